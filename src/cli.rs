@@ -1,0 +1,48 @@
+//! The command line.
+
+use clap::{Parser, Subcommand};
+
+use crate::{commands, exit_code};
+
+/// PID 1 of a GPU-aware Slurm container.
+#[derive(Debug, Parser)]
+#[command(version, about)]
+pub struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Prepare, boot and keep the daemons alive (the image's entry point)
+    Run(commands::run::Args),
+    /// Show the GPUs, CPUs and memory that this container can use
+    Detect(commands::detect::Args),
+    /// Show the Slurm files that this start would get; changes nothing
+    Render(commands::render::Args),
+    /// Detect, plan, render and install; PID 1 runs it as a child
+    #[command(hide = true)]
+    Prepare(commands::prepare::Args),
+    /// Show the daemons, the node and the GPUs
+    Status(commands::status::Args),
+    /// Exit with 0 when the cluster is ready, else with 1 and one line that says why
+    Health(commands::health::Args),
+}
+
+impl Cli {
+    /// Runs the verb. An error ends in one message on standard error and a code that is not 0.
+    pub fn run(self) -> u8 {
+        let outcome = match self.verb {
+            Verb::Run(args) => commands::run::run(args),
+            Verb::Detect(args) => commands::detect::run(args),
+            Verb::Render(args) => commands::render::run(args),
+            Verb::Prepare(args) => commands::prepare::run(args),
+            Verb::Status(args) => commands::status::run(args),
+            Verb::Health(args) => commands::health::run(args),
+        };
+        outcome.unwrap_or_else(|error| {
+            eprintln!("slurminit: {error:#}");
+            exit_code::FAILURE
+        })
+    }
+}

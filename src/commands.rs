@@ -1,0 +1,8 @@
+//! The verbs, one file each: `Args` is its command line, `run` does it and returns the exit code.
+
+pub mod detect;
+pub mod health;
+pub mod prepare;
+pub mod render;
+pub mod run;
+pub mod status;

@@ -1,0 +1,34 @@
+//! Every exit code of slurminit. A code never changes its meaning; docs/exit-codes.md says what to do about each.
+//!
+//! With a CMD that ran, the container's code is CMD's own (128+n when signal n killed it).
+
+/// All went well, or a stop was asked for.
+pub const SUCCESS: u8 = 0;
+/// A verb could not do its work; standard error says why.
+pub const FAILURE: u8 = 1;
+/// The command line is wrong.
+pub const USAGE: u8 = 2;
+/// slurminit itself failed at start; it never ends by its own error after that.
+pub const INTERNAL: u8 = 70;
+/// The configuration (TOML, environment, or a user's own Slurm file) is refused.
+pub const CONFIG: u8 = 78;
+/// munged could not be kept alive.
+pub const MUNGED: u8 = 100;
+/// slurmctld could not be kept alive.
+pub const SLURMCTLD: u8 = 101;
+/// slurmd could not be kept alive.
+pub const SLURMD: u8 = 102;
+/// An essential `[[service]]` could not be kept alive.
+pub const SERVICE: u8 = 103;
+/// The preparation (detection, rendering, installation) failed or ran past its deadline.
+pub const PREPARE: u8 = 104;
+/// GPU_TYPE and the visible GPUs do not match, and `on_mismatch = "fail"`.
+pub const MISMATCH: u8 = 105;
+/// A pre-start hook failed.
+pub const HOOK: u8 = 106;
+/// The daemons run, and the node did not become usable in time.
+pub const NOT_READY: u8 = 107;
+/// CMD was found and cannot be executed.
+pub const CMD_NOT_EXECUTABLE: u8 = 126;
+/// CMD was not found.
+pub const CMD_NOT_FOUND: u8 = 127;

@@ -1,0 +1,330 @@
+//! What was found at this start: GPUs, CPUs, memory, cgroup.
+//!
+//! PURE. The types are the JSON of `slurminit detect --json`; `detect` fills them and `plan` reads them.
+
+mod cpu_set;
+
+pub use cpu_set::{CpuSet, ParseCpuSetError};
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Everything that one detection found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Inventory {
+    /// The kernel's host name, which `SlurmctldHost` must be.
+    pub hostname: String,
+    /// The processors that this container may use.
+    pub cpu: Cpu,
+    /// The memory that this container may use.
+    pub memory: Memory,
+    /// The cgroup hierarchy as the container sees it.
+    pub cgroup: Cgroup,
+    /// The Slurm that is installed beside us.
+    pub slurm: SlurmInstall,
+    /// One entry for each driver that was looked for and left a trace.
+    pub drivers: Vec<Driver>,
+    /// Every GPU that a driver counts, in the driver's order, NVIDIA first; also those that cannot be opened.
+    pub gpus: Vec<Gpu>,
+    /// What the operator should know: lost precision, denied devices, a driver that hung.
+    pub findings: Vec<Finding>,
+}
+
+impl Inventory {
+    /// The GPUs that a job can be given.
+    pub fn usable_gpus(&self) -> impl Iterator<Item = &Gpu> {
+        self.gpus.iter().filter(|gpu| gpu.access == Access::Usable)
+    }
+}
+
+/// The maker of a GPU, and so the driver that it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Vendor {
+    /// NVIDIA: NVML and `/dev/nvidiaN`.
+    Nvidia,
+    /// AMD: KFD and `/dev/dri/renderDN`.
+    Amd,
+}
+
+impl Vendor {
+    /// The name in `GPU_TYPE`, in GRES types, in logs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Nvidia => "nvidia",
+            Self::Amd => "amd",
+        }
+    }
+}
+
+impl fmt::Display for Vendor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// Where the facts about a vendor's GPUs came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Source {
+    /// The NVIDIA management library.
+    Nvml,
+    /// `/proc/driver/nvidia/gpus` and the device files: no links, no memory size, no compute capability.
+    NvidiaProc,
+    /// The AMD kernel driver's topology in sysfs.
+    Kfd,
+}
+
+/// A vendor's driver, as far as it answered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Driver {
+    /// Whose driver it is.
+    pub vendor: Vendor,
+    /// Which interface answered.
+    pub source: Source,
+    /// The driver's version, such as `535.154.05`.
+    pub version: Option<String>,
+    /// The highest CUDA version that the driver supports, such as `12.2`; NVIDIA only.
+    pub cuda_version: Option<String>,
+}
+
+/// One GPU that a driver counts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gpu {
+    /// Its maker.
+    pub vendor: Vendor,
+    /// Position in the driver's own order, counted for each vendor from 0.
+    pub index: u32,
+    /// N of `/dev/nvidiaN` or `/dev/dri/renderDN`; not always the index.
+    pub minor: Option<u32>,
+    /// The device file that GRES names.
+    pub device_file: Option<PathBuf>,
+    /// The driver's unique name, such as `GPU-1c1d...`.
+    pub uuid: Option<String>,
+    /// The driver's model name, unfiltered: `NVIDIA H200`. Hostile input until `plan` makes a GRES type of it.
+    pub model: Option<String>,
+    /// Where it sits on the PCI bus.
+    pub pci_address: Option<PciAddress>,
+    /// Memory in MiB.
+    pub memory_mib: Option<u64>,
+    /// Compute capability (`9.0`) or AMD's ISA name (`gfx90a`).
+    pub compute: Option<String>,
+    /// The logical CPUs that are near to it; `None` where the machine does not say.
+    pub cpus: Option<CpuSet>,
+    /// The NUMA node that it hangs on; `None` where the machine says -1.
+    pub numa_node: Option<u32>,
+    /// Active NVLinks to each peer, by the peer's `index`. Empty where the driver reports none.
+    pub links: BTreeMap<u32, u32>,
+    /// Whether this container may open it.
+    pub access: Access,
+}
+
+/// Whether a GPU that the driver counts can be used in this container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", tag = "state")]
+pub enum Access {
+    /// Its device file opens.
+    Usable,
+    /// It is there and cannot be used.
+    Unusable {
+        /// Why, in a sentence: `/dev/nvidia1 is not in this container`.
+        reason: String,
+    },
+}
+
+/// A PCI address, `domain:bus:device.function`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PciAddress {
+    /// PCI domain; some virtual machines go above 16 bits.
+    pub domain: u32,
+    /// Bus.
+    pub bus: u8,
+    /// Device, 0-31.
+    pub device: u8,
+    /// Function, 0-7.
+    pub function: u8,
+}
+
+impl fmt::Display for PciAddress {
+    /// As sysfs spells it: `0000:17:00.0`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { domain, bus, device, function } = self;
+        write!(f, "{domain:04x}:{bus:02x}:{device:02x}.{function:x}")
+    }
+}
+
+/// The text is not a PCI address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a PCI address (want domain:bus:device.function, all hexadecimal)")]
+pub struct ParsePciAddressError(String);
+
+impl FromStr for PciAddress {
+    type Err = ParsePciAddressError;
+
+    /// Accepts sysfs's spelling and NVML's (eight domain digits, upper case).
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parse = || {
+            let (rest, function) = text.trim().rsplit_once('.')?;
+            let mut parts = rest.split(':');
+            let (domain, bus, device) = (parts.next()?, parts.next()?, parts.next()?);
+            if parts.next().is_some() {
+                return None;
+            }
+            Some(Self {
+                domain: u32::from_str_radix(domain, 16).ok()?,
+                bus: u8::from_str_radix(bus, 16).ok()?,
+                device: u8::from_str_radix(device, 16).ok().filter(|device| *device < 32)?,
+                function: u8::from_str_radix(function, 16).ok().filter(|function| *function < 8)?,
+            })
+        };
+        parse().ok_or_else(|| ParsePciAddressError(text.to_owned()))
+    }
+}
+
+impl TryFrom<String> for PciAddress {
+    type Error = ParsePciAddressError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<PciAddress> for String {
+    fn from(address: PciAddress) -> Self {
+        address.to_string()
+    }
+}
+
+/// The processors.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cpu {
+    /// The logical CPUs that the container's cpuset allows.
+    pub allowed: CpuSet,
+    /// The cgroup's CPU time limit in whole CPUs (`--cpus 1.5` is 1.5); `None` is unlimited.
+    pub quota: Option<f64>,
+    /// The whole machine, sockets first, each a list of cores, each the logical CPUs of that core. Slurm's abstract
+    /// core index is the position in this list, flattened. Empty where sysfs does not tell.
+    pub sockets: Vec<Vec<CpuSet>>,
+}
+
+/// The memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// What the machine has, in MiB.
+    pub total_mib: u64,
+    /// The container's own limit in MiB; `None` is unlimited.
+    pub limit_mib: Option<u64>,
+}
+
+impl Memory {
+    /// What the container can really use, in MiB.
+    pub fn usable_mib(&self) -> u64 {
+        self.limit_mib.map_or(self.total_mib, |limit| limit.min(self.total_mib))
+    }
+}
+
+/// The cgroup hierarchy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cgroup {
+    /// Which of the kernel's two interfaces is mounted.
+    pub version: CgroupVersion,
+    /// Whether this container may make groups in it.
+    pub writable: bool,
+    /// The controllers that can be used there.
+    pub controllers: Vec<String>,
+}
+
+/// Which cgroup interface is mounted at `/sys/fs/cgroup`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CgroupVersion {
+    /// Nothing is mounted.
+    #[default]
+    None,
+    /// One hierarchy for each controller (also the hybrid layout).
+    V1,
+    /// The unified hierarchy.
+    V2,
+}
+
+/// The Slurm that is installed in this image.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlurmInstall {
+    /// Its version; `None` where neither the image's note nor `slurmd -V` tells.
+    pub version: Option<SlurmVersion>,
+    /// The plugins in its plugin directory that decide what we may write, such as `gpu_nvml` or `cgroup_v2`.
+    pub plugins: Vec<String>,
+}
+
+impl SlurmInstall {
+    /// Whether the plugin `name` (without `.so`) is installed.
+    pub fn has_plugin(&self, name: &str) -> bool {
+        self.plugins.iter().any(|plugin| plugin == name)
+    }
+}
+
+/// A Slurm release, year and month: `24.11`. The patch level never changes a configuration file's meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct SlurmVersion {
+    /// Two-digit year.
+    pub year: u16,
+    /// Month.
+    pub month: u16,
+}
+
+impl fmt::Display for SlurmVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:02}.{:02}", self.year, self.month)
+    }
+}
+
+/// Something that the operator should know, always with a cause and a repair.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// What was seen.
+    pub what: String,
+    /// The likely cause.
+    pub cause: String,
+    /// What to type or change.
+    pub repair: String,
+}
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Good to know.
+    Info,
+    /// The cluster runs, with less than was expected.
+    Warning,
+    /// Something that was asked for does not work.
+    Error,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pci_addresses_are_read_in_both_spellings() {
+        let sysfs: PciAddress = "0000:17:00.0".parse().unwrap();
+        assert_eq!(sysfs, "00000000:17:00.0".parse().unwrap());
+        assert_eq!(sysfs.to_string(), "0000:17:00.0");
+        for bad in ["", "17:00.0", "0000:17:00", "0000:17:20.0", "0000:17:00.8", "0000:17:00:1.0", "zz:17:00.0"] {
+            assert!(bad.parse::<PciAddress>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_memory_limit_above_the_machine_is_no_limit() {
+        let memory = Memory { total_mib: 1000, limit_mib: Some(8_796_093_022_207) };
+        assert_eq!(memory.usable_mib(), 1000);
+    }
+}

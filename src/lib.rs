@@ -1,0 +1,33 @@
+//! slurminit: PID 1 of a GPU-aware Slurm container.
+//!
+//! # Code map
+//!
+//! Data flows one way: what the operator wants and what the machine has become a plan, the plan becomes text, the text
+//! becomes files, and only then the daemons start.
+//!
+//! | module | does | kind |
+//! |---|---|---|
+//! | [`config`] | the operator's TOML and environment -> validated types | pure |
+//! | [`inventory`] | what a detection found | pure |
+//! | [`plan`] | configuration + inventory -> decisions, each with its reason | pure |
+//! | [`render`] | plan -> the text of slurm.conf, gres.conf, cgroup.conf | pure |
+//! | [`report`] | what the preparation child tells PID 1 | pure |
+//! | [`supervise`] | keeps the daemons alive; its state machine is pure | composes |
+//! | [`detect`] | NVML, /proc, /sys -> inventory | edge |
+//! | [`install`] | writes files and the munge key | edge |
+//! | [`commands`] | one file for each verb | composes |
+//!
+//! PURE modules do no IO, read no clock and no environment, and import only each other. EDGE modules import pure types
+//! and never another edge. Only [`commands`] and [`supervise`] compose.
+
+pub mod cli;
+pub mod commands;
+pub mod config;
+pub mod detect;
+pub mod exit_code;
+pub mod install;
+pub mod inventory;
+pub mod plan;
+pub mod render;
+pub mod report;
+pub mod supervise;
