@@ -2,6 +2,7 @@
 
 pub mod detect;
 pub mod health;
+pub mod load_config;
 pub mod prepare;
 pub mod render;
 pub mod run;

@@ -1,0 +1,251 @@
+//! How the daemons, the operator's services and the hooks are run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::de::{self, Deserializer, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
+
+use super::error::Fault;
+use super::value;
+
+/// Slurm's daemons and munge's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DaemonName {
+    /// Authentication.
+    Munged,
+    /// The controller.
+    Slurmctld,
+    /// The node's daemon.
+    Slurmd,
+}
+
+impl DaemonName {
+    /// All of them, in the order in which they start.
+    pub const ALL: [Self; 3] = [Self::Munged, Self::Slurmctld, Self::Slurmd];
+
+    /// The program's name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Munged => "munged",
+            Self::Slurmctld => "slurmctld",
+            Self::Slurmd => "slurmd",
+        }
+    }
+}
+
+impl fmt::Display for DaemonName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// What differs from the default way to run one of the daemons; `None` is the default.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DaemonSettings {
+    /// Program and arguments.
+    #[serde(deserialize_with = "value::optional_command")]
+    pub command: Option<Vec<String>>,
+    /// The user that it runs as.
+    pub user: Option<String>,
+    /// Variables added to its environment.
+    pub env: BTreeMap<String, String>,
+    /// From TERM to KILL.
+    #[serde(deserialize_with = "value::optional_seconds")]
+    pub stop_timeout: Option<Duration>,
+    /// When it counts as ready.
+    pub readiness: Option<Readiness>,
+    /// When it is started again.
+    pub restart: Option<RestartPolicy>,
+}
+
+/// A process that the operator runs beside Slurm.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Service {
+    /// Its name in logs and in `after`.
+    pub name: String,
+    /// Program and arguments.
+    #[serde(deserialize_with = "value::command")]
+    pub command: Vec<String>,
+    /// The user that it runs as; `None` is root.
+    #[serde(default)]
+    pub user: Option<String>,
+    /// The daemons and services that must be ready first.
+    #[serde(default)]
+    pub after: Vec<String>,
+    /// When it counts as ready; `None` is as soon as it runs.
+    #[serde(default)]
+    pub readiness: Option<Readiness>,
+    /// When it is started again.
+    #[serde(default)]
+    pub restart: RestartPolicy,
+    /// Whether the container ends when it cannot be kept alive.
+    #[serde(default)]
+    pub essential: bool,
+    /// Variables added to its environment.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// From TERM to KILL; `None` is what the daemons have.
+    #[serde(default, deserialize_with = "value::optional_seconds")]
+    pub stop_timeout: Option<Duration>,
+}
+
+/// When a process is started again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RestartPolicy {
+    /// Whenever it ends.
+    #[default]
+    Always,
+    /// When it ends with a code that is not 0, or by a signal.
+    OnFailure,
+    /// Never.
+    Never,
+}
+
+/// When a process counts as ready.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Readiness {
+    /// What is looked at.
+    pub test: ReadinessTest,
+    /// How long it may take; `None` is `supervise.ready_timeout`.
+    pub timeout: Option<Duration>,
+}
+
+/// What is looked at to tell that a process is ready.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReadinessTest {
+    /// It runs.
+    Started,
+    /// This Unix socket listens.
+    Socket(PathBuf),
+    /// This TCP port listens.
+    Port(u16),
+    /// This command ends with 0.
+    Command(Vec<String>),
+}
+
+impl<'de> Deserialize<'de> for Readiness {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ReadinessVisitor)
+    }
+}
+
+struct ReadinessVisitor;
+
+const READINESS_FORMS: &str = r#""started", { socket = "/path" }, { port = 6817 } or { command = ["..."] }"#;
+
+impl<'de> Visitor<'de> for ReadinessVisitor {
+    type Value = Readiness;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(READINESS_FORMS)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Readiness, E> {
+        match text {
+            "started" => Ok(Readiness { test: ReadinessTest::Started, timeout: None }),
+            _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Readiness, A::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Table {
+            socket: Option<PathBuf>,
+            port: Option<u16>,
+            #[serde(default, deserialize_with = "value::optional_command")]
+            command: Option<Vec<String>>,
+            #[serde(default, deserialize_with = "value::optional_seconds")]
+            timeout: Option<Duration>,
+        }
+        let Table { socket, port, command, timeout } = Table::deserialize(de::value::MapAccessDeserializer::new(map))?;
+        let test = match (socket, port, command) {
+            (Some(path), None, None) => ReadinessTest::Socket(path),
+            (None, Some(port), None) if port != 0 => ReadinessTest::Port(port),
+            (None, None, Some(command)) => ReadinessTest::Command(command),
+            _ => return Err(de::Error::custom(format_args!("want exactly one of {READINESS_FORMS}"))),
+        };
+        Ok(Readiness { test, timeout })
+    }
+}
+
+/// Commands at fixed moments of the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Hooks {
+    /// One after the other, before anything else is prepared.
+    pub pre_start: Vec<Hook>,
+}
+
+/// A command that must succeed.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hook {
+    /// Program and arguments.
+    #[serde(deserialize_with = "value::command")]
+    pub command: Vec<String>,
+    /// How long it may take.
+    #[serde(default = "five_minutes", deserialize_with = "value::seconds")]
+    pub timeout: Duration,
+}
+
+const fn five_minutes() -> Duration {
+    Duration::from_secs(300)
+}
+
+/// What holds between services: names are well formed and unique, `after` names exist, nothing waits for itself.
+pub(super) fn check_services(services: &[Service]) -> Result<(), Fault> {
+    let mut known: BTreeSet<&str> = DaemonName::ALL.into_iter().map(DaemonName::as_str).collect();
+    for (index, service) in services.iter().enumerate() {
+        let at = || vec!["service".into(), index.into(), "name".into()];
+        if !is_service_name(&service.name) {
+            let what = format!("`{}` is not a service name: start with a letter, then a-z, 0-9 and -", service.name);
+            return Err(Fault::new(at(), what));
+        }
+        if !known.insert(&service.name) {
+            return Err(Fault::new(at(), format!("`{}` is already the name of another one", service.name)));
+        }
+    }
+    for (index, service) in services.iter().enumerate() {
+        for (position, other) in service.after.iter().enumerate() {
+            if !known.contains(other.as_str()) {
+                let names = known.iter().copied().collect::<Vec<_>>().join(", ");
+                let path = vec!["service".into(), index.into(), "after".into(), position.into()];
+                return Err(Fault::new(path, format!("nothing is called `{other}`; there is {names}")));
+            }
+        }
+    }
+    match in_a_circle(services) {
+        Some(index) => {
+            let what = format!("`{}` waits for itself, through its `after`", services[index].name);
+            Err(Fault::new(vec!["service".into(), index.into(), "after".into()], what))
+        }
+        None => Ok(()),
+    }
+}
+
+fn is_service_name(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+}
+
+/// The first service that can never start. Takes away those whose `after` is met until nothing changes.
+fn in_a_circle(services: &[Service]) -> Option<usize> {
+    let mut waiting: BTreeMap<&str, usize> =
+        services.iter().enumerate().map(|(index, service)| (service.name.as_str(), index)).collect();
+    loop {
+        let before = waiting.len();
+        let still: BTreeSet<&str> = waiting.keys().copied().collect();
+        waiting.retain(|_, index| services[*index].after.iter().any(|other| still.contains(other.as_str())));
+        if waiting.len() == before {
+            return waiting.into_values().min();
+        }
+    }
+}

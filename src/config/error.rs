@@ -1,0 +1,179 @@
+//! What is wrong with the configuration, and where.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use toml::de::{DeTable, DeValue};
+
+/// What is wrong with the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {what}")]
+pub struct ConfigError {
+    /// Where it is.
+    pub place: Place,
+    /// What is wrong and what is wanted.
+    pub what: String,
+}
+
+/// Where a wrong value comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A place in the operator's file.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// From 1.
+        line: usize,
+        /// From 1, in characters.
+        column: usize,
+        /// The key with its tables (`service[0].name`); empty where the file is not TOML.
+        key: String,
+        /// The line itself.
+        text: String,
+    },
+    /// A variable of the environment.
+    Variable(&'static str),
+    /// The file as a whole.
+    WholeFile(PathBuf),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { path, line, column, key, text } => {
+                write!(f, "{}:{line}:{column}: ", path.display())?;
+                if !key.is_empty() {
+                    write!(f, "{key}: ")?;
+                }
+                write!(f, "in `{text}`")
+            }
+            Self::Variable(name) => write!(f, "the environment variable {name}"),
+            Self::WholeFile(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+impl ConfigError {
+    /// Gives serde's and the parser's words a place that an editor can jump to.
+    pub(super) fn from_toml(error: &toml::de::Error, text: &str, origin: &Path) -> Self {
+        let span = error.span().unwrap_or(0..0);
+        let key = DeTable::parse(text).map_or_else(|_| String::new(), |table| key_at(table.get_ref(), &span));
+        let what = error.message().replace('\n', "; ");
+        Self { place: place(text, origin, span.start, key), what }
+    }
+
+    /// A variable's value is not one of those that are allowed.
+    pub(super) fn variable(name: &'static str, value: &str, wanted: impl fmt::Display) -> Self {
+        let what = format!("`{}` is not valid: {wanted}", value.escape_default());
+        Self { place: Place::Variable(name), what }
+    }
+}
+
+/// Something wrong that TOML and serde cannot see, at a path of keys and indices.
+#[derive(Debug)]
+pub(super) struct Fault {
+    path: Vec<Step>,
+    what: String,
+}
+
+/// One step from a table or a list to what it holds.
+#[derive(Debug)]
+pub(super) enum Step {
+    Key(&'static str),
+    Index(usize),
+}
+
+impl From<&'static str> for Step {
+    fn from(key: &'static str) -> Self {
+        Self::Key(key)
+    }
+}
+
+impl From<usize> for Step {
+    fn from(index: usize) -> Self {
+        Self::Index(index)
+    }
+}
+
+impl Fault {
+    pub(super) fn new(path: Vec<Step>, what: String) -> Self {
+        Self { path, what }
+    }
+
+    /// Finds the path in the text.
+    pub(super) fn at(self, text: &str, origin: &Path) -> ConfigError {
+        let start = DeTable::parse(text).ok().and_then(|table| {
+            let (first, rest) = self.path.split_first()?;
+            let Step::Key(first) = first else { return None };
+            let mut here = table.get_ref().get(*first)?;
+            for step in rest {
+                here = match step {
+                    Step::Key(key) => here.get_ref().get(*key)?,
+                    Step::Index(index) => here.get_ref().get(*index)?,
+                };
+            }
+            Some(here.span().start)
+        });
+        ConfigError { place: place(text, origin, start.unwrap_or(0), self.key()), what: self.what }
+    }
+
+    fn key(&self) -> String {
+        self.path.iter().fold(String::new(), |key, step| match step {
+            Step::Key(name) => join(&key, name),
+            Step::Index(index) => format!("{key}[{index}]"),
+        })
+    }
+}
+
+fn join(parent: &str, key: &str) -> String {
+    if parent.is_empty() { key.to_owned() } else { format!("{parent}.{key}") }
+}
+
+fn place(text: &str, origin: &Path, offset: usize, key: String) -> Place {
+    let offset = (0..=offset.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    let before = &text[..offset];
+    let start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    let line_text = text[start..].lines().next().unwrap_or_default().trim();
+    Place::File {
+        path: origin.to_owned(),
+        line: before.matches('\n').count() + 1,
+        column: before[start..].chars().count() + 1,
+        key,
+        // A line of a binary file is no help and may hold anything.
+        text: line_text.chars().take(120).map(|c| if c.is_control() { ' ' } else { c }).collect(),
+    }
+}
+
+/// The dotted key that `span` belongs to: the deepest one whose name or value holds its start.
+fn key_at(table: &DeTable<'_>, span: &Range<usize>) -> String {
+    deepest(table, span.start).unwrap_or_default()
+}
+
+fn deepest(table: &DeTable<'_>, offset: usize) -> Option<String> {
+    for (key, value) in table {
+        let name: &str = key.get_ref();
+        if let Some(inner) = inside(value.get_ref(), offset) {
+            return Some(if inner.starts_with('[') { format!("{name}{inner}") } else { join(name, &inner) });
+        }
+        if key.span().contains(&offset) || value.span().contains(&offset) {
+            return Some(name.to_owned());
+        }
+    }
+    None
+}
+
+fn inside(value: &DeValue<'_>, offset: usize) -> Option<String> {
+    match value {
+        DeValue::Table(table) => deepest(table, offset),
+        DeValue::Array(items) => items.iter().enumerate().find_map(|(index, item)| {
+            let here = format!("[{index}]");
+            match inside(item.get_ref(), offset) {
+                Some(inner) if inner.starts_with('[') => Some(format!("{here}{inner}")),
+                Some(inner) => Some(format!("{here}.{inner}")),
+                None => item.span().contains(&offset).then_some(here),
+            }
+        }),
+        _ => None,
+    }
+}

@@ -1,0 +1,125 @@
+//! The file and the environment as an operator meets them.
+
+use super::*;
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    Config::parse(text, Path::new("/config/slurminit.toml"))
+}
+
+fn refusal(text: &str) -> String {
+    parse(text).unwrap_err().to_string()
+}
+
+/// The example with its defaults, or with its examples too, made effective.
+fn uncommented(examples: bool) -> String {
+    let line = |line: &str| {
+        let example = line.strip_prefix("#:");
+        let default =
+            line.strip_prefix('#').filter(|rest| rest.starts_with(|c: char| c == '[' || c.is_ascii_lowercase()));
+        match (example, default) {
+            (Some(example), _) if examples => format!("{example}\n"),
+            (None, Some(default)) => format!("{default}\n"),
+            _ => "\n".to_owned(),
+        }
+    };
+    EXAMPLE.lines().map(line).collect()
+}
+
+#[test]
+fn the_example_as_it_is_changes_nothing() {
+    assert_eq!(parse(EXAMPLE).unwrap(), Config::default());
+}
+
+#[test]
+fn the_example_tells_the_true_defaults() {
+    let text = uncommented(false);
+    assert_eq!(parse(&text).unwrap(), Config::default());
+    // Were the lines not uncommented, the test above would pass too.
+    for key in ["role = ", "detect_timeout = ", "controller_port = ", "ready_timeout = ", "munge_secret = "] {
+        assert!(text.lines().any(|line| line.starts_with(key)), "{key}");
+    }
+}
+
+#[test]
+fn the_examples_in_the_example_are_valid() {
+    let config = parse(&uncommented(true)).unwrap();
+    assert_eq!(config.gpu_type, Some(GpuType::Nvidia));
+    assert_eq!(config.partitions[0].settings.get("maxtime").unwrap().as_str(), "01:00:00");
+    assert_eq!(config.services[0].readiness.as_ref().unwrap().test, ReadinessTest::Port(8000));
+    assert_eq!(config.hooks.pre_start[0].timeout, Duration::from_secs(300));
+    let slurmctld = &config.daemons[&DaemonName::Slurmctld];
+    assert_eq!(slurmctld.readiness.as_ref().unwrap().timeout, Some(Duration::from_secs(30)));
+    assert_eq!(slurmctld.restart, Some(RestartPolicy::Always));
+    assert_eq!(config.slurm.conf.get("maxjobcount").unwrap().as_str(), "50000");
+}
+
+#[test]
+fn a_refusal_names_file_line_column_key_and_what_is_wanted() {
+    let refusals = [
+        "role = \"al\"",
+        "rol = \"all\"",
+        "[gpu]\n\ngres = 3",
+        "[gpu]\ndetect_timeout = -1",
+        "[gpu",
+        "[node]\nname = \"a b\"",
+        "[node]\nfeatures = [\"ok\", \"no,no\"]",
+        "[slurm.conf]\nPrologFlags = \"a\\nInclude /etc/passwd\"",
+        "[slurm.conf]\nMailProg = \"x\"\nmailprog = \"y\"",
+        "[slurm.conf]\nnodename = \"x\"",
+        "[slurm.conf]\n\"bad key\" = 1",
+        "[[partition]]\nMaxTime = 1",
+        "[[partition]]\nname = \"a\"\n[[partition]]\nname = \"a\"",
+        "[daemon.slurmdbd]\nuser = \"x\"",
+        "[daemon.slurmd]\nreadiness = { port = 1, socket = \"/x\" }",
+        "[daemon.slurmd]\nreadiness = \"soon\"",
+        "[daemon.slurmd]\ncommand = []",
+        "[[service]]\nname = \"Api\"\ncommand = [\"x\"]",
+        "[[service]]\nname = \"slurmd\"\ncommand = [\"x\"]",
+        "[[service]]\nname = \"api\"",
+        "[[service]]\nname = \"api\"\ncommand = [\"x\"]\nafter = [\"munged\", \"nginx\"]",
+        "[[service]]\nname = \"a\"\ncommand = [\"x\"]\nafter = [\"b\"]\n[[service]]\nname = \"b\"\ncommand = [\"x\"]\nafter = [\"a\"]",
+    ]
+    .map(refusal);
+    insta::assert_snapshot!(refusals.join("\n"));
+}
+
+fn with_environment(text: &str, variables: &[(&str, &str)]) -> Result<Config, ConfigError> {
+    let find = |name: &str| variables.iter().find(|(own, _)| *own == name).map(|(_, value)| (*value).to_owned());
+    parse(text).unwrap().apply_environment(&find)
+}
+
+#[test]
+fn own_variables_win_over_the_file_and_the_image_s_stand_behind_it() {
+    let gpu_type = |text, variables: &[(&str, &str)]| with_environment(text, variables).unwrap().gpu_type;
+    assert_eq!(gpu_type("", &[("DSHPC_GPU_TYPE", "amd")]), Some(GpuType::Amd));
+    assert_eq!(gpu_type("", &[("DSHPC_GPU_TYPE", "amd"), ("GPU_TYPE", "none")]), Some(GpuType::None));
+    assert_eq!(gpu_type("gpu_type = \"nvidia\"", &[("GPU_TYPE", "none")]), Some(GpuType::Nvidia));
+    let own = [("GPU_TYPE", "none"), ("SLURMINIT_GPU_TYPE", "AMD")];
+    assert_eq!(gpu_type("gpu_type = \"nvidia\"", &own), Some(GpuType::Amd));
+
+    let cluster = |text, variables: &[(&str, &str)]| with_environment(text, variables).unwrap().cluster_name;
+    assert_eq!(cluster("", &[("CLUSTER_NAME", "lab")]).unwrap().as_str(), "lab");
+    assert_eq!(cluster("cluster_name = \"own\"", &[("CLUSTER_NAME", "lab")]).unwrap().as_str(), "own");
+}
+
+#[test]
+fn an_empty_variable_is_an_unset_one() {
+    let empty = [("SLURMINIT_ROLE", ""), ("GPU_TYPE", " "), ("CLUSTER_NAME", ""), ("USER_CUSTOMIZED", "")];
+    assert_eq!(with_environment("", &empty).unwrap(), Config::default());
+}
+
+#[test]
+fn a_wrong_variable_is_named() {
+    let refused = |name, value| with_environment("", &[(name, value)]).unwrap_err().to_string();
+    insta::assert_snapshot!(
+        [
+            refused("GPU_TYPE", "nvida"),
+            refused("SLURMINIT_ROLE", "master"),
+            refused("SLURMINIT_RESERVE_MIB", "4G"),
+            refused("SLURMINIT_NODE_NAME", "a,b"),
+            refused("CLUSTER_NAME", "x\nNodeName=y"),
+            refused("USER_CUSTOMIZED", "maybe"),
+        ]
+        .join("\n")
+    );
+}
