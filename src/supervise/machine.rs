@@ -86,8 +86,8 @@ pub enum Event {
     Prepare(PrepareEvent),
     /// The unit's readiness was looked at.
     Looked(usize, bool),
-    /// The node's state, or `None` where the controller did not answer.
-    Node(Option<NodeReport>),
+    /// The node's state, as the controller tells it.
+    Node(NodeReport),
     /// A signal came for slurminit.
     Signal(i32),
     /// No child is left, known or orphaned.
@@ -228,7 +228,7 @@ impl Machine {
             Event::Exited(child, exit) => self.exited(now, child, exit, &mut out),
             Event::Prepare(event) => self.prepare_said(now, event, &mut out),
             Event::Looked(unit, ready) => self.looked(now, unit, ready, &mut out),
-            Event::Node(report) => self.node_said(now, report, &mut out),
+            Event::Node(report) => self.node_said(now, Some(report), &mut out),
             Event::Signal(signal) => self.signalled(now, signal, &mut out),
             Event::NoChildren => self.no_children(now, &mut out),
             Event::Tick => {}
@@ -279,7 +279,8 @@ impl Machine {
             Child::Prepare => self.prepare_exited(now, exit, out),
             Child::Unit(unit) => self.unit_exited(now, unit, exit, out),
             Child::Probe(unit) => self.looked(now, unit, exit == Exit::Code(0), out),
-            Child::NodeCheck => {}
+            // After an answer this says nothing more.
+            Child::NodeCheck => self.node_said(now, None, out),
             Child::NodeResume => self.ask_node(now),
             Child::Cmd => self.cmd_exited(now, exit, out),
         }
@@ -349,4 +350,4 @@ impl Machine {
 const SLOW: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
-mod tests {}
+mod tests;

@@ -109,10 +109,6 @@ impl Pump {
         if !matches!(self.reader, Reader::Log { .. }) {
             self.lines.borrow_mut().finish(|line| self.line(line));
         }
-        if matches!(self.reader, Reader::Node) {
-            // Only the first answer to one question counts, so this says something only if there was none.
-            let _ = self.events.send(Event::Node(None));
-        }
     }
 
     fn read(&self) -> Read {
@@ -144,7 +140,7 @@ impl Pump {
             },
             Reader::Node => {
                 if let Some(report) = NodeReport::parse(&String::from_utf8_lossy(line)) {
-                    let _ = self.events.send(Event::Node(Some(report)));
+                    let _ = self.events.send(Event::Node(report));
                 }
             }
         }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
+use super::daemon::Spec;
 use super::machine::Child;
 use super::node::SINFO_FORMAT;
 use super::{Output, Program, World};
@@ -26,7 +27,7 @@ impl World {
                 let Some(spec) = self.machine.units().get(unit) else { return helper::<&str>(&[], Output::Log) };
                 Program {
                     argv: spec.command.iter().map(|word| word.clone().into_bytes()).collect(),
-                    env: environment(&spec.env, &NOT_FOR_DAEMONS),
+                    env: environment(&with_defaults(spec), &NOT_FOR_DAEMONS),
                     user: spec.user.clone(),
                     output: Output::Log,
                     is_cmd: false,
@@ -66,6 +67,12 @@ fn helper<S: AsRef<str>>(argv: &[S], output: Output) -> Program {
         output,
         is_cmd: false,
     }
+}
+
+fn with_defaults(spec: &Spec) -> BTreeMap<String, String> {
+    let unset = spec.default_env.iter().filter(|(name, _)| std::env::var_os(name).is_none());
+    let defaults = unset.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    defaults.chain(spec.env.clone()).collect()
 }
 
 /// Slurminit's own environment, less `without`, and `added` on top.

@@ -26,14 +26,12 @@ impl Machine {
             Phase::New => self.next_hook(now, 0, out),
             Phase::Hook { index, until } if now >= *until => {
                 let index = *index;
-                out.push(Effect::Kill(Child::Hook(index)));
                 let limit = self.setup.hooks.get(index).copied().unwrap_or_default();
                 let why = Notice::HookTooSlow { index, limit };
                 out.push(Effect::Say(why.clone()));
                 self.begin_stop(now, exit_code::HOOK, Some(why), out);
             }
             Phase::Prepare { until, .. } if now >= *until => {
-                out.push(Effect::Kill(Child::Prepare));
                 let why = Notice::PrepareTooSlow { limit: self.setup.supervise.prepare_timeout };
                 out.push(Effect::Say(why.clone()));
                 self.begin_stop(now, exit_code::PREPARE, Some(why), out);
@@ -121,16 +119,17 @@ impl Machine {
         }
     }
 
-    /// Asks for the node's state as soon as possible.
+    /// Asks for the node's state as soon as possible; a question that is under way serves as well.
     pub(super) fn ask_node(&mut self, now: Moment) {
-        if !self.is_stopping() {
+        let under_way = self.tasks.contains(&Child::NodeCheck) || self.tasks.contains(&Child::NodeResume);
+        if !self.is_stopping() && !under_way {
             self.node = Node::AskAt { at: now, pause: ASK };
         }
     }
 
     pub(super) fn advance_node(&mut self, now: Moment, out: &mut Vec<Effect>) {
         match self.node.clone() {
-            Node::AskAt { at, pause } if now >= at && !self.tasks.contains(&Child::NodeCheck) => {
+            Node::AskAt { at, pause } if now >= at => {
                 self.node = Node::Asking { pause, until: now + ASK_DEADLINE };
                 self.spawn_task(Child::NodeCheck, out);
             }
