@@ -222,7 +222,9 @@ fn type_reason(config: &Config) -> &'static str {
     }
 }
 
-/// The cores near to a GPU, or why none are written.
+/// The cores near to a GPU, or why none are written. Whole sockets only: where a GPU is near to a part of a socket, as with
+/// several NUMA nodes in one, slurmctld 24.11 takes the node out of service ("GRES core specification doesn't match
+/// socket boundaries"), so the socket stands for its part.
 fn cores(gpu: &Gpu, inventory: &Inventory, node: &NodePlan) -> Result<CpuSet, &'static str> {
     if node.topology.is_none() {
         return Err("core numbers mean something only where the node's line has the whole machine");
@@ -230,13 +232,19 @@ fn cores(gpu: &Gpu, inventory: &Inventory, node: &NodePlan) -> Result<CpuSet, &'
     let Some(near) = &gpu.cpus else {
         return Err("the machine does not tell which CPUs are near (NUMA node -1 is \"unknown\", not 0)");
     };
-    let all = inventory.cpu.sockets.iter().flatten();
-    let cores: CpuSet = (0_u32..).zip(all).filter(|(_, core)| core.intersects(near)).map(|(index, _)| index).collect();
-    let count: usize = inventory.cpu.sockets.iter().map(Vec::len).sum();
-    match cores.len() {
-        0 => Err("none of the near CPUs is one of this machine's"),
-        all if all == count => Err("every core is equally near"),
-        _ => Ok(cores),
+    let mut first = 0;
+    let mut cores = BTreeSet::new();
+    for socket in &inventory.cpu.sockets {
+        let next = first + u32::try_from(socket.len()).unwrap_or(u32::MAX);
+        if socket.iter().any(|core| core.intersects(near)) {
+            cores.extend(first..next);
+        }
+        first = next;
+    }
+    match u32::try_from(cores.len()) {
+        Ok(0) => Err("none of the near CPUs is one of this machine's"),
+        Ok(count) if count == first => Err("every socket is equally near"),
+        _ => Ok(cores.into_iter().collect()),
     }
 }
 
@@ -270,8 +278,10 @@ fn comment(gpu: &Gpu) -> String {
     parts.join(", ")
 }
 
-/// Words from hardware for a comment: one line, no backslash that would continue it, of bounded length.
+/// Words from hardware for a comment: one line, no backslash that would continue it, nothing that turns or hides text on
+/// a terminal, of bounded length.
 fn one_line(text: &str) -> String {
-    let text: String = text.chars().map(|c| if c.is_control() || c == '\\' { ' ' } else { c }).take(120).collect();
+    let safe = |c: char| if c.is_ascii_graphic() && c != '\\' { c } else { ' ' };
+    let text: String = text.chars().map(safe).take(120).collect();
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

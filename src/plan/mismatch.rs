@@ -121,3 +121,33 @@ pub(super) fn compare(expected: GpuType, found: Found) -> Option<Mismatch> {
     let finding = Finding { severity: Severity::Warning, what: what.to_owned(), cause: cause.to_owned(), repair };
     Some(Mismatch { finding })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cell_of_the_table_has_its_own_words() {
+        let mut table = String::new();
+        let mut words = std::collections::BTreeSet::new();
+        for expected in [GpuType::None, GpuType::Nvidia, GpuType::Amd] {
+            for found in [Found::None, Found::Nvidia, Found::Amd, Found::Both] {
+                let cell = match compare(expected, found) {
+                    None => "they agree".to_owned(),
+                    Some(Mismatch { finding: Finding { what, cause, repair, .. } }) => {
+                        assert!(words.insert(what.clone()), "{what} is there twice");
+                        format!("{what}\n    cause: {cause}\n    repair: {repair}")
+                    }
+                };
+                table.push_str(&format!("GPU_TYPE={} and {found:?} visible: {cell}\n", expected.as_str()));
+            }
+        }
+        assert_eq!(words.len(), 9);
+        insta::assert_snapshot!(table);
+    }
+
+    #[test]
+    fn without_a_word_from_the_image_nothing_is_compared() {
+        assert_eq!(judge(&Config::default(), &Inventory::default()), Ok(None));
+    }
+}
