@@ -1,1 +1,122 @@
-//! To come.
+//! Writes what was decided: configuration files, the munge key, the directories of the daemons.
+//!
+//! EDGE. Every path is taken below a root directory (`/` but in tests). Nothing is written that is there already as it
+//! should be, so a start that changes nothing waits for no disk.
+
+mod atomic;
+mod directories;
+mod munge_key;
+mod owner;
+
+pub use directories::make_directories;
+pub use munge_key::{KeySource, MungeKey, install_munge_key};
+pub use owner::Owner;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::config::Paths;
+use crate::plan::{FileName, Origin, UserFile};
+
+/// Something could not be written or read.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what the variant is")]
+pub enum InstallError {
+    #[error("cannot read {path}: {source}; correct its permissions or remove it")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{path} is not UTF-8 text; Slurm's files are plain text")]
+    NotText { path: PathBuf },
+    #[error("cannot write {path}: {source}; {repair}. What was there before is unchanged")]
+    Write { path: PathBuf, source: io::Error, repair: &'static str },
+    #[error("cannot make the directory {path}: {source}; {repair}")]
+    Directory { path: PathBuf, source: io::Error, repair: &'static str },
+    #[error(
+        "there is no user `{user}` in this container, who must own {path}; install the package that brings it, or set `user` in [daemon.{daemon}]"
+    )]
+    NoUser { user: String, path: PathBuf, daemon: &'static str },
+    #[error("cannot give {path} to user `{user}`: {source}; start the container as root")]
+    Owner { path: PathBuf, user: String, source: io::Error },
+    #[error("the munge key {path} has {length} bytes, and munged wants 32 to 1024; {repair}")]
+    KeyLength { path: PathBuf, length: u64, repair: &'static str },
+    #[error("the munge key {path} is not a regular file; remove it")]
+    KeyKind { path: PathBuf },
+    #[error("the kernel gave no random bytes for the munge key: {source}")]
+    Random { source: io::Error },
+}
+
+impl InstallError {
+    fn write(path: &Path, source: io::Error) -> Self {
+        let repair = repair(&source);
+        Self::Write { path: path.to_owned(), source, repair }
+    }
+
+    fn directory(path: &Path, source: io::Error) -> Self {
+        let repair = repair(&source);
+        Self::Directory { path: path.to_owned(), source, repair }
+    }
+}
+
+/// What a person does about it.
+fn repair(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "the disk is full: free some space",
+        io::ErrorKind::ReadOnlyFilesystem => "it is mounted read-only: mount it writable (without :ro), or as a tmpfs",
+        io::ErrorKind::PermissionDenied => "it may not be written: start the container as root, or correct its owner",
+        io::ErrorKind::ResourceBusy => {
+            "it is a mount of its own: mount its directory, or put the file into the configuration directory instead"
+        }
+        io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
+            "a part of the path is not a directory: move it away"
+        }
+        io::ErrorKind::IsADirectory => "there is a directory of that name: move it away",
+        _ => "check the directory that it is in",
+    }
+}
+
+/// `path` below `root`.
+pub fn under(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// Slurm's files that are there before anything is written, in the operator's directory and in Slurm's.
+///
+/// # Errors
+/// A file that is there and cannot be read as text.
+pub fn find_user_files(paths: &Paths, root: &Path) -> Result<Vec<UserFile>, InstallError> {
+    let mut found = Vec::new();
+    for (origin, directory) in [(Origin::Config, &paths.config), (Origin::Slurm, &paths.slurm)] {
+        for name in FileName::ALL {
+            let path = directory.join(name.as_str());
+            match std::fs::read(under(root, &path)) {
+                Ok(bytes) => match String::from_utf8(bytes) {
+                    Ok(text) => found.push(UserFile { name, origin, path, text }),
+                    Err(_) => return Err(InstallError::NotText { path }),
+                },
+                Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
+                Err(source) => return Err(InstallError::Read { path, source }),
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Installs `files` (name and text) into Slurm's directory, and returns those that changed.
+///
+/// # Errors
+/// The first file that cannot be written; it is then as it was before.
+pub fn install_files(paths: &Paths, root: &Path, files: &[(FileName, &str)]) -> Result<Vec<PathBuf>, InstallError> {
+    let directory = under(root, &paths.slurm);
+    std::fs::create_dir_all(&directory).map_err(|error| InstallError::directory(&paths.slurm, error))?;
+    let mut changed = Vec::new();
+    for (name, text) in files {
+        let written = atomic::replace(&directory.join(name.as_str()), text.as_bytes())
+            .map_err(|error| InstallError::write(&paths.slurm.join(name.as_str()), error))?;
+        if written {
+            changed.push(paths.slurm.join(name.as_str()));
+        }
+    }
+    if !changed.is_empty() {
+        atomic::sync_directory(&directory).map_err(|error| InstallError::write(&paths.slurm, error))?;
+    }
+    Ok(changed)
+}

@@ -1,0 +1,57 @@
+//! The users that the daemons run as.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{MetadataExt, fchown};
+use std::path::Path;
+
+use nix::unistd::{User, geteuid};
+
+use super::InstallError;
+use crate::config::{Config, DaemonName};
+
+/// A user that must own something. Without root's rights nothing can be given away, and everything stays ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    name: String,
+    ids: Option<(u32, u32)>,
+}
+
+impl Owner {
+    /// The user that `daemon` runs as. `path` is what it must own, for the message.
+    ///
+    /// # Errors
+    /// There is no such user.
+    pub fn of(daemon: DaemonName, config: &Config, path: &Path) -> Result<Self, InstallError> {
+        let default = match daemon {
+            DaemonName::Munged => "munge",
+            DaemonName::Slurmctld => "slurm",
+            DaemonName::Slurmd => "root",
+        };
+        let name = config.daemons.get(&daemon).and_then(|settings| settings.user.as_deref()).unwrap_or(default);
+        if !geteuid().is_root() {
+            return Ok(Self { name: name.to_owned(), ids: None });
+        }
+        match User::from_name(name) {
+            Ok(Some(user)) => Ok(Self { name: name.to_owned(), ids: Some((user.uid.as_raw(), user.gid.as_raw())) }),
+            _ => Err(InstallError::NoUser { user: name.to_owned(), path: path.to_owned(), daemon: daemon.as_str() }),
+        }
+    }
+
+    /// Gives an open file away.
+    pub(super) fn own(&self, file: &File) -> io::Result<()> {
+        match self.ids {
+            Some((user, group)) => fchown(file, Some(user), Some(group)),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether `metadata` is of something that this user owns.
+    pub(super) fn owns(&self, metadata: &std::fs::Metadata) -> bool {
+        self.ids.is_none_or(|(user, _)| metadata.uid() == user)
+    }
+
+    pub(super) fn error(&self, path: &Path, source: io::Error) -> InstallError {
+        InstallError::Owner { path: path.to_owned(), user: self.name.clone(), source }
+    }
+}

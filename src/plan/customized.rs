@@ -1,0 +1,195 @@
+//! The user's own Slurm files: whose a file is, and what will go wrong with it.
+
+mod check;
+mod parse;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use crate::config::Config;
+use crate::inventory::{Finding, Inventory, Severity};
+
+use super::{Decision, Plan};
+
+/// The files of Slurm's that slurminit writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FileName {
+    /// slurm.conf.
+    SlurmConf,
+    /// gres.conf.
+    GresConf,
+    /// cgroup.conf.
+    CgroupConf,
+}
+
+impl FileName {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::SlurmConf, Self::GresConf, Self::CgroupConf];
+
+    /// The name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::SlurmConf => "slurm.conf",
+            Self::GresConf => "gres.conf",
+            Self::CgroupConf => "cgroup.conf",
+        }
+    }
+}
+
+impl fmt::Display for FileName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// Which directory a file was found in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Origin {
+    /// The operator's.
+    Config,
+    /// Slurm's own.
+    Slurm,
+}
+
+/// A file that is there before we write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UserFile {
+    /// Which one.
+    pub name: FileName,
+    /// Where.
+    pub origin: Origin,
+    /// Its path.
+    pub path: PathBuf,
+    /// Its content.
+    pub text: String,
+}
+
+impl UserFile {
+    /// Whether a line says `# USER_CUSTOMIZED=true`.
+    fn is_marked(&self) -> bool {
+        self.text.lines().any(|line| {
+            let Some(comment) = line.trim().strip_prefix('#') else { return false };
+            let words: String = comment.trim_start_matches('#').split_whitespace().collect();
+            words.eq_ignore_ascii_case("USER_CUSTOMIZED=true")
+        })
+    }
+
+    fn is_generated(&self) -> bool {
+        self.text.starts_with(crate::render::HEADER)
+    }
+
+    /// Whether it is the user's. In Slurm's directory, what we wrote at an earlier start is not.
+    fn is_users(&self, config: &Config) -> bool {
+        self.is_marked() || (config.user_customized && !self.is_generated())
+    }
+}
+
+/// What becomes of the user's files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Customized {
+    /// The user's files, at most one of each name.
+    pub files: Vec<UserFile>,
+    /// What was decided about each.
+    pub decisions: Vec<Decision>,
+    /// What will go wrong.
+    pub findings: Vec<Finding>,
+}
+
+impl Customized {
+    /// The user's file of that name.
+    pub fn get(&self, name: FileName) -> Option<&UserFile> {
+        self.files.iter().find(|file| file.name == name)
+    }
+
+    /// This node's name and Gres in the user's slurm.conf; `None` without one, or where no line is this node's.
+    pub fn node(&self, hostname: &str) -> Option<(String, String)> {
+        let lines = parse::lines(&self.get(FileName::SlurmConf)?.text);
+        let ours = |name: &str| ["localhost", hostname, hostname.split('.').next().unwrap_or(hostname)].contains(&name);
+        let node =
+            lines.iter().find(|line| line.get("NodeHostname").or_else(|| line.get("NodeName")).is_some_and(ours))?;
+        Some((node.get("NodeName")?.to_owned(), node.get("Gres").unwrap_or_default().to_owned()))
+    }
+}
+
+/// Sorts the files that were found into the user's and the others.
+pub fn choose(config: &Config, found: &[UserFile]) -> Customized {
+    let mut chosen = Customized::default();
+    for name in FileName::ALL {
+        let at = |origin| found.iter().find(|file| file.name == name && file.origin == origin);
+        let (in_config, in_slurm) = (at(Origin::Config), at(Origin::Slurm));
+        if let Some(file) = in_config.filter(|file| !file.is_users(config)) {
+            chosen.findings.push(ignored(file));
+        }
+        let users = in_config.into_iter().chain(in_slurm).find(|file| file.is_users(config));
+        match users {
+            Some(file) => {
+                let what = format!("{name} is the user's: {}", file.path.display());
+                let why =
+                    if file.is_marked() { "it has the line # USER_CUSTOMIZED=true" } else { "USER_CUSTOMIZED is set" };
+                chosen.decisions.push(Decision::new(what, why));
+                chosen.files.push(file.clone());
+            }
+            None => chosen.findings.extend(in_slurm.filter(|file| !file.is_generated()).map(replaced)),
+        }
+    }
+    chosen
+}
+
+fn ignored(file: &UserFile) -> Finding {
+    Finding {
+        severity: Severity::Warning,
+        what: format!("{} is not used", file.path.display()),
+        cause: "it has no line `# USER_CUSTOMIZED=true`, so it is not taken for the user's own".to_owned(),
+        repair: "add that line to use the file as it is, or set the keys in [slurm.conf] of slurminit.toml, or remove the file"
+            .to_owned(),
+    }
+}
+
+fn replaced(file: &UserFile) -> Finding {
+    Finding {
+        severity: Severity::Info,
+        what: format!(
+            "{} is replaced by a generated one; the old one is kept as {}.previous",
+            file.path.display(),
+            file.name
+        ),
+        cause: "it was there before, and has no line `# USER_CUSTOMIZED=true`".to_owned(),
+        repair: "if it is yours, add that line and start again".to_owned(),
+    }
+}
+
+impl Plan {
+    /// Makes the generated files agree with the user's, and says what will go wrong with those. `exists` tells whether a
+    /// device file is there.
+    pub fn respect(
+        &mut self,
+        customized: Customized,
+        inventory: &Inventory,
+        exists: &dyn Fn(&Path) -> bool,
+    ) -> Customized {
+        self.decisions.extend(customized.decisions.iter().cloned());
+        if customized.get(FileName::SlurmConf).is_none() {
+            if let Some(gres) = customized.get(FileName::GresConf) {
+                self.count_users_gres(gres);
+            }
+        }
+        self.findings.extend(customized.findings.iter().cloned());
+        self.findings.extend(check::check(self, &customized, inventory, exists));
+        self.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+        customized
+    }
+
+    /// With a gres.conf of the user and a generated slurm.conf, the node has what the user's lines say: a node that
+    /// claims more is taken out of service. With AutoDetect in it, what was detected here stands.
+    fn count_users_gres(&mut self, gres: &UserFile) {
+        let own = parse::gres_lines(&gres.text);
+        if own.auto_detect.as_deref().is_some_and(|mode| !mode.eq_ignore_ascii_case("off")) {
+            return;
+        }
+        self.node.gres = own.node_gres();
+        self.decisions.push(Decision::new(
+            format!("Gres={}", self.node.gres),
+            format!("as many as {} has lines for", gres.path.display()),
+        ));
+    }
+}

@@ -1,0 +1,158 @@
+//! Reads Slurm's files as loosely as Slurm does: keys in any case, quotes, comments, continued lines.
+
+/// One line of a Slurm file: its keys and values in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Line(Vec<(String, String)>);
+
+impl Line {
+    /// The value of `key`, in any case.
+    pub(super) fn get(&self, key: &str) -> Option<&str> {
+        self.0.iter().find(|(own, _)| own.eq_ignore_ascii_case(key)).map(|(_, value)| value.as_str())
+    }
+
+    /// The value of `key` as a number; a memory size may end in M or G.
+    pub(super) fn number(&self, key: &str) -> Option<u64> {
+        let text = self.get(key)?;
+        let (digits, factor) = match text.to_ascii_uppercase().strip_suffix('G') {
+            Some(digits) => (digits.to_owned(), 1024),
+            None => (text.trim_end_matches(['M', 'm']).to_owned(), 1),
+        };
+        digits.parse::<u64>().ok()?.checked_mul(factor)
+    }
+}
+
+/// The lines that say something.
+pub(super) fn lines(text: &str) -> Vec<Line> {
+    let joined = text.replace("\\\r\n", "").replace("\\\n", "");
+    joined.lines().map(line).filter(|line| !line.0.is_empty()).collect()
+}
+
+fn line(text: &str) -> Line {
+    let text = text.split('#').next().unwrap_or_default();
+    let mut pairs = Vec::new();
+    let mut rest = text.trim();
+    while let Some((key, after)) = rest.split_once('=') {
+        let key = key.split_whitespace().last().unwrap_or_default().trim_end_matches('+');
+        let after = after.trim_start();
+        let (value, remainder) = match after.strip_prefix('"') {
+            Some(quoted) => quoted.split_once('"').unwrap_or((quoted, "")),
+            None => after.split_once(char::is_whitespace).unwrap_or((after, "")),
+        };
+        pairs.push((key.to_owned(), value.to_owned()));
+        rest = remainder.trim_start();
+    }
+    Line(pairs)
+}
+
+/// What a gres.conf says about GPUs.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct GresLines {
+    /// AutoDetect, wherever it stands.
+    pub(super) auto_detect: Option<String>,
+    /// Type and device files of each line for a GPU.
+    pub(super) gpus: Vec<(Option<String>, Vec<String>)>,
+}
+
+impl GresLines {
+    /// How many GPUs the lines name.
+    pub(super) fn count(&self) -> usize {
+        self.gpus.iter().map(|(_, files)| files.len().max(1)).sum()
+    }
+
+    /// The Gres of a node line that agrees with them.
+    pub(super) fn node_gres(&self) -> String {
+        let mut counts: Vec<(Option<&str>, usize)> = Vec::new();
+        for (name, files) in &self.gpus {
+            let name = name.as_deref();
+            match counts.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, count)) => *count += files.len().max(1),
+                None => counts.push((name, files.len().max(1))),
+            }
+        }
+        let spell = |(name, count): &(Option<&str>, usize)| match name {
+            Some(name) => format!("gpu:{name}:{count}"),
+            None => format!("gpu:{count}"),
+        };
+        counts.iter().map(spell).collect::<Vec<_>>().join(",")
+    }
+}
+
+/// Reads a gres.conf.
+pub(super) fn gres_lines(text: &str) -> GresLines {
+    let mut found = GresLines::default();
+    for line in lines(text) {
+        if let Some(mode) = line.get("AutoDetect") {
+            found.auto_detect = Some(mode.to_owned());
+        }
+        if !line.get("Name").is_some_and(|name| name.eq_ignore_ascii_case("gpu")) {
+            continue;
+        }
+        let files = match (line.get("File"), line.get("MultipleFiles"), line.number("Count")) {
+            (Some(files), ..) => expand(files),
+            (None, Some(files), _) => vec![files.split(',').next().unwrap_or_default().to_owned()],
+            (None, None, _) => Vec::new(),
+        };
+        found.gpus.push((line.get("Type").map(str::to_owned), files));
+    }
+    found
+}
+
+/// More devices than any machine has; a larger range is a slip of the pen.
+const MOST_DEVICES: u32 = 4096;
+
+/// `/dev/nvidia[0-3,5]` and `a,b` as single files.
+pub(super) fn expand(files: &str) -> Vec<String> {
+    let Some((before, (inside, after))) =
+        files.split_once('[').and_then(|(before, rest)| Some((before, rest.split_once(']')?)))
+    else {
+        return files.split(',').filter(|file| !file.is_empty()).map(str::to_owned).collect();
+    };
+    let (first, before) = before.rsplit_once(',').map_or((None, before), |(first, before)| (Some(first), before));
+    let mut all = first.map(expand).unwrap_or_default();
+    for part in inside.split(',') {
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        match (from.trim().parse::<u32>(), to.trim().parse::<u32>()) {
+            (Ok(from), Ok(to)) if to.saturating_sub(from) < MOST_DEVICES => {
+                all.extend((from..=to).map(|number| format!("{before}{number}{after}")));
+            }
+            _ => all.push(format!("{before}{part}{after}")),
+        }
+    }
+    all
+}
+
+/// How many GPUs the Gres of a node line claims.
+pub(super) fn claimed_gpus(gres: &str) -> u64 {
+    let gpu = |item: &str| {
+        let item = item.split('(').next().unwrap_or_default();
+        let mut parts = item.split(':');
+        if !parts.next().is_some_and(|name| name.eq_ignore_ascii_case("gpu")) {
+            return 0;
+        }
+        parts.rfind(|part| *part != "no_consume").map_or(1, |last| last.parse().unwrap_or(1))
+    };
+    gres.split(',').map(gpu).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_read_as_slurm_reads_it() {
+        let text = "NodeName=a  CPUs=8 \\\n RealMemory = 16G gres=\"gpu:x:1\" # Gres=gpu:9\n\n#NodeName=b\n";
+        let lines = lines(text);
+        assert_eq!(lines.len(), 1);
+        assert_eq!(lines[0].get("cpus"), Some("8"));
+        assert_eq!(lines[0].number("realmemory"), Some(16384));
+        assert_eq!(lines[0].get("Gres"), Some("gpu:x:1"));
+    }
+
+    #[test]
+    fn device_ranges_are_counted() {
+        assert_eq!(expand("/dev/nvidia[0-2,7]").len(), 4);
+        assert_eq!(expand("/dev/a,/dev/b[1-2]"), ["/dev/a", "/dev/b1", "/dev/b2"]);
+        assert_eq!(expand("/dev/x[0-4294967295]").len(), 1);
+        assert_eq!(claimed_gpus("gpu:nvidia:2,gpu,gpu:3(S:0),shard:8,gpu:a100"), 7);
+    }
+}

@@ -1,0 +1,101 @@
+//! Names that came from hardware or the kernel, made safe for a Slurm file.
+
+use std::fmt;
+use std::path::Path;
+
+/// The Type of a GRES: lower-case letters, digits, `_`, `-`, `.`. Slurm would allow a little more; nothing that can
+/// end a value, a line or a list gets through.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GresType(String);
+
+impl GresType {
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// A name that this program makes up: a vendor, `gpu0`.
+    pub(super) fn own(name: impl fmt::Display) -> Self {
+        Self(name.to_string())
+    }
+
+    /// The name that Slurm's nvml plugin gives a model: lower case, spaces to `_` (Slurm 24.11, gpu_common.c). What Slurm
+    /// cannot hold is dropped. `None` if nothing is left.
+    pub fn from_model(model: &str) -> Option<Self> {
+        let name: String = model
+            .trim()
+            .chars()
+            .map(|c| if c == ' ' { '_' } else { c.to_ascii_lowercase() })
+            .filter(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | '-' | '.'))
+            .take(64)
+            .collect();
+        // A type of digits alone reads as a count: gpu:8000.
+        name.contains(|c: char| c.is_ascii_lowercase()).then_some(Self(name))
+    }
+}
+
+impl fmt::Display for GresType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+/// A device file that gres.conf can name: absolute, and without what Slurm reads as a list or a range.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DevicePath(String);
+
+impl DevicePath {
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for DevicePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl TryFrom<&Path> for DevicePath {
+    type Error = String;
+
+    fn try_from(path: &Path) -> Result<Self, Self::Error> {
+        match path.to_str() {
+            Some(text)
+                if text.starts_with("/dev/")
+                    && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '/' | '-' | '_' | '.')) =>
+            {
+                Ok(Self(text.to_owned()))
+            }
+            _ => Err(format!("`{}` is not the name of a device file", path.to_string_lossy().escape_default())),
+        }
+    }
+}
+
+/// A host name: letters, digits, `-` and `.` (and `_`, which some orchestrators use).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostName(String);
+
+impl HostName {
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for HostName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl TryFrom<String> for HostName {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let valid = text.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
+        if valid { Ok(Self(text)) } else { Err(format!("the host name `{}` cannot be used", text.escape_default())) }
+    }
+}

@@ -1,0 +1,237 @@
+//! The node's line: CPUs, memory, topology, Features.
+
+use crate::config::{Config, FeatureName, NodeName};
+use crate::inventory::{Cpu, CpuSet, Finding, Gpu, Inventory, Severity, Vendor};
+
+use super::names::HostName;
+use super::{Decision, GresPlan};
+
+/// The NodeName line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodePlan {
+    /// NodeName.
+    pub name: NodeName,
+    /// NodeHostname, where the name is neither `localhost` nor the host's: slurmd looks for its line by these.
+    pub host: Option<HostName>,
+    /// CPUs; never more than the container may use.
+    pub cpus: u32,
+    /// Sockets, cores and threads, where the container sees the whole machine.
+    pub topology: Option<Topology>,
+    /// RealMemory in MiB; `None` where detection found no number.
+    pub memory_mib: Option<u64>,
+    /// Gres, such as `gpu:nvidia:2`; empty without GPUs.
+    pub gres: String,
+    /// Features.
+    pub features: Vec<FeatureName>,
+}
+
+/// The shape of a whole machine that is the same in every part, as Slurm describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Topology {
+    /// Sockets.
+    pub sockets: u32,
+    /// Cores in each socket.
+    pub cores_per_socket: u32,
+    /// Threads of each core.
+    pub threads_per_core: u32,
+}
+
+/// Everything but the GPUs.
+pub(super) fn plan(
+    config: &Config,
+    inventory: &Inventory,
+    decisions: &mut Vec<Decision>,
+    findings: &mut Vec<Finding>,
+) -> NodePlan {
+    let available = available_cpus(&inventory.cpu);
+    let cpus = match config.node.cpus {
+        Some(wanted) if wanted > available => {
+            findings.push(Finding {
+                severity: Severity::Warning,
+                what: format!("[node] cpus = {wanted} is more than the {available} CPUs of this container; {available} are used"),
+                cause: "Slurm takes a node out of service that has fewer CPUs than it claims".to_owned(),
+                repair: format!("set cpus to {available} or less, or leave it out; docker run --cpus and --cpuset-cpus raise the limit"),
+            });
+            available
+        }
+        Some(wanted) => wanted.max(1),
+        None => available,
+    };
+    decisions.push(Decision::new(format!("CPUs={cpus}"), cpu_reason(config, &inventory.cpu, cpus)));
+
+    let topology = match topology(&inventory.cpu, cpus) {
+        Ok(topology) => {
+            let Topology { sockets, cores_per_socket, threads_per_core } = topology;
+            decisions.push(Decision::new(
+                format!("Sockets={sockets} CoresPerSocket={cores_per_socket} ThreadsPerCore={threads_per_core}"),
+                "the container sees the whole machine",
+            ));
+            Some(topology)
+        }
+        Err(why) => {
+            decisions.push(Decision::new("no sockets, cores and threads", why));
+            None
+        }
+    };
+    let memory_mib = memory(config, inventory, decisions, findings);
+    NodePlan {
+        name: config.node.name.clone(),
+        host: None,
+        cpus,
+        topology,
+        memory_mib,
+        gres: String::new(),
+        features: Vec::new(),
+    }
+}
+
+impl NodePlan {
+    /// Adds what depends on the GPUs and on the host.
+    pub(super) fn with_gpus(
+        mut self,
+        config: &Config,
+        inventory: &Inventory,
+        gres: &GresPlan,
+        host: &HostName,
+        decisions: &mut Vec<Decision>,
+    ) -> Self {
+        self.gres = gres.node_gres();
+        self.features = features(config, inventory);
+        if !self.features.is_empty() {
+            let names: Vec<&str> = self.features.iter().map(FeatureName::as_str).collect();
+            decisions.push(Decision::new(
+                format!("Feature={}", names.join(",")),
+                "vendor, model, compute capability and driver of the GPUs, so that a job can ask with --constraint",
+            ));
+        }
+        let short = host.as_str().split('.').next().unwrap_or_default();
+        if ![host.as_str(), short, "localhost"].contains(&self.name.as_str()) {
+            self.host = Some(host.clone());
+            decisions
+                .push(Decision::new(format!("NodeHostname={host}"), "slurmd finds its own line by the host's name"));
+        }
+        self
+    }
+}
+
+/// The CPUs that can run at the same time: the cpuset, cut by the quota.
+fn available_cpus(cpu: &Cpu) -> u32 {
+    let allowed = u32::try_from(cpu.allowed.len()).unwrap_or(u32::MAX);
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float cast saturates, NaN is 0")]
+    let quota = cpu.quota.map_or(u32::MAX, |quota| quota.floor() as u32);
+    allowed.min(quota).max(1)
+}
+
+fn cpu_reason(config: &Config, cpu: &Cpu, cpus: u32) -> String {
+    if config.node.cpus == Some(cpus) {
+        return "[node] cpus says so".to_owned();
+    }
+    match cpu.quota {
+        Some(quota) if f64::from(cpus) <= quota.max(1.0) && (cpus as usize) < cpu.allowed.len() => {
+            format!("the container's CPU quota is {quota} of {} CPUs, and a part of a CPU is none", cpu.allowed.len())
+        }
+        _ if cpu.allowed.is_empty() => "the allowed CPUs are not known, and one there is".to_owned(),
+        _ => format!("the container may use CPU {}", cpu.allowed),
+    }
+}
+
+/// The machine's shape, or why it is not written.
+fn topology(cpu: &Cpu, cpus: u32) -> Result<Topology, String> {
+    let cores: Vec<&CpuSet> = cpu.sockets.iter().flatten().collect();
+    let (Some(first_socket), Some(first_core)) = (cpu.sockets.first(), cores.first()) else {
+        return Err("the machine does not tell its topology".to_owned());
+    };
+    let all: usize = cores.iter().map(|core| core.len()).sum();
+    if cores.iter().any(|core| core.iter().any(|cpu_number| !cpu.allowed.contains(cpu_number))) {
+        return Err("the container's cpuset hides a part of the machine".to_owned());
+    }
+    if all != cpus as usize {
+        return Err(format!("{cpus} of the machine's {all} CPUs are for jobs, and which ones is not fixed"));
+    }
+    if cpu.sockets.iter().any(|socket| socket.len() != first_socket.len())
+        || cores.iter().any(|core| core.len() != first_core.len())
+        || first_core.is_empty()
+    {
+        return Err("sockets or cores differ from each other, which Slurm cannot describe".to_owned());
+    }
+    let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    Ok(Topology {
+        sockets: count(cpu.sockets.len()),
+        cores_per_socket: count(first_socket.len()),
+        threads_per_core: count(first_core.len()),
+    })
+}
+
+/// RealMemory in MiB.
+fn memory(
+    config: &Config,
+    inventory: &Inventory,
+    decisions: &mut Vec<Decision>,
+    findings: &mut Vec<Finding>,
+) -> Option<u64> {
+    let usable = inventory.memory.usable_mib();
+    if usable == 0 {
+        decisions.push(Decision::new("no RealMemory", "how much memory there is could not be read"));
+        return None;
+    }
+    let whose = if inventory.memory.limit_mib.is_some_and(|limit| limit < inventory.memory.total_mib) {
+        "the container's limit"
+    } else {
+        "the machine's memory"
+    };
+    if let Some(wanted) = config.node.memory_mib {
+        let memory = wanted.clamp(1, usable);
+        if wanted > usable {
+            findings.push(Finding {
+                severity: Severity::Warning,
+                what: format!(
+                    "[node] memory_mib = {wanted} is more than the {usable} MiB of this container; {usable} are used"
+                ),
+                cause: format!("{whose} is {usable} MiB"),
+                repair: "lower memory_mib, or raise the limit with docker run --memory".to_owned(),
+            });
+        }
+        decisions.push(Decision::new(format!("RealMemory={memory}"), "[node] memory_mib says so"));
+        return Some(memory);
+    }
+    let (reserve, why) = match config.node.reserve_mib {
+        Some(wanted) => (wanted.min(usable - 1), "as [node] reserve_mib says"),
+        None => (default_reserve(usable), "for the system and the daemons"),
+    };
+    let memory = usable - reserve;
+    decisions.push(Decision::new(
+        format!("RealMemory={memory}"),
+        format!("{whose} is {usable} MiB; {reserve} MiB are kept {why}"),
+    ));
+    Some(memory)
+}
+
+/// 4096 MiB, or half of less than 8192, and where possible 1024 left for jobs; always a little for the daemons.
+fn default_reserve(usable: u64) -> u64 {
+    let generous = if usable >= 8192 { 4096 } else { usable / 2 };
+    generous.min(usable.saturating_sub(1024).max(usable / 8))
+}
+
+/// Vendor, model, compute capability and driver of the GPUs, each once, then the operator's own.
+fn features(config: &Config, inventory: &Inventory) -> Vec<FeatureName> {
+    let of_gpu = |gpu: &Gpu| {
+        let compute = gpu.compute.as_deref().map(|compute| match gpu.vendor {
+            Vendor::Nvidia => format!("cc{compute}"),
+            Vendor::Amd => compute.to_owned(),
+        });
+        let driver = inventory.drivers.iter().find(|driver| driver.vendor == gpu.vendor);
+        let branch = driver.and_then(|driver| driver.version.as_deref()?.split('.').next().map(str::to_owned));
+        // AMD's driver is the kernel's own: its branch says nothing about ROCm.
+        let branch = branch.filter(|_| gpu.vendor == Vendor::Nvidia).map(|branch| format!("driver{branch}"));
+        [Some(gpu.vendor.to_string()), gpu.model.clone(), compute, branch]
+    };
+    let mut features = Vec::new();
+    let found = inventory.usable_gpus().flat_map(of_gpu).flatten();
+    let found = found.filter_map(|name| FeatureName::from_hardware(&name));
+    for feature in found.chain(config.node.features.iter().cloned()) {
+        if !features.contains(&feature) {
+            features.push(feature);
+        }
+    }
+    features
+}

@@ -1,0 +1,36 @@
+//! gres.conf.
+
+use std::fmt::Write as _;
+
+use crate::plan::{AutoDetect, FileName, GresLine, Plan};
+
+use super::header;
+
+pub(super) fn text(plan: &Plan) -> String {
+    let mut text = header(FileName::GresConf);
+    let _ = writeln!(text, "AutoDetect={}", plan.gres.auto_detect.as_str());
+    for line in &plan.gres.lines {
+        let _ = writeln!(text, "# {}", line.comment);
+        if plan.gres.auto_detect == AutoDetect::Off {
+            let _ = writeln!(text, "{}", gres_line(line));
+        }
+    }
+    if plan.gres.lines.is_empty() {
+        text.push_str("# This container has no GPU that a job could be given.\n");
+    }
+    text
+}
+
+/// No NodeName: the file is this node's own, and Slurm 24.11 wants none then.
+fn gres_line(line: &GresLine) -> String {
+    let mut text = format!("Name=gpu Type={} File={}", line.gres_type, line.file);
+    if let Some(cores) = &line.cores {
+        let _ = write!(text, " Cores={cores}");
+    }
+    if let Some(links) = &line.links {
+        let links: Vec<String> = links.iter().map(i64::to_string).collect();
+        let _ = write!(text, " Links={}", links.join(","));
+    }
+    let _ = write!(text, " Flags={}", line.flags());
+    text
+}

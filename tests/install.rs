@@ -1,0 +1,196 @@
+//! Files as they really land on a disk: whole or not at all, owned and readable by the right users.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use nix::unistd::geteuid;
+use slurminit::config::Config;
+use slurminit::install::{self, InstallError, KeySource};
+use slurminit::plan::FileName;
+use tempfile::TempDir;
+
+/// A root of its own, and daemons that run as a user that every machine has.
+fn fixture() -> (TempDir, Config) {
+    let toml = "[daemon.munged]\nuser = \"nobody\"\n[daemon.slurmctld]\nuser = \"nobody\"\n";
+    (tempfile::tempdir().unwrap(), Config::parse(toml, Path::new("test.toml")).unwrap())
+}
+
+fn install(root: &Path, config: &Config, text: &str) -> Result<Vec<PathBuf>, InstallError> {
+    install::install_files(
+        &config.paths,
+        root,
+        &[(FileName::SlurmConf, text), (FileName::GresConf, "AutoDetect=off\n")],
+    )
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn only_what_changed_is_written_and_one_generation_is_kept() {
+    let (root, config) = fixture();
+    let slurm = root.path().join("etc/slurm");
+    let both = [PathBuf::from("/etc/slurm/slurm.conf"), PathBuf::from("/etc/slurm/gres.conf")];
+    assert_eq!(install(root.path(), &config, "one\n").unwrap(), both);
+    assert_eq!(mode(&slurm.join("slurm.conf")), 0o644);
+    assert_eq!(names(&slurm), ["gres.conf", "slurm.conf"]);
+
+    let inode = || fs::metadata(slurm.join("slurm.conf")).unwrap().ino();
+    let before = inode();
+    assert_eq!(install(root.path(), &config, "one\n").unwrap(), [] as [PathBuf; 0]);
+    assert_eq!(inode(), before, "an unchanged file was written again");
+
+    assert_eq!(install(root.path(), &config, "two\n").unwrap(), both[..1]);
+    install(root.path(), &config, "three\n").unwrap();
+    assert_eq!(fs::read_to_string(slurm.join("slurm.conf")).unwrap(), "three\n");
+    assert_eq!(fs::read_to_string(slurm.join("slurm.conf.previous")).unwrap(), "two\n");
+    assert_eq!(names(&slurm), ["gres.conf", "slurm.conf", "slurm.conf.previous"]);
+}
+
+#[test]
+fn what_a_killed_start_left_behind_does_no_harm() {
+    let (root, config) = fixture();
+    let slurm = root.path().join("etc/slurm");
+    fs::create_dir_all(&slurm).unwrap();
+    let victim = root.path().join("victim");
+    fs::write(&victim, "safe").unwrap();
+    symlink(&victim, slurm.join("slurm.conf.new")).unwrap();
+    install(root.path(), &config, "one\n").unwrap();
+    assert_eq!(fs::read_to_string(victim).unwrap(), "safe");
+    assert_eq!(fs::read_to_string(slurm.join("slurm.conf")).unwrap(), "one\n");
+}
+
+#[test]
+fn what_is_in_the_way_is_named_with_what_to_do() {
+    let (root, config) = fixture();
+    fs::create_dir_all(root.path().join("etc")).unwrap();
+    fs::write(root.path().join("etc/slurm"), "a file").unwrap();
+    let error = install(root.path(), &config, "one\n").unwrap_err().to_string();
+    assert!(error.contains("/etc/slurm") && error.contains("not a directory: move it away"), "{error}");
+
+    fs::remove_file(root.path().join("etc/slurm")).unwrap();
+    fs::create_dir_all(root.path().join("etc/slurm/slurm.conf")).unwrap();
+    let error = install(root.path(), &config, "one\n").unwrap_err().to_string();
+    assert!(error.contains("/etc/slurm/slurm.conf") && error.contains("directory of that name"), "{error}");
+}
+
+#[test]
+fn a_user_s_file_that_is_not_text_is_refused_by_name() {
+    let (root, config) = fixture();
+    fs::create_dir(root.path().join("config")).unwrap();
+    fs::write(root.path().join("config/gres.conf"), [0xff, 0xfe]).unwrap();
+    let error = install::find_user_files(&config.paths, root.path()).unwrap_err().to_string();
+    assert!(error.contains("/config/gres.conf is not UTF-8"), "{error}");
+}
+
+#[test]
+fn a_new_key_is_random_and_munge_s_alone() {
+    let (root, config) = fixture();
+    let key = root.path().join("etc/munge/munge.key");
+    assert_eq!(install::install_munge_key(&config, root.path()).unwrap().source, KeySource::Generated);
+    let first = fs::read(&key).unwrap();
+    assert_eq!(first.len(), 128);
+    assert_eq!(mode(&key), 0o400);
+    assert_eq!(mode(key.parent().unwrap()), 0o700);
+    assert_eq!(names(key.parent().unwrap()), ["munge.key"]);
+    if geteuid().is_root() {
+        assert_ne!(fs::metadata(&key).unwrap().uid(), 0, "munged would refuse root's key");
+        assert_ne!(fs::metadata(key.parent().unwrap()).unwrap().uid(), 0);
+    }
+
+    // A second start keeps it; another container has another.
+    assert_eq!(install::install_munge_key(&config, root.path()).unwrap().source, KeySource::Existing);
+    assert_eq!(fs::read(&key).unwrap(), first);
+    let (other, config) = fixture();
+    install::install_munge_key(&config, other.path()).unwrap();
+    assert_ne!(fs::read(other.path().join("etc/munge/munge.key")).unwrap(), first);
+}
+
+#[test]
+fn a_mounted_secret_is_the_key() {
+    let (root, config) = fixture();
+    install::install_munge_key(&config, root.path()).unwrap();
+    let secret = root.path().join("run/secrets/munge.key");
+    fs::create_dir_all(secret.parent().unwrap()).unwrap();
+    fs::write(&secret, [7; 64]).unwrap();
+    let key = root.path().join("etc/munge/munge.key");
+    for _ in 0..2 {
+        assert_eq!(install::install_munge_key(&config, root.path()).unwrap().source, KeySource::Secret);
+        assert_eq!(fs::read(&key).unwrap(), [7; 64]);
+        assert_eq!(mode(&key), 0o400);
+        assert_eq!(names(key.parent().unwrap()), ["munge.key"], "no copy of a key is kept");
+    }
+}
+
+#[test]
+fn a_key_that_others_can_read_is_closed_and_said_aloud() {
+    let (root, config) = fixture();
+    let key = root.path().join("etc/munge/munge.key");
+    fs::create_dir_all(key.parent().unwrap()).unwrap();
+    fs::write(&key, [7; 64]).unwrap();
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
+    let findings = install::install_munge_key(&config, root.path()).unwrap().findings;
+    assert!(findings[0].what.contains("0644"), "{findings:?}");
+    assert_eq!(mode(&key), 0o400);
+    assert_eq!(install::install_munge_key(&config, root.path()).unwrap().findings, []);
+}
+
+#[test]
+fn a_key_that_munged_would_refuse_is_an_error_and_not_replaced() {
+    let (root, config) = fixture();
+    let key = root.path().join("etc/munge/munge.key");
+    fs::create_dir_all(key.parent().unwrap()).unwrap();
+    fs::write(&key, "short").unwrap();
+    let error = install::install_munge_key(&config, root.path()).unwrap_err().to_string();
+    assert!(error.contains("/etc/munge/munge.key has 5 bytes") && error.contains("remove it"), "{error}");
+    assert_eq!(fs::read_to_string(&key).unwrap(), "short");
+
+    fs::remove_file(&key).unwrap();
+    fs::create_dir(&key).unwrap();
+    let error = install::install_munge_key(&config, root.path()).unwrap_err().to_string();
+    assert!(error.contains("not a regular file"), "{error}");
+}
+
+#[test]
+fn the_daemons_find_their_directories_and_old_state_is_theirs() {
+    let (root, config) = fixture();
+    let state = root.path().join("var/lib/slurm/slurmctld");
+    fs::create_dir_all(&state).unwrap();
+    fs::write(state.join("job_state"), "jobs").unwrap();
+    install::make_directories(&config, root.path()).unwrap();
+    install::make_directories(&config, root.path()).unwrap();
+    assert_eq!(mode(&state), 0o700);
+    assert_eq!(mode(&root.path().join("run/munge")), 0o755);
+    assert!(root.path().join("var/lib/slurm/slurmd").is_dir());
+    assert_eq!(fs::read_to_string(state.join("job_state")).unwrap(), "jobs");
+    if geteuid().is_root() {
+        for path in [state.join("job_state"), state, root.path().join("run/slurminit/slurm")] {
+            assert_ne!(fs::metadata(&path).unwrap().uid(), 0, "{}", path.display());
+        }
+    }
+}
+
+#[test]
+fn a_missing_user_is_named() {
+    let (root, _) = fixture();
+    let config = Config::parse("[daemon.munged]\nuser = \"no-such-user\"\n", Path::new("test.toml")).unwrap();
+    let outcome = install::install_munge_key(&config, root.path());
+    if !geteuid().is_root() {
+        // Nothing can be given away then, and nobody is looked up.
+        assert_eq!(outcome.unwrap().source, KeySource::Generated);
+        return;
+    }
+    let error = outcome.unwrap_err().to_string();
+    assert!(error.contains("no user `no-such-user`") && error.contains("[daemon.munged]"), "{error}");
+}

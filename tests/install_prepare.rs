@@ -1,0 +1,140 @@
+//! `slurminit prepare` and `slurminit render` as a process: the events on standard output, the files, the exit code.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::disallowed_methods, reason = "a test waits for its own child; there is no reaper here")]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use slurminit::exit_code;
+use slurminit::report::{PrepareEvent, Prepared};
+use tempfile::TempDir;
+
+const CASE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/render/01-two-linked-h200/inventory.json");
+
+/// A root with a configuration whose users every machine has.
+fn fixture(toml: &str) -> TempDir {
+    let root = tempfile::tempdir().unwrap();
+    let users = "\n[daemon.munged]\nuser = \"nobody\"\n[daemon.slurmctld]\nuser = \"nobody\"\n";
+    fs::write(root.path().join("slurminit.toml"), format!("{toml}{users}")).unwrap();
+    root
+}
+
+/// `sh -c 'before; exec slurminit VERB ...'` without the caller's own settings.
+fn slurminit(root: &Path, before: &str, verb: &str, more: &[&str]) -> Output {
+    Command::new("/bin/sh")
+        .args(["-c", &format!("{before}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_slurminit"), verb])
+        .args(["--inventory", CASE, "--root"])
+        .arg(root)
+        .arg("--config")
+        .arg(root.join("slurminit.toml"))
+        .args(more)
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .output()
+        .unwrap()
+}
+
+fn events(output: &Output) -> Vec<PrepareEvent> {
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn prepared(root: &Path) -> Prepared {
+    let output = slurminit(root, "true", "prepare", &[]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    match <[PrepareEvent; 2]>::try_from(events(&output)).unwrap() {
+        [PrepareEvent::MungeKeyReady, PrepareEvent::Done(prepared)] => prepared,
+        other => unreachable!("{other:?}"),
+    }
+}
+
+fn failure(output: &Output) -> (u8, String) {
+    let Some(PrepareEvent::Failed { exit_code, finding }) = events(output).pop() else { unreachable!("{output:?}") };
+    assert_eq!(output.status.code(), Some(exit_code.into()));
+    (exit_code, format!("{} | {} | {}", finding.what, finding.cause, finding.repair))
+}
+
+#[test]
+fn the_first_start_writes_everything_and_the_second_nothing() {
+    let root = fixture("gpu_type = \"nvidia\"");
+    let first = prepared(root.path());
+    assert_eq!(first.changed.len(), 3);
+    assert_eq!((first.node_name.as_str(), first.gres.as_str()), ("localhost", "gpu:nvidia:2"));
+    assert_eq!(first.summary, "2 NVIDIA H200, 4 CPUs, 20009 MiB");
+    assert_eq!(first.findings, []);
+    assert_eq!(prepared(root.path()).changed, [] as [std::path::PathBuf; 0]);
+}
+
+#[test]
+fn a_mismatch_stops_the_start_where_the_operator_wants_that() {
+    let root = fixture("gpu_type = \"amd\"\non_mismatch = \"fail\"");
+    let (code, words) = failure(&slurminit(root.path(), "true", "prepare", &[]));
+    assert_eq!(code, exit_code::MISMATCH);
+    assert!(words.contains("built for AMD") && words.contains("GPU_TYPE=nvidia"), "{words}");
+    assert!(!root.path().join("etc/slurm/slurm.conf").exists());
+}
+
+#[test]
+fn a_wrong_configuration_stops_the_start_with_its_place() {
+    let root = fixture("on_mismatch = \"explode\"");
+    let (code, words) = failure(&slurminit(root.path(), "true", "prepare", &[]));
+    assert_eq!(code, exit_code::CONFIG);
+    assert!(words.contains("slurminit.toml:1:15: on_mismatch:"), "{words}");
+}
+
+#[test]
+fn a_disk_that_takes_no_more_leaves_the_old_files() {
+    let root = fixture("");
+    prepared(root.path());
+    let path = root.path().join("etc/slurm/slurm.conf");
+    let old = fs::read_to_string(&path).unwrap();
+    let long = "x".repeat(4000);
+    fs::write(root.path().join("slurminit.toml"), format!("[slurm.conf]\nA = \"{long}\"\nB = \"{long}\"\n[daemon.munged]\nuser=\"nobody\"\n[daemon.slurmctld]\nuser=\"nobody\"\n")).unwrap();
+    // A write past the limit fails half-way, as on a full disk, whoever we are.
+    let (code, words) = failure(&slurminit(root.path(), "trap '' XFSZ; ulimit -f 4", "prepare", &[]));
+    assert_eq!(code, exit_code::PREPARE);
+    assert!(words.contains("cannot write /etc/slurm/slurm.conf") && words.contains("is unchanged"), "{words}");
+    assert_eq!(fs::read_to_string(&path).unwrap(), old);
+    assert!(!path.with_file_name("slurm.conf.new").exists());
+}
+
+#[test]
+fn a_file_of_the_user_is_installed_as_it_is_and_never_overwritten() {
+    let root = fixture("");
+    let own = "# USER_CUSTOMIZED=true\nSlurmctldHost=gpu-box\nProctrackType=proctrack/linuxproc\nGresTypes=gpu\n\
+               NodeName=gpu-box CPUs=1 Gres=gpu:nvidia:2\n";
+    fs::create_dir(root.path().join("config")).unwrap();
+    fs::write(root.path().join("config/slurm.conf"), own).unwrap();
+    let start = prepared(root.path());
+    assert_eq!((start.node_name.as_str(), start.gres.as_str()), ("gpu-box", "gpu:nvidia:2"));
+    let installed = root.path().join("etc/slurm/slurm.conf");
+    assert_eq!(fs::read_to_string(&installed).unwrap(), own);
+
+    // Without the one in /config, the one in /etc/slurm is still the user's.
+    fs::remove_file(root.path().join("config/slurm.conf")).unwrap();
+    prepared(root.path());
+    assert_eq!(fs::read_to_string(&installed).unwrap(), own);
+}
+
+#[test]
+fn render_shows_and_changes_nothing() {
+    let root = fixture("");
+    let run = |more: &[&str]| {
+        let output = slurminit(root.path(), "true", "render", more);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(run(&[]).contains("==> /etc/slurm/gres.conf <=="));
+    assert!(run(&["--explain"]).contains("AutoDetect=off\n    the lines name exactly"));
+    assert!(run(&["--diff"]).contains("+NodeName=localhost CPUs=4"));
+    assert!(!root.path().join("etc").exists());
+
+    prepared(root.path());
+    assert_eq!(run(&["--diff"]), "");
+    let path = root.path().join("etc/slurm/slurm.conf");
+    fs::write(&path, fs::read_to_string(&path).unwrap().replace("CPUs=4", "CPUs=1")).unwrap();
+    let diff = run(&["--diff"]);
+    assert!(diff.contains("-NodeName=localhost CPUs=1") && diff.contains("+NodeName=localhost CPUs=4"), "{diff}");
+}

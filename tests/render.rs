@@ -1,0 +1,86 @@
+//! From inventory to files. Each folder in `tests/render` is a case: what was found (`inventory.json`), what the operator
+//! wants (`slurminit.toml`), the user's own files (`config/`, `slurm/`), and what comes of it (`expected/`).
+//! `UPDATE=1 cargo test --test render` writes `expected/` anew; read the difference before you commit it.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+#[path = "render/properties.rs"]
+mod properties;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use slurminit::config::Config;
+use slurminit::install;
+use slurminit::inventory::Inventory;
+use slurminit::plan::{self, choose};
+use slurminit::render::{explain, render};
+
+/// The files of a case's `expected/`, by name.
+fn outcome(case: &Path) -> BTreeMap<String, String> {
+    let inventory: Inventory = serde_json::from_str(&fs::read_to_string(case.join("inventory.json")).unwrap()).unwrap();
+    let toml = fs::read_to_string(case.join("slurminit.toml")).unwrap_or_default();
+    let mut config = Config::parse(&toml, Path::new("slurminit.toml")).unwrap();
+    config.paths.slurm = "/slurm".into();
+
+    let mut files = BTreeMap::new();
+    let mut plan = match plan::plan(&config, &inventory) {
+        Ok(plan) => plan,
+        Err(refusal) => {
+            let text = format!("exit code {}\n{}", refusal.exit_code, explain(&[], &[refusal.finding]));
+            files.insert("refusal.txt".to_owned(), text);
+            return files;
+        }
+    };
+    let users = install::find_user_files(&config.paths, case).unwrap();
+    let exists = |path: &Path| inventory.gpus.iter().any(|gpu| gpu.device_file.as_deref() == Some(path));
+    let customized = plan.respect(choose(&config, &users), &inventory, &exists);
+    for file in render(&plan) {
+        if customized.get(file.name).is_none() {
+            files.insert(file.name.to_string(), file.text);
+        }
+    }
+    files.insert("explain.txt".to_owned(), explain(&plan.decisions, &plan.findings));
+    files
+}
+
+#[test]
+fn every_case_gives_the_expected_files() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/render");
+    let update = std::env::var_os("UPDATE").is_some();
+    let mut cases: Vec<_> = fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().path()).collect();
+    cases.retain(|path| path.is_dir());
+    cases.sort();
+    assert!(cases.len() >= 19, "cases are missing: {cases:?}");
+    let mut wrong = String::new();
+    for case in cases {
+        let actual = outcome(&case);
+        let expected = case.join("expected");
+        if update {
+            let _ = fs::remove_dir_all(&expected);
+            fs::create_dir(&expected).unwrap();
+            for (name, text) in &actual {
+                fs::write(expected.join(name), text).unwrap();
+            }
+        }
+        let read = |entry: fs::DirEntry| {
+            let text = fs::read_to_string(entry.path()).unwrap();
+            (entry.file_name().into_string().unwrap(), text)
+        };
+        let wanted: BTreeMap<String, String> =
+            fs::read_dir(&expected).unwrap().map(|entry| read(entry.unwrap())).collect();
+        let empty = String::new();
+        for name in actual.keys().chain(wanted.keys().filter(|name| !actual.contains_key(*name))) {
+            let (old, new) = (wanted.get(name).unwrap_or(&empty), actual.get(name).unwrap_or(&empty));
+            if old != new {
+                let path = expected.join(name).display().to_string();
+                wrong
+                    .push_str(&similar::TextDiff::from_lines(old, new).unified_diff().header(&path, "now").to_string());
+            }
+        }
+    }
+    if !wrong.is_empty() {
+        panic!("{wrong}\nIf that is right: UPDATE=1 cargo test --test render");
+    }
+}

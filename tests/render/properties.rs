@@ -1,0 +1,158 @@
+//! What holds for every machine, however hostile its names.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use proptest::prelude::*;
+use slurminit::config::{Config, TypeName};
+use slurminit::inventory::{Access, CgroupVersion, CpuSet, Gpu, Inventory, SlurmVersion, Vendor};
+use slurminit::plan::{FileName, plan};
+use slurminit::render::render;
+
+fn name() -> impl Strategy<Value = Option<String>> {
+    prop_oneof![
+        Just(None),
+        Just(Some("NVIDIA H200".to_owned())),
+        Just(Some("x\nNodeName=evil CPUs=1".to_owned())),
+        Just(Some("a\\".to_owned())),
+        any::<String>().prop_map(Some),
+        "[A-Za-z ,=#\"\\\\\n\r\t:()\\[\\]]{0,80}".prop_map(Some),
+    ]
+}
+
+fn device() -> impl Strategy<Value = Option<PathBuf>> {
+    prop_oneof![
+        4 => (0..12_u32).prop_map(|minor| Some(PathBuf::from(format!("/dev/nvidia{minor}")))),
+        1 => Just(None),
+        1 => any::<String>().prop_map(|text| Some(PathBuf::from(text))),
+        1 => Just(Some(PathBuf::from("/dev/nvidia0 Count=9"))),
+    ]
+}
+
+prop_compose! {
+    fn gpu()(
+        vendor in prop_oneof![Just(Vendor::Nvidia), Just(Vendor::Amd)],
+        index in 0..8_u32,
+        device_file in device(),
+        (uuid, model, compute) in (name(), name(), name()),
+        cpus in proptest::option::of(proptest::collection::btree_set(0..16_u32, 0..16)),
+        links in proptest::collection::btree_map(0..8_u32, 0..20_u32, 0..8),
+        usable in proptest::bool::weighted(0.8),
+    ) -> Gpu {
+        let access = if usable { Access::Usable } else { Access::Unusable { reason: "a\nb".to_owned() } };
+        Gpu {
+            vendor, index, minor: None, device_file, uuid, model, pci_address: None, memory_mib: None, compute,
+            cpus: cpus.map(CpuSet::from_iter), numa_node: None, links, access,
+        }
+    }
+}
+
+prop_compose! {
+    fn inventory()(
+        gpus in proptest::collection::vec(gpu(), 0..9),
+        (sockets, cores, threads) in (0..3_u32, 1..4_u32, 1..3_u32),
+        allowed in proptest::collection::btree_set(0..16_u32, 0..16),
+        whole in any::<bool>(),
+        quota in proptest::option::of(0.1..20.0_f64),
+        (total_mib, limit_mib) in (0..100_000_u64, proptest::option::of(1..100_000_u64)),
+        (version, writable) in (prop_oneof![Just(CgroupVersion::None), Just(CgroupVersion::V1), Just(CgroupVersion::V2)], any::<bool>()),
+        slurm in proptest::option::of((20..27_u16, 1..13_u16)),
+    ) -> Inventory {
+        let mut inventory = Inventory { hostname: "box".to_owned(), gpus, ..Inventory::default() };
+        let mut next = 0..;
+        inventory.cpu.sockets = (0..sockets)
+            .map(|_| (0..cores).map(|_| next.by_ref().take(threads as usize).collect()).collect())
+            .collect();
+        let all: CpuSet = inventory.cpu.sockets.iter().flatten().flat_map(CpuSet::iter).collect();
+        inventory.cpu.allowed = if whole { all } else { allowed.into_iter().collect() };
+        inventory.cpu.quota = quota;
+        inventory.memory.total_mib = total_mib;
+        inventory.memory.limit_mib = limit_mib;
+        inventory.cgroup.version = version;
+        inventory.cgroup.writable = writable;
+        inventory.cgroup.controllers = ["cpuset", "memory", "devices", "freezer"].map(str::to_owned).into();
+        inventory.slurm.plugins = vec!["cgroup_v1".to_owned(), "cgroup_v2".to_owned()];
+        inventory.slurm.version = slurm.map(|(year, month)| SlurmVersion { year, month });
+        inventory
+    }
+}
+
+/// `key=value` of a line; no value here holds a space but quoted ones, which are not looked at.
+fn value<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+    line.split(' ').find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='))
+}
+
+fn claimed(gres: &str) -> usize {
+    gres.split(',')
+        .filter(|item| !item.is_empty())
+        .map(|item| item.rsplit(':').next().unwrap().parse::<usize>().unwrap())
+        .sum()
+}
+
+proptest! {
+    #[test]
+    fn no_name_breaks_a_file_and_the_counts_agree(
+        inventory in inventory(),
+        type_name in prop_oneof![Just(TypeName::Vendor), Just(TypeName::Model), Just(TypeName::Index)],
+    ) {
+        let mut config = Config::default();
+        config.gpu.type_name = type_name;
+        let plan = plan(&config, &inventory).unwrap();
+        let files = render(&plan);
+        let text = |name| files.iter().find(|file| file.name == name).unwrap().text.as_str();
+        for file in &files {
+            prop_assert!(!file.text.contains(|c: char| c.is_control() && c != '\n'), "{}", file.text);
+            prop_assert!(!file.text.contains('\\'), "a backslash could continue a line: {}", file.text);
+        }
+        let effective = |name| text(name).lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+
+        // gres.conf: AutoDetect, then one whole line for each GPU, no device file twice, no word beside those we wrote.
+        let lines: Vec<&str> = effective(FileName::GresConf).collect();
+        prop_assert_eq!(lines[0], "AutoDetect=off");
+        let mut files = BTreeSet::new();
+        for line in &lines[1..] {
+            prop_assert!(line.starts_with("Name=gpu Type="), "{}", line);
+            for pair in line.split(' ') {
+                let (key, word) = pair.split_once('=').unwrap();
+                prop_assert!(["Name", "Type", "File", "Cores", "Links", "Flags"].contains(&key), "{}", line);
+                prop_assert!(!word.is_empty() && !word.contains(['=', '#', '"', '[']), "{}", line);
+            }
+            prop_assert!(files.insert(value(line, "File").unwrap()), "twice: {}", line);
+            if let Some(links) = value(line, "Links") {
+                prop_assert_eq!(links.split(',').count(), lines.len() - 1);
+            }
+        }
+
+        // Every GPU that can be named is, and no other.
+        let nameable: BTreeSet<_> = inventory
+            .usable_gpus()
+            .filter_map(|gpu| gpu.device_file.as_ref()?.to_str())
+            .filter(|file| file.starts_with("/dev/") && !file.contains(|c: char| !c.is_ascii_alphanumeric() && !"/-_.".contains(c)))
+            .collect();
+        prop_assert_eq!(files, nameable);
+
+        // slurm.conf: one node, whose Gres is the number of lines, whose CPUs and memory are there.
+        let nodes: Vec<&str> = effective(FileName::SlurmConf).filter(|line| line.starts_with("NodeName=")).collect();
+        prop_assert_eq!(nodes.len(), 1);
+        prop_assert_eq!(claimed(value(nodes[0], "Gres").unwrap_or_default()), lines.len() - 1);
+        let cpus: usize = value(nodes[0], "CPUs").unwrap().parse().unwrap();
+        prop_assert!(cpus >= 1 && cpus <= inventory.cpu.allowed.len().max(1));
+        if let Some(memory) = value(nodes[0], "RealMemory") {
+            let memory: u64 = memory.parse().unwrap();
+            prop_assert!(memory >= 1 && memory <= inventory.memory.usable_mib());
+        }
+        if let Some(sockets) = value(nodes[0], "Sockets") {
+            let number = |key| value(nodes[0], key).unwrap().parse::<usize>().unwrap();
+            prop_assert_eq!(sockets.parse::<usize>().unwrap() * number("CoresPerSocket") * number("ThreadsPerCore"), cpus);
+        }
+        for line in effective(FileName::SlurmConf) {
+            prop_assert!(line.contains('='), "{}", line);
+        }
+    }
+
+    #[test]
+    fn the_same_machine_gives_the_same_bytes(inventory in inventory()) {
+        let config = Config::default();
+        prop_assert_eq!(render(&plan(&config, &inventory).unwrap()), render(&plan(&config, &inventory).unwrap()));
+    }
+}
