@@ -41,17 +41,7 @@ fn every_difference_is_explained() {
 /// Both listings of one machine; `Err` shows what is not as expected, with both sides and the files.
 fn compare(container: &Container, machine: &Machine) -> Result<(), String> {
     container.become_machine(machine);
-    let inventory = container.run("slurminit detect --root /machine --json");
-    if !inventory.ok {
-        return Err(format!("slurminit detect failed: {}", inventory.stderr));
-    }
-    container.write(Path::new("/tmp/inventory.json"), &inventory.stdout);
-    container.write(Path::new("/tmp/slurminit.toml"), "[gpu]\ntype_name = \"model\"\n");
-    let rendered = container
-        .run("slurminit render --config /tmp/slurminit.toml --inventory /tmp/inventory.json --output /etc/slurm");
-    if !rendered.ok {
-        return Err(format!("slurminit render failed: {}", rendered.stderr));
-    }
+    write_our_files(container)?;
     let files = container.run("cat /etc/slurm/gres.conf; grep ^NodeName /etc/slurm/slurm.conf").stdout;
     let ours = ask_slurmd(container, machine);
     container.write(Path::new("/etc/slurm/gres.conf"), "AutoDetect=nvml\n");
@@ -59,10 +49,8 @@ fn compare(container: &Container, machine: &Machine) -> Result<(), String> {
 
     let as_expected = match &machine.expected {
         Expected::Same => {
-            ours.ok
-                && oracle.ok
-                && !records(&ours.stderr).is_empty()
-                && records(&ours.stderr) == records(&oracle.stderr)
+            let listed = records(&oracle.stderr);
+            ours.ok && oracle.ok && listed.len() == machine.device_files.len() && records(&ours.stderr) == listed
         }
         Expected::Differs { autodetect, ours: our_lines, .. } => {
             let oracle_as_expected = match autodetect {
@@ -79,6 +67,22 @@ fn compare(container: &Container, machine: &Machine) -> Result<(), String> {
         "{files}\n-- slurmd -G with these lines\n{}\n-- slurmd -G with AutoDetect=nvml\n{}",
         ours.stderr, oracle.stderr
     ))
+}
+
+/// Detects, plans and renders in the container, then puts the files where slurmd reads them.
+fn write_our_files(container: &Container) -> Result<(), String> {
+    let output =
+        |said: Said, what: &str| if said.ok { Ok(said.stdout) } else { Err(format!("{what}: {}", said.stderr)) };
+    let inventory = output(container.run("slurminit detect --root /machine --json"), "slurminit detect")?;
+    container.write(Path::new("/tmp/inventory.json"), &inventory);
+    container.write(Path::new("/tmp/slurminit.toml"), "[gpu]\ntype_name = \"model\"\n");
+    let render = "slurminit render --config /tmp/slurminit.toml --inventory /tmp/inventory.json";
+    let rendered = output(container.run(render), "slurminit render")?;
+    for file in rendered.split("==> ").skip(1) {
+        let (path, text) = file.split_once(" <==\n").ok_or_else(|| format!("no file in {file:?}"))?;
+        container.write(Path::new(path), text);
+    }
+    Ok(())
 }
 
 /// `slurmd -G` under the processors of this machine.
