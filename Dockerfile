@@ -13,6 +13,15 @@ ARG BASE_IMAGE=debian:trixie-slim
 ARG BUILDER_IMAGE=debian:trixie-slim
 ARG GPU_TYPE=none
 
+# The classic builder comes through here first. BuildKit does not, and stops with the lines around "AS vendor" below.
+FROM ${BASE_IMAGE} AS checked
+ARG GPU_TYPE
+RUN case "${GPU_TYPE}" in \
+      none | nvidia | amd) ;; \
+      *) echo "GPU_TYPE is '${GPU_TYPE}'; it must be none, nvidia or amd: docker build --build-arg GPU_TYPE=nvidia ." >&2; exit 1 ;; \
+    esac
+
+
 FROM ${BUILDER_IMAGE} AS builder
 RUN apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends ca-certificates cargo gcc libc6-dev rustc \
@@ -40,11 +49,6 @@ RUN find src tests/fake-nvml/src -name '*.rs' -exec touch {} + \
 
 
 FROM ${BASE_IMAGE} AS slurm
-ARG GPU_TYPE
-RUN case "${GPU_TYPE}" in \
-      none | nvidia | amd) ;; \
-      *) echo "GPU_TYPE is '${GPU_TYPE}'; it must be none, nvidia or amd: docker build --build-arg GPU_TYPE=nvidia ." >&2; exit 1 ;; \
-    esac
 # munge gets a number of its own: the key lies in a volume, and must still be munge's when the image is built anew on
 # another Debian. slurm has Debian's fixed 64030 everywhere.
 RUN groupadd --gid 640 --system munge \
@@ -78,10 +82,13 @@ ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 # GPU_TYPE must be none, nvidia or amd.
 FROM gpu-type-${GPU_TYPE} AS vendor
 ARG GPU_TYPE
-# Debian keeps the NVML plugin in contrib. It loads the driver's library, which the NVIDIA runtime brings.
-RUN case "${GPU_TYPE}" in \
-      nvidia) packages='slurm-wlm-nvml-plugin' ;; \
-      amd) packages='librocm-smi64-1 rocm-smi rocminfo slurm-wlm-rsmi-plugin' ;; \
+# Debian keeps the NVML plugin in contrib. It loads the driver's library, which the NVIDIA runtime brings. Slurm 22.05's
+# asks for libnvidia-ml.so, which no container has (.so.1 it is), and needs a library package out of non-free: left out,
+# which costs gpu.gres = "autodetect" and nothing else.
+RUN case "${GPU_TYPE} $(cat /usr/share/slurminit/slurm-version)" in \
+      'nvidia slurm-wlm 22.'*) exit 0 ;; \
+      nvidia*) packages='slurm-wlm-nvml-plugin' ;; \
+      amd*) packages='librocm-smi64-1 rocm-smi rocminfo slurm-wlm-rsmi-plugin' ;; \
       *) exit 0 ;; \
     esac \
  && find /etc/apt -name '*.sources' -exec sed -i 's/^Components: main$/Components: main contrib/' {} + \
