@@ -3,6 +3,7 @@
 //! Not part of a plain `cargo test`: `docker/test` builds the images and runs these. By hand:
 //! `docker/test --only image`, or `cargo test --test image -- --ignored` when the images are there.
 #![expect(clippy::disallowed_methods, reason = "these tests run the docker command and are nobody's PID 1")]
+#![expect(clippy::expect_used, reason = "without Docker there is nothing to test")]
 
 #[path = "image/bad_input.rs"]
 mod bad_input;
