@@ -15,6 +15,8 @@
 //! | [`supervise`] | keeps the daemons alive; its state machine is pure | composes |
 //! | [`detect`] | NVML, /proc, /sys -> inventory | edge |
 //! | [`install`] | writes files and the munge key | edge |
+//! | [`logs`] | standard error, written without ever waiting | edge |
+//! | [`watch`] | waiting for a descriptor | edge |
 //! | [`commands`] | one file for each verb | composes |
 //!
 //! PURE modules do no IO, read no clock and no environment, and import only each other. EDGE modules import pure types
@@ -27,7 +29,9 @@ pub mod detect;
 pub mod exit_code;
 pub mod install;
 pub mod inventory;
+pub mod logs;
 pub mod plan;
 pub mod render;
 pub mod report;
 pub mod supervise;
+pub mod watch;

@@ -1,10 +1,75 @@
-//! `slurminit run`.
+//! `slurminit run`: PID 1.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use tracing::warn;
+
+use super::load_config;
+use crate::config::{Config, Level, Role};
+use crate::exit_code;
+use crate::logs::Logs;
+use crate::supervise::signals::Inherited;
+use crate::supervise::{self, Job};
 
 /// Its command line.
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+pub struct Args {
+    /// Which daemons to run: all, or none for a plain init of CMD
+    #[arg(long, value_parser = parse_role)]
+    role: Option<Role>,
+    /// The configuration; /config/slurminit.toml if there is one
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Runs when the cluster is ready; its exit code is the container's
+    #[arg(last = true, value_name = "CMD")]
+    cmd: Vec<OsString>,
+}
+
+fn parse_role(text: &str) -> Result<Role, String> {
+    match text {
+        "all" => Ok(Role::All),
+        "none" => Ok(Role::None),
+        "controller" | "compute" | "login" => Err("not available in this version; use all or none".to_owned()),
+        _ => Err("want all or none".to_owned()),
+    }
+}
 
 /// Does it.
-pub fn run(_args: Args) -> anyhow::Result<u8> {
-    anyhow::bail!("not built yet")
+pub fn run(args: Args) -> anyhow::Result<u8> {
+    // Before anything can change them.
+    let inherited = Inherited::capture();
+    let config = match configuration(&args) {
+        Ok(config) => config,
+        Err(error) => {
+            eprintln!("slurminit: {error:#}");
+            return Ok(exit_code::CONFIG);
+        }
+    };
+    let default_level = if args.cmd.is_empty() { Level::Info } else { Level::Warn };
+    let logs = Logs::install(config.log.format, config.log.level.unwrap_or(default_level));
+    if std::env::var_os("SLURMINIT_DEMO").is_some_and(|value| !value.is_empty()) {
+        warn!("DEMO: the GPUs of this cluster are SIMULATED; no job computes anything on them");
+    }
+    let only_cmd = config.role == Role::None;
+    let job = Job { only_cmd, config, config_file: args.config, cmd: args.cmd };
+    supervise::run(job, inherited, logs)
+}
+
+fn configuration(args: &Args) -> anyhow::Result<Config> {
+    let mut config = load_config::load(args.config.as_deref())?;
+    if let Some(role) = args.role {
+        config.role = role;
+    }
+    match config.role {
+        Role::All => {}
+        Role::None if args.cmd.is_empty() => {
+            anyhow::bail!("the role none runs CMD and nothing else: give one after `--`")
+        }
+        Role::None => {}
+        Role::Controller | Role::Compute | Role::Login => {
+            anyhow::bail!("the role {:?} is not available in this version; use all or none", config.role)
+        }
+    }
+    Ok(config)
 }

@@ -1,0 +1,121 @@
+# slurminit: Slurm in one container, its GPUs detected at every start.
+#
+#   docker build -t slurminit:latest .                              without GPUs
+#   docker build -t slurminit:latest --build-arg GPU_TYPE=nvidia .  or amd
+#   docker build -t slurminit:demo --target demo --build-arg GPU_TYPE=nvidia .   simulated GPUs
+#
+# Works with BuildKit and with the classic builder, which builds every stage above its target: so stages are cheap here,
+# and what differs by vendor is a variable in one of them.
+
+# Debian 13 (Slurm 24.11) or Debian 12 (Slurm 22.05, debian:bookworm-slim).
+ARG BASE_IMAGE=debian:trixie-slim
+# Must have Rust 1.85 or newer; its glibc may be newer than BASE_IMAGE's (tests/image checks which symbols are used).
+ARG BUILDER_IMAGE=debian:trixie-slim
+ARG GPU_TYPE=none
+
+# The classic builder comes through here first. BuildKit does not, and stops with the lines around "AS vendor" below.
+FROM ${BASE_IMAGE} AS checked
+ARG GPU_TYPE
+RUN case "${GPU_TYPE}" in \
+      none | nvidia | amd) ;; \
+      *) echo "GPU_TYPE is '${GPU_TYPE}'; it must be none, nvidia or amd: docker build --build-arg GPU_TYPE=nvidia ." >&2; exit 1 ;; \
+    esac
+
+
+FROM ${BUILDER_IMAGE} AS builder
+RUN apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends ca-certificates cargo gcc libc6-dev rustc \
+ && rm -rf /var/lib/apt/lists/*
+# Certificates (PEM text) of a proxy that looks into TLS. They stay in this stage, which the image does not contain.
+ARG EXTRA_CA_CERTS=
+RUN if [ -n "${EXTRA_CA_CERTS}" ]; then \
+      printf '%s\n' "${EXTRA_CA_CERTS}" > /etc/ssl/extra-ca.pem \
+      && cat /etc/ssl/extra-ca.pem >> /etc/ssl/certs/ca-certificates.crt; \
+    fi
+WORKDIR /src
+# The dependencies are a layer of their own: they are built anew only when a manifest changes.
+COPY Cargo.toml Cargo.lock ./
+COPY tests/fake-nvml/Cargo.toml tests/fake-nvml/
+RUN mkdir -p src tests/fake-nvml/src \
+ && echo 'fn main() {}' > src/main.rs && touch src/lib.rs tests/fake-nvml/src/lib.rs \
+ && cargo build --release --locked --workspace \
+ && rm -rf src tests/fake-nvml/src
+COPY src src
+COPY config/slurminit.toml config/
+COPY tests/fake-nvml/src tests/fake-nvml/src
+# cargo goes by time stamps, and the copied files are older than the empty ones that were built above.
+RUN find src tests/fake-nvml/src -name '*.rs' -exec touch {} + \
+ && cargo build --release --locked --workspace
+
+
+FROM ${BASE_IMAGE} AS slurm
+# munge gets a number of its own: the key lies in a volume, and must still be munge's when the image is built anew on
+# another Debian. slurm has Debian's fixed 64030 everywhere.
+RUN groupadd --gid 640 --system munge \
+ && useradd --uid 640 --gid munge --system --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin munge
+# systemd-standalone-sysusers stands in for the whole of systemd, where there is such a package. The packages make a munge key at install time: it goes
+# in the same layer, or everyone who has the image would have it. 24.11 calls the stock plugstack.conf an error at every
+# start, because its include matches no file.
+RUN apt-get update \
+ && sysusers="$(apt-cache pkgnames systemd-standalone-sysusers)" \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
+      munge slurm-client slurmctld slurmd ${sysusers} \
+ && rm -rf /etc/munge/munge.key /var/lib/munge/munge.seed /var/lib/apt/lists/* /var/cache/apt/*.bin \
+      /var/cache/debconf/*-old /var/log/apt /var/log/dpkg.log /var/log/alternatives.log \
+ && echo '# optional and required SPANK plugins: man spank' > /etc/slurm/plugstack.conf \
+ && mkdir -p /usr/share/slurminit \
+ && slurmd -V > /usr/share/slurminit/slurm-version \
+ && install -d -o munge -g munge -m 0700 /etc/munge /var/lib/munge /var/log/munge \
+ && install -d -o munge -g munge -m 0755 /run/munge \
+ && install -d -o slurm -g slurm -m 0755 /var/lib/slurm /var/log/slurm \
+ && install -d -o slurm -g slurm -m 0700 /var/lib/slurm/slurmctld \
+ && install -d -o root -g root -m 0755 /var/lib/slurm/slurmd /config
+
+
+# What the vendor's container runtime reads; a variable cannot depend on another one, but a stage's name can.
+FROM slurm AS gpu-type-none
+FROM slurm AS gpu-type-amd
+FROM slurm AS gpu-type-nvidia
+ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+
+
+# GPU_TYPE must be none, nvidia or amd.
+FROM gpu-type-${GPU_TYPE} AS vendor
+ARG GPU_TYPE
+# Debian keeps the NVML plugin in contrib. It loads the driver's library, which the NVIDIA runtime brings. Slurm 22.05's
+# asks for libnvidia-ml.so, which no container has (.so.1 it is), and needs a library package out of non-free: left out,
+# which costs gpu.gres = "autodetect" and nothing else.
+RUN case "${GPU_TYPE} $(cat /usr/share/slurminit/slurm-version)" in \
+      'nvidia slurm-wlm 22.'*) exit 0 ;; \
+      nvidia*) packages='slurm-wlm-nvml-plugin' ;; \
+      amd*) packages='librocm-smi64-1 rocm-smi rocminfo slurm-wlm-rsmi-plugin' ;; \
+      *) exit 0 ;; \
+    esac \
+ && find /etc/apt -name '*.sources' -exec sed -i 's/^Components: main$/Components: main contrib/' {} + \
+ && find /etc/apt -name '*.list' -exec sed -i 's/ main$/ main contrib/' {} + \
+ && apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends ${packages} \
+ && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/*-old /var/log/apt /var/log/dpkg.log
+COPY --from=builder /src/target/release/slurminit /usr/local/bin/slurminit
+ENV GPU_TYPE=${GPU_TYPE}
+LABEL org.opencontainers.image.title="slurminit" \
+      org.opencontainers.image.description="Slurm in one container; PID 1 finds the GPUs at every start and configures Slurm for them" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      slurminit.gpu-type="${GPU_TYPE}"
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD ["slurminit", "health"]
+STOPSIGNAL SIGTERM
+# What follows the image's name in `docker run` is a command for the running cluster; verbs: docker exec NAME slurminit status
+ENTRYPOINT ["slurminit", "run", "--"]
+
+
+# Simulated GPUs, for a look without hardware: never part of the image itself.
+FROM vendor AS demo
+COPY --from=builder /src/target/release/libfake_nvml.so /usr/lib/libnvidia-ml.so.1
+COPY docker/demo-gpus /usr/local/bin/demo-gpus
+# void: a real GPU that a runtime brings in beside the simulated ones would be confusing at best.
+ENV SLURMINIT_DEMO=1 DEMO_GPUS=2 NVIDIA_VISIBLE_DEVICES=void
+LABEL org.opencontainers.image.title="slurminit (SIMULATED GPUs)"
+ENTRYPOINT ["demo-gpus", "slurminit", "run", "--"]
+
+
+FROM vendor AS image

@@ -1,0 +1,175 @@
+# shellcheck shell=bash
+# What docker/up and docker/test need of the host: a Docker engine that answers, and compose. Sourced.
+#
+# The sourcing script defines say and die and may set assume_yes=1. After ensure_engine the array docker_cmd holds the docker
+# command, after ensure_compose the array compose_cmd holds compose's.
+
+# shellcheck disable=SC2034 # compose_cmd is for the sourcing script
+: "${assume_yes:=0}"
+docker_cmd=(docker)
+compose_cmd=()
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+# Yes if --yes was given, or where nobody can answer in a CI.
+agreed() { # QUESTION
+    [ "$assume_yes" = 1 ] && return
+    if [ ! -t 0 ]; then
+        [ "${CI:-}" = true ]
+        return
+    fi
+    local answer
+    read -r -p "$1 [Y/n] " answer
+    case "$answer" in '' | [Yy]*) ;; *) return 1 ;; esac
+}
+
+os_release() { # KEY
+    [ ! -r /etc/os-release ] || sed -n "s/^$1=\"\{0,1\}\([^\"]*\)\"\{0,1\}$/\1/p" /etc/os-release
+}
+
+is_debian_like() {
+    command -v apt-get >/dev/null && case " $(os_release ID) $(os_release ID_LIKE) " in *" debian "*) ;; *) false ;; esac
+}
+
+apt_install() { # PACKAGE...
+    say "installing $*"
+    as_root apt-get update -qq
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" </dev/null >/dev/null
+}
+
+is_in_apt() { # PACKAGE
+    apt-cache policy "$1" 2>/dev/null | grep -q 'Candidate: [0-9]'
+}
+
+how_to_install_docker() {
+    case "$(uname -s):$(os_release ID)" in
+        Darwin:*) echo "install Docker Desktop: https://docs.docker.com/desktop/setup/install/mac-install/ (GPUs are out of reach on macOS)" ;;
+        *:fedora | *:rhel | *:centos | *:rocky | *:almalinux)
+            echo "sudo dnf install -y moby-engine docker-compose && sudo systemctl enable --now docker" \
+                "(not in your repositories: https://docs.docker.com/engine/install/rhel/)" ;;
+        *:arch) echo "sudo pacman -S docker docker-buildx docker-compose && sudo systemctl enable --now docker" ;;
+        *:opensuse* | *:sles) echo "sudo zypper install docker docker-compose && sudo systemctl enable --now docker" ;;
+        *:alpine) echo "sudo apk add docker docker-cli-compose && sudo rc-update add docker && sudo service docker start" ;;
+        *) echo "see https://docs.docker.com/engine/install/ and https://docs.docker.com/compose/install/linux/" ;;
+    esac
+}
+
+engine_answers() {
+    timeout 20 "${docker_cmd[@]}" version --format '{{.Server.Version}}' >/dev/null 2>&1
+}
+
+start_engine() {
+    say "starting the Docker engine"
+    if [ -d /run/systemd/system ]; then
+        as_root systemctl start docker
+    elif [ -x /etc/init.d/docker ]; then
+        as_root service docker start >/dev/null
+    else
+        as_root sh -c 'nohup dockerd >/var/log/dockerd.log 2>&1 &'
+    fi || true
+    local deadline=$((SECONDS + 60))
+    until engine_answers; do
+        [ "$SECONDS" -lt "$deadline" ] ||
+            die "the Docker engine does not answer after 60 s; its log says why: journalctl -u docker, or /var/log/docker.log"
+        sleep 0.5
+    done
+}
+
+ensure_engine() {
+    if ! command -v docker >/dev/null || ! { command -v dockerd >/dev/null || engine_answers; }; then
+        is_debian_like || die "there is no Docker engine on this machine. To repair: $(how_to_install_docker)"
+        agreed "There is no Docker engine on this machine. Install this distribution's docker.io?" ||
+            die "Docker is needed. To repair: sudo apt-get install docker.io, or run this again with --yes"
+        local packages=(docker.io)
+        as_root apt-get update -qq
+        # Debian 13 has the command in a package of its own.
+        ! is_in_apt docker-cli || packages+=(docker-cli)
+        apt_install "${packages[@]}"
+    fi
+    engine_answers && return
+    if [ "$(id -u)" != 0 ] && as_root docker version >/dev/null 2>&1; then
+        docker_cmd=(sudo "--preserve-env=COMPOSE_FILE,GPU_TYPE,VIDEO_GID,RENDER_GID,DEMO_GPUS" docker)
+        return
+    fi
+    start_engine
+}
+
+# Debian 12 has only compose 1. The package of Debian 13 is a plugin for the same docker command and installs there as it is.
+install_compose_of_debian_13() {
+    local dir
+    dir=$(mktemp -d)
+    chmod 0755 "$dir"
+    mkdir -p "$dir/lists/partial"
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] ${DEBIAN_MIRROR:-http://deb.debian.org/debian} trixie main" \
+        >"$dir/sources.list"
+    local apt=(apt-get -qq -o "Dir::Etc::sourcelist=$dir/sources.list" -o Dir::Etc::sourceparts=- -o "Dir::State::lists=$dir/lists"
+        -o APT::Sandbox::User=root)
+    say "installing compose 2 of Debian 13"
+    (cd "$dir" && as_root "${apt[@]}" update && "${apt[@]}" download docker-compose >/dev/null) &&
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$dir"/docker-compose_*.deb \
+            </dev/null >/dev/null
+    local status=$?
+    as_root rm -rf "$dir"
+    return "$status"
+}
+
+install_compose() {
+    as_root apt-get update -qq
+    if is_in_apt docker-compose-v2; then
+        apt_install docker-compose-v2
+    elif is_in_apt docker-compose-plugin; then
+        apt_install docker-compose-plugin
+    elif apt-cache policy docker-compose | grep -q 'Candidate: [2-9]'; then
+        apt_install docker-compose
+    else
+        install_compose_of_debian_13
+    fi
+}
+
+ensure_compose() {
+    if "${docker_cmd[@]}" compose version >/dev/null 2>&1; then
+        compose_cmd=("${docker_cmd[@]}" compose)
+        return
+    fi
+    if is_debian_like && agreed "There is no 'docker compose' (version 2) on this machine. Install it?"; then
+        install_compose || say "that did not work"
+    fi
+    if "${docker_cmd[@]}" compose version >/dev/null 2>&1; then
+        compose_cmd=("${docker_cmd[@]}" compose)
+    elif docker-compose version --short 2>/dev/null | grep -Eq '^(1\.(2[89]|[3-9])|[2-9])'; then
+        say "no compose 2; going on with docker-compose $(docker-compose version --short)"
+        compose_cmd=(docker-compose)
+    else
+        die "there is no compose on this machine. To repair: $(how_to_install_docker)"
+    fi
+}
+
+# The certificates that this machine trusts beside its distribution's: a proxy that looks into TLS has put one there.
+extra_ca_certs() {
+    local file
+    for file in /usr/local/share/ca-certificates/*.crt /etc/pki/ca-trust/source/anchors/*; do
+        [ ! -f "$file" ] || { cat "$file" && echo; }
+    done
+}
+
+# Builds and shows one line for each step; the whole output only when it fails.
+build_image() { # TAG, then docker build's arguments
+    local tag=$1 log status=0 arguments=()
+    shift
+    log=$(mktemp)
+    local certs variable
+    certs=$(extra_ca_certs)
+    [ -z "$certs" ] || arguments+=(--build-arg "EXTRA_CA_CERTS=$certs")
+    for variable in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do
+        [ -z "${!variable:-}" ] || arguments+=(--build-arg "$variable")
+    done
+    # The braces end in true, so the pipe's status is the build's.
+    "${docker_cmd[@]}" build --tag "$tag" "${arguments[@]}" "$@" . 2>&1 |
+        { tee "$log" | grep --line-buffered -E '^(Step [0-9]+/|#[0-9]+ \[)' | cut -c 1-110 | sed -u 's/^/    /' || true; } ||
+        status=$?
+    [ "$status" = 0 ] || tail -n 40 "$log" >&2
+    rm -f "$log"
+    return "$status"
+}

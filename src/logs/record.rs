@@ -1,0 +1,89 @@
+//! One log line, formatted.
+
+use serde::Serialize;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+
+use crate::config::{Level, LogFormat};
+
+/// One line of the log.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// How severe it is.
+    pub level: Level,
+    /// Who said it: a daemon, a service, or `slurminit`.
+    pub source: &'a str,
+    /// What was said; any bytes.
+    pub message: &'a [u8],
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    time: &'a str,
+    level: &'a str,
+    source: &'a str,
+    message: &'a str,
+}
+
+impl Record<'_> {
+    /// The line with its end.
+    pub fn format(&self, format: LogFormat) -> Vec<u8> {
+        let mut time = String::with_capacity(32);
+        // It writes the time of now, and cannot fail on a String.
+        let _ = SystemTime.format_time(&mut Writer::new(&mut time));
+        let level = match self.level {
+            Level::Error => "error",
+            Level::Warn => "warn",
+            Level::Info => "info",
+            Level::Debug => "debug",
+            Level::Trace => "trace",
+        };
+        let mut line = match format {
+            LogFormat::Text => {
+                let mut line = format!("{time} {level:>5} {}: ", self.source).into_bytes();
+                push_printable(&mut line, self.message);
+                line
+            }
+            LogFormat::Json => {
+                let message = String::from_utf8_lossy(self.message);
+                let json = Json { time: &time, level, source: self.source, message: &message };
+                serde_json::to_vec(&json).unwrap_or_default()
+            }
+        };
+        line.push(b'\n');
+        line
+    }
+}
+
+/// Bytes that are not UTF-8 pass as they are; control characters do not, for they would act on the reader's terminal.
+fn push_printable(line: &mut Vec<u8>, message: &[u8]) {
+    for byte in message {
+        match byte {
+            b'\t' => line.push(b'\t'),
+            0..=0x1f | 0x7f => line.extend_from_slice(format!("\\x{byte:02x}").as_bytes()),
+            _ => line.push(*byte),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn terminal_escapes_do_not_reach_the_terminal_and_other_bytes_do() {
+        let record = Record { level: Level::Info, source: "slurmd", message: b"a\x1b[2Jb\xff\tc" };
+        let line = record.format(LogFormat::Text);
+        assert!(line.ends_with(b" info slurmd: a\\x1b[2Jb\xff\tc\n"), "{}", String::from_utf8_lossy(&line));
+    }
+
+    #[test]
+    fn json_is_one_object_a_line() {
+        let record = Record { level: Level::Error, source: "munged", message: b"say \"no\"\n\xff" };
+        let line = record.format(LogFormat::Json);
+        let value: serde_json::Value = serde_json::from_slice(&line).unwrap();
+        assert_eq!(value["message"], "say \"no\"\n\u{fffd}");
+        assert_eq!(value["source"], "munged");
+        assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
+    }
+}

@@ -1,0 +1,174 @@
+//! Standard error, written without ever waiting.
+
+use std::collections::VecDeque;
+use std::io::Write as _;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::stat::{SFlag, fstat};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::watch::watch;
+
+/// How much waits for a reader that does not read.
+const BACKLOG: usize = 4 << 20;
+/// How long the reader has at the end, all in all.
+const LAST_MOMENT: Duration = Duration::from_millis(200);
+/// A pipe that polls as writable takes this much without waiting (POSIX's PIPE_BUF on Linux).
+const PIPE_BUF: usize = 4096;
+
+/// How standard error is written so that it cannot make us wait.
+#[derive(Debug)]
+enum Way {
+    /// A description of our own of the same pipe or terminal, non-blocking. The flag belongs to the description: set on
+    /// the one we were given it would also change CMD's.
+    OwnDescription,
+    /// A socket: each send says that it must not wait.
+    Socket,
+    /// A pipe or terminal that may not be opened again: written only when it polls as writable.
+    AfterPoll,
+    /// A regular file never makes us wait for a reader.
+    File,
+}
+
+#[derive(Debug)]
+pub(super) struct Sink {
+    fd: Option<OwnedFd>,
+    way: Way,
+    lines: VecDeque<Vec<u8>>,
+    /// How much of the first line is written.
+    written: usize,
+    bytes: usize,
+    dropped: u64,
+}
+
+impl Sink {
+    pub(super) fn standard_error() -> Self {
+        let copy = std::io::stderr().as_fd().try_clone_to_owned().ok();
+        let kind = copy.as_ref().and_then(|fd| fstat(fd).ok()).map(|stat| SFlag::from_bits_truncate(stat.st_mode));
+        let kind = kind.map_or(SFlag::S_IFREG, |bits| bits & SFlag::S_IFMT);
+        let (fd, way) = match kind {
+            SFlag::S_IFSOCK => (copy, Way::Socket),
+            SFlag::S_IFREG => (copy, Way::File),
+            _ => match reopen() {
+                Some(own) => (Some(own), Way::OwnDescription),
+                None => (copy, Way::AfterPoll),
+            },
+        };
+        Self { fd, way, lines: VecDeque::new(), written: 0, bytes: 0, dropped: 0 }
+    }
+
+    /// Something to wait on until it can be written again; a file needs none.
+    pub(super) fn readiness(&self) -> Option<AsyncFd<OwnedFd>> {
+        let fd = self.fd.as_ref()?.try_clone().ok()?;
+        watch(fd, Interest::WRITABLE).ok()
+    }
+
+    pub(super) fn has_backlog(&self) -> bool {
+        !self.lines.is_empty()
+    }
+
+    /// Takes one line with its end.
+    pub(super) fn push(&mut self, line: Vec<u8>) {
+        self.flush();
+        if self.bytes + line.len() > BACKLOG {
+            self.dropped += 1;
+            return;
+        }
+        self.report_dropped();
+        self.bytes += line.len();
+        self.lines.push_back(line);
+        self.flush();
+    }
+
+    fn report_dropped(&mut self) {
+        if self.dropped > 0 && self.lines.is_empty() {
+            let line =
+                format!("slurminit: {} log lines were lost here: nobody read the log fast enough\n", self.dropped);
+            self.dropped = 0;
+            self.bytes += line.len();
+            self.lines.push_back(line.into_bytes());
+        }
+    }
+
+    /// Writes what can be written now; `false` if the reader must read first.
+    pub(super) fn flush(&mut self) -> bool {
+        while let Some(line) = self.lines.front() {
+            let rest = line.get(self.written..).unwrap_or_default();
+            match self.write_now(rest) {
+                Ok(n) if n < rest.len() => self.written += n,
+                Ok(_) => self.next_line(),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return false,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                // Nobody will ever read it: standard error is closed.
+                Err(_) => self.next_line(),
+            }
+        }
+        true
+    }
+
+    fn next_line(&mut self) {
+        self.written = 0;
+        if let Some(line) = self.lines.pop_front() {
+            self.bytes -= line.len();
+        }
+        if self.lines.is_empty() {
+            // A burst must not stay in memory for as long as the container lives.
+            self.lines.shrink_to(16);
+        }
+    }
+
+    fn write_now(&self, bytes: &[u8]) -> std::io::Result<usize> {
+        let Some(fd) = &self.fd else { return Ok(bytes.len()) };
+        match self.way {
+            Way::OwnDescription | Way::File => Ok(nix::unistd::write(fd, bytes)?),
+            Way::Socket => send_now(fd, bytes),
+            Way::AfterPoll => {
+                let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLOUT)];
+                poll(&mut fds, PollTimeout::ZERO)?;
+                match fds[0].revents() {
+                    Some(events) if events.contains(PollFlags::POLLOUT) => {
+                        Ok(nix::unistd::write(fd, bytes.get(..PIPE_BUF).unwrap_or(bytes))?)
+                    }
+                    Some(events) if !events.is_empty() => Err(std::io::ErrorKind::BrokenPipe.into()),
+                    _ => Err(std::io::ErrorKind::WouldBlock.into()),
+                }
+            }
+        }
+    }
+
+    pub(super) fn finish(&mut self) {
+        self.report_dropped();
+        let step = Duration::from_millis(10);
+        let mut left = LAST_MOMENT;
+        while !self.flush() && !left.is_zero() {
+            left = left.saturating_sub(step);
+            if let Some(fd) = &self.fd {
+                let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLOUT)];
+                let _ = poll(&mut fds, PollTimeout::from(10_u8));
+            }
+        }
+        let _ = std::io::stderr().flush();
+    }
+}
+
+fn reopen() -> Option<OwnedFd> {
+    let flags = OFlag::O_WRONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOCTTY | OFlag::O_APPEND;
+    let own = nix::fcntl::open("/proc/self/fd/2", flags, nix::sys::stat::Mode::empty()).ok()?;
+    fcntl(&own, FcntlArg::F_GETFL)
+        .ok()
+        .filter(|flags| OFlag::from_bits_truncate(*flags).contains(OFlag::O_NONBLOCK))?;
+    Some(own)
+}
+
+#[expect(unsafe_code, reason = "nix is built without its socket feature; this is its one use")]
+fn send_now(fd: &OwnedFd, bytes: &[u8]) -> std::io::Result<usize> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: pointer and length are of the same slice.
+    let sent = unsafe { libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+    usize::try_from(sent).map_err(|_| std::io::Error::last_os_error())
+}

@@ -1,0 +1,157 @@
+//! What the machine tells the operator: what happened, why, and what to type.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::config::Level;
+use crate::inventory::Finding;
+use crate::report::Prepared;
+
+use super::super::node::NodeReport;
+use super::{Exit, SpawnFailure};
+
+/// One thing worth saying.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the text of each is below, in `Display`")]
+pub enum Notice {
+    PrepareSlow,
+    PrepareTooSlow { limit: Duration },
+    HookTooSlow { index: usize, limit: Duration },
+    HookFailed { index: usize, exit: Exit },
+    Prepared(Box<Prepared>),
+    Refused(Finding),
+    UnitReady { name: String, after: Duration },
+    UnitDied { name: String, exit: Exit, ran: Duration, pause: Duration },
+    UnitFinished { name: String, exit: Exit },
+    UnitStopped { name: String, exit: Exit },
+    NeverReady { name: String, after: Duration },
+    GaveUp { unit: usize, name: String, failures: u32, within: Duration, last: Exit, hold: bool },
+    Resuming { reason: String },
+    DrainedByAdministrator { reason: String },
+    NotReady { after: Duration, node: Option<NodeReport>, waiting_for: String },
+    Ready { gres: String },
+    CmdNotStarted(SpawnFailure),
+    StopAsked { signal: i32 },
+    NoReload,
+    Hurried,
+    Killing { name: String },
+    Unkillable,
+    Ended { code: u8, why: Option<Box<Notice>> },
+}
+
+impl Notice {
+    /// How severe it is.
+    pub fn level(&self) -> Level {
+        match self {
+            Self::PrepareTooSlow { .. }
+            | Self::HookTooSlow { .. }
+            | Self::HookFailed { .. }
+            | Self::Refused(_)
+            | Self::GaveUp { .. }
+            | Self::NotReady { .. }
+            | Self::CmdNotStarted(_)
+            | Self::Ended { why: Some(_), .. } => Level::Error,
+            Self::PrepareSlow
+            | Self::UnitDied { .. }
+            | Self::NeverReady { .. }
+            | Self::DrainedByAdministrator { .. }
+            | Self::NoReload
+            | Self::Killing { .. }
+            | Self::Unkillable => Level::Warn,
+            Self::UnitReady { .. } | Self::UnitStopped { .. } => Level::Debug,
+            Self::Prepared(_)
+            | Self::UnitFinished { .. }
+            | Self::Resuming { .. }
+            | Self::Ready { .. }
+            | Self::StopAsked { .. }
+            | Self::Hurried
+            | Self::Ended { why: None, .. } => Level::Info,
+        }
+    }
+}
+
+/// `exited with code 1`, `was killed by signal 9 (SIGKILL)`.
+pub(super) fn how(exit: &Exit) -> String {
+    match exit {
+        Exit::Code(code) => format!("exited with code {code}"),
+        Exit::Signal(signal) => {
+            let name = signal_hook::low_level::signal_name(*signal).unwrap_or("a real-time signal");
+            format!("was killed by signal {signal} ({name})")
+        }
+        Exit::NotStarted(failure) => format!("did not start: {}", failure.message),
+    }
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PrepareSlow => write!(f, "still looking for GPUs; a driver can take seconds to initialise"),
+            Self::PrepareTooSlow { limit } => write!(
+                f,
+                "the preparation did not end within {limit:?}: a driver or a disk hangs; \
+                 see `slurminit detect` in the container, or raise supervise.prepare_timeout"
+            ),
+            Self::HookTooSlow { index, limit } => {
+                write!(f, "pre-start hook {} did not end within {limit:?}; raise its `timeout` or mend it", index + 1)
+            }
+            Self::HookFailed { index, exit } => {
+                write!(f, "pre-start hook {} {}; nothing was started", index + 1, how(exit))
+            }
+            Self::Prepared(prepared) => write!(f, "this start: {}", prepared.summary),
+            Self::Refused(finding) => {
+                write!(f, "{}; cause: {}; repair: {}", finding.what, finding.cause, finding.repair)
+            }
+            Self::UnitReady { name, after } => write!(f, "{name} is ready after {} ms", after.as_millis()),
+            Self::UnitDied { name, exit, ran, pause } => {
+                write!(f, "{name} {} after {:.1} s", how(exit), ran.as_secs_f64())?;
+                match pause.as_millis() {
+                    0 => write!(f, "; starting it again now"),
+                    ms => write!(f, "; starting it again in {ms} ms"),
+                }
+            }
+            Self::UnitFinished { name, exit } => write!(f, "{name} {}, and is not started again", how(exit)),
+            Self::UnitStopped { name, exit } => write!(f, "{name} {}", how(exit)),
+            Self::NeverReady { name, after } => {
+                write!(f, "{name} runs for {:.1} s and is not ready; restarting it", after.as_secs_f64())
+            }
+            Self::GaveUp { name, failures, within, last, hold, .. } => {
+                write!(f, "{name} failed {failures} times within {} s; it last {}", within.as_secs(), how(last))?;
+                match hold {
+                    true => write!(f, "; the container goes on without it"),
+                    false => write!(f, "; the container ends"),
+                }
+            }
+            Self::Resuming { reason } => write!(
+                f,
+                "the node was drained because \"{reason}\"; this start wrote what is true, so the drain is taken back"
+            ),
+            Self::DrainedByAdministrator { reason } => write!(
+                f,
+                "the node is drained (\"{reason}\") and stays so, as slurminit did not do it; to take it back: \
+                 scontrol update nodename=localhost state=resume"
+            ),
+            Self::NotReady { after, node, waiting_for } => {
+                write!(f, "not ready after {} s: waiting for {waiting_for}", after.as_secs())?;
+                if let Some(node) = node {
+                    write!(f, "; the node is {} ({})", node.state, or_none(&node.reason))?;
+                }
+                write!(f, "; the lines above and `scontrol show node` say more")
+            }
+            Self::Ready { gres } => write!(f, "ready: the node takes jobs (GPUs: {})", or_none(gres)),
+            Self::CmdNotStarted(failure) => write!(f, "{}", failure.message),
+            Self::StopAsked { signal } => write!(f, "stopping, as signal {signal} asks"),
+            Self::NoReload => write!(f, "SIGHUP does nothing yet: restart the container to detect again"),
+            Self::Hurried => write!(f, "asked again to stop: ending everything now"),
+            Self::Killing { name } => write!(f, "{name} did not end in time; killing it"),
+            Self::Unkillable => write!(f, "a process survives KILL (it waits in the kernel); leaving without it"),
+            Self::Ended { code, why: None } => write!(f, "stopped; exit code {code}"),
+            Self::Ended { code, why: Some(why) } => {
+                write!(f, "stopped; exit code {code} (see docs/exit-codes.md), because {why}")
+            }
+        }
+    }
+}
+
+fn or_none(text: &str) -> &str {
+    if text.is_empty() { "none" } else { text }
+}

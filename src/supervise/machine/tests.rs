@@ -1,0 +1,437 @@
+//! The machine in a simulated world: time is a number, a child is an entry in a set.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::config::{DaemonName, ReadinessTest, RestartPolicy};
+use crate::exit_code;
+
+const MS: Duration = Duration::from_millis(1);
+
+fn spec(name: &str, after: &[usize], gate: Gate, daemon: Option<DaemonName>, essential: Option<u8>) -> Spec {
+    Spec {
+        name: name.to_owned(),
+        command: vec![name.to_owned()],
+        user: None,
+        env: BTreeMap::new(),
+        default_env: &[],
+        after: after.to_vec(),
+        gate,
+        readiness: ReadinessTest::Port(1),
+        ready_timeout: Duration::from_secs(60),
+        restart: RestartPolicy::Always,
+        essential,
+        stop_timeout: Duration::from_secs(8),
+        daemon,
+    }
+}
+
+fn cluster(has_cmd: bool) -> Setup {
+    Setup {
+        units: vec![
+            spec("munged", &[], Gate::MungeKey, Some(DaemonName::Munged), Some(exit_code::MUNGED)),
+            spec("slurmctld", &[0], Gate::Files, Some(DaemonName::Slurmctld), Some(exit_code::SLURMCTLD)),
+            spec("slurmd", &[1], Gate::Files, Some(DaemonName::Slurmd), Some(exit_code::SLURMD)),
+            spec("api", &[2], Gate::Hooks, None, None),
+        ],
+        hooks: vec![],
+        has_cmd,
+        only_cmd: false,
+        supervise: Supervise::default(),
+        seed: 7,
+    }
+}
+
+/// The world as the machine's effects shape it. Each promise that holds after every single step is asserted here.
+struct Sim {
+    machine: Machine,
+    now: Moment,
+    living: BTreeSet<Child>,
+    spawned: Vec<Child>,
+    stopped: Vec<Child>,
+    said: Vec<Notice>,
+    stubborn: BTreeSet<Child>,
+    exit: Option<u8>,
+}
+
+impl Sim {
+    fn new(setup: Setup) -> Self {
+        let mut sim = Self {
+            machine: Machine::new(setup),
+            now: Duration::ZERO,
+            living: BTreeSet::new(),
+            spawned: vec![],
+            stopped: vec![],
+            said: vec![],
+            stubborn: BTreeSet::new(),
+            exit: None,
+        };
+        sim.give(Event::Tick);
+        sim
+    }
+
+    fn give(&mut self, event: Event) {
+        assert_eq!(self.exit, None, "nothing is asked of a machine that has ended");
+        let mut events = vec![event];
+        while let Some(event) = events.pop() {
+            for effect in self.machine.step(self.now, event) {
+                assert_eq!(self.exit, None, "no effect follows the exit");
+                match effect {
+                    Effect::Spawn(child) => {
+                        assert!(self.living.insert(child), "a second {child:?} while the first lives");
+                        self.check_order(child);
+                        self.spawned.push(child);
+                    }
+                    Effect::Signal(child, signal) => {
+                        assert!(self.living.contains(&child), "signal {signal} to {child:?}, which is gone");
+                        if signal == libc::SIGTERM {
+                            self.stopped.push(child);
+                        }
+                    }
+                    Effect::Kill(child) => {
+                        assert!(self.living.contains(&child), "KILL to {child:?}, which is gone");
+                        self.living.remove(&child);
+                        events.push(Event::Exited(child, Exit::Signal(libc::SIGKILL)));
+                    }
+                    Effect::SignalAll(signal) => {
+                        let dying: Vec<_> = self.living.iter().copied().collect();
+                        for child in dying.into_iter().filter(|c| signal == libc::SIGKILL || !self.stubborn.contains(c))
+                        {
+                            self.living.remove(&child);
+                            events.push(Event::Exited(child, Exit::Signal(signal)));
+                        }
+                        if self.living.is_empty() {
+                            events.insert(0, Event::NoChildren);
+                        }
+                    }
+                    Effect::Look(_) => {}
+                    Effect::Say(notice) => self.said.push(notice),
+                    Effect::Exit(code) => self.exit = Some(code),
+                }
+            }
+            if self.exit.is_some() {
+                return;
+            }
+        }
+    }
+
+    /// A unit starts only when those that it needs are ready, and the preparation let it.
+    fn check_order(&self, child: Child) {
+        if let Child::Unit(unit) = child {
+            let spec = &self.machine.units()[unit];
+            for other in &spec.after {
+                assert!(self.machine.units[*other].is_ready(), "{} before {other} is ready", spec.name);
+            }
+            assert!(self.machine.open.contains(&spec.gate));
+            assert!(!self.machine.is_stopping(), "{} started during the stop", spec.name);
+        }
+    }
+
+    fn exits(&mut self, child: Child, exit: Exit) {
+        assert!(self.living.remove(&child), "{child:?} does not live");
+        self.give(Event::Exited(child, exit));
+    }
+
+    fn wait(&mut self, time: Duration) {
+        self.now += time;
+        self.give(Event::Tick);
+    }
+
+    fn prepared(&mut self) {
+        self.give(Event::Prepare(PrepareEvent::MungeKeyReady));
+        self.give(Event::Prepare(PrepareEvent::Done(Prepared::default())));
+        self.exits(Child::Prepare, Exit::Code(0));
+    }
+
+    fn ready(&mut self) {
+        self.prepared();
+        for unit in 0..3 {
+            self.give(Event::Looked(unit, true));
+        }
+        self.node("idle|none");
+    }
+
+    fn node(&mut self, line: &str) {
+        self.give(Event::Node(NodeReport::parse(line).unwrap()));
+        self.exits(Child::NodeCheck, Exit::Code(0));
+    }
+
+    /// Lets everything that was told to end do so, in time order, until the machine leaves.
+    fn let_end(&mut self) {
+        let start = self.now;
+        while self.exit.is_none() {
+            assert!(self.now - start < Duration::from_secs(30), "the stop does not end: {:?}", self.machine);
+            let willing = self.living.iter().copied().find(|c| self.stopped.contains(c) && !self.stubborn.contains(c));
+            match willing {
+                Some(child) => self.exits(child, Exit::Code(0)),
+                None => match self.machine.next_wake() {
+                    Some(at) => self.wait(at.saturating_sub(self.now).max(MS)),
+                    None if self.living.is_empty() => self.give(Event::NoChildren),
+                    None => panic!("nobody will wake the machine: {:?}", self.machine),
+                },
+            }
+        }
+    }
+}
+
+#[test]
+fn the_daemons_start_one_after_the_other_each_when_the_one_before_is_ready() {
+    let mut sim = Sim::new(cluster(true));
+    assert_eq!(sim.spawned, [Child::Prepare], "munged waits for its key");
+    sim.give(Event::Prepare(PrepareEvent::MungeKeyReady));
+    assert_eq!(sim.spawned.last(), Some(&Child::Unit(0)), "and for nothing else");
+    sim.give(Event::Looked(0, true));
+    assert_eq!(sim.spawned.len(), 2, "slurmctld waits for its files");
+    sim.give(Event::Prepare(PrepareEvent::Done(Prepared::default())));
+    sim.give(Event::Looked(1, true));
+    sim.give(Event::Looked(2, true));
+    sim.node("idle*|none");
+    assert!(!sim.spawned.contains(&Child::Cmd), "the node does not respond yet");
+    sim.wait(10 * MS);
+    sim.node("idle|none");
+    assert_eq!(sim.spawned.last(), Some(&Child::Cmd));
+}
+
+#[test]
+fn the_stop_takes_the_reverse_order_and_waits_for_each() {
+    let mut sim = Sim::new(cluster(false));
+    sim.ready();
+    sim.give(Event::Signal(libc::SIGTERM));
+    assert_eq!(sim.stopped, [Child::Unit(3)]);
+    sim.exits(Child::Unit(3), Exit::Signal(libc::SIGTERM));
+    assert_eq!(sim.stopped.last(), Some(&Child::Unit(2)));
+    sim.exits(Child::Unit(2), Exit::Code(0));
+    sim.exits(Child::Unit(1), Exit::Code(0));
+    sim.exits(Child::Unit(0), Exit::Code(0));
+    sim.let_end();
+    assert_eq!(sim.exit, Some(0));
+}
+
+#[test]
+fn a_commands_code_is_the_containers_and_a_command_that_never_ran_is_no_success() {
+    let mut sim = Sim::new(cluster(true));
+    sim.ready();
+    sim.exits(Child::Cmd, Exit::Code(42));
+    sim.let_end();
+    assert_eq!(sim.exit, Some(42));
+
+    let mut sim = Sim::new(cluster(true));
+    sim.give(Event::Signal(libc::SIGTERM));
+    sim.let_end();
+    assert_eq!(sim.exit, Some(143));
+}
+
+#[test]
+fn a_plain_init_leaves_term_to_its_command() {
+    let mut sim = Sim::new(Setup { units: vec![], only_cmd: true, ..cluster(true) });
+    assert_eq!(sim.spawned, [Child::Cmd]);
+    sim.give(Event::Signal(libc::SIGTERM));
+    assert_eq!(sim.stopped, [Child::Cmd]);
+    assert_eq!(sim.machine.next_wake(), None, "no deadline of ours");
+    sim.exits(Child::Cmd, Exit::Code(3));
+    sim.let_end();
+    assert_eq!(sim.exit, Some(3));
+}
+
+#[test]
+fn a_daemon_that_dies_starts_again_at_once_then_ever_later_and_then_is_given_up() {
+    let mut sim = Sim::new(cluster(false));
+    sim.ready();
+    let mut pauses = vec![];
+    while sim.exit.is_none() && !sim.machine.is_stopping() {
+        sim.exits(Child::Unit(1), Exit::Code(1));
+        if let Some(Notice::UnitDied { pause, .. }) = sim.said.last() {
+            pauses.push(*pause);
+            sim.wait(*pause);
+        }
+    }
+    assert_eq!(pauses[0], Duration::ZERO);
+    assert!(pauses.windows(2).skip(1).all(|pair| pair[0] < pair[1]), "{pauses:?}");
+    assert_eq!(pauses.len(), 4, "the fifth failure is one too many");
+    sim.let_end();
+    assert_eq!(sim.exit, Some(exit_code::SLURMCTLD));
+    assert!(matches!(sim.said.last(), Some(Notice::Ended { why: Some(_), .. })), "the last words say why");
+}
+
+#[test]
+fn failures_long_ago_are_forgotten() {
+    let mut sim = Sim::new(cluster(false));
+    sim.ready();
+    for _ in 0..20 {
+        sim.wait(Duration::from_secs(61));
+        sim.exits(Child::Unit(0), Exit::Signal(libc::SIGKILL));
+        assert!(
+            matches!(sim.said.last(), Some(Notice::UnitDied { pause: Duration::ZERO, .. })),
+            "{:?}",
+            sim.said.last()
+        );
+        sim.give(Event::Looked(0, true));
+    }
+    assert_eq!(sim.machine.snapshot().units[0].restarts, 20);
+    assert!(sim.living.contains(&Child::Unit(1)), "munged's death restarts nothing else");
+}
+
+#[test]
+fn a_drain_that_this_start_repaired_is_taken_back_once() {
+    let mut sim = Sim::new(cluster(true));
+    sim.prepared();
+    for unit in 0..3 {
+        sim.give(Event::Looked(unit, true));
+    }
+    sim.node("drained|gres/gpu count reported lower than configured (0 < 1)");
+    assert_eq!(sim.spawned.last(), Some(&Child::NodeResume));
+    sim.exits(Child::NodeResume, Exit::Code(0));
+    sim.node("drained|gres/gpu count reported lower than configured (0 < 1)");
+    assert_ne!(sim.spawned.last(), Some(&Child::NodeResume), "its cause is still there");
+    sim.wait(Duration::from_secs(61));
+    sim.let_end();
+    assert_eq!(sim.exit, Some(exit_code::NOT_READY));
+}
+
+#[test]
+fn a_drain_by_an_administrator_stays_and_the_container_serves() {
+    let mut sim = Sim::new(cluster(false));
+    sim.prepared();
+    for unit in 0..3 {
+        sim.give(Event::Looked(unit, true));
+    }
+    sim.give(Event::Looked(3, true));
+    sim.node("drained|fan broken");
+    assert!(!sim.spawned.contains(&Child::NodeResume));
+    assert!(sim.machine.snapshot().ready);
+    assert_eq!(sim.machine.next_wake(), None, "an idle container has nothing to wake for");
+}
+
+#[test]
+fn term_at_any_moment_of_the_start_ends_in_bounded_time() {
+    for steps in 0..5 {
+        for stubborn in [false, true] {
+            let mut sim = Sim::new(Setup { hooks: vec![Duration::from_secs(300)], ..cluster(false) });
+            if steps > 0 {
+                sim.exits(Child::Hook(0), Exit::Code(0));
+            }
+            if steps > 1 {
+                sim.prepared();
+            }
+            for unit in 0..(steps.max(2) - 2) {
+                sim.give(Event::Looked(unit, true));
+            }
+            if stubborn {
+                sim.stubborn = sim.living.clone();
+            }
+            sim.give(Event::Signal(libc::SIGTERM));
+            let start = sim.now;
+            sim.let_end();
+            assert_eq!(sim.exit, Some(0));
+            let limit = if stubborn { Duration::from_secs(10) } else { Duration::from_secs(1) };
+            assert!(sim.now - start <= limit, "{:?} after {steps} steps", sim.now - start);
+        }
+    }
+}
+
+#[test]
+fn a_second_term_ends_everything_now() {
+    let mut sim = Sim::new(cluster(false));
+    sim.ready();
+    sim.stubborn = sim.living.clone();
+    sim.give(Event::Signal(libc::SIGTERM));
+    sim.give(Event::Signal(libc::SIGTERM));
+    let start = sim.now;
+    sim.let_end();
+    assert!(sim.now - start < Duration::from_millis(100));
+}
+
+#[test]
+fn a_preparation_that_fails_or_hangs_ends_the_container_with_its_code() {
+    let mut sim = Sim::new(cluster(false));
+    sim.wait(Duration::from_secs(1));
+    assert!(matches!(sim.said.last(), Some(Notice::PrepareSlow)), "a wait of a second is worth a word");
+    sim.wait(Duration::from_secs(30));
+    sim.let_end();
+    assert_eq!(sim.exit, Some(exit_code::PREPARE));
+
+    let mut sim = Sim::new(cluster(false));
+    sim.exits(Child::Prepare, Exit::Signal(libc::SIGSEGV));
+    sim.let_end();
+    assert_eq!(sim.exit, Some(exit_code::PREPARE));
+}
+
+/// What can happen next; the numbers choose among what lives.
+#[derive(Clone, Debug)]
+enum Chance {
+    Dies(usize, u8),
+    Looked(usize),
+    Key,
+    Prepared,
+    Node(&'static str),
+    Signal(i32),
+    Wait(u64),
+    Wake,
+}
+
+fn chance() -> impl Strategy<Value = Chance> {
+    let lines =
+        prop::sample::select(vec!["idle|none", "idle*|none", "drained|gres/gpu count", "drained|me", "inval|x"]);
+    let signals = prop::sample::select(vec![libc::SIGHUP, libc::SIGUSR1, libc::SIGINT, libc::SIGTERM]);
+    prop_oneof![
+        6 => (any::<usize>(), 0..3_u8).prop_map(|(which, code)| Chance::Dies(which, code)),
+        6 => (0..4_usize).prop_map(Chance::Looked),
+        2 => Just(Chance::Key),
+        3 => Just(Chance::Prepared),
+        4 => lines.prop_map(Chance::Node),
+        1 => signals.prop_map(Chance::Signal),
+        3 => (0..70_000_u64).prop_map(Chance::Wait),
+        6 => Just(Chance::Wake),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4_000, ..ProptestConfig::default() })]
+
+    /// Whatever happens in whatever order: the promises in `Sim` hold after every step, and a stop ends.
+    #[test]
+    fn no_order_of_events_breaks_a_promise(
+        has_cmd in any::<bool>(),
+        hooks in 0..2_usize,
+        chances in proptest::collection::vec(chance(), 0..60),
+    ) {
+        let mut sim = Sim::new(Setup { hooks: vec![Duration::from_secs(5); hooks], ..cluster(has_cmd) });
+        for chance in chances {
+            if sim.exit.is_some() {
+                break;
+            }
+            match chance {
+                Chance::Dies(which, code) if !sim.living.is_empty() => {
+                    let child = *sim.living.iter().nth(which % sim.living.len()).unwrap();
+                    sim.exits(child, Exit::Code(code));
+                }
+                Chance::Dies(..) => {}
+                Chance::Looked(unit) => sim.give(Event::Looked(unit, true)),
+                Chance::Key => sim.give(Event::Prepare(PrepareEvent::MungeKeyReady)),
+                Chance::Prepared => sim.give(Event::Prepare(PrepareEvent::Done(Prepared::default()))),
+                Chance::Node(line) => sim.give(Event::Node(NodeReport::parse(line).unwrap())),
+                Chance::Signal(signal) => sim.give(Event::Signal(signal)),
+                Chance::Wait(ms) => sim.wait(Duration::from_millis(ms)),
+                Chance::Wake => {
+                    let wake = sim.machine.next_wake().unwrap_or(sim.now);
+                    sim.wait(wake.saturating_sub(sim.now));
+                    // An end may have come; else a deadline that has passed must not stay the next one.
+                    if sim.exit.is_none() {
+                        prop_assert!(sim.machine.next_wake().is_none_or(|at| at > sim.now || wake < sim.now));
+                    }
+                }
+            }
+        }
+        if sim.exit.is_none() {
+            sim.stubborn = sim.living.iter().copied().filter(|child| matches!(child, Child::Unit(_))).collect();
+            sim.give(Event::Signal(libc::SIGTERM));
+            if sim.exit.is_none() {
+                sim.let_end();
+            }
+        }
+        prop_assert!(sim.exit.is_some());
+    }
+}

@@ -1,0 +1,229 @@
+//! The life of one daemon or service.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::config::{DaemonName, ReadinessTest, RestartPolicy, Supervise};
+
+use super::{Child, Effect, Exit, Machine, Moment, Notice};
+
+/// A unit's state and its history.
+#[derive(Debug)]
+pub(super) struct Unit {
+    pub(super) state: State,
+    /// How often it was started again.
+    pub(super) restarts: u32,
+    pub(super) last_exit: Option<Exit>,
+    /// When it failed, oldest first; as many as can matter.
+    failures: VecDeque<Moment>,
+    in_a_row: u32,
+}
+
+/// Where a unit is in its life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Something that it needs is not there yet.
+    Waiting,
+    /// Its process lives and does not answer yet.
+    Starting { since: Moment, look_at: Moment, pause: Duration, until: Moment },
+    /// It answers.
+    Ready { since: Moment },
+    /// It was told to end; KILL follows at the deadline. With `again` it is started once more.
+    Stopping { deadline: Moment, killed: bool, again: bool },
+    /// It failed and is started again then.
+    BackingOff { until: Moment },
+    /// It ended, and nothing asks for it to run.
+    Finished,
+    /// It failed too often.
+    GivenUp,
+}
+
+/// The first pause between two looks at readiness; looking costs some 30 microseconds.
+const LOOK: Duration = Duration::from_millis(1);
+/// The longest pause between two looks.
+const LOOK_MAX: Duration = Duration::from_millis(50);
+/// How often a process that does not die of KILL is sent it again.
+const KILL_AGAIN: Duration = Duration::from_millis(500);
+
+impl Unit {
+    pub(super) fn new() -> Self {
+        Self { state: State::Waiting, restarts: 0, last_exit: None, failures: VecDeque::new(), in_a_row: 0 }
+    }
+
+    /// Whether its main process lives.
+    pub(super) fn is_alive(&self) -> bool {
+        matches!(self.state, State::Starting { .. } | State::Ready { .. } | State::Stopping { .. })
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        matches!(self.state, State::Ready { .. })
+    }
+
+    pub(super) fn next_wake(&self) -> Option<Moment> {
+        match &self.state {
+            State::Starting { look_at, until, .. } => Some(*look_at.min(until)),
+            State::Stopping { deadline, .. } => Some(*deadline),
+            State::BackingOff { until } => Some(*until),
+            State::Waiting | State::Ready { .. } | State::Finished | State::GivenUp => None,
+        }
+    }
+
+    /// Notes a failure after a run of `ran`; returns whether there were too many.
+    fn failed(&mut self, now: Moment, ran: Duration, policy: &Supervise) -> bool {
+        if ran >= policy.reset_after {
+            self.failures.clear();
+            self.in_a_row = 0;
+        }
+        self.in_a_row = self.in_a_row.saturating_add(1);
+        self.failures.push_back(now);
+        let window = policy.give_up_window;
+        self.failures.retain(|at| now.saturating_sub(*at) <= window);
+        self.failures.len() >= policy.give_up_after as usize
+    }
+
+    /// The pause before the next start: none after a first failure, then doubling, give or take a quarter.
+    fn pause(&self, policy: &Supervise, random: u64) -> Duration {
+        match self.in_a_row {
+            0 | 1 => Duration::ZERO,
+            n => {
+                let doubled = policy.restart_initial_delay.saturating_mul(1_u32.checked_shl(n - 2).unwrap_or(u32::MAX));
+                let percent = 75 + u32::try_from(random % 51).unwrap_or(0);
+                doubled.min(policy.restart_max_delay).saturating_mul(percent) / 100
+            }
+        }
+    }
+}
+
+impl Machine {
+    pub(super) fn advance_unit(&mut self, now: Moment, unit: usize, out: &mut Vec<Effect>) {
+        let Some(this) = self.units.get(unit) else { return };
+        match this.state.clone() {
+            State::Waiting => self.start_unit_if_possible(now, unit, out),
+            State::BackingOff { until } if now >= until => self.start_unit_if_possible(now, unit, out),
+            State::Starting { since, until, .. } if now >= until => {
+                let name = self.name(unit);
+                out.push(Effect::Say(Notice::NeverReady { name, after: now.saturating_sub(since) }));
+                self.stop_unit(now, unit, true, out);
+            }
+            State::Starting { since, look_at, pause, until } if now >= look_at => {
+                let next = State::Starting { since, look_at: now + pause, pause: (pause * 2).min(LOOK_MAX), until };
+                let command =
+                    matches!(self.setup.units.get(unit).map(|spec| &spec.readiness), Some(ReadinessTest::Command(_)));
+                self.set_state(unit, next);
+                if command {
+                    self.spawn_task(Child::Probe(unit), out);
+                } else {
+                    out.push(Effect::Look(unit));
+                }
+            }
+            State::Stopping { deadline, killed, again } if now >= deadline => {
+                if !killed {
+                    out.push(Effect::Say(Notice::Killing { name: self.name(unit) }));
+                }
+                out.push(Effect::Kill(Child::Unit(unit)));
+                self.set_state(unit, State::Stopping { deadline: now + KILL_AGAIN, killed: true, again });
+            }
+            _ => {}
+        }
+    }
+
+    fn start_unit_if_possible(&mut self, now: Moment, unit: usize, out: &mut Vec<Effect>) {
+        let Some(spec) = self.setup.units.get(unit) else { return };
+        let met = |other: &usize| self.units.get(*other).is_some_and(Unit::is_ready);
+        if !self.open.contains(&spec.gate) || !spec.after.iter().all(met) {
+            // A back-off that is over waits like any other: without a deadline.
+            return self.set_state(unit, State::Waiting);
+        }
+        let until = now + spec.ready_timeout;
+        let started = spec.readiness == ReadinessTest::Started;
+        self.set_state(unit, State::Starting { since: now, look_at: now + LOOK, pause: LOOK, until });
+        out.push(Effect::Spawn(Child::Unit(unit)));
+        if started {
+            self.unit_is_ready(now, unit, out);
+        }
+    }
+
+    /// The unit's readiness was looked at; an answer that comes late, to a unit that starts no more, says nothing.
+    pub(super) fn looked(&mut self, now: Moment, unit: usize, ready: bool, out: &mut Vec<Effect>) {
+        if ready && self.units.get(unit).is_some_and(|unit| matches!(unit.state, State::Starting { .. })) {
+            self.unit_is_ready(now, unit, out);
+        }
+    }
+
+    fn unit_is_ready(&mut self, now: Moment, unit: usize, out: &mut Vec<Effect>) {
+        let Some(State::Starting { since, .. }) = self.units.get(unit).map(|unit| unit.state.clone()) else { return };
+        self.set_state(unit, State::Ready { since: now });
+        out.push(Effect::Say(Notice::UnitReady { name: self.name(unit), after: now.saturating_sub(since) }));
+        let answers = |name| {
+            let at = self.setup.units.iter().position(|spec| spec.daemon == Some(name));
+            at.and_then(|at| self.units.get(at)).is_some_and(Unit::is_ready)
+        };
+        if answers(DaemonName::Slurmctld) && answers(DaemonName::Slurmd) {
+            self.ask_node(now);
+        }
+        // Those after it in the list are looked at in this same step; those before it must not wait for the next event.
+        for other in 0..unit {
+            self.advance_unit(now, other, out);
+        }
+    }
+
+    pub(super) fn unit_exited(&mut self, now: Moment, unit: usize, exit: Exit, out: &mut Vec<Effect>) {
+        let stopping_all = self.is_stopping();
+        let name = self.name(unit);
+        let policy = self.setup.units.get(unit).map_or(RestartPolicy::Never, |spec| spec.restart);
+        let Some(this) = self.units.get_mut(unit) else { return };
+        let before = std::mem::replace(&mut this.state, State::Finished);
+        this.last_exit = Some(exit.clone());
+        if stopping_all {
+            return out.push(Effect::Say(Notice::UnitStopped { name, exit }));
+        }
+        let ran = match before {
+            State::Ready { since } | State::Starting { since, .. } => now.saturating_sub(since),
+            _ => Duration::ZERO,
+        };
+        let again = match policy {
+            RestartPolicy::Always => true,
+            RestartPolicy::OnFailure => exit != Exit::Code(0) || matches!(before, State::Stopping { again: true, .. }),
+            RestartPolicy::Never => false,
+        };
+        if !again {
+            return out.push(Effect::Say(Notice::UnitFinished { name, exit }));
+        }
+        let random = next_random(&mut self.jitter);
+        if this.failed(now, ran, &self.setup.supervise) {
+            this.state = State::GivenUp;
+            return self.gave_up(now, unit, &exit, out);
+        }
+        let pause = this.pause(&self.setup.supervise, random);
+        this.restarts = this.restarts.saturating_add(1);
+        this.state = State::BackingOff { until: now + pause };
+        out.push(Effect::Say(Notice::UnitDied { name, exit, ran, pause }));
+    }
+
+    /// Tells a unit to end. CONT follows, for a stopped process takes no TERM.
+    pub(super) fn stop_unit(&mut self, now: Moment, unit: usize, again: bool, out: &mut Vec<Effect>) {
+        let Some(spec) = self.setup.units.get(unit) else { return };
+        let deadline = now + spec.stop_timeout;
+        self.set_state(unit, State::Stopping { deadline, killed: false, again });
+        out.push(Effect::Signal(Child::Unit(unit), libc::SIGTERM));
+        out.push(Effect::Signal(Child::Unit(unit), libc::SIGCONT));
+    }
+
+    pub(super) fn set_state(&mut self, unit: usize, state: State) {
+        if let Some(unit) = self.units.get_mut(unit) {
+            unit.state = state;
+        }
+    }
+
+    pub(super) fn name(&self, unit: usize) -> String {
+        self.setup.units.get(unit).map(|spec| spec.name.clone()).unwrap_or_default()
+    }
+}
+
+/// xorshift64: enough to spread restarts, and the same for the same seed.
+fn next_random(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}

@@ -1,0 +1,148 @@
+//! What the children say: their pipes become log lines, or events.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc::UnboundedSender;
+use tracing::warn;
+
+use super::machine::Event;
+use super::node::NodeReport;
+use crate::config::Level;
+use crate::logs::{LineSplitter, Logs, Record, parse_daemon_line};
+use crate::watch::watch;
+
+/// How much is read at a time; others get their turn between two reads.
+const CHUNK: usize = 16 * 1024;
+/// How much of what a dead child left in its pipe is read: a process that holds the pipe open may go on writing.
+const LAST_READS: usize = 64;
+/// How many of a unit's last lines are kept, and how much of each.
+const LAST_LINES: usize = 8;
+const LAST_LINE_BYTES: usize = 400;
+
+/// What becomes of the lines.
+#[derive(Debug)]
+pub(super) enum Reader {
+    /// They go into the log under this name.
+    Log { source: String, unit: Option<usize> },
+    /// Each is an event of the preparation.
+    Prepare,
+    /// The first is the node's state.
+    Node,
+}
+
+/// The last lines of each unit, for the moment when it is given up.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LastWords(Rc<RefCell<BTreeMap<usize, VecDeque<String>>>>);
+
+impl LastWords {
+    fn add(&self, unit: usize, line: &[u8]) {
+        let mut all = self.0.borrow_mut();
+        let lines = all.entry(unit).or_default();
+        if lines.len() == LAST_LINES {
+            lines.pop_front();
+        }
+        let line = line.get(..LAST_LINE_BYTES).unwrap_or(line);
+        lines.push_back(String::from_utf8_lossy(line).into_owned());
+    }
+
+    pub(super) fn of(&self, unit: usize) -> Vec<String> {
+        self.0.borrow().get(&unit).map(|lines| lines.iter().cloned().collect()).unwrap_or_default()
+    }
+}
+
+/// One pipe of one child.
+#[derive(Debug)]
+pub(super) struct Pump {
+    pipe: AsyncFd<OwnedFd>,
+    reader: Reader,
+    logs: Logs,
+    events: UnboundedSender<Event>,
+    last_words: LastWords,
+    lines: RefCell<LineSplitter>,
+}
+
+/// What a read found.
+enum Read {
+    Some,
+    Nothing,
+    End,
+}
+
+impl Pump {
+    pub(super) fn new(
+        pipe: OwnedFd,
+        reader: Reader,
+        logs: Logs,
+        events: UnboundedSender<Event>,
+        last_words: LastWords,
+    ) -> Option<Rc<Self>> {
+        // The reading end is ours alone, so the flag is too.
+        fcntl(&pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).ok()?;
+        let pipe = watch(pipe, Interest::READABLE).ok()?;
+        Some(Rc::new(Self { pipe, reader, logs, events, last_words, lines: RefCell::default() }))
+    }
+
+    /// Reads until the last writer is gone, which may be long after the child's death.
+    pub(super) async fn run(self: Rc<Self>) {
+        while let Ok(mut guard) = self.pipe.readable().await {
+            match self.read() {
+                Read::Some => tokio::task::yield_now().await,
+                Read::Nothing => guard.clear_ready(),
+                Read::End => return self.lines.borrow_mut().finish(|line| self.line(line)),
+            }
+        }
+    }
+
+    /// The child is dead: takes what it left, so that its last words come before the news of its death.
+    pub(super) fn finish(&self) {
+        for _ in 0..LAST_READS {
+            if !matches!(self.read(), Read::Some) {
+                break;
+            }
+        }
+        if !matches!(self.reader, Reader::Log { .. }) {
+            self.lines.borrow_mut().finish(|line| self.line(line));
+        }
+    }
+
+    fn read(&self) -> Read {
+        let mut buffer = [0; CHUNK];
+        match nix::unistd::read(self.pipe.get_ref(), &mut buffer) {
+            Ok(0) => Read::End,
+            Ok(n) => {
+                self.lines.borrow_mut().push(buffer.get(..n).unwrap_or_default(), |line| self.line(line));
+                Read::Some
+            }
+            Err(nix::Error::EINTR) => Read::Some,
+            Err(nix::Error::EAGAIN) => Read::Nothing,
+            Err(_) => Read::End,
+        }
+    }
+
+    fn line(&self, line: &[u8]) {
+        match &self.reader {
+            Reader::Log { source, unit } => {
+                let (level, message) = parse_daemon_line(source, line);
+                if let Some(unit) = unit.filter(|_| level <= Level::Info) {
+                    self.last_words.add(unit, message);
+                }
+                self.logs.write(&Record { level, source, message });
+            }
+            Reader::Prepare => match serde_json::from_slice(line) {
+                Ok(event) => drop(self.events.send(Event::Prepare(event))),
+                Err(error) => warn!("the preparation said something that is no event: {error}"),
+            },
+            Reader::Node => {
+                if let Some(report) = NodeReport::parse(&String::from_utf8_lossy(line)) {
+                    let _ = self.events.send(Event::Node(report));
+                }
+            }
+        }
+    }
+}

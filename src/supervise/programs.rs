@@ -1,0 +1,86 @@
+//! What is executed for each child.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use super::daemon::Spec;
+use super::machine::Child;
+use super::node::SINFO_FORMAT;
+use super::{Output, Program, World};
+
+/// Slurm takes these for systemd's, and behaves otherwise.
+const NOT_FOR_DAEMONS: [&str; 2] = ["NOTIFY_SOCKET", "INVOCATION_ID"];
+
+impl World {
+    pub(super) fn program(&self, child: Child) -> Program {
+        let node = self.job.config.node.name.as_str();
+        match child {
+            Child::Cmd => Program {
+                argv: self.job.cmd.iter().map(|word| word.as_bytes().to_vec()).collect(),
+                env: environment(&BTreeMap::new(), &[]),
+                user: None,
+                output: Output::Inherited,
+                is_cmd: true,
+            },
+            Child::Unit(unit) => {
+                let Some(spec) = self.machine.units().get(unit) else { return helper::<&str>(&[], Output::Log) };
+                Program {
+                    argv: spec.command.iter().map(|word| word.clone().into_bytes()).collect(),
+                    env: environment(&with_defaults(spec), &NOT_FOR_DAEMONS),
+                    user: spec.user.clone(),
+                    output: Output::Log,
+                    is_cmd: false,
+                }
+            }
+            Child::Probe(unit) => match self.machine.units().get(unit).map(|spec| &spec.readiness) {
+                Some(crate::config::ReadinessTest::Command(command)) => helper(command, Output::Log),
+                _ => helper::<&str>(&[], Output::Log),
+            },
+            Child::Hook(index) => {
+                let hook = self.job.config.hooks.pre_start.get(index);
+                helper(hook.map(|hook| hook.command.as_slice()).unwrap_or_default(), Output::Log)
+            }
+            Child::Prepare => {
+                let own = std::env::current_exe().unwrap_or_else(|_| "slurminit".into());
+                let mut argv = vec![own.into_os_string().into_vec(), b"prepare".to_vec()];
+                if let Some(file) = &self.job.config_file {
+                    argv.extend([b"--config".to_vec(), file.as_os_str().as_bytes().to_vec()]);
+                }
+                Program { argv, ..helper::<&str>(&[], Output::Captured) }
+            }
+            Child::NodeCheck => {
+                helper(&["sinfo", "--noheader", "--nodes", node, "--format", SINFO_FORMAT], Output::Captured)
+            }
+            Child::NodeResume => {
+                helper(&["scontrol", "update", &format!("nodename={node}"), "state=resume"], Output::Log)
+            }
+        }
+    }
+}
+
+fn helper<S: AsRef<str>>(argv: &[S], output: Output) -> Program {
+    Program {
+        argv: argv.iter().map(|word| word.as_ref().as_bytes().to_vec()).collect(),
+        env: environment(&BTreeMap::new(), &NOT_FOR_DAEMONS),
+        user: None,
+        output,
+        is_cmd: false,
+    }
+}
+
+fn with_defaults(spec: &Spec) -> BTreeMap<String, String> {
+    let unset = spec.default_env.iter().filter(|(name, _)| std::env::var_os(name).is_none());
+    let defaults = unset.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    defaults.chain(spec.env.clone()).collect()
+}
+
+/// Slurminit's own environment, less `without`, and `added` on top.
+fn environment(added: &BTreeMap<String, String>, without: &[&str]) -> Vec<Vec<u8>> {
+    let replaced =
+        |name: &OsString| name.to_str().is_some_and(|name| without.contains(&name) || added.contains_key(name));
+    let pair = |name: &[u8], value: &[u8]| [name, b"=", value].concat();
+    let kept = std::env::vars_os().filter(|(name, _)| !replaced(name));
+    let kept = kept.map(|(name, value)| pair(&name.into_vec(), &value.into_vec()));
+    kept.chain(added.iter().map(|(name, value)| pair(name.as_bytes(), value.as_bytes()))).collect()
+}

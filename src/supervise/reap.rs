@@ -1,0 +1,109 @@
+//! The one waiter. Nothing else in PID 1 waits for a child.
+
+use std::collections::BTreeSet;
+
+use nix::libc;
+use nix::unistd::Pid;
+use tracing::trace;
+
+use super::machine::{Child, Event, Exit};
+use super::{World, process};
+
+/// What the kernel says when asked for a dead child.
+enum Dead {
+    /// This one is dead, and still holds its number.
+    Zombie(Pid),
+    /// All live.
+    None,
+    /// There is no child at all.
+    NoChild,
+}
+
+impl World {
+    /// Reaps until no dead child is left: one SIGCHLD can stand for many deaths.
+    pub(super) fn reap(&mut self) {
+        loop {
+            match peek() {
+                Dead::Zombie(pid) => self.reap_one(pid),
+                Dead::None => return,
+                Dead::NoChild => return self.send(Event::NoChildren),
+            }
+        }
+    }
+
+    fn reap_one(&mut self, pid: Pid) {
+        let Some(living) = self.living.remove(&pid) else {
+            let exit = collect(pid);
+            return trace!(pid = pid.as_raw(), "reaped an orphan ({exit:?})");
+        };
+        // While it is a zombie its number, and so its group's, cannot be anyone else's. What the command or a hook left
+        // running may be meant to run on.
+        if !matches!(living.child, Child::Cmd | Child::Hook(_)) {
+            process::send_group(&living.started, libc::SIGKILL);
+        }
+        let exit = collect(pid);
+        for output in &living.outputs {
+            output.finish();
+        }
+        let exit = match process::failure_of(&living.started, &living.program) {
+            Some(failure) => Exit::NotStarted(failure),
+            None => exit,
+        };
+        self.send(Event::Exited(living.child, exit));
+    }
+}
+
+/// Asks for a dead child without reaping it.
+#[expect(unsafe_code, reason = "nix's wait knows no real-time signals, and fails when one ended a child")]
+fn peek() -> Dead {
+    loop {
+        // SAFETY: an all-zero siginfo is valid, and the kernel fills it in; with WNOHANG it does not wait.
+        let (result, pid) = unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+            (libc::waitid(libc::P_ALL, 0, &raw mut info, flags), info.si_pid())
+        };
+        match result {
+            0 if pid == 0 => return Dead::None,
+            0 => return Dead::Zombie(Pid::from_raw(pid)),
+            _ if nix::Error::last() == nix::Error::EINTR => {}
+            _ => return Dead::NoChild,
+        }
+    }
+}
+
+/// Reaps a child that is dead.
+#[expect(unsafe_code, reason = "nix's wait knows no real-time signals, and fails when one ended a child")]
+fn collect(pid: Pid) -> Exit {
+    let mut status = 0;
+    loop {
+        // SAFETY: the status is ours, and the child is dead, so this does not wait.
+        let result = unsafe { libc::waitpid(pid.as_raw(), &raw mut status, libc::WNOHANG) };
+        if result >= 0 || nix::Error::last() != nix::Error::EINTR {
+            break;
+        }
+    }
+    if libc::WIFSIGNALED(status) {
+        Exit::Signal(libc::WTERMSIG(status))
+    } else {
+        Exit::Code(u8::try_from(libc::WEXITSTATUS(status)).unwrap_or(u8::MAX))
+    }
+}
+
+/// Sends a signal to every process that is left: as PID 1 to all of the namespace, else to every descendant.
+pub(super) fn signal_all(signal: i32) {
+    if nix::unistd::getpid().as_raw() == 1 {
+        return process::kill(-1, signal);
+    }
+    let mut seen = BTreeSet::new();
+    let mut waiting = vec![nix::unistd::getpid().as_raw()];
+    while let Some(parent) = waiting.pop() {
+        let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+        for child in children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()) {
+            if seen.insert(child) {
+                waiting.push(child);
+                process::kill(child, signal);
+            }
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The status that PID 1 publishes: a file that is replaced whole whenever something changes.
+//!
+//! EDGE. Reading it costs PID 1 nothing, and no reader can hurt it. It lies in the run directory, which is memory.
+
+use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use nix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+use tracing::warn;
+
+use super::machine::Snapshot;
+
+/// The file's name in the run directory.
+pub const FILE: &str = "status.json";
+
+/// What the file holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// The version of the slurminit that wrote it.
+    pub version: String,
+    /// Its process, to tell a living one from a file that was left behind.
+    pub pid: u32,
+    /// When it started, in milliseconds of the monotonic clock.
+    pub started_ms: u64,
+    /// The state of everything.
+    #[serde(flatten)]
+    pub snapshot: Snapshot,
+}
+
+/// Milliseconds of the monotonic clock.
+pub fn monotonic_ms() -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap_or(nix::sys::time::TimeSpec::new(0, 0));
+    u64::try_from(now.tv_sec() * 1000 + now.tv_nsec() / 1_000_000).unwrap_or_default()
+}
+
+/// Writes the file when there is news.
+#[derive(Debug)]
+pub(super) struct Publisher {
+    directory: Option<PathBuf>,
+    started_ms: u64,
+    last: Option<Snapshot>,
+    complained: bool,
+}
+
+impl Publisher {
+    /// `off` is for a plain init, which may be any user and writes nothing.
+    pub(super) fn new(directory: &Path, off: bool) -> Self {
+        let directory = (!off).then(|| directory.to_owned());
+        if let Some(directory) = &directory {
+            // If it cannot be made, the first write says so.
+            let _ = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(directory);
+        }
+        Self { directory, started_ms: monotonic_ms(), last: None, complained: false }
+    }
+
+    pub(super) fn publish(&mut self, snapshot: Snapshot) {
+        let Some(directory) = &self.directory else { return };
+        if self.last.as_ref() == Some(&snapshot) {
+            return;
+        }
+        let status = Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            started_ms: self.started_ms,
+            snapshot: snapshot.clone(),
+        };
+        if let Err(error) = replace(directory, &status) {
+            if !self.complained {
+                let file = directory.join(FILE);
+                warn!(
+                    "{}: {error}; `status` and `health` will not work; make {} writable",
+                    file.display(),
+                    directory.display()
+                );
+            }
+            self.complained = true;
+        }
+        self.last = Some(snapshot);
+    }
+}
+
+fn replace(directory: &Path, status: &Status) -> std::io::Result<()> {
+    let new = directory.join("status.json.new");
+    let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&new)?;
+    file.write_all(&serde_json::to_vec(status)?)?;
+    std::fs::rename(&new, directory.join(FILE))
+}
+
+/// Reads the file.
+///
+/// # Errors
+/// It is not there, or no slurminit of this version wrote it.
+pub fn read(directory: &Path) -> std::io::Result<Status> {
+    Ok(serde_json::from_slice(&std::fs::read(directory.join(FILE))?)?)
+}

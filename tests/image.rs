@@ -1,0 +1,21 @@
+//! The image under real Docker, as its users meet it: every case starts containers and asks Slurm's own commands.
+//!
+//! Not part of a plain `cargo test`: `docker/test` builds the images and runs these. By hand:
+//! `docker/test --only image`, or `cargo test --test image -- --ignored` when the images are there.
+#![expect(clippy::disallowed_methods, reason = "these tests run the docker command and are nobody's PID 1")]
+#![expect(clippy::expect_used, reason = "without Docker there is nothing to test")]
+
+#[path = "image/bad_input.rs"]
+mod bad_input;
+#[path = "image/command.rs"]
+mod command;
+#[path = "image/contents.rs"]
+mod contents;
+#[path = "image/docker.rs"]
+mod docker;
+#[path = "image/gpus.rs"]
+mod gpus;
+#[path = "image/isolation.rs"]
+mod isolation;
+#[path = "image/volumes.rs"]
+mod volumes;

@@ -1,0 +1,94 @@
+//! `docker run --rm IMAGE COMMAND`.
+
+use std::time::Duration;
+
+use crate::docker::{BOOKWORM, DEMO, Image, PLAIN};
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn standard_output_is_the_commands_alone() {
+    let outcome = Image::new(PLAIN).with(["--hostname", "node1"]).run(&["srun", "hostname"]);
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (0, "node1\n"), "{}", outcome.stderr);
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn the_exit_code_is_the_commands_own() {
+    let image = Image::new(PLAIN);
+    for (command, code) in [
+        (&["srun", "false"][..], 1),
+        (&["srun", "sh", "-c", "exit 7"], 7),
+        (&["sh", "-c", "exit 7"], 7),
+        (&["sh", "-c", "kill -TERM $$"], 128 + 15),
+        (&["no-such-command"], 127),
+        (&["/etc/slurm"], 126),
+    ] {
+        let outcome = image.run(command);
+        assert_eq!(outcome.code, code, "{command:?}: {}", outcome.stderr);
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_command_that_is_not_there_is_named() {
+    let outcome = Image::new(PLAIN).run(&["no-such-command"]);
+    assert!(outcome.stderr.contains("no-such-command"), "{}", outcome.stderr);
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn two_tasks_run_at_once() {
+    let image = Image::new(PLAIN).with(["--hostname", "node1"]);
+    let outcome = image.run(&["srun", "--overcommit", "-n2", "hostname"]);
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (0, "node1\nnode1\n"), "{}", outcome.stderr);
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_job_is_given_a_gpu() {
+    let outcome = Image::new(DEMO).run(&["srun", "--gres=gpu:nvidia:1", "env"]);
+    assert_eq!(outcome.code, 0, "{}", outcome.stderr);
+    assert!(outcome.stdout.lines().any(|line| line == "CUDA_VISIBLE_DEVICES=0"), "{}", outcome.stdout);
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn simulated_gpus_are_announced() {
+    let outcome = Image::new(DEMO).run(&["true"]);
+    assert_eq!(outcome.code, 0, "{}", outcome.stderr);
+    assert!(outcome.stderr.to_lowercase().contains("simulated"), "{}", outcome.stderr);
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn debian_12_boots_and_runs_a_gpu_job() {
+    let image = Image::new(BOOKWORM).with(["--hostname", "node1"]);
+    let version = image.run(&["sinfo", "--version"]);
+    assert!(version.stdout.contains("22.05"), "{version:?}");
+    let plain = image.clone().with(["--env", "DEMO_GPUS=0"]).run(&["srun", "hostname"]);
+    assert_eq!((plain.code, plain.stdout.as_str()), (0, "node1\n"), "{}", plain.stderr);
+    let gpu = image.run(&["srun", "--gres=gpu:nvidia:2", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]);
+    assert_eq!((gpu.code, gpu.stdout.as_str()), (0, "0,1\n"), "{}", gpu.stderr);
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn docker_stop_is_quick_and_clean() {
+    for image in [PLAIN, BOOKWORM] {
+        let container = Image::new(image).serve();
+        let (took, code) = container.stop();
+        println!("docker stop of {image}: {took:?}");
+        assert_eq!(code, 0, "{}", container.log());
+        // Alone on two cores it is below 0.3 s, half of it Docker's own; other tests run beside this one.
+        assert!(took < Duration::from_secs(2), "{image}: {took:?}\n{}", container.log());
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_stop_during_the_start_is_a_clean_stop() {
+    let container = Image::new(PLAIN).start();
+    let (took, code) = container.stop();
+    assert_eq!(code, 0, "{}", container.log());
+    assert!(took < Duration::from_secs(3), "{took:?}\n{}", container.log());
+}

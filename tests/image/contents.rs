@@ -1,0 +1,97 @@
+//! What is in the image, and what must not be.
+
+use std::process::Command;
+
+use crate::docker::{AMD, BOOKWORM, Container, DEMO, Image, PLAIN, docker};
+
+/// A container that runs nothing of ours.
+fn shell(image: &str, line: &str) -> String {
+    Image::new(image).with(["--entrypoint", "sh"]).run(&["-c", line]).ok()
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn no_munge_key_is_in_an_image() {
+    for image in [PLAIN, DEMO, AMD, BOOKWORM] {
+        assert_eq!(shell(image, "find / -xdev -name 'munge.key*' -o -xdev -name munge.seed"), "", "{image}");
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn the_layers_hold_no_munge_key_either() {
+    // A file that a later layer removes is still in the image that people download.
+    let names = format!("docker save {PLAIN} | tar -xO --wildcards '*/layer.tar' | tar -ti 2>/dev/null");
+    let output = Command::new("sh").args(["-c", &names]).output().expect("a shell");
+    let names = String::from_utf8_lossy(&output.stdout);
+    assert!(names.lines().any(|name| name == "usr/sbin/munged"), "the listing shows the layers' files");
+    assert_eq!(names.lines().filter(|name| name.contains("munge.key") || name.contains("munge.seed")).count(), 0);
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn the_type_of_gpu_is_recorded() {
+    for (image, gpu_type) in [(PLAIN, "none"), (DEMO, "nvidia"), (AMD, "amd"), (BOOKWORM, "nvidia")] {
+        let format = "{{range .Config.Env}}{{println .}}{{end}}label={{index .Config.Labels \"slurminit.gpu-type\"}}";
+        let found = docker(["image", "inspect", "--format", format, image]).ok();
+        assert!(found.contains(&format!("GPU_TYPE={gpu_type}\n")), "{image}: {found}");
+        assert!(found.contains(&format!("label={gpu_type}\n")), "{image}: {found}");
+        assert_eq!(found.contains("NVIDIA_DRIVER_CAPABILITIES=compute,utility\n"), gpu_type == "nvidia", "{found}");
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn the_vendors_pieces_are_there() {
+    let plugins = "find / -xdev -name gpu_nvml.so -o -xdev -name gpu_rsmi.so | xargs -r -n1 basename";
+    assert_eq!(shell(PLAIN, plugins), "");
+    assert_eq!(shell(DEMO, plugins), "gpu_nvml.so\n");
+    // Debian 12's cannot work in a container (see the Dockerfile).
+    assert_eq!(shell(BOOKWORM, plugins), "");
+    assert_eq!(shell(AMD, plugins), "gpu_rsmi.so\n");
+    shell(AMD, "command -v rocm-smi && command -v rocminfo");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn only_the_demo_simulates() {
+    for image in [PLAIN, AMD] {
+        assert_eq!(shell(image, "find / -xdev -name 'libnvidia-ml*' -o -xdev -name demo-gpus"), "", "{image}");
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn the_binary_runs_on_debian_12s_libc() {
+    let container = Container { name: docker(["create", PLAIN]).ok().trim().to_owned() };
+    let directory = tempfile::TempDir::new().expect("a temporary directory");
+    let binary = directory.path().join("slurminit");
+    let source = format!("{}:/usr/local/bin/slurminit", container.name);
+    docker(["cp", &source, &binary.display().to_string()]).ok();
+    let output = Command::new("objdump").arg("-T").arg(&binary).output().expect("objdump (binutils) is installed");
+    let symbols = String::from_utf8_lossy(&output.stdout);
+    let newest = symbols
+        .split_whitespace()
+        .filter_map(|word| word.trim_matches(['(', ')']).strip_prefix("GLIBC_2."))
+        .filter_map(|minor| minor.split('.').next()?.parse::<u32>().ok())
+        .max()
+        .expect("the binary is linked with glibc");
+    println!("the binary needs glibc 2.{newest}");
+    assert!(newest <= 36, "the binary needs glibc 2.{newest}, Debian 12 has 2.36");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn slurms_version_is_noted() {
+    assert!(shell(PLAIN, "cat /usr/share/slurminit/slurm-version").contains("24.11"));
+    assert!(shell(BOOKWORM, "cat /usr/share/slurminit/slurm-version").contains("22.05"));
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn an_unknown_type_of_gpu_is_refused_by_the_build() {
+    let build = docker(["build", "--build-arg", "GPU_TYPE=intel", env!("CARGO_MANIFEST_DIR")]);
+    assert_ne!(build.code, 0);
+    let said = build.stdout + &build.stderr;
+    assert!(said.contains("must be none, nvidia or amd"), "{said}");
+}

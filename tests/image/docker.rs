@@ -1,0 +1,198 @@
+//! Containers, volumes and mounted files that clean up after themselves.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// The image without GPUs. docker/test builds all four.
+pub(crate) const PLAIN: &str = "slurminit:test";
+/// Simulated GPUs.
+pub(crate) const DEMO: &str = "slurminit:test-demo";
+/// AMD's pieces inside.
+pub(crate) const AMD: &str = "slurminit:test-amd";
+/// Simulated GPUs on Debian 12, with Slurm 22.05.
+pub(crate) const BOOKWORM: &str = "slurminit:test-bookworm";
+
+/// What a docker command left.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Outcome {
+    /// Standard output of a command that must have succeeded.
+    #[track_caller]
+    pub(crate) fn ok(self) -> String {
+        assert_eq!(self.code, 0, "stdout: {}\nstderr: {}", self.stdout, self.stderr);
+        self.stdout
+    }
+}
+
+/// Runs docker to its end.
+pub(crate) fn docker<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(arguments: I) -> Outcome {
+    let output = Command::new("docker").args(arguments).stdin(Stdio::null()).output().expect("docker is installed");
+    Outcome {
+        code: output.status.code().expect("docker was not killed"),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// A name that no other test has, also not one of another run.
+fn unique(what: &str) -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("slurminit-test-{}-{}-{what}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// A container to be: image, options, command.
+#[derive(Clone, Debug)]
+pub(crate) struct Image {
+    image: String,
+    options: Vec<String>,
+}
+
+impl Image {
+    pub(crate) fn new(image: &str) -> Self {
+        Self { image: image.to_owned(), options: Vec::new() }
+    }
+
+    /// One option of `docker run`, such as `["--env", "A=b"]`.
+    pub(crate) fn with<const N: usize>(mut self, option: [&str; N]) -> Self {
+        self.options.extend(option.map(str::to_owned));
+        self
+    }
+
+    /// A host file or directory at `target`, read-only.
+    pub(crate) fn mount(self, source: &Path, target: &str) -> Self {
+        self.with(["--volume", &format!("{}:{target}:ro", source.display())])
+    }
+
+    pub(crate) fn volume(self, volume: &Volume, target: &str) -> Self {
+        self.with(["--volume", &format!("{}:{target}", volume.name)])
+    }
+
+    /// `docker run --rm IMAGE COMMAND`, as a user types it. A container that hangs is ended after a minute, with 124.
+    pub(crate) fn run(&self, command: &[&str]) -> Outcome {
+        let name = unique("run");
+        let container = Container { name };
+        let output = Command::new("timeout")
+            .args(["--kill-after=1", "60", "docker", "run", "--rm", "--name", &container.name])
+            .args(&self.options)
+            .arg(&self.image)
+            .args(command)
+            .stdin(Stdio::null())
+            .output()
+            .expect("docker is installed");
+        Outcome {
+            code: output.status.code().unwrap_or(124),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// `docker run -d IMAGE`, without waiting.
+    pub(crate) fn start(&self) -> Container {
+        let container = Container { name: unique("serve") };
+        let mut arguments = vec!["run", "--detach", "--name", &container.name];
+        arguments.extend(self.options.iter().map(String::as_str));
+        arguments.push(&self.image);
+        docker(arguments).ok();
+        container
+    }
+
+    /// `docker run -d IMAGE`, ready.
+    #[track_caller]
+    pub(crate) fn serve(&self) -> Container {
+        let container = self.start();
+        container.wait_until_healthy();
+        container
+    }
+}
+
+/// A container that goes away with this value.
+#[derive(Debug)]
+pub(crate) struct Container {
+    pub(crate) name: String,
+}
+
+impl Container {
+    pub(crate) fn exec(&self, command: &[&str]) -> Outcome {
+        docker(["exec", &self.name].iter().chain(command))
+    }
+
+    /// A shell line inside; what it prints, without the last newline.
+    #[track_caller]
+    pub(crate) fn sh(&self, line: &str) -> String {
+        self.exec(&["sh", "-c", line]).ok().trim_end().to_owned()
+    }
+
+    #[track_caller]
+    pub(crate) fn wait_until_healthy(&self) {
+        let wait = "until why=$(slurminit health 2>&1); do printf '%s\\n' \"$why\" > /tmp/why; sleep 0.05; done";
+        let outcome = self.exec(&["timeout", "60", "sh", "-c", wait]);
+        assert_eq!(outcome.code, 0, "not ready: {}\n{}", self.exec(&["cat", "/tmp/why"]).stdout, self.log());
+    }
+
+    /// Everything that the container wrote.
+    pub(crate) fn log(&self) -> String {
+        let outcome = docker(["logs", &self.name]);
+        outcome.stdout + &outcome.stderr
+    }
+
+    /// `docker stop`: how long it took and the container's exit code.
+    #[track_caller]
+    pub(crate) fn stop(&self) -> (Duration, i32) {
+        let begin = Instant::now();
+        docker(["stop", &self.name]).ok();
+        (begin.elapsed(), self.exit_code())
+    }
+
+    /// Waits for the end of the container.
+    #[track_caller]
+    pub(crate) fn exit_code(&self) -> i32 {
+        docker(["wait", &self.name]).ok().trim().parse().expect("docker wait prints a number")
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        // `docker run --rm` has mostly removed it already.
+        docker(["rm", "--force", "--volumes", &self.name]);
+    }
+}
+
+/// A named volume that goes away with this value. Declare it before the containers that use it.
+#[derive(Debug)]
+pub(crate) struct Volume {
+    pub(crate) name: String,
+}
+
+impl Volume {
+    pub(crate) fn new(what: &str) -> Self {
+        let name = unique(what);
+        docker(["volume", "create", &name]).ok();
+        Self { name }
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        docker(["volume", "rm", "--force", &self.name]);
+    }
+}
+
+/// A directory of the operator's, to be mounted at /config.
+pub(crate) fn directory(files: &[(&str, &str)]) -> TempDir {
+    let directory = TempDir::with_prefix("slurminit-test-").expect("a temporary directory");
+    for (name, content) in files {
+        fs::write(directory.path().join(name), content).expect("a file in it");
+    }
+    directory
+}

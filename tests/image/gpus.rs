@@ -1,0 +1,196 @@
+//! GPUs that differ from one start to the next, that are denied, that lie.
+
+use crate::docker::{Container, DEMO, Image, PLAIN, Volume, directory};
+
+/// `sinfo -o "%n %G"`, as the documents type it.
+fn gres(container: &Container) -> String {
+    container.exec(&["sinfo", "--noheader", "-o", "%n %G"]).ok().trim().to_owned()
+}
+
+/// The node's state as Slurm spells it.
+fn state(container: &Container) -> String {
+    container.exec(&["sinfo", "--noheader", "-o", "%T"]).ok().trim().to_owned()
+}
+
+fn demo(gpus: &str) -> Image {
+    Image::new(DEMO).with(["--env", &format!("DEMO_GPUS={gpus}")])
+}
+
+/// The demo image with a machine of its own and stand-in files for `files` GPUs, past the demo's own entry point.
+fn machine(description: &std::path::Path, files: u32) -> Image {
+    let image = Image::new(DEMO).mount(description, "/etc/fake-nvml.toml").with(["--entrypoint", "slurminit"]);
+    let image = image.with(["--device", "/dev/null:/dev/nvidiactl"]);
+    (0..files).fold(image, |image, minor| image.with(["--device", &format!("/dev/null:/dev/nvidia{minor}")]))
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn two_gpus_are_two_gpus() {
+    let container = demo("2").serve();
+    assert_eq!(gres(&container), "localhost gpu:nvidia:2");
+    let node = container.exec(&["scontrol", "show", "node=localhost"]).ok();
+    assert!(node.contains("Gres=gpu:nvidia:2"), "{node}");
+    let both = container.exec(&["srun", "--gres=gpu:2", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]).ok();
+    assert_eq!(both, "0,1\n");
+    let too_many = container.exec(&["srun", "--gres=gpu:3", "true"]);
+    assert_ne!(too_many.code, 0);
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn two_jobs_get_different_gpus() {
+    let container = demo("2").serve();
+    let line = "srun --gres=gpu:1 sh -c 'echo $CUDA_VISIBLE_DEVICES; touch /tmp/a; until [ -e /tmp/b ]; do sleep 0.1; done' & \
+                until [ -e /tmp/a ]; do sleep 0.1; done; srun --gres=gpu:1 sh -c 'echo $CUDA_VISIBLE_DEVICES; touch /tmp/b'; wait";
+    assert_eq!(container.sh(&format!("timeout 30 sh -c \"$(cat <<'LINE'\n{line}\nLINE\n)\"")), "0\n1");
+}
+
+/// 2, then 1, then 0, then 4 GPUs on the same volumes.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn the_number_of_gpus_changes_and_nothing_is_lost() {
+    let (slurm, key) = (Volume::new("state"), Volume::new("key"));
+    let image =
+        |gpus| demo(gpus).with(["--hostname", "node1"]).volume(&slurm, "/var/lib/slurm").volume(&key, "/etc/munge");
+    let mut munge_key = None;
+    let mut job = String::new();
+    for (gpus, expected) in [
+        ("2", "localhost gpu:nvidia:2"),
+        ("1", "localhost gpu:nvidia:1"),
+        ("0", "localhost (null)"),
+        ("4", "localhost gpu:nvidia:4"),
+    ] {
+        let container = image(gpus).serve();
+        assert_eq!(gres(&container), expected, "{}", container.log());
+        assert_eq!(state(&container), "idle", "{gpus} GPUs: {}", container.log());
+        assert_eq!(container.sh("sinfo --noheader --list-reasons"), "", "{gpus} GPUs: a stale drain");
+        if job.is_empty() {
+            job = container.sh("sbatch --parsable --hold --job-name kept --wrap 'echo kept'");
+        }
+        assert_eq!(container.sh("squeue --noheader -o '%i %j %T'"), format!("{job} kept PENDING"), "{gpus} GPUs");
+        let sum = container.sh("sha256sum /etc/munge/munge.key");
+        assert_eq!(*munge_key.get_or_insert(sum.clone()), sum, "{gpus} GPUs: the key changed");
+        if expected.contains("gpu") {
+            container.exec(&["srun", "--gres=gpu:nvidia:1", "true"]).ok();
+        }
+        assert_eq!(container.stop().1, 0, "{}", container.log());
+    }
+    let last = image("4").serve();
+    last.sh(&format!("scontrol release {job}"));
+    let done =
+        format!("timeout 30 sh -c 'until scontrol show job {job} | grep -q JobState=COMPLETED; do sleep 0.1; done'");
+    last.sh(&done);
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn an_administrators_drain_stays() {
+    let slurm = Volume::new("state");
+    let image = demo("2").with(["--hostname", "node1"]).volume(&slurm, "/var/lib/slurm");
+    let first = image.serve();
+    first.sh("scontrol update nodename=localhost state=drain reason='fan replaced'");
+    assert_eq!(first.stop().1, 0);
+    let second = image.start();
+    second.sh("timeout 30 sh -c 'until sinfo --noheader -o %T 2>/dev/null | grep -q drained; do sleep 0.1; done'");
+    assert!(second.sh("sinfo --noheader --list-reasons").contains("fan replaced"));
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_denied_gpu_is_left_out_and_named() {
+    let directory = directory(&[("machine.toml", "[[gpu]]\n[[gpu]]\ndenied = true\n[[gpu]]\n")]);
+    let container = machine(&directory.path().join("machine.toml"), 3).serve();
+    assert_eq!(gres(&container), "localhost gpu:nvidia:2", "{}", container.log());
+    let files = container.sh("grep -o 'File=[^ ]*' /etc/slurm/gres.conf");
+    assert_eq!(files, "File=/dev/nvidia0\nFile=/dev/nvidia2", "{}", container.log());
+    assert!(container.log().contains("nvidia1") || container.log().contains("GPU 1"), "{}", container.log());
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_gpu_without_its_device_file_is_left_out() {
+    let directory = directory(&[("machine.toml", "[[gpu]]\n[[gpu]]\n")]);
+    let container = machine(&directory.path().join("machine.toml"), 1).serve();
+    assert_eq!(gres(&container), "localhost gpu:nvidia:1", "{}", container.log());
+    assert!(container.log().contains("/dev/nvidia1"), "{}", container.log());
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn hostile_names_stay_names() {
+    let evil = r#"
+[[gpu]]
+name = "NVIDIA\nNodeName=evil CPUs=64 # ,=\\ Gres=gpu:9 \u001b[31m"
+[[gpu]]
+name = [255, 254, 10, 44, 61, 35]
+"#;
+    let directory = directory(&[("machine.toml", evil), ("slurminit.toml", "[gpu]\ntype_name = \"model\"\n")]);
+    let image = machine(&directory.path().join("machine.toml"), 2);
+    let container = image.mount(&directory.path().join("slurminit.toml"), "/config/slurminit.toml").serve();
+    assert_eq!(container.sh("sinfo --noheader -N -o '%n %T'"), "localhost idle", "{}", container.log());
+    assert_eq!(container.sh("cat /etc/slurm/*.conf | grep -c evil.CPUs || true"), "0");
+    assert_eq!(container.sh("grep -c '^NodeName=' /etc/slurm/slurm.conf"), "1");
+    assert!(!container.log().contains('\u{1b}'), "an escape sequence reached the log");
+    container.exec(&["srun", "--gres=gpu:2", "true"]).ok();
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_driver_that_hangs_costs_its_deadline_and_no_more() {
+    let machine_toml = "[[gpu]]\n[[fault]]\nat = \"init\"\nkind = \"hang\"\n";
+    let directory = directory(&[("machine.toml", machine_toml), ("slurminit.toml", "[gpu]\ndetect_timeout = 1\n")]);
+    let image = machine(&directory.path().join("machine.toml"), 1);
+    let image = image.mount(&directory.path().join("slurminit.toml"), "/config/slurminit.toml");
+    let begin = std::time::Instant::now();
+    let outcome = image.with(["--hostname", "node1"]).run(&["run", "--", "srun", "hostname"]);
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (0, "node1\n"), "{}", outcome.stderr);
+    assert!(begin.elapsed().as_secs() < 10, "{:?}", begin.elapsed());
+}
+
+/// Built for NVIDIA, and none is there: says so, and runs; or ends, if the operator prefers that.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_missing_gpu_is_said_and_can_be_fatal() {
+    let warned = demo("0").run(&["srun", "true"]);
+    assert_eq!(warned.code, 0, "{}", warned.stderr);
+    assert!(warned.stderr.contains("GPU_TYPE") && warned.stderr.contains("nvidia"), "{}", warned.stderr);
+    let refused = demo("0").with(["--env", "SLURMINIT_ON_MISMATCH=fail"]).run(&["srun", "true"]);
+    assert_eq!(refused.code, 105, "{}", refused.stderr);
+}
+
+/// Seed 000's "Manual GPU Configuration": files of the user's, marked as theirs.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn customized_files_are_taken_as_they_are() {
+    let generated = demo("2").with(["--hostname", "node1"]).run(&["cat", "/etc/slurm/slurm.conf"]).ok();
+    let without_node: Vec<&str> = generated.lines().filter(|line| !line.starts_with("NodeName=")).collect();
+    let node = "NodeName=localhost CPUs=1 RealMemory=500 Gres=gpu:nvidia:1 State=UNKNOWN";
+    let slurm_conf = format!("# USER_CUSTOMIZED=true\n{}\n{node}\n", without_node.join("\n"));
+    let gres_conf =
+        "# USER_CUSTOMIZED=true\nNodeName=localhost Name=gpu Type=nvidia File=/dev/nvidia1 Flags=nvidia_gpu_env\n";
+    let directory = directory(&[("slurm.conf", &slurm_conf), ("gres.conf", gres_conf)]);
+    let container = demo("2").with(["--hostname", "node1"]).mount(directory.path(), "/config").serve();
+    assert_eq!(gres(&container), "localhost gpu:nvidia:1", "{}", container.log());
+    assert_eq!(container.exec(&["cat", "/etc/slurm/slurm.conf"]).ok(), slurm_conf);
+    assert_eq!(container.exec(&["cat", "/etc/slurm/gres.conf"]).ok(), gres_conf);
+    assert_eq!(std::fs::read_to_string(directory.path().join("slurm.conf")).unwrap(), slurm_conf);
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_file_without_the_marker_is_not_the_users() {
+    let directory = directory(&[("gres.conf", "Name=gpu Type=nvidia File=/dev/nvidia1\n")]);
+    let outcome = demo("2").mount(directory.path(), "/config").run(&["sinfo", "--noheader", "-o", "%n %G"]);
+    assert_eq!(outcome.code, 0, "{}", outcome.stderr);
+    assert_eq!(outcome.stdout, "localhost gpu:nvidia:2\n");
+    assert!(outcome.stderr.contains("/config/gres.conf"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("USER_CUSTOMIZED"), "{}", outcome.stderr);
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn without_a_gpu_nothing_is_said_about_gpus() {
+    let outcome = Image::new(PLAIN).run(&["sinfo", "--noheader", "-o", "%n %G"]);
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (0, "localhost (null)\n"), "{}", outcome.stderr);
+    assert_eq!(outcome.stderr, "");
+}

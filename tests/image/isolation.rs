@@ -1,0 +1,75 @@
+//! Who runs what, and with how little it does.
+
+use crate::docker::{Image, PLAIN, docker};
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn every_daemon_runs_as_its_own_user() {
+    let container = Image::new(PLAIN).serve();
+    let line = "for p in /proc/[0-9]*; do echo $(cat $p/comm) $(stat -c %U $p) ${p#/proc/}; done 2>/dev/null";
+    let processes = container.sh(line);
+    let users = |name: &str| -> Vec<&str> {
+        let of_name = processes.lines().filter(|line| line.split(' ').next() == Some(name));
+        of_name.filter_map(|line| line.split(' ').nth(1)).collect()
+    };
+    assert_eq!(users("munged"), ["munge"], "{processes}");
+    assert_eq!(users("slurmctld"), ["slurm"], "{processes}");
+    assert_eq!(users("slurmd"), ["root"], "{processes}");
+    assert!(processes.lines().any(|line| line == "slurminit root 1"), "{processes}");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn nothing_special_is_asked_of_docker() {
+    let image = Image::new(PLAIN).with(["--hostname", "node1"]);
+    for option in
+        ["--security-opt=no-new-privileges", "--cap-drop=NET_RAW", "--cgroupns=private", "--memory=2g", "--cpus=1.5"]
+    {
+        let outcome = image.clone().with([option]).run(&["srun", "hostname"]);
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (0, "node1\n"), "{option}: {}", outcome.stderr);
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn the_containers_limits_are_the_nodes() {
+    let image = Image::new(PLAIN).with(["--cpuset-cpus=0"]).with(["--memory=2g"]);
+    let outcome = image.run(&["sinfo", "--noheader", "-o", "%c %m"]);
+    assert_eq!(outcome.code, 0, "{}", outcome.stderr);
+    let numbers: Vec<u32> = outcome.stdout.split_whitespace().map(|word| word.parse().unwrap()).collect();
+    assert_eq!(numbers[0], 1, "CPUs: {outcome:?}");
+    assert!((512..=2048).contains(&numbers[1]), "MiB: {outcome:?}");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn nothing_is_left_undead() {
+    let container = Image::new(PLAIN).serve();
+    for _ in 0..5 {
+        container.sh("srun sh -c 'sh -c \"(sleep 0.05 &)\" &'");
+    }
+    let zombies = "timeout 10 sh -c 'while grep -ls \"State:.Z\" /proc/[0-9]*/status; do sleep 0.1; done'";
+    container.sh(zombies);
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn docker_itself_sees_its_health() {
+    let container = Image::new(PLAIN).with(["--health-interval=1s"]).serve();
+    let line = ["inspect", "--format", "{{.State.Health.Status}}", &container.name];
+    let events = ["60", "docker", "events", "--since=1m", "--filter", &format!("container={}", container.name)]
+        .map(str::to_owned);
+    // The engine reports the change as an event; the first one that says healthy ends the wait.
+    let output = std::process::Command::new("sh")
+        .args([
+            "-c",
+            &format!(
+                "timeout {} --filter event=health_status | grep -m1 -q 'health_status: healthy'",
+                events.join(" ")
+            ),
+        ])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", docker(line).stdout);
+    assert_eq!(docker(line).ok().trim(), "healthy");
+}

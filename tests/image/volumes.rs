@@ -1,0 +1,63 @@
+//! The munge key and the state, from container to container.
+
+use crate::docker::{DEMO, Image, PLAIN, Volume, directory};
+
+const KEY: &str = "sha256sum < /etc/munge/munge.key";
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn every_cluster_has_its_own_key() {
+    let image = Image::new(PLAIN);
+    let (first, second) = (image.run(&["sh", "-c", KEY]).ok(), image.run(&["sh", "-c", KEY]).ok());
+    assert_ne!(first, second);
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn only_munge_can_read_the_key() {
+    let outcome = Image::new(PLAIN).run(&["stat", "-c", "%U %a %s", "/etc/munge/munge.key"]);
+    let words: Vec<&str> = outcome.stdout.split_whitespace().collect();
+    assert_eq!(words[..2], ["munge", "400"], "{outcome:?}");
+    assert!(words[2].parse::<u32>().unwrap() >= 32, "{outcome:?}");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_secret_is_everyones_key() {
+    let secret = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    let directory = directory(&[("munge.key", secret)]);
+    let image = Image::new(PLAIN).mount(&directory.path().join("munge.key"), "/run/secrets/munge.key");
+    let outcome = image.run(&["sh", "-c", "srun true && cat /etc/munge/munge.key"]);
+    assert_eq!(outcome.stdout, secret, "{}", outcome.stderr);
+    assert!(!outcome.stderr.contains(secret));
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn no_log_holds_the_key() {
+    let container = Image::new(PLAIN).with(["--env", "SLURMINIT_LOG_LEVEL=trace"]).serve();
+    container.sh("srun true");
+    let spelled =
+        container.sh("od -An -v -tx1 /etc/munge/munge.key | tr -d ' \\n'; echo; base64 -w0 /etc/munge/munge.key");
+    let log = container.log().to_lowercase();
+    for key in spelled.lines() {
+        assert!(!log.contains(&key[..24].to_lowercase()), "the key is in the log");
+    }
+}
+
+/// The container dies without a chance to say goodbye; its successor on the same volumes is a working cluster.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_killed_container_leaves_a_usable_state() {
+    let slurm = Volume::new("state");
+    let image = Image::new(DEMO).with(["--hostname", "node1"]).volume(&slurm, "/var/lib/slurm");
+    let first = image.serve();
+    let job = first.sh("sbatch --parsable --hold --wrap true");
+    // slurmctld saves what it was told within 5 seconds (its SaveState thread); a save on purpose has no command.
+    first.sh("timeout 30 sh -c 'until grep -q wrap /var/lib/slurm/slurmctld/job_state; do sleep 0.2; done'");
+    crate::docker::docker(["kill", &first.name]).ok();
+    drop(first);
+    let second = image.serve();
+    assert_eq!(second.sh("squeue --noheader -o '%i %T'"), format!("{job} PENDING"), "{}", second.log());
+    assert_eq!(second.sh("srun --gres=gpu:2 hostname"), "node1");
+}
