@@ -6,6 +6,7 @@
 pub mod amd_kfd;
 pub mod cgroup;
 pub mod cpu;
+pub mod device;
 pub mod memory;
 pub mod nvidia_proc;
 pub mod nvml;

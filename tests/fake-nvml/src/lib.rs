@@ -1,1 +1,45 @@
-//! To come.
+//! Stands in for `libnvidia-ml.so.1`: answers for GPUs that a TOML file describes.
+//!
+//! Built as `libfake_nvml.so`; install it as `libnvidia-ml.so.1`, or give its path to `Nvml::builder().lib_path(..)`.
+//! Both [nvml-wrapper](https://docs.rs/nvml-wrapper) and Slurm's own `gpu_nvml.so` (every symbol that 22.05 and 24.11 link)
+//! are served. Each `nvmlInit` reads the file anew: `FAKE_NVML` names it, else it is `/etc/fake-nvml.toml`. No file means
+//! a driver with no GPU.
+//!
+//! # The file
+//!
+//! ```toml
+//! driver = "590.48.01"          # what the driver calls itself
+//! cuda = "13.1"
+//! gpus = 2                      # two GPUs with every default; or, instead, one table for each GPU:
+//!
+//! [[gpu]]                       # every key may be left out; the defaults of GPU number i are:
+//! name = "NVIDIA H200"
+//! uuid = "GPU-fa4e0000-0000-0000-0000-00000000000i"
+//! minor = 0                     # i; N of /dev/nvidiaN
+//! pci = "00000000:10:00.0"      # bus 0x10 + i
+//! memory_mib = 143771
+//! compute = [9, 0]
+//! cpus = "0-15,32-47"           # every CPU of this machine
+//! numa = 0                      # absent: the call is not supported
+//! links = { "1" = 18 }          # active NVLinks, by the peer's index; absent: the GPU has no NVLink at all
+//! switch_links = 0              # active NVLinks that end at an NVSwitch instead
+//! mig = "disabled"              # or "unsupported", "enabled" (with no instance)
+//! persistence = false
+//! denied = false                # true: counted, but its handle answers NO_PERMISSION
+//!
+//! [[fault]]                     # any number of them; the first that fits is met
+//! at = "init"                   # a call: see `fault::At`
+//! gpu = 1                       # only at this GPU; absent: at every one
+//! kind = "hang"                 # see `fault::Kind`; or an NVML error: "unknown", "lib-rm-version-mismatch", ...
+//! ```
+//!
+//! A name that TOML's text cannot hold is given as bytes: `name = [78, 10, 255]`.
+
+mod answer;
+mod device;
+mod fault;
+mod machine;
+mod mig;
+mod nvlink;
+mod state;
+mod system;

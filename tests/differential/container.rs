@@ -1,0 +1,103 @@
+//! One container with the real slurmd, its NVML plugin, the fake driver and slurminit: the demo image.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+use crate::machine::Machine;
+
+/// What `docker/test` builds; another one for who works on the image.
+fn image() -> String {
+    std::env::var("SLURMINIT_DEMO_IMAGE").unwrap_or_else(|_| "slurminit:demo".to_owned())
+}
+
+/// A running container; gone when dropped.
+pub(crate) struct Container {
+    id: String,
+}
+
+/// What a command in the container said.
+pub(crate) struct Said {
+    pub(crate) ok: bool,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl From<Output> for Said {
+    fn from(output: Output) -> Self {
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Self { ok: output.status.success(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    }
+}
+
+impl Container {
+    /// Starts it, with a munged: slurmd wants one even to list its GPUs.
+    pub(crate) fn start() -> Self {
+        let image = image();
+        let started = docker(&[
+            "run",
+            "--detach",
+            "--rm",
+            "--hostname",
+            "localhost",
+            "--entrypoint",
+            "sleep",
+            &image,
+            "infinity",
+        ]);
+        assert!(started.ok, "{image} does not start; docker/test builds it\n{}", started.stderr);
+        let container = Self { id: started.stdout.trim().to_owned() };
+        let munge = container.run("runuser -u munge -- mungekey && runuser -u munge -- munged");
+        assert!(munge.ok, "munged: {}", munge.stderr);
+        container
+    }
+
+    /// Runs a shell script.
+    pub(crate) fn run(&self, script: &str) -> Said {
+        docker(&["exec", &self.id, "sh", "-euc", script])
+    }
+
+    /// Makes the container this machine: its files below /machine, its device files, its GPUs.
+    pub(crate) fn become_machine(&self, machine: &Machine) {
+        let files = TempDir::new().unwrap();
+        machine.write_tree(files.path()).unwrap();
+        let cleared = self.run("rm -rf /machine /dev/nvidia[0-9]* && mkdir -p /machine/dev && ln -s /usr /machine/usr");
+        assert!(cleared.ok, "{}", cleared.stderr);
+        let copied = docker(&["cp", &format!("{}/.", files.path().display()), &format!("{}:/machine", self.id)]);
+        assert!(copied.ok, "{}", copied.stderr);
+        for minor in machine.device_files {
+            let made = self.run(&format!(
+                "mknod -m 0666 /dev/nvidia{minor} c 1 3 && mknod -m 0666 /machine/dev/nvidia{minor} c 1 3"
+            ));
+            assert!(made.ok, "{}", made.stderr);
+        }
+        self.write(Path::new("/etc/fake-nvml.toml"), machine.gpus);
+    }
+
+    /// Writes one file.
+    pub(crate) fn write(&self, path: &Path, text: &str) {
+        let mut child = Command::new("docker")
+            .args(["exec", "--interactive", &self.id, "sh", "-c", "cat > \"$0\""])
+            .arg(path)
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success(), "cannot write {} in the container", path.display());
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        docker(&["rm", "--force", &self.id]);
+    }
+}
+
+fn docker(arguments: &[&str]) -> Said {
+    match Command::new("docker").args(arguments).output() {
+        Ok(output) => output.into(),
+        Err(error) => panic!("docker cannot be run: {error}"),
+    }
+}

@@ -1,0 +1,97 @@
+//! Slurm's own GPU detection as the oracle for ours: docs/hardware.md, "Compared with Slurm's own detection".
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
+
+mod container;
+mod listing;
+mod machine;
+mod tree;
+
+use std::fmt::Write;
+use std::path::Path;
+
+use container::{Container, Said};
+use listing::{Record, records};
+use machine::{Expected, Line, MACHINES, Machine};
+
+#[test]
+#[ignore = "needs Docker: run docker/test"]
+fn our_lines_come_out_as_slurms_own_detection() {
+    let container = Container::start();
+    let mut wrong = String::new();
+    for machine in MACHINES {
+        match compare(&container, machine) {
+            Ok(()) => println!("{}: as expected", machine.name),
+            Err(difference) => writeln!(wrong, "\n## {}\n{difference}", machine.name).unwrap(),
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+#[test]
+fn every_difference_is_explained() {
+    let explained = include_str!("../../docs/hardware.md");
+    for machine in MACHINES {
+        if let Expected::Differs { title, .. } = machine.expected {
+            assert!(explained.contains(&format!("### {title}\n")), "docs/hardware.md does not explain `{title}`");
+        }
+    }
+}
+
+/// Both listings of one machine; `Err` shows what is not as expected, with both sides and the files.
+fn compare(container: &Container, machine: &Machine) -> Result<(), String> {
+    container.become_machine(machine);
+    write_our_files(container)?;
+    let files = container.run("cat /etc/slurm/gres.conf; grep ^NodeName /etc/slurm/slurm.conf").stdout;
+    let ours = ask_slurmd(container, machine);
+    container.write(Path::new("/etc/slurm/gres.conf"), "AutoDetect=nvml\n");
+    let oracle = ask_slurmd(container, machine);
+
+    let as_expected = match &machine.expected {
+        Expected::Same => {
+            let listed = records(&oracle.stderr);
+            ours.ok && oracle.ok && listed.len() == machine.device_files.len() && records(&ours.stderr) == listed
+        }
+        Expected::Differs { autodetect, ours: our_lines, .. } => {
+            let oracle_as_expected = match autodetect {
+                Ok(lines) => oracle.ok && same(&records(&oracle.stderr), lines),
+                Err(words) => !oracle.ok && oracle.stderr.contains(words),
+            };
+            oracle_as_expected && ours.ok && same(&records(&ours.stderr), our_lines)
+        }
+    };
+    if as_expected {
+        return Ok(());
+    }
+    Err(format!(
+        "{files}\n-- slurmd -G with these lines\n{}\n-- slurmd -G with AutoDetect=nvml\n{}",
+        ours.stderr, oracle.stderr
+    ))
+}
+
+/// Detects, plans and renders in the container, then puts the files where slurmd reads them.
+fn write_our_files(container: &Container) -> Result<(), String> {
+    let output =
+        |said: Said, what: &str| if said.ok { Ok(said.stdout) } else { Err(format!("{what}: {}", said.stderr)) };
+    let inventory = output(container.run("slurminit detect --root /machine --json"), "slurminit detect")?;
+    container.write(Path::new("/tmp/inventory.json"), &inventory);
+    container.write(Path::new("/tmp/slurminit.toml"), "[gpu]\ntype_name = \"model\"\n");
+    let render = "slurminit render --config /tmp/slurminit.toml --inventory /tmp/inventory.json";
+    let rendered = output(container.run(render), "slurminit render")?;
+    for file in rendered.split("==> ").skip(1) {
+        let (path, text) = file.split_once(" <==\n").ok_or_else(|| format!("no file in {file:?}"))?;
+        container.write(Path::new(path), text);
+    }
+    Ok(())
+}
+
+/// `slurmd -G` under the processors of this machine.
+fn ask_slurmd(container: &Container, machine: &Machine) -> Said {
+    container.run(&format!("HWLOC_SYNTHETIC='{}' slurmd -N localhost -G", machine.hwloc_synthetic()))
+}
+
+fn same(records: &[Record], lines: &[Line]) -> bool {
+    let line = |record: &Record| [&record.file, &record.gres_type, &record.cores, &record.links].map(String::clone);
+    let of_line = |&(file, gres_type, cores, links): &Line| [file, gres_type, cores, links].map(str::to_owned);
+    records.iter().map(line).eq(lines.iter().map(of_line))
+}

@@ -1,0 +1,200 @@
+//! The calls about one GPU.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_ulonglong};
+use std::ptr::without_provenance_mut;
+
+use nvml_wrapper_sys::bindings::{self as sys, nvmlDevice_t, nvmlReturn_t as Code};
+
+use crate::answer::{code, put, put_text};
+use crate::fault::{Answer, At};
+use crate::machine::{Gpu, Machine};
+use crate::state::machine;
+
+/// Runs `body` with the GPU behind a handle, after the fault of this call.
+pub(crate) fn with_gpu(
+    device: nvmlDevice_t,
+    at: At,
+    body: impl FnOnce(&Machine, &Gpu, Answer) -> Result<(), Code>,
+) -> Code {
+    code(|| {
+        let machine = machine()?;
+        // A handle is the GPU's index and one, so that null is none.
+        let index = u32::try_from(device.addr()).ok().and_then(|handle| handle.checked_sub(1));
+        let gpu = index.and_then(|index| machine.gpu(index)).ok_or(sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT)?;
+        let answer = machine.meet(at, Some(gpu.index))?;
+        body(&machine, gpu, answer)
+    })
+}
+
+/// Looks a GPU up and hands out its handle.
+///
+/// # Safety
+/// `out` is null or may be written.
+unsafe fn hand_out(out: *mut nvmlDevice_t, not_found: Code, wanted: impl Fn(&Gpu) -> bool) -> Code {
+    code(|| {
+        let machine = machine()?;
+        let gpu = machine.gpus().iter().find(|gpu| wanted(gpu)).ok_or(not_found)?;
+        let answer = machine.meet(At::Handle, Some(gpu.index))?;
+        if gpu.denied {
+            return Err(sys::nvmlReturn_enum_NVML_ERROR_NO_PERMISSION);
+        }
+        // SAFETY: the caller's contract.
+        unsafe { put(answer, out, without_provenance_mut(gpu.index as usize + 1)) }
+    })
+}
+
+/// The handle of a GPU by its position.
+///
+/// # Safety
+/// `out` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, out: *mut nvmlDevice_t) -> Code {
+    // SAFETY: the caller's contract, which is NVML's.
+    unsafe { hand_out(out, sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT, |gpu| gpu.index == index) }
+}
+
+/// The handle of a GPU by its unique name.
+///
+/// # Safety
+/// `uuid` ends with NUL; `out` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, out: *mut nvmlDevice_t) -> Code {
+    // SAFETY: the caller's contract, which is NVML's.
+    let uuid = unsafe { CStr::from_ptr(uuid) };
+    // SAFETY: the same.
+    unsafe { hand_out(out, sys::nvmlReturn_enum_NVML_ERROR_NOT_FOUND, |gpu| gpu.uuid() == uuid.to_bytes()) }
+}
+
+/// `fn(device, *mut T)`: one value of one GPU.
+macro_rules! gpu_values {
+    ($($(#[$doc:meta])* $name:ident, $at:ident, $type:ty, $gpu:ident => $value:expr;)*) => {$(
+        $(#[$doc])*
+        /// # Safety
+        /// `out` is null or may be written.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(device: nvmlDevice_t, out: *mut $type) -> Code {
+            with_gpu(device, At::$at, |_, $gpu, answer| {
+                let value: Result<$type, Code> = $value;
+                // SAFETY: the caller's contract, which is NVML's.
+                unsafe { put(answer, out, value?) }
+            })
+        }
+    )*};
+}
+
+gpu_values! {
+    /// Its position.
+    nvmlDeviceGetIndex, Index, c_uint, gpu => Ok(gpu.index);
+    /// N of `/dev/nvidiaN`.
+    nvmlDeviceGetMinorNumber, Minor, c_uint, gpu => Ok(gpu.minor());
+    /// Where it sits on the bus.
+    nvmlDeviceGetPciInfo_v3, Pci, sys::nvmlPciInfo_t, gpu => pci_info(gpu);
+    /// Its memory in bytes.
+    nvmlDeviceGetMemoryInfo, Memory, sys::nvmlMemory_t, gpu => Ok(memory(gpu));
+    /// Its memory in bytes, with what the driver keeps for itself.
+    nvmlDeviceGetMemoryInfo_v2, Memory, sys::nvmlMemory_v2_t, gpu => Ok(memory_v2(gpu));
+    /// Its NUMA node.
+    nvmlDeviceGetNumaNodeId, Numa, c_uint, gpu => gpu.numa.ok_or(sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED);
+    /// Whether the driver keeps it awake.
+    nvmlDeviceGetPersistenceMode, Persistence, sys::nvmlEnableState_t, gpu => Ok(gpu.persistence.into());
+}
+
+/// `fn(device, *mut char, length)`: one text of one GPU.
+macro_rules! gpu_texts {
+    ($($(#[$doc:meta])* $name:ident, $at:ident, $gpu:ident => $text:expr;)*) => {$(
+        $(#[$doc])*
+        /// # Safety
+        /// `buffer` is null or holds `length` bytes.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(device: nvmlDevice_t, buffer: *mut c_char, length: c_uint) -> Code {
+            with_gpu(device, At::$at, |_, $gpu, answer| {
+                // SAFETY: the caller's contract, which is NVML's.
+                unsafe { put_text(answer, buffer, length, &$text) }
+            })
+        }
+    )*};
+}
+
+gpu_texts! {
+    /// Its model.
+    nvmlDeviceGetName, Name, gpu => gpu.name();
+    /// Its unique name.
+    nvmlDeviceGetUUID, Uuid, gpu => gpu.uuid();
+}
+
+/// Its compute capability.
+///
+/// # Safety
+/// Both pointers are null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetCudaComputeCapability(
+    device: nvmlDevice_t,
+    major: *mut c_int,
+    minor: *mut c_int,
+) -> Code {
+    with_gpu(device, At::Compute, |_, gpu, answer| {
+        // SAFETY: the caller's contract, which is NVML's.
+        unsafe { put(answer, major, gpu.compute().0).and(put(answer, minor, gpu.compute().1)) }
+    })
+}
+
+/// The CPUs that are near to it, as a bit mask of `words` words.
+///
+/// # Safety
+/// `mask` is null or holds `words` words.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetCpuAffinity(device: nvmlDevice_t, words: c_uint, mask: *mut c_ulong) -> Code {
+    with_gpu(device, At::Affinity, |_, gpu, answer| {
+        let cpus = gpu.cpus().unwrap_or_default();
+        if mask.is_null() || words == 0 {
+            return Err(sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT);
+        }
+        // As in the real library a mask that is too small loses its end.
+        for word in 0..words {
+            let bits = cpus.iter().filter(|cpu| **cpu / c_ulong::BITS == word);
+            let value = bits.fold(0, |value: c_ulong, cpu| value | 1 << (cpu % c_ulong::BITS));
+            // SAFETY: `word` is below `words`, and the caller's contract, which is NVML's.
+            unsafe { put(answer, mask.add(word as usize), value)? }
+        }
+        Ok(())
+    })
+}
+
+/// The spelling of the bus that NVML uses everywhere.
+pub(crate) fn bus_id(gpu: &Gpu) -> String {
+    let (domain, bus, device) = gpu.pci().unwrap_or_default();
+    format!("{domain:08X}:{bus:02X}:{device:02X}.0")
+}
+
+fn pci_info(gpu: &Gpu) -> Result<sys::nvmlPciInfo_t, Code> {
+    let (domain, bus, device) = gpu.pci().unwrap_or_default();
+    Ok(sys::nvmlPciInfo_t {
+        busIdLegacy: characters(&format!("{domain:04X}:{bus:02X}:{device:02X}.0")),
+        domain,
+        bus,
+        device,
+        pciDeviceId: 0x2335_10de,
+        pciSubSystemId: 0,
+        busId: characters(&bus_id(gpu)),
+    })
+}
+
+/// A text in an array of C characters; what is too long is cut before its NUL.
+pub(crate) fn characters<const N: usize>(text: &str) -> [c_char; N] {
+    let mut array = [0; N];
+    for (to, from) in array.iter_mut().zip(text.bytes().take(N - 1)) {
+        *to = from as c_char;
+    }
+    array
+}
+
+fn memory(gpu: &Gpu) -> sys::nvmlMemory_t {
+    let total: c_ulonglong = gpu.memory_bytes();
+    sys::nvmlMemory_t { total, free: total, used: 0 }
+}
+
+fn memory_v2(gpu: &Gpu) -> sys::nvmlMemory_v2_t {
+    let total: c_ulonglong = gpu.memory_bytes();
+    let version = (size_of::<sys::nvmlMemory_v2_t>() | 2 << 24) as c_uint;
+    sys::nvmlMemory_v2_t { version, total, reserved: 0, free: total, used: 0 }
+}

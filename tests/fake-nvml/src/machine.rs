@@ -1,0 +1,249 @@
+//! The machine file: which GPUs to pretend.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use nvml_wrapper_sys::bindings::NVML_NVLINK_MAX_LINKS;
+use serde::Deserialize;
+
+use crate::fault::Fault;
+
+/// What the file says, defaults filled in by [`Machine::gpu`]'s accessors.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Machine {
+    driver: Option<String>,
+    cuda: Option<String>,
+    gpus: Option<usize>,
+    gpu: Vec<Gpu>,
+    pub(crate) fault: Vec<Fault>,
+}
+
+impl Machine {
+    /// Reads the file; a missing one is a driver without GPUs.
+    pub(crate) fn read(path: &Path) -> Result<Self, String> {
+        match std::fs::read_to_string(path) {
+            Ok(text) => Self::parse(&text).map_err(|error| format!("{}: {error}", path.display())),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(format!("{}: {error}", path.display())),
+        }
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let mut machine: Self = toml::from_str(text).map_err(|error| error.to_string())?;
+        match machine.gpus {
+            Some(_) if !machine.gpu.is_empty() => return Err("`gpus` and `[[gpu]]` exclude each other".to_owned()),
+            Some(count) => machine.gpu.resize_with(count, Gpu::default),
+            None => {}
+        }
+        for (index, gpu) in machine.gpu.iter_mut().enumerate() {
+            gpu.index = index as u32;
+            gpu.check().map_err(|error| format!("gpu {index}: {error}"))?;
+        }
+        Ok(machine)
+    }
+
+    pub(crate) fn driver(&self) -> &str {
+        self.driver.as_deref().unwrap_or("590.48.01")
+    }
+
+    /// As NVML codes it: 13010 is 13.1.
+    pub(crate) fn cuda(&self) -> i32 {
+        let (major, minor) = self.cuda.as_deref().unwrap_or("13.1").split_once('.').unwrap_or(("0", "0"));
+        major.parse().unwrap_or(0) * 1000 + minor.parse().unwrap_or(0) * 10
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        self.gpu.len() as u32
+    }
+
+    pub(crate) fn gpu(&self, index: u32) -> Option<&Gpu> {
+        self.gpu.get(index as usize)
+    }
+
+    pub(crate) fn gpus(&self) -> &[Gpu] {
+        &self.gpu
+    }
+}
+
+/// One `[[gpu]]` table.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Gpu {
+    #[serde(skip)]
+    pub(crate) index: u32,
+    name: Option<Text>,
+    uuid: Option<Text>,
+    minor: Option<u32>,
+    pci: Option<String>,
+    memory_mib: Option<u64>,
+    compute: Option<(i32, i32)>,
+    cpus: Option<String>,
+    pub(crate) numa: Option<u32>,
+    links: Option<BTreeMap<String, u32>>,
+    switch_links: u32,
+    pub(crate) mig: Mig,
+    pub(crate) persistence: bool,
+    pub(crate) denied: bool,
+}
+
+/// A text, or the bytes of what is none.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Text {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+impl Text {
+    fn bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Text(text) => text.clone().into_bytes(),
+            Self::Bytes(bytes) => bytes.clone(),
+        }
+    }
+}
+
+/// The GPU's MIG mode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Mig {
+    /// The model cannot be partitioned.
+    Unsupported,
+    #[default]
+    Disabled,
+    Enabled,
+}
+
+/// Where an NVLink ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LinkEnd {
+    Gpu(u32),
+    Switch,
+    /// The lane is there and carries nothing.
+    Down,
+}
+
+impl Gpu {
+    fn check(&self) -> Result<(), String> {
+        self.pci().ok_or("pci: want domain:bus:device.function")?;
+        self.cpus().ok_or("cpus: want a list such as 0-15,32")?;
+        for peer in self.links.iter().flat_map(BTreeMap::keys) {
+            peer.parse::<u32>().map_err(|_| format!("links: `{peer}` is not an index"))?;
+        }
+        match self.up_links().len() {
+            up if up > NVML_NVLINK_MAX_LINKS as usize => {
+                Err(format!("links: {up}, NVML knows {NVML_NVLINK_MAX_LINKS}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn name(&self) -> Vec<u8> {
+        self.name.as_ref().map_or_else(|| b"NVIDIA H200".to_vec(), Text::bytes)
+    }
+
+    pub(crate) fn uuid(&self) -> Vec<u8> {
+        let default = || format!("GPU-fa4e0000-0000-0000-0000-{:012x}", self.index).into_bytes();
+        self.uuid.as_ref().map_or_else(default, Text::bytes)
+    }
+
+    pub(crate) fn minor(&self) -> u32 {
+        self.minor.unwrap_or(self.index)
+    }
+
+    /// Domain, bus, device. The function is always 0: GPUs are.
+    pub(crate) fn pci(&self) -> Option<(u32, u32, u32)> {
+        let Some(text) = &self.pci else { return Some((0, 0x10 + self.index, 0)) };
+        let mut parts = text.strip_suffix(".0")?.split(':').map(|part| u32::from_str_radix(part, 16).ok());
+        let (domain, bus, device) = (parts.next()??, parts.next()??, parts.next()??);
+        parts.next().is_none().then_some((domain, bus, device))
+    }
+
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.memory_mib.unwrap_or(143_771) << 20
+    }
+
+    pub(crate) fn compute(&self) -> (i32, i32) {
+        self.compute.unwrap_or((9, 0))
+    }
+
+    /// The CPUs that are near; `None` where the list is not one.
+    pub(crate) fn cpus(&self) -> Option<Vec<u32>> {
+        let Some(list) = &self.cpus else { return Some((0..machine_cpus()).collect()) };
+        let mut cpus = Vec::new();
+        for range in list.split(',').filter(|range| !range.is_empty()) {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            cpus.extend(first.trim().parse().ok()?..=last.trim().parse::<u32>().ok()?);
+        }
+        Some(cpus)
+    }
+
+    /// Whether the model has NVLink at all.
+    pub(crate) fn has_nvlink(&self) -> bool {
+        self.links.is_some() || self.switch_links > 0
+    }
+
+    /// The end of each lane that NVML would show.
+    pub(crate) fn link_end(&self, lane: u32) -> LinkEnd {
+        self.up_links().get(lane as usize).copied().unwrap_or(LinkEnd::Down)
+    }
+
+    fn up_links(&self) -> Vec<LinkEnd> {
+        let peers = self.links.iter().flatten().filter_map(|(peer, count)| Some((peer.parse().ok()?, *count)));
+        let to_peers = peers.flat_map(|(peer, count)| (0..count).map(move |_| LinkEnd::Gpu(peer)));
+        to_peers.chain((0..self.switch_links).map(|_| LinkEnd::Switch)).collect()
+    }
+}
+
+fn machine_cpus() -> u32 {
+    // SAFETY: sysconf only reads; it has no precondition.
+    let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+    u32::try_from(count).unwrap_or(1).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_alone_gives_gpus_that_differ() {
+        let machine = Machine::parse("gpus = 2").unwrap();
+        let (first, second) = (machine.gpu(0).unwrap(), machine.gpu(1).unwrap());
+        assert_eq!(machine.count(), 2);
+        assert_ne!(first.uuid(), second.uuid());
+        assert_ne!(first.pci(), second.pci());
+        assert_eq!(second.minor(), 1);
+        assert_eq!(machine.cuda(), 13010);
+    }
+
+    #[test]
+    fn links_fill_the_lanes_from_the_first() {
+        let machine = Machine::parse("[[gpu]]\nlinks = { '1' = 2, '3' = 1 }\nswitch_links = 1").unwrap();
+        let ends: Vec<_> = (0..5).map(|lane| machine.gpu(0).unwrap().link_end(lane)).collect();
+        let gpu = LinkEnd::Gpu;
+        assert_eq!(ends, [gpu(1), gpu(1), gpu(3), LinkEnd::Switch, LinkEnd::Down]);
+    }
+
+    #[test]
+    fn a_file_that_makes_no_sense_is_refused() {
+        for (text, word) in [
+            ("gpus = 1\n[[gpu]]\n", "exclude"),
+            ("[[gpu]]\npci = '17:00.0'", "pci"),
+            ("[[gpu]]\ncpus = 'all'", "cpus"),
+            ("[[gpu]]\nlinks = { '1' = 19 }", "links"),
+            ("[[gpu]]\nlinks = { peer = 1 }", "links"),
+            ("[[gpu]]\nnmae = 'x'", "nmae"),
+            ("[[fault]]\nat = 'init'\nkind = 'sulk'", "sulk"),
+        ] {
+            let error = Machine::parse(text).unwrap_err();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_name_may_be_bytes() {
+        let machine = Machine::parse("[[gpu]]\nname = [78, 10, 255]").unwrap();
+        assert_eq!(machine.gpu(0).unwrap().name(), [78, 10, 255]);
+    }
+}

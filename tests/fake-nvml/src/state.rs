@@ -1,0 +1,60 @@
+//! What `nvmlInit` read, until `nvmlShutdown`.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nvml_wrapper_sys::bindings::{self as sys, nvmlReturn_t as Code};
+
+use crate::fault::{Answer, At};
+use crate::machine::Machine;
+
+#[derive(Default)]
+struct State {
+    /// As in the real library: every init wants its own shutdown.
+    inits: u32,
+    machine: Option<Arc<Machine>>,
+}
+
+static STATE: Mutex<State> = Mutex::new(State { inits: 0, machine: None });
+
+/// Reads the machine file; a fault at `init` happens here.
+pub(crate) fn init() -> Result<(), Code> {
+    let path = std::env::var_os("FAKE_NVML").map_or_else(|| PathBuf::from("/etc/fake-nvml.toml"), PathBuf::from);
+    let machine = Machine::read(&path).map_err(|error| {
+        eprintln!("fake-nvml: {error}");
+        sys::nvmlReturn_enum_NVML_ERROR_UNKNOWN
+    })?;
+    machine.meet(At::Init, None)?;
+    let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    state.inits += 1;
+    state.machine = Some(Arc::new(machine));
+    Ok(())
+}
+
+/// Forgets the machine at the last shutdown.
+pub(crate) fn shutdown() -> Result<(), Code> {
+    machine()?.meet(At::Shutdown, None)?;
+    let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    state.inits = state.inits.saturating_sub(1);
+    if state.inits == 0 {
+        state.machine = None;
+    }
+    Ok(())
+}
+
+/// The machine of the last init.
+pub(crate) fn machine() -> Result<Arc<Machine>, Code> {
+    let state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    state.machine.clone().ok_or(sys::nvmlReturn_enum_NVML_ERROR_UNINITIALIZED)
+}
+
+impl Machine {
+    /// Lets the first fault that fits this call happen.
+    pub(crate) fn meet(&self, at: At, gpu: Option<u32>) -> Result<Answer, Code> {
+        let fits = |on: Option<u32>| on.is_none() || on == gpu;
+        match self.fault.iter().find(|fault| fault.at == at && fits(fault.gpu)) {
+            Some(fault) => fault.happen(),
+            None => Ok(Answer::Honest),
+        }
+    }
+}
