@@ -7,6 +7,7 @@ use anyhow::Context as _;
 
 use super::prepare::{PlanError, Planned, plan_files};
 use crate::config::Config;
+use crate::detect::{self, Options};
 use crate::inventory::Inventory;
 use crate::render::{ConfigFile, explain};
 use crate::{commands, exit_code, install};
@@ -94,12 +95,13 @@ fn difference(config: &Config, root: &Path, files: &[ConfigFile]) -> anyhow::Res
 
 /// The inventory from a file, else from a detection.
 pub(super) fn inventory(config: &Config, root: &Path, file: Option<&Path>) -> anyhow::Result<Inventory> {
-    let Some(path) = file else { return detect(config, root) };
+    let Some(path) = file else { return Ok(detect(config, root)) };
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     serde_json::from_str(&text)
         .with_context(|| format!("{} is not the output of `slurminit detect --json`", path.display()))
 }
 
-fn detect(_config: &Config, _root: &Path) -> anyhow::Result<Inventory> {
-    anyhow::bail!("detection is not built yet; give --inventory FILE")
+fn detect(config: &Config, root: &Path) -> Inventory {
+    let nvml_library = std::env::var_os("SLURMINIT_NVML_LIBRARY").map(PathBuf::from);
+    detect::detect(&Options { root: root.to_owned(), deadline: config.gpu.detect_timeout, nvml_library })
 }
