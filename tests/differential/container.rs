@@ -8,9 +8,9 @@ use tempfile::TempDir;
 
 use crate::machine::Machine;
 
-/// What `docker/test` builds; another one for who works on the image.
+/// What `docker/test` builds, unless another one is asked for.
 fn image() -> String {
-    std::env::var("SLURMINIT_DEMO_IMAGE").unwrap_or_else(|_| "slurminit:demo".to_owned())
+    std::env::var("SLURMINIT_DEMO_IMAGE").unwrap_or_else(|_| "slurminit:test-demo".to_owned())
 }
 
 /// A running container; gone when dropped.
