@@ -19,7 +19,7 @@ pub mod slurm;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::inventory::{Cgroup, Cpu, Inventory, Memory, SlurmInstall};
+use crate::inventory::Inventory;
 
 /// What detection is given.
 #[derive(Clone, Debug)]
@@ -49,10 +49,10 @@ pub fn detect(options: &Options) -> Inventory {
     let nvidia = nvidia::Detection::start(root, nvml_library.as_deref());
     let mut inventory = Inventory {
         hostname: hostname(),
-        cpu: Cpu::default(),
-        memory: Memory::default(),
-        cgroup: Cgroup::default(),
-        slurm: SlurmInstall::default(),
+        cpu: cpu::detect(root),
+        memory: memory::detect(root),
+        cgroup: cgroup::detect(root),
+        slurm: slurm::detect(root, *deadline / 5),
         ..Inventory::default()
     };
     let nvidia = nvidia.finish(tenths(6), tenths(7));
