@@ -116,7 +116,7 @@ impl Entry {
         for (key, value) in text.lines().filter_map(|line| line.split_once(':')) {
             let value = value.trim();
             match key.trim() {
-                "Model" => entry.model = nvml::trimmed(value),
+                "Model" => entry.model = nvml::name(value),
                 // Question marks until the GPU was used for the first time.
                 "GPU UUID" => entry.uuid = nvml::identifier(value.to_owned()),
                 "Device Minor" => entry.minor = value.parse().ok().filter(is_minor),
@@ -158,8 +158,13 @@ fn entries(root: &Path) -> BTreeMap<PciAddress, Entry> {
 /// From `NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.154.05  Thu Dec 28 ...`.
 fn driver_version(text: &str) -> Option<String> {
     let line = text.lines().find(|line| line.starts_with("NVRM version:"))?;
-    let is_version = |word: &&str| word.contains('.') && word.split('.').all(|part| part.parse::<u32>().is_ok());
-    line.split_whitespace().find(is_version).map(str::to_owned)
+    line.split_whitespace().find(|word| is_version(word)).map(str::to_owned)
+}
+
+/// Numbers with dots between them: `590.48.01`.
+pub(super) fn is_version(text: &str) -> bool {
+    let is_part = |part: &str| part.len() <= 5 && part.parse::<u32>().is_ok();
+    (2..=4).contains(&text.split('.').count()) && text.split('.').all(is_part)
 }
 
 #[cfg(test)]

@@ -24,8 +24,8 @@ const MOST_CPUS: u32 = 8192;
 const MOST_LINKS: u32 = 64;
 /// 16 TiB.
 const MOST_MEMORY_MIB: u64 = 16 << 20;
-/// NVML's own limit for a name (NVML_DEVICE_NAME_V2_BUFFER_SIZE).
-const LONGEST_TEXT: usize = 96;
+/// NVML's own limit in bytes (NVML_DEVICE_NAME_V2_BUFFER_SIZE, less the NUL). A longer text had no end of its own.
+const LONGEST_TEXT: usize = 95;
 /// Device minors have 20 bits.
 pub(super) const HIGHEST_MINOR: u32 = (1 << 20) - 1;
 
@@ -152,7 +152,7 @@ fn driver(nvml: &Nvml) -> Driver {
     Driver {
         vendor: Vendor::Nvidia,
         source: Source::Nvml,
-        version: nvml.sys_driver_version().ok().and_then(identifier),
+        version: nvml.sys_driver_version().ok().filter(|version| nvidia_proc::is_version(version)),
         cuda_version: cuda.map(|it| format!("{}.{}", cuda_driver_version_major(it), cuda_driver_version_minor(it))),
     }
 }
@@ -170,7 +170,7 @@ fn gpu(root: &Path, index: u32, device: &Result<Device<'_>, NvmlError>) -> Gpu {
 
 fn describe(root: &Path, device: &Device<'_>, gpu: &mut Gpu) {
     gpu.uuid = device.uuid().ok().and_then(identifier);
-    gpu.model = device.name().ok().and_then(|name| trimmed(&name));
+    gpu.model = device.name().ok().and_then(|text| name(&text));
     gpu.pci_address = device.pci_info().ok().and_then(|info| info.bus_id.parse().ok());
     gpu.memory_mib = device.memory_info().ok().map(|memory| memory.total >> 20).filter(plausible_memory);
     gpu.compute = device
@@ -229,16 +229,16 @@ fn unknown_minors(root: &Path, gpus: &[Gpu]) -> Vec<u32> {
     nvidia_proc::device_minors(root).into_iter().filter(|minor| !known.contains(minor)).filter(opens).collect()
 }
 
-/// A UUID or version: nothing but letters, digits, `-`, `.` and `_`.
+/// A UUID: nothing but letters, digits and `-`.
 pub(super) fn identifier(text: String) -> Option<String> {
-    let valid = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    let valid = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     (!text.is_empty() && text.len() <= LONGEST_TEXT && text.bytes().all(valid)).then_some(text)
 }
 
 /// A model's name, with a bound on its length and nothing else: it stays hostile.
-pub(super) fn trimmed(text: &str) -> Option<String> {
-    let text: String = text.trim().chars().take(LONGEST_TEXT).collect();
-    (!text.is_empty()).then_some(text)
+pub(super) fn name(text: &str) -> Option<String> {
+    let text = text.trim();
+    (!text.is_empty() && text.len() <= LONGEST_TEXT).then(|| text.to_owned())
 }
 
 #[cfg(test)]
@@ -260,6 +260,6 @@ mod tests {
         for bad in ["", "a b", "a\n", "\u{1b}[2J", "ÿÿ"] {
             assert_eq!(identifier(bad.to_owned()), None, "{bad:?}");
         }
-        assert_eq!(identifier("a".repeat(97)), None);
+        assert_eq!(identifier("a".repeat(96)), None);
     }
 }
