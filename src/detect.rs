@@ -19,7 +19,8 @@ pub mod slurm;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::inventory::Inventory;
+use crate::inventory::{Finding, Inventory, Severity};
+use sandbox::{Sandbox, Verdict};
 
 /// What detection is given.
 #[derive(Clone, Debug)]
@@ -47,6 +48,7 @@ pub fn detect(options: &Options) -> Inventory {
     let started = Instant::now();
     let tenths = |tenths: u32| started + *deadline / 10 * tenths;
     let nvidia = nvidia::Detection::start(root, nvml_library.as_deref());
+    let amd = Sandbox::start(|| amd_kfd::probe(root));
     let mut inventory = Inventory {
         hostname: hostname(),
         cpu: cpu::detect(root),
@@ -56,10 +58,22 @@ pub fn detect(options: &Options) -> Inventory {
         ..Inventory::default()
     };
     let nvidia = nvidia.finish(tenths(6), tenths(7));
-    inventory.drivers.extend(nvidia.driver);
-    inventory.gpus.extend(nvidia.gpus);
-    inventory.findings.extend(nvidia.findings);
+    let amd = amd
+        .finish(tenths(7))
+        .unwrap_or_else(|verdict| amd_kfd::Probe { findings: vec![no_amd(&verdict)], ..amd_kfd::Probe::default() });
+    inventory.drivers = nvidia.driver.into_iter().chain(amd.driver).collect();
+    inventory.gpus = [nvidia.gpus, amd.gpus].concat();
+    inventory.findings = [nvidia.findings, amd.findings].concat();
     inventory
+}
+
+fn no_amd(verdict: &Verdict) -> Finding {
+    Finding {
+        severity: Severity::Warning,
+        what: format!("the AMD kernel driver's files (KFD) give no answer: reading them {verdict}; no AMD GPU is used"),
+        cause: "the driver hangs: a GPU failed or is being reset".to_owned(),
+        repair: "look for amdgpu messages on the host (dmesg | grep -i amdgpu); reboot the host".to_owned(),
+    }
 }
 
 /// The kernel's name of this host, as `gethostname` gives it to Slurm.
