@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::device;
 use super::pci::{self, Place};
-use crate::inventory::{Access, CpuSet, Driver, Finding, Gpu, Severity, Source, Vendor};
+use crate::inventory::{Access, CpuSet, Driver, Finding, Gpu, PciAddress, Severity, Source, Vendor};
 use model::Names;
 use topology::{GpuNode, Topology};
 
@@ -54,10 +54,13 @@ fn gpus(root: &Path, topology: &Topology) -> Vec<Gpu> {
     let names = Names::read(root);
     let machine = Machine { root, nodes_with_cpus: nodes_with_cpus(root), cpu_nodes: &topology.cpu_nodes };
     let kfd = device::access(&root.join("dev/kfd"));
+    // The partitions of a chip lie in one place, and with 64 of them the links alone are thousands of files.
+    let mut places: BTreeMap<PciAddress, Place> = BTreeMap::new();
     let mut gpus: Vec<Gpu> = Vec::new();
     for (index, node) in (0..).zip(&topology.gpus) {
         let minor = node.properties.render_minor;
-        let place = machine.place(node);
+        let address = node.properties.pci_address;
+        let place = places.entry(address).or_insert_with(|| machine.place(node)).clone();
         let access = access(root, &kfd, node, &gpus);
         gpus.push(Gpu {
             vendor: Vendor::Amd,
@@ -66,7 +69,7 @@ fn gpus(root: &Path, topology: &Topology) -> Vec<Gpu> {
             device_file: Some(format!("/dev/dri/renderD{minor}").into()),
             uuid: uuid(node, &topology.gpus),
             model: names.model(root, &node.properties),
-            pci_address: Some(node.properties.pci_address),
+            pci_address: Some(address),
             memory_mib: node.memory_mib(),
             compute: node.properties.gfx.clone(),
             cpus: place.cpus,
