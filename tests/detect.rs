@@ -257,6 +257,22 @@ fn the_kernels_files_are_enough() {
 }
 
 #[test]
+fn drivers_whose_files_hang_end_in_a_verdict_each() {
+    let machine = Machine::new(None).with_devices(&[0]);
+    // A read of a pipe that nobody writes to does not return, like one of a stuck driver's files.
+    for file in ["proc/driver/nvidia/version", "sys/class/kfd/kfd/topology/nodes/0/properties"] {
+        let file = machine.path(file);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    }
+    let inventory = machine.detect();
+    assert!(reason(&inventory.gpus[0]).contains("did not answer within"), "{}", reason(&inventory.gpus[0]));
+    let [nvidia, amd] = inventory.findings.as_slice() else { panic!("{:?}", inventory.findings) };
+    assert!(nvidia.what.contains("the device files do not answer either"), "{}", nvidia.what);
+    assert!(amd.what.contains("KFD") && amd.what.contains("did not answer within"), "{}", amd.what);
+}
+
+#[test]
 fn a_machine_without_gpus_is_no_fault() {
     let inventory = Machine::new(None).detect();
     assert_eq!((inventory.gpus, inventory.drivers, inventory.findings), (vec![], vec![], vec![]));
