@@ -48,7 +48,8 @@ pub fn detect(options: &Options) -> Inventory {
     let started = Instant::now();
     let tenths = |tenths: u32| started + *deadline / 10 * tenths;
     let nvidia = nvidia::Detection::start(root, nvml_library.as_deref());
-    let amd = Sandbox::start(|| amd_kfd::probe(root));
+    // Most machines have no AMD GPU, and a look is cheaper than a process.
+    let amd = root.join("sys/class/kfd").exists().then(|| Sandbox::start(|| amd_kfd::probe(root)));
     let mut inventory = Inventory {
         hostname: hostname(),
         cpu: cpu::detect(root),
@@ -58,9 +59,11 @@ pub fn detect(options: &Options) -> Inventory {
         ..Inventory::default()
     };
     let nvidia = nvidia.finish(tenths(6), tenths(7));
-    let amd = amd
-        .finish(tenths(7))
-        .unwrap_or_else(|verdict| amd_kfd::Probe { findings: vec![no_amd(&verdict)], ..amd_kfd::Probe::default() });
+    let amd = match amd.map(|probe| probe.finish(tenths(7))) {
+        None => amd_kfd::Probe::default(),
+        Some(Ok(probe)) => probe,
+        Some(Err(verdict)) => amd_kfd::Probe { findings: vec![no_amd(&verdict)], ..amd_kfd::Probe::default() },
+    };
     inventory.drivers = nvidia.driver.into_iter().chain(amd.driver).collect();
     inventory.gpus = [nvidia.gpus, amd.gpus].concat();
     inventory.findings = [nvidia.findings, amd.findings].concat();
@@ -68,11 +71,18 @@ pub fn detect(options: &Options) -> Inventory {
 }
 
 fn no_amd(verdict: &Verdict) -> Finding {
+    let (cause, repair) = match verdict {
+        Verdict::NotStarted(_) => Verdict::NO_PROCESS,
+        _ => (
+            "the driver hangs: a GPU failed or is being reset",
+            "look for amdgpu messages on the host (dmesg | grep -i amdgpu); reboot the host",
+        ),
+    };
     Finding {
         severity: Severity::Warning,
-        what: format!("the AMD kernel driver's files (KFD) give no answer: reading them {verdict}; no AMD GPU is used"),
-        cause: "the driver hangs: a GPU failed or is being reset".to_owned(),
-        repair: "look for amdgpu messages on the host (dmesg | grep -i amdgpu); reboot the host".to_owned(),
+        what: format!("the AMD kernel driver (KFD) {verdict}; no AMD GPU is used"),
+        cause: cause.to_owned(),
+        repair: repair.to_owned(),
     }
 }
 

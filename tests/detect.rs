@@ -4,11 +4,13 @@
 
 use std::fs;
 use std::io::Read as _;
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, poll};
 use slurminit::inventory::{Access, Gpu, Inventory, Severity, Source};
 use tempfile::TempDir;
 
@@ -55,7 +57,7 @@ impl Machine {
 
     fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_slurminit"));
-        command.args(["detect", "--timeout", &TIMEOUT.as_secs().to_string(), "--root"]).arg(self.root.path());
+        command.args(["detect", "--root"]).arg(self.root.path());
         command.env_remove("SLURMINIT_NVML_LIBRARY");
         if let Some(nvml) = &self.nvml {
             fs::write(self.path("fake-nvml.toml"), nvml).unwrap();
@@ -66,7 +68,8 @@ impl Machine {
 
     fn detect(&self) -> Inventory {
         let started = Instant::now();
-        let output = self.command().arg("--json").output().unwrap();
+        let timeout = TIMEOUT.as_secs().to_string();
+        let output = self.command().args(["--json", "--timeout", &timeout]).output().unwrap();
         assert!(started.elapsed() < TIMEOUT, "took {:?}", started.elapsed());
         serde_json::from_str(&succeeded(output)).unwrap()
     }
@@ -254,6 +257,22 @@ fn the_kernels_files_are_enough() {
 }
 
 #[test]
+fn drivers_whose_files_hang_end_in_a_verdict_each() {
+    let machine = Machine::new(None).with_devices(&[0]);
+    // A read of a pipe that nobody writes to does not return, like one of a stuck driver's files.
+    for file in ["proc/driver/nvidia/version", "sys/class/kfd/kfd/topology/nodes/0/properties"] {
+        let file = machine.path(file);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    }
+    let inventory = machine.detect();
+    assert!(reason(&inventory.gpus[0]).contains("did not answer within"), "{}", reason(&inventory.gpus[0]));
+    let [nvidia, amd] = inventory.findings.as_slice() else { panic!("{:?}", inventory.findings) };
+    assert!(nvidia.what.contains("the device files do not answer either"), "{}", nvidia.what);
+    assert!(amd.what.contains("KFD") && amd.what.contains("did not answer within"), "{}", amd.what);
+}
+
+#[test]
 fn a_machine_without_gpus_is_no_fault() {
     let inventory = Machine::new(None).detect();
     assert_eq!((inventory.gpus, inventory.drivers, inventory.findings), (vec![], vec![], vec![]));
@@ -286,6 +305,21 @@ fn a_reader_that_goes_away_is_no_panic() {
     child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
     assert!(child.wait().unwrap().success());
     assert_eq!(stderr, "");
+}
+
+#[test]
+fn a_probe_does_not_outlive_a_killed_detection() {
+    let machine = Machine::new(Some(""));
+    let mut command = machine.command();
+    // The library reads its machine from a pipe that never ends: a probe that hangs, and that can be watched.
+    let fifo = machine.path("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let mut detection = command.args(["--timeout", "60"]).env("FAKE_NVML", &fifo).spawn().unwrap();
+    let writer = fs::File::options().write(true).open(&fifo).unwrap();
+    detection.kill().unwrap();
+    detection.wait().unwrap();
+    let mut reader_is_gone = [PollFd::new(writer.as_fd(), PollFlags::empty())];
+    assert_eq!(poll(&mut reader_is_gone, 5000_u16), Ok(1), "the probe lives on");
 }
 
 #[test]

@@ -18,6 +18,8 @@ pub struct Found {
     pub gpus: Vec<Gpu>,
     /// What the operator should know.
     pub findings: Vec<Finding>,
+    /// Whether not even the device files answered.
+    is_stuck: bool,
 }
 
 /// Why NVML's answer cannot be had.
@@ -58,8 +60,10 @@ impl Detection {
                 from_kernel(&self.root, &why, deadline)
             }
         };
+        if !found.is_stuck {
+            found.findings.extend(closed_devices(&self.root, &found.gpus));
+        }
         refuse_twins(&mut found.gpus);
-        found.findings.extend(closed_devices(&self.root, &found.gpus));
         found
     }
 }
@@ -84,25 +88,24 @@ fn from_nvml(probe: nvml::Probe) -> Found {
             .to_owned(),
     });
     let findings = mig.chain(unknown).collect();
-    Found { driver: Some(probe.driver), gpus: probe.gpus, findings }
+    Found { driver: Some(probe.driver), gpus: probe.gpus, findings, is_stuck: false }
 }
 
 fn from_kernel(root: &Path, why: &NoNvml, deadline: Instant) -> Found {
-    let (mut found, is_stuck) = match Sandbox::start(|| nvidia_proc::probe(root)).finish(deadline) {
-        Ok(probe) => (Found { driver: probe.driver, gpus: probe.gpus, findings: Vec::new() }, false),
+    let mut found = match Sandbox::start(|| nvidia_proc::probe(root)).finish(deadline) {
+        Ok(probe) => Found { driver: probe.driver, gpus: probe.gpus, ..Found::default() },
         // Not even the files open. Their names are all that is known.
-        Err(verdict) => (Found { gpus: unopened(root, &verdict), ..Found::default() }, true),
+        Err(verdict) => Found { gpus: unopened(root, &verdict), is_stuck: true, ..Found::default() },
     };
-    found.findings.push(nvidia_trouble::finding(why, found.gpus.len(), is_stuck));
+    found.findings.push(nvidia_trouble::finding(why, found.gpus.len(), found.is_stuck));
     found
 }
 
 fn unopened(root: &Path, verdict: &Verdict) -> Vec<Gpu> {
-    let reason = format!("the driver {verdict} when its device file was opened");
     let gpu = |(index, minor): (u32, u32)| Gpu {
         minor: Some(minor),
         device_file: Some(format!("/dev/nvidia{minor}").into()),
-        access: Access::Unusable { reason: reason.clone() },
+        access: Access::Unusable { reason: format!("nobody knows whether it opens: the driver {verdict}") },
         ..nvidia_proc::nameless_gpu(index)
     };
     (0..).zip(nvidia_proc::device_minors(root)).map(gpu).collect()

@@ -75,10 +75,7 @@ fn of_verdict(verdict: &Verdict) -> (&'static str, &'static str) {
             "run nvidia-smi on the host and in the container; re-install the driver where it crashes too",
         ),
         Verdict::Exited(_) | Verdict::Nonsense(_) => NOT_NVIDIAS,
-        Verdict::NotStarted(_) => (
-            "the container has no process or file descriptor left",
-            "raise its limits (docker run --pids-limit, --ulimit nofile)",
-        ),
+        Verdict::NotStarted(_) => Verdict::NO_PROCESS,
     }
 }
 
