@@ -1,7 +1,8 @@
 //! Writes what was decided: configuration files, the munge key, the directories of the daemons.
 //!
 //! EDGE. Every path is taken below a root directory (`/` but in tests). Nothing is written that is there already as it
-//! should be, so a start that changes nothing waits for no disk.
+//! should be, and nothing is synced that has nothing to lose, so neither a first start nor one without changes waits for
+//! the disk.
 
 mod atomic;
 mod directories;
@@ -114,9 +115,6 @@ pub fn install_files(paths: &Paths, root: &Path, files: &[(FileName, &str)]) -> 
         if written {
             changed.push(paths.slurm.join(name.as_str()));
         }
-    }
-    if !changed.is_empty() {
-        atomic::sync_directory(&directory).map_err(|error| InstallError::write(&paths.slurm, error))?;
     }
     Ok(changed)
 }

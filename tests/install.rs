@@ -156,6 +156,12 @@ fn a_key_that_munged_would_refuse_is_an_error_and_not_replaced() {
     assert!(error.contains("/etc/munge/munge.key has 5 bytes") && error.contains("remove it"), "{error}");
     assert_eq!(fs::read_to_string(&key).unwrap(), "short");
 
+    // An empty file is what a crash leaves of a key that was never used.
+    fs::write(&key, "").unwrap();
+    let made = install::install_munge_key(&config, root.path()).unwrap();
+    assert_eq!(made.source, KeySource::Generated);
+    made.sync().unwrap();
+
     fs::remove_file(&key).unwrap();
     fs::create_dir(&key).unwrap();
     let error = install::install_munge_key(&config, root.path()).unwrap_err().to_string();

@@ -2,7 +2,7 @@
 //! wants (`slurminit.toml`), the user's own files (`config/`, `slurm/`), and what comes of it (`expected/`).
 //! `UPDATE=1 cargo test --test render` writes `expected/` anew; read the difference before you commit it.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "render/properties.rs"]
 mod properties;

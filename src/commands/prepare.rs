@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::config::Config;
-use crate::install::{self, InstallError};
+use crate::install::{self, InstallError, MungeKey};
 use crate::inventory::{Finding, Inventory, Severity};
 use crate::plan::{self, Customized, Plan};
 use crate::render::{self, ConfigFile};
@@ -28,8 +28,10 @@ pub struct Args {
 /// Does it. What went wrong is the last event; the exit code says the same.
 pub fn run(args: Args) -> anyhow::Result<u8> {
     match prepare(&args) {
-        Ok(prepared) => {
+        Ok((prepared, key)) => {
             tell(&PrepareEvent::Done(prepared))?;
+            // The daemons start meanwhile. A disk that cannot do this has told so at the writing, or will at the next.
+            key.sync()?;
             Ok(exit_code::SUCCESS)
         }
         Err(Failure { exit_code, finding }) => {
@@ -74,7 +76,7 @@ impl From<plan::Refusal> for Failure {
     }
 }
 
-fn prepare(args: &Args) -> Result<Prepared, Failure> {
+fn prepare(args: &Args) -> Result<(Prepared, MungeKey), Failure> {
     let config = commands::load_config::load(args.config.as_deref()).map_err(|error| {
         Failure::new(exit_code::CONFIG, error, "the configuration is not valid", "correct it and start again")
     })?;
@@ -93,12 +95,12 @@ fn prepare(args: &Args) -> Result<Prepared, Failure> {
 
     let mut findings = plan.findings;
     findings.extend(inventory.findings.iter().cloned());
-    findings.extend(key.findings);
+    findings.extend(key.findings.iter().cloned());
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     let (node_name, gres) =
         customized.node(&inventory.hostname).unwrap_or((plan.node.name.to_string(), plan.node.gres));
     let gpus = plan.gres.lines.iter().map(|line| format!("{}: {}", line.file, line.comment)).collect();
-    Ok(Prepared { node_name, gres, summary: plan.summary, gpus, changed, findings })
+    Ok((Prepared { node_name, gres, summary: plan.summary, gpus, changed, findings }, key))
 }
 
 /// The plan and the files that it comes to, the user's among them.

@@ -1,4 +1,7 @@
-//! Replacing a file so that a reader, a full disk or a crash never meets half of one.
+//! Replacing a file so that a reader or a full disk never meets half of one, and a crash never costs the old one.
+//!
+//! A sync takes 4 ms and more, and a new container has no old file to lose: what a power cut leaves of a first file differs
+//! from what the next start renders, and is written again. So only a replacement is synced.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -7,39 +10,53 @@ use std::path::{Path, PathBuf};
 
 use super::Owner;
 
-/// Replaces `path` with `content`, mode 0644, unless that is its content. The old file is kept as `NAME.previous`. The
-/// caller syncs the directory. Returns whether anything was written.
+/// Replaces `path` with `content`, mode 0644, unless that is its content. The old file is kept as `NAME.previous`.
+/// Returns whether anything was written.
 pub(super) fn replace(path: &Path, content: &[u8]) -> io::Result<bool> {
-    match fs::read(path) {
+    let replaces = match fs::read(path) {
         Ok(old) if old == content => {
             if fs::metadata(path)?.permissions().mode() & 0o7777 != 0o644 {
                 fs::set_permissions(path, fs::Permissions::from_mode(0o644))?;
             }
             return Ok(false);
         }
-        Ok(_) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Ok(_) => true,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => false,
         Err(error) => return Err(error),
-    }
+    };
     let new = write_beside(path, content, 0o644, None)?;
-    let outcome = keep_previous(path).and_then(|()| fs::rename(&new, path));
-    outcome.inspect_err(|_| drop(fs::remove_file(&new)))?;
+    let install = || {
+        if replaces {
+            File::open(&new)?.sync_all()?;
+            keep_previous(path)?;
+        }
+        fs::rename(&new, path)
+    };
+    install().inspect_err(|_| drop(fs::remove_file(&new)))?;
+    if replaces {
+        sync_directory(path)?;
+    }
     Ok(true)
 }
 
-/// Replaces a secret, which gets its owner before its name and of which no copy is kept.
+/// Replaces a secret, which gets its owner before its name and of which no copy is kept. It is not synced: see [`sync`].
 pub(super) fn replace_secret(path: &Path, content: &[u8], owner: Option<&Owner>) -> io::Result<()> {
     let new = write_beside(path, content, 0o400, owner)?;
-    fs::rename(&new, path).inspect_err(|_| drop(fs::remove_file(&new)))?;
-    sync_directory(path.parent().unwrap_or(Path::new("/")))
+    fs::rename(&new, path).inspect_err(|_| drop(fs::remove_file(&new)))
 }
 
-/// Makes a rename in `directory` survive a crash.
-pub(super) fn sync_directory(directory: &Path) -> io::Result<()> {
-    File::open(directory)?.sync_all()
+/// Makes the file and its name survive a crash.
+pub(super) fn sync(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()?;
+    sync_directory(path)
 }
 
-/// Writes and syncs a new file in the same directory; nothing is left of it after an error.
+/// Makes the name of `path` survive a crash.
+fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
+}
+
+/// Writes a new file in the same directory; nothing is left of it after an error.
 fn write_beside(path: &Path, content: &[u8], mode: u32, owner: Option<&Owner>) -> io::Result<PathBuf> {
     let new = sibling(path, ".new");
     // A start that was killed may have left one; create_new then also refuses a symbolic link.
@@ -54,8 +71,7 @@ fn write_beside(path: &Path, content: &[u8], mode: u32, owner: Option<&Owner>) -
         }
         // The umask may have taken bits away.
         file.set_permissions(fs::Permissions::from_mode(mode))?;
-        file.write_all(content)?;
-        file.sync_all()
+        file.write_all(content)
     };
     write().inspect_err(|_| drop(fs::remove_file(&new)))?;
     Ok(new)

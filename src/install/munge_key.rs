@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{InstallError, Owner, atomic, directories, under};
 use crate::config::{Config, DaemonName};
@@ -22,6 +22,21 @@ pub struct MungeKey {
     pub source: KeySource,
     /// What was repaired.
     pub findings: Vec<Finding>,
+    /// Where it was written and not yet synced.
+    unsynced: Option<PathBuf>,
+}
+
+impl MungeKey {
+    /// Makes a key that was just written survive a crash. Apart from the writing, because munged needs not wait for the
+    /// disk; what a crash leaves in between is an empty file, which the next start takes for none.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn sync(&self) -> Result<(), InstallError> {
+        self.unsynced
+            .as_deref()
+            .map_or(Ok(()), |path| atomic::sync(path).map_err(|error| InstallError::write(path, error)))
+    }
 }
 
 /// Where the key came from.
@@ -47,23 +62,24 @@ pub fn install_munge_key(config: &Config, root: &Path) -> Result<MungeKey, Insta
     }
     let secret = &config.paths.munge_secret;
     let too_short = "mount a key of 128 random bytes: dd if=/dev/urandom bs=128 count=1 of=munge.key";
+    let write = |key: &[u8]| {
+        let written = atomic::replace_secret(&under(root, path), key, Some(&owner));
+        written.map(|()| under(root, path)).map_err(|error| InstallError::write(path, error))
+    };
     if let Some(key) = read_key(root, secret, too_short)? {
-        if read_key(root, path, too_short).ok().flatten().is_none_or(|own| own != key) {
-            atomic::replace_secret(&under(root, path), &key, Some(&owner))
-                .map_err(|error| InstallError::write(path, error))?;
-        }
-        return Ok(MungeKey { source: KeySource::Secret, findings: correct(root, path, &owner)? });
+        let same = read_key(root, path, too_short).ok().flatten().is_some_and(|own| own == key);
+        let unsynced = if same { None } else { Some(write(&key)?) };
+        return Ok(MungeKey { source: KeySource::Secret, findings: correct(root, path, &owner)?, unsynced });
     }
     let remove = "remove it to have a new one made (every container of the cluster needs the same)";
     if read_key(root, path, remove)?.is_some() {
-        return Ok(MungeKey { source: KeySource::Existing, findings: correct(root, path, &owner)? });
+        return Ok(MungeKey { source: KeySource::Existing, findings: correct(root, path, &owner)?, unsynced: None });
     }
     let mut key = [0; NEW_KEY];
     File::open("/dev/urandom")
         .and_then(|mut random| random.read_exact(&mut key))
         .map_err(|source| InstallError::Random { source })?;
-    atomic::replace_secret(&under(root, path), &key, Some(&owner)).map_err(|error| InstallError::write(path, error))?;
-    Ok(MungeKey { source: KeySource::Generated, findings: Vec::new() })
+    Ok(MungeKey { source: KeySource::Generated, findings: Vec::new(), unsynced: Some(write(&key)?) })
 }
 
 /// A directory of munge's own is munge's alone; any other one is not ours to change.
@@ -74,7 +90,7 @@ fn make_key_directory(root: &Path, directory: &Path, owner: &Owner) -> Result<()
     fs::create_dir_all(under(root, directory)).map_err(|error| InstallError::directory(directory, error))
 }
 
-/// The key at `path`; `None` if there is no such file.
+/// The key at `path`; `None` if there is no such file, or an empty one, which is what a crash leaves of a new key.
 fn read_key(root: &Path, path: &Path, repair: &'static str) -> Result<Option<Vec<u8>>, InstallError> {
     let real = under(root, path);
     let unreadable = |source| InstallError::Read { path: path.to_owned(), source };
@@ -85,6 +101,9 @@ fn read_key(root: &Path, path: &Path, repair: &'static str) -> Result<Option<Vec
     };
     if !metadata.is_file() {
         return Err(InstallError::KeyKind { path: path.to_owned() });
+    }
+    if metadata.len() == 0 {
+        return Ok(None);
     }
     if !(SHORTEST..=LONGEST).contains(&metadata.len()) {
         return Err(InstallError::KeyLength { path: path.to_owned(), length: metadata.len(), repair });

@@ -159,6 +159,11 @@ fn replaced(file: &UserFile) -> Finding {
 }
 
 impl Plan {
+    /// The value of a port's key, which always is there.
+    fn port(&self, key: &str) -> &str {
+        self.settings.iter().find(|setting| setting.key == key).map_or("", |setting| setting.value.as_str())
+    }
+
     /// Makes the generated files agree with the user's, and says what will go wrong with those. `exists` tells whether a
     /// device file is there.
     pub fn respect(

@@ -113,6 +113,24 @@ fn check_slurm(
         ));
     }
 
+    for (key, own) in [("SlurmctldPort", plan.port("SlurmctldPort")), ("SlurmdPort", plan.port("SlurmdPort"))] {
+        // 6817 and 6818 are Slurm's own defaults (slurm.conf(5)).
+        let default = if key == "SlurmctldPort" { "6817" } else { "6818" };
+        let port = value(key).unwrap_or(default);
+        if port != own {
+            let cause = "slurminit waits for the daemon at the port of its own configuration";
+            let name = if key == "SlurmctldPort" { "controller_port" } else { "daemon_port" };
+            let repair = format!("set {name} = {port} in [slurm] of slurminit.toml");
+            findings.push(finding(
+                Severity::Error,
+                slurm,
+                format_args!("{key}={port}, and slurminit.toml says {own}"),
+                cause,
+                repair,
+            ));
+        }
+    }
+
     let claimed: u64 = nodes().filter_map(|line| line.get("Gres")).map(parse::claimed_gpus).sum();
     let types = value("GresTypes").unwrap_or_default();
     if claimed > 0 && !types.split(',').any(|name| name.trim().eq_ignore_ascii_case("gpu")) {

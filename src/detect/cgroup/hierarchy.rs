@@ -1,0 +1,189 @@
+//! Where this container's own control groups are.
+//!
+//! `/proc/self/cgroup` names groups as the cgroup namespace sees them, and a container often has only a part of the
+//! hierarchy mounted: with cgroup v1 Docker mounts `/docker/<id>` itself at `/sys/fs/cgroup/memory`. The `root` field of
+//! `/proc/self/mountinfo` tells which part (proc(5), cgroup_namespaces(7)).
+
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use crate::inventory::CgroupVersion;
+
+/// The controllers of cgroup v1; its mount options also hold words that are none (`rw`, `xattr`, `name=systemd`).
+const V1_CONTROLLERS: [&str; 14] = [
+    "blkio",
+    "cpu",
+    "cpuacct",
+    "cpuset",
+    "devices",
+    "freezer",
+    "hugetlb",
+    "memory",
+    "misc",
+    "net_cls",
+    "net_prio",
+    "perf_event",
+    "pids",
+    "rdma",
+];
+
+/// One mounted hierarchy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::detect) struct Mount {
+    /// v1 or v2, never none.
+    pub(in crate::detect) version: CgroupVersion,
+    /// v1: the controllers of this hierarchy (none for `name=systemd`). v2: empty, the files tell.
+    pub(in crate::detect) controllers: Vec<String>,
+    /// The mount point, below the root directory of detection.
+    pub(in crate::detect) point: PathBuf,
+    /// The group that is mounted there, as this cgroup namespace names it.
+    group: PathBuf,
+    /// Whether the mount itself forbids writing.
+    pub(in crate::detect) read_only: bool,
+}
+
+/// Every hierarchy that is mounted, and this process's place in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::detect) struct Hierarchies {
+    mounts: Vec<Mount>,
+    memberships: Vec<Membership>,
+}
+
+/// A line of `/proc/self/cgroup`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Membership {
+    /// Empty for v2.
+    controllers: Vec<String>,
+    group: PathBuf,
+}
+
+impl Hierarchies {
+    /// Reads what is mounted. Without `/proc` it takes what lies at `/sys/fs/cgroup`.
+    pub(in crate::detect) fn read(root: &Path) -> Self {
+        let text = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
+        let mut mounts = parse_mountinfo(&text("proc/self/mountinfo"), root);
+        if mounts.is_empty() {
+            mounts = look_around(&root.join("sys/fs/cgroup"));
+        }
+        Self { mounts, memberships: parse_membership(&text("proc/self/cgroup")) }
+    }
+
+    /// Which interface holds the controllers. The hybrid layout, where v2 only tracks processes, is v1, as for Slurm.
+    pub(in crate::detect) fn version(&self) -> CgroupVersion {
+        let has = |version| self.mounts.iter().any(|mount| mount.version == version);
+        match (has(CgroupVersion::V1), has(CgroupVersion::V2)) {
+            (true, _) => CgroupVersion::V1,
+            (false, true) => CgroupVersion::V2,
+            (false, false) => CgroupVersion::None,
+        }
+    }
+
+    /// The mounts of [`Self::version`]'s interface.
+    pub(in crate::detect) fn mounts(&self) -> impl Iterator<Item = &Mount> {
+        let version = self.version();
+        self.mounts.iter().filter(move |mount| mount.version == version)
+    }
+
+    /// The directories of this process's group for `controller` and of each ancestor that can be seen, nearest first,
+    /// with the interface that their files follow.
+    pub(in crate::detect) fn groups(&self, controller: &str) -> Option<(CgroupVersion, Vec<PathBuf>)> {
+        let v1 = self.mounts.iter().find(|mount| mount.controllers.iter().any(|name| name == controller));
+        let mount = v1.or_else(|| self.mounts.iter().find(|mount| mount.version == CgroupVersion::V2))?;
+        let own = self.own_group(mount);
+        let visible = own.ancestors().take_while(|group| group.starts_with(&mount.point));
+        Some((mount.version, visible.map(Path::to_owned).collect()))
+    }
+
+    /// The directory of this process's group in `mount`, or the mount point where the group lies outside of it.
+    pub(in crate::detect) fn own_group(&self, mount: &Mount) -> PathBuf {
+        let below = self.memberships.iter().find(|entry| entry.controllers == mount.controllers).and_then(|entry| {
+            let below = entry.group.strip_prefix(&mount.group).ok()?;
+            // A group outside of the namespace's root is shown as `/../name`.
+            below.components().all(|part| matches!(part, Component::Normal(_))).then_some(below)
+        });
+        below.map(|below| mount.point.join(below)).filter(|group| group.is_dir()).unwrap_or_else(|| mount.point.clone())
+    }
+}
+
+/// The cgroup mounts at and below `/sys/fs/cgroup` in the text of `/proc/self/mountinfo`.
+fn parse_mountinfo(text: &str, root: &Path) -> Vec<Mount> {
+    let mut mounts: Vec<Mount> = Vec::new();
+    for mount in text.lines().filter_map(|line| parse_mount(line, root)) {
+        // The later mount hides the earlier one at the same place.
+        mounts.retain(|earlier| earlier.point != mount.point);
+        mounts.push(mount);
+    }
+    mounts
+}
+
+/// `36 31 0:33 /docker/4f2 /sys/fs/cgroup/memory ro,relatime master:9 - cgroup cgroup rw,memory`
+fn parse_mount(line: &str, root: &Path) -> Option<Mount> {
+    let (mount, superblock) = line.split_once(" - ")?;
+    let mut mount = mount.split(' ').skip(3);
+    let (group, point, options) = (mount.next()?, mount.next()?, mount.next()?);
+    let mut superblock = superblock.split(' ');
+    let version = match superblock.next()? {
+        "cgroup" => CgroupVersion::V1,
+        "cgroup2" => CgroupVersion::V2,
+        _ => return None,
+    };
+    let super_options = superblock.nth(1).unwrap_or_default();
+    let point = PathBuf::from(unescape(point));
+    if !point.starts_with("/sys/fs/cgroup") || point.components().any(|part| part == Component::ParentDir) {
+        return None;
+    }
+    let controllers = match version {
+        CgroupVersion::V1 => controllers_among(super_options),
+        _ => Vec::new(),
+    };
+    let read_only = [options, super_options].iter().any(|options| options.split(',').any(|option| option == "ro"));
+    let point = root.join(point.strip_prefix("/").ok()?);
+    Some(Mount { version, controllers, point, group: unescape(group).into(), read_only })
+}
+
+/// The v1 controllers in a comma-separated list, sorted.
+fn controllers_among(list: &str) -> Vec<String> {
+    let mut controllers: Vec<String> =
+        list.split(',').filter(|word| V1_CONTROLLERS.contains(word)).map(str::to_owned).collect();
+    controllers.sort();
+    controllers
+}
+
+/// The kernel writes a space, a tab, a line feed and a backslash in a path as `\ooo`.
+fn unescape(text: &str) -> String {
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .iter()
+        .fold(text.to_owned(), |text, (code, character)| text.replace(code, character))
+}
+
+/// The lines `4:memory:/docker/4f2` and, for v2, `0::/` of `/proc/self/cgroup`.
+fn parse_membership(text: &str) -> Vec<Membership> {
+    let parse = |line: &str| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (list, group) = (fields.next()?, fields.next()?);
+        let controllers = controllers_among(list);
+        // `name=systemd` has no controller, and must not be taken for v2.
+        (list.is_empty() || !controllers.is_empty()).then(|| Membership { controllers, group: group.into() })
+    };
+    text.lines().filter_map(parse).collect()
+}
+
+/// What the directory itself shows, for a root without `/proc`.
+fn look_around(base: &Path) -> Vec<Mount> {
+    let mount =
+        |version, controllers, point| Mount { version, controllers, point, group: "/".into(), read_only: false };
+    if base.join("cgroup.controllers").is_file() {
+        return vec![mount(CgroupVersion::V2, Vec::new(), base.to_owned())];
+    }
+    let entries = fs::read_dir(base).into_iter().flatten().flatten();
+    let mut mounts: Vec<Mount> = entries
+        .map(|entry| (controllers_among(&entry.file_name().to_string_lossy()), entry.path()))
+        .filter(|(controllers, point)| !controllers.is_empty() && point.join("cgroup.procs").is_file())
+        .map(|(controllers, point)| mount(CgroupVersion::V1, controllers, point))
+        .collect();
+    mounts.sort_by(|one, other| one.point.cmp(&other.point));
+    mounts
+}
+
+#[cfg(test)]
+mod tests;

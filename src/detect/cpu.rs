@@ -1,0 +1,87 @@
+//! The processors: which of them this container may use, how much of their time, and how they are laid out.
+
+mod topology;
+
+use std::fs;
+use std::path::Path;
+
+use nix::sched::sched_getaffinity;
+use nix::unistd::Pid;
+
+use super::cgroup::Hierarchies;
+use crate::inventory::{CgroupVersion, Cpu, CpuSet};
+
+/// What the container may use, and the layout of the whole machine.
+pub fn detect(root: &Path) -> Cpu {
+    let hierarchies = Hierarchies::read(root);
+    let online = read_set(&root.join("sys/devices/system/cpu/online"));
+    // The affinity is what the kernel obeys; a limit that leaves nothing of it is about something else.
+    let limits = [affinity(root), cpuset(&hierarchies), online.clone()].into_iter().flatten();
+    let narrow = |one: CpuSet, other: CpuSet| {
+        let both = intersection(&one, &other);
+        if both.is_empty() { one } else { both }
+    };
+    let allowed = limits.filter(|set| !set.is_empty()).reduce(narrow);
+    Cpu {
+        allowed: allowed.unwrap_or_default(),
+        quota: quota(&hierarchies),
+        sockets: topology::read(root, &online.unwrap_or_default()),
+    }
+}
+
+/// The CPUs in both sets.
+fn intersection(one: &CpuSet, other: &CpuSet) -> CpuSet {
+    one.iter().filter(|cpu| other.contains(*cpu)).collect()
+}
+
+/// A file in the kernel's list format; `None` where it is missing or nonsense.
+fn read_set(path: &Path) -> Option<CpuSet> {
+    fs::read_to_string(path).ok()?.parse().ok()
+}
+
+/// This process's own affinity. `/proc/self/status` follows the root and has no limit of 1024 CPUs, as nix's
+/// `sched_getaffinity` has; gVisor's `/proc` lacks the line.
+fn affinity(root: &Path) -> Option<CpuSet> {
+    let status = fs::read_to_string(root.join("proc/self/status")).unwrap_or_default();
+    let listed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")?.parse().ok());
+    listed.or_else(|| {
+        let mask = (root == Path::new("/")).then(|| sched_getaffinity(Pid::from_raw(0)).ok()).flatten()?;
+        let in_mask = |cpu: &usize| mask.is_set(*cpu).unwrap_or_default();
+        (0..nix::sched::CpuSet::count()).filter(in_mask).map(|cpu| u32::try_from(cpu).ok()).collect()
+    })
+}
+
+/// The cpuset of this group, or of the nearest ancestor that has one: v2 shows the file only where the controller is
+/// enabled, and v1's group can be empty.
+fn cpuset(hierarchies: &Hierarchies) -> Option<CpuSet> {
+    let (version, groups) = hierarchies.groups("cpuset")?;
+    let files: &[&str] = match version {
+        CgroupVersion::V2 => &["cpuset.cpus.effective"],
+        _ => &["cpuset.effective_cpus", "cpuset.cpus"],
+    };
+    let paths = groups.iter().flat_map(|group| files.iter().map(move |file| group.join(file)));
+    paths.filter_map(|path| read_set(&path)).find(|set| !set.is_empty())
+}
+
+/// The tightest CPU time limit of this group and of every ancestor that can be seen, in whole CPUs.
+fn quota(hierarchies: &Hierarchies) -> Option<f64> {
+    let (version, groups) = hierarchies.groups("cpu")?;
+    let limit = |group: &Path| {
+        let text = |file: &str| fs::read_to_string(group.join(file)).unwrap_or_default();
+        match version {
+            CgroupVersion::V2 => parse_quota(&text("cpu.max")),
+            _ => parse_quota(&format!("{} {}", text("cpu.cfs_quota_us"), text("cpu.cfs_period_us"))),
+        }
+    };
+    groups.iter().filter_map(|group| limit(group)).min_by(f64::total_cmp)
+}
+
+/// `QUOTA PERIOD` in microseconds; `max` (v2) and -1 (v1) are no limit.
+fn parse_quota(text: &str) -> Option<f64> {
+    let mut fields = text.split_whitespace().map(|field| field.parse::<u32>().ok().filter(|value| *value > 0));
+    let (quota, period) = (fields.next()??, fields.next()??);
+    Some(f64::from(quota) / f64::from(period))
+}
+
+#[cfg(test)]
+mod tests;

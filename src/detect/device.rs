@@ -1,0 +1,75 @@
+//! Whether this container may open a GPU's device file.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+use crate::inventory::Access;
+
+/// Opens the device file at `path` for reading and writing, as a job would, and closes it again.
+///
+/// A first open can wake a sleeping GPU and take seconds, and under a stuck driver it never returns: call it only inside
+/// the sandbox.
+pub fn access(path: &Path) -> Access {
+    match open(path) {
+        Ok(()) => Access::Usable,
+        Err(reason) => Access::Unusable { reason },
+    }
+}
+
+fn open(path: &Path) -> Result<(), String> {
+    let shown = path.display();
+    let opened = File::options().read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
+    match opened.and_then(|file| file.metadata()) {
+        // slurmd refuses anything else as a GRES file ("not a valid character or block device").
+        Ok(metadata) if !metadata.file_type().is_char_device() => Err(format!("{shown} is not a device file")),
+        Ok(_) => Ok(()),
+        Err(error) => Err(why_not(path, &error)),
+    }
+}
+
+fn why_not(path: &Path, error: &io::Error) -> String {
+    let shown = path.display();
+    match error.raw_os_error() {
+        Some(libc::ENOENT) => format!("{shown} is not in this container"),
+        // The kernel asks the device cgroup before the file's mode, and says EPERM where the mode says EACCES.
+        Some(libc::EPERM) => format!("{shown} is denied by the container's device rules (device cgroup)"),
+        Some(libc::EACCES) => format!("{shown} may not be opened by this user (file mode, or a mount with nodev)"),
+        Some(libc::EISDIR) => format!("{shown} is a directory, not a device file"),
+        Some(libc::ENXIO | libc::ENODEV) => format!("{shown} has no device behind it (is the driver loaded?)"),
+        Some(libc::EIO) => format!("{shown} gives an input/output error (the GPU may have fallen off the bus)"),
+        _ => format!("{shown} cannot be opened: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reason(path: &Path) -> String {
+        match access(path) {
+            Access::Unusable { reason } => reason,
+            Access::Usable => panic!("{} opened", path.display()),
+        }
+    }
+
+    #[test]
+    fn a_character_device_opens() {
+        assert_eq!(access(Path::new("/dev/null")), Access::Usable);
+    }
+
+    #[test]
+    fn each_way_to_fail_has_its_own_reason() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("nvidia0");
+        assert!(reason(&file).ends_with("nvidia0 is not in this container"));
+        std::fs::write(&file, "").unwrap();
+        assert!(reason(&file).ends_with("nvidia0 is not a device file"));
+        assert!(reason(directory.path()).contains("is a directory"));
+        for (errno, want) in [(libc::EPERM, "device cgroup"), (libc::EACCES, "file mode"), (libc::EIO, "bus")] {
+            let why = why_not(&file, &io::Error::from_raw_os_error(errno));
+            assert!(why.contains(want) && why.contains("nvidia0"), "{why}");
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! Runs a probe in a child process, so that a driver which hangs, crashes or lies costs the child and nothing else.
+//!
+//! The child's answer is one line of JSON over a pipe. A started sandbox is a value: several run side by side.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::marker::PhantomData;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Pid, getpid, getppid, pipe2};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The longest answer that is read, in bytes. A thousand GPUs need a fifth of it.
+const LONGEST_ANSWER: usize = 4 << 20;
+/// How long a child that closed its pipe may take to become reapable: its GPUs are closed before that.
+const REAP_ENDED_WITHIN: Duration = Duration::from_millis(500);
+/// The same for a child that was killed, whose status nobody needs.
+const REAP_KILLED_WITHIN: Duration = Duration::from_millis(50);
+/// The child's exit code after a panic, as Rust's own.
+const PANICKED: i32 = 101;
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Verdict {
+    /// The child was still busy at the deadline, and was killed.
+    #[error("did not answer within {}", seconds(*.0))]
+    TimedOut(Duration),
+    /// The child was killed by this signal.
+    #[error("crashed ({0})")]
+    Crashed(Signal),
+    /// The child ended with this code before it answered.
+    #[error("ended the process (exit code {0}) instead of answering")]
+    Exited(i32),
+    /// The child answered with something else than was asked for.
+    #[error("answered with nonsense: {0}")]
+    Nonsense(String),
+    /// There is no child: no process or no pipe is to be had.
+    #[error("could not be asked: {0}")]
+    NotStarted(#[from] Errno),
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{:.1} s", duration.as_secs_f64())
+}
+
+/// A probe that runs.
+#[derive(Debug)]
+pub struct Sandbox<T> {
+    child: Result<Child, Errno>,
+    started: Instant,
+    answer: PhantomData<T>,
+}
+
+impl<T: Serialize + DeserializeOwned> Sandbox<T> {
+    /// Forks, and runs `probe` in the child. The calling process must have one thread only.
+    pub fn start(probe: impl FnOnce() -> T) -> Self {
+        Self { child: Child::fork(probe), started: Instant::now(), answer: PhantomData }
+    }
+
+    /// Waits for the answer until `deadline`. The child is gone or killed afterwards.
+    ///
+    /// # Errors
+    /// The verdict on a probe without an answer.
+    pub fn finish(self, deadline: Instant) -> Result<T, Verdict> {
+        let mut child = self.child?;
+        match child.read_line(deadline) {
+            Ok(Ending::Line(line)) => {
+                serde_json::from_slice(&line).map_err(|error| Verdict::Nonsense(error.to_string()))
+            }
+            Ok(Ending::Closed) => Err(child.how_it_ended()),
+            Ok(Ending::TooLong) => Err(Verdict::Nonsense(format!("more than {} MiB", LONGEST_ANSWER >> 20))),
+            Ok(Ending::Deadline) => Err(Verdict::TimedOut(deadline.saturating_duration_since(self.started))),
+            Err(error) => Err(Verdict::NotStarted(error)),
+        }
+    }
+}
+
+/// How the reading ended.
+enum Ending {
+    Line(Vec<u8>),
+    Closed,
+    TooLong,
+    Deadline,
+}
+
+/// The child process; dropping it kills and reaps it.
+#[derive(Debug)]
+struct Child {
+    pid: Pid,
+    pipe: File,
+    reaped: bool,
+}
+
+impl Child {
+    fn fork<T: Serialize>(probe: impl FnOnce() -> T) -> Result<Self, Errno> {
+        // Close-on-exec: NVML runs nvidia-modprobe, which must not keep the pipe open.
+        let (read_end, write_end) = pipe2(OFlag::O_CLOEXEC)?;
+        let parent = getpid();
+        // SAFETY: the verbs that detect run one thread, so no lock is held by a thread that the child lacks.
+        #[expect(unsafe_code, reason = "fork has no safe form")]
+        match unsafe { nix::unistd::fork() }? {
+            ForkResult::Child => {
+                drop(read_end);
+                exit_now(serve(parent, write_end, probe))
+            }
+            ForkResult::Parent { child } => Ok(Self { pid: child, pipe: File::from(read_end), reaped: false }),
+        }
+    }
+
+    fn read_line(&mut self, deadline: Instant) -> Result<Ending, Errno> {
+        let mut answer = Vec::new();
+        let mut chunk = [0; 8192];
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.is_readable(left) {
+                Ok(true) => {}
+                Ok(false) => return Ok(Ending::Deadline),
+                Err(Errno::EINTR) => continue,
+                Err(error) => return Err(error),
+            }
+            match self.pipe.read(&mut chunk) {
+                Ok(0) => return Ok(Ending::Closed),
+                Ok(count) => answer.extend_from_slice(&chunk[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))),
+            }
+            if answer.len() > LONGEST_ANSWER {
+                return Ok(Ending::TooLong);
+            }
+            // JSON's text holds no raw newline. Not waiting for the end of the pipe matters: letting go of a GPU can
+            // take the driver a second.
+            if answer.last() == Some(&b'\n') {
+                return Ok(Ending::Line(answer));
+            }
+        }
+    }
+
+    fn is_readable(&self, left: Duration) -> Result<bool, Errno> {
+        // Rounded up, so that the last part of a millisecond is not spent spinning.
+        let timeout = PollTimeout::try_from(left.as_millis() + u128::from(!left.is_zero())).unwrap_or(PollTimeout::MAX);
+        Ok(poll(&mut [PollFd::new(self.pipe.as_fd(), PollFlags::POLLIN)], timeout)? > 0)
+    }
+
+    /// For a child that closed its pipe without an answer.
+    fn how_it_ended(&mut self) -> Verdict {
+        match self.reap(REAP_ENDED_WITHIN) {
+            Some(WaitStatus::Exited(_, code)) => Verdict::Exited(code),
+            Some(WaitStatus::Signaled(_, signal, _)) => Verdict::Crashed(signal),
+            _ => Verdict::Nonsense("it closed its pipe and went on".to_owned()),
+        }
+    }
+
+    /// Waits for the end, but not for ever: a process that is stuck inside the driver survives SIGKILL. It then becomes
+    /// PID 1's, which reaps it when the driver lets go.
+    fn reap(&mut self, within: Duration) -> Option<WaitStatus> {
+        let give_up = Instant::now() + within;
+        while !self.reaped {
+            match waitpid(self.pid, Some(WaitPidFlag::WNOHANG)) {
+                // Nothing that works on every kernel tells of a child's end and has a time limit (pidfd_open: 5.3, and
+                // some seccomp profiles refuse it), hence the millisecond steps.
+                Ok(WaitStatus::StillAlive) if Instant::now() < give_up => {
+                    let _ = poll(&mut [], PollTimeout::from(1_u8));
+                }
+                Ok(WaitStatus::StillAlive) => return None,
+                Ok(status) => {
+                    self.reaped = true;
+                    return Some(status);
+                }
+                Err(Errno::EINTR) => {}
+                Err(_) => self.reaped = true,
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if !self.reaped {
+            // Not yet reaped, so the number is still this child's.
+            let _ = kill(self.pid, Signal::SIGKILL);
+            self.reap(REAP_KILLED_WITHIN);
+        }
+    }
+}
+
+/// The child's whole life; returns its exit code.
+fn serve<T: Serialize>(parent: Pid, pipe: OwnedFd, probe: impl FnOnce() -> T) -> i32 {
+    let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
+    if getppid() != parent {
+        return 0;
+    }
+    // A crash is expected here; a core dump of it on the host is not.
+    let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
+    silence(&pipe);
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let mut line = serde_json::to_vec(&probe()).map_err(io::Error::other)?;
+        line.push(b'\n');
+        File::from(pipe).write_all(&line)
+    }));
+    match outcome {
+        Ok(Ok(())) => 0,
+        Ok(Err(_)) => 1,
+        Err(_) => PANICKED,
+    }
+}
+
+/// Sends what a library prints to nowhere: standard output is the verb's, and may be JSON that is being read.
+fn silence(pipe: &OwnedFd) {
+    let Ok(null) = File::options().read(true).write(true).open("/dev/null") else { return };
+    let _ = (nix::unistd::dup2_stdin(&null), nix::unistd::dup2_stdout(&null), nix::unistd::dup2_stderr(&null));
+    debug_assert!(pipe.as_raw_fd() > 2, "Rust opens 0, 1 and 2 before main");
+}
+
+/// Ends the child without the parent's exit handlers and without flushing its buffers.
+fn exit_now(code: i32) -> ! {
+    // SAFETY: _exit only ends the process.
+    #[expect(unsafe_code, reason = "std::process::exit would run the parent's exit handlers")]
+    unsafe {
+        libc::_exit(code)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(5)
+    }
+
+    fn verdict<T: Serialize + DeserializeOwned + std::fmt::Debug>(probe: impl FnOnce() -> T) -> Verdict {
+        Sandbox::start(probe).finish(soon()).unwrap_err()
+    }
+
+    #[test]
+    fn an_answer_comes_back_whole() {
+        let text = "a\nb\0\u{7f}".repeat(100_000);
+        assert_eq!(Sandbox::start(|| text.clone()).finish(soon()), Ok(text));
+    }
+
+    #[test]
+    fn several_run_side_by_side() {
+        let (reader, writer) = pipe2(OFlag::O_CLOEXEC).unwrap();
+        let (mut reader, mut writer) = (File::from(reader), File::from(writer));
+        // The first waits for what only the second sends.
+        let first = Sandbox::start(|| {
+            let mut byte = [0];
+            reader.read_exact(&mut byte).map(|()| byte[0]).ok()
+        });
+        let second = Sandbox::start(|| writer.write_all(&[7]).is_ok());
+        assert_eq!(first.finish(soon()), Ok(Some(7)));
+        assert_eq!(second.finish(soon()), Ok(true));
+    }
+
+    #[test]
+    fn one_that_never_ends_is_killed_at_the_deadline() {
+        let started = Instant::now();
+        let limit = Duration::from_millis(100);
+        let sandbox = Sandbox::<u8>::start(|| {
+            loop {
+                std::hint::spin_loop();
+            }
+        });
+        let pid = sandbox.child.as_ref().unwrap().pid;
+        assert!(matches!(sandbox.finish(started + limit), Err(Verdict::TimedOut(_))));
+        assert!(started.elapsed() >= limit && started.elapsed() < Duration::from_secs(2));
+        assert_eq!(kill(pid, None), Err(Errno::ESRCH), "it is reaped");
+    }
+
+    #[test]
+    fn a_crash_names_its_signal() {
+        assert_eq!(verdict::<u8>(|| std::process::abort()), Verdict::Crashed(Signal::SIGABRT));
+        assert_eq!(verdict(|| nix::sys::signal::raise(Signal::SIGFPE).is_ok()), Verdict::Crashed(Signal::SIGFPE));
+    }
+
+    #[test]
+    fn an_early_exit_is_no_answer() {
+        assert_eq!(verdict::<u8>(|| exit_now(0)), Verdict::Exited(0));
+        assert_eq!(verdict::<u8>(|| exit_now(9)), Verdict::Exited(9));
+    }
+
+    /// Writes a text and wants a number.
+    #[derive(Debug, serde::Deserialize)]
+    struct Liar(#[expect(dead_code, reason = "never read")] u8);
+
+    impl Serialize for Liar {
+        fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            serializer.serialize_str("seven")
+        }
+    }
+
+    #[test]
+    fn an_answer_of_the_wrong_kind_or_size_is_nonsense() {
+        assert!(matches!(verdict(|| Liar(7)), Verdict::Nonsense(why) if why.contains("seven")));
+        assert_eq!(verdict(|| "x".repeat(LONGEST_ANSWER + 9)), Verdict::Nonsense("more than 4 MiB".to_owned()));
+    }
+
+    #[test]
+    fn what_a_library_prints_does_not_reach_the_answer_or_us() {
+        // Straight to the descriptors, as a C library does.
+        let printed = Sandbox::start(|| {
+            let junk = b"{\"junk\": 1}\n";
+            let wrote = nix::unistd::write(io::stdout(), junk).and(nix::unistd::write(io::stderr(), junk));
+            assert_eq!(wrote, Ok(junk.len()));
+            std::fs::read_link("/proc/self/fd/1").ok()
+        });
+        assert_eq!(printed.finish(soon()), Ok(Some("/dev/null".into())));
+    }
+}

@@ -1,0 +1,146 @@
+//! CMD: its exit code, its signals, its descriptors, its surroundings.
+
+use super::*;
+
+#[test]
+fn every_exit_code_is_passed_on() {
+    for code in 0..=255 {
+        assert_eq!(run(sh(&format!("exit {code}"))).code, code);
+    }
+}
+
+#[test]
+fn a_command_that_a_signal_ended_gives_128_and_the_signal() {
+    for signal in [1, 2, 3, 6, 9, 11, 13, 15, 31, 34, 64] {
+        assert_eq!(run(sh(&format!("kill -{signal} $$"))).code, 128 + signal, "signal {signal}");
+    }
+}
+
+#[test]
+fn a_command_that_cannot_be_executed_is_named_with_the_shells_codes() {
+    let (_keep, directory) = scratch();
+    let no_format = directory.join("no-format");
+    fs::write(&no_format, "no program\n").unwrap();
+    let no_x = directory.join("no-x");
+    fs::write(&no_x, "#!/bin/sh\n").unwrap();
+    Command::new("chmod").arg("+x").arg(&no_format).status().unwrap();
+    let cases = [
+        ("/nonexistent/program", 127),
+        ("no-such-program-in-path", 127),
+        (directory.to_str().unwrap(), 126),
+        (no_x.to_str().unwrap(), 126),
+        (no_format.to_str().unwrap(), 126),
+    ];
+    for (file, code) in cases {
+        let end = run(plain(&[file]));
+        assert_eq!(end.code, code, "{file}: {}", end.stderr);
+        assert_eq!(end.stderr.lines().filter(|line| line.contains(file)).count(), 1, "{}", end.stderr);
+    }
+}
+
+#[test]
+fn signals_reach_the_command() {
+    let caught = (1..=64).filter(|s| ![9, 17, 19, 20, 21, 22, 32, 33].contains(s)).collect::<Vec<i32>>();
+    // Python, as a shell cannot trap SIGSEGV or a real-time signal.
+    let script = "import signal, sys\n\
+        def say(number, frame):\n    print(number, flush=True)\n\
+        for s in map(int, sys.argv[1].split(',')): signal.signal(s, say)\n\
+        print('set', flush=True)\n\
+        while True: signal.pause()";
+    let list = caught.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let (_keep, directory) = scratch();
+    let log = directory.join("log");
+    let mut command = plain(&["python3", "-c", script, &list]);
+    command.stdout(fs::File::create(&log).unwrap());
+    let mut init = Init::start(command);
+    wait_for("the handlers", || fs::read_to_string(&log).ok().filter(|text| text.contains("set")));
+    for signal in &caught {
+        init.signal(*signal);
+        wait_for(&format!("signal {signal}"), || {
+            fs::read_to_string(&log).unwrap().lines().any(|line| *line == signal.to_string()).then_some(())
+        });
+    }
+    kill(init.children()[0], 9);
+    assert_eq!(init.unshare.wait().unwrap().code(), Some(137));
+}
+
+#[test]
+fn the_command_starts_with_the_mask_and_the_ignored_signals_of_slurminit() {
+    let field = |status: &str, name: &str| {
+        status.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned()).unwrap()
+    };
+    // What surrounds the tests may ignore something itself; a clean start has 0 and 0.
+    let mut bare = Command::new("cat");
+    let bare = run({
+        bare.arg("/proc/self/status").stdout(Stdio::piped()).stderr(Stdio::piped());
+        bare
+    });
+    let end = run(plain(&["cat", "/proc/self/status"]));
+    for name in ["SigBlk:", "SigIgn:"] {
+        assert_eq!(field(&end.stdout, name), field(&bare.stdout, name), "{name}");
+    }
+
+    // What was ignored stays ignored: HUP (1) and PIPE (13).
+    let script = format!("trap '' HUP PIPE; exec {} run --role none -- cat /proc/self/status", slurminit());
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--mount-proc", "--", "sh", "-c", &script]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let end = run(command);
+    let ignored = u64::from_str_radix(&field(&end.stdout, "SigIgn:"), 16).unwrap();
+    assert_eq!(ignored & 0x7fff_ffff, 0x1001, "{}", end.stderr);
+}
+
+#[test]
+fn the_command_inherits_three_descriptors_and_what_the_operator_passed() {
+    // What surrounds the tests may have leaked some into all of us: those are passed on purpose, too.
+    let list = "exec ls /proc/self/fd";
+    let shell = |script: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        run(command).stdout
+    };
+    assert_eq!(run(sh(list)).stdout, shell(list));
+    let passed = format!("exec 7</dev/null; exec {} run --role none -- ls /proc/self/fd", slurminit());
+    assert_eq!(shell(&passed), shell(&format!("exec 7</dev/null; {list}")));
+}
+
+#[test]
+fn the_command_keeps_directory_input_and_environment() {
+    let mut command = sh("pwd; echo $GREETING; cat");
+    command.current_dir("/usr").env("GREETING", "hello").stdin(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"from outside\n").unwrap();
+    assert_eq!(end(child).stdout, "/usr\nhello\nfrom outside\n");
+}
+
+#[test]
+fn what_the_command_leaves_behind_is_ended_with_it() {
+    let (_keep, directory) = scratch();
+    let said = directory.join("said");
+    // One that takes TERM and has something to say first, one that ignores it.
+    let script = format!(
+        "sh -c 'trap \"echo term > {said}; exit 0\" TERM; echo up > {said}.up; while :; do sleep 0.01; done' & \
+         sh -c 'trap \"\" TERM; while :; do sleep 0.01; done' & \
+         until [ -e {said}.up ]; do sleep 0.01; done; exit 5",
+        said = said.display()
+    );
+    let start = Instant::now();
+    let end = run(sh(&script));
+    assert_eq!(end.code, 5, "{}", end.stderr);
+    assert_eq!(fs::read_to_string(&said).unwrap(), "term\n", "it had the time to finish");
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+}
+
+#[test]
+fn as_another_process_than_pid_1_it_is_the_subreaper_of_its_command() {
+    let (_keep, directory) = scratch();
+    let file = directory.join("orphan");
+    let script = format!("(sleep 1000 & echo $! > {}) ; exit 3", file.display());
+    let mut command = Command::new(slurminit());
+    command.args(["run", "--role", "none", "--", "sh", "-c", &script]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let end = run(command);
+    assert_eq!(end.code, 3, "{}", end.stderr);
+    let orphan = fs::read_to_string(&file).unwrap();
+    assert!(!Path::new("/proc").join(orphan.trim()).exists(), "the orphan {orphan} survived");
+}

@@ -1,0 +1,131 @@
+//! The real binary as PID 1 of a PID namespace of its own: what ../docs/reliability.md promises, seen from outside.
+//!
+//! Needs root or unprivileged user namespaces for `unshare`; a machine without them fails these tests, loudly.
+
+#![expect(clippy::disallowed_methods, reason = "the tests are the parent that waits; the rule is PID 1's")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod cluster;
+mod cmd;
+mod logs;
+mod reaping;
+
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A slurminit that runs as PID 1.
+struct Init {
+    unshare: Child,
+    pid: i32,
+}
+
+/// How it ended and what it said.
+struct End {
+    code: i32,
+    stdout: String,
+    stderr: String,
+}
+
+/// The longest that anything here may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn slurminit() -> &'static str {
+    env!("CARGO_BIN_EXE_slurminit")
+}
+
+/// `unshare ... slurminit run ARGS`, with both streams piped.
+fn as_pid_1(args: &[&str]) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--mount-proc", "--kill-child", "--", slurminit(), "run"]).args(args);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// CMD in the role `none`.
+fn plain(cmd: &[&str]) -> Command {
+    as_pid_1(&[&["--role", "none", "--"], cmd].concat())
+}
+
+fn sh(script: &str) -> Command {
+    plain(&["sh", "-c", script])
+}
+
+impl Init {
+    fn start(mut command: Command) -> Self {
+        let unshare = command.spawn().expect("unshare(1) runs");
+        let pid = wait_for("PID 1", || children(unshare.id()).first().copied());
+        Self { unshare, pid }
+    }
+
+    fn signal(&self, signal: i32) {
+        kill(self.pid, signal);
+    }
+
+    /// The children of PID 1, by their pids outside.
+    fn children(&self) -> Vec<i32> {
+        children(self.pid.cast_unsigned())
+    }
+
+    fn end(self) -> End {
+        end(self.unshare)
+    }
+}
+
+fn run(mut command: Command) -> End {
+    end(command.spawn().expect("unshare(1) runs"))
+}
+
+fn end(mut child: Child) -> End {
+    let mut stderr = child.stderr.take().unwrap();
+    let errors = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        stderr.read_to_end(&mut bytes).map(|_| String::from_utf8_lossy(&bytes).into_owned())
+    });
+    let mut stdout = Vec::new();
+    child.stdout.take().unwrap().read_to_end(&mut stdout).unwrap();
+    let status = child.wait().unwrap();
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap());
+    End { code, stdout: String::from_utf8_lossy(&stdout).into_owned(), stderr: errors.join().unwrap().unwrap() }
+}
+
+fn children(pid: u32) -> Vec<i32> {
+    let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    list.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
+fn kill(pid: i32, signal: i32) {
+    let status = Command::new("kill").args([format!("-{signal}"), pid.to_string()]).status().unwrap();
+    assert!(status.success(), "kill -{signal} {pid}");
+}
+
+/// Polls, as the tests look at the program from outside, where there is no event.
+fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(seen) = look() {
+            return seen;
+        }
+        assert!(start.elapsed() < PATIENCE, "waited {PATIENCE:?} for {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn wait_for_file(path: &Path) -> String {
+    wait_for(&path.display().to_string(), || fs::read_to_string(path).ok().filter(|text| text.ends_with('\n')))
+}
+
+/// A field of `/proc/PID/status`.
+fn status_field(pid: i32, field: &str) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| Some(line.strip_prefix(field)?.strip_prefix(':')?.trim().to_owned()))
+}
+
+fn scratch() -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_owned();
+    (directory, path)
+}

@@ -1,0 +1,69 @@
+//! Orphans are reaped as they die, however many.
+
+use super::*;
+
+/// The zombies among PID 1's children.
+fn zombies(init: &Init) -> usize {
+    let is_zombie = |pid: &i32| status_field(*pid, "State").is_some_and(|state| state.starts_with('Z'));
+    init.children().iter().filter(|pid| is_zombie(pid)).count()
+}
+
+#[test]
+fn orphans_of_any_depth_are_reaped() {
+    let (_keep, directory) = scratch();
+    let flag = directory.join("flag");
+    let script = format!(
+        "for i in 1 2 3 4 5; do ( ( ( ( exit 0 ) & ) & ) & ) ; done; echo > {}; exec sleep 1000",
+        flag.display()
+    );
+    let init = Init::start(sh(&script));
+    wait_for_file(&flag);
+    wait_for("the orphans' end", || (init.children().len() == 1).then_some(()));
+    init.signal(15);
+    assert_eq!(init.end().code, 143);
+}
+
+#[test]
+fn three_hundred_orphans_that_die_at_once_are_gone_at_once() {
+    let (_keep, directory) = scratch();
+    let gate = directory.join("gate");
+    Command::new("mkfifo").arg(&gate).status().unwrap();
+    // Each orphan waits for the end of the pipe, which comes to all of them in the same moment.
+    let script = format!(
+        "exec 3< {}; i=0; while [ $i -lt 300 ]; do ( cat <&3 & ); i=$((i+1)); done; exec sleep 1000",
+        gate.display()
+    );
+    let init = Init::start(sh(&script));
+    let writer = fs::OpenOptions::new().write(true).open(&gate).unwrap();
+    wait_for("300 orphans", || (init.children().len() == 301).then_some(()));
+    drop(writer);
+    let start = Instant::now();
+    let mut worst = 0;
+    wait_for("their end", || {
+        worst = worst.max(zombies(&init));
+        (init.children().len() == 1).then_some(())
+    });
+    // How many one sees at a time depends on the cores that look; docs/reliability.md has the figure for a quiet machine.
+    eprintln!("at most {worst} zombies in any sample; all gone after {:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    init.signal(15);
+    init.end();
+}
+
+#[test]
+fn a_thousand_orphans_in_a_row_leave_nothing_and_cost_no_memory() {
+    let (_keep, directory) = scratch();
+    let half = directory.join("half");
+    let done = directory.join("done");
+    let batch = "i=0; while [ $i -lt 500 ]; do ( : & ); i=$((i+1)); done";
+    let script = format!("{batch}; echo > {}; {batch}; echo > {}; exec sleep 1000", half.display(), done.display());
+    let init = Init::start(sh(&script));
+    wait_for_file(&half);
+    let memory = |init: &Init| status_field(init.pid, "VmRSS").unwrap();
+    let before = memory(&init);
+    wait_for_file(&done);
+    wait_for("the orphans' end", || (init.children().len() == 1).then_some(()));
+    assert_eq!(before, memory(&init), "resident memory");
+    init.signal(15);
+    init.end();
+}
