@@ -39,8 +39,9 @@ apt_install() { # PACKAGE...
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" </dev/null >/dev/null
 }
 
-is_in_apt() { # PACKAGE
-    apt-cache policy "$1" 2>/dev/null | grep -q 'Candidate: [0-9]'
+# A pipe into `grep -q` would end the writer with SIGPIPE, and with pipefail that is a failure: so read it all.
+is_in_apt() { # PACKAGE [VERSION-PATTERN]
+    grep "Candidate: ${2:-[0-9]}" <<<"$(apt-cache policy "$1" 2>/dev/null)" >/dev/null
 }
 
 how_to_install_docker() {
@@ -121,7 +122,7 @@ install_compose() {
         apt_install docker-compose-v2
     elif is_in_apt docker-compose-plugin; then
         apt_install docker-compose-plugin
-    elif apt-cache policy docker-compose | grep -q 'Candidate: [2-9]'; then
+    elif is_in_apt docker-compose '[2-9]'; then
         apt_install docker-compose
     else
         install_compose_of_debian_13
@@ -138,7 +139,7 @@ ensure_compose() {
     fi
     if "${docker_cmd[@]}" compose version >/dev/null 2>&1; then
         compose_cmd=("${docker_cmd[@]}" compose)
-    elif docker-compose version --short 2>/dev/null | grep -Eq '^(1\.(2[89]|[3-9])|[2-9])'; then
+    elif [[ $(docker-compose version --short 2>/dev/null) =~ ^(1\.(2[89]|[3-9])|[2-9]) ]]; then
         say "no compose 2; going on with docker-compose $(docker-compose version --short)"
         compose_cmd=(docker-compose)
     else

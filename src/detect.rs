@@ -8,15 +8,19 @@ pub mod cgroup;
 pub mod cpu;
 pub mod device;
 pub mod memory;
+pub mod nvidia;
 pub mod nvidia_proc;
+mod nvidia_trouble;
 pub mod nvml;
+pub mod pci;
 pub mod sandbox;
 pub mod slurm;
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::inventory::Inventory;
+use crate::inventory::{Finding, Inventory, Severity};
+use sandbox::{Sandbox, Verdict};
 
 /// What detection is given.
 #[derive(Clone, Debug)]
@@ -35,7 +39,54 @@ impl Default for Options {
     }
 }
 
-/// Finds out everything, within the deadline.
-pub fn detect(_options: &Options) -> Inventory {
-    Inventory::default()
+/// Finds out everything, within the deadline. Call it in a process with one thread: it forks.
+///
+/// The probes run while the host's files are read. NVML has six tenths of the time and every probe seven: a verdict and
+/// the kernel's files need the rest.
+pub fn detect(options: &Options) -> Inventory {
+    let Options { root, deadline, nvml_library } = options;
+    let started = Instant::now();
+    let tenths = |tenths: u32| started + *deadline / 10 * tenths;
+    let nvidia = nvidia::Detection::start(root, nvml_library.as_deref());
+    // Most machines have no AMD GPU, and a look is cheaper than a process.
+    let amd = root.join("sys/class/kfd").exists().then(|| Sandbox::start(|| amd_kfd::probe(root)));
+    let mut inventory = Inventory {
+        hostname: hostname(),
+        cpu: cpu::detect(root),
+        memory: memory::detect(root),
+        cgroup: cgroup::detect(root),
+        slurm: slurm::detect(root, *deadline / 5),
+        ..Inventory::default()
+    };
+    let nvidia = nvidia.finish(tenths(6), tenths(7));
+    let amd = match amd.map(|probe| probe.finish(tenths(7))) {
+        None => amd_kfd::Probe::default(),
+        Some(Ok(probe)) => probe,
+        Some(Err(verdict)) => amd_kfd::Probe { findings: vec![no_amd(&verdict)], ..amd_kfd::Probe::default() },
+    };
+    inventory.drivers = nvidia.driver.into_iter().chain(amd.driver).collect();
+    inventory.gpus = [nvidia.gpus, amd.gpus].concat();
+    inventory.findings = [nvidia.findings, amd.findings].concat();
+    inventory
+}
+
+fn no_amd(verdict: &Verdict) -> Finding {
+    let (cause, repair) = match verdict {
+        Verdict::NotStarted(_) => Verdict::NO_PROCESS,
+        _ => (
+            "the driver hangs: a GPU failed or is being reset",
+            "look for amdgpu messages on the host (dmesg | grep -i amdgpu); reboot the host",
+        ),
+    };
+    Finding {
+        severity: Severity::Warning,
+        what: format!("the AMD kernel driver (KFD) {verdict}; no AMD GPU is used"),
+        cause: cause.to_owned(),
+        repair: repair.to_owned(),
+    }
+}
+
+/// The kernel's name of this host, as `gethostname` gives it to Slurm.
+fn hostname() -> String {
+    nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }

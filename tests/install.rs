@@ -143,7 +143,10 @@ fn a_key_that_others_can_read_is_closed_and_said_aloud() {
     let findings = install::install_munge_key(&config, root.path()).unwrap().findings;
     assert!(findings[0].what.contains("0644"), "{findings:?}");
     assert_eq!(mode(&key), 0o400);
+    // What munged would take is put right without a word.
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
     assert_eq!(install::install_munge_key(&config, root.path()).unwrap().findings, []);
+    assert_eq!(mode(&key), 0o400);
 }
 
 #[test]

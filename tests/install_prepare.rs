@@ -85,6 +85,15 @@ fn a_wrong_configuration_stops_the_start_with_its_place() {
 }
 
 #[test]
+fn a_file_that_is_named_must_be_there() {
+    let root = fixture("");
+    fs::remove_file(root.path().join("slurminit.toml")).unwrap();
+    let (code, words) = failure(&slurminit(root.path(), "true", "prepare", &[]));
+    assert_eq!(code, exit_code::CONFIG);
+    assert!(words.contains("there is no such file; correct --config"), "{words}");
+}
+
+#[test]
 fn a_disk_that_takes_no_more_leaves_the_old_files() {
     let root = fixture("");
     prepared(root.path());

@@ -5,24 +5,26 @@ use std::path::Path;
 
 use crate::config::{Config, ConfigError, DEFAULT_FILE, Place};
 
-/// Reads the file at `path`, else the default one, and lays this process's environment over it. Without a file at the
-/// default place, the defaults hold.
+/// Reads the file at `path`, else the one that `SLURMINIT_CONFIG` names, else the default one, and lays this process's
+/// environment over it. Without a file at the default place, the defaults hold.
 ///
 /// # Errors
 /// The file that was named and cannot be read, or the first thing that is wrong. The verbs end with
 /// [`crate::exit_code::CONFIG`] then.
 pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
-    let default = Path::new(DEFAULT_FILE);
-    let config = match std::fs::read_to_string(path.unwrap_or(default)) {
-        Ok(text) => Config::parse(&text, path.unwrap_or(default))?,
-        Err(error) if path.is_none() && error.kind() == ErrorKind::NotFound => Config::default(),
+    let variable = std::env::var_os("SLURMINIT_CONFIG").filter(|value| !value.is_empty());
+    let named = path.or(variable.as_deref().map(Path::new));
+    let path = named.unwrap_or(Path::new(DEFAULT_FILE));
+    let config = match std::fs::read_to_string(path) {
+        Ok(text) => Config::parse(&text, path)?,
+        Err(error) if named.is_none() && error.kind() == ErrorKind::NotFound => Config::default(),
         Err(error) => {
             let what = match error.kind() {
                 ErrorKind::NotFound => "there is no such file; correct --config (or SLURMINIT_CONFIG)".to_owned(),
                 ErrorKind::InvalidData => "it is not UTF-8 text; save it as UTF-8".to_owned(),
                 _ => format!("cannot read it: {error}"),
             };
-            return Err(ConfigError { place: Place::WholeFile(path.unwrap_or(default).to_owned()), what });
+            return Err(ConfigError { place: Place::WholeFile(path.to_owned()), what });
         }
     };
     config.apply_environment(&|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))

@@ -14,8 +14,8 @@ use crate::{commands, exit_code};
 /// Its command line.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The operator's file [default: /config/slurminit.toml, if it is there]
-    #[arg(long, env = "SLURMINIT_CONFIG", value_name = "FILE")]
+    /// The operator's file [default: SLURMINIT_CONFIG, else /config/slurminit.toml if it is there]
+    #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Read and write below this directory
     #[arg(long, value_name = "DIR", default_value = "/")]

@@ -9,13 +9,13 @@ use super::prepare::{PlanError, Planned, plan_files};
 use crate::config::Config;
 use crate::inventory::Inventory;
 use crate::render::{ConfigFile, explain};
-use crate::{commands, exit_code, install};
+use crate::{commands, detect, exit_code, install};
 
 /// Its command line.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The operator's file [default: /config/slurminit.toml, if it is there]
-    #[arg(long, env = "SLURMINIT_CONFIG", value_name = "FILE")]
+    /// The operator's file [default: SLURMINIT_CONFIG, else /config/slurminit.toml if it is there]
+    #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Read below this directory
     #[arg(long, value_name = "DIR", default_value = "/")]
@@ -94,12 +94,14 @@ fn difference(config: &Config, root: &Path, files: &[ConfigFile]) -> anyhow::Res
 
 /// The inventory from a file, else from a detection.
 pub(super) fn inventory(config: &Config, root: &Path, file: Option<&Path>) -> anyhow::Result<Inventory> {
-    let Some(path) = file else { return detect(config, root) };
+    let Some(path) = file else {
+        // The same variable that `slurminit detect` knows.
+        let nvml_library =
+            std::env::var_os("SLURMINIT_NVML_LIBRARY").filter(|path| !path.is_empty()).map(PathBuf::from);
+        let options = detect::Options { root: root.to_owned(), deadline: config.gpu.detect_timeout, nvml_library };
+        return Ok(detect::detect(&options));
+    };
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    serde_json::from_str(&text)
-        .with_context(|| format!("{} is not the output of `slurminit detect --json`", path.display()))
-}
-
-fn detect(_config: &Config, _root: &Path) -> anyhow::Result<Inventory> {
-    anyhow::bail!("detection is not built yet; give --inventory FILE")
+    let inventory = serde_json::from_str(&text);
+    inventory.with_context(|| format!("{} is not the output of `slurminit detect --json`", path.display()))
 }

@@ -14,9 +14,9 @@ use crate::inventory::{CgroupVersion, Cpu, CpuSet};
 /// What the container may use, and the layout of the whole machine.
 pub fn detect(root: &Path) -> Cpu {
     let hierarchies = Hierarchies::read(root);
-    let online = read_set(&root.join("sys/devices/system/cpu/online"));
+    let counted = counted_by_slurm(root);
     // The affinity is what the kernel obeys; a limit that leaves nothing of it is about something else.
-    let limits = [affinity(root), cpuset(&hierarchies), online.clone()].into_iter().flatten();
+    let limits = [affinity(root), cpuset(&hierarchies), counted.clone()].into_iter().flatten();
     let narrow = |one: CpuSet, other: CpuSet| {
         let both = intersection(&one, &other);
         if both.is_empty() { one } else { both }
@@ -25,7 +25,17 @@ pub fn detect(root: &Path) -> Cpu {
     Cpu {
         allowed: allowed.unwrap_or_default(),
         quota: quota(&hierarchies),
-        sockets: topology::read(root, &online.unwrap_or_default()),
+        sockets: topology::read(root, &counted.unwrap_or_default()),
+    }
+}
+
+/// The CPUs that are online, without the efficiency cores of Intel's hybrid processors: Slurm 24.11 leaves those out, and
+/// takes a node out of service that claims them. An older Slurm can have fewer CPUs than there are.
+fn counted_by_slurm(root: &Path) -> Option<CpuSet> {
+    let online = read_set(&root.join("sys/devices/system/cpu/online"))?;
+    match read_set(&root.join("sys/devices/cpu_core/cpus")).filter(|cpus| !cpus.is_empty()) {
+        Some(performance) => Some(intersection(&performance, &online)),
+        None => Some(online),
     }
 }
 

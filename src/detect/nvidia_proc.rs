@@ -1,1 +1,204 @@
-//! To come.
+//! NVIDIA without NVML: `/proc/driver/nvidia`, the device files, and sysfs. Runs inside the sandbox.
+//!
+//! Memory size, compute capability and links are not to be had here.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::{device, nvml, pci};
+use crate::inventory::{Access, Driver, Gpu, PciAddress, Source, Vendor};
+
+/// What the kernel's files say.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Probe {
+    /// The driver; `None` where there is no trace of one.
+    pub driver: Option<Driver>,
+    /// The GPUs by PCI address, which is NVML's order too, and then the device files that /proc does not know.
+    pub gpus: Vec<Gpu>,
+}
+
+/// Reads everything, and opens each device file once.
+pub fn probe(root: &Path) -> Probe {
+    let mut gpus: Vec<Gpu> = entries(root).into_iter().map(|(address, entry)| entry.into_gpu(root, address)).collect();
+    // A stand-in (`docker run --device /dev/null:/dev/nvidia0`) and WSL2 have no entry in /proc.
+    for minor in device_minors(root) {
+        if gpus.iter().all(|gpu| gpu.minor != Some(minor)) {
+            gpus.push(with_minor(root, minor));
+        }
+    }
+    for (index, gpu) in (0..).zip(&mut gpus) {
+        gpu.index = index;
+    }
+    let version = fs::read_to_string(root.join("proc/driver/nvidia/version")).ok();
+    let driver = (version.is_some() || !gpus.is_empty()).then(|| Driver {
+        vendor: Vendor::Nvidia,
+        source: Source::NvidiaProc,
+        version: version.as_deref().and_then(driver_version),
+        cuda_version: None,
+    });
+    Probe { driver, gpus }
+}
+
+/// A GPU of which nothing is known.
+pub(super) fn nameless_gpu(index: u32) -> Gpu {
+    Gpu {
+        vendor: Vendor::Nvidia,
+        index,
+        minor: None,
+        device_file: None,
+        uuid: None,
+        model: None,
+        pci_address: None,
+        memory_mib: None,
+        compute: None,
+        cpus: None,
+        numa_node: None,
+        links: BTreeMap::new(),
+        access: Access::Usable,
+    }
+}
+
+fn with_minor(root: &Path, minor: u32) -> Gpu {
+    let (device_file, access) = device_file(root, Some(minor));
+    Gpu { minor: Some(minor), device_file, access, ..nameless_gpu(0) }
+}
+
+/// The minors of the files `/dev/nvidiaN`, in order. Opens none of them.
+pub fn device_minors(root: &Path) -> Vec<u32> {
+    let Ok(directory) = fs::read_dir(root.join("dev")) else { return Vec::new() };
+    let minor = |name: &str| name.strip_prefix("nvidia").filter(|number| is_number(number))?.parse().ok();
+    let mut minors: Vec<u32> =
+        directory.flatten().filter_map(|entry| minor(entry.file_name().to_str()?)).filter(is_minor).collect();
+    minors.sort_unstable();
+    minors
+}
+
+/// Not `nvidia01` or `nvidia+1`, which `parse` alone would take for 1.
+fn is_number(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit()) && (text.len() == 1 || !text.starts_with('0'))
+}
+
+fn is_minor(minor: &u32) -> bool {
+    *minor <= nvml::HIGHEST_MINOR
+}
+
+/// The device file of the GPU with this minor, as its name is in the container, and whether it opens.
+pub(super) fn device_file(root: &Path, minor: Option<u32>) -> (Option<PathBuf>, Access) {
+    let own = minor.map(|minor| format!("dev/nvidia{minor}"));
+    // WSL2 has one device for all GPUs and no /dev/nvidiaN.
+    let is_wsl = root.join("dev/dxg").exists() && !own.as_ref().is_some_and(|own| root.join(own).exists());
+    let name = if is_wsl { Some("dev/dxg".to_owned()) } else { own };
+    match name {
+        Some(name) => (Some(Path::new("/").join(&name)), device::access(&root.join(&name))),
+        None => (None, Access::Unusable { reason: "the driver does not say which /dev/nvidiaN it is".to_owned() }),
+    }
+}
+
+/// What `/proc` says about the GPU at `address`.
+pub(super) fn minor_of(root: &Path, address: PciAddress) -> Option<u32> {
+    entries(root).remove(&address)?.minor
+}
+
+/// A file `/proc/driver/nvidia/gpus/ADDRESS/information`.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Entry {
+    model: Option<String>,
+    uuid: Option<String>,
+    minor: Option<u32>,
+}
+
+impl Entry {
+    fn parse(text: &str) -> Self {
+        let mut entry = Self::default();
+        for (key, value) in text.lines().filter_map(|line| line.split_once(':')) {
+            let value = value.trim();
+            match key.trim() {
+                "Model" => entry.model = nvml::name(value),
+                // Question marks until the GPU was used for the first time.
+                "GPU UUID" => entry.uuid = nvml::identifier(value.to_owned()),
+                "Device Minor" => entry.minor = value.parse().ok().filter(is_minor),
+                _ => {}
+            }
+        }
+        entry
+    }
+
+    fn into_gpu(self, root: &Path, address: PciAddress) -> Gpu {
+        let (device_file, access) = device_file(root, self.minor);
+        let place = pci::place(root, address);
+        Gpu {
+            minor: self.minor,
+            device_file,
+            uuid: self.uuid,
+            model: self.model,
+            pci_address: Some(address),
+            cpus: place.cpus,
+            numa_node: place.numa_node,
+            access,
+            ..nameless_gpu(0)
+        }
+    }
+}
+
+fn entries(root: &Path) -> BTreeMap<PciAddress, Entry> {
+    let Ok(directory) = fs::read_dir(root.join("proc/driver/nvidia/gpus")) else { return BTreeMap::new() };
+    directory
+        .flatten()
+        .filter_map(|gpu| {
+            let address = gpu.file_name().to_str()?.parse().ok()?;
+            let text = fs::read(gpu.path().join("information")).ok()?;
+            Some((address, Entry::parse(&String::from_utf8_lossy(&text))))
+        })
+        .collect()
+}
+
+/// From `NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.154.05  Thu Dec 28 ...`.
+fn driver_version(text: &str) -> Option<String> {
+    let line = text.lines().find(|line| line.starts_with("NVRM version:"))?;
+    line.split_whitespace().find(|word| is_version(word)).map(str::to_owned)
+}
+
+/// Numbers with dots between them: `590.48.01`.
+pub(super) fn is_version(text: &str) -> bool {
+    let is_part = |part: &str| part.len() <= 5 && part.parse::<u32>().is_ok();
+    (2..=4).contains(&text.split('.').count()) && text.split('.').all(is_part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_read_as_the_driver_writes_it() {
+        let entry = Entry::parse(
+            "Model: \t\t NVIDIA H200\nIRQ:   \t\t 77\nGPU UUID: \t GPU-1c1d0000-0000-0000-0000-000000000003\n\
+             Bus Location: \t 0000:17:00.0\nDevice Minor: \t 3\nGPU Excluded:\t No\n",
+        );
+        assert_eq!(entry.model.as_deref(), Some("NVIDIA H200"));
+        assert_eq!(entry.uuid.as_deref(), Some("GPU-1c1d0000-0000-0000-0000-000000000003"));
+        assert_eq!(entry.minor, Some(3));
+        assert_eq!(Entry::parse("GPU UUID: GPU-????????-????\nDevice Minor: 4294967295\nModel:\n"), Entry::default());
+    }
+
+    #[test]
+    fn both_kernel_modules_tell_their_version() {
+        let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.154.05  Thu Dec 28 15:37:48 UTC 2023\nGCC version:  gcc 12.3.0\n";
+        let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  590.48.01  Release Build\n";
+        assert_eq!(driver_version(closed).as_deref(), Some("535.154.05"));
+        assert_eq!(driver_version(open).as_deref(), Some("590.48.01"));
+        assert_eq!(driver_version("GCC version:  gcc 12.3.0\n"), None);
+    }
+
+    #[test]
+    fn only_device_files_of_gpus_count() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("dev")).unwrap();
+        for name in ["nvidia10", "nvidia2", "nvidiactl", "nvidia-uvm", "nvidia", "nvidia01", "nvidia9999999"] {
+            fs::write(root.path().join("dev").join(name), "").unwrap();
+        }
+        assert_eq!(device_minors(root.path()), [2, 10]);
+    }
+}

@@ -1,1 +1,265 @@
-//! To come.
+//! NVIDIA's management library, asked through nvml-wrapper. Runs inside the sandbox.
+//!
+//! Nothing that it says is believed unseen, and a call that fails loses that one fact.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::mem::ManuallyDrop;
+use std::path::Path;
+
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, Nvml, cuda_driver_version_major, cuda_driver_version_minor};
+use serde::{Deserialize, Serialize};
+
+use super::{nvidia_proc, pci};
+use crate::inventory::{Access, CpuSet, Driver, Gpu, PciAddress, Source, Vendor};
+
+/// More GPUs than any machine has; a larger count is nonsense.
+const MOST_GPUS: u32 = 1024;
+/// Room for 32,768 CPUs. NVML refuses a buffer that is too small for the machine.
+const AFFINITY_WORDS: usize = 512;
+/// The kernel's own limit (CONFIG_NR_CPUS).
+const MOST_CPUS: u32 = 8192;
+/// More links than any GPU has (18 on H100 and B200).
+const MOST_LINKS: u32 = 64;
+/// 16 TiB.
+const MOST_MEMORY_MIB: u64 = 16 << 20;
+/// NVML's own limit in bytes (NVML_DEVICE_NAME_V2_BUFFER_SIZE, less the NUL). A longer text had no end of its own.
+const LONGEST_TEXT: usize = 95;
+/// Device minors have 20 bits.
+pub(super) const HIGHEST_MINOR: u32 = (1 << 20) - 1;
+
+/// What NVML said.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Probe {
+    /// The driver and CUDA version.
+    pub driver: Driver,
+    /// The GPUs in NVML's order.
+    pub gpus: Vec<Gpu>,
+    /// The GPUs, by index, that are in MIG mode.
+    pub mig: Vec<u32>,
+    /// The minors of the `/dev/nvidiaN` that open and that NVML does not count.
+    pub unknown_to_nvml: Vec<u32>,
+}
+
+/// Why NVML said nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum NvmlTrouble {
+    /// There is no such library.
+    #[error("the library is not in this container ({0})")]
+    LibraryMissing(String),
+    /// There is one, and it cannot be used.
+    #[error("the library cannot be loaded ({0})")]
+    LibraryBroken(String),
+    /// The library and the kernel's driver are of different releases.
+    #[error("the library and the kernel's driver are of different versions")]
+    VersionMismatch,
+    /// The kernel has no NVIDIA driver.
+    #[error("the kernel's NVIDIA driver is not loaded")]
+    DriverNotLoaded,
+    /// NVML's "Unknown Error": in containers, nearly always a device cgroup that was rewritten.
+    #[error("{call} failed with NVML's \"Unknown Error\"")]
+    UnknownError {
+        /// The call.
+        call: String,
+    },
+    /// The user or the container may not.
+    #[error("{call} was refused: {error}")]
+    NoPermission {
+        /// The call.
+        call: String,
+        /// NVML's words.
+        error: String,
+    },
+    /// Another NVML error.
+    #[error("{call} failed: {error}")]
+    Failed {
+        /// The call.
+        call: String,
+        /// NVML's words.
+        error: String,
+    },
+    /// The count of GPUs cannot be true.
+    #[error("it counts {0} GPUs, which cannot be")]
+    ImpossibleCount(u32),
+}
+
+impl NvmlTrouble {
+    fn new(call: &str, error: NvmlError) -> Self {
+        let call = call.to_owned();
+        match error {
+            NvmlError::LibloadingError(error) => {
+                let error = error.to_string();
+                let missing = error.contains("No such file");
+                if missing { Self::LibraryMissing(error) } else { Self::LibraryBroken(error) }
+            }
+            NvmlError::FailedToLoadSymbol(error) => Self::LibraryBroken(error),
+            NvmlError::LibRmVersionMismatch => Self::VersionMismatch,
+            NvmlError::DriverNotLoaded => Self::DriverNotLoaded,
+            NvmlError::Unknown => Self::UnknownError { call },
+            NvmlError::NoPermission | NvmlError::OperatingSystem => {
+                Self::NoPermission { call, error: error.to_string() }
+            }
+            _ => Self::Failed { call, error: error.to_string() },
+        }
+    }
+}
+
+/// Asks NVML for everything. Takes the library at `library`, else the usual one.
+///
+/// # Errors
+/// Why there is no answer at all.
+pub fn probe(root: &Path, library: Option<&Path>) -> Result<Probe, NvmlTrouble> {
+    // Never shut down: that can take the driver long, or for ever, and this process ends anyway.
+    let nvml = ManuallyDrop::new(load(root, library)?);
+    let count = nvml.device_count().map_err(|error| NvmlTrouble::new("nvmlDeviceGetCount", error))?;
+    if count > MOST_GPUS {
+        return Err(NvmlTrouble::ImpossibleCount(count));
+    }
+    let devices: Vec<_> = (0..count).map(|index| nvml.device_by_index(index)).collect();
+    let mut gpus: Vec<Gpu> = (0..).zip(&devices).map(|(index, device)| gpu(root, index, device)).collect();
+    let index_of = gpus.iter().filter_map(|gpu| Some((gpu.pci_address?, gpu.index))).collect();
+    let mut mig = Vec::new();
+    for (gpu, device) in gpus.iter_mut().zip(devices.iter().map(Result::as_ref)) {
+        let Ok(device) = device else { continue };
+        gpu.links = links(device, gpu.index, &index_of);
+        if device.mig_mode().is_ok_and(|mode| mode.current == 1) {
+            mig.push(gpu.index);
+        }
+    }
+    let unknown_to_nvml = unknown_minors(root, &gpus);
+    Ok(Probe { driver: driver(&nvml), gpus, mig, unknown_to_nvml })
+}
+
+fn load(root: &Path, library: Option<&Path>) -> Result<Nvml, NvmlTrouble> {
+    let init =
+        |path: &OsStr| Nvml::builder().lib_path(path).init().map_err(|error| NvmlTrouble::new("nvmlInit", error));
+    // WSL2's own place, which the loader does not know.
+    let wsl = root.join("usr/lib/wsl/lib/libnvidia-ml.so.1");
+    match library {
+        Some(path) => init(path.as_os_str()),
+        // The loader's library would speak of this machine, not of the tree.
+        None if root != Path::new("/") => Err(NvmlTrouble::LibraryMissing("none is looked for in another root".into())),
+        None => init(OsStr::new("libnvidia-ml.so.1")).or_else(|trouble| match trouble {
+            NvmlTrouble::LibraryMissing(_) if wsl.exists() => init(wsl.as_os_str()),
+            _ => Err(trouble),
+        }),
+    }
+}
+
+fn driver(nvml: &Nvml) -> Driver {
+    let cuda = nvml.sys_cuda_driver_version().ok().filter(|version| (1_000..1_000_000).contains(version));
+    Driver {
+        vendor: Vendor::Nvidia,
+        source: Source::Nvml,
+        version: nvml.sys_driver_version().ok().filter(|version| nvidia_proc::is_version(version)),
+        cuda_version: cuda.map(|it| format!("{}.{}", cuda_driver_version_major(it), cuda_driver_version_minor(it))),
+    }
+}
+
+fn gpu(root: &Path, index: u32, device: &Result<Device<'_>, NvmlError>) -> Gpu {
+    let mut gpu = nvidia_proc::nameless_gpu(index);
+    match device {
+        Ok(device) => describe(root, device, &mut gpu),
+        Err(error) => {
+            gpu.access = Access::Unusable { reason: format!("NVML counts it and does not hand it out: {error}") };
+        }
+    }
+    gpu
+}
+
+fn describe(root: &Path, device: &Device<'_>, gpu: &mut Gpu) {
+    gpu.uuid = device.uuid().ok().and_then(identifier);
+    gpu.model = device.name().ok().and_then(|text| name(&text));
+    gpu.pci_address = device.pci_info().ok().and_then(|info| info.bus_id.parse().ok());
+    gpu.memory_mib = device.memory_info().ok().map(|memory| memory.total >> 20).filter(plausible_memory);
+    gpu.compute = device
+        .cuda_compute_capability()
+        .ok()
+        .filter(|it| (1..100).contains(&it.major) && (0..10).contains(&it.minor))
+        .map(|it| format!("{}.{}", it.major, it.minor));
+    let place = gpu.pci_address.map(|address| pci::place(root, address)).unwrap_or_default();
+    gpu.cpus = device.cpu_affinity(AFFINITY_WORDS).ok().and_then(|words| cpu_set(&words)).or(place.cpus);
+    // sysfs first: on Grace Hopper NVML names the node of the GPU's own memory, which has no CPUs.
+    gpu.numa_node = place.numa_node.or_else(|| device.numa_node_id().ok().and_then(pci::numa_node));
+    let minor = device.minor_number().ok().filter(|minor| *minor <= HIGHEST_MINOR);
+    gpu.minor = minor.or_else(|| nvidia_proc::minor_of(root, gpu.pci_address?));
+    (gpu.device_file, gpu.access) = nvidia_proc::device_file(root, gpu.minor);
+}
+
+fn plausible_memory(mib: &u64) -> bool {
+    (1..=MOST_MEMORY_MIB).contains(mib)
+}
+
+fn cpu_set(words: &[std::ffi::c_ulong]) -> Option<CpuSet> {
+    let bits = std::ffi::c_ulong::BITS;
+    let cpus: CpuSet = (0..)
+        .zip(words)
+        .flat_map(|(word, mask): (u32, _)| {
+            (0..bits).filter(move |bit| mask >> bit & 1 == 1).map(move |bit| word * bits + bit)
+        })
+        .collect();
+    (!cpus.is_empty() && cpus.iter().all(|cpu| cpu < MOST_CPUS)).then_some(cpus)
+}
+
+/// Counts the active links to each peer. Behind an NVSwitch the far end is no GPU, and nothing is counted.
+///
+/// The far end's type is not asked for: the wrapper answers it with "unknown" always.
+fn links(device: &Device<'_>, own: u32, index_of: &BTreeMap<PciAddress, u32>) -> BTreeMap<u32, u32> {
+    let mut peers = BTreeMap::new();
+    for link in 0..MOST_LINKS {
+        let link = device.link_wrapper_for(link);
+        match link.is_active() {
+            Ok(true) => {}
+            Err(NvmlError::InvalidArg | NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_)) => break,
+            Ok(false) | Err(_) => continue,
+        }
+        let far_end = link.remote_pci_info().ok().and_then(|info| info.bus_id.parse().ok());
+        if let Some(peer) = far_end.and_then(|address: PciAddress| index_of.get(&address)).filter(|peer| **peer != own)
+        {
+            *peers.entry(*peer).or_default() += 1;
+        }
+    }
+    peers
+}
+
+fn unknown_minors(root: &Path, gpus: &[Gpu]) -> Vec<u32> {
+    let known: BTreeSet<u32> = gpus.iter().filter_map(|gpu| gpu.minor).collect();
+    let opens = |minor: &u32| nvidia_proc::device_file(root, Some(*minor)).1 == Access::Usable;
+    nvidia_proc::device_minors(root).into_iter().filter(|minor| !known.contains(minor)).filter(opens).collect()
+}
+
+/// A UUID: nothing but letters, digits and `-`.
+pub(super) fn identifier(text: String) -> Option<String> {
+    let valid = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    (!text.is_empty() && text.len() <= LONGEST_TEXT && text.bytes().all(valid)).then_some(text)
+}
+
+/// A model's name, with a bound on its length and nothing else: it stays hostile.
+pub(super) fn name(text: &str) -> Option<String> {
+    let text = text.trim();
+    (!text.is_empty() && text.len() <= LONGEST_TEXT).then(|| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_affinity_mask_becomes_cpus_and_nonsense_becomes_nothing() {
+        let mut words = vec![0; AFFINITY_WORDS];
+        assert_eq!(cpu_set(&words), None);
+        (words[0], words[1]) = (0b1011, 1);
+        assert_eq!(cpu_set(&words).unwrap().to_string(), "0-1,3,64");
+        assert_eq!(cpu_set(&vec![std::ffi::c_ulong::MAX; AFFINITY_WORDS]), None);
+    }
+
+    #[test]
+    fn an_identifier_holds_nothing_that_a_file_or_terminal_minds() {
+        assert!(identifier("GPU-1c1d-90".to_owned()).is_some());
+        for bad in ["", "a b", "a\n", "\u{1b}[2J", "ÿÿ"] {
+            assert_eq!(identifier(bad.to_owned()), None, "{bad:?}");
+        }
+        assert_eq!(identifier("a".repeat(96)), None);
+    }
+}

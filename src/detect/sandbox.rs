@@ -44,8 +44,16 @@ pub enum Verdict {
     #[error("answered with nonsense: {0}")]
     Nonsense(String),
     /// There is no child: no process or no pipe is to be had.
-    #[error("could not be asked: {0}")]
+    #[error("could not be asked ({0})")]
     NotStarted(#[from] Errno),
+}
+
+impl Verdict {
+    /// Cause and repair where no process is to be had; the other verdicts depend on who was asked.
+    pub(super) const NO_PROCESS: (&str, &str) = (
+        "the container has no process or file descriptor left",
+        "raise its limits (docker run --pids-limit, --ulimit nofile)",
+    );
 }
 
 fn seconds(duration: Duration) -> String {
@@ -61,7 +69,7 @@ pub struct Sandbox<T> {
 }
 
 impl<T: Serialize + DeserializeOwned> Sandbox<T> {
-    /// Forks, and runs `probe` in the child. The calling process must have one thread only.
+    /// Forks, and runs `probe` in the child, which dies with the calling thread. That must be the process's only one.
     pub fn start(probe: impl FnOnce() -> T) -> Self {
         Self { child: Child::fork(probe), started: Instant::now(), answer: PhantomData }
     }

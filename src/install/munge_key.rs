@@ -123,6 +123,9 @@ fn correct(root: &Path, path: &Path, owner: &Owner) -> Result<Vec<Finding>, Inst
     }
     owner.own(&file).map_err(|error| owner.error(path, error))?;
     file.set_permissions(fs::Permissions::from_mode(0o400)).map_err(|error| InstallError::write(path, error))?;
+    if mode & 0o077 == 0 && owner.owns(&metadata) {
+        return Ok(Vec::new());
+    }
     Ok(vec![Finding {
         severity: Severity::Info,
         what: format!("the munge key {} was made readable for munged alone (it was mode {mode:04o})", path.display()),

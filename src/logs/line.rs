@@ -41,8 +41,7 @@ impl LineSplitter {
 /// Takes the daemon's own name and its word for the level off the front of a line: `slurmd: error: no` is an error
 /// that says `no`. Slurm's words are from `src/common/log.c`, munge's from `src/libcommon/log.c`.
 pub fn parse_daemon_line<'a>(name: &str, line: &'a [u8]) -> (Level, &'a [u8]) {
-    let line = line.strip_suffix(b"\r").unwrap_or(line);
-    let line = line.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b": ")).unwrap_or(line);
+    let line = without_name(name, line.strip_suffix(b"\r").unwrap_or(line));
     const WORDS: [(&[u8], Level); 15] = [
         (b"fatal: ", Level::Error),
         (b"error: ", Level::Error),
@@ -61,7 +60,29 @@ pub fn parse_daemon_line<'a>(name: &str, line: &'a [u8]) -> (Level, &'a [u8]) {
         (b"debug4: ", Level::Trace),
     ];
     let word = WORDS.iter().find_map(|(word, level)| Some((*level, line.strip_prefix(*word)?.trim_ascii_start())));
-    word.unwrap_or((Level::Info, line))
+    match word {
+        Some((Level::Error, message)) if is_first_start(message) => (Level::Info, message),
+        Some(found) => found,
+        None => (Level::Info, line),
+    }
+}
+
+/// slurmd calls itself `slurmd-NODE` where the node's name is not the host's.
+fn without_name<'a>(name: &str, line: &'a [u8]) -> &'a [u8] {
+    let rest = line.strip_prefix(name.as_bytes()).and_then(|rest| {
+        let end = rest.iter().position(|byte| *byte == b':')?;
+        let (node, rest) = rest.split_at(end);
+        (node.is_empty() || node.starts_with(b"-") && !node.contains(&b' ')).then_some(rest)
+    });
+    rest.and_then(|rest| rest.strip_prefix(b": ")).unwrap_or(line)
+}
+
+/// slurmctld calls it an error that there is no saved state, as at every first start (24.11, `node_state_save`,
+/// `job_mgr.c`, ...). State that is there and cannot be read has another message.
+fn is_first_start(message: &[u8]) -> bool {
+    let message = String::from_utf8_lossy(message);
+    message.starts_with("Could not open ") && message.ends_with("No such file or directory")
+        || message.starts_with("NOTE: Trying backup ") && message.contains("may be lost")
 }
 
 #[cfg(test)]
@@ -74,6 +95,12 @@ mod tests {
         assert_eq!(parse_daemon_line("slurmd", b"slurmd: error: no"), (Level::Error, &b"no"[..]));
         assert_eq!(parse_daemon_line("slurmd", b"slurmd: debug:  yes"), (Level::Debug, &b"yes"[..]));
         assert_eq!(parse_daemon_line("munged", b"munged: Notice:    Running"), (Level::Info, &b"Running"[..]));
+        assert_eq!(parse_daemon_line("slurmd", b"slurmd-localhost: error: no"), (Level::Error, &b"no"[..]));
+        assert_eq!(parse_daemon_line("slurmd", b"slurmd is: error: no").0, Level::Info);
+        let first = b"slurmctld: error: Could not open job state file /var/job_state: No such file or directory";
+        assert_eq!(parse_daemon_line("slurmctld", first).0, Level::Info);
+        let unreadable = b"slurmctld: error: Could not open job state file /var/job_state: Permission denied";
+        assert_eq!(parse_daemon_line("slurmctld", unreadable).0, Level::Error);
         assert_eq!(parse_daemon_line("api", b"\xff error: no\r"), (Level::Info, &b"\xff error: no"[..]));
     }
 

@@ -45,34 +45,35 @@ fn older_than(inventory: &Inventory, since: SlurmVersion) -> bool {
     inventory.slurm.version.is_some_and(|version| version < since)
 }
 
+/// What Slurm needs of cgroup v2 to hold a job to its CPUs and memory; devices need no controller there.
+const NEEDED: [&str; 2] = ["cpuset", "memory"];
+
 /// Why cgroups cannot be used; `None` if they can.
 fn obstacle(inventory: &Inventory) -> Option<String> {
     let cgroup = &inventory.cgroup;
-    let (name, plugin, needed): (_, _, &[&str]) = match cgroup.version {
+    match cgroup.version {
         CgroupVersion::None => return Some("no cgroup file system is mounted".to_owned()),
-        CgroupVersion::V1 => ("v1", "cgroup_v1", &["cpuset", "devices", "freezer", "memory"]),
-        CgroupVersion::V2 => ("v2", "cgroup_v2", &["cpuset", "memory"]),
-    };
+        // Tried with 24.11.5 and the hierarchies mounted writable: the node becomes idle, then every job fails ("Slurmd
+        // could not execve job") and drains it.
+        CgroupVersion::V1 => return Some("with cgroup v1 Slurm cannot start jobs inside a container".to_owned()),
+        CgroupVersion::V2 => {}
+    }
     if !cgroup.writable {
-        return Some(format!("cgroup {name} is mounted read-only in this container"));
+        return Some("cgroup v2 is mounted read-only in this container".to_owned());
     }
     let missing: Vec<&str> =
-        needed.iter().copied().filter(|name| !cgroup.controllers.iter().any(|own| own == name)).collect();
+        NEEDED.into_iter().filter(|name| !cgroup.controllers.iter().any(|own| own == name)).collect();
     if !missing.is_empty() {
-        return Some(format!("cgroup {name} is writable, but lacks {}", missing.join(", ")));
+        return Some(format!("cgroup v2 is writable, but lacks {}", missing.join(", ")));
     }
-    (!inventory.slurm.has_plugin(plugin)).then(|| format!("this Slurm has no plugin for cgroup {name}"))
+    (!inventory.slurm.has_plugin("cgroup_v2")).then(|| "this Slurm has no plugin for cgroup v2".to_owned())
 }
 
 fn with_cgroups(inventory: &Inventory, affinity: bool) -> CgroupPlan {
-    let v2 = inventory.cgroup.version == CgroupVersion::V2;
-    let mut lines = vec![("CgroupPlugin", if v2 { "cgroup/v2" } else { "cgroup/v1" })];
-    if v2 {
-        // There is no systemd in the container to ask for a scope.
-        lines.push(("IgnoreSystemd", "yes"));
-        if !older_than(inventory, KNOWS_ENABLE_CONTROLLERS) {
-            lines.push(("EnableControllers", "yes"));
-        }
+    // There is no systemd in the container to ask for a scope.
+    let mut lines = vec![("CgroupPlugin", "cgroup/v2"), ("IgnoreSystemd", "yes")];
+    if !older_than(inventory, KNOWS_ENABLE_CONTROLLERS) {
+        lines.push(("EnableControllers", "yes"));
     }
     lines.extend([("ConstrainCores", "yes"), ("ConstrainRAMSpace", "yes"), ("ConstrainDevices", "yes")]);
     CgroupPlan {

@@ -60,10 +60,10 @@ pub struct GresLine {
     pub gres_type: GresType,
     /// File.
     pub file: DevicePath,
-    /// Cores, as Slurm's abstract core indices.
+    /// Cores, as Slurm's abstract core indices; all lines have them or none.
     pub cores: Option<CpuSet>,
     /// Links to every GPU of the file: -1 for itself.
-    pub links: Option<Vec<i64>>,
+    pub links: Vec<i64>,
     /// Whose environment variables a job gets.
     pub vendor: Vendor,
     /// For the comment above it: model, UUID, PCI address.
@@ -90,21 +90,20 @@ pub(super) fn plan(
 ) -> GresPlan {
     let gpus = nameable(inventory, decisions, findings);
     let auto_detect = auto_detect(config, inventory, &gpus, decisions, findings);
-    let links = links(&gpus);
+    let cores = match gpus.iter().map(|(gpu, file)| cores(gpu, file, inventory, node)).collect::<Result<Vec<_>, _>>() {
+        Ok(cores) => cores.into_iter().map(Some).collect(),
+        Err(why) => {
+            decisions.push(Decision::new("no Cores", why));
+            vec![None; gpus.len()]
+        }
+    };
     let mut lines = Vec::new();
-    for (position, (gpu, file)) in gpus.iter().enumerate() {
-        let cores = match cores(gpu, inventory, node) {
-            Ok(cores) => Some(cores),
-            Err(why) => {
-                decisions.push(Decision::new(format!("{file}: no Cores"), why));
-                None
-            }
-        };
+    for ((position, (gpu, file)), cores) in gpus.iter().enumerate().zip(cores) {
         lines.push(GresLine {
             gres_type: gres_type(config, auto_detect, gpu, position),
             file: file.clone(),
             cores,
-            links: links.as_ref().map(|links| links[position].clone()),
+            links: links(position, &gpus),
             vendor: gpu.vendor,
             comment: comment(gpu),
         });
@@ -222,15 +221,17 @@ fn type_reason(config: &Config) -> &'static str {
     }
 }
 
-/// The cores near to a GPU, or why none are written. Whole sockets only: where a GPU is near to a part of a socket, as with
-/// several NUMA nodes in one, slurmctld 24.11 takes the node out of service ("GRES core specification doesn't match
-/// socket boundaries"), so the socket stands for its part.
-fn cores(gpu: &Gpu, inventory: &Inventory, node: &NodePlan) -> Result<CpuSet, &'static str> {
+/// The cores near to a GPU, or why no line can have any: slurmctld calls a mixture an error at every registration. Whole
+/// sockets only: where a GPU is near to a part of a socket, as with several NUMA nodes in one, slurmctld 24.11 takes the
+/// node out of service ("GRES core specification doesn't match socket boundaries"), so the socket stands for its part.
+fn cores(gpu: &Gpu, file: &DevicePath, inventory: &Inventory, node: &NodePlan) -> Result<CpuSet, String> {
     if node.topology.is_none() {
-        return Err("core numbers mean something only where the node's line has the whole machine");
+        return Err("core numbers mean something only where the node's line has the whole machine".to_owned());
     }
     let Some(near) = &gpu.cpus else {
-        return Err("the machine does not tell which CPUs are near (NUMA node -1 is \"unknown\", not 0)");
+        return Err(format!(
+            "the machine does not tell which CPUs are near to {file} (NUMA node -1 is \"unknown\", not 0)"
+        ));
     };
     let mut first = 0;
     let mut cores = BTreeSet::new();
@@ -241,27 +242,22 @@ fn cores(gpu: &Gpu, inventory: &Inventory, node: &NodePlan) -> Result<CpuSet, &'
         }
         first = next;
     }
-    match u32::try_from(cores.len()) {
-        Ok(0) => Err("none of the near CPUs is one of this machine's"),
-        Ok(count) if count == first => Err("every socket is equally near"),
-        _ => Ok(cores.into_iter().collect()),
+    match cores.is_empty() {
+        true => Err(format!("none of the CPUs near to {file} is one of this machine's")),
+        false => Ok(cores.into_iter().collect()),
     }
 }
 
-/// The link matrix, where any two GPUs are linked. Slurm wants a number for every GPU of the file.
-fn links(gpus: &[(&Gpu, DevicePath)]) -> Option<Vec<Vec<i64>>> {
-    let between = |a: &Gpu, b: &Gpu| match a.vendor == b.vendor {
-        true => a.links.get(&b.index).copied().unwrap_or(0),
-        false => 0,
+/// A row of the link matrix: Slurm's own detection writes it also where nothing is linked, and slurmctld takes the node
+/// out of service if it is longer than the list of GPUs.
+fn links(position: usize, gpus: &[(&Gpu, DevicePath)]) -> Vec<i64> {
+    let (gpu, _) = &gpus[position];
+    let link = |(other, (peer, _)): (usize, &(&Gpu, DevicePath))| match gpu.links.get(&peer.index) {
+        _ if other == position => -1,
+        Some(count) if gpu.vendor == peer.vendor => i64::from(*count),
+        _ => 0,
     };
-    let row = |(position, (gpu, _)): (usize, &(&Gpu, DevicePath))| {
-        let link = |(other, (peer, _)): (usize, &(&Gpu, DevicePath))| {
-            if other == position { -1 } else { i64::from(between(gpu, peer)) }
-        };
-        gpus.iter().enumerate().map(link).collect::<Vec<i64>>()
-    };
-    let matrix: Vec<Vec<i64>> = gpus.iter().enumerate().map(row).collect();
-    matrix.iter().flatten().any(|links| *links > 0).then_some(matrix)
+    gpus.iter().enumerate().map(link).collect()
 }
 
 /// How a person calls it: `NVIDIA H200`.

@@ -27,10 +27,8 @@ fn gres_line(line: &GresLine) -> String {
     if let Some(cores) = &line.cores {
         let _ = write!(text, " Cores={cores}");
     }
-    if let Some(links) = &line.links {
-        let links: Vec<String> = links.iter().map(i64::to_string).collect();
-        let _ = write!(text, " Links={}", links.join(","));
-    }
+    let links: Vec<String> = line.links.iter().map(i64::to_string).collect();
+    let _ = write!(text, " Links={}", links.join(","));
     let _ = write!(text, " Flags={}", line.flags());
     text
 }

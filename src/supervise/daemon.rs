@@ -96,7 +96,7 @@ fn daemon(config: &Config, name: DaemonName) -> Spec {
             exit_code::SLURMCTLD,
         ),
         DaemonName::Slurmd => (
-            words(&["slurmd", "-D", "-N", config.node.name.as_str()]),
+            words(&["slurmd", "-D"]),
             None,
             vec![1],
             Gate::Files,

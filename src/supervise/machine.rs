@@ -221,6 +221,11 @@ impl Machine {
         &self.setup.units
     }
 
+    /// The node's name in the files of this start; a user's own slurm.conf may have another than the configuration.
+    pub fn node_name(&self) -> Option<&str> {
+        self.prepared.as_ref().map(|prepared| prepared.node_name.as_str()).filter(|name| !name.is_empty())
+    }
+
     /// Takes one event and says what to do.
     pub fn step(&mut self, now: Moment, event: Event) -> Vec<Effect> {
         let mut out = Vec::new();

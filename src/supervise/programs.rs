@@ -14,7 +14,7 @@ const NOT_FOR_DAEMONS: [&str; 2] = ["NOTIFY_SOCKET", "INVOCATION_ID"];
 
 impl World {
     pub(super) fn program(&self, child: Child) -> Program {
-        let node = self.job.config.node.name.as_str();
+        let node = self.machine.node_name().unwrap_or(self.job.config.node.name.as_str());
         match child {
             Child::Cmd => Program {
                 argv: self.job.cmd.iter().map(|word| word.as_bytes().to_vec()).collect(),

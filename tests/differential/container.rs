@@ -8,9 +8,9 @@ use tempfile::TempDir;
 
 use crate::machine::Machine;
 
-/// What `docker/test` builds; another one for who works on the image.
+/// What `docker/test` builds, unless another one is asked for.
 fn image() -> String {
-    std::env::var("SLURMINIT_DEMO_IMAGE").unwrap_or_else(|_| "slurminit:demo".to_owned())
+    std::env::var("SLURMINIT_DEMO_IMAGE").unwrap_or_else(|_| "slurminit:test-demo".to_owned())
 }
 
 /// A running container; gone when dropped.
@@ -63,14 +63,15 @@ impl Container {
     pub(crate) fn become_machine(&self, machine: &Machine) {
         let files = TempDir::new().unwrap();
         machine.write_tree(files.path()).unwrap();
-        let cleared = self.run("rm -rf /machine /dev/nvidia[0-9]* && mkdir -p /machine/dev && ln -s /usr /machine/usr");
+        // Device files open only below /dev: the container's own file system is mounted nodev.
+        let cleared = self.run(
+            "rm -rf /machine /dev/nvidia[0-9]* && mkdir /machine && ln -s /usr /machine/usr && ln -s /dev /machine/dev",
+        );
         assert!(cleared.ok, "{}", cleared.stderr);
         let copied = docker(&["cp", &format!("{}/.", files.path().display()), &format!("{}:/machine", self.id)]);
         assert!(copied.ok, "{}", copied.stderr);
         for minor in machine.device_files {
-            let made = self.run(&format!(
-                "mknod -m 0666 /dev/nvidia{minor} c 1 3 && mknod -m 0666 /machine/dev/nvidia{minor} c 1 3"
-            ));
+            let made = self.run(&format!("mknod -m 0666 /dev/nvidia{minor} c 1 3"));
             assert!(made.ok, "{}", made.stderr);
         }
         self.write(Path::new("/etc/fake-nvml.toml"), machine.gpus);

@@ -21,8 +21,9 @@ impl Record {
         Some(Self {
             file: field("File")?,
             gres_type: field("Type")?,
-            cores: field("Cores")?,
-            links: field("Links")?,
+            // Left out where a line has none.
+            cores: field("Cores").unwrap_or_default(),
+            links: field("Links").unwrap_or_default(),
             flags: field("Flags")?,
         })
     }

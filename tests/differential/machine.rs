@@ -301,10 +301,7 @@ pub(crate) const MACHINES: &[Machine] = &[
         expected: Expected::Differs {
             title: "A machine that does not say where its GPUs are",
             autodetect: Err("No CPU affinity for device"),
-            ours: &[
-                ("/dev/nvidia0", "nvidia_h200", "(null)", "-1,0"),
-                ("/dev/nvidia1", "nvidia_h200", "(null)", "0,-1"),
-            ],
+            ours: &[("/dev/nvidia0", "nvidia_h200", "", "-1,0"), ("/dev/nvidia1", "nvidia_h200", "", "0,-1")],
         },
     },
 ];

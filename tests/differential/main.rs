@@ -73,7 +73,10 @@ fn compare(container: &Container, machine: &Machine) -> Result<(), String> {
 fn write_our_files(container: &Container) -> Result<(), String> {
     let output =
         |said: Said, what: &str| if said.ok { Ok(said.stdout) } else { Err(format!("{what}: {}", said.stderr)) };
-    let inventory = output(container.run("slurminit detect --root /machine --json"), "slurminit detect")?;
+    let inventory = output(
+        container.run("slurminit detect --root /machine --nvml-library libnvidia-ml.so.1 --json"),
+        "slurminit detect",
+    )?;
     container.write(Path::new("/tmp/inventory.json"), &inventory);
     container.write(Path::new("/tmp/slurminit.toml"), "[gpu]\ntype_name = \"model\"\n");
     let render = "slurminit render --config /tmp/slurminit.toml --inventory /tmp/inventory.json";

@@ -1,3 +1,90 @@
-//! The log: nobody who does not read it stops anything.
+//! The log: prefixed, whole lines, and nobody who does not read it stops anything.
 
+use super::cluster::Cluster;
 use super::*;
+
+fn chatty(script: &str) -> Cluster {
+    Cluster::new(&format!("[[service]]\nname = 'chatty'\ncommand = ['sh', '-c', '{script}']\nrestart = 'never'\n"))
+}
+
+#[test]
+fn lines_carry_their_daemons_name_and_level() {
+    let cluster = chatty("echo chatty: error: too hot >&2; printf no-end-of-line");
+    let init = cluster.start();
+    cluster.wait_until_ready();
+    init.signal(15);
+    let end = init.end();
+    assert!(end.stderr.lines().any(|line| line.ends_with("error chatty: too hot")), "{}", end.stderr);
+    assert!(end.stderr.lines().any(|line| line.ends_with(" info chatty: no-end-of-line")), "{}", end.stderr);
+    assert_eq!(end.stdout, "", "standard output belongs to CMD");
+}
+
+#[test]
+fn json_lines_are_one_object_each() {
+    let cluster = chatty("echo hello; printf \"\\\\377\\n\"");
+    let mut command = cluster.command(&[]);
+    command.env("SLURMINIT_LOG_FORMAT", "json");
+    let init = Init::start(command);
+    cluster.wait_until_ready();
+    init.signal(15);
+    let end = init.end();
+    let objects: Vec<serde_json::Value> =
+        end.stderr.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect();
+    assert!(objects.iter().any(|line| line["source"] == "chatty" && line["message"] == "hello"), "{}", end.stderr);
+}
+
+#[test]
+fn a_line_of_a_mebibyte_passes_whole() {
+    let cluster = chatty("head -c 1048576 /dev/zero | tr \"\\\\0\" x; echo");
+    let init = cluster.start();
+    cluster.wait_until_ready();
+    // It is written by a service that ends; its end is in the status after its output was read.
+    wait_for("its end", || (cluster.unit("chatty")["state"] == "finished").then_some(()));
+    init.signal(15);
+    let end = init.end();
+    let line = end.stderr.lines().find(|line| line.contains(" chatty: ")).unwrap();
+    assert_eq!(line.matches('x').count(), 1 << 20);
+}
+
+#[test]
+fn a_reader_that_stops_reading_stops_nothing() {
+    let cluster = chatty("while :; do echo flood; done");
+    let mut init = cluster.start();
+    cluster.wait_until_ready();
+    // Nobody has read the pipe yet: it is full, and so is the buffer soon. Everything goes on.
+    kill(cluster.pid_of(&init, "slurmctld"), 9);
+    wait_for("a restart", || (cluster.unit("slurmctld")["restarts"] == 1).then_some(()));
+    let start = Instant::now();
+    init.signal(15);
+    assert_eq!(init.unshare.wait().unwrap().code(), Some(0));
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_flood_that_nobody_reads_is_bounded_and_the_loss_is_counted() {
+    let cluster =
+        chatty("i=0; while [ $i -lt 400 ]; do head -c 65536 /dev/zero | tr \"\\\\0\" x; echo; i=$((i+1)); done");
+    let mut init = cluster.start();
+    cluster.wait_until_ready();
+    wait_for("25 MB of log", || (cluster.unit("chatty")["state"] == "finished").then_some(()));
+    let resident: u64 = status_field(init.pid, "VmRSS").unwrap().trim_end_matches(" kB").parse().unwrap();
+    assert!(resident < 32 * 1024, "{resident} KiB resident for 25 MB of unread log");
+    // Somebody reads at last.
+    let mut stderr = init.unshare.stderr.take().unwrap();
+    let reader = std::thread::spawn(move || {
+        let mut text = String::new();
+        stderr.read_to_string(&mut text).map(|_| text)
+    });
+    wait_for("the reader", || {
+        kill(init.pid, 1); // each SIGHUP is answered with a line, before which the loss is told
+        std::thread::sleep(Duration::from_millis(20));
+        reader.is_finished().then_some(()).or((cluster.unit("munged")["restarts"] == 0).then_some(()))
+    });
+    std::thread::sleep(Duration::from_millis(300)); // the reader empties the pipe meanwhile
+    kill(init.pid, 1);
+    init.signal(15);
+    init.unshare.wait().unwrap();
+    let text = reader.join().unwrap().unwrap();
+    let lost = text.lines().find(|line| line.contains("log lines were lost here"));
+    assert!(lost.is_some(), "{} bytes and no word of the loss", text.len());
+}

@@ -26,9 +26,8 @@ impl Core {
     }
 }
 
-/// The sockets, each a list of cores; empty where sysfs does not tell. Offline CPUs are not counted.
-pub(super) fn read(root: &Path, online: &CpuSet) -> Vec<Vec<CpuSet>> {
-    let counted = counted_by_slurm(root, online);
+/// The sockets of the CPUs that are `counted`, each a list of cores; empty where sysfs does not tell.
+pub(super) fn read(root: &Path, counted: &CpuSet) -> Vec<Vec<CpuSet>> {
     let nodes = numa_nodes(root);
     let mut cores: Vec<Core> = Vec::new();
     for cpu in counted.iter() {
@@ -36,7 +35,7 @@ pub(super) fn read(root: &Path, online: &CpuSet) -> Vec<Vec<CpuSet>> {
             continue;
         }
         // A layout with a hole would shift every later index: better none.
-        let Some(core) = read_core(root, cpu, &counted, &nodes) else { return Vec::new() };
+        let Some(core) = read_core(root, cpu, counted, &nodes) else { return Vec::new() };
         cores.push(core);
     }
     cores.sort_by_key(Core::order);
@@ -48,14 +47,6 @@ pub(super) fn read(root: &Path, online: &CpuSet) -> Vec<Vec<CpuSet>> {
         }
     }
     sockets.into_iter().map(|(_, cores)| cores).collect()
-}
-
-/// On Intel's hybrid processors Slurm (23.02 and later) leaves the efficiency cores out.
-fn counted_by_slurm(root: &Path, online: &CpuSet) -> CpuSet {
-    match read_set(&root.join("sys/devices/cpu_core/cpus")).filter(|cpus| !cpus.is_empty()) {
-        Some(performance) => intersection(&performance, online),
-        None => online.clone(),
-    }
 }
 
 /// Reads the core of `cpu`; the newer name of each file first (kernel 5.3, admin-guide/cputopology).

@@ -121,7 +121,11 @@ impl Machine {
 
     /// Asks for the node's state as soon as possible; a question that is under way serves as well.
     pub(super) fn ask_node(&mut self, now: Moment) {
-        let under_way = self.tasks.contains(&Child::NodeCheck) || self.tasks.contains(&Child::NodeResume);
+        let under_way = match self.node {
+            Node::Asking { .. } => self.tasks.contains(&Child::NodeCheck),
+            Node::Resuming { .. } => self.tasks.contains(&Child::NodeResume),
+            Node::Unwatched | Node::AskAt { .. } | Node::Known => false,
+        };
         if !self.is_stopping() && !under_way {
             self.node = Node::AskAt { at: now, pause: ASK };
         }

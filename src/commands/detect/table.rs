@@ -1,0 +1,192 @@
+//! The inventory for a person. Names from hardware are hostile: nothing reaches the terminal unescaped.
+
+use crate::inventory::{Access, CgroupVersion, CpuSet, Driver, Gpu, Inventory, Severity, Source};
+
+/// The whole text, with a newline at the end.
+pub(super) fn render(inventory: &Inventory) -> String {
+    let mut lines = vec![];
+    if inventory.gpus.is_empty() {
+        lines.push("no GPU".to_owned());
+    } else {
+        lines.extend(gpu_table(&inventory.gpus));
+        lines.extend(inventory.gpus.iter().filter_map(links));
+    }
+    lines.push(String::new());
+    lines.extend(inventory.drivers.iter().map(driver));
+    lines.extend(host(inventory).map(|(name, value)| format!("{name:<8} {}", escaped(&value))));
+    for finding in &inventory.findings {
+        let severity = match finding.severity {
+            Severity::Info => "note",
+            Severity::Warning => "warning",
+            Severity::Error => "error",
+        };
+        lines.push(String::new());
+        lines.push(format!("{severity}: {}", escaped(&finding.what)));
+        lines.push(format!("  cause:  {}", escaped(&finding.cause)));
+        lines.push(format!("  repair: {}", escaped(&finding.repair)));
+    }
+    lines.join("\n") + "\n"
+}
+
+const HEADER: [&str; 9] = ["GPU", "DEVICE", "MODEL", "MEMORY", "COMPUTE", "PCI", "NUMA", "CPUS", "ACCESS"];
+
+fn gpu_table(gpus: &[Gpu]) -> Vec<String> {
+    let rows: Vec<[String; 9]> = std::iter::once(HEADER.map(str::to_owned)).chain(gpus.iter().map(row)).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..HEADER.len()).map(width).collect();
+    let line = |row: &[String; 9]| {
+        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        cells.join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
+fn row(gpu: &Gpu) -> [String; 9] {
+    let access = match &gpu.access {
+        Access::Usable => "usable".to_owned(),
+        Access::Unusable { reason } => format!("UNUSABLE: {reason}"),
+    };
+    let cells = [
+        format!("{} {}", gpu.vendor, gpu.index),
+        or_dash(gpu.device_file.as_ref().map(|path| path.display())),
+        or_dash(gpu.model.as_ref()),
+        or_dash(gpu.memory_mib.map(|mib| format!("{mib} MiB"))),
+        or_dash(gpu.compute.as_ref()),
+        or_dash(gpu.pci_address),
+        or_dash(gpu.numa_node),
+        or_dash(gpu.cpus.as_ref()),
+        access,
+    ];
+    cells.map(|cell| escaped(&cell))
+}
+
+fn or_dash(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
+fn links(gpu: &Gpu) -> Option<String> {
+    let peers: Vec<String> = gpu.links.iter().map(|(peer, count)| format!("{count} to GPU {peer}")).collect();
+    (!peers.is_empty()).then(|| format!("{} {} has NVLinks: {}", gpu.vendor, gpu.index, peers.join(", ")))
+}
+
+fn driver(driver: &Driver) -> String {
+    let source = match driver.source {
+        Source::Nvml => "through NVML",
+        Source::NvidiaProc => "through /proc and /dev",
+        Source::Kfd => "through KFD",
+    };
+    let version = driver.version.as_deref().unwrap_or("of unknown version");
+    let cuda = driver.cuda_version.as_ref().map(|cuda| format!(", CUDA {cuda}")).unwrap_or_default();
+    escaped(&format!("{:<8} {} {version}{cuda}, {source}", "driver", driver.vendor))
+}
+
+fn host(inventory: &Inventory) -> impl Iterator<Item = (&'static str, String)> {
+    let Inventory { hostname, cpu, memory, cgroup, slurm, .. } = inventory;
+    let cores: usize = cpu.sockets.iter().map(Vec::len).sum();
+    let quota = cpu.quota.map(|cpus| format!(", limited to the time of {cpus}")).unwrap_or_default();
+    let machine: usize = cpu.sockets.iter().flatten().map(CpuSet::len).sum();
+    let cpus = format!(
+        "{} allowed ({}){quota}; the machine: sockets {}, cores {cores}, CPUs {machine}",
+        cpu.allowed.len(),
+        cpu.allowed,
+        cpu.sockets.len(),
+    );
+    let limit = memory.limit_mib.map_or_else(|| "no limit".to_owned(), |limit| format!("limit {limit} MiB"));
+    let memory = format!("{} MiB usable; the machine has {} MiB, {limit}", memory.usable_mib(), memory.total_mib);
+    let version = match cgroup.version {
+        CgroupVersion::None => "none",
+        CgroupVersion::V1 => "v1",
+        CgroupVersion::V2 => "v2",
+    };
+    let writable = if cgroup.writable { "writable" } else { "read-only" };
+    let cgroup = format!("{version}, {writable}: {}", cgroup.controllers.join(" "));
+    let plugins = format!("; plugins: {}", slurm.plugins.join(" "));
+    let slurm = slurm.version.map_or_else(|| "not found".to_owned(), |version| format!("{version}{plugins}"));
+    [("host", hostname.clone()), ("CPUs", cpus), ("memory", memory), ("cgroup", cgroup), ("Slurm", slurm)].into_iter()
+}
+
+/// Spells out what a terminal would obey or not show: control characters, direction marks.
+fn escaped(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for char in text.chars() {
+        match char {
+            '"' | '\'' => safe.push(char),
+            _ => safe.extend(char.escape_debug()),
+        }
+    }
+    safe
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inventory::{Cgroup, Cpu, Finding, Memory, SlurmInstall, SlurmVersion, Vendor};
+
+    fn gpu(index: u32, model: &str, access: Access) -> Gpu {
+        Gpu {
+            vendor: Vendor::Nvidia,
+            index,
+            minor: Some(index),
+            device_file: Some(format!("/dev/nvidia{index}").into()),
+            uuid: None,
+            model: Some(model.to_owned()),
+            pci_address: "0000:17:00.0".parse().ok(),
+            memory_mib: Some(143_771),
+            compute: Some("9.0".to_owned()),
+            cpus: "0-3".parse().ok(),
+            numa_node: None,
+            links: [(1 - index, 18)].into(),
+            access,
+        }
+    }
+
+    #[test]
+    fn the_table_lines_up_and_a_hostile_name_cannot_leave_its_cell() {
+        let unusable = Access::Unusable { reason: "/dev/nvidia1 is not in this container".to_owned() };
+        let inventory = Inventory {
+            hostname: "node\u{1b}[2J".to_owned(),
+            cpu: Cpu {
+                allowed: "0-3".parse().unwrap(),
+                quota: Some(1.5),
+                sockets: vec![vec!["0,2".parse().unwrap(), "1,3".parse().unwrap()]],
+            },
+            memory: Memory { total_mib: 64_000, limit_mib: Some(4096) },
+            cgroup: Cgroup { version: CgroupVersion::V2, writable: false, controllers: vec!["cpu".to_owned()] },
+            slurm: SlurmInstall {
+                version: Some(SlurmVersion { year: 24, month: 11 }),
+                plugins: vec!["gpu_nvml".to_owned()],
+            },
+            drivers: vec![Driver {
+                vendor: Vendor::Nvidia,
+                source: Source::Nvml,
+                version: Some("590.48.01".to_owned()),
+                cuda_version: Some("13.1".to_owned()),
+            }],
+            gpus: vec![gpu(0, "NVIDIA H200", Access::Usable), gpu(1, "H\n\u{1b}[31m\u{202e}\"x\"", unusable)],
+            findings: vec![Finding {
+                severity: Severity::Warning,
+                what: "w\r".to_owned(),
+                cause: "c".to_owned(),
+                repair: "r".to_owned(),
+            }],
+        };
+        insta::assert_snapshot!(render(&inventory), @r#"
+        GPU       DEVICE        MODEL                     MEMORY      COMPUTE  PCI           NUMA  CPUS  ACCESS
+        nvidia 0  /dev/nvidia0  NVIDIA H200               143771 MiB  9.0      0000:17:00.0  -     0-3   usable
+        nvidia 1  /dev/nvidia1  H\n\u{1b}[31m\u{202e}"x"  143771 MiB  9.0      0000:17:00.0  -     0-3   UNUSABLE: /dev/nvidia1 is not in this container
+        nvidia 0 has NVLinks: 18 to GPU 1
+        nvidia 1 has NVLinks: 18 to GPU 0
+
+        driver   nvidia 590.48.01, CUDA 13.1, through NVML
+        host     node\u{1b}[2J
+        CPUs     4 allowed (0-3), limited to the time of 1.5; the machine: sockets 1, cores 2, CPUs 4
+        memory   4096 MiB usable; the machine has 64000 MiB, limit 4096 MiB
+        cgroup   v2, read-only: cpu
+        Slurm    24.11; plugins: gpu_nvml
+
+        warning: w\r
+          cause:  c
+          repair: r
+        "#);
+    }
+}

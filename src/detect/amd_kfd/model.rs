@@ -1,0 +1,78 @@
+//! The model name of an AMD GPU.
+
+use std::fs;
+use std::path::Path;
+
+use super::topology::GpuProperties;
+
+/// libdrm's list of `DEVICE, REVISION, NAME`.
+const IDS: &str = "usr/share/libdrm/amdgpu.ids";
+
+/// The accelerators of whose names nothing in a container may tell: firmware leaves `product_name` empty on some
+/// machines, and libdrm's list is missing where no graphics library is installed.
+const ACCELERATORS: [(u64, &str); 4] = [
+    (0x74a0, "AMD Instinct MI300A"),
+    (0x74a1, "AMD Instinct MI300X"),
+    (0x74a2, "AMD Instinct MI308X"),
+    (0x740f, "AMD Instinct MI210"),
+];
+
+/// Names GPUs; holds libdrm's list.
+pub(super) struct Names {
+    ids: String,
+}
+
+impl Names {
+    pub(super) fn read(root: &Path) -> Self {
+        let bytes = fs::read(root.join(IDS)).unwrap_or_default();
+        Self { ids: String::from_utf8_lossy(&bytes).into_owned() }
+    }
+
+    /// The name that the card's own firmware gives, else libdrm's, else ours.
+    pub(super) fn model(&self, root: &Path, gpu: &GpuProperties) -> Option<String> {
+        let device = root.join("sys/bus/pci/devices").join(gpu.pci_address.to_string());
+        let line = |file: &str| {
+            let text = fs::read_to_string(device.join(file)).ok()?;
+            Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+        };
+        let listed = || in_list(&self.ids, gpu.device_id, hexadecimal(&line("revision")?)?);
+        let known = || ACCELERATORS.iter().find(|(id, _)| *id == gpu.device_id).map(|(_, name)| (*name).to_owned());
+        line("product_name").or_else(listed).or_else(known)
+    }
+}
+
+/// The name of `device` in `revision`; the list is exact about revisions, since they are different products.
+fn in_list(ids: &str, device: u64, revision: u64) -> Option<String> {
+    ids.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ',').map(str::trim);
+        let found = (hexadecimal(fields.next()?)?, hexadecimal(fields.next()?)?);
+        (found == (device, revision)).then(|| fields.next().map(str::to_owned))?.filter(|name| !name.is_empty())
+    })
+}
+
+/// `0x02`, as sysfs spells it, or `02`, as libdrm does.
+fn hexadecimal(text: &str) -> Option<u64> {
+    u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIST: &str = "# List of AMDGPU IDs\n1.0.0\n740F,\t02,\tAMD Instinct MI210\n740F,\t03,\tAnother, with comma\n";
+
+    #[test]
+    fn the_list_is_exact_about_the_revision() {
+        assert_eq!(in_list(LIST, 0x740f, 2).as_deref(), Some("AMD Instinct MI210"));
+        assert_eq!(in_list(LIST, 0x740f, 3).as_deref(), Some("Another, with comma"));
+        assert_eq!(in_list(LIST, 0x740f, 4), None);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_list_panics(text in "(?s).{0,60}", fields in "[0-9a-fx]{0,20},[0-9a-fx ]{0,20},.{0,4}") {
+            in_list(&text, 1, 1);
+            in_list(&fields, 1, 1);
+        }
+    }
+}

@@ -1,0 +1,227 @@
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::*;
+
+const NODES: &str = "sys/class/kfd/kfd/topology/nodes";
+
+/// A machine with AMD GPUs, in the kernel's format.
+struct Fixture {
+    root: tempfile::TempDir,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let fixture = Self { root: tempfile::tempdir().unwrap() };
+        fixture.add_node(0, "cpu_cores_count 8\nsimd_count 0\nvendor_id 0\ndrm_render_minor 0\n");
+        fixture.add_device("kfd");
+        fixture
+    }
+
+    fn path(&self) -> &Path {
+        self.root.path()
+    }
+
+    fn write(&self, path: &str, content: &str) {
+        let path = self.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+
+    fn add_node(&self, number: u32, properties: &str) {
+        self.write(&format!("{NODES}/{number}/properties"), properties);
+    }
+
+    /// Any device that opens stands for the GPU's.
+    fn add_device(&self, name: &str) {
+        let path = self.path().join("dev").join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        symlink("/dev/null", path).unwrap();
+    }
+
+    /// An MI300X, or the partition `location & 7` of one, with its render node.
+    fn add_gpu(&self, number: u32, location: u32, minor: u32, unique_id: u64) {
+        self.add_node(
+            number,
+            &format!(
+                "cpu_cores_count 0\nsimd_count 1216\nvendor_id 4098\ndevice_id 29857\nlocation_id {location}\ndomain 0\n\
+                 drm_render_minor {minor}\ngfx_target_version 90402\nunique_id {unique_id}\n"
+            ),
+        );
+        self.write(&format!("{NODES}/{number}/mem_banks/0/properties"), "heap_type 1\nsize_in_bytes 206141652992\n");
+        self.add_device(&format!("dri/renderD{minor}"));
+    }
+
+    fn probe(&self) -> Probe {
+        probe(self.path())
+    }
+}
+
+#[test]
+fn a_machine_without_kfd_has_no_driver() {
+    assert_eq!(probe(tempfile::tempdir().unwrap().path()), Probe::default());
+}
+
+#[test]
+fn gpus_come_in_the_order_of_the_nodes_numbers_beside_a_foreign_render_node() {
+    let fixture = Fixture::new();
+    fixture.add_device("dri/renderD128");
+    fixture.add_gpu(10, 0x1900, 130, 10);
+    fixture.add_gpu(2, 0x0a00, 129, 2);
+    fixture.write("sys/module/amdgpu/version", "6.12.12\n");
+    let pci = "sys/bus/pci/devices/0000:0a:00.0";
+    fixture.write(&format!("{pci}/local_cpulist"), "0-3\n");
+    fixture.write(&format!("{pci}/numa_node"), "1\n");
+    fixture.write(&format!("{pci}/product_name"), "AMD Instinct MI300X OAM\n");
+    let found = fixture.probe();
+    assert_eq!(found.driver.unwrap().version.as_deref(), Some("6.12.12"));
+    assert_eq!(found.findings, []);
+    let want = Gpu {
+        vendor: Vendor::Amd,
+        index: 0,
+        minor: Some(129),
+        device_file: Some("/dev/dri/renderD129".into()),
+        uuid: Some("GPU-0000000000000002".into()),
+        model: Some("AMD Instinct MI300X OAM".into()),
+        pci_address: "0000:0a:00.0".parse().ok(),
+        memory_mib: Some(196_592),
+        compute: Some("gfx942".into()),
+        cpus: "0-3".parse().ok(),
+        numa_node: Some(1),
+        links: BTreeMap::new(),
+        access: Access::Usable,
+    };
+    assert_eq!(found.gpus[0], want);
+    assert_eq!((found.gpus[1].index, found.gpus[1].minor), (1, Some(130)));
+    assert_eq!(found.gpus[1].model.as_deref(), Some("AMD Instinct MI300X"));
+    assert_eq!((&found.gpus[1].cpus, found.gpus[1].numa_node), (&None, None));
+}
+
+#[test]
+fn partitions_share_a_serial_number_that_names_none_of_them() {
+    let fixture = Fixture::new();
+    fixture.add_gpu(1, 0x0a00, 128, 7);
+    fixture.add_gpu(2, 0x0a01, 129, 7);
+    let gpus = fixture.probe().gpus;
+    assert!(gpus.iter().all(|gpu| gpu.uuid.is_none() && gpu.access == Access::Usable));
+    assert_eq!(gpus[0].pci_address, gpus[1].pci_address);
+}
+
+#[test]
+fn a_render_node_is_given_out_once() {
+    let fixture = Fixture::new();
+    fixture.add_gpu(1, 0x0a00, 128, 7);
+    fs::remove_file(fixture.path().join("dev/dri/renderD128")).unwrap();
+    fixture.add_gpu(2, 0x0a01, 128, 7);
+    let gpus = fixture.probe().gpus;
+    assert_eq!(gpus[0].access, Access::Usable);
+    assert_eq!(gpus[1].access, Access::Unusable { reason: "/dev/dri/renderD128 is already that of AMD GPU 0".into() });
+}
+
+#[test]
+fn a_missing_render_node_is_that_gpus_and_a_missing_kfd_is_everyones() {
+    let fixture = Fixture::new();
+    fixture.add_gpu(1, 0x0a00, 128, 1);
+    fixture.add_gpu(2, 0x1900, 129, 2);
+    fs::remove_file(fixture.path().join("dev/dri/renderD129")).unwrap();
+    let usable = |found: &Probe| found.gpus.iter().map(|gpu| gpu.access == Access::Usable).collect::<Vec<_>>();
+    let found = fixture.probe();
+    assert_eq!((usable(&found), found.findings.len()), (vec![true, false], 0));
+    fs::remove_file(fixture.path().join("dev/kfd")).unwrap();
+    let found = fixture.probe();
+    assert_eq!(usable(&found), [false, false]);
+    assert_eq!(found.findings[0].repair, "start it with --device /dev/kfd --device /dev/dri");
+}
+
+#[test]
+fn hidden_gpus_are_told_apart_from_none() {
+    let hidden = Topology { hidden: 7, ..Topology::default() };
+    let found = findings(&hidden, true);
+    assert_eq!(found[0].what, "7 AMD GPU(s) of this machine are hidden from this container");
+    assert_eq!(findings(&Topology::default(), false), []);
+}
+
+#[test]
+fn without_a_pci_device_the_lightest_link_to_a_cpu_tells_the_place() {
+    let fixture = Fixture::new();
+    fixture.add_node(1, "cpu_cores_count 8\nsimd_count 0\n");
+    fixture.add_gpu(2, 0x0a00, 128, 1);
+    for (link, (peer, weight)) in [(0, 40), (1, 20), (3, 13)].into_iter().enumerate() {
+        fixture.write(&format!("{NODES}/2/io_links/{link}/properties"), &format!("node_to {peer}\nweight {weight}\n"));
+    }
+    fixture.write("sys/devices/system/node/node0/cpulist", "0-7\n");
+    fixture.write("sys/devices/system/node/node1/cpulist", "\n");
+    fixture.write("sys/devices/system/node/node4/cpulist", "8-15\n");
+    let place = |found: Probe| (found.gpus[0].cpus.as_ref().map(CpuSet::to_string), found.gpus[0].numa_node);
+    assert_eq!(place(fixture.probe()), (Some("8-15".into()), Some(4)));
+    fixture.write("sys/devices/system/node/node5/cpulist", "16\n");
+    assert_eq!(place(fixture.probe()), (None, None), "three nodes for two of KFD's prove nothing");
+}
+
+/// Unpacks a capture of a real machine that lies beside the repository; `None`, said aloud, where it does not.
+#[expect(clippy::disallowed_methods, reason = "a test has no other reaper")]
+fn captured(archive: &str, nodes: &str) -> Option<Fixture> {
+    let captures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/captures");
+    let archive: PathBuf = captures.join(archive);
+    if !archive.is_file() {
+        eprintln!("NOT RUN: {} is not there", archive.display());
+        return None;
+    }
+    let fixture = Fixture { root: tempfile::tempdir().unwrap() };
+    let unpacked = fixture.path().join("unpacked");
+    fs::create_dir(&unpacked).unwrap();
+    let tar = Command::new("tar").arg("-xzf").arg(&archive).arg("-C").arg(&unpacked).status().unwrap();
+    assert!(tar.success());
+    let kfd = fixture.path().join(NODES);
+    fs::create_dir_all(kfd.parent().unwrap()).unwrap();
+    fs::rename(unpacked.join(nodes), kfd).unwrap();
+    fixture.add_device("kfd");
+    (128..256).for_each(|minor| fixture.add_device(&format!("dri/renderD{minor}")));
+    Some(fixture)
+}
+
+#[test]
+fn eight_mi210_of_a_real_machine_are_eight_gpus() {
+    let Some(fixture) = captured("amd-mi210x8-topology.tar.gz", "topo-mi210-xgmi-pcie/nodes") else { return };
+    let gpus = fixture.probe().gpus;
+    assert_eq!(gpus.len(), 8);
+    assert!(gpus.iter().all(|gpu| gpu.access == Access::Usable && gpu.compute.as_deref() == Some("gfx90a")));
+    assert!(gpus.iter().all(|gpu| gpu.uuid.is_some() && gpu.model.as_deref() == Some("AMD Instinct MI210")));
+    assert_eq!(gpus[0].pci_address.unwrap().to_string(), "0000:63:00.0");
+}
+
+#[test]
+fn eight_mi308x_in_four_partitions_are_thirty_two_gpus_with_a_render_node_each() {
+    let nodes = "topology-parsing-mi308/topology/nodes";
+    let Some(fixture) = captured("amd-mi308x8-4part-topology.tar.gz", nodes) else { return };
+    let gpus = fixture.probe().gpus;
+    assert_eq!(gpus.len(), 32);
+    let minors: std::collections::BTreeSet<_> = gpus.iter().filter_map(|gpu| gpu.minor).collect();
+    assert_eq!(minors.len(), 32);
+    let chips: std::collections::BTreeSet<_> = gpus.iter().filter_map(|gpu| gpu.pci_address).collect();
+    assert_eq!(chips.len(), 8);
+    assert!(gpus.iter().all(|gpu| gpu.access == Access::Usable));
+    // The last partition of each chip has 16 MiB less than the others.
+    let memory = [0, 1, 2, 3].map(|index| gpus[index].memory_mib);
+    assert_eq!(memory, [49_152, 49_152, 49_152, 49_136].map(Some));
+    assert!(gpus.iter().all(|gpu| gpu.model.as_deref() == Some("AMD Instinct MI308X") && gpu.uuid.is_none()));
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(32))]
+    #[test]
+    fn no_content_panics(text in "(?s).{0,48}", number in proptest::num::u32::ANY) {
+        let fixture = Fixture::new();
+        fixture.add_gpu(1, number, 128, u64::from(number));
+        fixture.add_node(2, &text);
+        for file in ["local_cpulist", "numa_node", "product_name", "revision"] {
+            fixture.write(&format!("sys/bus/pci/devices/0000:0a:00.0/{file}"), &text);
+        }
+        fixture.write(&format!("{NODES}/1/mem_banks/1/properties"), &text);
+        fixture.write(&format!("{NODES}/1/io_links/0/properties"), &text);
+        fixture.write("sys/devices/system/node/node0/cpulist", &text);
+        fixture.write("usr/share/libdrm/amdgpu.ids", &text);
+        fixture.probe();
+    }
+}

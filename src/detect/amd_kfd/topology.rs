@@ -1,0 +1,211 @@
+//! The nodes of KFD's topology in sysfs, parsed.
+//!
+//! The kernel's `drivers/gpu/drm/amd/amdkfd/kfd_topology.c` writes the files: lines of a name, a space, a decimal number.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+
+use crate::inventory::PciAddress;
+
+/// AMD's PCI vendor id, 0x1002.
+const AMD: u64 = 4098;
+
+/// Memory of the GPU itself, host-visible or not (`HSA_MEM_HEAP_TYPE_FB_PUBLIC`, `..._FB_PRIVATE`).
+const GPU_HEAPS: [u64; 2] = [1, 2];
+
+/// What the topology holds, in the order of the kernel's node numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Topology {
+    pub(super) gpus: Vec<GpuNode>,
+    /// The numbers of the nodes that are CPUs, ascending.
+    pub(super) cpu_nodes: Vec<u64>,
+    /// Nodes that the kernel does not let this container read.
+    pub(super) hidden: usize,
+}
+
+/// A GPU, or one partition of a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct GpuNode {
+    pub(super) directory: PathBuf,
+    pub(super) properties: GpuProperties,
+}
+
+/// What the `properties` of a GPU node say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct GpuProperties {
+    /// N of `/dev/dri/renderDN`.
+    pub(super) render_minor: u32,
+    /// The PCI device; partitions of one GPU share it.
+    pub(super) pci_address: PciAddress,
+    /// The PCI device id.
+    pub(super) device_id: u64,
+    /// The serial number of the chip; partitions of one GPU share it.
+    pub(super) unique_id: Option<u64>,
+    /// The ISA's name, such as `gfx942`.
+    pub(super) gfx: Option<String>,
+}
+
+/// A node of the topology.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Node {
+    Cpu,
+    Gpu(GpuProperties),
+    /// No GPU of AMD's that can compute.
+    Other,
+}
+
+/// Reads the nodes below `directory` through `read`, which tests replace: only the kernel can answer EPERM to root.
+pub(super) fn read(directory: &Path, read: impl Fn(&Path) -> io::Result<String>) -> Topology {
+    let mut topology = Topology::default();
+    for number in numbers_in(directory) {
+        let directory = directory.join(number.to_string());
+        match read(&directory.join("properties")) {
+            Ok(text) => match parse_node(&text) {
+                Node::Cpu => topology.cpu_nodes.push(number),
+                Node::Gpu(properties) => topology.gpus.push(GpuNode { directory, properties }),
+                Node::Other => {}
+            },
+            // The open succeeds; only the read asks the device cgroup.
+            Err(error) if error.raw_os_error() == Some(Errno::EPERM as i32) => topology.hidden += 1,
+            Err(_) => {}
+        }
+    }
+    topology
+}
+
+impl GpuNode {
+    /// The GPU's own memory in MiB; `None` where the driver lists no bank of it.
+    pub(super) fn memory_mib(&self) -> Option<u64> {
+        let banks = property_files(&self.directory.join("mem_banks"));
+        let bytes = banks.filter_map(|text| parse_gpu_bank(&text)).reduce(u64::saturating_add)?;
+        Some(bytes / (1024 * 1024))
+    }
+
+    /// The CPU node at the other end of the lightest link, as the position in `cpu_nodes`.
+    pub(super) fn nearest_cpu_node(&self, cpu_nodes: &[u64]) -> Option<usize> {
+        let links = property_files(&self.directory.join("io_links"));
+        let to_cpus = links.filter_map(|text| {
+            let peer = value(&text, "node_to")?;
+            Some((value(&text, "weight")?, cpu_nodes.iter().position(|node| *node == peer)?))
+        });
+        to_cpus.min().map(|(_, position)| position)
+    }
+}
+
+/// The entries of `directory` that are numbers, ascending: sysfs lists 10 before 2.
+fn numbers_in(directory: &Path) -> Vec<u64> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut numbers: Vec<u64> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+/// The text of each `directory/N/properties`.
+fn property_files(directory: &Path) -> impl Iterator<Item = String> + use<> {
+    let directory = directory.to_owned();
+    numbers_in(&directory)
+        .into_iter()
+        .filter_map(move |number| fs::read_to_string(directory.join(number.to_string()).join("properties")).ok())
+}
+
+/// The number in the line `name NUMBER`.
+fn value(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+}
+
+fn parse_node(text: &str) -> Node {
+    let positive = |name| value(text, name).filter(|number| *number > 0);
+    if positive("cpu_cores_count").is_some() && positive("simd_count").is_none() {
+        return Node::Cpu;
+    }
+    let gpu = || {
+        positive("simd_count")?;
+        value(text, "vendor_id").filter(|vendor| *vendor == AMD)?;
+        Some(GpuProperties {
+            render_minor: positive("drm_render_minor")?.try_into().ok()?,
+            pci_address: pci_address(value(text, "domain").unwrap_or(0), value(text, "location_id")?)?,
+            device_id: value(text, "device_id").unwrap_or(0),
+            unique_id: positive("unique_id"),
+            gfx: positive("gfx_target_version").map(gfx_name),
+        })
+    };
+    gpu().map_or(Node::Other, Node::Gpu)
+}
+
+/// The low three bits of `location_id` number the partition (newer kernels: bits 28 to 31). The device in sysfs is
+/// always function 0.
+fn pci_address(domain: u64, location_id: u64) -> Option<PciAddress> {
+    let [.., bus, device_and_function] = location_id.to_be_bytes();
+    Some(PciAddress { domain: domain.try_into().ok()?, bus, device: device_and_function >> 3, function: 0 })
+}
+
+/// 90402 is `gfx942`, 90010 is `gfx90a`: major and minor in decimal, stepping in hexadecimal.
+fn gfx_name(version: u64) -> String {
+    let (major, minor, stepping) = (version / 10_000, version / 100 % 100, version % 100);
+    format!("gfx{major}{minor}{stepping:x}")
+}
+
+/// The bytes of a memory bank that is on the GPU.
+fn parse_gpu_bank(text: &str) -> Option<u64> {
+    value(text, "heap_type").filter(|heap| GPU_HEAPS.contains(heap))?;
+    value(text, "size_in_bytes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn isa_names_are_those_of_the_compiler() {
+        assert_eq!([90_402, 90_010, 100_306, 110_003].map(gfx_name), ["gfx942", "gfx90a", "gfx1036", "gfx1103"]);
+    }
+
+    #[test]
+    fn partitions_lie_in_function_0_in_both_spellings() {
+        for location in [2560, 2563, 2560 | 3 << 28] {
+            assert_eq!(pci_address(1, location).unwrap().to_string(), "0001:0a:00.0");
+        }
+        assert_eq!(pci_address(0, 0x1_0010).unwrap().to_string(), "0000:00:02.0");
+        assert_eq!(pci_address(1 << 40, 0), None);
+    }
+
+    #[test]
+    fn only_the_whole_name_of_a_property_counts() {
+        assert_eq!(value("simd_count_x 3\nsimd_count 4\n", "simd_count"), Some(4));
+    }
+
+    #[test]
+    fn a_node_that_may_not_be_read_is_counted_and_another_error_is_not() {
+        let nodes = tempfile::tempdir().unwrap();
+        for node in ["0", "1", "2", "10", "x"] {
+            fs::create_dir(nodes.path().join(node)).unwrap();
+        }
+        let answers = |path: &Path| match path.parent().and_then(Path::file_name).and_then(|name| name.to_str()) {
+            Some("0" | "10") => Ok("cpu_cores_count 8\nsimd_count 0\n".to_owned()),
+            Some("1") => Err(Errno::EPERM.into()),
+            Some("2") => Err(Errno::ENOENT.into()),
+            other => panic!("{other:?} was read"),
+        };
+        let want = Topology { gpus: Vec::new(), cpu_nodes: vec![0, 10], hidden: 1 };
+        assert_eq!(read(nodes.path(), answers), want);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_content_panics(number in proptest::num::u64::ANY, text in "(?s).{0,40}", names in "[a-z_]{1,12} [0-9]{1,24}") {
+            for text in [text, names] {
+                parse_node(&text);
+                parse_gpu_bank(&text);
+            }
+            parse_node(&format!(
+                "simd_count {number}\nvendor_id 4098\ndrm_render_minor {number}\nlocation_id {number}\n\
+                 domain {number}\ndevice_id {number}\nunique_id {number}\ngfx_target_version {number}\n"
+            ));
+            parse_node(&format!("simd_count 1\nvendor_id 4098\ndrm_render_minor 128\nlocation_id {number}\n"));
+            gfx_name(number);
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! NVIDIA's GPUs: NVML's answer, else the kernel's files, and what the operator should know about either.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use super::nvml::{self, NvmlTrouble};
+use super::sandbox::{Sandbox, Verdict};
+use super::{nvidia_proc, nvidia_trouble};
+use crate::inventory::{Access, Driver, Finding, Gpu, Severity};
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// The driver, if there is a trace of one.
+    pub driver: Option<Driver>,
+    /// Every GPU that it counts.
+    pub gpus: Vec<Gpu>,
+    /// What the operator should know.
+    pub findings: Vec<Finding>,
+    /// Whether not even the device files answered.
+    is_stuck: bool,
+}
+
+/// Why NVML's answer cannot be had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoNvml {
+    #[error(transparent)]
+    Trouble(#[from] NvmlTrouble),
+    #[error("it {0}")]
+    Verdict(#[from] Verdict),
+}
+
+/// A detection that runs.
+#[derive(Debug)]
+pub struct Detection {
+    root: PathBuf,
+    /// Whether the operator named the library; then its absence is worth a word.
+    library_is_named: bool,
+    nvml: Sandbox<Result<nvml::Probe, NvmlTrouble>>,
+}
+
+impl Detection {
+    /// Starts to ask NVML.
+    pub fn start(root: &Path, library: Option<&Path>) -> Self {
+        let nvml = Sandbox::start(|| nvml::probe(root, library));
+        Self { root: root.to_owned(), library_is_named: library.is_some(), nvml }
+    }
+
+    /// Waits for NVML until `nvml_deadline`, and for the kernel's files until `deadline`.
+    pub fn finish(self, nvml_deadline: Instant, deadline: Instant) -> Found {
+        let answer = self.nvml.finish(nvml_deadline).map_err(NoNvml::from).and_then(|it| it.map_err(NoNvml::from));
+        let mut found = match answer {
+            Ok(probe) => from_nvml(probe),
+            Err(why) => {
+                let is_absent = matches!(why, NoNvml::Trouble(NvmlTrouble::LibraryMissing(_)));
+                if is_absent && !self.library_is_named && !has_traces(&self.root) {
+                    return Found::default();
+                }
+                from_kernel(&self.root, &why, deadline)
+            }
+        };
+        if !found.is_stuck {
+            found.findings.extend(closed_devices(&self.root, &found.gpus));
+        }
+        refuse_twins(&mut found.gpus);
+        found
+    }
+}
+
+/// Signs of an NVIDIA GPU that cost a microsecond each.
+fn has_traces(root: &Path) -> bool {
+    root.join("proc/driver/nvidia").exists() || !nvidia_proc::device_minors(root).is_empty()
+}
+
+fn from_nvml(probe: nvml::Probe) -> Found {
+    let mig = probe.mig.iter().map(|gpu| Finding {
+        severity: Severity::Warning,
+        what: format!("NVIDIA GPU {gpu} is in MIG mode; it is listed as one whole GPU, which CUDA cannot use"),
+        cause: "the GPU was divided into instances on the host".to_owned(),
+        repair: format!("turn MIG off on the host (nvidia-smi -i {gpu} -mig 0), or set gpu.gres = \"autodetect\""),
+    });
+    let unknown = probe.unknown_to_nvml.iter().map(|minor| Finding {
+        severity: Severity::Warning,
+        what: format!("/dev/nvidia{minor} opens, and NVML counts no such GPU; it is not used"),
+        cause: "the GPU fell off the bus or is excluded, or the file stands in for a device".to_owned(),
+        repair: "look for Xid messages of the GPU on the host (dmesg | grep -i xid), or do not pass the file in"
+            .to_owned(),
+    });
+    let findings = mig.chain(unknown).collect();
+    Found { driver: Some(probe.driver), gpus: probe.gpus, findings, is_stuck: false }
+}
+
+fn from_kernel(root: &Path, why: &NoNvml, deadline: Instant) -> Found {
+    let mut found = match Sandbox::start(|| nvidia_proc::probe(root)).finish(deadline) {
+        Ok(probe) => Found { driver: probe.driver, gpus: probe.gpus, ..Found::default() },
+        // Not even the files open. Their names are all that is known.
+        Err(verdict) => Found { gpus: unopened(root, &verdict), is_stuck: true, ..Found::default() },
+    };
+    found.findings.push(nvidia_trouble::finding(why, found.gpus.len(), found.is_stuck));
+    found
+}
+
+fn unopened(root: &Path, verdict: &Verdict) -> Vec<Gpu> {
+    let gpu = |(index, minor): (u32, u32)| Gpu {
+        minor: Some(minor),
+        device_file: Some(format!("/dev/nvidia{minor}").into()),
+        access: Access::Unusable { reason: format!("nobody knows whether it opens: the driver {verdict}") },
+        ..nvidia_proc::nameless_gpu(index)
+    };
+    (0..).zip(nvidia_proc::device_minors(root)).map(gpu).collect()
+}
+
+/// Slurm ends with an error when two GRES lines name one file: the first GPU keeps it.
+fn refuse_twins(gpus: &mut [Gpu]) {
+    let mut owner: BTreeMap<PathBuf, u32> = BTreeMap::new();
+    for gpu in gpus.iter_mut().filter(|gpu| gpu.access == Access::Usable) {
+        let Some(file) = gpu.device_file.clone() else { continue };
+        let first = *owner.entry(file.clone()).or_insert(gpu.index);
+        if first != gpu.index {
+            let reason = format!("{} belongs to GPU {first} already", file.display());
+            gpu.access = Access::Unusable { reason };
+        }
+    }
+}
+
+/// "The file is there and does not open" is a fault of its own, and so is "GPUs are counted and no file is there".
+fn closed_devices(root: &Path, gpus: &[Gpu]) -> Option<Finding> {
+    let exists = |file: &Path| file.strip_prefix("/").is_ok_and(|name| root.join(name).exists());
+    let closed: Vec<String> = gpus
+        .iter()
+        .filter(|gpu| gpu.device_file.as_deref().is_some_and(exists))
+        .filter_map(|gpu| match &gpu.access {
+            Access::Unusable { reason } => Some(reason.clone()),
+            Access::Usable => None,
+        })
+        .collect();
+    if !closed.is_empty() {
+        return Some(Finding {
+            severity: Severity::Error,
+            what: format!("NVIDIA device files are in this container and do not open: {}", closed.join("; ")),
+            cause:
+                "most often the container's device rules were rewritten under it (systemctl daemon-reload on the host)"
+                    .to_owned(),
+            repair: "re-create the container (docker compose up --force-recreate); a restart is not enough".to_owned(),
+        });
+    }
+    (!gpus.is_empty() && gpus.iter().all(|gpu| gpu.access != Access::Usable)).then(|| Finding {
+        severity: Severity::Error,
+        what: format!("the NVIDIA driver counts {} GPUs, and this container may use none of them", gpus.len()),
+        cause: "the container was started without GPUs".to_owned(),
+        repair: "start it with GPUs: docker run --gpus all, or the nvidia overlay of compose".to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_gpus_never_share_a_device_file() {
+        let gpu = |index| Gpu { device_file: Some("/dev/dxg".into()), ..nvidia_proc::nameless_gpu(index) };
+        let mut gpus = [gpu(0), gpu(1)];
+        refuse_twins(&mut gpus);
+        assert_eq!(gpus[0].access, Access::Usable);
+        assert!(matches!(&gpus[1].access, Access::Unusable { reason } if reason.contains("GPU 0")));
+    }
+
+    #[test]
+    fn a_file_that_is_there_and_does_not_open_is_a_fault_of_its_own() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("dev")).unwrap();
+        std::fs::write(root.path().join("dev/nvidia0"), "").unwrap();
+        let gpus = nvidia_proc::probe(root.path()).gpus;
+        let finding = closed_devices(root.path(), &gpus).unwrap();
+        assert!(finding.what.contains("do not open") && finding.repair.contains("re-create"), "{finding:?}");
+        std::fs::remove_file(root.path().join("dev/nvidia0")).unwrap();
+        assert!(closed_devices(root.path(), &gpus).unwrap().what.contains("may use none"));
+    }
+}

@@ -1,0 +1,85 @@
+//! Words for each way in which NVML gives no answer: cause and repair.
+
+use super::nvidia::NoNvml;
+use super::nvml::NvmlTrouble;
+use super::sandbox::Verdict;
+use crate::inventory::{Finding, Severity};
+
+/// Says why NVML is missing, what that costs, and what repairs it. `gpus` is how many were found without it; `is_stuck`
+/// when not even the device files answered.
+pub(super) fn finding(why: &NoNvml, gpus: usize, is_stuck: bool) -> Finding {
+    let lost = match gpus {
+        _ if is_stuck => "the device files do not answer either, so no NVIDIA GPU is used",
+        0 => "no NVIDIA GPU is visible without it",
+        _ => "the GPUs are listed from /proc and /dev, without memory size, compute capability and NVLinks",
+    };
+    let (cause, repair) = cause_and_repair(why);
+    Finding {
+        severity: if is_stuck { Severity::Error } else { Severity::Warning },
+        what: format!("NVIDIA's management library (NVML) gives no answer: {why}; {lost}"),
+        cause: cause.to_owned(),
+        repair: repair.to_owned(),
+    }
+}
+
+fn cause_and_repair(why: &NoNvml) -> (&'static str, &'static str) {
+    match why {
+        NoNvml::Trouble(trouble) => of_trouble(trouble),
+        NoNvml::Verdict(verdict) => of_verdict(verdict),
+    }
+}
+
+fn of_trouble(trouble: &NvmlTrouble) -> (&'static str, &'static str) {
+    match trouble {
+        NvmlTrouble::LibraryMissing(_) => (
+            "the NVIDIA container runtime puts libnvidia-ml.so.1 in only with the driver capability \"utility\"",
+            "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility and the NVIDIA runtime (--gpus all)",
+        ),
+        NvmlTrouble::LibraryBroken(_) => (
+            "the library file is damaged, of another architecture, or not NVIDIA's",
+            "remove copies of libnvidia-ml.so.1 from the image: the NVIDIA runtime brings the host's own",
+        ),
+        NvmlTrouble::VersionMismatch => (
+            "the host's driver was updated and the old kernel module is still loaded, or the image has its own library",
+            "reload the NVIDIA kernel module or reboot the host, then re-create the container",
+        ),
+        NvmlTrouble::DriverNotLoaded => (
+            "the host has no NVIDIA driver loaded, or this container got the library and no device",
+            "run nvidia-smi on the host; if it works there, start the container with --gpus all",
+        ),
+        NvmlTrouble::UnknownError { .. } => (
+            "the container's device rules were rewritten under it (systemctl daemon-reload on the host)",
+            "re-create the container (docker compose up --force-recreate); a restart is not enough",
+        ),
+        NvmlTrouble::NoPermission { .. } => (
+            "the container may not open /dev/nvidiactl",
+            "start the container with --gpus all; do not pass single device files by hand",
+        ),
+        NvmlTrouble::Failed { .. } => (
+            "the driver itself reports the fault",
+            "run nvidia-smi on the host and look there for NVRM messages (dmesg | grep -i nvrm)",
+        ),
+        NvmlTrouble::ImpossibleCount(_) => NOT_NVIDIAS,
+    }
+}
+
+fn of_verdict(verdict: &Verdict) -> (&'static str, &'static str) {
+    match verdict {
+        Verdict::TimedOut(_) => (
+            "the driver hangs: a GPU that failed or is being reset, or the first use of many GPUs without persistence mode",
+            "look for NVRM and Xid messages on the host (dmesg); turn on nvidia-persistenced; else reboot the host. \
+             A longer time limit helps where the driver is only slow",
+        ),
+        Verdict::Crashed(_) => (
+            "the library and the kernel's driver do not fit, or the library is damaged",
+            "run nvidia-smi on the host and in the container; re-install the driver where it crashes too",
+        ),
+        Verdict::Exited(_) | Verdict::Nonsense(_) => NOT_NVIDIAS,
+        Verdict::NotStarted(_) => Verdict::NO_PROCESS,
+    }
+}
+
+const NOT_NVIDIAS: (&str, &str) = (
+    "the library is damaged or not NVIDIA's",
+    "remove copies of libnvidia-ml.so.1 from the image, and check SLURMINIT_NVML_LIBRARY",
+);

@@ -1,0 +1,53 @@
+//! What sysfs tells of a PCI device's place in the machine.
+
+use std::fs;
+use std::path::Path;
+
+use crate::inventory::{CpuSet, PciAddress};
+
+/// No machine has more NUMA nodes (the kernel's CONFIG_NODES_SHIFT is 10 at most).
+const HIGHEST_NUMA_NODE: u32 = 1023;
+
+/// The processors and memory that are near to a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// `local_cpulist`; `None` where it is empty or unreadable.
+    pub cpus: Option<CpuSet>,
+    /// `numa_node`; `None` where it is -1 (unknown) or unreadable.
+    pub numa_node: Option<u32>,
+}
+
+/// Reads `/sys/bus/pci/devices/ADDRESS` under `root`.
+pub fn place(root: &Path, address: PciAddress) -> Place {
+    let device = root.join("sys/bus/pci/devices").join(address.to_string());
+    let read = |file: &str| fs::read_to_string(device.join(file)).ok();
+    Place {
+        cpus: read("local_cpulist").and_then(|text| text.parse().ok()).filter(|cpus: &CpuSet| !cpus.is_empty()),
+        numa_node: read("numa_node").and_then(|text| text.trim().parse().ok()).and_then(numa_node),
+    }
+}
+
+/// `node` if it can be one: drivers answer 0xffffffff for "unknown".
+pub fn numa_node(node: u32) -> Option<u32> {
+    (node <= HIGHEST_NUMA_NODE).then_some(node)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn minus_one_is_unknown_and_never_node_0() {
+        let root = tempfile::tempdir().unwrap();
+        let device = root.path().join("sys/bus/pci/devices/0000:17:00.0");
+        fs::create_dir_all(&device).unwrap();
+        let address = "0000:17:00.0".parse().unwrap();
+        assert_eq!(place(root.path(), address), Place::default());
+        fs::write(device.join("local_cpulist"), "0-3,8-11\n").unwrap();
+        fs::write(device.join("numa_node"), "1\n").unwrap();
+        assert_eq!(place(root.path(), address), Place { cpus: "0-3,8-11".parse().ok(), numa_node: Some(1) });
+        fs::write(device.join("local_cpulist"), "\n").unwrap();
+        fs::write(device.join("numa_node"), "-1\n").unwrap();
+        assert_eq!(place(root.path(), address), Place::default());
+    }
+}
