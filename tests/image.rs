@@ -17,5 +17,7 @@ mod docker;
 mod gpus;
 #[path = "image/isolation.rs"]
 mod isolation;
+#[path = "image/mig.rs"]
+mod mig;
 #[path = "image/volumes.rs"]
 mod volumes;

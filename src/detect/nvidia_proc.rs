@@ -57,6 +57,7 @@ pub(super) fn nameless_gpu(index: u32) -> Gpu {
         cpus: None,
         numa_node: None,
         links: BTreeMap::new(),
+        mig: None,
         access: Access::Usable,
     }
 }
