@@ -98,6 +98,7 @@ impl World {
             has_cmd: !job.cmd.is_empty(),
             only_cmd: job.only_cmd,
             supervise: job.config.supervise.clone(),
+            jobs_grace: job.config.jobs.grace,
             seed: u64::from(std::process::id()) ^ u64::from(start.into_std().elapsed().subsec_nanos()),
             units,
         });
@@ -269,6 +270,7 @@ impl World {
             Child::Prepare => "prepare".to_owned(),
             Child::NodeCheck => "sinfo".to_owned(),
             Child::NodeResume => "scontrol".to_owned(),
+            Child::JobsRecover | Child::JobsQuiesce => "jobs".to_owned(),
             Child::Cmd => "cmd".to_owned(),
         }
     }
