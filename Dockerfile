@@ -58,7 +58,8 @@ RUN groupadd --gid 640 --system munge \
  && useradd --uid 640 --gid munge --system --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin munge
 # systemd-standalone-sysusers stands in for the whole of systemd, where there is such a package. The packages make a munge key at install time: it goes
 # in the same layer, or everyone who has the image would have it. 24.11 calls the stock plugstack.conf an error at every
-# start, because its include matches no file.
+# start, because its include matches no file. 22.05's PMIx plugins load no PMIx library that Debian 12 has, and say so at
+# every start.
 RUN apt-get update \
  && sysusers="$(apt-cache pkgnames systemd-standalone-sysusers)" \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
@@ -68,6 +69,7 @@ RUN apt-get update \
  && echo '# optional and required SPANK plugins: man spank' > /etc/slurm/plugstack.conf \
  && mkdir -p /usr/share/slurminit \
  && slurmd -V > /usr/share/slurminit/slurm-version \
+ && if grep -q ' 22\.' /usr/share/slurminit/slurm-version; then find /usr/lib -name 'mpi_pmix*.so' -delete; fi \
  && install -d -o munge -g munge -m 0700 /etc/munge /var/lib/munge /var/log/munge \
  && install -d -o munge -g munge -m 0755 /run/munge \
  && install -d -o slurm -g slurm -m 0755 /var/lib/slurm /var/log/slurm \

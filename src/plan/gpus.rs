@@ -228,6 +228,9 @@ fn cores(gpu: &Gpu, file: &DevicePath, inventory: &Inventory, node: &NodePlan) -
     if node.topology.is_none() {
         return Err("core numbers mean something only where the node's line has the whole machine".to_owned());
     }
+    if inventory.cpu.sockets.len() == 1 {
+        return Err("the machine has one socket, and Slurm places jobs near to a GPU by socket".to_owned());
+    }
     let Some(near) = &gpu.cpus else {
         return Err(format!(
             "the machine does not tell which CPUs are near to {file} (NUMA node -1 is \"unknown\", not 0)"

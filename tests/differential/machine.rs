@@ -64,7 +64,11 @@ pub(crate) const MACHINES: &[Machine] = &[
             cpus = '0-3'
         ",
         device_files: &[0],
-        expected: Expected::Same,
+        expected: Expected::Differs {
+            title: "A machine with one socket",
+            autodetect: Ok(&[("/dev/nvidia0", "nvidia_h200", "0-3", "-1")]),
+            ours: &[("/dev/nvidia0", "nvidia_h200", "", "-1")],
+        },
     },
     Machine {
         name: "two GPUs, two sockets, no NVLink",
@@ -266,29 +270,29 @@ pub(crate) const MACHINES: &[Machine] = &[
     },
     Machine {
         name: "affinity to a part of a socket",
-        sockets: 1,
+        sockets: 2,
         cores_per_socket: 8,
         threads_per_core: 1,
         gpus: "
             [[gpu]]
             cpus = '0-3'
             [[gpu]]
-            cpus = '4-7'
+            cpus = '8-11'
         ",
         device_files: &[0, 1],
         expected: Expected::Differs {
             title: "GPUs near a part of a socket",
             autodetect: Ok(&[
                 ("/dev/nvidia0", "nvidia_h200", "0-3", "-1,0"),
-                ("/dev/nvidia1", "nvidia_h200", "4-7", "0,-1"),
+                ("/dev/nvidia1", "nvidia_h200", "8-11", "0,-1"),
             ]),
-            ours: &[("/dev/nvidia0", "nvidia_h200", "0-7", "-1,0"), ("/dev/nvidia1", "nvidia_h200", "0-7", "0,-1")],
+            ours: &[("/dev/nvidia0", "nvidia_h200", "0-7", "-1,0"), ("/dev/nvidia1", "nvidia_h200", "8-15", "0,-1")],
         },
     },
     Machine {
         name: "a virtual machine, whose driver knows no affinity",
-        sockets: 1,
-        cores_per_socket: 4,
+        sockets: 2,
+        cores_per_socket: 2,
         threads_per_core: 1,
         gpus: "
             [[gpu]]

@@ -21,23 +21,19 @@ fn assert_refused(outcome: &Outcome, code: i32, words: &[&str]) {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn broken_toml() {
-    assert_refused(&with_toml("# fine\n[gpu\n"), 78, &["/config/slurminit.toml", "line 2"]);
+    assert_refused(&with_toml("# fine\n[gpu\n"), 78, &["/config/slurminit.toml:2:"]);
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn an_unknown_key() {
-    assert_refused(
-        &with_toml("# fine\n[gpu]\ntype_nam = \"model\"\n"),
-        78,
-        &["/config/slurminit.toml", "line 3", "type_nam"],
-    );
+    assert_refused(&with_toml("# fine\n[gpu]\ntype_nam = \"model\"\n"), 78, &["/config/slurminit.toml:3:", "type_nam"]);
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn a_value_of_the_wrong_type() {
-    assert_refused(&with_toml("[node]\ncpus = \"many\"\n"), 78, &["/config/slurminit.toml", "line 2", "cpus"]);
+    assert_refused(&with_toml("[node]\ncpus = \"many\"\n"), 78, &["/config/slurminit.toml:2:", "cpus"]);
 }
 
 #[test]

@@ -56,16 +56,23 @@ fn unique(what: &str) -> String {
 pub(crate) struct Image {
     image: String,
     options: Vec<String>,
+    command: Vec<String>,
 }
 
 impl Image {
     pub(crate) fn new(image: &str) -> Self {
-        Self { image: image.to_owned(), options: Vec::new() }
+        Self { image: image.to_owned(), options: Vec::new(), command: Vec::new() }
     }
 
     /// One option of `docker run`, such as `["--env", "A=b"]`.
     pub(crate) fn with<const N: usize>(mut self, option: [&str; N]) -> Self {
         self.options.extend(option.map(str::to_owned));
+        self
+    }
+
+    /// What `start` and `serve` put behind the image's name.
+    pub(crate) fn command<const N: usize>(mut self, command: [&str; N]) -> Self {
+        self.command = command.map(str::to_owned).to_vec();
         self
     }
 
@@ -103,6 +110,7 @@ impl Image {
         let mut arguments = vec!["run", "--detach", "--name", &container.name];
         arguments.extend(self.options.iter().map(String::as_str));
         arguments.push(&self.image);
+        arguments.extend(self.command.iter().map(String::as_str));
         docker(arguments).ok();
         container
     }

@@ -3,7 +3,7 @@
 //! Needs root or unprivileged user namespaces for `unshare`; a machine without them fails these tests, loudly.
 
 #![expect(clippy::disallowed_methods, reason = "the tests are the parent that waits; the rule is PID 1's")]
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod cluster;
 mod cmd;
@@ -67,7 +67,7 @@ impl Init {
 
     /// The children of PID 1, by their pids outside.
     fn children(&self) -> Vec<i32> {
-        children(self.pid.cast_unsigned())
+        children(u32::try_from(self.pid).unwrap())
     }
 
     fn end(self) -> End {
