@@ -5,6 +5,7 @@
 //! seen; a child's last output comes before its death.
 
 pub mod daemon;
+mod footprint;
 pub mod machine;
 pub mod node;
 mod output;
@@ -119,6 +120,7 @@ impl World {
 
     async fn run(mut self, signals: &Signals, mut incoming: UnboundedReceiver<Event>) -> u8 {
         self.send(Event::Tick);
+        let mut idled = false;
         loop {
             while let Ok(event) = incoming.try_recv() {
                 self.take(event);
@@ -128,6 +130,9 @@ impl World {
             }
             self.publish();
             let wake = self.machine.next_wake();
+            if wake.is_none() && !std::mem::replace(&mut idled, true) {
+                footprint::release();
+            }
             let deadline = self.start + wake.unwrap_or(Duration::MAX / 4);
             tokio::select! {
                 biased;
