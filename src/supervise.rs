@@ -27,9 +27,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 use tracing::{debug, error, info, trace, warn};
 
-use crate::config::{Config, Level};
+use crate::config::{Config, Level, ReadinessTest};
 use crate::logs::Logs;
-use machine::{Child, Effect, Event, Exit, Machine, Notice, Setup};
+use machine::{Child, Effect, Event, Exit, Machine, Notice, Setup, SpawnFailure};
 use output::{LastWords, Pump, Reader};
 use process::{Output, Program, Started};
 use signals::{Inherited, Signals};
@@ -200,11 +200,30 @@ impl World {
     }
 
     fn spawn(&mut self, child: Child) {
+        if let Some(failure) = self.taken_port(child) {
+            return self.send(Event::Exited(child, Exit::NotStarted(failure)));
+        }
+        if let Child::Unit(unit) = child {
+            self.last_words.forget(unit);
+        }
         let program = self.program(child);
         match process::start(&program, &self.inherited) {
             Ok(started) => self.adopt(child, program, started),
             Err(failure) => self.send(Event::Exited(child, Exit::NotStarted(failure))),
         }
+    }
+
+    /// A port that listens before its daemon was started is another process's, and must not pass for readiness.
+    fn taken_port(&self, child: Child) -> Option<SpawnFailure> {
+        let spec = self.machine.units().get(unit_of(child)?)?;
+        let ReadinessTest::Port(port) = spec.readiness else { return None };
+        readiness::is_ready(&spec.readiness).then(|| SpawnFailure {
+            code: crate::exit_code::FAILURE,
+            message: format!(
+                "port {port} is taken by another process in this network; end it, give the container a network of its own \
+                 (no `--network host`), or set controller_port and daemon_port under [slurm]"
+            ),
+        })
     }
 
     fn adopt(&mut self, child: Child, program: Program, mut started: Started) {
@@ -251,7 +270,7 @@ impl World {
             }
         }
         let failed = match notice {
-            Notice::GaveUp { unit, name, .. } => Some((unit, name)),
+            Notice::GaveUp { unit, name, hold: true, .. } => Some((unit, name)),
             Notice::Ended { why: Some(why), .. } => match why.as_ref() {
                 Notice::GaveUp { unit, name, .. } => Some((unit, name)),
                 _ => None,

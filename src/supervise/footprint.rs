@@ -2,25 +2,46 @@
 //!
 //! EDGE.
 
+use std::path::Path;
+
 use nix::libc;
 
-/// Gives back the memory that the start used and idling does not: freed heap, and code pages. The kernel maps code 64 KiB
-/// at a time around each page that runs, so after a start that reads TOML and JSON nearly the whole program is resident.
+/// Gives back the memory that the start used and idling does not: freed heap, and pages of this program's file. The
+/// kernel maps such a file 64 KiB at a time around each page that is touched, so after a start that reads TOML and JSON
+/// nearly the whole program is resident.
 pub(super) fn release() {
     trim_heap();
     let own = std::fs::read_link("/proc/self/exe").unwrap_or_default();
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    for line in maps.lines() {
-        let mut fields = line.split_ascii_whitespace();
-        let (Some(range), Some("r-xp")) = (fields.next(), fields.next()) else { continue };
-        let is_own = fields.nth(3).is_some_and(|path| std::path::Path::new(path) == own);
-        let bounds = range.split_once('-').and_then(|(start, end)| {
-            Some((usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?))
-        });
-        if let (true, Some((start, end))) = (is_own, bounds) {
-            unmap_code(start, end);
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+    for (start, end) in unchanged_mappings(&maps, &own) {
+        unmap(start, end);
+    }
+}
+
+/// The mappings of the file `own` that are read-only and of which no page was ever changed: its code and constants, but
+/// not what the loader has relocated. `smaps` is in the format of proc(5).
+fn unchanged_mappings(smaps: &str, own: &Path) -> Vec<(usize, usize)> {
+    let mut found = Vec::new();
+    let mut current = None;
+    for line in smaps.lines() {
+        if let Some(mapping) = own_mapping(line, own) {
+            current = mapping;
+        } else if line.strip_prefix("Anonymous:").is_some_and(|size| size.trim() == "0 kB") {
+            // The last of a mapping's fields that matters. A changed page of a private mapping is an anonymous one.
+            found.extend(current.take());
         }
     }
+    found
+}
+
+/// `None` for a line that begins no mapping; `Some(None)` for one that begins another kind of mapping.
+fn own_mapping(line: &str, own: &Path) -> Option<Option<(usize, usize)>> {
+    let mut fields = line.split_ascii_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    let range = (usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?);
+    let is_read_only = matches!(fields.next()?, "r-xp" | "r--p");
+    let is_own = fields.nth(3).is_some_and(|path| Path::new(path) == own);
+    Some((is_read_only && is_own).then_some(range))
 }
 
 #[expect(unsafe_code, reason = "glibc's own call; nothing safe wraps it")]
@@ -29,10 +50,30 @@ fn trim_heap() {
     unsafe { libc::malloc_trim(0) };
 }
 
-#[expect(unsafe_code, reason = "madvise of this program's own code")]
-fn unmap_code(start: usize, end: usize) {
-    // SAFETY: the range is a whole mapping of the kernel's list, read-only and of a file that cannot be written while it
-    // runs (ETXTBSY). Its pages are unchanged, as a position-independent program has no relocations in its code; each is
-    // mapped again from the file when it is next needed.
+#[expect(unsafe_code, reason = "madvise of this program's own file")]
+fn unmap(start: usize, end: usize) {
+    // SAFETY: the range is a whole mapping of the kernel's list: of a file that cannot be written while it runs (ETXTBSY),
+    // read-only, and without a changed page. Each page is mapped again from the file when it is next needed.
     unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_DONTNEED) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_unchanged_read_only_mappings_of_the_program_itself_are_given_back() {
+        let mapping = |range: &str, mode: &str, path: &str, anonymous: u32| {
+            format!("{range} {mode} 00000000 fe:00 42    {path}\nRss:  4 kB\nAnonymous:  {anonymous} kB\nVmFlags: rd\n")
+        };
+        let smaps = [
+            mapping("1000-2000", "r-xp", "/init", 0),
+            mapping("2000-3000", "r--p", "/init", 8),
+            mapping("3000-4000", "rw-p", "/init", 0),
+            mapping("4000-5000", "r-xp", "/libc", 0),
+            mapping("5000-6000", "r--p", "/init", 0),
+        ];
+        assert_eq!(unchanged_mappings(&smaps.concat(), Path::new("/init")), [(0x1000, 0x2000), (0x5000, 0x6000)]);
+        assert_eq!(unchanged_mappings("nonsense\nAnonymous: 0 kB\n", Path::new("/init")), []);
+    }
 }

@@ -51,6 +51,11 @@ impl LastWords {
         lines.push_back(String::from_utf8_lossy(line).into_owned());
     }
 
+    /// The unit starts anew: what its former process said is no news.
+    pub(super) fn forget(&self, unit: usize) {
+        self.0.borrow_mut().remove(&unit);
+    }
+
     pub(super) fn of(&self, unit: usize) -> Vec<String> {
         self.0.borrow().get(&unit).map(|lines| lines.iter().cloned().collect()).unwrap_or_default()
     }

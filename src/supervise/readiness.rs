@@ -12,7 +12,8 @@ pub(super) fn is_ready(test: &ReadinessTest) -> bool {
     let read = |path| std::fs::read(path).unwrap_or_default();
     match test {
         ReadinessTest::Started => true,
-        ReadinessTest::Socket(path) => unix_socket_listens(&read("/proc/self/net/unix"), path),
+        // With the host's network the table has the host's sockets too; the file is in this container.
+        ReadinessTest::Socket(path) => path.exists() && unix_socket_listens(&read("/proc/self/net/unix"), path),
         ReadinessTest::Port(port) => {
             tcp_port_listens(&read("/proc/self/net/tcp"), *port)
                 || tcp_port_listens(&read("/proc/self/net/tcp6"), *port)
