@@ -29,6 +29,7 @@ use tracing::{debug, error, info, trace, warn};
 
 use crate::config::{Config, Level, ReadinessTest};
 use crate::logs::Logs;
+use footprint::Activity;
 use machine::{Child, Effect, Event, Exit, Machine, Notice, Setup, SpawnFailure};
 use output::{LastWords, Pump, Reader};
 use process::{Output, Program, Started};
@@ -61,8 +62,10 @@ pub fn run(job: Job, inherited: Inherited, logs: Logs) -> anyhow::Result<u8> {
     local.block_on(&runtime, async {
         let signals = Signals::install()?;
         tokio::task::spawn_local(logs.clone().drain());
+        let activity = Activity::default();
+        tokio::task::spawn_local(activity.clone().release_when_quiet());
         let (events, incoming) = unbounded_channel();
-        let code = World::new(job, inherited, logs.clone(), events).run(&signals, incoming).await;
+        let code = World::new(job, inherited, logs.clone(), events, activity).run(&signals, incoming).await;
         logs.finish();
         Ok(code)
     })
@@ -82,6 +85,7 @@ struct World {
     inherited: Inherited,
     logs: Logs,
     events: UnboundedSender<Event>,
+    activity: Activity,
     start: Instant,
     machine: Machine,
     living: BTreeMap<Pid, Living>,
@@ -91,7 +95,7 @@ struct World {
 }
 
 impl World {
-    fn new(job: Job, inherited: Inherited, logs: Logs, events: UnboundedSender<Event>) -> Self {
+    fn new(job: Job, inherited: Inherited, logs: Logs, events: UnboundedSender<Event>, activity: Activity) -> Self {
         let start = Instant::now();
         let units = if job.only_cmd { Vec::new() } else { daemon::units(&job.config) };
         let machine = Machine::new(Setup {
@@ -109,6 +113,7 @@ impl World {
             inherited,
             logs,
             events,
+            activity,
             start,
             machine,
             living: BTreeMap::new(),
@@ -120,7 +125,6 @@ impl World {
 
     async fn run(mut self, signals: &Signals, mut incoming: UnboundedReceiver<Event>) -> u8 {
         self.send(Event::Tick);
-        let mut idled = false;
         loop {
             while let Ok(event) = incoming.try_recv() {
                 self.take(event);
@@ -130,9 +134,7 @@ impl World {
             }
             self.publish();
             let wake = self.machine.next_wake();
-            if wake.is_none() && !std::mem::replace(&mut idled, true) {
-                footprint::release();
-            }
+            self.activity.note();
             let deadline = self.start + wake.unwrap_or(Duration::MAX / 4);
             tokio::select! {
                 biased;
@@ -234,7 +236,14 @@ impl World {
         let outputs = pipes
             .into_iter()
             .filter_map(|(pipe, reader)| {
-                let pump = Pump::new(pipe?, reader, self.logs.clone(), self.events.clone(), self.last_words.clone())?;
+                let pump = Pump::new(
+                    pipe?,
+                    reader,
+                    self.logs.clone(),
+                    self.events.clone(),
+                    self.last_words.clone(),
+                    self.activity.clone(),
+                )?;
                 tokio::task::spawn_local(std::rc::Rc::clone(&pump).run());
                 Some(pump)
             })

@@ -3,19 +3,46 @@
 //! EDGE.
 
 use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
 
 use nix::libc;
+use tokio::sync::Notify;
 
-/// Gives back the memory that the start used and idling does not: freed heap, and pages of this program's file. The
-/// kernel maps such a file 64 KiB at a time around each page that is touched, so after a start that reads TOML and JSON
-/// nearly the whole program is resident.
-pub(super) fn release() {
-    trim_heap();
-    let own = std::fs::read_link("/proc/self/exe").unwrap_or_default();
-    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
-    for (start, end) in unchanged_mappings(&maps, &own) {
-        unmap(start, end);
+/// How long it must have been quiet.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// Says that something happens, and is no longer idle.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Activity(Rc<Notify>);
+
+impl Activity {
+    pub(super) fn note(&self) {
+        self.0.notify_one();
     }
+
+    /// Once it is quiet again, gives back the memory that was used and idling does not need: freed heap, and pages of
+    /// this program's file. The kernel maps such a file 64 KiB at a time around each page that is touched, so after a
+    /// start that reads TOML and JSON nearly the whole program is resident. Runs beside the loop; wakes only after
+    /// activity.
+    pub(super) async fn release_when_quiet(self) {
+        let mut unchanged = None;
+        loop {
+            self.0.notified().await;
+            while tokio::time::timeout(QUIET, self.0.notified()).await.is_ok() {}
+            trim_heap();
+            for (start, end) in unchanged.get_or_insert_with(own_unchanged_mappings) {
+                unmap(*start, *end);
+            }
+        }
+    }
+}
+
+/// They stay as they are once the program runs.
+fn own_unchanged_mappings() -> Vec<(usize, usize)> {
+    let own = std::fs::read_link("/proc/self/exe").unwrap_or_default();
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+    unchanged_mappings(&smaps, &own)
 }
 
 /// The mappings of the file `own` that are read-only and of which no page was ever changed: its code and constants, but
