@@ -6,6 +6,7 @@
 
 pub mod daemon;
 mod footprint;
+mod listening;
 pub mod machine;
 pub mod node;
 mod output;
