@@ -64,12 +64,15 @@ pub(super) fn offers<'a>(
     gpus.sort_by_key(|gpu| (gpu.vendor, gpu.index));
     let mut taken = BTreeSet::new();
     let mut offers = Vec::new();
+    let mut unusable = Vec::new();
+    let counted = gpus.len();
     for gpu in gpus {
         let label = format!("{} GPU {}", gpu.vendor, gpu.index);
         let mut left_out = |what: String, why: &str| {
             decisions.push(Decision::new(format!("{what} is left out"), one_line(why)));
         };
         if let Access::Unusable { reason } = &gpu.access {
+            unusable.push(format!("{label} ({})", one_line(reason)));
             left_out(label, reason);
             continue;
         }
@@ -103,6 +106,14 @@ pub(super) fn offers<'a>(
                 }
             }
         }
+    }
+    if !unusable.is_empty() {
+        findings.push(Finding {
+            severity: Severity::Warning,
+            what: format!("left out, of {counted} GPUs that the drivers count: {}", unusable.join("; ")),
+            cause: "this container was not given them, or may not open them".to_owned(),
+            repair: "nothing, if that is meant; else create the container with them (docker run --gpus all)".to_owned(),
+        });
     }
     offers
 }
