@@ -113,7 +113,8 @@ fn mig_finding(gpu: &Gpu) -> Option<Finding> {
         severity: Severity::Warning,
         what: format!("{} of {} MIG instances of NVIDIA GPU {index} cannot be used", reasons.len(), instances.len()),
         cause: reasons.join("; "),
-        repair: "if jobs are to have them, give them to the container: NVIDIA_VISIBLE_DEVICES=all, or their UUIDs"
+        repair: "if jobs are to have them, give them to the container, with NVIDIA's library: NVIDIA_VISIBLE_DEVICES=all, or \
+                 their UUIDs, and NVIDIA_DRIVER_CAPABILITIES=compute,utility"
             .to_owned(),
     })
 }
@@ -125,6 +126,7 @@ fn from_kernel(root: &Path, why: &NoNvml, deadline: Instant) -> Found {
         Err(verdict) => Found { gpus: unopened(root, &verdict), is_stuck: true, ..Found::default() },
     };
     found.findings.push(nvidia_trouble::finding(why, found.gpus.len(), found.is_stuck));
+    found.findings.extend(found.gpus.iter().filter_map(mig_finding));
     found
 }
 

@@ -62,47 +62,24 @@ pub(super) fn offers<'a>(
 ) -> Vec<Offer<'a>> {
     let mut gpus: Vec<&Gpu> = inventory.gpus.iter().collect();
     gpus.sort_by_key(|gpu| (gpu.vendor, gpu.index));
+    let counted = gpus.len();
     let mut taken = BTreeSet::new();
     let mut offers = Vec::new();
     let mut unusable = Vec::new();
-    let counted = gpus.len();
     for gpu in gpus {
         let label = format!("{} GPU {}", gpu.vendor, gpu.index);
-        let mut left_out = |what: String, why: &str| {
-            decisions.push(Decision::new(format!("{what} is left out"), one_line(why)));
-        };
         if let Access::Unusable { reason } = &gpu.access {
-            unusable.push(format!("{label} ({})", one_line(reason)));
-            left_out(label, reason);
+            let reason = one_line(reason);
+            unusable.push(format!("{label} ({reason})"));
+            decisions.push(left_out(&label, &reason));
             continue;
         }
-        let parts: Vec<Option<&MigInstance>> = match &gpu.mig {
-            None => vec![None],
-            Some(instances) => instances.iter().map(Some).collect(),
-        };
-        if parts.is_empty() {
-            left_out(label, "it is in MIG mode and has no instance");
-            continue;
-        }
-        for instance in parts {
-            let name = instance.map_or(label.clone(), |instance| {
-                let profile = one_line(instance.profile.as_deref().unwrap_or("of unknown size"));
-                format!("{label}'s MIG instance {profile}")
-            });
-            if let Some(Access::Unusable { reason }) = instance.map(|instance| &instance.access) {
-                left_out(name, reason);
-                continue;
-            }
+        for (name, instance) in parts(gpu, label, decisions) {
             match files(gpu, instance, &mut taken) {
                 Ok(files) => offers.push(Offer { gpu, instance, files }),
                 Err(why) => {
-                    left_out(name.clone(), &why);
-                    findings.push(Finding {
-                        severity: Severity::Warning,
-                        what: format!("{name} cannot be given to jobs"),
-                        cause: why,
-                        repair: "run `slurminit detect` to see every GPU and its device file".to_owned(),
-                    });
+                    decisions.push(left_out(&name, &why));
+                    findings.push(cannot_be_given(&name, why));
                 }
             }
         }
@@ -116,6 +93,37 @@ pub(super) fn offers<'a>(
         });
     }
     offers
+}
+
+/// The GPU itself, or in MIG mode its usable instances, each with a name. Detection has said why others are not usable.
+fn parts<'a>(gpu: &'a Gpu, label: String, decisions: &mut Vec<Decision>) -> Vec<(String, Option<&'a MigInstance>)> {
+    let Some(instances) = &gpu.mig else { return vec![(label, None)] };
+    if instances.is_empty() {
+        decisions.push(left_out(&label, "it is in MIG mode and has no instance"));
+    }
+    let mut parts = Vec::new();
+    for instance in instances {
+        let profile = one_line(instance.profile.as_deref().unwrap_or("of unknown size"));
+        let name = format!("{label}'s MIG instance {profile}");
+        match &instance.access {
+            Access::Usable => parts.push((name, Some(instance))),
+            Access::Unusable { reason } => decisions.push(left_out(&name, reason)),
+        }
+    }
+    parts
+}
+
+fn left_out(name: &str, why: &str) -> Decision {
+    Decision::new(format!("{name} is left out"), one_line(why))
+}
+
+fn cannot_be_given(name: &str, why: String) -> Finding {
+    Finding {
+        severity: Severity::Warning,
+        what: format!("{name} cannot be given to jobs"),
+        cause: why,
+        repair: "run `slurminit detect` to see every GPU and its device file".to_owned(),
+    }
 }
 
 /// The files of a line. Slurm ignores a GPU without a file and takes the node out of service for the missing one.
