@@ -82,6 +82,7 @@ class S6(Contender):
     unclaimed = {
         "stop_order": "all are told at once; order is s6-rc's",
         "escaped_processes": "left to the script .s6-svscan/finish",
+        "unread_log_daemon": "a daemon writes to the container's output itself; s6-log keeps logs in files",
     }
     tell_ready = "touch {directory}/{name}.ready; echo >&3"
 
