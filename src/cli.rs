@@ -23,6 +23,9 @@ enum Verb {
     /// Detect, plan, render and install; PID 1 runs it as a child
     #[command(hide = true)]
     Prepare(commands::prepare::Args),
+    /// Give running jobs notice at a stop, requeue lost ones at a start; PID 1 runs it as a child
+    #[command(hide = true)]
+    Jobs(commands::jobs::Args),
     /// Show the daemons, the node and the GPUs
     Status(commands::status::Args),
     /// Exit with 0 when the cluster is ready, else with 1 and one line that says why
@@ -37,6 +40,7 @@ impl Cli {
             Verb::Detect(args) => commands::detect::run(args),
             Verb::Render(args) => commands::render::run(args),
             Verb::Prepare(args) => commands::prepare::run(args),
+            Verb::Jobs(args) => commands::jobs::run(args),
             Verb::Status(args) => commands::status::run(args),
             Verb::Health(args) => commands::health::run(args),
         };

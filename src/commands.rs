@@ -2,6 +2,7 @@
 
 pub mod detect;
 pub mod health;
+pub mod jobs;
 pub mod load_config;
 pub mod prepare;
 pub mod render;

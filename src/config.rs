@@ -6,6 +6,7 @@
 mod daemons;
 mod environment;
 mod error;
+mod jobs;
 mod paths;
 mod slurm;
 mod supervise;
@@ -13,6 +14,7 @@ mod value;
 
 pub use daemons::{DaemonName, DaemonSettings, Hook, Hooks, Readiness, ReadinessTest, RestartPolicy, Service};
 pub use error::{ConfigError, Place};
+pub use jobs::{Jobs, OnStop};
 pub use paths::Paths;
 pub use slurm::{Partition, Slurm, SlurmKey, SlurmSettings, SlurmValue};
 pub use supervise::{OnGiveUp, Supervise};
@@ -65,6 +67,8 @@ pub struct Config {
     pub services: Vec<Service>,
     /// Commands at fixed moments of the start.
     pub hooks: Hooks,
+    /// What becomes of running jobs when the container stops.
+    pub jobs: Jobs,
     /// Restarts and deadlines.
     pub supervise: Supervise,
 }

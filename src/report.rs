@@ -33,6 +33,9 @@ pub struct Prepared {
     pub node_name: String,
     /// The node's GRES as slurm.conf has it (`gpu:nvidia:2`), empty without GPUs.
     pub gres: String,
+    /// Whether the controller finds jobs that a former start saved.
+    #[serde(default)]
+    pub saved_jobs: bool,
     /// One line for a person: `2 NVIDIA H200, 8 CPUs, 14374 MiB`.
     pub summary: String,
     /// The GPUs that jobs can be given, one line each for a person.

@@ -5,6 +5,8 @@
 //! seen; a child's last output comes before its death.
 
 pub mod daemon;
+mod footprint;
+mod listening;
 pub mod machine;
 pub mod node;
 mod output;
@@ -26,9 +28,10 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 use tracing::{debug, error, info, trace, warn};
 
-use crate::config::{Config, Level};
+use crate::config::{Config, Level, ReadinessTest};
 use crate::logs::Logs;
-use machine::{Child, Effect, Event, Exit, Machine, Notice, Setup};
+use footprint::Activity;
+use machine::{Child, Effect, Event, Exit, Machine, Notice, Setup, SpawnFailure};
 use output::{LastWords, Pump, Reader};
 use process::{Output, Program, Started};
 use signals::{Inherited, Signals};
@@ -60,8 +63,10 @@ pub fn run(job: Job, inherited: Inherited, logs: Logs) -> anyhow::Result<u8> {
     local.block_on(&runtime, async {
         let signals = Signals::install()?;
         tokio::task::spawn_local(logs.clone().drain());
+        let activity = Activity::default();
+        tokio::task::spawn_local(activity.clone().release_when_quiet());
         let (events, incoming) = unbounded_channel();
-        let code = World::new(job, inherited, logs.clone(), events).run(&signals, incoming).await;
+        let code = World::new(job, inherited, logs.clone(), events, activity).run(&signals, incoming).await;
         logs.finish();
         Ok(code)
     })
@@ -81,6 +86,7 @@ struct World {
     inherited: Inherited,
     logs: Logs,
     events: UnboundedSender<Event>,
+    activity: Activity,
     start: Instant,
     machine: Machine,
     living: BTreeMap<Pid, Living>,
@@ -90,7 +96,7 @@ struct World {
 }
 
 impl World {
-    fn new(job: Job, inherited: Inherited, logs: Logs, events: UnboundedSender<Event>) -> Self {
+    fn new(job: Job, inherited: Inherited, logs: Logs, events: UnboundedSender<Event>, activity: Activity) -> Self {
         let start = Instant::now();
         let units = if job.only_cmd { Vec::new() } else { daemon::units(&job.config) };
         let machine = Machine::new(Setup {
@@ -98,6 +104,7 @@ impl World {
             has_cmd: !job.cmd.is_empty(),
             only_cmd: job.only_cmd,
             supervise: job.config.supervise.clone(),
+            jobs_grace: job.config.jobs.grace,
             seed: u64::from(std::process::id()) ^ u64::from(start.into_std().elapsed().subsec_nanos()),
             units,
         });
@@ -107,6 +114,7 @@ impl World {
             inherited,
             logs,
             events,
+            activity,
             start,
             machine,
             living: BTreeMap::new(),
@@ -127,6 +135,7 @@ impl World {
             }
             self.publish();
             let wake = self.machine.next_wake();
+            self.activity.note();
             let deadline = self.start + wake.unwrap_or(Duration::MAX / 4);
             tokio::select! {
                 biased;
@@ -194,11 +203,30 @@ impl World {
     }
 
     fn spawn(&mut self, child: Child) {
+        if let Some(failure) = self.taken_port(child) {
+            return self.send(Event::Exited(child, Exit::NotStarted(failure)));
+        }
+        if let Child::Unit(unit) = child {
+            self.last_words.forget(unit);
+        }
         let program = self.program(child);
         match process::start(&program, &self.inherited) {
             Ok(started) => self.adopt(child, program, started),
             Err(failure) => self.send(Event::Exited(child, Exit::NotStarted(failure))),
         }
+    }
+
+    /// A port that listens before its daemon was started is another process's, and must not pass for readiness.
+    fn taken_port(&self, child: Child) -> Option<SpawnFailure> {
+        let spec = self.machine.units().get(unit_of(child)?)?;
+        let ReadinessTest::Port(port) = spec.readiness else { return None };
+        readiness::is_ready(&spec.readiness).then(|| SpawnFailure {
+            code: crate::exit_code::FAILURE,
+            message: format!(
+                "port {port} is taken by another process in this network; end it, give the container a network of its own \
+                 (no `--network host`), or set controller_port and daemon_port under [slurm]"
+            ),
+        })
     }
 
     fn adopt(&mut self, child: Child, program: Program, mut started: Started) {
@@ -209,7 +237,14 @@ impl World {
         let outputs = pipes
             .into_iter()
             .filter_map(|(pipe, reader)| {
-                let pump = Pump::new(pipe?, reader, self.logs.clone(), self.events.clone(), self.last_words.clone())?;
+                let pump = Pump::new(
+                    pipe?,
+                    reader,
+                    self.logs.clone(),
+                    self.events.clone(),
+                    self.last_words.clone(),
+                    self.activity.clone(),
+                )?;
                 tokio::task::spawn_local(std::rc::Rc::clone(&pump).run());
                 Some(pump)
             })
@@ -245,7 +280,7 @@ impl World {
             }
         }
         let failed = match notice {
-            Notice::GaveUp { unit, name, .. } => Some((unit, name)),
+            Notice::GaveUp { unit, name, hold: true, .. } => Some((unit, name)),
             Notice::Ended { why: Some(why), .. } => match why.as_ref() {
                 Notice::GaveUp { unit, name, .. } => Some((unit, name)),
                 _ => None,
@@ -269,6 +304,7 @@ impl World {
             Child::Prepare => "prepare".to_owned(),
             Child::NodeCheck => "sinfo".to_owned(),
             Child::NodeResume => "scontrol".to_owned(),
+            Child::JobsRecover | Child::JobsQuiesce => "jobs".to_owned(),
             Child::Cmd => "cmd".to_owned(),
         }
     }

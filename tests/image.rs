@@ -17,5 +17,7 @@ mod docker;
 mod gpus;
 #[path = "image/isolation.rs"]
 mod isolation;
+#[path = "image/jobs.rs"]
+mod jobs;
 #[path = "image/volumes.rs"]
 mod volumes;

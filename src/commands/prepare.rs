@@ -99,8 +99,9 @@ fn prepare(args: &Args) -> Result<(Prepared, MungeKey), Failure> {
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     let (node_name, gres) =
         customized.node(&inventory.hostname).unwrap_or((plan.node.name.to_string(), plan.node.gres));
+    let saved_jobs = install::under(&args.root, &config.paths.state).join("slurmctld/job_state").exists();
     let gpus = plan.gres.lines.iter().map(|line| format!("{}: {}", line.file, line.comment)).collect();
-    Ok((Prepared { node_name, gres, summary: plan.summary, gpus, changed, findings }, key))
+    Ok((Prepared { node_name, gres, saved_jobs, summary: plan.summary, gpus, changed, findings }, key))
 }
 
 /// The plan and the files that it comes to, the user's among them.

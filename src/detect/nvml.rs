@@ -127,7 +127,9 @@ pub fn probe(root: &Path, library: Option<&Path>) -> Result<Probe, NvmlTrouble> 
             mig.push(gpu.index);
         }
     }
-    let unknown_to_nvml = unknown_minors(root, &gpus);
+    // A file that no GPU claims is most likely that of one which NVML counts and does not hand out.
+    let all_known = devices.iter().all(Result::is_ok);
+    let unknown_to_nvml = if all_known { unknown_minors(root, &gpus) } else { Vec::new() };
     Ok(Probe { driver: driver(&nvml), gpus, mig, unknown_to_nvml })
 }
 

@@ -125,10 +125,13 @@ fn nameable<'a>(
     gpus.sort_by_key(|gpu| (gpu.vendor, gpu.index));
     let mut files = BTreeSet::new();
     let mut nameable = Vec::new();
+    let mut unusable = Vec::new();
+    let counted = gpus.len();
     for gpu in gpus {
         let label = format!("{} GPU {}", gpu.vendor, gpu.index);
         if let Access::Unusable { reason } = &gpu.access {
             decisions.push(Decision::new(format!("{label} is left out"), one_line(reason)));
+            unusable.push(format!("{label} ({})", one_line(reason)));
             continue;
         }
         // Slurm ignores a GPU without a file and takes the node out of service for the missing one.
@@ -152,6 +155,14 @@ fn nameable<'a>(
                 });
             }
         }
+    }
+    if !unusable.is_empty() {
+        findings.push(Finding {
+            severity: Severity::Warning,
+            what: format!("left out, of {counted} GPUs that the drivers count: {}", unusable.join("; ")),
+            cause: "this container was not given them, or may not open them".to_owned(),
+            repair: "nothing, if that is meant; else create the container with them (docker run --gpus all)".to_owned(),
+        });
     }
     nameable
 }

@@ -53,6 +53,8 @@ pub enum Gate {
     MungeKey,
     /// Slurm's files.
     Files,
+    /// The jobs of a former start are accounted for.
+    Jobs,
 }
 
 /// The units of the role `all`: munged, slurmctld, slurmd, then the services in the order of the file.
@@ -99,7 +101,7 @@ fn daemon(config: &Config, name: DaemonName) -> Spec {
             words(&["slurmd", "-D"]),
             None,
             vec![1],
-            Gate::Files,
+            Gate::Jobs,
             ReadinessTest::Port(config.slurm.daemon_port),
             exit_code::SLURMD,
         ),

@@ -22,7 +22,7 @@ use crate::report::{PrepareEvent, Prepared};
 use super::daemon::{Gate, Spec};
 use super::node::NodeReport;
 use stop::Stop;
-use unit::Unit;
+use unit::{State, Unit};
 
 /// Time since slurminit started, by the monotonic clock.
 pub type Moment = Duration;
@@ -42,6 +42,10 @@ pub enum Child {
     NodeCheck,
     /// The command that takes back a drain whose cause is gone.
     NodeResume,
+    /// The command that accounts for the jobs of a former start.
+    JobsRecover,
+    /// The command that gives running jobs notice of the stop.
+    JobsQuiesce,
     /// The container's command.
     Cmd,
 }
@@ -128,6 +132,8 @@ pub struct Setup {
     pub only_cmd: bool,
     /// Restarts and deadlines.
     pub supervise: Supervise,
+    /// How long jobs have from their notice to the end of the stop's patience with them.
+    pub jobs_grace: Duration,
     /// Any number; it spreads the restarts of many containers.
     pub seed: u64,
 }
@@ -190,6 +196,8 @@ pub struct Machine {
     node: Node,
     report: Option<NodeReport>,
     resumed: bool,
+    quiesced: bool,
+    recover_until: Option<Moment>,
     prepared: Option<Prepared>,
     tasks: BTreeSet<Child>,
     jitter: u64,
@@ -210,6 +218,8 @@ impl Machine {
             node: Node::Unwatched,
             report: None,
             resumed: false,
+            quiesced: false,
+            recover_until: None,
             prepared: None,
             tasks: BTreeSet::new(),
             jitter,
@@ -256,7 +266,10 @@ impl Machine {
             Node::Asking { until, .. } | Node::Resuming { until } => Some(*until),
             Node::Unwatched | Node::Known => None,
         };
-        self.units.iter().filter_map(Unit::next_wake).chain(phase).chain(node).min()
+        // During the stop nobody asks any more whether a unit gets ready.
+        let counts = |unit: &&Unit| !self.is_stopping() || matches!(unit.state, State::Stopping { .. });
+        let units = self.units.iter().filter(counts).filter_map(Unit::next_wake);
+        units.chain(phase).chain(node).chain(self.recover_until).min()
     }
 
     /// Does whatever the state and the time allow. It can run at any time and as often as one likes.
@@ -287,6 +300,12 @@ impl Machine {
             // After an answer this says nothing more.
             Child::NodeCheck => self.node_said(now, None, out),
             Child::NodeResume => self.ask_node(now),
+            Child::JobsRecover => {
+                self.recover_until = None;
+                self.open.insert(Gate::Jobs);
+            }
+            // The stop goes on.
+            Child::JobsQuiesce => {}
             Child::Cmd => self.cmd_exited(now, exit, out),
         }
     }

@@ -33,7 +33,10 @@ pub enum NodeVerdict {
 
 /// How the reasons begin that Slurm itself gives when a node registers with less than slurm.conf promises. The files
 /// of this start promise what there is, so such a reason is history. Slurm 22.05 to 25.11, `node_mgr.c` and `gres.c`.
-const REPAIRED_BY_A_START: [&str; 5] = ["gres/", "Low ", "slurminit:", "CPUs ", "RealMemory "];
+const REPAIRED_BY_A_START: [&str; 5] = ["gres/", "Low ", OUR_REASON, "CPUs ", "RealMemory "];
+
+/// How the reasons begin that slurminit gives.
+pub const OUR_REASON: &str = "slurminit: ";
 
 impl NodeReport {
     /// Reads one line of `sinfo --format='%T|%E'`.
@@ -58,6 +61,7 @@ impl NodeReport {
         }
         match self.state.as_str() {
             "idle" | "mixed" | "allocated" | "completing" | "reserved" | "planned" | "maint" => NodeVerdict::Usable,
+            "down" if self.reason.starts_with(OUR_REASON) => NodeVerdict::Repaired,
             "drained" | "draining" | "drain" if self.is_repaired() => NodeVerdict::Repaired,
             "drained" | "draining" | "drain" => NodeVerdict::Drained,
             _ => NodeVerdict::NotYet,
@@ -92,6 +96,7 @@ mod tests {
         assert_eq!(verdict("drained|gres/gpu count reported lower than configured (0 < 1)"), NodeVerdict::Repaired);
         assert_eq!(verdict("drained|Low RealMemory (reported:900 < 90.00% of configured:1000)"), NodeVerdict::Repaired);
         assert_eq!(verdict("drained*|gres/gpu count"), NodeVerdict::NotYet);
+        assert_eq!(verdict("down|slurminit: the container stops"), NodeVerdict::Repaired);
         assert_eq!(verdict("draining|fan broken, ask Eve"), NodeVerdict::Drained);
         assert_eq!(verdict("drained|none"), NodeVerdict::Drained);
     }

@@ -11,6 +11,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::UnboundedSender;
 use tracing::warn;
 
+use super::footprint::Activity;
 use super::machine::Event;
 use super::node::NodeReport;
 use crate::config::Level;
@@ -51,6 +52,11 @@ impl LastWords {
         lines.push_back(String::from_utf8_lossy(line).into_owned());
     }
 
+    /// The unit starts anew: what its former process said is no news.
+    pub(super) fn forget(&self, unit: usize) {
+        self.0.borrow_mut().remove(&unit);
+    }
+
     pub(super) fn of(&self, unit: usize) -> Vec<String> {
         self.0.borrow().get(&unit).map(|lines| lines.iter().cloned().collect()).unwrap_or_default()
     }
@@ -64,6 +70,7 @@ pub(super) struct Pump {
     logs: Logs,
     events: UnboundedSender<Event>,
     last_words: LastWords,
+    activity: Activity,
     lines: RefCell<LineSplitter>,
 }
 
@@ -81,11 +88,12 @@ impl Pump {
         logs: Logs,
         events: UnboundedSender<Event>,
         last_words: LastWords,
+        activity: Activity,
     ) -> Option<Rc<Self>> {
         // The reading end is ours alone, so the flag is too.
         fcntl(&pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).ok()?;
         let pipe = watch(pipe, Interest::READABLE).ok()?;
-        Some(Rc::new(Self { pipe, reader, logs, events, last_words, lines: RefCell::default() }))
+        Some(Rc::new(Self { pipe, reader, logs, events, last_words, activity, lines: RefCell::default() }))
     }
 
     /// Reads until the last writer is gone, which may be long after the child's death.
@@ -93,7 +101,10 @@ impl Pump {
         while let Ok(mut guard) = self.pipe.readable().await {
             match self.read() {
                 Read::Some => tokio::task::yield_now().await,
-                Read::Nothing => guard.clear_ready(),
+                Read::Nothing => {
+                    guard.clear_ready();
+                    self.activity.note();
+                }
                 Read::End => return self.lines.borrow_mut().finish(|line| self.line(line)),
             }
         }

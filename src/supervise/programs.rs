@@ -42,12 +42,18 @@ impl World {
                 helper(hook.map(|hook| hook.command.as_slice()).unwrap_or_default(), Output::Log)
             }
             Child::Prepare => {
-                let own = std::env::current_exe().unwrap_or_else(|_| "slurminit".into());
-                let mut argv = vec![own.into_os_string().into_vec(), b"prepare".to_vec()];
+                let mut argv = vec![own_file(), b"prepare".to_vec()];
                 if let Some(file) = &self.job.config_file {
                     argv.extend([b"--config".to_vec(), file.as_os_str().as_bytes().to_vec()]);
                 }
                 Program { argv, ..helper::<&str>(&[], Output::Captured) }
+            }
+            Child::JobsRecover => Program { argv: jobs(node, &["recover"]), ..helper::<&str>(&[], Output::Log) },
+            Child::JobsQuiesce => {
+                let grace = self.job.config.jobs.grace.as_secs_f64().to_string();
+                let on_stop = self.job.config.jobs.on_stop.as_str();
+                let argv = jobs(node, &["quiesce", "--grace", &grace, "--on-stop", on_stop]);
+                Program { argv, ..helper::<&str>(&[], Output::Log) }
             }
             Child::NodeCheck => {
                 helper(&["sinfo", "--noheader", "--nodes", node, "--format", SINFO_FORMAT], Output::Captured)
@@ -57,6 +63,16 @@ impl World {
             }
         }
     }
+}
+
+fn jobs(node: &str, arguments: &[&str]) -> Vec<Vec<u8>> {
+    let own = [own_file(), b"jobs".to_vec(), b"--node".to_vec(), node.as_bytes().to_vec()];
+    own.into_iter().chain(arguments.iter().map(|word| word.as_bytes().to_vec())).collect()
+}
+
+/// Slurminit's own file, for the verbs that it runs as children.
+fn own_file() -> Vec<u8> {
+    std::env::current_exe().map_or_else(|_| b"slurminit".to_vec(), |file| file.into_os_string().into_vec())
 }
 
 fn helper<S: AsRef<str>>(argv: &[S], output: Output) -> Program {

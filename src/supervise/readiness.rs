@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use super::listening;
 use crate::config::ReadinessTest;
 
 /// Whether what `test` names is there. A command is not run here.
@@ -12,11 +13,11 @@ pub(super) fn is_ready(test: &ReadinessTest) -> bool {
     let read = |path| std::fs::read(path).unwrap_or_default();
     match test {
         ReadinessTest::Started => true,
-        ReadinessTest::Socket(path) => unix_socket_listens(&read("/proc/self/net/unix"), path),
-        ReadinessTest::Port(port) => {
-            tcp_port_listens(&read("/proc/self/net/tcp"), *port)
-                || tcp_port_listens(&read("/proc/self/net/tcp6"), *port)
-        }
+        // With the host's network the table has the host's sockets too; the file is in this container.
+        ReadinessTest::Socket(path) => path.exists() && unix_socket_listens(&read("/proc/self/net/unix"), path),
+        ReadinessTest::Port(port) => listening::tcp_port(*port).unwrap_or_else(|| {
+            ["/proc/self/net/tcp", "/proc/self/net/tcp6"].into_iter().any(|table| tcp_port_listens(&read(table), *port))
+        }),
         ReadinessTest::Command(_) => false,
     }
 }

@@ -45,7 +45,8 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// Looks at them; must come before [`Signals::install`].
+    /// Looks at them, and holds all signals back until [`Signals::install`]: the kernel drops what comes for a PID 1 that
+    /// has no handler, but keeps what is blocked.
     pub fn capture() -> Self {
         let mask = SigSet::thread_get_mask().unwrap_or_else(|_| SigSet::empty());
         let ignored = (1..=HIGHEST)
@@ -54,6 +55,8 @@ impl Inherited {
                 signal => is_ignored(signal),
             })
             .collect();
+        // It cannot fail with these arguments.
+        let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None);
         Self { mask, ignored }
     }
 

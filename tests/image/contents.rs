@@ -90,7 +90,7 @@ fn slurms_version_is_noted() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn an_unknown_type_of_gpu_is_refused_by_the_build() {
-    let build = docker(["build", "--build-arg", "GPU_TYPE=intel", env!("CARGO_MANIFEST_DIR")]);
+    let build = docker(["build", "--force-rm", "--build-arg", "GPU_TYPE=intel", env!("CARGO_MANIFEST_DIR")]);
     assert_ne!(build.code, 0);
     let said = build.stdout + &build.stderr;
     assert!(said.contains("must be none, nvidia or amd"), "{said}");

@@ -2,9 +2,10 @@
 
 use crate::docker::{Container, DEMO, Image, PLAIN, Volume, directory};
 
-/// `sinfo -o "%n %G"`, as the documents type it.
+/// `sinfo -o "%n %G"`, as the documents type it, without the sockets that it appends where a machine has several.
 fn gres(container: &Container) -> String {
-    container.exec(&["sinfo", "--noheader", "-o", "%n %G"]).ok().trim().to_owned()
+    let said = container.exec(&["sinfo", "--noheader", "-o", "%n %G"]).ok();
+    said.split("(S:").next().unwrap_or_default().trim().to_owned()
 }
 
 /// The node's state as Slurm spells it.
@@ -183,7 +184,7 @@ fn a_file_without_the_marker_is_not_the_users() {
     let directory = directory(&[("gres.conf", "Name=gpu Type=nvidia File=/dev/nvidia1\n")]);
     let outcome = demo("2").mount(directory.path(), "/config").run(&["sinfo", "--noheader", "-o", "%n %G"]);
     assert_eq!(outcome.code, 0, "{}", outcome.stderr);
-    assert_eq!(outcome.stdout, "localhost gpu:nvidia:2\n");
+    assert!(outcome.stdout.starts_with("localhost gpu:nvidia:2"), "{}", outcome.stdout);
     assert!(outcome.stderr.contains("/config/gres.conf"), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("USER_CUSTOMIZED"), "{}", outcome.stderr);
 }

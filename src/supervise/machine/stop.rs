@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::config::DaemonName;
+
 use super::unit::State;
 use super::{Child, Cmd, Effect, Machine, Moment, Node, Notice, Phase};
 
@@ -19,6 +21,8 @@ pub(super) struct Stop {
 enum Stage {
     /// The command and a hook end first: they use the daemons.
     Command { kill_at: Moment },
+    /// Jobs get notice, and time; nobody asks for a queue that is down.
+    Jobs { kill_at: Moment },
     /// Each unit ends when none that needs it lives.
     Units,
     /// Everything that nobody waits for: job steps, orphans.
@@ -29,6 +33,10 @@ enum Stage {
 
 /// The command's share of the whole time, in eighths: 5 of 8 s. The daemons need less than one.
 const COMMAND_EIGHTHS: u32 = 5;
+/// What asking Slurm costs on top of the jobs' grace.
+const JOBS_MARGIN: Duration = Duration::from_secs(2);
+/// Job steps ignore TERM, and have had their notice.
+const REST_GRACE_AFTER_JOBS: Duration = Duration::from_millis(200);
 /// How long orphans have from TERM to KILL, at most.
 const REST_GRACE: Duration = Duration::from_secs(2);
 /// How often KILL is sent again: a fork bomb makes new ones, and the children of a killed process come to us.
@@ -39,7 +47,9 @@ const KILL_PATIENCE: Duration = Duration::from_secs(1);
 impl Stop {
     pub(super) fn next_wake(&self) -> Option<Moment> {
         match self.stage {
-            Stage::Command { kill_at } | Stage::Rest { kill_at } => Some(kill_at.min(self.until)),
+            Stage::Command { kill_at } | Stage::Jobs { kill_at } | Stage::Rest { kill_at } => {
+                Some(kill_at.min(self.until))
+            }
             Stage::Units => Some(self.until),
             Stage::Killing { again_at, give_up_at } => Some(again_at.min(give_up_at)),
         }
@@ -63,6 +73,7 @@ impl Machine {
         let stage = Stage::Command { kill_at: now + limit * COMMAND_EIGHTHS / 8 };
         self.phase = Phase::Stop(Stop { code, why, until: now + limit, stage });
         self.node = Node::Unwatched;
+        self.recover_until = None;
         for task in &self.tasks {
             match task {
                 // An operator's script may have something to undo.
@@ -97,14 +108,20 @@ impl Machine {
                 let hook = self.tasks.iter().copied().find(|task| matches!(task, Child::Hook(_)));
                 let first = if self.cmd == Cmd::Running { Some(Child::Cmd) } else { hook };
                 match first {
-                    None => self.enter_stage(now, Stage::Units, out),
+                    None => self.enter_jobs(now, out),
                     Some(child) if late || now >= kill_at => {
                         out.push(Effect::Kill(child));
-                        self.enter_stage(now, Stage::Units, out);
+                        self.enter_jobs(now, out);
                     }
                     Some(_) => {}
                 }
             }
+            Stage::Jobs { .. } if !self.tasks.contains(&Child::JobsQuiesce) => self.enter_stage(now, Stage::Units, out),
+            Stage::Jobs { kill_at } if late || now >= kill_at => {
+                out.push(Effect::Kill(Child::JobsQuiesce));
+                self.enter_stage(now, Stage::Units, out);
+            }
+            Stage::Jobs { .. } => {}
             Stage::Units => self.advance_stop_units(now, late, out),
             Stage::Rest { kill_at } if late || now >= kill_at => {
                 let stage = Stage::Killing { again_at: now, give_up_at: now + KILL_PATIENCE };
@@ -122,6 +139,18 @@ impl Machine {
         }
     }
 
+    /// Asks the jobs to end, where there is a cluster that can have some.
+    fn enter_jobs(&mut self, now: Moment, out: &mut Vec<Effect>) {
+        let slurmctld = self.setup.units.iter().position(|spec| spec.daemon == Some(DaemonName::Slurmctld));
+        let answers = slurmctld.and_then(|unit| self.units.get(unit)).is_some_and(super::Unit::is_ready);
+        if !answers || self.report.is_none() {
+            return self.enter_stage(now, Stage::Units, out);
+        }
+        self.quiesced = true;
+        self.spawn_task(Child::JobsQuiesce, out);
+        self.enter_stage(now, Stage::Jobs { kill_at: now + self.setup.jobs_grace + JOBS_MARGIN }, out);
+    }
+
     fn advance_stop_units(&mut self, now: Moment, late: bool, out: &mut Vec<Effect>) {
         for unit in 0..self.units.len() {
             let Some(this) = self.units.get(unit) else { continue };
@@ -137,10 +166,13 @@ impl Machine {
                     *deadline = (*deadline).min(now);
                 }
             }
-            self.advance_unit(now, unit, out);
+            if self.units.get(unit).is_some_and(|unit| matches!(unit.state, State::Stopping { .. })) {
+                self.advance_unit(now, unit, out);
+            }
         }
         if !self.units.iter().any(super::Unit::is_alive) {
-            let stage = Stage::Rest { kill_at: now + REST_GRACE };
+            let grace = if self.quiesced { REST_GRACE_AFTER_JOBS } else { REST_GRACE };
+            let stage = Stage::Rest { kill_at: now + grace };
             self.enter_stage(now, stage, out);
         } else if late {
             // KILL was sent; what survives it is left to the last stage.

@@ -41,6 +41,7 @@ fn cluster(has_cmd: bool) -> Setup {
         has_cmd,
         only_cmd: false,
         supervise: Supervise::default(),
+        jobs_grace: Duration::from_secs(3),
         seed: 7,
     }
 }
@@ -200,6 +201,8 @@ fn the_stop_takes_the_reverse_order_and_waits_for_each() {
     let mut sim = Sim::new(cluster(false));
     sim.ready();
     sim.give(Event::Signal(libc::SIGTERM));
+    assert_eq!((sim.spawned.last(), sim.stopped.len()), (Some(&Child::JobsQuiesce), 0), "jobs need the daemons");
+    sim.exits(Child::JobsQuiesce, Exit::Code(0));
     assert_eq!(sim.stopped, [Child::Unit(3)]);
     sim.exits(Child::Unit(3), Exit::Signal(libc::SIGTERM));
     assert_eq!(sim.stopped.last(), Some(&Child::Unit(2)));

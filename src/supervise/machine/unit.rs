@@ -163,6 +163,9 @@ impl Machine {
         let Some(State::Starting { since, .. }) = self.units.get(unit).map(|unit| unit.state.clone()) else { return };
         self.set_state(unit, State::Ready { since: now });
         out.push(Effect::Say(Notice::UnitReady { name: self.name(unit), after: now.saturating_sub(since) }));
+        if self.setup.units.get(unit).is_some_and(|spec| spec.daemon == Some(DaemonName::Slurmctld)) {
+            self.recover_jobs(now, out);
+        }
         let answers = |name| {
             let at = self.setup.units.iter().position(|spec| spec.daemon == Some(name));
             at.and_then(|at| self.units.get(at)).is_some_and(Unit::is_ready)

@@ -1,0 +1,48 @@
+//! What becomes of running jobs when the container stops.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::value;
+
+/// What becomes of running jobs when the container stops.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Jobs {
+    /// From the notice (TERM) to the end; must fit into `supervise.stop_timeout`.
+    #[serde(deserialize_with = "value::seconds")]
+    pub grace: Duration,
+    /// What happens to those that still run then.
+    pub on_stop: OnStop,
+}
+
+impl Default for Jobs {
+    fn default() -> Self {
+        Self { grace: Duration::from_secs(3), on_stop: OnStop::Requeue }
+    }
+}
+
+/// What happens to jobs that do not end in time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnStop {
+    /// They run again at the next start; those submitted with `--no-requeue` fail.
+    #[default]
+    Requeue,
+    /// They are cancelled.
+    Cancel,
+}
+
+impl OnStop {
+    /// Both of them.
+    pub const ALL: [Self; 2] = [Self::Requeue, Self::Cancel];
+
+    /// The word in the file.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Requeue => "requeue",
+            Self::Cancel => "cancel",
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! PID 1 stays for as long as the container; what only its start needed does not have to.
+//!
+//! EDGE.
+
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use nix::libc;
+use tokio::sync::Notify;
+
+/// How long it must have been quiet.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// Says that something happens, and is no longer idle.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Activity(Rc<Notify>);
+
+impl Activity {
+    pub(super) fn note(&self) {
+        self.0.notify_one();
+    }
+
+    /// Once it is quiet again, gives back the memory that was used and idling does not need: freed heap, and pages of
+    /// this program's file. The kernel maps such a file 64 KiB at a time around each page that is touched, so after a
+    /// start that reads TOML and JSON nearly the whole program is resident. Runs beside the loop; wakes only after
+    /// activity.
+    pub(super) async fn release_when_quiet(self) {
+        let mut unchanged = None;
+        loop {
+            self.0.notified().await;
+            while tokio::time::timeout(QUIET, self.0.notified()).await.is_ok() {}
+            trim_heap();
+            for (start, end) in unchanged.get_or_insert_with(own_unchanged_mappings) {
+                unmap(*start, *end);
+            }
+        }
+    }
+}
+
+/// They stay as they are once the program runs.
+fn own_unchanged_mappings() -> Vec<(usize, usize)> {
+    let own = std::fs::read_link("/proc/self/exe").unwrap_or_default();
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+    unchanged_mappings(&smaps, &own)
+}
+
+/// The mappings of the file `own` that are read-only and of which no page was ever changed: its code and constants, but
+/// not what the loader has relocated. `smaps` is in the format of proc(5).
+fn unchanged_mappings(smaps: &str, own: &Path) -> Vec<(usize, usize)> {
+    let mut found = Vec::new();
+    let mut current = None;
+    for line in smaps.lines() {
+        if let Some(mapping) = own_mapping(line, own) {
+            current = mapping;
+        } else if line.strip_prefix("Anonymous:").is_some_and(|size| size.trim() == "0 kB") {
+            // The last of a mapping's fields that matters. A changed page of a private mapping is an anonymous one.
+            found.extend(current.take());
+        }
+    }
+    found
+}
+
+/// `None` for a line that begins no mapping; `Some(None)` for one that begins another kind of mapping.
+fn own_mapping(line: &str, own: &Path) -> Option<Option<(usize, usize)>> {
+    let mut fields = line.split_ascii_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    let range = (usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?);
+    let is_read_only = matches!(fields.next()?, "r-xp" | "r--p");
+    let is_own = fields.nth(3).is_some_and(|path| Path::new(path) == own);
+    Some((is_read_only && is_own).then_some(range))
+}
+
+#[expect(unsafe_code, reason = "glibc's own call; nothing safe wraps it")]
+fn trim_heap() {
+    // SAFETY: it takes no pointer and only returns free memory to the kernel.
+    unsafe { libc::malloc_trim(0) };
+}
+
+#[expect(unsafe_code, reason = "madvise of this program's own file")]
+fn unmap(start: usize, end: usize) {
+    // SAFETY: the range is a whole mapping of the kernel's list: of a file that cannot be written while it runs (ETXTBSY),
+    // read-only, and without a changed page. Each page is mapped again from the file when it is next needed.
+    unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_DONTNEED) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_unchanged_read_only_mappings_of_the_program_itself_are_given_back() {
+        let mapping = |range: &str, mode: &str, path: &str, anonymous: u32| {
+            format!("{range} {mode} 00000000 fe:00 42    {path}\nRss:  4 kB\nAnonymous:  {anonymous} kB\nVmFlags: rd\n")
+        };
+        let smaps = [
+            mapping("1000-2000", "r-xp", "/init", 0),
+            mapping("2000-3000", "r--p", "/init", 8),
+            mapping("3000-4000", "rw-p", "/init", 0),
+            mapping("4000-5000", "r-xp", "/libc", 0),
+            mapping("5000-6000", "r--p", "/init", 0),
+        ];
+        assert_eq!(unchanged_mappings(&smaps.concat(), Path::new("/init")), [(0x1000, 0x2000), (0x5000, 0x6000)]);
+        assert_eq!(unchanged_mappings("nonsense\nAnonymous: 0 kB\n", Path::new("/init")), []);
+    }
+}
