@@ -17,6 +17,8 @@ mod docker;
 mod gpus;
 #[path = "image/isolation.rs"]
 mod isolation;
+#[path = "image/jobs.rs"]
+mod jobs;
 #[path = "image/mig.rs"]
 mod mig;
 #[path = "image/volumes.rs"]

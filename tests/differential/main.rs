@@ -5,6 +5,7 @@
 mod container;
 mod listing;
 mod machine;
+mod mig_machines;
 mod tree;
 
 use std::fmt::Write;
@@ -13,13 +14,14 @@ use std::path::Path;
 use container::{Container, Said};
 use listing::{Record, records};
 use machine::{Expected, Line, MACHINES, Machine};
+use mig_machines::MIG_MACHINES;
 
 #[test]
 #[ignore = "needs Docker: run docker/test"]
 fn our_lines_come_out_as_slurms_own_detection() {
     let container = Container::start();
     let mut wrong = String::new();
-    for machine in MACHINES {
+    for machine in MACHINES.iter().chain(MIG_MACHINES) {
         match compare(&container, machine) {
             Ok(()) => println!("{}: as expected", machine.name),
             Err(difference) => writeln!(wrong, "\n## {}\n{difference}", machine.name).unwrap(),
@@ -31,7 +33,7 @@ fn our_lines_come_out_as_slurms_own_detection() {
 #[test]
 fn every_difference_is_explained() {
     let explained = include_str!("../../docs/hardware.md");
-    for machine in MACHINES {
+    for machine in MACHINES.iter().chain(MIG_MACHINES) {
         if let Expected::Differs { title, .. } = machine.expected {
             assert!(explained.contains(&format!("### {title}\n")), "docs/hardware.md does not explain `{title}`");
         }
