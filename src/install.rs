@@ -110,7 +110,7 @@ pub fn install_files(paths: &Paths, root: &Path, files: &[(FileName, &str)]) -> 
     std::fs::create_dir_all(&directory).map_err(|error| InstallError::directory(&paths.slurm, error))?;
     let mut changed = Vec::new();
     for (name, text) in files {
-        let written = atomic::replace(&directory.join(name.as_str()), text.as_bytes())
+        let written = atomic::replace(&directory.join(name.as_str()), text.as_bytes(), name.mode())
             .map_err(|error| InstallError::write(&paths.slurm.join(name.as_str()), error))?;
         if written {
             changed.push(paths.slurm.join(name.as_str()));

@@ -37,7 +37,7 @@ pub struct Inventory {
 impl Inventory {
     /// The GPUs that a job can be given.
     pub fn usable_gpus(&self) -> impl Iterator<Item = &Gpu> {
-        self.gpus.iter().filter(|gpu| gpu.access == Access::Usable)
+        self.gpus.iter().filter(|gpu| gpu.is_usable())
     }
 }
 
@@ -119,7 +119,37 @@ pub struct Gpu {
     pub numa_node: Option<u32>,
     /// Active NVLinks to each peer, by the peer's `index`. Empty where the driver reports none.
     pub links: BTreeMap<u32, u32>,
+    /// Its MIG instances. `None` where MIG mode is off; in MIG mode a GPU has nothing to offer but these.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig: Option<Vec<MigInstance>>,
     /// Whether this container may open it.
+    pub access: Access,
+}
+
+impl Gpu {
+    /// Whether a job can be given the GPU, or an instance of it.
+    pub fn is_usable(&self) -> bool {
+        let of_instance = |instance: &MigInstance| instance.access == Access::Usable;
+        self.access == Access::Usable && self.mig.as_ref().is_none_or(|mig| mig.iter().any(of_instance))
+    }
+}
+
+/// A part of an NVIDIA GPU with memory and processors of its own (Multi-Instance GPU): one compute instance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigInstance {
+    /// Its size as NVIDIA names it: `1g.18gb`, `1c.3g.71gb`, `1g.18gb+me`.
+    pub profile: Option<String>,
+    /// The name by which CUDA finds it: `MIG-fa4e...`.
+    pub uuid: Option<String>,
+    /// The driver's number of its GPU instance.
+    pub gpu_instance: Option<u32>,
+    /// The driver's number of its compute instance, within the GPU instance.
+    pub compute_instance: Option<u32>,
+    /// Memory in MiB; compute instances of one GPU instance share it.
+    pub memory_mib: Option<u64>,
+    /// What a job must open: the GPU's own file and the two of `/dev/nvidia-caps`.
+    pub device_files: Vec<PathBuf>,
+    /// Whether this container may open all of them.
     pub access: Access,
 }
 

@@ -10,6 +10,7 @@ mod mismatch;
 mod names;
 mod node;
 mod settings;
+mod task_prolog;
 
 pub use cgroups::CgroupPlan;
 pub use customized::{Customized, FileName, Origin, UserFile, choose};
@@ -18,6 +19,7 @@ pub use mismatch::{Found, Mismatch};
 pub use names::{DevicePath, GresType, HostName};
 pub use node::{NodePlan, Topology};
 pub use settings::{PartitionPlan, Setting};
+pub use task_prolog::TaskProlog;
 
 use crate::config::Config;
 use crate::exit_code;
@@ -34,6 +36,8 @@ pub struct Plan {
     pub partitions: Vec<PartitionPlan>,
     /// gres.conf.
     pub gres: GresPlan,
+    /// What names a job's devices for CUDA, where Slurm's numbers do not.
+    pub task_prolog: Option<TaskProlog>,
     /// cgroup.conf, and what in slurm.conf depends on it.
     pub cgroup: CgroupPlan,
     /// Everything that was decided, in the order of the files.
@@ -84,10 +88,12 @@ pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
     let gres = gpus::plan(config, inventory, &node, &mut decisions, &mut findings);
     let node = node.with_gpus(config, inventory, &gres, &host, &mut decisions);
     let cgroup = cgroups::plan(inventory, &node, &mut decisions);
-    let settings = settings::plan(config, &host, &node, &cgroup, &mut decisions);
+    let task_prolog = TaskProlog::plan(config, &gres, &cgroup);
+    let settings = settings::plan(config, &host, &node, &cgroup, task_prolog.as_ref(), &mut decisions);
+    findings.extend(task_prolog.as_ref().and_then(|prolog| prolog.check(&settings)));
     let partitions = settings::partitions(config, &mut decisions);
     let summary = summary(inventory, &node);
-    Ok(Plan { settings, node, partitions, gres, cgroup, decisions, findings, summary })
+    Ok(Plan { settings, node, partitions, gres, task_prolog, cgroup, decisions, findings, summary })
 }
 
 fn no_host_name(fault: String) -> Refusal {
@@ -103,8 +109,7 @@ fn no_host_name(fault: String) -> Refusal {
 /// `2 NVIDIA H200, 8 CPUs, 14374 MiB`.
 fn summary(inventory: &Inventory, node: &NodePlan) -> String {
     let mut models: Vec<(String, usize)> = Vec::new();
-    for gpu in inventory.usable_gpus() {
-        let name = gpus::display_name(gpu);
+    for name in inventory.usable_gpus().flat_map(gpus::display_names) {
         match models.iter_mut().find(|(known, _)| *known == name) {
             Some((_, count)) => *count += 1,
             None => models.push((name, 1)),

@@ -2,6 +2,9 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
 
+#[path = "detect/mig.rs"]
+mod mig;
+
 use std::fs;
 use std::io::Read as _;
 use std::os::fd::AsFd as _;
@@ -144,12 +147,6 @@ fn a_gpu_that_nvml_does_not_hand_out_costs_no_other() {
     assert!(reason(&inventory.gpus[0]).contains("permission"), "{}", reason(&inventory.gpus[0]));
     assert_eq!(inventory.gpus[1].access, Access::Usable);
     assert_eq!(inventory.findings, [], "the file that no GPU claims is no riddle");
-}
-
-#[test]
-fn mig_mode_is_said() {
-    let inventory = Machine::new(Some("[[gpu]]\nmig = 'enabled'")).with_devices(&[0]).detect();
-    assert!(inventory.findings[0].what.contains("MIG"), "{:?}", inventory.findings);
 }
 
 /// Each fault: where, what, a word of the verdict, a word of its repair.

@@ -19,5 +19,7 @@ mod gpus;
 mod isolation;
 #[path = "image/jobs.rs"]
 mod jobs;
+#[path = "image/mig.rs"]
+mod mig;
 #[path = "image/volumes.rs"]
 mod volumes;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::config::Config;
 use crate::install::{self, InstallError, MungeKey};
 use crate::inventory::{Finding, Inventory, Severity};
-use crate::plan::{self, Customized, Plan};
+use crate::plan::{self, Customized, DevicePath, Plan};
 use crate::render::{self, ConfigFile};
 use crate::report::{PrepareEvent, Prepared};
 use crate::{commands, exit_code};
@@ -100,7 +100,15 @@ fn prepare(args: &Args) -> Result<(Prepared, MungeKey), Failure> {
     let (node_name, gres) =
         customized.node(&inventory.hostname).unwrap_or((plan.node.name.to_string(), plan.node.gres));
     let saved_jobs = install::under(&args.root, &config.paths.state).join("slurmctld/job_state").exists();
-    let gpus = plan.gres.lines.iter().map(|line| format!("{}: {}", line.file, line.comment)).collect();
+    let gpus = plan
+        .gres
+        .lines
+        .iter()
+        .map(|line| {
+            let file = line.files.last().map_or("no file", DevicePath::as_str);
+            format!("{file}: {}", line.comment)
+        })
+        .collect();
     Ok((Prepared { node_name, gres, saved_jobs, summary: plan.summary, gpus, changed, findings }, key))
 }
 

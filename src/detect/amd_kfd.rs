@@ -75,6 +75,7 @@ fn gpus(root: &Path, topology: &Topology) -> Vec<Gpu> {
             cpus: place.cpus,
             numa_node: place.numa_node,
             links: BTreeMap::new(),
+            mig: None,
             access,
         });
     }

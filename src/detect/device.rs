@@ -12,15 +12,24 @@ use crate::inventory::Access;
 /// A first open can wake a sleeping GPU and take seconds, and under a stuck driver it never returns: call it only inside
 /// the sandbox.
 pub fn access(path: &Path) -> Access {
-    match open(path) {
+    judge(open(path, true))
+}
+
+/// The same for reading alone, which is how NVIDIA's capability files are made (mode 0444).
+pub fn access_for_reading(path: &Path) -> Access {
+    judge(open(path, false))
+}
+
+fn judge(opened: Result<(), String>) -> Access {
+    match opened {
         Ok(()) => Access::Usable,
         Err(reason) => Access::Unusable { reason },
     }
 }
 
-fn open(path: &Path) -> Result<(), String> {
+fn open(path: &Path, write: bool) -> Result<(), String> {
     let shown = path.display();
-    let opened = File::options().read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
+    let opened = File::options().read(true).write(write).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
     match opened.and_then(|file| file.metadata()) {
         // slurmd refuses anything else as a GRES file ("not a valid character or block device").
         Ok(metadata) if !metadata.file_type().is_char_device() => Err(format!("{shown} is not a device file")),

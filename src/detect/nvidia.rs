@@ -74,12 +74,7 @@ fn has_traces(root: &Path) -> bool {
 }
 
 fn from_nvml(probe: nvml::Probe) -> Found {
-    let mig = probe.mig.iter().map(|gpu| Finding {
-        severity: Severity::Warning,
-        what: format!("NVIDIA GPU {gpu} is in MIG mode; it is listed as one whole GPU, which CUDA cannot use"),
-        cause: "the GPU was divided into instances on the host".to_owned(),
-        repair: format!("turn MIG off on the host (nvidia-smi -i {gpu} -mig 0), or set gpu.gres = \"autodetect\""),
-    });
+    let mig = probe.gpus.iter().filter_map(mig_finding);
     let unknown = probe.unknown_to_nvml.iter().map(|minor| Finding {
         severity: Severity::Warning,
         what: format!("/dev/nvidia{minor} opens, and NVML counts no such GPU; it is not used"),
@@ -87,8 +82,41 @@ fn from_nvml(probe: nvml::Probe) -> Found {
         repair: "look for Xid messages of the GPU on the host (dmesg | grep -i xid), or do not pass the file in"
             .to_owned(),
     });
-    let findings = mig.chain(unknown).collect();
+    let findings = mig.chain(unknown).collect::<Vec<_>>();
     Found { driver: Some(probe.driver), gpus: probe.gpus, findings, is_stuck: false }
+}
+
+/// What the operator should know about a GPU in MIG mode: that nothing, or not all of it, can be given to jobs.
+fn mig_finding(gpu: &Gpu) -> Option<Finding> {
+    let index = gpu.index;
+    let instances = gpu.mig.as_ref().filter(|_| gpu.access == Access::Usable)?;
+    if instances.is_empty() {
+        return Some(Finding {
+            severity: Severity::Warning,
+            what: format!("NVIDIA GPU {index} is in MIG mode and has no instance; no job can use it"),
+            cause: "a GPU in MIG mode computes only in its instances, and none was made, or none was given to this container"
+                .to_owned(),
+            repair: format!(
+                "on the host: `nvidia-smi mig -i {index} -lgip` lists the profiles, `nvidia-smi mig -i {index} -cgi PROFILE -C` \
+                 makes an instance, `nvidia-smi -i {index} -mig 0` turns the mode off; then start the container anew"
+            ),
+        });
+    }
+    let reasons: Vec<String> = instances
+        .iter()
+        .filter_map(|instance| match &instance.access {
+            Access::Unusable { reason } => Some(reason.clone()),
+            Access::Usable => None,
+        })
+        .collect();
+    (!reasons.is_empty()).then(|| Finding {
+        severity: Severity::Warning,
+        what: format!("{} of {} MIG instances of NVIDIA GPU {index} cannot be used", reasons.len(), instances.len()),
+        cause: reasons.join("; "),
+        repair: "if jobs are to have them, give them to the container, with NVIDIA's library: NVIDIA_VISIBLE_DEVICES=all, or \
+                 their UUIDs, and NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+            .to_owned(),
+    })
 }
 
 fn from_kernel(root: &Path, why: &NoNvml, deadline: Instant) -> Found {
@@ -98,6 +126,7 @@ fn from_kernel(root: &Path, why: &NoNvml, deadline: Instant) -> Found {
         Err(verdict) => Found { gpus: unopened(root, &verdict), is_stuck: true, ..Found::default() },
     };
     found.findings.push(nvidia_trouble::finding(why, found.gpus.len(), found.is_stuck));
+    found.findings.extend(found.gpus.iter().filter_map(mig_finding));
     found
 }
 

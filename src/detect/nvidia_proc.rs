@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::{device, nvml, pci};
-use crate::inventory::{Access, Driver, Gpu, PciAddress, Source, Vendor};
+use crate::inventory::{Access, Driver, Gpu, MigInstance, PciAddress, Source, Vendor};
 
 /// What the kernel's files say.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +31,7 @@ pub fn probe(root: &Path) -> Probe {
     }
     for (index, gpu) in (0..).zip(&mut gpus) {
         gpu.index = index;
+        gpu.mig = gpu.minor.and_then(|minor| mig_instances(root, minor));
     }
     let version = fs::read_to_string(root.join("proc/driver/nvidia/version")).ok();
     let driver = (version.is_some() || !gpus.is_empty()).then(|| Driver {
@@ -57,8 +58,28 @@ pub(super) fn nameless_gpu(index: u32) -> Gpu {
         cpus: None,
         numa_node: None,
         links: BTreeMap::new(),
+        mig: None,
         access: Access::Usable,
     }
+}
+
+/// The driver has a directory for each GPU instance: `/proc/driver/nvidia/capabilities/gpu0/mig/gi9` (NVIDIA's MIG guide).
+/// `None` where there is none: whether MIG mode is on is not told here.
+fn mig_instances(root: &Path, minor: u32) -> Option<Vec<MigInstance>> {
+    let directory = fs::read_dir(root.join(format!("proc/driver/nvidia/capabilities/gpu{minor}/mig"))).ok()?;
+    let number = |name: &str| name.strip_prefix("gi")?.parse().ok();
+    let mut found: Vec<u32> = directory.flatten().filter_map(|entry| number(entry.file_name().to_str()?)).collect();
+    found.sort_unstable();
+    let instance = |gpu_instance| MigInstance {
+        profile: None,
+        uuid: None,
+        gpu_instance: Some(gpu_instance),
+        compute_instance: None,
+        memory_mib: None,
+        device_files: Vec::new(),
+        access: Access::Unusable { reason: format!("only NVML can name GPU instance {gpu_instance}") },
+    };
+    (!found.is_empty()).then(|| found.into_iter().map(instance).collect())
 }
 
 fn with_minor(root: &Path, minor: u32) -> Gpu {

@@ -2,6 +2,9 @@
 //!
 //! Nothing that it says is believed unseen, and a call that fails loses that one fact.
 
+mod instance_ids;
+mod mig;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::mem::ManuallyDrop;
@@ -36,8 +39,6 @@ pub struct Probe {
     pub driver: Driver,
     /// The GPUs in NVML's order.
     pub gpus: Vec<Gpu>,
-    /// The GPUs, by index, that are in MIG mode.
-    pub mig: Vec<u32>,
     /// The minors of the `/dev/nvidiaN` that open and that NVML does not count.
     pub unknown_to_nvml: Vec<u32>,
 }
@@ -119,18 +120,15 @@ pub fn probe(root: &Path, library: Option<&Path>) -> Result<Probe, NvmlTrouble> 
     let devices: Vec<_> = (0..count).map(|index| nvml.device_by_index(index)).collect();
     let mut gpus: Vec<Gpu> = (0..).zip(&devices).map(|(index, device)| gpu(root, index, device)).collect();
     let index_of = gpus.iter().filter_map(|gpu| Some((gpu.pci_address?, gpu.index))).collect();
-    let mut mig = Vec::new();
     for (gpu, device) in gpus.iter_mut().zip(devices.iter().map(Result::as_ref)) {
         let Ok(device) = device else { continue };
         gpu.links = links(device, gpu.index, &index_of);
-        if device.mig_mode().is_ok_and(|mode| mode.current == 1) {
-            mig.push(gpu.index);
-        }
+        gpu.mig = mig::instances(root, gpu, device);
     }
     // A file that no GPU claims is most likely that of one which NVML counts and does not hand out.
     let all_known = devices.iter().all(Result::is_ok);
     let unknown_to_nvml = if all_known { unknown_minors(root, &gpus) } else { Vec::new() };
-    Ok(Probe { driver: driver(&nvml), gpus, mig, unknown_to_nvml })
+    Ok(Probe { driver: driver(&nvml), gpus, unknown_to_nvml })
 }
 
 fn load(root: &Path, library: Option<&Path>) -> Result<Nvml, NvmlTrouble> {

@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 
 use super::Owner;
 
-/// Replaces `path` with `content`, mode 0644, unless that is its content. The old file is kept as `NAME.previous`.
+/// Replaces `path` with `content` and `mode`, unless that is its content. The old file is kept as `NAME.previous`.
 /// Returns whether anything was written.
-pub(super) fn replace(path: &Path, content: &[u8]) -> io::Result<bool> {
+pub(super) fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<bool> {
     let replaces = match fs::read(path) {
         Ok(old) if old == content => {
-            if fs::metadata(path)?.permissions().mode() & 0o7777 != 0o644 {
-                fs::set_permissions(path, fs::Permissions::from_mode(0o644))?;
+            if fs::metadata(path)?.permissions().mode() & 0o7777 != mode {
+                fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
             }
             return Ok(false);
         }
@@ -24,7 +24,7 @@ pub(super) fn replace(path: &Path, content: &[u8]) -> io::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => false,
         Err(error) => return Err(error),
     };
-    let new = write_beside(path, content, 0o644, None)?;
+    let new = write_beside(path, content, mode, None)?;
     let install = || {
         if replaces {
             File::open(&new)?.sync_all()?;

@@ -20,10 +20,12 @@ pub enum FileName {
     GresConf,
     /// cgroup.conf.
     CgroupConf,
+    /// The script of [`TaskProlog`](super::TaskProlog).
+    TaskProlog,
 }
 
 impl FileName {
-    /// All of them.
+    /// Those that can be the user's.
     pub const ALL: [Self; 3] = [Self::SlurmConf, Self::GresConf, Self::CgroupConf];
 
     /// The name.
@@ -32,6 +34,15 @@ impl FileName {
             Self::SlurmConf => "slurm.conf",
             Self::GresConf => "gres.conf",
             Self::CgroupConf => "cgroup.conf",
+            Self::TaskProlog => "task_prolog",
+        }
+    }
+
+    /// The file's mode: Slurm runs the script as the job's user.
+    pub const fn mode(self) -> u32 {
+        match self {
+            Self::TaskProlog => 0o755,
+            Self::SlurmConf | Self::GresConf | Self::CgroupConf => 0o644,
         }
     }
 }
@@ -173,7 +184,13 @@ impl Plan {
         exists: &dyn Fn(&Path) -> bool,
     ) -> Customized {
         self.decisions.extend(customized.decisions.iter().cloned());
-        if customized.get(FileName::SlurmConf).is_none() {
+        if customized.get(FileName::GresConf).is_some() {
+            self.forget_task_prolog();
+        }
+        if customized.get(FileName::SlurmConf).is_some() {
+            let cause = "slurm.conf is the user's, and Slurm runs what TaskProlog in it names";
+            self.findings.extend(self.task_prolog.as_ref().map(|prolog| prolog.not_used(cause)));
+        } else {
             if let Some(gres) = customized.get(FileName::GresConf) {
                 self.count_users_gres(gres);
             }
@@ -182,6 +199,14 @@ impl Plan {
         self.findings.extend(check::check(self, &customized, inventory, exists));
         self.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
         customized
+    }
+
+    /// The script counts the lines of our own gres.conf.
+    fn forget_task_prolog(&mut self) {
+        if let Some(prolog) = self.task_prolog.take() {
+            let is_ours = |setting: &super::Setting| Some(setting.value.as_str()) == prolog.path.to_str();
+            self.settings.retain(|setting| !is_ours(setting));
+        }
     }
 
     /// With a gres.conf of the user and a generated slurm.conf, the node has what the user's lines say: a node that

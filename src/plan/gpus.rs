@@ -1,24 +1,36 @@
 //! gres.conf: one line for each GPU that a job can be given.
 
+mod offer;
+
 use std::collections::BTreeSet;
 
 use crate::config::{Config, GresMode, TypeName};
-use crate::inventory::{Access, CpuSet, Finding, Gpu, Inventory, Severity, Vendor};
+use crate::inventory::{CpuSet, Finding, Inventory, Severity, Vendor};
 
 use super::names::{DevicePath, GresType};
 use super::{Decision, NodePlan};
+pub(super) use offer::display_names;
+use offer::{Offer, offers};
 
 /// gres.conf.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GresPlan {
     /// Who names the devices.
     pub auto_detect: AutoDetect,
-    /// One for each usable GPU, in the order in which jobs count them.
+    /// One for each usable GPU or MIG instance, in the order in which jobs count them: each type's lines together, as
+    /// Slurm sorts them by the types of the node's Gres.
     pub lines: Vec<GresLine>,
 }
 
 impl GresPlan {
     /// Gres of the node's line: `gpu:nvidia:2,gpu:amd:1`.
+    /// Whether the position of each NVIDIA line is the number that CUDA gives the device.
+    pub(super) fn counts_as_cuda(&self) -> bool {
+        let nvidia = || self.lines.iter().filter(|line| line.vendor == Vendor::Nvidia);
+        let numbers: Vec<u32> = nvidia().map(|line| line.index).collect();
+        nvidia().all(|line| line.files.len() == 1) && numbers.is_sorted()
+    }
+
     pub(super) fn node_gres(&self) -> String {
         let mut counts: Vec<(&GresType, usize)> = Vec::new();
         for line in &self.lines {
@@ -58,14 +70,18 @@ impl AutoDetect {
 pub struct GresLine {
     /// Type.
     pub gres_type: GresType,
-    /// File.
-    pub file: DevicePath,
+    /// File; for a MIG instance MultipleFiles.
+    pub files: Vec<DevicePath>,
     /// Cores, as Slurm's abstract core indices; all lines have them or none.
     pub cores: Option<CpuSet>,
-    /// Links to every GPU of the file: -1 for itself.
+    /// Links to every whole GPU of the file: -1 for itself. Empty for a MIG instance.
     pub links: Vec<i64>,
     /// Whose environment variables a job gets.
     pub vendor: Vendor,
+    /// The driver's number of the GPU.
+    pub index: u32,
+    /// By what CUDA finds it: a UUID.
+    pub cuda_name: Option<String>,
     /// For the comment above it: model, UUID, PCI address.
     pub comment: String,
 }
@@ -88,9 +104,10 @@ pub(super) fn plan(
     decisions: &mut Vec<Decision>,
     findings: &mut Vec<Finding>,
 ) -> GresPlan {
-    let gpus = nameable(inventory, decisions, findings);
-    let auto_detect = auto_detect(config, inventory, &gpus, decisions, findings);
-    let cores = match gpus.iter().map(|(gpu, file)| cores(gpu, file, inventory, node)).collect::<Result<Vec<_>, _>>() {
+    let offers = offers(inventory, decisions, findings);
+    let auto_detect = auto_detect(config, inventory, &offers, decisions, findings);
+    let gpus = in_slurms_order(config, auto_detect, offers);
+    let cores = match gpus.iter().map(|offer| cores(offer, inventory, node)).collect::<Result<Vec<_>, _>>() {
         Ok(cores) => cores.into_iter().map(Some).collect(),
         Err(why) => {
             decisions.push(Decision::new("no Cores", why));
@@ -98,79 +115,40 @@ pub(super) fn plan(
         }
     };
     let mut lines = Vec::new();
-    for ((position, (gpu, file)), cores) in gpus.iter().enumerate().zip(cores) {
+    for ((position, offer), cores) in gpus.iter().enumerate().zip(cores) {
         lines.push(GresLine {
-            gres_type: gres_type(config, auto_detect, gpu, position),
-            file: file.clone(),
+            gres_type: gres_type(config, auto_detect, offer, position),
+            files: offer.files.clone(),
             cores,
             links: links(position, &gpus),
-            vendor: gpu.vendor,
-            comment: comment(gpu),
+            vendor: offer.gpu.vendor,
+            index: offer.gpu.index,
+            cuda_name: offer.cuda_name().map(str::to_owned),
+            comment: offer.comment(),
         });
     }
     let plan = GresPlan { auto_detect, lines };
     if !plan.lines.is_empty() {
-        decisions.push(Decision::new(format!("Gres={}", plan.node_gres()), type_reason(config)));
+        decisions.push(Decision::new(format!("Gres={}", plan.node_gres()), type_reason(config, &plan)));
     }
     plan
 }
 
-/// The usable GPUs whose device file can be written down, each file once; NVIDIA first, in the driver's order.
-fn nameable<'a>(
-    inventory: &'a Inventory,
-    decisions: &mut Vec<Decision>,
-    findings: &mut Vec<Finding>,
-) -> Vec<(&'a Gpu, DevicePath)> {
-    let mut gpus: Vec<&Gpu> = inventory.gpus.iter().collect();
-    gpus.sort_by_key(|gpu| (gpu.vendor, gpu.index));
-    let mut files = BTreeSet::new();
-    let mut nameable = Vec::new();
-    let mut unusable = Vec::new();
-    let counted = gpus.len();
-    for gpu in gpus {
-        let label = format!("{} GPU {}", gpu.vendor, gpu.index);
-        if let Access::Unusable { reason } = &gpu.access {
-            decisions.push(Decision::new(format!("{label} is left out"), one_line(reason)));
-            unusable.push(format!("{label} ({})", one_line(reason)));
-            continue;
-        }
-        // Slurm ignores a GPU without a file and takes the node out of service for the missing one.
-        let file = match gpu.device_file.as_deref().map(DevicePath::try_from) {
-            Some(Ok(file)) if files.insert(file.clone()) => Ok(file),
-            Some(Ok(file)) => {
-                Err(format!("its device file {file} is already another GPU's, and slurmd dies of a second one"))
-            }
-            Some(Err(fault)) => Err(fault),
-            None => Err("it has no device file of its own, and Slurm gives jobs only what has one".to_owned()),
-        };
-        match file {
-            Ok(file) => nameable.push((gpu, file)),
-            Err(why) => {
-                decisions.push(Decision::new(format!("{label} is left out"), why.clone()));
-                findings.push(Finding {
-                    severity: Severity::Warning,
-                    what: format!("{label} cannot be given to jobs"),
-                    cause: why,
-                    repair: "run `slurminit detect` to see every GPU and its device file".to_owned(),
-                });
-            }
-        }
-    }
-    if !unusable.is_empty() {
-        findings.push(Finding {
-            severity: Severity::Warning,
-            what: format!("left out, of {counted} GPUs that the drivers count: {}", unusable.join("; ")),
-            cause: "this container was not given them, or may not open them".to_owned(),
-            repair: "nothing, if that is meant; else create the container with them (docker run --gpus all)".to_owned(),
-        });
-    }
-    nameable
+/// Whole GPUs before MIG instances, and these by their GPU's minor, as Slurm's own detection has them: so the link matrix
+/// stays a square. Then type by type: Slurm sorts the lines like this anyway, and would not sort the links with them.
+fn in_slurms_order<'a>(config: &Config, auto_detect: AutoDetect, mut offers: Vec<Offer<'a>>) -> Vec<Offer<'a>> {
+    offers.sort_by_key(|offer| offer.instance.map(|_| offer.gpu.minor));
+    let types: Vec<GresType> =
+        offers.iter().enumerate().map(|(position, offer)| gres_type(config, auto_detect, offer, position)).collect();
+    let mut ranked: Vec<_> = offers.into_iter().zip(&types).collect();
+    ranked.sort_by_key(|(_, own)| types.iter().position(|known| known == *own));
+    ranked.into_iter().map(|(offer, _)| offer).collect()
 }
 
 fn auto_detect(
     config: &Config,
     inventory: &Inventory,
-    gpus: &[(&Gpu, DevicePath)],
+    gpus: &[Offer<'_>],
     decisions: &mut Vec<Decision>,
     findings: &mut Vec<Finding>,
 ) -> AutoDetect {
@@ -183,7 +161,7 @@ fn auto_detect(
                    sees others would take the node out of service";
         return explicit(why, decisions);
     }
-    let has = |vendor| gpus.iter().any(|(gpu, _)| gpu.vendor == vendor);
+    let has = |vendor| gpus.iter().any(|offer| offer.gpu.vendor == vendor);
     let (choice, plugin) = match (has(Vendor::Nvidia), has(Vendor::Amd)) {
         (true, false) => (AutoDetect::Nvml, "gpu_nvml"),
         (false, true) => (AutoDetect::Rsmi, "gpu_rsmi"),
@@ -200,12 +178,19 @@ fn auto_detect(
             "gres = \"autodetect\" is not possible: Slurm's plugin {plugin} is not installed; explicit lines are used"
         ),
         cause: "with AutoDetect and no plugin slurmd finds no GPU, and the node is taken out of service".to_owned(),
-        repair: format!("build the image with GPU_TYPE={}, or set gres = \"explicit\"", gpus[0].0.vendor),
+        repair: format!("build the image with GPU_TYPE={}, or set gres = \"explicit\"", gpus[0].gpu.vendor),
     });
     explicit("the plugin is not installed", decisions)
 }
 
-fn gres_type(config: &Config, auto_detect: AutoDetect, gpu: &Gpu, position: usize) -> GresType {
+fn gres_type(config: &Config, auto_detect: AutoDetect, offer: &Offer<'_>, position: usize) -> GresType {
+    let gpu = offer.gpu;
+    // Instances differ by size, which no vendor's name says.
+    if let Some(of_instance) = offer.mig_type() {
+        if auto_detect != AutoDetect::Off || config.gpu.type_name != TypeName::Index {
+            return of_instance;
+        }
+    }
     let vendor = GresType::own(gpu.vendor);
     let model = gpu.model.as_deref().and_then(GresType::from_model);
     if auto_detect != AutoDetect::Off {
@@ -224,8 +209,12 @@ fn gres_type(config: &Config, auto_detect: AutoDetect, gpu: &Gpu, position: usiz
     }
 }
 
-fn type_reason(config: &Config) -> &'static str {
+fn type_reason(config: &Config, plan: &GresPlan) -> &'static str {
     match config.gpu.type_name {
+        TypeName::Vendor | TypeName::Model if plan.lines.iter().any(|line| line.links.is_empty()) => {
+            "as many as there are lines in gres.conf; the type of a MIG instance is its GPU's model and its profile, as \
+             Slurm's own detection names it"
+        }
         TypeName::Vendor => "as many as there are lines in gres.conf; the type is the vendor's name",
         TypeName::Model => "as many as there are lines in gres.conf; the type is the model, as [gpu] type_name says",
         TypeName::Index => "as many as there are lines in gres.conf; each has its own type, as [gpu] type_name says",
@@ -235,14 +224,15 @@ fn type_reason(config: &Config) -> &'static str {
 /// The cores near to a GPU, or why no line can have any: slurmctld calls a mixture an error at every registration. Whole
 /// sockets only: where a GPU is near to a part of a socket, as with several NUMA nodes in one, slurmctld 24.11 takes the
 /// node out of service ("GRES core specification doesn't match socket boundaries"), so the socket stands for its part.
-fn cores(gpu: &Gpu, file: &DevicePath, inventory: &Inventory, node: &NodePlan) -> Result<CpuSet, String> {
+fn cores(offer: &Offer<'_>, inventory: &Inventory, node: &NodePlan) -> Result<CpuSet, String> {
+    let file = offer.files.first().map_or("a GPU", DevicePath::as_str);
     if node.topology.is_none() {
         return Err("core numbers mean something only where the node's line has the whole machine".to_owned());
     }
     if inventory.cpu.sockets.len() == 1 {
         return Err("the machine has one socket, and Slurm places jobs near to a GPU by socket".to_owned());
     }
-    let Some(near) = &gpu.cpus else {
+    let Some(near) = &offer.gpu.cpus else {
         return Err(format!(
             "the machine does not tell which CPUs are near to {file} (NUMA node -1 is \"unknown\", not 0)"
         ));
@@ -263,35 +253,13 @@ fn cores(gpu: &Gpu, file: &DevicePath, inventory: &Inventory, node: &NodePlan) -
 }
 
 /// A row of the link matrix: Slurm's own detection writes it also where nothing is linked, and slurmctld takes the node
-/// out of service if it is longer than the list of GPUs.
-fn links(position: usize, gpus: &[(&Gpu, DevicePath)]) -> Vec<i64> {
-    let (gpu, _) = &gpus[position];
-    let link = |(other, (peer, _)): (usize, &(&Gpu, DevicePath))| match gpu.links.get(&peer.index) {
+/// out of service if it is longer than the list of GPUs. NVLink ends where MIG begins.
+fn links(position: usize, gpus: &[Offer<'_>]) -> Vec<i64> {
+    let Offer { gpu, instance: None, .. } = &gpus[position] else { return Vec::new() };
+    let link = |(other, Offer { gpu: peer, .. }): (usize, &Offer<'_>)| match gpu.links.get(&peer.index) {
         _ if other == position => -1,
         Some(count) if gpu.vendor == peer.vendor => i64::from(*count),
         _ => 0,
     };
-    gpus.iter().enumerate().map(link).collect()
-}
-
-/// How a person calls it: `NVIDIA H200`.
-pub(super) fn display_name(gpu: &Gpu) -> String {
-    let model = gpu.model.as_deref().map(one_line).filter(|model| !model.is_empty());
-    model.unwrap_or_else(|| format!("{} GPU", gpu.vendor))
-}
-
-fn comment(gpu: &Gpu) -> String {
-    let mut parts = vec![format!("{} {}", gpu.vendor, gpu.index), display_name(gpu)];
-    parts.extend(gpu.memory_mib.map(|memory| format!("{memory} MiB")));
-    parts.extend(gpu.pci_address.map(|address| address.to_string()));
-    parts.extend(gpu.uuid.as_deref().map(one_line));
-    parts.join(", ")
-}
-
-/// Words from hardware for a comment: one line, no backslash that would continue it, nothing that turns or hides text on
-/// a terminal, of bounded length.
-fn one_line(text: &str) -> String {
-    let safe = |c: char| if c.is_ascii_graphic() && c != '\\' { c } else { ' ' };
-    let text: String = text.chars().map(safe).take(120).collect();
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+    gpus.iter().take_while(|offer| offer.instance.is_none()).enumerate().map(link).collect()
 }

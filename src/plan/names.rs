@@ -34,6 +34,18 @@ impl GresType {
     }
 }
 
+impl GresType {
+    /// The name that Slurm's nvml plugin gives a MIG instance (24.11): the GPU's model up to its first `-`, and the
+    /// profile: `nvidia_a100_1g.5gb`.
+    pub(super) fn of_instance(vendor: impl fmt::Display, model: Option<&str>, profile: Option<&str>) -> Self {
+        let family = model.and_then(|model| Self::from_model(model.split('-').next()?));
+        let family = family.unwrap_or_else(|| Self::own(vendor));
+        let valid = |c: &char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | '-' | '.' | '+');
+        let profile: String = profile.unwrap_or("mig").to_ascii_lowercase().chars().filter(valid).take(32).collect();
+        Self(format!("{family}_{profile}"))
+    }
+}
+
 impl fmt::Display for GresType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.0)

@@ -3,7 +3,7 @@
 use crate::config::{Config, DaemonName, NodeName, SlurmSettings};
 
 use super::names::HostName;
-use super::{CgroupPlan, Decision, NodePlan};
+use super::{CgroupPlan, Decision, NodePlan, TaskProlog};
 
 /// A line of slurm.conf.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,12 +31,17 @@ pub(super) fn plan(
     host: &HostName,
     node: &NodePlan,
     cgroup: &CgroupPlan,
+    task_prolog: Option<&TaskProlog>,
     decisions: &mut Vec<Decision>,
 ) -> Vec<Setting> {
     let mut settings = Settings::default();
     settings.identity(config, host);
     settings.files(config);
     settings.processes(cgroup);
+    if let Some(prolog) = task_prolog {
+        settings.add_because("TaskProlog", prolog.path.display(), TaskProlog::WHY);
+        decisions.push(Decision::new(format!("TaskProlog={}", prolog.path.display()), TaskProlog::WHY));
+    }
     settings.scheduling(node, decisions);
     settings.lay_over(&config.slurm.conf, decisions);
     settings.0

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::plan::{AutoDetect, FileName, GresLine, Plan};
+use crate::plan::{AutoDetect, DevicePath, FileName, GresLine, Plan};
 
 use super::header;
 
@@ -23,12 +23,16 @@ pub(super) fn text(plan: &Plan) -> String {
 
 /// No NodeName: the file is this node's own, and Slurm 24.11 wants none then.
 fn gres_line(line: &GresLine) -> String {
-    let mut text = format!("Name=gpu Type={} File={}", line.gres_type, line.file);
+    let files: Vec<&str> = line.files.iter().map(DevicePath::as_str).collect();
+    let key = if files.len() == 1 { "File" } else { "MultipleFiles" };
+    let mut text = format!("Name=gpu Type={} {key}={}", line.gres_type, files.join(","));
     if let Some(cores) = &line.cores {
         let _ = write!(text, " Cores={cores}");
     }
     let links: Vec<String> = line.links.iter().map(i64::to_string).collect();
-    let _ = write!(text, " Links={}", links.join(","));
+    if !links.is_empty() {
+        let _ = write!(text, " Links={}", links.join(","));
+    }
     let _ = write!(text, " Flags={}", line.flags());
     text
 }

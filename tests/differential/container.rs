@@ -13,6 +13,8 @@ fn image() -> String {
     std::env::var("SLURMINIT_DEMO_IMAGE").unwrap_or_else(|_| "slurminit:test-demo".to_owned())
 }
 
+const MIG_MINORS: &str = "/proc/driver/nvidia-caps/mig-minors";
+
 /// A running container; gone when dropped.
 pub(crate) struct Container {
     id: String,
@@ -42,6 +44,11 @@ impl Container {
             "--rm",
             "--hostname",
             "localhost",
+            // For MIG_MINORS alone: Docker mounts nothing below /proc itself.
+            "--cap-add",
+            "SYS_ADMIN",
+            "--security-opt",
+            "apparmor=unconfined",
             "--entrypoint",
             "sleep",
             &image,
@@ -51,6 +58,8 @@ impl Container {
         let container = Self { id: started.stdout.trim().to_owned() };
         let munge = container.run("runuser -u munge -- mungekey && runuser -u munge -- munged");
         assert!(munge.ok, "munged: {}", munge.stderr);
+        let driver = container.run("mount -t tmpfs none /proc/driver && mkdir /proc/driver/nvidia-caps");
+        assert!(driver.ok, "/proc/driver: {}", driver.stderr);
         container
     }
 
@@ -65,7 +74,7 @@ impl Container {
         machine.write_tree(files.path()).unwrap();
         // Device files open only below /dev: the container's own file system is mounted nodev.
         let cleared = self.run(
-            "rm -rf /machine /dev/nvidia[0-9]* && mkdir /machine && ln -s /usr /machine/usr && ln -s /dev /machine/dev",
+            "rm -rf /machine /dev/nvidia[0-9]* /dev/nvidia-caps && mkdir /dev/nvidia-caps && mkdir /machine && ln -s /usr /machine/usr && ln -s /dev /machine/dev",
         );
         assert!(cleared.ok, "{}", cleared.stderr);
         let copied = docker(&["cp", &format!("{}/.", files.path().display()), &format!("{}:/machine", self.id)]);
@@ -74,6 +83,12 @@ impl Container {
             let made = self.run(&format!("mknod -m 0666 /dev/nvidia{minor} c 1 3"));
             assert!(made.ok, "{}", made.stderr);
         }
+        for capability in machine.capability_files() {
+            let made = self.run(&format!("mknod -m 0444 /dev/nvidia-caps/nvidia-cap{capability} c 1 3"));
+            assert!(made.ok, "{}", made.stderr);
+        }
+        // Slurm's plugin reads it there, whatever the root of ours is.
+        self.write(Path::new(MIG_MINORS), &machine.mig_minors());
         self.write(Path::new("/etc/fake-nvml.toml"), machine.gpus);
     }
 

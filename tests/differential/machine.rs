@@ -10,6 +10,8 @@ pub(crate) struct Machine {
     pub(crate) gpus: &'static str,
     /// N of every `/dev/nvidiaN` that the container has.
     pub(crate) device_files: &'static [u32],
+    /// `/proc/driver/nvidia-caps/mig-minors`: `gpu0/gi9/access 219`. Every file that it names is there.
+    pub(crate) mig_minors: &'static str,
     pub(crate) expected: Expected,
 }
 
@@ -33,6 +35,23 @@ impl Machine {
     /// As two-thread machines are numbered: the first threads of all cores, then the second ones.
     pub(crate) fn cpu(&self, core: u32, thread: u32) -> u32 {
         thread * self.cores() + core
+    }
+
+    /// N of every `/dev/nvidia-caps/nvidia-capN`.
+    pub(crate) fn capability_files(&self) -> impl Iterator<Item = &'static str> {
+        self.mig_minors.split_whitespace().filter(|word| word.bytes().all(|byte| byte.is_ascii_digit()))
+    }
+
+    /// The file as the driver writes it.
+    pub(crate) fn mig_minors(&self) -> String {
+        self.mig_minors.lines().map(str::trim).filter(|line| !line.is_empty()).map(|line| format!("{line}\n")).collect()
+    }
+
+    /// The number of whole GPUs and of MIG instances that jobs can be given.
+    pub(crate) fn devices(&self) -> usize {
+        let in_mig_mode = |minor: &&u32| self.mig_minors.contains(&format!("gpu{minor}/"));
+        let whole = self.device_files.iter().filter(|minor| !in_mig_mode(minor)).count();
+        whole + self.mig_minors.matches("/ci").count()
     }
 
     pub(crate) fn cores(&self) -> u32 {
@@ -64,6 +83,7 @@ pub(crate) const MACHINES: &[Machine] = &[
             cpus = '0-3'
         ",
         device_files: &[0],
+        mig_minors: "",
         expected: Expected::Differs {
             title: "A machine with one socket",
             autodetect: Ok(&[("/dev/nvidia0", "nvidia_h200", "0-3", "-1")]),
@@ -86,6 +106,7 @@ pub(crate) const MACHINES: &[Machine] = &[
             mig = 'unsupported'
         ",
         device_files: &[0, 1],
+        mig_minors: "",
         expected: Expected::Same,
     },
     Machine {
@@ -104,6 +125,7 @@ pub(crate) const MACHINES: &[Machine] = &[
             links = { '0' = 12 }
         ",
         device_files: &[0, 1],
+        mig_minors: "",
         expected: Expected::Same,
     },
     Machine {
@@ -130,6 +152,7 @@ pub(crate) const MACHINES: &[Machine] = &[
             links = { '2' = 4 }
         ",
         device_files: &[0, 1, 2, 3],
+        mig_minors: "",
         expected: Expected::Same,
     },
     Machine {
@@ -172,6 +195,7 @@ pub(crate) const MACHINES: &[Machine] = &[
             switch_links = 18
         ",
         device_files: &[0, 1, 2, 3, 4, 5, 6, 7],
+        mig_minors: "",
         expected: Expected::Same,
     },
     Machine {
@@ -206,6 +230,7 @@ pub(crate) const MACHINES: &[Machine] = &[
             links = { 0 = 1, 1 = 1, 2 = 1, 3 = 1, 4 = 2, 5 = 2, 6 = 2 }
         ",
         device_files: &[0, 1, 2, 3, 4, 5, 6, 7],
+        mig_minors: "",
         expected: Expected::Same,
     },
     Machine {
@@ -222,6 +247,7 @@ pub(crate) const MACHINES: &[Machine] = &[
             cpus = '0-7'
         ",
         device_files: &[0, 1],
+        mig_minors: "",
         expected: Expected::Same,
     },
     Machine {
@@ -241,6 +267,7 @@ pub(crate) const MACHINES: &[Machine] = &[
             links = { '0' = 6, '1' = 6 }
         ",
         device_files: &[0, 2],
+        mig_minors: "",
         expected: Expected::Differs {
             title: "A GPU that the container may not open",
             autodetect: Ok(&[
@@ -262,6 +289,7 @@ pub(crate) const MACHINES: &[Machine] = &[
             cpus = '4-7'
         ",
         device_files: &[1],
+        mig_minors: "",
         expected: Expected::Differs {
             title: "A GPU without its device file",
             autodetect: Ok(&[("/dev/nvidia0", "nvidia_h200", "0-3", "-1,0")]),
@@ -280,6 +308,7 @@ pub(crate) const MACHINES: &[Machine] = &[
             cpus = '8-11'
         ",
         device_files: &[0, 1],
+        mig_minors: "",
         expected: Expected::Differs {
             title: "GPUs near a part of a socket",
             autodetect: Ok(&[
@@ -302,10 +331,128 @@ pub(crate) const MACHINES: &[Machine] = &[
             kind = 'not-supported'
         ",
         device_files: &[0, 1],
+        mig_minors: "",
         expected: Expected::Differs {
             title: "A machine that does not say where its GPUs are",
             autodetect: Err("No CPU affinity for device"),
             ours: &[("/dev/nvidia0", "nvidia_h200", "", "-1,0"), ("/dev/nvidia1", "nvidia_h200", "", "0,-1")],
         },
     },
+    Machine {
+        name: "two GPUs in MIG mode, minor other than index",
+        sockets: 2,
+        cores_per_socket: 4,
+        threads_per_core: 1,
+        gpus: "
+            [[gpu]]
+            minor = 1
+            cpus = '0-3'
+            [[gpu.mig]]
+            profile = '1c.3g.71gb'
+            gi = 2
+            memory_mib = 71424
+            [[gpu.mig]]
+            profile = '2c.3g.71gb'
+            gi = 2
+            ci = 1
+            memory_mib = 71424
+            [[gpu.mig]]
+            profile = '1g.18gb+me'
+            gi = 9
+            [[gpu]]
+            name = 'NVIDIA A100-SXM4-40GB'
+            minor = 0
+            cpus = '4-7'
+            [[gpu.mig]]
+            profile = '7g.40gb'
+            gi = 0
+            memory_mib = 40192
+        ",
+        device_files: &[0, 1],
+        mig_minors: "
+            config 1
+            monitor 2
+            gpu0/gi0/access 3
+            gpu0/gi0/ci0/access 4
+            gpu1/gi2/access 156
+            gpu1/gi2/ci0/access 157
+            gpu1/gi2/ci1/access 158
+            gpu1/gi9/access 219
+            gpu1/gi9/ci0/access 220
+        ",
+        expected: Expected::Same,
+    },
+    Machine {
+        name: "a whole GPU and one in MIG mode",
+        sockets: 2,
+        cores_per_socket: 4,
+        threads_per_core: 1,
+        gpus: "
+            [[gpu]]
+            cpus = '0-3'
+            [[gpu.mig]]
+            profile = '3g.71gb'
+            gi = 2
+            memory_mib = 71424
+            [[gpu.mig]]
+            gi = 9
+            [[gpu]]
+            cpus = '4-7'
+        ",
+        device_files: &[0, 1],
+        mig_minors: "
+            gpu0/gi2/access 156
+            gpu0/gi2/ci0/access 157
+            gpu0/gi9/access 219
+            gpu0/gi9/ci0/access 220
+        ",
+        expected: Expected::Differs {
+            title: "Whole GPUs beside MIG instances",
+            autodetect: Ok(&[
+                ("/dev/nvidia1", "nvidia_h200", "4-7", "0,-1"),
+                (CAP_157, "nvidia_h200_3g.71gb", "0-3", "(null)"),
+                (CAP_220, "nvidia_h200_1g.18gb", "0-3", "(null)"),
+            ]),
+            ours: &[
+                ("/dev/nvidia1", "nvidia_h200", "4-7", "-1"),
+                (CAP_157, "nvidia_h200_3g.71gb", "0-3", "(null)"),
+                (CAP_220, "nvidia_h200_1g.18gb", "0-3", "(null)"),
+            ],
+        },
+    },
+    Machine {
+        name: "MIG instances with an empty slot between them",
+        sockets: 2,
+        cores_per_socket: 4,
+        threads_per_core: 1,
+        gpus: "
+            [[gpu]]
+            cpus = '0-3'
+            [[gpu.mig]]
+            profile = '3g.71gb'
+            gi = 2
+            memory_mib = 71424
+            [[gpu.mig]]
+            gi = 9
+            slot = 3
+        ",
+        device_files: &[0],
+        mig_minors: "
+            gpu0/gi2/access 156
+            gpu0/gi2/ci0/access 157
+            gpu0/gi9/access 219
+            gpu0/gi9/ci0/access 220
+        ",
+        expected: Expected::Differs {
+            title: "An empty slot between MIG instances",
+            autodetect: Ok(&[(CAP_157, "nvidia_h200_3g.71gb", "0-3", "(null)")]),
+            ours: &[
+                (CAP_157, "nvidia_h200_3g.71gb", "0-3", "(null)"),
+                (CAP_220, "nvidia_h200_1g.18gb", "0-3", "(null)"),
+            ],
+        },
+    },
 ];
+
+const CAP_157: &str = "/dev/nvidia0,/dev/nvidia-caps/nvidia-cap156,/dev/nvidia-caps/nvidia-cap157";
+const CAP_220: &str = "/dev/nvidia0,/dev/nvidia-caps/nvidia-cap219,/dev/nvidia-caps/nvidia-cap220";

@@ -50,7 +50,7 @@ fn compare(container: &Container, machine: &Machine) -> Result<(), String> {
     let as_expected = match &machine.expected {
         Expected::Same => {
             let listed = records(&oracle.stderr);
-            ours.ok && oracle.ok && listed.len() == machine.device_files.len() && records(&ours.stderr) == listed
+            ours.ok && oracle.ok && listed.len() == machine.devices() && records(&ours.stderr) == listed
         }
         Expected::Differs { autodetect, ours: our_lines, .. } => {
             let oracle_as_expected = match autodetect {

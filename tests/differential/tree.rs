@@ -32,6 +32,7 @@ impl Machine {
         }
         write(root, "proc/meminfo", "MemTotal:       65536000 kB\nMemAvailable:   60000000 kB")?;
         write(root, "proc/self/status", &format!("Name:\tslurminit\nCpus_allowed_list:\t{all}"))?;
+        write(root, "proc/driver/nvidia-caps/mig-minors", &self.mig_minors())?;
         write(root, "proc/self/cgroup", "0::/")?;
         write(root, "proc/mounts", "cgroup2 /sys/fs/cgroup cgroup2 ro 0 0")?;
         write(root, "proc/self/mountinfo", "30 29 0:26 / /sys/fs/cgroup ro - cgroup2 cgroup2 ro")?;

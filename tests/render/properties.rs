@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use proptest::prelude::*;
 use slurminit::config::{Config, TypeName};
-use slurminit::inventory::{Access, CgroupVersion, CpuSet, Gpu, Inventory, SlurmVersion, Vendor};
+use slurminit::inventory::{Access, CgroupVersion, CpuSet, Gpu, Inventory, MigInstance, SlurmVersion, Vendor};
 use slurminit::plan::{FileName, plan};
-use slurminit::render::render;
+use slurminit::render::{ConfigFile, render};
 
 fn name() -> impl Strategy<Value = Option<String>> {
     prop_oneof![
@@ -30,6 +30,25 @@ fn device() -> impl Strategy<Value = Option<PathBuf>> {
 }
 
 prop_compose! {
+    fn instance()(
+        (profile, uuid) in (name(), prop_oneof![name(), "MIG-[a-z0-9-]{0,9}".prop_map(Some)]),
+        device_files in prop_oneof![
+            4 => (0..12_u32, 0..4_u32).prop_map(|(gpu, cap)| vec![
+                PathBuf::from(format!("/dev/nvidia{gpu}")),
+                PathBuf::from(format!("/dev/nvidia-caps/nvidia-cap{cap}")),
+                PathBuf::from(format!("/dev/nvidia-caps/nvidia-cap{}", 10 * gpu + cap)),
+            ]),
+            1 => proptest::collection::vec(device().prop_map(Option::unwrap_or_default), 0..4),
+        ],
+        usable in proptest::bool::weighted(0.8),
+    ) -> MigInstance {
+        let access = if usable { Access::Usable } else { Access::Unusable { reason: "a\nb".to_owned() } };
+        let (gpu_instance, compute_instance) = (Some(1), Some(0));
+        MigInstance { profile, uuid, gpu_instance, compute_instance, memory_mib: None, device_files, access }
+    }
+}
+
+prop_compose! {
     fn gpu()(
         vendor in prop_oneof![Just(Vendor::Nvidia), Just(Vendor::Amd)],
         index in 0..8_u32,
@@ -37,12 +56,13 @@ prop_compose! {
         (uuid, model, compute) in (name(), name(), name()),
         cpus in proptest::option::of(proptest::collection::btree_set(0..16_u32, 0..16)),
         links in proptest::collection::btree_map(0..8_u32, 0..20_u32, 0..8),
+        mig in proptest::option::weighted(0.2, proptest::collection::vec(instance(), 0..4)),
         usable in proptest::bool::weighted(0.8),
     ) -> Gpu {
         let access = if usable { Access::Usable } else { Access::Unusable { reason: "a\nb".to_owned() } };
         Gpu {
             vendor, index, minor: None, device_file, uuid, model, pci_address: None, memory_mib: None, compute,
-            cpus: cpus.map(CpuSet::from_iter), numa_node: None, links, access,
+            cpus: cpus.map(CpuSet::from_iter), numa_node: None, links, mig, access,
         }
     }
 }
@@ -82,6 +102,10 @@ fn value<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     line.split(' ').find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='))
 }
 
+fn files_of(files: &[ConfigFile], name: FileName) -> impl Iterator<Item = &str> {
+    files.iter().filter(move |file| file.name == name).map(|file| file.text.as_str())
+}
+
 fn claimed(gres: &str) -> usize {
     gres.split(',')
         .filter(|item| !item.is_empty())
@@ -98,9 +122,9 @@ proptest! {
         let mut config = Config::default();
         config.gpu.type_name = type_name;
         let plan = plan(&config, &inventory).unwrap();
-        let files = render(&plan);
-        let text = |name| files.iter().find(|file| file.name == name).unwrap().text.as_str();
-        for file in &files {
+        let rendered = render(&plan);
+        let text = |name| rendered.iter().find(|file| file.name == name).unwrap().text.as_str();
+        for file in &rendered {
             prop_assert!(!file.text.contains(|c: char| c.is_control() && c != '\n'), "{}", file.text);
             prop_assert!(!file.text.contains('\\'), "a backslash could continue a line: {}", file.text);
         }
@@ -114,22 +138,53 @@ proptest! {
             prop_assert!(line.starts_with("Name=gpu Type="), "{}", line);
             for pair in line.split(' ') {
                 let (key, word) = pair.split_once('=').unwrap();
-                prop_assert!(["Name", "Type", "File", "Cores", "Links", "Flags"].contains(&key), "{}", line);
+                prop_assert!(["Name", "Type", "File", "MultipleFiles", "Cores", "Links", "Flags"].contains(&key), "{}", line);
                 prop_assert!(!word.is_empty() && !word.contains(['=', '#', '"', '[']), "{}", line);
             }
-            prop_assert!(files.insert(value(line, "File").unwrap()), "twice: {}", line);
-            if let Some(links) = value(line, "Links") {
-                prop_assert_eq!(links.split(',').count(), lines.len() - 1);
+            let own = match (value(line, "File"), value(line, "MultipleFiles")) {
+                (Some(file), None) => file,
+                (None, Some(several)) => several.rsplit_once(',').unwrap().1,
+                _ => panic!("File or MultipleFiles: {line}"),
+            };
+            prop_assert!(files.insert(own), "twice: {}", line);
+            prop_assert_eq!(value(line, "Links").is_some(), value(line, "File").is_some());
+        }
+        // The whole GPUs come first, and their links are a square with itself on the diagonal.
+        let links: Vec<&str> = lines[1..].iter().map_while(|line| value(line, "Links")).collect();
+        prop_assert_eq!(links.len(), lines[1..].iter().filter(|line| value(line, "File").is_some()).count());
+        for (position, row) in links.iter().enumerate() {
+            let row: Vec<&str> = row.split(',').collect();
+            prop_assert_eq!(row.len(), links.len());
+            prop_assert_eq!(row[position], "-1");
+        }
+        // Slurm sorts the lines by type, whatever we write: each type's lines stand together already.
+        let mut types: Vec<&str> = lines[1..].iter().map(|line| value(line, "Type").unwrap()).collect();
+        types.dedup();
+        prop_assert_eq!(types.len(), types.iter().collect::<BTreeSet<_>>().len(), "{:?}", types);
+
+        // The script names devices with nothing that a shell would obey.
+        for script in files_of(&rendered, FileName::TaskProlog) {
+            for line in script.lines().filter(|line| line.contains(") device=") && line.ends_with(";;")) {
+                let name = line.split_once("device=").unwrap().1.strip_suffix(" ;;").unwrap();
+                prop_assert!(name.chars().all(|c| c.is_ascii_alphanumeric() || "-/$1".contains(c)), "{}", line);
             }
         }
 
         // Every GPU that can be named is, and no other.
+        let can_be_named = |file: &&str| {
+            file.starts_with("/dev/") && !file.contains(|c: char| !c.is_ascii_alphanumeric() && !"/-_.".contains(c))
+        };
         let nameable: BTreeSet<_> = inventory
             .usable_gpus()
+            .filter(|gpu| gpu.mig.is_none())
             .filter_map(|gpu| gpu.device_file.as_ref()?.to_str())
-            .filter(|file| file.starts_with("/dev/") && !file.contains(|c: char| !c.is_ascii_alphanumeric() && !"/-_.".contains(c)))
+            .filter(can_be_named)
             .collect();
-        prop_assert_eq!(files, nameable);
+        let instances = inventory.gpus.iter().filter_map(|gpu| gpu.mig.as_ref()).flatten();
+        let last: BTreeSet<_> = instances.filter_map(|instance| instance.device_files.last()?.to_str()).collect();
+        // A file that stands for two is the first one's.
+        prop_assert!(nameable.difference(&last).all(|file| files.contains(file)), "{:?}: {:?}", files, nameable);
+        prop_assert!(files.iter().all(|file| nameable.contains(file) || last.contains(file)), "{:?}", files);
 
         // slurm.conf: one node, whose Gres is the number of lines, whose CPUs and memory are there.
         let nodes: Vec<&str> = effective(FileName::SlurmConf).filter(|line| line.starts_with("NodeName=")).collect();

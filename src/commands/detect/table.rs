@@ -1,6 +1,6 @@
 //! The inventory for a person. Names from hardware are hostile: nothing reaches the terminal unescaped.
 
-use crate::inventory::{Access, CgroupVersion, CpuSet, Driver, Gpu, Inventory, Severity, Source};
+use crate::inventory::{Access, CgroupVersion, CpuSet, Driver, Gpu, Inventory, MigInstance, Severity, Source};
 
 /// The whole text, with a newline at the end.
 pub(super) fn render(inventory: &Inventory) -> String {
@@ -10,6 +10,7 @@ pub(super) fn render(inventory: &Inventory) -> String {
     } else {
         lines.extend(gpu_table(&inventory.gpus));
         lines.extend(inventory.gpus.iter().filter_map(links));
+        lines.extend(inventory.gpus.iter().flat_map(instances));
     }
     lines.push(String::new());
     lines.extend(inventory.drivers.iter().map(driver));
@@ -42,9 +43,11 @@ fn gpu_table(gpus: &[Gpu]) -> Vec<String> {
 }
 
 fn row(gpu: &Gpu) -> [String; 9] {
-    let access = match &gpu.access {
-        Access::Usable => "usable".to_owned(),
-        Access::Unusable { reason } => format!("UNUSABLE: {reason}"),
+    let access = match (&gpu.access, &gpu.mig) {
+        (Access::Usable, None) => "usable".to_owned(),
+        (Access::Usable, Some(instances)) if instances.is_empty() => "MIG mode without an instance".to_owned(),
+        (Access::Usable, Some(_)) => "by its MIG instances".to_owned(),
+        (Access::Unusable { reason }, _) => format!("UNUSABLE: {reason}"),
     };
     let cells = [
         format!("{} {}", gpu.vendor, gpu.index),
@@ -62,6 +65,20 @@ fn row(gpu: &Gpu) -> [String; 9] {
 
 fn or_dash(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
+/// A line for each of its MIG instances.
+fn instances(gpu: &Gpu) -> Vec<String> {
+    let line = |instance: &MigInstance| {
+        let access = match &instance.access {
+            Access::Usable => "usable".to_owned(),
+            Access::Unusable { reason } => format!("UNUSABLE: {reason}"),
+        };
+        let memory = or_dash(instance.memory_mib.map(|mib| format!("{mib} MiB")));
+        let (profile, uuid) = (or_dash(instance.profile.as_ref()), or_dash(instance.uuid.as_ref()));
+        escaped(&format!("{} {} has MIG {profile}, {memory}, {uuid}: {access}", gpu.vendor, gpu.index))
+    };
+    gpu.mig.iter().flatten().map(line).collect()
 }
 
 fn links(gpu: &Gpu) -> Option<String> {
@@ -136,6 +153,7 @@ mod tests {
             cpus: "0-3".parse().ok(),
             numa_node: None,
             links: [(1 - index, 18)].into(),
+            mig: None,
             access,
         }
     }

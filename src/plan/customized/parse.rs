@@ -89,7 +89,8 @@ pub(super) fn gres_lines(text: &str) -> GresLines {
         }
         let files = match (line.get("File"), line.get("MultipleFiles"), line.number("Count")) {
             (Some(files), ..) => expand(files),
-            (None, Some(files), _) => vec![files.split(',').next().unwrap_or_default().to_owned()],
+            // One device; MIG instances of a GPU share all files but the last.
+            (None, Some(files), _) => vec![files.rsplit(',').next().unwrap_or_default().to_owned()],
             (None, None, _) => Vec::new(),
         };
         found.gpus.push((line.get("Type").map(str::to_owned), files));
@@ -146,6 +147,16 @@ mod tests {
         assert_eq!(lines[0].get("cpus"), Some("8"));
         assert_eq!(lines[0].number("realmemory"), Some(16384));
         assert_eq!(lines[0].get("Gres"), Some("gpu:x:1"));
+    }
+
+    #[test]
+    fn the_mig_instances_of_a_gpu_are_devices_of_their_own() {
+        let own = gres_lines(
+            "Name=gpu Type=a MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap1,/dev/nvidia-caps/nvidia-cap2\n\
+             Name=gpu Type=a MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap1,/dev/nvidia-caps/nvidia-cap3\n",
+        );
+        assert_eq!((own.count(), own.node_gres().as_str()), (2, "gpu:a:2"));
+        assert_ne!(own.gpus[0].1, own.gpus[1].1);
     }
 
     #[test]

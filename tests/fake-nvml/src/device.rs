@@ -1,13 +1,13 @@
 //! The calls about one GPU.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_ulonglong};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong};
 use std::ptr::without_provenance_mut;
 
 use nvml_wrapper_sys::bindings::{self as sys, nvmlDevice_t, nvmlReturn_t as Code};
 
 use crate::answer::{code, put, put_text};
 use crate::fault::{Answer, At};
-use crate::machine::{Gpu, Machine};
+use crate::machine::{Gpu, Instance, Machine};
 use crate::state::machine;
 
 /// Runs `body` with the GPU behind a handle, after the fault of this call.
@@ -16,14 +16,36 @@ pub(crate) fn with_gpu(
     at: At,
     body: impl FnOnce(&Machine, &Gpu, Answer) -> Result<(), Code>,
 ) -> Code {
+    with_device(device, at, |machine, gpu, instance, answer| match instance {
+        None => body(machine, gpu, answer),
+        // What is asked of a whole GPU only.
+        Some(_) => Err(sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED),
+    })
+}
+
+/// The same for a call that also knows MIG instances: `body` gets the GPU and, if the handle is one's, the instance.
+pub(crate) fn with_device(
+    device: nvmlDevice_t,
+    at: At,
+    body: impl FnOnce(&Machine, &Gpu, Option<&Instance>, Answer) -> Result<(), Code>,
+) -> Code {
     code(|| {
         let machine = machine()?;
-        // A handle is the GPU's index and one, so that null is none.
-        let index = u32::try_from(device.addr()).ok().and_then(|handle| handle.checked_sub(1));
-        let gpu = index.and_then(|index| machine.gpu(index)).ok_or(sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT)?;
+        // A handle is the GPU's index and one, so that null is none; above it an instance's slot and one.
+        let handle = device.addr();
+        let lower = |bits: usize| u32::try_from(bits & 0xffff).ok().and_then(|bits| bits.checked_sub(1));
+        let invalid = sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT;
+        let gpu = lower(handle).and_then(|index| machine.gpu(index)).ok_or(invalid)?;
+        let slot = lower(handle >> 16);
+        let instance = slot.map(|slot| gpu.mig.instance(slot).ok_or(invalid)).transpose()?;
         let answer = machine.meet(at, Some(gpu.index))?;
-        body(&machine, gpu, answer)
+        body(&machine, gpu, instance, answer)
     })
+}
+
+/// The handle of the instance in a slot.
+pub(crate) fn instance_handle(gpu: &Gpu, slot: u32) -> nvmlDevice_t {
+    without_provenance_mut((gpu.index as usize + 1) | (slot as usize + 1) << 16)
 }
 
 /// Looks a GPU up and hands out its handle.
@@ -89,25 +111,48 @@ gpu_values! {
     nvmlDeviceGetMinorNumber, Minor, c_uint, gpu => Ok(gpu.minor());
     /// Where it sits on the bus.
     nvmlDeviceGetPciInfo_v3, Pci, sys::nvmlPciInfo_t, gpu => pci_info(gpu);
-    /// Its memory in bytes.
-    nvmlDeviceGetMemoryInfo, Memory, sys::nvmlMemory_t, gpu => Ok(memory(gpu));
-    /// Its memory in bytes, with what the driver keeps for itself.
-    nvmlDeviceGetMemoryInfo_v2, Memory, sys::nvmlMemory_v2_t, gpu => Ok(memory_v2(gpu));
     /// Its NUMA node.
     nvmlDeviceGetNumaNodeId, Numa, c_uint, gpu => gpu.numa.ok_or(sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED);
     /// Whether the driver keeps it awake.
     nvmlDeviceGetPersistenceMode, Persistence, sys::nvmlEnableState_t, gpu => Ok(gpu.persistence.into());
 }
 
-/// `fn(device, *mut char, length)`: one text of one GPU.
+/// `fn(device, *mut T)`: the memory of a GPU or an instance.
+macro_rules! memory_values {
+    ($($(#[$doc:meta])* $name:ident, $type:ty, $total:ident => $value:expr;)*) => {$(
+        $(#[$doc])*
+        /// # Safety
+        /// `out` is null or may be written.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(device: nvmlDevice_t, out: *mut $type) -> Code {
+            with_device(device, At::Memory, |_, gpu, instance, answer| {
+                let $total = instance.map_or_else(|| gpu.memory_bytes(), |instance| instance.memory_mib() << 20);
+                // SAFETY: the caller's contract, which is NVML's.
+                unsafe { put(answer, out, $value) }
+            })
+        }
+    )*};
+}
+
+memory_values! {
+    /// In bytes.
+    nvmlDeviceGetMemoryInfo, sys::nvmlMemory_t, total => sys::nvmlMemory_t { total, free: total, used: 0 };
+    /// In bytes, with what the driver keeps for itself.
+    nvmlDeviceGetMemoryInfo_v2, sys::nvmlMemory_v2_t, total => {
+        let version = (size_of::<sys::nvmlMemory_v2_t>() | 2 << 24) as c_uint;
+        sys::nvmlMemory_v2_t { version, total, reserved: 0, free: total, used: 0 }
+    };
+}
+
+/// `fn(device, *mut char, length)`: one text of one GPU or one instance.
 macro_rules! gpu_texts {
-    ($($(#[$doc:meta])* $name:ident, $at:ident, $gpu:ident => $text:expr;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident, $at:ident, $gpu:ident, $instance:ident => $text:expr;)*) => {$(
         $(#[$doc])*
         /// # Safety
         /// `buffer` is null or holds `length` bytes.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(device: nvmlDevice_t, buffer: *mut c_char, length: c_uint) -> Code {
-            with_gpu(device, At::$at, |_, $gpu, answer| {
+            with_device(device, At::$at, |_, $gpu, $instance, answer| {
                 // SAFETY: the caller's contract, which is NVML's.
                 unsafe { put_text(answer, buffer, length, &$text) }
             })
@@ -117,9 +162,12 @@ macro_rules! gpu_texts {
 
 gpu_texts! {
     /// Its model.
-    nvmlDeviceGetName, Name, gpu => gpu.name();
+    nvmlDeviceGetName, Name, gpu, instance => match instance {
+        Some(instance) => [&gpu.name(), b" MIG ".as_slice(), instance.profile().as_bytes()].concat(),
+        None => gpu.name(),
+    };
     /// Its unique name.
-    nvmlDeviceGetUUID, Uuid, gpu => gpu.uuid();
+    nvmlDeviceGetUUID, Uuid, gpu, instance => instance.map_or_else(|| gpu.uuid(), Instance::uuid);
 }
 
 /// Its compute capability.
@@ -186,15 +234,4 @@ pub(crate) fn characters<const N: usize>(text: &str) -> [c_char; N] {
         *to = from as c_char;
     }
     array
-}
-
-fn memory(gpu: &Gpu) -> sys::nvmlMemory_t {
-    let total: c_ulonglong = gpu.memory_bytes();
-    sys::nvmlMemory_t { total, free: total, used: 0 }
-}
-
-fn memory_v2(gpu: &Gpu) -> sys::nvmlMemory_v2_t {
-    let total: c_ulonglong = gpu.memory_bytes();
-    let version = (size_of::<sys::nvmlMemory_v2_t>() | 2 << 24) as c_uint;
-    sys::nvmlMemory_v2_t { version, total, reserved: 0, free: total, used: 0 }
 }

@@ -46,6 +46,7 @@ pub(crate) enum At {
     LinkRemote,
     MigMode,
     MigDevice,
+    MigInstance,
     Processes,
     Clocks,
 }

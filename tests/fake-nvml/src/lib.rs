@@ -23,9 +23,17 @@
 //! numa = 0                      # absent: the call is not supported
 //! links = { "1" = 18 }          # active NVLinks, by the peer's index; absent: the GPU has no NVLink at all
 //! switch_links = 0              # active NVLinks that end at an NVSwitch instead
-//! mig = "disabled"              # or "unsupported", "enabled" (with no instance)
+//! mig = "disabled"              # or "unsupported", "enabled" (with no instance); or, in its place, [[gpu.mig]] below
 //! persistence = false
 //! denied = false                # true: counted, but its handle answers NO_PERMISSION
+//!
+//! [[gpu.mig]]                   # a MIG instance of the GPU above; the defaults of instance number i are:
+//! profile = "1g.18gb"           # also "1c.3g.71gb", "1g.18gb+me"
+//! gi = 0                        # GPU instance and compute instance
+//! ci = 0
+//! slot = 0                      # i; the index by which NVML hands it out; slots may be left empty
+//! uuid = "MIG-fa4e0000-0000-0000-000i-00000000000g"
+//! memory_mib = 16384
 //!
 //! [[fault]]                     # any number of them; the first that fits is met
 //! at = "init"                   # a call: see `fault::At`

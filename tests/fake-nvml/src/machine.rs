@@ -38,6 +38,11 @@ impl Machine {
         }
         for (index, gpu) in machine.gpu.iter_mut().enumerate() {
             gpu.index = index as u32;
+            if let Mig::Instances(instances) = &mut gpu.mig {
+                for (position, instance) in (0..).zip(instances) {
+                    instance.index = (gpu.index, position);
+                }
+            }
             gpu.check().map_err(|error| format!("gpu {index}: {error}"))?;
         }
         Ok(machine)
@@ -104,15 +109,93 @@ impl Text {
     }
 }
 
-/// The GPU's MIG mode.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+/// The GPU's MIG mode, or the instances that it is cut into.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
 pub(crate) enum Mig {
+    Mode(MigMode),
+    Instances(Vec<Instance>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum MigMode {
     /// The model cannot be partitioned.
     Unsupported,
-    #[default]
     Disabled,
     Enabled,
+}
+
+impl Default for Mig {
+    fn default() -> Self {
+        Self::Mode(MigMode::Disabled)
+    }
+}
+
+impl Mig {
+    pub(crate) fn mode(&self) -> MigMode {
+        match self {
+            Self::Mode(mode) => *mode,
+            Self::Instances(_) => MigMode::Enabled,
+        }
+    }
+
+    pub(crate) fn instances(&self) -> &[Instance] {
+        match self {
+            Self::Mode(_) => &[],
+            Self::Instances(instances) => instances,
+        }
+    }
+
+    /// The instance in a slot of NVML's; slots can be empty.
+    pub(crate) fn instance(&self, slot: u32) -> Option<&Instance> {
+        self.instances().iter().find(|instance| instance.slot() == slot)
+    }
+}
+
+/// One `[[gpu.mig]]` table.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Instance {
+    /// Of its GPU and among its instances.
+    #[serde(skip)]
+    index: (u32, u32),
+    profile: Option<String>,
+    pub(crate) gi: u32,
+    pub(crate) ci: u32,
+    slot: Option<u32>,
+    uuid: Option<Text>,
+    memory_mib: Option<u64>,
+}
+
+impl Instance {
+    pub(crate) fn profile(&self) -> &str {
+        self.profile.as_deref().unwrap_or("1g.18gb")
+    }
+
+    pub(crate) fn slot(&self) -> u32 {
+        self.slot.unwrap_or(self.index.1)
+    }
+
+    pub(crate) fn uuid(&self) -> Vec<u8> {
+        let (gpu, instance) = self.index;
+        let default = || format!("MIG-fa4e0000-0000-0000-{instance:04x}-{gpu:012x}").into_bytes();
+        self.uuid.as_ref().map_or_else(default, Text::bytes)
+    }
+
+    pub(crate) fn memory_mib(&self) -> u64 {
+        self.memory_mib.unwrap_or(16_384)
+    }
+
+    /// Slices of the compute instance and of the GPU instance: `1c.3g.71gb` has 1 of 3.
+    pub(crate) fn slices(&self) -> (u32, u32) {
+        let slices = |unit: char| {
+            let part = self.profile().split('.').find_map(|part| part.strip_suffix(unit))?;
+            part.parse::<u32>().ok()
+        };
+        let gpu = slices('g').unwrap_or(1);
+        (slices('c').unwrap_or(gpu), gpu)
+    }
 }
 
 /// Where an NVLink ends.

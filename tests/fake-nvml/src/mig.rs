@@ -1,13 +1,13 @@
-//! The calls about MIG, clocks and processes: what Slurm's plugin links and a whole, idle GPU answers with "none".
+//! The calls about MIG instances; and those about clocks and processes, which an idle GPU answers with "none".
 
 use std::ffi::{c_uint, c_ulonglong, c_void};
 
 use nvml_wrapper_sys::bindings::{self as sys, nvmlDevice_t, nvmlReturn_t as Code};
 
 use crate::answer::put;
-use crate::device::with_gpu;
+use crate::device::{instance_handle, with_device, with_gpu};
 use crate::fault::At;
-use crate::machine::Mig;
+use crate::machine::{Instance, MigMode};
 
 /// Whether MIG is on, and whether it will be after the next reset.
 ///
@@ -20,10 +20,10 @@ pub unsafe extern "C" fn nvmlDeviceGetMigMode(
     pending: *mut c_uint,
 ) -> Code {
     with_gpu(device, At::MigMode, |_, gpu, answer| {
-        let mode = match gpu.mig {
-            Mig::Unsupported => return Err(sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED),
-            Mig::Disabled => sys::NVML_DEVICE_MIG_DISABLE,
-            Mig::Enabled => sys::NVML_DEVICE_MIG_ENABLE,
+        let mode = match gpu.mig.mode() {
+            MigMode::Unsupported => return Err(sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED),
+            MigMode::Disabled => sys::NVML_DEVICE_MIG_DISABLE,
+            MigMode::Enabled => sys::NVML_DEVICE_MIG_ENABLE,
         };
         // SAFETY: the caller's contract, which is NVML's.
         unsafe { put(answer, current, mode).and(put(answer, pending, mode)) }
@@ -37,10 +37,68 @@ pub unsafe extern "C" fn nvmlDeviceGetMigMode(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetMaxMigDeviceCount(device: nvmlDevice_t, out: *mut c_uint) -> Code {
     with_gpu(device, At::MigDevice, |_, gpu, answer| {
-        let count = if gpu.mig == Mig::Unsupported { 0 } else { 7 };
+        let count = if gpu.mig.mode() == MigMode::Unsupported { 0 } else { 7 };
         // SAFETY: the caller's contract, which is NVML's.
         unsafe { put(answer, out, count) }
     })
+}
+
+/// The instance in a slot; a slot may be empty while a later one is not.
+///
+/// # Safety
+/// `out` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetMigDeviceHandleByIndex(
+    device: nvmlDevice_t,
+    slot: c_uint,
+    out: *mut nvmlDevice_t,
+) -> Code {
+    with_gpu(device, At::MigDevice, |_, gpu, answer| {
+        gpu.mig.instance(slot).ok_or(sys::nvmlReturn_enum_NVML_ERROR_NOT_FOUND)?;
+        // SAFETY: the caller's contract, which is NVML's.
+        unsafe { put(answer, out, instance_handle(gpu, slot)) }
+    })
+}
+
+/// `fn(device, *mut T)`: one value of one instance. A whole GPU is none.
+macro_rules! instance_values {
+    ($($(#[$doc:meta])* $name:ident, $type:ty, $instance:ident => $value:expr;)*) => {$(
+        $(#[$doc])*
+        /// # Safety
+        /// `out` is null or may be written.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(device: nvmlDevice_t, out: *mut $type) -> Code {
+            with_device(device, At::MigInstance, |_, _, instance, answer| {
+                let $instance = instance.ok_or(sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED)?;
+                // SAFETY: the caller's contract, which is NVML's.
+                unsafe { put(answer, out, $value) }
+            })
+        }
+    )*};
+}
+
+instance_values! {
+    /// Its GPU instance.
+    nvmlDeviceGetGpuInstanceId, c_uint, instance => instance.gi;
+    /// Its compute instance within that.
+    nvmlDeviceGetComputeInstanceId, c_uint, instance => instance.ci;
+    /// Its share of the GPU.
+    nvmlDeviceGetAttributes_v2, sys::nvmlDeviceAttributes_t, instance => attributes(instance);
+}
+
+fn attributes(instance: &Instance) -> sys::nvmlDeviceAttributes_t {
+    let (compute, gpu) = instance.slices();
+    sys::nvmlDeviceAttributes_t {
+        multiprocessorCount: 16 * compute,
+        sharedCopyEngineCount: gpu,
+        sharedDecoderCount: gpu,
+        sharedEncoderCount: 0,
+        sharedJpegCount: gpu,
+        sharedOfaCount: 0,
+        gpuInstanceSliceCount: gpu,
+        computeInstanceSliceCount: compute,
+        memorySizeMB: instance.memory_mib(),
+    }
 }
 
 /// `fn(device, ...)`: there is nothing of this kind, whatever the other arguments are.
@@ -55,14 +113,6 @@ macro_rules! nothing {
 }
 
 nothing! {
-    /// No slot holds an instance.
-    nvmlDeviceGetMigDeviceHandleByIndex(_index: c_uint, _out: *mut nvmlDevice_t), MigDevice, nvmlReturn_enum_NVML_ERROR_NOT_FOUND;
-    /// A whole GPU is no instance.
-    nvmlDeviceGetGpuInstanceId(_out: *mut c_uint), MigDevice, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED;
-    /// A whole GPU is no instance.
-    nvmlDeviceGetComputeInstanceId(_out: *mut c_uint), MigDevice, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED;
-    /// A whole GPU is no instance.
-    nvmlDeviceGetAttributes_v2(_out: *mut sys::nvmlDeviceAttributes_t), MigDevice, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED;
     /// The clocks cannot be chosen.
     nvmlDeviceGetApplicationsClock(_kind: c_uint, _out: *mut c_uint), Clocks, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED;
     /// The clocks cannot be chosen.

@@ -1,0 +1,157 @@
+//! The MIG instances of a GPU: what a job can be given of it while MIG mode is on.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nvml_wrapper::Device;
+use nvml_wrapper::error::NvmlError;
+
+use super::instance_ids::instance_ids;
+use super::{LONGEST_TEXT, plausible_memory};
+use crate::detect::device;
+use crate::inventory::{Access, Gpu, MigInstance};
+
+/// More slots than any GPU has (7 up to B200).
+const MOST_INSTANCES: u32 = 64;
+/// Which capability device belongs to which instance (NVIDIA's driver documentation, "MIG capabilities").
+pub(super) const MIG_MINORS: &str = "proc/driver/nvidia-caps/mig-minors";
+
+/// The instances of `gpu` in NVML's order; `None` where the GPU is not in MIG mode.
+pub(super) fn instances(root: &Path, gpu: &Gpu, device: &Device<'_>) -> Option<Vec<MigInstance>> {
+    if !device.mig_mode().is_ok_and(|mode| mode.current == 1) {
+        return None;
+    }
+    let minors = fs::read_to_string(root.join(MIG_MINORS)).map(|text| capability_minors(&text)).unwrap_or_default();
+    let slots = device.mig_device_count().unwrap_or(0).min(MOST_INSTANCES);
+    let mut instances = Vec::new();
+    for slot in 0..slots {
+        match device.mig_device_by_index(slot) {
+            Ok(instance) => instances.push(describe(root, gpu, &instance, &minors)),
+            // A slot can be empty while a later one is not; only a driver that does not know the call has nothing more.
+            Err(NvmlError::FailedToLoadSymbol(_) | NvmlError::NotSupported) => break,
+            Err(_) => {}
+        }
+    }
+    Some(instances)
+}
+
+fn describe(root: &Path, gpu: &Gpu, instance: &Device<'_>, minors: &CapabilityMinors) -> MigInstance {
+    let mut found = MigInstance {
+        profile: instance.name().ok().and_then(|name| profile(&name)),
+        uuid: instance.uuid().ok().filter(|uuid| is_uuid(uuid)),
+        gpu_instance: None,
+        compute_instance: None,
+        memory_mib: instance.memory_info().ok().map(|memory| memory.total >> 20).filter(plausible_memory),
+        device_files: Vec::new(),
+        access: Access::Usable,
+    };
+    match instance_ids(instance) {
+        Ok((gpu_instance, compute_instance)) => {
+            (found.gpu_instance, found.compute_instance) = (Some(gpu_instance), Some(compute_instance));
+            match device_files(gpu, (gpu_instance, compute_instance), minors) {
+                Ok(files) => found.device_files = files,
+                Err(reason) => found.access = Access::Unusable { reason },
+            }
+        }
+        Err(error) => {
+            found.access = Access::Unusable { reason: format!("NVML does not say which instance it is: {error}") };
+        }
+    }
+    if found.access == Access::Usable {
+        found.access = access(root, gpu, &found.device_files);
+    }
+    found
+}
+
+/// `1g.18gb` of `NVIDIA H200 MIG 1g.18gb`.
+fn profile(name: &str) -> Option<String> {
+    let (_, profile) = name.rsplit_once(" MIG ")?;
+    let profile = profile.trim();
+    let valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'+' | b'-' | b'_');
+    (!profile.is_empty() && profile.len() <= 32 && profile.bytes().all(valid)).then(|| profile.to_owned())
+}
+
+/// `MIG-` and a UUID; drivers before 470 wrote `MIG-GPU-.../1/0`.
+fn is_uuid(text: &str) -> bool {
+    let valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'/');
+    text.starts_with("MIG-") && text.len() <= LONGEST_TEXT && text.bytes().all(valid)
+}
+
+/// N of `/dev/nvidia-caps/nvidia-capN`, by the GPU's minor, the GPU instance and the compute instance.
+type CapabilityMinors = BTreeMap<(u32, u32, Option<u32>), u32>;
+
+/// Reads the lines `gpu0/gi9/access 84` and `gpu0/gi9/ci0/access 85`; the first number is the GPU's minor, not its index.
+fn capability_minors(text: &str) -> CapabilityMinors {
+    let entry = |line: &str| {
+        let (path, minor) = line.split_once(' ')?;
+        let mut parts = path.strip_suffix("/access")?.split('/');
+        let mut number = |prefix: &str| parts.next().map(|part| part.strip_prefix(prefix)?.parse::<u32>().ok());
+        let (gpu, gpu_instance) = (number("gpu")??, number("gi")??);
+        let compute_instance = match number("ci") {
+            Some(number) => Some(number?),
+            None => None,
+        };
+        Some(((gpu, gpu_instance, compute_instance), minor.trim().parse().ok()?))
+    };
+    text.lines().filter_map(entry).collect()
+}
+
+/// All that must open: the GPU's own file, the GPU instance's, the compute instance's.
+fn device_files(gpu: &Gpu, ids: (u32, u32), minors: &CapabilityMinors) -> Result<Vec<PathBuf>, String> {
+    let (Some(own), Some(minor)) = (&gpu.device_file, gpu.minor) else {
+        return Err("its GPU's device file is not known".to_owned());
+    };
+    let capability = |compute_instance: Option<u32>| {
+        let number = minors
+            .get(&(minor, ids.0, compute_instance))
+            .ok_or_else(|| format!("/{MIG_MINORS} has no line for GPU instance {} of /dev/nvidia{minor}", ids.0))?;
+        Ok::<_, String>(PathBuf::from(format!("/dev/nvidia-caps/nvidia-cap{number}")))
+    };
+    Ok(vec![own.clone(), capability(None)?, capability(Some(ids.1))?])
+}
+
+fn access(root: &Path, gpu: &Gpu, files: &[PathBuf]) -> Access {
+    if gpu.access != Access::Usable {
+        return gpu.access.clone();
+    }
+    let capabilities =
+        files.iter().skip(1).map(|file| device::access_for_reading(&root.join(file.strip_prefix("/").unwrap_or(file))));
+    capabilities.into_iter().find(|access| *access != Access::Usable).unwrap_or(Access::Usable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_capability_files_are_found_by_the_gpus_minor() {
+        let minors = capability_minors(
+            "config 1\nmonitor 2\ngpu0/gi2/access 21\ngpu3/gi9/access 84\ngpu3/gi9/ci1/access 86\ngpu3/gi9/x 1\ngpux/gi1/access 9\n",
+        );
+        assert_eq!(minors.len(), 3);
+        assert_eq!((minors[&(3, 9, None)], minors[&(3, 9, Some(1))]), (84, 86));
+    }
+
+    #[test]
+    fn a_profile_is_the_tail_of_the_name_and_nothing_else() {
+        for (name, expected) in [
+            ("NVIDIA H200 MIG 1g.18gb", Some("1g.18gb")),
+            ("NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb", Some("1c.3g.20gb")),
+            ("NVIDIA H200 MIG 1g.18gb+me", Some("1g.18gb+me")),
+            ("NVIDIA H200", None),
+            ("NVIDIA H200 MIG ", None),
+            ("NVIDIA H200 MIG 1g\nCount=9", None),
+        ] {
+            assert_eq!(profile(name).as_deref(), expected, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_uuid_is_safe_in_a_shell_script() {
+        assert!(is_uuid("MIG-fa4e0000-0000-0000-0000-000000000001") && is_uuid("MIG-GPU-fa4e/1/0"));
+        for bad in ["", "GPU-1", "MIG-$(x)", "MIG-1\n", "MIG-1;"] {
+            assert!(!is_uuid(bad), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! What a job can be given: whole GPUs and MIG instances whose device files can be written down.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use crate::inventory::{Access, Finding, Gpu, Inventory, MigInstance, Severity};
+use crate::plan::Decision;
+use crate::plan::names::{DevicePath, GresType};
+
+/// A whole GPU, or an instance of one in MIG mode.
+#[derive(Clone, Debug)]
+pub(super) struct Offer<'a> {
+    pub(super) gpu: &'a Gpu,
+    pub(super) instance: Option<&'a MigInstance>,
+    /// The GPU's own file; for an instance also those of its two capabilities.
+    pub(super) files: Vec<DevicePath>,
+}
+
+impl Offer<'_> {
+    /// By what CUDA finds it. An instance has no other name; a GPU's index counts no GPU that is in MIG mode.
+    pub(super) fn cuda_name(&self) -> Option<&str> {
+        let name = self.instance.map_or(self.gpu.uuid.as_deref(), |instance| instance.uuid.as_deref());
+        name.filter(|name| is_cuda_name(name))
+    }
+
+    pub(super) fn mig_type(&self) -> Option<GresType> {
+        let instance = self.instance?;
+        Some(GresType::of_instance(self.gpu.vendor, self.gpu.model.as_deref(), instance.profile.as_deref()))
+    }
+
+    /// How a person calls it: `NVIDIA H200`, `NVIDIA H200 MIG 1g.18gb`.
+    pub(super) fn display_name(&self) -> String {
+        let gpu = display_name(self.gpu);
+        self.instance.map_or(gpu.clone(), |instance| {
+            format!("{gpu} MIG {}", one_line(instance.profile.as_deref().unwrap_or("instance")))
+        })
+    }
+
+    pub(super) fn comment(&self) -> String {
+        let gpu = self.gpu;
+        let memory = self.instance.map_or(gpu.memory_mib, |instance| instance.memory_mib);
+        let uuid = self.instance.map_or(gpu.uuid.as_deref(), |instance| instance.uuid.as_deref());
+        let mut parts = vec![format!("{} {}", gpu.vendor, gpu.index), self.display_name()];
+        parts.extend(memory.map(|memory| format!("{memory} MiB")));
+        parts.extend(gpu.pci_address.map(|address| address.to_string()));
+        parts.extend(uuid.map(one_line));
+        parts.join(", ")
+    }
+}
+
+/// Safe in a shell script and in a list with commas.
+fn is_cuda_name(name: &str) -> bool {
+    let valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'/');
+    name.starts_with(|first: char| first.is_ascii_uppercase()) && name.bytes().all(valid)
+}
+
+/// Everything usable, each device file once; NVIDIA first, in the driver's order.
+pub(super) fn offers<'a>(
+    inventory: &'a Inventory,
+    decisions: &mut Vec<Decision>,
+    findings: &mut Vec<Finding>,
+) -> Vec<Offer<'a>> {
+    let mut gpus: Vec<&Gpu> = inventory.gpus.iter().collect();
+    gpus.sort_by_key(|gpu| (gpu.vendor, gpu.index));
+    let counted = gpus.len();
+    let mut taken = BTreeSet::new();
+    let mut offers = Vec::new();
+    let mut unusable = Vec::new();
+    for gpu in gpus {
+        let label = format!("{} GPU {}", gpu.vendor, gpu.index);
+        if let Access::Unusable { reason } = &gpu.access {
+            let reason = one_line(reason);
+            unusable.push(format!("{label} ({reason})"));
+            decisions.push(left_out(&label, &reason));
+            continue;
+        }
+        for (name, instance) in parts(gpu, label, decisions) {
+            match files(gpu, instance, &mut taken) {
+                Ok(files) => offers.push(Offer { gpu, instance, files }),
+                Err(why) => {
+                    decisions.push(left_out(&name, &why));
+                    findings.push(cannot_be_given(&name, why));
+                }
+            }
+        }
+    }
+    if !unusable.is_empty() {
+        findings.push(Finding {
+            severity: Severity::Warning,
+            what: format!("left out, of {counted} GPUs that the drivers count: {}", unusable.join("; ")),
+            cause: "this container was not given them, or may not open them".to_owned(),
+            repair: "nothing, if that is meant; else create the container with them (docker run --gpus all)".to_owned(),
+        });
+    }
+    offers
+}
+
+/// The GPU itself, or in MIG mode its usable instances, each with a name. Detection has said why others are not usable.
+fn parts<'a>(gpu: &'a Gpu, label: String, decisions: &mut Vec<Decision>) -> Vec<(String, Option<&'a MigInstance>)> {
+    let Some(instances) = &gpu.mig else { return vec![(label, None)] };
+    if instances.is_empty() {
+        decisions.push(left_out(&label, "it is in MIG mode and has no instance"));
+    }
+    let mut parts = Vec::new();
+    for instance in instances {
+        let profile = one_line(instance.profile.as_deref().unwrap_or("of unknown size"));
+        let name = format!("{label}'s MIG instance {profile}");
+        match &instance.access {
+            Access::Usable => parts.push((name, Some(instance))),
+            Access::Unusable { reason } => decisions.push(left_out(&name, reason)),
+        }
+    }
+    parts
+}
+
+fn left_out(name: &str, why: &str) -> Decision {
+    Decision::new(format!("{name} is left out"), one_line(why))
+}
+
+fn cannot_be_given(name: &str, why: String) -> Finding {
+    Finding {
+        severity: Severity::Warning,
+        what: format!("{name} cannot be given to jobs"),
+        cause: why,
+        repair: "run `slurminit detect` to see every GPU and its device file".to_owned(),
+    }
+}
+
+/// The files of a line. Slurm ignores a GPU without a file and takes the node out of service for the missing one.
+fn files(
+    gpu: &Gpu,
+    instance: Option<&MigInstance>,
+    taken: &mut BTreeSet<DevicePath>,
+) -> Result<Vec<DevicePath>, String> {
+    let valid = |path: &std::path::PathBuf| DevicePath::try_from(Path::new(path));
+    let files: Vec<DevicePath> = match instance {
+        None => gpu.device_file.iter().map(valid).collect::<Result<_, _>>()?,
+        Some(instance) => {
+            if !instance.uuid.as_deref().is_some_and(is_cuda_name) {
+                return Err("the driver gives it no UUID, and CUDA finds an instance by nothing else".to_owned());
+            }
+            instance.device_files.iter().map(valid).collect::<Result<_, _>>()?
+        }
+    };
+    // slurmd dies of a MultipleFiles with one file. The instances of a GPU share all files but the last.
+    match files.last() {
+        Some(_) if instance.is_some() && files.len() < 2 => {
+            Err("it has one device file, and an instance needs its capabilities' too".to_owned())
+        }
+        Some(own) if taken.insert(own.clone()) => Ok(files),
+        Some(own) => Err(format!("its device file {own} is already another GPU's, and slurmd dies of a second one")),
+        None => Err("it has no device file of its own, and Slurm gives jobs only what has one".to_owned()),
+    }
+}
+
+/// The names of all that jobs can be given of a GPU.
+pub(in crate::plan) fn display_names(gpu: &Gpu) -> Vec<String> {
+    let name = |instance| Offer { gpu, instance, files: Vec::new() }.display_name();
+    match &gpu.mig {
+        None => vec![name(None)],
+        Some(mig) => mig.iter().filter(|instance| instance.access == Access::Usable).map(Some).map(name).collect(),
+    }
+}
+
+fn display_name(gpu: &Gpu) -> String {
+    let model = gpu.model.as_deref().map(one_line).filter(|model| !model.is_empty());
+    model.unwrap_or_else(|| format!("{} GPU", gpu.vendor))
+}
+
+/// Words from hardware for a comment: one line, no backslash that would continue it, nothing that turns or hides text on
+/// a terminal, of bounded length.
+fn one_line(text: &str) -> String {
+    let safe = |c: char| if c.is_ascii_graphic() && c != '\\' { c } else { ' ' };
+    let text: String = text.chars().map(safe).take(120).collect();
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
