@@ -130,9 +130,11 @@ fn files(args: &Args, wanted: &Wanted) -> anyhow::Result<(String, bool)> {
     let path = args.directory.join(compose_override::NAME);
     let text = compose_override::render(wanted);
     let old = read(&path)?;
-    let is_foreign = old.as_deref().is_some_and(|old| !compose_override::is_ours(old));
-    if is_foreign {
-        lines += &report::foreign(&text);
+    let other = compose_override::OTHER_NAMES.into_iter().find(|name| args.directory.join(name).exists());
+    let is_theirs = old.as_deref().is_some_and(|old| !compose_override::is_ours(old));
+    let foreign = other.or(is_theirs.then_some(compose_override::NAME));
+    if let Some(name) = foreign {
+        lines += &report::foreign(name, &text);
     } else {
         lines += &write(args, &path, compose_override::NAME, old.as_deref(), &text)?;
     }
@@ -147,7 +149,7 @@ fn files(args: &Args, wanted: &Wanted) -> anyhow::Result<(String, bool)> {
     }
     lines += &report::env(wanted.gpu_type, is_changed, args.dry_run);
     lines += &compose_file.map(report::compose_file).unwrap_or_default();
-    Ok((lines, !is_foreign && compose_file.is_none()))
+    Ok((lines, foreign.is_none() && compose_file.is_none()))
 }
 
 fn write(args: &Args, path: &Path, name: &str, old: Option<&str>, text: &str) -> anyhow::Result<String> {

@@ -8,6 +8,9 @@ use super::situation::Amd;
 
 /// The file's name.
 pub const NAME: &str = "compose.override.yaml";
+/// The other names that compose looks for. It reads one of all of them, so ours would hide the user's or stay unread.
+pub const OTHER_NAMES: [&str; 3] =
+    ["compose.override.yml", "docker-compose.override.yml", "docker-compose.override.yaml"];
 /// Its first line. A file without it is the user's.
 pub const MARK: &str = "# Written by slurminit configure";
 

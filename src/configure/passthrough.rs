@@ -1,7 +1,7 @@
 //! The trial: a container that is given the GPUs, and what it says of them. PURE.
 
 use super::answer::{Answer, first_line};
-use super::situation::{Amd, Nvidia, Situation};
+use super::situation::{Amd, Situation};
 use crate::inventory::{Access, Inventory, Vendor};
 
 /// What Docker calls every GPU of NVIDIA under CDI.
@@ -16,15 +16,15 @@ pub enum Way {
     Cdi,
 }
 
-/// The way that is open on this host. CDI only where the older one is not.
+/// The way that is open on this host: the runtime where Docker knows it, which every version of compose can ask for.
 pub fn way(seen: &Situation) -> Way {
-    let Nvidia { toolkit, .. } = &seen.nvidia;
-    let info = seen.engine.info();
-    let has_runtime = info.is_some_and(|info| info.runtimes.iter().any(|name| name == "nvidia"));
-    // The engine looks for the hook by itself, when it starts, for `--gpus`.
-    let has_hook = toolkit.programs.iter().any(|name| name.starts_with("nvidia-container-runtime"));
-    let has_cdi = info.is_some_and(|info| info.has_cdi) && !toolkit.cdi_specs.is_empty();
-    if has_cdi && !has_runtime && !has_hook { Way::Cdi } else { Way::Gpus }
+    let toolkit = &seen.nvidia.toolkit;
+    let (has_runtime, has_cdi) = match seen.engine.info() {
+        Some(info) => (info.runtimes.iter().any(|name| name == "nvidia"), info.has_cdi),
+        // The files are all there is to go by.
+        None => (toolkit.is_in_daemon_json, toolkit.programs.is_empty()),
+    };
+    if has_cdi && !has_runtime && !toolkit.cdi_specs.is_empty() { Way::Cdi } else { Way::Gpus }
 }
 
 /// What the trial showed.

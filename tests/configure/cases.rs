@@ -110,7 +110,19 @@ fn nvidia() -> Vec<(&'static str, Host)> {
         ),
         (
             "nvidia-cdi-only",
-            without_runtime().engine(&["runc"], cdi).file("etc/cdi/nvidia.yaml", spec).trial(Vendor::Nvidia, 1),
+            without_runtime()
+                .engine(&["runc"], cdi.clone())
+                .toolkit(false)
+                .file("etc/cdi/nvidia.yaml", spec)
+                .trial(Vendor::Nvidia, 1),
+        ),
+        (
+            "nvidia-cdi-by-number",
+            without_runtime().engine(&["runc"], cdi).file("run/cdi/nvidia.yaml", spec).argument(["--gpus", "0"]),
+        ),
+        (
+            "nvidia-cdi-inside-the-image",
+            without_tools(without_runtime()).file("run/docker.sock", "").file("etc/cdi/nvidia.yaml", spec),
         ),
         ("nvidia-cdi-off", without_runtime().file("etc/cdi/nvidia.yaml", spec)),
         ("nvidia-mig", two_h200().answer("nvidia-smi", "list", with_mig)),
@@ -191,6 +203,7 @@ fn files() -> Vec<(&'static str, Host)> {
                 services:\n  slurm:\n    build:\n      args:\n        GPU_TYPE: none\n";
     vec![
         ("file-of-the-user", two_h200().project("compose.override.yaml", "services:\n  slurm:\n    mem_limit: 8g\n")),
+        ("file-of-the-user-by-another-name", two_h200().project("docker-compose.override.yml", "services: {}\n")),
         ("file-of-ours-replaced", two_h200().project("compose.override.yaml", ours)),
         ("second-run", two_h200().project(".env", "PASSWORD=secret\n").twice()),
         ("env-kept", two_h200().project(".env", "# mine\nGPU_TYPE=none\nPASSWORD=secret")),

@@ -44,7 +44,8 @@ fn compose_accepts_every_file_and_hands_over_what_it_says() {
             assert!(read.contains("shm_size") && read.contains("GPU_TYPE"), "{shown}\n{read}");
             for (said, read_as) in [
                 ("driver: nvidia", "driver: nvidia"),
-                ("driver: cdi", "nvidia.com/gpu=all"),
+                ("nvidia.com/gpu=all", "nvidia.com/gpu=all"),
+                ("nvidia.com/gpu=0", "nvidia.com/gpu=0"),
                 ("MIG-bb-02", "MIG-bb-02"),
                 ("/dev/kfd", "/dev/kfd"),
                 ("\"992\"", "992"),

@@ -36,11 +36,15 @@ fn line(check: &Check) -> String {
 }
 
 /// A file that is there, is not ours, and stays.
-pub(super) fn foreign(wanted: &str) -> String {
+pub(super) fn foreign(name: &str, wanted: &str) -> String {
+    let cause = match name {
+        NAME => format!("its first line is not `{MARK}`"),
+        _ => format!("compose reads only one override file, and would leave out either it or {NAME}"),
+    };
     let trouble = Check::Trouble(Finding {
         severity: Severity::Error,
-        what: format!("{NAME} is yours, and stays as it is"),
-        cause: format!("its first line is not `{MARK}`"),
+        what: format!("{name} is yours, and stays as it is"),
+        cause,
         repair: "put the lines below into it, or move it away and run this again".to_owned(),
     });
     let mut text = line(&trouble);

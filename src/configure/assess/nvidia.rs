@@ -152,6 +152,12 @@ fn toolkit(seen: &Situation) -> Check {
         }
         return not_registered(seen, info);
     }
+    if way(seen) == Way::Cdi {
+        return Check::Note(format!(
+            "there is a CDI specification ({}): Docker from 28.2 on uses it, older ones if \"features\" say so",
+            toolkit.cdi_specs.join(", ")
+        ));
+    }
     match (toolkit.is_in_daemon_json, toolkit.programs.is_empty()) {
         (_, true) => missing(),
         (true, false) => {
