@@ -20,6 +20,8 @@ enum Verb {
     Detect(commands::detect::Args),
     /// Show the Slurm files that this start would get; changes nothing
     Render(commands::render::Args),
+    /// On the host: check Docker and the GPUs, and write compose.override.yaml and .env for them
+    Configure(commands::configure::Args),
     /// Detect, plan, render and install; PID 1 runs it as a child
     #[command(hide = true)]
     Prepare(commands::prepare::Args),
@@ -39,6 +41,7 @@ impl Cli {
             Verb::Run(args) => commands::run::run(args),
             Verb::Detect(args) => commands::detect::run(args),
             Verb::Render(args) => commands::render::run(args),
+            Verb::Configure(args) => commands::configure::run(args),
             Verb::Prepare(args) => commands::prepare::run(args),
             Verb::Jobs(args) => commands::jobs::run(args),
             Verb::Status(args) => commands::status::run(args),

@@ -1,5 +1,6 @@
 //! The verbs, one file each: `Args` is its command line, `run` does it and returns the exit code.
 
+pub mod configure;
 pub mod detect;
 pub mod health;
 pub mod jobs;

@@ -8,10 +8,12 @@ mod atomic;
 mod directories;
 mod munge_key;
 mod owner;
+mod users_file;
 
 pub use directories::make_directories;
 pub use munge_key::{KeySource, MungeKey, install_munge_key};
 pub use owner::Owner;
+pub use users_file::replace_users_file;
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -15,6 +15,7 @@
 //! | [`supervise`] | keeps the daemons alive; its state machine is pure | composes |
 //! | [`detect`] | NVML, /proc, /sys -> inventory | edge |
 //! | [`install`] | writes files and the munge key | edge |
+//! | [`configure`] | the host's Docker and GPUs -> verdicts, compose's override file | pure; two parts edge |
 //! | [`logs`] | standard error, written without ever waiting | edge |
 //! | [`watch`] | waiting for a descriptor | edge |
 //! | [`commands`] | one file for each verb | composes |
@@ -25,6 +26,7 @@
 pub mod cli;
 pub mod commands;
 pub mod config;
+pub mod configure;
 pub mod detect;
 pub mod exit_code;
 pub mod install;

@@ -1,6 +1,6 @@
 //! `slurminit detect`.
 
-mod table;
+pub(super) mod table;
 
 use std::io::{ErrorKind, Write as _};
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ pub struct Args {
     nvml_library: Option<PathBuf>,
 }
 
-fn parse_seconds(text: &str) -> Result<Duration, String> {
+pub(super) fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.01..=3600.0).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "want seconds, from 0.01 to 3600".to_owned())
 }

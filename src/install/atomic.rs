@@ -5,7 +5,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use super::Owner;
@@ -37,6 +37,22 @@ pub(super) fn replace(path: &Path, content: &[u8], mode: u32) -> io::Result<bool
         sync_directory(path)?;
     }
     Ok(true)
+}
+
+/// Replaces `path` with `content`, with `mode` and `owner` (user and group), and keeps no copy.
+pub(super) fn replace_as(path: &Path, content: &[u8], mode: u32, owner: (u32, u32)) -> io::Result<()> {
+    let new = write_beside(path, content, mode, None)?;
+    let install = || {
+        let file = File::open(&new)?;
+        let metadata = file.metadata()?;
+        if (metadata.uid(), metadata.gid()) != owner {
+            fchown(&file, Some(owner.0), Some(owner.1))?;
+        }
+        file.sync_all()?;
+        fs::rename(&new, path)
+    };
+    install().inspect_err(|_| drop(fs::remove_file(&new)))?;
+    sync_directory(path)
 }
 
 /// Replaces a secret, which gets its owner before its name and of which no copy is kept. It is not synced: see [`sync`].

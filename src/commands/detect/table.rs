@@ -123,7 +123,7 @@ fn host(inventory: &Inventory) -> impl Iterator<Item = (&'static str, String)> {
 }
 
 /// Spells out what a terminal would obey or not show: control characters, direction marks.
-fn escaped(text: &str) -> String {
+pub(in crate::commands) fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for char in text.chars() {
         match char {

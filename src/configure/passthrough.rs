@@ -1,0 +1,225 @@
+//! The trial: a container that is given the GPUs, and what it says of them. PURE.
+
+use super::answer::{Answer, first_line};
+use super::situation::{Amd, Situation};
+use crate::inventory::{Access, Inventory, Vendor};
+
+/// What Docker calls every GPU of NVIDIA under CDI.
+pub const CDI_ALL: &str = "nvidia.com/gpu=all";
+
+/// How Docker hands NVIDIA's GPUs over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// `--gpus all`: through NVIDIA's runtime hook.
+    Gpus,
+    /// `--device nvidia.com/gpu=all`: the engine reads the toolkit's CDI specification itself.
+    Cdi,
+}
+
+/// The way that is open on this host: the runtime where Docker knows it, which every version of compose can ask for.
+pub fn way(seen: &Situation) -> Way {
+    let toolkit = &seen.nvidia.toolkit;
+    let (has_runtime, has_cdi) = match seen.engine.info() {
+        Some(info) => (info.runtimes.iter().any(|name| name == "nvidia"), info.has_cdi),
+        // The files are all there is to go by.
+        None => (toolkit.is_in_daemon_json, toolkit.programs.is_empty()),
+    };
+    if has_cdi && !has_runtime && !toolkit.cdi_specs.is_empty() { Way::Cdi } else { Way::Gpus }
+}
+
+/// What the trial showed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trial {
+    /// There was none, for this reason.
+    NotTried(&'static str),
+    /// The container could use so many GPUs.
+    Works(usize),
+    /// It could not.
+    Fails(Failure),
+}
+
+/// Why a container cannot use the GPUs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// What is to blame.
+    pub part: Part,
+    /// Docker's words, or the container's.
+    pub words: String,
+}
+
+/// What can be to blame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Docker itself.
+    Engine,
+    /// What hands the GPUs over.
+    Toolkit,
+    /// The GPU's driver on the host.
+    Driver,
+    /// A device file that is not there.
+    Device,
+    /// A right that is missing.
+    Permission,
+}
+
+impl Part {
+    /// Its name in the report.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Engine => "the engine",
+            Self::Toolkit => "the toolkit",
+            Self::Driver => "the driver",
+            Self::Device => "a device",
+            Self::Permission => "a permission",
+        }
+    }
+}
+
+/// What follows `docker` on the command line of a trial.
+pub fn arguments(vendor: Vendor, way: Way, amd: &Amd, image: &str, container: &str) -> Vec<String> {
+    let mut arguments = vec!["run".to_owned(), "--rm".to_owned(), "--name".to_owned(), container.to_owned()];
+    let mut option = |name: &str, value: &str| arguments.extend([name.to_owned(), value.to_owned()]);
+    match (vendor, way) {
+        (Vendor::Nvidia, Way::Gpus) => option("--gpus", "all"),
+        (Vendor::Nvidia, Way::Cdi) => option("--device", CDI_ALL),
+        (Vendor::Amd, _) => {
+            option("--device", "/dev/kfd");
+            option("--device", "/dev/dri");
+            option("--security-opt", "seccomp=unconfined");
+            for group in amd.groups() {
+                option("--group-add", &group.to_string());
+            }
+        }
+    }
+    option("--entrypoint", "slurminit");
+    arguments.extend([image, "detect", "--json"].map(str::to_owned));
+    arguments
+}
+
+/// Reads the trial's answer.
+pub fn judge(vendor: Vendor, answer: &Answer) -> Trial {
+    let fails = |part, words: String| Trial::Fails(Failure { part, words });
+    match answer {
+        Answer::Missing => Trial::NotTried("there is no docker command here"),
+        Answer::Silent => fails(Part::Engine, "the container did not end in time".to_owned()),
+        Answer::Ended { succeeded: false, stdout, stderr } => {
+            fails(blame(stderr), first_line([clue(stderr), stderr, stdout]))
+        }
+        Answer::Ended { stdout, .. } => match serde_json::from_str::<Inventory>(stdout) {
+            Err(_) => {
+                fails(Part::Engine, format!("the image answered with nonsense: {}", first_line([stdout.as_str()])))
+            }
+            Ok(inventory) => judge_inventory(vendor, &inventory),
+        },
+    }
+}
+
+/// The line that names the cause: Docker puts its own words around those of the hook.
+fn clue(stderr: &str) -> &str {
+    stderr.lines().find(|line| line.contains("nvidia-container-cli:")).unwrap_or("")
+}
+
+fn judge_inventory(vendor: Vendor, inventory: &Inventory) -> Trial {
+    let usable = inventory.usable_gpus().filter(|gpu| gpu.vendor == vendor).count();
+    if usable > 0 {
+        return Trial::Works(usable);
+    }
+    let reasons = inventory.gpus.iter().filter(|gpu| gpu.vendor == vendor).filter_map(|gpu| match &gpu.access {
+        Access::Unusable { reason } => Some(reason.as_str()),
+        Access::Usable => None,
+    });
+    let findings = inventory.findings.iter().map(|finding| finding.what.as_str());
+    let words: Vec<&str> = reasons.chain(findings).collect();
+    let all = words.join("\n");
+    let part = if all.contains("denied by") || all.contains("may not be opened") {
+        Part::Permission
+    } else if ["version", "driver is not loaded", "no device behind", "fell off", "fallen off"]
+        .iter()
+        .any(|clue| all.contains(clue))
+    {
+        Part::Driver
+    } else {
+        Part::Device
+    };
+    let words = if words.is_empty() { vec!["the container sees no GPU"] } else { words };
+    Trial::Fails(Failure { part, words: first_line(words) })
+}
+
+/// What Docker's words point to. The texts are those of Docker 20.10 to 28 and of NVIDIA's toolkit 1.8 to 1.18.
+fn blame(stderr: &str) -> Part {
+    const CLUES: [(&[&str], Part); 5] = [
+        (&["permission denied while trying to connect"], Part::Permission),
+        (
+            &[
+                "could not select device driver",
+                "unknown or invalid runtime",
+                "unresolvable CDI",
+                "CDI device injection",
+            ],
+            Part::Toolkit,
+        ),
+        (
+            &[
+                "driver not loaded",
+                "version mismatch",
+                "libnvidia-ml.so",
+                "nvml error",
+                "unsatisfied condition",
+                "no adapters were found",
+            ],
+            Part::Driver,
+        ),
+        (&["bpf_prog_query", "devices.allow", "operation not permitted", "permission denied"], Part::Permission),
+        (&["adding custom device", "unknown device", "no such device", "gathering device information"], Part::Device),
+    ];
+    let stderr = stderr.to_lowercase();
+    let points = |clues: &[&str]| clues.iter().any(|clue| stderr.contains(&clue.to_lowercase()));
+    CLUES.iter().find(|(clues, _)| points(clues)).map_or(Part::Engine, |(_, part)| *part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failed(stderr: &str) -> Trial {
+        judge(Vendor::Nvidia, &Answer::Ended { succeeded: false, stdout: String::new(), stderr: stderr.to_owned() })
+    }
+
+    #[test]
+    fn dockers_words_name_the_part_that_failed() {
+        let daemon = "docker: Error response from daemon: ";
+        for (words, part) in [
+            ("could not select device driver \"\" with capabilities: [[gpu]].", Part::Toolkit),
+            ("CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=all", Part::Toolkit),
+            ("nvidia-container-cli: initialization error: nvml error: driver not loaded: unknown.", Part::Driver),
+            ("nvidia-container-cli: initialization error: nvml error: driver/library version mismatch", Part::Driver),
+            ("nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.4", Part::Driver),
+            (
+                "nvidia-container-cli: mount error: bpf_prog_query(BPF_CGROUP_DEVICE) failed: operation not permitted",
+                Part::Permission,
+            ),
+            ("nvidia-container-cli: device error: 7: unknown device: unknown.", Part::Device),
+            (
+                "error gathering device information while adding custom device \"/dev/kfd\": no such file or directory.",
+                Part::Device,
+            ),
+            ("no space left on device", Part::Engine),
+        ] {
+            let Trial::Fails(failure) = failed(&format!("{daemon}{words}\n")) else { panic!("{words}") };
+            assert_eq!(failure.part, part, "{words}");
+            assert!(failure.words.contains(words), "{}", failure.words);
+        }
+    }
+
+    #[test]
+    fn the_hooks_own_line_is_shown() {
+        let Trial::Fails(failure) = failed(
+            "docker: Error response from daemon: OCI runtime create failed: stderr: Auto-detected mode as 'legacy'\n\
+             nvidia-container-cli: mount error: open failed: /sys/fs/cgroup/devices/user.slice/devices.allow: permission denied\n",
+        ) else {
+            panic!()
+        };
+        assert_eq!(failure.part, Part::Permission);
+        assert!(failure.words.starts_with("nvidia-container-cli: mount error"), "{}", failure.words);
+    }
+}

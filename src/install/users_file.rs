@@ -1,0 +1,78 @@
+//! Writing into a directory of the user's, such as the one with compose.yaml.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+
+use super::{InstallError, atomic};
+
+/// Replaces `path` with `text`, unless that is its content; returns whether anything was written. A file that is there
+/// keeps its owner and mode, a new one gets its directory's owner: with sudo, or in a container, we are root, and the
+/// directory is mostly somebody else's. A symbolic link stays one.
+///
+/// # Errors
+/// The file cannot be read or written; it is then as it was before.
+pub fn replace_users_file(path: &Path, text: &str) -> Result<bool, InstallError> {
+    let target = match fs::canonicalize(path) {
+        Ok(target) => target,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
+        Err(source) => return Err(InstallError::Read { path: path.to_owned(), source }),
+    };
+    match fs::read(&target) {
+        Ok(old) if old == text.as_bytes() => return Ok(false),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(InstallError::Read { path: path.to_owned(), source: error });
+        }
+        _ => {}
+    }
+    let write = || {
+        let (mode, owner) = match fs::metadata(&target) {
+            Ok(old) => (old.permissions().mode() & 0o777, (old.uid(), old.gid())),
+            Err(_) => {
+                let directory = fs::metadata(target.parent().unwrap_or(Path::new("/")))?;
+                // Only root can give a file away.
+                let is_root = nix::unistd::geteuid().is_root();
+                let own = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+                (0o644, if is_root { (directory.uid(), directory.gid()) } else { own })
+            }
+        };
+        atomic::replace_as(&target, text.as_bytes(), mode, owner)
+    };
+    write().map_err(|error| InstallError::write(path, error))?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_users_file_stays_the_users() {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, link) = (directory.path().join("real"), directory.path().join("link"));
+        fs::write(&file, "A=1\n").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        std::os::unix::fs::symlink("real", &link).unwrap();
+        assert!(replace_users_file(&link, "A=2\n").unwrap());
+        assert!(!replace_users_file(&link, "A=2\n").unwrap());
+        assert_eq!(fs::read_to_string(&file).unwrap(), "A=2\n");
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o7777, 0o600);
+        assert!(link.is_symlink());
+        let left: Vec<_> = fs::read_dir(directory.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
+        assert_eq!(left.len(), 2, "{left:?}");
+    }
+
+    #[test]
+    fn a_new_file_belongs_to_the_owner_of_the_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        if nix::unistd::geteuid().is_root() {
+            std::os::unix::fs::chown(directory.path(), Some(1234), Some(1235)).unwrap();
+        }
+        let file = directory.path().join("new");
+        assert!(replace_users_file(&file, "x").unwrap());
+        let (new, old) = (fs::metadata(&file).unwrap(), fs::metadata(directory.path()).unwrap());
+        assert_eq!(new.uid(), old.uid());
+        assert_eq!(new.permissions().mode() & 0o777, 0o644);
+    }
+}

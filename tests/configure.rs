@@ -1,0 +1,129 @@
+//! `slurminit configure` on hosts of every kind: a root directory and tools that answer, as `configure/cases.rs` lists them.
+//! Each case has a folder in `tests/configure` with what the user sees and gets: the report and exit code, both files, and
+//! the commands that were given. `UPDATE=1 cargo test --test configure` writes them anew; read the difference.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
+
+#[path = "configure/cases.rs"]
+mod cases;
+#[path = "configure/compose.rs"]
+mod compose;
+#[path = "configure/host.rs"]
+mod host;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use host::Host;
+use nix::unistd::geteuid;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/configure")
+}
+
+/// What a run leaves, by the name of the file in the case's folder.
+fn outcome(host: &Host) -> BTreeMap<&'static str, String> {
+    let output = host.configure();
+    let mut report = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
+    report += &format!("exit code {}\n", output.status.code().unwrap());
+    let mut files = BTreeMap::from([("report.txt", report), ("commands.txt", host.calls())]);
+    files.extend(host.written("compose.override.yaml").map(|text| ("compose.override.yaml", text)));
+    files.extend(host.written(".env").map(|text| ("env", text)));
+    files
+}
+
+#[test]
+fn every_host_gets_its_verdict_and_its_files() {
+    let update = std::env::var_os("UPDATE").is_some();
+    let cases = cases::all();
+    let mut wrong = String::new();
+    for (name, host) in &cases {
+        // Another user cannot make files of these groups: its report would be that of another host.
+        if host.has_groups && !geteuid().is_root() {
+            // Not through eprintln!, which is kept back when a test passes.
+            writeln!(std::io::stderr(), "configure: the case {name} is left out, it needs root").unwrap();
+            continue;
+        }
+        let (actual, expected) = (outcome(host), folder().join(name));
+        if update {
+            let _ = fs::remove_dir_all(&expected);
+            fs::create_dir(&expected).unwrap();
+            for (file, text) in &actual {
+                fs::write(expected.join(file), text).unwrap();
+            }
+        }
+        let wanted = |file: &str| fs::read_to_string(expected.join(file)).unwrap_or_default();
+        for file in ["report.txt", "commands.txt", "compose.override.yaml", "env"] {
+            let (old, new) = (wanted(file), actual.get(file).cloned().unwrap_or_default());
+            if old != new {
+                let path = expected.join(file).display().to_string();
+                wrong += &similar::TextDiff::from_lines(&old, &new).unified_diff().header(&path, "now").to_string();
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}\nIf that is right: UPDATE=1 cargo test --test configure");
+    let names: BTreeSet<String> = cases.iter().map(|(name, _)| (*name).to_owned()).collect();
+    assert!(names.len() == cases.len() && names.len() >= 50, "two cases share a name, or some are missing");
+    let entries = fs::read_dir(folder()).unwrap().map(Result::unwrap).filter(|entry| entry.path().is_dir());
+    let folders: BTreeSet<String> = entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    assert_eq!(folders, names, "folders and cases differ");
+}
+
+#[test]
+fn print_prints_the_file_alone_and_writes_nothing() {
+    let host =
+        Host::with_docker(&["nvidia"]).nvidia(1, "NVIDIA H200", "550.127.05").toolkit(true).argument(["--print"]);
+    let output = host.configure();
+    assert!(output.status.success());
+    let written = (host.written("compose.override.yaml"), host.written(".env"));
+    assert_eq!(written, (None, None));
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let report = String::from_utf8(output.stderr).unwrap();
+    assert!(report.contains("1x NVIDIA H200"), "{report}");
+    // It knows what it printed for its own.
+    let host = Host::with_docker(&["nvidia"])
+        .nvidia(1, "NVIDIA H200", "550.127.05")
+        .toolkit(true)
+        .project("compose.override.yaml", &printed);
+    let report = String::from_utf8(host.configure().stdout).unwrap();
+    assert!(report.contains("compose.override.yaml: unchanged"), "{report}");
+}
+
+#[test]
+fn a_second_run_touches_no_file() {
+    let host = Host::with_docker(&["nvidia"]).nvidia(1, "NVIDIA H200", "550.127.05").toolkit(true);
+    let times = || {
+        let modified = |name: &str| fs::metadata(host.path("project").join(name)).unwrap().modified().unwrap();
+        (modified("compose.override.yaml"), modified(".env"), modified("."))
+    };
+    assert!(host.configure().status.success());
+    let first = times();
+    assert!(host.configure().status.success());
+    assert_eq!(times(), first);
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused_and_nothing_is_written() {
+    let two = || Host::with_docker(&["nvidia"]).nvidia(2, "NVIDIA H200", "550.127.05").toolkit(true);
+    for (host, code, words) in [
+        (two().argument(["--gpus", "2"]), 1, "it has GPUs 0 to 1"),
+        (two().argument(["--gpus", "GPU-9"]), 1, "there is no such GPU"),
+        (two().argument(["--gpus", "0'"]), 2, "names no GPU"),
+        (two().amd(1, 44, 992).argument(["--gpus", "0"]), 1, "--gpu-type nvidia or --gpu-type amd"),
+        (Host::with_docker(&[]).amd(1, 44, 992).argument(["--gpus", "GPU-1"]), 1, "chosen by number"),
+        (two().argument(["--gpu-type", "intel"]), 2, "possible values: nvidia, amd, none"),
+        (two().argument(["--dry-run", "--print"]), 2, "cannot be used with"),
+    ] {
+        let output = host.configure();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{stderr}");
+        assert!(stderr.contains(words), "{stderr}");
+        assert_eq!((host.written("compose.override.yaml"), host.written(".env")), (None, None));
+    }
+    let host = two();
+    fs::remove_file(host.path("project/compose.yaml")).unwrap();
+    let stderr = String::from_utf8(host.configure().stderr).unwrap();
+    assert!(stderr.contains("there is no compose.yaml in"), "{stderr}");
+}

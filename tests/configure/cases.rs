@@ -1,0 +1,228 @@
+//! The hosts, by the name of the folder with what is expected.
+
+use serde_json::json;
+use slurminit::inventory::{Access, Inventory, Vendor};
+
+use crate::host::{Host, gpu};
+
+const H200: &str = "NVIDIA H200";
+const DRIVER: &str = "550.127.05";
+const NO_DRIVER_FOR_GPUS: &str =
+    "docker: Error response from daemon: could not select device driver \"\" with capabilities: [[gpu]].\n";
+const BPF: &str = "docker: Error response from daemon: failed to create task for container: OCI runtime create failed: stderr: \
+    Auto-detected mode as 'legacy'\nnvidia-container-cli: mount error: failed to add device rules: unable to find any existing \
+    device filters attached to the cgroup: bpf_prog_query(BPF_CGROUP_DEVICE) failed: operation not permitted: unknown.\n";
+
+/// Two H200 with driver and toolkit, all in order.
+fn two_h200() -> Host {
+    Host::with_docker(&["io.containerd.runc.v2", "nvidia", "runc"]).nvidia(2, H200, DRIVER).toolkit(true)
+}
+
+fn without_runtime() -> Host {
+    Host::with_docker(&["runc"]).nvidia(1, "NVIDIA GeForce RTX 3080", "535.154.05")
+}
+
+fn rootless() -> Host {
+    let options = json!({ "SecurityOptions": ["name=seccomp,profile=builtin", "name=rootless"] });
+    two_h200().engine(&["nvidia", "runc"], options)
+}
+
+fn wsl2() -> Host {
+    let desktop = json!({ "OperatingSystem": "Docker Desktop", "KernelVersion": "5.15.153.1-microsoft-standard-WSL2" });
+    Host::with_docker(&[])
+        .engine(&["runc"], desktop)
+        .file("proc/version", "Linux version 5.15.153.1-microsoft-standard-WSL2 (root@941d701f84f1)\n")
+        .file("etc/os-release", "PRETTY_NAME=\"Ubuntu 22.04.4 LTS\"\n")
+        .file("dev/dxg", "")
+}
+
+fn two_mi210() -> Host {
+    Host::with_docker(&["runc"]).amd(2, 44, 992)
+}
+
+/// Every case.
+pub(crate) fn all() -> Vec<(&'static str, Host)> {
+    let mut cases = docker();
+    cases.extend(nvidia());
+    cases.extend(amd());
+    cases.extend(desktop());
+    cases.extend(files());
+    cases
+}
+
+fn docker() -> Vec<(&'static str, Host)> {
+    let stopped = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?";
+    let refused =
+        "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock";
+    let errors = |words: &str| json!({ "ServerVersion": "", "ServerErrors": [words] });
+    vec![
+        ("bare", Host::new()),
+        ("no-gpu", Host::with_docker(&["runc"])),
+        ("engine-stopped", two_h200().engine(&[], errors(stopped))),
+        ("engine-stopped-before-20-10", Host::new().failure("docker", "info", 1, &format!("{stopped}\n"))),
+        ("no-permission-on-the-socket", two_h200().engine(&[], errors(refused))),
+        ("engine-hangs", Host::with_docker(&["runc"]).hangs("info").argument(["--timeout", "0.5"])),
+        ("no-compose", Host::new().engine(&["runc"], json!({}))),
+        ("old-compose", Host::new().engine(&["runc"], json!({})).answer("docker-compose", "compose-1", "1.25.5\n")),
+        ("compose-1", Host::new().engine(&["runc"], json!({})).answer("docker-compose", "compose-1", "1.29.2\n")),
+        ("inside-the-image", without_tools(two_h200()).file("run/docker.sock", "")),
+        ("inside-the-image-amd", without_tools(two_mi210()).file("usr/bin/dockerd", "")),
+    ]
+}
+
+/// As the image sees its host: no docker command, no nvidia-smi.
+fn without_tools(host: Host) -> Host {
+    for tool in ["docker", "nvidia-smi"] {
+        let _ = std::fs::remove_file(host.path("tools").join(tool));
+    }
+    host
+}
+
+fn nvidia() -> Vec<(&'static str, Host)> {
+    let cdi = json!({ "CDISpecDirs": ["/etc/cdi", "/var/run/cdi"] });
+    let spec = "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n";
+    let with_mig = "GPU 0: NVIDIA H200 (UUID: GPU-1c1d)\n  MIG 1g.18gb     Device  0: (UUID: MIG-aa-01)\n  \
+                    MIG 2g.35gb     Device  1: (UUID: MIG-bb-02)\n";
+    let denied = Access::Unusable { reason: "/dev/nvidia0 is denied by the container's device rules".to_owned() };
+    let sees_denied = Inventory { gpus: vec![gpu(Vendor::Nvidia, 0, denied)], ..Inventory::default() };
+    vec![
+        ("nvidia", two_h200().trial(Vendor::Nvidia, 2)),
+        ("nvidia-image-not-built", two_h200()),
+        ("nvidia-without-toolkit", without_runtime()),
+        (
+            "nvidia-without-toolkit-tried",
+            without_runtime().trial(Vendor::Nvidia, 0).failure("docker", "trial-nvidia", 125, NO_DRIVER_FOR_GPUS),
+        ),
+        ("nvidia-toolkit-without-runtime", without_runtime().toolkit(false)),
+        ("nvidia-toolkit-without-runtime-works", without_runtime().toolkit(false).trial(Vendor::Nvidia, 1)),
+        ("nvidia-engine-not-restarted", without_runtime().toolkit(true)),
+        ("nvidia-rootless", rootless()),
+        ("nvidia-rootless-tried", rootless().trial(Vendor::Nvidia, 0).failure("docker", "trial-nvidia", 125, BPF)),
+        (
+            "nvidia-rootless-configured",
+            rootless().file("etc/nvidia-container-runtime/config.toml", "[nvidia-container-cli]\nno-cgroups = true\n"),
+        ),
+        (
+            "nvidia-cgroups-left-alone",
+            two_h200()
+                .file("etc/nvidia-container-runtime/config.toml", "[nvidia-container-cli]\nno-cgroups = true\n")
+                .trial_says(Vendor::Nvidia, &sees_denied),
+        ),
+        (
+            "nvidia-cdi-only",
+            without_runtime()
+                .engine(&["runc"], cdi.clone())
+                .toolkit(false)
+                .file("etc/cdi/nvidia.yaml", spec)
+                .trial(Vendor::Nvidia, 1),
+        ),
+        (
+            "nvidia-cdi-by-number",
+            without_runtime().engine(&["runc"], cdi).file("run/cdi/nvidia.yaml", spec).argument(["--gpus", "0"]),
+        ),
+        (
+            "nvidia-cdi-inside-the-image",
+            without_tools(without_runtime()).file("run/docker.sock", "").file("etc/cdi/nvidia.yaml", spec),
+        ),
+        ("nvidia-cdi-off", without_runtime().file("etc/cdi/nvidia.yaml", spec)),
+        ("nvidia-mig", two_h200().answer("nvidia-smi", "list", with_mig)),
+        ("nvidia-mig-one", two_h200().answer("nvidia-smi", "list", with_mig).argument(["--gpus", "MIG-bb-02"])),
+        ("nvidia-by-number", two_h200().argument(["--gpus", "1"])),
+        ("nvidia-by-uuid", two_h200().argument(["--gpus", "GPU-1c1d0000-0000-0000-0000-000000000001,0"])),
+        ("nvidia-driver-too-old", Host::with_docker(&["nvidia"]).nvidia(1, "Tesla K80", "460.32.03").toolkit(true)),
+        (
+            "nvidia-driver-for-cuda-11",
+            Host::with_docker(&["nvidia"]).nvidia(1, "Tesla V100", "515.65.01").toolkit(true),
+        ),
+        (
+            "nvidia-driver-and-library-differ",
+            two_h200().failure("nvidia-smi", "list", 18, "").answer(
+                "nvidia-smi",
+                "list",
+                "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 550.135\n",
+            ),
+        ),
+        (
+            "nvidia-nouveau",
+            Host::with_docker(&["runc"])
+                .pci("0000:01:00.0", "0x10de", "0x030000")
+                .file("sys/module/nouveau/refcnt", "1\n"),
+        ),
+        ("nvidia-without-driver", Host::with_docker(&["runc"]).pci("0000:01:00.0", "0x10de", "0x030000")),
+        ("nvidia-device-denied", two_h200().trial_says(Vendor::Nvidia, &sees_denied)),
+        (
+            "nvidia-hostile-name",
+            Host::with_docker(&["nvidia"]).nvidia(1, "H\u{1b}[31m'\"\u{202e}", DRIVER).toolkit(true),
+        ),
+    ]
+}
+
+fn amd() -> Vec<(&'static str, Host)> {
+    let no_kfd = "docker: Error response from daemon: error gathering device information while adding custom device \
+                  \"/dev/kfd\": no such file or directory.\n";
+    vec![
+        ("amd", two_mi210().trial(Vendor::Amd, 2)),
+        ("amd-image-not-built", two_mi210()),
+        ("amd-by-number", two_mi210().argument(["--gpus", "1"])),
+        ("amd-without-groups", Host::with_docker(&["runc"]).amd(1, 0, 0)),
+        ("amd-without-kfd", Host::with_docker(&["runc"]).pci("0000:0a:00.0", "0x1002", "0x030000")),
+        ("amd-rootless", two_mi210().engine(&["runc"], json!({ "SecurityOptions": ["name=rootless"] }))),
+        ("amd-engine-elsewhere", two_mi210().trial(Vendor::Amd, 0).failure("docker", "trial-amd", 125, no_kfd)),
+        ("both-vendors", two_h200().amd(1, 44, 992).trial(Vendor::Nvidia, 2).trial(Vendor::Amd, 1)),
+        ("both-vendors-amd-wanted", two_h200().amd(1, 44, 992).argument(["--gpu-type", "amd"])),
+    ]
+}
+
+fn desktop() -> Vec<(&'static str, Host)> {
+    let kernel = json!({ "OperatingSystem": "Docker Desktop", "KernelVersion": "6.6.12-linuxkit" });
+    let list = "GPU 0: NVIDIA GeForce RTX 4090 (UUID: GPU-4090)\n";
+    vec![
+        (
+            "wsl2-nvidia",
+            wsl2().file("usr/lib/wsl/lib/libnvidia-ml.so.1", "").answer("nvidia-smi", "list", list).answer(
+                "nvidia-smi",
+                "driver",
+                "551.86\n",
+            ),
+        ),
+        ("wsl2-amd", wsl2()),
+        ("wsl2-nvidia-not-answering", wsl2().file("usr/lib/wsl/lib/libnvidia-ml.so.1", "")),
+        (
+            "docker-desktop-on-macos",
+            Host::with_docker(&[])
+                .engine(&["runc"], kernel.clone())
+                .file("proc/version", "Linux version 6.6.12-linuxkit (root@buildkitsandbox)\n")
+                .file("etc/os-release", "PRETTY_NAME=\"Docker Desktop\"\n"),
+        ),
+        ("docker-desktop-on-linux", two_h200().engine(&["runc"], kernel)),
+    ]
+}
+
+fn files() -> Vec<(&'static str, Host)> {
+    let ours = "# Written by slurminit configure for the GPUs of this host, by an older version\n\
+                services:\n  slurm:\n    build:\n      args:\n        GPU_TYPE: none\n";
+    vec![
+        ("file-of-the-user", two_h200().project("compose.override.yaml", "services:\n  slurm:\n    mem_limit: 8g\n")),
+        ("file-of-the-user-by-another-name", two_h200().project("docker-compose.override.yml", "services: {}\n")),
+        ("file-of-ours-replaced", two_h200().project("compose.override.yaml", ours)),
+        ("second-run", two_h200().project(".env", "PASSWORD=secret\n").twice()),
+        ("env-kept", two_h200().project(".env", "# mine\nGPU_TYPE=none\nPASSWORD=secret")),
+        (
+            "env-of-docker-up",
+            two_h200().project(
+                ".env",
+                "# Written by docker/up; a .env without this line is left alone.\n\
+                 COMPOSE_FILE=compose.yaml:docker/compose.nvidia.yaml\nGPU_TYPE=nvidia\n",
+            ),
+        ),
+        (
+            "dry-run",
+            two_h200()
+                .project("compose.override.yaml", ours)
+                .project(".env", "PASSWORD=secret\n")
+                .argument(["--dry-run"]),
+        ),
+        ("insisted", without_runtime().argument(["--gpu-type", "nvidia"])),
+        ("no-trial", two_h200().trial(Vendor::Nvidia, 2).argument(["--no-trial"])),
+    ]
+}

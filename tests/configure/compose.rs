@@ -1,0 +1,60 @@
+//! Compose itself reads what was written.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use crate::folder;
+
+fn config(compose: &[&str], directory: &Path) -> Output {
+    let mut command = Command::new(compose[0]);
+    command.args(&compose[1..]).arg("config").current_dir(directory).env_remove("COMPOSE_FILE").env_remove("GPU_TYPE");
+    command.stdin(Stdio::null()).output().unwrap()
+}
+
+/// `docker compose`, and `docker-compose`; SLURMINIT_TEST_COMPOSE names another one, such as 1.29.
+#[test]
+#[ignore = "needs compose: run docker/test"]
+fn compose_accepts_every_file_and_hands_over_what_it_says() {
+    let other = std::env::var("SLURMINIT_TEST_COMPOSE").ok();
+    let mut composes = vec![vec!["docker", "compose"]];
+    composes.extend(other.as_deref().map(|program| vec![program]));
+    let compose_yaml = Path::new(env!("CARGO_MANIFEST_DIR")).join("compose.yaml");
+    let mut files = 0;
+    for entry in fs::read_dir(folder()).unwrap() {
+        let case = entry.unwrap().path();
+        let Ok(text) = fs::read_to_string(case.join("compose.override.yaml")) else { continue };
+        if !text.starts_with("# Written by slurminit configure") {
+            continue;
+        }
+        files += 1;
+        let project = tempfile::TempDir::with_prefix("slurminit-test-").unwrap();
+        fs::copy(&compose_yaml, project.path().join("compose.yaml")).unwrap();
+        fs::write(project.path().join("compose.override.yaml"), &text).unwrap();
+        // One of them holds a COMPOSE_FILE, and its report says to remove that.
+        let env = fs::read_to_string(case.join("env")).unwrap();
+        let env: Vec<&str> = env.lines().filter(|line| !line.starts_with("COMPOSE_FILE=")).collect();
+        fs::write(project.path().join(".env"), env.join("\n")).unwrap();
+        for compose in &composes {
+            let output = config(compose, project.path());
+            let read = String::from_utf8_lossy(&output.stdout).into_owned();
+            let shown = format!("{compose:?} {}: {}", case.display(), String::from_utf8_lossy(&output.stderr));
+            assert!(output.status.success(), "{shown}");
+            // The service is compose.yaml's own, and what was added arrived.
+            assert!(read.contains("shm_size") && read.contains("GPU_TYPE"), "{shown}\n{read}");
+            for (said, read_as) in [
+                ("driver: nvidia", "driver: nvidia"),
+                ("nvidia.com/gpu=all", "nvidia.com/gpu=all"),
+                ("nvidia.com/gpu=0", "nvidia.com/gpu=0"),
+                ("MIG-bb-02", "MIG-bb-02"),
+                ("/dev/kfd", "/dev/kfd"),
+                ("\"992\"", "992"),
+                ("seccomp:unconfined", "seccomp:unconfined"),
+                ("utility", "utility"),
+            ] {
+                assert!(!text.contains(said) || read.contains(read_as), "{said}: {shown}\n{read}");
+            }
+        }
+    }
+    assert!(files >= 50, "only {files} files were read");
+}

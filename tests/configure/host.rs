@@ -1,0 +1,235 @@
+//! A host to look at: a root directory, tools that answer, and the directory with compose.yaml.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use nix::unistd::geteuid;
+use serde_json::json;
+use slurminit::inventory::{Access, Gpu, Inventory, Vendor};
+use tempfile::TempDir;
+
+pub(crate) struct Host {
+    directory: TempDir,
+    arguments: Vec<&'static str>,
+    /// Whether the report depends on the groups of device files, which only root can give away.
+    pub(crate) has_groups: bool,
+    /// How often the verb runs; the last run's report counts.
+    pub(crate) runs: usize,
+}
+
+impl Host {
+    /// Debian without Docker and without GPUs.
+    pub(crate) fn new() -> Self {
+        let host = Self { directory: TempDir::new().unwrap(), arguments: Vec::new(), has_groups: false, runs: 1 };
+        for name in ["root", "tools", "answers", "project"] {
+            fs::create_dir(host.path(name)).unwrap();
+        }
+        host.file("etc/os-release", "NAME=Debian\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\n")
+            .file("proc/version", "Linux version 6.1.0-18-amd64 (debian-kernel@lists.debian.org)\n")
+            .project("compose.yaml", "services:\n  slurm:\n    image: slurminit:latest\n")
+    }
+
+    /// The same with a healthy engine, these runtimes, and compose 2.
+    pub(crate) fn with_docker(runtimes: &[&str]) -> Self {
+        Self::new().engine(runtimes, json!({})).answer("docker", "compose", "2.29.7\n")
+    }
+
+    pub(crate) fn path(&self, path: &str) -> PathBuf {
+        self.directory.path().join(path)
+    }
+
+    /// A file below the root.
+    pub(crate) fn file(self, path: &str, text: &str) -> Self {
+        write(&self.path("root").join(path), text);
+        self
+    }
+
+    /// A file beside compose.yaml.
+    pub(crate) fn project(self, name: &str, text: &str) -> Self {
+        write(&self.path("project").join(name), text);
+        self
+    }
+
+    pub(crate) fn argument<const N: usize>(mut self, arguments: [&'static str; N]) -> Self {
+        self.arguments.extend(arguments);
+        self
+    }
+
+    pub(crate) fn twice(mut self) -> Self {
+        self.runs = 2;
+        self
+    }
+
+    /// Installs a tool and one of its answers.
+    pub(crate) fn answer(self, tool: &str, name: &str, stdout: &str) -> Self {
+        // A link: a file that was just written cannot be executed while another thread's child still holds it open.
+        let link = self.path("tools").join(tool);
+        if !link.is_symlink() {
+            symlink(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/configure/fake-tool"), link).unwrap();
+        }
+        write(&self.path(&format!("answers/{name}.out")), stdout);
+        self
+    }
+
+    /// A tool that fails, with these words on its standard error.
+    pub(crate) fn failure(self, tool: &str, name: &str, code: u8, stderr: &str) -> Self {
+        let host = self.answer(tool, name, "");
+        write(&host.path(&format!("answers/{name}.err")), stderr);
+        write(&host.path(&format!("answers/{name}.code")), &code.to_string());
+        host
+    }
+
+    /// An answer that never comes.
+    pub(crate) fn hangs(self, name: &str) -> Self {
+        write(&self.path(&format!("answers/{name}.hangs")), "");
+        self
+    }
+
+    /// `more` is laid over what `docker info` says.
+    pub(crate) fn engine(self, runtimes: &[&str], more: serde_json::Value) -> Self {
+        let runtimes: BTreeMap<&str, _> = runtimes.iter().map(|name| (*name, json!({ "path": name }))).collect();
+        let mut info = json!({
+            "ServerVersion": "27.3.1",
+            "OperatingSystem": "Debian GNU/Linux 12 (bookworm)",
+            "KernelVersion": "6.1.0-18-amd64",
+            "Runtimes": runtimes,
+            "SecurityOptions": ["name=seccomp,profile=builtin", "name=cgroupns"],
+            "CDISpecDirs": [],
+            "ServerErrors": null,
+        });
+        for (key, value) in more.as_object().unwrap() {
+            info[key] = value.clone();
+        }
+        self.answer("docker", "info", &info.to_string())
+    }
+
+    /// The image is there, and a container that gets the vendor's GPUs says that it can use so many.
+    pub(crate) fn trial(self, vendor: Vendor, usable: u32) -> Self {
+        let gpus = (0..usable).map(|index| gpu(vendor, index, Access::Usable)).collect();
+        self.trial_says(vendor, &Inventory { gpus, ..Inventory::default() })
+    }
+
+    pub(crate) fn trial_says(self, vendor: Vendor, inventory: &Inventory) -> Self {
+        let text = serde_json::to_string(inventory).unwrap();
+        self.answer("docker", "image", "sha256:1c1d\n").answer("docker", &format!("trial-{vendor}"), &text)
+    }
+
+    /// NVIDIA's GPUs with their driver, as the kernel's files and nvidia-smi show them.
+    pub(crate) fn nvidia(self, count: usize, model: &str, driver: &str) -> Self {
+        let mut list = String::new();
+        let mut host = self.file(
+            "proc/driver/nvidia/version",
+            &format!("NVRM version: NVIDIA UNIX x86_64 Kernel Module  {driver}  Thu Dec 28 15:37:48 UTC 2023\n"),
+        );
+        for index in 0..count {
+            let uuid = format!("GPU-1c1d0000-0000-0000-0000-{index:012}");
+            let address = format!("0000:{:02x}:00.0", 0x17 + index);
+            list += &format!("GPU {index}: {model} (UUID: {uuid})\n");
+            host = host.pci(&address, "0x10de", "0x030200").file(&format!("dev/nvidia{index}"), "").file(
+                &format!("proc/driver/nvidia/gpus/{address}/information"),
+                &format!("Model: \t\t {model}\nGPU UUID: \t {uuid}\nDevice Minor: \t {index}\n"),
+            );
+        }
+        host.answer("nvidia-smi", "list", &list)
+    }
+
+    pub(crate) fn pci(self, address: &str, vendor: &str, class: &str) -> Self {
+        self.file(&format!("sys/bus/pci/devices/{address}/vendor"), &format!("{vendor}\n"))
+            .file(&format!("sys/bus/pci/devices/{address}/class"), &format!("{class}\n"))
+    }
+
+    /// The container toolkit's programs; `daemon.json` names its runtime or does not.
+    pub(crate) fn toolkit(self, is_configured: bool) -> Self {
+        let host = self.file("usr/bin/nvidia-ctk", "").file("usr/bin/nvidia-container-runtime", "");
+        if !is_configured {
+            return host;
+        }
+        host.file("etc/docker/daemon.json", r#"{"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}}"#)
+    }
+
+    /// AMD's GPUs, behind an integrated one of another maker; the files' groups are those of /dev/kfd and of the others.
+    pub(crate) fn amd(mut self, count: usize, kfd_group: u32, render_group: u32) -> Self {
+        self.has_groups = true;
+        let mut host = self
+            .file("sys/class/drm/renderD128/device/vendor", "0x8086\n")
+            .file("dev/dri/renderD128", "")
+            .device("dev/kfd", kfd_group);
+        for index in 0..count {
+            let node = format!("renderD{}", 129 + index);
+            host = host
+                .pci(&format!("0000:{:02x}:00.0", 0x43 + index), "0x1002", "0x120000")
+                .file(&format!("sys/class/drm/{node}/device/vendor"), "0x1002\n")
+                .device(&format!("dev/dri/{node}"), render_group);
+        }
+        host
+    }
+
+    fn device(self, path: &str, group: u32) -> Self {
+        let host = self.file(path, "");
+        let path = host.path("root").join(path);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o660)).unwrap();
+        if geteuid().is_root() {
+            chown(path, None, Some(group)).unwrap();
+        }
+        host
+    }
+
+    /// Runs the verb as often as it shall run.
+    pub(crate) fn configure(&self) -> Output {
+        let mut output = self.command().output().unwrap();
+        for _ in 1..self.runs {
+            output = self.command().output().unwrap();
+        }
+        output
+    }
+
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_slurminit"));
+        command.arg("configure").arg("--root").arg(self.path("root")).arg("--directory").arg(self.path("project"));
+        command.args(&self.arguments).env("PATH", self.path("tools"));
+        command
+    }
+
+    /// A file beside compose.yaml, if there is one.
+    pub(crate) fn written(&self, name: &str) -> Option<String> {
+        fs::read_to_string(self.path("project").join(name)).ok()
+    }
+
+    /// The commands that were given, without the number in the container's name.
+    pub(crate) fn calls(&self) -> String {
+        let calls = fs::read_to_string(self.path("calls")).unwrap_or_default();
+        let without_pid = |word: &str| match word.strip_prefix("slurminit-trial-") {
+            Some(_) => "slurminit-trial-PID".to_owned(),
+            None => word.to_owned(),
+        };
+        let line = |line: &str| line.split(' ').map(without_pid).collect::<Vec<_>>().join(" ") + "\n";
+        calls.lines().map(line).collect()
+    }
+}
+
+/// A GPU as a container sees it.
+pub(crate) fn gpu(vendor: Vendor, index: u32, access: Access) -> Gpu {
+    Gpu {
+        vendor,
+        index,
+        minor: Some(index),
+        device_file: Some(format!("/dev/nvidia{index}").into()),
+        uuid: None,
+        model: None,
+        pci_address: None,
+        memory_mib: None,
+        compute: None,
+        cpus: None,
+        numa_node: None,
+        links: BTreeMap::new(),
+        access,
+    }
+}
+
+fn write(path: &Path, text: &str) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
