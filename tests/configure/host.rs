@@ -225,6 +225,7 @@ pub(crate) fn gpu(vendor: Vendor, index: u32, access: Access) -> Gpu {
         cpus: None,
         numa_node: None,
         links: BTreeMap::new(),
+        mig: None,
         access,
     }
 }
