@@ -99,11 +99,13 @@ ensure_engine() {
 
 # Debian 12 has only compose 1. The package of Debian 13 is a plugin for the same docker command and installs there as it is.
 install_compose_of_debian_13() {
-    local dir
+    local dir mirror
+    mirror=$(debian_mirror)
+    [ -n "$mirror" ] || return 1
     dir=$(mktemp -d)
     chmod 0755 "$dir"
     mkdir -p "$dir/lists/partial"
-    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] ${DEBIAN_MIRROR:-http://deb.debian.org/debian} trixie main" \
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror trixie main" \
         >"$dir/sources.list"
     local apt=(apt-get -qq -o "Dir::Etc::sourcelist=$dir/sources.list" -o Dir::Etc::sourceparts=- -o "Dir::State::lists=$dir/lists"
         -o APT::Sandbox::User=root)

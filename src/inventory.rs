@@ -240,6 +240,9 @@ pub struct Cpu {
     /// The whole machine, sockets first, each a list of cores, each the logical CPUs of that core. Slurm's abstract
     /// core index is the position in this list, flattened. Empty where sysfs does not tell.
     pub sockets: Vec<Vec<CpuSet>>,
+    /// Whether the kernel refuses to bind another user's process to CPUs: Docker withholds CAP_SYS_NICE.
+    #[serde(default)]
+    pub binding_denied: bool,
 }
 
 /// The memory.

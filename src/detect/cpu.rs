@@ -26,6 +26,7 @@ pub fn detect(root: &Path) -> Cpu {
         allowed: allowed.unwrap_or_default(),
         quota: quota(&hierarchies),
         sockets: topology::read(root, &counted.unwrap_or_default()),
+        binding_denied: binding_denied(root),
     }
 }
 
@@ -42,6 +43,16 @@ fn counted_by_slurm(root: &Path) -> Option<CpuSet> {
 /// The CPUs in both sets.
 fn intersection(one: &CpuSet, other: &CpuSet) -> CpuSet {
     one.iter().filter(|cpu| other.contains(*cpu)).collect()
+}
+
+/// `CAP_SYS_NICE` of `linux/capability.h`.
+const CAP_SYS_NICE: u32 = 23;
+
+/// slurmstepd binds a task after it has become its user; without the capability that fails, and the job with it.
+fn binding_denied(root: &Path) -> bool {
+    let status = fs::read_to_string(root.join("proc/self/status")).unwrap_or_default();
+    let effective = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
+    effective.is_some_and(|set| set & (1 << CAP_SYS_NICE) == 0)
 }
 
 /// A file in the kernel's list format; `None` where it is missing or nonsense.

@@ -25,7 +25,7 @@ const KNOWS_ENABLE_CONTROLLERS: SlurmVersion = SlurmVersion { year: 23, month: 2
 /// Decides.
 pub(super) fn plan(inventory: &Inventory, node: &NodePlan, decisions: &mut Vec<Decision>) -> CgroupPlan {
     // Binding tasks to CPUs needs true CPU numbers, which only a whole machine has.
-    let affinity = node.topology.is_some();
+    let affinity = node.topology.is_some() && !inventory.cpu.binding_denied;
     let plan = match obstacle(inventory) {
         None => with_cgroups(inventory, affinity),
         Some(why) => without_cgroups(inventory, affinity, why),
@@ -33,6 +33,9 @@ pub(super) fn plan(inventory: &Inventory, node: &NodePlan, decisions: &mut Vec<D
     decisions.push(Decision::new(format!("ProctrackType={}", plan.proctrack), plan.why.clone()));
     let why = match (affinity, plan.task) {
         (_, "task/none") if affinity => "this Slurm starts without cgroups only with task/none",
+        (false, _) if inventory.cpu.binding_denied => {
+            "tasks are not bound to CPUs: the container lacks CAP_SYS_NICE, and jobs of other users than root would fail"
+        }
         (true, _) => "the container sees the whole machine, so tasks can be bound to CPUs",
         (false, _) => "tasks are not bound to CPUs: the container sees a part of the machine",
     };

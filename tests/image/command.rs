@@ -92,3 +92,11 @@ fn a_stop_during_the_start_is_a_clean_stop() {
     assert_eq!(code, 0, "{}", container.log());
     assert!(took < Duration::from_secs(3), "{took:?}\n{}", container.log());
 }
+
+/// Docker withholds CAP_SYS_NICE: what needs it must not be asked of Slurm.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_user_who_is_not_root_runs_jobs() {
+    let outcome = Image::new(PLAIN).run(&["runuser", "-u", "nobody", "--", "srun", "id", "-un"]);
+    assert_eq!((outcome.code, outcome.stdout.trim()), (0, "nobody"), "{outcome:?}");
+}

@@ -167,6 +167,7 @@ mod tests {
                 allowed: "0-3".parse().unwrap(),
                 quota: Some(1.5),
                 sockets: vec![vec!["0,2".parse().unwrap(), "1,3".parse().unwrap()]],
+                binding_denied: false,
             },
             memory: Memory { total_mib: 64_000, limit_mib: Some(4096) },
             cgroup: Cgroup { version: CgroupVersion::V2, writable: false, controllers: vec!["cpu".to_owned()] },
