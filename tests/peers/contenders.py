@@ -104,7 +104,7 @@ class S6(Contender):
         for service in services:
             home = scan / service.name
             home.mkdir()
-            first = f"s6-svwait -U {scan}/{service.after}\n" if service.after else ""
+            first = f"s6-svwait -U {scan}/{service.after} || exit 1\n" if service.after else ""
             write_script(home / "run", f"#!/bin/sh\n{first}exec {self.script_of(service, directory)}\n")
             if "READY" in service.script:
                 (home / "notification-fd").write_text("3\n")

@@ -90,7 +90,7 @@ def stopped_daemon(contender):
 def escaped_processes(contender):
     """What a daemon left in a session of its own has something to save."""
     with scratch() as directory:
-        script = f"trap 'sleep 0.3; echo saved > {directory}/saved; exit 0' TERM\\necho > {directory}/up\\nwhile :; do sleep 0.01; done"
+        script = f"trap 'echo told > {directory}/told; sleep 0.3; echo saved > {directory}/saved; exit 0' TERM\\necho > {directory}/up\\nwhile :; do sleep 0.01; done"
         (directory / "escaped").write_text(script.replace("\\n", "\n"))
         daemon = Service("daemon", f"setsid sh {directory}/escaped &\n" + STEADY.format(directory / "daemon"))
         with Init(contender.services([daemon], directory)) as init:
@@ -98,7 +98,8 @@ def escaped_processes(contender):
             time.sleep(0.3)
             init.signal(15)
             init.end(15)
-            expect(lines_of(directory / "saved"), "KILL at once")
+            expect(lines_of(directory / "told"), "KILL at once")
+            expect(lines_of(directory / "saved"), "TERM, then KILL within 0.3 s")
 
 
 def flood(directory):
