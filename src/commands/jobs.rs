@@ -42,16 +42,16 @@ fn parse_on_stop(text: &str) -> Result<OnStop, String> {
 /// Does it.
 pub fn run(args: Args) -> anyhow::Result<u8> {
     match args.what {
-        What::Quiesce { grace, on_stop } => quiesce(&args.node, Duration::try_from_secs_f64(grace)?, on_stop)?,
-        What::Recover => recover(&args.node)?,
+        What::Quiesce { grace, on_stop } => quiesce(&args.node, Duration::try_from_secs_f64(grace)?, on_stop),
+        What::Recover => recover(&args.node).map(|()| exit_code::SUCCESS),
     }
-    Ok(exit_code::SUCCESS)
 }
 
 /// The pause between two looks at the queue; Slurm tells nobody when a job ends.
 const LOOK: Duration = Duration::from_millis(20);
 
-fn quiesce(node: &str, grace: Duration, on_stop: OnStop) -> anyhow::Result<()> {
+/// Says by its code whether jobs are left.
+fn quiesce(node: &str, grace: Duration, on_stop: OnStop) -> anyhow::Result<u8> {
     let start = Instant::now();
     let mut left = jobs_on_the_node()?;
     let running: Vec<&str> = left.iter().filter(|job| job.state != COMPLETING).map(|job| job.id.as_str()).collect();
@@ -64,7 +64,7 @@ fn quiesce(node: &str, grace: Duration, on_stop: OnStop) -> anyhow::Result<()> {
         left = jobs_on_the_node()?;
     }
     if left.is_empty() {
-        return Ok(());
+        return Ok(exit_code::SUCCESS);
     }
     let left: Vec<&str> = left.iter().map(|job| job.id.as_str()).collect();
     if on_stop == OnStop::Requeue {
@@ -73,11 +73,12 @@ fn quiesce(node: &str, grace: Duration, on_stop: OnStop) -> anyhow::Result<()> {
             "jobs {} did not end in time; the next start requeues them, or fails those with --no-requeue",
             left.join(",")
         );
-        return Ok(());
+        return Ok(exit_code::FAILURE);
     }
     eprintln!("jobs {} did not end in time and are cancelled", left.join(","));
     slurm("scancel", &left)?;
-    slurm("scancel", &[&["--full", "--signal=KILL"], left.as_slice()].concat())
+    slurm("scancel", &[&["--full", "--signal=KILL"], left.as_slice()].concat())?;
+    Ok(exit_code::FAILURE)
 }
 
 /// Takes the node out of service, for no new job may start, and asks the running ones to end.

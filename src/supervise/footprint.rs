@@ -2,7 +2,6 @@
 //!
 //! EDGE.
 
-use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -22,7 +21,7 @@ impl Activity {
     }
 
     /// Once it is quiet again, gives back the memory that was used and idling does not need: freed heap, and pages of
-    /// this program's file. The kernel maps such a file 64 KiB at a time around each page that is touched, so after a
+    /// this program's files. The kernel maps such a file 64 KiB at a time around each page that is touched, so after a
     /// start that reads TOML and JSON nearly the whole program is resident. Runs beside the loop; wakes only after
     /// activity.
     pub(super) async fn release_when_quiet(self) {
@@ -40,18 +39,17 @@ impl Activity {
 
 /// They stay as they are once the program runs.
 fn own_unchanged_mappings() -> Vec<(usize, usize)> {
-    let own = std::fs::read_link("/proc/self/exe").unwrap_or_default();
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
-    unchanged_mappings(&smaps, &own)
+    unchanged_mappings(&smaps)
 }
 
-/// The mappings of the file `own` that are read-only and of which no page was ever changed: its code and constants, but
-/// not what the loader has relocated. `smaps` is in the format of proc(5).
-fn unchanged_mappings(smaps: &str, own: &Path) -> Vec<(usize, usize)> {
+/// The mappings of files that are read-only and of which no page was ever changed: the code and constants of the program
+/// and its libraries, but not what the loader has relocated. `smaps` is in the format of proc(5).
+fn unchanged_mappings(smaps: &str) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     let mut current = None;
     for line in smaps.lines() {
-        if let Some(mapping) = own_mapping(line, own) {
+        if let Some(mapping) = file_mapping(line) {
             current = mapping;
         } else if line.strip_prefix("Anonymous:").is_some_and(|size| size.trim() == "0 kB") {
             // The last of a mapping's fields that matters. A changed page of a private mapping is an anonymous one.
@@ -62,13 +60,13 @@ fn unchanged_mappings(smaps: &str, own: &Path) -> Vec<(usize, usize)> {
 }
 
 /// `None` for a line that begins no mapping; `Some(None)` for one that begins another kind of mapping.
-fn own_mapping(line: &str, own: &Path) -> Option<Option<(usize, usize)>> {
+fn file_mapping(line: &str) -> Option<Option<(usize, usize)>> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
     let range = (usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?);
     let is_read_only = matches!(fields.next()?, "r-xp" | "r--p");
-    let is_own = fields.nth(3).is_some_and(|path| Path::new(path) == own);
-    Some((is_read_only && is_own).then_some(range))
+    let is_file = fields.nth(3).is_some_and(|path| path.starts_with('/'));
+    Some((is_read_only && is_file).then_some(range))
 }
 
 #[expect(unsafe_code, reason = "glibc's own call; nothing safe wraps it")]
@@ -77,10 +75,10 @@ fn trim_heap() {
     unsafe { libc::malloc_trim(0) };
 }
 
-#[expect(unsafe_code, reason = "madvise of this program's own file")]
+#[expect(unsafe_code, reason = "madvise of this program's own files")]
 fn unmap(start: usize, end: usize) {
-    // SAFETY: the range is a whole mapping of the kernel's list: of a file that cannot be written while it runs (ETXTBSY),
-    // read-only, and without a changed page. Each page is mapped again from the file when it is next needed.
+    // SAFETY: the range is a whole mapping of the kernel's list: of a file, read-only, and without a changed page.
+    // Programs and libraries are replaced by renaming, never written in place. Each page is mapped again from the file when it is next needed.
     unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_DONTNEED) };
 }
 
@@ -89,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_unchanged_read_only_mappings_of_the_program_itself_are_given_back() {
+    fn only_unchanged_read_only_mappings_of_files_are_given_back() {
         let mapping = |range: &str, mode: &str, path: &str, anonymous: u32| {
             format!("{range} {mode} 00000000 fe:00 42    {path}\nRss:  4 kB\nAnonymous:  {anonymous} kB\nVmFlags: rd\n")
         };
@@ -97,10 +95,10 @@ mod tests {
             mapping("1000-2000", "r-xp", "/init", 0),
             mapping("2000-3000", "r--p", "/init", 8),
             mapping("3000-4000", "rw-p", "/init", 0),
-            mapping("4000-5000", "r-xp", "/libc", 0),
+            mapping("4000-5000", "r-xp", "[vdso]", 0),
             mapping("5000-6000", "r--p", "/init", 0),
         ];
-        assert_eq!(unchanged_mappings(&smaps.concat(), Path::new("/init")), [(0x1000, 0x2000), (0x5000, 0x6000)]);
-        assert_eq!(unchanged_mappings("nonsense\nAnonymous: 0 kB\n", Path::new("/init")), []);
+        assert_eq!(unchanged_mappings(&smaps.concat()), [(0x1000, 0x2000), (0x5000, 0x6000)]);
+        assert_eq!(unchanged_mappings("nonsense\nAnonymous: 0 kB\n"), []);
     }
 }

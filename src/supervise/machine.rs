@@ -196,7 +196,7 @@ pub struct Machine {
     node: Node,
     report: Option<NodeReport>,
     resumed: bool,
-    quiesced: bool,
+    jobs_left: bool,
     recover_until: Option<Moment>,
     prepared: Option<Prepared>,
     tasks: BTreeSet<Child>,
@@ -218,7 +218,7 @@ impl Machine {
             node: Node::Unwatched,
             report: None,
             resumed: false,
-            quiesced: false,
+            jobs_left: false,
             recover_until: None,
             prepared: None,
             tasks: BTreeSet::new(),
@@ -305,7 +305,7 @@ impl Machine {
                 self.open.insert(Gate::Jobs);
             }
             // The stop goes on.
-            Child::JobsQuiesce => {}
+            Child::JobsQuiesce => self.jobs_left = exit != Exit::Code(0),
             Child::Cmd => self.cmd_exited(now, exit, out),
         }
     }

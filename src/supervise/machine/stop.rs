@@ -146,7 +146,6 @@ impl Machine {
         if !answers || self.report.is_none() {
             return self.enter_stage(now, Stage::Units, out);
         }
-        self.quiesced = true;
         self.spawn_task(Child::JobsQuiesce, out);
         self.enter_stage(now, Stage::Jobs { kill_at: now + self.setup.jobs_grace + JOBS_MARGIN }, out);
     }
@@ -171,7 +170,7 @@ impl Machine {
             }
         }
         if !self.units.iter().any(super::Unit::is_alive) {
-            let grace = if self.quiesced { REST_GRACE_AFTER_JOBS } else { REST_GRACE };
+            let grace = if self.jobs_left { REST_GRACE_AFTER_JOBS } else { REST_GRACE };
             let stage = Stage::Rest { kill_at: now + grace };
             self.enter_stage(now, stage, out);
         } else if late {
