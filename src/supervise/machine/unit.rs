@@ -39,8 +39,10 @@ pub(super) enum State {
     GivenUp,
 }
 
-/// The first pause between two looks at readiness; looking costs some 30 microseconds.
+/// The pause between two looks at readiness; looking costs some 50 microseconds.
 const LOOK: Duration = Duration::from_millis(1);
+/// From then on a start is slow, and the pauses grow.
+const LOOK_SLOWER: Duration = Duration::from_millis(200);
 /// The longest pause between two looks.
 const LOOK_MAX: Duration = Duration::from_millis(50);
 /// munged can lose a TERM that comes while it starts (0.5.16: seen with a stop in its first 20 ms). Slurm's daemons take a
@@ -110,7 +112,8 @@ impl Machine {
                 self.stop_unit(now, unit, true, out);
             }
             State::Starting { since, look_at, pause, until } if now >= look_at => {
-                let next = State::Starting { since, look_at: now + pause, pause: (pause * 2).min(LOOK_MAX), until };
+                let next_pause = if now < since + LOOK_SLOWER { LOOK } else { (pause * 2).min(LOOK_MAX) };
+                let next = State::Starting { since, look_at: now + pause, pause: next_pause, until };
                 let command =
                     matches!(self.setup.units.get(unit).map(|spec| &spec.readiness), Some(ReadinessTest::Command(_)));
                 self.set_state(unit, next);
