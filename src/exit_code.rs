@@ -8,6 +8,8 @@ pub const SUCCESS: u8 = 0;
 pub const FAILURE: u8 = 1;
 /// The command line is wrong.
 pub const USAGE: u8 = 2;
+/// `slurminit jobs quiesce` leaves jobs behind that did not end in time; between it and PID 1.
+pub const JOBS_LEFT: u8 = 3;
 /// slurminit itself failed at start; it never ends by its own error after that.
 pub const INTERNAL: u8 = 70;
 /// The configuration (TOML, environment, or a user's own Slurm file) is refused.

@@ -73,12 +73,12 @@ fn quiesce(node: &str, grace: Duration, on_stop: OnStop) -> anyhow::Result<u8> {
             "jobs {} did not end in time; the next start requeues them, or fails those with --no-requeue",
             left.join(",")
         );
-        return Ok(exit_code::FAILURE);
+        return Ok(exit_code::JOBS_LEFT);
     }
     eprintln!("jobs {} did not end in time and are cancelled", left.join(","));
     slurm("scancel", &left)?;
     slurm("scancel", &[&["--full", "--signal=KILL"], left.as_slice()].concat())?;
-    Ok(exit_code::FAILURE)
+    Ok(exit_code::JOBS_LEFT)
 }
 
 /// Takes the node out of service, for no new job may start, and asks the running ones to end.

@@ -17,6 +17,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::config::{OnGiveUp, Supervise};
+use crate::exit_code;
 use crate::report::{PrepareEvent, Prepared};
 
 use super::daemon::{Gate, Spec};
@@ -305,7 +306,9 @@ impl Machine {
                 self.open.insert(Gate::Jobs);
             }
             // The stop goes on.
-            Child::JobsQuiesce => self.jobs_left = exit != Exit::Code(0),
+            Child::JobsQuiesce => {
+                self.jobs_left = matches!(exit, Exit::Code(exit_code::JOBS_LEFT) | Exit::Signal(_));
+            }
             Child::Cmd => self.cmd_exited(now, exit, out),
         }
     }

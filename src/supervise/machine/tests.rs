@@ -7,7 +7,6 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::config::{DaemonName, ReadinessTest, RestartPolicy};
-use crate::exit_code;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -211,6 +210,24 @@ fn the_stop_takes_the_reverse_order_and_waits_for_each() {
     sim.exits(Child::Unit(0), Exit::Code(0));
     sim.let_end();
     assert_eq!(sim.exit, Some(0));
+}
+
+#[test]
+fn what_is_left_has_time_to_end_and_less_after_jobs_that_had_theirs() {
+    for (code, limit) in [(0, 2_000), (1, 2_000), (exit_code::JOBS_LEFT, 200)] {
+        let mut sim = Sim::new(cluster(false));
+        sim.ready();
+        sim.give(Event::Signal(libc::SIGTERM));
+        sim.exits(Child::JobsQuiesce, Exit::Code(code));
+        for unit in [3, 2, 1, 0] {
+            // An orphan is no child of a kind, and lives on unseen: so nothing says that no child is left.
+            sim.living.insert(Child::Cmd);
+            sim.stubborn.insert(Child::Cmd);
+            sim.exits(Child::Unit(unit), Exit::Code(0));
+        }
+        let wake = sim.machine.next_wake().unwrap();
+        assert_eq!((wake - sim.now).as_millis(), limit, "after code {code}");
+    }
 }
 
 #[test]
