@@ -21,7 +21,7 @@ pub use supervise::{OnGiveUp, Supervise};
 pub use value::{FeatureName, NodeName};
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -115,7 +115,7 @@ pub enum Role {
 }
 
 /// What the image was built for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum GpuType {
     /// NVIDIA GPUs.
@@ -238,13 +238,6 @@ pub struct NodeSettings {
     pub reserve_mib: Option<u64>,
     /// Features besides those that detection finds.
     pub features: Vec<FeatureName>,
-}
-
-impl Config {
-    /// The file that is read when none is named.
-    pub fn default_file() -> PathBuf {
-        PathBuf::from(DEFAULT_FILE)
-    }
 }
 
 #[cfg(test)]

@@ -21,7 +21,6 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use nix::unistd::Pid;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -105,7 +104,7 @@ impl World {
             only_cmd: job.only_cmd,
             supervise: job.config.supervise.clone(),
             jobs_grace: job.config.jobs.grace,
-            seed: u64::from(std::process::id()) ^ u64::from(start.into_std().elapsed().subsec_nanos()),
+            seed: status::monotonic_ms(),
             units,
         });
         let status = status::Publisher::new(&job.config.paths.run, job.only_cmd);
@@ -136,7 +135,7 @@ impl World {
             self.publish();
             let wake = self.machine.next_wake();
             self.activity.note();
-            let deadline = self.start + wake.unwrap_or(Duration::MAX / 4);
+            let deadline = self.start + wake.unwrap_or_default();
             tokio::select! {
                 biased;
                 caught = signals.next() => self.caught(&caught.unwrap_or_default()),

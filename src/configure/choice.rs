@@ -4,28 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::situation::Situation;
-
-/// What the image is built for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum GpuType {
-    /// NVIDIA's pieces.
-    Nvidia,
-    /// AMD's pieces.
-    Amd,
-    /// No GPUs.
-    None,
-}
-
-impl GpuType {
-    /// The value of `GPU_TYPE`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Nvidia => "nvidia",
-            Self::Amd => "amd",
-            Self::None => "none",
-        }
-    }
-}
+pub use crate::config::GpuType;
 
 /// Which GPUs the container gets.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -185,7 +185,8 @@ impl Machine {
             NodeVerdict::Usable => self.node_is_known(out),
             NodeVerdict::Drained => {
                 if changed {
-                    out.push(Effect::Say(Notice::DrainedByAdministrator { reason: self.reason() }));
+                    let node = self.node_name().unwrap_or("localhost").to_owned();
+                    out.push(Effect::Say(Notice::DrainedByAdministrator { node, reason: self.reason() }));
                 }
                 self.node_is_known(out);
             }

@@ -27,7 +27,7 @@ pub enum Notice {
     NeverReady { name: String, after: Duration },
     GaveUp { unit: usize, name: String, failures: u32, within: Duration, last: Exit, hold: bool },
     Resuming { reason: String },
-    DrainedByAdministrator { reason: String },
+    DrainedByAdministrator { node: String, reason: String },
     NotReady { after: Duration, node: Option<NodeReport>, waiting_for: String },
     Ready { gres: String },
     CmdNotStarted(SpawnFailure),
@@ -125,10 +125,10 @@ impl fmt::Display for Notice {
                 f,
                 "the node was drained because \"{reason}\"; this start wrote what is true, so the drain is taken back"
             ),
-            Self::DrainedByAdministrator { reason } => write!(
+            Self::DrainedByAdministrator { node, reason } => write!(
                 f,
                 "the node is drained (\"{reason}\") and stays so, as slurminit did not do it; to take it back: \
-                 scontrol update nodename=localhost state=resume"
+                 scontrol update nodename={node} state=resume"
             ),
             Self::NotReady { after, node, waiting_for } => {
                 write!(f, "not ready after {} s: waiting for {waiting_for}", after.as_secs())?;
