@@ -37,10 +37,11 @@ fn slurminit() -> &'static str {
     env!("CARGO_BIN_EXE_slurminit")
 }
 
-/// `unshare ... slurminit run ARGS`, with both streams piped.
+/// `unshare ... slurminit run ARGS`, with both streams piped. What surrounds the tests may ignore signals (nohup does).
 fn as_pid_1(args: &[&str]) -> Command {
-    let mut command = Command::new("unshare");
-    command.args(["--pid", "--fork", "--mount-proc", "--kill-child", "--", slurminit(), "run"]).args(args);
+    let surroundings = ["--default-signal", "unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "--"];
+    let mut command = Command::new("env");
+    command.args(surroundings).args([slurminit(), "run"]).args(args);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
