@@ -409,7 +409,7 @@ fn chance() -> impl Strategy<Value = Chance> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 100_000, ..ProptestConfig::default() })]
 
     /// Whatever happens in whatever order: the promises in `Sim` hold after every step, and a stop ends.
     #[test]
