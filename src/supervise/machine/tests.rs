@@ -379,6 +379,20 @@ fn a_preparation_that_fails_or_hangs_ends_the_container_with_its_code() {
     assert_eq!(sim.exit, Some(exit_code::PREPARE));
 }
 
+#[test]
+fn a_stop_keeps_the_deadline_of_a_daemon_that_is_being_stopped_already() {
+    let mut sim = Sim::new(cluster(true));
+    sim.ready();
+    sim.exits(Child::Unit(0), Exit::Signal(libc::SIGSEGV));
+    sim.wait(Duration::from_secs(60));
+    assert!(matches!(sim.said.last(), Some(Notice::NeverReady { .. })), "munged does not come back");
+    sim.exits(Child::Cmd, Exit::Code(0));
+    assert!(sim.living.contains(&Child::JobsQuiesce), "slurmctld is asked about jobs meanwhile");
+    let wake = sim.machine.next_wake().unwrap();
+    sim.wait(wake - sim.now);
+    assert!(sim.machine.next_wake() > Some(sim.now), "a deadline in the past would keep PID 1 busy");
+}
+
 /// What can happen next; the numbers choose among what lives.
 #[derive(Clone, Debug)]
 enum Chance {
