@@ -81,9 +81,9 @@ fn twenty_reconfigurations_in_a_row_cause_no_restart_and_touch_no_job() {
     let container = Image::new(DEMO).serve();
     twenty_in_a_row(&container);
     let log = container.log();
-    for daemon in ["slurmctld", "slurmd"] {
-        assert_eq!(log.matches(&format!("{daemon} has handed over to process")).count(), 20, "{log}");
-    }
+    assert_eq!(log.matches("slurmctld has handed over to process").count(), 20, "{log}");
+    // slurmd is told without waiting for it, so two may become one.
+    assert!((1..=20).contains(&log.matches("slurmd has handed over to process").count()), "{log}");
     // Each has one process, and nothing was left behind.
     assert_eq!(commands(&container), ["slurmctld --systemd", "slurmd --systemd"]);
     assert_eq!(container.sh("cat /proc/[0-9]*/status 2> /dev/null | grep -c '^State:.Z' || true"), "0");
