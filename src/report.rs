@@ -36,6 +36,9 @@ pub struct Prepared {
     /// Whether the controller finds jobs that a former start saved.
     #[serde(default)]
     pub saved_jobs: bool,
+    /// Whether this Slurm's daemons know `--systemd` (23.11): at `scontrol reconfigure` they hand over to a new process.
+    #[serde(default)]
+    pub hands_over: bool,
     /// One line for a person: `2 NVIDIA H200, 8 CPUs, 14374 MiB`.
     pub summary: String,
     /// The GPUs that jobs can be given, one line each for a person.

@@ -6,9 +6,11 @@
 
 pub mod daemon;
 mod footprint;
+pub mod handover;
 mod listening;
 pub mod machine;
 pub mod node;
+mod notify;
 mod output;
 mod process;
 mod programs;
@@ -77,6 +79,7 @@ struct Living {
     program: Program,
     started: Started,
     outputs: Vec<std::rc::Rc<Pump>>,
+    notify: Option<notify::Notify>,
 }
 
 /// The world outside the machine.
@@ -208,9 +211,15 @@ impl World {
         if let Child::Unit(unit) = child {
             self.last_words.forget(unit);
         }
-        let program = self.program(child);
+        let mut program = self.program(child);
+        let notify = self.expect_handover(child, &mut program);
         match process::start(&program, &self.inherited) {
-            Ok(started) => self.adopt(child, program, started),
+            Ok(started) => {
+                if let Some(notify) = &notify {
+                    notify.started(started.pid);
+                }
+                self.adopt(child, program, started, notify);
+            }
             Err(failure) => self.send(Event::Exited(child, Exit::NotStarted(failure))),
         }
     }
@@ -228,7 +237,7 @@ impl World {
         })
     }
 
-    fn adopt(&mut self, child: Child, program: Program, mut started: Started) {
+    fn adopt(&mut self, child: Child, program: Program, mut started: Started, notify: Option<notify::Notify>) {
         trace!(pid = started.pid.as_raw(), "started {child:?}");
         let log = Reader::Log { source: self.source(child), unit: unit_of(child) };
         let captured = if child == Child::Prepare { Reader::Prepare } else { Reader::Node };
@@ -248,7 +257,7 @@ impl World {
                 Some(pump)
             })
             .collect();
-        self.living.insert(started.pid, Living { child, program, started, outputs });
+        self.living.insert(started.pid, Living { child, program, started, outputs, notify });
     }
 
     fn signal(&self, child: Child, signal: i32) {

@@ -15,6 +15,8 @@ mod contents;
 mod docker;
 #[path = "image/gpus.rs"]
 mod gpus;
+#[path = "image/handover.rs"]
+mod handover;
 #[path = "image/isolation.rs"]
 mod isolation;
 #[path = "image/jobs.rs"]

@@ -5,11 +5,14 @@ use std::path::{Path, PathBuf};
 
 use crate::config::Config;
 use crate::install::{self, InstallError, MungeKey};
-use crate::inventory::{Finding, Inventory, Severity};
+use crate::inventory::{Finding, Inventory, Severity, SlurmVersion};
 use crate::plan::{self, Customized, DevicePath, Plan};
 use crate::render::{self, ConfigFile};
 use crate::report::{PrepareEvent, Prepared};
 use crate::{commands, exit_code};
+
+/// The first Slurm whose daemons know `--systemd`.
+const HANDS_OVER: SlurmVersion = SlurmVersion { year: 23, month: 11 };
 
 /// Its command line.
 #[derive(Debug, clap::Args)]
@@ -100,6 +103,7 @@ fn prepare(args: &Args) -> Result<(Prepared, MungeKey), Failure> {
     let (node_name, gres) =
         customized.node(&inventory.hostname).unwrap_or((plan.node.name.to_string(), plan.node.gres));
     let saved_jobs = install::under(&args.root, &config.paths.state).join("slurmctld/job_state").exists();
+    let hands_over = inventory.slurm.version.is_some_and(|version| version >= HANDS_OVER);
     let gpus = plan
         .gres
         .lines
@@ -109,7 +113,7 @@ fn prepare(args: &Args) -> Result<(Prepared, MungeKey), Failure> {
             format!("{file}: {}", line.comment)
         })
         .collect();
-    Ok((Prepared { node_name, gres, saved_jobs, summary: plan.summary, gpus, changed, findings }, key))
+    Ok((Prepared { node_name, gres, saved_jobs, hands_over, summary: plan.summary, gpus, changed, findings }, key))
 }
 
 /// The plan and the files that it comes to, the user's among them.

@@ -5,7 +5,7 @@ use super::*;
 /// A cluster of shell scripts, each of which writes what happens to it into one file.
 pub(crate) struct Cluster {
     _keep: tempfile::TempDir,
-    directory: PathBuf,
+    pub(crate) directory: PathBuf,
 }
 
 /// Says its name, its pid, and later that it was told to stop.
@@ -55,7 +55,7 @@ impl Cluster {
         Init::start(self.command(&[]))
     }
 
-    fn events(&self) -> Vec<String> {
+    pub(crate) fn events(&self) -> Vec<String> {
         let events = fs::read_to_string(self.directory.join("events")).unwrap_or_default();
         events.lines().map(str::to_owned).collect()
     }

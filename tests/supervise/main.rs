@@ -7,6 +7,7 @@
 
 mod cluster;
 mod cmd;
+mod handover;
 mod logs;
 mod reaping;
 
