@@ -31,7 +31,7 @@ use crate::config::{Config, Level, ReadinessTest};
 use crate::logs::Logs;
 use footprint::Activity;
 use machine::{Child, Effect, Event, Exit, Machine, Notice, Setup, SpawnFailure};
-use output::{LastWords, Pump, Reader};
+use output::{Pump, Reader};
 use process::{Output, Program, Started};
 use signals::{Inherited, Signals};
 
@@ -89,7 +89,6 @@ struct World {
     start: Instant,
     machine: Machine,
     living: BTreeMap<Pid, Living>,
-    last_words: LastWords,
     status: status::Publisher,
     exit: Option<u8>,
 }
@@ -108,19 +107,14 @@ impl World {
             units,
         });
         let status = status::Publisher::new(&job.config.paths.run, job.only_cmd);
-        Self {
-            job,
-            inherited,
-            logs,
-            events,
-            activity,
-            start,
-            machine,
-            living: BTreeMap::new(),
-            last_words: LastWords::default(),
-            status,
-            exit: None,
+        if !job.only_cmd {
+            if let Err(error) = logs.keep(machine.units().iter().map(|unit| unit.name.clone())) {
+                warn!(
+                    "no memory file: {error}; `logs` will show nothing, and a daemon's last words are in the log alone"
+                );
+            }
         }
+        Self { job, inherited, logs, events, activity, start, machine, living: BTreeMap::new(), status, exit: None }
     }
 
     async fn run(mut self, signals: &Signals, mut incoming: UnboundedReceiver<Event>) -> u8 {
@@ -205,8 +199,8 @@ impl World {
         if let Some(failure) = self.taken_port(child) {
             return self.send(Event::Exited(child, Exit::NotStarted(failure)));
         }
-        if let Child::Unit(unit) = child {
-            self.last_words.forget(unit);
+        if unit_of(child).is_some() {
+            self.logs.begin(&self.source(child));
         }
         let program = self.program(child);
         match process::start(&program, &self.inherited) {
@@ -230,20 +224,13 @@ impl World {
 
     fn adopt(&mut self, child: Child, program: Program, mut started: Started) {
         trace!(pid = started.pid.as_raw(), "started {child:?}");
-        let log = Reader::Log { source: self.source(child), unit: unit_of(child) };
+        let log = Reader::Log { source: self.source(child) };
         let captured = if child == Child::Prepare { Reader::Prepare } else { Reader::Node };
         let pipes = [(started.log.take(), log), (started.captured.take(), captured)];
         let outputs = pipes
             .into_iter()
             .filter_map(|(pipe, reader)| {
-                let pump = Pump::new(
-                    pipe?,
-                    reader,
-                    self.logs.clone(),
-                    self.events.clone(),
-                    self.last_words.clone(),
-                    self.activity.clone(),
-                )?;
+                let pump = Pump::new(pipe?, reader, self.logs.clone(), self.events.clone(), self.activity.clone())?;
                 tokio::task::spawn_local(std::rc::Rc::clone(&pump).run());
                 Some(pump)
             })
@@ -279,15 +266,15 @@ impl World {
             }
         }
         let failed = match notice {
-            Notice::GaveUp { unit, name, hold: true, .. } => Some((unit, name)),
+            Notice::GaveUp { name, hold: true, .. } => Some(name),
             Notice::Ended { why: Some(why), .. } => match why.as_ref() {
-                Notice::GaveUp { unit, name, .. } => Some((unit, name)),
+                Notice::GaveUp { name, .. } => Some(name),
                 _ => None,
             },
             _ => None,
         };
-        if let Some((unit, name)) = failed {
-            for line in self.last_words.of(*unit) {
+        if let Some(name) = failed {
+            for line in self.logs.last_words(name) {
                 error!("last words of {name}: {line}");
             }
         }
