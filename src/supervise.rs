@@ -14,6 +14,7 @@ mod process;
 mod programs;
 mod readiness;
 mod reap;
+mod requests;
 pub mod signals;
 pub mod status;
 
@@ -119,6 +120,7 @@ impl World {
 
     async fn run(mut self, signals: &Signals, mut incoming: UnboundedReceiver<Event>) -> u8 {
         self.send(Event::Tick);
+        let mut requests = self.open_control();
         loop {
             while let Ok(event) = incoming.try_recv() {
                 self.take(event);
@@ -134,6 +136,7 @@ impl World {
                 biased;
                 caught = signals.next() => self.caught(&caught.unwrap_or_default()),
                 event = incoming.recv() => self.take(event.unwrap_or(Event::Tick)),
+                Some(asked) = requests.recv() => self.answer(asked),
                 () = tokio::time::sleep_until(deadline), if wake.is_some() => self.take(Event::Tick),
             }
         }

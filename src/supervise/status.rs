@@ -2,6 +2,10 @@
 //!
 //! EDGE. Reading it costs PID 1 nothing, and no reader can hurt it. It lies in the run directory, which is memory.
 
+mod news;
+
+pub use news::News;
+
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
