@@ -58,12 +58,9 @@ impl Logs {
     /// Writes one line, or keeps it for later; never waits.
     pub fn write(&self, record: &Record<'_>) {
         let line = (record.level <= self.shared.level).then(|| record.format(self.shared.format));
-        let mut tails = self.tails();
-        if tails.has(record.source) {
-            match &line {
-                Some(line) if self.shared.format == LogFormat::Text => tails.add(record.source, line),
-                _ => tails.add(record.source, &record.format(LogFormat::Text)),
-            }
+        // A line for each orphan would leave no place for others.
+        if line.is_some() || record.level < Level::Trace {
+            self.keep_line(record, line.as_deref());
         }
         let Some(line) = line else { return };
         let mut sink = self.sink();
@@ -125,6 +122,16 @@ impl Logs {
             said.take(LAST_WORDS).map(|(_, message)| message.chars().take(LAST_WORD_CHARS).collect()).collect();
         words.reverse();
         words
+    }
+
+    fn keep_line(&self, record: &Record<'_>, formatted: Option<&[u8]>) {
+        let mut tails = self.tails();
+        if tails.has(record.source) {
+            match formatted {
+                Some(line) if self.shared.format == LogFormat::Text => tails.add(record.source, line),
+                _ => tails.add(record.source, &record.format(LogFormat::Text)),
+            }
+        }
     }
 
     fn tails(&self) -> MutexGuard<'_, Tails> {

@@ -24,6 +24,9 @@ pub struct Args {
     config: Option<PathBuf>,
 }
 
+/// The longest time between two looks.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// Does it.
 pub fn run(args: Args) -> anyhow::Result<u8> {
     let config = load_config::load(args.config.as_deref())?;
@@ -38,7 +41,11 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     let (reply, _) = client::ask(&control::socket(directory), &request)?;
     let Reply::Restarting { starts } = reply else { anyhow::bail!("slurminit answered something else: {reply:?}") };
     loop {
-        let status = status::read(directory)?;
+        let Ok(status) = status::read(directory) else {
+            anyhow::ensure!(start.elapsed() < limit, "the status cannot be read: see `slurminit status`");
+            news.wait(Duration::from_millis(10));
+            continue;
+        };
         let unit = status.snapshot.units.iter().find(|unit| unit.name == args.name);
         let unit = unit.with_context(|| format!("{} is no longer there", args.name))?;
         match fate(unit, starts) {
@@ -68,7 +75,8 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
                 name = args.name
             )
         })?;
-        news.wait(left);
+        // On a full disk the file is written in place, which is no news.
+        news.wait(left.min(LOOK));
     }
 }
 

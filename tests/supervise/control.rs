@@ -344,3 +344,37 @@ fn without_a_place_for_the_socket_the_cluster_still_runs() {
     assert_eq!(end.code, 0, "{}", end.stderr);
     assert!(end.stderr.contains("run/control: "), "{}", end.stderr);
 }
+
+#[test]
+fn a_full_run_directory_hides_nothing() {
+    let cluster = Cluster::new("");
+    let run = cluster.directory().join("run");
+    fs::create_dir_all(&run).unwrap();
+    let _mount = Mount::tmpfs(&run);
+    let init = cluster.start();
+    cluster.wait_until_ready();
+    let mut filler = fs::File::create(run.join("filler")).unwrap();
+    while filler.write(&[0; 4096]).is_ok_and(|written| written > 0) {}
+    let restart = verb(&cluster, &["restart", "slurmctld"]);
+    assert_eq!(restart.code, 0, "{}{}", restart.stdout, restart.stderr);
+    assert!(verb(&cluster, &["status"]).stdout.contains("a restart was asked for"));
+    assert!(verb(&cluster, &["logs", "slurminit"]).stdout.contains("starting slurmctld again, as asked"));
+    still_serves(&cluster, init);
+}
+
+/// A small disk of memory that goes away with this value.
+struct Mount(PathBuf);
+
+impl Mount {
+    fn tmpfs(at: &Path) -> Self {
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k", "none"]).arg(at).status().unwrap();
+        assert!(mounted.success(), "mount needs root");
+        Self(at.to_owned())
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
