@@ -15,6 +15,8 @@ use crate::inventory::Finding;
 pub enum PrepareEvent {
     /// The munge key is in place: munged may start while detection goes on.
     MungeKeyReady,
+    /// The GPUs, CPUs and memory are known.
+    Detected,
     /// The files are installed: the daemons may start.
     Done(Prepared),
     /// The cluster must not start.

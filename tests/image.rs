@@ -11,6 +11,8 @@ mod bad_input;
 mod command;
 #[path = "image/contents.rs"]
 mod contents;
+#[path = "image/control.rs"]
+mod control;
 #[path = "image/docker.rs"]
 mod docker;
 #[path = "image/gpus.rs"]

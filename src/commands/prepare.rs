@@ -86,12 +86,12 @@ fn prepare(args: &Args) -> Result<(Prepared, MungeKey), Failure> {
     install::make_directories(&config, &args.root)?;
     let key = install::install_munge_key(&config, &args.root)?;
     // munged starts while the driver is asked.
-    let told = tell(&PrepareEvent::MungeKeyReady);
-    told.map_err(|error| Failure::new(exit_code::INTERNAL, error, "nobody reads the events", "report this"))?;
+    tell_or_fail(&PrepareEvent::MungeKeyReady)?;
 
     let inventory = super::render::inventory(&config, &args.root, args.inventory.as_deref()).map_err(|error| {
         Failure::new(exit_code::PREPARE, format!("{error:#}"), "detection failed", "run `slurminit detect`")
     })?;
+    tell_or_fail(&PrepareEvent::Detected)?;
     let Planned { plan, files, customized } = plan_files(&config, &inventory, &args.root)?;
     let texts: Vec<_> = files.iter().map(|file| (file.name, file.text.as_str())).collect();
     let changed = install::install_files(&config.paths, &args.root, &texts)?;
@@ -163,6 +163,10 @@ impl From<PlanError> for Failure {
             PlanError::Unreadable(error) => error.into(),
         }
     }
+}
+
+fn tell_or_fail(event: &PrepareEvent) -> Result<(), Failure> {
+    tell(event).map_err(|error| Failure::new(exit_code::INTERNAL, error, "nobody reads the events", "report this"))
 }
 
 /// One line on standard output, at once.

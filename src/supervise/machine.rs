@@ -5,13 +5,17 @@
 //! cancelled: each state owns its own, and [`Machine::next_wake`] is the earliest of them.
 
 mod boot;
+mod command;
 mod notice;
 mod snapshot;
 mod stop;
+mod timeline;
 mod unit;
 
+pub use command::Command;
 pub use notice::Notice;
 pub use snapshot::{Snapshot, UnitSnapshot};
+pub use timeline::{Part, Span};
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -23,6 +27,7 @@ use crate::report::{PrepareEvent, Prepared};
 use super::daemon::{Gate, Spec};
 use super::node::NodeReport;
 use stop::Stop;
+use timeline::Timeline;
 use unit::{State, Unit};
 
 /// Time since slurminit started, by the monotonic clock.
@@ -95,6 +100,8 @@ pub enum Event {
     Node(NodeReport),
     /// A signal came for slurminit.
     Signal(i32),
+    /// An operator asked for something.
+    Command(Command),
     /// No child is left, known or orphaned.
     NoChildren,
     /// A deadline has come.
@@ -201,6 +208,7 @@ pub struct Machine {
     recover_until: Option<Moment>,
     prepared: Option<Prepared>,
     tasks: BTreeSet<Child>,
+    timeline: Timeline,
     jitter: u64,
 }
 
@@ -223,6 +231,7 @@ impl Machine {
             recover_until: None,
             prepared: None,
             tasks: BTreeSet::new(),
+            timeline: Timeline::default(),
             jitter,
         }
     }
@@ -246,10 +255,12 @@ impl Machine {
             Event::Looked(unit, ready) => self.looked(now, unit, ready, &mut out),
             Event::Node(report) => self.node_said(now, Some(report), &mut out),
             Event::Signal(signal) => self.signalled(now, signal, &mut out),
+            Event::Command(command) => self.command(now, command, &mut out),
             Event::NoChildren => self.no_children(now, &mut out),
             Event::Tick => {}
         }
         self.advance(now, &mut out);
+        self.note_moments(now);
         out
     }
 
@@ -359,7 +370,6 @@ impl Machine {
         let Some(spec) = self.setup.units.get(unit) else { return };
         let hold = self.setup.supervise.on_give_up == OnGiveUp::Hold;
         let notice = Notice::GaveUp {
-            unit,
             name: spec.name.clone(),
             failures: self.setup.supervise.give_up_after,
             within: self.setup.supervise.give_up_window,

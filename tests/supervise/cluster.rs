@@ -55,18 +55,22 @@ impl Cluster {
         Init::start(self.command(&[]))
     }
 
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     pub(crate) fn events(&self) -> Vec<String> {
         let events = fs::read_to_string(self.directory.join("events")).unwrap_or_default();
         events.lines().map(str::to_owned).collect()
     }
 
     /// The words `start NAME` and `stop NAME`, without pids.
-    fn story(&self) -> Vec<String> {
+    pub(crate) fn story(&self) -> Vec<String> {
         let two = |line: String| line.split(' ').take(2).collect::<Vec<_>>().join(" ");
         self.events().into_iter().map(two).collect()
     }
 
-    fn status(&self) -> Option<serde_json::Value> {
+    pub(crate) fn status(&self) -> Option<serde_json::Value> {
         serde_json::from_slice(&fs::read(self.directory.join("run/status.json")).ok()?).ok()
     }
 

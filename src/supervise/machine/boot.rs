@@ -102,6 +102,7 @@ impl Machine {
             PrepareEvent::MungeKeyReady => {
                 self.open.insert(Gate::MungeKey);
             }
+            PrepareEvent::Detected => self.timeline.is_detected = true,
             PrepareEvent::Done(prepared) => {
                 self.open.extend([Gate::MungeKey, Gate::Files]);
                 out.push(Effect::Say(Notice::Prepared(Box::new(prepared.clone()))));

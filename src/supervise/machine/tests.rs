@@ -1,5 +1,7 @@
 //! The machine in a simulated world: time is a number, a child is an entry in a set.
 
+mod commands;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -402,6 +404,7 @@ enum Chance {
     Prepared,
     Node(&'static str),
     Signal(i32),
+    Restart(usize),
     Wait(u64),
     Wake,
 }
@@ -417,6 +420,7 @@ fn chance() -> impl Strategy<Value = Chance> {
         3 => Just(Chance::Prepared),
         4 => lines.prop_map(Chance::Node),
         1 => signals.prop_map(Chance::Signal),
+        2 => (0..4_usize).prop_map(Chance::Restart),
         3 => (0..70_000_u64).prop_map(Chance::Wait),
         6 => Just(Chance::Wake),
     ]
@@ -448,6 +452,7 @@ proptest! {
                 Chance::Prepared => sim.give(Event::Prepare(PrepareEvent::Done(Prepared::default()))),
                 Chance::Node(line) => sim.give(Event::Node(NodeReport::parse(line).unwrap())),
                 Chance::Signal(signal) => sim.give(Event::Signal(signal)),
+                Chance::Restart(unit) => sim.give(Event::Command(Command::Restart(unit))),
                 Chance::Wait(ms) => sim.wait(Duration::from_millis(ms)),
                 Chance::Wake => {
                     let wake = sim.machine.next_wake().unwrap_or(sim.now);
