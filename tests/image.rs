@@ -19,6 +19,8 @@ mod gpus;
 mod isolation;
 #[path = "image/jobs.rs"]
 mod jobs;
+#[path = "image/liveness.rs"]
+mod liveness;
 #[path = "image/mig.rs"]
 mod mig;
 #[path = "image/volumes.rs"]

@@ -5,6 +5,7 @@
 //! cancelled: each state owns its own, and [`Machine::next_wake`] is the earliest of them.
 
 mod boot;
+mod liveness;
 mod notice;
 mod snapshot;
 mod stop;
@@ -21,7 +22,9 @@ use crate::exit_code;
 use crate::report::{PrepareEvent, Prepared};
 
 use super::daemon::{Gate, Spec};
+use super::liveness::Verdict;
 use super::node::NodeReport;
+use liveness::Liveness;
 use stop::Stop;
 use unit::{State, Unit};
 
@@ -39,6 +42,8 @@ pub enum Child {
     Unit(usize),
     /// The readiness command of a unit.
     Probe(usize),
+    /// The questions whether the ready units still answer.
+    Liveness,
     /// The question for the node's state.
     NodeCheck,
     /// The command that takes back a drain whose cause is gone.
@@ -93,6 +98,8 @@ pub enum Event {
     Looked(usize, bool),
     /// The node's state, as the controller tells it.
     Node(NodeReport),
+    /// What came of asking the unit whether it still answers.
+    Liveness(usize, Verdict),
     /// A signal came for slurminit.
     Signal(i32),
     /// No child is left, known or orphaned.
@@ -195,6 +202,7 @@ pub struct Machine {
     units: Vec<Unit>,
     cmd: Cmd,
     node: Node,
+    liveness: Liveness,
     report: Option<NodeReport>,
     resumed: bool,
     jobs_left: bool,
@@ -217,6 +225,7 @@ impl Machine {
             units,
             cmd,
             node: Node::Unwatched,
+            liveness: Liveness::default(),
             report: None,
             resumed: false,
             jobs_left: false,
@@ -245,6 +254,7 @@ impl Machine {
             Event::Prepare(event) => self.prepare_said(now, event, &mut out),
             Event::Looked(unit, ready) => self.looked(now, unit, ready, &mut out),
             Event::Node(report) => self.node_said(now, Some(report), &mut out),
+            Event::Liveness(unit, verdict) => self.liveness_said(unit, verdict),
             Event::Signal(signal) => self.signalled(now, signal, &mut out),
             Event::NoChildren => self.no_children(now, &mut out),
             Event::Tick => {}
@@ -270,7 +280,7 @@ impl Machine {
         // During the stop nobody asks any more whether a unit gets ready.
         let counts = |unit: &&Unit| !self.is_stopping() || matches!(unit.state, State::Stopping { .. });
         let units = self.units.iter().filter(counts).filter_map(Unit::next_wake);
-        units.chain(phase).chain(node).chain(self.recover_until).min()
+        units.chain(phase).chain(node).chain(self.liveness.next_wake()).chain(self.recover_until).min()
     }
 
     /// Does whatever the state and the time allow. It can run at any time and as often as one likes.
@@ -283,6 +293,7 @@ impl Machine {
                 self.advance_unit(now, unit, out);
             }
             self.advance_node(now, out);
+            self.advance_liveness(now, out);
         }
         self.advance_stop(now, out);
     }
@@ -298,6 +309,7 @@ impl Machine {
             Child::Prepare => self.prepare_exited(now, exit, out),
             Child::Unit(unit) => self.unit_exited(now, unit, exit, out),
             Child::Probe(unit) => self.looked(now, unit, exit == Exit::Code(0), out),
+            Child::Liveness => self.round_ended(now, out),
             // After an answer this says nothing more.
             Child::NodeCheck => self.node_said(now, None, out),
             Child::NodeResume => self.ask_node(now),

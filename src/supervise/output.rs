@@ -12,6 +12,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tracing::warn;
 
 use super::footprint::Activity;
+use super::liveness::Answer;
 use super::machine::Event;
 use super::node::NodeReport;
 use crate::config::Level;
@@ -35,6 +36,8 @@ pub(super) enum Reader {
     Prepare,
     /// The first is the node's state.
     Node,
+    /// Each is what a liveness question showed.
+    Liveness,
 }
 
 /// The last lines of each unit, for the moment when it is given up.
@@ -148,6 +151,10 @@ impl Pump {
             Reader::Prepare => match serde_json::from_slice(line) {
                 Ok(event) => drop(self.events.send(Event::Prepare(event))),
                 Err(error) => warn!("the preparation said something that is no event: {error}"),
+            },
+            Reader::Liveness => match serde_json::from_slice(line) {
+                Ok(Answer { unit, verdict }) => drop(self.events.send(Event::Liveness(unit, verdict))),
+                Err(error) => warn!("a liveness probe said something that is no answer: {error}"),
             },
             Reader::Node => {
                 if let Some(report) = NodeReport::parse(&String::from_utf8_lossy(line)) {

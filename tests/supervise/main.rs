@@ -7,6 +7,7 @@
 
 mod cluster;
 mod cmd;
+mod liveness;
 mod logs;
 mod reaping;
 

@@ -54,7 +54,10 @@ impl Machine {
                 since_ms: since.map(|since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX)),
                 pid: None,
                 restarts: unit.restarts,
-                last_exit: unit.last_exit.as_ref().map(how),
+                last_exit: unit.last_exit.as_ref().map(|exit| match &unit.pulse.silence {
+                    Some(why) => format!("{}, as it did not answer ({why})", how(exit)),
+                    None => how(exit),
+                }),
             }
         });
         let units = units.collect();

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::config::{DaemonName, ReadinessTest, RestartPolicy, Supervise};
 
+use super::liveness::Pulse;
 use super::{Child, Effect, Exit, Machine, Moment, Notice};
 
 /// A unit's state and its history.
@@ -14,6 +15,7 @@ pub(super) struct Unit {
     /// How often it was started again.
     pub(super) restarts: u32,
     pub(super) last_exit: Option<Exit>,
+    pub(super) pulse: Pulse,
     /// When it failed, oldest first; as many as can matter.
     failures: VecDeque<Moment>,
     in_a_row: u32,
@@ -53,7 +55,14 @@ const KILL_AGAIN: Duration = Duration::from_millis(500);
 
 impl Unit {
     pub(super) fn new() -> Self {
-        Self { state: State::Waiting, restarts: 0, last_exit: None, failures: VecDeque::new(), in_a_row: 0 }
+        Self {
+            state: State::Waiting,
+            restarts: 0,
+            last_exit: None,
+            pulse: Pulse::default(),
+            failures: VecDeque::new(),
+            in_a_row: 0,
+        }
     }
 
     /// Whether its main process lives.
@@ -65,6 +74,11 @@ impl Unit {
         matches!(self.state, State::Ready { .. })
     }
 
+    /// Whether it ended, as it may.
+    pub(super) fn has_finished(&self) -> bool {
+        self.state == State::Finished
+    }
+
     pub(super) fn next_wake(&self) -> Option<Moment> {
         match &self.state {
             State::Starting { look_at, until, .. } => Some(*look_at.min(until)),
@@ -74,12 +88,17 @@ impl Unit {
         }
     }
 
-    /// Notes a failure after a run of `ran`; returns whether there were too many.
-    fn failed(&mut self, now: Moment, ran: Duration, policy: &Supervise) -> bool {
+    /// A long run makes up for the failures before it.
+    pub(super) fn ran_well(&mut self, ran: Duration, policy: &Supervise) {
         if ran >= policy.reset_after {
             self.failures.clear();
             self.in_a_row = 0;
         }
+    }
+
+    /// Notes a failure after a run of `ran`; returns whether there were too many.
+    fn failed(&mut self, now: Moment, ran: Duration, policy: &Supervise) -> bool {
+        self.ran_well(ran, policy);
         self.in_a_row = self.in_a_row.saturating_add(1);
         self.failures.push_back(now);
         let window = policy.give_up_window;
@@ -189,6 +208,9 @@ impl Machine {
         let Some(this) = self.units.get_mut(unit) else { return };
         let before = std::mem::replace(&mut this.state, State::Finished);
         this.last_exit = Some(exit.clone());
+        if !matches!(before, State::Stopping { .. }) {
+            this.pulse.silence = None;
+        }
         if stopping_all {
             return out.push(Effect::Say(Notice::UnitStopped { name, exit }));
         }
