@@ -28,6 +28,9 @@ enum Verb {
     /// Give running jobs notice at a stop, requeue lost ones at a start; PID 1 runs it as a child
     #[command(hide = true)]
     Jobs(commands::jobs::Args),
+    /// Ask the daemons whether they still answer; PID 1 runs it as a child
+    #[command(hide = true)]
+    Liveness(commands::liveness::Args),
     /// Show the daemons, the node and the GPUs
     Status(commands::status::Args),
     /// Exit with 0 when the cluster is ready (or, with --live, alive), else with 1; one line says why
@@ -52,6 +55,7 @@ impl Cli {
             Verb::Configure(args) => commands::configure::run(args),
             Verb::Prepare(args) => commands::prepare::run(args),
             Verb::Jobs(args) => commands::jobs::run(args),
+            Verb::Liveness(args) => commands::liveness::run(args),
             Verb::Status(args) => commands::status::run(args),
             Verb::Health(args) => commands::health::run(args),
             Verb::Restart(args) => commands::restart::run(args),

@@ -4,6 +4,7 @@ pub mod configure;
 pub mod detect;
 pub mod health;
 pub mod jobs;
+pub mod liveness;
 pub mod load_config;
 pub mod logs;
 pub mod prepare;

@@ -8,6 +8,7 @@ pub mod daemon;
 mod footprint;
 pub mod handover;
 mod listening;
+pub mod liveness;
 pub mod machine;
 pub mod node;
 mod notify;
@@ -237,7 +238,11 @@ impl World {
     fn adopt(&mut self, child: Child, program: Program, mut started: Started, notify: Option<notify::Notify>) {
         trace!(pid = started.pid.as_raw(), "started {child:?}");
         let log = Reader::Log { source: self.source(child) };
-        let captured = if child == Child::Prepare { Reader::Prepare } else { Reader::Node };
+        let captured = match child {
+            Child::Prepare => Reader::Prepare,
+            Child::Liveness => Reader::Liveness,
+            _ => Reader::Node,
+        };
         let pipes = [(started.log.take(), log), (started.captured.take(), captured)];
         let outputs = pipes
             .into_iter()
@@ -300,6 +305,7 @@ impl World {
             }
             Child::Hook(index) => format!("hook-{}", index + 1),
             Child::Prepare => "prepare".to_owned(),
+            Child::Liveness => "liveness".to_owned(),
             Child::NodeCheck => "sinfo".to_owned(),
             Child::NodeResume => "scontrol".to_owned(),
             Child::JobsRecover | Child::JobsQuiesce => "jobs".to_owned(),

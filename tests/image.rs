@@ -23,6 +23,8 @@ mod handover;
 mod isolation;
 #[path = "image/jobs.rs"]
 mod jobs;
+#[path = "image/liveness.rs"]
+mod liveness;
 #[path = "image/mig.rs"]
 mod mig;
 #[path = "image/volumes.rs"]

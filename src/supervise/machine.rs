@@ -6,6 +6,7 @@
 
 mod boot;
 mod command;
+mod liveness;
 mod notice;
 mod snapshot;
 mod stop;
@@ -25,7 +26,9 @@ use crate::exit_code;
 use crate::report::{PrepareEvent, Prepared};
 
 use super::daemon::{Gate, Spec};
+use super::liveness::Verdict;
 use super::node::NodeReport;
+use liveness::Liveness;
 use stop::Stop;
 use timeline::Timeline;
 use unit::{State, Unit};
@@ -44,6 +47,8 @@ pub enum Child {
     Unit(usize),
     /// The readiness command of a unit.
     Probe(usize),
+    /// The questions whether the ready units still answer.
+    Liveness,
     /// The question for the node's state.
     NodeCheck,
     /// The command that takes back a drain whose cause is gone.
@@ -98,6 +103,8 @@ pub enum Event {
     Looked(usize, bool),
     /// The node's state, as the controller tells it.
     Node(NodeReport),
+    /// What came of asking the unit whether it still answers.
+    Liveness(usize, Verdict),
     /// A signal came for slurminit.
     Signal(i32),
     /// An operator asked for something.
@@ -202,6 +209,7 @@ pub struct Machine {
     units: Vec<Unit>,
     cmd: Cmd,
     node: Node,
+    liveness: Liveness,
     report: Option<NodeReport>,
     resumed: bool,
     jobs_left: bool,
@@ -225,6 +233,7 @@ impl Machine {
             units,
             cmd,
             node: Node::Unwatched,
+            liveness: Liveness::default(),
             report: None,
             resumed: false,
             jobs_left: false,
@@ -254,6 +263,7 @@ impl Machine {
             Event::Prepare(event) => self.prepare_said(now, event, &mut out),
             Event::Looked(unit, ready) => self.looked(now, unit, ready, &mut out),
             Event::Node(report) => self.node_said(now, Some(report), &mut out),
+            Event::Liveness(unit, verdict) => self.liveness_said(unit, verdict),
             Event::Signal(signal) => self.signalled(now, signal, &mut out),
             Event::Command(command) => self.command(now, command, &mut out),
             Event::NoChildren => self.no_children(now, &mut out),
@@ -281,7 +291,7 @@ impl Machine {
         // During the stop nobody asks any more whether a unit gets ready.
         let counts = |unit: &&Unit| !self.is_stopping() || matches!(unit.state, State::Stopping { .. });
         let units = self.units.iter().filter(counts).filter_map(Unit::next_wake);
-        units.chain(phase).chain(node).chain(self.recover_until).min()
+        units.chain(phase).chain(node).chain(self.liveness.next_wake()).chain(self.recover_until).min()
     }
 
     /// Does whatever the state and the time allow. It can run at any time and as often as one likes.
@@ -294,6 +304,7 @@ impl Machine {
                 self.advance_unit(now, unit, out);
             }
             self.advance_node(now, out);
+            self.advance_liveness(now, out);
         }
         self.advance_stop(now, out);
     }
@@ -309,6 +320,7 @@ impl Machine {
             Child::Prepare => self.prepare_exited(now, exit, out),
             Child::Unit(unit) => self.unit_exited(now, unit, exit, out),
             Child::Probe(unit) => self.looked(now, unit, exit == Exit::Code(0), out),
+            Child::Liveness => self.round_ended(now, out),
             // After an answer this says nothing more.
             Child::NodeCheck => self.node_said(now, None, out),
             Child::NodeResume => self.ask_node(now),

@@ -11,6 +11,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tracing::warn;
 
 use super::footprint::Activity;
+use super::liveness::Answer;
 use super::machine::Event;
 use super::node::NodeReport;
 use crate::logs::{LineSplitter, Logs, Record, parse_daemon_line};
@@ -30,6 +31,8 @@ pub(super) enum Reader {
     Prepare,
     /// The first is the node's state.
     Node,
+    /// Each is what a liveness question showed.
+    Liveness,
 }
 
 /// One pipe of one child.
@@ -113,6 +116,10 @@ impl Pump {
             Reader::Prepare => match serde_json::from_slice(line) {
                 Ok(event) => drop(self.events.send(Event::Prepare(event))),
                 Err(error) => warn!("the preparation said something that is no event: {error}"),
+            },
+            Reader::Liveness => match serde_json::from_slice(line) {
+                Ok(Answer { unit, verdict }) => drop(self.events.send(Event::Liveness(unit, verdict))),
+                Err(error) => warn!("a liveness probe said something that is no answer: {error}"),
             },
             Reader::Node => {
                 if let Some(report) = NodeReport::parse(&String::from_utf8_lossy(line)) {

@@ -59,6 +59,10 @@ impl Cluster {
         &self.directory
     }
 
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
     pub(crate) fn events(&self) -> Vec<String> {
         let events = fs::read_to_string(self.directory.join("events")).unwrap_or_default();
         events.lines().map(str::to_owned).collect()
@@ -96,7 +100,7 @@ impl Cluster {
 
 fn stand_in(directory: &Path, name: &str) -> String {
     let d = directory.display();
-    format!("command = ['{d}/bin/daemon', '{name}', '{d}']\nuser = 'root'\nreadiness = 'started'\n")
+    format!("command = ['{d}/bin/daemon', '{name}', '{d}']\nuser = 'root'\nreadiness = 'started'\nliveness = 'off'\n")
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod cluster;
 mod cmd;
 mod control;
 mod handover;
+mod liveness;
 mod logs;
 mod reaping;
 

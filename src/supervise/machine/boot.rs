@@ -206,6 +206,7 @@ impl Machine {
 
     fn node_is_known(&mut self, out: &mut Vec<Effect>) {
         self.node = Node::Known;
+        self.daemons_answered();
         if matches!(self.phase, Phase::Boot { .. }) {
             self.phase = Phase::Serve;
             out.push(Effect::Say(Notice::Ready {

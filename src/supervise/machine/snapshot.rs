@@ -6,7 +6,7 @@ use crate::report::Prepared;
 
 use super::super::node::NodeReport;
 use super::notice::how;
-use super::unit::{Again, State};
+use super::unit::{Again, End, State};
 use super::{Machine, Moment, Node, Phase, Span};
 
 /// The machine's state for `status` and `health`.
@@ -68,7 +68,7 @@ impl Machine {
                 restarts: unit.starts.saturating_sub(1),
                 essential: spec.essential.is_some(),
                 last_exit: end.map(|end| how(&end.exit)),
-                last_exit_why: end.and_then(|end| why_told(end.told?)).map(str::to_owned),
+                last_exit_why: end.and_then(why_told),
                 last_exit_ms: end.map(|end| ms(end.at)),
             }
         });
@@ -111,11 +111,12 @@ fn ms(moment: Moment) -> u64 {
     u64::try_from(moment.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn why_told(again: Again) -> Option<&'static str> {
-    match again {
-        Again::No => None,
-        Again::AfterFailure => Some("it did not answer"),
-        Again::AsAsked => Some("a restart was asked for"),
+fn why_told(end: &End) -> Option<String> {
+    match (end.told?, &end.silence) {
+        (Again::No, _) => None,
+        (Again::AfterFailure, Some(silence)) => Some(format!("it did not answer ({silence})")),
+        (Again::AfterFailure, None) => Some("it did not answer".to_owned()),
+        (Again::AsAsked, _) => Some("a restart was asked for".to_owned()),
     }
 }
 

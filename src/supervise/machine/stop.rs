@@ -73,6 +73,7 @@ impl Machine {
         let stage = Stage::Command { kill_at: now + limit * COMMAND_EIGHTHS / 8 };
         self.phase = Phase::Stop(Stop { code, why, until: now + limit, stage });
         self.node = Node::Unwatched;
+        self.liveness.stop();
         self.recover_until = None;
         for task in &self.tasks {
             match task {

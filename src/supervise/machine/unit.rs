@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::config::{DaemonName, ReadinessTest, RestartPolicy, Supervise};
 
+use super::liveness::Pulse;
 use super::{Child, Effect, Exit, Machine, Moment, Notice};
 
 /// A unit's state and its history.
@@ -14,6 +15,7 @@ pub(super) struct Unit {
     /// How often it was started.
     pub(super) starts: u32,
     pub(super) last_end: Option<End>,
+    pub(super) pulse: Pulse,
     /// When it failed, oldest first; as many as can matter.
     failures: VecDeque<Moment>,
     in_a_row: u32,
@@ -26,6 +28,8 @@ pub(super) struct End {
     pub(super) exit: Exit,
     /// Why it was told to; `None` if it was not.
     pub(super) told: Option<Again>,
+    /// What its silence was, if it was told for that.
+    pub(super) silence: Option<String>,
 }
 
 /// Whether a unit that was told to end is started once more.
@@ -72,7 +76,14 @@ const KILL_AGAIN: Duration = Duration::from_millis(500);
 
 impl Unit {
     pub(super) fn new() -> Self {
-        Self { state: State::Waiting, starts: 0, last_end: None, failures: VecDeque::new(), in_a_row: 0 }
+        Self {
+            state: State::Waiting,
+            starts: 0,
+            last_end: None,
+            pulse: Pulse::default(),
+            failures: VecDeque::new(),
+            in_a_row: 0,
+        }
     }
 
     /// Whether its main process lives.
@@ -84,6 +95,11 @@ impl Unit {
         matches!(self.state, State::Ready { .. })
     }
 
+    /// Whether it ended, as it may.
+    pub(super) fn has_finished(&self) -> bool {
+        self.state == State::Finished
+    }
+
     pub(super) fn next_wake(&self) -> Option<Moment> {
         match &self.state {
             State::Starting { look_at, until, .. } => Some(*look_at.min(until)),
@@ -93,11 +109,16 @@ impl Unit {
         }
     }
 
-    /// Notes a failure after a run of `ran`; returns whether there were too many.
-    fn failed(&mut self, now: Moment, ran: Duration, policy: &Supervise) -> bool {
+    /// A long run makes up for the failures before it.
+    pub(super) fn ran_well(&mut self, ran: Duration, policy: &Supervise) {
         if ran >= policy.reset_after {
             self.forget_failures();
         }
+    }
+
+    /// Notes a failure after a run of `ran`; returns whether there were too many.
+    fn failed(&mut self, now: Moment, ran: Duration, policy: &Supervise) -> bool {
+        self.ran_well(ran, policy);
         self.in_a_row = self.in_a_row.saturating_add(1);
         self.failures.push_back(now);
         let window = policy.give_up_window;
@@ -218,7 +239,8 @@ impl Machine {
             State::Stopping { again, .. } => Some(again),
             _ => None,
         };
-        this.last_end = Some(End { at: now, exit: exit.clone(), told });
+        let silence = this.pulse.silence.take();
+        this.last_end = Some(End { at: now, exit: exit.clone(), told, silence });
         if stopping_all {
             return out.push(Effect::Say(Notice::UnitStopped { name, exit }));
         }
