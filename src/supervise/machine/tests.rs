@@ -405,6 +405,23 @@ fn a_stop_keeps_the_deadline_of_a_daemon_that_is_being_stopped_already() {
     assert!(sim.machine.next_wake() > Some(sim.now), "a deadline in the past would keep PID 1 busy");
 }
 
+#[test]
+fn a_look_that_was_under_way_when_the_stop_began_starts_nothing() {
+    let mut sim = Sim::new(cluster(true));
+    sim.prepared();
+    sim.give(Event::Looked(0, true));
+    sim.give(Event::Looked(1, true));
+    // munged is in its back-off, slurmd still starts, and the command's patience is over.
+    sim.exits(Child::Unit(0), Exit::Code(1));
+    sim.exits(Child::Unit(0), Exit::Code(1));
+    sim.stubborn = BTreeSet::from([Child::Unit(2)]);
+    sim.wait(Duration::from_secs(60));
+    assert!(sim.machine.is_stopping());
+    let before = sim.spawned.len();
+    sim.give(Event::Looked(2, true));
+    assert_eq!(sim.spawned.len(), before);
+}
+
 /// What can happen next; the numbers choose among what lives.
 #[derive(Clone, Debug)]
 enum Chance {

@@ -202,9 +202,13 @@ impl Machine {
         }
     }
 
-    /// The unit's readiness was looked at; an answer that comes late, to a unit that starts no more, says nothing.
+    /// The unit's readiness was looked at; an answer that comes late, to a unit that starts no more, says nothing, and none
+    /// does during the stop: what waits for a unit must not start any more.
     pub(super) fn looked(&mut self, now: Moment, unit: usize, ready: bool, out: &mut Vec<Effect>) {
-        if ready && self.units.get(unit).is_some_and(|unit| matches!(unit.state, State::Starting { .. })) {
+        if ready
+            && !self.is_stopping()
+            && self.units.get(unit).is_some_and(|unit| matches!(unit.state, State::Starting { .. }))
+        {
             self.unit_is_ready(now, unit, out);
         }
     }
