@@ -28,6 +28,8 @@ enum Verb {
     /// Give running jobs notice at a stop, requeue lost ones at a start; PID 1 runs it as a child
     #[command(hide = true)]
     Jobs(commands::jobs::Args),
+    /// Detect again, and apply what changed in the hardware and in the configuration; what can go on running does
+    Reload(commands::reload::Args),
     /// Show the daemons, the node and the GPUs
     Status(commands::status::Args),
     /// Exit with 0 when the cluster is ready, else with 1 and one line that says why
@@ -44,6 +46,7 @@ impl Cli {
             Verb::Configure(args) => commands::configure::run(args),
             Verb::Prepare(args) => commands::prepare::run(args),
             Verb::Jobs(args) => commands::jobs::run(args),
+            Verb::Reload(args) => commands::reload::run(args),
             Verb::Status(args) => commands::status::run(args),
             Verb::Health(args) => commands::health::run(args),
         };

@@ -6,6 +6,7 @@ pub mod health;
 pub mod jobs;
 pub mod load_config;
 pub mod prepare;
+pub mod reload;
 pub mod render;
 pub mod run;
 pub mod status;

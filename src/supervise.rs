@@ -4,6 +4,7 @@
 //! effects that come back. Everything that happens goes through one channel, so its order is the order in which it was
 //! seen; a child's last output comes before its death.
 
+mod changes;
 pub mod daemon;
 mod footprint;
 mod listening;
@@ -17,6 +18,8 @@ mod reap;
 pub mod signals;
 pub mod status;
 
+pub use changes::REQUEST;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,10 +30,10 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 use tracing::{debug, error, info, trace, warn};
 
-use crate::config::{Config, Level, ReadinessTest};
+use crate::config::{Config, Held, Level, ReadinessTest};
 use crate::logs::Logs;
 use footprint::Activity;
-use machine::{Child, Effect, Event, Exit, Machine, Notice, Setup, SpawnFailure};
+use machine::{Child, Effect, Event, Exit, Machine, Notice, ReloadNotice, Setup, SpawnFailure};
 use output::{LastWords, Pump, Reader};
 use process::{Output, Program, Started};
 use signals::{Inherited, Signals};
@@ -42,6 +45,10 @@ pub struct Job {
     pub config: Config,
     /// The file that it came from, for the preparation to read again.
     pub config_file: Option<PathBuf>,
+    /// The file that is looked at whether it was named or not.
+    pub watched_file: PathBuf,
+    /// What of the configuration this process holds on to, before its command line changed anything.
+    pub held: Held,
     /// The container's command; empty to serve.
     pub cmd: Vec<OsString>,
     /// Whether the command is all there is (the role `none`).
@@ -65,7 +72,9 @@ pub fn run(job: Job, inherited: Inherited, logs: Logs) -> anyhow::Result<u8> {
         let activity = Activity::default();
         tokio::task::spawn_local(activity.clone().release_when_quiet());
         let (events, incoming) = unbounded_channel();
-        let code = World::new(job, inherited, logs.clone(), events, activity).run(&signals, incoming).await;
+        let world = World::new(job, inherited, logs.clone(), events, activity);
+        changes::watch_for_changes(&world.job, &world.events);
+        let code = world.run(&signals, incoming).await;
         logs.finish();
         Ok(code)
     })
@@ -231,7 +240,7 @@ impl World {
     fn adopt(&mut self, child: Child, program: Program, mut started: Started) {
         trace!(pid = started.pid.as_raw(), "started {child:?}");
         let log = Reader::Log { source: self.source(child), unit: unit_of(child) };
-        let captured = if child == Child::Prepare { Reader::Prepare } else { Reader::Node };
+        let captured = if matches!(child, Child::Prepare | Child::Reload) { Reader::Prepare } else { Reader::Node };
         let pipes = [(started.log.take(), log), (started.captured.take(), captured)];
         let outputs = pipes
             .into_iter()
@@ -270,7 +279,7 @@ impl World {
     }
 
     fn say(&self, notice: &Notice) {
-        if let Notice::Prepared(prepared) = notice {
+        if let Notice::Prepared(prepared) | Notice::Reload(ReloadNotice::Found(prepared)) = notice {
             for finding in &prepared.findings {
                 say_finding(finding);
             }
@@ -280,6 +289,7 @@ impl World {
         }
         let failed = match notice {
             Notice::GaveUp { unit, name, hold: true, .. } => Some((unit, name)),
+            Notice::Reload(ReloadNotice::GoesBack { unit: Some(unit), name, .. }) => Some((unit, name)),
             Notice::Ended { why: Some(why), .. } => match why.as_ref() {
                 Notice::GaveUp { unit, name, .. } => Some((unit, name)),
                 _ => None,
@@ -301,8 +311,9 @@ impl World {
             }
             Child::Hook(index) => format!("hook-{}", index + 1),
             Child::Prepare => "prepare".to_owned(),
+            Child::Reload | Child::Restore => "reload".to_owned(),
             Child::NodeCheck => "sinfo".to_owned(),
-            Child::NodeResume => "scontrol".to_owned(),
+            Child::NodeResume | Child::Reconfigure => "scontrol".to_owned(),
             Child::JobsRecover | Child::JobsQuiesce => "jobs".to_owned(),
             Child::Cmd => "cmd".to_owned(),
         }

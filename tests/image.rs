@@ -21,5 +21,7 @@ mod isolation;
 mod jobs;
 #[path = "image/mig.rs"]
 mod mig;
+#[path = "image/reload.rs"]
+mod reload;
 #[path = "image/volumes.rs"]
 mod volumes;

@@ -16,8 +16,8 @@ pub struct Args {
 
 /// Does it.
 pub fn run(args: Args) -> anyhow::Result<u8> {
-    let config = load_config::load(args.config.as_deref())?;
-    let (healthy, why) = verdict(status::read(&config.paths.run), &config.paths.run);
+    let run = load_config::run_directory(args.config.as_deref());
+    let (healthy, why) = verdict(status::read(&run), &run);
     println!("{why}");
     Ok(if healthy { exit_code::SUCCESS } else { exit_code::FAILURE })
 }

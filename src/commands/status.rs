@@ -24,9 +24,8 @@ pub struct Args {
 
 /// Does it.
 pub fn run(args: Args) -> anyhow::Result<u8> {
-    let config = load_config::load(args.config.as_deref())?;
-    let directory = &config.paths.run;
-    let status = status::read(directory).with_context(|| {
+    let directory = load_config::run_directory(args.config.as_deref());
+    let status = status::read(&directory).with_context(|| {
         format!("{}: no slurminit runs here as PID 1 of a cluster", directory.join(status::FILE).display())
     })?;
     anyhow::ensure!(is_alive(status.pid), "slurminit (pid {}) is gone; the last status is of no use", status.pid);
@@ -102,6 +101,7 @@ mod tests {
             why: "ready".to_owned(),
             units: vec![unit("munged", 0, None), unit("slurmd", 2, Some("exited with code 1"))],
             node: None,
+            reload: crate::supervise::machine::ReloadSnapshot::default(),
             prepared: None,
         };
         let status = Status { version: "0.1.0".to_owned(), pid: 1, started_ms: 1_000, snapshot };

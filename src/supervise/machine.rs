@@ -6,11 +6,13 @@
 
 mod boot;
 mod notice;
+mod reload;
 mod snapshot;
 mod stop;
 mod unit;
 
 pub use notice::Notice;
+pub use reload::{Cause, LastReload, Outcome, ReloadNotice, ReloadSnapshot};
 pub use snapshot::{Snapshot, UnitSnapshot};
 
 use std::collections::BTreeSet;
@@ -47,6 +49,12 @@ pub enum Child {
     JobsRecover,
     /// The command that gives running jobs notice of the stop.
     JobsQuiesce,
+    /// `slurminit prepare --reload`.
+    Reload,
+    /// `scontrol reconfigure`.
+    Reconfigure,
+    /// `slurminit prepare --restore`.
+    Restore,
     /// The container's command.
     Cmd,
 }
@@ -93,6 +101,10 @@ pub enum Event {
     Looked(usize, bool),
     /// The node's state, as the controller tells it.
     Node(NodeReport),
+    /// Something was written in the operator's directory.
+    ConfigurationChanged,
+    /// `slurminit reload` asks.
+    ReloadAsked,
     /// A signal came for slurminit.
     Signal(i32),
     /// No child is left, known or orphaned.
@@ -201,6 +213,7 @@ pub struct Machine {
     recover_until: Option<Moment>,
     prepared: Option<Prepared>,
     tasks: BTreeSet<Child>,
+    reload: reload::Reload,
     jitter: u64,
 }
 
@@ -223,6 +236,7 @@ impl Machine {
             recover_until: None,
             prepared: None,
             tasks: BTreeSet::new(),
+            reload: reload::Reload::default(),
             jitter,
         }
     }
@@ -245,6 +259,8 @@ impl Machine {
             Event::Prepare(event) => self.prepare_said(now, event, &mut out),
             Event::Looked(unit, ready) => self.looked(now, unit, ready, &mut out),
             Event::Node(report) => self.node_said(now, Some(report), &mut out),
+            Event::ConfigurationChanged => self.configuration_changed(now),
+            Event::ReloadAsked => self.reload_asked(Cause::Verb),
             Event::Signal(signal) => self.signalled(now, signal, &mut out),
             Event::NoChildren => self.no_children(now, &mut out),
             Event::Tick => {}
@@ -270,7 +286,7 @@ impl Machine {
         // During the stop nobody asks any more whether a unit gets ready.
         let counts = |unit: &&Unit| !self.is_stopping() || matches!(unit.state, State::Stopping { .. });
         let units = self.units.iter().filter(counts).filter_map(Unit::next_wake);
-        units.chain(phase).chain(node).chain(self.recover_until).min()
+        units.chain(phase).chain(node).chain(self.recover_until).chain(self.reload.next_wake()).min()
     }
 
     /// Does whatever the state and the time allow. It can run at any time and as often as one likes.
@@ -279,6 +295,8 @@ impl Machine {
             self.advance_boot(now, out);
         }
         if !self.is_stopping() {
+            // Before the units: what it stops must not start in the same step.
+            self.advance_reload(now, out);
             for unit in 0..self.units.len() {
                 self.advance_unit(now, unit, out);
             }
@@ -309,6 +327,7 @@ impl Machine {
             Child::JobsQuiesce => {
                 self.jobs_left = matches!(exit, Exit::Code(exit_code::JOBS_LEFT) | Exit::Signal(_));
             }
+            Child::Reload | Child::Reconfigure | Child::Restore => self.reload_exited(now, child, &exit, out),
             Child::Cmd => self.cmd_exited(now, exit, out),
         }
     }
@@ -332,7 +351,7 @@ impl Machine {
                     self.begin_stop(now, code, None, out);
                 }
             },
-            libc::SIGHUP => out.push(Effect::Say(Notice::NoReload)),
+            libc::SIGHUP => self.reload_asked(Cause::Hangup),
             _ => {}
         }
     }

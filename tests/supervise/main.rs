@@ -9,6 +9,7 @@ mod cluster;
 mod cmd;
 mod logs;
 mod reaping;
+mod reload;
 
 use std::fs;
 use std::io::Read as _;

@@ -74,6 +74,7 @@ impl Machine {
         self.phase = Phase::Stop(Stop { code, why, until: now + limit, stage });
         self.node = Node::Unwatched;
         self.recover_until = None;
+        self.reload.cancel();
         for task in &self.tasks {
             match task {
                 // An operator's script may have something to undo.

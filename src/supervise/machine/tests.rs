@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::config::{DaemonName, ReadinessTest, RestartPolicy};
+use crate::report::Apply;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -28,7 +29,7 @@ fn spec(name: &str, after: &[usize], gate: Gate, daemon: Option<DaemonName>, ess
     }
 }
 
-fn cluster(has_cmd: bool) -> Setup {
+pub(super) fn cluster(has_cmd: bool) -> Setup {
     Setup {
         units: vec![
             spec("munged", &[], Gate::MungeKey, Some(DaemonName::Munged), Some(exit_code::MUNGED)),
@@ -46,19 +47,19 @@ fn cluster(has_cmd: bool) -> Setup {
 }
 
 /// The world as the machine's effects shape it. Each promise that holds after every single step is asserted here.
-struct Sim {
-    machine: Machine,
-    now: Moment,
-    living: BTreeSet<Child>,
-    spawned: Vec<Child>,
-    stopped: Vec<Child>,
+pub(super) struct Sim {
+    pub(super) machine: Machine,
+    pub(super) now: Moment,
+    pub(super) living: BTreeSet<Child>,
+    pub(super) spawned: Vec<Child>,
+    pub(super) stopped: Vec<Child>,
     said: Vec<Notice>,
     stubborn: BTreeSet<Child>,
-    exit: Option<u8>,
+    pub(super) exit: Option<u8>,
 }
 
 impl Sim {
-    fn new(setup: Setup) -> Self {
+    pub(super) fn new(setup: Setup) -> Self {
         let mut sim = Self {
             machine: Machine::new(setup),
             now: Duration::ZERO,
@@ -73,7 +74,7 @@ impl Sim {
         sim
     }
 
-    fn give(&mut self, event: Event) {
+    pub(super) fn give(&mut self, event: Event) {
         assert_eq!(self.exit, None, "nothing is asked of a machine that has ended");
         let mut events = vec![event];
         while let Some(event) = events.pop() {
@@ -130,23 +131,23 @@ impl Sim {
         }
     }
 
-    fn exits(&mut self, child: Child, exit: Exit) {
+    pub(super) fn exits(&mut self, child: Child, exit: Exit) {
         assert!(self.living.remove(&child), "{child:?} does not live");
         self.give(Event::Exited(child, exit));
     }
 
-    fn wait(&mut self, time: Duration) {
+    pub(super) fn wait(&mut self, time: Duration) {
         self.now += time;
         self.give(Event::Tick);
     }
 
-    fn prepared(&mut self) {
+    pub(super) fn prepared(&mut self) {
         self.give(Event::Prepare(PrepareEvent::MungeKeyReady));
         self.give(Event::Prepare(PrepareEvent::Done(Prepared::default())));
         self.exits(Child::Prepare, Exit::Code(0));
     }
 
-    fn ready(&mut self) {
+    pub(super) fn ready(&mut self) {
         self.prepared();
         for unit in 0..3 {
             self.give(Event::Looked(unit, true));
@@ -154,13 +155,13 @@ impl Sim {
         self.node("idle|none");
     }
 
-    fn node(&mut self, line: &str) {
+    pub(super) fn node(&mut self, line: &str) {
         self.give(Event::Node(NodeReport::parse(line).unwrap()));
         self.exits(Child::NodeCheck, Exit::Code(0));
     }
 
     /// Lets everything that was told to end do so, in time order, until the machine leaves.
-    fn let_end(&mut self) {
+    pub(super) fn let_end(&mut self) {
         let start = self.now;
         while self.exit.is_none() {
             assert!(self.now - start < Duration::from_secs(30), "the stop does not end: {:?}", self.machine);
@@ -399,7 +400,8 @@ enum Chance {
     Dies(usize, u8),
     Looked(usize),
     Key,
-    Prepared,
+    Prepared(Apply),
+    Reload,
     Node(&'static str),
     Signal(i32),
     Wait(u64),
@@ -414,7 +416,8 @@ fn chance() -> impl Strategy<Value = Chance> {
         6 => (any::<usize>(), 0..3_u8).prop_map(|(which, code)| Chance::Dies(which, code)),
         6 => (0..4_usize).prop_map(Chance::Looked),
         2 => Just(Chance::Key),
-        3 => Just(Chance::Prepared),
+        3 => prop::sample::select(vec![Apply::Nothing, Apply::Reconfigure, Apply::Restart]).prop_map(Chance::Prepared),
+        1 => Just(Chance::Reload),
         4 => lines.prop_map(Chance::Node),
         1 => signals.prop_map(Chance::Signal),
         3 => (0..70_000_u64).prop_map(Chance::Wait),
@@ -445,7 +448,10 @@ proptest! {
                 Chance::Dies(..) => {}
                 Chance::Looked(unit) => sim.give(Event::Looked(unit, true)),
                 Chance::Key => sim.give(Event::Prepare(PrepareEvent::MungeKeyReady)),
-                Chance::Prepared => sim.give(Event::Prepare(PrepareEvent::Done(Prepared::default()))),
+                Chance::Prepared(apply) => {
+                    sim.give(Event::Prepare(PrepareEvent::Done(Prepared { apply, ..Prepared::default() })));
+                }
+                Chance::Reload => sim.give(Event::ReloadAsked),
                 Chance::Node(line) => sim.give(Event::Node(NodeReport::parse(line).unwrap())),
                 Chance::Signal(signal) => sim.give(Event::Signal(signal)),
                 Chance::Wait(ms) => sim.wait(Duration::from_millis(ms)),

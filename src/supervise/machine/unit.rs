@@ -87,6 +87,12 @@ impl Unit {
         self.failures.len() >= policy.give_up_after as usize
     }
 
+    /// Its failures were not its own.
+    pub(super) fn forgive(&mut self) {
+        self.failures.clear();
+        self.in_a_row = 0;
+    }
+
     /// The pause before the next start: none after a first failure, then doubling, give or take a quarter.
     fn pause(&self, policy: &Supervise, random: u64) -> Duration {
         match self.in_a_row {
@@ -152,6 +158,10 @@ impl Machine {
         out.push(Effect::Spawn(Child::Unit(unit)));
         if started {
             self.unit_is_ready(now, unit, out);
+            // Those after it in the list are looked at in this same step; those before it must not wait for the next event.
+            for other in 0..unit {
+                self.advance_unit(now, other, out);
+            }
         }
     }
 
@@ -176,10 +186,6 @@ impl Machine {
         if answers(DaemonName::Slurmctld) && answers(DaemonName::Slurmd) {
             self.ask_node(now);
         }
-        // Those after it in the list are looked at in this same step; those before it must not wait for the next event.
-        for other in 0..unit {
-            self.advance_unit(now, other, out);
-        }
     }
 
     pub(super) fn unit_exited(&mut self, now: Moment, unit: usize, exit: Exit, out: &mut Vec<Effect>) {
@@ -192,6 +198,10 @@ impl Machine {
         if stopping_all {
             return out.push(Effect::Say(Notice::UnitStopped { name, exit }));
         }
+        if self.reload_takes_exit(now, unit, matches!(before, State::Stopping { .. }), out) {
+            return out.push(Effect::Say(Notice::UnitStopped { name, exit }));
+        }
+        let Some(this) = self.units.get_mut(unit) else { return };
         let ran = match before {
             State::Ready { since } | State::Starting { since, .. } => now.saturating_sub(since),
             _ => Duration::ZERO,
