@@ -32,8 +32,16 @@ enum Verb {
     Reload(commands::reload::Args),
     /// Show the daemons, the node and the GPUs
     Status(commands::status::Args),
-    /// Exit with 0 when the cluster is ready, else with 1 and one line that says why
+    /// Exit with 0 when the cluster is ready (or, with --live, alive), else with 1; one line says why
     Health(commands::health::Args),
+    /// Start a daemon or service again, and wait until it is ready
+    Restart(commands::restart::Args),
+    /// Stop the container in order, as `docker stop` does
+    Stop(commands::stop::Args),
+    /// Show the last lines of a daemon, of a service, or of slurminit itself
+    Logs(commands::logs::Args),
+    /// Show what the start spent its time on
+    Timeline(commands::timeline::Args),
 }
 
 impl Cli {
@@ -49,6 +57,10 @@ impl Cli {
             Verb::Reload(args) => commands::reload::run(args),
             Verb::Status(args) => commands::status::run(args),
             Verb::Health(args) => commands::health::run(args),
+            Verb::Restart(args) => commands::restart::run(args),
+            Verb::Stop(args) => commands::stop::run(args),
+            Verb::Logs(args) => commands::logs::run(args),
+            Verb::Timeline(args) => commands::timeline::run(args),
         };
         outcome.unwrap_or_else(|error| {
             eprintln!("slurminit: {error:#}");

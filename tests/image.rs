@@ -11,10 +11,14 @@ mod bad_input;
 mod command;
 #[path = "image/contents.rs"]
 mod contents;
+#[path = "image/control.rs"]
+mod control;
 #[path = "image/docker.rs"]
 mod docker;
 #[path = "image/gpus.rs"]
 mod gpus;
+#[path = "image/handover.rs"]
+mod handover;
 #[path = "image/isolation.rs"]
 mod isolation;
 #[path = "image/jobs.rs"]

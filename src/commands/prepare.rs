@@ -11,11 +11,14 @@ use std::path::{Path, PathBuf};
 
 use crate::config::{Config, Held};
 use crate::install::{self, InstallError, MungeKey};
-use crate::inventory::{Finding, Inventory, Severity};
+use crate::inventory::{Finding, Inventory, Severity, SlurmVersion};
 use crate::plan::{self, Customized, DevicePath, FileName, Plan};
 use crate::render::{self, ConfigFile};
 use crate::report::{PrepareEvent, Prepared};
 use crate::{commands, exit_code};
+
+/// The first Slurm whose daemons know `--systemd`.
+const HANDS_OVER: SlurmVersion = SlurmVersion { year: 23, month: 11 };
 
 /// Its command line.
 #[derive(Debug, clap::Args)]
@@ -114,10 +117,10 @@ fn prepare(args: &Args) -> Result<(Prepared, MungeKey), Failure> {
     install::make_directories(&config, &args.root)?;
     let key = install::install_munge_key(&config, &args.root)?;
     // munged starts while the driver is asked.
-    let told = tell(&PrepareEvent::MungeKeyReady);
-    told.map_err(|error| Failure::new(exit_code::INTERNAL, error, "nobody reads the events", "report this"))?;
+    tell_or_fail(&PrepareEvent::MungeKeyReady)?;
 
     let inventory = inventory(&config, args)?;
+    tell_or_fail(&PrepareEvent::Detected)?;
     let planned = plan_files(&config, &inventory, &args.root)?;
     let texts: Vec<_> = planned.files.iter().map(|file| (file.name, file.text.as_str())).collect();
     let changed = install::install_files(&config.paths, &args.root, &texts)?;
@@ -149,8 +152,9 @@ fn report(config: &Config, root: &Path, planned: Planned, inventory: &Inventory,
         format!("{file}: {}", line.comment)
     };
     let gpus = plan.gres.lines.iter().map(gpu).collect();
+    let hands_over = inventory.slurm.version.is_some_and(|version| version >= HANDS_OVER);
     let summary = plan.summary;
-    Prepared { node_name, gres, saved_jobs, summary, gpus, changed, findings, ..Prepared::default() }
+    Prepared { node_name, gres, saved_jobs, hands_over, summary, gpus, changed, findings, ..Prepared::default() }
 }
 
 /// The plan and the files that it comes to, the user's among them.
@@ -208,6 +212,10 @@ impl From<PlanError> for Failure {
             PlanError::Unreadable(error) => error.into(),
         }
     }
+}
+
+fn tell_or_fail(event: &PrepareEvent) -> Result<(), Failure> {
+    tell(event).map_err(|error| Failure::new(exit_code::INTERNAL, error, "nobody reads the events", "report this"))
 }
 
 /// One line on standard output, at once.

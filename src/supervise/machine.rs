@@ -5,15 +5,19 @@
 //! cancelled: each state owns its own, and [`Machine::next_wake`] is the earliest of them.
 
 mod boot;
+mod command;
 mod notice;
 mod reload;
 mod snapshot;
 mod stop;
+mod timeline;
 mod unit;
 
+pub use command::Command;
 pub use notice::Notice;
 pub use reload::{Cause, LastReload, Outcome, ReloadNotice, ReloadSnapshot};
 pub use snapshot::{Snapshot, UnitSnapshot};
+pub use timeline::{Part, Span};
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -25,6 +29,7 @@ use crate::report::{PrepareEvent, Prepared};
 use super::daemon::{Gate, Spec};
 use super::node::NodeReport;
 use stop::Stop;
+use timeline::Timeline;
 use unit::{State, Unit};
 
 /// Time since slurminit started, by the monotonic clock.
@@ -107,6 +112,8 @@ pub enum Event {
     ReloadAsked,
     /// A signal came for slurminit.
     Signal(i32),
+    /// An operator asked for something.
+    Command(Command),
     /// No child is left, known or orphaned.
     NoChildren,
     /// A deadline has come.
@@ -214,6 +221,7 @@ pub struct Machine {
     prepared: Option<Prepared>,
     tasks: BTreeSet<Child>,
     reload: reload::Reload,
+    timeline: Timeline,
     jitter: u64,
 }
 
@@ -237,6 +245,7 @@ impl Machine {
             prepared: None,
             tasks: BTreeSet::new(),
             reload: reload::Reload::default(),
+            timeline: Timeline::default(),
             jitter,
         }
     }
@@ -262,10 +271,12 @@ impl Machine {
             Event::ConfigurationChanged => self.configuration_changed(now),
             Event::ReloadAsked => self.reload_asked(Cause::Verb),
             Event::Signal(signal) => self.signalled(now, signal, &mut out),
+            Event::Command(command) => self.command(now, command, &mut out),
             Event::NoChildren => self.no_children(now, &mut out),
             Event::Tick => {}
         }
         self.advance(now, &mut out);
+        self.note_moments(now);
         out
     }
 
@@ -378,7 +389,6 @@ impl Machine {
         let Some(spec) = self.setup.units.get(unit) else { return };
         let hold = self.setup.supervise.on_give_up == OnGiveUp::Hold;
         let notice = Notice::GaveUp {
-            unit,
             name: spec.name.clone(),
             failures: self.setup.supervise.give_up_after,
             within: self.setup.supervise.give_up_window,

@@ -55,6 +55,10 @@ impl Cluster {
         Init::start(self.command(&[]))
     }
 
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     pub(crate) fn events(&self) -> Vec<String> {
         let events = fs::read_to_string(self.directory.join("events")).unwrap_or_default();
         events.lines().map(str::to_owned).collect()

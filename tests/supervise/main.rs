@@ -7,6 +7,8 @@
 
 mod cluster;
 mod cmd;
+mod control;
+mod handover;
 mod logs;
 mod reaping;
 mod reload;
@@ -77,8 +79,8 @@ impl Init {
     }
 }
 
-fn run(mut command: Command) -> End {
-    end(command.spawn().expect("unshare(1) runs"))
+fn run(mut command: impl std::borrow::BorrowMut<Command>) -> End {
+    end(command.borrow_mut().spawn().expect("unshare(1) runs"))
 }
 
 fn end(mut child: Child) -> End {

@@ -6,14 +6,14 @@ use super::*;
 /// A cluster that knows `scontrol`, and the `slurmd -G` that reads new files: `$3` is the slurm.conf.
 fn cluster(more: &str, slurmd: &str) -> Cluster {
     let cluster = Cluster::new(more);
-    let d = cluster.directory.display();
+    let d = cluster.directory().display();
     script(&cluster, "slurmd", &format!("#!/bin/sh\n{slurmd}\n"));
     script(&cluster, "scontrol", &format!("#!/bin/sh\necho scontrol $1 >> {d}/events\n"));
     cluster
 }
 
 fn script(cluster: &Cluster, name: &str, text: &str) {
-    let file = cluster.directory.join("bin").join(name);
+    let file = cluster.directory().join("bin").join(name);
     fs::write(&file, text).unwrap();
     Command::new("chmod").arg("+x").arg(file).status().unwrap();
 }
@@ -28,14 +28,14 @@ fn serve(cluster: &Cluster) -> Init {
 /// `slurminit reload`.
 fn reload(cluster: &Cluster) -> End {
     let mut command = Command::new(slurminit());
-    command.arg("reload").arg("--config").arg(cluster.directory.join("slurminit.toml"));
+    command.arg("reload").arg("--config").arg(cluster.directory().join("slurminit.toml"));
     command.env("SLURMINIT_CONFIG", "").stdout(Stdio::piped()).stderr(Stdio::piped());
     run(command)
 }
 
 /// Adds to the operator's file.
 fn add(cluster: &Cluster, text: &str) {
-    let file = cluster.directory.join("slurminit.toml");
+    let file = cluster.directory().join("slurminit.toml");
     let old = fs::read_to_string(&file).unwrap();
     fs::write(file, old + text).unwrap();
 }
@@ -99,8 +99,8 @@ fn a_broken_file_is_refused_with_its_line_and_everything_stays() {
     let cluster = cluster(QUIET, "exit 0");
     let init = serve(&cluster);
     let before = pids(&cluster);
-    let conf = fs::read(cluster.directory.join("slurm/slurm.conf")).unwrap();
-    let lines = fs::read_to_string(cluster.directory.join("slurminit.toml")).unwrap().lines().count();
+    let conf = fs::read(cluster.directory().join("slurm/slurm.conf")).unwrap();
+    let lines = fs::read_to_string(cluster.directory().join("slurminit.toml")).unwrap().lines().count();
     add(&cluster, "nonsense = [\n");
     init.signal(1);
     let last = wait_for("the refusal", || last(&cluster));
@@ -108,7 +108,7 @@ fn a_broken_file_is_refused_with_its_line_and_everything_stays() {
     let text = last["text"].as_str().unwrap();
     assert!(text.contains(&format!("slurminit.toml:{}:", lines + 1)), "{text}");
     assert_eq!(pids(&cluster), before);
-    assert_eq!(fs::read(cluster.directory.join("slurm/slurm.conf")).unwrap(), conf);
+    assert_eq!(fs::read(cluster.directory().join("slurm/slurm.conf")).unwrap(), conf);
     let log = stop(init);
     assert!(log.contains("error slurminit: reload refused, everything runs as before: "), "{log}");
 }
@@ -124,7 +124,7 @@ fn files_that_slurm_refuses_are_not_installed() {
     assert_eq!(end.code, 1, "{}", end.stdout);
     assert!(end.stderr.contains("unrecognized key: Broken") && end.stderr.contains("slurm.conf:"), "{}", end.stderr);
     assert_eq!(pids(&cluster), before);
-    assert!(!fs::read_to_string(cluster.directory.join("slurm/slurm.conf")).unwrap().contains("Broken"));
+    assert!(!fs::read_to_string(cluster.directory().join("slurm/slurm.conf")).unwrap().contains("Broken"));
     stop(init);
 }
 
@@ -134,12 +134,12 @@ fn files_that_a_daemon_dies_of_are_taken_back() {
         command = ['sh', '-c', 'grep -q Deadly DIR/slurm/slurm.conf && { echo it is deadly; exit 1; }; exec DIR/bin/daemon slurmctld DIR']\n";
     let cluster = cluster(&format!("{deadly}{QUIET}"), "exit 0");
     let init = serve(&cluster);
-    let conf = fs::read(cluster.directory.join("slurm/slurm.conf")).unwrap();
+    let conf = fs::read(cluster.directory().join("slurm/slurm.conf")).unwrap();
     add(&cluster, "[slurm.conf]\nDeadly = 1\n");
     // A stand-in counts as ready as soon as it runs, so its death may come after the reload seems done.
     reload(&cluster);
     wait_for("the way back", || last(&cluster).filter(|last| last["outcome"] == "went-back"));
-    assert_eq!(fs::read(cluster.directory.join("slurm/slurm.conf")).unwrap(), conf);
+    assert_eq!(fs::read(cluster.directory().join("slurm/slurm.conf")).unwrap(), conf);
     cluster.wait_until_ready();
     let log = stop(init);
     assert!(log.contains("last words of slurmctld: it is deadly"), "{log}");
@@ -168,7 +168,7 @@ fn ten_quick_writes_are_one_reload() {
         add(&cluster, &format!("# {i}\n"));
     }
     // A name of no interest is no reason.
-    fs::write(cluster.directory.join("notes.txt"), "x").unwrap();
+    fs::write(cluster.directory().join("notes.txt"), "x").unwrap();
     wait_for("the reload", || last(&cluster));
     let log = stop(init);
     assert_eq!(log.matches("reloading, as the configuration changed").count(), 1, "{log}");
@@ -177,7 +177,7 @@ fn ten_quick_writes_are_one_reload() {
 #[test]
 fn however_a_file_is_put_there_it_is_noticed() {
     let cluster = cluster("", "exit 0");
-    let own = cluster.directory.join("config");
+    let own = cluster.directory().join("config");
     let init = serve(&cluster);
     let mut served = 0;
     let mut noticed = |what: &str| {
@@ -196,7 +196,7 @@ fn however_a_file_is_put_there_it_is_noticed() {
     fs::rename(own.join("..data_tmp"), own.join("..data")).unwrap();
     noticed("another ..data");
     // A whole directory in place of it.
-    fs::rename(&own, cluster.directory.join("old")).unwrap();
+    fs::rename(&own, cluster.directory().join("old")).unwrap();
     fs::create_dir(&own).unwrap();
     noticed("another directory");
     fs::write(own.join("gres.conf"), "").unwrap();
@@ -210,7 +210,7 @@ fn a_stop_during_a_reload_wins() {
     let init = serve(&cluster);
     add(&cluster, "[node]\nfeatures = ['new']\n");
     init.signal(1);
-    wait_for_file(&cluster.directory.join("run/asked"));
+    wait_for_file(&cluster.directory().join("run/asked"));
     let start = Instant::now();
     stop(init);
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
@@ -221,10 +221,10 @@ fn with_a_command_a_hangup_is_the_commands_and_the_verb_still_reloads() {
     let cluster = cluster(QUIET, "exit 0");
     let script = format!(
         "trap 'echo hangup; exit 0' HUP; echo > {}/up; while :; do sleep 0.05; done",
-        cluster.directory.display()
+        cluster.directory().display()
     );
     let init = Init::start(cluster.command(&["--", "sh", "-c", &script]));
-    wait_for_file(&cluster.directory.join("up"));
+    wait_for_file(&cluster.directory().join("up"));
     assert_eq!(reload(&cluster).code, 0);
     init.signal(1);
     let end = init.end();

@@ -24,8 +24,9 @@ pub enum Notice {
     UnitDied { name: String, exit: Exit, ran: Duration, pause: Duration },
     UnitFinished { name: String, exit: Exit },
     UnitStopped { name: String, exit: Exit },
+    RestartAsked { name: String },
     NeverReady { name: String, after: Duration },
-    GaveUp { unit: usize, name: String, failures: u32, within: Duration, last: Exit, hold: bool },
+    GaveUp { name: String, failures: u32, within: Duration, last: Exit, hold: bool },
     Resuming { reason: String },
     DrainedByAdministrator { node: String, reason: String },
     NotReady { after: Duration, node: Option<NodeReport>, waiting_for: String },
@@ -61,6 +62,7 @@ impl Notice {
             Self::UnitReady { .. } | Self::UnitStopped { .. } => Level::Debug,
             Self::Prepared(_)
             | Self::UnitFinished { .. }
+            | Self::RestartAsked { .. }
             | Self::Resuming { .. }
             | Self::Ready { .. }
             | Self::StopAsked { .. }
@@ -111,6 +113,7 @@ impl fmt::Display for Notice {
             }
             Self::UnitFinished { name, exit } => write!(f, "{name} {}, and is not started again", how(exit)),
             Self::UnitStopped { name, exit } => write!(f, "{name} {}", how(exit)),
+            Self::RestartAsked { name } => write!(f, "starting {name} again, as asked"),
             Self::NeverReady { name, after } => {
                 write!(f, "{name} runs for {:.1} s and is not ready; restarting it", after.as_secs_f64())
             }

@@ -117,7 +117,7 @@ impl Machine {
             return false;
         }
         match event {
-            PrepareEvent::MungeKeyReady => {}
+            PrepareEvent::MungeKeyReady | PrepareEvent::Detected => {}
             PrepareEvent::Failed { finding, .. } => {
                 let text = format!("{}; cause: {}; repair: {}", finding.what, finding.cause, finding.repair);
                 self.end_reload(now, Outcome::Refused, text, out);

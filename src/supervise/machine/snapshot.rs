@@ -6,11 +6,11 @@ use crate::report::Prepared;
 
 use super::super::node::NodeReport;
 use super::notice::how;
-use super::unit::State;
-use super::{Machine, Moment, Node, Phase, ReloadSnapshot};
+use super::unit::{Again, State};
+use super::{Machine, Moment, Node, Phase, ReloadSnapshot, Span};
 
 /// The machine's state for `status` and `health`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// `hooks`, `preparing`, `starting`, `ready`, `stopping`.
     pub phase: String,
@@ -27,10 +27,12 @@ pub struct Snapshot {
     /// The reloads so far.
     #[serde(default)]
     pub reload: ReloadSnapshot,
+    /// What the start spent its time on.
+    pub timeline: Vec<Span>,
 }
 
 /// One daemon or service.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnitSnapshot {
     /// Its name.
     pub name: String,
@@ -40,10 +42,18 @@ pub struct UnitSnapshot {
     pub since_ms: Option<u64>,
     /// Its process; the edge fills it in.
     pub pid: Option<i32>,
+    /// How often it was started.
+    pub starts: u32,
     /// How often it was started again.
     pub restarts: u32,
+    /// Whether the container ends when it cannot be kept alive.
+    pub essential: bool,
     /// How its last process ended.
     pub last_exit: Option<String>,
+    /// Why slurminit had told that process to end, if it had.
+    pub last_exit_why: Option<String>,
+    /// When it ended, in milliseconds since slurminit started.
+    pub last_exit_ms: Option<u64>,
 }
 
 impl Machine {
@@ -51,13 +61,18 @@ impl Machine {
     pub fn snapshot(&self) -> Snapshot {
         let units = self.setup.units.iter().zip(&self.units).map(|(spec, unit)| {
             let (state, since) = word(&unit.state);
+            let end = unit.last_end.as_ref();
             UnitSnapshot {
                 name: spec.name.clone(),
                 state: state.to_owned(),
-                since_ms: since.map(|since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX)),
+                since_ms: since.map(ms),
                 pid: None,
-                restarts: unit.restarts,
-                last_exit: unit.last_exit.as_ref().map(how),
+                starts: unit.starts,
+                restarts: unit.starts.saturating_sub(1),
+                essential: spec.essential.is_some(),
+                last_exit: end.map(|end| how(&end.exit)),
+                last_exit_why: end.and_then(|end| why_told(end.told?)).map(str::to_owned),
+                last_exit_ms: end.map(|end| ms(end.at)),
             }
         });
         let units = units.collect();
@@ -80,6 +95,7 @@ impl Machine {
             node: self.report.clone(),
             prepared: self.prepared.clone(),
             reload: self.reload.snapshot(),
+            timeline: self.timeline(),
         }
     }
 
@@ -92,6 +108,18 @@ impl Machine {
             Some(report) => format!("the node is {}", report.state),
             None => "the node has not registered".to_owned(),
         })
+    }
+}
+
+fn ms(moment: Moment) -> u64 {
+    u64::try_from(moment.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn why_told(again: Again) -> Option<&'static str> {
+    match again {
+        Again::No => None,
+        Again::AfterFailure => Some("it did not answer"),
+        Again::AsAsked => Some("a restart was asked for"),
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::config::DaemonName;
 
-use super::unit::State;
+use super::unit::{Again, State};
 use super::{Child, Cmd, Effect, Machine, Moment, Node, Notice, Phase};
 
 /// A stop under way.
@@ -164,7 +164,7 @@ impl Machine {
             match this.state {
                 State::Waiting | State::BackingOff { .. } => self.set_state(unit, State::Finished),
                 State::Starting { .. } | State::Ready { .. } if late || !self.is_needed(unit) => {
-                    self.stop_unit(now, unit, false, out);
+                    self.stop_unit(now, unit, Again::No, out);
                 }
                 _ => {}
             }

@@ -1,5 +1,7 @@
 //! The machine in a simulated world: time is a number, a child is an entry in a set.
 
+mod commands;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -404,6 +406,7 @@ enum Chance {
     Reload,
     Node(&'static str),
     Signal(i32),
+    Restart(usize),
     Wait(u64),
     Wake,
 }
@@ -420,6 +423,7 @@ fn chance() -> impl Strategy<Value = Chance> {
         1 => Just(Chance::Reload),
         4 => lines.prop_map(Chance::Node),
         1 => signals.prop_map(Chance::Signal),
+        2 => (0..4_usize).prop_map(Chance::Restart),
         3 => (0..70_000_u64).prop_map(Chance::Wait),
         6 => Just(Chance::Wake),
     ]
@@ -454,6 +458,7 @@ proptest! {
                 Chance::Reload => sim.give(Event::ReloadAsked),
                 Chance::Node(line) => sim.give(Event::Node(NodeReport::parse(line).unwrap())),
                 Chance::Signal(signal) => sim.give(Event::Signal(signal)),
+                Chance::Restart(unit) => sim.give(Event::Command(Command::Restart(unit))),
                 Chance::Wait(ms) => sim.wait(Duration::from_millis(ms)),
                 Chance::Wake => {
                     let wake = sim.machine.next_wake().unwrap_or(sim.now);

@@ -11,12 +11,32 @@ use super::{Child, Effect, Exit, Machine, Moment, Notice};
 #[derive(Debug)]
 pub(super) struct Unit {
     pub(super) state: State,
-    /// How often it was started again.
-    pub(super) restarts: u32,
-    pub(super) last_exit: Option<Exit>,
+    /// How often it was started.
+    pub(super) starts: u32,
+    pub(super) last_end: Option<End>,
     /// When it failed, oldest first; as many as can matter.
     failures: VecDeque<Moment>,
     in_a_row: u32,
+}
+
+/// How a unit's last process ended.
+#[derive(Debug)]
+pub(super) struct End {
+    pub(super) at: Moment,
+    pub(super) exit: Exit,
+    /// Why it was told to; `None` if it was not.
+    pub(super) told: Option<Again>,
+}
+
+/// Whether a unit that was told to end is started once more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Again {
+    /// It is not.
+    No,
+    /// It is, and this was a failure: it did not answer.
+    AfterFailure,
+    /// It is, for somebody asked for that.
+    AsAsked,
 }
 
 /// Where a unit is in its life.
@@ -28,9 +48,8 @@ pub(super) enum State {
     Starting { since: Moment, look_at: Moment, pause: Duration, until: Moment },
     /// It answers.
     Ready { since: Moment },
-    /// It was told to end, and is told again at `nudge`; KILL follows at the deadline. With `again` it is started once
-    /// more.
-    Stopping { deadline: Moment, nudge: Option<Moment>, killed: bool, again: bool },
+    /// It was told to end, and is told again at `nudge`; KILL follows at the deadline.
+    Stopping { deadline: Moment, nudge: Option<Moment>, killed: bool, again: Again },
     /// It failed and is started again then.
     BackingOff { until: Moment },
     /// It ended, and nothing asks for it to run.
@@ -53,7 +72,7 @@ const KILL_AGAIN: Duration = Duration::from_millis(500);
 
 impl Unit {
     pub(super) fn new() -> Self {
-        Self { state: State::Waiting, restarts: 0, last_exit: None, failures: VecDeque::new(), in_a_row: 0 }
+        Self { state: State::Waiting, starts: 0, last_end: None, failures: VecDeque::new(), in_a_row: 0 }
     }
 
     /// Whether its main process lives.
@@ -77,8 +96,7 @@ impl Unit {
     /// Notes a failure after a run of `ran`; returns whether there were too many.
     fn failed(&mut self, now: Moment, ran: Duration, policy: &Supervise) -> bool {
         if ran >= policy.reset_after {
-            self.failures.clear();
-            self.in_a_row = 0;
+            self.forget_failures();
         }
         self.in_a_row = self.in_a_row.saturating_add(1);
         self.failures.push_back(now);
@@ -87,8 +105,7 @@ impl Unit {
         self.failures.len() >= policy.give_up_after as usize
     }
 
-    /// Its failures were not its own.
-    pub(super) fn forgive(&mut self) {
+    pub(super) fn forget_failures(&mut self) {
         self.failures.clear();
         self.in_a_row = 0;
     }
@@ -115,7 +132,7 @@ impl Machine {
             State::Starting { since, until, .. } if now >= until => {
                 let name = self.name(unit);
                 out.push(Effect::Say(Notice::NeverReady { name, after: now.saturating_sub(since) }));
-                self.stop_unit(now, unit, true, out);
+                self.stop_unit(now, unit, Again::AfterFailure, out);
             }
             State::Starting { since, look_at, pause, until } if now >= look_at => {
                 let next_pause = if now < since + LOOK_SLOWER { LOOK } else { (pause * 2).min(LOOK_MAX) };
@@ -155,6 +172,9 @@ impl Machine {
         let until = now + spec.ready_timeout;
         let started = spec.readiness == ReadinessTest::Started;
         self.set_state(unit, State::Starting { since: now, look_at: now + LOOK, pause: LOOK, until });
+        if let Some(this) = self.units.get_mut(unit) {
+            this.starts = this.starts.saturating_add(1);
+        }
         out.push(Effect::Spawn(Child::Unit(unit)));
         if started {
             self.unit_is_ready(now, unit, out);
@@ -194,7 +214,11 @@ impl Machine {
         let policy = self.setup.units.get(unit).map_or(RestartPolicy::Never, |spec| spec.restart);
         let Some(this) = self.units.get_mut(unit) else { return };
         let before = std::mem::replace(&mut this.state, State::Finished);
-        this.last_exit = Some(exit.clone());
+        let told = match before {
+            State::Stopping { again, .. } => Some(again),
+            _ => None,
+        };
+        this.last_end = Some(End { at: now, exit: exit.clone(), told });
         if stopping_all {
             return out.push(Effect::Say(Notice::UnitStopped { name, exit }));
         }
@@ -202,13 +226,17 @@ impl Machine {
             return out.push(Effect::Say(Notice::UnitStopped { name, exit }));
         }
         let Some(this) = self.units.get_mut(unit) else { return };
+        if told == Some(Again::AsAsked) {
+            this.state = State::Waiting;
+            return out.push(Effect::Say(Notice::UnitStopped { name, exit }));
+        }
         let ran = match before {
             State::Ready { since } | State::Starting { since, .. } => now.saturating_sub(since),
             _ => Duration::ZERO,
         };
         let again = match policy {
             RestartPolicy::Always => true,
-            RestartPolicy::OnFailure => exit != Exit::Code(0) || matches!(before, State::Stopping { again: true, .. }),
+            RestartPolicy::OnFailure => exit != Exit::Code(0) || told == Some(Again::AfterFailure),
             RestartPolicy::Never => false,
         };
         if !again {
@@ -220,13 +248,12 @@ impl Machine {
             return self.gave_up(now, unit, &exit, out);
         }
         let pause = this.pause(&self.setup.supervise, random);
-        this.restarts = this.restarts.saturating_add(1);
         this.state = State::BackingOff { until: now + pause };
         out.push(Effect::Say(Notice::UnitDied { name, exit, ran, pause }));
     }
 
     /// Tells a unit to end. CONT follows, for a stopped process takes no TERM.
-    pub(super) fn stop_unit(&mut self, now: Moment, unit: usize, again: bool, out: &mut Vec<Effect>) {
+    pub(super) fn stop_unit(&mut self, now: Moment, unit: usize, again: Again, out: &mut Vec<Effect>) {
         let Some(spec) = self.setup.units.get(unit) else { return };
         let deadline = now + spec.stop_timeout;
         let nudge = spec.daemon.is_some().then(|| now + NUDGE);

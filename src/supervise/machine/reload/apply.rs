@@ -6,7 +6,7 @@ use crate::config::DaemonName;
 use crate::report::Apply;
 
 use super::super::super::daemon::Gate;
-use super::super::unit::State;
+use super::super::unit::{Again, State};
 use super::super::{Child, Effect, Machine, Moment, Node, Notice};
 use super::state::{Stage, Work};
 use super::{Outcome, ReloadNotice};
@@ -38,16 +38,12 @@ impl Machine {
                     return false;
                 }
                 let work = work.clone();
-                self.set_state(unit, State::Waiting);
                 let why = format!("{} does not live with the new files", self.name(unit));
                 self.go_back(now, Some(unit), why, work, out);
             }
             Stage::Idle | Stage::Preparing { .. } => return false,
         }
-        if let Some(unit) = self.units.get_mut(unit) {
-            unit.state = State::Waiting;
-            unit.restarts = unit.restarts.saturating_add(1);
-        }
+        self.set_state(unit, State::Waiting);
         true
     }
 
@@ -86,7 +82,9 @@ impl Machine {
         for unit in self.slurm_units() {
             match self.units.get(unit).map(|unit| unit.state.clone()) {
                 Some(State::Stopping { .. }) => return,
-                Some(State::Starting { .. } | State::Ready { .. }) => return self.stop_unit(now, unit, true, out),
+                Some(State::Starting { .. } | State::Ready { .. }) => {
+                    return self.stop_unit(now, unit, Again::AsAsked, out);
+                }
                 _ => self.set_state(unit, State::Waiting),
             }
         }
@@ -94,7 +92,7 @@ impl Machine {
         let (work, reopen) = (work.clone(), *reopen);
         for unit in self.slurm_units() {
             if let Some(unit) = self.units.get_mut(unit) {
-                unit.forgive();
+                unit.forget_failures();
             }
         }
         self.open.insert(Gate::Files);
@@ -147,7 +145,7 @@ impl Machine {
 
     fn go_back(&mut self, now: Moment, unit: Option<usize>, why: String, work: Work, out: &mut Vec<Effect>) {
         let name = unit.map(|unit| self.name(unit)).unwrap_or_default();
-        out.push(Effect::Say(Notice::Reload(ReloadNotice::GoesBack { unit, name, why: why.clone() })));
+        out.push(Effect::Say(Notice::Reload(ReloadNotice::GoesBack { name, why: why.clone() })));
         let reopen = self.close_gates();
         self.leave_node(out);
         if self.tasks.contains(&Child::Reconfigure) {

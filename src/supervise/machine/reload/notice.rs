@@ -16,7 +16,7 @@ pub enum ReloadNotice {
     Begins { cause: Cause },
     Found(Box<Prepared>),
     NotReconfigured { exit: Exit },
-    GoesBack { unit: Option<usize>, name: String, why: String },
+    GoesBack { name: String, why: String },
     NotRestored,
     Ended { outcome: Outcome, text: String },
 }
