@@ -31,6 +31,8 @@ enum Verb {
     /// Ask the daemons whether they still answer; PID 1 runs it as a child
     #[command(hide = true)]
     Liveness(commands::liveness::Args),
+    /// Detect again, and apply what changed in the hardware and in the configuration; what can go on running does
+    Reload(commands::reload::Args),
     /// Show the daemons, the node and the GPUs
     Status(commands::status::Args),
     /// Exit with 0 when the cluster is ready (or, with --live, alive), else with 1; one line says why
@@ -56,6 +58,7 @@ impl Cli {
             Verb::Prepare(args) => commands::prepare::run(args),
             Verb::Jobs(args) => commands::jobs::run(args),
             Verb::Liveness(args) => commands::liveness::run(args),
+            Verb::Reload(args) => commands::reload::run(args),
             Verb::Status(args) => commands::status::run(args),
             Verb::Health(args) => commands::health::run(args),
             Verb::Restart(args) => commands::restart::run(args),

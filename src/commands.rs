@@ -8,6 +8,7 @@ pub mod liveness;
 pub mod load_config;
 pub mod logs;
 pub mod prepare;
+pub mod reload;
 pub mod render;
 pub mod restart;
 pub mod run;

@@ -6,6 +6,7 @@
 mod daemons;
 mod environment;
 mod error;
+mod held;
 mod jobs;
 mod liveness;
 mod paths;
@@ -15,6 +16,7 @@ mod value;
 
 pub use daemons::{DaemonName, DaemonSettings, Hook, Hooks, Readiness, ReadinessTest, RestartPolicy, Service};
 pub use error::{ConfigError, Place};
+pub use held::Held;
 pub use jobs::{Jobs, OnStop};
 pub use liveness::Liveness;
 pub use paths::Paths;

@@ -4,12 +4,14 @@
 //! should be, and nothing is synced that has nothing to lose, so neither a first start nor one without changes waits for
 //! the disk.
 
+mod applied;
 mod atomic;
 mod directories;
 mod munge_key;
 mod owner;
 mod users_file;
 
+pub use applied::{keep_applied, read_applied, restore_applied};
 pub use directories::make_directories;
 pub use munge_key::{KeySource, MungeKey, install_munge_key};
 pub use owner::Owner;
@@ -79,6 +81,13 @@ fn repair(error: &io::Error) -> &'static str {
 /// `path` below `root`.
 pub fn under(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// `path` with `suffix` at the end of its name.
+fn sibling(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(suffix);
+    path.with_file_name(name)
 }
 
 /// Slurm's files that are there before anything is written, in the operator's directory and in Slurm's.

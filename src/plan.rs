@@ -4,6 +4,7 @@
 //! Every decision carries its reason: `render --explain`, the start's log and the files' comments print the same words.
 
 mod cgroups;
+mod change;
 mod customized;
 mod gpus;
 mod mismatch;
@@ -13,6 +14,7 @@ mod settings;
 mod task_prolog;
 
 pub use cgroups::CgroupPlan;
+pub use change::{Change, Text, change, line_of_key};
 pub use customized::{Customized, FileName, Origin, UserFile, choose};
 pub use gpus::{AutoDetect, GresLine, GresPlan};
 pub use mismatch::{Found, Mismatch};

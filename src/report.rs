@@ -28,6 +28,19 @@ pub enum PrepareEvent {
     },
 }
 
+/// What the daemons need to take the files that a preparation installed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Apply {
+    /// Nothing: they run with these already, or read them anew at each use.
+    #[default]
+    Nothing,
+    /// `scontrol reconfigure`.
+    Reconfigure,
+    /// A restart of slurmctld and slurmd.
+    Restart,
+}
+
 /// What a finished preparation decided.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prepared {
@@ -49,4 +62,13 @@ pub struct Prepared {
     pub changed: Vec<PathBuf>,
     /// Everything that the operator should know, worst first.
     pub findings: Vec<Finding>,
+    /// At a reload: what the daemons need to take the files.
+    #[serde(default)]
+    pub apply: Apply,
+    /// At a reload: what is new, one item each for a person.
+    #[serde(default)]
+    pub news: Vec<String>,
+    /// At a reload: the tables of slurminit.toml that changed and count only at the next start of the container.
+    #[serde(default)]
+    pub deferred: Vec<String>,
 }

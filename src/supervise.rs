@@ -4,6 +4,7 @@
 //! effects that come back. Everything that happens goes through one channel, so its order is the order in which it was
 //! seen; a child's last output comes before its death.
 
+mod changes;
 pub mod daemon;
 mod footprint;
 pub mod handover;
@@ -31,10 +32,10 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 use tracing::{debug, error, info, trace, warn};
 
-use crate::config::{Config, Level, ReadinessTest};
+use crate::config::{Config, Held, Level, ReadinessTest};
 use crate::logs::Logs;
 use footprint::Activity;
-use machine::{Child, Effect, Event, Exit, Machine, Notice, Setup, SpawnFailure};
+use machine::{Child, Effect, Event, Exit, Machine, Notice, ReloadNotice, Setup, SpawnFailure};
 use output::{Pump, Reader};
 use process::{Output, Program, Started};
 use signals::{Inherited, Signals};
@@ -46,6 +47,10 @@ pub struct Job {
     pub config: Config,
     /// The file that it came from, for the preparation to read again.
     pub config_file: Option<PathBuf>,
+    /// The file that is looked at whether it was named or not.
+    pub watched_file: PathBuf,
+    /// What of the configuration this process holds on to, before its command line changed anything.
+    pub held: Held,
     /// The container's command; empty to serve.
     pub cmd: Vec<OsString>,
     /// Whether the command is all there is (the role `none`).
@@ -69,7 +74,9 @@ pub fn run(job: Job, inherited: Inherited, logs: Logs) -> anyhow::Result<u8> {
         let activity = Activity::default();
         tokio::task::spawn_local(activity.clone().release_when_quiet());
         let (events, incoming) = unbounded_channel();
-        let code = World::new(job, inherited, logs.clone(), events, activity).run(&signals, incoming).await;
+        let world = World::new(job, inherited, logs.clone(), events, activity);
+        changes::watch_for_changes(&world.job, &world.events);
+        let code = world.run(&signals, incoming).await;
         logs.finish();
         Ok(code)
     })
@@ -239,7 +246,7 @@ impl World {
         trace!(pid = started.pid.as_raw(), "started {child:?}");
         let log = Reader::Log { source: self.source(child) };
         let captured = match child {
-            Child::Prepare => Reader::Prepare,
+            Child::Prepare | Child::Reload => Reader::Prepare,
             Child::Liveness => Reader::Liveness,
             _ => Reader::Node,
         };
@@ -274,7 +281,7 @@ impl World {
     }
 
     fn say(&self, notice: &Notice) {
-        if let Notice::Prepared(prepared) = notice {
+        if let Notice::Prepared(prepared) | Notice::Reload(ReloadNotice::Found(prepared)) = notice {
             for finding in &prepared.findings {
                 say_finding(finding);
             }
@@ -284,6 +291,7 @@ impl World {
         }
         let failed = match notice {
             Notice::GaveUp { name, hold: true, .. } => Some(name),
+            Notice::Reload(ReloadNotice::GoesBack { name, .. }) if !name.is_empty() => Some(name),
             Notice::Ended { why: Some(why), .. } => match why.as_ref() {
                 Notice::GaveUp { name, .. } => Some(name),
                 _ => None,
@@ -306,8 +314,9 @@ impl World {
             Child::Hook(index) => format!("hook-{}", index + 1),
             Child::Prepare => "prepare".to_owned(),
             Child::Liveness => "liveness".to_owned(),
+            Child::Reload | Child::Restore => "reload".to_owned(),
             Child::NodeCheck => "sinfo".to_owned(),
-            Child::NodeResume => "scontrol".to_owned(),
+            Child::NodeResume | Child::Reconfigure => "scontrol".to_owned(),
             Child::JobsRecover | Child::JobsQuiesce => "jobs".to_owned(),
             Child::Cmd => "cmd".to_owned(),
         }

@@ -27,5 +27,7 @@ mod jobs;
 mod liveness;
 #[path = "image/mig.rs"]
 mod mig;
+#[path = "image/reload.rs"]
+mod reload;
 #[path = "image/volumes.rs"]
 mod volumes;

@@ -25,8 +25,7 @@ pub struct Args {
 
 /// Does it.
 pub fn run(args: Args) -> anyhow::Result<u8> {
-    let config = load_config::load(args.config.as_deref())?;
-    let directory = &config.paths.run;
+    let directory = &load_config::run_directory(args.config.as_deref());
     let (healthy, why) = match running(status::read(directory), directory) {
         Err(why) => (false, why),
         Ok(status) if args.live => {

@@ -1,9 +1,21 @@
 //! Reads the operator's file and the environment; what every verb does first.
 
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use crate::config::{Config, ConfigError, DEFAULT_FILE, Place};
+use crate::config::{Config, ConfigError, DEFAULT_FILE, Paths, Place};
+
+/// The file that is read: `path`, else the one that `SLURMINIT_CONFIG` names, else the default one.
+pub fn file(path: Option<&Path>) -> PathBuf {
+    let variable = std::env::var_os("SLURMINIT_CONFIG").filter(|value| !value.is_empty()).map(PathBuf::from);
+    path.map(Path::to_owned).or(variable).unwrap_or_else(|| PathBuf::from(DEFAULT_FILE))
+}
+
+/// The run directory; where the file is broken, the one that most have: a broken file is no reason not to say how the
+/// cluster is that still runs with the former one.
+pub fn run_directory(path: Option<&Path>) -> PathBuf {
+    load(path).map_or_else(|_| Paths::default().run, |config| config.paths.run)
+}
 
 /// Reads the file at `path`, else the one that `SLURMINIT_CONFIG` names, else the default one, and lays this process's
 /// environment over it. Without a file at the default place, the defaults hold.

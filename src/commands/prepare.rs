@@ -1,12 +1,18 @@
 //! `slurminit prepare`: the child of PID 1 that does all that may hang or fail before the daemons start.
 
+mod ask_slurm;
+mod held_gpus;
+mod reload;
+
+pub(super) use reload::weigh;
+
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use crate::config::Config;
+use crate::config::{Config, Held};
 use crate::install::{self, InstallError, MungeKey};
 use crate::inventory::{Finding, Inventory, Severity, SlurmVersion};
-use crate::plan::{self, Customized, DevicePath, Plan};
+use crate::plan::{self, Customized, DevicePath, FileName, Plan};
 use crate::render::{self, ConfigFile};
 use crate::report::{PrepareEvent, Prepared};
 use crate::{commands, exit_code};
@@ -26,15 +32,40 @@ pub struct Args {
     /// Take this inventory (the output of `slurminit detect --json`) in place of a detection
     #[arg(long, value_name = "FILE", hide = true)]
     inventory: Option<PathBuf>,
+    /// Weigh it against what runs, and refuse what would not run
+    #[arg(long)]
+    reload: bool,
+    /// At a reload: checksums of what PID 1 took from the configuration
+    #[arg(long, value_name = "CHECKSUMS")]
+    held: Option<Held>,
+    /// At a reload: the name that the node has now
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+    /// Install again what the daemons ran with before the last reload
+    #[arg(long, value_name = "FILE", value_delimiter = ',', value_parser = parse_file_name)]
+    restore: Vec<FileName>,
+}
+
+fn parse_file_name(text: &str) -> Result<FileName, String> {
+    FileName::WRITTEN.into_iter().find(|name| name.as_str() == text).ok_or_else(|| "no file of Slurm's".to_owned())
 }
 
 /// Does it. What went wrong is the last event; the exit code says the same.
 pub fn run(args: Args) -> anyhow::Result<u8> {
-    match prepare(&args) {
+    if !args.restore.is_empty() {
+        let Err(Failure { exit_code, finding }) = reload::restore(&args) else { return Ok(exit_code::SUCCESS) };
+        eprintln!("error: {}", finding.what);
+        return Ok(exit_code);
+    }
+    let outcome = match args.reload {
+        true => reload::reload(&args).map(|prepared| (prepared, None)),
+        false => prepare(&args).map(|(prepared, key)| (prepared, Some(key))),
+    };
+    match outcome {
         Ok((prepared, key)) => {
             tell(&PrepareEvent::Done(prepared))?;
             // The daemons start meanwhile. A disk that cannot do this has told so at the writing, or will at the next.
-            key.sync()?;
+            key.map(|key| key.sync()).transpose()?;
             Ok(exit_code::SUCCESS)
         }
         Err(Failure { exit_code, finding }) => {
@@ -45,9 +76,9 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
 }
 
 /// Why the cluster must not start.
-struct Failure {
-    exit_code: u8,
-    finding: Finding,
+pub(super) struct Failure {
+    pub(super) exit_code: u8,
+    pub(super) finding: Finding,
 }
 
 impl Failure {
@@ -88,32 +119,42 @@ fn prepare(args: &Args) -> Result<(Prepared, MungeKey), Failure> {
     // munged starts while the driver is asked.
     tell_or_fail(&PrepareEvent::MungeKeyReady)?;
 
-    let inventory = super::render::inventory(&config, &args.root, args.inventory.as_deref()).map_err(|error| {
-        Failure::new(exit_code::PREPARE, format!("{error:#}"), "detection failed", "run `slurminit detect`")
-    })?;
+    let inventory = inventory(&config, args)?;
     tell_or_fail(&PrepareEvent::Detected)?;
-    let Planned { plan, files, customized } = plan_files(&config, &inventory, &args.root)?;
-    let texts: Vec<_> = files.iter().map(|file| (file.name, file.text.as_str())).collect();
+    let planned = plan_files(&config, &inventory, &args.root)?;
+    let texts: Vec<_> = planned.files.iter().map(|file| (file.name, file.text.as_str())).collect();
     let changed = install::install_files(&config.paths, &args.root, &texts)?;
+    if let Err(error) = install::keep_applied(&config.paths, &args.root, &texts) {
+        eprintln!("warning: {error}; a reload will compare with the installed files");
+    }
+    let mut prepared = report(&config, &args.root, planned, &inventory, changed);
+    prepared.findings.extend(key.findings.iter().cloned());
+    prepared.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    Ok((prepared, key))
+}
 
+fn inventory(config: &Config, args: &Args) -> Result<Inventory, Failure> {
+    super::render::inventory(config, &args.root, args.inventory.as_deref()).map_err(|error| {
+        Failure::new(exit_code::PREPARE, format!("{error:#}"), "detection failed", "run `slurminit detect`")
+    })
+}
+
+/// What PID 1 is told of it.
+fn report(config: &Config, root: &Path, planned: Planned, inventory: &Inventory, changed: Vec<PathBuf>) -> Prepared {
+    let (node_name, gres) = planned.node(inventory);
+    let plan = planned.plan;
     let mut findings = plan.findings;
     findings.extend(inventory.findings.iter().cloned());
-    findings.extend(key.findings.iter().cloned());
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
-    let (node_name, gres) =
-        customized.node(&inventory.hostname).unwrap_or((plan.node.name.to_string(), plan.node.gres));
-    let saved_jobs = install::under(&args.root, &config.paths.state).join("slurmctld/job_state").exists();
+    let saved_jobs = install::under(root, &config.paths.state).join("slurmctld/job_state").exists();
+    let gpu = |line: &plan::GresLine| {
+        let file = line.files.last().map_or("no file", DevicePath::as_str);
+        format!("{file}: {}", line.comment)
+    };
+    let gpus = plan.gres.lines.iter().map(gpu).collect();
     let hands_over = inventory.slurm.version.is_some_and(|version| version >= HANDS_OVER);
-    let gpus = plan
-        .gres
-        .lines
-        .iter()
-        .map(|line| {
-            let file = line.files.last().map_or("no file", DevicePath::as_str);
-            format!("{file}: {}", line.comment)
-        })
-        .collect();
-    Ok((Prepared { node_name, gres, saved_jobs, hands_over, summary: plan.summary, gpus, changed, findings }, key))
+    let summary = plan.summary;
+    Prepared { node_name, gres, saved_jobs, hands_over, summary, gpus, changed, findings, ..Prepared::default() }
 }
 
 /// The plan and the files that it comes to, the user's among them.
@@ -121,6 +162,14 @@ pub(super) struct Planned {
     pub(super) plan: Plan,
     pub(super) files: Vec<ConfigFile>,
     pub(super) customized: Customized,
+}
+
+impl Planned {
+    /// The node's name and its Gres.
+    fn node(&self, inventory: &Inventory) -> (String, String) {
+        let own = self.customized.node(&inventory.hostname);
+        own.unwrap_or_else(|| (self.plan.node.name.to_string(), self.plan.node.gres.clone()))
+    }
 }
 
 /// Plans and renders, with the user's own files in place of the generated ones.

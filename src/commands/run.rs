@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use tracing::warn;
 
 use super::load_config;
-use crate::config::{Config, Level, Role};
+use crate::config::{Config, Held, Level, Role};
 use crate::exit_code;
 use crate::logs::Logs;
 use crate::supervise::signals::Inherited;
@@ -39,8 +39,8 @@ fn parse_role(text: &str) -> Result<Role, String> {
 pub fn run(args: Args) -> anyhow::Result<u8> {
     // Before anything can change them.
     let inherited = Inherited::capture();
-    let config = match configuration(&args) {
-        Ok(config) => config,
+    let (config, held) = match configuration(&args) {
+        Ok(configuration) => configuration,
         Err(error) => {
             eprintln!("slurminit: {error:#}");
             return Ok(exit_code::CONFIG);
@@ -52,12 +52,14 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         warn!("DEMO: the GPUs of this cluster are SIMULATED; no job computes anything on them");
     }
     let only_cmd = config.role == Role::None;
-    let job = Job { only_cmd, config, config_file: args.config, cmd: args.cmd };
+    let watched_file = load_config::file(args.config.as_deref());
+    let job = Job { only_cmd, config, config_file: args.config, watched_file, held, cmd: args.cmd };
     supervise::run(job, inherited, logs)
 }
 
-fn configuration(args: &Args) -> anyhow::Result<Config> {
+fn configuration(args: &Args) -> anyhow::Result<(Config, Held)> {
     let mut config = load_config::load(args.config.as_deref())?;
+    let held = Held::of(&config);
     if let Some(role) = args.role {
         config.role = role;
     }
@@ -71,5 +73,5 @@ fn configuration(args: &Args) -> anyhow::Result<Config> {
             anyhow::bail!("the role {:?} is not available in this version; use all or none", config.role)
         }
     }
-    Ok(config)
+    Ok((config, held))
 }

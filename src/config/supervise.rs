@@ -41,6 +41,8 @@ pub struct Supervise {
     /// How long the node may take to become idle.
     #[serde(deserialize_with = "value::seconds")]
     pub ready_timeout: Duration,
+    /// Whether a change in the operator's directory is taken without being asked.
+    pub reload_on_change: bool,
 }
 
 impl Default for Supervise {
@@ -57,6 +59,7 @@ impl Default for Supervise {
             stop_timeout: Duration::from_secs(8),
             prepare_timeout: Duration::from_secs(30),
             ready_timeout: Duration::from_secs(60),
+            reload_on_change: true,
         }
     }
 }

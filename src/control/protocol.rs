@@ -18,6 +18,8 @@ pub enum Request {
         /// Its name.
         name: String,
     },
+    /// Everything is to be detected again, and what changed applied.
+    Reload,
     /// The container is to stop.
     Stop,
     /// The last lines of a daemon, of a service, or of slurminit itself.
@@ -39,6 +41,11 @@ pub enum Reply {
     Restarting {
         /// How often the unit was started before.
         starts: u32,
+    },
+    /// It is noted.
+    Reloading {
+        /// How often a reload was asked for, this time included: the outcome that serves so many is the answer.
+        asked: u64,
     },
     /// The lines follow, until the connection ends.
     Lines,
@@ -107,6 +114,7 @@ mod tests {
     fn request() -> impl Strategy<Value = Request> {
         prop_oneof![
             Just(Request::Ping),
+            Just(Request::Reload),
             Just(Request::Stop),
             ".{0,60}".prop_map(|name| Request::Restart { name }),
             (".{0,60}", any::<u32>()).prop_map(|(name, lines)| Request::Logs { name, lines }),

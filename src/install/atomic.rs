@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-use super::Owner;
+use super::{Owner, sibling};
 
 /// Replaces `path` with `content` and `mode`, unless that is its content. The old file is kept as `NAME.previous`.
 /// Returns whether anything was written.
@@ -106,10 +106,4 @@ fn keep_previous(path: &Path) -> io::Result<()> {
         // Some file systems have no hard links.
         Err(_) => fs::copy(path, &previous).map(drop),
     }
-}
-
-fn sibling(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(suffix);
-    path.with_file_name(name)
 }

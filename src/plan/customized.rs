@@ -1,7 +1,7 @@
 //! The user's own Slurm files: whose a file is, and what will go wrong with it.
 
 mod check;
-mod parse;
+pub(super) mod parse;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -27,6 +27,9 @@ pub enum FileName {
 impl FileName {
     /// Those that can be the user's.
     pub const ALL: [Self; 3] = [Self::SlurmConf, Self::GresConf, Self::CgroupConf];
+
+    /// All that are written.
+    pub const WRITTEN: [Self; 4] = [Self::SlurmConf, Self::GresConf, Self::CgroupConf, Self::TaskProlog];
 
     /// The name.
     pub const fn as_str(self) -> &'static str {
@@ -179,7 +182,7 @@ impl Plan {
     /// device file is there.
     pub fn respect(
         &mut self,
-        customized: Customized,
+        mut customized: Customized,
         inventory: &Inventory,
         exists: &dyn Fn(&Path) -> bool,
     ) -> Customized {
@@ -195,8 +198,8 @@ impl Plan {
                 self.count_users_gres(gres);
             }
         }
+        customized.findings.extend(check::check(self, &customized, inventory, exists));
         self.findings.extend(customized.findings.iter().cloned());
-        self.findings.extend(check::check(self, &customized, inventory, exists));
         self.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
         customized
     }

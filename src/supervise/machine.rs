@@ -8,6 +8,7 @@ mod boot;
 mod command;
 mod liveness;
 mod notice;
+mod reload;
 mod snapshot;
 mod stop;
 mod timeline;
@@ -15,13 +16,14 @@ mod unit;
 
 pub use command::Command;
 pub use notice::Notice;
+pub use reload::{Cause, LastReload, Outcome, ReloadNotice, ReloadSnapshot};
 pub use snapshot::{Snapshot, UnitSnapshot};
 pub use timeline::{Part, Span};
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::config::{OnGiveUp, Supervise};
+use crate::config::Supervise;
 use crate::exit_code;
 use crate::report::{PrepareEvent, Prepared};
 
@@ -57,6 +59,12 @@ pub enum Child {
     JobsRecover,
     /// The command that gives running jobs notice of the stop.
     JobsQuiesce,
+    /// `slurminit prepare --reload`.
+    Reload,
+    /// `scontrol reconfigure`.
+    Reconfigure,
+    /// `slurminit prepare --restore`.
+    Restore,
     /// The container's command.
     Cmd,
 }
@@ -105,6 +113,8 @@ pub enum Event {
     Node(NodeReport),
     /// What came of asking the unit whether it still answers.
     Liveness(usize, Verdict),
+    /// Something was written in the operator's directory.
+    ConfigurationChanged,
     /// A signal came for slurminit.
     Signal(i32),
     /// An operator asked for something.
@@ -216,6 +226,7 @@ pub struct Machine {
     recover_until: Option<Moment>,
     prepared: Option<Prepared>,
     tasks: BTreeSet<Child>,
+    reload: reload::Reload,
     timeline: Timeline,
     jitter: u64,
 }
@@ -240,6 +251,7 @@ impl Machine {
             recover_until: None,
             prepared: None,
             tasks: BTreeSet::new(),
+            reload: reload::Reload::default(),
             timeline: Timeline::default(),
             jitter,
         }
@@ -264,6 +276,7 @@ impl Machine {
             Event::Looked(unit, ready) => self.looked(now, unit, ready, &mut out),
             Event::Node(report) => self.node_said(now, Some(report), &mut out),
             Event::Liveness(unit, verdict) => self.liveness_said(unit, verdict),
+            Event::ConfigurationChanged => self.configuration_changed(now),
             Event::Signal(signal) => self.signalled(now, signal, &mut out),
             Event::Command(command) => self.command(now, command, &mut out),
             Event::NoChildren => self.no_children(now, &mut out),
@@ -291,7 +304,8 @@ impl Machine {
         // During the stop nobody asks any more whether a unit gets ready.
         let counts = |unit: &&Unit| !self.is_stopping() || matches!(unit.state, State::Stopping { .. });
         let units = self.units.iter().filter(counts).filter_map(Unit::next_wake);
-        units.chain(phase).chain(node).chain(self.liveness.next_wake()).chain(self.recover_until).min()
+        let rounds = [self.liveness.next_wake(), self.reload.next_wake(), self.recover_until];
+        units.chain(phase).chain(node).chain(rounds.into_iter().flatten()).min()
     }
 
     /// Does whatever the state and the time allow. It can run at any time and as often as one likes.
@@ -300,6 +314,8 @@ impl Machine {
             self.advance_boot(now, out);
         }
         if !self.is_stopping() {
+            // Before the units: what it stops must not start in the same step.
+            self.advance_reload(now, out);
             for unit in 0..self.units.len() {
                 self.advance_unit(now, unit, out);
             }
@@ -332,31 +348,8 @@ impl Machine {
             Child::JobsQuiesce => {
                 self.jobs_left = matches!(exit, Exit::Code(exit_code::JOBS_LEFT) | Exit::Signal(_));
             }
+            Child::Reload | Child::Reconfigure | Child::Restore => self.reload_exited(now, child, &exit, out),
             Child::Cmd => self.cmd_exited(now, exit, out),
-        }
-    }
-
-    fn signalled(&mut self, now: Moment, signal: i32, out: &mut Vec<Effect>) {
-        if self.cmd == Cmd::Running {
-            out.push(Effect::Signal(Child::Cmd, signal));
-            // A plain init leaves it to its command what a signal means. A cluster has more to stop than the command.
-            if self.setup.only_cmd || signal != libc::SIGTERM {
-                return;
-            }
-        }
-        match signal {
-            libc::SIGTERM | libc::SIGINT | libc::SIGQUIT => match &self.phase {
-                Phase::Stop(_) => self.hurry(now, out),
-                Phase::End => {}
-                _ => {
-                    out.push(Effect::Say(Notice::StopAsked { signal }));
-                    // Nobody must take a command that never ran for one that succeeded.
-                    let code = if self.cmd == Cmd::Waiting { Exit::Signal(signal).code() } else { 0 };
-                    self.begin_stop(now, code, None, out);
-                }
-            },
-            libc::SIGHUP => out.push(Effect::Say(Notice::NoReload)),
-            _ => {}
         }
     }
 
@@ -375,22 +368,6 @@ impl Machine {
     fn spawn_task(&mut self, child: Child, out: &mut Vec<Effect>) {
         if self.tasks.insert(child) {
             out.push(Effect::Spawn(child));
-        }
-    }
-
-    fn gave_up(&mut self, now: Moment, unit: usize, exit: &Exit, out: &mut Vec<Effect>) {
-        let Some(spec) = self.setup.units.get(unit) else { return };
-        let hold = self.setup.supervise.on_give_up == OnGiveUp::Hold;
-        let notice = Notice::GaveUp {
-            name: spec.name.clone(),
-            failures: self.setup.supervise.give_up_after,
-            within: self.setup.supervise.give_up_window,
-            last: exit.clone(),
-            hold: hold || spec.essential.is_none(),
-        };
-        out.push(Effect::Say(notice.clone()));
-        if let (Some(code), false) = (spec.essential, hold) {
-            self.begin_stop(now, code, Some(notice), out);
         }
     }
 }

@@ -45,13 +45,7 @@ impl World {
                 let hook = self.job.config.hooks.pre_start.get(index);
                 helper(hook.map(|hook| hook.command.as_slice()).unwrap_or_default(), Output::Log)
             }
-            Child::Prepare => {
-                let mut argv = vec![own_file(), b"prepare".to_vec()];
-                if let Some(file) = &self.job.config_file {
-                    argv.extend([b"--config".to_vec(), file.as_os_str().as_bytes().to_vec()]);
-                }
-                Program { argv, ..helper::<&str>(&[], Output::Captured) }
-            }
+            Child::Prepare => Program { argv: self.prepare(), ..helper::<&str>(&[], Output::Captured) },
             Child::JobsRecover => Program { argv: jobs(node, &["recover"]), ..helper::<&str>(&[], Output::Log) },
             Child::JobsQuiesce => {
                 let grace = self.job.config.jobs.grace.as_secs_f64().to_string();
@@ -66,6 +60,18 @@ impl World {
                     ..helper::<&str>(&[], Output::Captured)
                 }
             }
+            Child::Reload => {
+                let mut argv = self.prepare();
+                argv.extend([b"--reload".to_vec(), b"--held".to_vec(), self.job.held.to_string().into_bytes()]);
+                argv.extend([b"--node".to_vec(), node.as_bytes().to_vec()]);
+                Program { argv, ..helper::<&str>(&[], Output::Captured) }
+            }
+            Child::Restore => {
+                let mut argv = self.prepare();
+                argv.extend([b"--restore".to_vec(), self.machine.files_to_restore().join(",").into_bytes()]);
+                Program { argv, ..helper::<&str>(&[], Output::Log) }
+            }
+            Child::Reconfigure => helper(&["scontrol", "reconfigure"], Output::Log),
             Child::NodeCheck => {
                 helper(&["sinfo", "--noheader", "--nodes", node, "--format", SINFO_FORMAT], Output::Captured)
             }
@@ -73,6 +79,14 @@ impl World {
                 helper(&["scontrol", "update", &format!("nodename={node}"), "state=resume"], Output::Log)
             }
         }
+    }
+
+    fn prepare(&self) -> Vec<Vec<u8>> {
+        let mut argv = vec![own_file(), b"prepare".to_vec()];
+        if let Some(file) = &self.job.config_file {
+            argv.extend([b"--config".to_vec(), file.as_os_str().as_bytes().to_vec()]);
+        }
+        argv
     }
 
     /// What the units of this round are asked; one that died since is left out.

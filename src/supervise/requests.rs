@@ -17,7 +17,7 @@ impl World {
             match server::listen(&socket) {
                 Ok(listener) => drop(tokio::task::spawn_local(server::serve(listener, requests))),
                 Err(error) => warn!(
-                    "{}: {error}; `restart`, `stop` and `logs` will not work; make its directory writable",
+                    "{}: {error}; `restart`, `reload`, `stop` and `logs` will not work; make its directory writable",
                     socket.display()
                 ),
             }
@@ -29,6 +29,10 @@ impl World {
         let answer = match asked.request {
             Request::Ping => Reply::Done.into(),
             Request::Stop => self.command(Command::Stop, Reply::Done),
+            Request::Reload => {
+                let asked = self.machine.snapshot().reload.asked + 1;
+                self.command(Command::Reload, Reply::Reloading { asked })
+            }
             Request::Restart { name } => match self.machine.units().iter().position(|unit| unit.name == name) {
                 Some(unit) => {
                     let starts = self.machine.snapshot().units.get(unit).map_or(0, |unit| unit.starts);

@@ -12,6 +12,7 @@ mod handover;
 mod liveness;
 mod logs;
 mod reaping;
+mod reload;
 
 use std::fs;
 use std::io::Read as _;

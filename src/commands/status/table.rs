@@ -150,6 +150,7 @@ mod tests {
                 ..Prepared::default()
             }),
             timeline: vec![],
+            ..Snapshot::default()
         };
         let status = Status { version: "0.1.0".to_owned(), pid: 1, started_ms: 1_000, snapshot };
         let memory = |pid| {

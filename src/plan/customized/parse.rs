@@ -2,12 +2,17 @@
 
 /// One line of a Slurm file: its keys and values in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Line(Vec<(String, String)>);
+pub(in crate::plan) struct Line(Vec<(String, String)>);
 
 impl Line {
     /// The value of `key`, in any case.
-    pub(super) fn get(&self, key: &str) -> Option<&str> {
+    pub(in crate::plan) fn get(&self, key: &str) -> Option<&str> {
         self.0.iter().find(|(own, _)| own.eq_ignore_ascii_case(key)).map(|(_, value)| value.as_str())
+    }
+
+    /// Its keys and values, in order.
+    pub(in crate::plan) fn pairs(&self) -> &[(String, String)] {
+        &self.0
     }
 
     /// The value of `key` as a number; a memory size may end in M or G.
@@ -22,7 +27,7 @@ impl Line {
 }
 
 /// The lines that say something.
-pub(super) fn lines(text: &str) -> Vec<Line> {
+pub(in crate::plan) fn lines(text: &str) -> Vec<Line> {
     let joined = text.replace("\\\r\n", "").replace("\\\n", "");
     joined.lines().map(line).filter(|line| !line.0.is_empty()).collect()
 }

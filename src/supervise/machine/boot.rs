@@ -95,7 +95,7 @@ impl Machine {
     }
 
     pub(super) fn prepare_said(&mut self, now: Moment, event: PrepareEvent, out: &mut Vec<Effect>) {
-        if !matches!(self.phase, Phase::Prepare { .. }) {
+        if self.reload_said(now, &event, out) || !matches!(self.phase, Phase::Prepare { .. }) {
             return;
         }
         match event {
@@ -197,7 +197,8 @@ impl Machine {
                 self.node_is_known(out);
             }
             NodeVerdict::NotYet | NodeVerdict::Repaired => {
-                let late = matches!(self.phase, Phase::Boot { told: true, .. } | Phase::Serve);
+                let late =
+                    matches!(self.phase, Phase::Boot { told: true, .. } | Phase::Serve) && !self.reload.awaits_node();
                 let pause = if late { ASK_LATE } else { pause };
                 self.node = Node::AskAt { at: now + pause, pause: (pause * 2).min(ASK_MAX.max(pause)) };
             }

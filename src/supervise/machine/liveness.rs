@@ -138,7 +138,7 @@ impl Machine {
         if self.liveness.unheard == UNHEARD_ROUNDS {
             out.push(Effect::Say(Notice::NoVerdict { rounds: UNHEARD_ROUNDS }));
         }
-        if !matches!(self.phase, Phase::Boot { .. } | Phase::Serve) {
+        if !matches!(self.phase, Phase::Boot { .. } | Phase::Serve) || self.reload.is_applying() {
             return;
         }
         let answered = |unit: usize| !asked.contains(&unit) || heard.get(&unit) == Some(&Verdict::Answers);

@@ -8,7 +8,7 @@ use crate::inventory::Finding;
 use crate::report::Prepared;
 
 use super::super::node::NodeReport;
-use super::{Exit, SpawnFailure};
+use super::{Exit, ReloadNotice, SpawnFailure};
 
 /// One thing worth saying.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub enum Notice {
     Ready { gres: String },
     CmdNotStarted(SpawnFailure),
     StopAsked { signal: i32 },
-    NoReload,
+    Reload(ReloadNotice),
     Hurried,
     Killing { name: String },
     Unkillable,
@@ -48,6 +48,7 @@ impl Notice {
     /// How severe it is.
     pub fn level(&self) -> Level {
         match self {
+            Self::Reload(notice) => notice.level(),
             Self::PrepareTooSlow { .. }
             | Self::HookTooSlow { .. }
             | Self::HookFailed { .. }
@@ -64,7 +65,6 @@ impl Notice {
             | Self::NotAsked { .. }
             | Self::NoVerdict { .. }
             | Self::DrainedByAdministrator { .. }
-            | Self::NoReload
             | Self::Killing { .. }
             | Self::Unkillable => Level::Warn,
             Self::UnitReady { .. } | Self::UnitStopped { .. } => Level::Debug,
@@ -165,7 +165,7 @@ impl fmt::Display for Notice {
             Self::Ready { gres } => write!(f, "ready: the node takes jobs (GPUs: {})", or_none(gres)),
             Self::CmdNotStarted(failure) => write!(f, "{}", failure.message),
             Self::StopAsked { signal } => write!(f, "stopping, as signal {signal} asks"),
-            Self::NoReload => write!(f, "SIGHUP does nothing yet: restart the container to detect again"),
+            Self::Reload(notice) => notice.fmt(f),
             Self::Hurried => write!(f, "asked again to stop: ending everything now"),
             Self::Killing { name } => write!(f, "{name} did not end in time; killing it"),
             Self::Unkillable => write!(f, "a process survives KILL (it waits in the kernel); leaving without it"),

@@ -7,7 +7,7 @@ use crate::report::Prepared;
 use super::super::node::NodeReport;
 use super::notice::how;
 use super::unit::{Again, End, State};
-use super::{Machine, Moment, Node, Phase, Span};
+use super::{Machine, Moment, Node, Phase, ReloadSnapshot, Span};
 
 /// The machine's state for `status` and `health`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +24,9 @@ pub struct Snapshot {
     pub node: Option<NodeReport>,
     /// What the preparation decided.
     pub prepared: Option<Prepared>,
+    /// The reloads so far.
+    #[serde(default)]
+    pub reload: ReloadSnapshot,
     /// What the start spent its time on.
     pub timeline: Vec<Span>,
 }
@@ -91,6 +94,7 @@ impl Machine {
             units,
             node: self.report.clone(),
             prepared: self.prepared.clone(),
+            reload: self.reload.snapshot(),
             timeline: self.timeline(),
         }
     }

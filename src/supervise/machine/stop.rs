@@ -75,6 +75,7 @@ impl Machine {
         self.node = Node::Unwatched;
         self.liveness.stop();
         self.recover_until = None;
+        self.reload.cancel();
         for task in &self.tasks {
             match task {
                 // An operator's script may have something to undo.

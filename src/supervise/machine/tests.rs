@@ -9,6 +9,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::config::{DaemonName, ReadinessTest, RestartPolicy};
+use crate::report::Apply;
 use crate::supervise::daemon::{Liveness, LivenessTest};
 
 pub(super) const MS: Duration = Duration::from_millis(1);
@@ -158,7 +159,7 @@ impl Sim {
         self.exits(Child::Prepare, Exit::Code(0));
     }
 
-    fn ready(&mut self) {
+    pub(super) fn ready(&mut self) {
         self.prepared();
         for unit in 0..3 {
             self.give(Event::Looked(unit, true));
@@ -428,7 +429,8 @@ enum Chance {
     Dies(usize, u8),
     Looked(usize),
     Key,
-    Prepared,
+    Prepared(Apply),
+    Reload,
     Node(&'static str),
     Liveness(usize, Verdict),
     Signal(i32),
@@ -453,7 +455,8 @@ fn chance() -> impl Strategy<Value = Chance> {
         6 => (any::<usize>(), 0..3_u8).prop_map(|(which, code)| Chance::Dies(which, code)),
         6 => (0..4_usize).prop_map(Chance::Looked),
         2 => Just(Chance::Key),
-        3 => Just(Chance::Prepared),
+        3 => prop::sample::select(vec![Apply::Nothing, Apply::Reconfigure, Apply::Restart]).prop_map(Chance::Prepared),
+        1 => Just(Chance::Reload),
         4 => lines.prop_map(Chance::Node),
         4 => (0..4_usize, verdicts).prop_map(|(unit, verdict)| Chance::Liveness(unit, verdict)),
         1 => signals.prop_map(Chance::Signal),
@@ -486,7 +489,10 @@ proptest! {
                 Chance::Dies(..) => {}
                 Chance::Looked(unit) => sim.give(Event::Looked(unit, true)),
                 Chance::Key => sim.give(Event::Prepare(PrepareEvent::MungeKeyReady)),
-                Chance::Prepared => sim.give(Event::Prepare(PrepareEvent::Done(Prepared::default()))),
+                Chance::Prepared(apply) => {
+                    sim.give(Event::Prepare(PrepareEvent::Done(Prepared { apply, ..Prepared::default() })));
+                }
+                Chance::Reload => sim.give(Event::Command(Command::Reload)),
                 Chance::Node(line) => sim.give(Event::Node(NodeReport::parse(line).unwrap())),
                 Chance::Liveness(unit, verdict) => sim.give(Event::Liveness(unit, verdict)),
                 Chance::Signal(signal) => sim.give(Event::Signal(signal)),

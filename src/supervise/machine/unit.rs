@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::config::{DaemonName, ReadinessTest, RestartPolicy, Supervise};
+use crate::config::{DaemonName, OnGiveUp, ReadinessTest, RestartPolicy, Supervise};
 
 use super::liveness::Pulse;
 use super::{Child, Effect, Exit, Machine, Moment, Notice};
@@ -199,6 +199,10 @@ impl Machine {
         out.push(Effect::Spawn(Child::Unit(unit)));
         if started {
             self.unit_is_ready(now, unit, out);
+            // Those after it in the list are looked at in this same step; those before it must not wait for the next event.
+            for other in 0..unit {
+                self.advance_unit(now, other, out);
+            }
         }
     }
 
@@ -227,10 +231,6 @@ impl Machine {
         if answers(DaemonName::Slurmctld) && answers(DaemonName::Slurmd) {
             self.ask_node(now);
         }
-        // Those after it in the list are looked at in this same step; those before it must not wait for the next event.
-        for other in 0..unit {
-            self.advance_unit(now, other, out);
-        }
     }
 
     pub(super) fn unit_exited(&mut self, now: Moment, unit: usize, exit: Exit, out: &mut Vec<Effect>) {
@@ -248,6 +248,10 @@ impl Machine {
         if stopping_all {
             return out.push(Effect::Say(Notice::UnitStopped { name, exit }));
         }
+        if self.reload_takes_exit(now, unit, matches!(before, State::Stopping { .. }), out) {
+            return out.push(Effect::Say(Notice::UnitStopped { name, exit }));
+        }
+        let Some(this) = self.units.get_mut(unit) else { return };
         if told == Some(Again::AsAsked) {
             this.state = State::Waiting;
             return out.push(Effect::Say(Notice::UnitStopped { name, exit }));
@@ -272,6 +276,22 @@ impl Machine {
         let pause = this.pause(&self.setup.supervise, random);
         this.state = State::BackingOff { until: now + pause };
         out.push(Effect::Say(Notice::UnitDied { name, exit, ran, pause }));
+    }
+
+    fn gave_up(&mut self, now: Moment, unit: usize, exit: &Exit, out: &mut Vec<Effect>) {
+        let Some(spec) = self.setup.units.get(unit) else { return };
+        let hold = self.setup.supervise.on_give_up == OnGiveUp::Hold;
+        let notice = Notice::GaveUp {
+            name: spec.name.clone(),
+            failures: self.setup.supervise.give_up_after,
+            within: self.setup.supervise.give_up_window,
+            last: exit.clone(),
+            hold: hold || spec.essential.is_none(),
+        };
+        out.push(Effect::Say(notice.clone()));
+        if let (Some(code), false) = (spec.essential, hold) {
+            self.begin_stop(now, code, Some(notice), out);
+        }
     }
 
     /// Tells a unit to end. CONT follows, for a stopped process takes no TERM.

@@ -1,0 +1,108 @@
+//! What PID 1 takes from the configuration at its start and holds on to.
+
+use std::fmt;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::str::FromStr;
+
+use super::Config;
+
+/// The tables that only a start of the container takes, each with a checksum of its values. PID 1 hands it to the
+/// preparation of a reload, which tells what has changed since.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Held(Vec<(String, u64)>);
+
+/// Without these no file can be rendered that fits the running daemons.
+const NEEDED: [&str; 2] = ["role", "[paths]"];
+
+impl Held {
+    /// Those of `config`.
+    pub fn of(config: &Config) -> Self {
+        let entry = |name: &str, value: &dyn fmt::Debug| (name.to_owned(), checksum(value));
+        let mut held = vec![
+            entry("role", &config.role),
+            entry("[log]", &config.log),
+            entry("[paths]", &config.paths),
+            entry("[[hooks.pre_start]]", &config.hooks),
+            entry("[jobs]", &config.jobs),
+            entry("[supervise]", &config.supervise),
+        ];
+        held.extend(config.daemons.iter().map(|(name, daemon)| entry(&format!("[daemon.{name}]"), daemon)));
+        held.extend(config.services.iter().map(|service| entry(&format!("[[service]] {}", service.name), service)));
+        Self(held)
+    }
+
+    /// What differs in `new`, or is only in one of the two.
+    pub fn changed(&self, new: &Self) -> Vec<String> {
+        let differs = |(name, sum): &&(String, u64), other: &Self| !other.0.contains(&(name.clone(), *sum));
+        let gone = self.0.iter().filter(|entry| differs(entry, new)).map(|(name, _)| name);
+        let come = new.0.iter().filter(|entry| differs(entry, self)).map(|(name, _)| name);
+        let mut names: Vec<String> = Vec::new();
+        for name in gone.chain(come) {
+            if !names.contains(name) {
+                names.push(name.clone());
+            }
+        }
+        names
+    }
+
+    /// Whether nothing can be applied while this is changed.
+    pub fn is_needed(name: &str) -> bool {
+        NEEDED.contains(&name)
+    }
+}
+
+fn checksum(value: &dyn fmt::Debug) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    format!("{value:?}").hash(&mut hasher);
+    hasher.finish()
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|(name, sum)| write!(f, "{name}={sum:x};"))
+    }
+}
+
+impl FromStr for Held {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let entry = |entry: &str| {
+            let (name, sum) = entry.split_once('=')?;
+            Some((name.to_owned(), u64::from_str_radix(sum, 16).ok()?))
+        };
+        let entries = text.split_terminator(';').map(entry).collect::<Option<Vec<_>>>();
+        entries.map(Self).ok_or_else(|| "want NAME=CHECKSUM; of each table".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn held(text: &str) -> Held {
+        Held::of(&Config::parse(text, Path::new("x")).unwrap())
+    }
+
+    #[test]
+    fn it_survives_the_command_line() {
+        let before = held("[[service]]\nname = 'api'\ncommand = ['a=b;c']\n[daemon.slurmd]\nuser = 'x'\n");
+        assert_eq!(before.to_string().parse(), Ok(before));
+        assert!("[log]".parse::<Held>().is_err());
+    }
+
+    #[test]
+    fn what_changed_is_named_and_nothing_else() {
+        let before = held("[[service]]\nname = 'api'\ncommand = ['a']\n[supervise]\nstop_timeout = 4\n");
+        let after = held(
+            "[[service]]\nname = 'web'\ncommand = ['a']\n[daemon.slurmd]\nstop_timeout = 4\n[supervise]\nstop_timeout = 5\n\
+             [gpu]\ntype_name = 'model'\n",
+        );
+        let changed = before.changed(&after);
+        assert_eq!(changed, ["[supervise]", "[[service]] api", "[daemon.slurmd]", "[[service]] web"]);
+        assert_eq!(before.changed(&before), [] as [&str; 0]);
+        assert!(!Held::is_needed("[supervise]") && Held::is_needed("[paths]"));
+    }
+}

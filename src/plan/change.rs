@@ -1,0 +1,290 @@
+//! What a change of Slurm's files takes: nothing, `scontrol reconfigure`, or a restart of both daemons.
+
+use std::collections::BTreeMap;
+
+use crate::report::Apply;
+
+use super::FileName;
+use super::customized::parse;
+
+/// A file's text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Text {
+    /// Which file.
+    pub name: FileName,
+    /// Its content.
+    pub text: String,
+}
+
+/// What differs between the files that the daemons run with and new ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// What the daemons need.
+    pub apply: Apply,
+    /// What is new, one item each for a person.
+    pub news: Vec<String>,
+    /// Whether a node has other GRES, which costs the jobs that hold some.
+    pub gres: bool,
+    /// Keys that no running container can take.
+    pub fixed: Vec<&'static str>,
+    /// The files whose text differs.
+    pub files: Vec<FileName>,
+}
+
+/// What slurminit itself holds on to while the daemons run, or what Slurm's saved state is bound to.
+const FIXED: [&str; 6] =
+    ["ClusterName", "SlurmctldPort", "SlurmdPort", "SlurmdSpoolDir", "SlurmUser", "StateSaveLocation"];
+
+/// The keys that `scontrol reconfigure` takes in every version from 22.05 on: each is a plain value that the daemons look
+/// up when they need it (slurm.conf(5), and `read_config.c`). What is not here gets a restart, which is never wrong: jobs
+/// live through it.
+const RECONFIGURED: [&str; 49] = [
+    "BatchStartTimeout",
+    "CompleteWait",
+    "DebugFlags",
+    "DefMemPerCPU",
+    "DefMemPerGPU",
+    "DefMemPerNode",
+    "DisableRootJobs",
+    "EnforcePartLimits",
+    "Epilog",
+    "EpilogSlurmctld",
+    "FairShareDampeningFactor",
+    "HealthCheckInterval",
+    "HealthCheckNodeState",
+    "HealthCheckProgram",
+    "InactiveLimit",
+    "JobFileAppend",
+    "JobRequeue",
+    "KillOnBadExit",
+    "KillWait",
+    "LogTimeFormat",
+    "MailProg",
+    "MaxMemPerCPU",
+    "MaxMemPerNode",
+    "MaxTasksPerNode",
+    "MessageTimeout",
+    "MinJobAge",
+    "OverTimeLimit",
+    "PriorityDecayHalfLife",
+    "PriorityFavorSmall",
+    "PriorityMaxAge",
+    "PriorityWeightAge",
+    "PriorityWeightFairshare",
+    "PriorityWeightJobSize",
+    "PriorityWeightPartition",
+    "PriorityWeightQOS",
+    "Prolog",
+    "PrologSlurmctld",
+    "RequeueExit",
+    "RequeueExitHold",
+    "ReturnToService",
+    "SchedulerParameters",
+    "SlurmctldDebug",
+    "SlurmctldTimeout",
+    "SlurmdDebug",
+    "SlurmdTimeout",
+    "TaskEpilog",
+    "TaskProlog",
+    "UnkillableStepTimeout",
+    "WaitTime",
+];
+
+/// Compares what the daemons run with and what they are to run with.
+pub fn change(old: &[Text], new: &[Text]) -> Change {
+    let mut change = Change::default();
+    for Text { name, text } in new {
+        let before = old.iter().find(|file| file.name == *name).map_or("", |file| file.text.as_str());
+        if before == text {
+            if *name == FileName::SlurmConf && includes(text) {
+                change.takes(Apply::Reconfigure, "slurm.conf includes other files, which are not compared".to_owned());
+            }
+            continue;
+        }
+        change.files.push(*name);
+        match name {
+            FileName::SlurmConf => change.compare_slurm_conf(before, text),
+            FileName::GresConf | FileName::CgroupConf if parse::lines(before) != parse::lines(text) => {
+                change.takes(Apply::Restart, format!("{name} is another one"));
+            }
+            FileName::GresConf | FileName::CgroupConf => change.news.push(format!("{name}: comments")),
+            // Slurm runs it anew for each task.
+            FileName::TaskProlog => change.news.push(format!("{name} is another one")),
+        }
+    }
+    change
+}
+
+impl Change {
+    fn takes(&mut self, apply: Apply, what: String) {
+        self.apply = self.apply.max(apply);
+        self.news.push(what);
+    }
+
+    fn compare_slurm_conf(&mut self, old: &str, new: &str) {
+        let before = self.news.len();
+        let (was, is) = (SlurmConf::parse(old), SlurmConf::parse(new));
+        for key in was.keys.keys().chain(is.keys.keys().filter(|key| !was.keys.contains_key(*key))) {
+            let (from, to) = (was.keys.get(key), is.keys.get(key));
+            if from.map(|(_, values)| values) == to.map(|(_, values)| values) {
+                continue;
+            }
+            let spelled = to.or(from).map_or(key.as_str(), |(spelled, _)| spelled);
+            let apply = if RECONFIGURED.iter().any(|known| known.eq_ignore_ascii_case(key)) {
+                Apply::Reconfigure
+            } else {
+                Apply::Restart
+            };
+            self.fixed.extend(FIXED.iter().filter(|fixed| fixed.eq_ignore_ascii_case(key)));
+            self.takes(apply, spelled.to_owned());
+        }
+        if was.nodes != is.nodes {
+            self.takes(Apply::Restart, "the nodes".to_owned());
+            self.gres |= gres(&was.nodes) != gres(&is.nodes);
+        }
+        if was.partitions != is.partitions {
+            self.takes(Apply::Reconfigure, "the partitions".to_owned());
+        }
+        if includes(old) || includes(new) {
+            self.takes(Apply::Restart, "slurm.conf includes other files, which are not compared".to_owned());
+        }
+        if self.news.len() == before {
+            // The daemons compare a checksum of the whole text with each other.
+            self.takes(Apply::Reconfigure, "slurm.conf: comments".to_owned());
+        }
+    }
+}
+
+/// The parts of a slurm.conf, by how a daemon takes a change of them.
+#[derive(Debug, Default)]
+struct SlurmConf {
+    /// By the key in small letters: as it is spelled, and its values in order.
+    keys: BTreeMap<String, (String, Vec<String>)>,
+    nodes: Vec<parse::Line>,
+    partitions: Vec<parse::Line>,
+}
+
+impl SlurmConf {
+    fn parse(text: &str) -> Self {
+        let mut conf = Self::default();
+        for line in parse::lines(text) {
+            let first = line.pairs().first().map(|(key, _)| key.to_ascii_lowercase()).unwrap_or_default();
+            match first.as_str() {
+                "nodename" | "nodeset" | "downnodes" | "frontendname" => conf.nodes.push(line),
+                "partitionname" => conf.partitions.push(line),
+                _ => {
+                    for (key, value) in line.pairs() {
+                        let entry = conf.keys.entry(key.to_ascii_lowercase()).or_insert((key.clone(), Vec::new()));
+                        entry.1.push(value.clone());
+                    }
+                }
+            }
+        }
+        conf
+    }
+}
+
+fn gres(nodes: &[parse::Line]) -> Vec<Option<&str>> {
+    nodes.iter().map(|node| node.get("Gres").filter(|gres| !gres.is_empty())).collect()
+}
+
+fn includes(text: &str) -> bool {
+    let is_include =
+        |line: &str| line.split_whitespace().next().is_some_and(|word| word.eq_ignore_ascii_case("include"));
+    text.lines().any(|line| is_include(line.trim_start()))
+}
+
+/// The number, from 1, of the line that sets `key`. Slurm names a key that it does not know, and mostly no line.
+pub fn line_of_key(text: &str, key: &str) -> Option<usize> {
+    let sets = |line: &str| parse::lines(line).iter().any(|line| line.get(key).is_some());
+    text.lines().position(sets).map(|at| at + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONF: &str = "# by slurminit\nClusterName=c\nSchedulerParameters=defer\nSelectType=select/cons_tres\n\
+        NodeName=n CPUs=2 Gres=gpu:1\nPartitionName=debug Nodes=ALL\n";
+
+    fn of(old: &str, new: &str) -> Change {
+        let file = |text: &str| [Text { name: FileName::SlurmConf, text: text.to_owned() }];
+        change(&file(old), &file(new))
+    }
+
+    #[test]
+    fn the_same_files_take_nothing() {
+        assert_eq!(of(CONF, CONF), Change::default());
+    }
+
+    #[test]
+    fn each_part_of_slurm_conf_takes_what_slurm_needs_for_it() {
+        let cases = [
+            ("PartitionName=debug", "PartitionName=short", Apply::Reconfigure, "the partitions"),
+            ("=defer", "=batch_sched_delay=0", Apply::Reconfigure, "SchedulerParameters"),
+            ("Gres=gpu:1", "Gres=gpu:2", Apply::Restart, "the nodes"),
+            ("select/cons_tres", "select/linear", Apply::Restart, "SelectType"),
+            ("# by slurminit", "# by hand", Apply::Reconfigure, "slurm.conf: comments"),
+            ("ClusterName=c\n", "ClusterName=c\nSomethingNew=1\n", Apply::Restart, "SomethingNew"),
+            ("SchedulerParameters=defer\n", "", Apply::Reconfigure, "SchedulerParameters"),
+        ];
+        for (from, to, apply, news) in cases {
+            let change = of(CONF, &CONF.replace(from, to));
+            assert_eq!((change.apply, change.news.as_slice()), (apply, &[news.to_owned()][..]), "{from} -> {to}");
+            assert_eq!(change.files, [FileName::SlurmConf]);
+        }
+    }
+
+    #[test]
+    fn the_greatest_need_decides_and_every_change_is_named() {
+        let change = of(CONF, &CONF.replace("debug", "short").replace("CPUs=2", "CPUs=1"));
+        assert_eq!(change.apply, Apply::Restart);
+        assert_eq!(change.news, ["the nodes", "the partitions"]);
+    }
+
+    #[test]
+    fn spelling_and_order_of_keys_are_no_change_of_them() {
+        let change = of(CONF, &CONF.replace("SchedulerParameters=defer", "schedulerparameters = \"defer\""));
+        assert_eq!(change.apply, Apply::Reconfigure);
+        assert_eq!(change.news, ["slurm.conf: comments"]);
+    }
+
+    #[test]
+    fn other_gpus_of_a_node_are_told_from_other_cpus() {
+        assert!(of(CONF, &CONF.replace("gpu:1", "gpu:2")).gres);
+        assert!(!of(CONF, &CONF.replace("CPUs=2", "CPUs=1")).gres);
+    }
+
+    #[test]
+    fn what_a_running_container_cannot_take_is_named() {
+        assert_eq!(of(CONF, &CONF.replace("ClusterName=c", "clustername=d")).fixed, ["ClusterName"]);
+        assert_eq!(of(CONF, &format!("{CONF}SlurmctldPort=7000\n")).fixed, ["SlurmctldPort"]);
+    }
+
+    #[test]
+    fn included_files_may_have_changed() {
+        let conf = format!("{CONF}Include more.conf\n");
+        assert_eq!(of(&conf, &conf).apply, Apply::Reconfigure);
+        assert_eq!(of(CONF, &conf).apply, Apply::Restart);
+    }
+
+    #[test]
+    fn another_gres_conf_takes_a_restart_and_a_task_prolog_nothing() {
+        let of = |name, old: &str, new: &str| {
+            let file = |text: &str| [Text { name, text: text.to_owned() }];
+            change(&file(old), &file(new)).apply
+        };
+        let line = "Name=gpu File=/dev/nvidia0\n";
+        assert_eq!(of(FileName::GresConf, line, "Name=gpu File=/dev/nvidia1\n"), Apply::Restart);
+        assert_eq!(of(FileName::GresConf, line, &format!("# one\n{line}")), Apply::Nothing);
+        assert_eq!(of(FileName::CgroupConf, "", "ConstrainDevices=yes\n"), Apply::Restart);
+        assert_eq!(of(FileName::TaskProlog, "#!/bin/sh\n", "#!/bin/sh\ntrue\n"), Apply::Nothing);
+    }
+
+    #[test]
+    fn the_line_of_a_key_is_found() {
+        assert_eq!(line_of_key(CONF, "selecttype"), Some(4));
+        assert_eq!(line_of_key(CONF, "Gres"), Some(5));
+        assert_eq!(line_of_key("# Foo=1\nNote=Foo\n", "Foo"), None);
+    }
+}

@@ -1,0 +1,113 @@
+//! Notices what is written in the operator's directory.
+//!
+//! EDGE. inotify, in the event loop: no wake-up while nothing is written. A directory is watched by its name as well, for
+//! it may come later or be replaced whole; a file by itself as well, for one that is mounted alone has its events
+//! elsewhere. Kubernetes replaces the link `..data` and not the files.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc::UnboundedSender;
+use tracing::warn;
+
+use super::Job;
+use super::machine::Event;
+use crate::plan::FileName;
+use crate::watch::watch;
+
+const KUBERNETES_LINK: &str = "..data";
+
+/// Sends [`Event::ConfigurationChanged`] from now on, if the operator wants that. Without inotify it says so, once.
+pub(super) fn watch_for_changes(job: &Job, events: &UnboundedSender<Event>) {
+    if job.only_cmd || !job.config.supervise.reload_on_change {
+        return;
+    }
+    match Changes::new(job) {
+        Ok(changes) => drop(tokio::task::spawn_local(changes.run(events.clone()))),
+        Err(error) => warn!(
+            "changes of the configuration are not noticed: {error}; raise the host's fs.inotify.max_user_instances, or \
+             use `slurminit reload`"
+        ),
+    }
+}
+
+#[derive(Debug)]
+struct Changes {
+    inotify: Inotify,
+    readable: AsyncFd<OwnedFd>,
+    /// The operator's directories and those that they lie in.
+    directories: BTreeMap<PathBuf, Option<WatchDescriptor>>,
+    files: Vec<PathBuf>,
+    names: Vec<OsString>,
+}
+
+impl Changes {
+    fn new(job: &Job) -> std::io::Result<Self> {
+        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+        let readable = watch(inotify.as_fd().try_clone_to_owned()?, Interest::READABLE)?;
+        let own = &job.config.paths.config;
+        let mut files = vec![job.watched_file.clone()];
+        files.extend(FileName::ALL.iter().map(|name| own.join(name.as_str())));
+        let mut names: Vec<OsString> = vec![KUBERNETES_LINK.into()];
+        names.extend(files.iter().filter_map(|file| file.file_name()).map(OsStr::to_owned));
+        let mut directories = BTreeMap::new();
+        for directory in files.iter().filter_map(|file| file.parent()) {
+            directories.insert(directory.to_owned(), None);
+            directories.insert(directory.parent().unwrap_or(Path::new("/")).to_owned(), None);
+            names.extend(directory.file_name().map(OsStr::to_owned));
+        }
+        let mut changes = Self { inotify, readable, directories, files, names };
+        changes.look_again();
+        Ok(changes)
+    }
+
+    async fn run(mut self, events: UnboundedSender<Event>) {
+        while let Ok(mut guard) = self.readable.readable().await {
+            let mut seen = Vec::new();
+            while let Ok(more) = self.inotify.read_events() {
+                seen.extend(more);
+            }
+            guard.clear_ready();
+            drop(guard);
+            if seen.iter().any(|event| self.counts(event)) {
+                self.look_again();
+                let _ = events.send(Event::ConfigurationChanged);
+            }
+        }
+    }
+
+    fn counts(&self, event: &InotifyEvent) -> bool {
+        let lost = event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW);
+        match &event.name {
+            Some(name) => self.names.contains(name),
+            // A file's own event. That its watch is gone follows from what happened in its directory.
+            None => lost || !event.mask.contains(AddWatchFlags::IN_IGNORED),
+        }
+    }
+
+    /// Watches what the names mean now. A watch that is there already stays as it is.
+    fn look_again(&mut self) {
+        let in_directory = AddWatchFlags::IN_CLOSE_WRITE
+            | AddWatchFlags::IN_CREATE
+            | AddWatchFlags::IN_DELETE
+            | AddWatchFlags::IN_MOVE
+            | AddWatchFlags::IN_ONLYDIR;
+        for (directory, known) in &mut self.directories {
+            let now = self.inotify.add_watch(directory, in_directory).ok();
+            if let Some(gone) = known.filter(|_| now != *known) {
+                // The kernel may have removed it already.
+                let _ = self.inotify.rm_watch(gone);
+            }
+            *known = now;
+        }
+        for file in &self.files {
+            // Most of them are not there.
+            let _ = self.inotify.add_watch(file, AddWatchFlags::IN_CLOSE_WRITE);
+        }
+    }
+}

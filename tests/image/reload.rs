@@ -1,0 +1,158 @@
+//! A reload of a cluster that works: what runs goes on running.
+
+use std::fs;
+use std::path::Path;
+
+use crate::docker::{BOOKWORM, Container, DEMO, Image, directory};
+
+/// A cluster with two simulated GPUs, and with `config` as its operator's directory.
+fn serve(image: &str, config: &Path) -> Container {
+    Image::new(image).with(["--env", "DEMO_GPUS=2"]).mount(config, "/config").serve()
+}
+
+fn write(config: &Path, name: &str, text: &str) {
+    fs::write(config.join(name), text).expect("a file in the operator's directory");
+}
+
+fn pids(container: &Container) -> String {
+    container.sh("pidof munged slurmctld slurmd")
+}
+
+/// One more GPU than before.
+fn add_gpu(container: &Container) {
+    container.sh(
+        "mknod -m 666 /dev/nvidia2 c 1 3 && printf '[[gpu]]\\nname = \"Simulated NVIDIA H200\"\\n' >> /etc/fake-nvml.toml",
+    );
+}
+
+/// Runs a step that writes one number after the other into `/tmp/NAME`, until it is cancelled.
+fn count(container: &Container, name: &str, options: &str) {
+    let line = "i=0; while :; do echo $i; i=$((i + 1)); sleep 0.02; done";
+    container.sh(&format!(
+        "srun --job-name {name} --mem 100 {options} sh -c '{line}' > /tmp/{name} 2> /tmp/{name}.err &\n\
+         timeout 30 sh -c 'until [ -s /tmp/{name} ]; do sleep 0.05; done'"
+    ));
+}
+
+/// It goes on, and no number is missing.
+fn assert_counts(container: &Container, name: &str) {
+    let lines = || container.sh(&format!("wc -l < /tmp/{name}")).parse::<u64>().expect("a number");
+    let before = lines();
+    container
+        .sh(&format!("timeout 30 sh -c 'until [ $(wc -l < /tmp/{name}) -gt {} ]; do sleep 0.05; done'", before + 20));
+    assert_eq!(container.sh(&format!("head -n -1 /tmp/{name} | awk '$1 != NR - 1 {{ print NR, $1; exit }}'")), "");
+    assert_eq!(container.sh(&format!("cat /tmp/{name}.err")), "");
+}
+
+const TWO_PARTITIONS: &str =
+    "[[partition]]\nname = 'debug'\nDefault = true\n[[partition]]\nname = 'short'\nMaxTime = '01:00:00'\n";
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_new_partition_is_noticed_and_taken_by_the_daemons_that_run() {
+    for image in [DEMO, BOOKWORM] {
+        let config = directory(&[("slurminit.toml", "")]);
+        let container = serve(image, config.path());
+        write(config.path(), "slurminit.toml", TWO_PARTITIONS);
+        container.sh("timeout 60 sh -c 'until slurminit status --json | grep -q \"\\\"outcome\\\": \\\"applied\\\"\"; do sleep 0.1; done'");
+        assert_eq!(container.sh("sinfo --noheader --format %R"), "debug\nshort");
+        // With `--systemd` Slurm itself goes on in a new process.
+        assert_eq!(container.sh("slurminit status --json | grep -c '\"restarts\": 0'"), "3", "{image}");
+        assert_eq!(container.sh("srun --partition short --gres=gpu:1 printenv CUDA_VISIBLE_DEVICES"), "0");
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn another_gpu_restarts_the_daemons_and_a_running_step_loses_no_number() {
+    for image in [DEMO, BOOKWORM] {
+        let config = directory(&[("slurminit.toml", "")]);
+        let container = serve(image, config.path());
+        count(&container, "step", "");
+        add_gpu(&container);
+        let said = container.sh("slurminit reload");
+        assert!(said.contains("slurmctld and slurmd were restarted"), "{said}");
+        assert_eq!(container.sh("sinfo --noheader --format '%T %G'"), "mixed gpu:nvidia:3");
+        assert_counts(&container, "step");
+        assert_eq!(container.sh("srun --mem 100 --gres=gpu:3 printenv CUDA_VISIBLE_DEVICES"), "0,1,2");
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_restart_leaves_a_job_with_a_gpu_alone_and_another_gpu_waits_for_its_end() {
+    for image in [DEMO, BOOKWORM] {
+        let config = directory(&[("slurminit.toml", "")]);
+        let container = serve(image, config.path());
+        count(&container, "step", "--gres=gpu:1");
+        write(config.path(), "slurminit.toml", "[slurm.conf]\nMaxJobCount = 5000\n");
+        let said = container.sh("slurminit reload");
+        assert!(said.contains("restarted"), "{said}");
+        assert_counts(&container, "step");
+
+        add_gpu(&container);
+        let refused = container.exec(&["slurminit", "reload"]);
+        assert_eq!(refused.code, 1, "{}", refused.stdout);
+        assert!(refused.stderr.contains("jobs hold some of the former ones"), "{}", refused.stderr);
+        assert_counts(&container, "step");
+        container
+            .sh("scancel --name step && timeout 30 sh -c 'until [ -z \"$(squeue --noheader)\" ]; do sleep 0.1; done'");
+        container.sh("slurminit reload");
+        assert_eq!(container.sh("sinfo --noheader --format '%T %G'"), "idle gpu:nvidia:3");
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_broken_slurm_conf_is_refused_and_everything_goes_on() {
+    for image in [DEMO, BOOKWORM] {
+        let config = directory(&[("slurminit.toml", "[supervise]\nreload_on_change = false\n")]);
+        let container = serve(image, config.path());
+        let own = container.sh("cat /etc/slurm/slurm.conf");
+        let before = pids(&container);
+        write(config.path(), "slurm.conf", &format!("# USER_CUSTOMIZED=true\n{own}\nNoSuchKey=1\n"));
+        let refused = container.exec(&["slurminit", "reload"]);
+        assert_eq!(refused.code, 1, "{}", refused.stdout);
+        let line = own.lines().count() + 2;
+        let place = format!("/config/slurm.conf:{line}: Parsing error at unrecognized key: NoSuchKey");
+        assert!(refused.stderr.contains(&place), "{}", refused.stderr);
+        assert_eq!(container.sh("cat /etc/slurm/slurm.conf"), own);
+        assert_eq!(pids(&container), before);
+        assert_eq!(container.sh("srun --gres=gpu:1 printenv CUDA_VISIBLE_DEVICES"), "0");
+        container.sh("slurminit health");
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn files_that_the_daemons_die_of_are_taken_back() {
+    for image in [DEMO, BOOKWORM] {
+        let config = directory(&[("slurminit.toml", "[supervise]\nreload_on_change = false\n")]);
+        let container = serve(image, config.path());
+        let own = container.sh("cat /etc/slurm/slurm.conf");
+        count(&container, "step", "--gres=gpu:1");
+        write(
+            config.path(),
+            "slurminit.toml",
+            "[supervise]\nreload_on_change = false\n[slurm.conf]\nProctrackType = 'proctrack/none_such'\n",
+        );
+        let back = container.exec(&["slurminit", "reload"]);
+        assert_eq!(back.code, 1, "{}", back.stdout);
+        assert!(back.stderr.contains("does not live with the new files"), "{}", back.stderr);
+        assert_eq!(container.sh("cat /etc/slurm/slurm.conf"), own);
+        container.wait_until_healthy();
+        assert_counts(&container, "step");
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn twenty_reloads_in_a_row_restart_nothing() {
+    let config = directory(&[("slurminit.toml", "")]);
+    let container = serve(DEMO, config.path());
+    let before = pids(&container);
+    container.sh("for i in $(seq 20); do slurminit reload || exit; done");
+    assert_eq!(pids(&container), before);
+    let log = container.log();
+    assert_eq!(log.matches("reloaded: nothing changed").count(), 20, "{log}");
+}
