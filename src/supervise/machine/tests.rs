@@ -8,7 +8,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::{DaemonName, ReadinessTest, RestartPolicy};
+use crate::config::{DaemonName, OnGiveUp, ReadinessTest, RestartPolicy};
 use crate::report::Apply;
 use crate::supervise::daemon::{Liveness, LivenessTest};
 
