@@ -13,6 +13,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+/// WSL2's device, the same for all GPUs.
+pub const WSL_DEVICE: &str = "/dev/dxg";
+
 /// Everything that one detection found.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Inventory {

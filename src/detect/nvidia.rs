@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::nvml::{self, NvmlTrouble};
 use super::sandbox::{Sandbox, Verdict};
 use super::{nvidia_proc, nvidia_trouble};
-use crate::inventory::{Access, Driver, Finding, Gpu, Severity};
+use crate::inventory::{Access, Driver, Finding, Gpu, Severity, WSL_DEVICE};
 
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -140,11 +140,11 @@ fn unopened(root: &Path, verdict: &Verdict) -> Vec<Gpu> {
     (0..).zip(nvidia_proc::device_minors(root)).map(gpu).collect()
 }
 
-/// Slurm ends with an error when two GRES lines name one file: the first GPU keeps it.
+/// Slurm ends with an error when two GRES lines name one file: the first GPU keeps it. WSL2's one device is all GPUs'.
 fn refuse_twins(gpus: &mut [Gpu]) {
     let mut owner: BTreeMap<PathBuf, u32> = BTreeMap::new();
     for gpu in gpus.iter_mut().filter(|gpu| gpu.access == Access::Usable) {
-        let Some(file) = gpu.device_file.clone() else { continue };
+        let Some(file) = gpu.device_file.clone().filter(|file| file != Path::new(WSL_DEVICE)) else { continue };
         let first = *owner.entry(file.clone()).or_insert(gpu.index);
         if first != gpu.index {
             let reason = format!("{} belongs to GPU {first} already", file.display());
@@ -188,10 +188,10 @@ mod tests {
 
     #[test]
     fn two_gpus_never_share_a_device_file() {
-        let gpu = |index| Gpu { device_file: Some("/dev/dxg".into()), ..nvidia_proc::nameless_gpu(index) };
-        let mut gpus = [gpu(0), gpu(1)];
+        let gpu = |index, file: &str| Gpu { device_file: Some(file.into()), ..nvidia_proc::nameless_gpu(index) };
+        let mut gpus = [gpu(0, "/dev/nvidia0"), gpu(1, "/dev/nvidia0"), gpu(2, "/dev/dxg"), gpu(3, "/dev/dxg")];
         refuse_twins(&mut gpus);
-        assert_eq!(gpus[0].access, Access::Usable);
+        assert_eq!(gpus.clone().map(|gpu| gpu.access == Access::Usable), [true, false, true, true]);
         assert!(matches!(&gpus[1].access, Access::Unusable { reason } if reason.contains("GPU 0")));
     }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::{device, nvml, pci};
-use crate::inventory::{Access, Driver, Gpu, MigInstance, PciAddress, Source, Vendor};
+use crate::inventory::{Access, Driver, Gpu, MigInstance, PciAddress, Source, Vendor, WSL_DEVICE};
 
 /// What the kernel's files say.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -110,8 +110,9 @@ fn is_minor(minor: &u32) -> bool {
 pub(super) fn device_file(root: &Path, minor: Option<u32>) -> (Option<PathBuf>, Access) {
     let own = minor.map(|minor| format!("dev/nvidia{minor}"));
     // WSL2 has one device for all GPUs and no /dev/nvidiaN.
-    let is_wsl = root.join("dev/dxg").exists() && !own.as_ref().is_some_and(|own| root.join(own).exists());
-    let name = if is_wsl { Some("dev/dxg".to_owned()) } else { own };
+    let wsl = WSL_DEVICE.trim_start_matches('/');
+    let is_wsl = root.join(wsl).exists() && !own.as_ref().is_some_and(|own| root.join(own).exists());
+    let name = if is_wsl { Some(wsl.to_owned()) } else { own };
     match name {
         Some(name) => (Some(Path::new("/").join(&name)), device::access(&root.join(&name))),
         None => (None, Access::Unusable { reason: "the driver does not say which /dev/nvidiaN it is".to_owned() }),
