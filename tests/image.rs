@@ -19,6 +19,8 @@ mod gpus;
 mod isolation;
 #[path = "image/jobs.rs"]
 mod jobs;
+#[path = "image/machines.rs"]
+mod machines;
 #[path = "image/mig.rs"]
 mod mig;
 #[path = "image/volumes.rs"]

@@ -196,8 +196,13 @@ fn eight_mi210_of_a_real_machine_are_eight_gpus() {
 fn eight_mi308x_in_four_partitions_are_thirty_two_gpus_with_a_render_node_each() {
     let nodes = "topology-parsing-mi308/topology/nodes";
     let Some(fixture) = captured("amd-mi308x8-4part-topology.tar.gz", nodes) else { return };
+    for (node, cpus) in [(0, "0-55,112-167"), (1, "56-111,168-223")] {
+        fixture.write(&format!("sys/devices/system/node/node{node}/cpulist"), cpus);
+    }
     let gpus = fixture.probe().gpus;
     assert_eq!(gpus.len(), 32);
+    let numa: Vec<_> = gpus.iter().map(|gpu| gpu.numa_node).collect();
+    assert_eq!(numa, [[Some(0); 16], [Some(1); 16]].concat());
     let minors: std::collections::BTreeSet<_> = gpus.iter().filter_map(|gpu| gpu.minor).collect();
     assert_eq!(minors.len(), 32);
     let chips: std::collections::BTreeSet<_> = gpus.iter().filter_map(|gpu| gpu.pci_address).collect();

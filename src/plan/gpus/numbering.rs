@@ -34,10 +34,15 @@ pub(super) fn number(inventory: &Inventory, offers: &[Offer<'_>]) -> Numbering {
     Numbering { names, is_slurms }
 }
 
-/// Whole GPUs of one NVIDIA model, none left out.
+/// Whole GPUs of one NVIDIA model, none left out. A minor that is not the index is a sign of a machine that is seen in part,
+/// such as by a pod with one of its GPUs, and what CUDA counts there is the driver's affair.
 fn is_cudas_order(offers: &[Offer<'_>]) -> bool {
     let is_next = |(position, offer): (u32, &Offer<'_>)| {
-        offer.gpu.vendor == Vendor::Nvidia && offer.instance.is_none() && offer.gpu.index == position
+        let Gpu { vendor, index, minor, .. } = offer.gpu;
+        *vendor == Vendor::Nvidia
+            && offer.instance.is_none()
+            && *index == position
+            && minor.is_none_or(|minor| minor == position)
     };
     let one_model = offers.windows(2).all(|pair| pair[0].gpu.model == pair[1].gpu.model);
     one_model && (0..).zip(offers).all(is_next)
