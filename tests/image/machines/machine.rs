@@ -43,6 +43,15 @@ impl Machine {
         machine
     }
 
+    /// The same in WSL2: one device for all GPUs, no minors, and the library where only WSL2 has it.
+    pub(crate) fn wsl(name: &'static str, nvml: &str) -> Self {
+        let library = std::env::current_exe().expect("a test is a file").with_file_name("libfake_nvml.so");
+        let mut machine = Self::new(name, PLAIN).devices(["dxg"]);
+        machine.tree.copy(&library, "usr/lib/wsl/lib/libnvidia-ml.so.1");
+        machine.tree.file("etc/fake-nvml.toml", &format!("{nvml}\n[[fault]]\nat = 'minor'\nkind = 'not-supported'"));
+        machine
+    }
+
     /// AMD's.
     pub(crate) fn amd(name: &'static str, chips: &[Chip]) -> Self {
         Self::new(name, AMD).with_amd(chips)
@@ -75,6 +84,8 @@ impl Machine {
     /// Slurm 22.05.
     pub(crate) fn on_debian_12(mut self) -> Self {
         self.image = BOOKWORM;
+        // That image has the stand-in library itself.
+        self.tree.remove("usr");
         self
     }
 
@@ -191,7 +202,7 @@ const BECOME_THE_MACHINE: &str = r#"
 for directory in sys/class sys/bus/pci/devices sys/devices/system/cpu sys/devices/system/node proc/driver; do
     [ ! -d "/machine/$directory" ] || mount --bind "/machine/$directory" "/$directory"
 done
-mkdir -p /dev/dri /dev/nvidia-caps
+for name in $DEVICES $DENIED; do mkdir -p "/dev/$(dirname "$name")"; done
 for name in $DEVICES; do [ -e "/dev/$name" ] || mknod -m 0666 "/dev/$name" c 1 3; done
 # No container of Docker's may open these numbers.
 for name in $DENIED; do mknod -m 0666 "/dev/$name" c 226 200; done

@@ -5,7 +5,10 @@ use super::machine::Machine;
 
 /// All of them.
 pub(crate) fn machines() -> Vec<Machine> {
-    [nvidia(), nvidia_in_part(), mig(), amd(), amd_in_part(), mixed(), wsl(), limits()].into_iter().flatten().collect()
+    [nvidia(), nvidia_in_part(), mig(), amd(), amd_in_part(), mixed(), elsewhere(), limits()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// The variable of a job on NVIDIA's GPU number N of the stand-in library.
@@ -333,13 +336,9 @@ fn mixed() -> Vec<Machine> {
     ]
 }
 
-/// One device for all GPUs, no minors.
-fn wsl() -> Vec<Machine> {
-    let fault = "[[fault]]\nat = 'minor'\nkind = 'not-supported'\n";
-    let wsl = |name, gpus: usize| {
-        let nvml = format!("{}{fault}", same(gpus, "name = 'NVIDIA GeForce RTX 4090'"));
-        Machine::nvidia(name, &nvml).devices(["dxg"]).without("nvidiactl")
-    };
+/// Where NVIDIA's GPUs have no device file of their own name.
+fn elsewhere() -> Vec<Machine> {
+    let wsl = |name, gpus: usize| Machine::wsl(name, &same(gpus, "name = 'NVIDIA GeForce RTX 4090'"));
     vec![
         wsl("WSL2, 1 RTX 4090", 1).offers("gpu:nvidia:1", "/dev/dxg", &cuda(0), &cuda(0)),
         wsl("WSL2, 2 RTX 4090", 2).offers("gpu:nvidia:2", "/dev/./dxg", &cuda(0), &cuda(1)),
@@ -348,6 +347,18 @@ fn wsl() -> Vec<Machine> {
             "/dev/./dxg",
             &cuda(0),
             &cuda(1),
+        ),
+        Machine::plain("Jetson Orin").devices(["nvgpu/igpu0/ctrl"]).offers(
+            "gpu:nvidia:1",
+            "/dev/nvgpu/igpu0/ctrl",
+            &cuda(0),
+            &cuda(0),
+        ),
+        Machine::plain("Jetson Xavier, Debian 12 (Slurm 22.05)").devices(["nvhost-ctrl-gpu"]).on_debian_12().offers(
+            "gpu:nvidia:1",
+            "/dev/nvhost-ctrl-gpu",
+            &cuda(0),
+            &cuda(0),
         ),
     ]
 }

@@ -26,6 +26,17 @@ impl Tree {
         fs::write(path, format!("{text}\n")).expect("a file");
     }
 
+    pub(crate) fn copy(&mut self, from: &Path, to: &str) {
+        let to = self.directory.path().join(to);
+        fs::create_dir_all(to.parent().expect("a file in a directory")).expect("a directory");
+        fs::copy(from, to).expect("a file");
+    }
+
+    pub(crate) fn remove(&mut self, directory: &str) {
+        // Most trees have none.
+        let _ = fs::remove_dir_all(self.directory.path().join(directory));
+    }
+
     /// The directory `from` of an archive, as the directory `to`.
     pub(crate) fn unpack(&mut self, archive: &Path, from: &str, to: &str) {
         let unpacked = TempDir::with_prefix("slurminit-test-").expect("a temporary directory");
