@@ -18,8 +18,7 @@ fn wsl(root: &Path, gpus: &[Gpu]) -> Option<Finding> {
     (has_device && gpus.is_empty()).then(|| Finding {
         severity: Severity::Warning,
         what: "WSL2's GPU device is in this container, and no NVIDIA GPU answers".to_owned(),
-        cause: "in WSL2 only NVIDIA's GPUs can be used by Slurm's jobs; AMD does not support its GPUs there, and Intel's have no \
-                device of their own"
+        cause: "in WSL2 jobs can be given NVIDIA's GPUs only: AMD's lack their kernel interface (KFD) there, Intel's their render nodes"
             .to_owned(),
         repair: "NVIDIA: install the current driver in Windows, then `wsl --update` and `docker run --gpus all`; AMD and Intel: \
                  use Linux itself"
@@ -96,7 +95,7 @@ mod tests {
     fn a_device_of_wsl2_without_nvidia_is_said_and_with_nvidia_is_not() {
         let root = root(&[("dev/dxg", "")]);
         let found = findings(root.path(), &[]);
-        assert!(found[0].cause.contains("AMD does not support"), "{found:?}");
+        assert!(found[0].cause.contains("NVIDIA's GPUs only"), "{found:?}");
         assert_eq!(findings(root.path(), &[nameless_gpu(0)]), []);
     }
 

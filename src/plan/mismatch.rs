@@ -75,7 +75,7 @@ fn of_platform(finding: Finding, expected: GpuType, platform: Platform) -> Findi
              WSL2), then `wsl --update`; without GPUs on purpose, set GPU_TYPE=none",
         ),
         (Platform::Wsl2, GpuType::Amd) => (
-            "this is WSL2, where AMD does not support its GPUs in containers",
+            "this is WSL2, where AMD's GPUs lack their kernel interface (KFD), so jobs cannot be given one",
             "use Linux itself, or an NVIDIA GPU; for a cluster without GPUs set GPU_TYPE=none",
         ),
     };
@@ -177,7 +177,7 @@ mod tests {
         for (platform, expected, words) in [
             (Platform::DockerDesktop, GpuType::Nvidia, "Metal"),
             (Platform::DockerDesktop, GpuType::Amd, "Metal"),
-            (Platform::Wsl2, GpuType::Amd, "AMD does not support"),
+            (Platform::Wsl2, GpuType::Amd, "this is WSL2"),
             (Platform::Wsl2, GpuType::Nvidia, "Windows has no NVIDIA driver"),
             (Platform::Linux, GpuType::Amd, "/dev/kfd"),
         ] {

@@ -55,7 +55,7 @@ fn wsl2_without_nvidias_library_says_whose_gpus_work_there() {
     let inventory = with_character_device(Machine::new(None), "dev/dxg").detect();
     assert_eq!(inventory.gpus, []);
     let [finding] = inventory.findings.as_slice() else { panic!("{:?}", inventory.findings) };
-    assert!(finding.cause.contains("AMD does not support"), "{finding:?}");
+    assert!(finding.cause.contains("NVIDIA's GPUs only"), "{finding:?}");
 }
 
 #[test]
