@@ -165,6 +165,15 @@ fn auto_detect(
         (false, false) => return explicit("there is no GPU to detect", decisions),
         (true, true) => return explicit("Slurm detects one vendor at a time, and there are two", decisions),
     };
+    if let Some(why) = numbering::rsmi_fault(gpus).filter(|_| choice == AutoDetect::Rsmi) {
+        findings.push(Finding {
+            severity: Severity::Warning,
+            what: "gres = \"autodetect\" is not possible with these AMD GPUs; explicit lines are used".to_owned(),
+            cause: why.to_owned(),
+            repair: "nothing; gres = \"explicit\" says the same without this warning".to_owned(),
+        });
+        return explicit(why, decisions);
+    }
     if inventory.slurm.has_plugin(plugin) {
         decisions.push(Decision::new(format!("AutoDetect={}", choice.as_str()), "[gpu] gres = \"autodetect\""));
         return choice;

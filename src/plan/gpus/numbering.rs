@@ -67,3 +67,16 @@ fn rocr_number(own: &Gpu, inventory: &Inventory) -> usize {
     };
     of_amd().filter(|gpu| gpu.index < own.index).filter(opens).count()
 }
+
+/// Why Slurm's rsmi plugin would go wrong with these GPUs; `None` if it would not.
+pub(super) fn rsmi_fault(offers: &[Offer<'_>]) -> Option<&'static str> {
+    let places: Vec<_> = offers.iter().map(|offer| offer.gpu.pci_address).collect();
+    if places.windows(2).any(|pair| pair[0].is_some() && pair[0] == pair[1]) {
+        return Some(
+            "Slurm's rsmi plugin gives one render node to all partitions of a GPU, and slurmd dies of a file that is there twice",
+        );
+    }
+    (!places.is_sorted()).then_some(
+        "Slurm's rsmi plugin numbers the GPUs in the order of the PCI bus, and ROCr in KFD's, so a job would compute on another GPU than its own",
+    )
+}
