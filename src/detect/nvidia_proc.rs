@@ -223,4 +223,33 @@ mod tests {
         }
         assert_eq!(device_minors(root.path()), [2, 10]);
     }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
+        #[test]
+        fn no_content_panics_or_gives_a_name_that_is_none(
+            text in "(?s).{0,64}",
+            value in "(?s)[^\n]{0,40}",
+            name in "nvidia[0-9+]{0,12}",
+        ) {
+            let root = tempfile::tempdir().unwrap();
+            let write = |file: &str, text: &str| {
+                let path = root.path().join(file);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, text).unwrap();
+            };
+            write("proc/driver/nvidia/version", &text);
+            let lines = format!("Model: {value}\nGPU UUID: {value}\nDevice Minor: {value}\n{text}");
+            write("proc/driver/nvidia/gpus/0000:17:00.0/information", &lines);
+            write("sys/bus/pci/devices/0000:17:00.0/local_cpulist", &text);
+            write("sys/bus/pci/devices/0000:17:00.0/numa_node", &value);
+            write("proc/driver/nvidia/capabilities/gpu0/mig/gi1/access", &text);
+            write(&format!("dev/{name}"), "");
+            for gpu in probe(root.path()).gpus {
+                let uuid = gpu.uuid.unwrap_or_default();
+                proptest::prop_assert!(uuid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-'), "{uuid:?}");
+                proptest::prop_assert!(gpu.minor.is_none_or(|minor| is_minor(&minor)));
+            }
+        }
+    }
 }

@@ -38,3 +38,22 @@ pub(super) fn probe(root: &Path) -> Option<Gpu> {
 fn control(root: &Path) -> Option<&'static str> {
     CONTROL.into_iter().find(|file| root.join(file).exists())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(32))]
+        #[test]
+        fn no_device_tree_panics(text in "(?s).{0,200}") {
+            let root = tempfile::tempdir().unwrap();
+            for file in ["proc/device-tree/model", "proc/device-tree/compatible", CONTROL[0]] {
+                fs::create_dir_all(root.path().join(file).parent().unwrap()).unwrap();
+                fs::write(root.path().join(file), &text).unwrap();
+            }
+            let gpu = probe(root.path()).unwrap();
+            proptest::prop_assert!(!gpu.is_usable(), "a file is no device");
+        }
+    }
+}
