@@ -136,6 +136,18 @@ fn a_missing_render_node_is_that_gpus_and_a_missing_kfd_is_everyones() {
 }
 
 #[test]
+fn a_group_that_jobs_need_is_named_by_its_number() {
+    assert_eq!(groups_finding(&BTreeMap::new()), None);
+    let groups = [(110, "/dev/kfd".into()), (44, "/dev/dri/renderD128".into())].into();
+    let finding = groups_finding(&groups).unwrap();
+    assert!(
+        finding.what.contains("group 44 and 110") && finding.cause.starts_with("/dev/dri/renderD128"),
+        "{finding:?}"
+    );
+    assert!(finding.repair.contains("groupadd -g 44"), "{finding:?}");
+}
+
+#[test]
 fn hidden_gpus_are_told_apart_from_none() {
     let hidden = Topology { hidden: 7, ..Topology::default() };
     let found = findings(&hidden, true);
