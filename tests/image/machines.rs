@@ -39,6 +39,27 @@ fn a_job_on_the_first_and_last_device_of_every_machine_sees_the_right_variable()
     }
 }
 
+/// A batch script with GPUs of both vendors has both variables, a step of it that has one vendor's has that, and a job
+/// without a GPU none.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn each_step_of_a_job_on_both_vendors_sees_its_own_variables() {
+    let machines = rows::machines();
+    for name in ["2 H200 and 2 MI210", "2 H200 and 2 MI210, Debian 12 (Slurm 22.05)"] {
+        let machine = machines.iter().find(|machine| machine.name == name).expect("a row of the table");
+        let container = machine.serve();
+        let show = r"env | grep -E '^(CUDA|ROCR)_VIS' | sort | cut -d= -f2 | paste -sd' ' -";
+        let script = format!(
+            "#!/bin/sh\n{show}\nsrun -n1 --gres=gpu:amd:1 sh -c \"{show}\"\nsrun -n1 --gres=none sh -c \"{show}\"\n"
+        );
+        container.sh(&format!("cat > /tmp/job <<'JOB'\n{script}JOB"));
+        container.sh("timeout 60 sbatch --wait --output /tmp/out --gres=gpu:nvidia:2,gpu:amd:1 /tmp/job");
+        let gpus = "GPU-fa4e0000-0000-0000-0000-000000000000,GPU-fa4e0000-0000-0000-0000-000000000001";
+        assert_eq!(container.sh("cat /tmp/out"), format!("{gpus} 0\n0"), "{}", container.log());
+        assert_eq!(container.sh(&format!("srun sh -c \"{show}\"")), "");
+    }
+}
+
 /// Captures of real machines, where they lie beside the repository: they are too large for it.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]

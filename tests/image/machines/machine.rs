@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::kfd::{self, Chip};
 use super::tree::Tree;
-use crate::docker::{AMD, BOOKWORM, DEMO, Image, Outcome, PLAIN};
+use crate::docker::{AMD, BOOKWORM, Container, DEMO, Image, Outcome, PLAIN};
 
 /// A row of the table.
 pub(crate) struct Machine {
@@ -153,8 +153,8 @@ impl Machine {
         self
     }
 
-    /// Boots it and runs a job on its first and its last device.
-    pub(crate) fn look(&self) -> Result<Seen, String> {
+    /// The container that sees it.
+    fn image(&self) -> Image {
         let image = Image::new(self.image)
             .mount(self.tree.path(), "/machine")
             .with(["--cap-add", "SYS_ADMIN", "--security-opt", "apparmor=unconfined", "--hostname", "node1"])
@@ -166,12 +166,23 @@ impl Machine {
             2 => image.with(["--env", "HWLOC_SYNTHETIC=pack:2 core:1 pu:1"]),
             _ => image.with(["--env", "HWLOC_SYNTHETIC=pack:1 core:2 pu:1"]),
         };
-        let image = self.options.iter().fold(image, |image, option| image.with([option.as_str()]));
+        self.options.iter().fold(image, |image, option| image.with([option.as_str()]))
+    }
+
+    /// Boots it, ready.
+    pub(crate) fn serve(&self) -> Container {
+        self.image().command(["-ec", BECOME_THE_MACHINE, "sh"]).serve()
+    }
+
+    /// Boots it and runs a job on its first and its last device.
+    pub(crate) fn look(&self) -> Result<Seen, String> {
         let types: Vec<(&str, u32)> = self.expected.gres.split(',').filter_map(type_and_count).collect();
         let (Some((first, _)), Some((last, count))) = (types.first(), types.last()) else {
             return Err(format!("no GPU is expected: {:?}", self.expected.gres));
         };
-        let outcome = image.run(&["-ec", BECOME_THE_MACHINE, "sh", first, last, &(count - 1).to_string()]);
+        let before_last = (count - 1).to_string();
+        let look = ["--", "sh", "-ec", LOOK, "sh", first, last, &before_last];
+        let outcome = self.image().run(&[&["-ec", BECOME_THE_MACHINE, "sh"], look.as_slice()].concat());
         seen(&outcome).ok_or_else(|| format!("exit code {}\n{}{}", outcome.code, outcome.stdout, outcome.stderr))
     }
 }
@@ -196,8 +207,7 @@ fn seen(outcome: &Outcome) -> Option<Seen> {
     (outcome.code == 0 && next().is_none()).then_some(seen)
 }
 
-/// Docker mounts nothing below `/proc` and `/sys`, so the container does it itself before it becomes slurminit. Its
-/// arguments: the first type, the last one, and how many of it are before the last device.
+/// Docker mounts nothing below `/proc` and `/sys`, so the container does it itself before it becomes slurminit.
 const BECOME_THE_MACHINE: &str = r#"
 for directory in sys/class sys/bus/pci/devices sys/devices/system/cpu sys/devices/system/node proc/driver; do
     [ ! -d "/machine/$directory" ] || mount --bind "/machine/$directory" "/$directory"
@@ -209,19 +219,22 @@ for name in $DENIED; do mknod -m 0666 "/dev/$name" c 226 200; done
 [ ! -d /machine/etc ] || cp /machine/etc/* /etc
 [ ! -d /machine/config ] || { mkdir -p /config; cp /machine/config/* /config; }
 [ ! -d /machine/usr ] || cp -r /machine/usr/. /usr
-exec slurminit run -- sh -ec '
-    variables() {
-        timeout 30 srun --gres="gpu:$1:1" sh -c "env | grep -E \"^(CUDA|ROCR|HIP)_VISIBLE_DEVICES=|^(ZE_AFFINITY_MASK|GPU_DEVICE_ORDINAL)=\" | sort | paste -sd \" \" -"
-    }
-    sinfo --noheader -N -o "%T %G"
-    tail -n 1 /etc/slurm/gres.conf | grep -oE "File(s)?=[^ ]*" | sed "s/.*=//"
-    variables "$1"
-    if [ "$3" -gt 0 ]; then
-        timeout 60 srun --gres="gpu:$2:$3" sh -c "touch /tmp/held; until [ -e /tmp/done ]; do sleep 0.02; done" &
-        until [ -e /tmp/held ]; do sleep 0.02; done
-    fi
-    variables "$2"
-    touch /tmp/done
-    wait
-' sh "$@"
+exec slurminit run "$@"
+"#;
+
+/// Its arguments: the first type, the last one, and how many of it are before the last device.
+const LOOK: &str = r#"
+variables() {
+    timeout 30 srun --gres="gpu:$1:1" sh -c 'env | grep -E "^(CUDA|ROCR|HIP)_VISIBLE_DEVICES=|^(ZE_AFFINITY_MASK|GPU_DEVICE_ORDINAL)=" | sort | paste -sd " " -'
+}
+sinfo --noheader -N -o "%T %G"
+tail -n 1 /etc/slurm/gres.conf | grep -oE "File(s)?=[^ ]*" | sed "s/.*=//"
+variables "$1"
+if [ "$3" -gt 0 ]; then
+    timeout 60 srun --gres="gpu:$2:$3" sh -c "touch /tmp/held; until [ -e /tmp/done ]; do sleep 0.02; done" &
+    until [ -e /tmp/held ]; do sleep 0.02; done
+fi
+variables "$2"
+touch /tmp/done
+wait
 "#;
