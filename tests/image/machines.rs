@@ -5,6 +5,8 @@
 mod kfd;
 #[path = "machines/machine.rs"]
 mod machine;
+#[path = "machines/nvidia_rows.rs"]
+mod nvidia_rows;
 #[path = "machines/rows.rs"]
 mod rows;
 #[path = "machines/tree.rs"]
