@@ -7,19 +7,24 @@ pub mod amd_kfd;
 pub mod cgroup;
 pub mod cpu;
 pub mod device;
+pub mod foreign;
 pub mod memory;
 pub mod nvidia;
 pub mod nvidia_proc;
+pub mod nvidia_request;
 mod nvidia_trouble;
 pub mod nvml;
 pub mod pci;
 pub mod sandbox;
 pub mod slurm;
+mod tegra;
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::inventory::{Finding, Inventory, Severity};
+use crate::inventory::{Finding, Inventory, Platform, Severity};
+use nvidia_request::Request;
 use sandbox::{Sandbox, Verdict};
 
 /// What detection is given.
@@ -31,11 +36,13 @@ pub struct Options {
     pub deadline: Duration,
     /// The NVIDIA management library; `None` looks in the usual places.
     pub nvml_library: Option<PathBuf>,
+    /// What the container asked NVIDIA's runtime for.
+    pub request: nvidia_request::Request,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { root: "/".into(), deadline: Duration::from_secs(10), nvml_library: None }
+        Self { root: "/".into(), deadline: Duration::from_secs(10), nvml_library: None, request: Request::default() }
     }
 }
 
@@ -44,14 +51,15 @@ impl Default for Options {
 /// The probes run while the host's files are read. NVML has six tenths of the time and every probe seven: a verdict and
 /// the kernel's files need the rest.
 pub fn detect(options: &Options) -> Inventory {
-    let Options { root, deadline, nvml_library } = options;
+    let Options { root, deadline, nvml_library, request } = options;
     let started = Instant::now();
     let tenths = |tenths: u32| started + *deadline / 10 * tenths;
-    let nvidia = nvidia::Detection::start(root, nvml_library.as_deref());
+    let nvidia = nvidia::Detection::start(root, nvml_library.as_deref(), request);
     // Most machines have no AMD GPU, and a look is cheaper than a process.
     let amd = root.join("sys/class/kfd").exists().then(|| Sandbox::start(|| amd_kfd::probe(root)));
     let mut inventory = Inventory {
         hostname: hostname(),
+        platform: platform(root),
         cpu: cpu::detect(root),
         memory: memory::detect(root),
         cgroup: cgroup::detect(root),
@@ -66,7 +74,7 @@ pub fn detect(options: &Options) -> Inventory {
     };
     inventory.drivers = nvidia.driver.into_iter().chain(amd.driver).collect();
     inventory.gpus = [nvidia.gpus, amd.gpus].concat();
-    inventory.findings = [nvidia.findings, amd.findings].concat();
+    inventory.findings = [nvidia.findings, amd.findings, foreign::findings(root, &inventory.gpus)].concat();
     inventory
 }
 
@@ -83,6 +91,16 @@ fn no_amd(verdict: &Verdict) -> Finding {
         what: format!("the AMD kernel driver (KFD) {verdict}; no AMD GPU is used"),
         cause: cause.to_owned(),
         repair: repair.to_owned(),
+    }
+}
+
+/// By the name of the kernel, which those who build one for their own virtual machine put into it.
+fn platform(root: &Path) -> Platform {
+    let release = fs::read_to_string(root.join("proc/sys/kernel/osrelease")).unwrap_or_default().to_lowercase();
+    match release {
+        release if release.contains("microsoft") => Platform::Wsl2,
+        release if release.contains("linuxkit") => Platform::DockerDesktop,
+        _ => Platform::Linux,
     }
 }
 

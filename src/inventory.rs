@@ -13,11 +13,17 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+/// WSL2's device, the same for all GPUs.
+pub const WSL_DEVICE: &str = "/dev/dxg";
+
 /// Everything that one detection found.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Inventory {
     /// The kernel's host name, which `SlurmctldHost` must be.
     pub hostname: String,
+    /// Whose kernel runs here.
+    #[serde(default)]
+    pub platform: Platform,
     /// The processors that this container may use.
     pub cpu: Cpu,
     /// The memory that this container may use.
@@ -39,6 +45,19 @@ impl Inventory {
     pub fn usable_gpus(&self) -> impl Iterator<Item = &Gpu> {
         self.gpus.iter().filter(|gpu| gpu.is_usable())
     }
+}
+
+/// Whose kernel runs here: it decides which GPUs can be in a container at all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Platform {
+    /// A Linux of its own.
+    #[default]
+    Linux,
+    /// Windows' Linux: NVIDIA's GPUs only.
+    Wsl2,
+    /// Docker Desktop's virtual machine on macOS, and on Windows without WSL2: no GPU.
+    DockerDesktop,
 }
 
 /// The maker of a GPU, and so the driver that it needs.
@@ -75,6 +94,8 @@ pub enum Source {
     Nvml,
     /// `/proc/driver/nvidia/gpus` and the device files: no links, no memory size, no compute capability.
     NvidiaProc,
+    /// A Jetson's device file: no model, no memory size where the container hides the device tree.
+    Nvgpu,
     /// The AMD kernel driver's topology in sysfs.
     Kfd,
 }

@@ -25,6 +25,8 @@ mod isolation;
 mod jobs;
 #[path = "image/liveness.rs"]
 mod liveness;
+#[path = "image/machines.rs"]
+mod machines;
 #[path = "image/mig.rs"]
 mod mig;
 #[path = "image/reload.rs"]

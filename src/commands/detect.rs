@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
+use crate::detect::nvidia_request::Request;
 use crate::detect::{self, Options};
 use crate::exit_code;
 
@@ -42,7 +43,8 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     );
     // An empty variable is an unset one, as in `docker run -e NAME=`.
     let nvml_library = args.nvml_library.filter(|path| !path.as_os_str().is_empty());
-    let inventory = detect::detect(&Options { root: args.root, deadline: args.timeout, nvml_library });
+    let request = Request::from_environment();
+    let inventory = detect::detect(&Options { root: args.root, deadline: args.timeout, nvml_library, request });
     let text = if args.json { serde_json::to_string_pretty(&inventory)? + "\n" } else { table::render(&inventory) };
     match std::io::stdout().write_all(text.as_bytes()) {
         // `slurminit detect | head -1` has what it wants.

@@ -98,7 +98,9 @@ pub(super) fn inventory(config: &Config, root: &Path, file: Option<&Path>) -> an
         // The same variable that `slurminit detect` knows.
         let nvml_library =
             std::env::var_os("SLURMINIT_NVML_LIBRARY").filter(|path| !path.is_empty()).map(PathBuf::from);
-        let options = detect::Options { root: root.to_owned(), deadline: config.gpu.detect_timeout, nvml_library };
+        let request = detect::nvidia_request::Request::from_environment();
+        let deadline = config.gpu.detect_timeout;
+        let options = detect::Options { root: root.to_owned(), deadline, nvml_library, request };
         return Ok(detect::detect(&options));
     };
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;

@@ -8,7 +8,7 @@ mod topology;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -37,8 +37,15 @@ pub fn probe(root: &Path) -> Probe {
     }
     let topology = topology::read(&nodes, |path| fs::read_to_string(path));
     let driver = Driver { vendor: Vendor::Amd, source: Source::Kfd, version: version(root), cuda_version: None };
-    let findings = findings(&topology, root.join("dev/kfd").exists());
-    Probe { driver: Some(driver), gpus: gpus(root, &topology), findings }
+    let mut findings = findings(&topology, root.join("dev/kfd").exists());
+    let gpus = gpus(root, &topology);
+    let files = gpus.iter().filter(|gpu| gpu.is_usable()).filter_map(|gpu| gpu.device_file.as_deref());
+    let groups = files.flat_map(|file| [Path::new("/dev/kfd"), file]).filter_map(|file| {
+        let group = device::only_for_group(&root.join(file.strip_prefix("/").ok()?))?;
+        Some((group, file.to_owned()))
+    });
+    findings.extend(groups_finding(&groups.collect()));
+    Probe { driver: Some(driver), gpus, findings }
 }
 
 /// Only AMD's own packages write it; the driver in the kernel's tree has the kernel's version.
@@ -166,6 +173,26 @@ fn findings(topology: &Topology, has_kfd: bool) -> Vec<Finding> {
         });
     }
     findings
+}
+
+/// ROCr gives up as a whole where one render node says "permission denied" (libhsakmt, topology.c).
+fn groups_finding(groups: &BTreeMap<u32, PathBuf>) -> Option<Finding> {
+    let (first, file) = groups.first_key_value()?;
+    let numbers: Vec<String> = groups.keys().map(u32::to_string).collect();
+    let numbers = numbers.join(" and ");
+    let file = file.display();
+    Some(Finding {
+        severity: Severity::Info,
+        what: format!("jobs of other users than root can use AMD GPUs only as members of group {numbers} (the number)"),
+        cause: format!(
+            "{file} and its like are closed to others, and Slurm gives a job the groups that its user has in /etc/group, not \
+             those of docker's --group-add"
+        ),
+        repair: format!(
+            "before the start, in the image or a hook: groupadd -g {first} amd-gpu && usermod -aG amd-gpu USER; or open the \
+             files to all on the host by a udev rule (MODE=\"0666\")"
+        ),
+    })
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use crate::inventory::Access;
@@ -18,6 +18,16 @@ pub fn access(path: &Path) -> Access {
 /// The same for reading alone, which is how NVIDIA's capability files are made (mode 0444).
 pub fn access_for_reading(path: &Path) -> Access {
     judge(open(path, false))
+}
+
+/// The group whose members alone may open the device file at `path`, besides root; `None` where everybody may.
+pub fn only_for_group(path: &Path) -> Option<u32> {
+    let metadata = path.metadata().ok()?;
+    closed_to_others(metadata.mode()).then(|| metadata.gid())
+}
+
+fn closed_to_others(mode: u32) -> bool {
+    mode & 0o006 != 0o006
 }
 
 fn judge(opened: Result<(), String>) -> Access {
@@ -66,6 +76,13 @@ mod tests {
     #[test]
     fn a_character_device_opens() {
         assert_eq!(access(Path::new("/dev/null")), Access::Usable);
+    }
+
+    #[test]
+    fn what_others_may_not_write_is_for_the_group_alone() {
+        assert_eq!([0o020_660, 0o020_664, 0o020_666, 0o020_600].map(closed_to_others), [true, true, false, true]);
+        assert_eq!(only_for_group(Path::new("/dev/null")), None);
+        assert_eq!(only_for_group(Path::new("/no/such")), None);
     }
 
     #[test]

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use super::nvidia_request::Request;
 use super::nvml::{self, NvmlTrouble};
 use super::sandbox::{Sandbox, Verdict};
-use super::{nvidia_proc, nvidia_trouble};
-use crate::inventory::{Access, Driver, Finding, Gpu, Severity};
+use super::{nvidia_proc, nvidia_trouble, tegra};
+use crate::inventory::{Access, Driver, Finding, Gpu, Severity, Source, Vendor, WSL_DEVICE};
 
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,14 +38,15 @@ pub struct Detection {
     root: PathBuf,
     /// Whether the operator named the library; then its absence is worth a word.
     library_is_named: bool,
+    request: Request,
     nvml: Sandbox<Result<nvml::Probe, NvmlTrouble>>,
 }
 
 impl Detection {
     /// Starts to ask NVML.
-    pub fn start(root: &Path, library: Option<&Path>) -> Self {
+    pub fn start(root: &Path, library: Option<&Path>, request: &Request) -> Self {
         let nvml = Sandbox::start(|| nvml::probe(root, library));
-        Self { root: root.to_owned(), library_is_named: library.is_some(), nvml }
+        Self { root: root.to_owned(), library_is_named: library.is_some(), request: request.clone(), nvml }
     }
 
     /// Waits for NVML until `nvml_deadline`, and for the kernel's files until `deadline`.
@@ -54,15 +56,22 @@ impl Detection {
             Ok(probe) => from_nvml(probe),
             Err(why) => {
                 let is_absent = matches!(why, NoNvml::Trouble(NvmlTrouble::LibraryMissing(_)));
-                if is_absent && !self.library_is_named && !has_traces(&self.root) {
-                    return Found::default();
+                if is_absent && !self.library_is_named && !has_traces(&self.root) && !tegra::is_here(&self.root) {
+                    return Found { findings: self.request.finding(&[]).into_iter().collect(), ..Found::default() };
                 }
-                from_kernel(&self.root, &why, deadline)
+                from_kernel(&self.root, &why, &self.request, deadline)
             }
         };
+        // A Jetson's NVML and /dev/nvidia0 are about its display, if they are there at all.
+        if tegra::is_here(&self.root)
+            && !found.gpus.iter().any(|gpu| gpu.access == Access::Usable && gpu.memory_mib.is_some())
+        {
+            found = from_tegra(&self.root, deadline).unwrap_or(found);
+        }
         if !found.is_stuck {
             found.findings.extend(closed_devices(&self.root, &found.gpus));
         }
+        found.findings.extend(self.request.finding(&found.gpus));
         refuse_twins(&mut found.gpus);
         found
     }
@@ -119,13 +128,20 @@ fn mig_finding(gpu: &Gpu) -> Option<Finding> {
     })
 }
 
-fn from_kernel(root: &Path, why: &NoNvml, deadline: Instant) -> Found {
+/// The one GPU of a Jetson.
+fn from_tegra(root: &Path, deadline: Instant) -> Option<Found> {
+    let gpu = Sandbox::start(|| tegra::probe(root)).finish(deadline).ok()??;
+    let driver = Driver { vendor: Vendor::Nvidia, source: Source::Nvgpu, version: None, cuda_version: None };
+    Some(Found { driver: Some(driver), gpus: vec![gpu], ..Found::default() })
+}
+
+fn from_kernel(root: &Path, why: &NoNvml, request: &Request, deadline: Instant) -> Found {
     let mut found = match Sandbox::start(|| nvidia_proc::probe(root)).finish(deadline) {
         Ok(probe) => Found { driver: probe.driver, gpus: probe.gpus, ..Found::default() },
         // Not even the files open. Their names are all that is known.
         Err(verdict) => Found { gpus: unopened(root, &verdict), is_stuck: true, ..Found::default() },
     };
-    found.findings.push(nvidia_trouble::finding(why, found.gpus.len(), found.is_stuck));
+    found.findings.push(nvidia_trouble::finding(why, request, found.gpus.len(), found.is_stuck));
     found.findings.extend(found.gpus.iter().filter_map(mig_finding));
     found
 }
@@ -140,11 +156,11 @@ fn unopened(root: &Path, verdict: &Verdict) -> Vec<Gpu> {
     (0..).zip(nvidia_proc::device_minors(root)).map(gpu).collect()
 }
 
-/// Slurm ends with an error when two GRES lines name one file: the first GPU keeps it.
+/// Slurm ends with an error when two GRES lines name one file: the first GPU keeps it. WSL2's one device is all GPUs'.
 fn refuse_twins(gpus: &mut [Gpu]) {
     let mut owner: BTreeMap<PathBuf, u32> = BTreeMap::new();
     for gpu in gpus.iter_mut().filter(|gpu| gpu.access == Access::Usable) {
-        let Some(file) = gpu.device_file.clone() else { continue };
+        let Some(file) = gpu.device_file.clone().filter(|file| file != Path::new(WSL_DEVICE)) else { continue };
         let first = *owner.entry(file.clone()).or_insert(gpu.index);
         if first != gpu.index {
             let reason = format!("{} belongs to GPU {first} already", file.display());
@@ -188,10 +204,10 @@ mod tests {
 
     #[test]
     fn two_gpus_never_share_a_device_file() {
-        let gpu = |index| Gpu { device_file: Some("/dev/dxg".into()), ..nvidia_proc::nameless_gpu(index) };
-        let mut gpus = [gpu(0), gpu(1)];
+        let gpu = |index, file: &str| Gpu { device_file: Some(file.into()), ..nvidia_proc::nameless_gpu(index) };
+        let mut gpus = [gpu(0, "/dev/nvidia0"), gpu(1, "/dev/nvidia0"), gpu(2, "/dev/dxg"), gpu(3, "/dev/dxg")];
         refuse_twins(&mut gpus);
-        assert_eq!(gpus[0].access, Access::Usable);
+        assert_eq!(gpus.clone().map(|gpu| gpu.access == Access::Usable), [true, false, true, true]);
         assert!(matches!(&gpus[1].access, Access::Unusable { reason } if reason.contains("GPU 0")));
     }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::{device, nvml, pci};
-use crate::inventory::{Access, Driver, Gpu, MigInstance, PciAddress, Source, Vendor};
+use crate::inventory::{Access, Driver, Gpu, MigInstance, PciAddress, Source, Vendor, WSL_DEVICE};
 
 /// What the kernel's files say.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -110,8 +110,9 @@ fn is_minor(minor: &u32) -> bool {
 pub(super) fn device_file(root: &Path, minor: Option<u32>) -> (Option<PathBuf>, Access) {
     let own = minor.map(|minor| format!("dev/nvidia{minor}"));
     // WSL2 has one device for all GPUs and no /dev/nvidiaN.
-    let is_wsl = root.join("dev/dxg").exists() && !own.as_ref().is_some_and(|own| root.join(own).exists());
-    let name = if is_wsl { Some("dev/dxg".to_owned()) } else { own };
+    let wsl = WSL_DEVICE.trim_start_matches('/');
+    let is_wsl = root.join(wsl).exists() && !own.as_ref().is_some_and(|own| root.join(own).exists());
+    let name = if is_wsl { Some(wsl.to_owned()) } else { own };
     match name {
         Some(name) => (Some(Path::new("/").join(&name)), device::access(&root.join(&name))),
         None => (None, Access::Unusable { reason: "the driver does not say which /dev/nvidiaN it is".to_owned() }),
@@ -221,5 +222,34 @@ mod tests {
             fs::write(root.path().join("dev").join(name), "").unwrap();
         }
         assert_eq!(device_minors(root.path()), [2, 10]);
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
+        #[test]
+        fn no_content_panics_or_gives_a_name_that_is_none(
+            text in "(?s).{0,64}",
+            value in "(?s)[^\n]{0,40}",
+            name in "nvidia[0-9+]{0,12}",
+        ) {
+            let root = tempfile::tempdir().unwrap();
+            let write = |file: &str, text: &str| {
+                let path = root.path().join(file);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, text).unwrap();
+            };
+            write("proc/driver/nvidia/version", &text);
+            let lines = format!("Model: {value}\nGPU UUID: {value}\nDevice Minor: {value}\n{text}");
+            write("proc/driver/nvidia/gpus/0000:17:00.0/information", &lines);
+            write("sys/bus/pci/devices/0000:17:00.0/local_cpulist", &text);
+            write("sys/bus/pci/devices/0000:17:00.0/numa_node", &value);
+            write("proc/driver/nvidia/capabilities/gpu0/mig/gi1/access", &text);
+            write(&format!("dev/{name}"), "");
+            for gpu in probe(root.path()).gpus {
+                let uuid = gpu.uuid.unwrap_or_default();
+                proptest::prop_assert!(uuid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-'), "{uuid:?}");
+                proptest::prop_assert!(gpu.minor.is_none_or(|minor| is_minor(&minor)));
+            }
+        }
     }
 }

@@ -1,19 +1,24 @@
 //! Words for each way in which NVML gives no answer: cause and repair.
 
 use super::nvidia::NoNvml;
+use super::nvidia_request::Request;
 use super::nvml::NvmlTrouble;
 use super::sandbox::Verdict;
 use crate::inventory::{Finding, Severity};
 
 /// Says why NVML is missing, what that costs, and what repairs it. `gpus` is how many were found without it; `is_stuck`
 /// when not even the device files answered.
-pub(super) fn finding(why: &NoNvml, gpus: usize, is_stuck: bool) -> Finding {
+pub(super) fn finding(why: &NoNvml, request: &Request, gpus: usize, is_stuck: bool) -> Finding {
     let lost = match gpus {
         _ if is_stuck => "the device files do not answer either, so no NVIDIA GPU is used",
         0 => "no NVIDIA GPU is visible without it",
         _ => "the GPUs are listed from /proc and /dev, without memory size, compute capability and NVLinks",
     };
-    let (cause, repair) = cause_and_repair(why);
+    let (cause, repair) = match (why, request.utility()) {
+        (NoNvml::Trouble(NvmlTrouble::LibraryMissing(_)), Some(false)) => NO_UTILITY,
+        (NoNvml::Trouble(NvmlTrouble::LibraryMissing(_)), Some(true)) => NO_RUNTIME,
+        _ => cause_and_repair(why),
+    };
     Finding {
         severity: if is_stuck { Severity::Error } else { Severity::Warning },
         what: format!("NVIDIA's management library (NVML) gives no answer: {why}; {lost}"),
@@ -78,6 +83,16 @@ fn of_verdict(verdict: &Verdict) -> (&'static str, &'static str) {
         Verdict::NotStarted(_) => Verdict::NO_PROCESS,
     }
 }
+
+const NO_UTILITY: (&str, &str) = (
+    "NVIDIA_DRIVER_CAPABILITIES lacks \"utility\", with which the NVIDIA container runtime puts libnvidia-ml.so.1 in",
+    "create the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+);
+
+const NO_RUNTIME: (&str, &str) = (
+    "NVIDIA_DRIVER_CAPABILITIES asks for it, and only the NVIDIA container runtime obeys: the device files were passed by hand",
+    "start the container with the NVIDIA runtime (docker run --gpus all) and without --device /dev/nvidiaN",
+);
 
 const NOT_NVIDIAS: (&str, &str) = (
     "the library is damaged or not NVIDIA's",

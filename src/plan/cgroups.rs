@@ -1,6 +1,8 @@
 //! Whether Slurm can use cgroups here, and what it does without.
 
-use crate::inventory::{CgroupVersion, Inventory, SlurmVersion};
+use std::path::Path;
+
+use crate::inventory::{CgroupVersion, Inventory, SlurmVersion, WSL_DEVICE};
 
 use super::{Decision, NodePlan};
 
@@ -78,13 +80,25 @@ fn with_cgroups(inventory: &Inventory, affinity: bool) -> CgroupPlan {
     if !older_than(inventory, KNOWS_ENABLE_CONTROLLERS) {
         lines.push(("EnableControllers", "yes"));
     }
-    lines.extend([("ConstrainCores", "yes"), ("ConstrainRAMSpace", "yes"), ("ConstrainDevices", "yes")]);
+    lines.extend([("ConstrainCores", "yes"), ("ConstrainRAMSpace", "yes")]);
+    let why = if share_a_device(inventory) {
+        "the container may write its cgroup: a job is held to its CPUs and its memory; the GPUs share one device in WSL2, so it \
+         sees its own through its environment"
+    } else {
+        lines.push(("ConstrainDevices", "yes"));
+        "the container may write its cgroup: a job is held to its CPUs, its memory and its GPUs"
+    };
     CgroupPlan {
         lines,
         proctrack: "proctrack/cgroup",
         task: if affinity { "task/cgroup,task/affinity" } else { "task/cgroup" },
-        why: "the container may write its cgroup: a job is held to its CPUs, its memory and its GPUs".to_owned(),
+        why: why.to_owned(),
     }
+}
+
+/// To allow one and deny the other is impossible then.
+fn share_a_device(inventory: &Inventory) -> bool {
+    inventory.usable_gpus().filter(|gpu| gpu.device_file.as_deref() == Some(Path::new(WSL_DEVICE))).count() > 1
 }
 
 fn without_cgroups(inventory: &Inventory, affinity: bool, why: String) -> CgroupPlan {

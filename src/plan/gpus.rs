@@ -1,5 +1,6 @@
 //! gres.conf: one line for each GPU that a job can be given.
 
+mod numbering;
 mod offer;
 
 use std::collections::BTreeSet;
@@ -20,17 +21,25 @@ pub struct GresPlan {
     /// One for each usable GPU or MIG instance, in the order in which jobs count them: each type's lines together, as
     /// Slurm sorts them by the types of the node's Gres.
     pub lines: Vec<GresLine>,
+    /// Whether CUDA and ROCr give the devices the numbers that Slurm gives them.
+    pub counts_as_runtimes: bool,
 }
 
 impl GresPlan {
-    /// Gres of the node's line: `gpu:nvidia:2,gpu:amd:1`.
-    /// Whether the position of each NVIDIA line is the number that CUDA gives the device.
-    pub(super) fn counts_as_cuda(&self) -> bool {
-        let nvidia = || self.lines.iter().filter(|line| line.vendor == Vendor::Nvidia);
-        let numbers: Vec<u32> = nvidia().map(|line| line.index).collect();
-        nvidia().all(|line| line.files.len() == 1) && numbers.is_sorted()
+    /// Flags of every line: whose environment variables a job gets. Slurm drops a line whose flags differ from those of the
+    /// first ("does not match env flags for previous GRES"), so on a machine with both vendors each line has both.
+    pub fn flags(&self) -> String {
+        let mut vendors: Vec<Vendor> = self.lines.iter().map(|line| line.vendor).collect();
+        vendors.sort_unstable();
+        vendors.dedup();
+        let flag = |vendor: Vendor| match vendor {
+            Vendor::Nvidia => "nvidia_gpu_env",
+            Vendor::Amd => "amd_gpu_env",
+        };
+        vendors.into_iter().map(flag).collect::<Vec<_>>().join(",")
     }
 
+    /// Gres of the node's line: `gpu:nvidia:2,gpu:amd:1`.
     pub(super) fn node_gres(&self) -> String {
         let mut counts: Vec<(&GresType, usize)> = Vec::new();
         for line in &self.lines {
@@ -78,22 +87,10 @@ pub struct GresLine {
     pub links: Vec<i64>,
     /// Whose environment variables a job gets.
     pub vendor: Vendor,
-    /// The driver's number of the GPU.
-    pub index: u32,
-    /// By what CUDA finds it: a UUID.
-    pub cuda_name: Option<String>,
+    /// By what the vendor's runtime finds it: a UUID for CUDA, a number for ROCr.
+    pub runtime_name: String,
     /// For the comment above it: model, UUID, PCI address.
     pub comment: String,
-}
-
-impl GresLine {
-    /// Flags: the vendor's own environment variables only, not those of every vendor.
-    pub const fn flags(&self) -> &'static str {
-        match self.vendor {
-            Vendor::Nvidia => "nvidia_gpu_env",
-            Vendor::Amd => "amd_gpu_env",
-        }
-    }
 }
 
 /// Decides the lines.
@@ -114,20 +111,20 @@ pub(super) fn plan(
             vec![None; gpus.len()]
         }
     };
+    let numbering = numbering::number(inventory, &gpus);
     let mut lines = Vec::new();
-    for ((position, offer), cores) in gpus.iter().enumerate().zip(cores) {
+    for (((position, offer), cores), runtime_name) in gpus.iter().enumerate().zip(cores).zip(numbering.names) {
         lines.push(GresLine {
             gres_type: gres_type(config, auto_detect, offer, position),
             files: offer.files.clone(),
             cores,
             links: links(position, &gpus),
             vendor: offer.gpu.vendor,
-            index: offer.gpu.index,
-            cuda_name: offer.cuda_name().map(str::to_owned),
+            runtime_name,
             comment: offer.comment(),
         });
     }
-    let plan = GresPlan { auto_detect, lines };
+    let plan = GresPlan { auto_detect, lines, counts_as_runtimes: numbering.is_slurms };
     if !plan.lines.is_empty() {
         decisions.push(Decision::new(format!("Gres={}", plan.node_gres()), type_reason(config, &plan)));
     }
@@ -168,6 +165,15 @@ fn auto_detect(
         (false, false) => return explicit("there is no GPU to detect", decisions),
         (true, true) => return explicit("Slurm detects one vendor at a time, and there are two", decisions),
     };
+    if let Some(why) = numbering::rsmi_fault(gpus).filter(|_| choice == AutoDetect::Rsmi) {
+        findings.push(Finding {
+            severity: Severity::Warning,
+            what: "gres = \"autodetect\" is not possible with these AMD GPUs; explicit lines are used".to_owned(),
+            cause: why.to_owned(),
+            repair: "nothing; gres = \"explicit\" says the same without this warning".to_owned(),
+        });
+        return explicit(why, decisions);
+    }
     if inventory.slurm.has_plugin(plugin) {
         decisions.push(Decision::new(format!("AutoDetect={}", choice.as_str()), "[gpu] gres = \"autodetect\""));
         return choice;

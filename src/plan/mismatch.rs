@@ -2,7 +2,7 @@
 
 use crate::config::{Config, GpuType, OnMismatch};
 use crate::exit_code;
-use crate::inventory::{Finding, Inventory, Severity, Vendor};
+use crate::inventory::{Finding, Inventory, Platform, Severity, Vendor};
 
 use super::Refusal;
 
@@ -46,7 +46,11 @@ const GIVE_AMD: &str = "docker run --device /dev/kfd --device /dev/dri --group-a
 /// Compares, and refuses the start where the operator wants that.
 pub(super) fn judge(config: &Config, inventory: &Inventory) -> Result<Option<Mismatch>, Refusal> {
     let Some(expected) = config.gpu_type else { return Ok(None) };
-    let Some(mismatch) = compare(expected, Found::of(inventory)) else { return Ok(None) };
+    let found = Found::of(inventory);
+    let Some(mut mismatch) = compare(expected, found) else { return Ok(None) };
+    if found == Found::None {
+        mismatch.finding = of_platform(mismatch.finding, expected, inventory.platform);
+    }
     match config.on_mismatch {
         OnMismatch::Warn => Ok(Some(mismatch)),
         OnMismatch::Fail => {
@@ -54,6 +58,28 @@ pub(super) fn judge(config: &Config, inventory: &Inventory) -> Result<Option<Mis
             Err(Refusal { exit_code: exit_code::MISMATCH, finding })
         }
     }
+}
+
+/// Where a GPU cannot be in a container at all, or only in one way, that is the cause.
+fn of_platform(finding: Finding, expected: GpuType, platform: Platform) -> Finding {
+    let (cause, repair) = match (platform, expected) {
+        (Platform::Linux, _) | (_, GpuType::None) => return finding,
+        (Platform::DockerDesktop, _) => (
+            "this is Docker Desktop's own virtual machine (macOS, or Windows without WSL2), which passes no GPU on; a Mac's GPU \
+             speaks Metal, and neither CUDA nor ROCm",
+            "use a machine with Linux, or Windows with WSL2 and an NVIDIA GPU; for a cluster without GPUs set GPU_TYPE=none",
+        ),
+        (Platform::Wsl2, GpuType::Nvidia) => (
+            "the container was started without GPUs, or Windows has no NVIDIA driver that serves WSL2",
+            "docker run --gpus all ...; `nvidia-smi` in WSL2 must work: install the current driver in Windows (no Linux driver in \
+             WSL2), then `wsl --update`; without GPUs on purpose, set GPU_TYPE=none",
+        ),
+        (Platform::Wsl2, GpuType::Amd) => (
+            "this is WSL2, where AMD's GPUs lack their kernel interface (KFD), so jobs cannot be given one",
+            "use Linux itself, or an NVIDIA GPU; for a cluster without GPUs set GPU_TYPE=none",
+        ),
+    };
+    Finding { cause: cause.to_owned(), repair: repair.to_owned(), ..finding }
 }
 
 /// The table: three kinds of image against four kinds of machine. `None` where they agree.
@@ -144,6 +170,21 @@ mod tests {
         }
         assert_eq!(words.len(), 9);
         insta::assert_snapshot!(table);
+    }
+
+    #[test]
+    fn where_a_gpu_cannot_be_that_is_the_cause() {
+        for (platform, expected, words) in [
+            (Platform::DockerDesktop, GpuType::Nvidia, "Metal"),
+            (Platform::DockerDesktop, GpuType::Amd, "Metal"),
+            (Platform::Wsl2, GpuType::Amd, "this is WSL2"),
+            (Platform::Wsl2, GpuType::Nvidia, "Windows has no NVIDIA driver"),
+            (Platform::Linux, GpuType::Amd, "/dev/kfd"),
+        ] {
+            let config = Config { gpu_type: Some(expected), ..Config::default() };
+            let mismatch = judge(&config, &Inventory { platform, ..Inventory::default() }).unwrap().unwrap();
+            assert!(mismatch.finding.cause.contains(words), "{platform:?}: {}", mismatch.finding.cause);
+        }
     }
 
     #[test]

@@ -61,6 +61,11 @@ impl DevicePath {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Another name of the same file: `/dev/./dxg`, of that `/dev/././dxg`.
+    pub(super) fn other_spelling(&self) -> Self {
+        Self(self.0.replacen("/dev/", "/dev/./", 1))
+    }
 }
 
 impl fmt::Display for DevicePath {

@@ -12,7 +12,7 @@ pub(super) fn text(plan: &Plan) -> String {
     for line in &plan.gres.lines {
         let _ = writeln!(text, "# {}", line.comment);
         if plan.gres.auto_detect == AutoDetect::Off {
-            let _ = writeln!(text, "{}", gres_line(line));
+            let _ = writeln!(text, "{} Flags={}", gres_line(line), plan.gres.flags());
         }
     }
     if plan.gres.lines.is_empty() {
@@ -33,6 +33,5 @@ fn gres_line(line: &GresLine) -> String {
     if !links.is_empty() {
         let _ = write!(text, " Links={}", links.join(","));
     }
-    let _ = write!(text, " Flags={}", line.flags());
     text
 }

@@ -2,23 +2,32 @@
 
 use std::fmt::Write as _;
 
+use crate::inventory::Vendor;
 use crate::plan::TaskProlog;
 
 use super::HEADER;
 
 /// POSIX sh: the image has no other interpreter for sure.
 pub(super) fn text(prolog: &TaskProlog) -> String {
+    let has = |vendor| prolog.names.iter().any(|(own, _)| *own == vendor);
+    let vendors: Vec<Vendor> = [Vendor::Nvidia, Vendor::Amd].into_iter().filter(|vendor| has(*vendor)).collect();
+    let first = vendors.first().copied().unwrap_or(Vendor::Nvidia);
     let mut text = format!(
         "#!/bin/sh\n{HEADER}\n\
-         # Slurm counts the devices of gres.conf; CUDA finds MIG instances, and GPUs beside them, by their UUID.\n\
-         [ -n \"$CUDA_VISIBLE_DEVICES\" ] || exit 0\n\
-         set -f\nIFS=,\nnames=\n\
-         for device in $CUDA_VISIBLE_DEVICES; do\n"
+         # Slurm counts the lines of gres.conf. CUDA finds a device by its UUID, ROCr by its number among AMD's.\n\
+         [ -n \"${variable}\" ] || exit 0\n\
+         devices=${variable}\n\
+         set -f\nIFS=,\nnvidia= amd=\n",
+        variable = variable(first)
     );
+    if prolog.counts_from_zero {
+        text.push_str(&numbers_within_the_step(prolog));
+    }
+    text.push_str("for device in $devices; do\n");
     if prolog.counts_from_zero {
         text.push_str(
             "    # Slurm counts from 0 in each step, whose list says which devices these are.\n\
-            \x20   set -- ${SLURM_STEP_GPUS-$SLURM_JOB_GPUS}\n\
+            \x20   set -- $step\n\
             \x20   case $device in\n\
             \x20       *[!0-9]* | '') ;;\n\
             \x20       *) [ \"$device\" -ge $# ] || { shift \"$device\"; device=$1; } ;;\n\
@@ -26,61 +35,60 @@ pub(super) fn text(prolog: &TaskProlog) -> String {
         );
     }
     text.push_str("    case $device in\n");
-    for (position, name) in &prolog.names {
-        let _ = writeln!(text, "        {position}) device={name} ;;");
+    for (position, (vendor, name)) in prolog.names.iter().enumerate() {
+        let name = match vendor {
+            Vendor::Amd if prolog.counts_from_zero => format!("$number_{position}"),
+            _ => name.clone(),
+        };
+        let _ = writeln!(text, "        {position}) {} ;;", append(*vendor, &name));
     }
-    text.push_str("    esac\n    names=${names:+$names,}$device\ndone\necho \"export CUDA_VISIBLE_DEVICES=$names\"\n");
+    let _ = writeln!(text, "        *) {} ;;\n    esac\ndone", append(first, "$device"));
+    for vendor in &vendors {
+        let (variable, list) = (variable(*vendor), vendor.as_str());
+        // A job on one vendor's GPUs must not see the other's variable: HIP obeys CUDA_VISIBLE_DEVICES, too.
+        let _ = match vendors.len() {
+            1 => writeln!(text, "echo \"export {variable}=${list}\""),
+            _ => writeln!(
+                text,
+                "if [ -n \"${list}\" ]; then echo \"export {variable}=${list}\"; else echo \"unset {variable}\"; fi"
+            ),
+        };
+    }
+    text
+}
+
+/// What the vendor's runtime reads.
+const fn variable(vendor: Vendor) -> &'static str {
+    match vendor {
+        Vendor::Nvidia => "CUDA_VISIBLE_DEVICES",
+        Vendor::Amd => "ROCR_VISIBLE_DEVICES",
+    }
+}
+
+/// Puts a name behind the list that has its vendor's name.
+fn append(vendor: Vendor, name: &str) -> String {
+    format!("{vendor}=${{{vendor}:+${vendor},}}{name}")
+}
+
+/// Under a device cgroup a step opens no other GPU's render node, so ROCr counts the step's own, in its own order.
+fn numbers_within_the_step(prolog: &TaskProlog) -> String {
+    let mut amd: Vec<(u32, usize)> = Vec::new();
+    for (position, (vendor, name)) in prolog.names.iter().enumerate() {
+        if *vendor == Vendor::Amd {
+            amd.push((name.parse().unwrap_or(u32::MAX), position));
+        }
+    }
+    amd.sort_unstable();
+    let mut text = "step=${SLURM_STEP_GPUS-$SLURM_JOB_GPUS}\n".to_owned();
+    if !amd.is_empty() {
+        text.push_str("# ROCr sees the step's GPUs only, and counts them from 0.\ncount=0\n");
+    }
+    for (_, position) in amd {
+        let _ =
+            writeln!(text, "case ,$step, in *,{position},*) number_{position}=$count; count=$((count + 1)) ;; esac");
+    }
     text
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What a shell makes of it. The variables: CUDA_VISIBLE_DEVICES, SLURM_STEP_GPUS, SLURM_JOB_GPUS.
-    #[expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
-    fn said(counts_from_zero: bool, variables: [&str; 3]) -> String {
-        let names = [(0, "GPU-a"), (1, "MIG-b"), (3, "MIG-d")].map(|(position, name)| (position, name.to_owned()));
-        let script = text(&TaskProlog { path: "/p".into(), names: names.to_vec(), counts_from_zero });
-        let mut command = std::process::Command::new("sh");
-        command.arg("-c").arg(script);
-        for (name, value) in ["CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS"].iter().zip(variables) {
-            command.env_remove(name);
-            if !value.is_empty() {
-                command.env(name, value);
-            }
-        }
-        let output = command.output().unwrap();
-        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    #[test]
-    fn a_position_becomes_a_name_and_all_else_stays() {
-        for (given, expected) in [
-            ("0", "export CUDA_VISIBLE_DEVICES=GPU-a\n"),
-            ("3,1", "export CUDA_VISIBLE_DEVICES=MIG-d,MIG-b\n"),
-            ("2", "export CUDA_VISIBLE_DEVICES=2\n"),
-            ("MIG-d", "export CUDA_VISIBLE_DEVICES=MIG-d\n"),
-            ("NoDevFiles", "export CUDA_VISIBLE_DEVICES=NoDevFiles\n"),
-            ("*", "export CUDA_VISIBLE_DEVICES=*\n"),
-            ("", ""),
-        ] {
-            assert_eq!(said(false, [given, "", ""]), expected, "{given}");
-        }
-    }
-
-    /// Slurm with ConstrainDevices: `CUDA_VISIBLE_DEVICES=0` is the first of the step's own list.
-    #[test]
-    fn under_a_device_cgroup_the_steps_list_is_asked() {
-        for (variables, expected) in [
-            (["0", "3", ""], "MIG-d"),
-            (["0,1", "1,3", "0,1,3"], "MIG-b,MIG-d"),
-            (["0", "", "1"], "MIG-b"),
-            (["1", "0", ""], "MIG-b"),
-            (["MIG-d", "0", ""], "MIG-d"),
-        ] {
-            assert_eq!(said(true, variables), format!("export CUDA_VISIBLE_DEVICES={expected}\n"), "{variables:?}");
-        }
-    }
-}
+mod tests;

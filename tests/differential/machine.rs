@@ -6,6 +6,8 @@ pub(crate) struct Machine {
     pub(crate) sockets: u32,
     pub(crate) cores_per_socket: u32,
     pub(crate) threads_per_core: u32,
+    /// The cpuset of the container; empty for the whole machine.
+    pub(crate) allowed_cpus: &'static str,
     /// For the fake NVML library; its crate's documentation has the format.
     pub(crate) gpus: &'static str,
     /// N of every `/dev/nvidiaN` that the container has.
@@ -78,6 +80,7 @@ pub(crate) const MACHINES: &[Machine] = &[
         sockets: 1,
         cores_per_socket: 4,
         threads_per_core: 1,
+        allowed_cpus: "",
         gpus: "
             [[gpu]]
             cpus = '0-3'
@@ -95,6 +98,7 @@ pub(crate) const MACHINES: &[Machine] = &[
         sockets: 2,
         cores_per_socket: 4,
         threads_per_core: 1,
+        allowed_cpus: "",
         gpus: "
             [[gpu]]
             name = 'NVIDIA L40S'
@@ -114,6 +118,7 @@ pub(crate) const MACHINES: &[Machine] = &[
         sockets: 2,
         cores_per_socket: 4,
         threads_per_core: 2,
+        allowed_cpus: "",
         gpus: "
             [[gpu]]
             name = 'NVIDIA A100-SXM4-40GB'
@@ -133,6 +138,7 @@ pub(crate) const MACHINES: &[Machine] = &[
         sockets: 2,
         cores_per_socket: 8,
         threads_per_core: 1,
+        allowed_cpus: "",
         gpus: "
             [[gpu]]
             minor = 3
@@ -156,10 +162,43 @@ pub(crate) const MACHINES: &[Machine] = &[
         expected: Expected::Same,
     },
     Machine {
+        name: "four GPUs in an NVLink ring",
+        sockets: 2,
+        cores_per_socket: 4,
+        threads_per_core: 2,
+        allowed_cpus: "",
+        gpus: "
+            [[gpu]]
+            name = 'Tesla V100-SXM2-32GB'
+            cpus = '0-3,8-11'
+            mig = 'unsupported'
+            links = { 1 = 2, 3 = 1 }
+            [[gpu]]
+            name = 'Tesla V100-SXM2-32GB'
+            cpus = '0-3,8-11'
+            mig = 'unsupported'
+            links = { 0 = 2, 2 = 1 }
+            [[gpu]]
+            name = 'Tesla V100-SXM2-32GB'
+            cpus = '4-7,12-15'
+            mig = 'unsupported'
+            links = { 1 = 1, 3 = 2 }
+            [[gpu]]
+            name = 'Tesla V100-SXM2-32GB'
+            cpus = '4-7,12-15'
+            mig = 'unsupported'
+            links = { 2 = 2, 0 = 1 }
+        ",
+        device_files: &[0, 1, 2, 3],
+        mig_minors: "",
+        expected: Expected::Same,
+    },
+    Machine {
         name: "eight GPUs behind NVSwitch",
         sockets: 2,
         cores_per_socket: 32,
         threads_per_core: 2,
+        allowed_cpus: "",
         gpus: "
             [[gpu]]
             name = 'NVIDIA H100 80GB HBM3'
@@ -203,6 +242,7 @@ pub(crate) const MACHINES: &[Machine] = &[
         sockets: 2,
         cores_per_socket: 4,
         threads_per_core: 1,
+        allowed_cpus: "",
         gpus: "
             [[gpu]]
             cpus = '0-3'
@@ -238,6 +278,7 @@ pub(crate) const MACHINES: &[Machine] = &[
         sockets: 2,
         cores_per_socket: 4,
         threads_per_core: 1,
+        allowed_cpus: "",
         gpus: "
             [[gpu]]
             name = 'NVIDIA H200'
@@ -255,6 +296,7 @@ pub(crate) const MACHINES: &[Machine] = &[
         sockets: 2,
         cores_per_socket: 4,
         threads_per_core: 1,
+        allowed_cpus: "",
         gpus: "
             [[gpu]]
             cpus = '0-3'
@@ -282,6 +324,7 @@ pub(crate) const MACHINES: &[Machine] = &[
         sockets: 2,
         cores_per_socket: 4,
         threads_per_core: 1,
+        allowed_cpus: "",
         gpus: "
             [[gpu]]
             cpus = '0-3'
@@ -301,6 +344,7 @@ pub(crate) const MACHINES: &[Machine] = &[
         sockets: 2,
         cores_per_socket: 8,
         threads_per_core: 1,
+        allowed_cpus: "",
         gpus: "
             [[gpu]]
             cpus = '0-3'
@@ -323,6 +367,7 @@ pub(crate) const MACHINES: &[Machine] = &[
         sockets: 2,
         cores_per_socket: 2,
         threads_per_core: 1,
+        allowed_cpus: "",
         gpus: "
             [[gpu]]
             [[gpu]]

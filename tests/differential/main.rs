@@ -6,6 +6,7 @@ mod container;
 mod listing;
 mod machine;
 mod mig_machines;
+mod partial_machines;
 mod tree;
 
 use std::fmt::Write;
@@ -15,13 +16,14 @@ use container::{Container, Said};
 use listing::{Record, records};
 use machine::{Expected, Line, MACHINES, Machine};
 use mig_machines::MIG_MACHINES;
+use partial_machines::PARTIAL_MACHINES;
 
 #[test]
 #[ignore = "needs Docker: run docker/test"]
 fn our_lines_come_out_as_slurms_own_detection() {
     let container = Container::start();
     let mut wrong = String::new();
-    for machine in MACHINES.iter().chain(MIG_MACHINES) {
+    for machine in machines() {
         match compare(&container, machine) {
             Ok(()) => println!("{}: as expected", machine.name),
             Err(difference) => writeln!(wrong, "\n## {}\n{difference}", machine.name).unwrap(),
@@ -33,11 +35,15 @@ fn our_lines_come_out_as_slurms_own_detection() {
 #[test]
 fn every_difference_is_explained() {
     let explained = include_str!("../../docs/hardware.md");
-    for machine in MACHINES.iter().chain(MIG_MACHINES) {
+    for machine in machines() {
         if let Expected::Differs { title, .. } = machine.expected {
             assert!(explained.contains(&format!("### {title}\n")), "docs/hardware.md does not explain `{title}`");
         }
     }
+}
+
+fn machines() -> impl Iterator<Item = &'static Machine> {
+    MACHINES.iter().chain(MIG_MACHINES).chain(PARTIAL_MACHINES)
 }
 
 /// Both listings of one machine; `Err` shows what is not as expected, with both sides and the files.

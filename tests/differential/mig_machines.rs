@@ -12,6 +12,7 @@ pub(crate) const MIG_MACHINES: &[Machine] = &[
         sockets: 2,
         cores_per_socket: 4,
         threads_per_core: 1,
+        allowed_cpus: "",
         gpus: "
             [[gpu]]
             minor = 1
@@ -56,6 +57,7 @@ pub(crate) const MIG_MACHINES: &[Machine] = &[
         sockets: 2,
         cores_per_socket: 4,
         threads_per_core: 1,
+        allowed_cpus: "",
         gpus: "
             [[gpu]]
             cpus = '0-3'
@@ -94,6 +96,7 @@ pub(crate) const MIG_MACHINES: &[Machine] = &[
         sockets: 2,
         cores_per_socket: 4,
         threads_per_core: 1,
+        allowed_cpus: "",
         gpus: "
             [[gpu]]
             cpus = '0-3'

@@ -7,9 +7,10 @@ use std::path::Path;
 use crate::machine::Machine;
 
 impl Machine {
-    /// Writes `/sys` and `/proc` of this machine below `root`, as a container without limits sees them.
+    /// Writes `/sys` and `/proc` of this machine below `root`, as a container sees them.
     pub(crate) fn write_tree(&self, root: &Path) -> io::Result<()> {
         let all = format!("0-{}", self.cpus() - 1);
+        let allowed = if self.allowed_cpus.is_empty() { all.as_str() } else { self.allowed_cpus };
         let cpus = "sys/devices/system/cpu";
         for name in ["online", "present", "possible"] {
             write(root, &format!("{cpus}/{name}"), &all)?;
@@ -24,14 +25,14 @@ impl Machine {
         }
         for (file, text) in [
             ("cgroup.controllers", "cpuset cpu memory pids"),
-            ("cpuset.cpus.effective", all.as_str()),
+            ("cpuset.cpus.effective", allowed),
             ("cpu.max", "max 100000"),
             ("memory.max", "max"),
         ] {
             write(root, &format!("sys/fs/cgroup/{file}"), text)?;
         }
         write(root, "proc/meminfo", "MemTotal:       65536000 kB\nMemAvailable:   60000000 kB")?;
-        write(root, "proc/self/status", &format!("Name:\tslurminit\nCpus_allowed_list:\t{all}"))?;
+        write(root, "proc/self/status", &format!("Name:\tslurminit\nCpus_allowed_list:\t{allowed}"))?;
         write(root, "proc/driver/nvidia-caps/mig-minors", &self.mig_minors())?;
         write(root, "proc/self/cgroup", "0::/")?;
         write(root, "proc/mounts", "cgroup2 /sys/fs/cgroup cgroup2 ro 0 0")?;

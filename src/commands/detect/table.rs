@@ -90,6 +90,7 @@ fn driver(driver: &Driver) -> String {
     let source = match driver.source {
         Source::Nvml => "through NVML",
         Source::NvidiaProc => "through /proc and /dev",
+        Source::Nvgpu => "through nvgpu (Jetson)",
         Source::Kfd => "through KFD",
     };
     let version = driver.version.as_deref().unwrap_or("of unknown version");
@@ -137,7 +138,7 @@ pub(in crate::commands) fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inventory::{Cgroup, Cpu, Finding, Memory, SlurmInstall, SlurmVersion, Vendor};
+    use crate::inventory::{Cgroup, Cpu, Finding, Memory, Platform, SlurmInstall, SlurmVersion, Vendor};
 
     fn gpu(index: u32, model: &str, access: Access) -> Gpu {
         Gpu {
@@ -162,6 +163,7 @@ mod tests {
     fn the_table_lines_up_and_a_hostile_name_cannot_leave_its_cell() {
         let unusable = Access::Unusable { reason: "/dev/nvidia1 is not in this container".to_owned() };
         let inventory = Inventory {
+            platform: Platform::Linux,
             hostname: "node\u{1b}[2J".to_owned(),
             cpu: Cpu {
                 allowed: "0-3".parse().unwrap(),

@@ -136,6 +136,18 @@ fn a_missing_render_node_is_that_gpus_and_a_missing_kfd_is_everyones() {
 }
 
 #[test]
+fn a_group_that_jobs_need_is_named_by_its_number() {
+    assert_eq!(groups_finding(&BTreeMap::new()), None);
+    let groups = [(110, "/dev/kfd".into()), (44, "/dev/dri/renderD128".into())].into();
+    let finding = groups_finding(&groups).unwrap();
+    assert!(
+        finding.what.contains("group 44 and 110") && finding.cause.starts_with("/dev/dri/renderD128"),
+        "{finding:?}"
+    );
+    assert!(finding.repair.contains("groupadd -g 44"), "{finding:?}");
+}
+
+#[test]
 fn hidden_gpus_are_told_apart_from_none() {
     let hidden = Topology { hidden: 7, ..Topology::default() };
     let found = findings(&hidden, true);
@@ -196,8 +208,13 @@ fn eight_mi210_of_a_real_machine_are_eight_gpus() {
 fn eight_mi308x_in_four_partitions_are_thirty_two_gpus_with_a_render_node_each() {
     let nodes = "topology-parsing-mi308/topology/nodes";
     let Some(fixture) = captured("amd-mi308x8-4part-topology.tar.gz", nodes) else { return };
+    for (node, cpus) in [(0, "0-55,112-167"), (1, "56-111,168-223")] {
+        fixture.write(&format!("sys/devices/system/node/node{node}/cpulist"), cpus);
+    }
     let gpus = fixture.probe().gpus;
     assert_eq!(gpus.len(), 32);
+    let numa: Vec<_> = gpus.iter().map(|gpu| gpu.numa_node).collect();
+    assert_eq!(numa, [[Some(0); 16], [Some(1); 16]].concat());
     let minors: std::collections::BTreeSet<_> = gpus.iter().filter_map(|gpu| gpu.minor).collect();
     assert_eq!(minors.len(), 32);
     let chips: std::collections::BTreeSet<_> = gpus.iter().filter_map(|gpu| gpu.pci_address).collect();

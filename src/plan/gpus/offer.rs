@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::inventory::{Access, Finding, Gpu, Inventory, MigInstance, Severity};
+use crate::inventory::{Access, Finding, Gpu, Inventory, MigInstance, Severity, WSL_DEVICE};
 use crate::plan::Decision;
 use crate::plan::names::{DevicePath, GresType};
 
@@ -134,6 +134,7 @@ fn files(
 ) -> Result<Vec<DevicePath>, String> {
     let valid = |path: &std::path::PathBuf| DevicePath::try_from(Path::new(path));
     let files: Vec<DevicePath> = match instance {
+        None if gpu.device_file.as_deref() == Some(Path::new(WSL_DEVICE)) => vec![unshared(WSL_DEVICE, taken)?],
         None => gpu.device_file.iter().map(valid).collect::<Result<_, _>>()?,
         Some(instance) => {
             if !instance.uuid.as_deref().is_some_and(is_cuda_name) {
@@ -151,6 +152,15 @@ fn files(
         Some(own) => Err(format!("its device file {own} is already another GPU's, and slurmd dies of a second one")),
         None => Err("it has no device file of its own, and Slurm gives jobs only what has one".to_owned()),
     }
+}
+
+/// WSL2 has one device for all GPUs, and slurmd dies only of a name that is there twice (tried with 22.05 and 24.11).
+fn unshared(device: &str, taken: &BTreeSet<DevicePath>) -> Result<DevicePath, String> {
+    let mut own = DevicePath::try_from(Path::new(device))?;
+    while taken.contains(&own) {
+        own = own.other_spelling();
+    }
+    Ok(own)
 }
 
 /// The names of all that jobs can be given of a GPU.

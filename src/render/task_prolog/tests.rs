@@ -1,0 +1,100 @@
+use super::*;
+
+/// A step's variables, as Slurm sets them.
+const VARIABLES: [&str; 4] = ["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS"];
+
+/// What a shell makes of it, for [`VARIABLES`]; an empty one is not set.
+#[expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
+fn said(names: &[(Vendor, &str)], counts_from_zero: bool, variables: [&str; 4]) -> String {
+    let names = names.iter().map(|(vendor, name)| (*vendor, (*name).to_owned())).collect();
+    let script = text(&TaskProlog { path: "/p".into(), names, counts_from_zero });
+    let mut command = std::process::Command::new("sh");
+    command.arg("-ec").arg(script);
+    for (name, value) in VARIABLES.iter().zip(variables) {
+        command.env_remove(name);
+        if !value.is_empty() {
+            command.env(name, value);
+        }
+    }
+    let output = command.output().unwrap();
+    assert!(output.stderr.is_empty(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+const NVIDIA: [(Vendor, &str); 4] =
+    [(Vendor::Nvidia, "GPU-a"), (Vendor::Nvidia, "MIG-b"), (Vendor::Nvidia, "7"), (Vendor::Nvidia, "MIG-d")];
+
+#[test]
+fn a_position_becomes_a_name_and_all_else_stays() {
+    for (given, expected) in [
+        ("0", "export CUDA_VISIBLE_DEVICES=GPU-a\n"),
+        ("3,1", "export CUDA_VISIBLE_DEVICES=MIG-d,MIG-b\n"),
+        ("2", "export CUDA_VISIBLE_DEVICES=7\n"),
+        ("4", "export CUDA_VISIBLE_DEVICES=4\n"),
+        ("MIG-d", "export CUDA_VISIBLE_DEVICES=MIG-d\n"),
+        ("NoDevFiles", "export CUDA_VISIBLE_DEVICES=NoDevFiles\n"),
+        ("*", "export CUDA_VISIBLE_DEVICES=*\n"),
+    ] {
+        assert_eq!(said(&NVIDIA, false, [given, "", given, ""]), expected, "{given}");
+    }
+}
+
+/// Slurm with ConstrainDevices: `CUDA_VISIBLE_DEVICES=0` is the first of the step's own list.
+#[test]
+fn under_a_device_cgroup_the_steps_list_is_asked() {
+    for (variables, expected) in [
+        (["0", "", "3", ""], "MIG-d"),
+        (["0,1", "", "1,3", "0,1,3"], "MIG-b,MIG-d"),
+        (["0", "", "", "1"], "MIG-b"),
+        (["1", "", "0", ""], "MIG-b"),
+        (["MIG-d", "", "0", ""], "MIG-d"),
+    ] {
+        assert_eq!(
+            said(&NVIDIA, true, variables),
+            format!("export CUDA_VISIBLE_DEVICES={expected}\n"),
+            "{variables:?}"
+        );
+    }
+}
+
+/// Two NVIDIA GPUs, then three of AMD's, of which Slurm has the last before the second because of its type.
+const MIXED: [(Vendor, &str); 5] =
+    [(Vendor::Nvidia, "GPU-a"), (Vendor::Nvidia, "GPU-b"), (Vendor::Amd, "0"), (Vendor::Amd, "2"), (Vendor::Amd, "1")];
+
+/// Slurm sets both vendors' variables to the same positions.
+fn mixed(counts_from_zero: bool, given: &str, step: &str) -> Vec<String> {
+    said(&MIXED, counts_from_zero, [given, given, step, ""]).lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_job_sees_the_variable_of_its_own_vendor() {
+    let nvidia = ["export CUDA_VISIBLE_DEVICES=GPU-b", "unset ROCR_VISIBLE_DEVICES"];
+    assert_eq!(mixed(false, "1", "1"), nvidia);
+    assert_eq!(mixed(false, "3", "3"), ["unset CUDA_VISIBLE_DEVICES", "export ROCR_VISIBLE_DEVICES=2"]);
+    let both = ["export CUDA_VISIBLE_DEVICES=GPU-a", "export ROCR_VISIBLE_DEVICES=0,1"];
+    assert_eq!(mixed(false, "0,2,4", "0,2,4"), both);
+}
+
+#[test]
+fn rocr_counts_the_gpus_that_a_step_can_open() {
+    assert_eq!(mixed(true, "0", "3"), ["unset CUDA_VISIBLE_DEVICES", "export ROCR_VISIBLE_DEVICES=0"]);
+    // A task with the second and third GPU of its step, in Slurm's order.
+    let task = ["unset CUDA_VISIBLE_DEVICES", "export ROCR_VISIBLE_DEVICES=1,0"];
+    assert_eq!(mixed(true, "1,2", "1,3,4"), task);
+    let both = ["export CUDA_VISIBLE_DEVICES=GPU-a", "export ROCR_VISIBLE_DEVICES=0,2,1"];
+    assert_eq!(mixed(true, "0,1,2,3", "0,2,3,4"), both);
+}
+
+#[test]
+fn a_machine_with_amd_alone_has_amds_variable() {
+    let names = [(Vendor::Amd, "1"), (Vendor::Amd, "0")];
+    assert_eq!(said(&names, false, ["", "0", "0", ""]), "export ROCR_VISIBLE_DEVICES=1\n");
+}
+
+#[test]
+fn a_job_without_a_gpu_gets_nothing() {
+    for names in [&NVIDIA[..], &MIXED[..]] {
+        let script = said(names, false, ["", "", "", ""]);
+        assert_eq!(script, "");
+    }
+}

@@ -1,0 +1,136 @@
+//! Every kind of machine: detected, booted on the real Slurm, with a job on its first and its last device. The table of
+//! docs/hardware.md is made here: `UPDATE=1 cargo test --test image -- --ignored machines` writes it anew.
+
+#[path = "machines/kfd.rs"]
+mod kfd;
+#[path = "machines/machine.rs"]
+mod machine;
+#[path = "machines/nvidia_rows.rs"]
+mod nvidia_rows;
+#[path = "machines/rows.rs"]
+mod rows;
+#[path = "machines/tree.rs"]
+mod tree;
+
+use std::fs;
+use std::path::Path;
+
+use machine::{Machine, Seen};
+
+const BEGIN: &str =
+    "<!-- made by tests/image/machines.rs: UPDATE=1 cargo test --test image -- --ignored machines -->\n";
+const END: &str = "<!-- end of the made table -->\n";
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_job_on_the_first_and_last_device_of_every_machine_sees_the_right_variable() {
+    let machines = rows::machines();
+    let mut wrong = String::new();
+    // SLURMINIT_MACHINE: a part of the name of the machines to look at.
+    let wanted = std::env::var("SLURMINIT_MACHINE").unwrap_or_default();
+    for machine in machines.iter().filter(|machine| machine.name.contains(&wanted)) {
+        match machine.look() {
+            Ok(seen) if seen == machine.expected => {}
+            Ok(seen) => wrong += &format!("\n## {}\n{seen:#?}\nexpected: {:#?}\n", machine.name, machine.expected),
+            Err(said) => wrong += &format!("\n## {}\n{said}\n", machine.name),
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+    if wanted.is_empty() && std::env::var_os("UPDATE").is_some() {
+        write_table(&machines);
+    }
+}
+
+/// A batch script with GPUs of both vendors has both variables, a step of it that has one vendor's has that, and a job
+/// without a GPU none.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn each_step_of_a_job_on_both_vendors_sees_its_own_variables() {
+    let machines = rows::machines();
+    for name in ["2 H200 and 2 MI210", "2 H200 and 2 MI210, Debian 12 (Slurm 22.05)"] {
+        let machine = machines.iter().find(|machine| machine.name == name).expect("a row of the table");
+        let container = machine.serve();
+        let show = r"env | grep -E '^(CUDA|ROCR)_VIS' | sort | cut -d= -f2 | paste -sd' ' -";
+        let script = format!(
+            "#!/bin/sh\n{show}\nsrun -n1 --gres=gpu:amd:1 sh -c \"{show}\"\nsrun -n1 --gres=none sh -c \"{show}\"\n"
+        );
+        container.sh(&format!("cat > /tmp/job <<'JOB'\n{script}JOB"));
+        container.sh("timeout 60 sbatch --wait --output /tmp/out --gres=gpu:nvidia:2,gpu:amd:1 /tmp/job");
+        let gpus = "GPU-fa4e0000-0000-0000-0000-000000000000,GPU-fa4e0000-0000-0000-0000-000000000001";
+        assert_eq!(container.sh("cat /tmp/out"), format!("{gpus} 0\n0"), "{}", container.log());
+        assert_eq!(container.sh(&format!("srun sh -c \"{show}\"")), "");
+    }
+}
+
+/// Captures of real machines, where they lie beside the repository: they are too large for it.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn captured_machines_give_a_job_their_last_partition() {
+    let captures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/captures");
+    let every_second_block: Vec<u32> = (128..192).filter(|minor| minor % 8 < 4).collect();
+    let all: Vec<u32> = (128..256).collect();
+    for (name, archive, nodes, minors, gres, last_file, last) in [
+        (
+            "8 MI210",
+            "amd-mi210x8-topology.tar.gz",
+            "topo-mi210-xgmi-pcie/nodes",
+            &all,
+            "gpu:amd:8",
+            "/dev/dri/renderD135",
+            7,
+        ),
+        (
+            "8 MI308X in 4 partitions",
+            "amd-mi308x8-4part-topology.tar.gz",
+            "topology-parsing-mi308/topology/nodes",
+            &every_second_block,
+            "gpu:amd:32",
+            "/dev/dri/renderD187",
+            31,
+        ),
+    ] {
+        let archive = captures.join(archive);
+        if !archive.is_file() {
+            eprintln!("NOT RUN: {} is not there", archive.display());
+            continue;
+        }
+        let (first, last) = ("ROCR_VISIBLE_DEVICES=0", format!("ROCR_VISIBLE_DEVICES={last}"));
+        let machine = Machine::captured(name, &archive, nodes, minors).offers(gres, last_file, first, &last);
+        assert_eq!(machine.look().as_ref(), Ok(&machine.expected), "{name}");
+    }
+}
+
+/// The table says what was seen, and that is what was expected.
+#[test]
+fn the_documents_table_is_that_of_the_machines() {
+    let document = fs::read_to_string(document()).expect("the document");
+    let table = document.split_once(BEGIN).and_then(|(_, rest)| rest.split_once(END)).map(|(table, _)| table);
+    let wanted = table_of(&rows::machines());
+    assert_eq!(
+        table,
+        Some(wanted.as_str()),
+        "to write it anew: UPDATE=1 cargo test --test image -- --ignored machines"
+    );
+}
+
+fn document() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/hardware.md")
+}
+
+fn write_table(machines: &[Machine]) {
+    let text = fs::read_to_string(document()).expect("the document");
+    let (before, rest) = text.split_once(BEGIN).expect("the beginning of the table");
+    let (_, after) = rest.split_once(END).expect("its end");
+    fs::write(document(), format!("{before}{BEGIN}{}{END}{after}", table_of(machines)))
+        .expect("a document that can be written");
+}
+
+fn table_of(machines: &[Machine]) -> String {
+    let mut table = "| machine | `sinfo -o %G` | last file | job on the first device | job on the last device |\n\
+                     |---|---|---|---|---|\n"
+        .to_owned();
+    for Machine { name, expected: Seen { gres, last_file, first, last }, .. } in machines {
+        table += &format!("| {name} | `{gres}` | `{last_file}` | `{first}` | `{last}` |\n");
+    }
+    table
+}
