@@ -21,5 +21,7 @@ mod isolation;
 mod jobs;
 #[path = "image/mig.rs"]
 mod mig;
+#[path = "image/users.rs"]
+mod users;
 #[path = "image/volumes.rs"]
 mod volumes;

@@ -1,9 +1,9 @@
 //! Reads the operator's file and the environment; what every verb does first.
 
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use crate::config::{Config, ConfigError, DEFAULT_FILE, Place};
+use crate::config::{Config, ConfigError, DEFAULT_FILE, Fault, Place};
 
 /// Reads the file at `path`, else the one that `SLURMINIT_CONFIG` names, else the default one, and lays this process's
 /// environment over it. Without a file at the default place, the defaults hold.
@@ -12,9 +12,8 @@ use crate::config::{Config, ConfigError, DEFAULT_FILE, Place};
 /// The file that was named and cannot be read, or the first thing that is wrong. The verbs end with
 /// [`crate::exit_code::CONFIG`] then.
 pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
-    let variable = std::env::var_os("SLURMINIT_CONFIG").filter(|value| !value.is_empty());
-    let named = path.or(variable.as_deref().map(Path::new));
-    let path = named.unwrap_or(Path::new(DEFAULT_FILE));
+    let named = named(path);
+    let path = named.as_deref().unwrap_or(Path::new(DEFAULT_FILE));
     let config = match std::fs::read_to_string(path) {
         Ok(text) => Config::parse(&text, path)?,
         Err(error) if named.is_none() && error.kind() == ErrorKind::NotFound => Config::default(),
@@ -28,4 +27,17 @@ pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
         }
     };
     config.apply_environment(&|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
+}
+
+/// Gives a value that this container cannot have its place in the file that [`load`] read.
+pub fn locate(path: Option<&Path>, fault: Fault) -> ConfigError {
+    let path = named(path).unwrap_or_else(|| PathBuf::from(DEFAULT_FILE));
+    let text = std::fs::read_to_string(&path).unwrap_or_default();
+    fault.at(&text, &path)
+}
+
+/// The file that somebody asks for.
+fn named(path: Option<&Path>) -> Option<PathBuf> {
+    let variable = || std::env::var_os("SLURMINIT_CONFIG").filter(|value| !value.is_empty());
+    path.map(Path::to_owned).or_else(|| variable().map(PathBuf::from))
 }

@@ -3,8 +3,8 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use crate::config::Config;
-use crate::install::{self, InstallError, MungeKey};
+use crate::config::{Config, ConfigError};
+use crate::install::{self, AccountError, InstallError, MungeKey};
 use crate::inventory::{Finding, Inventory, Severity};
 use crate::plan::{self, Customized, DevicePath, Plan};
 use crate::render::{self, ConfigFile};
@@ -77,8 +77,13 @@ impl From<plan::Refusal> for Failure {
 }
 
 fn prepare(args: &Args) -> Result<(Prepared, MungeKey), Failure> {
-    let config = commands::load_config::load(args.config.as_deref()).map_err(|error| {
+    let invalid = |error: ConfigError| {
         Failure::new(exit_code::CONFIG, error, "the configuration is not valid", "correct it and start again")
+    };
+    let config = commands::load_config::load(args.config.as_deref()).map_err(invalid)?;
+    let accounts = install::install_accounts(&config, &args.root).map_err(|error| match error {
+        AccountError::Refused(fault) => invalid(commands::load_config::locate(args.config.as_deref(), fault)),
+        AccountError::Install(error) => error.into(),
     })?;
     install::make_directories(&config, &args.root)?;
     let key = install::install_munge_key(&config, &args.root)?;
@@ -95,6 +100,7 @@ fn prepare(args: &Args) -> Result<(Prepared, MungeKey), Failure> {
 
     let mut findings = plan.findings;
     findings.extend(inventory.findings.iter().cloned());
+    findings.extend(accounts);
     findings.extend(key.findings.iter().cloned());
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     let (node_name, gres) =
