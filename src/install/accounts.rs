@@ -40,13 +40,14 @@ pub fn install_accounts(config: &Config, root: &Path) -> Result<Vec<Finding>, Ac
         return Ok(Vec::new());
     }
     if let Some(why) = not_ours_to_write(root) {
-        return Ok(left_alone(&old, &config.users, &why));
+        return Ok(left_alone(&old, &config.users, &why, "start the container without it"));
     }
     old.shadow = under(root, Path::new(FILES[2])).exists().then(|| read(FILES[2])).transpose()?;
     let new = old.with(&config.users, &config.groups).map_err(AccountError::Refused)?;
     match write(root, &old, &new) {
         Err((_, error)) if error.kind() == ErrorKind::ReadOnlyFilesystem => {
-            return Ok(left_alone(&old, &config.users, "/etc is read-only"));
+            let instead = "start the container without --read-only";
+            return Ok(left_alone(&old, &config.users, "/etc is read-only", instead));
         }
         Err((path, error)) => return Err(InstallError::write(Path::new(path), error).into()),
         Ok(()) => {}
@@ -102,18 +103,18 @@ fn unescaped(text: &str) -> String {
         .fold(text.to_owned(), |text, (escape, plain)| text.replace(escape, plain))
 }
 
-fn left_alone(old: &AccountFiles, users: &[User], why: &str) -> Vec<Finding> {
+fn left_alone(old: &AccountFiles, users: &[User], why: &str, instead: &str) -> Vec<Finding> {
     let lacking: Vec<String> =
         old.lacks(users).iter().map(|user| format!("{} (uid {})", user.name, user.uid)).collect();
     let (severity, what, repair) = if lacking.is_empty() {
         let what = "the accounts are taken as they are".to_owned();
-        (Severity::Info, what, "nothing to do: it has everyone of [[user]]".to_owned())
+        (Severity::Info, what, "nothing to do: they have everyone of [[user]]".to_owned())
     } else {
         let names = lacking.join(", ");
         (
             Severity::Warning,
             format!("the accounts are taken as they are, and lack {names}"),
-            "add them there, with the same numbers, or start the container without that mount".to_owned(),
+            format!("add them there, with the same numbers, or {instead}"),
         )
     };
     let cause = "accounts that are not the container's own are left alone".to_owned();
