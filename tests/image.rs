@@ -19,6 +19,8 @@ mod gpus;
 mod isolation;
 #[path = "image/jobs.rs"]
 mod jobs;
+#[path = "image/manual.rs"]
+mod manual;
 #[path = "image/mig.rs"]
 mod mig;
 #[path = "image/users.rs"]
