@@ -1,0 +1,238 @@
+#compdef slurminit
+
+autoload -U is-at-least
+
+_slurminit() {
+    typeset -A opt_args
+    typeset -a _arguments_options
+    local ret=1
+
+    if is-at-least 5.2; then
+        _arguments_options=(-s -S -C)
+    else
+        _arguments_options=(-s -C)
+    fi
+
+    local context curcontext="$curcontext" state line
+    _arguments "${_arguments_options[@]}" : \
+'-h[Print help]' \
+'--help[Print help]' \
+'-V[Print version]' \
+'--version[Print version]' \
+":: :_slurminit_commands" \
+"*::: :->slurminit" \
+&& ret=0
+    case $state in
+    (slurminit)
+        words=($line[1] "${words[@]}")
+        (( CURRENT += 1 ))
+        curcontext="${curcontext%:*:*}:slurminit-command-$line[1]:"
+        case $line[1] in
+            (run)
+_arguments "${_arguments_options[@]}" : \
+'--role=[Which daemons to run\: all, or none for a plain init of CMD]:ROLE:_default' \
+'--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
+'-h[Print help]' \
+'--help[Print help]' \
+'*::cmd -- Runs when the cluster is ready; its exit code is the container'\''s:_default' \
+&& ret=0
+;;
+(detect)
+_arguments "${_arguments_options[@]}" : \
+'--root=[Look for /proc, /sys, /dev and /usr below this directory]:DIR:_files' \
+'--timeout=[How long everything together may take]:SECONDS:_default' \
+'--nvml-library=[The NVIDIA management library, if it is not in the usual places]:FILE:_files' \
+'--json[Print everything as JSON]' \
+'-h[Print help]' \
+'--help[Print help]' \
+&& ret=0
+;;
+(render)
+_arguments "${_arguments_options[@]}" : \
+'--config=[The operator'\''s file \[default\: SLURMINIT_CONFIG, else /config/slurminit.toml if it is there\]]:FILE:_files' \
+'--root=[Read below this directory]:DIR:_files' \
+'--inventory=[Take this inventory (the output of \`slurminit detect --json\`) in place of a detection]:FILE:_files' \
+'--diff[Show the difference to the installed files]' \
+'--explain[Show every decision with its reason]' \
+'-h[Print help]' \
+'--help[Print help]' \
+&& ret=0
+;;
+(configure)
+_arguments "${_arguments_options[@]}" : \
+'--root=[Look for the host'\''s /proc, /sys, /dev, /etc and /usr below this directory]:DIR:_files' \
+'--directory=[Where compose.yaml is, and the files are written]:DIR:_files' \
+'--gpus=[Which GPUs the container gets\: all, or numbers, GPU-... and MIG-... ids with commas between them]:LIST:_default' \
+'--gpu-type=[What the image is built for, whatever the checks say]:TYPE:((nvidia\:"NVIDIA GPUs"
+amd\:"AMD GPUs"
+none\:"No GPU"))' \
+'--image=[The image to try the GPUs with, if the engine has it]:IMAGE:_default' \
+'--timeout=[How long each of docker, compose and nvidia-smi may take]:SECONDS:_default' \
+'--no-trial[Start no container]' \
+'(--print)--dry-run[Change nothing, and show what would be written]' \
+'--print[Change nothing, and print compose.override.yaml; the report goes to standard error]' \
+'-h[Print help (see more with '\''--help'\'')]' \
+'--help[Print help (see more with '\''--help'\'')]' \
+&& ret=0
+;;
+(status)
+_arguments "${_arguments_options[@]}" : \
+'--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
+'--json[Print everything as JSON]' \
+'-h[Print help]' \
+'--help[Print help]' \
+&& ret=0
+;;
+(health)
+_arguments "${_arguments_options[@]}" : \
+'--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
+'-h[Print help]' \
+'--help[Print help]' \
+&& ret=0
+;;
+(help)
+_arguments "${_arguments_options[@]}" : \
+":: :_slurminit__subcmd__help_commands" \
+"*::: :->help" \
+&& ret=0
+
+    case $state in
+    (help)
+        words=($line[1] "${words[@]}")
+        (( CURRENT += 1 ))
+        curcontext="${curcontext%:*:*}:slurminit-help-command-$line[1]:"
+        case $line[1] in
+            (run)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(detect)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(render)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(configure)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(status)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(health)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(help)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+        esac
+    ;;
+esac
+;;
+        esac
+    ;;
+esac
+}
+
+(( $+functions[_slurminit_commands] )) ||
+_slurminit_commands() {
+    local commands; commands=(
+'run:Prepare, boot and keep the daemons alive (the image'\''s entry point)' \
+'detect:Show the GPUs, CPUs and memory that this container can use' \
+'render:Show the Slurm files that this start would get; changes nothing' \
+'configure:On the host\: check Docker and the GPUs, and write compose.override.yaml and .env for them' \
+'status:Show the daemons, the node and the GPUs' \
+'health:Exit with 0 when the cluster is ready, else with 1 and one line that says why' \
+'help:Print this message or the help of the given subcommand(s)' \
+    )
+    _describe -t commands 'slurminit commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__configure_commands] )) ||
+_slurminit__subcmd__configure_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit configure commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__detect_commands] )) ||
+_slurminit__subcmd__detect_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit detect commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__health_commands] )) ||
+_slurminit__subcmd__health_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit health commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help_commands] )) ||
+_slurminit__subcmd__help_commands() {
+    local commands; commands=(
+'run:Prepare, boot and keep the daemons alive (the image'\''s entry point)' \
+'detect:Show the GPUs, CPUs and memory that this container can use' \
+'render:Show the Slurm files that this start would get; changes nothing' \
+'configure:On the host\: check Docker and the GPUs, and write compose.override.yaml and .env for them' \
+'status:Show the daemons, the node and the GPUs' \
+'health:Exit with 0 when the cluster is ready, else with 1 and one line that says why' \
+'help:Print this message or the help of the given subcommand(s)' \
+    )
+    _describe -t commands 'slurminit help commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__configure_commands] )) ||
+_slurminit__subcmd__help__subcmd__configure_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help configure commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__detect_commands] )) ||
+_slurminit__subcmd__help__subcmd__detect_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help detect commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__health_commands] )) ||
+_slurminit__subcmd__help__subcmd__health_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help health commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__help_commands] )) ||
+_slurminit__subcmd__help__subcmd__help_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help help commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__render_commands] )) ||
+_slurminit__subcmd__help__subcmd__render_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help render commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__run_commands] )) ||
+_slurminit__subcmd__help__subcmd__run_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help run commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__status_commands] )) ||
+_slurminit__subcmd__help__subcmd__status_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help status commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__render_commands] )) ||
+_slurminit__subcmd__render_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit render commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__run_commands] )) ||
+_slurminit__subcmd__run_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit run commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__status_commands] )) ||
+_slurminit__subcmd__status_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit status commands' commands "$@"
+}
+
+if [ "$funcstack[1]" = "_slurminit" ]; then
+    _slurminit "$@"
+else
+    compdef _slurminit slurminit
+fi
