@@ -30,9 +30,13 @@ impl AccountFiles {
         self.passwd.lines().any(is_our_user) || self.group.lines().any(is_our_group)
     }
 
-    /// Without what an earlier start added.
-    fn without_ours(&self) -> Self {
-        let ours: BTreeSet<&str> = self.passwd.lines().filter(|line| is_our_user(line)).map(name).collect();
+    /// Without what an earlier start added, and without what the image says of people that it has no account of: a
+    /// membership or a password that nobody asked for must not be theirs.
+    fn without_ours(&self, wanted: &[User]) -> Self {
+        let (ours, others): (Vec<&str>, Vec<&str>) = self.passwd.lines().partition(|line| is_our_user(line));
+        let others: BTreeSet<&str> = others.into_iter().map(name).collect();
+        let unknown = wanted.iter().map(|user| user.name.as_str()).filter(|name| !others.contains(name));
+        let ours: BTreeSet<&str> = ours.into_iter().map(name).chain(unknown).collect();
         let group_line = |line: &str| match line.rsplit_once(':') {
             Some((rest, members)) if members.split(',').any(|member| ours.contains(member)) => {
                 let kept: Vec<&str> = members.split(',').filter(|member| !ours.contains(member)).collect();
@@ -52,7 +56,7 @@ impl AccountFiles {
     /// # Errors
     /// The first value that is already somebody else's, or that names a group which is not there.
     pub fn with(&self, users: &[User], groups: &[Group]) -> Result<Self, Fault> {
-        let base = self.without_ours();
+        let base = self.without_ours(users);
         let mut group = base.groups();
         for (index, wanted) in groups.iter().enumerate() {
             group.add(&wanted.name, wanted.gid).map_err(|(key, what)| {

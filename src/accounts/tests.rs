@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::config::Config;
 
@@ -95,4 +97,36 @@ fn what_is_somebody_else_s_is_refused_with_its_line() {
     ]
     .map(refusal);
     insta::assert_snapshot!(refusals.join("\n"));
+}
+
+#[test]
+fn what_an_image_says_of_nobody_is_not_given_to_somebody() {
+    let mut stale = image();
+    stale.group = stale.group.replace("video:x:44:app", "video:x:44:app,alice");
+    stale.shadow = stale.shadow.map(|text| text + "\nalice:$6$known:19000:0:99999:7:::");
+    let made = with(&stale, "[[user]]\nname = \"alice\"\nuid = 1001");
+    assert!(made.group.contains("video:x:44:app\n"), "{}", made.group);
+    assert!(!made.shadow.unwrap().contains("$6$known"));
+}
+
+proptest! {
+    /// Whatever is in the files of an image: nothing panics, a second start changes nothing, and lines of others stay.
+    #[test]
+    fn any_files_are_left_as_they_are(
+        passwd in "([a-c]{1,2}(:[a-c0-2:, !]{0,6}){0,7}\n){0,5}",
+        group in "((alice|[a-c]{1,2})(:[a-c0-2, ]{0,4}){0,2}(:(alice|bob|[a-c]),?){0,2}\n){0,5}",
+        shadow in proptest::option::of("((alice|[a-c]):[*!]:\n){0,3}"),
+    ) {
+        let files = AccountFiles { passwd, group, shadow };
+        // Neither a name nor a number of these can be taken in such files.
+        let config = config(&PEOPLE.replace("\"video\"", "").replace("b.ob", "bob").replace("alice\"\nuid", "alice\"\ngid = 3000\nuid"));
+        let made = files.with(&config.users, &config.groups);
+        prop_assert!(made.is_ok() || files.group.lines().any(|line| line.starts_with("alice")), "{:?}", made);
+        let Ok(made) = made else { return Ok(()) };
+        prop_assert_eq!(made.with(&config.users, &config.groups).unwrap(), made.clone());
+        prop_assert!(made.passwd.starts_with(&files.passwd));
+        prop_assert_eq!(made.lacks(&config.users).len(), 0);
+        let others = |text: &str| text.lines().map(|line| line.split(':').next().unwrap().to_owned()).collect::<Vec<_>>();
+        prop_assert_eq!(&others(&made.group)[..others(&files.group).len()], &others(&files.group)[..]);
+    }
 }
