@@ -172,7 +172,7 @@ build_image() { # TAG, then docker build's arguments
     done
     # The braces end in true, so the pipe's status is the build's.
     "${docker_cmd[@]}" build --tag "$tag" "${arguments[@]}" "$@" . 2>&1 |
-        { tee "$log" | grep --line-buffered -E '^(Step [0-9]+/|#[0-9]+ \[)' | cut -c 1-110 | sed -u 's/^/    /' || true; } ||
+        { tee "$log" | sed -un -E '/^(Step [0-9]+\/|#[0-9]+ \[)/ { s/^(.{110}).*/\1/; s/^/    /p }' || true; } ||
         status=$?
     [ "$status" = 0 ] || tail -n 40 "$log" >&2
     rm -f "$log"

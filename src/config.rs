@@ -3,6 +3,7 @@
 //! PURE. The file is read by [`crate::commands::load_config`]; every key is explained in `config/slurminit.toml`, which is
 //! embedded as [`EXAMPLE`]. A value that got here is valid: nobody checks it again.
 
+mod account;
 mod daemons;
 mod environment;
 mod error;
@@ -14,8 +15,9 @@ mod slurm;
 mod supervise;
 mod value;
 
+pub use account::{AccountName, Group, User};
 pub use daemons::{DaemonName, DaemonSettings, Hook, Hooks, Readiness, ReadinessTest, RestartPolicy, Service};
-pub use error::{ConfigError, Place};
+pub use error::{ConfigError, Fault, Place, Step};
 pub use held::Held;
 pub use jobs::{Jobs, OnStop};
 pub use liveness::Liveness;
@@ -71,6 +73,12 @@ pub struct Config {
     pub services: Vec<Service>,
     /// Commands at fixed moments of the start.
     pub hooks: Hooks,
+    /// People's groups.
+    #[serde(rename = "group")]
+    pub groups: Vec<Group>,
+    /// People, whose accounts are made at the start.
+    #[serde(rename = "user")]
+    pub users: Vec<User>,
     /// What becomes of running jobs when the container stops.
     pub jobs: Jobs,
     /// Restarts and deadlines.
@@ -86,6 +94,7 @@ impl Config {
         let config: Self = toml::from_str(text).map_err(|error| ConfigError::from_toml(&error, text, origin))?;
         daemons::check_services(&config.services)
             .and_then(|()| slurm::check_partitions(&config.partitions))
+            .and_then(|()| account::check_accounts(&config.users, &config.groups))
             .map_err(|fault| fault.at(text, origin))?;
         Ok(config)
     }

@@ -4,6 +4,7 @@
 //! should be, and nothing is synced that has nothing to lose, so neither a first start nor one without changes waits for
 //! the disk.
 
+mod accounts;
 mod applied;
 mod atomic;
 mod directories;
@@ -11,6 +12,7 @@ mod munge_key;
 mod owner;
 mod users_file;
 
+pub use accounts::{AccountError, install_accounts};
 pub use applied::{keep_applied, read_applied, restore_applied};
 pub use directories::make_directories;
 pub use munge_key::{KeySource, MungeKey, install_munge_key};
@@ -29,7 +31,7 @@ use crate::plan::{FileName, Origin, UserFile};
 pub enum InstallError {
     #[error("cannot read {path}: {source}; correct its permissions or remove it")]
     Read { path: PathBuf, source: io::Error },
-    #[error("{path} is not UTF-8 text; Slurm's files are plain text")]
+    #[error("{path} is not UTF-8 text; save it as UTF-8")]
     NotText { path: PathBuf },
     #[error("cannot write {path}: {source}; {repair}. What was there before is unchanged")]
     Write { path: PathBuf, source: io::Error, repair: &'static str },

@@ -8,13 +8,14 @@
 //! | module | does | kind |
 //! |---|---|---|
 //! | [`config`] | the operator's TOML and environment -> validated types | pure |
+//! | [`accounts`] | `[[user]]` -> the text of /etc/passwd, /etc/group, /etc/shadow | pure |
 //! | [`inventory`] | what a detection found | pure |
 //! | [`plan`] | configuration + inventory -> decisions, each with its reason | pure |
 //! | [`render`] | plan -> the text of slurm.conf, gres.conf, cgroup.conf | pure |
 //! | [`report`] | what the preparation child tells PID 1 | pure |
 //! | [`supervise`] | keeps the daemons alive; its state machine is pure | composes |
 //! | [`detect`] | NVML, /proc, /sys -> inventory | edge |
-//! | [`install`] | writes files and the munge key | edge |
+//! | [`install`] | writes files, accounts and the munge key | edge |
 //! | [`configure`] | the host's Docker and GPUs -> verdicts, compose's override file | pure; two parts edge |
 //! | [`control`] | the socket of PID 1: its protocol is pure, its two ends are not | edge |
 //! | [`logs`] | standard error, written without ever waiting | edge |
@@ -24,6 +25,7 @@
 //! PURE modules do no IO, read no clock and no environment, and import only each other. EDGE modules import pure types
 //! and never another edge. Only [`commands`] and [`supervise`] compose.
 
+pub mod accounts;
 pub mod cli;
 pub mod commands;
 pub mod config;

@@ -27,9 +27,13 @@ mod jobs;
 mod liveness;
 #[path = "image/machines.rs"]
 mod machines;
+#[path = "image/manual.rs"]
+mod manual;
 #[path = "image/mig.rs"]
 mod mig;
 #[path = "image/reload.rs"]
 mod reload;
+#[path = "image/users.rs"]
+mod users;
 #[path = "image/volumes.rs"]
 mod volumes;

@@ -79,10 +79,10 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     let found = report::render(&assessment);
     let (text, is_done) = if args.print {
         eprint!("{found}");
-        (compose_override::render(&wanted), !assessment.has_errors())
+        (compose_override::render(&wanted), !assessment.has_errors(args.gpu_type))
     } else {
         let (outcome, is_written) = files(&args, &wanted)?;
-        let is_done = is_written && !assessment.has_errors();
+        let is_done = is_written && !assessment.has_errors(args.gpu_type);
         let next = report::next(is_done, args.dry_run, seen.compose.command());
         (found + &outcome + &report::result(&wanted) + &next, is_done)
     };
@@ -133,15 +133,25 @@ fn files(args: &Args, wanted: &Wanted) -> anyhow::Result<(String, bool)> {
     let other = compose_override::OTHER_NAMES.into_iter().find(|name| args.directory.join(name).exists());
     let is_theirs = old.as_deref().is_some_and(|old| !compose_override::is_ours(old));
     let foreign = other.or(is_theirs.then_some(compose_override::NAME));
-    if let Some(name) = foreign {
-        lines += &report::foreign(name, &text);
-    } else {
-        lines += &write(args, &path, compose_override::NAME, old.as_deref(), &text)?;
-    }
+    let is_met = match foreign {
+        None => {
+            lines += &write(args, &path, compose_override::NAME, old.as_deref(), &text)?;
+            true
+        }
+        Some(name) if wanted.is_met_by(&read(&args.directory.join(name))?.unwrap_or_default()) => {
+            lines += &report::foreign_and_well(name, wanted);
+            true
+        }
+        Some(name) => {
+            lines += &report::foreign(name, &text);
+            false
+        }
+    };
     let path = args.directory.join(env_file::NAME);
     let old = read(&path)?;
     let text = env_file::with_gpu_type(old.as_deref().unwrap_or_default(), wanted.gpu_type);
-    let compose_file = env_file::compose_file(&text).filter(|files| !files.contains(compose_override::NAME));
+    let unread = |files: &&str| !wanted.is_plain() && !files.contains(compose_override::NAME);
+    let compose_file = env_file::compose_file(&text).filter(unread);
     // Never shown: it can hold passwords.
     let is_changed = old.as_deref() != Some(&text);
     if !args.dry_run && is_changed {
@@ -149,7 +159,7 @@ fn files(args: &Args, wanted: &Wanted) -> anyhow::Result<(String, bool)> {
     }
     lines += &report::env(wanted.gpu_type, is_changed, args.dry_run);
     lines += &compose_file.map(report::compose_file).unwrap_or_default();
-    Ok((lines, foreign.is_none() && compose_file.is_none()))
+    Ok((lines, is_met && compose_file.is_none()))
 }
 
 fn write(args: &Args, path: &Path, name: &str, old: Option<&str>, text: &str) -> anyhow::Result<String> {

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use crate::config::{Config, ConfigError, DEFAULT_FILE, Paths, Place};
+use crate::config::{Config, ConfigError, DEFAULT_FILE, Fault, Paths, Place};
 
 /// The file that is read: `path`, else the one that `SLURMINIT_CONFIG` names, else the default one.
 pub fn file(path: Option<&Path>) -> PathBuf {
@@ -24,9 +24,8 @@ pub fn run_directory(path: Option<&Path>) -> PathBuf {
 /// The file that was named and cannot be read, or the first thing that is wrong. The verbs end with
 /// [`crate::exit_code::CONFIG`] then.
 pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
-    let variable = std::env::var_os("SLURMINIT_CONFIG").filter(|value| !value.is_empty());
-    let named = path.or(variable.as_deref().map(Path::new));
-    let path = named.unwrap_or(Path::new(DEFAULT_FILE));
+    let named = named(path);
+    let path = named.as_deref().unwrap_or(Path::new(DEFAULT_FILE));
     let config = match std::fs::read_to_string(path) {
         Ok(text) => Config::parse(&text, path)?,
         Err(error) if named.is_none() && error.kind() == ErrorKind::NotFound => Config::default(),
@@ -40,4 +39,17 @@ pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
         }
     };
     config.apply_environment(&|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
+}
+
+/// Gives a value that this container cannot have its place in the file that [`load`] read.
+pub fn locate(path: Option<&Path>, fault: Fault) -> ConfigError {
+    let path = named(path).unwrap_or_else(|| PathBuf::from(DEFAULT_FILE));
+    let text = std::fs::read_to_string(&path).unwrap_or_default();
+    fault.at(&text, &path)
+}
+
+/// The file that somebody asks for.
+fn named(path: Option<&Path>) -> Option<PathBuf> {
+    let variable = || std::env::var_os("SLURMINIT_CONFIG").filter(|value| !value.is_empty());
+    path.map(Path::to_owned).or_else(|| variable().map(PathBuf::from))
 }

@@ -9,8 +9,8 @@ pub(super) use reload::weigh;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use crate::config::{Config, Held};
-use crate::install::{self, InstallError, MungeKey};
+use crate::config::{Config, ConfigError, Held};
+use crate::install::{self, AccountError, InstallError, MungeKey};
 use crate::inventory::{Finding, Inventory, Severity, SlurmVersion};
 use crate::plan::{self, Customized, DevicePath, FileName, Plan};
 use crate::render::{self, ConfigFile};
@@ -111,9 +111,8 @@ impl From<plan::Refusal> for Failure {
 }
 
 fn prepare(args: &Args) -> Result<(Prepared, MungeKey), Failure> {
-    let config = commands::load_config::load(args.config.as_deref()).map_err(|error| {
-        Failure::new(exit_code::CONFIG, error, "the configuration is not valid", "correct it and start again")
-    })?;
+    let config = load(args)?;
+    let accounts = accounts(&config, args)?;
     install::make_directories(&config, &args.root)?;
     let key = install::install_munge_key(&config, &args.root)?;
     // munged starts while the driver is asked.
@@ -128,9 +127,26 @@ fn prepare(args: &Args) -> Result<(Prepared, MungeKey), Failure> {
         eprintln!("warning: {error}; a reload will compare with the installed files");
     }
     let mut prepared = report(&config, &args.root, planned, &inventory, changed);
+    prepared.findings.extend(accounts);
     prepared.findings.extend(key.findings.iter().cloned());
     prepared.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     Ok((prepared, key))
+}
+
+fn invalid(error: ConfigError) -> Failure {
+    Failure::new(exit_code::CONFIG, error, "the configuration is not valid", "correct it and start again")
+}
+
+fn load(args: &Args) -> Result<Config, Failure> {
+    commands::load_config::load(args.config.as_deref()).map_err(invalid)
+}
+
+/// Makes the accounts of the operator's people, and returns what there is to say about them.
+fn accounts(config: &Config, args: &Args) -> Result<Vec<Finding>, Failure> {
+    install::install_accounts(config, &args.root).map_err(|error| match error {
+        AccountError::Refused(fault) => invalid(commands::load_config::locate(args.config.as_deref(), fault)),
+        AccountError::Install(error) => error.into(),
+    })
 }
 
 fn inventory(config: &Config, args: &Args) -> Result<Inventory, Failure> {

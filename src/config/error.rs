@@ -71,16 +71,18 @@ impl ConfigError {
 }
 
 /// Something wrong that TOML and serde cannot see, at a path of keys and indices.
-#[derive(Debug)]
-pub(super) struct Fault {
+#[derive(Debug, PartialEq, Eq)]
+pub struct Fault {
     path: Vec<Step>,
     what: String,
 }
 
 /// One step from a table or a list to what it holds.
-#[derive(Debug)]
-pub(super) enum Step {
+#[derive(Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The name of a key of a table.
     Key(&'static str),
+    /// The place in a list, from 0.
     Index(usize),
 }
 
@@ -97,12 +99,13 @@ impl From<usize> for Step {
 }
 
 impl Fault {
-    pub(super) fn new(path: Vec<Step>, what: String) -> Self {
+    /// `path` begins with a key of the whole file.
+    pub fn new(path: Vec<Step>, what: String) -> Self {
         Self { path, what }
     }
 
     /// Finds the path in the text.
-    pub(super) fn at(self, text: &str, origin: &Path) -> ConfigError {
+    pub fn at(self, text: &str, origin: &Path) -> ConfigError {
         let start = DeTable::parse(text).ok().and_then(|table| {
             let (first, rest) = self.path.split_first()?;
             let Step::Key(first) = first else { return None };

@@ -47,11 +47,43 @@ impl Check {
     }
 }
 
+/// What a part of the report is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "they are the headings")]
+pub enum Topic {
+    Host,
+    Docker,
+    Nvidia,
+    Amd,
+}
+
+impl Topic {
+    /// The heading.
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::Host => "Host",
+            Self::Docker => "Docker",
+            Self::Nvidia => "NVIDIA",
+            Self::Amd => "AMD",
+        }
+    }
+
+    /// Whether it is of any consequence to somebody who wants GPUs of this type, or those that there are.
+    fn concerns(self, gpu_type: Option<GpuType>) -> bool {
+        match (self, gpu_type) {
+            (_, None) | (Self::Docker, _) => true,
+            (Self::Host, Some(gpu_type)) => gpu_type != GpuType::None,
+            (Self::Nvidia, Some(gpu_type)) => gpu_type == GpuType::Nvidia,
+            (Self::Amd, Some(gpu_type)) => gpu_type == GpuType::Amd,
+        }
+    }
+}
+
 /// A part of the report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Section {
-    /// Its heading.
-    pub title: &'static str,
+    /// What it is about.
+    pub topic: Topic,
     /// Its lines.
     pub checks: Vec<Check>,
 }
@@ -77,9 +109,10 @@ pub struct Assessment {
 }
 
 impl Assessment {
-    /// Whether anything is wrong that a repair would better.
-    pub fn has_errors(&self) -> bool {
-        self.sections.iter().flat_map(|section| &section.checks).any(Check::is_error)
+    /// Whether anything is wrong that a repair would better for somebody who insists on `gpu_type`, or on nothing.
+    pub fn has_errors(&self, gpu_type: Option<GpuType>) -> bool {
+        let concerning = self.sections.iter().filter(|section| section.topic.concerns(gpu_type));
+        concerning.flat_map(|section| &section.checks).any(Check::is_error)
     }
 
     /// What the container is to be given: what works, or what the user insists on.
@@ -106,10 +139,10 @@ pub fn assess(seen: &Situation, trials: &Trials) -> Assessment {
     let (nvidia_checks, nvidia) = nvidia::assess(seen, &trials.nvidia);
     let (amd_checks, amd) = amd::assess(seen, &trials.amd);
     let sections = vec![
-        Section { title: "Host", checks: platform(seen) },
-        Section { title: "Docker", checks: vec![engine(&seen.engine), compose(seen.compose)] },
-        Section { title: "NVIDIA", checks: nvidia_checks },
-        Section { title: "AMD", checks: amd_checks },
+        Section { topic: Topic::Host, checks: platform(seen) },
+        Section { topic: Topic::Docker, checks: vec![engine(&seen.engine), compose(seen.compose)] },
+        Section { topic: Topic::Nvidia, checks: nvidia_checks },
+        Section { topic: Topic::Amd, checks: amd_checks },
     ];
     Assessment { sections, nvidia, amd }
 }

@@ -25,6 +25,20 @@ pub struct Wanted {
     pub amd: Option<(Amd, Selection)>,
 }
 
+impl Wanted {
+    /// Whether compose.yaml alone gives it.
+    pub fn is_plain(&self) -> bool {
+        self.nvidia.is_none() && self.amd.is_none()
+    }
+
+    /// Whether a user's own file has every line of ours, as the report asks for, whatever else it has.
+    pub fn is_met_by(&self, theirs: &str) -> bool {
+        let ours = render(self);
+        let mut lines = ours.lines().map(str::trim).filter(|line| !line.starts_with('#'));
+        self.is_plain() || lines.all(|line| theirs.lines().any(|their| their.trim() == line))
+    }
+}
+
 /// The file.
 pub fn render(wanted: &Wanted) -> String {
     let Wanted { gpu_type, nvidia, amd } = wanted;

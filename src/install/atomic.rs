@@ -55,6 +55,43 @@ pub(super) fn replace_as(path: &Path, content: &[u8], mode: u32, owner: (u32, u3
     sync_directory(path)
 }
 
+/// A new text of a file that is there, on the disk beside it, with the file's own owner and mode. Dropped without
+/// [`Staged::commit`], it is gone.
+#[derive(Debug)]
+pub(super) struct Staged {
+    path: PathBuf,
+    new: PathBuf,
+}
+
+/// Prepares the replacement of `path`, of which no copy is kept.
+pub(super) fn stage(path: &Path, content: &[u8]) -> io::Result<Staged> {
+    let old = fs::metadata(path)?;
+    let new = write_beside(path, content, old.permissions().mode() & 0o7777, None)?;
+    let staged = Staged { path: path.to_owned(), new };
+    let file = File::open(&staged.new)?;
+    let metadata = file.metadata()?;
+    if (metadata.uid(), metadata.gid()) != (old.uid(), old.gid()) {
+        fchown(&file, Some(old.uid()), Some(old.gid()))?;
+    }
+    file.sync_all()?;
+    Ok(staged)
+}
+
+impl Staged {
+    /// Puts it in the place of the old file.
+    pub(super) fn commit(self) -> io::Result<()> {
+        fs::rename(&self.new, &self.path)?;
+        sync_directory(&self.path)
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        // Nothing is there after a commit.
+        let _ = fs::remove_file(&self.new);
+    }
+}
+
 /// Replaces a secret, which gets its owner before its name and of which no copy is kept. It is not synced: see [`sync`].
 pub(super) fn replace_secret(path: &Path, content: &[u8], owner: Option<&Owner>) -> io::Result<()> {
     let new = write_beside(path, content, 0o400, owner)?;

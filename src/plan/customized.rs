@@ -128,18 +128,30 @@ impl Customized {
 /// Sorts the files that were found into the user's and the others.
 pub fn choose(config: &Config, found: &[UserFile]) -> Customized {
     let mut chosen = Customized::default();
+    // A slurm.conf counts the lines of a gres.conf, so whoever marks it means the files beside it as well.
+    let is_beside_marked = |file: &UserFile| {
+        let is_marked_slurm_conf =
+            |other: &UserFile| other.name == FileName::SlurmConf && other.origin == Origin::Config && other.is_marked();
+        file.origin == Origin::Config && found.iter().any(is_marked_slurm_conf)
+    };
+    let is_users = |file: &UserFile| file.is_users(config) || is_beside_marked(file);
     for name in FileName::ALL {
         let at = |origin| found.iter().find(|file| file.name == name && file.origin == origin);
         let (in_config, in_slurm) = (at(Origin::Config), at(Origin::Slurm));
-        if let Some(file) = in_config.filter(|file| !file.is_users(config)) {
+        if let Some(file) = in_config.filter(|file| !is_users(file)) {
             chosen.findings.push(ignored(file));
         }
-        let users = in_config.into_iter().chain(in_slurm).find(|file| file.is_users(config));
+        let users = in_config.into_iter().chain(in_slurm).find(|file| is_users(file));
         match users {
             Some(file) => {
                 let what = format!("{name} is the user's: {}", file.path.display());
-                let why =
-                    if file.is_marked() { "it has the line # USER_CUSTOMIZED=true" } else { "USER_CUSTOMIZED is set" };
+                let why = if file.is_marked() {
+                    "it has the line # USER_CUSTOMIZED=true"
+                } else if is_beside_marked(file) {
+                    "the slurm.conf beside it has the line # USER_CUSTOMIZED=true"
+                } else {
+                    "USER_CUSTOMIZED is set"
+                };
                 chosen.decisions.push(Decision::new(what, why));
                 chosen.files.push(file.clone());
             }

@@ -204,6 +204,21 @@ fn files() -> Vec<(&'static str, Host)> {
     vec![
         ("file-of-the-user", two_h200().project("compose.override.yaml", "services:\n  slurm:\n    mem_limit: 8g\n")),
         ("file-of-the-user-by-another-name", two_h200().project("docker-compose.override.yml", "services: {}\n")),
+        (
+            "file-of-the-user-that-has-it-all",
+            two_h200().project(
+                "compose.override.yaml",
+                "services:\n  slurm:\n    mem_limit: 8g\n    build:\n      args:\n        GPU_TYPE: nvidia\n    deploy:\n      \
+                 resources:\n        reservations:\n          devices:\n            - driver: nvidia\n              count: all\n              \
+                 capabilities: [gpu, compute, utility]\n",
+            ),
+        ),
+        (
+            "file-of-the-user-without-a-gpu",
+            Host::with_docker(&["runc"])
+                .project("compose.override.yaml", "services:\n  slurm:\n    mem_limit: 8g\n")
+                .project(".env", "COMPOSE_FILE=compose.yaml:compose.mine.yaml\n"),
+        ),
         ("file-of-ours-replaced", two_h200().project("compose.override.yaml", ours)),
         ("second-run", two_h200().project(".env", "PASSWORD=secret\n").twice()),
         ("env-kept", two_h200().project(".env", "# mine\nGPU_TYPE=none\nPASSWORD=secret")),
@@ -222,6 +237,7 @@ fn files() -> Vec<(&'static str, Host)> {
                 .project(".env", "PASSWORD=secret\n")
                 .argument(["--dry-run"]),
         ),
+        ("insisted-on-none", without_runtime().argument(["--gpu-type", "none"])),
         ("insisted", without_runtime().argument(["--gpu-type", "nvidia"])),
         ("no-trial", two_h200().trial(Vendor::Nvidia, 2).argument(["--no-trial"])),
     ]

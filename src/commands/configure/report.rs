@@ -15,7 +15,7 @@ pub(super) fn render(assessment: &Assessment) -> String {
     let mut text = String::new();
     for (index, section) in assessment.sections.iter().enumerate() {
         let blank = if index == 0 { "" } else { "\n" };
-        let _ = writeln!(text, "{blank}{}", section.title);
+        let _ = writeln!(text, "{blank}{}", section.topic.title());
         for check in &section.checks {
             text += &line(check);
         }
@@ -52,6 +52,12 @@ pub(super) fn foreign(name: &str, wanted: &str) -> String {
         let _ = writeln!(text, "        {wanted}");
     }
     text
+}
+
+/// The same, where nothing has to be done about it.
+pub(super) fn foreign_and_well(name: &str, wanted: &Wanted) -> String {
+    let why = if wanted.is_plain() { "nothing has to be in it" } else { "it has all that the GPUs need" };
+    format!("  - {name} is yours, and stays as it is: {why}\n")
 }
 
 pub(super) fn written(name: &str, is_changed: bool) -> String {

@@ -5,13 +5,13 @@ use std::path::Path;
 
 use super::ask_slurm::ask_slurm;
 use super::held_gpus::check_nobody_holds_gpus;
-use super::{Args, Failure, Planned, inventory, plan_files, report};
+use super::{Args, Failure, Planned, accounts, inventory, load, plan_files, report};
 use crate::config::{Config, Held, Paths};
+use crate::exit_code;
 use crate::install;
 use crate::inventory::{Inventory, Severity};
 use crate::plan::{self, Change, Text};
 use crate::report::{Apply, Prepared};
-use crate::{commands, exit_code};
 
 /// What a reload comes to.
 pub(in crate::commands) struct Weighed {
@@ -38,11 +38,13 @@ pub(super) fn reload(args: &Args) -> Result<Prepared, Failure> {
     if change.gres {
         check_nobody_holds_gpus()?;
     }
+    let accounts = accounts(&config, args)?;
     let texts: Vec<_> = new.iter().map(|file| (file.name, file.text.as_str())).collect();
     install::install_files(&config.paths, &args.root, &texts)?;
     install::keep_applied(&config.paths, &args.root, &texts)?;
     let changed = change.files.iter().map(|name| config.paths.slurm.join(name.as_str())).collect();
     let mut prepared = report(&config, &args.root, planned, &inventory, changed);
+    prepared.findings.extend(accounts);
     (prepared.apply, prepared.news, prepared.deferred) = (change.apply, change.news, deferred);
     Ok(prepared)
 }
@@ -52,11 +54,6 @@ pub(super) fn restore(args: &Args) -> Result<(), Failure> {
     // The operator's file may be broken by now; its paths are then those that most have.
     let paths = load(args).map_or_else(|_| Paths::default(), |config| config.paths);
     Ok(install::restore_applied(&paths, &args.root, &args.restore)?)
-}
-
-fn load(args: &Args) -> Result<Config, Failure> {
-    commands::load_config::load(args.config.as_deref())
-        .map_err(|error| Failure::new(exit_code::CONFIG, error, "the configuration is not valid", "correct it"))
 }
 
 /// The tables that changed and count only at the next start.

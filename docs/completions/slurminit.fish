@@ -1,0 +1,100 @@
+# Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
+function __fish_slurminit_global_optspecs
+    string join \n h/help V/version
+end
+
+function __fish_slurminit_needs_command
+    # Figure out if the current invocation already has a command.
+    set -l cmd (commandline -opc)
+    set -e cmd[1]
+    argparse -s (__fish_slurminit_global_optspecs) -- $cmd 2>/dev/null
+    or return
+    if set -q argv[1]
+        # Also print the command, so this can be used to figure out what it is.
+        echo $argv[1]
+        return 1
+    end
+    return 0
+end
+
+function __fish_slurminit_using_subcommand
+    set -l cmd (__fish_slurminit_needs_command)
+    test -z "$cmd"
+    and return 1
+    contains -- $cmd[1] $argv
+end
+
+complete -c slurminit -n "__fish_slurminit_needs_command" -s h -l help -d 'Print help'
+complete -c slurminit -n "__fish_slurminit_needs_command" -s V -l version -d 'Print version'
+complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "run" -d 'Prepare, boot and keep the daemons alive (the image\'s entry point)'
+complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "detect" -d 'Show the GPUs, CPUs and memory that this container can use'
+complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "render" -d 'Show the Slurm files that this start would get; changes nothing'
+complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "configure" -d 'On the host: check Docker and the GPUs, and write compose.override.yaml and .env for them'
+complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "reload" -d 'Detect again, and apply what changed in the hardware and in the configuration; what can go on running does'
+complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "status" -d 'Show the daemons, the node and the GPUs'
+complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "health" -d 'Exit with 0 when the cluster is ready (or, with --live, alive), else with 1; one line says why'
+complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "restart" -d 'Start a daemon or service again, and wait until it is ready'
+complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "stop" -d 'Stop the container in order, as `docker stop` does'
+complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "logs" -d 'Show the last lines of a daemon, of a service, or of slurminit itself'
+complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "timeline" -d 'Show what the start spent its time on'
+complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l role -d 'Which daemons to run: all, or none for a plain init of CMD' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l config -d 'The configuration; /config/slurminit.toml if there is one' -r -F
+complete -c slurminit -n "__fish_slurminit_using_subcommand run" -s h -l help -d 'Print help'
+complete -c slurminit -n "__fish_slurminit_using_subcommand detect" -l root -d 'Look for /proc, /sys, /dev and /usr below this directory' -r -F
+complete -c slurminit -n "__fish_slurminit_using_subcommand detect" -l timeout -d 'How long everything together may take' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand detect" -l nvml-library -d 'The NVIDIA management library, if it is not in the usual places' -r -F
+complete -c slurminit -n "__fish_slurminit_using_subcommand detect" -l json -d 'Print everything as JSON'
+complete -c slurminit -n "__fish_slurminit_using_subcommand detect" -s h -l help -d 'Print help'
+complete -c slurminit -n "__fish_slurminit_using_subcommand render" -l config -d 'The operator\'s file [default: SLURMINIT_CONFIG, else /config/slurminit.toml if it is there]' -r -F
+complete -c slurminit -n "__fish_slurminit_using_subcommand render" -l root -d 'Read below this directory' -r -F
+complete -c slurminit -n "__fish_slurminit_using_subcommand render" -l inventory -d 'Take this inventory (the output of `slurminit detect --json`) in place of a detection' -r -F
+complete -c slurminit -n "__fish_slurminit_using_subcommand render" -l diff -d 'Show the difference to the installed files'
+complete -c slurminit -n "__fish_slurminit_using_subcommand render" -l explain -d 'Show every decision with its reason'
+complete -c slurminit -n "__fish_slurminit_using_subcommand render" -s h -l help -d 'Print help'
+complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l root -d 'Look for the host\'s /proc, /sys, /dev, /etc and /usr below this directory' -r -F
+complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l directory -d 'Where compose.yaml is, and the files are written' -r -F
+complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l gpus -d 'Which GPUs the container gets: all, or numbers, GPU-... and MIG-... ids with commas between them' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l gpu-type -d 'What the image is built for, whatever the checks say' -r -f -a "nvidia\t'NVIDIA GPUs'
+amd\t'AMD GPUs'
+none\t'No GPU'"
+complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l image -d 'The image to try the GPUs with, if the engine has it' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l timeout -d 'How long each of docker, compose and nvidia-smi may take' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l no-trial -d 'Start no container'
+complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l dry-run -d 'Change nothing, and show what would be written'
+complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l print -d 'Change nothing, and print compose.override.yaml; the report goes to standard error'
+complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c slurminit -n "__fish_slurminit_using_subcommand reload" -l config -d 'The configuration; /config/slurminit.toml if there is one' -r -F
+complete -c slurminit -n "__fish_slurminit_using_subcommand reload" -l dry-run -d 'Show what would change and what it would take; changes nothing'
+complete -c slurminit -n "__fish_slurminit_using_subcommand reload" -s h -l help -d 'Print help'
+complete -c slurminit -n "__fish_slurminit_using_subcommand status" -l config -d 'The configuration; /config/slurminit.toml if there is one' -r -F
+complete -c slurminit -n "__fish_slurminit_using_subcommand status" -l json -d 'Print everything as JSON'
+complete -c slurminit -n "__fish_slurminit_using_subcommand status" -l watch -d 'Show it again each second and with every change, until Ctrl-C'
+complete -c slurminit -n "__fish_slurminit_using_subcommand status" -s h -l help -d 'Print help'
+complete -c slurminit -n "__fish_slurminit_using_subcommand health" -l config -d 'The configuration; /config/slurminit.toml if there is one' -r -F
+complete -c slurminit -n "__fish_slurminit_using_subcommand health" -l ready -d 'Whether jobs can run now; the default'
+complete -c slurminit -n "__fish_slurminit_using_subcommand health" -l live -d 'Whether PID 1 answers and nothing essential is given up: true during a start and a stop as well'
+complete -c slurminit -n "__fish_slurminit_using_subcommand health" -s h -l help -d 'Print help'
+complete -c slurminit -n "__fish_slurminit_using_subcommand restart" -l timeout -d 'How long to wait for it, in seconds [default: supervise.stop_timeout and ready_timeout together]' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand restart" -l config -d 'The configuration; /config/slurminit.toml if there is one' -r -F
+complete -c slurminit -n "__fish_slurminit_using_subcommand restart" -s h -l help -d 'Print help'
+complete -c slurminit -n "__fish_slurminit_using_subcommand stop" -l config -d 'The configuration; /config/slurminit.toml if there is one' -r -F
+complete -c slurminit -n "__fish_slurminit_using_subcommand stop" -s h -l help -d 'Print help'
+complete -c slurminit -n "__fish_slurminit_using_subcommand logs" -s n -l lines -d 'How many lines, at most; 64 KiB are kept' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand logs" -l config -d 'The configuration; /config/slurminit.toml if there is one' -r -F
+complete -c slurminit -n "__fish_slurminit_using_subcommand logs" -s h -l help -d 'Print help'
+complete -c slurminit -n "__fish_slurminit_using_subcommand timeline" -l config -d 'The configuration; /config/slurminit.toml if there is one' -r -F
+complete -c slurminit -n "__fish_slurminit_using_subcommand timeline" -l svg -d 'Print a picture, for a browser'
+complete -c slurminit -n "__fish_slurminit_using_subcommand timeline" -s h -l help -d 'Print help'
+complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure reload status health restart stop logs timeline help" -f -a "run" -d 'Prepare, boot and keep the daemons alive (the image\'s entry point)'
+complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure reload status health restart stop logs timeline help" -f -a "detect" -d 'Show the GPUs, CPUs and memory that this container can use'
+complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure reload status health restart stop logs timeline help" -f -a "render" -d 'Show the Slurm files that this start would get; changes nothing'
+complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure reload status health restart stop logs timeline help" -f -a "configure" -d 'On the host: check Docker and the GPUs, and write compose.override.yaml and .env for them'
+complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure reload status health restart stop logs timeline help" -f -a "reload" -d 'Detect again, and apply what changed in the hardware and in the configuration; what can go on running does'
+complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure reload status health restart stop logs timeline help" -f -a "status" -d 'Show the daemons, the node and the GPUs'
+complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure reload status health restart stop logs timeline help" -f -a "health" -d 'Exit with 0 when the cluster is ready (or, with --live, alive), else with 1; one line says why'
+complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure reload status health restart stop logs timeline help" -f -a "restart" -d 'Start a daemon or service again, and wait until it is ready'
+complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure reload status health restart stop logs timeline help" -f -a "stop" -d 'Stop the container in order, as `docker stop` does'
+complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure reload status health restart stop logs timeline help" -f -a "logs" -d 'Show the last lines of a daemon, of a service, or of slurminit itself'
+complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure reload status health restart stop logs timeline help" -f -a "timeline" -d 'Show what the start spent its time on'
+complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure reload status health restart stop logs timeline help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

@@ -1,0 +1,363 @@
+#compdef slurminit
+
+autoload -U is-at-least
+
+_slurminit() {
+    typeset -A opt_args
+    typeset -a _arguments_options
+    local ret=1
+
+    if is-at-least 5.2; then
+        _arguments_options=(-s -S -C)
+    else
+        _arguments_options=(-s -C)
+    fi
+
+    local context curcontext="$curcontext" state line
+    _arguments "${_arguments_options[@]}" : \
+'-h[Print help]' \
+'--help[Print help]' \
+'-V[Print version]' \
+'--version[Print version]' \
+":: :_slurminit_commands" \
+"*::: :->slurminit" \
+&& ret=0
+    case $state in
+    (slurminit)
+        words=($line[1] "${words[@]}")
+        (( CURRENT += 1 ))
+        curcontext="${curcontext%:*:*}:slurminit-command-$line[1]:"
+        case $line[1] in
+            (run)
+_arguments "${_arguments_options[@]}" : \
+'--role=[Which daemons to run\: all, or none for a plain init of CMD]:ROLE:_default' \
+'--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
+'-h[Print help]' \
+'--help[Print help]' \
+'*::cmd -- Runs when the cluster is ready; its exit code is the container'\''s:_default' \
+&& ret=0
+;;
+(detect)
+_arguments "${_arguments_options[@]}" : \
+'--root=[Look for /proc, /sys, /dev and /usr below this directory]:DIR:_files' \
+'--timeout=[How long everything together may take]:SECONDS:_default' \
+'--nvml-library=[The NVIDIA management library, if it is not in the usual places]:FILE:_files' \
+'--json[Print everything as JSON]' \
+'-h[Print help]' \
+'--help[Print help]' \
+&& ret=0
+;;
+(render)
+_arguments "${_arguments_options[@]}" : \
+'--config=[The operator'\''s file \[default\: SLURMINIT_CONFIG, else /config/slurminit.toml if it is there\]]:FILE:_files' \
+'--root=[Read below this directory]:DIR:_files' \
+'--inventory=[Take this inventory (the output of \`slurminit detect --json\`) in place of a detection]:FILE:_files' \
+'--diff[Show the difference to the installed files]' \
+'--explain[Show every decision with its reason]' \
+'-h[Print help]' \
+'--help[Print help]' \
+&& ret=0
+;;
+(configure)
+_arguments "${_arguments_options[@]}" : \
+'--root=[Look for the host'\''s /proc, /sys, /dev, /etc and /usr below this directory]:DIR:_files' \
+'--directory=[Where compose.yaml is, and the files are written]:DIR:_files' \
+'--gpus=[Which GPUs the container gets\: all, or numbers, GPU-... and MIG-... ids with commas between them]:LIST:_default' \
+'--gpu-type=[What the image is built for, whatever the checks say]:TYPE:((nvidia\:"NVIDIA GPUs"
+amd\:"AMD GPUs"
+none\:"No GPU"))' \
+'--image=[The image to try the GPUs with, if the engine has it]:IMAGE:_default' \
+'--timeout=[How long each of docker, compose and nvidia-smi may take]:SECONDS:_default' \
+'--no-trial[Start no container]' \
+'(--print)--dry-run[Change nothing, and show what would be written]' \
+'--print[Change nothing, and print compose.override.yaml; the report goes to standard error]' \
+'-h[Print help (see more with '\''--help'\'')]' \
+'--help[Print help (see more with '\''--help'\'')]' \
+&& ret=0
+;;
+(reload)
+_arguments "${_arguments_options[@]}" : \
+'--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
+'--dry-run[Show what would change and what it would take; changes nothing]' \
+'-h[Print help]' \
+'--help[Print help]' \
+&& ret=0
+;;
+(status)
+_arguments "${_arguments_options[@]}" : \
+'--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
+'--json[Print everything as JSON]' \
+'(--json)--watch[Show it again each second and with every change, until Ctrl-C]' \
+'-h[Print help]' \
+'--help[Print help]' \
+&& ret=0
+;;
+(health)
+_arguments "${_arguments_options[@]}" : \
+'--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
+'--ready[Whether jobs can run now; the default]' \
+'(--ready)--live[Whether PID 1 answers and nothing essential is given up\: true during a start and a stop as well]' \
+'-h[Print help]' \
+'--help[Print help]' \
+&& ret=0
+;;
+(restart)
+_arguments "${_arguments_options[@]}" : \
+'--timeout=[How long to wait for it, in seconds \[default\: supervise.stop_timeout and ready_timeout together\]]:SECONDS:_default' \
+'--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
+'-h[Print help]' \
+'--help[Print help]' \
+':name -- The daemon or service:_default' \
+&& ret=0
+;;
+(stop)
+_arguments "${_arguments_options[@]}" : \
+'--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
+'-h[Print help]' \
+'--help[Print help]' \
+&& ret=0
+;;
+(logs)
+_arguments "${_arguments_options[@]}" : \
+'-n+[How many lines, at most; 64 KiB are kept]:N:_default' \
+'--lines=[How many lines, at most; 64 KiB are kept]:N:_default' \
+'--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
+'-h[Print help]' \
+'--help[Print help]' \
+':name -- The daemon or service; slurminit for its own lines:_default' \
+&& ret=0
+;;
+(timeline)
+_arguments "${_arguments_options[@]}" : \
+'--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
+'--svg[Print a picture, for a browser]' \
+'-h[Print help]' \
+'--help[Print help]' \
+&& ret=0
+;;
+(help)
+_arguments "${_arguments_options[@]}" : \
+":: :_slurminit__subcmd__help_commands" \
+"*::: :->help" \
+&& ret=0
+
+    case $state in
+    (help)
+        words=($line[1] "${words[@]}")
+        (( CURRENT += 1 ))
+        curcontext="${curcontext%:*:*}:slurminit-help-command-$line[1]:"
+        case $line[1] in
+            (run)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(detect)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(render)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(configure)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(reload)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(status)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(health)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(restart)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(stop)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(logs)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(timeline)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(help)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+        esac
+    ;;
+esac
+;;
+        esac
+    ;;
+esac
+}
+
+(( $+functions[_slurminit_commands] )) ||
+_slurminit_commands() {
+    local commands; commands=(
+'run:Prepare, boot and keep the daemons alive (the image'\''s entry point)' \
+'detect:Show the GPUs, CPUs and memory that this container can use' \
+'render:Show the Slurm files that this start would get; changes nothing' \
+'configure:On the host\: check Docker and the GPUs, and write compose.override.yaml and .env for them' \
+'reload:Detect again, and apply what changed in the hardware and in the configuration; what can go on running does' \
+'status:Show the daemons, the node and the GPUs' \
+'health:Exit with 0 when the cluster is ready (or, with --live, alive), else with 1; one line says why' \
+'restart:Start a daemon or service again, and wait until it is ready' \
+'stop:Stop the container in order, as \`docker stop\` does' \
+'logs:Show the last lines of a daemon, of a service, or of slurminit itself' \
+'timeline:Show what the start spent its time on' \
+'help:Print this message or the help of the given subcommand(s)' \
+    )
+    _describe -t commands 'slurminit commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__configure_commands] )) ||
+_slurminit__subcmd__configure_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit configure commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__detect_commands] )) ||
+_slurminit__subcmd__detect_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit detect commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__health_commands] )) ||
+_slurminit__subcmd__health_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit health commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help_commands] )) ||
+_slurminit__subcmd__help_commands() {
+    local commands; commands=(
+'run:Prepare, boot and keep the daemons alive (the image'\''s entry point)' \
+'detect:Show the GPUs, CPUs and memory that this container can use' \
+'render:Show the Slurm files that this start would get; changes nothing' \
+'configure:On the host\: check Docker and the GPUs, and write compose.override.yaml and .env for them' \
+'reload:Detect again, and apply what changed in the hardware and in the configuration; what can go on running does' \
+'status:Show the daemons, the node and the GPUs' \
+'health:Exit with 0 when the cluster is ready (or, with --live, alive), else with 1; one line says why' \
+'restart:Start a daemon or service again, and wait until it is ready' \
+'stop:Stop the container in order, as \`docker stop\` does' \
+'logs:Show the last lines of a daemon, of a service, or of slurminit itself' \
+'timeline:Show what the start spent its time on' \
+'help:Print this message or the help of the given subcommand(s)' \
+    )
+    _describe -t commands 'slurminit help commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__configure_commands] )) ||
+_slurminit__subcmd__help__subcmd__configure_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help configure commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__detect_commands] )) ||
+_slurminit__subcmd__help__subcmd__detect_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help detect commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__health_commands] )) ||
+_slurminit__subcmd__help__subcmd__health_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help health commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__help_commands] )) ||
+_slurminit__subcmd__help__subcmd__help_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help help commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__logs_commands] )) ||
+_slurminit__subcmd__help__subcmd__logs_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help logs commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__reload_commands] )) ||
+_slurminit__subcmd__help__subcmd__reload_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help reload commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__render_commands] )) ||
+_slurminit__subcmd__help__subcmd__render_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help render commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__restart_commands] )) ||
+_slurminit__subcmd__help__subcmd__restart_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help restart commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__run_commands] )) ||
+_slurminit__subcmd__help__subcmd__run_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help run commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__status_commands] )) ||
+_slurminit__subcmd__help__subcmd__status_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help status commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__stop_commands] )) ||
+_slurminit__subcmd__help__subcmd__stop_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help stop commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__timeline_commands] )) ||
+_slurminit__subcmd__help__subcmd__timeline_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help timeline commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__logs_commands] )) ||
+_slurminit__subcmd__logs_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit logs commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__reload_commands] )) ||
+_slurminit__subcmd__reload_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit reload commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__render_commands] )) ||
+_slurminit__subcmd__render_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit render commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__restart_commands] )) ||
+_slurminit__subcmd__restart_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit restart commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__run_commands] )) ||
+_slurminit__subcmd__run_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit run commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__status_commands] )) ||
+_slurminit__subcmd__status_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit status commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__stop_commands] )) ||
+_slurminit__subcmd__stop_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit stop commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__timeline_commands] )) ||
+_slurminit__subcmd__timeline_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit timeline commands' commands "$@"
+}
+
+if [ "$funcstack[1]" = "_slurminit" ]; then
+    _slurminit "$@"
+else
+    compdef _slurminit slurminit
+fi

@@ -1,0 +1,163 @@
+//! Puts people's accounts into /etc/passwd, /etc/group and /etc/shadow, and makes their home directories.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::Path;
+
+use super::{InstallError, atomic, under};
+use crate::accounts::AccountFiles;
+use crate::config::{Config, Fault, User};
+use crate::inventory::{Finding, Severity};
+
+const FILES: [&str; 3] = ["/etc/group", "/etc/passwd", "/etc/shadow"];
+
+/// Why the accounts cannot be made. Nothing was written then.
+#[derive(Debug)]
+pub enum AccountError {
+    /// A value is already somebody else's.
+    Refused(Fault),
+    /// A file cannot be read or written.
+    Install(InstallError),
+}
+
+impl From<InstallError> for AccountError {
+    fn from(error: InstallError) -> Self {
+        Self::Install(error)
+    }
+}
+
+/// Makes the accounts of `[[user]]` and `[[group]]`, and takes away those that an earlier start made and nobody wants any
+/// more. Without either it costs the reading of two small files. Returns what the operator should know.
+///
+/// # Errors
+/// A name or number that is somebody else's, or a file that cannot be read or written.
+pub fn install_accounts(config: &Config, root: &Path) -> Result<Vec<Finding>, AccountError> {
+    let wants_any = !config.users.is_empty() || !config.groups.is_empty();
+    let read = |path| read(root, path, wants_any);
+    let mut old = AccountFiles { group: read(FILES[0])?, passwd: read(FILES[1])?, shadow: None };
+    if !wants_any && !old.has_ours() {
+        return Ok(Vec::new());
+    }
+    if let Some(why) = not_ours_to_write(root) {
+        return Ok(left_alone(&old, &config.users, &why, "start the container without it"));
+    }
+    old.shadow = under(root, Path::new(FILES[2])).exists().then(|| read(FILES[2])).transpose()?;
+    let new = old.with(&config.users, &config.groups).map_err(AccountError::Refused)?;
+    match write(root, &old, &new) {
+        Err((_, error)) if error.kind() == ErrorKind::ReadOnlyFilesystem => {
+            let instead = "start the container without --read-only";
+            return Ok(left_alone(&old, &config.users, "/etc is read-only", instead));
+        }
+        Err((path, error)) => return Err(InstallError::write(Path::new(path), error).into()),
+        Ok(()) => {}
+    }
+    Ok(config.users.iter().filter_map(|user| home(root, user)).collect())
+}
+
+fn read(root: &Path, path: &str, must_exist: bool) -> Result<String, InstallError> {
+    let path = Path::new(path);
+    match fs::read(under(root, path)) {
+        Ok(bytes) => String::from_utf8(bytes).map_err(|_| InstallError::NotText { path: path.to_owned() }),
+        Err(error) if error.kind() == ErrorKind::NotFound && !must_exist => Ok(String::new()),
+        Err(source) => Err(InstallError::Read { path: path.to_owned(), source }),
+    }
+}
+
+/// Writes what differs: all of it beside the files before the first one is replaced.
+fn write(root: &Path, old: &AccountFiles, new: &AccountFiles) -> Result<(), (&'static str, io::Error)> {
+    let none = String::new();
+    let texts = [(&old.group, &new.group), (&old.passwd, &new.passwd)];
+    let shadow = (old.shadow.as_ref().unwrap_or(&none), new.shadow.as_ref().unwrap_or(&none));
+    let changed = FILES.into_iter().zip(texts.into_iter().chain([shadow])).filter(|(_, (old, new))| old != new);
+    let mut staged = Vec::new();
+    for (path, (_, text)) in changed {
+        staged.push((
+            path,
+            atomic::stage(&under(root, Path::new(path)), text.as_bytes()).map_err(|error| (path, error))?,
+        ));
+    }
+    staged.into_iter().try_for_each(|(path, staged)| staged.commit().map_err(|error| (path, error)))
+}
+
+/// Why the files are somebody else's: mounted ones are the host's, and so is what a link points to.
+fn not_ours_to_write(root: &Path) -> Option<String> {
+    // Without /proc nothing can be known, and no container is without it.
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let is_mounted = |path: &Path| {
+        let real = under(root, path);
+        let is_it = |line: &str| line.split(' ').nth(4).is_some_and(|place| Path::new(&unescaped(place)) == real);
+        mounts.lines().any(is_it)
+    };
+    if let Some(path) = ["/etc"].into_iter().chain(FILES).find(|path| is_mounted(Path::new(path))) {
+        return Some(format!("{path} is mounted"));
+    }
+    let is_link = |path: &&str| under(root, Path::new(path)).is_symlink();
+    FILES.into_iter().find(is_link).map(|path| format!("{path} is a link"))
+}
+
+/// The kernel writes a space in a path as `\040`.
+fn unescaped(text: &str) -> String {
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .into_iter()
+        .fold(text.to_owned(), |text, (escape, plain)| text.replace(escape, plain))
+}
+
+fn left_alone(old: &AccountFiles, users: &[User], why: &str, instead: &str) -> Vec<Finding> {
+    let lacking: Vec<String> =
+        old.lacks(users).iter().map(|user| format!("{} (uid {})", user.name, user.uid)).collect();
+    let (severity, what, repair) = if lacking.is_empty() {
+        let what = "the accounts are taken as they are".to_owned();
+        (Severity::Info, what, "nothing to do: they have everyone of [[user]]".to_owned())
+    } else {
+        let names = lacking.join(", ");
+        (
+            Severity::Warning,
+            format!("the accounts are taken as they are, and lack {names}"),
+            format!("add them there, with the same numbers, or {instead}"),
+        )
+    };
+    let cause = "accounts that are not the container's own are left alone".to_owned();
+    vec![Finding { severity, what: format!("{why}: {what}"), cause, repair }]
+}
+
+/// Makes the home directory where it is missing; one that is there is left as it is.
+fn home(root: &Path, user: &User) -> Option<Finding> {
+    let (path, name, uid) = (user.home(), &user.name, user.uid);
+    let real = under(root, &path);
+    let (what, repair) = match fs::metadata(&real) {
+        Ok(found) if found.uid() == uid => return None,
+        Ok(found) => (
+            format!(
+                "the home directory {} of {name} belongs to uid {}, and {name} has {uid}",
+                path.display(),
+                found.uid()
+            ),
+            format!("correct the uid of {name} in slurminit.toml, or: chown {uid} {}", path.display()),
+        ),
+        Err(_) => match make_home(&real, user) {
+            Ok(()) => return None,
+            Err(error) => (
+                format!("cannot make the home directory {} of {name}: {error}", path.display()),
+                "make it yourself, or set `home` of this user".to_owned(),
+            ),
+        },
+    };
+    let cause = format!("jobs of {name} that write there will fail");
+    Some(Finding { severity: Severity::Warning, what, cause, repair })
+}
+
+fn make_home(path: &Path, user: &User) -> io::Result<()> {
+    if let Some(parent) = path.parent() {
+        DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
+    }
+    DirBuilder::new().mode(0o700).create(path)?;
+    // Whoever may write to the parent could have put something else there meanwhile.
+    let home = OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW).open(path)?;
+    if home.metadata()?.uid() != nix::unistd::geteuid().as_raw() {
+        return Err(io::Error::other("somebody else has put a directory there at the same moment"));
+    }
+    fchown(&home, Some(user.uid), Some(user.gid()))?;
+    // The umask may have taken bits away, and a set-group-id parent added one.
+    home.set_permissions(fs::Permissions::from_mode(0o700))
+}

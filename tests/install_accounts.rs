@@ -1,0 +1,144 @@
+//! Accounts as they land in a container's files.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+
+use nix::unistd::geteuid;
+use slurminit::config::Config;
+use slurminit::install::{AccountError, install_accounts};
+use slurminit::inventory::{Finding, Severity};
+use tempfile::TempDir;
+
+const PASSWD: &str = "root:x:0:0:root:/root:/bin/bash\n";
+const ALICE: &str = "[[user]]\nname = \"alice\"\nuid = 1001\n";
+
+fn fixture() -> TempDir {
+    let root = tempfile::tempdir().unwrap();
+    let etc = root.path().join("etc");
+    fs::create_dir(&etc).unwrap();
+    for (name, text, mode) in [
+        ("passwd", PASSWD, 0o644),
+        ("group", "root:x:0:\nshadow:x:42:\n", 0o644),
+        ("shadow", "root:*:19000:0:99999:7:::\n", 0o640),
+    ] {
+        fs::write(etc.join(name), text).unwrap();
+        fs::set_permissions(etc.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    if geteuid().is_root() {
+        std::os::unix::fs::chown(etc.join("shadow"), Some(0), Some(42)).unwrap();
+    }
+    root
+}
+
+fn install(root: &Path, toml: &str) -> Result<Vec<Finding>, AccountError> {
+    install_accounts(&Config::parse(toml, Path::new("slurminit.toml")).unwrap(), root)
+}
+
+fn passwd(root: &Path) -> String {
+    fs::read_to_string(root.join("etc/passwd")).unwrap()
+}
+
+fn stamps(root: &Path) -> Vec<(std::ffi::OsString, u64)> {
+    let entries = fs::read_dir(root.join("etc")).unwrap().map(Result::unwrap);
+    let mut stamps: Vec<_> = entries.map(|entry| (entry.file_name(), entry.metadata().unwrap().ino())).collect();
+    stamps.sort();
+    stamps
+}
+
+#[test]
+fn nobody_wanted_writes_nothing() {
+    let root = fixture();
+    let before = stamps(root.path());
+    assert_eq!(install(root.path(), "").unwrap(), []);
+    assert_eq!(stamps(root.path()), before);
+    // Not even the files are needed.
+    assert_eq!(install(tempfile::tempdir().unwrap().path(), "").unwrap(), []);
+}
+
+#[test]
+fn an_account_comes_is_kept_and_goes() {
+    let root = fixture();
+    let findings = install(root.path(), ALICE).unwrap();
+    // Without root's rights a home cannot be given away, and the operator is told.
+    assert_eq!(findings.is_empty(), geteuid().is_root(), "{findings:?}");
+    let alice = "alice:x:1001:1001:made by slurminit:/home/alice:/bin/bash\n";
+    assert_eq!(passwd(root.path()), format!("{PASSWD}{alice}"));
+    let shadow = root.path().join("etc/shadow");
+    assert!(fs::read_to_string(&shadow).unwrap().ends_with("\nalice:*::0:99999:7:::\n"));
+    assert_eq!(fs::metadata(&shadow).unwrap().permissions().mode() & 0o7777, 0o640);
+    if geteuid().is_root() {
+        assert_eq!(fs::metadata(&shadow).unwrap().gid(), 42);
+        let home = fs::metadata(root.path().join("home/alice")).unwrap();
+        assert_eq!((home.uid(), home.gid(), home.permissions().mode() & 0o7777), (1001, 1001, 0o700));
+    }
+    let after = stamps(root.path());
+    assert_eq!(after.len(), 3, "{after:?}");
+    install(root.path(), ALICE).unwrap();
+    assert_eq!(stamps(root.path()), after, "a second start writes nothing");
+
+    install(root.path(), "").unwrap();
+    assert_eq!(passwd(root.path()), PASSWD);
+    assert!(root.path().join("home/alice").is_dir(), "data is nobody's to remove");
+}
+
+#[test]
+fn a_refusal_writes_nothing_at_all() {
+    let root = fixture();
+    let before = stamps(root.path());
+    let toml = format!("{ALICE}[[user]]\nname = \"root\"\nuid = 1002\n");
+    assert!(matches!(install(root.path(), &toml), Err(AccountError::Refused(_))));
+    assert_eq!(stamps(root.path()), before);
+    assert!(!root.path().join("home").exists());
+}
+
+#[test]
+fn a_file_that_cannot_be_staged_leaves_all_as_they_were() {
+    let root = fixture();
+    let before = passwd(root.path());
+    fs::create_dir(root.path().join("etc/shadow.new")).unwrap();
+    assert!(matches!(install(root.path(), ALICE), Err(AccountError::Install(_))));
+    assert_eq!(passwd(root.path()), before);
+    assert!(!root.path().join("etc/passwd.new").exists());
+}
+
+#[test]
+fn files_of_somebody_else_are_left_alone_and_said() {
+    let root = fixture();
+    let passwd_file = root.path().join("etc/passwd");
+    fs::rename(&passwd_file, root.path().join("hosts-passwd")).unwrap();
+    symlink("../hosts-passwd", &passwd_file).unwrap();
+    let findings = install(root.path(), ALICE).unwrap();
+    assert_eq!(findings.len(), 1);
+    assert_eq!(findings[0].severity, Severity::Warning);
+    let what = "/etc/passwd is a link: the accounts are taken as they are, and lack alice (uid 1001)";
+    assert_eq!(findings[0].what, what);
+    assert_eq!(passwd(root.path()), PASSWD);
+    assert!(!root.path().join("home").exists());
+
+    fs::write(root.path().join("hosts-passwd"), "alice:x:1001:1001::/home/alice:/bin/sh\n").unwrap();
+    let findings = install(root.path(), ALICE).unwrap();
+    assert_eq!(findings[0].severity, Severity::Info);
+}
+
+#[test]
+fn a_home_that_is_there_stays_as_it_is() {
+    let root = fixture();
+    let home = root.path().join("home/alice");
+    fs::create_dir_all(&home).unwrap();
+    fs::set_permissions(&home, fs::Permissions::from_mode(0o755)).unwrap();
+    let findings = install(root.path(), ALICE).unwrap();
+    let owner = geteuid().as_raw();
+    assert!(findings[0].what.contains(&format!("belongs to uid {owner}, and alice has 1001")), "{findings:?}");
+    assert_eq!(fs::metadata(&home).unwrap().permissions().mode() & 0o7777, 0o755);
+    assert_eq!(fs::metadata(&home).unwrap().uid(), owner);
+
+    // A link in the place of a home is not followed.
+    let toml = "[[user]]\nname = \"bob\"\nuid = 1002\n";
+    symlink(root.path().join("elsewhere"), root.path().join("home/bob")).unwrap();
+    let findings = install(root.path(), toml).unwrap();
+    assert!(findings[0].what.contains("cannot make the home directory /home/bob"), "{findings:?}");
+    assert!(!root.path().join("elsewhere").exists());
+}

@@ -1,0 +1,235 @@
+//! A deserializer over a TOML value that notes every key that the types ask for, and as what.
+
+use std::cell::RefCell;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor};
+use toml::Value;
+use toml::de::Error;
+
+/// A key that a type asks for.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    /// Without indices: `service.after`.
+    pub(crate) path: String,
+    pub(crate) kind: Kind,
+    /// Whether the file lacks it.
+    pub(crate) is_missing: bool,
+    /// Whether it is in a table that takes any key.
+    is_free: bool,
+}
+
+impl Asked {
+    /// Whether it is a key with a value, which must be explained.
+    pub(crate) fn is_key(&self) -> bool {
+        !self.is_free && !self.kind.is_table()
+    }
+}
+
+/// What it is read as.
+#[derive(Debug)]
+pub(crate) enum Kind {
+    YesOrNo,
+    Whole,
+    Seconds,
+    Text,
+    Words(&'static [&'static str]),
+    List(Box<Self>),
+    /// With keys that the type knows.
+    Table,
+    /// With any keys.
+    Free,
+    Various,
+}
+
+impl Kind {
+    fn is_table(&self) -> bool {
+        match self {
+            Self::Table => true,
+            Self::List(kind) => kind.is_table(),
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::YesOrNo => f.write_str("`true`, `false`"),
+            Self::Whole => f.write_str("whole number"),
+            // Every number with a fraction is a time.
+            Self::Seconds => f.write_str("seconds"),
+            Self::Text => f.write_str("text"),
+            Self::Words(words) => {
+                let quoted: Vec<String> = words.iter().map(|word| format!("`\"{word}\"`")).collect();
+                f.write_str(&quoted.join(", "))
+            }
+            Self::List(kind) => write!(f, "list of {kind}"),
+            Self::Table | Self::Free => f.write_str("table"),
+            Self::Various => f.write_str("text or table"),
+        }
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct Recorder<'a> {
+    value: &'a Value,
+    path: String,
+    is_free: bool,
+    /// In how many lists.
+    lists: usize,
+    /// A path that is left out.
+    without: Option<&'a str>,
+    log: &'a RefCell<Vec<Asked>>,
+}
+
+impl<'a> Recorder<'a> {
+    pub(crate) fn new(file: &'a Value, without: Option<&'a str>, log: &'a RefCell<Vec<Asked>>) -> Self {
+        Self { value: file, path: String::new(), is_free: false, lists: 0, without, log }
+    }
+
+    fn note(&self, kind: Kind) {
+        let kind = (0..self.lists).fold(kind, |kind, _| Kind::List(Box::new(kind)));
+        let asked = Asked { path: self.path.clone(), kind, is_missing: false, is_free: self.is_free };
+        self.log.borrow_mut().push(asked);
+    }
+
+    fn child(&self, key: &str, value: &'a Value, is_free: bool) -> Self {
+        let path = if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) };
+        Self { value, path, is_free, lists: 0, ..self.clone() }
+    }
+}
+
+/// Notes the kind, and leaves the rest to TOML's own deserializer.
+macro_rules! leaf {
+    ($($method:ident $kind:ident)*) => {$(
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+            self.note(Kind::$kind);
+            self.value.clone().$method(visitor)
+        }
+    )*};
+}
+
+impl<'de> Deserializer<'de> for Recorder<'_> {
+    type Error = Error;
+
+    leaf! {
+        deserialize_any Various deserialize_bool YesOrNo
+        deserialize_i8 Whole deserialize_i16 Whole deserialize_i32 Whole deserialize_i64 Whole
+        deserialize_u8 Whole deserialize_u16 Whole deserialize_u32 Whole deserialize_u64 Whole
+        deserialize_f32 Seconds deserialize_f64 Seconds
+        deserialize_char Text deserialize_str Text deserialize_string Text
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        words: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        self.note(Kind::Words(words));
+        self.value.clone().deserialize_enum(name, words, visitor)
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        let Value::Array(items) = self.value else { return self.value.clone().deserialize_seq(visitor) };
+        if items.is_empty() {
+            // Nothing in it says of what it is a list.
+            self.clone().nested(&Value::String(String::new())).note(Kind::Text);
+        }
+        visitor.visit_seq(Items { parent: self, items: items.iter() })
+    }
+
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        self.note(Kind::Free);
+        let Value::Table(table) = self.value else { return self.value.clone().deserialize_map(visitor) };
+        let keys = table.iter().map(|(key, value)| (key.as_str(), value)).collect();
+        visitor.visit_map(Fields { parent: self, keys, is_free: true, value: None })
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        self.note(Kind::Table);
+        let Value::Table(table) = self.value else { return self.value.clone().deserialize_map(visitor) };
+        let mut keys = Vec::new();
+        for field in fields {
+            match table.get(*field) {
+                Some(value) => keys.push((*field, value)),
+                None => {
+                    let child = self.child(field, self.value, false);
+                    let asked = Asked { path: child.path, kind: Kind::Text, is_missing: true, is_free: false };
+                    self.log.borrow_mut().push(asked);
+                }
+            }
+        }
+        visitor.visit_map(Fields { parent: self, keys, is_free: false, value: None })
+    }
+
+    serde::forward_to_deserialize_any! {
+        i128 u128 bytes byte_buf unit unit_struct tuple tuple_struct identifier ignored_any
+    }
+}
+
+impl<'a> Recorder<'a> {
+    fn nested(self, value: &'a Value) -> Self {
+        Self { value, lists: self.lists + 1, ..self }
+    }
+}
+
+struct Items<'a> {
+    parent: Recorder<'a>,
+    items: std::slice::Iter<'a, Value>,
+}
+
+impl<'de> SeqAccess<'de> for Items<'_> {
+    type Error = Error;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Error> {
+        self.items.next().map(|item| seed.deserialize(self.parent.clone().nested(item))).transpose()
+    }
+}
+
+struct Fields<'a> {
+    parent: Recorder<'a>,
+    /// Still to come.
+    keys: Vec<(&'a str, &'a Value)>,
+    is_free: bool,
+    value: Option<Recorder<'a>>,
+}
+
+impl<'de> MapAccess<'de> for Fields<'_> {
+    type Error = Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Error> {
+        while !self.keys.is_empty() {
+            let (key, value) = self.keys.remove(0);
+            let child = self.parent.child(key, value, self.is_free);
+            if self.parent.without == Some(child.path.as_str()) {
+                continue;
+            }
+            self.value = Some(child);
+            let key: serde::de::value::StrDeserializer<'_, Error> = key.into_deserializer();
+            return seed.deserialize(key).map(Some);
+        }
+        Ok(None)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Error> {
+        match self.value.take() {
+            Some(value) => seed.deserialize(value),
+            None => Err(serde::de::Error::custom("a value before its key")),
+        }
+    }
+}
