@@ -4,9 +4,10 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::config::Config;
+use crate::doctor::{self, facts::Start};
 use crate::install::{self, InstallError, MungeKey};
 use crate::inventory::{Finding, Inventory, Severity, SlurmVersion};
-use crate::plan::{self, Customized, DevicePath, Plan};
+use crate::plan::{self, Customized, DevicePath, FileName, Plan};
 use crate::render::{self, ConfigFile};
 use crate::report::{PrepareEvent, Prepared};
 use crate::{commands, exit_code};
@@ -99,6 +100,7 @@ fn prepare(args: &Args) -> Result<(Prepared, MungeKey), Failure> {
     let mut findings = plan.findings;
     findings.extend(inventory.findings.iter().cloned());
     findings.extend(key.findings.iter().cloned());
+    findings.extend(cheap_findings(&config, &args.root, &inventory, &files));
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     let (node_name, gres) =
         customized.node(&inventory.hostname).unwrap_or((plan.node.name.to_string(), plan.node.gres));
@@ -114,6 +116,24 @@ fn prepare(args: &Args) -> Result<(Prepared, MungeKey), Failure> {
         })
         .collect();
     Ok((Prepared { node_name, gres, saved_jobs, hands_over, summary: plan.summary, gpus, changed, findings }, key))
+}
+
+/// What `slurminit doctor` would say of the key, the ports, the disk and such, where it costs next to nothing.
+fn cheap_findings(config: &Config, root: &Path, inventory: &Inventory, files: &[ConfigFile]) -> Vec<Finding> {
+    let cheap = commands::doctor::look_cheaply(root, config, inventory, &cluster_name(files));
+    let environment = doctor::look::environment();
+    doctor::at_start(&Start { inventory, environment: &environment, cheap: &cheap })
+}
+
+/// The cluster's name, as slurm.conf has it.
+pub(super) fn cluster_name(files: &[ConfigFile]) -> String {
+    let lines = files.iter().filter(|file| file.name == FileName::SlurmConf).flat_map(|file| file.text.lines());
+    let value = |line: &str| {
+        let (key, value) = line.split_once('=')?;
+        let value = value.split_whitespace().next()?;
+        key.trim().eq_ignore_ascii_case("ClusterName").then(|| value.trim_matches('"').to_owned())
+    };
+    lines.filter_map(value).fold(String::new(), |_, last| last)
 }
 
 /// The plan and the files that it comes to, the user's among them.
