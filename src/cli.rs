@@ -22,6 +22,8 @@ enum Verb {
     Render(commands::render::Args),
     /// On the host: check Docker and the GPUs, and write compose.override.yaml and .env for them
     Configure(commands::configure::Args),
+    /// Look for every known fault, on the host or in the container, and say what repairs it
+    Doctor(commands::doctor::Args),
     /// Detect, plan, render and install; PID 1 runs it as a child
     #[command(hide = true)]
     Prepare(commands::prepare::Args),
@@ -55,6 +57,7 @@ impl Cli {
             Verb::Detect(args) => commands::detect::run(args),
             Verb::Render(args) => commands::render::run(args),
             Verb::Configure(args) => commands::configure::run(args),
+            Verb::Doctor(args) => commands::doctor::run(args),
             Verb::Prepare(args) => commands::prepare::run(args),
             Verb::Jobs(args) => commands::jobs::run(args),
             Verb::Liveness(args) => commands::liveness::run(args),

@@ -2,6 +2,7 @@
 
 pub mod configure;
 pub mod detect;
+pub mod doctor;
 pub mod health;
 pub mod jobs;
 pub mod liveness;

@@ -5,6 +5,7 @@
 
 pub mod amd_kfd;
 pub mod cgroup;
+pub mod condition;
 pub mod cpu;
 pub mod device;
 pub mod foreign;

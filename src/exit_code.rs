@@ -8,6 +8,10 @@ pub const SUCCESS: u8 = 0;
 pub const FAILURE: u8 = 1;
 /// The command line is wrong.
 pub const USAGE: u8 = 2;
+/// `slurminit doctor` found nothing worse than a warning.
+pub const WARNINGS: u8 = 4;
+/// `slurminit doctor` found nothing wrong, and could not look at something.
+pub const NOT_LOOKED: u8 = 5;
 /// `slurminit jobs quiesce` leaves jobs behind that did not end in time; between it and PID 1.
 pub const JOBS_LEFT: u8 = 3;
 /// slurminit itself failed at start; it never ends by its own error after that.

@@ -2,8 +2,10 @@
 //!
 //! PURE. The types are the JSON of `slurminit detect --json`; `detect` fills them and `plan` reads them.
 
+mod condition;
 mod cpu_set;
 
+pub use condition::{ComputeMode, Condition, Pcie, Process, Slowdown};
 pub use cpu_set::{CpuSet, ParseCpuSetError};
 
 use std::collections::BTreeMap;

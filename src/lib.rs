@@ -18,6 +18,7 @@
 //! | [`install`] | writes files, accounts and the munge key | edge |
 //! | [`configure`] | the host's Docker and GPUs -> verdicts, compose's override file | pure; two parts edge |
 //! | [`control`] | the socket of PID 1: its protocol is pure, its two ends are not | edge |
+//! | [`doctor`] | what was seen -> an answer for each symptom | pure; `look` is edge |
 //! | [`logs`] | standard error, written without ever waiting | edge |
 //! | [`watch`] | waiting for a descriptor | edge |
 //! | [`commands`] | one file for each verb | composes |
@@ -32,6 +33,7 @@ pub mod config;
 pub mod configure;
 pub mod control;
 pub mod detect;
+pub mod doctor;
 pub mod exit_code;
 pub mod install;
 pub mod inventory;

@@ -8,7 +8,7 @@ mod changes;
 pub mod daemon;
 mod footprint;
 pub mod handover;
-mod listening;
+pub mod listening;
 pub mod liveness;
 pub mod machine;
 pub mod node;

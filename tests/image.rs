@@ -5,6 +5,9 @@
 #![expect(clippy::disallowed_methods, reason = "these tests run the docker command and are nobody's PID 1")]
 #![expect(clippy::expect_used, reason = "without Docker there is nothing to test")]
 
+#[expect(dead_code, reason = "it is also tests/doctor's, which needs more of it")]
+#[path = "doctor/answer.rs"]
+mod answer;
 #[path = "image/bad_input.rs"]
 mod bad_input;
 #[path = "image/command.rs"]
@@ -15,6 +18,8 @@ mod contents;
 mod control;
 #[path = "image/docker.rs"]
 mod docker;
+#[path = "image/doctor.rs"]
+mod doctor;
 #[path = "image/gpus.rs"]
 mod gpus;
 #[path = "image/handover.rs"]

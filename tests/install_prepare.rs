@@ -59,6 +59,10 @@ fn failure(output: &Output) -> (u8, String) {
 #[test]
 fn the_first_start_writes_everything_and_the_second_nothing() {
     let root = fixture("gpu_type = \"nvidia\"");
+    // What the NVIDIA runtime brings in.
+    let libraries = root.path().join("usr/lib/x86_64-linux-gnu");
+    fs::create_dir_all(&libraries).unwrap();
+    fs::write(libraries.join("libcuda.so.1"), "").unwrap();
     let first = prepared(root.path());
     assert_eq!(first.changed.len(), 3);
     assert_eq!((first.node_name.as_str(), first.gres.as_str()), ("localhost", "gpu:nvidia:2"));

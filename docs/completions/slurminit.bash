@@ -22,6 +22,9 @@ _slurminit() {
             slurminit,detect)
                 cmd="slurminit__subcmd__detect"
                 ;;
+            slurminit,doctor)
+                cmd="slurminit__subcmd__doctor"
+                ;;
             slurminit,health)
                 cmd="slurminit__subcmd__health"
                 ;;
@@ -57,6 +60,9 @@ _slurminit() {
                 ;;
             slurminit__subcmd__help,detect)
                 cmd="slurminit__subcmd__help__subcmd__detect"
+                ;;
+            slurminit__subcmd__help,doctor)
+                cmd="slurminit__subcmd__help__subcmd__doctor"
                 ;;
             slurminit__subcmd__help,health)
                 cmd="slurminit__subcmd__help__subcmd__health"
@@ -95,7 +101,7 @@ _slurminit() {
 
     case "${cmd}" in
         slurminit)
-            opts="-h -V --help --version run detect render configure reload status health restart stop logs timeline help"
+            opts="-h -V --help --version run detect render configure doctor reload status health restart stop logs timeline help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -172,6 +178,40 @@ _slurminit() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        slurminit__subcmd__doctor)
+            opts="-h --json --brief --root --timeout --config --credential --image --no-trial --container --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --credential)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --image)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         slurminit__subcmd__health)
             opts="-h --ready --live --config --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -191,7 +231,7 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__help)
-            opts="run detect render configure reload status health restart stop logs timeline help"
+            opts="run detect render configure doctor reload status health restart stop logs timeline help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -219,6 +259,20 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__help__subcmd__detect)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__help__subcmd__doctor)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

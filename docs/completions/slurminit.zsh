@@ -75,6 +75,21 @@ none\:"No GPU"))' \
 '--help[Print help (see more with '\''--help'\'')]' \
 && ret=0
 ;;
+(doctor)
+_arguments "${_arguments_options[@]}" : \
+'--root=[The host'\''s files are below this directory\: \`docker run -v /\:/host\:ro ... doctor --root /host\`]:DIR:_files' \
+'--timeout=[How long each check may take]:SECONDS:_default' \
+'--config=[In the container\: the configuration; /config/slurminit.toml if there is one]:FILE:_files' \
+'--credential=[In the container\: a munge credential that another machine has just made; \`-\` reads it from standard input]:FILE:_files' \
+'--image=[On the host\: the image to try the GPUs with, if the engine has it]:IMAGE:_default' \
+'--json[Print everything as JSON]' \
+'(--json)--brief[Show only what is not in order]' \
+'--no-trial[On the host\: start no container]' \
+'--container[The directory given with --root is a container'\''s, not a host'\''s]' \
+'-h[Print help]' \
+'--help[Print help]' \
+&& ret=0
+;;
 (reload)
 _arguments "${_arguments_options[@]}" : \
 '--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
@@ -163,6 +178,10 @@ _arguments "${_arguments_options[@]}" : \
 _arguments "${_arguments_options[@]}" : \
 && ret=0
 ;;
+(doctor)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
 (reload)
 _arguments "${_arguments_options[@]}" : \
 && ret=0
@@ -211,6 +230,7 @@ _slurminit_commands() {
 'detect:Show the GPUs, CPUs and memory that this container can use' \
 'render:Show the Slurm files that this start would get; changes nothing' \
 'configure:On the host\: check Docker and the GPUs, and write compose.override.yaml and .env for them' \
+'doctor:Look for every known fault, on the host or in the container, and say what repairs it' \
 'reload:Detect again, and apply what changed in the hardware and in the configuration; what can go on running does' \
 'status:Show the daemons, the node and the GPUs' \
 'health:Exit with 0 when the cluster is ready (or, with --live, alive), else with 1; one line says why' \
@@ -232,6 +252,11 @@ _slurminit__subcmd__detect_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit detect commands' commands "$@"
 }
+(( $+functions[_slurminit__subcmd__doctor_commands] )) ||
+_slurminit__subcmd__doctor_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit doctor commands' commands "$@"
+}
 (( $+functions[_slurminit__subcmd__health_commands] )) ||
 _slurminit__subcmd__health_commands() {
     local commands; commands=()
@@ -244,6 +269,7 @@ _slurminit__subcmd__help_commands() {
 'detect:Show the GPUs, CPUs and memory that this container can use' \
 'render:Show the Slurm files that this start would get; changes nothing' \
 'configure:On the host\: check Docker and the GPUs, and write compose.override.yaml and .env for them' \
+'doctor:Look for every known fault, on the host or in the container, and say what repairs it' \
 'reload:Detect again, and apply what changed in the hardware and in the configuration; what can go on running does' \
 'status:Show the daemons, the node and the GPUs' \
 'health:Exit with 0 when the cluster is ready (or, with --live, alive), else with 1; one line says why' \
@@ -264,6 +290,11 @@ _slurminit__subcmd__help__subcmd__configure_commands() {
 _slurminit__subcmd__help__subcmd__detect_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit help detect commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__doctor_commands] )) ||
+_slurminit__subcmd__help__subcmd__doctor_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help doctor commands' commands "$@"
 }
 (( $+functions[_slurminit__subcmd__help__subcmd__health_commands] )) ||
 _slurminit__subcmd__help__subcmd__health_commands() {

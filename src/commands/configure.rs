@@ -74,7 +74,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     let inventory = detect::detect(&Options { root: args.root.clone(), ..Options::default() });
     let seen = look::look(&args.root, tools, &inventory);
     choice::check(&args.gpus, args.gpu_type, &seen)?;
-    let assessment = assess(&seen, &trials(&args, tools, &seen));
+    let assessment = assess(&seen, &trials(&args.image, args.no_trial, tools, &seen));
     let wanted = assessment.wanted(&seen, args.gpu_type, &args.gpus);
     let found = report::render(&assessment);
     let (text, is_done) = if args.print {
@@ -91,12 +91,12 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
 }
 
 /// Gives the GPUs to a container for a moment, where there is an image to do it with.
-fn trials(args: &Args, tools: Tools, seen: &Situation) -> Trials {
-    let can_try = if args.no_trial {
+pub(super) fn trials(image: &str, no_trial: bool, tools: Tools, seen: &Situation) -> Trials {
+    let can_try = if no_trial {
         Err("--no-trial")
     } else if seen.engine.info().is_none() {
         Err("the engine cannot be asked")
-    } else if !look::has_image(tools, &args.image) {
+    } else if !look::has_image(tools, image) {
         Err("the image is not built yet; run this again when it is")
     } else {
         Ok(())
@@ -104,7 +104,7 @@ fn trials(args: &Args, tools: Tools, seen: &Situation) -> Trials {
     let trial = |vendor: Vendor, is_worth_it: bool| match can_try {
         Err(why) => Trial::NotTried(why),
         Ok(()) if !is_worth_it => Trial::NotTried("something else is missing"),
-        Ok(()) => try_with(vendor, &args.image, seen),
+        Ok(()) => try_with(vendor, image, seen),
     };
     Trials {
         nvidia: trial(Vendor::Nvidia, !seen.nvidia.gpus.is_empty()),

@@ -10,6 +10,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::config::{Config, ConfigError, Held};
+use crate::doctor::{self, facts::Start};
 use crate::install::{self, AccountError, InstallError, MungeKey};
 use crate::inventory::{Finding, Inventory, Severity, SlurmVersion};
 use crate::plan::{self, Customized, DevicePath, FileName, Plan};
@@ -126,8 +127,10 @@ fn prepare(args: &Args) -> Result<(Prepared, MungeKey), Failure> {
     if let Err(error) = install::keep_applied(&config.paths, &args.root, &texts) {
         eprintln!("warning: {error}; a reload will compare with the installed files");
     }
+    let cheap = cheap_findings(&config, &args.root, &inventory, &planned.files);
     let mut prepared = report(&config, &args.root, planned, &inventory, changed);
     prepared.findings.extend(accounts);
+    prepared.findings.extend(cheap);
     prepared.findings.extend(key.findings.iter().cloned());
     prepared.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     Ok((prepared, key))
@@ -171,6 +174,24 @@ fn report(config: &Config, root: &Path, planned: Planned, inventory: &Inventory,
     let hands_over = inventory.slurm.version.is_some_and(|version| version >= HANDS_OVER);
     let summary = plan.summary;
     Prepared { node_name, gres, saved_jobs, hands_over, summary, gpus, changed, findings, ..Prepared::default() }
+}
+
+/// What `slurminit doctor` would say of the key, the ports, the disk and such, where it costs next to nothing.
+fn cheap_findings(config: &Config, root: &Path, inventory: &Inventory, files: &[ConfigFile]) -> Vec<Finding> {
+    let cheap = commands::doctor::look_cheaply(root, config, inventory, &cluster_name(files));
+    let environment = doctor::look::environment();
+    doctor::at_start(&Start { inventory, environment: &environment, cheap: &cheap })
+}
+
+/// The cluster's name, as slurm.conf has it.
+pub(super) fn cluster_name(files: &[ConfigFile]) -> String {
+    let lines = files.iter().filter(|file| file.name == FileName::SlurmConf).flat_map(|file| file.text.lines());
+    let value = |line: &str| {
+        let (key, value) = line.split_once('=')?;
+        let value = value.split_whitespace().next()?;
+        key.trim().eq_ignore_ascii_case("ClusterName").then(|| value.trim_matches('"').to_owned())
+    };
+    lines.filter_map(value).fold(String::new(), |_, last| last)
 }
 
 /// The plan and the files that it comes to, the user's among them.

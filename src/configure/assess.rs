@@ -1,7 +1,7 @@
 //! From what was seen to verdicts, each with its cause and its repair. PURE.
 
-mod amd;
-mod nvidia;
+pub(crate) mod amd;
+pub(crate) mod nvidia;
 
 use super::choice::{GpuType, Selection};
 use super::compose_override::Wanted;
@@ -147,7 +147,7 @@ pub fn assess(seen: &Situation, trials: &Trials) -> Assessment {
     Assessment { sections, nvidia, amd }
 }
 
-fn platform(seen: &Situation) -> Vec<Check> {
+pub(crate) fn platform(seen: &Situation) -> Vec<Check> {
     let name = &seen.platform.name;
     // Without a GPU on the host there is nothing to miss.
     let has_gpus = seen.nvidia.is_present() || seen.amd.kfd.is_some();
@@ -179,7 +179,7 @@ fn platform(seen: &Situation) -> Vec<Check> {
     }
 }
 
-fn engine(engine: &Engine) -> Check {
+pub(crate) fn engine(engine: &Engine) -> Check {
     match engine {
         Engine::Answers(info) => {
             let rootless = if info.is_rootless { ", rootless" } else { "" };
@@ -213,7 +213,7 @@ fn engine(engine: &Engine) -> Check {
     }
 }
 
-fn compose(compose: Compose) -> Check {
+pub(crate) fn compose(compose: Compose) -> Check {
     let install = "sudo apt-get install docker-compose-v2 (Ubuntu) or docker-compose-plugin (Docker's packages), \
                    or https://docs.docker.com/compose/install/linux/";
     match compose {

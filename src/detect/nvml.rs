@@ -113,10 +113,7 @@ impl NvmlTrouble {
 pub fn probe(root: &Path, library: Option<&Path>) -> Result<Probe, NvmlTrouble> {
     // Never shut down: that can take the driver long, or for ever, and this process ends anyway.
     let nvml = ManuallyDrop::new(load(root, library)?);
-    let count = nvml.device_count().map_err(|error| NvmlTrouble::new("nvmlDeviceGetCount", error))?;
-    if count > MOST_GPUS {
-        return Err(NvmlTrouble::ImpossibleCount(count));
-    }
+    let count = count(&nvml)?;
     let devices: Vec<_> = (0..count).map(|index| nvml.device_by_index(index)).collect();
     let mut gpus: Vec<Gpu> = (0..).zip(&devices).map(|(index, device)| gpu(root, index, device)).collect();
     let index_of = gpus.iter().filter_map(|gpu| Some((gpu.pci_address?, gpu.index))).collect();
@@ -131,7 +128,14 @@ pub fn probe(root: &Path, library: Option<&Path>) -> Result<Probe, NvmlTrouble> 
     Ok(Probe { driver: driver(&nvml), gpus, unknown_to_nvml })
 }
 
-fn load(root: &Path, library: Option<&Path>) -> Result<Nvml, NvmlTrouble> {
+/// How many GPUs it counts.
+pub(super) fn count(nvml: &Nvml) -> Result<u32, NvmlTrouble> {
+    let count = nvml.device_count().map_err(|error| NvmlTrouble::new("nvmlDeviceGetCount", error))?;
+    if count > MOST_GPUS { Err(NvmlTrouble::ImpossibleCount(count)) } else { Ok(count) }
+}
+
+/// Loads the library and initialises it.
+pub(super) fn load(root: &Path, library: Option<&Path>) -> Result<Nvml, NvmlTrouble> {
     let init =
         |path: &OsStr| Nvml::builder().lib_path(path).init().map_err(|error| NvmlTrouble::new("nvmlInit", error));
     // WSL2's own place, which the loader does not know.

@@ -16,7 +16,7 @@ const LISTEN: u8 = 10;
 const HEADER: usize = 16;
 
 /// Whether some socket of this network namespace listens on `port`; `None` where the kernel does not answer this way.
-pub(super) fn tcp_port(port: u16) -> Option<bool> {
+pub fn tcp_port(port: u16) -> Option<bool> {
     let families = [libc::AF_INET, libc::AF_INET6];
     let mut answers = families.into_iter().map(|family| ask(u8::try_from(family).ok()?, port));
     let first = answers.next()??;

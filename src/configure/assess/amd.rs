@@ -25,25 +25,34 @@ pub(super) fn assess(seen: &Situation, trial: &Trial) -> (Vec<Check>, bool) {
     if matches!(seen.platform.kind, PlatformKind::MacOs | PlatformKind::DesktopVm) {
         return (vec![Check::Note("Docker Desktop's virtual machine cannot reach it".to_owned())], false);
     }
+    let mut checks = vec![hardware(amd)];
     if amd.kfd.is_none() || amd.render_nodes.is_empty() {
-        return (vec![incomplete(amd)], false);
+        return (checks, false);
     }
-    let mut checks = vec![Check::Good(format!("/dev/kfd and {}", nodes(amd)))];
     checks.extend(groups(amd));
-    match trial {
-        Trial::Works(count) => {
-            checks.push(Check::Good(format!("a container can use {count} of them (tried with the image)")))
-        }
-        Trial::Fails(failure) => {
-            checks.push(failed_trial(failure, false, &REPAIRS));
-        }
-        Trial::NotTried(why) => {
-            checks.extend(rootless(seen));
-            checks.push(Check::Note(format!("not tried with a container: {why}")));
-        }
+    if let Trial::NotTried(_) = trial {
+        checks.extend(rootless(seen));
     }
+    checks.push(tried(trial));
     let is_usable = !checks.iter().any(Check::is_error);
     (checks, is_usable)
+}
+
+/// The hardware and its driver.
+pub(crate) fn hardware(amd: &Amd) -> Check {
+    if amd.kfd.is_none() || amd.render_nodes.is_empty() {
+        return incomplete(amd);
+    }
+    Check::Good(format!("/dev/kfd and {}", nodes(amd)))
+}
+
+/// What the trial showed.
+pub(crate) fn tried(trial: &Trial) -> Check {
+    match trial {
+        Trial::Works(count) => Check::Good(format!("a container can use {count} of them (tried with the image)")),
+        Trial::Fails(failure) => failed_trial(failure, false, &REPAIRS),
+        Trial::NotTried(why) => Check::Note(format!("not tried with a container: {why}")),
+    }
 }
 
 /// No error: nearly every AMD processor has a GPU of the kind that ROCm does not support.
@@ -62,7 +71,8 @@ fn nodes(amd: &Amd) -> String {
     names.join(", ")
 }
 
-fn groups(amd: &Amd) -> Option<Check> {
+/// The groups of its files.
+pub(crate) fn groups(amd: &Amd) -> Option<Check> {
     let devices = || amd.kfd.iter().chain(&amd.render_nodes);
     let closed: Vec<&str> = devices().filter(|it| it.group == 0 && !it.is_for_all).map(|it| it.path.as_str()).collect();
     if !closed.is_empty() {

@@ -31,27 +31,40 @@ pub(super) fn assess(seen: &Situation, trial: &Trial) -> (Vec<Check>, bool) {
         checks.push(Check::Note("Docker Desktop's virtual machine cannot reach it".to_owned()));
         return (checks, false);
     }
-    if let Trial::Works(count) = trial {
-        // Whatever the files say, this is how it is.
-        checks.push(Check::Good(format!("a container can use {count} of them (tried with the image)")));
+    if let Trial::Works(_) = trial {
+        checks.push(tried(seen, trial));
         return (checks, true);
     }
-    checks.push(toolkit(seen));
-    checks.extend(cgroups(seen));
-    match trial {
-        Trial::Fails(failure) => {
-            let is_explained =
-                matches!(failure.part, Part::Toolkit | Part::Permission) && checks.iter().any(Check::is_error);
-            checks.push(failed_trial(failure, is_explained, &repairs(seen)));
-        }
-        Trial::NotTried(why) => checks.push(Check::Note(format!("not tried with a container: {why}"))),
-        Trial::Works(_) => {}
-    }
+    checks.extend(passes(seen, trial));
+    checks.push(tried(seen, trial));
     let is_usable = !checks.iter().any(Check::is_error);
     (checks, is_usable)
 }
 
-fn driver(seen: &Situation) -> Vec<Check> {
+/// What hands the GPUs to containers.
+pub(crate) fn passes(seen: &Situation, trial: &Trial) -> Vec<Check> {
+    if let Trial::Works(_) = trial {
+        return vec![Check::Good("Docker hands the GPUs over".to_owned())];
+    }
+    std::iter::once(toolkit(seen)).chain(cgroups(seen)).collect()
+}
+
+/// What the trial showed.
+pub(crate) fn tried(seen: &Situation, trial: &Trial) -> Check {
+    match trial {
+        // Whatever the files say, this is how it is.
+        Trial::Works(count) => Check::Good(format!("a container can use {count} of them (tried with the image)")),
+        Trial::Fails(failure) => {
+            let is_explained = matches!(failure.part, Part::Toolkit | Part::Permission)
+                && passes(seen, trial).iter().any(Check::is_error);
+            failed_trial(failure, is_explained, &repairs(seen))
+        }
+        Trial::NotTried(why) => Check::Note(format!("not tried with a container: {why}")),
+    }
+}
+
+/// The hardware and its driver.
+pub(crate) fn driver(seen: &Situation) -> Vec<Check> {
     let nvidia = &seen.nvidia;
     if let Smi::Fails(words) = &nvidia.smi {
         let (cause, repair) = if words.contains("version mismatch") {

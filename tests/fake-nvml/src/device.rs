@@ -119,7 +119,7 @@ gpu_values! {
 
 /// `fn(device, *mut T)`: the memory of a GPU or an instance.
 macro_rules! memory_values {
-    ($($(#[$doc:meta])* $name:ident, $type:ty, $total:ident => $value:expr;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident, $type:ty, $total:ident, $used:ident => $value:expr;)*) => {$(
         $(#[$doc])*
         /// # Safety
         /// `out` is null or may be written.
@@ -127,6 +127,7 @@ macro_rules! memory_values {
         pub unsafe extern "C" fn $name(device: nvmlDevice_t, out: *mut $type) -> Code {
             with_device(device, At::Memory, |_, gpu, instance, answer| {
                 let $total = instance.map_or_else(|| gpu.memory_bytes(), |instance| instance.memory_mib() << 20);
+                let $used = instance.map_or(gpu.condition.used_mib << 20, |_| 0).min($total);
                 // SAFETY: the caller's contract, which is NVML's.
                 unsafe { put(answer, out, $value) }
             })
@@ -136,11 +137,11 @@ macro_rules! memory_values {
 
 memory_values! {
     /// In bytes.
-    nvmlDeviceGetMemoryInfo, sys::nvmlMemory_t, total => sys::nvmlMemory_t { total, free: total, used: 0 };
+    nvmlDeviceGetMemoryInfo, sys::nvmlMemory_t, total, used => sys::nvmlMemory_t { total, free: total - used, used };
     /// In bytes, with what the driver keeps for itself.
-    nvmlDeviceGetMemoryInfo_v2, sys::nvmlMemory_v2_t, total => {
+    nvmlDeviceGetMemoryInfo_v2, sys::nvmlMemory_v2_t, total, used => {
         let version = (size_of::<sys::nvmlMemory_v2_t>() | 2 << 24) as c_uint;
-        sys::nvmlMemory_v2_t { version, total, reserved: 0, free: total, used: 0 }
+        sys::nvmlMemory_v2_t { version, total, reserved: 0, free: total - used, used }
     };
 }
 

@@ -25,6 +25,7 @@
 //! switch_links = 0              # active NVLinks that end at an NVSwitch instead
 //! mig = "disabled"              # or "unsupported", "enabled" (with no instance); or, in its place, [[gpu.mig]] below
 //! persistence = false
+//! condition = {}                # how it fares: see `condition::Condition`
 //! denied = false                # true: counted, but its handle answers NO_PERMISSION
 //!
 //! [[gpu.mig]]                   # a MIG instance of the GPU above; the defaults of instance number i are:
@@ -44,6 +45,7 @@
 //! A name that TOML's text cannot hold is given as bytes: `name = [78, 10, 255]`.
 
 mod answer;
+mod condition;
 mod device;
 mod fault;
 mod machine;

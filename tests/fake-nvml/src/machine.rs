@@ -6,6 +6,7 @@ use std::path::Path;
 use nvml_wrapper_sys::bindings::NVML_NVLINK_MAX_LINKS;
 use serde::Deserialize;
 
+use crate::condition::Condition;
 use crate::fault::Fault;
 
 /// What the file says, defaults filled in by [`Machine::gpu`]'s accessors.
@@ -89,6 +90,7 @@ pub(crate) struct Gpu {
     switch_links: u32,
     pub(crate) mig: Mig,
     pub(crate) persistence: bool,
+    pub(crate) condition: Condition,
     pub(crate) denied: bool,
 }
 

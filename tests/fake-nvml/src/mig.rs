@@ -127,24 +127,18 @@ nothing! {
     nvmlDeviceGetProcessUtilization(_out: *mut c_void, _count: *mut c_uint, _since: c_ulonglong), Processes, nvmlReturn_enum_NVML_ERROR_NOT_FOUND;
 }
 
-/// `fn(device, *mut count, *mut process)`: nothing runs.
-macro_rules! no_processes {
-    ($($name:ident)*) => {$(
-        /// No process uses the GPU.
-        ///
-        /// # Safety
-        /// `count` is null or may be written.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(device: nvmlDevice_t, count: *mut c_uint, _out: *mut sys::nvmlProcessInfo_t) -> Code {
-            with_gpu(device, At::Processes, |_, _, answer| {
-                // SAFETY: the caller's contract, which is NVML's.
-                unsafe { put(answer, count, 0) }
-            })
-        }
-    )*};
-}
-
-no_processes! {
-    nvmlDeviceGetComputeRunningProcesses_v3
-    nvmlDeviceGetGraphicsRunningProcesses_v3
+/// No process draws on the GPU.
+///
+/// # Safety
+/// `count` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetGraphicsRunningProcesses_v3(
+    device: nvmlDevice_t,
+    count: *mut c_uint,
+    _out: *mut sys::nvmlProcessInfo_t,
+) -> Code {
+    with_gpu(device, At::Processes, |_, _, answer| {
+        // SAFETY: the caller's contract, which is NVML's.
+        unsafe { put(answer, count, 0) }
+    })
 }

@@ -1,0 +1,332 @@
+//! The GPUs as the container sees them.
+
+use crate::doctor::claims;
+use crate::doctor::entry::{Answer, Entry, Judge};
+use crate::doctor::facts::{ContainerFacts, Facts, Start};
+use crate::inventory::{Access, Driver, Gpu, Vendor};
+
+const RECREATE: &str = "`docker compose up -d --force-recreate`";
+
+pub(super) const ENTRIES: &[Entry] = &[
+    Entry {
+        id: "no-gpu",
+        symptoms: &[
+            "GPU visible on host but not in container",
+            "`RuntimeError: No CUDA GPUs are available`",
+            "GPU count is 0",
+        ],
+        looks_at: "the GPUs that NVML, /proc/driver/nvidia and KFD count, and their device files",
+        cause: "the container was created without GPUs; in Kubernetes: the pod asks for none",
+        repair: "`slurminit configure && docker compose up -d --force-recreate`; Kubernetes: `limits: {nvidia.com/gpu: 1}` and a \
+                 toleration of the nodes' taint in the pod",
+        judge: Judge::Container(no_gpu),
+    },
+    Entry {
+        id: "gpu-type",
+        symptoms: &["Container built without GPU, now I have one", "the image was built for X, and ..."],
+        looks_at: "GPU_TYPE, and the makers of the GPUs that can be used",
+        cause: "the image was built for another machine, or the container was not given this machine's GPUs",
+        repair: "`docker compose build --build-arg GPU_TYPE=nvidia && docker compose up -d` (or amd, none)",
+        judge: Judge::Container(|_, container| {
+            claimed(container, "gpu-type", "GPU_TYPE and the GPUs agree, or nobody set it")
+        }),
+    },
+    Entry {
+        id: "nvml-library",
+        symptoms: &[
+            "No GPU info in node list",
+            "GPUs are there, \"found through /proc\", without model, memory and links",
+        ],
+        looks_at: "libnvidia-ml.so.1",
+        cause: "NVIDIA_DRIVER_CAPABILITIES lacks `utility`, so that the library is not in the container",
+        repair: "`docker run -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...`",
+        judge: Judge::Container(|facts, container| {
+            of_driver(facts, container, "nvml-library", "NVIDIA's management library answers")
+        }),
+    },
+    Entry {
+        id: "nvml-versions",
+        symptoms: &["`Driver/library version mismatch`", "Driver mismatch"],
+        looks_at: "nvmlInit",
+        cause: "the host's driver was updated and the old kernel module is still loaded, or the image has a library of its own",
+        repair: "reboot the host, or `sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia`; then \
+                 `docker compose up -d --force-recreate`",
+        judge: Judge::Container(|facts, container| {
+            of_driver(facts, container, "nvml-versions", "the library and the kernel's driver are of one release")
+        }),
+    },
+    Entry {
+        id: "device-rules",
+        symptoms: &[
+            "it worked before, and now NVML says `Unknown Error`",
+            "the device files are there and do not open",
+        ],
+        looks_at: "nvmlInit, and each device file, which is opened",
+        cause: "the container's device rules were rewritten on the host (`systemctl daemon-reload`)",
+        repair: RECREATE,
+        judge: Judge::Container(|_, container| claimed(container, "device-rules", "no device file refuses to open")),
+    },
+    Entry {
+        id: "driver-answers",
+        symptoms: &["the driver hangs or crashes; \"still looking for GPUs\" for seconds", "a GPU fell off the bus"],
+        looks_at: "NVML and KFD, each asked by a process with a deadline",
+        cause: "a GPU failed or is being reset, or the first use of many GPUs without persistence mode",
+        repair: "`dmesg | grep -i -e nvrm -e xid -e amdgpu` on the host; `sudo systemctl enable --now nvidia-persistenced`; reboot",
+        judge: Judge::Container(|_, container| {
+            claimed(container, "driver-answers", "every driver that is there answers in time")
+        }),
+    },
+    Entry {
+        id: "amd-devices",
+        symptoms: &["AMD: /dev/kfd is there, and no GPU"],
+        looks_at: "/dev/kfd, /dev/dri/renderD*, /sys/class/kfd",
+        cause: "the render nodes are not in the container, or its device rules do not hold them",
+        repair: "`slurminit configure && docker compose up -d --force-recreate`, or `docker run --device /dev/kfd --device /dev/dri ...`",
+        judge: Judge::Container(amd_devices),
+    },
+    Entry {
+        id: "left-out",
+        symptoms: &["fewer GPUs than the machine has"],
+        looks_at: "each GPU that a driver counts",
+        cause: "the container was given only some of them",
+        repair: "nothing, if that is meant; else `slurminit configure --gpus all && docker compose up -d --force-recreate`",
+        judge: Judge::Container(left_out),
+    },
+    Entry {
+        id: "mig",
+        symptoms: &["a GPU is in MIG mode and not offered"],
+        looks_at: "the MIG mode and the instances of each GPU",
+        cause: "it has no instance, or the container was started before it had",
+        repair: "`nvidia-smi mig -cgi PROFILE -C` on the host, then `docker compose up -d --force-recreate`",
+        judge: Judge::Container(|_, container| {
+            claimed(container, "mig", "no GPU is in MIG mode without a usable instance")
+        }),
+    },
+    Entry {
+        id: "cuda-libraries",
+        symptoms: &[
+            "PyTorch can't find CUDA libraries",
+            "Container missing CUDA",
+            "Missing libraries",
+            "`nvidia-smi: command not found`",
+        ],
+        looks_at: "libcuda.so.1 and nvidia-smi in the container, NVIDIA_DRIVER_CAPABILITIES",
+        cause: "NVIDIA_DRIVER_CAPABILITIES lacks `compute` (libcuda.so.1) or `utility` (nvidia-smi), or single device files were \
+                passed in without the NVIDIA runtime",
+        repair: "`docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...`; PyTorch brings the rest: \
+                 `pip install torch`",
+        judge: Judge::Start(cuda_libraries),
+    },
+    Entry {
+        id: "cuda-version",
+        symptoms: &["`CUDA driver version is insufficient for CUDA runtime version`", "CUDA version mismatch"],
+        looks_at: "CUDA_VERSION, /usr/local/cuda, libcudart.so.*, and the CUDA version of the driver",
+        cause: "the CUDA in the image is newer than the host's driver: CUDA 11 needs 470.57.02, CUDA 12 needs 525.60.13, CUDA 13 needs 580",
+        repair: "a newer driver on the host (`sudo apt-get install nvidia-driver-535`, reboot), or an image with an older CUDA",
+        judge: Judge::Start(cuda_version),
+    },
+    Entry {
+        id: "visible-devices",
+        symptoms: &["Invalid GPU ID", "Wrong device index"],
+        looks_at: "CUDA_VISIBLE_DEVICES in the container's environment",
+        cause: "GPUs are counted from 0 in every container and in every job, whatever their number on the host is",
+        repair: "leave CUDA_VISIBLE_DEVICES to Slurm (remove it from `environment:`), ask with `--gres=gpu:1`, use `cuda:0` in the job",
+        judge: Judge::Start(visible_devices),
+    },
+    Entry {
+        id: "job-devices",
+        symptoms: &["`CUDA_VISIBLE_DEVICES` has a number on a node with MIG, and CUDA finds nothing"],
+        looks_at: "TaskProlog, and the order of gres.conf",
+        cause: "a TaskProlog or a slurm.conf of your own",
+        repair: "let it end with, or name, `/etc/slurm/task_prolog`",
+        judge: Judge::Container(|_, container| {
+            claimed(container, "job-devices", "jobs get the names or numbers that CUDA knows")
+        }),
+    },
+    Entry {
+        id: "isolation",
+        symptoms: &["a job sees all GPUs though it asked for one"],
+        looks_at: "the container's cgroup",
+        cause: "it did not ask with --gres, or it reads the device files itself: without a writable cgroup the kernel does not hold \
+                it to its GPUs",
+        repair: "`srun --gres=gpu:1 env | grep VISIBLE` shows what a job is given; see [security](security.md)",
+        judge: Judge::Container(|_, container| match &container.isolation {
+            None => Answer::ok("the kernel holds each job to its own GPUs"),
+            Some(why) => Answer::note(why.as_str()),
+        }),
+    },
+];
+
+fn claimed(container: &ContainerFacts, id: &'static str, otherwise: &str) -> Answer {
+    Answer::all(claims::of(&container.findings, id), || Answer::ok(otherwise))
+}
+
+/// Speaks of NVIDIA's driver, if there is one.
+fn of_driver(facts: &Facts, container: &ContainerFacts, id: &'static str, otherwise: &str) -> Answer {
+    let is_there = facts.inventory.drivers.iter().any(|driver| driver.vendor == Vendor::Nvidia);
+    Answer::all(claims::of(&container.findings, id), || match is_there {
+        true => Answer::ok(otherwise),
+        false => Answer::note("no trace of an NVIDIA driver"),
+    })
+}
+
+fn file(gpu: &Gpu) -> String {
+    gpu.device_file
+        .as_ref()
+        .map_or_else(|| format!("{} GPU {}", gpu.vendor, gpu.index), |file| file.display().to_string())
+}
+
+fn no_gpu(facts: &Facts, container: &ContainerFacts) -> Answer {
+    let usable: Vec<String> = facts.inventory.usable_gpus().map(file).collect();
+    if !usable.is_empty() {
+        return Answer::ok(format!("{} can be used: {}", count(usable.len()), usable.join(", ")));
+    }
+    let pod = facts.environment.is_in_kubernetes.then(|| {
+        Answer::warn(
+            "this pod has no GPU",
+            "it asks for none, or was not placed on a node with GPUs",
+            "put limits: {nvidia.com/gpu: 1} (or amd.com/gpu) into the container of the pod, and a toleration of the nodes' taint; \
+             kubectl describe nodes | grep -A 10 Capacity shows what there is",
+        )
+    });
+    Answer::all(claims::of(&container.findings, "no-gpu").chain(pod), || {
+        Answer::note("this container has no GPU; if the host has: slurminit configure on the host")
+    })
+}
+
+fn count(gpus: usize) -> String {
+    if gpus == 1 { "1 GPU".to_owned() } else { format!("{gpus} GPUs") }
+}
+
+fn amd_devices(facts: &Facts, container: &ContainerFacts) -> Answer {
+    let has_gpu = facts.inventory.gpus.iter().any(|gpu| gpu.vendor == Vendor::Amd);
+    Answer::all(claims::of(&container.findings, "amd-devices"), || match (container.cheap.has_kfd, has_gpu) {
+        (true, false) => Answer::warn(
+            "/dev/kfd is in this container, and no AMD GPU",
+            "the render nodes of /dev/dri were not handed over, or the host's driver shows none in /sys/class/kfd",
+            "slurminit configure on the host, then docker compose up -d --force-recreate",
+        ),
+        (_, true) => Answer::ok("/dev/kfd and the render nodes are here"),
+        (false, false) => Answer::note("no trace of AMD"),
+    })
+}
+
+fn left_out(facts: &Facts, container: &ContainerFacts) -> Answer {
+    let reasons: Vec<&str> = facts
+        .inventory
+        .gpus
+        .iter()
+        .filter_map(|gpu| match &gpu.access {
+            Access::Unusable { reason } => Some(reason.as_str()),
+            Access::Usable => None,
+        })
+        .collect();
+    Answer::all(claims::of(&container.findings, "left-out"), || match reasons.as_slice() {
+        [] => Answer::ok("every GPU that a driver counts can be used"),
+        reasons => Answer::note(format!("not used: {}", reasons.join("; "))),
+    })
+}
+
+fn nvidia(start: &Start<'_>) -> bool {
+    start.inventory.usable_gpus().any(|gpu| gpu.vendor == Vendor::Nvidia)
+}
+
+fn cuda_libraries(start: &Start<'_>) -> Answer {
+    if !nvidia(start) {
+        return Answer::note("no NVIDIA GPU here");
+    }
+    if start.environment.is_demo {
+        return Answer::note("simulated GPUs have no CUDA");
+    }
+    let cuda = &start.cheap.cuda;
+    let capabilities = start.environment.driver_capabilities.as_deref();
+    let now = capabilities.map_or_else(|| "is not set".to_owned(), |now| format!("is {now}"));
+    let repair = "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...";
+    let library = cuda.driver_library.is_none().then(|| {
+        Answer::warn(
+            "libcuda.so.1 is not in this container: no CUDA program finds a GPU",
+            format!("the NVIDIA runtime brings it in with the driver capability \"compute\" (NVIDIA_DRIVER_CAPABILITIES {now})"),
+            repair,
+        )
+    });
+    let smi = (!cuda.has_smi).then(|| {
+        Answer::trouble(
+            crate::doctor::Verdict::Note,
+            "nvidia-smi is not in this container",
+            format!("the NVIDIA runtime brings it in with the driver capability \"utility\" (NVIDIA_DRIVER_CAPABILITIES {now})"),
+            repair,
+        )
+    });
+    Answer::all(library.into_iter().chain(smi), || {
+        Answer::ok(format!("{} and nvidia-smi are here", cuda.driver_library.as_deref().unwrap_or_default()))
+    })
+}
+
+/// The first release of the driver that each CUDA needs.
+fn oldest_driver(major: u32) -> &'static str {
+    match major {
+        ..=11 => "470.57.02",
+        12 => "525.60.13",
+        _ => "580",
+    }
+}
+
+fn cuda_version(start: &Start<'_>) -> Answer {
+    let of_image = start.environment.cuda_version.as_deref().or(start.cheap.cuda.toolkit.as_deref());
+    let Some(of_image) = of_image else {
+        return Answer::note("the container has no CUDA toolkit: what jobs bring is their own");
+    };
+    let driver = start.inventory.drivers.iter().find(|driver| driver.vendor == Vendor::Nvidia);
+    let Some(Driver { cuda_version: Some(most), version, .. }) = driver else {
+        return Answer::note(format!(
+            "the container has CUDA {of_image}, and the driver does not tell what it can run"
+        ));
+    };
+    let version = version.as_deref().unwrap_or("of unknown version");
+    let (Some(wanted), Some(can)) = (major(of_image), major(most)) else {
+        return Answer::note(format!("CUDA {of_image} in the container, CUDA {most} of the driver"));
+    };
+    if wanted <= can {
+        return Answer::ok(format!(
+            "the container has CUDA {of_image}, and the driver {version} runs CUDA up to {most}"
+        ));
+    }
+    Answer::fail(
+        format!("the container has CUDA {of_image}, and the driver {version} runs CUDA up to {most}"),
+        format!("CUDA {wanted} needs a driver from {} on", oldest_driver(wanted)),
+        format!("install a newer driver on the host, or use an image with CUDA {can}"),
+    )
+}
+
+fn major(version: &str) -> Option<u32> {
+    version.split('.').next()?.trim().parse().ok()
+}
+
+fn visible_devices(start: &Start<'_>) -> Answer {
+    let Some(list) = start.environment.cuda_visible_devices.as_deref() else {
+        return Answer::ok("CUDA_VISIBLE_DEVICES is not set outside of jobs; Slurm sets it in each");
+    };
+    let gpus = start.inventory.usable_gpus().filter(|gpu| gpu.vendor == Vendor::Nvidia).count();
+    let missing: Vec<&str> =
+        list.split(',').map(str::trim).filter(|id| id.parse::<usize>().is_ok_and(|id| id >= gpus)).collect();
+    let repair =
+        "remove CUDA_VISIBLE_DEVICES from the container's environment; jobs ask with --gres=gpu:1 and use cuda:0";
+    if missing.is_empty() {
+        return Answer::note(format!(
+            "CUDA_VISIBLE_DEVICES={list} in the container's environment holds outside of jobs"
+        ));
+    }
+    Answer::warn(
+        format!("CUDA_VISIBLE_DEVICES={list} in the container's environment, and here {}", there_are(gpus)),
+        "GPUs are counted from 0 in every container, whatever their number on the host is",
+        repair,
+    )
+}
+
+fn there_are(gpus: usize) -> String {
+    match gpus {
+        0 => "is no NVIDIA GPU".to_owned(),
+        1 => "is only GPU 0".to_owned(),
+        gpus => format!("are GPUs 0 to {}", gpus - 1),
+    }
+}

@@ -1,0 +1,252 @@
+//! The host: what has to be right before there is a container. The verdicts are those of `slurminit configure`.
+
+use crate::config::GpuType;
+use crate::configure::assess;
+use crate::configure::situation::Situation;
+use crate::doctor::entry::{Answer, Entry, Judge};
+use crate::doctor::facts::{HostFacts, Kubernetes, KubernetesNode, RunningContainer};
+
+pub(super) const ENTRIES: &[Entry] = &[
+    Entry {
+        id: "platform",
+        symptoms: &["a GPU in a Mac, or an AMD GPU in Windows, and containers see none"],
+        looks_at: "the operating system: /proc/version, /etc/os-release, /dev/dxg, Docker's own kernel",
+        cause: "Docker on macOS, Docker Desktop on Linux, and WSL2 with another GPU than NVIDIA's have no way to hand a GPU over",
+        repair: "use a Linux host with Docker Engine; Slurm itself works without a GPU",
+        judge: Judge::Host(|_, host| {
+            Answer::all(assess::platform(&host.situation).into_iter().map(Answer::from), nothing)
+        }),
+    },
+    Entry {
+        id: "engine",
+        symptoms: &[
+            "`Cannot connect to the Docker daemon`",
+            "`permission denied while trying to connect to the Docker daemon socket`",
+        ],
+        looks_at: "docker info",
+        cause: "the engine does not run, or the user is not in the group docker",
+        repair: "`sudo systemctl start docker`; `sudo usermod -aG docker $USER`, then log out and in again",
+        judge: Judge::Host(|_, host| assess::engine(&host.situation.engine).into()),
+    },
+    Entry {
+        id: "compose",
+        symptoms: &["`docker compose` is no command, or refuses `deploy.resources.reservations.devices`"],
+        looks_at: "docker compose version, docker-compose version",
+        cause: "compose is missing or older than 1.28",
+        repair: "`sudo apt-get install docker-compose-v2`",
+        judge: Judge::Host(|_, host| assess::compose(host.situation.compose).into()),
+    },
+    Entry {
+        id: "driver",
+        symptoms: &[
+            "\"No GPU detected\" during setup",
+            "`nvidia-smi` fails or shows no GPUs",
+            "GPU count is 0",
+            "`Failed to initialize NVML: Driver/library version mismatch`",
+        ],
+        looks_at: "nvidia-smi -L, /proc/driver/nvidia, the PCI bus, /dev/kfd and /dev/dri",
+        cause: "the driver is not installed, was not built for this kernel, is refused by Secure Boot, or was updated without a restart",
+        repair: "`nvidia-smi` (AMD: `rocm-smi`) on the host must list the GPUs: `sudo apt-get install nvidia-driver` (AMD: \
+                 `sudo amdgpu-install --usecase=rocm`) and reboot; `dmesg | grep -i -e nvrm -e xid`, `mokutil --sb-state` say more",
+        judge: Judge::Host(|_, host| driver(&host.situation)),
+    },
+    Entry {
+        id: "toolkit",
+        symptoms: &[
+            "\"GPU detected but Docker passthrough failed\"",
+            "`could not select device driver \"\" with capabilities: [[gpu]]`",
+        ],
+        looks_at: "docker info, /etc/docker/daemon.json, /etc/cdi, the toolkit's programs; the groups of AMD's devices",
+        cause: "nvidia-container-toolkit is not installed, or Docker was not told of it; AMD's devices belong to no group that can be given",
+        repair: "`sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker`; AMD: \
+                 `sudo usermod -a -G video,render $USER`",
+        judge: Judge::Host(|_, host| toolkit(host)),
+    },
+    Entry {
+        id: "passthrough",
+        symptoms: &["\"GPU detected but Docker passthrough failed\", though all is installed"],
+        looks_at: "a container of slurminit's image that is given the GPUs for a moment",
+        cause: "the engine, the toolkit, the driver, a device or a permission: the answer names which",
+        repair: "the one that the answer gives; then `slurminit configure`",
+        judge: Judge::Host(|_, host| passthrough(host)),
+    },
+    Entry {
+        id: "container-gpus",
+        symptoms: &["GPU visible on host but not in container"],
+        looks_at: "docker inspect of the containers of slurminit's image",
+        cause: "the container was created without GPUs: the compose files have no GPU section",
+        repair: "`slurminit configure && docker compose up -d --force-recreate`",
+        judge: Judge::Host(|_, host| container_gpus(host)),
+    },
+    Entry {
+        id: "image-gpu-type",
+        symptoms: &["Container built without GPU, now I have one"],
+        looks_at: "the label slurminit.gpu-type of the image, and the host's GPUs",
+        cause: "GPU_TYPE at the build was another one",
+        repair: "`slurminit configure && docker compose build && docker compose up -d`",
+        judge: Judge::Host(|_, host| image_gpu_type(host)),
+    },
+    Entry {
+        id: "device-plugin",
+        symptoms: &[
+            "Kubernetes: the device plugin's DaemonSet shows 0/X pods ready",
+            "Kubernetes: GPU resources not available",
+        ],
+        looks_at: "kubectl get nodes, kubectl get daemonsets --all-namespaces",
+        cause: "no node has GPUs, their label is missing, or the device plugin does not run on them",
+        repair: "`kubectl label node NODE nvidia.com/gpu=true`; `kubectl delete pods -n kube-system -l name=nvidia-device-plugin-ds` \
+                 starts the plugin anew",
+        judge: Judge::Host(|_, host| device_plugin(host)),
+    },
+    Entry {
+        id: "host-clock",
+        symptoms: &["munge says `Rewound credential` or `Expired credential`: the clocks of two machines differ"],
+        looks_at: "timedatectl show --property=NTPSynchronized",
+        cause: "no time service keeps the clock right; munge takes a credential for 5 minutes",
+        repair: "`sudo timedatectl set-ntp true`",
+        judge: Judge::Host(|_, host| match &host.clock {
+            Err(why) => Answer::could_not_look(why.as_str()),
+            Ok(true) => Answer::ok("a time service keeps the clock right"),
+            Ok(false) => Answer::warn(
+                "no time service keeps the clock right",
+                "it is not installed, or has not reached a server; containers have the host's clock",
+                "sudo timedatectl set-ntp true",
+            ),
+        }),
+    },
+];
+
+fn nothing() -> Answer {
+    Answer::note("there is nothing to look at")
+}
+
+fn driver(seen: &Situation) -> Answer {
+    let nvidia = if seen.nvidia.is_present() { assess::nvidia::driver(seen) } else { Vec::new() };
+    let amd = seen.amd.is_present().then(|| assess::amd::hardware(&seen.amd));
+    Answer::all(nvidia.into_iter().chain(amd).map(Answer::from), || {
+        Answer::note(
+            "no GPU of NVIDIA or AMD is on the PCI bus: a computer without GPUs, or a virtual machine that was given none",
+        )
+    })
+}
+
+fn has_nvidia(seen: &Situation) -> bool {
+    seen.nvidia.is_present() && !assess::nvidia::driver(seen).iter().any(assess::Check::is_error)
+}
+
+fn has_amd(seen: &Situation) -> bool {
+    seen.amd.kfd.is_some() && !seen.amd.render_nodes.is_empty()
+}
+
+fn toolkit(host: &HostFacts) -> Answer {
+    let seen = &host.situation;
+    let nvidia = if has_nvidia(seen) { assess::nvidia::passes(seen, &host.trials.nvidia) } else { Vec::new() };
+    let amd = if has_amd(seen) { assess::amd::groups(&seen.amd) } else { None };
+    Answer::all(nvidia.into_iter().chain(amd).map(Answer::from), || {
+        Answer::note("there is no GPU with a driver to hand over")
+    })
+}
+
+fn passthrough(host: &HostFacts) -> Answer {
+    let seen = &host.situation;
+    let nvidia = has_nvidia(seen).then(|| assess::nvidia::tried(seen, &host.trials.nvidia));
+    let amd = has_amd(seen).then(|| assess::amd::tried(&host.trials.amd));
+    Answer::all([nvidia, amd].into_iter().flatten().map(Answer::from), || {
+        Answer::note("there is no GPU with a driver to hand over")
+    })
+}
+
+fn container_gpus(host: &HostFacts) -> Answer {
+    let containers = match &host.containers {
+        Err(why) => return Answer::could_not_look(why.as_str()),
+        Ok(containers) => containers,
+    };
+    let seen = &host.situation;
+    if !has_nvidia(seen) && !has_amd(seen) {
+        return Answer::note("this host has no GPU to give");
+    }
+    let of_container = |RunningContainer { name, has_gpu }: &RunningContainer| match has_gpu {
+        true => Answer::ok(format!("the container {name} was created with GPUs")),
+        false => Answer::fail(
+            format!("this host has GPUs, and the container {name} was created without"),
+            "no compose file, and no option of docker run, gives them to it",
+            "slurminit configure && docker compose up -d --force-recreate",
+        ),
+    };
+    Answer::all(containers.iter().map(of_container), || Answer::note("no container of slurminit's image runs"))
+}
+
+fn image_gpu_type(host: &HostFacts) -> Answer {
+    let image = match &host.image {
+        Err(why) => return Answer::could_not_look(why.as_str()),
+        Ok(None) => return Answer::note("the image is not built yet"),
+        Ok(Some(image)) => image,
+    };
+    let seen = &host.situation;
+    let wanted = match (has_nvidia(seen), has_amd(seen)) {
+        (true, _) => GpuType::Nvidia,
+        (false, true) => GpuType::Amd,
+        (false, false) => GpuType::None,
+    };
+    let name = &image.name;
+    match image.gpu_type.as_deref() {
+        None => Answer::note(format!("the image {name} does not say what it was built for")),
+        Some(built) if built == wanted.as_str() || (built == "amd" && has_amd(seen)) => {
+            Answer::ok(format!("the image {name} was built with GPU_TYPE={built}, as this host needs it"))
+        }
+        Some(built) if wanted == GpuType::None => Answer::note(format!(
+            "the image {name} was built with GPU_TYPE={built}, and this host has no GPU with a driver"
+        )),
+        Some(built) => Answer::fail(
+            format!(
+                "the image {name} was built with GPU_TYPE={built}, and this host has GPUs of {wanted}",
+                wanted = wanted.as_str()
+            ),
+            "it was built before the GPU came, on another host, or without GPU_TYPE",
+            "slurminit configure && docker compose build && docker compose up -d",
+        ),
+    }
+}
+
+fn device_plugin(host: &HostFacts) -> Answer {
+    let kubernetes = match &host.kubernetes {
+        Err(why) => return Answer::could_not_look(why.as_str()),
+        Ok(None) => return Answer::note("no Kubernetes here"),
+        Ok(Some(kubernetes)) => kubernetes,
+    };
+    let Kubernetes { nodes, plugins } = kubernetes;
+    let plugin_troubles = plugins.iter().filter(|(_, ready, wanted)| ready < wanted || *wanted == 0).map(|(name, ready, wanted)| {
+        Answer::fail(
+            format!("the DaemonSet {name} has {ready} of {wanted} pods ready"),
+            if *wanted == 0 { "no node has the label that it looks for" } else { "its pods do not start, or cannot reach /var/lib/kubelet/device-plugins" },
+            if *wanted == 0 {
+                "kubectl label node NODE nvidia.com/gpu=true"
+            } else {
+                "kubectl describe daemonset -n kube-system nvidia-device-plugin-daemonset; then kubectl delete pods -n kube-system \
+                 -l name=nvidia-device-plugin-ds"
+            },
+        )
+    });
+    let bare = |node: &&KubernetesNode| node.has_gpu_label && node.gpus == 0;
+    let node_troubles = nodes.iter().filter(bare).map(|node| {
+        Answer::fail(
+            format!("the node {} is labelled as one with GPUs, and offers none to pods", node.name),
+            "the device plugin does not run there, or finds no driver",
+            "kubectl get pods --all-namespaces -o wide | grep device-plugin; its log says why",
+        )
+    });
+    let missing = (plugins.is_empty() && nodes.iter().all(|node| node.gpus == 0)).then(|| {
+        Answer::fail(
+            "no node offers GPUs to pods, and there is no device plugin",
+            "Kubernetes learns of GPUs from NVIDIA's or AMD's device plugin",
+            "install it: https://github.com/NVIDIA/k8s-device-plugin#quick-start, or the GPU operator",
+        )
+    });
+    let all: u64 = nodes.iter().map(|node| node.gpus).sum();
+    Answer::all(plugin_troubles.chain(node_troubles).chain(missing), || {
+        Answer::ok(format!(
+            "{} nodes offer {all} GPUs to pods; each pod asks for its own with limits: nvidia.com/gpu",
+            nodes.len()
+        ))
+    })
+}

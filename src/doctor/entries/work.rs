@@ -1,0 +1,309 @@
+//! The GPUs at work: memory, processes, speed.
+
+use crate::doctor::entry::{Answer, Entry, Judge, Verdict};
+use crate::doctor::facts::{ContainerFacts, Facts, Side};
+use crate::inventory::{ComputeMode, Condition, Gpu, Process, Slowdown};
+
+/// A GPU with more of its memory in use than this, in percent, has none to speak of.
+const FULL: u64 = 95;
+/// Less memory than this, in MiB, is the driver's own.
+const DRIVERS_OWN: u64 = 1024;
+/// Programs may read their data for so long before the GPU has something to do, in seconds.
+const LOADING: u64 = 60;
+
+pub(super) const ENTRIES: &[Entry] = &[
+    Entry {
+        id: "gpu-memory",
+        symptoms: &["`RuntimeError: CUDA out of memory`", "`CUDA error: out of memory`"],
+        looks_at: "the memory of each GPU, through NVML",
+        cause: "the program needs more than the GPU has, or others hold it",
+        repair: "`nvidia-smi` shows who holds it; a smaller batch, mixed precision, `torch.cuda.empty_cache()`; one job for each \
+                 GPU (`--gres=gpu:1`)",
+        judge: Judge::Anywhere(|facts| each(facts, memory)),
+    },
+    Entry {
+        id: "gpu-processes",
+        symptoms: &["GPU already in use by another process", "`CUDA-capable device(s) is/are busy or unavailable`"],
+        looks_at: "the processes and the compute mode of each GPU, through NVML, and the GPUs that Slurm gave to jobs",
+        cause: "somebody uses the GPU past Slurm, or its compute mode lets one process in, or none",
+        repair: "`nvidia-smi pmon -c 1` on the host names the processes; `sudo nvidia-smi -c DEFAULT` lets all in",
+        judge: Judge::Anywhere(processes),
+    },
+    Entry {
+        id: "gpu-speed",
+        symptoms: &["GPU utilization low despite heavy workload"],
+        looks_at: "what holds the clocks down, the temperature and the PCI Express link of each GPU, through NVML",
+        cause: "heat, the power supply, or a link with fewer lanes than there could be",
+        repair: "`nvidia-smi -q -d PERFORMANCE,TEMPERATURE`; cooling and power of the machine; re-seat the card; \
+                 `sudo nvidia-smi -pl WATTS`",
+        judge: Judge::Anywhere(|facts| each(facts, speed)),
+    },
+    Entry {
+        id: "idle-gpus",
+        symptoms: &["GPU utilization is 0%", "Code not using GPU"],
+        looks_at: "the GPUs that Slurm gave to jobs, and the processes and utilization of all, through NVML",
+        cause: "the program does not use the GPU that its job has: no `.cuda()`, a CPU build of PyTorch, a device that is not cuda:0",
+        repair: "`srun --overlap --jobid=N python3 -c 'import torch; print(torch.cuda.is_available())'`; `.to(\"cuda\")` in the program",
+        judge: Judge::Container(idle),
+    },
+    Entry {
+        id: "persistence",
+        symptoms: &["GPU state lost between container restarts", "the first use of a GPU takes seconds"],
+        looks_at: "the persistence mode of each GPU, through NVML",
+        cause: "without persistence mode the driver lets a GPU go that nobody uses, and sets it up anew at the next use",
+        repair: "`sudo systemctl enable --now nvidia-persistenced`, or `sudo nvidia-smi -pm 1`, on the host",
+        judge: Judge::Anywhere(persistence),
+    },
+    Entry {
+        id: "numa",
+        symptoms: &[
+            "`successful NUMA node read from SysFS had negative value (-1), but there must be at least one NUMA node, so \
+             returning NUMA node zero`",
+        ],
+        looks_at: "numa_node of each GPU in /sys/bus/pci/devices",
+        cause: "the firmware does not say which NUMA node the GPU hangs on; -1 is \"unknown\". Most often a virtual machine \
+                without virtual NUMA",
+        repair: "harmless on one socket. Else turn on virtual NUMA (VMware: `chipset.motherboardLayout = \"acpi\"`), or \
+                 `echo 0 | sudo tee /sys/bus/pci/devices/ADDRESS/numa_node` on the host, and report it to the machine's maker",
+        judge: Judge::Anywhere(numa),
+    },
+];
+
+/// An answer for each GPU, or why there is none.
+fn each(facts: &Facts, judge: fn(&Condition) -> Answer) -> Answer {
+    match &facts.conditions {
+        Err(why) => unseen(facts, why),
+        Ok(all) => Answer::all(all.iter().map(judge), || Answer::note("no NVIDIA GPU here")),
+    }
+}
+
+/// Without an NVIDIA GPU there is nothing to ask the library for.
+fn unseen(facts: &Facts, why: &str) -> Answer {
+    let has_gpu = facts.inventory.gpus.iter().any(|gpu| gpu.vendor == crate::inventory::Vendor::Nvidia);
+    if has_gpu {
+        Answer::could_not_look(format!("NVML gives no answer: {why}"))
+    } else {
+        Answer::note("no NVIDIA GPU here")
+    }
+}
+
+fn list(processes: &[Process]) -> String {
+    let one = |process: &Process| match process.memory_mib {
+        Some(memory) => format!("{} ({memory} MiB)", process.pid),
+        None => process.pid.to_string(),
+    };
+    processes.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+fn memory(condition: &Condition) -> Answer {
+    let index = condition.index;
+    let Some((used, whole)) = condition.memory_mib.filter(|(_, whole)| *whole > 0) else {
+        return Answer::could_not_look(format!("GPU {index} does not tell its memory"));
+    };
+    let seen = format!("GPU {index} has {used} of {whole} MiB in use");
+    if used * 100 < whole * FULL {
+        return Answer::ok(seen);
+    }
+    let holders = condition.processes.as_deref().unwrap_or_default();
+    let cause = match holders {
+        [] => "its memory is held by processes that cannot be seen from here".to_owned(),
+        holders => format!("processes hold it (numbers of the host): {}", list(holders)),
+    };
+    Answer::warn(
+        seen,
+        cause,
+        "a smaller batch or mixed precision in the program; end what should not run: nvidia-smi on the host names it",
+    )
+}
+
+fn processes(facts: &Facts) -> Answer {
+    let all = match &facts.conditions {
+        Err(why) => return unseen(facts, why),
+        Ok(all) => all,
+    };
+    let jobs = match &facts.side {
+        Side::Host(_) => None,
+        Side::Container(container) => container.slurm.gpu_jobs.as_ref().ok().map(Vec::len),
+    };
+    Answer::all(all.iter().map(|condition| conflict(condition, jobs)), || Answer::note("no NVIDIA GPU here"))
+}
+
+/// `jobs` is how many jobs have GPUs; `None` where nobody knows.
+fn conflict(condition: &Condition, jobs: Option<usize>) -> Answer {
+    let index = condition.index;
+    let reset = "sudo nvidia-smi -c DEFAULT, on the host";
+    match condition.compute_mode {
+        Some(ComputeMode::Prohibited) => {
+            return Answer::fail(
+                format!("GPU {index} lets no process compute"),
+                "its compute mode is PROHIBITED",
+                reset,
+            );
+        }
+        Some(ComputeMode::Exclusive) if condition.processes.as_ref().is_some_and(|all| !all.is_empty()) => {
+            let holders = list(condition.processes.as_deref().unwrap_or_default());
+            return Answer::warn(
+                format!("GPU {index} lets one process in, and one is there: {holders}"),
+                "its compute mode is EXCLUSIVE_PROCESS",
+                reset,
+            );
+        }
+        _ => {}
+    }
+    let holders = condition.processes.as_deref().unwrap_or_default();
+    let used = condition.memory_mib.map_or(0, |(used, _)| used);
+    let is_used = !holders.is_empty() || used > DRIVERS_OWN;
+    let who =
+        if holders.is_empty() { format!("{used} MiB are in use") } else { format!("processes {}", list(holders)) };
+    match (is_used, jobs) {
+        (false, _) => Answer::ok(format!("GPU {index} is free")),
+        (true, Some(0)) => Answer::warn(
+            format!("GPU {index} is used, and no job of Slurm has a GPU: {who}"),
+            "somebody uses it past Slurm: on the host, in another container, or in a job that did not ask with --gres",
+            "nvidia-smi pmon -c 1 on the host names the processes; let them be jobs, or give this container other GPUs",
+        ),
+        (true, Some(_)) => Answer::ok(format!("GPU {index} is used, and jobs have GPUs: {who}")),
+        (true, None) => Answer::note(format!("GPU {index} is used: {who}")),
+    }
+}
+
+fn speed(condition: &Condition) -> Answer {
+    let Condition { index, temperature, utilization, .. } = condition;
+    let heat = temperature.map_or_else(|| "of unknown temperature".to_owned(), |degrees| format!("at {degrees} °C"));
+    let of_slowdown = |slowdown: &Slowdown| match slowdown {
+        Slowdown::Heat => Answer::warn(
+            format!("GPU {index} is slowed down, {heat}"),
+            "it is too hot",
+            "see to the fans, the air and the room; sudo nvidia-smi -pl WATTS lowers its power until then",
+        ),
+        Slowdown::PowerBrake => Answer::warn(
+            format!("GPU {index} is slowed down by the machine's power supply"),
+            "the power brake is on: the supply is overloaded or failed",
+            "look at the power supplies; nvidia-smi -q -d PERFORMANCE",
+        ),
+        Slowdown::Hardware => Answer::warn(
+            format!("GPU {index} is slowed down by its hardware, {heat}"),
+            "it is too hot, or draws too much power",
+            "nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE",
+        ),
+        Slowdown::PowerCap => Answer::trouble(
+            Verdict::Note,
+            format!("GPU {index} works at its power limit"),
+            "which is as it should be under full load",
+            "sudo nvidia-smi -pl WATTS sets another limit",
+        ),
+    };
+    let is_busy = utilization.is_some_and(|percent| percent > 0);
+    let narrow = condition.pcie.filter(|link| link.lanes < link.most_lanes).map(|link| {
+        Answer::warn(
+            format!("GPU {index} has {} of {} PCI Express lanes", link.lanes, link.most_lanes),
+            "it is not seated well, or sits in a slot that has no more",
+            "re-seat it, or use another slot; nvidia-smi -q | grep -A 3 PCIe",
+        )
+    });
+    // A GPU that sleeps lowers its link's speed, and not the number of lanes.
+    let slow = condition.pcie.filter(|link| is_busy && link.generation < link.highest_generation).map(|link| {
+        Answer::warn(
+            format!(
+                "GPU {index} works with PCI Express {} where {} could be",
+                link.generation, link.highest_generation
+            ),
+            "the link has errors, or the firmware keeps it slow",
+            "dmesg | grep -i -e aer -e pcie on the host; re-seat the card",
+        )
+    });
+    let percent = utilization.map_or_else(|| "unknown".to_owned(), |percent| format!("{percent} %"));
+    Answer::all(condition.slowdowns.iter().map(of_slowdown).chain(narrow).chain(slow), || {
+        Answer::ok(format!("GPU {index} is not held back, {heat}, utilization {percent}"))
+    })
+}
+
+fn idle(facts: &Facts, container: &ContainerFacts) -> Answer {
+    let all = match &facts.conditions {
+        Err(why) => return unseen(facts, why),
+        Ok(all) if all.is_empty() => return Answer::note("no NVIDIA GPU here"),
+        Ok(all) => all,
+    };
+    let jobs = match &container.slurm.gpu_jobs {
+        Err(why) => return Answer::could_not_look(why.as_str()),
+        Ok(jobs) => jobs,
+    };
+    let long: Vec<String> = jobs.iter().filter(|job| job.seconds >= LOADING).map(|job| job.id.clone()).collect();
+    let is_working = |it: &Condition| {
+        it.utilization.is_some_and(|percent| percent > 0) || it.processes.as_ref().is_some_and(|all| !all.is_empty())
+    };
+    let working = all.iter().filter(|condition| is_working(condition)).count();
+    let percents = all.iter().map(|it| it.utilization.map_or_else(|| "?".to_owned(), |percent| format!("{percent} %")));
+    let percents = percents.collect::<Vec<_>>().join(", ");
+    if long.is_empty() {
+        return Answer::ok(format!("no job has had a GPU for a minute; utilization: {percents}"));
+    }
+    if working > 0 {
+        return Answer::ok(format!(
+            "jobs {} have GPUs, and {working} of {} work; utilization: {percents}",
+            long.join(", "),
+            all.len()
+        ));
+    }
+    Answer::warn(
+        format!(
+            "jobs {} have had GPUs for over a minute, and no GPU has a process; utilization: {percents}",
+            long.join(", ")
+        ),
+        "the programs do not use the GPU: they run on the CPU",
+        format!(
+            "srun --overlap --jobid={} python3 -c 'import torch; print(torch.cuda.is_available())'; then .to(\"cuda\") in the program",
+            long.first().map_or("N", String::as_str)
+        ),
+    )
+}
+
+fn persistence(facts: &Facts) -> Answer {
+    let all = match &facts.conditions {
+        Err(why) => return unseen(facts, why),
+        Ok(all) if all.is_empty() => return Answer::note("no NVIDIA GPU here"),
+        Ok(all) => all,
+    };
+    let off: Vec<String> =
+        all.iter().filter(|it| it.is_persistent == Some(false)).map(|it| it.index.to_string()).collect();
+    if off.is_empty() {
+        return Answer::ok("the driver keeps every GPU awake, or does not tell");
+    }
+    Answer::trouble(
+        Verdict::Note,
+        format!("persistence mode is off for GPU {}", off.join(", ")),
+        "the driver lets a GPU go that nobody uses: clocks and limits that were set are lost, and the next use takes longer",
+        "sudo systemctl enable --now nvidia-persistenced, or sudo nvidia-smi -pm 1, on the host",
+    )
+}
+
+fn numa(facts: &Facts) -> Answer {
+    let on_pci = || facts.inventory.gpus.iter().filter(|gpu| gpu.pci_address.is_some());
+    let name = |gpu: &Gpu| {
+        let address = gpu.pci_address.map(|address| address.to_string()).unwrap_or_default();
+        format!("{} GPU {} ({address})", gpu.vendor, gpu.index)
+    };
+    let unknown: Vec<String> = on_pci().filter(|gpu| gpu.numa_node.is_none()).map(name).collect();
+    if on_pci().next().is_none() {
+        return Answer::note("no GPU with a PCI address here");
+    }
+    if unknown.is_empty() {
+        return Answer::ok("the machine tells the NUMA node of each GPU");
+    }
+    let seen = format!("the machine does not tell the NUMA node of {} (-1)", unknown.join(", "));
+    let cause = "the firmware does not say it; most often a virtual machine without virtual NUMA";
+    let sockets = facts.inventory.cpu.sockets.len();
+    if sockets > 1 {
+        return Answer::warn(
+            format!("{seen}, and it has {sockets} sockets"),
+            format!("{cause}; gres.conf has no Cores, so that Slurm cannot place jobs near to their GPU"),
+            "turn on virtual NUMA (VMware: chipset.motherboardLayout = \"acpi\"); on hardware report it to the machine's maker",
+        );
+    }
+    Answer::trouble(
+        Verdict::Note,
+        seen,
+        cause,
+        "nothing: with one socket every CPU is near, and TensorFlow's message is harmless",
+    )
+}

@@ -1,0 +1,185 @@
+//! What every start looks at: a handful of files, and the kernel's list of listening sockets.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use nix::sys::statvfs::{FsFlags, statvfs};
+
+use super::ports;
+use crate::doctor::facts::{CheapFacts, CudaFacts, Disk, Holder, KeyFacts, Looked, Port};
+
+/// Where to look, and for what.
+#[derive(Clone, Copy, Debug)]
+pub struct Places<'a> {
+    /// Everything is below this directory.
+    pub root: &'a Path,
+    /// The munge key.
+    pub key: &'a Path,
+    /// The directory of the saved state.
+    pub state: &'a Path,
+    /// The cluster's name in slurm.conf.
+    pub cluster: &'a str,
+    /// Whether there is an NVIDIA driver: without one nobody asks where CUDA is, and that is a look at fifty names.
+    pub has_nvidia: bool,
+    /// The daemons and their ports.
+    pub ports: [(&'static str, u16); 2],
+}
+
+/// Looks. `listens` tells whether somebody listens on a port.
+pub fn cheap(places: &Places<'_>, listens: &dyn Fn(u16) -> Option<bool>) -> CheapFacts {
+    let root = places.root;
+    let port = |(daemon, number): (&'static str, u16)| {
+        let holder = match listens(number) {
+            Some(true) => ports::holder(root, number, daemon),
+            Some(false) | None => Holder::Nobody,
+        };
+        Port { daemon, number, holder }
+    };
+    let controller = places.state.join("slurmctld");
+    CheapFacts {
+        key: key(root, places.key),
+        cluster: places.cluster.to_owned(),
+        saved_cluster: saved_cluster(&under(root, &controller)),
+        state: places.state.display().to_string(),
+        state_disk: disk(&under(root, places.state)),
+        ports: places.ports.into_iter().map(port).collect(),
+        cuda: if places.has_nvidia { cuda(root) } else { CudaFacts::default() },
+        memory_kills: memory_kills(root),
+        has_kfd: root.join("dev/kfd").exists(),
+    }
+}
+
+fn under(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+fn read(path: &Path) -> Option<String> {
+    fs::read(path).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn key(root: &Path, path: &Path) -> Option<KeyFacts> {
+    let metadata = fs::metadata(under(root, path)).ok().filter(|metadata| metadata.len() > 0)?;
+    // The engine makes this file when it creates the container.
+    let engines = ["/.dockerenv", "/run/.containerenv"].into_iter();
+    let created =
+        engines.filter_map(|mark| fs::metadata(under(root, Path::new(mark))).ok()).map(|mark| mark.mtime()).next();
+    let is_older = created.is_some_and(|created| metadata.mtime() < created);
+    Some(KeyFacts {
+        path: path.display().to_string(),
+        mode: metadata.permissions().mode() & 0o7777,
+        is_of_the_image: is_older && !is_mounted(root, path),
+    })
+}
+
+/// Whether the path, or a directory above it, is a mount of its own.
+fn is_mounted(root: &Path, path: &Path) -> bool {
+    let table = read(&root.join("proc/self/mountinfo")).unwrap_or_default();
+    // proc(5): the fifth field is the mount point, with blanks and such as octal numbers.
+    let points = table.lines().filter_map(|line| line.split(' ').nth(4)).filter(|point| *point != "/");
+    let mut points = points.map(|point| point.replace("\\040", " "));
+    points.any(|point| path.starts_with(point))
+}
+
+/// `slurminit`, or `slurminit|89` since 24.05.
+fn saved_cluster(controller: &Path) -> Option<String> {
+    let text = read(&controller.join("clustername"))?;
+    let name = text.lines().next()?.split('|').next()?.trim();
+    (!name.is_empty()).then(|| name.to_owned())
+}
+
+fn disk(path: &Path) -> Looked<Disk> {
+    let of = statvfs(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let mib = |blocks: u64| blocks.saturating_mul(of.fragment_size()) >> 20;
+    Ok(Disk {
+        free_mib: mib(of.blocks_available()),
+        whole_mib: mib(of.blocks()),
+        is_read_only: of.flags().contains(FsFlags::ST_RDONLY),
+    })
+}
+
+/// Where the loader finds libraries on Debian, Ubuntu and RHEL, and where CUDA's images and WSL2 have them.
+const LIBRARIES: [&str; 9] = [
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "usr/lib64",
+    "usr/lib",
+    "usr/local/nvidia/lib64",
+    "usr/local/cuda/lib64",
+    "usr/local/cuda/compat",
+    "usr/lib/wsl/lib",
+    "usr/local/lib",
+];
+const PROGRAMS: [&str; 4] = ["usr/bin", "usr/local/bin", "usr/local/nvidia/bin", "usr/lib/wsl/lib"];
+
+fn cuda(root: &Path) -> CudaFacts {
+    let has = |place: &&str, name: &str| root.join(place).join(name).exists();
+    let driver_library = LIBRARIES.iter().find(|place| has(place, "libcuda.so.1"));
+    CudaFacts {
+        driver_library: driver_library.map(|place| format!("/{place}/libcuda.so.1")),
+        toolkit: toolkit(root),
+        has_smi: PROGRAMS.iter().any(|place| has(place, "nvidia-smi")),
+    }
+}
+
+/// The version of the toolkit, else the major one of its runtime library: `12.4.1`, `12`.
+fn toolkit(root: &Path) -> Option<String> {
+    let noted = read(&root.join("usr/local/cuda/version.json"))
+        .and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok())
+        .and_then(|json| json.pointer("/cuda/version")?.as_str().map(str::to_owned));
+    let majors = [13_u32, 12, 11, 10].into_iter();
+    let has =
+        |major: &u32| LIBRARIES.iter().any(|place| root.join(place).join(format!("libcudart.so.{major}")).exists());
+    // Up to 11 the library's name has the minor version too.
+    noted.or_else(|| majors.into_iter().find(has).map(|major| major.to_string()))
+}
+
+fn memory_kills(root: &Path) -> Looked<u64> {
+    let files = ["sys/fs/cgroup/memory.events", "sys/fs/cgroup/memory/memory.oom_control"];
+    let text = files.into_iter().find_map(|file| read(&root.join(file)));
+    let text = text.ok_or("the container's cgroup does not show memory.events")?;
+    let count = text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok());
+    count.ok_or_else(|| "this kernel does not count what it kills".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_the_images_if_it_is_older_than_the_container_and_on_no_mount() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let key = |path: &str| key(root.path(), Path::new(path)).map(|key| key.is_of_the_image);
+        let set = |path: &str, seconds: i64| {
+            let time = nix::sys::time::TimeVal::new(seconds, 0);
+            nix::sys::stat::utimes(&root.path().join(path), &time, &time).unwrap();
+        };
+        assert_eq!(key("/etc/munge/munge.key"), None);
+        write("etc/munge/munge.key", "secret");
+        write("proc/self/mountinfo", "1 0 0:1 / / rw - overlay o rw\n");
+        assert_eq!(key("/etc/munge/munge.key"), Some(false), "nobody knows how old the container is");
+        write(".dockerenv", "");
+        set("etc/munge/munge.key", 1_000);
+        assert_eq!(key("/etc/munge/munge.key"), Some(true));
+        set(".dockerenv", 900);
+        assert_eq!(key("/etc/munge/munge.key"), Some(false));
+        set(".dockerenv", 2_000);
+        write("proc/self/mountinfo", "1 0 0:1 / / rw - overlay o rw\n2 1 8:1 /v /etc/munge rw - ext4 /dev/a rw\n");
+        assert_eq!(key("/etc/munge/munge.key"), Some(false), "a volume");
+    }
+
+    #[test]
+    fn the_saved_clusters_name_is_read_as_each_slurm_writes_it() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(saved_cluster(root.path()), None);
+        for (text, want) in [("lab", Some("lab")), ("lab|89\n", Some("lab")), ("", None)] {
+            fs::write(root.path().join("clustername"), text).unwrap();
+            assert_eq!(saved_cluster(root.path()).as_deref(), want);
+        }
+    }
+}

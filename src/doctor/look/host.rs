@@ -1,0 +1,109 @@
+//! What Docker, Kubernetes and the clock's service of the host say.
+
+use serde_json::Value;
+
+use super::{Ask, output};
+use crate::configure::answer::Answer;
+use crate::doctor::facts::{ImageFacts, Kubernetes, KubernetesNode, Looked, RunningContainer};
+
+/// The label of slurminit's images that says what they were built for.
+const GPU_TYPE: &str = "slurminit.gpu-type";
+
+/// What the image says of itself.
+pub fn image(ask: Ask<'_>, name: &str) -> Looked<Option<ImageFacts>> {
+    match ask("docker", &["image", "inspect", "--format", "{{json .Config.Labels}}", name]) {
+        Answer::Missing => Err("there is no docker command here".to_owned()),
+        Answer::Silent => Err("docker did not answer in time".to_owned()),
+        Answer::Ended { succeeded: false, stderr, .. } if stderr.to_lowercase().contains("no such") => Ok(None),
+        Answer::Ended { succeeded: false, stderr, .. } => Err(crate::configure::answer::first_line([stderr.as_str()])),
+        Answer::Ended { stdout, .. } => {
+            let labels: Value = serde_json::from_str(stdout.trim()).unwrap_or_default();
+            Ok(Some(ImageFacts { name: name.to_owned(), gpu_type: text(labels.get(GPU_TYPE)) }))
+        }
+    }
+}
+
+fn text(value: Option<&Value>) -> Option<String> {
+    value.and_then(Value::as_str).map(str::to_owned)
+}
+
+/// The running containers of slurminit's images.
+pub fn containers(ask: Ask<'_>) -> Looked<Vec<RunningContainer>> {
+    let ids = output(ask, "docker", &["ps", "--quiet", "--filter", &format!("label={GPU_TYPE}")])?;
+    let ids: Vec<&str> = ids.split_whitespace().collect();
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let text = output(ask, "docker", &[&["container", "inspect"], ids.as_slice()].concat())?;
+    let all: Vec<Value> = serde_json::from_str(&text).map_err(|error| format!("docker inspect: {error}"))?;
+    Ok(all.iter().map(container).collect())
+}
+
+fn container(json: &Value) -> RunningContainer {
+    let list = |pointer: &str| json.pointer(pointer).and_then(Value::as_array).cloned().unwrap_or_default();
+    let is_gpu = |device: &Value| {
+        let path = device.get("PathOnHost").and_then(Value::as_str).unwrap_or_default();
+        ["/dev/nvidia", "/dev/kfd", "/dev/dri", "/dev/dxg"].iter().any(|gpu| path.starts_with(gpu))
+    };
+    let is_nvidias_runtime = json.pointer("/HostConfig/Runtime").and_then(Value::as_str) == Some("nvidia");
+    RunningContainer {
+        name: text(json.get("Name")).unwrap_or_default().trim_start_matches('/').to_owned(),
+        has_gpu: !list("/HostConfig/DeviceRequests").is_empty()
+            || list("/HostConfig/Devices").iter().any(is_gpu)
+            || is_nvidias_runtime,
+    }
+}
+
+/// What Kubernetes says of its nodes and device plugins; `None` where there is no kubectl, or it knows no cluster.
+pub fn kubernetes(ask: Ask<'_>) -> Looked<Option<Kubernetes>> {
+    let json = |what: &[&str]| {
+        let arguments = [&["get"], what, &["--output=json", "--request-timeout=5s"]].concat();
+        let text = output(ask, "kubectl", &arguments)?;
+        serde_json::from_str::<Value>(&text).map_err(|error| format!("kubectl: {error}"))
+    };
+    let nodes = match json(&["nodes"]) {
+        Err(why) if why == "kubectl is not here" => return Ok(None),
+        // What it says without a configuration: it tries port 8080 of this host.
+        Err(why) if why.contains("localhost:8080") => return Ok(None),
+        Err(why) => return Err(why),
+        Ok(nodes) => nodes,
+    };
+    let sets = json(&["daemonsets", "--all-namespaces"])?;
+    let items = |list: &Value| list.get("items").and_then(Value::as_array).cloned().unwrap_or_default();
+    Ok(Some(Kubernetes {
+        nodes: items(&nodes).iter().map(node).collect(),
+        plugins: items(&sets).iter().filter_map(plugin).collect(),
+    }))
+}
+
+fn node(json: &Value) -> KubernetesNode {
+    let labels = json.pointer("/metadata/labels").and_then(Value::as_object).cloned().unwrap_or_default();
+    let says_gpu = |(name, value): (&String, &Value)| {
+        matches!(name.as_str(), "nvidia.com/gpu" | "nvidia.com/gpu.present" | "amd.com/gpu")
+            && value.as_str() == Some("true")
+    };
+    let offered = json.pointer("/status/allocatable").and_then(Value::as_object).cloned().unwrap_or_default();
+    let is_gpu = |name: &str| name == "nvidia.com/gpu" || name == "amd.com/gpu" || name.starts_with("nvidia.com/mig-");
+    let count = |(name, value): (&String, &Value)| is_gpu(name).then(|| value.as_str()?.parse::<u64>().ok()).flatten();
+    KubernetesNode {
+        name: text(json.pointer("/metadata/name")).unwrap_or_default(),
+        has_gpu_label: labels.iter().any(says_gpu),
+        gpus: offered.iter().filter_map(count).sum(),
+    }
+}
+
+fn plugin(json: &Value) -> Option<(String, u64, u64)> {
+    let name = text(json.pointer("/metadata/name")).filter(|name| name.contains("device-plugin"))?;
+    let number = |key: &str| json.pointer(&format!("/status/{key}")).and_then(Value::as_u64).unwrap_or(0);
+    Some((name, number("numberReady"), number("desiredNumberScheduled")))
+}
+
+/// Whether a time service keeps the clock right.
+pub fn clock(ask: Ask<'_>) -> Looked<bool> {
+    let answer = output(ask, "timedatectl", &["show", "--property=NTPSynchronized", "--value"])?;
+    match answer.trim() {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        other => Err(format!("timedatectl says `{}`", crate::configure::answer::first_line([other]))),
+    }
+}

@@ -1,0 +1,135 @@
+//! What Slurm's and munge's own commands say.
+
+use super::{Ask, output};
+use crate::doctor::facts::{Credential, Looked, NodeFacts, RunningJob, SlurmFacts, WaitingJob};
+use crate::supervise::node::{NodeReport, SINFO_FORMAT};
+
+/// Asks the controller for everything.
+pub fn slurm(ask: Ask<'_>, node: &str) -> SlurmFacts {
+    let controller = output(ask, "scontrol", &["ping"]).map(|text| text.contains("is UP"));
+    // One that does not answer lets every other command wait for its own deadline.
+    if let Ok(false) | Err(_) = controller {
+        let nothing = || "the controller does not answer".to_owned();
+        return SlurmFacts {
+            controller: controller.or(Ok(false)),
+            node: Err(nothing()),
+            gpu_jobs: Err(nothing()),
+            waiting_jobs: Err(nothing()),
+        };
+    }
+    let format = format!("--format=%G|{SINFO_FORMAT}");
+    let answer = output(ask, "sinfo", &["--noheader", "--nodes", node, &format]);
+    let running = ["--noheader", "--states=RUNNING", "--format=%A|%b|%M"];
+    let pending = ["--noheader", "--states=PENDING", "--format=%A|%r"];
+    SlurmFacts {
+        controller,
+        node: answer.and_then(|text| parse_node(node, &text)),
+        gpu_jobs: output(ask, "squeue", &running).map(|text| text.lines().filter_map(running_job).collect()),
+        waiting_jobs: output(ask, "squeue", &pending).map(|text| text.lines().filter_map(waiting_job).collect()),
+    }
+}
+
+fn parse_node(name: &str, text: &str) -> Looked<NodeFacts> {
+    let line = text.lines().next().unwrap_or_default();
+    let parsed = line.split_once('|').and_then(|(gres, rest)| Some((gres, NodeReport::parse(rest)?)));
+    let (gres, report) = parsed.ok_or_else(|| format!("the controller knows no node {name}"))?;
+    let gres = if gres == "(null)" { String::new() } else { gres.to_owned() };
+    Ok(NodeFacts { name: name.to_owned(), report, gres })
+}
+
+fn running_job(line: &str) -> Option<RunningJob> {
+    let mut fields = line.trim().split('|');
+    let (id, gres, time) = (fields.next()?, fields.next()?, fields.next()?);
+    gres.contains("gpu").then(|| RunningJob { id: id.to_owned(), gres: gres.to_owned(), seconds: seconds(time) })
+}
+
+fn waiting_job(line: &str) -> Option<WaitingJob> {
+    let (id, reason) = line.trim().split_once('|')?;
+    Some(WaitingJob { id: id.to_owned(), reason: reason.to_owned() })
+}
+
+/// `1-02:03:04`, `02:03:04`, `3:04` as seconds; 0 if it is none of these.
+fn seconds(time: &str) -> u64 {
+    let (days, rest) = time.split_once('-').unwrap_or(("0", time));
+    let of_rest = rest.split(':').try_fold(0, |sum: u64, part| Some(sum * 60 + part.parse::<u64>().ok()?));
+    days.parse::<u64>().ok().zip(of_rest).map_or(0, |(days, rest)| days * 86_400 + rest)
+}
+
+/// Lets munged make a credential and read it.
+pub fn own_credential(ask: Ask<'_>) -> Looked<Credential> {
+    parse_credential(&output_even_if_refused(ask, "munge --no-input | unmunge"))
+}
+
+/// Lets munged read one that another machine made, which lies in the file.
+pub fn credential(ask: Ask<'_>, file: &std::path::Path) -> Looked<Credential> {
+    let file =
+        file.to_str().filter(|name| !name.contains('\'')).ok_or("its file's name cannot be handed to unmunge")?;
+    parse_credential(&output_even_if_refused(ask, &format!("unmunge --input='{file}'")))
+}
+
+/// unmunge says why, and what it could read, also where it fails.
+fn output_even_if_refused(ask: Ask<'_>, line: &str) -> String {
+    let line = format!("({line}) 2>&1; true");
+    output(ask, "sh", &["-c", &line]).unwrap_or_else(|why| why)
+}
+
+fn parse_credential(text: &str) -> Looked<Credential> {
+    let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+    // `2026-11-21 16:24:58 +0000 (1795278298)`
+    let time = |key: &str| value(key)?.rsplit_once('(')?.1.trim_end_matches(')').parse().ok();
+    // `Success (0)`
+    match value("STATUS:") {
+        Some(status) => Ok(Credential {
+            status: status.split(" (").next().unwrap_or_default().to_owned(),
+            encoded: time("ENCODE_TIME:"),
+            decoded: time("DECODE_TIME:"),
+        }),
+        // Of one that another key made, nothing can be read at all.
+        None => match text.trim().strip_prefix("unmunge: Error: ") {
+            Some(status) if status.ends_with("credential") => {
+                Ok(Credential { status: status.to_owned(), encoded: None, decoded: None })
+            }
+            _ => Err(crate::configure::answer::first_line([text])),
+        },
+    }
+}
+
+/// Whether this host's own name has an address.
+pub fn address(ask: Ask<'_>, host: &str) -> Looked<bool> {
+    match output(ask, "getent", &["hosts", host]) {
+        Ok(_) => Ok(true),
+        // It says nothing where there is none.
+        Err(why) if why.ends_with("it says nothing") => Ok(false),
+        Err(why) => Err(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_jobs_time_is_read() {
+        for (text, want) in [("0:02", 2), ("1:02:03", 3723), ("2-00:00:01", 172_801), ("INVALID", 0)] {
+            assert_eq!(seconds(text), want, "{text}");
+        }
+        assert_eq!(running_job("7|gres/gpu:nvidia:1|1:00").map(|job| job.seconds), Some(60));
+        assert_eq!(running_job("7|N/A|1:00"), None);
+    }
+
+    #[test]
+    fn a_credential_is_read_also_where_it_is_refused() {
+        let text = "STATUS:          Expired credential (15)\nENCODE_TIME:     2026-11-21 16:24:58 +0000 (1795278298)\n\
+                    DECODE_TIME:     2026-11-21 16:25:08 +0000 (1795278308)\nTTL:             1\n";
+        let read = parse_credential(text).unwrap();
+        assert_eq!(
+            (read.status.as_str(), read.encoded, read.decoded),
+            ("Expired credential", Some(1_795_278_298), Some(1_795_278_308))
+        );
+        assert_eq!(parse_credential("unmunge: Error: Invalid credential\n").unwrap().status, "Invalid credential");
+        assert_eq!(
+            parse_credential("munge: Error: Failed to access socket\n").unwrap_err(),
+            "munge: Error: Failed to access socket"
+        );
+    }
+}

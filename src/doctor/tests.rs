@@ -1,0 +1,58 @@
+use std::collections::BTreeSet;
+
+use super::facts::{CheapFacts, CudaFacts, Environment, Holder, KeyFacts, Port};
+use super::*;
+use crate::inventory::Inventory;
+
+fn entries() -> impl Iterator<Item = &'static Entry> {
+    PARTS.iter().flat_map(|part| part.entries)
+}
+
+#[test]
+fn every_entry_has_a_name_of_its_own_and_says_everything() {
+    let mut names = BTreeSet::new();
+    for entry in entries() {
+        assert!(names.insert(entry.id), "{} is there twice", entry.id);
+        let words = [entry.looks_at, entry.cause, entry.repair];
+        assert!(!entry.symptoms.is_empty() && words.iter().all(|text| !text.is_empty()), "{}", entry.id);
+    }
+    let unknown: Vec<&str> = claims::owners().filter(|owner| !names.contains(owner)).collect();
+    assert!(unknown.is_empty(), "findings are claimed by entries that are not there: {unknown:?}");
+}
+
+/// The log of a start has what is wrong, and nothing of what is merely good to know.
+#[test]
+fn a_start_says_what_is_wrong_and_nothing_else() {
+    let (inventory, mut environment) = (Inventory::default(), Environment::default());
+    environment.proxy = Some("http_proxy");
+    let healthy = CheapFacts {
+        key: Some(KeyFacts { path: "/etc/munge/munge.key".to_owned(), mode: 0o400, is_of_the_image: false }),
+        cluster: "lab".to_owned(),
+        saved_cluster: Some("lab".to_owned()),
+        state: "/var/lib/slurm".to_owned(),
+        state_disk: Ok(facts::Disk { free_mib: 5_000, whole_mib: 9_000, is_read_only: false }),
+        ports: vec![Port { daemon: "slurmctld", number: 6817, holder: Holder::Nobody }],
+        cuda: CudaFacts::default(),
+        memory_kills: Ok(0),
+        has_kfd: false,
+    };
+    let said = |cheap: &CheapFacts| at_start(&Start { inventory: &inventory, environment: &environment, cheap });
+    assert_eq!(said(&healthy), []);
+    let ill = CheapFacts {
+        saved_cluster: Some("old".to_owned()),
+        ports: vec![Port { daemon: "slurmctld", number: 6817, holder: Holder::Stranger }],
+        key: healthy.key.clone().map(|key| KeyFacts { is_of_the_image: true, ..key }),
+        ..healthy
+    };
+    let said: Vec<String> = said(&ill).into_iter().map(|finding| finding.what).collect();
+    assert_eq!(said.len(), 3, "{said:?}");
+    assert!(said.iter().any(|what| what.contains("cluster old")), "{said:?}");
+}
+
+#[test]
+fn the_worst_verdict_stands_for_all() {
+    let order = [Verdict::Ok, Verdict::Note, Verdict::CouldNotLook, Verdict::Warn, Verdict::Fail];
+    assert!(order.is_sorted());
+    let both = Answer::all([Answer::ok("a"), Answer::warn("b", "c", "d")], || Answer::ok(""));
+    assert_eq!((both.verdict(), both.observations().len()), (Verdict::Warn, 2));
+}

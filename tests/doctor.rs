@@ -1,0 +1,158 @@
+//! `slurminit doctor` where each fault was made: hosts and containers that are directories with tools that answer, as
+//! `doctor/hosts.rs` and `doctor/containers.rs` list them, and NVIDIA's library that tells of any machine. The faults that
+//! need real daemons are made in `tests/image/doctor.rs`.
+//!
+//! `tests/doctor/answers` has the answer to each fault, docs/symptoms.md lists them, and docs/troubleshooting.md is made of the
+//! entries. `UPDATE=1 cargo test --test doctor` writes all of them anew (run it twice: the pages are made of the answers); read
+//! the difference.
+#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
+
+#[path = "doctor/answer.rs"]
+mod answer;
+#[path = "doctor/container.rs"]
+mod container;
+#[path = "doctor/containers.rs"]
+mod containers;
+#[path = "doctor/docs.rs"]
+mod docs;
+#[expect(dead_code, reason = "it is also tests/configure's, which needs more of it")]
+#[path = "configure/host.rs"]
+mod host;
+#[path = "doctor/hosts.rs"]
+mod hosts;
+#[path = "doctor/symptoms.rs"]
+mod symptoms;
+
+use std::collections::BTreeSet;
+use std::process::{Command, Output};
+
+use answer::Report;
+
+/// Cargo builds the library beside the test, because the crate is a dev-dependency.
+fn fake_nvml() -> std::path::PathBuf {
+    let library = std::env::current_exe().unwrap().with_file_name("libfake_nvml.so");
+    assert!(library.exists(), "{} is missing: run `cargo test --workspace`", library.display());
+    library
+}
+
+/// `slurminit doctor` with nothing of this test's own environment.
+fn doctor() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_slurminit"));
+    command.env_clear().args(["doctor", "--json"]);
+    command
+}
+
+fn report(output: &Output) -> Report {
+    let text = String::from_utf8_lossy(&output.stdout);
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+/// The exit code that belongs to a verdict, as docs/exit-codes.md has it.
+fn code(verdict: &str) -> i32 {
+    match verdict {
+        "ok" | "note" => 0,
+        "warn" => 4,
+        "could-not-look" => 5,
+        _ => 1,
+    }
+}
+
+#[test]
+fn every_fault_on_a_host_has_its_answer() {
+    answer::compare(hosts::all().into_iter().map(|(name, entry, host)| {
+        let output = hosts::examine(&host);
+        let report = report(&output);
+        assert_eq!(output.status.code(), Some(code(&report.verdict)), "{name}");
+        (name, report.of(entry).without(&host.path("root")))
+    }));
+}
+
+#[test]
+fn every_fault_in_a_container_has_its_answer() {
+    answer::compare(containers::all().into_iter().map(|(name, entry, container)| {
+        let output = container.examine();
+        let report = report(&output);
+        assert_eq!(output.status.code(), Some(code(&report.verdict)), "{name}");
+        (name, report.of(entry).without(&container.path("root")).without(&container.path("")))
+    }));
+}
+
+/// A check that cries wolf is worse than none.
+#[test]
+fn where_nothing_is_wrong_nothing_is_said_to_be() {
+    for report in [report(&container::Container::healthy().examine()), report(&hosts::examine(&hosts::healthy()))] {
+        let bad: Vec<String> = report
+            .entries
+            .iter()
+            .filter(|it| !["ok", "note"].contains(&it.verdict.as_str()))
+            .map(|it| format!("{it:?}"))
+            .collect();
+        assert!(bad.is_empty(), "{}", bad.join("\n"));
+    }
+}
+
+/// Both halves of a fault: a person reads the same as a program.
+#[test]
+fn the_text_has_what_was_looked_at_seen_and_repairs_it_and_no_control_characters() {
+    let evil = "fan \u{1b}[31mbroken\u{7}\u{202e}";
+    let container = container::Container::healthy().answer("sinfo", "node", &format!("gpu:nvidia:1|drained|{evil}\n"));
+    let output = container.command_as_text().output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(!text.contains(['\u{1b}', '\u{7}', '\u{202e}']), "{text:?}");
+    for words in [
+        "! drain:",
+        "looked at: sinfo",
+        "fan \\u{1b}[31mbroken",
+        "repair:    scontrol update nodename=localhost state=resume",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let brief = String::from_utf8(container.command_as_text().arg("--brief").output().unwrap().stdout).unwrap();
+    assert!(brief.contains("! drain:") && !brief.contains("✓"), "{brief}");
+}
+
+/// Every tool hangs, and the driver too: the answer still comes.
+#[test]
+fn a_check_that_hangs_costs_its_deadline_and_no_other_check() {
+    let names = ["ping", "munge", "address"];
+    let container = names.into_iter().fold(container::Container::healthy(), container::Container::hangs);
+    let begin = std::time::Instant::now();
+    let output = container.fault("init", "hang").command_as_json().args(["--timeout", "0.5"]).output().unwrap();
+    assert!(begin.elapsed() < std::time::Duration::from_secs(20), "{:?}", begin.elapsed());
+    let report = report(&output);
+    assert_eq!(report.of("address").verdict, "could-not-look");
+    assert_eq!(report.of("controller").verdict, "fail");
+    assert_eq!(report.of("saved-state").verdict, "ok");
+}
+
+/// Who adds a fault records its answer, and who removes one removes that too.
+#[test]
+fn every_record_belongs_to_a_fault() {
+    let files = std::fs::read_dir(answer::folder()).unwrap().map(|file| file.unwrap().path());
+    let records: BTreeSet<String> = files
+        .map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned())
+        .filter(|name| !name.starts_with("image-"))
+        .collect();
+    let hosts = hosts::all().into_iter().map(|(name, ..)| name.to_owned());
+    let containers = containers::all().into_iter().map(|(name, ..)| name.to_owned());
+    assert_eq!(records, hosts.chain(containers).collect());
+}
+
+/// A fault of every entry is made somewhere.
+#[test]
+fn every_entry_has_seen_its_fault() {
+    let seen: BTreeSet<String> = std::fs::read_dir(answer::folder())
+        .unwrap()
+        .map(|file| file.unwrap().path())
+        .filter_map(|path| Some(answer::recorded(path.file_stem()?.to_str()?)?.entry))
+        .collect();
+    let entries = slurminit::doctor::PARTS.iter().flat_map(|part| part.entries).map(|entry| entry.id);
+    let unseen: Vec<&str> = entries.filter(|id| !seen.contains(*id)).collect();
+    assert!(unseen.is_empty(), "no test makes the fault of {unseen:?}");
+}
+
+#[test]
+fn the_documents_are_made_of_the_entries() {
+    docs::compare();
+}

@@ -1,0 +1,88 @@
+//! What `slurminit doctor --json` says, and what it said before.
+#![expect(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Report {
+    pub(crate) verdict: String,
+    pub(crate) entries: Vec<Examined>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Examined {
+    id: String,
+    pub(crate) verdict: String,
+    observations: Vec<Observation>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Observation {
+    verdict: String,
+    seen: String,
+    cause: Option<String>,
+    repair: Option<String>,
+}
+
+/// An entry's answer to a fault: its worst observation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Answer {
+    pub(crate) entry: String,
+    pub(crate) verdict: String,
+    pub(crate) seen: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cause: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) repair: Option<String>,
+}
+
+impl Report {
+    pub(crate) fn of(&self, entry: &str) -> Answer {
+        let of = self.entries.iter().find(|it| it.id == entry);
+        let examined = of.unwrap_or_else(|| panic!("the report has no entry {entry}: {self:?}"));
+        let worst = examined.observations.iter().find(|it| it.verdict == examined.verdict);
+        let Observation { verdict, seen, cause, repair } =
+            worst.expect("the verdict is that of an observation").clone();
+        Answer { entry: entry.to_owned(), verdict, seen, cause, repair }
+    }
+}
+
+impl Answer {
+    /// The same without a path that differs from run to run.
+    pub(crate) fn without(mut self, path: &Path) -> Self {
+        self.seen = self.seen.replace(&path.display().to_string(), "");
+        self
+    }
+}
+
+pub(crate) fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/doctor/answers")
+}
+
+/// The answer that is on record.
+pub(crate) fn recorded(case: &str) -> Option<Answer> {
+    toml::from_str(&fs::read_to_string(folder().join(format!("{case}.toml"))).ok()?).ok()
+}
+
+/// Holds an answer against the one on record; with `UPDATE=1` it is the new record.
+pub(crate) fn difference(case: &str, answer: &Answer) -> Option<String> {
+    if answer.verdict == "ok" {
+        return Some(format!("{case}: the fault was not seen: {answer:#?}\n"));
+    }
+    if std::env::var_os("UPDATE").is_some() {
+        fs::create_dir_all(folder()).expect("a directory in tests");
+        let text = toml::to_string(answer).expect("plain text");
+        fs::write(folder().join(format!("{case}.toml")), text).expect("a file in tests");
+    }
+    let recorded = recorded(case);
+    (recorded.as_ref() != Some(answer))
+        .then(|| format!("{case}: on record is {recorded:#?}, and now it is {answer:#?}\n"))
+}
+
+pub(crate) fn compare(answers: impl Iterator<Item = (&'static str, Answer)>) {
+    let wrong: String = answers.filter_map(|(case, answer)| difference(case, &answer)).collect();
+    assert!(wrong.is_empty(), "{wrong}\nIf that is right: UPDATE=1 cargo test --test doctor");
+}

@@ -1,0 +1,186 @@
+//! A container to look at: a root directory, a machine for NVIDIA's library, Slurm's commands that answer.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use slurminit::supervise::machine::{Snapshot, UnitSnapshot};
+use slurminit::supervise::status::Status;
+use tempfile::TempDir;
+
+pub(crate) struct Container {
+    directory: TempDir,
+    arguments: Vec<String>,
+    environment: Vec<(&'static str, String)>,
+    machine: String,
+    has_library: bool,
+}
+
+impl Container {
+    /// One H200 in a cluster that is ready.
+    pub(crate) fn healthy() -> Self {
+        let container = Self {
+            directory: TempDir::new().unwrap(),
+            arguments: Vec::new(),
+            environment: Vec::new(),
+            machine: "driver = \"550.127.05\"\ncuda = \"12.4\"\n[[gpu]]\nnuma = 0\npersistence = true\n".to_owned(),
+            has_library: true,
+        };
+        for name in ["root", "tools", "answers"] {
+            fs::create_dir(container.path(name)).unwrap();
+        }
+        for tool in ["scontrol", "sinfo", "squeue", "sh", "getent"] {
+            let fake = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/doctor/fake-tool");
+            symlink(fake, container.path("tools").join(tool)).unwrap();
+        }
+        let unit =
+            |name: &str| UnitSnapshot { name: name.to_owned(), state: "ready".to_owned(), ..UnitSnapshot::default() };
+        container
+            .device("dev/nvidia0")
+            .file("usr/lib/x86_64-linux-gnu/libcuda.so.1", "")
+            .file("usr/bin/nvidia-smi", "")
+            .file("proc/meminfo", "MemTotal: 16777216 kB\n")
+            .file("proc/self/status", "Cpus_allowed_list:\t0-7\n")
+            .file("var/lib/slurm/slurmctld/clustername", "slurminit|89")
+            .file("sys/fs/cgroup/memory.events", "oom 0\noom_kill 0\n")
+            .status(["munged", "slurmctld", "slurmd"].map(unit).to_vec())
+            .answer("scontrol", "ping", "Slurmctld(primary) at here is UP\n")
+            .answer("sinfo", "node", "gpu:nvidia:1|idle|none\n")
+            .answer("squeue", "running", "")
+            .answer("squeue", "waiting", "")
+            .answer("sh", "munge", &credential("Success (0)", 0))
+            .answer("getent", "address", "172.17.0.2 here\n")
+            .toml("[slurm]\ncontroller_port = 1\ndaemon_port = 2\n")
+    }
+
+    pub(crate) fn path(&self, path: &str) -> PathBuf {
+        self.directory.path().join(path)
+    }
+
+    /// A file below the root.
+    pub(crate) fn file(self, path: &str, text: &str) -> Self {
+        let path = self.path("root").join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+        self
+    }
+
+    pub(crate) fn without(self, path: &str) -> Self {
+        fs::remove_file(self.path("root").join(path)).unwrap();
+        self
+    }
+
+    /// Sets a file's time, in seconds since 1970.
+    pub(crate) fn made_at(self, path: &str, seconds: i64) -> Self {
+        let time = nix::sys::time::TimeVal::new(seconds, 0);
+        nix::sys::stat::utimes(&self.path("root").join(path), &time, &time).unwrap();
+        self
+    }
+
+    /// A device file that opens.
+    pub(crate) fn device(self, path: &str) -> Self {
+        let path = self.path("root").join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        symlink("/dev/null", path).unwrap();
+        self
+    }
+
+    pub(crate) fn variable(mut self, name: &'static str, value: &str) -> Self {
+        self.environment.push((name, value.to_owned()));
+        self
+    }
+
+    pub(crate) fn argument(mut self, arguments: &[&str]) -> Self {
+        self.arguments.extend(arguments.iter().map(|&argument| argument.to_owned()));
+        self
+    }
+
+    /// slurminit.toml.
+    pub(crate) fn toml(self, text: &str) -> Self {
+        fs::write(self.path("slurminit.toml"), text).unwrap();
+        self
+    }
+
+    /// The machine that NVIDIA's library tells of.
+    pub(crate) fn machine(mut self, toml: &str) -> Self {
+        toml.clone_into(&mut self.machine);
+        self
+    }
+
+    pub(crate) fn without_library(mut self) -> Self {
+        self.has_library = false;
+        self
+    }
+
+    /// A fault of the driver, as tests/fake-nvml names it.
+    pub(crate) fn fault(mut self, at: &str, kind: &str) -> Self {
+        self.machine += &format!("[[fault]]\nat = \"{at}\"\nkind = \"{kind}\"\n");
+        self
+    }
+
+    /// An answer of one of Slurm's commands.
+    pub(crate) fn answer(self, _tool: &str, name: &str, stdout: &str) -> Self {
+        fs::write(self.path(&format!("answers/{name}.out")), stdout).unwrap();
+        self
+    }
+
+    pub(crate) fn failure(self, name: &str, code: u8, stdout: &str) -> Self {
+        fs::write(self.path(&format!("answers/{name}.code")), code.to_string()).unwrap();
+        self.answer("", name, stdout)
+    }
+
+    pub(crate) fn hangs(self, name: &'static str) -> Self {
+        fs::write(self.path(&format!("answers/{name}.hangs")), "").unwrap();
+        self
+    }
+
+    /// What PID 1 says of itself; this test stands in for it.
+    pub(crate) fn status(self, units: Vec<UnitSnapshot>) -> Self {
+        let snapshot =
+            Snapshot { phase: "ready".to_owned(), ready: true, why: "ready".to_owned(), units, ..Snapshot::default() };
+        let status = Status { version: "0.1.0".to_owned(), pid: std::process::id(), started_ms: 1000, snapshot };
+        self.file("run/slurminit/status.json", &serde_json::to_string(&status).unwrap())
+    }
+
+    pub(crate) fn command_as_json(&self) -> Command {
+        self.laid_out(super::doctor())
+    }
+
+    pub(crate) fn command_as_text(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_slurminit"));
+        command.env_clear().arg("doctor");
+        self.laid_out(command)
+    }
+
+    fn laid_out(&self, mut command: Command) -> Command {
+        fs::write(self.path("fake-nvml.toml"), &self.machine).unwrap();
+        let library = if self.has_library { super::fake_nvml() } else { self.path("libnvidia-ml.so.1") };
+        command
+            .arg("--container")
+            .arg("--root")
+            .arg(self.path("root"))
+            .arg("--config")
+            .arg(self.path("slurminit.toml"));
+        command.args(&self.arguments);
+        command.env("PATH", self.path("tools")).env("SLURMINIT_NVML_LIBRARY", library);
+        command
+            .env("FAKE_NVML", self.path("fake-nvml.toml"))
+            .envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    pub(crate) fn examine(&self) -> Output {
+        self.command_as_json().output().unwrap()
+    }
+}
+
+/// What unmunge says of a credential that was made so many seconds ago.
+pub(crate) fn credential(status: &str, age: i64) -> String {
+    let now = 1_795_278_308;
+    format!(
+        "STATUS:          {status}\nENCODE_HOST:     other (10.0.0.2)\nENCODE_TIME:     2026-11-21 16:24:58 +0000 ({})\n\
+         DECODE_TIME:     2026-11-21 16:25:08 +0000 ({now})\nTTL:             300\n",
+        now - age
+    )
+}

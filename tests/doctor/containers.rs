@@ -1,0 +1,227 @@
+//! The faults in a container: the name of the record, the entry that answers, and the container in which it was made.
+
+use slurminit::supervise::machine::UnitSnapshot;
+
+use crate::container::{Container, credential};
+
+type Case = (&'static str, &'static str, Container);
+
+/// Every case.
+pub(crate) fn all() -> Vec<Case> {
+    [gpus(), work(), start(), node()].into_iter().flatten().collect()
+}
+
+fn healthy() -> Container {
+    Container::healthy()
+}
+
+/// One GPU, described so.
+fn gpu(description: &str) -> Container {
+    healthy().machine(&format!(
+        "driver = \"550.127.05\"\ncuda = \"12.4\"\n[[gpu]]\nnuma = 0\npersistence = true\n{description}\n"
+    ))
+}
+
+/// Nothing of NVIDIA's.
+fn without_gpu() -> Container {
+    healthy().without_library().without("dev/nvidia0").answer("sinfo", "node", "(null)|idle|none\n")
+}
+
+fn gpus() -> Vec<Case> {
+    vec![
+        ("no-gpu", "no-gpu", without_gpu()),
+        ("no-gpu-counted", "no-gpu", healthy().without("dev/nvidia0")),
+        ("no-gpu-in-kubernetes", "no-gpu", without_gpu().variable("KUBERNETES_SERVICE_HOST", "10.0.0.1")),
+        ("built-without-gpu", "gpu-type", healthy().variable("GPU_TYPE", "none")),
+        ("built-for-amd", "gpu-type", healthy().variable("GPU_TYPE", "amd")),
+        ("library-missing", "nvml-library", healthy().without_library()),
+        ("library-of-another-release", "nvml-versions", healthy().fault("init", "lib-rm-version-mismatch")),
+        ("unknown-error", "device-rules", healthy().fault("init", "unknown")),
+        ("device-does-not-open", "device-rules", healthy().without("dev/nvidia0").file("dev/nvidia0", "")),
+        ("driver-hangs", "driver-answers", healthy().fault("init", "hang").argument(&["--timeout", "1"])),
+        ("driver-crashes", "driver-answers", healthy().fault("count", "crash")),
+        ("gpu-fell-off-the-bus", "driver-answers", healthy().device("dev/nvidia1")),
+        ("kfd-without-gpu", "amd-devices", healthy().device("dev/kfd")),
+        ("one-gpu-denied", "left-out", healthy().machine("[[gpu]]\n[[gpu]]\ndenied = true\n")),
+        ("mig-without-instance", "mig", gpu("mig = \"enabled\"")),
+        (
+            "without-compute-capability",
+            "cuda-libraries",
+            healthy()
+                .without("usr/lib/x86_64-linux-gnu/libcuda.so.1")
+                .variable("NVIDIA_DRIVER_CAPABILITIES", "utility"),
+        ),
+        (
+            "without-utility-capability",
+            "cuda-libraries",
+            healthy().without("usr/bin/nvidia-smi").variable("NVIDIA_DRIVER_CAPABILITIES", "compute"),
+        ),
+        ("cuda-newer-than-driver", "cuda-version", healthy().variable("CUDA_VERSION", "13.0.1")),
+        (
+            "cuda-toolkit-newer-than-driver",
+            "cuda-version",
+            healthy().file("usr/local/cuda/version.json", r#"{"cuda": {"name": "CUDA SDK", "version": "13.0.1"}}"#),
+        ),
+        ("visible-devices-of-the-host", "visible-devices", healthy().variable("CUDA_VISIBLE_DEVICES", "2,3")),
+        (
+            "own-task-prolog",
+            "job-devices",
+            gpu("[[gpu.mig]]\n[[gpu.mig]]\nslot = 1\ngi = 1")
+                .device("dev/nvidia-caps/nvidia-cap12")
+                .device("dev/nvidia-caps/nvidia-cap13")
+                .device("dev/nvidia-caps/nvidia-cap21")
+                .device("dev/nvidia-caps/nvidia-cap22")
+                .file(
+                    "proc/driver/nvidia-caps/mig-minors",
+                    "gpu0/gi0/access 12\ngpu0/gi0/ci0/access 13\ngpu0/gi1/access 21\ngpu0/gi1/ci0/access 22\n",
+                )
+                .toml("[slurm.conf]\nTaskProlog = \"/opt/own\"\n"),
+        ),
+        ("read-only-cgroup", "isolation", healthy()),
+    ]
+}
+
+fn work() -> Vec<Case> {
+    let held = "condition = { used_mib = 143000, processes = [{ pid = 4711, memory_mib = 142000 }] }";
+    let condition = |text: &str| gpu(&format!("condition = {{ {text} }}"));
+    vec![
+        ("memory-is-full", "gpu-memory", gpu(held)),
+        ("used-past-slurm", "gpu-processes", gpu(held)),
+        (
+            "exclusive-mode",
+            "gpu-processes",
+            condition("compute_mode = \"exclusive\", processes = [{ pid = 4711, memory_mib = 500 }]"),
+        ),
+        ("prohibited-mode", "gpu-processes", condition("compute_mode = \"prohibited\"")),
+        ("too-hot", "gpu-speed", condition("slowdown = [\"thermal\"], temperature = 93, utilization = 100")),
+        ("power-brake", "gpu-speed", condition("slowdown = [\"power-brake\"]")),
+        ("narrow-link", "gpu-speed", condition("pcie = [5, 5, 4, 16]")),
+        ("slow-link", "gpu-speed", condition("pcie = [1, 5, 16, 16], utilization = 90")),
+        ("job-on-the-cpu", "idle-gpus", healthy().answer("squeue", "running", "12|gres/gpu:1|10:00\n")),
+        ("persistence-off", "persistence", healthy().machine("[[gpu]]\nnuma = 0\n")),
+        (
+            "numa-unknown",
+            "numa",
+            healthy().machine("[[gpu]]\n").file("sys/bus/pci/devices/0000:10:00.0/numa_node", "-1\n"),
+        ),
+        (
+            "numa-unknown-on-two-sockets",
+            "numa",
+            two_sockets(healthy().machine("[[gpu]]\n").file("sys/bus/pci/devices/0000:10:00.0/numa_node", "-1\n")),
+        ),
+    ]
+}
+
+/// Two CPUs, each in a socket of its own.
+fn two_sockets(container: Container) -> Container {
+    let file = |container: Container, cpu: u32, name: &str, text: &str| {
+        container.file(&format!("sys/devices/system/cpu/cpu{cpu}/topology/{name}"), text)
+    };
+    (0..2).fold(container.file("sys/devices/system/cpu/online", "0-1\n"), |container, cpu| {
+        let container = file(container, cpu, "core_siblings_list", &format!("{cpu}\n"));
+        file(container, cpu, "thread_siblings_list", &format!("{cpu}\n"))
+    })
+}
+
+fn start() -> Vec<Case> {
+    let said = |text: &str| healthy().argument(&["--credential", "/credential"]).answer("sh", "foreign", text);
+    let foreign = |status: &str, age| said(&credential(status, age));
+    vec![
+        ("configuration-refused", "configuration", healthy().toml("[gpu]\ntype_name = \"brand\"\n")),
+        (
+            "munged-does-not-answer",
+            "munge",
+            healthy().answer(
+                "sh",
+                "munge",
+                "munge: Error: Failed to access \"/run/munge/munge.socket.2\": No such file or directory\n",
+            ),
+        ),
+        (
+            "munged-refuses-itself",
+            "munge",
+            healthy().answer("sh", "munge", &credential("Rewound credential (16)", -900)),
+        ),
+        (
+            "key-of-the-image",
+            "munge-key",
+            healthy()
+                .file("etc/munge/munge.key", "a key that everybody has")
+                .made_at("etc/munge/munge.key", 1_000)
+                .file(".dockerenv", ""),
+        ),
+        ("clock-behind", "clock", foreign("Rewound credential (16)", -600)),
+        ("clock-ahead", "clock", foreign("Expired credential (15)", 900)),
+        ("clock-a-little-off", "clock", foreign("Success (0)", 40)),
+        ("another-key", "clock", said("unmunge: Error: Invalid credential\n")),
+        ("another-clusters-state", "saved-state", healthy().file("var/lib/slurm/slurmctld/clustername", "old-lab|7")),
+        ("no-address", "address", healthy().failure("address", 2, "")),
+        ("killed-for-memory", "memory-kills", healthy().file("sys/fs/cgroup/memory.events", "oom 2\noom_kill 3\n")),
+        (
+            "limited",
+            "limits",
+            two_sockets(healthy())
+                .file("sys/fs/cgroup/memory.events", "oom_kill 0\n")
+                .file("proc/self/status", "Cpus_allowed_list:\t0\n"),
+        ),
+        ("more-cpus-than-there-are", "others", healthy().toml("[node]\ncpus = 9999\n")),
+        ("proxy-without-exceptions", "proxy", healthy().variable("http_proxy", "http://user:secret@proxy:3128")),
+    ]
+}
+
+fn node() -> Vec<Case> {
+    let node = |line: &str| healthy().answer("sinfo", "node", line);
+    let unit = |state: &str, restarts: u32, why: Option<&str>| {
+        healthy().status(vec![UnitSnapshot {
+            name: "slurmd".to_owned(),
+            state: state.to_owned(),
+            restarts,
+            last_exit: Some("exited with code 1".to_owned()),
+            last_exit_why: why.map(str::to_owned),
+            ..UnitSnapshot::default()
+        }])
+    };
+    let marked = |name: &str, text: &str| {
+        healthy().file(&format!("config/{name}"), &format!("# USER_CUSTOMIZED=true\n{text}\n"))
+    };
+    vec![
+        ("daemon-given-up", "daemons", unit("given up", 5, None)),
+        ("daemon-restarted", "daemons", unit("ready", 2, None)),
+        ("daemon-was-silent", "daemons", unit("ready", 1, Some("it did not answer"))),
+        ("controller-down", "controller", healthy().failure("ping", 1, "Slurmctld(primary) at here is DOWN\n")),
+        ("node-down", "node", node("gpu:nvidia:1|down*|Not responding\n")),
+        ("drained-by-a-person", "drain", node("gpu:nvidia:1|drained|fan replaced\n")),
+        ("stale-drain", "drain", node("gpu:nvidia:1|drained|gres/gpu count reported lower than configured (0 < 1)\n")),
+        ("gres-lower", "gres", node("gpu:nvidia:2|inval|gres/gpu count reported lower than configured (1 < 2)\n")),
+        ("no-gres", "gres", without_gpu()),
+        (
+            "own-gres-claims-more",
+            "gres",
+            marked(
+                "slurm.conf",
+                "SlurmctldHost=localhost\nSlurmctldPort=1\nSlurmdPort=2\nProctrackType=proctrack/linuxproc\nGresTypes=gpu\nNodeName=localhost Gres=gpu:nvidia:4",
+            ),
+        ),
+        (
+            "low-real-memory",
+            "real-memory",
+            node("gpu:nvidia:1|inval|Low RealMemory (reported:900 < 100.00% of configured:1000)\n"),
+        ),
+        (
+            "own-real-memory-too-high",
+            "real-memory",
+            marked(
+                "slurm.conf",
+                "SlurmctldHost=localhost\nSlurmctldPort=1\nSlurmdPort=2\nProctrackType=proctrack/linuxproc\nGresTypes=gpu\nNodeName=localhost Gres=gpu:nvidia:1 RealMemory=99999999",
+            ),
+        ),
+        ("own-gres-names-a-missing-device", "own-files", marked("gres.conf", "Name=gpu Type=nvidia File=/dev/nvidia7")),
+        ("file-without-marker", "own-files", healthy().file("config/gres.conf", "Name=gpu File=/dev/nvidia0\n")),
+        (
+            "files-of-another-time",
+            "stale-files",
+            healthy().file("etc/slurm/gres.conf", "# Written by slurminit\nAutoDetect=off\n"),
+        ),
+        ("job-waits", "waiting-jobs", healthy().answer("squeue", "waiting", "12|Resources\n13|Priority\n")),
+    ]
+}

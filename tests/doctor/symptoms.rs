@@ -1,0 +1,227 @@
+//! The symptoms that GPU guides for containers and clusters list, each with a fault that makes it and the record of the
+//! answer. The guides are named by their titles.
+
+/// A symptom of a guide.
+pub(crate) struct Symptom {
+    /// In the guide's words.
+    pub(crate) symptom: &'static str,
+    /// What was done to make it.
+    pub(crate) fault: &'static str,
+    /// The record of the answer, in `tests/doctor/answers`.
+    pub(crate) case: &'static str,
+}
+
+/// A guide, or another source of symptoms.
+pub(crate) struct Source {
+    pub(crate) title: &'static str,
+    pub(crate) symptoms: &'static [Symptom],
+}
+
+const fn row(symptom: &'static str, fault: &'static str, case: &'static str) -> Symptom {
+    Symptom { symptom, fault, case }
+}
+
+pub(crate) const SOURCES: &[Source] = &[
+    Source {
+        title: "GPU Support in dsHPC",
+        symptoms: &[
+            row("\"No GPU detected\" during setup", "a GPU on the PCI bus, no driver", "host-without-driver"),
+            row("\"No GPU detected\" during setup", "no GPU at all", "host-without-gpu"),
+            row("\"GPU detected but Docker passthrough failed\"", "driver, no toolkit", "host-without-toolkit"),
+            row(
+                "\"GPU detected but Docker passthrough failed\"",
+                "toolkit, not known to Docker",
+                "host-toolkit-not-registered",
+            ),
+            row(
+                "\"GPU detected but Docker passthrough failed\"",
+                "the trial's container does not start",
+                "host-passthrough-fails",
+            ),
+            row(
+                "GPU visible on host but not in container",
+                "a container that was created without GPUs",
+                "host-container-without-gpu",
+            ),
+            row("GPU visible on host but not in container", "the same, looked at from inside", "no-gpu"),
+            row(
+                "Slurm says \"Invalid GRES specification\"",
+                "real daemons: a slurm.conf of one's own without GPUs, `srun --gres=gpu:1`",
+                "image-invalid-gres",
+            ),
+            row(
+                "Slurm says \"Invalid GRES specification\"",
+                "a slurm.conf of one's own with 4 GPUs of 1",
+                "own-gres-claims-more",
+            ),
+            row("Container built without GPU, now I have one", "GPU_TYPE=none and a GPU", "image-built-without-gpu"),
+            row(
+                "Container built without GPU, now I have one",
+                "the label of the image, and a host with a GPU",
+                "host-image-without-gpu",
+            ),
+            row("Why macOS Doesn't Support GPU", "a host that is a Mac", "host-is-a-mac"),
+        ],
+    },
+    Source {
+        title: "GPU Support Guide of pytorch-cloud",
+        symptoms: &[
+            row(
+                "DaemonSet shows 0/X pods ready",
+                "0 of 1 pods of the device plugin are ready",
+                "host-device-plugin-not-ready",
+            ),
+            row("DaemonSet shows 0/X pods ready", "no node has the label", "host-device-plugin-without-nodes"),
+            row("GPU resources not available", "a node with the label offers no GPU", "host-pods-without-gpus"),
+            row(
+                "`nvidia-smi: command not found`",
+                "driver capabilities without `utility`",
+                "without-utility-capability",
+            ),
+            row("`RuntimeError: No CUDA GPUs are available`", "a pod without GPU", "no-gpu-in-kubernetes"),
+            row(
+                "`CUDA driver version is insufficient`",
+                "CUDA 13 in the image, a driver for 12.4",
+                "cuda-newer-than-driver",
+            ),
+            row(
+                "PyTorch can't find CUDA libraries",
+                "driver capabilities without `compute`",
+                "without-compute-capability",
+            ),
+            row("`RuntimeError: CUDA out of memory`", "a GPU with 143000 of 143771 MiB in use", "memory-is-full"),
+            row("Jobs failing with OOM errors", "the kernel killed 3 processes", "killed-for-memory"),
+            row("GPU Persistence Mode", "persistence mode off", "persistence-off"),
+        ],
+    },
+    Source {
+        title: "GPU Allocation Guide of KohakuRiver",
+        symptoms: &[
+            row("No GPU info in node list", "devices, and no management library", "image-library-missing"),
+            row("GPU count is 0", "the driver does not answer", "host-driver-does-not-answer"),
+            row("GPU count is 0", "GPUs are counted, and no device file is there", "no-gpu-counted"),
+            row(
+                "Invalid GPU ID",
+                "CUDA_VISIBLE_DEVICES=2,3 in a container with one GPU",
+                "visible-devices-of-the-host",
+            ),
+            row("Invalid GPU ID", "`--gres=gpu:1` on a node without GPU", "image-no-gres"),
+            row("Container missing CUDA", "no libcuda.so.1", "without-compute-capability"),
+            row(
+                "Driver mismatch",
+                "a library of another release than the kernel's module",
+                "image-library-of-another-release",
+            ),
+            row(
+                "Code not using GPU",
+                "a job that has had a GPU for 10 minutes, and no process on it",
+                "job-on-the-cpu",
+            ),
+            row(
+                "Wrong device index",
+                "CUDA_VISIBLE_DEVICES=2,3 in a container with one GPU",
+                "visible-devices-of-the-host",
+            ),
+            row("Missing libraries", "no libcuda.so.1", "without-compute-capability"),
+        ],
+    },
+    Source {
+        title: "GPU Configuration Guide of a multi-agent Docker environment",
+        symptoms: &[
+            row("`nvidia-smi` fails or shows no GPUs", "the kernel's own driver holds the GPU", "host-with-nouveau"),
+            row("`nvidia-smi` fails or shows no GPUs", "nvidia-smi fails", "host-driver-does-not-answer"),
+            row("`could not select device driver`", "Docker's answer to the trial", "host-passthrough-fails"),
+            row(
+                "`CUDA driver version is insufficient for CUDA runtime version`",
+                "a toolkit of CUDA 13, a driver for 12.4",
+                "cuda-toolkit-newer-than-driver",
+            ),
+            row("CUDA Version Mismatch", "a driver that is older than CUDA 11", "host-driver-too-old"),
+            row("`CUDA out of memory`", "a GPU with 143000 of 143771 MiB in use", "memory-is-full"),
+            row("GPU already in use by another process", "a process on the GPU, and no job", "used-past-slurm"),
+            row("GPU already in use by another process", "exclusive mode, and one process", "exclusive-mode"),
+            row("GPU utilization low despite heavy workload", "the clocks are down for heat", "too-hot"),
+            row("GPU utilization low despite heavy workload", "4 of 16 lanes", "narrow-link"),
+            row("GPU utilization low despite heavy workload", "a slow link under load", "slow-link"),
+            row("GPU state lost between container restarts", "persistence mode off", "persistence-off"),
+        ],
+    },
+    Source {
+        title: "GPU enablement",
+        symptoms: &[
+            row(
+                "`successful NUMA node read from SysFS had negative value (-1)`",
+                "numa_node is -1, one socket",
+                "numa-unknown",
+            ),
+            row(
+                "`successful NUMA node read from SysFS had negative value (-1)`",
+                "numa_node is -1, two sockets",
+                "numa-unknown-on-two-sockets",
+            ),
+            row(
+                "tf-notebook service fails to connect to ipkernel, through a proxy",
+                "http_proxy without no_proxy",
+                "proxy-without-exceptions",
+            ),
+        ],
+    },
+    Source {
+        title: "What Slurm and GPUs in containers are known for",
+        symptoms: &[
+            row("NVML says `Unknown Error`", "nvmlInit answers so", "image-unknown-error"),
+            row("the device files are there and do not open", "a file that is no device", "image-device-does-not-open"),
+            row("the management library is missing", "devices, and no library", "image-library-missing"),
+            row(
+                "the library and the kernel's module are of different releases",
+                "nvmlInit answers so",
+                "image-library-of-another-release",
+            ),
+            row("the driver hangs", "nvmlInit never returns", "driver-hangs"),
+            row(
+                "a drain that outlives its cause",
+                "real daemons: a drain in Slurm's words, kept over its cause",
+                "image-stale-drain",
+            ),
+            row(
+                "a drain by an administrator",
+                "real daemons: `scontrol update state=drain`",
+                "image-drained-by-a-person",
+            ),
+            row(
+                "`gres/gpu count reported lower than configured`",
+                "real daemons: a slurm.conf of one's own with more GPUs",
+                "image-gres-lower",
+            ),
+            row("`Low RealMemory`", "real daemons: a slurm.conf of one's own with more memory", "image-real-memory"),
+            row(
+                "one munge key in every container of an image",
+                "a key that is older than its container",
+                "image-shared-key",
+            ),
+            row(
+                "munge: the keys of two machines differ",
+                "two containers, a credential of one read in the other",
+                "image-another-key",
+            ),
+            row(
+                "munge: the clocks of two machines differ",
+                "a credential of another time, `Rewound credential`",
+                "clock-behind",
+            ),
+            row(
+                "munge: the clocks of two machines differ",
+                "real munged: a credential past its life",
+                "image-clock-skew",
+            ),
+            row("`Address already in use`", "two containers that share a network", "image-port-taken"),
+            row(
+                "`CLUSTER NAME MISMATCH`",
+                "a state volume of a cluster of another name",
+                "image-another-clusters-state",
+            ),
+            row("`No space left on device`", "a state directory of 8 MiB", "image-disk-full"),
+            row("`--network none`", "a container without network", "image-no-address"),
+        ],
+    },
+];

@@ -1,0 +1,176 @@
+//! How a GPU fares: its memory, its processes, its clocks, its link to the machine.
+
+use std::ffi::{c_uint, c_ulonglong};
+
+use nvml_wrapper_sys::bindings::{self as sys, nvmlDevice_t, nvmlReturn_t as Code};
+use serde::Deserialize;
+
+use crate::answer::put;
+use crate::device::with_gpu;
+use crate::fault::At;
+
+/// `condition = { ... }` of a `[[gpu]]` table; a healthy idle GPU where nothing is said.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Condition {
+    pub(crate) used_mib: u64,
+    processes: Vec<Process>,
+    slowdown: Vec<Slowdown>,
+    temperature: u32,
+    /// Generation, the highest one, lanes, the most lanes.
+    pcie: (u32, u32, u32, u32),
+    compute_mode: ComputeMode,
+    utilization: u32,
+}
+
+impl Default for Condition {
+    fn default() -> Self {
+        Self {
+            used_mib: 0,
+            processes: Vec::new(),
+            slowdown: Vec::new(),
+            temperature: 35,
+            pcie: (5, 5, 16, 16),
+            compute_mode: ComputeMode::Default,
+            utilization: 0,
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Process {
+    pid: u32,
+    memory_mib: u64,
+}
+
+/// Why the clocks are lower than they could be.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Slowdown {
+    Idle,
+    PowerCap,
+    Hardware,
+    Thermal,
+    HardwareThermal,
+    PowerBrake,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum ComputeMode {
+    Default,
+    Exclusive,
+    Prohibited,
+}
+
+impl Condition {
+    fn slowdowns(&self) -> c_ulonglong {
+        let bit = |slowdown: &Slowdown| match slowdown {
+            Slowdown::Idle => sys::nvmlClocksThrottleReasonGpuIdle,
+            Slowdown::PowerCap => sys::nvmlClocksThrottleReasonSwPowerCap,
+            Slowdown::Hardware => sys::nvmlClocksThrottleReasonHwSlowdown,
+            Slowdown::Thermal => sys::nvmlClocksThrottleReasonSwThermalSlowdown,
+            Slowdown::HardwareThermal => sys::nvmlClocksThrottleReasonHwThermalSlowdown,
+            Slowdown::PowerBrake => sys::nvmlClocksThrottleReasonHwPowerBrakeSlowdown,
+        };
+        self.slowdown.iter().map(bit).fold(0, |bits, bit| bits | c_ulonglong::from(bit))
+    }
+
+    fn compute_mode(&self) -> sys::nvmlComputeMode_t {
+        match self.compute_mode {
+            ComputeMode::Default => sys::nvmlComputeMode_enum_NVML_COMPUTEMODE_DEFAULT,
+            ComputeMode::Exclusive => sys::nvmlComputeMode_enum_NVML_COMPUTEMODE_EXCLUSIVE_PROCESS,
+            ComputeMode::Prohibited => sys::nvmlComputeMode_enum_NVML_COMPUTEMODE_PROHIBITED,
+        }
+    }
+}
+
+/// `fn(device, *mut T)`: one value of one GPU.
+macro_rules! condition_values {
+    ($($(#[$doc:meta])* $name:ident, $at:ident, $type:ty, $condition:ident => $value:expr;)*) => {$(
+        $(#[$doc])*
+        /// # Safety
+        /// `out` is null or may be written.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(device: nvmlDevice_t, out: *mut $type) -> Code {
+            with_gpu(device, At::$at, |_, gpu, answer| {
+                let $condition = &gpu.condition;
+                // SAFETY: the caller's contract, which is NVML's.
+                unsafe { put(answer, out, $value) }
+            })
+        }
+    )*};
+}
+
+condition_values! {
+    /// Why its clocks are low, as bits.
+    nvmlDeviceGetCurrentClocksThrottleReasons, Clocks, c_ulonglong, condition => condition.slowdowns();
+    /// The same bits under their newer name.
+    nvmlDeviceGetCurrentClocksEventReasons, Clocks, c_ulonglong, condition => condition.slowdowns();
+    /// How many processes may compute on it.
+    nvmlDeviceGetComputeMode, Processes, sys::nvmlComputeMode_t, condition => condition.compute_mode();
+    /// In percent of the last moment.
+    nvmlDeviceGetUtilizationRates, Clocks, sys::nvmlUtilization_t, condition =>
+        sys::nvmlUtilization_t { gpu: condition.utilization, memory: 0 };
+    /// PCI Express generation now.
+    nvmlDeviceGetCurrPcieLinkGeneration, Pci, c_uint, condition => condition.pcie.0;
+    /// The highest that GPU and machine can do.
+    nvmlDeviceGetMaxPcieLinkGeneration, Pci, c_uint, condition => condition.pcie.1;
+    /// Lanes now.
+    nvmlDeviceGetCurrPcieLinkWidth, Pci, c_uint, condition => condition.pcie.2;
+    /// The most that GPU and machine can do.
+    nvmlDeviceGetMaxPcieLinkWidth, Pci, c_uint, condition => condition.pcie.3;
+}
+
+/// In degrees Celsius.
+///
+/// # Safety
+/// `out` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetTemperature(
+    device: nvmlDevice_t,
+    _sensor: sys::nvmlTemperatureSensors_t,
+    out: *mut c_uint,
+) -> Code {
+    with_gpu(device, At::Clocks, |_, gpu, answer| {
+        // SAFETY: the caller's contract, which is NVML's.
+        unsafe { put(answer, out, gpu.condition.temperature) }
+    })
+}
+
+/// The processes that compute on it. A buffer that is too small is told how many there are.
+///
+/// # Safety
+/// `count` is null or may be read and written; `out` holds `count` processes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
+    device: nvmlDevice_t,
+    count: *mut c_uint,
+    out: *mut sys::nvmlProcessInfo_t,
+) -> Code {
+    with_gpu(device, At::Processes, |_, gpu, answer| {
+        let processes = &gpu.condition.processes;
+        if count.is_null() {
+            return Err(sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT);
+        }
+        // SAFETY: not null, so readable by the caller's contract, which is NVML's.
+        let room = unsafe { count.read() } as usize;
+        // SAFETY: the same for a write.
+        unsafe { put(answer, count, processes.len() as c_uint)? };
+        if room < processes.len() {
+            return Err(sys::nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE);
+        }
+        for (index, process) in processes.iter().enumerate() {
+            let info = sys::nvmlProcessInfo_t {
+                pid: process.pid,
+                usedGpuMemory: process.memory_mib << 20,
+                gpuInstanceId: u32::MAX,
+                computeInstanceId: u32::MAX,
+            };
+            // SAFETY: `index` is below `room`, and the caller's contract.
+            unsafe { put(answer, out.add(index), info)? };
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,255 @@
+//! `slurminit doctor` in the image, beside the real munged, slurmctld and slurmd: each fault is made, and the answer is held
+//! against the record in `tests/doctor/answers`, of which docs/symptoms.md is made. `UPDATE=1` makes the record anew.
+
+use crate::answer::{Answer, Report, difference};
+use crate::docker::{Container, DEMO, Image, PLAIN, Volume, directory};
+
+const MARK: &str = "# USER_CUSTOMIZED=true\n";
+
+fn report(container: &Container, arguments: &str) -> Report {
+    // It ends with the code of the worst verdict.
+    let text = container.sh(&format!("slurminit doctor --json {arguments} || true"));
+    serde_json::from_str(&text).expect("the report is JSON")
+}
+
+#[track_caller]
+fn record(case: &str, answer: &Answer) {
+    let wrong = difference(case, answer).unwrap_or_default();
+    assert!(wrong.is_empty(), "{wrong}\nIf that is right: UPDATE=1 docker/test --only image");
+}
+
+/// The answer with N in place of each number, where these differ from machine to machine.
+fn with_n_for_numbers(answer: Answer) -> Answer {
+    Answer { seen: without_numbers(&answer.seen), repair: answer.repair.as_deref().map(without_numbers), ..answer }
+}
+
+fn without_numbers(text: &str) -> String {
+    let mut short = String::new();
+    for c in text.chars() {
+        match c {
+            '0'..='9' if short.ends_with('N') => {}
+            '0'..='9' => short.push('N'),
+            c => short.push(c),
+        }
+    }
+    short
+}
+
+#[track_caller]
+fn wait_for(container: &Container, condition: &str) {
+    let line = format!("timeout 60 sh -c 'until {condition}; do sleep 0.1; done'");
+    let outcome = container.exec(&["sh", "-c", &line]);
+    assert_eq!(outcome.code, 0, "{condition}: {outcome:?}\n{}", container.log());
+}
+
+fn state_is(state: &str) -> String {
+    format!("sinfo --noheader --format=%T 2>/dev/null | grep -q {state}")
+}
+
+/// A container that stays when a daemon is given up on.
+fn held(image: &str) -> Image {
+    Image::new(image).with(["--env", "SLURMINIT_ON_GIVE_UP=hold"])
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_healthy_cluster_has_no_fault() {
+    for image in [PLAIN, DEMO] {
+        let container = Image::new(image).serve();
+        let outcome = container.exec(&["slurminit", "doctor", "--brief"]);
+        assert_eq!((outcome.code, outcome.stdout.lines().count()), (0, 3), "{image}: {outcome:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn an_image_without_gpu_support_that_has_a_gpu() {
+    let container = Image::new(PLAIN).with(["--device", "/dev/null:/dev/nvidia0"]).serve();
+    record("image-built-without-gpu", &report(&container, "").of("gpu-type"));
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn an_invalid_gres_specification() {
+    let refused = |container: &Container, words: &str| {
+        let refused = container.exec(&["srun", "--gres=gpu:1", "true"]);
+        assert!(refused.stderr.contains(words), "{refused:?}");
+    };
+    let without_gpu = Image::new(PLAIN).serve();
+    refused(&without_gpu, "Requested node configuration is not available");
+    record("image-no-gres", &report(&without_gpu, "").of("gres"));
+    let container = with_own_slurm_conf("idle", |text| {
+        let text = with_value(text, "Gres", "");
+        text.lines()
+            .filter(|line| !line.starts_with("GresTypes="))
+            .map(|line| line.replace("Gres= ", "") + "\n")
+            .collect()
+    });
+    refused(&container, "Invalid generic resource (gres) specification");
+    record("image-invalid-gres", &report(&container, "").of("gres"));
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_missing_library() {
+    let image = Image::new(PLAIN).with(["--device", "/dev/null:/dev/nvidia0"]).with(["--env", "GPU_TYPE=nvidia"]);
+    record("image-library-missing", &report(&image.serve(), "").of("nvml-library"));
+}
+
+/// The driver of a cluster that runs changes under it.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_driver_that_changes_under_a_running_cluster() {
+    let container = Image::new(DEMO).serve();
+    for (kind, case, entry) in [
+        ("unknown", "image-unknown-error", "device-rules"),
+        ("lib-rm-version-mismatch", "image-library-of-another-release", "nvml-versions"),
+    ] {
+        container.sh(&format!(
+            "printf '[[gpu]]\\n[[gpu]]\\n[[fault]]\\nat = \"init\"\\nkind = \"{kind}\"\\n' > /etc/fake-nvml.toml"
+        ));
+        record(case, &report(&container, "").of(entry));
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_device_file_that_does_not_open() {
+    let container = Image::new(DEMO).serve();
+    container.sh("rm /dev/nvidia0 && touch /dev/nvidia0");
+    let report = report(&container, "");
+    record("image-device-does-not-open", &report.of("device-rules"));
+    assert_eq!(report.of("stale-files").verdict, "warn", "gres.conf still has it");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn drains() {
+    let container = Image::new(DEMO).serve();
+    let drain = |reason: &str| {
+        container.sh(&format!("scontrol update nodename=localhost state=drain reason=\"{reason}\""));
+        wait_for(&container, &state_is("drained"));
+    };
+    drain("gres/gpu count reported lower than configured (0 < 1)");
+    record("image-stale-drain", &report(&container, "").of("drain"));
+    drain("fan replaced");
+    let answer = report(&container, "").of("drain");
+    record("image-drained-by-a-person", &answer);
+    drain("$(printf 'fan\\033[31m broken\\007')");
+    let text = container.sh("slurminit doctor || true");
+    assert!(text.contains("broken") && !text.contains(['\u{1b}', '\u{7}']), "{text:?}");
+    // What it says repairs it.
+    container.sh(answer.repair.as_deref().unwrap_or("false"));
+    wait_for(&container, &state_is("idle"));
+    assert_eq!(report(&container, "").of("drain").verdict, "ok");
+}
+
+/// A slurm.conf of the user's own that was right once.
+fn with_own_slurm_conf(state: &str, change: impl Fn(&str) -> String) -> Container {
+    let image = || Image::new(DEMO).with(["--hostname", "node1"]);
+    let generated = image().run(&["cat", "/etc/slurm/slurm.conf"]).ok();
+    let directory = directory(&[("slurm.conf", &format!("{MARK}{}", change(&generated)))]);
+    let container = image().mount(&directory.path().join("slurm.conf"), "/config/slurm.conf").start();
+    wait_for(&container, &state_is(state));
+    container
+}
+
+/// The lines with the word after `key=` replaced.
+fn with_value(text: &str, key: &str, value: &str) -> String {
+    let word =
+        |word: &str| if word.starts_with(&format!("{key}=")) { format!("{key}={value}") } else { word.to_owned() };
+    let line = |line: &str| line.split(' ').map(word).collect::<Vec<_>>().join(" ") + "\n";
+    text.lines().map(line).collect()
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn more_gpus_than_there_are() {
+    let container = with_own_slurm_conf("inval", |text| with_value(text, "Gres", "gpu:nvidia:4"));
+    record("image-gres-lower", &report(&container, "").of("gres"));
+    assert_eq!(container.log().matches("claims 4 GPUs").count(), 1, "the start says it once: {}", container.log());
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn more_memory_than_there_is() {
+    let container = with_own_slurm_conf("inval", |text| with_value(text, "RealMemory", "99999999"));
+    record("image-real-memory", &with_n_for_numbers(report(&container, "").of("real-memory")));
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_munge_key_that_came_with_the_image() {
+    let script =
+        "head -c 128 /dev/urandom > /etc/munge/munge.key; touch -d 2020-01-01 /etc/munge/munge.key; exec slurminit run";
+    let container = Image::new(PLAIN).with(["--entrypoint", "sh"]).command(["-c", script]).serve();
+    record("image-shared-key", &report(&container, "").of("munge-key"));
+    assert_eq!(container.log().matches("came with the image").count(), 1, "{}", container.log());
+    let (own, volume) = (Image::new(PLAIN).serve(), Volume::new("key"));
+    assert_eq!(report(&own, "").of("munge-key").verdict, "ok");
+    own.sh("test -z \"$(find /etc/munge/munge.key -not -newer /.dockerenv)\"");
+    drop(Image::new(PLAIN).volume(&volume, "/etc/munge").serve());
+    let second = Image::new(PLAIN).volume(&volume, "/etc/munge").serve();
+    assert_eq!(report(&second, "").of("munge-key").verdict, "ok", "a volume's key is older than its second container");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn another_machines_key_and_clock() {
+    let (here, there) = (Image::new(PLAIN).serve(), Image::new(PLAIN).serve());
+    let read = |credential: &str| {
+        let text = here.sh(&format!("printf %s '{credential}' | slurminit doctor --json --credential - || true"));
+        let report: Report = serde_json::from_str(&text).unwrap();
+        report.of("clock")
+    };
+    record("image-another-key", &read(&there.sh("munge --no-input")));
+    assert_eq!(read(&here.sh("munge --no-input")).verdict, "ok");
+    here.sh("munge --no-input --ttl=1 > /tmp/old");
+    wait_for(&here, "unmunge --input=/tmp/old 2>&1 | grep -q Expired");
+    record("image-clock-skew", &with_n_for_numbers(read(&here.sh("cat /tmp/old"))));
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_port_that_somebody_else_has() {
+    let first = Image::new(PLAIN).serve();
+    assert_eq!(report(&first, "").of("ports").verdict, "ok");
+    let second = held(PLAIN).with(["--network", &format!("container:{}", first.name)]).start();
+    wait_for(&second, "slurminit status 2>/dev/null | grep -q \"given up\"");
+    record("image-port-taken", &report(&second, "").of("ports"));
+    assert_eq!(second.log().matches("listens on 6817").count(), 1, "{}", second.log());
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn the_state_of_a_cluster_of_another_name() {
+    let state = Volume::new("state");
+    let image = |name: &str| {
+        held(PLAIN)
+            .volume(&state, "/var/lib/slurm")
+            .with(["--hostname", "node1"])
+            .with(["--env", &format!("CLUSTER_NAME={name}")])
+    };
+    let first = image("lab").serve();
+    assert_eq!(first.stop().1, 0, "{}", first.log());
+    let second = image("clinic").start();
+    wait_for(&second, "slurminit status 2>/dev/null | grep -q \"given up\"");
+    record("image-another-clusters-state", &report(&second, "").of("saved-state"));
+    assert_eq!(second.log().matches("those of the cluster lab").count(), 1, "{}", second.log());
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_disk_that_is_nearly_full() {
+    let container = Image::new(PLAIN).with(["--tmpfs", "/var/lib/slurm:size=8m"]).serve();
+    record("image-disk-full", &with_n_for_numbers(report(&container, "").of("disk")));
+    assert_eq!(container.log().matches("MiB left").count(), 1, "{}", container.log());
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_container_without_network() {
+    let container = held(PLAIN).with(["--network", "none"]).start();
+    wait_for(&container, "test -e /run/slurminit/status.json");
+    record("image-no-address", &report(&container, "").of("address"));
+}
