@@ -5,7 +5,8 @@ use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
 use slurminit::config::Config;
-use slurminit::plan::{FileName, Origin, UserFile, choose, plan};
+use slurminit::plan::{FileName, Origin, Text, UserFile, change, choose, plan};
+use slurminit::report::Apply;
 
 fuzz_target!(|bytes: &[u8]| {
     let inventory = slurminit_fuzz::machine();
@@ -20,6 +21,11 @@ fuzz_target!(|bytes: &[u8]| {
             text: format!("# USER_CUSTOMIZED=true\n{text}"),
         })
         .collect();
+    // A reload compares them with what runs.
+    let text = |file: &UserFile| Text { name: file.name, text: file.text.clone() };
+    let new: Vec<Text> = files.iter().map(text).collect();
+    assert_eq!(change(&new, &new).apply, Apply::Nothing);
+    let _ = change(&[], &new);
     let Ok(mut plan) = plan(&config, &inventory) else { return };
     let exists = |path: &Path| path == Path::new("/dev/nvidia0");
     let customized = plan.respect(choose(&config, &files), &inventory, &exists);

@@ -1,0 +1,32 @@
+//! What comes to PID 1 over its sockets, and what it hands to its own children on their command lines.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use slurminit::config::Held;
+use slurminit::control::protocol::{line, parse_answer, take_request};
+use slurminit::supervise::handover::{Claim, judge, main_pid, parse_stat};
+
+const MAIN: i32 = 40;
+
+fuzz_target!(|bytes: &[u8]| {
+    for ended in [false, true] {
+        if let Some(Ok(request)) = take_request(bytes, ended) {
+            assert_eq!(take_request(&line(&request), false), Some(Ok(request)));
+        }
+    }
+    let _ = parse_answer(bytes);
+
+    if let Ok(Some(named)) = main_pid(bytes) {
+        assert!(named > 0);
+        let process = parse_stat(bytes);
+        let claim = Claim { main: MAIN, session: MAIN, init: 1, sender: (MAIN, None), named: (named, process) };
+        if let Ok(Some(successor)) = judge(&claim) {
+            assert_eq!(process.map(|process| process.session), Some(MAIN), "{successor:?} is of another session");
+        }
+    }
+    let _ = parse_stat(bytes);
+
+    if let Ok(held) = String::from_utf8_lossy(bytes).parse::<Held>() {
+        assert_eq!(held.to_string().parse(), Ok(held));
+    }
+});
