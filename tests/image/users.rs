@@ -92,6 +92,9 @@ fn nobody_reads_or_ends_what_is_another_s() {
         "kill 1".to_owned(),
         "touch /etc/slurm/x".to_owned(),
         "touch /run/slurminit/x".to_owned(),
+        "slurminit restart slurmd".to_owned(),
+        "slurminit logs munged".to_owned(),
+        "slurminit stop".to_owned(),
         "srun --uid=alice id".to_owned(),
     ];
     for line in &others {
@@ -100,6 +103,7 @@ fn nobody_reads_or_ends_what_is_another_s() {
     }
     assert_eq!(exec(&container, "alice", &format!("squeue -h -j {running} -o %T")).ok(), "RUNNING\n");
     // The batch script is a copy that Slurm keeps; it is its owner's. The key is nobody's, also in a job.
+    exec(&container, "bob", "slurminit status && slurminit health").ok();
     let script = |user| exec(&container, user, &format!("scontrol write batch_script {running} -")).ok();
     assert!(script("alice").contains("sleep 600"));
     assert!(!script("bob").contains("sleep 600"));

@@ -110,8 +110,10 @@ fn reference() -> String {
     for entry in &example.entries {
         let (keys, doc) = match entry {
             Entry::Table { heading, doc } => {
-                let _ = write!(text, "\n### {heading}\n\n{}", doc.replace('\n', " "));
-                text += if doc.is_empty() { "" } else { "\n" };
+                let _ = writeln!(text, "\n### {heading}");
+                if !doc.is_empty() {
+                    let _ = writeln!(text, "\n{}", doc.replace('\n', " "));
+                }
                 needs_head = true;
                 continue;
             }
