@@ -38,6 +38,7 @@ pub(super) fn reload(args: &Args) -> Result<Prepared, Failure> {
     if change.gres {
         check_nobody_holds_gpus()?;
     }
+    let before = people(&args.root);
     let accounts = accounts(&config, args)?;
     let texts: Vec<_> = new.iter().map(|file| (file.name, file.text.as_str())).collect();
     install::install_files(&config.paths, &args.root, &texts)?;
@@ -46,7 +47,15 @@ pub(super) fn reload(args: &Args) -> Result<Prepared, Failure> {
     let mut prepared = report(&config, &args.root, planned, &inventory, changed);
     prepared.findings.extend(accounts);
     (prepared.apply, prepared.news, prepared.deferred) = (change.apply, change.news, deferred);
+    if people(&args.root) != before {
+        prepared.news.push("the accounts".to_owned());
+    }
     Ok(prepared)
+}
+
+/// The accounts as they are, to see whether they change.
+fn people(root: &Path) -> [Option<Vec<u8>>; 2] {
+    ["/etc/passwd", "/etc/group"].map(|path| std::fs::read(install::under(root, Path::new(path))).ok())
 }
 
 /// Goes back to what the daemons ran with before the last reload.
