@@ -137,8 +137,8 @@ impl Container {
 
     /// What PID 1 says of itself; this test stands in for it.
     pub(crate) fn status(self, units: Vec<UnitSnapshot>) -> Self {
-        let snapshot =
-            Snapshot { phase: "ready".to_owned(), ready: true, why: "ready".to_owned(), units, ..Snapshot::default() };
+        let ready = || "ready".to_owned();
+        let snapshot = Snapshot { phase: ready(), ready: true, why: ready(), units, ..Snapshot::default() };
         let status = Status { version: "0.1.0".to_owned(), pid: std::process::id(), started_ms: 1000, snapshot };
         self.file("run/slurminit/status.json", &serde_json::to_string(&status).unwrap())
     }

@@ -135,7 +135,10 @@ pub(super) const ENTRIES: &[Entry] = &[
     },
     Entry {
         id: "job-devices",
-        symptoms: &["`CUDA_VISIBLE_DEVICES` has a number on a node with MIG, and CUDA finds nothing"],
+        symptoms: &[
+            "`CUDA_VISIBLE_DEVICES` has a number on a node with MIG, and CUDA finds nothing",
+            "an AMD job sees `CUDA_VISIBLE_DEVICES` on a node with both vendors",
+        ],
         looks_at: "TaskProlog, and the order of gres.conf",
         cause: "a TaskProlog or a slurm.conf of your own",
         repair: "let it end with, or name, `/etc/slurm/task_prolog`",
