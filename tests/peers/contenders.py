@@ -174,7 +174,7 @@ munge_socket = "{d}/munge-run/socket"
 munge_secret = "{d}/no-secret"
 """
         for daemon in ("munged", "slurmctld", "slurmd"):
-            text += f'[daemon.{daemon}]\ncommand = ["sleep", "infinity"]\nuser = "root"\nreadiness = "started"\n'
+            text += f'[daemon.{daemon}]\ncommand = ["sleep", "infinity"]\nuser = "root"\nreadiness = "started"\nliveness = "off"\n'
         for service in services:
             text += f'[[service]]\nname = "{service.name}"\ncommand = ["{self.script_of(service, d)}"]\n'
             text += f"stop_timeout = {service.stop_seconds:g}\n"
