@@ -4,6 +4,7 @@
 //! effects that come back. Everything that happens goes through one channel, so its order is the order in which it was
 //! seen; a child's last output comes before its death.
 
+mod alarm;
 mod changes;
 pub mod daemon;
 mod footprint;
@@ -132,6 +133,7 @@ impl World {
     async fn run(mut self, signals: &Signals, mut incoming: UnboundedReceiver<Event>) -> u8 {
         self.send(Event::Tick);
         let mut requests = self.open_control();
+        let alarm = alarm::Alarm::new();
         loop {
             while let Ok(event) = incoming.try_recv() {
                 self.take(event);
@@ -148,7 +150,7 @@ impl World {
                 caught = signals.next() => self.caught(&caught.unwrap_or_default()),
                 event = incoming.recv() => self.take(event.unwrap_or(Event::Tick)),
                 Some(asked) = requests.recv() => self.answer(asked),
-                () = tokio::time::sleep_until(deadline), if wake.is_some() => self.take(Event::Tick),
+                () = alarm.wait_until(deadline), if wake.is_some() => self.take(Event::Tick),
             }
         }
     }

@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use nix::libc;
 use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::alarm::Alarm;
 
 /// How long it must have been quiet.
 const QUIET: Duration = Duration::from_secs(1);
@@ -26,9 +29,16 @@ impl Activity {
     /// activity.
     pub(super) async fn release_when_quiet(self) {
         let mut unchanged = None;
+        let alarm = Alarm::new();
         loop {
             self.0.notified().await;
-            while tokio::time::timeout(QUIET, self.0.notified()).await.is_ok() {}
+            loop {
+                tokio::select! {
+                    biased;
+                    () = self.0.notified() => {}
+                    () = alarm.wait_until(Instant::now() + QUIET) => break,
+                }
+            }
             trim_heap();
             for (start, end) in unchanged.get_or_insert_with(own_unchanged_mappings) {
                 unmap(*start, *end);
