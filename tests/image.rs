@@ -9,6 +9,8 @@
 mod bad_input;
 #[path = "image/command.rs"]
 mod command;
+#[path = "image/confined.rs"]
+mod confined;
 #[path = "image/contents.rs"]
 mod contents;
 #[path = "image/docker.rs"]

@@ -80,7 +80,7 @@ fn prepare(args: &Args) -> Result<(Prepared, MungeKey), Failure> {
     let config = commands::load_config::load(args.config.as_deref()).map_err(|error| {
         Failure::new(exit_code::CONFIG, error, "the configuration is not valid", "correct it and start again")
     })?;
-    install::make_directories(&config, &args.root)?;
+    let unusable = install::make_directories(&config, &args.root)?;
     let key = install::install_munge_key(&config, &args.root)?;
     // munged starts while the driver is asked.
     let told = tell(&PrepareEvent::MungeKeyReady);
@@ -96,6 +96,7 @@ fn prepare(args: &Args) -> Result<(Prepared, MungeKey), Failure> {
     let mut findings = plan.findings;
     findings.extend(inventory.findings.iter().cloned());
     findings.extend(key.findings.iter().cloned());
+    findings.extend(unusable);
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     let (node_name, gres) =
         customized.node(&inventory.hostname).unwrap_or((plan.node.name.to_string(), plan.node.gres));

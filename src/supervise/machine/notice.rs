@@ -143,7 +143,10 @@ impl fmt::Display for Notice {
             Self::NoReload => write!(f, "SIGHUP does nothing yet: restart the container to detect again"),
             Self::Hurried => write!(f, "asked again to stop: ending everything now"),
             Self::Killing { name } => write!(f, "{name} did not end in time; killing it"),
-            Self::Unkillable => write!(f, "a process survives KILL (it waits in the kernel); leaving without it"),
+            Self::Unkillable => write!(
+                f,
+                "a process survives KILL (it waits in the kernel, or root lacks the capability KILL); leaving without it"
+            ),
             Self::Ended { code, why: None } => write!(f, "stopped; exit code {code}"),
             Self::Ended { code, why: Some(why) } => {
                 write!(f, "stopped; exit code {code} (see docs/exit-codes.md), because {why}")
