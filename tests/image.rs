@@ -15,6 +15,8 @@ mod confined;
 mod contents;
 #[path = "image/docker.rs"]
 mod docker;
+#[path = "image/faults/matrix.rs"]
+mod faults;
 #[path = "image/gpus.rs"]
 mod gpus;
 #[path = "image/isolation.rs"]

@@ -24,6 +24,7 @@ pub enum Notice {
     UnitDied { name: String, exit: Exit, ran: Duration, pause: Duration },
     UnitFinished { name: String, exit: Exit },
     UnitStopped { name: String, exit: Exit },
+    StartsSlowly { name: String, patience: Duration },
     NeverReady { name: String, after: Duration },
     GaveUp { unit: usize, name: String, failures: u32, within: Duration, last: Exit, hold: bool },
     Resuming { reason: String },
@@ -35,6 +36,7 @@ pub enum Notice {
     NoReload,
     Hurried,
     Killing { name: String },
+    JobsNotAsked { within: Duration },
     Unkillable,
     Ended { code: u8, why: Option<Box<Notice>> },
 }
@@ -51,14 +53,19 @@ impl Notice {
             | Self::NotReady { .. }
             | Self::CmdNotStarted(_)
             | Self::Ended { why: Some(_), .. } => Level::Error,
+            // A shell passes on that TERM ended what it ran.
+            Self::UnitStopped { exit: Exit::Code(0 | 143) | Exit::Signal(libc::SIGTERM), .. }
+            | Self::UnitReady { .. } => Level::Debug,
             Self::PrepareSlow
             | Self::UnitDied { .. }
+            | Self::StartsSlowly { .. }
             | Self::NeverReady { .. }
             | Self::DrainedByAdministrator { .. }
             | Self::NoReload
             | Self::Killing { .. }
+            | Self::UnitStopped { .. }
+            | Self::JobsNotAsked { .. }
             | Self::Unkillable => Level::Warn,
-            Self::UnitReady { .. } | Self::UnitStopped { .. } => Level::Debug,
             Self::Prepared(_)
             | Self::UnitFinished { .. }
             | Self::Resuming { .. }
@@ -111,6 +118,9 @@ impl fmt::Display for Notice {
             }
             Self::UnitFinished { name, exit } => write!(f, "{name} {}, and is not started again", how(exit)),
             Self::UnitStopped { name, exit } => write!(f, "{name} {}", how(exit)),
+            Self::StartsSlowly { name, patience } => {
+                write!(f, "{name} runs and is not ready yet; it has {} s in all", patience.as_secs())
+            }
             Self::NeverReady { name, after } => {
                 write!(f, "{name} runs for {:.1} s and is not ready; restarting it", after.as_secs_f64())
             }
@@ -143,6 +153,12 @@ impl fmt::Display for Notice {
             Self::NoReload => write!(f, "SIGHUP does nothing yet: restart the container to detect again"),
             Self::Hurried => write!(f, "asked again to stop: ending everything now"),
             Self::Killing { name } => write!(f, "{name} did not end in time; killing it"),
+            Self::JobsNotAsked { within } => write!(
+                f,
+                "nobody could say within {:.0} s what became of the jobs: slurmctld does not answer; the next start accounts \
+                 for them",
+                within.as_secs_f64()
+            ),
             Self::Unkillable => write!(
                 f,
                 "a process survives KILL (it waits in the kernel, or root lacks the capability KILL); leaving without it"
