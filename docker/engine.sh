@@ -8,6 +8,8 @@
 : "${assume_yes:=0}"
 docker_cmd=(docker)
 compose_cmd=()
+# shellcheck source=docker/mirror.sh
+. "$(dirname "${BASH_SOURCE[0]}")/mirror.sh"
 
 as_root() {
     if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi

@@ -28,10 +28,21 @@ enum Verb {
     /// Give running jobs notice at a stop, requeue lost ones at a start; PID 1 runs it as a child
     #[command(hide = true)]
     Jobs(commands::jobs::Args),
+    /// Ask the daemons whether they still answer; PID 1 runs it as a child
+    #[command(hide = true)]
+    Liveness(commands::liveness::Args),
     /// Show the daemons, the node and the GPUs
     Status(commands::status::Args),
-    /// Exit with 0 when the cluster is ready, else with 1 and one line that says why
+    /// Exit with 0 when the cluster is ready (or, with --live, alive), else with 1; one line says why
     Health(commands::health::Args),
+    /// Start a daemon or service again, and wait until it is ready
+    Restart(commands::restart::Args),
+    /// Stop the container in order, as `docker stop` does
+    Stop(commands::stop::Args),
+    /// Show the last lines of a daemon, of a service, or of slurminit itself
+    Logs(commands::logs::Args),
+    /// Show what the start spent its time on
+    Timeline(commands::timeline::Args),
 }
 
 impl Cli {
@@ -44,8 +55,13 @@ impl Cli {
             Verb::Configure(args) => commands::configure::run(args),
             Verb::Prepare(args) => commands::prepare::run(args),
             Verb::Jobs(args) => commands::jobs::run(args),
+            Verb::Liveness(args) => commands::liveness::run(args),
             Verb::Status(args) => commands::status::run(args),
             Verb::Health(args) => commands::health::run(args),
+            Verb::Restart(args) => commands::restart::run(args),
+            Verb::Stop(args) => commands::stop::run(args),
+            Verb::Logs(args) => commands::logs::run(args),
+            Verb::Timeline(args) => commands::timeline::run(args),
         };
         outcome.unwrap_or_else(|error| {
             eprintln!("slurminit: {error:#}");

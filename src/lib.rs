@@ -16,6 +16,7 @@
 //! | [`detect`] | NVML, /proc, /sys -> inventory | edge |
 //! | [`install`] | writes files and the munge key | edge |
 //! | [`configure`] | the host's Docker and GPUs -> verdicts, compose's override file | pure; two parts edge |
+//! | [`control`] | the socket of PID 1: its protocol is pure, its two ends are not | edge |
 //! | [`logs`] | standard error, written without ever waiting | edge |
 //! | [`watch`] | waiting for a descriptor | edge |
 //! | [`commands`] | one file for each verb | composes |
@@ -27,6 +28,7 @@ pub mod cli;
 pub mod commands;
 pub mod config;
 pub mod configure;
+pub mod control;
 pub mod detect;
 pub mod exit_code;
 pub mod install;

@@ -7,6 +7,7 @@
 mod line;
 mod record;
 mod sink;
+mod tail;
 
 pub use line::{LineSplitter, parse_daemon_line};
 pub use record::Record;
@@ -20,6 +21,13 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::config::{Level, LogFormat};
 use sink::Sink;
+use tail::{Tails, last_lines};
+
+/// The name that slurminit's own lines carry.
+const OWN_NAME: &str = "slurminit";
+/// How many lines are a daemon's last words, and how much of each.
+const LAST_WORDS: usize = 8;
+const LAST_WORD_CHARS: usize = 400;
 
 /// Where every log line goes.
 #[derive(Clone, Debug)]
@@ -32,6 +40,7 @@ struct Shared {
     format: LogFormat,
     level: Level,
     sink: Mutex<Sink>,
+    tails: Mutex<Tails>,
     has_backlog: tokio::sync::Notify,
 }
 
@@ -39,7 +48,8 @@ impl Logs {
     /// Opens the log and makes it the destination of `tracing`.
     pub fn install(format: LogFormat, level: Level) -> Self {
         let sink = Mutex::new(Sink::standard_error());
-        let logs = Self { shared: Arc::new(Shared { format, level, sink, has_backlog: tokio::sync::Notify::new() }) };
+        let (tails, has_backlog) = (Mutex::default(), tokio::sync::Notify::new());
+        let logs = Self { shared: Arc::new(Shared { format, level, sink, tails, has_backlog }) };
         // A second subscriber in one process is a mistake of ours that costs log lines, and must not cost the container.
         let _ = tracing_subscriber::registry().with(logs.clone()).try_init();
         logs
@@ -47,11 +57,14 @@ impl Logs {
 
     /// Writes one line, or keeps it for later; never waits.
     pub fn write(&self, record: &Record<'_>) {
-        if record.level > self.shared.level {
-            return;
+        let line = (record.level <= self.shared.level).then(|| record.format(self.shared.format));
+        // A line for each orphan would leave no place for others.
+        if line.is_some() || record.level < Level::Trace {
+            self.keep_line(record, line.as_deref());
         }
+        let Some(line) = line else { return };
         let mut sink = self.sink();
-        sink.push(record.format(self.shared.format));
+        sink.push(line);
         if sink.has_backlog() {
             self.shared.has_backlog.notify_one();
         }
@@ -80,6 +93,51 @@ impl Logs {
         self.sink().finish();
     }
 
+    /// From now on keeps the last lines of slurminit itself and of these, whatever the log's level and format are.
+    ///
+    /// # Errors
+    /// The kernel's, where it has no memory file to give.
+    pub fn keep(&self, names: impl Iterator<Item = String>) -> std::io::Result<()> {
+        self.tails().keep(std::iter::once(OWN_NAME.to_owned()).chain(names))
+    }
+
+    /// The last `count` lines of `name`, as text; `None` if none are kept.
+    pub fn last_lines(&self, name: &str, count: usize) -> Option<Vec<u8>> {
+        let tails = self.tails();
+        tails.has(name).then(|| last_lines(&tails.read(name, false), count).to_vec())
+    }
+
+    /// A new process of this name begins.
+    pub fn begin(&self, name: &str) {
+        self.tails().begin(name);
+    }
+
+    /// What the last process of this name said at the end, without what it said for those who debug it.
+    pub fn last_words(&self, name: &str) -> Vec<String> {
+        let text = self.tails().read(name, true);
+        let text = String::from_utf8_lossy(&text);
+        let said = text.lines().rev().filter_map(|line| record::split_text(line, name));
+        let said = said.filter(|(level, _)| !matches!(*level, "debug" | "trace"));
+        let mut words: Vec<_> =
+            said.take(LAST_WORDS).map(|(_, message)| message.chars().take(LAST_WORD_CHARS).collect()).collect();
+        words.reverse();
+        words
+    }
+
+    fn keep_line(&self, record: &Record<'_>, formatted: Option<&[u8]>) {
+        let mut tails = self.tails();
+        if tails.has(record.source) {
+            match formatted {
+                Some(line) if self.shared.format == LogFormat::Text => tails.add(record.source, line),
+                _ => tails.add(record.source, &record.format(LogFormat::Text)),
+            }
+        }
+    }
+
+    fn tails(&self) -> MutexGuard<'_, Tails> {
+        self.shared.tails.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn sink(&self) -> MutexGuard<'_, Sink> {
         self.shared.sink.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -100,7 +158,7 @@ impl<S: tracing::Subscriber> Layer<S> for Logs {
             tracing::Level::DEBUG => Level::Debug,
             tracing::Level::TRACE => Level::Trace,
         };
-        self.write(&Record { level, source: "slurminit", message: message.0.as_bytes() });
+        self.write(&Record { level, source: OWN_NAME, message: message.0.as_bytes() });
     }
 }
 

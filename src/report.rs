@@ -15,6 +15,8 @@ use crate::inventory::Finding;
 pub enum PrepareEvent {
     /// The munge key is in place: munged may start while detection goes on.
     MungeKeyReady,
+    /// The GPUs, CPUs and memory are known.
+    Detected,
     /// The files are installed: the daemons may start.
     Done(Prepared),
     /// The cluster must not start.
@@ -36,6 +38,9 @@ pub struct Prepared {
     /// Whether the controller finds jobs that a former start saved.
     #[serde(default)]
     pub saved_jobs: bool,
+    /// Whether this Slurm's daemons know `--systemd` (23.11): at `scontrol reconfigure` they hand over to a new process.
+    #[serde(default)]
+    pub hands_over: bool,
     /// One line for a person: `2 NVIDIA H200, 8 CPUs, 14374 MiB`.
     pub summary: String,
     /// The GPUs that jobs can be given, one line each for a person.

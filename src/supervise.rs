@@ -6,14 +6,18 @@
 
 pub mod daemon;
 mod footprint;
+pub mod handover;
 mod listening;
+pub mod liveness;
 pub mod machine;
 pub mod node;
+mod notify;
 mod output;
 mod process;
 mod programs;
 mod readiness;
 mod reap;
+mod requests;
 pub mod signals;
 pub mod status;
 
@@ -31,7 +35,7 @@ use crate::config::{Config, Level, ReadinessTest};
 use crate::logs::Logs;
 use footprint::Activity;
 use machine::{Child, Effect, Event, Exit, Machine, Notice, Setup, SpawnFailure};
-use output::{LastWords, Pump, Reader};
+use output::{Pump, Reader};
 use process::{Output, Program, Started};
 use signals::{Inherited, Signals};
 
@@ -77,6 +81,7 @@ struct Living {
     program: Program,
     started: Started,
     outputs: Vec<std::rc::Rc<Pump>>,
+    notify: Option<notify::Notify>,
 }
 
 /// The world outside the machine.
@@ -89,7 +94,6 @@ struct World {
     start: Instant,
     machine: Machine,
     living: BTreeMap<Pid, Living>,
-    last_words: LastWords,
     status: status::Publisher,
     exit: Option<u8>,
 }
@@ -108,23 +112,19 @@ impl World {
             units,
         });
         let status = status::Publisher::new(&job.config.paths.run, job.only_cmd);
-        Self {
-            job,
-            inherited,
-            logs,
-            events,
-            activity,
-            start,
-            machine,
-            living: BTreeMap::new(),
-            last_words: LastWords::default(),
-            status,
-            exit: None,
+        if !job.only_cmd {
+            if let Err(error) = logs.keep(machine.units().iter().map(|unit| unit.name.clone())) {
+                warn!(
+                    "no memory file: {error}; `logs` will show nothing, and a daemon's last words are in the log alone"
+                );
+            }
         }
+        Self { job, inherited, logs, events, activity, start, machine, living: BTreeMap::new(), status, exit: None }
     }
 
     async fn run(mut self, signals: &Signals, mut incoming: UnboundedReceiver<Event>) -> u8 {
         self.send(Event::Tick);
+        let mut requests = self.open_control();
         loop {
             while let Ok(event) = incoming.try_recv() {
                 self.take(event);
@@ -140,6 +140,7 @@ impl World {
                 biased;
                 caught = signals.next() => self.caught(&caught.unwrap_or_default()),
                 event = incoming.recv() => self.take(event.unwrap_or(Event::Tick)),
+                Some(asked) = requests.recv() => self.answer(asked),
                 () = tokio::time::sleep_until(deadline), if wake.is_some() => self.take(Event::Tick),
             }
         }
@@ -205,12 +206,18 @@ impl World {
         if let Some(failure) = self.taken_port(child) {
             return self.send(Event::Exited(child, Exit::NotStarted(failure)));
         }
-        if let Child::Unit(unit) = child {
-            self.last_words.forget(unit);
+        if unit_of(child).is_some() {
+            self.logs.begin(&self.source(child));
         }
-        let program = self.program(child);
+        let mut program = self.program(child);
+        let notify = self.expect_handover(child, &mut program);
         match process::start(&program, &self.inherited) {
-            Ok(started) => self.adopt(child, program, started),
+            Ok(started) => {
+                if let Some(notify) = &notify {
+                    notify.started(started.pid);
+                }
+                self.adopt(child, program, started, notify);
+            }
             Err(failure) => self.send(Event::Exited(child, Exit::NotStarted(failure))),
         }
     }
@@ -228,27 +235,24 @@ impl World {
         })
     }
 
-    fn adopt(&mut self, child: Child, program: Program, mut started: Started) {
+    fn adopt(&mut self, child: Child, program: Program, mut started: Started, notify: Option<notify::Notify>) {
         trace!(pid = started.pid.as_raw(), "started {child:?}");
-        let log = Reader::Log { source: self.source(child), unit: unit_of(child) };
-        let captured = if child == Child::Prepare { Reader::Prepare } else { Reader::Node };
+        let log = Reader::Log { source: self.source(child) };
+        let captured = match child {
+            Child::Prepare => Reader::Prepare,
+            Child::Liveness => Reader::Liveness,
+            _ => Reader::Node,
+        };
         let pipes = [(started.log.take(), log), (started.captured.take(), captured)];
         let outputs = pipes
             .into_iter()
             .filter_map(|(pipe, reader)| {
-                let pump = Pump::new(
-                    pipe?,
-                    reader,
-                    self.logs.clone(),
-                    self.events.clone(),
-                    self.last_words.clone(),
-                    self.activity.clone(),
-                )?;
+                let pump = Pump::new(pipe?, reader, self.logs.clone(), self.events.clone(), self.activity.clone())?;
                 tokio::task::spawn_local(std::rc::Rc::clone(&pump).run());
                 Some(pump)
             })
             .collect();
-        self.living.insert(started.pid, Living { child, program, started, outputs });
+        self.living.insert(started.pid, Living { child, program, started, outputs, notify });
     }
 
     fn signal(&self, child: Child, signal: i32) {
@@ -279,15 +283,15 @@ impl World {
             }
         }
         let failed = match notice {
-            Notice::GaveUp { unit, name, hold: true, .. } => Some((unit, name)),
+            Notice::GaveUp { name, hold: true, .. } => Some(name),
             Notice::Ended { why: Some(why), .. } => match why.as_ref() {
-                Notice::GaveUp { unit, name, .. } => Some((unit, name)),
+                Notice::GaveUp { name, .. } => Some(name),
                 _ => None,
             },
             _ => None,
         };
-        if let Some((unit, name)) = failed {
-            for line in self.last_words.of(*unit) {
+        if let Some(name) = failed {
+            for line in self.logs.last_words(name) {
                 error!("last words of {name}: {line}");
             }
         }
@@ -301,6 +305,7 @@ impl World {
             }
             Child::Hook(index) => format!("hook-{}", index + 1),
             Child::Prepare => "prepare".to_owned(),
+            Child::Liveness => "liveness".to_owned(),
             Child::NodeCheck => "sinfo".to_owned(),
             Child::NodeResume => "scontrol".to_owned(),
             Child::JobsRecover | Child::JobsQuiesce => "jobs".to_owned(),

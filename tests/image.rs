@@ -13,16 +13,22 @@ mod command;
 mod confined;
 #[path = "image/contents.rs"]
 mod contents;
+#[path = "image/control.rs"]
+mod control;
 #[path = "image/docker.rs"]
 mod docker;
 #[path = "image/faults/matrix.rs"]
 mod faults;
 #[path = "image/gpus.rs"]
 mod gpus;
+#[path = "image/handover.rs"]
+mod handover;
 #[path = "image/isolation.rs"]
 mod isolation;
 #[path = "image/jobs.rs"]
 mod jobs;
+#[path = "image/liveness.rs"]
+mod liveness;
 #[path = "image/mig.rs"]
 mod mig;
 #[path = "image/volumes.rs"]

@@ -44,8 +44,8 @@ fn events(output: &Output) -> Vec<PrepareEvent> {
 fn prepared(root: &Path) -> Prepared {
     let output = slurminit(root, "true", "prepare", &[]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    match <[PrepareEvent; 2]>::try_from(events(&output)).unwrap() {
-        [PrepareEvent::MungeKeyReady, PrepareEvent::Done(prepared)] => prepared,
+    match <[PrepareEvent; 3]>::try_from(events(&output)).unwrap() {
+        [PrepareEvent::MungeKeyReady, PrepareEvent::Detected, PrepareEvent::Done(prepared)] => prepared,
         other => unreachable!("{other:?}"),
     }
 }

@@ -5,11 +5,14 @@ use std::path::{Path, PathBuf};
 
 use crate::config::Config;
 use crate::install::{self, InstallError, MungeKey};
-use crate::inventory::{Finding, Inventory, Severity};
+use crate::inventory::{Finding, Inventory, Severity, SlurmVersion};
 use crate::plan::{self, Customized, DevicePath, Plan};
 use crate::render::{self, ConfigFile};
 use crate::report::{PrepareEvent, Prepared};
 use crate::{commands, exit_code};
+
+/// The first Slurm whose daemons know `--systemd`.
+const HANDS_OVER: SlurmVersion = SlurmVersion { year: 23, month: 11 };
 
 /// Its command line.
 #[derive(Debug, clap::Args)]
@@ -83,12 +86,12 @@ fn prepare(args: &Args) -> Result<(Prepared, MungeKey), Failure> {
     let unusable = install::make_directories(&config, &args.root)?;
     let key = install::install_munge_key(&config, &args.root)?;
     // munged starts while the driver is asked.
-    let told = tell(&PrepareEvent::MungeKeyReady);
-    told.map_err(|error| Failure::new(exit_code::INTERNAL, error, "nobody reads the events", "report this"))?;
+    tell_or_fail(&PrepareEvent::MungeKeyReady)?;
 
     let inventory = super::render::inventory(&config, &args.root, args.inventory.as_deref()).map_err(|error| {
         Failure::new(exit_code::PREPARE, format!("{error:#}"), "detection failed", "run `slurminit detect`")
     })?;
+    tell_or_fail(&PrepareEvent::Detected)?;
     let Planned { plan, files, customized } = plan_files(&config, &inventory, &args.root)?;
     let texts: Vec<_> = files.iter().map(|file| (file.name, file.text.as_str())).collect();
     let changed = install::install_files(&config.paths, &args.root, &texts)?;
@@ -101,6 +104,7 @@ fn prepare(args: &Args) -> Result<(Prepared, MungeKey), Failure> {
     let (node_name, gres) =
         customized.node(&inventory.hostname).unwrap_or((plan.node.name.to_string(), plan.node.gres));
     let saved_jobs = install::under(&args.root, &config.paths.state).join("slurmctld/job_state").exists();
+    let hands_over = inventory.slurm.version.is_some_and(|version| version >= HANDS_OVER);
     let gpus = plan
         .gres
         .lines
@@ -110,7 +114,7 @@ fn prepare(args: &Args) -> Result<(Prepared, MungeKey), Failure> {
             format!("{file}: {}", line.comment)
         })
         .collect();
-    Ok((Prepared { node_name, gres, saved_jobs, summary: plan.summary, gpus, changed, findings }, key))
+    Ok((Prepared { node_name, gres, saved_jobs, hands_over, summary: plan.summary, gpus, changed, findings }, key))
 }
 
 /// The plan and the files that it comes to, the user's among them.
@@ -160,6 +164,10 @@ impl From<PlanError> for Failure {
             PlanError::Unreadable(error) => error.into(),
         }
     }
+}
+
+fn tell_or_fail(event: &PrepareEvent) -> Result<(), Failure> {
+    tell(event).map_err(|error| Failure::new(exit_code::INTERNAL, error, "nobody reads the events", "report this"))
 }
 
 /// One line on standard output, at once.

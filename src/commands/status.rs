@@ -1,7 +1,9 @@
 //! `slurminit status`: the daemons, the node, the GPUs.
 
-use std::fmt::Write as _;
-use std::path::PathBuf;
+mod table;
+
+use std::io::{IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -9,7 +11,8 @@ use anyhow::Context as _;
 use super::health::is_alive;
 use super::load_config;
 use crate::exit_code;
-use crate::supervise::status::{self, Status};
+use crate::supervise::status::{self, News, Status};
+use table::table;
 
 /// Its command line.
 #[derive(Debug, clap::Args)]
@@ -17,100 +20,94 @@ pub struct Args {
     /// Print everything as JSON
     #[arg(long)]
     json: bool,
+    /// Show it again each second and with every change, until Ctrl-C
+    #[arg(long, conflicts_with = "json")]
+    watch: bool,
     /// The configuration; /config/slurminit.toml if there is one
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
+/// The ages and the memory change without a change of the status.
+const REDRAW: Duration = Duration::from_secs(1);
+
 /// Does it.
 pub fn run(args: Args) -> anyhow::Result<u8> {
     let config = load_config::load(args.config.as_deref())?;
     let directory = &config.paths.run;
-    let status = status::read(directory).with_context(|| {
-        format!("{}: no slurminit runs here as PID 1 of a cluster", directory.join(status::FILE).display())
-    })?;
-    anyhow::ensure!(is_alive(status.pid), "slurminit (pid {}) is gone; the last status is of no use", status.pid);
+    let mut out = std::io::stdout();
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&status)?);
+        writeln!(out, "{}", serde_json::to_string_pretty(&json(&current(directory)?)?)?)?;
+    } else if args.watch {
+        return watch(directory);
     } else {
-        print!("{}", table(&status, status::monotonic_ms()));
+        out.write_all(text(&current(directory)?).as_bytes())?;
     }
     Ok(exit_code::SUCCESS)
 }
 
-/// The status for a person; `now_ms` is of the monotonic clock.
-fn table(status: &Status, now_ms: u64) -> String {
-    let snapshot = &status.snapshot;
-    let mut text = String::new();
-    let up = now_ms.saturating_sub(status.started_ms);
-    // Writing to a String cannot fail.
-    let _ = writeln!(text, "slurminit {} · up {} · {}", status.version, age(up), headline(status));
-    let _ =
-        writeln!(text, "\n{:<12} {:<12} {:>7} {:>8} {:>8}  LAST EXIT", "DAEMON", "STATE", "PID", "SINCE", "RESTARTS");
-    for unit in &snapshot.units {
-        let pid = unit.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
-        let since = unit.since_ms.map_or_else(|| "-".to_owned(), |since| age(up.saturating_sub(since)));
-        let last = unit.last_exit.as_deref().unwrap_or("-");
-        let _ = writeln!(text, "{:<12} {:<12} {pid:>7} {since:>8} {:>8}  {last}", unit.name, unit.state, unit.restarts);
+fn watch(directory: &Path) -> anyhow::Result<u8> {
+    let mut out = std::io::stdout();
+    let in_place = out.is_terminal();
+    let news = News::of(directory);
+    if in_place {
+        out.write_all(b"\x1b[2J")?;
     }
-    if let Some(prepared) = &snapshot.prepared {
-        let state = snapshot.node.as_ref().map_or("unknown", |node| node.state.as_str());
-        let reason = snapshot.node.as_ref().map(|node| node.reason.as_str()).filter(|reason| !reason.is_empty());
-        let reason = reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
-        let _ = writeln!(text, "\nnode {} is {state}{reason}: {}", prepared.node_name, prepared.summary);
-        for gpu in &prepared.gpus {
-            let _ = writeln!(text, "  {gpu}");
+    loop {
+        let text = text(&current(directory)?);
+        if in_place {
+            // Over what is there, without a moment of nothing: from the top, each line to its end, and what is below.
+            write!(out, "\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n"))?;
+        } else {
+            writeln!(out, "{text}")?;
         }
+        out.flush()?;
+        news.wait(REDRAW);
     }
-    text
 }
 
-fn headline(status: &Status) -> String {
-    let snapshot = &status.snapshot;
-    if snapshot.ready { "ready".to_owned() } else { format!("{}: {}", snapshot.phase, snapshot.why) }
+/// The status of a slurminit that lives.
+///
+/// # Errors
+/// There is none, and where it was looked for.
+pub(super) fn current(directory: &Path) -> anyhow::Result<Status> {
+    let status = status::read(directory).with_context(|| {
+        format!("{}: no slurminit runs here as PID 1 of a cluster", directory.join(status::FILE).display())
+    })?;
+    anyhow::ensure!(is_alive(status.pid), "slurminit (pid {}) is gone; the last status is of no use", status.pid);
+    Ok(status)
 }
 
-/// A duration as a person says it: `42s`, `3m 5s`, `2h 10m`, `9d 4h`.
-fn age(ms: u64) -> String {
-    let seconds = Duration::from_millis(ms).as_secs();
-    match seconds {
-        0..60 => format!("{seconds}s"),
-        60..3600 => format!("{}m {}s", seconds / 60, seconds % 60),
-        3600..86_400 => format!("{}h {}m", seconds / 3600, seconds / 60 % 60),
-        _ => format!("{}d {}h", seconds / 86_400, seconds / 3600 % 24),
+fn text(status: &Status) -> String {
+    table(status, status::monotonic_ms(), memory_kib)
+}
+
+/// What the file has, and each process's memory beside its pid.
+fn json(status: &Status) -> anyhow::Result<serde_json::Value> {
+    let mut value = serde_json::to_value(status)?;
+    value["memory_kib"] = memory_kib(i32::try_from(status.pid)?).into();
+    for unit in value["units"].as_array_mut().into_iter().flatten() {
+        let pid = unit["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
+        unit["memory_kib"] = pid.and_then(memory_kib).into();
     }
+    Ok(value)
+}
+
+/// The resident memory of a process: `VmRSS` of proc(5), in KiB.
+fn memory_kib(pid: i32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::supervise::machine::{Snapshot, UnitSnapshot};
 
     #[test]
-    fn the_table_says_what_runs_since_when_and_what_died() {
-        let unit = |name: &str, restarts, last_exit: Option<&str>| UnitSnapshot {
-            name: name.to_owned(),
-            state: "ready".to_owned(),
-            since_ms: Some(90),
-            pid: Some(17),
-            restarts,
-            last_exit: last_exit.map(str::to_owned),
-        };
-        let snapshot = Snapshot {
-            phase: "ready".to_owned(),
-            ready: true,
-            why: "ready".to_owned(),
-            units: vec![unit("munged", 0, None), unit("slurmd", 2, Some("exited with code 1"))],
-            node: None,
-            prepared: None,
-        };
-        let status = Status { version: "0.1.0".to_owned(), pid: 1, started_ms: 1_000, snapshot };
-        insta::assert_snapshot!(table(&status, 3_726_090), @r"
-        slurminit 0.1.0 · up 1h 2m · ready
-
-        DAEMON       STATE            PID    SINCE RESTARTS  LAST EXIT
-        munged       ready             17    1h 2m        0  -
-        slurmd       ready             17    1h 2m        2  exited with code 1
-        ");
+    fn a_process_has_memory_and_one_that_is_gone_has_none() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert!(memory_kib(own).is_some_and(|kib| kib > 100));
+        assert_eq!(memory_kib(-1), None);
     }
 }

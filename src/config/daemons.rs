@@ -9,6 +9,7 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use super::error::Fault;
+use super::liveness::Liveness;
 use super::value;
 
 /// Slurm's daemons and munge's.
@@ -59,6 +60,8 @@ pub struct DaemonSettings {
     pub stop_timeout: Option<Duration>,
     /// When it counts as ready.
     pub readiness: Option<Readiness>,
+    /// How it is asked whether it still answers.
+    pub liveness: Option<Liveness>,
     /// When it is started again.
     pub restart: Option<RestartPolicy>,
 }
@@ -81,6 +84,9 @@ pub struct Service {
     /// When it counts as ready; `None` is as soon as it runs.
     #[serde(default)]
     pub readiness: Option<Readiness>,
+    /// How it is asked whether it still answers; `None` is not asked.
+    #[serde(default)]
+    pub liveness: Option<Liveness>,
     /// When it is started again.
     #[serde(default)]
     pub restart: RestartPolicy,

@@ -26,6 +26,12 @@ pub struct Supervise {
     pub reset_after: Duration,
     /// What happens then.
     pub on_give_up: OnGiveUp,
+    /// How often daemons that are ready are asked whether they still answer; zero is never.
+    #[serde(deserialize_with = "value::probe_seconds_or_zero")]
+    pub probe_interval: Duration,
+    /// How long an answer may take; never longer than `probe_interval`.
+    #[serde(deserialize_with = "value::probe_seconds")]
+    pub probe_timeout: Duration,
     /// From the signal to the last KILL, for all daemons together. `docker stop` waits 10 s.
     #[serde(deserialize_with = "value::seconds")]
     pub stop_timeout: Duration,
@@ -46,6 +52,8 @@ impl Default for Supervise {
             give_up_window: Duration::from_secs(60),
             reset_after: Duration::from_secs(60),
             on_give_up: OnGiveUp::Exit,
+            probe_interval: Duration::from_secs(5),
+            probe_timeout: Duration::from_secs(3),
             stop_timeout: Duration::from_secs(8),
             prepare_timeout: Duration::from_secs(30),
             ready_timeout: Duration::from_secs(60),

@@ -46,6 +46,9 @@ fn the_examples_in_the_example_are_valid() {
     assert_eq!(config.gpu_type, Some(GpuType::Nvidia));
     assert_eq!(config.partitions[0].settings.get("maxtime").unwrap().as_str(), "01:00:00");
     assert_eq!(config.services[0].readiness.as_ref().unwrap().test, ReadinessTest::Port(8000));
+    let liveness =
+        Liveness::Command { command: vec!["/opt/api/ping".to_owned()], timeout: Some(Duration::from_secs(2)) };
+    assert_eq!(config.services[0].liveness, Some(liveness));
     assert_eq!(config.hooks.pre_start[0].timeout, Duration::from_secs(300));
     let slurmctld = &config.daemons[&DaemonName::Slurmctld];
     assert_eq!(slurmctld.readiness.as_ref().unwrap().timeout, Some(Duration::from_secs(30)));
@@ -73,6 +76,10 @@ fn a_refusal_names_file_line_column_key_and_what_is_wanted() {
         "[daemon.slurmd]\nreadiness = { port = 1, socket = \"/x\" }",
         "[daemon.slurmd]\nreadiness = \"soon\"",
         "[daemon.slurmd]\ncommand = []",
+        "[daemon.slurmd]\nliveness = \"on\"",
+        "[daemon.slurmd]\nliveness = { port = 1 }",
+        "[supervise]\nprobe_interval = 0.01",
+        "[supervise]\nprobe_timeout = 0",
         "[[service]]\nname = \"Api\"\ncommand = [\"x\"]",
         "[[service]]\nname = \"slurmd\"\ncommand = [\"x\"]",
         "[[service]]\nname = \"api\"",

@@ -130,6 +130,32 @@ pub(super) fn optional_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Re
     seconds(deserializer).map(Some)
 }
 
+/// No daemon answers sooner on a busy machine, and no probe comes to an end.
+const SHORTEST_PROBE: Duration = Duration::from_millis(100);
+
+/// As [`seconds`], for the time that an answer may take.
+pub(super) fn probe_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    match seconds(deserializer)? {
+        time if time < SHORTEST_PROBE => Err(de::Error::custom("want at least 0.1 seconds")),
+        time => Ok(time),
+    }
+}
+
+/// As [`probe_seconds`], where zero is never.
+pub(super) fn probe_seconds_or_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    match seconds(deserializer)? {
+        time if !time.is_zero() && time < SHORTEST_PROBE => {
+            Err(de::Error::custom("want 0 (never) or at least 0.1 seconds"))
+        }
+        time => Ok(time),
+    }
+}
+
+/// As [`probe_seconds`], for a key that may be absent.
+pub(super) fn optional_probe_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    probe_seconds(deserializer).map(Some)
+}
+
 /// Reads a program and its arguments.
 pub(super) fn command<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     let command = Vec::<String>::deserialize(deserializer)?;

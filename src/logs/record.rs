@@ -55,6 +55,13 @@ impl Record<'_> {
     }
 }
 
+/// Takes the text of a record of `source` apart again: the word for its level, and the message.
+pub(super) fn split_text<'a>(line: &'a str, source: &str) -> Option<(&'a str, &'a str)> {
+    let (_time, rest) = line.split_once(' ')?;
+    let (level, rest) = rest.trim_start().split_once(' ')?;
+    Some((level, rest.strip_prefix(source)?.strip_prefix(": ")?))
+}
+
 /// Bytes that are not UTF-8 pass as they are; control characters do not, for they would act on the reader's terminal.
 fn push_printable(line: &mut Vec<u8>, message: &[u8]) {
     for byte in message {
@@ -75,6 +82,16 @@ mod tests {
         let record = Record { level: Level::Info, source: "slurmd", message: b"a\x1b[2Jb\xff\tc" };
         let line = record.format(LogFormat::Text);
         assert!(line.ends_with(b" info slurmd: a\\x1b[2Jb\xff\tc\n"), "{}", String::from_utf8_lossy(&line));
+    }
+
+    #[test]
+    fn a_text_line_can_be_taken_apart_again() {
+        for (level, word) in [(Level::Info, "info"), (Level::Error, "error")] {
+            let line = Record { level, source: "slurmd", message: b"a: b " }.format(LogFormat::Text);
+            let line = String::from_utf8(line).unwrap();
+            assert_eq!(split_text(line.trim_end_matches('\n'), "slurmd"), Some((word, "a: b ")));
+        }
+        assert_eq!(split_text("", "slurmd"), None);
     }
 
     #[test]

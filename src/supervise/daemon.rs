@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::config::{Config, DaemonName, Readiness, ReadinessTest, RestartPolicy, Service};
+use crate::config::{self, Config, DaemonName, Readiness, ReadinessTest, RestartPolicy, Service};
 use crate::exit_code;
 
 /// A process that slurminit keeps alive.
@@ -29,6 +29,8 @@ pub struct Spec {
     pub readiness: ReadinessTest,
     /// How long it may take to become ready.
     pub ready_timeout: Duration,
+    /// How it is asked whether it still answers; `None` is not asked.
+    pub liveness: Option<Liveness>,
     /// When it is started again.
     pub restart: RestartPolicy,
     /// The container's exit code when it cannot be kept alive; `None` lets the others live on without it.
@@ -37,6 +39,24 @@ pub struct Spec {
     pub stop_timeout: Duration,
     /// Which of Slurm's own daemons it is, if it is one.
     pub daemon: Option<DaemonName>,
+}
+
+/// How a ready unit is asked whether it still answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Liveness {
+    /// What it is asked.
+    pub test: LivenessTest,
+    /// How long the answer may take; `None` is `supervise.probe_timeout`.
+    pub timeout: Option<Duration>,
+}
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LivenessTest {
+    /// This daemon, by what it is for.
+    Daemon(DaemonName),
+    /// This command must end with 0.
+    Command(Vec<String>),
 }
 
 /// slurmd, and each job step after it, loads all of hwloc's plugins (X11, OpenCL, Level Zero) and needs none of them: 17 ms
@@ -119,6 +139,7 @@ fn daemon(config: &Config, name: DaemonName) -> Spec {
         gate,
         readiness,
         ready_timeout,
+        liveness: liveness(settings.liveness, Some(name)),
         restart: settings.restart.unwrap_or(RestartPolicy::Always),
         essential: Some(essential),
         stop_timeout: settings.stop_timeout.unwrap_or(config.supervise.stop_timeout),
@@ -138,6 +159,7 @@ fn service(config: &Config, service: &Service) -> Spec {
         gate: Gate::Hooks,
         readiness,
         ready_timeout,
+        liveness: liveness(service.liveness.clone(), None),
         restart: service.restart,
         essential: service.essential.then_some(exit_code::SERVICE),
         stop_timeout: service.stop_timeout.unwrap_or(config.supervise.stop_timeout),
@@ -148,4 +170,14 @@ fn service(config: &Config, service: &Service) -> Spec {
 fn readiness_or(config: &Config, own: Option<Readiness>, default: ReadinessTest) -> (ReadinessTest, Duration) {
     let timeout = own.as_ref().and_then(|readiness| readiness.timeout).unwrap_or(config.supervise.ready_timeout);
     (own.map_or(default, |readiness| readiness.test), timeout)
+}
+
+fn liveness(own: Option<config::Liveness>, daemon: Option<DaemonName>) -> Option<Liveness> {
+    match own {
+        None => Some(Liveness { test: LivenessTest::Daemon(daemon?), timeout: None }),
+        Some(config::Liveness::Off) => None,
+        Some(config::Liveness::Command { command, timeout }) => {
+            Some(Liveness { test: LivenessTest::Command(command), timeout })
+        }
+    }
 }

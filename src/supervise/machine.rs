@@ -5,13 +5,18 @@
 //! cancelled: each state owns its own, and [`Machine::next_wake`] is the earliest of them.
 
 mod boot;
+mod command;
+mod liveness;
 mod notice;
 mod snapshot;
 mod stop;
+mod timeline;
 mod unit;
 
+pub use command::Command;
 pub use notice::Notice;
 pub use snapshot::{Snapshot, UnitSnapshot};
+pub use timeline::{Part, Span};
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,8 +26,11 @@ use crate::exit_code;
 use crate::report::{PrepareEvent, Prepared};
 
 use super::daemon::{Gate, Spec};
+use super::liveness::Verdict;
 use super::node::NodeReport;
+use liveness::Liveness;
 use stop::Stop;
+use timeline::Timeline;
 use unit::{State, Unit};
 
 /// Time since slurminit started, by the monotonic clock.
@@ -39,6 +47,8 @@ pub enum Child {
     Unit(usize),
     /// The readiness command of a unit.
     Probe(usize),
+    /// The questions whether the ready units still answer.
+    Liveness,
     /// The question for the node's state.
     NodeCheck,
     /// The command that takes back a drain whose cause is gone.
@@ -93,8 +103,12 @@ pub enum Event {
     Looked(usize, bool),
     /// The node's state, as the controller tells it.
     Node(NodeReport),
+    /// What came of asking the unit whether it still answers.
+    Liveness(usize, Verdict),
     /// A signal came for slurminit.
     Signal(i32),
+    /// An operator asked for something.
+    Command(Command),
     /// No child is left, known or orphaned.
     NoChildren,
     /// A deadline has come.
@@ -195,12 +209,14 @@ pub struct Machine {
     units: Vec<Unit>,
     cmd: Cmd,
     node: Node,
+    liveness: Liveness,
     report: Option<NodeReport>,
     resumed: bool,
     jobs_left: bool,
     recover_until: Option<Moment>,
     prepared: Option<Prepared>,
     tasks: BTreeSet<Child>,
+    timeline: Timeline,
     jitter: u64,
 }
 
@@ -217,12 +233,14 @@ impl Machine {
             units,
             cmd,
             node: Node::Unwatched,
+            liveness: Liveness::default(),
             report: None,
             resumed: false,
             jobs_left: false,
             recover_until: None,
             prepared: None,
             tasks: BTreeSet::new(),
+            timeline: Timeline::default(),
             jitter,
         }
     }
@@ -245,11 +263,14 @@ impl Machine {
             Event::Prepare(event) => self.prepare_said(now, event, &mut out),
             Event::Looked(unit, ready) => self.looked(now, unit, ready, &mut out),
             Event::Node(report) => self.node_said(now, Some(report), &mut out),
+            Event::Liveness(unit, verdict) => self.liveness_said(unit, verdict),
             Event::Signal(signal) => self.signalled(now, signal, &mut out),
+            Event::Command(command) => self.command(now, command, &mut out),
             Event::NoChildren => self.no_children(now, &mut out),
             Event::Tick => {}
         }
         self.advance(now, &mut out);
+        self.note_moments(now);
         out
     }
 
@@ -270,7 +291,7 @@ impl Machine {
         // During the stop nobody asks any more whether a unit gets ready.
         let counts = |unit: &&Unit| !self.is_stopping() || matches!(unit.state, State::Stopping { .. });
         let units = self.units.iter().filter(counts).filter_map(Unit::next_wake);
-        units.chain(phase).chain(node).chain(self.recover_until).min()
+        units.chain(phase).chain(node).chain(self.liveness.next_wake()).chain(self.recover_until).min()
     }
 
     /// Does whatever the state and the time allow. It can run at any time and as often as one likes.
@@ -283,6 +304,7 @@ impl Machine {
                 self.advance_unit(now, unit, out);
             }
             self.advance_node(now, out);
+            self.advance_liveness(now, out);
         }
         self.advance_stop(now, out);
     }
@@ -298,6 +320,7 @@ impl Machine {
             Child::Prepare => self.prepare_exited(now, exit, out),
             Child::Unit(unit) => self.unit_exited(now, unit, exit, out),
             Child::Probe(unit) => self.looked(now, unit, exit == Exit::Code(0), out),
+            Child::Liveness => self.round_ended(now, out),
             // After an answer this says nothing more.
             Child::NodeCheck => self.node_said(now, None, out),
             Child::NodeResume => self.ask_node(now),
@@ -359,7 +382,6 @@ impl Machine {
         let Some(spec) = self.setup.units.get(unit) else { return };
         let hold = self.setup.supervise.on_give_up == OnGiveUp::Hold;
         let notice = Notice::GaveUp {
-            unit,
             name: spec.name.clone(),
             failures: self.setup.supervise.give_up_after,
             within: self.setup.supervise.give_up_window,

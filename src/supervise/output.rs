@@ -1,7 +1,6 @@
 //! What the children say: their pipes become log lines, or events.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
@@ -12,9 +11,9 @@ use tokio::sync::mpsc::UnboundedSender;
 use tracing::warn;
 
 use super::footprint::Activity;
+use super::liveness::Answer;
 use super::machine::Event;
 use super::node::NodeReport;
-use crate::config::Level;
 use crate::logs::{LineSplitter, Logs, Record, parse_daemon_line};
 use crate::watch::watch;
 
@@ -22,44 +21,18 @@ use crate::watch::watch;
 const CHUNK: usize = 16 * 1024;
 /// How much of what a dead child left in its pipe is read: a process that holds the pipe open may go on writing.
 const LAST_READS: usize = 64;
-/// How many of a unit's last lines are kept, and how much of each.
-const LAST_LINES: usize = 8;
-const LAST_LINE_BYTES: usize = 400;
 
 /// What becomes of the lines.
 #[derive(Debug)]
 pub(super) enum Reader {
     /// They go into the log under this name.
-    Log { source: String, unit: Option<usize> },
+    Log { source: String },
     /// Each is an event of the preparation.
     Prepare,
     /// The first is the node's state.
     Node,
-}
-
-/// The last lines of each unit, for the moment when it is given up.
-#[derive(Clone, Debug, Default)]
-pub(super) struct LastWords(Rc<RefCell<BTreeMap<usize, VecDeque<String>>>>);
-
-impl LastWords {
-    fn add(&self, unit: usize, line: &[u8]) {
-        let mut all = self.0.borrow_mut();
-        let lines = all.entry(unit).or_default();
-        if lines.len() == LAST_LINES {
-            lines.pop_front();
-        }
-        let line = line.get(..LAST_LINE_BYTES).unwrap_or(line);
-        lines.push_back(String::from_utf8_lossy(line).into_owned());
-    }
-
-    /// The unit starts anew: what its former process said is no news.
-    pub(super) fn forget(&self, unit: usize) {
-        self.0.borrow_mut().remove(&unit);
-    }
-
-    pub(super) fn of(&self, unit: usize) -> Vec<String> {
-        self.0.borrow().get(&unit).map(|lines| lines.iter().cloned().collect()).unwrap_or_default()
-    }
+    /// Each is what a liveness question showed.
+    Liveness,
 }
 
 /// One pipe of one child.
@@ -69,7 +42,6 @@ pub(super) struct Pump {
     reader: Reader,
     logs: Logs,
     events: UnboundedSender<Event>,
-    last_words: LastWords,
     activity: Activity,
     lines: RefCell<LineSplitter>,
 }
@@ -87,13 +59,12 @@ impl Pump {
         reader: Reader,
         logs: Logs,
         events: UnboundedSender<Event>,
-        last_words: LastWords,
         activity: Activity,
     ) -> Option<Rc<Self>> {
         // The reading end is ours alone, so the flag is too.
         fcntl(&pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).ok()?;
         let pipe = watch(pipe, Interest::READABLE).ok()?;
-        Some(Rc::new(Self { pipe, reader, logs, events, last_words, activity, lines: RefCell::default() }))
+        Some(Rc::new(Self { pipe, reader, logs, events, activity, lines: RefCell::default() }))
     }
 
     /// Reads until the last writer is gone, which may be long after the child's death.
@@ -138,16 +109,17 @@ impl Pump {
 
     fn line(&self, line: &[u8]) {
         match &self.reader {
-            Reader::Log { source, unit } => {
+            Reader::Log { source } => {
                 let (level, message) = parse_daemon_line(source, line);
-                if let Some(unit) = unit.filter(|_| level <= Level::Info) {
-                    self.last_words.add(unit, message);
-                }
                 self.logs.write(&Record { level, source, message });
             }
             Reader::Prepare => match serde_json::from_slice(line) {
                 Ok(event) => drop(self.events.send(Event::Prepare(event))),
                 Err(error) => warn!("the preparation said something that is no event: {error}"),
+            },
+            Reader::Liveness => match serde_json::from_slice(line) {
+                Ok(Answer { unit, verdict }) => drop(self.events.send(Event::Liveness(unit, verdict))),
+                Err(error) => warn!("a liveness probe said something that is no answer: {error}"),
             },
             Reader::Node => {
                 if let Some(report) = NodeReport::parse(&String::from_utf8_lossy(line)) {

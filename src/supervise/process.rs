@@ -44,8 +44,10 @@ pub(super) struct Program {
 /// A process that was started.
 #[derive(Debug)]
 pub(super) struct Started {
-    /// Its process id, which is also its group's.
+    /// Its process id.
     pub(super) pid: Pid,
+    /// Its process group, made by the process that was started; a successor of that one stays in it.
+    pub(super) group: Pid,
     /// A handle that cannot come to mean another process; `None` before Linux 5.3.
     pub(super) handle: Option<OwnedFd>,
     /// Holds four bytes of `errno` if the program could not be executed.
@@ -111,7 +113,7 @@ pub(super) fn start(program: &Program, inherited: &Inherited) -> Result<Started,
         Ok(pid) => {
             let ours = |pipe: Option<(OwnedFd, OwnedFd)>| pipe.map(|(read, _)| read);
             set_nonblocking(&failure);
-            Ok(Started { pid, handle: pidfd_open(pid), failure, log: ours(log), captured: ours(captured) })
+            Ok(Started { pid, group: pid, handle: pidfd_open(pid), failure, log: ours(log), captured: ours(captured) })
         }
     }
 }
@@ -145,7 +147,7 @@ pub(super) fn send(started: &Started, signal: i32) {
 
 /// Sends a signal to its whole process group. The caller has not reaped it, so the number is still its own.
 pub(super) fn send_group(started: &Started, signal: i32) {
-    kill(-started.pid.as_raw(), signal);
+    kill(-started.group.as_raw(), signal);
     // Before the child has made its group there is none.
     send(started, signal);
 }
@@ -262,7 +264,7 @@ fn set_nonblocking(fd: &OwnedFd) {
 }
 
 #[expect(unsafe_code, reason = "nix has no pidfd")]
-fn pidfd_open(pid: Pid) -> Option<OwnedFd> {
+pub(super) fn pidfd_open(pid: Pid) -> Option<OwnedFd> {
     // SAFETY: a system call without pointers; the descriptor it returns is new and nobody else's.
     unsafe {
         let fd = libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0);

@@ -3,8 +3,12 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
 
-use super::daemon::Spec;
+use crate::config::DaemonName;
+
+use super::daemon::{LivenessTest, Spec};
+use super::liveness::Question;
 use super::machine::Child;
 use super::node::SINFO_FORMAT;
 use super::{Output, Program, World};
@@ -55,6 +59,13 @@ impl World {
                 let argv = jobs(node, &["quiesce", "--grace", &grace, "--on-stop", on_stop]);
                 Program { argv, ..helper::<&str>(&[], Output::Log) }
             }
+            Child::Liveness => {
+                let questions = serde_json::to_vec(&self.questions(node)).unwrap_or_default();
+                Program {
+                    argv: vec![own_file(), b"liveness".to_vec(), questions],
+                    ..helper::<&str>(&[], Output::Captured)
+                }
+            }
             Child::NodeCheck => {
                 helper(&["sinfo", "--noheader", "--nodes", node, "--format", SINFO_FORMAT], Output::Captured)
             }
@@ -62,6 +73,35 @@ impl World {
                 helper(&["scontrol", "update", &format!("nodename={node}"), "state=resume"], Output::Log)
             }
         }
+    }
+
+    /// What the units of this round are asked; one that died since is left out.
+    fn questions(&self, node: &str) -> Vec<Question> {
+        let question = |unit: &usize| {
+            let test = &self.machine.units().get(*unit)?.liveness.as_ref()?.test;
+            Some(Question {
+                unit: *unit,
+                pid: self.find(Child::Unit(*unit))?.started.pid.as_raw(),
+                commands: question(test, &self.job.config.paths.munge_socket, node),
+                timeout_ms: u64::try_from(self.machine.probe_timeout(*unit).as_millis()).unwrap_or(u64::MAX),
+            })
+        };
+        self.machine.asked().iter().filter_map(question).collect()
+    }
+}
+
+/// munged encodes and decodes a credential, slurmctld takes a ping, slurmd tells its own state. What it is that the
+/// controller believes of the node is no evidence: it takes five minutes to notice.
+fn question(test: &LivenessTest, munge_socket: &Path, node: &str) -> Vec<Vec<String>> {
+    let words = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let socket = format!("--socket={}", munge_socket.display());
+    match test {
+        LivenessTest::Daemon(DaemonName::Munged) => {
+            vec![words(&["munge", "--no-input", &socket]), words(&["unmunge", "--no-output", &socket])]
+        }
+        LivenessTest::Daemon(DaemonName::Slurmctld) => vec![words(&["scontrol", "ping"])],
+        LivenessTest::Daemon(DaemonName::Slurmd) => vec![words(&["scontrol", "show", "slurmd", node])],
+        LivenessTest::Command(command) => vec![command.clone()],
     }
 }
 

@@ -7,6 +7,7 @@ use nix::unistd::Pid;
 use tracing::trace;
 
 use super::machine::{Child, Event, Exit};
+use super::notify::Notify;
 use super::{World, process};
 
 /// What the kernel says when asked for a dead child.
@@ -36,6 +37,12 @@ impl World {
             let exit = collect(pid);
             return trace!(pid = pid.as_raw(), "reaped an orphan ({exit:?})");
         };
+        let successor = living.notify.as_ref().and_then(Notify::successor);
+        if let Some(Ok(next)) = successor {
+            let exit = collect(pid);
+            trace!(pid = pid.as_raw(), "reaped a process that has handed over ({exit:?})");
+            return self.hand_over(next, living);
+        }
         // While it is a zombie its number, and so its group's, cannot be anyone else's. What the command or a hook left
         // running may be meant to run on.
         if !matches!(living.child, Child::Cmd | Child::Hook(_)) {
@@ -45,10 +52,8 @@ impl World {
         for output in &living.outputs {
             output.finish();
         }
-        let exit = match process::failure_of(&living.started, &living.program) {
-            Some(failure) => Exit::NotStarted(failure),
-            None => exit,
-        };
+        let failure = process::failure_of(&living.started, &living.program).or(successor.and_then(Result::err));
+        let exit = failure.map_or(exit, Exit::NotStarted);
         self.send(Event::Exited(living.child, exit));
     }
 }

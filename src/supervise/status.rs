@@ -2,8 +2,12 @@
 //!
 //! EDGE. Reading it costs PID 1 nothing, and no reader can hurt it. It lies in the run directory, which is memory.
 
+mod news;
+
+pub use news::News;
+
 use std::io::Write as _;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use nix::time::{ClockId, clock_gettime};
@@ -14,6 +18,9 @@ use super::machine::Snapshot;
 
 /// The file's name in the run directory.
 pub const FILE: &str = "status.json";
+
+/// What a file on a full disk has in any case, in bytes.
+const PAGE: usize = 4096;
 
 /// What the file holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,10 +93,28 @@ impl Publisher {
 }
 
 fn replace(directory: &Path, status: &Status) -> std::io::Result<()> {
-    let new = directory.join("status.json.new");
+    let (new, text) = (directory.join("status.json.new"), serde_json::to_vec(status)?);
     let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&new)?;
-    file.write_all(&serde_json::to_vec(status)?)?;
-    std::fs::rename(&new, directory.join(FILE))
+    match file.write_all(&text) {
+        Ok(()) => std::fs::rename(&new, directory.join(FILE)),
+        Err(error) if error.kind() == std::io::ErrorKind::StorageFull => {
+            let _ = std::fs::remove_file(&new);
+            overwrite(&directory.join(FILE), text)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The disk is full: the page that the file has will do. A reader may see it half written, and has to look again.
+fn overwrite(path: &Path, mut text: Vec<u8>) -> std::io::Result<()> {
+    let file = std::fs::OpenOptions::new().write(true).open(path)?;
+    let length = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
+    if text.len() > length.next_multiple_of(PAGE) {
+        return Err(std::io::ErrorKind::StorageFull.into());
+    }
+    // Blanks at the end of JSON mean nothing.
+    text.resize(text.len().max(length), b' ');
+    file.write_all_at(&text, 0)
 }
 
 /// Reads the file.

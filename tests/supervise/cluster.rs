@@ -5,7 +5,7 @@ use super::*;
 /// A cluster of shell scripts, each of which writes what happens to it into one file.
 pub(crate) struct Cluster {
     _keep: tempfile::TempDir,
-    directory: PathBuf,
+    pub(crate) directory: PathBuf,
 }
 
 /// Says its name, its pid, and later that it was told to stop.
@@ -55,18 +55,26 @@ impl Cluster {
         Init::start(self.command(&[]))
     }
 
-    fn events(&self) -> Vec<String> {
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    pub(crate) fn events(&self) -> Vec<String> {
         let events = fs::read_to_string(self.directory.join("events")).unwrap_or_default();
         events.lines().map(str::to_owned).collect()
     }
 
     /// The words `start NAME` and `stop NAME`, without pids.
-    fn story(&self) -> Vec<String> {
+    pub(crate) fn story(&self) -> Vec<String> {
         let two = |line: String| line.split(' ').take(2).collect::<Vec<_>>().join(" ");
         self.events().into_iter().map(two).collect()
     }
 
-    fn status(&self) -> Option<serde_json::Value> {
+    pub(crate) fn status(&self) -> Option<serde_json::Value> {
         serde_json::from_slice(&fs::read(self.directory.join("run/status.json")).ok()?).ok()
     }
 
@@ -92,7 +100,7 @@ impl Cluster {
 
 fn stand_in(directory: &Path, name: &str) -> String {
     let d = directory.display();
-    format!("command = ['{d}/bin/daemon', '{name}', '{d}']\nuser = 'root'\nreadiness = 'started'\n")
+    format!("command = ['{d}/bin/daemon', '{name}', '{d}']\nuser = 'root'\nreadiness = 'started'\nliveness = 'off'\n")
 }
 
 #[test]

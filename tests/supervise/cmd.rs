@@ -69,21 +69,17 @@ fn the_command_starts_with_the_mask_and_the_ignored_signals_of_slurminit() {
     let field = |status: &str, name: &str| {
         status.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned()).unwrap()
     };
-    // What surrounds the tests may ignore something itself; a clean start has 0 and 0.
-    let mut bare = Command::new("cat");
-    let bare = run({
-        bare.arg("/proc/self/status").stdout(Stdio::piped()).stderr(Stdio::piped());
-        bare
-    });
     let end = run(plain(&["cat", "/proc/self/status"]));
     for name in ["SigBlk:", "SigIgn:"] {
-        assert_eq!(field(&end.stdout, name), field(&bare.stdout, name), "{name}");
+        // glibc keeps 32 and 33 to itself, and no program can change what they were.
+        let set = u64::from_str_radix(&field(&end.stdout, name), 16).unwrap() & !(0b11 << 31);
+        assert_eq!(set, 0, "{name}");
     }
 
     // What was ignored stays ignored: HUP (1) and PIPE (13).
     let script = format!("trap '' HUP PIPE; exec {} run --role none -- cat /proc/self/status", slurminit());
-    let mut command = Command::new("unshare");
-    command.args(["--pid", "--fork", "--mount-proc", "--", "sh", "-c", &script]);
+    let mut command = Command::new("env");
+    command.args(["--default-signal", "unshare", "--pid", "--fork", "--mount-proc", "--", "sh", "-c", &script]);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let end = run(command);
     let ignored = u64::from_str_radix(&field(&end.stdout, "SigIgn:"), 16).unwrap();

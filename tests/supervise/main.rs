@@ -7,6 +7,9 @@
 
 mod cluster;
 mod cmd;
+mod control;
+mod handover;
+mod liveness;
 mod logs;
 mod reaping;
 
@@ -37,10 +40,11 @@ fn slurminit() -> &'static str {
     env!("CARGO_BIN_EXE_slurminit")
 }
 
-/// `unshare ... slurminit run ARGS`, with both streams piped.
+/// `unshare ... slurminit run ARGS`, with both streams piped. What surrounds the tests may ignore signals (nohup does).
 fn as_pid_1(args: &[&str]) -> Command {
-    let mut command = Command::new("unshare");
-    command.args(["--pid", "--fork", "--mount-proc", "--kill-child", "--", slurminit(), "run"]).args(args);
+    let surroundings = ["--default-signal", "unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "--"];
+    let mut command = Command::new("env");
+    command.args(surroundings).args([slurminit(), "run"]).args(args);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -75,8 +79,8 @@ impl Init {
     }
 }
 
-fn run(mut command: Command) -> End {
-    end(command.spawn().expect("unshare(1) runs"))
+fn run(mut command: impl std::borrow::BorrowMut<Command>) -> End {
+    end(command.borrow_mut().spawn().expect("unshare(1) runs"))
 }
 
 fn end(mut child: Child) -> End {

@@ -23,6 +23,11 @@ const RECOVER_DEADLINE: Duration = Duration::from_secs(15);
 const ASK_DEADLINE: Duration = Duration::from_secs(15);
 
 impl Machine {
+    /// Whether this Slurm's daemons survive a reconfiguration that fails, by handing over to a new process.
+    pub fn hands_over(&self) -> bool {
+        self.prepared.as_ref().is_some_and(|prepared| prepared.hands_over)
+    }
+
     pub(super) fn advance_boot(&mut self, now: Moment, out: &mut Vec<Effect>) {
         match &mut self.phase {
             Phase::New => self.next_hook(now, 0, out),
@@ -97,6 +102,7 @@ impl Machine {
             PrepareEvent::MungeKeyReady => {
                 self.open.insert(Gate::MungeKey);
             }
+            PrepareEvent::Detected => self.timeline.is_detected = true,
             PrepareEvent::Done(prepared) => {
                 self.open.extend([Gate::MungeKey, Gate::Files]);
                 out.push(Effect::Say(Notice::Prepared(Box::new(prepared.clone()))));
@@ -200,6 +206,7 @@ impl Machine {
 
     fn node_is_known(&mut self, out: &mut Vec<Effect>) {
         self.node = Node::Known;
+        self.daemons_answered();
         if matches!(self.phase, Phase::Boot { .. }) {
             self.phase = Phase::Serve;
             out.push(Effect::Say(Notice::Ready {

@@ -25,8 +25,13 @@ pub enum Notice {
     UnitFinished { name: String, exit: Exit },
     UnitStopped { name: String, exit: Exit },
     StartsSlowly { name: String, patience: Duration },
+    RestartAsked { name: String },
     NeverReady { name: String, after: Duration },
-    GaveUp { unit: usize, name: String, failures: u32, within: Duration, last: Exit, hold: bool },
+    GaveUp { name: String, failures: u32, within: Duration, last: Exit, hold: bool },
+    Silent { name: String, why: String },
+    Slow { name: String, why: String },
+    NotAsked { name: String, why: String },
+    NoVerdict { rounds: u32 },
     Resuming { reason: String },
     DrainedByAdministrator { node: String, reason: String },
     NotReady { after: Duration, node: Option<NodeReport>, waiting_for: String },
@@ -60,6 +65,10 @@ impl Notice {
             | Self::UnitDied { .. }
             | Self::StartsSlowly { .. }
             | Self::NeverReady { .. }
+            | Self::Silent { .. }
+            | Self::Slow { .. }
+            | Self::NotAsked { .. }
+            | Self::NoVerdict { .. }
             | Self::DrainedByAdministrator { .. }
             | Self::NoReload
             | Self::Killing { .. }
@@ -68,6 +77,7 @@ impl Notice {
             | Self::Unkillable => Level::Warn,
             Self::Prepared(_)
             | Self::UnitFinished { .. }
+            | Self::RestartAsked { .. }
             | Self::Resuming { .. }
             | Self::Ready { .. }
             | Self::StopAsked { .. }
@@ -110,7 +120,11 @@ impl fmt::Display for Notice {
             }
             Self::UnitReady { name, after } => write!(f, "{name} is ready after {} ms", after.as_millis()),
             Self::UnitDied { name, exit, ran, pause } => {
-                write!(f, "{name} {} after {:.1} s", how(exit), ran.as_secs_f64())?;
+                write!(f, "{name} {}", how(exit))?;
+                // One that was told to end has no run of its own.
+                if !ran.is_zero() {
+                    write!(f, " after {:.1} s", ran.as_secs_f64())?;
+                }
                 match pause.as_millis() {
                     0 => write!(f, "; starting it again now"),
                     ms => write!(f, "; starting it again in {ms} ms"),
@@ -121,9 +135,20 @@ impl fmt::Display for Notice {
             Self::StartsSlowly { name, patience } => {
                 write!(f, "{name} runs and is not ready yet; it has {} s in all", patience.as_secs())
             }
+            Self::RestartAsked { name } => write!(f, "starting {name} again, as asked"),
             Self::NeverReady { name, after } => {
                 write!(f, "{name} runs for {:.1} s and is not ready; restarting it", after.as_secs_f64())
             }
+            Self::Silent { name, why } => write!(f, "{name} lives and does not answer: {why}; restarting it"),
+            Self::Slow { name, why } => {
+                write!(f, "{name} is slow: {why}; it is restarted if that goes on for a minute")
+            }
+            Self::NotAsked { name, why } => write!(f, "nobody can tell whether {name} still answers: {why}"),
+            Self::NoVerdict { rounds } => write!(
+                f,
+                "the last {rounds} liveness probes did not end or could not be started; is the machine out of CPU, memory \
+                 or processes?"
+            ),
             Self::GaveUp { name, failures, within, last, hold, .. } => {
                 write!(f, "{name} failed {failures} times within {} s; it last {}", within.as_secs(), how(last))?;
                 match hold {

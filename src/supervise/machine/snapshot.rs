@@ -6,11 +6,11 @@ use crate::report::Prepared;
 
 use super::super::node::NodeReport;
 use super::notice::how;
-use super::unit::State;
-use super::{Machine, Moment, Node, Phase};
+use super::unit::{Again, End, State};
+use super::{Machine, Moment, Node, Phase, Span};
 
 /// The machine's state for `status` and `health`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// `hooks`, `preparing`, `starting`, `ready`, `stopping`.
     pub phase: String,
@@ -24,10 +24,12 @@ pub struct Snapshot {
     pub node: Option<NodeReport>,
     /// What the preparation decided.
     pub prepared: Option<Prepared>,
+    /// What the start spent its time on.
+    pub timeline: Vec<Span>,
 }
 
 /// One daemon or service.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnitSnapshot {
     /// Its name.
     pub name: String,
@@ -37,10 +39,18 @@ pub struct UnitSnapshot {
     pub since_ms: Option<u64>,
     /// Its process; the edge fills it in.
     pub pid: Option<i32>,
+    /// How often it was started.
+    pub starts: u32,
     /// How often it was started again.
     pub restarts: u32,
+    /// Whether the container ends when it cannot be kept alive.
+    pub essential: bool,
     /// How its last process ended.
     pub last_exit: Option<String>,
+    /// Why slurminit had told that process to end, if it had.
+    pub last_exit_why: Option<String>,
+    /// When it ended, in milliseconds since slurminit started.
+    pub last_exit_ms: Option<u64>,
 }
 
 impl Machine {
@@ -48,13 +58,18 @@ impl Machine {
     pub fn snapshot(&self) -> Snapshot {
         let units = self.setup.units.iter().zip(&self.units).map(|(spec, unit)| {
             let (state, since) = word(&unit.state);
+            let end = unit.last_end.as_ref();
             UnitSnapshot {
                 name: spec.name.clone(),
                 state: state.to_owned(),
-                since_ms: since.map(|since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX)),
+                since_ms: since.map(ms),
                 pid: None,
-                restarts: unit.restarts,
-                last_exit: unit.last_exit.as_ref().map(how),
+                starts: unit.starts,
+                restarts: unit.starts.saturating_sub(1),
+                essential: spec.essential.is_some(),
+                last_exit: end.map(|end| how(&end.exit)),
+                last_exit_why: end.and_then(why_told),
+                last_exit_ms: end.map(|end| ms(end.at)),
             }
         });
         let units = units.collect();
@@ -76,6 +91,7 @@ impl Machine {
             units,
             node: self.report.clone(),
             prepared: self.prepared.clone(),
+            timeline: self.timeline(),
         }
     }
 
@@ -88,6 +104,19 @@ impl Machine {
             Some(report) => format!("the node is {}", report.state),
             None => "the node has not registered".to_owned(),
         })
+    }
+}
+
+fn ms(moment: Moment) -> u64 {
+    u64::try_from(moment.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn why_told(end: &End) -> Option<String> {
+    match (end.told?, &end.silence) {
+        (Again::No, _) => None,
+        (Again::AfterFailure, Some(silence)) => Some(format!("it did not answer ({silence})")),
+        (Again::AfterFailure, None) => Some("it did not answer".to_owned()),
+        (Again::AsAsked, _) => Some("a restart was asked for".to_owned()),
     }
 }
 

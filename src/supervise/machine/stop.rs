@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::config::DaemonName;
 
-use super::unit::State;
+use super::unit::{Again, State};
 use super::{Child, Cmd, Effect, Machine, Moment, Node, Notice, Phase};
 
 /// A stop under way.
@@ -73,6 +73,7 @@ impl Machine {
         let stage = Stage::Command { kill_at: now + limit * COMMAND_EIGHTHS / 8 };
         self.phase = Phase::Stop(Stop { code, why, until: now + limit, stage });
         self.node = Node::Unwatched;
+        self.liveness.stop();
         self.recover_until = None;
         for task in &self.tasks {
             match task {
@@ -101,6 +102,13 @@ impl Machine {
     }
 
     pub(super) fn advance_stop(&mut self, now: Moment, out: &mut Vec<Effect>) {
+        if !matches!(self.phase, Phase::Stop(_)) {
+            return;
+        }
+        // One that was being stopped for a restart has its own deadline, whatever stage the stop of all is in.
+        for unit in 0..self.units.len() {
+            self.advance_stopping_unit(now, unit, out);
+        }
         let Phase::Stop(stop) = &self.phase else { return };
         let late = now >= stop.until;
         match stop.stage {
@@ -157,18 +165,18 @@ impl Machine {
             match this.state {
                 State::Waiting | State::BackingOff { .. } => self.set_state(unit, State::Finished),
                 State::Starting { .. } | State::Ready { .. } if late || !self.is_needed(unit) => {
-                    self.stop_unit(now, unit, false, out);
+                    self.stop_unit(now, unit, Again::No, out);
                 }
                 _ => {}
             }
             if late {
-                if let Some(State::Stopping { deadline, .. }) = self.units.get_mut(unit).map(|unit| &mut unit.state) {
+                if let Some(State::Stopping { deadline, killed: false, .. }) =
+                    self.units.get_mut(unit).map(|unit| &mut unit.state)
+                {
                     *deadline = (*deadline).min(now);
                 }
             }
-            if self.units.get(unit).is_some_and(|unit| matches!(unit.state, State::Stopping { .. })) {
-                self.advance_unit(now, unit, out);
-            }
+            self.advance_stopping_unit(now, unit, out);
         }
         if !self.units.iter().any(super::Unit::is_alive) {
             let grace = if self.jobs_left { REST_GRACE_AFTER_JOBS } else { REST_GRACE };
@@ -178,6 +186,12 @@ impl Machine {
             // KILL was sent; what survives it is left to the last stage.
             let stage = Stage::Killing { again_at: now, give_up_at: now + KILL_PATIENCE };
             self.enter_stage(now, stage, out);
+        }
+    }
+
+    fn advance_stopping_unit(&mut self, now: Moment, unit: usize, out: &mut Vec<Effect>) {
+        if self.units.get(unit).is_some_and(|unit| matches!(unit.state, State::Stopping { .. })) {
+            self.advance_unit(now, unit, out);
         }
     }
 

@@ -1,5 +1,7 @@
 //! The machine in a simulated world: time is a number, a child is an entry in a set.
 
+mod commands;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -7,8 +9,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::config::{DaemonName, ReadinessTest, RestartPolicy};
+use crate::supervise::daemon::{Liveness, LivenessTest};
 
-const MS: Duration = Duration::from_millis(1);
+pub(super) const MS: Duration = Duration::from_millis(1);
 
 fn spec(name: &str, after: &[usize], gate: Gate, daemon: Option<DaemonName>, essential: Option<u8>) -> Spec {
     Spec {
@@ -21,6 +24,7 @@ fn spec(name: &str, after: &[usize], gate: Gate, daemon: Option<DaemonName>, ess
         gate,
         readiness: ReadinessTest::Port(1),
         ready_timeout: Duration::from_secs(60),
+        liveness: None,
         restart: RestartPolicy::Always,
         essential,
         stop_timeout: Duration::from_secs(8),
@@ -28,7 +32,7 @@ fn spec(name: &str, after: &[usize], gate: Gate, daemon: Option<DaemonName>, ess
     }
 }
 
-fn cluster(has_cmd: bool) -> Setup {
+pub(super) fn cluster(has_cmd: bool) -> Setup {
     Setup {
         units: vec![
             spec("munged", &[], Gate::MungeKey, Some(DaemonName::Munged), Some(exit_code::MUNGED)),
@@ -45,20 +49,28 @@ fn cluster(has_cmd: bool) -> Setup {
     }
 }
 
+/// The same, with units that are asked whether they still answer.
+pub(super) fn probed(mut setup: Setup) -> Setup {
+    for unit in setup.units.iter_mut().filter(|unit| unit.daemon.is_some()) {
+        unit.liveness = unit.daemon.map(|name| Liveness { test: LivenessTest::Daemon(name), timeout: None });
+    }
+    setup
+}
+
 /// The world as the machine's effects shape it. Each promise that holds after every single step is asserted here.
-struct Sim {
-    machine: Machine,
-    now: Moment,
-    living: BTreeSet<Child>,
-    spawned: Vec<Child>,
-    stopped: Vec<Child>,
-    said: Vec<Notice>,
+pub(super) struct Sim {
+    pub(super) machine: Machine,
+    pub(super) now: Moment,
+    pub(super) living: BTreeSet<Child>,
+    pub(super) spawned: Vec<Child>,
+    pub(super) stopped: Vec<Child>,
+    pub(super) said: Vec<Notice>,
     stubborn: BTreeSet<Child>,
-    exit: Option<u8>,
+    pub(super) exit: Option<u8>,
 }
 
 impl Sim {
-    fn new(setup: Setup) -> Self {
+    pub(super) fn new(setup: Setup) -> Self {
         let mut sim = Self {
             machine: Machine::new(setup),
             now: Duration::ZERO,
@@ -73,7 +85,7 @@ impl Sim {
         sim
     }
 
-    fn give(&mut self, event: Event) {
+    pub(super) fn give(&mut self, event: Event) {
         assert_eq!(self.exit, None, "nothing is asked of a machine that has ended");
         let mut events = vec![event];
         while let Some(event) = events.pop() {
@@ -130,17 +142,17 @@ impl Sim {
         }
     }
 
-    fn exits(&mut self, child: Child, exit: Exit) {
+    pub(super) fn exits(&mut self, child: Child, exit: Exit) {
         assert!(self.living.remove(&child), "{child:?} does not live");
         self.give(Event::Exited(child, exit));
     }
 
-    fn wait(&mut self, time: Duration) {
+    pub(super) fn wait(&mut self, time: Duration) {
         self.now += time;
         self.give(Event::Tick);
     }
 
-    fn prepared(&mut self) {
+    pub(super) fn prepared(&mut self) {
         self.give(Event::Prepare(PrepareEvent::MungeKeyReady));
         self.give(Event::Prepare(PrepareEvent::Done(Prepared::default())));
         self.exits(Child::Prepare, Exit::Code(0));
@@ -154,13 +166,13 @@ impl Sim {
         self.node("idle|none");
     }
 
-    fn node(&mut self, line: &str) {
+    pub(super) fn node(&mut self, line: &str) {
         self.give(Event::Node(NodeReport::parse(line).unwrap()));
         self.exits(Child::NodeCheck, Exit::Code(0));
     }
 
     /// Lets everything that was told to end do so, in time order, until the machine leaves.
-    fn let_end(&mut self) {
+    pub(super) fn let_end(&mut self) {
         let start = self.now;
         while self.exit.is_none() {
             assert!(self.now - start < Duration::from_secs(30), "the stop does not end: {:?}", self.machine);
@@ -379,6 +391,20 @@ fn a_preparation_that_fails_or_hangs_ends_the_container_with_its_code() {
     assert_eq!(sim.exit, Some(exit_code::PREPARE));
 }
 
+#[test]
+fn a_stop_keeps_the_deadline_of_a_daemon_that_is_being_stopped_already() {
+    let mut sim = Sim::new(cluster(true));
+    sim.ready();
+    sim.exits(Child::Unit(0), Exit::Signal(libc::SIGSEGV));
+    sim.wait(Duration::from_secs(60));
+    assert!(matches!(sim.said.last(), Some(Notice::NeverReady { .. })), "munged does not come back");
+    sim.exits(Child::Cmd, Exit::Code(0));
+    assert!(sim.living.contains(&Child::JobsQuiesce), "slurmctld is asked about jobs meanwhile");
+    let wake = sim.machine.next_wake().unwrap();
+    sim.wait(wake - sim.now);
+    assert!(sim.machine.next_wake() > Some(sim.now), "a deadline in the past would keep PID 1 busy");
+}
+
 /// What can happen next; the numbers choose among what lives.
 #[derive(Clone, Debug)]
 enum Chance {
@@ -387,7 +413,9 @@ enum Chance {
     Key,
     Prepared,
     Node(&'static str),
+    Liveness(usize, Verdict),
     Signal(i32),
+    Restart(usize),
     Wait(u64),
     Wake,
 }
@@ -396,20 +424,30 @@ fn chance() -> impl Strategy<Value = Chance> {
     let lines =
         prop::sample::select(vec!["idle|none", "idle*|none", "drained|gres/gpu count", "drained|me", "inval|x"]);
     let signals = prop::sample::select(vec![libc::SIGHUP, libc::SIGUSR1, libc::SIGINT, libc::SIGTERM]);
+    let why = String::new;
+    let verdicts = prop::sample::select(vec![
+        Verdict::Answers,
+        Verdict::Answers,
+        Verdict::Silent(why()),
+        Verdict::Slow(why()),
+        Verdict::Unknown(why()),
+    ]);
     prop_oneof![
         6 => (any::<usize>(), 0..3_u8).prop_map(|(which, code)| Chance::Dies(which, code)),
         6 => (0..4_usize).prop_map(Chance::Looked),
         2 => Just(Chance::Key),
         3 => Just(Chance::Prepared),
         4 => lines.prop_map(Chance::Node),
+        4 => (0..4_usize, verdicts).prop_map(|(unit, verdict)| Chance::Liveness(unit, verdict)),
         1 => signals.prop_map(Chance::Signal),
+        2 => (0..4_usize).prop_map(Chance::Restart),
         3 => (0..70_000_u64).prop_map(Chance::Wait),
         6 => Just(Chance::Wake),
     ]
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 100_000, ..ProptestConfig::default() })]
 
     /// Whatever happens in whatever order: the promises in `Sim` hold after every step, and a stop ends.
     #[test]
@@ -418,7 +456,7 @@ proptest! {
         hooks in 0..2_usize,
         chances in proptest::collection::vec(chance(), 0..60),
     ) {
-        let mut sim = Sim::new(Setup { hooks: vec![Duration::from_secs(5); hooks], ..cluster(has_cmd) });
+        let mut sim = Sim::new(Setup { hooks: vec![Duration::from_secs(5); hooks], ..probed(cluster(has_cmd)) });
         for chance in chances {
             if sim.exit.is_some() {
                 break;
@@ -433,7 +471,9 @@ proptest! {
                 Chance::Key => sim.give(Event::Prepare(PrepareEvent::MungeKeyReady)),
                 Chance::Prepared => sim.give(Event::Prepare(PrepareEvent::Done(Prepared::default()))),
                 Chance::Node(line) => sim.give(Event::Node(NodeReport::parse(line).unwrap())),
+                Chance::Liveness(unit, verdict) => sim.give(Event::Liveness(unit, verdict)),
                 Chance::Signal(signal) => sim.give(Event::Signal(signal)),
+                Chance::Restart(unit) => sim.give(Event::Command(Command::Restart(unit))),
                 Chance::Wait(ms) => sim.wait(Duration::from_millis(ms)),
                 Chance::Wake => {
                     let wake = sim.machine.next_wake().unwrap_or(sim.now);

@@ -5,18 +5,42 @@ use std::time::Duration;
 
 use crate::config::{DaemonName, ReadinessTest, RestartPolicy, Supervise};
 
+use super::liveness::Pulse;
 use super::{Child, Effect, Exit, Machine, Moment, Notice};
 
 /// A unit's state and its history.
 #[derive(Debug)]
 pub(super) struct Unit {
     pub(super) state: State,
-    /// How often it was started again.
-    pub(super) restarts: u32,
-    pub(super) last_exit: Option<Exit>,
+    /// How often it was started.
+    pub(super) starts: u32,
+    pub(super) last_end: Option<End>,
+    pub(super) pulse: Pulse,
     /// When it failed, oldest first; as many as can matter.
     failures: VecDeque<Moment>,
     in_a_row: u32,
+}
+
+/// How a unit's last process ended.
+#[derive(Debug)]
+pub(super) struct End {
+    pub(super) at: Moment,
+    pub(super) exit: Exit,
+    /// Why it was told to; `None` if it was not.
+    pub(super) told: Option<Again>,
+    /// What its silence was, if it was told for that.
+    pub(super) silence: Option<String>,
+}
+
+/// Whether a unit that was told to end is started once more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Again {
+    /// It is not.
+    No,
+    /// It is, and this was a failure: it did not answer.
+    AfterFailure,
+    /// It is, for somebody asked for that.
+    AsAsked,
 }
 
 /// Where a unit is in its life.
@@ -28,9 +52,8 @@ pub(super) enum State {
     Starting { since: Moment, look_at: Moment, pause: Duration, until: Moment, told: bool },
     /// It answers.
     Ready { since: Moment },
-    /// It was told to end, and is told again at `nudge`; KILL follows at the deadline. With `again` it is started once
-    /// more.
-    Stopping { deadline: Moment, nudge: Option<Moment>, killed: bool, again: bool },
+    /// It was told to end, and is told again at `nudge`; KILL follows at the deadline.
+    Stopping { deadline: Moment, nudge: Option<Moment>, killed: bool, again: Again },
     /// It failed and is started again then.
     BackingOff { until: Moment },
     /// It ended, and nothing asks for it to run.
@@ -55,7 +78,14 @@ const KILL_AGAIN: Duration = Duration::from_millis(500);
 
 impl Unit {
     pub(super) fn new() -> Self {
-        Self { state: State::Waiting, restarts: 0, last_exit: None, failures: VecDeque::new(), in_a_row: 0 }
+        Self {
+            state: State::Waiting,
+            starts: 0,
+            last_end: None,
+            pulse: Pulse::default(),
+            failures: VecDeque::new(),
+            in_a_row: 0,
+        }
     }
 
     /// Whether its main process lives.
@@ -67,6 +97,11 @@ impl Unit {
         matches!(self.state, State::Ready { .. })
     }
 
+    /// Whether it ended, as it may.
+    pub(super) fn has_finished(&self) -> bool {
+        self.state == State::Finished
+    }
+
     pub(super) fn next_wake(&self) -> Option<Moment> {
         match &self.state {
             State::Starting { look_at, until, .. } => Some(*look_at.min(until)),
@@ -76,17 +111,26 @@ impl Unit {
         }
     }
 
+    /// A long run makes up for the failures before it.
+    pub(super) fn ran_well(&mut self, ran: Duration, policy: &Supervise) {
+        if ran >= policy.reset_after {
+            self.forget_failures();
+        }
+    }
+
     /// Notes a failure after a run of `ran`; returns whether there were too many.
     fn failed(&mut self, now: Moment, ran: Duration, policy: &Supervise) -> bool {
-        if ran >= policy.reset_after {
-            self.failures.clear();
-            self.in_a_row = 0;
-        }
+        self.ran_well(ran, policy);
         self.in_a_row = self.in_a_row.saturating_add(1);
         self.failures.push_back(now);
         let window = policy.give_up_window;
         self.failures.retain(|at| now.saturating_sub(*at) <= window);
         self.failures.len() >= policy.give_up_after as usize
+    }
+
+    pub(super) fn forget_failures(&mut self) {
+        self.failures.clear();
+        self.in_a_row = 0;
     }
 
     /// The pause before the next start: none after a first failure, then doubling, give or take a quarter.
@@ -111,7 +155,7 @@ impl Machine {
             State::Starting { since, until, .. } if now >= until => {
                 let name = self.name(unit);
                 out.push(Effect::Say(Notice::NeverReady { name, after: now.saturating_sub(since) }));
-                self.stop_unit(now, unit, true, out);
+                self.stop_unit(now, unit, Again::AfterFailure, out);
             }
             State::Starting { since, look_at, pause, until, told } if now >= look_at => {
                 let slow = now >= since + SLOW_START;
@@ -156,6 +200,9 @@ impl Machine {
         let until = now + spec.ready_timeout;
         let started = spec.readiness == ReadinessTest::Started;
         self.set_state(unit, State::Starting { since: now, look_at: now + LOOK, pause: LOOK, until, told: false });
+        if let Some(this) = self.units.get_mut(unit) {
+            this.starts = this.starts.saturating_add(1);
+        }
         out.push(Effect::Spawn(Child::Unit(unit)));
         if started {
             self.unit_is_ready(now, unit, out);
@@ -195,8 +242,17 @@ impl Machine {
         let policy = self.setup.units.get(unit).map_or(RestartPolicy::Never, |spec| spec.restart);
         let Some(this) = self.units.get_mut(unit) else { return };
         let before = std::mem::replace(&mut this.state, State::Finished);
-        this.last_exit = Some(exit.clone());
+        let told = match before {
+            State::Stopping { again, .. } => Some(again),
+            _ => None,
+        };
+        let silence = this.pulse.silence.take();
+        this.last_end = Some(End { at: now, exit: exit.clone(), told, silence });
         if stopping_all {
+            return out.push(Effect::Say(Notice::UnitStopped { name, exit }));
+        }
+        if told == Some(Again::AsAsked) {
+            this.state = State::Waiting;
             return out.push(Effect::Say(Notice::UnitStopped { name, exit }));
         }
         let ran = match before {
@@ -205,7 +261,7 @@ impl Machine {
         };
         let again = match policy {
             RestartPolicy::Always => true,
-            RestartPolicy::OnFailure => exit != Exit::Code(0) || matches!(before, State::Stopping { again: true, .. }),
+            RestartPolicy::OnFailure => exit != Exit::Code(0) || told == Some(Again::AfterFailure),
             RestartPolicy::Never => false,
         };
         if !again {
@@ -217,13 +273,12 @@ impl Machine {
             return self.gave_up(now, unit, &exit, out);
         }
         let pause = this.pause(&self.setup.supervise, random);
-        this.restarts = this.restarts.saturating_add(1);
         this.state = State::BackingOff { until: now + pause };
         out.push(Effect::Say(Notice::UnitDied { name, exit, ran, pause }));
     }
 
     /// Tells a unit to end. CONT follows, for a stopped process takes no TERM.
-    pub(super) fn stop_unit(&mut self, now: Moment, unit: usize, again: bool, out: &mut Vec<Effect>) {
+    pub(super) fn stop_unit(&mut self, now: Moment, unit: usize, again: Again, out: &mut Vec<Effect>) {
         let Some(spec) = self.setup.units.get(unit) else { return };
         let deadline = now + spec.stop_timeout;
         let nudge = spec.daemon.is_some().then(|| now + NUDGE);

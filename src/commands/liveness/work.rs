@@ -1,0 +1,75 @@
+//! What processes did while a daemon did not answer, by the kernel's own account.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+
+use crate::supervise::liveness::Verdict;
+
+/// For each thread, its time on a CPU and in the queue for one.
+pub(super) struct Work(BTreeMap<String, Duration>);
+
+/// Who spent more than this part of the time with work, or waited for a CPU, is not hung: a hung daemon's timers take a
+/// thousandth.
+const BUSY: u32 = 10;
+
+impl Work {
+    /// What the threads of these processes have done so far.
+    pub(super) fn of(pids: &[u32]) -> Self {
+        let all = pids.iter().flat_map(|pid| threads(*pid).into_iter().map(move |thread| (*pid, thread)));
+        Self(
+            all.filter_map(|(pid, thread)| Some((thread.clone(), schedstat(&read(pid, &thread, "schedstat")?)?)))
+                .collect(),
+        )
+    }
+
+    /// What was done after `before`.
+    pub(super) fn since(&self, before: &Self) -> Duration {
+        let of_thread = |(thread, done): (&String, &Duration)| {
+            done.saturating_sub(before.0.get(thread).copied().unwrap_or_default())
+        };
+        self.0.iter().map(of_thread).sum()
+    }
+}
+
+/// Judges a process that did not answer during `time`, in which it and the probe had so much `work`.
+pub(super) fn verdict(pid: i32, work: Duration, time: Duration, why: String) -> Verdict {
+    let pid = u32::try_from(pid).unwrap_or_default();
+    let threads = threads(pid);
+    if threads.is_empty() {
+        return Verdict::Unknown("it is gone".to_owned());
+    }
+    for status in threads.iter().filter_map(|thread| read(pid, thread, "status")) {
+        if let Some(tracer) = field(&status, "TracerPid").filter(|tracer| *tracer != "0") {
+            return Verdict::Unknown(format!("{why}; process {tracer} is debugging it"));
+        }
+        if field(&status, "State").is_some_and(|state| state.starts_with('D')) {
+            return Verdict::Unknown(format!("{why}; it waits in the kernel for a disk or a device"));
+        }
+    }
+    if work * BUSY >= time {
+        let work = work.as_secs_f64();
+        return Verdict::Slow(format!("{why}, but {work:.1} s of work or of waiting for a CPU"));
+    }
+    Verdict::Silent(why)
+}
+
+fn threads(pid: u32) -> Vec<String> {
+    let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}
+
+fn read(pid: u32, thread: &str, file: &str) -> Option<String> {
+    fs::read_to_string(format!("/proc/{pid}/task/{thread}/{file}")).ok()
+}
+
+/// A field of `/proc/PID/status` (proc(5)).
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
+}
+
+/// Nanoseconds on a CPU, and waiting for one (the kernel's Documentation/scheduler/sched-stats.rst).
+fn schedstat(text: &str) -> Option<Duration> {
+    let mut fields = text.split_ascii_whitespace().map_while(|field| field.parse().ok());
+    Some(Duration::from_nanos(fields.next()?).saturating_add(Duration::from_nanos(fields.next()?)))
+}

@@ -1,0 +1,167 @@
+//! The last lines of each daemon: for `slurminit logs`, and for the last words of one that is given up.
+//!
+//! All lie in one memory file, of which nothing is mapped. It costs PID 1 one descriptor and the container at most
+//! [`KEPT`] bytes for each name, and needs no disk: a read-only root and a full /run change nothing.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+/// How much is kept of each, in bytes.
+const KEPT: u64 = 64 * 1024;
+/// How much is kept of one line; the log has the whole of it.
+const LONGEST: usize = 4096;
+
+/// A ring of bytes for each name, one behind the other in the file.
+#[derive(Debug, Default)]
+pub(super) struct Tails {
+    file: Option<File>,
+    rings: Vec<Ring>,
+}
+
+#[derive(Debug)]
+struct Ring {
+    name: String,
+    /// How many bytes were ever written.
+    written: u64,
+    /// How many of them are of former processes of this name.
+    former: u64,
+}
+
+impl Tails {
+    /// From now on keeps what these say.
+    ///
+    /// # Errors
+    /// The kernel's, where it has no memory file to give.
+    pub(super) fn keep(&mut self, names: impl Iterator<Item = String>) -> std::io::Result<()> {
+        self.file = Some(File::from(memfd_create("slurminit logs", MFdFlags::MFD_CLOEXEC)?));
+        self.rings = names.map(|name| Ring { name, written: 0, former: 0 }).collect();
+        Ok(())
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.rings.iter().any(|ring| ring.name == name)
+    }
+
+    /// Takes one line with its end.
+    pub(super) fn add(&mut self, name: &str, line: &[u8]) {
+        let Some((file, start, ring)) = self.ring_mut(name) else { return };
+        let cut;
+        let line = match line.get(..LONGEST) {
+            Some(head) if line.len() > LONGEST => {
+                cut = [head, b"...\n"].concat();
+                &cut
+            }
+            _ => line,
+        };
+        let at = ring.written % KEPT;
+        let until_end = usize::try_from(KEPT - at).unwrap_or_default();
+        let (head, rest) = line.split_at(line.len().min(until_end));
+        // Without memory for it the line is in the log alone.
+        let written = file.write_all_at(head, start + at).and_then(|()| file.write_all_at(rest, start));
+        if written.is_ok() {
+            ring.written += line.len() as u64;
+        }
+    }
+
+    /// A new process of this name begins: what was said so far is not its own.
+    pub(super) fn begin(&mut self, name: &str) {
+        if let Some((_, _, ring)) = self.ring_mut(name) {
+            ring.former = ring.written;
+        }
+    }
+
+    /// The last lines, oldest first, each with its end: all that there are, or those of the last process.
+    pub(super) fn read(&self, name: &str, last_process: bool) -> Vec<u8> {
+        let index = self.rings.iter().position(|ring| ring.name == name);
+        let ring = index.and_then(|index| self.rings.get(index));
+        let (Some(file), Some(index), Some(ring)) = (&self.file, index, ring) else { return Vec::new() };
+        let wanted = if last_process { ring.former } else { 0 };
+        let from = wanted.max(ring.written.saturating_sub(KEPT));
+        let (start, at, length) = (index as u64 * KEPT, from % KEPT, ring.written - from);
+        let mut bytes = vec![0; usize::try_from(length).unwrap_or_default()];
+        let (head, rest) = bytes.split_at_mut(usize::try_from(length.min(KEPT - at)).unwrap_or_default());
+        if file.read_exact_at(head, start + at).and_then(|()| file.read_exact_at(rest, start)).is_err() {
+            return Vec::new();
+        }
+        if from > wanted {
+            // The oldest line has lost its beginning.
+            let whole = bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |end| end + 1);
+            bytes.drain(..whole);
+        }
+        bytes
+    }
+
+    fn ring_mut(&mut self, name: &str) -> Option<(&File, u64, &mut Ring)> {
+        let index = self.rings.iter().position(|ring| ring.name == name)?;
+        Some((self.file.as_ref()?, index as u64 * KEPT, self.rings.get_mut(index)?))
+    }
+}
+
+/// The last `count` of these lines.
+pub(super) fn last_lines(text: &[u8], count: usize) -> &[u8] {
+    let ends = text.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n').map(|(index, _)| index);
+    // The end of the line before the first that is wanted.
+    let before = ends.into_iter().nth(count);
+    before.and_then(|end| text.get(end + 1..)).unwrap_or(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn tails() -> Tails {
+        let mut tails = Tails::default();
+        tails.keep(["a", "b"].into_iter().map(str::to_owned)).unwrap();
+        tails
+    }
+
+    #[test]
+    fn each_name_has_its_own_lines_and_a_process_too() {
+        let mut tails = tails();
+        tails.add("a", b"1\n");
+        tails.add("b", b"2\n");
+        tails.begin("a");
+        tails.add("a", b"3\n");
+        tails.add("nobody", b"4\n");
+        assert_eq!(tails.read("a", false), b"1\n3\n");
+        assert_eq!(tails.read("a", true), b"3\n");
+        assert_eq!(tails.read("b", true), b"2\n");
+        assert_eq!(tails.read("nobody", false), b"");
+    }
+
+    #[test]
+    fn the_last_lines_are_the_last_ones() {
+        for (count, expected) in [(0, ""), (1, "c\n"), (2, "b\nc\n"), (3, "a\nb\nc\n"), (9, "a\nb\nc\n")] {
+            assert_eq!(last_lines(b"a\nb\nc\n", count), expected.as_bytes(), "{count}");
+        }
+        assert_eq!(last_lines(b"", 3), b"");
+    }
+
+    proptest! {
+        /// Whatever was said, what is kept is the end of it: whole lines, as many as fit.
+        #[test]
+        fn what_is_kept_is_the_end_of_what_was_said(lengths in proptest::collection::vec(0..6_000_usize, 1..60)) {
+            let mut tails = tails();
+            let mut all = Vec::new();
+            for (index, length) in lengths.iter().enumerate() {
+                let line = [format!("{index} ").as_bytes(), &b"x".repeat(*length), b"\n"].concat();
+                tails.add("b", &line);
+                if line.len() > LONGEST {
+                    all.extend([&line[..LONGEST], b"...\n"].concat());
+                } else {
+                    all.extend(line);
+                }
+            }
+            let kept = tails.read("b", false);
+            prop_assert!(all.ends_with(&kept));
+            let before = all.len() - kept.len();
+            prop_assert!(before == 0 || all[before - 1] == b'\n');
+            prop_assert!(kept.len() as u64 <= KEPT);
+            prop_assert!(before == 0 || kept.len() + LONGEST + 4 >= KEPT as usize);
+            prop_assert_eq!(tails.read("a", false), b"");
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Rounds of questions in the simulated world.
+
+use super::super::tests::{MS, Sim, cluster, probed};
+use super::super::*;
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn silent() -> Verdict {
+    Verdict::Silent("no answer".to_owned())
+}
+
+fn slow() -> Verdict {
+    Verdict::Slow("no answer".to_owned())
+}
+
+/// A cluster that is ready, the service too; the node's state is `node`.
+fn up_with(setup: Setup, node: &str) -> Sim {
+    let mut sim = Sim::new(setup);
+    sim.prepared();
+    for unit in 0..4 {
+        sim.give(Event::Looked(unit, true));
+    }
+    sim.node(node);
+    sim
+}
+
+fn up(setup: Setup) -> Sim {
+    up_with(setup, "idle|none")
+}
+
+fn answering() -> Sim {
+    up(probed(cluster(false)))
+}
+
+/// Waits for the next round, and lets it take 3 s if somebody does not answer; the others do.
+fn round(sim: &mut Sim, verdicts: &[(usize, Verdict)]) {
+    begin(sim);
+    if !verdicts.is_empty() {
+        sim.wait(3 * SECOND);
+    }
+    for unit in sim.machine.asked().to_vec() {
+        let verdict = verdicts.iter().find(|(asked, _)| *asked == unit).map(|(_, verdict)| verdict.clone());
+        sim.give(Event::Liveness(unit, verdict.unwrap_or(Verdict::Answers)));
+    }
+    sim.exits(Child::Liveness, Exit::Code(0));
+}
+
+fn begin(sim: &mut Sim) {
+    while !sim.living.contains(&Child::Liveness) {
+        let wake = sim.machine.next_wake().expect("a round is due");
+        sim.wait(wake.saturating_sub(sim.now));
+    }
+}
+
+fn restarts(sim: &Sim) -> Vec<u32> {
+    sim.machine.snapshot().units.iter().map(|unit| unit.restarts).collect()
+}
+
+#[test]
+fn a_hang_is_found_and_cured_within_two_intervals() {
+    for (unit, code) in [(0, Exit::Code(0)), (1, Exit::Code(0)), (2, Exit::Signal(libc::SIGKILL))] {
+        let mut sim = answering();
+        let hung = sim.now;
+        round(&mut sim, &[(unit, silent())]);
+        assert_eq!(sim.stopped, [Child::Unit(unit)]);
+        if code == Exit::Code(0) {
+            sim.exits(Child::Unit(unit), code);
+        } else {
+            // It does not obey, and the first KILL comes well before its stop timeout.
+            let wake = sim.machine.next_wake().unwrap();
+            sim.wait(wake - sim.now);
+            while sim.now - hung < 10 * SECOND && sim.spawned.iter().filter(|c| **c == Child::Unit(unit)).count() < 2 {
+                let wake = sim.machine.next_wake().unwrap();
+                sim.wait(wake - sim.now);
+            }
+        }
+        assert_eq!(sim.spawned.last(), Some(&Child::Unit(unit)), "it runs again, and no other was touched");
+        assert!(sim.now - hung < 10 * SECOND, "{:?}", sim.now - hung);
+        let status = sim.machine.snapshot().units[unit].last_exit_why.clone().unwrap();
+        assert!(status.contains("did not answer"), "{status}");
+    }
+}
+
+#[test]
+fn who_cannot_answer_because_another_does_not_is_not_blamed() {
+    let mut sim = answering();
+    round(&mut sim, &[(0, silent()), (1, silent()), (2, silent())]);
+    assert_eq!(sim.stopped, [Child::Unit(0)], "all questions need munged");
+    sim.exits(Child::Unit(0), Exit::Code(0));
+    sim.give(Event::Looked(0, true));
+    round(&mut sim, &[]);
+    assert_eq!(restarts(&sim), [1, 0, 0, 0]);
+}
+
+#[test]
+fn a_unit_that_died_in_the_round_is_not_judged_and_neither_are_those_that_need_it() {
+    let mut sim = answering();
+    begin(&mut sim);
+    sim.exits(Child::Unit(0), Exit::Signal(libc::SIGKILL));
+    sim.give(Event::Looked(0, true));
+    for unit in [0, 1, 2] {
+        sim.give(Event::Liveness(unit, silent()));
+    }
+    sim.exits(Child::Liveness, Exit::Code(0));
+    assert_eq!(sim.stopped, []);
+}
+
+#[test]
+fn a_slow_unit_has_a_minute_and_one_that_answers_in_between_has_another() {
+    let mut sim = answering();
+    for _ in 0..3 {
+        for _ in 1..SLOW_ROUNDS {
+            round(&mut sim, &[(1, slow())]);
+        }
+        round(&mut sim, &[]);
+    }
+    assert_eq!(sim.stopped, []);
+    let told = sim.said.iter().filter(|said| matches!(said, Notice::Slow { .. })).count();
+    assert_eq!(told, 3, "one line for each time");
+    let begin = sim.now;
+    while sim.stopped.is_empty() {
+        round(&mut sim, &[(1, slow())]);
+    }
+    assert!(sim.now - begin > 50 * SECOND && sim.now - begin < 70 * SECOND, "{:?}", sim.now - begin);
+}
+
+#[test]
+fn a_tick_that_comes_late_and_a_probe_that_says_nothing_are_no_evidence() {
+    let mut sim = answering();
+    for _ in 1..UNHEARD_ROUNDS {
+        begin(&mut sim);
+        // The container was paused: everything stood still, and the clock went on.
+        sim.wait(60 * SECOND);
+    }
+    for exit in [Exit::Signal(libc::SIGKILL), Exit::Code(1)] {
+        begin(&mut sim);
+        sim.exits(Child::Liveness, exit);
+    }
+    assert_eq!(sim.stopped, []);
+    assert!(sim.said.iter().any(|said| matches!(said, Notice::NoVerdict { .. })), "but a row of them is told");
+}
+
+#[test]
+fn a_unit_that_never_answered_has_the_time_of_a_start() {
+    // slurmctld listens, and tells of a node that nobody has heard of since: nothing has answered for good.
+    let mut sim = up_with(probed(cluster(false)), "unknown*|none");
+    sim.give(Event::Node(NodeReport::parse("unknown*|none").unwrap()));
+    let begin = sim.now;
+    while sim.stopped.is_empty() {
+        assert!(sim.now - begin < 75 * SECOND, "it is restarted at some time");
+        round(&mut sim, &[(1, silent())]);
+    }
+    assert!(sim.now - begin > 60 * SECOND, "not before its ready_timeout: {:?}", sim.now - begin);
+}
+
+#[test]
+fn a_question_that_cannot_be_asked_is_told_once() {
+    let mut sim = answering();
+    for _ in 0..3 {
+        round(&mut sim, &[(0, Verdict::Unknown("no such program".to_owned()))]);
+    }
+    assert_eq!(sim.said.iter().filter(|said| matches!(said, Notice::NotAsked { .. })).count(), 1);
+    assert_eq!(sim.stopped, []);
+}
+
+#[test]
+fn hangs_count_as_failures_and_are_given_up_on() {
+    let mut setup = probed(cluster(false));
+    setup.supervise.give_up_window = 120 * SECOND;
+    let mut sim = up(setup);
+    for _ in 0..5 {
+        round(&mut sim, &[]);
+        round(&mut sim, &[(1, silent())]);
+        sim.exits(Child::Unit(1), Exit::Code(0));
+        if !sim.machine.is_stopping() {
+            sim.wait(2 * SECOND);
+            sim.give(Event::Looked(1, true));
+        }
+    }
+    sim.let_end();
+    assert_eq!(sim.exit, Some(exit_code::SLURMCTLD));
+}
+
+#[test]
+fn zero_turns_the_probes_off_and_what_is_never_restarted_is_not_asked() {
+    let mut setup = probed(cluster(false));
+    setup.supervise.probe_interval = Duration::ZERO;
+    let sim = up(setup);
+    assert_eq!(sim.machine.next_wake(), None);
+
+    let mut setup = probed(cluster(false));
+    setup.units[1].restart = RestartPolicy::Never;
+    let mut sim = up(setup);
+    begin(&mut sim);
+    assert_eq!(sim.machine.asked(), [0, 2]);
+}
+
+#[test]
+fn a_stop_during_a_round_ends_the_probe_and_judges_nobody() {
+    let mut sim = answering();
+    begin(&mut sim);
+    sim.give(Event::Liveness(1, silent()));
+    sim.give(Event::Signal(libc::SIGTERM));
+    assert!(!sim.living.contains(&Child::Liveness));
+    sim.exits(Child::JobsQuiesce, Exit::Code(0));
+    assert!(!sim.stopped.contains(&Child::Unit(1)), "slurmd is first");
+    sim.wait(MS);
+    sim.let_end();
+    assert_eq!(sim.exit, Some(0));
+}

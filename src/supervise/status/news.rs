@@ -1,0 +1,55 @@
+//! Waiting for the next status, without asking for it again and again.
+
+use std::os::fd::AsFd as _;
+use std::path::Path;
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+
+/// How often the file is looked at where the kernel has no watch to give (`fs.inotify.max_user_instances`).
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Says when PID 1 has put a new status file into place.
+#[derive(Debug)]
+pub struct News(Option<Inotify>);
+
+impl News {
+    /// From now on.
+    pub fn of(directory: &Path) -> Self {
+        let watch = || {
+            let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+            inotify.add_watch(directory, AddWatchFlags::IN_MOVED_TO)?;
+            nix::Result::Ok(inotify)
+        };
+        Self(watch().ok())
+    }
+
+    /// Waits for a new one, and no longer than `limit`.
+    pub fn wait(&self, limit: Duration) {
+        let limit = if self.0.is_some() { limit } else { limit.min(LOOK) };
+        let timeout = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
+        let mut fds: Vec<_> = self.0.iter().map(|inotify| PollFd::new(inotify.as_fd(), PollFlags::POLLIN)).collect();
+        // An interruption only makes the caller look sooner.
+        let _ = poll(&mut fds, timeout);
+        while self.0.as_ref().is_some_and(|inotify| inotify.read_events().is_ok()) {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_put_into_place_is_news() {
+        let directory = tempfile::tempdir().unwrap();
+        let news = News::of(directory.path());
+        let path = directory.path().join("status.json");
+        std::fs::write(directory.path().join("new"), "x").unwrap();
+        std::fs::rename(directory.path().join("new"), &path).unwrap();
+        let start = std::time::Instant::now();
+        news.wait(Duration::from_secs(60));
+        assert!(start.elapsed() < Duration::from_secs(30));
+        news.wait(Duration::from_millis(1));
+    }
+}

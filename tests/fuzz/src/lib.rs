@@ -1,0 +1,106 @@
+//! What the targets share: a machine to plan for, what must hold of any file, and a root directory of made-up files.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use slurminit::config::{Config, TypeName};
+use slurminit::inventory::Inventory;
+use slurminit::plan::{Plan, plan};
+use slurminit::render::{ConfigFile, render};
+
+/// Two NVIDIA GPUs, one of them in MIG mode, and an AMD one.
+pub fn machine() -> Inventory {
+    let text = include_str!("machine.json");
+    serde_json::from_str(text).expect("machine.json is an inventory")
+}
+
+/// Plans and renders with each way to name types; whatever was found, the files must be whole.
+pub fn plan_and_check(config: &Config, inventory: &Inventory) -> Option<Plan> {
+    let mut last = None;
+    for type_name in [TypeName::Vendor, TypeName::Model, TypeName::Index] {
+        let mut config = config.clone();
+        config.gpu.type_name = type_name;
+        let plan = plan(&config, inventory).ok()?;
+        check(&render(&plan));
+        last = Some(plan);
+    }
+    last
+}
+
+/// What holds of every file: one line is one line, and gres.conf has only lines of ours.
+pub fn check(files: &[ConfigFile]) {
+    for file in files {
+        assert!(!file.text.contains(|c: char| c.is_control() && c != '\n'), "{}: {:?}", file.name, file.text);
+        if file.name.to_string() != "gres.conf" {
+            continue;
+        }
+        let mut devices = Vec::new();
+        for line in file.text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            assert!(line.starts_with("Name=gpu Type=") || line.starts_with("AutoDetect="), "{line}");
+            for pair in line.split(' ') {
+                let (key, value) = pair.split_once('=').expect("key=value");
+                assert!(!value.is_empty() && !value.contains(['=', '#', '"']), "{line}");
+                if key == "File" {
+                    devices.push(value);
+                }
+            }
+        }
+        let all = devices.len();
+        devices.sort_unstable();
+        devices.dedup();
+        assert_eq!(devices.len(), all, "a device twice: {}", file.text);
+    }
+}
+
+/// Cuts the input into texts at each NUL; what has no NUL is one text.
+pub fn texts(bytes: &[u8]) -> Vec<String> {
+    bytes.split(|byte| *byte == 0).map(|part| String::from_utf8_lossy(part).into_owned()).collect()
+}
+
+/// A directory in memory that stands for `/`.
+pub struct Root(tempfile::TempDir);
+
+impl Root {
+    /// An empty one.
+    pub fn new() -> Self {
+        let memory = Path::new("/dev/shm");
+        let directory = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+        Self(directory.expect("a directory for made-up files"))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Puts `content` at `path`.
+    pub fn write(&self, path: &str, content: impl AsRef<[u8]>) {
+        let path = self.file(path);
+        fs::write(path, content).expect("a made-up file");
+    }
+
+    /// Takes away what is at `path`, if there is something.
+    pub fn remove(&self, path: &str) {
+        let _ = fs::remove_file(self.0.path().join(path));
+    }
+
+    /// Puts something there that opens, as a device does.
+    pub fn device(&self, path: &str) {
+        let path = self.file(path);
+        if !path.exists() {
+            std::os::unix::fs::symlink("/dev/null", path).expect("a made-up device");
+        }
+    }
+
+    fn file(&self, path: &str) -> PathBuf {
+        let path = self.0.path().join(path);
+        fs::create_dir_all(path.parent().expect("below the root")).expect("a made-up directory");
+        path
+    }
+}
+
+impl Default for Root {
+    fn default() -> Self {
+        Self::new()
+    }
+}

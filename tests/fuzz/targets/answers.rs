@@ -1,0 +1,40 @@
+//! What other processes say to PID 1: sinfo, `slurminit prepare`, and the daemons' log lines in pieces of any size.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use slurminit::inventory::{CpuSet, PciAddress};
+use slurminit::logs::{LineSplitter, parse_daemon_line};
+use slurminit::report::PrepareEvent;
+use slurminit::supervise::node::NodeReport;
+
+fuzz_target!(|bytes: &[u8]| {
+    let mut whole = Vec::new();
+    for piece in [1, 7, 4096] {
+        let mut splitter = LineSplitter::default();
+        let mut lines = Vec::new();
+        for chunk in bytes.chunks(piece) {
+            splitter.push(chunk, |line| lines.push(line.to_vec()));
+        }
+        splitter.finish(|line| lines.push(line.to_vec()));
+        assert!(whole.is_empty() || whole == lines, "the pieces do not matter");
+        whole = lines;
+    }
+    for line in &whole {
+        for daemon in ["munged", "slurmctld", "slurmd", "api"] {
+            let (_, message) = parse_daemon_line(daemon, line);
+            assert!(message.len() <= line.len());
+        }
+        let text = String::from_utf8_lossy(line);
+        if let Some(report) = NodeReport::parse(&text) {
+            let _ = report.verdict();
+            assert!(!report.state.is_empty());
+        }
+        let _ = serde_json::from_slice::<PrepareEvent>(line);
+        if let Ok(address) = text.parse::<PciAddress>() {
+            assert_eq!(address.to_string().parse(), Ok(address));
+        }
+        if let Ok(set) = text.parse::<CpuSet>() {
+            assert_eq!(set.to_string().parse(), Ok(set));
+        }
+    }
+});

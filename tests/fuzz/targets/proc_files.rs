@@ -1,0 +1,50 @@
+//! What the kernel and NVIDIA's module say in /proc and /sys. Texts are cut at NUL.
+#![no_main]
+
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+use slurminit::config::Config;
+use slurminit::detect::{cgroup, cpu, memory, nvidia_proc};
+use slurminit_fuzz::Root;
+
+const FILES: [&str; 13] = [
+    "proc/driver/nvidia/gpus/0000:17:00.0/information",
+    "proc/driver/nvidia/gpus/0000:65:00.0/information",
+    "proc/driver/nvidia/version",
+    "proc/driver/nvidia-caps/mig-minors",
+    "proc/meminfo",
+    "proc/self/status",
+    "proc/self/cgroup",
+    "proc/self/mountinfo",
+    "sys/devices/system/cpu/online",
+    "sys/devices/system/cpu/cpu0/topology/thread_siblings_list",
+    "sys/devices/system/cpu/cpu0/topology/physical_package_id",
+    "sys/fs/cgroup/cpu.max",
+    "sys/fs/cgroup/memory.max",
+];
+
+/// Made once: directories are most of the work.
+static ROOT: LazyLock<Root> = LazyLock::new(|| {
+    let root = Root::new();
+    root.device("dev/nvidia0");
+    root.device("dev/nvidia1");
+    root
+});
+
+fuzz_target!(|bytes: &[u8]| {
+    let root = &*ROOT;
+    let texts = slurminit_fuzz::texts(bytes);
+    for (number, file) in FILES.iter().enumerate() {
+        match texts.get(number) {
+            Some(text) => root.write(file, text),
+            None => root.remove(file),
+        }
+    }
+    let mut inventory = slurminit_fuzz::machine();
+    inventory.gpus = nvidia_proc::probe(root.path()).gpus;
+    inventory.memory = memory::detect(root.path());
+    inventory.cpu = cpu::detect(root.path());
+    inventory.cgroup = cgroup::detect(root.path());
+    let _ = slurminit_fuzz::plan_and_check(&Config::default(), &inventory);
+});

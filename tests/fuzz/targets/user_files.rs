@@ -1,0 +1,30 @@
+//! The user's own slurm.conf, gres.conf and cgroup.conf, which are read and never changed. Texts are cut at NUL.
+#![no_main]
+
+use std::path::Path;
+
+use libfuzzer_sys::fuzz_target;
+use slurminit::config::Config;
+use slurminit::plan::{FileName, Origin, UserFile, choose, plan};
+
+fuzz_target!(|bytes: &[u8]| {
+    let inventory = slurminit_fuzz::machine();
+    let config = Config::default();
+    let files: Vec<UserFile> = FileName::ALL
+        .into_iter()
+        .zip(slurminit_fuzz::texts(bytes))
+        .map(|(name, text)| UserFile {
+            name,
+            origin: Origin::Config,
+            path: Path::new("/config").join(name.as_str()),
+            text: format!("# USER_CUSTOMIZED=true\n{text}"),
+        })
+        .collect();
+    let Ok(mut plan) = plan(&config, &inventory) else { return };
+    let exists = |path: &Path| path == Path::new("/dev/nvidia0");
+    let customized = plan.respect(choose(&config, &files), &inventory, &exists);
+    let _ = customized.node(&inventory.hostname);
+    for file in &files {
+        assert_eq!(customized.get(file.name).map(|own| &own.text), Some(&file.text), "a user's file stays as it is");
+    }
+});

@@ -1,0 +1,146 @@
+//! `scontrol reconfigure` with the real daemons. From Slurm 23.11 on they hand over to new processes; those of 22.05
+//! execute themselves anew.
+
+use std::time::{Duration, Instant};
+
+use crate::docker::{BOOKWORM, Container, DEMO, Image, directory};
+
+/// A job that counts into `/tmp/numbers`, ten a second, until it is told to end.
+const COUNTING: &str =
+    "sbatch --parsable --output=/tmp/numbers --gres=gpu:1 --wrap 'i=0; while sleep 0.1; do echo $((i += 1)); done'";
+
+#[track_caller]
+fn wait_until(container: &Container, what: &str, line: &str) {
+    let begin = Instant::now();
+    while container.exec(&["sh", "-c", line]).code != 0 {
+        assert!(begin.elapsed() < Duration::from_secs(60), "no {what}: {line}\n{}", container.log());
+    }
+}
+
+#[track_caller]
+fn wait_until_said(container: &Container, words: &str) {
+    let begin = Instant::now();
+    while !container.log().contains(words) {
+        assert!(begin.elapsed() < Duration::from_secs(60), "no word of: {words}\n{}", container.log());
+    }
+}
+
+#[track_caller]
+fn counting_job(container: &Container) -> String {
+    let job = container.sh(COUNTING);
+    wait_until(container, "number", "grep -q . /tmp/numbers");
+    job
+}
+
+/// The job runs, and its numbers have no gap.
+#[track_caller]
+fn assert_untouched(container: &Container, job: &str) {
+    wait_until(container, "answer", "scontrol ping | grep -q UP");
+    assert_eq!(
+        container.sh(&format!("squeue --noheader --format='%i %T %r' --jobs={job}")),
+        format!("{job} RUNNING None")
+    );
+    let last = container.sh("tail -n 1 /tmp/numbers");
+    wait_until(container, "further number", &format!("[ \"$(tail -n 1 /tmp/numbers)\" -gt {last} ]"));
+    assert_eq!(container.sh("awk '$1 != NR' /tmp/numbers"), "", "the count has no gap");
+}
+
+/// Name, state and restarts of each daemon.
+fn daemons(container: &Container) -> Vec<String> {
+    let status: serde_json::Value = serde_json::from_str(&container.sh("slurminit status --json")).unwrap_or_default();
+    let line = |unit: &serde_json::Value| format!("{} {} {}", unit["name"], unit["state"], unit["restarts"]);
+    status["units"].as_array().map(|units| units.iter().map(line).collect()).unwrap_or_default()
+}
+
+/// The command lines of slurmctld and slurmd, one for each process.
+fn commands(container: &Container) -> Vec<String> {
+    let all = "for file in /proc/[0-9]*/cmdline; do tr '\\0' ' ' < $file; echo; done 2> /dev/null";
+    let lines = container.sh(&format!("{all} | grep -E '^slurm(ctld|d) ' | sort"));
+    lines.lines().map(|line| line.trim_end().to_owned()).collect()
+}
+
+const UNTOUCHED: [&str; 3] = [r#""munged" "ready" 0"#, r#""slurmctld" "ready" 0"#, r#""slurmd" "ready" 0"#];
+
+#[track_caller]
+fn twenty_in_a_row(container: &Container) {
+    let job = counting_job(container);
+    for _ in 0..20 {
+        container.sh("scontrol reconfigure");
+    }
+    wait_until(container, "node", "sinfo --noheader --format=%T | grep -qx mixed");
+    assert_eq!(daemons(container), UNTOUCHED, "{}", container.log());
+    assert_untouched(container, &job);
+    container.sh(&format!("scancel {job}"));
+    wait_until(container, "idle node", "sinfo --noheader --format=%T | grep -qx idle");
+    assert_eq!(container.sh("srun --gres=gpu:1 echo works"), "works");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn twenty_reconfigurations_in_a_row_cause_no_restart_and_touch_no_job() {
+    let container = Image::new(DEMO).serve();
+    twenty_in_a_row(&container);
+    let log = container.log();
+    assert_eq!(log.matches("slurmctld has handed over to process").count(), 20, "{log}");
+    // slurmd is told without waiting for it, so two may become one.
+    assert!((1..=20).contains(&log.matches("slurmd has handed over to process").count()), "{log}");
+    // Each has one process, and nothing was left behind.
+    assert_eq!(commands(&container), ["slurmctld --systemd", "slurmd --systemd"]);
+    assert_eq!(container.sh("cat /proc/[0-9]*/status 2> /dev/null | grep -c '^State:.Z' || true"), "0");
+    let (took, code) = container.stop();
+    assert_eq!(code, 0);
+    assert!(took < Duration::from_secs(5), "{took:?}");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn twenty_reconfigurations_of_a_slurm_that_executes_itself_anew() {
+    let container = Image::new(BOOKWORM).serve();
+    let pids = |container: &Container| container.sh("slurminit status --json | grep -oE '\"pid\": ?[0-9]+'");
+    let before = pids(&container);
+    assert_eq!(commands(&container), ["slurmctld -D", "slurmd -D"]);
+    twenty_in_a_row(&container);
+    assert_eq!(pids(&container), before);
+    assert_eq!(container.stop().1, 0);
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_broken_file_at_a_reconfiguration_ends_nothing() {
+    let container = Image::new(DEMO).serve();
+    let job = counting_job(&container);
+
+    // slurmctld cannot read it. scontrol would not either, so the signal that it stands for is sent.
+    let pid = "slurminit status --json | tr -d ' \\n' | grep -oE '\"name\":\"slurmctld\"[^}]*\"pid\":[0-9]+' | grep -oE '[0-9]+$'";
+    container.sh("cp /etc/slurm/slurm.conf /tmp/good && echo NoSuchKey=1 >> /etc/slurm/slurm.conf");
+    container.sh(&format!("kill -s HUP $({pid})"));
+    wait_until_said(&container, "slurmctld: Resuming operation, reconfigure failed");
+    assert_eq!(daemons(&container), UNTOUCHED, "{}", container.log());
+    container.sh("cp /tmp/good /etc/slurm/slurm.conf");
+    assert_untouched(&container, &job);
+
+    // slurmctld can, and slurmd cannot.
+    container.sh("cp /etc/slurm/gres.conf /tmp/gres && sed -i '$ s/$/ Count=7/' /etc/slurm/gres.conf");
+    container.sh("scontrol reconfigure");
+    wait_until_said(&container, "slurmd: Resuming operation, reconfigure failed");
+    assert_eq!(daemons(&container), UNTOUCHED, "{}", container.log());
+    assert_untouched(&container, &job);
+
+    container.sh("cp /tmp/gres /etc/slurm/gres.conf && scontrol reconfigure");
+    assert_untouched(&container, &job);
+    container.sh(&format!("scancel {job}"));
+    assert_eq!(container.sh("srun --gres=gpu:1 echo works"), "works");
+    assert_eq!(daemons(&container), UNTOUCHED, "{}", container.log());
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn an_operators_own_command_or_user_stays_as_it_is() {
+    let toml = "[daemon.slurmctld]\nuser = \"slurm\"\n[daemon.slurmd]\ncommand = [\"slurmd\", \"--systemd\", \"-v\"]\n";
+    let directory = directory(&[("slurminit.toml", toml)]);
+    let container = Image::new(DEMO).mount(directory.path(), "/config").serve();
+    assert_eq!(commands(&container), ["slurmctld -D", "slurmd --systemd -v"]);
+    container.sh("scontrol reconfigure");
+    wait_until_said(&container, "slurmd has handed over to process");
+    assert_eq!(daemons(&container), UNTOUCHED, "{}", container.log());
+}

@@ -1,0 +1,380 @@
+//! The control socket and its verbs, and clients that mean no good.
+
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+
+use super::cluster::Cluster;
+use super::*;
+
+/// A verb of slurminit for this cluster.
+fn verb(cluster: &Cluster, words: &[&str]) -> End {
+    let mut command = Command::new(slurminit());
+    command.args(words).arg("--config").arg(cluster.directory().join("slurminit.toml"));
+    // status and health ask whether the pid in the status file lives: 1 does, here too.
+    run(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))
+}
+
+fn socket(cluster: &Cluster) -> PathBuf {
+    cluster.directory().join("run/control")
+}
+
+fn connect(cluster: &Cluster) -> UnixStream {
+    let stream = UnixStream::connect(socket(cluster)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// What the server says until it ends the connection.
+fn answer(stream: &mut UnixStream) -> String {
+    let mut bytes = Vec::new();
+    // With bytes that the server did not read, the end is a reset.
+    let _ = stream.read_to_end(&mut bytes);
+    String::from_utf8(bytes).unwrap()
+}
+
+#[track_caller]
+fn still_serves(cluster: &Cluster, init: Init) {
+    let restart = verb(cluster, &["restart", "slurmctld"]);
+    assert_eq!(restart.code, 0, "{}{}", restart.stdout, restart.stderr);
+    let start = Instant::now();
+    init.signal(15);
+    let end = init.end();
+    assert_eq!(end.code, 0, "{}", end.stderr);
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}\n{}", start.elapsed(), end.stderr);
+}
+
+#[test]
+fn restart_starts_one_daemon_again_and_waits_until_it_is_ready() {
+    let cluster = Cluster::new("");
+    let init = cluster.start();
+    cluster.wait_until_ready();
+    let pids = || ["munged", "slurmctld", "slurmd"].map(|name| cluster.unit(name)["pid"].clone());
+    let before = pids();
+    // More often than a daemon may fail.
+    for round in 1..=8 {
+        let restart = verb(&cluster, &["restart", "slurmctld"]);
+        assert_eq!(restart.code, 0, "{}{}", restart.stdout, restart.stderr);
+        assert!(restart.stdout.starts_with("slurmctld is ready again after "), "{}", restart.stdout);
+        assert_eq!(cluster.unit("slurmctld")["restarts"], round);
+    }
+    let after = pids();
+    assert_eq!((&before[0], &before[2]), (&after[0], &after[2]), "the others stay");
+    assert_ne!(before[1], after[1]);
+    assert_eq!(cluster.unit("slurmctld")["last_exit_why"], "a restart was asked for");
+    init.signal(15);
+    assert_eq!(init.end().code, 0);
+}
+
+#[test]
+fn a_restart_of_what_cannot_live_says_so() {
+    let cluster = Cluster::new(
+        "[[service]]\nname = 'api'\ncommand = ['sh', '-c', 'echo no port left; test -e DIR/ok && exec sleep 1000; exit 3']\n\
+         readiness = { command = ['test', '-e', 'DIR/ok'] }\n\
+         [supervise]\nrestart_initial_delay = 0.01\n",
+    );
+    let init = cluster.start();
+    wait_for("the verdict", || (cluster.status()?["units"][3]["state"] == "given up").then_some(()));
+    let failed = verb(&cluster, &["restart", "api"]);
+    assert_eq!(failed.code, 1, "{}", failed.stdout);
+    assert!(
+        failed.stderr.contains("exited with code 3") && failed.stderr.contains("slurminit logs api"),
+        "{}",
+        failed.stderr
+    );
+    wait_for("the verdict", || (cluster.status()?["units"][3]["state"] == "given up").then_some(()));
+    fs::write(cluster.directory().join("ok"), "").unwrap();
+    assert_eq!(verb(&cluster, &["restart", "api"]).code, 0, "what was given up is tried anew");
+    let nobody = verb(&cluster, &["restart", "slurmdbd"]);
+    assert_eq!(nobody.code, 1);
+    assert!(nobody.stderr.contains("`slurmdbd`; there is munged, slurmctld, slurmd, api"), "{}", nobody.stderr);
+    init.signal(15);
+    init.end();
+}
+
+#[test]
+fn stop_stops_as_term_does() {
+    let cluster = Cluster::new("");
+    let init = cluster.start();
+    cluster.wait_until_ready();
+    wait_for("three starts", || (cluster.story().len() == 3).then_some(()));
+    let stop = verb(&cluster, &["stop"]);
+    assert_eq!((stop.code, stop.stdout.as_str()), (0, "the container stops\n"), "{}", stop.stderr);
+    let end = init.end();
+    assert_eq!(end.code, 0, "{}", end.stderr);
+    assert_eq!(cluster.story()[3..], ["stop slurmd", "stop slurmctld", "stop munged"]);
+    let gone = verb(&cluster, &["stop"]);
+    assert_eq!(gone.code, 1);
+    assert!(gone.stderr.contains("run/control: no slurminit runs here"), "{}", gone.stderr);
+}
+
+#[test]
+fn logs_are_the_last_lines_of_one_daemon_also_those_that_the_log_leaves_out() {
+    let cluster = Cluster::new(
+        "[[service]]\nname = 'api'\ncommand = ['sh', '-c', 'i=0; while [ $i -lt 5000 ]; do echo line $i; i=$((i+1)); done; \
+         head -c 300000 /dev/zero | tr \"\\\\0\" x; echo; echo last; touch DIR/said; exec sleep 1000']\n[log]\nlevel = 'error'\n",
+    );
+    let init = cluster.start();
+    cluster.wait_until_ready();
+    wait_for("its words", || {
+        let logs = verb(&cluster, &["logs", "api", "--lines", "3"]);
+        assert_eq!(logs.code, 0, "{}", logs.stderr);
+        let lines: Vec<_> = logs.stdout.lines().collect();
+        (lines.len() == 3 && lines[2].ends_with(" info api: last")).then(|| {
+            assert!(lines[0].ends_with("api: line 4999"), "{}", lines[0]);
+            assert!(lines[1].ends_with("xxx...") && lines[1].len() < 5000, "a long line is cut: {}", lines[1].len());
+        })
+    });
+    let all = verb(&cluster, &["logs", "api", "--lines", "1000000"]).stdout;
+    assert!(all.len() <= 64 << 10 && all.len() > 50 << 10, "{} bytes", all.len());
+    assert!(all.lines().all(|line| line.contains(" info api: ")), "whole lines");
+    let own = verb(&cluster, &["logs", "slurminit"]).stdout;
+    assert!(own.contains("slurminit: ready: the node takes jobs"), "{own}");
+    assert_eq!(verb(&cluster, &["logs", "nobody"]).code, 1);
+    init.signal(15);
+    assert_eq!(init.end().stderr, "", "the log itself has errors only");
+}
+
+#[test]
+fn the_timeline_names_every_daemon_and_phase() {
+    let cluster = Cluster::new("[[hooks.pre_start]]\ncommand = ['true']\n");
+    let init = cluster.start();
+    cluster.wait_until_ready();
+    let text = verb(&cluster, &["timeline"]).stdout;
+    for word in ["hook 1", "preparation", "munge key", "detection", "files", "munged", "slurmctld", "slurmd", "node"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    assert!(text.contains("the node could be used after "), "{text}");
+    let picture = verb(&cluster, &["timeline", "--svg"]).stdout;
+    assert!(
+        picture.starts_with("<svg ") && picture.ends_with("</svg>\n") && picture.contains("slurmctld"),
+        "{picture}"
+    );
+    verb(&cluster, &["restart", "slurmd"]);
+    assert_eq!(verb(&cluster, &["timeline"]).stdout, text, "it is the start's");
+    init.signal(15);
+    init.end();
+}
+
+#[test]
+fn health_tells_alive_from_ready() {
+    let cluster = Cluster::new(
+        "[daemon.slurmctld]\nuser = 'root'\nreadiness = 'started'\ncommand = ['sh', '-c', 'echo no disk; exit 4']\n\
+         [supervise]\nrestart_initial_delay = 0.01\non_give_up = 'hold'\n\
+         [[hooks.pre_start]]\ncommand = ['sh', '-c', 'until test -e DIR/go; do sleep 0.01; done']\n",
+    );
+    assert_eq!(verb(&cluster, &["health", "--live"]).code, 1);
+    let init = cluster.start();
+    wait_for("the hook", || (cluster.status()?["phase"] == "hooks").then_some(()));
+    assert_eq!(verb(&cluster, &["health"]).code, 1);
+    assert_eq!(verb(&cluster, &["health", "--ready"]).code, 1);
+    let live = verb(&cluster, &["health", "--live"]);
+    assert_eq!((live.code, live.stdout.as_str()), (0, "alive, and hooks\n"));
+    fs::write(cluster.directory().join("go"), "").unwrap();
+    wait_for("the verdict", || (cluster.status()?["units"][1]["state"] == "given up").then_some(()));
+    let dead = verb(&cluster, &["health", "--live"]);
+    assert_eq!(dead.code, 1);
+    assert!(dead.stdout.starts_with("slurmctld is given up: it last exited with code 4"), "{}", dead.stdout);
+    init.signal(15);
+    init.end();
+}
+
+#[test]
+fn a_pid_1_that_does_not_answer_is_not_alive() {
+    let cluster = Cluster::new("");
+    let init = cluster.start();
+    cluster.wait_until_ready();
+    init.signal(19);
+    let dead = verb(&cluster, &["health", "--live"]);
+    init.signal(18);
+    assert_eq!(dead.code, 1, "{}", dead.stdout);
+    assert!(dead.stdout.contains("does not answer"), "{}", dead.stdout);
+    still_serves(&cluster, init);
+}
+
+#[test]
+fn status_shows_memory_and_is_watched() {
+    let cluster = Cluster::new("");
+    let init = cluster.start();
+    cluster.wait_until_ready();
+    let json: serde_json::Value = serde_json::from_str(&verb(&cluster, &["status", "--json"]).stdout).unwrap();
+    assert_eq!(json["units"][0]["name"], "munged");
+    assert!(json["memory_kib"].as_u64() > Some(100), "{json}");
+    let mut command = Command::new(slurminit());
+    command.args(["status", "--watch", "--config"]).arg(cluster.directory().join("slurminit.toml"));
+    let mut watch = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(watch.stdout.take().unwrap()));
+    let mut saw = |text: &str| lines.any(|line| line.unwrap().contains(text));
+    assert!(saw("slurmctld    ready") && saw("slurmctld    ready"), "it is shown again");
+    verb(&cluster, &["restart", "slurmctld"]);
+    assert!(saw("a restart was asked for"));
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+    init.signal(15);
+    init.end();
+}
+
+#[test]
+fn garbage_is_answered_with_one_line_that_says_what_is_wrong() {
+    let cluster = Cluster::new("");
+    let init = cluster.start();
+    cluster.wait_until_ready();
+    let cases: [(&[u8], &str); 6] = [
+        (b"\n", "empty"),
+        (b"\xff\xfe\0\0\n", "not a request"),
+        (b"GET / HTTP/1.1\r\n\r\n", "not a request"),
+        (b"{\"verb\":\"reboot\"}\n", "reboot"),
+        (b"{\"verb\":\"restart\",\"name\":\"\\u001b[2J\"}\n", "no daemon or service"),
+        (b"{\"verb\":\"logs\",\"name\":\"munged\",\"lines\":-1}\n", "not a request"),
+    ];
+    for (bytes, word) in cases {
+        let mut stream = connect(&cluster);
+        stream.write_all(bytes).unwrap();
+        let answer = answer(&mut stream);
+        assert!(answer.contains("refused") && answer.contains(word), "{bytes:?}: {answer}");
+        assert_eq!(answer.matches('\n').count(), 1);
+        assert!(!answer.contains('\x1b'));
+    }
+    still_serves(&cluster, init);
+}
+
+#[test]
+fn a_client_that_sends_without_end_is_cut_off() {
+    let cluster = Cluster::new("");
+    let init = cluster.start();
+    cluster.wait_until_ready();
+    let mut stream = connect(&cluster);
+    let chunk = vec![b'x'; 64 << 10];
+    let sent = (0..160).take_while(|_| stream.write_all(&chunk).is_ok()).count();
+    assert!(sent < 160, "10 MiB were not taken");
+    assert!(answer(&mut stream).contains("longer than 4096 bytes"));
+    let resident: u64 = status_field(init.pid, "VmRSS").unwrap().trim_end_matches(" kB").parse().unwrap();
+    assert!(resident < 32 << 10, "{resident} KiB");
+    still_serves(&cluster, init);
+}
+
+#[test]
+fn a_hundred_clients_that_say_nothing_are_sent_away() {
+    let cluster = Cluster::new("");
+    let init = cluster.start();
+    cluster.wait_until_ready();
+    let mut silent: Vec<_> = (0..100).map(|_| connect(&cluster)).collect();
+    let start = Instant::now();
+    let restart = verb(&cluster, &["restart", "munged"]);
+    assert_eq!(restart.code, 0, "{}", restart.stderr);
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    let answers: Vec<_> = silent.iter_mut().map(answer).collect();
+    let of = |word: &str| answers.iter().filter(|answer| answer.contains(word)).count();
+    let (busy, late) = (of("busy"), of("no request came within 1 s"));
+    assert!(busy + late == 100 && late >= 8, "{busy} and {late}: {answers:?}");
+    still_serves(&cluster, init);
+}
+
+#[test]
+fn clients_that_do_not_take_their_answer_hold_nothing_up() {
+    let cluster = Cluster::new("");
+    let init = cluster.start();
+    cluster.wait_until_ready();
+    for _ in 0..3 {
+        let _gone: Vec<_> = (0..8)
+            .map(|_| {
+                let mut stream = connect(&cluster);
+                let _ = stream.write_all(b"{\"verb\":\"logs\",\"name\":\"slurminit\",\"lines\":4000000000}\n");
+                stream
+            })
+            .collect();
+    }
+    still_serves(&cluster, init);
+}
+
+#[test]
+fn a_thousand_quick_connections_change_nothing() {
+    let cluster = Cluster::new("");
+    let init = cluster.start();
+    cluster.wait_until_ready();
+    let descriptors = || fs::read_dir(format!("/proc/{}/fd", init.pid)).unwrap().count();
+    let before = descriptors();
+    for _ in 0..1000 {
+        drop(connect(&cluster));
+    }
+    wait_for("their end", || (descriptors() <= before).then_some(()));
+    still_serves(&cluster, init);
+}
+
+#[test]
+fn who_is_not_root_is_refused_by_the_mode_and_then_by_the_server() {
+    let cluster = Cluster::new("");
+    let init = cluster.start();
+    cluster.wait_until_ready();
+    assert_eq!(fs::metadata(socket(&cluster)).unwrap().permissions().mode() & 0o7777, 0o600);
+    fs::set_permissions(cluster.directory(), fs::Permissions::from_mode(0o755)).unwrap();
+    // The binary may lie in a directory that nobody else can read.
+    let binary = cluster.directory().join("slurminit");
+    fs::copy(slurminit(), &binary).unwrap();
+    let as_nobody = |words: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&binary).args(words);
+        command.arg("--config").arg(cluster.directory().join("slurminit.toml"));
+        run(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))
+    };
+    let refused = as_nobody(&["restart", "slurmctld"]);
+    assert_eq!(refused.code, 1);
+    assert!(refused.stderr.contains("only root may do this"), "{}", refused.stderr);
+    assert_eq!(as_nobody(&["status"]).code, 0, "everyone may look");
+    assert_eq!(as_nobody(&["health", "--live"]).code, 0);
+    fs::set_permissions(socket(&cluster), fs::Permissions::from_mode(0o666)).unwrap();
+    let refused = as_nobody(&["restart", "slurmctld"]);
+    assert_eq!(refused.code, 1);
+    assert!(refused.stderr.contains("only root may ask"), "{}", refused.stderr);
+    assert_eq!(cluster.unit("slurmctld")["restarts"], 0);
+    still_serves(&cluster, init);
+}
+
+#[test]
+fn without_a_place_for_the_socket_the_cluster_still_runs() {
+    let cluster = Cluster::new("");
+    fs::create_dir_all(cluster.directory().join("run/control")).unwrap();
+    let init = cluster.start();
+    cluster.wait_until_ready();
+    assert_eq!(verb(&cluster, &["health", "--live"]).code, 0);
+    assert_eq!(verb(&cluster, &["restart", "munged"]).code, 1);
+    init.signal(15);
+    let end = init.end();
+    assert_eq!(end.code, 0, "{}", end.stderr);
+    assert!(end.stderr.contains("run/control: "), "{}", end.stderr);
+}
+
+#[test]
+fn a_full_run_directory_hides_nothing() {
+    let cluster = Cluster::new("");
+    let run = cluster.directory().join("run");
+    fs::create_dir_all(&run).unwrap();
+    let _mount = Mount::tmpfs(&run);
+    let init = cluster.start();
+    cluster.wait_until_ready();
+    let mut filler = fs::File::create(run.join("filler")).unwrap();
+    while filler.write(&[0; 4096]).is_ok_and(|written| written > 0) {}
+    let restart = verb(&cluster, &["restart", "slurmctld"]);
+    assert_eq!(restart.code, 0, "{}{}", restart.stdout, restart.stderr);
+    assert!(verb(&cluster, &["status"]).stdout.contains("a restart was asked for"));
+    assert!(verb(&cluster, &["logs", "slurminit"]).stdout.contains("starting slurmctld again, as asked"));
+    still_serves(&cluster, init);
+}
+
+/// A small disk of memory that goes away with this value.
+struct Mount(PathBuf);
+
+impl Mount {
+    fn tmpfs(at: &Path) -> Self {
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k", "none"]).arg(at).status().unwrap();
+        assert!(mounted.success(), "mount needs root");
+        Self(at.to_owned())
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}

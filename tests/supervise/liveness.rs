@@ -1,0 +1,94 @@
+//! Services that live and do not answer, with a probe of their own; tests/image has Slurm's daemons.
+
+use super::cluster::Cluster;
+use super::*;
+
+/// Answers until there is a file `hung`, and then hangs, after it has left its pid.
+const PROBE: &str = "echo asked >> DIR/asked; test ! -e DIR/hung || { echo $$ >> DIR/probes; sleep 1000; }";
+
+fn cluster(service: &str) -> Cluster {
+    Cluster::new(&format!(
+        "[supervise]\nprobe_interval = 0.3\nprobe_timeout = 0.3\n\
+         [[service]]\nname = 'api'\ncommand = ['sh', '-c', '{service}']\n\
+         liveness = {{ command = ['sh', '-c', '{PROBE}'] }}\n"
+    ))
+}
+
+fn pids(cluster: &Cluster) -> Vec<String> {
+    ["munged", "slurmctld", "slurmd", "api"].iter().map(|name| cluster.unit(name)["pid"].to_string()).collect()
+}
+
+#[test]
+fn a_service_that_hangs_is_restarted_alone_and_status_says_why() {
+    let cluster = cluster("rm -f DIR/hung; echo up >> DIR/up; exec sleep 1000");
+    let init = cluster.start();
+    cluster.wait_until_ready();
+    // It must have answered: until then it is taken to start still.
+    wait_for("a round", || fs::read_to_string(cluster.path("asked")).ok());
+    let before = pids(&cluster);
+    fs::write(cluster.path("hung"), "").unwrap();
+    let why = wait_for("the restart", || {
+        let api = cluster.unit("api");
+        (api["restarts"] == 1 && api["state"] == "ready").then(|| api["last_exit_why"].as_str().unwrap().to_owned())
+    });
+    assert!(why.contains("did not answer (no answer within 0.3 s"), "{why}");
+    let after = pids(&cluster);
+    assert_eq!(before[..3], after[..3]);
+    assert_ne!(before[3], after[3]);
+    init.signal(15);
+    let end = init.end();
+    assert_eq!(end.code, 0, "{}", end.stderr);
+    assert!(end.stderr.contains("api lives and does not answer"), "{}", end.stderr);
+}
+
+#[test]
+fn probes_that_hang_never_pile_up_and_leave_no_zombie() {
+    // It works, so it is slow and not hung, and the rounds go on.
+    let cluster = cluster("while :; do :; done");
+    let init = cluster.start();
+    cluster.wait_until_ready();
+    wait_for("a round", || fs::read_to_string(cluster.path("asked")).ok());
+    fs::write(cluster.path("hung"), "").unwrap();
+    let rounds = || fs::read_to_string(cluster.path("probes")).unwrap_or_default().lines().count();
+    let mut most = 0;
+    wait_for("six rounds", || {
+        let all = descendants(init.pid);
+        let probes = all.iter().filter(|pid| command_line(**pid).contains("/probes"));
+        most = most.max(probes.count());
+        (rounds() >= 6).then_some(())
+    });
+    assert_eq!(most, 1, "one probe at a time");
+    let slept = descendants(init.pid).into_iter().filter(|pid| command_line(*pid).starts_with("sleep 1000")).count();
+    // Each stand-in has one, the probe that is under way another.
+    assert!(slept <= 4, "{slept} processes are left of {} probes", rounds());
+    assert_eq!(cluster.unit("api")["restarts"], 0);
+    init.signal(15);
+    let end = init.end();
+    assert_eq!(end.code, 0, "{}", end.stderr);
+    assert_eq!(end.stderr.matches("api is slow").count(), 1, "{}", end.stderr);
+}
+
+#[test]
+fn a_service_that_answers_is_left_alone_and_the_log_quiet() {
+    let cluster = cluster("exec sleep 1000");
+    let init = cluster.start();
+    cluster.wait_until_ready();
+    wait_for("five rounds", || {
+        let asked = fs::read_to_string(cluster.path("asked")).unwrap_or_default();
+        (asked.lines().count() >= 5).then_some(())
+    });
+    assert_eq!(cluster.unit("api")["restarts"], 0);
+    init.signal(15);
+    let end = init.end();
+    assert!(!end.stderr.contains("liveness") && !end.stderr.contains("answer"), "{}", end.stderr);
+}
+
+fn descendants(pid: i32) -> Vec<i32> {
+    let children = children(u32::try_from(pid).unwrap());
+    children.iter().flat_map(|child| descendants(*child)).chain(children.clone()).collect()
+}
+
+fn command_line(pid: i32) -> String {
+    let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&words).replace('\0', " ")
+}
