@@ -4,6 +4,7 @@
 //! effects that come back. Everything that happens goes through one channel, so its order is the order in which it was
 //! seen; a child's last output comes before its death.
 
+mod clock;
 pub mod daemon;
 mod footprint;
 pub mod handover;
@@ -125,12 +126,16 @@ impl World {
     async fn run(mut self, signals: &Signals, mut incoming: UnboundedReceiver<Event>) -> u8 {
         self.send(Event::Tick);
         let mut requests = self.open_control();
+        let mut clock = clock::Clock::new();
         loop {
             while let Ok(event) = incoming.try_recv() {
                 self.take(event);
             }
             if let Some(code) = self.exit {
                 return code;
+            }
+            if let Some(jump) = clock.jump().filter(|_| !self.job.only_cmd) {
+                warn!("the clock was set {jump}; Slurm's times follow it");
             }
             self.publish();
             let wake = self.machine.next_wake();

@@ -98,6 +98,7 @@ mod tests {
         assert_eq!(verdict("drained|Low RealMemory (reported:900 < 90.00% of configured:1000)"), NodeVerdict::Repaired);
         assert_eq!(verdict("drained*|gres/gpu count"), NodeVerdict::NotYet);
         assert_eq!(verdict("down|slurminit: the container stops"), NodeVerdict::Repaired);
+        assert_eq!(verdict("drained|SlurmdSpoolDir is full"), NodeVerdict::Repaired);
         assert_eq!(verdict("draining|fan broken, ask Eve"), NodeVerdict::Drained);
         assert_eq!(verdict("drained|none"), NodeVerdict::Drained);
     }

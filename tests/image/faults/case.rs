@@ -65,8 +65,9 @@ pid() { # NAME: the oldest process of that name
     done
     return 1
 }
+now() { read -r up _ </proc/uptime; echo "${up%.*}${up#*.}"; } # in hundredths of a second, whatever the clock says
 renewed() { new=$(pid "$1") && [ "$new" != "$old" ]; }
-works() { slurminit health >/dev/null 2>&1 && timeout 20 srun --mem=16 true >/dev/null 2>&1; }
+works() { slurminit health >/dev/null 2>&1 && scontrol ping 2>/dev/null | grep -q 'is UP' && timeout 20 srun --mem=16 true >/dev/null 2>&1; }
 count='trap "echo notice >>/tmp/count; exit 0" TERM; while :; do i=$((i+1)); echo $i >>/tmp/count; sleep 0.2; done'
 submit() {
     sbatch --quiet --hold --mem=16 --job-name=held --output=/dev/null --wrap true
@@ -153,8 +154,8 @@ impl Case {
     fn recover(&self, container: &Container) -> Result<Duration, String> {
         let Self { target, inject, until, .. } = self;
         let line = format!(
-            "old=$(pid {target}); t0=$(date +%s%N); {inject}; until {{ {until}; }} && works; do sleep 0.05; done; \
-             echo $(( ($(date +%s%N) - t0) / 1000000 ))"
+            "old=$(pid {target}); start=$(now); {inject}; until {{ {until}; }} && works; do sleep 0.05; done; \
+             echo $(( ($(now) - start) * 10 ))"
         );
         let printed = shell(container, &line)?;
         let ms = printed.lines().last().and_then(|ms| ms.parse().ok());
@@ -211,19 +212,27 @@ impl Case {
             (_, "1") => "requeued",
             (other, _) => other,
         };
-        ensure(became == self.job, || format!("the counting job is {found}, restarts {restarts}: {state}\n{said}"))?;
-        ensure(self.data == "all" || state.contains("held PENDING"), || format!("the held job is lost: {state}"))?;
-        ensure(self.data == "all" || state.contains("same-key"), || format!("the munge key is another: {state}"))?;
+        ensure(became.is_empty() || became == self.job, || {
+            format!("the counting job is {found}, restarts {restarts}: {state}\n{said}")
+        })?;
+        ensure(state.contains("held PENDING"), || format!("the held job is lost: {state}"))?;
+        ensure(self.data.contains("key") || state.contains("same-key"), || {
+            format!("the munge key is another: {state}")
+        })?;
         Ok(became.to_owned())
     }
 
     /// The line of the log that tells of it.
     fn said(&self, container: &Container) -> Result<String, String> {
+        if self.says.is_empty() {
+            return Ok("`slurminit status`, as nobody can read the log".to_owned());
+        }
         let log = container.log();
         let line = log.lines().find(|line| line.contains(self.says));
         let line = line.ok_or_else(|| format!("SILENT: nothing like {:?} in the log", self.says))?;
         // Without the time.
-        Ok(line.split_once(' ').map_or(line, |(_, rest)| rest).trim().to_owned())
+        let line = line.split_once(' ').filter(|(time, _)| time.starts_with("20")).map_or(line, |(_, rest)| rest);
+        Ok(format!("`{}`", line.trim().replace('`', "'")))
     }
 }
 

@@ -8,6 +8,7 @@
 mod at_the_start;
 mod at_the_stop;
 mod case;
+mod recovery;
 mod report;
 mod surroundings;
 mod while_ready;
@@ -30,6 +31,7 @@ fn cases() -> Vec<Case> {
 fn no_fault_hangs_or_goes_unsaid() {
     let only = std::env::var("SLURMINIT_FAULTS").unwrap_or_default();
     let cases: Vec<Case> = cases().into_iter().filter(|case| case.name().contains(&only)).collect();
+    surroundings::build();
     let (next, seen) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..SIDE_BY_SIDE {

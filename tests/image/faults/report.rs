@@ -27,7 +27,7 @@ pub(super) fn table(rows: &[(&Case, &Seen)]) -> String {
         let said = seen.said.replace('|', "\\|");
         // Writing to a String cannot fail.
         let _ =
-            writeln!(table, "| {target} | {phase} | {fault} | {outcome} | {job} | {} | `{said}` |", or_none(case.data));
+            writeln!(table, "| {target} | {phase} | {fault} | {outcome} | {job} | {} | {said} |", or_none(case.data));
     }
     table
 }

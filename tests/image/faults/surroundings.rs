@@ -1,9 +1,10 @@
 //! What is not a daemon: disks, saved state, the key, memory, processes, the log.
 
 use super::case::{Case, End};
+use crate::docker::{Image, PLAIN, docker};
 
 pub(super) fn cases() -> Vec<Case> {
-    [disks(), state(), key(), memory(), processes(), log()].concat()
+    [disks(), state(), key(), memory(), processes(), clock(), log()].concat()
 }
 
 fn disks() -> Vec<Case> {
@@ -14,22 +15,32 @@ fn disks() -> Vec<Case> {
     let fill = |path: &str| format!("dd if=/dev/zero of={path}/filler bs=1k 2>/dev/null");
     vec![
         Case {
-            // A job is refused, and slurmd sees its spool full: Slurm drains the node. A start takes that back.
+            // slurmctld saves a change within 5 seconds, and says then that it cannot.
             inject: format!(
-                "{}; sbatch --mem=16 --output=/dev/null --wrap true; srun --mem=16 true; \
-                 until sinfo --noheader --format=%E | grep -q 'is full'; do sleep 0.2; done; rm /var/lib/slurm/filler",
-                fill("/var/lib/slurm")
+                "{}; ! sbatch --mem=16 --output=/dev/null --wrap true; scontrol update jobname=held comment=full; sleep 6; \
+                 rm /var/lib/slurm/slurmctld/filler",
+                fill("/var/lib/slurm/slurmctld")
+            ),
+            says: "Can't save state, error writing file",
+            ..full("saved state", "/var/lib/slurm/slurmctld", "size=2m")
+        },
+        Case {
+            // slurmd sees it with the next batch job; Slurm drains the node and leaves it so. A new start takes that back.
+            inject: format!(
+                "{}; sbatch --quiet --mem=16 --output=/dev/null --wrap true; until sinfo --noheader --format=%E | grep -q 'is full'; do sleep 0.2; done; \
+                 rm /var/lib/slurm/slurmd/filler",
+                fill("/var/lib/slurm/slurmd")
             ),
             end: End::Restarts,
             says: "SlurmdSpoolDir is full",
-            ..full("/var/lib/slurm", "/var/lib/slurm", "exec,size=4m")
+            ..full("spool of slurmd", "/var/lib/slurm/slurmd", "exec,size=1m")
         },
         Case {
             inject: format!(
                 "{}; old=$(pid slurmd); kill -KILL $old; until renewed slurmd; do sleep 0.1; done; rm /run/filler",
                 fill("/run")
             ),
-            says: "/run/slurminit/status.json",
+            says: "slurmd was killed by signal 9 (SIGKILL)",
             ..full("/run", "/run", "size=1m")
         },
         Case {
@@ -43,7 +54,7 @@ fn disks() -> Vec<Case> {
         Case {
             image: Case::new("", "", "").image.with(["--tmpfs", "/etc/slurm:size=4k"]),
             end: End::Exits(104),
-            says: "cannot write /etc/slurm/slurm.conf: No space left on device",
+            says: "cannot write /etc/slurm/gres.conf: No space left on device",
             ..Case::new("/etc/slurm", "starting", "disk full")
         },
     ]
@@ -63,8 +74,8 @@ fn state() -> Vec<Case> {
     };
     vec![
         spoilt("of another cluster", "printf other >/var/lib/slurm/slurmctld/clustername", "CLUSTER NAME MISMATCH"),
-        spoilt("job_state cut in half", "truncate -s 700 /var/lib/slurm/slurmctld/job_state", "ncomplete"),
-        spoilt("node_state cut in half", "truncate -s 150 /var/lib/slurm/slurmctld/node_state", "ncomplete"),
+        spoilt("job_state cut in half", "truncate -s 700 /var/lib/slurm/slurmctld/job_state", "start with '-i'"),
+        spoilt("node_state cut in half", "truncate -s 150 /var/lib/slurm/slurmctld/node_state", "start with '-i'"),
         // Slurm has a copy of each file, some seconds older: there the job still runs.
         Case {
             inject: "true".to_owned(),
@@ -121,46 +132,68 @@ fn processes() -> Vec<Case> {
         Case { image: case.image.with(["--pids-limit=150"]), jobs: true, ..case }
     };
     // Where no process can be made the shells give up, one after the other.
-    let line = "srun --mem=16 sh -c 'b() { b & b & sleep 3; }; b' >/dev/null 2>&1";
+    let line = "srun --mem=16 sh -c 'b() { b & b & sleep 3; }; b' 2>&1 >/dev/null | head -n 3 >/proc/1/fd/2";
     vec![
-        Case { inject: line.to_owned(), says: "slurmstepd", ..bomb("ready", "fork bomb under --pids-limit") },
+        Case { inject: line.to_owned(), says: "Cannot fork", ..bomb("ready", "fork bomb under --pids-limit") },
         Case {
             inject: "sbatch --quiet --mem=16 --output=/dev/null --wrap 'b() { b & b & while :; do sleep 1; done; }; b'; sleep 2"
                 .to_owned(),
-            end: End::Stops,
+            // It has its notice if there is a process left for that.
             job: "requeued",
+            end: End::Stops,
             says: "stopping, as signal 15 asks",
             ..bomb("stopping", "fork bomb under --pids-limit")
         },
     ]
 }
 
-fn log() -> Vec<Case> {
-    let flood = "[[service]]\nname = \"flood\"\ncommand = [\"sh\", \"-c\", \"until [ -e /tmp/flood ]; do sleep 0.1; done; \
-                 timeout 8 yes a line of some length that a daemon in trouble writes again and again without a pause\"]\n\
-                 restart = \"never\"\n";
-    let case = Case::new("the log", "ready", "flood, and slurmctld dies in it");
-    vec![
+/// A container may not set the clock; libfaketime sets it for all that run in one.
+fn clock() -> Vec<Case> {
+    let image = format!("{PLAIN}-clock");
+    let jumps = |fault, by: &str, says| {
+        let case = Case::new("the clock", "ready", fault);
         Case {
-            image: case.image.clone().with(["--log-opt", "max-size=2m"]),
-            toml: flood.to_owned(),
+            image: Image::new(&image).with(["--hostname", "node1"]),
             jobs: true,
-            inject: "touch /tmp/flood; old=$(pid slurmctld); sleep 1; kill -KILL $old".to_owned(),
-            until: "renewed slurmctld && slurminit status | grep -q '^flood *finished'".to_owned(),
-            says: "",
+            inject: format!("printf %s {by} >/tmp/faketimerc"),
+            says,
             ..case
-        },
-        Case {
-            image: case_closed(),
-            jobs: true,
-            inject: "old=$(pid slurmctld); kill -KILL $old".to_owned(),
-            until: "renewed slurmctld && slurminit status | grep -q 'signal 9'".to_owned(),
-            ..Case::new("the log", "ready", "standard output and error closed")
-        },
+        }
+    };
+    vec![
+        jumps("an hour ahead", "+3600", "s ahead; Slurm's times follow it"),
+        jumps("an hour back", "-3600", "s back; Slurm's times follow it"),
     ]
 }
 
-fn case_closed() -> crate::docker::Image {
-    let image = Case::new("", "", "").image.with(["--entrypoint", "sh"]);
-    image.command(["-c", "exec slurminit run >&- 2>&-"])
+/// The image for these.
+pub(super) fn build() {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/image/faults");
+    docker(["build", "--tag", &format!("{PLAIN}-clock"), "--build-arg", &format!("IMAGE={PLAIN}"), directory]).ok();
+}
+
+/// As much as a daemon can write, past a reader that shows all but the flood.
+fn log() -> Vec<Case> {
+    let flood = "[[service]]\nname = \"flood\"\nrestart = \"never\"\ncommand = [\"sh\", \"-c\", \
+                 \"until [ -e /tmp/flood ]; do sleep 0.1; done; \
+                 timeout 8 yes a line of some length that a daemon in trouble writes again and again without a pause\"]\n";
+    let through = |script: &str| {
+        let image = Case::new("", "", "").image.with(["--entrypoint", "sh"]);
+        image.command(["-c", script])
+    };
+    let killed = |fault, more: &str| Case {
+        jobs: true,
+        inject: "touch /tmp/flood; sleep 1; old=$(pid slurmctld); kill -KILL $old".to_owned(),
+        until: format!("renewed slurmctld && slurminit status | grep -q '{more}'"),
+        ..Case::new("the log", "ready", fault)
+    };
+    vec![
+        Case {
+            image: through("mkfifo /tmp/log; grep -v ' flood: ' </tmp/log & exec slurminit run 2>/tmp/log"),
+            toml: flood.to_owned(),
+            says: "slurmctld was killed by signal 9 (SIGKILL)",
+            ..killed("flood of a service; slurmctld dies in it", "^flood *finished")
+        },
+        Case { image: through("exec slurminit run >&- 2>&-"), ..killed("closed; slurmctld dies", "signal 9") },
+    ]
 }
