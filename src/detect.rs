@@ -4,6 +4,7 @@
 //! a driver that hangs, crashes or lies ends in a verdict ([`sandbox`]).
 
 pub mod amd_kfd;
+pub mod capabilities;
 pub mod cgroup;
 pub mod condition;
 pub mod cpu;
@@ -76,6 +77,7 @@ pub fn detect(options: &Options) -> Inventory {
     inventory.drivers = nvidia.driver.into_iter().chain(amd.driver).collect();
     inventory.gpus = [nvidia.gpus, amd.gpus].concat();
     inventory.findings = [nvidia.findings, amd.findings, foreign::findings(root, &inventory.gpus)].concat();
+    inventory.findings.extend(capabilities::detect(root));
     inventory
 }
 

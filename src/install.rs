@@ -41,7 +41,7 @@ pub enum InstallError {
         "there is no user `{user}` in this container, who must own {path}; install the package that brings it, or set `user` in [daemon.{daemon}]"
     )]
     NoUser { user: String, path: PathBuf, daemon: &'static str },
-    #[error("cannot give {path} to user `{user}`: {source}; start the container as root")]
+    #[error("cannot give {path} to user `{user}`: {source}; start the container as root, with the capability CHOWN")]
     Owner { path: PathBuf, user: String, source: io::Error },
     #[error("the munge key {path} has {length} bytes, and munged wants 32 to 1024; {repair}")]
     KeyLength { path: PathBuf, length: u64, repair: &'static str },
@@ -67,7 +67,10 @@ impl InstallError {
 fn repair(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "the disk is full: free some space",
-        io::ErrorKind::ReadOnlyFilesystem => "it is mounted read-only: mount it writable (without :ro), or as a tmpfs",
+        io::ErrorKind::ReadOnlyFilesystem => {
+            "it is mounted read-only: mount it writable (without :ro), or as a tmpfs. With `--read-only` Docker needs \
+             --tmpfs /run --tmpfs /etc/slurm, and volumes at /etc/munge and /var/lib/slurm"
+        }
         io::ErrorKind::PermissionDenied => "it may not be written: start the container as root, or correct its owner",
         io::ErrorKind::ResourceBusy => {
             "it is a mount of its own: mount its directory, or put the file into the configuration directory instead"

@@ -6,6 +6,7 @@
 
 mod alarm;
 mod changes;
+mod clock;
 pub mod daemon;
 mod footprint;
 pub mod handover;
@@ -134,12 +135,16 @@ impl World {
         self.send(Event::Tick);
         let mut requests = self.open_control();
         let alarm = alarm::Alarm::new();
+        let mut clock = clock::Clock::new();
         loop {
             while let Ok(event) = incoming.try_recv() {
                 self.take(event);
             }
             if let Some(code) = self.exit {
                 return code;
+            }
+            if let Some(jump) = clock.jump().filter(|_| !self.job.only_cmd) {
+                warn!("the clock was set {jump}; Slurm's times follow it");
             }
             self.publish();
             let wake = self.machine.next_wake();

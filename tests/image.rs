@@ -12,6 +12,8 @@ mod answer;
 mod bad_input;
 #[path = "image/command.rs"]
 mod command;
+#[path = "image/confined.rs"]
+mod confined;
 #[path = "image/contents.rs"]
 mod contents;
 #[path = "image/control.rs"]
@@ -20,6 +22,8 @@ mod control;
 mod docker;
 #[path = "image/doctor.rs"]
 mod doctor;
+#[path = "image/faults/matrix.rs"]
+mod faults;
 #[path = "image/gpus.rs"]
 mod gpus;
 #[path = "image/handover.rs"]

@@ -16,6 +16,7 @@ use anyhow::Context as _;
 use crate::exit_code;
 use crate::supervise::liveness::{Answer, Question, Verdict};
 
+mod helper;
 mod work;
 
 /// Its command line.
@@ -33,7 +34,9 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     for (index, waiting) in &waiting {
         let (index, said) = (*index, said.clone());
         let (commands, running) = (waiting.question.commands.clone(), Arc::clone(&waiting.running));
-        std::thread::Builder::new().spawn(move || ask_until_it_answers(index, &commands, &running, &said))?;
+        let pid = u32::try_from(waiting.question.pid).unwrap_or_default();
+        let attempt = move || ask(&commands, &running).and_then(|()| helper::look(pid));
+        std::thread::Builder::new().spawn(move || ask_until_it_answers(index, attempt, &said))?;
     }
     let mut lines = Vec::new();
     for answer in listen(waiting, &hear) {
@@ -129,9 +132,9 @@ fn listen(mut waiting: BTreeMap<usize, Waiting>, hear: &Receiver<Try>) -> Vec<An
 }
 
 #[expect(clippy::disallowed_methods, reason = "what refuses at once can only be asked again after a while")]
-fn ask_until_it_answers(index: usize, commands: &[Vec<String>], running: &AtomicU32, said: &Sender<Try>) {
+fn ask_until_it_answers(index: usize, attempt: impl Fn() -> Result<(), Failure>, said: &Sender<Try>) {
     loop {
-        let result = ask(commands, running);
+        let result = attempt();
         let again = matches!(result, Err(Failure::Failed(_)));
         if said.send((index, result)).is_err() || !again {
             return;
@@ -199,7 +202,7 @@ mod tests {
         let commands = question.commands.clone();
         let waiting = Waiting::new(question);
         let running = Arc::clone(&waiting.running);
-        std::thread::spawn(move || ask_until_it_answers(0, &commands, &running, &said));
+        std::thread::spawn(move || ask_until_it_answers(0, || ask(&commands, &running), &said));
         let mut answers = listen(BTreeMap::from([(0, waiting)]), &hear);
         assert_eq!((answers.len(), answers[0].unit), (1, 7));
         answers.remove(0).verdict

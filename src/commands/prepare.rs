@@ -114,7 +114,7 @@ impl From<plan::Refusal> for Failure {
 fn prepare(args: &Args) -> Result<(Prepared, MungeKey), Failure> {
     let config = load(args)?;
     let accounts = accounts(&config, args)?;
-    install::make_directories(&config, &args.root)?;
+    let unusable = install::make_directories(&config, &args.root)?;
     let key = install::install_munge_key(&config, &args.root)?;
     // munged starts while the driver is asked.
     tell_or_fail(&PrepareEvent::MungeKeyReady)?;
@@ -130,6 +130,7 @@ fn prepare(args: &Args) -> Result<(Prepared, MungeKey), Failure> {
     let cheap = cheap_findings(&config, &args.root, &inventory, &planned.files);
     let mut prepared = report(&config, &args.root, planned, &inventory, changed);
     prepared.findings.extend(accounts);
+    prepared.findings.extend(unusable);
     prepared.findings.extend(cheap);
     prepared.findings.extend(key.findings.iter().cloned());
     prepared.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));

@@ -8,6 +8,7 @@ use std::path::Path;
 use nix::sched::sched_getaffinity;
 use nix::unistd::Pid;
 
+use super::capabilities;
 use super::cgroup::Hierarchies;
 use crate::inventory::{CgroupVersion, Cpu, CpuSet};
 
@@ -45,14 +46,9 @@ fn intersection(one: &CpuSet, other: &CpuSet) -> CpuSet {
     one.iter().filter(|cpu| other.contains(*cpu)).collect()
 }
 
-/// `CAP_SYS_NICE` of `linux/capability.h`.
-const CAP_SYS_NICE: u32 = 23;
-
 /// slurmstepd binds a task after it has become its user; without the capability that fails, and the job with it.
 fn binding_denied(root: &Path) -> bool {
-    let status = fs::read_to_string(root.join("proc/self/status")).unwrap_or_default();
-    let effective = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
-    effective.is_some_and(|set| set & (1 << CAP_SYS_NICE) == 0)
+    capabilities::effective(root).is_some_and(|set| set & (1 << capabilities::SYS_NICE) == 0)
 }
 
 /// A file in the kernel's list format; `None` where it is missing or nonsense.

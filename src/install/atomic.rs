@@ -119,11 +119,11 @@ fn write_beside(path: &Path, content: &[u8], mode: u32, owner: Option<&Owner>) -
     }
     let write = || {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
+        // The umask may have taken bits away. Before it is given away: after that it would take CAP_FOWNER.
+        file.set_permissions(fs::Permissions::from_mode(mode))?;
         if let Some(owner) = owner {
             owner.own(&file)?;
         }
-        // The umask may have taken bits away.
-        file.set_permissions(fs::Permissions::from_mode(mode))?;
         file.write_all(content)
     };
     write().inspect_err(|_| drop(fs::remove_file(&new)))?;

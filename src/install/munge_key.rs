@@ -121,8 +121,8 @@ fn correct(root: &Path, path: &Path, owner: &Owner) -> Result<Vec<Finding>, Inst
     if mode == 0o400 && owner.owns(&metadata) {
         return Ok(Vec::new());
     }
-    owner.own(&file).map_err(|error| owner.error(path, error))?;
     file.set_permissions(fs::Permissions::from_mode(0o400)).map_err(|error| InstallError::write(path, error))?;
+    owner.own(&file).map_err(|error| owner.error(path, error))?;
     if mode & 0o077 == 0 && owner.owns(&metadata) {
         return Ok(Vec::new());
     }

@@ -32,8 +32,9 @@ pub enum NodeVerdict {
 }
 
 /// How the reasons begin that Slurm itself gives when a node registers with less than slurm.conf promises. The files
-/// of this start promise what there is, so such a reason is history. Slurm 22.05 to 25.11, `node_mgr.c` and `gres.c`.
-const REPAIRED_BY_A_START: [&str; 5] = ["gres/", "Low ", OUR_REASON, "CPUs ", "RealMemory "];
+/// of this start promise what there is, so such a reason is history. So is a full spool: one that is still full is drained
+/// again by the next batch job. Slurm 22.05 to 25.11, `node_mgr.c` and `gres.c`.
+const REPAIRED_BY_A_START: [&str; 6] = ["gres/", "Low ", OUR_REASON, "CPUs ", "RealMemory ", "SlurmdSpoolDir is full"];
 
 /// How the reasons begin that slurminit gives.
 pub const OUR_REASON: &str = "slurminit: ";
@@ -97,6 +98,7 @@ mod tests {
         assert_eq!(verdict("drained|Low RealMemory (reported:900 < 90.00% of configured:1000)"), NodeVerdict::Repaired);
         assert_eq!(verdict("drained*|gres/gpu count"), NodeVerdict::NotYet);
         assert_eq!(verdict("down|slurminit: the container stops"), NodeVerdict::Repaired);
+        assert_eq!(verdict("drained|SlurmdSpoolDir is full"), NodeVerdict::Repaired);
         assert_eq!(verdict("draining|fan broken, ask Eve"), NodeVerdict::Drained);
         assert_eq!(verdict("drained|none"), NodeVerdict::Drained);
     }

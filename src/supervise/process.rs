@@ -128,7 +128,10 @@ pub(super) fn failure_of(started: &Started, program: &Program) -> Option<SpawnFa
     let name = program.argv.first().map(|name| String::from_utf8_lossy(name).into_owned()).unwrap_or_default();
     let (code, what) = match errno {
         nix::Error::ENOENT => (CMD_NOT_FOUND, "not found (no such file, or none of that name in PATH)"),
-        nix::Error::EPERM => (CMD_NOT_EXECUTABLE, "not permitted (is slurminit root, to become the daemon's user?)"),
+        nix::Error::EPERM => (
+            CMD_NOT_EXECUTABLE,
+            "not permitted (to become the daemon's user slurminit must be root, with the capabilities SETUID and SETGID)",
+        ),
         errno => (CMD_NOT_EXECUTABLE, errno.desc()),
     };
     Some(SpawnFailure { code, message: format!("`{name}` cannot be executed: {what}") })

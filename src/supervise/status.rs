@@ -74,8 +74,10 @@ impl Publisher {
             snapshot: snapshot.clone(),
         };
         if let Err(error) = replace(directory, &status) {
+            let file = directory.join(FILE);
+            // A state that is no more must not pass for the present one. The next event tries again.
+            let _ = std::fs::remove_file(&file);
             if !self.complained {
-                let file = directory.join(FILE);
                 warn!(
                     "{}: {error}; `status` and `health` will not work; make {} writable",
                     file.display(),
@@ -83,7 +85,9 @@ impl Publisher {
                 );
             }
             self.complained = true;
+            return;
         }
+        self.complained = false;
         self.last = Some(snapshot);
     }
 }

@@ -148,6 +148,22 @@ impl Container {
         assert_eq!(outcome.code, 0, "not ready: {}\n{}", self.exec(&["cat", "/tmp/why"]).stdout, self.log());
     }
 
+    /// Until PID 1 holds TERM back or catches it; before that the kernel drops it.
+    #[track_caller]
+    pub(crate) fn wait_for_handlers(&self) {
+        let pid = docker(["inspect", "--format", "{{.State.Pid}}", &self.name]).ok();
+        let status = format!("/proc/{}/status", pid.trim());
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let has_term = |line: &str| {
+            let mask = line.strip_prefix("SigBlk:").or_else(|| line.strip_prefix("SigCgt:"));
+            mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask >> 14 & 1 == 1)
+        };
+        while !std::fs::read_to_string(&status).unwrap_or_default().lines().any(has_term) {
+            assert!(Instant::now() < deadline, "{status} shows no handler for TERM");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Everything that the container wrote.
     pub(crate) fn log(&self) -> String {
         let outcome = docker(["logs", &self.name]);

@@ -24,6 +24,7 @@ pub enum Notice {
     UnitDied { name: String, exit: Exit, ran: Duration, pause: Duration },
     UnitFinished { name: String, exit: Exit },
     UnitStopped { name: String, exit: Exit },
+    StartsSlowly { name: String, patience: Duration },
     RestartAsked { name: String },
     NeverReady { name: String, after: Duration },
     GaveUp { name: String, failures: u32, within: Duration, last: Exit, hold: bool },
@@ -40,6 +41,7 @@ pub enum Notice {
     Reload(ReloadNotice),
     Hurried,
     Killing { name: String },
+    JobsNotAsked { within: Duration },
     Unkillable,
     Ended { code: u8, why: Option<Box<Notice>> },
 }
@@ -57,8 +59,12 @@ impl Notice {
             | Self::NotReady { .. }
             | Self::CmdNotStarted(_)
             | Self::Ended { why: Some(_), .. } => Level::Error,
+            // A shell passes on that TERM ended what it ran.
+            Self::UnitStopped { exit: Exit::Code(0 | 143) | Exit::Signal(libc::SIGTERM), .. }
+            | Self::UnitReady { .. } => Level::Debug,
             Self::PrepareSlow
             | Self::UnitDied { .. }
+            | Self::StartsSlowly { .. }
             | Self::NeverReady { .. }
             | Self::Silent { .. }
             | Self::Slow { .. }
@@ -66,8 +72,9 @@ impl Notice {
             | Self::NoVerdict { .. }
             | Self::DrainedByAdministrator { .. }
             | Self::Killing { .. }
+            | Self::UnitStopped { .. }
+            | Self::JobsNotAsked { .. }
             | Self::Unkillable => Level::Warn,
-            Self::UnitReady { .. } | Self::UnitStopped { .. } => Level::Debug,
             Self::Prepared(_)
             | Self::UnitFinished { .. }
             | Self::RestartAsked { .. }
@@ -125,6 +132,9 @@ impl fmt::Display for Notice {
             }
             Self::UnitFinished { name, exit } => write!(f, "{name} {}, and is not started again", how(exit)),
             Self::UnitStopped { name, exit } => write!(f, "{name} {}", how(exit)),
+            Self::StartsSlowly { name, patience } => {
+                write!(f, "{name} runs and is not ready yet; it has {} s in all", patience.as_secs())
+            }
             Self::RestartAsked { name } => write!(f, "starting {name} again, as asked"),
             Self::NeverReady { name, after } => {
                 write!(f, "{name} runs for {:.1} s and is not ready; restarting it", after.as_secs_f64())
@@ -168,7 +178,16 @@ impl fmt::Display for Notice {
             Self::Reload(notice) => notice.fmt(f),
             Self::Hurried => write!(f, "asked again to stop: ending everything now"),
             Self::Killing { name } => write!(f, "{name} did not end in time; killing it"),
-            Self::Unkillable => write!(f, "a process survives KILL (it waits in the kernel); leaving without it"),
+            Self::JobsNotAsked { within } => write!(
+                f,
+                "nobody could say within {:.0} s what became of the jobs: slurmctld does not answer; the next start accounts \
+                 for them",
+                within.as_secs_f64()
+            ),
+            Self::Unkillable => write!(
+                f,
+                "a process survives KILL (it waits in the kernel, or root lacks the capability KILL); leaving without it"
+            ),
             Self::Ended { code, why: None } => write!(f, "stopped; exit code {code}"),
             Self::Ended { code, why: Some(why) } => {
                 write!(f, "stopped; exit code {code} (see docs/exit-codes.md), because {why}")

@@ -127,6 +127,7 @@ impl Machine {
             }
             Stage::Jobs { .. } if !self.tasks.contains(&Child::JobsQuiesce) => self.enter_stage(now, Stage::Units, out),
             Stage::Jobs { kill_at } if late || now >= kill_at => {
+                out.push(Effect::Say(Notice::JobsNotAsked { within: self.setup.jobs_grace + JOBS_MARGIN }));
                 out.push(Effect::Kill(Child::JobsQuiesce));
                 self.enter_stage(now, Stage::Units, out);
             }

@@ -49,7 +49,7 @@ pub(super) enum State {
     /// Something that it needs is not there yet.
     Waiting,
     /// Its process lives and does not answer yet.
-    Starting { since: Moment, look_at: Moment, pause: Duration, until: Moment },
+    Starting { since: Moment, look_at: Moment, pause: Duration, until: Moment, told: bool },
     /// It answers.
     Ready { since: Moment },
     /// It was told to end, and is told again at `nudge`; KILL follows at the deadline.
@@ -68,6 +68,8 @@ const LOOK: Duration = Duration::from_millis(1);
 const LOOK_SLOWER: Duration = Duration::from_millis(200);
 /// The longest pause between two looks.
 const LOOK_MAX: Duration = Duration::from_millis(50);
+/// From then on a start is worth a word in the log.
+const SLOW_START: Duration = Duration::from_secs(2);
 /// munged can lose a TERM that comes while it starts (0.5.16: seen with a stop in its first 20 ms). Slurm's daemons take a
 /// second one without harm; an operator's service might take it for impatience, and gets one.
 const NUDGE: Duration = Duration::from_millis(100);
@@ -155,9 +157,14 @@ impl Machine {
                 out.push(Effect::Say(Notice::NeverReady { name, after: now.saturating_sub(since) }));
                 self.stop_unit(now, unit, Again::AfterFailure, out);
             }
-            State::Starting { since, look_at, pause, until } if now >= look_at => {
+            State::Starting { since, look_at, pause, until, told } if now >= look_at => {
+                let slow = now >= since + SLOW_START;
+                if slow && !told {
+                    out.push(Effect::Say(Notice::StartsSlowly { name: self.name(unit), patience: until - since }));
+                }
                 let next_pause = if now < since + LOOK_SLOWER { LOOK } else { (pause * 2).min(LOOK_MAX) };
-                let next = State::Starting { since, look_at: now + pause, pause: next_pause, until };
+                let next =
+                    State::Starting { since, look_at: now + pause, pause: next_pause, until, told: told || slow };
                 let command =
                     matches!(self.setup.units.get(unit).map(|spec| &spec.readiness), Some(ReadinessTest::Command(_)));
                 self.set_state(unit, next);
@@ -192,7 +199,7 @@ impl Machine {
         }
         let until = now + spec.ready_timeout;
         let started = spec.readiness == ReadinessTest::Started;
-        self.set_state(unit, State::Starting { since: now, look_at: now + LOOK, pause: LOOK, until });
+        self.set_state(unit, State::Starting { since: now, look_at: now + LOOK, pause: LOOK, until, told: false });
         if let Some(this) = self.units.get_mut(unit) {
             this.starts = this.starts.saturating_add(1);
         }

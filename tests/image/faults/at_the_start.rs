@@ -1,0 +1,74 @@
+//! A daemon that fails while it starts: a wrapper is in its place, and does it at the first start or at each.
+
+use super::case::{Case, End};
+
+/// Each daemon with its own command and what a give-up costs.
+const DAEMONS: [(&str, &str, i32); 4] = [
+    ("munged", "munged --foreground --seed-file=/run/munge/munged.seed", 100),
+    ("slurmctld", "slurmctld -D", 101),
+    ("slurmd", "slurmd -D", 102),
+    ("service", "tail -f /dev/null", 103),
+];
+
+/// Each fault, what the wrapper does, whether only at the first start, and what is said of it.
+const FAULTS: [(&str, &str, bool, &str); 8] = [
+    ("KILL", "kill -KILL $$", true, "NAME was killed by signal 9 (SIGKILL)"),
+    ("SEGV", "kill -SEGV $$", true, "NAME was killed by signal 11 (SIGSEGV)"),
+    ("exit 0", "exit 0", true, "NAME exited with code 0"),
+    ("exit 1", "exit 1", true, "NAME exited with code 1"),
+    ("STOP", "kill -STOP $$", true, "NAME runs for "),
+    ("slow start, 3 s", "sleep 3", true, "NAME runs and is not ready yet; it has 60 s in all"),
+    ("never ready, once", "exec sleep 1000", true, "NAME runs for "),
+    ("exit 1 at each start", "exit 1", false, "NAME failed 5 times within 60 s; it last exited with code 1"),
+];
+
+pub(super) fn cases() -> Vec<Case> {
+    let each = DAEMONS.into_iter().flat_map(|daemon| FAULTS.into_iter().map(move |fault| case(daemon, fault)));
+    each.chain(DAEMONS.into_iter().map(never_ready)).collect()
+}
+
+fn case(
+    (target, command, code): (&'static str, &str, i32),
+    (fault, what, once, says): (&'static str, &str, bool, &str),
+) -> Case {
+    let script = match once {
+        true => format!("[ -e /tmp/once ] || {{ : >/tmp/once; {what}; }}; exec {command}"),
+        false => what.to_owned(),
+    };
+    // A slow start is none that is given up on.
+    let patience = if fault.starts_with("slow") { 60 } else { 2 };
+    Case {
+        toml: settings(target, &script, patience),
+        until: if target == "service" { "[ -e /tmp/up ]" } else { "true" }.to_owned(),
+        end: if once { End::Recovers } else { End::Exits(code) },
+        says: says.replace("NAME", target).leak(),
+        ..Case::new(target, "starting", fault)
+    }
+}
+
+fn never_ready((target, _, code): (&'static str, &str, i32)) -> Case {
+    Case {
+        toml: settings(target, "exec sleep 1000", 1),
+        end: End::Exits(code),
+        says: format!("{target} failed 5 times within 60 s").leak(),
+        ..Case::new(target, "starting", "never ready")
+    }
+}
+
+/// slurminit.toml for a daemon, or a service that is ready when its file is there.
+fn settings(target: &str, script: &str, patience: u32) -> String {
+    let quoted = format!("command = [\"sh\", \"-c\", \"{script}\"]");
+    let readiness = match target {
+        "munged" => "socket = \"/run/munge/munge.socket.2\"",
+        "slurmctld" => "port = 6817",
+        "slurmd" => "port = 6818",
+        _ => {
+            let script = script.replace("exec tail", ": >/tmp/up; exec tail");
+            return format!(
+                "[[service]]\nname = \"service\"\ncommand = [\"sh\", \"-c\", \"rm -f /tmp/up; {script}\"]\nessential = true\n\
+                 readiness = {{ command = [\"test\", \"-e\", \"/tmp/up\"], timeout = {patience} }}\n"
+            );
+        }
+    };
+    format!("[daemon.{target}]\n{quoted}\nreadiness = {{ {readiness}, timeout = {patience} }}\n")
+}

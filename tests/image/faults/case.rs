@@ -1,0 +1,257 @@
+//! One case: a container, a fault in it, and what is seen then.
+
+use std::time::{Duration, Instant};
+
+use crate::docker::{Container, Image, PLAIN, directory, docker};
+
+/// One row of the table.
+#[derive(Clone, Debug)]
+pub(super) struct Case {
+    /// What is hit: a daemon, a disk, the clock.
+    pub(super) target: &'static str,
+    /// When: starting, ready, stopping.
+    pub(super) phase: &'static str,
+    /// What is done to it.
+    pub(super) fault: &'static str,
+    /// The image, options of `docker run`, and slurminit.toml.
+    pub(super) image: Image,
+    pub(super) toml: String,
+    /// Whether jobs are submitted before the fault: one that is held, one that counts.
+    pub(super) jobs: bool,
+    /// The shell line that does it.
+    pub(super) inject: String,
+    /// A shell condition beside "a job runs": that the fault has been dealt with.
+    pub(super) until: String,
+    pub(super) end: End,
+    /// What the log must say.
+    pub(super) says: &'static str,
+    /// What may become of the counting job; empty is nothing.
+    pub(super) job: &'static str,
+    /// What of the saved state may be lost; empty is nothing.
+    pub(super) data: &'static str,
+}
+
+/// How it must end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// The cluster takes jobs again.
+    Recovers,
+    /// The container ends by itself with this code.
+    Exits(i32),
+    /// The fault comes into a stop; it ends with 0, and the next start works.
+    Stops,
+    /// A new start of the container is what it takes.
+    Restarts,
+    /// The next start ends by itself with this code.
+    NextExits(i32),
+}
+
+/// What was seen.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    pub(super) took: Duration,
+    pub(super) job: String,
+    pub(super) said: String,
+}
+
+/// Longer than this is a hang.
+const PATIENCE: u64 = 60;
+
+/// What the shell lines of all cases may use. A job shares the CPUs, so that one is enough for two.
+pub(super) const LIBRARY: &str = r#"
+pid() { # NAME: the oldest process of that name
+    for p in $(ls /proc | grep '^[0-9][0-9]*$' | sort -n); do
+        read -r name 2>/dev/null <"/proc/$p/comm" && [ "$name" = "$1" ] && echo "$p" && return
+    done
+    return 1
+}
+now() { read -r up _ </proc/uptime; echo "${up%.*}${up#*.}"; } # in hundredths of a second, whatever the clock says
+renewed() { new=$(pid "$1") && [ "$new" != "$old" ]; }
+works() { slurminit health >/dev/null 2>&1 && scontrol ping 2>/dev/null | grep -q 'is UP' && timeout 20 srun --mem=16 true >/dev/null 2>&1; }
+count='trap "echo notice >>/tmp/count; exit 0" TERM; while :; do i=$((i+1)); echo $i >>/tmp/count; sleep 0.2; done'
+submit() {
+    sbatch --quiet --hold --mem=16 --job-name=held --output=/dev/null --wrap true
+    sbatch --quiet --mem=16 --job-name=counting --output=/dev/null --wrap "$count"
+    until [ -s /tmp/count ]; do sleep 0.05; done
+    # slurmctld saves a change within 5 seconds.
+    touch /tmp/mark; sleep 0.05; scontrol update jobname=held comment=saved
+    until [ /var/lib/slurm/slurmctld/job_state -nt /tmp/mark ]; do sleep 0.1; done
+    sha256sum </etc/munge/munge.key >/tmp/key
+}
+"#;
+
+/// Room for two jobs on one CPU.
+const PARTITION: &str = "[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:4\"\n";
+
+impl Case {
+    pub(super) fn new(target: &'static str, phase: &'static str, fault: &'static str) -> Self {
+        Self {
+            target,
+            phase,
+            fault,
+            image: Image::new(PLAIN).with(["--hostname", "node1"]),
+            toml: String::new(),
+            jobs: false,
+            inject: "true".to_owned(),
+            until: "true".to_owned(),
+            end: End::Recovers,
+            says: "",
+            job: "",
+            data: "",
+        }
+    }
+
+    pub(super) fn name(&self) -> String {
+        format!("{} {} {}", self.target, self.phase, self.fault)
+    }
+
+    /// Does it. The error is the whole story.
+    pub(super) fn run(&self) -> Result<Seen, String> {
+        let toml = format!("{}\n{PARTITION}", self.toml);
+        let files = directory(&[("slurminit.toml", &toml), ("library", LIBRARY)]);
+        let begin = Instant::now();
+        let container = self.image.clone().mount(files.path(), "/config").start();
+        let seen = self.watch(&container, begin);
+        seen.map_err(|why| format!("{why}\n{}", tail(&container.log())))
+    }
+
+    fn watch(&self, container: &Container, begin: Instant) -> Result<Seen, String> {
+        if self.phase != "starting" || self.jobs {
+            shell(container, "until works; do sleep 0.1; done")?;
+        }
+        if self.jobs {
+            shell(container, "submit")?;
+        }
+        if let End::NextExits(code) = self.end {
+            return self.next_exit(container, code);
+        }
+        let mut took = match self.end {
+            End::Recovers => self.recover(container)?,
+            End::Exits(code) | End::NextExits(code) => self.exit(container, code)?,
+            End::Stops | End::Restarts => self.exit(container, 0)?,
+        };
+        if self.phase == "starting" {
+            took = begin.elapsed();
+        }
+        let mut job = if self.jobs && self.end == End::Recovers { self.jobs(container)? } else { String::new() };
+        match self.end {
+            End::Recovers => {
+                let (_, code) = container.stop();
+                ensure(code == 0, || format!("the stop after it gave {code}"))?;
+            }
+            End::Stops | End::Restarts => {
+                docker(["start", &container.name]).ok();
+                shell(container, "until works; do sleep 0.1; done")
+                    .map_err(|why| format!("at the next start: {why}"))?;
+                job = if self.jobs { self.jobs(container)? } else { job };
+            }
+            End::Exits(_) | End::NextExits(_) => {}
+        }
+        Ok(Seen { took, job, said: self.said(container)? })
+    }
+
+    /// Injects the fault and waits until jobs run again; measured in the container.
+    fn recover(&self, container: &Container) -> Result<Duration, String> {
+        let Self { target, inject, until, .. } = self;
+        let line = format!(
+            "old=$(pid {target}); start=$(now); {inject}; until {{ {until}; }} && works; do sleep 0.05; done; \
+             echo $(( ($(now) - start) * 10 ))"
+        );
+        let printed = shell(container, &line)?;
+        let ms = printed.lines().last().and_then(|ms| ms.parse().ok());
+        ms.map(Duration::from_millis).ok_or_else(|| format!("printed {printed:?}"))
+    }
+
+    /// Injects the fault and waits for the container's end.
+    fn exit(&self, container: &Container, code: i32) -> Result<Duration, String> {
+        let begin = Instant::now();
+        if matches!(self.end, End::Stops | End::Restarts) {
+            // The shell may be killed with the container.
+            let line =
+                format!(". /config/library; old=$(pid {}); {}; kill -TERM 1; sleep 100", self.target, self.inject);
+            container.exec(&["timeout", &PATIENCE.to_string(), "sh", "-c", &line]);
+        } else if self.phase != "starting" {
+            container.exec(&["sh", "-c", &format!(". /config/library; {}", self.inject)]);
+        }
+        let waited = std::process::Command::new("timeout")
+            .args([&PATIENCE.to_string(), "docker", "wait", &container.name])
+            .output()
+            .expect("docker is installed");
+        let took = begin.elapsed();
+        let printed = String::from_utf8_lossy(&waited.stdout).trim().to_owned();
+        ensure(!printed.is_empty(), || format!("HANGS: has not ended after {PATIENCE} s"))?;
+        ensure(printed == code.to_string(), || format!("ended with {printed}, not {code}"))?;
+        Ok(took)
+    }
+
+    /// A clean stop, then a start that finds what a hook has done.
+    fn next_exit(&self, container: &Container, code: i32) -> Result<Seen, String> {
+        container.stop();
+        docker(["start", &container.name]).ok();
+        let took = self.exit(container, code)?;
+        Ok(Seen { took, job: String::new(), said: self.said(container)? })
+    }
+
+    /// What became of the counting job; an error if it or the held one or the key should be there and is not.
+    fn jobs(&self, container: &Container) -> Result<String, String> {
+        let state = shell(
+            container,
+            "squeue --noheader --format='%j %T' | sort | tr '\\n' ' '; \
+             sha256sum </etc/munge/munge.key | cmp -s - /tmp/key && echo same-key; \
+             if grep -v notice /tmp/count | awk '$1 != NR { exit 1 }'; then echo gapless; fi",
+        )?;
+        let said = container.exec(&["sh", "-c", "scontrol --oneliner show job | grep JobName=counting"]).stdout;
+        let field = |name: &str| {
+            let value = said.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+            value.unwrap_or("unknown").to_owned()
+        };
+        let (found, restarts) = (field("JobState"), field("Restarts"));
+        let became = match (found.as_str(), restarts.as_str()) {
+            ("RUNNING", "0") if state.contains("gapless") => "",
+            ("COMPLETED", "0") if self.end != End::Recovers => "",
+            (_, "1") => "requeued",
+            (other, _) => other,
+        };
+        ensure(became.is_empty() || became == self.job, || {
+            format!("the counting job is {found}, restarts {restarts}: {state}\n{said}")
+        })?;
+        ensure(state.contains("held PENDING"), || format!("the held job is lost: {state}"))?;
+        ensure(self.data.contains("key") || state.contains("same-key"), || {
+            format!("the munge key is another: {state}")
+        })?;
+        Ok(became.to_owned())
+    }
+
+    /// The line of the log that tells of it.
+    fn said(&self, container: &Container) -> Result<String, String> {
+        if self.says.is_empty() {
+            return Ok("`slurminit status`, as nobody can read the log".to_owned());
+        }
+        let log = container.log();
+        let line = log.lines().find(|line| line.contains(self.says));
+        let line = line.ok_or_else(|| format!("SILENT: nothing like {:?} in the log", self.says))?;
+        // Without the time.
+        let line = line.split_once(' ').filter(|(time, _)| time.starts_with("20")).map_or(line, |(_, rest)| rest);
+        Ok(format!("`{}`", line.trim().replace('`', "'")))
+    }
+}
+
+/// A shell line with the library, which must end well within [`PATIENCE`].
+fn shell(container: &Container, line: &str) -> Result<String, String> {
+    let line = format!(". /config/library; {line}");
+    let outcome = container.exec(&["timeout", &PATIENCE.to_string(), "sh", "-c", &line]);
+    match outcome.code {
+        0 => Ok(outcome.stdout.trim().to_owned()),
+        124 => Err(format!("HANGS: after {PATIENCE} s still in: {line}")),
+        code => Err(format!("{code} from: {line}\n{}{}", outcome.stdout, outcome.stderr)),
+    }
+}
+
+fn ensure(good: bool, why: impl FnOnce() -> String) -> Result<(), String> {
+    if good { Ok(()) } else { Err(why()) }
+}
+
+fn tail(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(40)..].join("\n")
+}

@@ -1,0 +1,65 @@
+//! The fault matrix: what is done to the real daemons, at which moment of their lives, and what becomes of it.
+//!
+//! No cell may be a hang or silence: a case fails when the cluster does not come back (or the container does not end with
+//! the documented code) in time, when a job or the saved state is lost that should not be, and when the log does not say
+//! what happened. `SLURMINIT_FAULTS=WORD` runs only the cases with that word; with `SLURMINIT_FAULTS_TABLE=docs/faults.md`
+//! the table in that file is made anew.
+
+mod at_the_start;
+mod at_the_stop;
+mod case;
+mod recovery;
+mod report;
+mod surroundings;
+mod while_ready;
+
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use case::{Case, Seen};
+
+/// More than there are CPUs: most of a case is waiting.
+const SIDE_BY_SIDE: usize = 5;
+
+fn cases() -> Vec<Case> {
+    [at_the_start::cases(), while_ready::cases(), at_the_stop::cases(), surroundings::cases()].concat()
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn no_fault_hangs_or_goes_unsaid() {
+    let only = std::env::var("SLURMINIT_FAULTS").unwrap_or_default();
+    let cases: Vec<Case> = cases().into_iter().filter(|case| case.name().contains(&only)).collect();
+    surroundings::build();
+    let (next, seen) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..SIDE_BY_SIDE {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(case) = cases.get(index) else { return };
+                    let result = case.run();
+                    eprintln!("{}: {result:?}", case.name());
+                    seen.lock().unwrap().push((index, result));
+                }
+            });
+        }
+    });
+    let mut seen = seen.into_inner().unwrap();
+    seen.sort_by_key(|(index, _)| *index);
+    let rows: Vec<(&Case, &Seen)> =
+        seen.iter().filter_map(|(index, result)| Some((cases.get(*index)?, result.as_ref().ok()?))).collect();
+    let table = report::table(&rows);
+    let failed: Vec<String> = seen
+        .iter()
+        .filter_map(|(index, result)| Some(format!("{}: {}", cases.get(*index)?.name(), result.as_ref().err()?)))
+        .collect();
+    println!("{table}");
+    assert!(failed.is_empty(), "{} of {} cases failed:\n\n{}", failed.len(), seen.len(), failed.join("\n\n"));
+    if let Some(file) = std::env::var_os("SLURMINIT_FAULTS_TABLE") {
+        report::write(Path::new(&file), &table);
+    } else if only.is_empty() {
+        report::compare(&Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/faults.md"), &rows);
+    }
+}

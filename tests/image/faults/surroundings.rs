@@ -1,0 +1,199 @@
+//! What is not a daemon: disks, saved state, the key, memory, processes, the log.
+
+use super::case::{Case, End};
+use crate::docker::{Image, PLAIN, docker};
+
+pub(super) fn cases() -> Vec<Case> {
+    [disks(), state(), key(), memory(), processes(), clock(), log()].concat()
+}
+
+fn disks() -> Vec<Case> {
+    let full = |target, path: &str, options: &str| {
+        let case = Case::new(target, "ready", "disk full, then space again");
+        Case { image: case.image.with(["--tmpfs", &format!("{path}:{options}")]), jobs: true, ..case }
+    };
+    let fill = |path: &str| format!("dd if=/dev/zero of={path}/filler bs=1k 2>/dev/null");
+    vec![
+        Case {
+            // slurmctld saves a change within 5 seconds, and says then that it cannot.
+            inject: format!(
+                "{}; ! sbatch --mem=16 --output=/dev/null --wrap true; scontrol update jobname=held comment=full; sleep 6; \
+                 rm /var/lib/slurm/slurmctld/filler",
+                fill("/var/lib/slurm/slurmctld")
+            ),
+            says: "Can't save state, error writing file",
+            ..full("saved state", "/var/lib/slurm/slurmctld", "size=2m")
+        },
+        Case {
+            // slurmd sees it with the next batch job; Slurm drains the node and leaves it so. A new start takes that back.
+            inject: format!(
+                "{}; sbatch --quiet --mem=16 --output=/dev/null --wrap true; until sinfo --noheader --format=%E | grep -q 'is full'; do sleep 0.2; done; \
+                 rm /var/lib/slurm/slurmd/filler",
+                fill("/var/lib/slurm/slurmd")
+            ),
+            end: End::Restarts,
+            says: "SlurmdSpoolDir is full",
+            ..full("spool of slurmd", "/var/lib/slurm/slurmd", "exec,size=1m")
+        },
+        Case {
+            inject: format!(
+                "{}; old=$(pid slurmd); kill -KILL $old; until renewed slurmd; do sleep 0.1; done; rm /run/filler",
+                fill("/run")
+            ),
+            says: "slurmd was killed by signal 9 (SIGKILL)",
+            ..full("/run", "/run", "size=1m")
+        },
+        Case {
+            inject: format!(
+                "{}; old=$(pid slurmctld); kill -KILL $old; until renewed slurmctld; do sleep 0.1; done; rm /etc/slurm/filler",
+                fill("/etc/slurm")
+            ),
+            says: "slurmctld was killed by signal 9 (SIGKILL)",
+            ..full("/etc/slurm", "/etc/slurm", "size=64k")
+        },
+        Case {
+            image: Case::new("", "", "").image.with(["--tmpfs", "/etc/slurm:size=4k"]),
+            end: End::Exits(104),
+            says: "cannot write /etc/slurm/gres.conf: No space left on device",
+            ..Case::new("/etc/slurm", "starting", "disk full")
+        },
+    ]
+}
+
+/// The state is spoilt between two starts, by a hook before the second.
+fn state() -> Vec<Case> {
+    let spoilt = |fault, line: &str, says| Case {
+        toml: format!(
+            "[[hooks.pre_start]]\ncommand = [\"sh\", \"-c\", \"[ ! -e /var/lib/slurm/slurmctld/job_state ] || {{ {line}; }}\"]\n"
+        ),
+        jobs: true,
+        inject: "kill -TERM 1".to_owned(),
+        end: End::NextExits(101),
+        says,
+        ..Case::new("saved state", "starting", fault)
+    };
+    vec![
+        spoilt("of another cluster", "printf other >/var/lib/slurm/slurmctld/clustername", "CLUSTER NAME MISMATCH"),
+        spoilt("job_state cut in half", "truncate -s 700 /var/lib/slurm/slurmctld/job_state", "start with '-i'"),
+        spoilt("node_state cut in half", "truncate -s 150 /var/lib/slurm/slurmctld/node_state", "start with '-i'"),
+        // Slurm has a copy of each file, some seconds older: there the job still runs.
+        Case {
+            inject: "true".to_owned(),
+            end: End::Restarts,
+            job: "requeued",
+            ..spoilt(
+                "every file empty",
+                "truncate -s 0 /var/lib/slurm/slurmctld/*_state",
+                "Trying backup state save file",
+            )
+        },
+    ]
+}
+
+fn key() -> Vec<Case> {
+    let changed = |fault, line: &str| Case {
+        jobs: true,
+        inject: format!("old=$(pid munged); {line}; kill -KILL $old"),
+        until: "renewed munged".to_owned(),
+        says: "munged was killed by signal 9 (SIGKILL)",
+        ..Case::new("munge key", "ready", fault)
+    };
+    let other = "head -c 128 /dev/urandom >/etc/munge/munge.key";
+    vec![
+        Case { data: "the old key", ..changed("another key, then munged dies", other) },
+        Case {
+            end: End::Exits(100),
+            says: "munged failed 5 times",
+            ..changed("cut to 8 bytes, then munged dies", "truncate -s 8 /etc/munge/munge.key")
+        },
+    ]
+}
+
+/// The kernel takes the process with the highest score when the limit is reached.
+fn memory() -> Vec<Case> {
+    let killed = |target: &'static str| {
+        let case = Case::new(target, "ready", "out of memory");
+        Case {
+            image: case.image.with(["--memory=400m"]).with(["--memory-swap=400m"]),
+            toml: "[node]\nreserve_mib = 100\n".to_owned(),
+            jobs: true,
+            inject: "echo 1000 >/proc/$old/oom_score_adj; head -c 600M /dev/zero | tail >/dev/null 2>&1".to_owned(),
+            until: format!("renewed {target}"),
+            says: format!("{target} was killed by signal 9 (SIGKILL)").leak(),
+            ..case
+        }
+    };
+    ["munged", "slurmctld", "slurmd"].map(killed).to_vec()
+}
+
+fn processes() -> Vec<Case> {
+    let bomb = |phase, fault| {
+        let case = Case::new("a job", phase, fault);
+        Case { image: case.image.with(["--pids-limit=150"]), jobs: true, ..case }
+    };
+    // Where no process can be made the shells give up, one after the other.
+    let line = "srun --mem=16 sh -c 'b() { b & b & sleep 3; }; b' 2>&1 >/dev/null | head -n 3 >/proc/1/fd/2";
+    vec![
+        Case { inject: line.to_owned(), says: "Cannot fork", ..bomb("ready", "fork bomb under --pids-limit") },
+        Case {
+            inject: "sbatch --quiet --mem=16 --output=/dev/null --wrap 'b() { b & b & while :; do sleep 1; done; }; b'; sleep 2"
+                .to_owned(),
+            // It has its notice if there is a process left for that.
+            job: "requeued",
+            end: End::Stops,
+            says: "stopping, as signal 15 asks",
+            ..bomb("stopping", "fork bomb under --pids-limit")
+        },
+    ]
+}
+
+/// A container may not set the clock; libfaketime sets it for all that run in one.
+fn clock() -> Vec<Case> {
+    let image = format!("{PLAIN}-clock");
+    let jumps = |fault, by: &str, says| {
+        let case = Case::new("the clock", "ready", fault);
+        Case {
+            image: Image::new(&image).with(["--hostname", "node1"]),
+            jobs: true,
+            inject: format!("printf %s {by} >/tmp/faketimerc"),
+            says,
+            ..case
+        }
+    };
+    vec![
+        jumps("an hour ahead", "+3600", "s ahead; Slurm's times follow it"),
+        jumps("an hour back", "-3600", "s back; Slurm's times follow it"),
+    ]
+}
+
+/// The image for these.
+pub(super) fn build() {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/image/faults");
+    docker(["build", "--tag", &format!("{PLAIN}-clock"), "--build-arg", &format!("IMAGE={PLAIN}"), directory]).ok();
+}
+
+/// As much as a daemon can write, past a reader that shows all but the flood.
+fn log() -> Vec<Case> {
+    let flood = "[[service]]\nname = \"flood\"\nrestart = \"never\"\ncommand = [\"sh\", \"-c\", \
+                 \"until [ -e /tmp/flood ]; do sleep 0.1; done; \
+                 timeout 8 yes a line of some length that a daemon in trouble writes again and again without a pause\"]\n";
+    let through = |script: &str| {
+        let image = Case::new("", "", "").image.with(["--entrypoint", "sh"]);
+        image.command(["-c", script])
+    };
+    let killed = |fault, more: &str| Case {
+        jobs: true,
+        inject: "touch /tmp/flood; sleep 1; old=$(pid slurmctld); kill -KILL $old".to_owned(),
+        until: format!("renewed slurmctld && slurminit status | grep -q '{more}'"),
+        ..Case::new("the log", "ready", fault)
+    };
+    vec![
+        Case {
+            image: through("mkfifo /tmp/log; grep -v ' flood: ' </tmp/log & exec slurminit run 2>/tmp/log"),
+            toml: flood.to_owned(),
+            says: "slurmctld was killed by signal 9 (SIGKILL)",
+            ..killed("flood of a service; slurmctld dies in it", "^flood *finished")
+        },
+        Case { image: through("exec slurminit run >&- 2>&-"), ..killed("closed; slurmctld dies", "signal 9") },
+    ]
+}
