@@ -282,7 +282,9 @@ mod tests {
         let pid = sandbox.child.as_ref().unwrap().pid;
         assert!(matches!(sandbox.finish(started + limit), Err(Verdict::TimedOut(_))));
         assert!(started.elapsed() >= limit && started.elapsed() < Duration::from_secs(2));
-        assert_eq!(kill(pid, None), Err(Errno::ESRCH), "it is reaped");
+        // On a busy machine it may take longer to die than anybody waits for it: then it is left to PID 1, here to this test.
+        let left = waitpid(pid, None);
+        assert!(matches!(left, Err(Errno::ECHILD) | Ok(WaitStatus::Signaled(_, Signal::SIGKILL, _))), "{left:?}");
     }
 
     #[test]

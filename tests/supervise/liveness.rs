@@ -4,7 +4,7 @@ use super::cluster::Cluster;
 use super::*;
 
 /// Answers until there is a file `hung`, and then hangs, after it has left its pid.
-const PROBE: &str = "echo asked >> DIR/asked; test ! -e DIR/hung || { echo $$ >> DIR/probes; sleep 1000; }";
+const PROBE: &str = "test ! -e DIR/hung || { echo $$ >> DIR/probes; sleep 1000; }; echo asked >> DIR/asked";
 
 fn cluster(service: &str) -> Cluster {
     Cluster::new(&format!(
