@@ -159,7 +159,7 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__detect)
-            opts="-h --json --root --timeout --nvml-library --help"
+            opts="-h --json --root --timeout --nvml-library --config --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -174,6 +174,10 @@ _slurminit() {
                     return 0
                     ;;
                 --nvml-library)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --config)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

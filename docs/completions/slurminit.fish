@@ -46,6 +46,7 @@ complete -c slurminit -n "__fish_slurminit_using_subcommand run" -s h -l help -d
 complete -c slurminit -n "__fish_slurminit_using_subcommand detect" -l root -d 'Look for /proc, /sys, /dev and /usr below this directory' -r -F
 complete -c slurminit -n "__fish_slurminit_using_subcommand detect" -l timeout -d 'How long everything together may take' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand detect" -l nvml-library -d 'The NVIDIA management library, if it is not in the usual places' -r -F
+complete -c slurminit -n "__fish_slurminit_using_subcommand detect" -l config -d 'The configuration, for what GPUs must have at least; /config/slurminit.toml if there is one' -r -F
 complete -c slurminit -n "__fish_slurminit_using_subcommand detect" -l json -d 'Print everything as JSON'
 complete -c slurminit -n "__fish_slurminit_using_subcommand detect" -s h -l help -d 'Print help'
 complete -c slurminit -n "__fish_slurminit_using_subcommand render" -l config -d 'The operator\'s file [default: SLURMINIT_CONFIG, else /config/slurminit.toml if it is there]' -r -F

@@ -42,6 +42,7 @@ _arguments "${_arguments_options[@]}" : \
 '--root=[Look for /proc, /sys, /dev and /usr below this directory]:DIR:_files' \
 '--timeout=[How long everything together may take]:SECONDS:_default' \
 '--nvml-library=[The NVIDIA management library, if it is not in the usual places]:FILE:_files' \
+'--config=[The configuration, for what GPUs must have at least; /config/slurminit.toml if there is one]:FILE:_files' \
 '--json[Print everything as JSON]' \
 '-h[Print help]' \
 '--help[Print help]' \
