@@ -47,6 +47,8 @@ enum Verb {
     Logs(commands::logs::Args),
     /// Show what the start spent its time on
     Timeline(commands::timeline::Args),
+    /// Print the arguments of sbatch for the resources of a method.json
+    SbatchArgs(commands::sbatch_args::Args),
 }
 
 impl Cli {
@@ -68,6 +70,7 @@ impl Cli {
             Verb::Stop(args) => commands::stop::run(args),
             Verb::Logs(args) => commands::logs::run(args),
             Verb::Timeline(args) => commands::timeline::run(args),
+            Verb::SbatchArgs(args) => commands::sbatch_args::run(args),
         };
         outcome.unwrap_or_else(|error| {
             eprintln!("slurminit: {error:#}");

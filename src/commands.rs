@@ -13,6 +13,7 @@ pub mod reload;
 pub mod render;
 pub mod restart;
 pub mod run;
+pub mod sbatch_args;
 pub mod status;
 pub mod stop;
 pub mod timeline;

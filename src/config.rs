@@ -7,6 +7,7 @@ mod account;
 mod daemons;
 mod environment;
 mod error;
+mod floors;
 mod held;
 mod jobs;
 mod liveness;
@@ -18,6 +19,7 @@ mod value;
 pub use account::{AccountName, Group, User};
 pub use daemons::{DaemonName, DaemonSettings, Hook, Hooks, Readiness, ReadinessTest, RestartPolicy, Service};
 pub use error::{ConfigError, Fault, Place, Step};
+pub use floors::{ComputeCapability, Floors};
 pub use held::Held;
 pub use jobs::{Jobs, OnStop};
 pub use liveness::Liveness;
@@ -205,11 +207,28 @@ pub struct GpuSettings {
     /// How long a driver may take to answer.
     #[serde(deserialize_with = "value::seconds")]
     pub detect_timeout: Duration,
+    /// The compute capability that every NVIDIA GPU should have.
+    pub min_compute: Option<ComputeCapability>,
+    /// The memory that every GPU should have, in MiB.
+    pub min_memory_mib: Option<u64>,
+}
+
+impl GpuSettings {
+    /// What each GPU should have at least.
+    pub fn floors(&self) -> Floors {
+        Floors { compute: self.min_compute, memory_mib: self.min_memory_mib }
+    }
 }
 
 impl Default for GpuSettings {
     fn default() -> Self {
-        Self { type_name: TypeName::default(), gres: GresMode::default(), detect_timeout: Duration::from_secs(10) }
+        Self {
+            type_name: TypeName::default(),
+            gres: GresMode::default(),
+            detect_timeout: Duration::from_secs(10),
+            min_compute: None,
+            min_memory_mib: None,
+        }
     }
 }
 

@@ -8,6 +8,7 @@ mod entries;
 pub mod entry;
 pub mod facts;
 pub mod look;
+pub mod requirements;
 
 pub use entries::PARTS;
 pub use entry::{Answer, Entry, Judge, Observation, Verdict};

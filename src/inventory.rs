@@ -5,7 +5,7 @@
 mod condition;
 mod cpu_set;
 
-pub use condition::{ComputeMode, Condition, Pcie, Process, Slowdown};
+pub use condition::{ComputeMode, Condition, Ecc, Pcie, Process, Slowdown};
 pub use cpu_set::{CpuSet, ParseCpuSetError};
 
 use std::collections::BTreeMap;
@@ -145,6 +145,9 @@ pub struct Gpu {
     /// Its MIG instances. `None` where MIG mode is off; in MIG mode a GPU has nothing to offer but these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<Vec<MigInstance>>,
+    /// How it fares at this moment, where that was asked for and the driver tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub condition: Option<Condition>,
     /// Whether this container may open it.
     pub access: Access,
 }

@@ -17,6 +17,7 @@
 //! | [`detect`] | NVML, /proc, /sys -> inventory | edge |
 //! | [`install`] | writes files, accounts and the munge key | edge |
 //! | [`configure`] | the host's Docker and GPUs -> verdicts, compose's override file | pure; two parts edge |
+//! | [`sbatch_args`] | a method.json -> the arguments of sbatch | pure |
 //! | [`control`] | the socket of PID 1: its protocol is pure, its two ends are not | edge |
 //! | [`doctor`] | what was seen -> an answer for each symptom | pure; `look` is edge |
 //! | [`logs`] | standard error, written without ever waiting | edge |
@@ -41,5 +42,6 @@ pub mod logs;
 pub mod plan;
 pub mod render;
 pub mod report;
+pub mod sbatch_args;
 pub mod supervise;
 pub mod watch;

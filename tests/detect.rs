@@ -6,6 +6,8 @@
 mod elsewhere;
 #[path = "detect/mig.rs"]
 mod mig;
+#[path = "detect/requirements.rs"]
+mod requirements;
 
 use std::fs;
 use std::io::Read as _;

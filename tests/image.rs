@@ -42,6 +42,8 @@ mod manual;
 mod mig;
 #[path = "image/reload.rs"]
 mod reload;
+#[path = "image/sbatch_args.rs"]
+mod sbatch_args;
 #[path = "image/users.rs"]
 mod users;
 #[path = "image/volumes.rs"]

@@ -46,6 +46,9 @@ _slurminit() {
             slurminit,run)
                 cmd="slurminit__subcmd__run"
                 ;;
+            slurminit,sbatch-args)
+                cmd="slurminit__subcmd__sbatch__subcmd__args"
+                ;;
             slurminit,status)
                 cmd="slurminit__subcmd__status"
                 ;;
@@ -85,6 +88,9 @@ _slurminit() {
             slurminit__subcmd__help,run)
                 cmd="slurminit__subcmd__help__subcmd__run"
                 ;;
+            slurminit__subcmd__help,sbatch-args)
+                cmd="slurminit__subcmd__help__subcmd__sbatch__subcmd__args"
+                ;;
             slurminit__subcmd__help,status)
                 cmd="slurminit__subcmd__help__subcmd__status"
                 ;;
@@ -101,7 +107,7 @@ _slurminit() {
 
     case "${cmd}" in
         slurminit)
-            opts="-h -V --help --version run detect render configure doctor reload status health restart stop logs timeline help"
+            opts="-h -V --help --version run detect render configure doctor reload status health restart stop logs timeline sbatch-args help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -153,7 +159,7 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__detect)
-            opts="-h --json --root --timeout --nvml-library --help"
+            opts="-h --json --root --timeout --nvml-library --config --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -168,6 +174,10 @@ _slurminit() {
                     return 0
                     ;;
                 --nvml-library)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --config)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -231,7 +241,7 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__help)
-            opts="run detect render configure doctor reload status health restart stop logs timeline help"
+            opts="run detect render configure doctor reload status health restart stop logs timeline sbatch-args help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -371,6 +381,20 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__help__subcmd__run)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__help__subcmd__sbatch__subcmd__args)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -530,6 +554,28 @@ _slurminit() {
                     return 0
                     ;;
                 --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__sbatch__subcmd__args)
+            opts="-h --partition --offline --timeout --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --partition)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

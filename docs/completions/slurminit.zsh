@@ -42,6 +42,7 @@ _arguments "${_arguments_options[@]}" : \
 '--root=[Look for /proc, /sys, /dev and /usr below this directory]:DIR:_files' \
 '--timeout=[How long everything together may take]:SECONDS:_default' \
 '--nvml-library=[The NVIDIA management library, if it is not in the usual places]:FILE:_files' \
+'--config=[The configuration, for what GPUs must have at least; /config/slurminit.toml if there is one]:FILE:_files' \
 '--json[Print everything as JSON]' \
 '-h[Print help]' \
 '--help[Print help]' \
@@ -150,6 +151,16 @@ _arguments "${_arguments_options[@]}" : \
 '--help[Print help]' \
 && ret=0
 ;;
+(sbatch-args)
+_arguments "${_arguments_options[@]}" : \
+'--partition=[The partition that the job is for, if it is not the default one]:NAME:_default' \
+'--timeout=[How long the cluster may take to answer]:SECONDS:_default' \
+'--offline[Do not ask the cluster whether it has what is asked for]' \
+'-h[Print help]' \
+'--help[Print help]' \
+':method -- The method.json; `-` is standard input:_files' \
+&& ret=0
+;;
 (help)
 _arguments "${_arguments_options[@]}" : \
 ":: :_slurminit__subcmd__help_commands" \
@@ -210,6 +221,10 @@ _arguments "${_arguments_options[@]}" : \
 _arguments "${_arguments_options[@]}" : \
 && ret=0
 ;;
+(sbatch-args)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
 (help)
 _arguments "${_arguments_options[@]}" : \
 && ret=0
@@ -238,6 +253,7 @@ _slurminit_commands() {
 'stop:Stop the container in order, as \`docker stop\` does' \
 'logs:Show the last lines of a daemon, of a service, or of slurminit itself' \
 'timeline:Show what the start spent its time on' \
+'sbatch-args:Print the arguments of sbatch for the resources of a method.json' \
 'help:Print this message or the help of the given subcommand(s)' \
     )
     _describe -t commands 'slurminit commands' commands "$@"
@@ -277,6 +293,7 @@ _slurminit__subcmd__help_commands() {
 'stop:Stop the container in order, as \`docker stop\` does' \
 'logs:Show the last lines of a daemon, of a service, or of slurminit itself' \
 'timeline:Show what the start spent its time on' \
+'sbatch-args:Print the arguments of sbatch for the resources of a method.json' \
 'help:Print this message or the help of the given subcommand(s)' \
     )
     _describe -t commands 'slurminit help commands' commands "$@"
@@ -331,6 +348,11 @@ _slurminit__subcmd__help__subcmd__run_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit help run commands' commands "$@"
 }
+(( $+functions[_slurminit__subcmd__help__subcmd__sbatch-args_commands] )) ||
+_slurminit__subcmd__help__subcmd__sbatch-args_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help sbatch-args commands' commands "$@"
+}
 (( $+functions[_slurminit__subcmd__help__subcmd__status_commands] )) ||
 _slurminit__subcmd__help__subcmd__status_commands() {
     local commands; commands=()
@@ -370,6 +392,11 @@ _slurminit__subcmd__restart_commands() {
 _slurminit__subcmd__run_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit run commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__sbatch-args_commands] )) ||
+_slurminit__subcmd__sbatch-args_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit sbatch-args commands' commands "$@"
 }
 (( $+functions[_slurminit__subcmd__status_commands] )) ||
 _slurminit__subcmd__status_commands() {

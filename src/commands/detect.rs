@@ -8,9 +8,14 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
+use super::load_config;
 use crate::detect::nvidia_request::Request;
 use crate::detect::{self, Options};
+use crate::doctor::facts::CudaFacts;
+use crate::doctor::look;
+use crate::doctor::requirements::{Known, Requirement, requirements};
 use crate::exit_code;
+use crate::inventory::{Inventory, Vendor};
 
 /// Its command line.
 #[derive(Debug, clap::Args)]
@@ -27,6 +32,17 @@ pub struct Args {
     /// The NVIDIA management library, if it is not in the usual places
     #[arg(long, env = "SLURMINIT_NVML_LIBRARY", hide = true, value_name = "FILE")]
     nvml_library: Option<PathBuf>,
+    /// The configuration, for what GPUs must have at least; /config/slurminit.toml if there is one
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+/// What `--json` prints.
+#[derive(serde::Serialize)]
+struct Report<'a> {
+    #[serde(flatten)]
+    inventory: &'a Inventory,
+    requirements: &'a [Requirement],
 }
 
 pub(super) fn parse_seconds(text: &str) -> Result<Duration, String> {
@@ -44,8 +60,22 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     // An empty variable is an unset one, as in `docker run -e NAME=`.
     let nvml_library = args.nvml_library.filter(|path| !path.as_os_str().is_empty());
     let request = Request::from_environment();
-    let inventory = detect::detect(&Options { root: args.root, deadline: args.timeout, nvml_library, request });
-    let text = if args.json { serde_json::to_string_pretty(&inventory)? + "\n" } else { table::render(&inventory) };
+    let (root, deadline) = (args.root, args.timeout);
+    let inventory = detect::detect(&Options { root: root.clone(), deadline, nvml_library, request, conditions: true });
+    // A broken file is no reason not to say what there is.
+    let floors = load_config::load(args.config.as_deref())
+        .as_ref()
+        .map(|config| config.gpu.floors())
+        .map_err(ToString::to_string);
+    let has_nvidia = inventory.drivers.iter().any(|driver| driver.vendor == Vendor::Nvidia);
+    let (environment, cuda) = (look::environment(), if has_nvidia { look::cuda(&root) } else { CudaFacts::default() });
+    let known = Known { inventory: &inventory, environment: &environment, cuda: &cuda, floors: &floors };
+    let requirements = requirements(&known);
+    let text = if args.json {
+        serde_json::to_string_pretty(&Report { inventory: &inventory, requirements: &requirements })? + "\n"
+    } else {
+        table::render(&inventory, &requirements)
+    };
     match std::io::stdout().write_all(text.as_bytes()) {
         // `slurminit detect | head -1` has what it wants.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(exit_code::SUCCESS),

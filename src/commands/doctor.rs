@@ -85,7 +85,8 @@ fn facts(args: &Args, is_container: bool) -> Facts {
     // These fork, so they come before the first thread: every program that is asked has one.
     // What this process was started with is what the container asked for; a host asks for nothing.
     let request = if is_container { Request::from_environment() } else { Request::default() };
-    let options = Options { root: args.root.clone(), deadline: args.timeout, nvml_library: library.clone(), request };
+    let (root, nvml_library) = (args.root.clone(), library.clone());
+    let options = Options { root, deadline: args.timeout, nvml_library, request, ..Options::default() };
     let inventory = detect::detect(&options);
     let conditions = condition::conditions(&args.root, library.as_deref(), Instant::now() + args.timeout);
     let side = if is_container {

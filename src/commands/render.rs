@@ -100,7 +100,8 @@ pub(super) fn inventory(config: &Config, root: &Path, file: Option<&Path>) -> an
             std::env::var_os("SLURMINIT_NVML_LIBRARY").filter(|path| !path.is_empty()).map(PathBuf::from);
         let request = detect::nvidia_request::Request::from_environment();
         let deadline = config.gpu.detect_timeout;
-        let options = detect::Options { root: root.to_owned(), deadline, nvml_library, request };
+        let options =
+            detect::Options { root: root.to_owned(), deadline, nvml_library, request, ..detect::Options::default() };
         return Ok(detect::detect(&options));
     };
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;

@@ -83,6 +83,7 @@ fn gpus(root: &Path, topology: &Topology) -> Vec<Gpu> {
             numa_node: place.numa_node,
             links: BTreeMap::new(),
             mig: None,
+            condition: None,
             access,
         });
     }

@@ -6,13 +6,13 @@ use std::time::Instant;
 
 use nvml_wrapper::Device;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
-use nvml_wrapper::enum_wrappers::device::{ComputeMode as NvmlComputeMode, TemperatureSensor};
+use nvml_wrapper::enum_wrappers::device::{ComputeMode as NvmlComputeMode, EccCounter, MemoryError, TemperatureSensor};
 use nvml_wrapper::enums::device::UsedGpuMemory;
 
 use super::nvidia::NoNvml;
 use super::nvml::{self, NvmlTrouble};
 use super::sandbox::Sandbox;
-use crate::inventory::{ComputeMode, Condition, Pcie, Process, Slowdown};
+use crate::inventory::{ComputeMode, Condition, Ecc, Pcie, Process, Slowdown};
 
 /// More processes than that say no more about one GPU.
 const MOST_PROCESSES: usize = 64;
@@ -29,7 +29,8 @@ pub fn conditions(root: &Path, library: Option<&Path>, deadline: Instant) -> Res
     answer.map_err(|why| why.to_string())
 }
 
-fn probe(root: &Path, library: Option<&Path>) -> Result<Vec<Condition>, NvmlTrouble> {
+/// The same without a process of its own.
+pub(super) fn probe(root: &Path, library: Option<&Path>) -> Result<Vec<Condition>, NvmlTrouble> {
     // Never shut down: see `nvml::probe`.
     let nvml = ManuallyDrop::new(nvml::load(root, library)?);
     let count = nvml::count(&nvml)?;
@@ -44,9 +45,10 @@ fn condition(index: u32, device: &Device<'_>) -> Condition {
         index,
         memory_mib: memory.filter(|it| it.used <= it.total).map(|it| (it.used >> 20, it.total >> 20)),
         processes: processes.map(|all| all.iter().take(MOST_PROCESSES).map(process).collect()),
-        slowdowns: device.current_throttle_reasons().map(slowdowns).unwrap_or_default(),
+        slowdowns: device.current_throttle_reasons().ok().and_then(slowdowns),
         temperature: device.temperature(TemperatureSensor::Gpu).ok().filter(|degrees| *degrees <= HOTTEST),
         pcie: pcie(device),
+        ecc: device.is_ecc_enabled().ok().map(|ecc| ecc_state(ecc.currently_enabled, device)),
         compute_mode: device.compute_mode().ok().and_then(compute_mode),
         is_persistent: device.is_in_persistent_mode().ok(),
         utilization: device.utilization_rates().ok().map(|rates| rates.gpu).filter(|percent| *percent <= 100),
@@ -61,7 +63,7 @@ fn process(info: &nvml_wrapper::struct_wrappers::device::ProcessInfo) -> Process
     Process { pid: info.pid, memory_mib }
 }
 
-fn slowdowns(reasons: ThrottleReasons) -> Vec<Slowdown> {
+fn slowdowns(reasons: ThrottleReasons) -> Option<Vec<Slowdown>> {
     let heat = ThrottleReasons::SW_THERMAL_SLOWDOWN | ThrottleReasons::HW_THERMAL_SLOWDOWN;
     let known = [
         (heat, Slowdown::Heat),
@@ -71,9 +73,15 @@ fn slowdowns(reasons: ThrottleReasons) -> Vec<Slowdown> {
     ];
     // A driver that sets every bit says nothing.
     if reasons.is_all() {
-        return Vec::new();
+        return None;
     }
-    known.into_iter().filter(|(bits, _)| reasons.intersects(*bits)).map(|(_, slowdown)| slowdown).collect()
+    Some(known.into_iter().filter(|(bits, _)| reasons.intersects(*bits)).map(|(_, slowdown)| slowdown).collect())
+}
+
+fn ecc_state(is_on: bool, device: &Device<'_>) -> Ecc {
+    let uncorrected = device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile);
+    // A counter of all ones is none.
+    Ecc { is_on, uncorrected: uncorrected.ok().filter(|count| is_on && *count != u64::MAX) }
 }
 
 fn pcie(device: &Device<'_>) -> Option<Pcie> {
@@ -83,7 +91,8 @@ fn pcie(device: &Device<'_>) -> Option<Pcie> {
         lanes: device.current_pcie_link_width().ok()?,
         most_lanes: device.max_pcie_link_width().ok()?,
     };
-    ((1..=16).contains(&link.highest_generation) && (1..=32).contains(&link.most_lanes)).then_some(link)
+    let is_plausible = (1..=16).contains(&link.highest_generation) && (1..=32).contains(&link.most_lanes);
+    (is_plausible && link.generation > 0 && link.lanes > 0).then_some(link)
 }
 
 fn compute_mode(mode: NvmlComputeMode) -> Option<ComputeMode> {

@@ -59,6 +59,7 @@ pub(super) fn nameless_gpu(index: u32) -> Gpu {
         numa_node: None,
         links: BTreeMap::new(),
         mig: None,
+        condition: None,
         access: Access::Usable,
     }
 }

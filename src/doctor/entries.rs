@@ -1,10 +1,10 @@
 //! The table of entries, a heading in each file. PURE.
 
-mod gpus;
+pub(super) mod gpus;
 mod host;
 mod node;
 mod start;
-mod work;
+pub(super) mod work;
 
 use super::Part;
 

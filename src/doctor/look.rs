@@ -6,7 +6,7 @@ mod host;
 mod ports;
 mod slurm;
 
-pub use cheap::{Places, cheap};
+pub use cheap::{Places, cheap, cuda};
 pub use environment::environment;
 pub use host::{clock, containers, image, kubernetes};
 pub use slurm::{address, credential, own_credential, slurm};

@@ -12,11 +12,14 @@ pub struct Condition {
     /// The processes that compute on it.
     pub processes: Option<Vec<Process>>,
     /// What holds its clocks down.
-    pub slowdowns: Vec<Slowdown>,
+    pub slowdowns: Option<Vec<Slowdown>>,
     /// In degrees Celsius.
     pub temperature: Option<u32>,
     /// Its link to the machine.
     pub pcie: Option<Pcie>,
+    /// The error correction of its memory.
+    #[serde(default)]
+    pub ecc: Option<Ecc>,
     /// How many processes may compute on it.
     pub compute_mode: Option<ComputeMode>,
     /// Whether the driver keeps it awake while nobody uses it.
@@ -59,6 +62,15 @@ pub struct Pcie {
     pub lanes: u32,
     /// The most that GPU and machine can do.
     pub most_lanes: u32,
+}
+
+/// The error correction of a GPU's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ecc {
+    /// Whether it is on.
+    pub is_on: bool,
+    /// The errors since the driver was loaded that it could not correct.
+    pub uncorrected: Option<u64>,
 }
 
 /// How many processes may compute on a GPU.

@@ -226,6 +226,7 @@ pub(crate) fn gpu(vendor: Vendor, index: u32, access: Access) -> Gpu {
         numa_node: None,
         links: BTreeMap::new(),
         mig: None,
+        condition: None,
         access,
     }
 }

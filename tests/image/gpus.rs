@@ -47,6 +47,20 @@ fn two_jobs_get_different_gpus() {
     assert_eq!(container.sh(&format!("timeout 30 sh -c \"$(cat <<'LINE'\n{line}\nLINE\n)\"")), "0\n1");
 }
 
+/// With a type for each GPU, a job can say which ones it wants.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn with_types_by_index_a_job_gets_exactly_the_gpus_that_it_names() {
+    let directory = directory(&[("slurminit.toml", "[gpu]\ntype_name = \"index\"\n")]);
+    let config = directory.path().join("slurminit.toml");
+    let container = demo("4").mount(&config, "/config/slurminit.toml").serve();
+    assert_eq!(gres(&container), "localhost gpu:gpu0:1,gpu:gpu1:1,gpu:gpu2:1,gpu:gpu3:1", "{}", container.log());
+    let seen = |gres: &str| container.exec(&["srun", gres, "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]).ok();
+    assert_eq!(seen("--gres=gpu:gpu0:1,gpu:gpu2:1"), "0,2\n");
+    assert_eq!(seen("--gres=gpu:gpu3:1,gpu:gpu1:1"), "1,3\n");
+    assert_ne!(container.exec(&["srun", "--gres=gpu:gpu2:2", "true"]).code, 0);
+}
+
 /// 2, then 1, then 0, then 4 GPUs on the same volumes.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]

@@ -63,7 +63,7 @@ prop_compose! {
         let access = if usable { Access::Usable } else { Access::Unusable { reason: "a\nb".to_owned() } };
         Gpu {
             vendor, index, minor: None, device_file, uuid, model, pci_address: None, memory_mib: None, compute,
-            cpus: cpus.map(CpuSet::from_iter), numa_node: None, links, mig, access,
+            cpus: cpus.map(CpuSet::from_iter), numa_node: None, links, mig, condition: None, access,
         }
     }
 }

@@ -1,9 +1,11 @@
 //! The inventory for a person. Names from hardware are hostile: nothing reaches the terminal unescaped.
 
+use crate::doctor::requirements::Requirement;
+use crate::doctor::{Observation, Verdict};
 use crate::inventory::{Access, CgroupVersion, CpuSet, Driver, Gpu, Inventory, MigInstance, Severity, Source};
 
 /// The whole text, with a newline at the end.
-pub(super) fn render(inventory: &Inventory) -> String {
+pub(super) fn render(inventory: &Inventory, all: &[Requirement]) -> String {
     let mut lines = vec![];
     if inventory.gpus.is_empty() {
         lines.push("no GPU".to_owned());
@@ -15,6 +17,7 @@ pub(super) fn render(inventory: &Inventory) -> String {
     lines.push(String::new());
     lines.extend(inventory.drivers.iter().map(driver));
     lines.extend(host(inventory).map(|(name, value)| format!("{name:<8} {}", escaped(&value))));
+    lines.extend(requirements(all));
     for finding in &inventory.findings {
         let severity = match finding.severity {
             Severity::Info => "note",
@@ -27,6 +30,40 @@ pub(super) fn render(inventory: &Inventory) -> String {
         lines.push(format!("  repair: {}", escaped(&finding.repair)));
     }
     lines.join("\n") + "\n"
+}
+
+/// What is well in one line for each requirement; what is not with cause and repair.
+fn requirements(all: &[Requirement]) -> Vec<String> {
+    if all.is_empty() {
+        return Vec::new();
+    }
+    let mut lines = vec![String::new(), "REQUIREMENTS".to_owned()];
+    for of_one in all.chunk_by(|one, next| one.name == next.name) {
+        let is_well = |requirement: &&Requirement| requirement.observation.verdict == Verdict::Ok;
+        let well: Vec<&Requirement> = of_one.iter().filter(is_well).collect();
+        if let Some(first) = well.first() {
+            let more = if well.len() > 1 { format!(" (and {} more)", well.len() - 1) } else { String::new() };
+            lines.push(format!("{:<7}  {:<12}  {}{more}", "ok", first.name, escaped(&first.observation.seen)));
+        }
+        for Requirement { name, observation } in of_one.iter().filter(|it| !is_well(it)) {
+            lines.extend(trouble(name, observation));
+        }
+    }
+    lines
+}
+
+fn trouble(name: &str, Observation { verdict, seen, cause, repair }: &Observation) -> Vec<String> {
+    let verdict = match verdict {
+        Verdict::Ok => "ok",
+        Verdict::Note => "note",
+        Verdict::CouldNotLook => "unknown",
+        Verdict::Warn => "warn",
+        Verdict::Fail => "FAIL",
+    };
+    let first = format!("{verdict:<7}  {name:<12}  {}", escaped(seen));
+    let cause = cause.as_ref().map(|cause| format!("  cause:  {}", escaped(cause)));
+    let repair = repair.as_ref().map(|repair| format!("  repair: {}", escaped(repair)));
+    std::iter::once(first).chain(cause).chain(repair).collect()
 }
 
 const HEADER: [&str; 9] = ["GPU", "DEVICE", "MODEL", "MEMORY", "COMPUTE", "PCI", "NUMA", "CPUS", "ACCESS"];
@@ -155,6 +192,7 @@ mod tests {
             numa_node: None,
             links: [(1 - index, 18)].into(),
             mig: None,
+            condition: None,
             access,
         }
     }
@@ -191,7 +229,22 @@ mod tests {
                 repair: "r".to_owned(),
             }],
         };
-        insta::assert_snapshot!(render(&inventory), @r#"
+        let requirement = |name, verdict, seen: &str, why: Option<&str>| Requirement {
+            name,
+            observation: Observation {
+                verdict,
+                seen: seen.to_owned(),
+                cause: why.map(str::to_owned),
+                repair: why.map(str::to_owned),
+            },
+        };
+        let requirements = [
+            requirement("gpu-speed", Verdict::Ok, "GPU 0 is fast", None),
+            requirement("gpu-speed", Verdict::Warn, "GPU 1 is \u{1b}[2Jslow", Some("hot\n")),
+            requirement("gpu-speed", Verdict::Ok, "GPU 2 is fast", None),
+            requirement("ecc", Verdict::Fail, "bad", Some("x")),
+        ];
+        insta::assert_snapshot!(render(&inventory, &requirements), @r#"
         GPU       DEVICE        MODEL                     MEMORY      COMPUTE  PCI           NUMA  CPUS  ACCESS
         nvidia 0  /dev/nvidia0  NVIDIA H200               143771 MiB  9.0      0000:17:00.0  -     0-3   usable
         nvidia 1  /dev/nvidia1  H\n\u{1b}[31m\u{202e}"x"  143771 MiB  9.0      0000:17:00.0  -     0-3   UNUSABLE: /dev/nvidia1 is not in this container
@@ -204,6 +257,15 @@ mod tests {
         memory   4096 MiB usable; the machine has 64000 MiB, limit 4096 MiB
         cgroup   v2, read-only: cpu
         Slurm    24.11; plugins: gpu_nvml
+
+        REQUIREMENTS
+        ok       gpu-speed     GPU 0 is fast (and 1 more)
+        warn     gpu-speed     GPU 1 is \u{1b}[2Jslow
+          cause:  hot\n
+          repair: hot\n
+        FAIL     ecc           bad
+          cause:  x
+          repair: x
 
         warning: w\r
           cause:  c

@@ -91,6 +91,7 @@ fn gpus_come_in_the_order_of_the_nodes_numbers_beside_a_foreign_render_node() {
         numa_node: Some(1),
         links: BTreeMap::new(),
         mig: None,
+        condition: None,
         access: Access::Usable,
     };
     assert_eq!(found.gpus[0], want);

@@ -279,14 +279,50 @@ fn cuda_version(start: &Start<'_>) -> Answer {
     let Some(of_image) = of_image else {
         return Answer::note("the container has no CUDA toolkit: what jobs bring is their own");
     };
-    let driver = start.inventory.drivers.iter().find(|driver| driver.vendor == Vendor::Nvidia);
-    let Some(Driver { cuda_version: Some(most), version, .. }) = driver else {
+    cuda_of(start.inventory.drivers.iter().find(|driver| driver.vendor == Vendor::Nvidia), of_image)
+}
+
+/// What the driver says that it runs, else what its version can: NVIDIA's first releases for each CUDA.
+fn newest_cuda(driver: &Driver) -> Option<String> {
+    let numbers = |text: &str| text.split('.').map(|part| part.parse().ok()).collect::<Option<Vec<u32>>>();
+    let by_version = || {
+        let version = numbers(driver.version.as_deref()?)?;
+        let runs = |major: &u32| numbers(oldest_driver(*major)).is_some_and(|oldest| version >= oldest);
+        [13, 12, 11].into_iter().find(runs).map(|major| major.to_string())
+    };
+    driver.cuda_version.clone().or_else(by_version)
+}
+
+/// The driver, where no CUDA in the container wants anything of it; `None` where it tells nothing.
+pub(in crate::doctor) fn driver_alone(driver: &Driver) -> Option<Answer> {
+    let version = driver.version.as_deref().unwrap_or("of unknown version");
+    let is_version = version.split('.').all(|part| part.parse::<u32>().is_ok());
+    match newest_cuda(driver) {
+        Some(most) => Some(Answer::ok(format!("the driver {version} runs CUDA up to {most}"))),
+        None if is_version => Some(Answer::warn(
+            format!("the driver {version} is older than CUDA 11 needs"),
+            format!(
+                "CUDA 11 needs {}, CUDA 12 {}, CUDA 13 {}",
+                oldest_driver(11),
+                oldest_driver(12),
+                oldest_driver(13)
+            ),
+            "install a newer driver on the host",
+        )),
+        None => None,
+    }
+}
+
+/// The driver against the CUDA in the container.
+pub(in crate::doctor) fn cuda_of(driver: Option<&Driver>, of_image: &str) -> Answer {
+    let runs = driver.and_then(|driver| Some((newest_cuda(driver)?, driver.version.as_deref())));
+    let Some((most, version)) = runs else {
         return Answer::note(format!(
             "the container has CUDA {of_image}, and the driver does not tell what it can run"
         ));
     };
-    let version = version.as_deref().unwrap_or("of unknown version");
-    let (Some(wanted), Some(can)) = (major(of_image), major(most)) else {
+    let version = version.unwrap_or("of unknown version");
+    let (Some(wanted), Some(can)) = (major(of_image), major(&most)) else {
         return Answer::note(format!("CUDA {of_image} in the container, CUDA {most} of the driver"));
     };
     if wanted <= can {

@@ -36,7 +36,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         cause: "heat, the power supply, or a link with fewer lanes than there could be",
         repair: "`nvidia-smi -q -d PERFORMANCE,TEMPERATURE`; cooling and power of the machine; re-seat the card; \
                  `sudo nvidia-smi -pl WATTS`",
-        judge: Judge::Anywhere(|facts| each(facts, speed)),
+        judge: Judge::Anywhere(|facts| each(facts, speed_or_nothing)),
     },
     Entry {
         id: "idle-gpus",
@@ -167,7 +167,17 @@ fn conflict(condition: &Condition, jobs: Option<usize>) -> Answer {
     }
 }
 
-fn speed(condition: &Condition) -> Answer {
+fn speed_or_nothing(condition: &Condition) -> Answer {
+    speed(condition)
+        .unwrap_or_else(|| Answer::note(format!("the driver does not tell how fast GPU {} may be", condition.index)))
+}
+
+/// `None` where the driver tells neither of clocks nor of the link.
+pub(in crate::doctor) fn speed(condition: &Condition) -> Option<Answer> {
+    let slowdowns = match (&condition.slowdowns, condition.pcie) {
+        (None, None) => return None,
+        (slowdowns, _) => slowdowns.iter().flatten(),
+    };
     let Condition { index, temperature, utilization, .. } = condition;
     let heat = temperature.map_or_else(|| "of unknown temperature".to_owned(), |degrees| format!("at {degrees} °C"));
     let of_slowdown = |slowdown: &Slowdown| match slowdown {
@@ -213,9 +223,9 @@ fn speed(condition: &Condition) -> Answer {
         )
     });
     let percent = utilization.map_or_else(|| "unknown".to_owned(), |percent| format!("{percent} %"));
-    Answer::all(condition.slowdowns.iter().map(of_slowdown).chain(narrow).chain(slow), || {
+    Some(Answer::all(slowdowns.map(of_slowdown).chain(narrow).chain(slow), || {
         Answer::ok(format!("GPU {index} is not held back, {heat}, utilization {percent}"))
-    })
+    }))
 }
 
 fn idle(facts: &Facts, container: &ContainerFacts) -> Answer {
@@ -264,17 +274,27 @@ fn persistence(facts: &Facts) -> Answer {
         Ok(all) if all.is_empty() => return Answer::note("no NVIDIA GPU here"),
         Ok(all) => all,
     };
+    persistence_of(&all.iter().collect::<Vec<_>>()).unwrap_or_else(|| Answer::ok(AWAKE))
+}
+
+const AWAKE: &str = "the driver keeps every GPU awake, or does not tell";
+
+/// `None` where the driver tells nothing.
+pub(in crate::doctor) fn persistence_of(all: &[&Condition]) -> Option<Answer> {
+    if all.iter().all(|it| it.is_persistent.is_none()) {
+        return None;
+    }
     let off: Vec<String> =
         all.iter().filter(|it| it.is_persistent == Some(false)).map(|it| it.index.to_string()).collect();
     if off.is_empty() {
-        return Answer::ok("the driver keeps every GPU awake, or does not tell");
+        return Some(Answer::ok(AWAKE));
     }
-    Answer::trouble(
+    Some(Answer::trouble(
         Verdict::Note,
         format!("persistence mode is off for GPU {}", off.join(", ")),
         "the driver lets a GPU go that nobody uses: clocks and limits that were set are lost, and the next use takes longer",
         "sudo systemctl enable --now nvidia-persistenced, or sudo nvidia-smi -pm 1, on the host",
-    )
+    ))
 }
 
 fn numa(facts: &Facts) -> Answer {

@@ -112,7 +112,8 @@ const LIBRARIES: [&str; 9] = [
 ];
 const PROGRAMS: [&str; 4] = ["usr/bin", "usr/local/bin", "usr/local/nvidia/bin", "usr/lib/wsl/lib"];
 
-fn cuda(root: &Path) -> CudaFacts {
+/// Where CUDA's parts are.
+pub fn cuda(root: &Path) -> CudaFacts {
     let has = |place: &&str, name: &str| root.join(place).join(name).exists();
     let driver_library = LIBRARIES.iter().find(|place| has(place, "libcuda.so.1"));
     CudaFacts {

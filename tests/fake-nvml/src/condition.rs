@@ -21,6 +21,8 @@ pub(crate) struct Condition {
     pcie: (u32, u32, u32, u32),
     compute_mode: ComputeMode,
     utilization: u32,
+    ecc: bool,
+    ecc_errors: u64,
 }
 
 impl Default for Condition {
@@ -33,6 +35,8 @@ impl Default for Condition {
             pcie: (5, 5, 16, 16),
             compute_mode: ComputeMode::Default,
             utilization: 0,
+            ecc: true,
+            ecc_errors: 0,
         }
     }
 }
@@ -121,6 +125,40 @@ condition_values! {
     nvmlDeviceGetCurrPcieLinkWidth, Pci, c_uint, condition => condition.pcie.2;
     /// The most that GPU and machine can do.
     nvmlDeviceGetMaxPcieLinkWidth, Pci, c_uint, condition => condition.pcie.3;
+}
+
+/// Whether errors of its memory are corrected: now, and from the next boot on.
+///
+/// # Safety
+/// Both pointers are null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetEccMode(
+    device: nvmlDevice_t,
+    now: *mut sys::nvmlEnableState_t,
+    pending: *mut sys::nvmlEnableState_t,
+) -> Code {
+    with_gpu(device, At::Ecc, |_, gpu, answer| {
+        let is_on = gpu.condition.ecc.into();
+        // SAFETY: the caller's contract, which is NVML's.
+        unsafe { put(answer, now, is_on).and(put(answer, pending, is_on)) }
+    })
+}
+
+/// Errors of its memory, of whatever kind and time.
+///
+/// # Safety
+/// `out` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetTotalEccErrors(
+    device: nvmlDevice_t,
+    _kind: sys::nvmlMemoryErrorType_t,
+    _counter: sys::nvmlEccCounterType_t,
+    out: *mut c_ulonglong,
+) -> Code {
+    with_gpu(device, At::Ecc, |_, gpu, answer| {
+        // SAFETY: the caller's contract, which is NVML's.
+        unsafe { put(answer, out, gpu.condition.ecc_errors) }
+    })
 }
 
 /// In degrees Celsius.

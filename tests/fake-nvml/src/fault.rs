@@ -49,6 +49,7 @@ pub(crate) enum At {
     MigInstance,
     Processes,
     Clocks,
+    Ecc,
 }
 
 /// What happens there. In the file also each NVML error by its name: `unknown`, `driver-not-loaded`, ...

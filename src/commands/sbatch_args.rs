@@ -1,0 +1,90 @@
+//! `slurminit sbatch-args`: the arguments for the resources of a method.json, for `sbatch $(slurminit sbatch-args FILE) JOB`.
+
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+use crate::commands::detect::parse_seconds;
+use crate::configure::answer::{Answer, first_line};
+use crate::configure::tool;
+use crate::exit_code;
+use crate::sbatch_args::{Cluster, Resources, is_name, line};
+
+/// No method is longer than that (1 MiB).
+const LONGEST: u64 = 1 << 20;
+
+/// What stands in place of the arguments where there are none: sbatch does not know it and submits nothing, also from a shell
+/// that does not look at our exit code.
+const REFUSED: &str = "--refused-by-slurminit";
+
+/// Its command line.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The method.json; `-` is standard input
+    #[arg(value_name = "FILE")]
+    method: PathBuf,
+    /// The partition that the job is for, if it is not the default one
+    #[arg(long, value_name = "NAME", value_parser = parse_name)]
+    partition: Option<String>,
+    /// Do not ask the cluster whether it has what is asked for
+    #[arg(long)]
+    offline: bool,
+    /// How long the cluster may take to answer
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
+    timeout: Duration,
+}
+
+fn parse_name(text: &str) -> Result<String, String> {
+    is_name(text).then(|| text.to_owned()).ok_or_else(|| "want the name of a partition".to_owned())
+}
+
+/// Does it.
+pub fn run(args: Args) -> anyhow::Result<u8> {
+    let outcome = arguments(&args);
+    let line = outcome.as_deref().unwrap_or(REFUSED);
+    let written = writeln!(std::io::stdout(), "{line}").context("cannot write to standard output");
+    outcome.and(written).map(|()| exit_code::SUCCESS)
+}
+
+fn arguments(args: &Args) -> anyhow::Result<String> {
+    let name = args.method.display();
+    let text = read(&args.method).with_context(|| format!("{name}"))?;
+    let wanted = Resources::parse(&text).with_context(|| format!("{name}"))?;
+    let cluster = if args.offline { None } else { Some(cluster(args.timeout)?) };
+    line(&wanted, cluster.as_ref(), args.partition.as_deref()).with_context(|| format!("{name}"))
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    let mut text = String::new();
+    let read = if path == Path::new("-") {
+        std::io::stdin().lock().take(LONGEST + 1).read_to_string(&mut text)
+    } else {
+        std::fs::File::open(path)?.take(LONGEST + 1).read_to_string(&mut text)
+    };
+    let length = read.context("cannot be read as text")?;
+    anyhow::ensure!(u64::try_from(length)? <= LONGEST, "is longer than 1 MiB; is it a method.json?");
+    Ok(text)
+}
+
+/// Asks the controller, of this cluster or of another one: Slurm's commands know which.
+fn cluster(timeout: Duration) -> anyhow::Result<Cluster> {
+    let deadline = Instant::now() + timeout;
+    let show = |what: &str| {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match tool::ask("scontrol", &["--oneliner", "show", what], left) {
+            Answer::Ended { succeeded: true, stdout, .. } => Ok(stdout),
+            Answer::Missing => anyhow::bail!("scontrol is not here; use --offline to print the arguments unchecked"),
+            Answer::Silent => anyhow::bail!(
+                "the controller did not answer in {} s; see `slurminit status`, give it longer with --timeout, or use --offline",
+                timeout.as_secs_f64()
+            ),
+            Answer::Ended { stdout, stderr, .. } => anyhow::bail!(
+                "`scontrol show {what}`: {:?}; see `slurminit status`, or use --offline",
+                first_line([stderr.as_str(), stdout.as_str()])
+            ),
+        }
+    };
+    Ok(Cluster::parse(&show("node")?, &show("partition")?))
+}

@@ -1,0 +1,75 @@
+//! What a GPU must have at least.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// The `min_...` of `[gpu]`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Floors {
+    /// CUDA's compute capability.
+    pub compute: Option<ComputeCapability>,
+    /// Memory in MiB.
+    pub memory_mib: Option<u64>,
+}
+
+/// CUDA's compute capability, such as `8.0`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ComputeCapability {
+    major: u32,
+    minor: u32,
+}
+
+impl fmt::Display for ComputeCapability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+impl FromStr for ComputeCapability {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let number = |text: &str| {
+            (text.len() <= 2 && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse().ok())?
+        };
+        let parse = || {
+            let (major, minor) = text.split_once('.')?;
+            Some(Self { major: number(major)?, minor: number(minor)? })
+        };
+        parse()
+            .ok_or_else(|| format!("`{}` is not a compute capability: want one such as \"8.0\"", text.escape_default()))
+    }
+}
+
+impl TryFrom<String> for ComputeCapability {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<ComputeCapability> for String {
+    fn from(capability: ComputeCapability) -> Self {
+        capability.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capabilities_have_an_order_of_numbers_not_of_letters() {
+        let of = |text: &str| text.parse::<ComputeCapability>();
+        assert!(of("8.9").unwrap() < of("9.0").unwrap());
+        assert!(of("9.0").unwrap() < of("10.0").unwrap());
+        assert!(of("12.1").unwrap() > of("12.0").unwrap());
+        for bad in ["", "8", "8.", ".0", "8.0.1", "-8.0", "8.x", "gfx90a", "100.0", " 8.0"] {
+            assert!(of(bad).is_err(), "{bad:?}");
+        }
+    }
+}

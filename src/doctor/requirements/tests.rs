@@ -1,0 +1,128 @@
+use super::*;
+use crate::inventory::{Driver, Ecc, MigInstance, Pcie, Slowdown, Source};
+
+fn nvidia(version: Option<&str>, cuda: Option<&str>) -> Driver {
+    let of = |text: Option<&str>| text.map(str::to_owned);
+    Driver { vendor: Vendor::Nvidia, source: Source::Nvml, version: of(version), cuda_version: of(cuda) }
+}
+
+fn gpu(vendor: &str, index: u32, compute: Option<&str>, memory_mib: Option<u64>, condition: Option<Condition>) -> Gpu {
+    let compute = serde_json::to_value(compute).unwrap();
+    let json = serde_json::json!({
+        "vendor": vendor, "index": index, "compute": compute, "memory_mib": memory_mib, "links": {},
+        "access": {"state": "usable"},
+    });
+    Gpu { condition, ..serde_json::from_value(json).unwrap() }
+}
+
+fn healthy(index: u32) -> Condition {
+    Condition {
+        index,
+        slowdowns: Some(Vec::new()),
+        temperature: Some(35),
+        utilization: Some(0),
+        pcie: Some(Pcie { generation: 1, highest_generation: 5, lanes: 16, most_lanes: 16 }),
+        is_persistent: Some(true),
+        ecc: Some(Ecc { is_on: true, uncorrected: Some(0) }),
+        ..Condition::default()
+    }
+}
+
+fn ill(index: u32) -> Condition {
+    Condition {
+        slowdowns: Some(vec![Slowdown::Heat]),
+        temperature: Some(93),
+        utilization: Some(90),
+        pcie: Some(Pcie { generation: 1, highest_generation: 5, lanes: 4, most_lanes: 16 }),
+        is_persistent: Some(false),
+        ecc: Some(Ecc { is_on: true, uncorrected: Some(2) }),
+        ..healthy(index)
+    }
+}
+
+/// One line for each verdict.
+fn verdicts(inventory: &Inventory, of_image: Option<&str>, floors: &Looked<Floors>) -> String {
+    let environment = Environment { cuda_version: of_image.map(str::to_owned), ..Environment::default() };
+    let cuda = CudaFacts::default();
+    let known = Known { inventory, environment: &environment, cuda: &cuda, floors };
+    let line = |Requirement { name, observation: Observation { verdict, seen, cause, repair } }: Requirement| {
+        let why = cause.zip(repair).map(|(cause, repair)| format!("\n    {cause}\n    {repair}")).unwrap_or_default();
+        format!("{name}: {verdict:?}: {seen}{why}\n")
+    };
+    requirements(&known).into_iter().map(line).collect()
+}
+
+fn floors(compute: &str, memory_mib: u64) -> Looked<Floors> {
+    Ok(Floors { compute: compute.parse().ok(), memory_mib: Some(memory_mib) })
+}
+
+#[test]
+fn each_requirement_has_its_verdict() {
+    let instance = |memory_mib| MigInstance {
+        profile: Some("1g.18gb".to_owned()),
+        uuid: None,
+        gpu_instance: None,
+        compute_instance: None,
+        memory_mib: Some(memory_mib),
+        device_files: Vec::new(),
+        access: Access::Usable,
+    };
+    let mut cut = gpu("nvidia", 2, Some("9.0"), Some(143_771), None);
+    cut.mig = Some(vec![instance(16_384), instance(71_000)]);
+    let mut ecc_off = healthy(3);
+    ecc_off.ecc = Some(Ecc { is_on: false, uncorrected: None });
+    let mut hidden = gpu("nvidia", 4, Some("3.5"), Some(1), Some(ill(4)));
+    hidden.access = Access::Unusable { reason: "denied".to_owned() };
+    let inventory = Inventory {
+        drivers: vec![nvidia(Some("535.154.05"), Some("12.2"))],
+        gpus: vec![
+            gpu("nvidia", 0, Some("9.0"), Some(143_771), Some(healthy(0))),
+            gpu("nvidia", 1, Some("7.5"), Some(15_360), Some(ill(1))),
+            cut,
+            gpu("nvidia", 3, Some("10.0"), None, Some(ecc_off)),
+            hidden,
+            gpu("amd", 0, Some("gfx90a"), Some(65_536), None),
+        ],
+        ..Inventory::default()
+    };
+    insta::assert_snapshot!(verdicts(&inventory, Some("13.0"), &floors("8.0", 16_385)));
+}
+
+#[test]
+fn a_driver_that_tells_nothing_has_no_verdict() {
+    let silent = Condition { index: 0, ..Condition::default() };
+    let inventory = Inventory {
+        drivers: vec![nvidia(None, None)],
+        gpus: vec![gpu("nvidia", 0, None, None, Some(silent)), gpu("nvidia", 1, None, None, None)],
+        ..Inventory::default()
+    };
+    assert_eq!(verdicts(&inventory, None, &floors("9.0", 1)), "");
+    assert_eq!(verdicts(&Inventory::default(), Some("12.4"), &Ok(Floors::default())), "");
+}
+
+#[test]
+fn drivers_are_measured_by_what_cuda_needs() {
+    let mut seen = String::new();
+    for (version, cuda, of_image) in [
+        (Some("590.48.01"), Some("13.1"), None),
+        (Some("580.65.06"), None, None),
+        (Some("579.99"), None, Some("13.0")),
+        (Some("525.60.13"), None, Some("12.4")),
+        (Some("525.60.11"), None, Some("12.4")),
+        (Some("470.57.02"), None, None),
+        (Some("470.57.01"), None, None),
+        (None, Some("12.2"), Some("12.4")),
+        (Some("x"), None, Some("12.4")),
+    ] {
+        let inventory = Inventory { drivers: vec![nvidia(version, cuda)], ..Inventory::default() };
+        seen += &verdicts(&inventory, of_image, &Ok(Floors::default()));
+    }
+    insta::assert_snapshot!(seen);
+}
+
+#[test]
+fn a_broken_configuration_is_no_verdict_on_gpus() {
+    let inventory = Inventory { gpus: vec![gpu("nvidia", 0, Some("3.5"), None, None)], ..Inventory::default() };
+    let said = verdicts(&inventory, None, &Err("slurminit.toml:1: no".to_owned()));
+    assert_eq!(said, "configuration: CouldNotLook: slurminit.toml:1: no\n");
+}

@@ -1,0 +1,147 @@
+//! What a method.json asks for.
+
+use serde_json::{Map, Value};
+
+use super::{Refusal, TimeLimit};
+
+/// More than Slurm counts (16 bits).
+const MOST_CPUS: u64 = 65_533;
+/// More than any machine has.
+const MOST_GPUS: u64 = 1024;
+/// 64 TiB.
+const MOST_MIB: u64 = 64 << 20;
+/// The keys of `resources`.
+const KEYS: [&str; 6] = ["cpus", "min_memory_mb", "memory_mb", "gpus", "time_limit", "exclusive"];
+
+/// The `resources` of a method.json, each within its bounds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resources {
+    pub(super) cpus: Option<Cpus>,
+    min_memory_mib: Option<u64>,
+    own_memory_mib: Option<u64>,
+    pub(super) gpus: u64,
+    pub(super) time_limit: Option<TimeLimit>,
+    pub(super) exclusive: bool,
+}
+
+/// How many CPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cpus {
+    /// All that a node has.
+    All,
+    /// That many.
+    Count(u64),
+}
+
+impl Cpus {
+    pub(super) const fn count(self) -> Option<u64> {
+        match self {
+            Self::All => None,
+            Self::Count(count) => Some(count),
+        }
+    }
+}
+
+impl Resources {
+    /// Reads a whole method.json. One without `resources`, or with a `null` in it, asks for what Slurm gives by itself.
+    ///
+    /// # Errors
+    /// It is no JSON, or a value is not what its key wants.
+    pub fn parse(text: &str) -> Result<Self, Refusal> {
+        let method: Value = serde_json::from_str(text).map_err(|error| Refusal(format!("is not JSON: {error}")))?;
+        let Value::Object(method) = method else {
+            return Err(Refusal(format!("is not a method: want {{\"resources\": {{...}}}}, not {}", shown(&method))));
+        };
+        match method.get("resources") {
+            None | Some(Value::Null) => Ok(Self::default()),
+            Some(Value::Object(table)) => Self::of_table(table),
+            Some(other) => Err(Refusal(format!("resources: want {{\"cpus\": 4, ...}}, not {}", shown(other)))),
+        }
+    }
+
+    fn of_table(table: &Map<String, Value>) -> Result<Self, Refusal> {
+        if let Some(key) = table.keys().find(|key| !KEYS.contains(&key.as_str())) {
+            let known = KEYS.join(", ");
+            return Err(Refusal(format!("resources: there is no {}; the keys are {known}", quoted(key))));
+        }
+        let whole = |key: &str, least: u64, most: u64| match table.get(key) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => {
+                let number = value.as_u64().filter(|number| (least..=most).contains(number));
+                let want =
+                    || format!("resources.{key}: want a whole number from {least} to {most}, not {}", shown(value));
+                number.map(Some).ok_or_else(|| Refusal(want()))
+            }
+        };
+        let cpus = whole("cpus", 0, MOST_CPUS)?;
+        Ok(Self {
+            cpus: cpus.map(|count| if count == 0 { Cpus::All } else { Cpus::Count(count) }),
+            min_memory_mib: whole("min_memory_mb", 1, MOST_MIB)?,
+            own_memory_mib: whole("memory_mb", 1, MOST_MIB)?,
+            gpus: whole("gpus", 0, MOST_GPUS)?.unwrap_or(0),
+            time_limit: time_limit(table.get("time_limit"))?,
+            exclusive: match table.get("exclusive") {
+                None | Some(Value::Null) => false,
+                Some(Value::Bool(exclusive)) => *exclusive,
+                Some(other) => {
+                    return Err(Refusal(format!("resources.exclusive: want true or false, not {}", shown(other))));
+                }
+            },
+        })
+    }
+
+    /// What is asked for in MiB: `memory_mb`, or `min_memory_mb` with a fifth on top, whichever is more.
+    pub(super) fn memory_mib(&self) -> Option<u64> {
+        self.own_memory_mib.max(self.with_a_fifth())
+    }
+
+    fn with_a_fifth(&self) -> Option<u64> {
+        self.min_memory_mib.map(|least| (least * 6).div_ceil(5))
+    }
+
+    fn is_the_minimum(&self) -> bool {
+        self.with_a_fifth() > self.own_memory_mib
+    }
+
+    /// The key that the memory comes from.
+    pub(super) fn memory_key(&self) -> &'static str {
+        if self.is_the_minimum() { "min_memory_mb" } else { "memory_mb" }
+    }
+
+    /// For a message that shows another number than the file has.
+    pub(super) fn why_memory(&self) -> String {
+        let of_minimum = self.min_memory_mib.filter(|_| self.is_the_minimum());
+        of_minimum.map(|least| format!(" (min_memory_mb, {least}, and a fifth on top)")).unwrap_or_default()
+    }
+}
+
+fn time_limit(value: Option<&Value>) -> Result<Option<TimeLimit>, Refusal> {
+    let Some(value) = value.filter(|value| !value.is_null()) else { return Ok(None) };
+    let limit = match value {
+        Value::String(text) => TimeLimit::parse(text),
+        // As in Slurm, a bare number has minutes.
+        _ => value.as_u64().and_then(TimeLimit::of_minutes),
+    };
+    let want = || {
+        format!(
+            "resources.time_limit: want minutes, \"minutes:seconds\", \"hours:minutes:seconds\", \"days-hours\", \
+             \"days-hours:minutes\", \"days-hours:minutes:seconds\" (more than 0, up to 10 years) or \"UNLIMITED\", not {}",
+            shown(value)
+        )
+    };
+    limit.map(Some).ok_or_else(|| Refusal(want()))
+}
+
+/// A value of somebody else's file, for a message: short, and nothing that a terminal obeys.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => quoted(text),
+        Value::Array(_) => "a list".to_owned(),
+        Value::Object(_) => "a table".to_owned(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => value.to_string().chars().take(40).collect(),
+    }
+}
+
+fn quoted(text: &str) -> String {
+    format!("{:?}", text.chars().take(40).collect::<String>())
+}

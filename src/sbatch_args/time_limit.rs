@@ -1,0 +1,128 @@
+//! Slurm's time limits.
+
+use std::fmt;
+
+/// 10 years: more than that is a mistake, and Slurm counts minutes with 32 bits.
+const LONGEST: u64 = 10 * 366 * 86_400;
+
+/// How long a job may run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimeLimit {
+    /// For ever.
+    Unlimited,
+    /// At most that long, more than 0.
+    Seconds(u64),
+}
+
+impl TimeLimit {
+    /// As sbatch(1), --time, spells it: `minutes`, `minutes:seconds`, `hours:minutes:seconds`, `days-hours`,
+    /// `days-hours:minutes`, `days-hours:minutes:seconds`, `UNLIMITED`, `INFINITE`.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        if ["UNLIMITED", "INFINITE"].iter().any(|word| text.eq_ignore_ascii_case(word)) {
+            return Some(Self::Unlimited);
+        }
+        let (days, rest) = match text.split_once('-') {
+            Some((days, rest)) => (Some(number(days)?), rest),
+            None => (None, text),
+        };
+        let fields = rest.split(':').map(number).collect::<Option<Vec<u64>>>()?;
+        let (hours, minutes, seconds) = match (days, fields.as_slice()) {
+            (None, [minutes]) => (0, *minutes, 0),
+            (None, [minutes, seconds]) => (0, *minutes, *seconds),
+            (Some(_), [hours]) => (*hours, 0, 0),
+            (Some(_), [hours, minutes]) => (*hours, *minutes, 0),
+            (_, [hours, minutes, seconds]) => (*hours, *minutes, *seconds),
+            _ => return None,
+        };
+        Self::of_seconds(days.unwrap_or(0) * 86_400 + hours * 3600 + minutes * 60 + seconds)
+    }
+
+    pub(super) fn of_minutes(minutes: u64) -> Option<Self> {
+        Self::of_seconds(minutes.checked_mul(60)?)
+    }
+
+    /// Not 0, which Slurm takes for no limit, and a person for the contrary.
+    fn of_seconds(seconds: u64) -> Option<Self> {
+        (1..=LONGEST).contains(&seconds).then_some(Self::Seconds(seconds))
+    }
+
+    /// In whole minutes, which Slurm counts in.
+    pub(super) fn minutes(self) -> u64 {
+        match self {
+            Self::Unlimited => u64::MAX,
+            Self::Seconds(seconds) => seconds.div_ceil(60),
+        }
+    }
+}
+
+/// Digits alone: `parse` takes a sign too. Nine of them cannot overflow above.
+fn number(text: &str) -> Option<u64> {
+    (text.len() <= 9 && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse().ok())?
+}
+
+impl fmt::Display for TimeLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Seconds(seconds) = self else { return f.write_str("UNLIMITED") };
+        let (days, rest) = (seconds / 86_400, seconds % 86_400);
+        write!(f, "{days}-{:02}:{:02}:{:02}", rest / 3600, rest % 3600 / 60, rest % 60)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slurms_formats_are_read_and_nothing_else() {
+        for (text, want) in [
+            ("90", "0-01:30:00"),
+            ("90:30", "0-01:30:30"),
+            ("2:0:1", "0-02:00:01"),
+            ("1-12", "1-12:00:00"),
+            ("1-0:5", "1-00:05:00"),
+            ("01-02:03:04", "1-02:03:04"),
+            ("0-00:00:01", "0-00:00:01"),
+            ("unlimited", "UNLIMITED"),
+            ("INFINITE", "UNLIMITED"),
+        ] {
+            assert_eq!(TimeLimit::parse(text).unwrap().to_string(), want, "{text}");
+        }
+        let bad = [
+            "",
+            "0",
+            "0:0",
+            "-1",
+            "1-",
+            "-",
+            ":",
+            "1:",
+            "+5",
+            " 5",
+            "5 ",
+            "1-2-3",
+            "1:2:3:4",
+            "1-1:2:3:4",
+            "5m",
+            "１",
+            "1.5",
+            "$(id)",
+            "5;id",
+            "5\n",
+            "9999999999",
+            "999999999-0",
+            "3661-0",
+        ];
+        for text in bad {
+            assert_eq!(TimeLimit::parse(text), None, "{text:?}");
+        }
+        assert_eq!(TimeLimit::of_minutes(u64::MAX), None);
+    }
+
+    #[test]
+    fn what_is_written_is_read_as_the_same() {
+        for seconds in [1, 59, 60, 3599, 86_399, 86_400, 90_061, LONGEST] {
+            let limit = TimeLimit::Seconds(seconds);
+            assert_eq!(TimeLimit::parse(&limit.to_string()), Some(limit));
+        }
+    }
+}

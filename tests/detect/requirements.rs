@@ -1,0 +1,79 @@
+//! What GPUs should be like, and what they are.
+
+use serde_json::Value;
+
+use super::{Machine, succeeded};
+use slurminit::inventory::{Inventory, Source};
+
+/// Name and verdict of each requirement.
+fn verdicts(machine: &Machine, arguments: &[&str]) -> (Inventory, Vec<(String, String)>) {
+    let output = machine.command().args(["--json", "--timeout", "2"]).args(arguments).output().unwrap();
+    let text = succeeded(output);
+    let json: Value = serde_json::from_str(&text).unwrap();
+    let word = |it: &Value, key: &str| it[key].as_str().unwrap().to_owned();
+    let all = json["requirements"].as_array().unwrap().iter().map(|it| (word(it, "name"), word(it, "verdict")));
+    (serde_json::from_str(&text).unwrap(), all.collect())
+}
+
+#[test]
+fn each_gpu_is_measured() {
+    let toml = r#"
+        [[gpu]]
+        persistence = true
+        [[gpu]]
+        memory_mib = 8192
+        compute = [7, 5]
+        condition = { pcie = [1, 4, 4, 16], utilization = 90, slowdown = ["thermal"], temperature = 93, ecc_errors = 2 }
+    "#;
+    let floors = "[gpu]\nmin_compute = \"8.0\"\nmin_memory_mib = 16384\n";
+    let machine = Machine::new(Some(toml)).with_devices(&[0, 1]).with_file("floors.toml", floors);
+    let config = machine.path("floors.toml");
+    let (inventory, seen) = verdicts(&machine, &["--config", config.to_str().unwrap()]);
+    let seen: Vec<(&str, &str)> = seen.iter().map(|(name, verdict)| (name.as_str(), verdict.as_str())).collect();
+    let want = [
+        ("cuda-version", "ok"),
+        ("compute", "ok"),
+        ("compute", "fail"),
+        ("memory", "ok"),
+        ("memory", "fail"),
+        ("gpu-speed", "ok"),
+        ("gpu-speed", "warn"),
+        ("gpu-speed", "warn"),
+        ("gpu-speed", "warn"),
+        ("ecc", "ok"),
+        ("ecc", "warn"),
+        ("persistence", "note"),
+    ];
+    assert_eq!(seen, want);
+    assert_eq!(inventory.gpus[1].condition.as_ref().and_then(|it| it.temperature), Some(93));
+
+    let broken = machine.with_file("floors.toml", "[gpu]\nmin_compute = \"new\"\n");
+    let (_, seen) = verdicts(&broken, &["--config", config.to_str().unwrap()]);
+    assert_eq!(seen[1], ("configuration".to_owned(), "could-not-look".to_owned()));
+}
+
+/// A driver that answers nothing of it has no verdict, one that lies has none that speaks of a fault, and neither costs a GPU.
+#[test]
+fn a_driver_that_does_not_tell_is_not_blamed() {
+    let of = |kind: &str| {
+        let faults = ["persistence", "pci", "clocks", "ecc", "processes"]
+            .map(|at| format!("[[fault]]\nat = '{at}'\nkind = '{kind}'\n"));
+        Machine::new(Some(&format!("gpus = 1\n{}", faults.concat()))).with_devices(&[0])
+    };
+    for kind in ["not-supported", "function-not-found", "nonsense", "untouched", "crash", "exit", "hang"] {
+        let machine = if kind == "crash" || kind == "exit" || kind == "hang" {
+            // What detection itself asks for stays well.
+            Machine::new(Some(&format!("gpus = 1\n[[fault]]\nat = 'ecc'\nkind = '{kind}'\n"))).with_devices(&[0])
+        } else {
+            of(kind)
+        };
+        let (inventory, seen) = verdicts(&machine, &[]);
+        assert_eq!(inventory.drivers[0].source, Source::Nvml, "{kind}");
+        assert_eq!((inventory.usable_gpus().count(), inventory.findings.as_slice()), (1, [].as_slice()), "{kind}");
+        let blamed: Vec<_> = seen.iter().filter(|(_, verdict)| verdict != "ok" && verdict != "note").collect();
+        assert!(blamed.is_empty(), "{kind}: {blamed:?}");
+        if kind != "untouched" {
+            assert_eq!(seen, [("cuda-version".to_owned(), "ok".to_owned())], "{kind}");
+        }
+    }
+}

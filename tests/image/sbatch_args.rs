@@ -1,0 +1,87 @@
+//! `sbatch $(slurminit sbatch-args method.json) JOB` on the real Slurm: the job gets what the method asks for.
+
+use crate::docker::{BOOKWORM, Container, DEMO, Image, Outcome, PLAIN};
+
+fn write(container: &Container, resources: &str) {
+    container.sh(&format!("cat > /tmp/method.json <<'END'\n{{\"name\": \"deep\", \"resources\": {resources}}}\nEND"));
+}
+
+fn submit(container: &Container, resources: &str) -> Outcome {
+    write(container, resources);
+    let job = "cat > /tmp/job.sh <<'END'\n#!/bin/sh\necho \"$CUDA_VISIBLE_DEVICES $SLURM_CPUS_ON_NODE\"\nEND";
+    container.sh(job);
+    let line = "rm -f /tmp/out; timeout 60 sbatch $(slurminit sbatch-args /tmp/method.json) --parsable --wait --output /tmp/out \
+                /tmp/job.sh";
+    container.exec(&["sh", "-c", line])
+}
+
+/// What the job's script saw, and these fields of the job.
+#[track_caller]
+fn given(container: &Container, resources: &str, fields: &[&str]) -> (String, Vec<String>) {
+    let outcome = submit(container, resources);
+    assert_eq!(outcome.code, 0, "{resources}: {}{}", outcome.stderr, container.log());
+    let job = container.sh(&format!("scontrol --oneliner show job {}", outcome.stdout.trim()));
+    let value = |field: &&str| {
+        let word = job.split_whitespace().find_map(|word| word.strip_prefix(field)?.strip_prefix('='));
+        word.unwrap_or_default().to_owned()
+    };
+    (container.sh("cat /tmp/out"), fields.iter().map(value).collect())
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_job_gets_what_its_method_asks_for() {
+    for image in [DEMO, BOOKWORM] {
+        let container = Image::new(image).with(["--env", "DEMO_GPUS=2"]).serve();
+        let fields = ["TresPerNode", "CPUs/Task", "MinMemoryNode", "TimeLimit"];
+        let resources = r#"{"min_memory_mb": 100, "cpus": 1, "gpus": 2, "time_limit": "1-00:05"}"#;
+        let (saw, fields) = given(&container, resources, &fields);
+        assert_eq!(saw, "0,1 1", "{image}");
+        assert!(["gres/gpu:2", "gres:gpu:2"].contains(&fields[0].as_str()), "{image}: {fields:?}");
+        assert_eq!(fields[1..], ["1", "120M", "1-00:05:00"], "{image}");
+
+        let all = container.sh("sinfo --noheader --format %c");
+        let (saw, fields) = given(&container, r#"{"cpus": 0}"#, &["NumCPUs"]);
+        assert_eq!((saw.trim(), fields[0].as_str()), (all.as_str(), all.as_str()), "{image}");
+
+        let (_, fields) =
+            given(&container, r#"{"memory_mb": 64, "exclusive": true}"#, &["OverSubscribe", "MinMemoryNode"]);
+        assert_eq!(fields, ["NO", "64M"], "{image}");
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn what_the_cluster_does_not_have_is_said_and_never_submitted() {
+    let container = Image::new(DEMO).with(["--env", "DEMO_GPUS=2"]).serve();
+    for (resources, why) in [
+        (r#"{"gpus": 4}"#, "/tmp/method.json: asks for 4 GPUs, the largest node has 2"),
+        (r#"{"cpus": 60000}"#, "/tmp/method.json: asks for 60000 CPUs, the largest node has "),
+        (r#"{"min_memory_mb": 60000000}"#, "72000000 MiB of memory (min_memory_mb, 60000000, and a fifth on top)"),
+        (r#"{"gpus": "1; touch /tmp/evil"}"#, "resources.gpus: want a whole number"),
+    ] {
+        let outcome = submit(&container, resources);
+        assert_ne!(outcome.code, 0, "{resources}: {}", outcome.stdout);
+        assert!(outcome.stderr.contains(why), "{resources}: {}", outcome.stderr);
+    }
+    container.sh("scontrol update partitionname=debug maxtime=60");
+    let outcome = submit(&container, r#"{"time_limit": 61}"#);
+    assert!(
+        outcome.stderr.contains("asks for a time of 0-01:01:00, the partition debug allows 0-01:00:00"),
+        "{outcome:?}"
+    );
+    assert_eq!(container.sh("squeue --noheader --states all"), "", "something was submitted");
+    assert_eq!(container.exec(&["test", "-e", "/tmp/evil"]).code, 1);
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn without_a_cluster_only_offline_answers() {
+    let image = Image::new(PLAIN).with(["--entrypoint", "sh"]);
+    let line = "echo '{\"resources\": {\"gpus\": 4, \"cpus\": 0}}' | slurminit sbatch-args";
+    let refused = image.run(&["-c", &format!("{line} --timeout 5 -")]);
+    assert_eq!((refused.code, refused.stdout.trim()), (1, "--refused-by-slurminit"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("--offline"), "{}", refused.stderr);
+    let offline = image.run(&["-c", &format!("{line} --offline -")]).ok();
+    assert_eq!(offline.trim(), "--nodes=1 --ntasks=1 --gres=gpu:4 --exclusive");
+}
