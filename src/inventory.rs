@@ -296,6 +296,15 @@ pub struct Cgroup {
     pub writable: bool,
     /// The controllers that can be used there.
     pub controllers: Vec<String>,
+    /// v2: whether the machine's whole tree is mounted (`docker run --cgroupns host`), and not the container's part of it.
+    #[serde(default)]
+    pub whole_machine: bool,
+    /// v2: whether processes are in it that this container's PID namespace does not show.
+    #[serde(default)]
+    pub foreign_processes: bool,
+    /// v2: whether the kernel refuses to hold a group to devices, which takes a BPF program and the right to load it.
+    #[serde(default)]
+    pub device_rules_denied: bool,
 }
 
 /// Which cgroup interface is mounted at `/sys/fs/cgroup`.

@@ -89,7 +89,7 @@ pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
     let node = node::plan(config, inventory, &mut decisions, &mut findings);
     let gres = gpus::plan(config, inventory, &node, &mut decisions, &mut findings);
     let node = node.with_gpus(config, inventory, &gres, &host, &mut decisions);
-    let cgroup = cgroups::plan(inventory, &node, &mut decisions);
+    let cgroup = cgroups::plan(inventory, &node, &mut decisions, &mut findings);
     let task_prolog = TaskProlog::plan(config, &gres, &cgroup);
     let settings = settings::plan(config, &host, &node, &cgroup, task_prolog.as_ref(), &mut decisions);
     findings.extend(task_prolog.as_ref().and_then(|prolog| prolog.check(&settings)));

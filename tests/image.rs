@@ -32,6 +32,8 @@ mod handover;
 mod isolation;
 #[path = "image/jobs.rs"]
 mod jobs;
+#[path = "image/limits.rs"]
+mod limits;
 #[path = "image/liveness.rs"]
 mod liveness;
 #[path = "image/machines.rs"]

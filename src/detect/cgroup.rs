@@ -19,7 +19,7 @@ pub fn detect(root: &Path) -> Cgroup {
     match version {
         CgroupVersion::None => Cgroup::default(),
         CgroupVersion::V1 => v1(&hierarchies),
-        CgroupVersion::V2 => v2(&hierarchies),
+        CgroupVersion::V2 => Cgroup { device_rules_denied: device_rules_denied(root), ..v2(&hierarchies) },
     }
 }
 
@@ -30,21 +30,41 @@ fn v1(hierarchies: &Hierarchies) -> Cgroup {
         !mounts.is_empty() && mounts.iter().all(|mount| !mount.read_only && is_writable(&hierarchies.own_group(mount)));
     let mut controllers: Vec<String> = mounts.iter().flat_map(|mount| mount.controllers.clone()).collect();
     controllers.sort();
-    Cgroup { version: CgroupVersion::V1, writable, controllers }
+    Cgroup { version: CgroupVersion::V1, writable, controllers, ..Cgroup::default() }
 }
 
 fn v2(hierarchies: &Hierarchies) -> Cgroup {
     let Some(mount) = hierarchies.mounts().next() else { return Cgroup::default() };
     // Only the machine's own root group lacks `cgroup.type`. Any other group that is mounted is the container's: this
     // process can sit deeper, because slurmd 24.11 moves everything of its root into a group `system`.
-    let group = match mount.point.join("cgroup.type").exists() {
-        true => mount.point.clone(),
-        false => hierarchies.own_group(mount),
-    };
+    let whole_machine = !mount.point.join("cgroup.type").exists();
+    let group = if whole_machine { hierarchies.own_group(mount) } else { mount.point.clone() };
     let text = fs::read_to_string(group.join("cgroup.controllers")).unwrap_or_default();
     let mut controllers: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
     controllers.sort();
-    Cgroup { version: CgroupVersion::V2, writable: !mount.read_only && is_writable(&group), controllers }
+    // The kernel lists a process of another PID namespace as 0.
+    let processes = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    let foreign_processes = processes.lines().any(|pid| pid.trim() == "0");
+    let writable = !mount.read_only && is_writable(&group);
+    let version = CgroupVersion::V2;
+    Cgroup { version, writable, controllers, whole_machine, foreign_processes, device_rules_denied: false }
+}
+
+/// Capabilities of `linux/capability.h`.
+const CAP_NET_ADMIN: u32 = 12;
+const CAP_SYS_ADMIN: u32 = 21;
+const CAP_BPF: u32 = 39;
+
+/// A device program takes CAP_BPF and CAP_NET_ADMIN, or CAP_SYS_ADMIN for both (`bpf_prog_load` of Linux 6.12), of the machine's
+/// own user namespace: those of another one the kernel does not count.
+fn device_rules_denied(root: &Path) -> bool {
+    let text = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
+    let status = text("proc/self/status");
+    let effective = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
+    let may = |capability: u32| effective.is_none_or(|set| set & (1 << capability) != 0);
+    let map = text("proc/self/uid_map");
+    let own_user_namespace = !map.is_empty() && !map.split_whitespace().eq(["0", "0", "4294967295"]);
+    own_user_namespace || !(may(CAP_SYS_ADMIN) || (may(CAP_BPF) && may(CAP_NET_ADMIN)))
 }
 
 /// The kernel refuses with EROFS on a read-only mount, with EACCES where a user namespace does not own the group.
@@ -82,7 +102,7 @@ mod tests {
             ("sys/fs/cgroup/system/cgroup.controllers", "memory\n"),
         ];
         let controllers = ["cpu", "cpuset", "io", "memory", "pids"].map(str::to_owned).to_vec();
-        let want = Cgroup { version: CgroupVersion::V2, writable: true, controllers };
+        let want = Cgroup { version: CgroupVersion::V2, writable: true, controllers, ..Cgroup::default() };
         assert_eq!(detect(container(V2, "0::/system\n", &files).path()), want);
         let read_only = container(&V2.replace("rw - ", "ro - "), "0::/\n", &files);
         assert_eq!(detect(read_only.path()), Cgroup { writable: false, ..want });
@@ -95,7 +115,34 @@ mod tests {
             ("sys/fs/cgroup/cgroup.controllers", "cpu memory\n"),
             ("sys/fs/cgroup/docker/4f2/cgroup.controllers", "memory\n"),
         ];
-        assert_eq!(detect(container(V2, "0::/docker/4f2\n", &files).path()).controllers, ["memory"]);
+        let cgroup = detect(container(V2, "0::/docker/4f2\n", &files).path());
+        assert_eq!((cgroup.whole_machine, cgroup.controllers), (true, vec!["memory".to_owned()]));
+    }
+
+    #[test]
+    fn a_process_that_cannot_be_seen_is_foreign() {
+        let foreign = |processes| {
+            let files = [("sys/fs/cgroup/cgroup.type", "domain\n"), ("sys/fs/cgroup/cgroup.procs", processes)];
+            detect(container(V2, "0::/\n", &files).path()).foreign_processes
+        };
+        assert!(!foreign("1\n10\n20\n"));
+        assert!(foreign("1\n0\n20\n"));
+    }
+
+    #[test]
+    fn device_rules_take_the_machines_own_capabilities() {
+        let denied = |capabilities: &str, map| {
+            let status = format!("Name:\tslurminit\nCapEff:\t{capabilities}\n");
+            let files = [("proc/self/status", status.as_str()), ("proc/self/uid_map", map)];
+            detect(container(V2, "0::/\n", &files).path()).device_rules_denied
+        };
+        let whole = "         0          0 4294967295\n";
+        assert!(denied("00000000a80425fb", whole), "Docker's own set");
+        assert!(!denied("000001ffffffffff", whole), "--privileged");
+        assert!(!denied("00000000a82425fb", whole), "--cap-add SYS_ADMIN");
+        assert!(!denied("00000080a80435fb", whole), "--cap-add BPF --cap-add NET_ADMIN");
+        assert!(denied("00000080a80425fb", whole), "--cap-add BPF");
+        assert!(denied("000001ffffffffff", "         0     100000      65536\n"), "rootless");
     }
 
     #[test]
@@ -104,7 +151,7 @@ mod tests {
                       37 31 0:34 /docker/4f2 /sys/fs/cgroup/freezer rw - cgroup cgroup rw,freezer\n";
         let files = [("sys/fs/cgroup/memory/cgroup.procs", ""), ("sys/fs/cgroup/freezer/cgroup.procs", "")];
         let controllers = vec!["freezer".to_owned(), "memory".to_owned()];
-        let want = Cgroup { version: CgroupVersion::V1, writable: true, controllers };
+        let want = Cgroup { version: CgroupVersion::V1, writable: true, controllers, ..Cgroup::default() };
         assert_eq!(detect(container(mounts, "", &files).path()), want);
         let read_only = mounts.replace("freezer rw", "freezer ro");
         assert_eq!(detect(container(&read_only, "", &files).path()), Cgroup { writable: false, ..want });

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::inventory::{CgroupVersion, Inventory, SlurmVersion, WSL_DEVICE};
+use crate::inventory::{CgroupVersion, Finding, Inventory, Severity, SlurmVersion, WSL_DEVICE};
 
 use super::{Decision, NodePlan};
 
@@ -25,11 +25,20 @@ const KNOWS_DISABLED: SlurmVersion = SlurmVersion { year: 24, month: 5 };
 const KNOWS_ENABLE_CONTROLLERS: SlurmVersion = SlurmVersion { year: 23, month: 2 };
 
 /// Decides.
-pub(super) fn plan(inventory: &Inventory, node: &NodePlan, decisions: &mut Vec<Decision>) -> CgroupPlan {
+pub(super) fn plan(
+    inventory: &Inventory,
+    node: &NodePlan,
+    decisions: &mut Vec<Decision>,
+    findings: &mut Vec<Finding>,
+) -> CgroupPlan {
     // Binding tasks to CPUs needs true CPU numbers, which only a whole machine has.
-    let affinity = node.topology.is_some() && !inventory.cpu.binding_denied;
-    let plan = match obstacle(inventory) {
-        None => with_cgroups(inventory, affinity),
+    let whole = node.topology.is_some();
+    let affinity = whole && !inventory.cpu.binding_denied;
+    let obstacle = obstacle(inventory);
+    let unheld = obstacle.clone().or_else(|| device_obstacle(inventory));
+    findings.extend(unheld.filter(|_| inventory.usable_gpus().next().is_some()).map(not_held));
+    let plan = match obstacle {
+        None => with_cgroups(inventory, whole, affinity),
         Some(why) => without_cgroups(inventory, affinity, why),
     };
     decisions.push(Decision::new(format!("ProctrackType={}", plan.proctrack), plan.why.clone()));
@@ -66,6 +75,17 @@ fn obstacle(inventory: &Inventory) -> Option<String> {
     if !cgroup.writable {
         return Some("cgroup v2 is mounted read-only in this container".to_owned());
     }
+    // Tried with 24.11.5: it puts the jobs beside the container's group, where the container's limits do not count.
+    if cgroup.whole_machine {
+        return Some(
+            "the whole machine's cgroup v2 is mounted (--cgroupns host), and Slurm would put jobs outside of this container's limits"
+                .to_owned(),
+        );
+    }
+    // slurmd moves every process of its root into a group of its own, and ends at one that has no number here.
+    if cgroup.foreign_processes {
+        return Some("processes that this container cannot see are in its cgroup, and slurmd ends there".to_owned());
+    }
     let missing: Vec<&str> =
         NEEDED.into_iter().filter(|name| !cgroup.controllers.iter().any(|own| own == name)).collect();
     if !missing.is_empty() {
@@ -74,25 +94,52 @@ fn obstacle(inventory: &Inventory) -> Option<String> {
     (!inventory.slurm.has_plugin("cgroup_v2")).then(|| "this Slurm has no plugin for cgroup v2".to_owned())
 }
 
-fn with_cgroups(inventory: &Inventory, affinity: bool) -> CgroupPlan {
+/// Why the kernel cannot hold a job to its GPUs where Slurm uses cgroups; `None` if it can.
+fn device_obstacle(inventory: &Inventory) -> Option<String> {
+    // Slurm goes on without the rules, and counts the devices as if they held: each job would be told to use the first.
+    let denied = inventory.cgroup.device_rules_denied.then(|| {
+        "device rules of cgroup v2 take CAP_SYS_ADMIN, or CAP_BPF and CAP_NET_ADMIN, which this container lacks"
+            .to_owned()
+    });
+    denied.or_else(|| share_a_device(inventory).then(|| "the GPUs share one device in WSL2".to_owned()))
+}
+
+/// What an operator should know who lets people in that do not trust each other.
+fn not_held(cause: String) -> Finding {
+    Finding {
+        severity: Severity::Info,
+        what: "a job is told which GPUs are its own, but the kernel does not keep it from the others".to_owned(),
+        cause,
+        repair: "none is needed among people who trust each other; what it takes: docs/security.md".to_owned(),
+    }
+}
+
+fn with_cgroups(inventory: &Inventory, whole: bool, affinity: bool) -> CgroupPlan {
     // There is no systemd in the container to ask for a scope.
     let mut lines = vec![("CgroupPlugin", "cgroup/v2"), ("IgnoreSystemd", "yes")];
     if !older_than(inventory, KNOWS_ENABLE_CONTROLLERS) {
         lines.push(("EnableControllers", "yes"));
     }
-    lines.extend([("ConstrainCores", "yes"), ("ConstrainRAMSpace", "yes")]);
-    let why = if share_a_device(inventory) {
-        "the container may write its cgroup: a job is held to its CPUs and its memory; the GPUs share one device in WSL2, so it \
-         sees its own through its environment"
-    } else {
-        lines.push(("ConstrainDevices", "yes"));
-        "the container may write its cgroup: a job is held to its CPUs, its memory and its GPUs"
+    // Slurm numbers the CPUs of a part from 0, and would hold the jobs of every such container to the machine's first ones.
+    if whole {
+        lines.push(("ConstrainCores", "yes"));
+    }
+    lines.push(("ConstrainRAMSpace", "yes"));
+    let held = if whole { "its CPUs and its memory" } else { "its memory" };
+    let why = match device_obstacle(inventory) {
+        Some(obstacle) => format!(
+            "the container may write its cgroup: a job is held to {held}; {obstacle}, so it sees its own through its environment"
+        ),
+        None => {
+            lines.push(("ConstrainDevices", "yes"));
+            format!("the container may write its cgroup: a job is held to {held}, and to its GPUs")
+        }
     };
     CgroupPlan {
         lines,
         proctrack: "proctrack/cgroup",
         task: if affinity { "task/cgroup,task/affinity" } else { "task/cgroup" },
-        why: why.to_owned(),
+        why,
     }
 }
 

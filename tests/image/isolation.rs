@@ -32,17 +32,6 @@ fn nothing_special_is_asked_of_docker() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn the_containers_limits_are_the_nodes() {
-    let image = Image::new(PLAIN).with(["--cpuset-cpus=0"]).with(["--memory=2g"]);
-    let outcome = image.run(&["sinfo", "--noheader", "-o", "%c %m"]);
-    assert_eq!(outcome.code, 0, "{}", outcome.stderr);
-    let numbers: Vec<u32> = outcome.stdout.split_whitespace().map(|word| word.parse().unwrap()).collect();
-    assert_eq!(numbers[0], 1, "CPUs: {outcome:?}");
-    assert!((512..=2048).contains(&numbers[1]), "MiB: {outcome:?}");
-}
-
-#[test]
-#[ignore = "needs Docker and the images: run docker/test"]
 fn nothing_is_left_undead() {
     let container = Image::new(PLAIN).serve();
     for _ in 0..5 {

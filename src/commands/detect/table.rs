@@ -210,7 +210,7 @@ mod tests {
                 binding_denied: false,
             },
             memory: Memory { total_mib: 64_000, limit_mib: Some(4096) },
-            cgroup: Cgroup { version: CgroupVersion::V2, writable: false, controllers: vec!["cpu".to_owned()] },
+            cgroup: Cgroup { version: CgroupVersion::V2, controllers: vec!["cpu".to_owned()], ..Cgroup::default() },
             slurm: SlurmInstall {
                 version: Some(SlurmVersion { year: 24, month: 11 }),
                 plugins: vec!["gpu_nvml".to_owned()],

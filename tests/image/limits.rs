@@ -1,0 +1,64 @@
+//! What the container may use of the machine is what the node promises, on both Debian releases.
+
+use crate::docker::{BOOKWORM, Image, PLAIN, directory};
+
+/// The node, what becomes of jobs that ask for more than it has and of one that asks for all of it, and the node after them.
+const LOOK: &str = r#"
+sinfo --noheader -N -o "%T %c %m %E"
+memory=$(sinfo --noheader -o %m)
+cpus=$(sinfo --noheader -o %c)
+# Beyond what the node has; Slurm says so at once, and does not let it wait.
+for more in "--cpus-per-task=$((cpus + 1))" "--mem=$((memory + 1))M"; do
+    srun --immediate=1 $more true 2>/dev/null && echo "$more was granted"
+done
+timeout 30 srun --cpus-per-task="$cpus" --mem="${memory}M" sh -c 'squeue --noheader -j "$SLURM_JOB_ID" -o "%C granted"'
+timeout 30 sh -c 'while squeue --noheader --states=all -o %T | grep -q COMPLETING; do sleep 0.05; done'
+sinfo --noheader -N -o "%T %E"
+"#;
+
+/// The CPUs, and the most MiB, that a container with these options may promise.
+const LIMITS: [(&[&str], u32, u32); 6] = [
+    (&["--cpus=1.5"], 1, u32::MAX),
+    (&["--cpus=0.5"], 1, u32::MAX),
+    (&["--cpuset-cpus=1"], 1, u32::MAX),
+    (&["--cpuset-cpus=0-1"], 2, u32::MAX),
+    (&["--memory=2g"], u32::MAX, 2048),
+    (&["--cpus=1.5", "--cpuset-cpus=1", "--memory=512m"], 1, 512),
+];
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_node_never_promises_more_than_the_container_may_use() {
+    for (image, (options, cpus, memory)) in
+        [PLAIN, BOOKWORM].into_iter().flat_map(|image| LIMITS.map(|row| (image, row)))
+    {
+        let container = options.iter().fold(Image::new(image), |image, option| image.with([*option]));
+        let outcome = container.run(&["bash", "-c", LOOK]);
+        let lines: Vec<Vec<&str>> = outcome.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
+        let [before, job, after] = lines.as_slice() else { panic!("{image} {options:?}: {outcome:?}") };
+        let ["idle", node_cpus, node_memory, "none"] = before.as_slice() else {
+            panic!("{image} {options:?}: {outcome:?}")
+        };
+        let promised: (u32, u32) = (node_cpus.parse().unwrap(), node_memory.parse().unwrap());
+        if cpus != u32::MAX {
+            assert_eq!(promised.0, cpus, "{image} {options:?}");
+        }
+        assert!((256..=memory).contains(&promised.1), "{image} {options:?}: {outcome:?}");
+        assert_eq!(job, &[*node_cpus, "granted"], "{image} {options:?}: {outcome:?}");
+        assert_eq!(after, &["idle", "none"], "{image} {options:?}: {outcome:?}");
+    }
+}
+
+/// An operator who asks for more than there is gets what there is, and is told.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_node_that_the_operator_makes_too_large_is_cut() {
+    let config = directory(&[("slurminit.toml", "[node]\ncpus = 64\nmemory_mib = 1000000\n")]);
+    for image in [PLAIN, BOOKWORM] {
+        let image = Image::new(image).mount(config.path(), "/config").with(["--cpus=1.5", "--memory=2g"]);
+        let outcome = image.run(&["sinfo", "--noheader", "-N", "-o", "%T %c %m %E"]);
+        assert_eq!(outcome.stdout.split_whitespace().collect::<Vec<_>>(), ["idle", "1", "2048", "none"], "{outcome:?}");
+        assert!(outcome.stderr.contains("cpus = 64 is more than the 1 CPUs"), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("memory_mib = 1000000 is more than the 2048 MiB"), "{}", outcome.stderr);
+    }
+}
