@@ -25,7 +25,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::inventory::{Condition, Finding, Gpu, Inventory, Platform, Severity, Source, Vendor};
+use crate::inventory::{Finding, Inventory, Platform, Severity};
 use nvidia_request::Request;
 use sandbox::{Sandbox, Verdict};
 
@@ -64,9 +64,7 @@ pub fn detect(options: &Options) -> Inventory {
     let Options { root, deadline, nvml_library, request, conditions } = options;
     let started = Instant::now();
     let tenths = |tenths: u32| started + *deadline / 10 * tenths;
-    let nvidia = nvidia::Detection::start(root, nvml_library.as_deref(), request);
-    // A process of their own: a driver that answers none of this must not cost us the GPUs.
-    let conditions = conditions.then(|| Sandbox::start(|| condition::probe(root, nvml_library.as_deref())));
+    let nvidia = nvidia::Detection::start(root, nvml_library.as_deref(), request, *conditions);
     // Most machines have no AMD GPU, and a look is cheaper than a process.
     let amd = root.join("sys/class/kfd").exists().then(|| Sandbox::start(|| amd_kfd::probe(root)));
     let mut inventory = Inventory {
@@ -86,25 +84,9 @@ pub fn detect(options: &Options) -> Inventory {
     };
     inventory.drivers = nvidia.driver.into_iter().chain(amd.driver).collect();
     inventory.gpus = [nvidia.gpus, amd.gpus].concat();
-    if let Some(Ok(Ok(conditions))) = conditions.map(|probe| probe.finish(tenths(6))) {
-        give(&mut inventory, conditions);
-    }
     inventory.findings = [nvidia.findings, amd.findings, foreign::findings(root, &inventory.gpus)].concat();
     inventory.findings.extend(capabilities::detect(root));
     inventory
-}
-
-/// Gives each GPU its condition. Without NVML nobody knows which GPU has which number there.
-fn give(inventory: &mut Inventory, conditions: Vec<Condition>) {
-    if inventory.drivers.iter().all(|driver| driver.source != Source::Nvml) {
-        return;
-    }
-    for condition in conditions {
-        let is_its = |gpu: &&mut Gpu| gpu.vendor == Vendor::Nvidia && gpu.index == condition.index;
-        if let Some(gpu) = inventory.gpus.iter_mut().find(is_its) {
-            gpu.condition = Some(condition);
-        }
-    }
 }
 
 fn no_amd(verdict: &Verdict) -> Finding {

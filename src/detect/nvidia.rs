@@ -7,8 +7,8 @@ use std::time::Instant;
 use super::nvidia_request::Request;
 use super::nvml::{self, NvmlTrouble};
 use super::sandbox::{Sandbox, Verdict};
-use super::{nvidia_proc, nvidia_trouble, tegra};
-use crate::inventory::{Access, Driver, Finding, Gpu, Severity, Source, Vendor, WSL_DEVICE};
+use super::{condition, nvidia_proc, nvidia_trouble, tegra};
+use crate::inventory::{Access, Condition, Driver, Finding, Gpu, Severity, Source, Vendor, WSL_DEVICE};
 
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,21 +39,34 @@ pub struct Detection {
     /// Whether the operator named the library; then its absence is worth a word.
     library_is_named: bool,
     request: Request,
+    /// Whether the child goes on to tell how the GPUs fare.
+    conditions: bool,
     nvml: Sandbox<Result<nvml::Probe, NvmlTrouble>>,
 }
 
 impl Detection {
-    /// Starts to ask NVML.
-    pub fn start(root: &Path, library: Option<&Path>, request: &Request) -> Self {
-        let nvml = Sandbox::start(|| nvml::probe(root, library));
-        Self { root: root.to_owned(), library_is_named: library.is_some(), request: request.clone(), nvml }
+    /// Starts to ask NVML, then also for how the GPUs fare if `conditions` says so.
+    pub fn start(root: &Path, library: Option<&Path>, request: &Request, conditions: bool) -> Self {
+        let probe = || nvml::probe(root, library);
+        let nvml = if conditions {
+            Sandbox::start_both(probe, || condition::probe(root, library))
+        } else {
+            Sandbox::start(probe)
+        };
+        Self { root: root.to_owned(), library_is_named: library.is_some(), request: request.clone(), conditions, nvml }
     }
 
     /// Waits for NVML until `nvml_deadline`, and for the kernel's files until `deadline`.
     pub fn finish(self, nvml_deadline: Instant, deadline: Instant) -> Found {
-        let answer = self.nvml.finish(nvml_deadline).map_err(NoNvml::from).and_then(|it| it.map_err(NoNvml::from));
+        let (answer, conditions) = match self.nvml.first(nvml_deadline) {
+            Ok((answer, child)) => (answer.map_err(NoNvml::from), self.conditions.then_some(child)),
+            Err(verdict) => (Err(NoNvml::from(verdict)), None),
+        };
         let mut found = match answer {
-            Ok(probe) => from_nvml(probe),
+            Ok(mut probe) => {
+                give(&mut probe.gpus, conditions, nvml_deadline);
+                from_nvml(probe)
+            }
             Err(why) => {
                 let is_absent = matches!(why, NoNvml::Trouble(NvmlTrouble::LibraryMissing(_)));
                 if is_absent && !self.library_is_named && !has_traces(&self.root) && !tegra::is_here(&self.root) {
@@ -74,6 +87,16 @@ impl Detection {
         found.findings.extend(self.request.finding(&found.gpus));
         refuse_twins(&mut found.gpus);
         found
+    }
+}
+
+/// Gives each GPU its condition. A driver that dies of these questions has told of the GPUs before.
+fn give(gpus: &mut [Gpu], child: Option<Sandbox<Result<Vec<Condition>, NvmlTrouble>>>, deadline: Instant) {
+    let Some(Ok(Ok(conditions))) = child.map(|child| child.finish(deadline)) else { return };
+    for condition in conditions {
+        if let Some(gpu) = gpus.iter_mut().find(|gpu| gpu.index == condition.index) {
+            gpu.condition = Some(condition);
+        }
     }
 }
 

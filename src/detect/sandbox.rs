@@ -1,6 +1,6 @@
 //! Runs a probe in a child process, so that a driver which hangs, crashes or lies costs the child and nothing else.
 //!
-//! The child's answer is one line of JSON over a pipe. A started sandbox is a value: several run side by side.
+//! The child's answer is one line of JSON over a pipe, or two, one for each question. A started sandbox is a value: several run side by side.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -71,7 +71,27 @@ pub struct Sandbox<T> {
 impl<T: Serialize + DeserializeOwned> Sandbox<T> {
     /// Forks, and runs `probe` in the child, which dies with the calling thread. That must be the process's only one.
     pub fn start(probe: impl FnOnce() -> T) -> Self {
-        Self { child: Child::fork(probe), started: Instant::now(), answer: PhantomData }
+        Self::of(Child::fork(|pipe| say(pipe, &probe())))
+    }
+
+    /// The same with a second question, which the child goes on to: see [`Self::first`].
+    pub fn start_both<U: Serialize>(probe: impl FnOnce() -> T, then: impl FnOnce() -> U) -> Self {
+        Self::of(Child::fork(|pipe| say(pipe, &probe()).and_then(|()| say(pipe, &then()))))
+    }
+
+    fn of(child: Result<Child, Errno>) -> Self {
+        Self { child, started: Instant::now(), answer: PhantomData }
+    }
+
+    /// Waits for the first of two answers until `deadline`, and hands on the child for the second.
+    ///
+    /// # Errors
+    /// As [`Self::finish`].
+    pub fn first<U>(self, deadline: Instant) -> Result<(T, Sandbox<U>), Verdict> {
+        let started = self.started;
+        let mut child = self.child?;
+        let answer = child.answer(started, deadline)?;
+        Ok((answer, Sandbox { child: Ok(child), started, answer: PhantomData }))
     }
 
     /// Waits for the answer until `deadline`. The child is gone or killed afterwards.
@@ -79,16 +99,7 @@ impl<T: Serialize + DeserializeOwned> Sandbox<T> {
     /// # Errors
     /// The verdict on a probe without an answer.
     pub fn finish(self, deadline: Instant) -> Result<T, Verdict> {
-        let mut child = self.child?;
-        match child.read_line(deadline) {
-            Ok(Ending::Line(line)) => {
-                serde_json::from_slice(&line).map_err(|error| Verdict::Nonsense(error.to_string()))
-            }
-            Ok(Ending::Closed) => Err(child.how_it_ended()),
-            Ok(Ending::TooLong) => Err(Verdict::Nonsense(format!("more than {} MiB", LONGEST_ANSWER >> 20))),
-            Ok(Ending::Deadline) => Err(Verdict::TimedOut(deadline.saturating_duration_since(self.started))),
-            Err(error) => Err(Verdict::NotStarted(error)),
-        }
+        self.child?.answer(self.started, deadline)
     }
 }
 
@@ -105,11 +116,13 @@ enum Ending {
 struct Child {
     pid: Pid,
     pipe: File,
+    /// What was read and is no whole line yet, or the next one's.
+    unread: Vec<u8>,
     reaped: bool,
 }
 
 impl Child {
-    fn fork<T: Serialize>(probe: impl FnOnce() -> T) -> Result<Self, Errno> {
+    fn fork(work: impl FnOnce(&mut File) -> io::Result<()>) -> Result<Self, Errno> {
         // Close-on-exec: NVML runs nvidia-modprobe, which must not keep the pipe open.
         let (read_end, write_end) = pipe2(OFlag::O_CLOEXEC)?;
         let parent = getpid();
@@ -118,16 +131,35 @@ impl Child {
         match unsafe { nix::unistd::fork() }? {
             ForkResult::Child => {
                 drop(read_end);
-                exit_now(serve(parent, write_end, probe))
+                exit_now(serve(parent, write_end, work))
             }
-            ForkResult::Parent { child } => Ok(Self { pid: child, pipe: File::from(read_end), reaped: false }),
+            ForkResult::Parent { child } => {
+                Ok(Self { pid: child, pipe: File::from(read_end), unread: Vec::new(), reaped: false })
+            }
+        }
+    }
+
+    fn answer<T: DeserializeOwned>(&mut self, started: Instant, deadline: Instant) -> Result<T, Verdict> {
+        match self.read_line(deadline) {
+            Ok(Ending::Line(line)) => {
+                serde_json::from_slice(&line).map_err(|error| Verdict::Nonsense(error.to_string()))
+            }
+            Ok(Ending::Closed) => Err(self.how_it_ended()),
+            Ok(Ending::TooLong) => Err(Verdict::Nonsense(format!("more than {} MiB", LONGEST_ANSWER >> 20))),
+            Ok(Ending::Deadline) => Err(Verdict::TimedOut(deadline.saturating_duration_since(started))),
+            Err(error) => Err(Verdict::NotStarted(error)),
         }
     }
 
     fn read_line(&mut self, deadline: Instant) -> Result<Ending, Errno> {
-        let mut answer = Vec::new();
         let mut chunk = [0; 8192];
         loop {
+            // JSON's text holds no raw newline. Not waiting for the end of the pipe matters: letting go of a GPU can
+            // take the driver a second.
+            if let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
+                let rest = self.unread.split_off(end + 1);
+                return Ok(Ending::Line(std::mem::replace(&mut self.unread, rest)));
+            }
             let left = deadline.saturating_duration_since(Instant::now());
             match self.is_readable(left) {
                 Ok(true) => {}
@@ -137,17 +169,12 @@ impl Child {
             }
             match self.pipe.read(&mut chunk) {
                 Ok(0) => return Ok(Ending::Closed),
-                Ok(count) => answer.extend_from_slice(&chunk[..count]),
+                Ok(count) => self.unread.extend_from_slice(&chunk[..count]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))),
             }
-            if answer.len() > LONGEST_ANSWER {
+            if self.unread.len() > LONGEST_ANSWER {
                 return Ok(Ending::TooLong);
-            }
-            // JSON's text holds no raw newline. Not waiting for the end of the pipe matters: letting go of a GPU can
-            // take the driver a second.
-            if answer.last() == Some(&b'\n') {
-                return Ok(Ending::Line(answer));
             }
         }
     }
@@ -202,7 +229,7 @@ impl Drop for Child {
 }
 
 /// The child's whole life; returns its exit code.
-fn serve<T: Serialize>(parent: Pid, pipe: OwnedFd, probe: impl FnOnce() -> T) -> i32 {
+fn serve(parent: Pid, pipe: OwnedFd, work: impl FnOnce(&mut File) -> io::Result<()>) -> i32 {
     let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
     if getppid() != parent {
         return 0;
@@ -210,16 +237,18 @@ fn serve<T: Serialize>(parent: Pid, pipe: OwnedFd, probe: impl FnOnce() -> T) ->
     // A crash is expected here; a core dump of it on the host is not.
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
     silence(&pipe);
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
-        let mut line = serde_json::to_vec(&probe()).map_err(io::Error::other)?;
-        line.push(b'\n');
-        File::from(pipe).write_all(&line)
-    }));
+    let outcome = catch_unwind(AssertUnwindSafe(|| work(&mut File::from(pipe))));
     match outcome {
         Ok(Ok(())) => 0,
         Ok(Err(_)) => 1,
         Err(_) => PANICKED,
     }
+}
+
+fn say<T: Serialize>(pipe: &mut File, answer: &T) -> io::Result<()> {
+    let mut line = serde_json::to_vec(answer).map_err(io::Error::other)?;
+    line.push(b'\n');
+    pipe.write_all(&line)
 }
 
 /// Sends what a library prints to nowhere: standard output is the verb's, and may be JSON that is being read.
