@@ -75,6 +75,10 @@ fn obstacle(inventory: &Inventory) -> Option<String> {
     if !cgroup.writable {
         return Some("cgroup v2 is mounted read-only in this container".to_owned());
     }
+    // Tried with 22.05.8: slurmd ends, because it makes no directory above its scope; nor does it enable controllers.
+    if older_than(inventory, KNOWS_ENABLE_CONTROLLERS) {
+        return Some("this Slurm is older than 23.02 and cannot make its groups in a container's cgroup v2".to_owned());
+    }
     // Tried with 24.11.5: it puts the jobs beside the container's group, where the container's limits do not count.
     if cgroup.whole_machine {
         return Some(
@@ -116,10 +120,7 @@ fn not_held(cause: String) -> Finding {
 
 fn with_cgroups(inventory: &Inventory, whole: bool, affinity: bool) -> CgroupPlan {
     // There is no systemd in the container to ask for a scope.
-    let mut lines = vec![("CgroupPlugin", "cgroup/v2"), ("IgnoreSystemd", "yes")];
-    if !older_than(inventory, KNOWS_ENABLE_CONTROLLERS) {
-        lines.push(("EnableControllers", "yes"));
-    }
+    let mut lines = vec![("CgroupPlugin", "cgroup/v2"), ("IgnoreSystemd", "yes"), ("EnableControllers", "yes")];
     // Slurm numbers the CPUs of a part from 0, and would hold the jobs of every such container to the machine's first ones.
     if whole {
         lines.push(("ConstrainCores", "yes"));
