@@ -118,7 +118,7 @@ impl NodePlan {
 fn available_cpus(cpu: &Cpu) -> u32 {
     let allowed = u32::try_from(cpu.allowed.len()).unwrap_or(u32::MAX);
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float cast saturates, NaN is 0")]
-    let quota = cpu.quota.map_or(u32::MAX, |quota| quota.floor() as u32);
+    let quota = cpu.quota.map_or(u32::MAX, |quota| quota as u32);
     allowed.min(quota).max(1)
 }
 

@@ -23,12 +23,12 @@ impl Activity {
         self.0.notify_one();
     }
 
-    /// Once it is quiet again, gives back the memory that was used and idling does not need: freed heap, and pages of
-    /// this program's files. The kernel maps such a file 64 KiB at a time around each page that is touched, so after a
+    /// Once it is quiet again, gives back the memory that was used and idling does not need: freed heap, the part
+    /// of the stack that only a start needs, and pages of this program's files. The kernel maps such a file 64 KiB at a time around each page that is touched, so after a
     /// start that reads TOML and JSON nearly the whole program is resident. Runs beside the loop; wakes only after
     /// activity.
     pub(super) async fn release_when_quiet(self) {
-        let mut unchanged = None;
+        let mut mappings = None;
         let alarm = Alarm::new();
         loop {
             self.0.notified().await;
@@ -40,17 +40,26 @@ impl Activity {
                 }
             }
             trim_heap();
-            for (start, end) in unchanged.get_or_insert_with(own_unchanged_mappings) {
+            let (unchanged, stack) = mappings.get_or_insert_with(own_mappings);
+            for (start, end) in unchanged {
                 unmap(*start, *end);
+            }
+            if let Some(start) = stack {
+                release_unused_stack(*start);
             }
         }
     }
 }
 
-/// They stay as they are once the program runs.
-fn own_unchanged_mappings() -> Vec<(usize, usize)> {
+/// The unchanged ones of files, and where the stack begins. They stay as they are once the program runs.
+fn own_mappings() -> (Vec<(usize, usize)>, Option<usize>) {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
-    unchanged_mappings(&smaps)
+    (unchanged_mappings(&smaps), start_of_stack(&smaps))
+}
+
+fn start_of_stack(smaps: &str) -> Option<usize> {
+    let line = smaps.lines().find(|line| line.ends_with(" [stack]"))?;
+    usize::from_str_radix(line.split_once('-')?.0, 16).ok()
 }
 
 /// The mappings of files that are read-only and of which no page was ever changed: the code and constants of the program
@@ -92,6 +101,21 @@ fn unmap(start: usize, end: usize) {
     unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_DONTNEED) };
 }
 
+/// What is left alone below the present local variable: the rest of its frame, and that of the call to the kernel.
+const STACK_IN_USE: usize = 4096;
+
+#[expect(unsafe_code, reason = "madvise of this program's own stack")]
+fn release_unused_stack(start: usize) {
+    let Ok(Some(page)) = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE) else { return };
+    let Ok(page) = usize::try_from(page) else { return };
+    let here = 0_u8;
+    let end = (&raw const here as usize).saturating_sub(STACK_IN_USE) / page * page;
+    if end > start {
+        // SAFETY: the stack grows down, so what lies below the present frame belongs to calls that have returned. The kernel gives new ones when the stack grows there again.
+        unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_DONTNEED) };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,5 +134,7 @@ mod tests {
         ];
         assert_eq!(unchanged_mappings(&smaps.concat()), [(0x1000, 0x2000), (0x5000, 0x6000)]);
         assert_eq!(unchanged_mappings("nonsense\nAnonymous: 0 kB\n"), []);
+        assert_eq!(start_of_stack(&mapping("7f0000-7f8000", "rw-p", "[stack]", 8)), Some(0x7f_0000));
+        assert_eq!(start_of_stack(&smaps.concat()), None);
     }
 }

@@ -43,7 +43,7 @@ fn cells(bar: &Bar, end: f64) -> String {
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "0 to WIDTH")]
 fn cell(at: f64, end: f64) -> usize {
-    if end > 0.0 { (at / end * WIDTH as f64).round() as usize } else { 0 }
+    if end > 0.0 { (at / end * WIDTH as f64 + 0.5) as usize } else { 0 }
 }
 
 #[cfg(test)]
