@@ -92,9 +92,12 @@ impl Bar {
     }
 }
 
-/// The last moment that is known.
+/// The last moment that is known. (`f64::max` would have every process of slurminit load libm.)
 fn end(bars: &[Bar]) -> f64 {
-    bars.iter().flat_map(|bar| [Some(bar.from), bar.until]).flatten().fold(0.0, f64::max)
+    bars.iter()
+        .flat_map(|bar| [Some(bar.from), bar.until])
+        .flatten()
+        .fold(0.0, |last, next| if next > last { next } else { last })
 }
 
 #[expect(clippy::cast_precision_loss, reason = "microseconds of a start are exact in f64 for 285 years")]

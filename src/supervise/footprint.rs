@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::alarm::Alarm;
 
 /// How long it must have been quiet.
-const QUIET: Duration = Duration::from_secs(1);
+const QUIET: Duration = Duration::from_millis(200);
 
 /// Says that something happens, and is no longer idle.
 #[derive(Clone, Debug, Default)]
