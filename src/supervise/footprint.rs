@@ -23,10 +23,10 @@ impl Activity {
         self.0.notify_one();
     }
 
-    /// Once it is quiet again, gives back the memory that was used and idling does not need: freed heap, the part
-    /// of the stack that only a start needs, and pages of this program's files. The kernel maps such a file 64 KiB at a time around each page that is touched, so after a
-    /// start that reads TOML and JSON nearly the whole program is resident. Runs beside the loop; wakes only after
-    /// activity.
+    /// Once it is quiet again, gives back the memory that was used and idling does not need: freed heap, the part of the
+    /// stack that only a start needs, and pages of this program's files. The kernel maps such a file 64 KiB at a time around
+    /// each page that is touched, so after a start that reads TOML and JSON nearly the whole program is resident. Runs
+    /// beside the loop; wakes only after activity.
     pub(super) async fn release_when_quiet(self) {
         let mut mappings = None;
         let alarm = Alarm::new();
