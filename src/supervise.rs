@@ -38,7 +38,7 @@ use crate::config::{Config, Held, Level, ReadinessTest};
 use crate::logs::Logs;
 use footprint::Activity;
 use machine::{Child, Effect, Event, Exit, Machine, Notice, ReloadNotice, Setup, SpawnFailure};
-use output::{Pump, Reader};
+use output::{Pipe, Pump, Reader};
 use process::{Output, Program, Started};
 use signals::{Inherited, Signals};
 
@@ -93,6 +93,14 @@ struct Living {
     notify: Option<notify::Notify>,
 }
 
+/// A round of liveness questions is what happens all the time: it is over when its child is, and needs no alarm that
+/// waits until it is quiet.
+#[derive(Default)]
+struct SinceWait {
+    more_than_a_round: bool,
+    round_ended: bool,
+}
+
 /// The world outside the machine.
 struct World {
     job: Job,
@@ -100,6 +108,8 @@ struct World {
     logs: Logs,
     events: UnboundedSender<Event>,
     activity: Activity,
+    /// What happened since the last wait.
+    since_wait: SinceWait,
     start: Instant,
     machine: Machine,
     living: BTreeMap<Pid, Living>,
@@ -128,7 +138,8 @@ impl World {
                 );
             }
         }
-        Self { job, inherited, logs, events, activity, start, machine, living: BTreeMap::new(), status, exit: None }
+        let (since_wait, living) = (SinceWait::default(), BTreeMap::new());
+        Self { job, inherited, logs, events, activity, since_wait, start, machine, living, status, exit: None }
     }
 
     async fn run(mut self, signals: &Signals, mut incoming: UnboundedReceiver<Event>) -> u8 {
@@ -148,15 +159,26 @@ impl World {
             }
             self.publish();
             let wake = self.machine.next_wake();
-            self.activity.note();
+            self.note_activity();
             let deadline = self.start + wake.unwrap_or_default();
             tokio::select! {
                 biased;
                 caught = signals.next() => self.caught(&caught.unwrap_or_default()),
                 event = incoming.recv() => self.take(event.unwrap_or(Event::Tick)),
-                Some(asked) = requests.recv() => self.answer(asked),
+                Some(asked) = requests.recv() => {
+                    self.since_wait.more_than_a_round = true;
+                    self.answer(asked);
+                }
                 () = alarm.wait_until(deadline), if wake.is_some() => self.take(Event::Tick),
             }
+        }
+    }
+
+    fn note_activity(&mut self) {
+        match std::mem::take(&mut self.since_wait) {
+            SinceWait { more_than_a_round: true, .. } => self.activity.note(),
+            SinceWait { round_ended: true, .. } => self.activity.release(),
+            SinceWait { .. } => {}
         }
     }
 
@@ -177,8 +199,12 @@ impl World {
     /// One step. A mistake of ours in it costs this event, and never the container.
     fn take(&mut self, event: Event) {
         let now = self.start.elapsed();
+        self.since_wait.round_ended |= matches!(event, Event::Exited(Child::Liveness, _));
+        self.since_wait.more_than_a_round |=
+            !matches!(event, Event::Tick | Event::Liveness(..) | Event::Exited(Child::Liveness, _));
         let step = AssertUnwindSafe(|| {
             for effect in self.machine.step(now, event) {
+                self.since_wait.more_than_a_round |= effect != Effect::Spawn(Child::Liveness);
                 self.apply(effect);
             }
         });
@@ -257,11 +283,14 @@ impl World {
             Child::Liveness => Reader::Liveness,
             _ => Reader::Node,
         };
+        // A round of liveness questions is over when its child is, and has little to say: not worth three more wake-ups.
+        let pipe = if child == Child::Liveness { Pipe::unwatched } else { Pipe::watched };
         let pipes = [(started.log.take(), log), (started.captured.take(), captured)];
         let outputs = pipes
             .into_iter()
-            .filter_map(|(pipe, reader)| {
-                let pump = Pump::new(pipe?, reader, self.logs.clone(), self.events.clone(), self.activity.clone())?;
+            .filter_map(|(end, reader)| {
+                let pump =
+                    Pump::new(pipe(end?)?, reader, self.logs.clone(), self.events.clone(), self.activity.clone());
                 tokio::task::spawn_local(std::rc::Rc::clone(&pump).run());
                 Some(pump)
             })

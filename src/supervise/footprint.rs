@@ -2,6 +2,7 @@
 //!
 //! EDGE.
 
+use std::cell::OnceCell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -14,47 +15,70 @@ use super::alarm::Alarm;
 /// How long it must have been quiet.
 const QUIET: Duration = Duration::from_millis(200);
 
-/// Says that something happens, and is no longer idle.
+/// Says that something happens, and gives back what it needed.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Activity(Rc<Notify>);
+pub(super) struct Activity(Rc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    noted: Notify,
+    own: OnceCell<Own>,
+}
+
+/// Where this process's memory is. It stays so once the program runs.
+#[derive(Debug, PartialEq, Eq)]
+struct Own {
+    unchanged: Vec<Mapping>,
+    stack: Option<usize>,
+}
 
 impl Activity {
+    /// Something happens that may not be the last for now.
     pub(super) fn note(&self) {
-        self.0.notify_one();
+        self.0.noted.notify_one();
     }
 
-    /// Once it is quiet again, gives back the memory that was used and idling does not need: freed heap, the part of the
-    /// stack that only a start needs, and pages of this program's files. The kernel maps such a file 64 KiB at a time around
-    /// each page that is touched, so after a start that reads TOML and JSON nearly the whole program is resident. Runs
-    /// beside the loop; wakes only after activity.
+    /// Gives back the memory that was used and idling does not need: freed heap, the part of the stack that only a start
+    /// needs, and pages of this program's files: after a start that reads TOML and JSON nearly the whole program is
+    /// resident.
+    pub(super) fn release(&self) {
+        trim_heap();
+        let own = self.0.own.get_or_init(|| {
+            let own = Own::parse(&std::fs::read_to_string("/proc/self/smaps").unwrap_or_default());
+            own.unchanged.iter().filter(|mapping| is_own_code(mapping)).for_each(map_in_pieces);
+            own
+        });
+        own.unchanged.iter().for_each(unmap);
+        if let Some(start) = own.stack {
+            release_unused_stack(start);
+        }
+    }
+
+    /// Does it whenever it is quiet again. Runs beside the loop; wakes only after activity.
     pub(super) async fn release_when_quiet(self) {
-        let mut mappings = None;
         let alarm = Alarm::new();
         loop {
-            self.0.notified().await;
+            self.0.noted.notified().await;
             loop {
                 tokio::select! {
                     biased;
-                    () = self.0.notified() => {}
+                    () = self.0.noted.notified() => {}
                     () = alarm.wait_until(Instant::now() + QUIET) => break,
                 }
             }
-            trim_heap();
-            let (unchanged, stack) = mappings.get_or_insert_with(own_mappings);
-            for (start, end) in unchanged {
-                unmap(*start, *end);
-            }
-            if let Some(start) = stack {
-                release_unused_stack(*start);
-            }
+            self.release();
         }
     }
 }
 
-/// The unchanged ones of files, and where the stack begins. They stay as they are once the program runs.
-fn own_mappings() -> (Vec<(usize, usize)>, Option<usize>) {
-    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
-    (unchanged_mappings(&smaps), start_of_stack(&smaps))
+/// Addresses from the first to before the last.
+type Mapping = std::ops::Range<usize>;
+
+impl Own {
+    /// `smaps` is in the format of proc(5).
+    fn parse(smaps: &str) -> Self {
+        Self { unchanged: unchanged_mappings(smaps), stack: start_of_stack(smaps) }
+    }
 }
 
 fn start_of_stack(smaps: &str) -> Option<usize> {
@@ -63,8 +87,8 @@ fn start_of_stack(smaps: &str) -> Option<usize> {
 }
 
 /// The mappings of files that are read-only and of which no page was ever changed: the code and constants of the program
-/// and its libraries, but not what the loader has relocated. `smaps` is in the format of proc(5).
-fn unchanged_mappings(smaps: &str) -> Vec<(usize, usize)> {
+/// and its libraries, but not what the loader has relocated.
+fn unchanged_mappings(smaps: &str) -> Vec<Mapping> {
     let mut found = Vec::new();
     let mut current = None;
     for line in smaps.lines() {
@@ -79,10 +103,10 @@ fn unchanged_mappings(smaps: &str) -> Vec<(usize, usize)> {
 }
 
 /// `None` for a line that begins no mapping; `Some(None)` for one that begins another kind of mapping.
-fn file_mapping(line: &str) -> Option<Option<(usize, usize)>> {
+fn file_mapping(line: &str) -> Option<Option<Mapping>> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
-    let range = (usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?);
+    let range = usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?;
     let is_read_only = matches!(fields.next()?, "r-xp" | "r--p");
     let is_file = fields.nth(3).is_some_and(|path| path.starts_with('/'));
     Some((is_read_only && is_file).then_some(range))
@@ -94,11 +118,31 @@ fn trim_heap() {
     unsafe { libc::malloc_trim(0) };
 }
 
+fn is_own_code(mapping: &Mapping) -> bool {
+    mapping.contains(&(is_own_code as *const () as usize))
+}
+
+/// How much of this program's code the kernel maps around a page that is touched. By itself it takes 64 KiB (its
+/// fault_around_bytes), and what idling needs lies all over the program.
+const PIECE: usize = 16 * 1024;
+
+/// The kernel does not map around a page beyond what it was told of it, so every other piece is told something else. That
+/// it is read in no order is as true of one piece as of the next.
+fn map_in_pieces(mapping: &Mapping) {
+    for start in mapping.clone().step_by(2 * PIECE) {
+        advise(&(start..mapping.end.min(start + PIECE)), libc::MADV_RANDOM);
+    }
+}
+
+fn unmap(mapping: &Mapping) {
+    advise(mapping, libc::MADV_DONTNEED);
+}
+
 #[expect(unsafe_code, reason = "madvise of this program's own files")]
-fn unmap(start: usize, end: usize) {
-    // SAFETY: the range is a whole mapping of the kernel's list: of a file, read-only, and without a changed page.
-    // Programs and libraries are replaced by renaming, never written in place. Each page is mapped again from the file when it is next needed.
-    unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_DONTNEED) };
+fn advise(mapping: &Mapping, advice: libc::c_int) {
+    // SAFETY: the range is in a mapping of the kernel's list: of a file, read-only, and without a changed page. Programs
+    // and libraries are replaced by renaming, never written in place. Each page is mapped again from the file when it is next needed.
+    unsafe { libc::madvise(mapping.start as *mut libc::c_void, mapping.len(), advice) };
 }
 
 /// What is left alone below the present local variable: the rest of its frame, and that of the call to the kernel.
@@ -132,9 +176,9 @@ mod tests {
             mapping("4000-5000", "r-xp", "[vdso]", 0),
             mapping("5000-6000", "r--p", "/init", 0),
         ];
-        assert_eq!(unchanged_mappings(&smaps.concat()), [(0x1000, 0x2000), (0x5000, 0x6000)]);
-        assert_eq!(unchanged_mappings("nonsense\nAnonymous: 0 kB\n"), []);
-        assert_eq!(start_of_stack(&mapping("7f0000-7f8000", "rw-p", "[stack]", 8)), Some(0x7f_0000));
-        assert_eq!(start_of_stack(&smaps.concat()), None);
+        let stack = mapping("7f0000-7f8000", "rw-p", "[stack]", 8);
+        let own = Own::parse(&(smaps.concat() + &stack));
+        assert_eq!(own, Own { unchanged: vec![0x1000..0x2000, 0x5000..0x6000], stack: Some(0x7f_0000) });
+        assert_eq!(Own::parse("nonsense\nAnonymous: 0 kB\n"), Own { unchanged: Vec::new(), stack: None });
     }
 }

@@ -35,10 +35,43 @@ pub(super) enum Reader {
     Liveness,
 }
 
+/// A pipe, and whether the loop wakes up for it.
+#[derive(Debug)]
+pub(super) enum Pipe {
+    /// Whenever something is in it.
+    Watched(AsyncFd<OwnedFd>),
+    /// No: what it can hold is read when the child is dead.
+    Unwatched(OwnedFd),
+}
+
+impl Pipe {
+    pub(super) fn watched(pipe: OwnedFd) -> Option<Self> {
+        set_nonblocking(&pipe)?;
+        watch(pipe, Interest::READABLE).ok().map(Self::Watched)
+    }
+
+    pub(super) fn unwatched(pipe: OwnedFd) -> Option<Self> {
+        set_nonblocking(&pipe)?;
+        Some(Self::Unwatched(pipe))
+    }
+
+    fn fd(&self) -> &OwnedFd {
+        match self {
+            Self::Watched(pipe) => pipe.get_ref(),
+            Self::Unwatched(pipe) => pipe,
+        }
+    }
+}
+
+/// The reading end is ours alone, so the flag is too.
+fn set_nonblocking(pipe: &OwnedFd) -> Option<()> {
+    fcntl(pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).ok().map(drop)
+}
+
 /// One pipe of one child.
 #[derive(Debug)]
 pub(super) struct Pump {
-    pipe: AsyncFd<OwnedFd>,
+    pipe: Pipe,
     reader: Reader,
     logs: Logs,
     events: UnboundedSender<Event>,
@@ -55,21 +88,19 @@ enum Read {
 
 impl Pump {
     pub(super) fn new(
-        pipe: OwnedFd,
+        pipe: Pipe,
         reader: Reader,
         logs: Logs,
         events: UnboundedSender<Event>,
         activity: Activity,
-    ) -> Option<Rc<Self>> {
-        // The reading end is ours alone, so the flag is too.
-        fcntl(&pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).ok()?;
-        let pipe = watch(pipe, Interest::READABLE).ok()?;
-        Some(Rc::new(Self { pipe, reader, logs, events, activity, lines: RefCell::default() }))
+    ) -> Rc<Self> {
+        Rc::new(Self { pipe, reader, logs, events, activity, lines: RefCell::default() })
     }
 
     /// Reads until the last writer is gone, which may be long after the child's death.
     pub(super) async fn run(self: Rc<Self>) {
-        while let Ok(mut guard) = self.pipe.readable().await {
+        let Pipe::Watched(pipe) = &self.pipe else { return };
+        while let Ok(mut guard) = pipe.readable().await {
             match self.read() {
                 Read::Some => tokio::task::yield_now().await,
                 Read::Nothing => {
@@ -95,7 +126,7 @@ impl Pump {
 
     fn read(&self) -> Read {
         let mut buffer = [0; CHUNK];
-        match nix::unistd::read(self.pipe.get_ref(), &mut buffer) {
+        match nix::unistd::read(self.pipe.fd(), &mut buffer) {
             Ok(0) => Read::End,
             Ok(n) => {
                 self.lines.borrow_mut().push(buffer.get(..n).unwrap_or_default(), |line| self.line(line));

@@ -35,6 +35,7 @@ impl World {
     fn reap_one(&mut self, pid: Pid) {
         let Some(living) = self.living.remove(&pid) else {
             let exit = collect(pid);
+            self.since_wait.more_than_a_round = true;
             return trace!(pid = pid.as_raw(), "reaped an orphan ({exit:?})");
         };
         let successor = living.notify.as_ref().and_then(Notify::successor);

@@ -87,6 +87,36 @@ fn a_service_that_answers_is_left_alone_and_the_log_quiet() {
     assert!(!end.stderr.contains("liveness") && !end.stderr.contains("answer"), "{}", end.stderr);
 }
 
+#[test]
+fn a_round_costs_two_wake_ups_and_what_a_start_needed_is_given_back() {
+    // Where slurminit does not look for changes.
+    let cluster = Cluster::new(
+        "[supervise]\nprobe_interval = 0.3\n[[service]]\nname = 'api'\ncommand = ['sleep', '1000']\n\
+         liveness = { command = ['sh', '-c', 'echo asked >> DIR/bin/asked'] }\n",
+    );
+    let init = cluster.start();
+    cluster.wait_until_ready();
+    let rounds = || fs::read_to_string(cluster.path("bin/asked")).unwrap_or_default().lines().count();
+    let status = |name: &str| proc_number(init.pid, "status", name);
+    let sample = || (rounds(), status("voluntary_ctxt_switches"));
+    // All that a start needs of this program is several times that.
+    wait_for("what the start needed is given back", || (status("RssFile") < status("VmHWM") / 3).then_some(()));
+    let begin = wait_for("a round", || Some(sample()).filter(|sample| sample.0 >= 3));
+    let end = wait_for("ten rounds", || Some(sample()).filter(|sample| sample.0 >= begin.0 + 10));
+    // One for the time, one for the child's death; the end of the last round may be missing, or the start's alarm be in it.
+    let (rounds, wakes) = (end.0 - begin.0, end.1 - begin.1);
+    assert!(wakes <= 3 * rounds, "{wakes} wake-ups in {rounds} rounds");
+    init.signal(15);
+    assert_eq!(init.end().code, 0);
+}
+
+/// A number of `/proc/PID/FILE`.
+fn proc_number(pid: i32, file: &str, name: &str) -> usize {
+    let text = fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.and_then(|value| value.split_whitespace().next()?.parse().ok()).unwrap_or(usize::MAX)
+}
+
 fn descendants(pid: i32) -> Vec<i32> {
     let children = children(u32::try_from(pid).unwrap());
     children.iter().flat_map(|child| descendants(*child)).chain(children.clone()).collect()
