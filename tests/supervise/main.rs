@@ -25,6 +25,18 @@ use std::time::{Duration, Instant};
 struct Init {
     unshare: Child,
     pid: i32,
+    _leaves_nothing: KillOnPanic,
+}
+
+/// A test that fails ends its PID 1, and with it everything in its namespace.
+struct KillOnPanic(i32);
+
+impl Drop for KillOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            kill(self.0, 9);
+        }
+    }
 }
 
 /// How it ended and what it said.
@@ -63,7 +75,7 @@ impl Init {
     fn start(mut command: Command) -> Self {
         let unshare = command.spawn().expect("unshare(1) runs");
         let pid = wait_for("PID 1", || children(unshare.id()).first().copied());
-        Self { unshare, pid }
+        Self { unshare, pid, _leaves_nothing: KillOnPanic(pid) }
     }
 
     fn signal(&self, signal: i32) {
