@@ -126,11 +126,11 @@ fn is_own_code(mapping: &Mapping) -> bool {
 /// fault_around_bytes), and what idling needs lies all over the program.
 const PIECE: usize = 16 * 1024;
 
-/// The kernel does not map around a page beyond what it was told of it, so every other piece is told something else. That
-/// it is read in no order is as true of one piece as of the next.
+/// The kernel does not map around a page beyond what it was told of it, so every other piece is told what changes nothing:
+/// to stay out of core dumps, in which a program's code is not anyway (core(5)).
 fn map_in_pieces(mapping: &Mapping) {
     for start in mapping.clone().step_by(2 * PIECE) {
-        advise(&(start..mapping.end.min(start + PIECE)), libc::MADV_RANDOM);
+        advise(&(start..mapping.end.min(start + PIECE)), libc::MADV_DONTDUMP);
     }
 }
 
