@@ -324,7 +324,7 @@ impl World {
             Child::Reload | Child::Restore => "reload".to_owned(),
             Child::NodeCheck => "sinfo".to_owned(),
             Child::NodeResume | Child::Reconfigure => "scontrol".to_owned(),
-            Child::JobsRecover | Child::JobsQuiesce => "jobs".to_owned(),
+            Child::JobsRecover | Child::JobsReclaim | Child::JobsQuiesce => "jobs".to_owned(),
             Child::Cmd => "cmd".to_owned(),
         }
     }
