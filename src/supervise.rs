@@ -4,6 +4,7 @@
 //! effects that come back. Everything that happens goes through one channel, so its order is the order in which it was
 //! seen; a child's last output comes before its death.
 
+mod advice;
 mod alarm;
 mod changes;
 mod clock;
@@ -335,8 +336,12 @@ impl World {
             _ => None,
         };
         if let Some(name) = failed {
-            for line in self.logs.last_words(name) {
+            let words = self.logs.last_words(name);
+            for line in &words {
                 error!("last words of {name}: {line}");
+            }
+            if let Some(repair) = advice::repair(&words, &self.job.config.paths.state) {
+                error!("repair: {repair}");
             }
         }
         log(notice.level(), notice);
@@ -353,7 +358,7 @@ impl World {
             Child::Reload | Child::Restore => "reload".to_owned(),
             Child::NodeCheck => "sinfo".to_owned(),
             Child::NodeResume | Child::Reconfigure => "scontrol".to_owned(),
-            Child::JobsRecover | Child::JobsQuiesce => "jobs".to_owned(),
+            Child::JobsRecover | Child::JobsReclaim | Child::JobsQuiesce => "jobs".to_owned(),
             Child::Cmd => "cmd".to_owned(),
         }
     }

@@ -132,6 +132,28 @@ fn a_file_of_the_user_is_installed_as_it_is_and_never_overwritten() {
     assert_eq!(fs::read_to_string(&installed).unwrap(), own);
 }
 
+/// slurmctld takes the older file where the newer one is missing, and looks where slurm.conf says.
+#[test]
+fn jobs_of_a_former_start_are_seen_where_slurmctld_will_find_them() {
+    let root = fixture("");
+    let save = |directory: &str, name: &str| {
+        let directory = root.path().join(directory);
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join(name), "jobs").unwrap();
+    };
+    assert!(!prepared(root.path()).saved_jobs);
+    save("var/lib/slurm/slurmctld", "job_state.old");
+    assert!(prepared(root.path()).saved_jobs);
+
+    let own =
+        "# USER_CUSTOMIZED=true\nSlurmctldHost=gpu-box\nStateSaveLocation=/var/spool/slurmctld\nNodeName=gpu-box\n";
+    fs::create_dir(root.path().join("config")).unwrap();
+    fs::write(root.path().join("config/slurm.conf"), own).unwrap();
+    assert!(!prepared(root.path()).saved_jobs);
+    save("var/spool/slurmctld", "job_state");
+    assert!(prepared(root.path()).saved_jobs);
+}
+
 #[test]
 fn render_shows_and_changes_nothing() {
     let root = fixture("");

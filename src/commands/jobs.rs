@@ -2,6 +2,8 @@
 //!
 //! PID 1 runs it as a child with a deadline, so it may wait for Slurm's commands.
 
+mod reclaim;
+
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -33,6 +35,8 @@ enum What {
     },
     /// Requeue the jobs that ran when a former start ended without notice
     Recover,
+    /// Cancel or requeue the jobs of which a slurmctld that came back does not know that they ended
+    Reclaim,
 }
 
 fn parse_on_stop(text: &str) -> Result<OnStop, String> {
@@ -44,6 +48,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     match args.what {
         What::Quiesce { grace, on_stop } => quiesce(&args.node, Duration::try_from_secs_f64(grace)?, on_stop),
         What::Recover => recover(&args.node).map(|()| exit_code::SUCCESS),
+        What::Reclaim => reclaim::run(&args.node).map(|()| exit_code::SUCCESS),
     }
 }
 
@@ -100,11 +105,15 @@ fn recover(node: &str) -> anyhow::Result<()> {
     let reason = format!("reason={OUR_REASON}the jobs of the former start are gone");
     slurm("scontrol", &["update", &format!("nodename={node}"), "state=down", &reason])?;
     for job in ghosts {
-        // Slurm gives a requeued job two minutes of waiting, for a node that may be ill; this one is not. One that failed
-        // takes no start time, and needs none.
-        let _ = slurm("scontrol", &["update", &format!("jobid={}", job.id), "starttime=now"]);
+        start_soon(&job.id);
     }
     Ok(())
+}
+
+/// Slurm gives a requeued job two minutes of waiting, for a node that may be ill; this one is not. One that failed takes no
+/// start time, and needs none.
+fn start_soon(job: &str) {
+    let _ = slurm("scontrol", &["update", &format!("jobid={job}"), "starttime=now"]);
 }
 
 /// A job that has something on the node.

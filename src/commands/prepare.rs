@@ -162,11 +162,11 @@ fn inventory(config: &Config, args: &Args) -> Result<Inventory, Failure> {
 /// What PID 1 is told of it.
 fn report(config: &Config, root: &Path, planned: Planned, inventory: &Inventory, changed: Vec<PathBuf>) -> Prepared {
     let (node_name, gres) = planned.node(inventory);
+    let saved_jobs = has_saved_jobs(config, root, &planned.files);
     let plan = planned.plan;
     let mut findings = plan.findings;
     findings.extend(inventory.findings.iter().cloned());
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
-    let saved_jobs = install::under(root, &config.paths.state).join("slurmctld/job_state").exists();
     let gpu = |line: &plan::GresLine| {
         let file = line.files.last().map_or("no file", DevicePath::as_str);
         format!("{file}: {}", line.comment)
@@ -184,15 +184,28 @@ fn cheap_findings(config: &Config, root: &Path, inventory: &Inventory, files: &[
     doctor::at_start(&Start { inventory, environment: &environment, cheap: &cheap })
 }
 
+/// Whether slurmctld will find jobs of a former start. It takes the older file where the newer one is missing, as it is for
+/// a moment at each save (Slurm 22.05 to 24.11, `job_mgr.c`).
+fn has_saved_jobs(config: &Config, root: &Path, files: &[ConfigFile]) -> bool {
+    let own = slurm_conf_value(files, "StateSaveLocation").map(PathBuf::from);
+    let state = install::under(root, &own.unwrap_or_else(|| config.paths.state.join("slurmctld")));
+    ["job_state", "job_state.old"].iter().any(|name| state.join(name).exists())
+}
+
 /// The cluster's name, as slurm.conf has it.
 pub(super) fn cluster_name(files: &[ConfigFile]) -> String {
+    slurm_conf_value(files, "ClusterName").unwrap_or_default()
+}
+
+/// What slurm.conf says last of a key.
+fn slurm_conf_value(files: &[ConfigFile], wanted: &str) -> Option<String> {
     let lines = files.iter().filter(|file| file.name == FileName::SlurmConf).flat_map(|file| file.text.lines());
     let value = |line: &str| {
         let (key, value) = line.split_once('=')?;
         let value = value.split_whitespace().next()?;
-        key.trim().eq_ignore_ascii_case("ClusterName").then(|| value.trim_matches('"').to_owned())
+        key.trim().eq_ignore_ascii_case(wanted).then(|| value.trim_matches('"').to_owned())
     };
-    lines.filter_map(value).fold(String::new(), |_, last| last)
+    lines.filter_map(value).next_back()
 }
 
 /// The plan and the files that it comes to, the user's among them.

@@ -9,7 +9,7 @@ mod slurm;
 pub use cheap::{Places, cheap, cuda};
 pub use environment::environment;
 pub use host::{clock, containers, image, kubernetes};
-pub use slurm::{address, credential, own_credential, slurm};
+pub use slurm::{address, credential, own_credential, seconds, slurm};
 
 use crate::configure::answer::{Answer, first_line};
 

@@ -6,6 +6,7 @@
 
 mod boot;
 mod command;
+mod jobs;
 mod liveness;
 mod notice;
 mod reload;
@@ -24,12 +25,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::config::Supervise;
-use crate::exit_code;
 use crate::report::{PrepareEvent, Prepared};
 
 use super::daemon::{Gate, Spec};
 use super::liveness::Verdict;
 use super::node::NodeReport;
+use jobs::Accounts;
 use liveness::Liveness;
 use stop::Stop;
 use timeline::Timeline;
@@ -57,6 +58,8 @@ pub enum Child {
     NodeResume,
     /// The command that accounts for the jobs of a former start.
     JobsRecover,
+    /// The command that gives back what a slurmctld that came back wrongly believes to be in use.
+    JobsReclaim,
     /// The command that gives running jobs notice of the stop.
     JobsQuiesce,
     /// `slurminit prepare --reload`.
@@ -223,7 +226,7 @@ pub struct Machine {
     report: Option<NodeReport>,
     resumed: bool,
     jobs_left: bool,
-    recover_until: Option<Moment>,
+    accounts: Accounts,
     prepared: Option<Prepared>,
     tasks: BTreeSet<Child>,
     reload: reload::Reload,
@@ -248,7 +251,7 @@ impl Machine {
             report: None,
             resumed: false,
             jobs_left: false,
-            recover_until: None,
+            accounts: Accounts::default(),
             prepared: None,
             tasks: BTreeSet::new(),
             reload: reload::Reload::default(),
@@ -304,7 +307,7 @@ impl Machine {
         // During the stop nobody asks any more whether a unit gets ready.
         let counts = |unit: &&Unit| !self.is_stopping() || matches!(unit.state, State::Stopping { .. });
         let units = self.units.iter().filter(counts).filter_map(Unit::next_wake);
-        let rounds = [self.liveness.next_wake(), self.reload.next_wake(), self.recover_until];
+        let rounds = [self.liveness.next_wake(), self.reload.next_wake(), self.accounts.next_wake()];
         units.chain(phase).chain(node).chain(rounds.into_iter().flatten()).min()
     }
 
@@ -320,6 +323,7 @@ impl Machine {
                 self.advance_unit(now, unit, out);
             }
             self.advance_node(now, out);
+            self.advance_accounts(now, out);
             self.advance_liveness(now, out);
         }
         self.advance_stop(now, out);
@@ -340,14 +344,9 @@ impl Machine {
             // After an answer this says nothing more.
             Child::NodeCheck => self.node_said(now, None, out),
             Child::NodeResume => self.ask_node(now),
-            Child::JobsRecover => {
-                self.recover_until = None;
-                self.open.insert(Gate::Jobs);
-            }
+            Child::JobsRecover | Child::JobsReclaim => self.accounts_made(now, child, exit, out),
             // The stop goes on.
-            Child::JobsQuiesce => {
-                self.jobs_left = matches!(exit, Exit::Code(exit_code::JOBS_LEFT) | Exit::Signal(_));
-            }
+            Child::JobsQuiesce => self.jobs_quiesced(exit, out),
             Child::Reload | Child::Reconfigure | Child::Restore => self.reload_exited(now, child, &exit, out),
             Child::Cmd => self.cmd_exited(now, exit, out),
         }

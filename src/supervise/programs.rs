@@ -47,6 +47,7 @@ impl World {
             }
             Child::Prepare => Program { argv: self.prepare(), ..helper::<&str>(&[], Output::Captured) },
             Child::JobsRecover => Program { argv: jobs(node, &["recover"]), ..helper::<&str>(&[], Output::Log) },
+            Child::JobsReclaim => Program { argv: jobs(node, &["reclaim"]), ..helper::<&str>(&[], Output::Log) },
             Child::JobsQuiesce => {
                 let grace = self.job.config.jobs.grace.as_secs_f64().to_string();
                 let on_stop = self.job.config.jobs.on_stop.as_str();

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::docker::{Container, DEMO, Image, Volume, docker};
+use tempfile::TempDir;
+
+use crate::docker::{BOOKWORM, Container, DEMO, Image, Volume, directory, docker};
 
 /// Counts; on TERM says so and ends well.
 const WILLING: &str = "trap 'echo notice; exit 0' TERM; echo up; while :; do sleep 0.1; done";
@@ -50,6 +52,30 @@ fn a_stop_gives_jobs_notice_and_the_next_start_has_no_ghost() {
     assert_eq!(second.sh("sinfo --noheader --format %T"), "idle");
 }
 
+/// The child that speaks for the jobs needs a process. Where there is none, the log says what becomes of them.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_stop_without_a_process_to_spare_says_so() {
+    let slurm = Volume::new("state");
+    let container = cluster(&slurm).serve();
+    let job = submit(&container, "job", "", WILLING);
+    wait_until_up(&container, "job");
+    // Fewer than there are: no more can be made.
+    docker(["update", "--pids-limit", "2", &container.name]).ok();
+    let (took, code) = container.stop();
+    let log = container.log();
+    assert_eq!(code, 0, "{log}");
+    assert!(took < Duration::from_secs(9), "{took:?}");
+    let said = "jobs that run got no notice of the stop, as `slurminit jobs quiesce` did not start: ";
+    assert!(log.contains(said) && log.contains("the next start requeues them"), "{log}");
+
+    docker(["update", "--pids-limit", "-1", &container.name]).ok();
+    docker(["start", &container.name]).ok();
+    container.wait_until_healthy();
+    let state = state(&container, &job);
+    assert!(["JobState=RUNNING", "JobState=PENDING", "JobState=COMPLETED"].contains(&state.as_str()), "{state}");
+}
+
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn a_killed_container_leaves_no_ghost() {
@@ -71,4 +97,129 @@ fn a_killed_container_leaves_no_ghost() {
     second.sh("timeout 5 sh -c 'until grep -qs up /var/lib/slurm/job; do sleep 0.1; done'");
     assert_eq!(state(&second, &job), "JobState=RUNNING");
     second.sh(&format!("scancel {job}"));
+}
+
+/// Two GPUs, and a library of shell functions.
+fn server(image: &str, files: &TempDir) -> Container {
+    Image::new(image)
+        .with(["--hostname", "node1"])
+        .with(["--env", "DEMO_GPUS=2"])
+        .mount(files.path(), "/config")
+        .serve()
+}
+
+const SHELL: &str = r#"
+pid() { # NAME: the oldest process of that name
+    for p in $(ls /proc | grep '^[0-9][0-9]*$' | sort -n); do
+        read -r name 2>/dev/null <"/proc/$p/comm" && [ "$name" = "$1" ] && echo "$p" && return
+    done
+    return 1
+}
+processes() { # PATTERN: those whose command line begins with it
+    for p in /proc/[0-9]*; do
+        tr '\0' ' ' 2>/dev/null <"$p/cmdline" | grep -q "^$1" && echo "${p#/proc/}"
+    done
+}
+soon() { # CONDITION, within a minute: after its start slurmctld 22.05 can let jobs wait for half of it
+    tries=0
+    until eval "$1"; do [ $((tries += 1)) -lt 1200 ] || { echo "never: $1" >&2; exit 1; }; sleep 0.05; done
+}
+saved() { # JOB: slurmctld has written down that it runs; the next time that it writes is 5 s later
+    touch /tmp/mark; sleep 0.05; scontrol update jobid="$1" comment=saved
+    soon '[ /var/lib/slurm/slurmctld/job_state -nt /tmp/mark ]'
+}
+is_empty() { squeue --noheader >/tmp/queue && [ ! -s /tmp/queue ]; }
+running() { squeue --noheader --states=RUNNING --format=%A; }
+"#;
+
+/// An srun that ended just before slurmctld was killed: the next slurmctld believes it to run, and Slurm itself never ends it.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn an_srun_that_ended_just_before_slurmctld_died_holds_nothing() {
+    let files = directory(&[("library", SHELL)]);
+    for image in [DEMO, BOOKWORM] {
+        let container = server(image, &files);
+        let printed = container.sh(r#". /config/library
+            srun --gres=gpu:2 sh -c 'echo "$SLURM_JOB_ID" >/tmp/up; until [ -e /tmp/end ]; do sleep 0.05; done' &
+            soon '[ -s /tmp/up ]'
+            job=$(cat /tmp/up)
+            saved "$job"
+            touch /tmp/end; wait
+            kill -KILL "$(pid slurmctld)"
+            soon 'scontrol ping 2>/dev/null | grep -q UP'
+            soon 'is_empty'
+            timeout 60 srun --gres=gpu:2 true 2>/dev/null && echo free
+            scontrol show job "$job" | grep -o 'JobState=[A-Z_]*'
+            scontrol show job "$job" | grep -o 'AdminComment=.*'"#);
+        let why = "AdminComment=slurminit: its srun or salloc ended while slurmctld was away";
+        let want = ["free", "JobState=CANCELLED", why];
+        assert_eq!(printed.lines().map(str::trim).collect::<Vec<_>>(), want, "{image}: {}", container.log());
+        let said =
+            "runs in slurmctld's eyes alone, and is cancelled: its srun or salloc ended while slurmctld was away";
+        assert!(container.log().contains(said), "{image}: {}", container.log());
+    }
+}
+
+/// The same of batch jobs, of which Slurm asks the node every half hour.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_batch_job_that_ended_just_before_slurmctld_died_runs_again_or_ends() {
+    // A script that is not there yet is missing after this and 10 s; Slurm's own default would make it 20.
+    let files = directory(&[("library", SHELL), ("slurminit.toml", "[slurm.conf]\nBatchStartTimeout = \"1\"\n")]);
+    for image in [DEMO, BOOKWORM] {
+        let container = server(image, &files);
+        let printed = container.sh(
+            r#". /config/library
+            script='echo "$SLURM_JOB_ID" >>/tmp/ran; until [ -e /tmp/end ]; do sleep 0.05; done'
+            again=$(sbatch --parsable --gres=gpu:1 --output=/dev/null --wrap "$script")
+            once=$(sbatch --parsable --gres=gpu:1 --no-requeue --output=/dev/null --wrap "$script")
+            soon '[ "$(wc -l </tmp/ran)" = 2 ]'
+            saved "$once"
+            touch /tmp/end
+            soon 'is_empty'
+            kill -KILL "$(pid slurmctld)"
+            soon 'scontrol ping 2>/dev/null | grep -q UP'
+            soon '[ "$(wc -l </tmp/ran)" = 3 ]'
+            soon 'is_empty'
+            for job in "$again" "$once"; do
+                scontrol --oneliner show job "$job" | grep -o 'JobState=[A-Z_]*\|Restarts=[0-9]*\|AdminComment=slurminit[^=]* '
+            done"#,
+        );
+        let why = "AdminComment=slurminit: its script ended, or was to start, while slurmctld was away";
+        let want = ["JobState=COMPLETED", "Restarts=1", "JobState=CANCELLED", "Restarts=0", why];
+        assert_eq!(printed.lines().map(str::trim).collect::<Vec<_>>(), want, "{image}: {}", container.log());
+    }
+}
+
+/// What people hold, they keep: an srun, one that is stopped, a salloc with nothing in it, one without a shell.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn allocations_in_use_outlive_slurmctld() {
+    // Room for all of them on one CPU.
+    let partition = "[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:8\"\n";
+    let files = directory(&[("library", SHELL), ("slurminit.toml", partition)]);
+    for image in [DEMO, BOOKWORM] {
+        let container = server(image, &files);
+        let holders = ["srun --mem=16 sleep 1000", "srun --mem=16 sleep 1001", "salloc --mem=16 sleep 1000"];
+        for holder in holders {
+            docker(["exec", "--detach", &container.name, "sh", "-c", &format!("exec {holder}")]).ok();
+        }
+        let printed = container.sh(r#". /config/library
+            salloc --mem=16 --no-shell 2>/dev/null
+            soon '[ "$(running | wc -l)" = 4 ]'
+            held=$(running | sort)
+            for process in $(processes 'srun .*1001'); do kill -STOP "$process"; done
+            # And one that nobody holds: when it is gone, all have been looked at.
+            srun --mem=16 sh -c 'echo "$SLURM_JOB_ID" >/tmp/up; until [ -e /tmp/end ]; do sleep 0.05; done' &
+            soon '[ -s /tmp/up ]'
+            saved "$(cat /tmp/up)"
+            touch /tmp/end; wait
+            kill -KILL "$(pid slurmctld)"
+            soon 'scontrol ping 2>/dev/null | grep -q UP'
+            soon 'running >/tmp/running && ! grep -qx "$(cat /tmp/up)" /tmp/running'
+            soon '[ -z "$(processes "slurminit .*reclaim")" ]'
+            [ "$(running | sort)" = "$held" ] && echo untouched"#);
+        assert_eq!(printed, "untouched", "{image}: {}", container.log());
+        assert!(container.log().contains("runs in slurmctld's eyes alone"), "{image}: {}", container.log());
+    }
 }

@@ -1,6 +1,6 @@
 //! The munge key and the state, from container to container.
 
-use crate::docker::{DEMO, Image, PLAIN, Volume, directory};
+use crate::docker::{BOOKWORM, DEMO, Image, PLAIN, Volume, directory, docker};
 
 const KEY: &str = "sha256sum < /etc/munge/munge.key";
 
@@ -55,9 +55,36 @@ fn a_killed_container_leaves_a_usable_state() {
     let job = first.sh("sbatch --parsable --hold --wrap true");
     // slurmctld saves what it was told within 5 seconds (its SaveState thread); a save on purpose has no command.
     first.sh("timeout 30 sh -c 'until grep -q wrap /var/lib/slurm/slurmctld/job_state; do sleep 0.2; done'");
-    crate::docker::docker(["kill", &first.name]).ok();
+    docker(["kill", &first.name]).ok();
     drop(first);
     let second = image.serve();
     assert_eq!(second.sh("squeue --noheader -o '%i %T'"), format!("{job} PENDING"), "{}", second.log());
     assert_eq!(second.sh("srun --gres=gpu:2 hostname"), "node1");
+}
+
+/// The repair in the container's last words is one that can be typed as it is.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_saved_state_that_is_cut_short_is_repaired_by_what_the_last_words_say() {
+    for image in [DEMO, BOOKWORM] {
+        let slurm = Volume::new("state");
+        let container = Image::new(image).with(["--hostname", "node1"]).volume(&slurm, "/var/lib/slurm").serve();
+        let job = container.sh("sbatch --parsable --hold --wrap true");
+        container.sh("timeout 30 sh -c 'until grep -q wrap /var/lib/slurm/slurmctld/job_state; do sleep 0.2; done'");
+        container.stop();
+        let cut = "f=/var/lib/slurm/slurmctld/job_state; truncate --size=$(($(stat -c %s $f) / 2)) $f";
+        docker(["run", "--rm", "--volumes-from", &container.name, "--entrypoint", "sh", image, "-c", cut]).ok();
+        docker(["start", &container.name]).ok();
+        assert_eq!(container.exit_code(), 101, "{}", container.log());
+
+        let log = container.log();
+        let typed = log.lines().find_map(|line| line.split_once("repair: ")?.1.split_once("docker stop"));
+        let (_, typed) = typed.unwrap_or_else(|| panic!("{image}: no repair in: {log}"));
+        let typed = format!("docker stop{typed}").replace("CONTAINER", &container.name).replace("IMAGE", image);
+        for line in typed.split("; ") {
+            docker(line.split(' ').skip(1)).ok();
+        }
+        container.wait_until_healthy();
+        assert_eq!(container.sh("squeue --noheader -o '%i %T'"), format!("{job} PENDING"), "{}", container.log());
+    }
 }

@@ -63,10 +63,14 @@ pub(super) const ENTRIES: &[Entry] = &[
     },
     Entry {
         id: "saved-state",
-        symptoms: &["`CLUSTER NAME MISMATCH`, exit code 101"],
+        symptoms: &[
+            "`CLUSTER NAME MISMATCH`, exit code 101",
+            "`Incomplete job state save file, start with '-i' to ignore this`, exit code 101",
+        ],
         looks_at: "the cluster's name in slurmctld's saved state, and in slurm.conf",
-        cause: "the state volume belongs to a cluster of another name",
-        repair: "the old `cluster_name`, or, to lose the old jobs, `docker compose down && docker volume rm slurminit-state`",
+        cause: "the state volume belongs to a cluster of another name; or a full disk or a power failure cut a file of it short",
+        repair: "the old `cluster_name`, or, to lose the old jobs, `docker compose down && docker volume rm slurminit-state`; a file that \
+                 is cut short is put aside, with the command in the container's last words, and slurmctld takes the one before it",
         judge: Judge::Start(saved_state),
     },
     Entry {

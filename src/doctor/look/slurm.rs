@@ -49,7 +49,7 @@ fn waiting_job(line: &str) -> Option<WaitingJob> {
 }
 
 /// `1-02:03:04`, `02:03:04`, `3:04` as seconds; 0 if it is none of these.
-fn seconds(time: &str) -> u64 {
+pub fn seconds(time: &str) -> u64 {
     let (days, rest) = time.split_once('-').unwrap_or(("0", time));
     let of_rest = rest.split(':').try_fold(0, |sum: u64, part| Some(sum * 60 + part.parse::<u64>().ok()?));
     days.parse::<u64>().ok().zip(of_rest).map_or(0, |(days, rest)| days * 86_400 + rest)

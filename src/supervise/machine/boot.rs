@@ -17,8 +17,6 @@ const ASK: Duration = Duration::from_millis(4);
 const ASK_MAX: Duration = Duration::from_millis(250);
 /// The pause once the node is overdue.
 const ASK_LATE: Duration = Duration::from_secs(5);
-/// How long the jobs of a former start may take to be accounted for; slurmd waits for it.
-const RECOVER_DEADLINE: Duration = Duration::from_secs(15);
 /// How long one question may take: longer than Slurm's own time-out of 10 s.
 const ASK_DEADLINE: Duration = Duration::from_secs(15);
 
@@ -46,10 +44,6 @@ impl Machine {
             Phase::Prepare { since, told, .. } if !*told && now >= *since + SLOW => {
                 *told = true;
                 out.push(Effect::Say(Notice::PrepareSlow));
-            }
-            Phase::Boot { .. } if self.recover_until.is_some_and(|until| now >= until) => {
-                self.recover_until = None;
-                out.push(Effect::Kill(Child::JobsRecover));
             }
             Phase::Boot { until, told } if !*told && now >= *until => {
                 *told = true;
@@ -140,20 +134,6 @@ impl Machine {
         };
         if !self.is_stopping() && !under_way {
             self.node = Node::AskAt { at: now, pause: ASK };
-        }
-    }
-
-    /// slurmctld answers: jobs that it believes to run have lost their processes with the former container. That must be
-    /// said before slurmd registers, and only at the first start: later they may well run.
-    pub(super) fn recover_jobs(&mut self, now: Moment, out: &mut Vec<Effect>) {
-        if self.open.contains(&Gate::Jobs) || self.recover_until.is_some() {
-            return;
-        }
-        if self.prepared.as_ref().is_some_and(|prepared| prepared.saved_jobs) {
-            self.recover_until = Some(now + RECOVER_DEADLINE);
-            self.spawn_task(Child::JobsRecover, out);
-        } else {
-            self.open.insert(Gate::Jobs);
         }
     }
 

@@ -42,6 +42,9 @@ pub enum Notice {
     Hurried,
     Killing { name: String },
     JobsNotAsked { within: Duration },
+    JobsNotTold { exit: Exit },
+    JobsNotRecovered { exit: Exit },
+    JobsNotReclaimed { exit: Exit },
     Unkillable,
     Ended { code: u8, why: Option<Box<Notice>> },
 }
@@ -74,6 +77,9 @@ impl Notice {
             | Self::Killing { .. }
             | Self::UnitStopped { .. }
             | Self::JobsNotAsked { .. }
+            | Self::JobsNotTold { .. }
+            | Self::JobsNotRecovered { .. }
+            | Self::JobsNotReclaimed { .. }
             | Self::Unkillable => Level::Warn,
             Self::Prepared(_)
             | Self::UnitFinished { .. }
@@ -183,6 +189,24 @@ impl fmt::Display for Notice {
                 "nobody could say within {:.0} s what became of the jobs: slurmctld does not answer; the next start accounts \
                  for them",
                 within.as_secs_f64()
+            ),
+            Self::JobsNotTold { exit } => write!(
+                f,
+                "jobs that run got no notice of the stop, as `slurminit jobs quiesce` {}; they end with the container, and \
+                 the next start requeues them, or fails those with --no-requeue",
+                how(exit)
+            ),
+            Self::JobsNotRecovered { exit } => write!(
+                f,
+                "nobody told slurmctld that the jobs of the former start are gone, as `slurminit jobs recover` {}; those that \
+                 squeue shows as running hold their GPUs until `scontrol requeue` or `scancel`",
+                how(exit)
+            ),
+            Self::JobsNotReclaimed { exit } => write!(
+                f,
+                "nobody told slurmctld what ended just before it did, as `slurminit jobs reclaim` {}; a job that squeue shows as \
+                 running and that has no process holds its GPUs until `scontrol requeue` or `scancel`",
+                how(exit)
             ),
             Self::Unkillable => write!(
                 f,

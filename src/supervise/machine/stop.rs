@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use crate::config::DaemonName;
+use crate::exit_code;
 
+use super::jobs::Accounts;
 use super::unit::{Again, State};
-use super::{Child, Cmd, Effect, Machine, Moment, Node, Notice, Phase};
+use super::{Child, Cmd, Effect, Exit, Machine, Moment, Node, Notice, Phase};
 
 /// A stop under way.
 #[derive(Debug)]
@@ -74,7 +76,7 @@ impl Machine {
         self.phase = Phase::Stop(Stop { code, why, until: now + limit, stage });
         self.node = Node::Unwatched;
         self.liveness.stop();
-        self.recover_until = None;
+        self.accounts = Accounts::default();
         self.reload.cancel();
         for task in &self.tasks {
             match task {
@@ -158,6 +160,16 @@ impl Machine {
         }
         self.spawn_task(Child::JobsQuiesce, out);
         self.enter_stage(now, Stage::Jobs { kill_at: now + self.setup.jobs_grace + JOBS_MARGIN }, out);
+    }
+
+    /// The jobs had their notice, or something kept them from it.
+    pub(super) fn jobs_quiesced(&mut self, exit: Exit, out: &mut Vec<Effect>) {
+        self.jobs_left = matches!(exit, Exit::Code(exit_code::JOBS_LEFT) | Exit::Signal(_));
+        let in_time = matches!(&self.phase, Phase::Stop(Stop { stage: Stage::Jobs { .. }, .. }));
+        // One that came too late was told of when it was killed.
+        if in_time && !matches!(exit, Exit::Code(0 | exit_code::JOBS_LEFT)) {
+            out.push(Effect::Say(Notice::JobsNotTold { exit }));
+        }
     }
 
     fn advance_stop_units(&mut self, now: Moment, late: bool, out: &mut Vec<Effect>) {

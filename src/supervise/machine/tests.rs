@@ -1,6 +1,7 @@
 //! The machine in a simulated world: time is a number, a child is an entry in a set.
 
 mod commands;
+mod jobs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,6 +10,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::config::{DaemonName, OnGiveUp, ReadinessTest, RestartPolicy};
+use crate::exit_code;
 use crate::report::Apply;
 use crate::supervise::daemon::{Liveness, LivenessTest};
 

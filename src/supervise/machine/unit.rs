@@ -229,7 +229,7 @@ impl Machine {
         self.set_state(unit, State::Ready { since: now });
         out.push(Effect::Say(Notice::UnitReady { name: self.name(unit), after: now.saturating_sub(since) }));
         if self.setup.units.get(unit).is_some_and(|spec| spec.daemon == Some(DaemonName::Slurmctld)) {
-            self.recover_jobs(now, out);
+            self.account_for_jobs(now, out);
         }
         let answers = |name| {
             let at = self.setup.units.iter().position(|spec| spec.daemon == Some(name));

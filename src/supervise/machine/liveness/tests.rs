@@ -3,6 +3,7 @@
 use super::super::tests::{MS, Sim, cluster, probed};
 use super::super::*;
 use super::*;
+use crate::exit_code;
 
 const SECOND: Duration = Duration::from_secs(1);
 

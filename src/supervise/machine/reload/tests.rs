@@ -3,8 +3,9 @@ use std::time::Duration;
 use nix::libc;
 
 use super::super::tests::*;
-use super::super::{Command, Event, exit_code};
+use super::super::{Command, Event};
 use super::*;
+use crate::exit_code;
 use crate::inventory::{Finding, Severity};
 use crate::supervise::liveness::Verdict;
 
