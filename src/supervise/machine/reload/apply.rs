@@ -63,6 +63,7 @@ impl Machine {
 
     /// slurmd first, which slurmctld must outlive. Job steps live on, each with its own slurmstepd.
     pub(super) fn stop_slurm(&mut self, now: Moment, work: Work, out: &mut Vec<Effect>) {
+        let work = Work { apply: Apply::Restart, ..work };
         let reopen = self.close_gates();
         self.leave_node(out);
         self.reload.stage = Stage::Stopping { work, reopen };

@@ -117,7 +117,9 @@ fn a_failing_reconfigure_becomes_a_restart() {
         }
         daemons_end(&mut sim);
         daemons_start(&mut sim);
-        assert_eq!(last(&sim).0, Outcome::Applied);
+        assert_eq!(last(&sim), (Outcome::Applied, "new: the nodes; slurmctld and slurmd were restarted".to_owned()));
+        let warned = sim.said.iter().filter(|said| said.level() == crate::config::Level::Warn).count();
+        assert_eq!(warned, 1, "and why is told: {:?}", sim.said);
     }
 }
 
