@@ -103,6 +103,7 @@ struct World {
     start: Instant,
     machine: Machine,
     living: BTreeMap<Pid, Living>,
+    dying: Vec<reap::Dying>,
     status: status::Publisher,
     exit: Option<u8>,
 }
@@ -128,7 +129,8 @@ impl World {
                 );
             }
         }
-        Self { job, inherited, logs, events, activity, start, machine, living: BTreeMap::new(), status, exit: None }
+        let (living, dying) = (BTreeMap::new(), Vec::new());
+        Self { job, inherited, logs, events, activity, start, machine, living, dying, status, exit: None }
     }
 
     async fn run(mut self, signals: &Signals, mut incoming: UnboundedReceiver<Event>) -> u8 {
@@ -137,6 +139,7 @@ impl World {
         let alarm = alarm::Alarm::new();
         let mut clock = clock::Clock::new();
         loop {
+            self.tell_deaths();
             while let Ok(event) = incoming.try_recv() {
                 self.take(event);
             }
@@ -147,9 +150,10 @@ impl World {
                 warn!("the clock was set {jump}; Slurm's times follow it");
             }
             self.publish();
-            let wake = self.machine.next_wake();
+            let wake = self.machine.next_wake().map(|at| self.start + at);
+            let wake = self.dying.iter().map(|dying| dying.until).chain(wake).min();
             self.activity.note();
-            let deadline = self.start + wake.unwrap_or_default();
+            let deadline = wake.unwrap_or(self.start);
             tokio::select! {
                 biased;
                 caught = signals.next() => self.caught(&caught.unwrap_or_default()),
