@@ -223,6 +223,8 @@ pub struct Machine {
     report: Option<NodeReport>,
     resumed: bool,
     jobs_left: bool,
+    /// Whether the jobs of a former start were accounted for, or are just being.
+    recovered: bool,
     recover_until: Option<Moment>,
     prepared: Option<Prepared>,
     tasks: BTreeSet<Child>,
@@ -248,6 +250,7 @@ impl Machine {
             report: None,
             resumed: false,
             jobs_left: false,
+            recovered: false,
             recover_until: None,
             prepared: None,
             tasks: BTreeSet::new(),

@@ -146,7 +146,8 @@ impl Machine {
     /// slurmctld answers: jobs that it believes to run have lost their processes with the former container. That must be
     /// said before slurmd registers, and only at the first start: later they may well run.
     pub(super) fn recover_jobs(&mut self, now: Moment, out: &mut Vec<Effect>) {
-        if self.open.contains(&Gate::Jobs) || self.recover_until.is_some() {
+        // Not by the gate, which a reload closes while jobs run.
+        if std::mem::replace(&mut self.recovered, true) {
             return;
         }
         if self.prepared.as_ref().is_some_and(|prepared| prepared.saved_jobs) {

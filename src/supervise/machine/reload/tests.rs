@@ -162,6 +162,18 @@ fn a_daemon_that_dies_twice_of_the_new_files_gets_the_former_ones() {
 }
 
 #[test]
+fn a_slurmctld_that_gets_ready_while_it_is_to_end_loses_no_job() {
+    let mut sim = serving();
+    sim.give(Event::Command(Command::Reload));
+    let saved = Prepared { apply: Apply::Reconfigure, saved_jobs: true, ..Prepared::default() };
+    sim.give(Event::Prepare(PrepareEvent::Done(saved)));
+    sim.exits(SLURMCTLD, Exit::Code(1));
+    sim.exits(Child::Reconfigure, Exit::Code(1));
+    sim.give(Event::Looked(1, true));
+    assert!(!sim.spawned.contains(&Child::JobsRecover), "they run, and are no ghosts");
+}
+
+#[test]
 fn bad_files_in_a_row_are_no_reason_to_give_a_daemon_up() {
     let mut sim = serving();
     for _ in 0..10 {
