@@ -4,11 +4,13 @@
 //! are dropped and counted, and the count is the first thing said when there is room again. Standard output belongs to
 //! CMD.
 
+mod batch;
 mod line;
 mod record;
 mod sink;
 mod tail;
 
+pub use batch::Batch;
 pub use line::{LineSplitter, parse_daemon_line};
 pub use record::Record;
 
@@ -57,17 +59,14 @@ impl Logs {
 
     /// Writes one line, or keeps it for later; never waits.
     pub fn write(&self, record: &Record<'_>) {
-        let line = (record.level <= self.shared.level).then(|| record.format(self.shared.format));
-        // A line for each orphan would leave no place for others.
-        if line.is_some() || record.level < Level::Trace {
-            self.keep_line(record, line.as_deref());
-        }
-        let Some(line) = line else { return };
-        let mut sink = self.sink();
-        sink.push(line);
-        if sink.has_backlog() {
-            self.shared.has_backlog.notify_one();
-        }
+        let mut batch = self.batch(record.source);
+        batch.add(record.level, record.message);
+        batch.end();
+    }
+
+    /// Begins some lines of `source` that came together.
+    pub fn batch<'a>(&'a self, source: &'a str) -> Batch<'a> {
+        Batch::new(self, source)
     }
 
     /// Writes the backlog as the reader takes it; runs beside the loop for as long as slurminit lives.
@@ -122,16 +121,6 @@ impl Logs {
             said.take(LAST_WORDS).map(|(_, message)| message.chars().take(LAST_WORD_CHARS).collect()).collect();
         words.reverse();
         words
-    }
-
-    fn keep_line(&self, record: &Record<'_>, formatted: Option<&[u8]>) {
-        let mut tails = self.tails();
-        if tails.has(record.source) {
-            match formatted {
-                Some(line) if self.shared.format == LogFormat::Text => tails.add(record.source, line),
-                _ => tails.add(record.source, &record.format(LogFormat::Text)),
-            }
-        }
     }
 
     fn tails(&self) -> MutexGuard<'_, Tails> {

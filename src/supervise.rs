@@ -114,6 +114,7 @@ struct World {
     start: Instant,
     machine: Machine,
     living: BTreeMap<Pid, Living>,
+    dying: Vec<reap::Dying>,
     status: status::Publisher,
     exit: Option<u8>,
 }
@@ -139,8 +140,8 @@ impl World {
                 );
             }
         }
-        let (since_wait, living) = (SinceWait::default(), BTreeMap::new());
-        Self { job, inherited, logs, events, activity, since_wait, start, machine, living, status, exit: None }
+        let (since_wait, living, dying) = (SinceWait::default(), BTreeMap::new(), Vec::new());
+        Self { job, inherited, logs, events, activity, since_wait, start, machine, living, dying, status, exit: None }
     }
 
     async fn run(mut self, signals: &Signals, mut incoming: UnboundedReceiver<Event>) -> u8 {
@@ -149,6 +150,7 @@ impl World {
         let alarm = alarm::Alarm::new();
         let mut clock = clock::Clock::new();
         loop {
+            self.tell_deaths();
             while let Ok(event) = incoming.try_recv() {
                 self.take(event);
             }
@@ -159,9 +161,10 @@ impl World {
                 warn!("the clock was set {jump}; Slurm's times follow it");
             }
             self.publish();
-            let wake = self.machine.next_wake();
+            let wake = self.machine.next_wake().map(|at| self.start + at);
+            let wake = self.dying.iter().map(|dying| dying.until).chain(wake).min();
             self.note_activity();
-            let deadline = self.start + wake.unwrap_or_default();
+            let deadline = wake.unwrap_or(self.start);
             tokio::select! {
                 biased;
                 caught = signals.next() => self.caught(&caught.unwrap_or_default()),

@@ -53,8 +53,9 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
 enum Failure {
     /// The command could not be executed.
     NotAsked(String),
-    /// It failed; the daemon may be at its own restart, so it is asked again.
-    Failed(String),
+    /// It failed; the daemon may be at its own restart, so it is asked again. A daemon that is broken has no excuse in being
+    /// busy.
+    Failed { why: String, broken: bool },
 }
 
 /// One more try came to this end.
@@ -62,6 +63,8 @@ type Try = (usize, Result<(), Failure>);
 
 /// A daemon that configures itself anew closes its port for a moment.
 const AGAIN: Duration = Duration::from_millis(250);
+/// A daemon that is so often seen to be broken is not at its own restart.
+const CERTAIN: u32 = 5;
 /// The longest that one wait counts for twice over: a frozen container, or a machine that gives this process no CPU, is
 /// no evidence against the daemon.
 const SLICE: Duration = Duration::from_millis(100);
@@ -74,11 +77,13 @@ struct Waiting {
     /// What the process had done when the answer began to be late.
     work: Option<work::Work>,
     why: Option<String>,
+    /// How often in a row it was seen to be broken.
+    broken: u32,
 }
 
 impl Waiting {
     fn new(question: Question) -> Self {
-        Self { question, running: Arc::default(), work: None, why: None }
+        Self { question, running: Arc::default(), work: None, why: None, broken: 0 }
     }
 
     fn answer(&self, verdict: Verdict) -> Answer {
@@ -94,10 +99,15 @@ impl Waiting {
     /// The time is over.
     fn verdict(&self) -> Verdict {
         let Some(before) = &self.work else { return Verdict::Unknown("the probe had no time".to_owned()) };
-        let work = work::Work::of(&self.who_works()).since(before);
+        let time = self.question.timeout();
         let seen = self.why.clone().unwrap_or_else(|| "no answer".to_owned());
-        let why = format!("{seen} within {:.1} s", self.question.timeout().as_secs_f64());
-        work::verdict(self.question.pid, work, self.question.timeout(), why)
+        let (work, why) = match self.broken {
+            0 => {
+                (work::Work::of(&self.who_works()).since(before), format!("{seen} within {:.1} s", time.as_secs_f64()))
+            }
+            _ => (Duration::ZERO, seen),
+        };
+        work::verdict(self.question.pid, work, time, why)
     }
 }
 
@@ -113,12 +123,14 @@ fn listen(mut waiting: BTreeMap<usize, Waiting>, hear: &Receiver<Try>) -> Vec<An
             Ok((index, Err(Failure::NotAsked(why)))) => {
                 answers.extend(waiting.remove(&index).map(|w| w.answer(Verdict::Unknown(why))));
             }
-            Ok((index, Err(Failure::Failed(why)))) => {
-                waiting.entry(index).and_modify(|waiting| waiting.why = Some(why));
+            Ok((index, Err(Failure::Failed { why, broken }))) => {
+                if let Some(waiting) = waiting.get_mut(&index) {
+                    (waiting.why, waiting.broken) = (Some(why), if broken { waiting.broken + 1 } else { 0 });
+                }
             }
             Err(_) => {}
         }
-        let is_over = |waiting: &Waiting| waited >= waiting.question.timeout();
+        let is_over = |waiting: &Waiting| waited >= waiting.question.timeout() || waiting.broken >= CERTAIN;
         let (over, rest): (BTreeMap<_, _>, _) = waiting.into_iter().partition(|(_, waiting)| is_over(waiting));
         answers.extend(over.into_values().map(|waiting| waiting.answer(waiting.verdict())));
         waiting = rest;
@@ -135,7 +147,7 @@ fn listen(mut waiting: BTreeMap<usize, Waiting>, hear: &Receiver<Try>) -> Vec<An
 fn ask_until_it_answers(index: usize, attempt: impl Fn() -> Result<(), Failure>, said: &Sender<Try>) {
     loop {
         let result = attempt();
-        let again = matches!(result, Err(Failure::Failed(_)));
+        let again = matches!(result, Err(Failure::Failed { .. }));
         if said.send((index, result)).is_err() || !again {
             return;
         }
@@ -170,7 +182,7 @@ fn execute(command: &[String], input: &[u8], running: &AtomicU32) -> Result<Vec<
     }
     let first_line = [output.stderr, output.stdout].iter().find_map(|text| first_line(text));
     let said = first_line.unwrap_or_else(|| output.status.to_string());
-    Err(Failure::Failed(format!("`{}`: {said}", command.join(" "))))
+    Err(Failure::Failed { why: format!("`{}`: {said}", command.join(" ")), broken: false })
 }
 
 /// Enough of what a command said to know what it meant.
@@ -270,6 +282,18 @@ mod tests {
     fn a_process_that_works_is_slow() {
         let busy = Sleeper::new(&["sh", "-c", "while :; do :; done"]);
         assert!(matches!(verdict(&[&["sleep", "60"]], busy.0.id()), Verdict::Slow(_)));
+    }
+
+    #[test]
+    fn a_process_that_works_and_is_seen_to_be_broken_is_silent() {
+        let busy = Sleeper::new(&["sh", "-c", "while :; do :; done"]);
+        let pid = i32::try_from(busy.0.id()).unwrap();
+        let waiting = Waiting::new(Question { unit: 7, pid, commands: vec![], timeout_ms: 500 });
+        let (said, hear) = channel();
+        let broken = || Err(Failure::Failed { why: "its helper is dead".to_owned(), broken: true });
+        std::thread::spawn(move || ask_until_it_answers(0, broken, &said));
+        let answers = listen(BTreeMap::from([(0, waiting)]), &hear);
+        assert_eq!(answers[0].verdict, Verdict::Silent("its helper is dead".to_owned()));
     }
 
     #[test]

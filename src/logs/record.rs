@@ -27,10 +27,7 @@ struct Json<'a> {
 
 impl Record<'_> {
     /// The line with its end.
-    pub fn format(&self, format: LogFormat) -> Vec<u8> {
-        let mut time = String::with_capacity(32);
-        // It writes the time of now, and cannot fail on a String.
-        let _ = SystemTime.format_time(&mut Writer::new(&mut time));
+    pub fn format(&self, format: LogFormat, time: &str) -> Vec<u8> {
         let level = match self.level {
             Level::Error => "error",
             Level::Warn => "warn",
@@ -40,19 +37,30 @@ impl Record<'_> {
         };
         let mut line = match format {
             LogFormat::Text => {
-                let mut line = format!("{time} {level:>5} {}: ", self.source).into_bytes();
+                let mut line = Vec::with_capacity(time.len() + self.source.len() + self.message.len() + 16);
+                for part in [time, &"      "[level.len()..], level, " ", self.source, ": "] {
+                    line.extend_from_slice(part.as_bytes());
+                }
                 push_printable(&mut line, self.message);
                 line
             }
             LogFormat::Json => {
                 let message = String::from_utf8_lossy(self.message);
-                let json = Json { time: &time, level, source: self.source, message: &message };
+                let json = Json { time, level, source: self.source, message: &message };
                 serde_json::to_vec(&json).unwrap_or_default()
             }
         };
         line.push(b'\n');
         line
     }
+}
+
+/// The time of now, as a line has it.
+pub(super) fn now() -> String {
+    let mut time = String::with_capacity(32);
+    // It cannot fail on a String.
+    let _ = SystemTime.format_time(&mut Writer::new(&mut time));
+    time
 }
 
 /// Takes the text of a record of `source` apart again: the word for its level, and the message.
@@ -64,13 +72,17 @@ pub(super) fn split_text<'a>(line: &'a str, source: &str) -> Option<(&'a str, &'
 
 /// Bytes that are not UTF-8 pass as they are; control characters do not, for they would act on the reader's terminal.
 fn push_printable(line: &mut Vec<u8>, message: &[u8]) {
-    for byte in message {
-        match byte {
-            b'\t' => line.push(b'\t'),
-            0..=0x1f | 0x7f => line.extend_from_slice(format!("\\x{byte:02x}").as_bytes()),
-            _ => line.push(*byte),
+    let acts = |byte: &u8| matches!(byte, 0..=0x08 | 0x0a..=0x1f | 0x7f);
+    let mut rest = message;
+    while let Some(at) = rest.iter().position(acts) {
+        let (head, tail) = rest.split_at(at);
+        line.extend_from_slice(head);
+        if let Some((byte, tail)) = tail.split_first() {
+            line.extend_from_slice(format!("\\x{byte:02x}").as_bytes());
+            rest = tail;
         }
     }
+    line.extend_from_slice(rest);
 }
 
 #[cfg(test)]
@@ -80,14 +92,14 @@ mod tests {
     #[test]
     fn terminal_escapes_do_not_reach_the_terminal_and_other_bytes_do() {
         let record = Record { level: Level::Info, source: "slurmd", message: b"a\x1b[2Jb\xff\tc" };
-        let line = record.format(LogFormat::Text);
+        let line = record.format(LogFormat::Text, &now());
         assert!(line.ends_with(b" info slurmd: a\\x1b[2Jb\xff\tc\n"), "{}", String::from_utf8_lossy(&line));
     }
 
     #[test]
     fn a_text_line_can_be_taken_apart_again() {
         for (level, word) in [(Level::Info, "info"), (Level::Error, "error")] {
-            let line = Record { level, source: "slurmd", message: b"a: b " }.format(LogFormat::Text);
+            let line = Record { level, source: "slurmd", message: b"a: b " }.format(LogFormat::Text, &now());
             let line = String::from_utf8(line).unwrap();
             assert_eq!(split_text(line.trim_end_matches('\n'), "slurmd"), Some((word, "a: b ")));
         }
@@ -97,7 +109,7 @@ mod tests {
     #[test]
     fn json_is_one_object_a_line() {
         let record = Record { level: Level::Error, source: "munged", message: b"say \"no\"\n\xff" };
-        let line = record.format(LogFormat::Json);
+        let line = record.format(LogFormat::Json, &now());
         let value: serde_json::Value = serde_json::from_slice(&line).unwrap();
         assert_eq!(value["message"], "say \"no\"\n\u{fffd}");
         assert_eq!(value["source"], "munged");

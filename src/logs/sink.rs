@@ -72,9 +72,11 @@ impl Sink {
         !self.lines.is_empty()
     }
 
-    /// Takes one line with its end.
+    /// Takes one line with its end; it is written by the next [`Sink::flush`].
     pub(super) fn push(&mut self, line: Vec<u8>) {
-        self.flush();
+        if self.bytes + line.len() > BACKLOG {
+            self.flush();
+        }
         if self.bytes + line.len() > BACKLOG {
             self.dropped += 1;
             return;
@@ -82,7 +84,6 @@ impl Sink {
         self.report_dropped();
         self.bytes += line.len();
         self.lines.push_back(line);
-        self.flush();
     }
 
     fn report_dropped(&mut self) {
@@ -99,9 +100,10 @@ impl Sink {
     pub(super) fn flush(&mut self) -> bool {
         while let Some(line) = self.lines.front() {
             let rest = line.get(self.written..).unwrap_or_default();
-            match self.write_now(rest) {
-                Ok(n) if n < rest.len() => self.written += n,
-                Ok(_) => self.next_line(),
+            let together = self.together(rest);
+            let text = together.as_deref().unwrap_or(rest);
+            match self.write_now(text) {
+                Ok(n) => self.wrote(n),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return false,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 // Nobody will ever read it: standard error is closed.
@@ -109,6 +111,37 @@ impl Sink {
             }
         }
         true
+    }
+
+    /// The lines after `rest`, the first, that go with it into one write: no more than a pipe takes whole, so that nothing
+    /// that another process writes comes into the middle of a line.
+    fn together(&self, rest: &[u8]) -> Option<Vec<u8>> {
+        let second = self.lines.get(1)?;
+        if rest.len() + second.len() > PIPE_BUF {
+            return None;
+        }
+        let mut text = Vec::with_capacity(PIPE_BUF);
+        text.extend_from_slice(rest);
+        for line in self.lines.iter().skip(1) {
+            if text.len() + line.len() > PIPE_BUF {
+                break;
+            }
+            text.extend_from_slice(line);
+        }
+        Some(text)
+    }
+
+    /// So many bytes of the first lines are written.
+    fn wrote(&mut self, mut bytes: usize) {
+        while let Some(line) = self.lines.front() {
+            let rest = line.len() - self.written;
+            if bytes < rest {
+                self.written += bytes;
+                return;
+            }
+            bytes -= rest;
+            self.next_line();
+        }
     }
 
     fn next_line(&mut self) {

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt as _;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 /// How much is kept of each, in bytes.
-const KEPT: u64 = 64 * 1024;
+pub(super) const KEPT: u64 = 64 * 1024;
 /// How much is kept of one line; the log has the whole of it.
 const LONGEST: usize = 4096;
 
@@ -44,24 +44,16 @@ impl Tails {
         self.rings.iter().any(|ring| ring.name == name)
     }
 
-    /// Takes one line with its end.
-    pub(super) fn add(&mut self, name: &str, line: &[u8]) {
+    /// Takes lines with their ends, each [`cut`], and together less than a ring.
+    pub(super) fn add(&mut self, name: &str, lines: &[u8]) {
         let Some((file, start, ring)) = self.ring_mut(name) else { return };
-        let cut;
-        let line = match line.get(..LONGEST) {
-            Some(head) if line.len() > LONGEST => {
-                cut = [head, b"...\n"].concat();
-                &cut
-            }
-            _ => line,
-        };
         let at = ring.written % KEPT;
         let until_end = usize::try_from(KEPT - at).unwrap_or_default();
-        let (head, rest) = line.split_at(line.len().min(until_end));
+        let (head, rest) = lines.split_at(lines.len().min(until_end));
         // Without memory for it the line is in the log alone.
         let written = file.write_all_at(head, start + at).and_then(|()| file.write_all_at(rest, start));
         if written.is_ok() {
-            ring.written += line.len() as u64;
+            ring.written += lines.len() as u64;
         }
     }
 
@@ -96,6 +88,17 @@ impl Tails {
     fn ring_mut(&mut self, name: &str) -> Option<(&File, u64, &mut Ring)> {
         let index = self.rings.iter().position(|ring| ring.name == name)?;
         Some((self.file.as_ref()?, index as u64 * KEPT, self.rings.get_mut(index)?))
+    }
+}
+
+/// Puts as much of a line as is kept behind `lines`.
+pub(super) fn cut(line: &[u8], lines: &mut Vec<u8>) {
+    match line.get(..LONGEST) {
+        Some(head) if line.len() > LONGEST => {
+            lines.extend_from_slice(head);
+            lines.extend_from_slice(b"...\n");
+        }
+        _ => lines.extend_from_slice(line),
     }
 }
 
@@ -148,7 +151,9 @@ mod tests {
             let mut all = Vec::new();
             for (index, length) in lengths.iter().enumerate() {
                 let line = [format!("{index} ").as_bytes(), &b"x".repeat(*length), b"\n"].concat();
-                tails.add("b", &line);
+                let mut short = Vec::new();
+                cut(&line, &mut short);
+                tails.add("b", &short);
                 if line.len() > LONGEST {
                     all.extend([&line[..LONGEST], b"...\n"].concat());
                 } else {

@@ -226,6 +226,8 @@ pub struct Machine {
     report: Option<NodeReport>,
     resumed: bool,
     jobs_left: bool,
+    /// Whether the jobs of a former start were accounted for, or are just being.
+    recovered: bool,
     accounts: Accounts,
     prepared: Option<Prepared>,
     tasks: BTreeSet<Child>,
@@ -251,6 +253,7 @@ impl Machine {
             report: None,
             resumed: false,
             jobs_left: false,
+            recovered: false,
             accounts: Accounts::default(),
             prepared: None,
             tasks: BTreeSet::new(),

@@ -129,13 +129,24 @@ impl Pump {
         match nix::unistd::read(self.pipe.fd(), &mut buffer) {
             Ok(0) => Read::End,
             Ok(n) => {
-                self.lines.borrow_mut().push(buffer.get(..n).unwrap_or_default(), |line| self.line(line));
+                self.take(buffer.get(..n).unwrap_or_default());
                 Read::Some
             }
             Err(nix::Error::EINTR) => Read::Some,
             Err(nix::Error::EAGAIN) => Read::Nothing,
             Err(_) => Read::End,
         }
+    }
+
+    fn take(&self, bytes: &[u8]) {
+        let mut lines = self.lines.borrow_mut();
+        let Reader::Log { source } = &self.reader else { return lines.push(bytes, |line| self.line(line)) };
+        let mut batch = self.logs.batch(source);
+        lines.push(bytes, |line| {
+            let (level, message) = parse_daemon_line(source, line);
+            batch.add(level, message);
+        });
+        batch.end();
     }
 
     fn line(&self, line: &[u8]) {

@@ -1,14 +1,29 @@
 //! The one waiter. Nothing else in PID 1 waits for a child.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use nix::libc;
 use nix::unistd::Pid;
+use tokio::time::Instant;
 use tracing::trace;
 
 use super::machine::{Child, Event, Exit};
 use super::notify::Notify;
 use super::{World, process};
+
+/// A unit whose main process is dead. The rest of its group got KILL, and may hold its port until that has taken effect: a
+/// new process would find it taken. What is left comes to PID 1 as it dies, so each death is a moment to look.
+#[derive(Debug)]
+pub(super) struct Dying {
+    group: Pid,
+    /// From then on nobody waits for what waits in the kernel.
+    pub(super) until: Instant,
+    event: Event,
+}
+
+/// How long the rest of a group may take.
+const GROUP: Duration = Duration::from_millis(500);
 
 /// What the kernel says when asked for a dead child.
 enum Dead {
@@ -26,8 +41,11 @@ impl World {
         loop {
             match peek() {
                 Dead::Zombie(pid) => self.reap_one(pid),
-                Dead::None => return,
-                Dead::NoChild => return self.send(Event::NoChildren),
+                Dead::None => return self.tell_deaths(),
+                Dead::NoChild => {
+                    self.tell_deaths();
+                    return self.send(Event::NoChildren);
+                }
             }
         }
     }
@@ -55,7 +73,26 @@ impl World {
         }
         let failure = process::failure_of(&living.started, &living.program).or(successor.and_then(Result::err));
         let exit = failure.map_or(exit, Exit::NotStarted);
-        self.send(Event::Exited(living.child, exit));
+        let event = Event::Exited(living.child, exit);
+        match living.child {
+            Child::Unit(_) => {
+                let until = Instant::now() + GROUP;
+                self.dying.push(Dying { group: living.started.group, until, event });
+            }
+            _ => self.send(event),
+        }
+    }
+
+    /// Tells of those deaths after which nothing is left of the unit.
+    pub(super) fn tell_deaths(&mut self) {
+        let now = Instant::now();
+        for dying in std::mem::take(&mut self.dying) {
+            if now < dying.until && nix::sys::signal::killpg(dying.group, None).is_ok() {
+                self.dying.push(dying);
+            } else {
+                self.send(dying.event);
+            }
+        }
     }
 }
 

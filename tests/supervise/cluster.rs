@@ -163,6 +163,34 @@ fn a_killed_daemon_is_started_again_and_the_others_stay() {
 }
 
 #[test]
+fn a_port_that_the_rest_of_a_dead_daemon_still_holds_is_waited_for() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    // The kernel takes back a dead process's memory first, and its port later.
+    let script = r#"use Socket; socket(S, PF_INET, SOCK_STREAM, 0); setsockopt(S, SOL_SOCKET, SO_REUSEADDR, 1);
+        bind(S, sockaddr_in(PORT, INADDR_LOOPBACK)) or die; listen(S, 9);
+        if (!fork) { $x = "x" x 2e8; open(F, ">>", "DIR/held"); print F "held\n"; close(F) } sleep 1000"#;
+    let script = script.replace("PORT", &port.to_string());
+    let daemon = format!(
+        "[daemon.slurmctld]\nuser = 'root'\nliveness = 'off'\nreadiness = {{ port = {port} }}\n\
+         command = ['perl', '-e', '''{script}''']\n"
+    );
+    let cluster = Cluster::new(&daemon);
+    let init = cluster.start();
+    cluster.wait_until_ready();
+    wait_for_file(&cluster.directory.join("held"));
+    kill(cluster.pid_of(&init, "slurmctld"), 9);
+    wait_for("its restart", || (cluster.unit("slurmctld")["restarts"] == 1).then_some(()));
+    wait_for("its readiness", || (cluster.unit("slurmctld")["state"] == "ready").then_some(()));
+    assert_eq!(
+        cluster.unit("slurmctld")["last_exit"],
+        "was killed by signal 9 (SIGKILL)",
+        "and not a port that is taken"
+    );
+    init.signal(15);
+    assert_eq!(init.end().code, 0);
+}
+
+#[test]
 fn a_restart_of_slurmd_leaves_job_steps_alone() {
     // The stand-in for a job step has a session of its own, as slurmstepd has.
     let step = "[daemon.slurmd]\nuser = 'root'\nreadiness = 'started'\n\

@@ -11,7 +11,7 @@ const NAME: &str = "slurmscriptd";
 /// Whether a helper of this daemon, if it has one, can do its work.
 pub(super) fn look(pid: u32) -> Result<(), Failure> {
     match children(pid).iter().find_map(|child| fault(&fs::read_to_string(format!("/proc/{child}/stat")).ok()?)) {
-        Some(fault) => Err(Failure::Failed(format!("its helper {NAME} {fault}"))),
+        Some(fault) => Err(Failure::Failed { why: format!("its helper {NAME} {fault}"), broken: true }),
         None => Ok(()),
     }
 }

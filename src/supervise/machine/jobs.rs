@@ -40,7 +40,8 @@ impl Machine {
             *again = true;
             return;
         }
-        let (child, limit) = match self.open.contains(&Gate::Jobs) {
+        // Not by the gate, which a reload closes while jobs run.
+        let (child, limit) = match std::mem::replace(&mut self.recovered, true) {
             true => (Child::JobsReclaim, RECLAIM_DEADLINE),
             false if self.prepared.as_ref().is_some_and(|prepared| prepared.saved_jobs) => {
                 (Child::JobsRecover, RECOVER_DEADLINE)
@@ -66,7 +67,9 @@ impl Machine {
     pub(super) fn accounts_made(&mut self, now: Moment, child: Child, exit: Exit, out: &mut Vec<Effect>) {
         let again = matches!(self.accounts, Accounts::Made { again: true, .. });
         self.accounts = Accounts::Idle;
-        self.open.insert(Gate::Jobs);
+        if child == Child::JobsRecover {
+            self.open.insert(Gate::Jobs);
+        }
         if self.is_stopping() {
             return;
         }

@@ -138,11 +138,13 @@ impl Machine {
         if self.liveness.unheard == UNHEARD_ROUNDS {
             out.push(Effect::Say(Notice::NoVerdict { rounds: UNHEARD_ROUNDS }));
         }
-        if !matches!(self.phase, Phase::Boot { .. } | Phase::Serve) || self.reload.is_applying() {
+        if !matches!(self.phase, Phase::Boot { .. } | Phase::Serve) {
             return;
         }
+        // A munged that hangs would make the reload wait for daemons that can do nothing without it.
+        let spared: Vec<usize> = if self.reload.is_applying() { self.slurm_units().collect() } else { Vec::new() };
         let answered = |unit: usize| !asked.contains(&unit) || heard.get(&unit) == Some(&Verdict::Answers);
-        for unit in &asked {
+        for unit in asked.iter().filter(|unit| !spared.contains(unit)) {
             // A question to a unit fails if munged does not answer, or whatever else it needs: that is judged, not this.
             let blamed = self.ready_since(*unit, since).filter(|_| self.is_sound(*unit, since, &answered));
             let (Some(ready), Some(verdict)) = (blamed, heard.get(unit)) else { continue };

@@ -23,7 +23,7 @@ pub enum Notice {
     UnitReady { name: String, after: Duration },
     UnitDied { name: String, exit: Exit, ran: Duration, pause: Duration },
     UnitFinished { name: String, exit: Exit },
-    UnitStopped { name: String, exit: Exit },
+    UnitStopped { name: String, exit: Exit, expected: bool },
     StartsSlowly { name: String, patience: Duration },
     RestartAsked { name: String },
     NeverReady { name: String, after: Duration },
@@ -63,7 +63,7 @@ impl Notice {
             | Self::CmdNotStarted(_)
             | Self::Ended { why: Some(_), .. } => Level::Error,
             // A shell passes on that TERM ended what it ran.
-            Self::UnitStopped { exit: Exit::Code(0 | 143) | Exit::Signal(libc::SIGTERM), .. }
+            Self::UnitStopped { exit: Exit::Code(0 | 143) | Exit::Signal(libc::SIGTERM), expected: true, .. }
             | Self::UnitReady { .. } => Level::Debug,
             Self::PrepareSlow
             | Self::UnitDied { .. }
@@ -137,7 +137,7 @@ impl fmt::Display for Notice {
                 }
             }
             Self::UnitFinished { name, exit } => write!(f, "{name} {}, and is not started again", how(exit)),
-            Self::UnitStopped { name, exit } => write!(f, "{name} {}", how(exit)),
+            Self::UnitStopped { name, exit, .. } => write!(f, "{name} {}", how(exit)),
             Self::StartsSlowly { name, patience } => {
                 write!(f, "{name} runs and is not ready yet; it has {} s in all", patience.as_secs())
             }

@@ -71,6 +71,7 @@ impl Machine {
             }
             Stage::Reconfiguring { until, work } if now >= *until => {
                 let work = work.clone();
+                out.push(Effect::Say(Notice::Reload(ReloadNotice::ReconfigureTooSlow { limit: RECONFIGURE })));
                 out.push(Effect::Kill(Child::Reconfigure));
                 self.stop_slurm(now, work, out);
             }

@@ -253,15 +253,16 @@ impl Machine {
         let silence = this.pulse.silence.take();
         this.last_end = Some(End { at: now, exit: exit.clone(), told, silence });
         if stopping_all {
-            return out.push(Effect::Say(Notice::UnitStopped { name, exit }));
+            let expected = told.is_some() || policy != RestartPolicy::Always && exit == Exit::Code(0);
+            return out.push(Effect::Say(Notice::UnitStopped { name, exit, expected }));
         }
-        if self.reload_takes_exit(now, unit, matches!(before, State::Stopping { .. }), out) {
-            return out.push(Effect::Say(Notice::UnitStopped { name, exit }));
+        if self.reload_takes_exit(now, unit, told, out) {
+            return out.push(Effect::Say(Notice::UnitStopped { name, exit, expected: told.is_some() }));
         }
         let Some(this) = self.units.get_mut(unit) else { return };
         if told == Some(Again::AsAsked) {
             this.state = State::Waiting;
-            return out.push(Effect::Say(Notice::UnitStopped { name, exit }));
+            return out.push(Effect::Say(Notice::UnitStopped { name, exit, expected: true }));
         }
         let ran = match before {
             State::Ready { since } | State::Starting { since, .. } => now.saturating_sub(since),

@@ -19,12 +19,13 @@ const WATCH: Duration = Duration::from_secs(5);
 const DEATHS: u32 = 2;
 
 impl Machine {
-    /// Takes the end of slurmctld or slurmd, if the reload wants it or dies of it.
+    /// Takes the end of slurmctld or slurmd, if the reload wants it or dies of it. One that was told to end because it did not
+    /// get ready, or did not answer, counts as one that died.
     pub(in super::super) fn reload_takes_exit(
         &mut self,
         now: Moment,
         unit: usize,
-        told: bool,
+        told: Option<Again>,
         out: &mut Vec<Effect>,
     ) -> bool {
         if !self.slurm_units().any(|slurm| slurm == unit) {
@@ -33,8 +34,9 @@ impl Machine {
         match &mut self.reload.stage {
             Stage::Stopping { .. } | Stage::Restoring { .. } => {}
             Stage::Reconfiguring { work, .. } | Stage::Starting { work, .. } | Stage::Watching { work, .. } => {
-                work.deaths += u32::from(!told);
-                if told || work.deaths < DEATHS || work.back.is_some() {
+                let asked = told == Some(Again::AsAsked);
+                work.deaths += u32::from(!asked);
+                if asked || work.deaths < DEATHS || work.back.is_some() {
                     return false;
                 }
                 let work = work.clone();
@@ -47,7 +49,7 @@ impl Machine {
         true
     }
 
-    pub(super) fn slurm_units(&self) -> impl Iterator<Item = usize> + use<> {
+    pub(in super::super) fn slurm_units(&self) -> impl Iterator<Item = usize> + use<> {
         let at = |name| self.setup.units.iter().position(|spec| spec.daemon == Some(name));
         // In the order of their stop.
         [at(DaemonName::Slurmd), at(DaemonName::Slurmctld)].into_iter().flatten()
@@ -61,6 +63,7 @@ impl Machine {
 
     /// slurmd first, which slurmctld must outlive. Job steps live on, each with its own slurmstepd.
     pub(super) fn stop_slurm(&mut self, now: Moment, work: Work, out: &mut Vec<Effect>) {
+        let work = Work { apply: Apply::Restart, ..work };
         let reopen = self.close_gates();
         self.leave_node(out);
         self.reload.stage = Stage::Stopping { work, reopen };

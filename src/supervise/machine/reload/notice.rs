@@ -1,6 +1,7 @@
 //! What a reload tells the operator.
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::config::Level;
 use crate::report::Prepared;
@@ -16,6 +17,7 @@ pub enum ReloadNotice {
     Begins { cause: Cause },
     Found(Box<Prepared>),
     NotReconfigured { exit: Exit },
+    ReconfigureTooSlow { limit: Duration },
     GoesBack { name: String, why: String },
     NotRestored,
     Ended { outcome: Outcome, text: String },
@@ -27,7 +29,7 @@ impl ReloadNotice {
         match self {
             Self::GoesBack { .. } | Self::NotRestored => Level::Error,
             Self::Ended { outcome: Outcome::Refused | Outcome::WentBack | Outcome::Failed, .. } => Level::Error,
-            Self::NotReconfigured { .. } => Level::Warn,
+            Self::NotReconfigured { .. } | Self::ReconfigureTooSlow { .. } => Level::Warn,
             Self::Ended { text, .. } if text.contains("not taken: ") => Level::Warn,
             Self::Begins { .. } | Self::Found(_) | Self::Ended { .. } => Level::Info,
         }
@@ -44,6 +46,11 @@ impl fmt::Display for ReloadNotice {
             Self::NotReconfigured { exit } => {
                 write!(f, "`scontrol reconfigure` {}; restarting slurmctld and slurmd instead", how(exit))
             }
+            Self::ReconfigureTooSlow { limit } => write!(
+                f,
+                "`scontrol reconfigure` did not end within {} s; restarting slurmctld and slurmd instead",
+                limit.as_secs()
+            ),
             Self::GoesBack { why, .. } => write!(f, "{why}: going back to the former files"),
             Self::NotRestored => write!(
                 f,

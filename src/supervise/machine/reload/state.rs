@@ -139,9 +139,10 @@ impl Reload {
         matches!(self.stage, Stage::Starting { .. })
     }
 
-    /// Whether the daemons are being given new files: they are slow now, and what becomes of them is the reload's to judge.
+    /// Whether slurmctld and slurmd are being given new files: they are slow now, and each of these stages has a deadline of
+    /// its own. Once they start again they are judged as ever.
     pub(in super::super) fn is_applying(&self) -> bool {
-        !matches!(self.stage, Stage::Idle | Stage::Preparing { .. } | Stage::Watching { .. })
+        matches!(self.stage, Stage::Reconfiguring { .. } | Stage::Stopping { .. } | Stage::Restoring { .. })
     }
 
     /// The container stops, which is more.

@@ -118,7 +118,9 @@ fn a_failing_reconfigure_becomes_a_restart() {
         }
         daemons_end(&mut sim);
         daemons_start(&mut sim);
-        assert_eq!(last(&sim).0, Outcome::Applied);
+        assert_eq!(last(&sim), (Outcome::Applied, "new: the nodes; slurmctld and slurmd were restarted".to_owned()));
+        let warned = sim.said.iter().filter(|said| said.level() == crate::config::Level::Warn).count();
+        assert_eq!(warned, 1, "and why is told: {:?}", sim.said);
     }
 }
 
@@ -158,6 +160,18 @@ fn a_daemon_that_dies_twice_of_the_new_files_gets_the_former_ones() {
     assert_eq!(outcome, Outcome::WentBack);
     assert!(text.contains("slurmctld does not live with the new files"), "{text}");
     assert!(sim.machine.snapshot().ready);
+}
+
+#[test]
+fn a_slurmctld_that_gets_ready_while_it_is_to_end_loses_no_job() {
+    let mut sim = serving();
+    sim.give(Event::Command(Command::Reload));
+    let saved = Prepared { apply: Apply::Reconfigure, saved_jobs: true, ..Prepared::default() };
+    sim.give(Event::Prepare(PrepareEvent::Done(saved)));
+    sim.exits(SLURMCTLD, Exit::Code(1));
+    sim.exits(Child::Reconfigure, Exit::Code(1));
+    sim.give(Event::Looked(1, true));
+    assert!(!sim.spawned.contains(&Child::JobsRecover), "they run, and are no ghosts");
 }
 
 #[test]
@@ -238,6 +252,59 @@ fn a_daemon_that_is_slow_while_it_takes_new_files_is_not_taken_for_hung() {
     sim.give(Event::Liveness(1, Verdict::Silent("no answer".to_owned())));
     sim.exits(Child::Liveness, Exit::Code(0));
     assert!(sim.stopped.is_empty(), "{:?}", sim.stopped);
+}
+
+#[test]
+fn a_munged_that_hangs_during_a_reload_is_restarted() {
+    let mut sim = Sim::new(probed(cluster(false)));
+    sim.ready();
+    sim.give(Event::Looked(3, true));
+    sim.node("idle|none");
+    sim.give(Event::Command(Command::Reload));
+    prepared(&mut sim, Apply::Reconfigure);
+    sim.wait(Duration::from_secs(5));
+    for unit in 0..3 {
+        sim.give(Event::Liveness(unit, Verdict::Silent("no answer".to_owned())));
+    }
+    sim.exits(Child::Liveness, Exit::Code(0));
+    assert_eq!(sim.stopped, [Child::Unit(0)], "what waits for it is not blamed");
+}
+
+#[test]
+fn a_daemon_that_hangs_before_the_node_is_back_is_restarted() {
+    let mut sim = Sim::new(probed(cluster(false)));
+    sim.ready();
+    sim.give(Event::Looked(3, true));
+    sim.node("idle|none");
+    sim.give(Event::Command(Command::Reload));
+    prepared(&mut sim, Apply::Reconfigure);
+    sim.exits(Child::Reconfigure, Exit::Code(0));
+    sim.wait(Duration::from_secs(5));
+    for (unit, verdict) in [(0, Verdict::Answers), (1, Verdict::Silent("no answer".to_owned()))] {
+        sim.give(Event::Liveness(unit, verdict));
+    }
+    sim.exits(Child::Liveness, Exit::Code(0));
+    assert_eq!(sim.stopped, [SLURMCTLD]);
+    assert!(sim.machine.snapshot().reload.running, "one hang is no reason to go back");
+}
+
+#[test]
+fn a_daemon_that_never_gets_ready_with_the_new_files_gets_the_former_ones() {
+    let mut setup = cluster(false);
+    setup.units[1].ready_timeout = Duration::from_secs(2);
+    let mut sim = Sim::new(setup);
+    sim.ready();
+    sim.give(Event::Looked(3, true));
+    sim.give(Event::Command(Command::Reload));
+    prepared(&mut sim, Apply::Restart);
+    daemons_end(&mut sim);
+    for _ in 0..2 {
+        sim.wait(Duration::from_secs(2));
+        sim.exits(SLURMCTLD, Exit::Code(0));
+    }
+    sim.exits(Child::Restore, Exit::Code(0));
+    daemons_start(&mut sim);
+    assert_eq!(last(&sim).0, Outcome::WentBack);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What is asked of the machine, and what it notes of its start.
 
 use super::*;
+use crate::config::Level;
 
 fn state(sim: &Sim, unit: usize) -> String {
     sim.machine.snapshot().units[unit].state.clone()
@@ -132,4 +133,16 @@ fn the_timeline_has_each_part_of_the_start_once_and_does_not_change_later() {
     sim.exits(Child::Unit(1), Exit::Code(1));
     after(&mut sim, 9, Event::Looked(1, true));
     assert_eq!(sim.machine.snapshot().timeline, line);
+}
+
+#[test]
+fn a_daemon_that_ends_during_the_stop_without_being_told_to_is_said() {
+    let mut sim = Sim::new(cluster(false));
+    sim.ready();
+    sim.give(Event::Signal(libc::SIGTERM));
+    sim.exits(Child::Unit(0), Exit::Code(0));
+    assert_eq!(sim.said.last().unwrap().level(), Level::Warn);
+    sim.exits(Child::JobsQuiesce, Exit::Code(0));
+    sim.exits(Child::Unit(3), Exit::Code(0));
+    assert_eq!(sim.said.last().unwrap().level(), Level::Debug);
 }
