@@ -1,14 +1,10 @@
 //! A daemon that fails while it starts: a wrapper is in its place, and does it at the first start or at each.
 
 use super::case::{Case, End};
+use super::wrapper;
 
-/// Each daemon with its own command and what a give-up costs.
-const DAEMONS: [(&str, &str, i32); 4] = [
-    ("munged", "munged --foreground --seed-file=/run/munge/munged.seed", 100),
-    ("slurmctld", "slurmctld -D", 101),
-    ("slurmd", "slurmd -D", 102),
-    ("service", "tail -f /dev/null", 103),
-];
+/// Each daemon, and what a give-up costs.
+const DAEMONS: [(&str, i32); 4] = [("munged", 100), ("slurmctld", 101), ("slurmd", 102), ("service", 103)];
 
 /// Each fault, what the wrapper does, whether only at the first start, and what is said of it.
 const FAULTS: [(&str, &str, bool, &str); 8] = [
@@ -24,13 +20,11 @@ const FAULTS: [(&str, &str, bool, &str); 8] = [
 
 pub(super) fn cases() -> Vec<Case> {
     let each = DAEMONS.into_iter().flat_map(|daemon| FAULTS.into_iter().map(move |fault| case(daemon, fault)));
-    each.chain(DAEMONS.into_iter().map(never_ready)).collect()
+    each.chain(DAEMONS.into_iter().map(never_ready)).chain(helper()).collect()
 }
 
-fn case(
-    (target, command, code): (&'static str, &str, i32),
-    (fault, what, once, says): (&'static str, &str, bool, &str),
-) -> Case {
+fn case((target, code): (&'static str, i32), (fault, what, once, says): (&'static str, &str, bool, &str)) -> Case {
+    let command = wrapper::command(target);
     let script = match once {
         true => format!("[ -e /tmp/once ] || {{ : >/tmp/once; {what}; }}; exec {command}"),
         false => what.to_owned(),
@@ -46,7 +40,7 @@ fn case(
     }
 }
 
-fn never_ready((target, _, code): (&'static str, &str, i32)) -> Case {
+fn never_ready((target, code): (&'static str, i32)) -> Case {
     Case {
         toml: settings(target, "exec sleep 1000", 1),
         end: End::Exits(code),
@@ -57,18 +51,32 @@ fn never_ready((target, _, code): (&'static str, &str, i32)) -> Case {
 
 /// slurminit.toml for a daemon, or a service that is ready when its file is there.
 fn settings(target: &str, script: &str, patience: u32) -> String {
-    let quoted = format!("command = [\"sh\", \"-c\", \"{script}\"]");
     let readiness = match target {
         "munged" => "socket = \"/run/munge/munge.socket.2\"",
         "slurmctld" => "port = 6817",
         "slurmd" => "port = 6818",
         _ => {
             let script = script.replace("exec tail", ": >/tmp/up; exec tail");
-            return format!(
-                "[[service]]\nname = \"service\"\ncommand = [\"sh\", \"-c\", \"rm -f /tmp/up; {script}\"]\nessential = true\n\
-                 readiness = {{ command = [\"test\", \"-e\", \"/tmp/up\"], timeout = {patience} }}\n"
-            );
+            return wrapper::settings("service", &format!("rm -f /tmp/up; {script}"))
+                + &format!(
+                    "essential = true\nreadiness = {{ command = [\"test\", \"-e\", \"/tmp/up\"], timeout = {patience} }}\n"
+                );
         }
     };
-    format!("[daemon.{target}]\n{quoted}\nreadiness = {{ {readiness}, timeout = {patience} }}\n")
+    wrapper::settings(target, script) + &format!("readiness = {{ {readiness}, timeout = {patience} }}\n")
+}
+
+/// slurmctld has forked its helper a moment ago, and no more than that.
+fn helper() -> impl Iterator<Item = Case> {
+    ["KILL", "SEGV", "STOP"].into_iter().map(|signal| {
+        let script = format!(
+            ". /config/library; [ -e /tmp/once ] || {{ : >/tmp/once; hit_child {signal} $$ & }}; exec {}",
+            wrapper::command("slurmctld")
+        );
+        Case {
+            toml: settings("slurmctld", &script, 2),
+            says: "slurmctld was killed by signal 6 (SIGABRT)",
+            ..Case::new("slurmscriptd", "starting", signal)
+        }
+    })
 }

@@ -1,5 +1,7 @@
 //! One case: a container, a fault in it, and what is seen then.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
 use crate::docker::{Container, Image, PLAIN, directory, docker};
@@ -9,7 +11,7 @@ use crate::docker::{Container, Image, PLAIN, directory, docker};
 pub(super) struct Case {
     /// What is hit: a daemon, a disk, the clock.
     pub(super) target: &'static str,
-    /// When: starting, ready, stopping.
+    /// When: starting, ready, reloading, stopping.
     pub(super) phase: &'static str,
     /// What is done to it.
     pub(super) fault: &'static str,
@@ -25,6 +27,8 @@ pub(super) struct Case {
     pub(super) end: End,
     /// What the log must say.
     pub(super) says: &'static str,
+    /// A shell line whose output is part of the row; empty is none.
+    pub(super) measure: String,
     /// What may become of the counting job; empty is nothing.
     pub(super) job: &'static str,
     /// What of the saved state may be lost; empty is nothing.
@@ -54,6 +58,9 @@ pub(super) struct Seen {
     pub(super) said: String,
 }
 
+/// What PID 1 says, behind a number, where lines did not fit.
+const LOST: &str = " log lines were lost here: nobody read the log fast enough";
+
 /// Longer than this is a hang.
 const PATIENCE: u64 = 60;
 
@@ -61,22 +68,43 @@ const PATIENCE: u64 = 60;
 pub(super) const LIBRARY: &str = r#"
 pid() { # NAME: the oldest process of that name
     for p in $(ls /proc | grep '^[0-9][0-9]*$' | sort -n); do
-        read -r name 2>/dev/null <"/proc/$p/comm" && [ "$name" = "$1" ] && echo "$p" && return
+        read -r name 2>/dev/null <"/proc/$p/comm" && [ "${name%-wlm}" = "$1" ] && echo "$p" && return
     done
     return 1
 }
 now() { read -r up _ </proc/uptime; echo "${up%.*}${up#*.}"; } # in hundredths of a second, whatever the clock says
+hit_child() { # SIGNAL PID: hits the first process that PID forks from now on
+    while :; do
+        read -r children <"/proc/$2/task/$2/children"
+        for child in $children; do
+            read -r name <"/proc/$child/comm" && [ "$name" != sh ] && kill "-$1" "$child" && return
+        done
+    done
+}
 renewed() { new=$(pid "$1") && [ "$new" != "$old" ]; }
 works() { slurminit health >/dev/null 2>&1 && scontrol ping 2>/dev/null | grep -q 'is UP' && timeout 20 srun --mem=16 true >/dev/null 2>&1; }
+# Whatever calls `gate` is held there until the fault is done: once, and only if the gate was shut.
+shut() { mkdir -m 777 /tmp/gate; mkfifo -m 666 /tmp/gate/shut /tmp/gate/open; exec 3<>/tmp/gate/shut; }
+reached() { read -r _ <&3; start=$(now); }
+open() { echo "${1:-:}" >/tmp/gate/open; } # what is held does this first
+gate() { mv /tmp/gate/shut /tmp/gate/reached 2>/dev/null || return 0; echo >/tmp/gate/reached; read -r first </tmp/gate/open; eval "$first"; }
+in_the_way() { # PROGRAM LINE: does the line each time before the program
+    printf '#!/bin/sh\n. /config/library\n%s\nexec /usr/bin/%s "$@"\n' "$2" "$1" >"/usr/local/sbin/$1"; chmod 755 "/usr/local/sbin/$1"
+}
+reload() { # TOML: has it taken, in the background
+    printf "\n$1\n" >>/config/slurminit.toml; slurminit reload >/tmp/reload 2>&1 &
+}
+reloaded() { slurminit status --json | tr -d ' \n' | grep -q "\"outcome\":\"$1\"[^}]*},\"running\":false"; }
 count='trap "echo notice >>/tmp/count; exit 0" TERM; while :; do i=$((i+1)); echo $i >>/tmp/count; sleep 0.2; done'
 submit() {
     sbatch --quiet --hold --mem=16 --job-name=held --output=/dev/null --wrap true
     sbatch --quiet --mem=16 --job-name=counting --output=/dev/null --wrap "$count"
     until [ -s /tmp/count ]; do sleep 0.05; done
-    # slurmctld saves a change within 5 seconds.
+    sha256sum </etc/munge/munge.key >/tmp/key
+}
+saved() { # slurmctld saves a change within 5 seconds, and at its end
     touch /tmp/mark; sleep 0.05; scontrol update jobname=held comment=saved
     until [ /var/lib/slurm/slurmctld/job_state -nt /tmp/mark ]; do sleep 0.1; done
-    sha256sum </etc/munge/munge.key >/tmp/key
 }
 "#;
 
@@ -96,6 +124,7 @@ impl Case {
             until: "true".to_owned(),
             end: End::Recovers,
             says: "",
+            measure: String::new(),
             job: "",
             data: "",
         }
@@ -110,7 +139,10 @@ impl Case {
         let toml = format!("{}\n{PARTITION}", self.toml);
         let files = directory(&[("slurminit.toml", &toml), ("library", LIBRARY)]);
         let begin = Instant::now();
-        let container = self.image.clone().mount(files.path(), "/config").start();
+        // Daemons read the library, and a reload's case writes slurminit.toml.
+        fs::set_permissions(files.path(), fs::Permissions::from_mode(0o755)).expect("a directory of our own");
+        let volume = format!("{}:/config", files.path().display());
+        let container = self.image.clone().with(["--volume", &volume]).start();
         let seen = self.watch(&container, begin);
         seen.map_err(|why| format!("{why}\n{}", tail(&container.log())))
     }
@@ -120,7 +152,8 @@ impl Case {
             shell(container, "until works; do sleep 0.1; done")?;
         }
         if self.jobs {
-            shell(container, "submit")?;
+            let keeps_slurmctld = ["munged", "slurmd", "service"].contains(&self.target);
+            shell(container, if keeps_slurmctld { "submit" } else { "submit; saved" })?;
         }
         if let End::NextExits(code) = self.end {
             return self.next_exit(container, code);
@@ -133,6 +166,7 @@ impl Case {
         if self.phase == "starting" {
             took = begin.elapsed();
         }
+        let measured = if self.measure.is_empty() { String::new() } else { shell(container, &self.measure)? };
         let mut job = if self.jobs && self.end == End::Recovers { self.jobs(container)? } else { String::new() };
         match self.end {
             End::Recovers => {
@@ -147,7 +181,7 @@ impl Case {
             }
             End::Exits(_) | End::NextExits(_) => {}
         }
-        Ok(Seen { took, job, said: self.said(container)? })
+        Ok(Seen { took, job, said: self.said(container, &measured)? })
     }
 
     /// Injects the fault and waits until jobs run again; measured in the container.
@@ -167,8 +201,7 @@ impl Case {
         let begin = Instant::now();
         if matches!(self.end, End::Stops | End::Restarts) {
             // The shell may be killed with the container.
-            let line =
-                format!(". /config/library; old=$(pid {}); {}; kill -TERM 1; sleep 100", self.target, self.inject);
+            let line = format!(". /config/library; old=$(pid {}); {}", self.target, self.inject);
             container.exec(&["timeout", &PATIENCE.to_string(), "sh", "-c", &line]);
         } else if self.phase != "starting" {
             container.exec(&["sh", "-c", &format!(". /config/library; {}", self.inject)]);
@@ -189,7 +222,7 @@ impl Case {
         container.stop();
         docker(["start", &container.name]).ok();
         let took = self.exit(container, code)?;
-        Ok(Seen { took, job: String::new(), said: self.said(container)? })
+        Ok(Seen { took, job: String::new(), said: self.said(container, "")? })
     }
 
     /// What became of the counting job; an error if it or the held one or the key should be there and is not.
@@ -223,7 +256,7 @@ impl Case {
     }
 
     /// The line of the log that tells of it.
-    fn said(&self, container: &Container) -> Result<String, String> {
+    fn said(&self, container: &Container, measured: &str) -> Result<String, String> {
         if self.says.is_empty() {
             return Ok("`slurminit status`, as nobody can read the log".to_owned());
         }
@@ -232,7 +265,15 @@ impl Case {
         let line = line.ok_or_else(|| format!("SILENT: nothing like {:?} in the log", self.says))?;
         // Without the time.
         let line = line.split_once(' ').filter(|(time, _)| time.starts_with("20")).map_or(line, |(_, rest)| rest);
-        Ok(format!("`{}`", line.trim().replace('`', "'")))
+        let line = format!("`{}`", line.trim().replace('`', "'"));
+        if measured.is_empty() {
+            return Ok(line);
+        }
+        let lost =
+            log.lines().filter_map(|line| line.strip_prefix("slurminit: ")?.strip_suffix(LOST)?.parse::<u64>().ok());
+        let lost: u64 = lost.sum();
+        let lost = if lost == 0 { "nothing".to_owned() } else { format!("{lost} lines, as the log says") };
+        Ok(format!("{line}; {measured}; lost: {lost}"))
     }
 }
 

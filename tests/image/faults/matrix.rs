@@ -12,6 +12,8 @@ mod recovery;
 mod report;
 mod surroundings;
 mod while_ready;
+mod while_reloading;
+mod wrapper;
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -23,7 +25,8 @@ use case::{Case, Seen};
 const SIDE_BY_SIDE: usize = 5;
 
 fn cases() -> Vec<Case> {
-    [at_the_start::cases(), while_ready::cases(), at_the_stop::cases(), surroundings::cases()].concat()
+    let daemons = [at_the_start::cases(), while_ready::cases(), while_reloading::cases(), at_the_stop::cases()];
+    [daemons.concat(), surroundings::cases()].concat()
 }
 
 #[test]

@@ -28,7 +28,7 @@ fn disks() -> Vec<Case> {
             // slurmd sees it with the next batch job; Slurm drains the node and leaves it so. A new start takes that back.
             inject: format!(
                 "{}; sbatch --quiet --mem=16 --output=/dev/null --wrap true; until sinfo --noheader --format=%E | grep -q 'is full'; do sleep 0.2; done; \
-                 rm /var/lib/slurm/slurmd/filler",
+                 rm /var/lib/slurm/slurmd/filler; kill -TERM 1",
                 fill("/var/lib/slurm/slurmd")
             ),
             end: End::Restarts,
@@ -78,7 +78,7 @@ fn state() -> Vec<Case> {
         spoilt("node_state cut in half", "truncate -s 150 /var/lib/slurm/slurmctld/node_state", "start with '-i'"),
         // Slurm has a copy of each file, some seconds older: there the job still runs.
         Case {
-            inject: "true".to_owned(),
+            inject: "kill -TERM 1".to_owned(),
             end: End::Restarts,
             job: "requeued",
             ..spoilt(
@@ -136,7 +136,7 @@ fn processes() -> Vec<Case> {
     vec![
         Case { inject: line.to_owned(), says: "Cannot fork", ..bomb("ready", "fork bomb under --pids-limit") },
         Case {
-            inject: "sbatch --quiet --mem=16 --output=/dev/null --wrap 'b() { b & b & while :; do sleep 1; done; }; b'; sleep 2"
+            inject: "sbatch --quiet --mem=16 --output=/dev/null --wrap 'b() { b & b & while :; do sleep 1; done; }; b'; sleep 2; kill -TERM 1"
                 .to_owned(),
             // It has its notice if there is a process left for that.
             job: "requeued",
@@ -172,11 +172,19 @@ pub(super) fn build() {
     docker(["build", "--tag", &format!("{PLAIN}-clock"), "--build-arg", &format!("IMAGE={PLAIN}"), directory]).ok();
 }
 
-/// As much as a daemon can write, past a reader that shows all but the flood.
+/// What `yes` writes, counted by `dd`: as much as a daemon can write, and how much of it is taken, past a reader that shows
+/// all but the flood.
 fn log() -> Vec<Case> {
-    let flood = "[[service]]\nname = \"flood\"\nrestart = \"never\"\ncommand = [\"sh\", \"-c\", \
-                 \"until [ -e /tmp/flood ]; do sleep 0.1; done; \
-                 timeout 8 yes a line of some length that a daemon in trouble writes again and again without a pause\"]\n";
+    let line = "a line of some length that a daemon in trouble writes again and again without a pause";
+    let flood = format!(
+        "[[service]]\nname = \"flood\"\nrestart = \"never\"\ncommand = [\"sh\", \"-c\", \
+         \"until [ -e /tmp/flood ]; do sleep 0.1; done; timeout 8 yes {line} | dd bs=64k 2>/tmp/taken\"]\n"
+    );
+    let measure = format!(
+        "rate() {{ awk '/copied/ {{ printf \"%d\", $1 / $(NF - 3) / 1000000 }}'; }}; \
+         offered=$(timeout 1 yes {line} | dd bs=64k of=/dev/null 2>&1 | rate); [ \"$offered\" -ge 100 ] && \
+         echo \"the service could write $offered MB/s and wrote $(rate </tmp/taken): it waits for PID 1\""
+    );
     let through = |script: &str| {
         let image = Case::new("", "", "").image.with(["--entrypoint", "sh"]);
         image.command(["-c", script])
@@ -190,7 +198,8 @@ fn log() -> Vec<Case> {
     vec![
         Case {
             image: through("mkfifo /tmp/log; grep -v ' flood: ' </tmp/log & exec slurminit run 2>/tmp/log"),
-            toml: flood.to_owned(),
+            toml: flood,
+            measure,
             says: "slurmctld was killed by signal 9 (SIGKILL)",
             ..killed("flood of a service; slurmctld dies in it", "^flood *finished")
         },

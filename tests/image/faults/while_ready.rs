@@ -1,12 +1,10 @@
 //! A daemon that fails while jobs run.
 
 use super::case::Case;
-
-const DAEMONS: [(&str, &str); 4] =
-    [("munged", "munged"), ("slurmctld", "slurmctld"), ("slurmd", "slurmd"), ("service", "tail")];
+use super::wrapper;
 
 pub(super) fn cases() -> Vec<Case> {
-    let each = DAEMONS.into_iter().flat_map(|(target, process)| each(target, process));
+    let each = ["munged", "slurmctld", "slurmd", "service"].into_iter().flat_map(each);
     each.chain(helper()).chain([hung_service()]).collect()
 }
 
@@ -23,13 +21,8 @@ fn helper() -> impl Iterator<Item = Case> {
 
 /// A service is asked if the operator says how.
 fn hung_service() -> Case {
-    let beat = "echo $$ >/tmp/service; while :; do touch /tmp/beat; sleep 0.3; done";
-    let test = "test $(( $(date +%s) - $(stat -c %Y /tmp/beat) )) -le 2";
     Case {
-        toml: format!(
-            "[[service]]\nname = \"service\"\ncommand = [\"sh\", \"-c\", \"{beat}\"]\n\
-             liveness = {{ command = [\"sh\", \"-c\", \"{test}\"] }}\n"
-        ),
+        toml: wrapper::asked_service(),
         jobs: true,
         inject: "was=$(cat /tmp/service); kill -STOP $was".to_owned(),
         until: "[ \"$(cat /tmp/service)\" != \"$was\" ]".to_owned(),
@@ -38,20 +31,10 @@ fn hung_service() -> Case {
     }
 }
 
-fn each(target: &'static str, process: &'static str) -> Vec<Case> {
-    let service =
-        format!("[[service]]\nname = \"service\"\ncommand = {WRAPPED}\n", WRAPPED = wrapped("tail -f /dev/null"));
-    let plain = match target {
-        "service" => "[[service]]\nname = \"service\"\ncommand = [\"tail\", \"-f\", \"/dev/null\"]\n".to_owned(),
-        _ => String::new(),
-    };
-    let wrapped = match target {
-        "munged" => daemon(target, "munged --foreground --seed-file=/run/munge/munged.seed"),
-        "slurmctld" | "slurmd" => daemon(target, &format!("{target} -D")),
-        _ => service,
-    };
+fn each(target: &'static str) -> Vec<Case> {
+    let process = wrapper::process(target);
     let case = |fault, inject: String, says: &str| Case {
-        toml: plain.clone(),
+        toml: wrapper::plain(target),
         jobs: true,
         inject,
         until: format!("renewed {process}"),
@@ -66,22 +49,11 @@ fn each(target: &'static str, process: &'static str) -> Vec<Case> {
         case("SEGV", signal("SEGV"), "NAME was killed by signal 11 (SIGSEGV)"),
         case("TERM by another", signal("TERM"), by_term),
         Case {
-            toml: wrapped,
+            // No daemon of Slurm's can be made to exit with 1 at will: a shell around it can.
+            toml: wrapper::exits_at_will(target),
             ..case("exit 1", format!("old=$(pid {process}); kill -USR1 $(cat /tmp/wrapper)"), "NAME exited with code 1")
         },
     ];
     cases.extend(stop);
     cases
-}
-
-fn daemon(target: &str, command: &str) -> String {
-    format!("[daemon.{target}]\ncommand = {}\n", wrapped(command))
-}
-
-/// No daemon of Slurm's can be made to exit with 1 at will: a shell around it can.
-fn wrapped(command: &str) -> String {
-    format!(
-        "[\"sh\", \"-c\", \"{command} & c=$!; echo $$ >/tmp/wrapper; trap 'kill -KILL $c; exit 1' USR1; \
-         trap 'kill -TERM $c' TERM; wait $c; wait $c\"]"
-    )
 }
