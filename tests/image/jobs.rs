@@ -151,11 +151,10 @@ fn an_srun_that_ended_just_before_slurmctld_died_holds_nothing() {
             timeout 60 srun --gres=gpu:2 true 2>/dev/null && echo free
             scontrol show job "$job" | grep -o 'JobState=[A-Z_]*'
             scontrol show job "$job" | grep -o 'AdminComment=.*'"#);
-        let why = "AdminComment=slurminit: its srun or salloc ended while slurmctld was away";
+        let why = "AdminComment=slurminit: its srun or salloc is gone";
         let want = ["free", "JobState=CANCELLED", why];
         assert_eq!(printed.lines().map(str::trim).collect::<Vec<_>>(), want, "{image}: {}", container.log());
-        let said =
-            "runs in slurmctld's eyes alone, and is cancelled: its srun or salloc ended while slurmctld was away";
+        let said = "runs in slurmctld's eyes alone, and is cancelled: its srun or salloc is gone";
         assert!(container.log().contains(said), "{image}: {}", container.log());
     }
 }

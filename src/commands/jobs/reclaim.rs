@@ -24,7 +24,7 @@ const COLUMNS: [(&str, usize); 6] =
 const HOLDERS: [&str; 3] = ["srun", "salloc", "scrun"];
 
 /// Why an allocation is cancelled.
-const NOBODY: &str = "its srun or salloc ended while slurmctld was away";
+const NOBODY: &str = "its srun or salloc is gone";
 
 /// Why a batch job is requeued, or cancelled.
 const NO_SCRIPT: &str = "its script ended, or was to start, while slurmctld was away";
