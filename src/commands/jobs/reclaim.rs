@@ -6,9 +6,9 @@
 //! asks srun itself, but takes one that is stopped for one that is gone, and after a pause of the container each of
 //! them: docs/architecture.md.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
@@ -24,7 +24,7 @@ const COLUMNS: [(&str, usize); 6] =
 const HOLDERS: [&str; 3] = ["srun", "salloc", "scrun"];
 
 /// Why an allocation is cancelled.
-const NOBODY: &str = "its srun or salloc ended while slurmctld was away";
+const NOBODY: &str = "its srun or salloc is gone";
 
 /// Why a batch job is requeued, or cancelled.
 const NO_SCRIPT: &str = "its script ended, or was to start, while slurmctld was away";
@@ -37,6 +37,11 @@ const LAUNCH_MARGIN: Duration = Duration::from_secs(10);
 
 /// The step that Slurm itself adds to each job where PrologFlags=Contain; nobody's work is in it.
 const NOBODYS_STEP: &str = "extern";
+
+/// How often what is in doubt is looked at again: an srun that gives up tells nobody.
+const LOOK: Duration = Duration::from_secs(3);
+/// By then an srun has given up (seen: 17 s), and a batch script is there or missing.
+const PATIENCE: Duration = Duration::from_secs(50);
 
 /// A job that runs.
 #[derive(Debug, PartialEq, Eq)]
@@ -55,47 +60,93 @@ enum Holder {
     Script { node: String },
 }
 
+/// A program that holds an allocation: its process id, and when it started, by which the kernel tells two of one number.
+type Client = (String, String);
+
 /// What of all processes tells that a job is in use.
 #[derive(Debug, Default)]
 struct InUse {
-    /// The sessions that have a program that holds an allocation.
-    sessions: BTreeSet<String>,
-    /// The jobs that have a step; a batch script is one.
-    jobs: BTreeSet<String>,
+    /// The programs that hold allocations, with their sessions.
+    clients: BTreeMap<Client, String>,
+    /// The jobs that have a step here; a batch script is one.
+    steps: BTreeSet<String>,
+    /// Those of them in which something still runs. slurmstepd alone says nothing: after the tasks' end it tries for a
+    /// minute to tell a slurmctld that does not know the step.
+    tasks: BTreeSet<String>,
 }
 
-/// Cancels or requeues them. A batch job that is too young to be called missing is looked at again.
+/// Whose end would make a job a lost one.
+#[derive(Debug, PartialEq, Eq)]
+enum Suspect {
+    /// One of these, which lived when slurmctld came back, must be its srun or salloc.
+    HeldByOneOf(BTreeSet<Client>),
+    /// A batch script that is not there.
+    WithoutScript,
+}
+
+/// Cancels or requeues them.
 pub(super) fn run(node: &str) -> anyhow::Result<()> {
-    while let Some(pause) = look(node)? {
-        wait(pause);
+    let begin = Instant::now();
+    let jobs = running()?;
+    if jobs.is_empty() {
+        return Ok(());
+    }
+    let host = nix::unistd::gethostname()?.to_string_lossy().into_owned();
+    let mut in_use = in_use();
+    let suspicion = |job: Job| Some((suspect(&job, &in_use, &host, node)?, job.id));
+    let mut suspects: Vec<(Suspect, String)> = jobs.into_iter().filter_map(suspicion).collect();
+    while !suspects.is_empty() {
+        suspects = settle(suspects, &in_use)?;
+        if suspects.is_empty() || begin.elapsed() > PATIENCE {
+            break;
+        }
+        wait(LOOK);
+        in_use = self::in_use();
     }
     Ok(())
 }
 
-/// Returns the time after which it is worth looking again.
-fn look(node: &str) -> anyhow::Result<Option<Duration>> {
-    let before = running()?;
-    if before.is_empty() {
-        return Ok(None);
+/// Why a job may be a lost one. What was asked for on another host has its srun there, and another node its scripts.
+fn suspect(job: &Job, in_use: &InUse, our_host: &str, our_node: &str) -> Option<Suspect> {
+    let short = |host: &str| host.split('.').next().unwrap_or_default().to_owned();
+    match &job.held_by {
+        Holder::Client { session, host } if short(host) == short(our_host) => {
+            let in_session = in_use.clients.iter().filter(|(_, of)| *of == session);
+            let clients: BTreeSet<_> = in_session.map(|(client, _)| client.clone()).collect();
+            let is_well = !clients.is_empty() && in_use.tasks.contains(&job.id);
+            (!is_well).then_some(Suspect::HeldByOneOf(clients))
+        }
+        Holder::Script { node } if node == our_node => {
+            (!in_use.steps.contains(&job.id)).then_some(Suspect::WithoutScript)
+        }
+        Holder::Client { .. } | Holder::Script { .. } => None,
     }
-    let in_use = in_use();
-    let host = nix::unistd::gethostname()?.to_string_lossy().into_owned();
-    let lost: Vec<_> = before.into_iter().filter(|job| is_lost(job, &in_use, &host, node)).collect();
-    if lost.is_empty() {
-        return Ok(None);
-    }
-    // What has ended between the two looks has told slurmctld so before it ended.
-    let after: BTreeSet<_> = running()?.into_iter().map(|job| job.id).collect();
-    let launch = launch_time()?;
-    let mut again = None;
-    for Job { id, age, held_by } in lost.into_iter().filter(|job| after.contains(&job.id)) {
-        match held_by {
-            Holder::Client { .. } => release(&id)?,
-            Holder::Script { .. } if age > launch => requeue(&id)?,
-            Holder::Script { .. } => again = Some(launch + Duration::from_secs(1) - age).max(again),
+}
+
+/// Deals with those that are lost, and returns those that are still in doubt.
+fn settle(suspects: Vec<(Suspect, String)>, in_use: &InUse) -> anyhow::Result<Vec<(Suspect, String)>> {
+    // After the look at the processes: what had ended by then has told slurmctld so before it ended.
+    let jobs = running()?;
+    let has_script = suspects.iter().any(|(suspect, _)| *suspect == Suspect::WithoutScript);
+    let launch = if has_script { launch_time()? } else { Duration::MAX };
+    let mut in_doubt = Vec::new();
+    for (suspect, id) in suspects {
+        let Some(job) = jobs.iter().find(|job| job.id == id) else { continue };
+        match &suspect {
+            Suspect::HeldByOneOf(clients) => {
+                let is_held = clients.iter().any(|client| in_use.clients.contains_key(client));
+                match (is_held, in_use.tasks.contains(&id)) {
+                    (true, true) => {}
+                    (false, false) => release(&id)?,
+                    _ => in_doubt.push((suspect, id)),
+                }
+            }
+            Suspect::WithoutScript if in_use.steps.contains(&id) => {}
+            Suspect::WithoutScript if job.age > launch => requeue(&id)?,
+            Suspect::WithoutScript => in_doubt.push((suspect, id)),
         }
     }
-    Ok(again)
+    Ok(in_doubt)
 }
 
 fn running() -> anyhow::Result<Vec<Job>> {
@@ -117,16 +168,6 @@ fn parse(line: &str) -> Option<Job> {
         _ => return None,
     };
     Some(Job { id, age: Duration::from_secs(seconds(&used)), held_by })
-}
-
-/// What was asked for on another host may have its srun there, and another node may have the script.
-fn is_lost(job: &Job, in_use: &InUse, our_host: &str, our_node: &str) -> bool {
-    let short = |host: &str| host.split('.').next().unwrap_or_default().to_owned();
-    let can_be = match &job.held_by {
-        Holder::Client { session, host } => short(host) == short(our_host) && !in_use.sessions.contains(session),
-        Holder::Script { node } => node == our_node,
-    };
-    can_be && !in_use.jobs.contains(&job.id)
 }
 
 /// Ends an allocation that nobody holds. `salloc --no-shell` and slurmrestd leave such, and mean to: slurmctld sends a message
@@ -177,25 +218,58 @@ fn parse_launch_time(config: &str) -> Option<Duration> {
 }
 
 fn in_use() -> InUse {
-    let mut in_use = InUse::default();
-    for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
+    let read = |process: fs::DirEntry| {
         // Most entries are no processes, and a process may end at any moment.
-        if let Ok(stat) = fs::read_to_string(process.path().join("stat")) {
-            in_use.sessions.extend(held_session(&stat));
-        }
-        if let Ok(title) = fs::read(process.path().join("cmdline")) {
-            in_use.jobs.extend(job_of_step(&String::from_utf8_lossy(&title)));
-        }
-    }
-    in_use
+        let stat = fs::read_to_string(process.path().join("stat")).ok()?;
+        let title = fs::read(process.path().join("cmdline")).ok()?;
+        Process::parse(&stat, &String::from_utf8_lossy(&title))
+    };
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(read);
+    InUse::of(&processes.collect::<Vec<_>>())
 }
 
-/// The session of a process that holds allocations. `/proc/PID/stat`: `PID (NAME) STATE PPID PGRP SESSION ...` (proc(5)).
-fn held_session(stat: &str) -> Option<String> {
-    let (name, rest) = stat.split_once('(')?.1.rsplit_once(')')?;
-    let mut rest = rest.split_whitespace();
-    let lives = !rest.next()?.starts_with(['Z', 'X']);
-    (HOLDERS.contains(&name) && lives).then(|| rest.nth(2).map(str::to_owned)).flatten()
+/// A process that lives.
+#[derive(Debug)]
+struct Process {
+    id: Client,
+    parent: String,
+    session: String,
+    holds_allocations: bool,
+    /// The job whose step it runs.
+    step_of: Option<String>,
+}
+
+impl Process {
+    /// `/proc/PID/stat`: `PID (NAME) STATE PPID PGRP SESSION ...`, and the time of its start as the 22nd of all (proc(5)).
+    fn parse(stat: &str, title: &str) -> Option<Self> {
+        let (pid, rest) = stat.split_once(" (")?;
+        let (name, rest) = rest.rsplit_once(')')?;
+        let rest: Vec<&str> = rest.split_whitespace().collect();
+        let field = |at: usize| rest.get(at).map(|text| (*text).to_owned());
+        if field(0)?.starts_with(['Z', 'X']) {
+            return None;
+        }
+        Some(Self {
+            id: (pid.to_owned(), field(19)?),
+            parent: field(1)?,
+            session: field(3)?,
+            holds_allocations: HOLDERS.contains(&name),
+            step_of: job_of_step(title),
+        })
+    }
+}
+
+impl InUse {
+    fn of(processes: &[Process]) -> Self {
+        let parents: BTreeSet<&str> = processes.iter().map(|process| process.parent.as_str()).collect();
+        let holders = processes.iter().filter(|process| process.holds_allocations);
+        let has_tasks = |process: &&Process| parents.contains(process.id.0.as_str());
+        Self {
+            clients: holders.map(|process| (process.id.clone(), process.session.clone())).collect(),
+            steps: processes.iter().filter_map(|process| process.step_of.clone()).collect(),
+            tasks: processes.iter().filter(has_tasks).filter_map(|process| process.step_of.clone()).collect(),
+        }
+    }
 }
 
 /// The job whose step this process runs: `slurmstepd: [JOB.STEP]` is its title (Slurm 22.05 to 24.11, `slurmstepd.c`).
@@ -221,7 +295,7 @@ mod tests {
         Job { id: "7".to_owned(), age: Duration::from_secs(62), held_by }
     }
 
-    fn client(host: &str) -> Job {
+    fn client_job(host: &str) -> Job {
         job(Holder::Client { session: "40".to_owned(), host: host.to_owned() })
     }
 
@@ -231,7 +305,7 @@ mod tests {
 
     #[test]
     fn squeue_tells_who_holds_a_job() {
-        assert_eq!(parse(&row(["7", "0", "1:02", "40", "node1", "node1.lab"])), Some(client("node1.lab")));
+        assert_eq!(parse(&row(["7", "0", "1:02", "40", "node1", "node1.lab"])), Some(client_job("node1.lab")));
         assert_eq!(parse(&row(["7", "1", "1:02", "40", "localhost", ""])), Some(script("localhost")));
         assert_eq!(parse(row(["7", "1", "1:02", "40", "localhost", ""]).trim_end()), Some(script("localhost")));
         for bad in ["", "7", "slurm_load_jobs error: Unable to contact slurm controller"] {
@@ -239,29 +313,59 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_job_is_in_use_while_its_srun_or_a_step_lives_or_nobody_here_can_tell() {
-        let lost = |job: &Job, in_use: &InUse| is_lost(job, in_use, "node1", "localhost");
-        let nothing = InUse::default();
-        assert!(lost(&client("node1.lab"), &nothing));
-        assert!(!lost(&client("login"), &nothing), "its srun may live there");
-        assert!(lost(&script("localhost"), &nothing));
-        assert!(!lost(&script("node2"), &nothing));
-        let session = InUse { sessions: BTreeSet::from(["40".to_owned()]), ..InUse::default() };
-        assert!(!lost(&client("node1"), &session));
-        let step = InUse { jobs: BTreeSet::from(["7".to_owned()]), ..InUse::default() };
-        assert!(!lost(&client("node1"), &step));
-        assert!(!lost(&script("localhost"), &step));
+    /// A process and its parent, in a session.
+    fn process(pid: u32, parent: u32, name: &str, state: char, session: u32, title: &str) -> Option<Process> {
+        let stat =
+            format!("{pid} ({name}) {state} {parent} {pid} {session} 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 9{pid} 0");
+        Process::parse(&stat, title)
+    }
+
+    fn srun(pid: u32, session: u32) -> Option<Process> {
+        process(pid, 1, "srun", 'S', session, "srun\0hostname\0")
+    }
+
+    fn step(step: &str) -> Option<Process> {
+        process(60, 1, "slurmstepd", 'S', 60, &format!("slurmstepd: [7.{step}]\0"))
+    }
+
+    fn task() -> Option<Process> {
+        process(61, 60, "hostname", 'S', 60, "hostname\0")
+    }
+
+    fn of<const N: usize>(processes: [Option<Process>; N]) -> InUse {
+        InUse::of(&processes.into_iter().flatten().collect::<Vec<_>>())
+    }
+
+    fn held_by<const N: usize>(pids: [u32; N]) -> Option<Suspect> {
+        Some(Suspect::HeldByOneOf(pids.iter().map(|pid| (pid.to_string(), format!("9{pid}"))).collect()))
     }
 
     #[test]
-    fn what_holds_an_allocation_is_known_by_its_name() {
-        assert_eq!(held_session("52 (srun) S 40 52 40 0 -1 4194304").as_deref(), Some("40"));
-        assert_eq!(held_session("52 (salloc) T 40 52 40 0 -1 4194304").as_deref(), Some("40"), "stopped, not gone");
-        for other in ["52 (srun) Z 40 52 40 0", "52 (bash) S 1 52 40 0", "52 (srun) S", "52 (a) srun) S 1 52 40 0", ""]
-        {
-            assert_eq!(held_session(other), None, "{other}");
-        }
+    fn an_allocation_is_well_while_its_srun_and_a_task_of_it_live() {
+        let suspect = |in_use: &InUse| suspect(&client_job("node1.lab"), in_use, "node1", "localhost");
+        assert_eq!(suspect(&of([srun(51, 40), step("0"), task()])), None);
+        assert_eq!(suspect(&of([srun(51, 40), step("0")])), held_by([51]), "slurmstepd alone is no work");
+        assert_eq!(suspect(&of([srun(51, 40), srun(52, 41)])), held_by([51]), "of its own session");
+        assert_eq!(suspect(&of([step("0"), task()])), held_by([]));
+        assert_eq!(suspect(&of([process(51, 1, "bash", 'S', 40, "bash\0")])), held_by([]));
+        assert_eq!(suspect(&of([process(51, 1, "srun", 'Z', 40, "")])), held_by([]));
+        assert_eq!(suspect(&of([process(51, 1, "salloc", 'T', 40, "salloc\0")])), held_by([51]), "stopped, not gone");
+    }
+
+    #[test]
+    fn what_is_held_elsewhere_is_no_suspect() {
+        let suspect = |job: &Job| suspect(job, &InUse::default(), "node1", "localhost");
+        assert_eq!(suspect(&client_job("login")), None);
+        assert_eq!(suspect(&script("node2")), None);
+    }
+
+    #[test]
+    fn a_batch_job_is_well_while_its_slurmstepd_lives() {
+        let suspect = |in_use: &InUse| suspect(&script("localhost"), in_use, "node1", "localhost");
+        assert_eq!(suspect(&InUse::default()), Some(Suspect::WithoutScript));
+        assert_eq!(suspect(&of([step("batch"), task()])), None);
+        assert_eq!(suspect(&of([step("batch")])), None, "it tells how the script ended");
+        assert_eq!(suspect(&of([step("extern"), task()])), Some(Suspect::WithoutScript));
     }
 
     #[test]
