@@ -1,6 +1,8 @@
 //! A day of the state machine, in which each hour a daemon dies, one hangs, and the files change: it keeps nothing of them.
 //! A process of its own, so that its memory is the machine's.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
 use std::collections::VecDeque;
 use std::time::Duration;
 

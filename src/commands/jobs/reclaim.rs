@@ -184,6 +184,12 @@ fn requeue(job: &str) -> anyhow::Result<()> {
     if !is_possible(slurm("scontrol", &["requeue", job]))? {
         return cancel(job, NO_SCRIPT);
     }
+    // The two minutes of waiting begin when the node has told that nothing of the job is left.
+    let begin = Instant::now();
+    while begin.elapsed() < LOOK && output("squeue", &["--noheader", "--jobs", job, "--format=%T"])?.trim() != "PENDING"
+    {
+        super::pause();
+    }
     super::start_soon(job);
     eprintln!("warning: job {job} runs in slurmctld's eyes alone, and is requeued: {NO_SCRIPT}");
     Ok(())
