@@ -87,7 +87,7 @@ enum Suspect {
 /// Cancels or requeues them.
 pub(super) fn run(node: &str) -> anyhow::Result<()> {
     let begin = Instant::now();
-    let jobs = running()?;
+    let jobs = patiently(begin)?;
     if jobs.is_empty() {
         return Ok(());
     }
@@ -96,7 +96,8 @@ pub(super) fn run(node: &str) -> anyhow::Result<()> {
     let suspicion = |job: Job| Some((suspect(&job, &in_use, &host, node)?, job.id));
     let mut suspects: Vec<(Suspect, String)> = jobs.into_iter().filter_map(suspicion).collect();
     while !suspects.is_empty() {
-        suspects = settle(suspects, &in_use)?;
+        // After the look at the processes: what had ended by then has told slurmctld so before it ended.
+        suspects = settle(suspects, &in_use, &patiently(begin)?)?;
         if suspects.is_empty() || begin.elapsed() > PATIENCE {
             break;
         }
@@ -124,9 +125,7 @@ fn suspect(job: &Job, in_use: &InUse, our_host: &str, our_node: &str) -> Option<
 }
 
 /// Deals with those that are lost, and returns those that are still in doubt.
-fn settle(suspects: Vec<(Suspect, String)>, in_use: &InUse) -> anyhow::Result<Vec<(Suspect, String)>> {
-    // After the look at the processes: what had ended by then has told slurmctld so before it ended.
-    let jobs = running()?;
+fn settle(suspects: Vec<(Suspect, String)>, in_use: &InUse, jobs: &[Job]) -> anyhow::Result<Vec<(Suspect, String)>> {
     let has_script = suspects.iter().any(|(suspect, _)| *suspect == Suspect::WithoutScript);
     let launch = if has_script { launch_time()? } else { Duration::MAX };
     let mut in_doubt = Vec::new();
@@ -147,6 +146,16 @@ fn settle(suspects: Vec<(Suspect, String)>, in_use: &InUse) -> anyhow::Result<Ve
         }
     }
     Ok(in_doubt)
+}
+
+/// slurmctld listens before it has read its saved state; on a busy machine squeue gives up before that (seen: 10 s).
+fn patiently(begin: Instant) -> anyhow::Result<Vec<Job>> {
+    loop {
+        match running() {
+            Err(_) if begin.elapsed() < PATIENCE => wait(LOOK),
+            answer => return answer,
+        }
+    }
 }
 
 fn running() -> anyhow::Result<Vec<Job>> {
