@@ -6,8 +6,9 @@
 //! asks srun itself, but takes one that is stopped for one that is gone, and after a pause of the container each of
 //! them: docs/architecture.md.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+mod processes;
+
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -15,13 +16,11 @@ use anyhow::Context as _;
 use super::{output, slurm};
 use crate::doctor::look::seconds;
 use crate::supervise::node::OUR_REASON;
+use processes::{Client, InUse, in_use};
 
 /// What squeue tells of each job, and how wide; the widths are beyond what can be in them.
 const COLUMNS: [(&str, usize); 6] =
     [("JobID", 16), ("BatchFlag", 4), ("TimeUsed", 16), ("AllocSID", 16), ("BatchHost", 256), ("AllocNodes", 256)];
-
-/// The programs that hold an allocation for as long as they live, as the kernel names them (15 bytes at most).
-const HOLDERS: [&str; 3] = ["srun", "salloc", "scrun"];
 
 /// Why an allocation is cancelled.
 const NOBODY: &str = "its srun or salloc is gone";
@@ -34,9 +33,6 @@ const NOT_OF_THAT_KIND: &str = "presently disabled";
 
 /// What Slurm itself adds to BatchStartTimeout before it calls a batch job missing (`job_mgr.c`).
 const LAUNCH_MARGIN: Duration = Duration::from_secs(10);
-
-/// The step that Slurm itself adds to each job where PrologFlags=Contain; nobody's work is in it.
-const NOBODYS_STEP: &str = "extern";
 
 /// How often what is in doubt is looked at again: an srun that gives up tells nobody.
 const LOOK: Duration = Duration::from_secs(3);
@@ -58,21 +54,6 @@ enum Holder {
     Client { session: String, host: String },
     /// Its batch script, on this node.
     Script { node: String },
-}
-
-/// A program that holds an allocation: its process id, and when it started, by which the kernel tells two of one number.
-type Client = (String, String);
-
-/// What of all processes tells that a job is in use.
-#[derive(Debug, Default)]
-struct InUse {
-    /// The programs that hold allocations, with their sessions.
-    clients: BTreeMap<Client, String>,
-    /// The jobs that have a step here; a batch script is one.
-    steps: BTreeSet<String>,
-    /// Those of them in which something still runs. slurmstepd alone says nothing: after the tasks' end it tries for a
-    /// minute to tell a slurmctld that does not know the step.
-    tasks: BTreeSet<String>,
 }
 
 /// Whose end would make a job a lost one.
@@ -102,7 +83,7 @@ pub(super) fn run(node: &str) -> anyhow::Result<()> {
             break;
         }
         wait(LOOK);
-        in_use = self::in_use();
+        in_use = processes::in_use();
     }
     Ok(())
 }
@@ -232,67 +213,6 @@ fn parse_launch_time(config: &str) -> Option<Duration> {
     Some(Duration::from_secs(seconds) + LAUNCH_MARGIN)
 }
 
-fn in_use() -> InUse {
-    let read = |process: fs::DirEntry| {
-        // Most entries are no processes, and a process may end at any moment.
-        let stat = fs::read_to_string(process.path().join("stat")).ok()?;
-        let title = fs::read(process.path().join("cmdline")).ok()?;
-        Process::parse(&stat, &String::from_utf8_lossy(&title))
-    };
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(read);
-    InUse::of(&processes.collect::<Vec<_>>())
-}
-
-/// A process that lives.
-#[derive(Debug)]
-struct Process {
-    id: Client,
-    parent: String,
-    session: String,
-    holds_allocations: bool,
-    /// The job whose step it runs.
-    step_of: Option<String>,
-}
-
-impl Process {
-    /// `/proc/PID/stat`: `PID (NAME) STATE PPID PGRP SESSION ...`, and the time of its start as the 22nd of all (proc(5)).
-    fn parse(stat: &str, title: &str) -> Option<Self> {
-        let (pid, rest) = stat.split_once(" (")?;
-        let (name, rest) = rest.rsplit_once(')')?;
-        let rest: Vec<&str> = rest.split_whitespace().collect();
-        let field = |at: usize| rest.get(at).map(|text| (*text).to_owned());
-        if field(0)?.starts_with(['Z', 'X']) {
-            return None;
-        }
-        Some(Self {
-            id: (pid.to_owned(), field(19)?),
-            parent: field(1)?,
-            session: field(3)?,
-            holds_allocations: HOLDERS.contains(&name),
-            step_of: job_of_step(title),
-        })
-    }
-}
-
-impl InUse {
-    fn of(processes: &[Process]) -> Self {
-        let parents: BTreeSet<&str> = processes.iter().map(|process| process.parent.as_str()).collect();
-        let holders = processes.iter().filter(|process| process.holds_allocations);
-        let has_tasks = |process: &&Process| parents.contains(process.id.0.as_str());
-        Self {
-            clients: holders.map(|process| (process.id.clone(), process.session.clone())).collect(),
-            steps: processes.iter().filter_map(|process| process.step_of.clone()).collect(),
-            tasks: processes.iter().filter(has_tasks).filter_map(|process| process.step_of.clone()).collect(),
-        }
-    }
-}
-
-/// The job whose step this process runs: `slurmstepd: [JOB.STEP]` is its title (Slurm 22.05 to 24.11, `slurmstepd.c`).
-fn job_of_step(title: &str) -> Option<String> {
-    let (job, step) = title.strip_prefix("slurmstepd: [")?.split_once(']')?.0.split_once('.')?;
-    (step != NOBODYS_STEP).then(|| job.to_owned())
-}
-
 #[expect(clippy::disallowed_methods, reason = "that a job has not started has no event")]
 fn wait(pause: Duration) {
     std::thread::sleep(pause);
@@ -300,6 +220,7 @@ fn wait(pause: Duration) {
 
 #[cfg(test)]
 mod tests {
+    use super::processes::{Process, job_of_step};
     use super::*;
 
     fn row(columns: [&str; 6]) -> String {
