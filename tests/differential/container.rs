@@ -10,7 +10,8 @@ use crate::machine::Machine;
 
 /// What `docker/test` builds, unless another one is asked for.
 fn image() -> String {
-    std::env::var("SLURMINIT_DEMO_IMAGE").unwrap_or_else(|_| "slurminit:test-demo".to_owned())
+    let tests = std::env::var("SLURMINIT_TEST_IMAGE").unwrap_or_else(|_| "slurminit:test".to_owned());
+    std::env::var("SLURMINIT_DEMO_IMAGE").unwrap_or_else(|_| format!("{tests}-demo"))
 }
 
 const MIG_MINORS: &str = "/proc/driver/nvidia-caps/mig-minors";

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::docker::{AMD, BOOKWORM, Container, DEMO, Image, PLAIN, docker};
+use crate::docker::{AMD, BOOKWORM, Container, DEMO, Image, PLAIN, docker, tag};
 
 /// A container that runs nothing of ours.
 fn shell(image: &str, line: &str) -> String {
@@ -21,7 +21,7 @@ fn no_munge_key_is_in_an_image() {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn the_layers_hold_no_munge_key_either() {
     // A file that a later layer removes is still in the image that people download.
-    let names = format!("docker save {PLAIN} | tar -xO --wildcards '*/layer.tar' | tar -ti 2>/dev/null");
+    let names = format!("docker save {} | tar -xO --wildcards '*/layer.tar' | tar -ti 2>/dev/null", tag(PLAIN));
     let output = Command::new("sh").args(["-c", &names]).output().expect("a shell");
     let names = String::from_utf8_lossy(&output.stdout);
     assert!(names.lines().any(|name| name == "usr/sbin/munged"), "the listing shows the layers' files");
@@ -63,7 +63,7 @@ fn only_the_demo_simulates() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn the_binary_runs_on_debian_12s_libc() {
-    let container = Container { name: docker(["create", PLAIN]).ok().trim().to_owned() };
+    let container = Container { name: docker(["create", &tag(PLAIN)]).ok().trim().to_owned() };
     let directory = tempfile::TempDir::new().expect("a temporary directory");
     let binary = directory.path().join("slurminit");
     let source = format!("{}:/usr/local/bin/slurminit", container.name);

@@ -18,6 +18,12 @@ pub(crate) const AMD: &str = "slurminit:test-amd";
 /// Simulated GPUs on Debian 12, with Slurm 22.05.
 pub(crate) const BOOKWORM: &str = "slurminit:test-bookworm";
 
+/// Its tag on this machine: two checkouts that are tested side by side have images of their own.
+pub(crate) fn tag(image: &str) -> String {
+    let own = std::env::var("SLURMINIT_TEST_IMAGE").unwrap_or_else(|_| PLAIN.to_owned());
+    image.replacen(PLAIN, &own, 1)
+}
+
 /// What a docker command left.
 #[derive(Debug)]
 pub(crate) struct Outcome {
@@ -61,7 +67,7 @@ pub(crate) struct Image {
 
 impl Image {
     pub(crate) fn new(image: &str) -> Self {
-        Self { image: image.to_owned(), options: Vec::new(), command: Vec::new() }
+        Self { image: tag(image), options: Vec::new(), command: Vec::new() }
     }
 
     /// One option of `docker run`, such as `["--env", "A=b"]`.

@@ -65,7 +65,7 @@ const LOST: &str = " log lines were lost here: nobody read the log fast enough";
 const PATIENCE: u64 = 60;
 
 /// What the shell lines of all cases may use. A job shares the CPUs, so that one is enough for two.
-pub(super) const LIBRARY: &str = r#"
+pub(crate) const LIBRARY: &str = r#"
 pid() { # NAME: the oldest process of that name
     for p in $(ls /proc | grep '^[0-9][0-9]*$' | sort -n); do
         read -r name 2>/dev/null <"/proc/$p/comm" && [ "${name%-wlm}" = "$1" ] && echo "$p" && return
@@ -109,7 +109,7 @@ saved() { # slurmctld saves a change within 5 seconds, and at its end
 "#;
 
 /// Room for two jobs on one CPU.
-const PARTITION: &str = "[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:4\"\n";
+pub(crate) const PARTITION: &str = "[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:4\"\n";
 
 impl Case {
     pub(super) fn new(target: &'static str, phase: &'static str, fault: &'static str) -> Self {

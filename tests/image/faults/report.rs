@@ -6,8 +6,14 @@ use std::path::Path;
 
 use super::case::{Case, End, Seen};
 
-const BEGIN: &str = "<!-- the table: made by the command above -->\n";
-const END: &str = "<!-- end of the table -->\n";
+/// The lines between which a table lies in its file.
+pub(crate) struct Marks {
+    pub(crate) begin: &'static str,
+    pub(crate) end: &'static str,
+}
+
+pub(super) const MARKS: Marks =
+    Marks { begin: "<!-- the table: made by the command above -->\n", end: "<!-- end of the table -->\n" };
 
 pub(super) fn table(rows: &[(&Case, &Seen)]) -> String {
     let mut table = String::from(
@@ -36,22 +42,30 @@ fn or_none(text: &str) -> &str {
     if text.is_empty() { "none" } else { text }
 }
 
-/// Puts the table into the file, between the marks.
-pub(super) fn write(file: &Path, table: &str) {
-    let text = fs::read_to_string(file).expect("the file with the marks");
-    let (before, rest) = text.split_once(BEGIN).expect("the mark before the table");
-    let (_, after) = rest.split_once(END).expect("the mark after the table");
-    fs::write(file, format!("{before}{BEGIN}\n{table}\n{END}{after}")).expect("the file can be written");
+/// The text before the table, the table, and the text after it.
+fn parts<'a>(text: &'a str, marks: &Marks) -> (&'a str, &'a str, &'a str) {
+    let (before, rest) = text.split_once(marks.begin).expect("the mark before the table");
+    let (table, after) = rest.split_once(marks.end).expect("the mark after the table");
+    (before, table, after)
 }
 
-/// The file has a row for each case, and no other. Times and words of a run are its own.
-pub(super) fn compare(file: &Path, rows: &[(&Case, &Seen)]) {
-    let text = fs::read_to_string(file).expect("docs/faults.md");
-    let key = |row: &str| row.split(" | ").take(3).collect::<Vec<_>>().join(" | ");
-    let table = table(rows);
-    let (found, wanted): (Vec<String>, Vec<String>) = (
-        text.lines().filter(|line| line.starts_with("| ")).map(key).collect(),
-        table.lines().filter(|line| line.starts_with("| ")).map(key).collect(),
+/// Puts the table into the file, between the marks.
+pub(crate) fn write(file: &Path, marks: &Marks, table: &str) {
+    let text = fs::read_to_string(file).expect("the file with the marks");
+    let (before, _, after) = parts(&text, marks);
+    fs::write(file, format!("{before}{}\n{table}\n{}{after}", marks.begin, marks.end))
+        .expect("the file can be written");
+}
+
+/// The file has a row for each case, known by its first columns, and no other. Times and words of a run are its own.
+pub(crate) fn compare(file: &Path, marks: &Marks, table: &str, columns: usize) {
+    let text = fs::read_to_string(file).expect("the file with the marks");
+    let key = |row: &str| row.split(" | ").take(columns).collect::<Vec<_>>().join(" | ");
+    let keys = |table: &str| table.lines().filter(|line| line.starts_with("| ")).map(key).collect::<Vec<_>>();
+    assert_eq!(
+        keys(parts(&text, marks).1),
+        keys(table),
+        "{} has other rows: make it anew with the command in it",
+        file.display()
     );
-    assert_eq!(found, wanted, "docs/faults.md has other rows: make it anew with the command in it");
 }

@@ -1,7 +1,7 @@
 //! What is not a daemon: disks, saved state, the key, memory, processes, the log.
 
 use super::case::{Case, End};
-use crate::docker::{Image, PLAIN, docker};
+use crate::docker::{Image, PLAIN, docker, tag};
 
 pub(super) fn cases() -> Vec<Case> {
     [disks(), state(), key(), memory(), processes(), clock(), log()].concat()
@@ -169,7 +169,8 @@ fn clock() -> Vec<Case> {
 /// The image for these.
 pub(super) fn build() {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/image/faults");
-    docker(["build", "--tag", &format!("{PLAIN}-clock"), "--build-arg", &format!("IMAGE={PLAIN}"), directory]).ok();
+    let image = tag(PLAIN);
+    docker(["build", "--tag", &format!("{image}-clock"), "--build-arg", &format!("IMAGE={image}"), directory]).ok();
 }
 
 /// What `yes` writes, counted by `dd`: as much as a daemon can write, and how much of it is taken, past a reader that shows
