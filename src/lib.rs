@@ -21,6 +21,7 @@
 //! | [`control`] | the socket of PID 1: its protocol is pure, its two ends are not | edge |
 //! | [`doctor`] | what was seen -> an answer for each symptom | pure; `look` is edge |
 //! | [`logs`] | standard error, written without ever waiting | edge |
+//! | [`now`] | what Slurm says of the node and its GPUs at this moment | edge; `answer` is pure |
 //! | [`watch`] | waiting for a descriptor | edge |
 //! | [`commands`] | one file for each verb | composes |
 //!
@@ -39,6 +40,7 @@ pub mod exit_code;
 pub mod install;
 pub mod inventory;
 pub mod logs;
+pub mod now;
 pub mod plan;
 pub mod render;
 pub mod report;

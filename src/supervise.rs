@@ -326,7 +326,7 @@ impl World {
                 say_finding(finding);
             }
             for gpu in &prepared.gpus {
-                info!("{gpu}");
+                info!("{}", gpu.line);
             }
         }
         let failed = match notice {

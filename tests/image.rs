@@ -36,6 +36,8 @@ mod isolation;
 mod jobs;
 #[path = "image/limits.rs"]
 mod limits;
+#[path = "image/live.rs"]
+mod live;
 #[path = "image/liveness.rs"]
 mod liveness;
 #[path = "image/machines.rs"]

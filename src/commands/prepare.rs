@@ -15,7 +15,7 @@ use crate::install::{self, AccountError, InstallError, MungeKey};
 use crate::inventory::{Finding, Inventory, Severity, SlurmVersion};
 use crate::plan::{self, Customized, DevicePath, FileName, Plan};
 use crate::render::{self, ConfigFile};
-use crate::report::{PrepareEvent, Prepared};
+use crate::report::{OfferedGpu, PrepareEvent, Prepared};
 use crate::{commands, exit_code};
 
 /// The first Slurm whose daemons know `--systemd`.
@@ -168,8 +168,9 @@ fn report(config: &Config, root: &Path, planned: Planned, inventory: &Inventory,
     findings.extend(inventory.findings.iter().cloned());
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     let gpu = |line: &plan::GresLine| {
-        let file = line.files.last().map_or("no file", DevicePath::as_str);
-        format!("{file}: {}", line.comment)
+        let file = line.files.last().map_or("no file", DevicePath::as_str).to_owned();
+        let pci_address = line.pci_address.map(|address| address.to_string());
+        OfferedGpu { line: format!("{file}: {}", line.comment), model: line.name.clone(), pci_address, file }
     };
     let gpus = plan.gres.lines.iter().map(gpu).collect();
     let hands_over = inventory.slurm.version.is_some_and(|version| version >= HANDS_OVER);
