@@ -11,6 +11,7 @@ mod dir;
 mod mended;
 #[cfg(test)]
 mod tests;
+mod tree;
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -149,7 +150,7 @@ pub fn open_file(root: &Path, path: &Path) -> Result<File, Astray> {
 pub fn socket_place(socket: &Path) -> io::Result<(Dir, String)> {
     let dir = open(Path::new("/"), socket.parent().unwrap_or(Path::new("/")))?;
     dir.require_ours()?;
-    let name = socket.file_name().and_then(OsStr::to_str).ok_or(io::ErrorKind::InvalidFilename)?;
+    let name = socket.file_name().and_then(OsStr::to_str).ok_or(io::ErrorKind::InvalidInput)?;
     Ok((dir, name.to_owned()))
 }
 

@@ -150,7 +150,7 @@ fn home(root: &Path, user: &User) -> Option<Finding> {
 /// The directories above it may be anybody's: whoever puts another directory in its place gives away an empty one of
 /// root's.
 fn make_home(root: &Path, path: &Path, user: &User) -> io::Result<()> {
-    let name = path.file_name().and_then(|name| name.to_str()).ok_or(ErrorKind::InvalidFilename)?;
+    let name = path.file_name().and_then(|name| name.to_str()).ok_or(ErrorKind::InvalidInput)?;
     let parent = walk::make_anywhere(root, path.parent().unwrap_or(Path::new("/")))?;
     let (mut home, is_new) = parent.child(name)?;
     if !is_new || !home.names()?.is_empty() {

@@ -10,7 +10,7 @@ use std::path::Path;
 use super::{InstallError, Owner};
 use crate::config::{Config, DaemonName};
 use crate::inventory::{Finding, Severity};
-use crate::walk::{self, Dir, Mended};
+use crate::walk::{self, Astray, Dir, Mended};
 
 /// Makes the run, state and socket directories, and gives them to the user that writes there. State from another image,
 /// where the user had another number, is given over with all that is in it. Returns what will not work there, and what was
@@ -41,6 +41,7 @@ pub fn make_directories(config: &Config, root: &Path) -> Result<Vec<Finding>, In
     let mut findings: Vec<Finding> = no_batch_jobs(&spool, &paths.state).into_iter().collect();
     // Earlier versions gave all of the state directory to slurm.
     let slurms = |mended: &Mended| matches!(mended, Mended::Taken { uid, .. } if slurm.ids().is_some_and(|(slurm, _)| *uid == slurm));
+    findings.extend(open_configuration(root, &paths.config));
     findings.extend(mended.iter().map(|mended| match slurms(mended) {
         true => Finding { severity: Severity::Info, ..finding(mended) },
         false => finding(mended),
@@ -108,6 +109,20 @@ pub(super) fn owned(
         mended.extend(told);
     }
     Ok(dir)
+}
+
+/// The operator's directory is read whosesoever it is; but whoever can write to it in here is root.
+fn open_configuration(root: &Path, config: &Path) -> Option<Finding> {
+    match walk::open(root, config).and_then(|dir| dir.require_ours()) {
+        Ok(()) | Err(Astray::Io { .. }) => None,
+        Err(astray) => Some(Finding {
+            severity: Severity::Warning,
+            what: format!("whoever can write to {} is root here: {astray}", config.display()),
+            cause: "hooks and services of slurminit.toml run as root, and so do programs that slurm.conf names"
+                .to_owned(),
+            repair: format!("mount it read-only: {}:ro", config.display()),
+        }),
+    }
 }
 
 /// slurmd writes batch scripts into its spool directory and executes them there. Docker's tmpfs are `noexec`.

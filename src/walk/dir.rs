@@ -5,7 +5,7 @@ use std::fs::{File, Metadata, Permissions};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt, PermissionsExt as _, fchown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
 use nix::dir::Dir as Listing;
@@ -16,8 +16,6 @@ use nix::unistd::{Gid, Uid, UnlinkatFlags, fchownat, geteuid, linkat, unlinkat};
 
 use super::{Astray, Manner, Mended};
 
-/// How deep a tree may be that is given away or removed. Slurm's go two levels deep.
-const DEEPEST: u32 = 32;
 const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
@@ -229,40 +227,7 @@ impl Dir {
         self.settle(geteuid().is_root().then_some((0, 0)), mode, mended)
     }
 
-    /// Gives all that is in it to `owner`. What `former`, who could write here, may have laid as a trap keeps its owner: a
-    /// link, and a second name of a file that is not theirs.
-    ///
-    /// # Errors
-    /// The first that cannot be given away.
-    pub fn give(&self, owner: (u32, u32), former: u32, mended: &mut Vec<Mended>) -> io::Result<()> {
-        self.give_to_depth(owner, former, DEEPEST, mended)
-    }
-
-    fn give_to_depth(&self, owner: (u32, u32), former: u32, depth: u32, mended: &mut Vec<Mended>) -> io::Result<()> {
-        for name in self.names()? {
-            let entry = self.look(&name)?;
-            let (metadata, path) = (&entry.metadata, entry.path.clone());
-            let kind = metadata.file_type();
-            let (uid, nlink) = (metadata.uid(), metadata.nlink());
-            let is_safe = metadata.is_dir() && depth > 0
-                || metadata.is_file() && (nlink == 1 || uid == owner.0 || uid == former && !is_ours(uid));
-            if !is_safe {
-                if !kind.is_socket() && !kind.is_fifo() {
-                    mended.push(Mended::LeftAlone { path });
-                }
-                continue;
-            }
-            if uid != owner.0 {
-                entry.chown(owner)?;
-            }
-            if metadata.is_dir() {
-                entry.give_to_depth(owner, former, depth - 1, mended)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn chown(&self, (user, group): (u32, u32)) -> nix::Result<()> {
+    pub(super) fn chown(&self, (user, group): (u32, u32)) -> nix::Result<()> {
         let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
         fchownat(&self.file, "", Some(user), Some(group), AtFlags::AT_EMPTY_PATH)
     }
@@ -274,32 +239,6 @@ impl Dir {
     pub fn chown_entry(&self, name: &str, (user, group): (u32, u32)) -> io::Result<()> {
         let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
         Ok(fchownat(&self.file, name, Some(user), Some(group), AtFlags::AT_SYMLINK_NOFOLLOW)?)
-    }
-
-    /// Removes all that is in it.
-    ///
-    /// # Errors
-    /// The first thing that cannot be removed: a mount, or a tree that is too deep for a daemon's.
-    pub fn clear(&self) -> io::Result<()> {
-        self.clear_to_depth(DEEPEST)
-    }
-
-    fn clear_to_depth(&self, depth: u32) -> io::Result<()> {
-        for name in self.names()? {
-            let entry = self.look(&name)?;
-            if !entry.is_dir() {
-                self.remove(&name)?;
-                continue;
-            }
-            if depth == 0 {
-                return Err(io::Error::other("there are too many directories in each other; remove them"));
-            }
-            if entry.metadata.dev() == self.metadata.dev() {
-                entry.clear_to_depth(depth - 1)?;
-            }
-            unlinkat(&self.file, name.as_os_str(), UnlinkatFlags::RemoveDir)?;
-        }
-        Ok(())
     }
 
     /// The names in it.
@@ -407,6 +346,10 @@ impl Dir {
             Err(nix::Error::ENOENT) => Ok(()),
             outcome => Ok(outcome?),
         }
+    }
+
+    pub(super) fn remove_directory(&self, name: &OsStr) -> nix::Result<()> {
+        unlinkat(&self.file, name, UnlinkatFlags::RemoveDir)
     }
 
     /// Makes its names survive a crash.
