@@ -76,3 +76,38 @@ pub(super) fn holder_other_than_parent(root: &Path, run: &Path) -> Option<String
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn there_is_one_for_each_run_directory_and_it_ends_with_its_holder() {
+        let root = tempfile::tempdir().unwrap();
+        let run = root.path().join("run");
+        let first = Lock::take(&run).unwrap();
+        let own = std::process::id().to_string();
+        assert_eq!(Lock::take(&run).unwrap_err().pid, own);
+        // A preparation that this process did not start: here its parent is another one.
+        assert_eq!(holder_other_than_parent(root.path(), Path::new("/run")), Some(own));
+        fs::write(run.join(FILE), parent_id().to_string()).unwrap();
+        assert_eq!(holder_other_than_parent(root.path(), Path::new("/run")), None, "its parent's own child");
+        drop(first);
+        assert_eq!(holder_other_than_parent(root.path(), Path::new("/run")), None);
+        Lock::take(&run).unwrap();
+    }
+
+    #[test]
+    fn a_link_in_its_place_writes_nowhere_else() {
+        let root = tempfile::tempdir().unwrap();
+        let (run, victim) = (root.path().join("run"), root.path().join("victim"));
+        fs::create_dir(&run).unwrap();
+        fs::write(&victim, "safe").unwrap();
+        std::os::unix::fs::symlink(&victim, run.join(FILE)).unwrap();
+        let _lock = Lock::take(&run).unwrap();
+        assert!(Lock::take(&run).is_err());
+        assert_eq!(fs::read_to_string(victim).unwrap(), "safe");
+    }
+}
