@@ -72,9 +72,10 @@ RUN apt-get update \
  && if grep -q ' 22\.' /usr/share/slurminit/slurm-version; then find /usr/lib -name 'mpi_pmix*.so' -delete; fi \
  && install -d -o munge -g munge -m 0700 /etc/munge /var/lib/munge /var/log/munge \
  && install -d -o munge -g munge -m 0755 /run/munge \
- && install -d -o slurm -g slurm -m 0755 /var/lib/slurm /var/log/slurm \
+ && install -d -o slurm -g slurm -m 0755 /var/log/slurm \
  && install -d -o slurm -g slurm -m 0700 /var/lib/slurm/slurmctld \
- && install -d -o root -g root -m 0755 /var/lib/slurm/slurmd /config
+ && install -d -o root -g root -m 0755 /var/lib/slurm/slurmd /config \
+ && chown root:root /var/lib/slurm && chmod 0755 /var/lib/slurm
 
 
 # What the vendor's container runtime reads; a variable cannot depend on another one, but a stage's name can.

@@ -7,6 +7,7 @@ pub mod health;
 pub mod jobs;
 pub mod liveness;
 pub mod load_config;
+mod lock;
 pub mod logs;
 pub mod prepare;
 pub mod reload;

@@ -22,11 +22,12 @@
 //! | [`doctor`] | what was seen -> an answer for each symptom | pure; `look` is edge |
 //! | [`logs`] | standard error, written without ever waiting | edge |
 //! | [`now`] | what Slurm says of the node and its GPUs at this moment | edge; `answer` is pure |
+//! | [`walk`] | opening a path where others could have laid something | edge |
 //! | [`watch`] | waiting for a descriptor | edge |
 //! | [`commands`] | one file for each verb | composes |
 //!
 //! PURE modules do no IO, read no clock and no environment, and import only each other. EDGE modules import pure types
-//! and never another edge. Only [`commands`] and [`supervise`] compose.
+//! and never another edge but [`walk`] and [`watch`]. Only [`commands`] and [`supervise`] compose.
 
 pub mod accounts;
 pub mod cli;
@@ -46,4 +47,5 @@ pub mod render;
 pub mod report;
 pub mod sbatch_args;
 pub mod supervise;
+pub mod walk;
 pub mod watch;

@@ -46,6 +46,8 @@ mod machines;
 mod manual;
 #[path = "image/mig.rs"]
 mod mig;
+#[path = "image/paths.rs"]
+mod paths;
 #[path = "image/reload.rs"]
 mod reload;
 #[path = "image/sbatch_args.rs"]

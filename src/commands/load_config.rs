@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::config::{Config, ConfigError, DEFAULT_FILE, Fault, Paths, Place};
+use crate::walk;
 
 /// The file that is read: `path`, else the one that `SLURMINIT_CONFIG` names, else the default one.
 pub fn file(path: Option<&Path>) -> PathBuf {
@@ -26,7 +27,9 @@ pub fn run_directory(path: Option<&Path>) -> PathBuf {
 pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
     let named = named(path);
     let path = named.as_deref().unwrap_or(Path::new(DEFAULT_FILE));
-    let config = match std::fs::read_to_string(path) {
+    // PID 1 reads this before anything: a pipe in its place must not make it wait.
+    let text = walk::read(path).and_then(|bytes| String::from_utf8(bytes).map_err(|_| ErrorKind::InvalidData.into()));
+    let config = match text {
         Ok(text) => Config::parse(&text, path)?,
         Err(error) if named.is_none() && error.kind() == ErrorKind::NotFound => Config::default(),
         Err(error) => {
@@ -44,7 +47,7 @@ pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
 /// Gives a value that this container cannot have its place in the file that [`load`] read.
 pub fn locate(path: Option<&Path>, fault: Fault) -> ConfigError {
     let path = named(path).unwrap_or_else(|| PathBuf::from(DEFAULT_FILE));
-    let text = std::fs::read_to_string(&path).unwrap_or_default();
+    let text = String::from_utf8(walk::read(&path).unwrap_or_default()).unwrap_or_default();
     fault.at(&text, &path)
 }
 

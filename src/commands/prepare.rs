@@ -113,6 +113,11 @@ impl From<plan::Refusal> for Failure {
 
 fn prepare(args: &Args) -> Result<(Prepared, MungeKey), Failure> {
     let config = load(args)?;
+    let (what, cause) = ("a slurminit runs this cluster", "two would take the files from each other");
+    if let Some(pid) = commands::lock::holder_other_than_parent(&args.root, &config.paths.run) {
+        let what = format!("{what} already (pid {pid})");
+        return Err(Failure::new(exit_code::PREPARE, what, cause, "for new files: slurminit reload"));
+    }
     let accounts = accounts(&config, args)?;
     let unusable = install::make_directories(&config, &args.root)?;
     let key = install::install_munge_key(&config, &args.root)?;
@@ -190,7 +195,7 @@ fn cheap_findings(config: &Config, root: &Path, inventory: &Inventory, files: &[
 fn has_saved_jobs(config: &Config, root: &Path, files: &[ConfigFile]) -> bool {
     let own = slurm_conf_value(files, "StateSaveLocation").map(PathBuf::from);
     let state = install::under(root, &own.unwrap_or_else(|| config.paths.state.join("slurmctld")));
-    ["job_state", "job_state.old"].iter().any(|name| state.join(name).exists())
+    ["job_state", "job_state.old"].iter().any(|name| state.join(name).symlink_metadata().is_ok())
 }
 
 /// The cluster's name, as slurm.conf has it.

@@ -38,6 +38,11 @@ impl Owner {
         }
     }
 
+    /// Its user and group; `None` where nothing can be given away.
+    pub(super) fn ids(&self) -> Option<(u32, u32)> {
+        self.ids
+    }
+
     /// Gives an open file away.
     pub(super) fn own(&self, file: &File) -> io::Result<()> {
         match self.ids {

@@ -66,10 +66,11 @@ impl Notify {
         // On Linux the file gets the socket's mode: there is no moment at which others may write to it.
         nix::sys::stat::fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
         // The socket of a former process of this daemon. Who still has it open speaks to nobody.
-        let _ = std::fs::remove_file(path);
+        let (run, file) = crate::walk::socket_place(path)?;
+        let _ = run.remove(&file);
         bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
         if let Some(user) = user.and_then(|user| User::from_name(user).ok().flatten()) {
-            nix::unistd::chown(path, Some(user.uid), Some(user.gid))?;
+            run.chown_entry(&file, (user.uid.as_raw(), user.gid.as_raw()))?;
         }
         let channel = Rc::new(Channel {
             socket: watch(socket, Interest::READABLE)?,
