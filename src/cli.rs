@@ -33,6 +33,12 @@ enum Verb {
     /// Ask the daemons whether they still answer; PID 1 runs it as a child
     #[command(hide = true)]
     Liveness(commands::liveness::Args),
+    /// Get a unit's port back from a process that took it; PID 1 runs it as a child
+    #[command(hide = true)]
+    FreePort(commands::free_port::Args),
+    /// Say which of a user's processes have a socket; runs as that user
+    #[command(hide = true)]
+    Holders(commands::holders::Args),
     /// Detect again, and apply what changed in the hardware and in the configuration; what can go on running does
     Reload(commands::reload::Args),
     /// Show the daemons, the node and the GPUs
@@ -63,6 +69,8 @@ impl Cli {
             Verb::Prepare(args) => commands::prepare::run(args),
             Verb::Jobs(args) => commands::jobs::run(args),
             Verb::Liveness(args) => commands::liveness::run(args),
+            Verb::FreePort(args) => commands::free_port::run(args),
+            Verb::Holders(args) => commands::holders::run(args),
             Verb::Reload(args) => commands::reload::run(args),
             Verb::Status(args) => commands::status::run(args),
             Verb::Health(args) => commands::health::run(args),

@@ -3,7 +3,9 @@
 pub mod configure;
 pub mod detect;
 pub mod doctor;
+pub mod free_port;
 pub mod health;
+pub mod holders;
 pub mod jobs;
 pub mod liveness;
 pub mod load_config;

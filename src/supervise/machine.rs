@@ -10,6 +10,7 @@ mod jobs;
 mod liveness;
 mod notice;
 mod reload;
+mod setback;
 mod snapshot;
 mod stop;
 mod timeline;
@@ -50,6 +51,8 @@ pub enum Child {
     Unit(usize),
     /// The readiness command of a unit.
     Probe(usize),
+    /// The command that gets a unit's port back from a process that took it.
+    FreePort(usize),
     /// The questions whether the ready units still answer.
     Liveness,
     /// The question for the node's state.
@@ -90,6 +93,21 @@ pub struct SpawnFailure {
     pub code: u8,
     /// Which file, and why.
     pub message: String,
+    /// What around it was the cause, if it was not the program or its configuration.
+    pub fault: Option<Fault>,
+}
+
+/// What in its surroundings ended a unit, or kept it from starting. It is no failure of the unit's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// No process could be made: a limit on them was reached.
+    Processes,
+    /// No memory was left, and the kernel took this process.
+    Memory,
+    /// No file descriptor was left.
+    Descriptors,
+    /// Another process has this port.
+    Port(u16),
 }
 
 impl Exit {
@@ -108,6 +126,8 @@ impl Exit {
 pub enum Event {
     /// A child is gone, and reaped.
     Exited(Child, Exit),
+    /// The same of a unit that its surroundings ended.
+    Struck(usize, Exit, Fault),
     /// The preparation said something.
     Prepare(PrepareEvent),
     /// The unit's readiness was looked at.
@@ -278,6 +298,7 @@ impl Machine {
         let mut out = Vec::new();
         match event {
             Event::Exited(child, exit) => self.exited(now, child, exit, &mut out),
+            Event::Struck(unit, exit, fault) => self.unit_exited(now, unit, exit, Some(fault), &mut out),
             Event::Prepare(event) => self.prepare_said(now, event, &mut out),
             Event::Looked(unit, ready) => self.looked(now, unit, ready, &mut out),
             Event::Node(report) => self.node_said(now, Some(report), &mut out),
@@ -341,7 +362,11 @@ impl Machine {
         match child {
             Child::Hook(index) => self.hook_exited(now, index, exit, out),
             Child::Prepare => self.prepare_exited(now, exit, out),
-            Child::Unit(unit) => self.unit_exited(now, unit, exit, out),
+            Child::Unit(unit) => {
+                let fault = if let Exit::NotStarted(failure) = &exit { failure.fault } else { None };
+                self.unit_exited(now, unit, exit, fault, out);
+            }
+            Child::FreePort(unit) => self.port_is_free(now, unit, &exit, out),
             Child::Probe(unit) => self.looked(now, unit, exit == Exit::Code(0), out),
             Child::Liveness => self.round_ended(now, out),
             // After an answer this says nothing more.

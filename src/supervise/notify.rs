@@ -101,7 +101,7 @@ impl Notify {
             return Some(Ok(Pid::from_raw(pid)));
         }
         let message = format!("process {pid}, to which it has handed over, ended before it; its last lines say why");
-        Some(Err(SpawnFailure { code: FAILURE, message }))
+        Some(Err(SpawnFailure { code: FAILURE, message, fault: None }))
     }
 }
 

@@ -5,10 +5,10 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-use crate::config::DaemonName;
+use crate::config::{DaemonName, ReadinessTest};
 
 use super::daemon::{LivenessTest, Spec};
-use super::liveness::Question;
+use super::liveness::{Door, Question};
 use super::machine::Child;
 use super::node::SINFO_FORMAT;
 use super::{Output, Program, World};
@@ -38,7 +38,7 @@ impl World {
                 }
             }
             Child::Probe(unit) => match self.machine.units().get(unit).map(|spec| &spec.readiness) {
-                Some(crate::config::ReadinessTest::Command(command)) => helper(command, Output::Log),
+                Some(ReadinessTest::Command(command)) => helper(command, Output::Log),
                 _ => helper::<&str>(&[], Output::Log),
             },
             Child::Hook(index) => {
@@ -61,6 +61,7 @@ impl World {
                     ..helper::<&str>(&[], Output::Captured)
                 }
             }
+            Child::FreePort(unit) => Program { argv: self.free_port(unit), ..helper::<&str>(&[], Output::Log) },
             Child::Reload => {
                 let mut argv = self.prepare();
                 argv.extend([b"--reload".to_vec(), b"--held".to_vec(), self.job.held.to_string().into_bytes()]);
@@ -90,6 +91,21 @@ impl World {
         argv
     }
 
+    /// Who has a unit's port is not asked whether it is one of these, and nobody's processes are all ended who runs one.
+    fn free_port(&self, unit: usize) -> Vec<Vec<u8>> {
+        let spec = self.machine.units().get(unit);
+        let port = match spec.map(|spec| &spec.readiness) {
+            Some(ReadinessTest::Port(port)) => *port,
+            _ => 0,
+        };
+        let name = spec.map(|spec| spec.name.as_str()).unwrap_or_default();
+        let words = ["free-port", "--port", &port.to_string(), "--unit", name].map(|word| word.as_bytes().to_vec());
+        let units = self.living.values().filter(|living| super::unit_of(living.child).is_some());
+        let spared = units.flat_map(|living| [b"--spare".to_vec(), living.started.group.to_string().into_bytes()]);
+        let again = (self.machine.setbacks(unit) > 2).then(|| b"--again".to_vec());
+        std::iter::once(own_file()).chain(words).chain(spared).chain(again).collect()
+    }
+
     /// What the units of this round are asked; one that died since is left out.
     fn questions(&self, node: &str) -> Vec<Question> {
         let question = |unit: &usize| {
@@ -97,6 +113,7 @@ impl World {
             Some(Question {
                 unit: *unit,
                 pid: self.find(Child::Unit(*unit))?.started.pid.as_raw(),
+                door: door(&self.machine.units().get(*unit)?.readiness),
                 commands: question(test, &self.job.config.paths.munge_socket, node),
                 timeout_ms: u64::try_from(self.machine.probe_timeout(*unit).as_millis()).unwrap_or(u64::MAX),
             })
@@ -117,6 +134,14 @@ fn question(test: &LivenessTest, munge_socket: &Path, node: &str) -> Vec<Vec<Str
         LivenessTest::Daemon(DaemonName::Slurmctld) => vec![words(&["scontrol", "ping"])],
         LivenessTest::Daemon(DaemonName::Slurmd) => vec![words(&["scontrol", "show", "slurmd", node])],
         LivenessTest::Command(command) => vec![command.clone()],
+    }
+}
+
+fn door(readiness: &ReadinessTest) -> Option<Door> {
+    match readiness {
+        ReadinessTest::Port(port) => Some(Door::Port(*port)),
+        ReadinessTest::Socket(path) => Some(Door::Socket(path.clone())),
+        ReadinessTest::Started | ReadinessTest::Command(_) => None,
     }
 }
 

@@ -8,7 +8,7 @@ use crate::inventory::Finding;
 use crate::report::Prepared;
 
 use super::super::node::NodeReport;
-use super::{Exit, ReloadNotice, SpawnFailure};
+use super::{Exit, Fault, ReloadNotice, SpawnFailure};
 
 /// One thing worth saying.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +28,10 @@ pub enum Notice {
     RestartAsked { name: String },
     NeverReady { name: String, after: Duration },
     GaveUp { name: String, failures: u32, within: Duration, last: Exit, hold: bool },
+    Struck { name: String, exit: Exit, fault: Fault, pause: Duration },
     Silent { name: String, why: String },
+    LeftSilent { name: String, why: String, pause: Duration },
+    Overloaded { name: String, why: String },
     Slow { name: String, why: String },
     NotAsked { name: String, why: String },
     NoVerdict { rounds: u32 },
@@ -69,7 +72,10 @@ impl Notice {
             | Self::UnitDied { .. }
             | Self::StartsSlowly { .. }
             | Self::NeverReady { .. }
+            | Self::Struck { .. }
             | Self::Silent { .. }
+            | Self::LeftSilent { .. }
+            | Self::Overloaded { .. }
             | Self::Slow { .. }
             | Self::NotAsked { .. }
             | Self::NoVerdict { .. }
@@ -144,6 +150,48 @@ impl fmt::Display for Notice {
             Self::RestartAsked { name } => write!(f, "starting {name} again, as asked"),
             Self::NeverReady { name, after } => {
                 write!(f, "{name} runs for {:.1} s and is not ready; restarting it", after.as_secs_f64())
+            }
+            Self::Struck { name, exit, fault, pause } => {
+                write!(f, "{name} {}", how(exit))?;
+                let tries = |f: &mut fmt::Formatter<'_>| match pause.as_millis() {
+                    0 => write!(f, "it is tried again now"),
+                    ms => write!(f, "it is tried again in {ms} ms, and goes on being tried"),
+                };
+                match fault {
+                    Fault::Processes => {
+                        write!(
+                            f,
+                            "; the container's limit on processes was reached: end what starts so many (`ps -eo user,pid,comm`), \
+                             or raise it (--pids-limit, `ulimit -u`); "
+                        )?;
+                        tries(f)
+                    }
+                    Fault::Memory => {
+                        write!(
+                            f,
+                            "; the memory was used up: end what takes so much (`ps -eo user,pid,rss,comm --sort=-rss`), or raise \
+                             the limit (--memory); "
+                        )?;
+                        tries(f)
+                    }
+                    Fault::Descriptors => {
+                        write!(
+                            f,
+                            "; no file descriptor was left: raise --ulimit nofile, or the machine's fs.file-max; "
+                        )?;
+                        tries(f)
+                    }
+                    Fault::Port(port) => write!(f, "; port {port} is another's; looking for who has it"),
+                }
+            }
+            Self::LeftSilent { name, why, pause } => write!(
+                f,
+                "{name} does not answer again: {why}; a restart has not helped, so it is left as it is for {} s; \
+                 `slurminit restart {name}` does it now",
+                pause.as_secs()
+            ),
+            Self::Overloaded { name, why } => {
+                write!(f, "{name} runs and is kept busy: {why}; a restart would not help, so it goes on")
             }
             Self::Silent { name, why } => write!(f, "{name} lives and does not answer: {why}; restarting it"),
             Self::Slow { name, why } => {

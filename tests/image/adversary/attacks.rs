@@ -6,6 +6,9 @@
 //! file is made anew.
 
 mod attack;
+mod connections;
+mod ports;
+mod processes;
 mod requests;
 
 use std::path::Path;
@@ -22,7 +25,7 @@ const MARKS: report::Marks =
     report::Marks { begin: "<!-- the attacks: made by the command above -->\n", end: "<!-- end of the attacks -->\n" };
 
 fn attacks() -> Vec<Attack> {
-    requests::attacks()
+    [requests::attacks(), connections::attacks(), ports::attacks(), processes::attacks()].concat()
 }
 
 #[test]

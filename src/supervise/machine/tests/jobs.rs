@@ -4,7 +4,7 @@ use super::*;
 
 fn no_process() -> Exit {
     let message = "cannot start `/usr/bin/slurminit`: Try again".to_owned();
-    Exit::NotStarted(SpawnFailure { code: exit_code::FAILURE, message })
+    Exit::NotStarted(SpawnFailure { code: exit_code::FAILURE, message, fault: None })
 }
 
 #[test]
