@@ -46,6 +46,8 @@ mod manual;
 mod mig;
 #[path = "image/reload.rs"]
 mod reload;
+#[path = "image/requests.rs"]
+mod requests;
 #[path = "image/sbatch_args.rs"]
 mod sbatch_args;
 #[path = "image/users.rs"]
