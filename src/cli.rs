@@ -27,6 +27,9 @@ enum Verb {
     /// Detect, plan, render and install; PID 1 runs it as a child
     #[command(hide = true)]
     Prepare(commands::prepare::Args),
+    /// Write what Slurm gives each user as the environment of a login; PID 1 runs it as a child
+    #[command(hide = true)]
+    Environments(commands::environments::Args),
     /// Give running jobs notice at a stop, requeue lost ones at a start; PID 1 runs it as a child
     #[command(hide = true)]
     Jobs(commands::jobs::Args),
@@ -67,6 +70,7 @@ impl Cli {
             Verb::Configure(args) => commands::configure::run(args),
             Verb::Doctor(args) => commands::doctor::run(args),
             Verb::Prepare(args) => commands::prepare::run(args),
+            Verb::Environments(args) => commands::environments::run(args),
             Verb::Jobs(args) => commands::jobs::run(args),
             Verb::Liveness(args) => commands::liveness::run(args),
             Verb::FreePort(args) => commands::free_port::run(args),

@@ -11,6 +11,7 @@ pub mod cpu;
 pub mod device;
 pub mod foreign;
 pub mod memory;
+mod namespaces;
 pub mod nvidia;
 pub mod nvidia_proc;
 pub mod nvidia_request;
@@ -74,6 +75,7 @@ pub fn detect(options: &Options) -> Inventory {
         memory: memory::detect(root),
         cgroup: cgroup::detect(root),
         slurm: slurm::detect(root, *deadline / 5),
+        makes_namespaces: namespaces::detect(root, *deadline / 5),
         ..Inventory::default()
     };
     let nvidia = nvidia.finish(tenths(6), tenths(7));

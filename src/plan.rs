@@ -7,6 +7,7 @@ mod cgroups;
 mod change;
 mod customized;
 mod gpus;
+mod login;
 mod mismatch;
 mod names;
 mod node;
@@ -91,8 +92,9 @@ pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
     let node = node.with_gpus(config, inventory, &gres, &host, &mut decisions);
     let cgroup = cgroups::plan(inventory, &node, &mut decisions, &mut findings);
     let task_prolog = TaskProlog::plan(config, &gres, &cgroup);
-    let settings = settings::plan(config, &host, &node, &cgroup, task_prolog.as_ref(), &mut decisions);
+    let settings = settings::plan(config, &host, &node, &cgroup, task_prolog.as_ref(), inventory, &mut decisions);
     findings.extend(task_prolog.as_ref().and_then(|prolog| prolog.check(&settings)));
+    findings.extend(login::check(&settings, inventory));
     let partitions = settings::partitions(config, &mut decisions);
     let summary = summary(inventory, &node);
     Ok(Plan { settings, node, partitions, gres, task_prolog, cgroup, decisions, findings, summary })

@@ -351,6 +351,7 @@ impl World {
             Child::Hook(index) => format!("hook-{}", index + 1),
             Child::Prepare => "prepare".to_owned(),
             Child::Liveness => "liveness".to_owned(),
+            Child::Environments => "environments".to_owned(),
             Child::Reload | Child::Restore => "reload".to_owned(),
             Child::NodeCheck => "sinfo".to_owned(),
             Child::NodeResume | Child::Reconfigure => "scontrol".to_owned(),

@@ -50,6 +50,8 @@ mod mig;
 mod paths;
 #[path = "image/reload.rs"]
 mod reload;
+#[path = "image/requests.rs"]
+mod requests;
 #[path = "image/sbatch_args.rs"]
 mod sbatch_args;
 #[path = "image/users.rs"]

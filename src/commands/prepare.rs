@@ -66,7 +66,13 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         Ok((prepared, key)) => {
             tell(&PrepareEvent::Done(prepared))?;
             // The daemons start meanwhile. A disk that cannot do this has told so at the writing, or will at the next.
+            let at_a_start = key.is_some();
             key.map(|key| key.sync()).transpose()?;
+            if at_a_start {
+                // Last, for it gives up root's rights. No job has started yet.
+                commands::environments::write(args.config.as_deref(), &args.root)
+                    .unwrap_or_else(|error| eprintln!("warning: {error:#}"));
+            }
             Ok(exit_code::SUCCESS)
         }
         Err(Failure { exit_code, finding }) => {
@@ -205,13 +211,18 @@ pub(super) fn cluster_name(files: &[ConfigFile]) -> String {
 
 /// What slurm.conf says last of a key.
 fn slurm_conf_value(files: &[ConfigFile], wanted: &str) -> Option<String> {
-    let lines = files.iter().filter(|file| file.name == FileName::SlurmConf).flat_map(|file| file.text.lines());
+    let text = files.iter().find(|file| file.name == FileName::SlurmConf).map(|file| file.text.as_str());
+    value_in(text.unwrap_or_default(), wanted)
+}
+
+/// What the text of a slurm.conf says last of a key.
+pub(super) fn value_in(slurm_conf: &str, wanted: &str) -> Option<String> {
     let value = |line: &str| {
         let (key, value) = line.split_once('=')?;
         let value = value.split_whitespace().next()?;
         key.trim().eq_ignore_ascii_case(wanted).then(|| value.trim_matches('"').to_owned())
     };
-    lines.filter_map(value).next_back()
+    slurm_conf.lines().filter_map(value).next_back()
 }
 
 /// The plan and the files that it comes to, the user's among them.

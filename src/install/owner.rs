@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::Path;
 
-use nix::unistd::{User, geteuid};
+use nix::unistd::{Gid, Uid, User, geteuid, setgid, setgroups, setuid};
 
 use super::InstallError;
 use crate::config::{Config, DaemonName};
@@ -49,6 +49,15 @@ impl Owner {
             Some((user, group)) => fchown(file, Some(user), Some(group)),
             None => Ok(()),
         }
+    }
+
+    /// Makes this process that user's, for good.
+    pub(super) fn become_it(&self) -> io::Result<()> {
+        let Some((user, group)) = self.ids.filter(|(user, _)| *user != 0) else { return Ok(()) };
+        let group = Gid::from_raw(group);
+        setgroups(&[group])?;
+        setgid(group)?;
+        Ok(setuid(Uid::from_raw(user))?)
     }
 
     /// Whether `metadata` is of something that this user owns.

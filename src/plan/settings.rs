@@ -1,9 +1,10 @@
 //! The keys of slurm.conf that concern the whole cluster, and the partitions.
 
 use crate::config::{Config, DaemonName, NodeName, SlurmSettings};
+use crate::inventory::Inventory;
 
 use super::names::HostName;
-use super::{CgroupPlan, Decision, NodePlan, TaskProlog};
+use super::{CgroupPlan, Decision, NodePlan, TaskProlog, login};
 
 /// A line of slurm.conf.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +33,7 @@ pub(super) fn plan(
     node: &NodePlan,
     cgroup: &CgroupPlan,
     task_prolog: Option<&TaskProlog>,
+    inventory: &Inventory,
     decisions: &mut Vec<Decision>,
 ) -> Vec<Setting> {
     let mut settings = Settings::default();
@@ -41,6 +43,10 @@ pub(super) fn plan(
     if let Some(prolog) = task_prolog {
         settings.add_because("TaskProlog", prolog.path.display(), TaskProlog::WHY);
         decisions.push(Decision::new(format!("TaskProlog={}", prolog.path.display()), TaskProlog::WHY));
+    }
+    if login::is_fatal(inventory) {
+        settings.add_because(login::KEY, 0, login::WHY);
+        decisions.push(Decision::new(format!("{}=0", login::KEY), login::WHY));
     }
     settings.scheduling(node, decisions);
     settings.lay_over(&config.slurm.conf, decisions);

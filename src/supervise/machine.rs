@@ -6,6 +6,7 @@
 
 mod boot;
 mod command;
+mod environments;
 mod jobs;
 mod liveness;
 mod notice;
@@ -31,6 +32,7 @@ use crate::report::{PrepareEvent, Prepared};
 use super::daemon::{Gate, Spec};
 use super::liveness::Verdict;
 use super::node::NodeReport;
+use environments::Environments;
 use jobs::Accounts;
 use liveness::Liveness;
 use stop::Stop;
@@ -47,6 +49,8 @@ pub enum Child {
     Hook(usize),
     /// `slurminit prepare`.
     Prepare,
+    /// `slurminit environments`.
+    Environments,
     /// A daemon or a service.
     Unit(usize),
     /// The readiness command of a unit.
@@ -138,6 +142,8 @@ pub enum Event {
     Liveness(usize, Verdict),
     /// Something was written in the operator's directory.
     ConfigurationChanged,
+    /// Something was written that users' accounts are read from.
+    AccountsChanged,
     /// A signal came for slurminit.
     Signal(i32),
     /// An operator asked for something.
@@ -248,7 +254,10 @@ pub struct Machine {
     jobs_left: bool,
     /// Whether the jobs of a former start were accounted for, or are just being.
     recovered: bool,
+    /// Whether a slurmd was ready before.
+    had_slurmd: bool,
     accounts: Accounts,
+    environments: Environments,
     prepared: Option<Prepared>,
     tasks: BTreeSet<Child>,
     reload: reload::Reload,
@@ -274,7 +283,9 @@ impl Machine {
             resumed: false,
             jobs_left: false,
             recovered: false,
+            had_slurmd: false,
             accounts: Accounts::default(),
+            environments: Environments::default(),
             prepared: None,
             tasks: BTreeSet::new(),
             reload: reload::Reload::default(),
@@ -304,6 +315,7 @@ impl Machine {
             Event::Node(report) => self.node_said(now, Some(report), &mut out),
             Event::Liveness(unit, verdict) => self.liveness_said(unit, verdict),
             Event::ConfigurationChanged => self.configuration_changed(now),
+            Event::AccountsChanged => self.accounts_changed(&mut out),
             Event::Signal(signal) => self.signalled(now, signal, &mut out),
             Event::Command(command) => self.command(now, command, &mut out),
             Event::NoChildren => self.no_children(now, &mut out),
@@ -367,6 +379,7 @@ impl Machine {
                 self.unit_exited(now, unit, exit, fault, out);
             }
             Child::FreePort(unit) => self.port_is_free(now, unit, &exit, out),
+            Child::Environments => self.environments_written(exit, out),
             Child::Probe(unit) => self.looked(now, unit, exit == Exit::Code(0), out),
             Child::Liveness => self.round_ended(now, out),
             // After an answer this says nothing more.

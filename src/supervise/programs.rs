@@ -46,6 +46,7 @@ impl World {
                 helper(hook.map(|hook| hook.command.as_slice()).unwrap_or_default(), Output::Log)
             }
             Child::Prepare => Program { argv: self.prepare(), ..helper::<&str>(&[], Output::Captured) },
+            Child::Environments => Program { argv: self.own_verb("environments"), ..helper::<&str>(&[], Output::Log) },
             Child::JobsRecover => Program { argv: jobs(node, &["recover"]), ..helper::<&str>(&[], Output::Log) },
             Child::JobsReclaim => Program { argv: jobs(node, &["reclaim"]), ..helper::<&str>(&[], Output::Log) },
             Child::JobsQuiesce => {
@@ -84,7 +85,12 @@ impl World {
     }
 
     fn prepare(&self) -> Vec<Vec<u8>> {
-        let mut argv = vec![own_file(), b"prepare".to_vec()];
+        self.own_verb("prepare")
+    }
+
+    /// One that reads the configuration again.
+    fn own_verb(&self, verb: &str) -> Vec<Vec<u8>> {
+        let mut argv = vec![own_file(), verb.as_bytes().to_vec()];
         if let Some(file) = &self.job.config_file {
             argv.extend([b"--config".to_vec(), file.as_os_str().as_bytes().to_vec()]);
         }

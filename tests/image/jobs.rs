@@ -190,7 +190,7 @@ fn a_batch_job_that_ended_just_before_slurmctld_died_runs_again_or_ends() {
                 scontrol --oneliner show job "$job" | grep -o 'JobState=[A-Z_]*\|Restarts=[0-9]*\|AdminComment=slurminit[^=]* '
             done"#,
         );
-        let why = "AdminComment=slurminit: its script ended, or was to start, while slurmctld was away";
+        let why = "AdminComment=slurminit: its script ended, or was to start, while slurmctld or slurmd was away";
         let want = ["JobState=COMPLETED", "Restarts=1", "JobState=CANCELLED", "Restarts=0", why];
         assert_eq!(printed.lines().map(str::trim).collect::<Vec<_>>(), want, "{image}: {}", container.log());
     }

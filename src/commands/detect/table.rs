@@ -211,6 +211,7 @@ mod tests {
             },
             memory: Memory { total_mib: 64_000, limit_mib: Some(4096) },
             cgroup: Cgroup { version: CgroupVersion::V2, controllers: vec!["cpu".to_owned()], ..Cgroup::default() },
+            makes_namespaces: false,
             slurm: SlurmInstall {
                 version: Some(SlurmVersion { year: 24, month: 11 }),
                 plugins: vec!["gpu_nvml".to_owned()],

@@ -18,7 +18,7 @@ pub(super) enum Accounts {
     /// Nobody.
     #[default]
     Idle,
-    /// A child, until then; `again` if slurmctld came up once more meanwhile.
+    /// A child, until then; `again` if slurmctld or slurmd came up once more meanwhile.
     Made { until: Moment, again: bool },
 }
 
@@ -55,6 +55,19 @@ impl Machine {
         self.spawn_task(child, out);
     }
 
+    /// A slurmd that died between the order to launch a batch job and its slurmstepd has launched nothing, and the next one
+    /// does not know of it. The first slurmd had no order yet.
+    pub(super) fn slurmd_is_ready(&mut self, now: Moment, out: &mut Vec<Effect>) {
+        if std::mem::replace(&mut self.had_slurmd, true) && self.recovered && self.is_slurmctld_ready() {
+            self.account_for_jobs(now, out);
+        }
+    }
+
+    fn is_slurmctld_ready(&self) -> bool {
+        let slurmctld = self.setup.units.iter().position(|spec| spec.daemon == Some(DaemonName::Slurmctld));
+        slurmctld.and_then(|unit| self.units.get(unit)).is_some_and(super::Unit::is_ready)
+    }
+
     pub(super) fn advance_accounts(&mut self, now: Moment, out: &mut Vec<Effect>) {
         if self.accounts.next_wake().is_some_and(|until| now >= until) {
             self.accounts = Accounts::Idle;
@@ -78,8 +91,7 @@ impl Machine {
             let notice = if recover { Notice::JobsNotRecovered { exit } } else { Notice::JobsNotReclaimed { exit } };
             out.push(Effect::Say(notice));
         }
-        let slurmctld = self.setup.units.iter().position(|spec| spec.daemon == Some(DaemonName::Slurmctld));
-        if again && slurmctld.and_then(|unit| self.units.get(unit)).is_some_and(super::Unit::is_ready) {
+        if again && self.is_slurmctld_ready() {
             self.account_for_jobs(now, out);
         }
     }

@@ -48,6 +48,7 @@ pub enum Notice {
     JobsNotTold { exit: Exit },
     JobsNotRecovered { exit: Exit },
     JobsNotReclaimed { exit: Exit },
+    EnvironmentsNotWritten { exit: Exit },
     Unkillable,
     Ended { code: u8, why: Option<Box<Notice>> },
 }
@@ -86,6 +87,7 @@ impl Notice {
             | Self::JobsNotTold { .. }
             | Self::JobsNotRecovered { .. }
             | Self::JobsNotReclaimed { .. }
+            | Self::EnvironmentsNotWritten { .. }
             | Self::Unkillable => Level::Warn,
             Self::Prepared(_)
             | Self::UnitFinished { .. }
@@ -254,6 +256,12 @@ impl fmt::Display for Notice {
                 f,
                 "nobody told slurmctld what ended just before it did, as `slurminit jobs reclaim` {}; a job that squeue shows as \
                  running and that has no process holds its GPUs until `scontrol requeue` or `scancel`",
+                how(exit)
+            ),
+            Self::EnvironmentsNotWritten { exit } => write!(
+                f,
+                "/etc/passwd has changed, and `slurminit environments` {}: a batch job with --export=NONE has neither HOME nor \
+                 PATH if its user is new",
                 how(exit)
             ),
             Self::Unkillable => write!(

@@ -236,8 +236,10 @@ impl Machine {
             this.setbacks.served = true;
         }
         out.push(Effect::Say(Notice::UnitReady { name: self.name(unit), after: now.saturating_sub(since) }));
-        if self.setup.units.get(unit).is_some_and(|spec| spec.daemon == Some(DaemonName::Slurmctld)) {
-            self.account_for_jobs(now, out);
+        match self.setup.units.get(unit).and_then(|spec| spec.daemon) {
+            Some(DaemonName::Slurmctld) => self.account_for_jobs(now, out),
+            Some(DaemonName::Slurmd) => self.slurmd_is_ready(now, out),
+            _ => {}
         }
         let answers = |name| {
             let at = self.setup.units.iter().position(|spec| spec.daemon == Some(name));
