@@ -405,7 +405,7 @@ fn no_request_of_an_ordinary_user_ends_a_daemon() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn a_batch_job_whose_process_never_came_is_found_when_slurmd_is_back() {
-    let toml = "[slurm.conf]\nProlog = \"/config/prolog\"\nBatchStartTimeout = 1\n";
+    let toml = "[slurm.conf]\nProlog = \"/config/prolog\"\nBatchStartTimeout = 1\n[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:8\"\n";
     let prolog = "#!/bin/sh\n[ -e /tmp/slow ] || exit 0\necho $SLURM_JOB_ID >> /tmp/in-prolog\nexec sleep 600\n";
     let config = directory(&[("slurminit.toml", toml), ("prolog", prolog)]);
     let container = Image::new(PLAIN).with(NODE).mount(config.path(), "/config").serve();
