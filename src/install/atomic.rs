@@ -24,23 +24,28 @@ pub(super) fn replace(dir: &Dir, name: &str, content: &[u8], mode: u32) -> io::R
             return Ok(false);
         }
     }
-    let new = write_beside(dir, name, content, mode, None)?;
-    let install = || {
+    let install = |new: &New| {
         if old.is_some() {
             new.file.sync_all()?;
             keep_previous(dir, name)?;
         }
         dir.rename(&new.name, name)
     };
-    match install().inspect_err(|_| drop(dir.remove(&new.name))) {
-        // A file that is a mount of its own is the operator's, whosesoever it is.
-        Err(error) if error.kind() == io::ErrorKind::ResourceBusy && same.is_some() => return Ok(false),
+    let written = write_beside(dir, name, content, mode, None)
+        .and_then(|new| install(&new).inspect_err(|_| drop(dir.remove(&new.name))));
+    match written {
+        // A file that is a mount of its own, or on a read-only one, is the operator's, whosesoever it is.
+        Err(error) if same.is_some() && is_mounted(&error) => return Ok(false),
         outcome => outcome?,
     }
     if old.is_some() {
         dir.sync()?;
     }
     Ok(true)
+}
+
+fn is_mounted(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ResourceBusy | io::ErrorKind::ReadOnlyFilesystem)
 }
 
 /// What is there before.

@@ -34,7 +34,12 @@ pub fn make_directories(config: &Config, root: &Path) -> Result<Vec<Finding>, In
             owned((found, is_new), &munge, 0o755, &mut mended)?;
         }
     }
-    ours(root, &paths.slurm, &mut mended)?;
+    let (slurm_files, was_anybodys) = ours(root, &paths.slurm, &mut mended)?;
+    if was_anybodys && nix::unistd::geteuid().is_root() {
+        // Root obeys these files, so they are root's as well; a second name of somebody's file stays theirs.
+        let fault = |error| InstallError::take(&paths.slurm, error);
+        slurm_files.give((0, 0), 0, &mut mended).map_err(fault)?;
+    }
     if slurm_state.is_read_only() {
         return Err(InstallError::directory(&paths.state, nix::Error::EROFS.into()));
     }

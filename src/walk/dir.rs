@@ -221,7 +221,8 @@ impl Dir {
         // A mode of somebody else's choice may keep the daemons out.
         let mode = if is_ours(uid) { had & !(OTHERS_WRITE | STICKY) } else { 0o755 };
         let is_open = had & OTHERS_WRITE != 0;
-        if is_ours(uid) && !is_open {
+        // On a read-only mount nobody in here can write, whosesoever it is.
+        if is_ours(uid) && !is_open || self.is_read_only() {
             return Ok(false);
         }
         self.settle(geteuid().is_root().then_some((0, 0)), mode, mended)

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::docker::{Image, PLAIN, Volume, directory, docker, tag};
+use crate::docker::{BOOKWORM, Image, PLAIN, Volume, directory, docker, tag};
 
 /// Lays a trap: a shell line as root in a container of its own, with the volume at /v and the victim's at /victim.
 fn lay(volume: &Volume, victim: &Volume, line: &str) -> String {
@@ -106,7 +106,7 @@ fn a_state_directory_of_somebody_else_becomes_roots() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn a_run_directory_that_is_everybodys_starts_and_is_safe() {
-    for mode in ["0777", "1777"] {
+    for (mode, image) in [("0777", PLAIN), ("1777", PLAIN), ("0777", BOOKWORM)] {
         let volume = Volume::new("run");
         let (victim, before) = victim(&volume);
         // As an emptyDir that outlives a container, in which a user has prepared the next start.
@@ -115,7 +115,7 @@ fn a_run_directory_that_is_everybodys_starts_and_is_safe() {
              mkfifo /v/munge/munge.socket.2; head -c 64 /dev/zero >/v/secrets/munge.key'"
         );
         lay(&volume, &victim, &trap);
-        let image = Image::new(PLAIN).volume(&volume, "/run").volume(&victim, "/victim");
+        let image = Image::new(image).volume(&volume, "/run").volume(&victim, "/victim").with(["--hostname", "node1"]);
         let container = image.serve();
         container.sh("srun true");
         let stat =
@@ -129,6 +129,8 @@ fn a_run_directory_that_is_everybodys_starts_and_is_safe() {
         container.sh("[ $(stat -c %s /etc/munge/munge.key) = 128 ]");
         let log = container.log();
         assert!(log.contains("/run/secrets/munge.key is not taken"), "{mode}: {log}");
+        let closed = log.contains("others could write to /run (mode 0777)");
+        assert_eq!(closed, mode == "0777", "{mode}: {log}");
         assert!(log.contains("/run/slurminit was put there by somebody"), "{mode}: {log}");
         for line in ["mv /run/slurminit /run/mine", "mv /run/munge /run/mine", "touch /run/slurminit/mine"] {
             let moved = container.exec(&["sh", "-c", &format!("{NOBODY} {line}")]);
