@@ -2,9 +2,11 @@
 //!
 //! PID 1 runs it as a child with a deadline, so it may wait for Slurm's commands.
 
+mod quiesce;
 mod reclaim;
 
-use std::time::{Duration, Instant};
+use std::collections::BTreeSet;
+use std::time::Duration;
 
 use anyhow::Context as _;
 
@@ -46,7 +48,7 @@ fn parse_on_stop(text: &str) -> Result<OnStop, String> {
 /// Does it.
 pub fn run(args: Args) -> anyhow::Result<u8> {
     match args.what {
-        What::Quiesce { grace, on_stop } => quiesce(&args.node, Duration::try_from_secs_f64(grace)?, on_stop),
+        What::Quiesce { grace, on_stop } => quiesce::run(&args.node, Duration::try_from_secs_f64(grace)?, on_stop),
         What::Recover => recover(&args.node).map(|()| exit_code::SUCCESS),
         What::Reclaim => reclaim::run(&args.node).map(|()| exit_code::SUCCESS),
     }
@@ -54,46 +56,6 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
 
 /// The pause between two looks at the queue; Slurm tells nobody when a job ends.
 const LOOK: Duration = Duration::from_millis(20);
-
-/// Says by its code whether jobs are left.
-fn quiesce(node: &str, grace: Duration, on_stop: OnStop) -> anyhow::Result<u8> {
-    let start = Instant::now();
-    let mut left = jobs_on_the_node()?;
-    let running: Vec<&str> = left.iter().filter(|job| job.state != COMPLETING).map(|job| job.id.as_str()).collect();
-    if !running.is_empty() {
-        give_notice(node, &running, grace)?;
-    }
-    // slurmctld must hear from slurmd that a job has completed: without it, it waits for slurmd at its own end, for long.
-    while !left.is_empty() && start.elapsed() < grace {
-        pause();
-        left = jobs_on_the_node()?;
-    }
-    if left.is_empty() {
-        return Ok(exit_code::SUCCESS);
-    }
-    let left: Vec<&str> = left.iter().map(|job| job.id.as_str()).collect();
-    if on_stop == OnStop::Requeue {
-        // Taking the node down now would make slurmd wait for its job steps; the next start accounts for these jobs first.
-        eprintln!(
-            "jobs {} did not end in time; the next start requeues them, or fails those with --no-requeue",
-            left.join(",")
-        );
-        return Ok(exit_code::JOBS_LEFT);
-    }
-    eprintln!("jobs {} did not end in time and are cancelled", left.join(","));
-    slurm("scancel", &left)?;
-    slurm("scancel", &[&["--full", "--signal=KILL"], left.as_slice()].concat())?;
-    Ok(exit_code::JOBS_LEFT)
-}
-
-/// Takes the node out of service, for no new job may start, and asks the running ones to end.
-fn give_notice(node: &str, jobs: &[&str], grace: Duration) -> anyhow::Result<()> {
-    eprintln!("jobs {} get TERM, and {:.1} s to end", jobs.join(","), grace.as_secs_f64());
-    let reason = format!("reason={OUR_REASON}the container stops");
-    slurm("scontrol", &["update", &format!("nodename={node}"), "state=drain", &reason])?;
-    // --full reaches the batch script too, which is where a checkpoint is written.
-    slurm("scancel", &[&["--full", "--signal=TERM"], jobs].concat())
-}
 
 fn recover(node: &str) -> anyhow::Result<()> {
     let ghosts = jobs_on_the_node()?;
@@ -103,11 +65,24 @@ fn recover(node: &str) -> anyhow::Result<()> {
     let ids = ghosts.iter().map(|job| job.id.as_str()).collect::<Vec<_>>().join(",");
     eprintln!("jobs {ids} ran when the container last ended, and are gone: they are requeued, or fail");
     let reason = format!("reason={OUR_REASON}the jobs of the former start are gone");
+    let told = told_of_the_stop()?;
+    let untold = ghosts.iter().filter(|job| job.state != COMPLETING && !told.contains(&job.id));
+    quiesce::comment(&untold.map(|job| job.id.as_str()).collect::<Vec<_>>(), "the container ended while this job ran");
     slurm("scontrol", &["update", &format!("nodename={node}"), "state=down", &reason])?;
     for job in ghosts {
         start_soon(&job.id);
     }
     Ok(())
+}
+
+/// The jobs of which an ordered stop has said so.
+fn told_of_the_stop() -> anyhow::Result<BTreeSet<String>> {
+    let list = output("squeue", &["--noheader", "--states=RUNNING,SUSPENDED", "--Format=JobID:16,admin_comment:64"])?;
+    let told = |line: &str| {
+        let (id, comment) = line.trim().split_once(' ')?;
+        comment.trim().starts_with(&format!("{OUR_REASON}{}", quiesce::STOPPED)).then(|| id.to_owned())
+    };
+    Ok(list.lines().filter_map(told).collect())
 }
 
 /// Slurm gives a requeued job two minutes of waiting, for a node that may be ill; this one is not. One that failed takes no
