@@ -2,8 +2,10 @@
 //!
 //! PID 1 runs it as a child with a deadline, so it may wait for Slurm's commands.
 
+mod ids;
 mod quiesce;
 mod reclaim;
+mod spool;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -37,6 +39,8 @@ enum What {
     },
     /// Requeue the jobs that ran when a former start ended without notice
     Recover,
+    /// Raise the number of the next job where slurmctld ended without saving it, and become slurmctld
+    Number(ids::Args),
     /// Cancel or requeue the jobs of which a slurmctld that came back does not know that they ended
     Reclaim,
 }
@@ -48,9 +52,22 @@ fn parse_on_stop(text: &str) -> Result<OnStop, String> {
 /// Does it.
 pub fn run(args: Args) -> anyhow::Result<u8> {
     match args.what {
-        What::Quiesce { grace, on_stop } => quiesce::run(&args.node, Duration::try_from_secs_f64(grace)?, on_stop),
-        What::Recover => recover(&args.node).map(|()| exit_code::SUCCESS),
-        What::Reclaim => reclaim::run(&args.node).map(|()| exit_code::SUCCESS),
+        What::Quiesce { grace, on_stop } => {
+            let code = quiesce::run(&args.node, Duration::try_from_secs_f64(grace)?, on_stop)?;
+            if let Err(error) = ids::note_next() {
+                eprintln!("warning: the next job id is not noted, and the next start leaves a gap: {error:#}");
+            }
+            Ok(code)
+        }
+        What::Number(args) => ids::run(&args),
+        What::Recover => recover(&args.node).and_then(|()| account(&args.node, false)).map(|()| exit_code::SUCCESS),
+        What::Reclaim => {
+            // slurmctld listens before it has read its state, and may let the first question wait for too long.
+            if account(&args.node, true).is_err() {
+                account(&args.node, true)?;
+            }
+            reclaim::run(&args.node).map(|()| exit_code::SUCCESS)
+        }
     }
 }
 
@@ -71,6 +88,30 @@ fn recover(node: &str) -> anyhow::Result<()> {
     slurm("scontrol", &["update", &format!("nodename={node}"), "state=down", &reason])?;
     for job in ghosts {
         start_soon(&job.id);
+    }
+    Ok(())
+}
+
+/// Says what slurmctld has forgotten, and keeps what may run once from running twice.
+fn account(node: &str, runs: bool) -> anyhow::Result<()> {
+    let config = output("scontrol", &["show", "config"])?;
+    let spool = config.lines().find_map(|line| line.strip_prefix("SlurmdSpoolDir")?.split_once("= "));
+    let spool = spool.map(|(_, spool)| spool.trim().replace("%n", node)).unwrap_or_default();
+    let begun = spool::begun(&spool);
+    if !begun.is_empty() {
+        let waiting = output("squeue", &["--noheader", "--states=PENDING", "--Format=JobID:16,Requeue:4"])?;
+        let again = waiting.lines().filter_map(|line| line.trim().split_once(' '));
+        for (job, _) in again.filter(|(id, requeue)| requeue.trim() == "0" && begun.contains(*id)) {
+            quiesce::comment(&[job], "it had begun when slurmctld died, and --no-requeue lets it run once");
+            slurm("scancel", &[job])?;
+            eprintln!(
+                "warning: job {job} had begun when slurmctld died, and is cancelled: --no-requeue lets it run once"
+            );
+        }
+    }
+    ids::name_the_lost()?;
+    if !runs && let Err(error) = spool::clean(&spool, node) {
+        eprintln!("warning: {spool}: what former jobs left is not removed: {error}");
     }
     Ok(())
 }
