@@ -201,7 +201,7 @@ fn cheap_findings(config: &Config, root: &Path, inventory: &Inventory, files: &[
 fn has_saved_jobs(config: &Config, root: &Path, files: &[ConfigFile]) -> bool {
     let own = slurm_conf_value(files, "StateSaveLocation").map(PathBuf::from);
     let state = install::under(root, &own.unwrap_or_else(|| config.paths.state.join("slurmctld")));
-    ["job_state", "job_state.old"].iter().any(|name| state.join(name).symlink_metadata().is_ok())
+    ["job_state", "job_state.old", "node_state"].iter().any(|name| state.join(name).symlink_metadata().is_ok())
 }
 
 /// The cluster's name, as slurm.conf has it.

@@ -18,6 +18,7 @@ mod timeline;
 mod unit;
 
 pub use command::Command;
+pub use jobs::Follows;
 pub use notice::Notice;
 pub use reload::{Cause, LastReload, Outcome, ReloadNotice, ReloadSnapshot};
 pub use snapshot::{Snapshot, UnitSnapshot};

@@ -9,7 +9,7 @@ use crate::config::{DaemonName, ReadinessTest};
 
 use super::daemon::{LivenessTest, Spec};
 use super::liveness::{Door, Question};
-use super::machine::Child;
+use super::machine::{Child, Follows};
 use super::node::SINFO_FORMAT;
 use super::{Output, Program, World};
 
@@ -30,7 +30,7 @@ impl World {
             Child::Unit(unit) => {
                 let Some(spec) = self.machine.units().get(unit) else { return helper::<&str>(&[], Output::Log) };
                 Program {
-                    argv: spec.command.iter().map(|word| word.clone().into_bytes()).collect(),
+                    argv: self.numbered(unit, spec),
                     env: environment(&with_defaults(spec), &NOT_FOR_DAEMONS),
                     user: spec.user.clone(),
                     output: Output::Log,
@@ -82,6 +82,24 @@ impl World {
                 helper(&["scontrol", "update", &format!("nodename={node}"), "state=resume"], Output::Log)
             }
         }
+    }
+
+    /// A slurmctld that finds a former one's state is begun by `slurminit jobs number`, which becomes it: no job id is given twice.
+    fn numbered(&self, unit: usize, spec: &Spec) -> Vec<Vec<u8>> {
+        let command = spec.command.iter().map(|word| word.clone().into_bytes());
+        let follows = (spec.daemon == Some(DaemonName::Slurmctld)).then(|| self.machine.follows(unit)).flatten();
+        let Some(follows) = follows else { return command.collect() };
+        let paths = &self.job.config.paths;
+        let mut argv = vec![own_file(), b"jobs".to_vec(), b"number".to_vec()];
+        for (option, path) in
+            [("--slurm-conf", paths.slurm.join("slurm.conf")), ("--state", paths.state.join("slurmctld"))]
+        {
+            argv.extend([option.as_bytes().to_vec(), path.into_os_string().into_vec()]);
+        }
+        argv.extend((follows == Follows::Saved).then(|| b"--saved".to_vec()));
+        argv.push(b"--".to_vec());
+        argv.extend(command);
+        argv
     }
 
     fn prepare(&self) -> Vec<Vec<u8>> {

@@ -171,7 +171,7 @@ fn release(job: &str) -> anyhow::Result<()> {
 
 /// Does what Slurm does with a batch job that is missing from its node.
 fn requeue(job: &str) -> anyhow::Result<()> {
-    if !is_possible(slurm("scontrol", &["requeue", job]))? {
+    if !is_possible(slurm("scontrol", &["requeue", "incomplete", job]))? {
         return cancel(job, NO_SCRIPT);
     }
     // The two minutes of waiting begin when the node has told that nothing of the job is left.

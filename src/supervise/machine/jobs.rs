@@ -31,7 +31,26 @@ impl Accounts {
     }
 }
 
+/// What a daemon finds of the one before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Follows {
+    /// All of its state: it ended in order.
+    Saved,
+    /// Perhaps not the last of it.
+    Unknown,
+}
+
 impl Machine {
+    /// What this unit's next process finds of a former one; `None` if there was none.
+    #[must_use]
+    pub fn follows(&self, unit: usize) -> Option<Follows> {
+        match self.units.get(unit).and_then(|unit| unit.last_end.as_ref()) {
+            Some(end) if end.exit == Exit::Code(0) => Some(Follows::Saved),
+            Some(_) => Some(Follows::Unknown),
+            None => self.prepared.as_ref().is_some_and(|prepared| prepared.saved_jobs).then_some(Follows::Unknown),
+        }
+    }
+
     /// slurmctld answers. At the first start, jobs that it believes to run have lost their processes with the former
     /// container: that must be said before slurmd registers. Later they may well run; but of what ended shortly before
     /// slurmctld died it does not know.
