@@ -33,6 +33,9 @@ enum Verb {
     /// Ask the daemons whether they still answer; PID 1 runs it as a child
     #[command(hide = true)]
     Liveness(commands::liveness::Args),
+    /// End what a job left behind on the node; slurmd runs it at the end of each job
+    #[command(hide = true)]
+    Epilog(commands::epilog::Args),
     /// Detect again, and apply what changed in the hardware and in the configuration; what can go on running does
     Reload(commands::reload::Args),
     /// Show the daemons, the node and the GPUs
@@ -63,6 +66,7 @@ impl Cli {
             Verb::Prepare(args) => commands::prepare::run(args),
             Verb::Jobs(args) => commands::jobs::run(args),
             Verb::Liveness(args) => commands::liveness::run(args),
+            Verb::Epilog(args) => commands::epilog::run(&args),
             Verb::Reload(args) => commands::reload::run(args),
             Verb::Status(args) => commands::status::run(args),
             Verb::Health(args) => commands::health::run(args),

@@ -3,6 +3,7 @@
 pub mod configure;
 pub mod detect;
 pub mod doctor;
+pub mod epilog;
 pub mod health;
 pub mod jobs;
 pub mod liveness;

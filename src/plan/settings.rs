@@ -3,7 +3,7 @@
 use crate::config::{Config, DaemonName, NodeName, SlurmSettings};
 
 use super::names::HostName;
-use super::{CgroupPlan, Decision, NodePlan, TaskProlog};
+use super::{CgroupPlan, Decision, Epilog, NodePlan, TaskProlog};
 
 /// A line of slurm.conf.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,22 +25,30 @@ pub struct PartitionPlan {
     pub settings: Vec<(String, String)>,
 }
 
+/// The scripts of ours that Slurm runs.
+pub(super) struct Scripts<'a> {
+    pub(super) task_prolog: Option<&'a TaskProlog>,
+    pub(super) epilog: Option<&'a Epilog>,
+}
+
 /// Generated, then overridden and extended by the operator.
 pub(super) fn plan(
     config: &Config,
     host: &HostName,
     node: &NodePlan,
     cgroup: &CgroupPlan,
-    task_prolog: Option<&TaskProlog>,
+    scripts: &Scripts<'_>,
     decisions: &mut Vec<Decision>,
 ) -> Vec<Setting> {
     let mut settings = Settings::default();
     settings.identity(config, host);
     settings.files(config);
     settings.processes(cgroup);
-    if let Some(prolog) = task_prolog {
-        settings.add_because("TaskProlog", prolog.path.display(), TaskProlog::WHY);
-        decisions.push(Decision::new(format!("TaskProlog={}", prolog.path.display()), TaskProlog::WHY));
+    let task_prolog = scripts.task_prolog.map(|prolog| ("TaskProlog", &prolog.path, TaskProlog::WHY));
+    let epilog = scripts.epilog.map(|epilog| ("Epilog", &epilog.path, Epilog::WHY));
+    for (key, path, why) in task_prolog.into_iter().chain(epilog) {
+        settings.add_because(key, path.display(), why);
+        decisions.push(Decision::new(format!("{key}={}", path.display()), why));
     }
     settings.scheduling(node, decisions);
     settings.lay_over(&config.slurm.conf, decisions);
