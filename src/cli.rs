@@ -42,6 +42,9 @@ enum Verb {
     /// Say which of a user's processes have a socket; runs as that user
     #[command(hide = true)]
     Holders(commands::holders::Args),
+    /// End what a job left behind on the node; slurmd runs it at the end of each job
+    #[command(hide = true)]
+    Epilog(commands::epilog::Args),
     /// Detect again, and apply what changed in the hardware and in the configuration; what can go on running does
     Reload(commands::reload::Args),
     /// Show the daemons, the node and the GPUs
@@ -75,6 +78,7 @@ impl Cli {
             Verb::Liveness(args) => commands::liveness::run(args),
             Verb::FreePort(args) => commands::free_port::run(args),
             Verb::Holders(args) => commands::holders::run(args),
+            Verb::Epilog(args) => commands::epilog::run(&args),
             Verb::Reload(args) => commands::reload::run(args),
             Verb::Status(args) => commands::status::run(args),
             Verb::Health(args) => commands::health::run(args),

@@ -4,6 +4,7 @@ pub mod configure;
 pub mod detect;
 pub mod doctor;
 pub mod environments;
+pub mod epilog;
 pub mod free_port;
 pub mod health;
 pub mod holders;

@@ -15,6 +15,7 @@
 //! | [`report`] | what the preparation child tells PID 1 | pure |
 //! | [`supervise`] | keeps the daemons alive; its state machine is pure | composes |
 //! | [`detect`] | NVML, /proc, /sys -> inventory | edge |
+//! | [`leftovers`] | the processes that a job left behind | pure; two parts edge |
 //! | [`install`] | writes files, accounts and the munge key | edge |
 //! | [`configure`] | the host's Docker and GPUs -> verdicts, compose's override file | pure; two parts edge |
 //! | [`sbatch_args`] | a method.json -> the arguments of sbatch | pure |
@@ -40,6 +41,7 @@ pub mod doctor;
 pub mod exit_code;
 pub mod install;
 pub mod inventory;
+pub mod leftovers;
 pub mod logs;
 pub mod now;
 pub mod plan;

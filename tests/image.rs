@@ -34,6 +34,8 @@ mod handover;
 mod isolation;
 #[path = "image/jobs.rs"]
 mod jobs;
+#[path = "image/leftovers.rs"]
+mod leftovers;
 #[path = "image/limits.rs"]
 mod limits;
 #[path = "image/live.rs"]

@@ -84,7 +84,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
             }),
             Err(error) => error.kind() == std::io::ErrorKind::PermissionDenied,
         };
-        if has && pid != std::process::id().cast_signed() {
+        if has && u32::try_from(pid) != Ok(std::process::id()) {
             lines.push_str(&format!("{pid}\n"));
         }
     }

@@ -4,7 +4,7 @@ use crate::config::{Config, DaemonName, NodeName, SlurmSettings};
 use crate::inventory::Inventory;
 
 use super::names::HostName;
-use super::{CgroupPlan, Decision, NodePlan, TaskProlog, login};
+use super::{CgroupPlan, Decision, Epilog, NodePlan, TaskProlog, login};
 
 /// A line of slurm.conf.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,13 +26,19 @@ pub struct PartitionPlan {
     pub settings: Vec<(String, String)>,
 }
 
+/// The scripts of ours that Slurm runs.
+pub(super) struct Scripts<'a> {
+    pub(super) task_prolog: Option<&'a TaskProlog>,
+    pub(super) epilog: Option<&'a Epilog>,
+}
+
 /// Generated, then overridden and extended by the operator.
 pub(super) fn plan(
     config: &Config,
     host: &HostName,
     node: &NodePlan,
     cgroup: &CgroupPlan,
-    task_prolog: Option<&TaskProlog>,
+    scripts: &Scripts<'_>,
     inventory: &Inventory,
     decisions: &mut Vec<Decision>,
 ) -> Vec<Setting> {
@@ -40,9 +46,11 @@ pub(super) fn plan(
     settings.identity(config, host);
     settings.files(config);
     settings.processes(cgroup);
-    if let Some(prolog) = task_prolog {
-        settings.add_because("TaskProlog", prolog.path.display(), TaskProlog::WHY);
-        decisions.push(Decision::new(format!("TaskProlog={}", prolog.path.display()), TaskProlog::WHY));
+    let task_prolog = scripts.task_prolog.map(|prolog| ("TaskProlog", &prolog.path, TaskProlog::WHY));
+    let epilog = scripts.epilog.map(|epilog| ("Epilog", &epilog.path, Epilog::WHY));
+    for (key, path, why) in task_prolog.into_iter().chain(epilog) {
+        settings.add_because(key, path.display(), why);
+        decisions.push(Decision::new(format!("{key}={}", path.display()), why));
     }
     if login::is_fatal(inventory) {
         settings.add_because(login::KEY, 0, login::WHY);

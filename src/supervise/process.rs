@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use nix::fcntl::OFlag;
 use nix::libc;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::{ForkResult, Gid, Pid, Uid, User, fork, getgrouplist, pipe2};
 
 use super::limits::Counts;
@@ -40,6 +41,8 @@ pub(super) struct Program {
     pub(super) output: Output,
     /// Whether it is the container's command: it keeps standard input and gets the terminal.
     pub(super) is_cmd: bool,
+    /// Whether all that descends from it is marked, for good ([`leftovers`](crate::leftovers)).
+    pub(super) is_marked: bool,
 }
 
 /// A process that was started.
@@ -76,6 +79,7 @@ struct Prepared {
     candidates: Vec<CString>,
     credentials: Option<Credentials>,
     is_cmd: bool,
+    is_marked: bool,
     stdin: Option<OwnedFd>,
     stdout: Option<RawFd>,
     stderr: Option<RawFd>,
@@ -113,6 +117,7 @@ pub(super) fn start(program: &Program, inherited: &Inherited) -> Result<Started,
         candidates: candidates(program),
         credentials,
         is_cmd: program.is_cmd,
+        is_marked: program.is_marked,
         stdin: null,
         stdout: captured.as_ref().map(|(_, write)| write.as_raw_fd()).or(log_in_child),
         stderr: log_in_child,
@@ -245,6 +250,9 @@ fn become_program(prepared: &Prepared, inherited: &Inherited) -> nix::Error {
             return nix::Error::last();
         }
     }
+    if prepared.is_marked {
+        mark();
+    }
     if let Some(Credentials { uid, gid, groups }) = &prepared.credentials {
         // SAFETY: the pointer and the length are of the same vector.
         if unsafe { libc::setgroups(groups.len(), groups.as_ptr()) } != 0 {
@@ -256,6 +264,16 @@ fn become_program(prepared: &Prepared, inherited: &Inherited) -> nix::Error {
     }
     inherited.restore();
     execute(prepared)
+}
+
+/// Lowers a hard limit that Linux has not heeded since 2.4 (RLIMIT_LOCKS, setrlimit(2)): whoever descends from this process
+/// has it, in the sight of all, and nobody can raise it again without CAP_SYS_RESOURCE. Where it cannot be lowered, nothing
+/// is marked.
+fn mark() {
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_LOCKS) {
+        let lower = hard.saturating_sub(1);
+        let _ = setrlimit(Resource::RLIMIT_LOCKS, lower, lower);
+    }
 }
 
 /// Tries each candidate; the most telling error wins, as with `execvp`.

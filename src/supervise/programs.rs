@@ -26,6 +26,7 @@ impl World {
                 user: None,
                 output: Output::Inherited,
                 is_cmd: true,
+                is_marked: false,
             },
             Child::Unit(unit) => {
                 let Some(spec) = self.machine.units().get(unit) else { return helper::<&str>(&[], Output::Log) };
@@ -35,6 +36,7 @@ impl World {
                     user: spec.user.clone(),
                     output: Output::Log,
                     is_cmd: false,
+                    is_marked: spec.daemon == Some(DaemonName::Slurmd),
                 }
             }
             Child::Probe(unit) => match self.machine.units().get(unit).map(|spec| &spec.readiness) {
@@ -186,6 +188,7 @@ fn helper<S: AsRef<str>>(argv: &[S], output: Output) -> Program {
         user: None,
         output,
         is_cmd: false,
+        is_marked: false,
     }
 }
 
