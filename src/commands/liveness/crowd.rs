@@ -121,7 +121,7 @@ mod tests {
         clients.push(std::net::TcpStream::connect(address).unwrap());
         let own = nix::unistd::Uid::current().as_raw();
         let said = at(&door, &BTreeSet::new()).unwrap();
-        assert!(said.contains(&format!("8 by")) && said.contains(&format!("uid {own}")), "{said}");
+        assert!(said.contains("8 by") && said.contains(&format!("uid {own}")), "{said}");
         assert_eq!(at(&door, &BTreeSet::from([own])), None);
     }
 }
