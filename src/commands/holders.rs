@@ -84,7 +84,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
             }),
             Err(error) => error.kind() == std::io::ErrorKind::PermissionDenied,
         };
-        if has && u32::try_from(pid) != Ok(std::process::id()) {
+        if has && pid != nix::unistd::getpid().as_raw() {
             lines.push_str(&format!("{pid}\n"));
         }
     }
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_process_is_known_by_its_user_its_name_and_its_session() {
-        let own = std::process::id().cast_signed();
+        let own = nix::unistd::getpid().as_raw();
         assert_eq!(user(own).map(|(uid, _)| uid), Some(nix::unistd::Uid::current().as_raw()));
         let holder = holder(own).unwrap();
         assert_eq!(holder.session, nix::unistd::getsid(None).unwrap().as_raw());

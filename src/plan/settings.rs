@@ -104,6 +104,9 @@ impl Settings {
         self.add_because("ProctrackType", cgroup.proctrack, &cgroup.why);
         self.add("TaskPlugin", cgroup.task);
         self.add("MpiDefault", "none");
+        let why = "connections that say nothing, which any user can make, keep out nobody; Slurm's own limit is 50";
+        self.add_because("SlurmctldParameters", "conmgr_max_connections=1024", why);
+        self.add_because("SlurmdParameters", "conmgr_max_connections=1024", why);
         self.add_because("ReturnToService", 2, "a node that registers with a true configuration is used again");
     }
 

@@ -40,7 +40,8 @@ impl Counts {
     pub(super) fn fault(self, exit: &Exit, now: Self) -> Option<Fault> {
         match exit {
             Exit::Signal(libc::SIGKILL) if now.killed > self.killed => Some(Fault::Memory),
-            Exit::Code(0) | Exit::NotStarted(_) => None,
+            // Who lacks a process says so and ends; nothing kills it.
+            Exit::Code(0) | Exit::Signal(libc::SIGKILL) | Exit::NotStarted(_) => None,
             _ if now.refused > self.refused => Some(Fault::Processes),
             _ => None,
         }
@@ -79,6 +80,7 @@ mod tests {
         assert_eq!(before.fault(&Exit::Code(1), after), Some(Fault::Processes));
         assert_eq!(before.fault(&Exit::Signal(libc::SIGABRT), after), Some(Fault::Processes));
         assert_eq!(before.fault(&Exit::Code(0), after), None);
+        assert_eq!(before.fault(&kill, Counts { killed: 1, ..after }), None);
         for exit in [kill, Exit::Code(1)] {
             assert_eq!(before.fault(&exit, before), None);
         }

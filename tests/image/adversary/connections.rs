@@ -6,7 +6,7 @@ use super::attack::Attack;
 const SILENT: &str = r#"
 silent() { # COUNT PORT-or-PATH
     perl -e '
-        use IO::Socket::INET; use IO::Socket::UNIX; use Time::HiRes "sleep"; $SIG{PIPE} = "IGNORE";
+        use IO::Socket::INET; use IO::Socket::UNIX; $SIG{PIPE} = "IGNORE";
         my ($count, $where) = @ARGV; my @held;
         while (1) {
             @held = grep { my $bits = ""; vec($bits, fileno($_), 1) = 1;
@@ -17,7 +17,7 @@ silent() { # COUNT PORT-or-PATH
                 last unless $new;
                 push @held, $new;
             }
-            sleep 0.1;
+            select(undef, undef, undef, 0.1);
         }' "$1" "$2" &
 }
 "#;

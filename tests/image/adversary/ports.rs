@@ -6,16 +6,17 @@ use super::attack::Attack;
 const THIEF: &str = r#"
 thief() { # PORT HOW
     perl -e '
-        use Socket; use Time::HiRes "sleep";
+        use Socket;
         my ($port, $how) = @ARGV;
         while (1) {
             socket(my $s, PF_INET, SOCK_STREAM, 0);
+            setsockopt($s, SOL_SOCKET, SO_REUSEADDR, 1) if $how ne "bound";
             if (bind($s, sockaddr_in($port, INADDR_ANY))) {
                 listen($s, 5) if $how ne "bound";
-                sleep($how eq "short" ? 0.3 : 3600);
+                select(undef, undef, undef, $how eq "short" ? 0.3 : 3600);
             }
             close($s);
-            sleep 0.001;
+            select(undef, undef, undef, 0.001);
         }' "$1" "$2" &
 }
 "#;
