@@ -401,11 +401,12 @@ fn no_request_of_an_ordinary_user_ends_a_daemon() {
     });
 }
 
-/// slurmd has the order to launch, and dies before there is a slurmstepd.
+/// slurmd has the order to launch, and dies before there is a slurmstepd. Slurm looks when the node registers, where the job is too
+/// young to be missing: BatchStartTimeout and 10 s.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn a_batch_job_whose_process_never_came_is_found_when_slurmd_is_back() {
-    let toml = "[slurm.conf]\nProlog = \"/config/prolog\"\nBatchStartTimeout = 1\n[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:8\"\n";
+    let toml = "[slurm.conf]\nProlog = \"/config/prolog\"\nBatchStartTimeout = 20\n[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:8\"\n";
     let prolog = "#!/bin/sh\n[ -e /tmp/slow ] || exit 0\necho $SLURM_JOB_ID >> /tmp/in-prolog\nexec sleep 600\n";
     let config = directory(&[("slurminit.toml", toml), ("prolog", prolog)]);
     let container = Image::new(PLAIN).with(NODE).mount(config.path(), "/config").serve();
