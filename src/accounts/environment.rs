@@ -54,7 +54,7 @@ impl LoginFiles {
         text
     }
 
-    /// `ENV_PATH PATH=/usr/local/bin:/usr/bin`; the `PATH=` may be missing.
+    /// `ENV_PATH  PATH=/usr/local/bin:/usr/bin`; the `PATH=` may be missing.
     fn login_def(&self, key: &str) -> Option<&str> {
         let value = self.login_defs.lines().find_map(|line| {
             let (own, value) = line.trim().split_once(char::is_whitespace)?;
