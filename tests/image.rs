@@ -34,6 +34,8 @@ mod handover;
 mod isolation;
 #[path = "image/jobs.rs"]
 mod jobs;
+#[path = "image/jobs_rounds.rs"]
+mod jobs_rounds;
 #[path = "image/limits.rs"]
 mod limits;
 #[path = "image/liveness.rs"]
