@@ -36,6 +36,8 @@ mod isolation;
 mod jobs;
 #[path = "image/leftovers.rs"]
 mod leftovers;
+#[path = "image/jobs_rounds.rs"]
+mod jobs_rounds;
 #[path = "image/limits.rs"]
 mod limits;
 #[path = "image/live.rs"]

@@ -97,7 +97,8 @@ fn account(node: &str, runs: bool) -> anyhow::Result<()> {
     let config = output("scontrol", &["show", "config"])?;
     let spool = config.lines().find_map(|line| line.strip_prefix("SlurmdSpoolDir")?.split_once("= "));
     let spool = spool.map(|(_, spool)| spool.trim().replace("%n", node)).unwrap_or_default();
-    let begun = spool::begun(&spool);
+    let mut begun = spool::begun(&spool);
+    begun.extend(launched());
     if !begun.is_empty() {
         let waiting = output("squeue", &["--noheader", "--states=PENDING", "--Format=JobID:16,Requeue:4"])?;
         let again = waiting.lines().filter_map(|line| line.trim().split_once(' '));
@@ -114,6 +115,18 @@ fn account(node: &str, runs: bool) -> anyhow::Result<()> {
         eprintln!("warning: {spool}: what former jobs left is not removed: {error}");
     }
     Ok(())
+}
+
+/// The batch jobs that slurmd says it launched, as far back as its last lines go. Nothing else is left of one that has ended.
+fn launched() -> BTreeSet<String> {
+    let own = std::env::current_exe().unwrap_or_else(|_| "slurminit".into());
+    let lines = output(&own.to_string_lossy(), &["logs", "slurmd", "--lines", "1000"]).unwrap_or_default();
+    // Slurm 22.05 to 24.11, `req.c`.
+    let job = |line: &str| {
+        let (_, rest) = line.split_once("Launching batch job ")?;
+        rest.split_once(" for UID ").map(|(id, _)| id.to_owned())
+    };
+    lines.lines().filter_map(job).collect()
 }
 
 /// The jobs of which an ordered stop has said so.

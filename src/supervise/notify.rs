@@ -221,7 +221,7 @@ impl World {
                 program.env.push([VARIABLE.as_bytes(), b"=", path.as_os_str().as_encoded_bytes()].concat());
                 if own.is_none() {
                     // In place of `-D`: Slurm takes only one of the two.
-                    program.argv.truncate(1);
+                    program.argv.retain(|word| word != b"-D");
                     program.argv.push(OPTION.as_bytes().to_vec());
                 }
                 Some(notify)

@@ -99,7 +99,6 @@ impl World {
             argv.extend([option.as_bytes().to_vec(), path.into_os_string().into_vec()]);
         }
         argv.extend((follows == Follows::Saved).then(|| b"--saved".to_vec()));
-        argv.push(b"--".to_vec());
         argv.extend(command);
         argv
     }

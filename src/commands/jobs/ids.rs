@@ -44,7 +44,7 @@ pub(super) struct Args {
     #[arg(long)]
     saved: bool,
     /// slurmctld and its arguments
-    #[arg(last = true, required = true)]
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<String>,
 }
 
