@@ -35,7 +35,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         }
         Ok(Status { snapshot, .. }) => (snapshot.ready, snapshot.why),
     };
-    println!("{why}");
+    println!("{}", crate::printable::line(&why));
     Ok(if healthy { exit_code::SUCCESS } else { exit_code::FAILURE })
 }
 

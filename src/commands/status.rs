@@ -10,8 +10,8 @@ use anyhow::Context as _;
 
 use super::health::is_alive;
 use super::load_config;
-use crate::exit_code;
 use crate::supervise::status::{self, News, Status};
+use crate::{exit_code, printable};
 use table::table;
 
 /// Its command line.
@@ -36,7 +36,7 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     let directory = &load_config::run_directory(args.config.as_deref());
     let mut out = std::io::stdout();
     if args.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&json(&current(directory)?)?)?)?;
+        writeln!(out, "{}", printable::json(&serde_json::to_string_pretty(&json(&current(directory)?)?)?))?;
     } else if args.watch {
         return watch(directory);
     } else {
@@ -78,7 +78,7 @@ pub(super) fn current(directory: &Path) -> anyhow::Result<Status> {
 }
 
 fn text(status: &Status) -> String {
-    table(status, status::monotonic_ms(), memory_kib)
+    printable::lines(&table(status, status::monotonic_ms(), memory_kib)).into_owned()
 }
 
 /// What the file has, and each process's memory beside its pid.

@@ -3,6 +3,7 @@
 use crate::doctor::requirements::Requirement;
 use crate::doctor::{Observation, Verdict};
 use crate::inventory::{Access, CgroupVersion, CpuSet, Driver, Gpu, Inventory, MigInstance, Severity, Source};
+use crate::printable;
 
 /// The whole text, with a newline at the end.
 pub(super) fn render(inventory: &Inventory, all: &[Requirement]) -> String {
@@ -16,7 +17,7 @@ pub(super) fn render(inventory: &Inventory, all: &[Requirement]) -> String {
     }
     lines.push(String::new());
     lines.extend(inventory.drivers.iter().map(driver));
-    lines.extend(host(inventory).map(|(name, value)| format!("{name:<8} {}", escaped(&value))));
+    lines.extend(host(inventory).map(|(name, value)| format!("{name:<8} {}", printable::line(&value))));
     lines.extend(requirements(all));
     for finding in &inventory.findings {
         let severity = match finding.severity {
@@ -25,9 +26,9 @@ pub(super) fn render(inventory: &Inventory, all: &[Requirement]) -> String {
             Severity::Error => "error",
         };
         lines.push(String::new());
-        lines.push(format!("{severity}: {}", escaped(&finding.what)));
-        lines.push(format!("  cause:  {}", escaped(&finding.cause)));
-        lines.push(format!("  repair: {}", escaped(&finding.repair)));
+        lines.push(format!("{severity}: {}", printable::line(&finding.what)));
+        lines.push(format!("  cause:  {}", printable::line(&finding.cause)));
+        lines.push(format!("  repair: {}", printable::line(&finding.repair)));
     }
     lines.join("\n") + "\n"
 }
@@ -43,7 +44,7 @@ fn requirements(all: &[Requirement]) -> Vec<String> {
         let well: Vec<&Requirement> = of_one.iter().filter(is_well).collect();
         if let Some(first) = well.first() {
             let more = if well.len() > 1 { format!(" (and {} more)", well.len() - 1) } else { String::new() };
-            lines.push(format!("{:<7}  {:<12}  {}{more}", "ok", first.name, escaped(&first.observation.seen)));
+            lines.push(format!("{:<7}  {:<12}  {}{more}", "ok", first.name, printable::line(&first.observation.seen)));
         }
         for Requirement { name, observation } in of_one.iter().filter(|it| !is_well(it)) {
             lines.extend(trouble(name, observation));
@@ -60,9 +61,9 @@ fn trouble(name: &str, Observation { verdict, seen, cause, repair }: &Observatio
         Verdict::Warn => "warn",
         Verdict::Fail => "FAIL",
     };
-    let first = format!("{verdict:<7}  {name:<12}  {}", escaped(seen));
-    let cause = cause.as_ref().map(|cause| format!("  cause:  {}", escaped(cause)));
-    let repair = repair.as_ref().map(|repair| format!("  repair: {}", escaped(repair)));
+    let first = format!("{verdict:<7}  {name:<12}  {}", printable::line(seen));
+    let cause = cause.as_ref().map(|cause| format!("  cause:  {}", printable::line(cause)));
+    let repair = repair.as_ref().map(|repair| format!("  repair: {}", printable::line(repair)));
     std::iter::once(first).chain(cause).chain(repair).collect()
 }
 
@@ -97,7 +98,7 @@ fn row(gpu: &Gpu) -> [String; 9] {
         or_dash(gpu.cpus.as_ref()),
         access,
     ];
-    cells.map(|cell| escaped(&cell))
+    cells.map(|cell| printable::line(&cell).into_owned())
 }
 
 fn or_dash(value: Option<impl ToString>) -> String {
@@ -113,7 +114,8 @@ fn instances(gpu: &Gpu) -> Vec<String> {
         };
         let memory = or_dash(instance.memory_mib.map(|mib| format!("{mib} MiB")));
         let (profile, uuid) = (or_dash(instance.profile.as_ref()), or_dash(instance.uuid.as_ref()));
-        escaped(&format!("{} {} has MIG {profile}, {memory}, {uuid}: {access}", gpu.vendor, gpu.index))
+        let text = format!("{} {} has MIG {profile}, {memory}, {uuid}: {access}", gpu.vendor, gpu.index);
+        printable::line(&text).into_owned()
     };
     gpu.mig.iter().flatten().map(line).collect()
 }
@@ -132,7 +134,7 @@ fn driver(driver: &Driver) -> String {
     };
     let version = driver.version.as_deref().unwrap_or("of unknown version");
     let cuda = driver.cuda_version.as_ref().map(|cuda| format!(", CUDA {cuda}")).unwrap_or_default();
-    escaped(&format!("{:<8} {} {version}{cuda}, {source}", "driver", driver.vendor))
+    printable::line(&format!("{:<8} {} {version}{cuda}, {source}", "driver", driver.vendor)).into_owned()
 }
 
 fn host(inventory: &Inventory) -> impl Iterator<Item = (&'static str, String)> {
@@ -158,18 +160,6 @@ fn host(inventory: &Inventory) -> impl Iterator<Item = (&'static str, String)> {
     let plugins = format!("; plugins: {}", slurm.plugins.join(" "));
     let slurm = slurm.version.map_or_else(|| "not found".to_owned(), |version| format!("{version}{plugins}"));
     [("host", hostname.clone()), ("CPUs", cpus), ("memory", memory), ("cgroup", cgroup), ("Slurm", slurm)].into_iter()
-}
-
-/// Spells out what a terminal would obey or not show: control characters, direction marks.
-pub(in crate::commands) fn escaped(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for char in text.chars() {
-        match char {
-            '"' | '\'' => safe.push(char),
-            _ => safe.extend(char.escape_debug()),
-        }
-    }
-    safe
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use crate::printable::line;
 use crate::supervise::machine::UnitSnapshot;
 use crate::supervise::status::Status;
 
@@ -34,7 +35,7 @@ pub(super) fn table(status: &Status, now_ms: u64, memory: impl Fn(i32) -> Option
     if let Some(prepared) = &snapshot.prepared {
         let state = snapshot.node.as_ref().map_or("unknown", |node| node.state.as_str());
         let reason = snapshot.node.as_ref().map(|node| node.reason.as_str()).filter(|reason| !reason.is_empty());
-        let reason = reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
+        let reason = reason.map(|reason| format!(" ({})", line(reason))).unwrap_or_default();
         let _ = writeln!(text, "\nnode {} is {state}{reason}: {}", prepared.node_name, prepared.summary);
         for gpu in &prepared.gpus {
             let _ = writeln!(text, "  {gpu}");
@@ -58,7 +59,7 @@ fn row(unit: &UnitSnapshot, up: u64, memory: impl Fn(i32) -> Option<u64>) -> [St
 fn last_exit(unit: &UnitSnapshot, up: u64) -> String {
     let Some(how) = &unit.last_exit else { return dash() };
     let ago = unit.last_exit_ms.map(|at| format!(", {} ago", age(up.saturating_sub(at)))).unwrap_or_default();
-    let why = unit.last_exit_why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+    let why = unit.last_exit_why.as_ref().map(|why| format!(": {}", line(why))).unwrap_or_default();
     format!("{how}{ago}{why}")
 }
 
