@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,6 +18,7 @@ use crate::exit_code;
 use crate::supervise::liveness::{Answer, Question, Verdict};
 
 mod helper;
+mod people;
 mod work;
 
 /// Its command line.
@@ -30,6 +32,7 @@ pub struct Args {
 pub fn run(args: Args) -> anyhow::Result<u8> {
     let questions: Vec<Question> = serde_json::from_str(&args.questions).context("the questions are no JSON")?;
     let (said, hear) = channel();
+    people::offer(Path::new("/"), questions.iter().map(|question| question.pid));
     let waiting: BTreeMap<_, _> = questions.into_iter().map(Waiting::new).enumerate().collect();
     for (index, waiting) in &waiting {
         let (index, said) = (*index, said.clone());
@@ -191,7 +194,7 @@ const LINE: usize = 200;
 fn first_line(text: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(text);
     let line = text.lines().map(str::trim).find(|line| !line.is_empty())?;
-    Some(line.chars().filter(|c| !c.is_control()).take(LINE).collect())
+    Some(crate::printable::short(line, LINE))
 }
 
 #[cfg(test)]

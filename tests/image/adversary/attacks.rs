@@ -6,6 +6,7 @@
 //! file is made anew.
 
 mod attack;
+mod memory;
 mod requests;
 
 use std::path::Path;
@@ -22,7 +23,7 @@ const MARKS: report::Marks =
     report::Marks { begin: "<!-- the attacks: made by the command above -->\n", end: "<!-- end of the attacks -->\n" };
 
 fn attacks() -> Vec<Attack> {
-    requests::attacks()
+    [requests::attacks(), memory::attacks()].concat()
 }
 
 #[test]
