@@ -26,6 +26,8 @@ mod docker;
 mod doctor;
 #[path = "image/faults/matrix.rs"]
 mod faults;
+#[path = "image/foreign_text.rs"]
+mod foreign_text;
 #[path = "image/gpus.rs"]
 mod gpus;
 #[path = "image/handover.rs"]

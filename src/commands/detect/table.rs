@@ -237,12 +237,12 @@ mod tests {
         insta::assert_snapshot!(render(&inventory, &requirements), @r#"
         GPU       DEVICE        MODEL                     MEMORY      COMPUTE  PCI           NUMA  CPUS  ACCESS
         nvidia 0  /dev/nvidia0  NVIDIA H200               143771 MiB  9.0      0000:17:00.0  -     0-3   usable
-        nvidia 1  /dev/nvidia1  H\n\u{1b}[31m\u{202e}"x"  143771 MiB  9.0      0000:17:00.0  -     0-3   UNUSABLE: /dev/nvidia1 is not in this container
+        nvidia 1  /dev/nvidia1  H\x0a\x1b[31m\u{202e}"x"  143771 MiB  9.0      0000:17:00.0  -     0-3   UNUSABLE: /dev/nvidia1 is not in this container
         nvidia 0 has NVLinks: 18 to GPU 1
         nvidia 1 has NVLinks: 18 to GPU 0
 
         driver   nvidia 590.48.01, CUDA 13.1, through NVML
-        host     node\u{1b}[2J
+        host     node\x1b[2J
         CPUs     4 allowed (0-3), limited to the time of 1.5; the machine: sockets 1, cores 2, CPUs 4
         memory   4096 MiB usable; the machine has 64000 MiB, limit 4096 MiB
         cgroup   v2, read-only: cpu
@@ -250,14 +250,14 @@ mod tests {
 
         REQUIREMENTS
         ok       gpu-speed     GPU 0 is fast (and 1 more)
-        warn     gpu-speed     GPU 1 is \u{1b}[2Jslow
-          cause:  hot\n
-          repair: hot\n
+        warn     gpu-speed     GPU 1 is \x1b[2Jslow
+          cause:  hot\x0a
+          repair: hot\x0a
         FAIL     ecc           bad
           cause:  x
           repair: x
 
-        warning: w\r
+        warning: w\x0d
           cause:  c
           repair: r
         "#);

@@ -88,5 +88,5 @@ pub(super) fn json(place: &str, examined: &[Examined]) -> serde_json::Result<Str
         observations: answer.observations(),
     });
     let report = Report { place, verdict: worst(examined), entries: entries.collect() };
-    serde_json::to_string_pretty(&report)
+    serde_json::to_string_pretty(&report).map(|json| printable::json(&json).into_owned())
 }
