@@ -55,8 +55,8 @@ impl<'a> Tmpfs<'a> {
         let mut file_system = file_system.split(' ');
         let (kind, own_options) = (file_system.next()?, file_system.nth(1)?);
         let is_read_only = [options, own_options].iter().any(|options| options.split(',').any(|word| word == "ro"));
-        // /dev is root's alone. A part of a tmpfs is a file or a directory that a runtime has put there.
-        if kind != "tmpfs" || is_read_only || at == "/dev" || from != "/" {
+        // /dev and what lies below /sys (cgroup v1) are root's alone. A part of a tmpfs is a file or a directory that a runtime has put there.
+        if kind != "tmpfs" || is_read_only || at == "/dev" || at.starts_with("/sys/") || from != "/" {
             return None;
         }
         let size = own_options.split(',').find_map(|option| option.strip_prefix("size="));
@@ -71,6 +71,7 @@ mod tests {
     const DOCKERS: &str = "1 0 0:9 / /dev rw,nosuid - tmpfs tmpfs rw,size=65536k,mode=755\n\
         2 0 0:9 / /dev/shm rw,nosuid,nodev,noexec,relatime - tmpfs shm rw,size=65536k\n\
         3 0 0:9 / /proc/scsi ro,relatime - tmpfs tmpfs ro\n\
+        6 0 0:7 / /sys/fs/cgroup rw,nosuid - tmpfs cgroup rw,mode=755\n\
         4 0 0:8 / / rw - overlay overlay rw\n";
 
     fn said(more: &str, limit_mib: Option<u64>) -> Option<String> {
