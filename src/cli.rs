@@ -89,7 +89,7 @@ impl Cli {
             Verb::SbatchArgs(args) => commands::sbatch_args::run(args),
         };
         outcome.unwrap_or_else(|error| {
-            eprintln!("slurminit: {error:#}");
+            eprintln!("slurminit: {}", crate::printable::lines(&format!("{error:#}")));
             exit_code::FAILURE
         })
     }

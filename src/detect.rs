@@ -21,6 +21,7 @@ pub mod pci;
 pub mod sandbox;
 pub mod slurm;
 mod tegra;
+pub mod tmpfs;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -88,6 +89,7 @@ pub fn detect(options: &Options) -> Inventory {
     inventory.gpus = [nvidia.gpus, amd.gpus].concat();
     inventory.findings = [nvidia.findings, amd.findings, foreign::findings(root, &inventory.gpus)].concat();
     inventory.findings.extend(capabilities::detect(root));
+    inventory.findings.extend(tmpfs::findings(root, &inventory.memory));
     inventory
 }
 

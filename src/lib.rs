@@ -12,6 +12,7 @@
 //! | [`inventory`] | what a detection found | pure |
 //! | [`plan`] | configuration + inventory -> decisions, each with its reason | pure |
 //! | [`render`] | plan -> the text of slurm.conf, gres.conf, cgroup.conf | pure |
+//! | [`printable`] | text of others -> one line that does nothing to a terminal | pure |
 //! | [`report`] | what the preparation child tells PID 1 | pure |
 //! | [`supervise`] | keeps the daemons alive; its state machine is pure | composes |
 //! | [`detect`] | NVML, /proc, /sys -> inventory | edge |
@@ -45,6 +46,7 @@ pub mod leftovers;
 pub mod logs;
 pub mod now;
 pub mod plan;
+pub mod printable;
 pub mod render;
 pub mod report;
 pub mod sbatch_args;

@@ -26,6 +26,8 @@ mod docker;
 mod doctor;
 #[path = "image/faults/matrix.rs"]
 mod faults;
+#[path = "image/foreign_text.rs"]
+mod foreign_text;
 #[path = "image/gpus.rs"]
 mod gpus;
 #[path = "image/handover.rs"]
@@ -34,10 +36,10 @@ mod handover;
 mod isolation;
 #[path = "image/jobs.rs"]
 mod jobs;
-#[path = "image/leftovers.rs"]
-mod leftovers;
 #[path = "image/jobs_rounds.rs"]
 mod jobs_rounds;
+#[path = "image/leftovers.rs"]
+mod leftovers;
 #[path = "image/limits.rs"]
 mod limits;
 #[path = "image/live.rs"]

@@ -46,7 +46,7 @@ fn parse_wait(text: &str) -> Result<Duration, String> {
 pub fn run(args: Args) -> anyhow::Result<u8> {
     let directory = &load_config::run_directory(args.config.as_deref());
     let (healthy, why) = if args.live { live(directory) } else { ready_within(directory, args.wait, args.hold) };
-    println!("{why}");
+    println!("{}", crate::printable::line(&why));
     Ok(if healthy { exit_code::SUCCESS } else { exit_code::FAILURE })
 }
 

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use crate::supervise::liveness::{Answer, Question, Verdict};
 
 mod crowd;
 mod helper;
+mod people;
 mod work;
 
 /// Its command line.
@@ -32,6 +34,7 @@ pub struct Args {
 pub fn run(args: Args) -> anyhow::Result<u8> {
     let questions: Vec<Question> = serde_json::from_str(&args.questions).context("the questions are no JSON")?;
     let (said, hear) = channel();
+    people::offer(Path::new("/"), questions.iter().map(|question| question.pid));
     let own: Rc<BTreeSet<u32>> = Rc::new(crowd::own_users(questions.iter().map(|question| question.pid)));
     let waiting = questions.into_iter().map(|question| Waiting::new(question, Rc::clone(&own)));
     let waiting: BTreeMap<_, _> = waiting.enumerate().collect();
@@ -203,7 +206,7 @@ const LINE: usize = 200;
 fn first_line(text: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(text);
     let line = text.lines().map(str::trim).find(|line| !line.is_empty())?;
-    Some(line.chars().filter(|c| !c.is_control()).take(LINE).collect())
+    Some(crate::printable::short(line, LINE))
 }
 
 #[cfg(test)]

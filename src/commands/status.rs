@@ -10,9 +10,9 @@ use anyhow::Context as _;
 
 use super::health::is_alive;
 use super::load_config;
-use crate::exit_code;
 use crate::now::{self, Now};
 use crate::supervise::status::{self, News, Status};
+use crate::{exit_code, printable};
 use table::table;
 
 /// Its command line.
@@ -39,7 +39,8 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     let status = current(directory)?;
     let lost = lost(&status);
     if args.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&json(&status, &now::now(&status.snapshot, &lost))?)?)?;
+        let value = json(&status, &now::now(&status.snapshot, &lost))?;
+        writeln!(out, "{}", printable::json(&serde_json::to_string_pretty(&value)?))?;
     } else if args.watch {
         return watch(directory, &lost);
     } else {

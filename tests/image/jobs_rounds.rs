@@ -156,7 +156,9 @@ fn check(container: &Container, asked: &BTreeMap<String, Asked>, when: &str) {
     let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
     let mut begun: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
     for line in ledger.lines().filter_map(|line| line.strip_prefix("begin ")) {
-        let [name, id, restarts] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{when}: {line}") };
+        let words: Vec<&str> = line.split(' ').collect();
+        assert_eq!(words.len(), 3, "{when}: {line}");
+        let [name, id, restarts] = [words[0], words[1], words[2]];
         let owner = *owners.entry(id).or_insert(name);
         assert_eq!(owner, name, "{when}: id {id} was given twice\n{ledger}\n{}", log());
         begun.entry((name, id)).or_default().push(restarts);

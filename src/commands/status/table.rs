@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::now::{GpuState, GpuUse, NodeNow, Now};
+use crate::printable;
 use crate::report::Prepared;
 use crate::supervise::machine::UnitSnapshot;
 use crate::supervise::status::Status;
@@ -124,7 +125,7 @@ fn aligned<const N: usize>(columns: &[Column; N], rows: &[[String; N]]) -> Strin
     });
     let line = |cells: [&str; N]| {
         let cells = cells.into_iter().zip(widths).zip(columns).map(|((cell, width), column)| {
-            let cell = clipped(cell, width);
+            let cell = clipped(&printable::line(cell), width);
             if column.is_right { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
         });
         cells.collect::<Vec<_>>().join(" ").trim_end().to_owned() + "\n"
@@ -143,10 +144,10 @@ fn clipped(cell: &str, width: usize) -> String {
     }
 }
 
-/// Lines that fit, broken between words.
+/// Lines that fit, broken between words. They hold reasons of other people's.
 fn wrapped(text: &str, indent: &str) -> String {
     let mut lines = vec![String::new()];
-    for word in text.split(' ') {
+    for word in printable::line(text).split(' ') {
         let line = lines.last().map_or(0, |line| line.chars().count());
         if line > indent.len() && line + 1 + word.chars().count() > WIDTH {
             lines.push(format!("{indent}{word}"));

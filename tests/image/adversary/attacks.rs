@@ -7,6 +7,7 @@
 
 mod attack;
 mod connections;
+mod memory;
 mod ports;
 mod processes;
 mod requests;
@@ -25,7 +26,8 @@ const MARKS: report::Marks =
     report::Marks { begin: "<!-- the attacks: made by the command above -->\n", end: "<!-- end of the attacks -->\n" };
 
 fn attacks() -> Vec<Attack> {
-    [requests::attacks(), connections::attacks(), ports::attacks(), processes::attacks()].concat()
+    let attackers = [requests::attacks, connections::attacks, ports::attacks, processes::attacks, memory::attacks];
+    attackers.into_iter().flat_map(|attacks| attacks()).collect()
 }
 
 #[test]
