@@ -111,7 +111,10 @@ fn account(node: &str, runs: bool) -> anyhow::Result<()> {
         }
     }
     ids::name_the_lost()?;
-    if !runs && let Err(error) = spool::clean(&spool, node) {
+    if runs {
+        return Ok(());
+    }
+    if let Err(error) = spool::clean(&spool, node) {
         eprintln!("warning: {spool}: what former jobs left is not removed: {error}");
     }
     Ok(())
