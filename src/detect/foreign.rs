@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use super::regular;
 use crate::inventory::{Finding, Gpu, Severity, WSL_DEVICE};
 
 const INTEL: &str = "0x8086";
@@ -32,7 +33,7 @@ fn intel(root: &Path) -> Option<Finding> {
     let node = |entry: fs::DirEntry| {
         let name = entry.file_name().into_string().ok()?;
         let minor = name.strip_prefix("renderD")?.parse::<u16>().ok()?;
-        let vendor = fs::read_to_string(entry.path().join("device/vendor")).ok()?;
+        let vendor = regular::text(&entry.path().join("device/vendor")).ok()?;
         let is_here = vendor.trim() == INTEL && root.join("dev/dri").join(&name).exists();
         is_here.then_some(minor)
     };

@@ -220,7 +220,7 @@ fn left_out(facts: &Facts, container: &ContainerFacts) -> Answer {
         .gpus
         .iter()
         .filter_map(|gpu| match &gpu.access {
-            Access::Unusable { reason } => Some(reason.as_str()),
+            Access::Unusable { reason, .. } => Some(reason.as_str()),
             Access::Usable => None,
         })
         .collect();

@@ -1,5 +1,5 @@
 use super::*;
-use crate::inventory::{Driver, Ecc, MigInstance, Pcie, Slowdown, Source};
+use crate::inventory::{Access, Driver, Ecc, MigInstance, Obstacle, Pcie, Slowdown, Source};
 
 fn nvidia(version: Option<&str>, cuda: Option<&str>) -> Driver {
     let of = |text: Option<&str>| text.map(str::to_owned);
@@ -72,7 +72,7 @@ fn each_requirement_has_its_verdict() {
     let mut ecc_off = healthy(3);
     ecc_off.ecc = Some(Ecc { is_on: false, uncorrected: None });
     let mut hidden = gpu("nvidia", 4, Some("3.5"), Some(1), Some(ill(4)));
-    hidden.access = Access::Unusable { reason: "denied".to_owned() };
+    hidden.access = Access::unusable(Obstacle::NotGiven, "denied");
     let inventory = Inventory {
         drivers: vec![nvidia(Some("535.154.05"), Some("12.2"))],
         gpus: vec![
