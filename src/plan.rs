@@ -80,6 +80,7 @@ pub struct Refusal {
 /// A mismatch between the image and the GPUs where `on_mismatch = "fail"`, or a host name that Slurm cannot use.
 pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
     let mut findings = Vec::new();
+    let inventory = &gpus::select(config, inventory, &mut findings);
     if let Some(mismatch) = mismatch::judge(config, inventory)? {
         findings.push(mismatch.finding);
     }

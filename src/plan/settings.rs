@@ -3,7 +3,7 @@
 use crate::config::{Config, DaemonName, NodeName, SlurmSettings};
 
 use super::names::HostName;
-use super::{CgroupPlan, Decision, NodePlan, TaskProlog};
+use super::{CgroupPlan, Decision, GresPlan, NodePlan, TaskProlog};
 
 /// A line of slurm.conf.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub(super) fn plan(
         settings.add_because("TaskProlog", prolog.path.display(), TaskProlog::WHY);
         decisions.push(Decision::new(format!("TaskProlog={}", prolog.path.display()), TaskProlog::WHY));
     }
-    settings.scheduling(node, decisions);
+    settings.scheduling(config, node, decisions);
     settings.lay_over(&config.slurm.conf, decisions);
     settings.0
 }
@@ -93,7 +93,7 @@ impl Settings {
         self.add_because("ReturnToService", 2, "a node that registers with a true configuration is used again");
     }
 
-    fn scheduling(&mut self, node: &NodePlan, decisions: &mut Vec<Decision>) {
+    fn scheduling(&mut self, config: &Config, node: &NodePlan, decisions: &mut Vec<Decision>) {
         self.add("SchedulerType", "sched/backfill");
         let why = "a waiting batch job starts within a second of another's end; Slurm's own default waits for three";
         self.add_because("SchedulerParameters", "batch_sched_delay=0", why);
@@ -122,7 +122,7 @@ impl Settings {
         }
         self.add_because(
             "GresTypes",
-            "gpu",
+            GresPlan::types(config),
             "also without a GPU: then a job that asks for one is refused, not misunderstood",
         );
     }

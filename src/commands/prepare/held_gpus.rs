@@ -43,7 +43,9 @@ fn refusal(what: &str, repair: &str) -> Failure {
 
 /// The ids of the jobs in `scontrol --details --oneliner show job` that hold GRES on a node.
 fn holders<'a>(answer: &'a str) -> Vec<&'a str> {
-    let holds = |line: &&str| line.contains(" GRES=gpu") && !line.contains(" JobState=PENDING");
+    // A part of a GPU (shard, mps) is held like a whole one.
+    let has_gpu = |line: &str| ["gpu", "shard", "mps"].iter().any(|gres| line.contains(&format!(" GRES={gres}:")));
+    let holds = |line: &&str| has_gpu(line) && !line.contains(" JobState=PENDING");
     let id = |line: &'a str| line.split_whitespace().next()?.strip_prefix("JobId=");
     answer.lines().filter(holds).filter_map(id).collect()
 }
@@ -56,7 +58,9 @@ mod tests {
     fn only_running_jobs_with_gpus_count() {
         let answer = "JobId=7 JobName=a JobState=RUNNING Nodes=n CPU_IDs=0 Mem=10 GRES=gpu:nvidia:1(IDX:0) Command=x\n\
             JobId=8 JobName=b JobState=RUNNING Nodes=n CPU_IDs=1 Mem=10 GRES= Command=x\n\
-            JobId=9 JobName=c JobState=PENDING GRES=gpu:1\nNo jobs in the system\n";
-        assert_eq!(holders(answer), ["7"]);
+            JobId=9 JobName=c JobState=PENDING GRES=gpu:1\nNo jobs in the system\n\
+            JobId=10 JobName=d JobState=RUNNING Nodes=n CPU_IDs=0 Mem=10 GRES=shard:nvidia:2(0/4,2/4) Command=x\n\
+            JobId=11 JobName=e JobState=RUNNING Nodes=n CPU_IDs=0 Mem=10 GRES=mps:60(60/100,0/100) Command=x\n";
+        assert_eq!(holders(answer), ["7", "10", "11"]);
     }
 }
