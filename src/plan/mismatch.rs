@@ -40,7 +40,7 @@ pub struct Mismatch {
 
 const GIVE_NVIDIA: &str = "docker run --gpus all ... (compose: deploy.resources.reservations.devices with driver nvidia), \
     after `nvidia-ctk runtime configure --runtime=docker` on the host";
-const GIVE_AMD: &str = "docker run --device /dev/kfd --device /dev/dri --group-add video --group-add render \
+const GIVE_AMD: &str = "docker run --device /dev/kfd --device /dev/dri --group-add $(stat -c %g /dev/kfd) \
     --security-opt seccomp=unconfined ...";
 
 /// Compares, and refuses the start where the operator wants that.
@@ -126,8 +126,8 @@ pub(super) fn compare(expected: GpuType, found: Found) -> Option<Mismatch> {
         ),
         (GpuType::Amd, Found::None) => (
             "the image was built for AMD, and no usable GPU is visible",
-            "the container was started without /dev/kfd and /dev/dri, its processes are not in the groups video and \
-             render, or the host's amdgpu driver is not loaded; jobs that ask for a GPU are refused",
+            "the container was started without /dev/kfd and /dev/dri, its processes are not in the \
+             group of these files, or the host's amdgpu driver is not loaded; jobs that ask for a GPU are refused",
             format!("{GIVE_AMD}; `rocm-smi` on the host must work; without GPUs on purpose, set GPU_TYPE=none"),
         ),
         (GpuType::Amd, Found::Nvidia) => (
