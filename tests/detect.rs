@@ -256,7 +256,7 @@ fn the_kernels_files_are_enough() {
     assert!(reason(&inventory.gpus[2]).contains("is not a device file"));
     assert_eq!(inventory.usable_gpus().map(|gpu| gpu.minor.unwrap()).collect::<Vec<_>>(), [0, 7]);
     let severities: Vec<_> = inventory.findings.iter().map(|finding| finding.severity).collect();
-    assert_eq!(severities, [Severity::Warning, Severity::Warning], "{:?}", inventory.findings);
+    assert_eq!(severities, [Severity::Warning, Severity::Error], "{:?}", inventory.findings);
     assert!(inventory.findings[0].repair.contains("NVIDIA_DRIVER_CAPABILITIES=compute,utility"));
 }
 

@@ -22,9 +22,10 @@ fn finding(vendor: Vendor, obstacle: Obstacle, gpus: &[String]) -> Finding {
     let list = gpus.join("; ");
     let (cause, repair) = obstacle.words(vendor);
     let (severity, what) = match obstacle {
-        Obstacle::Denied => {
+        Obstacle::Denied | Obstacle::Mode | Obstacle::NoDevice | Obstacle::NoDriver => {
             (Severity::Error, format!("device files of {vendor} GPUs are in this container and do not open: {list}"))
         }
+        Obstacle::Lost => (Severity::Error, format!("lost, of the GPUs that the {vendor} driver counts: {list}")),
         _ => (Severity::Warning, format!("left out, of the GPUs that the {vendor} driver counts: {list}")),
     };
     Finding { severity, what, cause: cause.to_owned(), repair: repair.to_owned() }

@@ -19,7 +19,7 @@ const CLAIMS: &[(&str, &[&str])] = &[
     ("job-devices", &["are not those of CUDA"]),
     ("real-memory", &["claims RealMemory", "memory_mib ="]),
     ("gres", &["Gres= claims", "Gres= has", "GresTypes lacks"]),
-    ("driver-answers", &["gives no answer", "NVML counts no such GPU", "(KFD)"]),
+    ("driver-answers", &["gives no answer", "NVML counts no such GPU", "lost, of the GPUs", "(KFD)"]),
     ("own-files", &[".conf: ", ".conf is not used", ".conf is replaced"]),
 ];
 

@@ -169,6 +169,9 @@ mod tests {
             }
         }
         assert_eq!(words.len(), 9);
+        // A name would be looked up in the image, which has no group render.
+        let groups: Vec<&str> = table.split("--group-add ").skip(1).collect();
+        assert!(!groups.is_empty() && groups.iter().all(|rest| rest.starts_with("$(stat -c %g /dev/kfd)")), "{table}");
         insta::assert_snapshot!(table);
     }
 

@@ -19,15 +19,16 @@ fn gres(container: &Container) -> String {
     container.sh("sinfo --noheader -N -o '%T %G' | sed 's/(S:[^)]*)//g'")
 }
 
-/// Two jobs on one GPU at the same time, and a whole GPU for a third: the one that nobody shares.
+/// Two jobs on one GPU at the same time; beside a shared GPU a job with a whole one has the other, and none has both.
 fn two_jobs_share_a_gpu(machine: &Machine) {
     let container = machine.serve();
     assert_eq!(gres(&container), "idle gpu:nvidia:2,shard:nvidia:4", "{}", container.log());
-    let script = "hold shard:1 1; hold shard:1 2; timeout 30 srun --overlap --gres=gpu:1 printenv CUDA_VISIBLE_DEVICES;\n\
-                  ! timeout 5 srun --immediate=1 --gres=gpu:2 true 2>/tmp/refused; touch /tmp/done; wait; cat /tmp/job1 /tmp/job2";
-    let (own, other) = ("CUDA_VISIBLE_DEVICES=0", "1");
-    assert_eq!(run(&container, script), format!("{other}\n{own}\n{own}"), "{}", container.log());
-    assert_eq!(gres(&container), "idle gpu:nvidia:2,shard:nvidia:4");
+    let own = "CUDA_VISIBLE_DEVICES=0";
+    let both = run(&container, "hold shard:1 1; hold shard:1 2; touch /tmp/done; wait; cat /tmp/job1 /tmp/job2");
+    assert_eq!(both, format!("{own}\n{own}"), "{}", container.log());
+    let script = "rm /tmp/done /tmp/job*; hold shard:1 1; timeout 30 srun --gres=gpu:1 printenv CUDA_VISIBLE_DEVICES;\n\
+                  ! timeout 5 srun --immediate=1 --gres=gpu:2 true 2>/tmp/refused; touch /tmp/done; wait; cat /tmp/job1";
+    assert_eq!(run(&container, script), format!("1\n{own}"), "{}", container.log());
 }
 
 #[test]
