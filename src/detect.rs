@@ -18,7 +18,7 @@ pub mod nvidia_request;
 mod nvidia_trouble;
 pub mod nvml;
 pub mod pci;
-mod regular;
+pub mod regular;
 pub mod sandbox;
 pub mod slurm;
 mod tegra;

@@ -14,7 +14,7 @@ const LONGEST: u64 = 16 << 20;
 ///
 /// # Errors
 /// Also if it is no regular file: a pipe, a socket, a device, a directory.
-pub(super) fn text(path: &Path) -> io::Result<String> {
+pub fn text(path: &Path) -> io::Result<String> {
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
