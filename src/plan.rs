@@ -16,7 +16,7 @@ mod task_prolog;
 pub use cgroups::CgroupPlan;
 pub use change::{Change, Text, change, line_of_key};
 pub use customized::{Customized, FileName, Origin, UserFile, choose};
-pub use gpus::{AutoDetect, GresLine, GresPlan};
+pub use gpus::{AutoDetect, GresLine, GresPlan, select};
 pub use mismatch::{Found, Mismatch};
 pub use names::{DevicePath, GresType, HostName};
 pub use node::{NodePlan, Topology};

@@ -14,7 +14,7 @@ use super::names::{DevicePath, GresType};
 use super::{Decision, NodePlan};
 pub(super) use offer::display_names;
 use offer::{Offer, offers};
-pub(super) use selection::select;
+pub use selection::select;
 
 /// gres.conf.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -84,6 +84,7 @@ fn row(gpu: &Gpu) -> [String; 9] {
         (Access::Usable, None) => "usable".to_owned(),
         (Access::Usable, Some(instances)) if instances.is_empty() => "MIG mode without an instance".to_owned(),
         (Access::Usable, Some(_)) => "by its MIG instances".to_owned(),
+        (Access::Unusable { reason, obstacle }, _) if obstacle.is_seen_by_runtime() => format!("left out: {reason}"),
         (Access::Unusable { reason, .. }, _) => format!("UNUSABLE: {reason}"),
     };
     let cells = [

@@ -6,7 +6,7 @@ use crate::inventory::{Access, Finding, Gpu, Inventory, Obstacle, Severity};
 use super::offer::{display_name, one_line};
 
 /// The inventory as the plan is to see it: what is left out is unusable, with the reason.
-pub(in crate::plan) fn select(config: &Config, inventory: &Inventory, findings: &mut Vec<Finding>) -> Inventory {
+pub fn select(config: &Config, inventory: &Inventory, findings: &mut Vec<Finding>) -> Inventory {
     let (only, except) = (&config.gpu.only, &config.gpu.except);
     let mut selected = inventory.clone();
     for gpu in selected.gpus.iter_mut().filter(|gpu| gpu.access == Access::Usable) {
