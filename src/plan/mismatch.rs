@@ -2,7 +2,7 @@
 
 use crate::config::{Config, GpuType, OnMismatch};
 use crate::exit_code;
-use crate::inventory::{Finding, Inventory, Platform, Severity, Vendor};
+use crate::inventory::{Finding, Gpu, Inventory, Obstacle, Platform, Severity, Vendor};
 
 use super::Refusal;
 
@@ -21,7 +21,9 @@ pub enum Found {
 
 impl Found {
     fn of(inventory: &Inventory) -> Self {
-        let has = |vendor| inventory.usable_gpus().any(|gpu| gpu.vendor == vendor);
+        // What the operator leaves out is visible all the same.
+        let is_visible = |gpu: &&Gpu| gpu.is_usable() || gpu.access.obstacle() == Some(Obstacle::NotChosen);
+        let has = |vendor| inventory.gpus.iter().filter(is_visible).any(|gpu| gpu.vendor == vendor);
         match (has(Vendor::Nvidia), has(Vendor::Amd)) {
             (false, false) => Self::None,
             (true, false) => Self::Nvidia,
