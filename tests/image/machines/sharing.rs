@@ -1,5 +1,6 @@
 //! Several jobs on one GPU, on the real Slurm.
 
+use super::kfd::{Chip, MI210, RYZEN};
 use super::machine::Machine;
 use crate::docker::Container;
 
@@ -82,10 +83,26 @@ fn jobs_share_gpus_by_percent() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn a_shard_of_an_amd_gpu_is_the_number_that_rocr_counts() {
-    use super::kfd::{Chip, MI210, RYZEN};
     let chips = [RYZEN, Chip { bus: 0x83, minor: 129, ..MI210 }];
     let container = Machine::amd("shards of AMD", &chips).config("[gpu]\nshards = 3").serve();
     assert_eq!(gres(&container), "idle gpu:amd:1,shard:amd:3", "{}", container.log());
     let script = "hold shard:1 1; hold shard:2 2; touch /tmp/done; wait; cat /tmp/job1 /tmp/job2";
     assert_eq!(run(&container, script), "ROCR_VISIBLE_DEVICES=1\nROCR_VISIBLE_DEVICES=1");
+}
+
+/// AMD's GPUs know no MPS: beside NVIDIA's they are given whole, and alone the node has none of it.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn mps_is_for_nvidias_gpus_alone() {
+    let both = Machine::nvidia("mps beside AMD", "gpus = 1").gpus(1).with_amd(&[MI210]).config("[gpu]\nmps = true");
+    let container = both.serve();
+    // Slurm lists the others with a count of 0.
+    assert_eq!(gres(&container), "idle gpu:nvidia:1,gpu:amd:1,mps:nvidia:100,mps:amd:0", "{}", container.log());
+    let script = "hold mps:50 1; timeout 30 srun --gres=gpu:amd:1 printenv ROCR_VISIBLE_DEVICES; touch /tmp/done; wait; cat /tmp/job1";
+    let seen = run(&container, script);
+    let uuid = "CUDA_VISIBLE_DEVICES=GPU-fa4e0000-0000-0000-0000-000000000000";
+    assert_eq!(seen, format!("0\nCUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50\n{uuid}"), "{}", container.log());
+    let amd = Machine::amd("mps on AMD alone", &[MI210]).config("[gpu]\nmps = true").serve();
+    assert_eq!(gres(&amd), "idle gpu:amd:1", "{}", amd.log());
+    assert_eq!(amd.sh("timeout 30 srun --gres=gpu:1 printenv ROCR_VISIBLE_DEVICES"), "0");
 }
