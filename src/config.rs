@@ -12,6 +12,8 @@ mod held;
 mod jobs;
 mod liveness;
 mod paths;
+mod selector;
+mod sharing;
 mod slurm;
 mod supervise;
 mod value;
@@ -24,6 +26,8 @@ pub use held::Held;
 pub use jobs::{Jobs, OnStop};
 pub use liveness::Liveness;
 pub use paths::Paths;
+pub use selector::GpuSelector;
+pub use sharing::{Shards, Sharing};
 pub use slurm::{Partition, Slurm, SlurmKey, SlurmSettings, SlurmValue};
 pub use supervise::{OnGiveUp, Supervise};
 pub use value::{FeatureName, NodeName};
@@ -96,6 +100,7 @@ impl Config {
         let config: Self = toml::from_str(text).map_err(|error| ConfigError::from_toml(&error, text, origin))?;
         daemons::check_services(&config.services)
             .and_then(|()| slurm::check_partitions(&config.partitions))
+            .and_then(|()| sharing::check(&config.gpu))
             .and_then(|()| account::check_accounts(&config.users, &config.groups))
             .map_err(|fault| fault.at(text, origin))?;
         Ok(config)
@@ -211,9 +216,22 @@ pub struct GpuSettings {
     pub min_compute: Option<ComputeCapability>,
     /// The memory that every GPU should have, in MiB.
     pub min_memory_mib: Option<u64>,
+    /// The GPUs that jobs may have; empty is all.
+    pub only: Vec<GpuSelector>,
+    /// The GPUs that jobs may not have.
+    pub except: Vec<GpuSelector>,
+    /// Into how many shards each whole GPU is counted for jobs that share it.
+    pub shards: Option<Shards>,
+    /// Whether jobs may share NVIDIA GPUs by percent, through NVIDIA's MPS.
+    pub mps: bool,
 }
 
 impl GpuSettings {
+    /// How several jobs can be on one GPU, besides those that have it alone.
+    pub fn sharing(&self) -> Option<Sharing> {
+        self.shards.map(Sharing::Shards).or_else(|| self.mps.then_some(Sharing::Mps))
+    }
+
     /// What each GPU should have at least.
     pub fn floors(&self) -> Floors {
         Floors { compute: self.min_compute, memory_mib: self.min_memory_mib }
@@ -228,6 +246,10 @@ impl Default for GpuSettings {
             detect_timeout: Duration::from_secs(10),
             min_compute: None,
             min_memory_mib: None,
+            only: Vec::new(),
+            except: Vec::new(),
+            shards: None,
+            mps: false,
         }
     }
 }

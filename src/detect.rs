@@ -10,6 +10,7 @@ pub mod condition;
 pub mod cpu;
 pub mod device;
 pub mod foreign;
+mod left_out;
 pub mod memory;
 mod namespaces;
 pub mod nvidia;
@@ -18,12 +19,12 @@ pub mod nvidia_request;
 mod nvidia_trouble;
 pub mod nvml;
 pub mod pci;
+pub mod regular;
 pub mod sandbox;
 pub mod slurm;
 mod tegra;
 pub mod tmpfs;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -87,6 +88,7 @@ pub fn detect(options: &Options) -> Inventory {
     };
     inventory.drivers = nvidia.driver.into_iter().chain(amd.driver).collect();
     inventory.gpus = [nvidia.gpus, amd.gpus].concat();
+    memory::leave_out_gpus(root, &inventory.gpus, &mut inventory.memory);
     inventory.findings = [nvidia.findings, amd.findings, foreign::findings(root, &inventory.gpus)].concat();
     inventory.findings.extend(capabilities::detect(root));
     inventory.findings.extend(tmpfs::findings(root, &inventory.memory));
@@ -111,7 +113,7 @@ fn no_amd(verdict: &Verdict) -> Finding {
 
 /// By the name of the kernel, which those who build one for their own virtual machine put into it.
 fn platform(root: &Path) -> Platform {
-    let release = fs::read_to_string(root.join("proc/sys/kernel/osrelease")).unwrap_or_default().to_lowercase();
+    let release = regular::text(&root.join("proc/sys/kernel/osrelease")).unwrap_or_default().to_lowercase();
     match release {
         release if release.contains("microsoft") => Platform::Wsl2,
         release if release.contains("linuxkit") => Platform::DockerDesktop,

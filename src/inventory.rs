@@ -2,16 +2,19 @@
 //!
 //! PURE. The types are the JSON of `slurminit detect --json`; `detect` fills them and `plan` reads them.
 
+mod access;
 mod condition;
 mod cpu_set;
+mod pci_address;
 
+pub use access::{Access, Obstacle};
 pub use condition::{ComputeMode, Condition, Ecc, Pcie, Process, Slowdown};
 pub use cpu_set::{CpuSet, ParseCpuSetError};
+pub use pci_address::{ParsePciAddressError, PciAddress};
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -135,8 +138,17 @@ pub struct Gpu {
     pub model: Option<String>,
     /// Where it sits on the PCI bus.
     pub pci_address: Option<PciAddress>,
-    /// Memory in MiB.
+    /// Memory in MiB: its own, or what it has of the machine's.
     pub memory_mib: Option<u64>,
+    /// Whether that is memory of the machine, which its processors use as well.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub shares_memory: bool,
+    /// The NUMA node that its memory is to the kernel, which counts it as the machine's; mostly it is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_node: Option<u32>,
+    /// Whether it is the small GPU of a processor, which works in memory borrowed from the machine.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub integrated: bool,
     /// Compute capability (`9.0`) or AMD's ISA name (`gfx90a`).
     pub compute: Option<String>,
     /// The logical CPUs that are near to it; `None` where the machine does not say.
@@ -153,6 +165,10 @@ pub struct Gpu {
     pub condition: Option<Condition>,
     /// Whether this container may open it.
     pub access: Access,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 impl Gpu {
@@ -182,83 +198,6 @@ pub struct MigInstance {
     pub access: Access,
 }
 
-/// Whether a GPU that the driver counts can be used in this container.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", tag = "state")]
-pub enum Access {
-    /// Its device file opens.
-    Usable,
-    /// It is there and cannot be used.
-    Unusable {
-        /// Why, in a sentence: `/dev/nvidia1 is not in this container`.
-        reason: String,
-    },
-}
-
-/// A PCI address, `domain:bus:device.function`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct PciAddress {
-    /// PCI domain; some virtual machines go above 16 bits.
-    pub domain: u32,
-    /// Bus.
-    pub bus: u8,
-    /// Device, 0-31.
-    pub device: u8,
-    /// Function, 0-7.
-    pub function: u8,
-}
-
-impl fmt::Display for PciAddress {
-    /// As sysfs spells it: `0000:17:00.0`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { domain, bus, device, function } = self;
-        write!(f, "{domain:04x}:{bus:02x}:{device:02x}.{function:x}")
-    }
-}
-
-/// The text is not a PCI address.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a PCI address (want domain:bus:device.function, all hexadecimal)")]
-pub struct ParsePciAddressError(String);
-
-impl FromStr for PciAddress {
-    type Err = ParsePciAddressError;
-
-    /// Accepts sysfs's spelling and NVML's (eight domain digits, upper case).
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let parse = || {
-            let (rest, function) = text.trim().rsplit_once('.')?;
-            let mut parts = rest.split(':');
-            let (domain, bus, device) = (parts.next()?, parts.next()?, parts.next()?);
-            if parts.next().is_some() {
-                return None;
-            }
-            Some(Self {
-                domain: u32::from_str_radix(domain, 16).ok()?,
-                bus: u8::from_str_radix(bus, 16).ok()?,
-                device: u8::from_str_radix(device, 16).ok().filter(|device| *device < 32)?,
-                function: u8::from_str_radix(function, 16).ok().filter(|function| *function < 8)?,
-            })
-        };
-        parse().ok_or_else(|| ParsePciAddressError(text.to_owned()))
-    }
-}
-
-impl TryFrom<String> for PciAddress {
-    type Error = ParsePciAddressError;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
-    }
-}
-
-impl From<PciAddress> for String {
-    fn from(address: PciAddress) -> Self {
-        address.to_string()
-    }
-}
-
 /// The processors.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cpu {
@@ -277,8 +216,11 @@ pub struct Cpu {
 /// The memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
-    /// What the machine has, in MiB.
+    /// What the machine has, in MiB, without the memory of its GPUs.
     pub total_mib: u64,
+    /// The memory of GPUs that the kernel counts as the machine's, in MiB.
+    #[serde(default)]
+    pub gpu_mib: u64,
     /// The container's own limit in MiB; `None` is unlimited.
     pub limit_mib: Option<u64>,
 }
@@ -384,18 +326,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pci_addresses_are_read_in_both_spellings() {
-        let sysfs: PciAddress = "0000:17:00.0".parse().unwrap();
-        assert_eq!(sysfs, "00000000:17:00.0".parse().unwrap());
-        assert_eq!(sysfs.to_string(), "0000:17:00.0");
-        for bad in ["", "17:00.0", "0000:17:00", "0000:17:20.0", "0000:17:00.8", "0000:17:00:1.0", "zz:17:00.0"] {
-            assert!(bad.parse::<PciAddress>().is_err(), "{bad}");
-        }
-    }
-
-    #[test]
     fn a_memory_limit_above_the_machine_is_no_limit() {
-        let memory = Memory { total_mib: 1000, limit_mib: Some(8_796_093_022_207) };
+        let memory = Memory { total_mib: 1000, limit_mib: Some(8_796_093_022_207), ..Memory::default() };
         assert_eq!(memory.usable_mib(), 1000);
     }
 }

@@ -19,7 +19,7 @@ pub use cgroups::CgroupPlan;
 pub use change::{Change, Text, change, line_of_key};
 pub use customized::{Customized, FileName, Origin, UserFile, choose, gpu_files};
 pub use epilog::Epilog;
-pub use gpus::{AutoDetect, GresLine, GresPlan};
+pub use gpus::{AutoDetect, GresLine, GresPlan, select};
 pub use mismatch::{Found, Mismatch};
 pub use names::{DevicePath, GresType, HostName};
 pub use node::{NodePlan, Topology};
@@ -85,6 +85,7 @@ pub struct Refusal {
 /// A mismatch between the image and the GPUs where `on_mismatch = "fail"`, or a host name that Slurm cannot use.
 pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
     let mut findings = Vec::new();
+    let inventory = &gpus::select(config, inventory, &mut findings);
     if let Some(mismatch) = mismatch::judge(config, inventory)? {
         findings.push(mismatch.finding);
     }

@@ -4,6 +4,8 @@
 
 #[path = "detect/elsewhere.rs"]
 mod elsewhere;
+#[path = "detect/gpus_in_trouble.rs"]
+mod gpus_in_trouble;
 #[path = "detect/mig.rs"]
 mod mig;
 #[path = "detect/requirements.rs"]
@@ -92,7 +94,7 @@ fn succeeded(output: Output) -> String {
 
 fn reason(gpu: &Gpu) -> &str {
     match &gpu.access {
-        Access::Unusable { reason } => reason,
+        Access::Unusable { reason, .. } => reason,
         Access::Usable => "usable",
     }
 }
@@ -189,7 +191,7 @@ fn every_fault_of_the_driver_ends_in_a_verdict_and_the_kernels_files() {
 #[test]
 fn a_fact_that_is_nonsense_or_fails_is_lost_alone() {
     for at in ["driver-version", "cuda-version", "uuid", "name", "pci", "memory", "compute", "affinity", "numa"] {
-        for kind in ["nonsense", "unterminated", "untouched", "noise", "unknown", "not-supported", "gpu-is-lost"] {
+        for kind in ["nonsense", "unterminated", "untouched", "noise", "unknown", "not-supported"] {
             let toml = format!("[[gpu]]\nnuma = 0\n[[fault]]\nat = '{at}'\nkind = '{kind}'");
             let inventory = Machine::new(Some(&toml)).with_devices(&[0]).detect();
             assert_eq!(inventory.drivers[0].source, Source::Nvml, "{at} {kind}");

@@ -16,6 +16,7 @@ use crate::doctor::look;
 use crate::doctor::requirements::{Known, Requirement, requirements};
 use crate::exit_code;
 use crate::inventory::{Inventory, Vendor};
+use crate::plan;
 use crate::printable;
 
 /// Its command line.
@@ -64,10 +65,8 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     let (root, deadline) = (args.root, args.timeout);
     let inventory = detect::detect(&Options { root: root.clone(), deadline, nvml_library, request, conditions: true });
     // A broken file is no reason not to say what there is.
-    let floors = load_config::load(args.config.as_deref())
-        .as_ref()
-        .map(|config| config.gpu.floors())
-        .map_err(ToString::to_string);
+    let config = load_config::load(args.config.as_deref());
+    let floors = config.as_ref().map(|config| config.gpu.floors()).map_err(ToString::to_string);
     let has_nvidia = inventory.drivers.iter().any(|driver| driver.vendor == Vendor::Nvidia);
     let (environment, cuda) = (look::environment(), if has_nvidia { look::cuda(&root) } else { CudaFacts::default() });
     let known = Known { inventory: &inventory, environment: &environment, cuda: &cuda, floors: &floors };
@@ -76,7 +75,9 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         let json = serde_json::to_string_pretty(&Report { inventory: &inventory, requirements: &requirements })?;
         printable::json(&json).into_owned() + "\n"
     } else {
-        table::render(&inventory, &requirements)
+        // The JSON has the facts, whatever jobs are to have of them.
+        let offered = config.as_ref().ok().map(|config| plan::select(config, &inventory, &mut Vec::new()));
+        table::render(offered.as_ref().unwrap_or(&inventory), &requirements)
     };
     match std::io::stdout().write_all(text.as_bytes()) {
         // `slurminit detect | head -1` has what it wants.

@@ -36,6 +36,7 @@ pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
             let what = match error.kind() {
                 ErrorKind::NotFound => "there is no such file; correct --config (or SLURMINIT_CONFIG)".to_owned(),
                 ErrorKind::InvalidData => "it is not UTF-8 text; save it as UTF-8".to_owned(),
+                ErrorKind::InvalidInput => "it is no regular file; mount one there".to_owned(),
                 _ => format!("cannot read it: {error}"),
             };
             return Err(ConfigError { place: Place::WholeFile(path.to_owned()), what });
@@ -55,4 +56,20 @@ pub fn locate(path: Option<&Path>, fault: Fault) -> ConfigError {
 fn named(path: Option<&Path>) -> Option<PathBuf> {
     let variable = || std::env::var_os("SLURMINIT_CONFIG").filter(|value| !value.is_empty());
     path.map(Path::to_owned).or_else(|| variable().map(PathBuf::from))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipe_or_a_directory_in_place_of_the_file_is_refused_at_once() {
+        let root = tempfile::tempdir().unwrap();
+        let pipe = root.path().join("slurminit.toml");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        for path in [pipe.as_path(), root.path()] {
+            let error = load(Some(path)).unwrap_err();
+            assert!(error.to_string().contains("it is no regular file"), "{error}");
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::answer::{Answer, first_line};
 use super::situation::{Amd, Situation};
-use crate::inventory::{Access, Inventory, Vendor};
+use crate::inventory::{Access, Inventory, Obstacle, Vendor};
 
 /// What Docker calls every GPU of NVIDIA under CDI.
 pub const CDI_ALL: &str = "nvidia.com/gpu=all";
@@ -124,18 +124,19 @@ fn judge_inventory(vendor: Vendor, inventory: &Inventory) -> Trial {
     if usable > 0 {
         return Trial::Works(usable);
     }
-    let reasons = inventory.gpus.iter().filter(|gpu| gpu.vendor == vendor).filter_map(|gpu| match &gpu.access {
-        Access::Unusable { reason } => Some(reason.as_str()),
+    let gpus = || inventory.gpus.iter().filter(|gpu| gpu.vendor == vendor);
+    let reasons = gpus().filter_map(|gpu| match &gpu.access {
+        Access::Unusable { reason, .. } => Some(reason.as_str()),
         Access::Usable => None,
     });
     let findings = inventory.findings.iter().map(|finding| finding.what.as_str());
     let words: Vec<&str> = reasons.chain(findings).collect();
-    let all = words.join("\n");
-    let part = if all.contains("denied by") || all.contains("may not be opened") {
+    let is_any = |kinds: &[Obstacle]| gpus().filter_map(|gpu| gpu.access.obstacle()).any(|it| kinds.contains(&it));
+    let says = |clues: &[&str]| clues.iter().any(|clue| words.iter().any(|words| words.contains(clue)));
+    let part = if is_any(&[Obstacle::Denied, Obstacle::Mode]) {
         Part::Permission
-    } else if ["version", "driver is not loaded", "no device behind", "fell off", "fallen off"]
-        .iter()
-        .any(|clue| all.contains(clue))
+    } else if is_any(&[Obstacle::NoDriver, Obstacle::Lost, Obstacle::Hang])
+        || says(&["version", "driver is not loaded", "fell off"])
     {
         Part::Driver
     } else {

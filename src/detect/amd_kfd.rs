@@ -3,6 +3,7 @@
 //! `/dev/dri` is no count: an integrated GPU of another maker is `renderD128` there, and some accelerators have render
 //! nodes that nothing uses. Each partition of a partitioned GPU is a node of its own, with its own render node.
 
+mod memory;
 mod model;
 mod topology;
 
@@ -13,8 +14,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::device;
+use super::left_out;
 use super::pci::{self, Place};
-use crate::inventory::{Access, CpuSet, Driver, Finding, Gpu, PciAddress, Severity, Source, Vendor};
+use crate::inventory::{Access, CpuSet, Driver, Finding, Gpu, Obstacle, PciAddress, Severity, Source, Vendor};
 use model::Names;
 use topology::{GpuNode, Topology};
 
@@ -39,6 +41,7 @@ pub fn probe(root: &Path) -> Probe {
     let driver = Driver { vendor: Vendor::Amd, source: Source::Kfd, version: version(root), cuda_version: None };
     let mut findings = findings(&topology, root.join("dev/kfd").exists());
     let gpus = gpus(root, &topology);
+    findings.extend(left_out::findings(&gpus));
     let files = gpus.iter().filter(|gpu| gpu.is_usable()).filter_map(|gpu| gpu.device_file.as_deref());
     let groups = files.flat_map(|file| [Path::new("/dev/kfd"), file]).filter_map(|file| {
         let group = device::only_for_group(&root.join(file.strip_prefix("/").ok()?))?;
@@ -69,6 +72,7 @@ fn gpus(root: &Path, topology: &Topology) -> Vec<Gpu> {
         let address = node.properties.pci_address;
         let place = places.entry(address).or_insert_with(|| machine.place(node)).clone();
         let access = access(root, &kfd, node, &gpus);
+        let memory = memory::of(root, node, place.numa_node);
         gpus.push(Gpu {
             vendor: Vendor::Amd,
             index,
@@ -77,7 +81,10 @@ fn gpus(root: &Path, topology: &Topology) -> Vec<Gpu> {
             uuid: uuid(node, &topology.gpus),
             model: names.model(root, &node.properties),
             pci_address: Some(address),
-            memory_mib: node.memory_mib(),
+            memory_mib: memory.mib,
+            shares_memory: memory.is_shared,
+            memory_node: pci::memory_node(root, [place.numa_node]),
+            integrated: memory::is_integrated(&node.properties, &memory),
             compute: node.properties.gfx.clone(),
             cpus: place.cpus,
             numa_node: place.numa_node,
@@ -96,7 +103,7 @@ fn access(root: &Path, kfd: &Access, node: &GpuNode, before: &[Gpu]) -> Access {
     // slurmd dies of a file that two lines name.
     if let Some(same) = before.iter().find(|gpu| gpu.minor == Some(minor)) {
         let reason = format!("/dev/dri/renderD{minor} is already that of AMD GPU {}", same.index);
-        return Access::Unusable { reason };
+        return Access::unusable(Obstacle::SharedFile, reason);
     }
     match kfd {
         Access::Usable => device::access(&root.join(format!("dev/dri/renderD{minor}"))),
@@ -157,6 +164,20 @@ fn findings(topology: &Topology, has_kfd: bool) -> Vec<Finding> {
             what: format!("{} AMD GPU(s) are visible, and /dev/kfd is not in this container", topology.gpus.len()),
             cause: "the container was started without AMD's compute device".to_owned(),
             repair: "start it with --device /dev/kfd --device /dev/dri".to_owned(),
+        });
+    }
+    if !topology.riddles.is_empty() {
+        let nodes = topology.riddles.iter().map(|(number, why)| format!("node {number} ({why})"));
+        findings.push(Finding {
+            severity: Severity::Warning,
+            what: format!(
+                "the AMD kernel driver (KFD) lists what cannot be used: {}",
+                nodes.collect::<Vec<_>>().join("; ")
+            ),
+            cause: "the GPU failed or is being reset, or this kernel writes its topology in another way".to_owned(),
+            repair: "look for amdgpu messages on the host (dmesg | grep -i amdgpu) and compare with `rocminfo` there; where it \
+                     has the GPU, report what /sys/class/kfd/kfd/topology/nodes/N/properties says"
+                .to_owned(),
         });
     }
     if topology.hidden > 0 {

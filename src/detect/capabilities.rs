@@ -1,8 +1,8 @@
 //! What root may do in this container.
 
-use std::fs;
 use std::path::Path;
 
+use super::regular;
 use crate::inventory::{Finding, Severity};
 
 /// `CAP_SYS_ADMIN` of `linux/capability.h`.
@@ -15,13 +15,13 @@ const NEEDED: [(u32, &str); 5] = [(0, "CHOWN"), (1, "DAC_OVERRIDE"), (5, "KILL")
 
 /// This process's effective capabilities; `None` where the kernel does not tell.
 pub(super) fn effective(root: &Path) -> Option<u64> {
-    let status = fs::read_to_string(root.join("proc/self/status")).ok()?;
+    let status = regular::text(&root.join("proc/self/status")).ok()?;
     status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok())
 }
 
 /// Those that root lacks. Another user has none, and is told so by what fails.
 pub fn detect(root: &Path) -> Option<Finding> {
-    let status = fs::read_to_string(root.join("proc/self/status")).ok()?;
+    let status = regular::text(&root.join("proc/self/status")).ok()?;
     let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     (uids.split_whitespace().nth(1) == Some("0")).then_some(())?;
     let set = effective(root)?;
@@ -42,6 +42,8 @@ pub fn detect(root: &Path) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn finding(uid: u32, set: u64) -> Option<Finding> {

@@ -2,7 +2,6 @@
 
 mod hierarchy;
 
-use std::fs;
 use std::path::Path;
 
 use nix::unistd::{AccessFlags, access};
@@ -10,6 +9,7 @@ use nix::unistd::{AccessFlags, access};
 pub(super) use hierarchy::Hierarchies;
 use hierarchy::Mount;
 
+use super::regular;
 use crate::inventory::{Cgroup, CgroupVersion};
 
 /// Which interface is mounted, whether groups can be made in it, and with which controllers. Nothing is changed.
@@ -39,11 +39,11 @@ fn v2(hierarchies: &Hierarchies) -> Cgroup {
     // process can sit deeper, because slurmd 24.11 moves everything of its root into a group `system`.
     let whole_machine = !mount.point.join("cgroup.type").exists();
     let group = if whole_machine { hierarchies.own_group(mount) } else { mount.point.clone() };
-    let text = fs::read_to_string(group.join("cgroup.controllers")).unwrap_or_default();
+    let text = regular::text(&group.join("cgroup.controllers")).unwrap_or_default();
     let mut controllers: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
     controllers.sort();
     // The kernel lists a process of another PID namespace as 0.
-    let processes = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    let processes = regular::text(&group.join("cgroup.procs")).unwrap_or_default();
     let foreign_processes = processes.lines().any(|pid| pid.trim() == "0");
     let writable = !mount.read_only && is_writable(&group);
     let version = CgroupVersion::V2;
@@ -58,7 +58,7 @@ const CAP_BPF: u32 = 39;
 /// A device program takes CAP_BPF and CAP_NET_ADMIN, or CAP_SYS_ADMIN for both (`bpf_prog_load` of Linux 6.12), of the machine's
 /// own user namespace: those of another one the kernel does not count.
 fn device_rules_denied(root: &Path) -> bool {
-    let text = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
+    let text = |path: &str| regular::text(&root.join(path)).unwrap_or_default();
     let status = text("proc/self/status");
     let effective = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
     let may = |capability: u32| effective.is_none_or(|set| set & (1 << capability) != 0);
@@ -74,6 +74,8 @@ fn is_writable(group: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     const V2: &str = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup rw\n";

@@ -10,7 +10,7 @@ use nvml_wrapper::enum_wrappers::device::{ComputeMode as NvmlComputeMode, EccCou
 use nvml_wrapper::enums::device::UsedGpuMemory;
 
 use super::nvidia::NoNvml;
-use super::nvml::{self, NvmlTrouble};
+use super::nvml::{self, Answers, NvmlTrouble};
 use super::sandbox::Sandbox;
 use crate::inventory::{ComputeMode, Condition, Ecc, Pcie, Process, Slowdown};
 
@@ -34,24 +34,30 @@ pub(super) fn probe(root: &Path, library: Option<&Path>) -> Result<Vec<Condition
     // Never shut down: see `nvml::probe`.
     let nvml = ManuallyDrop::new(nvml::load(root, library)?);
     let count = nvml::count(&nvml)?;
-    let of_gpu = |index| nvml.device_by_index(index).ok().map(|device| condition(index, &device));
-    Ok((0..count).filter_map(of_gpu).collect())
+    let of_gpu = |index| match nvml.device_by_index(index) {
+        Ok(device) => condition(index, &device),
+        Err(error) => Condition { index, obstacle: nvml::refused(&error).obstacle(), ..Condition::default() },
+    };
+    Ok((0..count).map(of_gpu).collect())
 }
 
 fn condition(index: u32, device: &Device<'_>) -> Condition {
-    let memory = device.memory_info().ok();
-    let processes = device.running_compute_processes().ok();
+    let answers = Answers::default();
+    let memory = answers.of(nvml::memory(device));
+    let processes = answers.of(device.running_compute_processes());
+    let utilization = answers.of(device.utilization_rates()).map(|rates| rates.gpu);
     Condition {
         index,
-        memory_mib: memory.filter(|it| it.used <= it.total).map(|it| (it.used >> 20, it.total >> 20)),
+        memory_mib: memory.filter(|(whole, used)| used <= whole).map(|(whole, used)| (used >> 20, whole >> 20)),
         processes: processes.map(|all| all.iter().take(MOST_PROCESSES).map(process).collect()),
-        slowdowns: device.current_throttle_reasons().ok().and_then(slowdowns),
-        temperature: device.temperature(TemperatureSensor::Gpu).ok().filter(|degrees| *degrees <= HOTTEST),
-        pcie: pcie(device),
-        ecc: device.is_ecc_enabled().ok().map(|ecc| ecc_state(ecc.currently_enabled, device)),
-        compute_mode: device.compute_mode().ok().and_then(compute_mode),
-        is_persistent: device.is_in_persistent_mode().ok(),
-        utilization: device.utilization_rates().ok().map(|rates| rates.gpu).filter(|percent| *percent <= 100),
+        slowdowns: answers.of(device.current_throttle_reasons()).and_then(slowdowns),
+        temperature: answers.of(device.temperature(TemperatureSensor::Gpu)).filter(|degrees| *degrees <= HOTTEST),
+        pcie: pcie(device, &answers),
+        ecc: answers.of(device.is_ecc_enabled()).map(|ecc| ecc_state(ecc.currently_enabled, device, &answers)),
+        compute_mode: answers.of(device.compute_mode()).and_then(compute_mode),
+        is_persistent: answers.of(device.is_in_persistent_mode()),
+        utilization: utilization.filter(|percent| *percent <= 100),
+        obstacle: answers.obstacle().and_then(|access| access.obstacle()),
     }
 }
 
@@ -78,18 +84,18 @@ fn slowdowns(reasons: ThrottleReasons) -> Option<Vec<Slowdown>> {
     Some(known.into_iter().filter(|(bits, _)| reasons.intersects(*bits)).map(|(_, slowdown)| slowdown).collect())
 }
 
-fn ecc_state(is_on: bool, device: &Device<'_>) -> Ecc {
-    let uncorrected = device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile);
+fn ecc_state(is_on: bool, device: &Device<'_>, answers: &Answers) -> Ecc {
+    let uncorrected = answers.of(device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile));
     // A counter of all ones is none.
-    Ecc { is_on, uncorrected: uncorrected.ok().filter(|count| is_on && *count != u64::MAX) }
+    Ecc { is_on, uncorrected: uncorrected.filter(|count| is_on && *count != u64::MAX) }
 }
 
-fn pcie(device: &Device<'_>) -> Option<Pcie> {
+fn pcie(device: &Device<'_>, answers: &Answers) -> Option<Pcie> {
     let link = Pcie {
-        generation: device.current_pcie_link_gen().ok()?,
-        highest_generation: device.max_pcie_link_gen().ok()?,
-        lanes: device.current_pcie_link_width().ok()?,
-        most_lanes: device.max_pcie_link_width().ok()?,
+        generation: answers.of(device.current_pcie_link_gen())?,
+        highest_generation: answers.of(device.max_pcie_link_gen())?,
+        lanes: answers.of(device.current_pcie_link_width())?,
+        most_lanes: answers.of(device.max_pcie_link_width())?,
     };
     let is_plausible = (1..=16).contains(&link.highest_generation) && (1..=32).contains(&link.most_lanes);
     (is_plausible && link.generation > 0 && link.lanes > 0).then_some(link)

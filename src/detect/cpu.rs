@@ -2,7 +2,6 @@
 
 mod topology;
 
-use std::fs;
 use std::path::Path;
 
 use nix::sched::sched_getaffinity;
@@ -10,6 +9,7 @@ use nix::unistd::Pid;
 
 use super::capabilities;
 use super::cgroup::Hierarchies;
+use super::regular;
 use crate::inventory::{CgroupVersion, Cpu, CpuSet};
 
 /// What the container may use, and the layout of the whole machine.
@@ -53,13 +53,13 @@ fn binding_denied(root: &Path) -> bool {
 
 /// A file in the kernel's list format; `None` where it is missing or nonsense.
 fn read_set(path: &Path) -> Option<CpuSet> {
-    fs::read_to_string(path).ok()?.parse().ok()
+    regular::text(path).ok()?.parse().ok()
 }
 
 /// This process's own affinity. `/proc/self/status` follows the root and has no limit of 1024 CPUs, as nix's
 /// `sched_getaffinity` has; gVisor's `/proc` lacks the line.
 fn affinity(root: &Path) -> Option<CpuSet> {
-    let status = fs::read_to_string(root.join("proc/self/status")).unwrap_or_default();
+    let status = regular::text(&root.join("proc/self/status")).unwrap_or_default();
     let listed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")?.parse().ok());
     listed.or_else(|| {
         let mask = (root == Path::new("/")).then(|| sched_getaffinity(Pid::from_raw(0)).ok()).flatten()?;
@@ -84,7 +84,7 @@ fn cpuset(hierarchies: &Hierarchies) -> Option<CpuSet> {
 fn quota(hierarchies: &Hierarchies) -> Option<f64> {
     let (version, groups) = hierarchies.groups("cpu")?;
     let limit = |group: &Path| {
-        let text = |file: &str| fs::read_to_string(group.join(file)).unwrap_or_default();
+        let text = |file: &str| regular::text(&group.join(file)).unwrap_or_default();
         match version {
             CgroupVersion::V2 => parse_quota(&text("cpu.max")),
             _ => parse_quota(&format!("{} {}", text("cpu.cfs_quota_us"), text("cpu.cfs_period_us"))),

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-use crate::inventory::Access;
+use crate::inventory::{Access, Obstacle};
 
 /// Opens the device file at `path` for reading and writing, as a job would, and closes it again.
 ///
@@ -30,36 +30,38 @@ fn closed_to_others(mode: u32) -> bool {
     mode & 0o006 != 0o006
 }
 
-fn judge(opened: Result<(), String>) -> Access {
+fn judge(opened: Result<(), (Obstacle, String)>) -> Access {
     match opened {
         Ok(()) => Access::Usable,
-        Err(reason) => Access::Unusable { reason },
+        Err((obstacle, reason)) => Access::unusable(obstacle, reason),
     }
 }
 
-fn open(path: &Path, write: bool) -> Result<(), String> {
+fn open(path: &Path, write: bool) -> Result<(), (Obstacle, String)> {
     let shown = path.display();
     let opened = File::options().read(true).write(write).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
     match opened.and_then(|file| file.metadata()) {
         // slurmd refuses anything else as a GRES file ("not a valid character or block device").
-        Ok(metadata) if !metadata.file_type().is_char_device() => Err(format!("{shown} is not a device file")),
+        Ok(metadata) if !metadata.file_type().is_char_device() => {
+            Err((Obstacle::NoDevice, format!("{shown} is not a device file")))
+        }
         Ok(_) => Ok(()),
         Err(error) => Err(why_not(path, &error)),
     }
 }
 
-fn why_not(path: &Path, error: &io::Error) -> String {
-    let shown = path.display();
-    match error.raw_os_error() {
-        Some(libc::ENOENT) => format!("{shown} is not in this container"),
+fn why_not(path: &Path, error: &io::Error) -> (Obstacle, String) {
+    let (obstacle, why) = match error.raw_os_error() {
+        Some(libc::ENOENT) => (Obstacle::NotGiven, "is not in this container"),
         // The kernel asks the device cgroup before the file's mode, and says EPERM where the mode says EACCES.
-        Some(libc::EPERM) => format!("{shown} is denied by the container's device rules (device cgroup)"),
-        Some(libc::EACCES) => format!("{shown} may not be opened by this user (file mode, or a mount with nodev)"),
-        Some(libc::EISDIR) => format!("{shown} is a directory, not a device file"),
-        Some(libc::ENXIO | libc::ENODEV) => format!("{shown} has no device behind it (is the driver loaded?)"),
-        Some(libc::EIO) => format!("{shown} gives an input/output error (the GPU may have fallen off the bus)"),
-        _ => format!("{shown} cannot be opened: {error}"),
-    }
+        Some(libc::EPERM) => (Obstacle::Denied, "is denied by the container's device rules (device cgroup)"),
+        Some(libc::EACCES) => (Obstacle::Mode, "may not be opened by this user (file mode, or a mount with nodev)"),
+        Some(libc::EISDIR) => (Obstacle::NoDevice, "is a directory, not a device file"),
+        Some(libc::ENXIO | libc::ENODEV) => (Obstacle::NoDriver, "has no device behind it (is the driver loaded?)"),
+        Some(libc::EIO) => (Obstacle::Lost, "gives an input/output error (the GPU may have fallen off the bus)"),
+        _ => return (Obstacle::Other, format!("{} cannot be opened: {error}", path.display())),
+    };
+    (obstacle, format!("{} {why}", path.display()))
 }
 
 #[cfg(test)]
@@ -68,7 +70,7 @@ mod tests {
 
     fn reason(path: &Path) -> String {
         match access(path) {
-            Access::Unusable { reason } => reason,
+            Access::Unusable { reason, .. } => reason,
             Access::Usable => panic!("{} opened", path.display()),
         }
     }
@@ -93,9 +95,15 @@ mod tests {
         std::fs::write(&file, "").unwrap();
         assert!(reason(&file).ends_with("nvidia0 is not a device file"));
         assert!(reason(directory.path()).contains("is a directory"));
-        for (errno, want) in [(libc::EPERM, "device cgroup"), (libc::EACCES, "file mode"), (libc::EIO, "bus")] {
-            let why = why_not(&file, &io::Error::from_raw_os_error(errno));
-            assert!(why.contains(want) && why.contains("nvidia0"), "{why}");
+        for (errno, want, word) in [
+            (libc::EPERM, Obstacle::Denied, "device cgroup"),
+            (libc::EACCES, Obstacle::Mode, "file mode"),
+            (libc::EIO, Obstacle::Lost, "bus"),
+            (libc::ENODEV, Obstacle::NoDriver, "driver"),
+            (libc::EMFILE, Obstacle::Other, "cannot be opened"),
+        ] {
+            let (obstacle, why) = why_not(&file, &io::Error::from_raw_os_error(errno));
+            assert!(obstacle == want && why.contains(word) && why.contains("nvidia0"), "{why}");
         }
     }
 }

@@ -1,14 +1,14 @@
 //! NVIDIA's GPUs: NVML's answer, else the kernel's files, and what the operator should know about either.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::nvidia_request::Request;
 use super::nvml::{self, NvmlTrouble};
 use super::sandbox::{Sandbox, Verdict};
-use super::{condition, nvidia_proc, nvidia_trouble, tegra};
-use crate::inventory::{Access, Condition, Driver, Finding, Gpu, Severity, Source, Vendor, WSL_DEVICE};
+use super::{condition, left_out, nvidia_proc, nvidia_trouble, tegra};
+use crate::inventory::{Access, Condition, Driver, Finding, Gpu, Obstacle, Severity, Source, Vendor, WSL_DEVICE};
 
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,8 +19,6 @@ pub struct Found {
     pub gpus: Vec<Gpu>,
     /// What the operator should know.
     pub findings: Vec<Finding>,
-    /// Whether not even the device files answered.
-    is_stuck: bool,
 }
 
 /// Why NVML's answer cannot be had.
@@ -81,11 +79,11 @@ impl Detection {
         {
             found = from_tegra(&self.root, deadline).unwrap_or(found);
         }
-        if !found.is_stuck {
-            found.findings.extend(closed_devices(&self.root, &found.gpus));
-        }
-        found.findings.extend(self.request.finding(&found.gpus));
         refuse_twins(&mut found.gpus);
+        found.findings.extend(found.gpus.iter().filter_map(mig_finding));
+        found.findings.extend(left_out::findings(&found.gpus));
+        found.findings.extend(none_given(&found.gpus));
+        found.findings.extend(self.request.finding(&found.gpus));
         found
     }
 }
@@ -94,9 +92,11 @@ impl Detection {
 fn give(gpus: &mut [Gpu], child: Option<Sandbox<Result<Vec<Condition>, NvmlTrouble>>>, deadline: Instant) {
     let Some(Ok(Ok(conditions))) = child.map(|child| child.finish(deadline)) else { return };
     for condition in conditions {
-        if let Some(gpu) = gpus.iter_mut().find(|gpu| gpu.index == condition.index) {
-            gpu.condition = Some(condition);
+        let Some(gpu) = gpus.iter_mut().find(|gpu| gpu.index == condition.index) else { continue };
+        if condition.obstacle == Some(Obstacle::Lost) && gpu.access == Access::Usable {
+            gpu.access = Access::unusable(Obstacle::Lost, "NVML says that it is lost, or needs a reset");
         }
+        gpu.condition = Some(condition);
     }
 }
 
@@ -106,7 +106,6 @@ fn has_traces(root: &Path) -> bool {
 }
 
 fn from_nvml(probe: nvml::Probe) -> Found {
-    let mig = probe.gpus.iter().filter_map(mig_finding);
     let unknown = probe.unknown_to_nvml.iter().map(|minor| Finding {
         severity: Severity::Warning,
         what: format!("/dev/nvidia{minor} opens, and NVML counts no such GPU; it is not used"),
@@ -114,8 +113,8 @@ fn from_nvml(probe: nvml::Probe) -> Found {
         repair: "look for Xid messages of the GPU on the host (dmesg | grep -i xid), or do not pass the file in"
             .to_owned(),
     });
-    let findings = mig.chain(unknown).collect::<Vec<_>>();
-    Found { driver: Some(probe.driver), gpus: probe.gpus, findings, is_stuck: false }
+    let findings = unknown.collect();
+    Found { driver: Some(probe.driver), gpus: probe.gpus, findings }
 }
 
 /// What the operator should know about a GPU in MIG mode: that nothing, or not all of it, can be given to jobs.
@@ -134,22 +133,27 @@ fn mig_finding(gpu: &Gpu) -> Option<Finding> {
             ),
         });
     }
-    let reasons: Vec<String> = instances
-        .iter()
-        .filter_map(|instance| match &instance.access {
-            Access::Unusable { reason } => Some(reason.clone()),
-            Access::Usable => None,
-        })
-        .collect();
+    let mut reasons = Vec::new();
+    let mut repairs = BTreeSet::new();
+    for instance in instances {
+        if let Access::Unusable { reason, obstacle } = &instance.access {
+            reasons.push(reason.clone());
+            repairs.insert(match obstacle {
+                Obstacle::NotGiven | Obstacle::UnknownFile => GIVE_INSTANCES,
+                _ => obstacle.words(Vendor::Nvidia).1,
+            });
+        }
+    }
     (!reasons.is_empty()).then(|| Finding {
         severity: Severity::Warning,
         what: format!("{} of {} MIG instances of NVIDIA GPU {index} cannot be used", reasons.len(), instances.len()),
         cause: reasons.join("; "),
-        repair: "if jobs are to have them, give them to the container, with NVIDIA's library: NVIDIA_VISIBLE_DEVICES=all, or \
-                 their UUIDs, and NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-            .to_owned(),
+        repair: repairs.into_iter().collect::<Vec<_>>().join("; "),
     })
 }
+
+const GIVE_INSTANCES: &str = "if jobs are to have them, give them to the container, with NVIDIA's library: \
+                              NVIDIA_VISIBLE_DEVICES=all, or their UUIDs, and NVIDIA_DRIVER_CAPABILITIES=compute,utility";
 
 /// The one GPU of a Jetson.
 fn from_tegra(root: &Path, deadline: Instant) -> Option<Found> {
@@ -159,13 +163,12 @@ fn from_tegra(root: &Path, deadline: Instant) -> Option<Found> {
 }
 
 fn from_kernel(root: &Path, why: &NoNvml, request: &Request, deadline: Instant) -> Found {
-    let mut found = match Sandbox::start(|| nvidia_proc::probe(root)).finish(deadline) {
-        Ok(probe) => Found { driver: probe.driver, gpus: probe.gpus, ..Found::default() },
+    let (mut found, is_stuck) = match Sandbox::start(|| nvidia_proc::probe(root)).finish(deadline) {
+        Ok(probe) => (Found { driver: probe.driver, gpus: probe.gpus, ..Found::default() }, false),
         // Not even the files open. Their names are all that is known.
-        Err(verdict) => Found { gpus: unopened(root, &verdict), is_stuck: true, ..Found::default() },
+        Err(verdict) => (Found { gpus: unopened(root, &verdict), ..Found::default() }, true),
     };
-    found.findings.push(nvidia_trouble::finding(why, request, found.gpus.len(), found.is_stuck));
-    found.findings.extend(found.gpus.iter().filter_map(mig_finding));
+    found.findings.push(nvidia_trouble::finding(why, request, found.gpus.len(), is_stuck));
     found
 }
 
@@ -173,47 +176,52 @@ fn unopened(root: &Path, verdict: &Verdict) -> Vec<Gpu> {
     let gpu = |(index, minor): (u32, u32)| Gpu {
         minor: Some(minor),
         device_file: Some(format!("/dev/nvidia{minor}").into()),
-        access: Access::Unusable { reason: format!("nobody knows whether it opens: the driver {verdict}") },
+        access: Access::unusable(Obstacle::Hang, format!("nobody knows whether it opens: the driver {verdict}")),
         ..nvidia_proc::nameless_gpu(index)
     };
     (0..).zip(nvidia_proc::device_minors(root)).map(gpu).collect()
 }
 
-/// Slurm ends with an error when two GRES lines name one file: the first GPU keeps it. WSL2's one device is all GPUs'.
+/// Refuses what an earlier GPU or instance has: its device file, for Slurm ends with an error when two lines name one, and its
+/// UUID, for CUDA would give two jobs one device. WSL2's one device is all GPUs'.
 fn refuse_twins(gpus: &mut [Gpu]) {
-    let mut owner: BTreeMap<PathBuf, u32> = BTreeMap::new();
+    let (mut files, mut names) = (BTreeMap::new(), BTreeMap::new());
     for gpu in gpus.iter_mut().filter(|gpu| gpu.access == Access::Usable) {
-        let Some(file) = gpu.device_file.clone().filter(|file| file != Path::new(WSL_DEVICE)) else { continue };
-        let first = *owner.entry(file.clone()).or_insert(gpu.index);
-        if first != gpu.index {
-            let reason = format!("{} belongs to GPU {first} already", file.display());
-            gpu.access = Access::Unusable { reason };
+        let index = gpu.index;
+        let file = gpu.device_file.as_ref().filter(|file| file.as_path() != Path::new(WSL_DEVICE));
+        if let Some(first) = file.and_then(|file| earlier(&mut files, file, index)) {
+            let reason = format!("{} belongs to GPU {first} already", shown(gpu.device_file.as_deref()));
+            gpu.access = Access::unusable(Obstacle::SharedFile, reason);
+        } else if let Some(first) = gpu.uuid.as_ref().and_then(|uuid| earlier(&mut names, uuid, index)) {
+            let reason = format!("{} is the UUID of GPU {first} already", gpu.uuid.as_deref().unwrap_or_default());
+            gpu.access = Access::unusable(Obstacle::SharedName, reason);
+        }
+    }
+    let mut uuids = BTreeSet::new();
+    let instances = gpus.iter_mut().flat_map(|gpu| gpu.mig.iter_mut().flatten());
+    for instance in instances.filter(|instance| instance.access == Access::Usable) {
+        let Some(uuid) = &instance.uuid else { continue };
+        if !uuids.insert(uuid.clone()) {
+            let reason = format!("{uuid} is the UUID of another instance already");
+            instance.access = Access::unusable(Obstacle::SharedName, reason);
         }
     }
 }
 
-/// "The file is there and does not open" is a fault of its own, and so is "GPUs are counted and no file is there".
-fn closed_devices(root: &Path, gpus: &[Gpu]) -> Option<Finding> {
-    let exists = |file: &Path| file.strip_prefix("/").is_ok_and(|name| root.join(name).exists());
-    let closed: Vec<String> = gpus
-        .iter()
-        .filter(|gpu| gpu.device_file.as_deref().is_some_and(exists))
-        .filter_map(|gpu| match &gpu.access {
-            Access::Unusable { reason } => Some(reason.clone()),
-            Access::Usable => None,
-        })
-        .collect();
-    if !closed.is_empty() {
-        return Some(Finding {
-            severity: Severity::Error,
-            what: format!("NVIDIA device files are in this container and do not open: {}", closed.join("; ")),
-            cause:
-                "most often the container's device rules were rewritten under it (systemctl daemon-reload on the host)"
-                    .to_owned(),
-            repair: "re-create the container (docker compose up --force-recreate); a restart is not enough".to_owned(),
-        });
-    }
-    (!gpus.is_empty() && gpus.iter().all(|gpu| gpu.access != Access::Usable)).then(|| Finding {
+/// The GPU that has `thing` already; else it is `index`'s from now on.
+fn earlier<T: Clone + Ord>(owners: &mut BTreeMap<T, u32>, thing: &T, index: u32) -> Option<u32> {
+    let first = *owners.entry(thing.clone()).or_insert(index);
+    (first != index).then_some(first)
+}
+
+fn shown(file: Option<&Path>) -> String {
+    file.map(|file| file.display().to_string()).unwrap_or_default()
+}
+
+/// GPUs are counted, and no file is there.
+fn none_given(gpus: &[Gpu]) -> Option<Finding> {
+    let is_given = |gpu: &Gpu| gpu.access.obstacle() != Some(Obstacle::NotGiven);
+    (!gpus.is_empty() && !gpus.iter().any(is_given)).then(|| Finding {
         severity: Severity::Error,
         what: format!("the NVIDIA driver counts {} GPUs, and this container may use none of them", gpus.len()),
         cause: "the container was started without GPUs".to_owned(),
@@ -231,18 +239,25 @@ mod tests {
         let mut gpus = [gpu(0, "/dev/nvidia0"), gpu(1, "/dev/nvidia0"), gpu(2, "/dev/dxg"), gpu(3, "/dev/dxg")];
         refuse_twins(&mut gpus);
         assert_eq!(gpus.clone().map(|gpu| gpu.access == Access::Usable), [true, false, true, true]);
-        assert!(matches!(&gpus[1].access, Access::Unusable { reason } if reason.contains("GPU 0")));
+        assert!(matches!(&gpus[1].access, Access::Unusable { reason, .. } if reason.contains("GPU 0")));
     }
 
     #[test]
-    fn a_file_that_is_there_and_does_not_open_is_a_fault_of_its_own() {
+    fn a_uuid_is_one_gpus_only() {
+        let gpu = |index, uuid: &str| Gpu { uuid: Some(uuid.to_owned()), ..nvidia_proc::nameless_gpu(index) };
+        let mut gpus = [gpu(0, "GPU-a"), gpu(1, "GPU-b"), gpu(2, "GPU-a")];
+        refuse_twins(&mut gpus);
+        assert_eq!(gpus.clone().map(|gpu| gpu.access.obstacle()), [None, None, Some(Obstacle::SharedName)]);
+    }
+
+    #[test]
+    fn gpus_that_are_counted_and_not_given_are_said() {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("dev")).unwrap();
         std::fs::write(root.path().join("dev/nvidia0"), "").unwrap();
         let gpus = nvidia_proc::probe(root.path()).gpus;
-        let finding = closed_devices(root.path(), &gpus).unwrap();
-        assert!(finding.what.contains("do not open") && finding.repair.contains("re-create"), "{finding:?}");
-        std::fs::remove_file(root.path().join("dev/nvidia0")).unwrap();
-        assert!(closed_devices(root.path(), &gpus).unwrap().what.contains("may use none"));
+        assert_eq!(none_given(&gpus), None, "it is given, and no device");
+        let gpu = Gpu { access: Access::unusable(Obstacle::NotGiven, ""), ..nvidia_proc::nameless_gpu(0) };
+        assert!(none_given(&[gpu]).unwrap().what.contains("may use none"));
     }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::{device, nvml, pci};
-use crate::inventory::{Access, Driver, Gpu, MigInstance, PciAddress, Source, Vendor, WSL_DEVICE};
+use crate::inventory::{Access, Driver, Gpu, MigInstance, Obstacle, PciAddress, Source, Vendor, WSL_DEVICE};
 
 /// What the kernel's files say.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,6 +54,9 @@ pub(super) fn nameless_gpu(index: u32) -> Gpu {
         model: None,
         pci_address: None,
         memory_mib: None,
+        shares_memory: false,
+        memory_node: None,
+        integrated: false,
         compute: None,
         cpus: None,
         numa_node: None,
@@ -78,7 +81,7 @@ fn mig_instances(root: &Path, minor: u32) -> Option<Vec<MigInstance>> {
         compute_instance: None,
         memory_mib: None,
         device_files: Vec::new(),
-        access: Access::Unusable { reason: format!("only NVML can name GPU instance {gpu_instance}") },
+        access: Access::unusable(Obstacle::Nameless, format!("only NVML can name GPU instance {gpu_instance}")),
     };
     (!found.is_empty()).then(|| found.into_iter().map(instance).collect())
 }
@@ -116,13 +119,21 @@ pub(super) fn device_file(root: &Path, minor: Option<u32>) -> (Option<PathBuf>, 
     let name = if is_wsl { Some(wsl.to_owned()) } else { own };
     match name {
         Some(name) => (Some(Path::new("/").join(&name)), device::access(&root.join(&name))),
-        None => (None, Access::Unusable { reason: "the driver does not say which /dev/nvidiaN it is".to_owned() }),
+        None => (None, Access::unusable(Obstacle::UnknownFile, "the driver does not say which /dev/nvidiaN it is")),
     }
 }
 
 /// What `/proc` says about the GPU at `address`.
 pub(super) fn minor_of(root: &Path, address: PciAddress) -> Option<u32> {
     entries(root).remove(&address)?.minor
+}
+
+/// The NUMA node that the kernel made of the GPU's memory (POWER9, Grace): `Node: 255`, and -1 where there is none.
+pub(super) fn memory_node(root: &Path, address: PciAddress) -> Option<u32> {
+    let file = root.join("proc/driver/nvidia/gpus").join(address.to_string()).join("numa_status");
+    let text = fs::read_to_string(file).ok()?;
+    let node = text.lines().find_map(|line| line.trim().strip_prefix("Node:"))?;
+    node.trim().parse().ok().and_then(pci::numa_node)
 }
 
 /// A file `/proc/driver/nvidia/gpus/ADDRESS/information`.
@@ -160,6 +171,7 @@ impl Entry {
             pci_address: Some(address),
             cpus: place.cpus,
             numa_node: place.numa_node,
+            memory_node: pci::memory_node(root, [memory_node(root, address), place.numa_node]),
             access,
             ..nameless_gpu(0)
         }

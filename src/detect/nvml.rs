@@ -2,7 +2,9 @@
 //!
 //! Nothing that it says is believed unseen, and a call that fails loses that one fact.
 
+mod answers;
 mod instance_ids;
+mod memory;
 mod mig;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +15,10 @@ use std::path::Path;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml, cuda_driver_version_major, cuda_driver_version_minor};
 use serde::{Deserialize, Serialize};
+
+pub(super) use answers::Answers;
+pub(super) use answers::refused;
+pub(super) use memory::memory;
 
 use super::{nvidia_proc, pci};
 use crate::inventory::{Access, CpuSet, Driver, Gpu, PciAddress, Source, Vendor};
@@ -115,12 +121,19 @@ pub fn probe(root: &Path, library: Option<&Path>) -> Result<Probe, NvmlTrouble> 
     let nvml = ManuallyDrop::new(load(root, library)?);
     let count = count(&nvml)?;
     let devices: Vec<_> = (0..count).map(|index| nvml.device_by_index(index)).collect();
-    let mut gpus: Vec<Gpu> = (0..).zip(&devices).map(|(index, device)| gpu(root, index, device)).collect();
+    let answers: Vec<Answers> = devices.iter().map(|_| Answers::default()).collect();
+    let of_each = || devices.iter().zip(&answers);
+    let mut gpus: Vec<Gpu> =
+        (0..).zip(of_each()).map(|(index, (device, answers))| gpu(root, index, device, answers)).collect();
     let index_of = gpus.iter().filter_map(|gpu| Some((gpu.pci_address?, gpu.index))).collect();
-    for (gpu, device) in gpus.iter_mut().zip(devices.iter().map(Result::as_ref)) {
+    for (gpu, (device, answers)) in gpus.iter_mut().zip(of_each()) {
         let Ok(device) = device else { continue };
-        gpu.links = links(device, gpu.index, &index_of);
-        gpu.mig = mig::instances(root, gpu, device);
+        gpu.links = links(device, gpu.index, &index_of, answers);
+        gpu.mig = mig::instances(root, gpu, device, answers);
+        // Whichever call says that the GPU is gone, and however many others it still answers.
+        if let Some(access) = answers.obstacle() {
+            gpu.access = access;
+        }
     }
     // A file that no GPU claims is most likely that of one which NVML counts and does not hand out.
     let all_known = devices.iter().all(Result::is_ok);
@@ -161,32 +174,32 @@ fn driver(nvml: &Nvml) -> Driver {
     }
 }
 
-fn gpu(root: &Path, index: u32, device: &Result<Device<'_>, NvmlError>) -> Gpu {
+fn gpu(root: &Path, index: u32, device: &Result<Device<'_>, NvmlError>, answers: &Answers) -> Gpu {
     let mut gpu = nvidia_proc::nameless_gpu(index);
     match device {
-        Ok(device) => describe(root, device, &mut gpu),
-        Err(error) => {
-            gpu.access = Access::Unusable { reason: format!("NVML counts it and does not hand it out: {error}") };
-        }
+        Ok(device) => describe(root, device, answers, &mut gpu),
+        Err(error) => gpu.access = refused(error),
     }
     gpu
 }
 
-fn describe(root: &Path, device: &Device<'_>, gpu: &mut Gpu) {
-    gpu.uuid = device.uuid().ok().and_then(identifier);
-    gpu.model = device.name().ok().and_then(|text| name(&text));
-    gpu.pci_address = device.pci_info().ok().and_then(|info| info.bus_id.parse().ok());
-    gpu.memory_mib = device.memory_info().ok().map(|memory| memory.total >> 20).filter(plausible_memory);
-    gpu.compute = device
-        .cuda_compute_capability()
-        .ok()
+fn describe(root: &Path, device: &Device<'_>, answers: &Answers, gpu: &mut Gpu) {
+    gpu.uuid = answers.of(device.uuid()).and_then(identifier);
+    gpu.model = answers.of(device.name()).and_then(|text| name(&text));
+    gpu.pci_address = answers.of(device.pci_info()).and_then(|info| info.bus_id.parse().ok());
+    gpu.memory_mib = answers.of(memory(device)).map(|(whole, _)| whole >> 20).filter(plausible_memory);
+    gpu.compute = answers
+        .of(device.cuda_compute_capability())
         .filter(|it| (1..100).contains(&it.major) && (0..10).contains(&it.minor))
         .map(|it| format!("{}.{}", it.major, it.minor));
     let place = gpu.pci_address.map(|address| pci::place(root, address)).unwrap_or_default();
-    gpu.cpus = device.cpu_affinity(AFFINITY_WORDS).ok().and_then(|words| cpu_set(&words)).or(place.cpus);
-    // sysfs first: on Grace Hopper NVML names the node of the GPU's own memory, which has no CPUs.
-    gpu.numa_node = place.numa_node.or_else(|| device.numa_node_id().ok().and_then(pci::numa_node));
-    let minor = device.minor_number().ok().filter(|minor| *minor <= HIGHEST_MINOR);
+    gpu.cpus = answers.of(device.cpu_affinity(AFFINITY_WORDS)).and_then(|words| cpu_set(&words)).or(place.cpus);
+    // On Grace Hopper NVML names the node of the GPU's own memory, which has no CPUs.
+    let named = answers.of(device.numa_node_id()).and_then(pci::numa_node);
+    gpu.numa_node = place.numa_node.or(named);
+    let listed = gpu.pci_address.and_then(|address| nvidia_proc::memory_node(root, address));
+    gpu.memory_node = pci::memory_node(root, [listed, named, place.numa_node]);
+    let minor = answers.of(device.minor_number()).filter(|minor| *minor <= HIGHEST_MINOR);
     gpu.minor = minor.or_else(|| nvidia_proc::minor_of(root, gpu.pci_address?));
     (gpu.device_file, gpu.access) = nvidia_proc::device_file(root, gpu.minor);
 }
@@ -209,16 +222,20 @@ fn cpu_set(words: &[std::ffi::c_ulong]) -> Option<CpuSet> {
 /// Counts the active links to each peer. Behind an NVSwitch the far end is no GPU, and nothing is counted.
 ///
 /// The far end's type is not asked for: the wrapper answers it with "unknown" always.
-fn links(device: &Device<'_>, own: u32, index_of: &BTreeMap<PciAddress, u32>) -> BTreeMap<u32, u32> {
+fn links(device: &Device<'_>, own: u32, index_of: &BTreeMap<PciAddress, u32>, answers: &Answers) -> BTreeMap<u32, u32> {
     let mut peers = BTreeMap::new();
     for link in 0..MOST_LINKS {
         let link = device.link_wrapper_for(link);
         match link.is_active() {
             Ok(true) => {}
             Err(NvmlError::InvalidArg | NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_)) => break,
-            Ok(false) | Err(_) => continue,
+            Ok(false) => continue,
+            other @ Err(_) => {
+                answers.of(other);
+                continue;
+            }
         }
-        let far_end = link.remote_pci_info().ok().and_then(|info| info.bus_id.parse().ok());
+        let far_end = answers.of(link.remote_pci_info()).and_then(|info| info.bus_id.parse().ok());
         if let Some(peer) = far_end.and_then(|address: PciAddress| index_of.get(&address)).filter(|peer| **peer != own)
         {
             *peers.entry(*peer).or_default() += 1;

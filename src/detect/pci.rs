@@ -27,6 +27,15 @@ pub fn place(root: &Path, address: PciAddress) -> Place {
     }
 }
 
+/// The first of `nodes` that is a device's own memory: it has no CPUs.
+pub(super) fn memory_node(root: &Path, nodes: impl IntoIterator<Item = Option<u32>>) -> Option<u32> {
+    let has_no_cpus = |node: &u32| {
+        let cpus = fs::read_to_string(root.join(format!("sys/devices/system/node/node{node}/cpulist")));
+        cpus.is_ok_and(|cpus| cpus.trim().is_empty())
+    };
+    nodes.into_iter().flatten().find(has_no_cpus)
+}
+
 /// `node` if it can be one: drivers answer 0xffffffff for "unknown".
 pub fn numa_node(node: u32) -> Option<u32> {
     (node <= HIGHEST_NUMA_NODE).then_some(node)

@@ -1,6 +1,6 @@
 //! The Slurm that is installed beside us: its version and its plugins.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::Read as _;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use super::regular;
 use crate::inventory::{SlurmInstall, SlurmVersion};
 
 /// Where the image notes the output of `slurmd -V`: a file is read in no time, and slurmd loads a dozen libraries first.
@@ -29,9 +30,7 @@ pub fn detect(root: &Path, deadline: Duration) -> SlurmInstall {
 }
 
 fn read_note(path: &Path) -> Option<String> {
-    let mut text = String::new();
-    File::open(path).ok()?.take(LONGEST_ANSWER).read_to_string(&mut text).ok()?;
-    Some(text)
+    regular::text(path).ok()
 }
 
 /// `slurm 24.11.5`, or `slurm-wlm 22.05.8` as Debian spells it.

@@ -14,12 +14,12 @@ const CLAIMS: &[(&str, &[&str])] = &[
     ("nvml-library", &["the library is not in this container", "the library cannot be loaded"]),
     ("no-gpu", &["may use none of them", "NVIDIA_VISIBLE_DEVICES=", "no NVIDIA GPU answers"]),
     ("amd-devices", &["/dev/kfd is not in this container", "are hidden from this container"]),
-    ("left-out", &["left out, of", "cannot be given to jobs"]),
+    ("left-out", &["left out, of", "cannot be given to jobs", "and no GPU here is that"]),
     ("mig", &["MIG"]),
     ("job-devices", &["are not those of CUDA"]),
     ("real-memory", &["claims RealMemory", "memory_mib ="]),
     ("gres", &["Gres= claims", "Gres= has", "GresTypes lacks"]),
-    ("driver-answers", &["gives no answer", "NVML counts no such GPU", "(KFD)"]),
+    ("driver-answers", &["gives no answer", "NVML counts no such GPU", "lost, of the GPUs", "(KFD)"]),
     ("own-files", &[".conf: ", ".conf is not used", ".conf is replaced"]),
 ];
 

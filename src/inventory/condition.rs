@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Obstacle;
+
 /// What changes while a GPU works. What the driver does not tell is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Condition {
@@ -26,6 +28,9 @@ pub struct Condition {
     pub is_persistent: Option<bool>,
     /// How much of the last moment it computed, in percent.
     pub utilization: Option<u32>,
+    /// Why the driver does not tell all of this: the GPU is lost, or not handed out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub obstacle: Option<Obstacle>,
 }
 
 /// A process on a GPU.

@@ -237,6 +237,14 @@ impl Plan {
             return;
         }
         self.node.gres = own.node_gres();
+        // A name in Gres that GresTypes lacks ends slurmctld.
+        if let Some(types) = self.settings.iter_mut().find(|setting| setting.key == "GresTypes") {
+            for (name, _) in &own.shared {
+                if !types.value.split(',').any(|known| known == *name) {
+                    types.value = format!("{},{name}", types.value);
+                }
+            }
+        }
         self.decisions.push(Decision::new(
             format!("Gres={}", self.node.gres),
             format!("as many as {} has lines for", gres.path.display()),

@@ -2,16 +2,19 @@
 
 mod numbering;
 mod offer;
+mod selection;
+mod sharing;
 
 use std::collections::BTreeSet;
 
-use crate::config::{Config, GresMode, TypeName};
-use crate::inventory::{CpuSet, Finding, Inventory, PciAddress, Severity, Vendor};
+use crate::config::{Config, GresMode, Sharing, TypeName};
+use crate::inventory::{CpuSet, Finding, Inventory, Obstacle, PciAddress, Severity, Vendor};
 
 use super::names::{DevicePath, GresType};
 use super::{Decision, NodePlan};
 pub(super) use offer::display_names;
 use offer::{Offer, offers};
+pub use selection::select;
 
 /// gres.conf.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +26,8 @@ pub struct GresPlan {
     pub lines: Vec<GresLine>,
     /// Whether CUDA and ROCr give the devices the numbers that Slurm gives them.
     pub counts_as_runtimes: bool,
+    /// As what jobs can share the whole GPUs.
+    pub sharing: Option<Sharing>,
 }
 
 impl GresPlan {
@@ -39,7 +44,20 @@ impl GresPlan {
         vendors.into_iter().map(flag).collect::<Vec<_>>().join(",")
     }
 
-    /// Gres of the node's line: `gpu:nvidia:2,gpu:amd:1`.
+    /// The devices that jobs can share, and as how much each is counted.
+    pub fn shared(&self) -> impl Iterator<Item = (&GresLine, Sharing)> {
+        let shared = |sharing| {
+            self.lines.iter().filter(move |line| sharing::is_shared(sharing, line)).map(move |line| (line, sharing))
+        };
+        self.sharing.into_iter().flat_map(shared)
+    }
+
+    /// GresTypes: what a job may name, also where there is none of it.
+    pub(super) fn types(config: &Config) -> String {
+        config.gpu.sharing().map_or_else(|| "gpu".to_owned(), |sharing| format!("gpu,{}", sharing.gres()))
+    }
+
+    /// Gres of the node's line: `gpu:nvidia:2,gpu:amd:1,shard:12`.
     pub(super) fn node_gres(&self) -> String {
         let mut counts: Vec<(&GresType, usize)> = Vec::new();
         for line in &self.lines {
@@ -48,7 +66,12 @@ impl GresPlan {
                 None => counts.push((&line.gres_type, 1)),
             }
         }
-        counts.iter().map(|(name, count)| format!("gpu:{name}:{count}")).collect::<Vec<_>>().join(",")
+        let mut gres: Vec<String> = counts.iter().map(|(name, count)| format!("gpu:{name}:{count}")).collect();
+        if let Some(sharing) = self.sharing {
+            let count: u32 = self.shared().map(|(_, sharing)| sharing.of_each_gpu()).sum();
+            gres.push(format!("{}:{count}", sharing.gres()));
+        }
+        gres.join(",")
     }
 }
 
@@ -97,6 +120,13 @@ pub struct GresLine {
     pub comment: String,
 }
 
+impl GresLine {
+    /// Whether it is a GPU, and not an instance of one.
+    pub fn is_whole(&self) -> bool {
+        self.files.len() == 1
+    }
+}
+
 /// Decides the lines.
 pub(super) fn plan(
     config: &Config,
@@ -130,7 +160,8 @@ pub(super) fn plan(
             comment: offer.comment(),
         });
     }
-    let plan = GresPlan { auto_detect, lines, counts_as_runtimes: numbering.is_slurms };
+    let sharing = sharing::plan(config, &lines, auto_detect, decisions, findings);
+    let plan = GresPlan { auto_detect, lines, counts_as_runtimes: numbering.is_slurms, sharing };
     if !plan.lines.is_empty() {
         decisions.push(Decision::new(format!("Gres={}", plan.node_gres()), type_reason(config, &plan)));
     }
@@ -171,6 +202,13 @@ fn auto_detect(
         (false, false) => return explicit("there is no GPU to detect", decisions),
         (true, true) => return explicit("Slurm detects one vendor at a time, and there are two", decisions),
     };
+    let is_chosen = |obstacle| matches!(obstacle, Obstacle::NotChosen | Obstacle::Integrated);
+    if inventory.gpus.iter().filter_map(|gpu| gpu.access.obstacle()).any(is_chosen) {
+        return explicit("Slurm's plugin would offer the GPUs that are left out here, too", decisions);
+    }
+    if config.gpu.sharing().is_some() && gpus.iter().any(|offer| offer.instance.is_some()) {
+        return explicit("Slurm would spread what jobs share over MIG instances, too", decisions);
+    }
     if let Some(why) = numbering::rsmi_fault(gpus).filter(|_| choice == AutoDetect::Rsmi) {
         findings.push(Finding {
             severity: Severity::Warning,

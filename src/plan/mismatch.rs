@@ -2,7 +2,7 @@
 
 use crate::config::{Config, GpuType, OnMismatch};
 use crate::exit_code;
-use crate::inventory::{Finding, Inventory, Platform, Severity, Vendor};
+use crate::inventory::{Finding, Gpu, Inventory, Obstacle, Platform, Severity, Vendor};
 
 use super::Refusal;
 
@@ -21,7 +21,9 @@ pub enum Found {
 
 impl Found {
     fn of(inventory: &Inventory) -> Self {
-        let has = |vendor| inventory.usable_gpus().any(|gpu| gpu.vendor == vendor);
+        // What the operator leaves out is visible all the same.
+        let is_visible = |gpu: &&Gpu| gpu.is_usable() || gpu.access.obstacle() == Some(Obstacle::NotChosen);
+        let has = |vendor| inventory.gpus.iter().filter(is_visible).any(|gpu| gpu.vendor == vendor);
         match (has(Vendor::Nvidia), has(Vendor::Amd)) {
             (false, false) => Self::None,
             (true, false) => Self::Nvidia,
@@ -40,7 +42,7 @@ pub struct Mismatch {
 
 const GIVE_NVIDIA: &str = "docker run --gpus all ... (compose: deploy.resources.reservations.devices with driver nvidia), \
     after `nvidia-ctk runtime configure --runtime=docker` on the host";
-const GIVE_AMD: &str = "docker run --device /dev/kfd --device /dev/dri --group-add video --group-add render \
+const GIVE_AMD: &str = "docker run --device /dev/kfd --device /dev/dri --group-add $(stat -c %g /dev/kfd) \
     --security-opt seccomp=unconfined ...";
 
 /// Compares, and refuses the start where the operator wants that.
@@ -126,8 +128,8 @@ pub(super) fn compare(expected: GpuType, found: Found) -> Option<Mismatch> {
         ),
         (GpuType::Amd, Found::None) => (
             "the image was built for AMD, and no usable GPU is visible",
-            "the container was started without /dev/kfd and /dev/dri, its processes are not in the groups video and \
-             render, or the host's amdgpu driver is not loaded; jobs that ask for a GPU are refused",
+            "the container was started without /dev/kfd and /dev/dri, its processes are not in the \
+             group of these files, or the host's amdgpu driver is not loaded; jobs that ask for a GPU are refused",
             format!("{GIVE_AMD}; `rocm-smi` on the host must work; without GPUs on purpose, set GPU_TYPE=none"),
         ),
         (GpuType::Amd, Found::Nvidia) => (
@@ -169,6 +171,9 @@ mod tests {
             }
         }
         assert_eq!(words.len(), 9);
+        // A name would be looked up in the image, which has no group render.
+        let groups: Vec<&str> = table.split("--group-add ").skip(1).collect();
+        assert!(!groups.is_empty() && groups.iter().all(|rest| rest.starts_with("$(stat -c %g /dev/kfd)")), "{table}");
         insta::assert_snapshot!(table);
     }
 

@@ -1,7 +1,7 @@
 //! The node's line: CPUs, memory, topology, Features.
 
 use crate::config::{Config, FeatureName, NodeName};
-use crate::inventory::{Cpu, CpuSet, Finding, Gpu, Inventory, Severity, Vendor};
+use crate::inventory::{Cpu, CpuSet, Finding, Gpu, Inventory, Memory, Severity, Vendor};
 
 use super::names::HostName;
 use super::{Decision, GresPlan};
@@ -174,10 +174,10 @@ fn memory(
         decisions.push(Decision::new("no RealMemory", "how much memory there is could not be read"));
         return None;
     }
-    let whose = if inventory.memory.limit_mib.is_some_and(|limit| limit < inventory.memory.total_mib) {
-        "the container's limit"
-    } else {
-        "the machine's memory"
+    let whose = match inventory.memory {
+        Memory { limit_mib: Some(limit), total_mib, .. } if limit < total_mib => "the container's limit".to_owned(),
+        Memory { gpu_mib: 0, .. } => "the machine's memory".to_owned(),
+        Memory { gpu_mib, .. } => format!("the machine's memory, without the {gpu_mib} MiB of its GPUs,"),
     };
     if let Some(wanted) = config.node.memory_mib {
         let memory = wanted.clamp(1, usable);

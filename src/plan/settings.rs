@@ -4,7 +4,7 @@ use crate::config::{Config, DaemonName, NodeName, SlurmSettings};
 use crate::inventory::Inventory;
 
 use super::names::HostName;
-use super::{CgroupPlan, Decision, Epilog, NodePlan, TaskProlog, login};
+use super::{CgroupPlan, Decision, Epilog, GresPlan, NodePlan, TaskProlog, login};
 
 /// A line of slurm.conf.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub(super) fn plan(
         settings.add_because(login::KEY, 0, login::WHY);
         decisions.push(Decision::new(format!("{}=0", login::KEY), login::WHY));
     }
-    settings.scheduling(node, decisions);
+    settings.scheduling(config, node, decisions);
     settings.lay_over(&config.slurm.conf, decisions);
     settings.0
 }
@@ -110,7 +110,7 @@ impl Settings {
         self.add_because("ReturnToService", 2, "a node that registers with a true configuration is used again");
     }
 
-    fn scheduling(&mut self, node: &NodePlan, decisions: &mut Vec<Decision>) {
+    fn scheduling(&mut self, config: &Config, node: &NodePlan, decisions: &mut Vec<Decision>) {
         self.add("SchedulerType", "sched/backfill");
         let why = "a waiting batch job starts within a second of another's end; Slurm's own default waits for three";
         self.add_because("SchedulerParameters", "batch_sched_delay=0", why);
@@ -139,7 +139,7 @@ impl Settings {
         }
         self.add_because(
             "GresTypes",
-            "gpu",
+            GresPlan::types(config),
             "also without a GPU: then a job that asks for one is refused, not misunderstood",
         );
     }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::config::Sharing;
 use crate::plan::{AutoDetect, DevicePath, FileName, GresLine, Plan};
 
 use super::header;
@@ -15,8 +16,31 @@ pub(super) fn text(plan: &Plan) -> String {
             let _ = writeln!(text, "{} Flags={}", gres_line(line), plan.gres.flags());
         }
     }
+    text.push_str(&shared_lines(plan));
     if plan.gres.lines.is_empty() {
         text.push_str("# This container has no GPU that a job could be given.\n");
+    }
+    text
+}
+
+/// What jobs can share. Slurm gives each record the type and the cores of the GPU with the same file.
+fn shared_lines(plan: &Plan) -> String {
+    let mut text = String::new();
+    let Some(sharing) = plan.gres.sharing else { return text };
+    let (name, each) = (sharing.gres(), sharing.of_each_gpu());
+    let flags = match sharing {
+        Sharing::Shards(_) => "",
+        // Without it only one of the node's GPUs is shared at a time.
+        Sharing::Mps => " Flags=all_sharing",
+    };
+    let _ = writeln!(text, "# For jobs that share a GPU: {each} of each.");
+    if plan.gres.auto_detect != AutoDetect::Off {
+        let _ = writeln!(text, "Name={name} Count={}", u64::from(each) * plan.gres.shared().count() as u64);
+        return text;
+    }
+    for (line, _) in plan.gres.shared() {
+        let files: Vec<&str> = line.files.iter().map(DevicePath::as_str).collect();
+        let _ = writeln!(text, "Name={name} Count={each} File={}{flags}", files.join(","));
     }
     text
 }

@@ -1,7 +1,7 @@
 //! The hosts, by the name of the folder with what is expected.
 
 use serde_json::json;
-use slurminit::inventory::{Access, Inventory, Vendor};
+use slurminit::inventory::{Access, Inventory, Obstacle, Vendor};
 
 use crate::host::{Host, gpu};
 
@@ -83,7 +83,7 @@ fn nvidia() -> Vec<(&'static str, Host)> {
     let spec = "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n";
     let with_mig = "GPU 0: NVIDIA H200 (UUID: GPU-1c1d)\n  MIG 1g.18gb     Device  0: (UUID: MIG-aa-01)\n  \
                     MIG 2g.35gb     Device  1: (UUID: MIG-bb-02)\n";
-    let denied = Access::Unusable { reason: "/dev/nvidia0 is denied by the container's device rules".to_owned() };
+    let denied = Access::unusable(Obstacle::Denied, "/dev/nvidia0 is denied by the container's device rules");
     let sees_denied = Inventory { gpus: vec![gpu(Vendor::Nvidia, 0, denied)], ..Inventory::default() };
     vec![
         ("nvidia", two_h200().trial(Vendor::Nvidia, 2)),

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
-use slurminit::inventory::{Access, Source};
+use slurminit::inventory::{Access, Obstacle, Source};
 
 use crate::Machine;
 
@@ -56,7 +56,7 @@ fn mig_instances_are_found_with_their_files() {
     assert_eq!(first.device_files, files.map(PathBuf::from));
     assert_eq!(second.profile.as_deref(), Some("1g.18gb+me"));
     assert_eq!((&first.access, &second.access), (&Access::Usable, &Access::Usable));
-    assert!(matches!(&third.access, Access::Unusable { reason } if reason.contains("nvidia-cap499")), "{third:?}");
+    assert!(matches!(&third.access, Access::Unusable { reason, .. } if reason.contains("nvidia-cap499")), "{third:?}");
     assert_eq!(inventory.gpus[1].mig, None);
     assert_eq!(inventory.usable_gpus().count(), 2);
     let [finding] = inventory.findings.as_slice() else { panic!("{:?}", inventory.findings) };
@@ -72,6 +72,24 @@ fn a_mig_instance_whose_capability_is_not_listed_is_not_used() {
         "{:?}",
         inventory.findings
     );
+}
+
+/// CUDA finds an instance by its UUID alone: without one, or with another's, none is offered.
+#[test]
+fn an_instance_without_a_name_of_its_own_is_not_used() {
+    let toml = "[[gpu]]\n[[gpu.mig]]\ngi = 1\nuuid = 'MIG-1'\n[[gpu.mig]]\ngi = 1\nuuid = 'MIG-1'\n[[gpu.mig]]\ngi = 1\nuuid = ''\n";
+    let machine = Machine::new(Some(toml))
+        .with_devices(&[0])
+        .with_file("proc/driver/nvidia-caps/mig-minors", "gpu0/gi1/access 3\ngpu0/gi1/ci0/access 4\n");
+    fs::create_dir(machine.path("dev/nvidia-caps")).unwrap();
+    for number in [3, 4] {
+        symlink("/dev/null", machine.path(&format!("dev/nvidia-caps/nvidia-cap{number}"))).unwrap();
+    }
+    let inventory = machine.detect();
+    let obstacles: Vec<_> = inventory.gpus[0].mig.iter().flatten().map(|it| it.access.obstacle()).collect();
+    assert_eq!(obstacles, [None, Some(Obstacle::SharedName), Some(Obstacle::Nameless)]);
+    let [finding] = inventory.findings.as_slice() else { panic!("{:?}", inventory.findings) };
+    assert!(finding.what.starts_with("2 of 3 MIG instances") && finding.cause.contains("no UUID"), "{finding:?}");
 }
 
 /// Whatever the driver says of its instances: the GPU next to them stays, and none is offered without what a job needs.

@@ -77,3 +77,15 @@ fn a_driver_that_does_not_tell_is_not_blamed() {
         }
     }
 }
+
+/// The table says what jobs are to have; the JSON what there is.
+#[test]
+fn a_gpu_that_the_operator_leaves_out_is_said() {
+    let machine = Machine::new(Some("gpus = 2")).with_devices(&[0, 1]).with_file("own.toml", "[gpu]\nexcept = [1]\n");
+    let config = machine.path("own.toml");
+    let text = succeeded(machine.command().arg("--config").arg(&config).output().unwrap());
+    let row = text.lines().find(|line| line.starts_with("nvidia 1")).unwrap();
+    assert!(row.ends_with("left out: [gpu] except has `1`"), "{row}");
+    let json = succeeded(machine.command().arg("--json").arg("--config").arg(&config).output().unwrap());
+    assert_eq!(serde_json::from_str::<Inventory>(&json).unwrap().usable_gpus().count(), 2);
+}

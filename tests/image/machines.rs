@@ -9,6 +9,8 @@ mod machine;
 mod nvidia_rows;
 #[path = "machines/rows.rs"]
 mod rows;
+#[path = "machines/sharing.rs"]
+mod sharing;
 #[path = "machines/tree.rs"]
 mod tree;
 

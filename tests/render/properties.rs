@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use proptest::prelude::*;
 use slurminit::config::{Config, TypeName};
-use slurminit::inventory::{Access, CgroupVersion, CpuSet, Gpu, Inventory, MigInstance, SlurmVersion, Vendor};
+use slurminit::inventory::{
+    Access, CgroupVersion, CpuSet, Gpu, Inventory, MigInstance, Obstacle, SlurmVersion, Vendor,
+};
 use slurminit::plan::{FileName, plan};
 use slurminit::render::{ConfigFile, render};
 
@@ -43,7 +45,7 @@ prop_compose! {
         ],
         usable in proptest::bool::weighted(0.8),
     ) -> MigInstance {
-        let access = if usable { Access::Usable } else { Access::Unusable { reason: "a\nb".to_owned() } };
+        let access = if usable { Access::Usable } else { Access::unusable(Obstacle::NotGiven, "a\nb") };
         let (gpu_instance, compute_instance) = (Some(1), Some(0));
         MigInstance { profile, uuid, gpu_instance, compute_instance, memory_mib: None, device_files, access }
     }
@@ -58,11 +60,11 @@ prop_compose! {
         cpus in proptest::option::of(proptest::collection::btree_set(0..16_u32, 0..16)),
         links in proptest::collection::btree_map(0..8_u32, 0..20_u32, 0..8),
         mig in proptest::option::weighted(0.2, proptest::collection::vec(instance(), 0..4)),
-        usable in proptest::bool::weighted(0.8),
+        (usable, integrated) in (proptest::bool::weighted(0.8), proptest::bool::weighted(0.1)),
     ) -> Gpu {
-        let access = if usable { Access::Usable } else { Access::Unusable { reason: "a\nb".to_owned() } };
+        let access = if usable { Access::Usable } else { Access::unusable(Obstacle::NotGiven, "a\nb") };
         Gpu {
-            vendor, index, minor: None, device_file, uuid, model, pci_address: None, memory_mib: None, compute,
+            vendor, index, minor: None, device_file, uuid, model, pci_address: None, memory_mib: None, shares_memory: false, memory_node: None, integrated, compute,
             cpus: cpus.map(CpuSet::from_iter), numa_node: None, links, mig, condition: None, access,
         }
     }
@@ -119,9 +121,13 @@ proptest! {
     fn no_name_breaks_a_file_and_the_counts_agree(
         inventory in inventory(),
         type_name in prop_oneof![Just(TypeName::Vendor), Just(TypeName::Model), Just(TypeName::Index)],
+        // 0 stands for MPS.
+        sharing in proptest::option::of(0..5_u32),
     ) {
         let mut config = Config::default();
         config.gpu.type_name = type_name;
+        config.gpu.mps = sharing == Some(0);
+        config.gpu.shards = sharing.and_then(|count| count.try_into().ok());
         let plan = plan(&config, &inventory).unwrap();
         let rendered = render(&plan);
         let text = |name| rendered.iter().find(|file| file.name == name).unwrap().text.as_str();
@@ -132,7 +138,13 @@ proptest! {
         let effective = |name| text(name).lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
 
         // gres.conf: AutoDetect, then one whole line for each GPU, no device file twice, no word beside those we wrote.
-        let lines: Vec<&str> = effective(FileName::GresConf).collect();
+        let all: Vec<&str> = effective(FileName::GresConf).collect();
+        let (lines, shared): (Vec<&str>, Vec<&str>) = all.iter().partition(|line| !line.starts_with("Name=shard") && !line.starts_with("Name=mps"));
+        // What jobs can share are whole GPUs, each once, and in the node's line.
+        let whole: BTreeSet<_> = lines.iter().filter_map(|line| value(line, "File")).collect();
+        let shared_files: BTreeSet<_> = shared.iter().filter_map(|line| value(line, "File")).collect();
+        prop_assert!(shared_files.len() == shared.len() && shared_files.is_subset(&whole), "{:?}", shared);
+        prop_assert!(sharing.is_some() || shared.is_empty(), "{:?}", shared);
         prop_assert_eq!(lines[0], "AutoDetect=off");
         let mut files = BTreeSet::new();
         for line in &lines[1..] {
@@ -177,13 +189,16 @@ proptest! {
         let can_be_named = |file: &&str| {
             file.starts_with("/dev/") && !file.contains(|c: char| !c.is_ascii_alphanumeric() && !"/-_.".contains(c))
         };
+        let has_whole = inventory.usable_gpus().any(|gpu| !gpu.integrated);
         let nameable: BTreeSet<_> = inventory
             .usable_gpus()
+            .filter(|gpu| !gpu.integrated || !has_whole)
             .filter(|gpu| gpu.mig.is_none())
             .filter_map(|gpu| gpu.device_file.as_ref()?.to_str())
             .filter(can_be_named)
             .collect();
-        let instances = inventory.gpus.iter().filter_map(|gpu| gpu.mig.as_ref()).flatten();
+        let instances = inventory.gpus.iter().filter(|gpu| !gpu.integrated || !has_whole);
+        let instances = instances.filter_map(|gpu| gpu.mig.as_ref()).flatten();
         let last: BTreeSet<_> = instances.filter_map(|instance| instance.device_files.last()?.to_str()).collect();
         // A file that stands for two is the first one's.
         prop_assert!(nameable.difference(&last).all(|file| files.contains(file)), "{:?}: {:?}", files, nameable);
@@ -194,7 +209,11 @@ proptest! {
         // slurm.conf: one node, whose Gres is the number of lines, whose CPUs and memory are there.
         let nodes: Vec<&str> = effective(FileName::SlurmConf).filter(|line| line.starts_with("NodeName=")).collect();
         prop_assert_eq!(nodes.len(), 1);
-        prop_assert_eq!(claimed(value(nodes[0], "Gres").unwrap_or_default()), lines.len() - 1);
+        let gres = value(nodes[0], "Gres").unwrap_or_default();
+        let (gpus, parts): (Vec<&str>, Vec<&str>) = gres.split(',').partition(|item| item.starts_with("gpu:") || item.is_empty());
+        prop_assert_eq!(claimed(&gpus.join(",")), lines.len() - 1);
+        let of_each = if sharing == Some(0) { 100 } else { sharing.unwrap_or_default() as usize };
+        prop_assert_eq!(claimed(&parts.join(",")), shared.len() * of_each);
         let cpus: usize = value(nodes[0], "CPUs").unwrap().parse().unwrap();
         prop_assert!(cpus >= 1 && cpus <= inventory.cpu.allowed.len().max(1));
         if let Some(memory) = value(nodes[0], "RealMemory") {

@@ -85,13 +85,14 @@ fn row(gpu: &Gpu) -> [String; 9] {
         (Access::Usable, None) => "usable".to_owned(),
         (Access::Usable, Some(instances)) if instances.is_empty() => "MIG mode without an instance".to_owned(),
         (Access::Usable, Some(_)) => "by its MIG instances".to_owned(),
-        (Access::Unusable { reason }, _) => format!("UNUSABLE: {reason}"),
+        (Access::Unusable { reason, obstacle }, _) if obstacle.is_seen_by_runtime() => format!("left out: {reason}"),
+        (Access::Unusable { reason, .. }, _) => format!("UNUSABLE: {reason}"),
     };
     let cells = [
         format!("{} {}", gpu.vendor, gpu.index),
         or_dash(gpu.device_file.as_ref().map(|path| path.display())),
         or_dash(gpu.model.as_ref()),
-        or_dash(gpu.memory_mib.map(|mib| format!("{mib} MiB"))),
+        or_dash(gpu.memory_mib.map(|mib| format!("{mib} MiB{}", if gpu.shares_memory { ", shared" } else { "" }))),
         or_dash(gpu.compute.as_ref()),
         or_dash(gpu.pci_address),
         or_dash(gpu.numa_node),
@@ -110,7 +111,7 @@ fn instances(gpu: &Gpu) -> Vec<String> {
     let line = |instance: &MigInstance| {
         let access = match &instance.access {
             Access::Usable => "usable".to_owned(),
-            Access::Unusable { reason } => format!("UNUSABLE: {reason}"),
+            Access::Unusable { reason, .. } => format!("UNUSABLE: {reason}"),
         };
         let memory = or_dash(instance.memory_mib.map(|mib| format!("{mib} MiB")));
         let (profile, uuid) = (or_dash(instance.profile.as_ref()), or_dash(instance.uuid.as_ref()));
@@ -149,7 +150,12 @@ fn host(inventory: &Inventory) -> impl Iterator<Item = (&'static str, String)> {
         cpu.sockets.len(),
     );
     let limit = memory.limit_mib.map_or_else(|| "no limit".to_owned(), |limit| format!("limit {limit} MiB"));
-    let memory = format!("{} MiB usable; the machine has {} MiB, {limit}", memory.usable_mib(), memory.total_mib);
+    let of_gpus = match memory.gpu_mib {
+        0 => String::new(),
+        of_gpus => format!(" besides {of_gpus} MiB of its GPUs"),
+    };
+    let memory =
+        format!("{} MiB usable; the machine has {} MiB{of_gpus}, {limit}", memory.usable_mib(), memory.total_mib);
     let version = match cgroup.version {
         CgroupVersion::None => "none",
         CgroupVersion::V1 => "v1",
@@ -165,7 +171,7 @@ fn host(inventory: &Inventory) -> impl Iterator<Item = (&'static str, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inventory::{Cgroup, Cpu, Finding, Memory, Platform, SlurmInstall, SlurmVersion, Vendor};
+    use crate::inventory::{Cgroup, Cpu, Finding, Memory, Obstacle, Platform, SlurmInstall, SlurmVersion, Vendor};
 
     fn gpu(index: u32, model: &str, access: Access) -> Gpu {
         Gpu {
@@ -177,6 +183,9 @@ mod tests {
             model: Some(model.to_owned()),
             pci_address: "0000:17:00.0".parse().ok(),
             memory_mib: Some(143_771),
+            shares_memory: false,
+            memory_node: None,
+            integrated: false,
             compute: Some("9.0".to_owned()),
             cpus: "0-3".parse().ok(),
             numa_node: None,
@@ -189,7 +198,7 @@ mod tests {
 
     #[test]
     fn the_table_lines_up_and_a_hostile_name_cannot_leave_its_cell() {
-        let unusable = Access::Unusable { reason: "/dev/nvidia1 is not in this container".to_owned() };
+        let unusable = Access::unusable(Obstacle::NotGiven, "/dev/nvidia1 is not in this container");
         let inventory = Inventory {
             platform: Platform::Linux,
             hostname: "node\u{1b}[2J".to_owned(),
@@ -199,7 +208,7 @@ mod tests {
                 sockets: vec![vec!["0,2".parse().unwrap(), "1,3".parse().unwrap()]],
                 binding_denied: false,
             },
-            memory: Memory { total_mib: 64_000, limit_mib: Some(4096) },
+            memory: Memory { total_mib: 64_000, gpu_mib: 0, limit_mib: Some(4096) },
             cgroup: Cgroup { version: CgroupVersion::V2, controllers: vec!["cpu".to_owned()], ..Cgroup::default() },
             makes_namespaces: false,
             slurm: SlurmInstall {

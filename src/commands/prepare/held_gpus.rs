@@ -58,9 +58,11 @@ fn refusal(what: &str, repair: &str) -> Failure {
 /// what is held (`gres_detail`) of jobs that have resources, and of no others.
 fn holders(answer: &str) -> Option<Vec<String>> {
     let answer: Value = serde_json::from_str(answer).ok()?;
+    // A part of a GPU (shard, mps) is held like a whole one.
+    let is_gpu = |gres: &str| ["gpu", "shard", "mps"].contains(&gres.split(':').next().unwrap_or_default());
     let holds = |job: &&Value| {
         let held = job.get("gres_detail").and_then(Value::as_array).into_iter().flatten();
-        held.filter_map(Value::as_str).any(|held| held.split(',').any(|gres| gres.split(':').next() == Some("gpu")))
+        held.filter_map(Value::as_str).any(|held| held.split(',').any(is_gpu))
     };
     let jobs = answer.get("jobs")?.as_array()?;
     Some(jobs.iter().filter(holds).filter_map(|job| Some(job.get("job_id")?.as_u64()?.to_string())).collect())
@@ -76,8 +78,9 @@ mod tests {
             {"job_id": 7, "name": "a", "job_state": ["RUNNING"], "gres_detail": ["gpu:nvidia:1(IDX:0)"]},
             {"job_id": 8, "name": "\n GRES=gpu:1 gres_detail", "comment": "GRES=gpu:1", "job_state": ["RUNNING"], "gres_detail": []},
             {"job_id": 9, "job_state": "PENDING", "gres_detail": []},
-            {"job_id": 10, "job_state": "RUNNING", "gres_detail": ["shard:1", "tmp:1,gpu:1"]}]}"#;
-        assert_eq!(holders(answer).unwrap(), ["7", "10"]);
+            {"job_id": 10, "job_state": "RUNNING", "gres_detail": ["tmp:1,gpu:1"]},
+            {"job_id": 11, "gres_detail": ["shard:nvidia:2(0/4,2/4)"]}, {"job_id": 12, "gres_detail": ["mps:60(60/100,0/100)"]}]}"#;
+        assert_eq!(holders(answer).unwrap(), ["7", "10", "11", "12"]);
         assert_eq!(holders("{}"), None);
         assert_eq!(holders("JobId=7 GRES=gpu"), None);
     }

@@ -86,6 +86,9 @@ fn gpus_come_in_the_order_of_the_nodes_numbers_beside_a_foreign_render_node() {
         model: Some("AMD Instinct MI300X OAM".into()),
         pci_address: "0000:0a:00.0".parse().ok(),
         memory_mib: Some(196_592),
+        shares_memory: false,
+        memory_node: None,
+        integrated: false,
         compute: Some("gfx942".into()),
         cpus: "0-3".parse().ok(),
         numa_node: Some(1),
@@ -118,7 +121,10 @@ fn a_render_node_is_given_out_once() {
     fixture.add_gpu(2, 0x0a01, 128, 7);
     let gpus = fixture.probe().gpus;
     assert_eq!(gpus[0].access, Access::Usable);
-    assert_eq!(gpus[1].access, Access::Unusable { reason: "/dev/dri/renderD128 is already that of AMD GPU 0".into() });
+    assert_eq!(
+        gpus[1].access,
+        Access::unusable(Obstacle::SharedFile, "/dev/dri/renderD128 is already that of AMD GPU 0")
+    );
 }
 
 #[test]
@@ -146,6 +152,56 @@ fn a_group_that_jobs_need_is_named_by_its_number() {
         "{finding:?}"
     );
     assert!(finding.repair.contains("groupadd -g 44"), "{finding:?}");
+}
+
+#[test]
+fn a_processors_gpu_has_its_own_memory_and_not_what_it_may_borrow() {
+    let fixture = Fixture::new();
+    fixture.add_gpu(1, 0x0a00, 128, 1);
+    fixture.add_gpu(2, 0x1900, 129, 2);
+    // As kernel 6.10 shows the 2 compute units of a Ryzen: 512 MiB that the firmware kept, and half of the RAM.
+    let ryzen = "cpu_cores_count 0\nsimd_count 4\nvendor_id 4098\ndevice_id 5056\nlocation_id 6400\ndomain 0\n\
+                 drm_render_minor 129\ngfx_target_version 100306\nunique_id 0\n";
+    fixture.add_node(2, ryzen);
+    fixture.write(&format!("{NODES}/2/mem_banks/0/properties"), "heap_type 1\nsize_in_bytes 16784211968\n");
+    fixture.write("sys/bus/pci/devices/0000:19:00.0/mem_info_vram_total", "536870912\n");
+    fixture.write("sys/bus/pci/devices/0000:0a:00.0/mem_info_vram_total", "206141652992\n");
+    let gpus = fixture.probe().gpus;
+    assert_eq!((gpus[0].memory_mib, gpus[0].integrated, gpus[0].shares_memory), (Some(196_592), false, false));
+    assert_eq!((gpus[1].memory_mib, gpus[1].integrated, gpus[1].shares_memory), (Some(512), true, false));
+    // An older kernel lists only the 512 MiB: the instruction set tells.
+    fixture.write(&format!("{NODES}/2/mem_banks/0/properties"), "heap_type 1\nsize_in_bytes 536870912\n");
+    assert!(fixture.probe().gpus[1].integrated);
+}
+
+#[test]
+fn the_memory_of_an_mi300a_is_its_nodes_and_it_is_no_small_gpu() {
+    let fixture = Fixture::new();
+    fixture.add_gpu(1, 0x0a00, 128, 1);
+    let properties = fs::read_to_string(fixture.path().join(format!("{NODES}/1/properties"))).unwrap();
+    fixture.add_node(1, &properties.replace("29857", "29856"));
+    fixture.write(&format!("{NODES}/1/mem_banks/0/properties"), "heap_type 1\nsize_in_bytes 135056805888\n");
+    fixture.write("sys/bus/pci/devices/0000:0a:00.0/mem_info_vram_total", "135056805888\n");
+    fixture.write("sys/bus/pci/devices/0000:0a:00.0/numa_node", "0\n");
+    fixture.write("sys/devices/system/node/node0/cpulist", "0-23\n");
+    fixture.write("sys/devices/system/node/node0/meminfo", "Node 0 MemTotal:       131891412 kB\n");
+    let gpu = &fixture.probe().gpus[0];
+    assert_eq!((gpu.memory_mib, gpu.integrated, gpu.shares_memory), (Some(128_800), false, true));
+    // The processor's memory is the machine's, whoever else uses it.
+    assert_eq!(gpu.memory_node, None);
+}
+
+#[test]
+fn a_node_that_cannot_be_understood_or_read_is_named() {
+    let fixture = Fixture::new();
+    fixture.add_gpu(1, 0x0a00, 128, 1);
+    fixture.add_node(2, "simd_count 4\nvendor_id 4098\ndrm_render_minor 0\nlocation_id 9\n");
+    fs::create_dir_all(fixture.path().join(format!("{NODES}/3"))).unwrap();
+    let found = fixture.probe();
+    assert_eq!(found.gpus.len(), 1);
+    let [finding] = found.findings.as_slice() else { panic!("{:?}", found.findings) };
+    assert!(finding.what.contains("node 2 (it has no render node"), "{finding:?}");
+    assert!(finding.what.contains("node 3 (it cannot be read: No such file"), "{finding:?}");
 }
 
 #[test]

@@ -24,6 +24,8 @@ pub(super) struct Topology {
     pub(super) cpu_nodes: Vec<u64>,
     /// Nodes that the kernel does not let this container read.
     pub(super) hidden: usize,
+    /// Nodes that could be read by nobody, or are unlike what the kernel writes, each with the reason.
+    pub(super) riddles: Vec<(u64, String)>,
 }
 
 /// A GPU, or one partition of a GPU.
@@ -46,6 +48,8 @@ pub(super) struct GpuProperties {
     pub(super) unique_id: Option<u64>,
     /// The ISA's name, such as `gfx942`.
     pub(super) gfx: Option<String>,
+    /// Whether processor cores are in the same node, as of an APU of the first kind.
+    pub(super) has_cpus: bool,
 }
 
 /// A node of the topology.
@@ -53,8 +57,8 @@ pub(super) struct GpuProperties {
 enum Node {
     Cpu,
     Gpu(GpuProperties),
-    /// No GPU of AMD's that can compute.
-    Other,
+    /// Neither, for this reason.
+    Riddle(&'static str),
 }
 
 /// Reads the nodes below `directory` through `read`, which tests replace: only the kernel can answer EPERM to root.
@@ -66,11 +70,11 @@ pub(super) fn read(directory: &Path, read: impl Fn(&Path) -> io::Result<String>)
             Ok(text) => match parse_node(&text) {
                 Node::Cpu => topology.cpu_nodes.push(number),
                 Node::Gpu(properties) => topology.gpus.push(GpuNode { directory, properties }),
-                Node::Other => {}
+                Node::Riddle(why) => topology.riddles.push((number, why.to_owned())),
             },
             // The open succeeds; only the read asks the device cgroup.
             Err(error) if error.raw_os_error() == Some(Errno::EPERM as i32) => topology.hidden += 1,
-            Err(_) => {}
+            Err(error) => topology.riddles.push((number, format!("it cannot be read: {error}"))),
         }
     }
     topology
@@ -118,21 +122,31 @@ fn value(text: &str, name: &str) -> Option<u64> {
 
 fn parse_node(text: &str) -> Node {
     let positive = |name| value(text, name).filter(|number| *number > 0);
-    if positive("cpu_cores_count").is_some() && positive("simd_count").is_none() {
-        return Node::Cpu;
+    let cpus = positive("cpu_cores_count");
+    match (cpus, positive("simd_count")) {
+        (Some(_), None) => Node::Cpu,
+        (None, None) => Node::Riddle("it has neither processor cores nor compute units"),
+        (cpus, Some(_)) => parse_gpu(text, cpus.is_some()).map_or_else(Node::Riddle, Node::Gpu),
     }
-    let gpu = || {
-        positive("simd_count")?;
-        value(text, "vendor_id").filter(|vendor| *vendor == AMD)?;
-        Some(GpuProperties {
-            render_minor: positive("drm_render_minor")?.try_into().ok()?,
-            pci_address: pci_address(value(text, "domain").unwrap_or(0), value(text, "location_id")?)?,
-            device_id: value(text, "device_id").unwrap_or(0),
-            unique_id: positive("unique_id"),
-            gfx: positive("gfx_target_version").map(gfx_name),
-        })
-    };
-    gpu().map_or(Node::Other, Node::Gpu)
+}
+
+fn parse_gpu(text: &str, has_cpus: bool) -> Result<GpuProperties, &'static str> {
+    let positive = |name| value(text, name).filter(|number| *number > 0);
+    if value(text, "vendor_id") != Some(AMD) {
+        return Err("its vendor_id is not AMD's");
+    }
+    let render_minor = positive("drm_render_minor").and_then(|minor| minor.try_into().ok());
+    let location = value(text, "location_id");
+    Ok(GpuProperties {
+        render_minor: render_minor.ok_or("it has no render node (drm_render_minor)")?,
+        pci_address: location
+            .and_then(|location| pci_address(value(text, "domain").unwrap_or(0), location))
+            .ok_or("it does not say where it sits on the PCI bus (location_id)")?,
+        device_id: value(text, "device_id").unwrap_or(0),
+        unique_id: positive("unique_id"),
+        gfx: positive("gfx_target_version").map(gfx_name),
+        has_cpus,
+    })
 }
 
 /// The low three bits of `location_id` number the partition (newer kernels: bits 28 to 31). The device in sysfs is
@@ -178,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_may_not_be_read_is_counted_and_another_error_is_not() {
+    fn a_node_that_may_not_be_read_is_counted_and_one_that_cannot_be_is_named() {
         let nodes = tempfile::tempdir().unwrap();
         for node in ["0", "1", "2", "10", "x"] {
             fs::create_dir(nodes.path().join(node)).unwrap();
@@ -189,8 +203,23 @@ mod tests {
             Some("2") => Err(Errno::ENOENT.into()),
             other => panic!("{other:?} was read"),
         };
-        let want = Topology { gpus: Vec::new(), cpu_nodes: vec![0, 10], hidden: 1 };
+        let riddles = vec![(2, "it cannot be read: No such file or directory (os error 2)".to_owned())];
+        let want = Topology { gpus: Vec::new(), cpu_nodes: vec![0, 10], hidden: 1, riddles };
         assert_eq!(read(nodes.path(), answers), want);
+    }
+
+    #[test]
+    fn what_is_no_node_of_the_kernels_has_a_reason() {
+        let gpu = "simd_count 8\nvendor_id 4098\ndrm_render_minor 128\nlocation_id 2560\n";
+        assert!(matches!(parse_node(gpu), Node::Gpu(_)));
+        for (text, word) in [
+            (String::new(), "neither"),
+            (gpu.replace("4098", "4318"), "vendor_id"),
+            (gpu.replace("128", "0"), "render node"),
+            (gpu.replace("location_id 2560", "location_id x"), "PCI bus"),
+        ] {
+            assert!(matches!(parse_node(&text), Node::Riddle(why) if why.contains(word)), "{text}");
+        }
     }
 
     proptest::proptest! {

@@ -7,6 +7,7 @@
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
+use crate::detect::regular;
 use crate::inventory::CgroupVersion;
 
 /// The controllers of cgroup v1; its mount options also hold words that are none (`rw`, `xattr`, `name=systemd`).
@@ -60,7 +61,7 @@ struct Membership {
 impl Hierarchies {
     /// Reads what is mounted. Without `/proc` it takes what lies at `/sys/fs/cgroup`.
     pub(in crate::detect) fn read(root: &Path) -> Self {
-        let text = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
+        let text = |path: &str| regular::text(&root.join(path)).unwrap_or_default();
         let mut mounts = parse_mountinfo(&text("proc/self/mountinfo"), root);
         if mounts.is_empty() {
             mounts = look_around(&root.join("sys/fs/cgroup"));

@@ -1,3 +1,5 @@
+use std::fs;
+
 use super::*;
 
 /// A root in the kernel's format. Each file is `(path, content)`.

@@ -8,9 +8,9 @@ use nvml_wrapper::Device;
 use nvml_wrapper::error::NvmlError;
 
 use super::instance_ids::instance_ids;
-use super::{LONGEST_TEXT, plausible_memory};
+use super::{Answers, LONGEST_TEXT, memory, plausible_memory};
 use crate::detect::device;
-use crate::inventory::{Access, Gpu, MigInstance};
+use crate::inventory::{Access, Gpu, MigInstance, Obstacle};
 
 /// More slots than any GPU has (7 up to B200).
 const MOST_INSTANCES: u32 = 64;
@@ -18,31 +18,37 @@ const MOST_INSTANCES: u32 = 64;
 pub(super) const MIG_MINORS: &str = "proc/driver/nvidia-caps/mig-minors";
 
 /// The instances of `gpu` in NVML's order; `None` where the GPU is not in MIG mode.
-pub(super) fn instances(root: &Path, gpu: &Gpu, device: &Device<'_>) -> Option<Vec<MigInstance>> {
-    if !device.mig_mode().is_ok_and(|mode| mode.current == 1) {
+pub(super) fn instances(root: &Path, gpu: &Gpu, device: &Device<'_>, answers: &Answers) -> Option<Vec<MigInstance>> {
+    if answers.of(device.mig_mode()).is_none_or(|mode| mode.current != 1) {
         return None;
     }
     let minors = fs::read_to_string(root.join(MIG_MINORS)).map(|text| capability_minors(&text)).unwrap_or_default();
-    let slots = device.mig_device_count().unwrap_or(0).min(MOST_INSTANCES);
+    let slots = answers.of(device.mig_device_count()).unwrap_or(0).min(MOST_INSTANCES);
     let mut instances = Vec::new();
     for slot in 0..slots {
         match device.mig_device_by_index(slot) {
-            Ok(instance) => instances.push(describe(root, gpu, &instance, &minors)),
+            Ok(instance) => instances.push(describe(root, gpu, &instance, &minors, answers)),
             // A slot can be empty while a later one is not; only a driver that does not know the call has nothing more.
             Err(NvmlError::FailedToLoadSymbol(_) | NvmlError::NotSupported) => break,
-            Err(_) => {}
+            other @ Err(_) => drop(answers.of(other)),
         }
     }
     Some(instances)
 }
 
-fn describe(root: &Path, gpu: &Gpu, instance: &Device<'_>, minors: &CapabilityMinors) -> MigInstance {
+fn describe(
+    root: &Path,
+    gpu: &Gpu,
+    instance: &Device<'_>,
+    minors: &CapabilityMinors,
+    answers: &Answers,
+) -> MigInstance {
     let mut found = MigInstance {
-        profile: instance.name().ok().and_then(|name| profile(&name)),
-        uuid: instance.uuid().ok().filter(|uuid| is_uuid(uuid)),
+        profile: answers.of(instance.name()).and_then(|name| profile(&name)),
+        uuid: answers.of(instance.uuid()).filter(|uuid| is_uuid(uuid)),
         gpu_instance: None,
         compute_instance: None,
-        memory_mib: instance.memory_info().ok().map(|memory| memory.total >> 20).filter(plausible_memory),
+        memory_mib: answers.of(memory(instance)).map(|(whole, _)| whole >> 20).filter(plausible_memory),
         device_files: Vec::new(),
         access: Access::Usable,
     };
@@ -51,15 +57,23 @@ fn describe(root: &Path, gpu: &Gpu, instance: &Device<'_>, minors: &CapabilityMi
             (found.gpu_instance, found.compute_instance) = (Some(gpu_instance), Some(compute_instance));
             match device_files(gpu, (gpu_instance, compute_instance), minors) {
                 Ok(files) => found.device_files = files,
-                Err(reason) => found.access = Access::Unusable { reason },
+                Err(reason) => found.access = Access::unusable(Obstacle::UnknownFile, reason),
             }
         }
         Err(error) => {
-            found.access = Access::Unusable { reason: format!("NVML does not say which instance it is: {error}") };
+            let reason = format!("NVML does not say which instance it is: {error}");
+            answers.of::<()>(Err(error));
+            found.access = Access::unusable(Obstacle::UnknownFile, reason);
         }
     }
     if found.access == Access::Usable {
         found.access = access(root, gpu, &found.device_files);
+    }
+    if found.access == Access::Usable && found.uuid.is_none() {
+        found.access = Access::unusable(
+            Obstacle::Nameless,
+            "the driver gives it no UUID, and CUDA finds an instance by nothing else",
+        );
     }
     found
 }

@@ -88,8 +88,10 @@ pub(super) const ENTRIES: &[Entry] = &[
         id: "left-out",
         symptoms: &["fewer GPUs than the machine has"],
         looks_at: "each GPU that a driver counts",
-        cause: "the container was given only some of them",
-        repair: "nothing, if that is meant; else `slurminit configure --gpus all && docker compose up -d --force-recreate`",
+        cause: "the container was given only some of them; `[gpu] only` or `except` leaves one out, or it is the small GPU of the \
+                processor; it is lost, or another has its file or UUID",
+        repair: "what `slurminit detect` says of it; where it was not given: `slurminit configure --gpus all && docker compose up -d \
+                 --force-recreate`",
         judge: Judge::Container(left_out),
     },
     Entry {
@@ -220,7 +222,7 @@ fn left_out(facts: &Facts, container: &ContainerFacts) -> Answer {
         .gpus
         .iter()
         .filter_map(|gpu| match &gpu.access {
-            Access::Unusable { reason } => Some(reason.as_str()),
+            Access::Unusable { reason, .. } => Some(reason.as_str()),
             Access::Usable => None,
         })
         .collect();

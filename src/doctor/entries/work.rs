@@ -2,7 +2,7 @@
 
 use crate::doctor::entry::{Answer, Entry, Judge, Verdict};
 use crate::doctor::facts::{ContainerFacts, Facts, Side};
-use crate::inventory::{ComputeMode, Condition, Gpu, Process, Slowdown};
+use crate::inventory::{ComputeMode, Condition, Gpu, Obstacle, Process, Slowdown, Vendor};
 
 /// A GPU with more of its memory in use than this, in percent, has none to speak of.
 const FULL: u64 = 95;
@@ -73,8 +73,21 @@ pub(super) const ENTRIES: &[Entry] = &[
 fn each(facts: &Facts, judge: fn(&Condition) -> Answer) -> Answer {
     match &facts.conditions {
         Err(why) => unseen(facts, why),
-        Ok(all) => Answer::all(all.iter().map(judge), || Answer::note("no NVIDIA GPU here")),
+        Ok(all) => Answer::all(all.iter().map(|it| silent(it).unwrap_or_else(|| judge(it))), || {
+            Answer::note("no NVIDIA GPU here")
+        }),
     }
+}
+
+/// What is to be said of a GPU that answers nothing, or not for long.
+pub(in crate::doctor) fn silent(condition: &Condition) -> Option<Answer> {
+    let index = condition.index;
+    let obstacle = condition.obstacle?;
+    let (cause, repair) = obstacle.words(Vendor::Nvidia);
+    Some(match obstacle {
+        Obstacle::Lost => Answer::fail(format!("GPU {index} is lost, or needs a reset"), cause, repair),
+        _ => Answer::could_not_look(format!("the driver does not hand GPU {index} out")),
+    })
 }
 
 /// Without an NVIDIA GPU there is nothing to ask the library for.
@@ -125,7 +138,8 @@ fn processes(facts: &Facts) -> Answer {
         Side::Host(_) => None,
         Side::Container(container) => container.slurm.gpu_jobs.as_ref().ok().map(Vec::len),
     };
-    Answer::all(all.iter().map(|condition| conflict(condition, jobs)), || Answer::note("no NVIDIA GPU here"))
+    let judge = |it: &Condition| silent(it).unwrap_or_else(|| conflict(it, jobs));
+    Answer::all(all.iter().map(judge), || Answer::note("no NVIDIA GPU here"))
 }
 
 /// `jobs` is how many jobs have GPUs; `None` where nobody knows.
@@ -149,6 +163,9 @@ fn conflict(condition: &Condition, jobs: Option<usize>) -> Answer {
             );
         }
         _ => {}
+    }
+    if condition.processes.is_none() && condition.memory_mib.is_none() {
+        return Answer::could_not_look(format!("the driver tells neither processes nor memory of GPU {index}"));
     }
     let holders = condition.processes.as_deref().unwrap_or_default();
     let used = condition.memory_mib.map_or(0, |(used, _)| used);
@@ -274,10 +291,9 @@ fn persistence(facts: &Facts) -> Answer {
         Ok(all) if all.is_empty() => return Answer::note("no NVIDIA GPU here"),
         Ok(all) => all,
     };
-    persistence_of(&all.iter().collect::<Vec<_>>()).unwrap_or_else(|| Answer::ok(AWAKE))
+    persistence_of(&all.iter().collect::<Vec<_>>())
+        .unwrap_or_else(|| Answer::note("the driver does not tell whether it keeps the GPUs awake"))
 }
-
-const AWAKE: &str = "the driver keeps every GPU awake, or does not tell";
 
 /// `None` where the driver tells nothing.
 pub(in crate::doctor) fn persistence_of(all: &[&Condition]) -> Option<Answer> {
@@ -287,7 +303,9 @@ pub(in crate::doctor) fn persistence_of(all: &[&Condition]) -> Option<Answer> {
     let off: Vec<String> =
         all.iter().filter(|it| it.is_persistent == Some(false)).map(|it| it.index.to_string()).collect();
     if off.is_empty() {
-        return Some(Answer::ok(AWAKE));
+        let on = all.iter().filter(|it| it.is_persistent == Some(true)).map(|it| it.index.to_string());
+        let on = on.collect::<Vec<_>>().join(", ");
+        return Some(Answer::ok(format!("the driver keeps GPU {on} awake")));
     }
     Some(Answer::trouble(
         Verdict::Note,

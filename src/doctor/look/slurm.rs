@@ -40,7 +40,9 @@ fn parse_node(name: &str, text: &str) -> Looked<NodeFacts> {
 fn running_job(line: &str) -> Option<RunningJob> {
     let mut fields = line.trim().split('|');
     let (id, gres, time) = (fields.next()?, fields.next()?, fields.next()?);
-    gres.contains("gpu").then(|| RunningJob { id: id.to_owned(), gres: gres.to_owned(), seconds: seconds(time) })
+    // A part of a GPU counts as well as a whole one.
+    let has_gpu = ["gpu", "shard", "mps"].iter().any(|name| gres.contains(name));
+    has_gpu.then(|| RunningJob { id: id.to_owned(), gres: gres.to_owned(), seconds: seconds(time) })
 }
 
 fn waiting_job(line: &str) -> Option<WaitingJob> {
@@ -114,6 +116,7 @@ mod tests {
             assert_eq!(seconds(text), want, "{text}");
         }
         assert_eq!(running_job("7|gres/gpu:nvidia:1|1:00").map(|job| job.seconds), Some(60));
+        assert!(running_job("7|gres/shard:2|1:00").is_some() && running_job("7|gres:mps:50|1:00").is_some());
         assert_eq!(running_job("7|N/A|1:00"), None);
     }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::inventory::{Driver, Ecc, MigInstance, Pcie, Slowdown, Source};
+use crate::inventory::{Access, Driver, Ecc, MigInstance, Obstacle, Pcie, Slowdown, Source};
 
 fn nvidia(version: Option<&str>, cuda: Option<&str>) -> Driver {
     let of = |text: Option<&str>| text.map(str::to_owned);
@@ -72,7 +72,7 @@ fn each_requirement_has_its_verdict() {
     let mut ecc_off = healthy(3);
     ecc_off.ecc = Some(Ecc { is_on: false, uncorrected: None });
     let mut hidden = gpu("nvidia", 4, Some("3.5"), Some(1), Some(ill(4)));
-    hidden.access = Access::Unusable { reason: "denied".to_owned() };
+    hidden.access = Access::unusable(Obstacle::NotGiven, "denied");
     let inventory = Inventory {
         drivers: vec![nvidia(Some("535.154.05"), Some("12.2"))],
         gpus: vec![
@@ -125,4 +125,22 @@ fn a_broken_configuration_is_no_verdict_on_gpus() {
     let inventory = Inventory { gpus: vec![gpu("nvidia", 0, Some("3.5"), None, None)], ..Inventory::default() };
     let said = verdicts(&inventory, None, &Err("slurminit.toml:1: no".to_owned()));
     assert_eq!(said, "configuration: CouldNotLook: slurminit.toml:1: no\n");
+}
+
+/// What is well is said of the GPUs that answered, and of no other.
+#[test]
+fn a_gpu_that_did_not_answer_is_not_spoken_for() {
+    let (told, silent) = (healthy(0), Condition { index: 1, ..Condition::default() });
+    let seen = |answer: &Answer| answer.observations()[0].seen.clone();
+    let awake = work::persistence_of(&[&Condition { is_persistent: Some(true), ..told }, &silent]).unwrap();
+    assert_eq!(seen(&awake), "the driver keeps GPU 0 awake");
+    assert_eq!(work::silent(&silent), None, "a driver may be too old for every call");
+    let lost = Condition { obstacle: Some(Obstacle::Lost), ..silent.clone() };
+    let lost = work::silent(&lost).unwrap();
+    assert_eq!(
+        (lost.verdict(), seen(&lost).as_str()),
+        (crate::doctor::Verdict::Fail, "GPU 1 is lost, or needs a reset")
+    );
+    let refused = Condition { obstacle: Some(Obstacle::Refused), ..silent };
+    assert_eq!(work::silent(&refused).unwrap().verdict(), crate::doctor::Verdict::CouldNotLook);
 }

@@ -56,6 +56,8 @@ pub(super) struct GresLines {
     pub(super) auto_detect: Option<String>,
     /// Type and device files of each line for a GPU.
     pub(super) gpus: Vec<(Option<String>, Vec<String>)>,
+    /// What jobs can share of them: `shard` or `mps`, and how much in all.
+    pub(super) shared: Vec<(&'static str, u64)>,
 }
 
 impl GresLines {
@@ -78,9 +80,13 @@ impl GresLines {
             Some(name) => format!("gpu:{name}:{count}"),
             None => format!("gpu:{count}"),
         };
-        counts.iter().map(spell).collect::<Vec<_>>().join(",")
+        let shared = self.shared.iter().map(|(name, count)| format!("{name}:{count}"));
+        counts.iter().map(spell).chain(shared).collect::<Vec<_>>().join(",")
     }
 }
+
+/// As what jobs can share GPUs.
+const SHARED: [&str; 2] = ["shard", "mps"];
 
 /// Reads a gres.conf.
 pub(super) fn gres_lines(text: &str) -> GresLines {
@@ -89,7 +95,15 @@ pub(super) fn gres_lines(text: &str) -> GresLines {
         if let Some(mode) = line.get("AutoDetect") {
             found.auto_detect = Some(mode.to_owned());
         }
-        if !line.get("Name").is_some_and(|name| name.eq_ignore_ascii_case("gpu")) {
+        let name = line.get("Name").unwrap_or_default().to_ascii_lowercase();
+        if let Some(name) = SHARED.into_iter().find(|shared| *shared == name) {
+            let count = line.number("Count").unwrap_or_default();
+            match found.shared.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, sum)) => *sum = sum.saturating_add(count),
+                None => found.shared.push((name, count)),
+            }
+        }
+        if name != "gpu" {
             continue;
         }
         let files = match (line.get("File"), line.get("MultipleFiles"), line.number("Count")) {

@@ -1,9 +1,9 @@
 //! What a job can be given: whole GPUs and MIG instances whose device files can be written down.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::inventory::{Access, Finding, Gpu, Inventory, MigInstance, Severity, WSL_DEVICE};
+use crate::inventory::{Access, Finding, Gpu, Inventory, MigInstance, Obstacle, Severity, Vendor, WSL_DEVICE};
 use crate::plan::Decision;
 use crate::plan::names::{DevicePath, GresType};
 
@@ -41,7 +41,8 @@ impl Offer<'_> {
         let memory = self.instance.map_or(gpu.memory_mib, |instance| instance.memory_mib);
         let uuid = self.instance.map_or(gpu.uuid.as_deref(), |instance| instance.uuid.as_deref());
         let mut parts = vec![format!("{} {}", gpu.vendor, gpu.index), self.display_name()];
-        parts.extend(memory.map(|memory| format!("{memory} MiB")));
+        let whose = if gpu.shares_memory { " of the machine's memory" } else { "" };
+        parts.extend(memory.map(|memory| format!("{memory} MiB{whose}")));
         parts.extend(gpu.pci_address.map(|address| address.to_string()));
         parts.extend(uuid.map(one_line));
         parts.join(", ")
@@ -63,14 +64,14 @@ pub(super) fn offers<'a>(
     let mut gpus: Vec<&Gpu> = inventory.gpus.iter().collect();
     gpus.sort_by_key(|gpu| (gpu.vendor, gpu.index));
     let counted = gpus.len();
+    let mut unusable: BTreeMap<(Obstacle, Vendor), Vec<String>> = BTreeMap::new();
     let mut taken = BTreeSet::new();
     let mut offers = Vec::new();
-    let mut unusable = Vec::new();
     for gpu in gpus {
         let label = format!("{} GPU {}", gpu.vendor, gpu.index);
-        if let Access::Unusable { reason } = &gpu.access {
+        if let Access::Unusable { reason, obstacle } = &gpu.access {
             let reason = one_line(reason);
-            unusable.push(format!("{label} ({reason})"));
+            unusable.entry((*obstacle, gpu.vendor)).or_default().push(format!("{label} ({reason})"));
             decisions.push(left_out(&label, &reason));
             continue;
         }
@@ -84,15 +85,20 @@ pub(super) fn offers<'a>(
             }
         }
     }
-    if !unusable.is_empty() {
-        findings.push(Finding {
-            severity: Severity::Warning,
-            what: format!("left out, of {counted} GPUs that the drivers count: {}", unusable.join("; ")),
-            cause: "this container was not given them, or may not open them".to_owned(),
-            repair: "nothing, if that is meant; else create the container with them (docker run --gpus all)".to_owned(),
-        });
-    }
+    // What is broken has been said by detection.
+    unusable.retain(|(obstacle, _), _| !obstacle.is_fault());
+    findings.extend(unusable.into_iter().map(|(kind, gpus)| not_offered(kind, &gpus, counted)));
     offers
+}
+
+fn not_offered((obstacle, vendor): (Obstacle, Vendor), gpus: &[String], counted: usize) -> Finding {
+    let (cause, repair) = obstacle.words(vendor);
+    Finding {
+        severity: if obstacle == Obstacle::NotGiven { Severity::Warning } else { Severity::Info },
+        what: format!("left out, of {counted} GPUs that the drivers count: {}", gpus.join("; ")),
+        cause: cause.to_owned(),
+        repair: repair.to_owned(),
+    }
 }
 
 /// The GPU itself, or in MIG mode its usable instances, each with a name. Detection has said why others are not usable.
@@ -107,7 +113,7 @@ fn parts<'a>(gpu: &'a Gpu, label: String, decisions: &mut Vec<Decision>) -> Vec<
         let name = format!("{label}'s MIG instance {profile}");
         match &instance.access {
             Access::Usable => parts.push((name, Some(instance))),
-            Access::Unusable { reason } => decisions.push(left_out(&name, reason)),
+            Access::Unusable { reason, .. } => decisions.push(left_out(&name, reason)),
         }
     }
     parts
@@ -172,14 +178,14 @@ pub(in crate::plan) fn display_names(gpu: &Gpu) -> Vec<String> {
     }
 }
 
-fn display_name(gpu: &Gpu) -> String {
+pub(super) fn display_name(gpu: &Gpu) -> String {
     let model = gpu.model.as_deref().map(one_line).filter(|model| !model.is_empty());
     model.unwrap_or_else(|| format!("{} GPU", gpu.vendor))
 }
 
 /// Words from hardware for a comment: one line, no backslash that would continue it, nothing that turns or hides text on
 /// a terminal, of bounded length.
-fn one_line(text: &str) -> String {
+pub(super) fn one_line(text: &str) -> String {
     let safe = |c: char| if c.is_ascii_graphic() && c != '\\' { c } else { ' ' };
     let text: String = text.chars().map(safe).take(120).collect();
     text.split_whitespace().collect::<Vec<_>>().join(" ")

@@ -42,6 +42,8 @@
 //! kind = "hang"                 # see `fault::Kind`; or an NVML error: "unknown", "lib-rm-version-mismatch", ...
 //! ```
 //!
+//! A driver that lacks a call is a copy of the library with the call's name changed in it (tests/detect/gpus_in_trouble.rs).
+//!
 //! A name that TOML's text cannot hold is given as bytes: `name = [78, 10, 255]`.
 
 mod answer;

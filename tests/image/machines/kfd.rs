@@ -18,15 +18,30 @@ pub(crate) struct Chip {
     pub(crate) gfx: u32,
     /// Cores of the processor that shares the node: only an APU of the first kind has any.
     pub(crate) cpu_cores: u32,
+    /// The memory that KFD lists, in GiB, and of it what is the chip's own.
+    pub(crate) gib: u64,
+    pub(crate) own_gib: u64,
     /// The CPU node that is near.
     pub(crate) socket: u32,
 }
 
 /// A whole MI210.
-pub(crate) const MI210: Chip =
-    Chip { domain: 0, bus: 0x63, minor: 128, partitions: 1, device: 0x740f, gfx: 90_010, cpu_cores: 0, socket: 0 };
+pub(crate) const MI210: Chip = Chip {
+    domain: 0,
+    bus: 0x63,
+    minor: 128,
+    partitions: 1,
+    device: 0x740f,
+    gfx: 90_010,
+    cpu_cores: 0,
+    gib: 64,
+    own_gib: 64,
+    socket: 0,
+};
 /// A whole MI300X.
 pub(crate) const MI300X: Chip = Chip { device: 0x74a1, gfx: 90_402, ..MI210 };
+/// The two compute units of a Ryzen, which may borrow half of the machine's memory.
+pub(crate) const RYZEN: Chip = Chip { device: 0x13c0, gfx: 100_306, gib: 16, own_gib: 1, ..MI210 };
 
 /// Writes the topology: one CPU node for each socket, then the chips in this order, which is ROCr's.
 pub(crate) fn write(tree: &mut Tree, sockets: u32, chips: &[Chip]) {
@@ -45,6 +60,8 @@ pub(crate) fn write(tree: &mut Tree, sockets: u32, chips: &[Chip]) {
         let address = format!("{:04x}:{:02x}:00.0", chip.domain, chip.bus);
         tree.file(&format!("sys/bus/pci/devices/{address}/numa_node"), &chip.socket.to_string());
         tree.file(&format!("sys/bus/pci/devices/{address}/local_cpulist"), &chip.socket.to_string());
+        let own = (chip.own_gib << 30).to_string();
+        tree.file(&format!("sys/bus/pci/devices/{address}/mem_info_vram_total"), &own);
     }
 }
 
@@ -60,7 +77,7 @@ fn write_gpu(tree: &mut Tree, node: u32, chip: &Chip, partition: u32, unique_id:
          num_xcc 1"
     );
     tree.file(&format!("{directory}/properties"), &properties);
-    let bytes = (64_u64 << 30) / u64::from(chip.partitions);
+    let bytes = (chip.gib << 30) / u64::from(chip.partitions);
     tree.file(&format!("{directory}/mem_banks/0/properties"), &format!("heap_type 1\nsize_in_bytes {bytes}"));
     tree.file(&format!("{directory}/io_links/0/properties"), &format!("node_to {}\nweight 20", chip.socket));
 }

@@ -102,6 +102,10 @@ pub(crate) fn nvidia_in_part() -> Vec<Machine> {
             &gpu(0),
             &gpu(2),
         ),
+        Machine::nvidia("3 H200, `except = [\"10:00.0\"]`", "gpus = 3")
+            .gpus(3)
+            .config("[gpu]\nexcept = [\"10:00.0\"]")
+            .offers("gpu:nvidia:2", "/dev/nvidia2", &gpu(1), &gpu(2)),
         Machine::nvidia("2 H200, the first not in the container", "gpus = 2").gpus(2).without("nvidia0").offers(
             "gpu:nvidia:1",
             "/dev/nvidia1",

@@ -1,6 +1,6 @@
 //! The machines, from the plain to the strange.
 
-use super::kfd::{Chip, MI210, MI300X};
+use super::kfd::{Chip, MI210, MI300X, RYZEN};
 use super::machine::Machine;
 use super::nvidia_rows::{mig, nvidia, nvidia_in_part};
 
@@ -110,6 +110,24 @@ fn amd_in_part() -> Vec<Machine> {
         Machine::amd("MI210 behind an Intel GPU that is renderD128", &[next]).devices(["dri/renderD128"]).offers(
             "gpu:amd:1",
             "/dev/dri/renderD129",
+            &rocr(0),
+            &rocr(0),
+        ),
+        Machine::amd("MI210 behind the small GPU of a Ryzen", &[RYZEN, next]).offers(
+            "gpu:amd:1",
+            "/dev/dri/renderD129",
+            &rocr(1),
+            &rocr(1),
+        ),
+        Machine::amd("the same, `only = [\"amd\"]`", &[RYZEN, next]).config("[gpu]\nonly = [\"amd\"]").offers(
+            "gpu:amd:2",
+            "/dev/dri/renderD129",
+            &rocr(0),
+            &rocr(1),
+        ),
+        Machine::amd("a Ryzen's small GPU alone", &[RYZEN]).offers(
+            "gpu:amd:1",
+            "/dev/dri/renderD128",
             &rocr(0),
             &rocr(0),
         ),

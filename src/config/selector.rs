@@ -1,0 +1,186 @@
+//! Which GPU an entry of `[gpu] only` and `except` means.
+
+use std::fmt;
+
+use serde::de::{Deserializer, Visitor};
+use serde::{Deserialize, Serialize};
+
+use crate::inventory::{Gpu, MigInstance, PciAddress, Vendor};
+
+/// The longest name of a GPU (NVML's own limit).
+const LONGEST: usize = 95;
+/// A shorter beginning of a UUID names nothing: `GPU-` and four digits.
+const SHORTEST_UUID: usize = 8;
+
+/// GPUs by their number, UUID, PCI address, model or vendor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuSelector {
+    kind: Kind,
+    /// As the operator wrote it.
+    text: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Kind {
+    /// The driver's number: `0`, `nvidia 0`.
+    Index(Option<Vendor>, u32),
+    /// A UUID or its beginning, in lower case.
+    Uuid(String),
+    Pci(PciAddress),
+    Vendor(Vendor),
+    /// Words of the model's name, in lower case.
+    Model(Vec<String>),
+}
+
+impl GpuSelector {
+    /// Whether it means this GPU.
+    pub fn is(&self, gpu: &Gpu) -> bool {
+        match &self.kind {
+            Kind::Index(vendor, index) => vendor.is_none_or(|vendor| vendor == gpu.vendor) && *index == gpu.index,
+            Kind::Uuid(uuid) => begins(gpu.uuid.as_deref(), uuid),
+            Kind::Pci(address) => gpu.pci_address == Some(*address),
+            Kind::Vendor(vendor) => gpu.vendor == *vendor,
+            Kind::Model(wanted) => {
+                let own = words(gpu.model.as_deref().unwrap_or_default());
+                own.windows(wanted.len()).any(|part| part == wanted)
+            }
+        }
+    }
+
+    /// Whether it means this MIG instance alone.
+    pub fn is_instance(&self, instance: &MigInstance) -> bool {
+        matches!(&self.kind, Kind::Uuid(uuid) if begins(instance.uuid.as_deref(), uuid))
+    }
+}
+
+fn begins(own: Option<&str>, wanted: &str) -> bool {
+    own.is_some_and(|own| own.to_ascii_lowercase().starts_with(wanted))
+}
+
+/// `NVIDIA A100-SXM4-40GB` and `nvidia_a100-sxm4-40gb` are the same words.
+fn words(model: &str) -> Vec<String> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '.';
+    model.split(|c| !is_part(c)).filter(|word| !word.is_empty()).map(str::to_ascii_lowercase).collect()
+}
+
+impl TryFrom<String> for GpuSelector {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let lower = text.trim().to_ascii_lowercase();
+        let kind = parse(&lower).filter(|_| text.len() <= LONGEST && !text.contains(char::is_control));
+        let wanted = "want a GPU's number (\"0\", \"amd 0\"), UUID, PCI address (\"0000:17:00.0\"), model (\"NVIDIA H200\") or \
+                      vendor, as `slurminit detect` shows them";
+        kind.map(|kind| Self { kind, text: text.clone() })
+            .ok_or_else(|| format!("`{}` names no GPU: {wanted}", text.escape_default()))
+    }
+}
+
+fn parse(lower: &str) -> Option<Kind> {
+    if let Ok(index) = lower.parse() {
+        return Some(Kind::Index(None, index));
+    }
+    for vendor in [Vendor::Nvidia, Vendor::Amd] {
+        match lower.strip_prefix(vendor.as_str()).map(str::trim_start) {
+            Some("") => return Some(Kind::Vendor(vendor)),
+            Some(rest) if rest.parse::<u32>().is_ok() => return Some(Kind::Index(Some(vendor), rest.parse().ok()?)),
+            _ => {}
+        }
+    }
+    if lower.starts_with("gpu-") || lower.starts_with("mig-") {
+        return (lower.len() >= SHORTEST_UUID).then(|| Kind::Uuid(lower.to_owned()));
+    }
+    // lspci leaves domain 0 out.
+    if let Some(address) = lower.parse().ok().or_else(|| format!("0000:{lower}").parse().ok()) {
+        return Some(Kind::Pci(address));
+    }
+    let words = words(lower);
+    let is_name = lower.starts_with(|c: char| c.is_ascii_alphanumeric()) && !lower.contains(':');
+    is_name.then_some(Kind::Model(words))
+}
+
+impl fmt::Display for GpuSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.text)
+    }
+}
+
+impl Serialize for GpuSelector {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text)
+    }
+}
+
+impl<'de> Deserialize<'de> for GpuSelector {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TextOrNumber)
+    }
+}
+
+struct TextOrNumber;
+
+impl Visitor<'_> for TextOrNumber {
+    type Value = GpuSelector;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a GPU's number, UUID, PCI address or model")
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<GpuSelector, E> {
+        self.visit_str(&number.to_string())
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<GpuSelector, E> {
+        GpuSelector::try_from(text.to_owned()).map_err(E::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(text: &str) -> Option<Kind> {
+        GpuSelector::try_from(text.to_owned()).ok().map(|selector| selector.kind)
+    }
+
+    #[test]
+    fn an_entry_is_read_as_people_write_it() {
+        let pci = |text: &str| text.parse().ok().map(Kind::Pci);
+        let model = |text: &[&str]| Some(Kind::Model(text.iter().map(|word| (*word).to_owned()).collect()));
+        for (text, want) in [
+            ("0", Some(Kind::Index(None, 0))),
+            ("nvidia 3", Some(Kind::Index(Some(Vendor::Nvidia), 3))),
+            ("AMD", Some(Kind::Vendor(Vendor::Amd))),
+            ("GPU-FA4E0000", Some(Kind::Uuid("gpu-fa4e0000".to_owned()))),
+            ("00000000:17:00.0", pci("0000:17:00.0")),
+            ("c1:00.0", pci("0000:c1:00.0")),
+            ("NVIDIA A100-SXM4-40GB", model(&["nvidia", "a100", "sxm4", "40gb"])),
+            ("nvidia_h200", model(&["nvidia", "h200"])),
+            ("", None),
+            (" ", None),
+            ("GPU-", None),
+            ("-1", None),
+            ("17:zz.0", None),
+            ("a\nb", None),
+        ] {
+            assert_eq!(kind(text), want, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_models_words_are_whole_words() {
+        let is = |model: &str, text: &str| {
+            let own = words(model);
+            matches!(kind(text), Some(Kind::Model(wanted)) if own.windows(wanted.len()).any(|part| part == wanted))
+        };
+        assert!(is("NVIDIA H100 80GB HBM3", "H100") && is("NVIDIA A100-SXM4-40GB", "nvidia_a100-sxm4-40gb"));
+        assert!(!is("NVIDIA H1000", "H100") && !is("NVIDIA H100", "100"));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_panics(text in "(?s).{0,120}") {
+            let _ = GpuSelector::try_from(text);
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! How several jobs can be on one GPU.
+
+use serde::Deserialize;
+
+use super::{Fault, GpuSettings};
+
+/// As how much each GPU is counted for jobs that share it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// Shards: parts that nothing holds a job to.
+    Shards(Shards),
+    /// Percents, which NVIDIA's MPS holds a job's processors to.
+    Mps,
+}
+
+impl Sharing {
+    /// The name of Slurm's GRES.
+    pub const fn gres(self) -> &'static str {
+        match self {
+            Self::Shards(_) => "shard",
+            Self::Mps => "mps",
+        }
+    }
+
+    /// How many there are of each GPU.
+    pub const fn of_each_gpu(self) -> u32 {
+        match self {
+            Self::Shards(Shards(count)) => count,
+            Self::Mps => 100,
+        }
+    }
+}
+
+/// A number of shards, 1 to 1024.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "u32")]
+pub struct Shards(u32);
+
+impl TryFrom<u32> for Shards {
+    type Error = String;
+
+    fn try_from(count: u32) -> Result<Self, Self::Error> {
+        match count {
+            1..=1024 => Ok(Self(count)),
+            _ => Err(format!("{count} shards cannot be: want 1 to 1024 for each GPU")),
+        }
+    }
+}
+
+/// Slurm ties one kind of shared GRES to a node's GPUs (24.11, gres.c: the last one found), and forgets the other.
+pub(super) fn check(gpu: &GpuSettings) -> Result<(), Fault> {
+    if gpu.shards.is_some() && gpu.mps {
+        let what = "shards and mps exclude each other: Slurm knows one way to share a node's GPUs";
+        return Err(Fault::new(vec!["gpu".into(), "mps".into()], what.to_owned()));
+    }
+    Ok(())
+}

@@ -1,0 +1,46 @@
+//! What NVML answers about one GPU.
+
+use std::cell::Cell;
+
+use nvml_wrapper::error::NvmlError;
+
+use crate::inventory::{Access, Obstacle};
+
+/// The answers about one GPU. One that fails costs that one fact, unless it says that the GPU is gone.
+#[derive(Debug, Default)]
+pub(in crate::detect) struct Answers {
+    gone: Cell<Option<&'static str>>,
+}
+
+impl Answers {
+    /// The fact, where the call gave one.
+    pub(in crate::detect) fn of<T>(&self, answer: Result<T, NvmlError>) -> Option<T> {
+        if let Err(error) = &answer {
+            self.gone.set(self.gone.get().or_else(|| gone(error)));
+        }
+        answer.ok()
+    }
+
+    /// What stands in the way if any of the calls said that the GPU is gone.
+    pub(in crate::detect) fn obstacle(&self) -> Option<Access> {
+        self.gone.get().map(|reason| Access::unusable(Obstacle::Lost, reason))
+    }
+}
+
+/// Why the GPU behind a handle that was not given out cannot be used.
+pub(in crate::detect) fn refused(error: &NvmlError) -> Access {
+    if let Some(reason) = gone(error) {
+        return Access::unusable(Obstacle::Lost, reason);
+    }
+    // NVML counts also the machine's GPUs that this container may not open.
+    let obstacle = if matches!(error, NvmlError::NoPermission) { Obstacle::NotGiven } else { Obstacle::Refused };
+    Access::unusable(obstacle, format!("NVML counts it and does not hand it out: {error}"))
+}
+
+fn gone(error: &NvmlError) -> Option<&'static str> {
+    match error {
+        NvmlError::GpuLost => Some("NVML says that it is lost"),
+        NvmlError::ResetRequired => Some("NVML says that it needs a reset"),
+        _ => None,
+    }
+}

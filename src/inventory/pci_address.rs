@@ -1,0 +1,85 @@
+//! Where a device sits on the PCI bus.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// A PCI address, `domain:bus:device.function`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PciAddress {
+    /// PCI domain; some virtual machines go above 16 bits.
+    pub domain: u32,
+    /// Bus.
+    pub bus: u8,
+    /// Device, 0-31.
+    pub device: u8,
+    /// Function, 0-7.
+    pub function: u8,
+}
+
+impl fmt::Display for PciAddress {
+    /// As sysfs spells it: `0000:17:00.0`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { domain, bus, device, function } = self;
+        write!(f, "{domain:04x}:{bus:02x}:{device:02x}.{function:x}")
+    }
+}
+
+/// The text is not a PCI address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a PCI address (want domain:bus:device.function, all hexadecimal)")]
+pub struct ParsePciAddressError(String);
+
+impl FromStr for PciAddress {
+    type Err = ParsePciAddressError;
+
+    /// Accepts sysfs's spelling and NVML's (eight domain digits, upper case).
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parse = || {
+            let (rest, function) = text.trim().rsplit_once('.')?;
+            let mut parts = rest.split(':');
+            let (domain, bus, device) = (parts.next()?, parts.next()?, parts.next()?);
+            if parts.next().is_some() {
+                return None;
+            }
+            Some(Self {
+                domain: u32::from_str_radix(domain, 16).ok()?,
+                bus: u8::from_str_radix(bus, 16).ok()?,
+                device: u8::from_str_radix(device, 16).ok().filter(|device| *device < 32)?,
+                function: u8::from_str_radix(function, 16).ok().filter(|function| *function < 8)?,
+            })
+        };
+        parse().ok_or_else(|| ParsePciAddressError(text.to_owned()))
+    }
+}
+
+impl TryFrom<String> for PciAddress {
+    type Error = ParsePciAddressError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<PciAddress> for String {
+    fn from(address: PciAddress) -> Self {
+        address.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pci_addresses_are_read_in_both_spellings() {
+        let sysfs: PciAddress = "0000:17:00.0".parse().unwrap();
+        assert_eq!(sysfs, "00000000:17:00.0".parse().unwrap());
+        assert_eq!(sysfs.to_string(), "0000:17:00.0");
+        for bad in ["", "17:00.0", "0000:17:00", "0000:17:20.0", "0000:17:00.8", "0000:17:00:1.0", "zz:17:00.0"] {
+            assert!(bad.parse::<PciAddress>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Which of the usable GPUs jobs are to have: what `[gpu] only` and `except` say, and no processor's small GPU beside others.
+
+use crate::config::{Config, GpuSelector};
+use crate::inventory::{Access, Finding, Gpu, Inventory, Obstacle, Severity};
+
+use super::offer::{display_name, one_line};
+
+/// The inventory as the plan is to see it: what is left out is unusable, with the reason.
+pub fn select(config: &Config, inventory: &Inventory, findings: &mut Vec<Finding>) -> Inventory {
+    let (only, except) = (&config.gpu.only, &config.gpu.except);
+    let mut selected = inventory.clone();
+    for gpu in selected.gpus.iter_mut().filter(|gpu| gpu.access == Access::Usable) {
+        leave_out(gpu, only, except);
+    }
+    let is_whole = |gpu: &Gpu| gpu.is_usable() && !gpu.integrated;
+    if selected.gpus.iter().any(is_whole) {
+        let is_asked_for = |gpu: &Gpu| only.iter().any(|selector| selector.is(gpu));
+        let others = |gpu: &&mut Gpu| gpu.access == Access::Usable && gpu.integrated && !is_asked_for(gpu);
+        for gpu in selected.gpus.iter_mut().filter(others) {
+            gpu.access = Access::unusable(Obstacle::Integrated, "it is a part of the processor");
+        }
+    }
+    for (key, selectors) in [("only", only), ("except", except)] {
+        findings.extend(
+            selectors
+                .iter()
+                .filter(|selector| !is_here(selector, inventory))
+                .map(|selector| not_here(key, selector, inventory)),
+        );
+    }
+    selected
+}
+
+fn leave_out(gpu: &mut Gpu, only: &[GpuSelector], except: &[GpuSelector]) {
+    let excepted = except.iter().find(|selector| selector.is(gpu));
+    if let Some(selector) = excepted {
+        gpu.access = Access::unusable(Obstacle::NotChosen, format!("[gpu] except has `{selector}`"));
+        return;
+    }
+    let is_wanted = only.is_empty() || only.iter().any(|selector| selector.is(gpu));
+    let mut left = 0;
+    for instance in gpu.mig.iter_mut().flatten().filter(|instance| instance.access == Access::Usable) {
+        let excepted = except.iter().find(|selector| selector.is_instance(instance));
+        if let Some(selector) = excepted {
+            let reason = format!("[gpu] except has `{selector}`");
+            instance.access = Access::unusable(Obstacle::NotChosen, reason);
+        } else if !is_wanted && !only.iter().any(|selector| selector.is_instance(instance)) {
+            instance.access = Access::unusable(Obstacle::NotChosen, NOT_IN_ONLY);
+        } else {
+            left += 1;
+        }
+    }
+    if !is_wanted && left == 0 {
+        gpu.access = Access::unusable(Obstacle::NotChosen, NOT_IN_ONLY);
+    }
+}
+
+const NOT_IN_ONLY: &str = "[gpu] only does not have it";
+
+fn is_here(selector: &GpuSelector, inventory: &Inventory) -> bool {
+    let mut instances = inventory.gpus.iter().flat_map(|gpu| gpu.mig.iter().flatten());
+    inventory.gpus.iter().any(|gpu| selector.is(gpu)) || instances.any(|instance| selector.is_instance(instance))
+}
+
+fn not_here(key: &str, selector: &GpuSelector, inventory: &Inventory) -> Finding {
+    let describe = |gpu: &Gpu| {
+        let mut parts = vec![display_name(gpu)];
+        parts.extend(gpu.pci_address.map(|address| address.to_string()));
+        parts.extend(gpu.uuid.as_deref().map(one_line));
+        format!("{} {} ({})", gpu.vendor, gpu.index, parts.join(", "))
+    };
+    let here: Vec<String> = inventory.gpus.iter().map(describe).collect();
+    let here = if here.is_empty() { "no GPU at all".to_owned() } else { here.join("; ") };
+    Finding {
+        severity: Severity::Warning,
+        what: format!("[gpu] {key} has `{selector}`, and no GPU here is that"),
+        cause: format!("the drivers count {here}"),
+        repair: "write a number, UUID, PCI address or model as `slurminit detect` shows it, or remove the entry"
+            .to_owned(),
+    }
+}

@@ -1,0 +1,58 @@
+//! Several jobs on one GPU: Slurm's gres/shard and gres/mps.
+//!
+//! Each is a GRES of its own beside `gpu`, with a count for each GPU's device file. A GPU with a job of the one kind is not
+//! given to a job of the other. MIG instances have no lines, which Slurm takes for a count of 0.
+
+use crate::config::{Config, Sharing};
+use crate::inventory::{Finding, Severity, Vendor};
+
+use super::{AutoDetect, GresLine};
+use crate::plan::Decision;
+
+/// What is shared, where it can be.
+pub(super) fn plan(
+    config: &Config,
+    lines: &[GresLine],
+    auto_detect: AutoDetect,
+    decisions: &mut Vec<Decision>,
+    findings: &mut Vec<Finding>,
+) -> Option<Sharing> {
+    let sharing = config.gpu.sharing()?;
+    let shared = lines.iter().filter(|line| is_shared(sharing, line)).count();
+    findings.extend(left_out(sharing, lines, shared));
+    if shared == 0 {
+        return None;
+    }
+    let (name, each) = (sharing.gres(), sharing.of_each_gpu());
+    let key = match sharing {
+        Sharing::Shards(_) => {
+            "[gpu] shards says so; a job with --gres=shard:1 shares its GPU with others that do the same"
+        }
+        Sharing::Mps => {
+            "[gpu] mps says so; a job with --gres=mps:50 has half of a GPU's processors, where NVIDIA's MPS runs"
+        }
+    };
+    let how = if auto_detect == AutoDetect::Off { "" } else { ", which Slurm spreads evenly" };
+    decisions.push(Decision::new(format!("{name} of {shared} GPUs, {each} of each{how}"), key));
+    Some(sharing)
+}
+
+/// Whether a device can be shared: MIG has parts of its own, and MPS is NVIDIA's.
+pub(super) fn is_shared(sharing: Sharing, line: &GresLine) -> bool {
+    line.is_whole() && (sharing != Sharing::Mps || line.vendor == Vendor::Nvidia)
+}
+
+fn left_out(sharing: Sharing, lines: &[GresLine], shared: usize) -> Option<Finding> {
+    // A machine without a GPU is said elsewhere.
+    let unshared = lines.len() - shared;
+    (unshared > 0).then(|| Finding {
+        severity: Severity::Info,
+        what: format!("{unshared} of {} devices cannot be shared by jobs as gres/{}", lines.len(), sharing.gres()),
+        cause: match sharing {
+            Sharing::Shards(_) => "a MIG instance is a part already",
+            Sharing::Mps => "MPS is NVIDIA's, and a MIG instance is a part already",
+        }
+        .to_owned(),
+        repair: "nothing: ask for such a device with --gres=gpu".to_owned(),
+    })
+}

@@ -1,0 +1,126 @@
+//! GPUs that are lost, old, named twice or a part of the machine's memory, and files that are none.
+
+use std::fs;
+
+use slurminit::inventory::{Access, Finding, Inventory, Obstacle, Source};
+
+use crate::{Machine, fake_nvml, succeeded};
+
+/// Whichever call it is that says so, and however well the others answer.
+#[test]
+fn a_gpu_that_is_lost_to_one_call_is_lost() {
+    for at in
+        ["handle", "uuid", "name", "pci", "memory", "compute", "affinity", "numa", "minor", "link-state", "mig-mode"]
+    {
+        for kind in ["gpu-is-lost", "reset-required"] {
+            let toml =
+                format!("[[gpu]]\nlinks = {{ '1' = 2 }}\n[[gpu]]\n[[fault]]\nat = '{at}'\ngpu = 0\nkind = '{kind}'");
+            let inventory = Machine::new(Some(&toml)).with_devices(&[0, 1]).detect();
+            assert_eq!(inventory.gpus[0].access.obstacle(), Some(Obstacle::Lost), "{at} {kind}");
+            assert_eq!(inventory.gpus[1].access, Access::Usable, "{at} {kind}");
+            let lost = |it: &&Finding| {
+                it.what.contains("nvidia GPU 0 (NVML says that it") && it.repair.contains("grep -i xid")
+            };
+            assert_eq!(inventory.findings.iter().filter(lost).count(), 1, "{at} {kind}: {:?}", inventory.findings);
+        }
+    }
+}
+
+/// The calls about its condition come last, and can be the first to notice.
+#[test]
+fn a_gpu_that_is_lost_to_a_call_about_its_condition_is_lost() {
+    for at in ["processes", "clocks", "ecc", "persistence"] {
+        let toml = format!("gpus = 2\n[[fault]]\nat = '{at}'\ngpu = 1\nkind = 'gpu-is-lost'");
+        let machine = Machine::new(Some(&toml)).with_devices(&[0, 1]);
+        let inventory = machine.detect();
+        assert_eq!(inventory.gpus[1].access.obstacle(), Some(Obstacle::Lost), "{at}");
+        // No line of what is well speaks for it.
+        let text = succeeded(machine.command().output().unwrap());
+        let well = text.lines().filter(|line| line.starts_with("ok "));
+        let for_it: Vec<&str> = well.filter(|line| line.contains("GPU 1") || line.contains(" more)")).collect();
+        assert!(for_it.is_empty(), "{at}: {for_it:?}");
+    }
+}
+
+/// A driver before 510 has the first version of the call alone. The library is a copy with the second one's name changed.
+#[test]
+fn an_old_driver_tells_the_memory_too() {
+    let machine = Machine::new(Some("[[gpu]]\nmemory_mib = 16384\ncondition = { used_mib = 5 }\n")).with_devices(&[0]);
+    let (mut library, name) = (fs::read(fake_nvml()).unwrap(), b"nvmlDeviceGetMemoryInfo_v2\0");
+    let at = library.windows(name.len()).position(|window| window == name).unwrap();
+    library[at + name.len() - 2] = b'X';
+    fs::write(machine.path("libnvidia-ml.so.1"), library).unwrap();
+    let mut command = machine.command();
+    command.env("SLURMINIT_NVML_LIBRARY", machine.path("libnvidia-ml.so.1")).arg("--json");
+    let inventory: Inventory = serde_json::from_str(&succeeded(command.output().unwrap())).unwrap();
+    assert_eq!((inventory.drivers[0].source, inventory.gpus[0].memory_mib), (Source::Nvml, Some(16_384)));
+    let condition = inventory.gpus[0].condition.as_ref().unwrap();
+    assert_eq!(condition.memory_mib, Some((5, 16_384)));
+}
+
+/// A driver that gives one name to two GPUs, or to two MIG instances.
+#[test]
+fn a_uuid_that_is_there_twice_is_one_gpus() {
+    let inventory =
+        Machine::new(Some("[[gpu]]\nuuid = 'GPU-1'\n[[gpu]]\nuuid = 'GPU-1'\n")).with_devices(&[0, 1]).detect();
+    assert_eq!(inventory.gpus[1].access.obstacle(), Some(Obstacle::SharedName));
+    assert!(inventory.findings[0].what.contains("GPU-1 is the UUID of GPU 0 already"), "{:?}", inventory.findings);
+}
+
+/// The memory of a V100 in a POWER9, or of a GH200, is a NUMA node without CPUs; memory on CXL is one that is no GPU's.
+#[test]
+fn the_memory_of_gpus_is_not_the_machines() {
+    let tree = |machine: Machine| {
+        machine
+            .with_file("proc/meminfo", "MemTotal:       100663296 kB\n")
+            .with_file("sys/devices/system/node/node0/cpulist", "0-3\n")
+            .with_file("sys/devices/system/node/node0/meminfo", "Node 0 MemTotal:       67108864 kB\n")
+            .with_file("sys/devices/system/node/node1/cpulist", "\n")
+            .with_file("sys/devices/system/node/node1/meminfo", "Node 1 MemTotal:       16777216 kB\n")
+            .with_file("sys/devices/system/node/node2/cpulist", "\n")
+            .with_file("sys/devices/system/node/node2/meminfo", "Node 2 MemTotal:       16777216 kB\n")
+    };
+    let information = "proc/driver/nvidia/gpus/0000:10:00.0/information";
+    let by_nvml = tree(Machine::new(Some("[[gpu]]\nnuma = 2\n")).with_devices(&[0]));
+    let by_proc = tree(Machine::new(None).with_devices(&[0]))
+        .with_file(information, "Device Minor: 0\n")
+        .with_file("proc/driver/nvidia/gpus/0000:10:00.0/numa_status", "Node: \t\t 2\nStatus: \t online\n");
+    let by_pci = tree(Machine::new(None).with_devices(&[0]))
+        .with_file(information, "Device Minor: 0\n")
+        .with_file("sys/bus/pci/devices/0000:10:00.0/numa_node", "2\n");
+    for (machine, gpu_mib) in [(by_nvml, 16_384), (by_proc, 16_384), (by_pci, 16_384)] {
+        let inventory = machine.detect();
+        assert_eq!((inventory.memory.total_mib, inventory.memory.gpu_mib), (98_304 - gpu_mib, gpu_mib));
+        assert_eq!(inventory.gpus[0].memory_node, Some(2));
+    }
+    let near = tree(Machine::new(Some("[[gpu]]\nnuma = 0\n")).with_devices(&[0])).detect();
+    assert_eq!((near.memory.total_mib, near.gpus[0].memory_node), (98_304, None));
+}
+
+/// Nothing outside of the sandbox waits for a file: each of them may be a pipe that nobody writes to.
+#[test]
+fn a_pipe_in_place_of_a_file_holds_nobody() {
+    for file in [
+        "proc/meminfo",
+        "proc/self/mountinfo",
+        "proc/self/cgroup",
+        "proc/self/status",
+        "proc/sys/kernel/osrelease",
+        "usr/share/slurminit/slurm-version",
+        "sys/class/drm/renderD128/device/vendor",
+        "sys/bus/pci/devices/0000:17:00.0/vendor",
+        "sys/devices/system/node/node0/cpulist",
+        "sys/devices/system/node/node0/meminfo",
+        "sys/devices/system/cpu/online",
+        "sys/devices/system/cpu/cpu0/topology/core_cpus_list",
+        "sys/fs/cgroup/cgroup.controllers",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes",
+    ] {
+        let machine = Machine::new(None).with_file("dev/dri/renderD128", "");
+        let pipe = machine.path(file);
+        fs::create_dir_all(pipe.parent().unwrap()).unwrap();
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        // It fails by its own deadline if anything waits.
+        assert_eq!(machine.detect().gpus, [], "{file}");
+    }
+}
