@@ -7,13 +7,15 @@
 mod accounts;
 mod applied;
 mod atomic;
+mod copies;
 mod directories;
 mod munge_key;
 mod owner;
 mod users_file;
 
-pub use accounts::{AccountError, install_accounts};
-pub use applied::{keep_applied, read_applied, restore_applied};
+pub use accounts::{AccountError, check_accounts, install_accounts};
+pub use applied::{keep_applied, keep_held, read_applied, read_held, restore_applied};
+pub use copies::note_copies;
 pub use directories::make_directories;
 pub use munge_key::{KeySource, MungeKey, install_munge_key};
 pub use owner::Owner;
@@ -106,7 +108,11 @@ pub fn find_user_files(paths: &Paths, root: &Path) -> Result<Vec<UserFile>, Inst
             let path = directory.join(name.as_str());
             match std::fs::read(under(root, &path)) {
                 Ok(bytes) => match String::from_utf8(bytes) {
-                    Ok(text) => found.push(UserFile { name, origin, path, text }),
+                    Ok(text) => {
+                        let is_copy = origin == Origin::Slurm && copies::is_copy(paths, root, name, &text);
+                        let origin = if is_copy { Origin::Copy } else { origin };
+                        found.push(UserFile { name, origin, path, text });
+                    }
                     Err(_) => return Err(InstallError::NotText { path }),
                 },
                 Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}

@@ -7,12 +7,16 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::copies::copied_again;
 use super::{InstallError, atomic, sibling, under};
 use crate::config::Paths;
 use crate::plan::{FileName, Text};
 
 /// Their directory in the run directory.
 const DIRECTORY: &str = "applied";
+
+/// Its name in the run directory.
+const HELD: &str = "held";
 
 fn directory(paths: &Paths) -> PathBuf {
     paths.run.join(DIRECTORY)
@@ -50,6 +54,26 @@ pub fn keep_applied(paths: &Paths, root: &Path, files: &[(FileName, &str)]) -> R
     Ok(())
 }
 
+/// Keeps what holds until the container ends ([`crate::config::Held`] and the node's name, a line each), for
+/// `slurminit reload --dry-run`.
+///
+/// # Errors
+/// It cannot be written.
+pub fn keep_held(paths: &Paths, root: &Path, held: &str) -> Result<(), InstallError> {
+    let path = paths.run.join(HELD);
+    // Only root's: a checksum of a short secret in [daemon.*] tells the secret.
+    let written = atomic::replace(&under(root, &path), held.as_bytes(), 0o600);
+    written.map(drop).map_err(|error| InstallError::write(&path, error))
+}
+
+/// Reads it.
+///
+/// # Errors
+/// It is there and cannot be read.
+pub fn read_held(paths: &Paths, root: &Path) -> Result<Option<String>, InstallError> {
+    read(root, &paths.run.join(HELD))
+}
+
 /// Installs again what the daemons ran with before the last [`keep_applied`] changed it. What stood there becomes
 /// `NAME.previous`. A file that there was not before stays.
 ///
@@ -59,6 +83,7 @@ pub fn restore_applied(paths: &Paths, root: &Path, names: &[FileName]) -> Result
     for name in names {
         let kept = directory(paths).join(name.as_str());
         if let Some(text) = read(root, &sibling(&kept, ".previous"))? {
+            copied_again(paths, root, *name, &text)?;
             for path in [&paths.slurm.join(name.as_str()), &kept] {
                 let mode = if *path == kept { 0o644 } else { name.mode() };
                 atomic::replace(&under(root, path), text.as_bytes(), mode)

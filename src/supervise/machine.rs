@@ -46,6 +46,8 @@ pub enum Child {
     Hook(usize),
     /// `slurminit prepare`.
     Prepare,
+    /// `slurminit prepare --died`: whether the configuration is what this unit died of.
+    Explain(usize),
     /// A daemon or a service.
     Unit(usize),
     /// The readiness command of a unit.
@@ -344,6 +346,8 @@ impl Machine {
             Child::Unit(unit) => self.unit_exited(now, unit, exit, out),
             Child::Probe(unit) => self.looked(now, unit, exit == Exit::Code(0), out),
             Child::Liveness => self.round_ended(now, out),
+            // What it had to say was read before its death.
+            Child::Explain(_) => {}
             // After an answer this says nothing more.
             Child::NodeCheck => self.node_said(now, None, out),
             Child::NodeResume => self.ask_node(now),
