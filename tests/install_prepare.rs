@@ -99,6 +99,25 @@ fn a_file_that_is_named_must_be_there() {
 }
 
 #[test]
+fn no_verb_goes_on_without_the_file_that_it_is_given() {
+    for verb in [
+        &["status"][..],
+        &["health"],
+        &["reload"],
+        &["reload", "--dry-run"],
+        &["render"],
+        &["run"],
+        &["logs", "slurmd"],
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_slurminit"));
+        let output = command.args(verb).args(["--config", "/no/such/slurminit.toml"]).env_clear().output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(78), "{verb:?}: {said}");
+        assert!(said.contains("/no/such/slurminit.toml: there is no such file"), "{verb:?}: {said}");
+    }
+}
+
+#[test]
 fn a_disk_that_takes_no_more_leaves_the_old_files() {
     let root = fixture("");
     prepared(root.path());

@@ -25,7 +25,7 @@ pub struct Args {
 
 /// Does it.
 pub fn run(args: Args) -> anyhow::Result<u8> {
-    let directory = &load_config::run_directory(args.config.as_deref());
+    let directory = &load_config::run_directory(args.config.as_deref())?;
     let (healthy, why) = match running(status::read(directory), directory) {
         Err(why) => (false, why),
         Ok(status) if args.live => {

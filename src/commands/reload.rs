@@ -33,7 +33,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Does it.
 pub fn run(args: Args) -> anyhow::Result<u8> {
     let config = load_config::load(args.config.as_deref());
-    if args.dry_run {
+    if args.dry_run || load_config::is_missing(args.config.as_deref()) {
         return dry_run(&config?, args.config.as_deref());
     }
     // A broken file is for PID 1 to refuse; it is found as long as its run directory is the usual one.

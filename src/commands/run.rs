@@ -8,6 +8,7 @@ use tracing::warn;
 use super::load_config;
 use crate::config::{Config, Held, Level, Role};
 use crate::exit_code;
+use crate::inventory::Finding;
 use crate::logs::Logs;
 use crate::supervise::signals::Inherited;
 use crate::supervise::{self, Job};
@@ -50,6 +51,9 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     let logs = Logs::install(config.log.format, config.log.level.unwrap_or(default_level));
     if std::env::var_os("SLURMINIT_DEMO").is_some_and(|value| !value.is_empty()) {
         warn!("DEMO: the GPUs of this cluster are SIMULATED; no job computes anything on them");
+    }
+    for Finding { what, repair, .. } in load_config::unknown_variables() {
+        warn!("{what}; repair: {repair}");
     }
     let only_cmd = config.role == Role::None;
     let watched_file = load_config::file(args.config.as_deref());

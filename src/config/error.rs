@@ -113,19 +113,13 @@ impl Fault {
 
     /// Finds the path in the text.
     pub fn at(self, text: &str, origin: &Path) -> ConfigError {
-        let start = DeTable::parse(text).ok().and_then(|table| {
-            let (first, rest) = self.path.split_first()?;
-            let Step::Key(first) = first else { return None };
-            let mut here = table.get_ref().get(first.as_ref())?;
-            for step in rest {
-                here = match step {
-                    Step::Key(key) => here.get_ref().get(key.as_ref())?,
-                    Step::Index(index) => here.get_ref().get(*index)?,
-                };
-            }
-            Some(here.span().start)
-        });
+        let start = find(&self.path, text);
         ConfigError { place: place(text, origin, start.unwrap_or(0), self.key()), what: self.what }
+    }
+
+    /// Whether the text has a value there.
+    pub(super) fn is_written(path: &[Step], text: &str) -> bool {
+        find(path, text).is_some()
     }
 
     fn key(&self) -> String {
@@ -134,6 +128,21 @@ impl Fault {
             Step::Index(index) => format!("{key}[{index}]"),
         })
     }
+}
+
+/// Where the value at `path` begins.
+fn find(path: &[Step], text: &str) -> Option<usize> {
+    let table = DeTable::parse(text).ok()?;
+    let (first, rest) = path.split_first()?;
+    let Step::Key(first) = first else { return None };
+    let mut here = table.get_ref().get(first.as_ref())?;
+    for step in rest {
+        here = match step {
+            Step::Key(key) => here.get_ref().get(key.as_ref())?,
+            Step::Index(index) => here.get_ref().get(*index)?,
+        };
+    }
+    Some(here.span().start)
 }
 
 fn join(parent: &str, key: &str) -> String {

@@ -173,7 +173,7 @@ fn a_dry_run_refuses_what_a_reload_refuses_and_changes_nothing() {
         ("[slurm.conf]\nMaxJobCuont = 5\n", "slurminit.toml:4:15: slurm.conf.MaxJobCuont"),
         ("cluster_name = 'other'\n", "ClusterName in slurm.conf changed"),
         ("[node]\nname = 'other'\n", "the node's name changed from localhost to other"),
-        ("[paths]\nrun = '/run/other'\n", "[paths] in slurminit.toml changed"),
+        ("[paths]\nstate = '/var/lib/other'\n", "[paths] in slurminit.toml changed"),
         ("[[user]]\nname = 'slurm'\nuid = 4711\n", "slurminit.toml:"),
     ] {
         let (top, table) = if toml.starts_with('[') { ("", toml) } else { (toml, "") };

@@ -54,7 +54,11 @@ pub(super) fn reload(args: &Args) -> Result<Prepared, Failure> {
 /// What a reload would come to; changes nothing, and refuses what a reload refuses.
 pub(in crate::commands) fn dry_run(config: &Config, config_file: Option<&Path>) -> Result<Weighed, Failure> {
     let root = Path::new("/");
-    let kept = install::read_held(&config.paths, root)?.unwrap_or_default();
+    let kept = match install::read_held(&config.paths, root)? {
+        Some(kept) => kept,
+        // The run directory may be what changed.
+        None => install::read_held(&Paths::default(), root)?.unwrap_or_default(),
+    };
     let mut kept = kept.lines();
     let deferred = deferred(config, kept.next().and_then(|held| held.parse().ok()).as_ref())?;
     let inventory = detected(config, root, None)?;
