@@ -45,6 +45,21 @@ fn an_environment_variable_that_means_nothing() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
+fn a_variable_that_there_is_not_is_said() {
+    let outcome = Image::new(PLAIN).with(["--env", "SLURMINIT_ROL=none"]).run(&["srun", "hostname"]);
+    assert_eq!(outcome.code, 0, "{outcome:?}");
+    assert!(outcome.stderr.contains("SLURMINIT_ROL means nothing"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("write SLURMINIT_ROLE, if that is meant"), "{}", outcome.stderr);
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_grace_that_is_longer_than_the_stop() {
+    assert_refused(&with_toml("[jobs]\ngrace = 20\n"), 78, &["/config/slurminit.toml:2:9: jobs.grace", "stop_timeout"]);
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
 fn a_directory_that_cannot_be_written() {
     let slurm = Volume::new("etc-slurm");
     let image = Image::new(PLAIN).with(["--volume", &format!("{}:/etc/slurm:ro", slurm.name)]);

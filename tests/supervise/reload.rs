@@ -124,7 +124,8 @@ fn files_that_slurm_refuses_are_not_installed() {
     add(&cluster, "[slurm.conf]\nBroken = 1\n");
     let end = reload(&cluster);
     assert_eq!(end.code, 1, "{}", end.stdout);
-    assert!(end.stderr.contains("unrecognized key: Broken") && end.stderr.contains("slurm.conf:"), "{}", end.stderr);
+    let place = "slurminit.toml:";
+    assert!(end.stderr.contains("unrecognized key: Broken") && end.stderr.contains(place), "{}", end.stderr);
     assert_eq!(pids(&cluster), before);
     assert!(!fs::read_to_string(cluster.directory().join("slurm/slurm.conf")).unwrap().contains("Broken"));
     stop(init);
