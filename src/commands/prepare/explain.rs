@@ -10,13 +10,21 @@ use crate::exit_code;
 use crate::install;
 use crate::plan::{self, Blame, Culprit, Customized, Text};
 
-/// The line that the daemon died of; `None` where its words are not about the configuration, or nothing can be read.
+/// The line that the daemon died of; at a start `None` where its words are not about the configuration.
 pub(super) fn explain(args: &Args, daemon: &str) -> Option<Failure> {
     let config = load(args).ok()?;
     let files = install::read_applied(&config.paths, &args.root).ok()?;
     let own = plan::choose(&config, &install::find_user_files(&config.paths, &args.root).ok()?);
     let words: Vec<&str> = args.words.lines().collect();
-    refusal(&config, args.config.as_deref(), &files, &own, &words, &format!("{daemon} does not start with it"))
+    let cause = format!("{daemon} does not start with it");
+    refusal(&config, args.config.as_deref(), &files, &own, &words, &cause).or_else(|| last_words(args, &words, &cause))
+}
+
+/// A reload that is taken back gives its reason, also where that is about no line.
+fn last_words(args: &Args, words: &[&str], cause: &str) -> Option<Failure> {
+    let last = words.last().filter(|_| !args.restore.is_empty())?;
+    let repair = "see its lines in the log, correct what changed and reload again";
+    Some(Failure::new(exit_code::CONFIG, format!("its last words are: {last}"), cause, repair))
 }
 
 /// The line that Slurm's words are about, if they are about one.
