@@ -93,7 +93,7 @@ ensure_engine() {
     fi
     engine_answers && return
     if [ "$(id -u)" != 0 ] && as_root docker version >/dev/null 2>&1; then
-        docker_cmd=(sudo "--preserve-env=COMPOSE_FILE,GPU_TYPE,VIDEO_GID,RENDER_GID,DEMO_GPUS" docker)
+        docker_cmd=(sudo "--preserve-env=COMPOSE_FILE,COMPOSE_PROJECT_NAME,GPU_TYPE,GPU_COMPOSE_FILE,VIDEO_GID,RENDER_GID,DEMO_GPUS" docker)
         return
     fi
     start_engine

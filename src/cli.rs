@@ -2,6 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
+use crate::config::ConfigError;
 use crate::{commands, exit_code};
 
 /// PID 1 of a GPU-aware Slurm container.
@@ -20,7 +21,7 @@ enum Verb {
     Detect(commands::detect::Args),
     /// Show the Slurm files that this start would get; changes nothing
     Render(commands::render::Args),
-    /// On the host: check Docker and the GPUs, and write compose.override.yaml and .env for them
+    /// On the host: check Docker and the GPUs, and write compose.gpus.yaml and .env for them
     Configure(commands::configure::Args),
     /// Look for every known fault, on the host or in the container, and say what repairs it
     Doctor(commands::doctor::Args),
@@ -90,7 +91,7 @@ impl Cli {
         };
         outcome.unwrap_or_else(|error| {
             eprintln!("slurminit: {}", crate::printable::lines(&format!("{error:#}")));
-            exit_code::FAILURE
+            if error.is::<ConfigError>() { exit_code::CONFIG } else { exit_code::FAILURE }
         })
     }
 }

@@ -16,6 +16,7 @@ mod selector;
 mod sharing;
 mod slurm;
 mod supervise;
+mod unknown_variables;
 mod value;
 
 pub use account::{AccountName, Group, User};
@@ -30,6 +31,7 @@ pub use selector::GpuSelector;
 pub use sharing::{Shards, Sharing};
 pub use slurm::{Partition, Slurm, SlurmKey, SlurmSettings, SlurmValue};
 pub use supervise::{OnGiveUp, Supervise};
+pub use unknown_variables::unknown_variables;
 pub use value::{FeatureName, NodeName};
 
 use std::collections::BTreeMap;
@@ -97,13 +99,32 @@ impl Config {
     /// # Errors
     /// The first thing that is wrong, with its line, column and key.
     pub fn parse(text: &str, origin: &Path) -> Result<Self, ConfigError> {
-        let config: Self = toml::from_str(text).map_err(|error| ConfigError::from_toml(&error, text, origin))?;
+        let mut config: Self = toml::from_str(text).map_err(|error| ConfigError::from_toml(&error, text, origin))?;
+        config.check_grace(text).map_err(|fault| fault.at(text, origin))?;
         daemons::check_services(&config.services)
             .and_then(|()| slurm::check_partitions(&config.partitions))
             .and_then(|()| sharing::check(&config.gpu))
             .and_then(|()| account::check_accounts(&config.users, &config.groups))
             .map_err(|fault| fault.at(text, origin))?;
         Ok(config)
+    }
+
+    /// Jobs cannot have more time than the stop has. What nobody wrote gives way.
+    fn check_grace(&mut self, text: &str) -> Result<(), Fault> {
+        let (grace, stop) = (self.jobs.grace, self.supervise.stop_timeout);
+        if grace <= stop {
+            return Ok(());
+        }
+        let path: Vec<Step> = vec!["jobs".into(), "grace".into()];
+        if Fault::is_written(&path, text) {
+            let (grace, stop) = (grace.as_secs_f64(), stop.as_secs_f64());
+            let what = format!(
+                "jobs have {grace} s to end, and all of the stop has {stop} s: write at most stop_timeout of [supervise]"
+            );
+            return Err(Fault::new(path, what));
+        }
+        self.jobs.grace = stop;
+        Ok(())
     }
 
     /// Lays the environment over the file: `SLURMINIT_*` wins over it; `GPU_TYPE`, `DSHPC_GPU_TYPE` and `CLUSTER_NAME`,

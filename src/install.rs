@@ -8,14 +8,16 @@
 mod accounts;
 mod applied;
 mod atomic;
+mod copies;
 mod directories;
 mod environments;
 mod munge_key;
 mod owner;
 mod users_file;
 
-pub use accounts::{AccountError, install_accounts};
-pub use applied::{keep_applied, read_applied, restore_applied};
+pub use accounts::{AccountError, check_accounts, install_accounts};
+pub use applied::{keep_applied, keep_held, read_applied, read_held, restore_applied};
+pub use copies::note_copies;
 pub use directories::make_directories;
 pub use environments::{install_environments, read_login_files};
 pub use munge_key::{KeySource, MungeKey, install_munge_key};
@@ -129,7 +131,11 @@ pub fn find_user_files(paths: &Paths, root: &Path) -> Result<Vec<UserFile>, Inst
             let path = directory.join(name.as_str());
             match walk::read(&under(root, &path)) {
                 Ok(bytes) => match String::from_utf8(bytes) {
-                    Ok(text) => found.push(UserFile { name, origin, path, text }),
+                    Ok(text) => {
+                        let is_copy = origin == Origin::Slurm && copies::is_copy(paths, root, name, &text);
+                        let origin = if is_copy { Origin::Copy } else { origin };
+                        found.push(UserFile { name, origin, path, text });
+                    }
                     Err(_) => return Err(InstallError::NotText { path }),
                 },
                 Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
@@ -145,15 +151,19 @@ pub fn find_user_files(paths: &Paths, root: &Path) -> Result<Vec<UserFile>, Inst
 /// # Errors
 /// The first file that cannot be written; it is then as it was before.
 pub fn install_files(paths: &Paths, root: &Path, files: &[(FileName, &str)]) -> Result<Vec<PathBuf>, InstallError> {
-    let (directory, _) = walk::make(root, &paths.slurm, &mut Vec::new())?;
-    directory.require_ours()?;
     let mut changed = Vec::new();
     for (name, text) in files {
-        let written = atomic::replace(&directory, name.as_str(), text.as_bytes(), name.mode())
-            .map_err(|error| InstallError::write(&paths.slurm.join(name.as_str()), error))?;
-        if written {
+        if replace_in(root, &paths.slurm, name.as_str(), text, name.mode())? {
             changed.push(paths.slurm.join(name.as_str()));
         }
     }
     Ok(changed)
+}
+
+/// Replaces a file in a directory of root's, which is made where it lacks. Returns whether anything was written.
+fn replace_in(root: &Path, directory: &Path, name: &str, text: &str, mode: u32) -> Result<bool, InstallError> {
+    let (real, _) = walk::make(root, directory, &mut Vec::new())?;
+    real.require_ours()?;
+    atomic::replace(&real, name, text.as_bytes(), mode)
+        .map_err(|error| InstallError::write(&directory.join(name), error))
 }

@@ -18,7 +18,7 @@
 //! | [`detect`] | NVML, /proc, /sys -> inventory | edge |
 //! | [`leftovers`] | the processes that a job left behind | pure; two parts edge |
 //! | [`install`] | writes files, accounts and the munge key | edge |
-//! | [`configure`] | the host's Docker and GPUs -> verdicts, compose's override file | pure; two parts edge |
+//! | [`configure`] | the host's Docker and GPUs -> verdicts, compose's file with the GPUs | pure; two parts edge |
 //! | [`sbatch_args`] | a method.json -> the arguments of sbatch | pure |
 //! | [`control`] | the socket of PID 1: its protocol is pure, its two ends are not | edge |
 //! | [`doctor`] | what was seen -> an answer for each symptom | pure; `look` is edge |

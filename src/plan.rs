@@ -3,6 +3,7 @@
 //! PURE. [`plan`] turns the operator's wishes and the machine's facts into values that `render` only has to spell.
 //! Every decision carries its reason: `render --explain`, the start's log and the files' comments print the same words.
 
+mod blame;
 mod cgroups;
 mod change;
 mod customized;
@@ -15,6 +16,7 @@ mod node;
 mod settings;
 mod task_prolog;
 
+pub use blame::{Blame, Culprit, blame};
 pub use cgroups::CgroupPlan;
 pub use change::{Change, Text, change, line_of_key};
 pub use customized::{Customized, FileName, Origin, UserFile, choose, gpu_files};

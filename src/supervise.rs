@@ -276,7 +276,7 @@ impl World {
         trace!(pid = started.pid.as_raw(), "started {child:?}");
         let log = Reader::Log { source: self.source(child) };
         let captured = match child {
-            Child::Prepare | Child::Reload => Reader::Prepare,
+            Child::Prepare | Child::Explain(_) | Child::Reload | Child::Restore => Reader::Prepare,
             Child::Liveness => Reader::Liveness,
             _ => Reader::Node,
         };
@@ -349,7 +349,7 @@ impl World {
                 self.machine.units().get(unit).map(|spec| spec.name.clone()).unwrap_or_default()
             }
             Child::Hook(index) => format!("hook-{}", index + 1),
-            Child::Prepare => "prepare".to_owned(),
+            Child::Prepare | Child::Explain(_) => "prepare".to_owned(),
             Child::Liveness => "liveness".to_owned(),
             Child::Environments => "environments".to_owned(),
             Child::Reload | Child::Restore => "reload".to_owned(),

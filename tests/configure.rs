@@ -29,7 +29,7 @@ fn outcome(host: &Host) -> BTreeMap<&'static str, String> {
     let mut report = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
     report += &format!("exit code {}\n", output.status.code().unwrap());
     let mut files = BTreeMap::from([("report.txt", report), ("commands.txt", host.calls())]);
-    files.extend(host.written("compose.override.yaml").map(|text| ("compose.override.yaml", text)));
+    files.extend(host.written("compose.gpus.yaml").map(|text| ("compose.gpus.yaml", text)));
     files.extend(host.written(".env").map(|text| ("env", text)));
     files
 }
@@ -55,7 +55,7 @@ fn every_host_gets_its_verdict_and_its_files() {
             }
         }
         let wanted = |file: &str| fs::read_to_string(expected.join(file)).unwrap_or_default();
-        for file in ["report.txt", "commands.txt", "compose.override.yaml", "env"] {
+        for file in ["report.txt", "commands.txt", "compose.gpus.yaml", "env"] {
             let (old, new) = (wanted(file), actual.get(file).cloned().unwrap_or_default());
             if old != new {
                 let path = expected.join(file).display().to_string();
@@ -77,7 +77,7 @@ fn print_prints_the_file_alone_and_writes_nothing() {
         Host::with_docker(&["nvidia"]).nvidia(1, "NVIDIA H200", "550.127.05").toolkit(true).argument(["--print"]);
     let output = host.configure();
     assert!(output.status.success());
-    let written = (host.written("compose.override.yaml"), host.written(".env"));
+    let written = (host.written("compose.gpus.yaml"), host.written(".env"));
     assert_eq!(written, (None, None));
     let printed = String::from_utf8(output.stdout).unwrap();
     let report = String::from_utf8(output.stderr).unwrap();
@@ -86,9 +86,9 @@ fn print_prints_the_file_alone_and_writes_nothing() {
     let host = Host::with_docker(&["nvidia"])
         .nvidia(1, "NVIDIA H200", "550.127.05")
         .toolkit(true)
-        .project("compose.override.yaml", &printed);
+        .project("compose.gpus.yaml", &printed);
     let report = String::from_utf8(host.configure().stdout).unwrap();
-    assert!(report.contains("compose.override.yaml: unchanged"), "{report}");
+    assert!(report.contains("compose.gpus.yaml: unchanged"), "{report}");
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn a_second_run_touches_no_file() {
     let host = Host::with_docker(&["nvidia"]).nvidia(1, "NVIDIA H200", "550.127.05").toolkit(true);
     let times = || {
         let modified = |name: &str| fs::metadata(host.path("project").join(name)).unwrap().modified().unwrap();
-        (modified("compose.override.yaml"), modified(".env"), modified("."))
+        (modified("compose.gpus.yaml"), modified(".env"), modified("."))
     };
     assert!(host.configure().status.success());
     let first = times();
@@ -120,7 +120,17 @@ fn what_cannot_be_meant_is_refused_and_nothing_is_written() {
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(code), "{stderr}");
         assert!(stderr.contains(words), "{stderr}");
-        assert_eq!((host.written("compose.override.yaml"), host.written(".env")), (None, None));
+        assert_eq!((host.written("compose.gpus.yaml"), host.written(".env")), (None, None));
+    }
+    // Nothing of what was asked for is there: written, for it may be for another host, and no success.
+    for arguments in [["--gpu-type", "nvidia"], ["--gpu-type", "amd"], ["--gpus", "0"]] {
+        let output = Host::with_docker(&["runc"]).argument(arguments).configure();
+        let stdout = String::from_utf8(output.stdout).unwrap();
+        let words = format!(
+            "{}: this host has no such GPU",
+            if arguments[0] == "--gpus" { "--gpus".to_owned() } else { arguments.join(" ") }
+        );
+        assert_eq!((output.status.code(), stdout.contains(&words)), (Some(1), true), "{stdout}");
     }
     let host = two();
     fs::remove_file(host.path("project/compose.yaml")).unwrap();

@@ -99,6 +99,25 @@ fn a_file_that_is_named_must_be_there() {
 }
 
 #[test]
+fn no_verb_goes_on_without_the_file_that_it_is_given() {
+    for verb in [
+        &["status"][..],
+        &["health"],
+        &["reload"],
+        &["reload", "--dry-run"],
+        &["render"],
+        &["run"],
+        &["logs", "slurmd"],
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_slurminit"));
+        let output = command.args(verb).args(["--config", "/no/such/slurminit.toml"]).env_clear().output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(78), "{verb:?}: {said}");
+        assert!(said.contains("/no/such/slurminit.toml: there is no such file"), "{verb:?}: {said}");
+    }
+}
+
+#[test]
 fn a_disk_that_takes_no_more_leaves_the_old_files() {
     let root = fixture("");
     prepared(root.path());
@@ -125,11 +144,72 @@ fn a_file_of_the_user_is_installed_as_it_is_and_never_overwritten() {
     assert_eq!((start.node_name.as_str(), start.gres.as_str()), ("gpu-box", "gpu:nvidia:2"));
     let installed = root.path().join("etc/slurm/slurm.conf");
     assert_eq!(fs::read_to_string(&installed).unwrap(), own);
+}
 
-    // Without the one in /config, the one in /etc/slurm is still the user's.
-    fs::remove_file(root.path().join("config/slurm.conf")).unwrap();
+/// Its copy has the marker line too, and must not stay the user's for ever.
+#[test]
+fn a_file_that_came_from_the_operators_directory_goes_with_it() {
+    let root = fixture("");
+    let own = |name: &str| format!("# USER_CUSTOMIZED=true\nSlurmctldHost=gpu-box\nNodeName={name} CPUs=1\n");
+    let (config, installed) = (root.path().join("config/slurm.conf"), root.path().join("etc/slurm/slurm.conf"));
+    fs::create_dir(root.path().join("config")).unwrap();
+    fs::write(&config, own("gpu-box")).unwrap();
+    // A gres.conf beside it is the user's without a line of its own.
+    fs::write(root.path().join("config/gres.conf"), "Name=gpu File=/dev/null\n").unwrap();
     prepared(root.path());
-    assert_eq!(fs::read_to_string(&installed).unwrap(), own);
+    for file in ["slurm.conf", "gres.conf"] {
+        fs::remove_file(root.path().join("config").join(file)).unwrap();
+    }
+    let start = prepared(root.path());
+    assert_eq!(start.node_name, "localhost");
+    assert!(fs::read_to_string(&installed).unwrap().starts_with("# Generated"));
+    let said = |what: &str| start.findings.iter().any(|finding| finding.what.contains(what));
+    assert!(said("/config/slurm.conf is gone") && said("/config/gres.conf is gone"), "{:?}", start.findings);
+    assert_eq!(fs::read_to_string(installed.with_file_name("slurm.conf.previous")).unwrap(), own("gpu-box"));
+
+    // A file that a person put there is theirs, also where it was a copy before they changed it.
+    fs::write(&config, own("gpu-box")).unwrap();
+    prepared(root.path());
+    fs::remove_file(&config).unwrap();
+    fs::write(&installed, own("localhost")).unwrap();
+    prepared(root.path());
+    assert_eq!(fs::read_to_string(&installed).unwrap(), own("localhost"));
+}
+
+/// A reload that was taken back installed the former copy again.
+#[test]
+fn a_copy_that_a_reload_brought_back_goes_with_the_original_as_well() {
+    let root = fixture("");
+    let own = |cpus: u32| format!("# USER_CUSTOMIZED=true\nSlurmctldHost=gpu-box\nNodeName=gpu-box CPUs={cpus}\n");
+    let (config, installed) = (root.path().join("config/slurm.conf"), root.path().join("etc/slurm/slurm.conf"));
+    fs::create_dir(root.path().join("config")).unwrap();
+    fs::write(&config, own(1)).unwrap();
+    prepared(root.path());
+    for cpus in [2, 3] {
+        fs::write(&config, own(cpus)).unwrap();
+        prepared(root.path());
+        let output = slurminit(root.path(), "true", "prepare", &["--restore", "slurm.conf"]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert_eq!(fs::read_to_string(&installed).unwrap(), own(1));
+    }
+    fs::remove_file(&config).unwrap();
+    assert_eq!(prepared(root.path()).node_name, "localhost");
+}
+
+/// With Slurm's words, as PID 1 gives them to it.
+#[test]
+fn the_line_that_a_daemon_died_of_is_named() {
+    let root = fixture("[slurm.conf]\nMaxJobCuont = 5\n");
+    prepared(root.path());
+    let explain =
+        |words: &str| slurminit(root.path(), "true", "prepare", &["--died", "slurmctld", &format!("--words={words}")]);
+    let said = explain("-x\nParsing error at unrecognized key: MaxJobCuont\nUnable to process configuration file");
+    let [PrepareEvent::Failed { exit_code, finding }] = <[PrepareEvent; 1]>::try_from(events(&said)).unwrap() else {
+        unreachable!("{said:?}")
+    };
+    assert_eq!((said.status.code(), exit_code), (Some(0), exit_code::CONFIG));
+    assert!(finding.what.contains("slurminit.toml:2:15: slurm.conf.MaxJobCuont"), "{}", finding.what);
+    assert!(explain("Unable to bind listen port (6817): Address already in use").stdout.is_empty());
 }
 
 /// slurmctld takes the older file where the newer one is missing, and looks where slurm.conf says.

@@ -29,7 +29,7 @@ complete -c slurminit -n "__fish_slurminit_needs_command" -s V -l version -d 'Pr
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "run" -d 'Prepare, boot and keep the daemons alive (the image\'s entry point)'
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "detect" -d 'Show the GPUs, CPUs and memory that this container can use'
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "render" -d 'Show the Slurm files that this start would get; changes nothing'
-complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "configure" -d 'On the host: check Docker and the GPUs, and write compose.override.yaml and .env for them'
+complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "configure" -d 'On the host: check Docker and the GPUs, and write compose.gpus.yaml and .env for them'
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "doctor" -d 'Look for every known fault, on the host or in the container, and say what repairs it'
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "reload" -d 'Detect again, and apply what changed in the hardware and in the configuration; what can go on running does'
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "status" -d 'Show the daemons, the node and the GPUs'
@@ -65,7 +65,7 @@ complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l image 
 complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l timeout -d 'How long each of docker, compose and nvidia-smi may take' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l no-trial -d 'Start no container'
 complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l dry-run -d 'Change nothing, and show what would be written'
-complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l print -d 'Change nothing, and print compose.override.yaml; the report goes to standard error'
+complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l print -d 'Change nothing, and print compose.gpus.yaml; the report goes to standard error'
 complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c slurminit -n "__fish_slurminit_using_subcommand doctor" -l root -d 'The host\'s files are below this directory: `docker run -v /:/host:ro ... doctor --root /host`' -r -F
 complete -c slurminit -n "__fish_slurminit_using_subcommand doctor" -l timeout -d 'How long each check may take' -r
@@ -108,7 +108,7 @@ complete -c slurminit -n "__fish_slurminit_using_subcommand sbatch-args" -s h -l
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure doctor reload status health restart stop logs timeline sbatch-args help" -f -a "run" -d 'Prepare, boot and keep the daemons alive (the image\'s entry point)'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure doctor reload status health restart stop logs timeline sbatch-args help" -f -a "detect" -d 'Show the GPUs, CPUs and memory that this container can use'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure doctor reload status health restart stop logs timeline sbatch-args help" -f -a "render" -d 'Show the Slurm files that this start would get; changes nothing'
-complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure doctor reload status health restart stop logs timeline sbatch-args help" -f -a "configure" -d 'On the host: check Docker and the GPUs, and write compose.override.yaml and .env for them'
+complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure doctor reload status health restart stop logs timeline sbatch-args help" -f -a "configure" -d 'On the host: check Docker and the GPUs, and write compose.gpus.yaml and .env for them'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure doctor reload status health restart stop logs timeline sbatch-args help" -f -a "doctor" -d 'Look for every known fault, on the host or in the container, and say what repairs it'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure doctor reload status health restart stop logs timeline sbatch-args help" -f -a "reload" -d 'Detect again, and apply what changed in the hardware and in the configuration; what can go on running does'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure doctor reload status health restart stop logs timeline sbatch-args help" -f -a "status" -d 'Show the daemons, the node and the GPUs'

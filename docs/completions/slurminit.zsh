@@ -71,7 +71,7 @@ none\:"No GPU"))' \
 '--timeout=[How long each of docker, compose and nvidia-smi may take]:SECONDS:_default' \
 '--no-trial[Start no container]' \
 '(--print)--dry-run[Change nothing, and show what would be written]' \
-'--print[Change nothing, and print compose.override.yaml; the report goes to standard error]' \
+'--print[Change nothing, and print compose.gpus.yaml; the report goes to standard error]' \
 '-h[Print help (see more with '\''--help'\'')]' \
 '--help[Print help (see more with '\''--help'\'')]' \
 && ret=0
@@ -246,7 +246,7 @@ _slurminit_commands() {
 'run:Prepare, boot and keep the daemons alive (the image'\''s entry point)' \
 'detect:Show the GPUs, CPUs and memory that this container can use' \
 'render:Show the Slurm files that this start would get; changes nothing' \
-'configure:On the host\: check Docker and the GPUs, and write compose.override.yaml and .env for them' \
+'configure:On the host\: check Docker and the GPUs, and write compose.gpus.yaml and .env for them' \
 'doctor:Look for every known fault, on the host or in the container, and say what repairs it' \
 'reload:Detect again, and apply what changed in the hardware and in the configuration; what can go on running does' \
 'status:Show the daemons, the node and the GPUs' \
@@ -286,7 +286,7 @@ _slurminit__subcmd__help_commands() {
 'run:Prepare, boot and keep the daemons alive (the image'\''s entry point)' \
 'detect:Show the GPUs, CPUs and memory that this container can use' \
 'render:Show the Slurm files that this start would get; changes nothing' \
-'configure:On the host\: check Docker and the GPUs, and write compose.override.yaml and .env for them' \
+'configure:On the host\: check Docker and the GPUs, and write compose.gpus.yaml and .env for them' \
 'doctor:Look for every known fault, on the host or in the container, and say what repairs it' \
 'reload:Detect again, and apply what changed in the hardware and in the configuration; what can go on running does' \
 'status:Show the daemons, the node and the GPUs' \

@@ -13,8 +13,8 @@ use super::detect::parse_seconds;
 use crate::configure::answer::Answer;
 use crate::configure::assess::{Trials, assess};
 use crate::configure::choice::{self, GpuType, Selection};
-use crate::configure::compose_override::{self, Wanted};
 use crate::configure::env_file;
+use crate::configure::gpu_file::{self, Wanted};
 use crate::configure::look::{self, Tools};
 use crate::configure::passthrough::{self, Trial, way};
 use crate::configure::situation::Situation;
@@ -50,7 +50,7 @@ pub struct Args {
     /// Change nothing, and show what would be written
     #[arg(long, conflicts_with = "print")]
     dry_run: bool,
-    /// Change nothing, and print compose.override.yaml; the report goes to standard error
+    /// Change nothing, and print compose.gpus.yaml; the report goes to standard error
     #[arg(long)]
     print: bool,
     /// How long each of docker, compose and nvidia-smi may take
@@ -76,13 +76,15 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     choice::check(&args.gpus, args.gpu_type, &seen)?;
     let assessment = assess(&seen, &trials(&args.image, args.no_trial, tools, &seen));
     let wanted = assessment.wanted(&seen, args.gpu_type, &args.gpus);
-    let found = report::render(&assessment);
+    let unmet = choice::unmet(&args.gpus, args.gpu_type, &wanted, &seen);
+    let found = report::render(&assessment) + &unmet.as_ref().map(report::unmet).unwrap_or_default();
+    let is_well = unmet.is_none() && !assessment.has_errors(args.gpu_type);
     let (text, is_done) = if args.print {
         eprint!("{found}");
-        (compose_override::render(&wanted), !assessment.has_errors(args.gpu_type))
+        (gpu_file::render(&wanted), is_well)
     } else {
         let (outcome, is_written) = files(&args, &wanted)?;
-        let is_done = is_written && !assessment.has_errors(args.gpu_type);
+        let is_done = is_written && is_well;
         let next = report::next(is_done, args.dry_run, seen.compose.command());
         (found + &outcome + &report::result(&wanted) + &next, is_done)
     };
@@ -127,39 +129,85 @@ fn try_with(vendor: Vendor, image: &str, seen: &Situation) -> Trial {
 /// Writes both files, or says what would be written; and whether all that could be done.
 fn files(args: &Args, wanted: &Wanted) -> anyhow::Result<(String, bool)> {
     let mut lines = String::from("\nFiles\n");
-    let path = args.directory.join(compose_override::NAME);
-    let text = compose_override::render(wanted);
+    lines += &move_former_file(args)?;
+    let text = gpu_file::render(wanted);
+    let path = args.directory.join(gpu_file::NAME);
     let old = read(&path)?;
-    let other = compose_override::OTHER_NAMES.into_iter().find(|name| args.directory.join(name).exists());
-    let is_theirs = old.as_deref().is_some_and(|old| !compose_override::is_ours(old));
-    let foreign = other.or(is_theirs.then_some(compose_override::NAME));
-    let is_met = match foreign {
-        None => {
-            lines += &write(args, &path, compose_override::NAME, old.as_deref(), &text)?;
+    let has_it_all = people_give_it(args, wanted)?;
+    let is_theirs = old.as_deref().is_some_and(|old| !gpu_file::is_ours(old));
+    let is_met = match (has_it_all, is_theirs) {
+        (Some(name), _) => {
+            lines += &report::foreign_and_well(name);
             true
         }
-        Some(name) if wanted.is_met_by(&read(&args.directory.join(name))?.unwrap_or_default()) => {
-            lines += &report::foreign_and_well(name, wanted);
+        (None, true) if wanted.is_met_by(old.as_deref().unwrap_or_default()) => {
+            lines += &report::foreign_and_well(gpu_file::NAME);
             true
         }
-        Some(name) => {
-            lines += &report::foreign(name, &text);
+        (None, true) => {
+            lines += &report::foreign(gpu_file::NAME, &text);
             false
+        }
+        (None, false) => {
+            lines += &write(args, &path, gpu_file::NAME, old.as_deref(), &text)?;
+            true
         }
     };
     let path = args.directory.join(env_file::NAME);
     let old = read(&path)?;
-    let text = env_file::with_gpu_type(old.as_deref().unwrap_or_default(), wanted.gpu_type);
-    let unread = |files: &&str| !wanted.is_plain() && !files.contains(compose_override::NAME);
-    let compose_file = env_file::compose_file(&text).filter(unread);
+    let text = env_file::with_gpus(old.as_deref().unwrap_or_default(), wanted.gpu_type, has_it_all.is_none());
+    let needs_it = !wanted.is_plain() && has_it_all.is_none();
+    let unread = if needs_it { unread(args, &text)? } else { None };
     // Never shown: it can hold passwords.
     let is_changed = old.as_deref() != Some(&text);
     if !args.dry_run && is_changed {
         replace_users_file(&path, &text)?;
     }
-    lines += &report::env(wanted.gpu_type, is_changed, args.dry_run);
-    lines += &compose_file.map(report::compose_file).unwrap_or_default();
-    Ok((lines, is_met && compose_file.is_none()))
+    lines += &report::env(wanted.gpu_type, has_it_all.is_none(), is_changed, args.dry_run);
+    let is_read = unread.is_none();
+    lines += &unread.map(|cause| report::unread(&cause)).unwrap_or_default();
+    Ok((lines, is_met && is_read))
+}
+
+/// Whoever put the lines into a file of their own has the GPUs from there, and must not get them twice.
+fn people_give_it(args: &Args, wanted: &Wanted) -> anyhow::Result<Option<&'static str>> {
+    for name in gpu_file::OVERRIDES.into_iter().filter(|_| !wanted.is_plain()) {
+        let text = read(&args.directory.join(name))?;
+        if text.is_some_and(|text| !gpu_file::is_ours(&text) && wanted.is_met_by(&text)) {
+            return Ok(Some(name));
+        }
+    }
+    Ok(None)
+}
+
+/// An older version wrote what is now people's own file. It stays, under another name, for they may have added to it.
+fn move_former_file(args: &Args) -> anyhow::Result<String> {
+    let path = args.directory.join(gpu_file::FORMER_NAME);
+    if !read(&path)?.is_some_and(|text| gpu_file::is_ours(&text)) {
+        return Ok(String::new());
+    }
+    if !args.dry_run {
+        let aside = args.directory.join(format!("{}.previous", gpu_file::FORMER_NAME));
+        fs::rename(&path, &aside)
+            .with_context(|| format!("cannot rename {} to {}", path.display(), aside.display()))?;
+    }
+    Ok(report::moved(args.dry_run))
+}
+
+/// Why compose does not read our file, if it does not: `COMPOSE_FILE` leaves out what names it, or compose.yaml is of an
+/// older version, or of people's own making.
+fn unread(args: &Args, env: &str) -> anyhow::Result<Option<String>> {
+    let listed = env_file::compose_file(env);
+    for name in listed.unwrap_or("compose.yaml").split([':', ',']).map(str::trim) {
+        let text = read(&args.directory.join(name))?.unwrap_or_default();
+        if name == gpu_file::NAME || text.contains(gpu_file::VARIABLE) || text.contains(gpu_file::NAME) {
+            return Ok(None);
+        }
+    }
+    Ok(Some(match listed {
+        Some(files) => format!("the line COMPOSE_FILE={files} in .env names the files that it reads"),
+        None => format!("the service in compose.yaml does not extend ${{{}}}", gpu_file::VARIABLE),
+    }))
 }
 
 fn write(args: &Args, path: &Path, name: &str, old: Option<&str>, text: &str) -> anyhow::Result<String> {

@@ -44,7 +44,7 @@ fn parse_wait(text: &str) -> Result<Duration, String> {
 
 /// Prints one line, and says by its code whether it is healthy.
 pub fn run(args: Args) -> anyhow::Result<u8> {
-    let directory = &load_config::run_directory(args.config.as_deref());
+    let directory = &load_config::run_directory(args.config.as_deref())?;
     let (healthy, why) = if args.live { live(directory) } else { ready_within(directory, args.wait, args.hold) };
     println!("{}", crate::printable::line(&why));
     Ok(if healthy { exit_code::SUCCESS } else { exit_code::FAILURE })

@@ -3,7 +3,8 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use crate::config::{Config, ConfigError, DEFAULT_FILE, Fault, Paths, Place};
+use crate::config::{self, Config, ConfigError, DEFAULT_FILE, Fault, Paths, Place};
+use crate::inventory::Finding;
 use crate::walk;
 
 /// The file that is read: `path`, else the one that `SLURMINIT_CONFIG` names, else the default one.
@@ -14,8 +15,20 @@ pub fn file(path: Option<&Path>) -> PathBuf {
 
 /// The run directory; where the file is broken, the one that most have: a broken file is no reason not to say how the
 /// cluster is that still runs with the former one.
-pub fn run_directory(path: Option<&Path>) -> PathBuf {
-    load(path).map_or_else(|_| Paths::default().run, |config| config.paths.run)
+///
+/// # Errors
+/// The file that was named is not there.
+pub fn run_directory(path: Option<&Path>) -> Result<PathBuf, ConfigError> {
+    match load(path) {
+        Ok(config) => Ok(config.paths.run),
+        Err(error) if is_missing(path) => Err(error),
+        Err(_) => Ok(Paths::default().run),
+    }
+}
+
+/// Whether the command line names a file that is not there. What `SLURMINIT_CONFIG` names may be gone since the start.
+pub fn is_missing(path: Option<&Path>) -> bool {
+    path.is_some_and(|path| matches!(path.try_exists(), Ok(false)))
 }
 
 /// Reads the file at `path`, else the one that `SLURMINIT_CONFIG` names, else the default one, and lays this process's
@@ -50,6 +63,12 @@ pub fn locate(path: Option<&Path>, fault: Fault) -> ConfigError {
     let path = named(path).unwrap_or_else(|| PathBuf::from(DEFAULT_FILE));
     let text = String::from_utf8(walk::read(&path).unwrap_or_default()).unwrap_or_default();
     fault.at(&text, &path)
+}
+
+/// What to say of this process's variables that look like slurminit's and are not.
+pub fn unknown_variables() -> Vec<Finding> {
+    let names: Vec<String> = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect();
+    config::unknown_variables(names.iter().map(String::as_str))
 }
 
 /// The file that somebody asks for.

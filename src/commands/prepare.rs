@@ -1,10 +1,11 @@
 //! `slurminit prepare`: the child of PID 1 that does all that may hang or fail before the daemons start.
 
 mod ask_slurm;
+mod explain;
 mod held_gpus;
 mod reload;
 
-pub(super) use reload::weigh;
+pub(super) use reload::dry_run;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -36,7 +37,7 @@ pub struct Args {
     /// Weigh it against what runs, and refuse what would not run
     #[arg(long)]
     reload: bool,
-    /// At a reload: checksums of what PID 1 took from the configuration
+    /// Checksums of what PID 1 took from the configuration
     #[arg(long, value_name = "CHECKSUMS")]
     held: Option<Held>,
     /// At a reload: the name that the node has now
@@ -45,6 +46,12 @@ pub struct Args {
     /// Install again what the daemons ran with before the last reload
     #[arg(long, value_name = "FILE", value_delimiter = ',', value_parser = parse_file_name)]
     restore: Vec<FileName>,
+    /// Say whether the configuration is what this daemon died of
+    #[arg(long, value_name = "DAEMON")]
+    died: Option<String>,
+    /// Its last words
+    #[arg(long, value_name = "LINES", default_value = "", hide_default_value = true)]
+    words: String,
 }
 
 fn parse_file_name(text: &str) -> Result<FileName, String> {
@@ -53,6 +60,15 @@ fn parse_file_name(text: &str) -> Result<FileName, String> {
 
 /// Does it. What went wrong is the last event; the exit code says the same.
 pub fn run(args: Args) -> anyhow::Result<u8> {
+    if let Some(daemon) = &args.died {
+        // Before the files that it died of are replaced.
+        if let Some(Failure { exit_code, finding }) = explain::explain(&args, daemon) {
+            tell(&PrepareEvent::Failed { exit_code, finding })?;
+        }
+        if args.restore.is_empty() {
+            return Ok(exit_code::SUCCESS);
+        }
+    }
     if !args.restore.is_empty() {
         let Err(Failure { exit_code, finding }) = reload::restore(&args) else { return Ok(exit_code::SUCCESS) };
         eprintln!("error: {}", finding.what);
@@ -130,16 +146,22 @@ fn prepare(args: &Args) -> Result<(Prepared, MungeKey), Failure> {
     // munged starts while the driver is asked.
     tell_or_fail(&PrepareEvent::MungeKeyReady)?;
 
-    let inventory = inventory(&config, args)?;
+    let inventory = detected(&config, &args.root, args.inventory.as_deref())?;
     tell_or_fail(&PrepareEvent::Detected)?;
     let planned = plan_files(&config, &inventory, &args.root)?;
     let texts: Vec<_> = planned.files.iter().map(|file| (file.name, file.text.as_str())).collect();
+    install::note_copies(&config.paths, &args.root, &planned.customized)?;
     let changed = install::install_files(&config.paths, &args.root, &texts)?;
     if let Err(error) = install::keep_applied(&config.paths, &args.root, &texts) {
         eprintln!("warning: {error}; a reload will compare with the installed files");
     }
     let cheap = cheap_findings(&config, &args.root, &inventory, &planned.files);
     let mut prepared = report(&config, &args.root, planned, &inventory, changed);
+    if let Some(held) = &args.held {
+        if let Err(error) = install::keep_held(&config.paths, &args.root, &format!("{held}\n{}", prepared.node_name)) {
+            eprintln!("warning: {error}; `slurminit reload --dry-run` will not compare what only a start takes");
+        }
+    }
     prepared.findings.extend(accounts);
     prepared.findings.extend(unusable);
     prepared.findings.extend(cheap);
@@ -158,14 +180,18 @@ fn load(args: &Args) -> Result<Config, Failure> {
 
 /// Makes the accounts of the operator's people, and returns what there is to say about them.
 fn accounts(config: &Config, args: &Args) -> Result<Vec<Finding>, Failure> {
-    install::install_accounts(config, &args.root).map_err(|error| match error {
-        AccountError::Refused(fault) => invalid(commands::load_config::locate(args.config.as_deref(), fault)),
-        AccountError::Install(error) => error.into(),
-    })
+    install::install_accounts(config, &args.root).map_err(|error| no_accounts(error, args.config.as_deref()))
 }
 
-fn inventory(config: &Config, args: &Args) -> Result<Inventory, Failure> {
-    super::render::inventory(config, &args.root, args.inventory.as_deref()).map_err(|error| {
+fn no_accounts(error: AccountError, config_file: Option<&Path>) -> Failure {
+    match error {
+        AccountError::Refused(fault) => invalid(commands::load_config::locate(config_file, fault)),
+        AccountError::Install(error) => error.into(),
+    }
+}
+
+fn detected(config: &Config, root: &Path, file: Option<&Path>) -> Result<Inventory, Failure> {
+    super::render::inventory(config, root, file).map_err(|error| {
         Failure::new(exit_code::PREPARE, format!("{error:#}"), "detection failed", "run `slurminit detect`")
     })
 }

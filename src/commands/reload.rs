@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 use super::health::is_alive;
-use super::{load_config, prepare, render};
+use super::{load_config, prepare};
 use crate::config::Config;
 use crate::control::{self, client, protocol::Reply, protocol::Request};
 use crate::exit_code;
@@ -33,8 +33,8 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Does it.
 pub fn run(args: Args) -> anyhow::Result<u8> {
     let config = load_config::load(args.config.as_deref());
-    if args.dry_run {
-        return dry_run(&config?);
+    if args.dry_run || load_config::is_missing(args.config.as_deref()) {
+        return dry_run(&config?, args.config.as_deref());
     }
     // A broken file is for PID 1 to refuse; it is found as long as its run directory is the usual one.
     let (config, broken) = match config {
@@ -87,10 +87,8 @@ fn ask(config: &Config) -> anyhow::Result<LastReload> {
     }
 }
 
-fn dry_run(config: &Config) -> anyhow::Result<u8> {
-    let root = Path::new("/");
-    let inventory = render::inventory(config, root, None)?;
-    let weighed = match prepare::weigh(config, &inventory, root, None) {
+fn dry_run(config: &Config, config_file: Option<&Path>) -> anyhow::Result<u8> {
+    let weighed = match prepare::dry_run(config, config_file) {
         Ok(weighed) => weighed,
         Err(failure) => {
             let finding = failure.finding;
@@ -104,6 +102,9 @@ fn dry_run(config: &Config) -> anyhow::Result<u8> {
         Apply::Nothing => println!("it takes nothing"),
         Apply::Reconfigure => println!("it takes `scontrol reconfigure`: {}", weighed.change.news.join(", ")),
         Apply::Restart => println!("it takes a restart of slurmctld and slurmd: {}", weighed.change.news.join(", ")),
+    }
+    if !weighed.deferred.is_empty() {
+        println!("not taken before the next start of the container: {}", weighed.deferred.join(", "));
     }
     Ok(exit_code::SUCCESS)
 }

@@ -9,6 +9,7 @@ use super::load_config;
 use super::lock::Lock;
 use crate::config::{Config, Held, Level, Role};
 use crate::exit_code;
+use crate::inventory::Finding;
 use crate::logs::Logs;
 use crate::supervise::signals::Inherited;
 use crate::supervise::{self, Job};
@@ -65,6 +66,9 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     }
     for mended in &lock.mended {
         warn!("{mended}; {}", mended.repair());
+    }
+    for Finding { what, repair, .. } in load_config::unknown_variables() {
+        warn!("{what}; repair: {repair}");
     }
     let only_cmd = config.role == Role::None;
     let watched_file = load_config::file(args.config.as_deref());

@@ -34,7 +34,7 @@ const REDRAW: Duration = Duration::from_secs(1);
 
 /// Does it.
 pub fn run(args: Args) -> anyhow::Result<u8> {
-    let directory = &load_config::run_directory(args.config.as_deref());
+    let directory = &load_config::run_directory(args.config.as_deref())?;
     let mut out = std::io::stdout();
     let status = current(directory)?;
     let lost = lost(&status);

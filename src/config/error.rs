@@ -1,5 +1,6 @@
 //! What is wrong with the configuration, and where.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -78,17 +79,23 @@ pub struct Fault {
 }
 
 /// One step from a table or a list to what it holds.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The name of a key of a table.
-    Key(&'static str),
+    Key(Cow<'static, str>),
     /// The place in a list, from 0.
     Index(usize),
 }
 
 impl From<&'static str> for Step {
     fn from(key: &'static str) -> Self {
-        Self::Key(key)
+        Self::Key(key.into())
+    }
+}
+
+impl From<String> for Step {
+    fn from(key: String) -> Self {
+        Self::Key(key.into())
     }
 }
 
@@ -106,19 +113,13 @@ impl Fault {
 
     /// Finds the path in the text.
     pub fn at(self, text: &str, origin: &Path) -> ConfigError {
-        let start = DeTable::parse(text).ok().and_then(|table| {
-            let (first, rest) = self.path.split_first()?;
-            let Step::Key(first) = first else { return None };
-            let mut here = table.get_ref().get(*first)?;
-            for step in rest {
-                here = match step {
-                    Step::Key(key) => here.get_ref().get(*key)?,
-                    Step::Index(index) => here.get_ref().get(*index)?,
-                };
-            }
-            Some(here.span().start)
-        });
+        let start = find(&self.path, text);
         ConfigError { place: place(text, origin, start.unwrap_or(0), self.key()), what: self.what }
+    }
+
+    /// Whether the text has a value there.
+    pub(super) fn is_written(path: &[Step], text: &str) -> bool {
+        find(path, text).is_some()
     }
 
     fn key(&self) -> String {
@@ -127,6 +128,21 @@ impl Fault {
             Step::Index(index) => format!("{key}[{index}]"),
         })
     }
+}
+
+/// Where the value at `path` begins.
+fn find(path: &[Step], text: &str) -> Option<usize> {
+    let table = DeTable::parse(text).ok()?;
+    let (first, rest) = path.split_first()?;
+    let Step::Key(first) = first else { return None };
+    let mut here = table.get_ref().get(first.as_ref())?;
+    for step in rest {
+        here = match step {
+            Step::Key(key) => here.get_ref().get(key.as_ref())?,
+            Step::Index(index) => here.get_ref().get(*index)?,
+        };
+    }
+    Some(here.span().start)
 }
 
 fn join(parent: &str, key: &str) -> String {

@@ -130,3 +130,15 @@ fn a_wrong_variable_is_named() {
         .join("\n")
     );
 }
+
+#[test]
+fn jobs_cannot_have_more_time_than_the_stop() {
+    let parse = |text: &str| Config::parse(text, Path::new("x"));
+    let error = parse("[supervise]\nstop_timeout = 4\n[jobs]\ngrace = 4.5\n").unwrap_err().to_string();
+    assert!(error.starts_with("x:4:9: jobs.grace: ") && error.contains("4.5 s"), "{error}");
+    // What nobody wrote gives way.
+    assert_eq!(parse("[supervise]\nstop_timeout = 2\n").unwrap().jobs.grace, Duration::from_secs(2));
+    assert_eq!(parse("[jobs]\ngrace = 8\n").unwrap().jobs.grace, Duration::from_secs(8));
+    let error = parse("[jobs]\ngrace = 9\n").unwrap_err().to_string();
+    assert!(error.starts_with("x:2:9: jobs.grace"), "{error}");
+}

@@ -4,7 +4,7 @@ pub(crate) mod amd;
 pub(crate) mod nvidia;
 
 use super::choice::{GpuType, Selection};
-use super::compose_override::Wanted;
+use super::gpu_file::Wanted;
 use super::passthrough::{self, Failure, Part, Trial};
 use super::situation::{Compose, Engine, PlatformKind, Situation, Version};
 use crate::inventory::{Finding, Severity};

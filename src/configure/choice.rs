@@ -3,8 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::gpu_file::Wanted;
 use super::situation::Situation;
 pub use crate::config::GpuType;
+use crate::inventory::{Finding, Severity};
 
 /// Which GPUs the container gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,6 +124,24 @@ pub fn check(selection: &Selection, gpu_type: Option<GpuType>, seen: &Situation)
         }
     }
     Ok(())
+}
+
+/// What was asked for that this host has nothing of. The files are written all the same: they may be for another host.
+pub fn unmet(selection: &Selection, gpu_type: Option<GpuType>, wanted: &Wanted, seen: &Situation) -> Option<Finding> {
+    let option = match (gpu_type, selection) {
+        (Some(GpuType::Nvidia), _) if !seen.nvidia.is_present() && !seen.nvidia.has_dxg => "--gpu-type nvidia",
+        (Some(GpuType::Amd), _) if !seen.amd.is_present() => "--gpu-type amd",
+        (_, Selection::Ids(_)) if wanted.is_plain() => "--gpus",
+        _ => return None,
+    };
+    Some(Finding {
+        severity: Severity::Error,
+        what: format!("{option}: this host has no such GPU to give to a container"),
+        cause: "what was found is above".to_owned(),
+        repair: "leave the option out to take what is there, or mend what is said above; what is written is for a host that \
+                 has the GPU"
+            .to_owned(),
+    })
 }
 
 fn numbers(count: usize) -> String {

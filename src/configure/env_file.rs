@@ -1,25 +1,32 @@
-//! The line `GPU_TYPE=...` of `.env`, which compose reads by itself. Every other line is the user's. PURE.
+//! Our lines of `.env`, which compose reads by itself. Every other line is the user's. PURE.
 
 use super::choice::GpuType;
+use super::gpu_file;
 
 /// The file's name.
 pub const NAME: &str = ".env";
 
-/// The text of the file with our line in it, in the place of the one that is there.
-pub fn with_gpu_type(old: &str, gpu_type: GpuType) -> String {
-    let line = format!("GPU_TYPE={}", gpu_type.as_str());
-    let mut is_written = false;
-    let mut text = String::with_capacity(old.len() + line.len() + 1);
+/// The text of the file with our lines in it, each in the place of the one that is there: what the image is built for, and
+/// the file with the GPUs where compose is to read it.
+pub fn with_gpus(old: &str, gpu_type: GpuType, reads_gpu_file: bool) -> String {
+    let file = reads_gpu_file.then_some(gpu_file::NAME);
+    let text = with_line(old, "GPU_TYPE", Some(gpu_type.as_str()));
+    with_line(&text, gpu_file::VARIABLE, file)
+}
+
+/// Without a value the line goes.
+fn with_line(old: &str, key: &str, value: Option<&str>) -> String {
+    let mut line = value.map(|value| format!("{key}={value}"));
+    let mut text = String::with_capacity(old.len());
     for old_line in old.split_inclusive('\n') {
-        if name(old_line) != Some("GPU_TYPE") {
+        if name(old_line) != Some(key) {
             text.push_str(old_line);
-        } else if !is_written {
-            is_written = true;
+        } else if let Some(line) = line.take() {
             text.push_str(&line);
             text.push_str(if old_line.ends_with("\r\n") { "\r\n" } else { "\n" });
         }
     }
-    if !is_written {
+    if let Some(line) = line {
         if !text.is_empty() && !text.ends_with('\n') {
             text.push('\n');
         }
@@ -46,15 +53,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_our_line_changes() {
+    fn only_our_lines_change() {
+        const FILE: &str = "GPU_COMPOSE_FILE=compose.gpus.yaml\n";
         for (old, new) in [
-            ("", "GPU_TYPE=amd\n"),
-            ("A=1", "A=1\nGPU_TYPE=amd\n"),
-            ("A=1\n# GPU_TYPE=x\nGPU_TYPE=none\n\nB='2'\n", "A=1\n# GPU_TYPE=x\nGPU_TYPE=amd\n\nB='2'\n"),
-            ("export GPU_TYPE = nvidia\r\nMY_GPU_TYPE=1\r\nGPU_TYPE=none\r\n", "GPU_TYPE=amd\r\nMY_GPU_TYPE=1\r\n"),
+            ("", "GPU_TYPE=amd\nGPU_COMPOSE_FILE=compose.gpus.yaml\n"),
+            ("A=1", "A=1\nGPU_TYPE=amd\nGPU_COMPOSE_FILE=compose.gpus.yaml\n"),
+            (
+                "A=1\n# GPU_TYPE=x\nGPU_COMPOSE_FILE=x\nGPU_TYPE=none\n\nB='2'\n",
+                "A=1\n# GPU_TYPE=x\nGPU_COMPOSE_FILE=compose.gpus.yaml\nGPU_TYPE=amd\n\nB='2'\n",
+            ),
+            (
+                "export GPU_TYPE = nvidia\r\nMY_GPU_TYPE=1\r\nGPU_TYPE=none\r\n",
+                "GPU_TYPE=amd\r\nMY_GPU_TYPE=1\r\nGPU_COMPOSE_FILE=compose.gpus.yaml\n",
+            ),
         ] {
-            assert_eq!(with_gpu_type(old, GpuType::Amd), new, "{old:?}");
-            assert_eq!(with_gpu_type(new, GpuType::Amd), new, "a second time");
+            assert_eq!(with_gpus(old, GpuType::Amd, true), new, "{old:?}");
+            assert_eq!(with_gpus(new, GpuType::Amd, true), new, "a second time");
+            assert_eq!(with_gpus(new, GpuType::Amd, false), new.replace(FILE, ""), "not read");
         }
     }
 

@@ -75,7 +75,8 @@ mod tests {
         4 0 0:8 / / rw - overlay overlay rw\n";
 
     fn said(more: &str, limit_mib: Option<u64>) -> Option<String> {
-        finding(&format!("{DOCKERS}{more}"), &Memory { total_mib: 24_000, limit_mib, ..Memory::default() }).map(|finding| finding.what)
+        finding(&format!("{DOCKERS}{more}"), &Memory { total_mib: 24_000, limit_mib, ..Memory::default() })
+            .map(|finding| finding.what)
     }
 
     #[test]

@@ -56,6 +56,20 @@ pub fn install_accounts(config: &Config, root: &Path) -> Result<Vec<Finding>, Ac
     Ok(config.users.iter().filter_map(|user| home(root, user)).collect())
 }
 
+/// Whether [`install_accounts`] would refuse them; changes nothing.
+///
+/// # Errors
+/// As there.
+pub fn check_accounts(config: &Config, root: &Path) -> Result<(), AccountError> {
+    if (config.users.is_empty() && config.groups.is_empty()) || not_ours_to_write(root).is_some() {
+        return Ok(());
+    }
+    let read = |path| read(root, path, true);
+    let shadow = under(root, Path::new(FILES[2])).exists().then(|| read(FILES[2])).transpose()?;
+    let old = AccountFiles { group: read(FILES[0])?, passwd: read(FILES[1])?, shadow };
+    old.with(&config.users, &config.groups).map(drop).map_err(AccountError::Refused)
+}
+
 fn read(root: &Path, path: &str, must_exist: bool) -> Result<String, InstallError> {
     let path = Path::new(path);
     match walk::read(&under(root, path)) {

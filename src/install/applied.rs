@@ -6,13 +6,17 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{InstallError, atomic, under};
+use super::copies::copied_again;
+use super::{InstallError, replace_in, under};
 use crate::config::Paths;
 use crate::plan::{FileName, Text};
 use crate::walk;
 
 /// Their directory in the run directory.
 const DIRECTORY: &str = "applied";
+
+/// Its name in the run directory.
+const HELD: &str = "held";
 
 fn directory(paths: &Paths) -> PathBuf {
     paths.run.join(DIRECTORY)
@@ -40,14 +44,25 @@ pub fn read_applied(paths: &Paths, root: &Path) -> Result<Vec<Text>, InstallErro
 /// # Errors
 /// The first that cannot be written.
 pub fn keep_applied(paths: &Paths, root: &Path, files: &[(FileName, &str)]) -> Result<(), InstallError> {
-    let directory = directory(paths);
-    let (real, _) = walk::make(root, &directory, &mut Vec::new())?;
-    real.require_ours()?;
-    for (name, text) in files {
-        atomic::replace(&real, name.as_str(), text.as_bytes(), 0o644)
-            .map_err(|error| InstallError::write(&directory.join(name.as_str()), error))?;
-    }
-    Ok(())
+    files.iter().try_for_each(|(name, text)| replace_in(root, &directory(paths), name.as_str(), text, 0o644).map(drop))
+}
+
+/// Keeps what holds until the container ends ([`crate::config::Held`] and the node's name, a line each), for
+/// `slurminit reload --dry-run`.
+///
+/// # Errors
+/// It cannot be written.
+pub fn keep_held(paths: &Paths, root: &Path, held: &str) -> Result<(), InstallError> {
+    // Only root's: a checksum of a short secret in [daemon.*] tells the secret.
+    replace_in(root, &paths.run, HELD, held, 0o600).map(drop)
+}
+
+/// Reads it.
+///
+/// # Errors
+/// It is there and cannot be read.
+pub fn read_held(paths: &Paths, root: &Path) -> Result<Option<String>, InstallError> {
+    read(root, &paths.run.join(HELD))
 }
 
 /// Installs again what the daemons ran with before the last [`keep_applied`] changed it. What stood there becomes
@@ -59,11 +74,9 @@ pub fn restore_applied(paths: &Paths, root: &Path, names: &[FileName]) -> Result
     for name in names {
         let kept = directory(paths);
         let Some(text) = read(root, &kept.join(format!("{}.previous", name.as_str())))? else { continue };
+        copied_again(paths, root, *name, &text)?;
         for (directory, mode) in [(&paths.slurm, name.mode()), (&kept, 0o644)] {
-            let real = walk::open(root, directory)?;
-            real.require_ours()?;
-            atomic::replace(&real, name.as_str(), text.as_bytes(), mode)
-                .map_err(|error| InstallError::write(&directory.join(name.as_str()), error))?;
+            replace_in(root, directory, name.as_str(), &text, mode)?;
         }
     }
     Ok(())

@@ -68,6 +68,8 @@ pub enum Origin {
     Config,
     /// Slurm's own.
     Slurm,
+    /// Slurm's own, as slurminit copied it there from the operator's: it is a person's only as long as that one is there.
+    Copy,
 }
 
 /// A file that is there before we write.
@@ -160,7 +162,10 @@ pub fn choose(config: &Config, found: &[UserFile]) -> Customized {
                 chosen.decisions.push(Decision::new(what, why));
                 chosen.files.push(file.clone());
             }
-            None => chosen.findings.extend(in_slurm.filter(|file| !file.is_generated()).map(replaced)),
+            None => {
+                chosen.findings.extend(in_slurm.filter(|file| !file.is_generated()).map(replaced));
+                chosen.findings.extend(at(Origin::Copy).filter(|_| in_config.is_none()).map(|file| gone(config, file)));
+            }
         }
     }
     chosen
@@ -186,6 +191,16 @@ fn replaced(file: &UserFile) -> Finding {
         ),
         cause: "it was there before, and has no line `# USER_CUSTOMIZED=true`".to_owned(),
         repair: "if it is yours, add that line and start again".to_owned(),
+    }
+}
+
+fn gone(config: &Config, file: &UserFile) -> Finding {
+    let original = config.paths.config.join(file.name.as_str());
+    Finding {
+        severity: Severity::Info,
+        what: format!("{} is gone, and {} is generated again", original.display(), file.path.display()),
+        cause: "what lay there was a copy of it".to_owned(),
+        repair: format!("nothing, if that is meant; the copy is kept as {}.previous", file.name),
     }
 }
 

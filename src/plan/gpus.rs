@@ -8,7 +8,7 @@ mod sharing;
 use std::collections::BTreeSet;
 
 use crate::config::{Config, GresMode, Sharing, TypeName};
-use crate::inventory::{CpuSet, Finding, Inventory, Obstacle, PciAddress, Severity, Vendor};
+use crate::inventory::{CpuSet, Driver, Finding, Inventory, Obstacle, PciAddress, Severity, Source, Vendor};
 
 use super::names::{DevicePath, GresType};
 use super::{Decision, NodePlan};
@@ -136,7 +136,7 @@ pub(super) fn plan(
     findings: &mut Vec<Finding>,
 ) -> GresPlan {
     let offers = offers(inventory, decisions, findings);
-    let auto_detect = auto_detect(config, inventory, &offers, decisions, findings);
+    let auto_detect = auto_detect(config, inventory, node, &offers, decisions, findings);
     let gpus = in_slurms_order(config, auto_detect, offers);
     let cores = match gpus.iter().map(|offer| cores(offer, inventory, node)).collect::<Result<Vec<_>, _>>() {
         Ok(cores) => cores.into_iter().map(Some).collect(),
@@ -182,6 +182,7 @@ fn in_slurms_order<'a>(config: &Config, auto_detect: AutoDetect, mut offers: Vec
 fn auto_detect(
     config: &Config,
     inventory: &Inventory,
+    node: &NodePlan,
     gpus: &[Offer<'_>],
     decisions: &mut Vec<Decision>,
     findings: &mut Vec<Finding>,
@@ -218,6 +219,16 @@ fn auto_detect(
         });
         return explicit(why, decisions);
     }
+    if let Some(fault) = auto_detect_fault(choice, inventory, node).filter(|_| inventory.slurm.has_plugin(plugin)) {
+        let why = fault.cause.clone();
+        findings.push(Finding {
+            severity: Severity::Warning,
+            what: "gres = \"autodetect\" is not possible here; explicit lines are used".to_owned(),
+            repair: format!("{}, or set gres = \"explicit\"", fault.repair),
+            ..fault
+        });
+        return explicit(&why, decisions);
+    }
     if inventory.slurm.has_plugin(plugin) {
         decisions.push(Decision::new(format!("AutoDetect={}", choice.as_str()), "[gpu] gres = \"autodetect\""));
         return choice;
@@ -231,6 +242,30 @@ fn auto_detect(
         repair: format!("build the image with GPU_TYPE={}, or set gres = \"explicit\"", gpus[0].gpu.vendor),
     });
     explicit("the plugin is not installed", decisions)
+}
+
+/// Why Slurm's plugin would not give this container all of its GPUs.
+pub(super) fn auto_detect_fault(choice: AutoDetect, inventory: &Inventory, node: &NodePlan) -> Option<Finding> {
+    let fault = |severity, cause: String, repair: &str| {
+        Some(Finding { severity, what: String::new(), cause, repair: repair.to_owned() })
+    };
+    let is_nvml = |driver: &Driver| driver.vendor == Vendor::Nvidia && driver.source == Source::Nvml;
+    if choice == AutoDetect::Nvml && !inventory.drivers.iter().any(is_nvml) {
+        let cause = "Slurm's plugin asks NVIDIA's library (libnvidia-ml.so.1), and it does not answer in this container: slurmd \
+                     would find no GPU, and the node be taken out of service";
+        let repair = "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility";
+        return fault(Severity::Error, cause.to_owned(), repair);
+    }
+    let machine: usize = inventory.cpu.sockets.iter().flatten().map(|core| core.len()).sum();
+    if machine > node.cpus as usize {
+        let cause = format!(
+            "Slurm's plugin binds each GPU to cores of the whole machine, which has {machine} CPUs, and the node has {}: jobs for \
+             GPUs that are near to other cores are refused",
+            node.cpus
+        );
+        return fault(Severity::Warning, cause, "give the container all CPUs");
+    }
+    None
 }
 
 fn gres_type(config: &Config, auto_detect: AutoDetect, offer: &Offer<'_>, position: usize) -> GresType {

@@ -52,6 +52,8 @@ pub enum Child {
     Prepare,
     /// `slurminit environments`.
     Environments,
+    /// `slurminit prepare --died`: whether the configuration is what this unit died of.
+    Explain(usize),
     /// A daemon or a service.
     Unit(usize),
     /// The readiness command of a unit.
@@ -383,6 +385,8 @@ impl Machine {
             Child::Environments => self.environments_written(exit, out),
             Child::Probe(unit) => self.looked(now, unit, exit == Exit::Code(0), out),
             Child::Liveness => self.round_ended(now, out),
+            // What it had to say was read before its death.
+            Child::Explain(_) => {}
             // After an answer this says nothing more.
             Child::NodeCheck => self.node_said(now, None, out),
             Child::NodeResume => self.ask_node(now),

@@ -47,7 +47,14 @@ impl World {
                 let hook = self.job.config.hooks.pre_start.get(index);
                 helper(hook.map(|hook| hook.command.as_slice()).unwrap_or_default(), Output::Log)
             }
-            Child::Prepare => Program { argv: self.prepare(), ..helper::<&str>(&[], Output::Captured) },
+            Child::Prepare => {
+                let argv = self.prepare().into_iter().chain(self.held()).collect();
+                Program { argv, ..helper::<&str>(&[], Output::Captured) }
+            }
+            Child::Explain(unit) => {
+                let argv = self.prepare().into_iter().chain(self.death(unit)).collect();
+                Program { argv, ..helper::<&str>(&[], Output::Captured) }
+            }
             Child::Environments => Program { argv: self.own_verb("environments"), ..helper::<&str>(&[], Output::Log) },
             Child::JobsRecover => Program { argv: jobs(node, &["recover"]), ..helper::<&str>(&[], Output::Log) },
             Child::JobsReclaim => Program { argv: jobs(node, &["reclaim"]), ..helper::<&str>(&[], Output::Log) },
@@ -67,14 +74,16 @@ impl World {
             Child::FreePort(unit) => Program { argv: self.free_port(unit), ..helper::<&str>(&[], Output::Log) },
             Child::Reload => {
                 let mut argv = self.prepare();
-                argv.extend([b"--reload".to_vec(), b"--held".to_vec(), self.job.held.to_string().into_bytes()]);
+                argv.push(b"--reload".to_vec());
+                argv.extend(self.held());
                 argv.extend([b"--node".to_vec(), node.as_bytes().to_vec()]);
                 Program { argv, ..helper::<&str>(&[], Output::Captured) }
             }
             Child::Restore => {
                 let mut argv = self.prepare();
                 argv.extend([b"--restore".to_vec(), self.machine.files_to_restore().join(",").into_bytes()]);
-                Program { argv, ..helper::<&str>(&[], Output::Log) }
+                argv.extend(self.machine.died_of_the_new_files().into_iter().flat_map(|unit| self.death(unit)));
+                Program { argv, ..helper::<&str>(&[], Output::Captured) }
             }
             Child::Reconfigure => helper(&["scontrol", "reconfigure"], Output::Log),
             Child::NodeCheck => {
@@ -129,6 +138,18 @@ impl World {
         let spared = units.flat_map(|living| [b"--spare".to_vec(), living.started.group.to_string().into_bytes()]);
         let again = (self.machine.setbacks(unit) > 2).then(|| b"--again".to_vec());
         std::iter::once(own_file()).chain(words).chain(spared).chain(again).collect()
+    }
+
+    /// What this process holds on to of the configuration.
+    fn held(&self) -> [Vec<u8>; 2] {
+        [b"--held".to_vec(), self.job.held.to_string().into_bytes()]
+    }
+
+    /// Which daemon died, and its last words.
+    fn death(&self, unit: usize) -> Vec<Vec<u8>> {
+        let name = self.machine.name(unit);
+        let words = self.logs.last_words(&name).join("\n").into_bytes();
+        vec![b"--died".to_vec(), name.into_bytes(), [b"--words=".to_vec(), words].concat()]
     }
 
     /// What the units of this round are asked; one that died since is left out.

@@ -204,6 +204,8 @@ fn files() -> Vec<(&'static str, Host)> {
     vec![
         ("file-of-the-user", two_h200().project("compose.override.yaml", "services:\n  slurm:\n    mem_limit: 8g\n")),
         ("file-of-the-user-by-another-name", two_h200().project("docker-compose.override.yml", "services: {}\n")),
+        ("file-of-the-user-by-our-name", two_h200().project("compose.gpus.yaml", "services: {}\n")),
+        ("compose-yaml-of-the-user", two_h200().project("compose.yaml", "services:\n  slurm:\n    image: slurminit:latest\n")),
         (
             "file-of-the-user-that-has-it-all",
             two_h200().project(
@@ -219,7 +221,8 @@ fn files() -> Vec<(&'static str, Host)> {
                 .project("compose.override.yaml", "services:\n  slurm:\n    mem_limit: 8g\n")
                 .project(".env", "COMPOSE_FILE=compose.yaml:compose.mine.yaml\n"),
         ),
-        ("file-of-ours-replaced", two_h200().project("compose.override.yaml", ours)),
+        ("file-of-ours-replaced", two_h200().project("compose.gpus.yaml", ours)),
+        ("file-of-ours-by-its-former-name", two_h200().project("compose.override.yaml", ours)),
         ("second-run", two_h200().project(".env", "PASSWORD=secret\n").twice()),
         ("env-kept", two_h200().project(".env", "# mine\nGPU_TYPE=none\nPASSWORD=secret")),
         (

@@ -41,14 +41,15 @@ fn compose_accepts_every_file_and_hands_over_what_it_says() {
     let mut files = 0;
     for entry in fs::read_dir(folder()).unwrap() {
         let case = entry.unwrap().path();
-        let Ok(text) = fs::read_to_string(case.join("compose.override.yaml")) else { continue };
+        let Ok(text) = fs::read_to_string(case.join("compose.gpus.yaml")) else { continue };
         if !text.starts_with("# Written by slurminit configure") {
             continue;
         }
         files += 1;
         let project = tempfile::TempDir::with_prefix("slurminit-test-").unwrap();
         fs::copy(&compose_yaml, project.path().join("compose.yaml")).unwrap();
-        fs::write(project.path().join("compose.override.yaml"), &text).unwrap();
+        fs::write(project.path().join("compose.gpus.yaml"), &text).unwrap();
+        fs::create_dir(project.path().join("docker")).unwrap();
         // One of them holds a COMPOSE_FILE, and its report says to remove that.
         let env = fs::read_to_string(case.join("env")).unwrap();
         let env = env.lines().filter(|line| !line.starts_with("COMPOSE_FILE=")).collect::<Vec<_>>().join("\n");

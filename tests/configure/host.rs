@@ -29,7 +29,7 @@ impl Host {
         }
         host.file("etc/os-release", "NAME=Debian\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\n")
             .file("proc/version", "Linux version 6.1.0-18-amd64 (debian-kernel@lists.debian.org)\n")
-            .project("compose.yaml", "services:\n  slurm:\n    image: slurminit:latest\n")
+            .project("compose.yaml", include_str!("../../compose.yaml"))
     }
 
     /// The same with a healthy engine, these runtimes, and compose 2.

@@ -1,6 +1,6 @@
 //! What goes wrong outside of us ends in a message that names it, and in a documented exit code.
 
-use crate::docker::{Image, Outcome, PLAIN, Volume, directory};
+use crate::docker::{BOOKWORM, Image, Outcome, PLAIN, Volume, directory};
 
 /// The outcome of a start with this slurminit.toml.
 fn with_toml(toml: &str) -> Outcome {
@@ -41,6 +41,21 @@ fn a_value_of_the_wrong_type() {
 fn an_environment_variable_that_means_nothing() {
     let outcome = Image::new(PLAIN).with(["--env", "GPU_TYPE=intel"]).run(&["srun", "hostname"]);
     assert_refused(&outcome, 78, &["GPU_TYPE", "intel"]);
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_variable_that_there_is_not_is_said() {
+    let outcome = Image::new(PLAIN).with(["--env", "SLURMINIT_ROL=none"]).run(&["srun", "hostname"]);
+    assert_eq!(outcome.code, 0, "{outcome:?}");
+    assert!(outcome.stderr.contains("SLURMINIT_ROL means nothing"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("write SLURMINIT_ROLE, if that is meant"), "{}", outcome.stderr);
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_grace_that_is_longer_than_the_stop() {
+    assert_refused(&with_toml("[jobs]\ngrace = 20\n"), 78, &["/config/slurminit.toml:2:9: jobs.grace", "stop_timeout"]);
 }
 
 #[test]
@@ -86,6 +101,43 @@ fn a_port_that_is_taken() {
     let outcome =
         Image::new(PLAIN).with(["--network", &format!("container:{}", first.name)]).run(&["srun", "hostname"]);
     assert_refused(&outcome, 101, &["6817"]);
+}
+
+/// What only Slurm can judge: one death, the line of the operator's file, 78.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn what_slurm_refuses_at_the_start_is_named_in_the_operators_file() {
+    for image in [PLAIN, BOOKWORM] {
+        for (toml, place) in [
+            ("[slurm.conf]\nMaxJobCuont = 5\n", "slurminit.toml:2:15: slurm.conf.MaxJobCuont"),
+            ("[slurm.conf]\nKillWait = 3\nMaxJobCount = 'abc'\n", "slurminit.toml:3:15: slurm.conf.MaxJobCount"),
+            ("[slurm.conf]\nSchedulerType = 'sched/bakfill'\n", "slurminit.toml:2:17: slurm.conf.SchedulerType"),
+            ("[slurm.conf]\nTaskPlugin = 'task/affinityy'\n", "slurminit.toml:2:14: slurm.conf.TaskPlugin"),
+            ("[slurm.conf]\nProctrackType = 'proctrack/x'\n", "slurminit.toml:2:17: slurm.conf.ProctrackType"),
+            (
+                "[[partition]]\nname = 'a'\n[[partition]]\nname = 'b'\nMaxTimee = '1:00'\n",
+                "slurminit.toml:5:12: partition[1].MaxTimee",
+            ),
+            (
+                "[[partition]]\nname = 'a'\nMaxTime = '1:00'\n[[partition]]\nname = 'b'\nMaxTime = 'abc'\n",
+                "slurminit.toml:6:11: partition[1].MaxTime",
+            ),
+        ] {
+            let directory = directory(&[("slurminit.toml", toml)]);
+            let outcome = Image::new(image).mount(directory.path(), "/config").run(&["srun", "hostname"]);
+            assert_refused(&outcome, 78, &["Slurm refuses it: ", place]);
+            assert!(outcome.stderr.matches("exited with code 1").count() < 3, "{image}: {}", outcome.stderr);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn what_slurm_refuses_in_an_own_file_is_named_there() {
+    let own = "# USER_CUSTOMIZED=true\nNameX=gpu File=/dev/null\n";
+    let directory = directory(&[("gres.conf", own)]);
+    let outcome = Image::new(PLAIN).mount(directory.path(), "/config").run(&["srun", "hostname"]);
+    assert_refused(&outcome, 78, &["Slurm refuses /config/gres.conf:2: "]);
 }
 
 /// munged would refuse such keys with a message that few understand.

@@ -91,6 +91,8 @@ fn a_restart_leaves_a_job_with_a_gpu_alone_and_another_gpu_waits_for_its_end() {
         assert_counts(&container, "step");
 
         add_gpu(&container);
+        let dry = container.exec(&["slurminit", "reload", "--dry-run"]);
+        assert_eq!((dry.code, dry.stderr.contains("jobs hold some of the former ones")), (1, true), "{dry:?}");
         let refused = container.exec(&["slurminit", "reload"]);
         assert_eq!(refused.code, 1, "{}", refused.stdout);
         assert!(refused.stderr.contains("jobs hold some of the former ones"), "{}", refused.stderr);
@@ -116,6 +118,8 @@ fn a_broken_slurm_conf_is_refused_and_everything_goes_on() {
         let line = own.lines().count() + 2;
         let place = format!("/config/slurm.conf:{line}: Parsing error at unrecognized key: NoSuchKey");
         assert!(refused.stderr.contains(&place), "{}", refused.stderr);
+        let dry = container.exec(&["slurminit", "reload", "--dry-run"]);
+        assert_eq!((dry.code, dry.stderr.contains(&place)), (1, true), "{dry:?}");
         assert_eq!(container.sh("cat /etc/slurm/slurm.conf"), own);
         assert_eq!(pids(&container), before);
         assert_eq!(container.sh("srun --gres=gpu:1 printenv CUDA_VISIBLE_DEVICES"), "0");
@@ -139,6 +143,8 @@ fn files_that_the_daemons_die_of_are_taken_back() {
         let back = container.exec(&["slurminit", "reload"]);
         assert_eq!(back.code, 1, "{}", back.stdout);
         assert!(back.stderr.contains("does not live with the new files"), "{}", back.stderr);
+        let why = ["slurminit.toml:4:", "slurm.conf.ProctrackType", "plugin for proctrack/none_such"];
+        assert!(why.iter().all(|words| back.stderr.contains(words)), "it says why: {}", back.stderr);
         assert_eq!(container.sh("cat /etc/slurm/slurm.conf"), own);
         container.wait_until_healthy();
         assert_counts(&container, "step");
@@ -155,4 +161,46 @@ fn twenty_reloads_in_a_row_restart_nothing() {
     assert_eq!(pids(&container), before);
     let log = container.log();
     assert_eq!(log.matches("reloaded: nothing changed").count(), 20, "{log}");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_dry_run_refuses_what_a_reload_refuses_and_changes_nothing() {
+    let quiet = "[supervise]\nreload_on_change = false\n";
+    let config = directory(&[("slurminit.toml", quiet)]);
+    let container = serve(DEMO, config.path());
+    for (toml, words) in [
+        ("[slurm.conf]\nMaxJobCuont = 5\n", "slurminit.toml:4:15: slurm.conf.MaxJobCuont"),
+        ("cluster_name = 'other'\n", "ClusterName in slurm.conf changed"),
+        ("[node]\nname = 'other'\n", "the node's name changed from localhost to other"),
+        ("[paths]\nstate = '/var/lib/other'\n", "[paths] in slurminit.toml changed"),
+        ("[[user]]\nname = 'slurm'\nuid = 4711\n", "slurminit.toml:"),
+    ] {
+        let (top, table) = if toml.starts_with('[') { ("", toml) } else { (toml, "") };
+        write(config.path(), "slurminit.toml", &format!("{top}{quiet}{table}"));
+        let dry = container.exec(&["slurminit", "reload", "--dry-run"]);
+        assert!(dry.code != 0 && dry.stderr.contains(words), "{toml}: {dry:?}");
+        let real = container.exec(&["slurminit", "reload"]);
+        assert!(real.code != 0 && real.stderr.contains(words), "{toml}: {real:?}");
+    }
+    write(config.path(), "slurminit.toml", &format!("{quiet}stop_timeout = 7\n[slurm.conf]\nMaxJobCount = 500\n"));
+    let dry = container.exec(&["slurminit", "reload", "--dry-run"]).ok();
+    assert!(dry.contains("a restart of slurmctld and slurmd") && dry.contains("not taken"), "{dry}");
+    assert_eq!(container.sh("scontrol show config | grep -c 'MaxJobCount .*= 500$' || true"), "0");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn an_own_slurm_conf_that_is_removed_is_generated_again() {
+    let config = directory(&[("slurminit.toml", "[supervise]\nreload_on_change = false\n")]);
+    let container = serve(DEMO, config.path());
+    let generated = container.sh("cat /etc/slurm/slurm.conf");
+    write(config.path(), "slurm.conf", &format!("# USER_CUSTOMIZED=true\n{generated}\nMaxJobCount=500\n"));
+    container.sh("slurminit reload");
+    assert_eq!(container.sh("scontrol show config | grep -c 'MaxJobCount .*= 500$'"), "1");
+    fs::remove_file(config.path().join("slurm.conf")).expect("a file of this test's");
+    let said = container.sh("slurminit reload");
+    assert!(said.contains("MaxJobCount"), "{said}");
+    assert_eq!(container.sh("cat /etc/slurm/slurm.conf"), generated);
+    container.sh("slurminit health");
 }

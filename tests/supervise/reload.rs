@@ -124,7 +124,8 @@ fn files_that_slurm_refuses_are_not_installed() {
     add(&cluster, "[slurm.conf]\nBroken = 1\n");
     let end = reload(&cluster);
     assert_eq!(end.code, 1, "{}", end.stdout);
-    assert!(end.stderr.contains("unrecognized key: Broken") && end.stderr.contains("slurm.conf:"), "{}", end.stderr);
+    let place = "slurminit.toml:";
+    assert!(end.stderr.contains("unrecognized key: Broken") && end.stderr.contains(place), "{}", end.stderr);
     assert_eq!(pids(&cluster), before);
     assert!(!fs::read_to_string(cluster.directory().join("slurm/slurm.conf")).unwrap().contains("Broken"));
     stop(init);
@@ -140,7 +141,8 @@ fn files_that_a_daemon_dies_of_are_taken_back() {
     add(&cluster, "[slurm.conf]\nDeadly = 1\n");
     // A stand-in counts as ready as soon as it runs, so its death may come after the reload seems done.
     reload(&cluster);
-    wait_for("the way back", || last(&cluster).filter(|last| last["outcome"] == "went-back"));
+    let back = wait_for("the way back", || last(&cluster).filter(|last| last["outcome"] == "went-back"));
+    assert!(back["text"].as_str().unwrap().contains("its last words are: it is deadly"), "{back}");
     assert_eq!(fs::read(cluster.directory().join("slurm/slurm.conf")).unwrap(), conf);
     cluster.wait_until_ready();
     let log = stop(init);

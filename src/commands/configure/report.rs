@@ -6,7 +6,7 @@ use similar::TextDiff;
 
 use crate::configure::assess::{Assessment, Check};
 use crate::configure::choice::GpuType;
-use crate::configure::compose_override::{MARK, NAME, Wanted};
+use crate::configure::gpu_file::{FORMER_NAME, MARK, NAME, VARIABLE, Wanted};
 use crate::inventory::{Finding, Severity};
 use crate::printable;
 
@@ -35,16 +35,17 @@ fn line(check: &Check) -> String {
     }
 }
 
+/// What was asked for and is not there.
+pub(super) fn unmet(finding: &Finding) -> String {
+    format!("\nAsked for\n{}", line(&Check::Trouble(finding.clone())))
+}
+
 /// A file that is there, is not ours, and stays.
 pub(super) fn foreign(name: &str, wanted: &str) -> String {
-    let cause = match name {
-        NAME => format!("its first line is not `{MARK}`"),
-        _ => format!("compose reads only one override file, and would leave out either it or {NAME}"),
-    };
     let trouble = Check::Trouble(Finding {
         severity: Severity::Error,
         what: format!("{name} is yours, and stays as it is"),
-        cause,
+        cause: format!("its first line is not `{MARK}`"),
         repair: "put the lines below into it, or move it away and run this again".to_owned(),
     });
     let mut text = line(&trouble);
@@ -55,9 +56,17 @@ pub(super) fn foreign(name: &str, wanted: &str) -> String {
 }
 
 /// The same, where nothing has to be done about it.
-pub(super) fn foreign_and_well(name: &str, wanted: &Wanted) -> String {
-    let why = if wanted.is_plain() { "nothing has to be in it" } else { "it has all that the GPUs need" };
-    format!("  - {name} is yours, and stays as it is: {why}\n")
+pub(super) fn foreign_and_well(name: &str) -> String {
+    format!("  - {name} is yours, and stays as it is: it has all that the GPUs need\n")
+}
+
+/// What an older version wrote is out of the way.
+pub(super) fn moved(is_dry_run: bool) -> String {
+    let is = if is_dry_run { "would be" } else { "is" };
+    format!(
+        "  - {FORMER_NAME} {is} {FORMER_NAME}.previous now: an older version wrote it. The GPUs are in {NAME}; \
+         {FORMER_NAME} is for lines of your own\n"
+    )
 }
 
 pub(super) fn written(name: &str, is_changed: bool) -> String {
@@ -78,22 +87,26 @@ pub(super) fn would_write(name: &str, old: Option<&str>, text: &str) -> String {
     shown
 }
 
-pub(super) fn env(gpu_type: GpuType, is_changed: bool, is_dry_run: bool) -> String {
-    let line = format!("GPU_TYPE={}", gpu_type.as_str());
+pub(super) fn env(gpu_type: GpuType, reads_gpu_file: bool, is_changed: bool, is_dry_run: bool) -> String {
+    let file = if reads_gpu_file { format!(" and {VARIABLE}={NAME}") } else { String::new() };
+    let lines = format!("GPU_TYPE={}{file}", gpu_type.as_str());
     match (is_changed, is_dry_run) {
-        (true, true) => format!("  - .env would get the line {line}\n"),
-        (true, false) => format!("  ✓ .env: {line} written\n"),
-        (false, _) => format!("  ✓ .env: {line} unchanged\n"),
+        (true, true) => format!("  - .env would get {lines}\n"),
+        (true, false) => format!("  ✓ .env: {lines} written\n"),
+        (false, _) => format!("  ✓ .env: {lines} unchanged\n"),
     }
 }
 
-/// Compose was told to read other files.
-pub(super) fn compose_file(files: &str) -> String {
+/// Compose reads other files.
+pub(super) fn unread(cause: &str) -> String {
     line(&Check::Trouble(Finding {
         severity: Severity::Error,
         what: format!("compose does not read {NAME}"),
-        cause: format!("the line COMPOSE_FILE={files} in .env names the files that it reads"),
-        repair: format!("remove that line from .env, or add :{NAME} to it"),
+        cause: cause.to_owned(),
+        repair: format!(
+            "have compose.yaml among the files of COMPOSE_FILE, and under its service: \
+             extends: {{file: \"${{{VARIABLE}}}\", service: slurm}}"
+        ),
     }))
 }
 

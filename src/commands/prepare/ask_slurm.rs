@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::Failure;
+use super::explain::refusal;
 use crate::config::{Config, DaemonName};
 use crate::exit_code;
 use crate::install;
@@ -16,7 +17,13 @@ use crate::plan::{Customized, FileName, Text, line_of_key};
 const DIRECTORY: &str = "check";
 
 /// Fails with Slurm's own words, and with the file and the line that they are about.
-pub(super) fn ask_slurm(config: &Config, root: &Path, files: &[Text], own: &Customized) -> Result<(), Failure> {
+pub(super) fn ask_slurm(
+    config: &Config,
+    config_file: Option<&Path>,
+    root: &Path,
+    files: &[Text],
+    own: &Customized,
+) -> Result<(), Failure> {
     let directory = install::under(root, &config.paths.run).join(DIRECTORY);
     let asked = lay_out(&directory, &install::under(root, &config.paths.slurm), files)
         .map_err(|error| cannot_check(&directory, &error))
@@ -25,7 +32,11 @@ pub(super) fn ask_slurm(config: &Config, root: &Path, files: &[Text], own: &Cust
     let _ = fs::remove_dir_all(&directory);
     match asked? {
         None => Ok(()),
-        Some(words) => Err(refused(&words, &directory, files, own)),
+        Some(words) => {
+            let said: Vec<&str> = complaints(&words).collect();
+            let refusal = refusal(config, config_file, files, own, &said, "`slurmd -G` says so");
+            Err(refusal.unwrap_or_else(|| refused(&words, &directory, files, own)))
+        }
     }
 }
 
@@ -71,12 +82,16 @@ fn parse(config: &Config, directory: &Path) -> Result<Option<String>, Failure> {
     }
 }
 
+/// What slurmd complains of, without its prefix.
+fn complaints(words: &str) -> impl Iterator<Item = &str> {
+    let complaint = |line| ["error: ", "fatal: "].iter().find_map(|word| Some(str::split_once(line, *word)?.1));
+    words.lines().filter_map(complaint)
+}
+
+/// Where no line that a person wrote is to blame.
 fn refused(words: &str, directory: &Path, files: &[Text], own: &Customized) -> Failure {
-    let mut faults: Vec<String> = Vec::new();
-    for line in words.lines() {
-        let fault = ["error: ", "fatal: "].iter().find_map(|word| Some(line.split_once(word)?.1));
-        faults.extend(fault.map(|fault| fault.replace("_parse_next_key: ", "").trim().to_owned()));
-    }
+    let faults: Vec<String> =
+        complaints(words).map(|fault| fault.replace("_parse_next_key: ", "").trim().to_owned()).collect();
     let mut what = if faults.is_empty() { words.trim().replace('\n', "; ") } else { faults.join("; ") };
     if what.is_empty() {
         what = "it gives no reason here; see the file that SlurmdLogFile names".to_owned();

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::ask_slurm::ask_slurm;
 use super::held_gpus::check_nobody_holds_gpus;
-use super::{Args, Failure, Planned, accounts, inventory, load, plan_files, report};
+use super::{Args, Failure, Planned, accounts, detected, load, no_accounts, plan_files, report};
 use crate::config::{Config, Held, Paths};
 use crate::exit_code;
 use crate::install;
@@ -18,6 +18,8 @@ pub(in crate::commands) struct Weighed {
     pub(in crate::commands) change: Change,
     /// A unified difference to what the daemons run with.
     pub(in crate::commands) difference: String,
+    /// The tables that changed and count only at the next start.
+    pub(in crate::commands) deferred: Vec<String>,
     planned: Planned,
     new: Vec<Text>,
 }
@@ -26,21 +28,17 @@ pub(in crate::commands) struct Weighed {
 pub(super) fn reload(args: &Args) -> Result<Prepared, Failure> {
     let config = load(args)?;
     let deferred = deferred(&config, args.held.as_ref())?;
-    let inventory = inventory(&config, args)?;
+    let inventory = detected(&config, &args.root, args.inventory.as_deref())?;
     let weighed = weigh(&config, &inventory, &args.root, args.node.as_deref())?;
     for line in weighed.difference.lines() {
         eprintln!("{line}");
     }
+    check(&config, args.config.as_deref(), &args.root, &weighed)?;
     let Weighed { planned, change, new, .. } = weighed;
-    if change.apply != Apply::Nothing {
-        ask_slurm(&config, &args.root, &new, &planned.customized)?;
-    }
-    if change.gres {
-        check_nobody_holds_gpus()?;
-    }
     let before = people(&args.root);
     let accounts = accounts(&config, args)?;
     let texts: Vec<_> = new.iter().map(|file| (file.name, file.text.as_str())).collect();
+    install::note_copies(&config.paths, &args.root, &planned.customized)?;
     install::install_files(&config.paths, &args.root, &texts)?;
     install::keep_applied(&config.paths, &args.root, &texts)?;
     let changed = change.files.iter().map(|name| config.paths.slurm.join(name.as_str())).collect();
@@ -51,6 +49,34 @@ pub(super) fn reload(args: &Args) -> Result<Prepared, Failure> {
         prepared.news.push("the accounts".to_owned());
     }
     Ok(prepared)
+}
+
+/// What a reload would come to; changes nothing, and refuses what a reload refuses.
+pub(in crate::commands) fn dry_run(config: &Config, config_file: Option<&Path>) -> Result<Weighed, Failure> {
+    let root = Path::new("/");
+    let kept = match install::read_held(&config.paths, root)? {
+        Some(kept) => kept,
+        // The run directory may be what changed.
+        None => install::read_held(&Paths::default(), root)?.unwrap_or_default(),
+    };
+    let mut kept = kept.lines();
+    let deferred = deferred(config, kept.next().and_then(|held| held.parse().ok()).as_ref())?;
+    let inventory = detected(config, root, None)?;
+    let weighed = Weighed { deferred, ..weigh(config, &inventory, root, kept.next())? };
+    check(config, config_file, root, &weighed)?;
+    install::check_accounts(config, root).map_err(|error| no_accounts(error, config_file))?;
+    Ok(weighed)
+}
+
+/// Has those asked who would refuse it.
+fn check(config: &Config, config_file: Option<&Path>, root: &Path, weighed: &Weighed) -> Result<(), Failure> {
+    if weighed.change.apply != Apply::Nothing {
+        ask_slurm(config, config_file, root, &weighed.new, &weighed.planned.customized)?;
+    }
+    if weighed.change.gres {
+        check_nobody_holds_gpus()?;
+    }
+    Ok(())
 }
 
 /// The accounts as they are, to see whether they change.
@@ -81,12 +107,7 @@ fn only_at_a_start(what: &str) -> Failure {
 }
 
 /// Plans, renders, and compares with what the daemons run with.
-pub(in crate::commands) fn weigh(
-    config: &Config,
-    inventory: &Inventory,
-    root: &Path,
-    node: Option<&str>,
-) -> Result<Weighed, Failure> {
+fn weigh(config: &Config, inventory: &Inventory, root: &Path, node: Option<&str>) -> Result<Weighed, Failure> {
     let planned = plan_files(config, inventory, root)?;
     // At a start these are errors in the log, for there is nothing to lose. Here there is.
     if let Some(fault) = planned.customized.findings.iter().find(|finding| finding.severity == Severity::Error) {
@@ -102,7 +123,7 @@ pub(in crate::commands) fn weigh(
     if !change.fixed.is_empty() {
         return Err(only_at_a_start(&format!("{} in slurm.conf changed", change.fixed.join(" and "))));
     }
-    Ok(Weighed { difference: difference(&old, &new), planned, change, new })
+    Ok(Weighed { difference: difference(&old, &new), deferred: Vec::new(), planned, change, new })
 }
 
 fn difference(old: &[Text], new: &[Text]) -> String {

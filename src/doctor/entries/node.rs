@@ -15,7 +15,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         looks_at: "slurminit's status file",
         cause: "a daemon or service dies or cannot start, or no cluster was started in this container",
-        repair: "its last words in `docker logs slurminit`; `SLURMINIT_ON_GIVE_UP=hold` keeps the container for a look inside; where \
+        repair: "its last words in `docker compose logs slurm`; `SLURMINIT_ON_GIVE_UP=hold` keeps the container for a look inside; where \
                  another program is the entry point: `slurminit run &`, then `slurminit health --wait 60`",
         judge: Judge::Container(daemons),
     },
@@ -24,7 +24,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["`slurm_load_partitions: Unable to contact slurm controller (connect failure)`"],
         looks_at: "scontrol ping",
         cause: "slurmctld does not run, or does not answer",
-        repair: "`slurminit status`, and slurmctld's lines in `docker logs slurminit`; `docker restart slurminit`",
+        repair: "`slurminit status`, and slurmctld's lines in `docker compose logs slurm`; `docker compose restart slurm`",
         judge: Judge::Container(controller),
     },
     Entry {
@@ -32,7 +32,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["the node is `down`, `unknown` or `not responding`"],
         looks_at: "sinfo: the node's state",
         cause: "slurmd does not run, or has not registered",
-        repair: "`slurminit status`, and slurmd's lines in `docker logs slurminit`; `scontrol update nodename=localhost state=resume`",
+        repair: "`slurminit status`, and slurmd's lines in `docker compose logs slurm`; `scontrol update nodename=localhost state=resume`",
         judge: Judge::Container(node_state),
     },
     Entry {
@@ -55,7 +55,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         cause: "a slurm.conf or gres.conf of your own names other GPUs than there are, or the job asks for a type or a number that \
                 the node does not have",
         repair: "`sinfo -o '%n %G'` shows what can be asked for; `slurminit render --diff` shows what your files should say; remove \
-                 them from `config/` (or their marker line) and `docker restart slurminit` to have them generated",
+                 them from `config/` (or their marker line) and `docker compose restart slurm` to have them generated",
         judge: Judge::Container(gres),
     },
     Entry {
@@ -63,7 +63,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["`Low RealMemory`, the node is `inval` or `drained`"],
         looks_at: "RealMemory in slurm.conf, the container's memory, the node's reason",
         cause: "a slurm.conf of your own names more memory than the container has",
-        repair: "`slurminit render --diff` shows the right number; correct or remove the file in `config/`, then `docker restart slurminit`",
+        repair: "`slurminit render --diff` shows the right number; correct or remove the file in `config/`, then `docker compose restart slurm`",
         judge: Judge::Container(real_memory),
     },
     Entry {
@@ -71,7 +71,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["exit code 102, `Waiting for gres.conf file` in the log", "a file in `config/` is not used"],
         looks_at: "slurm.conf, gres.conf and cgroup.conf of your own, against this machine",
         cause: "they name devices, ports, hosts or plugins that are not here, or lack the line `# USER_CUSTOMIZED=true`",
-        repair: "`slurminit render --diff`; correct or remove the file, then `docker restart slurminit`",
+        repair: "`slurminit render --diff`; correct or remove the file, then `docker compose restart slurm`",
         judge: Judge::Container(|_, container| {
             Answer::all(claims::of(&container.findings, "own-files"), || {
                 Answer::ok("there are no Slurm files of your own, or nothing is wrong with them")
@@ -83,7 +83,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["Slurm knows other GPUs, CPUs or memory than `slurminit detect` shows"],
         looks_at: "the installed Slurm files, and what a start would write now",
         cause: "something changed since the container started: GPUs, limits, slurminit.toml",
-        repair: "`slurminit render --diff` shows the difference; `docker restart slurminit`",
+        repair: "`slurminit render --diff` shows the difference; `docker compose restart slurm`",
         judge: Judge::Container(stale_files),
     },
     Entry {
@@ -123,7 +123,7 @@ fn daemons(_: &Facts, container: &ContainerFacts) -> Answer {
         let UnitSnapshot { name, state, restarts, last_exit, last_exit_why, .. } = unit;
         let why = last_exit_why.as_deref();
         let last = last_exit.as_deref().unwrap_or("nobody knows how it ended");
-        let log = format!("docker logs slurminit 2>&1 | grep {name}");
+        let log = format!("docker compose logs slurm 2>&1 | grep {name}");
         match state.as_str() {
             "given up" => {
                 Some(Answer::fail(format!("{name} was given up on: {last}"), "it ended again and again", log))
@@ -157,7 +157,7 @@ fn controller(_: &Facts, container: &ContainerFacts) -> Answer {
         Ok(false) => Answer::fail(
             "slurmctld does not answer",
             "it does not run, or is stuck",
-            "slurminit status, and slurmctld's lines in docker logs slurminit",
+            "slurminit status, and slurmctld's lines in docker compose logs slurm",
         ),
     }
 }
@@ -219,7 +219,7 @@ fn node_state(_: &Facts, container: &ContainerFacts) -> Answer {
     Answer::fail(
         shown(node),
         "slurmd does not run, has not registered yet, or the controller gave it up",
-        format!("slurminit status; slurmd's lines in docker logs slurminit; then {}", resume(node)),
+        format!("slurminit status; slurmd's lines in docker compose logs slurm; then {}", resume(node)),
     )
 }
 
@@ -255,7 +255,7 @@ fn gres(facts: &Facts, container: &ContainerFacts) -> Answer {
         Err(answer) => return Answer::all(own, || answer),
         Ok(node) => node,
     };
-    let repair = "slurminit render --diff shows what your files should say; correct or remove them in config/, then docker restart slurminit";
+    let repair = "slurminit render --diff shows what your files should say; correct or remove them in config/, then docker compose restart slurm";
     let refused = is_refused_for(node, About::Gres)
         .then(|| Answer::fail(shown(node), "slurm.conf claims more GPUs than slurmd finds in gres.conf", repair));
     Answer::all(own.into_iter().chain(refused), || {
@@ -285,7 +285,7 @@ fn real_memory(_: &Facts, container: &ContainerFacts) -> Answer {
         Answer::fail(
             shown(node),
             "slurm.conf claims more memory than this machine has",
-            "slurminit render --diff shows the right RealMemory; correct or remove config/slurm.conf, then docker restart slurminit",
+            "slurminit render --diff shows the right RealMemory; correct or remove config/slurm.conf, then docker compose restart slurm",
         )
     });
     Answer::all(own.into_iter().chain(refused), || Answer::ok("slurm.conf claims no more memory than there is"))
@@ -301,7 +301,7 @@ fn stale_files(_: &Facts, container: &ContainerFacts) -> Answer {
         Ok(files) => Answer::warn(
             format!("a start would now write another {}", files.join(", ")),
             "something changed since the container started: GPUs, limits, slurminit.toml",
-            "slurminit render --diff shows the difference; docker restart slurminit",
+            "slurminit render --diff shows the difference; docker compose restart slurm",
         ),
     }
 }

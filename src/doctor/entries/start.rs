@@ -30,7 +30,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         symptoms: &["`Munge decode failed`", "`Unable to contact slurm controller`", "exit code 100"],
         looks_at: "munge -n | unmunge",
         cause: "munged does not run, or refuses its key or its directories",
-        repair: "`slurminit status`, and munged's lines in `docker logs slurminit`; `docker volume rm slurminit-munge-key` for a new key, \
+        repair: "`slurminit status`, and munged's lines in `docker compose logs slurm`; `docker compose down && docker volume rm slurminit_munge-key` for a new key, \
                  or `chmod 0400` on your secret",
         judge: Judge::Container(munge),
     },
@@ -69,7 +69,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         looks_at: "the cluster's name in slurmctld's saved state, and in slurm.conf",
         cause: "the state volume belongs to a cluster of another name; or a full disk or a power failure cut a file of it short",
-        repair: "the old `cluster_name`, or, to lose the old jobs, `docker compose down && docker volume rm slurminit-state`; a file that \
+        repair: "the old `cluster_name`, or, to lose the old jobs, `docker compose down && docker volume rm slurminit_state`; a file that \
                  is cut short is put aside, with the command in the container's last words, and slurmctld takes the one before it",
         judge: Judge::Start(saved_state),
     },
@@ -149,7 +149,7 @@ fn munge(_: &Facts, container: &ContainerFacts) -> Answer {
         Ok(own) => Answer::fail(
             format!("munged refuses a credential that it made itself: {}", own.status),
             "its clock jumped, or its key changed under it",
-            "docker restart slurminit",
+            "docker compose restart slurm",
         ),
     }
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::inventory::{Finding, Inventory, Severity};
-use crate::plan::{FileName, Plan, login};
+use crate::plan::gpus::auto_detect_fault;
+use crate::plan::{AutoDetect, FileName, Plan, login};
 
 use super::{Customized, UserFile, parse};
 
@@ -18,7 +19,7 @@ pub(super) fn check(
     let mut findings = Vec::new();
     let gres = customized.get(FileName::GresConf);
     if let Some(gres) = gres {
-        check_gres(gres, inventory, exists, &mut findings);
+        check_gres(gres, plan, inventory, exists, &mut findings);
     }
     if let Some(slurm) = customized.get(FileName::SlurmConf) {
         check_slurm(slurm, gres, plan, inventory, &mut findings);
@@ -44,7 +45,13 @@ fn finding(
     }
 }
 
-fn check_gres(gres: &UserFile, inventory: &Inventory, exists: &dyn Fn(&Path) -> bool, findings: &mut Vec<Finding>) {
+fn check_gres(
+    gres: &UserFile,
+    plan: &Plan,
+    inventory: &Inventory,
+    exists: &dyn Fn(&Path) -> bool,
+    findings: &mut Vec<Finding>,
+) {
     let own = parse::gres_lines(&gres.text);
     let mut seen = BTreeSet::new();
     for file in own.gpus.iter().flat_map(|(_, files)| files) {
@@ -67,11 +74,15 @@ fn check_gres(gres: &UserFile, inventory: &Inventory, exists: &dyn Fn(&Path) -> 
         let cause = "Slurm ignores a GPU without a device file, and takes the node out of service for it";
         findings.push(finding(Severity::Error, gres, "a GPU has no File=", cause, "add File=/dev/..."));
     }
-    let plugin = match own.auto_detect.as_deref().map(str::to_ascii_lowercase).as_deref() {
-        Some("nvml") => "gpu_nvml",
-        Some("rsmi") => "gpu_rsmi",
+    let (plugin, choice) = match own.auto_detect.as_deref().map(str::to_ascii_lowercase).as_deref() {
+        Some("nvml") => ("gpu_nvml", AutoDetect::Nvml),
+        Some("rsmi") => ("gpu_rsmi", AutoDetect::Rsmi),
         _ => return,
     };
+    if let Some(fault) = auto_detect_fault(choice, inventory, &plan.node) {
+        let what = format_args!("AutoDetect={} will not do well here", choice.as_str());
+        findings.push(finding(fault.severity, gres, what, &fault.cause, fault.repair));
+    }
     if !inventory.slurm.has_plugin(plugin) {
         let cause = "slurmd then finds no GPU, and the node is taken out of service";
         let repair =
@@ -150,21 +161,30 @@ fn check_slurm(
             "add the line GresTypes=gpu before NodeName",
         ));
     }
-    let offered = match gres.map(|gres| parse::gres_lines(&gres.text)) {
+    let own_gres = gres.map(|gres| parse::gres_lines(&gres.text));
+    let offered = match &own_gres {
         Some(own) if own.gpus.is_empty() => inventory.usable_gpus().count(),
         Some(own) => own.count(),
         None => plan.gres.lines.len(),
     } as u64;
+    // A gres.conf of one's own decides, whatever else the machine has.
+    let fitting = own_gres.filter(|own| !own.gpus.is_empty()).map_or(plan.node.gres.clone(), |own| own.node_gres());
     if claimed > offered {
         let cause = "a node with fewer GPUs than it claims is taken out of service (gres/gpu count reported lower than configured)";
         let what = format!("Gres= claims {claimed} GPUs, and {offered} can be offered");
-        let repair =
-            format!("write Gres={}", if plan.node.gres.is_empty() { "nothing: remove it" } else { &plan.node.gres });
+        let more_lines = match gres.filter(|_| inventory.usable_gpus().count() as u64 >= claimed) {
+            Some(gres) => format!(", or add lines for the other GPUs to {}", gres.path.display()),
+            None => String::new(),
+        };
+        let repair = match fitting.as_str() {
+            "" => "remove Gres= from the line of the node".to_owned(),
+            fitting => format!("write Gres={fitting}{more_lines}"),
+        };
         findings.push(finding(Severity::Error, slurm, what, cause, repair));
     } else if claimed < offered {
         let what = format!("Gres= has {claimed} GPUs, and {offered} could be offered");
         let cause = "jobs cannot ask for the others";
-        findings.push(finding(Severity::Warning, slurm, what, cause, format!("write Gres={}", plan.node.gres)));
+        findings.push(finding(Severity::Warning, slurm, what, cause, format!("write Gres={fitting}")));
     }
 
     let machine_cpus: usize = inventory.cpu.sockets.iter().flatten().map(|core| core.len()).sum();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::DaemonName;
+use crate::config::{DaemonName, OnGiveUp};
 use crate::exit_code;
 use crate::inventory::{Finding, Severity};
 use crate::report::PrepareEvent;
@@ -89,7 +89,13 @@ impl Machine {
     }
 
     pub(super) fn prepare_said(&mut self, now: Moment, event: PrepareEvent, out: &mut Vec<Effect>) {
-        if self.reload_said(now, &event, out) || !matches!(self.phase, Phase::Prepare { .. }) {
+        if self.reload_said(now, &event, out) {
+            return;
+        }
+        if let (Phase::Boot { .. }, PrepareEvent::Failed { exit_code, finding }) = (&self.phase, &event) {
+            return self.explained(now, *exit_code, finding, out);
+        }
+        if !matches!(self.phase, Phase::Prepare { .. }) {
             return;
         }
         match event {
@@ -122,6 +128,25 @@ impl Machine {
             });
             out.push(Effect::Say(why.clone()));
             self.begin_stop(now, exit_code::PREPARE, Some(why), out);
+        }
+    }
+
+    /// A unit died while the cluster starts. What slurmctld or slurmd cannot read it cannot read at the next start either:
+    /// so after a first death a child looks whether its words are about the configuration.
+    pub(super) fn explain_death(&mut self, unit: usize, out: &mut Vec<Effect>) {
+        let reads_files = self.slurm_units().any(|slurm| slurm == unit);
+        let is_first = self.units.get(unit).is_some_and(|unit| unit.starts == 1);
+        if matches!(self.phase, Phase::Boot { .. }) && reads_files && is_first {
+            self.spawn_task(Child::Explain(unit), out);
+        }
+    }
+
+    /// The configuration is what the unit died of.
+    fn explained(&mut self, now: Moment, exit_code: u8, finding: &Finding, out: &mut Vec<Effect>) {
+        let why = Notice::Refused(finding.clone());
+        out.push(Effect::Say(why.clone()));
+        if self.setup.supervise.on_give_up == OnGiveUp::Exit {
+            self.begin_stop(now, exit_code, Some(why), out);
         }
     }
 

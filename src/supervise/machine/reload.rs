@@ -49,6 +49,14 @@ impl Machine {
         }
     }
 
+    /// The unit that died of the files that are being taken back.
+    pub fn died_of_the_new_files(&self) -> Option<usize> {
+        match &self.reload.stage {
+            Stage::Restoring { work, .. } => work.died,
+            _ => None,
+        }
+    }
+
     /// The files that the way back writes.
     pub fn files_to_restore(&self) -> &[String] {
         match &self.reload.stage {
@@ -114,6 +122,13 @@ impl Machine {
 
     /// Takes what the preparation says, if it is a reload's.
     pub(super) fn reload_said(&mut self, now: Moment, event: &PrepareEvent, out: &mut Vec<Effect>) -> bool {
+        if let (Stage::Restoring { work, .. }, PrepareEvent::Failed { finding, .. }) = (&mut self.reload.stage, event) {
+            // It says what the daemon died of before it writes anything.
+            if let Some(back) = &mut work.back {
+                *back = format!("{back}: {}; repair: {}", finding.what, finding.repair);
+            }
+            return true;
+        }
         if !matches!(self.reload.stage, Stage::Preparing { .. }) {
             return false;
         }
@@ -142,6 +157,7 @@ impl Machine {
                 .is_some_and(|report| matches!(report.verdict(), NodeVerdict::Usable | NodeVerdict::Drained)),
             deaths: 0,
             back: None,
+            died: None,
         };
         let told = work.former.as_ref().map(|former| former.findings.as_slice()).unwrap_or_default();
         let mut shown = prepared.clone();

@@ -291,6 +291,44 @@ fn a_daemon_that_dies_starts_again_at_once_then_ever_later_and_then_is_given_up(
     assert!(matches!(sim.said.last(), Some(Notice::Ended { why: Some(_), .. })), "the last words say why");
 }
 
+fn refused() -> Event {
+    let finding = crate::inventory::Finding {
+        severity: crate::inventory::Severity::Error,
+        what: "slurminit.toml:3".to_owned(),
+        cause: "slurmctld".to_owned(),
+        repair: "correct it".to_owned(),
+    };
+    Event::Prepare(PrepareEvent::Failed { exit_code: exit_code::CONFIG, finding })
+}
+
+#[test]
+fn a_first_death_at_the_start_is_explained_once_and_what_the_configuration_is_to_blame_for_ends_it() {
+    let explained = |sim: &Sim| sim.spawned.iter().filter(|child| matches!(child, Child::Explain(_))).count();
+    for on_give_up in [OnGiveUp::Exit, OnGiveUp::Hold] {
+        let supervise = Supervise { on_give_up, ..Supervise::default() };
+        let mut sim = Sim::new(Setup { supervise, ..cluster(false) });
+        sim.prepared();
+        sim.give(Event::Looked(0, true));
+        sim.exits(Child::Unit(1), Exit::Code(1));
+        assert_eq!(explained(&sim), 1);
+        sim.exits(Child::Unit(1), Exit::Code(1));
+        assert_eq!(explained(&sim), 1, "a second death says the same");
+        sim.give(refused());
+        assert!(sim.said.iter().any(|notice| matches!(notice, Notice::Refused(_))));
+        assert_eq!(sim.machine.is_stopping(), on_give_up == OnGiveUp::Exit, "hold keeps it for a look inside");
+        if on_give_up == OnGiveUp::Exit {
+            sim.let_end();
+            assert_eq!(sim.exit, Some(exit_code::CONFIG));
+        }
+    }
+
+    let mut sim = Sim::new(cluster(false));
+    sim.ready();
+    sim.exits(Child::Unit(1), Exit::Code(1));
+    sim.exits(Child::Unit(0), Exit::Code(1));
+    assert_eq!(explained(&sim), 0, "what ran with its files did not die of them, and munged reads none");
+}
+
 #[test]
 fn failures_long_ago_are_forgotten() {
     let mut sim = Sim::new(cluster(false));

@@ -305,6 +305,7 @@ impl Machine {
         let pause = this.pause(&self.setup.supervise, random);
         this.state = State::BackingOff { until: now + pause };
         out.push(Effect::Say(Notice::UnitDied { name, exit, ran, pause }));
+        self.explain_death(unit, out);
     }
 
     pub(super) fn gave_up(&mut self, now: Moment, unit: usize, exit: &Exit, out: &mut Vec<Effect>) {
@@ -339,7 +340,8 @@ impl Machine {
         }
     }
 
-    pub(super) fn name(&self, unit: usize) -> String {
+    /// Its name in logs.
+    pub fn name(&self, unit: usize) -> String {
         self.setup.units.get(unit).map(|spec| spec.name.clone()).unwrap_or_default()
     }
 }

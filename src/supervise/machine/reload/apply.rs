@@ -155,7 +155,7 @@ impl Machine {
             out.push(Effect::Kill(Child::Reconfigure));
         }
         self.prepared.clone_from(&work.former);
-        let work = Work { back: Some(why), ..work };
+        let work = Work { back: Some(why), died: unit, ..work };
         self.reload.stage = Stage::Restoring { until: now + RESTORE, work, reopen };
         self.spawn_task(Child::Restore, out);
     }

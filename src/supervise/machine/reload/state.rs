@@ -119,6 +119,8 @@ pub(super) struct Work {
     pub(super) deaths: u32,
     /// Why the daemons get the former files; `None` on the way forth.
     pub(super) back: Option<String>,
+    /// The unit that died of the new ones.
+    pub(super) died: Option<usize>,
 }
 
 impl Reload {

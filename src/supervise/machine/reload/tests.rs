@@ -154,10 +154,19 @@ fn a_daemon_that_dies_twice_of_the_new_files_gets_the_former_ones() {
     assert_eq!(sim.machine.files_to_restore(), ["slurm.conf"]);
     sim.wait(Duration::from_secs(1));
     assert!(!sim.living.contains(&SLURMCTLD), "nothing starts with files that are being replaced");
+    let finding = Finding {
+        severity: Severity::Error,
+        what: "slurminit.toml:3: sched/bakfill".to_owned(),
+        cause: String::new(),
+        repair: "correct it".to_owned(),
+    };
+    assert_eq!(sim.machine.died_of_the_new_files(), Some(1));
+    sim.give(Event::Prepare(PrepareEvent::Failed { exit_code: exit_code::CONFIG, finding }));
     sim.exits(Child::Restore, Exit::Code(0));
     daemons_start(&mut sim);
     let (outcome, text) = last(&sim);
     assert_eq!(outcome, Outcome::WentBack);
+    assert!(text.contains("slurminit.toml:3: sched/bakfill; repair: correct it"), "it says why: {text}");
     assert!(text.contains("slurmctld does not live with the new files"), "{text}");
     assert!(sim.machine.snapshot().ready);
 }

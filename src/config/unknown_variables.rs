@@ -1,0 +1,104 @@
+//! Variables of slurminit that there are not: most often a slip of the pen.
+
+use crate::inventory::{Finding, Severity};
+
+/// All that there are, wherever they are read.
+const KNOWN: [&str; 14] = [
+    "SLURMINIT_CLUSTER_NAME",
+    "SLURMINIT_CONFIG",
+    "SLURMINIT_DEMO",
+    "SLURMINIT_GPU_TYPE",
+    "SLURMINIT_GPU_TYPE_NAME",
+    "SLURMINIT_GRES",
+    "SLURMINIT_LOG_FORMAT",
+    "SLURMINIT_LOG_LEVEL",
+    "SLURMINIT_NODE_NAME",
+    "SLURMINIT_NVML_LIBRARY",
+    "SLURMINIT_ON_GIVE_UP",
+    "SLURMINIT_ON_MISMATCH",
+    "SLURMINIT_RESERVE_MIB",
+    "SLURMINIT_ROLE",
+];
+
+/// What to say of those among `names` that mean nothing. They are no reason not to start: a service may have one of its own.
+pub fn unknown_variables<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<Finding> {
+    let is_unknown = |name: &&str| name.starts_with("SLURMINIT_") && !KNOWN.contains(name) && !is_of_platform(name);
+    let finding = |name: &str| Finding {
+        severity: Severity::Warning,
+        what: format!("the environment variable {name} means nothing to slurminit"),
+        cause: "there is no variable of that name".to_owned(),
+        repair: match nearest(name) {
+            Some(known) => format!("write {known}, if that is meant"),
+            None => format!("remove it, or write one of {}", KNOWN.join(", ")),
+        },
+    };
+    names.into_iter().filter(is_unknown).map(finding).collect()
+}
+
+/// Kubernetes and Docker's links make variables of a service's name, and a service may be called slurminit.
+fn is_of_platform(name: &str) -> bool {
+    let word = |part: &str| name.ends_with(part) || name.contains(&format!("{part}_"));
+    word("_SERVICE_HOST") || word("_SERVICE_PORT") || word("_PORT") || name == "SLURMINIT_NAME"
+}
+
+/// The one that differs in the fewest letters, if they are few.
+fn nearest(name: &str) -> Option<&'static str> {
+    let (distance, known) = KNOWN.iter().map(|known| (distance(name, known), *known)).min()?;
+    (distance <= 3).then_some(known)
+}
+
+/// How many letters have to be added, taken away or changed (Levenshtein).
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = i;
+        let mut left = i + 1;
+        for (cell, y) in row.iter_mut().skip(1).zip(b.bytes()) {
+            left = (diagonal + usize::from(x != y)).min(left + 1).min(*cell + 1);
+            diagonal = std::mem::replace(cell, left);
+        }
+        if let Some(first) = row.first_mut() {
+            *first = i + 1;
+        }
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_of_the_pen_is_said_with_what_was_meant() {
+        let found =
+            unknown_variables(["SLURMINIT_ROL", "SLURMINIT_LOGLEVEL", "SLURMINIT_API_HOST", "PATH", "SLURMINIT_ROLE"]);
+        let said: Vec<String> = found.iter().map(|finding| format!("{}: {}", finding.what, finding.repair)).collect();
+        assert_eq!(said.len(), 3, "{said:?}");
+        assert!(
+            said[0].contains("SLURMINIT_ROL means nothing") && said[0].contains("write SLURMINIT_ROLE,"),
+            "{said:?}"
+        );
+        assert!(said[1].contains("write SLURMINIT_LOG_LEVEL,"), "{said:?}");
+        assert!(said[2].contains("or write one of SLURMINIT_CLUSTER_NAME, "), "{said:?}");
+    }
+
+    #[test]
+    fn what_a_platform_makes_of_a_service_of_our_name_is_none() {
+        let made = [
+            "SLURMINIT_SERVICE_HOST",
+            "SLURMINIT_SERVICE_PORT_SLURMCTLD",
+            "SLURMINIT_PORT",
+            "SLURMINIT_PORT_6817_TCP_ADDR",
+            "SLURMINIT_API_PORT_8000_TCP",
+        ];
+        assert_eq!(unknown_variables(made), []);
+    }
+
+    #[test]
+    fn every_documented_variable_is_known() {
+        let words = crate::config::EXAMPLE.split(|c: char| !c.is_ascii_uppercase() && c != '_');
+        for word in words.filter(|word| word.starts_with("SLURMINIT_")) {
+            assert!(KNOWN.contains(&word), "{word}");
+        }
+    }
+}

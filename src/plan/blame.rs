@@ -1,0 +1,279 @@
+//! Which line of the configuration Slurm's words are about.
+//!
+//! Slurm reads the files that slurminit renders, so its complaint names a key, a value or a line of those. A person
+//! wrote another file: slurminit.toml, or a Slurm file of their own.
+
+use std::path::PathBuf;
+
+use crate::config::{Config, Step};
+
+use super::customized::parse;
+use super::{Customized, FileName, Text};
+
+/// What Slurm complains of, and where a person wrote it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Blame {
+    /// Where.
+    pub culprit: Culprit,
+    /// Slurm's own words.
+    pub words: String,
+}
+
+/// Where a person wrote what Slurm cannot take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Culprit {
+    /// A value of slurminit.toml, as a path of keys and indices.
+    Configuration(Vec<Step>),
+    /// A line of a Slurm file of their own, from 1.
+    File(PathBuf, usize),
+}
+
+/// Parts of what Slurm says about a value that it cannot take (22.05 to 25.11: `parse_config.c`, `read_config.c`,
+/// `plugin.c`, `plugrack.c` and the plugins). A connection that fails or a disk that is full has other words.
+const COMPLAINTS: [&str; 11] = [
+    "unrecognized key",
+    "parse error",
+    "not a valid",
+    "invalid",
+    "bad ",
+    "find the specified plugin",
+    "can't find plugin",
+    "cannot find",
+    "not recognized",
+    "not supported",
+    "unknown",
+];
+
+/// As many of Slurm's lines are shown.
+const SHOWN: usize = 3;
+
+/// What a person wrote, and became a part of one of Slurm's files.
+struct Candidate {
+    culprit: Culprit,
+    file: FileName,
+    /// The PartitionName of its line, if it has one.
+    partition: Option<String>,
+    line: Option<usize>,
+    key: String,
+    value: String,
+}
+
+/// Finds it. `files` are those that Slurm read, `words` are the lines that it said, without their prefix.
+pub fn blame(config: &Config, files: &[Text], own: &Customized, words: &[&str]) -> Option<Blame> {
+    let is_complaint = |line: &&&str| {
+        let line = line.to_lowercase();
+        COMPLAINTS.iter().any(|complaint| line.contains(complaint))
+    };
+    let complaints: Vec<&str> = words.iter().filter(is_complaint).map(|line| plain(line)).collect();
+    let candidates: Vec<Candidate> = from_configuration(config, own).chain(from_files(files, own)).collect();
+    let mut best: Option<(u8, &Candidate)> = None;
+    for line in &complaints {
+        let place = place(line, files);
+        for candidate in &candidates {
+            let score = candidate.score(line, place.as_ref());
+            if score > best.as_ref().map_or(0, |(score, _)| *score) {
+                best = Some((score, candidate));
+            }
+        }
+    }
+    let (_, Candidate { culprit, .. }) = best?;
+    let mut shown: Vec<&str> = Vec::new();
+    for line in complaints {
+        if !shown.contains(&line) && shown.len() < SHOWN {
+            shown.push(line);
+        }
+    }
+    Some(Blame { culprit: culprit.clone(), words: shown.join("; ") })
+}
+
+/// The name of a function of Slurm's says nothing to anybody.
+fn plain(line: &str) -> &str {
+    line.trim().trim_start_matches("_parse_next_key: ")
+}
+
+fn from_configuration<'a>(config: &'a Config, own: &Customized) -> impl Iterator<Item = Candidate> + 'a {
+    let candidate = |path: Vec<Step>, partition: Option<&str>, key: &str, value: &str| Candidate {
+        culprit: Culprit::Configuration(path),
+        file: FileName::SlurmConf,
+        partition: partition.map(str::to_owned),
+        line: None,
+        key: key.to_owned(),
+        value: value.to_owned(),
+    };
+    let keys = config.slurm.conf.iter().map(move |(key, value)| {
+        let path = vec!["slurm".into(), "conf".into(), key.as_str().to_owned().into()];
+        candidate(path, None, key.as_str(), value.as_str())
+    });
+    let partitions = config.partitions.iter().enumerate().flat_map(move |(index, partition)| {
+        let of_partition = move |key: &str, value: &str| {
+            let path = vec!["partition".into(), index.into(), key.to_owned().into()];
+            candidate(path, Some(partition.name.as_str()), key, value)
+        };
+        let keys = partition.settings.iter().map(move |(key, value)| of_partition(key.as_str(), value.as_str()));
+        keys.chain([of_partition("name", partition.name.as_str())])
+    });
+    let is_generated = own.get(FileName::SlurmConf).is_none();
+    keys.chain(partitions).filter(move |_| is_generated)
+}
+
+fn from_files<'a>(files: &'a [Text], own: &'a Customized) -> impl Iterator<Item = Candidate> + 'a {
+    let of_file = |Text { name, text }: &'a Text| {
+        let path = own.get(*name).map(|file| file.path.clone());
+        let lines = text.lines().enumerate().filter(move |_| path.is_some());
+        let path = own.get(*name).map(|file| file.path.clone()).unwrap_or_default();
+        lines.flat_map(move |(index, text)| {
+            let (path, line) = (path.clone(), index + 1);
+            let pairs = parse::lines(text).into_iter().flat_map(|line| line.pairs().to_vec());
+            pairs.map(move |(key, value)| Candidate {
+                culprit: Culprit::File(path.clone(), line),
+                file: *name,
+                partition: None,
+                line: Some(line),
+                key,
+                value,
+            })
+        })
+    };
+    files.iter().flat_map(of_file)
+}
+
+/// The place that a complaint names: `Parse error in file /etc/slurm/slurm.conf line 40: ...`.
+struct Named {
+    file: FileName,
+    line: usize,
+    partition: Option<String>,
+}
+
+fn place(complaint: &str, files: &[Text]) -> Option<Named> {
+    let (before, after) = complaint.split_once(" line ")?;
+    let file = files.iter().find(|file| before.ends_with(file.name.as_str()))?;
+    let line: usize = after.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()?;
+    let text = file.text.lines().nth(line.checked_sub(1)?)?;
+    let partition = parse::lines(text).first().and_then(|line| line.get("PartitionName")).map(str::to_owned);
+    Some(Named { file: file.name, line, partition })
+}
+
+impl Candidate {
+    /// How much speaks for it; nothing is 0.
+    fn score(&self, complaint: &str, named: Option<&Named>) -> u8 {
+        let is_there = |named: &Named| {
+            let same_line = self.line == Some(named.line) && self.file == named.file;
+            same_line || self.partition.is_some() && self.partition == named.partition
+        };
+        let (key, value) = (mentions(complaint, &self.key), self.mentions_value(complaint));
+        let here = named.is_some_and(is_there);
+        // On the line of a file of one's own any key will do: the line is what is shown.
+        let in_own_line = here && self.line.is_some();
+        if !key && !value && !in_own_line {
+            return 0;
+        }
+        u8::from(here) * 4 + u8::from(value) * 2 + u8::from(key)
+    }
+
+    /// A number or a YES is in many lines.
+    fn mentions_value(&self, complaint: &str) -> bool {
+        let is_telling = |item: &&str| {
+            item.len() > 2 && item.chars().any(char::is_alphabetic) && !["yes", "no"].contains(&&*item.to_lowercase())
+        };
+        let items = self.value.split(',').map(str::trim).chain([self.value.as_str()]);
+        items.filter(is_telling).any(|item| mentions(complaint, item))
+    }
+}
+
+/// Whether it has the word, in any case, and not as a part of a longer one.
+fn mentions(text: &str, word: &str) -> bool {
+    let (text, word) = (text.to_ascii_lowercase(), word.to_ascii_lowercase());
+    let inside = |c: char| c.is_alphanumeric() || c == '_';
+    let at = |(start, _)| {
+        let before = text[..start].chars().next_back();
+        let after = text[start + word.len()..].chars().next();
+        !before.is_some_and(inside) && !after.is_some_and(inside)
+    };
+    !word.is_empty() && text.match_indices(word.as_str()).any(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::{Origin, UserFile};
+    use super::*;
+
+    const TOML: &str = "[slurm.conf]\nMaxJobCuont = 5\nSchedulerType = 'sched/bakfill'\nSlurmctldDebug = 'debugg'\n\
+                        ReturnToService = 'x'\nMaxJobCount = 100\n\
+                        [[partition]]\nname = 'a'\nMaxTime = '1:00'\n[[partition]]\nname = 'b'\nMaxTime = 'abc'\nPriorityTier = 'x'\n";
+
+    fn config() -> Config {
+        Config::parse(TOML, Path::new("x")).unwrap()
+    }
+
+    fn line_of(words: &[&str]) -> Option<String> {
+        let conf =
+            "ClusterName=c\nPartitionName=a Nodes=ALL MaxTime=1:00\nPartitionName=b MaxTime=abc PriorityTier=x\n";
+        let files = [Text { name: FileName::SlurmConf, text: conf.to_owned() }];
+        let Blame { culprit, .. } = blame(&config(), &files, &Customized::default(), words)?;
+        let Culprit::Configuration(path) = culprit else { return None };
+        let error = crate::config::Fault::new(path, String::new()).at(TOML, Path::new("x")).to_string();
+        Some(error.split('`').nth(1).unwrap_or_default().to_owned())
+    }
+
+    /// What Slurm 24.11 says, word by word.
+    #[test]
+    fn slurms_words_lead_to_the_line_that_a_person_wrote() {
+        for (words, line) in [
+            (&["_parse_next_key: Parsing error at unrecognized key: MaxJobCuont"][..], "MaxJobCuont = 5"),
+            (
+                &[
+                    "Couldn't find the specified plugin name for sched/bakfill looking at all files",
+                    "cannot find sched plugin for sched/bakfill",
+                ],
+                "SchedulerType = 'sched/bakfill'",
+            ),
+            (&["Invalid SlurmctldDebug debugg"], "SlurmctldDebug = 'debugg'"),
+            (&["ReturnToService value \"x\" is not a valid number"], "ReturnToService = 'x'"),
+            (&["Bad value \"abc\" for MaxTime"], "MaxTime = 'abc'"),
+            (
+                &[
+                    "PriorityTier value \"x\" is not a valid number",
+                    "Parse error in file /etc/slurm/slurm.conf line 3: \" PriorityTier=x\"",
+                ],
+                "PriorityTier = 'x'",
+            ),
+        ] {
+            let words = [&["Unable to process configuration file"], words].concat();
+            assert_eq!(line_of(&words).as_deref(), Some(line), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_about_a_value_blames_nobody() {
+        for words in [
+            "CLUSTER NAME MISMATCH.",
+            "Incomplete job state save file, start with '-i' to ignore this",
+            "Unable to bind listen port (6817): Address already in use",
+            "Unable to write MaxJobCount: No space left on device",
+            "slurm_persist_conn_open: Connection to sched/bakfill refused",
+            "",
+        ] {
+            assert_eq!(line_of(&[words]), None, "{words}");
+        }
+    }
+
+    #[test]
+    fn a_line_of_an_own_file_is_found_by_its_number_or_its_key() {
+        let text = "# USER_CUSTOMIZED=true\nClusterName=c\nFooBar=1\n";
+        let path = PathBuf::from("/config/slurm.conf");
+        let file =
+            UserFile { name: FileName::SlurmConf, origin: Origin::Config, path: path.clone(), text: text.to_owned() };
+        let own = Customized { files: vec![file], ..Customized::default() };
+        let files = [Text { name: FileName::SlurmConf, text: text.to_owned() }];
+        for words in [
+            "Parsing error at unrecognized key: FooBar",
+            "Parse error in file /etc/slurm/slurm.conf line 3: \"FooBar=1\"",
+        ] {
+            let found = blame(&config(), &files, &own, &[words]).map(|blame| blame.culprit);
+            assert_eq!(found, Some(Culprit::File(path.clone(), 3)), "{words}");
+        }
+        assert_eq!(blame(&config(), &files, &own, &["Invalid SlurmctldDebug debugg"]), None, "it is not rendered");
+    }
+}
