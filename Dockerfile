@@ -60,21 +60,27 @@ RUN groupadd --gid 640 --system munge \
 # in the same layer, or everyone who has the image would have it. 24.11 calls the stock plugstack.conf an error at every
 # start, because its include matches no file. 22.05's PMIx plugins load no PMIx library that Debian 12 has, and say so at
 # every start.
+#
+# The base image's own packages are brought up to date first: it is built less often than Debian mends them. Of their set-user-id
+# and set-group-id bits nothing here needs one: accounts have no passwords, and root, who calls su, needs none.
 RUN apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get upgrade -y --no-install-recommends \
  && sysusers="$(apt-cache pkgnames systemd-standalone-sysusers)" \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
       munge slurm-client slurmctld slurmd ${sysusers} \
  && rm -rf /etc/munge/munge.key /var/lib/munge/munge.seed /var/lib/apt/lists/* /var/cache/apt/*.bin \
       /var/cache/debconf/*-old /var/log/apt /var/log/dpkg.log /var/log/alternatives.log \
+ && find / -xdev -type f -perm /6000 -exec chmod ug-s {} + \
  && echo '# optional and required SPANK plugins: man spank' > /etc/slurm/plugstack.conf \
  && mkdir -p /usr/share/slurminit \
  && slurmd -V > /usr/share/slurminit/slurm-version \
  && if grep -q ' 22\.' /usr/share/slurminit/slurm-version; then find /usr/lib -name 'mpi_pmix*.so' -delete; fi \
  && install -d -o munge -g munge -m 0700 /etc/munge /var/lib/munge /var/log/munge \
  && install -d -o munge -g munge -m 0755 /run/munge \
- && install -d -o slurm -g slurm -m 0755 /var/lib/slurm /var/log/slurm \
+ && install -d -o slurm -g slurm -m 0755 /var/log/slurm \
  && install -d -o slurm -g slurm -m 0700 /var/lib/slurm/slurmctld \
- && install -d -o root -g root -m 0755 /var/lib/slurm/slurmd /config
+ && install -d -o root -g root -m 0755 /var/lib/slurm/slurmd /config \
+ && chown root:root /var/lib/slurm && chmod 0755 /var/lib/slurm
 
 
 # What the vendor's container runtime reads; a variable cannot depend on another one, but a stage's name can.
@@ -100,14 +106,22 @@ RUN case "${GPU_TYPE} $(cat /usr/share/slurminit/slurm-version)" in \
  && find /etc/apt -name '*.list' -exec sed -i 's/ main$/ main contrib/' {} + \
  && apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends ${packages} \
+ && find / -xdev -type f -perm /6000 -exec chmod ug-s {} + \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/*-old /var/log/apt /var/log/dpkg.log
 COPY --from=builder /src/target/release/slurminit /usr/local/bin/slurminit
 ENV GPU_TYPE=${GPU_TYPE}
+# Whoever builds says which version and commit it is (docker/engine.sh does); empty where nobody did.
+ARG VERSION=
+ARG REVISION=
 LABEL org.opencontainers.image.title="slurminit" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.description="Slurm in one container; PID 1 finds the GPUs at every start and configures Slurm for them" \
       org.opencontainers.image.licenses="Apache-2.0" \
       slurminit.gpu-type="${GPU_TYPE}"
-HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD ["slurminit", "health"]
+# Docker learns of readiness and of its end within a second or two, at one command in ten seconds: each waits for the answer, and
+# while all is well for nine seconds more. (Engines before 25 know no --start-interval.)
+HEALTHCHECK --interval=1s --timeout=20s --start-period=60s --retries=3 CMD ["slurminit", "health", "--wait", "10", "--hold", "9"]
 STOPSIGNAL SIGTERM
 # What follows the image's name in `docker run` is a command for the running cluster; verbs: docker exec NAME slurminit status
 ENTRYPOINT ["slurminit", "run", "--"]

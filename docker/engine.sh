@@ -159,6 +159,10 @@ extra_ca_certs() {
     done
 }
 
+package_version() {
+    sed -n '/^\[package\]/,/^\[/s/^version = "\(.*\)"$/\1/p' Cargo.toml
+}
+
 # Builds and shows one line for each step; the whole output only when it fails.
 build_image() { # TAG, then docker build's arguments
     local tag=$1 log status=0 arguments=()
@@ -170,6 +174,7 @@ build_image() { # TAG, then docker build's arguments
     for variable in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do
         [ -z "${!variable:-}" ] || arguments+=(--build-arg "$variable")
     done
+    arguments+=(--build-arg "VERSION=$(package_version)" --build-arg "REVISION=$(git rev-parse HEAD 2>/dev/null || true)")
     # The braces end in true, so the pipe's status is the build's.
     "${docker_cmd[@]}" build --tag "$tag" "${arguments[@]}" "$@" . 2>&1 |
         { tee "$log" | sed -un -E '/^(Step [0-9]+\/|#[0-9]+ \[)/ { s/^(.{110}).*/\1/; s/^/    /p }' || true; } ||

@@ -4,9 +4,13 @@
 //! `[[user]]` no longer says is gone after a restart. Every other line stays as it is, byte for byte, and is nobody's to
 //! take over: a name or a number that it has already is refused.
 
+mod environment;
+
 use std::collections::BTreeSet;
 
 use crate::config::{AccountName, Fault, Group, Step, User};
+
+pub use environment::LoginFiles;
 
 /// In the comment field of a user that we added.
 const USER_MARK: &str = "made by slurminit";

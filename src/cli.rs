@@ -27,12 +27,24 @@ enum Verb {
     /// Detect, plan, render and install; PID 1 runs it as a child
     #[command(hide = true)]
     Prepare(commands::prepare::Args),
+    /// Write what Slurm gives each user as the environment of a login; PID 1 runs it as a child
+    #[command(hide = true)]
+    Environments(commands::environments::Args),
     /// Give running jobs notice at a stop, requeue lost ones at a start; PID 1 runs it as a child
     #[command(hide = true)]
     Jobs(commands::jobs::Args),
     /// Ask the daemons whether they still answer; PID 1 runs it as a child
     #[command(hide = true)]
     Liveness(commands::liveness::Args),
+    /// Get a unit's port back from a process that took it; PID 1 runs it as a child
+    #[command(hide = true)]
+    FreePort(commands::free_port::Args),
+    /// Say which of a user's processes have a socket; runs as that user
+    #[command(hide = true)]
+    Holders(commands::holders::Args),
+    /// End what a job left behind on the node; slurmd runs it at the end of each job
+    #[command(hide = true)]
+    Epilog(commands::epilog::Args),
     /// Detect again, and apply what changed in the hardware and in the configuration; what can go on running does
     Reload(commands::reload::Args),
     /// Show the daemons, the node and the GPUs
@@ -61,8 +73,12 @@ impl Cli {
             Verb::Configure(args) => commands::configure::run(args),
             Verb::Doctor(args) => commands::doctor::run(args),
             Verb::Prepare(args) => commands::prepare::run(args),
+            Verb::Environments(args) => commands::environments::run(args),
             Verb::Jobs(args) => commands::jobs::run(args),
             Verb::Liveness(args) => commands::liveness::run(args),
+            Verb::FreePort(args) => commands::free_port::run(args),
+            Verb::Holders(args) => commands::holders::run(args),
+            Verb::Epilog(args) => commands::epilog::run(&args),
             Verb::Reload(args) => commands::reload::run(args),
             Verb::Status(args) => commands::status::run(args),
             Verb::Health(args) => commands::health::run(args),
@@ -73,7 +89,7 @@ impl Cli {
             Verb::SbatchArgs(args) => commands::sbatch_args::run(args),
         };
         outcome.unwrap_or_else(|error| {
-            eprintln!("slurminit: {error:#}");
+            eprintln!("slurminit: {}", crate::printable::lines(&format!("{error:#}")));
             exit_code::FAILURE
         })
     }

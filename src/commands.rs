@@ -3,10 +3,15 @@
 pub mod configure;
 pub mod detect;
 pub mod doctor;
+pub mod environments;
+pub mod epilog;
+pub mod free_port;
 pub mod health;
+pub mod holders;
 pub mod jobs;
 pub mod liveness;
 pub mod load_config;
+mod lock;
 pub mod logs;
 pub mod prepare;
 pub mod reload;

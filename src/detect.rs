@@ -12,16 +12,18 @@ pub mod device;
 pub mod foreign;
 mod left_out;
 pub mod memory;
+mod namespaces;
 pub mod nvidia;
 pub mod nvidia_proc;
 pub mod nvidia_request;
 mod nvidia_trouble;
 pub mod nvml;
 pub mod pci;
-pub mod regular;
+mod regular;
 pub mod sandbox;
 pub mod slurm;
 mod tegra;
+pub mod tmpfs;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -75,6 +77,7 @@ pub fn detect(options: &Options) -> Inventory {
         memory: memory::detect(root),
         cgroup: cgroup::detect(root),
         slurm: slurm::detect(root, *deadline / 5),
+        makes_namespaces: namespaces::detect(root, *deadline / 5),
         ..Inventory::default()
     };
     let nvidia = nvidia.finish(tenths(6), tenths(7));
@@ -88,6 +91,7 @@ pub fn detect(options: &Options) -> Inventory {
     memory::leave_out_gpus(root, &inventory.gpus, &mut inventory.memory);
     inventory.findings = [nvidia.findings, amd.findings, foreign::findings(root, &inventory.gpus)].concat();
     inventory.findings.extend(capabilities::detect(root));
+    inventory.findings.extend(tmpfs::findings(root, &inventory.memory));
     inventory
 }
 

@@ -1,6 +1,7 @@
 //! Writes what was decided: configuration files, the munge key, the directories of the daemons.
 //!
-//! EDGE. Every path is taken below a root directory (`/` but in tests). Nothing is written that is there already as it
+//! EDGE. Every path is taken below a root directory (`/` but in tests), and walked so that nobody but root decides where it
+//! leads ([`crate::walk`]). Nothing is written that is there already as it
 //! should be, and nothing is synced that has nothing to lose, so neither a first start nor one without changes waits for
 //! the disk.
 
@@ -8,6 +9,7 @@ mod accounts;
 mod applied;
 mod atomic;
 mod directories;
+mod environments;
 mod munge_key;
 mod owner;
 mod users_file;
@@ -15,6 +17,7 @@ mod users_file;
 pub use accounts::{AccountError, install_accounts};
 pub use applied::{keep_applied, read_applied, restore_applied};
 pub use directories::make_directories;
+pub use environments::{install_environments, read_login_files};
 pub use munge_key::{KeySource, MungeKey, install_munge_key};
 pub use owner::Owner;
 pub use users_file::replace_users_file;
@@ -24,6 +27,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::Paths;
 use crate::plan::{FileName, Origin, UserFile};
+use crate::walk::{self, Astray};
 
 /// Something could not be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -43,18 +47,44 @@ pub enum InstallError {
     NoUser { user: String, path: PathBuf, daemon: &'static str },
     #[error("cannot give {path} to user `{user}`: {source}; start the container as root, with the capability CHOWN")]
     Owner { path: PathBuf, user: String, source: io::Error },
+    #[error(
+        "{path} must be root's, for what lies in it root obeys, and it cannot be made so: {source}; start the container with the \
+         capability CHOWN, or do it where the directory comes from: chown root {path} there, or use a Docker volume"
+    )]
+    Take { path: PathBuf, source: io::Error },
     #[error("the munge key {path} has {length} bytes, and munged wants 32 to 1024; {repair}")]
     KeyLength { path: PathBuf, length: u64, repair: &'static str },
-    #[error("the munge key {path} is not a regular file; remove it")]
+    #[error(transparent)]
+    Astray(Astray),
+    #[error("the munge key {path} is not a regular file (a link is not followed there); remove it")]
     KeyKind { path: PathBuf },
+    #[error("the munge key {path} has a second name elsewhere, and is not munge's: replace it by a copy (cp -p)")]
+    KeyLinks { path: PathBuf },
     #[error("the kernel gave no random bytes for the munge key: {source}")]
     Random { source: io::Error },
+}
+
+impl From<Astray> for InstallError {
+    fn from(astray: Astray) -> Self {
+        match astray {
+            Astray::Io { path, source } => Self::directory(&path, source),
+            other => Self::Astray(other),
+        }
+    }
 }
 
 impl InstallError {
     fn write(path: &Path, source: io::Error) -> Self {
         let repair = repair(&source);
         Self::Write { path: path.to_owned(), source, repair }
+    }
+
+    /// A directory that is somebody else's could not be made root's.
+    fn take(path: &Path, source: io::Error) -> Self {
+        match source.kind() {
+            io::ErrorKind::PermissionDenied => Self::Take { path: path.to_owned(), source },
+            _ => Self::directory(path, source),
+        }
     }
 
     fn directory(path: &Path, source: io::Error) -> Self {
@@ -69,7 +99,7 @@ fn repair(error: &io::Error) -> &'static str {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "the disk is full: free some space",
         io::ErrorKind::ReadOnlyFilesystem => {
             "it is mounted read-only: mount it writable (without :ro), or as a tmpfs. With `--read-only` Docker needs \
-             --tmpfs /run --tmpfs /etc/slurm, and volumes at /etc/munge and /var/lib/slurm"
+             --tmpfs /run:size=32m --tmpfs /etc/slurm:size=4m, and volumes at /etc/munge and /var/lib/slurm"
         }
         io::ErrorKind::PermissionDenied => "it may not be written: start the container as root, or correct its owner",
         io::ErrorKind::ResourceBusy => {
@@ -88,13 +118,6 @@ pub fn under(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// `path` with `suffix` at the end of its name.
-fn sibling(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(suffix);
-    path.with_file_name(name)
-}
-
 /// Slurm's files that are there before anything is written, in the operator's directory and in Slurm's.
 ///
 /// # Errors
@@ -104,7 +127,7 @@ pub fn find_user_files(paths: &Paths, root: &Path) -> Result<Vec<UserFile>, Inst
     for (origin, directory) in [(Origin::Config, &paths.config), (Origin::Slurm, &paths.slurm)] {
         for name in FileName::ALL {
             let path = directory.join(name.as_str());
-            match std::fs::read(under(root, &path)) {
+            match walk::read(&under(root, &path)) {
                 Ok(bytes) => match String::from_utf8(bytes) {
                     Ok(text) => found.push(UserFile { name, origin, path, text }),
                     Err(_) => return Err(InstallError::NotText { path }),
@@ -122,11 +145,11 @@ pub fn find_user_files(paths: &Paths, root: &Path) -> Result<Vec<UserFile>, Inst
 /// # Errors
 /// The first file that cannot be written; it is then as it was before.
 pub fn install_files(paths: &Paths, root: &Path, files: &[(FileName, &str)]) -> Result<Vec<PathBuf>, InstallError> {
-    let directory = under(root, &paths.slurm);
-    std::fs::create_dir_all(&directory).map_err(|error| InstallError::directory(&paths.slurm, error))?;
+    let (directory, _) = walk::make(root, &paths.slurm, &mut Vec::new())?;
+    directory.require_ours()?;
     let mut changed = Vec::new();
     for (name, text) in files {
-        let written = atomic::replace(&directory.join(name.as_str()), text.as_bytes(), name.mode())
+        let written = atomic::replace(&directory, name.as_str(), text.as_bytes(), name.mode())
             .map_err(|error| InstallError::write(&paths.slurm.join(name.as_str()), error))?;
         if written {
             changed.push(paths.slurm.join(name.as_str()));

@@ -37,6 +37,9 @@ pub struct Inventory {
     pub cgroup: Cgroup,
     /// The Slurm that is installed beside us.
     pub slurm: SlurmInstall,
+    /// Whether root may make PID and mount namespaces here, with a /proc of their own: Docker withholds CAP_SYS_ADMIN.
+    #[serde(default)]
+    pub makes_namespaces: bool,
     /// One entry for each driver that was looked for and left a trace.
     pub drivers: Vec<Driver>,
     /// Every GPU that a driver counts, in the driver's order, NVIDIA first; also those that cannot be opened.

@@ -6,7 +6,9 @@
 mod cgroups;
 mod change;
 mod customized;
+mod epilog;
 mod gpus;
+mod login;
 mod mismatch;
 mod names;
 mod node;
@@ -15,7 +17,8 @@ mod task_prolog;
 
 pub use cgroups::CgroupPlan;
 pub use change::{Change, Text, change, line_of_key};
-pub use customized::{Customized, FileName, Origin, UserFile, choose};
+pub use customized::{Customized, FileName, Origin, UserFile, choose, gpu_files};
+pub use epilog::Epilog;
 pub use gpus::{AutoDetect, GresLine, GresPlan, select};
 pub use mismatch::{Found, Mismatch};
 pub use names::{DevicePath, GresType, HostName};
@@ -40,6 +43,8 @@ pub struct Plan {
     pub gres: GresPlan,
     /// What names a job's devices for CUDA, where Slurm's numbers do not.
     pub task_prolog: Option<TaskProlog>,
+    /// What ends the processes that a job leaves behind, where no cgroup does.
+    pub epilog: Option<Epilog>,
     /// cgroup.conf, and what in slurm.conf depends on it.
     pub cgroup: CgroupPlan,
     /// Everything that was decided, in the order of the files.
@@ -92,11 +97,15 @@ pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
     let node = node.with_gpus(config, inventory, &gres, &host, &mut decisions);
     let cgroup = cgroups::plan(inventory, &node, &mut decisions, &mut findings);
     let task_prolog = TaskProlog::plan(config, &gres, &cgroup);
-    let settings = settings::plan(config, &host, &node, &cgroup, task_prolog.as_ref(), &mut decisions);
+    let epilog = Epilog::plan(config, &cgroup);
+    let scripts = settings::Scripts { task_prolog: task_prolog.as_ref(), epilog: epilog.as_ref() };
+    let settings = settings::plan(config, &host, &node, &cgroup, &scripts, inventory, &mut decisions);
     findings.extend(task_prolog.as_ref().and_then(|prolog| prolog.check(&settings)));
+    findings.extend(login::check(&settings, inventory));
+    findings.extend(epilog.as_ref().and_then(|epilog| epilog.check(&settings)));
     let partitions = settings::partitions(config, &mut decisions);
     let summary = summary(inventory, &node);
-    Ok(Plan { settings, node, partitions, gres, task_prolog, cgroup, decisions, findings, summary })
+    Ok(Plan { settings, node, partitions, gres, task_prolog, epilog, cgroup, decisions, findings, summary })
 }
 
 fn no_host_name(fault: String) -> Refusal {

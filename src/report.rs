@@ -41,6 +41,19 @@ pub enum Apply {
     Restart,
 }
 
+/// A GPU or MIG instance that jobs can be given.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OfferedGpu {
+    /// Its device file; the last of them for a MIG instance.
+    pub file: String,
+    /// The model, or the GPU's model and the profile of a MIG instance.
+    pub model: String,
+    /// Its place on the PCI bus, if it is known.
+    pub pci_address: Option<String>,
+    /// All that is known of it, in one line for a person.
+    pub line: String,
+}
+
 /// What a finished preparation decided.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prepared {
@@ -56,8 +69,8 @@ pub struct Prepared {
     pub hands_over: bool,
     /// One line for a person: `2 NVIDIA H200, 8 CPUs, 14374 MiB`.
     pub summary: String,
-    /// The GPUs that jobs can be given, one line each for a person.
-    pub gpus: Vec<String>,
+    /// The GPUs that jobs can be given, in the order in which Slurm counts them.
+    pub gpus: Vec<OfferedGpu>,
     /// The files whose content changed at this start.
     pub changed: Vec<PathBuf>,
     /// Everything that the operator should know, worst first.

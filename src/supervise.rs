@@ -11,7 +11,7 @@ mod clock;
 pub mod daemon;
 mod footprint;
 pub mod handover;
-pub mod listening;
+mod limits;
 pub mod liveness;
 pub mod machine;
 pub mod node;
@@ -23,7 +23,9 @@ mod readiness;
 mod reap;
 mod requests;
 pub mod signals;
+pub mod sockets;
 pub mod status;
+mod struck;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -35,10 +37,10 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 use tracing::{debug, error, info, trace, warn};
 
-use crate::config::{Config, Held, Level, ReadinessTest};
+use crate::config::{Config, Held, Level};
 use crate::logs::Logs;
 use footprint::Activity;
-use machine::{Child, Effect, Event, Exit, Machine, Notice, ReloadNotice, Setup, SpawnFailure};
+use machine::{Child, Effect, Event, Exit, Machine, Notice, ReloadNotice, Setup};
 use output::{Pipe, Pump, Reader};
 use process::{Output, Program, Started};
 use signals::{Inherited, Signals};
@@ -228,7 +230,8 @@ impl World {
             }
             Effect::Look(unit) => {
                 let units = self.machine.units();
-                if units.get(unit).is_some_and(|spec| readiness::is_ready(&spec.readiness)) {
+                let owner = self.owner(unit);
+                if units.get(unit).is_some_and(|spec| readiness::is_ready(&spec.readiness, owner)) {
                     self.send(Event::Looked(unit, true));
                 }
             }
@@ -256,7 +259,10 @@ impl World {
         let mut program = self.program(child);
         let notify = self.expect_handover(child, &mut program);
         match process::start(&program, &self.inherited) {
-            Ok(started) => {
+            Ok(mut started) => {
+                if unit_of(child).is_some() {
+                    started.limits = limits::Counts::now();
+                }
                 if let Some(notify) = &notify {
                     notify.started(started.pid);
                 }
@@ -264,19 +270,6 @@ impl World {
             }
             Err(failure) => self.send(Event::Exited(child, Exit::NotStarted(failure))),
         }
-    }
-
-    /// A port that listens before its daemon was started is another process's, and must not pass for readiness.
-    fn taken_port(&self, child: Child) -> Option<SpawnFailure> {
-        let spec = self.machine.units().get(unit_of(child)?)?;
-        let ReadinessTest::Port(port) = spec.readiness else { return None };
-        readiness::is_ready(&spec.readiness).then(|| SpawnFailure {
-            code: crate::exit_code::FAILURE,
-            message: format!(
-                "port {port} is taken by another process in this network; end it, give the container a network of its own \
-                 (no `--network host`), or set controller_port and daemon_port under [slurm]"
-            ),
-        })
     }
 
     fn adopt(&mut self, child: Child, program: Program, mut started: Started, notify: Option<notify::Notify>) {
@@ -326,7 +319,7 @@ impl World {
                 say_finding(finding);
             }
             for gpu in &prepared.gpus {
-                info!("{gpu}");
+                info!("{}", gpu.line);
             }
         }
         let failed = match notice {
@@ -358,10 +351,12 @@ impl World {
             Child::Hook(index) => format!("hook-{}", index + 1),
             Child::Prepare => "prepare".to_owned(),
             Child::Liveness => "liveness".to_owned(),
+            Child::Environments => "environments".to_owned(),
             Child::Reload | Child::Restore => "reload".to_owned(),
             Child::NodeCheck => "sinfo".to_owned(),
             Child::NodeResume | Child::Reconfigure => "scontrol".to_owned(),
             Child::JobsRecover | Child::JobsReclaim | Child::JobsQuiesce => "jobs".to_owned(),
+            Child::FreePort(_) => "ports".to_owned(),
             Child::Cmd => "cmd".to_owned(),
         }
     }

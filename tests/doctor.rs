@@ -103,7 +103,7 @@ fn the_text_has_what_was_looked_at_seen_and_repairs_it_and_no_control_characters
     for words in [
         "! drain:",
         "looked at: sinfo",
-        "fan \\u{1b}[31mbroken",
+        "fan \\x1b[31mbroken",
         "repair:    scontrol update nodename=localhost state=resume",
     ] {
         assert!(text.contains(words), "{words}: {text}");

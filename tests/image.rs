@@ -26,6 +26,8 @@ mod docker;
 mod doctor;
 #[path = "image/faults/matrix.rs"]
 mod faults;
+#[path = "image/foreign_text.rs"]
+mod foreign_text;
 #[path = "image/gpus.rs"]
 mod gpus;
 #[path = "image/handover.rs"]
@@ -34,8 +36,14 @@ mod handover;
 mod isolation;
 #[path = "image/jobs.rs"]
 mod jobs;
+#[path = "image/jobs_rounds.rs"]
+mod jobs_rounds;
+#[path = "image/leftovers.rs"]
+mod leftovers;
 #[path = "image/limits.rs"]
 mod limits;
+#[path = "image/live.rs"]
+mod live;
 #[path = "image/liveness.rs"]
 mod liveness;
 #[path = "image/machines.rs"]
@@ -44,8 +52,12 @@ mod machines;
 mod manual;
 #[path = "image/mig.rs"]
 mod mig;
+#[path = "image/paths.rs"]
+mod paths;
 #[path = "image/reload.rs"]
 mod reload;
+#[path = "image/requests.rs"]
+mod requests;
 #[path = "image/sbatch_args.rs"]
 mod sbatch_args;
 #[path = "image/users.rs"]

@@ -203,3 +203,58 @@ fn a_missing_user_is_named() {
     let error = outcome.unwrap_err().to_string();
     assert!(error.contains("no user `no-such-user`") && error.contains("[daemon.munged]"), "{error}");
 }
+
+#[test]
+fn what_somebody_else_owns_of_slurms_directories_becomes_roots() {
+    if !geteuid().is_root() {
+        return;
+    }
+    let (root, config) = fixture();
+    let (slurm, state) = (root.path().join("etc/slurm"), root.path().join("var/lib/slurm"));
+    fs::create_dir_all(&slurm).unwrap();
+    fs::create_dir_all(state.join("slurmd")).unwrap();
+    fs::write(slurm.join("plugstack.conf"), "").unwrap();
+    fs::write(slurm.join("slurm.conf"), "one\n").unwrap();
+    fs::write(state.join("slurmd/cred_state"), "").unwrap();
+    fs::write(state.join("output"), "").unwrap();
+    for path in
+        [slurm.clone(), slurm.join("plugstack.conf"), slurm.join("slurm.conf"), state.clone(), state.join("output")]
+    {
+        std::os::unix::fs::chown(path, Some(1234), Some(1234)).unwrap();
+    }
+    let findings = install::make_directories(&config, root.path()).unwrap();
+    install(root.path(), &config, "one\n").unwrap();
+    let uid = |path: &Path| fs::metadata(path).unwrap().uid();
+    for path in
+        [slurm.clone(), slurm.join("plugstack.conf"), slurm.join("slurm.conf"), state.clone(), state.join("slurmd")]
+    {
+        assert_eq!(uid(&path), 0, "{}", path.display());
+    }
+    assert_eq!(uid(&state.join("output")), 1234, "what root does not obey stays its owner's");
+    assert!(!state.join("slurmd/cred_state").exists());
+    let said: Vec<&str> = findings.iter().map(|finding| finding.what.as_str()).collect();
+    for words in
+        ["/var/lib/slurm belonged to uid 1234", "/var/lib/slurm/slurmd was emptied", "/etc/slurm belonged to uid 1234"]
+    {
+        assert!(said.iter().any(|said| said.contains(words)), "{words}: {said:?}");
+    }
+    assert_eq!(install::make_directories(&config, root.path()).unwrap(), []);
+}
+
+/// Somebody else's file of the same text is not taken for ours: they could change it at any time.
+#[test]
+fn a_file_of_somebody_else_is_written_anew() {
+    if !geteuid().is_root() {
+        return;
+    }
+    let (root, config) = fixture();
+    install(root.path(), &config, "one\n").unwrap();
+    let conf = root.path().join("etc/slurm/slurm.conf");
+    std::os::unix::fs::chown(&conf, Some(1234), None).unwrap();
+    assert_eq!(install(root.path(), &config, "one\n").unwrap(), [PathBuf::from("/etc/slurm/slurm.conf")]);
+    assert_eq!(fs::metadata(&conf).unwrap().uid(), 0);
+    fs::remove_file(&conf).unwrap();
+    nix::unistd::mkfifo(&conf, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    install(root.path(), &config, "one\n").unwrap();
+    assert_eq!(fs::read_to_string(&conf).unwrap(), "one\n");
+}

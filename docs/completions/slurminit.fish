@@ -84,6 +84,8 @@ complete -c slurminit -n "__fish_slurminit_using_subcommand status" -l config -d
 complete -c slurminit -n "__fish_slurminit_using_subcommand status" -l json -d 'Print everything as JSON'
 complete -c slurminit -n "__fish_slurminit_using_subcommand status" -l watch -d 'Show it again each second and with every change, until Ctrl-C'
 complete -c slurminit -n "__fish_slurminit_using_subcommand status" -s h -l help -d 'Print help'
+complete -c slurminit -n "__fish_slurminit_using_subcommand health" -l wait -d 'Wait until it is, for so many seconds at most' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand health" -l hold -d 'For HEALTHCHECK: as long as it is, watch for so many seconds before saying so; at once in the first seconds of being ready' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand health" -l config -d 'The configuration; /config/slurminit.toml if there is one' -r -F
 complete -c slurminit -n "__fish_slurminit_using_subcommand health" -l ready -d 'Whether jobs can run now; the default'
 complete -c slurminit -n "__fish_slurminit_using_subcommand health" -l live -d 'Whether PID 1 answers and nothing essential is given up: true during a start and a stop as well'

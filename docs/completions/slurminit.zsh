@@ -110,6 +110,8 @@ _arguments "${_arguments_options[@]}" : \
 ;;
 (health)
 _arguments "${_arguments_options[@]}" : \
+'(--live)--wait=[Wait until it is, for so many seconds at most]:SECONDS:_default' \
+'(--live)--hold=[For HEALTHCHECK\: as long as it is, watch for so many seconds before saying so; at once in the first seconds of being ready]:SECONDS:_default' \
 '--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
 '--ready[Whether jobs can run now; the default]' \
 '(--ready)--live[Whether PID 1 answers and nothing essential is given up\: true during a start and a stop as well]' \

@@ -17,6 +17,7 @@ use crate::doctor::requirements::{Known, Requirement, requirements};
 use crate::exit_code;
 use crate::inventory::{Inventory, Vendor};
 use crate::plan;
+use crate::printable;
 
 /// Its command line.
 #[derive(Debug, clap::Args)]
@@ -71,7 +72,8 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     let known = Known { inventory: &inventory, environment: &environment, cuda: &cuda, floors: &floors };
     let requirements = requirements(&known);
     let text = if args.json {
-        serde_json::to_string_pretty(&Report { inventory: &inventory, requirements: &requirements })? + "\n"
+        let json = serde_json::to_string_pretty(&Report { inventory: &inventory, requirements: &requirements })?;
+        printable::json(&json).into_owned() + "\n"
     } else {
         // The JSON has the facts, whatever jobs are to have of them.
         let offered = config.as_ref().ok().map(|config| plan::select(config, &inventory, &mut Vec::new()));

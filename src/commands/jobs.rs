@@ -2,9 +2,13 @@
 //!
 //! PID 1 runs it as a child with a deadline, so it may wait for Slurm's commands.
 
+mod ids;
+mod quiesce;
 mod reclaim;
+mod spool;
 
-use std::time::{Duration, Instant};
+use std::collections::BTreeSet;
+use std::time::Duration;
 
 use anyhow::Context as _;
 
@@ -35,6 +39,8 @@ enum What {
     },
     /// Requeue the jobs that ran when a former start ended without notice
     Recover,
+    /// Raise the number of the next job where slurmctld ended without saving it, and become slurmctld
+    Number(ids::Args),
     /// Cancel or requeue the jobs of which a slurmctld that came back does not know that they ended
     Reclaim,
 }
@@ -46,54 +52,27 @@ fn parse_on_stop(text: &str) -> Result<OnStop, String> {
 /// Does it.
 pub fn run(args: Args) -> anyhow::Result<u8> {
     match args.what {
-        What::Quiesce { grace, on_stop } => quiesce(&args.node, Duration::try_from_secs_f64(grace)?, on_stop),
-        What::Recover => recover(&args.node).map(|()| exit_code::SUCCESS),
-        What::Reclaim => reclaim::run(&args.node).map(|()| exit_code::SUCCESS),
+        What::Quiesce { grace, on_stop } => {
+            let code = quiesce::run(&args.node, Duration::try_from_secs_f64(grace)?, on_stop)?;
+            if let Err(error) = ids::note_next() {
+                eprintln!("warning: the next job id is not noted, and the next start leaves a gap: {error:#}");
+            }
+            Ok(code)
+        }
+        What::Number(args) => ids::run(&args),
+        What::Recover => recover(&args.node).and_then(|()| account(&args.node, false)).map(|()| exit_code::SUCCESS),
+        What::Reclaim => {
+            // slurmctld listens before it has read its state, and may let the first question wait for too long.
+            if account(&args.node, true).is_err() {
+                account(&args.node, true)?;
+            }
+            reclaim::run(&args.node).map(|()| exit_code::SUCCESS)
+        }
     }
 }
 
 /// The pause between two looks at the queue; Slurm tells nobody when a job ends.
 const LOOK: Duration = Duration::from_millis(20);
-
-/// Says by its code whether jobs are left.
-fn quiesce(node: &str, grace: Duration, on_stop: OnStop) -> anyhow::Result<u8> {
-    let start = Instant::now();
-    let mut left = jobs_on_the_node()?;
-    let running: Vec<&str> = left.iter().filter(|job| job.state != COMPLETING).map(|job| job.id.as_str()).collect();
-    if !running.is_empty() {
-        give_notice(node, &running, grace)?;
-    }
-    // slurmctld must hear from slurmd that a job has completed: without it, it waits for slurmd at its own end, for long.
-    while !left.is_empty() && start.elapsed() < grace {
-        pause();
-        left = jobs_on_the_node()?;
-    }
-    if left.is_empty() {
-        return Ok(exit_code::SUCCESS);
-    }
-    let left: Vec<&str> = left.iter().map(|job| job.id.as_str()).collect();
-    if on_stop == OnStop::Requeue {
-        // Taking the node down now would make slurmd wait for its job steps; the next start accounts for these jobs first.
-        eprintln!(
-            "jobs {} did not end in time; the next start requeues them, or fails those with --no-requeue",
-            left.join(",")
-        );
-        return Ok(exit_code::JOBS_LEFT);
-    }
-    eprintln!("jobs {} did not end in time and are cancelled", left.join(","));
-    slurm("scancel", &left)?;
-    slurm("scancel", &[&["--full", "--signal=KILL"], left.as_slice()].concat())?;
-    Ok(exit_code::JOBS_LEFT)
-}
-
-/// Takes the node out of service, for no new job may start, and asks the running ones to end.
-fn give_notice(node: &str, jobs: &[&str], grace: Duration) -> anyhow::Result<()> {
-    eprintln!("jobs {} get TERM, and {:.1} s to end", jobs.join(","), grace.as_secs_f64());
-    let reason = format!("reason={OUR_REASON}the container stops");
-    slurm("scontrol", &["update", &format!("nodename={node}"), "state=drain", &reason])?;
-    // --full reaches the batch script too, which is where a checkpoint is written.
-    slurm("scancel", &[&["--full", "--signal=TERM"], jobs].concat())
-}
 
 fn recover(node: &str) -> anyhow::Result<()> {
     let ghosts = jobs_on_the_node()?;
@@ -103,11 +82,61 @@ fn recover(node: &str) -> anyhow::Result<()> {
     let ids = ghosts.iter().map(|job| job.id.as_str()).collect::<Vec<_>>().join(",");
     eprintln!("jobs {ids} ran when the container last ended, and are gone: they are requeued, or fail");
     let reason = format!("reason={OUR_REASON}the jobs of the former start are gone");
+    let told = told_of_the_stop()?;
+    let untold = ghosts.iter().filter(|job| job.state != COMPLETING && !told.contains(&job.id));
+    quiesce::comment(&untold.map(|job| job.id.as_str()).collect::<Vec<_>>(), "the container ended while this job ran");
     slurm("scontrol", &["update", &format!("nodename={node}"), "state=down", &reason])?;
     for job in ghosts {
         start_soon(&job.id);
     }
     Ok(())
+}
+
+/// Says what slurmctld has forgotten, and keeps what may run once from running twice.
+fn account(node: &str, runs: bool) -> anyhow::Result<()> {
+    let config = output("scontrol", &["show", "config"])?;
+    let spool = config.lines().find_map(|line| line.strip_prefix("SlurmdSpoolDir")?.split_once("= "));
+    let spool = spool.map(|(_, spool)| spool.trim().replace("%n", node)).unwrap_or_default();
+    let mut begun = spool::begun(&spool);
+    begun.extend(launched());
+    if !begun.is_empty() {
+        let waiting = output("squeue", &["--noheader", "--states=PENDING", "--Format=JobID:16,Requeue:4"])?;
+        let again = waiting.lines().filter_map(|line| line.trim().split_once(' '));
+        for (job, _) in again.filter(|(id, requeue)| requeue.trim() == "0" && begun.contains(*id)) {
+            quiesce::comment(&[job], "it had begun when slurmctld died, and --no-requeue lets it run once");
+            slurm("scancel", &[job])?;
+            eprintln!(
+                "warning: job {job} had begun when slurmctld died, and is cancelled: --no-requeue lets it run once"
+            );
+        }
+    }
+    ids::name_the_lost()?;
+    if !runs && let Err(error) = spool::clean(&spool, node) {
+        eprintln!("warning: {spool}: what former jobs left is not removed: {error}");
+    }
+    Ok(())
+}
+
+/// The batch jobs that slurmd says it launched, as far back as its last lines go. Nothing else is left of one that has ended.
+fn launched() -> BTreeSet<String> {
+    let own = std::env::current_exe().unwrap_or_else(|_| "slurminit".into());
+    let lines = output(&own.to_string_lossy(), &["logs", "slurmd", "--lines", "1000"]).unwrap_or_default();
+    // Slurm 22.05 to 24.11, `req.c`.
+    let job = |line: &str| {
+        let (_, rest) = line.split_once("Launching batch job ")?;
+        rest.split_once(" for UID ").map(|(id, _)| id.to_owned())
+    };
+    lines.lines().filter_map(job).collect()
+}
+
+/// The jobs of which an ordered stop has said so.
+fn told_of_the_stop() -> anyhow::Result<BTreeSet<String>> {
+    let list = output("squeue", &["--noheader", "--states=RUNNING,SUSPENDED", "--Format=JobID:16,admin_comment:64"])?;
+    let told = |line: &str| {
+        let (id, comment) = line.trim().split_once(' ')?;
+        comment.trim().starts_with(&format!("{OUR_REASON}{}", quiesce::STOPPED)).then(|| id.to_owned())
+    };
+    Ok(list.lines().filter_map(told).collect())
 }
 
 /// Slurm gives a requeued job two minutes of waiting, for a node that may be ill; this one is not. One that failed takes no

@@ -3,9 +3,11 @@
 //! PID 1 runs it as a child, once each interval and never twice at a time, so it may wait. It tells a hung daemon from a
 //! slow one, and its own clock from the machine's: time in which this process could not run does not count.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -16,7 +18,9 @@ use anyhow::Context as _;
 use crate::exit_code;
 use crate::supervise::liveness::{Answer, Question, Verdict};
 
+mod crowd;
 mod helper;
+mod people;
 mod work;
 
 /// Its command line.
@@ -30,7 +34,10 @@ pub struct Args {
 pub fn run(args: Args) -> anyhow::Result<u8> {
     let questions: Vec<Question> = serde_json::from_str(&args.questions).context("the questions are no JSON")?;
     let (said, hear) = channel();
-    let waiting: BTreeMap<_, _> = questions.into_iter().map(Waiting::new).enumerate().collect();
+    people::offer(Path::new("/"), questions.iter().map(|question| question.pid));
+    let own: Rc<BTreeSet<u32>> = Rc::new(crowd::own_users(questions.iter().map(|question| question.pid)));
+    let waiting = questions.into_iter().map(|question| Waiting::new(question, Rc::clone(&own)));
+    let waiting: BTreeMap<_, _> = waiting.enumerate().collect();
     for (index, waiting) in &waiting {
         let (index, said) = (*index, said.clone());
         let (commands, running) = (waiting.question.commands.clone(), Arc::clone(&waiting.running));
@@ -74,20 +81,28 @@ struct Waiting {
     question: Question,
     /// The command that runs now.
     running: Arc<AtomicU32>,
-    /// What the process had done when the answer began to be late.
-    work: Option<work::Work>,
+    /// What the process had done when the answer began to be late, and how often it had run.
+    work: Option<(work::Work, u64)>,
+    /// The users of all daemons.
+    own: Rc<BTreeSet<u32>>,
     why: Option<String>,
     /// How often in a row it was seen to be broken.
     broken: u32,
 }
 
 impl Waiting {
-    fn new(question: Question) -> Self {
-        Self { question, running: Arc::default(), work: None, why: None, broken: 0 }
+    fn new(question: Question, own: Rc<BTreeSet<u32>>) -> Self {
+        Self { question, running: Arc::default(), work: None, own, why: None, broken: 0 }
     }
 
     fn answer(&self, verdict: Verdict) -> Answer {
         Answer { unit: self.question.unit, verdict }
+    }
+
+    /// What it and the command that asks it have done so far.
+    fn done(&self) -> (work::Work, u64) {
+        let [daemon, _] = self.who_works();
+        (work::Work::of(&self.who_works()), work::turns(daemon))
     }
 
     /// The daemon, and the command that asks it: that one may have had no CPU either.
@@ -98,16 +113,16 @@ impl Waiting {
 
     /// The time is over.
     fn verdict(&self) -> Verdict {
-        let Some(before) = &self.work else { return Verdict::Unknown("the probe had no time".to_owned()) };
+        let Some((before, turns)) = &self.work else { return Verdict::Unknown("the probe had no time".to_owned()) };
         let time = self.question.timeout();
         let seen = self.why.clone().unwrap_or_else(|| "no answer".to_owned());
+        let (done, now) = self.done();
         let (work, why) = match self.broken {
-            0 => {
-                (work::Work::of(&self.who_works()).since(before), format!("{seen} within {:.1} s", time.as_secs_f64()))
-            }
+            0 => (done.since(before), format!("{seen} within {:.1} s", time.as_secs_f64())),
             _ => (Duration::ZERO, seen),
         };
-        work::verdict(self.question.pid, work, time, why)
+        let crowd = || crowd::at(self.question.door.as_ref()?, &self.own);
+        work::verdict(self.question.pid, work, self.broken == 0 && now != *turns, time, why, crowd)
     }
 }
 
@@ -136,7 +151,7 @@ fn listen(mut waiting: BTreeMap<usize, Waiting>, hear: &Receiver<Try>) -> Vec<An
         waiting = rest;
         if waited >= SLICE {
             for waiting in waiting.values_mut().filter(|waiting| waiting.work.is_none()) {
-                waiting.work = Some(work::Work::of(&waiting.who_works()));
+                waiting.work = Some(waiting.done());
             }
         }
     }
@@ -191,7 +206,7 @@ const LINE: usize = 200;
 fn first_line(text: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(text);
     let line = text.lines().map(str::trim).find(|line| !line.is_empty())?;
-    Some(line.chars().filter(|c| !c.is_control()).take(LINE).collect())
+    Some(crate::printable::short(line, LINE))
 }
 
 #[cfg(test)]
@@ -209,10 +224,11 @@ mod tests {
             pid: i32::try_from(pid).unwrap(),
             commands: commands.iter().map(|command| words(command)).collect(),
             timeout_ms: 500,
+            door: None,
         };
         let (said, hear) = channel();
         let commands = question.commands.clone();
-        let waiting = Waiting::new(question);
+        let waiting = Waiting::new(question, Rc::default());
         let running = Arc::clone(&waiting.running);
         std::thread::spawn(move || ask_until_it_answers(0, || ask(&commands, &running), &said));
         let mut answers = listen(BTreeMap::from([(0, waiting)]), &hear);
@@ -261,10 +277,28 @@ mod tests {
         let idle = Sleeper::new(&["sleep", "60"]);
         let after = |work| {
             let pid = i32::try_from(idle.0.id()).unwrap();
-            work::verdict(pid, Duration::from_millis(work), Duration::from_secs(3), "no answer".to_owned())
+            let (work, time) = (Duration::from_millis(work), Duration::from_secs(3));
+            work::verdict(pid, work, true, time, "no answer".to_owned(), || None)
         };
         assert_eq!(after(5), Verdict::Silent("no answer".to_owned()));
         assert!(matches!(after(500), Verdict::Slow(_)));
+    }
+
+    #[test]
+    fn who_was_stopped_is_no_question_of_time_and_who_runs_in_a_crowd_is_not_silent() {
+        let idle = Sleeper::new(&["sleep", "60"]);
+        let pid = i32::try_from(idle.0.id()).unwrap();
+        let verdict = |runs| {
+            let crowd = || Some("60 connections".to_owned());
+            work::verdict(pid, Duration::ZERO, runs, Duration::from_secs(3), "no answer".to_owned(), crowd)
+        };
+        assert_eq!(verdict(true), Verdict::Overloaded("no answer; 60 connections".to_owned()));
+        assert_eq!(verdict(false), Verdict::Silent("no answer".to_owned()), "a deadlock collects connections, too");
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGSTOP).unwrap();
+        while !std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") T ") {
+            std::thread::yield_now();
+        }
+        assert!(matches!(verdict(true), Verdict::Stopped(_)));
     }
 
     #[test]
@@ -288,7 +322,8 @@ mod tests {
     fn a_process_that_works_and_is_seen_to_be_broken_is_silent() {
         let busy = Sleeper::new(&["sh", "-c", "while :; do :; done"]);
         let pid = i32::try_from(busy.0.id()).unwrap();
-        let waiting = Waiting::new(Question { unit: 7, pid, commands: vec![], timeout_ms: 500 });
+        let waiting =
+            Waiting::new(Question { unit: 7, pid, commands: vec![], timeout_ms: 500, door: None }, Rc::default());
         let (said, hear) = channel();
         let broken = || Err(Failure::Failed { why: "its helper is dead".to_owned(), broken: true });
         std::thread::spawn(move || ask_until_it_answers(0, broken, &said));

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::config::{Config, ConfigError, DEFAULT_FILE, Fault, Paths, Place};
-use crate::detect::regular;
+use crate::walk;
 
 /// The file that is read: `path`, else the one that `SLURMINIT_CONFIG` names, else the default one.
 pub fn file(path: Option<&Path>) -> PathBuf {
@@ -27,15 +27,15 @@ pub fn run_directory(path: Option<&Path>) -> PathBuf {
 pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
     let named = named(path);
     let path = named.as_deref().unwrap_or(Path::new(DEFAULT_FILE));
-    // PID 1 reads it, too: a pipe in its place would hold the container for ever.
-    let config = match regular::text(path) {
+    // PID 1 reads this before anything: a pipe in its place must not make it wait.
+    let text = walk::read(path).and_then(|bytes| String::from_utf8(bytes).map_err(|_| ErrorKind::InvalidData.into()));
+    let config = match text {
         Ok(text) => Config::parse(&text, path)?,
         Err(error) if named.is_none() && error.kind() == ErrorKind::NotFound => Config::default(),
         Err(error) => {
             let what = match error.kind() {
                 ErrorKind::NotFound => "there is no such file; correct --config (or SLURMINIT_CONFIG)".to_owned(),
                 ErrorKind::InvalidData => "it is not UTF-8 text; save it as UTF-8".to_owned(),
-                ErrorKind::InvalidInput => "it is no regular file; mount one there".to_owned(),
                 _ => format!("cannot read it: {error}"),
             };
             return Err(ConfigError { place: Place::WholeFile(path.to_owned()), what });
@@ -47,7 +47,7 @@ pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
 /// Gives a value that this container cannot have its place in the file that [`load`] read.
 pub fn locate(path: Option<&Path>, fault: Fault) -> ConfigError {
     let path = named(path).unwrap_or_else(|| PathBuf::from(DEFAULT_FILE));
-    let text = regular::text(&path).unwrap_or_default();
+    let text = String::from_utf8(walk::read(&path).unwrap_or_default()).unwrap_or_default();
     fault.at(&text, &path)
 }
 
@@ -68,7 +68,7 @@ mod tests {
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
         for path in [pipe.as_path(), root.path()] {
             let error = load(Some(path)).unwrap_err();
-            assert!(error.to_string().contains("it is no regular file"), "{error}");
+            assert!(error.to_string().contains("cannot read it"), "{error}");
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::install::{self, AccountError, InstallError, MungeKey};
 use crate::inventory::{Finding, Inventory, Severity, SlurmVersion};
 use crate::plan::{self, Customized, DevicePath, FileName, Plan};
 use crate::render::{self, ConfigFile};
-use crate::report::{PrepareEvent, Prepared};
+use crate::report::{OfferedGpu, PrepareEvent, Prepared};
 use crate::{commands, exit_code};
 
 /// The first Slurm whose daemons know `--systemd`.
@@ -66,7 +66,13 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         Ok((prepared, key)) => {
             tell(&PrepareEvent::Done(prepared))?;
             // The daemons start meanwhile. A disk that cannot do this has told so at the writing, or will at the next.
+            let at_a_start = key.is_some();
             key.map(|key| key.sync()).transpose()?;
+            if at_a_start {
+                // Last, for it gives up root's rights. No job has started yet.
+                commands::environments::write(args.config.as_deref(), &args.root)
+                    .unwrap_or_else(|error| eprintln!("warning: {error:#}"));
+            }
             Ok(exit_code::SUCCESS)
         }
         Err(Failure { exit_code, finding }) => {
@@ -113,6 +119,11 @@ impl From<plan::Refusal> for Failure {
 
 fn prepare(args: &Args) -> Result<(Prepared, MungeKey), Failure> {
     let config = load(args)?;
+    let (what, cause) = ("a slurminit runs this cluster", "two would take the files from each other");
+    if let Some(pid) = commands::lock::holder_other_than_parent(&args.root, &config.paths.run) {
+        let what = format!("{what} already (pid {pid})");
+        return Err(Failure::new(exit_code::PREPARE, what, cause, "for new files: slurminit reload"));
+    }
     let accounts = accounts(&config, args)?;
     let unusable = install::make_directories(&config, &args.root)?;
     let key = install::install_munge_key(&config, &args.root)?;
@@ -168,8 +179,9 @@ fn report(config: &Config, root: &Path, planned: Planned, inventory: &Inventory,
     findings.extend(inventory.findings.iter().cloned());
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     let gpu = |line: &plan::GresLine| {
-        let file = line.files.last().map_or("no file", DevicePath::as_str);
-        format!("{file}: {}", line.comment)
+        let file = line.files.last().map_or("no file", DevicePath::as_str).to_owned();
+        let pci_address = line.pci_address.map(|address| address.to_string());
+        OfferedGpu { line: format!("{file}: {}", line.comment), model: line.name.clone(), pci_address, file }
     };
     let gpus = plan.gres.lines.iter().map(gpu).collect();
     let hands_over = inventory.slurm.version.is_some_and(|version| version >= HANDS_OVER);
@@ -189,7 +201,7 @@ fn cheap_findings(config: &Config, root: &Path, inventory: &Inventory, files: &[
 fn has_saved_jobs(config: &Config, root: &Path, files: &[ConfigFile]) -> bool {
     let own = slurm_conf_value(files, "StateSaveLocation").map(PathBuf::from);
     let state = install::under(root, &own.unwrap_or_else(|| config.paths.state.join("slurmctld")));
-    ["job_state", "job_state.old"].iter().any(|name| state.join(name).exists())
+    ["job_state", "job_state.old", "node_state"].iter().any(|name| state.join(name).symlink_metadata().is_ok())
 }
 
 /// The cluster's name, as slurm.conf has it.
@@ -199,13 +211,18 @@ pub(super) fn cluster_name(files: &[ConfigFile]) -> String {
 
 /// What slurm.conf says last of a key.
 fn slurm_conf_value(files: &[ConfigFile], wanted: &str) -> Option<String> {
-    let lines = files.iter().filter(|file| file.name == FileName::SlurmConf).flat_map(|file| file.text.lines());
+    let text = files.iter().find(|file| file.name == FileName::SlurmConf).map(|file| file.text.as_str());
+    value_in(text.unwrap_or_default(), wanted)
+}
+
+/// What the text of a slurm.conf says last of a key.
+pub(super) fn value_in(slurm_conf: &str, wanted: &str) -> Option<String> {
     let value = |line: &str| {
         let (key, value) = line.split_once('=')?;
         let value = value.split_whitespace().next()?;
         key.trim().eq_ignore_ascii_case(wanted).then(|| value.trim_matches('"').to_owned())
     };
-    lines.filter_map(value).next_back()
+    slurm_conf.lines().filter_map(value).next_back()
 }
 
 /// The plan and the files that it comes to, the user's among them.

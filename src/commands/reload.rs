@@ -48,9 +48,9 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     };
     let applied = matches!(outcome.outcome, Outcome::Applied | Outcome::Unchanged);
     if applied {
-        println!("{}", outcome.text)
+        println!("{}", crate::printable::line(&outcome.text))
     } else {
-        eprintln!("slurminit: {}: {}", word(outcome.outcome), outcome.text)
+        eprintln!("slurminit: {}: {}", word(outcome.outcome), crate::printable::line(&outcome.text))
     }
     Ok(if applied { exit_code::SUCCESS } else { exit_code::FAILURE })
 }
@@ -94,7 +94,8 @@ fn dry_run(config: &Config) -> anyhow::Result<u8> {
         Ok(weighed) => weighed,
         Err(failure) => {
             let finding = failure.finding;
-            eprintln!("slurminit: refused: {}; cause: {}; repair: {}", finding.what, finding.cause, finding.repair);
+            let refused = format!("refused: {}; cause: {}; repair: {}", finding.what, finding.cause, finding.repair);
+            eprintln!("slurminit: {}", crate::printable::line(&refused));
             return Ok(exit_code::FAILURE);
         }
     };

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use tracing::warn;
 
 use super::load_config;
+use super::lock::Lock;
 use crate::config::{Config, Held, Level, Role};
 use crate::exit_code;
 use crate::logs::Logs;
@@ -46,10 +47,24 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
             return Ok(exit_code::CONFIG);
         }
     };
+    // Before anything of the cluster that may run here is touched.
+    let lock = match config.role {
+        Role::None => Lock::default(),
+        _ => match Lock::take(&config.paths.run) {
+            Ok(lock) => lock,
+            Err(running) => {
+                eprintln!("slurminit: {running}");
+                return Ok(exit_code::FAILURE);
+            }
+        },
+    };
     let default_level = if args.cmd.is_empty() { Level::Info } else { Level::Warn };
     let logs = Logs::install(config.log.format, config.log.level.unwrap_or(default_level));
     if std::env::var_os("SLURMINIT_DEMO").is_some_and(|value| !value.is_empty()) {
         warn!("DEMO: the GPUs of this cluster are SIMULATED; no job computes anything on them");
+    }
+    for mended in &lock.mended {
+        warn!("{mended}; {}", mended.repair());
     }
     let only_cmd = config.role == Role::None;
     let watched_file = load_config::file(args.config.as_deref());

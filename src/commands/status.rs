@@ -10,8 +10,9 @@ use anyhow::Context as _;
 
 use super::health::is_alive;
 use super::load_config;
-use crate::exit_code;
+use crate::now::{self, Now};
 use crate::supervise::status::{self, News, Status};
+use crate::{exit_code, printable};
 use table::table;
 
 /// Its command line.
@@ -35,17 +36,20 @@ const REDRAW: Duration = Duration::from_secs(1);
 pub fn run(args: Args) -> anyhow::Result<u8> {
     let directory = &load_config::run_directory(args.config.as_deref());
     let mut out = std::io::stdout();
+    let status = current(directory)?;
+    let lost = lost(&status);
     if args.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&json(&current(directory)?)?)?)?;
+        let value = json(&status, &now::now(&status.snapshot, &lost))?;
+        writeln!(out, "{}", printable::json(&serde_json::to_string_pretty(&value)?))?;
     } else if args.watch {
-        return watch(directory);
+        return watch(directory, &lost);
     } else {
-        out.write_all(text(&current(directory)?).as_bytes())?;
+        out.write_all(text(&status, &lost).as_bytes())?;
     }
     Ok(exit_code::SUCCESS)
 }
 
-fn watch(directory: &Path) -> anyhow::Result<u8> {
+fn watch(directory: &Path, lost: &[Option<String>]) -> anyhow::Result<u8> {
     let mut out = std::io::stdout();
     let in_place = out.is_terminal();
     let news = News::of(directory);
@@ -53,7 +57,7 @@ fn watch(directory: &Path) -> anyhow::Result<u8> {
         out.write_all(b"\x1b[2J")?;
     }
     loop {
-        let text = text(&current(directory)?);
+        let text = text(&current(directory)?, lost);
         if in_place {
             // Over what is there, without a moment of nothing: from the top, each line to its end, and what is below.
             write!(out, "\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n"))?;
@@ -77,13 +81,25 @@ pub(super) fn current(directory: &Path) -> anyhow::Result<Status> {
     Ok(status)
 }
 
-fn text(status: &Status) -> String {
-    table(status, status::monotonic_ms(), memory_kib)
+fn lost(status: &Status) -> Vec<Option<String>> {
+    status.snapshot.prepared.as_ref().map(|prepared| now::lost(Path::new("/"), &prepared.gpus)).unwrap_or_default()
 }
 
-/// What the file has, and each process's memory beside its pid.
-fn json(status: &Status) -> anyhow::Result<serde_json::Value> {
+fn text(status: &Status, lost: &[Option<String>]) -> String {
+    table(status, &now::now(&status.snapshot, lost), status::monotonic_ms(), memory_kib)
+}
+
+/// What the file has, each process's memory beside its pid, and in place of the node of the file's time what Slurm says now.
+fn json(status: &Status, now: &Now) -> anyhow::Result<serde_json::Value> {
     let mut value = serde_json::to_value(status)?;
+    value["gpus"] = serde_json::to_value(&now.gpus)?;
+    if let (true, Some(why)) = (status.snapshot.ready, now.why_closed()) {
+        value["ready"] = false.into();
+        value["why"] = why.into();
+    }
+    if let Ok(node) = &now.node {
+        value["node"] = serde_json::to_value(&node.report)?;
+    }
     value["memory_kib"] = memory_kib(i32::try_from(status.pid)?).into();
     for unit in value["units"].as_array_mut().into_iter().flatten() {
         let pid = unit["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());

@@ -54,10 +54,11 @@ impl From<Reply> for Answer {
 /// Makes the socket, in place of one that a former start has left. Needs a tokio runtime.
 ///
 /// # Errors
-/// The kernel's: the directory is missing or read-only, or something else has that name.
+/// The kernel's: the directory is missing, read-only or somebody else's, or something else has that name.
 pub fn listen(socket: &Path) -> std::io::Result<UnixListener> {
-    match std::fs::symlink_metadata(socket) {
-        Ok(metadata) if metadata.file_type().is_socket() => std::fs::remove_file(socket)?,
+    let (run, file) = crate::walk::socket_place(socket)?;
+    match run.metadata_of(&file) {
+        Ok(metadata) if metadata.file_type().is_socket() => run.remove(&file)?,
         _ => {}
     }
     // Not for a moment may others connect. Slurminit has one thread, so nobody else makes a file meanwhile.

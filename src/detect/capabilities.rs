@@ -5,6 +5,8 @@ use std::path::Path;
 use super::regular;
 use crate::inventory::{Finding, Severity};
 
+/// `CAP_SYS_ADMIN` of `linux/capability.h`.
+pub(super) const SYS_ADMIN: u32 = 21;
 /// `CAP_SYS_NICE` of `linux/capability.h`.
 pub(super) const SYS_NICE: u32 = 23;
 

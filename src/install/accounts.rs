@@ -1,14 +1,15 @@
 //! Puts people's accounts into /etc/passwd, /etc/group and /etc/shadow, and makes their home directories.
 
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::{InstallError, atomic, under};
 use crate::accounts::AccountFiles;
 use crate::config::{Config, Fault, User};
 use crate::inventory::{Finding, Severity};
+use crate::walk;
 
 const FILES: [&str; 3] = ["/etc/group", "/etc/passwd", "/etc/shadow"];
 
@@ -57,7 +58,7 @@ pub fn install_accounts(config: &Config, root: &Path) -> Result<Vec<Finding>, Ac
 
 fn read(root: &Path, path: &str, must_exist: bool) -> Result<String, InstallError> {
     let path = Path::new(path);
-    match fs::read(under(root, path)) {
+    match walk::read(&under(root, path)) {
         Ok(bytes) => String::from_utf8(bytes).map_err(|_| InstallError::NotText { path: path.to_owned() }),
         Err(error) if error.kind() == ErrorKind::NotFound && !must_exist => Ok(String::new()),
         Err(source) => Err(InstallError::Read { path: path.to_owned(), source }),
@@ -70,12 +71,11 @@ fn write(root: &Path, old: &AccountFiles, new: &AccountFiles) -> Result<(), (&'s
     let texts = [(&old.group, &new.group), (&old.passwd, &new.passwd)];
     let shadow = (old.shadow.as_ref().unwrap_or(&none), new.shadow.as_ref().unwrap_or(&none));
     let changed = FILES.into_iter().zip(texts.into_iter().chain([shadow])).filter(|(_, (old, new))| old != new);
+    let etc = walk::open(root, Path::new("/etc")).map_err(|error| ("/etc", error.into()))?;
     let mut staged = Vec::new();
     for (path, (_, text)) in changed {
-        staged.push((
-            path,
-            atomic::stage(&under(root, Path::new(path)), text.as_bytes()).map_err(|error| (path, error))?,
-        ));
+        let name = path.strip_prefix("/etc/").unwrap_or(path);
+        staged.push((path, atomic::stage(&etc, name, text.as_bytes()).map_err(|error| (path, error))?));
     }
     staged.into_iter().try_for_each(|(path, staged)| staged.commit().map_err(|error| (path, error)))
 }
@@ -135,7 +135,7 @@ fn home(root: &Path, user: &User) -> Option<Finding> {
             ),
             format!("correct the uid of {name} in slurminit.toml, or: chown {uid} {}", path.display()),
         ),
-        Err(_) => match make_home(&real, user) {
+        Err(_) => match make_home(root, &path, user) {
             Ok(()) => return None,
             Err(error) => (
                 format!("cannot make the home directory {} of {name}: {error}", path.display()),
@@ -147,17 +147,15 @@ fn home(root: &Path, user: &User) -> Option<Finding> {
     Some(Finding { severity: Severity::Warning, what, cause, repair })
 }
 
-fn make_home(path: &Path, user: &User) -> io::Result<()> {
-    if let Some(parent) = path.parent() {
-        DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
-    }
-    DirBuilder::new().mode(0o700).create(path)?;
-    // Whoever may write to the parent could have put something else there meanwhile.
-    let home = OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW).open(path)?;
-    if home.metadata()?.uid() != nix::unistd::geteuid().as_raw() {
+/// The directories above it may be anybody's: whoever puts another directory in its place gives away an empty one of
+/// root's.
+fn make_home(root: &Path, path: &Path, user: &User) -> io::Result<()> {
+    let name = path.file_name().and_then(|name| name.to_str()).ok_or(ErrorKind::InvalidInput)?;
+    let parent = walk::make_anywhere(root, path.parent().unwrap_or(Path::new("/")))?;
+    let (mut home, is_new) = parent.child(name)?;
+    if !is_new || !home.names()?.is_empty() {
         return Err(io::Error::other("somebody else has put a directory there at the same moment"));
     }
-    fchown(&home, Some(user.uid), Some(user.gid()))?;
     // The umask may have taken bits away, and a set-group-id parent added one.
-    home.set_permissions(fs::Permissions::from_mode(0o700))
+    home.settle(Some((user.uid, user.gid())), 0o700, &mut Vec::new()).map(drop)
 }

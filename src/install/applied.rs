@@ -3,13 +3,13 @@
 //! The installed files may be ahead of the daemons: a reload was cut short, or a person edited one in place. A reload
 //! compares with these copies, and its way back leads to them.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{InstallError, atomic, sibling, under};
+use super::{InstallError, atomic, under};
 use crate::config::Paths;
 use crate::plan::{FileName, Text};
+use crate::walk;
 
 /// Their directory in the run directory.
 const DIRECTORY: &str = "applied";
@@ -41,10 +41,10 @@ pub fn read_applied(paths: &Paths, root: &Path) -> Result<Vec<Text>, InstallErro
 /// The first that cannot be written.
 pub fn keep_applied(paths: &Paths, root: &Path, files: &[(FileName, &str)]) -> Result<(), InstallError> {
     let directory = directory(paths);
-    let real = under(root, &directory);
-    fs::create_dir_all(&real).map_err(|error| InstallError::directory(&directory, error))?;
+    let (real, _) = walk::make(root, &directory, &mut Vec::new())?;
+    real.require_ours()?;
     for (name, text) in files {
-        atomic::replace(&real.join(name.as_str()), text.as_bytes(), 0o644)
+        atomic::replace(&real, name.as_str(), text.as_bytes(), 0o644)
             .map_err(|error| InstallError::write(&directory.join(name.as_str()), error))?;
     }
     Ok(())
@@ -57,20 +57,20 @@ pub fn keep_applied(paths: &Paths, root: &Path, files: &[(FileName, &str)]) -> R
 /// A former file that cannot be read, or the first that cannot be written.
 pub fn restore_applied(paths: &Paths, root: &Path, names: &[FileName]) -> Result<(), InstallError> {
     for name in names {
-        let kept = directory(paths).join(name.as_str());
-        if let Some(text) = read(root, &sibling(&kept, ".previous"))? {
-            for path in [&paths.slurm.join(name.as_str()), &kept] {
-                let mode = if *path == kept { 0o644 } else { name.mode() };
-                atomic::replace(&under(root, path), text.as_bytes(), mode)
-                    .map_err(|error| InstallError::write(path, error))?;
-            }
+        let kept = directory(paths);
+        let Some(text) = read(root, &kept.join(format!("{}.previous", name.as_str())))? else { continue };
+        for (directory, mode) in [(&paths.slurm, name.mode()), (&kept, 0o644)] {
+            let real = walk::open(root, directory)?;
+            real.require_ours()?;
+            atomic::replace(&real, name.as_str(), text.as_bytes(), mode)
+                .map_err(|error| InstallError::write(&directory.join(name.as_str()), error))?;
         }
     }
     Ok(())
 }
 
 fn read(root: &Path, path: &Path) -> Result<Option<String>, InstallError> {
-    match fs::read(under(root, path)) {
+    match walk::read(&under(root, path)) {
         Ok(bytes) => String::from_utf8(bytes).map(Some).map_err(|_| InstallError::NotText { path: path.to_owned() }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(InstallError::Read { path: path.to_owned(), source }),
@@ -79,6 +79,8 @@ fn read(root: &Path, path: &Path) -> Result<Option<String>, InstallError> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::install::install_files;
 

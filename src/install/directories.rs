@@ -1,99 +1,141 @@
 //! The directories that the daemons want, each with its owner.
+//!
+//! What root uses is root's, and lies in what is root's: whoever may write to a directory can put something else in place
+//! of what is in it. So of the state directory only slurmctld's part is slurm's; the spool, from which slurmd executes
+//! batch scripts as root, is not.
 
-use std::fs::{self, File};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use nix::sys::statvfs::{FsFlags, statvfs};
-
-use super::{InstallError, Owner, under};
+use super::{InstallError, Owner};
 use crate::config::{Config, DaemonName};
 use crate::inventory::{Finding, Severity};
+use crate::walk::{self, Astray, Dir, Mended};
 
 /// Makes the run, state and socket directories, and gives them to the user that writes there. State from another image,
-/// where the user had another number, is given over with all that is in it. Returns what will not work there.
+/// where the user had another number, is given over with all that is in it. Returns what will not work there, and what was
+/// mended.
 ///
 /// # Errors
-/// A directory that cannot be made or given away, or that lies on a read-only mount.
+/// A directory that cannot be made or given away, that lies on a read-only mount, or in a directory of somebody else.
 pub fn make_directories(config: &Config, root: &Path) -> Result<Vec<Finding>, InstallError> {
-    let paths = &config.paths;
-    let slurm_state = paths.state.join("slurmctld");
-    let slurm = Owner::of(DaemonName::Slurmctld, config, &slurm_state)?;
-    plain(root, &paths.run)?;
-    plain(root, &paths.state)?;
-    plain(root, &paths.state.join("slurmd"))?;
-    owned(root, &paths.run.join("slurm"), &slurm, 0o755)?;
-    owned(root, &slurm_state, &slurm, 0o700)?;
+    let (paths, mut mended) = (&config.paths, Vec::new());
+    let slurm = Owner::of(DaemonName::Slurmctld, config, &paths.state.join("slurmctld"))?;
+    let (run, _) = ours(root, &paths.run, &mut mended)?;
+    owned(run.child("slurm")?, &slurm, 0o755, &mut mended)?;
+    let (state, was_anybodys) = ours(root, &paths.state, &mut mended)?;
+    let spool = spool(&state, was_anybodys, &mut mended)?;
+    let slurm_state = owned(state.child("slurmctld")?, &slurm, 0o700, &mut mended)?;
     if let Some(directory) = paths.munge_socket.parent() {
         let munge = Owner::of(DaemonName::Munged, config, directory)?;
-        owned(root, directory, &munge, 0o755)?;
-    }
-    plain(root, &paths.slurm)?;
-    keep_from_others(&under(root, &paths.slurm));
-    if flags(root, &slurm_state).contains(FsFlags::ST_RDONLY) {
-        return Err(InstallError::directory(&paths.state, nix::Error::EROFS.into()));
-    }
-    Ok(no_batch_jobs(root, &paths.state).into_iter().collect())
-}
-
-/// A volume or tmpfs can be everybody's to write (Kubernetes' emptyDir is), and what lies in Slurm's directory root obeys.
-/// Where this cannot be changed, it is the mount's own business.
-fn keep_from_others(path: &Path) {
-    if let Ok(mode) = fs::metadata(path).map(|metadata| metadata.permissions().mode() & 0o7777) {
-        if mode & 0o022 != 0 {
-            let _ = fs::set_permissions(path, fs::Permissions::from_mode(mode & !0o1022));
+        let (found, is_new) = walk::make(root, directory, &mut mended)?;
+        // `/tmp/munge.socket` does not make /tmp munge's.
+        if is_new || directory.file_name().is_some_and(|name| name == "munge") {
+            owned((found, is_new), &munge, 0o755, &mut mended)?;
         }
     }
+    let (slurm_files, was_anybodys) = ours(root, &paths.slurm, &mut mended)?;
+    if was_anybodys && nix::unistd::geteuid().is_root() {
+        // Root obeys these files, so they are root's as well; a second name of somebody's file stays theirs.
+        let fault = |error| InstallError::take(&paths.slurm, error);
+        slurm_files.give((0, 0), 0, &mut mended).map_err(fault)?;
+    }
+    if slurm_state.is_read_only() {
+        return Err(InstallError::directory(&paths.state, nix::Error::EROFS.into()));
+    }
+    let mut findings: Vec<Finding> = no_batch_jobs(&spool, &paths.state).into_iter().collect();
+    // Earlier versions gave all of the state directory to slurm.
+    let slurms = |mended: &Mended| matches!(mended, Mended::Taken { uid, .. } if slurm.ids().is_some_and(|(slurm, _)| *uid == slurm));
+    findings.extend(open_configuration(root, &paths.config));
+    findings.extend(mended.iter().map(|mended| match slurms(mended) {
+        true => Finding { severity: Severity::Info, ..finding(mended) },
+        false => finding(mended),
+    }));
+    Ok(findings)
 }
 
-fn flags(root: &Path, path: &Path) -> FsFlags {
-    statvfs(&under(root, path)).map_or(FsFlags::empty(), |found| found.flags())
+/// What was mended, for the operator.
+pub(super) fn finding(mended: &Mended) -> Finding {
+    Finding {
+        severity: if mended.is_doubtful() { Severity::Warning } else { Severity::Info },
+        what: mended.to_string(),
+        cause: "root obeys what is there, so nobody else may decide it".to_owned(),
+        repair: mended.repair().to_owned(),
+    }
+}
+
+/// A directory that is root's alone. Returns whether it was not until now.
+fn ours(root: &Path, path: &Path, mended: &mut Vec<Mended>) -> Result<(Dir, bool), InstallError> {
+    let (mut dir, _) = walk::make(root, path, mended)?;
+    let was_anybodys = keep_ours(&mut dir, mended)?;
+    Ok((dir, was_anybodys))
+}
+
+fn keep_ours(dir: &mut Dir, mended: &mut Vec<Mended>) -> Result<bool, InstallError> {
+    let path = dir.path().to_owned();
+    dir.keep_ours(mended).map_err(|error| InstallError::take(&path, error))
+}
+
+/// slurmd's directory. What others could have put there is removed: none of it must outlive a start.
+fn spool(state: &Dir, was_anybodys: bool, mended: &mut Vec<Mended>) -> Result<Dir, InstallError> {
+    let (mut spool, is_new) = state.child("slurmd")?;
+    let mut told = Vec::new();
+    let was_anybodys = keep_ours(&mut spool, &mut told)? || was_anybodys;
+    let fault = |error| InstallError::directory(spool.path(), error);
+    if !is_new && was_anybodys && !spool.names().map_err(fault)?.is_empty() {
+        spool.clear().map_err(fault)?;
+        told.push(Mended::Emptied { path: spool.path().to_owned() });
+    }
+    mended.extend(told);
+    Ok(spool)
+}
+
+/// A directory that `owner` owns, with all that is in it. Nothing is touched that is right already.
+pub(super) fn owned(
+    (mut dir, is_new): (Dir, bool),
+    owner: &Owner,
+    mode: u32,
+    mended: &mut Vec<Mended>,
+) -> Result<Dir, InstallError> {
+    let (former, path, was_owners) = (dir.metadata().uid(), dir.path().to_owned(), owner.owns(dir.metadata()));
+    let fault = |error| owner.error(&path, error);
+    let mut told = Vec::new();
+    match owner.ids() {
+        _ if was_owners => {
+            dir.settle(owner.ids(), mode, &mut told).map(drop).map_err(|error| InstallError::directory(&path, error))?
+        }
+        None => {}
+        Some(ids) => {
+            dir.settle(Some(ids), mode, &mut told).map_err(fault)?;
+            dir.give(ids, former, &mut told).map_err(fault)?;
+        }
+    }
+    if !is_new {
+        mended.extend(told);
+    }
+    Ok(dir)
+}
+
+/// The operator's directory is read whosesoever it is; but whoever can write to it in here is root.
+fn open_configuration(root: &Path, config: &Path) -> Option<Finding> {
+    match walk::open(root, config).and_then(|dir| dir.require_ours()) {
+        Ok(()) | Err(Astray::Io { .. }) => None,
+        Err(astray) => Some(Finding {
+            severity: Severity::Warning,
+            what: format!("whoever can write to {} is root here: {astray}", config.display()),
+            cause: "hooks and services of slurminit.toml run as root, and so do programs that slurm.conf names"
+                .to_owned(),
+            repair: format!("mount it read-only: {}:ro", config.display()),
+        }),
+    }
 }
 
 /// slurmd writes batch scripts into its spool directory and executes them there. Docker's tmpfs are `noexec`.
-fn no_batch_jobs(root: &Path, state: &Path) -> Option<Finding> {
-    flags(root, &state.join("slurmd")).contains(FsFlags::ST_NOEXEC).then(|| Finding {
+fn no_batch_jobs(spool: &Dir, state: &Path) -> Option<Finding> {
+    spool.is_noexec().then(|| Finding {
         severity: Severity::Warning,
         what: format!("{} does not let programs be executed, so no batch job (sbatch) can run", state.display()),
         cause: "it is mounted noexec, which Docker's --tmpfs does unless told otherwise".to_owned(),
         repair: format!("put a volume there, or mount it with exec: --tmpfs {}:exec", state.display()),
     })
-}
-
-fn plain(root: &Path, path: &Path) -> Result<(), InstallError> {
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o755)
-        .create(under(root, path))
-        .map_err(|error| InstallError::directory(path, error))
-}
-
-/// Makes a directory that `owner` owns. Nothing is touched that is right already.
-pub(super) fn owned(root: &Path, path: &Path, owner: &Owner, mode: u32) -> Result<(), InstallError> {
-    plain(root, path)?;
-    let real = under(root, path);
-    let fault = |error| InstallError::directory(path, error);
-    let metadata = fs::metadata(&real).map_err(fault)?;
-    if metadata.permissions().mode() & 0o7777 != mode {
-        fs::set_permissions(&real, fs::Permissions::from_mode(mode)).map_err(fault)?;
-    }
-    if !owner.owns(&metadata) {
-        give_tree(&real, owner).map_err(|error| owner.error(path, error))?;
-    }
-    Ok(())
-}
-
-/// Gives a directory and what is in it away; a symbolic link is not followed, a socket or pipe is left alone.
-fn give_tree(path: &Path, owner: &Owner) -> std::io::Result<()> {
-    owner.own(&File::open(path)?)?;
-    for entry in fs::read_dir(path)? {
-        let entry = entry?;
-        let kind = entry.file_type()?;
-        if kind.is_dir() {
-            give_tree(&entry.path(), owner)?;
-        } else if kind.is_file() {
-            owner.own(&File::open(entry.path())?)?;
-        }
-    }
-    Ok(())
 }

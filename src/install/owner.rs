@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::Path;
 
-use nix::unistd::{User, geteuid};
+use nix::unistd::{Gid, Uid, User, geteuid, setgid, setgroups, setuid};
 
 use super::InstallError;
 use crate::config::{Config, DaemonName};
@@ -38,12 +38,26 @@ impl Owner {
         }
     }
 
+    /// Its user and group; `None` where nothing can be given away.
+    pub(super) fn ids(&self) -> Option<(u32, u32)> {
+        self.ids
+    }
+
     /// Gives an open file away.
     pub(super) fn own(&self, file: &File) -> io::Result<()> {
         match self.ids {
             Some((user, group)) => fchown(file, Some(user), Some(group)),
             None => Ok(()),
         }
+    }
+
+    /// Makes this process that user's, for good.
+    pub(super) fn become_it(&self) -> io::Result<()> {
+        let Some((user, group)) = self.ids.filter(|(user, _)| *user != 0) else { return Ok(()) };
+        let group = Gid::from_raw(group);
+        setgroups(&[group])?;
+        setgid(group)?;
+        Ok(setuid(Uid::from_raw(user))?)
     }
 
     /// Whether `metadata` is of something that this user owns.

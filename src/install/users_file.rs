@@ -6,6 +6,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use super::{InstallError, atomic};
+use crate::walk::{self, Dir};
 
 /// Replaces `path` with `text`, unless that is its content; returns whether anything was written. A file that is there
 /// keeps its owner and mode, a new one gets its directory's owner: with sudo, or in a container, we are root, and the
@@ -19,7 +20,7 @@ pub fn replace_users_file(path: &Path, text: &str) -> Result<bool, InstallError>
         Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
         Err(source) => return Err(InstallError::Read { path: path.to_owned(), source }),
     };
-    match fs::read(&target) {
+    match walk::read(&target) {
         Ok(old) if old == text.as_bytes() => return Ok(false),
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             return Err(InstallError::Read { path: path.to_owned(), source: error });
@@ -27,17 +28,20 @@ pub fn replace_users_file(path: &Path, text: &str) -> Result<bool, InstallError>
         _ => {}
     }
     let write = || {
-        let (mode, owner) = match fs::metadata(&target) {
+        let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let name = target.file_name().and_then(|name| name.to_str()).ok_or(io::ErrorKind::InvalidInput)?;
+        let directory = Dir::of_the_user(parent)?;
+        let (mode, owner) = match directory.metadata_of(name) {
             Ok(old) => (old.permissions().mode() & 0o777, (old.uid(), old.gid())),
             Err(_) => {
-                let directory = fs::metadata(target.parent().unwrap_or(Path::new("/")))?;
+                let directory = directory.metadata();
                 // Only root can give a file away.
                 let is_root = nix::unistd::geteuid().is_root();
                 let own = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
                 (0o644, if is_root { (directory.uid(), directory.gid()) } else { own })
             }
         };
-        atomic::replace_as(&target, text.as_bytes(), mode, owner)
+        atomic::replace_as(&directory, name, text.as_bytes(), mode, owner)
     };
     write().map_err(|error| InstallError::write(path, error))?;
     Ok(true)

@@ -5,6 +5,7 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
 use crate::config::{Level, LogFormat};
+use crate::printable;
 
 /// One line of the log.
 #[derive(Clone, Copy, Debug)]
@@ -41,13 +42,13 @@ impl Record<'_> {
                 for part in [time, &"      "[level.len()..], level, " ", self.source, ": "] {
                     line.extend_from_slice(part.as_bytes());
                 }
-                push_printable(&mut line, self.message);
+                printable::push(&mut line, self.message);
                 line
             }
             LogFormat::Json => {
                 let message = String::from_utf8_lossy(self.message);
                 let json = Json { time, level, source: self.source, message: &message };
-                serde_json::to_vec(&json).unwrap_or_default()
+                printable::json(&serde_json::to_string(&json).unwrap_or_default()).into_owned().into_bytes()
             }
         };
         line.push(b'\n');
@@ -70,30 +71,18 @@ pub(super) fn split_text<'a>(line: &'a str, source: &str) -> Option<(&'a str, &'
     Some((level, rest.strip_prefix(source)?.strip_prefix(": ")?))
 }
 
-/// Bytes that are not UTF-8 pass as they are; control characters do not, for they would act on the reader's terminal.
-fn push_printable(line: &mut Vec<u8>, message: &[u8]) {
-    let acts = |byte: &u8| matches!(byte, 0..=0x08 | 0x0a..=0x1f | 0x7f);
-    let mut rest = message;
-    while let Some(at) = rest.iter().position(acts) {
-        let (head, tail) = rest.split_at(at);
-        line.extend_from_slice(head);
-        if let Some((byte, tail)) = tail.split_first() {
-            line.extend_from_slice(format!("\\x{byte:02x}").as_bytes());
-            rest = tail;
-        }
-    }
-    line.extend_from_slice(rest);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn terminal_escapes_do_not_reach_the_terminal_and_other_bytes_do() {
-        let record = Record { level: Level::Info, source: "slurmd", message: b"a\x1b[2Jb\xff\tc" };
-        let line = record.format(LogFormat::Text, &now());
-        assert!(line.ends_with(b" info slurmd: a\\x1b[2Jb\xff\tc\n"), "{}", String::from_utf8_lossy(&line));
+    fn nothing_that_acts_reaches_the_terminal() {
+        let message = "a\x1b[2Jb\u{9b}\u{202e}c\n".as_bytes();
+        let record = Record { level: Level::Info, source: "slurmd", message };
+        let line = String::from_utf8(record.format(LogFormat::Text, &now())).unwrap();
+        assert!(line.ends_with(" info slurmd: a\\x1b[2Jb\\u{9b}\\u{202e}c\\x0a\n"), "{line}");
+        let line = String::from_utf8(record.format(LogFormat::Json, &now())).unwrap();
+        assert!(line.contains("a\\u001b[2Jb\\u009b\\u202ec\\n"), "{line}");
     }
 
     #[test]

@@ -108,8 +108,8 @@ pub fn change(old: &[Text], new: &[Text]) -> Change {
                 change.takes(Apply::Restart, format!("{name} is another one"));
             }
             FileName::GresConf | FileName::CgroupConf => change.news.push(format!("{name}: comments")),
-            // Slurm runs it anew for each task.
-            FileName::TaskProlog => change.news.push(format!("{name} is another one")),
+            // Slurm runs them anew for each task and job.
+            FileName::TaskProlog | FileName::Epilog => change.news.push(format!("{name} is another one")),
         }
     }
     change

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use crate::config::Config;
 use crate::inventory::{Finding, Inventory, Severity};
 
+pub use parse::gpu_files;
+
 use super::{Decision, Plan};
 
 /// The files of Slurm's that slurminit writes.
@@ -22,6 +24,8 @@ pub enum FileName {
     CgroupConf,
     /// The script of [`TaskProlog`](super::TaskProlog).
     TaskProlog,
+    /// The script of [`Epilog`](super::Epilog).
+    Epilog,
 }
 
 impl FileName {
@@ -29,7 +33,7 @@ impl FileName {
     pub const ALL: [Self; 3] = [Self::SlurmConf, Self::GresConf, Self::CgroupConf];
 
     /// All that are written.
-    pub const WRITTEN: [Self; 4] = [Self::SlurmConf, Self::GresConf, Self::CgroupConf, Self::TaskProlog];
+    pub const WRITTEN: [Self; 5] = [Self::SlurmConf, Self::GresConf, Self::CgroupConf, Self::TaskProlog, Self::Epilog];
 
     /// The name.
     pub const fn as_str(self) -> &'static str {
@@ -38,13 +42,14 @@ impl FileName {
             Self::GresConf => "gres.conf",
             Self::CgroupConf => "cgroup.conf",
             Self::TaskProlog => "task_prolog",
+            Self::Epilog => "epilog",
         }
     }
 
-    /// The file's mode: Slurm runs the script as the job's user.
+    /// The file's mode: Slurm runs the task prolog as the job's user.
     pub const fn mode(self) -> u32 {
         match self {
-            Self::TaskProlog => 0o755,
+            Self::TaskProlog | Self::Epilog => 0o755,
             Self::SlurmConf | Self::GresConf | Self::CgroupConf => 0o644,
         }
     }

@@ -8,7 +8,7 @@ mod sharing;
 use std::collections::BTreeSet;
 
 use crate::config::{Config, GresMode, Sharing, TypeName};
-use crate::inventory::{CpuSet, Finding, Inventory, Obstacle, Severity, Vendor};
+use crate::inventory::{CpuSet, Finding, Inventory, Obstacle, PciAddress, Severity, Vendor};
 
 use super::names::{DevicePath, GresType};
 use super::{Decision, NodePlan};
@@ -112,6 +112,10 @@ pub struct GresLine {
     pub vendor: Vendor,
     /// By what the vendor's runtime finds it: a UUID for CUDA, a number for ROCr.
     pub runtime_name: String,
+    /// What a person calls it: `NVIDIA H200`, `NVIDIA H200 MIG 1g.18gb`.
+    pub name: String,
+    /// Where it is.
+    pub pci_address: Option<PciAddress>,
     /// For the comment above it: model, UUID, PCI address.
     pub comment: String,
 }
@@ -151,6 +155,8 @@ pub(super) fn plan(
             links: links(position, &gpus),
             vendor: offer.gpu.vendor,
             runtime_name,
+            name: offer.display_name(),
+            pci_address: offer.gpu.pci_address,
             comment: offer.comment(),
         });
     }

@@ -1,9 +1,10 @@
 //! The keys of slurm.conf that concern the whole cluster, and the partitions.
 
 use crate::config::{Config, DaemonName, NodeName, SlurmSettings};
+use crate::inventory::Inventory;
 
 use super::names::HostName;
-use super::{CgroupPlan, Decision, GresPlan, NodePlan, TaskProlog};
+use super::{CgroupPlan, Decision, Epilog, GresPlan, NodePlan, TaskProlog, login};
 
 /// A line of slurm.conf.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,22 +26,35 @@ pub struct PartitionPlan {
     pub settings: Vec<(String, String)>,
 }
 
+/// The scripts of ours that Slurm runs.
+pub(super) struct Scripts<'a> {
+    pub(super) task_prolog: Option<&'a TaskProlog>,
+    pub(super) epilog: Option<&'a Epilog>,
+}
+
 /// Generated, then overridden and extended by the operator.
 pub(super) fn plan(
     config: &Config,
     host: &HostName,
     node: &NodePlan,
     cgroup: &CgroupPlan,
-    task_prolog: Option<&TaskProlog>,
+    scripts: &Scripts<'_>,
+    inventory: &Inventory,
     decisions: &mut Vec<Decision>,
 ) -> Vec<Setting> {
     let mut settings = Settings::default();
     settings.identity(config, host);
     settings.files(config);
     settings.processes(cgroup);
-    if let Some(prolog) = task_prolog {
-        settings.add_because("TaskProlog", prolog.path.display(), TaskProlog::WHY);
-        decisions.push(Decision::new(format!("TaskProlog={}", prolog.path.display()), TaskProlog::WHY));
+    let task_prolog = scripts.task_prolog.map(|prolog| ("TaskProlog", &prolog.path, TaskProlog::WHY));
+    let epilog = scripts.epilog.map(|epilog| ("Epilog", &epilog.path, Epilog::WHY));
+    for (key, path, why) in task_prolog.into_iter().chain(epilog) {
+        settings.add_because(key, path.display(), why);
+        decisions.push(Decision::new(format!("{key}={}", path.display()), why));
+    }
+    if login::is_fatal(inventory) {
+        settings.add_because(login::KEY, 0, login::WHY);
+        decisions.push(Decision::new(format!("{}=0", login::KEY), login::WHY));
     }
     settings.scheduling(config, node, decisions);
     settings.lay_over(&config.slurm.conf, decisions);
@@ -90,6 +104,9 @@ impl Settings {
         self.add_because("ProctrackType", cgroup.proctrack, &cgroup.why);
         self.add("TaskPlugin", cgroup.task);
         self.add("MpiDefault", "none");
+        let why = "connections that say nothing, which any user can make, keep out nobody; Slurm's own limit is 50";
+        self.add_because("SlurmctldParameters", "conmgr_max_connections=1024", why);
+        self.add_because("SlurmdParameters", "conmgr_max_connections=1024", why);
         self.add_because("ReturnToService", 2, "a node that registers with a true configuration is used again");
     }
 

@@ -1,4 +1,4 @@
-//! Notices what is written in the operator's directory.
+//! Notices what is written in the operator's directory, and to /etc/passwd.
 //!
 //! EDGE. inotify, in the event loop: no wake-up while nothing is written. A directory is watched by its name as well, for
 //! it may come later or be replaced whole; a file by itself as well, for one that is mounted alone has its events
@@ -22,16 +22,20 @@ use crate::watch::watch;
 
 const KUBERNETES_LINK: &str = "..data";
 
-/// Sends [`Event::ConfigurationChanged`] from now on, if the operator wants that. Without inotify it says so, once.
+/// The directory and the file of users' accounts.
+const ACCOUNTS: (&str, &str) = ("/etc", "passwd");
+
+/// Sends [`Event::AccountsChanged`] from now on, and [`Event::ConfigurationChanged`] if the operator wants that. Without
+/// inotify it says so, once.
 pub(super) fn watch_for_changes(job: &Job, events: &UnboundedSender<Event>) {
-    if job.only_cmd || !job.config.supervise.reload_on_change {
+    if job.only_cmd {
         return;
     }
     match Changes::new(job) {
         Ok(changes) => drop(tokio::task::spawn_local(changes.run(events.clone()))),
         Err(error) => warn!(
-            "changes of the configuration are not noticed: {error}; raise the host's fs.inotify.max_user_instances, or \
-             use `slurminit reload`"
+            "changes of the configuration and of /etc/passwd are not noticed: {error}; raise the host's \
+             fs.inotify.max_user_instances, or use `slurminit reload`"
         ),
     }
 }
@@ -44,6 +48,8 @@ struct Changes {
     directories: BTreeMap<PathBuf, Option<WatchDescriptor>>,
     files: Vec<PathBuf>,
     names: Vec<OsString>,
+    /// The watches of /etc and of /etc/passwd itself.
+    accounts: [Option<WatchDescriptor>; 2],
 }
 
 impl Changes {
@@ -51,8 +57,11 @@ impl Changes {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
         let readable = watch(inotify.as_fd().try_clone_to_owned()?, Interest::READABLE)?;
         let own = &job.config.paths.config;
-        let mut files = vec![job.watched_file.clone()];
-        files.extend(FileName::ALL.iter().map(|name| own.join(name.as_str())));
+        let mut files = Vec::new();
+        if job.config.supervise.reload_on_change {
+            files.push(job.watched_file.clone());
+            files.extend(FileName::ALL.iter().map(|name| own.join(name.as_str())));
+        }
         let mut names: Vec<OsString> = vec![KUBERNETES_LINK.into()];
         names.extend(files.iter().filter_map(|file| file.file_name()).map(OsStr::to_owned));
         let mut directories = BTreeMap::new();
@@ -61,7 +70,7 @@ impl Changes {
             directories.insert(directory.parent().unwrap_or(Path::new("/")).to_owned(), None);
             names.extend(directory.file_name().map(OsStr::to_owned));
         }
-        let mut changes = Self { inotify, readable, directories, files, names };
+        let mut changes = Self { inotify, readable, directories, files, names, accounts: [None; 2] };
         changes.look_again();
         Ok(changes)
     }
@@ -74,19 +83,32 @@ impl Changes {
             }
             guard.clear_ready();
             drop(guard);
-            if seen.iter().any(|event| self.counts(event)) {
+            let configuration = seen.iter().any(|event| self.is_of_configuration(event));
+            let accounts = seen.iter().any(|event| self.is_of_accounts(event));
+            if configuration || accounts {
                 self.look_again();
+            }
+            if configuration {
                 let _ = events.send(Event::ConfigurationChanged);
+            }
+            if accounts {
+                let _ = events.send(Event::AccountsChanged);
             }
         }
     }
 
-    fn counts(&self, event: &InotifyEvent) -> bool {
-        let lost = event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW);
+    fn is_of_configuration(&self, event: &InotifyEvent) -> bool {
         match &event.name {
             Some(name) => self.names.contains(name),
-            // A file's own event. That its watch is gone follows from what happened in its directory.
-            None => lost || !event.mask.contains(AddWatchFlags::IN_IGNORED),
+            // A file's own event.
+            None => is_lost(event) || (!is_gone(event) && self.accounts[1] != Some(event.wd)),
+        }
+    }
+
+    fn is_of_accounts(&self, event: &InotifyEvent) -> bool {
+        match &event.name {
+            Some(name) => self.accounts[0] == Some(event.wd) && name == ACCOUNTS.1,
+            None => is_lost(event) || (!is_gone(event) && self.accounts[1] == Some(event.wd)),
         }
     }
 
@@ -109,5 +131,20 @@ impl Changes {
             // Most of them are not there.
             let _ = self.inotify.add_watch(file, AddWatchFlags::IN_CLOSE_WRITE);
         }
+        let (directory, name) = (Path::new(ACCOUNTS.0), ACCOUNTS.1);
+        self.accounts = [
+            self.inotify.add_watch(directory, in_directory).ok(),
+            self.inotify.add_watch(&directory.join(name), AddWatchFlags::IN_CLOSE_WRITE).ok(),
+        ];
     }
+}
+
+/// Whether the kernel had no room for what happened.
+fn is_lost(event: &InotifyEvent) -> bool {
+    event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW)
+}
+
+/// That a file's watch is gone follows from what happened in its directory.
+fn is_gone(event: &InotifyEvent) -> bool {
+    event.mask.contains(AddWatchFlags::IN_IGNORED)
 }

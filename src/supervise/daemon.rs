@@ -102,6 +102,8 @@ fn daemon(config: &Config, name: DaemonName) -> Spec {
                 "--foreground".to_owned(),
                 format!("--key-file={}", paths.munge_key.display()),
                 format!("--socket={}", paths.munge_socket.display()),
+                // A connection that says nothing holds a thread for two seconds, and by default there are two.
+                "--num-threads=32".to_owned(),
                 // Beside the socket, for /var/lib/munge may be read-only. It adds to the kernel's randomness, no more.
                 format!("--seed-file={}", paths.munge_socket.with_file_name("munged.seed").display()),
             ],

@@ -2,6 +2,7 @@
 //!
 //! PURE. PID 1 gives the questions of a round to one child, `slurminit liveness`, and reads an answer a line.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,9 @@ pub struct Question {
     pub unit: usize,
     /// Its main process, whose work tells a slow daemon from a hung one.
     pub pid: i32,
+    /// Where it listens, if that is known: who keeps it busy is connected there.
+    #[serde(default)]
+    pub door: Option<Door>,
     /// Commands; each reads what the one before it wrote, and all must end with 0.
     pub commands: Vec<Vec<String>>,
     /// How long the answer may take, in milliseconds.
@@ -24,6 +28,16 @@ impl Question {
     pub fn timeout(&self) -> Duration {
         Duration::from_millis(self.timeout_ms)
     }
+}
+
+/// Where a unit listens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Door {
+    /// This TCP port.
+    Port(u16),
+    /// This Unix socket.
+    Socket(PathBuf),
 }
 
 /// What came of one question.
@@ -43,6 +57,11 @@ pub enum Verdict {
     Answers,
     /// It did not, and did nothing else either.
     Silent(String),
+    /// It was stopped by a signal: no time makes up for that.
+    Stopped(String),
+    /// It did not, but it runs, and others than the cluster itself hold many connections to it: a restart would drop what they
+    /// hold, and they would come back.
+    Overloaded(String),
     /// It did not, and worked or waited for a CPU meanwhile.
     Slow(String),
     /// The question could not be asked, or its failure says nothing about the unit.

@@ -6,16 +6,19 @@
 
 mod boot;
 mod command;
+mod environments;
 mod jobs;
 mod liveness;
 mod notice;
 mod reload;
+mod setback;
 mod snapshot;
 mod stop;
 mod timeline;
 mod unit;
 
 pub use command::Command;
+pub use jobs::Follows;
 pub use notice::Notice;
 pub use reload::{Cause, LastReload, Outcome, ReloadNotice, ReloadSnapshot};
 pub use snapshot::{Snapshot, UnitSnapshot};
@@ -30,6 +33,7 @@ use crate::report::{PrepareEvent, Prepared};
 use super::daemon::{Gate, Spec};
 use super::liveness::Verdict;
 use super::node::NodeReport;
+use environments::Environments;
 use jobs::Accounts;
 use liveness::Liveness;
 use stop::Stop;
@@ -46,10 +50,14 @@ pub enum Child {
     Hook(usize),
     /// `slurminit prepare`.
     Prepare,
+    /// `slurminit environments`.
+    Environments,
     /// A daemon or a service.
     Unit(usize),
     /// The readiness command of a unit.
     Probe(usize),
+    /// The command that gets a unit's port back from a process that took it.
+    FreePort(usize),
     /// The questions whether the ready units still answer.
     Liveness,
     /// The question for the node's state.
@@ -90,6 +98,21 @@ pub struct SpawnFailure {
     pub code: u8,
     /// Which file, and why.
     pub message: String,
+    /// What around it was the cause, if it was not the program or its configuration.
+    pub fault: Option<Fault>,
+}
+
+/// What in its surroundings ended a unit, or kept it from starting. It is no failure of the unit's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// No process could be made: a limit on them was reached.
+    Processes,
+    /// No memory was left, and the kernel took this process.
+    Memory,
+    /// No file descriptor was left.
+    Descriptors,
+    /// Another process has this port.
+    Port(u16),
 }
 
 impl Exit {
@@ -108,6 +131,8 @@ impl Exit {
 pub enum Event {
     /// A child is gone, and reaped.
     Exited(Child, Exit),
+    /// The same of a unit that its surroundings ended.
+    Struck(usize, Exit, Fault),
     /// The preparation said something.
     Prepare(PrepareEvent),
     /// The unit's readiness was looked at.
@@ -118,6 +143,8 @@ pub enum Event {
     Liveness(usize, Verdict),
     /// Something was written in the operator's directory.
     ConfigurationChanged,
+    /// Something was written that users' accounts are read from.
+    AccountsChanged,
     /// A signal came for slurminit.
     Signal(i32),
     /// An operator asked for something.
@@ -228,7 +255,10 @@ pub struct Machine {
     jobs_left: bool,
     /// Whether the jobs of a former start were accounted for, or are just being.
     recovered: bool,
+    /// Whether a slurmd was ready before.
+    had_slurmd: bool,
     accounts: Accounts,
+    environments: Environments,
     prepared: Option<Prepared>,
     tasks: BTreeSet<Child>,
     reload: reload::Reload,
@@ -254,7 +284,9 @@ impl Machine {
             resumed: false,
             jobs_left: false,
             recovered: false,
+            had_slurmd: false,
             accounts: Accounts::default(),
+            environments: Environments::default(),
             prepared: None,
             tasks: BTreeSet::new(),
             reload: reload::Reload::default(),
@@ -278,11 +310,13 @@ impl Machine {
         let mut out = Vec::new();
         match event {
             Event::Exited(child, exit) => self.exited(now, child, exit, &mut out),
+            Event::Struck(unit, exit, fault) => self.unit_exited(now, unit, exit, Some(fault), &mut out),
             Event::Prepare(event) => self.prepare_said(now, event, &mut out),
             Event::Looked(unit, ready) => self.looked(now, unit, ready, &mut out),
             Event::Node(report) => self.node_said(now, Some(report), &mut out),
             Event::Liveness(unit, verdict) => self.liveness_said(unit, verdict),
             Event::ConfigurationChanged => self.configuration_changed(now),
+            Event::AccountsChanged => self.accounts_changed(&mut out),
             Event::Signal(signal) => self.signalled(now, signal, &mut out),
             Event::Command(command) => self.command(now, command, &mut out),
             Event::NoChildren => self.no_children(now, &mut out),
@@ -341,7 +375,12 @@ impl Machine {
         match child {
             Child::Hook(index) => self.hook_exited(now, index, exit, out),
             Child::Prepare => self.prepare_exited(now, exit, out),
-            Child::Unit(unit) => self.unit_exited(now, unit, exit, out),
+            Child::Unit(unit) => {
+                let fault = if let Exit::NotStarted(failure) = &exit { failure.fault } else { None };
+                self.unit_exited(now, unit, exit, fault, out);
+            }
+            Child::FreePort(unit) => self.port_is_free(now, unit, &exit, out),
+            Child::Environments => self.environments_written(exit, out),
             Child::Probe(unit) => self.looked(now, unit, exit == Exit::Code(0), out),
             Child::Liveness => self.round_ended(now, out),
             // After an answer this says nothing more.

@@ -4,6 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::printable;
+
 /// What `sinfo` is asked to print: the state, then the reason, which may hold anything but a newline.
 pub const SINFO_FORMAT: &str = "%T|%E";
 
@@ -39,6 +41,9 @@ const REPAIRED_BY_A_START: [&str; 6] = ["gres/", "Low ", OUR_REASON, "CPUs ", "R
 /// How the reasons begin that slurminit gives.
 pub const OUR_REASON: &str = "slurminit: ";
 
+/// How much of a reason is kept, in characters: an operator of Slurm writes what he likes.
+const LONGEST_REASON: usize = 400;
+
 impl NodeReport {
     /// Reads one line of `sinfo --format='%T|%E'`.
     pub fn parse(line: &str) -> Option<Self> {
@@ -51,7 +56,7 @@ impl NodeReport {
         Some(Self {
             state: word.to_ascii_lowercase(),
             responding: !state.contains('*'),
-            reason: reason.trim().to_owned(),
+            reason: printable::short(reason.trim(), LONGEST_REASON),
         })
     }
 
@@ -101,6 +106,12 @@ mod tests {
         assert_eq!(verdict("drained|SlurmdSpoolDir is full"), NodeVerdict::Repaired);
         assert_eq!(verdict("draining|fan broken, ask Eve"), NodeVerdict::Drained);
         assert_eq!(verdict("drained|none"), NodeVerdict::Drained);
+    }
+
+    #[test]
+    fn a_reason_is_one_short_line_that_does_nothing() {
+        let reason = NodeReport::parse(&format!("drained|\u{202e}\x1b[2J {}", "x".repeat(1000))).unwrap().reason;
+        assert!(reason.starts_with("\\u{202e}\\x1b[2J x") && reason.len() < 500, "{reason}");
     }
 
     #[test]

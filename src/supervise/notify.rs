@@ -66,10 +66,11 @@ impl Notify {
         // On Linux the file gets the socket's mode: there is no moment at which others may write to it.
         nix::sys::stat::fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
         // The socket of a former process of this daemon. Who still has it open speaks to nobody.
-        let _ = std::fs::remove_file(path);
+        let (run, file) = crate::walk::socket_place(path)?;
+        let _ = run.remove(&file);
         bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
         if let Some(user) = user.and_then(|user| User::from_name(user).ok().flatten()) {
-            nix::unistd::chown(path, Some(user.uid), Some(user.gid))?;
+            run.chown_entry(&file, (user.uid.as_raw(), user.gid.as_raw()))?;
         }
         let channel = Rc::new(Channel {
             socket: watch(socket, Interest::READABLE)?,
@@ -100,7 +101,7 @@ impl Notify {
             return Some(Ok(Pid::from_raw(pid)));
         }
         let message = format!("process {pid}, to which it has handed over, ended before it; its last lines say why");
-        Some(Err(SpawnFailure { code: FAILURE, message }))
+        Some(Err(SpawnFailure { code: FAILURE, message, fault: None }))
     }
 }
 
@@ -220,7 +221,7 @@ impl World {
                 program.env.push([VARIABLE.as_bytes(), b"=", path.as_os_str().as_encoded_bytes()].concat());
                 if own.is_none() {
                     // In place of `-D`: Slurm takes only one of the two.
-                    program.argv.truncate(1);
+                    program.argv.retain(|word| word != b"-D");
                     program.argv.push(OPTION.as_bytes().to_vec());
                 }
                 Some(notify)

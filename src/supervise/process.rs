@@ -9,9 +9,11 @@ use std::os::unix::ffi::OsStrExt;
 
 use nix::fcntl::OFlag;
 use nix::libc;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::{ForkResult, Gid, Pid, Uid, User, fork, getgrouplist, pipe2};
 
-use super::machine::SpawnFailure;
+use super::limits::Counts;
+use super::machine::{Fault, SpawnFailure};
 use super::signals::Inherited;
 use crate::exit_code::{CMD_NOT_EXECUTABLE, CMD_NOT_FOUND, FAILURE};
 
@@ -39,6 +41,8 @@ pub(super) struct Program {
     pub(super) output: Output,
     /// Whether it is the container's command: it keeps standard input and gets the terminal.
     pub(super) is_cmd: bool,
+    /// Whether all that descends from it is marked, for good ([`leftovers`](crate::leftovers)).
+    pub(super) is_marked: bool,
 }
 
 /// A process that was started.
@@ -56,6 +60,10 @@ pub(super) struct Started {
     pub(super) log: Option<OwnedFd>,
     /// The end of its captured output.
     pub(super) captured: Option<OwnedFd>,
+    /// The user that it runs as.
+    pub(super) uid: Uid,
+    /// The counts of the container's limits at its start.
+    pub(super) limits: Counts,
 }
 
 struct Credentials {
@@ -71,6 +79,7 @@ struct Prepared {
     candidates: Vec<CString>,
     credentials: Option<Credentials>,
     is_cmd: bool,
+    is_marked: bool,
     stdin: Option<OwnedFd>,
     stdout: Option<RawFd>,
     stderr: Option<RawFd>,
@@ -85,7 +94,11 @@ pub(super) fn start(program: &Program, inherited: &Inherited) -> Result<Started,
     let name = program.argv.first().map(|name| String::from_utf8_lossy(name).into_owned()).unwrap_or_default();
     let failed = |what: &str| {
         let what = what.to_owned();
-        move |errno: nix::Error| SpawnFailure { code: FAILURE, message: format!("{what}: {}", errno.desc()) }
+        move |errno: nix::Error| SpawnFailure {
+            code: FAILURE,
+            message: format!("{what}: {}", errno.desc()),
+            fault: fault(errno),
+        }
     };
     let credentials = program.user.as_deref().map(credentials).transpose()?.flatten();
     let pipe = || pipe2(OFlag::O_CLOEXEC).map_err(failed(&format!("no pipe for `{name}`")));
@@ -96,6 +109,7 @@ pub(super) fn start(program: &Program, inherited: &Inherited) -> Result<Started,
         .then(|| nix::fcntl::open("/dev/null", OFlag::O_RDONLY | OFlag::O_CLOEXEC, nix::sys::stat::Mode::empty()))
         .transpose()
         .map_err(failed("/dev/null"))?;
+    let uid = credentials.as_ref().map_or_else(Uid::effective, |credentials| credentials.uid);
     let log_in_child = log.as_ref().map(|(_, write)| write.as_raw_fd());
     let prepared = Prepared {
         argv: program.argv.iter().map(|word| c_string(word)).collect(),
@@ -103,6 +117,7 @@ pub(super) fn start(program: &Program, inherited: &Inherited) -> Result<Started,
         candidates: candidates(program),
         credentials,
         is_cmd: program.is_cmd,
+        is_marked: program.is_marked,
         stdin: null,
         stdout: captured.as_ref().map(|(_, write)| write.as_raw_fd()).or(log_in_child),
         stderr: log_in_child,
@@ -113,7 +128,8 @@ pub(super) fn start(program: &Program, inherited: &Inherited) -> Result<Started,
         Ok(pid) => {
             let ours = |pipe: Option<(OwnedFd, OwnedFd)>| pipe.map(|(read, _)| read);
             set_nonblocking(&failure);
-            Ok(Started { pid, group: pid, handle: pidfd_open(pid), failure, log: ours(log), captured: ours(captured) })
+            let (handle, log, captured) = (pidfd_open(pid), ours(log), ours(captured));
+            Ok(Started { pid, group: pid, handle, failure, log, captured, uid, limits: Counts::default() })
         }
     }
 }
@@ -134,7 +150,17 @@ pub(super) fn failure_of(started: &Started, program: &Program) -> Option<SpawnFa
         ),
         errno => (CMD_NOT_EXECUTABLE, errno.desc()),
     };
-    Some(SpawnFailure { code, message: format!("`{name}` cannot be executed: {what}") })
+    Some(SpawnFailure { code, message: format!("`{name}` cannot be executed: {what}"), fault: fault(errno) })
+}
+
+/// What of the surroundings an error tells of; any other is the program's own.
+fn fault(errno: nix::Error) -> Option<Fault> {
+    match errno {
+        nix::Error::EAGAIN => Some(Fault::Processes),
+        nix::Error::ENOMEM => Some(Fault::Memory),
+        nix::Error::EMFILE | nix::Error::ENFILE => Some(Fault::Descriptors),
+        _ => None,
+    }
 }
 
 /// Sends a signal to exactly this process. One that has ended and is not reaped yet takes it without effect.
@@ -153,15 +179,15 @@ pub(super) fn send_group(started: &Started, signal: i32) {
 }
 
 fn credentials(name: &str) -> Result<Option<Credentials>, SpawnFailure> {
-    let unknown = |why: String| SpawnFailure { code: FAILURE, message: format!("user `{name}` {why}") };
+    let unknown = |why: String, fault| SpawnFailure { code: FAILURE, message: format!("user `{name}` {why}"), fault };
     let user = User::from_name(name)
-        .map_err(|errno| unknown(format!("cannot be looked up: {}", errno.desc())))?
-        .ok_or_else(|| unknown("does not exist in this container; create it or set `user`".to_owned()))?;
+        .map_err(|errno| unknown(format!("cannot be looked up: {}", errno.desc()), fault(errno)))?
+        .ok_or_else(|| unknown("does not exist in this container; create it or set `user`".to_owned(), None))?;
     if user.uid == Uid::effective() {
         return Ok(None);
     }
     let groups = getgrouplist(&c_string(name.as_bytes()), user.gid)
-        .map_err(|errno| unknown(format!("has no readable groups: {}", errno.desc())))?;
+        .map_err(|errno| unknown(format!("has no readable groups: {}", errno.desc()), fault(errno)))?;
     Ok(Some(Credentials { uid: user.uid, gid: user.gid, groups: groups.iter().map(|gid| gid.as_raw()).collect() }))
 }
 
@@ -224,6 +250,9 @@ fn become_program(prepared: &Prepared, inherited: &Inherited) -> nix::Error {
             return nix::Error::last();
         }
     }
+    if prepared.is_marked {
+        mark();
+    }
     if let Some(Credentials { uid, gid, groups }) = &prepared.credentials {
         // SAFETY: the pointer and the length are of the same vector.
         if unsafe { libc::setgroups(groups.len(), groups.as_ptr()) } != 0 {
@@ -235,6 +264,16 @@ fn become_program(prepared: &Prepared, inherited: &Inherited) -> nix::Error {
     }
     inherited.restore();
     execute(prepared)
+}
+
+/// Lowers a hard limit that Linux has not heeded since 2.4 (RLIMIT_LOCKS, setrlimit(2)): whoever descends from this process
+/// has it, in the sight of all, and nobody can raise it again without CAP_SYS_RESOURCE. Where it cannot be lowered, nothing
+/// is marked.
+fn mark() {
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_LOCKS) {
+        let lower = hard.saturating_sub(1);
+        let _ = setrlimit(Resource::RLIMIT_LOCKS, lower, lower);
+    }
 }
 
 /// Tries each candidate; the most telling error wins, as with `execvp`.

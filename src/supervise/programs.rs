@@ -5,11 +5,11 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-use crate::config::DaemonName;
+use crate::config::{DaemonName, ReadinessTest};
 
 use super::daemon::{LivenessTest, Spec};
-use super::liveness::Question;
-use super::machine::Child;
+use super::liveness::{Door, Question};
+use super::machine::{Child, Follows};
 use super::node::SINFO_FORMAT;
 use super::{Output, Program, World};
 
@@ -26,19 +26,21 @@ impl World {
                 user: None,
                 output: Output::Inherited,
                 is_cmd: true,
+                is_marked: false,
             },
             Child::Unit(unit) => {
                 let Some(spec) = self.machine.units().get(unit) else { return helper::<&str>(&[], Output::Log) };
                 Program {
-                    argv: spec.command.iter().map(|word| word.clone().into_bytes()).collect(),
+                    argv: self.numbered(unit, spec),
                     env: environment(&with_defaults(spec), &NOT_FOR_DAEMONS),
                     user: spec.user.clone(),
                     output: Output::Log,
                     is_cmd: false,
+                    is_marked: spec.daemon == Some(DaemonName::Slurmd),
                 }
             }
             Child::Probe(unit) => match self.machine.units().get(unit).map(|spec| &spec.readiness) {
-                Some(crate::config::ReadinessTest::Command(command)) => helper(command, Output::Log),
+                Some(ReadinessTest::Command(command)) => helper(command, Output::Log),
                 _ => helper::<&str>(&[], Output::Log),
             },
             Child::Hook(index) => {
@@ -46,6 +48,7 @@ impl World {
                 helper(hook.map(|hook| hook.command.as_slice()).unwrap_or_default(), Output::Log)
             }
             Child::Prepare => Program { argv: self.prepare(), ..helper::<&str>(&[], Output::Captured) },
+            Child::Environments => Program { argv: self.own_verb("environments"), ..helper::<&str>(&[], Output::Log) },
             Child::JobsRecover => Program { argv: jobs(node, &["recover"]), ..helper::<&str>(&[], Output::Log) },
             Child::JobsReclaim => Program { argv: jobs(node, &["reclaim"]), ..helper::<&str>(&[], Output::Log) },
             Child::JobsQuiesce => {
@@ -61,6 +64,7 @@ impl World {
                     ..helper::<&str>(&[], Output::Captured)
                 }
             }
+            Child::FreePort(unit) => Program { argv: self.free_port(unit), ..helper::<&str>(&[], Output::Log) },
             Child::Reload => {
                 let mut argv = self.prepare();
                 argv.extend([b"--reload".to_vec(), b"--held".to_vec(), self.job.held.to_string().into_bytes()]);
@@ -82,12 +86,49 @@ impl World {
         }
     }
 
+    /// A slurmctld that finds a former one's state is begun by `slurminit jobs number`, which becomes it: no job id is given twice.
+    fn numbered(&self, unit: usize, spec: &Spec) -> Vec<Vec<u8>> {
+        let command = spec.command.iter().map(|word| word.clone().into_bytes());
+        let follows = (spec.daemon == Some(DaemonName::Slurmctld)).then(|| self.machine.follows(unit)).flatten();
+        let Some(follows) = follows else { return command.collect() };
+        let paths = &self.job.config.paths;
+        let mut argv = vec![own_file(), b"jobs".to_vec(), b"number".to_vec()];
+        for (option, path) in
+            [("--slurm-conf", paths.slurm.join("slurm.conf")), ("--state", paths.state.join("slurmctld"))]
+        {
+            argv.extend([option.as_bytes().to_vec(), path.into_os_string().into_vec()]);
+        }
+        argv.extend((follows == Follows::Saved).then(|| b"--saved".to_vec()));
+        argv.extend(command);
+        argv
+    }
+
     fn prepare(&self) -> Vec<Vec<u8>> {
-        let mut argv = vec![own_file(), b"prepare".to_vec()];
+        self.own_verb("prepare")
+    }
+
+    /// One that reads the configuration again.
+    fn own_verb(&self, verb: &str) -> Vec<Vec<u8>> {
+        let mut argv = vec![own_file(), verb.as_bytes().to_vec()];
         if let Some(file) = &self.job.config_file {
             argv.extend([b"--config".to_vec(), file.as_os_str().as_bytes().to_vec()]);
         }
         argv
+    }
+
+    /// Who has a unit's port is not asked whether it is one of these, and nobody's processes are all ended who runs one.
+    fn free_port(&self, unit: usize) -> Vec<Vec<u8>> {
+        let spec = self.machine.units().get(unit);
+        let port = match spec.map(|spec| &spec.readiness) {
+            Some(ReadinessTest::Port(port)) => *port,
+            _ => 0,
+        };
+        let name = spec.map(|spec| spec.name.as_str()).unwrap_or_default();
+        let words = ["free-port", "--port", &port.to_string(), "--unit", name].map(|word| word.as_bytes().to_vec());
+        let units = self.living.values().filter(|living| super::unit_of(living.child).is_some());
+        let spared = units.flat_map(|living| [b"--spare".to_vec(), living.started.group.to_string().into_bytes()]);
+        let again = (self.machine.setbacks(unit) > 2).then(|| b"--again".to_vec());
+        std::iter::once(own_file()).chain(words).chain(spared).chain(again).collect()
     }
 
     /// What the units of this round are asked; one that died since is left out.
@@ -97,6 +138,7 @@ impl World {
             Some(Question {
                 unit: *unit,
                 pid: self.find(Child::Unit(*unit))?.started.pid.as_raw(),
+                door: door(&self.machine.units().get(*unit)?.readiness),
                 commands: question(test, &self.job.config.paths.munge_socket, node),
                 timeout_ms: u64::try_from(self.machine.probe_timeout(*unit).as_millis()).unwrap_or(u64::MAX),
             })
@@ -120,6 +162,14 @@ fn question(test: &LivenessTest, munge_socket: &Path, node: &str) -> Vec<Vec<Str
     }
 }
 
+fn door(readiness: &ReadinessTest) -> Option<Door> {
+    match readiness {
+        ReadinessTest::Port(port) => Some(Door::Port(*port)),
+        ReadinessTest::Socket(path) => Some(Door::Socket(path.clone())),
+        ReadinessTest::Started | ReadinessTest::Command(_) => None,
+    }
+}
+
 fn jobs(node: &str, arguments: &[&str]) -> Vec<Vec<u8>> {
     let own = [own_file(), b"jobs".to_vec(), b"--node".to_vec(), node.as_bytes().to_vec()];
     own.into_iter().chain(arguments.iter().map(|word| word.as_bytes().to_vec())).collect()
@@ -137,6 +187,7 @@ fn helper<S: AsRef<str>>(argv: &[S], output: Output) -> Program {
         user: None,
         output,
         is_cmd: false,
+        is_marked: false,
     }
 }
 

@@ -5,21 +5,36 @@
 
 use std::path::Path;
 
-use super::listening;
+use super::sockets;
 use crate::config::ReadinessTest;
 
-/// Whether what `test` names is there. A command is not run here.
-pub(super) fn is_ready(test: &ReadinessTest) -> bool {
-    let read = |path| std::fs::read(path).unwrap_or_default();
+/// From this user id on somebody is a person, and no daemon (`UID_MIN` of login.defs, on all distributions).
+const PEOPLE: u32 = 1000;
+
+/// Whether what `test` names is there; a command is not run here. With an `owner`, a port counts that is this user's, or one
+/// that another daemon's user has: no port of a person passes for a daemon's.
+pub(super) fn is_ready(test: &ReadinessTest, owner: Option<u32>) -> bool {
     match test {
         ReadinessTest::Started => true,
         // With the host's network the table has the host's sockets too; the file is in this container.
         ReadinessTest::Socket(path) => path.exists() && unix_socket_listens(&read("/proc/self/net/unix"), path),
-        ReadinessTest::Port(port) => listening::tcp_port(*port).unwrap_or_else(|| {
-            ["/proc/self/net/tcp", "/proc/self/net/tcp6"].into_iter().any(|table| tcp_port_listens(&read(table), *port))
-        }),
+        ReadinessTest::Port(port) => port_listens(*port, &|uid| owner.is_none_or(|owner| uid == owner || uid < PEOPLE)),
         ReadinessTest::Command(_) => false,
     }
+}
+
+/// Whether a socket of a user of whom `of` is true listens on `port`.
+pub(super) fn port_listens(port: u16, of: &dyn Fn(u32) -> bool) -> bool {
+    match sockets::listeners(port) {
+        Some(found) => found.iter().any(|socket| of(socket.uid)),
+        None => ["/proc/self/net/tcp", "/proc/self/net/tcp6"]
+            .into_iter()
+            .any(|table| tcp_port_listens(&read(table), port, of)),
+    }
+}
+
+fn read(path: &str) -> Vec<u8> {
+    std::fs::read(path).unwrap_or_default()
 }
 
 /// `/proc/net/unix`: `Num RefCount Protocol Flags Type St Inode Path`; the flag `__SO_ACCEPTCON` is 00010000
@@ -31,12 +46,15 @@ fn unix_socket_listens(table: &[u8], path: &Path) -> bool {
     })
 }
 
-/// `/proc/net/tcp`: `sl local_address rem_address st ...`; the state 0A is LISTEN (`include/net/tcp_states.h`).
-fn tcp_port_listens(table: &[u8], port: u16) -> bool {
+/// `/proc/net/tcp`: `sl local_address rem_address st tx:rx tr:when retransmits uid ...`; the state 0A is LISTEN
+/// (`include/net/tcp_states.h`).
+fn tcp_port_listens(table: &[u8], port: u16, of: &dyn Fn(u32) -> bool) -> bool {
     let suffix = format!(":{port:04X}");
     String::from_utf8_lossy(table).lines().any(|line| {
         let mut fields = line.split_ascii_whitespace();
-        fields.nth(1).is_some_and(|local| local.ends_with(&suffix)) && fields.nth(1) == Some("0A")
+        fields.nth(1).is_some_and(|local| local.ends_with(&suffix))
+            && fields.nth(1) == Some("0A")
+            && fields.nth(3).and_then(|uid| uid.parse().ok()).is_some_and(of)
     })
 }
 
@@ -45,13 +63,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listening_port_is_told_from_a_connected_one() {
-        let table = b"  sl  local_address rem_address   st tx_queue rx_queue\n\
-            0: 00000000:1AA1 00000000:0000 0A 00000000:00000000 00:00000000\n\
-            1: 0100007F:1AA2 0100007F:9C40 01 00000000:00000000 00:00000000\n";
-        assert!(tcp_port_listens(table, 6817));
-        assert!(!tcp_port_listens(table, 6818));
-        assert!(!tcp_port_listens(b"", 6817));
+    fn a_listening_port_is_told_from_a_connected_one_and_one_users_from_anothers() {
+        let table =
+            b"  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
+            0: 00000000:1AA1 00000000:0000 0A 00000000:00000000 00:00000000 00000000   996        0 12 1\n\
+            1: 0100007F:1AA2 0100007F:9C40 01 00000000:00000000 00:00000000 00000000     0        0 13 1\n";
+        assert!(tcp_port_listens(table, 6817, &|_| true));
+        assert!(tcp_port_listens(table, 6817, &|uid| uid == 996));
+        assert!(!tcp_port_listens(table, 6817, &|uid| uid == 0));
+        assert!(!tcp_port_listens(table, 6818, &|_| true));
+        assert!(!tcp_port_listens(b"", 6817, &|_| true));
     }
 
     #[test]
@@ -59,13 +80,15 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("socket");
         let test = ReadinessTest::Socket(path.clone());
-        assert!(!is_ready(&test));
+        assert!(!is_ready(&test, None));
         let _unix = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        assert!(is_ready(&test));
+        assert!(is_ready(&test, None));
         let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let test = ReadinessTest::Port(tcp.local_addr().unwrap().port());
-        assert!(is_ready(&test));
+        let own = nix::unistd::Uid::current().as_raw();
+        assert!(is_ready(&test, None) && is_ready(&test, Some(own)));
+        assert!(!port_listens(tcp.local_addr().unwrap().port(), &|uid| uid != own));
         drop(tcp);
-        assert!(!is_ready(&test));
+        assert!(!is_ready(&test, None));
     }
 }

@@ -73,7 +73,10 @@ impl World {
         }
         let failure = process::failure_of(&living.started, &living.program).or(successor.and_then(Result::err));
         let exit = failure.map_or(exit, Exit::NotStarted);
-        let event = Event::Exited(living.child, exit);
+        let event = match (living.child, self.fault(&living, &exit)) {
+            (Child::Unit(unit), Some(fault)) => Event::Struck(unit, exit, fault),
+            (child, _) => Event::Exited(child, exit),
+        };
         match living.child {
             Child::Unit(_) => {
                 let until = Instant::now() + GROUP;

@@ -7,7 +7,7 @@ mod news;
 pub use news::News;
 
 use std::io::Write as _;
-use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::time::{ClockId, clock_gettime};
@@ -15,9 +15,12 @@ use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use super::machine::Snapshot;
+use crate::walk::{self, Dir};
 
 /// The file's name in the run directory.
 pub const FILE: &str = "status.json";
+/// What it is called until it is whole.
+const NEW: &str = "status.json.new";
 
 /// What a file on a full disk has in any case, in bytes.
 const PAGE: usize = 4096;
@@ -57,7 +60,7 @@ impl Publisher {
         let directory = (!off).then(|| directory.to_owned());
         if let Some(directory) = &directory {
             // If it cannot be made, the first write says so.
-            let _ = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(directory);
+            let _ = walk::make(Path::new("/"), directory, &mut Vec::new());
         }
         Self { directory, started_ms: monotonic_ms(), last: None, complained: false }
     }
@@ -76,7 +79,7 @@ impl Publisher {
         if let Err(error) = replace(directory, &status) {
             let file = directory.join(FILE);
             // A state that is no more must not pass for the present one. The next event tries again.
-            let _ = std::fs::remove_file(&file);
+            let _ = run_directory(directory).and_then(|run| run.remove(FILE));
             if !self.complained {
                 warn!(
                     "{}: {error}; `status` and `health` will not work; make {} writable",
@@ -92,22 +95,29 @@ impl Publisher {
     }
 }
 
+/// The run directory, if it is root's alone.
+fn run_directory(path: &Path) -> std::io::Result<Dir> {
+    let run = walk::open(Path::new("/"), path)?;
+    run.require_ours()?;
+    Ok(run)
+}
+
 fn replace(directory: &Path, status: &Status) -> std::io::Result<()> {
-    let (new, text) = (directory.join("status.json.new"), serde_json::to_vec(status)?);
-    let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&new)?;
-    match file.write_all(&text) {
-        Ok(()) => std::fs::rename(&new, directory.join(FILE)),
+    let (run, text) = (run_directory(directory)?, serde_json::to_vec(status)?);
+    run.remove(NEW)?;
+    match run.create(NEW, 0o644)?.write_all(&text) {
+        Ok(()) => run.rename(NEW, FILE),
         Err(error) if error.kind() == std::io::ErrorKind::StorageFull => {
-            let _ = std::fs::remove_file(&new);
-            overwrite(&directory.join(FILE), text)
+            run.remove(NEW)?;
+            overwrite(&run, text)
         }
         Err(error) => Err(error),
     }
 }
 
 /// The disk is full: the page that the file has will do. A reader may see it half written, and has to look again.
-fn overwrite(path: &Path, mut text: Vec<u8>) -> std::io::Result<()> {
-    let file = std::fs::OpenOptions::new().write(true).open(path)?;
+fn overwrite(run: &Dir, mut text: Vec<u8>) -> std::io::Result<()> {
+    let file = run.open_to_write(FILE)?;
     let length = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
     if text.len() > length.next_multiple_of(PAGE) {
         return Err(std::io::ErrorKind::StorageFull.into());

@@ -42,6 +42,34 @@ fn the_type_of_gpu_is_recorded() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
+fn nothing_in_an_image_makes_anybody_root() {
+    for image in [PLAIN, DEMO, AMD, BOOKWORM] {
+        assert_eq!(shell(image, "find / -xdev -type f -perm /6000"), "", "{image}");
+        shell(image, "su -s /bin/sh nobody -c true");
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn an_image_says_which_version_and_commit_it_is() {
+    let git = Command::new("git").args(["rev-parse", "HEAD"]).output();
+    let in_git = git.is_ok_and(|git| git.status.success());
+    for image in [PLAIN, DEMO, AMD, BOOKWORM] {
+        let label = |name: &str| {
+            let format = format!("{{{{index .Config.Labels \"org.opencontainers.image.{name}\"}}}}");
+            docker(["image", "inspect", "--format", &format, &tag(image)]).ok().trim().to_owned()
+        };
+        assert_eq!(label("version"), env!("CARGO_PKG_VERSION"), "{image}");
+        let revision = label("revision");
+        assert!(
+            !in_git || revision.len() == 40 && revision.bytes().all(|c| c.is_ascii_hexdigit()),
+            "{image}: {revision}"
+        );
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
 fn the_vendors_pieces_are_there() {
     let plugins = "find / -xdev -name gpu_nvml.so -o -xdev -name gpu_rsmi.so | xargs -r -n1 basename";
     assert_eq!(shell(PLAIN, plugins), "");

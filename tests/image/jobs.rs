@@ -52,6 +52,86 @@ fn a_stop_gives_jobs_notice_and_the_next_start_has_no_ghost() {
     assert_eq!(second.sh("sinfo --noheader --format %T"), "idle");
 }
 
+/// Notes that it runs, and ends as TERM ends a shell.
+const PLAIN_SLEEP: &str = "echo up; sleep 3000";
+/// On TERM says so and fails.
+const FAILS: &str = "trap 'echo notice; exit 3' TERM; echo up; while :; do sleep 0.1; done";
+
+/// `docker stop` and start: what a crash would requeue, a stop requeues too.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_stop_costs_a_job_no_more_than_a_crash() {
+    for image in [DEMO, BOOKWORM] {
+        let slurm = Volume::new("state");
+        let partition =
+            directory(&[("slurminit.toml", "[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:16\"\n")]);
+        let cluster = Image::new(image).with(["--hostname", "node1"]).volume(&slurm, "/var/lib/slurm");
+        let cluster = cluster.mount(partition.path(), "/config");
+        let first = cluster.serve();
+        let submit = |name: &str, options: &str, script: &str| {
+            let line = format!(
+                "sbatch --parsable --mem=16 {options} --open-mode=append --output /var/lib/slurm/{name} --wrap \"{script}\""
+            );
+            first.sh(&line).trim().to_owned()
+        };
+        let plain = submit("plain", "", PLAIN_SLEEP);
+        let fails = submit("fails", "", FAILS);
+        let willing = submit("willing", "", WILLING);
+        let once = submit("once", "--no-requeue", PLAIN_SLEEP);
+        let array = submit("array-%a", "--array=1-2", PLAIN_SLEEP);
+        docker(["exec", "--detach", &first.name, "srun", "--mem=16", "sleep", "3000"]).ok();
+        for name in ["plain", "fails", "willing", "once", "array-1", "array-2"] {
+            wait_until_up(&first, name);
+        }
+        first.sh("timeout 30 sh -c 'until squeue --noheader --states=RUNNING --format=%j | grep -q sleep; do sleep 0.1; done'");
+        let srun = first.sh("squeue --noheader --states=RUNNING --name=sleep --format=%A");
+        let after = |how: &str, job: &str| submit("after", &format!("--dependency={how}:{job}"), "true");
+        let waiting = [after("afternotok", &plain), after("afterany", &fails), after("afterok", &fails)];
+        let (took, code) = first.stop();
+        let log = first.log();
+        assert_eq!(code, 0, "{image}: {log}");
+        assert!(took < Duration::from_secs(8), "{image}: {took:?}");
+        drop(first);
+
+        let second = cluster.serve();
+        // All at once, and not after two minutes; what was written before is there.
+        for name in ["plain", "fails", "array-1", "array-2"] {
+            let twice =
+                format!("timeout 20 sh -c 'until [ $(grep -c up /var/lib/slurm/{name}) = 2 ]; do sleep 0.1; done'");
+            let outcome = second.exec(&["sh", "-c", &twice]);
+            let why = || second.sh("squeue; scontrol show jobs; grep -r . /var/lib/slurm/plain /var/lib/slurm/fails");
+            assert_eq!(outcome.code, 0, "{image}: {name}: {log}\n{}{}", second.log(), why());
+        }
+        let show = |job: &str| second.sh(&format!("scontrol --oneliner show job {job}"));
+        for job in [&plain, &fails] {
+            let shown = show(job);
+            assert!(shown.contains("JobState=RUNNING") && shown.contains("Restarts=1"), "{image}: {shown}");
+            assert!(
+                shown.contains("AdminComment=slurminit: the container stopped while this job ran"),
+                "{image}: {shown}"
+            );
+        }
+        assert_eq!(show(&array).matches("Restarts=1").count(), 2, "{image}: {}", show(&array));
+        assert!(show(&willing).contains("JobState=COMPLETED"), "{image}: {}", show(&willing));
+        for job in [&once, &srun] {
+            let shown = show(job);
+            let ended = ["FAILED", "CANCELLED", "NODE_FAIL"].map(|state| format!("JobState={state} "));
+            assert!(ended.iter().any(|state| shown.contains(state)), "{image}: {shown}");
+            assert!(shown.contains("AdminComment=slurminit: the container stopped"), "{image}: {shown}");
+            assert!(shown.contains("Restarts=0"), "{image}: {shown}");
+        }
+        for job in waiting {
+            let shown = show(&job);
+            assert!(shown.contains("JobState=PENDING Reason=Dependency"), "{image}: {shown}");
+        }
+        assert_eq!(
+            second.sh("sinfo --noheader --format %T | tr -d '*'"),
+            "mixed",
+            "{image}: nothing of the stop is left"
+        );
+    }
+}
+
 /// The child that speaks for the jobs needs a process. Where there is none, the log says what becomes of them.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
@@ -190,7 +270,7 @@ fn a_batch_job_that_ended_just_before_slurmctld_died_runs_again_or_ends() {
                 scontrol --oneliner show job "$job" | grep -o 'JobState=[A-Z_]*\|Restarts=[0-9]*\|AdminComment=slurminit[^=]* '
             done"#,
         );
-        let why = "AdminComment=slurminit: its script ended, or was to start, while slurmctld was away";
+        let why = "AdminComment=slurminit: its script ended, or was to start, while slurmctld or slurmd was away";
         let want = ["JobState=COMPLETED", "Restarts=1", "JobState=CANCELLED", "Restarts=0", why];
         assert_eq!(printed.lines().map(str::trim).collect::<Vec<_>>(), want, "{image}: {}", container.log());
     }

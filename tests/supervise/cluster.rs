@@ -27,7 +27,7 @@ impl Cluster {
             Command::new("chmod").arg("+x").arg(file).status().unwrap();
         };
         script("daemon", DAEMON);
-        script("sinfo", "#!/bin/sh\necho 'idle|none'\n");
+        script("sinfo", "#!/bin/sh\ncase \"$*\" in *%a*) echo 'up|idle|none';; *) echo 'idle|none';; esac\n");
         let d = directory.display();
         let mut config = format!(
             "[paths]\nslurm = '{d}/slurm'\nconfig = '{d}/config'\nstate = '{d}/state'\nrun = '{d}/run'\n\
@@ -46,9 +46,13 @@ impl Cluster {
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let config = self.directory.join("slurminit.toml");
         let mut command = as_pid_1(&[&["--config", config.to_str().unwrap()], arguments].concat());
-        let path = format!("{}:{}", self.directory.join("bin").display(), std::env::var("PATH").unwrap());
-        command.env("PATH", path).env_remove("GPU_TYPE");
+        command.env("PATH", self.search_path()).env_remove("GPU_TYPE");
         command
+    }
+
+    /// Where the stand-ins are, and then everything else.
+    fn search_path(&self) -> String {
+        format!("{}:{}", self.directory.join("bin").display(), std::env::var("PATH").unwrap())
     }
 
     pub(crate) fn start(&self) -> Init {
@@ -324,6 +328,7 @@ fn health_and_status_tell_the_truth() {
     let verb = |verb: &str| {
         let mut command = Command::new(slurminit());
         command.arg(verb).arg("--config").arg(&config).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.env("PATH", cluster.search_path());
         run(command)
     };
     assert_eq!(verb("health").code, 1);

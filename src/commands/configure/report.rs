@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 
 use similar::TextDiff;
 
-use crate::commands::detect::table::escaped;
 use crate::configure::assess::{Assessment, Check};
 use crate::configure::choice::GpuType;
 use crate::configure::compose_override::{MARK, NAME, Wanted};
 use crate::inventory::{Finding, Severity};
+use crate::printable;
 
 /// What was found.
 pub(super) fn render(assessment: &Assessment) -> String {
@@ -25,11 +25,11 @@ pub(super) fn render(assessment: &Assessment) -> String {
 
 fn line(check: &Check) -> String {
     match check {
-        Check::Good(what) => format!("  ✓ {}\n", escaped(what)),
-        Check::Note(what) => format!("  - {}\n", escaped(what)),
+        Check::Good(what) => format!("  ✓ {}\n", printable::line(what)),
+        Check::Note(what) => format!("  - {}\n", printable::line(what)),
         Check::Trouble(Finding { severity, what, cause, repair }) => {
             let mark = if *severity == Severity::Error { '✗' } else { '!' };
-            let [what, cause, repair] = [what, cause, repair].map(|text| escaped(text));
+            let [what, cause, repair] = [what, cause, repair].map(|text| printable::line(text));
             format!("  {mark} {what}\n      cause:  {cause}\n      repair: {repair}\n")
         }
     }

@@ -3,6 +3,7 @@
 use crate::doctor::requirements::Requirement;
 use crate::doctor::{Observation, Verdict};
 use crate::inventory::{Access, CgroupVersion, CpuSet, Driver, Gpu, Inventory, MigInstance, Severity, Source};
+use crate::printable;
 
 /// The whole text, with a newline at the end.
 pub(super) fn render(inventory: &Inventory, all: &[Requirement]) -> String {
@@ -16,7 +17,7 @@ pub(super) fn render(inventory: &Inventory, all: &[Requirement]) -> String {
     }
     lines.push(String::new());
     lines.extend(inventory.drivers.iter().map(driver));
-    lines.extend(host(inventory).map(|(name, value)| format!("{name:<8} {}", escaped(&value))));
+    lines.extend(host(inventory).map(|(name, value)| format!("{name:<8} {}", printable::line(&value))));
     lines.extend(requirements(all));
     for finding in &inventory.findings {
         let severity = match finding.severity {
@@ -25,9 +26,9 @@ pub(super) fn render(inventory: &Inventory, all: &[Requirement]) -> String {
             Severity::Error => "error",
         };
         lines.push(String::new());
-        lines.push(format!("{severity}: {}", escaped(&finding.what)));
-        lines.push(format!("  cause:  {}", escaped(&finding.cause)));
-        lines.push(format!("  repair: {}", escaped(&finding.repair)));
+        lines.push(format!("{severity}: {}", printable::line(&finding.what)));
+        lines.push(format!("  cause:  {}", printable::line(&finding.cause)));
+        lines.push(format!("  repair: {}", printable::line(&finding.repair)));
     }
     lines.join("\n") + "\n"
 }
@@ -43,7 +44,7 @@ fn requirements(all: &[Requirement]) -> Vec<String> {
         let well: Vec<&Requirement> = of_one.iter().filter(is_well).collect();
         if let Some(first) = well.first() {
             let more = if well.len() > 1 { format!(" (and {} more)", well.len() - 1) } else { String::new() };
-            lines.push(format!("{:<7}  {:<12}  {}{more}", "ok", first.name, escaped(&first.observation.seen)));
+            lines.push(format!("{:<7}  {:<12}  {}{more}", "ok", first.name, printable::line(&first.observation.seen)));
         }
         for Requirement { name, observation } in of_one.iter().filter(|it| !is_well(it)) {
             lines.extend(trouble(name, observation));
@@ -60,9 +61,9 @@ fn trouble(name: &str, Observation { verdict, seen, cause, repair }: &Observatio
         Verdict::Warn => "warn",
         Verdict::Fail => "FAIL",
     };
-    let first = format!("{verdict:<7}  {name:<12}  {}", escaped(seen));
-    let cause = cause.as_ref().map(|cause| format!("  cause:  {}", escaped(cause)));
-    let repair = repair.as_ref().map(|repair| format!("  repair: {}", escaped(repair)));
+    let first = format!("{verdict:<7}  {name:<12}  {}", printable::line(seen));
+    let cause = cause.as_ref().map(|cause| format!("  cause:  {}", printable::line(cause)));
+    let repair = repair.as_ref().map(|repair| format!("  repair: {}", printable::line(repair)));
     std::iter::once(first).chain(cause).chain(repair).collect()
 }
 
@@ -98,7 +99,7 @@ fn row(gpu: &Gpu) -> [String; 9] {
         or_dash(gpu.cpus.as_ref()),
         access,
     ];
-    cells.map(|cell| escaped(&cell))
+    cells.map(|cell| printable::line(&cell).into_owned())
 }
 
 fn or_dash(value: Option<impl ToString>) -> String {
@@ -114,7 +115,8 @@ fn instances(gpu: &Gpu) -> Vec<String> {
         };
         let memory = or_dash(instance.memory_mib.map(|mib| format!("{mib} MiB")));
         let (profile, uuid) = (or_dash(instance.profile.as_ref()), or_dash(instance.uuid.as_ref()));
-        escaped(&format!("{} {} has MIG {profile}, {memory}, {uuid}: {access}", gpu.vendor, gpu.index))
+        let text = format!("{} {} has MIG {profile}, {memory}, {uuid}: {access}", gpu.vendor, gpu.index);
+        printable::line(&text).into_owned()
     };
     gpu.mig.iter().flatten().map(line).collect()
 }
@@ -133,7 +135,7 @@ fn driver(driver: &Driver) -> String {
     };
     let version = driver.version.as_deref().unwrap_or("of unknown version");
     let cuda = driver.cuda_version.as_ref().map(|cuda| format!(", CUDA {cuda}")).unwrap_or_default();
-    escaped(&format!("{:<8} {} {version}{cuda}, {source}", "driver", driver.vendor))
+    printable::line(&format!("{:<8} {} {version}{cuda}, {source}", "driver", driver.vendor)).into_owned()
 }
 
 fn host(inventory: &Inventory) -> impl Iterator<Item = (&'static str, String)> {
@@ -164,18 +166,6 @@ fn host(inventory: &Inventory) -> impl Iterator<Item = (&'static str, String)> {
     let plugins = format!("; plugins: {}", slurm.plugins.join(" "));
     let slurm = slurm.version.map_or_else(|| "not found".to_owned(), |version| format!("{version}{plugins}"));
     [("host", hostname.clone()), ("CPUs", cpus), ("memory", memory), ("cgroup", cgroup), ("Slurm", slurm)].into_iter()
-}
-
-/// Spells out what a terminal would obey or not show: control characters, direction marks.
-pub(in crate::commands) fn escaped(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for char in text.chars() {
-        match char {
-            '"' | '\'' => safe.push(char),
-            _ => safe.extend(char.escape_debug()),
-        }
-    }
-    safe
 }
 
 #[cfg(test)]
@@ -220,6 +210,7 @@ mod tests {
             },
             memory: Memory { total_mib: 64_000, gpu_mib: 0, limit_mib: Some(4096) },
             cgroup: Cgroup { version: CgroupVersion::V2, controllers: vec!["cpu".to_owned()], ..Cgroup::default() },
+            makes_namespaces: false,
             slurm: SlurmInstall {
                 version: Some(SlurmVersion { year: 24, month: 11 }),
                 plugins: vec!["gpu_nvml".to_owned()],
@@ -256,12 +247,12 @@ mod tests {
         insta::assert_snapshot!(render(&inventory, &requirements), @r#"
         GPU       DEVICE        MODEL                     MEMORY      COMPUTE  PCI           NUMA  CPUS  ACCESS
         nvidia 0  /dev/nvidia0  NVIDIA H200               143771 MiB  9.0      0000:17:00.0  -     0-3   usable
-        nvidia 1  /dev/nvidia1  H\n\u{1b}[31m\u{202e}"x"  143771 MiB  9.0      0000:17:00.0  -     0-3   UNUSABLE: /dev/nvidia1 is not in this container
+        nvidia 1  /dev/nvidia1  H\x0a\x1b[31m\u{202e}"x"  143771 MiB  9.0      0000:17:00.0  -     0-3   UNUSABLE: /dev/nvidia1 is not in this container
         nvidia 0 has NVLinks: 18 to GPU 1
         nvidia 1 has NVLinks: 18 to GPU 0
 
         driver   nvidia 590.48.01, CUDA 13.1, through NVML
-        host     node\u{1b}[2J
+        host     node\x1b[2J
         CPUs     4 allowed (0-3), limited to the time of 1.5; the machine: sockets 1, cores 2, CPUs 4
         memory   4096 MiB usable; the machine has 64000 MiB, limit 4096 MiB
         cgroup   v2, read-only: cpu
@@ -269,14 +260,14 @@ mod tests {
 
         REQUIREMENTS
         ok       gpu-speed     GPU 0 is fast (and 1 more)
-        warn     gpu-speed     GPU 1 is \u{1b}[2Jslow
-          cause:  hot\n
-          repair: hot\n
+        warn     gpu-speed     GPU 1 is \x1b[2Jslow
+          cause:  hot\x0a
+          repair: hot\x0a
         FAIL     ecc           bad
           cause:  x
           repair: x
 
-        warning: w\r
+        warning: w\x0d
           cause:  c
           repair: r
         "#);

@@ -12,8 +12,8 @@ use crate::doctor::facts::{CheapFacts, ContainerFacts, Credential, Looked, Slurm
 use crate::doctor::look::{self, Ask, Places};
 use crate::install;
 use crate::inventory::{Finding, Inventory, Vendor};
-use crate::supervise::listening;
 use crate::supervise::machine::Snapshot;
+use crate::supervise::sockets;
 use crate::supervise::status;
 
 /// No credential is longer.
@@ -159,7 +159,8 @@ pub(in crate::commands) fn look_cheaply(
         ports: [("slurmctld", config.slurm.controller_port), ("slurmd", config.slurm.daemon_port)],
     };
     // The ports of this machine say nothing about another root.
-    let listens = |port| if root == Path::new("/") { listening::tcp_port(port) } else { None };
+    let listens =
+        |port| if root == Path::new("/") { sockets::listeners(port).map(|found| !found.is_empty()) } else { None };
     look::cheap(&places, &listens)
 }
 

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use crate::commands::detect::table::escaped;
 use crate::doctor::{Examined, Observation, Verdict, worst};
+use crate::printable;
 
 const fn mark(verdict: Verdict) -> char {
     match verdict {
@@ -39,10 +39,10 @@ pub(super) fn text(place: &str, examined: &[Examined], is_brief: bool) -> String
 fn observed(observation: &Observation) -> String {
     let Observation { verdict, seen, cause, repair } = observation;
     let label = if *verdict == Verdict::CouldNotLook { "no look:" } else { "seen:" };
-    let mut text = format!("      {label:<10} {}\n", escaped(seen));
+    let mut text = format!("      {label:<10} {}\n", printable::line(seen));
     let more = [("cause:", cause), ("repair:", repair)];
     for (label, words) in more.into_iter().filter_map(|(label, words)| Some((label, words.as_ref()?))) {
-        let _ = writeln!(text, "      {label:<10} {}", escaped(words));
+        let _ = writeln!(text, "      {label:<10} {}", printable::line(words));
     }
     text
 }
@@ -88,5 +88,5 @@ pub(super) fn json(place: &str, examined: &[Examined]) -> serde_json::Result<Str
         observations: answer.observations(),
     });
     let report = Report { place, verdict: worst(examined), entries: entries.collect() };
-    serde_json::to_string_pretty(&report)
+    serde_json::to_string_pretty(&report).map(|json| printable::json(&json).into_owned())
 }

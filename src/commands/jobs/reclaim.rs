@@ -26,7 +26,7 @@ const COLUMNS: [(&str, usize); 6] =
 const NOBODY: &str = "its srun or salloc is gone";
 
 /// Why a batch job is requeued, or cancelled.
-const NO_SCRIPT: &str = "its script ended, or was to start, while slurmctld was away";
+const NO_SCRIPT: &str = "its script ended, or was to start, while slurmctld or slurmd was away";
 
 /// slurmctld's answer where a job is not of that kind (Slurm 22.05 to 24.11, ESLURM_DISABLED).
 const NOT_OF_THAT_KIND: &str = "presently disabled";
@@ -171,7 +171,7 @@ fn release(job: &str) -> anyhow::Result<()> {
 
 /// Does what Slurm does with a batch job that is missing from its node.
 fn requeue(job: &str) -> anyhow::Result<()> {
-    if !is_possible(slurm("scontrol", &["requeue", job]))? {
+    if !is_possible(slurm("scontrol", &["requeue", "incomplete", job]))? {
         return cancel(job, NO_SCRIPT);
     }
     // The two minutes of waiting begin when the node has told that nothing of the job is left.

@@ -32,26 +32,49 @@ impl Work {
     }
 }
 
-/// Judges a process that did not answer during `time`, in which it and the probe had so much `work`.
-pub(super) fn verdict(pid: i32, work: Duration, time: Duration, why: String) -> Verdict {
+/// Judges a process that did not answer during `time`, in which it and the probe had so much `work`. With a `crowd` at its door
+/// it is kept busy, if it runs at all.
+pub(super) fn verdict(
+    pid: i32,
+    work: Duration,
+    runs: bool,
+    time: Duration,
+    why: String,
+    crowd: impl FnOnce() -> Option<String>,
+) -> Verdict {
     let pid = u32::try_from(pid).unwrap_or_default();
     let threads = threads(pid);
     if threads.is_empty() {
         return Verdict::Unknown("it is gone".to_owned());
     }
-    for status in threads.iter().filter_map(|thread| read(pid, thread, "status")) {
-        if let Some(tracer) = field(&status, "TracerPid").filter(|tracer| *tracer != "0") {
+    let statuses: Vec<String> = threads.iter().filter_map(|thread| read(pid, thread, "status")).collect();
+    for status in &statuses {
+        if let Some(tracer) = field(status, "TracerPid").filter(|tracer| *tracer != "0") {
             return Verdict::Unknown(format!("{why}; process {tracer} is debugging it"));
         }
-        if field(&status, "State").is_some_and(|state| state.starts_with('D')) {
+        if field(status, "State").is_some_and(|state| state.starts_with('D')) {
             return Verdict::Unknown(format!("{why}; it waits in the kernel for a disk or a device"));
         }
+    }
+    if !statuses.is_empty()
+        && statuses.iter().all(|status| field(status, "State").is_some_and(|state| state.starts_with('T')))
+    {
+        return Verdict::Stopped(format!("{why}; it was stopped by a signal"));
+    }
+    if let Some(crowd) = runs.then(crowd).flatten() {
+        return Verdict::Overloaded(format!("{why}; {crowd}"));
     }
     if work * BUSY >= time {
         let work = work.as_secs_f64();
         return Verdict::Slow(format!("{why}, but {work:.1} s of work or of waiting for a CPU"));
     }
     Verdict::Silent(why)
+}
+
+/// How often the threads of a process were put on a CPU. In a deadlock that does not change.
+pub(super) fn turns(pid: u32) -> u64 {
+    let turns = |thread: String| read(pid, &thread, "schedstat")?.split_ascii_whitespace().nth(2)?.parse::<u64>().ok();
+    threads(pid).into_iter().filter_map(turns).sum()
 }
 
 fn threads(pid: u32) -> Vec<String> {
@@ -64,7 +87,7 @@ fn read(pid: u32, thread: &str, file: &str) -> Option<String> {
 }
 
 /// A field of `/proc/PID/status` (proc(5)).
-fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+pub(super) fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
 }
 

@@ -1,7 +1,9 @@
 //! The running jobs that hold GPUs. slurmctld aborts them when it starts with another number of GPUs on their node
 //! (24.11, `_find_invalid_job_gres_on_node`: "gres/gpu count mismatch"), whichever GPU they hold.
 
-use std::process::Command;
+use std::process::{Command, Output};
+
+use serde_json::Value;
 
 use super::Failure;
 use crate::exit_code;
@@ -12,13 +14,15 @@ const PATIENCE: &str = "5";
 const TIMED_OUT: i32 = 124;
 
 /// Fails if there is one, and if nobody can say.
-#[expect(clippy::disallowed_methods, reason = "this is a child of PID 1, and waits for its own children only")]
 pub(super) fn check_nobody_holds_gpus() -> Result<(), Failure> {
-    let ask = ["--kill-after=1", PATIENCE, "scontrol", "--details", "--oneliner", "show", "job"];
-    let answer = match Command::new("timeout").args(ask).output() {
+    // JSON (22.05 and later): in a line of `scontrol show job`, a job's name and comment look like what Slurm says itself.
+    let answer = match squeue("--json") {
         Ok(answer) if answer.status.success() => String::from_utf8_lossy(&answer.stdout).into_owned(),
         Ok(answer) if answer.status.code() == Some(TIMED_OUT) => {
             return Err(refusal("slurmctld does not say whether jobs hold GPUs", "see why it does not answer"));
+        }
+        _ if squeue("--noheader").is_ok_and(|answer| answer.status.success()) => {
+            return Err(refusal("`squeue --json` fails, which says whether jobs hold GPUs", NO_JSON));
         }
         // Without a controller there is nothing to lose by a restart of it.
         other => {
@@ -26,7 +30,9 @@ pub(super) fn check_nobody_holds_gpus() -> Result<(), Failure> {
             return Ok(());
         }
     };
-    let jobs = holders(&answer);
+    let Some(jobs) = holders(&answer) else {
+        return Err(refusal("`squeue --json` does not say whether jobs hold GPUs", NO_JSON));
+    };
     if jobs.is_empty() {
         return Ok(());
     }
@@ -36,18 +42,30 @@ pub(super) fn check_nobody_holds_gpus() -> Result<(), Failure> {
     ))
 }
 
+const NO_JSON: &str = "install Slurm's plugin serializer_json, or restart the container when no job runs";
+
+#[expect(clippy::disallowed_methods, reason = "this is a child of PID 1, and waits for its own children only")]
+fn squeue(how: &str) -> std::io::Result<Output> {
+    Command::new("timeout").args(["--kill-after=1", PATIENCE, "squeue", how]).output()
+}
+
 fn refusal(what: &str, repair: &str) -> Failure {
     let cause = "Slurm aborts every job with a GPU when the number of GPUs of its node changes";
     Failure::new(exit_code::FAILURE, what, cause, repair)
 }
 
-/// The ids of the jobs in `scontrol --details --oneliner show job` that hold GRES on a node.
-fn holders<'a>(answer: &'a str) -> Vec<&'a str> {
-    // A part of a GPU (shard, mps) is held like a whole one.
-    let has_gpu = |line: &str| ["gpu", "shard", "mps"].iter().any(|gres| line.contains(&format!(" GRES={gres}:")));
-    let holds = |line: &&str| has_gpu(line) && !line.contains(" JobState=PENDING");
-    let id = |line: &'a str| line.split_whitespace().next()?.strip_prefix("JobId=");
-    answer.lines().filter(holds).filter_map(id).collect()
+/// The ids of the jobs in `squeue --json` that hold GPUs or parts of them; `None` if it is no such answer. Slurm tells
+/// what is held (`gres_detail`) of jobs that have resources, and of no others.
+fn holders(answer: &str) -> Option<Vec<String>> {
+    let answer: Value = serde_json::from_str(answer).ok()?;
+    let holds = |job: &&Value| {
+        let held = job.get("gres_detail").and_then(Value::as_array).into_iter().flatten();
+        // A part of a GPU is held like a whole one.
+        let is_gpu = |gres: &str| matches!(gres.split(':').next(), Some("gpu" | "shard" | "mps"));
+        held.filter_map(Value::as_str).any(|held| held.split(',').any(is_gpu))
+    };
+    let jobs = answer.get("jobs")?.as_array()?;
+    Some(jobs.iter().filter(holds).filter_map(|job| Some(job.get("job_id")?.as_u64()?.to_string())).collect())
 }
 
 #[cfg(test)]
@@ -55,12 +73,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_running_jobs_with_gpus_count() {
-        let answer = "JobId=7 JobName=a JobState=RUNNING Nodes=n CPU_IDs=0 Mem=10 GRES=gpu:nvidia:1(IDX:0) Command=x\n\
-            JobId=8 JobName=b JobState=RUNNING Nodes=n CPU_IDs=1 Mem=10 GRES= Command=x\n\
-            JobId=9 JobName=c JobState=PENDING GRES=gpu:1\nNo jobs in the system\n\
-            JobId=10 JobName=d JobState=RUNNING Nodes=n CPU_IDs=0 Mem=10 GRES=shard:nvidia:2(0/4,2/4) Command=x\n\
-            JobId=11 JobName=e JobState=RUNNING Nodes=n CPU_IDs=0 Mem=10 GRES=mps:60(60/100,0/100) Command=x\n";
-        assert_eq!(holders(answer), ["7", "10", "11"]);
+    fn only_jobs_that_have_gpus_count_whatever_their_names_say() {
+        let answer = r#"{"jobs": [
+            {"job_id": 7, "name": "a", "job_state": ["RUNNING"], "gres_detail": ["gpu:nvidia:1(IDX:0)"]},
+            {"job_id": 8, "name": "\n GRES=gpu:1 gres_detail", "comment": "GRES=gpu:1", "job_state": ["RUNNING"], "gres_detail": []},
+            {"job_id": 9, "job_state": "PENDING", "gres_detail": []},
+            {"job_id": 10, "job_state": "RUNNING", "gres_detail": ["tmp:1,gpu:1"]},
+            {"job_id": 11, "job_state": "RUNNING", "gres_detail": ["shard:nvidia:2(0/4,2/4)"]},
+            {"job_id": 12, "job_state": "RUNNING", "gres_detail": ["mps:60(60/100,0/100)"]}]}"#;
+        assert_eq!(holders(answer).unwrap(), ["7", "10", "11", "12"]);
+        assert_eq!(holders("{}"), None);
+        assert_eq!(holders("JobId=7 GRES=gpu"), None);
     }
 }

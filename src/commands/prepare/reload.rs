@@ -55,7 +55,7 @@ pub(super) fn reload(args: &Args) -> Result<Prepared, Failure> {
 
 /// The accounts as they are, to see whether they change.
 fn people(root: &Path) -> [Option<Vec<u8>>; 2] {
-    ["/etc/passwd", "/etc/group"].map(|path| std::fs::read(install::under(root, Path::new(path))).ok())
+    ["/etc/passwd", "/etc/group"].map(|path| crate::walk::read(&install::under(root, Path::new(path))).ok())
 }
 
 /// Goes back to what the daemons ran with before the last reload.

@@ -1,49 +1,87 @@
 //! The status as a table for a person.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
+use crate::now::{GpuState, GpuUse, NodeNow, Now};
+use crate::printable;
+use crate::report::Prepared;
 use crate::supervise::machine::UnitSnapshot;
 use crate::supervise::status::Status;
 
-const HEAD: [&str; 7] = ["DAEMON", "STATE", "PID", "SINCE", "RESTARTS", "MEMORY", "LAST EXIT"];
-/// Numbers stand at the right, below each other.
-const RIGHT: [bool; 7] = [false, false, true, true, true, true, false];
-const NARROWEST: [usize; 7] = [12, 12, 7, 8, 8, 9, 0];
+/// A terminal's width: what is wider wraps, and nobody can read a table that wraps.
+const WIDTH: usize = 80;
+
+const DAEMONS: [Column; 6] = [
+    Column::left("DAEMON", 12, 31),
+    Column::left("STATE", 12, 12),
+    Column::right("PID", 7),
+    Column::right("SINCE", 8),
+    Column::right("RESTARTS", 8),
+    Column::right("MEMORY", 9),
+];
+
+const GPUS: [Column; 5] = [
+    Column::right("GPU", 3),
+    Column::left("MODEL", 5, 30),
+    Column::left("STATE", 5, 12),
+    Column::left("USER", 4, 12),
+    Column::left("FILE", 4, 19),
+];
 
 /// `now_ms` is of the monotonic clock; `memory` gives the KiB of a process.
-pub(super) fn table(status: &Status, now_ms: u64, memory: impl Fn(i32) -> Option<u64>) -> String {
+pub(super) fn table(status: &Status, now: &Now, now_ms: u64, memory: impl Fn(i32) -> Option<u64>) -> String {
     let snapshot = &status.snapshot;
     let up = now_ms.saturating_sub(status.started_ms);
-    let mut text = String::new();
-    // Writing to a String cannot fail.
-    let _ = writeln!(text, "slurminit {} · up {} · {}\n", status.version, age(up), headline(status));
+    let mut text =
+        wrapped(&format!("slurminit {} · up {} · {}", status.version, age(up), headline(status, now)), "") + "\n";
     let own = i32::try_from(status.pid).ok().and_then(&memory);
-    let mut rows = vec![HEAD.map(str::to_owned)];
-    rows.push([
-        "slurminit".to_owned(),
-        "running".to_owned(),
-        status.pid.to_string(),
-        age(up),
-        dash(),
-        size(own),
-        dash(),
-    ]);
-    rows.extend(snapshot.units.iter().map(|unit| row(unit, up, &memory)));
-    text += &align(&rows);
+    let row = |unit: &UnitSnapshot| row(unit, up, &memory);
+    let of_pid_1 = ["slurminit".to_owned(), "running".to_owned(), status.pid.to_string(), age(up), dash(), size(own)];
+    let rows: Vec<_> = std::iter::once(of_pid_1).chain(snapshot.units.iter().map(row)).collect();
+    text += &aligned(&DAEMONS, &rows);
+    let ends: String = snapshot.units.iter().filter_map(|unit| last_exit(unit, up)).collect();
+    if !ends.is_empty() {
+        text += &format!("\n{ends}");
+    }
     if let Some(prepared) = &snapshot.prepared {
-        let state = snapshot.node.as_ref().map_or("unknown", |node| node.state.as_str());
-        let reason = snapshot.node.as_ref().map(|node| node.reason.as_str()).filter(|reason| !reason.is_empty());
-        let reason = reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
-        let _ = writeln!(text, "\nnode {} is {state}{reason}: {}", prepared.node_name, prepared.summary);
-        for gpu in &prepared.gpus {
-            let _ = writeln!(text, "  {gpu}");
-        }
+        text += &format!("\n{}", wrapped(&node(prepared, now), "  "));
+        text += &gpus(&now.gpus);
     }
     text
 }
 
-fn row(unit: &UnitSnapshot, up: u64, memory: impl Fn(i32) -> Option<u64>) -> [String; 7] {
+fn node(prepared: &Prepared, now: &Now) -> String {
+    let state = match &now.node {
+        Ok(NodeNow { report, .. }) if report.reason.is_empty() => format!("is {}", report.state),
+        Ok(NodeNow { report, .. }) => format!("is {} ({})", report.state, report.reason),
+        Err(why) => format!("is not known: {why}"),
+    };
+    format!("node {} {state}: {}", prepared.node_name, prepared.summary)
+}
+
+fn gpus(gpus: &[GpuUse]) -> String {
+    if gpus.is_empty() {
+        return String::new();
+    }
+    let row = |gpu: &GpuUse| {
+        let (state, user) = match &gpu.state {
+            GpuState::Free => ("free".to_owned(), dash()),
+            GpuState::Allocated { job: Some(job), user } => (format!("job {job}"), user.clone().unwrap_or_else(dash)),
+            GpuState::Allocated { job: None, .. } => ("in use".to_owned(), "?".to_owned()),
+            GpuState::Lost { .. } => ("lost".to_owned(), dash()),
+            GpuState::Unknown => ("?".to_owned(), "?".to_owned()),
+        };
+        [gpu.index.to_string(), gpu.model.clone(), state, user, gpu.file.clone()]
+    };
+    let why = |gpu: &GpuUse| match &gpu.state {
+        GpuState::Lost { why } => Some(wrapped(&format!("GPU {}: {why}", gpu.index), "  ")),
+        _ => None,
+    };
+    let lost: String = gpus.iter().filter_map(why).collect();
+    format!("\n{}{lost}", aligned(&GPUS, &gpus.iter().map(row).collect::<Vec<_>>()))
+}
+
+fn row(unit: &UnitSnapshot, up: u64, memory: impl Fn(i32) -> Option<u64>) -> [String; 6] {
     [
         unit.name.clone(),
         unit.state.clone(),
@@ -51,37 +89,82 @@ fn row(unit: &UnitSnapshot, up: u64, memory: impl Fn(i32) -> Option<u64>) -> [St
         unit.since_ms.map_or_else(dash, |since| age(up.saturating_sub(since))),
         unit.restarts.to_string(),
         size(unit.pid.and_then(memory)),
-        last_exit(unit, up),
     ]
 }
 
-fn last_exit(unit: &UnitSnapshot, up: u64) -> String {
-    let Some(how) = &unit.last_exit else { return dash() };
-    let ago = unit.last_exit_ms.map(|at| format!(", {} ago", age(up.saturating_sub(at)))).unwrap_or_default();
+fn last_exit(unit: &UnitSnapshot, up: u64) -> Option<String> {
+    let how = unit.last_exit.as_ref()?;
+    let ago = unit.last_exit_ms.map(|at| format!(" {} ago", age(up.saturating_sub(at)))).unwrap_or_default();
     let why = unit.last_exit_why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-    format!("{how}{ago}{why}")
+    Some(wrapped(&format!("{} {how}{ago}{why}", unit.name), "  "))
 }
 
-fn align(rows: &[[String; 7]]) -> String {
-    let mut widths = NARROWEST;
-    for row in rows {
-        for (width, cell) in widths.iter_mut().zip(row).take(6) {
-            *width = (*width).max(cell.chars().count());
+/// A column of a table.
+struct Column {
+    head: &'static str,
+    is_right: bool,
+    narrowest: usize,
+    widest: usize,
+}
+
+impl Column {
+    const fn left(head: &'static str, narrowest: usize, widest: usize) -> Self {
+        Self { head, is_right: false, narrowest, widest }
+    }
+
+    /// Numbers stand at the right, below each other.
+    const fn right(head: &'static str, width: usize) -> Self {
+        Self { head, is_right: true, narrowest: width, widest: width }
+    }
+}
+
+fn aligned<const N: usize>(columns: &[Column; N], rows: &[[String; N]]) -> String {
+    let widths: [usize; N] = std::array::from_fn(|at| {
+        let longest = rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
+        longest.clamp(columns[at].narrowest, columns[at].widest)
+    });
+    let line = |cells: [&str; N]| {
+        let cells = cells.into_iter().zip(widths).zip(columns).map(|((cell, width), column)| {
+            let cell = clipped(&printable::line(cell), width);
+            if column.is_right { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+        });
+        cells.collect::<Vec<_>>().join(" ").trim_end().to_owned() + "\n"
+    };
+    let head = columns.each_ref().map(|column| column.head);
+    std::iter::once(head).chain(rows.iter().map(|row| row.each_ref().map(String::as_str))).map(line).collect()
+}
+
+/// The last characters tell device files and models apart better than the first.
+fn clipped(cell: &str, width: usize) -> String {
+    let length = cell.chars().count();
+    if length <= width {
+        cell.to_owned()
+    } else {
+        cell.chars().skip(length + 1 - width).fold("…".to_owned(), |text, c| text + &c.to_string())
+    }
+}
+
+/// Lines that fit, broken between words. They hold reasons of other people's.
+fn wrapped(text: &str, indent: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in printable::line(text).split(' ') {
+        let line = lines.last().map_or(0, |line| line.chars().count());
+        if line > indent.len() && line + 1 + word.chars().count() > WIDTH {
+            lines.push(format!("{indent}{word}"));
+        } else if let Some(last) = lines.last_mut() {
+            *last += if last.is_empty() { "" } else { " " };
+            *last += word;
         }
     }
-    let line = |row: &[String; 7]| {
-        let cells = row.iter().zip(widths).zip(RIGHT).map(|((cell, width), right)| match right {
-            true => format!("{cell:>width$}"),
-            false => format!("{cell:<width$}"),
-        });
-        cells.collect::<Vec<_>>().join(" ") + "\n"
-    };
-    rows.iter().map(line).collect()
+    lines.join("\n") + "\n"
 }
 
-fn headline(status: &Status) -> String {
+fn headline(status: &Status, now: &Now) -> String {
     let snapshot = &status.snapshot;
-    if snapshot.ready { "ready".to_owned() } else { format!("{}: {}", snapshot.phase, snapshot.why) }
+    if !snapshot.ready {
+        return format!("{}: {}", snapshot.phase, snapshot.why);
+    }
+    now.why_closed().map_or_else(|| "ready".to_owned(), |why| format!("not ready: {why}"))
 }
 
 fn dash() -> String {
@@ -110,9 +193,17 @@ fn age(ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Prepared;
     use crate::supervise::machine::Snapshot;
     use crate::supervise::node::NodeReport;
+
+    fn node(line: &str) -> Result<NodeNow, String> {
+        let report = NodeReport::parse(line).ok_or("no node")?;
+        Ok(NodeNow { report, has_open_partition: true })
+    }
+
+    fn gpu(index: usize, model: &str, state: GpuState) -> GpuUse {
+        GpuUse { index, model: model.to_owned(), file: format!("/dev/dri/renderD{}", 128 + index), state }
+    }
 
     #[test]
     fn the_table_says_what_runs_since_when_and_what_died() {
@@ -141,21 +232,43 @@ mod tests {
             phase: "ready".to_owned(),
             ready: true,
             why: "ready".to_owned(),
-            units: vec![ready("munged", 17), died("exited with code 0", Some("a restart was asked for")), given_up],
-            node: NodeReport::parse("drained|fan broken"),
+            units: vec![
+                ready("munged", 17),
+                died("was killed by signal 9 (SIGKILL)", Some("it did not answer (no answer within 3.0 s)")),
+                given_up,
+            ],
             prepared: Some(Prepared {
                 node_name: "localhost".to_owned(),
                 summary: "1 NVIDIA H200, 8 CPUs, 14374 MiB".to_owned(),
-                gpus: vec!["/dev/nvidia0: nvidia 0, NVIDIA H200".to_owned()],
                 ..Prepared::default()
             }),
-            timeline: vec![],
             ..Snapshot::default()
         };
         let status = Status { version: "0.1.0".to_owned(), pid: 1, started_ms: 1_000, snapshot };
         let memory = |pid| {
             [(1, 1_224), (17, 10_239)].into_iter().find(|(of, _)| *of == pid).map_or(Some(20_480), |(_, kib)| Some(kib))
         };
-        insta::assert_snapshot!(table(&status, 3_726_090, memory));
+        let allocated = |job: Option<&str>, user: Option<&str>| GpuState::Allocated {
+            job: job.map(str::to_owned),
+            user: user.map(str::to_owned),
+        };
+        let gpus = vec![
+            gpu(0, "NVIDIA H200", GpuState::Free),
+            gpu(1, "NVIDIA H200", allocated(Some("1207"), Some("alice"))),
+            gpu(2, "NVIDIA A100-SXM4-80GB MIG 1g.10gb+me", allocated(None, None)),
+            gpu(3, "NVIDIA H200", GpuState::Lost { why: "/dev/nvidia3 is gone".to_owned() }),
+        ];
+        let now =
+            Now { node: node("drained|fan broken, ask Eve about it before anybody touches the machine again"), gpus };
+        let text = table(&status, &now, 3_726_090, memory);
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn what_nobody_tells_is_not_called_free() {
+        let gpus = vec![gpu(0, "NVIDIA H200", GpuState::Unknown)];
+        let text = super::gpus(&gpus);
+        assert!(text.lines().nth(2).is_some_and(|line| line.split_whitespace().nth(3) == Some("?")), "{text}");
     }
 }

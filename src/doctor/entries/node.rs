@@ -9,10 +9,14 @@ use crate::supervise::node::NodeVerdict;
 pub(super) const ENTRIES: &[Entry] = &[
     Entry {
         id: "daemons",
-        symptoms: &["the container is unhealthy, or ends with 100 to 103"],
+        symptoms: &[
+            "the container is unhealthy, or ends with 100 to 103",
+            "`no slurminit runs here as PID 1 of a cluster`",
+        ],
         looks_at: "slurminit's status file",
-        cause: "a daemon or service dies or cannot start",
-        repair: "its last words in `docker logs slurminit`; `SLURMINIT_ON_GIVE_UP=hold` keeps the container for a look inside",
+        cause: "a daemon or service dies or cannot start, or no cluster was started in this container",
+        repair: "its last words in `docker logs slurminit`; `SLURMINIT_ON_GIVE_UP=hold` keeps the container for a look inside; where \
+                 another program is the entry point: `slurminit run &`, then `slurminit health --wait 60`",
         judge: Judge::Container(daemons),
     },
     Entry {
@@ -106,7 +110,13 @@ fn node(container: &ContainerFacts) -> Result<&NodeFacts, Answer> {
 
 fn daemons(_: &Facts, container: &ContainerFacts) -> Answer {
     let status = match &container.status {
-        Err(why) => return Answer::note(why.as_str()),
+        Err(why) => {
+            return Answer::fail(
+                why.as_str(),
+                "the container was started with another entry point, or slurminit has ended or not begun",
+                "start the container without --entrypoint; or start a cluster beside what runs: slurminit run & slurminit health --wait 60",
+            );
+        }
         Ok(status) => status,
     };
     let trouble = |unit: &UnitSnapshot| {

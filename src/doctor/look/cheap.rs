@@ -8,6 +8,7 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 
 use super::ports;
 use crate::doctor::facts::{CheapFacts, CudaFacts, Disk, Holder, KeyFacts, Looked, Port};
+use crate::walk::{self, Dir};
 
 /// Where to look, and for what.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +56,7 @@ fn under(root: &Path, path: &Path) -> PathBuf {
 }
 
 fn read(path: &Path) -> Option<String> {
-    fs::read(path).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    walk::read(path).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn key(root: &Path, path: &Path) -> Option<KeyFacts> {
@@ -83,7 +84,9 @@ fn is_mounted(root: &Path, path: &Path) -> bool {
 
 /// `slurminit`, or `slurminit|89` since 24.05.
 fn saved_cluster(controller: &Path) -> Option<String> {
-    let text = read(&controller.join("clustername"))?;
+    // The directory is slurm's: what slurm links to is not read.
+    let bytes = Dir::of_the_user(controller).ok()?.read("clustername").ok()?;
+    let text = String::from_utf8_lossy(&bytes);
     let name = text.lines().next()?.split('|').next()?.trim();
     (!name.is_empty()).then(|| name.to_owned())
 }

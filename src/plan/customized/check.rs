@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::inventory::{Finding, Inventory, Severity};
-use crate::plan::{FileName, Plan};
+use crate::plan::{FileName, Plan, login};
 
 use super::{Customized, UserFile, parse};
 
@@ -129,6 +129,13 @@ fn check_slurm(
                 repair,
             ));
         }
+    }
+
+    if login::is_fatal_with(value(login::KEY), inventory) {
+        let repair =
+            format!("add the line {}=0: slurmd then reads env_cache/USER, which is written at each start", login::KEY);
+        let what = format!("{} is not 0, and {}", login::KEY, login::WHAT);
+        findings.push(finding(Severity::Warning, slurm, what, login::CAUSE, repair));
     }
 
     let claimed: u64 = nodes().filter_map(|line| line.get("Gres")).map(parse::claimed_gpus).sum();

@@ -117,6 +117,15 @@ pub(super) fn gres_lines(text: &str) -> GresLines {
     found
 }
 
+/// The device file of each GPU, in the order of the lines; nothing where Slurm detects by itself.
+pub fn gpu_files(gres_conf: &str) -> Vec<String> {
+    let found = gres_lines(gres_conf);
+    if found.auto_detect.is_some_and(|mode| !mode.eq_ignore_ascii_case("off")) {
+        return Vec::new();
+    }
+    found.gpus.into_iter().flat_map(|(_, files)| files).collect()
+}
+
 /// More devices than any machine has; a larger range is a slip of the pen.
 const MOST_DEVICES: u32 = 4096;
 

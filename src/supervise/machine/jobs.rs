@@ -18,7 +18,7 @@ pub(super) enum Accounts {
     /// Nobody.
     #[default]
     Idle,
-    /// A child, until then; `again` if slurmctld came up once more meanwhile.
+    /// A child, until then; `again` if slurmctld or slurmd came up once more meanwhile.
     Made { until: Moment, again: bool },
 }
 
@@ -31,7 +31,26 @@ impl Accounts {
     }
 }
 
+/// What a daemon finds of the one before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Follows {
+    /// All of its state: it ended in order.
+    Saved,
+    /// Perhaps not the last of it.
+    Unknown,
+}
+
 impl Machine {
+    /// What this unit's next process finds of a former one; `None` if there was none.
+    #[must_use]
+    pub fn follows(&self, unit: usize) -> Option<Follows> {
+        match self.units.get(unit).and_then(|unit| unit.last_end.as_ref()) {
+            Some(end) if end.exit == Exit::Code(0) => Some(Follows::Saved),
+            Some(_) => Some(Follows::Unknown),
+            None => self.prepared.as_ref().is_some_and(|prepared| prepared.saved_jobs).then_some(Follows::Unknown),
+        }
+    }
+
     /// slurmctld answers. At the first start, jobs that it believes to run have lost their processes with the former
     /// container: that must be said before slurmd registers. Later they may well run; but of what ended shortly before
     /// slurmctld died it does not know.
@@ -53,6 +72,19 @@ impl Machine {
         };
         self.accounts = Accounts::Made { until: now + limit, again: false };
         self.spawn_task(child, out);
+    }
+
+    /// A slurmd that died between the order to launch a batch job and its slurmstepd has launched nothing, and the next one
+    /// does not know of it. The first slurmd had no order yet.
+    pub(super) fn slurmd_is_ready(&mut self, now: Moment, out: &mut Vec<Effect>) {
+        if std::mem::replace(&mut self.had_slurmd, true) && self.recovered && self.is_slurmctld_ready() {
+            self.account_for_jobs(now, out);
+        }
+    }
+
+    fn is_slurmctld_ready(&self) -> bool {
+        let slurmctld = self.setup.units.iter().position(|spec| spec.daemon == Some(DaemonName::Slurmctld));
+        slurmctld.and_then(|unit| self.units.get(unit)).is_some_and(super::Unit::is_ready)
     }
 
     pub(super) fn advance_accounts(&mut self, now: Moment, out: &mut Vec<Effect>) {
@@ -78,8 +110,7 @@ impl Machine {
             let notice = if recover { Notice::JobsNotRecovered { exit } } else { Notice::JobsNotReclaimed { exit } };
             out.push(Effect::Say(notice));
         }
-        let slurmctld = self.setup.units.iter().position(|spec| spec.daemon == Some(DaemonName::Slurmctld));
-        if again && slurmctld.and_then(|unit| self.units.get(unit)).is_some_and(super::Unit::is_ready) {
+        if again && self.is_slurmctld_ready() {
             self.account_for_jobs(now, out);
         }
     }

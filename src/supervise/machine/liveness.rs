@@ -34,16 +34,66 @@ enum Round {
 pub(super) struct Pulse {
     /// The beginning of the ready state in which it answered.
     answered: Option<Moment>,
+    /// Since when every question was answered.
+    calm_since: Option<Moment>,
     slow: u32,
+    overloaded_since: Option<Moment>,
     told: Option<String>,
+    told_overload: bool,
+    restarts: Restarts,
     /// Why it was told to end, if it was for its silence.
     pub(super) silence: Option<String>,
+}
+
+/// The restarts for silence, which have a back-off of their own: whoever causes the silence must not cause the restarts.
+#[derive(Debug, Default)]
+struct Restarts {
+    in_a_row: u32,
+    /// The next one comes then, at the earliest.
+    not_before: Moment,
+    /// Whether it was told that a silent unit is left alone until then.
+    told: bool,
+}
+
+impl Restarts {
+    /// The pause after the last one.
+    fn pause(&self) -> Duration {
+        match self.in_a_row {
+            0 => Duration::ZERO,
+            n => AGAIN.saturating_mul(1_u32.checked_shl(n - 1).unwrap_or(u32::MAX)).min(AGAIN_MAX),
+        }
+    }
+
+    fn note(&mut self, now: Moment) {
+        self.in_a_row = self.in_a_row.saturating_add(1);
+        self.not_before = now + self.pause();
+        self.told = false;
+    }
+}
+
+impl Pulse {
+    /// It answered. One that has done so for as long as its last pause was, and for a minute, has recovered.
+    fn answers(&mut self, now: Moment, ready: Moment) {
+        self.answered = Some(ready);
+        (self.told, self.overloaded_since) = (None, None);
+        let calm = now.saturating_sub(*self.calm_since.get_or_insert(now));
+        if calm >= CALM.max(self.restarts.pause()) {
+            (self.restarts, self.told_overload) = (Restarts::default(), false);
+        }
+    }
 }
 
 /// The child keeps its own time, in which it could run; by this many times the question's own, it has had enough.
 const ENOUGH: u32 = 4;
 /// One that works but does not answer for so many rounds is as good as hung. A minute, with the default interval.
 const SLOW_ROUNDS: u32 = 12;
+/// One that is kept busy by others has so long: a restart ends their connections, and they come back.
+const OVERLOAD: Duration = Duration::from_secs(300);
+/// The pause after the first restart for silence; it doubles with each.
+const AGAIN: Duration = Duration::from_secs(30);
+const AGAIN_MAX: Duration = Duration::from_secs(600);
+/// One that has answered for so long is not silent any more.
+const CALM: Duration = Duration::from_secs(60);
 /// So many rounds without a verdict are worth a word.
 const UNHEARD_ROUNDS: u32 = 12;
 
@@ -175,32 +225,58 @@ impl Machine {
         let Some(pulse) = self.units.get_mut(unit).map(|unit| &mut unit.pulse) else { return };
         // slurmctld listens before it has read its saved state: a unit that has never answered is still starting.
         let starts = pulse.answered != Some(ready) && now < ready + ready_timeout;
-        let slow = if matches!(verdict, Verdict::Slow(_)) { pulse.slow.saturating_add(1) } else { 0 };
-        pulse.slow = slow;
+        pulse.slow = if matches!(verdict, Verdict::Slow(_)) { pulse.slow.saturating_add(1) } else { 0 };
         match verdict {
-            Verdict::Answers => {
-                pulse.answered = Some(ready);
-                pulse.told = None;
-            }
-            Verdict::Silent(_) | Verdict::Slow(_) if starts => {}
-            Verdict::Slow(why) if slow < SLOW_ROUNDS => {
-                if slow == 1 {
-                    out.push(Effect::Say(Notice::Slow { name, why }));
-                }
-            }
-            Verdict::Silent(why) | Verdict::Slow(why) => {
-                pulse.slow = 0;
-                pulse.silence = Some(why.clone());
-                out.push(Effect::Say(Notice::Silent { name, why }));
-                self.restart_silent(now, unit, ready, out);
-            }
+            Verdict::Answers => return pulse.answers(now, ready),
             Verdict::Unknown(why) => {
                 if pulse.told.as_ref() != Some(&why) {
                     pulse.told = Some(why.clone());
                     out.push(Effect::Say(Notice::NotAsked { name, why }));
                 }
+                return;
             }
+            _ => pulse.calm_since = None,
         }
+        let why = match verdict {
+            Verdict::Stopped(why) => why,
+            _ if starts => return,
+            Verdict::Slow(why) if pulse.slow < SLOW_ROUNDS => {
+                if pulse.slow == 1 {
+                    out.push(Effect::Say(Notice::Slow { name, why }));
+                }
+                return;
+            }
+            Verdict::Overloaded(why) => {
+                if !std::mem::replace(&mut pulse.told_overload, true) {
+                    out.push(Effect::Say(Notice::Overloaded { name, why: why.clone() }));
+                }
+                if now < *pulse.overloaded_since.get_or_insert(now) + OVERLOAD {
+                    return;
+                }
+                why
+            }
+            Verdict::Silent(why) | Verdict::Slow(why) => why,
+            Verdict::Answers | Verdict::Unknown(_) => return,
+        };
+        self.is_silent(now, unit, why, out);
+    }
+
+    /// It is started again, or left alone for a while if that was done just now.
+    fn is_silent(&mut self, now: Moment, unit: usize, why: String, out: &mut Vec<Effect>) {
+        let name = self.name(unit);
+        let Some(pulse) = self.units.get_mut(unit).map(|unit| &mut unit.pulse) else { return };
+        if now < pulse.restarts.not_before {
+            if !std::mem::replace(&mut pulse.restarts.told, true) {
+                let pause = pulse.restarts.not_before - now;
+                out.push(Effect::Say(Notice::LeftSilent { name, why, pause }));
+            }
+            return;
+        }
+        pulse.restarts.note(now);
+        (pulse.slow, pulse.overloaded_since) = (0, None);
+        pulse.silence = Some(why.clone());
+        out.push(Effect::Say(Notice::Silent { name, why }));
+        self.restart_silent(now, unit, out);
     }
 
     /// The node's state was told, and it can be used: munged, slurmctld and slurmd have each done their part.
@@ -213,12 +289,9 @@ impl Machine {
     }
 
     /// A stopped process obeys TERM once it is told to go on; a deadlocked one never does, and is not waited for long.
-    fn restart_silent(&mut self, now: Moment, unit: usize, ready: Moment, out: &mut Vec<Effect>) {
-        if let Some(this) = self.units.get_mut(unit) {
-            this.ran_well(now.saturating_sub(ready), &self.setup.supervise);
-        }
+    fn restart_silent(&mut self, now: Moment, unit: usize, out: &mut Vec<Effect>) {
         let patience = self.probe_timeout(unit) / 2;
-        self.stop_unit(now, unit, Again::AfterFailure, out);
+        self.stop_unit(now, unit, Again::AfterSilence, out);
         if let Some(State::Stopping { deadline, .. }) = self.units.get_mut(unit).map(|unit| &mut unit.state) {
             *deadline = (*deadline).min(now + patience);
         }

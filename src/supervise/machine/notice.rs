@@ -8,7 +8,7 @@ use crate::inventory::Finding;
 use crate::report::Prepared;
 
 use super::super::node::NodeReport;
-use super::{Exit, ReloadNotice, SpawnFailure};
+use super::{Exit, Fault, ReloadNotice, SpawnFailure};
 
 /// One thing worth saying.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +28,10 @@ pub enum Notice {
     RestartAsked { name: String },
     NeverReady { name: String, after: Duration },
     GaveUp { name: String, failures: u32, within: Duration, last: Exit, hold: bool },
+    Struck { name: String, exit: Exit, fault: Fault, pause: Duration },
     Silent { name: String, why: String },
+    LeftSilent { name: String, why: String, pause: Duration },
+    Overloaded { name: String, why: String },
     Slow { name: String, why: String },
     NotAsked { name: String, why: String },
     NoVerdict { rounds: u32 },
@@ -45,6 +48,7 @@ pub enum Notice {
     JobsNotTold { exit: Exit },
     JobsNotRecovered { exit: Exit },
     JobsNotReclaimed { exit: Exit },
+    EnvironmentsNotWritten { exit: Exit },
     Unkillable,
     Ended { code: u8, why: Option<Box<Notice>> },
 }
@@ -69,7 +73,10 @@ impl Notice {
             | Self::UnitDied { .. }
             | Self::StartsSlowly { .. }
             | Self::NeverReady { .. }
+            | Self::Struck { .. }
             | Self::Silent { .. }
+            | Self::LeftSilent { .. }
+            | Self::Overloaded { .. }
             | Self::Slow { .. }
             | Self::NotAsked { .. }
             | Self::NoVerdict { .. }
@@ -80,6 +87,7 @@ impl Notice {
             | Self::JobsNotTold { .. }
             | Self::JobsNotRecovered { .. }
             | Self::JobsNotReclaimed { .. }
+            | Self::EnvironmentsNotWritten { .. }
             | Self::Unkillable => Level::Warn,
             Self::Prepared(_)
             | Self::UnitFinished { .. }
@@ -145,6 +153,48 @@ impl fmt::Display for Notice {
             Self::NeverReady { name, after } => {
                 write!(f, "{name} runs for {:.1} s and is not ready; restarting it", after.as_secs_f64())
             }
+            Self::Struck { name, exit, fault, pause } => {
+                write!(f, "{name} {}", how(exit))?;
+                let tries = |f: &mut fmt::Formatter<'_>| match pause.as_millis() {
+                    0 => write!(f, "it is tried again now"),
+                    ms => write!(f, "it is tried again in {ms} ms, and goes on being tried"),
+                };
+                match fault {
+                    Fault::Processes => {
+                        write!(
+                            f,
+                            "; the container's limit on processes was reached: end what starts so many (`ps -eo user,pid,comm`), \
+                             or raise it (--pids-limit, `ulimit -u`); "
+                        )?;
+                        tries(f)
+                    }
+                    Fault::Memory => {
+                        write!(
+                            f,
+                            "; the memory was used up: end what takes so much (`ps -eo user,pid,rss,comm --sort=-rss`), or raise \
+                             the limit (--memory); "
+                        )?;
+                        tries(f)
+                    }
+                    Fault::Descriptors => {
+                        write!(
+                            f,
+                            "; no file descriptor was left: raise --ulimit nofile, or the machine's fs.file-max; "
+                        )?;
+                        tries(f)
+                    }
+                    Fault::Port(port) => write!(f, "; port {port} is another's; looking for who has it"),
+                }
+            }
+            Self::LeftSilent { name, why, pause } => write!(
+                f,
+                "{name} does not answer again: {why}; a restart has not helped, so it is left as it is for {} s; \
+                 `slurminit restart {name}` does it now",
+                pause.as_secs()
+            ),
+            Self::Overloaded { name, why } => {
+                write!(f, "{name} runs and is kept busy: {why}; a restart would not help, so it goes on")
+            }
             Self::Silent { name, why } => write!(f, "{name} lives and does not answer: {why}; restarting it"),
             Self::Slow { name, why } => {
                 write!(f, "{name} is slow: {why}; it is restarted if that goes on for a minute")
@@ -206,6 +256,12 @@ impl fmt::Display for Notice {
                 f,
                 "nobody told slurmctld what ended just before it did, as `slurminit jobs reclaim` {}; a job that squeue shows as \
                  running and that has no process holds its GPUs until `scontrol requeue` or `scancel`",
+                how(exit)
+            ),
+            Self::EnvironmentsNotWritten { exit } => write!(
+                f,
+                "/etc/passwd has changed, and `slurminit environments` {}: a batch job with --export=NONE has neither HOME nor \
+                 PATH if its user is new",
                 how(exit)
             ),
             Self::Unkillable => write!(

@@ -118,8 +118,9 @@ fn ms(moment: Moment) -> u64 {
 fn why_told(end: &End) -> Option<String> {
     match (end.told?, &end.silence) {
         (Again::No, _) => None,
-        (Again::AfterFailure, Some(silence)) => Some(format!("it did not answer ({silence})")),
-        (Again::AfterFailure, None) => Some("it did not answer".to_owned()),
+        (Again::AfterSilence, Some(silence)) => Some(format!("it did not answer ({silence})")),
+        (Again::AfterSilence, None) => Some("it did not answer".to_owned()),
+        (Again::AfterFailure, _) => Some("it did not get ready".to_owned()),
         (Again::AsAsked, _) => Some("a restart was asked for".to_owned()),
     }
 }

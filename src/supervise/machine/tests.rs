@@ -435,6 +435,7 @@ enum Chance {
     Reload,
     Node(&'static str),
     Liveness(usize, Verdict),
+    Struck(usize, Fault),
     Signal(i32),
     Restart(usize),
     Wait(u64),
@@ -451,8 +452,11 @@ fn chance() -> impl Strategy<Value = Chance> {
         Verdict::Answers,
         Verdict::Silent(why()),
         Verdict::Slow(why()),
+        Verdict::Stopped(why()),
+        Verdict::Overloaded(why()),
         Verdict::Unknown(why()),
     ]);
+    let faults = prop::sample::select(vec![Fault::Processes, Fault::Memory, Fault::Descriptors, Fault::Port(6817)]);
     prop_oneof![
         6 => (any::<usize>(), 0..3_u8).prop_map(|(which, code)| Chance::Dies(which, code)),
         6 => (0..4_usize).prop_map(Chance::Looked),
@@ -461,6 +465,7 @@ fn chance() -> impl Strategy<Value = Chance> {
         1 => Just(Chance::Reload),
         4 => lines.prop_map(Chance::Node),
         4 => (0..4_usize, verdicts).prop_map(|(unit, verdict)| Chance::Liveness(unit, verdict)),
+        3 => (0..4_usize, faults).prop_map(|(unit, fault)| Chance::Struck(unit, fault)),
         1 => signals.prop_map(Chance::Signal),
         2 => (0..4_usize).prop_map(Chance::Restart),
         3 => (0..70_000_u64).prop_map(Chance::Wait),
@@ -497,6 +502,11 @@ proptest! {
                 Chance::Reload => sim.give(Event::Command(Command::Reload)),
                 Chance::Node(line) => sim.give(Event::Node(NodeReport::parse(line).unwrap())),
                 Chance::Liveness(unit, verdict) => sim.give(Event::Liveness(unit, verdict)),
+                Chance::Struck(unit, fault) => {
+                    if sim.living.remove(&Child::Unit(unit)) {
+                        sim.give(Event::Struck(unit, Exit::Code(1), fault));
+                    }
+                }
                 Chance::Signal(signal) => sim.give(Event::Signal(signal)),
                 Chance::Restart(unit) => sim.give(Event::Command(Command::Restart(unit))),
                 Chance::Wait(ms) => sim.wait(Duration::from_millis(ms)),

@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::config::{DaemonName, OnGiveUp, ReadinessTest, RestartPolicy, Supervise};
 
 use super::liveness::Pulse;
-use super::{Child, Effect, Exit, Machine, Moment, Notice};
+use super::setback::Setbacks;
+use super::{Child, Effect, Exit, Fault, Machine, Moment, Notice};
 
 /// A unit's state and its history.
 #[derive(Debug)]
@@ -16,6 +17,7 @@ pub(super) struct Unit {
     pub(super) starts: u32,
     pub(super) last_end: Option<End>,
     pub(super) pulse: Pulse,
+    pub(super) setbacks: Setbacks,
     /// When it failed, oldest first; as many as can matter.
     failures: VecDeque<Moment>,
     in_a_row: u32,
@@ -37,8 +39,10 @@ pub(super) struct End {
 pub(super) enum Again {
     /// It is not.
     No,
-    /// It is, and this was a failure: it did not answer.
+    /// It is, and this was a failure: it did not get ready.
     AfterFailure,
+    /// It is, for it did not answer. Who made it silent may be somebody else, so this is no failure.
+    AfterSilence,
     /// It is, for somebody asked for that.
     AsAsked,
 }
@@ -83,6 +87,7 @@ impl Unit {
             starts: 0,
             last_end: None,
             pulse: Pulse::default(),
+            setbacks: Setbacks::default(),
             failures: VecDeque::new(),
             in_a_row: 0,
         }
@@ -115,12 +120,12 @@ impl Unit {
     pub(super) fn ran_well(&mut self, ran: Duration, policy: &Supervise) {
         if ran >= policy.reset_after {
             self.forget_failures();
+            self.setbacks.forget();
         }
     }
 
-    /// Notes a failure after a run of `ran`; returns whether there were too many.
-    fn failed(&mut self, now: Moment, ran: Duration, policy: &Supervise) -> bool {
-        self.ran_well(ran, policy);
+    /// Notes a failure; returns whether there were too many.
+    pub(super) fn failed(&mut self, now: Moment, policy: &Supervise) -> bool {
         self.in_a_row = self.in_a_row.saturating_add(1);
         self.failures.push_back(now);
         let window = policy.give_up_window;
@@ -227,9 +232,14 @@ impl Machine {
     fn unit_is_ready(&mut self, now: Moment, unit: usize, out: &mut Vec<Effect>) {
         let Some(State::Starting { since, .. }) = self.units.get(unit).map(|unit| unit.state.clone()) else { return };
         self.set_state(unit, State::Ready { since: now });
+        if let Some(this) = self.units.get_mut(unit) {
+            this.setbacks.served = true;
+        }
         out.push(Effect::Say(Notice::UnitReady { name: self.name(unit), after: now.saturating_sub(since) }));
-        if self.setup.units.get(unit).is_some_and(|spec| spec.daemon == Some(DaemonName::Slurmctld)) {
-            self.account_for_jobs(now, out);
+        match self.setup.units.get(unit).and_then(|spec| spec.daemon) {
+            Some(DaemonName::Slurmctld) => self.account_for_jobs(now, out),
+            Some(DaemonName::Slurmd) => self.slurmd_is_ready(now, out),
+            _ => {}
         }
         let answers = |name| {
             let at = self.setup.units.iter().position(|spec| spec.daemon == Some(name));
@@ -240,7 +250,14 @@ impl Machine {
         }
     }
 
-    pub(super) fn unit_exited(&mut self, now: Moment, unit: usize, exit: Exit, out: &mut Vec<Effect>) {
+    pub(super) fn unit_exited(
+        &mut self,
+        now: Moment,
+        unit: usize,
+        exit: Exit,
+        fault: Option<Fault>,
+        out: &mut Vec<Effect>,
+    ) {
         let stopping_all = self.is_stopping();
         let name = self.name(unit);
         let policy = self.setup.units.get(unit).map_or(RestartPolicy::Never, |spec| spec.restart);
@@ -260,7 +277,7 @@ impl Machine {
             return out.push(Effect::Say(Notice::UnitStopped { name, exit, expected: told.is_some() }));
         }
         let Some(this) = self.units.get_mut(unit) else { return };
-        if told == Some(Again::AsAsked) {
+        if let Some(Again::AsAsked | Again::AfterSilence) = told {
             this.state = State::Waiting;
             return out.push(Effect::Say(Notice::UnitStopped { name, exit, expected: true }));
         }
@@ -276,8 +293,12 @@ impl Machine {
         if !again {
             return out.push(Effect::Say(Notice::UnitFinished { name, exit }));
         }
+        this.ran_well(ran, &self.setup.supervise);
+        if let Some(fault) = fault {
+            return self.struck(now, unit, exit, fault, out);
+        }
         let random = next_random(&mut self.jitter);
-        if this.failed(now, ran, &self.setup.supervise) {
+        if this.failed(now, &self.setup.supervise) {
             this.state = State::GivenUp;
             return self.gave_up(now, unit, &exit, out);
         }
@@ -286,7 +307,7 @@ impl Machine {
         out.push(Effect::Say(Notice::UnitDied { name, exit, ran, pause }));
     }
 
-    fn gave_up(&mut self, now: Moment, unit: usize, exit: &Exit, out: &mut Vec<Effect>) {
+    pub(super) fn gave_up(&mut self, now: Moment, unit: usize, exit: &Exit, out: &mut Vec<Effect>) {
         let Some(spec) = self.setup.units.get(unit) else { return };
         let hold = self.setup.supervise.on_give_up == OnGiveUp::Hold;
         let notice = Notice::GaveUp {

@@ -25,6 +25,8 @@ pub(super) struct Attack {
     pub(super) toml: String,
     /// A shell script that `nobody` runs, until it is killed with all that it has started. `/config/library` is there for it.
     pub(super) script: String,
+    /// A shell script that root runs meanwhile: what nobody can bring about, and what makes the attack worse. Empty is none.
+    pub(super) beside: String,
     /// What the log must say.
     pub(super) says: &'static str,
 }
@@ -42,7 +44,7 @@ pub(super) struct Seen {
 impl Attack {
     pub(super) fn new(what: &'static str, script: &str, says: &'static str) -> Self {
         let image = Image::new(PLAIN).with(["--hostname", "node1"]);
-        Self { what, image, toml: String::new(), script: script.to_owned(), says }
+        Self { what, image, toml: String::new(), script: script.to_owned(), beside: String::new(), says }
     }
 
     /// Does it. The error is the whole story.
@@ -57,7 +59,11 @@ impl Attack {
     fn watch(&self, container: &Container) -> Result<Seen, String> {
         shell(container, "submit")?;
         let line = format!(". /config/library; cd /tmp; timeout --kill-after=1 {ATTACK} sh /config/attack");
-        container.exec(&["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", &line]);
+        let beside = format!(". /config/library; {}", self.beside);
+        std::thread::scope(|scope| {
+            scope.spawn(|| container.exec(&["timeout", "--kill-after=1", &ATTACK.to_string(), "sh", "-c", &beside]));
+            container.exec(&["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", &line]);
+        });
         // What the attacker has left behind ends with the attack.
         shell(container, "pkill -KILL -u nobody; true").map_err(|why| format!("THE CONTAINER IS DOWN: {why}"))?;
         let begin = Instant::now();

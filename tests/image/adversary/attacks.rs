@@ -6,6 +6,10 @@
 //! file is made anew.
 
 mod attack;
+mod connections;
+mod memory;
+mod ports;
+mod processes;
 mod requests;
 
 use std::path::Path;
@@ -22,7 +26,8 @@ const MARKS: report::Marks =
     report::Marks { begin: "<!-- the attacks: made by the command above -->\n", end: "<!-- end of the attacks -->\n" };
 
 fn attacks() -> Vec<Attack> {
-    requests::attacks()
+    let attackers = [requests::attacks, connections::attacks, ports::attacks, processes::attacks, memory::attacks];
+    attackers.into_iter().flat_map(|attacks| attacks()).collect()
 }
 
 #[test]

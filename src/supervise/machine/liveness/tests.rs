@@ -3,7 +3,6 @@
 use super::super::tests::{MS, Sim, cluster, probed};
 use super::super::*;
 use super::*;
-use crate::exit_code;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -165,22 +164,78 @@ fn a_question_that_cannot_be_asked_is_told_once() {
     assert_eq!(sim.stopped, []);
 }
 
+/// The cure of a unit that was told to end: it does, and is ready again.
+fn cured(sim: &mut Sim, unit: usize) {
+    sim.exits(Child::Unit(unit), Exit::Code(0));
+    assert!(sim.living.contains(&Child::Unit(unit)), "at once");
+    sim.give(Event::Looked(unit, true));
+}
+
 #[test]
-fn hangs_count_as_failures_and_are_given_up_on() {
-    let mut setup = probed(cluster(false));
-    setup.supervise.give_up_window = 120 * SECOND;
-    let mut sim = up(setup);
-    for _ in 0..5 {
+fn hangs_are_no_failures_and_each_restart_comes_later_than_the_one_before() {
+    let mut sim = answering();
+    let mut at = vec![];
+    while sim.now < 7200 * SECOND {
+        // One question is let pass, and the next is not.
         round(&mut sim, &[]);
+        while sim.stopped.is_empty() {
+            round(&mut sim, &[(1, silent())]);
+        }
+        at.push(sim.now);
+        sim.stopped.clear();
+        cured(&mut sim, 1);
+    }
+    assert!(!sim.machine.is_stopping() && !sim.said.iter().any(|said| matches!(said, Notice::GaveUp { .. })));
+    let pauses: Vec<_> = at.windows(2).map(|pair| (pair[1] - pair[0]).as_secs()).collect();
+    assert!(pauses[0] >= 30 && pauses[0] < 45 && pauses[1] >= 60 && pauses[5] >= 600 && pauses[5] < 620, "{pauses:?}");
+    let left = sim.said.iter().filter(|said| matches!(said, Notice::LeftSilent { .. })).count();
+    assert!(left <= at.len(), "one line in between, not one for each question: {left} for {}", at.len());
+}
+
+#[test]
+fn one_that_answered_for_long_is_restarted_at_once_again() {
+    let mut sim = answering();
+    for _ in 0..3 {
         round(&mut sim, &[(1, silent())]);
-        sim.exits(Child::Unit(1), Exit::Code(0));
-        if !sim.machine.is_stopping() {
-            sim.wait(2 * SECOND);
-            sim.give(Event::Looked(1, true));
+        assert_eq!(sim.stopped, [Child::Unit(1)]);
+        sim.stopped.clear();
+        cured(&mut sim, 1);
+        for _ in 0..15 {
+            round(&mut sim, &[]);
         }
     }
-    sim.let_end();
-    assert_eq!(sim.exit, Some(exit_code::SLURMCTLD));
+}
+
+#[test]
+fn an_overloaded_unit_goes_on_for_long_and_is_told_once() {
+    let mut sim = answering();
+    let overload = || Verdict::Overloaded("60 connections".to_owned());
+    let begin = sim.now;
+    while sim.stopped.is_empty() {
+        round(&mut sim, &[(1, overload())]);
+    }
+    assert!(sim.now - begin > 290 * SECOND && sim.now - begin < 320 * SECOND, "{:?}", sim.now - begin);
+    cured(&mut sim, 1);
+    // One that answers in between has another five minutes, and the log stays quiet.
+    sim.stopped.clear();
+    for _ in 0..100 {
+        round(&mut sim, &[]);
+        round(&mut sim, &[(1, overload())]);
+    }
+    assert_eq!(sim.stopped, []);
+    assert_eq!(sim.said.iter().filter(|said| matches!(said, Notice::Overloaded { .. })).count(), 1);
+}
+
+#[test]
+fn a_stopped_unit_is_no_question_of_time() {
+    let mut setup = probed(cluster(false));
+    setup.units[3].liveness = setup.units[1].liveness.clone();
+    // The service has never answered, and is still within the time of a start.
+    let mut sim = up(setup);
+    round(&mut sim, &[(3, silent())]);
+    assert_eq!(sim.stopped, []);
+    round(&mut sim, &[(3, Verdict::Stopped("it was stopped".to_owned()))]);
+    assert_eq!(sim.stopped, [Child::Unit(3)]);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::*;
 
 fn no_process() -> Exit {
     let message = "cannot start `/usr/bin/slurminit`: Try again".to_owned();
-    Exit::NotStarted(SpawnFailure { code: exit_code::FAILURE, message })
+    Exit::NotStarted(SpawnFailure { code: exit_code::FAILURE, message, fault: None })
 }
 
 #[test]
@@ -131,5 +131,30 @@ fn a_slurmctld_that_comes_up_while_the_jobs_are_accounted_for_is_asked_after_tha
         sim.exits(Child::Unit(1), Exit::Code(1));
         sim.exits(Child::JobsReclaim, Exit::Code(1));
         assert!(!sim.living.contains(&Child::JobsReclaim));
+    }
+}
+
+#[test]
+fn each_slurmd_after_the_first_is_asked_for_batch_jobs_that_never_began() {
+    for saved_jobs in [false, true] {
+        let mut sim = until_slurmctld(saved_jobs);
+        let asked = |sim: &Sim| sim.spawned.iter().filter(|child| **child == Child::JobsReclaim).count();
+        if saved_jobs {
+            sim.exits(Child::JobsRecover, Exit::Code(0));
+        }
+        sim.give(Event::Looked(2, true));
+        sim.node("idle|none");
+        assert_eq!(asked(&sim), 0, "a first slurmd has launched nothing");
+        sim.wait(Duration::from_secs(61));
+        sim.exits(Child::Unit(2), Exit::Signal(libc::SIGKILL));
+        sim.give(Event::Looked(2, true));
+        assert_eq!(asked(&sim), 1);
+        // Another one comes while the first look goes on.
+        sim.exits(Child::Unit(2), Exit::Signal(libc::SIGKILL));
+        sim.wait(Duration::from_secs(2));
+        sim.give(Event::Looked(2, true));
+        assert_eq!(asked(&sim), 1);
+        sim.exits(Child::JobsReclaim, Exit::Code(0));
+        assert_eq!(asked(&sim), 2);
     }
 }

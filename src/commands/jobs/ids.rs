@@ -1,0 +1,149 @@
+//! No job id is given twice.
+//!
+//! slurmctld writes down what it knows five seconds late, the number of the next job with it, and no setting changes that
+//! (`state_save.c`, SAVE_MAX_WAIT, Slurm 22.05 to 24.11). One that is killed in that time forgets the jobs that came last, and its
+//! successor would give their ids to others. So each slurmctld that follows one without an ordered end begins with the saved number
+//! raised: beyond every batch script that lies in the state directory, where slurmctld puts it before it answers sbatch, and
+//! beyond what five seconds can have given out besides. An ordered stop leaves the next id in a file, so that after it ids go on
+//! without a gap.
+
+mod saved;
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Context as _;
+
+use super::output;
+
+/// More than slurmctld gives out between two writes: it takes some 500 jobs a second at most.
+const MARGIN: u32 = 10_000;
+/// Slurm's own default of MaxJobId; beyond it slurmctld begins anew, and ignores a saved number.
+const MAX_JOB_ID: u32 = 67_043_328;
+
+/// The next id, as an ordered stop found it.
+const NEXT: &str = "slurminit.next_job_id";
+/// The batch jobs that had a script when slurmctld died.
+const SCRIPTS: &str = "slurminit.scripts";
+
+/// Its command line.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// slurm.conf
+    #[arg(long)]
+    slurm_conf: PathBuf,
+    /// The state directory where slurm.conf names none
+    #[arg(long)]
+    state: PathBuf,
+    /// The slurmctld before this one had saved everything
+    #[arg(long)]
+    saved: bool,
+    /// slurmctld and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<String>,
+}
+
+/// Raises the number if it must, and becomes slurmctld.
+pub(super) fn run(args: &Args) -> anyhow::Result<u8> {
+    if let Err(error) = raise(args) {
+        eprintln!("warning: job ids may be given twice: {error:#}");
+    }
+    let (program, arguments) = args.command.split_first().context("no command")?;
+    let error = Command::new(program).args(arguments).exec();
+    Err(error).with_context(|| format!("`{program}` cannot be executed"))
+}
+
+fn raise(args: &Args) -> anyhow::Result<()> {
+    let conf = fs::read_to_string(&args.slurm_conf).unwrap_or_default();
+    let state = last_value(&conf, "StateSaveLocation").map_or_else(|| args.state.clone(), PathBuf::from);
+    let highest = last_value(&conf, "MaxJobId").and_then(|id| id.parse().ok()).unwrap_or(MAX_JOB_ID);
+    let stopped_at = fs::read_to_string(state.join(NEXT)).ok().and_then(|text| text.trim().parse::<u32>().ok());
+    // It is true of this one start.
+    if let Err(error) = fs::remove_file(state.join(NEXT)) {
+        anyhow::ensure!(error.kind() == ErrorKind::NotFound, "{}: {error}", state.join(NEXT).display());
+    }
+    let saved = saved::read(&state)?;
+    if args.saved || stopped_at.is_some_and(|next| next <= saved.next) {
+        return Ok(());
+    }
+    let scripts = scripts(&state);
+    let known = scripts.last().map_or(0, |last| last + 1).max(saved.next).max(stopped_at.unwrap_or_default());
+    let next = known.saturating_add(MARGIN);
+    anyhow::ensure!(next < highest, "MaxJobId {highest} is too near: set it higher, or remove the state");
+    let from = saved.next;
+    saved.write(&state, next)?;
+    let lines: Vec<String> = scripts.iter().map(ToString::to_string).collect();
+    fs::write(state.join(SCRIPTS), lines.join("\n"))?;
+    eprintln!(
+        "warning: slurmctld ended without saving its last seconds: jobs from id {from} on may be lost; the next id is {next}"
+    );
+    Ok(())
+}
+
+/// The batch jobs that have a script: `hash.7/job.17`.
+fn scripts(state: &Path) -> BTreeSet<u32> {
+    let hashes = (0..10).filter_map(|hash| fs::read_dir(state.join(format!("hash.{hash}"))).ok());
+    let id = |name: &str| name.strip_prefix("job.")?.parse().ok();
+    hashes.flatten().flatten().filter_map(|entry| id(entry.file_name().to_str()?)).collect()
+}
+
+/// What slurm.conf says last of a key.
+fn last_value(conf: &str, wanted: &str) -> Option<String> {
+    let value = |line: &str| {
+        let (key, value) = line.split_once('=')?;
+        key.trim().eq_ignore_ascii_case(wanted).then(|| value.split_whitespace().next())?.map(str::to_owned)
+    };
+    conf.lines().filter_map(value).next_back()
+}
+
+/// At an ordered stop: leaves the next id for the next start.
+pub(super) fn note_next() -> anyhow::Result<()> {
+    let config = output("scontrol", &["show", "config"])?;
+    let next = last_value(&config, "NEXT_JOB_ID").context("`scontrol show config` names no NEXT_JOB_ID")?;
+    let state =
+        last_value(&config, "StateSaveLocation").context("`scontrol show config` names no StateSaveLocation")?;
+    let path = Path::new(&state).join(NEXT);
+    let _ = fs::remove_file(&path);
+    // The directory is slurmctld's own: nothing that lies there is followed or written to.
+    let mut file =
+        File::options().write(true).create_new(true).mode(0o644).custom_flags(libc::O_NOFOLLOW).open(&path)?;
+    writeln!(file, "{next}")?;
+    Ok(())
+}
+
+/// After a slurmctld that ended without saving: names the batch jobs that its successor does not know.
+pub(super) fn name_the_lost() -> anyhow::Result<()> {
+    let config = output("scontrol", &["show", "config"])?;
+    let Some(state) = last_value(&config, "StateSaveLocation") else { return Ok(()) };
+    let path = Path::new(&state).join(SCRIPTS);
+    let Ok(scripts) = fs::read_to_string(&path) else { return Ok(()) };
+    let known = output("squeue", &["--noheader", "--states=all", "--array", "--format=%A %F"])?;
+    let known: BTreeSet<&str> = known.split_whitespace().collect();
+    let lost = scripts.lines().filter(|id| id.parse::<u32>().is_ok() && !known.contains(id));
+    let lost: Vec<&str> = lost.collect();
+    if !lost.is_empty() {
+        eprintln!(
+            "warning: jobs {} are lost: slurmctld was killed before it had saved them; submit them again",
+            lost.join(",")
+        );
+    }
+    Ok(fs::remove_file(&path)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::last_value;
+
+    #[test]
+    fn the_last_value_counts() {
+        let conf = "StateSaveLocation=/a\n#StateSaveLocation=/b\nstatesavelocation = /c # here\n";
+        assert_eq!(last_value(conf, "StateSaveLocation").as_deref(), Some("/c"));
+        assert_eq!(last_value("NEXT_JOB_ID             = 5\n", "NEXT_JOB_ID").as_deref(), Some("5"));
+        assert_eq!(last_value("", "MaxJobId"), None);
+    }
+}

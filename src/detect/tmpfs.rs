@@ -1,0 +1,100 @@
+//! Memory that files take. What lies in a tmpfs counts against the container's memory, and no process gives it back by being
+//! killed: one that can be filled beyond the limit costs every process its life, PID 1 last.
+
+use std::fs;
+use std::path::Path;
+
+use super::regular;
+use crate::inventory::{Finding, Memory, Severity};
+
+/// What the daemons and PID 1 need beside it, in MiB.
+const CLUSTER: u64 = 64;
+
+/// A warning where the tmpfs that can be written to may take more than the container's memory.
+pub fn findings(root: &Path, memory: &Memory) -> Vec<Finding> {
+    let mounts = regular::text(&root.join("proc/self/mountinfo")).unwrap_or_default();
+    finding(&mounts, memory).into_iter().collect()
+}
+
+fn finding(mountinfo: &str, memory: &Memory) -> Option<Finding> {
+    let limit = memory.limit_mib?;
+    // The kernel's own size, half of the machine's memory, is not shown.
+    let size = |tmpfs: &Tmpfs<'_>| tmpfs.mib.unwrap_or(memory.total_mib / 2);
+    let mut all: Vec<Tmpfs<'_>> = mountinfo.lines().filter_map(Tmpfs::parse).collect();
+    all.sort_by_key(|tmpfs| std::cmp::Reverse(size(tmpfs)));
+    if all.iter().map(size).sum::<u64>() + CLUSTER <= limit {
+        return None;
+    }
+    let shown: Vec<String> =
+        all.iter().filter(|tmpfs| size(tmpfs) > 0).map(|tmpfs| format!("{} {} MiB", tmpfs.at, size(tmpfs))).collect();
+    Some(Finding {
+        severity: Severity::Warning,
+        what: format!(
+            "files in memory may take more than the container's {limit} MiB, and then the kernel ends everything in it: {}",
+            shown.join(", ")
+        ),
+        cause: "a tmpfs without a size, or with one too large: what lies in it counts against the container's memory".to_owned(),
+        repair: "give each a size that leaves the daemons 64 MiB: `--tmpfs /tmp:size=256m`, `--shm-size 64m` (compose: `tmpfs: /tmp:size=256m`, \
+                 `shm_size`; Kubernetes: `sizeLimit`), or raise the memory limit"
+            .to_owned(),
+    })
+}
+
+/// One that can be written to.
+struct Tmpfs<'a> {
+    at: &'a str,
+    /// `None` where it was mounted without a size.
+    mib: Option<u64>,
+}
+
+impl<'a> Tmpfs<'a> {
+    /// `36 35 0:33 / /tmp rw,nosuid - tmpfs tmpfs rw,size=65536k` (proc(5)).
+    fn parse(line: &'a str) -> Option<Self> {
+        let (mount, file_system) = line.split_once(" - ")?;
+        let mut mount = mount.split(' ').skip(3);
+        let (from, at, options) = (mount.next()?, mount.next()?, mount.next()?);
+        let mut file_system = file_system.split(' ');
+        let (kind, own_options) = (file_system.next()?, file_system.nth(1)?);
+        let is_read_only = [options, own_options].iter().any(|options| options.split(',').any(|word| word == "ro"));
+        // /dev and what lies below /sys (cgroup v1) are root's alone. A part of a tmpfs is a file or a directory that a runtime has put there.
+        if kind != "tmpfs" || is_read_only || at == "/dev" || at.starts_with("/sys/") || from != "/" {
+            return None;
+        }
+        let size = own_options.split(',').find_map(|option| option.strip_prefix("size="));
+        Some(Self { at, mib: size.and_then(|size| size.strip_suffix('k')?.parse::<u64>().ok()).map(|kib| kib / 1024) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DOCKERS: &str = "1 0 0:9 / /dev rw,nosuid - tmpfs tmpfs rw,size=65536k,mode=755\n\
+        2 0 0:9 / /dev/shm rw,nosuid,nodev,noexec,relatime - tmpfs shm rw,size=65536k\n\
+        3 0 0:9 / /proc/scsi ro,relatime - tmpfs tmpfs ro\n\
+        6 0 0:7 / /sys/fs/cgroup rw,nosuid - tmpfs cgroup rw,mode=755\n\
+        4 0 0:8 / / rw - overlay overlay rw\n";
+
+    fn said(more: &str, limit_mib: Option<u64>) -> Option<String> {
+        finding(&format!("{DOCKERS}{more}"), &Memory { total_mib: 24_000, gpu_mib: 0, limit_mib })
+            .map(|finding| finding.what)
+    }
+
+    #[test]
+    fn what_fits_the_limit_or_has_none_is_no_news() {
+        assert_eq!(said("", Some(300)), None);
+        assert_eq!(said("5 0 0:9 / /tmp rw - tmpfs tmpfs rw,size=102400k\n", Some(300)), None);
+        assert_eq!(said("5 0 0:9 / /tmp rw - tmpfs tmpfs rw\n", None), None);
+    }
+
+    #[test]
+    fn what_may_be_too_much_is_named_with_its_size() {
+        let unsized_one = said("5 0 0:9 / /tmp rw,nosuid - tmpfs tmpfs rw\n", Some(300)).unwrap();
+        assert!(
+            unsized_one.contains("300 MiB") && unsized_one.ends_with(": /tmp 12000 MiB, /dev/shm 64 MiB"),
+            "{unsized_one}"
+        );
+        assert!(said("5 0 0:9 / /tmp rw - tmpfs tmpfs rw,size=204800k\n", Some(300)).is_some());
+        assert!(said("", Some(100)).is_some());
+    }
+}

@@ -1,0 +1,102 @@
+//! The users' environments, where slurmd looks for them.
+//!
+//! They lie in slurmctld's own directory (`StateSaveLocation/env_cache`), and whoever that belongs to could put a link there. So
+//! they are written with slurm's rights and not with root's: a link leads slurm nowhere that it could not go by itself.
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+use super::{InstallError, Owner, under};
+use crate::accounts::LoginFiles;
+
+/// Its name in StateSaveLocation (Slurm 22.05 to 24.11, `env.c`).
+const DIRECTORY: &str = "env_cache";
+/// The name of one that is being written. No user of LoginFiles has a name with a dot in front.
+const NEW: &str = ".new";
+
+/// Reads the system's files that say how users log in. Without one of them its defaults hold.
+pub fn read_login_files(root: &Path) -> LoginFiles {
+    let read = |path: &str| {
+        let bytes = fs::read(under(root, Path::new(path))).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    LoginFiles {
+        passwd: read("/etc/passwd"),
+        login_defs: read("/etc/login.defs"),
+        environment: format!("{}\n{}", read("/etc/environment"), read("/etc/default/locale")),
+    }
+}
+
+/// Writes each user's environment below `state`, and removes those of users that are gone. Gives up root's rights for it, for
+/// good: call it last.
+///
+/// # Errors
+/// The first file that cannot be written.
+pub fn install_environments(state: &Path, root: &Path, owner: &Owner, files: &LoginFiles) -> Result<(), InstallError> {
+    owner.become_it().map_err(|error| owner.error(state, error))?;
+    let directory = state.join(DIRECTORY);
+    write_all(&under(root, &directory), &files.environments()).map_err(|error| InstallError::write(&directory, error))
+}
+
+fn write_all(directory: &Path, environments: &BTreeMap<&str, String>) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(directory) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if !entry.file_name().to_str().is_some_and(|name| environments.contains_key(name)) {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    let new = directory.join(NEW);
+    for (name, text) in environments {
+        let path = directory.join(name);
+        if fs::read(&path).is_ok_and(|old| old == text.as_bytes()) {
+            continue;
+        }
+        let mut file = File::options().write(true).create_new(true).mode(0o600).open(&new)?;
+        file.write_all(text.as_bytes())?;
+        // Nothing is lost with it: each start writes what is not there.
+        fs::rename(&new, &path)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(directory: &Path) -> BTreeMap<String, String> {
+        let entry = |entry: io::Result<fs::DirEntry>| {
+            let path = entry.unwrap().path();
+            (path.file_name().unwrap().to_str().unwrap().to_owned(), fs::read_to_string(&path).unwrap())
+        };
+        fs::read_dir(directory).unwrap().map(entry).collect()
+    }
+
+    #[test]
+    fn each_user_has_a_file_and_a_former_one_has_none() {
+        let state = tempfile::tempdir().unwrap();
+        let directory = state.path().join(DIRECTORY);
+        for users in [vec![("alice", "A=1\n"), ("bob", "B=1\n")], vec![("alice", "A=2\n")], vec![]] {
+            let wanted: BTreeMap<&str, String> = users.iter().map(|(name, text)| (*name, (*text).to_owned())).collect();
+            write_all(&directory, &wanted).unwrap();
+            let expected = users.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
+            assert_eq!(written(&directory), expected);
+        }
+    }
+
+    #[test]
+    fn what_a_write_left_that_was_cut_short_is_no_obstacle() {
+        let state = tempfile::tempdir().unwrap();
+        let directory = state.path().join(DIRECTORY);
+        fs::create_dir(&directory).unwrap();
+        fs::write(directory.join(".new"), "half").unwrap();
+        write_all(&directory, &BTreeMap::from([("alice", "A=1\n".to_owned())])).unwrap();
+        assert_eq!(written(&directory), BTreeMap::from([("alice".to_owned(), "A=1\n".to_owned())]));
+    }
+}

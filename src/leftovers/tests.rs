@@ -1,0 +1,129 @@
+use super::*;
+
+const ALICE: u32 = 1000;
+
+fn process(pid: i32, parent: i32, session: i32, uid: u32, role: Role) -> Process {
+    let (name, is_marked) = (String::new(), uid == ALICE);
+    Process { pid, parent, session, start: 1, uid, gid: uid, name, role, is_marked }
+}
+
+/// slurmd 10; job 8 of alice with a step 20 and a task 21.
+fn machine(more: &[Process]) -> Processes {
+    let base = [
+        process(1, 0, 1, 0, Role::Other),
+        process(10, 1, 10, 0, Role::Daemon),
+        process(20, 10, 20, 0, Role::Step(Some(8))),
+        process(21, 20, 21, ALICE, Role::Other),
+    ];
+    base.into_iter().chain(more.iter().cloned()).collect()
+}
+
+/// The same without job 8.
+fn alone(more: &[Process]) -> Processes {
+    [process(1, 0, 1, 0, Role::Other), process(10, 1, 10, 0, Role::Daemon)]
+        .into_iter()
+        .chain(more.iter().cloned())
+        .collect()
+}
+
+fn orphan(pid: i32) -> Process {
+    process(pid, 1, pid, ALICE, Role::Other)
+}
+
+fn job() -> Job {
+    Job { id: 7, uid: ALICE, devices: ["/dev/nvidia0".to_owned()].into() }
+}
+
+fn told(pid: i32, job: Option<u32>, devices: &[&str]) -> BTreeMap<i32, Evidence> {
+    [(pid, Evidence { job, devices: devices.iter().map(ToString::to_string).collect() })].into()
+}
+
+fn left(all: &Processes, told: &BTreeMap<i32, Evidence>) -> Vec<i32> {
+    leftovers(all, &job(), told, &BTreeSet::new()).into_iter().collect()
+}
+
+#[test]
+fn an_orphan_of_the_job_is_left_and_one_of_a_running_job_is_not() {
+    let all = machine(&[orphan(30)]);
+    assert_eq!(left(&all, &told(30, Some(7), &[])), [30]);
+    assert_eq!(left(&all, &told(30, Some(8), &[])), [0; 0]);
+    assert_eq!(left(&all, &told(30, Some(8), &["/dev/nvidia0"])), [0; 0], "nvidia-smi in job 8 opens every GPU");
+}
+
+#[test]
+fn one_that_says_nothing_is_left_if_it_holds_a_gpu_of_the_job_or_its_user_has_no_other_job() {
+    for silent in [None, Some(999)] {
+        assert_eq!(left(&machine(&[orphan(30)]), &told(30, silent, &[])), [0; 0]);
+        assert_eq!(left(&machine(&[orphan(30)]), &told(30, silent, &["/dev/nvidia1"])), [0; 0]);
+        assert_eq!(left(&machine(&[orphan(30)]), &told(30, silent, &["/dev/nvidia0"])), [30]);
+        assert_eq!(left(&alone(&[orphan(30)]), &told(30, silent, &[])), [30]);
+    }
+    assert_eq!(left(&alone(&[orphan(30)]), &BTreeMap::new()), [30], "nothing could be read");
+}
+
+#[test]
+fn what_is_near_speaks_for_one_that_says_nothing() {
+    // A daemon of job 8 that overwrote its environment, with a child in its own session, and every GPU open.
+    let ray = [orphan(30), process(31, 30, 31, ALICE, Role::Other)];
+    let mut evidence = told(30, Some(8), &[]);
+    evidence.extend(told(31, None, &["/dev/nvidia0"]));
+    assert_eq!(left(&machine(&ray), &evidence), [0; 0]);
+    // The same of job 7.
+    let mut evidence = told(30, Some(7), &[]);
+    evidence.extend(told(31, None, &[]));
+    assert_eq!(left(&machine(&ray), &evidence), [30, 31]);
+    let mate = [orphan(30), process(31, 1, 30, ALICE, Role::Other)];
+    assert_eq!(left(&machine(&mate), &evidence), [30, 31]);
+}
+
+#[test]
+fn what_does_not_come_from_slurmd_is_nobodys_leftover() {
+    let shell = Process { is_marked: false, ..orphan(30) };
+    assert_eq!(left(&alone(std::slice::from_ref(&shell)), &told(30, Some(7), &["/dev/nvidia0"])), [0; 0]);
+    assert!(!alone(&[shell, orphan(31)]).is_all_of_user(&job(), &[31].into()));
+    assert!(alone(&[orphan(31)]).is_all_of_user(&job(), &[31].into()));
+    assert!(!machine(&[orphan(31)]).is_all_of_user(&job(), &[31].into()));
+}
+
+#[test]
+fn another_user_is_left_alone() {
+    let bob = Process { uid: 1001, is_marked: true, ..orphan(30) };
+    assert_eq!(left(&alone(&[bob]), &told(30, Some(7), &["/dev/nvidia0"])), [0; 0]);
+}
+
+#[test]
+fn what_slurm_looks_after_is_left_to_it() {
+    let task = process(31, 30, 31, ALICE, Role::Other);
+    let starting = process(30, 10, 30, 0, Role::Step(None));
+    assert_eq!(left(&alone(&[starting.clone(), task]), &told(31, Some(7), &[])), [0; 0]);
+    // Nobody knows yet whose the step will be.
+    assert_eq!(left(&alone(&[starting, orphan(32)]), &told(32, None, &[])), [0; 0]);
+    // Root's own epilog has the job's number in its environment.
+    let root = Job { uid: 0, ..job() };
+    let epilog = Process { is_marked: true, ..process(40, 10, 10, 0, Role::Other) };
+    let told = told(40, Some(7), &[]);
+    assert!(leftovers(&alone(&[epilog]), &root, &told, &BTreeSet::new()).is_empty());
+    assert!(!alone(&[]).is_all_of_user(&root, &BTreeSet::new()));
+}
+
+#[test]
+fn a_user_may_name_a_process_slurmstepd() {
+    // The role is given to root's processes alone, so the name alone gives no shelter.
+    assert_eq!(left(&alone(&[Process { name: "slurmstepd".to_owned(), ..orphan(30) }]), &told(30, Some(7), &[])), [30]);
+}
+
+#[test]
+fn a_gpu_is_known_by_its_path() {
+    for gpu in ["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap12", "/dev/dri/renderD128", "/dev/kfd", "/dev/dxg"] {
+        assert!(is_gpu(gpu), "{gpu}");
+    }
+    for other in ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia", "/dev/null", "/tmp/dev/nvidia0", "/dev/nvidia0 "]
+    {
+        assert!(!is_gpu(other), "{other}");
+    }
+}
+
+#[test]
+fn a_foreign_name_cannot_move_the_cursor() {
+    assert_eq!(printable("a\x1b[2J\n\u{202e}b"), "a?[2J??b");
+}

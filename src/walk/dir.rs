@@ -1,0 +1,363 @@
+//! A directory that is open: what is done in it is done by its names, and no path is gone twice.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata, Permissions};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt, PermissionsExt as _, fchown};
+use std::path::{Path, PathBuf};
+
+use nix::dir::Dir as Listing;
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat, readlinkat, renameat};
+use nix::sys::stat::{Mode, mkdirat};
+use nix::sys::statvfs::{FsFlags, fstatvfs};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchownat, geteuid, linkat, unlinkat};
+
+use super::{Astray, Manner, Mended};
+
+const OTHERS_WRITE: u32 = 0o022;
+const STICKY: u32 = 0o1000;
+
+/// Whether this user's things are as good as root's: they are root's, or that of the user as whom we run.
+pub fn is_ours(uid: u32) -> bool {
+    uid == 0 || uid == geteuid().as_raw()
+}
+
+/// Something that was opened by name, to look at and to go on from (`O_PATH`): mostly a directory.
+#[derive(Debug)]
+pub struct Dir {
+    file: File,
+    metadata: Metadata,
+    path: PathBuf,
+}
+
+impl Dir {
+    fn open(at: impl AsFd, name: &Path, flags: OFlag, path: PathBuf) -> nix::Result<Self> {
+        let file = File::from(openat(at, name, flags | OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?);
+        let metadata = file.metadata().map_err(|_| nix::Error::last())?;
+        Ok(Self { file, metadata, path })
+    }
+
+    /// Where a walk begins: the root directory, which is taken as it is.
+    pub(super) fn top(root: &Path) -> nix::Result<Self> {
+        Self::open(AT_FDCWD, root, OFlag::O_DIRECTORY, PathBuf::from("/"))
+    }
+
+    /// A directory that its user named, and which is theirs: no more is known of it.
+    ///
+    /// # Errors
+    /// It is not there, or no directory.
+    pub fn of_the_user(path: &Path) -> io::Result<Self> {
+        Ok(Self::open(AT_FDCWD, path, OFlag::O_DIRECTORY, path.to_owned())?)
+    }
+
+    /// Where it is, below the root that the walk began at.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Owner and mode as they were when it was opened.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    pub(super) fn is_dir(&self) -> bool {
+        self.metadata.is_dir()
+    }
+
+    pub(super) fn is_link(&self) -> bool {
+        self.metadata.is_symlink()
+    }
+
+    /// Whether root alone can have put it where it is, even where others may add names: it is root's, and not a second
+    /// name of something of root's.
+    pub(super) fn is_roots(&self) -> bool {
+        is_ours(self.metadata.uid()) && (self.metadata.is_dir() || self.metadata.nlink() == 1)
+    }
+
+    pub(super) fn foreign(&self) -> Astray {
+        Astray::Foreign { path: self.path.clone(), uid: self.metadata.uid() }
+    }
+
+    /// Whether others may add names here, though they cannot take away root's (`/tmp`). Where they can do that, too, root
+    /// has no business.
+    pub(super) fn judge(&self, manner: &mut Manner<'_>) -> Result<bool, Astray> {
+        let (uid, mode) = (self.metadata.uid(), self.metadata.mode() & 0o7777);
+        let is_open = mode & OTHERS_WRITE != 0;
+        if is_ours(uid) && !is_open {
+            return Ok(false);
+        }
+        if self.is_read_only() {
+            return Ok(false);
+        }
+        match manner {
+            Manner::Anybodys => Ok(true),
+            _ if !is_ours(uid) => Err(self.foreign()),
+            _ if mode & STICKY != 0 => Ok(true),
+            Manner::Mend(mended) if self.set_mode(mode & !OTHERS_WRITE).is_ok() => {
+                mended.push(Mended::Closed { path: self.path.clone(), mode });
+                // What is there already may have been put there by others.
+                Ok(true)
+            }
+            _ => Err(Astray::Open { path: self.path.clone(), mode }),
+        }
+    }
+
+    /// Fails where somebody else than root could change what is in it.
+    ///
+    /// # Errors
+    /// It is somebody else's, or others may write to it.
+    pub fn require_ours(&self) -> Result<(), Astray> {
+        match self.judge(&mut Manner::Strict)? {
+            false => Ok(()),
+            true => Err(Astray::Open { path: self.path.clone(), mode: self.metadata.mode() & 0o7777 }),
+        }
+    }
+
+    fn flags(&self) -> FsFlags {
+        fstatvfs(&self.file).map_or(FsFlags::empty(), |found| found.flags())
+    }
+
+    /// Whether it lies on a mount that nobody in here can write to.
+    pub fn is_read_only(&self) -> bool {
+        self.flags().contains(FsFlags::ST_RDONLY)
+    }
+
+    /// Whether no program on its mount can be executed.
+    pub fn is_noexec(&self) -> bool {
+        self.flags().contains(FsFlags::ST_NOEXEC)
+    }
+
+    /// What has this name, a link itself.
+    pub(super) fn look(&self, name: &OsStr) -> nix::Result<Self> {
+        Self::open(&self.file, Path::new(name), OFlag::O_NOFOLLOW, self.path.join(name))
+    }
+
+    pub(super) fn read_link(&self, name: &OsStr) -> nix::Result<PathBuf> {
+        readlinkat(&self.file, name).map(PathBuf::from)
+    }
+
+    /// Makes a directory. Whoever makes one of this name at the same moment is nobody to trust.
+    pub(super) fn make(&self, name: &OsStr) -> nix::Result<Self> {
+        mkdirat(&self.file, name, Mode::from_bits_truncate(0o755))?;
+        let made = self.look(name)?;
+        if made.is_dir() && made.metadata.uid() == geteuid().as_raw() { Ok(made) } else { Err(nix::Error::EEXIST) }
+    }
+
+    /// The directory of this name in this one, which is made where it lacks. A link is none, whoever made it.
+    ///
+    /// # Errors
+    /// There is something else of that name, or it cannot be made.
+    pub fn child(&self, name: &str) -> Result<(Self, bool), Astray> {
+        let place = self.path.join(name);
+        let (child, made) = match self.look(OsStr::new(name)) {
+            Err(nix::Error::ENOENT) => (self.make(OsStr::new(name)), true),
+            found => (found, false),
+        };
+        let child = child.map_err(|error| Astray::io(&place, error))?;
+        if child.is_link() {
+            return Err(Astray::Link { path: place });
+        }
+        if !child.is_dir() {
+            return Err(Astray::io(&place, nix::Error::ENOTDIR));
+        }
+        Ok((child, made))
+    }
+
+    /// The same directory, to list it and to change its owner and mode.
+    fn reopened(&self) -> nix::Result<File> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        openat(&self.file, ".", flags, Mode::empty()).map(File::from)
+    }
+
+    fn set_mode(&self, mode: u32) -> io::Result<()> {
+        self.reopened()?.set_permissions(Permissions::from_mode(mode))
+    }
+
+    /// Makes it `owner`'s (user and group; `None` where nothing can be given away), with `mode`. In between it is root's,
+    /// so that no capability but CHOWN is needed. Returns whether others could have written there until now.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn settle(&mut self, owner: Option<(u32, u32)>, mode: u32, mended: &mut Vec<Mended>) -> io::Result<bool> {
+        let (uid, had) = (self.metadata.uid(), self.metadata.mode() & 0o7777);
+        let is_owner = owner.is_none_or(|(user, _)| uid == user);
+        if is_owner && had == mode {
+            return Ok(false);
+        }
+        let own = self.reopened()?;
+        if had != mode {
+            if owner.is_some() && uid != 0 {
+                fchown(&own, Some(0), None)?;
+            }
+            own.set_permissions(Permissions::from_mode(mode))?;
+        }
+        if let Some((user, group)) = owner {
+            if own.metadata()?.uid() != user {
+                fchown(&own, Some(user), Some(group))?;
+            }
+        }
+        self.metadata = own.metadata()?;
+        if !is_owner && self.metadata.uid() == uid {
+            // Some network file systems say yes and do nothing.
+            return Err(nix::Error::EPERM.into());
+        }
+        let (was_anybodys, was_open) = (!is_owner && !is_ours(uid), had & OTHERS_WRITE != 0);
+        if was_anybodys {
+            mended.push(Mended::Taken { path: self.path.clone(), uid, now: self.metadata.uid() });
+        } else if was_open {
+            mended.push(Mended::Closed { path: self.path.clone(), mode: had });
+        }
+        Ok(was_anybodys || was_open)
+    }
+
+    /// Makes it root's alone, where it is not. Returns whether it was not until now.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn keep_ours(&mut self, mended: &mut Vec<Mended>) -> io::Result<bool> {
+        let (uid, had) = (self.metadata.uid(), self.metadata.mode() & 0o7777);
+        // A mode of somebody else's choice may keep the daemons out.
+        let mode = if is_ours(uid) { had & !(OTHERS_WRITE | STICKY) } else { 0o755 };
+        let is_open = had & OTHERS_WRITE != 0;
+        // On a read-only mount nobody in here can write, whosesoever it is.
+        if is_ours(uid) && !is_open || self.is_read_only() {
+            return Ok(false);
+        }
+        self.settle(geteuid().is_root().then_some((0, 0)), mode, mended)
+    }
+
+    pub(super) fn chown(&self, (user, group): (u32, u32)) -> nix::Result<()> {
+        let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
+        fchownat(&self.file, "", Some(user), Some(group), AtFlags::AT_EMPTY_PATH)
+    }
+
+    /// Gives something in it to a user; of a link, the link itself.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn chown_entry(&self, name: &str, (user, group): (u32, u32)) -> io::Result<()> {
+        let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
+        Ok(fchownat(&self.file, name, Some(user), Some(group), AtFlags::AT_SYMLINK_NOFOLLOW)?)
+    }
+
+    /// The names in it.
+    ///
+    /// # Errors
+    /// It may not be read.
+    pub fn names(&self) -> io::Result<Vec<OsString>> {
+        let mut listing = Listing::from_fd(self.reopened()?.into())?;
+        let entries: nix::Result<Vec<_>> = listing.iter().collect();
+        let names = entries?.into_iter().map(|entry| OsStr::from_bytes(entry.file_name().to_bytes()).to_owned());
+        Ok(names.filter(|name| name != "." && name != "..").collect())
+    }
+
+    /// What has this name.
+    ///
+    /// # Errors
+    /// There is nothing, or it may not be looked at.
+    pub fn metadata_of(&self, name: &str) -> io::Result<Metadata> {
+        Ok(self.look(OsStr::new(name))?.metadata)
+    }
+
+    /// Opens a regular file; a link, pipe or device is none.
+    ///
+    /// # Errors
+    /// There is none, or it may not be read.
+    pub fn open_file(&self, name: impl AsRef<Path>) -> io::Result<File> {
+        self.open_regular(name, OFlag::O_RDONLY)
+    }
+
+    /// Opens what a link leads to. For links that root has made.
+    ///
+    /// # Errors
+    /// There is nothing, or it may not be read.
+    pub fn open_linked(&self, name: &str) -> io::Result<File> {
+        let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+        Ok(File::from(openat(&self.file, name, flags, Mode::empty())?))
+    }
+
+    /// Reads a regular file whole.
+    ///
+    /// # Errors
+    /// Those of [`Self::open_file`].
+    pub fn read(&self, name: &str) -> io::Result<Vec<u8>> {
+        super::read_whole(&self.open_file(name)?)
+    }
+
+    /// Makes a file that was not there, with `mode` whatever the umask is.
+    ///
+    /// # Errors
+    /// There is something of that name, or the disk's.
+    pub fn create(&self, name: &str, mode: u32) -> io::Result<File> {
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let file = File::from(openat(&self.file, name, flags, Mode::from_bits_truncate(mode))?);
+        file.set_permissions(Permissions::from_mode(mode))?;
+        Ok(file)
+    }
+
+    /// Opens a regular file that is there for writing.
+    ///
+    /// # Errors
+    /// There is none, or it may not be written.
+    pub fn open_to_write(&self, name: &str) -> io::Result<File> {
+        self.open_regular(name, OFlag::O_RDWR)
+    }
+
+    /// The same, and makes one where it lacks.
+    ///
+    /// # Errors
+    /// It is a link or no regular file, or the disk's.
+    pub fn open_or_create(&self, name: &str, mode: u32) -> io::Result<File> {
+        match self.open_to_write(name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.create(name, mode),
+            outcome => outcome,
+        }
+    }
+
+    fn open_regular(&self, name: impl AsRef<Path>, access: OFlag) -> io::Result<File> {
+        let flags = access | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+        let file = File::from(openat(&self.file, name.as_ref(), flags, Mode::empty())?);
+        if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
+    }
+
+    /// Gives a file in it another name in it.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        Ok(renameat(&self.file, from, &self.file, to)?)
+    }
+
+    /// Gives a file in it a second name in it.
+    ///
+    /// # Errors
+    /// The kernel's; some file systems have no such names.
+    pub fn link(&self, from: &str, to: &str) -> io::Result<()> {
+        Ok(linkat(&self.file, from, &self.file, to, AtFlags::empty())?)
+    }
+
+    /// Removes a file, link, pipe or socket, if there is one.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn remove(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
+        match unlinkat(&self.file, name.as_ref(), UnlinkatFlags::NoRemoveDir) {
+            Err(nix::Error::ENOENT) => Ok(()),
+            outcome => Ok(outcome?),
+        }
+    }
+
+    pub(super) fn remove_directory(&self, name: &OsStr) -> nix::Result<()> {
+        unlinkat(&self.file, name, UnlinkatFlags::RemoveDir)
+    }
+
+    /// Makes its names survive a crash.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn sync(&self) -> io::Result<()> {
+        self.reopened()?.sync_all()
+    }
+}

@@ -1,0 +1,232 @@
+//! Each trap that somebody may lay, as files on a disk. Most need root: only root can make what is another user's.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, lchown, symlink};
+use std::path::Path;
+use std::time::Duration;
+
+use nix::sys::stat::Mode;
+use nix::unistd::{geteuid, mkfifo};
+use tempfile::TempDir;
+
+use super::*;
+
+/// Somebody who is not root.
+const OTHER: u32 = 1234;
+
+fn fixture() -> Option<TempDir> {
+    geteuid().is_root().then(|| tempfile::tempdir().unwrap())
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().mode() & 0o7777
+}
+
+/// A path below `/srv`, whose owner and mode these are.
+fn below(uid: u32, bits: u32) -> Option<TempDir> {
+    let root = fixture()?;
+    let srv = root.path().join("srv");
+    fs::create_dir_all(srv.join("deep")).unwrap();
+    set_mode(&srv, bits);
+    chown(&srv, Some(uid), None).unwrap();
+    Some(root)
+}
+
+#[test]
+fn a_path_through_directories_of_roots_is_gone_and_made() {
+    let Some(root) = below(0, 0o755) else { return };
+    assert_eq!(open(root.path(), Path::new("/srv/deep")).unwrap().path(), Path::new("/srv/deep"));
+    assert!(open(root.path(), Path::new("/srv/none")).unwrap_err().is_missing());
+    let mut mended = Vec::new();
+    let (made, is_new) = make(root.path(), Path::new("/srv/a/b"), &mut mended).unwrap();
+    assert!(is_new && made.require_ours().is_ok());
+    assert!(!make(root.path(), Path::new("/srv/a/b"), &mut mended).unwrap().1);
+    assert_eq!(mended, []);
+}
+
+#[test]
+fn what_lies_in_a_directory_of_somebody_else_is_not_opened() {
+    let Some(root) = below(OTHER, 0o755) else { return };
+    for outcome in [
+        open(root.path(), Path::new("/srv/deep")),
+        make(root.path(), Path::new("/srv/deep"), &mut Vec::new()).map(|(dir, _)| dir),
+    ] {
+        assert!(matches!(outcome, Err(Astray::Foreign { uid: OTHER, .. })), "{outcome:?}");
+    }
+    assert_eq!(fs::metadata(root.path().join("srv")).unwrap().uid(), OTHER, "a parent is not ours to take");
+}
+
+#[test]
+fn a_parent_that_others_may_write_is_closed() {
+    let Some(root) = below(0, 0o777) else { return };
+    let outcome = open(root.path(), Path::new("/srv/deep"));
+    assert!(matches!(outcome, Err(Astray::Open { mode: 0o777, .. })), "{outcome:?}");
+    let mut mended = Vec::new();
+    make(root.path(), Path::new("/srv/deep"), &mut mended).unwrap();
+    assert_eq!(mended, [Mended::Closed { path: "/srv".into(), mode: 0o777 }]);
+    assert_eq!(mode(&root.path().join("srv")), 0o755);
+    open(root.path(), Path::new("/srv/deep")).unwrap();
+}
+
+#[test]
+fn a_sticky_parent_stays_but_what_others_put_there_goes() {
+    let Some(root) = below(0, 0o1777) else { return };
+    let (srv, victim) = (root.path().join("srv"), root.path().join("victim"));
+    fs::create_dir(&victim).unwrap();
+    symlink("/victim", srv.join("ours")).unwrap();
+    lchown(srv.join("ours"), Some(OTHER), None).unwrap();
+    let refused = open(root.path(), Path::new("/srv/ours"));
+    assert!(matches!(refused, Err(Astray::Link { .. })), "{refused:?}");
+    let mut mended = Vec::new();
+    let (made, is_new) = make(root.path(), Path::new("/srv/ours"), &mut mended).unwrap();
+    assert!(is_new);
+    assert_eq!(made.path(), Path::new("/srv/ours"));
+    assert_eq!(mended, [Mended::Removed { path: "/srv/ours".into() }]);
+    assert!(!srv.join("ours").is_symlink() && mode(&srv) == 0o1777);
+}
+
+#[test]
+fn only_links_that_root_made_are_followed() {
+    let Some(root) = below(0, 0o755) else { return };
+    let (run, var) = (root.path().join("run"), root.path().join("var"));
+    fs::create_dir_all(run.join("slurminit")).unwrap();
+    fs::create_dir(&var).unwrap();
+    symlink("/run", var.join("run")).unwrap();
+    symlink("../srv/./deep", var.join("relative")).unwrap();
+    let found = open(root.path(), Path::new("/var/run/slurminit")).unwrap();
+    assert_eq!(found.path(), Path::new("/run/slurminit"), "below the root, not below the machine's");
+    assert_eq!(open(root.path(), Path::new("/var/relative")).unwrap().path(), Path::new("/srv/deep"));
+    assert_eq!(open(root.path(), Path::new("/var/../../run")).unwrap().path(), Path::new("/run"));
+    lchown(var.join("run"), Some(OTHER), None).unwrap();
+    assert!(matches!(open(root.path(), Path::new("/var/run")), Err(Astray::Link { .. })));
+    symlink("round", var.join("round")).unwrap();
+    assert!(matches!(open(root.path(), Path::new("/var/round")), Err(Astray::Link { .. })));
+}
+
+#[test]
+fn a_name_of_our_own_is_never_a_link() {
+    let Some(root) = below(0, 0o755) else { return };
+    symlink("deep", root.path().join("srv/slurmctld")).unwrap();
+    let srv = open(root.path(), Path::new("/srv")).unwrap();
+    assert!(matches!(srv.child("slurmctld"), Err(Astray::Link { .. })));
+    assert!(matches!(srv.child("deep"), Ok((_, false))));
+    assert!(matches!(srv.child("new"), Ok((_, true))));
+}
+
+#[test]
+fn a_secret_counts_by_its_place_and_not_by_its_owner() {
+    let Some(root) = below(0, 0o755) else { return };
+    let srv = root.path().join("srv");
+    let read = |name: &str| {
+        open_file(root.path(), &Path::new("/srv").join(name))
+            .and_then(|file| read_whole(&file).map_err(|error| Astray::io(Path::new("/"), error)))
+    };
+    fs::write(srv.join("mounted"), "key").unwrap();
+    chown(srv.join("mounted"), Some(OTHER), None).unwrap();
+    assert_eq!(read("mounted").unwrap(), b"key");
+
+    // As Kubernetes lays them: a directory that is everybody's, links and files that are root's.
+    fs::create_dir(srv.join("..2026")).unwrap();
+    fs::write(srv.join("..2026/key"), "key").unwrap();
+    symlink("..2026", srv.join("..data")).unwrap();
+    symlink("..data/key", srv.join("key")).unwrap();
+    assert_eq!(read("key").unwrap(), b"key");
+    set_mode(&srv, 0o1777);
+    assert_eq!(read("key").unwrap(), b"key");
+    // There, others may add names: a file of theirs, or a second name of one of root's.
+    assert!(matches!(read("mounted"), Err(Astray::Foreign { uid: OTHER, .. })));
+    fs::write(root.path().join("shadow"), "secret").unwrap();
+    fs::hard_link(root.path().join("shadow"), srv.join("second")).unwrap();
+    assert!(matches!(read("second"), Err(Astray::Foreign { .. })));
+    lchown(srv.join("key"), Some(OTHER), None).unwrap();
+    assert!(matches!(read("key"), Err(Astray::Link { .. })));
+    set_mode(&srv, 0o777);
+    assert!(matches!(read("..data/key"), Err(Astray::Open { .. })));
+}
+
+/// Runs `work` with a deadline: opening a pipe that nobody writes to would never end.
+fn within<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send(work()));
+    is_done.recv_timeout(Duration::from_secs(10)).expect("it waits for a pipe")
+}
+
+#[test]
+fn a_pipe_is_no_file_and_nothing_to_wait_for() {
+    let root = tempfile::tempdir().unwrap();
+    let pipe = root.path().join("pipe");
+    mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+    let path = pipe.clone();
+    assert!(within(move || read(&path)).is_err());
+    let path = root.path().to_owned();
+    assert!(within(move || Dir::of_the_user(&path).unwrap().read("pipe")).is_err());
+    assert!(read(Path::new("/dev/zero")).is_err());
+    assert!(read(root.path()).is_err());
+}
+
+#[test]
+fn a_tree_is_given_without_what_was_laid_as_a_trap() {
+    let Some(root) = fixture() else { return };
+    let (tree, shadow) = (root.path().join("tree"), root.path().join("shadow"));
+    fs::create_dir_all(tree.join("hash.0")).unwrap();
+    fs::create_dir(root.path().join("bin")).unwrap();
+    fs::write(&shadow, "secret").unwrap();
+    for name in ["job_state", "hash.0/script"] {
+        fs::write(tree.join(name), "").unwrap();
+    }
+    // What Slurm itself leaves when it is killed between its link and its unlink.
+    fs::hard_link(tree.join("job_state"), tree.join("job_state.old")).unwrap();
+    for name in [".", "hash.0", "job_state", "hash.0/script"] {
+        chown(tree.join(name), Some(OTHER), None).unwrap();
+    }
+    fs::hard_link(&shadow, tree.join("second")).unwrap();
+    symlink("../bin", tree.join("link")).unwrap();
+    symlink("../shadow", tree.join("hash.0/link")).unwrap();
+    mkfifo(&tree.join("pipe"), Mode::S_IRWXU).unwrap();
+
+    let mut dir = open(root.path(), Path::new("/tree")).unwrap();
+    let mut mended = Vec::new();
+    let give = |dir: &mut Dir, mended: &mut Vec<Mended>| {
+        assert!(dir.settle(Some((4321, 4321)), 0o700, mended).unwrap());
+        dir.give((4321, 4321), OTHER, mended).unwrap();
+    };
+    give(&mut dir, &mut mended);
+    let uid = |path: &Path| fs::symlink_metadata(path).unwrap().uid();
+    for name in [".", "hash.0", "job_state", "job_state.old", "hash.0/script"] {
+        assert_eq!(uid(&tree.join(name)), 4321, "{name}");
+    }
+    assert_eq!((uid(&shadow), uid(&root.path().join("bin")), mode(&tree)), (0, 0, 0o700));
+    assert_eq!(mended.iter().filter(|mended| matches!(mended, Mended::LeftAlone { .. })).count(), 3, "{mended:?}");
+    assert!(mended.contains(&Mended::Taken { path: "/tree".into(), uid: OTHER, now: 4321 }));
+}
+
+#[test]
+fn what_is_cleared_ends_at_its_own_edge() {
+    let root = tempfile::tempdir().unwrap();
+    let (spool, outside) = (root.path().join("spool"), root.path().join("outside"));
+    fs::create_dir_all(spool.join("job1/deeper")).unwrap();
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("kept"), "").unwrap();
+    symlink("../outside", spool.join("link")).unwrap();
+    symlink("../../outside", spool.join("job1/link")).unwrap();
+    mkfifo(&spool.join("pipe"), Mode::S_IRWXU).unwrap();
+    open(root.path(), Path::new("/spool")).unwrap().clear().unwrap();
+    assert_eq!(fs::read_dir(&spool).unwrap().count(), 0);
+    assert!(outside.join("kept").exists());
+}
+
+#[test]
+fn a_home_is_made_in_anybodys_directory_but_through_nobodys_link() {
+    let Some(root) = below(OTHER, 0o777) else { return };
+    let home = make_anywhere(root.path(), Path::new("/srv/homes/alice")).unwrap();
+    assert_eq!(home.path(), Path::new("/srv/homes/alice"));
+    symlink("/srv/deep", root.path().join("srv/link")).unwrap();
+    lchown(root.path().join("srv/link"), Some(OTHER), None).unwrap();
+    let refused = make_anywhere(root.path(), Path::new("/srv/link/alice"));
+    assert!(matches!(refused, Err(Astray::Link { .. })), "{refused:?}");
+    assert!(!root.path().join("srv/deep/alice").exists());
+}

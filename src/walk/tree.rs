@@ -1,0 +1,70 @@
+//! All that is in a directory: given away, or removed.
+
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+
+use super::{Dir, Mended, is_ours};
+
+/// How deep a tree may be. Slurm's go two levels deep.
+const DEEPEST: u32 = 32;
+
+impl Dir {
+    /// Gives all that is in it to `owner`. What `former`, who could write here, may have laid as a trap keeps its owner: a
+    /// link, and a second name of a file that is not theirs.
+    ///
+    /// # Errors
+    /// The first that cannot be given away.
+    pub fn give(&self, owner: (u32, u32), former: u32, mended: &mut Vec<Mended>) -> io::Result<()> {
+        self.give_to_depth(owner, former, DEEPEST, mended)
+    }
+
+    fn give_to_depth(&self, owner: (u32, u32), former: u32, depth: u32, mended: &mut Vec<Mended>) -> io::Result<()> {
+        for name in self.names()? {
+            let entry = self.look(&name)?;
+            let (metadata, path) = (entry.metadata(), entry.path().to_owned());
+            let kind = metadata.file_type();
+            let (uid, nlink) = (metadata.uid(), metadata.nlink());
+            let is_safe = metadata.is_dir() && depth > 0
+                || metadata.is_file() && (nlink == 1 || uid == owner.0 || uid == former && !is_ours(uid));
+            if !is_safe {
+                if !kind.is_socket() && !kind.is_fifo() {
+                    mended.push(Mended::LeftAlone { path });
+                }
+                continue;
+            }
+            if uid != owner.0 {
+                entry.chown(owner)?;
+            }
+            if metadata.is_dir() {
+                entry.give_to_depth(owner, former, depth - 1, mended)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes all that is in it.
+    ///
+    /// # Errors
+    /// The first thing that cannot be removed: a mount, or a tree that is too deep for a daemon's.
+    pub fn clear(&self) -> io::Result<()> {
+        self.clear_to_depth(DEEPEST)
+    }
+
+    fn clear_to_depth(&self, depth: u32) -> io::Result<()> {
+        for name in self.names()? {
+            let entry = self.look(&name)?;
+            if !entry.is_dir() {
+                self.remove(&name)?;
+                continue;
+            }
+            if depth == 0 {
+                return Err(io::Error::other("there are too many directories in each other; remove them"));
+            }
+            if entry.metadata().dev() == self.metadata().dev() {
+                entry.clear_to_depth(depth - 1)?;
+            }
+            self.remove_directory(&name)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,41 @@
+//! Connections that say nothing, and come back when they are closed.
+
+use super::attack::Attack;
+
+/// Holds so many connections to a port of this host, or to a Unix socket, and makes each anew that was closed.
+const SILENT: &str = r#"
+silent() { # COUNT PORT-or-PATH
+    perl -e '
+        use IO::Socket::INET; use IO::Socket::UNIX; $SIG{PIPE} = "IGNORE";
+        my ($count, $where) = @ARGV; my @held;
+        while (1) {
+            @held = grep { my $bits = ""; vec($bits, fileno($_), 1) = 1;
+                !(select($bits, undef, undef, 0) && !sysread($_, my $byte, 1)) } @held;
+            while (@held < $count) {
+                my $new = $where =~ /^\d+$/ ? IO::Socket::INET->new(PeerAddr => "127.0.0.1:$where", Timeout => 1)
+                    : IO::Socket::UNIX->new(Peer => $where);
+                last unless $new;
+                push @held, $new;
+            }
+            select(undef, undef, undef, 0.1);
+        }' "$1" "$2" &
+}
+"#;
+
+/// Slurm's own threads are fewer than the most that is tried here, and munged's by far.
+pub(super) fn attacks() -> Vec<Attack> {
+    let attack = |what, lines: &str| Attack::new(what, &format!("{SILENT}{lines}; wait"), "is kept busy");
+    let quiet = |what, lines: &str| Attack::new(what, &format!("{SILENT}{lines}; wait"), "ready");
+    vec![
+        quiet("8 silent connections to munged", "silent 8 /run/munge/munge.socket.2"),
+        attack("400 silent connections to munged", "silent 400 /run/munge/munge.socket.2"),
+        quiet("60 silent connections to slurmctld", "silent 60 6817"),
+        attack("800 silent connections to slurmctld", "silent 800 6817"),
+        quiet("60 silent connections to slurmd", "silent 60 6818"),
+        quiet("400 silent connections to slurmd", "silent 400 6818"),
+        attack(
+            "silent connections to munged, slurmctld and slurmd at once",
+            "silent 400 /run/munge/munge.socket.2; silent 800 6817; silent 400 6818",
+        ),
+    ]
+}

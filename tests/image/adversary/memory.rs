@@ -1,0 +1,20 @@
+//! Memory: whatever a user fills, the cluster is not what the kernel takes for it.
+
+use super::attack::Attack;
+
+/// A limit, and no swap that would make it another one.
+const LIMIT: [&str; 2] = ["--memory=300m", "--memory-swap=300m"];
+
+pub(super) fn attacks() -> Vec<Attack> {
+    let fills =
+        |place: &str| format!("while :; do head -c 1000M /dev/zero >{place}/full; sleep 1; rm -f {place}/full; done");
+    let small = "i=0; while [ $i -lt 250 ]; do i=$((i + 1)); \
+                 perl -e 'my @a; while (1) { push @a, \"x\" x 100000; select(undef, undef, undef, 0.1) }' & done; wait";
+    let mut shm = Attack::new("fills /dev/shm, 64 MiB of 300", &fills("/dev/shm"), "ready");
+    shm.image = shm.image.with(LIMIT);
+    let mut tmp = Attack::new("fills a tmpfs of 100 MiB of 300", &fills("/scratch"), "ready");
+    tmp.image = tmp.image.with(LIMIT).with(["--tmpfs=/scratch:size=100m"]);
+    let mut processes = Attack::new("250 small processes until 300 MiB are full", small, "ready");
+    processes.image = processes.image.with(LIMIT);
+    vec![shm, tmp, processes]
+}

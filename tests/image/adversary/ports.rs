@@ -1,0 +1,35 @@
+//! The daemons' ports, taken whenever they are free.
+
+use super::attack::Attack;
+
+/// Several processes that bind the port and keep it: one listens, one only binds, one lets go after a moment.
+const THIEF: &str = r#"
+thief() { # PORT HOW
+    perl -e '
+        use Socket;
+        my ($port, $how) = @ARGV;
+        while (1) {
+            socket(my $s, PF_INET, SOCK_STREAM, 0);
+            setsockopt($s, SOL_SOCKET, SO_REUSEADDR, 1) if $how ne "bound";
+            if (bind($s, sockaddr_in($port, INADDR_ANY))) {
+                listen($s, 5) if $how ne "bound";
+                select(undef, undef, undef, $how eq "short" ? 0.3 : 3600);
+            }
+            close($s);
+            select(undef, undef, undef, 0.001);
+        }' "$1" "$2" &
+}
+"#;
+
+pub(super) fn attacks() -> Vec<Attack> {
+    // root kills the daemon again and again, for nobody can make it restart.
+    let attack = |what, port: u16, daemon: &str| {
+        let script = format!("{THIEF}for how in listens listens bound short; do thief {port} $how; done; wait");
+        let again = format!("for i in 1 2 3 4 5 6 7 8; do sleep 8; pkill -KILL -x {daemon}; done");
+        Attack { beside: again, ..Attack::new(what, &script, "was taken by process") }
+    };
+    vec![
+        attack("binds slurmctld's port whenever it is free; slurmctld dies eight times", 6817, "slurmctld"),
+        attack("binds slurmd's port whenever it is free; slurmd dies eight times", 6818, "slurmd"),
+    ]
+}

@@ -1,0 +1,14 @@
+//! All processes that the container may have.
+
+use super::attack::Attack;
+
+pub(super) fn attacks() -> Vec<Attack> {
+    let line = "b() { b & b & sleep 3; }; while :; do b 2>/dev/null; sleep 0.1; done";
+    let bomb =
+        Attack::new("a fork bomb under --pids-limit 200; slurmctld ends in it", line, "limit on processes was reached");
+    vec![Attack {
+        image: bomb.image.clone().with(["--pids-limit=200"]),
+        beside: "p=$(pid slurmctld); exec perl -e 'sleep 20; kill ABRT => shift' $p".to_owned(),
+        ..bomb
+    }]
+}

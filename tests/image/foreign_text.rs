@@ -1,0 +1,46 @@
+//! What users write is shown, and does nothing to the terminal or the log that shows it.
+
+use slurminit::printable::is_active;
+
+use crate::docker::{Image, PLAIN};
+
+/// A title for the terminal, a C1 control, a direction mark, a line that looks like the log's, and bytes that are no text.
+const HOSTILE: &str =
+    "printf 'x\\033]0;pwn\\007\\302\\233\\342\\200\\256\\n2026-01-01T00:00:00Z error slurmctld: forged\\233'";
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn what_users_write_does_nothing_to_a_terminal() {
+    for format in ["text", "json"] {
+        let log_format = format!("SLURMINIT_LOG_FORMAT={format}");
+        let container = Image::new(PLAIN).with(["--hostname", "node1", "--env", &log_format]).serve();
+        // As an ordinary user: Slurm writes names and reasons into the daemons' logs. A node's reason is an operator's.
+        let submit = format!(
+            "t=$({HOSTILE}); setpriv --reuid=65534 --regid=65534 --clear-groups sbatch --chdir=/tmp --output=/dev/null \
+             --job-name=\"$t\" --comment=\"$t\" --wrap true; setpriv --reuid=65534 --regid=65534 --clear-groups \
+             srun --partition=\"$t\" true; scontrol update nodename=$(sinfo -ho %N) state=drain reason=\"$t\"; true"
+        );
+        container.sh(&submit);
+        container.sh("until sinfo -ho %T | grep -q drained; do sleep 0.1; done; kill -HUP 1; sleep 1");
+        let shown = [
+            container.log(),
+            container.exec(&["slurminit", "status"]).stdout,
+            container.exec(&["slurminit", "status", "--json"]).stdout,
+            container.exec(&["slurminit", "doctor"]).stdout,
+            container.exec(&["slurminit", "doctor", "--json"]).stdout,
+            container.exec(&["slurminit", "logs", "slurmctld"]).stdout,
+            container.exec(&["slurminit", "logs", "slurminit"]).stdout,
+        ];
+        for text in shown {
+            let active: Vec<char> =
+                text.chars().filter(|c| *c != '\n' && (is_active(*c) || *c == '\u{fffd}')).collect();
+            assert!(active.is_empty(), "{active:?} in:\n{text}");
+            assert!(
+                !text.lines().any(|line| line.starts_with("2026-01-01T00:00:00Z error")),
+                "a forged line in:\n{text}"
+            );
+        }
+        let doctor = container.exec(&["slurminit", "doctor"]).stdout;
+        assert!(doctor.contains("\\x1b]0;pwn\\x07"), "the reason is shown, with what was in it:\n{doctor}");
+    }
+}

@@ -1,0 +1,187 @@
+//! What a job leaves behind when it ends, where no cgroup holds its processes together.
+
+use std::time::{Duration, Instant};
+
+use crate::docker::{BOOKWORM, Container, DEMO, Image, directory, docker};
+
+/// Alice, as whom a service runs too.
+const CONFIG: &str = r#"
+[[partition]]
+name = "debug"
+OverSubscribe = "FORCE:8"
+
+[[user]]
+name = "alice"
+uid = 1234
+
+[[service]]
+name = "notebook"
+command = ["sleep", "9001"]
+user = "alice"
+"#;
+
+/// Functions for alice's jobs; they hold the GPU open as descriptor 3.
+const SHELL: &str = r#"
+cd /home/alice
+job() { sbatch --parsable --output /tmp/job.%j "$@"; }
+words() { cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' '\n'; }
+alive() { list=$(words); echo "$list" | grep -qx "$1"; } # an argument that a process has
+soon() { # CONDITION
+    tries=0
+    until eval "$1"; do [ $((tries += 1)) -lt 1200 ] || { { echo "never: $1"; squeue; } >&2; exit 1; }; sleep 0.05; done
+}
+"#;
+
+struct Cluster {
+    container: Container,
+    _config: tempfile::TempDir,
+}
+
+impl Cluster {
+    fn new(image: &str, gpus: &str) -> Self {
+        let config = directory(&[("slurminit.toml", CONFIG)]);
+        let image = Image::new(image).with(["--hostname", "node1"]).with(["--env", &format!("DEMO_GPUS={gpus}")]);
+        Self { container: image.mount(config.path(), "/config").serve(), _config: config }
+    }
+
+    /// A shell line of alice's; what it prints.
+    #[track_caller]
+    fn alice(&self, line: &str) -> String {
+        let line = format!("{SHELL}{line}");
+        docker(["exec", "--user", "alice", &self.container.name, "sh", "-euc", &line]).ok().trim_end().to_owned()
+    }
+
+    /// The same, in the background and for as long as it runs.
+    fn alice_meanwhile(&self, line: &str) {
+        let line = format!("{SHELL}{line}");
+        docker(["exec", "--detach", "--user", "alice", &self.container.name, "sh", "-euc", &line]).ok();
+    }
+
+    /// A node whose epilog failed is drained.
+    #[track_caller]
+    fn assert_node_is_well(&self) {
+        self.container
+            .sh("timeout 20 sh -c 'until [ \"$(sinfo --noheader --format %T)\" = idle ]; do sleep 0.05; done'");
+    }
+}
+
+/// Whoever is there when the next job on the GPU starts would share it.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_gpu_is_given_on_when_nobody_of_the_last_job_holds_it() {
+    for image in [DEMO, BOOKWORM] {
+        let cluster = Cluster::new(image, "1");
+        let found = cluster.alice(
+            r#"
+            printf '#!/bin/sh\nexec 3</dev/nvidia0\nexec sleep 1000\n' >hold
+            printf '#!/bin/sh\ntrap : TERM\nexec 3</dev/nvidia0\nwhile :; do sleep 1001; done\n' >deaf
+            cp /bin/sleep "$(printf 'a\033[2J')"
+            chmod +x hold deaf
+            first=$(job --gres=gpu:1 --wrap '
+                setsid nohup ./hold >/dev/null 2>&1 &
+                setsid env -i ./deaf >/dev/null 2>&1 &
+                setsid "$(printf "./a\033[2J")" 1002 3</dev/nvidia0 >/dev/null 2>&1 &
+                until [ $(cat /proc/[0-9]*/cmdline 2>/dev/null | tr "\\0" "\\n" | grep -cx "100[012]") = 3 ]; do sleep 0.05; done')
+            second=$(job --gres=gpu:1 --wrap 'ls -l /proc/[0-9]*/fd 2>/dev/null | grep nvidia0; echo looked')
+            soon "grep -qs looked /tmp/job.$second"
+            cat /tmp/job.$second
+            "#,
+        );
+        assert_eq!(found, "looked", "{image}");
+        let log = cluster.container.log();
+        for name in ["sleep", "deaf", "a?[2J"] {
+            let line =
+                log.lines().find(|line| line.contains(&format!("({name}) behind, which held /dev/nvidia0 open")));
+            assert!(line.is_some_and(|line| line.contains("job 1 of alice left process ")), "{name}: {log}");
+        }
+        assert!(!log.contains("\x1b[2J"), "{log}");
+        cluster.assert_node_is_well();
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn only_what_the_ended_job_left_ends() {
+    for image in [DEMO, BOOKWORM] {
+        let cluster = Cluster::new(image, "2");
+        cluster.alice_meanwhile("SLURM_JOB_ID=1 exec sleep 9002");
+        cluster.alice_meanwhile("srun --cpu-bind=none sleep 9003");
+        cluster.alice_meanwhile("salloc sh -c 'setsid sleep 9004; true'");
+        cluster.alice(
+            r#"
+            soon 'alive 9003 && alive 9004'
+            ended=$(job --gres=gpu:1 --wrap '
+                setsid sleep 1000 &
+                setsid env -i sleep 1001 3</dev/nvidia0 &
+                setsid env -i sh -c "sleep 1002; true" &
+                setsid sh -c "env -i sleep 1003; true" &
+                until [ -e go ]; do sleep 0.05; done')
+            runs=$(job --gres=gpu:1 --wrap '
+                setsid sleep 2000 &
+                setsid sh -c "env -i sleep 2001 3</dev/nvidia0; true" &
+                until [ -e end ]; do sleep 0.05; done')
+            for id in 1000 1001 1002 1003 2000 2001; do soon "alive $id"; done
+            touch go
+            soon "! alive 1000"
+            soon "[ -z \"$(squeue --noheader --jobs $ended 2>/dev/null)\" ]"
+            soon "! squeue --noheader --states all --jobs $ended --format %T | grep -q COMPLETING"
+            for id in 1000 1001 1003; do alive $id && { echo "$id is left"; exit 1; }; done
+            for id in 2000 2001 9001 9002 9003 9004; do alive $id || { echo "$id was ended"; exit 1; }; done
+            alive salloc && alive srun
+            touch end
+            soon "! alive 2000 && ! alive 2001"
+            for id in 9001 9002 9003 9004; do alive $id || { echo "$id was ended"; exit 1; }; done
+            "#,
+        );
+        cluster.container.sh("scancel --user alice");
+        // The last of alice's jobs takes along what said nothing of its own.
+        cluster.alice("soon '! alive 1002'; alive 9001; alive 9002");
+        cluster.assert_node_is_well();
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn five_hundred_processes_end_in_time() {
+    let cluster = Cluster::new(DEMO, "1");
+    cluster.alice(
+        r#"
+        job --gres=gpu:1 --wrap '
+            for i in $(seq 500); do setsid env -i sh -c "trap : TERM; while :; do sleep 1000; done" 3</dev/nvidia0 & done
+            until [ $(cat /proc/[0-9]*/cmdline 2>/dev/null | tr "\\0" "\\n" | grep -cx "[1]000") -ge 500 ]; do sleep 0.5; done; touch up; until [ -e go ]; do sleep 0.05; done'
+        soon '[ -e up ]'
+        "#,
+    );
+    let begin = Instant::now();
+    cluster.alice("touch go; soon '! alive 1000'");
+    cluster.assert_node_is_well();
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    let log = cluster.container.log();
+    assert!(log.contains(" more processes behind: ended with TERM and KILL"), "{log}");
+    assert!(log.lines().count() < 100, "{log}");
+}
+
+const COUNT: &str = "cat /proc/[0-9]*/comm 2>/dev/null | grep -c forker || true";
+
+/// Each process lives for a moment, in a session of its own, and says nothing of where it comes from.
+const FORKER: &str = r#"
+    printf '#!/usr/bin/perl\nuse POSIX;\n%%ENV=(); $SIG{TERM}="IGNORE"; open F, "</dev/nvidia0";\nwhile (1) { exit if fork; setsid; }\n' >forker
+    chmod +x forker
+    job --gres=gpu:1 --wrap './forker & ./forker & ./forker & sleep 0.5'
+"#;
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn what_forks_for_ever_ends_and_the_node_goes_on() {
+    let cluster = Cluster::new(DEMO, "1");
+    // Not even a shell is alice's here, but a process that the job did not leave: no signal may go to all of them.
+    cluster.alice(FORKER);
+    cluster.alice("soon '[ -z \"$(squeue --noheader)\" ]'");
+    cluster.assert_node_is_well();
+    let log = cluster.container.log();
+    let runs = cluster.container.sh(COUNT);
+    assert_eq!(runs != "0", log.contains("left processes behind that still run"), "{runs} run: {log}");
+    // As the log says.
+    docker(["exec", "--user", "alice", &cluster.container.name, "sh", "-c", "kill -KILL -1"]);
+    assert_eq!(cluster.container.sh(COUNT), "0");
+}

@@ -1,0 +1,223 @@
+//! Volumes and directories that somebody has prepared for root to stumble: links, pipes, second names, foreign owners.
+
+use std::time::{Duration, Instant};
+
+use crate::docker::{BOOKWORM, Image, PLAIN, Volume, directory, docker, tag};
+
+/// Lays a trap: a shell line as root in a container of its own, with the volume at /v and the victim's at /victim.
+fn lay(volume: &Volume, victim: &Volume, line: &str) -> String {
+    let mounts = [format!("{}:/v", volume.name), format!("{}:/victim", victim.name)];
+    let options = ["run", "--rm", "--volume", &mounts[0], "--volume", &mounts[1], "--entrypoint", "sh"];
+    docker(options.into_iter().chain([tag(PLAIN).as_str(), "-ec", line])).ok().trim_end().to_owned()
+}
+
+/// Owner and mode of all that is root's to lose.
+fn victims(volume: &Volume, victim: &Volume) -> String {
+    lay(volume, victim, "cd /victim; stat -c '%n %u %g %a' . bin bin/* group; cat group")
+}
+
+/// A victim: a directory as /usr/local/bin and a file as /etc/group.
+fn victim(volume: &Volume) -> (Volume, String) {
+    let victim = Volume::new("victim");
+    lay(volume, &victim, "mkdir /victim/bin; echo ours >/victim/bin/program; echo root:x:0: >/victim/group");
+    let before = victims(volume, &victim);
+    (victim, before)
+}
+
+/// As an ordinary user of the container.
+const NOBODY: &str = "setpriv --reuid=65534 --regid=65534 --clear-groups";
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn links_in_a_volume_give_nothing_away() {
+    let traps = [
+        ("/var/lib/slurm", "ln -s /victim/bin /v/slurmctld", "/var/lib/slurm/slurmctld"),
+        ("/var/lib/slurm", "rm -rf /v/slurmd; ln -s /victim/bin /v/slurmd", "/var/lib/slurm/slurmd"),
+        ("/etc/munge", "rm -f /v/munge.key; ln -s /victim/group /v/munge.key", "/etc/munge/munge.key"),
+        ("/etc/munge", "rm -f /v/munge.key; mkfifo /v/munge.key", "/etc/munge/munge.key"),
+    ];
+    for (place, trap, named) in traps {
+        let volume = Volume::new("trap");
+        let (victim, before) = victim(&volume);
+        lay(&volume, &victim, &format!("rm -rf /v/slurmctld; {trap}"));
+        let image = Image::new(PLAIN).volume(&volume, place).volume(&victim, "/victim");
+        let outcome = image.run(&["true"]);
+        assert_eq!(outcome.code, 104, "{trap}: {}", outcome.stderr);
+        assert!(outcome.stderr.contains(named) && outcome.stderr.contains("remove it"), "{trap}: {}", outcome.stderr);
+        assert_eq!(victims(&volume, &victim), before, "{trap}");
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_state_directory_of_somebody_else_becomes_roots() {
+    let volume = Volume::new("state");
+    let (victim, before) = victim(&volume);
+    // A user's bind mount: what is in it may be forged, and the names in it may be changed at any time.
+    let trap = "mkdir -p /v/slurmd/job00001 /v/slurmctld/hash.0; echo evil >/v/slurmd/job00001/slurm_script; \
+                ln -s /victim/group /v/slurmd/cred_state.new; echo x >/v/slurmctld/hash.0/kept; echo mine >/v/output; \
+                echo secret >/v/roots; ln /v/roots /v/slurmctld/second; ln -s /victim/group /v/slurmctld/link; \
+                mkfifo /v/slurmctld/pipe; chown -hR 1000:1000 /v/slurmd /v/slurmctld/hash.0; \
+                chown 1000:1000 /v /v/slurmctld /v/output; chown 0:0 /v/roots";
+    lay(&volume, &victim, trap);
+    let image = Image::new(PLAIN).volume(&volume, "/var/lib/slurm").volume(&victim, "/victim");
+    let container = image.serve();
+    container.sh("srun true");
+    let owners = container
+        .sh("cd /var/lib/slurm; stat -c '%n %U %a' . slurmd slurmctld; stat -c '%n %u' output roots \
+                               slurmctld/hash.0/kept slurmctld/second slurmctld/link");
+    let slurm = container.sh("id -u slurm");
+    assert_eq!(
+        owners,
+        format!(
+            ". root 755\nslurmd root 755\nslurmctld slurm 700\noutput 1000\nroots 0\nslurmctld/hash.0/kept {slurm}\n\
+             slurmctld/second 0\nslurmctld/link 0"
+        )
+    );
+    container.sh("! [ -e /var/lib/slurm/slurmd/job00001 ] && ! [ -L /var/lib/slurm/slurmd/cred_state.new ]");
+    let log = container.log();
+    for words in [
+        "/var/lib/slurm belonged to uid 1000",
+        "/var/lib/slurm/slurmctld belonged to uid 1000",
+        "/var/lib/slurm/slurmd was emptied",
+        "/var/lib/slurm/slurmctld/second keeps its owner",
+    ] {
+        assert!(log.contains(words), "{words}: {log}");
+    }
+    let taken = container.exec(&[
+        "setpriv",
+        "--reuid=1000",
+        "--regid=1000",
+        "--clear-groups",
+        "mv",
+        "/var/lib/slurm/slurmd",
+        "/var/lib/slurm/mine",
+    ]);
+    assert_ne!(taken.code, 0, "uid 1000 moved root's spool");
+    container.stop();
+    assert_eq!(victims(&volume, &victim), before);
+    // What is right now needs no word any more, and its files are as they were.
+    docker(["start", &container.name]).ok();
+    container.wait_until_healthy();
+    let again = container.log().split_off(log.len());
+    assert!(!again.contains("belonged to") && !again.contains("emptied"), "{again}");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_run_directory_that_is_everybodys_starts_and_is_safe() {
+    for (mode, image) in [("0777", PLAIN), ("1777", PLAIN), ("0777", BOOKWORM)] {
+        let volume = Volume::new("run");
+        let (victim, before) = victim(&volume);
+        // As an emptyDir that outlives a container, in which a user has prepared the next start.
+        let trap = format!(
+            "rm -rf /v/*; chmod {mode} /v; {NOBODY} sh -ec 'ln -s /victim/bin /v/slurminit; mkdir /v/munge /v/secrets; \
+             mkfifo /v/munge/munge.socket.2; head -c 64 /dev/zero >/v/secrets/munge.key'"
+        );
+        lay(&volume, &victim, &trap);
+        let image = Image::new(image).volume(&volume, "/run").volume(&victim, "/victim").with(["--hostname", "node1"]);
+        let container = image.serve();
+        container.sh("srun true");
+        let stat =
+            container.sh("stat -c '%F %U %a' /run/slurminit /run/munge /run/slurminit/slurm /run/slurminit/control");
+        assert_eq!(
+            stat,
+            "directory root 755\ndirectory munge 755\ndirectory slurm 755\nsocket root 600",
+            "{mode}: {}",
+            container.log()
+        );
+        container.sh("[ $(stat -c %s /etc/munge/munge.key) = 128 ]");
+        let log = container.log();
+        assert!(log.contains("/run/secrets/munge.key is not taken"), "{mode}: {log}");
+        let closed = log.contains("others could write to /run (mode 0777)");
+        assert_eq!(closed, mode == "0777", "{mode}: {log}");
+        assert!(log.contains("/run/slurminit was put there by somebody"), "{mode}: {log}");
+        for line in ["mv /run/slurminit /run/mine", "mv /run/munge /run/mine", "touch /run/slurminit/mine"] {
+            let moved = container.exec(&["sh", "-c", &format!("{NOBODY} {line}")]);
+            assert_ne!(moved.code, 0, "{mode}: nobody may do: {line}");
+        }
+        container.sh("slurminit status >/dev/null && slurminit restart slurmd");
+        container.stop();
+        assert_eq!(victims(&volume, &victim), before, "{mode}");
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_mounted_secret_keeps_its_owner_and_is_taken() {
+    let directory = directory(&[("munge.key", "0123456789abcdef0123456789abcdef")]);
+    let file = directory.path().join("munge.key");
+    std::os::unix::fs::chown(&file, Some(1000), Some(1000)).expect("these tests run as root");
+    let image = Image::new(PLAIN).mount(&file, "/run/secrets/munge.key");
+    let outcome = image.run(&["sh", "-c", "srun true && cat /etc/munge/munge.key"]);
+    assert_eq!(outcome.stdout, "0123456789abcdef0123456789abcdef", "{}", outcome.stderr);
+
+    // As Kubernetes mounts one: a directory that is everybody's, with links that are root's.
+    let volume = Volume::new("secret");
+    let line = "mkdir /v/..2026; printf %s fedcba9876543210fedcba9876543210 >/v/..2026/munge.key; ln -s ..2026 /v/..data; \
+                ln -s ..data/munge.key /v/munge.key; chmod 1777 /v";
+    lay(&volume, &Volume::new("none"), line);
+    let image = Image::new(PLAIN).volume(&volume, "/run/secrets");
+    let outcome = image.run(&["sh", "-c", "srun true && cat /etc/munge/munge.key"]);
+    assert_eq!(outcome.stdout, "fedcba9876543210fedcba9876543210", "{}", outcome.stderr);
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_second_slurminit_beside_the_first_is_refused() {
+    let container = Image::new(PLAIN).serve();
+    let seen = "stat -c '%i' /run/slurminit/control /run/munge/munge.socket.2 /etc/slurm/slurm.conf; \
+                slurminit status --json | grep -o '\"pid\": *[0-9]*'";
+    let before = container.sh(seen);
+    let second = container.exec(&["slurminit", "run"]);
+    assert_eq!(second.code, 1, "{}", second.stderr);
+    assert!(second.stderr.contains("runs this cluster already (pid 1)"), "{}", second.stderr);
+    let with_cmd = container.exec(&["slurminit", "run", "--", "true"]);
+    assert_eq!(with_cmd.code, 1, "{}", with_cmd.stderr);
+    let prepare = container.exec(&["slurminit", "prepare"]);
+    assert_eq!(prepare.code, 104, "{}", prepare.stderr);
+    assert!(prepare.stdout.contains("slurminit reload"), "{}", prepare.stdout);
+    assert_eq!(container.sh(seen), before);
+    // As a plain init of a command it is in nobody's way.
+    container.sh("slurminit run --role none -- true");
+    container.sh("slurminit health && slurminit reload && srun true");
+}
+
+/// Under another PID 1 there is nothing to be in the way of.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn it_runs_under_another_init_and_after_one_that_was_killed() {
+    let container = Image::new(PLAIN).with(["--init"]).serve();
+    container.sh("srun true");
+    docker(["kill", &container.name]).ok();
+    docker(["start", &container.name]).ok();
+    container.wait_until_healthy();
+    container.sh("srun true");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_pipe_in_place_of_a_file_is_not_waited_for() {
+    for name in ["slurminit.toml", "slurm.conf"] {
+        let directory = directory(&[]);
+        nix::unistd::mkfifo(&directory.path().join(name), nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+        let begin = Instant::now();
+        let outcome = Image::new(PLAIN).mount(directory.path(), "/config").run(&["true"]);
+        assert!(begin.elapsed() < Duration::from_secs(10), "{name}: it waited: {}", outcome.stderr);
+        assert!(outcome.code == 78 || outcome.code == 104, "{name}: {}", outcome.stderr);
+        assert!(outcome.stderr.contains(&format!("/config/{name}")), "{name}: {}", outcome.stderr);
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_directory_that_root_cannot_take_is_refused_with_what_to_do() {
+    let volume = Volume::new("state");
+    lay(&volume, &Volume::new("none"), "mkdir /v/theirs; chown 1000:1000 /v/theirs");
+    let config = directory(&[("slurminit.toml", "[paths]\nstate = \"/data/theirs/state\"\n")]);
+    let image = Image::new(PLAIN).volume(&volume, "/data").mount(config.path(), "/config");
+    let outcome = image.run(&["true"]);
+    assert_eq!(outcome.code, 104, "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("/data/theirs belongs to uid 1000"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("chown root /data/theirs"), "{}", outcome.stderr);
+}

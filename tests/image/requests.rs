@@ -1,0 +1,430 @@
+//! What an ordinary user may ask of Slurm costs no daemon its life, and each form of `--export` gives a job what it should.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use crate::docker::{BOOKWORM, Container, Image, Outcome, PLAIN, directory, docker};
+
+const PEOPLE: &str = "[[user]]\nname = \"alice\"\nuid = 1501\n";
+const NODE: [&str; 2] = ["--hostname", "node1"];
+const BASE: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/games:/usr/games";
+const ROOTS: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The daemons' process ids.
+fn daemons(container: &Container) -> String {
+    container.sh("pidof munged slurmctld slurmd | tr ' ' '\\n' | sort -n | xargs")
+}
+
+fn for_everyone(path: &Path) {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("it is our own");
+}
+
+fn exec(container: &Container, user: &str, line: &str) -> Outcome {
+    docker(["exec", "--user", user, "--workdir", "/tmp", &container.name, "sh", "-c", line])
+}
+
+/// A batch job's variables.
+fn environment(container: &Container, user: &str, options: &str) -> BTreeMap<String, String> {
+    let line = format!(
+        "out=$(mktemp) && MINE=here timeout 30 sbatch --quiet --wait --output=$out {options} --wrap env && cat $out; rm $out"
+    );
+    let text = exec(container, user, &line).ok();
+    text.lines()
+        .filter_map(|line| line.split_once('='))
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
+
+/// `su -` of these users gives: HOME, SHELL, PATH.
+fn is_a_login(seen: &BTreeMap<String, String>, user: &str, home: &str, shell: &str, path: &str) {
+    let expected = [("HOME", home), ("USER", user), ("LOGNAME", user), ("SHELL", shell), ("PATH", path)];
+    for (name, value) in expected {
+        assert_eq!(seen.get(name).map(String::as_str), Some(value), "{user}: {name}: {seen:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_job_has_the_environment_that_its_export_asks_for() {
+    let config = directory(&[("slurminit.toml", PEOPLE)]);
+    for image in [PLAIN, BOOKWORM] {
+        let container = Image::new(image).with(NODE).mount(config.path(), "/config").serve();
+        let pids = daemons(&container);
+        // A first file of a user's own that hangs, prints, or sets what it should not, is nobody's but the user's.
+        let hangs = "echo 'export PATH=/evil; echo garbage; sleep 600' > /home/alice/.profile";
+        container
+            .sh(&format!("test {} = bookworm || {{ {hangs}; }}", if image == BOOKWORM { "bookworm" } else { "x" }));
+        container.sh("useradd --create-home --shell /bin/sh later; useradd --home-dir /nowhere --shell /usr/sbin/nologin homeless");
+        let users = [
+            ("root", "/root", "/bin/bash", ROOTS),
+            ("alice", "/home/alice", "/bin/bash", BASE),
+            ("later", "/home/later", "/bin/sh", BASE),
+        ];
+        for (user, home, shell, path) in users {
+            let none = environment(&container, user, "--export=NONE");
+            is_a_login(&none, user, home, shell, path);
+            assert!(!none.contains_key("MINE"), "{none:?}");
+            let one = environment(&container, user, "--export=FOO=1");
+            is_a_login(&one, user, home, shell, path);
+            assert_eq!((one.get("FOO").map(String::as_str), one.get("MINE")), (Some("1"), None), "{one:?}");
+            let named = environment(&container, user, "--export=MINE");
+            assert_eq!(named.get("MINE").map(String::as_str), Some("here"), "{named:?}");
+            is_a_login(&named, user, home, shell, path);
+            for options in
+                ["--export=ALL,FOO=1", "--get-user-env --export=ALL,FOO=1", "--get-user-env=10L --export=ALL,FOO=1"]
+            {
+                let all = environment(&container, user, options);
+                let of = |name| all.get(name).map(String::as_str);
+                assert_eq!(
+                    (of("FOO"), of("MINE"), of("HOME")),
+                    (Some("1"), Some("here"), Some(home)),
+                    "{options}: {all:?}"
+                );
+            }
+            let nil = environment(&container, user, "--export=NIL");
+            assert!(!nil.contains_key("MINE"), "{nil:?}");
+            let file = environment(&container, user, "--export=NONE --export-file=/proc/self/environ");
+            assert!(file.contains_key("HOME"), "{file:?}");
+            for options in ["", "--export=ALL", "--export=FOO=1,PATH", "--export=NONE"] {
+                let ran = exec(&container, user, &format!("srun {options} /usr/bin/env")).ok();
+                assert!(ran.contains("SLURM_JOB_ID="), "srun {options}: {ran}");
+            }
+        }
+        if image == PLAIN {
+            // 22.05 asks `su`, which runs no shell of such a user.
+            let homeless = environment(&container, "homeless", "--export=NONE");
+            is_a_login(&homeless, "homeless", "/nowhere", "/usr/sbin/nologin", BASE);
+        }
+        assert_eq!(daemons(&container), pids, "{image}: {}", container.log());
+        assert!(!container.log().contains("Unable to get user's local environment"), "{}", container.log());
+    }
+}
+
+/// The files are slurm's to write, and so are their names: a link there leads root nowhere.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_link_in_place_of_an_environment_is_not_followed_as_root() {
+    let container = Image::new(PLAIN).with(NODE).serve();
+    let cache = "/var/lib/slurm/slurmctld/env_cache";
+    container.sh("install -m 600 /dev/null /root/secret");
+    container.sh(&format!("rm -r {cache}; ln -s /root {cache}"));
+    container.sh("useradd somebody");
+    let told = "timeout 10 sh -c 'until slurminit logs environments slurminit 2>&1 | grep -q environments; do sleep 0.1; done'";
+    let _ = container.exec(&["sh", "-c", told]);
+    docker(["restart", &container.name]).ok();
+    container.wait_until_healthy();
+    assert_eq!(
+        container.sh("ls -A /root | grep -v '^\\.' ; find /root -newer /root/secret -type f | wc -l"),
+        "secret\n0"
+    );
+    assert!(container.log().contains("env_cache"), "{}", container.log());
+    container.sh(&format!("rm {cache}"));
+    docker(["restart", &container.name]).ok();
+    container.wait_until_healthy();
+    let after = environment(&container, "root", "--export=NONE");
+    is_a_login(&after, "root", "/root", "/bin/bash", ROOTS);
+}
+
+/// One line each. `$big` has 200,000 bytes, `$odd` is not UTF-8, and what is asked for need not be given.
+const REQUESTS: &str = r#"
+sbatch --export=NONE --wrap true
+sbatch --export=FOO=1 --wrap true
+sbatch --export=NIL --wrap true
+sbatch --get-user-env=1S --wrap true
+sbatch --export=ALL,SLURM_GET_USER_ENV=1 --wrap true
+sbatch --export-file=/dev/null --wrap true
+sbatch --export-file=/dev/zero --wrap true & sleep 1; kill $!
+sbatch --uid=root --wrap true
+sbatch --gid=root --wrap true
+srun --uid=root true
+srun --container=/tmp/none true
+sbatch --container=/tmp/none --wrap true
+srun --container=$(mkdir -p /tmp/oci; echo '{"process":{"args":["x"]}}' >/tmp/oci/config.json; echo /tmp/oci) true
+srun --propagate=ALL true
+ulimit -n 3; srun --propagate=NOFILE true
+ulimit -s 8; srun --propagate=STACK true
+ulimit -v 100; sbatch --propagate=AS --wrap true
+ulimit -u 1; srun --propagate=NPROC true
+srun --propagate=nonsense true
+srun --chdir=/none true
+srun --chdir=/root true
+srun --chdir=$(head -c 4000 /dev/zero | tr '\0' a) true
+srun --tmp=99999999T true
+srun --mem=18446744073709551615 true
+srun --mem-per-cpu=0 true
+srun --bcast=/tmp/copy /bin/true
+srun --bcast=/none/copy /bin/true
+srun --bcast=/tmp/ --send-libs=yes /bin/true
+sbcast /bin/true /tmp/x
+srun --x11 true
+srun --x11=batch true
+DISPLAY=localhost:99 srun --x11=all true
+sbatch --x11=batch --wrap true
+srun --pty true
+srun --prolog=/none true
+srun --epilog=/none true
+srun --task-prolog=/none true
+srun --task-prolog=/bin/false true
+srun --task-epilog=/dev/null true
+srun --task-prolog=/dev/full true
+sbatch --array=0-1000 --wrap true; scancel --user=$USER
+sbatch --array=0-1001 --wrap true
+sbatch --array=4294967295 --wrap true
+sbatch --array=0-18446744073709551615 --wrap true
+sbatch --array=1-10%0 --wrap true
+sbatch --array=-1 --wrap true
+(echo '#!/bin/sh'; head -c 5000000 /dev/zero | tr '\0' '#') | sbatch
+printf 'true' | sbatch
+printf '#!/none\ntrue' | sbatch
+printf '#!/bin/sh\r\ntrue\r\n' | sbatch
+printf '#!/bin/sh\0\ntrue' | sbatch
+printf '\377\376#!/bin/sh\ntrue' | sbatch
+printf '#!' | sbatch
+BIG=$big sbatch --wrap true
+BIG=$big srun true
+sbatch --comment="$odd" --wrap true
+sbatch --comment="$big" --wrap true
+sbatch --job-name="$odd" --wrap true
+sbatch --job-name="$big" --wrap true
+sbatch --admin-comment="$odd" --wrap true
+sbatch --mail-type=ALL --mail-user="$odd" --wrap true
+sbatch --mail-type=ALL --mail-user='root; id >/tmp/mailed' --wrap true
+sbatch --licenses=a:18446744073709551615 --wrap true
+sbatch --licenses=';,:' --wrap true
+sbatch --reservation=none --wrap true
+sbatch --reservation=, --wrap true
+srun --switches=99999999@99:99:99 true
+srun --network=none true
+srun --network=ib,devname=x,system,blade true
+srun --profile=all true
+srun --acctg-freq=task=0,energy=1,network=2,filesystem=3 true
+srun --acctg-freq=-1 true
+srun --acctg-freq=task=4294967296 true
+srun --cpu-freq=performance true
+srun --cpu-freq=1-99999999:performance true
+srun --cpu-freq=low-high:userspace true
+sbatch --gpu-freq=high --wrap true
+srun --gpu-freq=high,verbose true
+srun --gpu-freq=memory=99999999,verbose true
+srun --gpus=1 --gpu-freq=low true
+srun --gres=gpu:-1 true
+srun --gres=gpu:99999999999999999999 true
+srun --gres=gpu:gpu:gpu:1 true
+srun --gres="$odd" true
+srun --gres=gpu: true
+srun --gres=: true
+srun --gres=help true
+srun --gres=none true
+srun --gres=gres/gpu:1,gpu:x:2 true
+srun --tres-per-task=gres/gpu:1 true
+srun --tres-per-task=cpu=0 true
+srun --tres-bind=gres/gpu:verbose,single:0 true
+srun --gpu-bind=map_gpu:99999 true
+srun --gpu-bind=mask_gpu:0xffffffffffffffffffff true
+srun --gpus-per-task=1 true
+srun --cpu-bind=map_cpu:99999 true
+srun --cpu-bind=mask_cpu:0xffffffffffffffffffffffffffffffff true
+srun --cpu-bind=verbose,map_ldom:9 true
+srun --mem-bind=verbose,map_mem:9 true
+srun --hint=multithread true
+srun --bb='capacity=10GB' true
+sbatch --bbf=/none --wrap true
+srun --wckey="$odd" true
+srun --account=none true
+srun --qos=none true
+srun --clusters=none true
+srun --constraint='[a*2&b*3]' true
+srun --constraint='((((' true
+srun --nodelist="node[0-99999999]" true
+srun --nodelist="node1,node1" true
+srun --exclude="$(hostname)[1-" true
+srun --distribution=arbitrary true
+srun --distribution=plane=0 true
+srun --ntasks=500 --overcommit true
+srun --ntasks=4294967295 --overcommit true
+srun --ntasks=0 true
+srun --nodes=99999999 true
+srun --cpus-per-task=65536 true
+srun --threads-per-core=65535 true
+srun --core-spec=65535 true
+srun --thread-spec=1 true
+srun --time=4294967295 true
+srun --time=0:00:00:00 true
+srun --time=-1 true
+srun --begin=1970-01-01 true
+srun --begin=now+99999999999 true & sleep 1; kill $!
+srun --deadline=1970-01-01 true
+srun --nice=-2147483647 true
+srun --nice=2147483648 true
+srun --priority=4294967295 true
+srun --signal=999@99999 true
+srun --signal=B:KILL@1 true
+srun --dependency=afterok:4294967295 true
+sbatch --dependency=singleton,afterany:1:2:3 --wrap true
+sbatch --dependency=expand:1 --wrap true
+sbatch --wrap true : --wrap true
+srun true : true
+salloc true : true
+salloc --no-shell --time=1
+salloc --get-user-env true
+salloc /none
+srun --het-group=9 true
+srun --multi-prog /dev/null
+srun --multi-prog /dev/full
+srun --mpi=pmi2 true
+srun --mpi=pmix true
+srun --mpi=none true
+srun --mpi=list
+srun --resv-ports=9 true
+srun --interactive true
+srun --exact --overlap true
+srun --input=/none cat
+srun --input=/root/x cat
+srun --output=/dev/full echo x
+srun --output=/ echo x
+srun --output=/tmp/%%%%j%99999999j%n%N%s%t%u%x%A echo x
+srun --unbuffered --label yes | head -n 99999 >/dev/null
+sbatch --output=/dev/full --wrap 'echo x'
+sbatch --output=/ --wrap 'echo x'
+sbatch --output=/root/x --wrap 'echo x'
+sbatch --input=/dev/full --wrap cat
+sbatch --output=$(head -c 4000 /dev/zero | tr '\0' b) --wrap true
+sbatch --spread-job --use-min-nodes --contiguous --exclusive=mcs --wrap true
+sbatch --mcs-label="$odd" --wrap true
+sbatch --cluster-constraint='!x' --wrap true
+sbatch --parsable --requeue --no-requeue --hold --wrap true
+sbatch --test-only --wrap true
+sbatch --wait-all-nodes=2 --wrap true
+sbatch --prefer=x --wrap true
+sattach 1.0
+sattach 4294967295.4294967295
+scancel 4294967295
+scancel --signal=99 1
+scancel --full --signal=KILL 1
+scancel --user=root --state=RUNNING
+scontrol update jobid=1 timelimit=99999999
+scontrol update jobid=1 gres=gpu:9
+scontrol update jobid=1_[0-9999999] priority=0
+scontrol requeue 1,2,3,4294967295
+scontrol suspend 1; scontrol resume 1
+scontrol top 1
+scontrol notify 1 "$odd"
+scontrol hold 1_1
+scontrol show job 99999999_99999999+9
+scontrol show hostnames 'x[0-999999999]' & sleep 1; kill $!
+scontrol create reservation starttime=now duration=1 users=root nodes=ALL
+scontrol create partition=x
+scontrol create nodename=evil
+scontrol delete nodename=node1
+scontrol reboot ASAP ALL
+scontrol reconfigure
+scontrol shutdown
+scontrol takeover
+scontrol setdebug debug5
+scontrol setdebugflags +all
+scontrol cluster fake
+scontrol abort
+scontrol token lifespan=99999999
+scontrol completing
+scontrol listpids
+scontrol pidinfo $$
+scontrol write config /tmp/written
+scontrol write batch_script 1 -
+scontrol getaddrs node1
+sacctmgr --immediate add user nobody
+sacct --allusers
+sreport cluster utilization
+sshare --all
+sprio --long
+sdiag
+sdiag --reset
+strigger --set --node --down --program=/bin/true
+strigger --set --time --jobid=1 --program="$odd"
+strigger --get
+sstat --jobs=1
+printf '* * * * * true\n' | scrontab -
+SLURM_JOB_ID=1 srun --jobid=1 --overlap true
+SLURM_CONF=/dev/null srun true
+squeue --jobs=$(seq --separator=, 1 5000)
+squeue --format=%9999999i
+perl -MIO::Socket::INET -e 'for $p (6817, 6818) { for $b ("\0" x 4096, "\377" x 4096, "\0\0\0\4\0\0\0\0", "\177\377\377\377xx", "GET / HTTP/1.0\r\n\r\n") { $s = IO::Socket::INET->new(PeerAddr => "127.0.0.1:$p") or next; print $s $b; close $s } }'
+perl -MIO::Socket::UNIX -e '$s = IO::Socket::UNIX->new("/run/munge/munge.socket.2") and print $s "\377" x 4096'
+"#;
+
+/// As `nobody`, one after the other, each with its time.
+const DRIVER: &str = r#"
+export USER=nobody
+big=$(head -c 100000 /dev/zero | tr '\0' a) odd=$(printf '\033[31m\377\302\205\342\200\256"%%s%%n;\n$(id)`id`') export big odd
+cd /tmp && n=0
+while IFS= read -r line; do
+    [ -n "$line" ] || continue
+    timeout --kill-after=1 6 sh -c "$line" </dev/null >/tmp/last 2>&1
+    n=$((n + 1))
+    now=$(pidof munged slurmctld slurmd | tr ' ' '\n' | sort -n | xargs)
+    [ "$now" = "$1" ] || { echo "DIED OF: $line"; echo "$1 -> $now"; cat /tmp/last; exit 1; }
+    [ $((n % 10)) != 0 ] || scancel --user=nobody
+done </config/requests
+scancel --user=nobody
+echo "$n requests"
+"#;
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn no_request_of_an_ordinary_user_ends_a_daemon() {
+    let files = [("slurminit.toml", PEOPLE), ("requests", REQUESTS), ("driver", DRIVER)];
+    let config = directory(&files);
+    for_everyone(config.path());
+    std::thread::scope(|scope| {
+        for image in [PLAIN, BOOKWORM] {
+            let config = &config;
+            scope.spawn(move || {
+                let container = Image::new(image).with(NODE).mount(config.path(), "/config").serve();
+                let pids = daemons(&container);
+                assert_eq!(pids.split(' ').count(), 3, "{pids}");
+                let line = format!("sh /config/driver '{pids}'");
+                let outcome = exec(&container, "nobody", &line);
+                let log = container.log();
+                let tail: Vec<&str> = log.lines().rev().take(30).collect();
+                assert_eq!(outcome.code, 0, "{image}: {outcome:?}\n{}", tail.join("\n"));
+                let asked = REQUESTS.lines().filter(|line| !line.is_empty()).count();
+                assert_eq!(outcome.stdout.trim(), format!("{asked} requests"));
+                container.sh("! test -e /tmp/mailed");
+                assert_eq!(exec(&container, "alice", "timeout 30 srun id -un").ok(), "alice\n", "{image}");
+                assert_eq!(daemons(&container), pids, "{image}");
+            });
+        }
+    });
+}
+
+/// slurmd has the order to launch, and dies before there is a slurmstepd. Slurm looks when the node registers, where the job is too
+/// young to be missing: BatchStartTimeout and 10 s.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_batch_job_whose_process_never_came_is_found_when_slurmd_is_back() {
+    let toml = "[slurm.conf]\nProlog = \"/config/prolog\"\nBatchStartTimeout = 20\n[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:8\"\n";
+    let prolog = "#!/bin/sh\n[ -e /tmp/slow ] || exit 0\necho $SLURM_JOB_ID >> /tmp/in-prolog\nexec sleep 600\n";
+    let config = directory(&[("slurminit.toml", toml), ("prolog", prolog)]);
+    for_everyone(&config.path().join("prolog"));
+    let container = Image::new(PLAIN).with(NODE).mount(config.path(), "/config").serve();
+    container.sh("touch /tmp/slow");
+    let submit = |options: &str| {
+        let line = format!("sbatch --parsable --output=/tmp/out-%j {options} --wrap 'echo ran'");
+        container.sh(&line).trim().to_owned()
+    };
+    let (again, never) = (submit("--requeue"), submit("--no-requeue"));
+    container.sh("timeout 20 sh -c 'until [ \"$(cat /tmp/in-prolog 2>/dev/null | wc -l)\" = 2 ]; do sleep 0.1; done'");
+    container.sh("rm /tmp/slow; kill -KILL $(pidof slurmd); pkill -KILL -x sleep; true");
+    let ended = format!(
+        "timeout 100 sh -c 'until [ -z \"$(squeue --noheader)\" ]; do sleep 0.2; done'; scontrol show job {again}"
+    );
+    let seen = container.exec(&["sh", "-c", &ended]);
+    let log = container.log();
+    assert!(seen.stdout.contains("JobState=COMPLETED") && seen.stdout.contains("Restarts=1"), "{seen:?}\n{log}");
+    assert_eq!(container.sh(&format!("cat /tmp/out-{again}")), "ran");
+    let never_ran = container.sh(&format!("scontrol show job {never}; ls /tmp/out-{never} 2>&1; true"));
+    assert!(!never_ran.contains("JobState=COMPLETED") && never_ran.contains("No such file"), "{never_ran}\n{log}");
+    assert!(never_ran.contains("AdminComment=slurminit: ") || never_ran.contains("NODE_FAIL"), "{never_ran}");
+    assert!(log.contains(&format!("job {again} runs in slurmctld's eyes alone, and is requeued")), "{log}");
+}
