@@ -1,7 +1,6 @@
 //! Memory that files take. What lies in a tmpfs counts against the container's memory, and no process gives it back by being
 //! killed: one that can be filled beyond the limit costs every process its life, PID 1 last.
 
-use std::fs;
 use std::path::Path;
 
 use super::regular;
