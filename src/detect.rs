@@ -19,7 +19,7 @@ pub mod nvidia_request;
 mod nvidia_trouble;
 pub mod nvml;
 pub mod pci;
-pub mod regular;
+mod regular;
 pub mod sandbox;
 pub mod slurm;
 mod tegra;

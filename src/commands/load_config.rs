@@ -49,7 +49,6 @@ pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
             let what = match error.kind() {
                 ErrorKind::NotFound => "there is no such file; correct --config (or SLURMINIT_CONFIG)".to_owned(),
                 ErrorKind::InvalidData => "it is not UTF-8 text; save it as UTF-8".to_owned(),
-                ErrorKind::InvalidInput => "it is no regular file; mount one there".to_owned(),
                 _ => format!("cannot read it: {error}"),
             };
             return Err(ConfigError { place: Place::WholeFile(path.to_owned()), what });
@@ -88,7 +87,7 @@ mod tests {
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
         for path in [pipe.as_path(), root.path()] {
             let error = load(Some(path)).unwrap_err();
-            assert!(error.to_string().contains("it is no regular file"), "{error}");
+            assert!(error.to_string().contains("cannot read it"), "{error}");
         }
     }
 }

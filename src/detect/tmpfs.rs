@@ -1,9 +1,9 @@
 //! Memory that files take. What lies in a tmpfs counts against the container's memory, and no process gives it back by being
 //! killed: one that can be filled beyond the limit costs every process its life, PID 1 last.
 
-use std::fs;
 use std::path::Path;
 
+use super::regular;
 use crate::inventory::{Finding, Memory, Severity};
 
 /// What the daemons and PID 1 need beside it, in MiB.
@@ -11,7 +11,7 @@ const CLUSTER: u64 = 64;
 
 /// A warning where the tmpfs that can be written to may take more than the container's memory.
 pub fn findings(root: &Path, memory: &Memory) -> Vec<Finding> {
-    let mounts = fs::read_to_string(root.join("proc/self/mountinfo")).unwrap_or_default();
+    let mounts = regular::text(&root.join("proc/self/mountinfo")).unwrap_or_default();
     finding(&mounts, memory).into_iter().collect()
 }
 

@@ -54,14 +54,14 @@ fn refusal(what: &str, repair: &str) -> Failure {
     Failure::new(exit_code::FAILURE, what, cause, repair)
 }
 
-/// The ids of the jobs in `squeue --json` that hold GRES of the kind `gpu` on a node; `None` if it is no such answer. Slurm tells
+/// The ids of the jobs in `squeue --json` that hold GPUs or parts of them; `None` if it is no such answer. Slurm tells
 /// what is held (`gres_detail`) of jobs that have resources, and of no others.
 fn holders(answer: &str) -> Option<Vec<String>> {
     let answer: Value = serde_json::from_str(answer).ok()?;
-    // A part of a GPU (shard, mps) is held like a whole one.
-    let is_gpu = |gres: &str| ["gpu", "shard", "mps"].contains(&gres.split(':').next().unwrap_or_default());
     let holds = |job: &&Value| {
         let held = job.get("gres_detail").and_then(Value::as_array).into_iter().flatten();
+        // A part of a GPU is held like a whole one.
+        let is_gpu = |gres: &str| matches!(gres.split(':').next(), Some("gpu" | "shard" | "mps"));
         held.filter_map(Value::as_str).any(|held| held.split(',').any(is_gpu))
     };
     let jobs = answer.get("jobs")?.as_array()?;
@@ -79,7 +79,8 @@ mod tests {
             {"job_id": 8, "name": "\n GRES=gpu:1 gres_detail", "comment": "GRES=gpu:1", "job_state": ["RUNNING"], "gres_detail": []},
             {"job_id": 9, "job_state": "PENDING", "gres_detail": []},
             {"job_id": 10, "job_state": "RUNNING", "gres_detail": ["tmp:1,gpu:1"]},
-            {"job_id": 11, "gres_detail": ["shard:nvidia:2(0/4,2/4)"]}, {"job_id": 12, "gres_detail": ["mps:60(60/100,0/100)"]}]}"#;
+            {"job_id": 11, "job_state": "RUNNING", "gres_detail": ["shard:nvidia:2(0/4,2/4)"]},
+            {"job_id": 12, "job_state": "RUNNING", "gres_detail": ["mps:60(60/100,0/100)"]}]}"#;
         assert_eq!(holders(answer).unwrap(), ["7", "10", "11", "12"]);
         assert_eq!(holders("{}"), None);
         assert_eq!(holders("JobId=7 GRES=gpu"), None);
