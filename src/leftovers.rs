@@ -106,8 +106,12 @@ impl Processes {
         })
     }
 
+    /// Slurm's own processes, what they look after, and an operator's script that slurmd was started by.
     fn is_held(&self, process: &Process) -> bool {
-        process.role != Role::Other || self.ancestors(process).any(|ancestor| ancestor.role != Role::Other)
+        let is_own = |process: &Process| process.role != Role::Other;
+        is_own(process)
+            || self.ancestors(process).any(is_own)
+            || self.0.values().any(|other| is_own(other) && self.descends(other, process.pid))
     }
 
     fn descends(&self, process: &Process, from: i32) -> bool {

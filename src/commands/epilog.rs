@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use nix::fcntl::OFlag;
 
-use crate::leftovers::{self, Job};
+use crate::leftovers::{self, Job, look};
 use crate::{exit_code, plan};
 
 /// Its command line.
@@ -69,7 +69,7 @@ fn slurmd() -> Option<i32> {
         let directory = format!("/proc/{pid}");
         let stat = fs::read_to_string(Path::new(&directory).join("stat")).ok()?;
         let (name, rest) = stat.split_once(" (")?.1.rsplit_once(')')?;
-        if name == "slurmd" {
+        if look::plain_name(name) == "slurmd" {
             return Some(pid);
         }
         pid = rest.split_whitespace().nth(1)?.parse().ok()?;

@@ -98,7 +98,7 @@ fn process(mark: Mark, uid: u32, pid: i32) -> Option<Process> {
 
 /// A user's process may have any name, one of root's has its own.
 fn role(pid: i32, name: &str) -> Role {
-    match name {
+    match plain_name(name) {
         "slurmd" => Role::Daemon,
         "slurmstepd" => {
             let title = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -106,6 +106,11 @@ fn role(pid: i32, name: &str) -> Role {
         }
         _ => Role::Other,
     }
+}
+
+/// Debian's slurmd is a link to `slurmd-wlm`, by which name it starts itself again at a reconfiguration.
+pub fn plain_name(name: &str) -> &str {
+    name.strip_suffix("-wlm").unwrap_or(name)
 }
 
 /// `slurmstepd: [JOB.STEP]` (Slurm 22.05 to 24.11, `slurmstepd.c`).
@@ -203,6 +208,12 @@ mod tests {
         assert_eq!(Stat::parse(stat), Some(expected));
         assert_eq!(Stat::parse("7 (a) Z 5 6 7 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 99 0"), None);
         assert_eq!(Stat::parse(""), None);
+    }
+
+    #[test]
+    fn slurmd_has_two_names() {
+        assert_eq!([role(0, "slurmd"), role(0, "slurmd-wlm")], [Role::Daemon, Role::Daemon]);
+        assert_eq!([role(0, "sh"), role(0, "slurmd-other")], [Role::Other, Role::Other]);
     }
 
     #[test]

@@ -107,6 +107,16 @@ fn what_slurm_looks_after_is_left_to_it() {
 }
 
 #[test]
+fn a_script_that_started_slurmd_is_not_left_by_a_job_of_roots() {
+    let root = Job { uid: 0, ..job() };
+    let script = Process { is_marked: true, ..process(9, 1, 9, 0, Role::Other) };
+    let slurmd = Process { is_marked: true, ..process(10, 9, 9, 0, Role::Daemon) };
+    let orphan = Process { is_marked: true, ..process(30, 1, 30, 0, Role::Other) };
+    let all = [process(1, 0, 1, 0, Role::Other), script, slurmd, orphan].into_iter().collect();
+    assert_eq!(leftovers(&all, &root, &BTreeMap::new(), &BTreeSet::new()), [30].into());
+}
+
+#[test]
 fn a_user_may_name_a_process_slurmstepd() {
     // The role is given to root's processes alone, so the name alone gives no shelter.
     assert_eq!(left(&alone(&[Process { name: "slurmstepd".to_owned(), ..orphan(30) }]), &told(30, Some(7), &[])), [30]);

@@ -30,7 +30,8 @@ pub(super) fn attacks() -> Vec<Attack> {
         quiet("8 silent connections to munged", "silent 8 /run/munge/munge.socket.2"),
         attack("400 silent connections to munged", "silent 400 /run/munge/munge.socket.2"),
         quiet("60 silent connections to slurmctld", "silent 60 6817"),
-        attack("800 silent connections to slurmctld", "silent 800 6817"),
+        quiet("800 silent connections to slurmctld", "silent 800 6817"),
+        attack("2000 silent connections to slurmctld", "silent 2000 6817"),
         quiet("60 silent connections to slurmd", "silent 60 6818"),
         quiet("400 silent connections to slurmd", "silent 400 6818"),
         attack(

@@ -22,14 +22,14 @@ thief() { # PORT HOW
 "#;
 
 pub(super) fn attacks() -> Vec<Attack> {
-    // root kills the daemon again and again, for nobody can make it restart.
+    // root kills the daemon again and again, for nobody can make it restart; so seldom that it is not given up.
     let attack = |what, port: u16, daemon: &str| {
         let script = format!("{THIEF}for how in listens listens bound short; do thief {port} $how; done; wait");
-        let again = format!("for i in 1 2 3 4 5 6 7 8; do sleep 8; pkill -KILL -x {daemon}; done");
+        let again = format!("for i in 1 2 3 4 5; do sleep 16; pkill -KILL -x {daemon}; done");
         Attack { beside: again, ..Attack::new(what, &script, "was taken by process") }
     };
     vec![
-        attack("binds slurmctld's port whenever it is free; slurmctld dies eight times", 6817, "slurmctld"),
-        attack("binds slurmd's port whenever it is free; slurmd dies eight times", 6818, "slurmd"),
+        attack("binds slurmctld's port whenever it is free; slurmctld dies five times", 6817, "slurmctld"),
+        attack("binds slurmd's port whenever it is free; slurmd dies five times", 6818, "slurmd"),
     ]
 }
