@@ -32,6 +32,8 @@ mod foreign_text;
 mod gpus;
 #[path = "image/handover.rs"]
 mod handover;
+#[path = "image/hostile.rs"]
+mod hostile;
 #[path = "image/isolation.rs"]
 mod isolation;
 #[path = "image/jobs.rs"]

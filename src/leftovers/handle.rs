@@ -20,9 +20,14 @@ pub struct Handle {
 impl Handle {
     /// `None` if the process has ended.
     pub fn open(process: &Process) -> Option<Self> {
-        let handle = Self { pid: Pid::from_raw(process.pid), descriptor: pidfd_open(process.pid) };
+        Self::of(process.pid, process.start)
+    }
+
+    /// The same for the process of this id that started then.
+    pub fn of(pid: i32, start: u64) -> Option<Self> {
+        let handle = Self { pid: Pid::from_raw(pid), descriptor: pidfd_open(pid) };
         // Only now does the start time tell that the handle is of the process that was looked at.
-        (look::start(process.pid) == Some(process.start)).then_some(handle)
+        (look::start(pid) == Some(start)).then_some(handle)
     }
 
     /// Sends it. A process that has ended takes it without effect.

@@ -113,8 +113,8 @@ pub fn plain_name(name: &str) -> &str {
     name.strip_suffix("-wlm").unwrap_or(name)
 }
 
-/// `slurmstepd: [JOB.STEP]` (Slurm 22.05 to 24.11, `slurmstepd.c`).
-fn parse_title(title: &str) -> Option<u32> {
+/// The job in `slurmstepd: [JOB.STEP]` (Slurm 22.05 to 24.11, `slurmstepd.c`).
+pub fn parse_title(title: &str) -> Option<u32> {
     title.strip_prefix("slurmstepd: [")?.split_once('.')?.0.parse().ok()
 }
 

@@ -72,6 +72,11 @@ impl Restarts {
 }
 
 impl Pulse {
+    /// Whether it ever answered: with the configuration that it has, it can.
+    pub(super) fn has_answered(&self) -> bool {
+        self.answered.is_some()
+    }
+
     /// It answered. One that has done so for as long as its last pause was, and for a minute, has recovered.
     fn answers(&mut self, now: Moment, ready: Moment) {
         self.answered = Some(ready);

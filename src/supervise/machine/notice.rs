@@ -22,6 +22,7 @@ pub enum Notice {
     Refused(Finding),
     UnitReady { name: String, after: Duration },
     UnitDied { name: String, exit: Exit, ran: Duration, pause: Duration },
+    DiesInService { name: String, deaths: u32 },
     UnitFinished { name: String, exit: Exit },
     UnitStopped { name: String, exit: Exit, expected: bool },
     StartsSlowly { name: String, patience: Duration },
@@ -71,6 +72,7 @@ impl Notice {
             | Self::UnitReady { .. } => Level::Debug,
             Self::PrepareSlow
             | Self::UnitDied { .. }
+            | Self::DiesInService { .. }
             | Self::StartsSlowly { .. }
             | Self::NeverReady { .. }
             | Self::Struck { .. }
@@ -144,6 +146,11 @@ impl fmt::Display for Notice {
                     ms => write!(f, "; starting it again in {ms} ms"),
                 }
             }
+            Self::DiesInService { name, deaths } => write!(
+                f,
+                "{name} died {deaths} times in a row, but it served before: what it is asked for ends it, not its configuration. \
+                 It goes on being started; its last words are above, and `slurminit logs {name}` shows what came before them"
+            ),
             Self::UnitFinished { name, exit } => write!(f, "{name} {}, and is not started again", how(exit)),
             Self::UnitStopped { name, exit, .. } => write!(f, "{name} {}", how(exit)),
             Self::StartsSlowly { name, patience } => {

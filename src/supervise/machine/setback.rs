@@ -21,7 +21,7 @@ pub(super) struct Setbacks {
 }
 
 /// The longest pause after a setback: it must be short after the end of whatever caused it, and a try costs little.
-const LONGEST: Duration = Duration::from_secs(4);
+pub(super) const LONGEST: Duration = Duration::from_secs(4);
 /// How long a process that gets a port back may take; it keeps a shorter time itself.
 const FREE_PORT: Duration = Duration::from_secs(10);
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::config::{DaemonName, OnGiveUp, ReadinessTest, RestartPolicy, Supervise};
 
 use super::liveness::Pulse;
-use super::setback::Setbacks;
+use super::setback::{LONGEST, Setbacks};
 use super::{Child, Effect, Exit, Fault, Machine, Moment, Notice};
 
 /// A unit's state and its history.
@@ -131,6 +131,11 @@ impl Unit {
         let window = policy.give_up_window;
         self.failures.retain(|at| now.saturating_sub(*at) <= window);
         self.failures.len() >= policy.give_up_after as usize
+    }
+
+    /// Notes a death that is not its configuration's: it served until then, and any user's request may have ended it.
+    fn died_in_service(&mut self) {
+        self.in_a_row = self.in_a_row.saturating_add(1);
     }
 
     pub(super) fn forget_failures(&mut self) {
@@ -298,13 +303,20 @@ impl Machine {
             return self.struck(now, unit, exit, fault, out);
         }
         let random = next_random(&mut self.jitter);
-        if this.failed(now, &self.setup.supervise) {
+        let served = matches!(before, State::Ready { .. }) && this.pulse.has_answered();
+        if served {
+            this.died_in_service();
+        } else if this.failed(now, &self.setup.supervise) {
             this.state = State::GivenUp;
             return self.gave_up(now, unit, &exit, out);
         }
-        let pause = this.pause(&self.setup.supervise, random);
+        let pause = this.pause(&self.setup.supervise, random).min(if served { LONGEST } else { Duration::MAX });
         this.state = State::BackingOff { until: now + pause };
-        out.push(Effect::Say(Notice::UnitDied { name, exit, ran, pause }));
+        let again_and_again = served && this.in_a_row == self.setup.supervise.give_up_after;
+        out.push(Effect::Say(Notice::UnitDied { name: name.clone(), exit, ran, pause }));
+        if again_and_again {
+            out.push(Effect::Say(Notice::DiesInService { name, deaths: self.setup.supervise.give_up_after }));
+        }
         self.explain_death(unit, out);
     }
 

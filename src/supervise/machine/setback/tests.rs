@@ -45,6 +45,36 @@ fn who_cannot_be_started_for_want_of_processes_is_tried_again_for_ever_and_soon_
 }
 
 #[test]
+fn who_dies_of_requests_is_started_again_for_ever_and_soon_after_the_last() {
+    let mut sim = Sim::new(cluster(false));
+    sim.ready();
+    for _ in 0..100 {
+        let before = sim.now;
+        wait_for(&mut sim, Child::Unit(1));
+        assert!(sim.now - before <= 4 * SECOND, "{:?}", sim.now - before);
+        sim.give(Event::Looked(1, true));
+        sim.exits(Child::Unit(1), Exit::Code(1));
+    }
+    assert!(!sim.machine.is_stopping());
+    let told = sim.said.iter().filter(|said| matches!(said, Notice::DiesInService { .. })).count();
+    assert_eq!(told, 1, "that it is none of its configuration is said once");
+}
+
+#[test]
+fn who_dies_before_it_has_ever_answered_dies_of_its_configuration() {
+    let mut sim = Sim::new(cluster(false));
+    sim.prepared();
+    sim.give(Event::Looked(0, true));
+    for _ in 0..5 {
+        wait_for(&mut sim, Child::Unit(1));
+        sim.give(Event::Looked(1, true));
+        sim.exits(Child::Unit(1), Exit::Code(1));
+    }
+    sim.let_end();
+    assert_eq!(sim.exit, Some(exit_code::SLURMCTLD), "it listened, and read its saved state only then");
+}
+
+#[test]
 fn a_port_that_was_taken_from_a_unit_is_got_back_and_counts_nothing() {
     let mut sim = Sim::new(cluster(false));
     sim.ready();
@@ -105,6 +135,8 @@ fn a_long_run_makes_up_for_setbacks() {
 enum Attack {
     Round(usize, Verdict),
     Strike(usize, Fault),
+    /// A request that is fatal to it; only one that takes requests can die of one.
+    Kills(usize),
     Looks(usize),
     Frees(u8),
     Ends,
@@ -126,6 +158,7 @@ fn attack() -> impl Strategy<Value = Attack> {
     prop_oneof![
         6 => (0..3_usize, verdicts).prop_map(|(unit, verdict)| Attack::Round(unit, verdict)),
         4 => (0..3_usize, faults).prop_map(|(unit, fault)| Attack::Strike(unit, fault)),
+        4 => (0..3_usize).prop_map(Attack::Kills),
         6 => (0..3_usize).prop_map(Attack::Looks),
         4 => (0..2_u8).prop_map(Attack::Frees),
         4 => Just(Attack::Ends),
@@ -137,7 +170,7 @@ fn attack() -> impl Strategy<Value = Attack> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 30_000, ..ProptestConfig::default() })]
 
-    /// No history of silences, overloads, taken ports and exhausted limits ends a cluster that has served.
+    /// No history of silences, overloads, fatal requests, taken ports and exhausted limits ends a cluster that has served.
     #[test]
     fn nothing_that_others_do_is_ever_given_up_on(attacks in proptest::collection::vec(attack(), 0..80)) {
         let mut sim = Sim::new(probed(cluster(false)));
@@ -157,6 +190,11 @@ proptest! {
                 Attack::Strike(unit, fault) => {
                     if sim.living.contains(&Child::Unit(unit)) {
                         strike(&mut sim, unit, Exit::Code(1), fault);
+                    }
+                }
+                Attack::Kills(unit) => {
+                    if sim.machine.units[unit].is_ready() {
+                        sim.exits(Child::Unit(unit), Exit::Code(1));
                     }
                 }
                 Attack::Looks(unit) => sim.give(Event::Looked(unit, true)),

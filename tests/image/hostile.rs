@@ -1,0 +1,50 @@
+//! The requests of an ordinary user that Slurm itself has no answer to.
+
+use crate::docker::{BOOKWORM, Container, Image, Outcome, PLAIN, docker};
+
+fn as_nobody(container: &Container, line: &str) -> Outcome {
+    docker(["exec", "--user", "nobody", "--workdir", "/tmp", &container.name, "sh", "-c", line])
+}
+
+/// slurmstepd opens the FIFO, and nothing but KILL gets it out of that.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_cancelled_job_that_waits_for_a_fifo_holds_up_nobody() {
+    for image in [PLAIN, BOOKWORM] {
+        let container = Image::new(image).with(["--hostname", "node1"]).serve();
+        let submit = "mkfifo /tmp/$NAME && sbatch --parsable --exclusive --output=/tmp/$NAME --wrap 'echo written'";
+        let waits = "timeout 30 sh -c \"until pidof slurmstepd && [ $(squeue --noheader --jobs=$JOB --format=%T) = RUNNING ]; do sleep 0.1; done\"";
+        let start = |name: &str| {
+            let job = as_nobody(&container, &submit.replace("$NAME", name)).ok().trim().to_owned();
+            container.sh(&waits.replace("$JOB", &job));
+            job
+        };
+        // Nobody has cancelled this one, so it may wait, for two rounds of looks and more.
+        start("read");
+        container.sh("sleep 12");
+        assert_eq!(as_nobody(&container, "timeout 10 cat /tmp/read").ok(), "written\n", "{image}: {}", container.log());
+        let job = start("unread");
+        as_nobody(&container, &format!("scancel {job}")).ok();
+        let next = container.exec(&["timeout", "40", "srun", "--exclusive", "echo", "next"]);
+        assert_eq!(next.stdout, "next\n", "{image}: {next:?}\n{}", container.log());
+        let log = container.log();
+        assert!(log.contains(&format!("job {job} of nobody was to end, and its slurmstepd")), "{image}: {log}");
+        assert_eq!(container.sh("sinfo --noheader --format=%E"), "none", "{image}: {log}");
+    }
+}
+
+/// More than 262,144 ranges are fatal to slurmctld, whoever names them.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn who_kills_slurmctld_by_a_request_again_and_again_does_not_end_the_container() {
+    let container = Image::new(PLAIN).with(["--hostname", "node1"]).serve();
+    let attack = "{ printf '#!/bin/sh\\n#SBATCH --exclude=n['; yes 1, | head -n 270000 | tr -d '\\n'; printf '1]\\ntrue\\n'; } >/tmp/many; \
+         n=0; while [ $n -lt 8 ]; do old=$(pidof slurmctld) && { timeout 10 sbatch /tmp/many >/tmp/out 2>&1; [ \"$(pidof slurmctld)\" = \"$old\" ] || n=$((n + 1)); }; \
+         sleep 0.1; done; echo killed";
+    let killed = as_nobody(&container, &format!("timeout 120 sh -c '{}'", attack.replace('\'', "'\\''")));
+    let log = container.log();
+    assert_eq!(killed.stdout, "killed\n", "{killed:?}\n{log}");
+    assert!(log.contains("Too many ranges") && log.contains("slurmctld died 5 times in a row"), "{log}");
+    container.sh("timeout 10 sh -c 'until scontrol ping | grep -q UP; do sleep 0.1; done'");
+    assert_eq!(container.sh("timeout 30 srun echo works"), "works", "{}", container.log());
+}
