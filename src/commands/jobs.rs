@@ -3,6 +3,7 @@
 //! PID 1 runs it as a child with a deadline, so it may wait for Slurm's commands.
 
 mod ids;
+mod notes;
 mod quiesce;
 mod reclaim;
 mod spool;
@@ -110,7 +111,9 @@ fn account(node: &str, runs: bool) -> anyhow::Result<()> {
             );
         }
     }
-    ids::name_the_lost()?;
+    if let Err(error) = ids::name_the_lost() {
+        eprintln!("warning: batch jobs that slurmctld may have forgotten are not named: {error:#}");
+    }
     if !runs && let Err(error) = spool::clean(&spool, node) {
         eprintln!("warning: {spool}: what former jobs left is not removed: {error}");
     }
