@@ -124,11 +124,9 @@ fn a_stop_costs_a_job_no_more_than_a_crash() {
             let shown = show(&job);
             assert!(shown.contains("JobState=PENDING Reason=Dependency"), "{image}: {shown}");
         }
-        assert_eq!(
-            second.sh("sinfo --noheader --format %T | tr -d '*'"),
-            "mixed",
-            "{image}: nothing of the stop is left"
-        );
+        // As many jobs run as there were, on whatever CPUs there are; nothing of the stop is left.
+        let node = second.sh("sinfo --noheader --format %T");
+        assert!(["mixed", "allocated"].contains(&node.as_str()), "{image}: {node}");
     }
 }
 
@@ -177,6 +175,36 @@ fn a_killed_container_leaves_no_ghost() {
     second.sh("timeout 5 sh -c 'until grep -qs up /var/lib/slurm/job; do sleep 0.1; done'");
     assert_eq!(state(&second, &job), "JobState=RUNNING");
     second.sh(&format!("scancel {job}"));
+}
+
+/// What slurmd had of a job when the container was killed: Slurm's commands complain of it at each question.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_killed_container_leaves_nothing_in_the_spool() {
+    for image in [DEMO, BOOKWORM] {
+        let slurm = Volume::new("state");
+        let cluster = Image::new(image).with(["--hostname", "node1"]).volume(&slurm, "/var/lib/slurm");
+        let first = cluster.serve();
+        let once =
+            "sbatch --parsable --no-requeue --output /var/lib/slurm/job --wrap 'echo up; srun --overlap sleep 3000'";
+        let job = first.sh(once);
+        wait_until_up(&first, "job");
+        let left = "ls -A /var/lib/slurm/slurmd | grep -E '^job[0-9]+$|_[0-9]+\\.[0-9]+$'; true";
+        // The script, and the sockets of two steps.
+        let all =
+            format!("timeout 30 sh -c 'until [ $({left} | wc -l) = 3 ]; do sleep 0.1; done'").replace("; true", "");
+        first.sh(&all.replace("'^job", "\"^job").replace("]+$'", "]+$\""));
+        first.sh("sleep 6");
+        docker(["kill", &first.name]).ok();
+        drop(first);
+
+        let second = cluster.serve();
+        assert_eq!(second.sh(left), "", "{image}: {}", second.log());
+        assert_eq!(state(&second, &job), "JobState=NODE_FAIL", "{image}");
+        let asked = second
+            .sh("for i in 1 2 3; do scontrol listpids 2>&1; scontrol show slurmd 2>&1; srun true 2>&1; done; true");
+        assert!(!(asked + &second.log()).contains("vestigial"), "{image}: {}", second.log());
+    }
 }
 
 /// Two GPUs, and a library of shell functions.
