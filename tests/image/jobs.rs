@@ -177,6 +177,34 @@ fn a_killed_container_leaves_no_ghost() {
     second.sh(&format!("scancel {job}"));
 }
 
+/// Ids go on without a gap after a stop; after a kill no id comes twice, though nobody knows what was given out last.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn ids_go_on_after_a_stop_and_jump_after_a_kill() {
+    for image in [DEMO, BOOKWORM] {
+        let slurm = Volume::new("state");
+        let container = Image::new(image).with(["--hostname", "node1"]).volume(&slurm, "/var/lib/slurm").serve();
+        let submit = || container.sh("sbatch --parsable --hold --wrap true").parse::<u32>().expect("an id");
+        let again = || {
+            docker(["start", &container.name]).ok();
+            container.wait_until_healthy();
+        };
+        assert_eq!(submit(), 1, "{image}");
+        for next in [2, 3] {
+            assert_eq!(container.stop().1, 0, "{image}");
+            again();
+            assert_eq!(submit(), next, "{image}: {}", container.log());
+        }
+        docker(["kill", &container.name]).ok();
+        again();
+        let after = submit();
+        assert!(after > 1000, "{image}: {after}: {}", container.log());
+        assert_eq!(container.stop().1, 0, "{image}");
+        again();
+        assert_eq!(submit(), after + 1, "{image}: {}", container.log());
+    }
+}
+
 /// What slurmd had of a job when the container was killed: Slurm's commands complain of it at each question.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
