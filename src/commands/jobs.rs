@@ -3,9 +3,11 @@
 //! PID 1 runs it as a child with a deadline, so it may wait for Slurm's commands.
 
 mod ids;
+mod notes;
 mod quiesce;
 mod reclaim;
 mod spool;
+mod twice;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -60,13 +62,21 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
             Ok(code)
         }
         What::Number(args) => ids::run(&args),
-        What::Recover => recover(&args.node).and_then(|()| account(&args.node, false)).map(|()| exit_code::SUCCESS),
+        What::Recover => recover(&args.node).and_then(|()| account(&args.node, false)).map(|_| exit_code::SUCCESS),
         What::Reclaim => {
             // slurmctld listens before it has read its state, and may let the first question wait for too long.
-            if account(&args.node, true).is_err() {
-                account(&args.node, true)?;
-            }
-            reclaim::run(&args.node).map(|()| exit_code::SUCCESS)
+            let twice = match account(&args.node, true) {
+                Err(_) => account(&args.node, true)?,
+                twice => twice?,
+            };
+            std::thread::scope(|both| {
+                both.spawn(|| {
+                    if let Err(error) = twice::watch(&args.node, &twice) {
+                        eprintln!("warning: nobody could say whether slurmctld started a job twice: {error:#}");
+                    }
+                });
+                reclaim::run(&args.node).map(|()| exit_code::SUCCESS)
+            })
         }
     }
 }
@@ -92,17 +102,23 @@ fn recover(node: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says what slurmctld has forgotten, and keeps what may run once from running twice.
-fn account(node: &str, runs: bool) -> anyhow::Result<()> {
+/// Says what slurmctld has forgotten, and keeps what may run once from running twice. Returns the jobs that had begun, and
+/// that slurmctld will start again.
+fn account(node: &str, runs: bool) -> anyhow::Result<BTreeSet<String>> {
     let config = output("scontrol", &["show", "config"])?;
     let spool = config.lines().find_map(|line| line.strip_prefix("SlurmdSpoolDir")?.split_once("= "));
     let spool = spool.map(|(_, spool)| spool.trim().replace("%n", node)).unwrap_or_default();
     let mut begun = spool::begun(&spool);
     begun.extend(launched());
+    let mut twice = BTreeSet::new();
     if !begun.is_empty() {
         let waiting = output("squeue", &["--noheader", "--states=PENDING", "--Format=JobID:16,Requeue:4"])?;
         let again = waiting.lines().filter_map(|line| line.trim().split_once(' '));
-        for (job, _) in again.filter(|(id, requeue)| requeue.trim() == "0" && begun.contains(*id)) {
+        for (job, requeue) in again.filter(|(id, _)| begun.contains(*id)) {
+            if requeue.trim() != "0" {
+                twice.insert(job.to_owned());
+                continue;
+            }
             quiesce::comment(&[job], "it had begun when slurmctld died, and --no-requeue lets it run once");
             slurm("scancel", &[job])?;
             eprintln!(
@@ -110,14 +126,16 @@ fn account(node: &str, runs: bool) -> anyhow::Result<()> {
             );
         }
     }
-    ids::name_the_lost()?;
+    if let Err(error) = ids::name_the_lost() {
+        eprintln!("warning: batch jobs that slurmctld may have forgotten are not named: {error:#}");
+    }
     if runs {
-        return Ok(());
+        return Ok(twice);
     }
     if let Err(error) = spool::clean(&spool, node) {
         eprintln!("warning: {spool}: what former jobs left is not removed: {error}");
     }
-    Ok(())
+    Ok(twice)
 }
 
 /// The batch jobs that slurmd says it launched, as far back as its last lines go. Nothing else is left of one that has ended.

@@ -108,6 +108,8 @@ impl Settings {
         self.add_because("SlurmctldParameters", "conmgr_max_connections=1024", why);
         self.add_because("SlurmdParameters", "conmgr_max_connections=1024", why);
         self.add_because("ReturnToService", 2, "a node that registers with a true configuration is used again");
+        let why = "so long an srun that slurmctld's restart met waits before it asks again; Slurm takes no less, and 120 by itself";
+        self.add_because("SlurmctldTimeout", 60, why);
     }
 
     fn scheduling(&mut self, config: &Config, node: &NodePlan, decisions: &mut Vec<Decision>) {

@@ -36,7 +36,12 @@ pub enum NodeVerdict {
 /// How the reasons begin that Slurm itself gives when a node registers with less than slurm.conf promises. The files
 /// of this start promise what there is, so such a reason is history. So is a full spool: one that is still full is drained
 /// again by the next batch job. Slurm 22.05 to 25.11, `node_mgr.c` and `gres.c`.
-const REPAIRED_BY_A_START: [&str; 6] = ["gres/", "Low ", OUR_REASON, "CPUs ", "RealMemory ", "SlurmdSpoolDir is full"];
+const REPAIRED_BY_A_START: [&str; 7] =
+    ["gres/", "Low ", OUR_REASON, "CPUs ", "RealMemory ", "SlurmdSpoolDir is full", TWICE];
+
+/// A slurmctld that was killed before it had saved that a batch job runs has its successor start it again, and drain the node as
+/// the job is there (`agent.c`). The job is requeued, and what slurmd has of the first one ends soon.
+pub const TWICE: &str = "Duplicate jobid";
 
 /// How the reasons begin that slurminit gives.
 pub const OUR_REASON: &str = "slurminit: ";

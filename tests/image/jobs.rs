@@ -124,11 +124,9 @@ fn a_stop_costs_a_job_no_more_than_a_crash() {
             let shown = show(&job);
             assert!(shown.contains("JobState=PENDING Reason=Dependency"), "{image}: {shown}");
         }
-        assert_eq!(
-            second.sh("sinfo --noheader --format %T | tr -d '*'"),
-            "mixed",
-            "{image}: nothing of the stop is left"
-        );
+        // As many jobs run as there were, on whatever CPUs there are; nothing of the stop is left.
+        let node = second.sh("sinfo --noheader --format %T");
+        assert!(["mixed", "allocated"].contains(&node.as_str()), "{image}: {node}");
     }
 }
 
@@ -177,6 +175,63 @@ fn a_killed_container_leaves_no_ghost() {
     second.sh("timeout 5 sh -c 'until grep -qs up /var/lib/slurm/job; do sleep 0.1; done'");
     assert_eq!(state(&second, &job), "JobState=RUNNING");
     second.sh(&format!("scancel {job}"));
+}
+
+/// Ids go on without a gap after a stop; after a kill no id comes twice, though nobody knows what was given out last.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn ids_go_on_after_a_stop_and_jump_after_a_kill() {
+    for image in [DEMO, BOOKWORM] {
+        let slurm = Volume::new("state");
+        let container = Image::new(image).with(["--hostname", "node1"]).volume(&slurm, "/var/lib/slurm").serve();
+        let submit = || container.sh("sbatch --parsable --hold --wrap true").parse::<u32>().expect("an id");
+        let again = || {
+            docker(["start", &container.name]).ok();
+            container.wait_until_healthy();
+        };
+        assert_eq!(submit(), 1, "{image}");
+        for next in [2, 3] {
+            assert_eq!(container.stop().1, 0, "{image}");
+            again();
+            assert_eq!(submit(), next, "{image}: {}", container.log());
+        }
+        docker(["kill", &container.name]).ok();
+        again();
+        let after = submit();
+        assert!(after > 1000, "{image}: {after}: {}", container.log());
+        assert_eq!(container.stop().1, 0, "{image}");
+        again();
+        assert_eq!(submit(), after + 1, "{image}: {}", container.log());
+    }
+}
+
+/// What slurmd had of a job when the container was killed: Slurm's commands complain of it at each question.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_killed_container_leaves_nothing_in_the_spool() {
+    for image in [DEMO, BOOKWORM] {
+        let slurm = Volume::new("state");
+        let cluster = Image::new(image).with(["--hostname", "node1"]).volume(&slurm, "/var/lib/slurm");
+        let first = cluster.serve();
+        let once =
+            "sbatch --parsable --no-requeue --output /var/lib/slurm/job --wrap 'echo up; srun --overlap sleep 3000'";
+        let job = first.sh(once);
+        wait_until_up(&first, "job");
+        let left = r"left() { ls -A /var/lib/slurm/slurmd | grep -E '^job[0-9]+$|_[0-9]+\.[0-9]+$'; }; ";
+        // The script, and the sockets of two steps; and slurmctld has saved by then what it knows.
+        let begun =
+            "i=0; until [ $(left | wc -l) = 3 ]; do [ $((i += 1)) -lt 300 ] || exit 1; sleep 0.1; done; sleep 6";
+        first.sh(&(left.to_owned() + begun));
+        docker(["kill", &first.name]).ok();
+        drop(first);
+
+        let second = cluster.serve();
+        assert_eq!(second.sh(&(left.to_owned() + "left; true")), "", "{image}: {}", second.log());
+        assert_eq!(state(&second, &job), "JobState=NODE_FAIL", "{image}");
+        let asked = second
+            .sh("for i in 1 2 3; do scontrol listpids 2>&1; scontrol show slurmd 2>&1; srun true 2>&1; done; true");
+        assert!(!(asked + &second.log()).contains("vestigial"), "{image}: {}", second.log());
+    }
 }
 
 /// Two GPUs, and a library of shell functions.

@@ -1,6 +1,6 @@
 //! Random rounds of jobs and faults: no job is unaccounted for, none runs twice unasked, no id is given twice.
 //!
-//! `SLURMINIT_ROUNDS` is how many, 8 without it; `SLURMINIT_SEED` makes a run again.
+//! `SLURMINIT_ROUNDS` is how many, 8 without it; `SLURMINIT_SEED` makes a run's choices again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,31 +28,42 @@ impl Random {
 /// What was asked for, by the name that the job's ledger lines have.
 #[derive(Debug)]
 struct Asked {
-    id: String,
+    /// Unknown where sbatch or srun got no answer in time: then it may have been taken or not.
+    id: Option<String>,
     may_run_again: bool,
     tasks: usize,
+    /// Waits until the check lets it go.
+    held: bool,
 }
 
-fn submit(container: &Container, name: &str, random: &mut Random) -> Option<Asked> {
+/// What is submitted: its options, how many tasks it has, and whether it may run again.
+const KINDS: [(&str, usize, bool); 6] = [
+    ("", 1, true),
+    ("--no-requeue", 1, false),
+    ("--array=1-3", 3, true),
+    ("--no-requeue --array=1-2", 2, false),
+    ("--hold", 1, true),
+    ("--dependency=afterany:BEFORE", 1, true),
+];
+
+fn submit(container: &Container, name: &str, before: Option<&str>, random: &mut Random) -> Asked {
     let seconds = ["0", "0.3", "2", "8"][random.below(4) as usize];
-    let kind = random.below(5);
-    let options = ["", "--no-requeue", "--array=1-3", "--no-requeue --array=1-2", ""][kind as usize];
-    if kind == 4 {
+    let Some((options, tasks, may_run_again)) = KINDS.get(random.below(KINDS.len() as u64 + 1) as usize) else {
         let srun = format!("export LEDGER_ID={name}; exec timeout 60 srun --quiet --mem=8 /config/job.sh {seconds}");
         docker(["exec", "--detach", &container.name, "sh", "-c", &srun]).ok();
-        return None;
-    }
+        return Asked { id: None, may_run_again: false, tasks: 1, held: false };
+    };
+    // Without a job before it, it waits for itself alone.
+    let options = match before {
+        Some(id) => options.replace("BEFORE", id),
+        None => options.replace("--dependency=afterany:BEFORE", ""),
+    };
     let line = format!(
         "LEDGER_ID={name} sbatch --parsable --mem=8 {options} --output=/dev/null --job-name={name} /config/job.sh {seconds}"
     );
-    // One that is refused while a daemon is away was not taken, and has no id.
     let outcome = container.exec(&["timeout", "30", "sh", "-c", &line]);
-    let tasks = [1, 1, 3, 2][kind as usize];
-    (outcome.code == 0).then(|| Asked {
-        id: outcome.stdout.trim().to_owned(),
-        may_run_again: !options.contains("--no-requeue"),
-        tasks,
-    })
+    let id = (outcome.code == 0).then(|| outcome.stdout.trim().to_owned());
+    Asked { held: options == "--hold" && id.is_some(), id, may_run_again: *may_run_again, tasks: *tasks }
 }
 
 fn fault(container: &Container, random: &mut Random) -> &'static str {
@@ -118,62 +129,105 @@ fn no_job_is_lost_silently_or_runs_twice_and_no_id_is_given_twice() {
         .mount(files.path(), "/config")
         .serve();
     container.sh("touch /var/lib/slurm/ledger; chmod 666 /var/lib/slurm/ledger");
-    let mut asked: BTreeMap<String, Asked> = BTreeMap::new();
+    let mut books = Books::default();
     let mut faults: BTreeMap<&str, u32> = BTreeMap::new();
+    let mut before: Option<String> = None;
     for round in 0..rounds {
         for job in 0..=random.below(3) {
             let name = format!("r{round}j{job}");
-            if let Some(job) = submit(&container, &name, &mut random) {
-                asked.insert(name, job);
-            }
+            let asked = submit(&container, &name, before.as_deref(), &mut random);
+            before = asked.id.clone().or(before);
+            books.asked.insert(name, asked);
         }
         let fault = fault(&container, &mut random);
         *faults.entry(fault).or_default() += 1;
         container.wait_until_healthy();
         if round % 10 == 9 || round + 1 == rounds {
-            check(&container, &asked, &format!("round {round}, seed {seed}, last fault {fault}"));
-            asked.clear();
+            books.check(&container, &format!("round {round}, seed {seed}, last fault {fault}"));
+            eprintln!("{} rounds, seed {seed}: {faults:?}; {:?}", round + 1, books.figures);
         }
     }
-    eprintln!("{rounds} rounds: {faults:?}");
 }
 
-/// After all that can run has run.
-fn check(container: &Container, asked: &BTreeMap<String, Asked>, when: &str) {
-    let empty = "until squeue --noheader >/tmp/queue && [ ! -s /tmp/queue ]; do sleep 0.5; done";
-    let outcome = container.exec(&["timeout", "280", "sh", "-c", empty]);
-    let log = || container.log().lines().filter(|line| line.contains("slurminit")).collect::<Vec<_>>().join("\n");
-    assert_eq!(outcome.code, 0, "{when}: {}\n{}", container.sh("squeue; scontrol show jobs"), log());
-    let ledger = container.sh("cat /var/lib/slurm/ledger");
-    let known = container.sh("squeue --noheader --states=all --array --format='%A %F'; true");
-    let known: BTreeSet<&str> = known.split_whitespace().collect();
-    let lost: BTreeSet<String> = container
-        .log()
-        .lines()
-        .filter_map(|line| line.split_once("jobs ")?.1.split_once(" are lost: "))
-        .flat_map(|(ids, _)| ids.split(',').map(str::to_owned).collect::<Vec<_>>())
-        .collect();
+/// What is known of all rounds.
+#[derive(Default)]
+struct Books {
+    /// Since the last check.
+    asked: BTreeMap<String, Asked>,
+    /// Each id that sbatch has ever given, and to whom.
+    given: BTreeMap<String, String>,
+    figures: Figures,
+}
+
+/// What the rounds came to.
+#[derive(Debug, Default)]
+struct Figures {
+    sbatch: usize,
+    srun_or_unanswered: usize,
+    begun: usize,
+    begun_again_as_asked: usize,
+    lost_and_named: usize,
+}
+
+impl Books {
+    /// After all that can run has run.
+    fn check(&mut self, container: &Container, when: &str) {
+        let log = || container.log().lines().filter(|line| line.contains("slurminit")).collect::<Vec<_>>().join("\n");
+        let ledger = container.sh("cat /var/lib/slurm/ledger");
+        let is_begun = |name: &str| ledger.lines().any(|line| line.starts_with(&format!("begin {name} ")));
+        for (name, job) in self.asked.iter().filter(|(_, job)| job.held) {
+            assert!(!is_begun(name), "{when}: {name} ({job:?}) was held, and ran\n{}", log());
+            // It may be lost, or not held any more as Slurm's own requeue lets nothing go: the ledger will tell.
+            let id = job.id.as_deref().unwrap_or_default();
+            container.exec(&["scontrol", "release", id]);
+        }
+        let empty = "until squeue --noheader >/tmp/queue && [ ! -s /tmp/queue ]; do sleep 0.5; done";
+        let outcome = container.exec(&["timeout", "280", "sh", "-c", empty]);
+        assert_eq!(outcome.code, 0, "{when}: {}\n{}", container.sh("squeue; scontrol show jobs"), log());
+        let ledger = container.sh("cat /var/lib/slurm/ledger");
+        let begun = begun(&ledger, when, &log);
+        let lost = lost(&container.log());
+        let known = container.sh("squeue --noheader --states=all --array --format='%A %F'; true");
+        let known: BTreeSet<&str> = known.split_whitespace().collect();
+        for (name, job) in std::mem::take(&mut self.asked) {
+            let runs: Vec<usize> = begun.iter().filter(|((of, _), _)| **of == name).map(|(_, runs)| *runs).collect();
+            let once = job.may_run_again || runs.iter().all(|runs| *runs == 1);
+            assert!(once, "{when}: {name} ({job:?}) ran {runs:?} times\n{ledger}\n{}", log());
+            self.figures.begun += runs.len();
+            self.figures.begun_again_as_asked += runs.iter().filter(|runs| **runs > 1).count();
+            let Some(id) = &job.id else {
+                self.figures.srun_or_unanswered += 1;
+                continue;
+            };
+            let other = self.given.insert(id.clone(), name.clone());
+            assert!(other.is_none(), "{when}: id {id} was given to {name} and {other:?}\n{}", log());
+            let is_lost = lost.contains(id);
+            let is_known = runs.len() == job.tasks || known.contains(id.as_str()) || is_lost;
+            assert!(is_known, "{when}: {name} ({job:?}) is unaccounted for\n{ledger}\n{}", log());
+            self.figures.sbatch += 1;
+            self.figures.lost_and_named += usize::from(is_lost);
+        }
+    }
+}
+
+/// How often each job began, by its name and id. An id that two names have was given twice.
+fn begun<'a>(ledger: &'a str, when: &str, log: &dyn Fn() -> String) -> BTreeMap<(&'a str, &'a str), usize> {
     let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
-    let mut begun: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+    let mut begun = BTreeMap::new();
     for line in ledger.lines().filter_map(|line| line.strip_prefix("begin ")) {
         let words: Vec<&str> = line.split(' ').collect();
         assert_eq!(words.len(), 3, "{when}: {line}");
-        let [name, id, restarts] = [words[0], words[1], words[2]];
+        let (name, id) = (words[0], words[1]);
         let owner = *owners.entry(id).or_insert(name);
         assert_eq!(owner, name, "{when}: id {id} was given twice\n{ledger}\n{}", log());
-        begun.entry((name, id)).or_default().push(restarts);
+        *begun.entry((name, id)).or_default() += 1;
     }
-    let mut ids = BTreeSet::new();
-    for (name, job) in asked {
-        assert!(ids.insert(&job.id), "{when}: id {} was given twice", job.id);
-        let ran = begun.iter().filter(|((of, _), _)| of == name).count();
-        let is_known = known.contains(job.id.as_str()) || lost.contains(&job.id) || ran == job.tasks;
-        assert!(is_known, "{when}: {name} ({job:?}) is unaccounted for\n{ledger}\n{}", log());
-    }
-    for ((name, id), runs) in &begun {
-        let Some(job) = asked.get(*name) else { continue };
-        let asked_for = job.may_run_again || runs.len() == 1;
-        assert!(asked_for, "{when}: {name}, job {id}, ran {} times with --no-requeue\n{ledger}\n{}", runs.len(), log());
-    }
-    container.sh(": >/var/lib/slurm/former; cat /var/lib/slurm/ledger >>/var/lib/slurm/former");
+    begun
+}
+
+/// The jobs that the log names as lost.
+fn lost(log: &str) -> BTreeSet<String> {
+    let named = |line: &str| line.split_once("jobs ")?.1.split_once(" are lost: ").map(|(ids, _)| ids.to_owned());
+    let ids = log.lines().filter_map(named);
+    ids.flat_map(|ids| ids.split(',').map(str::to_owned).collect::<Vec<_>>()).collect()
 }

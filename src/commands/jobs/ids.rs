@@ -10,15 +10,14 @@
 mod saved;
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::io::{ErrorKind, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context as _;
 
+use super::notes::Notes;
 use super::output;
 
 /// More than slurmctld gives out between two writes: it takes some 500 jobs a second at most.
@@ -30,6 +29,9 @@ const MAX_JOB_ID: u32 = 67_043_328;
 const NEXT: &str = "slurminit.next_job_id";
 /// The batch jobs that had a script when slurmctld died.
 const SCRIPTS: &str = "slurminit.scripts";
+
+/// So many lost jobs are named; nobody reads a longer line.
+const NAMED: usize = 1000;
 
 /// Its command line.
 #[derive(Debug, clap::Args)]
@@ -62,23 +64,23 @@ fn raise(args: &Args) -> anyhow::Result<()> {
     let conf = fs::read_to_string(&args.slurm_conf).unwrap_or_default();
     let state = last_value(&conf, "StateSaveLocation").map_or_else(|| args.state.clone(), PathBuf::from);
     let highest = last_value(&conf, "MaxJobId").and_then(|id| id.parse().ok()).unwrap_or(MAX_JOB_ID);
-    let stopped_at = fs::read_to_string(state.join(NEXT)).ok().and_then(|text| text.trim().parse::<u32>().ok());
+    let notes = Notes::ours(&state)?;
+    let stopped_at = notes.ids(NEXT).ok().flatten().and_then(|ids| ids.last().copied());
     // It is true of this one start.
-    if let Err(error) = fs::remove_file(state.join(NEXT)) {
-        anyhow::ensure!(error.kind() == ErrorKind::NotFound, "{}: {error}", state.join(NEXT).display());
-    }
+    notes.remove(NEXT)?;
     let saved = saved::read(&state)?;
-    if args.saved || stopped_at.is_some_and(|next| next <= saved.next) {
+    let scripts = scripts(&state);
+    // A job that came after the note has a script.
+    let is_whole = |next: u32| next.max(scripts.last().map_or(0, |last| last + 1)) <= saved.next;
+    if args.saved || stopped_at.is_some_and(is_whole) {
         return Ok(());
     }
-    let scripts = scripts(&state);
     let known = scripts.last().map_or(0, |last| last + 1).max(saved.next).max(stopped_at.unwrap_or_default());
     let next = known.saturating_add(MARGIN);
     anyhow::ensure!(next < highest, "MaxJobId {highest} is too near: set it higher, or remove the state");
     let from = saved.next;
     saved.write(&state, next)?;
-    let lines: Vec<String> = scripts.iter().map(ToString::to_string).collect();
-    fs::write(state.join(SCRIPTS), lines.join("\n"))?;
+    notes.write(SCRIPTS, scripts)?;
     eprintln!(
         "warning: slurmctld ended without saving its last seconds: jobs from id {from} on may be lost; the next id is {next}"
     );
@@ -104,35 +106,31 @@ fn last_value(conf: &str, wanted: &str) -> Option<String> {
 /// At an ordered stop: leaves the next id for the next start.
 pub(super) fn note_next() -> anyhow::Result<()> {
     let config = output("scontrol", &["show", "config"])?;
-    let next = last_value(&config, "NEXT_JOB_ID").context("`scontrol show config` names no NEXT_JOB_ID")?;
+    let next = last_value(&config, "NEXT_JOB_ID").and_then(|next| next.parse().ok());
+    let next = next.context("`scontrol show config` names no NEXT_JOB_ID")?;
     let state =
         last_value(&config, "StateSaveLocation").context("`scontrol show config` names no StateSaveLocation")?;
-    let path = Path::new(&state).join(NEXT);
-    let _ = fs::remove_file(&path);
-    // The directory is slurmctld's own: nothing that lies there is followed or written to.
-    let mut file =
-        File::options().write(true).create_new(true).mode(0o644).custom_flags(libc::O_NOFOLLOW).open(&path)?;
-    writeln!(file, "{next}")?;
-    Ok(())
+    Notes::of_slurm(Path::new(&state))?.write(NEXT, [next])
 }
 
 /// After a slurmctld that ended without saving: names the batch jobs that its successor does not know.
 pub(super) fn name_the_lost() -> anyhow::Result<()> {
     let config = output("scontrol", &["show", "config"])?;
     let Some(state) = last_value(&config, "StateSaveLocation") else { return Ok(()) };
-    let path = Path::new(&state).join(SCRIPTS);
-    let Ok(scripts) = fs::read_to_string(&path) else { return Ok(()) };
+    let notes = Notes::of_slurm(Path::new(&state))?;
+    let Some(scripts) = notes.ids(SCRIPTS)? else { return Ok(()) };
     let known = output("squeue", &["--noheader", "--states=all", "--array", "--format=%A %F"])?;
-    let known: BTreeSet<&str> = known.split_whitespace().collect();
-    let lost = scripts.lines().filter(|id| id.parse::<u32>().is_ok() && !known.contains(id));
-    let lost: Vec<&str> = lost.collect();
+    let known: BTreeSet<u32> = known.split_whitespace().filter_map(|id| id.parse().ok()).collect();
+    let lost: Vec<String> = scripts.difference(&known).map(ToString::to_string).collect();
     if !lost.is_empty() {
+        let more = lost.len().checked_sub(NAMED).filter(|more| *more > 0);
         eprintln!(
-            "warning: jobs {} are lost: slurmctld was killed before it had saved them; submit them again",
-            lost.join(",")
+            "warning: jobs {}{} are lost: slurmctld was killed before it had saved them; submit them again",
+            lost[..lost.len().min(NAMED)].join(","),
+            more.map(|more| format!(" and {more} more")).unwrap_or_default()
         );
     }
-    Ok(fs::remove_file(&path)?)
+    notes.remove(SCRIPTS)
 }
 
 #[cfg(test)]

@@ -364,6 +364,25 @@ fn a_drain_that_this_start_repaired_is_taken_back_once() {
     assert_eq!(sim.exit, Some(exit_code::NOT_READY));
 }
 
+/// slurmctld saves a change five seconds late: one that is killed has its successor drain the node once more.
+#[test]
+fn a_drain_that_another_slurmctld_remembers_is_taken_back_again() {
+    let mut sim = Sim::new(cluster(true));
+    sim.prepared();
+    for unit in 0..3 {
+        sim.give(Event::Looked(unit, true));
+    }
+    let drained = "drained|slurminit: the jobs of the former start are gone";
+    sim.node(drained);
+    sim.exits(Child::NodeResume, Exit::Code(0));
+    sim.node("idle|none");
+    sim.exits(Child::Unit(1), Exit::Signal(libc::SIGKILL));
+    sim.give(Event::Looked(1, true));
+    sim.exits(Child::JobsReclaim, Exit::Code(0));
+    sim.node(drained);
+    assert_eq!(sim.spawned.last(), Some(&Child::NodeResume));
+}
+
 #[test]
 fn a_drain_by_an_administrator_stays_and_the_container_serves() {
     let mut sim = Sim::new(cluster(false));

@@ -242,7 +242,11 @@ impl Machine {
         }
         out.push(Effect::Say(Notice::UnitReady { name: self.name(unit), after: now.saturating_sub(since) }));
         match self.setup.units.get(unit).and_then(|spec| spec.daemon) {
-            Some(DaemonName::Slurmctld) => self.account_for_jobs(now, out),
+            Some(DaemonName::Slurmctld) => {
+                // It may not know that a drain was taken back: slurmctld saves a change five seconds late.
+                self.resumed = false;
+                self.account_for_jobs(now, out);
+            }
             Some(DaemonName::Slurmd) => self.slurmd_is_ready(now, out),
             _ => {}
         }

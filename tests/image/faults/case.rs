@@ -48,6 +48,8 @@ pub(super) enum End {
     Restarts,
     /// The next start ends by itself with this code.
     NextExits(i32),
+    /// The container is killed after the fault; the next start works.
+    Killed,
 }
 
 /// What was seen.
@@ -162,14 +164,19 @@ impl Case {
             End::Recovers => self.recover(container)?,
             End::Exits(code) | End::NextExits(code) => self.exit(container, code)?,
             End::Stops | End::Restarts => self.exit(container, 0)?,
+            End::Killed => self.kill(container)?,
         };
         if self.phase == "starting" {
             took = begin.elapsed();
         }
         let measured = if self.measure.is_empty() { String::new() } else { shell(container, &self.measure)? };
-        let mut job = if self.jobs && self.end == End::Recovers { self.jobs(container)? } else { String::new() };
+        let mut job = if self.jobs && matches!(self.end, End::Recovers | End::Killed) {
+            self.jobs(container)?
+        } else {
+            String::new()
+        };
         match self.end {
-            End::Recovers => {
+            End::Recovers | End::Killed => {
                 let (_, code) = container.stop();
                 ensure(code == 0, || format!("the stop after it gave {code}"))?;
             }
@@ -215,6 +222,16 @@ impl Case {
         ensure(!printed.is_empty(), || format!("HANGS: has not ended after {PATIENCE} s"))?;
         ensure(printed == code.to_string(), || format!("ended with {printed}, not {code}"))?;
         Ok(took)
+    }
+
+    /// Injects the fault, kills the container and starts it again.
+    fn kill(&self, container: &Container) -> Result<Duration, String> {
+        shell(container, &self.inject)?;
+        let begin = Instant::now();
+        docker(["kill", &container.name]).ok();
+        docker(["start", &container.name]).ok();
+        shell(container, &format!("until works && {{ {}; }}; do sleep 0.1; done", self.until))?;
+        Ok(begin.elapsed())
     }
 
     /// A clean stop, then a start that finds what a hook has done.

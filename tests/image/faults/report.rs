@@ -25,6 +25,7 @@ pub(super) fn table(rows: &[(&Case, &Seen)]) -> String {
             End::Recovers if case.phase == "starting" => format!("ready after {took:.1} s"),
             End::Recovers => format!("recovered within {took:.1} s"),
             End::Exits(code) | End::NextExits(code) => format!("ends with code {code} after {took:.1} s"),
+            End::Killed => format!("works {took:.1} s after docker kill and start"),
             End::Stops => format!("stopped after {took:.1} s"),
             End::Restarts => format!("works after a restart of the container; stopped after {took:.1} s"),
         };

@@ -1,11 +1,11 @@
 //! A daemon that fails while jobs run.
 
-use super::case::Case;
+use super::case::{Case, End};
 use super::wrapper;
 
 pub(super) fn cases() -> Vec<Case> {
     let each = ["munged", "slurmctld", "slurmd", "service"].into_iter().flat_map(each);
-    each.chain(helper()).chain([hung_service()]).collect()
+    each.chain(helper()).chain([hung_service()]).chain(young_jobs()).collect()
 }
 
 /// slurmctld answers a ping without its helper, and would find out with the first script that is to run.
@@ -29,6 +29,31 @@ fn hung_service() -> Case {
         says: "service lives and does not answer",
         ..Case::new("service", "ready", "STOP")
     }
+}
+
+/// A job that slurmctld has answered for and not written down yet: it is as if slurmctld had written nothing since, which it does
+/// every 5 s, and which a busy machine takes for less.
+fn young_jobs() -> [Case; 2] {
+    let submit = "sbatch --parsable --hold --mem=16 --job-name=young --output=/dev/null --wrap true";
+    let state = "/var/lib/slurm/slurmctld/job_state";
+    let forget = format!(
+        "old=$(pid slurmctld); cp -p {state} /tmp/job_state; {submit} >/tmp/young; kill -STOP $old; cp -p /tmp/job_state {state}"
+    );
+    // Its id is nobody else's; that the log names it is seen by what was said.
+    let until =
+        format!("{{ [ -s /tmp/next ] || {submit} >/tmp/next; [ \"$(cat /tmp/next)\" -gt \"$(cat /tmp/young)\" ]; }}");
+    let case = |target, fault, inject: String| Case {
+        jobs: true,
+        inject,
+        until: until.clone(),
+        says: "are lost: slurmctld was killed before it had saved them",
+        data: "a job of the last 5 s",
+        ..Case::new(target, "ready", fault)
+    };
+    [
+        case("slurmctld", "KILL, a young job", format!("{forget}; kill -KILL $old")),
+        Case { end: End::Killed, job: "requeued", ..case("container", "KILL, a young job", forget) },
+    ]
 }
 
 fn each(target: &'static str) -> Vec<Case> {
