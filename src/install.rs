@@ -101,7 +101,7 @@ fn repair(error: &io::Error) -> &'static str {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "the disk is full: free some space",
         io::ErrorKind::ReadOnlyFilesystem => {
             "it is mounted read-only: mount it writable (without :ro), or as a tmpfs. With `--read-only` Docker needs \
-             --tmpfs /run:size=32m --tmpfs /etc/slurm:size=4m, and volumes at /etc/munge and /var/lib/slurm"
+             --tmpfs /run:size=32m --tmpfs /etc/slurm:exec,size=4m, and volumes at /etc/munge and /var/lib/slurm"
         }
         io::ErrorKind::PermissionDenied => "it may not be written: start the container as root, or correct its owner",
         io::ErrorKind::ResourceBusy => {

@@ -44,6 +44,7 @@ pub fn make_directories(config: &Config, root: &Path) -> Result<Vec<Finding>, In
         return Err(InstallError::directory(&paths.state, nix::Error::EROFS.into()));
     }
     let mut findings: Vec<Finding> = no_batch_jobs(&spool, &paths.state).into_iter().collect();
+    findings.extend(no_scripts(&slurm_files));
     // Earlier versions gave all of the state directory to slurm.
     let slurms = |mended: &Mended| matches!(mended, Mended::Taken { uid, .. } if slurm.ids().is_some_and(|(slurm, _)| *uid == slurm));
     findings.extend(open_configuration(root, &paths.config));
@@ -128,6 +129,19 @@ fn open_configuration(root: &Path, config: &Path) -> Option<Finding> {
             repair: format!("mount it read-only: {}:ro", config.display()),
         }),
     }
+}
+
+/// slurmd executes what is to be done at the end of a job from there, and takes a node that cannot do it out of service.
+fn no_scripts(slurm_files: &Dir) -> Option<Finding> {
+    let path = slurm_files.path().display();
+    slurm_files.is_noexec().then(|| Finding {
+        severity: Severity::Warning,
+        what: format!(
+            "{path} does not let programs be executed, so the node is drained after the first job (Epilog error)"
+        ),
+        cause: "it is mounted noexec, which Docker's --tmpfs does unless told otherwise".to_owned(),
+        repair: format!("mount it with exec: --tmpfs {path}:exec,size=4m"),
+    })
 }
 
 /// slurmd writes batch scripts into its spool directory and executes them there. Docker's tmpfs are `noexec`.

@@ -12,7 +12,7 @@ fn with_capabilities(image: Image, names: &[&str]) -> Image {
 }
 
 fn read_only(image: &str) -> Image {
-    Image::new(image).with(["--read-only"]).with(["--tmpfs", "/run"]).with(["--tmpfs", "/etc/slurm"])
+    Image::new(image).with(["--read-only"]).with(["--tmpfs", "/run"]).with(["--tmpfs", "/etc/slurm:exec"])
 }
 
 /// As root and as another user: a job, a batch job that has a step, and its cancellation.
@@ -69,7 +69,7 @@ fn each_capability_is_needed_and_is_named_where_it_lacks() {
 fn a_read_only_root_says_what_must_be_writable() {
     let bare = Image::new(PLAIN).with(["--read-only"]).run(&["true"]);
     assert_eq!(bare.code, 104, "{}", bare.stderr);
-    assert!(bare.stderr.contains("--tmpfs /run --tmpfs /etc/slurm"), "{}", bare.stderr);
+    assert!(bare.stderr.contains("--tmpfs /run:size=32m --tmpfs /etc/slurm:exec"), "{}", bare.stderr);
     let without_state = read_only(PLAIN).with(["--tmpfs", "/etc/munge"]).run(&["true"]);
     assert_eq!(without_state.code, 104, "{}", without_state.stderr);
     assert!(without_state.stderr.contains("/var/lib/slurm: Read-only"), "{}", without_state.stderr);
@@ -82,6 +82,7 @@ fn a_tmpfs_that_jobs_cannot_use_or_could_write_to_is_seen() {
     let open = image.with(["--tmpfs", "/etc/slurm:mode=1777"]).run(&["stat", "--format=%a", "/etc/slurm"]);
     assert_eq!((open.code, open.stdout.trim()), (0, "755"), "{}", open.stderr);
     assert!(open.stderr.contains("--tmpfs /var/lib/slurm:exec"), "{}", open.stderr);
+    assert!(open.stderr.contains("--tmpfs /etc/slurm:exec"), "{}", open.stderr);
 }
 
 #[test]

@@ -185,3 +185,17 @@ fn what_forks_for_ever_ends_and_the_node_goes_on() {
     docker(["exec", "--user", "alice", &cluster.container.name, "sh", "-c", "kill -KILL -1"]);
     assert_eq!(cluster.container.sh(COUNT), "0");
 }
+
+/// At a reconfiguration slurmd starts itself again, by Debian's other name for it.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn the_end_of_a_job_of_roots_leaves_slurmd_alone() {
+    let cluster = Cluster::new(DEMO, "1");
+    cluster.container.sh("old=$(pgrep -o slurmd); scontrol reconfigure; \
+         timeout 20 sh -c \"until new=\\$(pgrep -o slurmd) && [ \\$new != $old ]; do sleep 0.05; done\"");
+    cluster.assert_node_is_well();
+    let slurmd = cluster.container.sh("pgrep -o slurmd");
+    cluster.container.sh("srun true");
+    cluster.assert_node_is_well();
+    assert_eq!(cluster.container.sh("pgrep -o slurmd"), slurmd);
+}

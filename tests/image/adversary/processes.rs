@@ -3,7 +3,8 @@
 use super::attack::Attack;
 
 pub(super) fn attacks() -> Vec<Attack> {
-    let line = "b() { b & b & sleep 3; }; while :; do b 2>/dev/null; sleep 0.1; done";
+    // What is done beside it must have begun.
+    let line = "sleep 3; b() { b & b & sleep 3; }; while :; do b 2>/dev/null; sleep 0.1; done";
     let bomb =
         Attack::new("a fork bomb under --pids-limit 200; slurmctld ends in it", line, "limit on processes was reached");
     vec![Attack {

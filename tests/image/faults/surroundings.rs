@@ -49,7 +49,7 @@ fn disks() -> Vec<Case> {
                 fill("/etc/slurm")
             ),
             says: "slurmctld was killed by signal 9 (SIGKILL)",
-            ..full("/etc/slurm", "/etc/slurm", "size=64k")
+            ..full("/etc/slurm", "/etc/slurm", "exec,size=64k")
         },
         Case {
             image: Case::new("", "", "").image.with(["--tmpfs", "/etc/slurm:size=4k"]),
@@ -129,7 +129,7 @@ fn memory() -> Vec<Case> {
 fn processes() -> Vec<Case> {
     let bomb = |phase, fault| {
         let case = Case::new("a job", phase, fault);
-        Case { image: case.image.with(["--pids-limit=150"]), jobs: true, ..case }
+        Case { image: case.image.with(["--pids-limit=200"]), jobs: true, ..case }
     };
     // Where no process can be made the shells give up, one after the other.
     let line = "srun --mem=16 sh -c 'b() { b & b & sleep 3; }; b' 2>&1 >/dev/null | head -n 3 >/proc/1/fd/2";
