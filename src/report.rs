@@ -67,6 +67,9 @@ pub struct Prepared {
     /// Whether this Slurm's daemons know `--systemd` (23.11): at `scontrol reconfigure` they hand over to a new process.
     #[serde(default)]
     pub hands_over: bool,
+    /// Whether the Epilog that slurmd runs is slurminit's own, which never fails: Slurm takes one that ends with slurmd for a failure.
+    #[serde(default)]
+    pub own_epilog: bool,
     /// One line for a person: `2 NVIDIA H200, 8 CPUs, 14374 MiB`.
     pub summary: String,
     /// The GPUs that jobs can be given, in the order in which Slurm counts them.

@@ -200,6 +200,7 @@ fn detected(config: &Config, root: &Path, file: Option<&Path>) -> Result<Invento
 fn report(config: &Config, root: &Path, planned: Planned, inventory: &Inventory, changed: Vec<PathBuf>) -> Prepared {
     let (node_name, gres) = planned.node(inventory);
     let saved_jobs = has_saved_jobs(config, root, &planned.files);
+    let own_epilog = runs_own_epilog(&planned);
     let plan = planned.plan;
     let mut findings = plan.findings;
     findings.extend(inventory.findings.iter().cloned());
@@ -212,7 +213,32 @@ fn report(config: &Config, root: &Path, planned: Planned, inventory: &Inventory,
     let gpus = plan.gres.lines.iter().map(gpu).collect();
     let hands_over = inventory.slurm.version.is_some_and(|version| version >= HANDS_OVER);
     let summary = plan.summary;
-    Prepared { node_name, gres, saved_jobs, hands_over, summary, gpus, changed, findings, ..Prepared::default() }
+    Prepared {
+        node_name,
+        gres,
+        saved_jobs,
+        hands_over,
+        own_epilog,
+        summary,
+        gpus,
+        changed,
+        findings,
+        ..Prepared::default()
+    }
+}
+
+/// Whether slurm.conf, generated or not, names slurminit's own Epilog and no other.
+fn runs_own_epilog(planned: &Planned) -> bool {
+    let Some(own) = planned.plan.epilog.as_ref().map(|epilog| format!("Epilog={}", epilog.path.display())) else {
+        return false;
+    };
+    let slurm_conf = planned.files.iter().find(|file| file.name == FileName::SlurmConf);
+    let mut epilogs = slurm_conf
+        .iter()
+        .flat_map(|file| file.text.lines())
+        .map(str::trim)
+        .filter(|line| line.split_once('=').is_some_and(|(key, _)| key.trim().eq_ignore_ascii_case("Epilog")));
+    epilogs.next() == Some(&own) && epilogs.next().is_none()
 }
 
 /// What `slurminit doctor` would say of the key, the ports, the disk and such, where it costs next to nothing.

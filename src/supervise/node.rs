@@ -43,6 +43,10 @@ const REPAIRED_BY_A_START: [&str; 7] =
 /// the job is there (`agent.c`). The job is requeued, and what slurmd has of the first one ends soon.
 pub const TWICE: &str = "Duplicate jobid";
 
+/// The reason that slurmctld gives when the node's Epilog failed (Slurm 22.05 to 25.11, `job_mgr.c`). One that slurmd's stop or the
+/// kernel killed counts as that.
+const EPILOG_FAILED: &str = "Epilog error";
+
 /// How the reasons begin that slurminit gives.
 pub const OUR_REASON: &str = "slurminit: ";
 
@@ -79,6 +83,11 @@ impl NodeReport {
         }
     }
 
+    /// Whether it is drained, for Slurm took the end of an Epilog for a failure.
+    pub fn blames_the_epilog(&self) -> bool {
+        self.verdict() == NodeVerdict::Drained && self.reason == EPILOG_FAILED
+    }
+
     fn is_repaired(&self) -> bool {
         REPAIRED_BY_A_START.iter().any(|start| self.reason.starts_with(start))
     }
@@ -111,6 +120,17 @@ mod tests {
         assert_eq!(verdict("drained|SlurmdSpoolDir is full"), NodeVerdict::Repaired);
         assert_eq!(verdict("draining|fan broken, ask Eve"), NodeVerdict::Drained);
         assert_eq!(verdict("drained|none"), NodeVerdict::Drained);
+    }
+
+    #[test]
+    fn an_epilogs_failure_is_told_from_a_persons_drain() {
+        let blames = |line| NodeReport::parse(line).unwrap().blames_the_epilog();
+        assert!(blames("drained|Epilog error") && blames("draining|Epilog error"));
+        assert!(
+            !blames("drained|Epilog error, ask Eve")
+                && !blames("idle|Epilog error")
+                && !blames("drained*|Epilog error")
+        );
     }
 
     #[test]

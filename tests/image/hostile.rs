@@ -13,10 +13,10 @@ fn a_cancelled_job_that_waits_for_a_fifo_holds_up_nobody() {
     for image in [PLAIN, BOOKWORM] {
         let container = Image::new(image).with(["--hostname", "node1"]).serve();
         let submit = "mkfifo /tmp/$NAME && sbatch --parsable --exclusive --output=/tmp/$NAME --wrap 'echo written'";
-        let waits = "timeout 30 sh -c \"until pidof slurmstepd && [ $(squeue --noheader --jobs=$JOB --format=%T) = RUNNING ]; do sleep 0.1; done\"";
+        let waits = "until pidof slurmstepd && [ \"$(squeue --noheader --jobs=$JOB --format=%T)\" = RUNNING ]; do sleep 0.1; done";
         let start = |name: &str| {
             let job = as_nobody(&container, &submit.replace("$NAME", name)).ok().trim().to_owned();
-            container.sh(&waits.replace("$JOB", &job));
+            container.exec(&["timeout", "30", "sh", "-c", &waits.replace("$JOB", &job)]).ok();
             job
         };
         // Nobody has cancelled this one, so it may wait, for two rounds of looks and more.

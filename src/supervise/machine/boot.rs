@@ -182,7 +182,11 @@ impl Machine {
 
     pub(super) fn node_said(&mut self, now: Moment, report: Option<NodeReport>, out: &mut Vec<Effect>) {
         let Node::Asking { pause, .. } = self.node else { return };
-        let verdict = report.as_ref().map_or(NodeVerdict::NotYet, NodeReport::verdict);
+        let own_epilog = !self.resumed && self.prepared.as_ref().is_some_and(|prepared| prepared.own_epilog);
+        let verdict = match report.as_ref() {
+            Some(report) if own_epilog && report.blames_the_epilog() => NodeVerdict::Repaired,
+            report => report.map_or(NodeVerdict::NotYet, NodeReport::verdict),
+        };
         let changed = self.report != report;
         self.report = report;
         match verdict {

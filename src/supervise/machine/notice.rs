@@ -221,7 +221,7 @@ impl fmt::Display for Notice {
             }
             Self::Resuming { reason } => write!(
                 f,
-                "the node was drained because \"{reason}\"; this start wrote what is true, so the drain is taken back"
+                "the node was drained because \"{reason}\"; that is repaired by now, so the drain is taken back"
             ),
             Self::DrainedByAdministrator { node, reason } => write!(
                 f,

@@ -384,6 +384,24 @@ fn a_drain_that_another_slurmctld_remembers_is_taken_back_again() {
 }
 
 #[test]
+fn a_drain_for_an_epilog_that_ended_with_slurmd_is_taken_back_if_it_is_our_own() {
+    for own_epilog in [true, false] {
+        let mut sim = Sim::new(cluster(false));
+        sim.give(Event::Prepare(PrepareEvent::MungeKeyReady));
+        sim.give(Event::Prepare(PrepareEvent::Done(Prepared { own_epilog, ..Prepared::default() })));
+        sim.exits(Child::Prepare, Exit::Code(0));
+        for unit in 0..3 {
+            sim.give(Event::Looked(unit, true));
+        }
+        sim.node("idle|none");
+        sim.exits(Child::Unit(2), Exit::Code(1));
+        sim.give(Event::Looked(2, true));
+        sim.node("drained|Epilog error");
+        assert_eq!(sim.spawned.contains(&Child::NodeResume), own_epilog);
+    }
+}
+
+#[test]
 fn a_drain_by_an_administrator_stays_and_the_container_serves() {
     let mut sim = Sim::new(cluster(false));
     sim.prepared();

@@ -307,7 +307,9 @@ impl Machine {
             return self.struck(now, unit, exit, fault, out);
         }
         let random = next_random(&mut self.jitter);
-        let served = matches!(before, State::Ready { .. }) && this.pulse.has_answered();
+        // One that counts as ready once it is started may never have listened.
+        let is_seen = self.setup.units.get(unit).is_some_and(|spec| spec.readiness != ReadinessTest::Started);
+        let served = is_seen && matches!(before, State::Ready { .. }) && this.pulse.has_answered();
         if served {
             this.died_in_service();
         } else if this.failed(now, &self.setup.supervise) {
