@@ -120,8 +120,9 @@ fn no_job_is_lost_silently_or_runs_twice_and_no_id_is_given_twice() {
     let seed = number("SLURMINIT_SEED").unwrap_or_else(|| u64::from(std::process::id()) + 1);
     eprintln!("{rounds} rounds, SLURMINIT_SEED={seed}");
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let partition = "[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:64\"\n";
-    let files = directory(&[("job.sh", JOB), ("slurminit.toml", partition)]);
+    // Each death counts as a first one: five within a minute are meant here, and no reason to end.
+    let toml = "[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:64\"\n[supervise]\nreset_after = 0.001\ngive_up_after = 1000\n";
+    let files = directory(&[("job.sh", JOB), ("slurminit.toml", toml)]);
     let slurm = Volume::new("rounds");
     let container = Image::new(DEMO)
         .with(["--hostname", "node1"])
