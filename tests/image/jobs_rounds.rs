@@ -168,6 +168,7 @@ struct Figures {
     begun: usize,
     begun_again_as_asked: usize,
     lost_and_named: usize,
+    held_by_slurm: usize,
 }
 
 impl Books {
@@ -178,13 +179,17 @@ impl Books {
         let is_begun = |name: &str| ledger.lines().any(|line| line.starts_with(&format!("begin {name} ")));
         for (name, job) in self.asked.iter().filter(|(_, job)| job.held) {
             assert!(!is_begun(name), "{when}: {name} ({job:?}) was held, and ran\n{}", log());
-            // It may be lost, or not held any more as Slurm's own requeue lets nothing go: the ledger will tell.
+            // It may be lost.
             let id = job.id.as_deref().unwrap_or_default();
             container.exec(&["scontrol", "release", id]);
         }
-        let empty = "until squeue --noheader >/tmp/queue && [ ! -s /tmp/queue ]; do sleep 0.5; done";
+        // Slurm itself holds a job whose launch failed, as munged or slurmd died in it, and says so: a person lets it go.
+        let empty = "until squeue --noheader --format='%A %r' >/tmp/queue && [ ! -s /tmp/queue ]; do \
+             for job in $(sed -n 's/ .*launch failed requeued held.*//p' /tmp/queue); do scontrol release $job; echo held; done; \
+             sleep 0.5; done";
         let outcome = container.exec(&["timeout", "280", "sh", "-c", empty]);
         assert_eq!(outcome.code, 0, "{when}: {}\n{}", container.sh("squeue; scontrol show jobs"), log());
+        self.figures.held_by_slurm += outcome.stdout.lines().filter(|line| *line == "held").count();
         let ledger = container.sh("cat /var/lib/slurm/ledger");
         let begun = begun(&ledger, when, &log);
         let lost = lost(&container.log());
@@ -216,7 +221,9 @@ fn begun<'a>(ledger: &'a str, when: &str, log: &dyn Fn() -> String) -> BTreeMap<
     let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
     let mut begun = BTreeMap::new();
     for line in ledger.lines().filter_map(|line| line.strip_prefix("begin ")) {
-        let [name, id, _] = *line.split(' ').collect::<Vec<_>>() else { panic!("{when}: {line}") };
+        let words: Vec<&str> = line.split(' ').collect();
+        assert_eq!(words.len(), 3, "{when}: {line}");
+        let [name, id] = [words[0], words[1]];
         let owner = *owners.entry(id).or_insert(name);
         assert_eq!(owner, name, "{when}: id {id} was given twice\n{ledger}\n{}", log());
         *begun.entry((name, id)).or_default() += 1;
