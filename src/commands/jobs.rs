@@ -65,13 +65,13 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
         What::Recover => recover(&args.node).and_then(|()| account(&args.node, false)).map(|_| exit_code::SUCCESS),
         What::Reclaim => {
             // slurmctld listens before it has read its state, and may let the first question wait for too long.
-            let twice = match account(&args.node, true) {
+            let begun = match account(&args.node, true) {
                 Err(_) => account(&args.node, true)?,
-                twice => twice?,
+                begun => begun?,
             };
             std::thread::scope(|both| {
                 both.spawn(|| {
-                    if let Err(error) = twice::watch(&args.node, &twice) {
+                    if let Err(error) = twice::watch(&args.node, &begun) {
                         eprintln!("warning: nobody could say whether slurmctld started a job twice: {error:#}");
                     }
                 });
@@ -102,23 +102,18 @@ fn recover(node: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says what slurmctld has forgotten, and keeps what may run once from running twice. Returns the jobs that had begun, and
-/// that slurmctld will start again.
+/// Says what slurmctld has forgotten, and keeps what may run once from running twice. Returns the jobs that slurmd
+/// has begun.
 fn account(node: &str, runs: bool) -> anyhow::Result<BTreeSet<String>> {
     let config = output("scontrol", &["show", "config"])?;
     let spool = config.lines().find_map(|line| line.strip_prefix("SlurmdSpoolDir")?.split_once("= "));
     let spool = spool.map(|(_, spool)| spool.trim().replace("%n", node)).unwrap_or_default();
     let mut begun = spool::begun(&spool);
     begun.extend(launched());
-    let mut twice = BTreeSet::new();
     if !begun.is_empty() {
         let waiting = output("squeue", &["--noheader", "--states=PENDING", "--Format=JobID:16,Requeue:4"])?;
         let again = waiting.lines().filter_map(|line| line.trim().split_once(' '));
-        for (job, requeue) in again.filter(|(id, _)| begun.contains(*id)) {
-            if requeue.trim() != "0" {
-                twice.insert(job.to_owned());
-                continue;
-            }
+        for (job, _) in again.filter(|(id, requeue)| requeue.trim() == "0" && begun.contains(*id)) {
             quiesce::comment(&[job], "it had begun when slurmctld died, and --no-requeue lets it run once");
             slurm("scancel", &[job])?;
             eprintln!(
@@ -135,7 +130,7 @@ fn account(node: &str, runs: bool) -> anyhow::Result<BTreeSet<String>> {
     if let Err(error) = spool::clean(&spool, node) {
         eprintln!("warning: {spool}: what former jobs left is not removed: {error}");
     }
-    Ok(twice)
+    Ok(begun)
 }
 
 /// The batch jobs that slurmd says it launched, as far back as its last lines go. Nothing else is left of one that has ended.

@@ -80,7 +80,9 @@ fn raise(args: &Args) -> anyhow::Result<()> {
     anyhow::ensure!(next < highest, "MaxJobId {highest} is too near: set it higher, or remove the state");
     let from = saved.next;
     saved.write(&state, next)?;
-    notes.write(SCRIPTS, scripts)?;
+    // Those of a slurmctld before that one are still to be named where nobody had the time; their scripts are gone by now.
+    let unnamed = notes.ids(SCRIPTS).ok().flatten().unwrap_or_default();
+    notes.write(SCRIPTS, scripts.union(&unnamed).copied())?;
     eprintln!(
         "warning: slurmctld ended without saving its last seconds: jobs from id {from} on may be lost; the next id is {next}"
     );

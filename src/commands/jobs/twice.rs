@@ -14,11 +14,12 @@ use crate::supervise::node::TWICE;
 const PATIENCE: Duration = Duration::from_secs(15);
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Takes the node back, and has the jobs start as soon as they may.
-pub(super) fn watch(node: &str, jobs: &BTreeSet<String>) -> anyhow::Result<()> {
+/// Takes the node back, and has the jobs start as soon as they may. `begun` are those that slurmd has begun.
+pub(super) fn watch(node: &str, begun: &BTreeSet<String>) -> anyhow::Result<()> {
     let begin = Instant::now();
+    // slurmctld may have been quicker than this look.
     let mut drained = false;
-    while !jobs.is_empty() && begin.elapsed() < PATIENCE {
+    while !begun.is_empty() && begin.elapsed() < PATIENCE {
         if output("sinfo", &["--noheader", "--nodes", node, "--format=%E"])?.starts_with(TWICE) {
             drained = true;
             slurm("scontrol", &["update", &format!("nodename={node}"), "state=resume"])?;
@@ -28,8 +29,8 @@ pub(super) fn watch(node: &str, jobs: &BTreeSet<String>) -> anyhow::Result<()> {
             );
         }
         if drained {
-            // One that does not wait takes no start time.
-            jobs.iter().for_each(|job| start_soon(job));
+            let waiting = output("squeue", &["--noheader", "--states=PENDING", "--format=%A"])?;
+            waiting.lines().map(str::trim).filter(|job| begun.contains(*job)).for_each(start_soon);
         }
         wait(LOOK);
     }

@@ -80,7 +80,7 @@ fn check_gres(
         _ => return,
     };
     if let Some(fault) = auto_detect_fault(choice, inventory, &plan.node) {
-        let what = format_args!("AutoDetect={} will not do well here", choice.as_str());
+        let what = format!("AutoDetect={} will not do well here", choice.as_str());
         findings.push(finding(fault.severity, gres, what, &fault.cause, fault.repair));
     }
     if !inventory.slurm.has_plugin(plugin) {
