@@ -125,7 +125,7 @@ fn account(node: &str, runs: bool) -> anyhow::Result<BTreeSet<String>> {
         eprintln!("warning: batch jobs that slurmctld may have forgotten are not named: {error:#}");
     }
     if runs {
-        return Ok(twice);
+        return Ok(begun);
     }
     if let Err(error) = spool::clean(&spool, node) {
         eprintln!("warning: {spool}: what former jobs left is not removed: {error}");
