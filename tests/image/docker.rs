@@ -51,6 +51,9 @@ pub(crate) fn docker<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(arguments: I) -
     }
 }
 
+/// Held by what loads the machine for minutes: two of these at once would measure each other.
+pub(crate) static HEAVY: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 /// A name that no other test has, also not one of another run.
 fn unique(what: &str) -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
