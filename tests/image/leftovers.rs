@@ -180,10 +180,13 @@ fn what_forks_for_ever_ends_and_the_node_goes_on() {
     cluster.assert_node_is_well();
     let log = cluster.container.log();
     let runs = cluster.container.sh(COUNT);
-    assert_eq!(runs != "0", log.contains("left processes behind that still run"), "{runs} run: {log}");
-    // As the log says.
-    docker(["exec", "--user", "alice", &cluster.container.name, "sh", "-c", "kill -KILL -1"]);
-    assert_eq!(cluster.container.sh(COUNT), "0");
+    assert!(runs == "0" || log.contains("left processes behind that still run"), "{runs} run: {log}");
+    // As the log says. What forks while the kernel goes through the list of processes may need a second time.
+    let begin = std::time::Instant::now();
+    while cluster.container.sh(COUNT) != "0" {
+        assert!(begin.elapsed().as_secs() < 20, "{}", cluster.container.sh("ps -ef"));
+        docker(["exec", "--user", "alice", &cluster.container.name, "sh", "-c", "kill -KILL -1"]);
+    }
 }
 
 /// At a reconfiguration slurmd starts itself again, by Debian's other name for it.
