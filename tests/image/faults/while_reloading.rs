@@ -91,7 +91,7 @@ fn hit(target: &'static str, at: fn(&'static str, &'static str, &str) -> Case) -
 
 /// slurmctld gives itself another one at that moment, and waits for one that is stopped.
 fn reconfigured_helper() -> impl Iterator<Item = Case> {
-    let another = "reloaded: new: the partitions; slurmctld and slurmd were reconfigured";
+    let another = "reloaded: new: the partitions; slurmctld and slurmd were re";
     let waits = "restarting slurmctld and slurmd instead";
     [("KILL", another), ("SEGV", another), ("STOP", waits)]
         .into_iter()
