@@ -1,13 +1,14 @@
 # slurminit: Slurm in one container, its GPUs detected at every start.
 #
 #   docker build -t slurminit:latest .                              without GPUs
-#   docker build -t slurminit:latest --build-arg GPU_TYPE=nvidia .  or amd
+#   docker build -t slurminit:latest --build-arg GPU_TYPE=nvidia .  or amd, intel
 #   docker build -t slurminit:demo --target demo --build-arg GPU_TYPE=nvidia .   simulated GPUs
 #
 # Works with BuildKit and with the classic builder, which builds every stage above its target: so stages are cheap here,
 # and what differs by vendor is a variable in one of them.
 
-# Debian 13 (Slurm 24.11) or Debian 12 (Slurm 22.05, debian:bookworm-slim).
+# Debian 13 (Slurm 24.11), Debian 12 (Slurm 22.05, debian:bookworm-slim), or an image made of them or of Ubuntu 24.04, such as one with
+# CUDA: docs/your-software.md.
 ARG BASE_IMAGE=debian:trixie-slim
 # Must have Rust 1.85 or newer; its glibc may be newer than BASE_IMAGE's (tests/image checks which symbols are used).
 ARG BUILDER_IMAGE=debian:trixie-slim
@@ -17,8 +18,8 @@ ARG GPU_TYPE=none
 FROM ${BASE_IMAGE} AS checked
 ARG GPU_TYPE
 RUN case "${GPU_TYPE}" in \
-      none | nvidia | amd) ;; \
-      *) echo "GPU_TYPE is '${GPU_TYPE}'; it must be none, nvidia or amd: docker build --build-arg GPU_TYPE=nvidia ." >&2; exit 1 ;; \
+      none | nvidia | amd | intel) ;; \
+      *) echo "GPU_TYPE is '${GPU_TYPE}'; it must be none, nvidia, amd or intel: docker build --build-arg GPU_TYPE=nvidia ." >&2; exit 1 ;; \
     esac
 
 
@@ -79,36 +80,43 @@ RUN apt-get update \
  && install -d -o munge -g munge -m 0755 /run/munge \
  && install -d -o slurm -g slurm -m 0755 /var/log/slurm \
  && install -d -o slurm -g slurm -m 0700 /var/lib/slurm/slurmctld \
- && install -d -o root -g root -m 0755 /var/lib/slurm/slurmd /config \
+ && install -d -o root -g root -m 0755 /var/lib/slurm/slurmd /config /data \
  && chown root:root /var/lib/slurm && chmod 0755 /var/lib/slurm
 
 
 # What the vendor's container runtime reads; a variable cannot depend on another one, but a stage's name can.
 FROM slurm AS gpu-type-none
 FROM slurm AS gpu-type-amd
+FROM slurm AS gpu-type-intel
 FROM slurm AS gpu-type-nvidia
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 
 
-# GPU_TYPE must be none, nvidia or amd.
+# GPU_TYPE must be none, nvidia, amd or intel.
 FROM gpu-type-${GPU_TYPE} AS vendor
 ARG GPU_TYPE
 # Debian keeps the NVML plugin in contrib. It loads the driver's library, which the NVIDIA runtime brings. Slurm 22.05's
 # asks for libnvidia-ml.so, which no container has (.so.1 it is), and needs a library package out of non-free: left out,
-# which costs gpu.gres = "autodetect" and nothing else.
+# which costs gpu.gres = "autodetect" and nothing else. Ubuntu does not have the plugin. Of Intel's runtime each release has
+# other packages, Debian 13 the loader alone: the driver comes with BASE_IMAGE then. None has Slurm's oneapi plugin.
 RUN case "${GPU_TYPE} $(cat /usr/share/slurminit/slurm-version)" in \
-      'nvidia slurm-wlm 22.'*) exit 0 ;; \
-      nvidia*) packages='slurm-wlm-nvml-plugin' ;; \
-      amd*) packages='librocm-smi64-1 rocm-smi rocminfo slurm-wlm-rsmi-plugin' ;; \
-      *) exit 0 ;; \
+      'nvidia slurm-wlm 22.'* | none*) exit 0 ;; \
     esac \
  && find /etc/apt -name '*.sources' -exec sed -i 's/^Components: main$/Components: main contrib/' {} + \
  && find /etc/apt -name '*.list' -exec sed -i 's/ main$/ main contrib/' {} + \
  && apt-get update \
+ && case "${GPU_TYPE}" in \
+      nvidia) packages="$(apt-cache pkgnames slurm-wlm-nvml-plugin | grep -x slurm-wlm-nvml-plugin || true)" ;; \
+      amd) packages='librocm-smi64-1 rocm-smi rocminfo slurm-wlm-rsmi-plugin' ;; \
+      intel) packages="$(apt-cache pkgnames | grep -xE 'clinfo|intel-opencl-icd|libze1|libze-intel-gpu1' || true)" ;; \
+    esac \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends ${packages} \
  && find / -xdev -type f -perm /6000 -exec chmod ug-s {} + \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/*-old /var/log/apt /var/log/dpkg.log
 COPY --from=builder /src/target/release/slurminit /usr/local/bin/slurminit
+# For an image that has man: Debian's slim ones leave out man and all pages of packages, which these are not.
+COPY docs/man/*.1 /usr/local/share/man/man1/
+COPY docs/man/*.5 /usr/local/share/man/man5/
 ENV GPU_TYPE=${GPU_TYPE}
 # Whoever builds says which version and commit it is (docker/engine.sh does); empty where nobody did.
 ARG VERSION=

@@ -65,17 +65,19 @@ engine_answers() {
 
 start_engine() {
     say "starting the Docker engine"
+    local log=/var/log/docker.log
     if [ -d /run/systemd/system ]; then
-        as_root systemctl start docker
-    elif [ -x /etc/init.d/docker ]; then
-        as_root service docker start >/dev/null
-    else
-        as_root sh -c 'nohup dockerd >/var/log/dockerd.log 2>&1 &'
-    fi || true
+        log="journalctl -u docker"
+        as_root systemctl start docker || true
+    # The service of Debian 12 raises limits first, and starts nothing where it may not.
+    elif ! { [ -x /etc/init.d/docker ] && as_root service docker start >/dev/null; }; then
+        log=/var/log/dockerd.log
+        # The engine outlives this script, and holds nothing open that a reader of it waits for.
+        as_root sh -c 'exec setsid nohup dockerd </dev/null >/var/log/dockerd.log 2>&1 &'
+    fi
     local deadline=$((SECONDS + 60))
     until engine_answers; do
-        [ "$SECONDS" -lt "$deadline" ] ||
-            die "the Docker engine does not answer after 60 s; its log says why: journalctl -u docker, or /var/log/docker.log"
+        [ "$SECONDS" -lt "$deadline" ] || die "the Docker engine does not answer after 60 s; its log says why: $log"
         sleep 0.5
     done
 }

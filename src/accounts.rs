@@ -1,8 +1,8 @@
-//! People's accounts as lines of /etc/passwd, /etc/group and /etc/shadow.
+//! Users' accounts as lines of /etc/passwd, /etc/group and /etc/shadow.
 //!
-//! PURE. The lines that an earlier start of the same container added are found by a mark and made anew, so that what
-//! `[[user]]` no longer says is gone after a restart. Every other line stays as it is, byte for byte, and is nobody's to
-//! take over: a name or a number that it has already is refused.
+//! PURE. Lines added by an earlier start of the same container are recognized by a mark and replaced, so that accounts
+//! removed from `[[user]]` are gone after a restart. All other lines stay as they are, byte for byte. A name or ID that
+//! they use already is refused.
 
 mod environment;
 
@@ -12,14 +12,15 @@ use crate::config::{AccountName, Fault, Group, Step, User};
 
 pub use environment::LoginFiles;
 
-/// In the comment field of a user that we added.
+/// The mark in the comment field of a user that we added.
 const USER_MARK: &str = "made by slurminit";
-/// In the password field of a group that we added, which has no comment field. No password has a `!` in front.
+/// The mark in the password field of a group that we added, because groups have no comment field. No real password
+/// begins with `!`.
 const GROUP_MARK: &str = "!slurminit";
 /// Every Debian has it.
 const SHELL: &str = "/bin/bash";
 
-/// The text of the three files. Not every image has an /etc/shadow.
+/// The text of the three files. Some images have no /etc/shadow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is the file of that name")]
 pub struct AccountFiles {
@@ -34,8 +35,8 @@ impl AccountFiles {
         self.passwd.lines().any(is_our_user) || self.group.lines().any(is_our_group)
     }
 
-    /// Without what an earlier start added, and without what the image says of people that it has no account of: a
-    /// membership or a password that nobody asked for must not be theirs.
+    /// Removes what an earlier start added. Also removes memberships and passwords that the image has for names without
+    /// an account: a new account must not inherit them.
     fn without_ours(&self, wanted: &[User]) -> Self {
         let (ours, others): (Vec<&str>, Vec<&str>) = self.passwd.lines().partition(|line| is_our_user(line));
         let others: BTreeSet<&str> = others.into_iter().map(name).collect();
@@ -55,10 +56,10 @@ impl AccountFiles {
         }
     }
 
-    /// With the accounts of these people and groups.
+    /// Adds these users and groups.
     ///
     /// # Errors
-    /// The first value that is already somebody else's, or that names a group which is not there.
+    /// The first value that another account already has, or that names a missing group.
     pub fn with(&self, users: &[User], groups: &[Group]) -> Result<Self, Fault> {
         let base = self.without_ours(users);
         let mut group = base.groups();
@@ -86,7 +87,7 @@ impl AccountFiles {
                 let (gid, home) = (user.gid(), user.home());
                 passwd += &format!("{name}:x:{uid}:{gid}:{USER_MARK}:{}:{SHELL}\n", home.display());
                 if let Some(shadow) = &mut shadow {
-                    // No password opens it, and it has no age.
+                    // No password matches, and it never expires.
                     *shadow += &format!("{name}:*::0:99999:7:::\n");
                 }
             }
@@ -97,12 +98,12 @@ impl AccountFiles {
         Ok(Self { passwd, group: lines(group.0.iter().map(|line| line.0.join(":"))), shadow })
     }
 
-    /// Those of `users` that are not in these files as they should be.
+    /// Those of `users` whose account is missing or different in these files.
     pub fn lacks<'a>(&self, users: &'a [User]) -> Vec<&'a User> {
         users.iter().filter(|user| !self.has_user(user).unwrap_or(false)).collect()
     }
 
-    /// Whether the account is there with the same values.
+    /// Whether the account exists with the same values.
     fn has_user(&self, user: &User) -> Result<bool, (&'static str, String)> {
         let rows = || self.passwd.lines().map(|line| line.split(':').collect::<Vec<_>>()).filter(|row| row.len() == 7);
         let (uid, gid) = (user.uid.to_string(), user.gid().to_string());
@@ -134,10 +135,10 @@ impl AccountFiles {
 /// /etc/group, line by line.
 struct GroupLines(Vec<GroupLine>);
 
-/// Its fields: name, password, number, members.
+/// The fields: name, password, ID, members.
 struct GroupLine(Vec<String>);
 
-/// Which of two values is somebody else's.
+/// The value that belongs to another account.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Key {
     Name,
@@ -159,7 +160,7 @@ impl GroupLines {
         self.0.iter().find(|line| line.has_gid(gid)).map(GroupLine::name)
     }
 
-    /// Adds a group, unless it is there with the same number.
+    /// Adds a group, unless it exists with the same ID.
     fn add(&mut self, name: &AccountName, gid: u32) -> Result<(), (Key, String)> {
         if let Some(line) = self.0.iter().find(|line| line.name() == name.as_str()) {
             return if line.has_gid(gid) {

@@ -1,24 +1,120 @@
 //! The verbs, one file each: `Args` is its command line, `run` does it and returns the exit code.
 
-pub mod configure;
-pub mod detect;
-pub mod doctor;
-pub mod environments;
-pub mod epilog;
-pub mod free_port;
-pub mod health;
-pub mod holders;
-pub mod jobs;
-pub mod liveness;
-pub mod load_config;
-mod lock;
-pub mod logs;
-pub mod prepare;
-pub mod reload;
-pub mod render;
-pub mod restart;
-pub mod run;
-pub mod sbatch_args;
-pub mod status;
-pub mod stop;
-pub mod timeline;
+mod configure;
+mod detect;
+mod doctor;
+mod environments;
+mod epilog;
+mod free_port;
+mod health;
+mod holders;
+mod jobs;
+mod liveness;
+mod logs;
+mod mail;
+mod oom_score;
+mod prepare;
+mod reload;
+mod render;
+mod restart;
+mod run;
+mod sbatch_args;
+mod status;
+mod stop;
+mod timeline;
+
+use std::io::Write as _;
+
+use anyhow::Context as _;
+
+/// Prints on standard output. A reader that has seen enough (`| head`) is no error.
+fn print(text: &str) -> anyhow::Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("cannot write to standard output"),
+    }
+}
+
+macro_rules! verbs {
+    ($($(#[$line:meta])* $verb:ident($module:ident),)*) => {
+        #[derive(Debug, clap::Subcommand)]
+        pub(crate) enum Verb {
+            $($(#[$line])* $verb($module::Args),)*
+        }
+
+        impl Verb {
+            pub(crate) fn run(self) -> anyhow::Result<u8> {
+                match self {
+                    $(Self::$verb(args) => $module::run(args),)*
+                }
+            }
+        }
+    };
+}
+
+verbs! {
+    /// Prepare, boot and keep the daemons alive (the image's entry point)
+    Run(run),
+    /// Show the GPUs, CPUs and memory that this container can use
+    Detect(detect),
+    /// Show the Slurm files that this start would get; changes nothing
+    Render(render),
+    /// On the host: check Docker and the GPUs, and write compose.gpus.yaml and .env for them
+    Configure(configure),
+    /// Check for every known fault, on the host or in the container, and show the repair
+    Doctor(doctor),
+    /// Detect, plan, render and install; PID 1 runs it as a child
+    #[command(hide = true)]
+    Prepare(prepare),
+    /// Write each user's login environment for Slurm; PID 1 runs it as a child
+    #[command(hide = true)]
+    Environments(environments),
+    /// Give running jobs notice at a stop, requeue lost ones at a start; PID 1 runs it as a child
+    #[command(hide = true)]
+    Jobs(jobs),
+    /// Ask the daemons whether they still answer; PID 1 runs it as a child
+    #[command(hide = true)]
+    Liveness(liveness),
+    /// Keep oom_score_adj of jobs' and users' processes above the daemons'; PID 1 runs it as a child
+    #[command(hide = true)]
+    OomScore(oom_score),
+    /// Get a unit's port back from a process that took it; PID 1 runs it as a child
+    #[command(hide = true)]
+    FreePort(free_port),
+    /// Say which of a user's processes have a socket; runs as that user
+    #[command(hide = true)]
+    Holders(holders),
+    /// End processes that a job left behind; slurmd runs it at the end of each job
+    #[command(hide = true)]
+    Epilog(epilog),
+    /// Hand the mail of a job to a mail server; slurmctld runs it
+    #[command(hide = true)]
+    Mail(mail),
+    /// Detect again and apply what changed in hardware and configuration, with as few restarts as possible
+    Reload(reload),
+    /// Show the daemons, the node and the GPUs
+    Status(status),
+    /// Exit with 0 if the cluster is ready (or, with --live, alive), else with 1 and a line that says why
+    Health(health),
+    /// Start a daemon or service again, and wait until it is ready
+    Restart(restart),
+    /// Stop the container in order, as `docker stop` does
+    Stop(stop),
+    /// Show the last lines of a daemon, of a service, or of slurminit itself
+    Logs(logs),
+    /// Show how long each part of the start took
+    Timeline(timeline),
+    /// Print the arguments of sbatch for the resources of a method.json
+    SbatchArgs(sbatch_args),
+}
+
+// Where a verb reads, and writes if it does. As a document, clap would take this for what the verb does.
+#[derive(Debug, clap::Args)]
+struct Where {
+    /// The operator's file [default: SLURMINIT_CONFIG, else /config/slurminit.toml if it is there]
+    #[arg(long, value_name = "FILE")]
+    config: Option<std::path::PathBuf>,
+    /// Read below this directory
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    root: std::path::PathBuf,
+}

@@ -1,7 +1,7 @@
-//! What the operator wants: `/config/slurminit.toml` and the environment, as validated types.
+//! The operator's configuration: `/config/slurminit.toml` and the environment, as validated types.
 //!
-//! PURE. The file is read by [`crate::commands::load_config`]; every key is explained in `config/slurminit.toml`, which is
-//! embedded as [`EXAMPLE`]. A value that got here is valid: nobody checks it again.
+//! PURE. [`crate::load_config`] reads the file. `config/slurminit.toml`, embedded as [`EXAMPLE`], explains
+//! every key. All values in these types are valid; no later check is needed.
 
 mod account;
 mod daemons;
@@ -11,6 +11,7 @@ mod floors;
 mod held;
 mod jobs;
 mod liveness;
+mod mail;
 mod paths;
 mod selector;
 mod sharing;
@@ -25,7 +26,8 @@ pub use error::{ConfigError, Fault, Place, Step};
 pub use floors::{ComputeCapability, Floors};
 pub use held::Held;
 pub use jobs::{Jobs, OnStop};
-pub use liveness::Liveness;
+pub use liveness::LivenessTest;
+pub use mail::{Address, Mail, Relay};
 pub use paths::Paths;
 pub use selector::GpuSelector;
 pub use sharing::{Shards, Sharing};
@@ -40,64 +42,68 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-/// The commented example: every key with its default and one line of why.
+pub use crate::inventory::GpuType;
+
+/// The commented example: every key with its default and a line of explanation.
 pub const EXAMPLE: &str = include_str!("../config/slurminit.toml");
 
-/// Where the file is looked for when no `--config` names one.
+/// The default configuration file, used without `--config`.
 pub const DEFAULT_FILE: &str = "/config/slurminit.toml";
 
-/// Everything that the operator can decide.
+/// The whole configuration.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Which daemons this container runs.
     pub role: Role,
-    /// What the image was built for; `None` where nobody said.
+    /// What the image was built for; `None` if unknown.
     pub gpu_type: Option<GpuType>,
-    /// What to do when `gpu_type` and the visible GPUs differ.
+    /// What to do if `gpu_type` and the visible GPUs differ.
     pub on_mismatch: OnMismatch,
-    /// The cluster's name; `None` takes `CLUSTER_NAME`, else `slurminit`.
+    /// The cluster's name; `None` means `CLUSTER_NAME`, or else `slurminit`.
     pub cluster_name: Option<NodeName>,
-    /// Whether the user's own Slurm files count as theirs without a marker line.
+    /// Whether the user's own Slurm files are used without a marker line.
     pub user_customized: bool,
-    /// The logs.
+    /// Logging.
     pub log: Log,
-    /// Where files are.
+    /// The paths of files and directories.
     pub paths: Paths,
-    /// How GPUs are found and written down.
+    /// How GPUs are detected and offered to jobs.
     pub gpu: GpuSettings,
     /// This node's line.
     pub node: NodeSettings,
     /// slurm.conf.
     pub slurm: Slurm,
-    /// Partitions in place of the default one; empty is the default one.
+    /// Partitions that replace the default one; if empty, there is only the default one.
     #[serde(rename = "partition")]
     pub partitions: Vec<Partition>,
-    /// How the daemons are run, where it differs from the default.
+    /// Overrides for the daemons.
     #[serde(rename = "daemon")]
     pub daemons: BTreeMap<DaemonName, DaemonSettings>,
-    /// What runs beside Slurm.
+    /// Processes run beside Slurm.
     #[serde(rename = "service")]
     pub services: Vec<Service>,
-    /// Commands at fixed moments of the start.
+    /// Commands run at fixed points of the start.
     pub hooks: Hooks,
-    /// People's groups.
+    /// Groups of users.
     #[serde(rename = "group")]
     pub groups: Vec<Group>,
-    /// People, whose accounts are made at the start.
+    /// Users whose accounts are created at the start.
     #[serde(rename = "user")]
     pub users: Vec<User>,
-    /// What becomes of running jobs when the container stops.
+    /// Slurm's job mail.
+    pub mail: Mail,
+    /// What happens to running jobs when the container stops.
     pub jobs: Jobs,
-    /// Restarts and deadlines.
+    /// Restart policy and deadlines.
     pub supervise: Supervise,
 }
 
 impl Config {
-    /// Reads the operator's TOML. `origin` is the file's name for messages.
+    /// Parses the operator's TOML. `origin` is the file name for messages.
     ///
     /// # Errors
-    /// The first thing that is wrong, with its line, column and key.
+    /// The first error, with its line, column and key.
     pub fn parse(text: &str, origin: &Path) -> Result<Self, ConfigError> {
         let mut config: Self = toml::from_str(text).map_err(|error| ConfigError::from_toml(&error, text, origin))?;
         config.check_grace(text).map_err(|fault| fault.at(text, origin))?;
@@ -109,9 +115,9 @@ impl Config {
         Ok(config)
     }
 
-    /// Jobs cannot have more time than the stop has. What nobody wrote gives way.
+    /// Jobs cannot have more time than the whole stop. If only one of the two is configured, the other is adapted.
     fn check_grace(&mut self, text: &str) -> Result<(), Fault> {
-        let (grace, stop) = (self.jobs.grace, self.supervise.stop_timeout);
+        let (grace, stop) = (self.jobs.grace, self.supervise.stop_timeout());
         if grace <= stop {
             return Ok(());
         }
@@ -127,18 +133,18 @@ impl Config {
         Ok(())
     }
 
-    /// Lays the environment over the file: `SLURMINIT_*` wins over it; `GPU_TYPE`, `DSHPC_GPU_TYPE` and `CLUSTER_NAME`,
-    /// which say what an image was built with, only fill what it leaves open. An empty variable is an unset one, for
-    /// that is what compose makes of an unset one.
+    /// Applies the environment. `SLURMINIT_*` overrides the file. `GPU_TYPE`, `DSHPC_GPU_TYPE` and `CLUSTER_NAME`,
+    /// which describe the image, only set what the file leaves open. An empty variable counts as unset, because compose
+    /// turns unset variables into empty ones.
     ///
     /// # Errors
-    /// The variable whose value is not valid.
+    /// The variable whose value is invalid.
     pub fn apply_environment(self, variable: &impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         environment::apply(self, variable)
     }
 }
 
-/// Which daemons this container runs.
+/// The daemons that this container runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -147,70 +153,65 @@ pub enum Role {
     All,
     /// No daemon: a plain init for CMD.
     None,
-    /// munged and slurmctld; not available in this version.
+    /// munged and slurmctld: the controller of a cluster of several containers.
     Controller,
-    /// munged and slurmd; not available in this version.
+    /// munged and slurmd: a node of such a cluster, which tells the controller what hardware it has.
     Compute,
-    /// munged only; not available in this version.
+    /// munged only: a place to submit jobs from.
     Login,
 }
 
-/// What the image was built for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum GpuType {
-    /// NVIDIA GPUs.
-    Nvidia,
-    /// AMD GPUs.
-    Amd,
-    /// No GPU.
-    None,
-}
-
-impl GpuType {
-    /// As in `GPU_TYPE`.
-    pub const fn as_str(self) -> &'static str {
+impl Role {
+    /// The word of the configuration.
+    pub fn as_str(self) -> &'static str {
         match self {
-            Self::Nvidia => "nvidia",
-            Self::Amd => "amd",
+            Self::All => "all",
             Self::None => "none",
+            Self::Controller => "controller",
+            Self::Compute => "compute",
+            Self::Login => "login",
         }
+    }
+
+    /// Whether this container is one of several that make up a cluster. The nodes are then not in slurm.conf.
+    pub fn shares_a_cluster(self) -> bool {
+        matches!(self, Self::Controller | Self::Compute | Self::Login)
     }
 }
 
-/// What to do when the image and the visible GPUs differ.
+/// What to do if the image and the visible GPUs do not match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnMismatch {
-    /// Say so and start with the GPUs that are there.
+    /// Log a warning and start with the GPUs that exist.
     #[default]
     Warn,
-    /// Say so and do not start.
+    /// Log an error and do not start.
     Fail,
 }
 
-/// The logs, slurminit's own and the daemons'.
+/// The logs of slurminit and the daemons.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Log {
-    /// Text for people or JSON for collectors.
+    /// Text for people, or JSON for log collectors.
     pub format: LogFormat,
-    /// The least severe level that is written; `None` is `warn` with a CMD and `info` without.
+    /// The least severe level that is logged; `None` means `warn` with a CMD and `info` without.
     pub level: Option<Level>,
 }
 
-/// How a log line is written.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// One readable line, prefixed with its daemon.
+    /// One readable line, prefixed with the daemon's name.
     #[default]
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// How severe a log line is.
+/// The severity of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "the words are the field's own")]
@@ -222,38 +223,38 @@ pub enum Level {
     Trace,
 }
 
-/// How GPUs are found and written down.
+/// How GPUs are detected and offered to jobs.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GpuSettings {
-    /// What the GRES type says.
+    /// What the GRES type is named after.
     pub type_name: TypeName,
-    /// Who names the devices in gres.conf.
+    /// Whether slurminit or Slurm writes the device list.
     pub gres: GresMode,
     /// How long a driver may take to answer.
     #[serde(deserialize_with = "value::seconds")]
     pub detect_timeout: Duration,
-    /// The compute capability that every NVIDIA GPU should have.
+    /// The minimum compute capability of NVIDIA GPUs.
     pub min_compute: Option<ComputeCapability>,
-    /// The memory that every GPU should have, in MiB.
+    /// The minimum memory of GPUs, in MiB.
     pub min_memory_mib: Option<u64>,
-    /// The GPUs that jobs may have; empty is all.
+    /// The GPUs that jobs may use; empty means all.
     pub only: Vec<GpuSelector>,
-    /// The GPUs that jobs may not have.
+    /// The GPUs that jobs may not use.
     pub except: Vec<GpuSelector>,
-    /// Into how many shards each whole GPU is counted for jobs that share it.
+    /// The number of shards per whole GPU.
     pub shards: Option<Shards>,
-    /// Whether jobs may share NVIDIA GPUs by percent, through NVIDIA's MPS.
+    /// Whether jobs may share NVIDIA GPUs by percentage, through NVIDIA's MPS.
     pub mps: bool,
 }
 
 impl GpuSettings {
-    /// How several jobs can be on one GPU, besides those that have it alone.
+    /// How jobs can share GPUs, if they can.
     pub fn sharing(&self) -> Option<Sharing> {
         self.shards.map(Sharing::Shards).or_else(|| self.mps.then_some(Sharing::Mps))
     }
 
-    /// What each GPU should have at least.
+    /// The minimum requirements for each GPU.
     pub fn floors(&self) -> Floors {
         Floors { compute: self.min_compute, memory_mib: self.min_memory_mib }
     }
@@ -275,27 +276,27 @@ impl Default for GpuSettings {
     }
 }
 
-/// What the GRES type of a GPU says.
+/// What the GRES type of a GPU is named after.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TypeName {
     /// `gpu:nvidia:2`.
     #[default]
     Vendor,
-    /// `gpu:nvidia_h200:2`, the name that Slurm's own plugin gives.
+    /// `gpu:nvidia_h200:2`, the name that Slurm's own plugin uses.
     Model,
-    /// `gpu:gpu0:1,gpu:gpu1:1`: a job can ask for a given GPU.
+    /// `gpu:gpu0:1,gpu:gpu1:1`: jobs can request a particular GPU.
     Index,
 }
 
-/// Who names the devices in gres.conf.
+/// What determines the devices in gres.conf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GresMode {
-    /// slurminit, one line for each GPU that it opened.
+    /// slurminit: one line for each GPU that it could open.
     #[default]
     Explicit,
-    /// Slurm's own plugin (`AutoDetect=nvml` or `rsmi`), where it is installed.
+    /// Slurm's own plugin (`AutoDetect=nvml` or `rsmi`), if installed.
     Autodetect,
 }
 
@@ -303,15 +304,17 @@ pub enum GresMode {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NodeSettings {
-    /// Its name.
+    /// The node's name.
     pub name: NodeName,
-    /// CPUs for jobs; `None` is all that the container may use, which is also the most.
+    /// CPUs for jobs; `None` means all that the container may use. More is not possible.
     pub cpus: Option<u32>,
-    /// Memory for jobs in MiB; `None` is what the container may use less the reserve.
+    /// Memory for jobs in MiB; `None` means what the container may use minus the reserve.
     pub memory_mib: Option<u64>,
-    /// Memory kept for the system in MiB; `None` decides by the container's size.
+    /// Memory reserved for the system in MiB; `None` means a value derived from the container's memory.
     pub reserve_mib: Option<u64>,
-    /// Features besides those that detection finds.
+    /// The size of /tmp for `--tmp` in MiB; `None` means its real size, 0 offers none.
+    pub tmp_disk_mib: Option<u64>,
+    /// Features in addition to the detected ones.
     pub features: Vec<FeatureName>,
 }
 

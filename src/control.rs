@@ -1,8 +1,8 @@
-//! The control socket: how an operator asks the running PID 1 for something.
+//! The control socket, through which an operator sends requests to PID 1.
 //!
-//! A stream socket in the run directory, root's alone. A client sends one line of JSON, a [`protocol::Request`], and gets
-//! one line back, a [`protocol::Reply`], which log lines may follow; then the connection ends. `protocol` is PURE; `server`
-//! runs in PID 1, `client` in the verbs: both EDGE.
+//! A stream socket in the run directory, accessible to root only. A client sends one line of JSON, a
+//! [`protocol::Request`], and gets one line back, a [`protocol::Reply`]. Log lines may follow; then the connection
+//! ends. `protocol` is PURE; `server` runs in PID 1 and `client` in the verbs: both are EDGE.
 
 pub mod client;
 pub mod protocol;
@@ -10,7 +10,7 @@ pub mod server;
 
 use std::path::{Path, PathBuf};
 
-/// The socket in the run directory.
+/// The path of the socket.
 pub fn socket(run_directory: &Path) -> PathBuf {
     run_directory.join("control")
 }

@@ -1,7 +1,7 @@
-//! Finds out what this container can really use: GPUs, CPUs, memory, cgroup, Slurm.
+//! Detects what this container can really use: GPUs, CPUs, memory, cgroup, Slurm.
 //!
-//! EDGE. Everything is read through a root directory. Each vendor's probe runs in a child of its own with a deadline, so
-//! a driver that hangs, crashes or lies ends in a verdict ([`sandbox`]).
+//! EDGE. All files are read below a root directory. Each vendor's probe runs in its own child process with a deadline,
+//! so a driver that hangs, crashes or lies ends in why it gave no answer ([`sandbox`]).
 
 pub mod amd_kfd;
 pub mod capabilities;
@@ -10,6 +10,8 @@ pub mod condition;
 pub mod cpu;
 pub mod device;
 pub mod foreign;
+mod groups;
+pub mod intel;
 mod left_out;
 pub mod memory;
 mod namespaces;
@@ -21,6 +23,7 @@ pub mod nvml;
 pub mod pci;
 mod regular;
 pub mod sandbox;
+pub mod scratch;
 pub mod slurm;
 mod tegra;
 pub mod tmpfs;
@@ -28,22 +31,24 @@ pub mod tmpfs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::inventory::{Finding, Inventory, Platform, Severity};
-use nvidia_request::Request;
-use sandbox::{Sandbox, Verdict};
+use serde::{Deserialize, Serialize};
 
-/// What detection is given.
+use crate::inventory::{Driver, Finding, Gpu, Inventory, Kind, Obstacle, Platform, Vendor};
+use nvidia_request::Request;
+use sandbox::{NoAnswer, Sandbox};
+
+/// The parameters of a detection.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where `/proc`, `/sys`, `/dev`, `/usr` are looked for.
+    /// The directory that contains `/proc`, `/sys`, `/dev` and `/usr`.
     pub root: PathBuf,
-    /// How long everything together may take.
+    /// How long the whole detection may take.
     pub deadline: Duration,
-    /// The NVIDIA management library; `None` looks in the usual places.
+    /// The path of NVIDIA's management library; `None` searches the usual places.
     pub nvml_library: Option<PathBuf>,
-    /// What the container asked NVIDIA's runtime for.
+    /// What the container requested from NVIDIA's runtime.
     pub request: nvidia_request::Request,
-    /// Whether to ask how NVIDIA's GPUs fare. A start has no time for that.
+    /// Whether to read the condition of NVIDIA's GPUs. There is no time for that at a start.
     pub conditions: bool,
 }
 
@@ -59,59 +64,82 @@ impl Default for Options {
     }
 }
 
-/// Finds out everything, within the deadline. Call it in a process with one thread: it forks.
+/// Detects everything within the deadline. It forks, so the process must be single-threaded.
 ///
-/// The probes run while the host's files are read. NVML has six tenths of the time and every probe seven: a verdict and
-/// the kernel's files need the rest.
+/// The probes run while the host's files are read. NVML gets six tenths of the time, every other probe seven; reasons
+/// and the kernel's files need the rest.
 pub fn detect(options: &Options) -> Inventory {
     let Options { root, deadline, nvml_library, request, conditions } = options;
     let started = Instant::now();
     let tenths = |tenths: u32| started + *deadline / 10 * tenths;
     let nvidia = nvidia::Detection::start(root, nvml_library.as_deref(), request, *conditions);
-    // Most machines have no AMD GPU, and a look is cheaper than a process.
-    let amd = root.join("sys/class/kfd").exists().then(|| Sandbox::start(|| amd_kfd::probe(root)));
+    // Most machines lack most vendors' GPUs, and a look at a path is cheaper than a process.
+    let here = PROBES.into_iter().filter(|probe| root.join(probe.trace).exists());
+    let others: Vec<_> = here.map(|probe| (probe, Sandbox::start(|| (probe.run)(root)))).collect();
     let mut inventory = Inventory {
         hostname: hostname(),
         platform: platform(root),
         cpu: cpu::detect(root),
         memory: memory::detect(root),
+        scratch_mib: scratch::detect(root),
         cgroup: cgroup::detect(root),
         slurm: slurm::detect(root, *deadline / 5),
         makes_namespaces: namespaces::detect(root, *deadline / 5),
         ..Inventory::default()
     };
     let nvidia = nvidia.finish(tenths(6), tenths(7));
-    let amd = match amd.map(|probe| probe.finish(tenths(7))) {
-        None => amd_kfd::Probe::default(),
-        Some(Ok(probe)) => probe,
-        Some(Err(verdict)) => amd_kfd::Probe { findings: vec![no_amd(&verdict)], ..amd_kfd::Probe::default() },
-    };
-    inventory.drivers = nvidia.driver.into_iter().chain(amd.driver).collect();
-    inventory.gpus = [nvidia.gpus, amd.gpus].concat();
+    let others = others
+        .into_iter()
+        .map(|(probe, sandbox)| sandbox.finish(tenths(7)).unwrap_or_else(|why| no_answer(&probe, &why)));
+    for found in std::iter::once(nvidia).chain(others) {
+        inventory.drivers.extend(found.driver);
+        inventory.gpus.extend(found.gpus);
+        inventory.findings.extend(found.findings);
+    }
     memory::leave_out_gpus(root, &inventory.gpus, &mut inventory.memory);
-    inventory.findings = [nvidia.findings, amd.findings, foreign::findings(root, &inventory.gpus)].concat();
+    inventory.findings.extend(foreign::findings(root, &inventory.gpus));
     inventory.findings.extend(capabilities::detect(root));
     inventory.findings.extend(tmpfs::findings(root, &inventory.memory));
     inventory
 }
 
-fn no_amd(verdict: &Verdict) -> Finding {
-    let (cause, repair) = match verdict {
-        Verdict::NotStarted(_) => Verdict::NO_PROCESS,
-        _ => (
-            "the driver hangs: a GPU failed or is being reset",
-            "look for amdgpu messages on the host (dmesg | grep -i amdgpu); reboot the host",
-        ),
-    };
-    Finding {
-        severity: Severity::Warning,
-        what: format!("the AMD kernel driver (KFD) {verdict}; no AMD GPU is used"),
-        cause: cause.to_owned(),
-        repair: repair.to_owned(),
-    }
+/// The result of a vendor's probe.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Found {
+    /// The driver; `None` where it is not loaded.
+    pub driver: Option<Driver>,
+    /// The GPUs that this container sees, in the driver's order.
+    pub gpus: Vec<Gpu>,
+    /// Messages for the operator.
+    pub findings: Vec<Finding>,
 }
 
-/// By the name of the kernel, which those who build one for their own virtual machine put into it.
+/// The probe of one vendor. NVIDIA is handled separately, with a library and the kernel's files as a fallback.
+#[derive(Clone, Copy)]
+struct Probe {
+    vendor: Vendor,
+    /// The name of the driver or interface.
+    driver: &'static str,
+    /// Without this path there is nothing to probe.
+    trace: &'static str,
+    run: fn(&Path) -> Found,
+}
+
+const PROBES: [Probe; 2] = [
+    Probe { vendor: Vendor::Amd, driver: "the AMD kernel driver (KFD)", trace: "sys/class/kfd", run: amd_kfd::probe },
+    Probe { vendor: Vendor::Intel, driver: "Intel's kernel driver (xe or i915)", trace: "dev/dri", run: intel::probe },
+];
+
+fn no_answer(probe: &Probe, why: &NoAnswer) -> Found {
+    let (cause, repair) = match why {
+        NoAnswer::NotStarted(_) => NoAnswer::NO_PROCESS,
+        _ => Obstacle::Hang.words(probe.vendor),
+    };
+    let what = format!("{} {why}; no {} GPU is used", probe.driver, probe.vendor.traits().maker);
+    Found { findings: vec![Finding::warning(Kind::DriverFails, what, cause, repair)], ..Found::default() }
+}
+
+/// Derived from the kernel's release string, which vendors of virtual machines mark.
 fn platform(root: &Path) -> Platform {
     let release = regular::text(&root.join("proc/sys/kernel/osrelease")).unwrap_or_default().to_lowercase();
     match release {
@@ -125,3 +153,6 @@ fn platform(root: &Path) -> Platform {
 fn hostname() -> String {
     nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests;

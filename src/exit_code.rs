@@ -1,20 +1,20 @@
-//! Every exit code of slurminit. A code never changes its meaning; docs/exit-codes.md says what to do about each.
+//! All exit codes of slurminit. The meaning of a code never changes; docs/exit-codes.md explains what to do about each.
 //!
-//! With a CMD that ran, the container's code is CMD's own (128+n when signal n killed it).
+//! If a CMD ran, the container's code is CMD's own (128+n if signal n killed it).
 
-/// All went well, or a stop was asked for.
+/// Success, including a requested stop.
 pub const SUCCESS: u8 = 0;
-/// A verb could not do its work; standard error says why.
+/// A verb failed; standard error says why.
 pub const FAILURE: u8 = 1;
-/// The command line is wrong.
+/// The command line is invalid.
 pub const USAGE: u8 = 2;
 /// `slurminit doctor` found nothing worse than a warning.
 pub const WARNINGS: u8 = 4;
-/// `slurminit doctor` found nothing wrong, and could not look at something.
+/// `slurminit doctor` found nothing wrong, but could not check everything.
 pub const NOT_LOOKED: u8 = 5;
-/// `slurminit jobs quiesce` leaves jobs behind that did not end in time; between it and PID 1.
+/// `slurminit jobs quiesce` leaves jobs behind that did not end in time. Used only between it and PID 1.
 pub const JOBS_LEFT: u8 = 3;
-/// slurminit itself failed at start; it never ends by its own error after that.
+/// slurminit itself failed at start. Later it never exits because of an error of its own.
 pub const INTERNAL: u8 = 70;
 /// The configuration (TOML, environment, or a user's own Slurm file) is refused.
 pub const CONFIG: u8 = 78;
@@ -26,15 +26,15 @@ pub const SLURMCTLD: u8 = 101;
 pub const SLURMD: u8 = 102;
 /// An essential `[[service]]` could not be kept alive.
 pub const SERVICE: u8 = 103;
-/// The preparation (detection, rendering, installation) failed or ran past its deadline.
+/// The preparation (detection, rendering, installation) failed or exceeded its deadline.
 pub const PREPARE: u8 = 104;
 /// GPU_TYPE and the visible GPUs do not match, and `on_mismatch = "fail"`.
 pub const MISMATCH: u8 = 105;
 /// A pre-start hook failed.
 pub const HOOK: u8 = 106;
-/// The daemons run, and the node did not become usable in time.
+/// The daemons run, but the node did not become usable in time.
 pub const NOT_READY: u8 = 107;
-/// CMD was found and cannot be executed.
+/// CMD was found but cannot be executed.
 pub const CMD_NOT_EXECUTABLE: u8 = 126;
 /// CMD was not found.
 pub const CMD_NOT_FOUND: u8 = 127;

@@ -1,9 +1,8 @@
-//! Writes what was decided: configuration files, the munge key, the directories of the daemons.
+//! Writes configuration files, the munge key and the daemons' directories.
 //!
-//! EDGE. Every path is taken below a root directory (`/` but in tests), and walked so that nobody but root decides where it
-//! leads ([`crate::walk`]). Nothing is written that is there already as it
-//! should be, and nothing is synced that has nothing to lose, so neither a first start nor one without changes waits for
-//! the disk.
+//! EDGE. All paths are below a root directory (`/` except in tests), and are walked so that only root decides where
+//! they lead ([`crate::walk`]). Files that are already right are not written, and nothing is synced unless data could
+//! be lost. So neither a first start nor one without changes waits for the disk.
 
 mod accounts;
 mod applied;
@@ -11,6 +10,7 @@ mod atomic;
 mod copies;
 mod directories;
 mod environments;
+mod hosts;
 mod munge_key;
 mod owner;
 mod users_file;
@@ -20,6 +20,7 @@ pub use applied::{keep_applied, keep_held, read_applied, read_held, restore_appl
 pub use copies::note_copies;
 pub use directories::make_directories;
 pub use environments::{install_environments, read_login_files};
+pub use hosts::install_host_name;
 pub use munge_key::{KeySource, MungeKey, install_munge_key};
 pub use owner::Owner;
 pub use users_file::replace_users_file;
@@ -28,10 +29,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::config::Paths;
-use crate::plan::{FileName, Origin, UserFile};
+use crate::plan::{FileName, Origin, Text, UserFile};
 use crate::walk::{self, Astray};
 
-/// Something could not be written or read.
+/// A file or directory could not be written or read.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what the variant is")]
 pub enum InstallError {
@@ -58,10 +59,17 @@ pub enum InstallError {
     KeyLength { path: PathBuf, length: u64, repair: &'static str },
     #[error(transparent)]
     Astray(Astray),
+    #[error(
+        "there is no munge key: a container that belongs to another one's cluster makes none of its own. Give it the controller's: one \
+         volume at the directory of {path} in both, or one secret at {secret}"
+    )]
+    NoKey { path: PathBuf, secret: PathBuf },
     #[error("the munge key {path} is not a regular file (a link is not followed there); remove it")]
     KeyKind { path: PathBuf },
     #[error("the munge key {path} has a second name elsewhere, and is not munge's: replace it by a copy (cp -p)")]
     KeyLinks { path: PathBuf },
+    #[error("cannot add the node's name to {path}: {source}; start the container with --add-host {name}:127.0.0.1")]
+    Hosts { path: PathBuf, name: String, source: io::Error },
     #[error("the kernel gave no random bytes for the munge key: {source}")]
     Random { source: io::Error },
 }
@@ -81,7 +89,7 @@ impl InstallError {
         Self::Write { path: path.to_owned(), source, repair }
     }
 
-    /// A directory that is somebody else's could not be made root's.
+    /// A directory of another user could not be given to root.
     fn take(path: &Path, source: io::Error) -> Self {
         match source.kind() {
             io::ErrorKind::PermissionDenied => Self::Take { path: path.to_owned(), source },
@@ -95,7 +103,7 @@ impl InstallError {
     }
 }
 
-/// What a person does about it.
+/// What the operator can do about it.
 fn repair(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "the disk is full: free some space",
@@ -120,10 +128,10 @@ pub fn under(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// Slurm's files that are there before anything is written, in the operator's directory and in Slurm's.
+/// Slurm's files that existed before slurminit wrote any, in the operator's directory and in Slurm's.
 ///
 /// # Errors
-/// A file that is there and cannot be read as text.
+/// An existing file cannot be read as text.
 pub fn find_user_files(paths: &Paths, root: &Path) -> Result<Vec<UserFile>, InstallError> {
     let mut found = Vec::new();
     for (origin, directory) in [(Origin::Config, &paths.config), (Origin::Slurm, &paths.slurm)] {
@@ -146,13 +154,13 @@ pub fn find_user_files(paths: &Paths, root: &Path) -> Result<Vec<UserFile>, Inst
     Ok(found)
 }
 
-/// Installs `files` (name and text) into Slurm's directory, and returns those that changed.
+/// Installs `files` into Slurm's directory, and returns those that changed.
 ///
 /// # Errors
-/// The first file that cannot be written; it is then as it was before.
-pub fn install_files(paths: &Paths, root: &Path, files: &[(FileName, &str)]) -> Result<Vec<PathBuf>, InstallError> {
+/// The first file that cannot be written; it then stays as it was.
+pub fn install_files(paths: &Paths, root: &Path, files: &[Text]) -> Result<Vec<PathBuf>, InstallError> {
     let mut changed = Vec::new();
-    for (name, text) in files {
+    for Text { name, text } in files {
         if replace_in(root, &paths.slurm, name.as_str(), text, name.mode())? {
             changed.push(paths.slurm.join(name.as_str()));
         }
@@ -160,7 +168,7 @@ pub fn install_files(paths: &Paths, root: &Path, files: &[(FileName, &str)]) -> 
     Ok(changed)
 }
 
-/// Replaces a file in a directory of root's, which is made where it lacks. Returns whether anything was written.
+/// Replaces a file in a directory of root's, which is created if missing. Returns whether anything was written.
 fn replace_in(root: &Path, directory: &Path, name: &str, text: &str, mode: u32) -> Result<bool, InstallError> {
     let (real, _) = walk::make(root, directory, &mut Vec::new())?;
     real.require_ours()?;

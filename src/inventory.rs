@@ -1,16 +1,23 @@
-//! What was found at this start: GPUs, CPUs, memory, cgroup.
+//! The result of detection: GPUs, CPUs, memory, cgroup.
 //!
-//! PURE. The types are the JSON of `slurminit detect --json`; `detect` fills them and `plan` reads them.
+//! PURE. `slurminit detect --json` prints these types; `detect` fills them and `plan` reads them.
 
 mod access;
 mod condition;
 mod cpu_set;
+mod finding;
+pub mod gres;
+mod observation;
 mod pci_address;
+mod vendor;
 
 pub use access::{Access, Obstacle};
 pub use condition::{ComputeMode, Condition, Ecc, Pcie, Process, Slowdown};
 pub use cpu_set::{CpuSet, ParseCpuSetError};
+pub use finding::{Finding, Kind, Severity};
+pub use observation::{Observation, Observations, Verdict};
 pub use pci_address::{ParsePciAddressError, PciAddress};
+pub use vendor::{Files, GpuType, Source, Traits, Vendor};
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,102 +25,66 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// WSL2's device, the same for all GPUs.
+/// WSL2's device, which all GPUs share.
 pub const WSL_DEVICE: &str = "/dev/dxg";
 
-/// Everything that one detection found.
+/// The result of one detection.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Inventory {
-    /// The kernel's host name, which `SlurmctldHost` must be.
+    /// The kernel's host name, which `SlurmctldHost` must match.
     pub hostname: String,
-    /// Whose kernel runs here.
+    /// The platform that provides the kernel.
     #[serde(default)]
     pub platform: Platform,
     /// The processors that this container may use.
     pub cpu: Cpu,
     /// The memory that this container may use.
     pub memory: Memory,
+    /// The size of the file system of /tmp in MiB; `None` if it is not fixed.
+    #[serde(default)]
+    pub scratch_mib: Option<u64>,
     /// The cgroup hierarchy as the container sees it.
     pub cgroup: Cgroup,
-    /// The Slurm that is installed beside us.
+    /// The installed Slurm.
     pub slurm: SlurmInstall,
-    /// Whether root may make PID and mount namespaces here, with a /proc of their own: Docker withholds CAP_SYS_ADMIN.
+    /// Whether root may create PID and mount namespaces with a /proc of their own. Docker withholds CAP_SYS_ADMIN by
+    /// default.
     #[serde(default)]
     pub makes_namespaces: bool,
-    /// One entry for each driver that was looked for and left a trace.
+    /// One entry for each driver of which there is a trace.
     pub drivers: Vec<Driver>,
-    /// Every GPU that a driver counts, in the driver's order, NVIDIA first; also those that cannot be opened.
+    /// Every GPU that a driver reports, in driver order, NVIDIA first; including GPUs that cannot be opened.
     pub gpus: Vec<Gpu>,
-    /// What the operator should know: lost precision, denied devices, a driver that hung.
+    /// Messages for the operator: missing details, denied devices, a driver that hung.
     pub findings: Vec<Finding>,
 }
 
 impl Inventory {
-    /// The GPUs that a job can be given.
+    /// The GPUs that jobs can get.
     pub fn usable_gpus(&self) -> impl Iterator<Item = &Gpu> {
         self.gpus.iter().filter(|gpu| gpu.is_usable())
     }
 }
 
-/// Whose kernel runs here: it decides which GPUs can be in a container at all.
+/// The platform that provides the kernel. It determines which GPUs a container can have at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Platform {
-    /// A Linux of its own.
+    /// Linux on its own machine.
     #[default]
     Linux,
-    /// Windows' Linux: NVIDIA's GPUs only.
+    /// Linux inside Windows: NVIDIA GPUs only.
     Wsl2,
-    /// Docker Desktop's virtual machine on macOS, and on Windows without WSL2: no GPU.
+    /// Docker Desktop's virtual machine on macOS, or on Windows without WSL2: no GPU.
     DockerDesktop,
 }
 
-/// The maker of a GPU, and so the driver that it needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Vendor {
-    /// NVIDIA: NVML and `/dev/nvidiaN`.
-    Nvidia,
-    /// AMD: KFD and `/dev/dri/renderDN`.
-    Amd,
-}
-
-impl Vendor {
-    /// The name in `GPU_TYPE`, in GRES types, in logs.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Nvidia => "nvidia",
-            Self::Amd => "amd",
-        }
-    }
-}
-
-impl fmt::Display for Vendor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
-/// Where the facts about a vendor's GPUs came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Source {
-    /// The NVIDIA management library.
-    Nvml,
-    /// `/proc/driver/nvidia/gpus` and the device files: no links, no memory size, no compute capability.
-    NvidiaProc,
-    /// A Jetson's device file: no model, no memory size where the container hides the device tree.
-    Nvgpu,
-    /// The AMD kernel driver's topology in sysfs.
-    Kfd,
-}
-
-/// A vendor's driver, as far as it answered.
+/// A vendor's driver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Driver {
-    /// Whose driver it is.
+    /// The vendor.
     pub vendor: Vendor,
-    /// Which interface answered.
+    /// The interface that answered.
     pub source: Source,
     /// The driver's version, such as `535.154.05`.
     pub version: Option<String>,
@@ -121,49 +92,49 @@ pub struct Driver {
     pub cuda_version: Option<String>,
 }
 
-/// One GPU that a driver counts.
+/// A GPU that a driver reports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
-    /// Its maker.
+    /// The vendor.
     pub vendor: Vendor,
-    /// Position in the driver's own order, counted for each vendor from 0.
+    /// The position in the driver's own order, per vendor, from 0.
     pub index: u32,
     /// N of `/dev/nvidiaN` or `/dev/dri/renderDN`; not always the index.
     pub minor: Option<u32>,
-    /// The device file that GRES names.
+    /// The device file in gres.conf.
     pub device_file: Option<PathBuf>,
     /// The driver's unique name, such as `GPU-1c1d...`.
     pub uuid: Option<String>,
-    /// The driver's model name, unfiltered: `NVIDIA H200`. Hostile input until `plan` makes a GRES type of it.
+    /// The driver's model name, unfiltered: `NVIDIA H200`. Untrusted input until `plan` turns it into a GRES type.
     pub model: Option<String>,
-    /// Where it sits on the PCI bus.
+    /// The PCI address.
     pub pci_address: Option<PciAddress>,
-    /// Memory in MiB: its own, or what it has of the machine's.
+    /// Memory in MiB: its own, or its share of the machine's.
     pub memory_mib: Option<u64>,
-    /// Whether that is memory of the machine, which its processors use as well.
+    /// Whether this is the machine's memory, which processors use as well.
     #[serde(default, skip_serializing_if = "is_false")]
     pub shares_memory: bool,
-    /// The NUMA node that its memory is to the kernel, which counts it as the machine's; mostly it is none.
+    /// The NUMA node of the GPU's memory, if the kernel counts that as the machine's. Usually `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_node: Option<u32>,
-    /// Whether it is the small GPU of a processor, which works in memory borrowed from the machine.
+    /// Whether the GPU is integrated into a processor and uses memory borrowed from the machine.
     #[serde(default, skip_serializing_if = "is_false")]
     pub integrated: bool,
-    /// Compute capability (`9.0`) or AMD's ISA name (`gfx90a`).
+    /// Compute capability (`9.0`) or AMD's name of the instruction set (`gfx90a`).
     pub compute: Option<String>,
-    /// The logical CPUs that are near to it; `None` where the machine does not say.
+    /// The logical CPUs near the GPU; `None` if unknown.
     pub cpus: Option<CpuSet>,
-    /// The NUMA node that it hangs on; `None` where the machine says -1.
+    /// The NUMA node near the GPU; `None` if the machine reports -1.
     pub numa_node: Option<u32>,
-    /// Active NVLinks to each peer, by the peer's `index`. Empty where the driver reports none.
+    /// Active NVLinks to each peer, by the peer's `index`. Empty if the driver reports none.
     pub links: BTreeMap<u32, u32>,
-    /// Its MIG instances. `None` where MIG mode is off; in MIG mode a GPU has nothing to offer but these.
+    /// The MIG instances; `None` if MIG mode is off. In MIG mode jobs can use only the instances.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<Vec<MigInstance>>,
-    /// How it fares at this moment, where that was asked for and the driver tells.
+    /// The current condition, if it was requested and the driver reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<Condition>,
-    /// Whether this container may open it.
+    /// Whether this container may open the GPU.
     pub access: Access,
 }
 
@@ -172,27 +143,27 @@ fn is_false(value: &bool) -> bool {
 }
 
 impl Gpu {
-    /// Whether a job can be given the GPU, or an instance of it.
+    /// Whether jobs can get the GPU or one of its instances.
     pub fn is_usable(&self) -> bool {
         let of_instance = |instance: &MigInstance| instance.access == Access::Usable;
         self.access == Access::Usable && self.mig.as_ref().is_none_or(|mig| mig.iter().any(of_instance))
     }
 }
 
-/// A part of an NVIDIA GPU with memory and processors of its own (Multi-Instance GPU): one compute instance.
+/// A compute instance of an NVIDIA GPU in MIG (Multi-Instance GPU) mode, with memory and processors of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigInstance {
-    /// Its size as NVIDIA names it: `1g.18gb`, `1c.3g.71gb`, `1g.18gb+me`.
+    /// NVIDIA's name of the size: `1g.18gb`, `1c.3g.71gb`, `1g.18gb+me`.
     pub profile: Option<String>,
-    /// The name by which CUDA finds it: `MIG-fa4e...`.
+    /// The name that CUDA uses: `MIG-fa4e...`.
     pub uuid: Option<String>,
-    /// The driver's number of its GPU instance.
+    /// The driver's ID of the GPU instance.
     pub gpu_instance: Option<u32>,
-    /// The driver's number of its compute instance, within the GPU instance.
+    /// The driver's ID of the compute instance, within the GPU instance.
     pub compute_instance: Option<u32>,
     /// Memory in MiB; compute instances of one GPU instance share it.
     pub memory_mib: Option<u64>,
-    /// What a job must open: the GPU's own file and the two of `/dev/nvidia-caps`.
+    /// The files that a job must open: the GPU's own and two in `/dev/nvidia-caps`.
     pub device_files: Vec<PathBuf>,
     /// Whether this container may open all of them.
     pub access: Access,
@@ -203,12 +174,12 @@ pub struct MigInstance {
 pub struct Cpu {
     /// The logical CPUs that the container's cpuset allows.
     pub allowed: CpuSet,
-    /// The cgroup's CPU time limit in whole CPUs (`--cpus 1.5` is 1.5); `None` is unlimited.
+    /// The cgroup's CPU quota in CPUs (`--cpus 1.5` is 1.5); `None` means unlimited.
     pub quota: Option<f64>,
-    /// The whole machine, sockets first, each a list of cores, each the logical CPUs of that core. Slurm's abstract
-    /// core index is the position in this list, flattened. Empty where sysfs does not tell.
+    /// The whole machine: a list of sockets, each a list of cores, each the logical CPUs of that core. Slurm's abstract
+    /// core index is the position in the flattened list. Empty if sysfs lacks the data.
     pub sockets: Vec<Vec<CpuSet>>,
-    /// Whether the kernel refuses to bind another user's process to CPUs: Docker withholds CAP_SYS_NICE.
+    /// Whether the kernel refuses to bind another user's process to CPUs. Docker withholds CAP_SYS_NICE by default.
     #[serde(default)]
     pub binding_denied: bool,
 }
@@ -216,17 +187,17 @@ pub struct Cpu {
 /// The memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
-    /// What the machine has, in MiB, without the memory of its GPUs.
+    /// The machine's memory in MiB, without GPU memory.
     pub total_mib: u64,
-    /// The memory of GPUs that the kernel counts as the machine's, in MiB.
+    /// GPU memory that the kernel counts as the machine's, in MiB.
     #[serde(default)]
     pub gpu_mib: u64,
-    /// The container's own limit in MiB; `None` is unlimited.
+    /// The container's limit in MiB; `None` means unlimited.
     pub limit_mib: Option<u64>,
 }
 
 impl Memory {
-    /// What the container can really use, in MiB.
+    /// What the container can actually use, in MiB.
     pub fn usable_mib(&self) -> u64 {
         self.limit_mib.map_or(self.total_mib, |limit| limit.min(self.total_mib))
     }
@@ -235,42 +206,43 @@ impl Memory {
 /// The cgroup hierarchy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cgroup {
-    /// Which of the kernel's two interfaces is mounted.
+    /// The cgroup version that is mounted.
     pub version: CgroupVersion,
-    /// Whether this container may make groups in it.
+    /// Whether this container may create groups in it.
     pub writable: bool,
-    /// The controllers that can be used there.
+    /// The available controllers.
     pub controllers: Vec<String>,
-    /// v2: whether the machine's whole tree is mounted (`docker run --cgroupns host`), and not the container's part of it.
+    /// v2: whether the machine's whole tree is mounted (`docker run --cgroupns host`) instead of the container's part.
     #[serde(default)]
     pub whole_machine: bool,
-    /// v2: whether processes are in it that this container's PID namespace does not show.
+    /// v2: whether it contains processes that this container's PID namespace does not show.
     #[serde(default)]
     pub foreign_processes: bool,
-    /// v2: whether the kernel refuses to hold a group to devices, which takes a BPF program and the right to load it.
+    /// v2: whether the kernel refuses device rules, which need a BPF program and the capability to load it.
     #[serde(default)]
     pub device_rules_denied: bool,
 }
 
-/// Which cgroup interface is mounted at `/sys/fs/cgroup`.
+/// The cgroup version mounted at `/sys/fs/cgroup`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CgroupVersion {
     /// Nothing is mounted.
     #[default]
     None,
-    /// One hierarchy for each controller (also the hybrid layout).
+    /// One hierarchy per controller (also the hybrid layout).
     V1,
     /// The unified hierarchy.
     V2,
 }
 
-/// The Slurm that is installed in this image.
+/// The Slurm installed in this image.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlurmInstall {
-    /// Its version; `None` where neither the image's note nor `slurmd -V` tells.
+    /// The version; `None` if neither the image's note nor `slurmd -V` reveals it.
     pub version: Option<SlurmVersion>,
-    /// The plugins in its plugin directory that decide what we may write, such as `gpu_nvml` or `cgroup_v2`.
+    /// The installed plugins that affect the configuration, such as `gpu_nvml` or `cgroup_v2`; `mpi_pmix` only if its
+    /// library exists and it can write to /tmp.
     pub plugins: Vec<String>,
 }
 
@@ -281,7 +253,7 @@ impl SlurmInstall {
     }
 }
 
-/// A Slurm release, year and month: `24.11`. The patch level never changes a configuration file's meaning.
+/// A Slurm release, year and month: `24.11`. Patch releases do not change the meaning of a configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SlurmVersion {
     /// Two-digit year.
@@ -294,31 +266,6 @@ impl fmt::Display for SlurmVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:02}.{:02}", self.year, self.month)
     }
-}
-
-/// Something that the operator should know, always with a cause and a repair.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Finding {
-    /// How bad it is.
-    pub severity: Severity,
-    /// What was seen.
-    pub what: String,
-    /// The likely cause.
-    pub cause: String,
-    /// What to type or change.
-    pub repair: String,
-}
-
-/// How bad a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Severity {
-    /// Good to know.
-    Info,
-    /// The cluster runs, with less than was expected.
-    Warning,
-    /// Something that was asked for does not work.
-    Error,
 }
 
 #[cfg(test)]

@@ -1,13 +1,15 @@
-//! What a job leaves behind where no cgroup holds its processes together.
+//! Finds processes that a job leaves behind where no cgroup contains its processes.
 //!
-//! PURE; `look` and `handle` are edge. Slurm's proctrack/linuxproc ends the descendants of slurmstepd. A process that calls
-//! setsid() and outlives its parent is a child of PID 1 then, and Slurm no longer finds it. What tells it from a shell of
-//! `docker exec`, a service or a waiting srun of the same user is a mark that slurmd's descendants inherit and cannot put
-//! off: docs/architecture.md, "What a job leaves behind".
+//! PURE; `ending`, `look` and `handle` are edge. Slurm's proctrack/linuxproc ends the descendants of slurmstepd. A process that
+//! called setsid() and outlived its parent becomes a child of PID 1, where Slurm no longer finds it. To tell it from
+//! the same user's `docker exec` shell, service or waiting srun, slurmd's descendants inherit a mark that they cannot
+//! remove: docs/decisions/mark-job-processes-with-a-resource-limit.md.
 
+mod ending;
 mod handle;
 pub mod look;
 
+pub use ending::end;
 pub use handle::Handle;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,54 +17,54 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A job that has ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Job {
-    /// Its id.
+    /// The job ID.
     pub id: u32,
-    /// Its user's id.
+    /// The user ID.
     pub uid: u32,
-    /// The device files of its GPUs that no other job can have had.
+    /// The device files of the job's GPUs that no other job can have used.
     pub devices: BTreeSet<String>,
 }
 
-/// What a process is to Slurm.
+/// The role of a process in Slurm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
     /// slurmd.
     Daemon,
-    /// A slurmstepd, and its job, once it has said so in its title.
+    /// A slurmstepd, with its job ID once its title shows it.
     Step(Option<u32>),
     /// Anything else.
     Other,
 }
 
-/// A process that has not ended.
+/// A living process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Its id.
+    /// The PID.
     pub pid: i32,
-    /// Its parent's.
+    /// The parent's PID.
     pub parent: i32,
-    /// Its session.
+    /// The session ID.
     pub session: i32,
-    /// When it started, in ticks of the machine's clock: tells two processes of one id.
+    /// The start time in clock ticks, to detect a reused PID.
     pub start: u64,
-    /// Who started it (its real user id).
+    /// The real user ID.
     pub uid: u32,
-    /// Its effective group id, without which the kernel shows nobody its environment.
+    /// The effective group ID, which the kernel requires for reading the environment.
     pub gid: u32,
-    /// Its name as it chose it, in printable characters.
+    /// The name that the process chose, in printable characters.
     pub name: String,
-    /// What it is to Slurm.
+    /// The role in Slurm.
     pub role: Role,
-    /// Whether it descends from slurmd.
+    /// Whether the process descends from slurmd.
     pub is_marked: bool,
 }
 
-/// What a process tells of itself; it may lie.
+/// What a process reveals about itself. It can be forged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
-    /// `SLURM_JOB_ID` of the environment that it was started with.
+    /// `SLURM_JOB_ID` in the process's initial environment.
     pub job: Option<u32>,
-    /// The GPU device files that it holds open.
+    /// The GPU device files that the process has open.
     pub devices: Vec<String>,
 }
 
@@ -77,12 +79,12 @@ impl FromIterator<Process> for Processes {
 }
 
 impl Processes {
-    /// The process of that id.
+    /// The process with this PID.
     pub fn get(&self, pid: i32) -> Option<&Process> {
         self.0.get(&pid)
     }
 
-    /// Those of the job's user that descend from slurmd, and that neither slurmd nor a slurmstepd looks after.
+    /// The job user's processes that descend from slurmd but no longer belong to slurmd or a slurmstepd.
     pub fn suspects(&self, job: &Job) -> Vec<&Process> {
         self.0
             .values()
@@ -90,13 +92,15 @@ impl Processes {
             .collect()
     }
 
-    /// Whether these are all that the job's user has here, so that a signal to all of the user's processes hits no other.
+    /// Whether `left` is everything that the job's user runs here, so that a signal to all of the user's processes hits
+    /// nothing else.
     pub fn is_all_of_user(&self, job: &Job, left: &BTreeSet<i32>) -> bool {
         job.uid != 0
             && self.0.values().filter(|process| process.uid == job.uid).all(|process| left.contains(&process.pid))
     }
 
-    /// Whether the user has a step of another job here, or may have: one that just starts has no process of a user yet.
+    /// Whether the user has, or may have, a step of another job here: a step that just starts has no process of its
+    /// user yet.
     pub fn has_other_steps(&self, job: &Job) -> bool {
         let is_other = |process: &&Process| matches!(process.role, Role::Step(id) if id != Some(job.id));
         self.0.values().filter(is_other).any(|step| {
@@ -106,7 +110,8 @@ impl Processes {
         })
     }
 
-    /// Slurm's own processes, what they look after, and an operator's script that slurmd was started by.
+    /// Whether the process belongs to Slurm: its own processes, their descendants, and an operator's script that
+    /// started slurmd.
     fn is_held(&self, process: &Process) -> bool {
         let is_own = |process: &Process| process.role != Role::Other;
         is_own(process)
@@ -118,8 +123,8 @@ impl Processes {
         self.ancestors(process).any(|ancestor| ancestor.pid == from)
     }
 
-    /// From the parent upwards. Processes are read one after the other, so that a number may be another one's by then: the
-    /// walk is no longer than there are processes.
+    /// From the parent upwards. Processes are read one after the other, so a PID may have been reused and form a loop.
+    /// The walk is therefore limited to the number of processes.
     fn ancestors(&self, process: &Process) -> impl Iterator<Item = &Process> {
         let first = self.0.get(&process.parent);
         std::iter::successors(first, |process| self.0.get(&process.parent)).take(self.0.len())
@@ -131,25 +136,25 @@ impl Processes {
     }
 }
 
-/// Whose a suspect is, by what it tells itself.
+/// The owner of a suspect, by its own evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
-    /// The ended job's.
+    /// The ended job.
     Ended,
-    /// That of a job which has a step here. The end of that job is its end.
+    /// A job that has a step here, and will clean up when it ends.
     Running,
-    /// The ended job's if nobody near it says otherwise: it holds one of its GPUs.
+    /// The ended job, unless a relative says otherwise: the process holds one of its GPUs.
     HoldsDevice,
-    /// It has no environment that can be read, or one of a job that has no step here.
+    /// The environment cannot be read, or names a job without a step here.
     Unknown,
 }
 
-/// Which of the suspects the ended job has left. `known` are those that an earlier look had found.
+/// The suspects that the ended job left behind. `known` are those that an earlier pass found.
 pub fn leftovers(all: &Processes, job: &Job, told: &BTreeMap<i32, Evidence>, known: &BTreeSet<i32>) -> BTreeSet<i32> {
     let (running, suspects) = (all.jobs_with_steps(), all.suspects(job));
     let whose: BTreeMap<i32, Whose> =
         suspects.iter().map(|process| (process.pid, whose(job, &running, told.get(&process.pid)))).collect();
-    // A user who has nothing else on the node loses nothing else.
+    // If the user has nothing else on the node, nothing else can be hit.
     let is_alone = !all.has_other_steps(job);
     let ended = |pid: i32| whose.get(&pid) == Some(&Whose::Ended) || known.contains(&pid);
     let runs = |pid: i32| whose.get(&pid) == Some(&Whose::Running);
@@ -180,7 +185,7 @@ fn whose(job: &Job, running: &BTreeSet<u32>, told: Option<&Evidence>) -> Whose {
     }
 }
 
-/// A GPU's device file. All of NVIDIA's jobs share `nvidiactl` and `nvidia-uvm`, and all of AMD's `kfd`.
+/// Whether this is the device file of one GPU. All NVIDIA jobs share `nvidiactl` and `nvidia-uvm`, all AMD jobs `kfd`.
 pub fn is_gpu(path: &str) -> bool {
     let numbered = |prefix: &str| {
         let rest = path.strip_prefix(prefix);
@@ -190,7 +195,7 @@ pub fn is_gpu(path: &str) -> bool {
         || ["/dev/kfd", "/dev/dxg"].contains(&path)
 }
 
-/// A name that somebody else chose, safe for a terminal and a log line.
+/// Makes a name chosen by another user safe for a terminal or a log line.
 pub fn printable(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).take(64).collect()
 }

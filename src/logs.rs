@@ -1,22 +1,25 @@
-//! The log: slurminit's own messages and the daemons' lines, on standard error, as text or JSON.
+//! The log on standard error: slurminit's own messages and the daemons' lines, as text or JSON.
 //!
-//! A reader that stops reading never stops slurminit: what does not fit the pipe waits in a bounded buffer, then lines
-//! are dropped and counted, and the count is the first thing said when there is room again. Standard output belongs to
-//! CMD.
+//! A reader that stops reading never stops slurminit. What does not fit into the pipe waits in a bounded buffer. When
+//! that is full, lines are dropped and counted, and the count is logged as soon as there is room. Standard output
+//! belongs to CMD.
 
 mod batch;
+mod harmless;
 mod line;
 mod record;
 mod sink;
 mod tail;
 
 pub use batch::Batch;
+pub use harmless::{Circumstances, KNOWN, Known, When};
 pub use line::{LineSplitter, parse_daemon_line};
 pub use record::Record;
 
 use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::sync::mpsc::Receiver;
 use tracing::field::{Field, Visit};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -25,13 +28,13 @@ use crate::config::{Level, LogFormat};
 use sink::Sink;
 use tail::{Tails, last_lines};
 
-/// The name that slurminit's own lines carry.
+/// The source name of slurminit's own lines.
 const OWN_NAME: &str = "slurminit";
-/// How many lines are a daemon's last words, and how much of each.
+/// The number of lines in a daemon's last words, and the length of each.
 const LAST_WORDS: usize = 8;
 const LAST_WORD_CHARS: usize = 400;
 
-/// Where every log line goes.
+/// The destination of all log lines.
 #[derive(Clone, Debug)]
 pub struct Logs {
     shared: Arc<Shared>,
@@ -47,29 +50,29 @@ struct Shared {
 }
 
 impl Logs {
-    /// Opens the log and makes it the destination of `tracing`.
+    /// Opens the log and installs it as the subscriber of `tracing`.
     pub fn install(format: LogFormat, level: Level) -> Self {
         let sink = Mutex::new(Sink::standard_error());
         let (tails, has_backlog) = (Mutex::default(), tokio::sync::Notify::new());
         let logs = Self { shared: Arc::new(Shared { format, level, sink, tails, has_backlog }) };
-        // A second subscriber in one process is a mistake of ours that costs log lines, and must not cost the container.
+        // Installing a second subscriber is a bug. It costs log lines, but must not cost the container.
         let _ = tracing_subscriber::registry().with(logs.clone()).try_init();
         logs
     }
 
-    /// Writes one line, or keeps it for later; never waits.
+    /// Writes a line or queues it; never blocks.
     pub fn write(&self, record: &Record<'_>) {
         let mut batch = self.batch(record.source);
         batch.add(record.level, record.message);
         batch.end();
     }
 
-    /// Begins some lines of `source` that came together.
+    /// Begins a batch of lines of `source` that arrived together.
     pub fn batch<'a>(&'a self, source: &'a str) -> Batch<'a> {
         Batch::new(self, source)
     }
 
-    /// Writes the backlog as the reader takes it; runs beside the loop for as long as slurminit lives.
+    /// Writes the backlog as fast as the reader takes it; runs as a task for as long as slurminit lives.
     pub async fn drain(self) {
         let Some(writable) = self.sink().readiness() else { return };
         loop {
@@ -87,15 +90,15 @@ impl Logs {
         }
     }
 
-    /// Gives the reader a last short time to take what is left, and says how much it did not take.
+    /// Gives the reader a short time to take what is left, and reports how much was lost.
     pub fn finish(&self) {
         self.sink().finish();
     }
 
-    /// From now on keeps the last lines of slurminit itself and of these, whatever the log's level and format are.
+    /// From now on keeps the last lines of slurminit and of these names, whatever the log's level and format.
     ///
     /// # Errors
-    /// The kernel's, where it has no memory file to give.
+    /// The kernel cannot create a memfd.
     pub fn keep(&self, names: impl Iterator<Item = String>) -> std::io::Result<()> {
         self.tails().keep(std::iter::once(OWN_NAME.to_owned()).chain(names))
     }
@@ -106,12 +109,19 @@ impl Logs {
         tails.has(name).then(|| last_lines(&tails.read(name, false), count).to_vec())
     }
 
-    /// A new process of this name begins.
+    /// The last `count` lines of `name`, then each new one; `None` if none are kept.
+    pub fn follow(&self, name: &str, count: usize) -> Option<(Vec<u8>, Receiver<Vec<u8>>)> {
+        let mut tails = self.tails();
+        let news = tails.follow(name)?;
+        Some((last_lines(&tails.read(name, false), count).to_vec(), news))
+    }
+
+    /// A new process with this name begins.
     pub fn begin(&self, name: &str) {
         self.tails().begin(name);
     }
 
-    /// What the last process of this name said at the end, without what it said for those who debug it.
+    /// The final lines of the last process with this name, without its debug output.
     pub fn last_words(&self, name: &str) -> Vec<String> {
         let text = self.tails().read(name, true);
         let text = String::from_utf8_lossy(&text);
@@ -134,7 +144,7 @@ impl Logs {
 
 impl<S: tracing::Subscriber> Layer<S> for Logs {
     fn on_event(&self, event: &tracing::Event<'_>, _context: Context<'_, S>) {
-        // Libraries speak through tracing too; their inner life is no news for an operator.
+        // Libraries also use tracing, but their internals do not concern an operator.
         if !event.metadata().target().starts_with("slurminit") {
             return;
         }
@@ -151,7 +161,7 @@ impl<S: tracing::Subscriber> Layer<S> for Logs {
     }
 }
 
-/// The text of an event: its message, then its other fields as `name=value`.
+/// The text of an event: its message, then the other fields as `name=value`.
 #[derive(Default)]
 struct Message(String);
 

@@ -1,7 +1,7 @@
-//! What Slurm says of the node at this moment.
+//! The current state of the node, as Slurm reports it.
 //!
-//! EDGE. `status` and `health` ask slurmctld themselves, when somebody wants to know: what they say has no age, and PID 1 asks nothing
-//! more than before. Each question has a deadline.
+//! EDGE. `status` and `health` ask slurmctld themselves when they run, so the answer is current and PID 1 need not ask.
+//! Each question has a deadline.
 
 mod answer;
 
@@ -10,68 +10,76 @@ use std::io::Read as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::configure::answer::{Answer, first_line};
-use crate::configure::tool;
 use crate::detect::sandbox::Sandbox;
 use crate::install::under;
-use crate::report::OfferedGpu;
+use crate::prepared::OfferedGpu;
 use crate::supervise::machine::Snapshot;
+use crate::supervise::node::NodeReport;
+use crate::tool;
+use crate::tool::answer::Answer;
 
 pub use answer::{GpuState, GpuUse, NodeNow};
 use answer::{Holder, gpu_uses};
 
-/// How long slurmctld may take, all questions together.
+/// How long all questions to slurmctld may take together.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How long the PCI bus may take.
+/// How long reading the PCI bus may take.
 const LOOKING: Duration = Duration::from_secs(1);
-/// So many jobs are asked for their GPUs, one by one.
+/// How many jobs are asked individually about their GPUs.
 const MOST_JOBS: usize = 64;
 
-/// What holds at this moment.
+/// The current state.
 #[derive(Clone, Debug)]
 pub struct Now {
-    /// What slurmctld says of the node, or why it does not.
+    /// slurmctld's report about the node, or why there is none.
     pub node: Result<NodeNow, String>,
-    /// The GPUs of the node.
+    /// The node's GPUs.
     pub gpus: Vec<GpuUse>,
 }
 
 impl Now {
-    /// Why no job can start, in one line; `None` where jobs can.
+    /// Why no job can start, in one line; `None` if jobs can start.
     pub fn why_closed(&self) -> Option<String> {
         self.node.as_ref().map_or_else(|why| Some(why.clone()), NodeNow::why_closed)
     }
 }
 
-/// Asks for everything. `lost` is what [`lost`] said. A cluster that is not ready is not asked.
+/// Asks slurmctld, if the cluster is ready. `lost` is the result of [`lost`].
 pub fn now(snapshot: &Snapshot, lost: &[Option<String>]) -> Now {
     let (name, gpus) =
         snapshot.prepared.as_ref().map_or(("", &[][..]), |prepared| (&prepared.node_name, &prepared.gpus));
     let node = if snapshot.ready { node(name) } else { Err(snapshot.why.clone()) };
-    let holders = node.is_ok().then(|| holders(name).ok()).flatten();
+    let holders = (node.is_ok() && !name.is_empty()).then(|| holders(name).ok()).flatten();
     Now { gpus: gpu_uses(gpus, lost, holders.as_deref()), node }
 }
 
 /// The node and its partitions.
 ///
 /// # Errors
-/// Why slurmctld cannot be asked, for a person.
+/// Why slurmctld could not be asked.
 pub fn node(name: &str) -> Result<NodeNow, String> {
+    if name.is_empty() {
+        // A container without a node can do its part where the controller answers.
+        let text = output("scontrol", &["ping"], PATIENCE)?;
+        let report = text.lines().find_map(NodeReport::of_controller);
+        return report.map(|report| NodeNow { report, has_open_partition: true }).ok_or_else(|| text.trim().to_owned());
+    }
     let arguments = ["--noheader", "--all", "--Node", "--nodes", name, answer::SINFO];
     let text = output("sinfo", &arguments, PATIENCE)?;
     NodeNow::parse(&text).ok_or_else(|| format!("slurmctld knows no node {name} in any partition"))
 }
 
-/// Why each GPU is out of reach, if it is. This opens no device: that would wake a GPU that sleeps.
+/// For each GPU, why it cannot be reached, if so. Opens no device, because that would wake a sleeping GPU.
 ///
-/// Forks, so it comes before the first question to Slurm, which starts a thread: a device that is being reset lets its reader wait.
+/// Reading a device that is being reset blocks, so a process of its own does it.
 pub fn lost(root: &Path, gpus: &[OfferedGpu]) -> Vec<Option<String>> {
     let probe = || gpus.iter().map(|gpu| why_lost(root, gpu)).collect::<Vec<_>>();
     let nobody_knows = |verdict| vec![Some(format!("its place on the PCI bus {verdict}")); gpus.len()];
     Sandbox::start(probe).finish(Instant::now() + LOOKING).unwrap_or_else(nobody_knows)
 }
 
-/// A device that has fallen off the bus reads as ones (PCI Express Base Specification, "Completion Timeout").
+/// Reads from a device that has fallen off the bus return all ones (PCI Express Base Specification, "Completion
+/// Timeout").
 fn why_lost(root: &Path, gpu: &OfferedGpu) -> Option<String> {
     if !under(root, Path::new(&gpu.file)).exists() {
         return Some(format!("{} is gone", gpu.file));
@@ -83,10 +91,10 @@ fn why_lost(root: &Path, gpu: &OfferedGpu) -> Option<String> {
     (vendor == [0xff; 2]).then(|| format!("it does not answer at {address}: it has fallen off the PCI bus"))
 }
 
-/// Who has the GPUs, by what slurmctld says.
+/// Who holds the GPUs, according to slurmctld.
 ///
 /// # Errors
-/// Why slurmctld cannot be asked, for a person.
+/// Why slurmctld could not be asked.
 fn holders(node: &str) -> Result<Vec<Holder>, String> {
     let begin = Instant::now();
     let left = || PATIENCE.saturating_sub(begin.elapsed()).max(Duration::from_millis(100));
@@ -94,7 +102,7 @@ fn holders(node: &str) -> Result<Vec<Holder>, String> {
     if used.is_empty() {
         return Ok(Vec::new());
     }
-    // Of all nodes: `--nodelist localhost` is "Invalid node name" to squeue 24.11.
+    // Asks for all nodes: for squeue 24.11, `--nodelist localhost` is an "Invalid node name".
     let jobs = output("squeue", &["--noheader", answer::HOLDING, answer::SQUEUE], left())?;
     let mut holders: Vec<Holder> = used.into_iter().map(Holder::unknown).collect();
     for (id, user) in answer::jobs(&jobs).take(MOST_JOBS) {
@@ -106,12 +114,8 @@ fn holders(node: &str) -> Result<Vec<Holder>, String> {
 
 fn output(program: &str, arguments: &[&str], deadline: Duration) -> Result<String, String> {
     match tool::ask(program, arguments, deadline) {
-        Answer::Missing => Err(format!("{program} is not here")),
         Answer::Silent => Err(format!("slurmctld does not answer ({program} had {:.1} s)", deadline.as_secs_f64())),
-        Answer::Ended { succeeded: true, stdout, .. } => Ok(stdout),
-        Answer::Ended { stdout, stderr, .. } => {
-            Err(format!("{program}: {}", first_line([stderr.as_str(), stdout.as_str()])))
-        }
+        answer => answer.output_of(program),
     }
 }
 

@@ -1,37 +1,37 @@
-//! Text of others, made safe for one line of a terminal or a log.
+//! Makes untrusted text safe for a line on a terminal or in a log.
 //!
-//! Names of jobs, comments, reasons and what daemons write may hold anything: escape sequences that a terminal obeys, line
-//! ends that look like another line of the log, signs that turn the order of the letters round. They are shown as what they
-//! are, `\x1b` or `\u{202e}`, and do nothing.
+//! Job names, comments, reasons and daemons' output can contain anything: terminal escape sequences, newlines that
+//! imitate another log line, characters that reverse the text direction. They are shown escaped, as `\x1b` or
+//! `\u{202e}`.
 //!
 //! PURE.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Whether a terminal or an editor does something else than show it. A tabulator does no harm.
+/// Whether a terminal or an editor interprets the character instead of showing it. Tabs are harmless.
 pub fn is_active(c: char) -> bool {
     c != '\t' && c.is_control()
         || matches!(c,
-            // Bidirectional controls, and joiners that cannot be seen.
+            // Bidirectional controls, and invisible joiners.
             '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
-            // The ends of a line and of a paragraph.
+            // Line and paragraph separators.
             | '\u{2028}' | '\u{2029}'
-            // Marks of byte order and of annotations, and tags.
+            // Byte order mark, annotation marks, and tags.
             | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// The text as one line that does nothing.
+/// The text as one harmless line.
 pub fn line(text: &str) -> Cow<'_, str> {
     escape(text, is_active)
 }
 
-/// The same for a text of our own that has several lines, with text of others in it.
+/// Like [`line`], for our own multi-line text that contains untrusted text.
 pub fn lines(text: &str) -> Cow<'_, str> {
     escape(text, |c| c != '\n' && is_active(c))
 }
 
-/// The same, and no longer than `longest` characters.
+/// Like [`line`], cut to `longest` characters.
 pub fn short(text: &str, longest: usize) -> String {
     match text.char_indices().nth(longest) {
         Some((end, _)) => line(text.get(..end).unwrap_or_default()).into_owned() + "...",
@@ -39,8 +39,8 @@ pub fn short(text: &str, longest: usize) -> String {
     }
 }
 
-/// Puts a line of any bytes behind `out`. Those that are not UTF-8 are shown by their number: some terminals take them for
-/// controls.
+/// Appends a line of any bytes to `out`. Bytes that are not UTF-8 are escaped, because some terminals take them for
+/// control characters.
 pub fn push(out: &mut Vec<u8>, bytes: &[u8]) {
     for chunk in bytes.utf8_chunks() {
         out.extend_from_slice(line(chunk.valid()).as_bytes());
@@ -50,8 +50,7 @@ pub fn push(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// JSON that means the same and does nothing to a terminal: such characters are in its strings only, which have escapes
-/// of their own.
+/// Escapes JSON without changing its meaning: such characters occur only in strings, where JSON has its own escapes.
 pub fn json(text: &str) -> Cow<'_, str> {
     let acts = |c: char| c != '\n' && is_active(c);
     if !text.contains(acts) {

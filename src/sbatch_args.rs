@@ -1,6 +1,6 @@
-//! The `resources` of a method.json -> the arguments of sbatch.
+//! Turns the `resources` of a method.json into arguments for sbatch.
 //!
-//! PURE. Everything that is printed is a word of ours and a number, so a shell may split the line at its blanks.
+//! PURE. The output consists only of fixed words and numbers, so a shell may split it at blanks.
 
 mod cluster;
 mod resources;
@@ -12,24 +12,24 @@ pub use time_limit::TimeLimit;
 
 use resources::Cpus;
 
-/// Why there are no arguments, in one line that names the key and the repair.
+/// Why there are no arguments, in one line with the key and the repair.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Refusal(String);
+pub struct NoArguments(String);
 
-/// What of a cluster a job can be placed on: the nodes of one partition.
+/// Where a job can be placed: the nodes of one partition.
 #[derive(Clone, Copy, Debug)]
 struct Place<'a> {
     partition: &'a Partition,
     nodes: &'a [&'a Node],
 }
 
-/// The arguments, in one line. `cluster` is `None` where nobody looked: then nothing is compared with it. `partition` is
-/// the one to go to; otherwise it is the cluster's default one.
+/// The arguments, in one line. Without a `cluster` nothing is checked against it. `partition` is the one to use, by
+/// default the cluster's default partition.
 ///
 /// # Errors
-/// What is asked for is nowhere to be had.
-pub fn line(wanted: &Resources, cluster: Option<&Cluster>, partition: Option<&str>) -> Result<String, Refusal> {
+/// No node has the requested resources.
+pub fn line(wanted: &Resources, cluster: Option<&Cluster>, partition: Option<&str>) -> Result<String, NoArguments> {
     let cpus = match cluster {
         None => wanted.cpus.and_then(Cpus::count),
         Some(cluster) => {
@@ -41,7 +41,7 @@ pub fn line(wanted: &Resources, cluster: Option<&Cluster>, partition: Option<&st
             wanted.cpus.map(|cpus| cpus.count().unwrap_or(largest))
         }
     };
-    // Nobody knows here how many "all" are, and Slurm does.
+    // The number of CPUs in "all" is unknown here, but Slurm knows it.
     let is_whole_node = wanted.exclusive || (wanted.cpus == Some(Cpus::All) && cpus.is_none());
     let arguments = [
         Some("--nodes=1 --ntasks=1".to_owned()),
@@ -55,18 +55,18 @@ pub fn line(wanted: &Resources, cluster: Option<&Cluster>, partition: Option<&st
     Ok(arguments.into_iter().flatten().collect::<Vec<_>>().join(" "))
 }
 
-/// Whether some node has each thing by itself: the refusal names the thing.
-fn each_is_there(wanted: &Resources, place: Place<'_>) -> Result<(), Refusal> {
+/// Whether some node has each resource by itself, so that a refusal can name the missing one.
+fn each_is_there(wanted: &Resources, place: Place<'_>) -> Result<(), NoArguments> {
     let Place { partition, nodes } = place;
     let name = &partition.name;
     let elsewhere = "or name another partition (--partition NAME)";
     if nodes.is_empty() {
-        return Err(Refusal(format!("the partition {name} has no node; add one, {elsewhere}")));
+        return Err(NoArguments(format!("the partition {name} has no node; add one, {elsewhere}")));
     }
     let most = |of: &dyn Fn(&Node) -> u64| nodes.iter().map(|node| of(node)).max().unwrap_or(0);
     let lacks = |what: String, has: u64, key: &str| {
         let largest = if has == 0 { "no node has any".to_owned() } else { format!("the largest node has {has}") };
-        Err(Refusal(format!("asks for {what}, {largest} (partition {name}); lower resources.{key}, {elsewhere}")))
+        Err(NoArguments(format!("asks for {what}, {largest} (partition {name}); lower resources.{key}, {elsewhere}")))
     };
     let most_gpus = most(&|node| node.gpus);
     if wanted.gpus > most_gpus {
@@ -82,7 +82,7 @@ fn each_is_there(wanted: &Resources, place: Place<'_>) -> Result<(), Refusal> {
     }
     let (Some(limit), Some(most)) = (wanted.time_limit, partition.max_time) else { return Ok(()) };
     if limit.minutes() > most.minutes() {
-        return Err(Refusal(format!(
+        return Err(NoArguments(format!(
             "asks for a time of {limit}, the partition {name} allows {most} (MaxTime); lower resources.time_limit, {elsewhere}"
         )));
     }
@@ -93,8 +93,8 @@ fn counted(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
-/// Whether one node has all of it, and the most CPUs of such a node.
-fn all_are_together(wanted: &Resources, place: Place<'_>) -> Result<u64, Refusal> {
+/// Whether one node has all resources together, and the most CPUs of such a node.
+fn all_are_together(wanted: &Resources, place: Place<'_>) -> Result<u64, NoArguments> {
     let cpus = wanted.cpus.and_then(Cpus::count).unwrap_or(1);
     let memory = wanted.memory_mib().unwrap_or(0);
     let fits = |node: &&&Node| node.gpus >= wanted.gpus && node.cpus >= cpus && node.memory_mib >= memory;
@@ -107,7 +107,7 @@ fn all_are_together(wanted: &Resources, place: Place<'_>) -> Result<u64, Refusal
         ];
         let asked = asked.into_iter().flatten().collect::<Vec<_>>().join(", ");
         let name = &place.partition.name;
-        Refusal(format!(
+        NoArguments(format!(
             "asks for {asked}: nodes of the partition {name} have each, none has all at once; lower one of them in resources"
         ))
     })

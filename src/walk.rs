@@ -1,11 +1,11 @@
-//! Opening what a path names without being led astray by somebody who could put something in the way.
+//! Opens paths safely, although other users may be able to tamper with parts of them.
 //!
-//! EDGE. Root's files lie in directories, and whoever may write one of those decides what the path leads to. So a path is
-//! walked one name at a time, each opened in the directory before it and without following a link, and what is done there
-//! is done by the open directory, never by the path once more.
+//! EDGE. Whoever can write to a directory decides where paths through it lead. So a path is walked one name at a time:
+//! each name is opened relative to the previous directory and without following links. All work is done through the
+//! open directory, never through the path again.
 //!
-//! A link is followed only where root alone could have made it: those of the image (`/var/run`) and the operator's. The
-//! kernel's openat2(2) has no such distinction, and knows nothing of owners; so the walk is our own.
+//! A link is followed only if nobody but root could have made it: the image's links (`/var/run`) and the operator's.
+//! The kernel's openat2(2) cannot distinguish these and ignores owners, hence this module.
 
 mod dir;
 mod mended;
@@ -25,15 +25,15 @@ use nix::fcntl::OFlag;
 pub use dir::{Dir, is_ours};
 pub use mended::Mended;
 
-/// As many links as the kernel follows.
+/// The same limit on links as in the kernel.
 const LINKS: u32 = 40;
-/// No file that slurminit reads whole is nearly as long.
+/// The maximum size of a file that is read whole. slurminit's files are much shorter.
 const LONGEST: u64 = 64 << 20;
 
-/// Why a path is not gone.
+/// Why a path was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Astray {
-    /// Somebody else's directory.
+    /// The directory belongs to another user.
     #[error(
         "{path} belongs to uid {uid}, who can put anything in place of what is in it, and root would obey that; \
          chown root {path}, or choose another place in [paths]"
@@ -44,7 +44,7 @@ pub enum Astray {
         /// Its owner.
         uid: u32,
     },
-    /// A directory that others may write.
+    /// Others may write to the directory.
     #[error(
         "others may write to {path} (mode {mode:04o}), and so put anything in place of what is in it; chmod go-w {path}, \
          or choose another place in [paths]"
@@ -52,7 +52,7 @@ pub enum Astray {
     Open {
         /// The directory.
         path: PathBuf,
-        /// Its mode.
+        /// The directory's mode.
         mode: u32,
     },
     /// A link that others could have made.
@@ -61,12 +61,12 @@ pub enum Astray {
         /// The link.
         path: PathBuf,
     },
-    /// The kernel says no.
+    /// The system call failed.
     #[error("{path}: {source}")]
     Io {
         /// The name that could not be opened or made.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
@@ -85,53 +85,53 @@ impl Astray {
         Self::Io { path: path.to_owned(), source: source.into() }
     }
 
-    /// Whether there is nothing at the path.
+    /// Whether nothing exists at the path.
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 }
 
-/// How a path is gone.
+/// How a path is walked.
 #[derive(Debug)]
 enum Manner<'a> {
-    /// Only what is there, and only where root alone decides.
+    /// Only through existing directories that only root controls.
     Strict,
-    /// The same, but what lacks is made, and what others could change is taken away from them.
+    /// Like `Strict`, but missing directories are created, and those that others could change are taken from them.
     Mend(&'a mut Vec<Mended>),
-    /// What lacks is made, whosesoever the directories are; a link of others is not followed.
+    /// Missing directories are created, whoever owns the others. Other users' links are not followed.
     Anybodys,
 }
 
 /// Opens a directory.
 ///
 /// # Errors
-/// It is not there, or somebody else than root can decide what the path leads to.
+/// It does not exist, or someone other than root controls where the path leads.
 pub fn open(root: &Path, path: &Path) -> Result<Dir, Astray> {
     walk(root, path, Manner::Strict).map(|(dir, _)| dir)
 }
 
-/// Opens a directory, makes what lacks of it, and mends the directories above it where others may write. Returns whether
+/// Opens a directory, creates missing parts, and repairs parent directories to which others may write. Returns whether
 /// it is new.
 ///
 /// # Errors
-/// It cannot be made, or belongs to somebody else further up.
+/// It cannot be created, or a parent belongs to another user.
 pub fn make(root: &Path, path: &Path, mended: &mut Vec<Mended>) -> Result<(Dir, bool), Astray> {
     walk(root, path, Manner::Mend(mended))
 }
 
-/// The same in directories that may be anybody's: for what is to be somebody's as well.
+/// Like [`make`], but within directories of any owner: for something that will belong to another user too.
 ///
 /// # Errors
-/// It cannot be made, or there is a link in the way that root did not make.
+/// It cannot be created, or the path contains a link that root did not make.
 pub fn make_anywhere(root: &Path, path: &Path) -> Result<Dir, Astray> {
     walk(root, path, Manner::Anybodys).map(|(dir, _)| dir)
 }
 
-/// Opens a file for reading if only root could have put it there; its own owner does not matter then. A mounted secret
-/// keeps the owner that it has on the host.
+/// Opens a file for reading if only root could have put it there. The file's own owner does not matter, because a
+/// mounted secret keeps its owner from the host.
 ///
 /// # Errors
-/// It is not there, no regular file, or somebody else can decide what the path leads to.
+/// It does not exist or is not a regular file, or someone other than root controls where the path leads.
 pub fn open_file(root: &Path, path: &Path) -> Result<File, Astray> {
     let mut way = Way::begin(root, path)?;
     let last = way.go(&mut Manner::Strict, true)?;
@@ -142,11 +142,11 @@ pub fn open_file(root: &Path, path: &Path) -> Result<File, Astray> {
     }
 }
 
-/// The directory of a socket, and its name there. The kernel makes sockets by their path alone; but where only root can
-/// write to the directory and to those above it, the path goes on leading there.
+/// The directory of a socket, and the socket's name. The kernel creates sockets only by path. If only root can write to
+/// the directory and its parents, the path keeps leading there.
 ///
 /// # Errors
-/// It is not there, or others may write to it.
+/// The directory does not exist, or others may write to it.
 pub fn socket_place(socket: &Path) -> io::Result<(Dir, String)> {
     let dir = open(Path::new("/"), socket.parent().unwrap_or(Path::new("/")))?;
     dir.require_ours()?;
@@ -154,20 +154,20 @@ pub fn socket_place(socket: &Path) -> io::Result<(Dir, String)> {
     Ok((dir, name.to_owned()))
 }
 
-/// Reads a regular file that may lie anywhere and be a link: the operator's own. A pipe or device in its place is an
-/// error, and nothing that one waits for.
+/// Reads a regular file of the operator's, which may lie anywhere and be a link. A pipe or device in its place is an
+/// error instead of blocking.
 ///
 /// # Errors
-/// It is not there, no regular file, or too long.
+/// It does not exist, is not a regular file, or is too long.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let flags = (OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits();
     read_whole(&File::options().read(true).custom_flags(flags).open(path)?)
 }
 
-/// Reads an open file whole, if it is a regular one.
+/// Reads an open regular file completely.
 ///
 /// # Errors
-/// It is none, or too long, or the disk's.
+/// It is not a regular file, is too long, or cannot be read.
 pub fn read_whole(file: &File) -> io::Result<Vec<u8>> {
     let metadata = file.metadata()?;
     if metadata.is_dir() {
@@ -191,12 +191,12 @@ fn walk(root: &Path, path: &Path, mut manner: Manner<'_>) -> Result<(Dir, bool),
     way.holder(path).map(|dir| (dir, made))
 }
 
-/// The directories that were gone through, and the names that are left.
+/// The directories walked so far, and the names still to go.
 struct Way {
     gone: Vec<Dir>,
     rest: VecDeque<OsString>,
     links: u32,
-    /// Whether the last name had to be made.
+    /// Whether the last name was created.
     made: bool,
 }
 
@@ -211,7 +211,7 @@ impl Way {
         self.gone.pop().ok_or_else(|| Astray::io(path, nix::Error::ENOENT))
     }
 
-    /// Goes on to the end. With `to_a_file` the last name may be one, which is then given back.
+    /// Walks to the end. With `to_a_file`, the last name may be a file and is then returned.
     fn go(&mut self, manner: &mut Manner<'_>, to_a_file: bool) -> Result<Option<OsString>, Astray> {
         while let Some(name) = self.rest.pop_front() {
             if name == ".." {
@@ -238,7 +238,7 @@ impl Way {
             let is_anybodys = others_may_add && !entry.is_roots();
             if let Manner::Mend(mended) = manner {
                 if is_anybodys {
-                    // Root owns the directory: what somebody else has put there goes.
+                    // Root owns the directory, so what another user put there is removed.
                     holder.remove(&name).map_err(|error| Astray::io(&place, error))?;
                     mended.push(Mended::Removed { path: place });
                     self.rest.push_front(name);

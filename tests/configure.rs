@@ -13,7 +13,6 @@ mod host;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use host::Host;
@@ -41,11 +40,7 @@ fn every_host_gets_its_verdict_and_its_files() {
     let mut wrong = String::new();
     for (name, host) in &cases {
         // Another user cannot make files of these groups: its report would be that of another host.
-        if host.has_groups && !geteuid().is_root() {
-            // Not through eprintln!, which is kept back when a test passes.
-            writeln!(std::io::stderr(), "configure: the case {name} is left out, it needs root").unwrap();
-            continue;
-        }
+        assert!(!host.has_groups || geteuid().is_root(), "the case {name} needs root");
         let (actual, expected) = (outcome(host), folder().join(name));
         if update {
             let _ = fs::remove_dir_all(&expected);
@@ -113,7 +108,7 @@ fn what_cannot_be_meant_is_refused_and_nothing_is_written() {
         (two().argument(["--gpus", "0'"]), 2, "names no GPU"),
         (two().amd(1, 44, 992).argument(["--gpus", "0"]), 1, "--gpu-type nvidia or --gpu-type amd"),
         (Host::with_docker(&[]).amd(1, 44, 992).argument(["--gpus", "GPU-1"]), 1, "chosen by number"),
-        (two().argument(["--gpu-type", "intel"]), 2, "possible values: nvidia, amd, none"),
+        (two().argument(["--gpu-type", "voodoo"]), 2, "possible values: nvidia, amd, "),
         (two().argument(["--dry-run", "--print"]), 2, "cannot be used with"),
     ] {
         let output = host.configure();

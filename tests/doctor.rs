@@ -2,7 +2,7 @@
 //! `doctor/hosts.rs` and `doctor/containers.rs` list them, and NVIDIA's library that tells of any machine. The faults that
 //! need real daemons are made in `tests/image/doctor.rs`.
 //!
-//! `tests/doctor/answers` has the answer to each fault, docs/symptoms.md lists them, and docs/troubleshooting.md is made of the
+//! `tests/doctor/answers` has the answer to each fault, docs/evidence/symptoms.md lists them, and docs/troubleshooting.md is made of the
 //! entries. `UPDATE=1 cargo test --test doctor` writes all of them anew (run it twice: the pages are made of the answers); read
 //! the difference.
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
@@ -119,7 +119,7 @@ fn a_check_that_hangs_costs_its_deadline_and_no_other_check() {
     let container = names.into_iter().fold(container::Container::healthy(), container::Container::hangs);
     let begin = std::time::Instant::now();
     let output = container.fault("init", "hang").command_as_json().args(["--timeout", "0.5"]).output().unwrap();
-    assert!(begin.elapsed() < std::time::Duration::from_secs(20), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < std::time::Duration::from_secs(60), "{:?}", begin.elapsed());
     let report = report(&output);
     assert_eq!(report.of("address").verdict, "could-not-look");
     assert_eq!(report.of("controller").verdict, "fail");

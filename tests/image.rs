@@ -12,6 +12,10 @@ mod adversary;
 mod answer;
 #[path = "image/bad_input.rs"]
 mod bad_input;
+#[path = "image/base_image.rs"]
+mod base_image;
+#[path = "image/cluster.rs"]
+mod cluster;
 #[path = "image/command.rs"]
 mod command;
 #[path = "image/confined.rs"]
@@ -26,6 +30,8 @@ mod docker;
 mod doctor;
 #[path = "image/faults/matrix.rs"]
 mod faults;
+#[path = "image/first_use.rs"]
+mod first_use;
 #[path = "image/foreign_text.rs"]
 mod foreign_text;
 #[path = "image/gpus.rs"]
@@ -38,6 +44,8 @@ mod hostile;
 mod isolation;
 #[path = "image/jobs.rs"]
 mod jobs;
+#[path = "image/jobs_once.rs"]
+mod jobs_once;
 #[path = "image/jobs_rounds.rs"]
 mod jobs_rounds;
 #[path = "image/leftovers.rs"]
@@ -62,6 +70,8 @@ mod reload;
 mod requests;
 #[path = "image/sbatch_args.rs"]
 mod sbatch_args;
+#[path = "image/settings.rs"]
+mod settings;
 #[path = "image/users.rs"]
 mod users;
 #[path = "image/volumes.rs"]

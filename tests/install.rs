@@ -9,8 +9,11 @@ use std::path::{Path, PathBuf};
 use nix::unistd::geteuid;
 use slurminit::config::Config;
 use slurminit::install::{self, InstallError, KeySource};
-use slurminit::plan::FileName;
+use slurminit::plan::{FileName, Text};
 use tempfile::TempDir;
+
+/// Nobody else can make files of another user.
+const NEEDS_ROOT: &str = "this test needs root";
 
 /// A root of its own, and daemons that run as a user that every machine has.
 fn fixture() -> (TempDir, Config) {
@@ -19,11 +22,9 @@ fn fixture() -> (TempDir, Config) {
 }
 
 fn install(root: &Path, config: &Config, text: &str) -> Result<Vec<PathBuf>, InstallError> {
-    install::install_files(
-        &config.paths,
-        root,
-        &[(FileName::SlurmConf, text), (FileName::GresConf, "AutoDetect=off\n")],
-    )
+    let file = |name, text: &str| Text { name, text: text.to_owned() };
+    let files = [file(FileName::SlurmConf, text), file(FileName::GresConf, "AutoDetect=off\n")];
+    install::install_files(&config.paths, root, &files)
 }
 
 fn mode(path: &Path) -> u32 {
@@ -191,24 +192,54 @@ fn the_daemons_find_their_directories_and_old_state_is_theirs() {
 }
 
 #[test]
+fn a_full_record_of_ended_jobs_is_put_aside() {
+    let (root, config) = fixture();
+    let jobcomp = root.path().join("var/lib/slurm/jobcomp");
+    let record = jobcomp.join("jobs");
+    assert_eq!(config.paths.ended_jobs(), Path::new("/var/lib/slurm/jobcomp/jobs"));
+    install::make_directories(&config, root.path()).unwrap();
+    assert_eq!(names(&jobcomp), ["jobs"], "it is there before root's `sacct -c` makes it");
+    assert_eq!((mode(&jobcomp), mode(&record)), (0o755, 0o644));
+    if geteuid().is_root() {
+        assert_ne!(fs::metadata(&record).unwrap().uid(), 0, "slurmctld could not write to it");
+    }
+
+    for text in ["JobId=1 \n", "JobId=2 \n"] {
+        fs::write(&record, text).unwrap();
+        fs::OpenOptions::new().write(true).open(&record).unwrap().set_len(16 << 20).unwrap();
+        install::make_directories(&config, root.path()).unwrap();
+        assert_eq!(fs::read_to_string(&record).unwrap(), "");
+        assert!(fs::read_to_string(jobcomp.join("jobs.previous")).unwrap().starts_with(text));
+    }
+
+    // What slurm's user could lay there: nothing outside is touched.
+    let victim = root.path().join("victim");
+    fs::File::create(&victim).unwrap().set_len(16 << 20).unwrap();
+    fs::remove_file(&record).unwrap();
+    symlink(&victim, &record).unwrap();
+    install::make_directories(&config, root.path()).unwrap();
+    assert_eq!(fs::read_link(&record).unwrap(), victim);
+    assert_eq!(names(&jobcomp), ["jobs", "jobs.previous"]);
+}
+
+#[test]
 fn a_missing_user_is_named() {
     let (root, _) = fixture();
     let config = Config::parse("[daemon.munged]\nuser = \"no-such-user\"\n", Path::new("test.toml")).unwrap();
     let outcome = install::install_munge_key(&config, root.path());
-    if !geteuid().is_root() {
-        // Nothing can be given away then, and nobody is looked up.
-        assert_eq!(outcome.unwrap().source, KeySource::Generated);
-        return;
+    match outcome {
+        Err(error) => {
+            let error = error.to_string();
+            assert!(error.contains("no user `no-such-user`") && error.contains("[daemon.munged]"), "{error}");
+        }
+        // Without root's rights nothing can be given away, and nobody is looked up.
+        Ok(installed) => assert!(!geteuid().is_root() && installed.source == KeySource::Generated),
     }
-    let error = outcome.unwrap_err().to_string();
-    assert!(error.contains("no user `no-such-user`") && error.contains("[daemon.munged]"), "{error}");
 }
 
 #[test]
 fn what_somebody_else_owns_of_slurms_directories_becomes_roots() {
-    if !geteuid().is_root() {
-        return;
-    }
+    assert!(geteuid().is_root(), "{NEEDS_ROOT}");
     let (root, config) = fixture();
     let (slurm, state) = (root.path().join("etc/slurm"), root.path().join("var/lib/slurm"));
     fs::create_dir_all(&slurm).unwrap();
@@ -244,9 +275,7 @@ fn what_somebody_else_owns_of_slurms_directories_becomes_roots() {
 /// Somebody else's file of the same text is not taken for ours: they could change it at any time.
 #[test]
 fn a_file_of_somebody_else_is_written_anew() {
-    if !geteuid().is_root() {
-        return;
-    }
+    assert!(geteuid().is_root(), "{NEEDS_ROOT}");
     let (root, config) = fixture();
     install(root.path(), &config, "one\n").unwrap();
     let conf = root.path().join("etc/slurm/slurm.conf");

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use slurminit::exit_code;
-use slurminit::report::{PrepareEvent, Prepared};
+use slurminit::prepared::{PrepareEvent, Prepared};
 use tempfile::TempDir;
 
 const CASE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/render/01-two-linked-h200/inventory.json");
@@ -64,7 +64,7 @@ fn the_first_start_writes_everything_and_the_second_nothing() {
     fs::create_dir_all(&libraries).unwrap();
     fs::write(libraries.join("libcuda.so.1"), "").unwrap();
     let first = prepared(root.path());
-    assert_eq!(first.changed.len(), 4);
+    assert_eq!(first.changed.len(), 5);
     assert_eq!((first.node_name.as_str(), first.gres.as_str()), ("localhost", "gpu:nvidia:2"));
     assert_eq!(first.summary, "2 NVIDIA H200, 4 CPUs, 20009 MiB");
     let said: Vec<&str> = first.findings.iter().map(|finding| finding.cause.as_str()).collect();
@@ -221,7 +221,13 @@ fn jobs_of_a_former_start_are_seen_where_slurmctld_will_find_them() {
         fs::create_dir_all(&directory).unwrap();
         fs::write(directory.join(name), "jobs").unwrap();
     };
-    assert!(!prepared(root.path()).saved_jobs);
+    let first = prepared(root.path());
+    assert!(!first.saved_jobs && first.new_state);
+    save("var/lib/slurm/slurmctld/env_cache", "alice");
+    assert!(prepared(root.path()).new_state, "slurminit's own directory is no state");
+    save("var/lib/slurm/slurmctld", "clustername");
+    let lost = prepared(root.path());
+    assert!(!lost.saved_jobs && !lost.new_state, "jobs of a cluster that was here may be lost");
     save("var/lib/slurm/slurmctld", "job_state.old");
     assert!(prepared(root.path()).saved_jobs);
 

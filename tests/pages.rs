@@ -1,13 +1,19 @@
-//! Manual pages and shell completions, made of the command line's definition into docs/man and docs/completions.
-//! `UPDATE=1 cargo test --test pages` writes them anew.
+//! Manual pages, shell completions and the verbs' table of docs/commands.md, made of the command line's definition.
+//! What the definition does not hold (who may use a verb, EXIT STATUS, ENVIRONMENT, FILES, EXAMPLES) is in tests/pages/sections.toml. slurminit.toml(5) is made
+//! beside docs/configuration.md, by tests/reference. `UPDATE=1 cargo test --test pages` writes them anew.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-use std::collections::BTreeMap;
+#[path = "pages/marked.rs"]
+mod marked;
+#[path = "pages/sections.rs"]
+mod sections;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use clap::{Command, CommandFactory as _};
+use clap::{Arg, Command, CommandFactory as _};
 use clap_complete::Shell;
 use slurminit::cli::Cli;
 
@@ -25,12 +31,12 @@ fn command() -> Command {
     shown.into_iter().fold(command, Command::subcommand)
 }
 
-fn page(command: Command) -> String {
+fn page(command: Command, sections: &str, see_also: &str) -> String {
     let mut page = Vec::new();
     // Without a date: the same definition gives the same page.
     let source = concat!("slurminit ", env!("CARGO_PKG_VERSION"));
     clap_mangen::Man::new(command).date("").source(source).manual("slurminit").render(&mut page).unwrap();
-    String::from_utf8(page).unwrap()
+    format!("{}{sections}.SH SEE ALSO\n{see_also}\n", String::from_utf8(page).unwrap())
 }
 
 /// By their paths in docs.
@@ -38,9 +44,13 @@ fn made() -> BTreeMap<String, String> {
     let mut paged = command().disable_help_subcommand(true);
     // Gives the verbs the names of their pages.
     paged.build();
-    let mut made = BTreeMap::from([("man/slurminit.1".to_owned(), page(paged.clone()))]);
+    let sections = sections::sections();
+    let codes = sections::list("EXIT STATUS", &sections::exit_codes());
+    let mut made = BTreeMap::from([("man/slurminit.1".to_owned(), page(paged.clone(), &codes, "slurminit.toml(5)"))]);
     for verb in paged.get_subcommands() {
-        made.insert(format!("man/slurminit-{}.1", verb.get_name()), page(verb.clone()));
+        let name = verb.get_name();
+        let more = sections.verb.get(name).map(|verb| sections::text(&sections, verb)).unwrap_or_default();
+        made.insert(format!("man/slurminit-{name}.1"), page(verb.clone(), &more, "slurminit(1), slurminit.toml(5)"));
     }
     for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {
         let mut script = Vec::new();
@@ -56,8 +66,12 @@ fn pages_and_completions_are_those_of_the_command_line() {
     let update = std::env::var_os("UPDATE").is_some();
     if update {
         for folder in ["man", "completions"] {
-            let _ = fs::remove_dir_all(docs().join(folder));
-            fs::create_dir(docs().join(folder)).unwrap();
+            for entry in fs::read_dir(docs().join(folder)).unwrap() {
+                let path = entry.unwrap().path();
+                if path.extension().is_none_or(|section| section != "5") {
+                    fs::remove_file(path).unwrap();
+                }
+            }
         }
     }
     let mut wrong = String::new();
@@ -72,12 +86,64 @@ fn pages_and_completions_are_those_of_the_command_line() {
     for folder in ["man", "completions"] {
         for entry in fs::read_dir(docs().join(folder)).unwrap() {
             let name = format!("{folder}/{}", entry.unwrap().file_name().into_string().unwrap());
-            if !made.contains_key(&name) {
+            if !made.contains_key(&name) && name != "man/slurminit.toml.5" {
                 wrong += &format!("docs/{name} is of no verb\n");
             }
         }
     }
     assert!(wrong.is_empty(), "{wrong}\nTo write them anew: UPDATE=1 cargo test --test pages");
+}
+
+const BEGIN: &str = "<!-- Made of the command line's definition by: UPDATE=1 cargo test --test pages -->\n";
+const END: &str = "<!-- End of what is made. -->\n";
+
+/// As one types it: `--lines N`, in brackets where it can be left out.
+fn usage(argument: &Arg) -> String {
+    let value = argument.get_value_names().unwrap_or_default().join(" ");
+    let takes_value = argument.get_action().takes_values();
+    let typed = match (argument.get_long(), argument.get_short()) {
+        (Some(long), _) => format!("--{long}"),
+        (None, Some(short)) => format!("-{short}"),
+        (None, None) => String::new(),
+    };
+    let typed = if takes_value { format!("{typed} {value}").trim().to_owned() } else { typed };
+    match argument {
+        argument if argument.is_required_set() => typed,
+        argument if argument.is_last_set() => format!("[-- {typed}...]"),
+        _ => format!("[{typed}]"),
+    }
+}
+
+fn table_of_verbs() -> String {
+    let sections = sections::sections();
+    let mut table = "| Verb | Who | Does |\n|---|---|---|\n".to_owned();
+    for verb in command().get_subcommands() {
+        let name = verb.get_name();
+        // All verbs have --config; the page says so once.
+        let is_told = |argument: &&Arg| !argument.is_hide_set() && argument.get_long() != Some("config");
+        let mut arguments: Vec<&Arg> = verb.get_arguments().filter(is_told).collect();
+        arguments.sort_by_key(|argument| (argument.is_last_set(), !argument.is_positional()));
+        let words: Vec<String> = std::iter::once(name.to_owned()).chain(arguments.into_iter().map(usage)).collect();
+        let about = verb.get_about().map(ToString::to_string).unwrap_or_default().replace('|', "\\|");
+        let who = sections.verb.get(name).map_or("everyone", |verb| &verb.who);
+        table += &format!("| `{}` | {who} | {about} |\n", words.join(" "));
+    }
+    table
+}
+
+#[test]
+fn the_table_of_verbs_is_that_of_the_command_line() {
+    let path = docs().join("commands.md");
+    let old = fs::read_to_string(&path).unwrap();
+    let (before, rest) = old.split_once(BEGIN).unwrap();
+    let (_, after) = rest.split_once(END).unwrap();
+    let made = format!("{before}{BEGIN}{}{END}{after}", table_of_verbs());
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(&path, &made).unwrap();
+        return;
+    }
+    let wrong = similar::TextDiff::from_lines(&old, &made).unified_diff().header("docs/commands.md", "now").to_string();
+    assert!(wrong.is_empty(), "{wrong}\nTo write it anew: UPDATE=1 cargo test --test pages");
 }
 
 #[test]
@@ -91,5 +157,28 @@ fn every_verb_has_a_page_and_the_hidden_ones_are_nowhere() {
     }
     for (name, text) in &made {
         assert!(!text.contains("prepare"), "{name}");
+    }
+}
+
+/// What a page names is explained, and nothing is explained that no page names.
+#[test]
+fn every_verb_has_all_its_sections() {
+    let (sections, made) = (sections::sections(), made());
+    let verbs: Vec<String> = command().get_subcommands().map(|verb| verb.get_name().to_owned()).collect();
+    for verb in &verbs {
+        let page = &made[&format!("man/slurminit-{verb}.1")];
+        for section in ["EXIT STATUS", "EXAMPLES"] {
+            assert!(page.contains(section), "tests/pages/sections.toml has no {section} for {verb}");
+        }
+    }
+    let unknown: Vec<_> = sections.verb.keys().filter(|verb| !verbs.contains(verb)).collect();
+    assert!(unknown.is_empty(), "no verbs: {unknown:?}");
+    let used = |names: fn(&sections::Verb) -> &[String]| -> BTreeSet<&String> {
+        sections.verb.values().flat_map(names).collect()
+    };
+    assert_eq!(used(|verb| &verb.files), sections.files.keys().collect());
+    assert_eq!(used(|verb| &verb.environment), sections.environment.keys().collect());
+    for example in sections.verb.values().flat_map(|verb| &verb.examples) {
+        assert!(!example.does.is_empty() && example.skip.as_ref().is_none_or(|why| !why.is_empty()), "{example:?}");
     }
 }

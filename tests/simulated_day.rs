@@ -6,12 +6,13 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use slurminit::config::Config;
-use slurminit::report::{Apply, PrepareEvent, Prepared};
-use slurminit::supervise::daemon;
-use slurminit::supervise::liveness::Verdict;
+use slurminit::config::{Config, Role};
+use slurminit::prepared::{Apply, PrepareEvent, Prepared};
+use slurminit::supervise::daemon::UnitId;
+use slurminit::supervise::liveness::Liveness;
 use slurminit::supervise::machine::{Child, Command, Effect, Event, Exit, Machine, Setup};
 use slurminit::supervise::node::NodeReport;
+use slurminit::supervise::target::{JobCare, Target};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const DAEMONS: usize = 3;
@@ -21,7 +22,7 @@ struct World {
     machine: Machine,
     now: Duration,
     events: VecDeque<Event>,
-    silent: Option<usize>,
+    silent: Option<UnitId>,
     starts: u32,
     rounds: u32,
     wakes: u32,
@@ -31,12 +32,14 @@ impl World {
     fn new() -> Self {
         let config = Config::default();
         let machine = Machine::new(Setup {
-            units: daemon::units(&config),
+            has_cluster: true,
+            jobs: JobCare::Cluster,
+            units: Target::of(Role::All).units(&config),
             hooks: Vec::new(),
             has_cmd: false,
-            only_cmd: false,
             supervise: config.supervise,
             jobs_grace: config.jobs.grace,
+            wait_jobs: config.jobs.wait,
             seed: 7,
         });
         Self { machine, now: Duration::ZERO, events: VecDeque::new(), silent: None, starts: 0, rounds: 0, wakes: 0 }
@@ -64,6 +67,7 @@ impl World {
             Effect::Signal(child, _) => self.events.push_back(Event::Exited(child, Exit::Code(0))),
             Effect::Kill(child) => self.events.push_back(Event::Exited(child, Exit::Signal(9))),
             Effect::Say(notice) => assert!(!notice.to_string().is_empty()),
+            Effect::Continue(_) => {}
             Effect::SignalAll(_) | Effect::Exit(_) => panic!("nobody asked for the end: {effect:?}"),
         }
     }
@@ -88,8 +92,8 @@ impl World {
                 self.rounds += 1;
                 for unit in self.machine.asked() {
                     let is_silent = self.silent.take_if(|silent| silent == unit).is_some();
-                    let verdict = if is_silent { Verdict::Silent("no answer".to_owned()) } else { Verdict::Answers };
-                    self.events.push_back(Event::Liveness(*unit, verdict));
+                    let liveness = if is_silent { Liveness::Silent("no answer".to_owned()) } else { Liveness::Answers };
+                    self.events.push_back(Event::Liveness(*unit, liveness));
                 }
             }
             _ => {}
@@ -121,7 +125,7 @@ fn a_day_costs_no_memory_and_no_wake_up_but_for_questions() {
     let mut after_two_hours = 0;
     for hour in 0..24 {
         let begin = HOUR * hour;
-        let unit = hour as usize % DAEMONS;
+        let unit = world.machine.units().ids().nth(hour as usize % DAEMONS).unwrap();
         world.rest(begin + HOUR / 4);
         assert!(world.machine.snapshot().ready, "in hour {hour}");
         world.give(Event::Exited(Child::Unit(unit), Exit::Signal(9)));

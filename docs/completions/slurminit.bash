@@ -140,7 +140,7 @@ _slurminit() {
                     return 0
                     ;;
                 --gpu-type)
-                    COMPREPLY=($(compgen -W "nvidia amd none" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "nvidia amd intel none" -- "${cur}"))
                     return 0
                     ;;
                 --image)
@@ -459,7 +459,7 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__logs)
-            opts="-n -h --lines --config --help"
+            opts="-n -f -h --lines --follow --config --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -551,7 +551,7 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__run)
-            opts="-h --role --config --help"
+            opts="-h --role --config --wait-jobs --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

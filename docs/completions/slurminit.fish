@@ -30,18 +30,19 @@ complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "run" -d 'Prepar
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "detect" -d 'Show the GPUs, CPUs and memory that this container can use'
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "render" -d 'Show the Slurm files that this start would get; changes nothing'
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "configure" -d 'On the host: check Docker and the GPUs, and write compose.gpus.yaml and .env for them'
-complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "doctor" -d 'Look for every known fault, on the host or in the container, and say what repairs it'
-complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "reload" -d 'Detect again, and apply what changed in the hardware and in the configuration; what can go on running does'
+complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "doctor" -d 'Check for every known fault, on the host or in the container, and show the repair'
+complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "reload" -d 'Detect again and apply what changed in hardware and configuration, with as few restarts as possible'
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "status" -d 'Show the daemons, the node and the GPUs'
-complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "health" -d 'Exit with 0 when the cluster is ready (or, with --live, alive), else with 1; one line says why'
+complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "health" -d 'Exit with 0 if the cluster is ready (or, with --live, alive), else with 1 and a line that says why'
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "restart" -d 'Start a daemon or service again, and wait until it is ready'
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "stop" -d 'Stop the container in order, as `docker stop` does'
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "logs" -d 'Show the last lines of a daemon, of a service, or of slurminit itself'
-complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "timeline" -d 'Show what the start spent its time on'
+complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "timeline" -d 'Show how long each part of the start took'
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "sbatch-args" -d 'Print the arguments of sbatch for the resources of a method.json'
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l role -d 'Which daemons to run: all, or none for a plain init of CMD' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l role -d 'Which daemons to run: all, controller, compute, login, or none for a plain init of CMD' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l config -d 'The configuration; /config/slurminit.toml if there is one' -r -F
+complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l wait-jobs -d 'After CMD has ended, continue until no job is left that can still run'
 complete -c slurminit -n "__fish_slurminit_using_subcommand run" -s h -l help -d 'Print help'
 complete -c slurminit -n "__fish_slurminit_using_subcommand detect" -l root -d 'Look for /proc, /sys, /dev and /usr below this directory' -r -F
 complete -c slurminit -n "__fish_slurminit_using_subcommand detect" -l timeout -d 'How long everything together may take' -r
@@ -51,15 +52,16 @@ complete -c slurminit -n "__fish_slurminit_using_subcommand detect" -l json -d '
 complete -c slurminit -n "__fish_slurminit_using_subcommand detect" -s h -l help -d 'Print help'
 complete -c slurminit -n "__fish_slurminit_using_subcommand render" -l config -d 'The operator\'s file [default: SLURMINIT_CONFIG, else /config/slurminit.toml if it is there]' -r -F
 complete -c slurminit -n "__fish_slurminit_using_subcommand render" -l root -d 'Read below this directory' -r -F
-complete -c slurminit -n "__fish_slurminit_using_subcommand render" -l inventory -d 'Take this inventory (the output of `slurminit detect --json`) in place of a detection' -r -F
-complete -c slurminit -n "__fish_slurminit_using_subcommand render" -l diff -d 'Show the difference to the installed files'
+complete -c slurminit -n "__fish_slurminit_using_subcommand render" -l inventory -d 'Use this inventory (the output of `slurminit detect --json`) instead of detection' -r -F
+complete -c slurminit -n "__fish_slurminit_using_subcommand render" -l diff -d 'Show the difference from the installed files'
 complete -c slurminit -n "__fish_slurminit_using_subcommand render" -l explain -d 'Show every decision with its reason'
 complete -c slurminit -n "__fish_slurminit_using_subcommand render" -s h -l help -d 'Print help'
 complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l root -d 'Look for the host\'s /proc, /sys, /dev, /etc and /usr below this directory' -r -F
 complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l directory -d 'Where compose.yaml is, and the files are written' -r -F
-complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l gpus -d 'Which GPUs the container gets: all, or numbers, GPU-... and MIG-... ids with commas between them' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l gpus -d 'The GPUs that the container gets: all, or comma-separated numbers, GPU-... and MIG-... ids' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l gpu-type -d 'What the image is built for, whatever the checks say' -r -f -a "nvidia\t'NVIDIA GPUs'
 amd\t'AMD GPUs'
+intel\t'Intel GPUs'
 none\t'No GPU'"
 complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l image -d 'The image to try the GPUs with, if the engine has it' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l timeout -d 'How long each of docker, compose and nvidia-smi may take' -r
@@ -78,44 +80,45 @@ complete -c slurminit -n "__fish_slurminit_using_subcommand doctor" -l no-trial 
 complete -c slurminit -n "__fish_slurminit_using_subcommand doctor" -l container -d 'The directory given with --root is a container\'s, not a host\'s'
 complete -c slurminit -n "__fish_slurminit_using_subcommand doctor" -s h -l help -d 'Print help'
 complete -c slurminit -n "__fish_slurminit_using_subcommand reload" -l config -d 'The configuration; /config/slurminit.toml if there is one' -r -F
-complete -c slurminit -n "__fish_slurminit_using_subcommand reload" -l dry-run -d 'Show what would change and what it would take; changes nothing'
+complete -c slurminit -n "__fish_slurminit_using_subcommand reload" -l dry-run -d 'Show what would change and how it would be applied; changes nothing'
 complete -c slurminit -n "__fish_slurminit_using_subcommand reload" -s h -l help -d 'Print help'
 complete -c slurminit -n "__fish_slurminit_using_subcommand status" -l config -d 'The configuration; /config/slurminit.toml if there is one' -r -F
 complete -c slurminit -n "__fish_slurminit_using_subcommand status" -l json -d 'Print everything as JSON'
-complete -c slurminit -n "__fish_slurminit_using_subcommand status" -l watch -d 'Show it again each second and with every change, until Ctrl-C'
+complete -c slurminit -n "__fish_slurminit_using_subcommand status" -l watch -d 'Refresh every second and at every change, until Ctrl-C'
 complete -c slurminit -n "__fish_slurminit_using_subcommand status" -s h -l help -d 'Print help'
-complete -c slurminit -n "__fish_slurminit_using_subcommand health" -l wait -d 'Wait until it is, for so many seconds at most' -r
-complete -c slurminit -n "__fish_slurminit_using_subcommand health" -l hold -d 'For HEALTHCHECK: as long as it is, watch for so many seconds before saying so; at once in the first seconds of being ready' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand health" -l wait -d 'Wait until that is so, at most this many seconds' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand health" -l hold -d 'For HEALTHCHECK: while that is so, watch for this many seconds before reporting it; report at once in the first seconds of being ready' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand health" -l config -d 'The configuration; /config/slurminit.toml if there is one' -r -F
-complete -c slurminit -n "__fish_slurminit_using_subcommand health" -l ready -d 'Whether jobs can run now; the default'
-complete -c slurminit -n "__fish_slurminit_using_subcommand health" -l live -d 'Whether PID 1 answers and nothing essential is given up: true during a start and a stop as well'
+complete -c slurminit -n "__fish_slurminit_using_subcommand health" -l ready -d 'Check whether jobs can run now (the default)'
+complete -c slurminit -n "__fish_slurminit_using_subcommand health" -l live -d 'Check whether PID 1 answers and no essential daemon is given up; true during a start and a stop as well'
 complete -c slurminit -n "__fish_slurminit_using_subcommand health" -s h -l help -d 'Print help'
 complete -c slurminit -n "__fish_slurminit_using_subcommand restart" -l timeout -d 'How long to wait for it, in seconds [default: supervise.stop_timeout and ready_timeout together]' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand restart" -l config -d 'The configuration; /config/slurminit.toml if there is one' -r -F
 complete -c slurminit -n "__fish_slurminit_using_subcommand restart" -s h -l help -d 'Print help'
 complete -c slurminit -n "__fish_slurminit_using_subcommand stop" -l config -d 'The configuration; /config/slurminit.toml if there is one' -r -F
 complete -c slurminit -n "__fish_slurminit_using_subcommand stop" -s h -l help -d 'Print help'
-complete -c slurminit -n "__fish_slurminit_using_subcommand logs" -s n -l lines -d 'How many lines, at most; 64 KiB are kept' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand logs" -s n -l lines -d 'The maximum number of lines; 64 KiB are kept' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand logs" -l config -d 'The configuration; /config/slurminit.toml if there is one' -r -F
+complete -c slurminit -n "__fish_slurminit_using_subcommand logs" -s f -l follow -d 'Continue with each new line, across restarts of the daemon, until Ctrl-C'
 complete -c slurminit -n "__fish_slurminit_using_subcommand logs" -s h -l help -d 'Print help'
 complete -c slurminit -n "__fish_slurminit_using_subcommand timeline" -l config -d 'The configuration; /config/slurminit.toml if there is one' -r -F
 complete -c slurminit -n "__fish_slurminit_using_subcommand timeline" -l svg -d 'Print a picture, for a browser'
 complete -c slurminit -n "__fish_slurminit_using_subcommand timeline" -s h -l help -d 'Print help'
-complete -c slurminit -n "__fish_slurminit_using_subcommand sbatch-args" -l partition -d 'The partition that the job is for, if it is not the default one' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand sbatch-args" -l partition -d 'The partition for the job, if not the default one' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand sbatch-args" -l timeout -d 'How long the cluster may take to answer' -r
-complete -c slurminit -n "__fish_slurminit_using_subcommand sbatch-args" -l offline -d 'Do not ask the cluster whether it has what is asked for'
+complete -c slurminit -n "__fish_slurminit_using_subcommand sbatch-args" -l offline -d 'Do not check whether the cluster has what is requested'
 complete -c slurminit -n "__fish_slurminit_using_subcommand sbatch-args" -s h -l help -d 'Print help'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure doctor reload status health restart stop logs timeline sbatch-args help" -f -a "run" -d 'Prepare, boot and keep the daemons alive (the image\'s entry point)'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure doctor reload status health restart stop logs timeline sbatch-args help" -f -a "detect" -d 'Show the GPUs, CPUs and memory that this container can use'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure doctor reload status health restart stop logs timeline sbatch-args help" -f -a "render" -d 'Show the Slurm files that this start would get; changes nothing'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure doctor reload status health restart stop logs timeline sbatch-args help" -f -a "configure" -d 'On the host: check Docker and the GPUs, and write compose.gpus.yaml and .env for them'
-complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure doctor reload status health restart stop logs timeline sbatch-args help" -f -a "doctor" -d 'Look for every known fault, on the host or in the container, and say what repairs it'
-complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure doctor reload status health restart stop logs timeline sbatch-args help" -f -a "reload" -d 'Detect again, and apply what changed in the hardware and in the configuration; what can go on running does'
+complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure doctor reload status health restart stop logs timeline sbatch-args help" -f -a "doctor" -d 'Check for every known fault, on the host or in the container, and show the repair'
+complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure doctor reload status health restart stop logs timeline sbatch-args help" -f -a "reload" -d 'Detect again and apply what changed in hardware and configuration, with as few restarts as possible'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure doctor reload status health restart stop logs timeline sbatch-args help" -f -a "status" -d 'Show the daemons, the node and the GPUs'
-complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure doctor reload status health restart stop logs timeline sbatch-args help" -f -a "health" -d 'Exit with 0 when the cluster is ready (or, with --live, alive), else with 1; one line says why'
+complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure doctor reload status health restart stop logs timeline sbatch-args help" -f -a "health" -d 'Exit with 0 if the cluster is ready (or, with --live, alive), else with 1 and a line that says why'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure doctor reload status health restart stop logs timeline sbatch-args help" -f -a "restart" -d 'Start a daemon or service again, and wait until it is ready'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure doctor reload status health restart stop logs timeline sbatch-args help" -f -a "stop" -d 'Stop the container in order, as `docker stop` does'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure doctor reload status health restart stop logs timeline sbatch-args help" -f -a "logs" -d 'Show the last lines of a daemon, of a service, or of slurminit itself'
-complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure doctor reload status health restart stop logs timeline sbatch-args help" -f -a "timeline" -d 'Show what the start spent its time on'
+complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure doctor reload status health restart stop logs timeline sbatch-args help" -f -a "timeline" -d 'Show how long each part of the start took'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure doctor reload status health restart stop logs timeline sbatch-args help" -f -a "sbatch-args" -d 'Print the arguments of sbatch for the resources of a method.json'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run detect render configure doctor reload status health restart stop logs timeline sbatch-args help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

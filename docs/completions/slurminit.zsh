@@ -30,11 +30,12 @@ _slurminit() {
         case $line[1] in
             (run)
 _arguments "${_arguments_options[@]}" : \
-'--role=[Which daemons to run\: all, or none for a plain init of CMD]:ROLE:_default' \
+'--role=[Which daemons to run\: all, controller, compute, login, or none for a plain init of CMD]:ROLE:_default' \
 '--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
+'--wait-jobs[After CMD has ended, continue until no job is left that can still run]' \
 '-h[Print help]' \
 '--help[Print help]' \
-'*::cmd -- Runs when the cluster is ready; its exit code is the container'\''s:_default' \
+'*::cmd -- The command to run when the cluster is ready; its exit code becomes the container'\''s:_default' \
 && ret=0
 ;;
 (detect)
@@ -52,8 +53,8 @@ _arguments "${_arguments_options[@]}" : \
 _arguments "${_arguments_options[@]}" : \
 '--config=[The operator'\''s file \[default\: SLURMINIT_CONFIG, else /config/slurminit.toml if it is there\]]:FILE:_files' \
 '--root=[Read below this directory]:DIR:_files' \
-'--inventory=[Take this inventory (the output of \`slurminit detect --json\`) in place of a detection]:FILE:_files' \
-'--diff[Show the difference to the installed files]' \
+'--inventory=[Use this inventory (the output of \`slurminit detect --json\`) instead of detection]:FILE:_files' \
+'--diff[Show the difference from the installed files]' \
 '--explain[Show every decision with its reason]' \
 '-h[Print help]' \
 '--help[Print help]' \
@@ -63,9 +64,10 @@ _arguments "${_arguments_options[@]}" : \
 _arguments "${_arguments_options[@]}" : \
 '--root=[Look for the host'\''s /proc, /sys, /dev, /etc and /usr below this directory]:DIR:_files' \
 '--directory=[Where compose.yaml is, and the files are written]:DIR:_files' \
-'--gpus=[Which GPUs the container gets\: all, or numbers, GPU-... and MIG-... ids with commas between them]:LIST:_default' \
+'--gpus=[The GPUs that the container gets\: all, or comma-separated numbers, GPU-... and MIG-... ids]:LIST:_default' \
 '--gpu-type=[What the image is built for, whatever the checks say]:TYPE:((nvidia\:"NVIDIA GPUs"
 amd\:"AMD GPUs"
+intel\:"Intel GPUs"
 none\:"No GPU"))' \
 '--image=[The image to try the GPUs with, if the engine has it]:IMAGE:_default' \
 '--timeout=[How long each of docker, compose and nvidia-smi may take]:SECONDS:_default' \
@@ -94,7 +96,7 @@ _arguments "${_arguments_options[@]}" : \
 (reload)
 _arguments "${_arguments_options[@]}" : \
 '--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
-'--dry-run[Show what would change and what it would take; changes nothing]' \
+'--dry-run[Show what would change and how it would be applied; changes nothing]' \
 '-h[Print help]' \
 '--help[Print help]' \
 && ret=0
@@ -103,18 +105,18 @@ _arguments "${_arguments_options[@]}" : \
 _arguments "${_arguments_options[@]}" : \
 '--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
 '--json[Print everything as JSON]' \
-'(--json)--watch[Show it again each second and with every change, until Ctrl-C]' \
+'(--json)--watch[Refresh every second and at every change, until Ctrl-C]' \
 '-h[Print help]' \
 '--help[Print help]' \
 && ret=0
 ;;
 (health)
 _arguments "${_arguments_options[@]}" : \
-'(--live)--wait=[Wait until it is, for so many seconds at most]:SECONDS:_default' \
-'(--live)--hold=[For HEALTHCHECK\: as long as it is, watch for so many seconds before saying so; at once in the first seconds of being ready]:SECONDS:_default' \
+'(--live)--wait=[Wait until that is so, at most this many seconds]:SECONDS:_default' \
+'(--live)--hold=[For HEALTHCHECK\: while that is so, watch for this many seconds before reporting it; report at once in the first seconds of being ready]:SECONDS:_default' \
 '--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
-'--ready[Whether jobs can run now; the default]' \
-'(--ready)--live[Whether PID 1 answers and nothing essential is given up\: true during a start and a stop as well]' \
+'--ready[Check whether jobs can run now (the default)]' \
+'(--ready)--live[Check whether PID 1 answers and no essential daemon is given up; true during a start and a stop as well]' \
 '-h[Print help]' \
 '--help[Print help]' \
 && ret=0
@@ -137,9 +139,11 @@ _arguments "${_arguments_options[@]}" : \
 ;;
 (logs)
 _arguments "${_arguments_options[@]}" : \
-'-n+[How many lines, at most; 64 KiB are kept]:N:_default' \
-'--lines=[How many lines, at most; 64 KiB are kept]:N:_default' \
+'-n+[The maximum number of lines; 64 KiB are kept]:N:_default' \
+'--lines=[The maximum number of lines; 64 KiB are kept]:N:_default' \
 '--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
+'-f[Continue with each new line, across restarts of the daemon, until Ctrl-C]' \
+'--follow[Continue with each new line, across restarts of the daemon, until Ctrl-C]' \
 '-h[Print help]' \
 '--help[Print help]' \
 ':name -- The daemon or service; slurminit for its own lines:_default' \
@@ -155,9 +159,9 @@ _arguments "${_arguments_options[@]}" : \
 ;;
 (sbatch-args)
 _arguments "${_arguments_options[@]}" : \
-'--partition=[The partition that the job is for, if it is not the default one]:NAME:_default' \
+'--partition=[The partition for the job, if not the default one]:NAME:_default' \
 '--timeout=[How long the cluster may take to answer]:SECONDS:_default' \
-'--offline[Do not ask the cluster whether it has what is asked for]' \
+'--offline[Do not check whether the cluster has what is requested]' \
 '-h[Print help]' \
 '--help[Print help]' \
 ':method -- The method.json; `-` is standard input:_files' \
@@ -247,14 +251,14 @@ _slurminit_commands() {
 'detect:Show the GPUs, CPUs and memory that this container can use' \
 'render:Show the Slurm files that this start would get; changes nothing' \
 'configure:On the host\: check Docker and the GPUs, and write compose.gpus.yaml and .env for them' \
-'doctor:Look for every known fault, on the host or in the container, and say what repairs it' \
-'reload:Detect again, and apply what changed in the hardware and in the configuration; what can go on running does' \
+'doctor:Check for every known fault, on the host or in the container, and show the repair' \
+'reload:Detect again and apply what changed in hardware and configuration, with as few restarts as possible' \
 'status:Show the daemons, the node and the GPUs' \
-'health:Exit with 0 when the cluster is ready (or, with --live, alive), else with 1; one line says why' \
+'health:Exit with 0 if the cluster is ready (or, with --live, alive), else with 1 and a line that says why' \
 'restart:Start a daemon or service again, and wait until it is ready' \
 'stop:Stop the container in order, as \`docker stop\` does' \
 'logs:Show the last lines of a daemon, of a service, or of slurminit itself' \
-'timeline:Show what the start spent its time on' \
+'timeline:Show how long each part of the start took' \
 'sbatch-args:Print the arguments of sbatch for the resources of a method.json' \
 'help:Print this message or the help of the given subcommand(s)' \
     )
@@ -287,14 +291,14 @@ _slurminit__subcmd__help_commands() {
 'detect:Show the GPUs, CPUs and memory that this container can use' \
 'render:Show the Slurm files that this start would get; changes nothing' \
 'configure:On the host\: check Docker and the GPUs, and write compose.gpus.yaml and .env for them' \
-'doctor:Look for every known fault, on the host or in the container, and say what repairs it' \
-'reload:Detect again, and apply what changed in the hardware and in the configuration; what can go on running does' \
+'doctor:Check for every known fault, on the host or in the container, and show the repair' \
+'reload:Detect again and apply what changed in hardware and configuration, with as few restarts as possible' \
 'status:Show the daemons, the node and the GPUs' \
-'health:Exit with 0 when the cluster is ready (or, with --live, alive), else with 1; one line says why' \
+'health:Exit with 0 if the cluster is ready (or, with --live, alive), else with 1 and a line that says why' \
 'restart:Start a daemon or service again, and wait until it is ready' \
 'stop:Stop the container in order, as \`docker stop\` does' \
 'logs:Show the last lines of a daemon, of a service, or of slurminit itself' \
-'timeline:Show what the start spent its time on' \
+'timeline:Show how long each part of the start took' \
 'sbatch-args:Print the arguments of sbatch for the resources of a method.json' \
 'help:Print this message or the help of the given subcommand(s)' \
     )

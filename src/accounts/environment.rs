@@ -1,31 +1,31 @@
-//! The environment that each user logs in with, as far as the system's files say.
+//! Each user's login environment, as far as the system files determine it.
 //!
-//! PURE. What `su - USER` sets before the user's own files are read: /etc/passwd, /etc/login.defs, and the two files of
-//! pam_env. The user's own files (`~/.profile`) are not read: they are programs.
+//! PURE. This is what `su - USER` sets before it runs the user's own files: /etc/passwd, /etc/login.defs, and the two
+//! files of pam_env. The user's own files (`~/.profile`) are programs and are not read.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// PATH where /etc/login.defs says nothing (login.defs(5)).
+/// The default PATH without /etc/login.defs (login.defs(5)).
 const PATH: &str = "/bin:/usr/bin";
-/// The same for root.
+/// The default PATH for root.
 const ROOTS_PATH: &str = "/sbin:/bin:/usr/sbin:/usr/bin";
-/// The longest line that Slurm reads from such a file (24.11, `env.c`: `ENV_BUFSIZE`), less its end.
+/// The longest line that Slurm reads from such a file (24.11, `env.c`: `ENV_BUFSIZE`), without its newline.
 const LONGEST_LINE: usize = 256 * 1024 - 2;
 
-/// The texts that it is made of; one that is not there is empty.
+/// The texts of the system files; a missing file is empty.
 #[derive(Clone, Debug, Default)]
 #[expect(missing_docs, reason = "each is the file of that name")]
 pub struct LoginFiles {
     pub passwd: String,
     pub login_defs: String,
-    /// /etc/environment, and then /etc/default/locale: a later line replaces an earlier one.
+    /// /etc/environment followed by /etc/default/locale: later lines override earlier ones.
     pub environment: String,
 }
 
 impl LoginFiles {
-    /// Each user's environment as `env` prints it, by the user's name. The first line of a name counts, as for everybody
-    /// who asks for it.
+    /// Each user's environment in the format of `env`, by user name. As in the C library, the first line with a name
+    /// counts.
     pub fn environments(&self) -> BTreeMap<&str, String> {
         let mut environments = BTreeMap::new();
         let common = self.common();
@@ -54,7 +54,7 @@ impl LoginFiles {
         text
     }
 
-    /// `ENV_PATH  PATH=/usr/local/bin:/usr/bin`; the `PATH=` may be missing.
+    /// Parses `ENV_PATH  PATH=/usr/local/bin:/usr/bin`; the `PATH=` is optional.
     fn login_def(&self, key: &str) -> Option<&str> {
         let value = self.login_defs.lines().find_map(|line| {
             let (own, value) = line.trim().split_once(char::is_whitespace)?;
@@ -63,7 +63,7 @@ impl LoginFiles {
         Some(value.strip_prefix("PATH=").unwrap_or(value)).filter(|path| !path.is_empty())
     }
 
-    /// What pam_env takes from /etc/environment: `NAME=value`, with `export` before and quotes around if one likes.
+    /// The variables that pam_env takes from /etc/environment: `NAME=value`, optionally with `export` and quotes.
     fn common(&self) -> BTreeMap<&str, &str> {
         let variable = |line| {
             let line: &str = str::trim(line);
@@ -75,7 +75,7 @@ impl LoginFiles {
             };
             let quoted = ['"', '\''].into_iter().find_map(|quote| value.strip_prefix(quote)?.strip_suffix(quote));
             let value = quoted.unwrap_or(value);
-            // Slurm takes a value that begins with a bracket for the first line of a shell function.
+            // Slurm would take a value that begins with a parenthesis for the first line of a shell function.
             let fits = !value.starts_with('(') && name.len() + value.len() < LONGEST_LINE;
             (is_name(name) && fits).then_some((name, value))
         };
@@ -83,7 +83,7 @@ impl LoginFiles {
     }
 }
 
-/// Slurm makes a path of the name. What /etc/passwd has for NIS (`+`, `-name`) is no user.
+/// Slurm uses the name as a file name. NIS entries in /etc/passwd (`+`, `-name`) are not users.
 fn is_file_name(name: &str) -> bool {
     !name.is_empty()
         && !name.starts_with(['.', '+', '-'])

@@ -110,7 +110,7 @@ fn what_an_image_says_of_nobody_is_not_given_to_somebody() {
 }
 
 proptest! {
-    /// Whatever is in the files of an image: nothing panics, a second start changes nothing, and lines of others stay.
+    /// Whatever an image's files contain: nothing panics, a second start changes nothing, and other lines stay.
     #[test]
     fn any_files_are_left_as_they_are(
         passwd in "([a-c]{1,2}(:[a-c0-2:, !]{0,6}){0,7}\n){0,5}",
@@ -118,7 +118,7 @@ proptest! {
         shadow in proptest::option::of("((alice|[a-c]):[*!]:\n){0,3}"),
     ) {
         let files = AccountFiles { passwd, group, shadow };
-        // Neither a name nor a number of these can be taken in such files.
+        // Neither names nor IDs of these can collide in such files.
         let config = config(&PEOPLE.replace("\"video\"", "").replace("b.ob", "bob").replace("alice\"\nuid", "alice\"\ngid = 3000\nuid"));
         let made = files.with(&config.users, &config.groups);
         prop_assert!(made.is_ok() || files.group.lines().any(|line| line.starts_with("alice")), "{:?}", made);

@@ -1,30 +1,39 @@
-//! `slurminit logs`: what a daemon said last.
+//! `slurminit logs`: the last lines of a daemon, and new ones.
 
 use std::io::Write as _;
 use std::path::PathBuf;
 
-use super::load_config;
 use crate::control::{self, client, protocol::Request};
-use crate::exit_code;
+use crate::{exit_code, load_config};
 
-/// Its command line.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The daemon or service; slurminit for its own lines
     name: String,
-    /// How many lines, at most; 64 KiB are kept
+    /// The maximum number of lines; 64 KiB are kept
     #[arg(long, short = 'n', value_name = "N", default_value_t = 50)]
     lines: u32,
+    /// Continue with each new line, across restarts of the daemon, until Ctrl-C
+    #[arg(long, short)]
+    follow: bool,
     /// The configuration; /config/slurminit.toml if there is one
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
-/// Does it.
-pub fn run(args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let config = load_config::load(args.config.as_deref())?;
-    let request = Request::Logs { name: args.name, lines: args.lines };
-    let (_, lines) = client::ask(&control::socket(&config.paths.run), &request)?;
-    std::io::stdout().write_all(&lines)?;
+    let socket = control::socket(&config.paths.run);
+    let Args { name, lines, follow, .. } = args;
+    let mut write = |lines: &[u8]| {
+        let mut out = std::io::stdout().lock();
+        out.write_all(lines).and_then(|()| out.flush())
+    };
+    if follow {
+        client::follow(&socket, &Request::Follow { name, lines }, &mut write)?;
+    } else {
+        let (_, lines) = client::ask(&socket, &Request::Logs { name, lines })?;
+        write(&lines)?;
+    }
     Ok(exit_code::SUCCESS)
 }

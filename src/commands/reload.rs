@@ -1,23 +1,21 @@
-//! `slurminit reload`: has PID 1 detect again and apply what changed, and waits for the outcome.
+//! `slurminit reload`: makes PID 1 run detection again and apply what changed, and waits for the outcome.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use super::health::is_alive;
-use super::{load_config, prepare};
 use crate::config::Config;
 use crate::control::{self, client, protocol::Reply, protocol::Request};
-use crate::exit_code;
-use crate::report::Apply;
-use crate::supervise::machine::{LastReload, Outcome};
+use crate::prepared::Apply;
+use crate::supervise::machine::{LastReload, Outcome, PhaseName};
+use crate::supervise::status::is_alive;
 use crate::supervise::status::{self, News};
+use crate::{exit_code, load_config, prepare};
 
-/// Its command line.
 #[derive(Debug, clap::Args)]
-pub struct Args {
-    /// Show what would change and what it would take; changes nothing
+pub(crate) struct Args {
+    /// Show what would change and how it would be applied; changes nothing
     #[arg(long)]
     dry_run: bool,
     /// The configuration; /config/slurminit.toml if there is one
@@ -25,18 +23,17 @@ pub struct Args {
     config: Option<PathBuf>,
 }
 
-/// What a reload may take beyond its own deadlines, on a machine that is busy.
+/// How much longer than its own deadlines a reload may take on a busy machine.
 const MARGIN: Duration = Duration::from_secs(30);
-/// The longest time between two looks.
+/// The longest time between two looks at the status.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Does it.
-pub fn run(args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let config = load_config::load(args.config.as_deref());
     if args.dry_run || load_config::is_missing(args.config.as_deref()) {
         return dry_run(&config?, args.config.as_deref());
     }
-    // A broken file is for PID 1 to refuse; it is found as long as its run directory is the usual one.
+    // PID 1 refuses a broken file. It is found if its run directory is the default one.
     let (config, broken) = match config {
         Ok(config) => (config, None),
         Err(error) => (Config::default(), Some(error)),
@@ -78,11 +75,11 @@ fn ask(config: &Config) -> anyhow::Result<LastReload> {
         if let Some(last) = reload.and_then(|reload| reload.last.clone()).filter(|last| last.serves >= asked) {
             return Ok(last);
         }
-        let stops = status.is_some_and(|status| status.snapshot.phase == "stopping" || !is_alive(status.pid));
+        let stops = status.is_some_and(|status| status.snapshot.phase == PhaseName::Stopping || !is_alive(status.pid));
         anyhow::ensure!(!stops, "the container stops");
         let left = patience.checked_sub(start.elapsed()).filter(|left| !left.is_zero());
         let left = left.with_context(|| format!("no outcome after {} s; the log says more", patience.as_secs()))?;
-        // On a full disk the file is written in place, which is no news.
+        // On a full disk the file is overwritten in place, which causes no event.
         news.wait(left.min(LOOK));
     }
 }
@@ -90,10 +87,8 @@ fn ask(config: &Config) -> anyhow::Result<LastReload> {
 fn dry_run(config: &Config, config_file: Option<&Path>) -> anyhow::Result<u8> {
     let weighed = match prepare::dry_run(config, config_file) {
         Ok(weighed) => weighed,
-        Err(failure) => {
-            let finding = failure.finding;
-            let refused = format!("refused: {}; cause: {}; repair: {}", finding.what, finding.cause, finding.repair);
-            eprintln!("slurminit: {}", crate::printable::line(&refused));
+        Err(refusal) => {
+            eprintln!("slurminit: refused: {}", crate::printable::line(&refusal.finding.to_string()));
             return Ok(exit_code::FAILURE);
         }
     };

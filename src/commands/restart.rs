@@ -1,19 +1,17 @@
-//! `slurminit restart`: starts one daemon or service again, and waits for what becomes of it.
+//! `slurminit restart`: restarts a daemon or service, and waits for the result.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use super::load_config;
 use crate::control::{self, client, protocol::Reply, protocol::Request};
-use crate::exit_code;
-use crate::supervise::machine::UnitSnapshot;
+use crate::supervise::machine::{LastExit, UnitSnapshot, UnitState};
 use crate::supervise::status::{self, News};
+use crate::{exit_code, load_config};
 
-/// Its command line.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The daemon or service
     name: String,
     /// How long to wait for it, in seconds [default: supervise.stop_timeout and ready_timeout together]
@@ -24,20 +22,19 @@ pub struct Args {
     config: Option<PathBuf>,
 }
 
-/// The longest time between two looks.
+/// The longest time between two looks at the status.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Does it.
-pub fn run(args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let config = load_config::load(args.config.as_deref())?;
     let limit = match args.timeout {
         Some(seconds) => Duration::try_from_secs_f64(seconds).context("--timeout")?,
-        None => config.supervise.stop_timeout + config.supervise.ready_timeout,
+        None => config.supervise.stop_timeout() + config.supervise.ready_timeout,
     };
-    let directory = &config.paths.run;
+    let (name, directory) = (&args.name, &config.paths.run);
     let news = News::of(directory);
     let start = Instant::now();
-    let request = Request::Restart { name: args.name.clone() };
+    let request = Request::Restart { name: name.clone() };
     let (reply, _) = client::ask(&control::socket(directory), &request)?;
     let Reply::Restarting { starts } = reply else { anyhow::bail!("slurminit answered something else: {reply:?}") };
     loop {
@@ -46,58 +43,51 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
             news.wait(Duration::from_millis(10));
             continue;
         };
-        let unit = status.snapshot.units.iter().find(|unit| unit.name == args.name);
-        let unit = unit.with_context(|| format!("{} is no longer there", args.name))?;
+        let unit = status.snapshot.units.iter().find(|unit| unit.name == *name);
+        let unit = unit.with_context(|| format!("{name} is no longer there"))?;
         match fate(unit, starts) {
             Fate::Ready => {
                 let pid = unit.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
-                println!("{} is ready again after {} ms{pid}", unit.name, start.elapsed().as_millis());
+                println!("{name} is ready again after {} ms{pid}", start.elapsed().as_millis());
                 return Ok(exit_code::SUCCESS);
             }
             Fate::Ended => {
-                println!("{} ran and {}", unit.name, unit.last_exit.as_deref().unwrap_or("ended"));
+                println!("{name} ran and {}", unit.how_it_ended());
                 return Ok(exit_code::SUCCESS);
             }
             Fate::Failed => anyhow::bail!(
                 "{name} was started again and is {}: it {}; see `slurminit logs {name}`",
                 unit.state,
-                unit.last_exit.as_deref().unwrap_or("ended"),
-                name = unit.name,
+                unit.how_it_ended(),
             ),
             Fate::UnderWay => {}
         }
         let left = limit.checked_sub(start.elapsed()).filter(|left| !left.is_zero());
-        let left = left.with_context(|| {
-            format!(
-                "{name} is {} after {} s; see `slurminit logs {name}`",
-                unit.state,
-                limit.as_secs(),
-                name = args.name
-            )
-        })?;
-        // On a full disk the file is written in place, which is no news.
+        let late = || format!("{name} is {} after {} s; see `slurminit logs {name}`", unit.state, limit.as_secs());
+        let left = left.with_context(late)?;
+        // On a full disk the file is overwritten in place, which causes no event.
         news.wait(left.min(LOOK));
     }
 }
 
-/// What has become of a unit that is to be started again.
+/// The outcome of a restart.
 #[derive(Debug, PartialEq, Eq)]
 enum Fate {
     UnderWay,
     Ready,
-    /// It was not meant to stay.
+    /// It ended and was not meant to stay.
     Ended,
     Failed,
 }
 
-/// `starts` is how often it was started before.
+/// `starts` is how often it had been started before.
 fn fate(unit: &UnitSnapshot, starts: u32) -> Fate {
-    match unit.state.as_str() {
+    match unit.state {
         _ if unit.starts <= starts => Fate::UnderWay,
-        "ready" => Fate::Ready,
-        "finished" if unit.last_exit.as_deref() == Some("exited with code 0") => Fate::Ended,
-        "backing off" | "given up" | "finished" => Fate::Failed,
-        _ => Fate::UnderWay,
+        UnitState::Ready => Fate::Ready,
+        UnitState::Finished if unit.last_exit == Some(LastExit::Success) => Fate::Ended,
+        UnitState::BackingOff | UnitState::GivenUp | UnitState::Finished => Fate::Failed,
+        UnitState::Waiting | UnitState::Starting | UnitState::Stopping => Fate::UnderWay,
     }
 }
 
@@ -107,21 +97,17 @@ mod tests {
 
     #[test]
     fn only_what_happened_after_the_restart_counts() {
-        let fate = |starts, state: &str, last: &str| {
-            let unit = UnitSnapshot {
-                state: state.to_owned(),
-                starts,
-                last_exit: Some(last.to_owned()),
-                ..UnitSnapshot::default()
-            };
+        let fate = |starts, state, last: Option<&str>| {
+            let last_exit = last.map_or(LastExit::Success, |last| LastExit::Failure(last.to_owned()));
+            let unit = UnitSnapshot { state, starts, last_exit: Some(last_exit), ..UnitSnapshot::default() };
             fate(&unit, 3)
         };
-        assert_eq!(fate(3, "ready", "exited with code 0"), Fate::UnderWay, "it has not ended yet");
-        assert_eq!(fate(3, "backing off", "exited with code 1"), Fate::UnderWay, "it failed before");
-        assert_eq!(fate(4, "starting", "exited with code 0"), Fate::UnderWay);
-        assert_eq!(fate(4, "ready", "exited with code 0"), Fate::Ready);
-        assert_eq!(fate(4, "finished", "exited with code 0"), Fate::Ended);
-        assert_eq!(fate(4, "finished", "exited with code 2"), Fate::Failed);
-        assert_eq!(fate(4, "backing off", "was killed by signal 9 (SIGKILL)"), Fate::Failed);
+        assert_eq!(fate(3, UnitState::Ready, None), Fate::UnderWay, "it has not ended yet");
+        assert_eq!(fate(3, UnitState::BackingOff, Some("exited with code 1")), Fate::UnderWay, "it failed before");
+        assert_eq!(fate(4, UnitState::Starting, None), Fate::UnderWay);
+        assert_eq!(fate(4, UnitState::Ready, None), Fate::Ready);
+        assert_eq!(fate(4, UnitState::Finished, None), Fate::Ended);
+        assert_eq!(fate(4, UnitState::Finished, Some("exited with code 2")), Fate::Failed);
+        assert_eq!(fate(4, UnitState::BackingOff, Some("was killed by signal 9 (SIGKILL)")), Fate::Failed);
     }
 }

@@ -1,29 +1,35 @@
 //! `slurminit run`: PID 1.
 
+mod first_word;
+
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::path::PathBuf;
 
 use tracing::warn;
 
-use super::load_config;
-use super::lock::Lock;
 use crate::config::{Config, Held, Level, Role};
-use crate::exit_code;
 use crate::inventory::Finding;
+use crate::lock::Lock;
 use crate::logs::Logs;
 use crate::supervise::signals::Inherited;
+use crate::supervise::target::Target;
 use crate::supervise::{self, Job};
+use crate::{exit_code, load_config};
+use first_word::Meaning;
 
-/// Its command line.
 #[derive(Debug, clap::Args)]
-pub struct Args {
-    /// Which daemons to run: all, or none for a plain init of CMD
+pub(crate) struct Args {
+    /// Which daemons to run: all, controller, compute, login, or none for a plain init of CMD
     #[arg(long, value_parser = parse_role)]
     role: Option<Role>,
     /// The configuration; /config/slurminit.toml if there is one
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Runs when the cluster is ready; its exit code is the container's
+    /// After CMD has ended, continue until no job is left that can still run
+    #[arg(long)]
+    wait_jobs: bool,
+    /// The command to run when the cluster is ready; its exit code becomes the container's
     #[arg(last = true, value_name = "CMD")]
     cmd: Vec<OsString>,
 }
@@ -32,32 +38,45 @@ fn parse_role(text: &str) -> Result<Role, String> {
     match text {
         "all" => Ok(Role::All),
         "none" => Ok(Role::None),
-        "controller" | "compute" | "login" => Err("not available in this version; use all or none".to_owned()),
-        _ => Err("want all or none".to_owned()),
+        "controller" => Ok(Role::Controller),
+        "compute" => Ok(Role::Compute),
+        "login" => Ok(Role::Login),
+        _ => Err("want all, controller, compute, login or none".to_owned()),
     }
 }
 
-/// Does it.
-pub fn run(args: Args) -> anyhow::Result<u8> {
-    // Before anything can change them.
+pub(crate) fn run(mut args: Args) -> anyhow::Result<u8> {
+    match first_word::meaning(&args.cmd, &first_word::is_program) {
+        Meaning::Command => {}
+        Meaning::Help => return say(&first_word::help()),
+        Meaning::Version => return say(&format!("{}\n", first_word::version())),
+        Meaning::Verb => args.cmd.insert(0, std::env::current_exe()?.into_os_string()),
+        Meaning::Option => {
+            let option = args.cmd.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+            eprintln!(
+                "slurminit: `{}` is no command; options of `docker run` stand before the image's name, and \
+                 `docker run IMAGE --help` says what can follow it",
+                crate::printable::lines(&option)
+            );
+            return Ok(exit_code::CMD_NOT_FOUND);
+        }
+    }
+    // This comes before anything can change them.
     let inherited = Inherited::capture();
-    let (config, held) = match configuration(&args) {
+    let (config, held, target) = match configuration(&args) {
         Ok(configuration) => configuration,
         Err(error) => {
             eprintln!("slurminit: {error:#}");
             return Ok(exit_code::CONFIG);
         }
     };
-    // Before anything of the cluster that may run here is touched.
-    let lock = match config.role {
-        Role::None => Lock::default(),
-        _ => match Lock::take(&config.paths.run) {
-            Ok(lock) => lock,
-            Err(running) => {
-                eprintln!("slurminit: {running}");
-                return Ok(exit_code::FAILURE);
-            }
-        },
+    // This comes before anything of a running cluster is touched.
+    let lock = match target.has_cluster.then(|| Lock::take(&config.paths.run)).transpose() {
+        Ok(lock) => lock.unwrap_or_default(),
+        Err(running) => {
+            eprintln!("slurminit: {running}");
+            return Ok(exit_code::FAILURE);
+        }
     };
     let default_level = if args.cmd.is_empty() { Level::Info } else { Level::Warn };
     let logs = Logs::install(config.log.format, config.log.level.unwrap_or(default_level));
@@ -70,27 +89,26 @@ pub fn run(args: Args) -> anyhow::Result<u8> {
     for Finding { what, repair, .. } in load_config::unknown_variables() {
         warn!("{what}; repair: {repair}");
     }
-    let only_cmd = config.role == Role::None;
     let watched_file = load_config::file(args.config.as_deref());
-    let job = Job { only_cmd, config, config_file: args.config, watched_file, held, cmd: args.cmd };
+    let job = Job { target, config, config_file: args.config, watched_file, held, cmd: args.cmd };
     supervise::run(job, inherited, logs)
 }
 
-fn configuration(args: &Args) -> anyhow::Result<(Config, Held)> {
+fn say(text: &str) -> anyhow::Result<u8> {
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(exit_code::SUCCESS)
+}
+
+fn configuration(args: &Args) -> anyhow::Result<(Config, Held, &'static Target)> {
     let mut config = load_config::load(args.config.as_deref())?;
     let held = Held::of(&config);
     if let Some(role) = args.role {
         config.role = role;
     }
-    match config.role {
-        Role::All => {}
-        Role::None if args.cmd.is_empty() => {
-            anyhow::bail!("the role none runs CMD and nothing else: give one after `--`")
-        }
-        Role::None => {}
-        Role::Controller | Role::Compute | Role::Login => {
-            anyhow::bail!("the role {:?} is not available in this version; use all or none", config.role)
-        }
+    config.jobs.wait |= args.wait_jobs;
+    let target = Target::of(config.role);
+    if !target.has_cluster && args.cmd.is_empty() {
+        anyhow::bail!("the role none runs CMD and nothing else: give one after `--`")
     }
-    Ok((config, held))
+    Ok((config, held, target))
 }

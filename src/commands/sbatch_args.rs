@@ -7,28 +7,27 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 use crate::commands::detect::parse_seconds;
-use crate::configure::answer::{Answer, first_line};
-use crate::configure::tool;
 use crate::exit_code;
 use crate::sbatch_args::{Cluster, Resources, is_name, line};
+use crate::tool;
+use crate::tool::answer::{Answer, first_line};
 
-/// No method is longer than that (1 MiB).
+/// The maximum size of a method.json (1 MiB).
 const LONGEST: u64 = 1 << 20;
 
-/// What stands in place of the arguments where there are none: sbatch does not know it and submits nothing, also from a shell
-/// that does not look at our exit code.
+/// Printed instead of arguments on failure: sbatch rejects this option, so nothing is submitted even if a shell ignores
+/// our exit code.
 const REFUSED: &str = "--refused-by-slurminit";
 
-/// Its command line.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The method.json; `-` is standard input
     #[arg(value_name = "FILE")]
     method: PathBuf,
-    /// The partition that the job is for, if it is not the default one
+    /// The partition for the job, if not the default one
     #[arg(long, value_name = "NAME", value_parser = parse_name)]
     partition: Option<String>,
-    /// Do not ask the cluster whether it has what is asked for
+    /// Do not check whether the cluster has what is requested
     #[arg(long)]
     offline: bool,
     /// How long the cluster may take to answer
@@ -40,8 +39,7 @@ fn parse_name(text: &str) -> Result<String, String> {
     is_name(text).then(|| text.to_owned()).ok_or_else(|| "want the name of a partition".to_owned())
 }
 
-/// Does it.
-pub fn run(args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let outcome = arguments(&args);
     let line = outcome.as_deref().unwrap_or(REFUSED);
     let written = writeln!(std::io::stdout(), "{line}").context("cannot write to standard output");
@@ -68,7 +66,7 @@ fn read(path: &Path) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Asks the controller, of this cluster or of another one: Slurm's commands know which.
+/// Asks the controller that Slurm's commands are configured for.
 fn cluster(timeout: Duration) -> anyhow::Result<Cluster> {
     let deadline = Instant::now() + timeout;
     let show = |what: &str| {

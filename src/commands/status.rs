@@ -1,4 +1,4 @@
-//! `slurminit status`: the daemons, the node, the GPUs.
+//! `slurminit status`: shows the daemons, the node and the GPUs.
 
 mod table;
 
@@ -8,20 +8,18 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::health::is_alive;
-use super::load_config;
 use crate::now::{self, Now};
+use crate::supervise::status::is_alive;
 use crate::supervise::status::{self, News, Status};
-use crate::{exit_code, printable};
+use crate::{exit_code, load_config, printable};
 use table::table;
 
-/// Its command line.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Print everything as JSON
     #[arg(long)]
     json: bool,
-    /// Show it again each second and with every change, until Ctrl-C
+    /// Refresh every second and at every change, until Ctrl-C
     #[arg(long, conflicts_with = "json")]
     watch: bool,
     /// The configuration; /config/slurminit.toml if there is one
@@ -29,11 +27,10 @@ pub struct Args {
     config: Option<PathBuf>,
 }
 
-/// The ages and the memory change without a change of the status.
+/// Ages and memory change even if the status does not.
 const REDRAW: Duration = Duration::from_secs(1);
 
-/// Does it.
-pub fn run(args: Args) -> anyhow::Result<u8> {
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let directory = &load_config::run_directory(args.config.as_deref())?;
     let mut out = std::io::stdout();
     let status = current(directory)?;
@@ -59,7 +56,7 @@ fn watch(directory: &Path, lost: &[Option<String>]) -> anyhow::Result<u8> {
     loop {
         let text = text(&current(directory)?, lost);
         if in_place {
-            // Over what is there, without a moment of nothing: from the top, each line to its end, and what is below.
+            // Overwrites the old text without flicker: from the top, each line to its end, then whatever is below.
             write!(out, "\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n"))?;
         } else {
             writeln!(out, "{text}")?;
@@ -69,10 +66,10 @@ fn watch(directory: &Path, lost: &[Option<String>]) -> anyhow::Result<u8> {
     }
 }
 
-/// The status of a slurminit that lives.
+/// The status of a living slurminit.
 ///
 /// # Errors
-/// There is none, and where it was looked for.
+/// There is none; the error says where it was looked for.
 pub(super) fn current(directory: &Path) -> anyhow::Result<Status> {
     let status = status::read(directory).with_context(|| {
         format!("{}: no slurminit runs here as PID 1 of a cluster", directory.join(status::FILE).display())
@@ -89,7 +86,7 @@ fn text(status: &Status, lost: &[Option<String>]) -> String {
     table(status, &now::now(&status.snapshot, lost), status::monotonic_ms(), memory_kib)
 }
 
-/// What the file has, each process's memory beside its pid, and in place of the node of the file's time what Slurm says now.
+/// The contents of the file, plus each process's memory beside its PID, and Slurm's current report of the node.
 fn json(status: &Status, now: &Now) -> anyhow::Result<serde_json::Value> {
     let mut value = serde_json::to_value(status)?;
     value["gpus"] = serde_json::to_value(&now.gpus)?;
@@ -110,9 +107,8 @@ fn json(status: &Status, now: &Now) -> anyhow::Result<serde_json::Value> {
 
 /// The resident memory of a process: `VmRSS` of proc(5), in KiB.
 fn memory_kib(pid: i32) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse().ok()
+    let status = crate::proc::status(pid)?;
+    crate::proc::parse::field(&status, "VmRSS")?.strip_suffix("kB")?.trim().parse().ok()
 }
 
 #[cfg(test)]

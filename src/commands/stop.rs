@@ -2,20 +2,18 @@
 
 use std::path::PathBuf;
 
-use super::load_config;
 use crate::control::{self, client, protocol::Request};
-use crate::exit_code;
+use crate::{exit_code, load_config};
 
-/// Its command line.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The configuration; /config/slurminit.toml if there is one
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
-/// Does it. It does not wait for the end, which would end it as well.
-pub fn run(args: Args) -> anyhow::Result<u8> {
+/// Does not wait for the end, because that ends this process as well.
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let config = load_config::load(args.config.as_deref())?;
     client::ask(&control::socket(&config.paths.run), &Request::Stop)?;
     println!("the container stops");

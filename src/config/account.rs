@@ -1,4 +1,4 @@
-//! People: the accounts that are made at the start, so that jobs run under the user ids of the host.
+//! User accounts created at the start, so that jobs run under the host's user IDs.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,86 +8,66 @@ use serde::{Deserialize, Deserializer, de};
 
 use super::error::Fault;
 
-/// `[[group]]`: a group of people.
+/// `[[group]]`: a group of users.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Group {
-    /// Its name.
+    /// The group's name.
     pub name: AccountName,
-    /// Its number on the host.
+    /// The group ID on the host.
     #[serde(deserialize_with = "id")]
     pub gid: u32,
 }
 
-/// `[[user]]`: somebody who runs jobs.
+/// `[[user]]`: a person who runs jobs.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct User {
-    /// The name to submit as.
+    /// The login name.
     pub name: AccountName,
-    /// Their number on the host.
+    /// The user ID on the host.
     #[serde(deserialize_with = "id")]
     pub uid: u32,
-    /// The number of their own group; `None` is that of the user.
+    /// The ID of the primary group; `None` means the same number as the user ID.
     #[serde(default, deserialize_with = "optional_id")]
     pub gid: Option<u32>,
-    /// Other groups: of `[[group]]`, or of the image.
+    /// Supplementary groups, from `[[group]]` or from the image.
     #[serde(default)]
     pub groups: Vec<AccountName>,
-    /// Made where it is missing; `None` is `/home/NAME`.
+    /// The home directory, created if missing; `None` means `/home/NAME`.
     #[serde(default, deserialize_with = "optional_home")]
     pub home: Option<PathBuf>,
 }
 
 impl User {
-    /// The number of their own group.
+    /// The ID of the primary group.
     pub fn gid(&self) -> u32 {
         self.gid.unwrap_or(self.uid)
     }
 
-    /// Their home directory.
+    /// The home directory.
     pub fn home(&self) -> PathBuf {
         self.home.clone().unwrap_or_else(|| PathBuf::from(format!("/home/{}", self.name)))
     }
 }
 
-/// The name of a user or group: letters, digits, `_`, `-` and `.`, beginning with a letter or `_`, at most 32. Nothing else
-/// can stand in a field of /etc/passwd, or be told from an option or a number on a command line.
+/// A user's or group's name: at most 32 letters, digits, `_`, `-` and `.`, beginning with a letter or `_`. It cannot
+/// break a field of /etc/passwd, or be mistaken for an option or a number on a command line.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
 pub struct AccountName(String);
 
-impl AccountName {
-    /// The text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for AccountName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
-    }
-}
-
-impl TryFrom<String> for AccountName {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
+text_type!(
+    AccountName,
+    "`{}` is not a name: want a letter or `_`, then letters, digits, `_`, `-` and `.`, at most 32",
+    |text| {
         let starts = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
-        if starts && text.len() <= 32 && text.chars().all(is_plain) {
-            Ok(Self(text))
-        } else {
-            Err(format!(
-                "`{}` is not a name: want a letter or `_`, then letters, digits, `_`, `-` and `.`, at most 32",
-                text.escape_default()
-            ))
-        }
+        starts && text.len() <= 32 && text.chars().all(is_plain)
     }
-}
+);
 
-/// Reads a user's or group's number: not root's, and none of the two that stand for "no id".
+/// Reads a user or group ID: not root's, and not one of the two values that stand for "no ID".
 fn id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     let id = i64::deserialize(deserializer)?;
     match u32::try_from(id) {
@@ -116,7 +96,7 @@ fn optional_home<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Pa
     }
 }
 
-/// What holds between them: a name and a number belong to one.
+/// Checks that names and IDs are unique.
 pub(super) fn check_accounts(users: &[User], groups: &[Group]) -> Result<(), Fault> {
     let twice = |table: &'static str, key: &'static str, index: usize, value: &dyn fmt::Display| {
         let what = format!("an earlier [[{table}]] has the {key} {value} already");

@@ -1,4 +1,4 @@
-//! How the daemons, the operator's services and the hooks are run.
+//! How daemons, services and hooks are run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,10 +9,10 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use super::error::Fault;
-use super::liveness::Liveness;
+use super::liveness::LivenessTest;
 use super::value;
 
-/// Slurm's daemons and munge's.
+/// The daemons of Slurm and munge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DaemonName {
@@ -25,7 +25,7 @@ pub enum DaemonName {
 }
 
 impl DaemonName {
-    /// All of them, in the order in which they start.
+    /// All daemons, in start order.
     pub const ALL: [Self; 3] = [Self::Munged, Self::Slurmctld, Self::Slurmd];
 
     /// The program's name.
@@ -36,6 +36,15 @@ impl DaemonName {
             Self::Slurmd => "slurmd",
         }
     }
+
+    /// The default user of the daemon; `None` means slurminit's own.
+    pub const fn user(self) -> Option<&'static str> {
+        match self {
+            Self::Munged => Some("munge"),
+            Self::Slurmctld => Some("slurm"),
+            Self::Slurmd => None,
+        }
+    }
 }
 
 impl fmt::Display for DaemonName {
@@ -44,25 +53,25 @@ impl fmt::Display for DaemonName {
     }
 }
 
-/// What differs from the default way to run one of the daemons; `None` is the default.
+/// Overrides for one daemon; `None` keeps the default.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DaemonSettings {
     /// Program and arguments.
     #[serde(deserialize_with = "value::optional_command")]
     pub command: Option<Vec<String>>,
-    /// The user that it runs as.
+    /// The user to run as.
     pub user: Option<String>,
-    /// Variables added to its environment.
+    /// Variables added to the environment.
     pub env: BTreeMap<String, String>,
-    /// From TERM to KILL.
+    /// The time from SIGTERM to SIGKILL.
     #[serde(deserialize_with = "value::optional_seconds")]
     pub stop_timeout: Option<Duration>,
-    /// When it counts as ready.
+    /// When the daemon counts as ready.
     pub readiness: Option<Readiness>,
-    /// How it is asked whether it still answers.
-    pub liveness: Option<Liveness>,
-    /// When it is started again.
+    /// How to check that the daemon still answers.
+    pub liveness: Option<LivenessTest>,
+    /// When the daemon is restarted.
     pub restart: Option<RestartPolicy>,
 }
 
@@ -70,45 +79,45 @@ pub struct DaemonSettings {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Service {
-    /// Its name in logs and in `after`.
+    /// The name in logs and in `after`.
     pub name: String,
     /// Program and arguments.
     #[serde(deserialize_with = "value::command")]
     pub command: Vec<String>,
-    /// The user that it runs as; `None` is root.
+    /// The user to run as; `None` means root.
     #[serde(default)]
     pub user: Option<String>,
-    /// The daemons and services that must be ready first.
+    /// Daemons and services that must be ready first.
     #[serde(default)]
     pub after: Vec<String>,
-    /// When it counts as ready; `None` is as soon as it runs.
+    /// When the service counts as ready; `None` means as soon as it runs.
     #[serde(default)]
     pub readiness: Option<Readiness>,
-    /// How it is asked whether it still answers; `None` is not asked.
+    /// How to check that the service still answers; `None` disables the check.
     #[serde(default)]
-    pub liveness: Option<Liveness>,
-    /// When it is started again.
+    pub liveness: Option<LivenessTest>,
+    /// When the service is restarted.
     #[serde(default)]
     pub restart: RestartPolicy,
-    /// Whether the container ends when it cannot be kept alive.
+    /// Whether the container ends if the service cannot be kept alive.
     #[serde(default)]
     pub essential: bool,
-    /// Variables added to its environment.
+    /// Variables added to the environment.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// From TERM to KILL; `None` is what the daemons have.
+    /// The time from SIGTERM to SIGKILL; `None` means the same as for the daemons.
     #[serde(default, deserialize_with = "value::optional_seconds")]
     pub stop_timeout: Option<Duration>,
 }
 
-/// When a process is started again.
+/// When a process is restarted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RestartPolicy {
     /// Whenever it ends.
     #[default]
     Always,
-    /// When it ends with a code that is not 0, or by a signal.
+    /// When it exits with a code other than 0, or is killed by a signal.
     OnFailure,
     /// Never.
     Never,
@@ -117,22 +126,22 @@ pub enum RestartPolicy {
 /// When a process counts as ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Readiness {
-    /// What is looked at.
+    /// The condition to check.
     pub test: ReadinessTest,
     /// How long it may take; `None` is `supervise.ready_timeout`.
     pub timeout: Option<Duration>,
 }
 
-/// What is looked at to tell that a process is ready.
+/// The condition under which a process is ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadinessTest {
-    /// It runs.
+    /// The process is running.
     Started,
-    /// This Unix socket listens.
+    /// This Unix socket is listening.
     Socket(PathBuf),
-    /// This TCP port listens.
+    /// This TCP port is listening.
     Port(u16),
-    /// This command ends with 0.
+    /// This command exits with 0.
     Command(Vec<String>),
 }
 
@@ -182,11 +191,11 @@ impl<'de> Visitor<'de> for ReadinessVisitor {
     }
 }
 
-/// Commands at fixed moments of the start.
+/// Commands run at fixed points of the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Hooks {
-    /// One after the other, before anything else is prepared.
+    /// Run one after the other, before anything else.
     pub pre_start: Vec<Hook>,
 }
 
@@ -206,7 +215,7 @@ const fn five_minutes() -> Duration {
     Duration::from_secs(300)
 }
 
-/// What holds between services: names are well formed and unique, `after` names exist, nothing waits for itself.
+/// Checks the services as a whole: names are valid and unique, `after` names exist, and no service waits for itself.
 pub(super) fn check_services(services: &[Service]) -> Result<(), Fault> {
     let mut known: BTreeSet<&str> = DaemonName::ALL.into_iter().map(DaemonName::as_str).collect();
     for (index, service) in services.iter().enumerate() {
@@ -242,7 +251,7 @@ fn is_service_name(name: &str) -> bool {
         && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
 }
 
-/// The first service that can never start. Takes away those whose `after` is met until nothing changes.
+/// Finds a service that can never start, by repeatedly removing services whose `after` is met.
 fn in_a_circle(services: &[Service]) -> Option<usize> {
     let mut waiting: BTreeMap<&str, usize> =
         services.iter().enumerate().map(|(index, service)| (service.name.as_str(), index)).collect();

@@ -1,12 +1,14 @@
-//! The environment, laid over the file.
+//! Applies environment variables on top of the file.
+
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
-use serde::de::value::{Error as ValueError, StrDeserializer};
+use serde::de::value::{Error as ValueError, F64Deserializer, StrDeserializer};
 
-use super::{Config, ConfigError};
+use super::{Config, ConfigError, value};
 
-/// Lays the environment over `config`.
+/// Applies the environment to `config`.
 pub(super) fn apply(mut config: Config, variable: &impl Fn(&str) -> Option<String>) -> Result<Config, ConfigError> {
     let environment = Environment { variable };
 
@@ -20,11 +22,17 @@ pub(super) fn apply(mut config: Config, variable: &impl Fn(&str) -> Option<Strin
     if let Some(level) = environment.optional_word("SLURMINIT_LOG_LEVEL")? {
         config.log.level = Some(level);
     }
+    if let Some(limit) = environment.seconds("SLURMINIT_STOP_TIMEOUT")? {
+        config.supervise.stop_timeout = Some(limit);
+        // The variable overrides the file. Jobs cannot get more time than the whole stop.
+        config.jobs.grace = config.jobs.grace.min(limit);
+    }
     if let Some(reserve) = environment.number("SLURMINIT_RESERVE_MIB")? {
         config.node.reserve_mib = Some(reserve);
     }
 
-    // The image's word about itself stands behind the operator's file; the operator's own variable before it.
+    // What the image was built for has a lower priority than the operator's file; the operator's own variable has a
+    // higher one.
     config.gpu_type = match environment.optional_word("SLURMINIT_GPU_TYPE")?.or(config.gpu_type) {
         Some(gpu_type) => Some(gpu_type),
         None => match environment.optional_word("GPU_TYPE")? {
@@ -36,6 +44,12 @@ pub(super) fn apply(mut config: Config, variable: &impl Fn(&str) -> Option<Strin
         Some(name) => Some(name),
         None => environment.optional_name("CLUSTER_NAME")?,
     };
+    if let Some(controller) = environment.optional_name("SLURMINIT_CONTROLLER")? {
+        config.slurm.controller = Some(controller);
+    }
+    if let Some(wait) = environment.yes_or_no("SLURMINIT_WAIT_JOBS")? {
+        config.jobs.wait = wait;
+    }
     if let Some(customized) = environment.yes_or_no("USER_CUSTOMIZED")? {
         config.user_customized = customized;
     }
@@ -51,7 +65,7 @@ impl<F: Fn(&str) -> Option<String>> Environment<'_, F> {
         (self.variable)(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
     }
 
-    /// One of an enum's words, in any case.
+    /// One of an enum's values, in any case.
     fn optional_word<T: for<'de> Deserialize<'de>>(&self, name: &'static str) -> Result<Option<T>, ConfigError> {
         let Some(text) = self.text(name) else { return Ok(None) };
         let lower = text.to_lowercase();
@@ -81,6 +95,13 @@ impl<F: Fn(&str) -> Option<String>> Environment<'_, F> {
     fn number(&self, name: &'static str) -> Result<Option<u64>, ConfigError> {
         let Some(text) = self.text(name) else { return Ok(None) };
         text.parse().map(Some).map_err(|_| ConfigError::variable(name, &text, "want a whole number"))
+    }
+
+    fn seconds(&self, name: &'static str) -> Result<Option<Duration>, ConfigError> {
+        let Some(text) = self.text(name) else { return Ok(None) };
+        let number: f64 = text.parse().map_err(|_| ConfigError::variable(name, &text, "want seconds"))?;
+        let deserializer: F64Deserializer<ValueError> = number.into_deserializer();
+        value::seconds(deserializer).map(Some).map_err(|error| ConfigError::variable(name, &text, error))
     }
 
     fn yes_or_no(&self, name: &'static str) -> Result<Option<bool>, ConfigError> {

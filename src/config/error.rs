@@ -1,4 +1,4 @@
-//! What is wrong with the configuration, and where.
+//! Configuration errors and their location.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,33 +7,33 @@ use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
 
-/// What is wrong with the configuration.
+/// An error in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {what}")]
 pub struct ConfigError {
-    /// Where it is.
+    /// The location.
     pub place: Place,
-    /// What is wrong and what is wanted.
+    /// What is wrong, and what is expected.
     pub what: String,
 }
 
-/// Where a wrong value comes from.
+/// The location of a wrong value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A place in the operator's file.
     File {
         /// The file.
         path: PathBuf,
-        /// From 1.
+        /// The line, counted from 1.
         line: usize,
-        /// From 1, in characters.
+        /// The column, in characters, counted from 1.
         column: usize,
-        /// The key with its tables (`service[0].name`); empty where the file is not TOML.
+        /// The key with its tables (`service[0].name`); empty if the file is not TOML.
         key: String,
-        /// The line itself.
+        /// The text of the line.
         text: String,
     },
-    /// A variable of the environment.
+    /// An environment variable.
     Variable(&'static str),
     /// The file as a whole.
     WholeFile(PathBuf),
@@ -56,7 +56,7 @@ impl fmt::Display for Place {
 }
 
 impl ConfigError {
-    /// Gives serde's and the parser's words a place that an editor can jump to.
+    /// Adds the location to an error of serde or the TOML parser.
     pub(super) fn from_toml(error: &toml::de::Error, text: &str, origin: &Path) -> Self {
         let span = error.span().unwrap_or(0..0);
         let key = DeTable::parse(text).map_or_else(|_| String::new(), |table| key_at(table.get_ref(), &span));
@@ -64,26 +64,26 @@ impl ConfigError {
         Self { place: place(text, origin, span.start, key), what }
     }
 
-    /// A variable's value is not one of those that are allowed.
+    /// The value of a variable is not allowed.
     pub(super) fn variable(name: &'static str, value: &str, wanted: impl fmt::Display) -> Self {
         let what = format!("`{}` is not valid: {wanted}", value.escape_default());
         Self { place: Place::Variable(name), what }
     }
 }
 
-/// Something wrong that TOML and serde cannot see, at a path of keys and indices.
+/// An error that TOML and serde cannot detect, at a path of keys and indices.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Fault {
     path: Vec<Step>,
     what: String,
 }
 
-/// One step from a table or a list to what it holds.
+/// A step down into a table or list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The name of a key of a table.
+    /// A key of a table.
     Key(Cow<'static, str>),
-    /// The place in a list, from 0.
+    /// An index into a list, counted from 0.
     Index(usize),
 }
 
@@ -106,18 +106,18 @@ impl From<usize> for Step {
 }
 
 impl Fault {
-    /// `path` begins with a key of the whole file.
+    /// `path` begins with a top-level key.
     pub fn new(path: Vec<Step>, what: String) -> Self {
         Self { path, what }
     }
 
-    /// Finds the path in the text.
+    /// Looks up the path in the text.
     pub fn at(self, text: &str, origin: &Path) -> ConfigError {
         let start = find(&self.path, text);
         ConfigError { place: place(text, origin, start.unwrap_or(0), self.key()), what: self.what }
     }
 
-    /// Whether the text has a value there.
+    /// Whether the text sets this value.
     pub(super) fn is_written(path: &[Step], text: &str) -> bool {
         find(path, text).is_some()
     }
@@ -130,7 +130,7 @@ impl Fault {
     }
 }
 
-/// Where the value at `path` begins.
+/// The offset of the value at `path`.
 fn find(path: &[Step], text: &str) -> Option<usize> {
     let table = DeTable::parse(text).ok()?;
     let (first, rest) = path.split_first()?;
@@ -159,12 +159,12 @@ fn place(text: &str, origin: &Path, offset: usize, key: String) -> Place {
         line: before.matches('\n').count() + 1,
         column: before[start..].chars().count() + 1,
         key,
-        // A line of a binary file is no help and may hold anything.
+        // A line of a binary file does not help the reader, and may contain any bytes.
         text: line_text.chars().take(120).map(|c| if c.is_control() { ' ' } else { c }).collect(),
     }
 }
 
-/// The dotted key that `span` belongs to: the deepest one whose name or value holds its start.
+/// The dotted key at the start of `span`: the deepest key whose name or value contains it.
 fn key_at(table: &DeTable<'_>, span: &Range<usize>) -> String {
     deepest(table, span.start).unwrap_or_default()
 }

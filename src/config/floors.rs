@@ -1,14 +1,14 @@
-//! What a GPU must have at least.
+//! Minimum requirements for GPUs.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The `min_...` of `[gpu]`.
+/// The `min_...` keys of `[gpu]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Floors {
-    /// CUDA's compute capability.
+    /// CUDA compute capability.
     pub compute: Option<ComputeCapability>,
     /// Memory in MiB.
     pub memory_mib: Option<u64>,
@@ -44,19 +44,7 @@ impl FromStr for ComputeCapability {
     }
 }
 
-impl TryFrom<String> for ComputeCapability {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
-    }
-}
-
-impl From<ComputeCapability> for String {
-    fn from(capability: ComputeCapability) -> Self {
-        capability.to_string()
-    }
-}
+serde_by_text!(ComputeCapability);
 
 #[cfg(test)]
 mod tests {

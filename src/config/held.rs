@@ -1,4 +1,4 @@
-//! What PID 1 takes from the configuration at its start and holds on to.
+//! The part of the configuration that PID 1 reads only at its start.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -6,16 +6,16 @@ use std::str::FromStr;
 
 use super::Config;
 
-/// The tables that only a start of the container takes, each with a checksum of its values. PID 1 hands it to the
-/// preparation of a reload, which tells what has changed since.
+/// Tables that take effect only when the container starts, each with a checksum of its values. PID 1 passes it to the
+/// preparation of a reload, which reports what has changed since.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Held(Vec<(String, u64)>);
 
-/// Without these no file can be rendered that fits the running daemons.
+/// If these change, no file can be rendered that fits the running daemons.
 const NEEDED: [&str; 2] = ["role", "[paths]"];
 
 impl Held {
-    /// Those of `config`.
+    /// The checksums of `config`.
     pub fn of(config: &Config) -> Self {
         let entry = |name: &str, value: &dyn fmt::Debug| (name.to_owned(), checksum(value));
         let mut held = vec![
@@ -31,7 +31,7 @@ impl Held {
         Self(held)
     }
 
-    /// What differs in `new`, or is only in one of the two.
+    /// The names that differ or that only one side has.
     pub fn changed(&self, new: &Self) -> Vec<String> {
         let differs = |(name, sum): &&(String, u64), other: &Self| !other.0.contains(&(name.clone(), *sum));
         let gone = self.0.iter().filter(|entry| differs(entry, new)).map(|(name, _)| name);
@@ -45,7 +45,7 @@ impl Held {
         names
     }
 
-    /// Whether nothing can be applied while this is changed.
+    /// Whether no reload is possible while this differs.
     pub fn is_needed(name: &str) -> bool {
         NEEDED.contains(&name)
     }

@@ -1,4 +1,4 @@
-//! What becomes of running jobs when the container stops.
+//! What happens to running jobs when the container stops.
 
 use std::time::Duration;
 
@@ -6,20 +6,22 @@ use serde::Deserialize;
 
 use super::value;
 
-/// What becomes of running jobs when the container stops.
+/// What happens to running jobs when the container stops.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Jobs {
-    /// From the notice (TERM) to the end; must fit into `supervise.stop_timeout`.
+    /// The time from the notice (SIGTERM) to the end; must fit into `supervise.stop_timeout`.
     #[serde(deserialize_with = "value::seconds")]
     pub grace: Duration,
-    /// What happens to those that still run then.
+    /// What happens to jobs that are still running then.
     pub on_stop: OnStop,
+    /// Whether to wait for the jobs in the queue when the container's command has ended.
+    pub wait: bool,
 }
 
 impl Default for Jobs {
     fn default() -> Self {
-        Self { grace: Duration::from_secs(3), on_stop: OnStop::Requeue }
+        Self { grace: Duration::from_secs(3), on_stop: OnStop::Requeue, wait: false }
     }
 }
 
@@ -27,7 +29,7 @@ impl Default for Jobs {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnStop {
-    /// They run again at the next start; those submitted with `--no-requeue` fail.
+    /// They are requeued and run at the next start; those submitted with `--no-requeue` fail.
     #[default]
     Requeue,
     /// They are cancelled.
@@ -35,7 +37,7 @@ pub enum OnStop {
 }
 
 impl OnStop {
-    /// Both of them.
+    /// All variants.
     pub const ALL: [Self; 2] = [Self::Requeue, Self::Cancel];
 
     /// The word in the file.

@@ -1,4 +1,4 @@
-//! How a process that is ready is asked whether it still answers.
+//! How to check that a ready process still answers.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,21 +8,21 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 
 use super::value;
 
-/// In place of the question that a daemon has by itself, or for a service, which has none.
+/// Overrides a daemon's built-in liveness check, or adds one to a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Liveness {
-    /// It is not asked.
+pub enum LivenessTest {
+    /// No check.
     Off,
-    /// This command must end with 0.
+    /// This command must exit with 0.
     Command {
         /// Program and arguments.
         command: Vec<String>,
-        /// How long it may take; `None` is `supervise.probe_timeout`.
+        /// The command's timeout; `None` means `supervise.probe_timeout`.
         timeout: Option<Duration>,
     },
 }
 
-impl<'de> Deserialize<'de> for Liveness {
+impl<'de> Deserialize<'de> for LivenessTest {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(LivenessVisitor)
     }
@@ -31,20 +31,20 @@ impl<'de> Deserialize<'de> for Liveness {
 struct LivenessVisitor;
 
 impl<'de> Visitor<'de> for LivenessVisitor {
-    type Value = Liveness;
+    type Value = LivenessTest;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(r#""off" or { command = ["..."] }"#)
     }
 
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Liveness, E> {
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<LivenessTest, E> {
         match text {
-            "off" => Ok(Liveness::Off),
+            "off" => Ok(LivenessTest::Off),
             _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
         }
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Liveness, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<LivenessTest, A::Error> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
         struct Table {
@@ -54,6 +54,6 @@ impl<'de> Visitor<'de> for LivenessVisitor {
             timeout: Option<Duration>,
         }
         let Table { command, timeout } = Table::deserialize(de::value::MapAccessDeserializer::new(map))?;
-        Ok(Liveness::Command { command, timeout })
+        Ok(LivenessTest::Command { command, timeout })
     }
 }

@@ -1,4 +1,4 @@
-//! Where files are.
+//! The paths of files and directories.
 
 use std::path::PathBuf;
 
@@ -8,19 +8,19 @@ use serde::Deserialize;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Paths {
-    /// Slurm's own configuration directory, where generated files go.
+    /// Slurm's configuration directory, which receives the generated files.
     pub slurm: PathBuf,
-    /// The operator's directory: their own slurm.conf, gres.conf, cgroup.conf.
+    /// The operator's directory, for their own slurm.conf, gres.conf and cgroup.conf.
     pub config: PathBuf,
-    /// What must outlive the container: the controller's jobs, the node's spool.
+    /// Data that must outlive the container: the controller's jobs, the node's spool.
     pub state: PathBuf,
-    /// What must not: status, pid files.
+    /// Data that must not outlive it: status, PID files.
     pub run: PathBuf,
     /// The key that munged reads.
     pub munge_key: PathBuf,
     /// The socket that munged answers on.
     pub munge_socket: PathBuf,
-    /// Where an orchestrator mounts a shared key, if it does.
+    /// A shared key mounted by an orchestrator, if any.
     pub munge_secret: PathBuf,
 }
 
@@ -35,5 +35,17 @@ impl Default for Paths {
             munge_socket: "/run/munge/munge.socket.2".into(),
             munge_secret: "/run/secrets/munge.key".into(),
         }
+    }
+}
+
+impl Paths {
+    /// slurmctld's directory for [`Self::ENDED_JOBS`]. Unlike the saved state, it is world-readable.
+    pub const JOBCOMP: &str = "jobcomp";
+    /// The file with one line per finished job.
+    pub const ENDED_JOBS: &str = "jobs";
+
+    /// JobCompLoc.
+    pub fn ended_jobs(&self) -> PathBuf {
+        self.state.join(Self::JOBCOMP).join(Self::ENDED_JOBS)
     }
 }

@@ -1,4 +1,4 @@
-//! Which GPU an entry of `[gpu] only` and `except` means.
+//! The GPU that an entry of `[gpu] only` or `except` selects.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::inventory::{Gpu, MigInstance, PciAddress, Vendor};
 
-/// The longest name of a GPU (NVML's own limit).
+/// The longest GPU name (NVML's own limit).
 const LONGEST: usize = 95;
-/// A shorter beginning of a UUID names nothing: `GPU-` and four digits.
+/// A UUID must be given with at least this many characters: `GPU-` and four digits.
 const SHORTEST_UUID: usize = 8;
 
-/// GPUs by their number, UUID, PCI address, model or vendor.
+/// Selects GPUs by number, UUID, PCI address, model or vendor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuSelector {
     kind: Kind,
@@ -24,7 +24,7 @@ pub struct GpuSelector {
 enum Kind {
     /// The driver's number: `0`, `nvidia 0`.
     Index(Option<Vendor>, u32),
-    /// A UUID or its beginning, in lower case.
+    /// A UUID or its prefix, in lower case.
     Uuid(String),
     Pci(PciAddress),
     Vendor(Vendor),
@@ -33,7 +33,7 @@ enum Kind {
 }
 
 impl GpuSelector {
-    /// Whether it means this GPU.
+    /// Whether it selects this GPU.
     pub fn is(&self, gpu: &Gpu) -> bool {
         match &self.kind {
             Kind::Index(vendor, index) => vendor.is_none_or(|vendor| vendor == gpu.vendor) && *index == gpu.index,
@@ -47,7 +47,7 @@ impl GpuSelector {
         }
     }
 
-    /// Whether it means this MIG instance alone.
+    /// Whether it selects only this MIG instance.
     pub fn is_instance(&self, instance: &MigInstance) -> bool {
         matches!(&self.kind, Kind::Uuid(uuid) if begins(instance.uuid.as_deref(), uuid))
     }
@@ -57,7 +57,7 @@ fn begins(own: Option<&str>, wanted: &str) -> bool {
     own.is_some_and(|own| own.to_ascii_lowercase().starts_with(wanted))
 }
 
-/// `NVIDIA A100-SXM4-40GB` and `nvidia_a100-sxm4-40gb` are the same words.
+/// `NVIDIA A100-SXM4-40GB` and `nvidia_a100-sxm4-40gb` have the same words.
 fn words(model: &str) -> Vec<String> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '.';
     model.split(|c| !is_part(c)).filter(|word| !word.is_empty()).map(str::to_ascii_lowercase).collect()
@@ -80,7 +80,7 @@ fn parse(lower: &str) -> Option<Kind> {
     if let Ok(index) = lower.parse() {
         return Some(Kind::Index(None, index));
     }
-    for vendor in [Vendor::Nvidia, Vendor::Amd] {
+    for vendor in Vendor::ALL {
         match lower.strip_prefix(vendor.as_str()).map(str::trim_start) {
             Some("") => return Some(Kind::Vendor(vendor)),
             Some(rest) if rest.parse::<u32>().is_ok() => return Some(Kind::Index(Some(vendor), rest.parse().ok()?)),
@@ -90,7 +90,7 @@ fn parse(lower: &str) -> Option<Kind> {
     if lower.starts_with("gpu-") || lower.starts_with("mig-") {
         return (lower.len() >= SHORTEST_UUID).then(|| Kind::Uuid(lower.to_owned()));
     }
-    // lspci leaves domain 0 out.
+    // lspci omits domain 0.
     if let Some(address) = lower.parse().ok().or_else(|| format!("0000:{lower}").parse().ok()) {
         return Some(Kind::Pci(address));
     }

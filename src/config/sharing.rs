@@ -1,15 +1,15 @@
-//! How several jobs can be on one GPU.
+//! How several jobs can share a GPU.
 
 use serde::Deserialize;
 
 use super::{Fault, GpuSettings};
 
-/// As how much each GPU is counted for jobs that share it.
+/// How a GPU that jobs share is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// Shards: parts that nothing holds a job to.
+    /// Shards, which are only counted: nothing limits a job to its share.
     Shards(Shards),
-    /// Percents, which NVIDIA's MPS holds a job's processors to.
+    /// Percentages, which NVIDIA's MPS enforces.
     Mps,
 }
 
@@ -22,7 +22,7 @@ impl Sharing {
         }
     }
 
-    /// How many there are of each GPU.
+    /// The count per GPU.
     pub const fn of_each_gpu(self) -> u32 {
         match self {
             Self::Shards(Shards(count)) => count,
@@ -47,7 +47,7 @@ impl TryFrom<u32> for Shards {
     }
 }
 
-/// Slurm ties one kind of shared GRES to a node's GPUs (24.11, gres.c: the last one found), and forgets the other.
+/// Slurm supports only one kind of shared GRES per node (24.11, gres.c: the last one found), and ignores the other.
 pub(super) fn check(gpu: &GpuSettings) -> Result<(), Fault> {
     if gpu.shards.is_some() && gpu.mps {
         let what = "shards and mps exclude each other: Slurm knows one way to share a node's GPUs";

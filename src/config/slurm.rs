@@ -7,27 +7,37 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use super::error::Fault;
-use super::value::NodeName;
+use super::value::{FeatureName, NodeName};
 
 /// `[slurm]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Slurm {
+    /// The controller's host name, in a cluster of several containers; `None` is this container's own.
+    pub controller: Option<NodeName>,
+    /// The most nodes that the cluster can have, in a cluster of several containers.
+    pub max_nodes: u32,
     /// slurmctld's TCP port.
     pub controller_port: u16,
     /// slurmd's TCP port.
     pub daemon_port: u16,
-    /// Keys of slurm.conf that replace or extend what is generated.
+    /// Keys of slurm.conf that replace or extend the generated ones.
     pub conf: SlurmSettings,
 }
 
 impl Default for Slurm {
     fn default() -> Self {
-        Self { controller_port: 6817, daemon_port: 6818, conf: SlurmSettings::default() }
+        Self {
+            controller: None,
+            max_nodes: 1024,
+            controller_port: 6817,
+            daemon_port: 6818,
+            conf: SlurmSettings::default(),
+        }
     }
 }
 
-/// Keys and values of slurm.conf, each key once.
+/// Keys and values of slurm.conf; each key occurs once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlurmSettings(Vec<(SlurmKey, SlurmValue)>);
 
@@ -42,7 +52,7 @@ impl SlurmSettings {
         self.0.iter().find(|(own, _)| own.is(key)).map(|(_, value)| value)
     }
 
-    /// Adds a setting, or tells which spelling of the key is there already.
+    /// Adds a setting. If the key exists, returns its spelling.
     fn insert(&mut self, key: SlurmKey, value: SlurmValue) -> Result<(), String> {
         match self.0.iter().find(|(own, _)| own.is(key.as_str())) {
             Some((own, _)) => Err(format!("`{}` and `{}` are the same key of slurm.conf", own.0, key.0)),
@@ -76,36 +86,26 @@ impl<'de> Deserialize<'de> for SlurmSettings {
     }
 }
 
-/// A key of slurm.conf. Slurm reads it in any case.
+/// A key of slurm.conf, which Slurm reads in any case.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct SlurmKey(String);
 
 impl SlurmKey {
-    /// As the operator wrote it.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// Whether it is the key `name`, in any case.
+    /// Whether this is the key `name`, in any case.
     pub fn is(&self, name: &str) -> bool {
         self.0.eq_ignore_ascii_case(name)
     }
 }
 
-impl TryFrom<String> for SlurmKey {
-    type Error = String;
+text_type!(SlurmKey, "`{}` is not a key of slurm.conf", |text| {
+    text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text.len() <= 64
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+});
 
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        let valid = text.starts_with(|c: char| c.is_ascii_alphabetic())
-            && text.len() <= 64
-            && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-        if valid { Ok(Self(text)) } else { Err(format!("`{}` is not a key of slurm.conf", text.escape_default())) }
-    }
-}
-
-/// A key that `[slurm.conf]` may set: not one of those that other parts of the file decide, for a second place for them
-/// would make one of the two a lie.
+/// A key that `[slurm.conf]` may set. Keys that other tables of the file determine are excluded, because the two places
+/// could contradict each other.
 #[derive(Deserialize)]
 #[serde(try_from = "String")]
 struct TopLevelKey(SlurmKey);
@@ -130,17 +130,12 @@ impl TryFrom<String> for TopLevelKey {
     }
 }
 
-/// A value in slurm.conf, which cannot leave its place: no control character, quote, `#`, or backslash at the end.
-/// Empty means "leave the key out, so that Slurm's own default holds".
+/// A value in slurm.conf without control characters, quotes, `#`, or a final backslash, so it cannot affect other
+/// settings. An empty value means "leave the key out, so that Slurm's default applies".
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SlurmValue(String);
 
-impl SlurmValue {
-    /// The text without quotes.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
+text_type!(SlurmValue);
 
 impl TryFrom<String> for SlurmValue {
     type Error = String;
@@ -199,12 +194,14 @@ impl<'de> Deserialize<'de> for SlurmValue {
     }
 }
 
-/// A partition: its name, and keys of its line in slurm.conf as Slurm spells them.
+/// A partition: its name, and the keys of its line in slurm.conf as Slurm spells them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partition {
-    /// Its name.
+    /// The partition's name.
     pub name: NodeName,
-    /// The rest of the line. Without `Nodes` it has this node.
+    /// In a cluster of several containers: the Feature of the nodes that it has.
+    pub feature: Option<FeatureName>,
+    /// The rest of the line. Without `Nodes` it contains this node.
     pub settings: SlurmSettings,
 }
 
@@ -219,26 +216,28 @@ impl<'de> Deserialize<'de> for Partition {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Partition, A::Error> {
-                let mut name = None;
+                let (mut name, mut feature) = (None, None);
                 let mut settings = SlurmSettings::default();
                 while let Some(key) = map.next_key::<SlurmKey>()? {
                     if key.is("name") || key.is("PartitionName") {
                         if name.replace(map.next_value()?).is_some() {
                             return Err(de::Error::custom("a partition has one name"));
                         }
+                    } else if key.is("feature") {
+                        feature = Some(map.next_value()?);
                     } else {
                         settings.insert(key, map.next_value()?).map_err(de::Error::custom)?;
                     }
                 }
                 let name = name.ok_or_else(|| de::Error::missing_field("name"))?;
-                Ok(Partition { name, settings })
+                Ok(Partition { name, feature, settings })
             }
         }
         deserializer.deserialize_map(Table)
     }
 }
 
-/// Two lines with the same PartitionName are fatal to slurmctld.
+/// slurmctld exits if two lines have the same PartitionName.
 pub(super) fn check_partitions(partitions: &[Partition]) -> Result<(), Fault> {
     let mut seen = BTreeSet::new();
     for (index, partition) in partitions.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Restarts and deadlines.
+//! Restart policy and deadlines.
 
 use std::time::Duration;
 
@@ -6,43 +6,54 @@ use serde::Deserialize;
 
 use super::value;
 
-/// Restarts and deadlines. In the file, times are seconds and may have a fraction.
+/// Restart policy and deadlines. Times in the file are in seconds and may be fractional.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Supervise {
-    /// The pause before the first restart; it doubles with each failure in a row.
+    /// The pause before the first restart; doubles with each consecutive failure.
     #[serde(deserialize_with = "value::seconds")]
     pub restart_initial_delay: Duration,
-    /// The longest pause.
+    /// The longest pause between restarts.
     #[serde(deserialize_with = "value::seconds")]
     pub restart_max_delay: Duration,
-    /// So many failures within `give_up_window` are too many.
+    /// A daemon that fails this often within `give_up_window` is given up.
     pub give_up_after: u32,
     /// See `give_up_after`.
     #[serde(deserialize_with = "value::seconds")]
     pub give_up_window: Duration,
-    /// A daemon that ran for so long has its failures forgotten.
+    /// After running this long, a daemon's failures are forgotten.
     #[serde(deserialize_with = "value::seconds")]
     pub reset_after: Duration,
-    /// What happens then.
+    /// What happens when a daemon is given up.
     pub on_give_up: OnGiveUp,
-    /// How often daemons that are ready are asked whether they still answer; zero is never.
+    /// How often ready daemons are checked; zero means never.
     #[serde(deserialize_with = "value::probe_seconds_or_zero")]
     pub probe_interval: Duration,
-    /// How long an answer may take; never longer than `probe_interval`.
+    /// The time limit for an answer; at most `probe_interval`.
     #[serde(deserialize_with = "value::probe_seconds")]
     pub probe_timeout: Duration,
-    /// From the signal to the last KILL, for all daemons together. `docker stop` waits 10 s.
-    #[serde(deserialize_with = "value::seconds")]
-    pub stop_timeout: Duration,
-    /// How long detection, planning and installation may take in all.
+    /// The configured time from the stop signal to the final SIGKILL, for all daemons together: see
+    /// [`Supervise::stop_timeout`].
+    #[serde(deserialize_with = "value::optional_seconds")]
+    pub stop_timeout: Option<Duration>,
+    /// The time limit for detection, planning and installation together.
     #[serde(deserialize_with = "value::seconds")]
     pub prepare_timeout: Duration,
-    /// How long the node may take to become idle.
+    /// The time limit for the node to become idle.
     #[serde(deserialize_with = "value::seconds")]
     pub ready_timeout: Duration,
-    /// Whether a change in the operator's directory is taken without being asked.
+    /// Whether changes in the operator's directory trigger a reload.
     pub reload_on_change: bool,
+}
+
+/// `docker stop` waits for 10 s.
+const STOP_TIMEOUT: Duration = Duration::from_secs(8);
+
+impl Supervise {
+    /// The time from the stop signal to the final SIGKILL, for all daemons together.
+    pub fn stop_timeout(&self) -> Duration {
+        self.stop_timeout.unwrap_or(STOP_TIMEOUT)
+    }
 }
 
 impl Default for Supervise {
@@ -56,7 +67,7 @@ impl Default for Supervise {
             on_give_up: OnGiveUp::Exit,
             probe_interval: Duration::from_secs(5),
             probe_timeout: Duration::from_secs(3),
-            stop_timeout: Duration::from_secs(8),
+            stop_timeout: None,
             prepare_timeout: Duration::from_secs(30),
             ready_timeout: Duration::from_secs(60),
             reload_on_change: true,
@@ -68,9 +79,9 @@ impl Default for Supervise {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnGiveUp {
-    /// The container ends with that daemon's exit code, so that the orchestrator sees it.
+    /// The container exits with that daemon's exit code, for the orchestrator to see.
     #[default]
     Exit,
-    /// The container stays, so that a person can look inside.
+    /// The container stays up, so that a person can inspect it.
     Hold,
 }

@@ -1,4 +1,4 @@
-//! The file and the environment as an operator meets them.
+//! Tests of the file and the environment from an operator's view.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn refusal(text: &str) -> String {
     parse(text).unwrap_err().to_string()
 }
 
-/// The example with its defaults, or with its examples too, made effective.
+/// The example file with its defaults uncommented, or with its examples too.
 fn uncommented(examples: bool) -> String {
     let line = |line: &str| {
         let example = line.strip_prefix("#:");
@@ -34,7 +34,7 @@ fn the_example_as_it_is_changes_nothing() {
 fn the_example_tells_the_true_defaults() {
     let text = uncommented(false);
     assert_eq!(parse(&text).unwrap(), Config::default());
-    // Were the lines not uncommented, the test above would pass too.
+    // If uncommenting failed, the test above would pass too.
     for key in ["role = ", "detect_timeout = ", "controller_port = ", "ready_timeout = ", "munge_secret = "] {
         assert!(text.lines().any(|line| line.starts_with(key)), "{key}");
     }
@@ -47,7 +47,7 @@ fn the_examples_in_the_example_are_valid() {
     assert_eq!(config.partitions[0].settings.get("maxtime").unwrap().as_str(), "01:00:00");
     assert_eq!(config.services[0].readiness.as_ref().unwrap().test, ReadinessTest::Port(8000));
     let liveness =
-        Liveness::Command { command: vec!["/opt/api/ping".to_owned()], timeout: Some(Duration::from_secs(2)) };
+        LivenessTest::Command { command: vec!["/opt/api/ping".to_owned()], timeout: Some(Duration::from_secs(2)) };
     assert_eq!(config.services[0].liveness, Some(liveness));
     assert_eq!(config.hooks.pre_start[0].timeout, Duration::from_secs(300));
     let slurmctld = &config.daemons[&DaemonName::Slurmctld];
@@ -136,7 +136,7 @@ fn jobs_cannot_have_more_time_than_the_stop() {
     let parse = |text: &str| Config::parse(text, Path::new("x"));
     let error = parse("[supervise]\nstop_timeout = 4\n[jobs]\ngrace = 4.5\n").unwrap_err().to_string();
     assert!(error.starts_with("x:4:9: jobs.grace: ") && error.contains("4.5 s"), "{error}");
-    // What nobody wrote gives way.
+    // Only a default gives way to the other value.
     assert_eq!(parse("[supervise]\nstop_timeout = 2\n").unwrap().jobs.grace, Duration::from_secs(2));
     assert_eq!(parse("[jobs]\ngrace = 8\n").unwrap().jobs.grace, Duration::from_secs(8));
     let error = parse("[jobs]\ngrace = 9\n").unwrap_err().to_string();

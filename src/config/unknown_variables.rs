@@ -1,11 +1,12 @@
-//! Variables of slurminit that there are not: most often a slip of the pen.
+//! Unknown `SLURMINIT_*` variables, usually misspelled ones.
 
-use crate::inventory::{Finding, Severity};
+use crate::inventory::{Finding, Kind};
 
-/// All that there are, wherever they are read.
-const KNOWN: [&str; 14] = [
+/// All known variables, wherever they are read.
+const KNOWN: [&str; 17] = [
     "SLURMINIT_CLUSTER_NAME",
     "SLURMINIT_CONFIG",
+    "SLURMINIT_CONTROLLER",
     "SLURMINIT_DEMO",
     "SLURMINIT_GPU_TYPE",
     "SLURMINIT_GPU_TYPE_NAME",
@@ -18,36 +19,41 @@ const KNOWN: [&str; 14] = [
     "SLURMINIT_ON_MISMATCH",
     "SLURMINIT_RESERVE_MIB",
     "SLURMINIT_ROLE",
+    "SLURMINIT_STOP_TIMEOUT",
+    "SLURMINIT_WAIT_JOBS",
 ];
 
-/// What to say of those among `names` that mean nothing. They are no reason not to start: a service may have one of its own.
+/// Findings about unknown variables among `names`. They do not prevent a start: a service may have such a variable of
+/// its own.
 pub fn unknown_variables<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<Finding> {
     let is_unknown = |name: &&str| name.starts_with("SLURMINIT_") && !KNOWN.contains(name) && !is_of_platform(name);
-    let finding = |name: &str| Finding {
-        severity: Severity::Warning,
-        what: format!("the environment variable {name} means nothing to slurminit"),
-        cause: "there is no variable of that name".to_owned(),
-        repair: match nearest(name) {
-            Some(known) => format!("write {known}, if that is meant"),
-            None => format!("remove it, or write one of {}", KNOWN.join(", ")),
-        },
+    let finding = |name: &str| {
+        Finding::warning(
+            Kind::Settings,
+            format!("the environment variable {name} means nothing to slurminit"),
+            "there is no variable of that name",
+            match nearest(name) {
+                Some(known) => format!("write {known}, if that is meant"),
+                None => format!("remove it, or write one of {}", KNOWN.join(", ")),
+            },
+        )
     };
     names.into_iter().filter(is_unknown).map(finding).collect()
 }
 
-/// Kubernetes and Docker's links make variables of a service's name, and a service may be called slurminit.
+/// Kubernetes and Docker links derive variables from a service's name, and a service may be called slurminit.
 fn is_of_platform(name: &str) -> bool {
     let word = |part: &str| name.ends_with(part) || name.contains(&format!("{part}_"));
     word("_SERVICE_HOST") || word("_SERVICE_PORT") || word("_PORT") || name == "SLURMINIT_NAME"
 }
 
-/// The one that differs in the fewest letters, if they are few.
+/// The most similar known variable, if it is similar enough.
 fn nearest(name: &str) -> Option<&'static str> {
     let (distance, known) = KNOWN.iter().map(|known| (distance(name, known), *known)).min()?;
     (distance <= 3).then_some(known)
 }
 
-/// How many letters have to be added, taken away or changed (Levenshtein).
+/// The Levenshtein distance.
 fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.bytes().enumerate() {

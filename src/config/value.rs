@@ -1,72 +1,39 @@
-//! Small validated values, and how seconds and commands are read.
+//! Small validated types, and parsers for seconds and commands.
 
-use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-/// A node's or cluster's name: letters, digits, `-`, `_` and `.`, as Slurm and a host name allow, at most 63.
+/// A node or cluster name: at most 63 letters, digits, `-`, `_` and `.`, as valid for both Slurm and host names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[serde(try_from = "String")]
 pub struct NodeName(String);
 
-impl NodeName {
-    /// The text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
 impl Default for NodeName {
-    /// The name in the one-container role.
+    /// The node's name in the one-container role.
     fn default() -> Self {
         Self("localhost".to_owned())
     }
 }
 
-impl fmt::Display for NodeName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
-    }
-}
-
-impl TryFrom<String> for NodeName {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        let starts = text.starts_with(|c: char| c.is_ascii_alphanumeric());
+text_type!(
+    NodeName,
+    "`{}` is not a name: want letters, digits, `-`, `_`, `.`, at most 63, not ALL or DEFAULT",
+    |text| {
         // ALL and DEFAULT have a meaning of their own in slurm.conf.
         let reserved = ["all", "default"].contains(&text.to_ascii_lowercase().as_str());
-        if starts && !reserved && text.len() <= 63 && text.chars().all(is_name_character) {
-            Ok(Self(text))
-        } else {
-            Err(format!(
-                "`{}` is not a name: want letters, digits, `-`, `_`, `.`, at most 63, not ALL or DEFAULT",
-                text.escape_default()
-            ))
-        }
+        is_name(text, 63) && !reserved
     }
-}
+);
 
-impl From<NodeName> for String {
-    fn from(name: NodeName) -> Self {
-        name.0
-    }
-}
-
-/// A node's Feature: letters, digits, `-`, `_`, `.`; Slurm reads `&|()[]*,` in a constraint as operators.
+/// A node feature: letters, digits, `-`, `_`, `.`. In a constraint, Slurm reads `&|()[]*,` as operators.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[serde(try_from = "String")]
 pub struct FeatureName(String);
 
 impl FeatureName {
-    /// The text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// Makes a Feature of a name that a driver gave: lower case, runs of anything else become one `_`; `None` if
-    /// nothing is left.
+    /// Derives a feature from a driver's name: lower case, with `_` for runs of other characters; `None` if nothing is
+    /// left.
     pub fn from_hardware(name: &str) -> Option<Self> {
         let mut text = String::new();
         for c in name.chars().flat_map(char::to_lowercase).take(64) {
@@ -80,42 +47,23 @@ impl FeatureName {
     }
 }
 
-impl fmt::Display for FeatureName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
-    }
-}
+text_type!(FeatureName, "`{}` is not a Feature: want letters, digits, `-`, `_` and `.`, at most 64", |text| is_name(
+    text, 64
+));
 
-impl TryFrom<String> for FeatureName {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        let starts = text.starts_with(|c: char| c.is_ascii_alphanumeric());
-        if starts && text.len() <= 64 && text.chars().all(is_name_character) {
-            Ok(Self(text))
-        } else {
-            Err(format!(
-                "`{}` is not a Feature: want letters, digits, `-`, `_` and `.`, at most 64",
-                text.escape_default()
-            ))
-        }
-    }
-}
-
-impl From<FeatureName> for String {
-    fn from(name: FeatureName) -> Self {
-        name.0
-    }
+fn is_name(text: &str, longest: usize) -> bool {
+    let starts = text.starts_with(|c: char| c.is_ascii_alphanumeric());
+    starts && text.len() <= longest && text.chars().all(is_name_character)
 }
 
 fn is_name_character(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')
 }
 
-/// A year: longer is a slip of the pen, and `Duration` arithmetic stays far from its end.
+/// One year. Longer values are typing errors, and the limit keeps `Duration` arithmetic from overflowing.
 const LONGEST: f64 = 366.0 * 86_400.0;
 
-/// Reads seconds, with or without a fraction.
+/// Reads seconds, possibly fractional.
 pub(super) fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     let seconds = f64::deserialize(deserializer)?;
     if (0.0..=LONGEST).contains(&seconds) {
@@ -125,15 +73,15 @@ pub(super) fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Dura
     }
 }
 
-/// As [`seconds`], for a key that may be absent.
+/// Like [`seconds`], for an optional key.
 pub(super) fn optional_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
     seconds(deserializer).map(Some)
 }
 
-/// No daemon answers sooner on a busy machine, and no probe comes to an end.
+/// On a busy machine no daemon answers faster, so a shorter limit would fail every check.
 const SHORTEST_PROBE: Duration = Duration::from_millis(100);
 
-/// As [`seconds`], for the time that an answer may take.
+/// Like [`seconds`], for the time limit of an answer.
 pub(super) fn probe_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     match seconds(deserializer)? {
         time if time < SHORTEST_PROBE => Err(de::Error::custom("want at least 0.1 seconds")),
@@ -141,7 +89,7 @@ pub(super) fn probe_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Resul
     }
 }
 
-/// As [`probe_seconds`], where zero is never.
+/// Like [`probe_seconds`], but zero means never.
 pub(super) fn probe_seconds_or_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     match seconds(deserializer)? {
         time if !time.is_zero() && time < SHORTEST_PROBE => {
@@ -151,7 +99,7 @@ pub(super) fn probe_seconds_or_zero<'de, D: Deserializer<'de>>(deserializer: D) 
     }
 }
 
-/// As [`probe_seconds`], for a key that may be absent.
+/// Like [`probe_seconds`], for an optional key.
 pub(super) fn optional_probe_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
     probe_seconds(deserializer).map(Some)
 }
@@ -168,7 +116,7 @@ pub(super) fn command<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<
     Ok(command)
 }
 
-/// As [`command`], for a key that may be absent.
+/// Like [`command`], for an optional key.
 pub(super) fn optional_command<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
     command(deserializer).map(Some)
 }

@@ -1,43 +1,33 @@
-//! What the user asks for on the command line. PURE.
+//! The choices made on the command line. PURE.
 
-use std::fmt;
 use std::str::FromStr;
 
 use super::gpu_file::Wanted;
-use super::situation::Situation;
+use super::situation::{FileGpus, Situation};
 pub use crate::config::GpuType;
-use crate::inventory::{Finding, Severity};
+use crate::inventory::{Finding, Kind, Severity, Vendor};
 
-/// Which GPUs the container gets.
+/// The GPUs that the container gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
-    /// Every one.
+    /// All GPUs.
     All,
-    /// These.
+    /// These GPUs.
     Ids(Vec<GpuId>),
 }
 
-/// The name of a GPU that can stand in a compose file as it is: an index, `GPU-...` or `MIG-...`.
+/// A GPU's name that is safe in a compose file: an index, `GPU-...` or `MIG-...`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuId(String);
 
 impl GpuId {
-    /// The number, if it is one.
+    /// The index, if the name is a number.
     pub fn index(&self) -> Option<usize> {
         self.0.parse().ok()
     }
-
-    /// As it was typed.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
-impl fmt::Display for GpuId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
+text_type!(GpuId);
 
 impl FromStr for Selection {
     type Err = String;
@@ -61,7 +51,7 @@ impl FromStr for Selection {
 fn parse_id(text: &str) -> Result<GpuId, String> {
     let is_index = !text.is_empty() && text.len() <= 3 && text.bytes().all(|byte| byte.is_ascii_digit());
     let name = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-"));
-    // The older names of MIG instances have slashes: MIG-GPU-UUID/0/0.
+    // Older names of MIG instances contain slashes: MIG-GPU-UUID/0/0.
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'/';
     let is_name = name.is_some_and(|name| !name.is_empty() && name.len() <= 64 && name.bytes().all(is_plain));
     if is_index || is_name {
@@ -76,36 +66,42 @@ impl GpuId {
     }
 }
 
-/// A selection that this host cannot meet.
+/// The host does not have what was selected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what the variant is")]
 pub enum ChoiceError {
     #[error("--gpus {id}: there is no such GPU on this host; it has {has}")]
     NoSuchGpu { id: GpuId, has: String },
-    #[error("--gpus {id}: AMD GPUs are chosen by number; this host has {has}")]
-    AmdByNumber { id: GpuId, has: String },
-    #[error("--gpus {0}: this host has GPUs of NVIDIA and of AMD; say whose with --gpu-type nvidia or --gpu-type amd")]
-    WhoseGpu(GpuId),
+    #[error("--gpus {id}: {maker} GPUs are chosen by number; this host has {has}")]
+    ByNumber { id: GpuId, maker: &'static str, has: String },
+    #[error("--gpus {id}: this host has GPUs of {makers}; say whose with {options}")]
+    WhoseGpu { id: GpuId, makers: String, options: String },
 }
 
-/// Holds the selection against the GPUs of the host, as far as they are known.
+/// Checks the selection against the host's GPUs, as far as these are known.
 ///
 /// # Errors
-/// The first GPU that cannot be meant.
+/// The first GPU that does not exist.
 pub fn check(selection: &Selection, gpu_type: Option<GpuType>, seen: &Situation) -> Result<(), ChoiceError> {
     let Selection::Ids(ids) = selection else { return Ok(()) };
-    let (nvidia, amd) = (&seen.nvidia, &seen.amd);
+    let nvidia = &seen.nvidia;
+    let can_be_meant = |vendor: &Vendor| match gpu_type {
+        Some(gpu_type) => gpu_type.vendor() == Some(*vendor),
+        None => seen.by_files(*vendor).map_or_else(|| nvidia.is_present(), FileGpus::has_files),
+    };
+    let meant: Vec<Vendor> = Vendor::ALL.into_iter().filter(can_be_meant).collect();
     for id in ids {
-        let is_amd = match gpu_type {
-            Some(gpu_type) => gpu_type == GpuType::Amd,
-            None if nvidia.is_present() && amd.kfd.is_some() => return Err(ChoiceError::WhoseGpu(id.clone())),
-            None => amd.kfd.is_some(),
-        };
-        if is_amd {
-            let has = numbers(amd.render_nodes.len());
+        if meant.len() > 1 {
+            let options: Vec<String> = meant.iter().map(|vendor| format!("--gpu-type {vendor}")).collect();
+            let makers: Vec<&str> = meant.iter().map(|vendor| vendor.traits().maker).collect();
+            let (makers, options) = (makers.join(" and of "), options.join(" or "));
+            return Err(ChoiceError::WhoseGpu { id: id.clone(), makers, options });
+        }
+        if let Some(gpus) = meant.first().and_then(|vendor| seen.by_files(*vendor)) {
+            let (maker, has) = (gpus.vendor.traits().maker, numbers(gpus.render_nodes.len()));
             match id.index() {
-                None => return Err(ChoiceError::AmdByNumber { id: id.clone(), has }),
-                Some(index) if index >= amd.render_nodes.len() => {
+                None => return Err(ChoiceError::ByNumber { id: id.clone(), maker, has }),
+                Some(index) if index >= gpus.render_nodes.len() => {
                     return Err(ChoiceError::NoSuchGpu { id: id.clone(), has });
                 }
                 Some(_) => {}
@@ -118,7 +114,7 @@ pub fn check(selection: &Selection, gpu_type: Option<GpuType>, seen: &Situation)
             None if id.as_str().starts_with("GPU-") => uuids.len() < nvidia.gpus.len() || uuids.contains(&id.as_str()),
             None => nvidia.mig_ids.is_empty() || nvidia.mig_ids.iter().any(|mig| mig == id.as_str()),
         };
-        // Without a driver nothing is known: the user may be preparing for another host.
+        // Without a driver nothing is known; the user may be preparing for another host.
         if !knows && !nvidia.gpus.is_empty() {
             return Err(ChoiceError::NoSuchGpu { id: id.clone(), has: numbers(nvidia.gpus.len()) });
         }
@@ -126,15 +122,17 @@ pub fn check(selection: &Selection, gpu_type: Option<GpuType>, seen: &Situation)
     Ok(())
 }
 
-/// What was asked for that this host has nothing of. The files are written all the same: they may be for another host.
+/// Reports a request that this host cannot meet. The files are still written, because they may be for another host.
 pub fn unmet(selection: &Selection, gpu_type: Option<GpuType>, wanted: &Wanted, seen: &Situation) -> Option<Finding> {
-    let option = match (gpu_type, selection) {
-        (Some(GpuType::Nvidia), _) if !seen.nvidia.is_present() && !seen.nvidia.has_dxg => "--gpu-type nvidia",
-        (Some(GpuType::Amd), _) if !seen.amd.is_present() => "--gpu-type amd",
-        (_, Selection::Ids(_)) if wanted.is_plain() => "--gpus",
+    // WSL2's device alone can mean NVIDIA.
+    let can_be_here = |vendor| seen.has(vendor) || (vendor == Vendor::Nvidia && seen.nvidia.has_dxg);
+    let option = match (gpu_type.and_then(GpuType::vendor), selection) {
+        (Some(vendor), _) if !can_be_here(vendor) => format!("--gpu-type {vendor}"),
+        (_, Selection::Ids(_)) if wanted.is_plain() => "--gpus".to_owned(),
         _ => return None,
     };
     Some(Finding {
+        kind: Kind::Other,
         severity: Severity::Error,
         what: format!("{option}: this host has no such GPU to give to a container"),
         cause: "what was found is above".to_owned(),

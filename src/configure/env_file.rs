@@ -1,4 +1,4 @@
-//! Our lines of `.env`, which compose reads by itself. Every other line is the user's. PURE.
+//! Our lines in `.env`, which compose reads automatically. All other lines are the user's. PURE.
 
 use super::choice::GpuType;
 use super::gpu_file;
@@ -6,15 +6,15 @@ use super::gpu_file;
 /// The file's name.
 pub const NAME: &str = ".env";
 
-/// The text of the file with our lines in it, each in the place of the one that is there: what the image is built for, and
-/// the file with the GPUs where compose is to read it.
+/// The text of `.env` with our lines added or replaced: what the image is built for, and the name of the GPU file, if
+/// compose is to read it.
 pub fn with_gpus(old: &str, gpu_type: GpuType, reads_gpu_file: bool) -> String {
     let file = reads_gpu_file.then_some(gpu_file::NAME);
     let text = with_line(old, "GPU_TYPE", Some(gpu_type.as_str()));
     with_line(&text, gpu_file::VARIABLE, file)
 }
 
-/// Without a value the line goes.
+/// Without a value, the line is removed.
 fn with_line(old: &str, key: &str, value: Option<&str>) -> String {
     let mut line = value.map(|value| format!("{key}={value}"));
     let mut text = String::with_capacity(old.len());
@@ -36,7 +36,7 @@ fn with_line(old: &str, key: &str, value: Option<&str>) -> String {
     text
 }
 
-/// The value of `COMPOSE_FILE`, if it is set: then compose reads those files only.
+/// The value of `COMPOSE_FILE`, if set: then compose reads only those files.
 pub fn compose_file(text: &str) -> Option<&str> {
     let line = text.lines().rfind(|line| name(line) == Some("COMPOSE_FILE"))?;
     line.split_once('=').map(|(_, value)| value.trim())

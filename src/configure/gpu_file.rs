@@ -1,41 +1,44 @@
-//! The text of `compose.gpus.yaml`, which the service of `compose.yaml` extends. `compose.override.yaml` is people's own. PURE.
+//! The text of `compose.gpus.yaml`, which the service in `compose.yaml` extends. `compose.override.yaml` belongs to the
+//! user. PURE.
 
 use std::fmt::Write as _;
 
 use super::choice::{GpuType, Selection};
 use super::passthrough::{CDI_ALL, Way};
-use super::situation::Amd;
+use super::situation::FileGpus;
 
 /// The file's name.
 pub const NAME: &str = "compose.gpus.yaml";
-/// The variable that names the file for compose.yaml.
+/// The variable by which compose.yaml finds the file.
 pub const VARIABLE: &str = "GPU_COMPOSE_FILE";
-/// Where it was written before; a file with our first line there would give the GPUs twice.
+/// The file's former name. If such a file with our first line remains, the GPUs are passed twice.
 pub const FORMER_NAME: &str = "compose.override.yaml";
-/// The names of people's own file, of which compose reads one.
+/// The user's own override file, of which compose reads the first that exists.
 pub const OVERRIDES: [&str; 4] =
     [FORMER_NAME, "compose.override.yml", "docker-compose.override.yml", "docker-compose.override.yaml"];
-/// Its first line. A file without it is the user's.
+/// The first line of our file. A file without it is the user's.
 pub const MARK: &str = "# Written by slurminit configure";
 
-/// What the container is to be given.
+/// What to pass to the container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// What the image is built for.
     pub gpu_type: GpuType,
-    /// NVIDIA's GPUs, and how.
-    pub nvidia: Option<(Way, Selection)>,
-    /// AMD's GPUs.
-    pub amd: Option<(Amd, Selection)>,
+    /// How NVIDIA GPUs are passed, if any.
+    pub nvidia: Option<Way>,
+    /// The GPUs that are passed by their device files.
+    pub by_files: Vec<FileGpus>,
+    /// The selected GPUs.
+    pub selection: Selection,
 }
 
 impl Wanted {
-    /// Whether compose.yaml alone gives it.
+    /// Whether compose.yaml is enough.
     pub fn is_plain(&self) -> bool {
-        self.nvidia.is_none() && self.amd.is_none()
+        self.nvidia.is_none() && self.by_files.is_empty()
     }
 
-    /// Whether a user's own file has every line of ours, as the report asks for, whatever else it has.
+    /// Whether the user's own file contains all of our lines, as the report asks, whatever else it contains.
     pub fn is_met_by(&self, theirs: &str) -> bool {
         let ours = render(self);
         let is_telling = |line: &&str| !line.starts_with('#') && !line.starts_with("image:");
@@ -44,22 +47,19 @@ impl Wanted {
     }
 }
 
-/// The file.
+/// Renders the file.
 pub fn render(wanted: &Wanted) -> String {
-    let Wanted { gpu_type, nvidia, amd } = wanted;
+    let Wanted { gpu_type, nvidia, by_files, selection } = wanted;
     let mut text = format!(
         "{MARK} for the GPUs of this host; `slurminit configure` replaces it.\n\
          # A file without the first line is yours, and stays as it is.\n\
          services:\n  slurm:\n    image: slurminit:latest\n    build:\n      args:\n        GPU_TYPE: {}\n",
         gpu_type.as_str()
     );
-    if let Some((way, selection)) = nvidia {
+    if let Some(way) = nvidia {
         text += &nvidia_section(*way, selection);
     }
-    if let Some((amd, selection)) = amd {
-        text += &amd_section(amd, selection);
-    }
-    text
+    text + &files_section(by_files, selection)
 }
 
 fn nvidia_section(way: Way, selection: &Selection) -> String {
@@ -80,31 +80,37 @@ fn device_ids(ids: impl IntoIterator<Item = String>) -> String {
     format!("device_ids: [{}]", quoted.join(", "))
 }
 
-fn amd_section(amd: &Amd, selection: &Selection) -> String {
-    let mut text = "    devices:\n      - /dev/kfd:/dev/kfd\n".to_owned();
+fn files_section(by_files: &[FileGpus], selection: &Selection) -> String {
+    let mut devices: Vec<&str> = by_files.iter().filter_map(|gpus| gpus.files.shared).collect();
     match selection {
-        Selection::All => text += "      - /dev/dri:/dev/dri\n",
-        Selection::Ids(ids) => {
-            for node in ids.iter().filter_map(|id| amd.render_nodes.get(id.index()?)) {
-                let _ = writeln!(text, "      - {0}:{0}", node.path);
-            }
-        }
+        Selection::All => devices.extend(by_files.first().map(|_| "/dev/dri")),
+        Selection::Ids(ids) => devices.extend(by_files.iter().flat_map(|gpus| {
+            ids.iter().filter_map(|id| gpus.render_nodes.get(id.index()?)).map(|node| node.path.as_str())
+        })),
     }
-    let groups = amd.groups();
+    let mut groups: Vec<u32> = by_files.iter().flat_map(FileGpus::groups).collect();
+    groups.sort_unstable();
+    groups.dedup();
+    let mut text = list("devices", devices.iter().map(|path| format!("{path}:{path}")));
     if !groups.is_empty() {
         text +=
             "    # The groups that own these files on this host, by number: the container knows no group \"render\".\n";
-        text += "    group_add:\n";
-        for group in groups {
-            let _ = writeln!(text, "      - \"{group}\"");
-        }
+        text += &list("group_add", groups.iter().map(|group| format!("\"{group}\"")));
     }
-    text += "    # ROCm sets memory policies (set_mempolicy, mbind), which Docker's profile refuses.\n";
-    text += "    security_opt:\n      - seccomp:unconfined\n";
-    text
+    let security = || by_files.iter().filter_map(|gpus| gpus.files.security);
+    for (_, why) in security() {
+        let _ = writeln!(text, "    # {why}");
+    }
+    text + &list("security_opt", security().map(|(option, _)| option.replacen('=', ":", 1)))
 }
 
-/// Whether the text of a file that is there is ours to replace.
+/// A key of the service with a list; nothing if the list is empty.
+fn list(key: &str, items: impl IntoIterator<Item = String>) -> String {
+    let items: String = items.into_iter().map(|item| format!("      - {item}\n")).collect();
+    if items.is_empty() { items } else { format!("    {key}:\n{items}") }
+}
+
+/// Whether an existing file is ours and may be replaced.
 pub fn is_ours(text: &str) -> bool {
     text.lines().next().is_some_and(|line| line.starts_with(MARK))
 }

@@ -1,19 +1,21 @@
-//! Looks at the host, below a root directory, and asks its programs. EDGE. Changes nothing.
+//! Inspects the host below a root directory, and runs its programs. EDGE. Changes nothing.
 
-mod amd;
 mod docker;
+mod files;
 mod nvidia;
+mod trials;
+
+pub(crate) use trials::trials;
 
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use super::answer::Answer;
 use super::situation::{Engine, Platform, PlatformKind, Situation};
-use super::tool;
-use crate::inventory::Inventory;
+use crate::inventory::{Inventory, PciAddress, Traits, Vendor};
+use crate::tool::{self, answer::Answer};
 
-/// Programs of the host are looked for in PATH and get this long each.
+/// Runs programs of the host from PATH, each with a deadline.
 #[derive(Clone, Copy, Debug)]
 pub struct Tools {
     /// How long a program may take.
@@ -21,20 +23,20 @@ pub struct Tools {
 }
 
 impl Tools {
-    /// Asks a program.
+    /// Runs a program.
     pub fn ask(&self, program: &str, arguments: &[&str]) -> Answer {
         tool::ask(program, arguments, self.deadline)
     }
 }
 
-/// Everything that can be seen. `inventory` is what detection found below the same root.
+/// Everything that can be observed. `inventory` is the result of detection below the same root.
 pub fn look(root: &Path, tools: Tools, inventory: &Inventory) -> Situation {
     let engine = docker::engine(root, tools);
     Situation {
         platform: platform(root, &engine),
         compose: docker::compose(tools, &engine),
         nvidia: nvidia::look(root, tools, inventory),
-        amd: amd::look(root),
+        by_files: files::look(root, inventory),
         engine,
     }
 }
@@ -63,7 +65,7 @@ fn platform(root: &Path, engine: &Engine) -> Platform {
     Platform { kind, name: name.to_owned() }
 }
 
-/// The file's text; empty where it cannot be read.
+/// The file's text; empty if it cannot be read.
 fn read(root: &Path, path: &str) -> String {
     fs::read(root.join(path)).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
@@ -76,14 +78,16 @@ fn names(root: &Path, path: &str) -> Vec<String> {
     names
 }
 
-/// How many GPUs of this maker are on the PCI bus.
-fn gpus_on_pci(root: &Path, vendor: &str) -> usize {
+/// The number of this vendor's GPUs on the PCI bus.
+fn gpus_on_pci(root: &Path, vendor: Vendor) -> usize {
+    let Traits { pci_vendor, pci_classes, offers_integrated, .. } = vendor.traits();
     let devices = names(root, "sys/bus/pci/devices");
+    let is_on_root_bus = |name: &str| name.parse().is_ok_and(|address: PciAddress| address.is_on_root_bus());
     let is_gpu = |name: &&String| {
         let file = |file: &str| read(root, &format!("sys/bus/pci/devices/{name}/{file}"));
-        // Display controllers, and processing accelerators, as which AMD's Instinct cards show up.
         let class = file("class");
-        file("vendor").trim() == vendor && (class.starts_with("0x03") || class.starts_with("0x12"))
+        let is_offered = *offers_integrated || !is_on_root_bus(name);
+        is_offered && file("vendor").trim() == *pci_vendor && pci_classes.iter().any(|known| class.starts_with(known))
     };
     devices.iter().filter(is_gpu).count()
 }

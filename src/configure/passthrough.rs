@@ -1,13 +1,13 @@
-//! The trial: a container that is given the GPUs, and what it says of them. PURE.
+//! The trial: runs a container with the GPUs and reads what it reports. PURE.
 
-use super::answer::{Answer, first_line};
-use super::situation::{Amd, Situation};
-use crate::inventory::{Access, Inventory, Obstacle, Vendor};
+use super::situation::{FileGpus, Situation};
+use crate::inventory::{Access, Inventory, Kind, Obstacle, Vendor};
+use crate::tool::answer::{Answer, first_line};
 
-/// What Docker calls every GPU of NVIDIA under CDI.
+/// Docker's CDI name for all NVIDIA GPUs.
 pub const CDI_ALL: &str = "nvidia.com/gpu=all";
 
-/// How Docker hands NVIDIA's GPUs over.
+/// How Docker passes NVIDIA GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// `--gpus all`: through NVIDIA's runtime hook.
@@ -16,54 +16,54 @@ pub enum Way {
     Cdi,
 }
 
-/// The way that is open on this host: the runtime where Docker knows it, which every version of compose can ask for.
+/// The method that works on this host: NVIDIA's runtime if Docker has it, because every version of compose supports it.
 pub fn way(seen: &Situation) -> Way {
     let toolkit = &seen.nvidia.toolkit;
     let (has_runtime, has_cdi) = match seen.engine.info() {
         Some(info) => (info.runtimes.iter().any(|name| name == "nvidia"), info.has_cdi),
-        // The files are all there is to go by.
+        // Docker cannot be asked, so its files decide.
         None => (toolkit.is_in_daemon_json, toolkit.programs.is_empty()),
     };
     if has_cdi && !has_runtime && !toolkit.cdi_specs.is_empty() { Way::Cdi } else { Way::Gpus }
 }
 
-/// What the trial showed.
+/// The result of the trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trial {
-    /// There was none, for this reason.
+    /// No trial was made, for this reason.
     NotTried(&'static str),
-    /// The container could use so many GPUs.
+    /// The container could use this number of GPUs.
     Works(usize),
-    /// It could not.
+    /// The container could not use the GPUs.
     Fails(Failure),
 }
 
 /// Why a container cannot use the GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What is to blame.
+    /// The component at fault.
     pub part: Part,
-    /// Docker's words, or the container's.
+    /// The message of Docker or of the container.
     pub words: String,
 }
 
-/// What can be to blame.
+/// A component that can be at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Docker itself.
     Engine,
-    /// What hands the GPUs over.
+    /// The toolkit that passes the GPUs.
     Toolkit,
     /// The GPU's driver on the host.
     Driver,
-    /// A device file that is not there.
+    /// A missing device file.
     Device,
-    /// A right that is missing.
+    /// A missing permission.
     Permission,
 }
 
 impl Part {
-    /// Its name in the report.
+    /// The name in the report.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Engine => "the engine",
@@ -75,18 +75,21 @@ impl Part {
     }
 }
 
-/// What follows `docker` on the command line of a trial.
-pub fn arguments(vendor: Vendor, way: Way, amd: &Amd, image: &str, container: &str) -> Vec<String> {
+/// The arguments of `docker` for a trial.
+pub fn arguments(way: Way, by_files: Option<&FileGpus>, image: &str, container: &str) -> Vec<String> {
     let mut arguments = vec!["run".to_owned(), "--rm".to_owned(), "--name".to_owned(), container.to_owned()];
     let mut option = |name: &str, value: &str| arguments.extend([name.to_owned(), value.to_owned()]);
-    match (vendor, way) {
-        (Vendor::Nvidia, Way::Gpus) => option("--gpus", "all"),
-        (Vendor::Nvidia, Way::Cdi) => option("--device", CDI_ALL),
-        (Vendor::Amd, _) => {
-            option("--device", "/dev/kfd");
-            option("--device", "/dev/dri");
-            option("--security-opt", "seccomp=unconfined");
-            for group in amd.groups() {
+    match (by_files, way) {
+        (None, Way::Gpus) => option("--gpus", "all"),
+        (None, Way::Cdi) => option("--device", CDI_ALL),
+        (Some(gpus), _) => {
+            for device in gpus.files.shared.into_iter().chain(["/dev/dri"]) {
+                option("--device", device);
+            }
+            if let Some((security, _)) = gpus.files.security {
+                option("--security-opt", security);
+            }
+            for group in gpus.groups() {
                 option("--group-add", &group.to_string());
             }
         }
@@ -96,7 +99,7 @@ pub fn arguments(vendor: Vendor, way: Way, amd: &Amd, image: &str, container: &s
     arguments
 }
 
-/// Reads the trial's answer.
+/// Interprets the output of the trial.
 pub fn judge(vendor: Vendor, answer: &Answer) -> Trial {
     let fails = |part, words: String| Trial::Fails(Failure { part, words });
     match answer {
@@ -114,7 +117,7 @@ pub fn judge(vendor: Vendor, answer: &Answer) -> Trial {
     }
 }
 
-/// The line that names the cause: Docker puts its own words around those of the hook.
+/// The line with the cause: Docker wraps the hook's message in its own.
 fn clue(stderr: &str) -> &str {
     stderr.lines().find(|line| line.contains("nvidia-container-cli:")).unwrap_or("")
 }
@@ -132,11 +135,11 @@ fn judge_inventory(vendor: Vendor, inventory: &Inventory) -> Trial {
     let findings = inventory.findings.iter().map(|finding| finding.what.as_str());
     let words: Vec<&str> = reasons.chain(findings).collect();
     let is_any = |kinds: &[Obstacle]| gpus().filter_map(|gpu| gpu.access.obstacle()).any(|it| kinds.contains(&it));
-    let says = |clues: &[&str]| clues.iter().any(|clue| words.iter().any(|words| words.contains(clue)));
+    let is_drivers = |kind| matches!(kind, Kind::NvmlVersions | Kind::DriverNotLoaded);
     let part = if is_any(&[Obstacle::Denied, Obstacle::Mode]) {
         Part::Permission
     } else if is_any(&[Obstacle::NoDriver, Obstacle::Lost, Obstacle::Hang])
-        || says(&["version", "driver is not loaded", "fell off"])
+        || inventory.findings.iter().any(|finding| is_drivers(finding.kind))
     {
         Part::Driver
     } else {
@@ -146,7 +149,8 @@ fn judge_inventory(vendor: Vendor, inventory: &Inventory) -> Trial {
     Trial::Fails(Failure { part, words: first_line(words) })
 }
 
-/// What Docker's words point to. The texts are those of Docker 20.10 to 28 and of NVIDIA's toolkit 1.8 to 1.18.
+/// The component that Docker's message points to. The texts are from Docker 20.10 to 28 and NVIDIA's toolkit 1.8 to
+/// 1.18.
 fn blame(stderr: &str) -> Part {
     const CLUES: [(&[&str], Part); 5] = [
         (&["permission denied while trying to connect"], Part::Permission),
@@ -181,6 +185,7 @@ fn blame(stderr: &str) -> Part {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inventory::Finding;
 
     fn failed(stderr: &str) -> Trial {
         judge(Vendor::Nvidia, &Answer::Ended { succeeded: false, stdout: String::new(), stderr: stderr.to_owned() })
@@ -210,6 +215,20 @@ mod tests {
             assert_eq!(failure.part, part, "{words}");
             assert!(failure.words.contains(words), "{}", failure.words);
         }
+    }
+
+    #[test]
+    fn a_driver_that_refuses_its_library_is_blamed_in_a_trial_without_gpus() {
+        let judged = |kind| {
+            let finding = Finding::warning(kind, "no answer", "of two releases", "reboot");
+            let inventory = Inventory { findings: vec![finding], ..Inventory::default() };
+            let stdout = serde_json::to_string(&inventory).unwrap();
+            judge(Vendor::Nvidia, &Answer::Ended { succeeded: true, stdout, stderr: String::new() })
+        };
+        let of = |part| Trial::Fails(Failure { part, words: "no answer".to_owned() });
+        assert_eq!(judged(Kind::NvmlVersions), of(Part::Driver));
+        assert_eq!(judged(Kind::DriverNotLoaded), of(Part::Driver));
+        assert_eq!(judged(Kind::NvmlLibrary), of(Part::Device));
     }
 
     #[test]

@@ -1,63 +1,80 @@
-//! What was seen on a host. PURE.
+//! Observations of a host. PURE.
 
 use std::fmt;
 
-/// Everything that was seen.
+use crate::inventory::{Files, Vendor};
+
+/// All observations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Situation {
     /// The operating system.
     pub platform: Platform,
     /// The Docker engine.
     pub engine: Engine,
-    /// Compose.
+    /// Docker compose.
     pub compose: Compose,
-    /// What there is of NVIDIA.
+    /// NVIDIA's hardware and software.
     pub nvidia: Nvidia,
-    /// What there is of AMD.
-    pub amd: Amd,
+    /// Vendors whose GPUs are passed by their device files.
+    pub by_files: Vec<FileGpus>,
+}
+
+impl Situation {
+    /// This vendor's observations, if its GPUs are passed by their device files.
+    pub fn by_files(&self, vendor: Vendor) -> Option<&FileGpus> {
+        self.by_files.iter().find(|gpus| gpus.vendor == vendor)
+    }
+
+    /// Whether the host has anything of this vendor.
+    pub fn has(&self, vendor: Vendor) -> bool {
+        match vendor {
+            Vendor::Nvidia => self.nvidia.is_present(),
+            _ => self.by_files(vendor).is_some_and(FileGpus::is_present),
+        }
+    }
 }
 
 /// The operating system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Platform {
-    /// What decides about GPUs.
+    /// The kind, which decides about GPUs.
     pub kind: PlatformKind,
-    /// Its own name: `Debian GNU/Linux 12 (bookworm)`.
+    /// The name of the system: `Debian GNU/Linux 12 (bookworm)`.
     pub name: String,
 }
 
-/// Which of the support table's platforms it is.
+/// A platform of the support table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlatformKind {
-    /// Linux on its own.
+    /// Linux on its own machine.
     Linux,
     /// Linux inside Windows.
     Wsl2,
     /// macOS itself.
     MacOs,
-    /// The virtual machine of Docker Desktop (macOS, and Docker Desktop for Linux): it has no GPU.
+    /// The virtual machine of Docker Desktop (macOS and Linux), which has no GPU.
     DesktopVm,
 }
 
-/// The Docker engine, as `docker info` tells.
+/// The Docker engine, according to `docker info`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Engine {
-    /// Neither the command nor the engine's socket is there.
+    /// Neither the docker command nor the engine's socket exists.
     Missing,
-    /// It seems to be there, and there is no docker command here to ask it with (inside the image).
+    /// The engine seems to exist, but there is no docker command here (inside the image).
     NotAsked,
-    /// The user may not talk to it.
+    /// The user may not connect to it.
     Refused,
-    /// It does not run. Its client's words.
+    /// The engine is not running. The text is its client's message.
     Stopped(String),
     /// No answer within the deadline.
     Silent,
-    /// It answers.
+    /// The engine answered.
     Answers(EngineInfo),
 }
 
 impl Engine {
-    /// What it told, if it did.
+    /// Its answer, if it gave one.
     pub fn info(&self) -> Option<&EngineInfo> {
         match self {
             Self::Answers(info) => Some(info),
@@ -66,33 +83,33 @@ impl Engine {
     }
 }
 
-/// What a running engine tells about itself.
+/// What a running engine reports about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EngineInfo {
-    /// `27.3.1`.
+    /// The version: `27.3.1`.
     pub version: String,
-    /// The names of its runtimes.
+    /// The names of its container runtimes.
     pub runtimes: Vec<String>,
-    /// Whether it runs without root's rights.
+    /// Whether it runs rootless.
     pub is_rootless: bool,
-    /// Whether it is Docker Desktop's.
+    /// Whether it belongs to Docker Desktop.
     pub is_desktop: bool,
-    /// Its kernel, which is the virtual machine's under Docker Desktop.
+    /// The kernel version; with Docker Desktop, that of the virtual machine.
     pub kernel: String,
-    /// Whether it hands out devices by the container device interface (CDI).
+    /// Whether it supports the container device interface (CDI).
     pub has_cdi: bool,
 }
 
-/// Compose.
+/// Docker compose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compose {
-    /// There is none.
+    /// Compose is not installed.
     Missing,
-    /// There is no docker command here to ask.
+    /// There is no docker command here.
     NotAsked,
-    /// Its version.
+    /// Compose is installed.
     Version {
-        /// How it is called.
+        /// The command that runs it.
         command: &'static str,
         /// Major, minor, patch.
         version: Version,
@@ -100,7 +117,7 @@ pub enum Compose {
 }
 
 impl Compose {
-    /// How it is called here, or will be.
+    /// The command that runs compose here, or will.
     pub fn command(self) -> &'static str {
         match self {
             Self::Version { command, .. } => command,
@@ -109,12 +126,12 @@ impl Compose {
     }
 }
 
-/// Three numbers.
+/// Major, minor and patch number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version(pub u32, pub u32, pub u32);
 
 impl Version {
-    /// The first version in `text`: `v2.26.1-4` and `535.154.05` are versions; a missing patch is 0.
+    /// The first version number in `text`, such as `v2.26.1-4` or `535.154.05`; a missing patch is 0.
     pub fn find(text: &str) -> Option<Self> {
         text.split(|c: char| c.is_whitespace() || c == ',').find_map(|word| {
             let word = word.trim_start_matches('v');
@@ -135,90 +152,112 @@ impl fmt::Display for Version {
     }
 }
 
-/// What there is of NVIDIA.
+/// NVIDIA's hardware and software.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nvidia {
-    /// The GPUs that the driver counts.
+    /// The GPUs that the driver reports.
     pub gpus: Vec<NvidiaGpu>,
-    /// The GPUs on the PCI bus, also without a driver.
+    /// The number of GPUs on the PCI bus, with or without a driver.
     pub on_pci: usize,
     /// The driver's version, such as `535.154.05`.
     pub driver: Option<String>,
-    /// Whether the kernel uses its own driver, nouveau, which cannot compute.
+    /// Whether the kernel uses the nouveau driver, which cannot compute.
     pub has_nouveau: bool,
-    /// What `nvidia-smi` says.
+    /// The result of `nvidia-smi`.
     pub smi: Smi,
-    /// The ids of the instances of GPUs in MIG mode.
+    /// The IDs of MIG instances.
     pub mig_ids: Vec<String>,
-    /// WSL2's one device for all GPUs.
+    /// Whether WSL2's single device for all GPUs exists.
     pub has_dxg: bool,
-    /// WSL2's library of the Windows driver.
+    /// Whether WSL2's library of the Windows driver exists.
     pub has_wsl_library: bool,
-    /// What hands GPUs to containers.
+    /// NVIDIA's container toolkit.
     pub toolkit: Toolkit,
 }
 
 impl Nvidia {
-    /// Whether there is anything of NVIDIA to speak of.
+    /// Whether the host has any NVIDIA GPU.
     pub fn is_present(&self) -> bool {
         self.on_pci > 0 || !self.gpus.is_empty() || self.has_wsl_library
     }
 }
 
-/// A GPU of NVIDIA.
+/// An NVIDIA GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NvidiaGpu {
-    /// Its model; hostile text.
+    /// The model name, an untrusted text.
     pub model: Option<String>,
-    /// `GPU-...`.
+    /// The UUID: `GPU-...`.
     pub uuid: Option<String>,
 }
 
-/// What `nvidia-smi -L` says.
+/// The result of `nvidia-smi -L`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Smi {
-    /// There is none here; nothing follows from that.
+    /// The program is missing, which proves nothing.
     #[default]
     Missing,
     /// It lists GPUs.
     Works,
-    /// Its first line of complaint.
+    /// It fails; the text is the first line of its message.
     Fails(String),
 }
 
 /// NVIDIA's container toolkit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Toolkit {
-    /// Its programs that are installed.
+    /// The installed programs.
     pub programs: Vec<&'static str>,
     /// Whether `/etc/docker/daemon.json` names its runtime.
     pub is_in_daemon_json: bool,
-    /// Whether it was told to leave cgroups alone, which a rootless engine needs.
+    /// Whether `no-cgroups` is set, which a rootless engine needs.
     pub leaves_cgroups_alone: bool,
-    /// Its CDI specifications.
+    /// The CDI specifications.
     pub cdi_specs: Vec<String>,
 }
 
-/// What there is of AMD.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Amd {
-    /// The GPUs on the PCI bus, also integrated ones.
+/// A vendor whose GPUs are passed to containers by their device files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileGpus {
+    /// The vendor.
+    pub vendor: Vendor,
+    /// How its device files are passed.
+    pub files: &'static Files,
+    /// The number of GPUs on the PCI bus.
     pub on_pci: usize,
-    /// `/dev/kfd`, AMD's compute device.
-    pub kfd: Option<Device>,
-    /// The render nodes of AMD's GPUs, in order.
+    /// The device that all GPUs share, if the vendor has one.
+    pub shared: Option<Device>,
+    /// The render nodes of the GPUs, in order.
     pub render_nodes: Vec<Device>,
 }
 
-impl Amd {
-    /// Whether there is anything of AMD to speak of.
+impl FileGpus {
+    /// Whether the host has any GPU of the vendor.
     pub fn is_present(&self) -> bool {
-        self.on_pci > 0 || self.kfd.is_some()
+        self.on_pci > 0 || self.has_files()
     }
 
-    /// The groups, by number, that own the devices; without root's, which gives nothing to anybody.
+    /// Whether a driver has created the device files that every job needs.
+    pub fn has_files(&self) -> bool {
+        match self.files.shared {
+            Some(_) => self.shared.is_some(),
+            None => !self.render_nodes.is_empty(),
+        }
+    }
+
+    /// Whether at least one GPU can be passed to a container.
+    pub fn is_complete(&self) -> bool {
+        self.has_files() && !self.render_nodes.is_empty()
+    }
+
+    /// All device files.
+    pub fn devices(&self) -> impl Iterator<Item = &Device> {
+        self.shared.iter().chain(&self.render_nodes)
+    }
+
+    /// The IDs of the groups that own the devices, except root's, which grants nobody access.
     pub fn groups(&self) -> Vec<u32> {
-        let mut groups: Vec<u32> = self.kfd.iter().chain(&self.render_nodes).map(|device| device.group).collect();
+        let mut groups: Vec<u32> = self.devices().map(|device| device.group).collect();
         groups.retain(|group| *group != 0);
         groups.sort_unstable();
         groups.dedup();
@@ -229,9 +268,9 @@ impl Amd {
 /// A device file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Its name on the host.
+    /// The path on the host.
     pub path: String,
-    /// The number of its group on the host.
+    /// The group ID on the host.
     pub group: u32,
     /// Whether everybody may use it.
     pub is_for_all: bool,

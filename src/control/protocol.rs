@@ -1,33 +1,45 @@
-//! What is said on the control socket.
+//! The messages on the control socket.
 //!
-//! PURE. Requests come from anyone who can open the socket, and are hostile until they are parsed.
+//! PURE. Anyone who can open the socket can send requests, so they are untrusted until parsed.
 
 use serde::{Deserialize, Serialize};
 
-/// A request is no longer than this, in bytes, its end of line included.
+/// The maximum length of a request in bytes, including its newline.
 pub const LONGEST_REQUEST: usize = 4096;
 
-/// What a client asks for.
+/// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "verb", deny_unknown_fields)]
 pub enum Request {
-    /// An answer, to see that PID 1 gives one.
+    /// Just answer, to show that PID 1 responds.
     Ping,
-    /// A daemon or service is to be started again.
+    /// Restart a daemon or service.
     Restart {
-        /// Its name.
+        /// The unit's name.
         name: String,
     },
-    /// Everything is to be detected again, and what changed applied.
+    /// Run detection again and apply what changed.
     Reload,
-    /// The container is to stop.
+    /// Stop the container.
     Stop,
-    /// The last lines of a daemon, of a service, or of slurminit itself.
+    /// The last lines of a daemon, a service, or slurminit itself.
     Logs {
-        /// Its name.
+        /// The unit's name.
         name: String,
-        /// How many, at most.
+        /// The maximum number of lines.
         lines: u32,
+    },
+    /// Like `Logs`, then each new line, until one side closes the connection.
+    Follow {
+        /// The unit's name.
+        name: String,
+        /// The maximum number of old lines.
+        lines: u32,
+    },
+    /// A line for the log from a program that slurmd runs, whose output slurmd discards.
+    Tell {
+        /// The line in slurmd's format.
+        line: String,
     },
 }
 
@@ -35,25 +47,26 @@ pub enum Request {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "reply")]
 pub enum Reply {
-    /// It is done, or has begun.
+    /// The request is done or has begun.
     Done,
-    /// It begins.
+    /// The restart has begun.
     Restarting {
-        /// How often the unit was started before.
+        /// How often the unit had been started before.
         starts: u32,
     },
-    /// It is noted.
+    /// The reload is queued.
     Reloading {
-        /// How often a reload was asked for, this time included: the outcome that serves so many is the answer.
+        /// How often a reload was requested, including this time. The reload that serves this many requests is the
+        /// answer.
         asked: u64,
     },
-    /// The lines follow, until the connection ends.
+    /// Log lines follow until the connection ends.
     Lines,
-    /// As many clients as PID 1 serves at a time are there already.
+    /// PID 1 already serves the maximum number of clients.
     Busy,
-    /// It is not done.
+    /// The request is refused.
     Refused {
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
@@ -61,18 +74,19 @@ pub enum Reply {
 /// What is wrong with a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// No end of line came.
+    /// No newline within the maximum length.
     #[error("the request is longer than {LONGEST_REQUEST} bytes; send one line of JSON")]
     TooLong,
-    /// The connection ended before one came.
+    /// The connection ended before the newline.
     #[error("the request is empty; send one line of JSON, such as {{\"verb\":\"ping\"}}")]
     Empty,
-    /// It is not what it should be.
+    /// Not a valid request.
     #[error("not a request: {0}")]
     NotARequest(String),
 }
 
-/// Takes the request out of what was received so far; `None` as long as it is not complete. `ended`: nothing more comes.
+/// Extracts the request from the bytes received so far; `None` while it is incomplete. `ended`: no more bytes will
+/// come.
 pub fn take_request(received: &[u8], ended: bool) -> Option<Result<Request, Malformed>> {
     match received.iter().position(|byte| *byte == b'\n') {
         Some(end) => Some(parse(received.get(..end).unwrap_or_default())),
@@ -88,18 +102,18 @@ fn parse(line: &[u8]) -> Result<Request, Malformed> {
     serde_json::from_slice(line).map_err(|error| Malformed::NotARequest(error.to_string()))
 }
 
-/// One line of JSON with its end.
+/// A message as one line of JSON.
 pub fn line(message: &impl Serialize) -> Vec<u8> {
-    // These types always have a JSON form.
+    // Serializing these types cannot fail.
     let mut line = serde_json::to_vec(message).unwrap_or_default();
     line.push(b'\n');
     line
 }
 
-/// Takes an answer apart: the reply, and what follows it.
+/// Splits an answer into the reply and what follows it.
 ///
 /// # Errors
-/// It is not one.
+/// The first line is not a reply.
 pub fn parse_answer(bytes: &[u8]) -> Result<(Reply, &[u8]), serde_json::Error> {
     let end = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
     let reply = serde_json::from_slice(bytes.get(..end).unwrap_or_default())?;
@@ -118,6 +132,8 @@ mod tests {
             Just(Request::Stop),
             ".{0,60}".prop_map(|name| Request::Restart { name }),
             (".{0,60}", any::<u32>()).prop_map(|(name, lines)| Request::Logs { name, lines }),
+            (".{0,60}", any::<u32>()).prop_map(|(name, lines)| Request::Follow { name, lines }),
+            ".{0,60}".prop_map(|line| Request::Tell { line }),
         ]
     }
 
@@ -146,7 +162,7 @@ mod tests {
             let _ = take_request(text.as_bytes(), true);
         }
 
-        /// However the bytes come, the request is taken when its line is complete, and not before.
+        /// However the bytes arrive, the request is taken exactly when its line is complete.
         #[test]
         fn a_request_is_taken_when_its_line_ends(request in request(), garbage in proptest::collection::vec(any::<u8>(), 0..50)) {
             let mut bytes = line(&request);

@@ -1,7 +1,8 @@
-//! AMD's GPUs, as the kernel driver KFD counts them.
+//! AMD GPUs, as listed by the kernel driver KFD.
 //!
-//! `/dev/dri` is no count: an integrated GPU of another maker is `renderD128` there, and some accelerators have render
-//! nodes that nothing uses. Each partition of a partitioned GPU is a node of its own, with its own render node.
+//! `/dev/dri` does not list them reliably: `renderD128` may be an integrated GPU of another vendor, and some
+//! accelerators have render nodes that nothing uses. Each partition of a partitioned GPU is a KFD node with its own
+//! render node.
 
 mod memory;
 mod model;
@@ -9,49 +10,33 @@ mod topology;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use serde::{Deserialize, Serialize};
-
+use super::Found;
 use super::device;
+use super::groups;
 use super::left_out;
 use super::pci::{self, Place};
-use crate::inventory::{Access, CpuSet, Driver, Finding, Gpu, Obstacle, PciAddress, Severity, Source, Vendor};
+use crate::inventory::{Access, CpuSet, Driver, Finding, Gpu, Kind, Obstacle, PciAddress, Severity, Source, Vendor};
 use model::Names;
 use topology::{GpuNode, Topology};
 
-/// What was found.
-#[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Probe {
-    /// The driver; `None` where KFD is not loaded.
-    pub driver: Option<Driver>,
-    /// The GPUs and partitions that this container sees, in KFD's order.
-    pub gpus: Vec<Gpu>,
-    /// What the operator should know.
-    pub findings: Vec<Finding>,
-}
-
 /// Reads KFD's topology, and opens each device as a job would. Call it only inside the sandbox.
-pub fn probe(root: &Path) -> Probe {
+pub fn probe(root: &Path) -> Found {
     let nodes = root.join("sys/class/kfd/kfd/topology/nodes");
     if !nodes.is_dir() {
-        return Probe::default();
+        return Found::default();
     }
     let topology = topology::read(&nodes, |path| fs::read_to_string(path));
     let driver = Driver { vendor: Vendor::Amd, source: Source::Kfd, version: version(root), cuda_version: None };
     let mut findings = findings(&topology, root.join("dev/kfd").exists());
     let gpus = gpus(root, &topology);
     findings.extend(left_out::findings(&gpus));
-    let files = gpus.iter().filter(|gpu| gpu.is_usable()).filter_map(|gpu| gpu.device_file.as_deref());
-    let groups = files.flat_map(|file| [Path::new("/dev/kfd"), file]).filter_map(|file| {
-        let group = device::only_for_group(&root.join(file.strip_prefix("/").ok()?))?;
-        Some((group, file.to_owned()))
-    });
-    findings.extend(groups_finding(&groups.collect()));
-    Probe { driver: Some(driver), gpus, findings }
+    findings.extend(groups::finding(root, Vendor::Amd, &gpus));
+    Found { driver: Some(driver), gpus, findings }
 }
 
-/// Only AMD's own packages write it; the driver in the kernel's tree has the kernel's version.
+/// Only AMD's own packages provide this file; the in-tree driver has the kernel's version.
 fn version(root: &Path) -> Option<String> {
     let text = fs::read_to_string(root.join("sys/module/amdgpu/version")).ok()?;
     Some(text.trim().to_owned()).filter(|version| !version.is_empty())
@@ -64,7 +49,8 @@ fn gpus(root: &Path, topology: &Topology) -> Vec<Gpu> {
     let names = Names::read(root);
     let machine = Machine { root, nodes_with_cpus: nodes_with_cpus(root), cpu_nodes: &topology.cpu_nodes };
     let kfd = device::access(&root.join("dev/kfd"));
-    // The partitions of a chip lie in one place, and with 64 of them the links alone are thousands of files.
+    // Cached, because all partitions of a chip share a location. With 64 partitions the links alone are thousands of
+    // files.
     let mut places: BTreeMap<PciAddress, Place> = BTreeMap::new();
     let mut gpus: Vec<Gpu> = Vec::new();
     for (index, node) in (0..).zip(&topology.gpus) {
@@ -100,7 +86,7 @@ fn gpus(root: &Path, topology: &Topology) -> Vec<Gpu> {
 /// A job needs `/dev/kfd`, which all GPUs share, and the GPU's own render node.
 fn access(root: &Path, kfd: &Access, node: &GpuNode, before: &[Gpu]) -> Access {
     let minor = node.properties.render_minor;
-    // slurmd dies of a file that two lines name.
+    // slurmd exits if two gres.conf lines name the same file.
     if let Some(same) = before.iter().find(|gpu| gpu.minor == Some(minor)) {
         let reason = format!("/dev/dri/renderD{minor} is already that of AMD GPU {}", same.index);
         return Access::unusable(Obstacle::SharedFile, reason);
@@ -111,14 +97,14 @@ fn access(root: &Path, kfd: &Access, node: &GpuNode, before: &[Gpu]) -> Access {
     }
 }
 
-/// ROCm's spelling of the chip's serial number. The partitions of a GPU share it, so it names none of them: `None`.
+/// The chip's serial number as ROCm writes it. Partitions of a GPU share it, so they have none: `None`.
 fn uuid(node: &GpuNode, all: &[GpuNode]) -> Option<String> {
     let id = node.properties.unique_id?;
     let owners = all.iter().filter(|other| other.properties.unique_id == Some(id)).count();
     (owners == 1).then(|| format!("GPU-{id:016x}"))
 }
 
-/// What the places of GPUs are looked up in.
+/// The data by which a GPU's place is found.
 struct Machine<'a> {
     root: &'a Path,
     nodes_with_cpus: Vec<(u32, CpuSet)>,
@@ -126,13 +112,14 @@ struct Machine<'a> {
 }
 
 impl Machine<'_> {
-    /// What the PCI device says, else the CPU node at the end of the GPU's lightest link.
+    /// The place according to the PCI device, otherwise the CPU node at the end of the GPU's lightest link.
     fn place(&self, node: &GpuNode) -> Place {
         let place = pci::place(self.root, node.properties.pci_address);
         if place != Place::default() {
             return place;
         }
-        // KFD makes one CPU node for each NUMA node that has CPUs, in their order; without that it proves nothing.
+        // KFD makes one CPU node per NUMA node with CPUs, in the same order. If the numbers differ, this proves
+        // nothing.
         let nearest = || {
             let position = node.nearest_cpu_node(self.cpu_nodes)?;
             self.nodes_with_cpus.get(position).filter(|_| self.cpu_nodes.len() == self.nodes_with_cpus.len())
@@ -160,6 +147,7 @@ fn findings(topology: &Topology, has_kfd: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !topology.gpus.is_empty() && !has_kfd {
         findings.push(Finding {
+            kind: Kind::AmdDevices,
             severity: Severity::Warning,
             what: format!("{} AMD GPU(s) are visible, and /dev/kfd is not in this container", topology.gpus.len()),
             cause: "the container was started without AMD's compute device".to_owned(),
@@ -169,6 +157,7 @@ fn findings(topology: &Topology, has_kfd: bool) -> Vec<Finding> {
     if !topology.riddles.is_empty() {
         let nodes = topology.riddles.iter().map(|(number, why)| format!("node {number} ({why})"));
         findings.push(Finding {
+            kind: Kind::DriverFails,
             severity: Severity::Warning,
             what: format!(
                 "the AMD kernel driver (KFD) lists what cannot be used: {}",
@@ -188,6 +177,7 @@ fn findings(topology: &Topology, has_kfd: bool) -> Vec<Finding> {
             false => "to use them, start it with --device /dev/kfd --device /dev/dri",
         };
         findings.push(Finding {
+            kind: Kind::AmdDevices,
             severity: Severity::Info,
             what: format!("{} AMD GPU(s) of this machine are hidden from this container", topology.hidden),
             cause: "the container's device rules do not hold their render nodes".to_owned(),
@@ -195,26 +185,6 @@ fn findings(topology: &Topology, has_kfd: bool) -> Vec<Finding> {
         });
     }
     findings
-}
-
-/// ROCr gives up as a whole where one render node says "permission denied" (libhsakmt, topology.c).
-fn groups_finding(groups: &BTreeMap<u32, PathBuf>) -> Option<Finding> {
-    let (first, file) = groups.first_key_value()?;
-    let numbers: Vec<String> = groups.keys().map(u32::to_string).collect();
-    let numbers = numbers.join(" and ");
-    let file = file.display();
-    Some(Finding {
-        severity: Severity::Info,
-        what: format!("jobs of other users than root can use AMD GPUs only as members of group {numbers} (the number)"),
-        cause: format!(
-            "{file} and its like are closed to others, and Slurm gives a job the groups that its user has in /etc/group, not \
-             those of docker's --group-add"
-        ),
-        repair: format!(
-            "before the start, in the image or a hook: groupadd -g {first} amd-gpu && usermod -aG amd-gpu USER; or open the \
-             files to all on the host by a udev rule (MODE=\"0666\")"
-        ),
-    })
 }
 
 #[cfg(test)]

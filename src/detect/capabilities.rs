@@ -1,43 +1,41 @@
-//! What root may do in this container.
+//! The capabilities of root in this container.
 
 use std::path::Path;
 
 use super::regular;
-use crate::inventory::{Finding, Severity};
+use crate::inventory::{Finding, Kind};
+use crate::proc::parse;
 
 /// `CAP_SYS_ADMIN` of `linux/capability.h`.
 pub(super) const SYS_ADMIN: u32 = 21;
 /// `CAP_SYS_NICE` of `linux/capability.h`.
 pub(super) const SYS_NICE: u32 = 23;
 
-/// What Slurm and its supervision cannot do without (measured: docs/security.md), of `linux/capability.h`.
+/// The capabilities that Slurm and its supervision need (measured: docs/security.md), with the numbers of
+/// `linux/capability.h`.
 const NEEDED: [(u32, &str); 5] = [(0, "CHOWN"), (1, "DAC_OVERRIDE"), (5, "KILL"), (6, "SETGID"), (7, "SETUID")];
 
-/// This process's effective capabilities; `None` where the kernel does not tell.
+/// This process's effective capabilities; `None` if the kernel does not report them.
 pub(super) fn effective(root: &Path) -> Option<u64> {
-    let status = regular::text(&root.join("proc/self/status")).ok()?;
-    status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok())
+    parse::capabilities(&regular::text(&root.join("proc/self/status")).ok()?)
 }
 
-/// Those that root lacks. Another user has none, and is told so by what fails.
+/// Reports capabilities that root lacks. Another user has none, and learns that from whatever fails.
 pub fn detect(root: &Path) -> Option<Finding> {
     let status = regular::text(&root.join("proc/self/status")).ok()?;
-    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    (uids.split_whitespace().nth(1) == Some("0")).then_some(())?;
-    let set = effective(root)?;
+    let [_, 0] = parse::numbers(&status, "Uid")? else { return None };
+    let set = parse::capabilities(&status)?;
     let missing: Vec<&str> = NEEDED.iter().filter(|(bit, _)| set & (1 << bit) == 0).map(|(_, name)| *name).collect();
     if missing.is_empty() {
         return None;
     }
-    Some(Finding {
-        severity: Severity::Warning,
-        what: format!("root lacks the capability {} in this container", missing.join(", ")),
-        cause:
-            "it was started with --cap-drop; without CHOWN, DAC_OVERRIDE, SETGID and SETUID the daemons do not start, \
-                without KILL neither jobs of other users nor the container can be stopped"
-                .to_owned(),
-        repair: missing.iter().map(|name| format!("--cap-add {name}")).collect::<Vec<_>>().join(" "),
-    })
+    Some(Finding::warning(
+        Kind::Container,
+        format!("root lacks the capability {} in this container", missing.join(", ")),
+        "it was started with --cap-drop; without CHOWN, DAC_OVERRIDE, SETGID and SETUID the daemons do not start, \
+                without KILL neither jobs of other users nor the container can be stopped",
+        missing.iter().map(|name| format!("--cap-add {name}")).collect::<Vec<_>>().join(" "),
+    ))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use hierarchy::Mount;
 use super::regular;
 use crate::inventory::{Cgroup, CgroupVersion};
 
-/// Which interface is mounted, whether groups can be made in it, and with which controllers. Nothing is changed.
+/// Which cgroup version is mounted, whether groups can be created in it, and with which controllers. Changes nothing.
 pub fn detect(root: &Path) -> Cgroup {
     let hierarchies = Hierarchies::read(root);
     let version = hierarchies.version();
@@ -23,7 +23,8 @@ pub fn detect(root: &Path) -> Cgroup {
     }
 }
 
-/// Slurm needs its groups in each controller that it uses, so one read-only controller makes the whole unwritable.
+/// Slurm needs its groups in each controller that it uses, so one read-only controller makes the whole hierarchy
+/// unwritable.
 fn v1(hierarchies: &Hierarchies) -> Cgroup {
     let mounts: Vec<&Mount> = hierarchies.mounts().filter(|mount| !mount.controllers.is_empty()).collect();
     let writable =
@@ -35,14 +36,14 @@ fn v1(hierarchies: &Hierarchies) -> Cgroup {
 
 fn v2(hierarchies: &Hierarchies) -> Cgroup {
     let Some(mount) = hierarchies.mounts().next() else { return Cgroup::default() };
-    // Only the machine's own root group lacks `cgroup.type`. Any other group that is mounted is the container's: this
-    // process can sit deeper, because slurmd 24.11 moves everything of its root into a group `system`.
+    // Only the machine's root cgroup lacks `cgroup.type`; any other group mounted here is the container's. This process
+    // can be in a group below it, because slurmd 24.11 moves all processes of its root group into a group `system`.
     let whole_machine = !mount.point.join("cgroup.type").exists();
     let group = if whole_machine { hierarchies.own_group(mount) } else { mount.point.clone() };
     let text = regular::text(&group.join("cgroup.controllers")).unwrap_or_default();
     let mut controllers: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
     controllers.sort();
-    // The kernel lists a process of another PID namespace as 0.
+    // The kernel shows PIDs of another PID namespace as 0.
     let processes = regular::text(&group.join("cgroup.procs")).unwrap_or_default();
     let foreign_processes = processes.lines().any(|pid| pid.trim() == "0");
     let writable = !mount.read_only && is_writable(&group);
@@ -55,40 +56,32 @@ const CAP_NET_ADMIN: u32 = 12;
 const CAP_SYS_ADMIN: u32 = 21;
 const CAP_BPF: u32 = 39;
 
-/// A device program takes CAP_BPF and CAP_NET_ADMIN, or CAP_SYS_ADMIN for both (`bpf_prog_load` of Linux 6.12), of the machine's
-/// own user namespace: those of another one the kernel does not count.
+/// Loading a device program takes CAP_BPF and CAP_NET_ADMIN, or CAP_SYS_ADMIN, which covers both (`bpf_prog_load` of
+/// Linux 6.12). They must be held in the machine's initial user namespace.
 fn device_rules_denied(root: &Path) -> bool {
     let text = |path: &str| regular::text(&root.join(path)).unwrap_or_default();
-    let status = text("proc/self/status");
-    let effective = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
+    let effective = super::capabilities::effective(root);
     let may = |capability: u32| effective.is_none_or(|set| set & (1 << capability) != 0);
     let map = text("proc/self/uid_map");
     let own_user_namespace = !map.is_empty() && !map.split_whitespace().eq(["0", "0", "4294967295"]);
     own_user_namespace || !(may(CAP_SYS_ADMIN) || (may(CAP_BPF) && may(CAP_NET_ADMIN)))
 }
 
-/// The kernel refuses with EROFS on a read-only mount, with EACCES where a user namespace does not own the group.
+/// The kernel answers EROFS on a read-only mount, and EACCES if the group belongs to another user namespace.
 fn is_writable(group: &Path) -> bool {
     access(group, AccessFlags::W_OK | AccessFlags::X_OK).is_ok()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
+    use crate::detect::tests::tree;
 
     const V2: &str = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup rw\n";
 
     fn container(mountinfo: &str, membership: &str, files: &[(&str, &str)]) -> tempfile::TempDir {
-        let root = tempfile::tempdir().unwrap();
         let proc = [("proc/self/mountinfo", mountinfo), ("proc/self/cgroup", membership)];
-        for (path, content) in proc.iter().chain(files) {
-            let path = root.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, content).unwrap();
-        }
-        root
+        tree(proc.iter().chain(files))
     }
 
     #[test]
@@ -110,7 +103,7 @@ mod tests {
         assert_eq!(detect(read_only.path()), Cgroup { writable: false, ..want });
     }
 
-    /// Docker's `--cgroupns host`: the machine's whole tree is mounted, and only the own group is ours.
+    /// Docker's `--cgroupns host` mounts the machine's whole tree, but only our own group belongs to us.
     #[test]
     fn in_the_machines_tree_the_own_group_counts() {
         let files = [

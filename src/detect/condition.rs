@@ -1,4 +1,4 @@
-//! How NVIDIA's GPUs fare at this moment, asked through NVML inside the sandbox.
+//! The current condition of NVIDIA's GPUs, read through NVML inside the sandbox.
 
 use std::mem::ManuallyDrop;
 use std::path::Path;
@@ -14,12 +14,12 @@ use super::nvml::{self, Answers, NvmlTrouble};
 use super::sandbox::Sandbox;
 use crate::inventory::{ComputeMode, Condition, Ecc, Pcie, Process, Slowdown};
 
-/// More processes than that say no more about one GPU.
+/// Processes of one GPU beyond this number are not listed.
 const MOST_PROCESSES: usize = 64;
-/// Hotter than any chip works; a higher number is nonsense.
+/// Hotter than any chip can run. Higher readings are discarded.
 const HOTTEST: u32 = 150;
 
-/// Asks for every GPU that the driver hands out. Call it in a process with one thread: it forks.
+/// Reads the condition of every GPU that the driver hands out. It forks, so the process must be single-threaded.
 ///
 /// # Errors
 /// Why there is no answer, in words.
@@ -29,7 +29,7 @@ pub fn conditions(root: &Path, library: Option<&Path>, deadline: Instant) -> Res
     answer.map_err(|why| why.to_string())
 }
 
-/// The same without a process of its own.
+/// Like [`conditions`], but in this process.
 pub(super) fn probe(root: &Path, library: Option<&Path>) -> Result<Vec<Condition>, NvmlTrouble> {
     // Never shut down: see `nvml::probe`.
     let nvml = ManuallyDrop::new(nvml::load(root, library)?);
@@ -77,7 +77,7 @@ fn slowdowns(reasons: ThrottleReasons) -> Option<Vec<Slowdown>> {
         (ThrottleReasons::HW_SLOWDOWN, Slowdown::Hardware),
         (ThrottleReasons::SW_POWER_CAP, Slowdown::PowerCap),
     ];
-    // A driver that sets every bit says nothing.
+    // A driver that sets every bit tells nothing.
     if reasons.is_all() {
         return None;
     }
@@ -86,7 +86,7 @@ fn slowdowns(reasons: ThrottleReasons) -> Option<Vec<Slowdown>> {
 
 fn ecc_state(is_on: bool, device: &Device<'_>, answers: &Answers) -> Ecc {
     let uncorrected = answers.of(device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile));
-    // A counter of all ones is none.
+    // All bits set means that there is no counter.
     Ecc { is_on, uncorrected: uncorrected.filter(|count| is_on && *count != u64::MAX) }
 }
 

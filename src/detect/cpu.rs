@@ -1,4 +1,4 @@
-//! The processors: which of them this container may use, how much of their time, and how they are laid out.
+//! The processors: which of them this container may use, how much CPU time it has, and their topology.
 
 mod topology;
 
@@ -11,12 +11,13 @@ use super::capabilities;
 use super::cgroup::Hierarchies;
 use super::regular;
 use crate::inventory::{CgroupVersion, Cpu, CpuSet};
+use crate::proc::parse::field;
 
-/// What the container may use, and the layout of the whole machine.
+/// The CPUs that the container may use, and the topology of the whole machine.
 pub fn detect(root: &Path) -> Cpu {
     let hierarchies = Hierarchies::read(root);
     let counted = counted_by_slurm(root);
-    // The affinity is what the kernel obeys; a limit that leaves nothing of it is about something else.
+    // The kernel enforces the affinity. A limit that has no CPU in common with it is irrelevant.
     let limits = [affinity(root), cpuset(&hierarchies), counted.clone()].into_iter().flatten();
     let narrow = |one: CpuSet, other: CpuSet| {
         let both = intersection(&one, &other);
@@ -31,8 +32,8 @@ pub fn detect(root: &Path) -> Cpu {
     }
 }
 
-/// The CPUs that are online, without the efficiency cores of Intel's hybrid processors: Slurm 24.11 leaves those out, and
-/// takes a node out of service that claims them. An older Slurm can have fewer CPUs than there are.
+/// The online CPUs, without the efficiency cores of Intel's hybrid processors. Slurm 24.11 does not count those, and
+/// invalidates a node that claims them. An older Slurm could use more CPUs than this reports.
 fn counted_by_slurm(root: &Path) -> Option<CpuSet> {
     let online = read_set(&root.join("sys/devices/system/cpu/online"))?;
     match read_set(&root.join("sys/devices/cpu_core/cpus")).filter(|cpus| !cpus.is_empty()) {
@@ -46,21 +47,22 @@ fn intersection(one: &CpuSet, other: &CpuSet) -> CpuSet {
     one.iter().filter(|cpu| other.contains(*cpu)).collect()
 }
 
-/// slurmstepd binds a task after it has become its user; without the capability that fails, and the job with it.
+/// slurmstepd binds a task after it has switched to the task's user. Without CAP_SYS_NICE that fails, and the job with
+/// it.
 fn binding_denied(root: &Path) -> bool {
     capabilities::effective(root).is_some_and(|set| set & (1 << capabilities::SYS_NICE) == 0)
 }
 
-/// A file in the kernel's list format; `None` where it is missing or nonsense.
+/// A file in the kernel's list format; `None` if it is missing or malformed.
 fn read_set(path: &Path) -> Option<CpuSet> {
     regular::text(path).ok()?.parse().ok()
 }
 
-/// This process's own affinity. `/proc/self/status` follows the root and has no limit of 1024 CPUs, as nix's
-/// `sched_getaffinity` has; gVisor's `/proc` lacks the line.
+/// This process's CPU affinity. `/proc/self/status` respects `root` and has no limit of 1024 CPUs, unlike nix's
+/// `sched_getaffinity`. gVisor's `/proc` lacks the line.
 fn affinity(root: &Path) -> Option<CpuSet> {
     let status = regular::text(&root.join("proc/self/status")).unwrap_or_default();
-    let listed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")?.parse().ok());
+    let listed = field(&status, "Cpus_allowed_list").and_then(|list| list.parse().ok());
     listed.or_else(|| {
         let mask = (root == Path::new("/")).then(|| sched_getaffinity(Pid::from_raw(0)).ok()).flatten()?;
         let in_mask = |cpu: &usize| mask.is_set(*cpu).unwrap_or_default();
@@ -68,8 +70,8 @@ fn affinity(root: &Path) -> Option<CpuSet> {
     })
 }
 
-/// The cpuset of this group, or of the nearest ancestor that has one: v2 shows the file only where the controller is
-/// enabled, and v1's group can be empty.
+/// The cpuset of this group, or of the nearest ancestor that has one. In v2 the file exists only where the controller
+/// is enabled, and in v1 the set can be empty.
 fn cpuset(hierarchies: &Hierarchies) -> Option<CpuSet> {
     let (version, groups) = hierarchies.groups("cpuset")?;
     let files: &[&str] = match version {
@@ -80,7 +82,7 @@ fn cpuset(hierarchies: &Hierarchies) -> Option<CpuSet> {
     paths.filter_map(|path| read_set(&path)).find(|set| !set.is_empty())
 }
 
-/// The tightest CPU time limit of this group and of every ancestor that can be seen, in whole CPUs.
+/// The tightest CPU quota of this group and all visible ancestors, in CPUs.
 fn quota(hierarchies: &Hierarchies) -> Option<f64> {
     let (version, groups) = hierarchies.groups("cpu")?;
     let limit = |group: &Path| {
@@ -93,7 +95,7 @@ fn quota(hierarchies: &Hierarchies) -> Option<f64> {
     groups.iter().filter_map(|group| limit(group)).min_by(f64::total_cmp)
 }
 
-/// `QUOTA PERIOD` in microseconds; `max` (v2) and -1 (v1) are no limit.
+/// `QUOTA PERIOD` in microseconds; `max` (v2) and -1 (v1) mean no limit.
 fn parse_quota(text: &str) -> Option<f64> {
     let mut fields = text.split_whitespace().map(|field| field.parse::<u32>().ok().filter(|value| *value > 0));
     let (quota, period) = (fields.next()??, fields.next()??);

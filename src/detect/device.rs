@@ -9,18 +9,18 @@ use crate::inventory::{Access, Obstacle};
 
 /// Opens the device file at `path` for reading and writing, as a job would, and closes it again.
 ///
-/// A first open can wake a sleeping GPU and take seconds, and under a stuck driver it never returns: call it only inside
+/// The first open can wake a sleeping GPU and take seconds; with a stuck driver it never returns. Call it only inside
 /// the sandbox.
 pub fn access(path: &Path) -> Access {
     judge(open(path, true))
 }
 
-/// The same for reading alone, which is how NVIDIA's capability files are made (mode 0444).
+/// Like [`access`], but read-only, as for NVIDIA's capability files (mode 0444).
 pub fn access_for_reading(path: &Path) -> Access {
     judge(open(path, false))
 }
 
-/// The group whose members alone may open the device file at `path`, besides root; `None` where everybody may.
+/// The group that may open the device file at `path`, if only its members and root may.
 pub fn only_for_group(path: &Path) -> Option<u32> {
     let metadata = path.metadata().ok()?;
     closed_to_others(metadata.mode()).then(|| metadata.gid())
@@ -41,7 +41,7 @@ fn open(path: &Path, write: bool) -> Result<(), (Obstacle, String)> {
     let shown = path.display();
     let opened = File::options().read(true).write(write).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
     match opened.and_then(|file| file.metadata()) {
-        // slurmd refuses anything else as a GRES file ("not a valid character or block device").
+        // slurmd accepts nothing else as a GRES file ("not a valid character or block device").
         Ok(metadata) if !metadata.file_type().is_char_device() => {
             Err((Obstacle::NoDevice, format!("{shown} is not a device file")))
         }
@@ -53,7 +53,7 @@ fn open(path: &Path, write: bool) -> Result<(), (Obstacle, String)> {
 fn why_not(path: &Path, error: &io::Error) -> (Obstacle, String) {
     let (obstacle, why) = match error.raw_os_error() {
         Some(libc::ENOENT) => (Obstacle::NotGiven, "is not in this container"),
-        // The kernel asks the device cgroup before the file's mode, and says EPERM where the mode says EACCES.
+        // The kernel checks the device cgroup before the file's mode. The cgroup yields EPERM, the mode EACCES.
         Some(libc::EPERM) => (Obstacle::Denied, "is denied by the container's device rules (device cgroup)"),
         Some(libc::EACCES) => (Obstacle::Mode, "may not be opened by this user (file mode, or a mount with nodev)"),
         Some(libc::EISDIR) => (Obstacle::NoDevice, "is a directory, not a device file"),

@@ -1,11 +1,11 @@
-//! GPUs that a driver counts and that something broken keeps from jobs: what that is, and the repair.
+//! GPUs that a driver reports but that jobs cannot use because of a fault: cause and repair.
 
 use std::collections::BTreeMap;
 
-use crate::inventory::{Access, Finding, Gpu, Obstacle, Severity, Vendor};
+use crate::inventory::{Access, Finding, Gpu, Kind, Obstacle, Vendor};
 
-/// A finding for each kind of fault. What the container was not given is no fault, and a driver that hangs is said where
-/// that was seen.
+/// One finding per kind of fault. A device that the container was not given is no fault, and a stuck driver is reported
+/// where it was detected.
 pub(super) fn findings(gpus: &[Gpu]) -> Vec<Finding> {
     let mut reasons: BTreeMap<(Vendor, Obstacle), Vec<String>> = BTreeMap::new();
     for gpu in gpus {
@@ -21,20 +21,22 @@ pub(super) fn findings(gpus: &[Gpu]) -> Vec<Finding> {
 fn finding(vendor: Vendor, obstacle: Obstacle, gpus: &[String]) -> Finding {
     let list = gpus.join("; ");
     let (cause, repair) = obstacle.words(vendor);
-    let (severity, what) = match obstacle {
+    let of_counted = |how| format!("{how}, of the GPUs that the {vendor} driver counts: {list}");
+    match obstacle {
         Obstacle::Denied | Obstacle::Mode | Obstacle::NoDevice | Obstacle::NoDriver => {
-            (Severity::Error, format!("device files of {vendor} GPUs are in this container and do not open: {list}"))
+            let what = format!("device files of {vendor} GPUs are in this container and do not open: {list}");
+            Finding::error(Kind::GpuDoesNotOpen, what, cause, repair)
         }
-        Obstacle::Lost => (Severity::Error, format!("lost, of the GPUs that the {vendor} driver counts: {list}")),
-        _ => (Severity::Warning, format!("left out, of the GPUs that the {vendor} driver counts: {list}")),
-    };
-    Finding { severity, what, cause: cause.to_owned(), repair: repair.to_owned() }
+        Obstacle::Lost => Finding::error(Kind::GpuLost, of_counted("lost"), cause, repair),
+        _ => Finding::warning(Kind::GpuLeftOut, of_counted("left out"), cause, repair),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::detect::nvidia_proc::nameless_gpu;
+    use crate::inventory::Severity;
 
     #[test]
     fn each_fault_has_its_own_cause_and_what_was_not_given_has_none() {

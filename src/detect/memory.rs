@@ -7,18 +7,18 @@ use super::cgroup::Hierarchies;
 use super::regular;
 use crate::inventory::{CgroupVersion, Gpu, Memory};
 
-/// cgroup v1 has no word for "unlimited": it shows the highest multiple of the page size (4 or 64 KiB) below 2^63.
+/// cgroup v1 has no value for "unlimited": it shows the highest multiple of the page size (4 or 64 KiB) below 2^63.
 const V1_UNLIMITED: u64 = i64::MAX as u64 - 65_536;
 
-/// `/proc/meminfo` shows the machine even in a container, so the limit is read from the control groups.
+/// `/proc/meminfo` describes the whole machine even in a container, so the limit comes from the cgroups.
 pub fn detect(root: &Path) -> Memory {
     let meminfo = regular::text(&root.join("proc/meminfo")).unwrap_or_default();
     let limit = limit_bytes(root).map(|bytes| bytes / (1024 * 1024));
     Memory { total_mib: parse_total_kib(&meminfo).unwrap_or_default() / 1024, gpu_mib: 0, limit_mib: limit }
 }
 
-/// Takes out the memory of GPUs that is a NUMA node of the machine (POWER9 with V100, GH200, GB200). The kernel counts it,
-/// and a job that was promised it would fill the GPU.
+/// Subtracts GPU memory that appears as a NUMA node (POWER9 with V100, GH200, GB200). The kernel counts it as memory,
+/// and a job that was granted it would fill the GPU.
 pub fn leave_out_gpus(root: &Path, gpus: &[Gpu], memory: &mut Memory) {
     let nodes: BTreeSet<u32> = gpus.iter().filter_map(|gpu| gpu.memory_node).collect();
     let kib = |node: &u32| {
@@ -29,14 +29,14 @@ pub fn leave_out_gpus(root: &Path, gpus: &[Gpu], memory: &mut Memory) {
     memory.total_mib = memory.total_mib.saturating_sub(memory.gpu_mib);
 }
 
-/// The tightest limit of this group and of every ancestor that can be seen.
+/// The tightest limit of this group and all visible ancestors.
 fn limit_bytes(root: &Path) -> Option<u64> {
     let (version, groups) = Hierarchies::read(root).groups("memory")?;
     let limit = |group: &Path| {
         let text = |file: &str| regular::text(&group.join(file)).unwrap_or_default();
         match version {
             CgroupVersion::V2 => parse_limit(&text("memory.max")),
-            // memory.stat knows also the limit of the ancestors that are outside of the mount.
+            // memory.stat includes limits of ancestors outside the mount.
             _ => [parse_limit(&text("memory.limit_in_bytes")), parse_hierarchical_limit(&text("memory.stat"))]
                 .into_iter()
                 .flatten()
@@ -52,7 +52,7 @@ fn parse_total_kib(meminfo: &str) -> Option<u64> {
     value.trim().strip_suffix("kB")?.trim().parse().ok()
 }
 
-/// Bytes; `max` (v2) and v1's huge number are no limit.
+/// In bytes; `max` (v2) and v1's huge number mean no limit.
 fn parse_limit(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|bytes| *bytes < V1_UNLIMITED)
 }
@@ -64,24 +64,13 @@ fn parse_hierarchical_limit(stat: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
     use crate::detect::nvidia_proc::nameless_gpu;
+    use crate::detect::tests::tree;
 
     const MEMINFO: (&str, &str) = ("proc/meminfo", "MemTotal:       32780488 kB\nMemFree:         1000 kB\n");
     const V1: (&str, &str) =
         ("proc/self/mountinfo", "36 31 0:33 /docker/4f2 /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n");
-
-    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let root = tempfile::tempdir().unwrap();
-        for (path, content) in files {
-            let path = root.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, content).unwrap();
-        }
-        root
-    }
 
     fn memory(files: &[(&str, &str)]) -> Memory {
         detect(tree(files).path())
@@ -96,7 +85,7 @@ mod tests {
             ("sys/devices/system/node/node255/meminfo", "Node 255 MemTotal:       0 kB\n"),
         ]);
         let gpu = |index, memory_node| Gpu { memory_node, ..nameless_gpu(index) };
-        // Two partitions of one GPU share its node; a GPU that is not used is still counted by the kernel.
+        // Two partitions of one GPU share a node. The kernel counts the memory of unused GPUs too.
         let gpus = [gpu(0, Some(254)), gpu(1, Some(254)), gpu(2, Some(255)), gpu(3, None), gpu(4, Some(9))];
         let mut memory = detect(root.path());
         leave_out_gpus(root.path(), &gpus, &mut memory);

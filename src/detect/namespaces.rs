@@ -1,4 +1,4 @@
-//! Whether root may make namespaces, as slurmd does where it loads a user's environment (Slurm 23.11 and newer, `env.c`).
+//! Whether root may create namespaces, as slurmd does to load a user's environment (Slurm 23.11 and newer, `env.c`).
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,16 +9,16 @@ use nix::sched::{CloneFlags, unshare};
 use super::capabilities::{SYS_ADMIN, effective};
 use super::sandbox::Sandbox;
 
-/// Tries it in a child, where the capability is there: a security profile can refuse all the same.
+/// Tries it in a child if the capability is there: a security profile can still refuse.
 pub(super) fn detect(root: &Path, deadline: Duration) -> bool {
     let is_possible = effective(root).is_some_and(|set| set & (1 << SYS_ADMIN) != 0);
-    // Below another root it is another machine's capability.
+    // With another root the capability would be another machine's.
     is_possible
         && root == Path::new("/")
         && Sandbox::start(|| attempt().is_ok()).finish(Instant::now() + deadline).unwrap_or(false)
 }
 
-/// What slurmd's own child does.
+/// Does what slurmd's child does.
 fn attempt() -> nix::Result<()> {
     let (proc, none) = (Some("proc"), None::<&str>);
     unshare(CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWNS)?;

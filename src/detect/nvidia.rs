@@ -1,49 +1,39 @@
-//! NVIDIA's GPUs: NVML's answer, else the kernel's files, and what the operator should know about either.
+//! NVIDIA GPUs, from NVML or otherwise the kernel's files, and findings about both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use super::Found;
 use super::nvidia_request::Request;
 use super::nvml::{self, NvmlTrouble};
-use super::sandbox::{Sandbox, Verdict};
+use super::sandbox::{NoAnswer, Sandbox};
 use super::{condition, left_out, nvidia_proc, nvidia_trouble, tegra};
-use crate::inventory::{Access, Condition, Driver, Finding, Gpu, Obstacle, Severity, Source, Vendor, WSL_DEVICE};
+use crate::inventory::{Access, Condition, Driver, Finding, Gpu, Kind, Obstacle, Source, Vendor, WSL_DEVICE};
 
-/// What was found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
-    /// The driver, if there is a trace of one.
-    pub driver: Option<Driver>,
-    /// Every GPU that it counts.
-    pub gpus: Vec<Gpu>,
-    /// What the operator should know.
-    pub findings: Vec<Finding>,
-}
-
-/// Why NVML's answer cannot be had.
+/// Why NVML gave no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoNvml {
     #[error(transparent)]
     Trouble(#[from] NvmlTrouble),
     #[error("it {0}")]
-    Verdict(#[from] Verdict),
+    NoAnswer(#[from] NoAnswer),
 }
 
-/// A detection that runs.
+/// A detection in progress.
 #[derive(Debug)]
 pub struct Detection {
     root: PathBuf,
-    /// Whether the operator named the library; then its absence is worth a word.
+    /// Whether the operator named the library. Then its absence is reported.
     library_is_named: bool,
     request: Request,
-    /// Whether the child goes on to tell how the GPUs fare.
+    /// Whether the child also reads the condition of the GPUs.
     conditions: bool,
     nvml: Sandbox<Result<nvml::Probe, NvmlTrouble>>,
 }
 
 impl Detection {
-    /// Starts to ask NVML, then also for how the GPUs fare if `conditions` says so.
+    /// Starts to query NVML, and if `conditions` also the condition of the GPUs.
     pub fn start(root: &Path, library: Option<&Path>, request: &Request, conditions: bool) -> Self {
         let probe = || nvml::probe(root, library);
         let nvml = if conditions {
@@ -58,7 +48,7 @@ impl Detection {
     pub fn finish(self, nvml_deadline: Instant, deadline: Instant) -> Found {
         let (answer, conditions) = match self.nvml.first(nvml_deadline) {
             Ok((answer, child)) => (answer.map_err(NoNvml::from), self.conditions.then_some(child)),
-            Err(verdict) => (Err(NoNvml::from(verdict)), None),
+            Err(why) => (Err(NoNvml::from(why)), None),
         };
         let mut found = match answer {
             Ok(mut probe) => {
@@ -73,7 +63,7 @@ impl Detection {
                 from_kernel(&self.root, &why, &self.request, deadline)
             }
         };
-        // A Jetson's NVML and /dev/nvidia0 are about its display, if they are there at all.
+        // On a Jetson, NVML and /dev/nvidia0 describe the display, if they exist at all.
         if tegra::is_here(&self.root)
             && !found.gpus.iter().any(|gpu| gpu.access == Access::Usable && gpu.memory_mib.is_some())
         {
@@ -88,7 +78,7 @@ impl Detection {
     }
 }
 
-/// Gives each GPU its condition. A driver that dies of these questions has told of the GPUs before.
+/// Adds its condition to each GPU. If the driver crashes on these questions, the list of GPUs was already received.
 fn give(gpus: &mut [Gpu], child: Option<Sandbox<Result<Vec<Condition>, NvmlTrouble>>>, deadline: Instant) {
     let Some(Ok(Ok(conditions))) = child.map(|child| child.finish(deadline)) else { return };
     for condition in conditions {
@@ -100,38 +90,38 @@ fn give(gpus: &mut [Gpu], child: Option<Sandbox<Result<Vec<Condition>, NvmlTroub
     }
 }
 
-/// Signs of an NVIDIA GPU that cost a microsecond each.
+/// Cheap signs of an NVIDIA GPU: each check takes a microsecond.
 fn has_traces(root: &Path) -> bool {
     root.join("proc/driver/nvidia").exists() || !nvidia_proc::device_minors(root).is_empty()
 }
 
 fn from_nvml(probe: nvml::Probe) -> Found {
-    let unknown = probe.unknown_to_nvml.iter().map(|minor| Finding {
-        severity: Severity::Warning,
-        what: format!("/dev/nvidia{minor} opens, and NVML counts no such GPU; it is not used"),
-        cause: "the GPU fell off the bus or is excluded, or the file stands in for a device".to_owned(),
-        repair: "look for Xid messages of the GPU on the host (dmesg | grep -i xid), or do not pass the file in"
-            .to_owned(),
+    let unknown = probe.unknown_to_nvml.iter().map(|minor| {
+        Finding::warning(
+            Kind::GpuLost,
+            format!("/dev/nvidia{minor} opens, and NVML counts no such GPU; it is not used"),
+            "the GPU fell off the bus or is excluded, or the file stands in for a device",
+            "look for Xid messages of the GPU on the host (dmesg | grep -i xid), or do not pass the file in",
+        )
     });
     let findings = unknown.collect();
     Found { driver: Some(probe.driver), gpus: probe.gpus, findings }
 }
 
-/// What the operator should know about a GPU in MIG mode: that nothing, or not all of it, can be given to jobs.
+/// Warns if a GPU in MIG mode cannot be given to jobs, or only in part.
 fn mig_finding(gpu: &Gpu) -> Option<Finding> {
     let index = gpu.index;
     let instances = gpu.mig.as_ref().filter(|_| gpu.access == Access::Usable)?;
     if instances.is_empty() {
-        return Some(Finding {
-            severity: Severity::Warning,
-            what: format!("NVIDIA GPU {index} is in MIG mode and has no instance; no job can use it"),
-            cause: "a GPU in MIG mode computes only in its instances, and none was made, or none was given to this container"
-                .to_owned(),
-            repair: format!(
+        return Some(Finding::warning(
+            Kind::Mig,
+            format!("NVIDIA GPU {index} is in MIG mode and has no instance; no job can use it"),
+            "a GPU in MIG mode computes only in its instances, and none was made, or none was given to this container",
+            format!(
                 "on the host: `nvidia-smi mig -i {index} -lgip` lists the profiles, `nvidia-smi mig -i {index} -cgi PROFILE -C` \
                  makes an instance, `nvidia-smi -i {index} -mig 0` turns the mode off; then start the container anew"
             ),
-        });
+        ));
     }
     let mut reasons = Vec::new();
     let mut repairs = BTreeSet::new();
@@ -144,11 +134,13 @@ fn mig_finding(gpu: &Gpu) -> Option<Finding> {
             });
         }
     }
-    (!reasons.is_empty()).then(|| Finding {
-        severity: Severity::Warning,
-        what: format!("{} of {} MIG instances of NVIDIA GPU {index} cannot be used", reasons.len(), instances.len()),
-        cause: reasons.join("; "),
-        repair: repairs.into_iter().collect::<Vec<_>>().join("; "),
+    (!reasons.is_empty()).then(|| {
+        Finding::warning(
+            Kind::Mig,
+            format!("{} of {} MIG instances of NVIDIA GPU {index} cannot be used", reasons.len(), instances.len()),
+            reasons.join("; "),
+            repairs.into_iter().collect::<Vec<_>>().join("; "),
+        )
     })
 }
 
@@ -165,25 +157,25 @@ fn from_tegra(root: &Path, deadline: Instant) -> Option<Found> {
 fn from_kernel(root: &Path, why: &NoNvml, request: &Request, deadline: Instant) -> Found {
     let (mut found, is_stuck) = match Sandbox::start(|| nvidia_proc::probe(root)).finish(deadline) {
         Ok(probe) => (Found { driver: probe.driver, gpus: probe.gpus, ..Found::default() }, false),
-        // Not even the files open. Their names are all that is known.
-        Err(verdict) => (Found { gpus: unopened(root, &verdict), ..Found::default() }, true),
+        // Even opening the files failed. Only their names are known.
+        Err(why) => (Found { gpus: unopened(root, &why), ..Found::default() }, true),
     };
     found.findings.push(nvidia_trouble::finding(why, request, found.gpus.len(), is_stuck));
     found
 }
 
-fn unopened(root: &Path, verdict: &Verdict) -> Vec<Gpu> {
+fn unopened(root: &Path, why: &NoAnswer) -> Vec<Gpu> {
     let gpu = |(index, minor): (u32, u32)| Gpu {
         minor: Some(minor),
         device_file: Some(format!("/dev/nvidia{minor}").into()),
-        access: Access::unusable(Obstacle::Hang, format!("nobody knows whether it opens: the driver {verdict}")),
+        access: Access::unusable(Obstacle::Hang, format!("nobody knows whether it opens: the driver {why}")),
         ..nvidia_proc::nameless_gpu(index)
     };
     (0..).zip(nvidia_proc::device_minors(root)).map(gpu).collect()
 }
 
-/// Refuses what an earlier GPU or instance has: its device file, for Slurm ends with an error when two lines name one, and its
-/// UUID, for CUDA would give two jobs one device. WSL2's one device is all GPUs'.
+/// Rejects GPUs and instances that share a device file or UUID with an earlier one. Slurm exits if two lines name the
+/// same file, and CUDA would give two jobs the same device. On WSL2 all GPUs share one device.
 fn refuse_twins(gpus: &mut [Gpu]) {
     let (mut files, mut names) = (BTreeMap::new(), BTreeMap::new());
     for gpu in gpus.iter_mut().filter(|gpu| gpu.access == Access::Usable) {
@@ -208,7 +200,7 @@ fn refuse_twins(gpus: &mut [Gpu]) {
     }
 }
 
-/// The GPU that has `thing` already; else it is `index`'s from now on.
+/// The GPU that already owns `thing`; otherwise `index` owns it from now on.
 fn earlier<T: Clone + Ord>(owners: &mut BTreeMap<T, u32>, thing: &T, index: u32) -> Option<u32> {
     let first = *owners.entry(thing.clone()).or_insert(index);
     (first != index).then_some(first)
@@ -218,14 +210,16 @@ fn shown(file: Option<&Path>) -> String {
     file.map(|file| file.display().to_string()).unwrap_or_default()
 }
 
-/// GPUs are counted, and no file is there.
+/// The driver reports GPUs, but the container has no device file.
 fn none_given(gpus: &[Gpu]) -> Option<Finding> {
     let is_given = |gpu: &Gpu| gpu.access.obstacle() != Some(Obstacle::NotGiven);
-    (!gpus.is_empty() && !gpus.iter().any(is_given)).then(|| Finding {
-        severity: Severity::Error,
-        what: format!("the NVIDIA driver counts {} GPUs, and this container may use none of them", gpus.len()),
-        cause: "the container was started without GPUs".to_owned(),
-        repair: "start it with GPUs: docker run --gpus all, or the nvidia overlay of compose".to_owned(),
+    (!gpus.is_empty() && !gpus.iter().any(is_given)).then(|| {
+        Finding::error(
+            Kind::GpuNotGiven,
+            format!("the NVIDIA driver counts {} GPUs, and this container may use none of them", gpus.len()),
+            "the container was started without GPUs",
+            "start it with GPUs: docker run --gpus all, or the nvidia overlay of compose",
+        )
     })
 }
 

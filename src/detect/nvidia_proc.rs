@@ -1,6 +1,6 @@
-//! NVIDIA without NVML: `/proc/driver/nvidia`, the device files, and sysfs. Runs inside the sandbox.
+//! NVIDIA GPUs without NVML: `/proc/driver/nvidia`, the device files, and sysfs. Runs inside the sandbox.
 //!
-//! Memory size, compute capability and links are not to be had here.
+//! These do not tell memory size, compute capability or links.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,19 +11,19 @@ use serde::{Deserialize, Serialize};
 use super::{device, nvml, pci};
 use crate::inventory::{Access, Driver, Gpu, MigInstance, Obstacle, PciAddress, Source, Vendor, WSL_DEVICE};
 
-/// What the kernel's files say.
+/// The data from the kernel's files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probe {
-    /// The driver; `None` where there is no trace of one.
+    /// The driver; `None` without any trace of one.
     pub driver: Option<Driver>,
-    /// The GPUs by PCI address, which is NVML's order too, and then the device files that /proc does not know.
+    /// The GPUs by PCI address, as in NVML's order, then device files that /proc does not list.
     pub gpus: Vec<Gpu>,
 }
 
 /// Reads everything, and opens each device file once.
 pub fn probe(root: &Path) -> Probe {
     let mut gpus: Vec<Gpu> = entries(root).into_iter().map(|(address, entry)| entry.into_gpu(root, address)).collect();
-    // A stand-in (`docker run --device /dev/null:/dev/nvidia0`) and WSL2 have no entry in /proc.
+    // /proc lists neither a fake device (`docker run --device /dev/null:/dev/nvidia0`) nor WSL2's.
     for minor in device_minors(root) {
         if gpus.iter().all(|gpu| gpu.minor != Some(minor)) {
             gpus.push(with_minor(root, minor));
@@ -43,7 +43,7 @@ pub fn probe(root: &Path) -> Probe {
     Probe { driver, gpus }
 }
 
-/// A GPU of which nothing is known.
+/// A GPU without any known facts.
 pub(super) fn nameless_gpu(index: u32) -> Gpu {
     Gpu {
         vendor: Vendor::Nvidia,
@@ -67,8 +67,8 @@ pub(super) fn nameless_gpu(index: u32) -> Gpu {
     }
 }
 
-/// The driver has a directory for each GPU instance: `/proc/driver/nvidia/capabilities/gpu0/mig/gi9` (NVIDIA's MIG guide).
-/// `None` where there is none: whether MIG mode is on is not told here.
+/// The driver has a directory for each GPU instance: `/proc/driver/nvidia/capabilities/gpu0/mig/gi9` (NVIDIA's MIG
+/// guide). `None` if there is none, which does not tell whether MIG mode is on.
 fn mig_instances(root: &Path, minor: u32) -> Option<Vec<MigInstance>> {
     let directory = fs::read_dir(root.join(format!("proc/driver/nvidia/capabilities/gpu{minor}/mig"))).ok()?;
     let number = |name: &str| name.strip_prefix("gi")?.parse().ok();
@@ -91,7 +91,7 @@ fn with_minor(root: &Path, minor: u32) -> Gpu {
     Gpu { minor: Some(minor), device_file, access, ..nameless_gpu(0) }
 }
 
-/// The minors of the files `/dev/nvidiaN`, in order. Opens none of them.
+/// The minors of the files `/dev/nvidiaN`, ascending. Opens none of them.
 pub fn device_minors(root: &Path) -> Vec<u32> {
     let Ok(directory) = fs::read_dir(root.join("dev")) else { return Vec::new() };
     let minor = |name: &str| name.strip_prefix("nvidia").filter(|number| is_number(number))?.parse().ok();
@@ -101,7 +101,7 @@ pub fn device_minors(root: &Path) -> Vec<u32> {
     minors
 }
 
-/// Not `nvidia01` or `nvidia+1`, which `parse` alone would take for 1.
+/// Rejects `nvidia01` and `nvidia+1`, which `parse` would read as 1.
 fn is_number(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_digit()) && (text.len() == 1 || !text.starts_with('0'))
 }
@@ -110,7 +110,7 @@ fn is_minor(minor: &u32) -> bool {
     *minor <= nvml::HIGHEST_MINOR
 }
 
-/// The device file of the GPU with this minor, as its name is in the container, and whether it opens.
+/// The device file of the GPU with this minor, as named in the container, and whether it opens.
 pub(super) fn device_file(root: &Path, minor: Option<u32>) -> (Option<PathBuf>, Access) {
     let own = minor.map(|minor| format!("dev/nvidia{minor}"));
     // WSL2 has one device for all GPUs and no /dev/nvidiaN.
@@ -123,12 +123,12 @@ pub(super) fn device_file(root: &Path, minor: Option<u32>) -> (Option<PathBuf>, 
     }
 }
 
-/// What `/proc` says about the GPU at `address`.
+/// The minor of the GPU at `address`, according to `/proc`.
 pub(super) fn minor_of(root: &Path, address: PciAddress) -> Option<u32> {
     entries(root).remove(&address)?.minor
 }
 
-/// The NUMA node that the kernel made of the GPU's memory (POWER9, Grace): `Node: 255`, and -1 where there is none.
+/// The NUMA node of the GPU's memory (POWER9, Grace): `Node: 255`; -1 means none.
 pub(super) fn memory_node(root: &Path, address: PciAddress) -> Option<u32> {
     let file = root.join("proc/driver/nvidia/gpus").join(address.to_string()).join("numa_status");
     let text = fs::read_to_string(file).ok()?;
@@ -151,7 +151,7 @@ impl Entry {
             let value = value.trim();
             match key.trim() {
                 "Model" => entry.model = nvml::name(value),
-                // Question marks until the GPU was used for the first time.
+                // Question marks until the GPU is used for the first time.
                 "GPU UUID" => entry.uuid = nvml::identifier(value.to_owned()),
                 "Device Minor" => entry.minor = value.parse().ok().filter(is_minor),
                 _ => {}
@@ -190,7 +190,7 @@ fn entries(root: &Path) -> BTreeMap<PciAddress, Entry> {
         .collect()
 }
 
-/// From `NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.154.05  Thu Dec 28 ...`.
+/// Takes the version from `NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.154.05  Thu Dec 28 ...`.
 fn driver_version(text: &str) -> Option<String> {
     let line = text.lines().find(|line| line.starts_with("NVRM version:"))?;
     line.split_whitespace().find(|word| is_version(word)).map(str::to_owned)

@@ -1,12 +1,12 @@
-//! What the container asked NVIDIA's runtime for, where that explains an absence.
+//! What the container requested from NVIDIA's runtime, in case that explains missing GPUs.
 //!
-//! The variables are no evidence of GPUs: with CDI (and in Kubernetes) the runtime sets `NVIDIA_VISIBLE_DEVICES=void` beside
-//! the GPUs that it brings in, and NVIDIA's base images set `all` on every machine (container toolkit documentation, "GPU
-//! Enumeration").
+//! The variables do not prove that there are GPUs. With CDI (and in Kubernetes) the runtime sets
+//! `NVIDIA_VISIBLE_DEVICES=void` while it adds GPUs, and NVIDIA's base images set `all` on every machine (container
+//! toolkit documentation, "GPU Enumeration").
 
-use crate::inventory::{Access, Finding, Gpu, Severity};
+use crate::inventory::{Access, Finding, Gpu, Kind};
 
-/// The two variables, where they are set.
+/// The two variables, if set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     /// `NVIDIA_VISIBLE_DEVICES`.
@@ -16,56 +16,55 @@ pub struct Request {
 }
 
 impl Request {
-    /// Those of this process.
+    /// The variables of this process.
     pub fn from_environment() -> Self {
         let variable = |name| std::env::var_os(name).map(|value| value.to_string_lossy().trim().to_owned());
         Self { devices: variable("NVIDIA_VISIBLE_DEVICES"), capabilities: variable("NVIDIA_DRIVER_CAPABILITIES") }
     }
 
-    /// Whether NVIDIA's library was asked for; `None` where nobody said, which is a yes for older runtimes.
+    /// Whether NVIDIA's library was requested; `None` if unset, which older runtimes take as a yes.
     pub(super) fn utility(&self) -> Option<bool> {
         let capabilities = self.capabilities.as_deref().filter(|text| !text.is_empty())?;
         Some(capabilities.split(',').any(|one| matches!(one.trim(), "utility" | "all")))
     }
 
-    /// Why GPUs that were asked for, or any, are not there.
+    /// Why requested GPUs are missing, or why there are none.
     pub(super) fn finding(&self, gpus: &[Gpu]) -> Option<Finding> {
         let asked = self.devices.as_deref().filter(|text| !text.is_empty())?;
         let usable = gpus.iter().filter(|gpu| gpu.is_usable()).count();
         let shown = shown(asked);
         match asked {
-            "void" | "none" if gpus.is_empty() => Some(Finding {
-                severity: Severity::Info,
-                what: format!("NVIDIA_VISIBLE_DEVICES={shown} asks for no GPU, and none is here"),
-                cause: "the container was started without NVIDIA GPUs, on purpose or by its image".to_owned(),
-                repair: "nothing, if that is meant; else `docker run --gpus all`, or in Kubernetes a limit nvidia.com/gpu: 1"
-                    .to_owned(),
-            }),
+            "void" | "none" if gpus.is_empty() => Some(Finding::info(
+                Kind::GpuNotGiven,
+                format!("NVIDIA_VISIBLE_DEVICES={shown} asks for no GPU, and none is here"),
+                "the container was started without NVIDIA GPUs, on purpose or by its image",
+                "nothing, if that is meant; else `docker run --gpus all`, or in Kubernetes a limit nvidia.com/gpu: 1",
+            )),
             "void" | "none" => None,
-            // A path says that the list is mounted there.
+            // A path: the list is mounted there.
             _ if asked.starts_with('/') => None,
-            _ if gpus.is_empty() => Some(Finding {
-                severity: Severity::Info,
-                what: format!("NVIDIA_VISIBLE_DEVICES={shown} asks for GPUs, and none is here"),
-                cause: "only NVIDIA's container runtime obeys this variable, which images set for every machine; the container \
-                        was started by another runtime"
-                    .to_owned(),
-                repair: "`docker run --gpus all` (or --runtime=nvidia), in Kubernetes runtimeClassName: nvidia or a limit \
-                         nvidia.com/gpu: 1; without GPUs on purpose, NVIDIA_VISIBLE_DEVICES=void"
-                    .to_owned(),
-            }),
+            _ if gpus.is_empty() => Some(Finding::info(
+                Kind::GpuNotGiven,
+                format!("NVIDIA_VISIBLE_DEVICES={shown} asks for GPUs, and none is here"),
+                "only NVIDIA's container runtime obeys this variable, which images set for every machine; the container \
+                        was started by another runtime",
+                "`docker run --gpus all` (or --runtime=nvidia), in Kubernetes runtimeClassName: nvidia or a limit \
+                         nvidia.com/gpu: 1; without GPUs on purpose, NVIDIA_VISIBLE_DEVICES=void",
+            )),
             "all" => None,
-            _ => missing(asked, gpus, usable).map(|what| Finding {
-                severity: Severity::Warning,
-                what: format!("NVIDIA_VISIBLE_DEVICES={shown}, and {what}"),
-                cause: "the machine has no such GPU, or its driver does not hand it out".to_owned(),
-                repair: "`nvidia-smi -L` on the host lists what can be asked for; then create the container anew".to_owned(),
+            _ => missing(asked, gpus, usable).map(|what| {
+                Finding::warning(
+                    Kind::GpuNotGiven,
+                    format!("NVIDIA_VISIBLE_DEVICES={shown}, and {what}"),
+                    "the machine has no such GPU, or its driver does not hand it out",
+                    "`nvidia-smi -L` on the host lists what can be asked for; then create the container anew",
+                )
             }),
         }
     }
 }
 
-/// What of a list is not here.
+/// The items of a list that are missing here.
 fn missing(asked: &str, gpus: &[Gpu], usable: usize) -> Option<String> {
     // CDI's spelling: nvidia.com/gpu=0.
     let name = |item: &str| item.trim().rsplit('=').next().unwrap_or_default().to_owned();
@@ -81,27 +80,27 @@ fn missing(asked: &str, gpus: &[Gpu], usable: usize) -> Option<String> {
     if !absent.is_empty() {
         return Some(format!("{} cannot be used here", absent.join(", ")));
     }
-    // Inside, the driver counts from 0 again, so a number proves nothing but itself. `0:1` is a MIG instance.
+    // The driver numbers GPUs from 0 inside the container, so only the count can be compared. `0:1` is a MIG instance.
     let instances = gpus.iter().filter_map(|gpu| gpu.mig.as_ref()).flatten();
     let instances = instances.filter(|instance| instance.access == Access::Usable).count();
     let (asked_for, here) = (numbers.len() + uuids.len(), usable.max(instances));
     (!numbers.is_empty() && here < asked_for).then(|| format!("{here} of these {asked_for} can be used here"))
 }
 
-/// Whether a UUID, or its beginning, is that of something usable. A GPU whose UUID nobody tells may be it.
+/// Whether a usable GPU or instance has this UUID or prefix. A GPU whose UUID is unknown may match.
 fn is_here(uuid: &str, gpus: &[Gpu]) -> bool {
     let is = |own: &Option<String>| own.as_deref().is_none_or(|own| own.starts_with(uuid));
     gpus.iter().filter(|gpu| gpu.access == Access::Usable).any(|gpu| {
         let mut instances = gpu.mig.iter().flatten().filter(|instance| instance.access == Access::Usable);
         match uuid.starts_with("MIG-") {
-            // An older name: MIG-GPU-UUID/GI/CI.
+            // The older form: MIG-GPU-UUID/GI/CI.
             true => instances.any(|instance| is(&instance.uuid)) || uuid.contains('/'),
             false => is(&gpu.uuid),
         }
     })
 }
 
-/// One line of bounded length.
+/// One line of limited length.
 fn shown(text: &str) -> String {
     text.chars().take(120).flat_map(char::escape_default).collect()
 }

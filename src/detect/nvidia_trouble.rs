@@ -1,13 +1,13 @@
-//! Words for each way in which NVML gives no answer: cause and repair.
+//! A finding for each way in which NVML can fail: cause and repair.
 
 use super::nvidia::NoNvml;
 use super::nvidia_request::Request;
 use super::nvml::NvmlTrouble;
-use super::sandbox::Verdict;
-use crate::inventory::{Finding, Severity};
+use super::sandbox::NoAnswer;
+use crate::inventory::{Finding, Kind, Severity};
 
-/// Says why NVML is missing, what that costs, and what repairs it. `gpus` is how many were found without it; `is_stuck`
-/// when not even the device files answered.
+/// Says why NVML is missing, what that costs, and how to repair it. `gpus` is the number of GPUs found without it;
+/// `is_stuck` means that not even the device files answered.
 pub(super) fn finding(why: &NoNvml, request: &Request, gpus: usize, is_stuck: bool) -> Finding {
     let lost = match gpus {
         _ if is_stuck => "the device files do not answer either, so no NVIDIA GPU is used",
@@ -19,18 +19,26 @@ pub(super) fn finding(why: &NoNvml, request: &Request, gpus: usize, is_stuck: bo
         (NoNvml::Trouble(NvmlTrouble::LibraryMissing(_)), Some(true)) => NO_RUNTIME,
         _ => cause_and_repair(why),
     };
-    Finding {
-        severity: if is_stuck { Severity::Error } else { Severity::Warning },
-        what: format!("NVIDIA's management library (NVML) gives no answer: {why}; {lost}"),
-        cause: cause.to_owned(),
-        repair: repair.to_owned(),
+    let severity = if is_stuck { Severity::Error } else { Severity::Warning };
+    let what = format!("NVIDIA's management library (NVML) gives no answer: {why}; {lost}");
+    Finding::new(kind(why), severity, what, cause, repair)
+}
+
+fn kind(why: &NoNvml) -> Kind {
+    let NoNvml::Trouble(trouble) = why else { return Kind::DriverFails };
+    match trouble {
+        NvmlTrouble::LibraryMissing(_) | NvmlTrouble::LibraryBroken(_) => Kind::NvmlLibrary,
+        NvmlTrouble::VersionMismatch => Kind::NvmlVersions,
+        NvmlTrouble::DriverNotLoaded => Kind::DriverNotLoaded,
+        NvmlTrouble::UnknownError { .. } | NvmlTrouble::NoPermission { .. } => Kind::NvmlRefuses,
+        NvmlTrouble::Failed { .. } | NvmlTrouble::ImpossibleCount(_) => Kind::DriverFails,
     }
 }
 
 fn cause_and_repair(why: &NoNvml) -> (&'static str, &'static str) {
     match why {
         NoNvml::Trouble(trouble) => of_trouble(trouble),
-        NoNvml::Verdict(verdict) => of_verdict(verdict),
+        NoNvml::NoAnswer(why) => of_no_answer(why),
     }
 }
 
@@ -68,19 +76,19 @@ fn of_trouble(trouble: &NvmlTrouble) -> (&'static str, &'static str) {
     }
 }
 
-fn of_verdict(verdict: &Verdict) -> (&'static str, &'static str) {
-    match verdict {
-        Verdict::TimedOut(_) => (
+fn of_no_answer(why: &NoAnswer) -> (&'static str, &'static str) {
+    match why {
+        NoAnswer::TimedOut(_) => (
             "the driver hangs: a GPU that failed or is being reset, or the first use of many GPUs without persistence mode",
             "look for NVRM and Xid messages on the host (dmesg); turn on nvidia-persistenced; else reboot the host. \
              A longer time limit helps where the driver is only slow",
         ),
-        Verdict::Crashed(_) => (
+        NoAnswer::Crashed(_) => (
             "the library and the kernel's driver do not fit, or the library is damaged",
             "run nvidia-smi on the host and in the container; re-install the driver where it crashes too",
         ),
-        Verdict::Exited(_) | Verdict::Nonsense(_) => NOT_NVIDIAS,
-        Verdict::NotStarted(_) => Verdict::NO_PROCESS,
+        NoAnswer::Exited(_) | NoAnswer::Nonsense(_) => NOT_NVIDIAS,
+        NoAnswer::NotStarted(_) => NoAnswer::NO_PROCESS,
     }
 }
 

@@ -1,6 +1,6 @@
-//! NVIDIA's management library, asked through nvml-wrapper. Runs inside the sandbox.
+//! NVIDIA's management library, called through nvml-wrapper. Runs inside the sandbox.
 //!
-//! Nothing that it says is believed unseen, and a call that fails loses that one fact.
+//! Every answer is checked for plausibility, and a call that fails costs only its own fact.
 
 mod answers;
 mod instance_ids;
@@ -23,7 +23,7 @@ pub(super) use memory::memory;
 use super::{nvidia_proc, pci};
 use crate::inventory::{Access, CpuSet, Driver, Gpu, PciAddress, Source, Vendor};
 
-/// More GPUs than any machine has; a larger count is nonsense.
+/// More GPUs than any machine has. A larger count is implausible.
 const MOST_GPUS: u32 = 1024;
 /// Room for 32,768 CPUs. NVML refuses a buffer that is too small for the machine.
 const AFFINITY_WORDS: usize = 512;
@@ -33,49 +33,49 @@ const MOST_CPUS: u32 = 8192;
 const MOST_LINKS: u32 = 64;
 /// 16 TiB.
 const MOST_MEMORY_MIB: u64 = 16 << 20;
-/// NVML's own limit in bytes (NVML_DEVICE_NAME_V2_BUFFER_SIZE, less the NUL). A longer text had no end of its own.
+/// NVML's own limit in bytes (NVML_DEVICE_NAME_V2_BUFFER_SIZE, minus the NUL). A longer text was not terminated.
 const LONGEST_TEXT: usize = 95;
 /// Device minors have 20 bits.
 pub(super) const HIGHEST_MINOR: u32 = (1 << 20) - 1;
 
-/// What NVML said.
+/// NVML's answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probe {
     /// The driver and CUDA version.
     pub driver: Driver,
     /// The GPUs in NVML's order.
     pub gpus: Vec<Gpu>,
-    /// The minors of the `/dev/nvidiaN` that open and that NVML does not count.
+    /// The minors of the `/dev/nvidiaN` that open but that NVML does not list.
     pub unknown_to_nvml: Vec<u32>,
 }
 
-/// Why NVML said nothing.
+/// Why NVML gave no answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum NvmlTrouble {
-    /// There is no such library.
+    /// The library was not found.
     #[error("the library is not in this container ({0})")]
     LibraryMissing(String),
-    /// There is one, and it cannot be used.
+    /// The library was found but cannot be used.
     #[error("the library cannot be loaded ({0})")]
     LibraryBroken(String),
-    /// The library and the kernel's driver are of different releases.
+    /// The library and the kernel driver are of different releases.
     #[error("the library and the kernel's driver are of different versions")]
     VersionMismatch,
     /// The kernel has no NVIDIA driver.
     #[error("the kernel's NVIDIA driver is not loaded")]
     DriverNotLoaded,
-    /// NVML's "Unknown Error": in containers, nearly always a device cgroup that was rewritten.
+    /// NVML's "Unknown Error". In containers the device cgroup was nearly always rewritten.
     #[error("{call} failed with NVML's \"Unknown Error\"")]
     UnknownError {
         /// The call.
         call: String,
     },
-    /// The user or the container may not.
+    /// The user or the container lacks permission.
     #[error("{call} was refused: {error}")]
     NoPermission {
         /// The call.
         call: String,
-        /// NVML's words.
+        /// NVML's error text.
         error: String,
     },
     /// Another NVML error.
@@ -83,10 +83,10 @@ pub enum NvmlTrouble {
     Failed {
         /// The call.
         call: String,
-        /// NVML's words.
+        /// NVML's error text.
         error: String,
     },
-    /// The count of GPUs cannot be true.
+    /// The number of GPUs is implausible.
     #[error("it counts {0} GPUs, which cannot be")]
     ImpossibleCount(u32),
 }
@@ -112,12 +112,13 @@ impl NvmlTrouble {
     }
 }
 
-/// Asks NVML for everything. Takes the library at `library`, else the usual one.
+/// Queries NVML for everything. Uses the library at `library`, otherwise the default one.
 ///
 /// # Errors
-/// Why there is no answer at all.
+/// There is no answer at all, for this reason.
 pub fn probe(root: &Path, library: Option<&Path>) -> Result<Probe, NvmlTrouble> {
-    // Never shut down: that can take the driver long, or for ever, and this process ends anyway.
+    // NVML is never shut down: that can block in the driver for long or for ever, and this process is about to exit
+    // anyway.
     let nvml = ManuallyDrop::new(load(root, library)?);
     let count = count(&nvml)?;
     let devices: Vec<_> = (0..count).map(|index| nvml.device_by_index(index)).collect();
@@ -130,18 +131,18 @@ pub fn probe(root: &Path, library: Option<&Path>) -> Result<Probe, NvmlTrouble> 
         let Ok(device) = device else { continue };
         gpu.links = links(device, gpu.index, &index_of, answers);
         gpu.mig = mig::instances(root, gpu, device, answers);
-        // Whichever call says that the GPU is gone, and however many others it still answers.
+        // Some calls may still succeed, but one of them reported that the GPU is gone.
         if let Some(access) = answers.obstacle() {
             gpu.access = access;
         }
     }
-    // A file that no GPU claims is most likely that of one which NVML counts and does not hand out.
+    // A file that no GPU claims most likely belongs to a GPU that NVML counts but does not hand out.
     let all_known = devices.iter().all(Result::is_ok);
     let unknown_to_nvml = if all_known { unknown_minors(root, &gpus) } else { Vec::new() };
     Ok(Probe { driver: driver(&nvml), gpus, unknown_to_nvml })
 }
 
-/// How many GPUs it counts.
+/// The number of GPUs.
 pub(super) fn count(nvml: &Nvml) -> Result<u32, NvmlTrouble> {
     let count = nvml.device_count().map_err(|error| NvmlTrouble::new("nvmlDeviceGetCount", error))?;
     if count > MOST_GPUS { Err(NvmlTrouble::ImpossibleCount(count)) } else { Ok(count) }
@@ -151,11 +152,11 @@ pub(super) fn count(nvml: &Nvml) -> Result<u32, NvmlTrouble> {
 pub(super) fn load(root: &Path, library: Option<&Path>) -> Result<Nvml, NvmlTrouble> {
     let init =
         |path: &OsStr| Nvml::builder().lib_path(path).init().map_err(|error| NvmlTrouble::new("nvmlInit", error));
-    // WSL2's own place, which the loader does not know.
+    // WSL2's own path, which the dynamic loader does not search.
     let wsl = root.join("usr/lib/wsl/lib/libnvidia-ml.so.1");
     match library {
         Some(path) => init(path.as_os_str()),
-        // The loader's library would speak of this machine, not of the tree.
+        // The default library would describe this machine, not the one under `root`.
         None if root != Path::new("/") => Err(NvmlTrouble::LibraryMissing("none is looked for in another root".into())),
         None => init(OsStr::new("libnvidia-ml.so.1")).or_else(|trouble| match trouble {
             NvmlTrouble::LibraryMissing(_) if wsl.exists() => init(wsl.as_os_str()),
@@ -194,7 +195,7 @@ fn describe(root: &Path, device: &Device<'_>, answers: &Answers, gpu: &mut Gpu) 
         .map(|it| format!("{}.{}", it.major, it.minor));
     let place = gpu.pci_address.map(|address| pci::place(root, address)).unwrap_or_default();
     gpu.cpus = answers.of(device.cpu_affinity(AFFINITY_WORDS)).and_then(|words| cpu_set(&words)).or(place.cpus);
-    // On Grace Hopper NVML names the node of the GPU's own memory, which has no CPUs.
+    // On Grace Hopper NVML returns the NUMA node of the GPU's own memory, which has no CPUs.
     let named = answers.of(device.numa_node_id()).and_then(pci::numa_node);
     gpu.numa_node = place.numa_node.or(named);
     let listed = gpu.pci_address.and_then(|address| nvidia_proc::memory_node(root, address));
@@ -219,9 +220,9 @@ fn cpu_set(words: &[std::ffi::c_ulong]) -> Option<CpuSet> {
     (!cpus.is_empty() && cpus.iter().all(|cpu| cpu < MOST_CPUS)).then_some(cpus)
 }
 
-/// Counts the active links to each peer. Behind an NVSwitch the far end is no GPU, and nothing is counted.
+/// Counts the active links to each peer GPU. Links to an NVSwitch are not counted.
 ///
-/// The far end's type is not asked for: the wrapper answers it with "unknown" always.
+/// The wrapper always reports the remote device type as "unknown", so it is not queried.
 fn links(device: &Device<'_>, own: u32, index_of: &BTreeMap<PciAddress, u32>, answers: &Answers) -> BTreeMap<u32, u32> {
     let mut peers = BTreeMap::new();
     for link in 0..MOST_LINKS {
@@ -250,13 +251,13 @@ fn unknown_minors(root: &Path, gpus: &[Gpu]) -> Vec<u32> {
     nvidia_proc::device_minors(root).into_iter().filter(|minor| !known.contains(minor)).filter(opens).collect()
 }
 
-/// A UUID: nothing but letters, digits and `-`.
+/// Validates a UUID: only letters, digits and `-`.
 pub(super) fn identifier(text: String) -> Option<String> {
     let valid = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     (!text.is_empty() && text.len() <= LONGEST_TEXT && text.bytes().all(valid)).then_some(text)
 }
 
-/// A model's name, with a bound on its length and nothing else: it stays hostile.
+/// A model name of limited length. Its contents are not validated and must be treated as hostile.
 pub(super) fn name(text: &str) -> Option<String> {
     let text = text.trim();
     (!text.is_empty() && text.len() <= LONGEST_TEXT).then(|| text.to_owned())

@@ -1,19 +1,19 @@
-//! What sysfs tells of a PCI device's place in the machine.
+//! The place of a PCI device in the machine, from sysfs.
 
 use std::fs;
 use std::path::Path;
 
 use crate::inventory::{CpuSet, PciAddress};
 
-/// No machine has more NUMA nodes (the kernel's CONFIG_NODES_SHIFT is 10 at most).
+/// The kernel allows no more NUMA nodes (CONFIG_NODES_SHIFT is 10 at most).
 const HIGHEST_NUMA_NODE: u32 = 1023;
 
-/// The processors and memory that are near to a device.
+/// The CPUs and the NUMA node near a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// `local_cpulist`; `None` where it is empty or unreadable.
+    /// `local_cpulist`; `None` if it is empty or unreadable.
     pub cpus: Option<CpuSet>,
-    /// `numa_node`; `None` where it is -1 (unknown) or unreadable.
+    /// `numa_node`; `None` if it is -1 (unknown) or unreadable.
     pub numa_node: Option<u32>,
 }
 
@@ -27,7 +27,7 @@ pub fn place(root: &Path, address: PciAddress) -> Place {
     }
 }
 
-/// The first of `nodes` that is a device's own memory: it has no CPUs.
+/// The first of `nodes` that is a device's own memory, which means it has no CPUs.
 pub(super) fn memory_node(root: &Path, nodes: impl IntoIterator<Item = Option<u32>>) -> Option<u32> {
     let has_no_cpus = |node: &u32| {
         let cpus = fs::read_to_string(root.join(format!("sys/devices/system/node/node{node}/cpulist")));
@@ -36,7 +36,7 @@ pub(super) fn memory_node(root: &Path, nodes: impl IntoIterator<Item = Option<u3
     nodes.into_iter().flatten().find(has_no_cpus)
 }
 
-/// `node` if it can be one: drivers answer 0xffffffff for "unknown".
+/// `node`, if it is plausible: drivers return 0xffffffff for "unknown".
 pub fn numa_node(node: u32) -> Option<u32> {
     (node <= HIGHEST_NUMA_NODE).then_some(node)
 }

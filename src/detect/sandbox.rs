@@ -1,6 +1,6 @@
-//! Runs a probe in a child process, so that a driver which hangs, crashes or lies costs the child and nothing else.
+//! Runs a probe in a child process, so that a driver that hangs, crashes or lies costs only the child.
 //!
-//! The child's answer is one line of JSON over a pipe, or two, one for each question. A started sandbox is a value: several run side by side.
+//! The child sends one line of JSON per question over a pipe. Several sandboxes can run at the same time.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -21,14 +21,14 @@ use serde::de::DeserializeOwned;
 
 /// The longest answer that is read, in bytes. A thousand GPUs need a fifth of it.
 const LONGEST_ANSWER: usize = 4 << 20;
-/// How long a child that closed its pipe may take to become reapable: its GPUs are closed before that.
+/// How long a child may take to become reapable after it closed its pipe. Its GPUs are closed before that.
 const REAP_ENDED_WITHIN: Duration = Duration::from_millis(500);
-/// The child's exit code after a panic, as Rust's own.
+/// The child's exit code after a panic, as in Rust's runtime.
 const PANICKED: i32 = 101;
 
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Verdict {
+pub enum NoAnswer {
     /// The child was still busy at the deadline, and was killed.
     #[error("did not answer within {}", seconds(*.0))]
     TimedOut(Duration),
@@ -38,16 +38,16 @@ pub enum Verdict {
     /// The child ended with this code before it answered.
     #[error("ended the process (exit code {0}) instead of answering")]
     Exited(i32),
-    /// The child answered with something else than was asked for.
+    /// The child's answer was not what was asked for.
     #[error("answered with nonsense: {0}")]
     Nonsense(String),
-    /// There is no child: no process or no pipe is to be had.
+    /// No child could be started: no process or no pipe was available.
     #[error("could not be asked ({0})")]
     NotStarted(#[from] Errno),
 }
 
-impl Verdict {
-    /// Cause and repair where no process is to be had; the other verdicts depend on who was asked.
+impl NoAnswer {
+    /// Cause and repair if no process could be started; those of the other reasons depend on the probe.
     pub(super) const NO_PROCESS: (&str, &str) = (
         "the container has no process or file descriptor left",
         "raise its limits (docker run --pids-limit, --ulimit nofile)",
@@ -58,7 +58,7 @@ fn seconds(duration: Duration) -> String {
     format!("{:.1} s", duration.as_secs_f64())
 }
 
-/// A probe that runs.
+/// A running probe.
 #[derive(Debug)]
 pub struct Sandbox<T> {
     child: Result<Child, Errno>,
@@ -67,12 +67,12 @@ pub struct Sandbox<T> {
 }
 
 impl<T: Serialize + DeserializeOwned> Sandbox<T> {
-    /// Forks, and runs `probe` in the child, which dies with the calling thread. That must be the process's only one.
+    /// Forks and runs `probe` in the child, which dies with the calling thread. The process must be single-threaded.
     pub fn start(probe: impl FnOnce() -> T) -> Self {
         Self::of(Child::fork(|pipe| say(pipe, &probe())))
     }
 
-    /// The same with a second question, which the child goes on to: see [`Self::first`].
+    /// Like [`Self::start`], with a second question for the same child: see [`Self::first`].
     pub fn start_both<U: Serialize>(probe: impl FnOnce() -> T, then: impl FnOnce() -> U) -> Self {
         Self::of(Child::fork(|pipe| say(pipe, &probe()).and_then(|()| say(pipe, &then()))))
     }
@@ -81,27 +81,27 @@ impl<T: Serialize + DeserializeOwned> Sandbox<T> {
         Self { child, started: Instant::now(), answer: PhantomData }
     }
 
-    /// Waits for the first of two answers until `deadline`, and hands on the child for the second.
+    /// Waits for the first of two answers until `deadline`, and returns the child for the second.
     ///
     /// # Errors
-    /// As [`Self::finish`].
-    pub fn first<U>(self, deadline: Instant) -> Result<(T, Sandbox<U>), Verdict> {
+    /// As for [`Self::finish`].
+    pub fn first<U>(self, deadline: Instant) -> Result<(T, Sandbox<U>), NoAnswer> {
         let started = self.started;
         let mut child = self.child?;
         let answer = child.answer(started, deadline)?;
         Ok((answer, Sandbox { child: Ok(child), started, answer: PhantomData }))
     }
 
-    /// Waits for the answer until `deadline`. The child is gone or killed afterwards.
+    /// Waits for the answer until `deadline`. Afterwards the child is gone or killed.
     ///
     /// # Errors
-    /// The verdict on a probe without an answer.
-    pub fn finish(self, deadline: Instant) -> Result<T, Verdict> {
+    /// Why the probe gave no answer.
+    pub fn finish(self, deadline: Instant) -> Result<T, NoAnswer> {
         self.child?.answer(self.started, deadline)
     }
 }
 
-/// How the reading ended.
+/// The outcome of reading an answer.
 enum Ending {
     Line(Vec<u8>),
     Closed,
@@ -114,7 +114,7 @@ enum Ending {
 struct Child {
     pid: Pid,
     pipe: File,
-    /// What was read and is no whole line yet, or the next one's.
+    /// Bytes read after the last complete line.
     unread: Vec<u8>,
     reaped: bool,
 }
@@ -124,7 +124,8 @@ impl Child {
         // Close-on-exec: NVML runs nvidia-modprobe, which must not keep the pipe open.
         let (read_end, write_end) = pipe2(OFlag::O_CLOEXEC)?;
         let parent = getpid();
-        // SAFETY: the verbs that detect run one thread, so no lock is held by a thread that the child lacks.
+        // SAFETY: the verbs that run detection are single-threaded, so no other thread can hold a lock that the child
+        // needs.
         #[expect(unsafe_code, reason = "fork has no safe form")]
         match unsafe { nix::unistd::fork() }? {
             ForkResult::Child => {
@@ -137,22 +138,22 @@ impl Child {
         }
     }
 
-    fn answer<T: DeserializeOwned>(&mut self, started: Instant, deadline: Instant) -> Result<T, Verdict> {
+    fn answer<T: DeserializeOwned>(&mut self, started: Instant, deadline: Instant) -> Result<T, NoAnswer> {
         match self.read_line(deadline) {
             Ok(Ending::Line(line)) => {
-                serde_json::from_slice(&line).map_err(|error| Verdict::Nonsense(error.to_string()))
+                serde_json::from_slice(&line).map_err(|error| NoAnswer::Nonsense(error.to_string()))
             }
             Ok(Ending::Closed) => Err(self.how_it_ended()),
-            Ok(Ending::TooLong) => Err(Verdict::Nonsense(format!("more than {} MiB", LONGEST_ANSWER >> 20))),
-            Ok(Ending::Deadline) => Err(Verdict::TimedOut(deadline.saturating_duration_since(started))),
-            Err(error) => Err(Verdict::NotStarted(error)),
+            Ok(Ending::TooLong) => Err(NoAnswer::Nonsense(format!("more than {} MiB", LONGEST_ANSWER >> 20))),
+            Ok(Ending::Deadline) => Err(NoAnswer::TimedOut(deadline.saturating_duration_since(started))),
+            Err(error) => Err(NoAnswer::NotStarted(error)),
         }
     }
 
     fn read_line(&mut self, deadline: Instant) -> Result<Ending, Errno> {
         let mut chunk = [0; 8192];
         loop {
-            // JSON's text holds no raw newline. Not waiting for the end of the pipe matters: letting go of a GPU can
+            // A line of JSON contains no raw newline. The end of the pipe is not awaited, because releasing a GPU can
             // take the driver a second.
             if let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
                 let rest = self.unread.split_off(end + 1);
@@ -178,27 +179,27 @@ impl Child {
     }
 
     fn is_readable(&self, left: Duration) -> Result<bool, Errno> {
-        // Rounded up, so that the last part of a millisecond is not spent spinning.
+        // Rounded up, to avoid spinning through the last part of a millisecond.
         let timeout = PollTimeout::try_from(left.as_millis() + u128::from(!left.is_zero())).unwrap_or(PollTimeout::MAX);
         Ok(poll(&mut [PollFd::new(self.pipe.as_fd(), PollFlags::POLLIN)], timeout)? > 0)
     }
 
-    /// For a child that closed its pipe without an answer.
-    fn how_it_ended(&mut self) -> Verdict {
+    /// The verdict on a child that closed its pipe without an answer.
+    fn how_it_ended(&mut self) -> NoAnswer {
         match self.reap(REAP_ENDED_WITHIN) {
-            Some(WaitStatus::Exited(_, code)) => Verdict::Exited(code),
-            Some(WaitStatus::Signaled(_, signal, _)) => Verdict::Crashed(signal),
-            _ => Verdict::Nonsense("it closed its pipe and went on".to_owned()),
+            Some(WaitStatus::Exited(_, code)) => NoAnswer::Exited(code),
+            Some(WaitStatus::Signaled(_, signal, _)) => NoAnswer::Crashed(signal),
+            _ => NoAnswer::Nonsense("it closed its pipe and went on".to_owned()),
         }
     }
 
-    /// Waits for the end, but not for ever: a process that is stuck inside the driver does not come to it.
+    /// Reaps the child, but gives up after `within`: a process stuck in the driver never ends.
     fn reap(&mut self, within: Duration) -> Option<WaitStatus> {
         let give_up = Instant::now() + within;
         while !self.reaped {
             match waitpid(self.pid, Some(WaitPidFlag::WNOHANG)) {
-                // Nothing that works on every kernel tells of a child's end and has a time limit (pidfd_open: 5.3, and
-                // some seccomp profiles refuse it), hence the millisecond steps.
+                // No portable call waits for a child with a timeout (pidfd_open needs 5.3, and some seccomp profiles
+                // refuse it), hence the polling.
                 Ok(WaitStatus::StillAlive) if Instant::now() < give_up => {
                     let _ = poll(&mut [], PollTimeout::from(1_u8));
                 }
@@ -218,21 +219,21 @@ impl Child {
 impl Drop for Child {
     fn drop(&mut self) {
         if !self.reaped {
-            // Not yet reaped, so the number is still this child's. Nobody needs its status, and to let go of its GPUs can
-            // take it long: what is not dead at once is PID 1's, when this process has ended.
+            // The child was not reaped, so the PID is still its own. Releasing its GPUs can take long and its status is
+            // not needed: if it is not dead at once, PID 1 reaps it after this process has ended.
             let _ = kill(self.pid, Signal::SIGKILL);
             let _ = waitpid(self.pid, Some(WaitPidFlag::WNOHANG));
         }
     }
 }
 
-/// The child's whole life; returns its exit code.
+/// Everything the child does; returns its exit code.
 fn serve(parent: Pid, pipe: OwnedFd, work: impl FnOnce(&mut File) -> io::Result<()>) -> i32 {
     let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
     if getppid() != parent {
         return 0;
     }
-    // A crash is expected here; a core dump of it on the host is not.
+    // A crash is expected here, but must not leave a core dump on the host.
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
     silence(&pipe);
     let outcome = catch_unwind(AssertUnwindSafe(|| work(&mut File::from(pipe))));
@@ -249,14 +250,14 @@ fn say<T: Serialize>(pipe: &mut File, answer: &T) -> io::Result<()> {
     pipe.write_all(&line)
 }
 
-/// Sends what a library prints to nowhere: standard output is the verb's, and may be JSON that is being read.
+/// Redirects what a library prints to /dev/null: standard output belongs to the verb, and may be JSON for a program.
 fn silence(pipe: &OwnedFd) {
     let Ok(null) = File::options().read(true).write(true).open("/dev/null") else { return };
     let _ = (nix::unistd::dup2_stdin(&null), nix::unistd::dup2_stdout(&null), nix::unistd::dup2_stderr(&null));
     debug_assert!(pipe.as_raw_fd() > 2, "Rust opens 0, 1 and 2 before main");
 }
 
-/// Ends the child without the parent's exit handlers and without flushing its buffers.
+/// Ends the child without running the parent's exit handlers or flushing its buffers.
 fn exit_now(code: i32) -> ! {
     // SAFETY: _exit only ends the process.
     #[expect(unsafe_code, reason = "std::process::exit would run the parent's exit handlers")]
@@ -269,32 +270,35 @@ fn exit_now(code: i32) -> ! {
 mod tests {
     use super::*;
 
-    fn soon() -> Instant {
-        Instant::now() + Duration::from_secs(5)
+    /// Long enough that the test would fail for good.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn later() -> Instant {
+        Instant::now() + PATIENCE
     }
 
-    fn verdict<T: Serialize + DeserializeOwned + std::fmt::Debug>(probe: impl FnOnce() -> T) -> Verdict {
-        Sandbox::start(probe).finish(soon()).unwrap_err()
+    fn no_answer<T: Serialize + DeserializeOwned + std::fmt::Debug>(probe: impl FnOnce() -> T) -> NoAnswer {
+        Sandbox::start(probe).finish(later()).unwrap_err()
     }
 
     #[test]
     fn an_answer_comes_back_whole() {
         let text = "a\nb\0\u{7f}".repeat(100_000);
-        assert_eq!(Sandbox::start(|| text.clone()).finish(soon()), Ok(text));
+        assert_eq!(Sandbox::start(|| text.clone()).finish(later()), Ok(text));
     }
 
     #[test]
     fn several_run_side_by_side() {
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC).unwrap();
         let (mut reader, mut writer) = (File::from(reader), File::from(writer));
-        // The first waits for what only the second sends.
+        // The first child waits for what only the second sends.
         let first = Sandbox::start(|| {
             let mut byte = [0];
             reader.read_exact(&mut byte).map(|()| byte[0]).ok()
         });
         let second = Sandbox::start(|| writer.write_all(&[7]).is_ok());
-        assert_eq!(first.finish(soon()), Ok(Some(7)));
-        assert_eq!(second.finish(soon()), Ok(true));
+        assert_eq!(first.finish(later()), Ok(Some(7)));
+        assert_eq!(second.finish(later()), Ok(true));
     }
 
     #[test]
@@ -307,26 +311,26 @@ mod tests {
             }
         });
         let pid = sandbox.child.as_ref().unwrap().pid;
-        assert!(matches!(sandbox.finish(started + limit), Err(Verdict::TimedOut(_))));
-        assert!(started.elapsed() >= limit && started.elapsed() < Duration::from_secs(2));
-        // What was not dead at once is left to PID 1, here to this test.
+        assert!(matches!(sandbox.finish(started + limit), Err(NoAnswer::TimedOut(_))));
+        assert!(started.elapsed() >= limit && started.elapsed() < PATIENCE);
+        // A child that was not dead at once is left to PID 1, here to this test.
         let left = waitpid(pid, None);
         assert!(matches!(left, Err(Errno::ECHILD) | Ok(WaitStatus::Signaled(_, Signal::SIGKILL, _))), "{left:?}");
     }
 
     #[test]
     fn a_crash_names_its_signal() {
-        assert_eq!(verdict::<u8>(|| std::process::abort()), Verdict::Crashed(Signal::SIGABRT));
-        assert_eq!(verdict(|| nix::sys::signal::raise(Signal::SIGFPE).is_ok()), Verdict::Crashed(Signal::SIGFPE));
+        assert_eq!(no_answer::<u8>(|| std::process::abort()), NoAnswer::Crashed(Signal::SIGABRT));
+        assert_eq!(no_answer(|| nix::sys::signal::raise(Signal::SIGFPE).is_ok()), NoAnswer::Crashed(Signal::SIGFPE));
     }
 
     #[test]
     fn an_early_exit_is_no_answer() {
-        assert_eq!(verdict::<u8>(|| exit_now(0)), Verdict::Exited(0));
-        assert_eq!(verdict::<u8>(|| exit_now(9)), Verdict::Exited(9));
+        assert_eq!(no_answer::<u8>(|| exit_now(0)), NoAnswer::Exited(0));
+        assert_eq!(no_answer::<u8>(|| exit_now(9)), NoAnswer::Exited(9));
     }
 
-    /// Writes a text and wants a number.
+    /// Serializes as a text but deserializes as a number.
     #[derive(Debug, serde::Deserialize)]
     struct Liar(#[expect(dead_code, reason = "never read")] u8);
 
@@ -338,19 +342,19 @@ mod tests {
 
     #[test]
     fn an_answer_of_the_wrong_kind_or_size_is_nonsense() {
-        assert!(matches!(verdict(|| Liar(7)), Verdict::Nonsense(why) if why.contains("seven")));
-        assert_eq!(verdict(|| "x".repeat(LONGEST_ANSWER + 9)), Verdict::Nonsense("more than 4 MiB".to_owned()));
+        assert!(matches!(no_answer(|| Liar(7)), NoAnswer::Nonsense(why) if why.contains("seven")));
+        assert_eq!(no_answer(|| "x".repeat(LONGEST_ANSWER + 9)), NoAnswer::Nonsense("more than 4 MiB".to_owned()));
     }
 
     #[test]
     fn what_a_library_prints_does_not_reach_the_answer_or_us() {
-        // Straight to the descriptors, as a C library does.
+        // Writes to the descriptors directly, as a C library does.
         let printed = Sandbox::start(|| {
             let junk = b"{\"junk\": 1}\n";
             let wrote = nix::unistd::write(io::stdout(), junk).and(nix::unistd::write(io::stderr(), junk));
             assert_eq!(wrote, Ok(junk.len()));
             std::fs::read_link("/proc/self/fd/1").ok()
         });
-        assert_eq!(printed.finish(soon()), Ok(Some("/dev/null".into())));
+        assert_eq!(printed.finish(later()), Ok(Some("/dev/null".into())));
     }
 }

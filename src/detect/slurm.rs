@@ -1,31 +1,36 @@
-//! The Slurm that is installed beside us: its version and its plugins.
+//! The installed Slurm: its version and its plugins.
 
 use std::fs;
-use std::io::Read as _;
-use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::statvfs::{FsFlags, statvfs};
 
 use super::regular;
 use crate::inventory::{SlurmInstall, SlurmVersion};
+use crate::tool::Running;
 
-/// Where the image notes the output of `slurmd -V`: a file is read in no time, and slurmd loads a dozen libraries first.
+/// The image stores the output of `slurmd -V` here. Reading a file is instant, while slurmd first loads a dozen
+/// libraries.
 const NOTE: &str = "usr/share/slurminit/slurm-version";
 
-/// The kinds of plugins on which a line of a configuration file depends.
-const KINDS: [&str; 7] = ["auth_", "cgroup_", "gpu_", "jobacct_gather_", "proctrack_", "select_", "task_"];
+/// The kinds of plugins that lines of configuration files depend on.
+const KINDS: [&str; 9] =
+    ["auth_", "cgroup_", "gpu_", "jobacct_gather_", "jobcomp_", "mpi_pmix", "proctrack_", "select_", "task_"];
 
-/// No version line is longer; a file or program that goes on is not Slurm's.
-const LONGEST_ANSWER: u64 = 4096;
+/// `mpi_pmix` loads this library when it starts (24.11, `mpi_pmix.c`). Without it every srun would fail.
+const PMIX_LIBRARY: &str = "libpmix.so.2";
+/// PMIx creates a directory for each step here. If it cannot, every srun fails.
+const PMIX_DIRECTORY: &str = "tmp";
 
-/// Reads the image's note, else asks `slurmd -V` for at most `deadline` (only where `root` is this system's own).
+/// No version line is longer. Longer output is not Slurm's.
+const LONGEST_ANSWER: usize = 4096;
+
+/// Reads the image's note; otherwise runs `slurmd -V` for at most `deadline` (only if `root` is this system's own).
 pub fn detect(root: &Path, deadline: Duration) -> SlurmInstall {
     let noted = read_note(&root.join(NOTE)).and_then(|text| parse_version(&text));
-    let version =
-        noted.or_else(|| (root == Path::new("/")).then(|| ask(Command::new("slurmd").arg("-V"), deadline)).flatten());
+    let version = noted.or_else(|| (root == Path::new("/")).then(|| ask(deadline)).flatten());
     SlurmInstall { version, plugins: plugins(root) }
 }
 
@@ -33,7 +38,7 @@ fn read_note(path: &Path) -> Option<String> {
     regular::text(path).ok()
 }
 
-/// `slurm 24.11.5`, or `slurm-wlm 22.05.8` as Debian spells it.
+/// Parses `slurm 24.11.5`, or `slurm-wlm 22.05.8` as in Debian.
 fn parse_version(text: &str) -> Option<SlurmVersion> {
     let words = text.split_whitespace();
     words.skip_while(|word| !word.starts_with("slurm")).skip(1).find_map(|word| {
@@ -43,58 +48,42 @@ fn parse_version(text: &str) -> Option<SlurmVersion> {
     })
 }
 
-/// What `command` answers within `deadline`.
-#[expect(clippy::disallowed_methods, reason = "detection runs in a child of PID 1, which reaps only its own children")]
-fn ask(command: &mut Command, deadline: Duration) -> Option<SlurmVersion> {
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().ok()?;
-    let answer = child.stdout.take().map(|pipe| read_until(pipe, Instant::now() + deadline)).unwrap_or_default();
-    // It has answered, or never will. Nobody waits for it: a process that hangs in the kernel ignores even KILL, and
-    // PID 1 gets what is left as soon as this process has ended.
-    let _ = child.kill();
-    let _ = child.try_wait();
-    parse_version(&answer)
+fn ask(deadline: Duration) -> Option<SlurmVersion> {
+    let child = Running::start(Command::new("slurmd").arg("-V"), b"").ok()?;
+    parse_version(&String::from_utf8_lossy(&child.finish(deadline, LONGEST_ANSWER).ok()?.stdout))
 }
 
-/// What comes out of `pipe` until its end or `end`.
-fn read_until(mut pipe: ChildStdout, end: Instant) -> String {
-    let mut answer = Vec::new();
-    while (answer.len() as u64) < LONGEST_ANSWER {
-        let left = end.saturating_duration_since(Instant::now());
-        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-        match poll(&mut [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)], timeout) {
-            Err(nix::errno::Errno::EINTR) => continue,
-            Ok(1..) => {}
-            Ok(_) | Err(_) => break,
-        }
-        let mut chunk = [0; 512];
-        match pipe.read(&mut chunk) {
-            Ok(0) | Err(_) => break,
-            Ok(length) => answer.extend_from_slice(&chunk[..length]),
-        }
-    }
-    String::from_utf8_lossy(&answer).into_owned()
-}
-
-/// The plugins of the kinds that matter, sorted, without `.so`.
+/// The loadable plugins of the relevant kinds, sorted, without `.so`.
 fn plugins(root: &Path) -> Vec<String> {
+    let has_pmix = library_directories(root).iter().any(|directory| directory.join(PMIX_LIBRARY).exists())
+        && is_writable(&root.join(PMIX_DIRECTORY));
     let files = plugin_directories(root).into_iter().flat_map(|directory| names_in(&directory));
     let mut plugins: Vec<String> = files
         .filter_map(|file| file.strip_suffix(".so").map(str::to_owned))
         .filter(|name| KINDS.iter().any(|kind| name.starts_with(kind)))
+        .filter(|name| has_pmix || !name.starts_with("mpi_pmix"))
         .collect();
     plugins.sort();
     plugins.dedup();
     plugins
 }
 
-/// Debian's multiarch directories, and those of a Slurm that was built from source or comes from an RPM.
+/// Debian's multiarch directories, and those of a Slurm built from source or installed from an RPM.
 fn plugin_directories(root: &Path) -> Vec<PathBuf> {
+    let bases = library_directories(root).into_iter();
+    bases.flat_map(|base| ["slurm-wlm", "slurm"].map(|name| base.join(name))).collect()
+}
+
+/// Whether it exists and is not on a read-only mount.
+fn is_writable(directory: &Path) -> bool {
+    statvfs(directory).is_ok_and(|mount| !mount.flags().contains(FsFlags::ST_RDONLY))
+}
+
+fn library_directories(root: &Path) -> Vec<PathBuf> {
     let usr_lib = root.join("usr/lib");
     let multiarch = names_in(&usr_lib).map(|name| usr_lib.join(name)).collect::<Vec<_>>();
     let others = ["usr/lib", "usr/lib64", "usr/local/lib", "usr/local/lib64"].map(|path| root.join(path));
-    let bases = multiarch.into_iter().chain(others);
-    bases.flat_map(|base| ["slurm-wlm", "slurm"].map(|name| base.join(name))).collect()
+    multiarch.into_iter().chain(others).collect()
 }
 
 fn names_in(directory: &Path) -> impl Iterator<Item = String> + use<> {
@@ -106,7 +95,7 @@ fn names_in(directory: &Path) -> impl Iterator<Item = String> + use<> {
 mod tests {
     use super::*;
 
-    const SOME_TIME: Duration = Duration::from_secs(20);
+    const SOME_TIME: Duration = Duration::from_secs(60);
 
     #[test]
     fn versions_of_debian_and_upstream_are_read() {
@@ -136,32 +125,11 @@ mod tests {
         fs::write(root.path().join(NOTE), "slurm 24.11.5\n").unwrap();
         let found = detect(root.path(), SOME_TIME);
         assert_eq!(found.version, Some(SlurmVersion { year: 24, month: 11 }));
-        assert_eq!(found.plugins, ["cgroup_v2", "gpu_nvml", "task_cgroup"]);
-    }
-
-    fn shell(script: &str) -> Command {
-        let mut command = Command::new("sh");
-        command.args(["-c", script]);
-        command
-    }
-
-    #[test]
-    fn a_program_is_asked() {
-        let version = Some(SlurmVersion { year: 23, month: 11 });
-        assert_eq!(ask(&mut shell("echo slurm 23.11.4"), SOME_TIME), version);
-        assert_eq!(ask(&mut Command::new("/nowhere/slurmd"), SOME_TIME), None);
-    }
-
-    #[test]
-    fn a_program_that_hangs_is_left_at_the_deadline() {
-        let start = Instant::now();
-        assert_eq!(ask(&mut shell("exec sleep 600"), Duration::from_millis(50)), None);
-        assert!(start.elapsed() < SOME_TIME);
-    }
-
-    #[test]
-    fn a_program_that_babbles_is_cut_off() {
-        assert_eq!(ask(&mut shell("exec yes"), SOME_TIME), None);
+        assert_eq!(found.plugins, ["cgroup_v2", "gpu_nvml", "task_cgroup"], "mpi_pmix lacks its library");
+        fs::write(root.path().join("usr/lib/x86_64-linux-gnu/libpmix.so.2"), "").unwrap();
+        assert!(!detect(root.path(), SOME_TIME).has_plugin("mpi_pmix"), "there is no /tmp for it");
+        fs::create_dir(root.path().join("tmp")).unwrap();
+        assert!(detect(root.path(), SOME_TIME).has_plugin("mpi_pmix"));
     }
 
     proptest::proptest! {

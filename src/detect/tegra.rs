@@ -1,4 +1,4 @@
-//! The GPU of an NVIDIA Jetson: part of the processor, driven by nvgpu, without NVML's facts and without `/dev/nvidiaN`.
+//! The GPU of an NVIDIA Jetson. It is integrated and driven by nvgpu, without NVML's facts and without `/dev/nvidiaN`.
 
 use std::fs;
 use std::path::Path;
@@ -6,14 +6,14 @@ use std::path::Path;
 use super::{device, nvidia_proc, nvml};
 use crate::inventory::Gpu;
 
-/// What CUDA opens first (nvgpu's uapi header, nvgpu-ctrl.h): JetPack 6 and newer, then the older name.
+/// The file that CUDA opens first (nvgpu's uapi header, nvgpu-ctrl.h): JetPack 6 and newer, then the older name.
 const CONTROL: [&str; 2] = ["dev/nvgpu/igpu0/ctrl", "dev/nvhost-ctrl-gpu"];
 
-/// The processors by their name in the device tree, and their GPU's compute capability (developer.nvidia.com/cuda-gpus).
+/// Processors by their device-tree name, with the compute capability of the GPU (developer.nvidia.com/cuda-gpus).
 const PROCESSORS: [(&str, &str); 4] =
     [("tegra210", "5.3"), ("tegra186", "6.2"), ("tegra194", "7.2"), ("tegra234", "8.7")];
 
-/// Whether there is one. Costs a microsecond.
+/// Whether this is a Jetson. Takes a microsecond.
 pub(super) fn is_here(root: &Path) -> bool {
     control(root).is_some()
 }

@@ -1,15 +1,16 @@
-//! Memory that files take. What lies in a tmpfs counts against the container's memory, and no process gives it back by being
-//! killed: one that can be filled beyond the limit costs every process its life, PID 1 last.
+//! Memory used by files. A tmpfs counts against the container's memory limit, and killing processes does not free it.
+//! If one can be filled beyond the limit, it costs the life of every process, PID 1 last.
 
 use std::path::Path;
 
 use super::regular;
-use crate::inventory::{Finding, Memory, Severity};
+use crate::inventory::{Finding, Kind, Memory};
+use crate::proc::parse::Mount;
 
-/// What the daemons and PID 1 need beside it, in MiB.
+/// What the daemons and PID 1 need besides, in MiB.
 const CLUSTER: u64 = 64;
 
-/// A warning where the tmpfs that can be written to may take more than the container's memory.
+/// Warns if writable tmpfs mounts can hold more than the container's memory.
 pub fn findings(root: &Path, memory: &Memory) -> Vec<Finding> {
     let mounts = regular::text(&root.join("proc/self/mountinfo")).unwrap_or_default();
     finding(&mounts, memory).into_iter().collect()
@@ -17,49 +18,43 @@ pub fn findings(root: &Path, memory: &Memory) -> Vec<Finding> {
 
 fn finding(mountinfo: &str, memory: &Memory) -> Option<Finding> {
     let limit = memory.limit_mib?;
-    // The kernel's own size, half of the machine's memory, is not shown.
-    let size = |tmpfs: &Tmpfs<'_>| tmpfs.mib.unwrap_or(memory.total_mib / 2);
-    let mut all: Vec<Tmpfs<'_>> = mountinfo.lines().filter_map(Tmpfs::parse).collect();
+    // The default size, half of the machine's memory, does not appear in the mount options.
+    let size = |tmpfs: &Tmpfs| tmpfs.mib.unwrap_or(memory.total_mib / 2);
+    let mut all: Vec<Tmpfs> = Mount::all(mountinfo).filter_map(Tmpfs::of).collect();
     all.sort_by_key(|tmpfs| std::cmp::Reverse(size(tmpfs)));
     if all.iter().map(size).sum::<u64>() + CLUSTER <= limit {
         return None;
     }
     let shown: Vec<String> =
         all.iter().filter(|tmpfs| size(tmpfs) > 0).map(|tmpfs| format!("{} {} MiB", tmpfs.at, size(tmpfs))).collect();
-    Some(Finding {
-        severity: Severity::Warning,
-        what: format!(
+    Some(Finding::warning(
+        Kind::Container,
+        format!(
             "files in memory may take more than the container's {limit} MiB, and then the kernel ends everything in it: {}",
             shown.join(", ")
         ),
-        cause: "a tmpfs without a size, or with one too large: what lies in it counts against the container's memory".to_owned(),
-        repair: "give each a size that leaves the daemons 64 MiB: `--tmpfs /tmp:size=256m`, `--shm-size 64m` (compose: `tmpfs: /tmp:size=256m`, \
-                 `shm_size`; Kubernetes: `sizeLimit`), or raise the memory limit"
-            .to_owned(),
-    })
+        "a tmpfs without a size, or with one too large: what lies in it counts against the container's memory",
+        "give each a size that leaves the daemons 64 MiB: `--tmpfs /tmp:size=256m`, `--shm-size 64m` (compose: `tmpfs: /tmp:size=256m`, \
+                 `shm_size`; Kubernetes: `sizeLimit`), or raise the memory limit",
+    ))
 }
 
-/// One that can be written to.
-struct Tmpfs<'a> {
-    at: &'a str,
-    /// `None` where it was mounted without a size.
+/// A writable tmpfs.
+struct Tmpfs {
+    at: String,
+    /// `None` if it was mounted without a size.
     mib: Option<u64>,
 }
 
-impl<'a> Tmpfs<'a> {
-    /// `36 35 0:33 / /tmp rw,nosuid - tmpfs tmpfs rw,size=65536k` (proc(5)).
-    fn parse(line: &'a str) -> Option<Self> {
-        let (mount, file_system) = line.split_once(" - ")?;
-        let mut mount = mount.split(' ').skip(3);
-        let (from, at, options) = (mount.next()?, mount.next()?, mount.next()?);
-        let mut file_system = file_system.split(' ');
-        let (kind, own_options) = (file_system.next()?, file_system.nth(1)?);
-        let is_read_only = [options, own_options].iter().any(|options| options.split(',').any(|word| word == "ro"));
-        // /dev and what lies below /sys (cgroup v1) are root's alone. A part of a tmpfs is a file or a directory that a runtime has put there.
-        if kind != "tmpfs" || is_read_only || at == "/dev" || at.starts_with("/sys/") || from != "/" {
+impl Tmpfs {
+    fn of(mount: Mount<'_>) -> Option<Self> {
+        let Mount { from, at, kind, options, read_only } = mount;
+        // Only root can write to /dev and to mounts below /sys (cgroup v1). A mount of a part of a tmpfs is a file or
+        // directory that the container runtime put there.
+        if kind != "tmpfs" || read_only || at == "/dev" || at.starts_with("/sys/") || from != "/" {
             return None;
         }
-        let size = own_options.split(',').find_map(|option| option.strip_prefix("size="));
+        let size = options.split(',').find_map(|option| option.strip_prefix("size="));
         Some(Self { at, mib: size.and_then(|size| size.strip_suffix('k')?.parse::<u64>().ok()).map(|kib| kib / 1024) })
     }
 }

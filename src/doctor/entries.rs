@@ -1,5 +1,6 @@
 //! The table of entries, a heading in each file. PURE.
 
+mod given;
 pub(super) mod gpus;
 mod host;
 mod node;
@@ -8,10 +9,11 @@ pub(super) mod work;
 
 use super::Part;
 
-/// Every entry, in the order of the report: what a fault makes others fail for comes first.
+/// All entries, in report order: a fault comes before the faults that it causes.
 pub const PARTS: &[Part] = &[
     Part { title: "The host", entries: host::ENTRIES },
     Part { title: "GPUs in the container", entries: gpus::ENTRIES },
+    Part { title: "What the container was given", entries: given::ENTRIES },
     Part { title: "GPUs at work", entries: work::ENTRIES },
     Part { title: "The start", entries: start::ENTRIES },
     Part { title: "Slurm and the node", entries: node::ENTRIES },

@@ -1,28 +1,28 @@
-//! What was seen, before anybody judged it. PURE.
+//! Observations, before any verdict. PURE.
 
 use crate::configure::assess::Trials;
 use crate::configure::situation::Situation;
-use crate::inventory::{Condition, Finding, Inventory};
+use crate::inventory::{Condition, Finding, Inventory, Kind, Observations};
 use crate::supervise::machine::Snapshot;
 use crate::supervise::node::NodeReport;
 
-/// What was looked at, or why it could not be.
+/// An observation, or why it could not be made.
 pub type Looked<T> = Result<T, String>;
 
-/// Everything that was seen.
+/// All observations.
 #[derive(Debug)]
 pub struct Facts {
-    /// What detection found.
+    /// The result of detection.
     pub inventory: Inventory,
-    /// How NVIDIA's GPUs fare.
+    /// The condition of NVIDIA's GPUs.
     pub conditions: Looked<Vec<Condition>>,
-    /// The variables of the environment that entries speak of.
+    /// The environment variables that entries refer to.
     pub environment: Environment,
-    /// What is there on this side only.
+    /// The observations that exist only on this side.
     pub side: Side,
 }
 
-/// On which side of the container's wall this was seen.
+/// The side of the container boundary on which doctor runs.
 #[derive(Debug)]
 pub enum Side {
     /// On the host.
@@ -31,7 +31,7 @@ pub enum Side {
     Container(Box<ContainerFacts>),
 }
 
-/// The variables of the environment that entries speak of; an empty one is an unset one.
+/// The environment variables that entries refer to; an empty variable counts as unset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment {
     /// `CUDA_VISIBLE_DEVICES`.
@@ -40,7 +40,16 @@ pub struct Environment {
     pub cuda_version: Option<String>,
     /// `NVIDIA_DRIVER_CAPABILITIES`.
     pub driver_capabilities: Option<String>,
-    /// The first of `http_proxy` and its sisters that is set: its name, never its value, which can hold a password.
+    /// `NVIDIA_REQUIRE_CUDA`.
+    pub require_cuda: Option<String>,
+    /// Whether `NVIDIA_DISABLE_REQUIRE` is true.
+    pub disables_require: bool,
+    /// Which of `NVIDIA_MIG_CONFIG_DEVICES` and `NVIDIA_MIG_MONITOR_DEVICES` are set.
+    pub mig_variables: Vec<&'static str>,
+    /// The first set variable of a GPU-sharing scheme.
+    pub gpu_share: Option<&'static str>,
+    /// The name of the first of `http_proxy` and its variants that is set. The value is left out, because it can hold a
+    /// password.
     pub proxy: Option<&'static str>,
     /// `no_proxy` or `NO_PROXY`.
     pub no_proxy: Option<String>,
@@ -50,226 +59,270 @@ pub struct Environment {
     pub is_demo: bool,
 }
 
-/// What can be seen on the host only.
+/// Observations made only on the host.
 #[derive(Debug)]
 pub struct HostFacts {
-    /// What `slurminit configure` sees.
+    /// The observations of `slurminit configure`.
     pub situation: Situation,
-    /// What a container could do with the GPUs.
+    /// The result of passing the GPUs to a trial container.
     pub trials: Trials,
-    /// The image that is asked about, and what it was built for; `None` where there is no such image.
+    /// The requested image; `None` if it does not exist.
     pub image: Looked<Option<ImageFacts>>,
-    /// The containers of slurminit's image that run.
+    /// The running containers of slurminit's image.
     pub containers: Looked<Vec<RunningContainer>>,
-    /// Kubernetes; `None` where there is none.
+    /// Kubernetes; `None` if there is no cluster.
     pub kubernetes: Looked<Option<Kubernetes>>,
-    /// Whether something keeps the clock right.
+    /// Whether a time service keeps the clock right.
     pub clock: Looked<bool>,
 }
 
 /// An image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageFacts {
-    /// Its name.
+    /// The name of the image.
     pub name: String,
-    /// What its label says that it was built for.
+    /// The GPU type in the image's label.
     pub gpu_type: Option<String>,
 }
 
-/// A container of slurminit's image that runs.
+/// A running container of slurminit's image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunningContainer {
-    /// Its name.
+    /// The container's name.
     pub name: String,
     /// Whether it was started with a GPU, in any of Docker's ways.
     pub has_gpu: bool,
 }
 
-/// What a Kubernetes cluster says of its GPUs.
+/// What Kubernetes reports about GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kubernetes {
     /// The nodes.
     pub nodes: Vec<KubernetesNode>,
-    /// The device plugins: name, pods ready, pods wanted.
+    /// The device plugins: name, ready pods, wanted pods.
     pub plugins: Vec<(String, u64, u64)>,
 }
 
-/// A node of Kubernetes.
+/// A Kubernetes node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KubernetesNode {
-    /// Its name.
+    /// The node's name.
     pub name: String,
-    /// Whether a label says that it has GPUs.
+    /// Whether a label says that the node has GPUs.
     pub has_gpu_label: bool,
-    /// The GPUs that pods can ask for.
+    /// The number of GPUs that pods can request.
     pub gpus: u64,
 }
 
-/// What can be seen in the container only.
+/// Observations made only in the container.
 #[derive(Debug)]
 pub struct ContainerFacts {
-    /// What is wrong with slurminit.toml or a variable.
+    /// The error in slurminit.toml or a variable, if any.
     pub configuration: Looked<()>,
-    /// What the plan and the detection found, or the reason why there is no plan.
+    /// The findings of plan and detection, or the reason why there is no plan.
     pub findings: Vec<Finding>,
-    /// The installed files that differ from what a start would write now.
+    /// Installed files that differ from what a start would write now.
     pub stale_files: Looked<Vec<String>>,
-    /// What PID 1 says; the reason where there is none.
+    /// The status of PID 1, or why it is missing.
     pub status: Looked<Snapshot>,
-    /// What Slurm says.
+    /// What Slurm's commands report.
     pub slurm: SlurmFacts,
-    /// What munge says of a credential of its own.
+    /// What munge reports about a credential of its own.
     pub munge: Looked<Credential>,
-    /// What munge says of a credential that another machine made just now.
+    /// What munge reports about a credential just made on another machine.
     pub foreign_credential: Option<Looked<Credential>>,
-    /// Whether this host's own name has an address.
+    /// Whether this host's name resolves to an address.
     pub has_address: Looked<bool>,
-    /// Why jobs are not held to their GPUs by the kernel; `None` where they are.
-    pub isolation: Option<String>,
-    /// What the disk and the kernel tell at once.
+    /// What disk and kernel reveal cheaply.
     pub cheap: CheapFacts,
 }
 
-/// What the checks at the start of a container have to go by.
+impl ContainerFacts {
+    /// The findings of these kinds.
+    pub(super) fn found(&self, kinds: &[Kind]) -> Vec<Observations> {
+        self.findings.iter().filter(|finding| kinds.contains(&finding.kind)).cloned().map(Observations::from).collect()
+    }
+}
+
+/// The input of the checks at a container's start.
 #[derive(Debug)]
 pub struct Start<'a> {
-    /// What detection found.
+    /// The result of detection.
     pub inventory: &'a Inventory,
-    /// The variables of the environment.
+    /// The environment variables.
     pub environment: &'a Environment,
-    /// What the disk and the kernel tell at once.
+    /// What disk and kernel reveal cheaply.
     pub cheap: &'a CheapFacts,
 }
 
-/// What costs next to nothing to look at, so that every start does.
+/// Observations that cost next to nothing, so that every start can make them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheapFacts {
     /// The munge key.
     pub key: Option<KeyFacts>,
-    /// The cluster that this is, and the one whose jobs are in the state directory.
+    /// The name of this cluster.
     pub cluster: String,
-    /// The second of these; `None` where no jobs are saved.
+    /// The name of the cluster whose jobs are in the state directory; `None` if no jobs are saved.
     pub saved_cluster: Option<String>,
-    /// Where the controller keeps its jobs.
+    /// The controller's state directory.
     pub state: String,
-    /// The file system of that directory.
+    /// The file system of the state directory.
     pub state_disk: Looked<Disk>,
-    /// The daemons' ports that listen, with who holds them.
+    /// The daemons' ports, with the process that listens on each.
     pub ports: Vec<Port>,
-    /// Where CUDA's libraries are.
+    /// CUDA in this container.
     pub cuda: CudaFacts,
-    /// How many processes the kernel killed in this container for want of memory.
+    /// How many processes in this container the OOM killer has killed.
     pub memory_kills: Looked<u64>,
-    /// Whether AMD's compute device is in the container.
+    /// Whether AMD's compute device exists in the container.
     pub has_kfd: bool,
+    /// What the container was given besides GPUs.
+    pub given: Given,
+}
+
+/// What a container was given besides GPUs; `None` if unknown.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Given {
+    /// Whether InfiniBand devices exist in the container.
+    pub has_infiniband: bool,
+    /// The size of /dev/shm.
+    pub shared_memory_mib: Option<u64>,
+    /// The limit on locked memory per process.
+    pub locked_memory: Option<Limit>,
+    /// The limit on stack size.
+    pub stack: Option<Limit>,
+    /// The preloaded library of a GPU-sharing scheme, if any.
+    pub preloaded: Option<String>,
+}
+
+/// A limit on a resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// No limit.
+    Unlimited,
+    /// In bytes.
+    Bytes(u64),
 }
 
 /// The munge key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyFacts {
-    /// Where it is.
+    /// The path.
     pub path: String,
-    /// Its mode.
+    /// The file mode.
     pub mode: u32,
-    /// Whether it is older than the container and lies in the container's own file system: it came with the image.
+    /// Whether the key came with the image: it is older than the container and lies in the container's own file system.
     pub is_of_the_image: bool,
 }
 
 /// A file system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Disk {
-    /// In MiB.
+    /// Free space in MiB.
     pub free_mib: u64,
-    /// In MiB.
+    /// Total space in MiB.
     pub whole_mib: u64,
-    /// Whether nobody can write to it.
+    /// Whether the file system is read-only.
     pub is_read_only: bool,
 }
 
 /// A port that a daemon wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// Who wants it.
+    /// The daemon.
     pub daemon: &'static str,
-    /// Its number.
+    /// The port number.
     pub number: u16,
-    /// Who listens there.
+    /// The process that listens on it.
     pub holder: Holder,
 }
 
-/// Who listens on a port.
+/// The process that listens on a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// Nobody.
+    /// No process.
     Nobody,
-    /// A process of this container, by its name.
+    /// A process of this container, by name.
     Process(String),
-    /// A process that cannot be seen from here: the host's, or another container's with the same network.
+    /// A process that is invisible here: the host's, or another container's in the same network.
     Stranger,
 }
 
 /// CUDA in this container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CudaFacts {
-    /// The driver's half of CUDA, `libcuda.so.1`.
+    /// The driver's CUDA library, `libcuda.so.1`.
     pub driver_library: Option<String>,
-    /// The version of the toolkit or its libraries, such as `12.4`.
+    /// The version of the CUDA toolkit or its libraries, such as `12.4`.
     pub toolkit: Option<String>,
-    /// Whether `nvidia-smi` is there.
+    /// Whether `nvidia-smi` exists.
     pub has_smi: bool,
 }
 
-/// What Slurm's commands say.
+/// What Slurm's commands report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlurmFacts {
     /// Whether the controller answers.
     pub controller: Looked<bool>,
     /// The node.
     pub node: Looked<NodeFacts>,
-    /// The jobs that run with GPUs: id, what they asked for, for how long.
+    /// Running jobs with GPUs.
     pub gpu_jobs: Looked<Vec<RunningJob>>,
-    /// The jobs that wait, and why.
+    /// Waiting jobs, with the reason.
     pub waiting_jobs: Looked<Vec<WaitingJob>>,
 }
 
-/// The node, as the controller knows it.
+impl SlurmFacts {
+    /// Nothing was asked, for this reason.
+    pub fn unasked(why: &str) -> Self {
+        let nothing = || why.to_owned();
+        Self {
+            controller: Err(nothing()),
+            node: Err(nothing()),
+            gpu_jobs: Err(nothing()),
+            waiting_jobs: Err(nothing()),
+        }
+    }
+}
+
+/// The node, as the controller reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeFacts {
-    /// Its name.
+    /// The node's name.
     pub name: String,
     /// State and reason.
     pub report: NodeReport,
-    /// Its GRES, `gpu:nvidia:2`; empty without.
+    /// The node's GRES, `gpu:nvidia:2`; may be empty.
     pub gres: String,
 }
 
-/// A job that runs and was given GPUs.
+/// A running job with GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunningJob {
-    /// Its number.
+    /// The job ID.
     pub id: String,
-    /// What it asked for.
+    /// The GRES that the job requested.
     pub gres: String,
-    /// For how long it has run, in seconds.
+    /// The run time in seconds.
     pub seconds: u64,
 }
 
-/// A job that waits.
+/// A waiting job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitingJob {
-    /// Its number.
+    /// The job ID.
     pub id: String,
-    /// Slurm's word for why.
+    /// Slurm's reason.
     pub reason: String,
 }
 
-/// What `unmunge` says of a credential.
+/// What `unmunge` reports about a credential.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credential {
-    /// Its word: `Success`, `Expired credential`, `Invalid credential`.
+    /// The status: `Success`, `Expired credential`, `Invalid credential`.
     pub status: String,
-    /// When it was made, in seconds since 1970 by its maker's clock.
+    /// When it was encoded, in seconds since 1970 on the encoding machine's clock.
     pub encoded: Option<i64>,
-    /// When it was read, by this machine's clock.
+    /// When it was decoded, on this machine's clock.
     pub decoded: Option<i64>,
 }

@@ -1,29 +1,84 @@
-//! Looks: files below a root, and programs through `Ask`, which has a deadline. EDGE. Changes nothing.
+//! Makes the observations: reads files below a root, and runs programs through `Ask`, which has a deadline. EDGE.
+//! Changes nothing.
 
 mod cheap;
+mod container;
 mod environment;
 mod host;
 mod ports;
 mod slurm;
 
+pub(crate) use cheap::look_cheaply;
 pub use cheap::{Places, cheap, cuda};
 pub use environment::environment;
 pub use host::{clock, containers, image, kubernetes};
 pub use slurm::{address, credential, own_credential, seconds, slurm};
 
-use crate::configure::answer::{Answer, first_line};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
-/// Runs a program with these arguments, not for longer than its deadline.
+use super::facts::{Facts, Side};
+use crate::detect::{self, condition, nvidia_request::Request};
+use crate::tool;
+use crate::tool::answer::Answer;
+use crate::{load_config, plan};
+
+/// What the command line of `doctor` says.
+#[derive(Debug)]
+pub(crate) struct Scope {
+    /// Everything is below this directory.
+    pub(crate) root: PathBuf,
+    /// How long each look may take.
+    pub(crate) deadline: Duration,
+    /// The operator's file.
+    pub(crate) config: Option<PathBuf>,
+    /// A credential that another machine made.
+    pub(crate) credential: Option<PathBuf>,
+    /// The image to try the GPUs with.
+    pub(crate) image: String,
+    /// Starts no container.
+    pub(crate) no_trial: bool,
+}
+
+impl Scope {
+    fn ask(&self) -> impl Fn(&str, &[&str]) -> Answer + use<> {
+        let deadline = self.deadline;
+        move |program, arguments| tool::ask(program, arguments, deadline)
+    }
+}
+
+/// Looks at the container, or else at the host.
+pub(crate) fn facts(scope: &Scope, is_container: bool) -> Facts {
+    let library = std::env::var_os("SLURMINIT_NVML_LIBRARY").filter(|path| !path.is_empty()).map(PathBuf::from);
+    // These fork, so they come before the first thread.
+    // What this process was started with is what the container asked for; a host asks for nothing.
+    let request = if is_container { Request::from_environment() } else { Request::default() };
+    let (root, deadline, nvml_library) = (scope.root.clone(), scope.deadline, library.clone());
+    let inventory =
+        detect::detect(&detect::Options { root, deadline, nvml_library, request, ..detect::Options::default() });
+    let conditions = condition::conditions(&scope.root, library.as_deref(), Instant::now() + deadline);
+    let side = if is_container {
+        Side::Container(Box::new(container::facts(scope, &inventory)))
+    } else {
+        Side::Host(Box::new(host::facts(scope, &inventory)))
+    };
+    // What jobs are not to have is not the cluster's.
+    let config = load_config::load(scope.config.as_deref()).unwrap_or_default();
+    let inventory = plan::select(&config, &inventory, &mut Vec::new());
+    Facts { inventory, conditions, environment: environment(), side }
+}
+
+/// What `look` finds, or `None` at the deadline: a file system that hangs keeps the thread, and not us.
+fn within<T: Send + 'static>(deadline: Duration, look: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || tell.send(look()));
+    told.recv_timeout(deadline).ok()
+}
+
+/// Runs a program with these arguments, within its deadline.
 pub type Ask<'a> = &'a dyn Fn(&str, &[&str]) -> Answer;
 
 /// The standard output of a program, or why there is none.
 fn output(ask: Ask<'_>, program: &str, arguments: &[&str]) -> Result<String, String> {
-    match ask(program, arguments) {
-        Answer::Missing => Err(format!("{program} is not here")),
-        Answer::Silent => Err(format!("{program} did not answer in time")),
-        Answer::Ended { succeeded: true, stdout, .. } => Ok(stdout),
-        Answer::Ended { stdout, stderr, .. } => {
-            Err(format!("{program}: {}", first_line([stderr.as_str(), stdout.as_str()])))
-        }
-    }
+    ask(program, arguments).output_of(program)
 }

@@ -1,50 +1,51 @@
-//! What GPUs and their driver should be like: a verdict each, by the facts of one detection. PURE.
+//! Requirements on GPUs and drivers, each with a verdict based on one detection. PURE.
 //!
-//! The entries of the table judge the same things, by the same functions. What a driver does not tell has no verdict.
+//! Doctor's entries use the same functions for the same requirements. A fact that the driver does not report has no
+//! verdict.
 
 use serde::Serialize;
 
 use super::entries::{gpus, work};
 use super::facts::{CudaFacts, Environment, Looked};
-use super::{Answer, Observation};
+use super::{Observation, Observations};
 use crate::config::{ComputeCapability, Floors};
 use crate::inventory::{Access, Condition, Gpu, Inventory, Vendor};
 
-/// What is known.
+/// The facts to judge.
 #[derive(Clone, Copy, Debug)]
 pub struct Known<'a> {
-    /// What detection found, with the GPUs' conditions.
+    /// The result of detection, with the condition of the GPUs.
     pub inventory: &'a Inventory,
     /// The variables of the environment.
     pub environment: &'a Environment,
-    /// The CUDA in the container.
+    /// CUDA in this container.
     pub cuda: &'a CudaFacts,
-    /// What the operator wants at least.
+    /// The operator's minimum requirements.
     pub floors: &'a Looked<Floors>,
 }
 
-/// A requirement, and what was seen of it.
+/// A requirement and the observation about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Requirement {
-    /// Its name, which is the entry's where there is one.
+    /// The name; that of doctor's entry, if there is one.
     pub name: &'static str,
-    /// What was seen.
+    /// The observation.
     #[serde(flatten)]
     pub observation: Observation,
 }
 
-/// A verdict on each requirement that something is known of.
+/// A verdict on each requirement for which facts are known.
 pub fn requirements(known: &Known<'_>) -> Vec<Requirement> {
     let gpus: Vec<&Gpu> = known.inventory.usable_gpus().collect();
     let conditions: Vec<&Condition> = gpus.iter().filter_map(|gpu| gpu.condition.as_ref()).collect();
     let (floors, unread) = match known.floors {
         Ok(floors) => (*floors, None),
-        Err(why) => (Floors::default(), Some(Answer::could_not_look(why.as_str()))),
+        Err(why) => (Floors::default(), Some(Observations::could_not_look(why.as_str()))),
     };
-    let of_each = |judge: fn(&Condition) -> Option<Answer>| conditions.iter().filter_map(move |it| judge(it));
+    let of_each = |judge: fn(&Condition) -> Option<Observations>| conditions.iter().filter_map(move |it| judge(it));
     let compute = |gpu: &&Gpu| compute(gpu, floors.compute?);
     let memory = |gpu: &&Gpu| floors.memory_mib.map(|least| memory(gpu, least)).unwrap_or_default();
-    let answers: [(&'static str, Vec<Answer>); 7] = [
+    let answers: [(&'static str, Vec<Observations>); 7] = [
         ("cuda-version", driver(known).into_iter().collect()),
         ("configuration", unread.into_iter().collect()),
         ("compute", gpus.iter().filter_map(compute).collect()),
@@ -53,13 +54,14 @@ pub fn requirements(known: &Known<'_>) -> Vec<Requirement> {
         ("ecc", of_each(ecc).collect()),
         ("persistence", work::persistence_of(&conditions).into_iter().collect()),
     ];
-    let of_answer = |name| move |answer: Answer| answer.observations().to_vec().into_iter().map(move |it| (name, it));
+    let of_answer =
+        |name| move |answer: Observations| answer.observations().to_vec().into_iter().map(move |it| (name, it));
     let all = answers.into_iter().flat_map(|(name, answers)| answers.into_iter().flat_map(of_answer(name)));
     all.map(|(name, observation)| Requirement { name, observation }).collect()
 }
 
-/// The driver against the CUDA of the container; where that has none, against CUDA as such.
-fn driver(known: &Known<'_>) -> Option<Answer> {
+/// Compares the driver with the container's CUDA; if the container has none, with CUDA releases in general.
+fn driver(known: &Known<'_>) -> Option<Observations> {
     let driver = known.inventory.drivers.iter().find(|driver| driver.vendor == Vendor::Nvidia)?;
     let of_image = known.environment.cuda_version.as_deref().or(known.cuda.toolkit.as_deref());
     of_image.map(|of_image| gpus::cuda_of(Some(driver), of_image)).or_else(|| gpus::driver_alone(driver))
@@ -69,23 +71,23 @@ fn name(gpu: &Gpu) -> String {
     format!("{} GPU {}", gpu.vendor, gpu.index)
 }
 
-fn too_little(seen: String, key: &str, least: &str) -> Answer {
-    Answer::fail(
+fn too_little(seen: String, key: &str, least: &str) -> Observations {
+    Observations::fail(
         seen,
         format!("slurminit.toml wants more: [gpu] {key} = {least}"),
         format!("give the container other GPUs (slurminit configure --gpus LIST on the host), or lower {key}"),
     )
 }
 
-/// AMD's names of instruction sets have no order.
-fn compute(gpu: &Gpu, least: ComputeCapability) -> Option<Answer> {
+/// AMD's names of instruction sets cannot be compared by order.
+fn compute(gpu: &Gpu, least: ComputeCapability) -> Option<Observations> {
     let has: ComputeCapability = gpu.compute.as_deref()?.parse().ok()?;
     let seen = format!("{} has compute capability {has}, where {least} is the least", name(gpu));
-    Some(if has >= least { Answer::ok(seen) } else { too_little(seen, "min_compute", &format!("\"{least}\"")) })
+    Some(if has >= least { Observations::ok(seen) } else { too_little(seen, "min_compute", &format!("\"{least}\"")) })
 }
 
-/// In MIG mode a GPU has nothing to offer but its instances.
-fn memory(gpu: &Gpu, least: u64) -> Vec<Answer> {
+/// In MIG mode, only a GPU's instances can be used.
+fn memory(gpu: &Gpu, least: u64) -> Vec<Observations> {
     let whole = || gpu.memory_mib.map(|has| (name(gpu), has)).into_iter().collect::<Vec<_>>();
     let parts: Vec<(String, u64)> = gpu.mig.as_ref().map_or_else(whole, |instances| {
         let usable = instances.iter().filter(|instance| instance.access == Access::Usable);
@@ -94,25 +96,26 @@ fn memory(gpu: &Gpu, least: u64) -> Vec<Answer> {
     });
     let judge = |(name, has): (String, u64)| {
         let seen = format!("{name} has {has} MiB of memory, where {least} is the least");
-        if has >= least { Answer::ok(seen) } else { too_little(seen, "min_memory_mib", &least.to_string()) }
+        if has >= least { Observations::ok(seen) } else { too_little(seen, "min_memory_mib", &least.to_string()) }
     };
     parts.into_iter().map(judge).collect()
 }
 
-fn ecc(condition: &Condition) -> Option<Answer> {
+fn ecc(condition: &Condition) -> Option<Observations> {
     let (index, ecc) = (condition.index, condition.ecc?);
     Some(match (ecc.is_on, ecc.uncorrected) {
-        (true, Some(0)) => Answer::ok(format!("GPU {index} corrects its memory, and found nothing that it could not")),
-        (true, None) => Answer::ok(format!("GPU {index} corrects its memory")),
-        (true, Some(errors)) => Answer::warn(
+        (true, Some(0)) => {
+            Observations::ok(format!("GPU {index} corrects its memory, and found nothing that it could not"))
+        }
+        (true, None) => Observations::ok(format!("GPU {index} corrects its memory")),
+        (true, Some(errors)) => Observations::warn(
             format!("GPU {index} had {errors} memory errors that could not be corrected since the driver was loaded"),
             "its memory fails; each such error ends the program that uses it",
             format!(
                 "nvidia-smi -i {index} -q -d ECC,ROW_REMAPPER; sudo nvidia-smi -i {index} -r, or a reboot, retires the bad rows"
             ),
         ),
-        (false, _) => Answer::trouble(
-            super::Verdict::Note,
+        (false, _) => Observations::hint(
             format!("error correction is off for GPU {index}"),
             "somebody turned it off, or it came so: a bit that flips goes unnoticed",
             format!("sudo nvidia-smi -i {index} -e 1 on the host, then a reboot"),

@@ -3,6 +3,7 @@ use std::collections::BTreeSet;
 use super::facts::{CheapFacts, CudaFacts, Environment, Holder, KeyFacts, Port};
 use super::*;
 use crate::inventory::Inventory;
+use crate::inventory::Kind;
 
 fn entries() -> impl Iterator<Item = &'static Entry> {
     PARTS.iter().flat_map(|part| part.entries)
@@ -16,11 +17,20 @@ fn every_entry_has_a_name_of_its_own_and_says_everything() {
         let words = [entry.looks_at, entry.cause, entry.repair];
         assert!(!entry.symptoms.is_empty() && words.iter().all(|text| !text.is_empty()), "{}", entry.id);
     }
-    let unknown: Vec<&str> = claims::owners().filter(|owner| !names.contains(owner)).collect();
-    assert!(unknown.is_empty(), "findings are claimed by entries that are not there: {unknown:?}");
 }
 
-/// The log of a start has what is wrong, and nothing of what is merely good to know.
+/// A new kind of finding fails this test until it is assigned to an entry.
+#[test]
+fn every_kind_of_finding_has_one_entry() {
+    let mut answered = BTreeSet::new();
+    for entry in entries() {
+        let (Judge::Findings(kinds, _) | Judge::FindingsAnd(kinds, _)) = entry.judge else { continue };
+        kinds.iter().for_each(|kind| assert!(answered.insert(*kind), "{kind:?} is there twice"));
+    }
+    assert_eq!(answered.len(), Kind::Other as usize + 1, "a kind has no entry; there are {answered:?}");
+}
+
+/// The log of a start reports faults, but not what is merely worth knowing.
 #[test]
 fn a_start_says_what_is_wrong_and_nothing_else() {
     let (inventory, mut environment) = (Inventory::default(), Environment::default());
@@ -35,6 +45,7 @@ fn a_start_says_what_is_wrong_and_nothing_else() {
         cuda: CudaFacts::default(),
         memory_kills: Ok(0),
         has_kfd: false,
+        given: facts::Given::default(),
     };
     let said = |cheap: &CheapFacts| at_start(&Start { inventory: &inventory, environment: &environment, cheap });
     assert_eq!(said(&healthy), []);
@@ -53,6 +64,6 @@ fn a_start_says_what_is_wrong_and_nothing_else() {
 fn the_worst_verdict_stands_for_all() {
     let order = [Verdict::Ok, Verdict::Note, Verdict::CouldNotLook, Verdict::Warn, Verdict::Fail];
     assert!(order.is_sorted());
-    let both = Answer::all([Answer::ok("a"), Answer::warn("b", "c", "d")], || Answer::ok(""));
+    let both = Observations::all([Observations::ok("a"), Observations::warn("b", "c", "d")], || Observations::ok(""));
     assert_eq!((both.verdict(), both.observations().len()), (Verdict::Warn, 2));
 }

@@ -1,4 +1,4 @@
-//! Puts people's accounts into /etc/passwd, /etc/group and /etc/shadow, and makes their home directories.
+//! Writes users' accounts to /etc/passwd, /etc/group and /etc/shadow, and creates their home directories.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -8,15 +8,16 @@ use std::path::Path;
 use super::{InstallError, atomic, under};
 use crate::accounts::AccountFiles;
 use crate::config::{Config, Fault, User};
-use crate::inventory::{Finding, Severity};
+use crate::inventory::{Finding, Kind, Severity};
+use crate::proc::parse::Mount;
 use crate::walk;
 
 const FILES: [&str; 3] = ["/etc/group", "/etc/passwd", "/etc/shadow"];
 
-/// Why the accounts cannot be made. Nothing was written then.
+/// Why the accounts could not be created. In that case nothing was written.
 #[derive(Debug)]
 pub enum AccountError {
-    /// A value is already somebody else's.
+    /// A value is already in use by another account.
     Refused(Fault),
     /// A file cannot be read or written.
     Install(InstallError),
@@ -28,11 +29,11 @@ impl From<InstallError> for AccountError {
     }
 }
 
-/// Makes the accounts of `[[user]]` and `[[group]]`, and takes away those that an earlier start made and nobody wants any
-/// more. Without either it costs the reading of two small files. Returns what the operator should know.
+/// Creates the accounts of `[[user]]` and `[[group]]`, and removes those that an earlier start created and that are no
+/// longer configured. If there are neither, this only reads two small files. Returns messages for the operator.
 ///
 /// # Errors
-/// A name or number that is somebody else's, or a file that cannot be read or written.
+/// A name or ID belongs to another account, or a file cannot be read or written.
 pub fn install_accounts(config: &Config, root: &Path) -> Result<Vec<Finding>, AccountError> {
     let wants_any = !config.users.is_empty() || !config.groups.is_empty();
     let read = |path| read(root, path, wants_any);
@@ -56,10 +57,10 @@ pub fn install_accounts(config: &Config, root: &Path) -> Result<Vec<Finding>, Ac
     Ok(config.users.iter().filter_map(|user| home(root, user)).collect())
 }
 
-/// Whether [`install_accounts`] would refuse them; changes nothing.
+/// Whether [`install_accounts`] would refuse the accounts; changes nothing.
 ///
 /// # Errors
-/// As there.
+/// As for [`install_accounts`].
 pub fn check_accounts(config: &Config, root: &Path) -> Result<(), AccountError> {
     if (config.users.is_empty() && config.groups.is_empty()) || not_ours_to_write(root).is_some() {
         return Ok(());
@@ -79,7 +80,7 @@ fn read(root: &Path, path: &str, must_exist: bool) -> Result<String, InstallErro
     }
 }
 
-/// Writes what differs: all of it beside the files before the first one is replaced.
+/// Writes the files that differ: all new versions are on disk before the first file is replaced.
 fn write(root: &Path, old: &AccountFiles, new: &AccountFiles) -> Result<(), (&'static str, io::Error)> {
     let none = String::new();
     let texts = [(&old.group, &new.group), (&old.passwd, &new.passwd)];
@@ -94,27 +95,16 @@ fn write(root: &Path, old: &AccountFiles, new: &AccountFiles) -> Result<(), (&'s
     staged.into_iter().try_for_each(|(path, staged)| staged.commit().map_err(|error| (path, error)))
 }
 
-/// Why the files are somebody else's: mounted ones are the host's, and so is what a link points to.
+/// Why the files must not be written: mounted files are the host's, and so is the target of a link.
 fn not_ours_to_write(root: &Path) -> Option<String> {
-    // Without /proc nothing can be known, and no container is without it.
+    // Every container has /proc; without it nothing would be known.
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let is_mounted = |path: &Path| {
-        let real = under(root, path);
-        let is_it = |line: &str| line.split(' ').nth(4).is_some_and(|place| Path::new(&unescaped(place)) == real);
-        mounts.lines().any(is_it)
-    };
+    let is_mounted = |path: &Path| Mount::all(&mounts).any(|mount| Path::new(&mount.at) == under(root, path));
     if let Some(path) = ["/etc"].into_iter().chain(FILES).find(|path| is_mounted(Path::new(path))) {
         return Some(format!("{path} is mounted"));
     }
     let is_link = |path: &&str| under(root, Path::new(path)).is_symlink();
     FILES.into_iter().find(is_link).map(|path| format!("{path} is a link"))
-}
-
-/// The kernel writes a space in a path as `\040`.
-fn unescaped(text: &str) -> String {
-    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
-        .into_iter()
-        .fold(text.to_owned(), |text, (escape, plain)| text.replace(escape, plain))
 }
 
 fn left_alone(old: &AccountFiles, users: &[User], why: &str, instead: &str) -> Vec<Finding> {
@@ -132,10 +122,10 @@ fn left_alone(old: &AccountFiles, users: &[User], why: &str, instead: &str) -> V
         )
     };
     let cause = "accounts that are not the container's own are left alone".to_owned();
-    vec![Finding { severity, what: format!("{why}: {what}"), cause, repair }]
+    vec![Finding::new(Kind::Files, severity, format!("{why}: {what}"), cause, repair)]
 }
 
-/// Makes the home directory where it is missing; one that is there is left as it is.
+/// Creates the home directory if it is missing; an existing one is left alone.
 fn home(root: &Path, user: &User) -> Option<Finding> {
     let (path, name, uid) = (user.home(), &user.name, user.uid);
     let real = under(root, &path);
@@ -158,11 +148,11 @@ fn home(root: &Path, user: &User) -> Option<Finding> {
         },
     };
     let cause = format!("jobs of {name} that write there will fail");
-    Some(Finding { severity: Severity::Warning, what, cause, repair })
+    Some(Finding::warning(Kind::Files, what, cause, repair))
 }
 
-/// The directories above it may be anybody's: whoever puts another directory in its place gives away an empty one of
-/// root's.
+/// Anyone may own the parent directories. Someone who swaps in another directory can only get an empty one of root's
+/// given away.
 fn make_home(root: &Path, path: &Path, user: &User) -> io::Result<()> {
     let name = path.file_name().and_then(|name| name.to_str()).ok_or(ErrorKind::InvalidInput)?;
     let parent = walk::make_anywhere(root, path.parent().unwrap_or(Path::new("/")))?;
@@ -170,6 +160,6 @@ fn make_home(root: &Path, path: &Path, user: &User) -> io::Result<()> {
     if !is_new || !home.names()?.is_empty() {
         return Err(io::Error::other("somebody else has put a directory there at the same moment"));
     }
-    // The umask may have taken bits away, and a set-group-id parent added one.
+    // The umask may have cleared bits, and a set-group-ID parent directory may have set one.
     home.settle(Some((user.uid, user.gid())), 0o700, &mut Vec::new()).map(drop)
 }

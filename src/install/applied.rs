@@ -1,7 +1,7 @@
-//! What the daemons were last given to run with: copies of Slurm's files in the run directory.
+//! Copies, in the run directory, of the Slurm files that the daemons last started with.
 //!
-//! The installed files may be ahead of the daemons: a reload was cut short, or a person edited one in place. A reload
-//! compares with these copies, and its way back leads to them.
+//! The installed files may be newer than what the daemons use: a reload was cut short, or someone edited a file in
+//! place. A reload compares with these copies, and restores them if it fails.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,20 +12,20 @@ use crate::config::Paths;
 use crate::plan::{FileName, Text};
 use crate::walk;
 
-/// Their directory in the run directory.
+/// The directory of the copies, inside the run directory.
 const DIRECTORY: &str = "applied";
 
-/// Its name in the run directory.
+/// The file's name in the run directory.
 const HELD: &str = "held";
 
 fn directory(paths: &Paths) -> PathBuf {
     paths.run.join(DIRECTORY)
 }
 
-/// Reads what the daemons run with; where no copy was kept, what is installed.
+/// Reads the files that the daemons run with; if there is no copy, the installed file.
 ///
 /// # Errors
-/// A file that is there and cannot be read as text.
+/// An existing file cannot be read as text.
 pub fn read_applied(paths: &Paths, root: &Path) -> Result<Vec<Text>, InstallError> {
     let mut found = Vec::new();
     for name in FileName::WRITTEN {
@@ -39,37 +39,39 @@ pub fn read_applied(paths: &Paths, root: &Path) -> Result<Vec<Text>, InstallErro
     Ok(found)
 }
 
-/// Keeps copies of what the daemons are about to run with; the former ones stay for [`restore_applied`].
+/// Stores copies of the files that the daemons are about to run with. The previous copies are kept for
+/// [`restore_applied`].
 ///
 /// # Errors
-/// The first that cannot be written.
-pub fn keep_applied(paths: &Paths, root: &Path, files: &[(FileName, &str)]) -> Result<(), InstallError> {
-    files.iter().try_for_each(|(name, text)| replace_in(root, &directory(paths), name.as_str(), text, 0o644).map(drop))
+/// The first file that cannot be written.
+pub fn keep_applied(paths: &Paths, root: &Path, files: &[Text]) -> Result<(), InstallError> {
+    let keep = |Text { name, text }: &Text| replace_in(root, &directory(paths), name.as_str(), text, 0o644).map(drop);
+    files.iter().try_for_each(keep)
 }
 
-/// Keeps what holds until the container ends ([`crate::config::Held`] and the node's name, a line each), for
-/// `slurminit reload --dry-run`.
+/// Stores what is fixed until the container ends, for `slurminit reload --dry-run`: [`crate::config::Held`] and the
+/// node's name, one line each.
 ///
 /// # Errors
-/// It cannot be written.
+/// The file cannot be written.
 pub fn keep_held(paths: &Paths, root: &Path, held: &str) -> Result<(), InstallError> {
-    // Only root's: a checksum of a short secret in [daemon.*] tells the secret.
+    // Readable for root only: a checksum of a short secret in [daemon.*] would reveal it.
     replace_in(root, &paths.run, HELD, held, 0o600).map(drop)
 }
 
-/// Reads it.
+/// Reads what [`keep_held`] stored.
 ///
 /// # Errors
-/// It is there and cannot be read.
+/// The file exists but cannot be read.
 pub fn read_held(paths: &Paths, root: &Path) -> Result<Option<String>, InstallError> {
     read(root, &paths.run.join(HELD))
 }
 
-/// Installs again what the daemons ran with before the last [`keep_applied`] changed it. What stood there becomes
-/// `NAME.previous`. A file that there was not before stays.
+/// Reinstalls the files that the daemons used before the last [`keep_applied`]. The replaced files become
+/// `NAME.previous`. A file that did not exist before stays.
 ///
 /// # Errors
-/// A former file that cannot be read, or the first that cannot be written.
+/// A former file cannot be read, or a file cannot be written.
 pub fn restore_applied(paths: &Paths, root: &Path, names: &[FileName]) -> Result<(), InstallError> {
     for name in names {
         let kept = directory(paths);
@@ -99,22 +101,26 @@ mod tests {
 
     const CONF: FileName = FileName::SlurmConf;
 
+    fn conf(text: &str) -> Text {
+        Text { name: CONF, text: text.to_owned() }
+    }
+
     #[test]
     fn the_way_back_leads_to_what_the_daemons_ran_with() {
         let root = tempfile::tempdir().unwrap();
         let (paths, root) = (Paths::default(), root.path());
         let installed = root.join("etc/slurm/slurm.conf");
         for text in ["A=1\n", "A=2\n"] {
-            install_files(&paths, root, &[(CONF, text)]).unwrap();
-            keep_applied(&paths, root, &[(CONF, text)]).unwrap();
+            install_files(&paths, root, &[conf(text)]).unwrap();
+            keep_applied(&paths, root, &[conf(text)]).unwrap();
         }
-        // A person's edit, which the daemons never saw, is not what is gone back to.
+        // A manual edit that the daemons never saw is not restored.
         fs::write(&installed, "A=3\n").unwrap();
-        assert_eq!(read_applied(&paths, root).unwrap(), [Text { name: CONF, text: "A=2\n".to_owned() }]);
+        assert_eq!(read_applied(&paths, root).unwrap(), [conf("A=2\n")]);
         restore_applied(&paths, root, &[CONF]).unwrap();
         assert_eq!(fs::read_to_string(&installed).unwrap(), "A=1\n");
         assert_eq!(fs::read_to_string(installed.with_file_name("slurm.conf.previous")).unwrap(), "A=3\n");
-        assert_eq!(read_applied(&paths, root).unwrap(), [Text { name: CONF, text: "A=1\n".to_owned() }]);
+        assert_eq!(read_applied(&paths, root).unwrap(), [conf("A=1\n")]);
     }
 
     #[test]
@@ -122,7 +128,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let paths = Paths::default();
         assert_eq!(read_applied(&paths, root.path()).unwrap(), []);
-        install_files(&paths, root.path(), &[(CONF, "A=1\n")]).unwrap();
+        install_files(&paths, root.path(), &[conf("A=1\n")]).unwrap();
         assert_eq!(read_applied(&paths, root.path()).unwrap().len(), 1);
         restore_applied(&paths, root.path(), &[CONF]).unwrap();
         assert_eq!(fs::read_to_string(root.path().join("etc/slurm/slurm.conf")).unwrap(), "A=1\n");

@@ -1,7 +1,7 @@
-//! Replacing a file so that a reader or a full disk never meets half of one, and a crash never costs the old one.
+//! Replaces files so that no reader or full disk ever meets half a file, and no crash loses the old one.
 //!
-//! A sync takes 4 ms and more, and a new container has no old file to lose: what a power cut leaves of a first file differs
-//! from what the next start renders, and is written again. So only a replacement is synced.
+//! A sync takes 4 ms or more. A new container has no old file to lose: whatever a power cut leaves of a first file
+//! differs from what the next start renders, and is rewritten. So only replacements are synced.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Write};
@@ -10,8 +10,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use super::Owner;
 use crate::walk::{self, Dir, is_ours};
 
-/// Replaces `name` in `dir` with `content` and `mode`, unless that is its content and nobody else can write it. The old
-/// file is kept as `NAME.previous`. Returns whether anything was written.
+/// Replaces `name` in `dir` with `content` and `mode`, unless it has this content and only root can write to it. The
+/// old file is kept as `NAME.previous`. Returns whether anything was written.
 pub(super) fn replace(dir: &Dir, name: &str, content: &[u8], mode: u32) -> io::Result<bool> {
     let old = old(dir, name)?;
     let same = old.as_ref().and_then(|old| old.readable.as_ref()).filter(|(_, bytes)| bytes == content);
@@ -34,7 +34,7 @@ pub(super) fn replace(dir: &Dir, name: &str, content: &[u8], mode: u32) -> io::R
     let written = write_beside(dir, name, content, mode, None)
         .and_then(|new| install(&new).inspect_err(|_| drop(dir.remove(&new.name))));
     match written {
-        // A file that is a mount of its own, or on a read-only one, is the operator's, whosesoever it is.
+        // A file that is a mount point, or on a read-only mount, is the operator's, whoever owns it.
         Err(error) if same.is_some() && is_mounted(&error) => return Ok(false),
         outcome => outcome?,
     }
@@ -48,9 +48,9 @@ fn is_mounted(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ResourceBusy | io::ErrorKind::ReadOnlyFilesystem)
 }
 
-/// What is there before.
+/// The existing file.
 struct Old {
-    /// The file and its content. A pipe is not read, nor what a link leads to that is not root's.
+    /// The file and its content. Pipes are not read, nor are targets of links that root does not own.
     readable: Option<(File, Vec<u8>)>,
 }
 
@@ -68,7 +68,7 @@ fn old(dir: &Dir, name: &str) -> io::Result<Option<Old>> {
     Ok(Some(Old { readable: readable.ok() }))
 }
 
-/// Replaces `name` with `content`, with `mode` and `owner` (user and group), and keeps no copy.
+/// Replaces `name` with `content`, `mode` and `owner` (user and group), without keeping a copy.
 pub(super) fn replace_as(dir: &Dir, name: &str, content: &[u8], mode: u32, owner: (u32, u32)) -> io::Result<()> {
     let new = write_beside(dir, name, content, mode, None)?;
     let install = || {
@@ -83,8 +83,8 @@ pub(super) fn replace_as(dir: &Dir, name: &str, content: &[u8], mode: u32, owner
     dir.sync()
 }
 
-/// A new text of a file that is there, on the disk beside it, with the file's own owner and mode. Dropped without
-/// [`Staged::commit`], it is gone.
+/// The new version of an existing file, already on disk beside it, with the same owner and mode. Dropping it without
+/// [`Staged::commit`] removes it.
 #[derive(Debug)]
 pub(super) struct Staged<'a> {
     dir: &'a Dir,
@@ -92,7 +92,7 @@ pub(super) struct Staged<'a> {
     new: New,
 }
 
-/// Prepares the replacement of `name`, of which no copy is kept.
+/// Prepares to replace `name` without keeping a copy.
 pub(super) fn stage<'a>(dir: &'a Dir, name: &'a str, content: &[u8]) -> io::Result<Staged<'a>> {
     let old = dir.metadata_of(name)?;
     let new = write_beside(dir, name, content, old.permissions().mode() & 0o7777, None)?;
@@ -107,7 +107,7 @@ pub(super) fn stage<'a>(dir: &'a Dir, name: &'a str, content: &[u8]) -> io::Resu
 }
 
 impl Staged<'_> {
-    /// Puts it in the place of the old file.
+    /// Replaces the old file.
     pub(super) fn commit(self) -> io::Result<()> {
         self.dir.rename(&self.new.name, self.name)?;
         self.dir.sync()
@@ -116,12 +116,12 @@ impl Staged<'_> {
 
 impl Drop for Staged<'_> {
     fn drop(&mut self) {
-        // Nothing is there after a commit.
+        // After a commit there is nothing to remove.
         let _ = self.dir.remove(&self.new.name);
     }
 }
 
-/// Replaces a secret, which gets its owner before its name and of which no copy is kept. It is not synced: see [`sync`].
+/// Replaces a secret without keeping a copy. The owner is set before the file gets its name. Not synced: see [`sync`].
 pub(super) fn replace_secret(dir: &Dir, name: &str, content: &[u8], owner: Option<&Owner>) -> io::Result<()> {
     let new = write_beside(dir, name, content, 0o400, owner)?;
     dir.rename(&new.name, name).inspect_err(|_| drop(dir.remove(&new.name)))
@@ -133,21 +133,21 @@ pub(super) fn sync(dir: &Dir, name: &str) -> io::Result<()> {
     dir.sync()
 }
 
-/// A file that has not got its name yet.
+/// A file that still has its temporary name.
 #[derive(Debug)]
 struct New {
     name: String,
     file: File,
 }
 
-/// Writes a new file in the same directory; nothing is left of it after an error.
+/// Writes a new file in the same directory; removes it on error.
 fn write_beside(dir: &Dir, name: &str, content: &[u8], mode: u32, owner: Option<&Owner>) -> io::Result<New> {
     let new = format!("{name}.new");
-    // A start that was killed may have left one, and others something else where they may.
+    // A killed start may have left the file, or another user something else.
     dir.remove(&new)?;
     let write = || {
         let mut file = dir.create(&new, mode)?;
-        // After its mode: once it is given away, that would take CAP_FOWNER.
+        // The mode comes first: changing it after the owner would need CAP_FOWNER.
         if let Some(owner) = owner {
             owner.own(&file)?;
         }

@@ -1,7 +1,7 @@
-//! Which of Slurm's files are copies of the operator's.
+//! Records which of Slurm's files are copies of the operator's.
 //!
-//! A copy has the original's marker line, so by its text alone it would stay a person's own file when the original is gone.
-//! What was copied is noted beside it: the note must live as long as the copy does.
+//! A copy contains the original's marker line. So by its text it would still count as the user's own after the original
+//! is gone. The record lies beside the copy, because it must live as long.
 
 use std::path::{Path, PathBuf};
 
@@ -10,18 +10,18 @@ use crate::config::Paths;
 use crate::plan::{Customized, FileName, Origin};
 use crate::walk;
 
-/// The directory of the notes, in Slurm's directory.
+/// The directory of the records, in Slurm's directory.
 const DIRECTORY: &str = ".copied";
 
 fn directory(paths: &Paths) -> PathBuf {
     paths.slurm.join(DIRECTORY)
 }
 
-/// Notes which of the files that are about to be installed are copies. The former note stays, for a reload that is taken
-/// back installs the former copy again.
+/// Records which of the files about to be installed are copies. The previous record is kept, because taking back a
+/// reload reinstalls the previous copy.
 ///
 /// # Errors
-/// The first that cannot be written.
+/// The first record that cannot be written.
 pub fn note_copies(paths: &Paths, root: &Path, customized: &Customized) -> Result<(), InstallError> {
     for file in customized.files.iter().filter(|file| file.origin == Origin::Config) {
         replace_in(root, &directory(paths), file.name.as_str(), &file.text, 0o644)?;
@@ -29,10 +29,10 @@ pub fn note_copies(paths: &Paths, root: &Path, customized: &Customized) -> Resul
     Ok(())
 }
 
-/// Notes that `text` is what is installed again, if it was a copy.
+/// Records that `text` was reinstalled, if it was a copy.
 ///
 /// # Errors
-/// The note cannot be written.
+/// The record cannot be written.
 pub(super) fn copied_again(paths: &Paths, root: &Path, name: FileName, text: &str) -> Result<(), InstallError> {
     if !is_copy(paths, root, name, text) {
         return Ok(());
@@ -40,7 +40,7 @@ pub(super) fn copied_again(paths: &Paths, root: &Path, name: FileName, text: &st
     replace_in(root, &directory(paths), name.as_str(), text, 0o644).map(drop)
 }
 
-/// Whether a file of Slurm's is what was copied there last, or before that. One that a person changed since is theirs.
+/// Whether a file is one of the last two copies made. A file that was edited since belongs to its editor.
 pub(super) fn is_copy(paths: &Paths, root: &Path, name: FileName, text: &str) -> bool {
     let notes = [name.as_str().to_owned(), format!("{}.previous", name.as_str())];
     notes.iter().any(|note| {

@@ -1,23 +1,24 @@
-//! The directories that the daemons want, each with its owner.
+//! The directories of the daemons, each with its owner.
 //!
-//! What root uses is root's, and lies in what is root's: whoever may write to a directory can put something else in place
-//! of what is in it. So of the state directory only slurmctld's part is slurm's; the spool, from which slurmd executes
-//! batch scripts as root, is not.
+//! Whoever can write to a directory can replace its contents. So everything that root uses belongs to root, up to the
+//! top. In the state directory only slurmctld's part belongs to slurm. The spool does not, because slurmd executes
+//! batch scripts from it as root.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::{InstallError, Owner};
-use crate::config::{Config, DaemonName};
-use crate::inventory::{Finding, Severity};
+use crate::config::{Config, DaemonName, Paths};
+use crate::inventory::{Finding, Kind, Severity};
 use crate::walk::{self, Astray, Dir, Mended};
 
-/// Makes the run, state and socket directories, and gives them to the user that writes there. State from another image,
-/// where the user had another number, is given over with all that is in it. Returns what will not work there, and what was
-/// mended.
+/// Creates the run, state and socket directories, and gives them to the user that writes there. If state comes from an
+/// image where the user had another ID, it changes owner with everything in it. Returns what will not work and what was
+/// repaired.
 ///
 /// # Errors
-/// A directory that cannot be made or given away, that lies on a read-only mount, or in a directory of somebody else.
+/// A directory cannot be created or given away, is on a read-only mount, or lies in a directory of another
+/// user.
 pub fn make_directories(config: &Config, root: &Path) -> Result<Vec<Finding>, InstallError> {
     let (paths, mut mended) = (&config.paths, Vec::new());
     let slurm = Owner::of(DaemonName::Slurmctld, config, &paths.state.join("slurmctld"))?;
@@ -29,23 +30,24 @@ pub fn make_directories(config: &Config, root: &Path) -> Result<Vec<Finding>, In
     if let Some(directory) = paths.munge_socket.parent() {
         let munge = Owner::of(DaemonName::Munged, config, directory)?;
         let (found, is_new) = walk::make(root, directory, &mut mended)?;
-        // `/tmp/munge.socket` does not make /tmp munge's.
+        // `/tmp/munge.socket` must not make /tmp belong to munge.
         if is_new || directory.file_name().is_some_and(|name| name == "munge") {
             owned((found, is_new), &munge, 0o755, &mut mended)?;
         }
     }
     let (slurm_files, was_anybodys) = ours(root, &paths.slurm, &mut mended)?;
     if was_anybodys && nix::unistd::geteuid().is_root() {
-        // Root obeys these files, so they are root's as well; a second name of somebody's file stays theirs.
+        // Root trusts these files, so they must be root's too. A hard link to another user's file keeps its owner.
         let fault = |error| InstallError::take(&paths.slurm, error);
         slurm_files.give((0, 0), 0, &mut mended).map_err(fault)?;
     }
     if slurm_state.is_read_only() {
         return Err(InstallError::directory(&paths.state, nix::Error::EROFS.into()));
     }
+    ended_jobs(&owned(state.child(Paths::JOBCOMP)?, &slurm, 0o755, &mut mended)?, &slurm);
     let mut findings: Vec<Finding> = no_batch_jobs(&spool, &paths.state).into_iter().collect();
     findings.extend(no_scripts(&slurm_files));
-    // Earlier versions gave all of the state directory to slurm.
+    // Earlier versions gave the whole state directory to slurm.
     let slurms = |mended: &Mended| matches!(mended, Mended::Taken { uid, .. } if slurm.ids().is_some_and(|(slurm, _)| *uid == slurm));
     findings.extend(open_configuration(root, &paths.config));
     findings.extend(mended.iter().map(|mended| match slurms(mended) {
@@ -55,17 +57,14 @@ pub fn make_directories(config: &Config, root: &Path) -> Result<Vec<Finding>, In
     Ok(findings)
 }
 
-/// What was mended, for the operator.
+/// A message about something that was repaired.
 pub(super) fn finding(mended: &Mended) -> Finding {
-    Finding {
-        severity: if mended.is_doubtful() { Severity::Warning } else { Severity::Info },
-        what: mended.to_string(),
-        cause: "root obeys what is there, so nobody else may decide it".to_owned(),
-        repair: mended.repair().to_owned(),
-    }
+    let severity = if mended.is_doubtful() { Severity::Warning } else { Severity::Info };
+    let cause = "root obeys what is there, so nobody else may decide it";
+    Finding::new(Kind::Files, severity, mended.to_string(), cause, mended.repair())
 }
 
-/// A directory that is root's alone. Returns whether it was not until now.
+/// A directory that only root may own and write. Returns whether that had to be changed.
 fn ours(root: &Path, path: &Path, mended: &mut Vec<Mended>) -> Result<(Dir, bool), InstallError> {
     let (mut dir, _) = walk::make(root, path, mended)?;
     let was_anybodys = keep_ours(&mut dir, mended)?;
@@ -77,7 +76,7 @@ fn keep_ours(dir: &mut Dir, mended: &mut Vec<Mended>) -> Result<bool, InstallErr
     dir.keep_ours(mended).map_err(|error| InstallError::take(&path, error))
 }
 
-/// slurmd's directory. What others could have put there is removed: none of it must outlive a start.
+/// slurmd's directory. If others could write to it, it is emptied: nothing of theirs may survive a start.
 fn spool(state: &Dir, was_anybodys: bool, mended: &mut Vec<Mended>) -> Result<Dir, InstallError> {
     let (mut spool, is_new) = state.child("slurmd")?;
     let mut told = Vec::new();
@@ -91,7 +90,7 @@ fn spool(state: &Dir, was_anybodys: bool, mended: &mut Vec<Mended>) -> Result<Di
     Ok(spool)
 }
 
-/// A directory that `owner` owns, with all that is in it. Nothing is touched that is right already.
+/// A directory that `owner` owns, with everything in it. Changes only what is wrong.
 pub(super) fn owned(
     (mut dir, is_new): (Dir, bool),
     owner: &Owner,
@@ -117,39 +116,60 @@ pub(super) fn owned(
     Ok(dir)
 }
 
-/// The operator's directory is read whosesoever it is; but whoever can write to it in here is root.
-fn open_configuration(root: &Path, config: &Path) -> Option<Finding> {
-    match walk::open(root, config).and_then(|dir| dir.require_ours()) {
-        Ok(()) | Err(Astray::Io { .. }) => None,
-        Err(astray) => Some(Finding {
-            severity: Severity::Warning,
-            what: format!("whoever can write to {} is root here: {astray}", config.display()),
-            cause: "hooks and services of slurminit.toml run as root, and so do programs that slurm.conf names"
-                .to_owned(),
-            repair: format!("mount it read-only: {}:ro", config.display()),
-        }),
+/// The record of ended jobs is rotated at this size, which is about 40,000 jobs.
+const FULL: u64 = 16 * 1024 * 1024;
+
+/// The record of ended jobs, which slurmctld only appends to. A full record replaces the previously rotated one. A
+/// missing record is created for slurm: otherwise root's `sacct -c` would create it as root's, and slurmctld exits if
+/// it cannot open it. Root does not open anything in slurm's directory here, so links in it are harmless. Without
+/// DAC_OVERRIDE root can do neither: slurmctld then creates the record, and a full one keeps growing.
+fn ended_jobs(jobcomp: &Dir, slurm: &Owner) {
+    let record = jobcomp.metadata_of(Paths::ENDED_JOBS);
+    if record.is_ok_and(|record| record.is_file() && record.len() >= FULL) {
+        let _ = jobcomp.rename(Paths::ENDED_JOBS, &format!("{}.previous", Paths::ENDED_JOBS));
+    }
+    if let Ok(record) = jobcomp.create(Paths::ENDED_JOBS, 0o644) {
+        let _ = slurm.own(&record);
     }
 }
 
-/// slurmd executes what is to be done at the end of a job from there, and takes a node that cannot do it out of service.
+/// The operator's directory is read whoever owns it. But anyone who can write to it inside the container can become
+/// root.
+fn open_configuration(root: &Path, config: &Path) -> Option<Finding> {
+    match walk::open(root, config).and_then(|dir| dir.require_ours()) {
+        Ok(()) | Err(Astray::Io { .. }) => None,
+        Err(astray) => Some(Finding::warning(
+            Kind::Files,
+            format!("whoever can write to {} is root here: {astray}", config.display()),
+            "hooks and services of slurminit.toml run as root, and so do programs that slurm.conf names",
+            format!("mount it read-only: {}:ro", config.display()),
+        )),
+    }
+}
+
+/// slurmd runs the epilog from there, and drains a node on which that fails.
 fn no_scripts(slurm_files: &Dir) -> Option<Finding> {
     let path = slurm_files.path().display();
-    slurm_files.is_noexec().then(|| Finding {
-        severity: Severity::Warning,
-        what: format!(
-            "{path} does not let programs be executed, so the node is drained after the first job (Epilog error)"
-        ),
-        cause: "it is mounted noexec, which Docker's --tmpfs does unless told otherwise".to_owned(),
-        repair: format!("mount it with exec: --tmpfs {path}:exec,size=4m"),
+    slurm_files.is_noexec().then(|| {
+        Finding::warning(
+            Kind::Files,
+            format!(
+                "{path} does not let programs be executed, so the node is drained after the first job (Epilog error)"
+            ),
+            "it is mounted noexec, which Docker's --tmpfs does unless told otherwise",
+            format!("mount it with exec: --tmpfs {path}:exec,size=4m"),
+        )
     })
 }
 
-/// slurmd writes batch scripts into its spool directory and executes them there. Docker's tmpfs are `noexec`.
+/// slurmd writes batch scripts to its spool directory and executes them there. Docker mounts tmpfs with `noexec`.
 fn no_batch_jobs(spool: &Dir, state: &Path) -> Option<Finding> {
-    spool.is_noexec().then(|| Finding {
-        severity: Severity::Warning,
-        what: format!("{} does not let programs be executed, so no batch job (sbatch) can run", state.display()),
-        cause: "it is mounted noexec, which Docker's --tmpfs does unless told otherwise".to_owned(),
-        repair: format!("put a volume there, or mount it with exec: --tmpfs {}:exec", state.display()),
+    spool.is_noexec().then(|| {
+        Finding::warning(
+            Kind::Files,
+            format!("{} does not let programs be executed, so no batch job (sbatch) can run", state.display()),
+            "it is mounted noexec, which Docker's --tmpfs does unless told otherwise",
+            format!("put a volume there, or mount it with exec: --tmpfs {}:exec", state.display()),
+        )
     })
 }

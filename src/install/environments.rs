@@ -1,7 +1,7 @@
-//! The users' environments, where slurmd looks for them.
+//! Users' login environments, where slurmd looks for them.
 //!
-//! They lie in slurmctld's own directory (`StateSaveLocation/env_cache`), and whoever that belongs to could put a link there. So
-//! they are written with slurm's rights and not with root's: a link leads slurm nowhere that it could not go by itself.
+//! They lie in slurmctld's own directory (`StateSaveLocation/env_cache`), whose owner could put a link there. So they
+//! are written as slurm instead of root: a link then leads only to what slurm can write anyway.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File};
@@ -12,12 +12,12 @@ use std::path::Path;
 use super::{InstallError, Owner, under};
 use crate::accounts::LoginFiles;
 
-/// Its name in StateSaveLocation (Slurm 22.05 to 24.11, `env.c`).
+/// The directory in StateSaveLocation (Slurm 22.05 to 24.11, `env.c`).
 const DIRECTORY: &str = "env_cache";
-/// The name of one that is being written. No user of LoginFiles has a name with a dot in front.
+/// The name of a file while it is written. No user name in LoginFiles begins with a dot.
 const NEW: &str = ".new";
 
-/// Reads the system's files that say how users log in. Without one of them its defaults hold.
+/// Reads the system files that define login environments. A missing file means its defaults.
 pub fn read_login_files(root: &Path) -> LoginFiles {
     let read = |path: &str| {
         let bytes = fs::read(under(root, Path::new(path))).unwrap_or_default();
@@ -30,8 +30,8 @@ pub fn read_login_files(root: &Path) -> LoginFiles {
     }
 }
 
-/// Writes each user's environment below `state`, and removes those of users that are gone. Gives up root's rights for it, for
-/// good: call it last.
+/// Writes each user's environment below `state`, and removes those of users that are gone. Drops root's privileges
+/// permanently: call it last.
 ///
 /// # Errors
 /// The first file that cannot be written.
@@ -60,7 +60,7 @@ fn write_all(directory: &Path, environments: &BTreeMap<&str, String>) -> io::Res
         }
         let mut file = File::options().write(true).create_new(true).mode(0o600).open(&new)?;
         file.write_all(text.as_bytes())?;
-        // Nothing is lost with it: each start writes what is not there.
+        // No sync: each start rewrites what is missing.
         fs::rename(&new, &path)?;
     }
     Ok(())

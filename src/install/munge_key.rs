@@ -1,4 +1,4 @@
-//! The munge key: from a secret, else the one that is there, else a new one. Never in an image.
+//! The munge key: from a secret, otherwise the existing one, otherwise a new one. It is never in an image.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -6,34 +6,34 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use super::{InstallError, Owner, atomic, directories};
-use crate::config::{Config, DaemonName};
-use crate::inventory::{Finding, Severity};
+use crate::config::{Config, DaemonName, Role};
+use crate::inventory::{Finding, Kind};
 use crate::walk::{self, Astray, Dir};
 
-/// Bytes of a new key: what munge's own `mungekey` makes.
+/// The size of a new key in bytes, as made by munge's own `mungekey`.
 const NEW_KEY: usize = 128;
-/// munged's limits (munge 0.5.13 and later).
+/// munged's limits on the size (munge 0.5.13 and later).
 const SHORTEST: u64 = 32;
 const LONGEST: u64 = 1024;
 const TOO_SHORT: &str = "mount a key of 128 random bytes: dd if=/dev/urandom bs=128 count=1 of=munge.key";
 
-/// The key, now in place.
+/// The installed key.
 #[derive(Debug)]
 pub struct MungeKey {
     /// Where it came from.
     pub source: KeySource,
     /// What was repaired.
     pub findings: Vec<Finding>,
-    /// Where it was written and not yet synced.
+    /// The new file, if it was not synced yet.
     unsynced: Option<(Dir, String)>,
 }
 
 impl MungeKey {
-    /// Makes a key that was just written survive a crash. Apart from the writing, because munged needs not wait for the
-    /// disk; what a crash leaves in between is an empty file, which the next start takes for none.
+    /// Makes a new key survive a crash. This is a separate step so that munged need not wait for the disk. A crash
+    /// before it leaves an empty file, which the next start treats as missing.
     ///
     /// # Errors
-    /// The disk's.
+    /// The sync fails.
     pub fn sync(&self) -> Result<(), InstallError> {
         let sync = |(directory, name): &(Dir, String)| {
             atomic::sync(directory, name).map_err(|error| InstallError::write(&directory.path().join(name), error))
@@ -42,21 +42,21 @@ impl MungeKey {
     }
 }
 
-/// Where the key came from.
+/// The origin of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeySource {
     /// The mounted secret.
     Secret,
     /// An earlier start.
     Existing,
-    /// The kernel's randomness, just now.
+    /// Just generated from the kernel's randomness.
     Generated,
 }
 
-/// Puts the key in place: 0400, owned by munge from the moment it has its name.
+/// Installs the key with mode 0400. It belongs to munge before it gets its name.
 ///
 /// # Errors
-/// A key that munged would refuse and that is not ours to replace, or a directory that cannot be written.
+/// munged would refuse the key and it is not ours to replace, or a directory cannot be written.
 pub fn install_munge_key(config: &Config, root: &Path) -> Result<MungeKey, InstallError> {
     let mut findings = Vec::new();
     let place = Place::prepare(config, root, &mut findings)?;
@@ -72,6 +72,9 @@ pub fn install_munge_key(config: &Config, root: &Path) -> Result<MungeKey, Insta
     if place.read(remove)?.is_some() {
         return place.finish(KeySource::Existing, false, findings);
     }
+    if matches!(config.role, Role::Compute | Role::Login) {
+        return Err(InstallError::NoKey { path: place.path, secret: config.paths.munge_secret.clone() });
+    }
     let mut key = [0; NEW_KEY];
     File::open("/dev/urandom")
         .and_then(|mut random| random.read_exact(&mut key))
@@ -80,7 +83,7 @@ pub fn install_munge_key(config: &Config, root: &Path) -> Result<MungeKey, Insta
     place.finish(KeySource::Generated, true, findings)
 }
 
-/// Where munged reads its key.
+/// The place of munged's key.
 struct Place {
     directory: Dir,
     name: String,
@@ -89,7 +92,8 @@ struct Place {
 }
 
 impl Place {
-    /// A directory of munge's own is munge's alone; any other one is not ours to change, but must be root's or munge's.
+    /// If the directory is munge's own, it is restricted to munge. Any other directory is not changed, but must belong
+    /// to root or munge.
     fn prepare(config: &Config, root: &Path, findings: &mut Vec<Finding>) -> Result<Self, InstallError> {
         let path = config.paths.munge_key.clone();
         let owner = Owner::of(DaemonName::Munged, config, &path)?;
@@ -139,8 +143,8 @@ impl Place {
         Ok(MungeKey { source, findings, unsynced })
     }
 
-    /// munged refuses a key that is not its own or that others can read. A key with a second name is copied: the other
-    /// name may be a file that is no key.
+    /// munged refuses a key that it does not own or that others can read. A key with a second hard link is copied,
+    /// because the other name may be an unrelated file.
     fn correct(&self) -> Result<Option<Finding>, InstallError> {
         let path = &self.path;
         let unreadable = |source| InstallError::Read { path: path.clone(), source };
@@ -155,7 +159,7 @@ impl Place {
         }
         let is_owners = self.owner.owns(&metadata);
         if !is_owners && self.owner.ids().is_some() {
-            // Root's for a moment: the mode of somebody else's file takes one capability more.
+            // Root owns it for a moment: changing the mode of another user's file needs one more capability.
             fchown(&file, Some(0), None).map_err(|error| self.owner.error(path, error))?;
         }
         file.set_permissions(fs::Permissions::from_mode(0o400)).map_err(|error| InstallError::write(path, error))?;
@@ -163,38 +167,35 @@ impl Place {
         if mode & 0o077 == 0 && is_owners {
             return Ok(None);
         }
-        Ok(Some(Finding {
-            severity: Severity::Info,
-            what: format!(
-                "the munge key {} was made readable for munged alone (it was mode {mode:04o})",
-                path.display()
-            ),
-            cause: "munged refuses a key of another owner or one that others can read".to_owned(),
-            repair: "nothing to do; make a new key if somebody else may have read the old one".to_owned(),
-        }))
+        Ok(Some(Finding::info(
+            Kind::Files,
+            format!("the munge key {} was made readable for munged alone (it was mode {mode:04o})", path.display()),
+            "munged refuses a key of another owner or one that others can read",
+            "nothing to do; make a new key if somebody else may have read the old one",
+        )))
     }
 }
 
-/// The key that an orchestrator has mounted, if nobody but root could have put it there. Whose the file is does not
-/// matter: a mount keeps the owner that it has outside.
+/// The key mounted by an orchestrator, if only root could have put it there. Its owner does not matter, because a mount
+/// keeps the owner from outside.
 fn secret(root: &Path, path: &Path, findings: &mut Vec<Finding>) -> Result<Option<Vec<u8>>, InstallError> {
     match walk::open_file(root, path) {
         Ok(file) => read_key(&file, path, TOO_SHORT),
         Err(error) if error.is_missing() => Ok(None),
         Err(Astray::Io { path, source }) => Err(InstallError::Read { path, source }),
         Err(astray) => {
-            findings.push(Finding {
-                severity: Severity::Warning,
-                what: format!("the key {} is not taken: {astray}", path.display()),
-                cause: "whoever has the key is root in this cluster, and this one could be anybody's".to_owned(),
-                repair: "mount it as a secret, in directories that are root's; or remove it".to_owned(),
-            });
+            findings.push(Finding::warning(
+                Kind::Files,
+                format!("the key {} is not taken: {astray}", path.display()),
+                "whoever has the key is root in this cluster, and this one could be anybody's",
+                "mount it as a secret, in directories that are root's; or remove it",
+            ));
             Ok(None)
         }
     }
 }
 
-/// The key in a file; `None` if it is empty, which is what a crash leaves of a new key.
+/// The key in a file; `None` if the file is empty, which a crash can leave of a new key.
 fn read_key(file: &File, path: &Path, repair: &'static str) -> Result<Option<Vec<u8>>, InstallError> {
     let unreadable = |source| InstallError::Read { path: path.to_owned(), source };
     let metadata = file.metadata().map_err(unreadable)?;

@@ -10,7 +10,8 @@ use nix::unistd::{Gid, Uid, User, geteuid, setgid, setgroups, setuid};
 use super::InstallError;
 use crate::config::{Config, DaemonName};
 
-/// A user that must own something. Without root's rights nothing can be given away, and everything stays ours.
+/// A user that must own something. Without root's privileges nothing can be given away, and slurminit's user keeps
+/// everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     name: String,
@@ -18,17 +19,13 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// The user that `daemon` runs as. `path` is what it must own, for the message.
+    /// The user of `daemon`. `path`, which the user must own, appears in the error message.
     ///
     /// # Errors
     /// There is no such user.
     pub fn of(daemon: DaemonName, config: &Config, path: &Path) -> Result<Self, InstallError> {
-        let default = match daemon {
-            DaemonName::Munged => "munge",
-            DaemonName::Slurmctld => "slurm",
-            DaemonName::Slurmd => "root",
-        };
-        let name = config.daemons.get(&daemon).and_then(|settings| settings.user.as_deref()).unwrap_or(default);
+        let chosen = config.daemons.get(&daemon).and_then(|settings| settings.user.as_deref());
+        let name = chosen.or(daemon.user()).unwrap_or("root");
         if !geteuid().is_root() {
             return Ok(Self { name: name.to_owned(), ids: None });
         }
@@ -38,12 +35,12 @@ impl Owner {
         }
     }
 
-    /// Its user and group; `None` where nothing can be given away.
+    /// The user and group ID; `None` if nothing can be given away.
     pub(super) fn ids(&self) -> Option<(u32, u32)> {
         self.ids
     }
 
-    /// Gives an open file away.
+    /// Gives an open file to the user.
     pub(super) fn own(&self, file: &File) -> io::Result<()> {
         match self.ids {
             Some((user, group)) => fchown(file, Some(user), Some(group)),
@@ -51,7 +48,7 @@ impl Owner {
         }
     }
 
-    /// Makes this process that user's, for good.
+    /// Switches this process to the user permanently.
     pub(super) fn become_it(&self) -> io::Result<()> {
         let Some((user, group)) = self.ids.filter(|(user, _)| *user != 0) else { return Ok(()) };
         let group = Gid::from_raw(group);
@@ -60,7 +57,7 @@ impl Owner {
         Ok(setuid(Uid::from_raw(user))?)
     }
 
-    /// Whether `metadata` is of something that this user owns.
+    /// Whether this user owns the file that `metadata` describes.
     pub(super) fn owns(&self, metadata: &std::fs::Metadata) -> bool {
         self.ids.is_none_or(|(user, _)| metadata.uid() == user)
     }

@@ -1,4 +1,4 @@
-//! Writing into a directory of the user's, such as the one with compose.yaml.
+//! Writes files to a directory of the user's, such as the one with compose.yaml.
 
 use std::fs;
 use std::io;
@@ -8,12 +8,12 @@ use std::path::Path;
 use super::{InstallError, atomic};
 use crate::walk::{self, Dir};
 
-/// Replaces `path` with `text`, unless that is its content; returns whether anything was written. A file that is there
-/// keeps its owner and mode, a new one gets its directory's owner: with sudo, or in a container, we are root, and the
-/// directory is mostly somebody else's. A symbolic link stays one.
+/// Replaces `path` with `text` unless the content is the same; returns whether anything was written. An existing file
+/// keeps its owner and mode; a new one gets its directory's owner, because with sudo or in a container we are root
+/// while the directory usually belongs to someone else. A symbolic link stays a link.
 ///
 /// # Errors
-/// The file cannot be read or written; it is then as it was before.
+/// The file cannot be read or written; it then stays as it was.
 pub fn replace_users_file(path: &Path, text: &str) -> Result<bool, InstallError> {
     let target = match fs::canonicalize(path) {
         Ok(target) => target,
@@ -35,7 +35,7 @@ pub fn replace_users_file(path: &Path, text: &str) -> Result<bool, InstallError>
             Ok(old) => (old.permissions().mode() & 0o777, (old.uid(), old.gid())),
             Err(_) => {
                 let directory = directory.metadata();
-                // Only root can give a file away.
+                // Only root can change a file's owner.
                 let is_root = nix::unistd::geteuid().is_root();
                 let own = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
                 (0o644, if is_root { (directory.uid(), directory.gid()) } else { own })

@@ -1,34 +1,34 @@
-//! How a GPU fares at this moment, as its driver tells.
+//! The current condition of a GPU, as reported by its driver.
 
 use serde::{Deserialize, Serialize};
 
 use super::Obstacle;
 
-/// What changes while a GPU works. What the driver does not tell is `None`.
+/// Values that change while a GPU works. `None` if the driver does not report a value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Condition {
-    /// The driver's number of the GPU.
+    /// The driver's index of the GPU.
     pub index: u32,
-    /// Used and whole memory in MiB.
+    /// Used and total memory in MiB.
     pub memory_mib: Option<(u64, u64)>,
-    /// The processes that compute on it.
+    /// The compute processes on the GPU.
     pub processes: Option<Vec<Process>>,
-    /// What holds its clocks down.
+    /// What limits the clocks.
     pub slowdowns: Option<Vec<Slowdown>>,
-    /// In degrees Celsius.
+    /// The temperature in degrees Celsius.
     pub temperature: Option<u32>,
-    /// Its link to the machine.
+    /// The PCI Express link.
     pub pcie: Option<Pcie>,
-    /// The error correction of its memory.
+    /// The memory's error correction.
     #[serde(default)]
     pub ecc: Option<Ecc>,
     /// How many processes may compute on it.
     pub compute_mode: Option<ComputeMode>,
-    /// Whether the driver keeps it awake while nobody uses it.
+    /// Whether persistence mode is on, which keeps the driver loaded while nobody uses the GPU.
     pub is_persistent: Option<bool>,
-    /// How much of the last moment it computed, in percent.
+    /// The recent utilization in percent.
     pub utilization: Option<u32>,
-    /// Why the driver does not tell all of this: the GPU is lost, or not handed out.
+    /// Why values are missing: the GPU is lost, or the driver refuses access.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub obstacle: Option<Obstacle>,
 }
@@ -36,36 +36,36 @@ pub struct Condition {
 /// A process on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// Its number, which is the host's.
+    /// The PID on the host.
     pub pid: u32,
-    /// The GPU memory that it holds, in MiB.
+    /// The GPU memory that the process uses, in MiB.
     pub memory_mib: Option<u64>,
 }
 
-/// What holds a GPU's clocks down.
+/// What limits a GPU's clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Slowdown {
-    /// The power that it may draw.
+    /// The power limit.
     PowerCap,
-    /// Heat.
+    /// The temperature.
     Heat,
     /// The machine's power supply.
     PowerBrake,
-    /// The hardware, for heat or power.
+    /// The hardware, because of temperature or power.
     Hardware,
 }
 
-/// A PCI Express link, now and at most.
+/// A PCI Express link: current and maximum values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pcie {
-    /// Its generation now; low while the GPU sleeps.
+    /// The current generation; low while the GPU sleeps.
     pub generation: u32,
-    /// The highest that GPU and machine can do.
+    /// The highest generation that GPU and machine support.
     pub highest_generation: u32,
-    /// Its lanes now.
+    /// The current number of lanes.
     pub lanes: u32,
-    /// The most that GPU and machine can do.
+    /// The highest number of lanes that GPU and machine support.
     pub most_lanes: u32,
 }
 
@@ -74,7 +74,7 @@ pub struct Pcie {
 pub struct Ecc {
     /// Whether it is on.
     pub is_on: bool,
-    /// The errors since the driver was loaded that it could not correct.
+    /// The uncorrectable errors since the driver was loaded.
     pub uncorrected: Option<u64>,
 }
 
@@ -82,10 +82,10 @@ pub struct Ecc {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ComputeMode {
-    /// Any number.
+    /// Any number of processes.
     Shared,
-    /// One.
+    /// One process.
     Exclusive,
-    /// None.
+    /// No process.
     Prohibited,
 }

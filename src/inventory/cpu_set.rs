@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[serde(try_from = "String", into = "String")]
 pub struct CpuSet(BTreeSet<u32>);
 
-/// The kernel's own limit is 8192; a larger number is nonsense, and a range of them would eat memory.
+/// The kernel's own limit is 8192. Larger numbers are errors, and expanding a range of them would exhaust memory.
 const HIGHEST_CPU: u32 = 65_535;
 
 impl CpuSet {
@@ -20,22 +20,22 @@ impl CpuSet {
         self.0.iter().copied()
     }
 
-    /// How many there are.
+    /// How many numbers it contains.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether `cpu` is one of them.
+    /// Whether it contains `cpu`.
     pub fn contains(&self, cpu: u32) -> bool {
         self.0.contains(&cpu)
     }
 
-    /// Whether the two share a number.
+    /// Whether the sets overlap.
     pub fn intersects(&self, other: &Self) -> bool {
         !self.0.is_disjoint(&other.0)
     }
@@ -91,19 +91,7 @@ impl FromStr for CpuSet {
     }
 }
 
-impl TryFrom<String> for CpuSet {
-    type Error = ParseCpuSetError;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
-    }
-}
-
-impl From<CpuSet> for String {
-    fn from(cpus: CpuSet) -> Self {
-        cpus.to_string()
-    }
-}
+serde_by_text!(CpuSet);
 
 #[cfg(test)]
 mod tests {

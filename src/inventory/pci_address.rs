@@ -1,4 +1,4 @@
-//! Where a device sits on the PCI bus.
+//! The address of a device on the PCI bus.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PciAddress {
-    /// PCI domain; some virtual machines go above 16 bits.
+    /// PCI domain; some virtual machines exceed 16 bits.
     pub domain: u32,
     /// Bus.
     pub bus: u8,
@@ -19,8 +19,15 @@ pub struct PciAddress {
     pub function: u8,
 }
 
+impl PciAddress {
+    /// Whether the device is on the root bus, as an integrated GPU is, rather than in a slot behind a bridge.
+    pub const fn is_on_root_bus(&self) -> bool {
+        self.domain == 0 && self.bus == 0
+    }
+}
+
 impl fmt::Display for PciAddress {
-    /// As sysfs spells it: `0000:17:00.0`.
+    /// As in sysfs: `0000:17:00.0`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { domain, bus, device, function } = self;
         write!(f, "{domain:04x}:{bus:02x}:{device:02x}.{function:x}")
@@ -55,19 +62,7 @@ impl FromStr for PciAddress {
     }
 }
 
-impl TryFrom<String> for PciAddress {
-    type Error = ParsePciAddressError;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
-    }
-}
-
-impl From<PciAddress> for String {
-    fn from(address: PciAddress) -> Self {
-        address.to_string()
-    }
-}
+serde_by_text!(PciAddress);
 
 #[cfg(test)]
 mod tests {

@@ -7,7 +7,7 @@ fn process(pid: i32, parent: i32, session: i32, uid: u32, role: Role) -> Process
     Process { pid, parent, session, start: 1, uid, gid: uid, name, role, is_marked }
 }
 
-/// slurmd 10; job 8 of alice with a step 20 and a task 21.
+/// slurmd is 10; job 8 of alice has the step 20 and the task 21.
 fn machine(more: &[Process]) -> Processes {
     let base = [
         process(1, 0, 1, 0, Role::Other),
@@ -18,7 +18,7 @@ fn machine(more: &[Process]) -> Processes {
     base.into_iter().chain(more.iter().cloned()).collect()
 }
 
-/// The same without job 8.
+/// The same machine without job 8.
 fn alone(more: &[Process]) -> Processes {
     [process(1, 0, 1, 0, Role::Other), process(10, 1, 10, 0, Role::Daemon)]
         .into_iter()
@@ -63,12 +63,12 @@ fn one_that_says_nothing_is_left_if_it_holds_a_gpu_of_the_job_or_its_user_has_no
 
 #[test]
 fn what_is_near_speaks_for_one_that_says_nothing() {
-    // A daemon of job 8 that overwrote its environment, with a child in its own session, and every GPU open.
+    // A daemon of job 8 that overwrote its environment and opened every GPU, with a child in its own session.
     let ray = [orphan(30), process(31, 30, 31, ALICE, Role::Other)];
     let mut evidence = told(30, Some(8), &[]);
     evidence.extend(told(31, None, &["/dev/nvidia0"]));
     assert_eq!(left(&machine(&ray), &evidence), [0; 0]);
-    // The same of job 7.
+    // The same daemon, of job 7.
     let mut evidence = told(30, Some(7), &[]);
     evidence.extend(told(31, None, &[]));
     assert_eq!(left(&machine(&ray), &evidence), [30, 31]);
@@ -96,9 +96,9 @@ fn what_slurm_looks_after_is_left_to_it() {
     let task = process(31, 30, 31, ALICE, Role::Other);
     let starting = process(30, 10, 30, 0, Role::Step(None));
     assert_eq!(left(&alone(&[starting.clone(), task]), &told(31, Some(7), &[])), [0; 0]);
-    // Nobody knows yet whose the step will be.
+    // Nobody knows yet which user the step will belong to.
     assert_eq!(left(&alone(&[starting, orphan(32)]), &told(32, None, &[])), [0; 0]);
-    // Root's own epilog has the job's number in its environment.
+    // Root's own epilog has the job's ID in its environment.
     let root = Job { uid: 0, ..job() };
     let epilog = Process { is_marked: true, ..process(40, 10, 10, 0, Role::Other) };
     let told = told(40, Some(7), &[]);
@@ -118,7 +118,7 @@ fn a_script_that_started_slurmd_is_not_left_by_a_job_of_roots() {
 
 #[test]
 fn a_user_may_name_a_process_slurmstepd() {
-    // The role is given to root's processes alone, so the name alone gives no shelter.
+    // Only root's processes get the role, so the name alone protects nobody.
     assert_eq!(left(&alone(&[Process { name: "slurmstepd".to_owned(), ..orphan(30) }]), &told(30, Some(7), &[])), [30]);
 }
 

@@ -1,23 +1,24 @@
-//! Lines that came together: one time for all, one write to the log for as many as it takes at once.
+//! Groups lines that arrived together: they share a timestamp and are written with as few system calls as possible.
 //!
-//! A daemon in trouble writes more than a hundred thousand lines a second. With a system call for each, the daemon waits.
+//! A daemon in trouble can write more than a hundred thousand lines per second. One system call per line would slow it
+//! down.
 
 use super::Logs;
 use super::record::{self, Record};
 use super::tail::{self, KEPT};
 use crate::config::{Level, LogFormat};
 
-/// Lines of one source; they are written by [`Batch::end`].
+/// Lines of one source; [`Batch::end`] writes them.
 #[derive(Debug)]
 pub struct Batch<'a> {
     logs: &'a Logs,
     source: &'a str,
     time: String,
-    /// What the ring gets, if this source has one.
+    /// The lines for the ring buffer, if this source has one.
     kept: Option<Vec<u8>>,
 }
 
-/// What is gathered for the ring at most, but for one line.
+/// How much is collected for the ring buffer, plus at most one line.
 const GATHERED: usize = KEPT as usize / 4;
 
 impl<'a> Batch<'a> {
@@ -26,7 +27,7 @@ impl<'a> Batch<'a> {
         Self { logs, source, time: record::now(), kept }
     }
 
-    /// Takes one line; never waits.
+    /// Adds a line; never blocks.
     pub fn add(&mut self, level: Level, message: &[u8]) {
         let Logs { shared } = self.logs;
         let record = Record { level, source: self.source, message };
@@ -34,7 +35,7 @@ impl<'a> Batch<'a> {
         if let Some(kept) = &mut self.kept {
             match &line {
                 Some(line) if shared.format == LogFormat::Text => tail::cut(line, kept),
-                // A line for each orphan would leave no place for others.
+                // Otherwise one line per orphan would crowd out other lines.
                 None if level >= Level::Trace => {}
                 _ => tail::cut(&record.format(LogFormat::Text, &self.time), kept),
             }
@@ -47,7 +48,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Writes what can be written now.
+    /// Writes whatever can be written now.
     pub fn end(mut self) {
         self.keep();
         let mut sink = self.logs.sink();

@@ -1,18 +1,21 @@
-//! From the bytes of a daemon's pipe to lines with a level.
+//! Splits the output of a daemon into lines with a level.
 
+use super::harmless::{Circumstances, is_harmless};
 use crate::config::Level;
 
-/// A longer line is cut into pieces of this many bytes.
+/// Longer lines are split into pieces of this many bytes.
 const LONGEST: usize = 4 << 20;
+/// The kernel splits longer writes into pieces of this many bytes (`PIPE_BUF`).
+const PIECE: usize = 4096;
 
-/// Cuts a stream of bytes into lines.
+/// Splits a byte stream into lines.
 #[derive(Debug, Default)]
 pub struct LineSplitter {
     partial: Vec<u8>,
 }
 
 impl LineSplitter {
-    /// Takes the next bytes and hands each line that is complete, without its end, to `line`.
+    /// Adds bytes and passes each complete line, without its newline, to `line`.
     pub fn push(&mut self, mut bytes: &[u8], mut line: impl FnMut(&[u8])) {
         while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
             let (head, tail) = bytes.split_at(end);
@@ -30,7 +33,18 @@ impl LineSplitter {
         }
     }
 
-    /// The stream has ended: hands on what came without an end of line.
+    /// Adds the bytes of one write, or a piece of it. Only a newline at the end of the write ends the message; an
+    /// earlier one is part of the text. A full piece continues in the next one.
+    pub fn push_write(&mut self, bytes: &[u8], mut line: impl FnMut(&[u8])) {
+        let ends = bytes.len() < PIECE && bytes.ends_with(b"\n");
+        let text = bytes.iter().rposition(|byte| *byte != b'\n').map_or(0, |last| last + 1);
+        self.partial.extend_from_slice(if ends { bytes.get(..text).unwrap_or_default() } else { bytes });
+        if ends || self.partial.len() >= LONGEST {
+            line(&std::mem::take(&mut self.partial));
+        }
+    }
+
+    /// The stream has ended: passes on text without a final newline.
     pub fn finish(&mut self, line: impl FnOnce(&[u8])) {
         if !self.partial.is_empty() {
             line(&std::mem::take(&mut self.partial));
@@ -38,9 +52,10 @@ impl LineSplitter {
     }
 }
 
-/// Takes the daemon's own name and its word for the level off the front of a line: `slurmd: error: no` is an error
-/// that says `no`. Slurm's words are from `src/common/log.c`, munge's from `src/libcommon/log.c`.
-pub fn parse_daemon_line<'a>(name: &str, line: &'a [u8]) -> (Level, &'a [u8]) {
+/// Strips the daemon's name and its word for the level from a line: `slurmd: error: no` is an error with the text `no`.
+/// Slurm's words are from `src/common/log.c`, munge's from `src/libcommon/log.c`. A line that is
+/// [`KNOWN`](super::KNOWN) to be harmless in these circumstances gets the level `debug`.
+pub fn parse_daemon_line<'a>(name: &str, line: &'a [u8], now: &Circumstances) -> (Level, &'a [u8]) {
     let line = without_name(name, line.strip_suffix(b"\r").unwrap_or(line));
     const WORDS: [(&[u8], Level); 15] = [
         (b"fatal: ", Level::Error),
@@ -60,14 +75,12 @@ pub fn parse_daemon_line<'a>(name: &str, line: &'a [u8]) -> (Level, &'a [u8]) {
         (b"debug4: ", Level::Trace),
     ];
     let word = WORDS.iter().find_map(|(word, level)| Some((*level, line.strip_prefix(*word)?.trim_ascii_start())));
-    match word {
-        Some((Level::Error, message)) if is_first_start(message) => (Level::Info, message),
-        Some(found) => found,
-        None => (Level::Info, line),
-    }
+    let (level, message) = word.unwrap_or((Level::Info, line));
+    let level = if level < Level::Debug && is_harmless(name, message, now) { Level::Debug } else { level };
+    (level, message)
 }
 
-/// slurmd calls itself `slurmd-NODE` where the node's name is not the host's.
+/// slurmd calls itself `slurmd-NODE` if the node's name differs from the host's.
 fn without_name<'a>(name: &str, line: &'a [u8]) -> &'a [u8] {
     let rest = line.strip_prefix(name.as_bytes()).and_then(|rest| {
         let end = rest.iter().position(|byte| *byte == b':')?;
@@ -77,14 +90,6 @@ fn without_name<'a>(name: &str, line: &'a [u8]) -> &'a [u8] {
     rest.and_then(|rest| rest.strip_prefix(b": ")).unwrap_or(line)
 }
 
-/// slurmctld calls it an error that there is no saved state, as at every first start (24.11, `node_state_save`,
-/// `job_mgr.c`, ...). State that is there and cannot be read has another message.
-fn is_first_start(message: &[u8]) -> bool {
-    let message = String::from_utf8_lossy(message);
-    message.starts_with("Could not open ") && message.ends_with("No such file or directory")
-        || message.starts_with("NOTE: Trying backup ") && message.contains("may be lost")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,16 +97,35 @@ mod tests {
 
     #[test]
     fn a_daemons_word_for_the_level_becomes_the_level() {
-        assert_eq!(parse_daemon_line("slurmd", b"slurmd: error: no"), (Level::Error, &b"no"[..]));
-        assert_eq!(parse_daemon_line("slurmd", b"slurmd: debug:  yes"), (Level::Debug, &b"yes"[..]));
-        assert_eq!(parse_daemon_line("munged", b"munged: Notice:    Running"), (Level::Info, &b"Running"[..]));
-        assert_eq!(parse_daemon_line("slurmd", b"slurmd-localhost: error: no"), (Level::Error, &b"no"[..]));
-        assert_eq!(parse_daemon_line("slurmd", b"slurmd is: error: no").0, Level::Info);
-        let first = b"slurmctld: error: Could not open job state file /var/job_state: No such file or directory";
-        assert_eq!(parse_daemon_line("slurmctld", first).0, Level::Info);
-        let unreadable = b"slurmctld: error: Could not open job state file /var/job_state: Permission denied";
-        assert_eq!(parse_daemon_line("slurmctld", unreadable).0, Level::Error);
-        assert_eq!(parse_daemon_line("api", b"\xff error: no\r"), (Level::Info, &b"\xff error: no"[..]));
+        let parse = |name: &str, line: &'static [u8]| parse_daemon_line(name, line, &Circumstances::default());
+        assert_eq!(parse("slurmd", b"slurmd: error: no"), (Level::Error, &b"no"[..]));
+        assert_eq!(parse("slurmd", b"slurmd: debug:  yes"), (Level::Debug, &b"yes"[..]));
+        assert_eq!(parse("munged", b"munged: Notice:    Running"), (Level::Info, &b"Running"[..]));
+        assert_eq!(parse("slurmd", b"slurmd-localhost: error: no"), (Level::Error, &b"no"[..]));
+        assert_eq!(parse("slurmd", b"slurmd is: error: no").0, Level::Info);
+        assert_eq!(parse("api", b"\xff error: no\r"), (Level::Info, &b"\xff error: no"[..]));
+    }
+
+    #[test]
+    fn a_harmless_line_is_for_those_who_debug() {
+        let line = b"slurmctld: error: Could not open job state file /var/job_state: No such file or directory";
+        let level = |new_state| {
+            let now = Circumstances { new_state, ..Circumstances::default() };
+            parse_daemon_line("slurmctld", line, &now).0
+        };
+        assert_eq!((level(true), level(false)), (Level::Debug, Level::Error));
+    }
+
+    #[test]
+    fn a_write_is_one_message_whatever_is_in_it() {
+        let mut splitter = LineSplitter::default();
+        let mut seen = Vec::new();
+        let forged = [&[b'x'; PIECE - 1][..], b"\n"].concat();
+        for write in [b"a: x\na: forged\n", &b"a: "[..], b"b\n\n", &forged, b"a: forged\n", b"\n"] {
+            splitter.push_write(write, |line| seen.push(line.to_vec()));
+        }
+        let long = [&forged[..], b"a: forged"].concat();
+        assert_eq!(seen, [&b"a: x\na: forged"[..], b"a: b", &long, b""]);
     }
 
     proptest! {

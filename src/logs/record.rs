@@ -1,4 +1,4 @@
-//! One log line, formatted.
+//! Formats a log line.
 
 use serde::Serialize;
 use tracing_subscriber::fmt::format::Writer;
@@ -7,14 +7,14 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use crate::config::{Level, LogFormat};
 use crate::printable;
 
-/// One line of the log.
+/// A log line.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
-    /// How severe it is.
+    /// The severity.
     pub level: Level,
-    /// Who said it: a daemon, a service, or `slurminit`.
+    /// The source: a daemon, a service, or `slurminit`.
     pub source: &'a str,
-    /// What was said; any bytes.
+    /// The message; can contain any bytes.
     pub message: &'a [u8],
 }
 
@@ -27,7 +27,7 @@ struct Json<'a> {
 }
 
 impl Record<'_> {
-    /// The line with its end.
+    /// The line with its newline.
     pub fn format(&self, format: LogFormat, time: &str) -> Vec<u8> {
         let level = match self.level {
             Level::Error => "error",
@@ -56,15 +56,15 @@ impl Record<'_> {
     }
 }
 
-/// The time of now, as a line has it.
+/// The current time in the log's format.
 pub(super) fn now() -> String {
     let mut time = String::with_capacity(32);
-    // It cannot fail on a String.
+    // Writing to a String cannot fail.
     let _ = SystemTime.format_time(&mut Writer::new(&mut time));
     time
 }
 
-/// Takes the text of a record of `source` apart again: the word for its level, and the message.
+/// Splits the text of a record from `source` into the word for its level and the message.
 pub(super) fn split_text<'a>(line: &'a str, source: &str) -> Option<(&'a str, &'a str)> {
     let (_time, rest) = line.split_once(' ')?;
     let (level, rest) = rest.trim_start().split_once(' ')?;

@@ -1,4 +1,4 @@
-//! Standard error, written without ever waiting.
+//! Writes to standard error without ever blocking.
 
 use std::collections::VecDeque;
 use std::io::Write as _;
@@ -14,24 +14,24 @@ use tokio::io::unix::AsyncFd;
 
 use crate::watch::watch;
 
-/// How much waits for a reader that does not read.
+/// The backlog for a reader that does not keep up, in bytes.
 const BACKLOG: usize = 4 << 20;
-/// How long the reader has at the end, all in all.
+/// How long the reader has to take the rest at the end.
 const LAST_MOMENT: Duration = Duration::from_millis(200);
-/// A pipe that polls as writable takes this much without waiting (POSIX's PIPE_BUF on Linux).
+/// A pipe that polls as writable takes this much without blocking (POSIX's PIPE_BUF on Linux).
 const PIPE_BUF: usize = 4096;
 
-/// How standard error is written so that it cannot make us wait.
+/// How standard error is written without blocking.
 #[derive(Debug)]
 enum Way {
-    /// A description of our own of the same pipe or terminal, non-blocking. The flag belongs to the description: set on
-    /// the one we were given it would also change CMD's.
+    /// Through an open file description of our own for the same pipe or terminal, set to non-blocking. Setting the flag
+    /// on the inherited description would affect CMD too.
     OwnDescription,
-    /// A socket: each send says that it must not wait.
+    /// A socket: each send uses MSG_DONTWAIT.
     Socket,
-    /// A pipe or terminal that may not be opened again: written only when it polls as writable.
+    /// A pipe or terminal that cannot be reopened: written only when it polls as writable.
     AfterPoll,
-    /// A regular file never makes us wait for a reader.
+    /// A regular file never blocks.
     File,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Sink {
     fd: Option<OwnedFd>,
     way: Way,
     lines: VecDeque<Vec<u8>>,
-    /// How much of the first line is written.
+    /// How many bytes of the first line are written.
     written: usize,
     bytes: usize,
     dropped: u64,
@@ -62,7 +62,7 @@ impl Sink {
         Self { fd, way, lines: VecDeque::new(), written: 0, bytes: 0, dropped: 0 }
     }
 
-    /// Something to wait on until it can be written again; a file needs none.
+    /// A handle to wait for until writing is possible again; not needed for a file.
     pub(super) fn readiness(&self) -> Option<AsyncFd<OwnedFd>> {
         let fd = self.fd.as_ref()?.try_clone().ok()?;
         watch(fd, Interest::WRITABLE).ok()
@@ -72,7 +72,7 @@ impl Sink {
         !self.lines.is_empty()
     }
 
-    /// Takes one line with its end; it is written by the next [`Sink::flush`].
+    /// Queues a line including its newline; the next [`Sink::flush`] writes it.
     pub(super) fn push(&mut self, line: Vec<u8>) {
         if self.bytes + line.len() > BACKLOG {
             self.flush();
@@ -96,7 +96,7 @@ impl Sink {
         }
     }
 
-    /// Writes what can be written now; `false` if the reader must read first.
+    /// Writes what can be written now; `false` if the reader must catch up first.
     pub(super) fn flush(&mut self) -> bool {
         while let Some(line) = self.lines.front() {
             let rest = line.get(self.written..).unwrap_or_default();
@@ -106,15 +106,15 @@ impl Sink {
                 Ok(n) => self.wrote(n),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return false,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                // Nobody will ever read it: standard error is closed.
+                // Standard error is closed: nobody will ever read this.
                 Err(_) => self.next_line(),
             }
         }
         true
     }
 
-    /// The lines after `rest`, the first, that go with it into one write: no more than a pipe takes whole, so that nothing
-    /// that another process writes comes into the middle of a line.
+    /// The lines after `rest`, the first one, that fit into the same write. It must not exceed what a pipe takes
+    /// atomically, so that other processes' output cannot split a line.
     fn together(&self, rest: &[u8]) -> Option<Vec<u8>> {
         let second = self.lines.get(1)?;
         if rest.len() + second.len() > PIPE_BUF {
@@ -131,7 +131,7 @@ impl Sink {
         Some(text)
     }
 
-    /// So many bytes of the first lines are written.
+    /// This many bytes of the queue were written.
     fn wrote(&mut self, mut bytes: usize) {
         while let Some(line) = self.lines.front() {
             let rest = line.len() - self.written;
@@ -150,7 +150,7 @@ impl Sink {
             self.bytes -= line.len();
         }
         if self.lines.is_empty() {
-            // A burst must not stay in memory for as long as the container lives.
+            // The memory of a burst must be released.
             self.lines.shrink_to(16);
         }
     }

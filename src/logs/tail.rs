@@ -1,19 +1,24 @@
-//! The last lines of each daemon: for `slurminit logs`, and for the last words of one that is given up.
+//! The last lines of each daemon, for `slurminit logs` and for the last words of a daemon that is given up.
 //!
-//! All lie in one memory file, of which nothing is mapped. It costs PID 1 one descriptor and the container at most
-//! [`KEPT`] bytes for each name, and needs no disk: a read-only root and a full /run change nothing.
+//! All lie in one memfd, which is not mapped. It costs PID 1 one descriptor, and the container at most [`KEPT`] bytes
+//! for each name. It needs no disk, so a read-only root or a full /run does not matter.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-/// How much is kept of each, in bytes.
+/// How much is kept per name, in bytes.
 pub(super) const KEPT: u64 = 64 * 1024;
-/// How much is kept of one line; the log has the whole of it.
+/// How much of a line is kept; the log has all of it.
 const LONGEST: usize = 4096;
 
-/// A ring of bytes for each name, one behind the other in the file.
+/// The number of batches queued for a follower that does not read, each smaller than a quarter of a ring.
+const WAITING: usize = 16;
+
+/// One ring buffer per name, one after the other in the file.
 #[derive(Debug, Default)]
 pub(super) struct Tails {
     file: Option<File>,
@@ -23,20 +28,47 @@ pub(super) struct Tails {
 #[derive(Debug)]
 struct Ring {
     name: String,
-    /// How many bytes were ever written.
+    /// The number of bytes ever written.
     written: u64,
-    /// How many of them are of former processes of this name.
+    /// How many of these are from earlier processes with this name.
     former: u64,
+    followers: Vec<Follower>,
+}
+
+/// A client that receives each line as it comes.
+#[derive(Debug)]
+struct Follower {
+    lines: Sender<Vec<u8>>,
+    /// How many lines were dropped since the last one that fit.
+    lost: usize,
+}
+
+impl Follower {
+    /// Passes lines on without blocking. Returns whether the follower is still there.
+    fn give(&mut self, lines: &[u8]) -> bool {
+        let said = match self.lost {
+            0 => lines.to_vec(),
+            lost => {
+                [format!("... {lost} lines are left out, for they were not read in time\n").as_bytes(), lines].concat()
+            }
+        };
+        match self.lines.try_send(said) {
+            Ok(()) => self.lost = 0,
+            Err(TrySendError::Full(_)) => self.lost += lines.iter().filter(|byte| **byte == b'\n').count(),
+            Err(TrySendError::Closed(_)) => return false,
+        }
+        true
+    }
 }
 
 impl Tails {
-    /// From now on keeps what these say.
+    /// Keeps the last lines of these names from now on.
     ///
     /// # Errors
-    /// The kernel's, where it has no memory file to give.
+    /// The kernel cannot create a memfd.
     pub(super) fn keep(&mut self, names: impl Iterator<Item = String>) -> std::io::Result<()> {
         self.file = Some(File::from(memfd_create("slurminit logs", MFdFlags::MFD_CLOEXEC)?));
-        self.rings = names.map(|name| Ring { name, written: 0, former: 0 }).collect();
+        self.rings = names.map(|name| Ring { name, written: 0, former: 0, followers: Vec::new() }).collect();
         Ok(())
     }
 
@@ -44,27 +76,38 @@ impl Tails {
         self.rings.iter().any(|ring| ring.name == name)
     }
 
-    /// Takes lines with their ends, each [`cut`], and together less than a ring.
+    /// Adds complete lines, each shortened by [`cut`], together smaller than a ring.
     pub(super) fn add(&mut self, name: &str, lines: &[u8]) {
         let Some((file, start, ring)) = self.ring_mut(name) else { return };
         let at = ring.written % KEPT;
         let until_end = usize::try_from(KEPT - at).unwrap_or_default();
         let (head, rest) = lines.split_at(lines.len().min(until_end));
-        // Without memory for it the line is in the log alone.
+        // If there is no memory, the line is only in the log.
         let written = file.write_all_at(head, start + at).and_then(|()| file.write_all_at(rest, start));
         if written.is_ok() {
             ring.written += lines.len() as u64;
         }
+        ring.followers.retain_mut(|follower| follower.give(lines));
     }
 
-    /// A new process of this name begins: what was said so far is not its own.
+    /// Returns all lines from now on.
+    pub(super) fn follow(&mut self, name: &str) -> Option<Receiver<Vec<u8>>> {
+        let (lines, receiver) = channel(WAITING);
+        let (_, _, ring) = self.ring_mut(name)?;
+        // A follower that left is otherwise noticed only at the next line, which may never come.
+        ring.followers.retain(|follower| !follower.lines.is_closed());
+        ring.followers.push(Follower { lines, lost: 0 });
+        Some(receiver)
+    }
+
+    /// A new process with this name begins: earlier lines are not its own.
     pub(super) fn begin(&mut self, name: &str) {
         if let Some((_, _, ring)) = self.ring_mut(name) {
             ring.former = ring.written;
         }
     }
 
-    /// The last lines, oldest first, each with its end: all that there are, or those of the last process.
+    /// The last lines, oldest first, with their newlines: all, or only those of the last process.
     pub(super) fn read(&self, name: &str, last_process: bool) -> Vec<u8> {
         let index = self.rings.iter().position(|ring| ring.name == name);
         let ring = index.and_then(|index| self.rings.get(index));
@@ -78,7 +121,7 @@ impl Tails {
             return Vec::new();
         }
         if from > wanted {
-            // The oldest line has lost its beginning.
+            // The beginning of the oldest line was overwritten.
             let whole = bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |end| end + 1);
             bytes.drain(..whole);
         }
@@ -91,7 +134,7 @@ impl Tails {
     }
 }
 
-/// Puts as much of a line as is kept behind `lines`.
+/// Appends the part of a line that is kept to `lines`.
 pub(super) fn cut(line: &[u8], lines: &mut Vec<u8>) {
     match line.get(..LONGEST) {
         Some(head) if line.len() > LONGEST => {
@@ -105,7 +148,7 @@ pub(super) fn cut(line: &[u8], lines: &mut Vec<u8>) {
 /// The last `count` of these lines.
 pub(super) fn last_lines(text: &[u8], count: usize) -> &[u8] {
     let ends = text.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n').map(|(index, _)| index);
-    // The end of the line before the first that is wanted.
+    // The newline before the first wanted line.
     let before = ends.into_iter().nth(count);
     before.and_then(|end| text.get(end + 1..)).unwrap_or(text)
 }
@@ -136,6 +179,31 @@ mod tests {
     }
 
     #[test]
+    fn who_follows_gets_what_comes_and_is_told_of_what_there_was_no_room_for() {
+        let mut tails = tails();
+        tails.add("a", b"before\n");
+        assert!(tails.follow("nobody").is_none());
+        let mut news = tails.follow("a").unwrap();
+        tails.add("a", b"1\n");
+        tails.begin("a");
+        tails.add("b", b"of another\n");
+        for _ in 0..WAITING + 2 {
+            tails.add("a", b"2\n3\n");
+        }
+        assert_eq!(news.try_recv().unwrap(), b"1\n");
+        tails.add("a", b"4\n");
+        let mut last = Vec::new();
+        while let Ok(lines) = news.try_recv() {
+            last = lines;
+        }
+        assert_eq!(String::from_utf8(last).unwrap(), "... 6 lines are left out, for they were not read in time\n4\n");
+        drop(news);
+        tails.add("a", b"5\n");
+        assert!(tails.rings[0].followers.is_empty());
+        assert!(tails.read("a", false).ends_with(b"4\n5\n"), "nobody's leisure costs the ring a line");
+    }
+
+    #[test]
     fn the_last_lines_are_the_last_ones() {
         for (count, expected) in [(0, ""), (1, "c\n"), (2, "b\nc\n"), (3, "a\nb\nc\n"), (9, "a\nb\nc\n")] {
             assert_eq!(last_lines(b"a\nb\nc\n", count), expected.as_bytes(), "{count}");
@@ -144,7 +212,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever was said, what is kept is the end of it: whole lines, as many as fit.
+        /// The end of the output is kept: as many whole lines as fit.
         #[test]
         fn what_is_kept_is_the_end_of_what_was_said(lengths in proptest::collection::vec(0..6_000_usize, 1..60)) {
             let mut tails = tails();

@@ -1,28 +1,28 @@
-//! What Slurm's commands print, read so that no user's text can pass for it.
+//! Parses the output of Slurm's commands. Text chosen by users cannot pass for Slurm's own.
 //!
 //! PURE.
 
 use serde::Serialize;
 
-use crate::report::OfferedGpu;
+use crate::prepared::OfferedGpu;
 use crate::supervise::node::{NodeReport, NodeVerdict};
 
-/// A line for each partition of the node: whether the partition is open, then the node's state and reason. The reason comes last: it
-/// may hold anything but a newline.
+/// One line per partition of the node: whether the partition is up, then the node's state and reason. The reason comes
+/// last, because it can contain anything but a newline.
 pub(super) const SINFO: &str = "--format=%a|%T|%E";
 
-/// The states in which a job has its GPUs.
+/// The states in which a job holds its GPUs.
 pub(super) const HOLDING: &str = "--states=RUNNING,SUSPENDED,CONFIGURING,STOPPED,COMPLETING";
 
-/// A job's id and its user's name: nothing of it is the submitter's to choose.
+/// Job ID and user name: the submitter controls neither.
 pub(super) const SQUEUE: &str = "--format=%A %u";
 
-/// A node and the partitions that it is in.
+/// The node and its partitions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeNow {
-    /// Its state and the reason for it.
+    /// The node's state and reason.
     pub report: NodeReport,
-    /// Whether a partition that it is in takes jobs.
+    /// Whether any of its partitions accepts jobs.
     pub has_open_partition: bool,
 }
 
@@ -37,27 +37,25 @@ impl NodeNow {
         Some(Self { report: report?, has_open_partition })
     }
 
-    /// Why no job can start here, in one line; `None` where jobs can.
+    /// Why no job can start here, in one line; `None` if jobs can start.
     pub fn why_closed(&self) -> Option<String> {
-        let NodeReport { state, reason, responding } = &self.report;
         if self.report.verdict() == NodeVerdict::Usable {
             return (!self.has_open_partition)
                 .then(|| "every partition is closed (scontrol show partition)".to_owned());
         }
-        let answers = if *responding { "" } else { ", and slurmd has not answered slurmctld" };
-        let reason = if reason.is_empty() { String::new() } else { format!(" ({reason})") };
-        Some(format!("the node is {state}{reason}{answers}"))
+        let answers = if self.report.responding { "" } else { ", and slurmd has not answered slurmctld" };
+        Some(format!("the node is {}{answers}", self.report))
     }
 }
 
-/// A GPU that is in use.
+/// A GPU in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Holder {
-    /// Its position in gres.conf, from 0.
+    /// The index in gres.conf, from 0.
     index: usize,
-    /// The job and its user. `None` where it is not known, or where several jobs would have it.
+    /// The job and its user; `None` if unknown, or if several jobs claim the GPU.
     job: Option<(String, String)>,
-    /// Whether another job was found that would have it too.
+    /// Whether another job claims the GPU too.
     is_doubtful: bool,
 }
 
@@ -67,43 +65,43 @@ impl Holder {
     }
 }
 
-/// One GPU, for `status`.
+/// The use of one GPU, for `status`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GpuUse {
-    /// Its position in gres.conf, from 0: what Slurm calls its index.
+    /// The index in gres.conf, from 0, which is Slurm's index.
     pub index: usize,
     /// The model, or the GPU's model and the profile of a MIG instance.
     pub model: String,
-    /// Its device file; the last of them for a MIG instance.
+    /// The device file; for a MIG instance the last one.
     pub file: String,
-    /// What it is at.
+    /// The state.
     #[serde(flatten)]
     pub state: GpuState,
 }
 
-/// What a GPU is at.
+/// The state of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "state")]
 pub enum GpuState {
-    /// A job can be given it.
+    /// Jobs can get it.
     Free,
-    /// A job has it.
+    /// A job holds it.
     Allocated {
-        /// The job's id, if it is known.
+        /// The job ID, if known.
         job: Option<String>,
-        /// The job's user, if it is known.
+        /// The job's user, if known.
         user: Option<String>,
     },
-    /// The machine does not reach it any more.
+    /// The machine can no longer reach it.
     Lost {
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// slurmctld does not say.
+    /// slurmctld did not say.
     Unknown,
 }
 
-/// What each GPU is at.
+/// The use of each GPU.
 pub(super) fn gpu_uses(gpus: &[OfferedGpu], lost: &[Option<String>], holders: Option<&[Holder]>) -> Vec<GpuUse> {
     let state = |index: usize| match (lost.get(index).cloned().flatten(), holders) {
         (Some(why), _) => GpuState::Lost { why },
@@ -125,7 +123,7 @@ pub(super) fn gpu_uses(gpus: &[OfferedGpu], lost: &[Option<String>], holders: Op
     each.collect()
 }
 
-/// The GPUs of the node that are in use, by `GresUsed=gpu:nvidia:3(IDX:0-1,3)` of `scontrol --details show node`.
+/// The node's GPUs in use, from `GresUsed=gpu:nvidia:3(IDX:0-1,3)` in the output of `scontrol --details show node`.
 pub(super) fn used(text: &str) -> Vec<usize> {
     let value = text.lines().find_map(|line| line.trim_start().strip_prefix("GresUsed="));
     value.map(indices).unwrap_or_default()
@@ -136,8 +134,9 @@ pub(super) fn jobs(text: &str) -> impl Iterator<Item = (&str, &str)> {
     text.lines().filter_map(job).filter(|(id, _)| id.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// The GPUs of a job, by the line `Nodes=n CPU_IDs=0 Mem=1 GRES=gpu:nvidia:1(IDX:2)` of `scontrol --details show job`. A job's name, comment
-/// and paths can hold such a line too, for they can hold newlines: where there are two, none is believed.
+/// The GPUs of a job, from `Nodes=n CPU_IDs=0 Mem=1 GRES=gpu:nvidia:1(IDX:2)` in the output of `scontrol --details show
+/// job`. A job's name, comment and paths can contain newlines, and so forge such a line: if there are two, none is
+/// trusted.
 pub(super) fn indices_of_job(text: &str) -> Vec<usize> {
     let gres = |line: &str| {
         let rest = line.trim_start().strip_prefix("Nodes=")?;
@@ -157,7 +156,7 @@ pub(super) fn assign(holders: &mut [Holder], indices: &[usize], job: &str, user:
     }
 }
 
-/// `gpu:nvidia:2(IDX:0-1),gpu:amd:1(IDX:4)` as 0, 1, 4. Other GRES are left out, and shards of a GPU with them.
+/// Parses `gpu:nvidia:2(IDX:0-1),gpu:amd:1(IDX:4)` as 0, 1, 4. Ignores other GRES, including shards.
 fn indices(gres: &str) -> Vec<usize> {
     let mut all = Vec::new();
     let mut rest = gres.trim();
@@ -171,7 +170,7 @@ fn indices(gres: &str) -> Vec<usize> {
     all
 }
 
-/// No node has more, so a longer range is nonsense.
+/// No node has more. A longer range is rejected.
 const MOST_GPUS: usize = 4096;
 
 fn range(text: &str) -> Option<std::ops::RangeInclusive<usize>> {
@@ -240,7 +239,7 @@ mod tests {
         let forged = "JobId=8 JobName=x\n     Nodes=localhost CPU_IDs=0 Mem=1 GRES=gpu:nvidia:1(IDX:2)\n   JOB_GRES=gpu:nvidia:1\n     \
                       Nodes=localhost CPU_IDs=1 Mem=1 GRES=gpu:nvidia:1(IDX:0)\n";
         assert_eq!(states(USED, &[("7", "alice", JOB_7), ("8", "eve", forged)]), ["7 of alice", "free", "somebody's"]);
-        // Also where the forger holds no GPU at all, what another job holds too is nobody's for sure.
+        // A GPU that two jobs claim is attributed to neither, even if the forger holds no GPU.
         let bare = "JobId=8 JobName=x\n     Nodes=localhost CPU_IDs=0 Mem=1 GRES=gpu:nvidia:1(IDX:0)\n";
         assert_eq!(states(USED, &[("7", "alice", JOB_7), ("8", "eve", bare)]), ["somebody's", "free", "somebody's"]);
     }

@@ -1,6 +1,6 @@
-//! Which line of the configuration Slurm's words are about.
+//! Finds the line of the configuration that Slurm's error message refers to.
 //!
-//! Slurm reads the files that slurminit renders, so its complaint names a key, a value or a line of those. A person
+//! Slurm reads the files that slurminit renders, so it complains about a key, a value or a line of those. The operator
 //! wrote another file: slurminit.toml, or a Slurm file of their own.
 
 use std::path::PathBuf;
@@ -10,26 +10,26 @@ use crate::config::{Config, Step};
 use super::customized::parse;
 use super::{Customized, FileName, Text};
 
-/// What Slurm complains of, and where a person wrote it.
+/// What Slurm complains about, and where the operator wrote it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Blame {
-    /// Where.
+    /// The place in the operator's files.
     pub culprit: Culprit,
     /// Slurm's own words.
     pub words: String,
 }
 
-/// Where a person wrote what Slurm cannot take.
+/// The place where the operator wrote what Slurm rejects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Culprit {
     /// A value of slurminit.toml, as a path of keys and indices.
     Configuration(Vec<Step>),
-    /// A line of a Slurm file of their own, from 1.
+    /// A line of the operator's own Slurm file, counted from 1.
     File(PathBuf, usize),
 }
 
-/// Parts of what Slurm says about a value that it cannot take (22.05 to 25.11: `parse_config.c`, `read_config.c`,
-/// `plugin.c`, `plugrack.c` and the plugins). A connection that fails or a disk that is full has other words.
+/// Parts of Slurm's messages about a value that it rejects (22.05 to 25.11: `parse_config.c`, `read_config.c`,
+/// `plugin.c`, `plugrack.c` and the plugins). Messages about failed connections or full disks contain none of them.
 const COMPLAINTS: [&str; 11] = [
     "unrecognized key",
     "parse error",
@@ -44,21 +44,21 @@ const COMPLAINTS: [&str; 11] = [
     "unknown",
 ];
 
-/// As many of Slurm's lines are shown.
+/// How many of Slurm's lines are shown.
 const SHOWN: usize = 3;
 
-/// What a person wrote, and became a part of one of Slurm's files.
+/// Something the operator wrote that became part of one of Slurm's files.
 struct Candidate {
     culprit: Culprit,
     file: FileName,
-    /// The PartitionName of its line, if it has one.
+    /// The PartitionName of its line, if any.
     partition: Option<String>,
     line: Option<usize>,
     key: String,
     value: String,
 }
 
-/// Finds it. `files` are those that Slurm read, `words` are the lines that it said, without their prefix.
+/// Finds the culprit. `files` are those that Slurm read, `words` its log lines without their prefix.
 pub fn blame(config: &Config, files: &[Text], own: &Customized, words: &[&str]) -> Option<Blame> {
     let is_complaint = |line: &&&str| {
         let line = line.to_lowercase();
@@ -86,7 +86,7 @@ pub fn blame(config: &Config, files: &[Text], own: &Customized, words: &[&str]) 
     Some(Blame { culprit: culprit.clone(), words: shown.join("; ") })
 }
 
-/// The name of a function of Slurm's says nothing to anybody.
+/// Removes the name of Slurm's function, which means nothing to an operator.
 fn plain(line: &str) -> &str {
     line.trim().trim_start_matches("_parse_next_key: ")
 }
@@ -137,7 +137,7 @@ fn from_files<'a>(files: &'a [Text], own: &'a Customized) -> impl Iterator<Item 
     files.iter().flat_map(of_file)
 }
 
-/// The place that a complaint names: `Parse error in file /etc/slurm/slurm.conf line 40: ...`.
+/// The place named in a message: `Parse error in file /etc/slurm/slurm.conf line 40: ...`.
 struct Named {
     file: FileName,
     line: usize,
@@ -154,7 +154,7 @@ fn place(complaint: &str, files: &[Text]) -> Option<Named> {
 }
 
 impl Candidate {
-    /// How much speaks for it; nothing is 0.
+    /// How well this candidate matches; 0 means not at all.
     fn score(&self, complaint: &str, named: Option<&Named>) -> u8 {
         let is_there = |named: &Named| {
             let same_line = self.line == Some(named.line) && self.file == named.file;
@@ -162,7 +162,7 @@ impl Candidate {
         };
         let (key, value) = (mentions(complaint, &self.key), self.mentions_value(complaint));
         let here = named.is_some_and(is_there);
-        // On the line of a file of one's own any key will do: the line is what is shown.
+        // On a line of the operator's own file any key will do: the line itself is shown.
         let in_own_line = here && self.line.is_some();
         if !key && !value && !in_own_line {
             return 0;
@@ -170,7 +170,7 @@ impl Candidate {
         u8::from(here) * 4 + u8::from(value) * 2 + u8::from(key)
     }
 
-    /// A number or a YES is in many lines.
+    /// Numbers and YES appear in many lines, so they do not count.
     fn mentions_value(&self, complaint: &str) -> bool {
         let is_telling = |item: &&str| {
             item.len() > 2 && item.chars().any(char::is_alphabetic) && !["yes", "no"].contains(&&*item.to_lowercase())
@@ -180,7 +180,7 @@ impl Candidate {
     }
 }
 
-/// Whether it has the word, in any case, and not as a part of a longer one.
+/// Whether the text contains the word, in any case, and not as part of a longer word.
 fn mentions(text: &str, word: &str) -> bool {
     let (text, word) = (text.to_ascii_lowercase(), word.to_ascii_lowercase());
     let inside = |c: char| c.is_alphanumeric() || c == '_';
@@ -217,7 +217,7 @@ mod tests {
         Some(error.split('`').nth(1).unwrap_or_default().to_owned())
     }
 
-    /// What Slurm 24.11 says, word by word.
+    /// The messages are those of Slurm 24.11, verbatim.
     #[test]
     fn slurms_words_lead_to_the_line_that_a_person_wrote() {
         for (words, line) in [

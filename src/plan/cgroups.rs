@@ -1,8 +1,8 @@
-//! Whether Slurm can use cgroups here, and what it does without.
+//! Whether Slurm can use cgroups here, and what it uses otherwise.
 
 use std::path::Path;
 
-use crate::inventory::{CgroupVersion, Finding, Inventory, Severity, SlurmVersion, WSL_DEVICE};
+use crate::inventory::{CgroupVersion, Finding, Inventory, Kind, SlurmVersion, WSL_DEVICE};
 
 use super::{Decision, NodePlan};
 
@@ -15,8 +15,15 @@ pub struct CgroupPlan {
     pub proctrack: &'static str,
     /// TaskPlugin.
     pub task: &'static str,
-    /// Why.
+    /// The reason.
     pub why: String,
+}
+
+impl CgroupPlan {
+    /// Whether Slurm makes a cgroup for each job.
+    pub fn is_used(&self) -> bool {
+        self.proctrack == "proctrack/cgroup"
+    }
 }
 
 /// The first release that knows `CgroupPlugin=disabled` (Slurm's RELEASE_NOTES of 24.05).
@@ -24,14 +31,13 @@ const KNOWS_DISABLED: SlurmVersion = SlurmVersion { year: 24, month: 5 };
 /// The first release that knows `EnableControllers` (cgroup.conf(5) of 23.02).
 const KNOWS_ENABLE_CONTROLLERS: SlurmVersion = SlurmVersion { year: 23, month: 2 };
 
-/// Decides.
 pub(super) fn plan(
     inventory: &Inventory,
     node: &NodePlan,
     decisions: &mut Vec<Decision>,
     findings: &mut Vec<Finding>,
 ) -> CgroupPlan {
-    // Binding tasks to CPUs needs true CPU numbers, which only a whole machine has.
+    // Binding tasks needs real CPU numbers, which are known only if the container has the whole machine.
     let whole = node.topology.is_some();
     let affinity = whole && !inventory.cpu.binding_denied;
     let obstacle = obstacle(inventory);
@@ -54,12 +60,12 @@ pub(super) fn plan(
     plan
 }
 
-/// Whether a release that is known to be older than `since` runs here. Unknown is taken for new.
+/// Whether the installed release is known to be older than `since`. An unknown release counts as new.
 fn older_than(inventory: &Inventory, since: SlurmVersion) -> bool {
     inventory.slurm.version.is_some_and(|version| version < since)
 }
 
-/// What Slurm needs of cgroup v2 to hold a job to its CPUs and memory; devices need no controller there.
+/// The controllers that Slurm needs to confine a job to its CPUs and memory. Devices need no controller in cgroup v2.
 const NEEDED: [&str; 2] = ["cpuset", "memory"];
 
 /// Why cgroups cannot be used; `None` if they can.
@@ -67,26 +73,26 @@ fn obstacle(inventory: &Inventory) -> Option<String> {
     let cgroup = &inventory.cgroup;
     match cgroup.version {
         CgroupVersion::None => return Some("no cgroup file system is mounted".to_owned()),
-        // Tried with 24.11.5 and the hierarchies mounted writable: the node becomes idle, then every job fails ("Slurmd
-        // could not execve job") and drains it.
+        // Tried with 24.11.5 and writable hierarchies: the node becomes idle, but then every job fails ("Slurmd could
+        // not execve job") and drains it.
         CgroupVersion::V1 => return Some("with cgroup v1 Slurm cannot start jobs inside a container".to_owned()),
         CgroupVersion::V2 => {}
     }
     if !cgroup.writable {
         return Some("cgroup v2 is mounted read-only in this container".to_owned());
     }
-    // Tried with 22.05.8: slurmd ends, because it makes no directory above its scope; nor does it enable controllers.
+    // Tried with 22.05.8: slurmd exits, because it neither creates directories above its scope nor enables controllers.
     if older_than(inventory, KNOWS_ENABLE_CONTROLLERS) {
         return Some("this Slurm is older than 23.02 and cannot make its groups in a container's cgroup v2".to_owned());
     }
-    // Tried with 24.11.5: it puts the jobs beside the container's group, where the container's limits do not count.
+    // Tried with 24.11.5: it puts jobs beside the container's group, where the container's limits do not apply.
     if cgroup.whole_machine {
         return Some(
             "the whole machine's cgroup v2 is mounted (--cgroupns host), and Slurm would put jobs outside of this container's limits"
                 .to_owned(),
         );
     }
-    // slurmd moves every process of its root into a group of its own, and ends at one that has no number here.
+    // slurmd moves every process of its root group into a group of its own, and exits at one that has no PID here.
     if cgroup.foreign_processes {
         return Some("processes that this container cannot see are in its cgroup, and slurmd ends there".to_owned());
     }
@@ -98,9 +104,10 @@ fn obstacle(inventory: &Inventory) -> Option<String> {
     (!inventory.slurm.has_plugin("cgroup_v2")).then(|| "this Slurm has no plugin for cgroup v2".to_owned())
 }
 
-/// Why the kernel cannot hold a job to its GPUs where Slurm uses cgroups; `None` if it can.
+/// Why the kernel cannot restrict a job to its GPUs although Slurm uses cgroups; `None` if it can.
 fn device_obstacle(inventory: &Inventory) -> Option<String> {
-    // Slurm goes on without the rules, and counts the devices as if they held: each job would be told to use the first.
+    // Slurm continues without the rules but numbers devices as if they were in force: each job would be told to use the
+    // first one.
     let denied = inventory.cgroup.device_rules_denied.then(|| {
         "device rules of cgroup v2 take CAP_SYS_ADMIN, or CAP_BPF and CAP_NET_ADMIN, which this container lacks"
             .to_owned()
@@ -108,20 +115,21 @@ fn device_obstacle(inventory: &Inventory) -> Option<String> {
     denied.or_else(|| share_a_device(inventory).then(|| "the GPUs share one device in WSL2".to_owned()))
 }
 
-/// What an operator should know who lets people in that do not trust each other.
+/// A warning for operators whose users do not trust each other.
 fn not_held(cause: String) -> Finding {
-    Finding {
-        severity: Severity::Info,
-        what: "a job is told which GPUs are its own, but the kernel does not keep it from the others".to_owned(),
+    Finding::info(
+        Kind::JobsNotHeld,
+        "a job is told which GPUs are its own, but the kernel does not keep it from the others",
         cause,
-        repair: "none is needed among people who trust each other; what it takes: docs/security.md".to_owned(),
-    }
+        "none is needed among people who trust each other; what it takes: docs/security.md",
+    )
 }
 
 fn with_cgroups(inventory: &Inventory, whole: bool, affinity: bool) -> CgroupPlan {
-    // There is no systemd in the container to ask for a scope.
+    // There is no systemd in the container that could create a scope.
     let mut lines = vec![("CgroupPlugin", "cgroup/v2"), ("IgnoreSystemd", "yes"), ("EnableControllers", "yes")];
-    // Slurm numbers the CPUs of a part from 0, and would hold the jobs of every such container to the machine's first ones.
+    // Slurm numbers a subset of CPUs from 0. It would confine the jobs of every such container to the machine's first
+    // CPUs.
     if whole {
         lines.push(("ConstrainCores", "yes"));
     }
@@ -144,7 +152,7 @@ fn with_cgroups(inventory: &Inventory, whole: bool, affinity: bool) -> CgroupPla
     }
 }
 
-/// To allow one and deny the other is impossible then.
+/// Several GPUs behind one device file cannot be allowed and denied separately.
 fn share_a_device(inventory: &Inventory) -> bool {
     inventory.usable_gpus().filter(|gpu| gpu.device_file.as_deref() == Some(Path::new(WSL_DEVICE))).count() > 1
 }
@@ -152,7 +160,8 @@ fn share_a_device(inventory: &Inventory) -> bool {
 fn without_cgroups(inventory: &Inventory, affinity: bool, why: String) -> CgroupPlan {
     let why = format!("{why}; a job sees its own GPUs through its environment and is not held to them by the kernel");
     if older_than(inventory, KNOWS_DISABLED) {
-        // Up to 23.11 `disabled` is unknown; cgroup/v1 with task/none starts even on a read-only or empty /sys/fs/cgroup.
+        // Up to 23.11 `disabled` is unknown. cgroup/v1 with task/none starts even if /sys/fs/cgroup is read-only or
+        // empty.
         let lines = vec![("CgroupPlugin", "cgroup/v1")];
         return CgroupPlan { lines, proctrack: "proctrack/linuxproc", task: "task/none", why };
     }

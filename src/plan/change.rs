@@ -1,13 +1,13 @@
-//! What a change of Slurm's files takes: nothing, `scontrol reconfigure`, or a restart of both daemons.
+//! What it takes to apply a change of Slurm's files: nothing, `scontrol reconfigure`, or a restart of both daemons.
 
 use std::collections::BTreeMap;
 
-use crate::report::Apply;
+use crate::prepared::Apply;
 
 use super::FileName;
 use super::customized::parse;
 
-/// A file's text.
+/// A file of Slurm's: a generated one or the user's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Text {
     /// Which file.
@@ -16,28 +16,28 @@ pub struct Text {
     pub text: String,
 }
 
-/// What differs between the files that the daemons run with and new ones.
+/// The difference between the files that the daemons run with and new ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// What the daemons need.
     pub apply: Apply,
-    /// What is new, one item each for a person.
+    /// What changed, one item each, for a person to read.
     pub news: Vec<String>,
-    /// Whether a node has other GRES, which costs the jobs that hold some.
+    /// Whether a node's GRES changed, which costs the jobs that hold some.
     pub gres: bool,
-    /// Keys that no running container can take.
+    /// Changed keys that a running container cannot apply.
     pub fixed: Vec<&'static str>,
     /// The files whose text differs.
     pub files: Vec<FileName>,
 }
 
-/// What slurminit itself holds on to while the daemons run, or what Slurm's saved state is bound to.
+/// Keys that slurminit itself uses while the daemons run, or that Slurm's saved state depends on.
 const FIXED: [&str; 6] =
     ["ClusterName", "SlurmctldPort", "SlurmdPort", "SlurmdSpoolDir", "SlurmUser", "StateSaveLocation"];
 
-/// The keys that `scontrol reconfigure` takes in every version from 22.05 on: each is a plain value that the daemons look
-/// up when they need it (slurm.conf(5), and `read_config.c`). What is not here gets a restart, which is never wrong: jobs
-/// live through it.
+/// Keys that `scontrol reconfigure` applies in every version since 22.05: plain values that the daemons look up when
+/// they need them (slurm.conf(5), and `read_config.c`). Other keys cause a restart, which is always safe: jobs survive
+/// it.
 const RECONFIGURED: [&str; 49] = [
     "BatchStartTimeout",
     "CompleteWait",
@@ -90,7 +90,7 @@ const RECONFIGURED: [&str; 49] = [
     "WaitTime",
 ];
 
-/// Compares what the daemons run with and what they are to run with.
+/// Compares the files that the daemons run with to the new ones.
 pub fn change(old: &[Text], new: &[Text]) -> Change {
     let mut change = Change::default();
     for Text { name, text } in new {
@@ -108,8 +108,10 @@ pub fn change(old: &[Text], new: &[Text]) -> Change {
                 change.takes(Apply::Restart, format!("{name} is another one"));
             }
             FileName::GresConf | FileName::CgroupConf => change.news.push(format!("{name}: comments")),
-            // Slurm runs them anew for each task and job.
-            FileName::TaskProlog | FileName::Epilog => change.news.push(format!("{name} is another one")),
+            // Slurm reads these again for each task, job or mail.
+            FileName::TaskProlog | FileName::Epilog | FileName::Mail => {
+                change.news.push(format!("{name} is another one"))
+            }
         }
     }
     change
@@ -149,16 +151,16 @@ impl Change {
             self.takes(Apply::Restart, "slurm.conf includes other files, which are not compared".to_owned());
         }
         if self.news.len() == before {
-            // The daemons compare a checksum of the whole text with each other.
+            // The daemons compare checksums of the whole file with each other.
             self.takes(Apply::Reconfigure, "slurm.conf: comments".to_owned());
         }
     }
 }
 
-/// The parts of a slurm.conf, by how a daemon takes a change of them.
+/// The parts of a slurm.conf, grouped by what it takes to apply a change to them.
 #[derive(Debug, Default)]
 struct SlurmConf {
-    /// By the key in small letters: as it is spelled, and its values in order.
+    /// By lower-case key: the key as written, and its values in order.
     keys: BTreeMap<String, (String, Vec<String>)>,
     nodes: Vec<parse::Line>,
     partitions: Vec<parse::Line>,
@@ -194,7 +196,7 @@ fn includes(text: &str) -> bool {
     text.lines().any(|line| is_include(line.trim_start()))
 }
 
-/// The number, from 1, of the line that sets `key`. Slurm names a key that it does not know, and mostly no line.
+/// The number, counted from 1, of the line that sets `key`. Slurm names an unknown key, but usually not the line.
 pub fn line_of_key(text: &str, key: &str) -> Option<usize> {
     let sets = |line: &str| parse::lines(line).iter().any(|line| line.get(key).is_some());
     text.lines().position(sets).map(|at| at + 1)

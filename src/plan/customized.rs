@@ -1,4 +1,4 @@
-//! The user's own Slurm files: whose a file is, and what will go wrong with it.
+//! The user's own Slurm files: who owns which file, and which problems they will cause.
 
 mod check;
 pub(super) mod parse;
@@ -7,13 +7,13 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::config::Config;
-use crate::inventory::{Finding, Inventory, Severity};
+use crate::inventory::{Finding, Inventory, Kind};
 
-pub use parse::gpu_files;
+pub use parse::{gpu_files, last_value};
 
 use super::{Decision, Plan};
 
-/// The files of Slurm's that slurminit writes.
+/// Slurm's files that slurminit writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FileName {
     /// slurm.conf.
@@ -26,14 +26,17 @@ pub enum FileName {
     TaskProlog,
     /// The script of [`Epilog`](super::Epilog).
     Epilog,
+    /// The script of [`MailProg`](super::MailProg).
+    Mail,
 }
 
 impl FileName {
-    /// Those that can be the user's.
+    /// The files that the user may provide.
     pub const ALL: [Self; 3] = [Self::SlurmConf, Self::GresConf, Self::CgroupConf];
 
-    /// All that are written.
-    pub const WRITTEN: [Self; 5] = [Self::SlurmConf, Self::GresConf, Self::CgroupConf, Self::TaskProlog, Self::Epilog];
+    /// All files that slurminit writes.
+    pub const WRITTEN: [Self; 6] =
+        [Self::SlurmConf, Self::GresConf, Self::CgroupConf, Self::TaskProlog, Self::Epilog, Self::Mail];
 
     /// The name.
     pub const fn as_str(self) -> &'static str {
@@ -43,13 +46,14 @@ impl FileName {
             Self::CgroupConf => "cgroup.conf",
             Self::TaskProlog => "task_prolog",
             Self::Epilog => "epilog",
+            Self::Mail => "mail",
         }
     }
 
-    /// The file's mode: Slurm runs the task prolog as the job's user.
+    /// The file's mode. Slurm runs the task prolog as the job's user.
     pub const fn mode(self) -> u32 {
         match self {
-            Self::TaskProlog | Self::Epilog => 0o755,
+            Self::TaskProlog | Self::Epilog | Self::Mail => 0o755,
             Self::SlurmConf | Self::GresConf | Self::CgroupConf => 0o644,
         }
     }
@@ -61,18 +65,19 @@ impl fmt::Display for FileName {
     }
 }
 
-/// Which directory a file was found in.
+/// The directory in which a file was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
-    /// The operator's.
+    /// The operator's directory.
     Config,
-    /// Slurm's own.
+    /// Slurm's directory.
     Slurm,
-    /// Slurm's own, as slurminit copied it there from the operator's: it is a person's only as long as that one is there.
+    /// Slurm's directory, but copied there by slurminit from the operator's. It counts as the user's only while the
+    /// original exists.
     Copy,
 }
 
-/// A file that is there before we write.
+/// A file that existed before slurminit writes any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserFile {
     /// Which one.
@@ -96,23 +101,24 @@ impl UserFile {
     }
 
     fn is_generated(&self) -> bool {
-        self.text.starts_with(crate::render::HEADER)
+        self.text.starts_with(super::HEADER)
     }
 
-    /// Whether it is the user's. In Slurm's directory, what we wrote at an earlier start is not.
+    /// Whether the file is the user's. In Slurm's directory, a file that slurminit generated at an earlier start is
+    /// not.
     fn is_users(&self, config: &Config) -> bool {
         self.is_marked() || (config.user_customized && !self.is_generated())
     }
 }
 
-/// What becomes of the user's files.
+/// What happens to the user's files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Customized {
     /// The user's files, at most one of each name.
     pub files: Vec<UserFile>,
-    /// What was decided about each.
+    /// The decision about each file.
     pub decisions: Vec<Decision>,
-    /// What will go wrong.
+    /// Foreseeable problems.
     pub findings: Vec<Finding>,
 }
 
@@ -122,7 +128,7 @@ impl Customized {
         self.files.iter().find(|file| file.name == name)
     }
 
-    /// This node's name and Gres in the user's slurm.conf; `None` without one, or where no line is this node's.
+    /// This node's name and Gres in the user's slurm.conf; `None` without that file, or if no line matches this node.
     pub fn node(&self, hostname: &str) -> Option<(String, String)> {
         let lines = parse::lines(&self.get(FileName::SlurmConf)?.text);
         let ours = |name: &str| ["localhost", hostname, hostname.split('.').next().unwrap_or(hostname)].contains(&name);
@@ -135,7 +141,7 @@ impl Customized {
 /// Sorts the files that were found into the user's and the others.
 pub fn choose(config: &Config, found: &[UserFile]) -> Customized {
     let mut chosen = Customized::default();
-    // A slurm.conf counts the lines of a gres.conf, so whoever marks it means the files beside it as well.
+    // A slurm.conf depends on the lines of gres.conf, so marking it covers the files beside it too.
     let is_beside_marked = |file: &UserFile| {
         let is_marked_slurm_conf =
             |other: &UserFile| other.name == FileName::SlurmConf && other.origin == Origin::Config && other.is_marked();
@@ -172,46 +178,45 @@ pub fn choose(config: &Config, found: &[UserFile]) -> Customized {
 }
 
 fn ignored(file: &UserFile) -> Finding {
-    Finding {
-        severity: Severity::Warning,
-        what: format!("{} is not used", file.path.display()),
-        cause: "it has no line `# USER_CUSTOMIZED=true`, so it is not taken for the user's own".to_owned(),
-        repair: "add that line to use the file as it is, or set the keys in [slurm.conf] of slurminit.toml, or remove the file"
-            .to_owned(),
-    }
+    Finding::warning(
+        Kind::OwnFiles,
+        format!("{} is not used", file.path.display()),
+        "it has no line `# USER_CUSTOMIZED=true`, so it is not taken for the user's own",
+        "add that line to use the file as it is, or set the keys in [slurm.conf] of slurminit.toml, or remove the file",
+    )
 }
 
 fn replaced(file: &UserFile) -> Finding {
-    Finding {
-        severity: Severity::Info,
-        what: format!(
+    Finding::info(
+        Kind::OwnFiles,
+        format!(
             "{} is replaced by a generated one; the old one is kept as {}.previous",
             file.path.display(),
             file.name
         ),
-        cause: "it was there before, and has no line `# USER_CUSTOMIZED=true`".to_owned(),
-        repair: "if it is yours, add that line and start again".to_owned(),
-    }
+        "it was there before, and has no line `# USER_CUSTOMIZED=true`",
+        "if it is yours, add that line and start again",
+    )
 }
 
 fn gone(config: &Config, file: &UserFile) -> Finding {
     let original = config.paths.config.join(file.name.as_str());
-    Finding {
-        severity: Severity::Info,
-        what: format!("{} is gone, and {} is generated again", original.display(), file.path.display()),
-        cause: "what lay there was a copy of it".to_owned(),
-        repair: format!("nothing, if that is meant; the copy is kept as {}.previous", file.name),
-    }
+    Finding::info(
+        Kind::OwnFiles,
+        format!("{} is gone, and {} is generated again", original.display(), file.path.display()),
+        "what lay there was a copy of it",
+        format!("nothing, if that is meant; the copy is kept as {}.previous", file.name),
+    )
 }
 
 impl Plan {
-    /// The value of a port's key, which always is there.
+    /// The value of a port's key, which is always set.
     fn port(&self, key: &str) -> &str {
         self.settings.iter().find(|setting| setting.key == key).map_or("", |setting| setting.value.as_str())
     }
 
-    /// Makes the generated files agree with the user's, and says what will go wrong with those. `exists` tells whether a
-    /// device file is there.
+    /// Adapts the generated files to the user's, and reports problems with the latter. `exists` tells whether a device
+    /// file exists.
     pub fn respect(
         &mut self,
         mut customized: Customized,
@@ -236,7 +241,7 @@ impl Plan {
         customized
     }
 
-    /// The script counts the lines of our own gres.conf.
+    /// The script relies on the lines of the generated gres.conf.
     fn forget_task_prolog(&mut self) {
         if let Some(prolog) = self.task_prolog.take() {
             let is_ours = |setting: &super::Setting| Some(setting.value.as_str()) == prolog.path.to_str();
@@ -244,15 +249,15 @@ impl Plan {
         }
     }
 
-    /// With a gres.conf of the user and a generated slurm.conf, the node has what the user's lines say: a node that
-    /// claims more is taken out of service. With AutoDetect in it, what was detected here stands.
+    /// With the user's gres.conf and a generated slurm.conf, the node gets what the user's lines say: a node that
+    /// claims more is marked invalid. If they use AutoDetect, the detected GPUs count.
     fn count_users_gres(&mut self, gres: &UserFile) {
         let own = parse::gres_lines(&gres.text);
         if own.auto_detect.as_deref().is_some_and(|mode| !mode.eq_ignore_ascii_case("off")) {
             return;
         }
         self.node.gres = own.node_gres();
-        // A name in Gres that GresTypes lacks ends slurmctld.
+        // slurmctld exits if Gres contains a name that is missing in GresTypes.
         if let Some(types) = self.settings.iter_mut().find(|setting| setting.key == "GresTypes") {
             for (name, _) in &own.shared {
                 if !types.value.split(',').any(|known| known == *name) {

@@ -1,4 +1,4 @@
-//! gres.conf: one line for each GPU that a job can be given.
+//! gres.conf: one line for each GPU that jobs can get.
 
 mod numbering;
 mod offer;
@@ -8,7 +8,7 @@ mod sharing;
 use std::collections::BTreeSet;
 
 use crate::config::{Config, GresMode, Sharing, TypeName};
-use crate::inventory::{CpuSet, Driver, Finding, Inventory, Obstacle, PciAddress, Severity, Source, Vendor};
+use crate::inventory::{CpuSet, Driver, Finding, Inventory, Kind, Obstacle, PciAddress, Severity, Source, Vendor};
 
 use super::names::{DevicePath, GresType};
 use super::{Decision, NodePlan};
@@ -19,32 +19,29 @@ pub use selection::select;
 /// gres.conf.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GresPlan {
-    /// Who names the devices.
+    /// What determines the devices.
     pub auto_detect: AutoDetect,
-    /// One for each usable GPU or MIG instance, in the order in which jobs count them: each type's lines together, as
-    /// Slurm sorts them by the types of the node's Gres.
+    /// One line per usable GPU or MIG instance, in the order in which jobs count them: grouped by type, as Slurm sorts
+    /// them by the types in the node's Gres.
     pub lines: Vec<GresLine>,
-    /// Whether CUDA and ROCr give the devices the numbers that Slurm gives them.
+    /// Whether Slurm and the runtimes number the devices in the same way.
     pub counts_as_runtimes: bool,
-    /// As what jobs can share the whole GPUs.
+    /// How jobs can share whole GPUs.
     pub sharing: Option<Sharing>,
 }
 
 impl GresPlan {
-    /// Flags of every line: whose environment variables a job gets. Slurm drops a line whose flags differ from those of the
-    /// first ("does not match env flags for previous GRES"), so on a machine with both vendors each line has both.
+    /// The flags of every line, which select the environment variables that a job gets. Slurm drops a line whose flags
+    /// differ from those of the first line ("does not match env flags for previous GRES"). So on a machine with both
+    /// vendors each line has both flags.
     pub fn flags(&self) -> String {
         let mut vendors: Vec<Vendor> = self.lines.iter().map(|line| line.vendor).collect();
         vendors.sort_unstable();
         vendors.dedup();
-        let flag = |vendor: Vendor| match vendor {
-            Vendor::Nvidia => "nvidia_gpu_env",
-            Vendor::Amd => "amd_gpu_env",
-        };
-        vendors.into_iter().map(flag).collect::<Vec<_>>().join(",")
+        vendors.into_iter().map(|vendor| vendor.traits().slurm.flag).collect::<Vec<_>>().join(",")
     }
 
-    /// The devices that jobs can share, and as how much each is counted.
+    /// The devices that jobs can share, and how each is counted.
     pub fn shared(&self) -> impl Iterator<Item = (&GresLine, Sharing)> {
         let shared = |sharing| {
             self.lines.iter().filter(move |line| sharing::is_shared(sharing, line)).map(move |line| (line, sharing))
@@ -52,7 +49,7 @@ impl GresPlan {
         self.sharing.into_iter().flat_map(shared)
     }
 
-    /// GresTypes: what a job may name, also where there is none of it.
+    /// GresTypes: what a job may request, even if this node has none of it.
     pub(super) fn types(config: &Config) -> String {
         config.gpu.sharing().map_or_else(|| "gpu".to_owned(), |sharing| format!("gpu,{}", sharing.gres()))
     }
@@ -75,15 +72,13 @@ impl GresPlan {
     }
 }
 
-/// Who names the devices in gres.conf.
+/// What determines the devices in gres.conf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AutoDetect {
-    /// We do.
+    /// The lines in gres.conf.
     Off,
-    /// Slurm's NVML plugin; the lines are for counting only.
-    Nvml,
-    /// Slurm's ROCm plugin; the lines are for counting only.
-    Rsmi,
+    /// Slurm's plugin for this vendor; the lines only serve for counting.
+    Plugin(Vendor),
 }
 
 impl AutoDetect {
@@ -91,8 +86,7 @@ impl AutoDetect {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Off => "off",
-            Self::Nvml => "nvml",
-            Self::Rsmi => "rsmi",
+            Self::Plugin(vendor) => vendor.traits().slurm.auto_detect,
         }
     }
 }
@@ -104,30 +98,29 @@ pub struct GresLine {
     pub gres_type: GresType,
     /// File; for a MIG instance MultipleFiles.
     pub files: Vec<DevicePath>,
-    /// Cores, as Slurm's abstract core indices; all lines have them or none.
+    /// Cores, as Slurm's abstract core indices. Either all lines have them or none.
     pub cores: Option<CpuSet>,
-    /// Links to every whole GPU of the file: -1 for itself. Empty for a MIG instance.
+    /// Links to every whole GPU in the file; -1 for the GPU itself. Empty for a MIG instance.
     pub links: Vec<i64>,
-    /// Whose environment variables a job gets.
+    /// The vendor, which decides the environment variables that a job gets.
     pub vendor: Vendor,
-    /// By what the vendor's runtime finds it: a UUID for CUDA, a number for ROCr.
+    /// The name that the vendor's runtime uses: a UUID for CUDA, a number for ROCr.
     pub runtime_name: String,
-    /// What a person calls it: `NVIDIA H200`, `NVIDIA H200 MIG 1g.18gb`.
+    /// A readable name: `NVIDIA H200`, `NVIDIA H200 MIG 1g.18gb`.
     pub name: String,
-    /// Where it is.
+    /// The PCI address.
     pub pci_address: Option<PciAddress>,
-    /// For the comment above it: model, UUID, PCI address.
+    /// The comment above the line: model, UUID, PCI address.
     pub comment: String,
 }
 
 impl GresLine {
-    /// Whether it is a GPU, and not an instance of one.
+    /// Whether this is a whole GPU rather than a MIG instance.
     pub fn is_whole(&self) -> bool {
         self.files.len() == 1
     }
 }
 
-/// Decides the lines.
 pub(super) fn plan(
     config: &Config,
     inventory: &Inventory,
@@ -168,8 +161,9 @@ pub(super) fn plan(
     plan
 }
 
-/// Whole GPUs before MIG instances, and these by their GPU's minor, as Slurm's own detection has them: so the link matrix
-/// stays a square. Then type by type: Slurm sorts the lines like this anyway, and would not sort the links with them.
+/// Whole GPUs come before MIG instances, and instances are sorted by their GPU's minor, as in Slurm's own detection, so
+/// that the link matrix stays square. Then they are grouped by type: Slurm sorts the lines like that anyway, but not
+/// the links.
 fn in_slurms_order<'a>(config: &Config, auto_detect: AutoDetect, mut offers: Vec<Offer<'a>>) -> Vec<Offer<'a>> {
     offers.sort_by_key(|offer| offer.instance.map(|_| offer.gpu.minor));
     let types: Vec<GresType> =
@@ -191,27 +185,13 @@ fn auto_detect(
         decisions.push(Decision::new("AutoDetect=off", why));
         AutoDetect::Off
     };
-    if config.gpu.gres == GresMode::Explicit {
-        let why = "the lines name exactly the devices that this container can open; a plugin that is missing or \
-                   sees others would take the node out of service";
-        return explicit(why, decisions);
-    }
-    let has = |vendor| gpus.iter().any(|offer| offer.gpu.vendor == vendor);
-    let (choice, plugin) = match (has(Vendor::Nvidia), has(Vendor::Amd)) {
-        (true, false) => (AutoDetect::Nvml, "gpu_nvml"),
-        (false, true) => (AutoDetect::Rsmi, "gpu_rsmi"),
-        (false, false) => return explicit("there is no GPU to detect", decisions),
-        (true, true) => return explicit("Slurm detects one vendor at a time, and there are two", decisions),
+    let vendor = match vendor_to_detect(config, inventory, gpus) {
+        Ok(vendor) => vendor,
+        Err(why) => return explicit(why, decisions),
     };
-    let is_chosen = |obstacle| matches!(obstacle, Obstacle::NotChosen | Obstacle::Integrated);
-    if inventory.gpus.iter().filter_map(|gpu| gpu.access.obstacle()).any(is_chosen) {
-        return explicit("Slurm's plugin would offer the GPUs that are left out here, too", decisions);
-    }
-    if config.gpu.sharing().is_some() && gpus.iter().any(|offer| offer.instance.is_some()) {
-        return explicit("Slurm would spread what jobs share over MIG instances, too", decisions);
-    }
-    if let Some(why) = numbering::rsmi_fault(gpus).filter(|_| choice == AutoDetect::Rsmi) {
+    if let Some(why) = numbering::rsmi_fault(gpus).filter(|_| vendor == Vendor::Amd) {
         findings.push(Finding {
+            kind: Kind::Settings,
             severity: Severity::Warning,
             what: "gres = \"autodetect\" is not possible with these AMD GPUs; explicit lines are used".to_owned(),
             cause: why.to_owned(),
@@ -219,7 +199,8 @@ fn auto_detect(
         });
         return explicit(why, decisions);
     }
-    if let Some(fault) = auto_detect_fault(choice, inventory, node).filter(|_| inventory.slurm.has_plugin(plugin)) {
+    let plugin = plugin(vendor);
+    if let Some(fault) = auto_detect_fault(vendor, inventory, node).filter(|_| inventory.slurm.has_plugin(&plugin)) {
         let why = fault.cause.clone();
         findings.push(Finding {
             severity: Severity::Warning,
@@ -229,28 +210,54 @@ fn auto_detect(
         });
         return explicit(&why, decisions);
     }
-    if inventory.slurm.has_plugin(plugin) {
+    if inventory.slurm.has_plugin(&plugin) {
+        let choice = AutoDetect::Plugin(vendor);
         decisions.push(Decision::new(format!("AutoDetect={}", choice.as_str()), "[gpu] gres = \"autodetect\""));
         return choice;
     }
     findings.push(Finding {
+        kind: Kind::Settings,
         severity: Severity::Warning,
         what: format!(
             "gres = \"autodetect\" is not possible: Slurm's plugin {plugin} is not installed; explicit lines are used"
         ),
         cause: "with AutoDetect and no plugin slurmd finds no GPU, and the node is taken out of service".to_owned(),
-        repair: format!("build the image with GPU_TYPE={}, or set gres = \"explicit\"", gpus[0].gpu.vendor),
+        repair: format!("build the image with GPU_TYPE={vendor}, or set gres = \"explicit\""),
     });
     explicit("the plugin is not installed", decisions)
 }
 
-/// Why Slurm's plugin would not give this container all of its GPUs.
-pub(super) fn auto_detect_fault(choice: AutoDetect, inventory: &Inventory, node: &NodePlan) -> Option<Finding> {
+/// The vendor whose plugin could name all devices; else why the lines do.
+fn vendor_to_detect(config: &Config, inventory: &Inventory, gpus: &[Offer<'_>]) -> Result<Vendor, &'static str> {
+    if config.gpu.gres == GresMode::Explicit {
+        return Err("the lines name exactly the devices that this container can open; a plugin that is missing or \
+                   sees others would take the node out of service");
+    }
+    let vendor = gpus.first().map(|offer| offer.gpu.vendor).ok_or("there is no GPU to detect")?;
+    let is_chosen = |obstacle| matches!(obstacle, Obstacle::NotChosen | Obstacle::Integrated);
+    if gpus.iter().any(|offer| offer.gpu.vendor != vendor) {
+        Err("Slurm detects one vendor at a time, and there are two")
+    } else if inventory.gpus.iter().filter_map(|gpu| gpu.access.obstacle()).any(is_chosen) {
+        Err("Slurm's plugin would offer the GPUs that are left out here, too")
+    } else if config.gpu.sharing().is_some() && gpus.iter().any(|offer| offer.instance.is_some()) {
+        Err("Slurm would spread what jobs share over MIG instances, too")
+    } else {
+        Ok(vendor)
+    }
+}
+
+/// The file of Slurm's plugin for a vendor, without `.so`.
+pub(super) fn plugin(vendor: Vendor) -> String {
+    format!("gpu_{}", vendor.traits().slurm.auto_detect)
+}
+
+/// Why Slurm's plugin would not find all GPUs of this container.
+pub(super) fn auto_detect_fault(vendor: Vendor, inventory: &Inventory, node: &NodePlan) -> Option<Finding> {
     let fault = |severity, cause: String, repair: &str| {
-        Some(Finding { severity, what: String::new(), cause, repair: repair.to_owned() })
+        Some(Finding { kind: Kind::Settings, severity, what: String::new(), cause, repair: repair.to_owned() })
     };
     let is_nvml = |driver: &Driver| driver.vendor == Vendor::Nvidia && driver.source == Source::Nvml;
-    if choice == AutoDetect::Nvml && !inventory.drivers.iter().any(is_nvml) {
+    if vendor == Vendor::Nvidia && !inventory.drivers.iter().any(is_nvml) {
         let cause = "Slurm's plugin asks NVIDIA's library (libnvidia-ml.so.1), and it does not answer in this container: slurmd \
                      would find no GPU, and the node be taken out of service";
         let repair = "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility";
@@ -270,7 +277,7 @@ pub(super) fn auto_detect_fault(choice: AutoDetect, inventory: &Inventory, node:
 
 fn gres_type(config: &Config, auto_detect: AutoDetect, offer: &Offer<'_>, position: usize) -> GresType {
     let gpu = offer.gpu;
-    // Instances differ by size, which no vendor's name says.
+    // Instances differ in size, which the vendor's name does not tell.
     if let Some(of_instance) = offer.mig_type() {
         if auto_detect != AutoDetect::Off || config.gpu.type_name != TypeName::Index {
             return of_instance;
@@ -279,8 +286,7 @@ fn gres_type(config: &Config, auto_detect: AutoDetect, offer: &Offer<'_>, positi
     let vendor = GresType::own(gpu.vendor);
     let model = gpu.model.as_deref().and_then(GresType::from_model);
     if auto_detect != AutoDetect::Off {
-        // The plugin keeps a Type only if it is a part of the name that it detects.
-        return match model {
+        return match model.filter(|_| gpu.vendor.traits().slurm.plugin_names_models) {
             Some(model) if config.gpu.type_name != TypeName::Vendor || !model.as_str().contains(vendor.as_str()) => {
                 model
             }
@@ -300,15 +306,19 @@ fn type_reason(config: &Config, plan: &GresPlan) -> &'static str {
             "as many as there are lines in gres.conf; the type of a MIG instance is its GPU's model and its profile, as \
              Slurm's own detection names it"
         }
+        TypeName::Model if plan.lines.iter().all(|line| line.gres_type.as_str() == line.vendor.as_str()) => {
+            "as many as there are lines in gres.conf; the type is the vendor's name, as no model's name can be used"
+        }
         TypeName::Vendor => "as many as there are lines in gres.conf; the type is the vendor's name",
         TypeName::Model => "as many as there are lines in gres.conf; the type is the model, as [gpu] type_name says",
         TypeName::Index => "as many as there are lines in gres.conf; each has its own type, as [gpu] type_name says",
     }
 }
 
-/// The cores near to a GPU, or why no line can have any: slurmctld calls a mixture an error at every registration. Whole
-/// sockets only: where a GPU is near to a part of a socket, as with several NUMA nodes in one, slurmctld 24.11 takes the
-/// node out of service ("GRES core specification doesn't match socket boundaries"), so the socket stands for its part.
+/// The cores close to a GPU, or why no line can have any: slurmctld reports an error at every registration if only some
+/// lines have cores. Whole sockets only. If a GPU is close to part of a socket (several NUMA nodes per socket),
+/// slurmctld 24.11 marks the node invalid ("GRES core specification doesn't match socket boundaries"), so the whole
+/// socket is used.
 fn cores(offer: &Offer<'_>, inventory: &Inventory, node: &NodePlan) -> Result<CpuSet, String> {
     let file = offer.files.first().map_or("a GPU", DevicePath::as_str);
     if node.topology.is_none() {
@@ -337,8 +347,8 @@ fn cores(offer: &Offer<'_>, inventory: &Inventory, node: &NodePlan) -> Result<Cp
     }
 }
 
-/// A row of the link matrix: Slurm's own detection writes it also where nothing is linked, and slurmctld takes the node
-/// out of service if it is longer than the list of GPUs. NVLink ends where MIG begins.
+/// A row of the link matrix. Slurm's own detection writes one even without links, and slurmctld marks the node invalid
+/// if a row is longer than the list of GPUs. GPUs in MIG mode have no NVLink.
 fn links(position: usize, gpus: &[Offer<'_>]) -> Vec<i64> {
     let Offer { gpu, instance: None, .. } = &gpus[position] else { return Vec::new() };
     let link = |(other, Offer { gpu: peer, .. }): (usize, &Offer<'_>)| match gpu.links.get(&peer.index) {

@@ -1,48 +1,45 @@
-//! How slurmd learns what a user's login sets.
+//! How slurmd obtains the environment of a user's login.
 //!
-//! `sbatch --export=NONE`, `--export=NAME=VALUE`, `--get-user-env` and scrontab want it. From 23.11 on slurmd runs `su - USER` for it in a
-//! PID and a mount namespace of its own, and a kernel that refuses those ends slurmd (`env.c`: `fatal("clone")`). With
-//! `GetEnvTimeout=0` it reads a file that `install` has written.
+//! It is needed for `sbatch --export=NONE`, `--export=NAME=VALUE`, `--get-user-env` and scrontab. Since 23.11, slurmd
+//! runs `su - USER` in a new PID and mount namespace; if the kernel refuses those, slurmd exits (`env.c`:
+//! `fatal("clone")`). With `GetEnvTimeout=0` it reads a file that `install` has written.
 
-use crate::inventory::{Finding, Inventory, Severity, SlurmVersion};
+use crate::inventory::{Finding, Inventory, Kind, SlurmVersion};
 
 use super::Setting;
 
-/// The key of slurm.conf. Its default is 2 seconds.
+/// The key in slurm.conf. Slurm's default is 2 seconds.
 pub(super) const KEY: &str = "GetEnvTimeout";
-/// Why it is 0.
+/// Why the value is 0.
 pub(super) const WHY: &str =
     "sbatch --export=NONE would end slurmd, which may not make namespaces here; it reads env_cache/USER instead";
-/// The first release that makes namespaces for it (23.11, `env.c`; 23.02 forks).
+/// The first release that creates namespaces for this (23.11, `env.c`; 23.02 only forks).
 const MAKES_NAMESPACES: SlurmVersion = SlurmVersion { year: 23, month: 11 };
 
-/// Whether a user's request would end slurmd. An unknown release is taken for new.
+/// Whether a user's request would crash slurmd. An unknown release counts as new.
 pub(super) fn is_fatal(inventory: &Inventory) -> bool {
     !inventory.makes_namespaces && inventory.slurm.version.is_none_or(|version| version >= MAKES_NAMESPACES)
 }
 
-/// What goes wrong with what the operator has set.
+/// Reports problems with the operator's own value.
 pub(super) fn check(settings: &[Setting], inventory: &Inventory) -> Option<Finding> {
     let own = settings.iter().find(|setting| setting.key.eq_ignore_ascii_case(KEY));
     let value = own.map(|setting| setting.value.as_str());
-    is_fatal_with(value, inventory).then(|| Finding {
-        severity: Severity::Warning,
-        what: format!("[slurm.conf] of slurminit.toml sets {KEY}, and {WHAT}"),
-        cause: CAUSE.to_owned(),
-        repair: format!("remove {KEY} from [slurm.conf], or start the container with {PRIVILEGE}"),
-    })
+    let what = format!("[slurm.conf] of slurminit.toml sets {KEY}, and {WHAT}");
+    let repair = format!("remove {KEY} from [slurm.conf], or start the container with {PRIVILEGE}");
+    is_fatal_with(value, inventory).then(|| Finding::warning(Kind::Settings, what, CAUSE, repair))
 }
 
-/// Whether it is so with this value of the key.
+/// The same, if the key has this value.
 pub(super) fn is_fatal_with(value: Option<&str>, inventory: &Inventory) -> bool {
     is_fatal(inventory) && value.map(str::trim) != Some("0")
 }
 
-/// What the operator sees.
+/// What the operator observes.
 pub(super) const WHAT: &str = "`sbatch --export=NONE` ends slurmd";
 pub(super) const CAUSE: &str =
     "without CAP_SYS_ADMIN the kernel refuses the namespaces in which slurmd runs `su - USER`";
-/// With it slurmd can do so.
+/// The option that lets slurmd create namespaces.
 const PRIVILEGE: &str = "--cap-add SYS_ADMIN (which is next to root on the host)";
 
 #[cfg(test)]

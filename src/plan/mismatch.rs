@@ -1,56 +1,31 @@
-//! What the image was built for against what is visible: every cell of the table has its own words.
+//! Compares the GPUs that the image was built for with those that are visible. Each combination has its own message.
 
 use crate::config::{Config, GpuType, OnMismatch};
 use crate::exit_code;
-use crate::inventory::{Finding, Gpu, Inventory, Obstacle, Platform, Severity, Vendor};
+use crate::inventory::{Finding, Gpu, Inventory, Kind, Obstacle, Platform, Severity, Traits, Vendor};
 
 use super::Refusal;
 
-/// Whose GPUs this container can use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
-    /// Nobody's.
-    None,
-    /// NVIDIA's.
-    Nvidia,
-    /// AMD's.
-    Amd,
-    /// NVIDIA's and AMD's.
-    Both,
+/// The vendors of visible GPUs, including GPUs that the operator excluded.
+fn visible(inventory: &Inventory) -> Vec<Vendor> {
+    let is_visible = |gpu: &&Gpu| gpu.is_usable() || gpu.access.obstacle() == Some(Obstacle::NotChosen);
+    let has = |vendor: &Vendor| inventory.gpus.iter().filter(is_visible).any(|gpu| gpu.vendor == *vendor);
+    Vendor::ALL.into_iter().filter(has).collect()
 }
 
-impl Found {
-    fn of(inventory: &Inventory) -> Self {
-        // What the operator leaves out is visible all the same.
-        let is_visible = |gpu: &&Gpu| gpu.is_usable() || gpu.access.obstacle() == Some(Obstacle::NotChosen);
-        let has = |vendor| inventory.gpus.iter().filter(is_visible).any(|gpu| gpu.vendor == vendor);
-        match (has(Vendor::Nvidia), has(Vendor::Amd)) {
-            (false, false) => Self::None,
-            (true, false) => Self::Nvidia,
-            (false, true) => Self::Amd,
-            (true, true) => Self::Both,
-        }
-    }
-}
-
-/// The image and the GPUs differ.
+/// The GPUs are not those that the image was built for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mismatch {
     /// What was expected and found, the likely cause, the repair.
     pub finding: Finding,
 }
 
-const GIVE_NVIDIA: &str = "docker run --gpus all ... (compose: deploy.resources.reservations.devices with driver nvidia), \
-    after `nvidia-ctk runtime configure --runtime=docker` on the host";
-const GIVE_AMD: &str = "docker run --device /dev/kfd --device /dev/dri --group-add $(stat -c %g /dev/kfd) \
-    --security-opt seccomp=unconfined ...";
-
-/// Compares, and refuses the start where the operator wants that.
+/// Compares the two, and refuses the start if the operator wants that.
 pub(super) fn judge(config: &Config, inventory: &Inventory) -> Result<Option<Mismatch>, Refusal> {
     let Some(expected) = config.gpu_type else { return Ok(None) };
-    let found = Found::of(inventory);
-    let Some(mut mismatch) = compare(expected, found) else { return Ok(None) };
-    if found == Found::None {
+    let found = visible(inventory);
+    let Some(mut mismatch) = compare(expected, &found) else { return Ok(None) };
+    if found.is_empty() {
         mismatch.finding = of_platform(mismatch.finding, expected, inventory.platform);
     }
     match config.on_mismatch {
@@ -62,7 +37,7 @@ pub(super) fn judge(config: &Config, inventory: &Inventory) -> Result<Option<Mis
     }
 }
 
-/// Where a GPU cannot be in a container at all, or only in one way, that is the cause.
+/// Adds the platform's cause, if the platform passes GPUs to containers in only one way or not at all.
 fn of_platform(finding: Finding, expected: GpuType, platform: Platform) -> Finding {
     let (cause, repair) = match (platform, expected) {
         (Platform::Linux, _) | (_, GpuType::None) => return finding,
@@ -76,78 +51,69 @@ fn of_platform(finding: Finding, expected: GpuType, platform: Platform) -> Findi
             "docker run --gpus all ...; `nvidia-smi` in WSL2 must work: install the current driver in Windows (no Linux driver in \
              WSL2), then `wsl --update`; without GPUs on purpose, set GPU_TYPE=none",
         ),
-        (Platform::Wsl2, GpuType::Amd) => (
-            "this is WSL2, where AMD's GPUs lack their kernel interface (KFD), so jobs cannot be given one",
+        (Platform::Wsl2, _) => (
+            "this is WSL2, where only NVIDIA's GPUs have what jobs need: AMD's lack their kernel interface (KFD), Intel's their \
+             render nodes",
             "use Linux itself, or an NVIDIA GPU; for a cluster without GPUs set GPU_TYPE=none",
         ),
     };
     Finding { cause: cause.to_owned(), repair: repair.to_owned(), ..finding }
 }
 
-/// The table: three kinds of image against four kinds of machine. `None` where they agree.
-pub(super) fn compare(expected: GpuType, found: Found) -> Option<Mismatch> {
-    let (what, cause, repair) = match (expected, found) {
-        (GpuType::None, Found::None) | (GpuType::Nvidia, Found::Nvidia) | (GpuType::Amd, Found::Amd) => return None,
-        (GpuType::None, Found::Nvidia) => (
-            "the image was built without GPU support, and NVIDIA GPUs are visible",
-            "the container was started on a GPU machine with an image for machines without one; jobs can ask for the \
-             GPUs, but nothing of NVIDIA's is in the image beyond what the container runtime brings",
-            "rebuild with `docker build --build-arg GPU_TYPE=nvidia`, or set GPU_TYPE=nvidia if the image has all it needs"
-                .to_owned(),
+/// Compares every kind of image with every kind of machine; `None` if they match.
+fn compare(expected: GpuType, found: &[Vendor]) -> Option<Mismatch> {
+    let own = expected.vendor();
+    let others: Vec<&Traits> =
+        found.iter().filter(|vendor| Some(**vendor) != own).map(|vendor| vendor.traits()).collect();
+    let list = |of: fn(&Traits) -> &'static str, between: &str| {
+        others.iter().map(|it| of(it)).collect::<Vec<_>>().join(between)
+    };
+    let makers = list(|vendor| vendor.maker, " and ");
+    let lacks = match others.as_slice() {
+        [vendor] => vendor.mismatch.lacks,
+        _ => "the image has no libraries for them beyond what the container runtime brings",
+    };
+    let (what, cause, repair) = match (own.map(Vendor::traits), others.first()) {
+        (Some(own), None) if found.is_empty() => (
+            format!("the image was built for {}, and no usable GPU is visible", own.maker),
+            own.mismatch.unseen.to_owned(),
+            format!(
+                "{}; `{}` on the host must work; without GPUs on purpose, set GPU_TYPE=none",
+                own.mismatch.start, own.mismatch.tool
+            ),
         ),
-        (GpuType::None, Found::Amd) => (
-            "the image was built without GPU support, and AMD GPUs are visible",
-            "the container was started on a GPU machine with an image for machines without one; jobs can ask for the \
-             GPUs, but the image has no ROCm to use them",
-            "rebuild with `docker build --build-arg GPU_TYPE=amd`, or set GPU_TYPE=amd if the image has all it needs"
-                .to_owned(),
+        (_, None) => return None,
+        (None, Some(Traits { name, .. })) => (
+            format!("the image was built without GPU support, and {makers} GPUs are visible"),
+            format!(
+                "the container was started on a GPU machine with an image for machines without one; jobs can ask for the \
+                 GPUs, but {lacks}"
+            ),
+            match others.len() {
+                1 => format!(
+                    "rebuild with `docker build --build-arg GPU_TYPE={name}`, or set GPU_TYPE={name} if the image has all it needs"
+                ),
+                _ => format!(
+                    "rebuild with `docker build --build-arg GPU_TYPE={}`, and give the container only those GPUs",
+                    list(|vendor| vendor.name, "` or `GPU_TYPE=")
+                ),
+            },
         ),
-        (GpuType::None, Found::Both) => (
-            "the image was built without GPU support, and both NVIDIA and AMD GPUs are visible",
-            "the container was started on a GPU machine with an image for machines without one; jobs can ask for the \
-             GPUs, but the image has no libraries for them beyond what the container runtime brings",
-            "rebuild with `docker build --build-arg GPU_TYPE=nvidia` (or amd), and give the container only those GPUs"
-                .to_owned(),
+        (Some(own), Some(_)) if others.len() < found.len() => (
+            format!("the image was built for {}, and {makers} GPUs are visible too", own.maker),
+            format!(
+                "the container was given all GPUs of the machine; {lacks}, so a job that asks for any GPU may get one that it \
+                 cannot use"
+            ),
+            format!("{}, or let jobs ask for --gres=gpu:{}:N", list(|vendor| vendor.mismatch.withhold, "; "), own.name),
         ),
-        (GpuType::Nvidia, Found::None) => (
-            "the image was built for NVIDIA, and no usable GPU is visible",
-            "the container was started without GPUs, the NVIDIA container toolkit is not set up for Docker, or the \
-             host's driver is not loaded; jobs that ask for a GPU are refused",
-            format!("{GIVE_NVIDIA}; `nvidia-smi` on the host must work; without GPUs on purpose, set GPU_TYPE=none"),
-        ),
-        (GpuType::Nvidia, Found::Amd) => (
-            "the image was built for NVIDIA, and only AMD GPUs are visible",
-            "the image was moved to a machine with AMD GPUs; jobs can ask for them, but the image has no ROCm to use them",
-            "rebuild with `docker build --build-arg GPU_TYPE=amd`".to_owned(),
-        ),
-        (GpuType::Nvidia, Found::Both) => (
-            "the image was built for NVIDIA, and AMD GPUs are visible too",
-            "the machine has both, and the container was given both; the image has no ROCm for the AMD GPUs, so a job \
-             that asks for any GPU may get one that it cannot use",
-            "do not pass /dev/kfd and /dev/dri to this container, or let jobs ask for --gres=gpu:nvidia:N".to_owned(),
-        ),
-        (GpuType::Amd, Found::None) => (
-            "the image was built for AMD, and no usable GPU is visible",
-            "the container was started without /dev/kfd and /dev/dri, its processes are not in the \
-             group of these files, or the host's amdgpu driver is not loaded; jobs that ask for a GPU are refused",
-            format!("{GIVE_AMD}; `rocm-smi` on the host must work; without GPUs on purpose, set GPU_TYPE=none"),
-        ),
-        (GpuType::Amd, Found::Nvidia) => (
-            "the image was built for AMD, and only NVIDIA GPUs are visible",
-            "the image was moved to a machine with NVIDIA GPUs; jobs can ask for them, but the image has nothing of \
-             NVIDIA's beyond what the container runtime brings",
-            "rebuild with `docker build --build-arg GPU_TYPE=nvidia`".to_owned(),
-        ),
-        (GpuType::Amd, Found::Both) => (
-            "the image was built for AMD, and NVIDIA GPUs are visible too",
-            "the machine has both, and the container was given both; the image has nothing of NVIDIA's, so a job that \
-             asks for any GPU may get one that it cannot use",
-            "start the container without --gpus (NVIDIA_VISIBLE_DEVICES=void), or let jobs ask for --gres=gpu:amd:N"
-                .to_owned(),
+        (Some(own), Some(Traits { name, .. })) => (
+            format!("the image was built for {}, and only {makers} GPUs are visible", own.maker),
+            format!("the image was moved to a machine with {makers} GPUs; jobs can ask for them, but {lacks}"),
+            format!("rebuild with `docker build --build-arg GPU_TYPE={name}`"),
         ),
     };
-    let finding = Finding { severity: Severity::Warning, what: what.to_owned(), cause: cause.to_owned(), repair };
-    Some(Mismatch { finding })
+    Some(Mismatch { finding: Finding::warning(Kind::GpuType, what, cause, repair) })
 }
 
 #[cfg(test)]
@@ -158,8 +124,11 @@ mod tests {
     fn every_cell_of_the_table_has_its_own_words() {
         let mut table = String::new();
         let mut words = std::collections::BTreeSet::new();
-        for expected in [GpuType::None, GpuType::Nvidia, GpuType::Amd] {
-            for found in [Found::None, Found::Nvidia, Found::Amd, Found::Both] {
+        let of = [GpuType::None, GpuType::Nvidia, GpuType::Amd, GpuType::Intel];
+        let machines: [&[Vendor]; 5] =
+            [&[], &[Vendor::Nvidia], &[Vendor::Amd], &[Vendor::Intel], &[Vendor::Nvidia, Vendor::Amd]];
+        for expected in of {
+            for found in machines {
                 let cell = match compare(expected, found) {
                     None => "they agree".to_owned(),
                     Some(Mismatch { finding: Finding { what, cause, repair, .. } }) => {
@@ -170,10 +139,10 @@ mod tests {
                 table.push_str(&format!("GPU_TYPE={} and {found:?} visible: {cell}\n", expected.as_str()));
             }
         }
-        assert_eq!(words.len(), 9);
-        // A name would be looked up in the image, which has no group render.
+        assert_eq!(words.len(), 16);
+        // docker looks up a group's name in the image, which has no group `render`.
         let groups: Vec<&str> = table.split("--group-add ").skip(1).collect();
-        assert!(!groups.is_empty() && groups.iter().all(|rest| rest.starts_with("$(stat -c %g /dev/kfd)")), "{table}");
+        assert!(!groups.is_empty() && groups.iter().all(|rest| rest.starts_with("$(stat -c %g /dev/")), "{table}");
         insta::assert_snapshot!(table);
     }
 

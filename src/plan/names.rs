@@ -1,26 +1,21 @@
-//! Names that came from hardware or the kernel, made safe for a Slurm file.
+//! Names from hardware or the kernel, made safe for Slurm's files.
 
 use std::fmt;
 use std::path::Path;
 
-/// The Type of a GRES: lower-case letters, digits, `_`, `-`, `.`. Slurm would allow a little more; nothing that can
-/// end a value, a line or a list gets through.
+/// The type of a GRES: lower-case letters, digits, `_`, `-`, `.`. Slurm would accept slightly more. None of these can
+/// end a value, a line or a list.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GresType(String);
 
 impl GresType {
-    /// The text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// A name that this program makes up: a vendor, `gpu0`.
+    /// A name made up by this program: a vendor, `gpu0`.
     pub(super) fn own(name: impl fmt::Display) -> Self {
         Self(name.to_string())
     }
 
-    /// The name that Slurm's nvml plugin gives a model: lower case, spaces to `_` (Slurm 24.11, gpu_common.c). What Slurm
-    /// cannot hold is dropped. `None` if nothing is left.
+    /// The name that Slurm's nvml plugin gives a model: lower case, with `_` for spaces (Slurm 24.11, gpu_common.c).
+    /// Characters that Slurm does not allow are dropped. `None` if nothing is left.
     pub fn from_model(model: &str) -> Option<Self> {
         let name: String = model
             .trim()
@@ -29,14 +24,14 @@ impl GresType {
             .filter(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | '-' | '.'))
             .take(64)
             .collect();
-        // A type of digits alone reads as a count: gpu:8000.
+        // Slurm reads a type of only digits as a count: gpu:8000.
         name.contains(|c: char| c.is_ascii_lowercase()).then_some(Self(name))
     }
 }
 
 impl GresType {
-    /// The name that Slurm's nvml plugin gives a MIG instance (24.11): the GPU's model up to its first `-`, and the
-    /// profile: `nvidia_a100_1g.5gb`.
+    /// The name that Slurm's nvml plugin gives a MIG instance (24.11): the model up to its first `-`, then the profile:
+    /// `nvidia_a100_1g.5gb`.
     pub(super) fn of_instance(vendor: impl fmt::Display, model: Option<&str>, profile: Option<&str>) -> Self {
         let family = model.and_then(|model| Self::from_model(model.split('-').next()?));
         let family = family.unwrap_or_else(|| Self::own(vendor));
@@ -46,33 +41,20 @@ impl GresType {
     }
 }
 
-impl fmt::Display for GresType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
-    }
-}
+text_type!(GresType);
 
-/// A device file that gres.conf can name: absolute, and without what Slurm reads as a list or a range.
+/// A device file that gres.conf can name: an absolute path without characters that Slurm reads as a list or range.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DevicePath(String);
 
 impl DevicePath {
-    /// The text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// Another name of the same file: `/dev/./dxg`, of that `/dev/././dxg`.
+    /// Another path to the same file: `/dev/./dxg`; from that, `/dev/././dxg`.
     pub(super) fn other_spelling(&self) -> Self {
         Self(self.0.replacen("/dev/", "/dev/./", 1))
     }
 }
 
-impl fmt::Display for DevicePath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
-    }
-}
+text_type!(DevicePath);
 
 impl TryFrom<&Path> for DevicePath {
     type Error = String;
@@ -94,25 +76,7 @@ impl TryFrom<&Path> for DevicePath {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostName(String);
 
-impl HostName {
-    /// The text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for HostName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
-    }
-}
-
-impl TryFrom<String> for HostName {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        let valid = text.starts_with(|c: char| c.is_ascii_alphanumeric())
-            && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
-        if valid { Ok(Self(text)) } else { Err(format!("the host name `{}` cannot be used", text.escape_default())) }
-    }
-}
+text_type!(HostName, "the host name `{}` cannot be used", |text| {
+    text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+});

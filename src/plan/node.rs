@@ -1,31 +1,33 @@
 //! The node's line: CPUs, memory, topology, Features.
 
-use crate::config::{Config, FeatureName, NodeName};
-use crate::inventory::{Cpu, CpuSet, Finding, Gpu, Inventory, Memory, Severity, Vendor};
+use crate::config::{Config, FeatureName, NodeName, Role};
+use crate::inventory::{Cpu, CpuSet, Finding, Gpu, Inventory, Kind, Memory};
 
 use super::names::HostName;
-use super::{Decision, GresPlan};
+use super::{Decision, GresPlan, cluster};
 
 /// The NodeName line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodePlan {
     /// NodeName.
     pub name: NodeName,
-    /// NodeHostname, where the name is neither `localhost` nor the host's: slurmd looks for its line by these.
+    /// NodeHostname, if the name is neither `localhost` nor the host name: slurmd finds its line by these.
     pub host: Option<HostName>,
-    /// CPUs; never more than the container may use.
+    /// CPUs; at most as many as the container may use.
     pub cpus: u32,
-    /// Sockets, cores and threads, where the container sees the whole machine.
+    /// Sockets, cores and threads, if the container has the whole machine.
     pub topology: Option<Topology>,
-    /// RealMemory in MiB; `None` where detection found no number.
+    /// RealMemory in MiB; `None` if it was not detected.
     pub memory_mib: Option<u64>,
+    /// TmpDisk in MiB, which jobs can request with `--tmp`.
+    pub tmp_disk_mib: Option<u64>,
     /// Gres, such as `gpu:nvidia:2`; empty without GPUs.
     pub gres: String,
     /// Features.
     pub features: Vec<FeatureName>,
 }
 
-/// The shape of a whole machine that is the same in every part, as Slurm describes it.
+/// The layout of a whole, uniform machine, as Slurm describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Topology {
     /// Sockets.
@@ -36,7 +38,7 @@ pub struct Topology {
     pub threads_per_core: u32,
 }
 
-/// Everything but the GPUs.
+/// Plans everything except the GPUs.
 pub(super) fn plan(
     config: &Config,
     inventory: &Inventory,
@@ -46,12 +48,12 @@ pub(super) fn plan(
     let available = available_cpus(&inventory.cpu);
     let cpus = match config.node.cpus {
         Some(wanted) if wanted > available => {
-            findings.push(Finding {
-                severity: Severity::Warning,
-                what: format!("[node] cpus = {wanted} is more than the {available} CPUs of this container; {available} are used"),
-                cause: "Slurm takes a node out of service that has fewer CPUs than it claims".to_owned(),
-                repair: format!("set cpus to {available} or less, or leave it out; docker run --cpus and --cpuset-cpus raise the limit"),
-            });
+            findings.push(Finding::warning(
+                Kind::Settings,
+                format!("[node] cpus = {wanted} is more than the {available} CPUs of this container; {available} are used"),
+                "Slurm takes a node out of service that has fewer CPUs than it claims",
+                format!("set cpus to {available} or less, or leave it out; docker run --cpus and --cpuset-cpus raise the limit"),
+            ));
             available
         }
         Some(wanted) => wanted.max(1),
@@ -74,19 +76,21 @@ pub(super) fn plan(
         }
     };
     let memory_mib = memory(config, inventory, decisions, findings);
+    let tmp_disk_mib = tmp_disk(config, inventory, decisions, findings);
     NodePlan {
-        name: config.node.name.clone(),
+        name: cluster::node_name(config, &inventory.hostname),
         host: None,
         cpus,
         topology,
         memory_mib,
+        tmp_disk_mib,
         gres: String::new(),
         features: Vec::new(),
     }
 }
 
 impl NodePlan {
-    /// Adds what depends on the GPUs and on the host.
+    /// Adds the parts that depend on the GPUs and the host.
     pub(super) fn with_gpus(
         mut self,
         config: &Config,
@@ -105,7 +109,7 @@ impl NodePlan {
             ));
         }
         let short = host.as_str().split('.').next().unwrap_or_default();
-        if ![host.as_str(), short, "localhost"].contains(&self.name.as_str()) {
+        if config.role != Role::Compute && ![host.as_str(), short, "localhost"].contains(&self.name.as_str()) {
             self.host = Some(host.clone());
             decisions
                 .push(Decision::new(format!("NodeHostname={host}"), "slurmd finds its own line by the host's name"));
@@ -114,7 +118,7 @@ impl NodePlan {
     }
 }
 
-/// The CPUs that can run at the same time: the cpuset, cut by the quota.
+/// The number of CPUs that can run at the same time: the cpuset, reduced by the quota.
 fn available_cpus(cpu: &Cpu) -> u32 {
     let allowed = u32::try_from(cpu.allowed.len()).unwrap_or(u32::MAX);
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float cast saturates, NaN is 0")]
@@ -135,7 +139,7 @@ fn cpu_reason(config: &Config, cpu: &Cpu, cpus: u32) -> String {
     }
 }
 
-/// The machine's shape, or why it is not written.
+/// The machine's layout, or why it is left out.
 fn topology(cpu: &Cpu, cpus: u32) -> Result<Topology, String> {
     let cores: Vec<&CpuSet> = cpu.sockets.iter().flatten().collect();
     let (Some(first_socket), Some(first_core)) = (cpu.sockets.first(), cores.first()) else {
@@ -182,14 +186,14 @@ fn memory(
     if let Some(wanted) = config.node.memory_mib {
         let memory = wanted.clamp(1, usable);
         if wanted > usable {
-            findings.push(Finding {
-                severity: Severity::Warning,
-                what: format!(
+            findings.push(Finding::warning(
+                Kind::RealMemory,
+                format!(
                     "[node] memory_mib = {wanted} is more than the {usable} MiB of this container; {usable} are used"
                 ),
-                cause: format!("{whose} is {usable} MiB"),
-                repair: "lower memory_mib, or raise the limit with docker run --memory".to_owned(),
-            });
+                format!("{whose} is {usable} MiB"),
+                "lower memory_mib, or raise the limit with docker run --memory",
+            ));
         }
         decisions.push(Decision::new(format!("RealMemory={memory}"), "[node] memory_mib says so"));
         return Some(memory);
@@ -206,23 +210,52 @@ fn memory(
     Some(memory)
 }
 
-/// 4096 MiB, or half of less than 8192, and where possible 1024 left for jobs; always a little for the daemons.
+/// Slurm marks a node invalid if its file system is smaller than claimed, so the value is rounded down to whole GiB.
+fn tmp_disk(
+    config: &Config,
+    inventory: &Inventory,
+    decisions: &mut Vec<Decision>,
+    findings: &mut Vec<Finding>,
+) -> Option<u64> {
+    // The size of a file system named by TmpFS is not detected.
+    let whole = if config.slurm.conf.get("TmpFS").is_some() { None } else { inventory.scratch_mib };
+    let (mib, why) = match (config.node.tmp_disk_mib, whole) {
+        (Some(wanted), Some(whole)) if wanted > whole => {
+            findings.push(Finding::warning(
+                Kind::Settings,
+                format!("[node] tmp_disk_mib = {wanted} is more than the {whole} MiB of /tmp; {whole} are used"),
+                "Slurm takes a node out of service whose file system is smaller than it claims",
+                format!("set tmp_disk_mib to {whole} or less, or leave it out"),
+            ));
+            (whole, "the size of /tmp")
+        }
+        (Some(wanted), _) => (wanted, "[node] tmp_disk_mib says so"),
+        (None, Some(whole)) => {
+            (if whole > 1024 { whole - whole % 1024 } else { whole }, "the size of /tmp, for `--tmp`")
+        }
+        (None, None) => return None,
+    };
+    if mib == 0 {
+        return None;
+    }
+    decisions.push(Decision::new(format!("TmpDisk={mib}"), why));
+    Some(mib)
+}
+
+/// 4096 MiB, or half of it below 8192 MiB, but if possible leaves 1024 MiB for jobs. The daemons always get a little.
 fn default_reserve(usable: u64) -> u64 {
     let generous = if usable >= 8192 { 4096 } else { usable / 2 };
     generous.min(usable.saturating_sub(1024).max(usable / 8))
 }
 
-/// Vendor, model, compute capability and driver of the GPUs, each once, then the operator's own.
+/// Vendor, model, compute capability and driver of the GPUs, each once, then the operator's features.
 fn features(config: &Config, inventory: &Inventory) -> Vec<FeatureName> {
     let of_gpu = |gpu: &Gpu| {
-        let compute = gpu.compute.as_deref().map(|compute| match gpu.vendor {
-            Vendor::Nvidia => format!("cc{compute}"),
-            Vendor::Amd => compute.to_owned(),
-        });
+        let slurm = &gpu.vendor.traits().slurm;
+        let compute = gpu.compute.as_deref().map(|compute| format!("{}{compute}", slurm.compute_prefix));
         let driver = inventory.drivers.iter().find(|driver| driver.vendor == gpu.vendor);
         let branch = driver.and_then(|driver| driver.version.as_deref()?.split('.').next().map(str::to_owned));
-        // AMD's driver is the kernel's own: its branch says nothing about ROCm.
-        let branch = branch.filter(|_| gpu.vendor == Vendor::Nvidia).map(|branch| format!("driver{branch}"));
+        let branch = branch.filter(|_| slurm.driver_is_feature).map(|branch| format!("driver{branch}"));
         [Some(gpu.vendor.to_string()), gpu.model.clone(), compute, branch]
     };
     let mut features = Vec::new();

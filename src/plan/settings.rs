@@ -1,10 +1,10 @@
 //! The keys of slurm.conf that concern the whole cluster, and the partitions.
 
-use crate::config::{Config, DaemonName, NodeName, SlurmSettings};
+use crate::config::{Config, DaemonName, FeatureName, NodeName, SlurmSettings};
 use crate::inventory::Inventory;
 
 use super::names::HostName;
-use super::{CgroupPlan, Decision, Epilog, GresPlan, NodePlan, TaskProlog, login};
+use super::{CgroupPlan, Decision, Epilog, GresPlan, MailProg, NodePlan, TaskProlog, cluster, login};
 
 /// A line of slurm.conf.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub struct Setting {
     pub key: String,
     /// The value, without quotes.
     pub value: String,
-    /// Why, where it is not obvious.
+    /// The reason, if it is not obvious.
     pub why: Option<String>,
 }
 
@@ -26,13 +26,14 @@ pub struct PartitionPlan {
     pub settings: Vec<(String, String)>,
 }
 
-/// The scripts of ours that Slurm runs.
+/// slurminit's scripts that Slurm runs.
 pub(super) struct Scripts<'a> {
     pub(super) task_prolog: Option<&'a TaskProlog>,
     pub(super) epilog: Option<&'a Epilog>,
+    pub(super) mail: &'a MailProg,
 }
 
-/// Generated, then overridden and extended by the operator.
+/// The generated settings, overridden and extended by the operator's.
 pub(super) fn plan(
     config: &Config,
     host: &HostName,
@@ -44,8 +45,8 @@ pub(super) fn plan(
 ) -> Vec<Setting> {
     let mut settings = Settings::default();
     settings.identity(config, host);
-    settings.files(config);
-    settings.processes(cgroup);
+    settings.files(config, scripts.mail, inventory);
+    settings.processes(cgroup, inventory, decisions);
     let task_prolog = scripts.task_prolog.map(|prolog| ("TaskProlog", &prolog.path, TaskProlog::WHY));
     let epilog = scripts.epilog.map(|epilog| ("Epilog", &epilog.path, Epilog::WHY));
     for (key, path, why) in task_prolog.into_iter().chain(epilog) {
@@ -60,6 +61,17 @@ pub(super) fn plan(
     settings.lay_over(&config.slurm.conf, decisions);
     settings.0
 }
+
+/// Slurm starts no batch job at once; it checks every second for new ones, and by default waits three seconds.
+/// `sched_interval` limits the wait of a job whose start time has come, such as a requeued one.
+const SCHEDULER: &str = "batch_sched_delay=0,sched_interval=5";
+const SCHEDULER_WHY: &str =
+    "a batch job starts within a second, a requeued one within 16; Slurm's own defaults wait for 3 and for minutes";
+/// The backfill scheduler runs on its own clock; these values limit the cost of a long queue. slurmctld does not save
+/// the jobs that it starts; `slurminit jobs follow` makes it save when its log reports one.
+const BACKFILL: &str = "bf_interval=1,bf_max_time=30,bf_continue,bf_yield_interval=20000";
+/// Log levels at which slurmctld does not log the jobs that backfill starts.
+const SAYS_TOO_LITTLE: [&str; 3] = ["quiet", "fatal", "error"];
 
 #[derive(Default)]
 struct Settings(Vec<Setting>);
@@ -77,46 +89,90 @@ impl Settings {
         let cluster = config.cluster_name.as_ref().map_or("slurminit", NodeName::as_str);
         self.add_because("ClusterName", cluster, "slurmctld refuses saved state of another name");
         let why = "must be this host's name; its address stays inside, so a new container address changes nothing";
-        self.add_because("SlurmctldHost", format_args!("{host}(127.0.0.1)"), why);
+        if config.role.shares_a_cluster() {
+            self.add("SlurmctldHost", cluster::controller(config, host));
+            self.add("MaxNodeCount", config.slurm.max_nodes);
+            let why =
+                "a node that is silent for so long is down, and its jobs are requeued; Slurm's own default is 300";
+            self.add_because("SlurmdTimeout", 30, why);
+        } else {
+            self.add_because("SlurmctldHost", format_args!("{host}(127.0.0.1)"), why);
+        }
         self.add("SlurmctldPort", config.slurm.controller_port);
         self.add("SlurmdPort", config.slurm.daemon_port);
         let user = config.daemons.get(&DaemonName::Slurmctld).and_then(|settings| settings.user.as_deref());
         self.add("SlurmUser", user.unwrap_or("slurm"));
         self.add("AuthType", "auth/munge");
-        self.add("AuthInfo", format_args!("socket={}", config.paths.munge_socket.display()));
+        let why =
+            "a requeued job waits until credentials of its former run are void: 11 s, and 121 by Slurm's own default";
+        let socket = config.paths.munge_socket.display();
+        self.add_because("AuthInfo", format_args!("socket={socket},cred_expire=10"), why);
     }
 
-    fn files(&mut self, config: &Config) {
+    fn files(&mut self, config: &Config, mail: &MailProg, inventory: &Inventory) {
         let (state, run) = (config.paths.state.display(), config.paths.run.display());
         self.add("StateSaveLocation", format_args!("{state}/slurmctld"));
         self.add("SlurmdSpoolDir", format_args!("{state}/slurmd"));
-        // slurmctld writes its pid file as SlurmUser, who may not write into the run directory itself.
+        // slurmctld writes its PID file as SlurmUser, who may not write to the run directory itself.
         self.add("SlurmctldPidFile", format_args!("{run}/slurm/slurmctld.pid"));
         self.add("SlurmdPidFile", format_args!("{run}/slurmd.pid"));
-        self.add_because(
-            "MailProg",
-            "/bin/true",
-            "the image has no mail program, and slurmctld complains about a missing one",
-        );
+        self.add_because("MailProg", mail.path.display(), MailProg::WHY);
+        if inventory.slurm.has_plugin("jobcomp_filetxt") {
+            let why = "what ended, for `sacct -c`; slurmctld itself forgets a job after five minutes";
+            self.add_because("JobCompType", "jobcomp/filetxt", why);
+            self.add("JobCompLoc", config.paths.ended_jobs().display());
+        }
     }
 
-    fn processes(&mut self, cgroup: &CgroupPlan) {
+    fn processes(&mut self, cgroup: &CgroupPlan, inventory: &Inventory, decisions: &mut Vec<Decision>) {
         self.add_because("ProctrackType", cgroup.proctrack, &cgroup.why);
         self.add("TaskPlugin", cgroup.task);
-        self.add("MpiDefault", "none");
+        if inventory.slurm.has_plugin("mpi_pmix") {
+            let why = "`srun PROGRAM` of an MPI program is one of several ranks, not so many programs of one; none is some 20 ms faster";
+            decisions.push(Decision::new(
+                "MpiDefault=pmix",
+                "Slurm's plugin for PMIx and the library that it loads are there",
+            ));
+            self.add_because("MpiDefault", "pmix", why);
+        } else {
+            self.add("MpiDefault", "none");
+        }
         let why = "connections that say nothing, which any user can make, keep out nobody; Slurm's own limit is 50";
         self.add_because("SlurmctldParameters", "conmgr_max_connections=1024", why);
         self.add_because("SlurmdParameters", "conmgr_max_connections=1024", why);
         self.add_because("ReturnToService", 2, "a node that registers with a true configuration is used again");
+        self.add_because("ScronParameters", "enable", "`scrontab`: jobs by the clock");
         let why = "so long an srun that slurmctld's restart met waits before it asks again; Slurm takes no less, and 120 by itself";
         self.add_because("SlurmctldTimeout", 60, why);
     }
 
     fn scheduling(&mut self, config: &Config, node: &NodePlan, decisions: &mut Vec<Decision>) {
         self.add("SchedulerType", "sched/backfill");
-        let why = "a waiting batch job starts within a second of another's end; Slurm's own default waits for three";
-        self.add_because("SchedulerParameters", "batch_sched_delay=0", why);
+        let debug = config.slurm.conf.iter().find(|(key, _)| key.is("SlurmctldDebug"));
+        let says_too_little = debug
+            .is_some_and(|(_, level)| SAYS_TOO_LITTLE.iter().any(|quiet| level.as_str().eq_ignore_ascii_case(quiet)));
+        match says_too_little {
+            true => self.add_because("SchedulerParameters", SCHEDULER, SCHEDULER_WHY),
+            false => self.add_because("SchedulerParameters", format_args!("{SCHEDULER},{BACKFILL}"), SCHEDULER_WHY),
+        }
         self.add("SelectType", "select/cons_tres");
+        if config.role.shares_a_cluster() {
+            let why = "jobs share a node by cores and memory; what differs from node to node is not said here";
+            self.add_because("SelectTypeParameters", "CR_Core_Memory", why);
+            let why = "MiB for each CPU of a job that does not say; without it a job would take all memory of its node";
+            self.add_because("DefMemPerCPU", 512, why);
+        } else {
+            self.sharing(node, decisions);
+        }
+        self.add_because(
+            "GresTypes",
+            GresPlan::types(config),
+            "also without a GPU: then a job that asks for one is refused, not misunderstood",
+        );
+    }
+
+    /// How jobs share the only node.
+    fn sharing(&mut self, node: &NodePlan, decisions: &mut Vec<Decision>) {
         let unit = if node.topology.is_some() { "CR_Core" } else { "CR_CPU" };
         let why = match (node.topology.is_some(), node.memory_mib.is_some()) {
             (true, true) => "jobs share the node by cores and memory",
@@ -139,14 +195,9 @@ impl Settings {
             ));
             self.add_because("DefMemPerCPU", share, why);
         }
-        self.add_because(
-            "GresTypes",
-            GresPlan::types(config),
-            "also without a GPU: then a job that asks for one is refused, not misunderstood",
-        );
     }
 
-    /// The operator's keys replace what is there, in any case of letters, and add what is not. An empty value removes.
+    /// The operator's keys replace existing ones, in any case, or are added. An empty value removes a key.
     fn lay_over(&mut self, own: &SlurmSettings, decisions: &mut Vec<Decision>) {
         for (key, value) in own.iter() {
             let place = self.0.iter().position(|setting| key.is(&setting.key));
@@ -168,7 +219,7 @@ impl Settings {
     }
 }
 
-/// The operator's partitions, else one for everybody.
+/// The operator's partitions, otherwise one for all users.
 pub(super) fn partitions(config: &Config, decisions: &mut Vec<Decision>) -> Vec<PartitionPlan> {
     let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
     if config.partitions.is_empty() {
@@ -184,7 +235,8 @@ pub(super) fn partitions(config: &Config, decisions: &mut Vec<Decision>) -> Vec<
         let own = &partition.settings;
         let mut settings = Vec::new();
         if own.get("Nodes").is_none() {
-            settings.push(pair("Nodes", "ALL"));
+            let set = partition.feature.as_ref().filter(|_| config.role.shares_a_cluster());
+            settings.push(pair("Nodes", set.map_or("ALL", FeatureName::as_str)));
         }
         if no_default && index == 0 {
             settings.push(pair("Default", "YES"));

@@ -1,35 +1,38 @@
-//! The names by which CUDA and ROCr find what Slurm only counts.
+//! Translates Slurm's device numbers into the names that the vendors' runtimes use.
 //!
-//! With lines of our own Slurm puts a device's position in its list into `CUDA_VISIBLE_DEVICES` (24.11; only its nvml
-//! plugin knows UUIDs, and only of MIG instances), and on a machine with both vendors into `ROCR_VISIBLE_DEVICES` as well.
-//! Where that is not the runtime's own number, a script says what is: Slurm runs TaskProlog before every task, in `srun` and
-//! `sbatch` alike, and takes from it what a variable is to be.
+//! With explicit gres.conf lines, Slurm sets `CUDA_VISIBLE_DEVICES` to the position of a device in its list (24.11;
+//! only its nvml plugin knows UUIDs, and only those of MIG instances), and on a machine with both vendors also
+//! `ROCR_VISIBLE_DEVICES`. Where the position is not the runtime's number, a TaskProlog sets the right value. Slurm
+//! runs it before every task of `srun` and `sbatch`, and applies the variables that it prints.
 
 use std::path::PathBuf;
 
 use crate::config::Config;
-use crate::inventory::{Finding, Severity, Vendor};
+use crate::inventory::{Finding, Kind, Vendor};
 
-use super::{AutoDetect, CgroupPlan, FileName, GresPlan, Setting};
+use super::{AutoDetect, CgroupPlan, FileName, GresLine, GresPlan, Setting};
 
-/// A script that puts names in the place of positions.
+/// A script that replaces positions by names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskProlog {
     /// Where it is installed.
     pub path: PathBuf,
-    /// What is at each position of Slurm's list: whose it is, and the name that the vendor's runtime knows it by.
+    /// The device at each position of Slurm's list: its vendor, and its name in the vendor's runtime.
     pub names: Vec<(Vendor, String)>,
-    /// Whether jobs are held to their devices by a cgroup: Slurm then counts them from 0 in each step.
+    /// Whether cgroups confine jobs to their devices: Slurm then counts the devices from 0 in each step.
     pub counts_from_zero: bool,
 }
 
 impl TaskProlog {
-    /// Why it is there.
-    pub(super) const WHY: &'static str = "names a job's devices as CUDA and ROCr do: their numbers in Slurm are others";
+    /// The reason for the script.
+    pub(super) const WHY: &'static str =
+        "names a job's devices as their vendor's runtime does: in Slurm their numbers are others";
 
-    /// `None` where the positions are the runtimes' numbers already, or where Slurm's own detection decides.
+    /// `None` if positions and runtime numbers agree, or if Slurm's own detection decides.
     pub(super) fn plan(config: &Config, gres: &GresPlan, cgroup: &CgroupPlan) -> Option<Self> {
-        if gres.auto_detect != AutoDetect::Off || gres.counts_as_runtimes {
+        let has_settings = |line: &GresLine| !line.vendor.traits().runtime.settings.is_empty();
+        let is_slurms = gres.auto_detect != AutoDetect::Off && !gres.lines.iter().any(has_settings);
+        if !config.role.shares_a_cluster() && (is_slurms || gres.counts_as_runtimes) {
             return None;
         }
         Some(Self {
@@ -39,7 +42,7 @@ impl TaskProlog {
         })
     }
 
-    /// What goes wrong if the operator has a TaskProlog of their own.
+    /// Warns if the operator has a TaskProlog of their own.
     pub(super) fn check(&self, settings: &[Setting]) -> Option<Finding> {
         let own = settings.iter().find(|setting| setting.key.eq_ignore_ascii_case("TaskProlog"));
         let used = own.is_some_and(|setting| self.path.to_str() == Some(setting.value.as_str()));
@@ -48,13 +51,13 @@ impl TaskProlog {
 
     pub(super) fn not_used(&self, cause: &str) -> Finding {
         let path = self.path.display();
-        Finding {
-            severity: Severity::Warning,
-            what: format!("jobs get device numbers that are not those of CUDA or ROCr: {path} is not run"),
-            cause: cause.to_owned(),
-            repair: format!(
+        Finding::warning(
+            Kind::JobDevices,
+            format!("jobs get device numbers that are not those of CUDA or ROCr: {path} is not run"),
+            cause,
+            format!(
                 "set TaskProlog={path}, or let your own script end with it; Gres= must list the types in the order of gres.conf"
             ),
-        }
+        )
     }
 }

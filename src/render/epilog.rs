@@ -1,8 +1,8 @@
-//! The script that Slurm runs at a job's end.
+//! The script that Slurm runs when a job ends.
 
-use super::HEADER;
+use crate::plan::HEADER;
 
-/// Slurm takes a node whose epilog fails out of service, also where the program was killed or is not there.
+/// Slurm drains a node whose epilog fails, even if the program was killed or is missing. So the script always succeeds.
 pub(super) fn text() -> String {
     format!(
         "#!/bin/sh\n{HEADER}\n# Slurm gives no PATH, and drains the node if this fails, also where slurmd ends it with TERM as it stops.\ntrap 'exit 0' TERM\nPATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin slurminit epilog\nexit 0\n"

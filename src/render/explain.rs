@@ -6,13 +6,13 @@ use crate::inventory::Finding;
 use crate::plan::Decision;
 use crate::printable::line;
 
-/// Every decision with its reason, then what the operator should know.
+/// Every decision with its reason, then the findings.
 pub fn explain(decisions: &[Decision], findings: &[Finding]) -> String {
     let mut text = String::new();
     for Decision { what, why } in decisions {
         let _ = writeln!(text, "{}\n    {}", line(what), line(why));
     }
-    for Finding { severity, what, cause, repair } in findings {
+    for Finding { severity, what, cause, repair, .. } in findings {
         let severity = format!("{severity:?}").to_lowercase();
         let [what, cause, repair] = [what, cause, repair].map(|words| line(words));
         let _ = writeln!(text, "{severity}: {what}\n    cause: {cause}\n    repair: {repair}");

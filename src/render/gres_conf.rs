@@ -23,14 +23,14 @@ pub(super) fn text(plan: &Plan) -> String {
     text
 }
 
-/// What jobs can share. Slurm gives each record the type and the cores of the GPU with the same file.
+/// Shared GRES. Slurm gives each record the type and cores of the GPU with the same file.
 fn shared_lines(plan: &Plan) -> String {
     let mut text = String::new();
     let Some(sharing) = plan.gres.sharing else { return text };
     let (name, each) = (sharing.gres(), sharing.of_each_gpu());
     let flags = match sharing {
         Sharing::Shards(_) => "",
-        // Without it only one of the node's GPUs is shared at a time.
+        // Without the flag, only one of the node's GPUs is shared at a time.
         Sharing::Mps => " Flags=all_sharing",
     };
     let _ = writeln!(text, "# For jobs that share a GPU: {each} of each.");
@@ -45,7 +45,7 @@ fn shared_lines(plan: &Plan) -> String {
     text
 }
 
-/// No NodeName: the file is this node's own, and Slurm 24.11 wants none then.
+/// No NodeName: the file is for this node only, and Slurm 24.11 expects none then.
 fn gres_line(line: &GresLine) -> String {
     let files: Vec<&str> = line.files.iter().map(DevicePath::as_str).collect();
     let key = if files.len() == 1 { "File" } else { "MultipleFiles" };

@@ -14,7 +14,22 @@ pub(super) fn text(plan: &Plan) -> String {
         }
         let _ = writeln!(text, "{}={}", setting.key, quoted(&setting.value));
     }
-    let _ = writeln!(text, "\n# {}\n{}\n", plan.summary, node_line(&plan.node));
+    match &plan.node_sets {
+        None => drop(writeln!(
+            text,
+            "\n# {}\nNodeName={}{} State=UNKNOWN\n",
+            plan.summary,
+            plan.node.name,
+            line(&plan.node)
+        )),
+        Some(sets) => {
+            text.push_str("\n# Nodes add themselves.\n");
+            for feature in sets {
+                let _ = writeln!(text, "NodeSet={feature} Feature={feature}");
+            }
+            text.push('\n');
+        }
+    }
     for partition in &plan.partitions {
         let _ = write!(text, "PartitionName={}", partition.name);
         for (key, value) in &partition.settings {
@@ -25,8 +40,14 @@ pub(super) fn text(plan: &Plan) -> String {
     text
 }
 
-fn node_line(node: &NodePlan) -> String {
-    let mut line = format!("NodeName={}", node.name);
+/// What `slurmd -Z --conf` takes.
+pub(super) fn dynamic_node(node: &NodePlan) -> String {
+    line(node).trim_start().to_owned()
+}
+
+/// The node's line after its name, each part with a space before it.
+fn line(node: &NodePlan) -> String {
+    let mut line = String::new();
     if let Some(host) = &node.host {
         let _ = write!(line, " NodeHostname={host} NodeAddr=127.0.0.1");
     }
@@ -37,6 +58,9 @@ fn node_line(node: &NodePlan) -> String {
     if let Some(memory) = node.memory_mib {
         let _ = write!(line, " RealMemory={memory}");
     }
+    if let Some(tmp_disk) = node.tmp_disk_mib {
+        let _ = write!(line, " TmpDisk={tmp_disk}");
+    }
     if !node.gres.is_empty() {
         let _ = write!(line, " Gres={}", node.gres);
     }
@@ -44,11 +68,10 @@ fn node_line(node: &NodePlan) -> String {
         let features: Vec<&str> = node.features.iter().map(|feature| feature.as_str()).collect();
         let _ = write!(line, " Feature={}", features.join(","));
     }
-    line.push_str(" State=UNKNOWN");
     line
 }
 
-/// Slurm ends a bare value at the first space.
+/// Slurm ends an unquoted value at the first space.
 fn quoted(value: &str) -> String {
     if value.contains(char::is_whitespace) { format!("\"{value}\"") } else { value.to_owned() }
 }

@@ -5,20 +5,24 @@ use std::fmt::Write as _;
 use crate::inventory::Vendor;
 use crate::plan::TaskProlog;
 
-use super::HEADER;
+use crate::plan::HEADER;
 
-/// POSIX sh: the image has no other interpreter for sure.
+/// Uses POSIX sh only: no other interpreter is guaranteed in the image.
 pub(super) fn text(prolog: &TaskProlog) -> String {
     let has = |vendor| prolog.names.iter().any(|(own, _)| *own == vendor);
-    let vendors: Vec<Vendor> = [Vendor::Nvidia, Vendor::Amd].into_iter().filter(|vendor| has(*vendor)).collect();
-    let first = vendors.first().copied().unwrap_or(Vendor::Nvidia);
+    let vendors: Vec<Vendor> = Vendor::ALL.into_iter().filter(|vendor| has(*vendor)).collect();
+    let Some(first) = vendors.first().copied() else { return format!("#!/bin/sh\n{HEADER}\n") };
+    let finds: Vec<&str> = vendors.iter().map(|vendor| vendor.traits().runtime.finds).collect();
+    let lists: Vec<String> = vendors.iter().map(|vendor| format!("{vendor}=")).collect();
     let mut text = format!(
         "#!/bin/sh\n{HEADER}\n\
-         # Slurm counts the lines of gres.conf. CUDA finds a device by its UUID, ROCr by its number among AMD's.\n\
+         # Slurm counts the lines of gres.conf. {finds}.\n\
          [ -n \"${variable}\" ] || exit 0\n\
          devices=${variable}\n\
-         set -f\nIFS=,\nnvidia= amd=\n",
-        variable = variable(first)
+         set -f\nIFS=,\n{lists}\n",
+        finds = finds.join(", "),
+        variable = first.traits().runtime.variable,
+        lists = lists.join(" "),
     );
     if prolog.counts_from_zero {
         text.push_str(&numbers_within_the_step(prolog));
@@ -37,55 +41,57 @@ pub(super) fn text(prolog: &TaskProlog) -> String {
     text.push_str("    case $device in\n");
     for (position, (vendor, name)) in prolog.names.iter().enumerate() {
         let name = match vendor {
-            Vendor::Amd if prolog.counts_from_zero => format!("$number_{position}"),
+            _ if prolog.counts_from_zero && vendor.traits().runtime.counts => format!("$number_{position}"),
             _ => name.clone(),
         };
         let _ = writeln!(text, "        {position}) {} ;;", append(*vendor, &name));
     }
     let _ = writeln!(text, "        *) {} ;;\n    esac\ndone", append(first, "$device"));
     for vendor in &vendors {
-        let (variable, list) = (variable(*vendor), vendor.as_str());
-        // A job on one vendor's GPUs must not see the other's variable: HIP obeys CUDA_VISIBLE_DEVICES, too.
+        let (runtime, list) = (&vendor.traits().runtime, vendor.as_str());
+        let export = format!("echo \"export {}=${list}\"", runtime.variable);
+        // A job on one vendor's GPUs must not have the other's variable set: HIP also reads CUDA_VISIBLE_DEVICES.
         let _ = match vendors.len() {
-            1 => writeln!(text, "echo \"export {variable}=${list}\""),
-            _ => writeln!(
-                text,
-                "if [ -n \"${list}\" ]; then echo \"export {variable}=${list}\"; else echo \"unset {variable}\"; fi"
-            ),
+            1 => writeln!(text, "{export}"),
+            _ => writeln!(text, "if [ -n \"${list}\" ]; then {export}; else echo \"unset {}\"; fi", runtime.variable),
         };
+        for (name, value) in runtime.settings {
+            let _ = writeln!(text, "echo \"export {name}={value}\"");
+        }
     }
     text
 }
 
-/// What the vendor's runtime reads.
-const fn variable(vendor: Vendor) -> &'static str {
-    match vendor {
-        Vendor::Nvidia => "CUDA_VISIBLE_DEVICES",
-        Vendor::Amd => "ROCR_VISIBLE_DEVICES",
-    }
-}
-
-/// Puts a name behind the list that has its vendor's name.
+/// Appends a name to the list of its vendor.
 fn append(vendor: Vendor, name: &str) -> String {
     format!("{vendor}=${{{vendor}:+${vendor},}}{name}")
 }
 
-/// Under a device cgroup a step opens no other GPU's render node, so ROCr counts the step's own, in its own order.
+/// With a device cgroup a step cannot open other jobs' GPUs. A runtime that uses numbers then counts only the step's
+/// GPUs, in its own order, and GPUs that are not GRES, because Slurm denies only GRES devices (24.11, cgroup/v2,
+/// ebpf.c).
 fn numbers_within_the_step(prolog: &TaskProlog) -> String {
-    let mut amd: Vec<(u32, usize)> = Vec::new();
-    for (position, (vendor, name)) in prolog.names.iter().enumerate() {
-        if *vendor == Vendor::Amd {
-            amd.push((name.parse().unwrap_or(u32::MAX), position));
-        }
-    }
-    amd.sort_unstable();
     let mut text = "step=${SLURM_STEP_GPUS-$SLURM_JOB_GPUS}\n".to_owned();
-    if !amd.is_empty() {
-        text.push_str("# ROCr sees the step's GPUs only, and counts them from 0.\ncount=0\n");
-    }
-    for (_, position) in amd {
-        let _ =
-            writeln!(text, "case ,$step, in *,{position},*) number_{position}=$count; count=$((count + 1)) ;; esac");
+    for vendor in Vendor::ALL.into_iter().filter(|vendor| vendor.traits().runtime.counts) {
+        let own = prolog.names.iter().enumerate().filter(|(_, (whose, _))| *whose == vendor);
+        let mut own: Vec<(u32, usize)> =
+            own.map(|(position, (_, name))| (name.parse().unwrap_or(u32::MAX), position)).collect();
+        own.sort_unstable();
+        if !own.is_empty() {
+            let maker = vendor.traits().maker;
+            let _ = writeln!(text, "# {maker}'s runtime sees the step's GPUs only, and counts them from 0.\ncount=0");
+        }
+        let mut next = 0;
+        for (number, position) in own {
+            if number > next {
+                let _ = writeln!(text, "count=$((count + {})) # jobs are not to have these", number - next);
+            }
+            next = number.saturating_add(1);
+            let _ = writeln!(
+                text,
+                "case ,$step, in *,{position},*) number_{position}=$count; count=$((count + 1)) ;; esac"
+            );
+        }
     }
     text
 }

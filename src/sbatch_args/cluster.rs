@@ -1,8 +1,9 @@
-//! A cluster, as `scontrol --oneliner show node` and `scontrol --oneliner show partition` tell of it.
+//! A cluster, from the output of `scontrol --oneliner show node` and `scontrol --oneliner show partition`.
 
-use super::{Refusal, TimeLimit};
+use super::{NoArguments, TimeLimit};
+use crate::inventory::gres;
 
-/// What jobs can be placed on.
+/// The nodes and partitions for jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cluster {
     nodes: Vec<Node>,
@@ -12,9 +13,9 @@ pub struct Cluster {
 /// A node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// The CPUs that jobs can have.
+    /// The CPUs available to jobs.
     pub(super) cpus: u64,
-    /// The memory that jobs can have, in MiB.
+    /// The memory available to jobs, in MiB.
     pub(super) memory_mib: u64,
     pub(super) gpus: u64,
     partitions: Vec<String>,
@@ -25,13 +26,13 @@ pub struct Node {
 pub struct Partition {
     pub(super) name: String,
     is_default: bool,
-    /// `None`: Slurm tells of none.
+    /// `None` if Slurm reports none.
     pub(super) max_time: Option<TimeLimit>,
     pub(super) most_cpus: Option<u64>,
 }
 
 impl Cluster {
-    /// Reads both commands' output. A line that is none of theirs is left out.
+    /// Parses the output of both commands. Ignores unknown lines.
     pub fn parse(nodes: &str, partitions: &str) -> Self {
         Self {
             nodes: nodes.lines().filter_map(Node::parse).collect(),
@@ -39,13 +40,13 @@ impl Cluster {
         }
     }
 
-    /// The one of that name, else the default one.
-    pub(super) fn partition(&self, name: Option<&str>) -> Result<&Partition, Refusal> {
+    /// The partition of this name, or the default one.
+    pub(super) fn partition(&self, name: Option<&str>) -> Result<&Partition, NoArguments> {
         let is_it = |partition: &&Partition| name.map_or(partition.is_default, |name| partition.name == name);
         self.partitions.iter().find(is_it).ok_or_else(|| {
             let names: Vec<&str> = self.partitions.iter().map(|partition| partition.name.as_str()).collect();
             let there_are = format!("--partition NAME names one of: {}", names.join(", "));
-            Refusal(match name {
+            NoArguments(match name {
                 Some(name) => format!("there is no partition {name}; {there_are}"),
                 None => format!("the cluster has no default partition; {there_are}"),
             })
@@ -57,8 +58,8 @@ impl Cluster {
     }
 }
 
-/// The first value of that key. Free text (OS, Comment, Reason) stands behind all that is asked for here, but for a node's
-/// memory and partitions behind its OS.
+/// The first value of this key. Free text (OS, Comment, Reason) comes after all keys that are read here, except a
+/// node's memory and partitions, which come after its OS.
 fn value<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     line.split_ascii_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
 }
@@ -70,36 +71,16 @@ fn number(line: &str, key: &str) -> Option<u64> {
 impl Node {
     fn parse(line: &str) -> Option<Self> {
         value(line, "NodeName")?;
-        // CPUEfctv, since 22.05, is without the cores that the system keeps for itself.
+        // CPUEfctv, since 22.05, excludes the cores reserved for the system.
         let cpus = number(line, "CPUEfctv").or_else(|| number(line, "CPUTot"))?;
         let kept = number(line, "MemSpecLimit").unwrap_or(0);
         Some(Self {
             cpus,
             memory_mib: number(line, "RealMemory")?.saturating_sub(kept),
-            gpus: gpus(value(line, "Gres").unwrap_or_default()),
+            gpus: gres::gpus(value(line, "Gres").unwrap_or_default()),
             partitions: value(line, "Partitions").unwrap_or_default().split(',').map(str::to_owned).collect(),
         })
     }
-}
-
-/// `gpu:nvidia:2(S:0,1),gpu:amd:1,mps:100`: 3.
-fn gpus(gres: &str) -> u64 {
-    let mut is_inside = false;
-    let outside: String = gres
-        .chars()
-        .filter(|char| {
-            is_inside = *char == '(' || (is_inside && *char != ')');
-            !is_inside && *char != ')'
-        })
-        .collect();
-    let count = |entry: &str| {
-        let mut parts = entry.split(':');
-        if parts.next() != Some("gpu") {
-            return None;
-        }
-        parts.next_back()?.parse::<u64>().ok()
-    };
-    outside.split(',').filter_map(count).fold(0, u64::saturating_add)
 }
 
 impl Partition {
@@ -114,7 +95,7 @@ impl Partition {
     }
 }
 
-/// Whether a partition's name can stand in a line that a shell splits.
+/// Whether a partition's name is safe in a line that a shell splits.
 pub fn is_name(name: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.+@".contains(&byte);
     !name.is_empty() && name.len() <= 255 && !name.starts_with('-') && name.bytes().all(is_plain)
@@ -123,23 +104,6 @@ pub fn is_name(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn gpus_are_counted_whatever_their_types_and_sockets() {
-        for (gres, want) in [
-            ("(null)", 0),
-            ("", 0),
-            ("gpu:2", 2),
-            ("gpu:nvidia:2(S:0)", 2),
-            ("gpu:nvidia:2(S:0,1),gpu:amd:1(S:1-3),mps:100", 3),
-            ("gpu:gpu0:1,gpu:gpu1:1", 2),
-            ("gpu:nvidia_h200_1g.18gb:7", 7),
-            ("gpux:2,shard:8", 0),
-            ("gpu:99999999999999999999", 0),
-        ] {
-            assert_eq!(gpus(gres), want, "{gres}");
-        }
-    }
 
     #[test]
     fn only_plain_names_are_names() {

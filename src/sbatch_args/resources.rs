@@ -1,10 +1,10 @@
-//! What a method.json asks for.
+//! The resources requested by a method.json.
 
 use serde_json::{Map, Value};
 
-use super::{Refusal, TimeLimit};
+use super::{NoArguments, TimeLimit};
 
-/// More than Slurm counts (16 bits).
+/// Slurm's maximum (16 bits).
 const MOST_CPUS: u64 = 65_533;
 /// More than any machine has.
 const MOST_GPUS: u64 = 1024;
@@ -13,7 +13,7 @@ const MOST_MIB: u64 = 64 << 20;
 /// The keys of `resources`.
 const KEYS: [&str; 6] = ["cpus", "min_memory_mb", "memory_mb", "gpus", "time_limit", "exclusive"];
 
-/// The `resources` of a method.json, each within its bounds.
+/// The `resources` of a method.json, each checked against its limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
     pub(super) cpus: Option<Cpus>,
@@ -24,12 +24,12 @@ pub struct Resources {
     pub(super) exclusive: bool,
 }
 
-/// How many CPUs.
+/// The number of CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cpus {
-    /// All that a node has.
+    /// All CPUs of a node.
     All,
-    /// That many.
+    /// This many.
     Count(u64),
 }
 
@@ -43,26 +43,29 @@ impl Cpus {
 }
 
 impl Resources {
-    /// Reads a whole method.json. One without `resources`, or with a `null` in it, asks for what Slurm gives by itself.
+    /// Parses a whole method.json. Without `resources`, or with `null` values, Slurm's defaults apply.
     ///
     /// # Errors
-    /// It is no JSON, or a value is not what its key wants.
-    pub fn parse(text: &str) -> Result<Self, Refusal> {
-        let method: Value = serde_json::from_str(text).map_err(|error| Refusal(format!("is not JSON: {error}")))?;
+    /// The text is not JSON, or a value is invalid for its key.
+    pub fn parse(text: &str) -> Result<Self, NoArguments> {
+        let method: Value = serde_json::from_str(text).map_err(|error| NoArguments(format!("is not JSON: {error}")))?;
         let Value::Object(method) = method else {
-            return Err(Refusal(format!("is not a method: want {{\"resources\": {{...}}}}, not {}", shown(&method))));
+            return Err(NoArguments(format!(
+                "is not a method: want {{\"resources\": {{...}}}}, not {}",
+                shown(&method)
+            )));
         };
         match method.get("resources") {
             None | Some(Value::Null) => Ok(Self::default()),
             Some(Value::Object(table)) => Self::of_table(table),
-            Some(other) => Err(Refusal(format!("resources: want {{\"cpus\": 4, ...}}, not {}", shown(other)))),
+            Some(other) => Err(NoArguments(format!("resources: want {{\"cpus\": 4, ...}}, not {}", shown(other)))),
         }
     }
 
-    fn of_table(table: &Map<String, Value>) -> Result<Self, Refusal> {
+    fn of_table(table: &Map<String, Value>) -> Result<Self, NoArguments> {
         if let Some(key) = table.keys().find(|key| !KEYS.contains(&key.as_str())) {
             let known = KEYS.join(", ");
-            return Err(Refusal(format!("resources: there is no {}; the keys are {known}", quoted(key))));
+            return Err(NoArguments(format!("resources: there is no {}; the keys are {known}", quoted(key))));
         }
         let whole = |key: &str, least: u64, most: u64| match table.get(key) {
             None | Some(Value::Null) => Ok(None),
@@ -70,7 +73,7 @@ impl Resources {
                 let number = value.as_u64().filter(|number| (least..=most).contains(number));
                 let want =
                     || format!("resources.{key}: want a whole number from {least} to {most}, not {}", shown(value));
-                number.map(Some).ok_or_else(|| Refusal(want()))
+                number.map(Some).ok_or_else(|| NoArguments(want()))
             }
         };
         let cpus = whole("cpus", 0, MOST_CPUS)?;
@@ -84,13 +87,13 @@ impl Resources {
                 None | Some(Value::Null) => false,
                 Some(Value::Bool(exclusive)) => *exclusive,
                 Some(other) => {
-                    return Err(Refusal(format!("resources.exclusive: want true or false, not {}", shown(other))));
+                    return Err(NoArguments(format!("resources.exclusive: want true or false, not {}", shown(other))));
                 }
             },
         })
     }
 
-    /// What is asked for in MiB: `memory_mb`, or `min_memory_mb` with a fifth on top, whichever is more.
+    /// The requested memory in MiB: the larger of `memory_mb` and `min_memory_mb` plus a fifth.
     pub(super) fn memory_mib(&self) -> Option<u64> {
         self.own_memory_mib.max(self.with_a_fifth())
     }
@@ -103,23 +106,23 @@ impl Resources {
         self.with_a_fifth() > self.own_memory_mib
     }
 
-    /// The key that the memory comes from.
+    /// The key that determines the memory.
     pub(super) fn memory_key(&self) -> &'static str {
         if self.is_the_minimum() { "min_memory_mb" } else { "memory_mb" }
     }
 
-    /// For a message that shows another number than the file has.
+    /// Explains a number in a message that differs from the one in the file.
     pub(super) fn why_memory(&self) -> String {
         let of_minimum = self.min_memory_mib.filter(|_| self.is_the_minimum());
         of_minimum.map(|least| format!(" (min_memory_mb, {least}, and a fifth on top)")).unwrap_or_default()
     }
 }
 
-fn time_limit(value: Option<&Value>) -> Result<Option<TimeLimit>, Refusal> {
+fn time_limit(value: Option<&Value>) -> Result<Option<TimeLimit>, NoArguments> {
     let Some(value) = value.filter(|value| !value.is_null()) else { return Ok(None) };
     let limit = match value {
         Value::String(text) => TimeLimit::parse(text),
-        // As in Slurm, a bare number has minutes.
+        // As in Slurm, a bare number means minutes.
         _ => value.as_u64().and_then(TimeLimit::of_minutes),
     };
     let want = || {
@@ -129,10 +132,10 @@ fn time_limit(value: Option<&Value>) -> Result<Option<TimeLimit>, Refusal> {
             shown(value)
         )
     };
-    limit.map(Some).ok_or_else(|| Refusal(want()))
+    limit.map(Some).ok_or_else(|| NoArguments(want()))
 }
 
-/// A value of somebody else's file, for a message: short, and nothing that a terminal obeys.
+/// An untrusted value for a message: short and free of control characters.
 fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => quoted(text),

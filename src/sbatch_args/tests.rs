@@ -1,6 +1,6 @@
 use super::*;
 
-/// Slurm 24.11.5's own words, of two nodes that differ.
+/// Output of Slurm 24.11.5 for two different nodes.
 const NODES: &str = "\
 NodeName=n1 Arch=x86_64 CoresPerSocket=2  CPUAlloc=0 CPUEfctv=8 CPUTot=8 CPULoad=8.98 AvailableFeatures=a ActiveFeatures=a \
 Gres=gpu:nvidia:2(S:0-1) NodeAddr=n1 NodeHostName=n1 Version=24.11.5 OS=Linux 6.1.0 #1 SMP @0  RealMemory=20009 AllocMem=0 \

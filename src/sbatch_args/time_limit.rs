@@ -2,20 +2,20 @@
 
 use std::fmt;
 
-/// 10 years: more than that is a mistake, and Slurm counts minutes with 32 bits.
+/// 10 years. More is an error, and Slurm counts minutes with 32 bits.
 const LONGEST: u64 = 10 * 366 * 86_400;
 
 /// How long a job may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeLimit {
-    /// For ever.
+    /// Without limit.
     Unlimited,
-    /// At most that long, more than 0.
+    /// At most this long; more than 0.
     Seconds(u64),
 }
 
 impl TimeLimit {
-    /// As sbatch(1), --time, spells it: `minutes`, `minutes:seconds`, `hours:minutes:seconds`, `days-hours`,
+    /// Parses the formats of sbatch(1), --time: `minutes`, `minutes:seconds`, `hours:minutes:seconds`, `days-hours`,
     /// `days-hours:minutes`, `days-hours:minutes:seconds`, `UNLIMITED`, `INFINITE`.
     pub(super) fn parse(text: &str) -> Option<Self> {
         if ["UNLIMITED", "INFINITE"].iter().any(|word| text.eq_ignore_ascii_case(word)) {
@@ -41,12 +41,12 @@ impl TimeLimit {
         Self::of_seconds(minutes.checked_mul(60)?)
     }
 
-    /// Not 0, which Slurm takes for no limit, and a person for the contrary.
+    /// Rejects 0: Slurm takes it for no limit, people for the opposite.
     fn of_seconds(seconds: u64) -> Option<Self> {
         (1..=LONGEST).contains(&seconds).then_some(Self::Seconds(seconds))
     }
 
-    /// In whole minutes, which Slurm counts in.
+    /// In whole minutes, Slurm's unit.
     pub(super) fn minutes(self) -> u64 {
         match self {
             Self::Unlimited => u64::MAX,
@@ -55,7 +55,7 @@ impl TimeLimit {
     }
 }
 
-/// Digits alone: `parse` takes a sign too. Nine of them cannot overflow above.
+/// Digits only, because `parse` also accepts a sign. Nine digits cannot overflow above.
 fn number(text: &str) -> Option<u64> {
     (text.len() <= 9 && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse().ok())?
 }

@@ -1,10 +1,10 @@
-//! What repairs a daemon that cannot live, where its last words tell.
+//! Suggests a repair for a daemon that keeps dying, where its last log lines reveal the cause.
 //!
 //! PURE.
 
 use std::path::Path;
 
-/// What slurmctld calls a file of its saved state that ends too early, and the file's name (Slurm 22.05 to 24.11).
+/// How slurmctld names a truncated file of its saved state in its log, and the file's name (Slurm 22.05 to 24.11).
 const SAVED: [(&str, &str); 11] = [
     ("job state save", "job_state"),
     ("node data checkpoint", "node_state"),
@@ -19,7 +19,8 @@ const SAVED: [(&str, &str); 11] = [
     ("fed_mgr state", "fed_mgr_state"),
 ];
 
-/// The commands for it, on the host. slurmctld's own advice, `-i`, throws away what it cannot read, and all jobs after it.
+/// The repair commands, to be run on the host. slurmctld's own advice, `-i`, discards the unreadable record and all
+/// jobs after it.
 pub(super) fn repair(last_words: &[String], state: &Path) -> Option<String> {
     let named = |words: &String| {
         let what = words.strip_prefix("Incomplete ")?;

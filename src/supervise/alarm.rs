@@ -1,7 +1,6 @@
-//! A deadline that the kernel keeps (timerfd_create(2)).
+//! A deadline kept by the kernel (timerfd_create(2)).
 //!
-//! EDGE. tokio's own timers work in steps: for a deadline some seconds ahead they wake the process three times. This wakes
-//! it once.
+//! EDGE. tokio's timer wheel wakes the process three times for a deadline a few seconds ahead. A timerfd wakes it once.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
@@ -13,12 +12,12 @@ use tokio::time::Instant;
 
 use crate::watch::watch;
 
-/// One deadline at a time.
+/// Holds one deadline at a time. Without a timerfd, tokio's timers are used.
 #[derive(Debug)]
 pub(super) struct Alarm(Option<(TimerFd, AsyncFd<OwnedFd>)>);
 
 impl Alarm {
-    /// Needs a tokio runtime. Where the kernel has none to give, tokio's timers do it.
+    /// Must be called within a tokio runtime.
     pub(super) fn new() -> Self {
         let timer = || -> std::io::Result<_> {
             let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)?;
@@ -28,7 +27,6 @@ impl Alarm {
         Self(timer().ok())
     }
 
-    /// Waits until `deadline`.
     pub(super) async fn wait_until(&self, deadline: Instant) {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -38,7 +36,7 @@ impl Alarm {
             let once = Expiration::OneShot(TimeSpec::from_duration(left));
             let armed = self.0.as_ref().filter(|(timer, _)| timer.set(once, TimerSetTimeFlags::empty()).is_ok());
             let Some((_, readable)) = armed else { return tokio::time::sleep_until(deadline).await };
-            // An earlier deadline that nobody waited for any more may be what is told here.
+            // This may be the expiry of an earlier deadline that nobody waits for any more.
             match readable.readable().await {
                 Ok(mut guard) => guard.clear_ready(),
                 Err(_) => return tokio::time::sleep_until(deadline).await,
@@ -60,10 +58,10 @@ mod tests {
             let alarm = Alarm::new();
             assert!(alarm.0.is_some());
             let start = Instant::now();
-            // One that is given up rings for nobody.
-            let soon = alarm.wait_until(start + Duration::from_millis(5));
+            // A wait that was abandoned must not fire.
+            let soon = alarm.wait_until(start + Duration::from_millis(300));
             assert!(tokio::time::timeout(Duration::from_millis(1), soon).await.is_err());
-            for ms in [30, 60, 60, 0] {
+            for ms in [350, 400, 400, 0] {
                 let deadline = start + Duration::from_millis(ms);
                 alarm.wait_until(deadline).await;
                 assert!(Instant::now() >= deadline);

@@ -1,8 +1,9 @@
-//! Notices what is written in the operator's directory, and to /etc/passwd.
+//! Watches the operator's configuration directory and /etc/passwd for changes.
 //!
-//! EDGE. inotify, in the event loop: no wake-up while nothing is written. A directory is watched by its name as well, for
-//! it may come later or be replaced whole; a file by itself as well, for one that is mounted alone has its events
-//! elsewhere. Kubernetes replaces the link `..data` and not the files.
+//! EDGE. Uses inotify in the event loop, so nothing wakes up until something is written. A directory is also watched
+//! through its parent, because it may appear later or be replaced as a whole. A file is also watched directly, because
+//! a file that is bind-mounted alone sends its events to its own inode. Kubernetes replaces the symlink `..data`, not
+//! the files.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -22,13 +23,13 @@ use crate::watch::watch;
 
 const KUBERNETES_LINK: &str = "..data";
 
-/// The directory and the file of users' accounts.
+/// The directory and name of the account database.
 const ACCOUNTS: (&str, &str) = ("/etc", "passwd");
 
-/// Sends [`Event::AccountsChanged`] from now on, and [`Event::ConfigurationChanged`] if the operator wants that. Without
-/// inotify it says so, once.
+/// From now on, sends [`Event::AccountsChanged`], and [`Event::ConfigurationChanged`] if the operator enabled that. If
+/// inotify is unavailable, logs that once.
 pub(super) fn watch_for_changes(job: &Job, events: &UnboundedSender<Event>) {
-    if job.only_cmd {
+    if !job.target.has_cluster {
         return;
     }
     match Changes::new(job) {
@@ -44,11 +45,10 @@ pub(super) fn watch_for_changes(job: &Job, events: &UnboundedSender<Event>) {
 struct Changes {
     inotify: Inotify,
     readable: AsyncFd<OwnedFd>,
-    /// The operator's directories and those that they lie in.
+    /// The watched directories and their parents.
     directories: BTreeMap<PathBuf, Option<WatchDescriptor>>,
     files: Vec<PathBuf>,
     names: Vec<OsString>,
-    /// The watches of /etc and of /etc/passwd itself.
     accounts: [Option<WatchDescriptor>; 2],
 }
 
@@ -100,7 +100,7 @@ impl Changes {
     fn is_of_configuration(&self, event: &InotifyEvent) -> bool {
         match &event.name {
             Some(name) => self.names.contains(name),
-            // A file's own event.
+            // An event of the file itself.
             None => is_lost(event) || (!is_gone(event) && self.accounts[1] != Some(event.wd)),
         }
     }
@@ -112,7 +112,7 @@ impl Changes {
         }
     }
 
-    /// Watches what the names mean now. A watch that is there already stays as it is.
+    /// Watches whatever the paths refer to now. Existing watches are kept.
     fn look_again(&mut self) {
         let in_directory = AddWatchFlags::IN_CLOSE_WRITE
             | AddWatchFlags::IN_CREATE
@@ -122,13 +122,13 @@ impl Changes {
         for (directory, known) in &mut self.directories {
             let now = self.inotify.add_watch(directory, in_directory).ok();
             if let Some(gone) = known.filter(|_| now != *known) {
-                // The kernel may have removed it already.
+                // The kernel may have removed the watch already.
                 let _ = self.inotify.rm_watch(gone);
             }
             *known = now;
         }
         for file in &self.files {
-            // Most of them are not there.
+            // Most of these files do not exist.
             let _ = self.inotify.add_watch(file, AddWatchFlags::IN_CLOSE_WRITE);
         }
         let (directory, name) = (Path::new(ACCOUNTS.0), ACCOUNTS.1);
@@ -139,12 +139,12 @@ impl Changes {
     }
 }
 
-/// Whether the kernel had no room for what happened.
+/// Whether the kernel's event queue overflowed.
 fn is_lost(event: &InotifyEvent) -> bool {
     event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW)
 }
 
-/// That a file's watch is gone follows from what happened in its directory.
+/// Whether the kernel dropped the watch. The event in the directory already covers it.
 fn is_gone(event: &InotifyEvent) -> bool {
     event.mask.contains(AddWatchFlags::IN_IGNORED)
 }

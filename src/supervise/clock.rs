@@ -1,13 +1,14 @@
-//! Whether somebody has set the clock. slurminit's own deadlines do not go by it; Slurm's times and credentials do.
+//! Detects that the wall clock was set. slurminit's own deadlines use the monotonic clock; Slurm's timestamps and
+//! credentials do not.
 //!
 //! EDGE.
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Less is what keeps a clock right (NTP steps it by up to half a second), or our own being interrupted.
-const WORTH_A_WORD_MS: i64 = 2000;
+/// Smaller jumps are not reported: NTP steps the clock by up to half a second, and this process can be preempted.
+const REPORTED_JUMP_MS: i64 = 2000;
 
-/// The wall clock, as it was seen last.
+/// The wall clock as last seen.
 #[derive(Debug)]
 pub(super) struct Clock {
     offset_ms: Option<i64>,
@@ -18,7 +19,7 @@ impl Clock {
         Self { offset_ms: offset_ms() }
     }
 
-    /// How far the clock has been set since the last call: `3600 s ahead`.
+    /// How far the clock was set since the last call: `3600 s ahead`.
     pub(super) fn jump(&mut self) -> Option<String> {
         let now = offset_ms();
         let before = std::mem::replace(&mut self.offset_ms, now);
@@ -26,7 +27,7 @@ impl Clock {
     }
 }
 
-/// The wall clock less the time since the machine was booted, in which a machine that slept is no jump.
+/// Wall clock minus CLOCK_BOOTTIME. That clock includes suspend, so a resume is not a jump.
 fn offset_ms() -> Option<i64> {
     let ms = |clock| clock_gettime(clock).ok().map(|time| time.tv_sec() * 1000 + time.tv_nsec() / 1_000_000);
     Some(ms(ClockId::CLOCK_REALTIME)? - ms(ClockId::CLOCK_BOOTTIME)?)
@@ -35,7 +36,7 @@ fn offset_ms() -> Option<i64> {
 fn jump(before: i64, now: i64) -> Option<String> {
     let by = now - before;
     let seconds = (by.abs() + 500) / 1000;
-    (by.abs() >= WORTH_A_WORD_MS).then(|| format!("{seconds} s {}", if by > 0 { "ahead" } else { "back" }))
+    (by.abs() >= REPORTED_JUMP_MS).then(|| format!("{seconds} s {}", if by > 0 { "ahead" } else { "back" }))
 }
 
 #[cfg(test)]

@@ -1,23 +1,25 @@
-//! The questions by which a daemon that lives but does not answer is found, and what can come of one.
+//! Liveness checks find a daemon that is alive but does not answer. These are the questions and the possible verdicts.
 //!
-//! PURE. PID 1 gives the questions of a round to one child, `slurminit liveness`, and reads an answer a line.
+//! PURE. PID 1 passes all questions of a round to one child, `slurminit liveness`, and reads one answer per line.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// What one unit is asked.
+use super::daemon::UnitId;
+
+/// The liveness check of one unit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Question {
-    /// The unit's number.
-    pub unit: usize,
-    /// Its main process, whose work tells a slow daemon from a hung one.
+    /// The unit to check.
+    pub unit: UnitId,
+    /// The main process, whose activity tells a slow daemon from a hung one.
     pub pid: i32,
-    /// Where it listens, if that is known: who keeps it busy is connected there.
+    /// Where the unit listens, if known. The clients that keep it busy are connected there.
     #[serde(default)]
     pub door: Option<Door>,
-    /// Commands; each reads what the one before it wrote, and all must end with 0.
+    /// A pipeline of commands: each reads the output of the one before it, and all must exit with 0.
     pub commands: Vec<Vec<String>>,
     /// How long the answer may take, in milliseconds.
     pub timeout_ms: u64,
@@ -40,29 +42,29 @@ pub enum Door {
     Socket(PathBuf),
 }
 
-/// What came of one question.
+/// The result of one question.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Answer {
-    /// The unit's number.
-    pub unit: usize,
-    /// What it showed.
-    pub verdict: Verdict,
+pub struct Probed {
+    /// The unit that was checked.
+    pub unit: UnitId,
+    /// The verdict on it.
+    pub liveness: Liveness,
 }
 
-/// What a question showed.
+/// What a liveness check found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    /// It answered.
+pub enum Liveness {
+    /// The unit answered.
     Answers,
-    /// It did not, and did nothing else either.
+    /// The unit did not answer, and did nothing else either.
     Silent(String),
-    /// It was stopped by a signal: no time makes up for that.
+    /// The unit was stopped by a signal. Waiting longer does not help.
     Stopped(String),
-    /// It did not, but it runs, and others than the cluster itself hold many connections to it: a restart would drop what they
-    /// hold, and they would come back.
+    /// The unit did not answer, but it runs, and clients from outside the cluster hold many of its connections. A
+    /// restart would drop those connections, but the clients would come back.
     Overloaded(String),
-    /// It did not, and worked or waited for a CPU meanwhile.
+    /// The unit did not answer, but was working or waiting for a CPU.
     Slow(String),
     /// The question could not be asked, or its failure says nothing about the unit.
     Unknown(String),

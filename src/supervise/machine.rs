@@ -1,210 +1,140 @@
 //! The supervisor's state machine: events in, effects out.
 //!
-//! PURE. It reads no clock and holds no pid. `now` is the time since slurminit started; a child is named by what it is
-//! for, so there can be no second one of a kind, and the edge alone knows pids. Deadlines are not timers to be set and
-//! cancelled: each state owns its own, and [`Machine::next_wake`] is the earliest of them.
+//! PURE. The machine reads no clock and holds no PID. `now` is the time since slurminit started. A child is named by
+//! its purpose, so there can be only one of each kind; only the edge knows PIDs. Deadlines are not timers to be set and
+//! cancelled: each state owns its deadline, and [`Machine::next_wake`] returns the earliest.
 
 mod boot;
+mod child;
+mod cluster;
 mod command;
+mod ends;
 mod environments;
 mod jobs;
 mod liveness;
+mod node;
 mod notice;
 mod reload;
 mod setback;
 mod snapshot;
+mod step;
 mod stop;
 mod timeline;
 mod unit;
+mod units;
 
+pub use child::{Child, Exit, Shortage, SpawnFailure};
 pub use command::Command;
 pub use jobs::Follows;
 pub use notice::Notice;
 pub use reload::{Cause, LastReload, Outcome, ReloadNotice, ReloadSnapshot};
-pub use snapshot::{Snapshot, UnitSnapshot};
+pub use snapshot::{LastExit, PhaseName, Snapshot, ToldWhy, UnitSnapshot, UnitState};
 pub use timeline::{Part, Span};
+pub use unit::Unit;
+pub use units::Units;
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::config::Supervise;
-use crate::report::{PrepareEvent, Prepared};
+use crate::prepared::{PrepareEvent, Prepared};
 
-use super::daemon::{Gate, Spec};
-use super::liveness::Verdict;
+use super::daemon::{Spec, UnitId};
+use super::liveness::Liveness;
 use super::node::NodeReport;
+use super::target::JobCare;
+use cluster::Cluster;
 use environments::Environments;
-use jobs::Accounts;
-use liveness::Liveness;
+use liveness::Rounds;
+use reload::Reload;
 use stop::Stop;
 use timeline::Timeline;
-use unit::{State, Unit};
 
-/// Time since slurminit started, by the monotonic clock.
+/// Time since slurminit started, on the monotonic clock.
 pub type Moment = Duration;
-
-/// A process that slurminit starts, by what it is for. At most one of each lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Child {
-    /// The pre-start hook of this number.
-    Hook(usize),
-    /// `slurminit prepare`.
-    Prepare,
-    /// `slurminit environments`.
-    Environments,
-    /// `slurminit prepare --died`: whether the configuration is what this unit died of.
-    Explain(usize),
-    /// A daemon or a service.
-    Unit(usize),
-    /// The readiness command of a unit.
-    Probe(usize),
-    /// The command that gets a unit's port back from a process that took it.
-    FreePort(usize),
-    /// The questions whether the ready units still answer.
-    Liveness,
-    /// The question for the node's state.
-    NodeCheck,
-    /// The command that takes back a drain whose cause is gone.
-    NodeResume,
-    /// The command that accounts for the jobs of a former start.
-    JobsRecover,
-    /// The command that gives back what a slurmctld that came back wrongly believes to be in use.
-    JobsReclaim,
-    /// The command that gives running jobs notice of the stop.
-    JobsQuiesce,
-    /// `slurminit prepare --reload`.
-    Reload,
-    /// `scontrol reconfigure`.
-    Reconfigure,
-    /// `slurminit prepare --restore`.
-    Restore,
-    /// The container's command.
-    Cmd,
-}
-
-/// How a child ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Exit {
-    /// It ended with this code.
-    Code(u8),
-    /// This signal ended it.
-    Signal(i32),
-    /// It never ran.
-    NotStarted(SpawnFailure),
-}
-
-/// Why a program could not be executed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SpawnFailure {
-    /// What a shell would exit with: 127 not found, 126 not executable.
-    pub code: u8,
-    /// Which file, and why.
-    pub message: String,
-    /// What around it was the cause, if it was not the program or its configuration.
-    pub fault: Option<Fault>,
-}
-
-/// What in its surroundings ended a unit, or kept it from starting. It is no failure of the unit's own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// No process could be made: a limit on them was reached.
-    Processes,
-    /// No memory was left, and the kernel took this process.
-    Memory,
-    /// No file descriptor was left.
-    Descriptors,
-    /// Another process has this port.
-    Port(u16),
-}
-
-impl Exit {
-    /// The exit code that a shell would give: 128+n for signal n.
-    pub fn code(&self) -> u8 {
-        match self {
-            Self::Code(code) => *code,
-            Self::Signal(signal) => 128_u8.saturating_add(u8::try_from(*signal).unwrap_or(127)),
-            Self::NotStarted(failure) => failure.code,
-        }
-    }
-}
 
 /// What the world tells the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A child is gone, and reaped.
+    /// A child has ended and was reaped.
     Exited(Child, Exit),
-    /// The same of a unit that its surroundings ended.
-    Struck(usize, Exit, Fault),
-    /// The preparation said something.
+    /// A unit's process has ended, and the cause lies in its surroundings.
+    Struck(UnitId, Exit, Shortage),
+    /// A message from the preparation.
     Prepare(PrepareEvent),
-    /// The unit's readiness was looked at.
-    Looked(usize, bool),
-    /// The node's state, as the controller tells it.
+    /// The result of a readiness check.
+    Looked(UnitId, bool),
+    /// The node's state, as reported by the controller.
     Node(NodeReport),
-    /// What came of asking the unit whether it still answers.
-    Liveness(usize, Verdict),
-    /// Something was written in the operator's directory.
+    /// The result of a liveness check.
+    Liveness(UnitId, Liveness),
+    /// A file in the operator's directory was written.
     ConfigurationChanged,
-    /// Something was written that users' accounts are read from.
+    /// A file that holds user accounts was written.
     AccountsChanged,
-    /// A signal came for slurminit.
+    /// slurminit received a signal.
     Signal(i32),
-    /// An operator asked for something.
+    /// An operator sent a command.
     Command(Command),
-    /// No child is left, known or orphaned.
+    /// No child is left, neither a known one nor an orphan.
     NoChildren,
-    /// A deadline has come.
+    /// A deadline was reached.
     Tick,
 }
 
 /// What the machine wants done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Start it. A failure comes back as [`Exit::NotStarted`].
+    /// Start the child. A failure comes back as [`Exit::NotStarted`].
     Spawn(Child),
-    /// Send it a signal.
+    /// Send the child a signal.
     Signal(Child, i32),
-    /// KILL its whole process group.
+    /// Send SIGCONT if the child is stopped. Otherwise it would not act on the preceding signal.
+    Continue(Child),
+    /// Send SIGKILL to the child's process group.
     Kill(Child),
-    /// Look whether the unit is ready; the answer is [`Event::Looked`].
-    Look(usize),
-    /// Send a signal to every process that is left.
+    /// Check whether the unit is ready; the answer is [`Event::Looked`].
+    Look(UnitId),
+    /// Send a signal to every remaining process.
     SignalAll(i32),
     /// Tell the operator.
     Say(Notice),
-    /// Leave with this code.
+    /// Exit with this code.
     Exit(u8),
 }
 
-/// What the machine is given at its start and never changes.
+/// The machine's fixed parameters.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// The daemons and services; empty in the role `none`.
+    /// Whether there is a cluster; without one only the command runs.
+    pub has_cluster: bool,
+    /// Whose jobs are looked after at the start and at the stop.
+    pub jobs: JobCare,
+    /// The daemons and services.
     pub units: Vec<Spec>,
     /// The deadline of each pre-start hook.
     pub hooks: Vec<Duration>,
     /// Whether the container has a command.
     pub has_cmd: bool,
-    /// Whether the command is all there is: no preparation, no cluster.
-    pub only_cmd: bool,
-    /// Restarts and deadlines.
+    /// Restart policy and deadlines.
     pub supervise: Supervise,
-    /// How long jobs have from their notice to the end of the stop's patience with them.
+    /// How long jobs may run on after they were notified of the stop.
     pub jobs_grace: Duration,
-    /// Any number; it spreads the restarts of many containers.
+    /// Whether to wait for the jobs in the queue when the command has ended.
+    pub wait_jobs: bool,
+    /// Seed for the jitter that keeps many containers from restarting in lockstep.
     pub seed: u64,
 }
 
-/// Where the container is between start and end.
+/// The phase of the container's life.
 #[derive(Debug)]
 enum Phase {
-    /// Nothing was done yet.
+    /// Nothing has been done yet.
     New,
-    /// A pre-start hook runs.
+    /// A pre-start hook is running.
     Hook { index: usize, until: Moment },
-    /// The preparation runs.
+    /// The preparation is running.
     Prepare { since: Moment, until: Moment, told: bool },
-    /// The daemons start; the node is not usable yet.
+    /// The daemons are starting; the node is not usable yet.
     Boot { until: Moment, told: bool },
     /// The cluster can be used.
     Serve,
@@ -217,208 +147,148 @@ enum Phase {
 /// The container's command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Cmd {
-    /// There is none.
+    /// The container has no command.
     None,
-    /// The cluster is not ready for it.
+    /// The command waits for the cluster.
     Waiting,
-    /// It runs.
+    /// The command is running.
     Running,
-    /// It ended.
+    /// The command ended with this code; the jobs in the queue are being waited for.
+    Awaiting(u8),
+    /// The command ended.
     Ended,
 }
 
-/// What is known of the node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Node {
-    /// The daemons that would tell are not ready.
-    Unwatched,
-    /// Ask again at this moment; the pause grows.
-    AskAt { at: Moment, pause: Duration },
-    /// The question is under way, and is worth waiting for until then.
-    Asking { pause: Duration, until: Moment },
-    /// A drain is being taken back.
-    Resuming { until: Moment },
-    /// Known for good.
-    Known,
-}
-
-/// The supervisor.
+/// The supervisor. The first [`Event::Tick`] starts it.
 #[derive(Debug)]
 pub struct Machine {
     setup: Setup,
     phase: Phase,
-    open: BTreeSet<Gate>,
-    units: Vec<Unit>,
     cmd: Cmd,
-    node: Node,
-    liveness: Liveness,
-    report: Option<NodeReport>,
-    resumed: bool,
-    jobs_left: bool,
-    /// Whether the jobs of a former start were accounted for, or are just being.
-    recovered: bool,
-    /// Whether a slurmd was ready before.
-    had_slurmd: bool,
-    accounts: Accounts,
+    cluster: Cluster,
+    liveness: Rounds,
+    reload: Reload,
     environments: Environments,
-    prepared: Option<Prepared>,
-    tasks: BTreeSet<Child>,
-    reload: reload::Reload,
     timeline: Timeline,
-    jitter: u64,
 }
 
 impl Machine {
-    /// A machine that has done nothing yet; the first [`Event::Tick`] starts it.
-    pub fn new(setup: Setup) -> Self {
-        let units = setup.units.iter().map(|_| Unit::new()).collect();
-        let cmd = if setup.has_cmd { Cmd::Waiting } else { Cmd::None };
-        let jitter = setup.seed | 1;
+    /// A machine that has not started anything.
+    pub fn new(mut setup: Setup) -> Self {
+        let units = std::mem::take(&mut setup.units);
         Self {
-            setup,
             phase: Phase::New,
-            open: BTreeSet::new(),
-            units,
-            cmd,
-            node: Node::Unwatched,
-            liveness: Liveness::default(),
-            report: None,
-            resumed: false,
-            jobs_left: false,
-            recovered: false,
-            had_slurmd: false,
-            accounts: Accounts::default(),
+            cmd: if setup.has_cmd { Cmd::Waiting } else { Cmd::None },
+            cluster: Cluster::new(units, setup.jobs, setup.supervise.clone(), setup.seed),
+            liveness: Rounds::default(),
+            reload: Reload::default(),
             environments: Environments::default(),
-            prepared: None,
-            tasks: BTreeSet::new(),
-            reload: reload::Reload::default(),
             timeline: Timeline::default(),
-            jitter,
+            setup,
         }
     }
 
-    /// The daemons and services, in the order in which children are numbered.
-    pub fn units(&self) -> &[Spec] {
-        &self.setup.units
+    /// The daemons and services.
+    pub fn units(&self) -> &Units {
+        &self.cluster.units
     }
 
-    /// The node's name in the files of this start; a user's own slurm.conf may have another than the configuration.
-    pub fn node_name(&self) -> Option<&str> {
-        self.prepared.as_ref().map(|prepared| prepared.node_name.as_str()).filter(|name| !name.is_empty())
+    /// The result of the preparation; `None` until it is done.
+    pub fn prepared(&self) -> Option<&Prepared> {
+        self.cluster.prepared.as_ref()
     }
 
-    /// Takes one event and says what to do.
+    /// Whether slurmd is suspended, so that it takes no requests.
+    pub fn holds_orders(&self) -> bool {
+        self.cluster.jobs.holds_orders()
+    }
+
+    /// The units that the current liveness round asks.
+    pub fn asked(&self) -> &[UnitId] {
+        self.liveness.asked()
+    }
+
+    /// How long a unit's answer may take.
+    pub fn probe_timeout(&self, id: UnitId) -> Duration {
+        liveness::probe_timeout(&self.cluster.units[id].spec, &self.cluster.policy)
+    }
+
+    /// The files that a reload restores, and the unit that died of the new ones.
+    pub fn to_restore(&self) -> (&[String], Option<UnitId>) {
+        self.reload.to_restore()
+    }
+
+    /// Handles one event and returns what to do.
     pub fn step(&mut self, now: Moment, event: Event) -> Vec<Effect> {
-        let mut out = Vec::new();
+        self.cluster.step.now = now;
+        let goes_on = !self.is_stopping();
         match event {
-            Event::Exited(child, exit) => self.exited(now, child, exit, &mut out),
-            Event::Struck(unit, exit, fault) => self.unit_exited(now, unit, exit, Some(fault), &mut out),
-            Event::Prepare(event) => self.prepare_said(now, event, &mut out),
-            Event::Looked(unit, ready) => self.looked(now, unit, ready, &mut out),
-            Event::Node(report) => self.node_said(now, Some(report), &mut out),
-            Event::Liveness(unit, verdict) => self.liveness_said(unit, verdict),
-            Event::ConfigurationChanged => self.configuration_changed(now),
-            Event::AccountsChanged => self.accounts_changed(&mut out),
-            Event::Signal(signal) => self.signalled(now, signal, &mut out),
-            Event::Command(command) => self.command(now, command, &mut out),
-            Event::NoChildren => self.no_children(now, &mut out),
-            Event::Tick => {}
-        }
-        self.advance(now, &mut out);
-        self.note_moments(now);
-        out
-    }
-
-    /// When the machine wants a [`Event::Tick`], at the latest.
-    pub fn next_wake(&self) -> Option<Moment> {
-        let phase = match &self.phase {
-            Phase::New | Phase::Serve | Phase::End => None,
-            Phase::Hook { until, .. } => Some(*until),
-            Phase::Prepare { since, until, told } => Some(if *told { *until } else { *since + SLOW }),
-            Phase::Boot { until, told } => (!told).then_some(*until),
-            Phase::Stop(stop) => stop.next_wake(),
-        };
-        let node = match &self.node {
-            Node::AskAt { at, .. } => Some(*at),
-            Node::Asking { until, .. } | Node::Resuming { until } => Some(*until),
-            Node::Unwatched | Node::Known => None,
-        };
-        // During the stop nobody asks any more whether a unit gets ready.
-        let counts = |unit: &&Unit| !self.is_stopping() || matches!(unit.state, State::Stopping { .. });
-        let units = self.units.iter().filter(counts).filter_map(Unit::next_wake);
-        let rounds = [self.liveness.next_wake(), self.reload.next_wake(), self.accounts.next_wake()];
-        units.chain(phase).chain(node).chain(rounds.into_iter().flatten()).min()
-    }
-
-    /// Does whatever the state and the time allow. It can run at any time and as often as one likes.
-    fn advance(&mut self, now: Moment, out: &mut Vec<Effect>) {
-        if !self.is_stopping() {
-            self.advance_boot(now, out);
-        }
-        if !self.is_stopping() {
-            // Before the units: what it stops must not start in the same step.
-            self.advance_reload(now, out);
-            for unit in 0..self.units.len() {
-                self.advance_unit(now, unit, out);
+            Event::Exited(child, exit) => self.exited(child, exit),
+            Event::Struck(id, exit, shortage) => self.unit_exited(id, exit, Some(shortage)),
+            Event::Prepare(event) => self.prepare_said(event),
+            Event::Looked(id, ready) => self.looked(id, ready),
+            Event::Node(report) => self.node_said(Some(report)),
+            Event::Liveness(id, liveness) => self.liveness.said(id, liveness),
+            Event::ConfigurationChanged if goes_on && self.setup.has_cluster => self.reload.note_change(now),
+            // Before that it is unnecessary: the preparation reads the accounts last.
+            Event::AccountsChanged if goes_on && self.cluster.prepared.is_some() => {
+                self.environments.accounts_changed(&mut self.cluster.step);
             }
-            self.advance_node(now, out);
-            self.advance_accounts(now, out);
-            self.advance_liveness(now, out);
+            Event::Signal(signal) => self.signalled(signal),
+            Event::Command(command) => self.command(command),
+            Event::NoChildren => self.no_children(),
+            Event::ConfigurationChanged | Event::AccountsChanged | Event::Tick => {}
         }
-        self.advance_stop(now, out);
+        self.advance();
+        self.note_moments();
+        self.cluster.step.end()
+    }
+
+    /// The latest moment at which the machine needs an [`Event::Tick`].
+    pub fn next_wake(&self) -> Option<Moment> {
+        // During the stop nothing waits for a unit to become ready.
+        let counts = |unit: &&Unit| !self.is_stopping() || unit.is_stopping();
+        let Cluster { units, node, jobs, .. } = &self.cluster;
+        let units = units.iter().filter(counts).filter_map(Unit::next_wake);
+        let parts = [
+            self.phase.next_wake(),
+            node.next_wake(),
+            jobs.next_wake(),
+            self.liveness.next_wake(),
+            self.reload.next_wake(),
+        ];
+        units.chain(parts.into_iter().flatten()).min()
+    }
+
+    /// Does whatever the state and the time allow. Safe to call at any time and any number of times.
+    fn advance(&mut self) {
+        if !self.is_stopping() {
+            self.advance_boot();
+        }
+        if !self.is_stopping() {
+            // An overdue start may be waiting for this reload. It runs before the units, so that a unit it stops does
+            // not start in the same step.
+            self.reload.advance(&mut self.cluster, self.phase.is_overdue_or_serves());
+            self.cluster.advance_units();
+            let Cluster { units, policy, node, jobs, step, .. } = &mut self.cluster;
+            node.advance(step);
+            jobs.advance(step);
+            self.liveness.advance(units, policy, step);
+        }
+        self.advance_stop();
     }
 
     fn is_stopping(&self) -> bool {
         matches!(self.phase, Phase::Stop(_) | Phase::End)
     }
 
-    fn exited(&mut self, now: Moment, child: Child, exit: Exit, out: &mut Vec<Effect>) {
-        self.tasks.remove(&child);
-        match child {
-            Child::Hook(index) => self.hook_exited(now, index, exit, out),
-            Child::Prepare => self.prepare_exited(now, exit, out),
-            Child::Unit(unit) => {
-                let fault = if let Exit::NotStarted(failure) = &exit { failure.fault } else { None };
-                self.unit_exited(now, unit, exit, fault, out);
-            }
-            Child::FreePort(unit) => self.port_is_free(now, unit, &exit, out),
-            Child::Environments => self.environments_written(exit, out),
-            Child::Probe(unit) => self.looked(now, unit, exit == Exit::Code(0), out),
-            Child::Liveness => self.round_ended(now, out),
-            // What it had to say was read before its death.
-            Child::Explain(_) => {}
-            // After an answer this says nothing more.
-            Child::NodeCheck => self.node_said(now, None, out),
-            Child::NodeResume => self.ask_node(now),
-            Child::JobsRecover | Child::JobsReclaim => self.accounts_made(now, child, exit, out),
-            // The stop goes on.
-            Child::JobsQuiesce => self.jobs_quiesced(exit, out),
-            Child::Reload | Child::Reconfigure | Child::Restore => self.reload_exited(now, child, &exit, out),
-            Child::Cmd => self.cmd_exited(now, exit, out),
-        }
-    }
-
-    fn cmd_exited(&mut self, now: Moment, exit: Exit, out: &mut Vec<Effect>) {
-        self.cmd = Cmd::Ended;
-        if let Exit::NotStarted(failure) = &exit {
-            out.push(Effect::Say(Notice::CmdNotStarted(failure.clone())));
-        }
-        match &mut self.phase {
-            Phase::Stop(stop) => stop.cmd_code(exit.code()),
-            _ => self.begin_stop(now, exit.code(), None, out),
-        }
-    }
-
-    /// Starts a helper process of slurminit's own, unless one of its kind lives.
-    fn spawn_task(&mut self, child: Child, out: &mut Vec<Effect>) {
-        if self.tasks.insert(child) {
-            out.push(Effect::Spawn(child));
+    /// Handles the result of a readiness check. During the stop it is ignored: dependent units must not start any more.
+    fn looked(&mut self, id: UnitId, ready: bool) {
+        if ready && !self.is_stopping() {
+            self.cluster.is_ready(id);
         }
     }
 }
-
-/// After this long a wait is worth a word in the log.
-const SLOW: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests;

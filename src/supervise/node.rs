@@ -1,22 +1,24 @@
-//! The node's state as the controller tells it, and what it means for the container.
+//! The node's state as the controller reports it, and what it means for the container.
 //!
 //! PURE.
+
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use crate::printable;
 
-/// What `sinfo` is asked to print: the state, then the reason, which may hold anything but a newline.
+/// The output format for `sinfo`: the state, then the reason, which can contain anything but a newline.
 pub const SINFO_FORMAT: &str = "%T|%E";
 
-/// One answer of the controller about the node.
+/// One report of the controller about the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeReport {
-    /// Slurm's word for its state, without the flags: `idle`, `drained`, `inval`.
+    /// Slurm's name of the state, without flags: `idle`, `drained`, `inval`.
     pub state: String,
     /// Whether slurmd has answered the controller.
     pub responding: bool,
-    /// Why it is not used; empty where there is no reason.
+    /// Slurm's reason for the state; may be empty.
     pub reason: String,
 }
 
@@ -25,32 +27,36 @@ pub struct NodeReport {
 pub enum NodeVerdict {
     /// Jobs can run.
     Usable,
-    /// It is drained for a cause that this start has repaired: take the drain back.
+    /// The node was drained for a cause that this start has repaired. Resume it.
     Repaired,
-    /// A person drained it: their decision stands.
+    /// A person drained the node. Leave it so.
     Drained,
-    /// Wait.
+    /// The node is not usable yet. Wait.
     NotYet,
 }
 
-/// How the reasons begin that Slurm itself gives when a node registers with less than slurm.conf promises. The files
-/// of this start promise what there is, so such a reason is history. So is a full spool: one that is still full is drained
-/// again by the next batch job. Slurm 22.05 to 25.11, `node_mgr.c` and `gres.c`.
+/// Prefixes of the reasons that Slurm sets when a node registers with less than slurm.conf promises. This start wrote
+/// files that match the hardware, so such a reason is outdated. The same goes for a full spool directory: if it is
+/// still full, the next batch job drains the node again. Slurm 22.05 to 25.11, `node_mgr.c` and `gres.c`.
 const REPAIRED_BY_A_START: [&str; 7] =
     ["gres/", "Low ", OUR_REASON, "CPUs ", "RealMemory ", "SlurmdSpoolDir is full", TWICE];
 
-/// A slurmctld that was killed before it had saved that a batch job runs has its successor start it again, and drain the node as
-/// the job is there (`agent.c`). The job is requeued, and what slurmd has of the first one ends soon.
+/// If slurmctld is killed before it has saved that a batch job started, its successor launches the job again, and
+/// drains the node because the job is already there (`agent.c`). The job is requeued, and slurmd's first copy of it
+/// ends soon.
 pub const TWICE: &str = "Duplicate jobid";
 
-/// The reason that slurmctld gives when the node's Epilog failed (Slurm 22.05 to 25.11, `job_mgr.c`). One that slurmd's stop or the
-/// kernel killed counts as that.
+/// The reason that slurmctld sets when the node's Epilog failed (Slurm 22.05 to 25.11, `job_mgr.c`). An Epilog that was
+/// killed by slurmd's stop or by the kernel also counts as failed.
 const EPILOG_FAILED: &str = "Epilog error";
 
-/// How the reasons begin that slurminit gives.
+/// Prefix of the reasons that slurminit sets.
 pub const OUR_REASON: &str = "slurminit: ";
 
-/// How much of a reason is kept, in characters: an operator of Slurm writes what he likes.
+/// The state of a controller that answers.
+const UP: &str = "up";
+
+/// How much of a reason is kept, in characters. Slurm does not limit what an operator may write.
 const LONGEST_REASON: usize = 400;
 
 impl NodeReport {
@@ -69,27 +75,49 @@ impl NodeReport {
         })
     }
 
+    /// Reads what `scontrol ping` says of a controller that answers; a container without a node of its own waits for that.
+    pub fn of_controller(line: &str) -> Option<Self> {
+        let up = line.starts_with("Slurmctld(") && line.trim_end().ends_with(" is UP");
+        up.then(|| Self { state: UP.to_owned(), responding: true, reason: String::new() })
+    }
+
     /// What the state means.
     pub fn verdict(&self) -> NodeVerdict {
         if !self.responding {
             return NodeVerdict::NotYet;
         }
         match self.state.as_str() {
-            "idle" | "mixed" | "allocated" | "completing" | "reserved" | "planned" | "maint" => NodeVerdict::Usable,
+            "idle" | "mixed" | "allocated" | "completing" | "reserved" | "planned" | "maint" | UP => {
+                NodeVerdict::Usable
+            }
             "down" if self.reason.starts_with(OUR_REASON) => NodeVerdict::Repaired,
-            "drained" | "draining" | "drain" if self.is_repaired() => NodeVerdict::Repaired,
-            "drained" | "draining" | "drain" => NodeVerdict::Drained,
+            _ if self.is_closed_for_good() => NodeVerdict::Drained,
+            "drained" | "draining" | "drain" => NodeVerdict::Repaired,
             _ => NodeVerdict::NotYet,
         }
     }
 
-    /// Whether it is drained, for Slurm took the end of an Epilog for a failure.
+    /// Whether the node is drained because Slurm mistook the end of an Epilog for a failure.
     pub fn blames_the_epilog(&self) -> bool {
         self.verdict() == NodeVerdict::Drained && self.reason == EPILOG_FAILED
     }
 
+    /// Whether a person closed the node, or a cause that no start repairs. In that case its reason must not be
+    /// overwritten.
+    pub fn is_closed_for_good(&self) -> bool {
+        matches!(self.state.as_str(), "drained" | "draining" | "drain") && !self.is_repaired()
+    }
+
     fn is_repaired(&self) -> bool {
         REPAIRED_BY_A_START.iter().any(|start| self.reason.starts_with(start))
+    }
+}
+
+/// `idle`, `drained (fan broken)`.
+impl fmt::Display for NodeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reason = if self.reason.is_empty() { String::new() } else { format!(" ({})", self.reason) };
+        write!(f, "{}{reason}", self.state)
     }
 }
 
@@ -99,6 +127,17 @@ mod tests {
 
     fn verdict(line: &str) -> NodeVerdict {
         NodeReport::parse(line).unwrap().verdict()
+    }
+
+    #[test]
+    fn what_a_person_closed_is_theirs_also_where_slurmd_is_silent() {
+        let closed = |line: &str| NodeReport::parse(line).unwrap().is_closed_for_good();
+        assert!(closed("drained|upgrade") && closed("draining|upgrade") && closed("drained*|upgrade"));
+        assert!(
+            !closed("idle|upgrade")
+                && !closed("drained|slurminit: the container stops")
+                && !closed("down*|not responding")
+        );
     }
 
     #[test]

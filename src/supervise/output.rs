@@ -1,4 +1,4 @@
-//! What the children say: their pipes become log lines, or events.
+//! Reads the output of children: pipes become log lines or events.
 
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
@@ -6,80 +6,43 @@ use std::rc::Rc;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::UnboundedSender;
 use tracing::warn;
 
-use super::footprint::Activity;
-use super::liveness::Answer;
+use super::liveness::Probed;
 use super::machine::Event;
 use super::node::NodeReport;
-use crate::logs::{LineSplitter, Logs, Record, parse_daemon_line};
+use crate::logs::{Circumstances, LineSplitter, Logs, Record, parse_daemon_line};
 use crate::watch::watch;
 
-/// How much is read at a time; others get their turn between two reads.
+/// Bytes per read. Other tasks get their turn between two reads.
 const CHUNK: usize = 16 * 1024;
-/// How much of what a dead child left in its pipe is read: a process that holds the pipe open may go on writing.
+/// Limits how much is read from the pipe of a dead child: another process may hold the pipe open and keep writing.
 const LAST_READS: usize = 64;
 
-/// What becomes of the lines.
+/// What happens to the lines.
 #[derive(Debug)]
 pub(super) enum Reader {
-    /// They go into the log under this name.
-    Log { source: String },
-    /// Each is an event of the preparation.
+    /// Log them under this name. With `is_apart`, each read is one message.
+    Log { source: String, is_apart: bool, now: RefCell<Circumstances> },
+    /// Each line is an event of the preparation.
     Prepare,
-    /// The first is the node's state.
+    /// The first line is the node's state.
     Node,
-    /// Each is what a liveness question showed.
+    /// Each line is the answer to a liveness question.
     Liveness,
 }
 
-/// A pipe, and whether the loop wakes up for it.
-#[derive(Debug)]
-pub(super) enum Pipe {
-    /// Whenever something is in it.
-    Watched(AsyncFd<OwnedFd>),
-    /// No: what it can hold is read when the child is dead.
-    Unwatched(OwnedFd),
-}
-
-impl Pipe {
-    pub(super) fn watched(pipe: OwnedFd) -> Option<Self> {
-        set_nonblocking(&pipe)?;
-        watch(pipe, Interest::READABLE).ok().map(Self::Watched)
-    }
-
-    pub(super) fn unwatched(pipe: OwnedFd) -> Option<Self> {
-        set_nonblocking(&pipe)?;
-        Some(Self::Unwatched(pipe))
-    }
-
-    fn fd(&self) -> &OwnedFd {
-        match self {
-            Self::Watched(pipe) => pipe.get_ref(),
-            Self::Unwatched(pipe) => pipe,
-        }
-    }
-}
-
-/// The reading end is ours alone, so the flag is too.
-fn set_nonblocking(pipe: &OwnedFd) -> Option<()> {
-    fcntl(pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).ok().map(drop)
-}
-
-/// One pipe of one child.
 #[derive(Debug)]
 pub(super) struct Pump {
-    pipe: Pipe,
+    pipe: OwnedFd,
     reader: Reader,
     logs: Logs,
     events: UnboundedSender<Event>,
-    activity: Activity,
     lines: RefCell<LineSplitter>,
 }
 
-/// What a read found.
+/// The outcome of a read.
 enum Read {
     Some,
     Nothing,
@@ -87,32 +50,25 @@ enum Read {
 }
 
 impl Pump {
-    pub(super) fn new(
-        pipe: Pipe,
-        reader: Reader,
-        logs: Logs,
-        events: UnboundedSender<Event>,
-        activity: Activity,
-    ) -> Rc<Self> {
-        Rc::new(Self { pipe, reader, logs, events, activity, lines: RefCell::default() })
+    /// Nobody else has the reading end, so O_NONBLOCK affects nobody else.
+    pub(super) fn new(pipe: OwnedFd, reader: Reader, logs: Logs, events: UnboundedSender<Event>) -> Option<Rc<Self>> {
+        fcntl(&pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).ok()?;
+        Some(Rc::new(Self { pipe, reader, logs, events, lines: RefCell::default() }))
     }
 
-    /// Reads until the last writer is gone, which may be long after the child's death.
+    /// Reads until the last writer has closed the pipe, which may be long after the child's death.
     pub(super) async fn run(self: Rc<Self>) {
-        let Pipe::Watched(pipe) = &self.pipe else { return };
+        let Ok(pipe) = self.pipe.try_clone().and_then(|pipe| watch(pipe, Interest::READABLE)) else { return };
         while let Ok(mut guard) = pipe.readable().await {
             match self.read() {
                 Read::Some => tokio::task::yield_now().await,
-                Read::Nothing => {
-                    guard.clear_ready();
-                    self.activity.note();
-                }
+                Read::Nothing => guard.clear_ready(),
                 Read::End => return self.lines.borrow_mut().finish(|line| self.line(line)),
             }
         }
     }
 
-    /// The child is dead: takes what it left, so that its last words come before the news of its death.
+    /// Reads what a dead child left in the pipe, so that its last lines precede the news of its death.
     pub(super) fn finish(&self) {
         for _ in 0..LAST_READS {
             if !matches!(self.read(), Read::Some) {
@@ -124,9 +80,16 @@ impl Pump {
         }
     }
 
+    /// A successor process writes to this pipe from now on, and finds its predecessor's state.
+    pub(super) fn handed_over(&self) {
+        if let Reader::Log { now, .. } = &self.reader {
+            now.borrow_mut().new_state = false;
+        }
+    }
+
     fn read(&self) -> Read {
         let mut buffer = [0; CHUNK];
-        match nix::unistd::read(self.pipe.fd(), &mut buffer) {
+        match nix::unistd::read(&self.pipe, &mut buffer) {
             Ok(0) => Read::End,
             Ok(n) => {
                 self.take(buffer.get(..n).unwrap_or_default());
@@ -140,19 +103,25 @@ impl Pump {
 
     fn take(&self, bytes: &[u8]) {
         let mut lines = self.lines.borrow_mut();
-        let Reader::Log { source } = &self.reader else { return lines.push(bytes, |line| self.line(line)) };
-        let mut batch = self.logs.batch(source);
-        lines.push(bytes, |line| {
-            let (level, message) = parse_daemon_line(source, line);
+        let Reader::Log { source, is_apart, now } = &self.reader else {
+            return lines.push(bytes, |line| self.line(line));
+        };
+        let (mut batch, now) = (self.logs.batch(source), now.borrow());
+        let add = |line: &[u8]| {
+            let (level, message) = parse_daemon_line(source, line, &now);
             batch.add(level, message);
-        });
+        };
+        match is_apart {
+            true => lines.push_write(bytes, add),
+            false => lines.push(bytes, add),
+        }
         batch.end();
     }
 
     fn line(&self, line: &[u8]) {
         match &self.reader {
-            Reader::Log { source } => {
-                let (level, message) = parse_daemon_line(source, line);
+            Reader::Log { source, now, .. } => {
+                let (level, message) = parse_daemon_line(source, line, &now.borrow());
                 self.logs.write(&Record { level, source, message });
             }
             Reader::Prepare => match serde_json::from_slice(line) {
@@ -160,11 +129,12 @@ impl Pump {
                 Err(error) => warn!("the preparation said something that is no event: {error}"),
             },
             Reader::Liveness => match serde_json::from_slice(line) {
-                Ok(Answer { unit, verdict }) => drop(self.events.send(Event::Liveness(unit, verdict))),
+                Ok(Probed { unit, liveness }) => drop(self.events.send(Event::Liveness(unit, liveness))),
                 Err(error) => warn!("a liveness probe said something that is no answer: {error}"),
             },
             Reader::Node => {
-                if let Some(report) = NodeReport::parse(&String::from_utf8_lossy(line)) {
+                let line = String::from_utf8_lossy(line);
+                if let Some(report) = NodeReport::parse(&line).or_else(|| NodeReport::of_controller(&line)) {
                     let _ = self.events.send(Event::Node(report));
                 }
             }

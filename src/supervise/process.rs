@@ -1,68 +1,73 @@
-//! Starting a process. The only place that forks for PID 1.
+//! Starts processes. This is the only place where PID 1 forks.
 //!
-//! EDGE. Nothing here waits: whether the program could be executed is written by the child into a pipe, and read when
-//! the child is reaped. A program on a disk that hangs costs its own child, and PID 1 nothing.
+//! EDGE. Nothing here blocks: the child reports a failed exec through a pipe, which is read when the child is reaped.
+//! If a program lies on a disk that hangs, only the child hangs, not PID 1.
 
 use std::ffi::{CString, OsStr};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 
-use nix::fcntl::OFlag;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::{ForkResult, Gid, Pid, Uid, User, fork, getgrouplist, pipe2};
 
 use super::limits::Counts;
-use super::machine::{Fault, SpawnFailure};
+use super::machine::{Shortage, SpawnFailure};
 use super::signals::Inherited;
 use crate::exit_code::{CMD_NOT_EXECUTABLE, CMD_NOT_FOUND, FAILURE};
+use crate::{pidfd, proc};
+
+/// The size of a pipe that holds 64 messages, in bytes.
+const MESSAGES: libc::c_int = 64 * 4096;
 
 /// Where a child's output goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Output {
     /// Both streams into one pipe, for the log.
     Log,
+    /// As `Log`, but each write stays one message. Text that a user makes a daemon log cannot pass for a separate
+    /// message.
+    Messages,
     /// Standard output into a pipe that slurminit reads; standard error into the log.
     Captured,
-    /// Slurminit's own.
+    /// The same as slurminit's.
     Inherited,
 }
 
 /// What to execute, and how.
 #[derive(Clone, Debug)]
 pub(super) struct Program {
-    /// Program and arguments.
     pub(super) argv: Vec<Vec<u8>>,
     /// The whole environment, `NAME=value`.
     pub(super) env: Vec<Vec<u8>>,
-    /// The user to become; `None` stays.
+    /// The user to switch to; `None` keeps the current one.
     pub(super) user: Option<String>,
-    /// Its output.
     pub(super) output: Output,
-    /// Whether it is the container's command: it keeps standard input and gets the terminal.
+    /// Whether this is the container's command, which keeps standard input and gets the terminal.
     pub(super) is_cmd: bool,
-    /// Whether all that descends from it is marked, for good ([`leftovers`](crate::leftovers)).
+    /// Whether to mark the process and all its descendants permanently (see [`leftovers`](crate::leftovers)).
     pub(super) is_marked: bool,
 }
 
 /// A process that was started.
 #[derive(Debug)]
 pub(super) struct Started {
-    /// Its process id.
     pub(super) pid: Pid,
-    /// Its process group, made by the process that was started; a successor of that one stays in it.
+    /// The process group that the process created. A successor stays in it.
     pub(super) group: Pid,
-    /// A handle that cannot come to mean another process; `None` before Linux 5.3.
+    /// A pidfd, which cannot refer to a reused PID; `None` before Linux 5.3.
     pub(super) handle: Option<OwnedFd>,
-    /// Holds four bytes of `errno` if the program could not be executed.
+    /// A pipe that holds four bytes of `errno` if the exec failed.
     pub(super) failure: OwnedFd,
-    /// The end of its log pipe.
+    /// The reading end of the log pipe.
     pub(super) log: Option<OwnedFd>,
-    /// The end of its captured output.
+    /// Whether the log pipe keeps writes apart.
+    pub(super) is_apart: bool,
+    /// The reading end of the captured output.
     pub(super) captured: Option<OwnedFd>,
-    /// The user that it runs as.
     pub(super) uid: Uid,
-    /// The counts of the container's limits at its start.
+    /// The limit counters at the start of the process.
     pub(super) limits: Counts,
 }
 
@@ -72,8 +77,8 @@ struct Credentials {
     groups: Vec<libc::gid_t>,
 }
 
-/// Everything that the child needs, made before the fork.
-struct Prepared {
+/// Everything that the child needs, allocated before the fork.
+struct ChildSetup {
     argv: Vec<CString>,
     envp: Vec<CString>,
     candidates: Vec<CString>,
@@ -89,7 +94,7 @@ struct Prepared {
 /// Starts `program`.
 ///
 /// # Errors
-/// What can be known before it is executed: no such user, no process or descriptor left.
+/// Whatever is known before the exec: no such user, or no process or file descriptor left.
 pub(super) fn start(program: &Program, inherited: &Inherited) -> Result<Started, SpawnFailure> {
     let name = program.argv.first().map(|name| String::from_utf8_lossy(name).into_owned()).unwrap_or_default();
     let failed = |what: &str| {
@@ -97,13 +102,18 @@ pub(super) fn start(program: &Program, inherited: &Inherited) -> Result<Started,
         move |errno: nix::Error| SpawnFailure {
             code: FAILURE,
             message: format!("{what}: {}", errno.desc()),
-            fault: fault(errno),
+            shortage: shortage(errno),
         }
     };
     let credentials = program.user.as_deref().map(credentials).transpose()?.flatten();
     let pipe = || pipe2(OFlag::O_CLOEXEC).map_err(failed(&format!("no pipe for `{name}`")));
     let (failure, failure_in_child) = pipe()?;
-    let log = (program.output != Output::Inherited).then(pipe).transpose()?;
+    let apart = if program.output == Output::Messages { pipe_of_messages() } else { None };
+    let is_apart = apart.is_some();
+    let log = match apart {
+        Some(log) => Some(log),
+        None => (program.output != Output::Inherited).then(pipe).transpose()?,
+    };
     let captured = (program.output == Output::Captured).then(pipe).transpose()?;
     let null = (!program.is_cmd)
         .then(|| nix::fcntl::open("/dev/null", OFlag::O_RDONLY | OFlag::O_CLOEXEC, nix::sys::stat::Mode::empty()))
@@ -111,7 +121,7 @@ pub(super) fn start(program: &Program, inherited: &Inherited) -> Result<Started,
         .map_err(failed("/dev/null"))?;
     let uid = credentials.as_ref().map_or_else(Uid::effective, |credentials| credentials.uid);
     let log_in_child = log.as_ref().map(|(_, write)| write.as_raw_fd());
-    let prepared = Prepared {
+    let prepared = ChildSetup {
         argv: program.argv.iter().map(|word| c_string(word)).collect(),
         envp: program.env.iter().map(|word| c_string(word)).collect(),
         candidates: candidates(program),
@@ -128,13 +138,22 @@ pub(super) fn start(program: &Program, inherited: &Inherited) -> Result<Started,
         Ok(pid) => {
             let ours = |pipe: Option<(OwnedFd, OwnedFd)>| pipe.map(|(read, _)| read);
             set_nonblocking(&failure);
-            let (handle, log, captured) = (pidfd_open(pid), ours(log), ours(captured));
-            Ok(Started { pid, group: pid, handle, failure, log, captured, uid, limits: Counts::default() })
+            let (handle, log, captured) = (pidfd::open(pid.as_raw()), ours(log), ours(captured));
+            Ok(Started { pid, group: pid, handle, failure, log, is_apart, captured, uid, limits: Counts::default() })
         }
     }
 }
 
-/// What the child wrote into its failure pipe, if it did.
+/// A pipe in packet mode (pipe(2)): a read returns one write, or its first 4096 bytes. `None` if the kernel does not
+/// support it.
+fn pipe_of_messages() -> Option<(OwnedFd, OwnedFd)> {
+    let pipe = pipe2(OFlag::O_CLOEXEC | OFlag::O_DIRECT).ok()?;
+    // Each write occupies a page. If the pipe cannot grow, 16 pages must do.
+    let _ = fcntl(&pipe.0, FcntlArg::F_SETPIPE_SZ(MESSAGES));
+    Some(pipe)
+}
+
+/// The exec error that the child reported, if any.
 pub(super) fn failure_of(started: &Started, program: &Program) -> Option<SpawnFailure> {
     let mut errno = [0; 4];
     if nix::unistd::read(&started.failure, &mut errno) != Ok(errno.len()) {
@@ -150,48 +169,56 @@ pub(super) fn failure_of(started: &Started, program: &Program) -> Option<SpawnFa
         ),
         errno => (CMD_NOT_EXECUTABLE, errno.desc()),
     };
-    Some(SpawnFailure { code, message: format!("`{name}` cannot be executed: {what}"), fault: fault(errno) })
+    Some(SpawnFailure { code, message: format!("`{name}` cannot be executed: {what}"), shortage: shortage(errno) })
 }
 
-/// What of the surroundings an error tells of; any other is the program's own.
-fn fault(errno: nix::Error) -> Option<Fault> {
+/// The resource shortage that an error indicates; other errors are the program's own.
+fn shortage(errno: nix::Error) -> Option<Shortage> {
     match errno {
-        nix::Error::EAGAIN => Some(Fault::Processes),
-        nix::Error::ENOMEM => Some(Fault::Memory),
-        nix::Error::EMFILE | nix::Error::ENFILE => Some(Fault::Descriptors),
+        nix::Error::EAGAIN => Some(Shortage::Processes),
+        nix::Error::ENOMEM => Some(Shortage::Memory),
+        nix::Error::EMFILE | nix::Error::ENFILE => Some(Shortage::Descriptors),
         _ => None,
     }
 }
 
-/// Sends a signal to exactly this process. One that has ended and is not reaped yet takes it without effect.
+/// Sends a signal to exactly this process. A zombie ignores it.
 pub(super) fn send(started: &Started, signal: i32) {
     match &started.handle {
-        Some(handle) => pidfd_send_signal(handle, signal),
+        Some(handle) => pidfd::send(handle, signal),
         None => kill(started.pid.as_raw(), signal),
     }
 }
 
-/// Sends a signal to its whole process group. The caller has not reaped it, so the number is still its own.
+/// Sends SIGCONT to a stopped process (STOP, Ctrl-Z). It is not sent to others, because a process can catch SIGCONT.
+pub(super) fn continue_if_stopped(started: &Started) {
+    if proc::stat(started.pid.as_raw()).is_some_and(|stat| stat.state == 'T') {
+        send(started, libc::SIGCONT);
+    }
+}
+
+/// Sends a signal to the process group. The process was not reaped yet, so the number is still valid.
 pub(super) fn send_group(started: &Started, signal: i32) {
     kill(-started.group.as_raw(), signal);
-    // Before the child has made its group there is none.
+    // The child has not created its group yet.
     send(started, signal);
 }
 
 fn credentials(name: &str) -> Result<Option<Credentials>, SpawnFailure> {
-    let unknown = |why: String, fault| SpawnFailure { code: FAILURE, message: format!("user `{name}` {why}"), fault };
+    let unknown =
+        |why: String, shortage| SpawnFailure { code: FAILURE, message: format!("user `{name}` {why}"), shortage };
     let user = User::from_name(name)
-        .map_err(|errno| unknown(format!("cannot be looked up: {}", errno.desc()), fault(errno)))?
+        .map_err(|errno| unknown(format!("cannot be looked up: {}", errno.desc()), shortage(errno)))?
         .ok_or_else(|| unknown("does not exist in this container; create it or set `user`".to_owned(), None))?;
     if user.uid == Uid::effective() {
         return Ok(None);
     }
     let groups = getgrouplist(&c_string(name.as_bytes()), user.gid)
-        .map_err(|errno| unknown(format!("has no readable groups: {}", errno.desc()), fault(errno)))?;
+        .map_err(|errno| unknown(format!("has no readable groups: {}", errno.desc()), shortage(errno)))?;
     Ok(Some(Credentials { uid: user.uid, gid: user.gid, groups: groups.iter().map(|gid| gid.as_raw()).collect() }))
 }
 
-/// The files to try, as `execvp` would; but a file of no known format is an error, not a shell script.
+/// The paths to try, as in `execvp`. Unlike there, a file of unknown format is an error and not run as a shell script.
 fn candidates(program: &Program) -> Vec<CString> {
     let Some(name) = program.argv.first() else { return Vec::new() };
     if name.contains(&b'/') || name.is_empty() {
@@ -204,26 +231,26 @@ fn candidates(program: &Program) -> Vec<CString> {
         .collect()
 }
 
-/// A word with a NUL inside cannot come from a command line; from TOML it can, and is cut there.
+/// TOML strings can contain a NUL, which a command line cannot. The string is cut there.
 fn c_string(bytes: &[u8]) -> CString {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     CString::new(bytes.get(..end).unwrap_or_default()).unwrap_or_default()
 }
 
 #[expect(unsafe_code, reason = "fork")]
-fn fork_child(prepared: &Prepared, inherited: &Inherited) -> nix::Result<Pid> {
-    // SAFETY: slurminit has one thread, so the child may do anything that the parent may.
+fn fork_child(prepared: &ChildSetup, inherited: &Inherited) -> nix::Result<Pid> {
+    // SAFETY: slurminit is single-threaded, so the child may call anything that the parent may.
     match unsafe { fork() }? {
         ForkResult::Parent { child } => {
             if prepared.is_cmd {
-                // Both sides do it, so that it is done whoever comes first.
+                // Parent and child both do this, because either may run first.
                 let _ = nix::unistd::setpgid(child, child);
             }
             Ok(child)
         }
         ForkResult::Child => {
             let errno = become_program(prepared, inherited) as i32;
-            // SAFETY: plain system calls on a descriptor that is open; nothing of the parent's is run at the end.
+            // SAFETY: plain system calls on an open descriptor; `_exit` runs none of the parent's exit handlers.
             unsafe {
                 libc::write(prepared.failure, errno.to_ne_bytes().as_ptr().cast(), 4);
                 libc::_exit(127)
@@ -232,9 +259,9 @@ fn fork_child(prepared: &Prepared, inherited: &Inherited) -> nix::Result<Pid> {
     }
 }
 
-/// Turns this child into the program; returns only to say why not.
+/// Turns this child into the program. Returns only on failure.
 #[expect(unsafe_code, reason = "dup2 onto the standard descriptors, and execve with arrays made before the fork")]
-fn become_program(prepared: &Prepared, inherited: &Inherited) -> nix::Error {
+fn become_program(prepared: &ChildSetup, inherited: &Inherited) -> nix::Error {
     let own_group = if prepared.is_cmd {
         nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0)).map(|()| take_terminal())
     } else {
@@ -266,9 +293,9 @@ fn become_program(prepared: &Prepared, inherited: &Inherited) -> nix::Error {
     execute(prepared)
 }
 
-/// Lowers a hard limit that Linux has not heeded since 2.4 (RLIMIT_LOCKS, setrlimit(2)): whoever descends from this process
-/// has it, in the sight of all, and nobody can raise it again without CAP_SYS_RESOURCE. Where it cannot be lowered, nothing
-/// is marked.
+/// Marks a process by lowering RLIMIT_LOCKS, a hard limit that Linux has not enforced since 2.4 (setrlimit(2)). All
+/// descendants inherit it, anyone can read it, and raising it again takes CAP_SYS_RESOURCE. If it cannot be lowered,
+/// the process stays unmarked.
 fn mark() {
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_LOCKS) {
         let lower = hard.saturating_sub(1);
@@ -276,8 +303,8 @@ fn mark() {
     }
 }
 
-/// Tries each candidate; the most telling error wins, as with `execvp`.
-fn execute(prepared: &Prepared) -> nix::Error {
+/// Tries each candidate. The most specific error wins, as with `execvp`.
+fn execute(prepared: &ChildSetup) -> nix::Error {
     let mut last = nix::Error::ENOENT;
     for file in &prepared.candidates {
         let Err(errno) = nix::unistd::execve(file, &prepared.argv, &prepared.envp);
@@ -293,30 +320,14 @@ fn execute(prepared: &Prepared) -> nix::Error {
 /// Makes this process's group the terminal's foreground group, if there is a terminal.
 fn take_terminal() {
     if nix::unistd::isatty(std::io::stdin()).unwrap_or(false) {
-        // In the background until it has worked: the kernel would stop us for trying. SIGTTOU is ignored here already.
+        // Until this succeeds we are a background process, which the kernel would stop for trying. SIGTTOU is already
+        // ignored here.
         let _ = nix::unistd::tcsetpgrp(std::io::stdin(), nix::unistd::getpid());
     }
 }
 
 fn set_nonblocking(fd: &OwnedFd) {
     let _ = nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_SETFL(OFlag::O_NONBLOCK));
-}
-
-#[expect(unsafe_code, reason = "nix has no pidfd")]
-pub(super) fn pidfd_open(pid: Pid) -> Option<OwnedFd> {
-    // SAFETY: a system call without pointers; the descriptor it returns is new and nobody else's.
-    unsafe {
-        let fd = libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0);
-        i32::try_from(fd).ok().filter(|fd| *fd >= 0).map(|fd| OwnedFd::from_raw_fd(fd))
-    }
-}
-
-#[expect(unsafe_code, reason = "nix has no pidfd")]
-fn pidfd_send_signal(handle: &OwnedFd, signal: i32) {
-    // SAFETY: a null siginfo asks the kernel to fill it in as kill() does.
-    unsafe {
-        libc::syscall(libc::SYS_pidfd_send_signal, handle.as_raw_fd(), signal, std::ptr::null::<libc::siginfo_t>(), 0)
-    };
 }
 
 #[expect(unsafe_code, reason = "nix's kill takes no real-time signal")]

@@ -1,5 +1,5 @@
-//! Whether a socket listens, as the kernel's tables tell it: without a connection, so no daemon logs a visitor that says
-//! nothing.
+//! Whether a socket is listening, according to the kernel's tables. Nothing connects to it, so no daemon logs an empty
+//! connection.
 //!
 //! EDGE.
 
@@ -8,22 +8,22 @@ use std::path::Path;
 use super::sockets;
 use crate::config::ReadinessTest;
 
-/// From this user id on somebody is a person, and no daemon (`UID_MIN` of login.defs, on all distributions).
+/// User IDs from here on belong to people rather than daemons (`UID_MIN` of login.defs on all distributions).
 const PEOPLE: u32 = 1000;
 
-/// Whether what `test` names is there; a command is not run here. With an `owner`, a port counts that is this user's, or one
-/// that another daemon's user has: no port of a person passes for a daemon's.
+/// Whether the socket of `test` is listening; commands are not run here. With an `owner`, a port counts if that user or
+/// another daemon's user owns it: a person's port must not pass for a daemon's.
 pub(super) fn is_ready(test: &ReadinessTest, owner: Option<u32>) -> bool {
     match test {
         ReadinessTest::Started => true,
-        // With the host's network the table has the host's sockets too; the file is in this container.
+        // With the host's network the table includes the host's sockets; the file belongs to this container.
         ReadinessTest::Socket(path) => path.exists() && unix_socket_listens(&read("/proc/self/net/unix"), path),
         ReadinessTest::Port(port) => port_listens(*port, &|uid| owner.is_none_or(|owner| uid == owner || uid < PEOPLE)),
         ReadinessTest::Command(_) => false,
     }
 }
 
-/// Whether a socket of a user of whom `of` is true listens on `port`.
+/// Whether a socket listens on `port` whose user satisfies `of`.
 pub(super) fn port_listens(port: u16, of: &dyn Fn(u32) -> bool) -> bool {
     match sockets::listeners(port) {
         Some(found) => found.iter().any(|socket| of(socket.uid)),
@@ -38,7 +38,7 @@ fn read(path: &str) -> Vec<u8> {
 }
 
 /// `/proc/net/unix`: `Num RefCount Protocol Flags Type St Inode Path`; the flag `__SO_ACCEPTCON` is 00010000
-/// (Documentation of the kernel, `proc_net_unix` in proc(5)).
+/// (`proc_net_unix` in proc(5)).
 fn unix_socket_listens(table: &[u8], path: &Path) -> bool {
     String::from_utf8_lossy(table).lines().any(|line| {
         let mut fields = line.split_ascii_whitespace();
@@ -46,7 +46,7 @@ fn unix_socket_listens(table: &[u8], path: &Path) -> bool {
     })
 }
 
-/// `/proc/net/tcp`: `sl local_address rem_address st tx:rx tr:when retransmits uid ...`; the state 0A is LISTEN
+/// `/proc/net/tcp`: `sl local_address rem_address st tx:rx tr:when retransmits uid ...`; state 0A is LISTEN
 /// (`include/net/tcp_states.h`).
 fn tcp_port_listens(table: &[u8], port: u16, of: &dyn Fn(u32) -> bool) -> bool {
     let suffix = format!(":{port:04X}");

@@ -1,7 +1,7 @@
-//! The kernel's sockets of this network namespace: who listens, who is connected, and whose they are.
+//! The sockets of this network namespace: who listens, who is connected, and who owns them.
 //!
-//! EDGE. Asked over netlink (sock_diag(7)). `/proc/net/tcp` says less, and the kernel walks its table of all connections for
-//! it: 6 ms on a machine with 24 GiB, where a look at one port takes 25 microseconds here.
+//! EDGE. Uses netlink (sock_diag(7)). `/proc/net/tcp` shows less, and the kernel scans its whole connection table for
+//! it: 6 ms on a machine with 24 GiB, against 25 microseconds for one port here.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
@@ -10,67 +10,67 @@ use nix::sys::socket::{AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProto
 
 /// `SOCK_DIAG_BY_FAMILY` of `linux/sock_diag.h`.
 const BY_FAMILY: u16 = 20;
-/// `TCP_LISTEN` of `net/tcp_states.h`; a Unix socket that listens has it too.
+/// `TCP_LISTEN` of `net/tcp_states.h`; listening Unix sockets have it too.
 const LISTEN: u8 = 10;
-/// All states, also those that newer kernels have added.
+/// All states, including those that newer kernels have added.
 const ANY_STATE: u32 = u32::MAX;
 /// The size of `struct nlmsghdr`.
 const HEADER: usize = 16;
-/// Enough for what the kernel puts into one answer, which it cuts at a page or eight.
+/// Large enough for one answer: the kernel cuts answers at one to eight pages.
 const BUFFER: usize = 32 * 1024;
-/// A dump that takes more answers than this is cut: some hundred thousand sockets.
+/// The most answers read per dump; enough for several hundred thousand sockets.
 const ANSWERS: usize = 4096;
 
 /// A TCP socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tcp {
-    /// Its own port.
+    /// The local port.
     pub local: u16,
-    /// The other end's.
+    /// The remote port.
     pub remote: u16,
-    /// Whether it listens.
+    /// Whether the socket is listening.
     pub listens: bool,
-    /// How many connections wait to be accepted, if it listens.
+    /// The backlog of a listening socket: connections not yet accepted.
     pub waiting: u32,
-    /// The user that made it; 0 also for a connection that nobody has accepted yet.
+    /// The user that created the socket; 0 also for a connection not yet accepted.
     pub uid: u32,
-    /// Its number, as in `/proc/PID/fd`; 0 if no process has it.
+    /// The inode, as in `/proc/PID/fd`; 0 if no process has the socket open.
     pub inode: u32,
 }
 
 /// A Unix socket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unix {
-    /// Whether it listens.
+    /// Whether the socket is listening.
     pub listens: bool,
-    /// Its number, as in `/proc/PID/fd`.
+    /// The inode, as in `/proc/PID/fd`.
     pub inode: u32,
-    /// The number of the socket at the other end.
+    /// The inode of the connected socket.
     pub peer: Option<u32>,
-    /// Its path, or its name in the abstract name space.
+    /// The path, or the name in the abstract namespace.
     pub name: Vec<u8>,
-    /// The numbers of those that wait to be accepted, if it listens.
+    /// The backlog of a listening socket: the inodes of connections not yet accepted.
     pub waiting: Vec<u32>,
-    /// The user that made it (Linux 5.3).
+    /// The user that created the socket (Linux 5.3 and later).
     pub uid: Option<u32>,
 }
 
-/// Who listens on `port`; `None` where the kernel does not answer this way.
+/// The sockets that listen on `port`; `None` if the kernel does not support the request.
 pub fn listeners(port: u16) -> Option<Vec<Tcp>> {
     tcp(1 << LISTEN, port, 0)
 }
 
-/// All sockets with this port of their own.
+/// All sockets with this local port.
 pub fn bound(port: u16) -> Option<Vec<Tcp>> {
     tcp(ANY_STATE, port, 0)
 }
 
-/// The clients' ends of all connections to this port.
+/// The client ends of all connections to this port.
 pub fn connected_to(port: u16) -> Option<Vec<Tcp>> {
     tcp(ANY_STATE, 0, port)
 }
 
-/// All TCP sockets that the kernel tells of: those that are bound and neither listen nor are connected are not among them.
+/// All TCP sockets that the kernel reports. It omits sockets that are bound but neither listen nor are connected.
 pub fn all() -> Option<Vec<Tcp>> {
     tcp(ANY_STATE, 0, 0)
 }
@@ -83,7 +83,7 @@ fn tcp(states: u32, local: u16, remote: u16) -> Option<Vec<Tcp>> {
         Some(found)
     });
     let first = answers.next()??;
-    // A kernel without IPv6 has no such answer, and no such socket.
+    // A kernel without IPv6 sends no such answer and has no such sockets.
     let all = first.into_iter().chain(answers.next().flatten().unwrap_or_default());
     Some(all.filter(|tcp| (local == 0 || tcp.local == local) && (remote == 0 || tcp.remote == remote)).collect())
 }
@@ -95,7 +95,7 @@ pub fn unix() -> Option<Vec<Unix>> {
     Some(found)
 }
 
-/// Sends a request, and gives the body of each message of the answers to `take`.
+/// Sends a request and passes the body of each message in the answers to `take`.
 fn dump(request: &[u8], mut take: impl FnMut(&[u8])) -> Option<()> {
     let netlink =
         socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkSockDiag).ok()?;
@@ -109,14 +109,15 @@ fn dump(request: &[u8], mut take: impl FnMut(&[u8])) -> Option<()> {
     None
 }
 
-/// The kernel makes each answer while the one before it is read, so none is waited for. Returns whether it was the last.
+/// Reads one answer and returns whether it was the last. The kernel prepares the next answer while this one is read, so
+/// this never blocks.
 fn part(netlink: &OwnedFd, buffer: &mut [u8], take: &mut impl FnMut(&[u8])) -> Option<bool> {
     let length = recv(netlink.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT).ok()?;
     messages(buffer.get(..length)?, take)
 }
 
-/// Goes through the messages of an answer, and says whether it was the last; `None` if one of them is an error, or not what
-/// it should be.
+/// Goes through the messages of an answer and returns whether it was the last; `None` on an error or a malformed
+/// message.
 fn messages(mut bytes: &[u8], take: &mut impl FnMut(&[u8])) -> Option<bool> {
     while let Some(header) = bytes.get(..HEADER) {
         let length = u32_at(header, 0)? as usize;
@@ -142,7 +143,7 @@ fn header(length: u32) -> Vec<u8> {
     bytes
 }
 
-/// `struct nlmsghdr` and `struct inet_diag_req_v2`; a port of 0 is any.
+/// `struct nlmsghdr` and `struct inet_diag_req_v2`; port 0 means any.
 fn inet_request(family: u8, states: u32, local: u16, remote: u16) -> Vec<u8> {
     const LENGTH: u32 = 16 + 56;
     let mut bytes = header(LENGTH);
@@ -154,7 +155,7 @@ fn inet_request(family: u8, states: u32, local: u16, remote: u16) -> Vec<u8> {
     bytes
 }
 
-/// `struct inet_diag_msg`: family, state, timer, retransmits; the ports and addresses; then times, queues, owner and inode.
+/// `struct inet_diag_msg`: family, state, timer, retransmits; ports and addresses; then times, queues, owner and inode.
 fn inet(body: &[u8]) -> Option<Tcp> {
     let port = |at: usize| Some(u16::from_be_bytes(body.get(at..at + 2)?.try_into().ok()?));
     let listens = *body.get(1)? == LISTEN;
@@ -162,7 +163,7 @@ fn inet(body: &[u8]) -> Option<Tcp> {
     Some(Tcp { local: port(4)?, remote: port(6)?, listens, waiting, uid: u32_at(body, 64)?, inode: u32_at(body, 68)? })
 }
 
-/// `struct nlmsghdr` and `struct unix_diag_req`, with the name, the peer, those who wait and the owner.
+/// `struct nlmsghdr` and `struct unix_diag_req`; asks for name, peer, backlog and owner.
 fn unix_request() -> Vec<u8> {
     const LENGTH: u32 = 16 + 24;
     const SHOW: u32 = 1 | 4 | 8 | 64;
@@ -175,7 +176,7 @@ fn unix_request() -> Vec<u8> {
     bytes
 }
 
-/// `struct unix_diag_msg`: family, type, state, the inode and a cookie; then attributes of a length and a kind each.
+/// `struct unix_diag_msg`: family, type, state, inode and a cookie; then attributes, each with length and kind.
 fn unix_message(body: &[u8]) -> Option<Unix> {
     let mut socket = Unix { listens: *body.get(2)? == LISTEN, inode: u32_at(body, 4)?, ..Unix::default() };
     let mut rest = body.get(16..)?;

@@ -1,6 +1,6 @@
-//! The status that PID 1 publishes: a file that is replaced whole whenever something changes.
+//! The status file that PID 1 publishes, replaced atomically at every change.
 //!
-//! EDGE. Reading it costs PID 1 nothing, and no reader can hurt it. It lies in the run directory, which is memory.
+//! EDGE. Reading it costs PID 1 nothing, and no reader can disturb PID 1. It lies in the run directory, on a tmpfs.
 
 mod news;
 
@@ -19,22 +19,22 @@ use crate::walk::{self, Dir};
 
 /// The file's name in the run directory.
 pub const FILE: &str = "status.json";
-/// What it is called until it is whole.
+/// The file's temporary name while it is written.
 const NEW: &str = "status.json.new";
 
-/// What a file on a full disk has in any case, in bytes.
+/// The size that even a file on a full disk has, in bytes.
 const PAGE: usize = 4096;
 
-/// What the file holds.
+/// The contents of the status file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// The version of the slurminit that wrote it.
+    /// The version of slurminit that wrote the file.
     pub version: String,
-    /// Its process, to tell a living one from a file that was left behind.
+    /// The PID of slurminit, to detect a file left by a dead process.
     pub pid: u32,
-    /// When it started, in milliseconds of the monotonic clock.
+    /// When slurminit started, in milliseconds of the monotonic clock.
     pub started_ms: u64,
-    /// The state of everything.
+    /// The state of the container and all units.
     #[serde(flatten)]
     pub snapshot: Snapshot,
 }
@@ -45,7 +45,12 @@ pub fn monotonic_ms() -> u64 {
     u64::try_from(now.tv_sec() * 1000 + now.tv_nsec() / 1_000_000).unwrap_or_default()
 }
 
-/// Writes the file when there is news.
+/// Whether the process exists; another user's does too, even if it may not be signalled.
+pub fn is_alive(pid: u32) -> bool {
+    Path::new("/proc").join(pid.to_string()).exists()
+}
+
+/// Writes the status file when the snapshot has changed.
 #[derive(Debug)]
 pub(super) struct Publisher {
     directory: Option<PathBuf>,
@@ -55,11 +60,11 @@ pub(super) struct Publisher {
 }
 
 impl Publisher {
-    /// `off` is for a plain init, which may be any user and writes nothing.
-    pub(super) fn new(directory: &Path, off: bool) -> Self {
-        let directory = (!off).then(|| directory.to_owned());
+    /// A plain init may run as any user and publishes nothing.
+    pub(super) fn new(directory: &Path, on: bool) -> Self {
+        let directory = on.then(|| directory.to_owned());
         if let Some(directory) = &directory {
-            // If it cannot be made, the first write says so.
+            // If that fails, the first write reports it.
             let _ = walk::make(Path::new("/"), directory, &mut Vec::new());
         }
         Self { directory, started_ms: monotonic_ms(), last: None, complained: false }
@@ -78,7 +83,7 @@ impl Publisher {
         };
         if let Err(error) = replace(directory, &status) {
             let file = directory.join(FILE);
-            // A state that is no more must not pass for the present one. The next event tries again.
+            // An outdated status must not pass for the current one. The next event tries again.
             let _ = run_directory(directory).and_then(|run| run.remove(FILE));
             if !self.complained {
                 warn!(
@@ -95,7 +100,7 @@ impl Publisher {
     }
 }
 
-/// The run directory, if it is root's alone.
+/// The run directory, if only root can write to it.
 fn run_directory(path: &Path) -> std::io::Result<Dir> {
     let run = walk::open(Path::new("/"), path)?;
     run.require_ours()?;
@@ -115,22 +120,23 @@ fn replace(directory: &Path, status: &Status) -> std::io::Result<()> {
     }
 }
 
-/// The disk is full: the page that the file has will do. A reader may see it half written, and has to look again.
+/// The disk is full, so reuse the page that the file already occupies. A reader may see a half-written file and has to
+/// read again.
 fn overwrite(run: &Dir, mut text: Vec<u8>) -> std::io::Result<()> {
     let file = run.open_to_write(FILE)?;
     let length = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
     if text.len() > length.next_multiple_of(PAGE) {
         return Err(std::io::ErrorKind::StorageFull.into());
     }
-    // Blanks at the end of JSON mean nothing.
+    // JSON permits trailing blanks.
     text.resize(text.len().max(length), b' ');
     file.write_all_at(&text, 0)
 }
 
-/// Reads the file.
+/// Reads the status file.
 ///
 /// # Errors
-/// It is not there, or no slurminit of this version wrote it.
+/// The file is missing, or was not written by this version of slurminit.
 pub fn read(directory: &Path) -> std::io::Result<Status> {
     Ok(serde_json::from_slice(&std::fs::read(directory.join(FILE))?)?)
 }

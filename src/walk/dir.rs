@@ -1,4 +1,4 @@
-//! A directory that is open: what is done in it is done by its names, and no path is gone twice.
+//! An open directory. Operations go through its descriptor and by name, so no path is resolved twice.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata, Permissions};
@@ -19,12 +19,12 @@ use super::{Astray, Manner, Mended};
 const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
-/// Whether this user's things are as good as root's: they are root's, or that of the user as whom we run.
+/// Whether files of this user are as trustworthy as root's: they belong to root, or to the user we run as.
 pub fn is_ours(uid: u32) -> bool {
     uid == 0 || uid == geteuid().as_raw()
 }
 
-/// Something that was opened by name, to look at and to go on from (`O_PATH`): mostly a directory.
+/// Something opened by name with `O_PATH`, to inspect it and to go on from it. Usually a directory.
 #[derive(Debug)]
 pub struct Dir {
     file: File,
@@ -39,25 +39,25 @@ impl Dir {
         Ok(Self { file, metadata, path })
     }
 
-    /// Where a walk begins: the root directory, which is taken as it is.
+    /// The start of a walk: the root directory, which is trusted as it is.
     pub(super) fn top(root: &Path) -> nix::Result<Self> {
         Self::open(AT_FDCWD, root, OFlag::O_DIRECTORY, PathBuf::from("/"))
     }
 
-    /// A directory that its user named, and which is theirs: no more is known of it.
+    /// A directory that its own user named. It is not checked further.
     ///
     /// # Errors
-    /// It is not there, or no directory.
+    /// It does not exist or is not a directory.
     pub fn of_the_user(path: &Path) -> io::Result<Self> {
         Ok(Self::open(AT_FDCWD, path, OFlag::O_DIRECTORY, path.to_owned())?)
     }
 
-    /// Where it is, below the root that the walk began at.
+    /// The path, below the root of the walk.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Owner and mode as they were when it was opened.
+    /// Metadata at the time of opening, with owner and mode.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
@@ -70,8 +70,8 @@ impl Dir {
         self.metadata.is_symlink()
     }
 
-    /// Whether root alone can have put it where it is, even where others may add names: it is root's, and not a second
-    /// name of something of root's.
+    /// Whether only root can have put it here, even if others may add names: it belongs to root, and is not a hard link
+    /// to another file of root's.
     pub(super) fn is_roots(&self) -> bool {
         is_ours(self.metadata.uid()) && (self.metadata.is_dir() || self.metadata.nlink() == 1)
     }
@@ -80,8 +80,8 @@ impl Dir {
         Astray::Foreign { path: self.path.clone(), uid: self.metadata.uid() }
     }
 
-    /// Whether others may add names here, though they cannot take away root's (`/tmp`). Where they can do that, too, root
-    /// has no business.
+    /// Whether others may add names here without being able to remove root's (`/tmp`). If they can remove those too,
+    /// this is an error.
     pub(super) fn judge(&self, manner: &mut Manner<'_>) -> Result<bool, Astray> {
         let (uid, mode) = (self.metadata.uid(), self.metadata.mode() & 0o7777);
         let is_open = mode & OTHERS_WRITE != 0;
@@ -97,17 +97,17 @@ impl Dir {
             _ if mode & STICKY != 0 => Ok(true),
             Manner::Mend(mended) if self.set_mode(mode & !OTHERS_WRITE).is_ok() => {
                 mended.push(Mended::Closed { path: self.path.clone(), mode });
-                // What is there already may have been put there by others.
+                // Others may have created what is already there.
                 Ok(true)
             }
             _ => Err(Astray::Open { path: self.path.clone(), mode }),
         }
     }
 
-    /// Fails where somebody else than root could change what is in it.
+    /// Fails if anyone but root could change the contents.
     ///
     /// # Errors
-    /// It is somebody else's, or others may write to it.
+    /// It belongs to another user, or others may write to it.
     pub fn require_ours(&self) -> Result<(), Astray> {
         match self.judge(&mut Manner::Strict)? {
             false => Ok(()),
@@ -119,17 +119,17 @@ impl Dir {
         fstatvfs(&self.file).map_or(FsFlags::empty(), |found| found.flags())
     }
 
-    /// Whether it lies on a mount that nobody in here can write to.
+    /// Whether it lies on a read-only mount.
     pub fn is_read_only(&self) -> bool {
         self.flags().contains(FsFlags::ST_RDONLY)
     }
 
-    /// Whether no program on its mount can be executed.
+    /// Whether it lies on a mount with `noexec`.
     pub fn is_noexec(&self) -> bool {
         self.flags().contains(FsFlags::ST_NOEXEC)
     }
 
-    /// What has this name, a link itself.
+    /// Opens the entry of this name; of a link, the link itself.
     pub(super) fn look(&self, name: &OsStr) -> nix::Result<Self> {
         Self::open(&self.file, Path::new(name), OFlag::O_NOFOLLOW, self.path.join(name))
     }
@@ -138,17 +138,18 @@ impl Dir {
         readlinkat(&self.file, name).map(PathBuf::from)
     }
 
-    /// Makes a directory. Whoever makes one of this name at the same moment is nobody to trust.
+    /// Creates a directory. If another process creates the same name at that moment, this fails: that process is not to
+    /// be trusted.
     pub(super) fn make(&self, name: &OsStr) -> nix::Result<Self> {
         mkdirat(&self.file, name, Mode::from_bits_truncate(0o755))?;
         let made = self.look(name)?;
         if made.is_dir() && made.metadata.uid() == geteuid().as_raw() { Ok(made) } else { Err(nix::Error::EEXIST) }
     }
 
-    /// The directory of this name in this one, which is made where it lacks. A link is none, whoever made it.
+    /// The subdirectory of this name, created if missing. Links are refused, whoever made them.
     ///
     /// # Errors
-    /// There is something else of that name, or it cannot be made.
+    /// Something else has this name, or it cannot be created.
     pub fn child(&self, name: &str) -> Result<(Self, bool), Astray> {
         let place = self.path.join(name);
         let (child, made) = match self.look(OsStr::new(name)) {
@@ -165,7 +166,7 @@ impl Dir {
         Ok((child, made))
     }
 
-    /// The same directory, to list it and to change its owner and mode.
+    /// Opens the directory once more, to list it or to change owner and mode.
     fn reopened(&self) -> nix::Result<File> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         openat(&self.file, ".", flags, Mode::empty()).map(File::from)
@@ -175,11 +176,11 @@ impl Dir {
         self.reopened()?.set_permissions(Permissions::from_mode(mode))
     }
 
-    /// Makes it `owner`'s (user and group; `None` where nothing can be given away), with `mode`. In between it is root's,
-    /// so that no capability but CHOWN is needed. Returns whether others could have written there until now.
+    /// Sets `owner` (user and group; `None` if nothing can be given away) and `mode`. It belongs to root in between, so
+    /// that CHOWN is the only capability needed. Returns whether others could write there until now.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The system call fails.
     pub fn settle(&mut self, owner: Option<(u32, u32)>, mode: u32, mended: &mut Vec<Mended>) -> io::Result<bool> {
         let (uid, had) = (self.metadata.uid(), self.metadata.mode() & 0o7777);
         let is_owner = owner.is_none_or(|(user, _)| uid == user);
@@ -200,7 +201,7 @@ impl Dir {
         }
         self.metadata = own.metadata()?;
         if !is_owner && self.metadata.uid() == uid {
-            // Some network file systems say yes and do nothing.
+            // Some network file systems report success without doing anything.
             return Err(nix::Error::EPERM.into());
         }
         let (was_anybodys, was_open) = (!is_owner && !is_ours(uid), had & OTHERS_WRITE != 0);
@@ -212,16 +213,16 @@ impl Dir {
         Ok(was_anybodys || was_open)
     }
 
-    /// Makes it root's alone, where it is not. Returns whether it was not until now.
+    /// Makes root the only one who can write, if necessary. Returns whether it was necessary.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The system call fails.
     pub fn keep_ours(&mut self, mended: &mut Vec<Mended>) -> io::Result<bool> {
         let (uid, had) = (self.metadata.uid(), self.metadata.mode() & 0o7777);
-        // A mode of somebody else's choice may keep the daemons out.
+        // A mode that another user chose could lock the daemons out.
         let mode = if is_ours(uid) { had & !(OTHERS_WRITE | STICKY) } else { 0o755 };
         let is_open = had & OTHERS_WRITE != 0;
-        // On a read-only mount nobody in here can write, whosesoever it is.
+        // Nobody can write to a read-only mount, whoever owns it.
         if is_ours(uid) && !is_open || self.is_read_only() {
             return Ok(false);
         }
@@ -233,19 +234,19 @@ impl Dir {
         fchownat(&self.file, "", Some(user), Some(group), AtFlags::AT_EMPTY_PATH)
     }
 
-    /// Gives something in it to a user; of a link, the link itself.
+    /// Changes the owner of an entry; of a link, the link's own.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The system call fails.
     pub fn chown_entry(&self, name: &str, (user, group): (u32, u32)) -> io::Result<()> {
         let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
         Ok(fchownat(&self.file, name, Some(user), Some(group), AtFlags::AT_SYMLINK_NOFOLLOW)?)
     }
 
-    /// The names in it.
+    /// The names of all entries.
     ///
     /// # Errors
-    /// It may not be read.
+    /// The directory cannot be read.
     pub fn names(&self) -> io::Result<Vec<OsString>> {
         let mut listing = Listing::from_fd(self.reopened()?.into())?;
         let entries: nix::Result<Vec<_>> = listing.iter().collect();
@@ -253,43 +254,43 @@ impl Dir {
         Ok(names.filter(|name| name != "." && name != "..").collect())
     }
 
-    /// What has this name.
+    /// The metadata of an entry.
     ///
     /// # Errors
-    /// There is nothing, or it may not be looked at.
+    /// It does not exist or cannot be inspected.
     pub fn metadata_of(&self, name: &str) -> io::Result<Metadata> {
         Ok(self.look(OsStr::new(name))?.metadata)
     }
 
-    /// Opens a regular file; a link, pipe or device is none.
+    /// Opens a regular file; refuses links, pipes and devices.
     ///
     /// # Errors
-    /// There is none, or it may not be read.
+    /// It does not exist or cannot be read.
     pub fn open_file(&self, name: impl AsRef<Path>) -> io::Result<File> {
         self.open_regular(name, OFlag::O_RDONLY)
     }
 
-    /// Opens what a link leads to. For links that root has made.
+    /// Opens the target of a link. Only for links that root made.
     ///
     /// # Errors
-    /// There is nothing, or it may not be read.
+    /// It does not exist or cannot be read.
     pub fn open_linked(&self, name: &str) -> io::Result<File> {
         let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
         Ok(File::from(openat(&self.file, name, flags, Mode::empty())?))
     }
 
-    /// Reads a regular file whole.
+    /// Reads a whole regular file.
     ///
     /// # Errors
-    /// Those of [`Self::open_file`].
+    /// As for [`Self::open_file`].
     pub fn read(&self, name: &str) -> io::Result<Vec<u8>> {
         super::read_whole(&self.open_file(name)?)
     }
 
-    /// Makes a file that was not there, with `mode` whatever the umask is.
+    /// Creates a file with exactly `mode`, whatever the umask.
     ///
     /// # Errors
-    /// There is something of that name, or the disk's.
+    /// The name exists, or the file cannot be created.
     pub fn create(&self, name: &str, mode: u32) -> io::Result<File> {
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let file = File::from(openat(&self.file, name, flags, Mode::from_bits_truncate(mode))?);
@@ -297,18 +298,18 @@ impl Dir {
         Ok(file)
     }
 
-    /// Opens a regular file that is there for writing.
+    /// Opens an existing regular file for writing.
     ///
     /// # Errors
-    /// There is none, or it may not be written.
+    /// It does not exist or cannot be written.
     pub fn open_to_write(&self, name: &str) -> io::Result<File> {
         self.open_regular(name, OFlag::O_RDWR)
     }
 
-    /// The same, and makes one where it lacks.
+    /// Like [`Self::open_to_write`], but creates a missing file.
     ///
     /// # Errors
-    /// It is a link or no regular file, or the disk's.
+    /// It is not a regular file, or cannot be created.
     pub fn open_or_create(&self, name: &str, mode: u32) -> io::Result<File> {
         match self.open_to_write(name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.create(name, mode),
@@ -322,26 +323,26 @@ impl Dir {
         if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
     }
 
-    /// Gives a file in it another name in it.
+    /// Renames an entry within the directory.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The system call fails.
     pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         Ok(renameat(&self.file, from, &self.file, to)?)
     }
 
-    /// Gives a file in it a second name in it.
+    /// Adds a hard link within the directory.
     ///
     /// # Errors
-    /// The kernel's; some file systems have no such names.
+    /// The system call fails; some file systems have no hard links.
     pub fn link(&self, from: &str, to: &str) -> io::Result<()> {
         Ok(linkat(&self.file, from, &self.file, to, AtFlags::empty())?)
     }
 
-    /// Removes a file, link, pipe or socket, if there is one.
+    /// Removes a file, link, pipe or socket, if it exists.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The system call fails.
     pub fn remove(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
         match unlinkat(&self.file, name.as_ref(), UnlinkatFlags::NoRemoveDir) {
             Err(nix::Error::ENOENT) => Ok(()),
@@ -353,10 +354,10 @@ impl Dir {
         unlinkat(&self.file, name, UnlinkatFlags::RemoveDir)
     }
 
-    /// Makes its names survive a crash.
+    /// Makes the entries survive a crash.
     ///
     /// # Errors
-    /// The disk's.
+    /// The sync fails.
     pub fn sync(&self) -> io::Result<()> {
         self.reopened()?.sync_all()
     }

@@ -1,38 +1,38 @@
-//! What was repaired on the way.
+//! Repairs made during a walk.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// One thing that others could have used against root, and can no more.
+/// Something that other users could have exploited against root until now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mended {
     /// Others could write to a directory.
     Closed {
         /// The directory.
         path: PathBuf,
-        /// The mode that it had.
+        /// The former mode.
         mode: u32,
     },
-    /// A directory was somebody else's.
+    /// A directory belonged to another user.
     Taken {
         /// The directory.
         path: PathBuf,
-        /// Its former owner.
+        /// The former owner.
         uid: u32,
-        /// Whose it is now.
+        /// The new owner.
         now: u32,
     },
-    /// Something lay in the place of what root wants there.
+    /// Something occupied a name that root needs. It was removed.
     Removed {
         /// Its path.
         path: PathBuf,
     },
-    /// What others could have put into a directory is gone.
+    /// A directory to which others could write was emptied.
     Emptied {
         /// The directory.
         path: PathBuf,
     },
-    /// A file has a second name elsewhere, or a link or pipe lies among files that change their owner.
+    /// Left unchanged: a file with a second hard link, or a link or pipe among files that change owner.
     LeftAlone {
         /// Its path.
         path: PathBuf,
@@ -40,13 +40,13 @@ pub enum Mended {
 }
 
 impl Mended {
-    /// Whether it is worth a warning: somebody may have made use of it before. A volume that is new and everybody's
-    /// (Kubernetes' `emptyDir`) is nothing to worry about.
+    /// Whether this deserves a warning, because it may have been exploited already. A new world-writable volume
+    /// (Kubernetes' `emptyDir`) does not.
     pub fn is_doubtful(&self) -> bool {
         !matches!(self, Self::Closed { .. } | Self::Emptied { .. })
     }
 
-    /// What there is left to do.
+    /// What is left for the operator to do.
     pub fn repair(&self) -> &'static str {
         match self {
             Self::Closed { .. } | Self::Emptied { .. } => "nothing to do",

@@ -1,4 +1,5 @@
-//! Each trap that somebody may lay, as files on a disk. Most need root: only root can make what is another user's.
+//! Each trap that another user could set, as files on disk. Most tests need root, and fail otherwise: only root can
+//! create files of other users.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, lchown, symlink};
@@ -11,11 +12,12 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// Somebody who is not root.
+/// A user other than root.
 const OTHER: u32 = 1234;
 
-fn fixture() -> Option<TempDir> {
-    geteuid().is_root().then(|| tempfile::tempdir().unwrap())
+fn fixture() -> TempDir {
+    assert!(geteuid().is_root(), "this test needs root: it makes files of another user");
+    tempfile::tempdir().unwrap()
 }
 
 fn set_mode(path: &Path, mode: u32) {
@@ -26,19 +28,19 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().mode() & 0o7777
 }
 
-/// A path below `/srv`, whose owner and mode these are.
-fn below(uid: u32, bits: u32) -> Option<TempDir> {
-    let root = fixture()?;
+/// A directory below `/srv` with this owner and mode.
+fn below(uid: u32, bits: u32) -> TempDir {
+    let root = fixture();
     let srv = root.path().join("srv");
     fs::create_dir_all(srv.join("deep")).unwrap();
     set_mode(&srv, bits);
     chown(&srv, Some(uid), None).unwrap();
-    Some(root)
+    root
 }
 
 #[test]
 fn a_path_through_directories_of_roots_is_gone_and_made() {
-    let Some(root) = below(0, 0o755) else { return };
+    let root = below(0, 0o755);
     assert_eq!(open(root.path(), Path::new("/srv/deep")).unwrap().path(), Path::new("/srv/deep"));
     assert!(open(root.path(), Path::new("/srv/none")).unwrap_err().is_missing());
     let mut mended = Vec::new();
@@ -50,7 +52,7 @@ fn a_path_through_directories_of_roots_is_gone_and_made() {
 
 #[test]
 fn what_lies_in_a_directory_of_somebody_else_is_not_opened() {
-    let Some(root) = below(OTHER, 0o755) else { return };
+    let root = below(OTHER, 0o755);
     for outcome in [
         open(root.path(), Path::new("/srv/deep")),
         make(root.path(), Path::new("/srv/deep"), &mut Vec::new()).map(|(dir, _)| dir),
@@ -62,7 +64,7 @@ fn what_lies_in_a_directory_of_somebody_else_is_not_opened() {
 
 #[test]
 fn a_parent_that_others_may_write_is_closed() {
-    let Some(root) = below(0, 0o777) else { return };
+    let root = below(0, 0o777);
     let outcome = open(root.path(), Path::new("/srv/deep"));
     assert!(matches!(outcome, Err(Astray::Open { mode: 0o777, .. })), "{outcome:?}");
     let mut mended = Vec::new();
@@ -74,7 +76,7 @@ fn a_parent_that_others_may_write_is_closed() {
 
 #[test]
 fn a_sticky_parent_stays_but_what_others_put_there_goes() {
-    let Some(root) = below(0, 0o1777) else { return };
+    let root = below(0, 0o1777);
     let (srv, victim) = (root.path().join("srv"), root.path().join("victim"));
     fs::create_dir(&victim).unwrap();
     symlink("/victim", srv.join("ours")).unwrap();
@@ -91,7 +93,7 @@ fn a_sticky_parent_stays_but_what_others_put_there_goes() {
 
 #[test]
 fn only_links_that_root_made_are_followed() {
-    let Some(root) = below(0, 0o755) else { return };
+    let root = below(0, 0o755);
     let (run, var) = (root.path().join("run"), root.path().join("var"));
     fs::create_dir_all(run.join("slurminit")).unwrap();
     fs::create_dir(&var).unwrap();
@@ -109,7 +111,7 @@ fn only_links_that_root_made_are_followed() {
 
 #[test]
 fn a_name_of_our_own_is_never_a_link() {
-    let Some(root) = below(0, 0o755) else { return };
+    let root = below(0, 0o755);
     symlink("deep", root.path().join("srv/slurmctld")).unwrap();
     let srv = open(root.path(), Path::new("/srv")).unwrap();
     assert!(matches!(srv.child("slurmctld"), Err(Astray::Link { .. })));
@@ -119,7 +121,7 @@ fn a_name_of_our_own_is_never_a_link() {
 
 #[test]
 fn a_secret_counts_by_its_place_and_not_by_its_owner() {
-    let Some(root) = below(0, 0o755) else { return };
+    let root = below(0, 0o755);
     let srv = root.path().join("srv");
     let read = |name: &str| {
         open_file(root.path(), &Path::new("/srv").join(name))
@@ -129,7 +131,7 @@ fn a_secret_counts_by_its_place_and_not_by_its_owner() {
     chown(srv.join("mounted"), Some(OTHER), None).unwrap();
     assert_eq!(read("mounted").unwrap(), b"key");
 
-    // As Kubernetes lays them: a directory that is everybody's, links and files that are root's.
+    // The way Kubernetes does it: a world-writable directory with root's links and files.
     fs::create_dir(srv.join("..2026")).unwrap();
     fs::write(srv.join("..2026/key"), "key").unwrap();
     symlink("..2026", srv.join("..data")).unwrap();
@@ -137,7 +139,7 @@ fn a_secret_counts_by_its_place_and_not_by_its_owner() {
     assert_eq!(read("key").unwrap(), b"key");
     set_mode(&srv, 0o1777);
     assert_eq!(read("key").unwrap(), b"key");
-    // There, others may add names: a file of theirs, or a second name of one of root's.
+    // Others may add names there: a file of theirs, or a hard link to one of root's.
     assert!(matches!(read("mounted"), Err(Astray::Foreign { uid: OTHER, .. })));
     fs::write(root.path().join("shadow"), "secret").unwrap();
     fs::hard_link(root.path().join("shadow"), srv.join("second")).unwrap();
@@ -148,11 +150,11 @@ fn a_secret_counts_by_its_place_and_not_by_its_owner() {
     assert!(matches!(read("..data/key"), Err(Astray::Open { .. })));
 }
 
-/// Runs `work` with a deadline: opening a pipe that nobody writes to would never end.
+/// Runs `work` with a deadline: opening a pipe without a writer would block for ever.
 fn within<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, is_done) = std::sync::mpsc::channel();
     std::thread::spawn(move || done.send(work()));
-    is_done.recv_timeout(Duration::from_secs(10)).expect("it waits for a pipe")
+    is_done.recv_timeout(Duration::from_secs(60)).expect("it waits for a pipe")
 }
 
 #[test]
@@ -170,7 +172,7 @@ fn a_pipe_is_no_file_and_nothing_to_wait_for() {
 
 #[test]
 fn a_tree_is_given_without_what_was_laid_as_a_trap() {
-    let Some(root) = fixture() else { return };
+    let root = fixture();
     let (tree, shadow) = (root.path().join("tree"), root.path().join("shadow"));
     fs::create_dir_all(tree.join("hash.0")).unwrap();
     fs::create_dir(root.path().join("bin")).unwrap();
@@ -178,7 +180,7 @@ fn a_tree_is_given_without_what_was_laid_as_a_trap() {
     for name in ["job_state", "hash.0/script"] {
         fs::write(tree.join(name), "").unwrap();
     }
-    // What Slurm itself leaves when it is killed between its link and its unlink.
+    // What Slurm leaves if it is killed between link and unlink.
     fs::hard_link(tree.join("job_state"), tree.join("job_state.old")).unwrap();
     for name in [".", "hash.0", "job_state", "hash.0/script"] {
         chown(tree.join(name), Some(OTHER), None).unwrap();
@@ -221,7 +223,7 @@ fn what_is_cleared_ends_at_its_own_edge() {
 
 #[test]
 fn a_home_is_made_in_anybodys_directory_but_through_nobodys_link() {
-    let Some(root) = below(OTHER, 0o777) else { return };
+    let root = below(OTHER, 0o777);
     let home = make_anywhere(root.path(), Path::new("/srv/homes/alice")).unwrap();
     assert_eq!(home.path(), Path::new("/srv/homes/alice"));
     symlink("/srv/deep", root.path().join("srv/link")).unwrap();

@@ -1,19 +1,19 @@
-//! All that is in a directory: given away, or removed.
+//! Changes the owner of everything in a directory, or removes it.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 
 use super::{Dir, Mended, is_ours};
 
-/// How deep a tree may be. Slurm's go two levels deep.
+/// The deepest tree that is followed. Slurm's trees have two levels.
 const DEEPEST: u32 = 32;
 
 impl Dir {
-    /// Gives all that is in it to `owner`. What `former`, who could write here, may have laid as a trap keeps its owner: a
-    /// link, and a second name of a file that is not theirs.
+    /// Gives everything in it to `owner`. Possible traps by `former`, who could write here, keep their owner: links,
+    /// and hard links to files that are not theirs.
     ///
     /// # Errors
-    /// The first that cannot be given away.
+    /// The first entry that cannot be given away.
     pub fn give(&self, owner: (u32, u32), former: u32, mended: &mut Vec<Mended>) -> io::Result<()> {
         self.give_to_depth(owner, former, DEEPEST, mended)
     }
@@ -42,10 +42,10 @@ impl Dir {
         Ok(())
     }
 
-    /// Removes all that is in it.
+    /// Removes everything in it.
     ///
     /// # Errors
-    /// The first thing that cannot be removed: a mount, or a tree that is too deep for a daemon's.
+    /// The first entry that cannot be removed: a mount point, or a tree deeper than any daemon makes.
     pub fn clear(&self) -> io::Result<()> {
         self.clear_to_depth(DEEPEST)
     }

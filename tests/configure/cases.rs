@@ -45,6 +45,7 @@ pub(crate) fn all() -> Vec<(&'static str, Host)> {
     let mut cases = docker();
     cases.extend(nvidia());
     cases.extend(amd());
+    cases.extend(intel());
     cases.extend(desktop());
     cases.extend(files());
     cases
@@ -170,6 +171,22 @@ fn amd() -> Vec<(&'static str, Host)> {
         ("amd-engine-elsewhere", two_mi210().trial(Vendor::Amd, 0).failure("docker", "trial-amd", 125, no_kfd)),
         ("both-vendors", two_h200().amd(1, 44, 992).trial(Vendor::Nvidia, 2).trial(Vendor::Amd, 1)),
         ("both-vendors-amd-wanted", two_h200().amd(1, 44, 992).argument(["--gpu-type", "amd"])),
+    ]
+}
+
+/// A processor's GPU is no reason for an image with GPUs, alone or beside a card.
+fn intel() -> Vec<(&'static str, Host)> {
+    let processors = |host: Host| host.intel("0000:00:02.0", "0x46a6", 128, 992);
+    let cards = || processors(Host::with_docker(&["runc"])).intel("0000:03:00.0", "0x56a0", 129, 992);
+    let beside_amd = || Host::with_docker(&["runc"]).intel("0000:03:00.0", "0x56a0", 135, 992).amd(1, 44, 992);
+    let two = || cards().intel("0000:83:00.0", "0xe20b", 130, 992);
+    vec![
+        ("intel", two().trial(Vendor::Intel, 2)),
+        ("intel-by-number", two().argument(["--gpus", "1"])),
+        ("intel-of-the-processor", processors(Host::with_docker(&["runc"]))),
+        ("intel-of-the-processor-beside-nvidia", processors(two_h200()).trial(Vendor::Nvidia, 2)),
+        ("intel-without-driver", Host::with_docker(&["runc"]).pci("0000:03:00.0", "0x8086", "0x030000")),
+        ("intel-and-amd", beside_amd().trial(Vendor::Amd, 1).trial(Vendor::Intel, 1)),
     ]
 }
 

@@ -167,6 +167,23 @@ impl Host {
         host
     }
 
+    /// A GPU of Intel's at this place of the bus, with its render node.
+    pub(crate) fn intel(mut self, address: &str, number: &str, minor: u32, group: u32) -> Self {
+        self.has_groups = true;
+        let node = format!("renderD{minor}");
+        let host = self
+            .pci(address, "0x8086", "0x030000")
+            .file(&format!("sys/bus/pci/devices/{address}/device"), &format!("{number}\n"))
+            .file(&format!("sys/class/drm/{node}/dev"), "")
+            .device(&format!("dev/dri/{node}"), group);
+        symlink(
+            format!("../../../bus/pci/devices/{address}"),
+            host.path("root/sys/class/drm").join(node).join("device"),
+        )
+        .unwrap();
+        host
+    }
+
     fn device(self, path: &str, group: u32) -> Self {
         let host = self.file(path, "");
         let path = host.path("root").join(path);

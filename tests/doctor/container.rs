@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use slurminit::supervise::machine::{Snapshot, UnitSnapshot};
+use slurminit::supervise::machine::{PhaseName, Snapshot, UnitSnapshot, UnitState};
 use slurminit::supervise::status::Status;
 use tempfile::TempDir;
 
@@ -35,7 +35,7 @@ impl Container {
             symlink(fake, container.path("tools").join(tool)).unwrap();
         }
         let unit =
-            |name: &str| UnitSnapshot { name: name.to_owned(), state: "ready".to_owned(), ..UnitSnapshot::default() };
+            |name: &str| UnitSnapshot { name: name.to_owned(), state: UnitState::Ready, ..UnitSnapshot::default() };
         container
             .device("dev/nvidia0")
             .file("usr/lib/x86_64-linux-gnu/libcuda.so.1", "")
@@ -138,7 +138,7 @@ impl Container {
     /// What PID 1 says of itself; this test stands in for it.
     pub(crate) fn status(self, units: Vec<UnitSnapshot>) -> Self {
         let ready = || "ready".to_owned();
-        let snapshot = Snapshot { phase: ready(), ready: true, why: ready(), units, ..Snapshot::default() };
+        let snapshot = Snapshot { phase: PhaseName::Ready, ready: true, why: ready(), units, ..Snapshot::default() };
         let status = Status { version: "0.1.0".to_owned(), pid: std::process::id(), started_ms: 1000, snapshot };
         self.file("run/slurminit/status.json", &serde_json::to_string(&status).unwrap())
     }

@@ -1,6 +1,6 @@
 //! The faults in a container: the name of the record, the entry that answers, and the container in which it was made.
 
-use slurminit::supervise::machine::UnitSnapshot;
+use slurminit::supervise::machine::{LastExit, ToldWhy, UnitSnapshot, UnitState};
 
 use crate::container::{Container, credential};
 
@@ -8,7 +8,7 @@ type Case = (&'static str, &'static str, Container);
 
 /// Every case.
 pub(crate) fn all() -> Vec<Case> {
-    [gpus(), work(), start(), node()].into_iter().flatten().collect()
+    [gpus(), given(), work(), start(), node()].into_iter().flatten().collect()
 }
 
 fn healthy() -> Container {
@@ -25,6 +25,35 @@ fn gpu(description: &str) -> Container {
 /// Nothing of NVIDIA's.
 fn without_gpu() -> Container {
     healthy().without_library().without("dev/nvidia0").answer("sinfo", "node", "(null)|idle|none\n")
+}
+
+fn limits(locked: &str, stack: &str) -> Container {
+    let line = |name: &str, soft: &str| format!("{name:<26}{soft:<21}{soft:<21}bytes\n");
+    let text = line("Max stack size", stack) + &line("Max locked memory", locked);
+    healthy().file(
+        "proc/self/limits",
+        &format!("Limit                     Soft Limit           Hard Limit           Units\n{text}"),
+    )
+}
+
+fn given() -> Vec<Case> {
+    let required = || healthy().variable("NVIDIA_REQUIRE_CUDA", "cuda>=13.0 brand=tesla,driver>=535,driver<536");
+    vec![
+        ("requirement-not-checked", "nvidia-require", required()),
+        ("requirement-disabled", "nvidia-require", required().variable("NVIDIA_DISABLE_REQUIRE", "true")),
+        ("mig-variables", "nvidia-variables", healthy().variable("NVIDIA_MIG_CONFIG_DEVICES", "all")),
+        (
+            "unknown-capability",
+            "nvidia-variables",
+            healthy().variable("NVIDIA_DRIVER_CAPABILITIES", "gpu,compute,utility"),
+        ),
+        ("virtual-gpu", "virtual-gpu", gpu("name = \"GRID A100-40C\"")),
+        ("virtual-gpu-without-cuda", "virtual-gpu", gpu("name = \"NVIDIA A40-1B\"")),
+        ("share-by-variable", "gpu-share", healthy().variable("CUDA_DEVICE_MEMORY_LIMIT_0", "4g")),
+        ("share-by-library", "gpu-share", healthy().file("etc/ld.so.preload", "/usr/local/vgpu/libvgpu.so\n")),
+        ("little-locked-memory", "locked-memory", limits("65536", "8388608").device("dev/infiniband/uverbs0")),
+        ("small-stack", "stack-limit", limits("unlimited", "1048576")),
+    ]
 }
 
 fn gpus() -> Vec<Case> {
@@ -172,13 +201,13 @@ fn start() -> Vec<Case> {
 
 fn node() -> Vec<Case> {
     let node = |line: &str| healthy().answer("sinfo", "node", line);
-    let unit = |state: &str, restarts: u32, why: Option<&str>| {
+    let unit = |state, restarts: u32, why| {
         healthy().status(vec![UnitSnapshot {
             name: "slurmd".to_owned(),
-            state: state.to_owned(),
+            state,
             restarts,
-            last_exit: Some("exited with code 1".to_owned()),
-            last_exit_why: why.map(str::to_owned),
+            last_exit: Some(LastExit::Failure("exited with code 1".to_owned())),
+            last_exit_why: why,
             ..UnitSnapshot::default()
         }])
     };
@@ -186,9 +215,13 @@ fn node() -> Vec<Case> {
         healthy().file(&format!("config/{name}"), &format!("# USER_CUSTOMIZED=true\n{text}\n"))
     };
     vec![
-        ("daemon-given-up", "daemons", unit("given up", 5, None)),
-        ("daemon-restarted", "daemons", unit("ready", 2, None)),
-        ("daemon-was-silent", "daemons", unit("ready", 1, Some("it did not answer"))),
+        ("daemon-given-up", "daemons", unit(UnitState::GivenUp, 5, None)),
+        ("daemon-restarted", "daemons", unit(UnitState::Ready, 2, None)),
+        (
+            "daemon-was-silent",
+            "daemons",
+            unit(UnitState::Ready, 1, Some(ToldWhy::Silent("it did not answer".to_owned()))),
+        ),
         ("controller-down", "controller", healthy().failure("ping", 1, "Slurmctld(primary) at here is DOWN\n")),
         ("node-down", "node", node("gpu:nvidia:1|down*|Not responding\n")),
         ("drained-by-a-person", "drain", node("gpu:nvidia:1|drained|fan replaced\n")),

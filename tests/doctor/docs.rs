@@ -1,4 +1,4 @@
-//! docs/symptoms.md is made of the symptoms and their answers, and the tables of docs/troubleshooting.md of the entries.
+//! docs/evidence/symptoms.md is made of the symptoms and their answers, and the tables of docs/troubleshooting.md of the entries.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -20,7 +20,7 @@ pub(crate) fn compare() {
     let (_, tail) = rest.split_once(END).expect("the mark where they end");
     let made = [head, BEGIN, &tables(), END, tail].concat();
     let mut wrong = String::new();
-    for (name, made) in [("troubleshooting.md", made), ("symptoms.md", symptoms())] {
+    for (name, made) in [("troubleshooting.md", made), ("evidence/symptoms.md", symptoms())] {
         if std::env::var_os("UPDATE").is_some() {
             fs::write(path(name), &made).unwrap();
         }

@@ -144,6 +144,20 @@ pub(crate) const SOURCES: &[Source] = &[
             row("GPU utilization low despite heavy workload", "4 of 16 lanes", "narrow-link"),
             row("GPU utilization low despite heavy workload", "a slow link under load", "slow-link"),
             row("GPU state lost between container restarts", "persistence mode off", "persistence-off"),
+            row("Docker Performance Settings: `shm_size`", "a container with Docker's 64 MiB", "image-shared-memory"),
+            row("Docker Performance Settings: `memlock`", "64 KiB to lock, and InfiniBand", "little-locked-memory"),
+            row("Docker Performance Settings: `stack`", "a stack of 1 MiB", "small-stack"),
+            row(
+                "NVIDIA Driver Settings: NVIDIA_DISABLE_REQUIRE",
+                "CUDA 13 required, a driver for 12.4",
+                "requirement-disabled",
+            ),
+            row("NVIDIA Driver Settings: NVIDIA_MIG_CONFIG_DEVICES", "the variable is set", "mig-variables"),
+            row(
+                "GPU Capabilities: `capabilities: [gpu, compute, utility]`",
+                "the same words in the variable",
+                "unknown-capability",
+            ),
         ],
     },
     Source {
@@ -159,6 +173,14 @@ pub(crate) const SOURCES: &[Source] = &[
                 "numa_node is -1, two sockets",
                 "numa-unknown-on-two-sockets",
             ),
+            row("How to expose GPU to a VM: vGPU", "a GPU with the name of a vGPU for computing", "virtual-gpu"),
+            row(
+                "How to expose GPU to a VM: vGPU",
+                "a GPU with the name of a vGPU for desktops",
+                "virtual-gpu-without-cuda",
+            ),
+            row("GPU or vGPU to a worker's pod", "a memory limit of HAMi's", "share-by-variable"),
+            row("GPU or vGPU to a worker's pod", "HAMi's library in /etc/ld.so.preload", "share-by-library"),
             row(
                 "tf-notebook service fails to connect to ipkernel, through a proxy",
                 "http_proxy without no_proxy",

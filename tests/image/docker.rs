@@ -55,7 +55,7 @@ pub(crate) fn docker<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(arguments: I) -
 pub(crate) static HEAVY: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 /// A name that no other test has, also not one of another run.
-fn unique(what: &str) -> String {
+pub(crate) fn unique(what: &str) -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     format!("slurminit-test-{}-{}-{what}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }

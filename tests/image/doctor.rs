@@ -1,5 +1,5 @@
 //! `slurminit doctor` in the image, beside the real munged, slurmctld and slurmd: each fault is made, and the answer is held
-//! against the record in `tests/doctor/answers`, of which docs/symptoms.md is made. `UPDATE=1` makes the record anew.
+//! against the record in `tests/doctor/answers`, of which docs/evidence/symptoms.md is made. `UPDATE=1` makes the record anew.
 
 use crate::answer::{Answer, Report, difference};
 use crate::docker::{Container, DEMO, Image, PLAIN, Volume, directory};
@@ -56,8 +56,12 @@ fn held(image: &str) -> Image {
 fn a_healthy_cluster_has_no_fault() {
     for image in [PLAIN, DEMO] {
         let container = Image::new(image).serve();
-        let outcome = container.exec(&["slurminit", "doctor", "--brief"]);
-        assert_eq!((outcome.code, outcome.stdout.lines().count()), (0, 3), "{image}: {outcome:?}");
+        // The daemons are others afterwards, by other names.
+        for before in ["true", "scontrol reconfigure && slurminit health --wait 30"] {
+            container.sh(before);
+            let outcome = container.exec(&["slurminit", "doctor", "--brief"]);
+            assert_eq!((outcome.code, outcome.stdout.lines().count()), (0, 3), "{image}, {before}: {outcome:?}");
+        }
     }
 }
 
@@ -244,6 +248,17 @@ fn a_disk_that_is_nearly_full() {
     let container = Image::new(PLAIN).with(["--tmpfs", "/var/lib/slurm:size=8m"]).serve();
     record("image-disk-full", &with_n_for_numbers(report(&container, "").of("disk")));
     assert_eq!(container.log().matches("MiB left").count(), 1, "{}", container.log());
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_container_with_dockers_own_shared_memory() {
+    let container = Image::new(DEMO).serve();
+    record("image-shared-memory", &report(&container, "").of("shared-memory"));
+    let container = Image::new(DEMO).with(["--shm-size", "1g"]).with(["--ulimit", "memlock=65536"]).serve();
+    let report = report(&container, "");
+    assert_eq!(report.of("shared-memory").verdict, "ok", "{report:?}");
+    assert_eq!(report.of("locked-memory").seen, "memory that can be locked: 64 KiB");
 }
 
 #[test]

@@ -45,3 +45,37 @@ fn what_users_write_does_nothing_to_a_terminal() {
         assert!(doctor.contains("\\x1b]0;pwn\\x07"), "the reason is shown, with what was in it:\n{doctor}");
     }
 }
+
+/// Messages of the daemons, behind the end of a line that a user writes. `jobs account` would believe the last two.
+const FORGED: [&str; 3] = [
+    "slurmctld: error: forged",
+    "slurmctld: sched: Allocate JobId=77_1(78) NodeList=forged",
+    "slurmd: Launching batch job 78 for UID forged",
+];
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn no_line_end_of_a_user_begins_a_message_of_a_daemons() {
+    let container = Image::new(PLAIN).with(["--hostname", "node1"]).serve();
+    let forged = FORGED.join("\\n");
+    // Longer than what the kernel keeps together of a write.
+    let submit = format!(
+        "t=$(printf 'x\\n{forged}\\nx'); long=$(printf '%04000d\\n{forged}' 0); u='setpriv --reuid=65534 --regid=65534 --clear-groups'; \
+         for text in \"$t\" \"$long\"; do \
+             id=$($u sbatch --parsable --hold --chdir=/tmp --wrap true); $u scontrol update jobid=$id comment=\"$text\" name=\"$text\"; \
+             $u sbatch --chdir=\"/tmp/$text\" --output=\"/tmp/none/$text\" --error=\"/proc/$text\" --wrap true; \
+         done; $u srun --chdir=\"/tmp/$t\" true; $u srun \"/tmp/$t\"; true"
+    );
+    container.sh(&submit);
+    container.sh("until squeue --noheader --states=all | grep -qE ' (F|CD) '; do sleep 0.1; done; srun true");
+    let log = container.log();
+    assert!(log.contains("forged"), "nothing of it was written:\n{log}");
+    for (line, message) in log.lines().filter_map(|line| Some((line, line.splitn(4, ' ').nth(3)?.trim_start()))) {
+        let is_forged = FORGED.iter().any(|forged| {
+            let (_, text) = forged.split_once(": ").unwrap_or_default();
+            message.contains("forged")
+                && (message.starts_with(forged) || message.starts_with(text.trim_start_matches("error: ")))
+        });
+        assert!(!is_forged, "{line}\nin:\n{log}");
+    }
+}

@@ -160,7 +160,7 @@ fn a_driver_that_hangs_costs_its_deadline_and_no_more() {
     let begin = std::time::Instant::now();
     let outcome = image.with(["--hostname", "node1"]).run(&["run", "--", "srun", "hostname"]);
     assert_eq!((outcome.code, outcome.stdout.as_str()), (0, "node1\n"), "{}", outcome.stderr);
-    assert!(begin.elapsed().as_secs() < 10, "{:?}", begin.elapsed());
+    assert!(begin.elapsed().as_secs() < 30, "{:?}", begin.elapsed());
 }
 
 /// Built for NVIDIA, and none is there: says so, and runs; or ends, if the operator prefers that.

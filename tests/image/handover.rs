@@ -89,7 +89,7 @@ fn twenty_reconfigurations_in_a_row_cause_no_restart_and_touch_no_job() {
     assert_eq!(container.sh("cat /proc/[0-9]*/status 2> /dev/null | grep -c '^State:.Z' || true"), "0");
     let (took, code) = container.stop();
     assert_eq!(code, 0);
-    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(took < Duration::from_secs(9), "{took:?}");
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn a_stop_gives_jobs_notice_and_the_next_start_has_no_ghost() {
     let held = first.sh("sbatch --parsable --hold --wrap true").trim().to_owned();
     let (took, code) = first.stop();
     assert_eq!(code, 0);
-    assert!(took < Duration::from_secs(5), "{took:?}: grace is 3 s");
+    assert!(took < Duration::from_secs(9), "{took:?}: grace is 3 s");
     drop(first);
 
     let second = cluster(&slurm).serve();
@@ -90,7 +90,7 @@ fn a_stop_costs_a_job_no_more_than_a_crash() {
         let (took, code) = first.stop();
         let log = first.log();
         assert_eq!(code, 0, "{image}: {log}");
-        assert!(took < Duration::from_secs(8), "{image}: {took:?}");
+        assert!(took < Duration::from_secs(9), "{image}: {took:?}");
         drop(first);
 
         let second = cluster.serve();
@@ -154,6 +154,23 @@ fn a_stop_without_a_process_to_spare_says_so() {
     assert!(["JobState=RUNNING", "JobState=PENDING", "JobState=COMPLETED"].contains(&state.as_str()), "{state}");
 }
 
+/// A stop closes the node to new jobs while others end. One that a person had closed stays closed, with that person's reason.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_drain_by_an_administrator_outlives_a_stop_with_jobs_in_the_queue() {
+    let slurm = Volume::new("state");
+    let first = cluster(&slurm).serve();
+    first.sh("scontrol update nodename=localhost state=drain reason=upgrade && sbatch --output=/dev/null --wrap true");
+    first.stop();
+    drop(first);
+    let second = cluster(&slurm).start();
+    second.sh("timeout 60 sh -c 'until sinfo --noheader 2>/dev/null | grep -q drain; do sleep 0.1; done'");
+    second.sh("timeout 60 sh -c 'until slurminit status | head -n 1 | grep -q ready; do sleep 0.1; done'");
+    let said = second.sh("sinfo --noheader --format='%T|%E'; squeue --noheader --format=%T");
+    assert_eq!(said, "drained|upgrade\nPENDING", "{}", second.log());
+    second.sh("scontrol update nodename=localhost state=resume; timeout 60 sh -c 'while squeue --noheader | grep .; do sleep 0.1; done'");
+}
+
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn a_killed_container_leaves_no_ghost() {
@@ -171,8 +188,8 @@ fn a_killed_container_leaves_no_ghost() {
     let second = cluster(&slurm).serve();
     let log = second.log();
     assert!(log.contains("ran when the container last ended"), "{log}");
-    // It runs again, as a job that may be requeued does, and soon.
-    second.sh("timeout 5 sh -c 'until grep -qs up /var/lib/slurm/job; do sleep 0.1; done'");
+    // It runs again, as a job that may be requeued does, and soon: with Slurm's own settings that takes two minutes.
+    second.sh("timeout 60 sh -c 'until grep -qs up /var/lib/slurm/job; do sleep 0.1; done'");
     assert_eq!(state(&second, &job), "JobState=RUNNING");
     second.sh(&format!("scancel {job}"));
 }
@@ -243,7 +260,8 @@ fn server(image: &str, files: &TempDir) -> Container {
         .serve()
 }
 
-const SHELL: &str = r#"
+/// For tests of what a slurmctld that is killed forgets.
+pub(crate) const SHELL: &str = r#"
 pid() { # NAME: the oldest process of that name
     for p in $(ls /proc | grep '^[0-9][0-9]*$' | sort -n); do
         read -r name 2>/dev/null <"/proc/$p/comm" && [ "$name" = "$1" ] && echo "$p" && return

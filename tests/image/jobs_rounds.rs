@@ -1,17 +1,18 @@
 //! Random rounds of jobs and faults: no job is unaccounted for, none runs twice unasked, no id is given twice.
 //!
 //! `SLURMINIT_ROUNDS` is how many, 4 without it; `SLURMINIT_SEED` makes a run's choices again. Without it they are the same each time:
-//! docs/reliability.md says what other seeds have found and is still open.
+//! docs/evidence/reliability.md says what other seeds have found.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::docker::{Container, DEMO, Image, Volume, directory, docker};
 
-/// What each job runs: a line in the ledger at each begin and end, with its id and how often Slurm says it was requeued.
+/// What each job runs: a line in the ledger at each begin and end, with its name and array task, its id and how often Slurm says it was requeued.
 const JOB: &str = r#"#!/bin/sh
-echo "begin $LEDGER_ID $SLURM_JOB_ID ${SLURM_RESTART_COUNT:-0}" >>/var/lib/slurm/ledger
+task=$LEDGER_ID.${SLURM_ARRAY_TASK_ID:-0}
+echo "begin $task $SLURM_JOB_ID ${SLURM_RESTART_COUNT:-0}" >>/var/lib/slurm/ledger
 sleep "${1:-0}"
-echo "end $LEDGER_ID $SLURM_JOB_ID ${SLURM_RESTART_COUNT:-0}" >>/var/lib/slurm/ledger
+echo "end $task $SLURM_JOB_ID ${SLURM_RESTART_COUNT:-0}" >>/var/lib/slurm/ledger
 "#;
 
 /// Numbers of a seed (xorshift).
@@ -177,16 +178,18 @@ impl Books {
     fn check(&mut self, container: &Container, when: &str) {
         let log = || container.log().lines().filter(|line| line.contains("slurminit")).collect::<Vec<_>>().join("\n");
         let ledger = container.sh("cat /var/lib/slurm/ledger");
-        let is_begun = |name: &str| ledger.lines().any(|line| line.starts_with(&format!("begin {name} ")));
+        let is_begun = |name: &str| ledger.lines().any(|line| line.starts_with(&format!("begin {name}.")));
         for (name, job) in self.asked.iter().filter(|(_, job)| job.held) {
             assert!(!is_begun(name), "{when}: {name} ({job:?}) was held, and ran\n{}", log());
             // It may be lost.
             let id = job.id.as_deref().unwrap_or_default();
             container.exec(&["scontrol", "release", id]);
         }
+        // A held job whose sbatch had no answer is there all the same.
         // Slurm itself holds a job whose launch failed, as munged or slurmd died in it, and says so: a person lets it go.
         let empty = "until squeue --noheader --format='%A %r' >/tmp/queue && [ ! -s /tmp/queue ]; do \
              for job in $(sed -n 's/ .*launch failed requeued held.*//p' /tmp/queue); do scontrol release $job; echo held; done; \
+             for job in $(sed -n 's/ .*JobHeldUser.*//p' /tmp/queue); do scontrol release $job; done; \
              sleep 0.5; done";
         let outcome = container.exec(&["timeout", "280", "sh", "-c", empty]);
         assert_eq!(outcome.code, 0, "{when}: {}\n{}", container.sh("squeue; scontrol show jobs"), log());
@@ -217,17 +220,19 @@ impl Books {
     }
 }
 
-/// How often each job began, by its name and id. An id that two names have was given twice.
+/// How often each job began, by its name and its array task, which may have another id the second time. An id that two
+/// jobs have was given twice; an array's own number is that of the task which is left last, and after a KILL that may be another one.
 fn begun<'a>(ledger: &'a str, when: &str, log: &dyn Fn() -> String) -> BTreeMap<(&'a str, &'a str), usize> {
     let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
     let mut begun = BTreeMap::new();
     for line in ledger.lines().filter_map(|line| line.strip_prefix("begin ")) {
         let words: Vec<&str> = line.split(' ').collect();
         assert_eq!(words.len(), 3, "{when}: {line}");
-        let (name, id) = (words[0], words[1]);
-        let owner = *owners.entry(id).or_insert(name);
-        assert_eq!(owner, name, "{when}: id {id} was given twice\n{ledger}\n{}", log());
-        *begun.entry((name, id)).or_default() += 1;
+        let (task, id) = (words[0], words[1]);
+        let job = task.split('.').next().unwrap_or(task);
+        let owner = *owners.entry(id).or_insert(job);
+        assert_eq!(owner, job, "{when}: id {id} was given twice\n{ledger}\n{}", log());
+        *begun.entry(task.split_once('.').unwrap_or((task, ""))).or_default() += 1;
     }
     begun
 }

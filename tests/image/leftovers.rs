@@ -155,7 +155,8 @@ fn five_hundred_processes_end_in_time() {
     let begin = Instant::now();
     cluster.alice("touch go; soon '! alive 1000'");
     cluster.assert_node_is_well();
-    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    // Alone it takes one to two seconds; other tests run beside this one.
+    assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
     let log = cluster.container.log();
     assert!(log.contains(" more processes behind: ended with TERM and KILL"), "{log}");
     assert!(log.lines().count() < 100, "{log}");
@@ -184,7 +185,7 @@ fn what_forks_for_ever_ends_and_the_node_goes_on() {
     // As the log says. What forks while the kernel goes through the list of processes may need a second time.
     let begin = std::time::Instant::now();
     while cluster.container.sh(COUNT) != "0" {
-        assert!(begin.elapsed().as_secs() < 20, "{}", cluster.container.sh("ps -ef"));
+        assert!(begin.elapsed().as_secs() < 60, "{}", cluster.container.sh("ps -ef"));
         docker(["exec", "--user", "alice", &cluster.container.name, "sh", "-c", "kill -KILL -1"]);
     }
 }

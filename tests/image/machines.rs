@@ -1,8 +1,10 @@
 //! Every kind of machine: detected, booted on the real Slurm, with a job on its first and its last device. The table of
-//! docs/hardware.md is made here: `UPDATE=1 cargo test --test image -- --ignored machines` writes it anew.
+//! docs/evidence/machines.md is made here: `UPDATE=1 cargo test --test image -- --ignored machines` writes it anew.
 
 #[path = "machines/kfd.rs"]
 mod kfd;
+#[path = "../kfd/listing.rs"]
+mod listing;
 #[path = "machines/machine.rs"]
 mod machine;
 #[path = "machines/nvidia_rows.rs"]
@@ -30,6 +32,7 @@ fn a_job_on_the_first_and_last_device_of_every_machine_sees_the_right_variable()
     let mut wrong = String::new();
     // SLURMINIT_MACHINE: a part of the name of the machines to look at.
     let wanted = std::env::var("SLURMINIT_MACHINE").unwrap_or_default();
+    assert!(machines.iter().any(|machine| machine.name.contains(&wanted)), "no machine is called {wanted:?}");
     for machine in machines.iter().filter(|machine| machine.name.contains(&wanted)) {
         match machine.look() {
             Ok(seen) if seen == machine.expected => {}
@@ -64,40 +67,25 @@ fn each_step_of_a_job_on_both_vendors_sees_its_own_variables() {
     }
 }
 
-/// Captures of real machines, where they lie beside the repository: they are too large for it.
+/// Topologies with all that the kernel writes, links and caches' counts included.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn captured_machines_give_a_job_their_last_partition() {
-    let captures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/captures");
-    let every_second_block: Vec<u32> = (128..192).filter(|minor| minor % 8 < 4).collect();
-    let all: Vec<u32> = (128..256).collect();
-    for (name, archive, nodes, minors, gres, last_file, last) in [
+fn listed_machines_give_a_job_their_last_partition() {
+    let (eight, sixteen): (Vec<u32>, Vec<u32>) =
+        ((128..136).collect(), (128..160).filter(|minor| minor % 8 < 4).collect());
+    for (name, listing, minors, gres, last_file, last) in [
+        ("8 MI210", listing::EIGHT_MI210, eight, "gpu:amd:8", "/dev/dri/renderD135", 7),
         (
-            "8 MI210",
-            "amd-mi210x8-topology.tar.gz",
-            "topo-mi210-xgmi-pcie/nodes",
-            &all,
-            "gpu:amd:8",
-            "/dev/dri/renderD135",
-            7,
-        ),
-        (
-            "8 MI308X in 4 partitions",
-            "amd-mi308x8-4part-topology.tar.gz",
-            "topology-parsing-mi308/topology/nodes",
-            &every_second_block,
-            "gpu:amd:32",
-            "/dev/dri/renderD187",
-            31,
+            "4 MI308X in 4 partitions",
+            listing::FOUR_MI308X_IN_FOUR_PARTITIONS,
+            sixteen,
+            "gpu:amd:16",
+            "/dev/dri/renderD147",
+            15,
         ),
     ] {
-        let archive = captures.join(archive);
-        if !archive.is_file() {
-            eprintln!("NOT RUN: {} is not there", archive.display());
-            continue;
-        }
         let (first, last) = ("ROCR_VISIBLE_DEVICES=0", format!("ROCR_VISIBLE_DEVICES={last}"));
-        let machine = Machine::captured(name, &archive, nodes, minors).offers(gres, last_file, first, &last);
+        let machine = Machine::listed(name, listing, &minors).offers(gres, last_file, first, &last);
         assert_eq!(machine.look().as_ref(), Ok(&machine.expected), "{name}");
     }
 }
@@ -116,7 +104,7 @@ fn the_documents_table_is_that_of_the_machines() {
 }
 
 fn document() -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/hardware.md")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/evidence/machines.md")
 }
 
 fn write_table(machines: &[Machine]) {

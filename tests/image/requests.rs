@@ -424,8 +424,8 @@ fn a_batch_job_whose_process_never_came_is_found_when_slurmd_is_back() {
     );
     let seen = container.exec(&["sh", "-c", &ended]);
     let log = container.log();
-    // It is found and runs again. That its second run ends well is open: it was seen to end with 1.
-    assert!(seen.stdout.contains("Restarts=1"), "{seen:?}\n{log}");
+    assert!(seen.stdout.contains("Restarts=1") && seen.stdout.contains("JobState=COMPLETED"), "{seen:?}\n{log}");
+    assert_eq!(container.sh(&format!("cat /tmp/out-{again}")), "ran", "{log}");
     let never_ran = container.sh(&format!("scontrol show job {never}; ls /tmp/out-{never} 2>&1; true"));
     assert!(!never_ran.contains("JobState=COMPLETED") && never_ran.contains("No such file"), "{never_ran}\n{log}");
     assert!(never_ran.contains("AdminComment=slurminit: ") || never_ran.contains("NODE_FAIL"), "{never_ran}");

@@ -72,8 +72,11 @@ def by_inner_pid(init, inner):
 
 @contextmanager
 def scratch():
-    with tempfile.TemporaryDirectory(prefix="peers-") as directory:
-        yield Path(directory)
+    """A directory in one of its own: slurminit watches what its files lie in, and others work in /tmp."""
+    with tempfile.TemporaryDirectory(prefix="peers-") as parent:
+        directory = Path(parent) / "scratch"
+        directory.mkdir()
+        yield directory
 
 
 def lines_of(file):

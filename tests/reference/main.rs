@@ -1,10 +1,14 @@
 //! The reference in docs/configuration.md is made of what the program reads (the types, by a deserializer that notes what is
 //! asked of it; the environment, by noting which variables are asked for) and of config/slurminit.toml, which explains
-//! each key. Nothing of the three can be without the others. `UPDATE=1 cargo test --test reference` writes it anew.
+//! each key. Nothing of the three can be without the others. So is slurminit.toml(5). `UPDATE=1 cargo test --test reference` writes
+//! both anew.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod example;
+mod manual;
+#[path = "../pages/marked.rs"]
+mod marked;
 mod recorder;
 
 use std::cell::RefCell;
@@ -43,14 +47,20 @@ fn variables() -> BTreeSet<String> {
     asked.into_inner()
 }
 
-/// The keys of a group on one line of a table.
-fn row(
+/// A heading with what is said below it, or keys that one text explains.
+enum Part {
+    Table { heading: String, doc: String },
+    Keys { names: Vec<String>, kind: String, default: String, meaning: String, variables: Vec<String> },
+}
+
+/// The keys of a group.
+fn keys(
     keys: &[&Key],
     doc: &str,
     types: &[Asked],
     is_required: &dyn Fn(&str) -> bool,
     variables: &BTreeSet<String>,
-) -> String {
+) -> Part {
     let kind = |key: &Key| match types.iter().find(|asked| asked.path == key.path).map(|asked| &asked.kind) {
         Some(Kind::Whole) if key.path.ends_with("_mib") => "MiB".to_owned(),
         Some(kind) => kind.to_string(),
@@ -73,16 +83,46 @@ fn row(
     while is_last(&words) {
         named.extend(words.pop());
     }
-    let mut text = words.join(" ");
-    if !named.is_empty() {
-        let _ = write!(text, " Variable: `{}`.", named.join("`, `"));
+    Part::Keys {
+        names: keys.iter().map(|key| key.name.clone()).collect(),
+        kind: all(&kind),
+        default: all(&default),
+        meaning: words.join(" "),
+        variables: named.into_iter().map(str::to_owned).collect(),
     }
-    let cell = |text: String| text.replace('|', "\\|");
-    let name = all(&|key| format!("`{}`", key.name));
-    format!("| {name} | {} | {} | {} |\n", cell(all(&kind)), cell(all(&default)), cell(text))
 }
 
-fn reference() -> String {
+/// As Markdown.
+fn document_text(parts: &[Part]) -> String {
+    let mut text = String::from("\n### Top level\n");
+    let mut needs_head = true;
+    for part in parts {
+        match part {
+            Part::Table { heading, doc } => {
+                let _ = writeln!(text, "\n### {heading}");
+                if !doc.is_empty() {
+                    let _ = writeln!(text, "\n{doc}");
+                }
+                needs_head = true;
+            }
+            Part::Keys { names, kind, default, meaning, variables } => {
+                if std::mem::take(&mut needs_head) {
+                    text += "\n| Key | Type | Default | Meaning |\n|---|---|---|---|\n";
+                }
+                let mut meaning = meaning.clone();
+                if !variables.is_empty() {
+                    let _ = write!(meaning, " Variable: `{}`.", variables.join("`, `"));
+                }
+                let cell = |text: &str| text.replace('|', "\\|");
+                let names = format!("`{}`", names.join("`, `"));
+                let _ = writeln!(text, "| {names} | {} | {} | {} |", cell(kind), cell(default), cell(&meaning));
+            }
+        }
+    }
+    text
+}
+
+fn reference() -> Vec<Part> {
     let example = Example::parse(EXAMPLE);
     let file: toml::Value = toml::Value::Table(toml::from_str(&example.uncommented).unwrap());
     let types = asked(&file, None).unwrap();
@@ -105,16 +145,11 @@ fn reference() -> String {
     // A key that may be missing is one without which the rest is still read.
     let is_required = |path: &str| asked(&file, Some(path)).is_err();
 
-    let mut text = String::from("\n### Top level\n");
-    let mut needs_head = true;
+    let mut parts = Vec::new();
     for entry in &example.entries {
-        let (keys, doc) = match entry {
+        let (entries, doc) = match entry {
             Entry::Table { heading, doc } => {
-                let _ = writeln!(text, "\n### {heading}");
-                if !doc.is_empty() {
-                    let _ = writeln!(text, "\n{}", doc.replace('\n', " "));
-                }
-                needs_head = true;
+                parts.push(Part::Table { heading: heading.clone(), doc: doc.replace('\n', " ") });
                 continue;
             }
             Entry::Keys { keys, doc } => (keys, doc),
@@ -122,26 +157,23 @@ fn reference() -> String {
         // Without a comment of its own, a key of a table that takes any is only an example.
         let is_told = |key: &&Key| types.iter().any(|asked| asked.path == key.path && asked.is_key());
         let told: Vec<&Key> =
-            keys.iter().enumerate().filter(|(at, key)| *at == 0 || is_told(key)).map(|(_, key)| key).collect();
+            entries.iter().enumerate().filter(|(at, key)| *at == 0 || is_told(key)).map(|(_, key)| key).collect();
         if doc.is_empty() {
-            let silent = keys.iter().find(is_told).map(|key| &key.path);
+            let silent = entries.iter().find(is_told).map(|key| &key.path);
             assert!(
                 silent.is_none(),
                 "config/slurminit.toml has no comment on {silent:?}: say in a line what it is for"
             );
             continue;
         }
-        if std::mem::take(&mut needs_head) {
-            text += "\n| Key | Type | Default | Meaning |\n|---|---|---|---|\n";
-        }
-        text += &row(&told, doc, &types, &is_required, &variables);
+        parts.push(keys(&told, doc, &types, &is_required, &variables));
     }
-    text
+    parts
 }
 
 #[test]
 fn the_reference_is_of_the_types_and_of_the_file() {
-    let made = reference();
+    let made = document_text(&reference());
     let old = fs::read_to_string(document()).unwrap();
     let (before, rest) = old.split_once(BEGIN).unwrap();
     let (written, after) = rest.split_once(END).unwrap();
@@ -151,6 +183,19 @@ fn the_reference_is_of_the_types_and_of_the_file() {
     }
     let diff = similar::TextDiff::from_lines(written.trim_end(), made.trim_end());
     let shown = diff.unified_diff().header("docs/configuration.md", "now").to_string();
+    assert!(shown.is_empty(), "{shown}\nTo write it anew: UPDATE=1 cargo test --test reference");
+}
+
+#[test]
+fn the_manual_page_is_of_the_same() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/man/slurminit.toml.5");
+    let made = manual::page(&reference());
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(&path, &made).unwrap();
+    }
+    let written = fs::read_to_string(&path).unwrap_or_default();
+    let diff = similar::TextDiff::from_lines(&written, &made);
+    let shown = diff.unified_diff().header("docs/man/slurminit.toml.5", "now").to_string();
     assert!(shown.is_empty(), "{shown}\nTo write it anew: UPDATE=1 cargo test --test reference");
 }
 

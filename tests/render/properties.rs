@@ -8,8 +8,8 @@ use slurminit::config::{Config, TypeName};
 use slurminit::inventory::{
     Access, CgroupVersion, CpuSet, Gpu, Inventory, MigInstance, Obstacle, SlurmVersion, Vendor,
 };
-use slurminit::plan::{FileName, plan};
-use slurminit::render::{ConfigFile, render};
+use slurminit::plan::{FileName, Text, plan};
+use slurminit::render::render;
 
 fn name() -> impl Strategy<Value = Option<String>> {
     prop_oneof![
@@ -105,7 +105,7 @@ fn value<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     line.split(' ').find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='))
 }
 
-fn files_of(files: &[ConfigFile], name: FileName) -> impl Iterator<Item = &str> {
+fn files_of(files: &[Text], name: FileName) -> impl Iterator<Item = &str> {
     files.iter().filter(move |file| file.name == name).map(|file| file.text.as_str())
 }
 

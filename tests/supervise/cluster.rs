@@ -47,6 +47,8 @@ impl Cluster {
         let config = self.directory.join("slurminit.toml");
         let mut command = as_pid_1(&[&["--config", config.to_str().unwrap()], arguments].concat());
         command.env("PATH", self.search_path()).env_remove("GPU_TYPE");
+        // A stop that ends is one in which everything ended by itself.
+        command.env("SLURMINIT_STOP_TIMEOUT", NEVER.to_string());
         command
     }
 
@@ -142,11 +144,9 @@ fn term_at_any_moment_of_the_start_ends_it_soon() {
             (caught & (1 << 14) != 0).then_some(())
         });
         std::thread::sleep(Duration::from_millis(ms)); // the moment is what is tested
-        let start = Instant::now();
         init.signal(15);
         let end = init.end();
         assert_eq!(end.code, 0, "after {ms} ms: {}", end.stderr);
-        assert!(start.elapsed() < Duration::from_secs(3), "after {ms} ms: {:?}\n{}", start.elapsed(), end.stderr);
     }
 }
 
@@ -294,22 +294,19 @@ fn term_during_a_hook_ends_it() {
     let cluster = Cluster::new("[[hooks.pre_start]]\ncommand = ['sh', '-c', 'echo > DIR/in-hook; exec sleep 1000']\n");
     let init = cluster.start();
     wait_for_file(&cluster.directory.join("in-hook"));
-    let start = Instant::now();
     init.signal(15);
     assert_eq!(init.end().code, 0);
-    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
 }
 
 #[test]
 fn a_daemon_that_ignores_term_is_killed_at_its_deadline_and_a_second_term_hurries() {
     let deaf = "[daemon.slurmd]\nuser = 'root'\nreadiness = 'started'\nstop_timeout = TIME\n\
         command = ['sh', '-c', 'trap \"\" TERM; echo up > DIR/deaf; while :; do sleep 0.1; done']\n";
-    for (time, second) in [("0.5", false), ("8", true)] {
-        let cluster = Cluster::new(&deaf.replace("TIME", time));
+    for (time, second) in [("0.5".to_owned(), false), (NEVER.to_string(), true)] {
+        let cluster = Cluster::new(&deaf.replace("TIME", &time));
         let init = cluster.start();
         cluster.wait_until_ready();
         wait_for_file(&cluster.directory.join("deaf"));
-        let start = Instant::now();
         init.signal(15);
         if second {
             wait_for("the stop", || (cluster.status()?["phase"] == "stopping").then_some(()));
@@ -317,7 +314,7 @@ fn a_daemon_that_ignores_term_is_killed_at_its_deadline_and_a_second_term_hurrie
         }
         let end = init.end();
         assert_eq!(end.code, 0, "{}", end.stderr);
-        assert!(start.elapsed() < Duration::from_secs(2), "{:?}\n{}", start.elapsed(), end.stderr);
+        assert!(end.stderr.contains("slurmd did not end in time; killing it"), "{}", end.stderr);
     }
 }
 

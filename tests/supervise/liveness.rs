@@ -88,7 +88,7 @@ fn a_service_that_answers_is_left_alone_and_the_log_quiet() {
 }
 
 #[test]
-fn a_round_costs_two_wake_ups_and_what_a_start_needed_is_given_back() {
+fn a_round_costs_two_wake_ups_and_nothing_else_costs_any() {
     // Where slurminit does not look for changes.
     let cluster = Cluster::new(
         "[supervise]\nprobe_interval = 0.3\n[[service]]\nname = 'api'\ncommand = ['sleep', '1000']\n\
@@ -97,24 +97,20 @@ fn a_round_costs_two_wake_ups_and_what_a_start_needed_is_given_back() {
     let init = cluster.start();
     cluster.wait_until_ready();
     let rounds = || fs::read_to_string(cluster.path("bin/asked")).unwrap_or_default().lines().count();
-    let status = |name: &str| proc_number(init.pid, "status", name);
-    let sample = || (rounds(), status("voluntary_ctxt_switches"));
-    // All that a start needs of this program is several times that.
-    wait_for("what the start needed is given back", || (status("RssFile") < status("VmHWM") / 3).then_some(()));
-    let begin = wait_for("a round", || Some(sample()).filter(|sample| sample.0 >= 3));
-    let end = wait_for("ten rounds", || Some(sample()).filter(|sample| sample.0 >= begin.0 + 10));
-    // One for the time, one for the child's death; the end of the last round may be missing, or the start's alarm be in it.
-    let (rounds, wakes) = (end.0 - begin.0, end.1 - begin.1);
-    assert!(wakes <= 3 * rounds, "{wakes} wake-ups in {rounds} rounds");
+    let switches = || status_field(init.pid, "voluntary_ctxt_switches").unwrap().parse::<usize>().unwrap();
+    let sample = || (rounds(), switches());
+    wait_for("a round", || (rounds() >= 3).then_some(()));
+    // A busy machine adds to them: each page that has to be read is one. So the quietest of some windows counts.
+    let window = || {
+        let begin = sample();
+        let end = wait_for("four rounds", || Some(sample()).filter(|sample| sample.0 >= begin.0 + 4));
+        (end.1 - begin.1, end.0 - begin.0)
+    };
+    let (wakes, rounds) = (0..8).map(|_| window()).min().unwrap();
+    // One for the time, one for the child's death, which may be that of the round before the window.
+    assert!(wakes <= 2 * rounds + 1, "{wakes} wake-ups in {rounds} rounds");
     init.signal(15);
     assert_eq!(init.end().code, 0);
-}
-
-/// A number of `/proc/PID/FILE`.
-fn proc_number(pid: i32, file: &str, name: &str) -> usize {
-    let text = fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    line.and_then(|value| value.split_whitespace().next()?.parse().ok()).unwrap_or(usize::MAX)
 }
 
 fn descendants(pid: i32) -> Vec<i32> {

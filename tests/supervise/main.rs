@@ -18,7 +18,8 @@ use std::fs;
 use std::io::Read as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// A slurminit that runs as PID 1.
@@ -46,8 +47,11 @@ struct End {
     stderr: String,
 }
 
-/// The longest that anything here may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// What has not come after this time never comes. Nothing here is measured by it: a busy machine may be slow.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A deadline of slurminit's, in seconds, that lies beyond [`PATIENCE`]: a test that ends did not run into it.
+const NEVER: u32 = 600;
 
 fn slurminit() -> &'static str {
     env!("CARGO_BIN_EXE_slurminit")
@@ -97,16 +101,36 @@ fn run(mut command: impl std::borrow::BorrowMut<Command>) -> End {
 }
 
 fn end(mut child: Child) -> End {
-    let mut stderr = child.stderr.take().unwrap();
-    let errors = std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        stderr.read_to_end(&mut bytes).map(|_| String::from_utf8_lossy(&bytes).into_owned())
-    });
-    let mut stdout = Vec::new();
-    child.stdout.take().unwrap().read_to_end(&mut stdout).unwrap();
-    let status = child.wait().unwrap();
+    let (stdout, stderr) = (text_of(child.stdout.take()), text_of(child.stderr.take()));
+    let status = exit(&mut child);
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap());
-    End { code, stdout: String::from_utf8_lossy(&stdout).into_owned(), stderr: errors.join().unwrap().unwrap() }
+    End { code, stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap() }
+}
+
+/// All that comes through a pipe, read beside whatever else is done.
+fn text_of(pipe: Option<impl std::io::Read + Send + 'static>) -> JoinHandle<String> {
+    let mut pipe = pipe.unwrap();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        pipe.read_to_end(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// Waits for the end of a child, which is killed when that does not come: `unshare` takes its PID 1 with it.
+fn exit(child: &mut Child) -> ExitStatus {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        let is_late = start.elapsed() >= PATIENCE;
+        if is_late {
+            child.kill().unwrap();
+        }
+        assert!(!is_late, "it did not end within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 fn children(pid: u32) -> Vec<i32> {
@@ -141,8 +165,16 @@ fn status_field(pid: i32, field: &str) -> Option<String> {
     status.lines().find_map(|line| Some(line.strip_prefix(field)?.strip_prefix(':')?.trim().to_owned()))
 }
 
+/// A size of `/proc/PID/status`.
+fn kib(pid: i32, field: &str) -> u64 {
+    status_field(pid, field).unwrap().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// A directory in one of its own: slurminit watches the operator's directory and the one that this lies in, and what others
+/// do in `/tmp` would wake it up.
 fn scratch() -> (tempfile::TempDir, PathBuf) {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().to_owned();
-    (directory, path)
+    let keep = tempfile::tempdir().unwrap();
+    let directory = keep.path().join("scratch");
+    fs::create_dir(&directory).unwrap();
+    (keep, directory)
 }

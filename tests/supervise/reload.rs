@@ -210,14 +210,13 @@ fn however_a_file_is_put_there_it_is_noticed() {
 
 #[test]
 fn a_stop_during_a_reload_wins() {
-    let cluster = cluster(QUIET, "echo > $(dirname $3)/../asked; exec sleep 1000");
+    let patient = format!("{QUIET}prepare_timeout = {NEVER}\n");
+    let cluster = cluster(&patient, "echo > $(dirname $3)/../asked; exec sleep 1000");
     let init = serve(&cluster);
     add(&cluster, "[node]\nfeatures = ['new']\n");
     init.signal(1);
     wait_for_file(&cluster.directory().join("run/asked"));
-    let start = Instant::now();
     stop(init);
-    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
 }
 
 #[test]

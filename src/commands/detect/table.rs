@@ -1,8 +1,8 @@
-//! The inventory for a person. Names from hardware are hostile: nothing reaches the terminal unescaped.
+//! The inventory for people. Hardware names are untrusted: nothing reaches the terminal unescaped.
 
 use crate::doctor::requirements::Requirement;
 use crate::doctor::{Observation, Verdict};
-use crate::inventory::{Access, CgroupVersion, CpuSet, Driver, Gpu, Inventory, MigInstance, Severity, Source};
+use crate::inventory::{Access, CgroupVersion, CpuSet, Driver, Gpu, Inventory, MigInstance, Severity};
 use crate::printable;
 
 /// The whole text, with a newline at the end.
@@ -33,7 +33,7 @@ pub(super) fn render(inventory: &Inventory, all: &[Requirement]) -> String {
     lines.join("\n") + "\n"
 }
 
-/// What is well in one line for each requirement; what is not with cause and repair.
+/// Met requirements take one line; others also show cause and repair.
 fn requirements(all: &[Requirement]) -> Vec<String> {
     if all.is_empty() {
         return Vec::new();
@@ -127,15 +127,10 @@ fn links(gpu: &Gpu) -> Option<String> {
 }
 
 fn driver(driver: &Driver) -> String {
-    let source = match driver.source {
-        Source::Nvml => "through NVML",
-        Source::NvidiaProc => "through /proc and /dev",
-        Source::Nvgpu => "through nvgpu (Jetson)",
-        Source::Kfd => "through KFD",
-    };
     let version = driver.version.as_deref().unwrap_or("of unknown version");
     let cuda = driver.cuda_version.as_ref().map(|cuda| format!(", CUDA {cuda}")).unwrap_or_default();
-    printable::line(&format!("{:<8} {} {version}{cuda}, {source}", "driver", driver.vendor)).into_owned()
+    printable::line(&format!("{:<8} {} {version}{cuda}, through {}", "driver", driver.vendor, driver.source.through()))
+        .into_owned()
 }
 
 fn host(inventory: &Inventory) -> impl Iterator<Item = (&'static str, String)> {
@@ -171,7 +166,9 @@ fn host(inventory: &Inventory) -> impl Iterator<Item = (&'static str, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inventory::{Cgroup, Cpu, Finding, Memory, Obstacle, Platform, SlurmInstall, SlurmVersion, Vendor};
+    use crate::inventory::{
+        Cgroup, Cpu, Finding, Kind, Memory, Obstacle, Platform, SlurmInstall, SlurmVersion, Source, Vendor,
+    };
 
     fn gpu(index: u32, model: &str, access: Access) -> Gpu {
         Gpu {
@@ -209,6 +206,7 @@ mod tests {
                 binding_denied: false,
             },
             memory: Memory { total_mib: 64_000, gpu_mib: 0, limit_mib: Some(4096) },
+            scratch_mib: None,
             cgroup: Cgroup { version: CgroupVersion::V2, controllers: vec!["cpu".to_owned()], ..Cgroup::default() },
             makes_namespaces: false,
             slurm: SlurmInstall {
@@ -222,12 +220,7 @@ mod tests {
                 cuda_version: Some("13.1".to_owned()),
             }],
             gpus: vec![gpu(0, "NVIDIA H200", Access::Usable), gpu(1, "H\n\u{1b}[31m\u{202e}\"x\"", unusable)],
-            findings: vec![Finding {
-                severity: Severity::Warning,
-                what: "w\r".to_owned(),
-                cause: "c".to_owned(),
-                repair: "r".to_owned(),
-            }],
+            findings: vec![Finding::warning(Kind::Other, "w\r", "c", "r")],
         };
         let requirement = |name, verdict, seen: &str, why: Option<&str>| Requirement {
             name,

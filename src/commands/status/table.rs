@@ -1,14 +1,14 @@
-//! The status as a table for a person.
+//! The status as a table.
 
 use std::time::Duration;
 
 use crate::now::{GpuState, GpuUse, NodeNow, Now};
+use crate::prepared::Prepared;
 use crate::printable;
-use crate::report::Prepared;
 use crate::supervise::machine::UnitSnapshot;
 use crate::supervise::status::Status;
 
-/// A terminal's width: what is wider wraps, and nobody can read a table that wraps.
+/// The width of a terminal. A table that wraps is unreadable.
 const WIDTH: usize = 80;
 
 const DAEMONS: [Column; 6] = [
@@ -28,7 +28,7 @@ const GPUS: [Column; 5] = [
     Column::left("FILE", 4, 19),
 ];
 
-/// `now_ms` is of the monotonic clock; `memory` gives the KiB of a process.
+/// `now_ms` is on the monotonic clock; `memory` returns a process's memory in KiB.
 pub(super) fn table(status: &Status, now: &Now, now_ms: u64, memory: impl Fn(i32) -> Option<u64>) -> String {
     let snapshot = &status.snapshot;
     let up = now_ms.saturating_sub(status.started_ms);
@@ -51,9 +51,12 @@ pub(super) fn table(status: &Status, now: &Now, now_ms: u64, memory: impl Fn(i32
 }
 
 fn node(prepared: &Prepared, now: &Now) -> String {
+    if prepared.node_name.is_empty() {
+        let state = now.node.as_ref().map_or_else(|why| format!("is not known: {why}"), |_| "answers".to_owned());
+        return format!("no node of its own; the controller {state}");
+    }
     let state = match &now.node {
-        Ok(NodeNow { report, .. }) if report.reason.is_empty() => format!("is {}", report.state),
-        Ok(NodeNow { report, .. }) => format!("is {} ({})", report.state, report.reason),
+        Ok(NodeNow { report, .. }) => format!("is {report}"),
         Err(why) => format!("is not known: {why}"),
     };
     format!("node {} {state}: {}", prepared.node_name, prepared.summary)
@@ -84,7 +87,7 @@ fn gpus(gpus: &[GpuUse]) -> String {
 fn row(unit: &UnitSnapshot, up: u64, memory: impl Fn(i32) -> Option<u64>) -> [String; 6] {
     [
         unit.name.clone(),
-        unit.state.clone(),
+        unit.state.to_string(),
         unit.pid.map_or_else(dash, |pid| pid.to_string()),
         unit.since_ms.map_or_else(dash, |since| age(up.saturating_sub(since))),
         unit.restarts.to_string(),
@@ -112,7 +115,7 @@ impl Column {
         Self { head, is_right: false, narrowest, widest }
     }
 
-    /// Numbers stand at the right, below each other.
+    /// Numbers are right-aligned.
     const fn right(head: &'static str, width: usize) -> Self {
         Self { head, is_right: true, narrowest: width, widest: width }
     }
@@ -134,7 +137,7 @@ fn aligned<const N: usize>(columns: &[Column; N], rows: &[[String; N]]) -> Strin
     std::iter::once(head).chain(rows.iter().map(|row| row.each_ref().map(String::as_str))).map(line).collect()
 }
 
-/// The last characters tell device files and models apart better than the first.
+/// The last characters distinguish device files and models better than the first.
 fn clipped(cell: &str, width: usize) -> String {
     let length = cell.chars().count();
     if length <= width {
@@ -144,7 +147,7 @@ fn clipped(cell: &str, width: usize) -> String {
     }
 }
 
-/// Lines that fit, broken between words. They hold reasons of other people's.
+/// Wraps text between words. It may contain untrusted reasons.
 fn wrapped(text: &str, indent: &str) -> String {
     let mut lines = vec![String::new()];
     for word in printable::line(text).split(' ') {
@@ -179,7 +182,7 @@ fn size(kib: Option<u64>) -> String {
     }
 }
 
-/// A duration as a person says it: `42s`, `3m 5s`, `2h 10m`, `9d 4h`.
+/// A duration in short form: `42s`, `3m 5s`, `2h 10m`, `9d 4h`.
 fn age(ms: u64) -> String {
     let seconds = Duration::from_millis(ms).as_secs();
     match seconds {
@@ -193,7 +196,7 @@ fn age(ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::supervise::machine::Snapshot;
+    use crate::supervise::machine::{LastExit, PhaseName, Snapshot, ToldWhy, UnitState};
     use crate::supervise::node::NodeReport;
 
     fn node(line: &str) -> Result<NodeNow, String> {
@@ -209,27 +212,27 @@ mod tests {
     fn the_table_says_what_runs_since_when_and_what_died() {
         let ready = |name: &str, pid| UnitSnapshot {
             name: name.to_owned(),
-            state: "ready".to_owned(),
+            state: UnitState::Ready,
             since_ms: Some(90),
             pid: Some(pid),
             ..UnitSnapshot::default()
         };
         let died = |how: &str, why: Option<&str>| UnitSnapshot {
             restarts: 2,
-            last_exit: Some(how.to_owned()),
-            last_exit_why: why.map(str::to_owned),
+            last_exit: Some(LastExit::Failure(how.to_owned())),
+            last_exit_why: why.map(|why| ToldWhy::Silent(why.to_owned())),
             last_exit_ms: Some(3_600_000),
             ..ready("slurmctld", 40_017)
         };
         let given_up = UnitSnapshot {
             name: "a-service-of-a-long-name".to_owned(),
-            state: "given up".to_owned(),
+            state: UnitState::GivenUp,
             pid: None,
             since_ms: None,
             ..died("was killed by signal 9 (SIGKILL)", None)
         };
         let snapshot = Snapshot {
-            phase: "ready".to_owned(),
+            phase: PhaseName::Ready,
             ready: true,
             why: "ready".to_owned(),
             units: vec![

@@ -1,18 +1,18 @@
-//! The engine and compose, as their own commands tell.
+//! The engine and compose, according to their own commands.
 
 use std::path::Path;
 
 use serde::Deserialize;
 
 use super::Tools;
-use crate::configure::answer::{Answer, first_line};
 use crate::configure::situation::{Compose, Engine, EngineInfo, Version};
+use crate::tool::answer::{Answer, first_line};
 
-/// Signs of an engine on the host, for a look from inside the image, which has no docker command.
+/// Signs of an engine on the host, for use inside the image, which has no docker command.
 const TRACES: [&str; 5] =
     ["run/docker.sock", "var/run/docker.sock", "usr/bin/dockerd", "usr/bin/docker", "usr/local/bin/docker"];
 
-/// The part of `docker info --format '{{json .}}'` that matters.
+/// The relevant part of `docker info --format '{{json .}}'`.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct Info {

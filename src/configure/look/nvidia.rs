@@ -1,13 +1,11 @@
-//! What there is of NVIDIA: hardware, driver, toolkit.
+//! NVIDIA's hardware, driver and toolkit.
 
 use std::path::Path;
 
 use super::{Tools, gpus_on_pci, names, read};
-use crate::configure::answer::{Answer, first_line};
 use crate::configure::situation::{Nvidia, NvidiaGpu, Smi, Toolkit};
 use crate::inventory::{Inventory, Vendor};
-
-const VENDOR: &str = "0x10de";
+use crate::tool::answer::{Answer, first_line};
 
 pub(super) fn look(root: &Path, tools: Tools, inventory: &Inventory) -> Nvidia {
     let (smi, list) = smi(root, tools);
@@ -17,12 +15,12 @@ pub(super) fn look(root: &Path, tools: Tools, inventory: &Inventory) -> Nvidia {
         counted.map(|gpu| NvidiaGpu { model: gpu.model.clone(), uuid: gpu.uuid.clone() }).collect();
     let told = inventory.drivers.iter().find(|driver| driver.vendor == Vendor::Nvidia);
     let driver = told.and_then(|driver| driver.version.clone());
-    // WSL2 has no file that tells it.
+    // WSL2 has no file with the driver's version.
     let driver = driver.or_else(|| if smi == Smi::Works { ask_version(root, tools) } else { None });
     Nvidia {
-        // nvidia-smi knows each model; without it, or with its library broken, the kernel's files count them.
+        // nvidia-smi knows the models. If it is missing or its library is broken, the kernel's files give the count.
         gpus: if listed.is_empty() { counted } else { listed },
-        on_pci: gpus_on_pci(root, VENDOR),
+        on_pci: gpus_on_pci(root, Vendor::Nvidia),
         driver,
         has_nouveau: root.join("sys/module/nouveau").exists(),
         smi,
@@ -38,7 +36,7 @@ fn smi(root: &Path, tools: Tools) -> (Smi, String) {
         Answer::Missing => (Smi::Missing, String::new()),
         Answer::Silent => (Smi::Fails("it does not end: the driver hangs".to_owned()), String::new()),
         Answer::Ended { succeeded: true, stdout, .. } => (Smi::Works, stdout),
-        // It complains on its standard output.
+        // It reports errors on standard output.
         Answer::Ended { stdout, stderr, .. } => {
             (Smi::Fails(first_line([stdout.as_str(), stderr.as_str()])), String::new())
         }
@@ -47,7 +45,7 @@ fn smi(root: &Path, tools: Tools) -> (Smi, String) {
 
 fn ask(root: &Path, tools: Tools, arguments: &[&str]) -> Answer {
     match tools.ask("nvidia-smi", arguments) {
-        // sudo's PATH lacks WSL2's own directory.
+        // sudo's PATH lacks WSL2's directory.
         Answer::Missing if root == Path::new("/") => tools.ask("/usr/lib/wsl/lib/nvidia-smi", arguments),
         answer => answer,
     }
@@ -58,8 +56,8 @@ fn ask_version(root: &Path, tools: Tools) -> Option<String> {
     answer.output()?.lines().next().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty())
 }
 
-/// The GPUs, and the ids of the MIG instances, in the output of `nvidia-smi -L`:
-/// `GPU 0: NVIDIA H200 (UUID: GPU-...)` and `  MIG 1g.18gb Device 0: (UUID: MIG-...)`.
+/// Parses the GPUs and the IDs of MIG instances in the output of `nvidia-smi -L`: `GPU 0: NVIDIA H200 (UUID: GPU-...)`
+/// and `  MIG 1g.18gb Device 0: (UUID: MIG-...)`.
 fn parse_list(text: &str) -> (Vec<NvidiaGpu>, Vec<String>) {
     let (mut gpus, mut mig_ids) = (Vec::new(), Vec::new());
     for line in text.lines() {
@@ -90,7 +88,8 @@ fn toolkit(root: &Path) -> Toolkit {
     }
 }
 
-/// The CDI specifications that speak of NVIDIA's GPUs. `/var/run` is mostly a link to `/run`, which another root misleads.
+/// CDI specifications that mention NVIDIA GPUs. `/var/run` is usually an absolute link to `/run`, which is wrong below
+/// another root.
 fn cdi_specs(root: &Path) -> Vec<String> {
     let files = ["etc/cdi", "run/cdi", "var/run/cdi"]
         .into_iter()

@@ -8,8 +8,8 @@ use super::topology::GpuProperties;
 /// libdrm's list of `DEVICE, REVISION, NAME`.
 const IDS: &str = "usr/share/libdrm/amdgpu.ids";
 
-/// The accelerators of whose names nothing in a container may tell: firmware leaves `product_name` empty on some
-/// machines, and libdrm's list is missing where no graphics library is installed.
+/// Accelerators whose names may be unavailable in a container: on some machines firmware leaves `product_name` empty,
+/// and without a graphics library libdrm's list is missing.
 const ACCELERATORS: [(u64, &str); 4] = [
     (0x74a0, "AMD Instinct MI300A"),
     (0x74a1, "AMD Instinct MI300X"),
@@ -17,7 +17,7 @@ const ACCELERATORS: [(u64, &str); 4] = [
     (0x740f, "AMD Instinct MI210"),
 ];
 
-/// Names GPUs; holds libdrm's list.
+/// Looks up model names; holds libdrm's list.
 pub(super) struct Names {
     ids: String,
 }
@@ -28,7 +28,7 @@ impl Names {
         Self { ids: String::from_utf8_lossy(&bytes).into_owned() }
     }
 
-    /// The name that the card's own firmware gives, else libdrm's, else ours.
+    /// The name from the card's firmware, otherwise libdrm's, otherwise ours.
     pub(super) fn model(&self, root: &Path, gpu: &GpuProperties) -> Option<String> {
         let device = root.join("sys/bus/pci/devices").join(gpu.pci_address.to_string());
         let line = |file: &str| {
@@ -41,7 +41,7 @@ impl Names {
     }
 }
 
-/// The name of `device` in `revision`; the list is exact about revisions, since they are different products.
+/// The name of `device` in `revision`. The revision must match, because revisions are different products.
 fn in_list(ids: &str, device: u64, revision: u64) -> Option<String> {
     ids.lines().find_map(|line| {
         let mut fields = line.splitn(3, ',').map(str::trim);
@@ -50,7 +50,7 @@ fn in_list(ids: &str, device: u64, revision: u64) -> Option<String> {
     })
 }
 
-/// `0x02`, as sysfs spells it, or `02`, as libdrm does.
+/// Parses `0x02`, as in sysfs, or `02`, as in libdrm.
 fn hexadecimal(text: &str) -> Option<u64> {
     u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok()
 }

@@ -1,6 +1,7 @@
+#[path = "../../../tests/kfd/listing.rs"]
+mod listing;
+
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
-use std::process::Command;
 
 use super::*;
 
@@ -33,7 +34,7 @@ impl Fixture {
         self.write(&format!("{NODES}/{number}/properties"), properties);
     }
 
-    /// Any device that opens stands for the GPU's.
+    /// Any device that can be opened stands for the GPU's.
     fn add_device(&self, name: &str) {
         let path = self.path().join("dev").join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -53,14 +54,14 @@ impl Fixture {
         self.add_device(&format!("dri/renderD{minor}"));
     }
 
-    fn probe(&self) -> Probe {
+    fn probe(&self) -> Found {
         probe(self.path())
     }
 }
 
 #[test]
 fn a_machine_without_kfd_has_no_driver() {
-    assert_eq!(probe(tempfile::tempdir().unwrap().path()), Probe::default());
+    assert_eq!(probe(tempfile::tempdir().unwrap().path()), Found::default());
 }
 
 #[test]
@@ -133,7 +134,7 @@ fn a_missing_render_node_is_that_gpus_and_a_missing_kfd_is_everyones() {
     fixture.add_gpu(1, 0x0a00, 128, 1);
     fixture.add_gpu(2, 0x1900, 129, 2);
     fs::remove_file(fixture.path().join("dev/dri/renderD129")).unwrap();
-    let usable = |found: &Probe| found.gpus.iter().map(|gpu| gpu.access == Access::Usable).collect::<Vec<_>>();
+    let usable = |found: &Found| found.gpus.iter().map(|gpu| gpu.access == Access::Usable).collect::<Vec<_>>();
     let found = fixture.probe();
     assert_eq!((usable(&found), found.findings.len()), (vec![true, false], 0));
     fs::remove_file(fixture.path().join("dev/kfd")).unwrap();
@@ -144,9 +145,9 @@ fn a_missing_render_node_is_that_gpus_and_a_missing_kfd_is_everyones() {
 
 #[test]
 fn a_group_that_jobs_need_is_named_by_its_number() {
-    assert_eq!(groups_finding(&BTreeMap::new()), None);
-    let groups = [(110, "/dev/kfd".into()), (44, "/dev/dri/renderD128".into())].into();
-    let finding = groups_finding(&groups).unwrap();
+    assert_eq!(groups::of_groups(Vendor::Amd, &BTreeMap::new()), None);
+    let groups = [(110, Path::new("/dev/kfd")), (44, Path::new("/dev/dri/renderD128"))].into();
+    let finding = groups::of_groups(Vendor::Amd, &groups).unwrap();
     assert!(
         finding.what.contains("group 44 and 110") && finding.cause.starts_with("/dev/dri/renderD128"),
         "{finding:?}"
@@ -159,7 +160,7 @@ fn a_processors_gpu_has_its_own_memory_and_not_what_it_may_borrow() {
     let fixture = Fixture::new();
     fixture.add_gpu(1, 0x0a00, 128, 1);
     fixture.add_gpu(2, 0x1900, 129, 2);
-    // As kernel 6.10 shows the 2 compute units of a Ryzen: 512 MiB that the firmware kept, and half of the RAM.
+    // The 2 compute units of a Ryzen as shown by kernel 6.10: 512 MiB reserved by the firmware, and half of the RAM.
     let ryzen = "cpu_cores_count 0\nsimd_count 4\nvendor_id 4098\ndevice_id 5056\nlocation_id 6400\ndomain 0\n\
                  drm_render_minor 129\ngfx_target_version 100306\nunique_id 0\n";
     fixture.add_node(2, ryzen);
@@ -169,7 +170,7 @@ fn a_processors_gpu_has_its_own_memory_and_not_what_it_may_borrow() {
     let gpus = fixture.probe().gpus;
     assert_eq!((gpus[0].memory_mib, gpus[0].integrated, gpus[0].shares_memory), (Some(196_592), false, false));
     assert_eq!((gpus[1].memory_mib, gpus[1].integrated, gpus[1].shares_memory), (Some(512), true, false));
-    // An older kernel lists only the 512 MiB: the instruction set tells.
+    // An older kernel lists only the 512 MiB. The instruction set reveals the APU.
     fixture.write(&format!("{NODES}/2/mem_banks/0/properties"), "heap_type 1\nsize_in_bytes 536870912\n");
     assert!(fixture.probe().gpus[1].integrated);
 }
@@ -187,7 +188,7 @@ fn the_memory_of_an_mi300a_is_its_nodes_and_it_is_no_small_gpu() {
     fixture.write("sys/devices/system/node/node0/meminfo", "Node 0 MemTotal:       131891412 kB\n");
     let gpu = &fixture.probe().gpus[0];
     assert_eq!((gpu.memory_mib, gpu.integrated, gpu.shares_memory), (Some(128_800), false, true));
-    // The processor's memory is the machine's, whoever else uses it.
+    // The processor's memory belongs to the machine, whoever else uses it.
     assert_eq!(gpu.memory_node, None);
 }
 
@@ -223,62 +224,56 @@ fn without_a_pci_device_the_lightest_link_to_a_cpu_tells_the_place() {
     fixture.write("sys/devices/system/node/node0/cpulist", "0-7\n");
     fixture.write("sys/devices/system/node/node1/cpulist", "\n");
     fixture.write("sys/devices/system/node/node4/cpulist", "8-15\n");
-    let place = |found: Probe| (found.gpus[0].cpus.as_ref().map(CpuSet::to_string), found.gpus[0].numa_node);
+    let place = |found: Found| (found.gpus[0].cpus.as_ref().map(CpuSet::to_string), found.gpus[0].numa_node);
     assert_eq!(place(fixture.probe()), (Some("8-15".into()), Some(4)));
     fixture.write("sys/devices/system/node/node5/cpulist", "16\n");
     assert_eq!(place(fixture.probe()), (None, None), "three nodes for two of KFD's prove nothing");
 }
 
-/// Unpacks a capture of a real machine that lies beside the repository; `None`, said aloud, where it does not.
-#[expect(clippy::disallowed_methods, reason = "a test has no other reaper")]
-fn captured(archive: &str, nodes: &str) -> Option<Fixture> {
-    let captures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/captures");
-    let archive: PathBuf = captures.join(archive);
-    if !archive.is_file() {
-        eprintln!("NOT RUN: {} is not there", archive.display());
-        return None;
-    }
+/// A machine whose topology is given as one text, with every possible render node.
+fn listed(listing: &str) -> Fixture {
     let fixture = Fixture { root: tempfile::tempdir().unwrap() };
-    let unpacked = fixture.path().join("unpacked");
-    fs::create_dir(&unpacked).unwrap();
-    let tar = Command::new("tar").arg("-xzf").arg(&archive).arg("-C").arg(&unpacked).status().unwrap();
-    assert!(tar.success());
-    let kfd = fixture.path().join(NODES);
-    fs::create_dir_all(kfd.parent().unwrap()).unwrap();
-    fs::rename(unpacked.join(nodes), kfd).unwrap();
-    fixture.add_device("kfd");
-    (128..256).for_each(|minor| fixture.add_device(&format!("dri/renderD{minor}")));
-    Some(fixture)
-}
-
-#[test]
-fn eight_mi210_of_a_real_machine_are_eight_gpus() {
-    let Some(fixture) = captured("amd-mi210x8-topology.tar.gz", "topo-mi210-xgmi-pcie/nodes") else { return };
-    let gpus = fixture.probe().gpus;
-    assert_eq!(gpus.len(), 8);
-    assert!(gpus.iter().all(|gpu| gpu.access == Access::Usable && gpu.compute.as_deref() == Some("gfx90a")));
-    assert!(gpus.iter().all(|gpu| gpu.uuid.is_some() && gpu.model.as_deref() == Some("AMD Instinct MI210")));
-    assert_eq!(gpus[0].pci_address.unwrap().to_string(), "0000:63:00.0");
-}
-
-#[test]
-fn eight_mi308x_in_four_partitions_are_thirty_two_gpus_with_a_render_node_each() {
-    let nodes = "topology-parsing-mi308/topology/nodes";
-    let Some(fixture) = captured("amd-mi308x8-4part-topology.tar.gz", nodes) else { return };
+    for (path, text) in listing::files(listing) {
+        fixture.write(&format!("{NODES}/{path}"), &text);
+    }
     for (node, cpus) in [(0, "0-55,112-167"), (1, "56-111,168-223")] {
         fixture.write(&format!("sys/devices/system/node/node{node}/cpulist"), cpus);
     }
-    let gpus = fixture.probe().gpus;
-    assert_eq!(gpus.len(), 32);
-    let numa: Vec<_> = gpus.iter().map(|gpu| gpu.numa_node).collect();
-    assert_eq!(numa, [[Some(0); 16], [Some(1); 16]].concat());
-    let minors: std::collections::BTreeSet<_> = gpus.iter().filter_map(|gpu| gpu.minor).collect();
-    assert_eq!(minors.len(), 32);
+    fixture.add_device("kfd");
+    (128..256).for_each(|minor| fixture.add_device(&format!("dri/renderD{minor}")));
+    fixture
+}
+
+fn numa_nodes(gpus: &[Gpu]) -> Vec<Option<u32>> {
+    gpus.iter().map(|gpu| gpu.numa_node).collect()
+}
+
+#[test]
+fn eight_mi210_are_eight_gpus_without_a_word_of_their_memory() {
+    let Found { gpus, findings, .. } = listed(listing::EIGHT_MI210).probe();
+    assert_eq!((gpus.len(), findings), (8, vec![]));
+    assert!(gpus.iter().all(|gpu| gpu.access == Access::Usable && gpu.compute.as_deref() == Some("gfx90a")));
+    assert!(gpus.iter().all(|gpu| gpu.uuid.is_some() && gpu.model.as_deref() == Some("AMD Instinct MI210")));
+    assert!(gpus.iter().all(|gpu| gpu.memory_mib.is_none()));
+    // The lightest link leads to another GPU.
+    assert_eq!(numa_nodes(&gpus), [[Some(0); 4], [Some(1); 4]].concat());
+    // The nodes are not in PCI order.
+    let places = [0, 1, 7].map(|index: usize| gpus[index].pci_address.unwrap().to_string());
+    assert_eq!(places, ["0000:5b:00.0", "0000:3b:00.0", "0000:9b:00.0"]);
+}
+
+#[test]
+fn four_mi308x_in_four_partitions_are_sixteen_gpus_with_a_render_node_each() {
+    let Found { gpus, findings, .. } = listed(listing::FOUR_MI308X_IN_FOUR_PARTITIONS).probe();
+    assert_eq!(findings, []);
+    assert_eq!(numa_nodes(&gpus), [[Some(0); 8], [Some(1); 8]].concat());
+    let minors: Vec<u32> = gpus.iter().filter_map(|gpu| gpu.minor).collect();
+    assert_eq!(minors, [136..140, 128..132, 152..156, 144..148].into_iter().flatten().collect::<Vec<_>>());
     let chips: std::collections::BTreeSet<_> = gpus.iter().filter_map(|gpu| gpu.pci_address).collect();
-    assert_eq!(chips.len(), 8);
+    assert_eq!(chips.len(), 4);
     assert!(gpus.iter().all(|gpu| gpu.access == Access::Usable));
     // The last partition of each chip has 16 MiB less than the others.
-    let memory = [0, 1, 2, 3].map(|index| gpus[index].memory_mib);
+    let memory = [0, 1, 2, 3].map(|index: usize| gpus[index].memory_mib);
     assert_eq!(memory, [49_152, 49_152, 49_152, 49_136].map(Some));
     assert!(gpus.iter().all(|gpu| gpu.model.as_deref() == Some("AMD Instinct MI308X") && gpu.uuid.is_none()));
 }

@@ -1,6 +1,7 @@
-//! The nodes of KFD's topology in sysfs, parsed.
+//! Parses the nodes of KFD's topology in sysfs.
 //!
-//! The kernel's `drivers/gpu/drm/amd/amdkfd/kfd_topology.c` writes the files: lines of a name, a space, a decimal number.
+//! The kernel's `drivers/gpu/drm/amd/amdkfd/kfd_topology.c` writes the files: each line has a name, a space and a
+//! decimal number.
 
 use std::fs;
 use std::io;
@@ -10,21 +11,21 @@ use nix::errno::Errno;
 
 use crate::inventory::PciAddress;
 
-/// AMD's PCI vendor id, 0x1002.
+/// AMD's PCI vendor ID, 0x1002.
 const AMD: u64 = 4098;
 
 /// Memory of the GPU itself, host-visible or not (`HSA_MEM_HEAP_TYPE_FB_PUBLIC`, `..._FB_PRIVATE`).
 const GPU_HEAPS: [u64; 2] = [1, 2];
 
-/// What the topology holds, in the order of the kernel's node numbers.
+/// The topology, in the order of the kernel's node numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Topology {
     pub(super) gpus: Vec<GpuNode>,
-    /// The numbers of the nodes that are CPUs, ascending.
+    /// The numbers of the CPU nodes, ascending.
     pub(super) cpu_nodes: Vec<u64>,
-    /// Nodes that the kernel does not let this container read.
+    /// The number of nodes that the device cgroup hides from this container.
     pub(super) hidden: usize,
-    /// Nodes that could be read by nobody, or are unlike what the kernel writes, each with the reason.
+    /// Nodes that cannot be read or parsed, each with the reason.
     pub(super) riddles: Vec<(u64, String)>,
 }
 
@@ -35,7 +36,7 @@ pub(super) struct GpuNode {
     pub(super) properties: GpuProperties,
 }
 
-/// What the `properties` of a GPU node say.
+/// The contents of a GPU node's `properties`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct GpuProperties {
     /// N of `/dev/dri/renderDN`.
@@ -46,9 +47,9 @@ pub(super) struct GpuProperties {
     pub(super) device_id: u64,
     /// The serial number of the chip; partitions of one GPU share it.
     pub(super) unique_id: Option<u64>,
-    /// The ISA's name, such as `gfx942`.
+    /// The name of the instruction set, such as `gfx942`.
     pub(super) gfx: Option<String>,
-    /// Whether processor cores are in the same node, as of an APU of the first kind.
+    /// Whether the node also contains processor cores, as in early APUs.
     pub(super) has_cpus: bool,
 }
 
@@ -61,7 +62,8 @@ enum Node {
     Riddle(&'static str),
 }
 
-/// Reads the nodes below `directory` through `read`, which tests replace: only the kernel can answer EPERM to root.
+/// Reads the nodes below `directory` through `read`. Tests replace it, because only the kernel can return EPERM to
+/// root.
 pub(super) fn read(directory: &Path, read: impl Fn(&Path) -> io::Result<String>) -> Topology {
     let mut topology = Topology::default();
     for number in numbers_in(directory) {
@@ -72,7 +74,7 @@ pub(super) fn read(directory: &Path, read: impl Fn(&Path) -> io::Result<String>)
                 Node::Gpu(properties) => topology.gpus.push(GpuNode { directory, properties }),
                 Node::Riddle(why) => topology.riddles.push((number, why.to_owned())),
             },
-            // The open succeeds; only the read asks the device cgroup.
+            // The open succeeds; only the read is checked against the device cgroup.
             Err(error) if error.raw_os_error() == Some(Errno::EPERM as i32) => topology.hidden += 1,
             Err(error) => topology.riddles.push((number, format!("it cannot be read: {error}"))),
         }
@@ -81,14 +83,14 @@ pub(super) fn read(directory: &Path, read: impl Fn(&Path) -> io::Result<String>)
 }
 
 impl GpuNode {
-    /// The GPU's own memory in MiB; `None` where the driver lists no bank of it.
+    /// The GPU's own memory in MiB; `None` if the driver lists no memory bank for it.
     pub(super) fn memory_mib(&self) -> Option<u64> {
         let banks = property_files(&self.directory.join("mem_banks"));
         let bytes = banks.filter_map(|text| parse_gpu_bank(&text)).reduce(u64::saturating_add)?;
         Some(bytes / (1024 * 1024))
     }
 
-    /// The CPU node at the other end of the lightest link, as the position in `cpu_nodes`.
+    /// The CPU node at the other end of the lightest link, as an index into `cpu_nodes`.
     pub(super) fn nearest_cpu_node(&self, cpu_nodes: &[u64]) -> Option<usize> {
         let links = property_files(&self.directory.join("io_links"));
         let to_cpus = links.filter_map(|text| {
@@ -99,7 +101,7 @@ impl GpuNode {
     }
 }
 
-/// The entries of `directory` that are numbers, ascending: sysfs lists 10 before 2.
+/// The numeric entries of `directory`, ascending: sysfs lists 10 before 2.
 fn numbers_in(directory: &Path) -> Vec<u64> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut numbers: Vec<u64> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
@@ -149,7 +151,7 @@ fn parse_gpu(text: &str, has_cpus: bool) -> Result<GpuProperties, &'static str> 
     })
 }
 
-/// The low three bits of `location_id` number the partition (newer kernels: bits 28 to 31). The device in sysfs is
+/// The low three bits of `location_id` are the partition number (newer kernels: bits 28 to 31). In sysfs the device is
 /// always function 0.
 fn pci_address(domain: u64, location_id: u64) -> Option<PciAddress> {
     let [.., bus, device_and_function] = location_id.to_be_bytes();
@@ -162,7 +164,7 @@ fn gfx_name(version: u64) -> String {
     format!("gfx{major}{minor}{stepping:x}")
 }
 
-/// The bytes of a memory bank that is on the GPU.
+/// The size in bytes of a memory bank on the GPU.
 fn parse_gpu_bank(text: &str) -> Option<u64> {
     value(text, "heap_type").filter(|heap| GPU_HEAPS.contains(heap))?;
     value(text, "size_in_bytes")

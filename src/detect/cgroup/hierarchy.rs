@@ -1,7 +1,7 @@
-//! Where this container's own control groups are.
+//! Locates this container's own cgroups.
 //!
-//! `/proc/self/cgroup` names groups as the cgroup namespace sees them, and a container often has only a part of the
-//! hierarchy mounted: with cgroup v1 Docker mounts `/docker/<id>` itself at `/sys/fs/cgroup/memory`. The `root` field of
+//! `/proc/self/cgroup` names groups relative to the cgroup namespace, and often only part of the hierarchy is mounted:
+//! with cgroup v1, Docker mounts `/docker/<id>` itself at `/sys/fs/cgroup/memory`. The `root` field of
 //! `/proc/self/mountinfo` tells which part (proc(5), cgroup_namespaces(7)).
 
 use std::fs;
@@ -9,8 +9,9 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::detect::regular;
 use crate::inventory::CgroupVersion;
+use crate::proc::parse;
 
-/// The controllers of cgroup v1; its mount options also hold words that are none (`rw`, `xattr`, `name=systemd`).
+/// The controllers of cgroup v1. The mount options also contain other words (`rw`, `xattr`, `name=systemd`).
 const V1_CONTROLLERS: [&str; 14] = [
     "blkio",
     "cpu",
@@ -28,22 +29,22 @@ const V1_CONTROLLERS: [&str; 14] = [
     "rdma",
 ];
 
-/// One mounted hierarchy.
+/// A mounted hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::detect) struct Mount {
-    /// v1 or v2, never none.
+    /// v1 or v2, never `None`.
     pub(in crate::detect) version: CgroupVersion,
-    /// v1: the controllers of this hierarchy (none for `name=systemd`). v2: empty, the files tell.
+    /// v1: the controllers of this hierarchy (none for `name=systemd`). v2: empty, because files list them.
     pub(in crate::detect) controllers: Vec<String>,
     /// The mount point, below the root directory of detection.
     pub(in crate::detect) point: PathBuf,
-    /// The group that is mounted there, as this cgroup namespace names it.
+    /// The group that is mounted there, as named in this cgroup namespace.
     group: PathBuf,
-    /// Whether the mount itself forbids writing.
+    /// Whether the mount is read-only.
     pub(in crate::detect) read_only: bool,
 }
 
-/// Every hierarchy that is mounted, and this process's place in it.
+/// All mounted hierarchies, and this process's group in each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::detect) struct Hierarchies {
     mounts: Vec<Mount>,
@@ -59,7 +60,7 @@ struct Membership {
 }
 
 impl Hierarchies {
-    /// Reads what is mounted. Without `/proc` it takes what lies at `/sys/fs/cgroup`.
+    /// Reads the mounts. Without `/proc`, inspects `/sys/fs/cgroup`.
     pub(in crate::detect) fn read(root: &Path) -> Self {
         let text = |path: &str| regular::text(&root.join(path)).unwrap_or_default();
         let mut mounts = parse_mountinfo(&text("proc/self/mountinfo"), root);
@@ -69,7 +70,8 @@ impl Hierarchies {
         Self { mounts, memberships: parse_membership(&text("proc/self/cgroup")) }
     }
 
-    /// Which interface holds the controllers. The hybrid layout, where v2 only tracks processes, is v1, as for Slurm.
+    /// The version that holds the controllers. Like Slurm, this treats the hybrid layout, where v2 only tracks
+    /// processes, as v1.
     pub(in crate::detect) fn version(&self) -> CgroupVersion {
         let has = |version| self.mounts.iter().any(|mount| mount.version == version);
         match (has(CgroupVersion::V1), has(CgroupVersion::V2)) {
@@ -79,14 +81,14 @@ impl Hierarchies {
         }
     }
 
-    /// The mounts of [`Self::version`]'s interface.
+    /// The mounts of [`Self::version`].
     pub(in crate::detect) fn mounts(&self) -> impl Iterator<Item = &Mount> {
         let version = self.version();
         self.mounts.iter().filter(move |mount| mount.version == version)
     }
 
-    /// The directories of this process's group for `controller` and of each ancestor that can be seen, nearest first,
-    /// with the interface that their files follow.
+    /// The directories of this process's group for `controller` and of all visible ancestors, nearest first, with the
+    /// cgroup version of their files.
     pub(in crate::detect) fn groups(&self, controller: &str) -> Option<(CgroupVersion, Vec<PathBuf>)> {
         let v1 = self.mounts.iter().find(|mount| mount.controllers.iter().any(|name| name == controller));
         let mount = v1.or_else(|| self.mounts.iter().find(|mount| mount.version == CgroupVersion::V2))?;
@@ -95,11 +97,11 @@ impl Hierarchies {
         Some((mount.version, visible.map(Path::to_owned).collect()))
     }
 
-    /// The directory of this process's group in `mount`, or the mount point where the group lies outside of it.
+    /// The directory of this process's group in `mount`, or the mount point if the group lies outside.
     pub(in crate::detect) fn own_group(&self, mount: &Mount) -> PathBuf {
         let below = self.memberships.iter().find(|entry| entry.controllers == mount.controllers).and_then(|entry| {
             let below = entry.group.strip_prefix(&mount.group).ok()?;
-            // A group outside of the namespace's root is shown as `/../name`.
+            // A group outside the namespace's root is shown as `/../name`.
             below.components().all(|part| matches!(part, Component::Normal(_))).then_some(below)
         });
         below.map(|below| mount.point.join(below)).filter(|group| group.is_dir()).unwrap_or_else(|| mount.point.clone())
@@ -109,37 +111,27 @@ impl Hierarchies {
 /// The cgroup mounts at and below `/sys/fs/cgroup` in the text of `/proc/self/mountinfo`.
 fn parse_mountinfo(text: &str, root: &Path) -> Vec<Mount> {
     let mut mounts: Vec<Mount> = Vec::new();
-    for mount in text.lines().filter_map(|line| parse_mount(line, root)) {
-        // The later mount hides the earlier one at the same place.
+    for mount in parse::Mount::all(text).filter_map(|mount| hierarchy(mount, root)) {
+        // A later mount hides an earlier one at the same place.
         mounts.retain(|earlier| earlier.point != mount.point);
         mounts.push(mount);
     }
     mounts
 }
 
-/// `36 31 0:33 /docker/4f2 /sys/fs/cgroup/memory ro,relatime master:9 - cgroup cgroup rw,memory`
-fn parse_mount(line: &str, root: &Path) -> Option<Mount> {
-    let (mount, superblock) = line.split_once(" - ")?;
-    let mut mount = mount.split(' ').skip(3);
-    let (group, point, options) = (mount.next()?, mount.next()?, mount.next()?);
-    let mut superblock = superblock.split(' ');
-    let version = match superblock.next()? {
-        "cgroup" => CgroupVersion::V1,
-        "cgroup2" => CgroupVersion::V2,
+fn hierarchy(mount: parse::Mount<'_>, root: &Path) -> Option<Mount> {
+    let parse::Mount { from, at, kind, options, read_only } = mount;
+    let (version, controllers) = match kind {
+        "cgroup" => (CgroupVersion::V1, controllers_among(options)),
+        "cgroup2" => (CgroupVersion::V2, Vec::new()),
         _ => return None,
     };
-    let super_options = superblock.nth(1).unwrap_or_default();
-    let point = PathBuf::from(unescape(point));
+    let point = Path::new(&at);
     if !point.starts_with("/sys/fs/cgroup") || point.components().any(|part| part == Component::ParentDir) {
         return None;
     }
-    let controllers = match version {
-        CgroupVersion::V1 => controllers_among(super_options),
-        _ => Vec::new(),
-    };
-    let read_only = [options, super_options].iter().any(|options| options.split(',').any(|option| option == "ro"));
     let point = root.join(point.strip_prefix("/").ok()?);
-    Some(Mount { version, controllers, point, group: unescape(group).into(), read_only })
+    Some(Mount { version, controllers, point, group: from.into(), read_only })
 }
 
 /// The v1 controllers in a comma-separated list, sorted.
@@ -150,26 +142,19 @@ fn controllers_among(list: &str) -> Vec<String> {
     controllers
 }
 
-/// The kernel writes a space, a tab, a line feed and a backslash in a path as `\ooo`.
-fn unescape(text: &str) -> String {
-    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
-        .iter()
-        .fold(text.to_owned(), |text, (code, character)| text.replace(code, character))
-}
-
 /// The lines `4:memory:/docker/4f2` and, for v2, `0::/` of `/proc/self/cgroup`.
 fn parse_membership(text: &str) -> Vec<Membership> {
     let parse = |line: &str| {
         let mut fields = line.splitn(3, ':').skip(1);
         let (list, group) = (fields.next()?, fields.next()?);
         let controllers = controllers_among(list);
-        // `name=systemd` has no controller, and must not be taken for v2.
+        // `name=systemd` has no controllers and must not be mistaken for v2.
         (list.is_empty() || !controllers.is_empty()).then(|| Membership { controllers, group: group.into() })
     };
     text.lines().filter_map(parse).collect()
 }
 
-/// What the directory itself shows, for a root without `/proc`.
+/// Inspects the directory itself, for a root without `/proc`.
 fn look_around(base: &Path) -> Vec<Mount> {
     let mount =
         |version, controllers, point| Mount { version, controllers, point, group: "/".into(), read_only: false };

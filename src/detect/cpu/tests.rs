@@ -1,17 +1,7 @@
 use std::fs;
 
 use super::*;
-
-/// A root in the kernel's format. Each file is `(path, content)`.
-fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
-    let root = tempfile::tempdir().unwrap();
-    for (path, content) in files {
-        let path = root.path().join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, content).unwrap();
-    }
-    root
-}
+use crate::detect::tests::tree as machine;
 
 /// Adds CPU `cpu` with its core, package and L3 cache.
 fn add_cpu(root: &Path, cpu: u32, core: &str, package: &str, l3: &str) {
@@ -43,7 +33,7 @@ fn threads_of_a_core_are_together_and_offline_cpus_are_not_counted() {
     assert_eq!(cpu.quota, None);
 }
 
-/// As some servers number their CPUs: even ones in one cache, odd ones in the other. hwloc walks cache by cache.
+/// Some servers number CPUs alternately: even ones in one cache, odd ones in the other. hwloc goes cache by cache.
 #[test]
 fn cores_follow_their_cache_before_their_number() {
     let root = machine(&[("sys/devices/system/cpu/online", "0-3\n")]);
@@ -126,7 +116,8 @@ fn affinity_and_cpuset_narrow_what_is_allowed_and_the_tightest_quota_counts() {
     assert_eq!(cpu.quota, Some(1.5));
 }
 
-/// Docker with cgroup v1: the container's group is what is mounted, so the path of `/proc/self/cgroup` is not below it.
+/// Docker with cgroup v1 mounts the container's group itself, so the path from `/proc/self/cgroup` is not below the
+/// mount.
 #[test]
 fn a_docker_container_with_cgroup_v1_reads_the_root_of_its_mounts() {
     let root = machine(&[
@@ -154,7 +145,7 @@ fn no_limit_is_no_quota() {
     }
 }
 
-/// The kernel's own answer holds the cpuset already.
+/// The kernel's answer already includes the cpuset.
 #[test]
 fn this_machine_is_read_as_sched_getaffinity_has_it() {
     let mask = sched_getaffinity(Pid::from_raw(0)).unwrap();

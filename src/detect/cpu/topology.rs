@@ -1,8 +1,8 @@
-//! The machine's sockets and cores, in the order in which Slurm numbers them.
+//! The machine's sockets and cores, in Slurm's numbering.
 //!
-//! Slurm's abstract core index is the position of the core in hwloc's tree (`xcpuinfo_hwloc_topo_get`, Slurm 24.11).
-//! hwloc 2 sorts the children of every object by their lowest CPU, and between a package and its cores it has dies, L3
-//! caches and groups for NUMA nodes; Slurm drops the other caches before it loads the tree.
+//! Slurm's abstract core index is the core's position in hwloc's tree (`xcpuinfo_hwloc_topo_get`, Slurm 24.11). hwloc 2
+//! sorts the children of every object by their lowest CPU. Between a package and its cores it has dies, L3 caches and
+//! groups for NUMA nodes; Slurm drops the other caches before it loads the tree.
 
 use std::fs;
 use std::path::Path;
@@ -10,23 +10,23 @@ use std::path::Path;
 use super::{intersection, read_set};
 use crate::inventory::CpuSet;
 
-/// One core, and everything that contains it, largest first.
+/// A core and everything that contains it, largest first.
 struct Core {
     package: CpuSet,
-    /// Dies, L3 caches and NUMA nodes: the CPUs of each that lie in this package.
+    /// Dies, L3 caches and NUMA nodes: the CPUs of each within this package.
     between: Vec<CpuSet>,
     threads: CpuSet,
 }
 
 impl Core {
-    /// hwloc's depth-first order: by the lowest CPU at each level.
+    /// Sort key for hwloc's depth-first order: the lowest CPU at each level.
     fn order(&self) -> Vec<Option<u32>> {
         let levels = [&self.package].into_iter().chain(&self.between).chain([&self.threads]);
         levels.map(|set| set.iter().next()).collect()
     }
 }
 
-/// The sockets of the CPUs that are `counted`, each a list of cores; empty where sysfs does not tell.
+/// The sockets of the `counted` CPUs, each a list of cores; empty if sysfs lacks the data.
 pub(super) fn read(root: &Path, counted: &CpuSet) -> Vec<Vec<CpuSet>> {
     let nodes = numa_nodes(root);
     let mut cores: Vec<Core> = Vec::new();
@@ -34,7 +34,7 @@ pub(super) fn read(root: &Path, counted: &CpuSet) -> Vec<Vec<CpuSet>> {
         if cores.iter().any(|core| core.threads.contains(cpu)) {
             continue;
         }
-        // A layout with a hole would shift every later index: better none.
+        // A gap would shift all later indices, so no layout is better.
         let Some(core) = read_core(root, cpu, counted, &nodes) else { return Vec::new() };
         cores.push(core);
     }
@@ -49,7 +49,7 @@ pub(super) fn read(root: &Path, counted: &CpuSet) -> Vec<Vec<CpuSet>> {
     sockets.into_iter().map(|(_, cores)| cores).collect()
 }
 
-/// Reads the core of `cpu`; the newer name of each file first (kernel 5.3, admin-guide/cputopology).
+/// Reads the core of `cpu`. The newer name of each file comes first (kernel 5.3, admin-guide/cputopology).
 fn read_core(root: &Path, cpu: u32, counted: &CpuSet, nodes: &[CpuSet]) -> Option<Core> {
     let directory = root.join(format!("sys/devices/system/cpu/cpu{cpu}"));
     let set = |names: &[&str]| {
@@ -67,7 +67,7 @@ fn read_core(root: &Path, cpu: u32, counted: &CpuSet, nodes: &[CpuSet]) -> Optio
     Some(Core { package, between, threads })
 }
 
-/// The CPUs of every NUMA node.
+/// The CPUs of each NUMA node.
 fn numa_nodes(root: &Path) -> Vec<CpuSet> {
     let entries = fs::read_dir(root.join("sys/devices/system/node")).into_iter().flatten().flatten();
     entries.filter_map(|entry| read_set(&entry.path().join("cpulist"))).filter(|set| !set.is_empty()).collect()

@@ -1,4 +1,4 @@
-//! What NVML answers about one GPU.
+//! Collects NVML's answers about one GPU.
 
 use std::cell::Cell;
 
@@ -6,14 +6,14 @@ use nvml_wrapper::error::NvmlError;
 
 use crate::inventory::{Access, Obstacle};
 
-/// The answers about one GPU. One that fails costs that one fact, unless it says that the GPU is gone.
+/// The answers about one GPU. A failed call costs only its own fact, unless the error says that the GPU is gone.
 #[derive(Debug, Default)]
 pub(in crate::detect) struct Answers {
     gone: Cell<Option<&'static str>>,
 }
 
 impl Answers {
-    /// The fact, where the call gave one.
+    /// The value, if the call succeeded.
     pub(in crate::detect) fn of<T>(&self, answer: Result<T, NvmlError>) -> Option<T> {
         if let Err(error) = &answer {
             self.gone.set(self.gone.get().or_else(|| gone(error)));
@@ -21,18 +21,18 @@ impl Answers {
         answer.ok()
     }
 
-    /// What stands in the way if any of the calls said that the GPU is gone.
+    /// The reason why the GPU is unusable, if any call reported that it is gone.
     pub(in crate::detect) fn obstacle(&self) -> Option<Access> {
         self.gone.get().map(|reason| Access::unusable(Obstacle::Lost, reason))
     }
 }
 
-/// Why the GPU behind a handle that was not given out cannot be used.
+/// Why a GPU whose handle was refused cannot be used.
 pub(in crate::detect) fn refused(error: &NvmlError) -> Access {
     if let Some(reason) = gone(error) {
         return Access::unusable(Obstacle::Lost, reason);
     }
-    // NVML counts also the machine's GPUs that this container may not open.
+    // NVML also counts GPUs of the machine that this container may not open.
     let obstacle = if matches!(error, NvmlError::NoPermission) { Obstacle::NotGiven } else { Obstacle::Refused };
     Access::unusable(obstacle, format!("NVML counts it and does not hand it out: {error}"))
 }

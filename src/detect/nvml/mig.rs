@@ -1,4 +1,4 @@
-//! The MIG instances of a GPU: what a job can be given of it while MIG mode is on.
+//! The MIG instances of a GPU, which are what jobs can get while MIG mode is on.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,10 +14,10 @@ use crate::inventory::{Access, Gpu, MigInstance, Obstacle};
 
 /// More slots than any GPU has (7 up to B200).
 const MOST_INSTANCES: u32 = 64;
-/// Which capability device belongs to which instance (NVIDIA's driver documentation, "MIG capabilities").
+/// Maps instances to their capability devices (NVIDIA's driver documentation, "MIG capabilities").
 pub(super) const MIG_MINORS: &str = "proc/driver/nvidia-caps/mig-minors";
 
-/// The instances of `gpu` in NVML's order; `None` where the GPU is not in MIG mode.
+/// The instances of `gpu` in NVML's order; `None` if the GPU is not in MIG mode.
 pub(super) fn instances(root: &Path, gpu: &Gpu, device: &Device<'_>, answers: &Answers) -> Option<Vec<MigInstance>> {
     if answers.of(device.mig_mode()).is_none_or(|mode| mode.current != 1) {
         return None;
@@ -28,7 +28,7 @@ pub(super) fn instances(root: &Path, gpu: &Gpu, device: &Device<'_>, answers: &A
     for slot in 0..slots {
         match device.mig_device_by_index(slot) {
             Ok(instance) => instances.push(describe(root, gpu, &instance, &minors, answers)),
-            // A slot can be empty while a later one is not; only a driver that does not know the call has nothing more.
+            // A slot can be empty while a later one is not. Only a driver that lacks the call has no more instances.
             Err(NvmlError::FailedToLoadSymbol(_) | NvmlError::NotSupported) => break,
             other @ Err(_) => drop(answers.of(other)),
         }
@@ -92,10 +92,10 @@ fn is_uuid(text: &str) -> bool {
     text.starts_with("MIG-") && text.len() <= LONGEST_TEXT && text.bytes().all(valid)
 }
 
-/// N of `/dev/nvidia-caps/nvidia-capN`, by the GPU's minor, the GPU instance and the compute instance.
+/// N of `/dev/nvidia-caps/nvidia-capN`, by GPU minor, GPU instance and compute instance.
 type CapabilityMinors = BTreeMap<(u32, u32, Option<u32>), u32>;
 
-/// Reads the lines `gpu0/gi9/access 84` and `gpu0/gi9/ci0/access 85`; the first number is the GPU's minor, not its index.
+/// Parses `gpu0/gi9/access 84` and `gpu0/gi9/ci0/access 85`; the first number is the GPU's minor, not its index.
 fn capability_minors(text: &str) -> CapabilityMinors {
     let entry = |line: &str| {
         let (path, minor) = line.split_once(' ')?;
@@ -111,7 +111,7 @@ fn capability_minors(text: &str) -> CapabilityMinors {
     text.lines().filter_map(entry).collect()
 }
 
-/// All that must open: the GPU's own file, the GPU instance's, the compute instance's.
+/// The files that must open: those of the GPU, the GPU instance and the compute instance.
 fn device_files(gpu: &Gpu, ids: (u32, u32), minors: &CapabilityMinors) -> Result<Vec<PathBuf>, String> {
     let (Some(own), Some(minor)) = (&gpu.device_file, gpu.minor) else {
         return Err("its GPU's device file is not known".to_owned());

@@ -1,9 +1,8 @@
 //! The GPUs as the container sees them.
 
-use crate::doctor::claims;
-use crate::doctor::entry::{Answer, Entry, Judge};
+use crate::doctor::entry::{Entry, Judge};
 use crate::doctor::facts::{ContainerFacts, Facts, Start};
-use crate::inventory::{Access, Driver, Gpu, Vendor};
+use crate::inventory::{Access, Driver, Gpu, Kind, Observations, Vendor};
 
 const RECREATE: &str = "`docker compose up -d --force-recreate`";
 
@@ -19,7 +18,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         cause: "the container was created without GPUs; in Kubernetes: the pod asks for none",
         repair: "`slurminit configure && docker compose up -d --force-recreate`; Kubernetes: `limits: {nvidia.com/gpu: 1}` and a \
                  toleration of the nodes' taint in the pod",
-        judge: Judge::Container(no_gpu),
+        judge: Judge::FindingsAnd(&[Kind::GpuNotGiven], no_gpu),
     },
     Entry {
         id: "gpu-type",
@@ -27,9 +26,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         looks_at: "GPU_TYPE, and the makers of the GPUs that can be used",
         cause: "the image was built for another machine, or the container was not given this machine's GPUs",
         repair: "`docker compose build --build-arg GPU_TYPE=nvidia && docker compose up -d` (or amd, none)",
-        judge: Judge::Container(|_, container| {
-            claimed(container, "gpu-type", "GPU_TYPE and the GPUs agree, or nobody set it")
-        }),
+        judge: Judge::Findings(&[Kind::GpuType], "GPU_TYPE and the GPUs agree, or nobody set it"),
     },
     Entry {
         id: "nvml-library",
@@ -40,8 +37,8 @@ pub(super) const ENTRIES: &[Entry] = &[
         looks_at: "libnvidia-ml.so.1",
         cause: "NVIDIA_DRIVER_CAPABILITIES lacks `utility`, so that the library is not in the container",
         repair: "`docker run -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...`",
-        judge: Judge::Container(|facts, container| {
-            of_driver(facts, container, "nvml-library", "NVIDIA's management library answers")
+        judge: Judge::FindingsAnd(&[Kind::NvmlLibrary], |facts, _, found| {
+            of_driver(facts, found, "NVIDIA's management library answers")
         }),
     },
     Entry {
@@ -51,8 +48,8 @@ pub(super) const ENTRIES: &[Entry] = &[
         cause: "the host's driver was updated and the old kernel module is still loaded, or the image has a library of its own",
         repair: "reboot the host, or `sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia`; then \
                  `docker compose up -d --force-recreate`",
-        judge: Judge::Container(|facts, container| {
-            of_driver(facts, container, "nvml-versions", "the library and the kernel's driver are of one release")
+        judge: Judge::FindingsAnd(&[Kind::NvmlVersions], |facts, _, found| {
+            of_driver(facts, found, "the library and the kernel's driver are of one release")
         }),
     },
     Entry {
@@ -64,7 +61,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         looks_at: "nvmlInit, and each device file, which is opened",
         cause: "the container's device rules were rewritten on the host (`systemctl daemon-reload`)",
         repair: RECREATE,
-        judge: Judge::Container(|_, container| claimed(container, "device-rules", "no device file refuses to open")),
+        judge: Judge::Findings(&[Kind::GpuDoesNotOpen, Kind::NvmlRefuses], "no device file refuses to open"),
     },
     Entry {
         id: "driver-answers",
@@ -72,9 +69,10 @@ pub(super) const ENTRIES: &[Entry] = &[
         looks_at: "NVML and KFD, each asked by a process with a deadline",
         cause: "a GPU failed or is being reset, or the first use of many GPUs without persistence mode",
         repair: "`dmesg | grep -i -e nvrm -e xid -e amdgpu` on the host; `sudo systemctl enable --now nvidia-persistenced`; reboot",
-        judge: Judge::Container(|_, container| {
-            claimed(container, "driver-answers", "every driver that is there answers in time")
-        }),
+        judge: Judge::Findings(
+            &[Kind::DriverFails, Kind::DriverNotLoaded, Kind::GpuLost],
+            "every driver that is there answers in time",
+        ),
     },
     Entry {
         id: "amd-devices",
@@ -82,7 +80,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         looks_at: "/dev/kfd, /dev/dri/renderD*, /sys/class/kfd",
         cause: "the render nodes are not in the container, or its device rules do not hold them",
         repair: "`slurminit configure && docker compose up -d --force-recreate`, or `docker run --device /dev/kfd --device /dev/dri ...`",
-        judge: Judge::Container(amd_devices),
+        judge: Judge::FindingsAnd(&[Kind::AmdDevices], amd_devices),
     },
     Entry {
         id: "left-out",
@@ -92,7 +90,7 @@ pub(super) const ENTRIES: &[Entry] = &[
                 processor; it is lost, or another has its file or UUID",
         repair: "what `slurminit detect` says of it; where it was not given: `slurminit configure --gpus all && docker compose up -d \
                  --force-recreate`",
-        judge: Judge::Container(left_out),
+        judge: Judge::FindingsAnd(&[Kind::GpuLeftOut], left_out),
     },
     Entry {
         id: "mig",
@@ -100,9 +98,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         looks_at: "the MIG mode and the instances of each GPU",
         cause: "it has no instance, or the container was started before it had",
         repair: "`nvidia-smi mig -cgi PROFILE -C` on the host, then `docker compose up -d --force-recreate`",
-        judge: Judge::Container(|_, container| {
-            claimed(container, "mig", "no GPU is in MIG mode without a usable instance")
-        }),
+        judge: Judge::Findings(&[Kind::Mig], "no GPU is in MIG mode without a usable instance"),
     },
     Entry {
         id: "cuda-libraries",
@@ -144,9 +140,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         looks_at: "TaskProlog, and the order of gres.conf",
         cause: "a TaskProlog or a slurm.conf of your own",
         repair: "let it end with, or name, `/etc/slurm/task_prolog`",
-        judge: Judge::Container(|_, container| {
-            claimed(container, "job-devices", "jobs get the names or numbers that CUDA knows")
-        }),
+        judge: Judge::Findings(&[Kind::JobDevices], "jobs get the names or numbers that CUDA knows"),
     },
     Entry {
         id: "isolation",
@@ -155,23 +149,21 @@ pub(super) const ENTRIES: &[Entry] = &[
         cause: "it did not ask with --gres, or it reads the device files itself: without a writable cgroup the kernel does not hold \
                 it to its GPUs",
         repair: "`srun --gres=gpu:1 env | grep VISIBLE` shows what a job is given; see [security](security.md)",
-        judge: Judge::Container(|_, container| match &container.isolation {
-            None => Answer::ok("the kernel holds each job to its own GPUs"),
-            Some(why) => Answer::note(why.as_str()),
+        judge: Judge::FindingsAnd(&[Kind::JobsNotHeld], |facts, _, found| {
+            Observations::all(found, || match facts.inventory.usable_gpus().next() {
+                Some(_) => Observations::ok("the kernel holds each job to its own GPUs"),
+                None => Observations::note("no GPU can be used in this container"),
+            })
         }),
     },
 ];
 
-fn claimed(container: &ContainerFacts, id: &'static str, otherwise: &str) -> Answer {
-    Answer::all(claims::of(&container.findings, id), || Answer::ok(otherwise))
-}
-
-/// Speaks of NVIDIA's driver, if there is one.
-fn of_driver(facts: &Facts, container: &ContainerFacts, id: &'static str, otherwise: &str) -> Answer {
+/// An answer about NVIDIA's driver, if there is one.
+fn of_driver(facts: &Facts, found: Vec<Observations>, otherwise: &str) -> Observations {
     let is_there = facts.inventory.drivers.iter().any(|driver| driver.vendor == Vendor::Nvidia);
-    Answer::all(claims::of(&container.findings, id), || match is_there {
-        true => Answer::ok(otherwise),
-        false => Answer::note("no trace of an NVIDIA driver"),
+    Observations::all(found, || match is_there {
+        true => Observations::ok(otherwise),
+        false => Observations::note("no trace of an NVIDIA driver"),
     })
 }
 
@@ -181,21 +173,19 @@ fn file(gpu: &Gpu) -> String {
         .map_or_else(|| format!("{} GPU {}", gpu.vendor, gpu.index), |file| file.display().to_string())
 }
 
-fn no_gpu(facts: &Facts, container: &ContainerFacts) -> Answer {
+fn no_gpu(facts: &Facts, _: &ContainerFacts, found: Vec<Observations>) -> Observations {
     let usable: Vec<String> = facts.inventory.usable_gpus().map(file).collect();
-    if !usable.is_empty() {
-        return Answer::ok(format!("{} can be used: {}", count(usable.len()), usable.join(", ")));
-    }
-    let pod = facts.environment.is_in_kubernetes.then(|| {
-        Answer::warn(
+    let pod = (usable.is_empty() && facts.environment.is_in_kubernetes).then(|| {
+        Observations::warn(
             "this pod has no GPU",
             "it asks for none, or was not placed on a node with GPUs",
             "put limits: {nvidia.com/gpu: 1} (or amd.com/gpu) into the container of the pod, and a toleration of the nodes' taint; \
              kubectl describe nodes | grep -A 10 Capacity shows what there is",
         )
     });
-    Answer::all(claims::of(&container.findings, "no-gpu").chain(pod), || {
-        Answer::note("this container has no GPU; if the host has: slurminit configure on the host")
+    Observations::all(found.into_iter().chain(pod), || match usable.len() {
+        0 => Observations::note("this container has no GPU; if the host has: slurminit configure on the host"),
+        gpus => Observations::ok(format!("{} can be used: {}", count(gpus), usable.join(", "))),
     })
 }
 
@@ -203,20 +193,20 @@ fn count(gpus: usize) -> String {
     if gpus == 1 { "1 GPU".to_owned() } else { format!("{gpus} GPUs") }
 }
 
-fn amd_devices(facts: &Facts, container: &ContainerFacts) -> Answer {
+fn amd_devices(facts: &Facts, container: &ContainerFacts, found: Vec<Observations>) -> Observations {
     let has_gpu = facts.inventory.gpus.iter().any(|gpu| gpu.vendor == Vendor::Amd);
-    Answer::all(claims::of(&container.findings, "amd-devices"), || match (container.cheap.has_kfd, has_gpu) {
-        (true, false) => Answer::warn(
+    Observations::all(found, || match (container.cheap.has_kfd, has_gpu) {
+        (true, false) => Observations::warn(
             "/dev/kfd is in this container, and no AMD GPU",
             "the render nodes of /dev/dri were not handed over, or the host's driver shows none in /sys/class/kfd",
             "slurminit configure on the host, then docker compose up -d --force-recreate",
         ),
-        (_, true) => Answer::ok("/dev/kfd and the render nodes are here"),
-        (false, false) => Answer::note("no trace of AMD"),
+        (_, true) => Observations::ok("/dev/kfd and the render nodes are here"),
+        (false, false) => Observations::note("no trace of AMD"),
     })
 }
 
-fn left_out(facts: &Facts, container: &ContainerFacts) -> Answer {
+fn left_out(facts: &Facts, _: &ContainerFacts, found: Vec<Observations>) -> Observations {
     let reasons: Vec<&str> = facts
         .inventory
         .gpus
@@ -226,9 +216,9 @@ fn left_out(facts: &Facts, container: &ContainerFacts) -> Answer {
             Access::Usable => None,
         })
         .collect();
-    Answer::all(claims::of(&container.findings, "left-out"), || match reasons.as_slice() {
-        [] => Answer::ok("every GPU that a driver counts can be used"),
-        reasons => Answer::note(format!("not used: {}", reasons.join("; "))),
+    Observations::all(found, || match reasons.as_slice() {
+        [] => Observations::ok("every GPU that a driver counts can be used"),
+        reasons => Observations::note(format!("not used: {}", reasons.join("; "))),
     })
 }
 
@@ -236,38 +226,37 @@ fn nvidia(start: &Start<'_>) -> bool {
     start.inventory.usable_gpus().any(|gpu| gpu.vendor == Vendor::Nvidia)
 }
 
-fn cuda_libraries(start: &Start<'_>) -> Answer {
+fn cuda_libraries(start: &Start<'_>) -> Observations {
     if !nvidia(start) {
-        return Answer::note("no NVIDIA GPU here");
+        return Observations::note("no NVIDIA GPU here");
     }
     if start.environment.is_demo {
-        return Answer::note("simulated GPUs have no CUDA");
+        return Observations::note("simulated GPUs have no CUDA");
     }
     let cuda = &start.cheap.cuda;
     let capabilities = start.environment.driver_capabilities.as_deref();
     let now = capabilities.map_or_else(|| "is not set".to_owned(), |now| format!("is {now}"));
     let repair = "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...";
     let library = cuda.driver_library.is_none().then(|| {
-        Answer::warn(
+        Observations::warn(
             "libcuda.so.1 is not in this container: no CUDA program finds a GPU",
             format!("the NVIDIA runtime brings it in with the driver capability \"compute\" (NVIDIA_DRIVER_CAPABILITIES {now})"),
             repair,
         )
     });
     let smi = (!cuda.has_smi).then(|| {
-        Answer::trouble(
-            crate::doctor::Verdict::Note,
+        Observations::hint(
             "nvidia-smi is not in this container",
             format!("the NVIDIA runtime brings it in with the driver capability \"utility\" (NVIDIA_DRIVER_CAPABILITIES {now})"),
             repair,
         )
     });
-    Answer::all(library.into_iter().chain(smi), || {
-        Answer::ok(format!("{} and nvidia-smi are here", cuda.driver_library.as_deref().unwrap_or_default()))
+    Observations::all(library.into_iter().chain(smi), || {
+        Observations::ok(format!("{} and nvidia-smi are here", cuda.driver_library.as_deref().unwrap_or_default()))
     })
 }
 
-/// The first release of the driver that each CUDA needs.
+/// The first driver release that each CUDA release needs.
 fn oldest_driver(major: u32) -> &'static str {
     match major {
         ..=11 => "470.57.02",
@@ -276,16 +265,16 @@ fn oldest_driver(major: u32) -> &'static str {
     }
 }
 
-fn cuda_version(start: &Start<'_>) -> Answer {
+fn cuda_version(start: &Start<'_>) -> Observations {
     let of_image = start.environment.cuda_version.as_deref().or(start.cheap.cuda.toolkit.as_deref());
     let Some(of_image) = of_image else {
-        return Answer::note("the container has no CUDA toolkit: what jobs bring is their own");
+        return Observations::note("the container has no CUDA toolkit: what jobs bring is their own");
     };
     cuda_of(start.inventory.drivers.iter().find(|driver| driver.vendor == Vendor::Nvidia), of_image)
 }
 
-/// What the driver says that it runs, else what its version can: NVIDIA's first releases for each CUDA.
-fn newest_cuda(driver: &Driver) -> Option<String> {
+/// The newest CUDA that the driver reports, or that its version supports according to NVIDIA's release notes.
+pub(super) fn newest_cuda(driver: &Driver) -> Option<String> {
     let numbers = |text: &str| text.split('.').map(|part| part.parse().ok()).collect::<Option<Vec<u32>>>();
     let by_version = || {
         let version = numbers(driver.version.as_deref()?)?;
@@ -295,13 +284,13 @@ fn newest_cuda(driver: &Driver) -> Option<String> {
     driver.cuda_version.clone().or_else(by_version)
 }
 
-/// The driver, where no CUDA in the container wants anything of it; `None` where it tells nothing.
-pub(in crate::doctor) fn driver_alone(driver: &Driver) -> Option<Answer> {
+/// The driver alone, when nothing in the container needs CUDA; `None` if it reports no version.
+pub(in crate::doctor) fn driver_alone(driver: &Driver) -> Option<Observations> {
     let version = driver.version.as_deref().unwrap_or("of unknown version");
     let is_version = version.split('.').all(|part| part.parse::<u32>().is_ok());
     match newest_cuda(driver) {
-        Some(most) => Some(Answer::ok(format!("the driver {version} runs CUDA up to {most}"))),
-        None if is_version => Some(Answer::warn(
+        Some(most) => Some(Observations::ok(format!("the driver {version} runs CUDA up to {most}"))),
+        None if is_version => Some(Observations::warn(
             format!("the driver {version} is older than CUDA 11 needs"),
             format!(
                 "CUDA 11 needs {}, CUDA 12 {}, CUDA 13 {}",
@@ -315,24 +304,24 @@ pub(in crate::doctor) fn driver_alone(driver: &Driver) -> Option<Answer> {
     }
 }
 
-/// The driver against the CUDA in the container.
-pub(in crate::doctor) fn cuda_of(driver: Option<&Driver>, of_image: &str) -> Answer {
+/// Compares the driver with the container's CUDA.
+pub(in crate::doctor) fn cuda_of(driver: Option<&Driver>, of_image: &str) -> Observations {
     let runs = driver.and_then(|driver| Some((newest_cuda(driver)?, driver.version.as_deref())));
     let Some((most, version)) = runs else {
-        return Answer::note(format!(
+        return Observations::note(format!(
             "the container has CUDA {of_image}, and the driver does not tell what it can run"
         ));
     };
     let version = version.unwrap_or("of unknown version");
     let (Some(wanted), Some(can)) = (major(of_image), major(&most)) else {
-        return Answer::note(format!("CUDA {of_image} in the container, CUDA {most} of the driver"));
+        return Observations::note(format!("CUDA {of_image} in the container, CUDA {most} of the driver"));
     };
     if wanted <= can {
-        return Answer::ok(format!(
+        return Observations::ok(format!(
             "the container has CUDA {of_image}, and the driver {version} runs CUDA up to {most}"
         ));
     }
-    Answer::fail(
+    Observations::fail(
         format!("the container has CUDA {of_image}, and the driver {version} runs CUDA up to {most}"),
         format!("CUDA {wanted} needs a driver from {} on", oldest_driver(wanted)),
         format!("install a newer driver on the host, or use an image with CUDA {can}"),
@@ -343,9 +332,9 @@ fn major(version: &str) -> Option<u32> {
     version.split('.').next()?.trim().parse().ok()
 }
 
-fn visible_devices(start: &Start<'_>) -> Answer {
+fn visible_devices(start: &Start<'_>) -> Observations {
     let Some(list) = start.environment.cuda_visible_devices.as_deref() else {
-        return Answer::ok("CUDA_VISIBLE_DEVICES is not set outside of jobs; Slurm sets it in each");
+        return Observations::ok("CUDA_VISIBLE_DEVICES is not set outside of jobs; Slurm sets it in each");
     };
     let gpus = start.inventory.usable_gpus().filter(|gpu| gpu.vendor == Vendor::Nvidia).count();
     let missing: Vec<&str> =
@@ -353,11 +342,11 @@ fn visible_devices(start: &Start<'_>) -> Answer {
     let repair =
         "remove CUDA_VISIBLE_DEVICES from the container's environment; jobs ask with --gres=gpu:1 and use cuda:0";
     if missing.is_empty() {
-        return Answer::note(format!(
+        return Observations::note(format!(
             "CUDA_VISIBLE_DEVICES={list} in the container's environment holds outside of jobs"
         ));
     }
-    Answer::warn(
+    Observations::warn(
         format!("CUDA_VISIBLE_DEVICES={list} in the container's environment, and here {}", there_are(gpus)),
         "GPUs are counted from 0 in every container, whatever their number on the host is",
         repair,

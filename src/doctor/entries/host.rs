@@ -1,10 +1,11 @@
-//! The host: what has to be right before there is a container. The verdicts are those of `slurminit configure`.
+//! The host: what must be right before a container can start. The verdicts are those of `slurminit configure`.
 
 use crate::config::GpuType;
 use crate::configure::assess;
-use crate::configure::situation::Situation;
-use crate::doctor::entry::{Answer, Entry, Judge};
+use crate::configure::situation::{FileGpus, Situation};
+use crate::doctor::entry::{Entry, Judge};
 use crate::doctor::facts::{HostFacts, Kubernetes, KubernetesNode, RunningContainer};
+use crate::inventory::{Observations, Vendor};
 
 pub(super) const ENTRIES: &[Entry] = &[
     Entry {
@@ -13,9 +14,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         looks_at: "the operating system: /proc/version, /etc/os-release, /dev/dxg, Docker's own kernel",
         cause: "Docker on macOS, Docker Desktop on Linux, and WSL2 with another GPU than NVIDIA's have no way to hand a GPU over",
         repair: "use a Linux host with Docker Engine; Slurm itself works without a GPU",
-        judge: Judge::Host(|_, host| {
-            Answer::all(assess::platform(&host.situation).into_iter().map(Answer::from), nothing)
-        }),
+        judge: Judge::Host(|_, host| Observations::all(assess::platform(&host.situation), nothing)),
     },
     Entry {
         id: "engine",
@@ -26,7 +25,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         looks_at: "docker info",
         cause: "the engine does not run, or the user is not in the group docker",
         repair: "`sudo systemctl start docker`; `sudo usermod -aG docker $USER`, then log out and in again",
-        judge: Judge::Host(|_, host| assess::engine(&host.situation.engine).into()),
+        judge: Judge::Host(|_, host| assess::engine(&host.situation.engine)),
     },
     Entry {
         id: "compose",
@@ -34,7 +33,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         looks_at: "docker compose version, docker-compose version",
         cause: "compose is missing or older than 1.28",
         repair: "`sudo apt-get install docker-compose-v2`",
-        judge: Judge::Host(|_, host| assess::compose(host.situation.compose).into()),
+        judge: Judge::Host(|_, host| assess::compose(host.situation.compose)),
     },
     Entry {
         id: "driver",
@@ -105,9 +104,9 @@ pub(super) const ENTRIES: &[Entry] = &[
         cause: "no time service keeps the clock right; munge takes a credential for 5 minutes",
         repair: "`sudo timedatectl set-ntp true`",
         judge: Judge::Host(|_, host| match &host.clock {
-            Err(why) => Answer::could_not_look(why.as_str()),
-            Ok(true) => Answer::ok("a time service keeps the clock right"),
-            Ok(false) => Answer::warn(
+            Err(why) => Observations::could_not_look(why.as_str()),
+            Ok(true) => Observations::ok("a time service keeps the clock right"),
+            Ok(false) => Observations::warn(
                 "no time service keeps the clock right",
                 "it is not installed, or has not reached a server; containers have the host's clock",
                 "sudo timedatectl set-ntp true",
@@ -116,88 +115,95 @@ pub(super) const ENTRIES: &[Entry] = &[
     },
 ];
 
-fn nothing() -> Answer {
-    Answer::note("there is nothing to look at")
+fn nothing() -> Observations {
+    Observations::note("there is nothing to look at")
 }
 
-fn driver(seen: &Situation) -> Answer {
+fn driver(seen: &Situation) -> Observations {
     let nvidia = if seen.nvidia.is_present() { assess::nvidia::driver(seen) } else { Vec::new() };
-    let amd = seen.amd.is_present().then(|| assess::amd::hardware(&seen.amd));
-    Answer::all(nvidia.into_iter().chain(amd).map(Answer::from), || {
-        Answer::note(
-            "no GPU of NVIDIA or AMD is on the PCI bus: a computer without GPUs, or a virtual machine that was given none",
+    let by_files = seen.by_files.iter().filter(|gpus| gpus.is_present()).map(assess::files::hardware);
+    Observations::all(nvidia.into_iter().chain(by_files), || {
+        Observations::note(
+            "no GPU is on the PCI bus: a computer without GPUs, or a virtual machine that was given none",
         )
     })
 }
 
 fn has_nvidia(seen: &Situation) -> bool {
-    seen.nvidia.is_present() && !assess::nvidia::driver(seen).iter().any(assess::Check::is_error)
+    seen.nvidia.is_present() && !assess::nvidia::driver(seen).iter().any(Observations::has_failed)
 }
 
-fn has_amd(seen: &Situation) -> bool {
-    seen.amd.kfd.is_some() && !seen.amd.render_nodes.is_empty()
+/// Vendors whose GPUs are passed to containers by their device files.
+fn by_files(seen: &Situation) -> impl Iterator<Item = &FileGpus> {
+    seen.by_files.iter().filter(|gpus| gpus.is_complete())
 }
 
-fn toolkit(host: &HostFacts) -> Answer {
+/// The vendors whose GPUs can be passed to containers.
+fn vendors(seen: &Situation) -> Vec<Vendor> {
+    let nvidia = has_nvidia(seen).then_some(Vendor::Nvidia);
+    nvidia.into_iter().chain(by_files(seen).map(|gpus| gpus.vendor)).collect()
+}
+
+fn toolkit(host: &HostFacts) -> Observations {
     let seen = &host.situation;
-    let nvidia = if has_nvidia(seen) { assess::nvidia::passes(seen, &host.trials.nvidia) } else { Vec::new() };
-    let amd = if has_amd(seen) { assess::amd::groups(&seen.amd) } else { None };
-    Answer::all(nvidia.into_iter().chain(amd).map(Answer::from), || {
-        Answer::note("there is no GPU with a driver to hand over")
+    let nvidia =
+        if has_nvidia(seen) { assess::nvidia::passes(seen, host.trials.of(Vendor::Nvidia)) } else { Vec::new() };
+    let groups = by_files(seen).filter_map(assess::files::groups);
+    Observations::all(nvidia.into_iter().chain(groups), || {
+        Observations::note("there is no GPU with a driver to hand over")
     })
 }
 
-fn passthrough(host: &HostFacts) -> Answer {
+fn passthrough(host: &HostFacts) -> Observations {
     let seen = &host.situation;
-    let nvidia = has_nvidia(seen).then(|| assess::nvidia::tried(seen, &host.trials.nvidia));
-    let amd = has_amd(seen).then(|| assess::amd::tried(&host.trials.amd));
-    Answer::all([nvidia, amd].into_iter().flatten().map(Answer::from), || {
-        Answer::note("there is no GPU with a driver to hand over")
+    let nvidia = has_nvidia(seen).then(|| assess::nvidia::tried(seen, host.trials.of(Vendor::Nvidia)));
+    let others = by_files(seen).map(|gpus| assess::files::tried(gpus, host.trials.of(gpus.vendor)));
+    Observations::all(nvidia.into_iter().chain(others), || {
+        Observations::note("there is no GPU with a driver to hand over")
     })
 }
 
-fn container_gpus(host: &HostFacts) -> Answer {
+fn container_gpus(host: &HostFacts) -> Observations {
     let containers = match &host.containers {
-        Err(why) => return Answer::could_not_look(why.as_str()),
+        Err(why) => return Observations::could_not_look(why.as_str()),
         Ok(containers) => containers,
     };
     let seen = &host.situation;
-    if !has_nvidia(seen) && !has_amd(seen) {
-        return Answer::note("this host has no GPU to give");
+    if vendors(seen).is_empty() {
+        return Observations::note("this host has no GPU to give");
     }
     let of_container = |RunningContainer { name, has_gpu }: &RunningContainer| match has_gpu {
-        true => Answer::ok(format!("the container {name} was created with GPUs")),
-        false => Answer::fail(
+        true => Observations::ok(format!("the container {name} was created with GPUs")),
+        false => Observations::fail(
             format!("this host has GPUs, and the container {name} was created without"),
             "no compose file, and no option of docker run, gives them to it",
             "slurminit configure && docker compose up -d --force-recreate",
         ),
     };
-    Answer::all(containers.iter().map(of_container), || Answer::note("no container of slurminit's image runs"))
+    Observations::all(containers.iter().map(of_container), || {
+        Observations::note("no container of slurminit's image runs")
+    })
 }
 
-fn image_gpu_type(host: &HostFacts) -> Answer {
+fn image_gpu_type(host: &HostFacts) -> Observations {
     let image = match &host.image {
-        Err(why) => return Answer::could_not_look(why.as_str()),
-        Ok(None) => return Answer::note("the image is not built yet"),
+        Err(why) => return Observations::could_not_look(why.as_str()),
+        Ok(None) => return Observations::note("the image is not built yet"),
         Ok(Some(image)) => image,
     };
     let seen = &host.situation;
-    let wanted = match (has_nvidia(seen), has_amd(seen)) {
-        (true, _) => GpuType::Nvidia,
-        (false, true) => GpuType::Amd,
-        (false, false) => GpuType::None,
-    };
+    let vendors = vendors(seen);
+    let wanted = vendors.first().copied().map_or(GpuType::None, GpuType::from);
     let name = &image.name;
     match image.gpu_type.as_deref() {
-        None => Answer::note(format!("the image {name} does not say what it was built for")),
-        Some(built) if built == wanted.as_str() || (built == "amd" && has_amd(seen)) => {
-            Answer::ok(format!("the image {name} was built with GPU_TYPE={built}, as this host needs it"))
+        None => Observations::note(format!("the image {name} does not say what it was built for")),
+        Some(built) if built == wanted.as_str() || vendors.iter().any(|vendor| vendor.as_str() == built) => {
+            Observations::ok(format!("the image {name} was built with GPU_TYPE={built}, as this host needs it"))
         }
-        Some(built) if wanted == GpuType::None => Answer::note(format!(
+        Some(built) if wanted == GpuType::None => Observations::note(format!(
             "the image {name} was built with GPU_TYPE={built}, and this host has no GPU with a driver"
         )),
-        Some(built) => Answer::fail(
+        Some(built) => Observations::fail(
             format!(
                 "the image {name} was built with GPU_TYPE={built}, and this host has GPUs of {wanted}",
                 wanted = wanted.as_str()
@@ -208,15 +214,15 @@ fn image_gpu_type(host: &HostFacts) -> Answer {
     }
 }
 
-fn device_plugin(host: &HostFacts) -> Answer {
+fn device_plugin(host: &HostFacts) -> Observations {
     let kubernetes = match &host.kubernetes {
-        Err(why) => return Answer::could_not_look(why.as_str()),
-        Ok(None) => return Answer::note("no Kubernetes here"),
+        Err(why) => return Observations::could_not_look(why.as_str()),
+        Ok(None) => return Observations::note("no Kubernetes here"),
         Ok(Some(kubernetes)) => kubernetes,
     };
     let Kubernetes { nodes, plugins } = kubernetes;
     let plugin_troubles = plugins.iter().filter(|(_, ready, wanted)| ready < wanted || *wanted == 0).map(|(name, ready, wanted)| {
-        Answer::fail(
+        Observations::fail(
             format!("the DaemonSet {name} has {ready} of {wanted} pods ready"),
             if *wanted == 0 { "no node has the label that it looks for" } else { "its pods do not start, or cannot reach /var/lib/kubelet/device-plugins" },
             if *wanted == 0 {
@@ -229,22 +235,22 @@ fn device_plugin(host: &HostFacts) -> Answer {
     });
     let bare = |node: &&KubernetesNode| node.has_gpu_label && node.gpus == 0;
     let node_troubles = nodes.iter().filter(bare).map(|node| {
-        Answer::fail(
+        Observations::fail(
             format!("the node {} is labelled as one with GPUs, and offers none to pods", node.name),
             "the device plugin does not run there, or finds no driver",
             "kubectl get pods --all-namespaces -o wide | grep device-plugin; its log says why",
         )
     });
     let missing = (plugins.is_empty() && nodes.iter().all(|node| node.gpus == 0)).then(|| {
-        Answer::fail(
+        Observations::fail(
             "no node offers GPUs to pods, and there is no device plugin",
             "Kubernetes learns of GPUs from NVIDIA's or AMD's device plugin",
             "install it: https://github.com/NVIDIA/k8s-device-plugin#quick-start, or the GPU operator",
         )
     });
     let all: u64 = nodes.iter().map(|node| node.gpus).sum();
-    Answer::all(plugin_troubles.chain(node_troubles).chain(missing), || {
-        Answer::ok(format!(
+    Observations::all(plugin_troubles.chain(node_troubles).chain(missing), || {
+        Observations::ok(format!(
             "{} nodes offer {all} GPUs to pods; each pod asks for its own with limits: nvidia.com/gpu",
             nodes.len()
         ))

@@ -1,13 +1,17 @@
-//! What a start stands on: configuration, key, clock, ports, disk, address.
+//! What a start depends on: configuration, key, clock, ports, disk, address.
 
-use crate::doctor::claims;
-use crate::doctor::entry::{Answer, Entry, Judge, Verdict};
+use crate::doctor::entry::{Entry, Judge};
 use crate::doctor::facts::{ContainerFacts, Credential, Facts, Holder, Port, Start};
+use crate::inventory::{Kind, Observations};
 
-/// Less than this, in MiB, is soon full.
+/// Less free space than this, in MiB, gets a warning.
 const LOW_DISK: u64 = 100;
-/// Clocks that differ by less than this, in seconds, do no harm: a credential takes its time to get here.
+/// Clock differences below this, in seconds, are tolerated: a credential takes time to arrive.
 const CLOCK_DRIFT: i64 = 10;
+
+/// Findings without an entry of their own.
+const OTHERS: &[Kind] =
+    &[Kind::Container, Kind::Files, Kind::GpuGroups, Kind::GpuNotOffered, Kind::Settings, Kind::Other];
 
 pub(super) const ENTRIES: &[Entry] = &[
     Entry {
@@ -17,8 +21,8 @@ pub(super) const ENTRIES: &[Entry] = &[
         cause: "a key or a value that is not valid",
         repair: "correct the file and line, or the variable, that the answer names; `config/slurminit.toml` explains every key",
         judge: Judge::Container(|_, container| match &container.configuration {
-            Ok(()) => Answer::ok("the configuration is valid"),
-            Err(why) => Answer::fail(
+            Ok(()) => Observations::ok("the configuration is valid"),
+            Err(why) => Observations::fail(
                 why.as_str(),
                 "the configuration is not valid, and the container ends with 78",
                 "correct it and start again",
@@ -88,9 +92,9 @@ pub(super) const ENTRIES: &[Entry] = &[
         cause: "Slurm looks up its own host's address, and no file and no name server has it",
         repair: "use a network, if only an internal one; `docker run --add-host NAME:ADDRESS`",
         judge: Judge::Container(|_, container| match &container.has_address {
-            Err(why) => Answer::could_not_look(why.as_str()),
-            Ok(true) => Answer::ok("this host's name has an address"),
-            Ok(false) => Answer::fail(
+            Err(why) => Observations::could_not_look(why.as_str()),
+            Ok(true) => Observations::ok("this host's name has an address"),
+            Ok(false) => Observations::fail(
                 "this host's name has no address",
                 "Slurm looks it up; --network none leaves it out of /etc/hosts",
                 "use a network, if only an internal one, or docker run --add-host NAME:ADDRESS",
@@ -129,24 +133,22 @@ pub(super) const ENTRIES: &[Entry] = &[
         looks_at: "what detection and plan find",
         cause: "the answer says it",
         repair: "the answer says it",
-        judge: Judge::Container(|_, container| {
-            Answer::all(claims::unclaimed(&container.findings), || Answer::ok("nothing else was found"))
-        }),
+        judge: Judge::Findings(OTHERS, "nothing else was found"),
     },
 ];
 
-fn munge(_: &Facts, container: &ContainerFacts) -> Answer {
+fn munge(_: &Facts, container: &ContainerFacts) -> Observations {
     if let Err(why) = &container.status {
-        return Answer::note(why.as_str());
+        return Observations::note(why.as_str());
     }
     match &container.munge {
-        Err(why) => Answer::fail(
+        Err(why) => Observations::fail(
             format!("munge does not answer: {why}"),
             "munged does not run, or its socket is elsewhere",
             "slurminit status, and munged's lines in docker logs",
         ),
-        Ok(own) if own.status == "Success" => Answer::ok("munged makes and reads credentials"),
-        Ok(own) => Answer::fail(
+        Ok(own) if own.status == "Success" => Observations::ok("munged makes and reads credentials"),
+        Ok(own) => Observations::fail(
             format!("munged refuses a credential that it made itself: {}", own.status),
             "its clock jumped, or its key changed under it",
             "docker compose restart slurm",
@@ -154,11 +156,13 @@ fn munge(_: &Facts, container: &ContainerFacts) -> Answer {
     }
 }
 
-fn munge_key(start: &Start<'_>) -> Answer {
-    let Some(key) = &start.cheap.key else { return Answer::note("there is no munge key yet; the start makes one") };
+fn munge_key(start: &Start<'_>) -> Observations {
+    let Some(key) = &start.cheap.key else {
+        return Observations::note("there is no munge key yet; the start makes one");
+    };
     let path = &key.path;
     if key.is_of_the_image {
-        return Answer::warn(
+        return Observations::warn(
             format!("the munge key {path} came with the image: every container that is made of it has the same one"),
             "the image was built without removing the key that munge's package makes; who has the image can be anybody in this cluster",
             format!(
@@ -167,45 +171,45 @@ fn munge_key(start: &Start<'_>) -> Answer {
         );
     }
     if key.mode & 0o077 != 0 {
-        return Answer::fail(
+        return Observations::fail(
             format!("the munge key {path} has mode {:04o}: others can read it", key.mode),
             "munged refuses it at its next start",
             format!("chmod 0400 {path}; make a new key if somebody else may have read it"),
         );
     }
-    Answer::ok(format!("{path} is this cluster's own, mode {:04o}", key.mode))
+    Observations::ok(format!("{path} is this cluster's own, mode {:04o}", key.mode))
 }
 
-fn clock(_: &Facts, container: &ContainerFacts) -> Answer {
+fn clock(_: &Facts, container: &ContainerFacts) -> Observations {
     match &container.foreign_credential {
-        None => Answer::note(
+        None => Observations::note(
             "give it one with `ssh OTHER munge -n | slurminit doctor --credential -`; one machine alone needs none",
         ),
-        Some(Err(why)) => Answer::could_not_look(why.as_str()),
+        Some(Err(why)) => Observations::could_not_look(why.as_str()),
         Some(Ok(credential)) => foreign(credential),
     }
 }
 
-fn foreign(credential: &Credential) -> Answer {
+fn foreign(credential: &Credential) -> Observations {
     let Credential { status, encoded, decoded } = credential;
     let seconds = encoded.zip(*decoded).map(|(encoded, decoded)| decoded - encoded);
     let sync = "sudo timedatectl set-ntp true on both hosts";
     match (status.as_str(), seconds) {
         ("Success" | "Replayed credential", Some(seconds)) if seconds.abs() < CLOCK_DRIFT => {
-            Answer::ok("it has the same key and the same time")
+            Observations::ok("it has the same key and the same time")
         }
-        ("Success" | "Replayed credential", None) => Answer::ok("it has the same key"),
-        ("Success" | "Replayed credential", Some(seconds)) => Answer::warn(
+        ("Success" | "Replayed credential", None) => Observations::ok("it has the same key"),
+        ("Success" | "Replayed credential", Some(seconds)) => Observations::warn(
             format!("it has the same key; {}", apart(seconds)),
             "its clock is wrong, or the credential was not made just now; munge refuses one that is 5 minutes off",
             sync,
         ),
-        ("Expired credential" | "Rewound credential", seconds) => Answer::fail(
+        ("Expired credential" | "Rewound credential", seconds) => Observations::fail(
             format!("munge refuses it ({status}): {}", seconds.map_or_else(|| "the clocks differ".to_owned(), apart)),
             "the clocks of the two machines differ by more than the credential's life, or it was not made just now",
             sync,
         ),
-        (status, _) => Answer::fail(
+        (status, _) => Observations::fail(
             format!("munge refuses it: {status}"),
             "the other machine has another munge key",
             "give both the same key, as the secret /run/secrets/munge.key, and restart both",
@@ -218,35 +222,35 @@ fn apart(seconds: i64) -> String {
     format!("it was made {} s {way} this machine's time", seconds.abs())
 }
 
-fn ports(start: &Start<'_>) -> Answer {
+fn ports(start: &Start<'_>) -> Observations {
     let judge = |port: &Port| {
         let Port { daemon, number, holder } = port;
         match holder {
-            Holder::Nobody => Answer::note(format!("nobody listens on {number}, {daemon}'s port")),
-            Holder::Process(name) if name == daemon => Answer::ok(format!("{daemon} listens on {number}")),
+            Holder::Nobody => Observations::note(format!("nobody listens on {number}, {daemon}'s port")),
+            Holder::Process(name) if name == daemon => Observations::ok(format!("{daemon} listens on {number}")),
             Holder::Process(name) => taken(port, &format!("the process {name} of this container")),
             Holder::Stranger => taken(port, "a process outside of this container"),
         }
     };
-    Answer::all(start.cheap.ports.iter().map(judge), || Answer::note("it was not looked at"))
+    Observations::all(start.cheap.ports.iter().map(judge), || Observations::note("it was not looked at"))
 }
 
-fn taken(port: &Port, who: &str) -> Answer {
+fn taken(port: &Port, who: &str) -> Observations {
     let Port { daemon, number, .. } = port;
     let key = if *daemon == "slurmctld" { "controller_port" } else { "daemon_port" };
-    Answer::fail(
+    Observations::fail(
         format!("{who} listens on {number}, {daemon}'s port"),
         "another Slurm, or another service: --network host, or a network that is shared with another container",
         format!("set {key} in [slurm] of slurminit.toml to a free port, or end the other one"),
     )
 }
 
-fn saved_state(start: &Start<'_>) -> Answer {
+fn saved_state(start: &Start<'_>) -> Observations {
     let (own, state) = (&start.cheap.cluster, &start.cheap.state);
     match &start.cheap.saved_cluster {
-        None => Answer::ok(format!("no jobs are saved in {state}")),
-        Some(saved) if saved == own => Answer::ok(format!("the jobs in {state} are those of the cluster {own}")),
-        Some(saved) => Answer::fail(
+        None => Observations::ok(format!("no jobs are saved in {state}")),
+        Some(saved) if saved == own => Observations::ok(format!("the jobs in {state} are those of the cluster {own}")),
+        Some(saved) => Observations::fail(
             format!("the jobs in {state} are those of the cluster {saved}, and this one is called {own}"),
             "slurmctld ends with CLUSTER NAME MISMATCH, so that it does not lose them",
             format!("set cluster_name = \"{saved}\"; or, to lose the old jobs, remove the state volume"),
@@ -254,29 +258,29 @@ fn saved_state(start: &Start<'_>) -> Answer {
     }
 }
 
-fn disk(start: &Start<'_>) -> Answer {
+fn disk(start: &Start<'_>) -> Observations {
     let state = &start.cheap.state;
     match &start.cheap.state_disk {
-        Err(why) => Answer::could_not_look(why.as_str()),
-        Ok(disk) if disk.is_read_only => Answer::fail(
+        Err(why) => Observations::could_not_look(why.as_str()),
+        Ok(disk) if disk.is_read_only => Observations::fail(
             format!("{state} is read-only"),
             "slurmctld must write its jobs there",
             "mount the volume without :ro",
         ),
-        Ok(disk) if disk.free_mib < LOW_DISK => Answer::warn(
+        Ok(disk) if disk.free_mib < LOW_DISK => Observations::warn(
             format!("{state} has {} of {} MiB left", disk.free_mib, disk.whole_mib),
             "the disk is nearly full: slurmctld loses jobs that it cannot write",
             "free some space: docker system df shows what takes it",
         ),
-        Ok(_) => Answer::ok(format!("{state} has at least {LOW_DISK} MiB left")),
+        Ok(_) => Observations::ok(format!("{state} has at least {LOW_DISK} MiB left")),
     }
 }
 
-fn memory_kills(start: &Start<'_>) -> Answer {
+fn memory_kills(start: &Start<'_>) -> Observations {
     match &start.cheap.memory_kills {
-        Err(why) => Answer::note(why.as_str()),
-        Ok(0) => Answer::ok("the kernel killed nothing in this container for want of memory"),
-        Ok(kills) => Answer::warn(
+        Err(why) => Observations::note(why.as_str()),
+        Ok(0) => Observations::ok("the kernel killed nothing in this container for want of memory"),
+        Ok(kills) => Observations::warn(
             format!("the kernel killed {kills} processes of this container for want of memory"),
             "jobs used more than they asked for, up to the container's limit",
             "ask for what a job needs (srun --mem=8G); raise the limit with docker run --memory",
@@ -284,7 +288,7 @@ fn memory_kills(start: &Start<'_>) -> Answer {
     }
 }
 
-fn limits(facts: &Facts, _: &ContainerFacts) -> Answer {
+fn limits(facts: &Facts, _: &ContainerFacts) -> Observations {
     let inventory = &facts.inventory;
     let machine: usize = inventory.cpu.sockets.iter().flatten().map(crate::inventory::CpuSet::len).sum();
     let mut limits = Vec::new();
@@ -297,25 +301,23 @@ fn limits(facts: &Facts, _: &ContainerFacts) -> Answer {
         limits.push(format!("{} of the machine's {} MiB", memory.usable_mib(), memory.total_mib));
     }
     if limits.is_empty() {
-        return Answer::ok("the container may use the whole machine");
+        return Observations::ok("the container may use the whole machine");
     }
-    Answer::trouble(
-        Verdict::Note,
+    Observations::hint(
         format!("the container may use {}", limits.join(", ")),
         "it was created with limits",
         "docker run --cpus, --cpuset-cpus and --memory set them",
     )
 }
 
-fn proxy(start: &Start<'_>) -> Answer {
+fn proxy(start: &Start<'_>) -> Observations {
     let environment = start.environment;
-    let Some(name) = environment.proxy else { return Answer::ok("no proxy is set") };
+    let Some(name) = environment.proxy else { return Observations::ok("no proxy is set") };
     let exceptions = environment.no_proxy.as_deref().unwrap_or_default();
     if exceptions.split(',').any(|host| matches!(host.trim(), "localhost" | "*")) {
-        return Answer::ok(format!("{name} is set, and no_proxy leaves localhost out"));
+        return Observations::ok(format!("{name} is set, and no_proxy leaves localhost out"));
     }
-    Answer::trouble(
-        Verdict::Note,
+    Observations::hint(
         format!("{name} is set, and no_proxy does not name localhost"),
         "programs here may send what is meant for this container itself through the proxy, which drops it",
         "set no_proxy=localhost,127.0.0.1 beside it; open pages of services without the proxy",

@@ -1,14 +1,14 @@
-//! The GPUs at work: memory, processes, speed.
+//! GPUs under load: memory, processes, speed.
 
-use crate::doctor::entry::{Answer, Entry, Judge, Verdict};
-use crate::doctor::facts::{ContainerFacts, Facts, Side};
-use crate::inventory::{ComputeMode, Condition, Gpu, Obstacle, Process, Slowdown, Vendor};
+use crate::doctor::entry::{Entry, Judge};
+use crate::doctor::facts::{Facts, RunningJob, Side};
+use crate::inventory::{ComputeMode, Condition, Gpu, Observations, Obstacle, Process, Slowdown, Vendor};
 
-/// A GPU with more of its memory in use than this, in percent, has none to speak of.
+/// Above this percentage of used memory, a GPU counts as full.
 const FULL: u64 = 95;
-/// Less memory than this, in MiB, is the driver's own.
+/// Memory use below this, in MiB, may be the driver's own.
 const DRIVERS_OWN: u64 = 1024;
-/// Programs may read their data for so long before the GPU has something to do, in seconds.
+/// How long a program may load data before it uses the GPU, in seconds.
 const LOADING: u64 = 60;
 
 pub(super) const ENTRIES: &[Entry] = &[
@@ -27,7 +27,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         looks_at: "the processes and the compute mode of each GPU, through NVML, and the GPUs that Slurm gave to jobs",
         cause: "somebody uses the GPU past Slurm, or its compute mode lets one process in, or none",
         repair: "`nvidia-smi pmon -c 1` on the host names the processes; `sudo nvidia-smi -c DEFAULT` lets all in",
-        judge: Judge::Anywhere(processes),
+        judge: Judge::Anywhere(|facts| Observations::either(conditions(facts).map(|all| processes(all, &facts.side)))),
     },
     Entry {
         id: "gpu-speed",
@@ -44,7 +44,10 @@ pub(super) const ENTRIES: &[Entry] = &[
         looks_at: "the GPUs that Slurm gave to jobs, and the processes and utilization of all, through NVML",
         cause: "the program does not use the GPU that its job has: no `.cuda()`, a CPU build of PyTorch, a device that is not cuda:0",
         repair: "`srun --overlap --jobid=N python3 -c 'import torch; print(torch.cuda.is_available())'`; `.to(\"cuda\")` in the program",
-        judge: Judge::Container(idle),
+        judge: Judge::Container(|facts, container| {
+            let jobs = container.slurm.gpu_jobs.as_ref().map_err(|why| Observations::could_not_look(why.as_str()));
+            Observations::either(conditions(facts).and_then(|all| Ok(idle(all, jobs?))))
+        }),
     },
     Entry {
         id: "persistence",
@@ -52,7 +55,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         looks_at: "the persistence mode of each GPU, through NVML",
         cause: "without persistence mode the driver lets a GPU go that nobody uses, and sets it up anew at the next use",
         repair: "`sudo systemctl enable --now nvidia-persistenced`, or `sudo nvidia-smi -pm 1`, on the host",
-        judge: Judge::Anywhere(persistence),
+        judge: Judge::Anywhere(|facts| Observations::either(conditions(facts).map(persistence))),
     },
     Entry {
         id: "numa",
@@ -70,34 +73,35 @@ pub(super) const ENTRIES: &[Entry] = &[
 ];
 
 /// An answer for each GPU, or why there is none.
-fn each(facts: &Facts, judge: fn(&Condition) -> Answer) -> Answer {
-    match &facts.conditions {
-        Err(why) => unseen(facts, why),
-        Ok(all) => Answer::all(all.iter().map(|it| silent(it).unwrap_or_else(|| judge(it))), || {
-            Answer::note("no NVIDIA GPU here")
-        }),
-    }
+fn each(facts: &Facts, judge: fn(&Condition) -> Observations) -> Observations {
+    let of_each =
+        |all: &[Condition]| Observations::all(all.iter().map(|it| silent(it).unwrap_or_else(|| judge(it))), no_gpu);
+    Observations::either(conditions(facts).map(of_each))
 }
 
-/// What is to be said of a GPU that answers nothing, or not for long.
-pub(in crate::doctor) fn silent(condition: &Condition) -> Option<Answer> {
+/// The answer for a GPU that reports nothing, or that will soon stop doing so.
+pub(in crate::doctor) fn silent(condition: &Condition) -> Option<Observations> {
     let index = condition.index;
     let obstacle = condition.obstacle?;
     let (cause, repair) = obstacle.words(Vendor::Nvidia);
     Some(match obstacle {
-        Obstacle::Lost => Answer::fail(format!("GPU {index} is lost, or needs a reset"), cause, repair),
-        _ => Answer::could_not_look(format!("the driver does not hand GPU {index} out")),
+        Obstacle::Lost => Observations::fail(format!("GPU {index} is lost, or needs a reset"), cause, repair),
+        _ => Observations::could_not_look(format!("the driver does not hand GPU {index} out")),
     })
 }
 
-/// Without an NVIDIA GPU there is nothing to ask the library for.
-fn unseen(facts: &Facts, why: &str) -> Answer {
+/// The condition of the GPUs. Without an NVIDIA GPU the library is not asked.
+fn conditions(facts: &Facts) -> Result<&[Condition], Observations> {
     let has_gpu = facts.inventory.gpus.iter().any(|gpu| gpu.vendor == crate::inventory::Vendor::Nvidia);
-    if has_gpu {
-        Answer::could_not_look(format!("NVML gives no answer: {why}"))
-    } else {
-        Answer::note("no NVIDIA GPU here")
+    match &facts.conditions {
+        Err(why) if has_gpu => Err(Observations::could_not_look(format!("NVML gives no answer: {why}"))),
+        Ok(all) if !all.is_empty() => Ok(all),
+        _ => Err(no_gpu()),
     }
+}
+
+fn no_gpu() -> Observations {
+    Observations::note("no NVIDIA GPU here")
 }
 
 fn list(processes: &[Process]) -> String {
@@ -108,47 +112,43 @@ fn list(processes: &[Process]) -> String {
     processes.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-fn memory(condition: &Condition) -> Answer {
+fn memory(condition: &Condition) -> Observations {
     let index = condition.index;
     let Some((used, whole)) = condition.memory_mib.filter(|(_, whole)| *whole > 0) else {
-        return Answer::could_not_look(format!("GPU {index} does not tell its memory"));
+        return Observations::could_not_look(format!("GPU {index} does not tell its memory"));
     };
     let seen = format!("GPU {index} has {used} of {whole} MiB in use");
     if used * 100 < whole * FULL {
-        return Answer::ok(seen);
+        return Observations::ok(seen);
     }
     let holders = condition.processes.as_deref().unwrap_or_default();
     let cause = match holders {
         [] => "its memory is held by processes that cannot be seen from here".to_owned(),
         holders => format!("processes hold it (numbers of the host): {}", list(holders)),
     };
-    Answer::warn(
+    Observations::warn(
         seen,
         cause,
         "a smaller batch or mixed precision in the program; end what should not run: nvidia-smi on the host names it",
     )
 }
 
-fn processes(facts: &Facts) -> Answer {
-    let all = match &facts.conditions {
-        Err(why) => return unseen(facts, why),
-        Ok(all) => all,
-    };
-    let jobs = match &facts.side {
+fn processes(all: &[Condition], side: &Side) -> Observations {
+    let jobs = match side {
         Side::Host(_) => None,
         Side::Container(container) => container.slurm.gpu_jobs.as_ref().ok().map(Vec::len),
     };
     let judge = |it: &Condition| silent(it).unwrap_or_else(|| conflict(it, jobs));
-    Answer::all(all.iter().map(judge), || Answer::note("no NVIDIA GPU here"))
+    Observations::all(all.iter().map(judge), no_gpu)
 }
 
-/// `jobs` is how many jobs have GPUs; `None` where nobody knows.
-fn conflict(condition: &Condition, jobs: Option<usize>) -> Answer {
+/// `jobs` is the number of jobs with GPUs; `None` if unknown.
+fn conflict(condition: &Condition, jobs: Option<usize>) -> Observations {
     let index = condition.index;
     let reset = "sudo nvidia-smi -c DEFAULT, on the host";
     match condition.compute_mode {
         Some(ComputeMode::Prohibited) => {
-            return Answer::fail(
+            return Observations::fail(
                 format!("GPU {index} lets no process compute"),
                 "its compute mode is PROHIBITED",
                 reset,
@@ -156,7 +156,7 @@ fn conflict(condition: &Condition, jobs: Option<usize>) -> Answer {
         }
         Some(ComputeMode::Exclusive) if condition.processes.as_ref().is_some_and(|all| !all.is_empty()) => {
             let holders = list(condition.processes.as_deref().unwrap_or_default());
-            return Answer::warn(
+            return Observations::warn(
                 format!("GPU {index} lets one process in, and one is there: {holders}"),
                 "its compute mode is EXCLUSIVE_PROCESS",
                 reset,
@@ -165,7 +165,7 @@ fn conflict(condition: &Condition, jobs: Option<usize>) -> Answer {
         _ => {}
     }
     if condition.processes.is_none() && condition.memory_mib.is_none() {
-        return Answer::could_not_look(format!("the driver tells neither processes nor memory of GPU {index}"));
+        return Observations::could_not_look(format!("the driver tells neither processes nor memory of GPU {index}"));
     }
     let holders = condition.processes.as_deref().unwrap_or_default();
     let used = condition.memory_mib.map_or(0, |(used, _)| used);
@@ -173,24 +173,25 @@ fn conflict(condition: &Condition, jobs: Option<usize>) -> Answer {
     let who =
         if holders.is_empty() { format!("{used} MiB are in use") } else { format!("processes {}", list(holders)) };
     match (is_used, jobs) {
-        (false, _) => Answer::ok(format!("GPU {index} is free")),
-        (true, Some(0)) => Answer::warn(
+        (false, _) => Observations::ok(format!("GPU {index} is free")),
+        (true, Some(0)) => Observations::warn(
             format!("GPU {index} is used, and no job of Slurm has a GPU: {who}"),
             "somebody uses it past Slurm: on the host, in another container, or in a job that did not ask with --gres",
             "nvidia-smi pmon -c 1 on the host names the processes; let them be jobs, or give this container other GPUs",
         ),
-        (true, Some(_)) => Answer::ok(format!("GPU {index} is used, and jobs have GPUs: {who}")),
-        (true, None) => Answer::note(format!("GPU {index} is used: {who}")),
+        (true, Some(_)) => Observations::ok(format!("GPU {index} is used, and jobs have GPUs: {who}")),
+        (true, None) => Observations::note(format!("GPU {index} is used: {who}")),
     }
 }
 
-fn speed_or_nothing(condition: &Condition) -> Answer {
-    speed(condition)
-        .unwrap_or_else(|| Answer::note(format!("the driver does not tell how fast GPU {} may be", condition.index)))
+fn speed_or_nothing(condition: &Condition) -> Observations {
+    speed(condition).unwrap_or_else(|| {
+        Observations::note(format!("the driver does not tell how fast GPU {} may be", condition.index))
+    })
 }
 
-/// `None` where the driver tells neither of clocks nor of the link.
-pub(in crate::doctor) fn speed(condition: &Condition) -> Option<Answer> {
+/// `None` if the driver reports neither clocks nor link.
+pub(in crate::doctor) fn speed(condition: &Condition) -> Option<Observations> {
     let slowdowns = match (&condition.slowdowns, condition.pcie) {
         (None, None) => return None,
         (slowdowns, _) => slowdowns.iter().flatten(),
@@ -198,23 +199,22 @@ pub(in crate::doctor) fn speed(condition: &Condition) -> Option<Answer> {
     let Condition { index, temperature, utilization, .. } = condition;
     let heat = temperature.map_or_else(|| "of unknown temperature".to_owned(), |degrees| format!("at {degrees} °C"));
     let of_slowdown = |slowdown: &Slowdown| match slowdown {
-        Slowdown::Heat => Answer::warn(
+        Slowdown::Heat => Observations::warn(
             format!("GPU {index} is slowed down, {heat}"),
             "it is too hot",
             "see to the fans, the air and the room; sudo nvidia-smi -pl WATTS lowers its power until then",
         ),
-        Slowdown::PowerBrake => Answer::warn(
+        Slowdown::PowerBrake => Observations::warn(
             format!("GPU {index} is slowed down by the machine's power supply"),
             "the power brake is on: the supply is overloaded or failed",
             "look at the power supplies; nvidia-smi -q -d PERFORMANCE",
         ),
-        Slowdown::Hardware => Answer::warn(
+        Slowdown::Hardware => Observations::warn(
             format!("GPU {index} is slowed down by its hardware, {heat}"),
             "it is too hot, or draws too much power",
             "nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE",
         ),
-        Slowdown::PowerCap => Answer::trouble(
-            Verdict::Note,
+        Slowdown::PowerCap => Observations::hint(
             format!("GPU {index} works at its power limit"),
             "which is as it should be under full load",
             "sudo nvidia-smi -pl WATTS sets another limit",
@@ -222,15 +222,15 @@ pub(in crate::doctor) fn speed(condition: &Condition) -> Option<Answer> {
     };
     let is_busy = utilization.is_some_and(|percent| percent > 0);
     let narrow = condition.pcie.filter(|link| link.lanes < link.most_lanes).map(|link| {
-        Answer::warn(
+        Observations::warn(
             format!("GPU {index} has {} of {} PCI Express lanes", link.lanes, link.most_lanes),
             "it is not seated well, or sits in a slot that has no more",
             "re-seat it, or use another slot; nvidia-smi -q | grep -A 3 PCIe",
         )
     });
-    // A GPU that sleeps lowers its link's speed, and not the number of lanes.
+    // A sleeping GPU lowers the speed of its link, but not the number of lanes.
     let slow = condition.pcie.filter(|link| is_busy && link.generation < link.highest_generation).map(|link| {
-        Answer::warn(
+        Observations::warn(
             format!(
                 "GPU {index} works with PCI Express {} where {} could be",
                 link.generation, link.highest_generation
@@ -240,21 +240,12 @@ pub(in crate::doctor) fn speed(condition: &Condition) -> Option<Answer> {
         )
     });
     let percent = utilization.map_or_else(|| "unknown".to_owned(), |percent| format!("{percent} %"));
-    Some(Answer::all(slowdowns.map(of_slowdown).chain(narrow).chain(slow), || {
-        Answer::ok(format!("GPU {index} is not held back, {heat}, utilization {percent}"))
+    Some(Observations::all(slowdowns.map(of_slowdown).chain(narrow).chain(slow), || {
+        Observations::ok(format!("GPU {index} is not held back, {heat}, utilization {percent}"))
     }))
 }
 
-fn idle(facts: &Facts, container: &ContainerFacts) -> Answer {
-    let all = match &facts.conditions {
-        Err(why) => return unseen(facts, why),
-        Ok(all) if all.is_empty() => return Answer::note("no NVIDIA GPU here"),
-        Ok(all) => all,
-    };
-    let jobs = match &container.slurm.gpu_jobs {
-        Err(why) => return Answer::could_not_look(why.as_str()),
-        Ok(jobs) => jobs,
-    };
+fn idle(all: &[Condition], jobs: &[RunningJob]) -> Observations {
     let long: Vec<String> = jobs.iter().filter(|job| job.seconds >= LOADING).map(|job| job.id.clone()).collect();
     let is_working = |it: &Condition| {
         it.utilization.is_some_and(|percent| percent > 0) || it.processes.as_ref().is_some_and(|all| !all.is_empty())
@@ -263,16 +254,16 @@ fn idle(facts: &Facts, container: &ContainerFacts) -> Answer {
     let percents = all.iter().map(|it| it.utilization.map_or_else(|| "?".to_owned(), |percent| format!("{percent} %")));
     let percents = percents.collect::<Vec<_>>().join(", ");
     if long.is_empty() {
-        return Answer::ok(format!("no job has had a GPU for a minute; utilization: {percents}"));
+        return Observations::ok(format!("no job has had a GPU for a minute; utilization: {percents}"));
     }
     if working > 0 {
-        return Answer::ok(format!(
+        return Observations::ok(format!(
             "jobs {} have GPUs, and {working} of {} work; utilization: {percents}",
             long.join(", "),
             all.len()
         ));
     }
-    Answer::warn(
+    Observations::warn(
         format!(
             "jobs {} have had GPUs for over a minute, and no GPU has a process; utilization: {percents}",
             long.join(", ")
@@ -285,18 +276,13 @@ fn idle(facts: &Facts, container: &ContainerFacts) -> Answer {
     )
 }
 
-fn persistence(facts: &Facts) -> Answer {
-    let all = match &facts.conditions {
-        Err(why) => return unseen(facts, why),
-        Ok(all) if all.is_empty() => return Answer::note("no NVIDIA GPU here"),
-        Ok(all) => all,
-    };
+fn persistence(all: &[Condition]) -> Observations {
     persistence_of(&all.iter().collect::<Vec<_>>())
-        .unwrap_or_else(|| Answer::note("the driver does not tell whether it keeps the GPUs awake"))
+        .unwrap_or_else(|| Observations::note("the driver does not tell whether it keeps the GPUs awake"))
 }
 
-/// `None` where the driver tells nothing.
-pub(in crate::doctor) fn persistence_of(all: &[&Condition]) -> Option<Answer> {
+/// `None` if the driver does not report it.
+pub(in crate::doctor) fn persistence_of(all: &[&Condition]) -> Option<Observations> {
     if all.iter().all(|it| it.is_persistent.is_none()) {
         return None;
     }
@@ -305,17 +291,16 @@ pub(in crate::doctor) fn persistence_of(all: &[&Condition]) -> Option<Answer> {
     if off.is_empty() {
         let on = all.iter().filter(|it| it.is_persistent == Some(true)).map(|it| it.index.to_string());
         let on = on.collect::<Vec<_>>().join(", ");
-        return Some(Answer::ok(format!("the driver keeps GPU {on} awake")));
+        return Some(Observations::ok(format!("the driver keeps GPU {on} awake")));
     }
-    Some(Answer::trouble(
-        Verdict::Note,
+    Some(Observations::hint(
         format!("persistence mode is off for GPU {}", off.join(", ")),
         "the driver lets a GPU go that nobody uses: clocks and limits that were set are lost, and the next use takes longer",
         "sudo systemctl enable --now nvidia-persistenced, or sudo nvidia-smi -pm 1, on the host",
     ))
 }
 
-fn numa(facts: &Facts) -> Answer {
+fn numa(facts: &Facts) -> Observations {
     let on_pci = || facts.inventory.gpus.iter().filter(|gpu| gpu.pci_address.is_some());
     let name = |gpu: &Gpu| {
         let address = gpu.pci_address.map(|address| address.to_string()).unwrap_or_default();
@@ -323,25 +308,20 @@ fn numa(facts: &Facts) -> Answer {
     };
     let unknown: Vec<String> = on_pci().filter(|gpu| gpu.numa_node.is_none()).map(name).collect();
     if on_pci().next().is_none() {
-        return Answer::note("no GPU with a PCI address here");
+        return Observations::note("no GPU with a PCI address here");
     }
     if unknown.is_empty() {
-        return Answer::ok("the machine tells the NUMA node of each GPU");
+        return Observations::ok("the machine tells the NUMA node of each GPU");
     }
     let seen = format!("the machine does not tell the NUMA node of {} (-1)", unknown.join(", "));
     let cause = "the firmware does not say it; most often a virtual machine without virtual NUMA";
     let sockets = facts.inventory.cpu.sockets.len();
     if sockets > 1 {
-        return Answer::warn(
+        return Observations::warn(
             format!("{seen}, and it has {sockets} sockets"),
             format!("{cause}; gres.conf has no Cores, so that Slurm cannot place jobs near to their GPU"),
             "turn on virtual NUMA (VMware: chipset.motherboardLayout = \"acpi\"); on hardware report it to the machine's maker",
         );
     }
-    Answer::trouble(
-        Verdict::Note,
-        seen,
-        cause,
-        "nothing: with one socket every CPU is near, and TensorFlow's message is harmless",
-    )
+    Observations::hint(seen, cause, "nothing: with one socket every CPU is near, and TensorFlow's message is harmless")
 }

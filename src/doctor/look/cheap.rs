@@ -1,4 +1,4 @@
-//! What every start looks at: a handful of files, and the kernel's list of listening sockets.
+//! Observations at every start: a few files, and the kernel's list of listening sockets.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -7,27 +7,47 @@ use std::path::{Path, PathBuf};
 use nix::sys::statvfs::{FsFlags, statvfs};
 
 use super::ports;
-use crate::doctor::facts::{CheapFacts, CudaFacts, Disk, Holder, KeyFacts, Looked, Port};
+use crate::config::Config;
+use crate::doctor::facts::{CheapFacts, CudaFacts, Disk, Given, Holder, KeyFacts, Limit, Looked, Port};
+use crate::inventory::{Inventory, Vendor};
+use crate::proc::parse::Mount;
+use crate::supervise::sockets;
 use crate::walk::{self, Dir};
 
-/// Where to look, and for what.
+/// The paths, names and ports to examine.
 #[derive(Clone, Copy, Debug)]
 pub struct Places<'a> {
-    /// Everything is below this directory.
+    /// The root directory of all paths.
     pub root: &'a Path,
     /// The munge key.
     pub key: &'a Path,
-    /// The directory of the saved state.
+    /// The directory of saved state.
     pub state: &'a Path,
     /// The cluster's name in slurm.conf.
     pub cluster: &'a str,
-    /// Whether there is an NVIDIA driver: without one nobody asks where CUDA is, and that is a look at fifty names.
+    /// Whether there is an NVIDIA driver. Without one, the search for CUDA (some fifty paths) is skipped.
     pub has_nvidia: bool,
     /// The daemons and their ports.
     pub ports: [(&'static str, u16); 2],
 }
 
-/// Looks. `listens` tells whether somebody listens on a port.
+/// What the start looks at too.
+pub(crate) fn look_cheaply(root: &Path, config: &Config, inventory: &Inventory, cluster: &str) -> CheapFacts {
+    let places = Places {
+        root,
+        key: &config.paths.munge_key,
+        state: &config.paths.state,
+        cluster,
+        has_nvidia: inventory.drivers.iter().any(|driver| driver.vendor == Vendor::Nvidia),
+        ports: [("slurmctld", config.slurm.controller_port), ("slurmd", config.slurm.daemon_port)],
+    };
+    // The ports of this machine say nothing about another root.
+    let listens =
+        |port| if root == Path::new("/") { sockets::listeners(port).map(|found| !found.is_empty()) } else { None };
+    cheap(&places, &listens)
+}
+
+/// Makes the observations. `listens` tells whether a process listens on a port.
 pub fn cheap(places: &Places<'_>, listens: &dyn Fn(u16) -> Option<bool>) -> CheapFacts {
     let root = places.root;
     let port = |(daemon, number): (&'static str, u16)| {
@@ -48,7 +68,39 @@ pub fn cheap(places: &Places<'_>, listens: &dyn Fn(u16) -> Option<bool>) -> Chea
         cuda: if places.has_nvidia { cuda(root) } else { CudaFacts::default() },
         memory_kills: memory_kills(root),
         has_kfd: root.join("dev/kfd").exists(),
+        given: given(root),
     }
+}
+
+fn given(root: &Path) -> Given {
+    let limits = read(&root.join("proc/self/limits")).unwrap_or_default();
+    Given {
+        has_infiniband: root.join("dev/infiniband").exists(),
+        shared_memory_mib: disk(&root.join("dev/shm")).ok().map(|disk| disk.whole_mib),
+        locked_memory: limit(&limits, "Max locked memory"),
+        stack: limit(&limits, "Max stack size"),
+        preloaded: preloaded(root),
+    }
+}
+
+/// The soft limit of this name in proc(5)'s format: `Max stack size   8388608   unlimited   bytes`.
+fn limit(limits: &str, name: &str) -> Option<Limit> {
+    let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
+    match line.split_whitespace().next()? {
+        "unlimited" => Some(Limit::Unlimited),
+        bytes => bytes.parse().ok().map(Limit::Bytes),
+    }
+}
+
+/// The libraries of HAMi-core and nvshare, from their READMEs.
+const SHARING_LIBRARIES: [&str; 2] = ["libvgpu.so", "libnvshare.so"];
+
+fn preloaded(root: &Path) -> Option<String> {
+    let list = read(&root.join("etc/ld.so.preload")).unwrap_or_default();
+    // ld.so(8): separated by blanks or colons.
+    let mut libraries = list.split(|c: char| c.is_whitespace() || c == ':');
+    let library = libraries.find(|path| SHARING_LIBRARIES.iter().any(|name| path.ends_with(name)))?;
+    Some(library.to_owned())
 }
 
 fn under(root: &Path, path: &Path) -> PathBuf {
@@ -61,7 +113,7 @@ fn read(path: &Path) -> Option<String> {
 
 fn key(root: &Path, path: &Path) -> Option<KeyFacts> {
     let metadata = fs::metadata(under(root, path)).ok().filter(|metadata| metadata.len() > 0)?;
-    // The engine makes this file when it creates the container.
+    // The engine writes this file when it creates the container.
     let engines = ["/.dockerenv", "/run/.containerenv"].into_iter();
     let created =
         engines.filter_map(|mark| fs::metadata(under(root, Path::new(mark))).ok()).map(|mark| mark.mtime()).next();
@@ -73,18 +125,15 @@ fn key(root: &Path, path: &Path) -> Option<KeyFacts> {
     })
 }
 
-/// Whether the path, or a directory above it, is a mount of its own.
+/// Whether the path, or one of its parent directories, is a mount point.
 fn is_mounted(root: &Path, path: &Path) -> bool {
     let table = read(&root.join("proc/self/mountinfo")).unwrap_or_default();
-    // proc(5): the fifth field is the mount point, with blanks and such as octal numbers.
-    let points = table.lines().filter_map(|line| line.split(' ').nth(4)).filter(|point| *point != "/");
-    let mut points = points.map(|point| point.replace("\\040", " "));
-    points.any(|point| path.starts_with(point))
+    Mount::all(&table).any(|mount| mount.at != "/" && path.starts_with(mount.at))
 }
 
 /// `slurminit`, or `slurminit|89` since 24.05.
 fn saved_cluster(controller: &Path) -> Option<String> {
-    // The directory is slurm's: what slurm links to is not read.
+    // The directory belongs to slurm, so links in it are not followed.
     let bytes = Dir::of_the_user(controller).ok()?.read("clustername").ok()?;
     let text = String::from_utf8_lossy(&bytes);
     let name = text.lines().next()?.split('|').next()?.trim();
@@ -101,7 +150,7 @@ fn disk(path: &Path) -> Looked<Disk> {
     })
 }
 
-/// Where the loader finds libraries on Debian, Ubuntu and RHEL, and where CUDA's images and WSL2 have them.
+/// Library directories of Debian, Ubuntu and RHEL, and those of CUDA images and WSL2.
 const LIBRARIES: [&str; 9] = [
     "usr/lib/x86_64-linux-gnu",
     "usr/lib/aarch64-linux-gnu",
@@ -115,7 +164,7 @@ const LIBRARIES: [&str; 9] = [
 ];
 const PROGRAMS: [&str; 4] = ["usr/bin", "usr/local/bin", "usr/local/nvidia/bin", "usr/lib/wsl/lib"];
 
-/// Where CUDA's parts are.
+/// Searches for CUDA.
 pub fn cuda(root: &Path) -> CudaFacts {
     let has = |place: &&str, name: &str| root.join(place).join(name).exists();
     let driver_library = LIBRARIES.iter().find(|place| has(place, "libcuda.so.1"));
@@ -126,7 +175,7 @@ pub fn cuda(root: &Path) -> CudaFacts {
     }
 }
 
-/// The version of the toolkit, else the major one of its runtime library: `12.4.1`, `12`.
+/// The version of the toolkit, or otherwise the major version of its runtime library: `12.4.1`, `12`.
 fn toolkit(root: &Path) -> Option<String> {
     let noted = read(&root.join("usr/local/cuda/version.json"))
         .and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok())
@@ -134,7 +183,7 @@ fn toolkit(root: &Path) -> Option<String> {
     let majors = [13_u32, 12, 11, 10].into_iter();
     let has =
         |major: &u32| LIBRARIES.iter().any(|place| root.join(place).join(format!("libcudart.so.{major}")).exists());
-    // Up to 11 the library's name has the minor version too.
+    // Up to CUDA 11 the library's name also contains the minor version.
     noted.or_else(|| majors.into_iter().find(has).map(|major| major.to_string()))
 }
 

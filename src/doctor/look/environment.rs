@@ -1,10 +1,22 @@
-//! The environment.
+//! The environment variables.
 
 use crate::doctor::facts::Environment;
 
 const PROXIES: [&str; 6] = ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
 
-/// This process's environment, which in a container is the one that the container was created with.
+const MIG: [&str; 2] = ["NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES"];
+/// Variables of HAMi-core (its README), gpushare (AliyunContainerService/gpushare-device-plugin) and MPS (NVIDIA's MPS
+/// documentation).
+const SHARES: [&str; 6] = [
+    "CUDA_DEVICE_MEMORY_LIMIT",
+    "CUDA_DEVICE_MEMORY_LIMIT_0",
+    "CUDA_DEVICE_SM_LIMIT",
+    "ALIYUN_COM_GPU_MEM_CONTAINER",
+    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+];
+
+/// This process's environment. In a container, that is the environment the container was created with.
 pub fn environment() -> Environment {
     let variable = |name: &str| {
         let value = std::env::var_os(name)?.to_string_lossy().into_owned();
@@ -14,6 +26,12 @@ pub fn environment() -> Environment {
         cuda_visible_devices: variable("CUDA_VISIBLE_DEVICES"),
         cuda_version: variable("CUDA_VERSION"),
         driver_capabilities: variable("NVIDIA_DRIVER_CAPABILITIES"),
+        require_cuda: variable("NVIDIA_REQUIRE_CUDA"),
+        // The values that Go's strconv.ParseBool accepts, which the toolkit uses.
+        disables_require: variable("NVIDIA_DISABLE_REQUIRE")
+            .is_some_and(|value| matches!(value.as_str(), "1" | "t" | "T" | "true" | "TRUE" | "True")),
+        mig_variables: MIG.into_iter().filter(|name| variable(name).is_some()).collect(),
+        gpu_share: SHARES.into_iter().find(|name| variable(name).is_some()),
         proxy: PROXIES.into_iter().find(|name| variable(name).is_some()),
         no_proxy: variable("no_proxy").or_else(|| variable("NO_PROXY")),
         is_in_kubernetes: variable("KUBERNETES_SERVICE_HOST").is_some(),

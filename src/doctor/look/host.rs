@@ -1,23 +1,37 @@
-//! What Docker, Kubernetes and the clock's service of the host say.
+//! What Docker, Kubernetes and the time service of the host report.
 
 use serde_json::Value;
 
-use super::{Ask, output};
-use crate::configure::answer::Answer;
-use crate::doctor::facts::{ImageFacts, Kubernetes, KubernetesNode, Looked, RunningContainer};
+use super::{Ask, Scope, output};
+use crate::configure::look::{self, Tools};
+use crate::doctor::facts::{HostFacts, ImageFacts, Kubernetes, KubernetesNode, Looked, RunningContainer};
+use crate::inventory::{Inventory, Vendor};
+use crate::tool::answer::Answer;
 
-/// The label of slurminit's images that says what they were built for.
+/// The label in slurminit's images with the GPU type that they were built for.
 const GPU_TYPE: &str = "slurminit.gpu-type";
 
-/// What the image says of itself.
+pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> HostFacts {
+    let tools = Tools { deadline: scope.deadline };
+    let ask = scope.ask();
+    let situation = look::look(&scope.root, tools, inventory);
+    let trials = look::trials(&scope.image, scope.no_trial, tools, &situation);
+    HostFacts {
+        trials,
+        image: image(&ask, &scope.image),
+        containers: containers(&ask),
+        kubernetes: kubernetes(&ask),
+        clock: clock(&ask),
+        situation,
+    }
+}
+
+/// What the image's label says.
 pub fn image(ask: Ask<'_>, name: &str) -> Looked<Option<ImageFacts>> {
     match ask("docker", &["image", "inspect", "--format", "{{json .Config.Labels}}", name]) {
-        Answer::Missing => Err("there is no docker command here".to_owned()),
-        Answer::Silent => Err("docker did not answer in time".to_owned()),
         Answer::Ended { succeeded: false, stderr, .. } if stderr.to_lowercase().contains("no such") => Ok(None),
-        Answer::Ended { succeeded: false, stderr, .. } => Err(crate::configure::answer::first_line([stderr.as_str()])),
-        Answer::Ended { stdout, .. } => {
-            let labels: Value = serde_json::from_str(stdout.trim()).unwrap_or_default();
+        answer => {
+            let labels: Value = serde_json::from_str(answer.output_of("docker")?.trim()).unwrap_or_default();
             Ok(Some(ImageFacts { name: name.to_owned(), gpu_type: text(labels.get(GPU_TYPE)) }))
         }
     }
@@ -27,7 +41,7 @@ fn text(value: Option<&Value>) -> Option<String> {
     value.and_then(Value::as_str).map(str::to_owned)
 }
 
-/// The running containers of slurminit's images.
+/// Running containers of slurminit's images.
 pub fn containers(ask: Ask<'_>) -> Looked<Vec<RunningContainer>> {
     let ids = output(ask, "docker", &["ps", "--quiet", "--filter", &format!("label={GPU_TYPE}")])?;
     let ids: Vec<&str> = ids.split_whitespace().collect();
@@ -54,21 +68,19 @@ fn container(json: &Value) -> RunningContainer {
     }
 }
 
-/// What Kubernetes says of its nodes and device plugins; `None` where there is no kubectl, or it knows no cluster.
+/// What Kubernetes reports about nodes and device plugins; `None` without kubectl or a configured cluster.
 pub fn kubernetes(ask: Ask<'_>) -> Looked<Option<Kubernetes>> {
-    let json = |what: &[&str]| {
-        let arguments = [&["get"], what, &["--output=json", "--request-timeout=5s"]].concat();
-        let text = output(ask, "kubectl", &arguments)?;
-        serde_json::from_str::<Value>(&text).map_err(|error| format!("kubectl: {error}"))
+    let get = |what: &[&str]| ask("kubectl", &[&["get"], what, &["--output=json", "--request-timeout=5s"]].concat());
+    let json = |answer: Answer| {
+        serde_json::from_str::<Value>(&answer.output_of("kubectl")?).map_err(|error| format!("kubectl: {error}"))
     };
-    let nodes = match json(&["nodes"]) {
-        Err(why) if why == "kubectl is not here" => return Ok(None),
-        // What it says without a configuration: it tries port 8080 of this host.
-        Err(why) if why.contains("localhost:8080") => return Ok(None),
-        Err(why) => return Err(why),
-        Ok(nodes) => nodes,
+    let nodes = match get(&["nodes"]) {
+        Answer::Missing => return Ok(None),
+        // kubectl without a configuration tries port 8080 of this host.
+        Answer::Ended { succeeded: false, stderr, .. } if stderr.contains("localhost:8080") => return Ok(None),
+        answer => json(answer)?,
     };
-    let sets = json(&["daemonsets", "--all-namespaces"])?;
+    let sets = json(get(&["daemonsets", "--all-namespaces"]))?;
     let items = |list: &Value| list.get("items").and_then(Value::as_array).cloned().unwrap_or_default();
     Ok(Some(Kubernetes {
         nodes: items(&nodes).iter().map(node).collect(),
@@ -78,13 +90,13 @@ pub fn kubernetes(ask: Ask<'_>) -> Looked<Option<Kubernetes>> {
 
 fn node(json: &Value) -> KubernetesNode {
     let labels = json.pointer("/metadata/labels").and_then(Value::as_object).cloned().unwrap_or_default();
+    let is_gpu = |name: &str| Vendor::ALL.iter().any(|vendor| vendor.traits().kubernetes.contains(&name));
     let says_gpu = |(name, value): (&String, &Value)| {
-        matches!(name.as_str(), "nvidia.com/gpu" | "nvidia.com/gpu.present" | "amd.com/gpu")
-            && value.as_str() == Some("true")
+        (is_gpu(name) || name == "nvidia.com/gpu.present") && value.as_str() == Some("true")
     };
     let offered = json.pointer("/status/allocatable").and_then(Value::as_object).cloned().unwrap_or_default();
-    let is_gpu = |name: &str| name == "nvidia.com/gpu" || name == "amd.com/gpu" || name.starts_with("nvidia.com/mig-");
-    let count = |(name, value): (&String, &Value)| is_gpu(name).then(|| value.as_str()?.parse::<u64>().ok()).flatten();
+    let is_part = |name: &str| is_gpu(name) || name.starts_with("nvidia.com/mig-");
+    let count = |(name, value): (&String, &Value)| is_part(name).then(|| value.as_str()?.parse::<u64>().ok()).flatten();
     KubernetesNode {
         name: text(json.pointer("/metadata/name")).unwrap_or_default(),
         has_gpu_label: labels.iter().any(says_gpu),
@@ -104,6 +116,6 @@ pub fn clock(ask: Ask<'_>) -> Looked<bool> {
     match answer.trim() {
         "yes" => Ok(true),
         "no" => Ok(false),
-        other => Err(format!("timedatectl says `{}`", crate::configure::answer::first_line([other]))),
+        other => Err(format!("timedatectl says `{}`", crate::tool::answer::first_line([other]))),
     }
 }

@@ -1,4 +1,5 @@
-//! Who listens on a port. Slow (all connections, all processes): only where somebody does.
+//! Finds the process that listens on a port. Slow, because it reads all connections and processes: only called if the
+//! port is taken.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,8 +9,8 @@ use crate::doctor::facts::Holder;
 /// TCP_LISTEN in the kernel's tables (net/tcp_states.h).
 const LISTEN: &str = "0A";
 
-/// The process that listens on `port`, as far as it can be seen from here. The files of another user's process cannot, not
-/// even by root in a container: a `daemon` that runs here is then taken for the one.
+/// The process that listens on `port`, as far as it is visible. In a container, not even root can see the files of
+/// another user's process. In that case a `daemon` running here is assumed to be the one.
 pub(super) fn holder(root: &Path, port: u16, daemon: &str) -> Holder {
     let inodes: Vec<String> = ["proc/net/tcp", "proc/net/tcp6"]
         .into_iter()
@@ -17,7 +18,12 @@ pub(super) fn holder(root: &Path, port: u16, daemon: &str) -> Holder {
         .flat_map(|table| table.lines().filter_map(|line| inode(line, port)).collect::<Vec<_>>())
         .collect();
     let processes = processes(root);
-    let name = |process: &PathBuf| fs::read_to_string(process.join("comm")).ok().map(|name| name.trim().to_owned());
+    // Debian's daemons are links to `slurmctld-wlm` and `slurmd-wlm`, and use these names after a reconfiguration.
+    let name = |process: &PathBuf| {
+        let name = fs::read_to_string(process.join("comm")).ok()?;
+        let name = name.trim();
+        Some(name.strip_suffix("-wlm").unwrap_or(name).to_owned())
+    };
     let proven = processes.iter().find(|process| holds(process, &inodes) == Some(true)).and_then(name);
     let closed = || processes.iter().filter(|process| holds(process, &inodes).is_none()).filter_map(name);
     let believed = || closed().find(|name| name == daemon);
@@ -30,10 +36,10 @@ fn processes(root: &Path) -> Vec<PathBuf> {
     entries.filter(|entry| is_number(&entry.file_name().to_string_lossy())).map(|entry| entry.path()).collect()
 }
 
-/// Whether the process has one of these sockets; `None` where its files cannot be seen.
+/// Whether the process has one of these sockets; `None` if its files are not visible.
 fn holds(process: &Path, inodes: &[String]) -> Option<bool> {
     let files = fs::read_dir(process.join("fd")).ok()?.flatten();
-    // The directory can be listed where its links cannot be followed: that needs CAP_SYS_PTRACE.
+    // Without CAP_SYS_PTRACE the directory can be listed, but its links cannot be read.
     let links: Vec<_> = files.map(|file| fs::read_link(file.path())).collect();
     let is_one = |link: &str| {
         let inode = link.strip_prefix("socket:[").and_then(|rest| rest.strip_suffix(']'));
@@ -48,7 +54,7 @@ fn holds(process: &Path, inodes: &[String]) -> Option<bool> {
     }
 }
 
-/// The inode of a line of /proc/net/tcp that listens on `port`.
+/// The inode, if this line of /proc/net/tcp is a socket listening on `port`.
 fn inode(line: &str, port: u16) -> Option<String> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let (_, own) = fields.get(1)?.rsplit_once(':')?;

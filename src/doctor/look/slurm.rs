@@ -1,21 +1,17 @@
-//! What Slurm's and munge's own commands say.
+//! What Slurm's and munge's own commands report.
 
 use super::{Ask, output};
 use crate::doctor::facts::{Credential, Looked, NodeFacts, RunningJob, SlurmFacts, WaitingJob};
 use crate::supervise::node::{NodeReport, SINFO_FORMAT};
+use crate::tool::answer::{Answer, first_line};
 
-/// Asks the controller for everything.
+/// Queries the controller.
 pub fn slurm(ask: Ask<'_>, node: &str) -> SlurmFacts {
     let controller = output(ask, "scontrol", &["ping"]).map(|text| text.contains("is UP"));
-    // One that does not answer lets every other command wait for its own deadline.
+    // If the controller does not answer, every other command would block until its own deadline.
     if let Ok(false) | Err(_) = controller {
-        let nothing = || "the controller does not answer".to_owned();
-        return SlurmFacts {
-            controller: controller.or(Ok(false)),
-            node: Err(nothing()),
-            gpu_jobs: Err(nothing()),
-            waiting_jobs: Err(nothing()),
-        };
+        let nothing = SlurmFacts::unasked("the controller does not answer");
+        return SlurmFacts { controller: controller.or(Ok(false)), ..nothing };
     }
     let format = format!("--format=%G|{SINFO_FORMAT}");
     let answer = output(ask, "sinfo", &["--noheader", "--nodes", node, &format]);
@@ -40,7 +36,7 @@ fn parse_node(name: &str, text: &str) -> Looked<NodeFacts> {
 fn running_job(line: &str) -> Option<RunningJob> {
     let mut fields = line.trim().split('|');
     let (id, gres, time) = (fields.next()?, fields.next()?, fields.next()?);
-    // A part of a GPU counts as well as a whole one.
+    // A part of a GPU counts like a whole one.
     let has_gpu = ["gpu", "shard", "mps"].iter().any(|name| gres.contains(name));
     has_gpu.then(|| RunningJob { id: id.to_owned(), gres: gres.to_owned(), seconds: seconds(time) })
 }
@@ -50,26 +46,26 @@ fn waiting_job(line: &str) -> Option<WaitingJob> {
     Some(WaitingJob { id: id.to_owned(), reason: reason.to_owned() })
 }
 
-/// `1-02:03:04`, `02:03:04`, `3:04` as seconds; 0 if it is none of these.
+/// Converts `1-02:03:04`, `02:03:04` or `3:04` to seconds; 0 for anything else.
 pub fn seconds(time: &str) -> u64 {
     let (days, rest) = time.split_once('-').unwrap_or(("0", time));
     let of_rest = rest.split(':').try_fold(0, |sum: u64, part| Some(sum * 60 + part.parse::<u64>().ok()?));
     days.parse::<u64>().ok().zip(of_rest).map_or(0, |(days, rest)| days * 86_400 + rest)
 }
 
-/// Lets munged make a credential and read it.
+/// Lets munged encode and decode a credential.
 pub fn own_credential(ask: Ask<'_>) -> Looked<Credential> {
     parse_credential(&output_even_if_refused(ask, "munge --no-input | unmunge"))
 }
 
-/// Lets munged read one that another machine made, which lies in the file.
+/// Lets munged decode a credential from another machine, stored in `file`.
 pub fn credential(ask: Ask<'_>, file: &std::path::Path) -> Looked<Credential> {
     let file =
         file.to_str().filter(|name| !name.contains('\'')).ok_or("its file's name cannot be handed to unmunge")?;
     parse_credential(&output_even_if_refused(ask, &format!("unmunge --input='{file}'")))
 }
 
-/// unmunge says why, and what it could read, also where it fails.
+/// unmunge explains a failure, and prints what it could decode.
 fn output_even_if_refused(ask: Ask<'_>, line: &str) -> String {
     let line = format!("({line}) 2>&1; true");
     output(ask, "sh", &["-c", &line]).unwrap_or_else(|why| why)
@@ -86,23 +82,22 @@ fn parse_credential(text: &str) -> Looked<Credential> {
             encoded: time("ENCODE_TIME:"),
             decoded: time("DECODE_TIME:"),
         }),
-        // Of one that another key made, nothing can be read at all.
+        // A credential made with another key cannot be decoded at all.
         None => match text.trim().strip_prefix("unmunge: Error: ") {
             Some(status) if status.ends_with("credential") => {
                 Ok(Credential { status: status.to_owned(), encoded: None, decoded: None })
             }
-            _ => Err(crate::configure::answer::first_line([text])),
+            _ => Err(first_line([text])),
         },
     }
 }
 
-/// Whether this host's own name has an address.
+/// Whether this host's name resolves to an address.
 pub fn address(ask: Ask<'_>, host: &str) -> Looked<bool> {
-    match output(ask, "getent", &["hosts", host]) {
-        Ok(_) => Ok(true),
-        // It says nothing where there is none.
-        Err(why) if why.ends_with("it says nothing") => Ok(false),
-        Err(why) => Err(why),
+    match ask("getent", &["hosts", host]) {
+        // getent prints nothing if there is no address.
+        Answer::Ended { succeeded: false, stdout, stderr } if stdout.is_empty() && stderr.is_empty() => Ok(false),
+        answer => answer.output_of("getent").map(|_| true),
     }
 }
 

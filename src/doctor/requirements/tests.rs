@@ -127,11 +127,11 @@ fn a_broken_configuration_is_no_verdict_on_gpus() {
     assert_eq!(said, "configuration: CouldNotLook: slurminit.toml:1: no\n");
 }
 
-/// What is well is said of the GPUs that answered, and of no other.
+/// "In order" is said only of GPUs that answered.
 #[test]
 fn a_gpu_that_did_not_answer_is_not_spoken_for() {
     let (told, silent) = (healthy(0), Condition { index: 1, ..Condition::default() });
-    let seen = |answer: &Answer| answer.observations()[0].seen.clone();
+    let seen = |answer: &Observations| answer.observations()[0].seen.clone();
     let awake = work::persistence_of(&[&Condition { is_persistent: Some(true), ..told }, &silent]).unwrap();
     assert_eq!(seen(&awake), "the driver keeps GPU 0 awake");
     assert_eq!(work::silent(&silent), None, "a driver may be too old for every call");

@@ -1,4 +1,4 @@
-//! Reads Slurm's files as loosely as Slurm does: keys in any case, quotes, comments, continued lines.
+//! Parses Slurm's files as leniently as Slurm does: keys in any case, quotes, comments, continued lines.
 
 /// One line of a Slurm file: its keys and values in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,7 +15,7 @@ impl Line {
         &self.0
     }
 
-    /// The value of `key` as a number; a memory size may end in M or G.
+    /// The value of `key` as a number; memory sizes may end in M or G.
     pub(super) fn number(&self, key: &str) -> Option<u64> {
         let text = self.get(key)?;
         let (digits, factor) = match text.to_ascii_uppercase().strip_suffix('G') {
@@ -26,7 +26,7 @@ impl Line {
     }
 }
 
-/// The lines that say something.
+/// The non-empty lines.
 pub(in crate::plan) fn lines(text: &str) -> Vec<Line> {
     let joined = text.replace("\\\r\n", "").replace("\\\n", "");
     joined.lines().map(line).filter(|line| !line.0.is_empty()).collect()
@@ -49,24 +49,30 @@ fn line(text: &str) -> Line {
     Line(pairs)
 }
 
-/// What a gres.conf says about GPUs.
+/// What a slurm.conf, or `scontrol show config`, says last of a key.
+pub fn last_value(text: &str, key: &str) -> Option<String> {
+    let lines = lines(text);
+    lines.iter().rev().filter_map(|line| line.get(key)).find(|value| !value.is_empty()).map(str::to_owned)
+}
+
+/// The lines of a gres.conf that concern GPUs.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct GresLines {
-    /// AutoDetect, wherever it stands.
+    /// AutoDetect, on whichever line it is.
     pub(super) auto_detect: Option<String>,
-    /// Type and device files of each line for a GPU.
+    /// The type and device files of each GPU line.
     pub(super) gpus: Vec<(Option<String>, Vec<String>)>,
-    /// What jobs can share of them: `shard` or `mps`, and how much in all.
+    /// The shared GRES: `shard` or `mps`, with the total count.
     pub(super) shared: Vec<(&'static str, u64)>,
 }
 
 impl GresLines {
-    /// How many GPUs the lines name.
+    /// The number of GPUs in the lines.
     pub(super) fn count(&self) -> usize {
         self.gpus.iter().map(|(_, files)| files.len().max(1)).sum()
     }
 
-    /// The Gres of a node line that agrees with them.
+    /// The Gres value of a node line that matches these lines.
     pub(super) fn node_gres(&self) -> String {
         let mut counts: Vec<(Option<&str>, usize)> = Vec::new();
         for (name, files) in &self.gpus {
@@ -85,10 +91,10 @@ impl GresLines {
     }
 }
 
-/// As what jobs can share GPUs.
+/// The GRES with which jobs share GPUs.
 const SHARED: [&str; 2] = ["shard", "mps"];
 
-/// Reads a gres.conf.
+/// Parses a gres.conf.
 pub(super) fn gres_lines(text: &str) -> GresLines {
     let mut found = GresLines::default();
     for line in lines(text) {
@@ -108,7 +114,7 @@ pub(super) fn gres_lines(text: &str) -> GresLines {
         }
         let files = match (line.get("File"), line.get("MultipleFiles"), line.number("Count")) {
             (Some(files), ..) => expand(files),
-            // One device; MIG instances of a GPU share all files but the last.
+            // One device. The MIG instances of a GPU share all files but the last.
             (None, Some(files), _) => vec![files.rsplit(',').next().unwrap_or_default().to_owned()],
             (None, None, _) => Vec::new(),
         };
@@ -117,7 +123,7 @@ pub(super) fn gres_lines(text: &str) -> GresLines {
     found
 }
 
-/// The device file of each GPU, in the order of the lines; nothing where Slurm detects by itself.
+/// The device file of each GPU, in the order of the lines; empty if Slurm detects devices itself.
 pub fn gpu_files(gres_conf: &str) -> Vec<String> {
     let found = gres_lines(gres_conf);
     if found.auto_detect.is_some_and(|mode| !mode.eq_ignore_ascii_case("off")) {
@@ -126,10 +132,10 @@ pub fn gpu_files(gres_conf: &str) -> Vec<String> {
     found.gpus.into_iter().flat_map(|(_, files)| files).collect()
 }
 
-/// More devices than any machine has; a larger range is a slip of the pen.
+/// More devices than any machine has. A larger range is a typing error.
 const MOST_DEVICES: u32 = 4096;
 
-/// `/dev/nvidia[0-3,5]` and `a,b` as single files.
+/// Expands `/dev/nvidia[0-3,5]` and `a,b` to single files.
 pub(super) fn expand(files: &str) -> Vec<String> {
     let Some((before, (inside, after))) =
         files.split_once('[').and_then(|(before, rest)| Some((before, rest.split_once(']')?)))
@@ -150,22 +156,17 @@ pub(super) fn expand(files: &str) -> Vec<String> {
     all
 }
 
-/// How many GPUs the Gres of a node line claims.
-pub(super) fn claimed_gpus(gres: &str) -> u64 {
-    let gpu = |item: &str| {
-        let item = item.split('(').next().unwrap_or_default();
-        let mut parts = item.split(':');
-        if !parts.next().is_some_and(|name| name.eq_ignore_ascii_case("gpu")) {
-            return 0;
-        }
-        parts.rfind(|part| *part != "no_consume").map_or(1, |last| last.parse().unwrap_or(1))
-    };
-    gres.split(',').map(gpu).sum()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_value_counts() {
+        let conf = "StateSaveLocation=/a\n#StateSaveLocation=/b\nstatesavelocation = /c # here\n";
+        assert_eq!(last_value(conf, "StateSaveLocation").as_deref(), Some("/c"));
+        assert_eq!(last_value("NEXT_JOB_ID             = 5\n", "NEXT_JOB_ID").as_deref(), Some("5"));
+        assert_eq!(last_value("", "MaxJobId"), None);
+    }
 
     #[test]
     fn a_line_is_read_as_slurm_reads_it() {
@@ -192,6 +193,5 @@ mod tests {
         assert_eq!(expand("/dev/nvidia[0-2,7]").len(), 4);
         assert_eq!(expand("/dev/a,/dev/b[1-2]"), ["/dev/a", "/dev/b1", "/dev/b2"]);
         assert_eq!(expand("/dev/x[0-4294967295]").len(), 1);
-        assert_eq!(claimed_gpus("gpu:nvidia:2,gpu,gpu:3(S:0),shard:8,gpu:a100"), 7);
     }
 }

@@ -1,9 +1,9 @@
-//! What a job can be given: whole GPUs and MIG instances whose device files can be written down.
+//! What jobs can get: whole GPUs and MIG instances whose device files gres.conf can name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::inventory::{Access, Finding, Gpu, Inventory, MigInstance, Obstacle, Severity, Vendor, WSL_DEVICE};
+use crate::inventory::{Access, Finding, Gpu, Inventory, Kind, MigInstance, Obstacle, Severity, Vendor, WSL_DEVICE};
 use crate::plan::Decision;
 use crate::plan::names::{DevicePath, GresType};
 
@@ -17,7 +17,7 @@ pub(super) struct Offer<'a> {
 }
 
 impl Offer<'_> {
-    /// By what CUDA finds it. An instance has no other name; a GPU's index counts no GPU that is in MIG mode.
+    /// CUDA's name. An instance has no other name, and CUDA's GPU numbers skip GPUs in MIG mode.
     pub(super) fn cuda_name(&self) -> Option<&str> {
         let name = self.instance.map_or(self.gpu.uuid.as_deref(), |instance| instance.uuid.as_deref());
         name.filter(|name| is_cuda_name(name))
@@ -28,7 +28,7 @@ impl Offer<'_> {
         Some(GresType::of_instance(self.gpu.vendor, self.gpu.model.as_deref(), instance.profile.as_deref()))
     }
 
-    /// How a person calls it: `NVIDIA H200`, `NVIDIA H200 MIG 1g.18gb`.
+    /// A readable name: `NVIDIA H200`, `NVIDIA H200 MIG 1g.18gb`.
     pub(super) fn display_name(&self) -> String {
         let gpu = display_name(self.gpu);
         self.instance.map_or(gpu.clone(), |instance| {
@@ -49,7 +49,7 @@ impl Offer<'_> {
     }
 }
 
-/// Safe in a shell script and in a list with commas.
+/// Whether the name is safe in a shell script and in a comma-separated list.
 fn is_cuda_name(name: &str) -> bool {
     let valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'/');
     name.starts_with(|first: char| first.is_ascii_uppercase()) && name.bytes().all(valid)
@@ -85,7 +85,7 @@ pub(super) fn offers<'a>(
             }
         }
     }
-    // What is broken has been said by detection.
+    // Detection has already reported faults.
     unusable.retain(|(obstacle, _), _| !obstacle.is_fault());
     findings.extend(unusable.into_iter().map(|(kind, gpus)| not_offered(kind, &gpus, counted)));
     offers
@@ -93,15 +93,13 @@ pub(super) fn offers<'a>(
 
 fn not_offered((obstacle, vendor): (Obstacle, Vendor), gpus: &[String], counted: usize) -> Finding {
     let (cause, repair) = obstacle.words(vendor);
-    Finding {
-        severity: if obstacle == Obstacle::NotGiven { Severity::Warning } else { Severity::Info },
-        what: format!("left out, of {counted} GPUs that the drivers count: {}", gpus.join("; ")),
-        cause: cause.to_owned(),
-        repair: repair.to_owned(),
-    }
+    let severity = if obstacle == Obstacle::NotGiven { Severity::Warning } else { Severity::Info };
+    let what = format!("left out, of {counted} GPUs that the drivers count: {}", gpus.join("; "));
+    Finding::new(Kind::GpuLeftOut, severity, what, cause, repair)
 }
 
-/// The GPU itself, or in MIG mode its usable instances, each with a name. Detection has said why others are not usable.
+/// The GPU itself, or in MIG mode its usable instances, each with a name. Detection has reported why others are
+/// unusable.
 fn parts<'a>(gpu: &'a Gpu, label: String, decisions: &mut Vec<Decision>) -> Vec<(String, Option<&'a MigInstance>)> {
     let Some(instances) = &gpu.mig else { return vec![(label, None)] };
     if instances.is_empty() {
@@ -124,15 +122,11 @@ fn left_out(name: &str, why: &str) -> Decision {
 }
 
 fn cannot_be_given(name: &str, why: String) -> Finding {
-    Finding {
-        severity: Severity::Warning,
-        what: format!("{name} cannot be given to jobs"),
-        cause: why,
-        repair: "run `slurminit detect` to see every GPU and its device file".to_owned(),
-    }
+    let repair = "run `slurminit detect` to see every GPU and its device file";
+    Finding::warning(Kind::GpuLeftOut, format!("{name} cannot be given to jobs"), why, repair)
 }
 
-/// The files of a line. Slurm ignores a GPU without a file and takes the node out of service for the missing one.
+/// The files of a line. Slurm ignores a GPU without a file, and then marks the node invalid because a GPU is missing.
 fn files(
     gpu: &Gpu,
     instance: Option<&MigInstance>,
@@ -149,7 +143,7 @@ fn files(
             instance.device_files.iter().map(valid).collect::<Result<_, _>>()?
         }
     };
-    // slurmd dies of a MultipleFiles with one file. The instances of a GPU share all files but the last.
+    // slurmd exits if MultipleFiles has only one file. The instances of a GPU share all files but the last.
     match files.last() {
         Some(_) if instance.is_some() && files.len() < 2 => {
             Err("it has one device file, and an instance needs its capabilities' too".to_owned())
@@ -160,7 +154,7 @@ fn files(
     }
 }
 
-/// WSL2 has one device for all GPUs, and slurmd dies only of a name that is there twice (tried with 22.05 and 24.11).
+/// On WSL2 all GPUs share one device. slurmd exits only if the same path appears twice (tried with 22.05 and 24.11).
 fn unshared(device: &str, taken: &BTreeSet<DevicePath>) -> Result<DevicePath, String> {
     let mut own = DevicePath::try_from(Path::new(device))?;
     while taken.contains(&own) {
@@ -169,7 +163,7 @@ fn unshared(device: &str, taken: &BTreeSet<DevicePath>) -> Result<DevicePath, St
     Ok(own)
 }
 
-/// The names of all that jobs can be given of a GPU.
+/// The names of everything that jobs can get of a GPU.
 pub(in crate::plan) fn display_names(gpu: &Gpu) -> Vec<String> {
     let name = |instance| Offer { gpu, instance, files: Vec::new() }.display_name();
     match &gpu.mig {
@@ -183,8 +177,8 @@ pub(super) fn display_name(gpu: &Gpu) -> String {
     model.unwrap_or_else(|| format!("{} GPU", gpu.vendor))
 }
 
-/// Words from hardware for a comment: one line, no backslash that would continue it, nothing that turns or hides text on
-/// a terminal, of bounded length.
+/// Makes hardware names safe for a comment: one line, limited length, no backslash that would continue it, and no
+/// characters that hide or reorder text on a terminal.
 pub(super) fn one_line(text: &str) -> String {
     let safe = |c: char| if c.is_ascii_graphic() && c != '\\' { c } else { ' ' };
     let text: String = text.chars().map(safe).take(120).collect();

@@ -1,24 +1,23 @@
-//! Which of the usable GPUs jobs are to have: what `[gpu] only` and `except` say, and no processor's small GPU beside others.
+//! Selects the usable GPUs that jobs may have: `[gpu] only` and `except`, and no integrated GPU beside discrete ones.
 
 use crate::config::{Config, GpuSelector};
-use crate::inventory::{Access, Finding, Gpu, Inventory, Obstacle, Severity};
+use crate::inventory::{Access, Finding, Gpu, Inventory, Kind, Obstacle};
 
 use super::offer::{display_name, one_line};
 
-/// The inventory as the plan is to see it: what is left out is unusable, with the reason.
+/// The inventory for the plan. GPUs that are left out are marked unusable, with the reason.
 pub fn select(config: &Config, inventory: &Inventory, findings: &mut Vec<Finding>) -> Inventory {
     let (only, except) = (&config.gpu.only, &config.gpu.except);
     let mut selected = inventory.clone();
     for gpu in selected.gpus.iter_mut().filter(|gpu| gpu.access == Access::Usable) {
         leave_out(gpu, only, except);
     }
-    let is_whole = |gpu: &Gpu| gpu.is_usable() && !gpu.integrated;
-    if selected.gpus.iter().any(is_whole) {
-        let is_asked_for = |gpu: &Gpu| only.iter().any(|selector| selector.is(gpu));
-        let others = |gpu: &&mut Gpu| gpu.access == Access::Usable && gpu.integrated && !is_asked_for(gpu);
-        for gpu in selected.gpus.iter_mut().filter(others) {
-            gpu.access = Access::unusable(Obstacle::Integrated, "it is a part of the processor");
-        }
+    let has_whole = selected.gpus.iter().any(|gpu| gpu.is_usable() && !gpu.integrated);
+    let is_asked_for = |gpu: &Gpu| only.iter().any(|selector| selector.is(gpu));
+    let is_second = |gpu: &Gpu| gpu.integrated && (has_whole || !gpu.vendor.traits().offers_integrated);
+    let others = |gpu: &&mut Gpu| gpu.access == Access::Usable && is_second(gpu) && !is_asked_for(gpu);
+    for gpu in selected.gpus.iter_mut().filter(others) {
+        gpu.access = Access::unusable(Obstacle::Integrated, "it is a part of the processor");
     }
     for (key, selectors) in [("only", only), ("except", except)] {
         findings.extend(
@@ -71,11 +70,10 @@ fn not_here(key: &str, selector: &GpuSelector, inventory: &Inventory) -> Finding
     };
     let here: Vec<String> = inventory.gpus.iter().map(describe).collect();
     let here = if here.is_empty() { "no GPU at all".to_owned() } else { here.join("; ") };
-    Finding {
-        severity: Severity::Warning,
-        what: format!("[gpu] {key} has `{selector}`, and no GPU here is that"),
-        cause: format!("the drivers count {here}"),
-        repair: "write a number, UUID, PCI address or model as `slurminit detect` shows it, or remove the entry"
-            .to_owned(),
-    }
+    Finding::warning(
+        Kind::GpuLeftOut,
+        format!("[gpu] {key} has `{selector}`, and no GPU here is that"),
+        format!("the drivers count {here}"),
+        "write a number, UUID, PCI address or model as `slurminit detect` shows it, or remove the entry",
+    )
 }

@@ -1,15 +1,15 @@
 //! Several jobs on one GPU: Slurm's gres/shard and gres/mps.
 //!
-//! Each is a GRES of its own beside `gpu`, with a count for each GPU's device file. A GPU with a job of the one kind is not
-//! given to a job of the other. MIG instances have no lines, which Slurm takes for a count of 0.
+//! Each is a GRES of its own beside `gpu`, with a count per device file. A GPU used as one kind is not given to jobs of
+//! the other. MIG instances have no lines, which Slurm takes as a count of 0.
 
 use crate::config::{Config, Sharing};
-use crate::inventory::{Finding, Severity, Vendor};
+use crate::inventory::{Finding, Kind};
 
 use super::{AutoDetect, GresLine};
 use crate::plan::Decision;
 
-/// What is shared, where it can be.
+/// What is shared, if possible.
 pub(super) fn plan(
     config: &Config,
     lines: &[GresLine],
@@ -37,22 +37,24 @@ pub(super) fn plan(
     Some(sharing)
 }
 
-/// Whether a device can be shared: MIG has parts of its own, and MPS is NVIDIA's.
+/// Whether a device can be shared: MIG partitions are not divided again, and MPS is NVIDIA's.
 pub(super) fn is_shared(sharing: Sharing, line: &GresLine) -> bool {
-    line.is_whole() && (sharing != Sharing::Mps || line.vendor == Vendor::Nvidia)
+    line.is_whole() && (sharing != Sharing::Mps || line.vendor.traits().slurm.has_mps)
 }
 
 fn left_out(sharing: Sharing, lines: &[GresLine], shared: usize) -> Option<Finding> {
-    // A machine without a GPU is said elsewhere.
+    // A machine without GPUs is reported elsewhere.
     let unshared = lines.len() - shared;
-    (unshared > 0).then(|| Finding {
-        severity: Severity::Info,
-        what: format!("{unshared} of {} devices cannot be shared by jobs as gres/{}", lines.len(), sharing.gres()),
-        cause: match sharing {
-            Sharing::Shards(_) => "a MIG instance is a part already",
-            Sharing::Mps => "MPS is NVIDIA's, and a MIG instance is a part already",
-        }
-        .to_owned(),
-        repair: "nothing: ask for such a device with --gres=gpu".to_owned(),
+    (unshared > 0).then(|| {
+        Finding::info(
+            Kind::Settings,
+            format!("{unshared} of {} devices cannot be shared by jobs as gres/{}", lines.len(), sharing.gres()),
+            match sharing {
+                Sharing::Shards(_) => "a MIG instance is a part already",
+                Sharing::Mps => "MPS is NVIDIA's, and a MIG instance is a part already",
+            }
+            .to_owned(),
+            "nothing: ask for such a device with --gres=gpu",
+        )
     })
 }

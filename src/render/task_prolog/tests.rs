@@ -1,9 +1,9 @@
 use super::*;
 
-/// A step's variables, as Slurm sets them.
+/// The variables that Slurm sets for a step.
 const VARIABLES: [&str; 4] = ["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS"];
 
-/// What a shell makes of it, for [`VARIABLES`]; an empty one is not set.
+/// The [`VARIABLES`] after a shell has run the script; empty ones are left out.
 #[expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
 fn said(names: &[(Vendor, &str)], counts_from_zero: bool, variables: [&str; 4]) -> String {
     let names = names.iter().map(|(vendor, name)| (*vendor, (*name).to_owned())).collect();
@@ -39,7 +39,7 @@ fn a_position_becomes_a_name_and_all_else_stays() {
     }
 }
 
-/// Slurm with ConstrainDevices: `CUDA_VISIBLE_DEVICES=0` is the first of the step's own list.
+/// Slurm with ConstrainDevices: `CUDA_VISIBLE_DEVICES=0` is the first GPU of the step's own list.
 #[test]
 fn under_a_device_cgroup_the_steps_list_is_asked() {
     for (variables, expected) in [
@@ -57,7 +57,7 @@ fn under_a_device_cgroup_the_steps_list_is_asked() {
     }
 }
 
-/// Two NVIDIA GPUs, then three of AMD's, of which Slurm has the last before the second because of its type.
+/// Two NVIDIA GPUs, then three AMD GPUs. Slurm sorts the last one before the second because of its type.
 const MIXED: [(Vendor, &str); 5] =
     [(Vendor::Nvidia, "GPU-a"), (Vendor::Nvidia, "GPU-b"), (Vendor::Amd, "0"), (Vendor::Amd, "2"), (Vendor::Amd, "1")];
 
@@ -89,6 +89,33 @@ fn rocr_counts_the_gpus_that_a_step_can_open() {
 fn a_machine_with_amd_alone_has_amds_variable() {
     let names = [(Vendor::Amd, "1"), (Vendor::Amd, "0")];
     assert_eq!(said(&names, false, ["", "0", "0", ""]), "export ROCR_VISIBLE_DEVICES=1\n");
+}
+
+#[test]
+fn what_jobs_are_not_to_have_is_counted_all_the_same() {
+    // Number 0 is no GRES, so no device rule keeps a step from opening it.
+    let names = [(Vendor::Amd, "1"), (Vendor::Amd, "2")];
+    assert_eq!(said(&names, true, ["", "0", "1", ""]), "export ROCR_VISIBLE_DEVICES=1\n");
+    assert_eq!(said(&names, true, ["", "0,1", "0,1", ""]), "export ROCR_VISIBLE_DEVICES=1,2\n");
+}
+
+#[test]
+fn intels_runtime_is_told_how_to_count() {
+    let settings = "export ZE_FLAT_DEVICE_HIERARCHY=COMPOSITE\nexport ZE_ENABLE_PCI_ID_DEVICE_ORDER=1\n";
+    let names = [(Vendor::Intel, "0"), (Vendor::Intel, "1")];
+    assert_eq!(said(&names, false, ["", "", "1", ""]), "");
+    let script = text(&TaskProlog {
+        path: "/p".into(),
+        names: names.map(|(vendor, name)| (vendor, name.to_owned())).to_vec(),
+        counts_from_zero: false,
+    });
+    assert!(script.contains("devices=$ZE_AFFINITY_MASK\n"), "{script}");
+    let said_by = |mixed: &[(Vendor, &str)], given: &str| said(mixed, false, [given, "", given, ""]);
+    let mixed = [(Vendor::Nvidia, "GPU-a"), (Vendor::Intel, "1")];
+    let own = "unset CUDA_VISIBLE_DEVICES\nexport ZE_AFFINITY_MASK=1\n";
+    assert_eq!(said_by(&mixed, "1"), format!("{own}{settings}"));
+    let others = "export CUDA_VISIBLE_DEVICES=GPU-a\nunset ZE_AFFINITY_MASK\n";
+    assert_eq!(said_by(&mixed, "0"), format!("{others}{settings}"));
 }
 
 #[test]

@@ -1,22 +1,22 @@
-//! What an operator asks of the running container, by the control socket or by a signal.
+//! Operator requests, from the control socket or by signal.
 
+use super::super::daemon::UnitId;
 use super::reload::Cause;
-use super::unit::{Again, State};
-use super::{Child, Cmd, Effect, Exit, Machine, Moment, Notice, Phase};
+use super::{Child, Cmd, Effect, Exit, Machine, Notice, Phase};
 
-/// One thing that is asked.
+/// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Stop this unit and start it again, or start it if it does not run.
-    Restart(usize),
-    /// Detect again, and apply what changed.
+    /// Stop this unit and start it again, or start it if it is not running.
+    Restart(UnitId),
+    /// Run detection again and apply what changed.
     Reload,
-    /// Stop everything, as TERM does.
+    /// Stop everything, as SIGTERM does.
     Stop,
 }
 
 impl Machine {
-    /// Why it cannot be done now; `None` if it can.
+    /// Why the command is refused now; `None` if it is not.
     pub fn refusal(&self, command: Command) -> Option<&'static str> {
         match command {
             Command::Restart(_) | Command::Reload if self.is_stopping() => Some("the container stops"),
@@ -24,50 +24,49 @@ impl Machine {
         }
     }
 
-    pub(super) fn command(&mut self, now: Moment, command: Command, out: &mut Vec<Effect>) {
+    pub(super) fn command(&mut self, command: Command) {
         if self.refusal(command).is_some() {
             return;
         }
         match command {
-            Command::Stop => self.signalled(now, libc::SIGTERM, out),
-            Command::Restart(unit) => self.restart_unit(now, unit, out),
+            Command::Stop => self.signalled(libc::SIGTERM),
+            Command::Restart(id) => self.cluster.units[id].restart(&mut self.cluster.step),
             Command::Reload => self.reload_asked(Cause::Verb),
         }
     }
 
-    /// Ends the unit and starts it again, without a mark in its history; what needs it stays. One that does not run starts
-    /// as soon as what it needs is there.
-    pub(super) fn restart_unit(&mut self, now: Moment, unit: usize, out: &mut Vec<Effect>) {
-        let name = self.name(unit);
-        let Some(this) = self.units.get_mut(unit) else { return };
-        this.forget_failures();
-        out.push(Effect::Say(Notice::RestartAsked { name }));
-        match &mut this.state {
-            State::Starting { .. } | State::Ready { .. } => self.stop_unit(now, unit, Again::AsAsked, out),
-            State::Stopping { again, .. } => *again = Again::AsAsked,
-            State::Waiting | State::BackingOff { .. } | State::Finished | State::GivenUp => {
-                this.state = State::Waiting;
-            }
+    /// A plain init, or a container that is stopping, has nothing to reload.
+    fn reload_asked(&mut self, cause: Cause) {
+        if self.setup.has_cluster && !self.is_stopping() {
+            self.reload.ask(cause);
         }
     }
 
-    pub(super) fn signalled(&mut self, now: Moment, signal: i32, out: &mut Vec<Effect>) {
+    pub(super) fn signalled(&mut self, signal: i32) {
+        let step = &mut self.cluster.step;
         if self.cmd == Cmd::Running {
-            out.push(Effect::Signal(Child::Cmd, signal));
-            // A plain init leaves it to its command what a signal means. A cluster has more to stop than the command.
-            if self.setup.only_cmd || signal != libc::SIGTERM {
+            step.signal(Child::Cmd, signal);
+            if signal != libc::SIGTERM {
+                return;
+            }
+            step.push(Effect::Continue(Child::Cmd));
+            // A plain init leaves the handling of a signal to its command, unless a stop timeout is configured. A
+            // cluster has more to stop than the command.
+            let is_limited = self.cluster.policy.stop_timeout.is_some() && !self.is_stopping();
+            if !self.setup.has_cluster && !is_limited {
                 return;
             }
         }
         match signal {
             libc::SIGTERM | libc::SIGINT | libc::SIGQUIT => match &self.phase {
-                Phase::Stop(_) => self.hurry(now, out),
+                Phase::Stop(_) => self.hurry(),
                 Phase::End => {}
                 _ => {
-                    out.push(Effect::Say(Notice::StopAsked { signal }));
-                    // Nobody must take a command that never ran for one that succeeded.
-                    let code = if self.cmd == Cmd::Waiting { Exit::Signal(signal).code() } else { 0 };
-                    self.begin_stop(now, code, None, out);
+                    self.cluster.step.say(Notice::StopAsked { signal });
+                    // A command that never ran, or whose jobs were not waited for, must not pass for a success.
+                    let cut_short = matches!(self.cmd, Cmd::Waiting | Cmd::Awaiting(_));
+                    let code = if cut_short { Exit::Signal(signal).code() } else { 0 };
+                    self.begin_stop(code, None);
                 }
             },
             libc::SIGHUP => self.reload_asked(Cause::Hangup),

@@ -1,33 +1,26 @@
-//! What Slurm gives each user as the environment of a login follows /etc/passwd.
+//! Keeps the login environments that Slurm reads up to date with /etc/passwd.
 
-use super::{Child, Effect, Exit, Machine, Notice};
+use super::step::Step;
+use super::{Child, Exit, Notice};
 
-/// Whether the files must be written once more, as the accounts changed while they were.
+/// Whether to write the files again, because the accounts changed during the last run.
 #[derive(Debug, Default)]
 pub(super) struct Environments {
     again: bool,
 }
 
-impl Machine {
-    /// Before the preparation is done there is no need: it reads them last of all.
-    pub(super) fn accounts_changed(&mut self, out: &mut Vec<Effect>) {
-        if self.prepared.is_none() || self.is_stopping() {
-            return;
-        }
-        self.environments.again = self.tasks.contains(&Child::Environments);
-        self.spawn_task(Child::Environments, out);
+impl Environments {
+    pub(super) fn accounts_changed(&mut self, step: &mut Step) {
+        self.again = step.runs(Child::Environments);
+        step.start_task(Child::Environments);
     }
 
-    pub(super) fn environments_written(&mut self, exit: Exit, out: &mut Vec<Effect>) {
-        let again = std::mem::take(&mut self.environments.again);
-        if self.is_stopping() {
-            return;
-        }
+    pub(super) fn written(&mut self, exit: Exit, step: &mut Step) {
         if exit != Exit::Code(0) {
-            out.push(Effect::Say(Notice::EnvironmentsNotWritten { exit }));
+            step.say(Notice::EnvironmentsNotWritten { exit });
         }
-        if again {
-            self.spawn_task(Child::Environments, out);
+        if std::mem::take(&mut self.again) {
+            step.start_task(Child::Environments);
         }
     }
 }

@@ -1,117 +1,207 @@
-//! What slurmctld believes of jobs when it comes up, and what is true.
+//! Reconciles what slurmctld believes about jobs when it comes up with what is true.
 
 use std::time::Duration;
 
 use crate::config::DaemonName;
+use crate::prepared::Prepared;
 
 use super::super::daemon::Gate;
-use super::{Child, Effect, Exit, Machine, Moment, Notice};
+use super::super::target::JobCare;
+use super::cluster::Cluster;
+use super::step::Step;
+use super::unit::Unit;
+use super::units::Units;
+use super::{Child, Exit, Moment, Notice};
 
-/// How long the jobs of a former start may take to be accounted for; slurmd waits for it.
+/// How long accounting for the previous start's jobs may take; slurmd waits for it.
 const RECOVER_DEADLINE: Duration = Duration::from_secs(15);
-/// How long the look for lost jobs may take, which waits until a batch job is old enough to be called missing.
+/// How long slurmd may be suspended.
+const ACCOUNT_DEADLINE: Duration = Duration::from_secs(15);
+/// How long the search for lost jobs may take. It waits until a batch job is old enough to be called missing.
 const RECLAIM_DEADLINE: Duration = Duration::from_secs(60);
 
-/// Who accounts for jobs.
+/// The state of job accounting.
 #[derive(Debug, Default)]
-pub(super) enum Accounts {
-    /// Nobody.
+pub(super) struct Jobs {
+    accounts: Accounts,
+    orders: Orders,
+    /// Whether the previous start's jobs were accounted for, or are just being.
+    recovered: bool,
+    /// Whether a slurmd was ready before.
+    had_slurmd: bool,
+}
+
+/// Whether jobs are being accounted for.
+#[derive(Debug, Default)]
+enum Accounts {
+    /// No.
     #[default]
     Idle,
-    /// A child, until then; `again` if slurmctld or slurmd came up once more meanwhile.
+    /// A child does it, until this deadline. `again`: slurmctld or slurmd came up once more meanwhile.
     Made { until: Moment, again: bool },
 }
 
-impl Accounts {
-    pub(super) fn next_wake(&self) -> Option<Moment> {
-        match self {
-            Self::Idle => None,
-            Self::Made { until, .. } => Some(*until),
-        }
-    }
+/// Whether slurmd may take requests. While it is held, it is stopped with SIGSTOP.
+#[derive(Debug, Default)]
+enum Orders {
+    /// It was never held.
+    #[default]
+    Taken,
+    /// It was released at this moment.
+    TakenSince(Moment),
+    /// It is held.
+    Held,
 }
 
-/// What a daemon finds of the one before it.
+/// What a daemon inherits from its predecessor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follows {
-    /// All of its state: it ended in order.
+    /// Its complete state: it shut down in order.
     Saved,
-    /// Perhaps not the last of it.
+    /// Possibly not its latest state.
     Unknown,
 }
 
-impl Machine {
-    /// What this unit's next process finds of a former one; `None` if there was none.
-    #[must_use]
-    pub fn follows(&self, unit: usize) -> Option<Follows> {
-        match self.units.get(unit).and_then(|unit| unit.last_end.as_ref()) {
-            Some(end) if end.exit == Exit::Code(0) => Some(Follows::Saved),
-            Some(_) => Some(Follows::Unknown),
-            None => self.prepared.as_ref().is_some_and(|prepared| prepared.saved_jobs).then_some(Follows::Unknown),
+impl Jobs {
+    pub(super) fn next_wake(&self) -> Option<Moment> {
+        match self.accounts {
+            Accounts::Idle => None,
+            Accounts::Made { until, .. } => Some(until),
         }
     }
 
-    /// slurmctld answers. At the first start, jobs that it believes to run have lost their processes with the former
-    /// container: that must be said before slurmd registers. Later they may well run; but of what ended shortly before
-    /// slurmctld died it does not know.
-    pub(super) fn account_for_jobs(&mut self, now: Moment, out: &mut Vec<Effect>) {
-        if let Accounts::Made { again, .. } = &mut self.accounts {
-            *again = true;
+    fn make(&mut self, child: Child, limit: Duration, step: &mut Step) {
+        self.accounts = Accounts::Made { until: step.now + limit, again: false };
+        step.start_task(child);
+    }
+
+    /// The slurmctld about to start may have forgotten which jobs have begun, and would launch them again within 0.2 s
+    /// of coming up. slurmd is suspended until they are accounted for: a launch request that has not reached it can be
+    /// revoked.
+    pub(super) fn hold_orders(&mut self, units: &Units, step: &mut Step) {
+        if !self.recovered {
             return;
         }
-        // Not by the gate, which a reload closes while jobs run.
-        let (child, limit) = match std::mem::replace(&mut self.recovered, true) {
-            true => (Child::JobsReclaim, RECLAIM_DEADLINE),
-            false if self.prepared.as_ref().is_some_and(|prepared| prepared.saved_jobs) => {
-                (Child::JobsRecover, RECOVER_DEADLINE)
-            }
-            false => {
-                self.open.insert(Gate::Jobs);
-                return;
-            }
-        };
-        self.accounts = Accounts::Made { until: now + limit, again: false };
-        self.spawn_task(child, out);
-    }
-
-    /// A slurmd that died between the order to launch a batch job and its slurmstepd has launched nothing, and the next one
-    /// does not know of it. The first slurmd had no order yet.
-    pub(super) fn slurmd_is_ready(&mut self, now: Moment, out: &mut Vec<Effect>) {
-        if std::mem::replace(&mut self.had_slurmd, true) && self.recovered && self.is_slurmctld_ready() {
-            self.account_for_jobs(now, out);
+        self.orders = Orders::Held;
+        if let Some(slurmd) = units.daemon(DaemonName::Slurmd).filter(|slurmd| slurmd.is_ready()) {
+            step.signal(Child::Unit(slurmd.id), libc::SIGSTOP);
         }
     }
 
-    fn is_slurmctld_ready(&self) -> bool {
-        let slurmctld = self.setup.units.iter().position(|spec| spec.daemon == Some(DaemonName::Slurmctld));
-        slurmctld.and_then(|unit| self.units.get(unit)).is_some_and(super::Unit::is_ready)
+    pub(super) fn release_orders(&mut self, units: &Units, step: &mut Step) {
+        if self.holds_orders() {
+            self.orders = Orders::TakenSince(step.now);
+            // A stopping slurmd was already sent SIGCONT.
+            if let Some(slurmd) = units.daemon(DaemonName::Slurmd).filter(|slurmd| slurmd.runs()) {
+                step.signal(Child::Unit(slurmd.id), libc::SIGCONT);
+            }
+        }
     }
 
-    pub(super) fn advance_accounts(&mut self, now: Moment, out: &mut Vec<Effect>) {
-        if self.accounts.next_wake().is_some_and(|until| now >= until) {
+    pub(super) fn holds_orders(&self) -> bool {
+        matches!(self.orders, Orders::Held)
+    }
+
+    /// Whether this unit is suspended.
+    pub(super) fn holds(&self, unit: &Unit) -> bool {
+        self.holds_orders() && unit.is(DaemonName::Slurmd)
+    }
+
+    /// Whether this unit was suspended at that time.
+    pub(super) fn held(&self, unit: &Unit, at: Moment) -> bool {
+        match self.orders {
+            Orders::Taken => false,
+            Orders::TakenSince(since) => since >= at && unit.is(DaemonName::Slurmd),
+            Orders::Held => self.holds(unit),
+        }
+    }
+
+    pub(super) fn advance(&mut self, step: &mut Step) {
+        if self.next_wake().is_some_and(|until| step.now >= until) {
             self.accounts = Accounts::Idle;
-            let made = [Child::JobsRecover, Child::JobsReclaim];
-            out.extend(made.into_iter().filter(|child| self.tasks.contains(child)).map(Effect::Kill));
+            for task in [Child::JobsRecover, Child::JobsAccount, Child::JobsReclaim] {
+                step.kill_task(task);
+            }
         }
     }
 
-    /// As far as it is possible, the jobs are accounted for; slurmd waits for no more.
-    pub(super) fn accounts_made(&mut self, now: Moment, child: Child, exit: Exit, out: &mut Vec<Effect>) {
-        let again = matches!(self.accounts, Accounts::Made { again: true, .. });
+    /// The container stops: children that account for jobs are killed with everything else.
+    pub(super) fn stop(&mut self, units: &Units, step: &mut Step) {
         self.accounts = Accounts::Idle;
+        self.release_orders(units, step);
+    }
+}
+
+impl Cluster {
+    /// slurmctld has come up. At the first start, jobs that it believes to be running lost their processes with the
+    /// previous container; it must learn that before slurmd registers. Later such jobs may well be running, but
+    /// slurmctld does not know about jobs that ended shortly before it died.
+    pub(super) fn account_for_jobs(&mut self) {
+        if self.care != JobCare::Cluster {
+            return;
+        }
+        if let Accounts::Made { again, .. } = &mut self.jobs.accounts {
+            *again = true;
+            // A running search for lost jobs is started over; slurmd may be waiting.
+            return self.step.kill_task(Child::JobsReclaim);
+        }
+        // This does not use the gate, which a reload closes while jobs run.
+        let saved_jobs = self.prepared.as_ref().is_some_and(|prepared| prepared.saved_jobs);
+        match std::mem::replace(&mut self.jobs.recovered, true) {
+            true => self.jobs.make(Child::JobsAccount, ACCOUNT_DEADLINE, &mut self.step),
+            false if saved_jobs => self.jobs.make(Child::JobsRecover, RECOVER_DEADLINE, &mut self.step),
+            false => drop(self.open.insert(Gate::Jobs)),
+        }
+    }
+
+    /// If slurmd died between the order to launch a batch job and the fork of its slurmstepd, the job was lost, and the
+    /// next slurmd does not know about it. The first slurmd cannot have had such an order.
+    pub(super) fn slurmd_is_ready(&mut self) {
+        let had_one = std::mem::replace(&mut self.jobs.had_slurmd, true);
+        if had_one && self.jobs.recovered && self.units.has_ready(DaemonName::Slurmctld) {
+            self.account_for_jobs();
+        }
+    }
+
+    /// Jobs are accounted for as far as possible; slurmd need not wait longer.
+    pub(super) fn accounts_made(&mut self, child: Child, exit: Exit) {
+        let again = matches!(std::mem::take(&mut self.jobs.accounts), Accounts::Made { again: true, .. });
         if child == Child::JobsRecover {
             self.open.insert(Gate::Jobs);
         }
-        if self.is_stopping() {
-            return;
+        if exit != Exit::Code(0) && !(again && child == Child::JobsReclaim) {
+            self.step.say(match child {
+                Child::JobsRecover => Notice::JobsNotRecovered { exit },
+                Child::JobsAccount => Notice::JobsNotAccounted { exit },
+                _ => Notice::JobsNotReclaimed { exit },
+            });
         }
-        if exit != Exit::Code(0) {
-            let recover = child == Child::JobsRecover;
-            let notice = if recover { Notice::JobsNotRecovered { exit } } else { Notice::JobsNotReclaimed { exit } };
-            out.push(Effect::Say(notice));
+        match again {
+            // A new slurmctld has replaced the one that slurmd was held for.
+            true if self.units.has_ready(DaemonName::Slurmctld) => self.account_for_jobs(),
+            true => {}
+            false => {
+                self.jobs.release_orders(&self.units, &mut self.step);
+                if child == Child::JobsAccount {
+                    self.jobs.make(Child::JobsReclaim, RECLAIM_DEADLINE, &mut self.step);
+                }
+            }
         }
-        if again && self.is_slurmctld_ready() {
-            self.account_for_jobs(now, out);
+    }
+}
+
+impl Unit {
+    /// What the unit's next process inherits from a previous one; `None` if there was none.
+    pub fn follows(&self, prepared: Option<&Prepared>) -> Option<Follows> {
+        match &self.last_end {
+            Some(end) if end.exit == Exit::Code(0) => Some(Follows::Saved),
+            Some(_) => Some(Follows::Unknown),
+            None => prepared.is_some_and(|prepared| prepared.saved_jobs).then_some(Follows::Unknown),
         }
+    }
+
+    /// Whether the unit's next process is the first to use an empty state directory.
+    pub fn finds_no_state(&self, prepared: Option<&Prepared>) -> bool {
+        self.last_end.is_none() && prepared.is_some_and(|prepared| prepared.new_state)
     }
 }

@@ -1,61 +1,161 @@
-//! What the machine tells the operator: what happened, why, and what to type.
+//! Messages from the machine to the operator: what happened, why, and which command helps.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::config::Level;
 use crate::inventory::Finding;
-use crate::report::Prepared;
+use crate::prepared::Prepared;
 
 use super::super::node::NodeReport;
-use super::{Exit, Fault, ReloadNotice, SpawnFailure};
+use super::{Exit, ReloadNotice, Shortage, SpawnFailure};
 
-/// One thing worth saying.
+/// A message to the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the text of each is below, in `Display`")]
 pub enum Notice {
     PrepareSlow,
-    PrepareTooSlow { limit: Duration },
-    HookTooSlow { index: usize, limit: Duration },
-    HookFailed { index: usize, exit: Exit },
+    PrepareTooSlow {
+        limit: Duration,
+    },
+    HookTooSlow {
+        index: usize,
+        limit: Duration,
+    },
+    HookFailed {
+        index: usize,
+        exit: Exit,
+    },
     Prepared(Box<Prepared>),
     Refused(Finding),
-    UnitReady { name: String, after: Duration },
-    UnitDied { name: String, exit: Exit, ran: Duration, pause: Duration },
-    DiesInService { name: String, deaths: u32 },
-    UnitFinished { name: String, exit: Exit },
-    UnitStopped { name: String, exit: Exit, expected: bool },
-    StartsSlowly { name: String, patience: Duration },
-    RestartAsked { name: String },
-    NeverReady { name: String, after: Duration },
-    GaveUp { name: String, failures: u32, within: Duration, last: Exit, hold: bool },
-    Struck { name: String, exit: Exit, fault: Fault, pause: Duration },
-    Silent { name: String, why: String },
-    LeftSilent { name: String, why: String, pause: Duration },
-    Overloaded { name: String, why: String },
-    Slow { name: String, why: String },
-    NotAsked { name: String, why: String },
-    NoVerdict { rounds: u32 },
-    Resuming { reason: String },
-    DrainedByAdministrator { node: String, reason: String },
-    NotReady { after: Duration, node: Option<NodeReport>, waiting_for: String },
-    Ready { gres: String },
+    UnitReady {
+        name: String,
+        after: Duration,
+    },
+    UnitDied {
+        name: String,
+        exit: Exit,
+        ran: Duration,
+        pause: Duration,
+    },
+    DiesInService {
+        name: String,
+        deaths: u32,
+    },
+    UnitFinished {
+        name: String,
+        exit: Exit,
+    },
+    UnitStopped {
+        name: String,
+        exit: Exit,
+        expected: bool,
+    },
+    StartsSlowly {
+        name: String,
+        patience: Duration,
+    },
+    RestartAsked {
+        name: String,
+    },
+    NeverReady {
+        name: String,
+        after: Duration,
+    },
+    GaveUp {
+        name: String,
+        failures: u32,
+        within: Duration,
+        last: Exit,
+        hold: bool,
+    },
+    Struck {
+        name: String,
+        exit: Exit,
+        shortage: Shortage,
+        pause: Duration,
+    },
+    Silent {
+        name: String,
+        why: String,
+    },
+    LeftSilent {
+        name: String,
+        why: String,
+        pause: Duration,
+    },
+    Overloaded {
+        name: String,
+        why: String,
+    },
+    Slow {
+        name: String,
+        why: String,
+    },
+    NotAsked {
+        name: String,
+        why: String,
+    },
+    NoVerdict {
+        rounds: u32,
+    },
+    Resuming {
+        reason: String,
+    },
+    DrainedByAdministrator {
+        node: String,
+        reason: String,
+    },
+    NotReady {
+        after: Duration,
+        node: Option<NodeReport>,
+        waiting_for: String,
+    },
+    Ready {
+        gres: String,
+    },
+    /// A container without a node of its own.
+    ControllerAnswers,
     CmdNotStarted(SpawnFailure),
-    StopAsked { signal: i32 },
+    StopAsked {
+        signal: i32,
+    },
     Reload(ReloadNotice),
     Hurried,
-    Killing { name: String },
-    JobsNotAsked { within: Duration },
-    JobsNotTold { exit: Exit },
-    JobsNotRecovered { exit: Exit },
-    JobsNotReclaimed { exit: Exit },
-    EnvironmentsNotWritten { exit: Exit },
+    Killing {
+        name: String,
+    },
+    JobsNotAsked {
+        within: Duration,
+    },
+    JobsNotTold {
+        exit: Exit,
+    },
+    AwaitingJobs,
+    JobsNotAwaited {
+        exit: Exit,
+    },
+    JobsNotRecovered {
+        exit: Exit,
+    },
+    JobsNotAccounted {
+        exit: Exit,
+    },
+    JobsNotReclaimed {
+        exit: Exit,
+    },
+    EnvironmentsNotWritten {
+        exit: Exit,
+    },
     Unkillable,
-    Ended { code: u8, why: Option<Box<Notice>> },
+    Ended {
+        code: u8,
+        why: Option<Box<Notice>>,
+    },
 }
 
 impl Notice {
-    /// How severe it is.
+    /// The log level of the message.
     pub fn level(&self) -> Level {
         match self {
             Self::Reload(notice) => notice.level(),
@@ -67,38 +167,20 @@ impl Notice {
             | Self::NotReady { .. }
             | Self::CmdNotStarted(_)
             | Self::Ended { why: Some(_), .. } => Level::Error,
-            // A shell passes on that TERM ended what it ran.
+            // A shell that TERM ended exits with 143.
             Self::UnitStopped { exit: Exit::Code(0 | 143) | Exit::Signal(libc::SIGTERM), expected: true, .. }
             | Self::UnitReady { .. } => Level::Debug,
-            Self::PrepareSlow
-            | Self::UnitDied { .. }
-            | Self::DiesInService { .. }
-            | Self::StartsSlowly { .. }
-            | Self::NeverReady { .. }
-            | Self::Struck { .. }
-            | Self::Silent { .. }
-            | Self::LeftSilent { .. }
-            | Self::Overloaded { .. }
-            | Self::Slow { .. }
-            | Self::NotAsked { .. }
-            | Self::NoVerdict { .. }
-            | Self::DrainedByAdministrator { .. }
-            | Self::Killing { .. }
-            | Self::UnitStopped { .. }
-            | Self::JobsNotAsked { .. }
-            | Self::JobsNotTold { .. }
-            | Self::JobsNotRecovered { .. }
-            | Self::JobsNotReclaimed { .. }
-            | Self::EnvironmentsNotWritten { .. }
-            | Self::Unkillable => Level::Warn,
             Self::Prepared(_)
             | Self::UnitFinished { .. }
             | Self::RestartAsked { .. }
             | Self::Resuming { .. }
             | Self::Ready { .. }
+            | Self::ControllerAnswers
             | Self::StopAsked { .. }
+            | Self::AwaitingJobs
             | Self::Hurried
             | Self::Ended { why: None, .. } => Level::Info,
+            _ => Level::Warn,
         }
     }
 }
@@ -131,13 +213,11 @@ impl fmt::Display for Notice {
                 write!(f, "pre-start hook {} {}; nothing was started", index + 1, how(exit))
             }
             Self::Prepared(prepared) => write!(f, "this start: {}", prepared.summary),
-            Self::Refused(finding) => {
-                write!(f, "{}; cause: {}; repair: {}", finding.what, finding.cause, finding.repair)
-            }
+            Self::Refused(finding) => finding.fmt(f),
             Self::UnitReady { name, after } => write!(f, "{name} is ready after {} ms", after.as_millis()),
             Self::UnitDied { name, exit, ran, pause } => {
                 write!(f, "{name} {}", how(exit))?;
-                // One that was told to end has no run of its own.
+                // The run time of a process that was told to end is not meaningful.
                 if !ran.is_zero() {
                     write!(f, " after {:.1} s", ran.as_secs_f64())?;
                 }
@@ -160,37 +240,27 @@ impl fmt::Display for Notice {
             Self::NeverReady { name, after } => {
                 write!(f, "{name} runs for {:.1} s and is not ready; restarting it", after.as_secs_f64())
             }
-            Self::Struck { name, exit, fault, pause } => {
-                write!(f, "{name} {}", how(exit))?;
-                let tries = |f: &mut fmt::Formatter<'_>| match pause.as_millis() {
-                    0 => write!(f, "it is tried again now"),
-                    ms => write!(f, "it is tried again in {ms} ms, and goes on being tried"),
-                };
-                match fault {
-                    Fault::Processes => {
-                        write!(
-                            f,
-                            "; the container's limit on processes was reached: end what starts so many (`ps -eo user,pid,comm`), \
-                             or raise it (--pids-limit, `ulimit -u`); "
-                        )?;
-                        tries(f)
+            Self::Struck { name, exit, shortage, pause } => {
+                write!(f, "{name} {}; ", how(exit))?;
+                match shortage {
+                    Shortage::Processes => write!(
+                        f,
+                        "the container's limit on processes was reached: end what starts so many (`ps -eo user,pid,comm`), or raise \
+                         it (--pids-limit, `ulimit -u`)"
+                    )?,
+                    Shortage::Memory => write!(
+                        f,
+                        "the memory was used up: end what takes so much (`ps -eo user,pid,rss,comm --sort=-rss`), or raise the limit \
+                         (--memory)"
+                    )?,
+                    Shortage::Descriptors => {
+                        write!(f, "no file descriptor was left: raise --ulimit nofile, or the machine's fs.file-max")?;
                     }
-                    Fault::Memory => {
-                        write!(
-                            f,
-                            "; the memory was used up: end what takes so much (`ps -eo user,pid,rss,comm --sort=-rss`), or raise \
-                             the limit (--memory); "
-                        )?;
-                        tries(f)
-                    }
-                    Fault::Descriptors => {
-                        write!(
-                            f,
-                            "; no file descriptor was left: raise --ulimit nofile, or the machine's fs.file-max; "
-                        )?;
-                        tries(f)
-                    }
-                    Fault::Port(port) => write!(f, "; port {port} is another's; looking for who has it"),
+                    Shortage::Port(port) => return write!(f, "port {port} is another's; looking for who has it"),
+                }
+                match pause.as_millis() {
+                    0 => write!(f, "; it is tried again now"),
+                    ms => write!(f, "; it is tried again in {ms} ms, and goes on being tried"),
                 }
             }
             Self::LeftSilent { name, why, pause } => write!(
@@ -231,11 +301,12 @@ impl fmt::Display for Notice {
             Self::NotReady { after, node, waiting_for } => {
                 write!(f, "not ready after {} s: waiting for {waiting_for}", after.as_secs())?;
                 if let Some(node) = node {
-                    write!(f, "; the node is {} ({})", node.state, or_none(&node.reason))?;
+                    write!(f, "; the node is {node}")?;
                 }
                 write!(f, "; the lines above and `scontrol show node` say more")
             }
             Self::Ready { gres } => write!(f, "ready: the node takes jobs (GPUs: {})", or_none(gres)),
+            Self::ControllerAnswers => write!(f, "ready: the controller answers"),
             Self::CmdNotStarted(failure) => write!(f, "{}", failure.message),
             Self::StopAsked { signal } => write!(f, "stopping, as signal {signal} asks"),
             Self::Reload(notice) => notice.fmt(f),
@@ -253,10 +324,22 @@ impl fmt::Display for Notice {
                  the next start requeues them, or fails those with --no-requeue",
                 how(exit)
             ),
+            Self::AwaitingJobs => write!(f, "the command has ended; waiting for the jobs in the queue"),
+            Self::JobsNotAwaited { exit } => write!(
+                f,
+                "nobody could wait for the jobs in the queue, as `slurminit jobs wait` {}; the container stops",
+                how(exit)
+            ),
             Self::JobsNotRecovered { exit } => write!(
                 f,
                 "nobody told slurmctld that the jobs of the former start are gone, as `slurminit jobs recover` {}; those that \
                  squeue shows as running hold their GPUs until `scontrol requeue` or `scancel`",
+                how(exit)
+            ),
+            Self::JobsNotAccounted { exit } => write!(
+                f,
+                "nobody told slurmctld which jobs had begun when it died, as `slurminit jobs account` {}; one with --no-requeue may \
+                 run a second time",
                 how(exit)
             ),
             Self::JobsNotReclaimed { exit } => write!(

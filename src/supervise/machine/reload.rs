@@ -21,140 +21,128 @@ pub use state::{Cause, LastReload, Outcome, ReloadSnapshot};
 
 use std::time::Duration;
 
-use crate::report::{Apply, PrepareEvent, Prepared};
+use crate::prepared::{Apply, PrepareEvent, Prepared};
 
-use super::super::node::NodeVerdict;
-use super::unit::Unit;
-use super::{Child, Effect, Exit, Machine, Moment, Node, Notice, Phase};
+use super::super::daemon::UnitId;
+use super::super::node::{NodeReport, NodeVerdict};
+use super::cluster::Cluster;
+use super::step::Step;
+use super::{Child, Exit, Moment, Notice};
 use state::{Stage, Work};
 
-/// An editor or a deployment writes several files and several times: so long after the last of it.
+/// Editors and deployments write several files, some of them several times. The reload begins this long after the last
+/// write.
 const SETTLE: Duration = Duration::from_secs(1);
-/// How long `scontrol reconfigure` may take; Slurm's own time-out is 10 s.
+/// How long `scontrol reconfigure` may take; Slurm's own timeout is 10 s.
 const RECONFIGURE: Duration = Duration::from_secs(15);
 
-impl Machine {
-    /// Asks for a reload. One that comes while another is under way is served after it; more of them are one.
-    pub fn reload_asked(&mut self, cause: Cause) {
-        if !self.setup.only_cmd && !self.is_stopping() {
-            self.reload.asked += 1;
-            self.reload.next = Some(cause);
+impl Reload {
+    /// Requests a reload. Requests during a reload are served by one more reload afterwards.
+    pub(super) fn ask(&mut self, cause: Cause) {
+        self.asked += 1;
+        self.next = Some(cause);
+    }
+
+    /// A file in the operator's directory was written; more may follow.
+    pub(super) fn note_change(&mut self, now: Moment) {
+        self.settle = Some(now + SETTLE);
+    }
+
+    /// The files to restore, and the unit that died of the new ones.
+    pub(super) fn to_restore(&self) -> (&[String], Option<UnitId>) {
+        match &self.stage {
+            Stage::Restoring { work, .. } => (&work.changed, work.died),
+            _ => (&[], None),
         }
     }
 
-    /// Something was written in the operator's directory, and more may follow.
-    pub(super) fn configuration_changed(&mut self, now: Moment) {
-        if !self.setup.only_cmd && !self.is_stopping() {
-            self.reload.settle = Some(now + SETTLE);
+    /// Advances as far as possible. The next reload begins only if `may_begin`.
+    pub(super) fn advance(&mut self, cluster: &mut Cluster, may_begin: bool) {
+        let now = cluster.step.now;
+        if self.settle.is_some_and(|at| now >= at) {
+            self.settle = None;
+            self.ask(Cause::Change);
         }
-    }
-
-    /// The unit that died of the files that are being taken back.
-    pub fn died_of_the_new_files(&self) -> Option<usize> {
-        match &self.reload.stage {
-            Stage::Restoring { work, .. } => work.died,
-            _ => None,
-        }
-    }
-
-    /// The files that the way back writes.
-    pub fn files_to_restore(&self) -> &[String] {
-        match &self.reload.stage {
-            Stage::Restoring { work, .. } => &work.changed,
-            _ => &[],
-        }
-    }
-
-    pub(super) fn advance_reload(&mut self, now: Moment, out: &mut Vec<Effect>) {
-        if self.reload.settle.is_some_and(|at| now >= at) {
-            self.reload.settle = None;
-            self.reload_asked(Cause::Change);
-        }
-        match &self.reload.stage {
+        match &self.stage {
             Stage::Preparing { until } if now >= *until => {
-                out.push(Effect::Kill(Child::Reload));
-                let limit = self.setup.supervise.prepare_timeout;
+                cluster.step.kill_task(Child::Reload);
+                let limit = cluster.policy.prepare_timeout;
                 let text = format!("the preparation did not end within {limit:?}: a driver or a disk hangs");
-                self.end_reload(now, Outcome::Refused, text, out);
+                self.end(Outcome::Refused, text, &mut cluster.step);
             }
             Stage::Reconfiguring { until, work } if now >= *until => {
                 let work = work.clone();
-                out.push(Effect::Say(Notice::Reload(ReloadNotice::ReconfigureTooSlow { limit: RECONFIGURE })));
-                out.push(Effect::Kill(Child::Reconfigure));
-                self.stop_slurm(now, work, out);
+                cluster.step.say(Notice::Reload(ReloadNotice::ReconfigureTooSlow { limit: RECONFIGURE }));
+                cluster.step.kill_task(Child::Reconfigure);
+                self.stop_slurm(work, cluster);
             }
             Stage::Restoring { until, .. } if now >= *until => {
-                out.push(Effect::Kill(Child::Restore));
-                self.restored(now, false, out);
+                cluster.step.kill_task(Child::Restore);
+                self.restored(false, cluster);
             }
-            Stage::Stopping { .. } => self.advance_stopping(now, out),
+            Stage::Stopping { .. } => self.advance_stopping(cluster),
             Stage::Starting { until, work } => {
                 let (late, work) = (now >= *until, work.clone());
-                if self.slurm_units().all(|unit| self.units.get(unit).is_some_and(Unit::is_ready))
-                    && self.node == Node::Known
-                {
-                    self.applied(now, work, out);
+                if cluster.units.slurm().all(|id| cluster.units[id].is_ready()) && cluster.node.is_known() {
+                    self.applied(work, &mut cluster.step);
                 } else if late {
-                    self.never_came_back(now, work, out);
+                    self.never_came_back(work, cluster);
                 }
             }
-            Stage::Watching { until, .. } if now >= *until => self.reload.stage = Stage::Idle,
+            Stage::Watching { until, .. } if now >= *until => self.stage = Stage::Idle,
             _ => {}
         }
-        self.begin_reload(now, out);
+        if may_begin {
+            self.begin(cluster);
+        }
     }
 
-    /// Begins the next one, if it was asked for and nothing more important is under way.
-    fn begin_reload(&mut self, now: Moment, out: &mut Vec<Effect>) {
-        // A start that is overdue may be waiting for just this.
-        let booted = matches!(self.phase, Phase::Serve | Phase::Boot { told: true, .. });
-        let free = matches!(self.reload.stage, Stage::Idle | Stage::Watching { .. });
-        let left = [Child::Reload, Child::Reconfigure, Child::Restore].iter().any(|task| self.tasks.contains(task));
-        if !booted || !free || left || self.is_stopping() {
+    /// Begins the next reload, if one was requested and nothing more important is under way.
+    fn begin(&mut self, cluster: &mut Cluster) {
+        let free = matches!(self.stage, Stage::Idle | Stage::Watching { .. });
+        let left = [Child::Reload, Child::Reconfigure, Child::Restore].iter().any(|task| cluster.step.runs(*task));
+        if !free || left {
             return;
         }
-        let Some(cause) = self.reload.next.take() else { return };
-        self.reload.serves = self.reload.asked;
-        self.reload.stage = Stage::Preparing { until: now + self.setup.supervise.prepare_timeout };
-        out.push(Effect::Say(Notice::Reload(ReloadNotice::Begins { cause })));
-        self.spawn_task(Child::Reload, out);
+        let Some(cause) = self.next.take() else { return };
+        self.serves = self.asked;
+        self.stage = Stage::Preparing { until: cluster.step.now + cluster.policy.prepare_timeout };
+        cluster.step.say(Notice::Reload(ReloadNotice::Begins { cause }));
+        cluster.step.start_task(Child::Reload);
     }
 
-    /// Takes what the preparation says, if it is a reload's.
-    pub(super) fn reload_said(&mut self, now: Moment, event: &PrepareEvent, out: &mut Vec<Effect>) -> bool {
-        if let (Stage::Restoring { work, .. }, PrepareEvent::Failed { finding, .. }) = (&mut self.reload.stage, event) {
-            // It says what the daemon died of before it writes anything.
+    /// Handles a message of the preparation, if that belongs to a reload. Returns whether it did.
+    pub(super) fn said(&mut self, event: &PrepareEvent, cluster: &mut Cluster) -> bool {
+        if let (Stage::Restoring { work, .. }, PrepareEvent::Failed { finding, .. }) = (&mut self.stage, event) {
+            // The preparation reports what the daemon died of before it writes anything.
             if let Some(back) = &mut work.back {
                 *back = format!("{back}: {}; repair: {}", finding.what, finding.repair);
             }
             return true;
         }
-        if !matches!(self.reload.stage, Stage::Preparing { .. }) {
+        if !matches!(self.stage, Stage::Preparing { .. }) {
             return false;
         }
         match event {
             PrepareEvent::MungeKeyReady | PrepareEvent::Detected => {}
             PrepareEvent::Failed { finding, .. } => {
-                let text = format!("{}; cause: {}; repair: {}", finding.what, finding.cause, finding.repair);
-                self.end_reload(now, Outcome::Refused, text, out);
+                self.end(Outcome::Refused, finding.to_string(), &mut cluster.step);
             }
-            PrepareEvent::Done(prepared) => self.reload_prepared(now, prepared.clone(), out),
+            PrepareEvent::Done(prepared) => self.prepared(prepared.clone(), cluster),
         }
         true
     }
 
-    fn reload_prepared(&mut self, now: Moment, prepared: Prepared, out: &mut Vec<Effect>) {
+    fn prepared(&mut self, prepared: Prepared, cluster: &mut Cluster) {
         let names = prepared.changed.iter().filter_map(|path| path.file_name()?.to_str().map(str::to_owned));
+        let usable = |report: &NodeReport| matches!(report.verdict(), NodeVerdict::Usable | NodeVerdict::Drained);
         let work = Work {
             apply: prepared.apply,
             news: prepared.news.clone(),
             deferred: prepared.deferred.clone(),
             changed: names.collect(),
-            former: self.prepared.clone(),
-            was_usable: self
-                .report
-                .as_ref()
-                .is_some_and(|report| matches!(report.verdict(), NodeVerdict::Usable | NodeVerdict::Drained)),
+            former: cluster.prepared.clone(),
+            was_usable: cluster.node.report.as_ref().is_some_and(usable),
             deaths: 0,
             back: None,
             died: None,
@@ -165,52 +153,57 @@ impl Machine {
         if work.former.as_ref().is_some_and(|former| former.gpus == prepared.gpus) {
             shown.gpus.clear();
         }
-        out.push(Effect::Say(Notice::Reload(ReloadNotice::Found(Box::new(shown)))));
-        self.prepared = Some(prepared);
+        cluster.step.say(Notice::Reload(ReloadNotice::Found(Box::new(shown))));
+        cluster.prepared = Some(prepared);
         match work.apply {
             Apply::Nothing => {
                 let text = work.text("nothing changed", "the daemons need nothing for it");
-                self.end_reload(now, Outcome::Unchanged, text, out);
+                self.end_with(!work.deferred.is_empty(), Outcome::Unchanged, text, &mut cluster.step);
             }
             Apply::Reconfigure if work.was_usable => {
-                self.reload.stage = Stage::Reconfiguring { until: now + RECONFIGURE, work };
-                self.spawn_task(Child::Reconfigure, out);
+                self.stage = Stage::Reconfiguring { until: cluster.step.now + RECONFIGURE, work };
+                cluster.step.start_task(Child::Reconfigure);
             }
-            // A cluster that does not work cannot be asked to reconfigure itself.
-            Apply::Reconfigure | Apply::Restart => self.stop_slurm(now, work, out),
+            // A broken cluster cannot be asked to reconfigure itself.
+            Apply::Reconfigure | Apply::Restart => self.stop_slurm(work, cluster),
         }
     }
 
-    /// A child of the reload is gone.
-    pub(super) fn reload_exited(&mut self, now: Moment, child: Child, exit: &Exit, out: &mut Vec<Effect>) {
-        match (&self.reload.stage, child) {
-            // Its last word was read before its death: still here, it died without one.
+    /// A child of the reload has ended.
+    pub(super) fn exited(&mut self, child: Child, exit: &Exit, cluster: &mut Cluster) {
+        match (&self.stage, child) {
+            // Its last message was read before its death. If the stage has not changed, it died without one.
             (Stage::Preparing { .. }, Child::Reload) => {
                 let how = super::notice::how(exit);
                 let text = format!("the preparation {how}; its own words are in the lines above");
-                self.end_reload(now, Outcome::Refused, text, out);
+                self.end(Outcome::Refused, text, &mut cluster.step);
             }
             (Stage::Reconfiguring { work, .. }, Child::Reconfigure) => {
                 let work = work.clone();
                 if *exit == Exit::Code(0) {
-                    self.node = Node::Unwatched;
-                    self.await_slurm(now, work);
-                    self.ask_node(now);
+                    cluster.node.stop();
+                    self.await_slurm(work, cluster);
+                    cluster.node.ask(&cluster.step);
                 } else {
-                    out.push(Effect::Say(Notice::Reload(ReloadNotice::NotReconfigured { exit: exit.clone() })));
-                    self.stop_slurm(now, work, out);
+                    cluster.step.say(Notice::Reload(ReloadNotice::NotReconfigured { exit: exit.clone() }));
+                    self.stop_slurm(work, cluster);
                 }
             }
-            (Stage::Restoring { .. }, Child::Restore) => self.restored(now, *exit == Exit::Code(0), out),
+            (Stage::Restoring { .. }, Child::Restore) => self.restored(*exit == Exit::Code(0), cluster),
             _ => {}
         }
     }
 
-    fn end_reload(&mut self, now: Moment, outcome: Outcome, text: String, out: &mut Vec<Effect>) {
-        out.push(Effect::Say(Notice::Reload(ReloadNotice::Ended { outcome, text: text.clone() })));
-        let at_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-        self.reload.last = Some(LastReload { serves: self.reload.serves, at_ms, outcome, text });
-        self.reload.stage = Stage::Idle;
+    fn end(&mut self, outcome: Outcome, text: String, step: &mut Step) {
+        self.end_with(false, outcome, text, step);
+    }
+
+    /// `deferred`: part of the change waits for the next start.
+    fn end_with(&mut self, deferred: bool, outcome: Outcome, text: String, step: &mut Step) {
+        step.say(Notice::Reload(ReloadNotice::Ended { outcome, text: text.clone(), deferred }));
+        let at_ms = u64::try_from(step.now.as_millis()).unwrap_or(u64::MAX);
+        self.last = Some(LastReload { serves: self.serves, at_ms, outcome, text });
+        self.stage = Stage::Idle;
     }
 }
 

@@ -1,99 +1,72 @@
-//! What its surroundings do to a unit: no process, no memory, no descriptor left, or its port taken.
+//! External setbacks: a unit finds no process, memory or file descriptor left, or its port taken.
 //!
-//! Any user can bring these about, and none of them is the unit's fault. So none counts towards giving up, with one exception: a
-//! port that was taken before the unit had ever served, by a process that slurminit may not end, is a mistake of the setup.
+//! Any user can cause these, and none of them is the unit's fault. So they do not count towards giving up, with one
+//! exception. If a port is taken before the unit has ever served, by a process that slurminit may not end, the setup is
+//! wrong.
 
 use std::time::Duration;
 
 use crate::config::Supervise;
 
-use super::unit::State;
-use super::{Child, Effect, Exit, Fault, Machine, Moment, Notice};
+use super::step::Step;
+use super::unit::{Unit, doubling};
+use super::{Child, Exit, Notice, Shortage};
 
-/// What a unit met with.
+/// A unit's history of setbacks.
 #[derive(Debug, Default)]
 pub(super) struct Setbacks {
-    in_a_row: u32,
-    /// Whether it was ever ready.
+    pub(super) in_a_row: u32,
     pub(super) served: bool,
-    /// Whether somebody is getting its port back.
     freeing: bool,
 }
 
-/// The longest pause after a setback: it must be short after the end of whatever caused it, and a try costs little.
+/// The longest pause after a setback. The unit must return soon after the cause has gone, and a try is cheap.
 pub(super) const LONGEST: Duration = Duration::from_secs(4);
-/// How long a process that gets a port back may take; it keeps a shorter time itself.
+/// How long `slurminit free-port` may take. It has a shorter deadline of its own.
 const FREE_PORT: Duration = Duration::from_secs(10);
 
-impl Setbacks {
-    /// The next one is the first.
-    pub(super) fn forget(&mut self) {
-        self.in_a_row = 0;
+impl Unit {
+    /// How many setbacks in a row the unit has had.
+    pub fn setbacks(&self) -> u32 {
+        self.setbacks.in_a_row
     }
 
-    fn note(&mut self) {
-        self.in_a_row = self.in_a_row.saturating_add(1);
-    }
-
-    /// The pause before the next try. It doubles.
-    fn pause(&self, policy: &Supervise) -> Duration {
-        let doubled = 1_u32.checked_shl(self.in_a_row.saturating_sub(1)).unwrap_or(u32::MAX);
-        policy.restart_initial_delay.saturating_mul(doubled).min(policy.restart_max_delay).min(LONGEST)
-    }
-
-    /// A line for the first, the second, the fourth, ...: a user who goes on for days must not fill the log.
-    fn is_told(&self) -> bool {
-        self.in_a_row.is_power_of_two()
-    }
-}
-
-impl Machine {
-    /// Whether the unit's process lives and was not ready yet.
-    pub fn is_starting(&self, unit: usize) -> bool {
-        self.units.get(unit).is_some_and(|unit| matches!(unit.state, State::Starting { .. }))
-    }
-
-    /// How often in a row the unit met with something that was not its fault.
-    pub fn setbacks(&self, unit: usize) -> u32 {
-        self.units.get(unit).map_or(0, |unit| unit.setbacks.in_a_row)
-    }
-
-    /// The unit's process is gone, and it was not its fault.
-    pub(super) fn struck(&mut self, now: Moment, unit: usize, exit: Exit, fault: Fault, out: &mut Vec<Effect>) {
-        let name = self.name(unit);
-        let Some(this) = self.units.get_mut(unit) else { return };
-        this.setbacks.note();
-        let pause = this.setbacks.pause(&self.setup.supervise);
-        let told = this.setbacks.is_told();
-        if let Fault::Port(_) = fault {
-            this.setbacks.freeing = true;
-            this.state = State::BackingOff { until: now + FREE_PORT };
-            self.spawn_task(Child::FreePort(unit), out);
+    /// The unit's process ended because of a setback.
+    pub(super) fn struck(&mut self, exit: Exit, shortage: Shortage, policy: &Supervise, step: &mut Step) {
+        self.setbacks.in_a_row = self.setbacks.in_a_row.saturating_add(1);
+        let pause = self.pause_after_setback(policy);
+        if let Shortage::Port(_) = shortage {
+            self.setbacks.freeing = true;
+            self.back_off(step.now + FREE_PORT);
+            step.start_task(Child::FreePort(self.id));
         } else {
-            this.state = State::BackingOff { until: now + pause };
+            self.back_off(step.now + pause);
         }
-        if told {
-            out.push(Effect::Say(Notice::Struck { name, exit, fault, pause }));
+        // Logs the first, second, fourth, ... setback: a user who goes on for days must not fill the log.
+        if self.setbacks.in_a_row.is_power_of_two() {
+            step.say(Notice::Struck { name: self.name(), exit, shortage, pause });
         }
     }
 
-    /// Whoever could be made to let go of the port has: with code 0 it is free.
-    pub(super) fn port_is_free(&mut self, now: Moment, unit: usize, exit: &Exit, out: &mut Vec<Effect>) {
-        let Some(this) = self.units.get_mut(unit) else { return };
-        let was_freeing = std::mem::take(&mut this.setbacks.freeing);
-        if !was_freeing || !matches!(this.state, State::BackingOff { .. }) {
-            return;
+    fn pause_after_setback(&self, policy: &Supervise) -> Duration {
+        doubling(self.setbacks.in_a_row, policy.restart_initial_delay, policy.restart_max_delay.min(LONGEST))
+    }
+
+    /// `slurminit free-port` has ended; exit code 0 means that the port is free. If the unit is given up now, returns
+    /// how its last process ended.
+    pub(super) fn port_is_free(&mut self, exit: &Exit, policy: &Supervise, step: &Step) -> Option<Exit> {
+        if !std::mem::take(&mut self.setbacks.freeing) || !self.backs_off() {
+            return None;
         }
         let is_free = *exit == Exit::Code(0);
-        if !is_free && !this.setbacks.served && this.failed(now, &self.setup.supervise) {
-            this.state = State::GivenUp;
-            let last = this.last_end.as_ref().map_or(Exit::Code(0), |end| end.exit.clone());
-            return self.gave_up(now, unit, &last, out);
+        if !is_free && !self.setbacks.served && self.failed(policy, step) {
+            return Some(self.last_end.as_ref().map_or(Exit::Code(0), |end| end.exit.clone()));
         }
-        // The first time at once, for a restart must not take longer than the thief does to come back.
-        let first = is_free && this.setbacks.in_a_row <= 1;
-        let pause = if first { Duration::ZERO } else { this.setbacks.pause(&self.setup.supervise) };
-        this.state = State::BackingOff { until: now + pause };
+        // The first time there is no pause: the restart must be faster than the thief.
+        let first = is_free && self.setbacks.in_a_row <= 1;
+        let pause = if first { Duration::ZERO } else { self.pause_after_setback(policy) };
+        self.back_off(step.now + pause);
+        None
     }
 }
 

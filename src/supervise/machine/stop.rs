@@ -5,45 +5,53 @@ use std::time::Duration;
 use crate::config::DaemonName;
 use crate::exit_code;
 
-use super::jobs::Accounts;
-use super::unit::{Again, State};
-use super::{Child, Cmd, Effect, Exit, Machine, Moment, Node, Notice, Phase};
+use super::super::target::JobCare;
+use super::cluster::Cluster;
+use super::step::Step;
+use super::unit::{Again, Unit};
+use super::units::Units;
+use super::{Child, Cmd, Effect, Exit, Machine, Moment, Notice, Phase};
 
-/// A stop under way.
+/// A stop in progress.
 #[derive(Debug)]
 pub(super) struct Stop {
     code: u8,
     why: Option<Notice>,
-    /// By then everything gets KILL.
+    /// Whether the end of the command is the only cause of the stop.
+    by_command: bool,
+    /// At this moment everything left gets SIGKILL.
     until: Moment,
+    /// Whether jobs were notified and are still running.
+    jobs_left: bool,
     stage: Stage,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// The command and a hook end first: they use the daemons.
+    /// The command and a hook end first, because they use the daemons.
     Command { kill_at: Moment },
-    /// Jobs get notice, and time; nobody asks for a queue that is down.
+    /// Jobs are notified and get time to end. Skipped if the daemons are down.
     Jobs { kill_at: Moment },
-    /// Each unit ends when none that needs it lives.
+    /// Each unit ends once no living unit needs it.
     Units,
-    /// Everything that nobody waits for: job steps, orphans.
+    /// Everything else ends: job steps, orphans.
     Rest { kill_at: Moment },
-    /// KILL was sent to all of it, at least once.
+    /// SIGKILL was sent to everything left, at least once.
     Killing { again_at: Moment, give_up_at: Moment },
 }
 
-/// The command's share of the whole time, in eighths: 5 of 8 s. The daemons need less than one.
+/// The command's share of the stop timeout, in eighths: 5 s of 8 s. The daemons need less than 1 s.
 const COMMAND_EIGHTHS: u32 = 5;
-/// What asking Slurm costs on top of the jobs' grace.
+/// The time that Slurm's own commands take, on top of the jobs' grace period.
 const JOBS_MARGIN: Duration = Duration::from_secs(2);
-/// Job steps ignore TERM, and have had their notice.
+/// How long job steps have from SIGTERM to SIGKILL. They ignore SIGTERM and were notified before.
 const REST_GRACE_AFTER_JOBS: Duration = Duration::from_millis(200);
-/// How long orphans have from TERM to KILL, at most.
+/// How long orphans have from SIGTERM to SIGKILL, at most.
 const REST_GRACE: Duration = Duration::from_secs(2);
-/// How often KILL is sent again: a fork bomb makes new ones, and the children of a killed process come to us.
+/// How often SIGKILL is repeated: a fork bomb makes new processes, and children of a killed process are reparented to
+/// us.
 const KILL_EVERY: Duration = Duration::from_millis(50);
-/// A process in uninterruptible sleep ignores KILL; the kernel ends it with us.
+/// A process in uninterruptible sleep does not react to SIGKILL; the kernel ends it when PID 1 exits.
 const KILL_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Stop {
@@ -57,7 +65,7 @@ impl Stop {
         }
     }
 
-    /// The command ended after the stop began: its code is the container's, unless something failed before.
+    /// The command ended after the stop began. Its code becomes the container's, unless something failed before.
     pub(super) fn cmd_code(&mut self, code: u8) {
         if self.why.is_none() {
             self.code = code;
@@ -66,177 +74,181 @@ impl Stop {
 }
 
 impl Machine {
-    /// Begins the stop. `why` is what went wrong; it is said once more at the very end.
-    pub(super) fn begin_stop(&mut self, now: Moment, code: u8, why: Option<Notice>, out: &mut Vec<Effect>) {
+    /// Reports a failure and begins the stop.
+    pub(super) fn fail(&mut self, code: u8, why: Notice) {
+        self.cluster.step.say(why.clone());
+        self.begin_stop(code, Some(why));
+    }
+
+    /// Begins the stop. If a failure caused it, `why` describes it and is repeated as the last message.
+    pub(super) fn begin_stop(&mut self, code: u8, why: Option<Notice>) {
         if self.is_stopping() {
             return;
         }
-        let limit = self.setup.supervise.stop_timeout;
-        let stage = Stage::Command { kill_at: now + limit * COMMAND_EIGHTHS / 8 };
-        self.phase = Phase::Stop(Stop { code, why, until: now + limit, stage });
-        self.node = Node::Unwatched;
+        let now = self.cluster.step.now;
+        let limit = self.cluster.policy.stop_timeout();
+        let commands = if self.setup.has_cluster { limit * COMMAND_EIGHTHS / 8 } else { limit };
+        let stage = Stage::Command { kill_at: now + commands };
+        let by_command = self.cmd == Cmd::Ended;
+        self.phase = Phase::Stop(Stop { code, by_command, why, until: now + limit, jobs_left: false, stage });
         self.liveness.stop();
-        self.accounts = Accounts::default();
         self.reload.cancel();
-        for task in &self.tasks {
+        let Cluster { node, jobs, units, step, .. } = &mut self.cluster;
+        node.stop();
+        jobs.stop(units, step);
+        for task in step.tasks() {
             match task {
-                // An operator's script may have something to undo.
-                Child::Hook(_) => out.push(Effect::Signal(*task, libc::SIGTERM)),
-                _ => out.push(Effect::Kill(*task)),
+                // A hook may have to undo something.
+                Child::Hook(_) => step.signal(task, libc::SIGTERM),
+                _ => step.kill_task(task),
             }
         }
         if self.cmd == Cmd::Waiting {
             self.cmd = Cmd::None;
         }
-        // The signal that asked for the stop was passed on already.
-        if self.cmd == Cmd::Running && !out.contains(&Effect::Signal(Child::Cmd, libc::SIGTERM)) {
-            out.push(Effect::Signal(Child::Cmd, libc::SIGTERM));
+        // The signal that requested the stop was already passed on.
+        if self.cmd == Cmd::Running && !step.has(&Effect::Signal(Child::Cmd, libc::SIGTERM)) {
+            step.signal(Child::Cmd, libc::SIGTERM);
+            step.push(Effect::Continue(Child::Cmd));
         }
     }
 
-    /// Nobody wants to wait any more.
-    pub(super) fn hurry(&mut self, now: Moment, out: &mut Vec<Effect>) {
+    /// Whether the container stops because its command has ended.
+    #[must_use]
+    pub fn stops_with_its_command(&self) -> bool {
+        matches!(&self.phase, Phase::Stop(Stop { by_command: true, .. }))
+    }
+
+    /// Someone lost patience: a second signal ends the waiting.
+    pub(super) fn hurry(&mut self) {
+        let step = &mut self.cluster.step;
         if let Phase::Stop(stop) = &mut self.phase {
-            if stop.until > now {
-                stop.until = now;
-                out.push(Effect::Say(Notice::Hurried));
+            if stop.until > step.now {
+                stop.until = step.now;
+                step.say(Notice::Hurried);
             }
         }
     }
 
-    pub(super) fn advance_stop(&mut self, now: Moment, out: &mut Vec<Effect>) {
-        if !matches!(self.phase, Phase::Stop(_)) {
-            return;
-        }
-        // One that was being stopped for a restart has its own deadline, whatever stage the stop of all is in.
-        for unit in 0..self.units.len() {
-            self.advance_stopping_unit(now, unit, out);
-        }
-        let Phase::Stop(stop) = &self.phase else { return };
-        let late = now >= stop.until;
-        match stop.stage {
+    pub(super) fn advance_stop(&mut self) {
+        let Phase::Stop(stop) = &mut self.phase else { return };
+        let (stage, late, jobs_left) = (stop.stage, self.cluster.step.now >= stop.until, stop.jobs_left);
+        let Cluster { units, step, .. } = &mut self.cluster;
+        let now = step.now;
+        // A unit that was already stopping for a restart keeps its own deadline, whatever the stage.
+        units.iter_mut().filter(|unit| unit.is_stopping()).for_each(|unit| unit.advance(step));
+        match stage {
             Stage::Command { kill_at } => {
-                let hook = self.tasks.iter().copied().find(|task| matches!(task, Child::Hook(_)));
+                let hook = step.tasks().find(|task| matches!(task, Child::Hook(_)));
                 let first = if self.cmd == Cmd::Running { Some(Child::Cmd) } else { hook };
                 match first {
-                    None => self.enter_jobs(now, out),
+                    None => self.enter_jobs(),
                     Some(child) if late || now >= kill_at => {
-                        out.push(Effect::Kill(child));
-                        self.enter_jobs(now, out);
+                        if child == Child::Cmd {
+                            step.say(Notice::Killing { name: "the command".to_owned() });
+                        }
+                        step.push(Effect::Kill(child));
+                        self.enter_jobs();
                     }
                     Some(_) => {}
                 }
             }
-            Stage::Jobs { .. } if !self.tasks.contains(&Child::JobsQuiesce) => self.enter_stage(now, Stage::Units, out),
+            Stage::Jobs { .. } if !step.runs(Child::JobsQuiesce) => self.enter_stage(Stage::Units),
             Stage::Jobs { kill_at } if late || now >= kill_at => {
-                out.push(Effect::Say(Notice::JobsNotAsked { within: self.setup.jobs_grace + JOBS_MARGIN }));
-                out.push(Effect::Kill(Child::JobsQuiesce));
-                self.enter_stage(now, Stage::Units, out);
+                step.say(Notice::JobsNotAsked { within: self.setup.jobs_grace + JOBS_MARGIN });
+                step.kill_task(Child::JobsQuiesce);
+                self.enter_stage(Stage::Units);
             }
             Stage::Jobs { .. } => {}
-            Stage::Units => self.advance_stop_units(now, late, out),
+            Stage::Units => {
+                stop_units(units, step, late);
+                if !units.iter().any(Unit::is_alive) {
+                    let grace = if jobs_left { REST_GRACE_AFTER_JOBS } else { REST_GRACE };
+                    self.enter_stage(Stage::Rest { kill_at: now + grace });
+                } else if late {
+                    // Units that survived SIGKILL are left to the last stage.
+                    self.enter_stage(Stage::Killing { again_at: now, give_up_at: now + KILL_PATIENCE });
+                }
+            }
             Stage::Rest { kill_at } if late || now >= kill_at => {
-                let stage = Stage::Killing { again_at: now, give_up_at: now + KILL_PATIENCE };
-                self.enter_stage(now, stage, out);
+                self.enter_stage(Stage::Killing { again_at: now, give_up_at: now + KILL_PATIENCE });
             }
             Stage::Killing { give_up_at, .. } if now >= give_up_at => {
-                out.push(Effect::Say(Notice::Unkillable));
-                self.end(out);
+                step.say(Notice::Unkillable);
+                self.end();
             }
             Stage::Killing { again_at, give_up_at } if now >= again_at => {
-                out.push(Effect::SignalAll(libc::SIGKILL));
-                self.set_stage(Stage::Killing { again_at: now + KILL_EVERY, give_up_at });
+                step.push(Effect::SignalAll(libc::SIGKILL));
+                stop.stage = Stage::Killing { again_at: now + KILL_EVERY, give_up_at };
             }
             Stage::Rest { .. } | Stage::Killing { .. } => {}
         }
     }
 
-    /// Asks the jobs to end, where there is a cluster that can have some.
-    fn enter_jobs(&mut self, now: Moment, out: &mut Vec<Effect>) {
-        let slurmctld = self.setup.units.iter().position(|spec| spec.daemon == Some(DaemonName::Slurmctld));
-        let answers = slurmctld.and_then(|unit| self.units.get(unit)).is_some_and(super::Unit::is_ready);
-        if !answers || self.report.is_none() {
-            return self.enter_stage(now, Stage::Units, out);
+    /// Notifies jobs of the stop, if the cluster is up.
+    fn enter_jobs(&mut self) {
+        let Cluster { units, node, step, care, .. } = &mut self.cluster;
+        let needed = match care {
+            JobCare::Cluster => Some(DaemonName::Slurmctld),
+            JobCare::Node => Some(DaemonName::Munged),
+            JobCare::Nobody => None,
+        };
+        if node.report.is_none() || !needed.is_some_and(|daemon| units.has_ready(daemon)) {
+            return self.enter_stage(Stage::Units);
         }
-        self.spawn_task(Child::JobsQuiesce, out);
-        self.enter_stage(now, Stage::Jobs { kill_at: now + self.setup.jobs_grace + JOBS_MARGIN }, out);
+        step.start_task(Child::JobsQuiesce);
+        let kill_at = step.now + self.setup.jobs_grace + JOBS_MARGIN;
+        self.enter_stage(Stage::Jobs { kill_at });
     }
 
-    /// The jobs had their notice, or something kept them from it.
-    pub(super) fn jobs_quiesced(&mut self, exit: Exit, out: &mut Vec<Effect>) {
-        self.jobs_left = matches!(exit, Exit::Code(exit_code::JOBS_LEFT) | Exit::Signal(_));
-        let in_time = matches!(&self.phase, Phase::Stop(Stop { stage: Stage::Jobs { .. }, .. }));
-        // One that came too late was told of when it was killed.
-        if in_time && !matches!(exit, Exit::Code(0 | exit_code::JOBS_LEFT)) {
-            out.push(Effect::Say(Notice::JobsNotTold { exit }));
-        }
-    }
-
-    fn advance_stop_units(&mut self, now: Moment, late: bool, out: &mut Vec<Effect>) {
-        for unit in 0..self.units.len() {
-            let Some(this) = self.units.get(unit) else { continue };
-            match this.state {
-                State::Waiting | State::BackingOff { .. } => self.set_state(unit, State::Finished),
-                State::Starting { .. } | State::Ready { .. } if late || !self.is_needed(unit) => {
-                    self.stop_unit(now, unit, Again::No, out);
-                }
-                _ => {}
-            }
-            if late {
-                if let Some(State::Stopping { deadline, killed: false, .. }) =
-                    self.units.get_mut(unit).map(|unit| &mut unit.state)
-                {
-                    *deadline = (*deadline).min(now);
-                }
-            }
-            self.advance_stopping_unit(now, unit, out);
-        }
-        if !self.units.iter().any(super::Unit::is_alive) {
-            let grace = if self.jobs_left { REST_GRACE_AFTER_JOBS } else { REST_GRACE };
-            let stage = Stage::Rest { kill_at: now + grace };
-            self.enter_stage(now, stage, out);
-        } else if late {
-            // KILL was sent; what survives it is left to the last stage.
-            let stage = Stage::Killing { again_at: now, give_up_at: now + KILL_PATIENCE };
-            self.enter_stage(now, stage, out);
+    /// The jobs were notified, or something prevented that.
+    pub(super) fn jobs_quiesced(&mut self, exit: Exit) {
+        let Phase::Stop(stop) = &mut self.phase else { return };
+        stop.jobs_left = matches!(exit, Exit::Code(exit_code::JOBS_LEFT) | Exit::Signal(_));
+        // If the child was too late, its kill was already reported.
+        if matches!(stop.stage, Stage::Jobs { .. }) && !matches!(exit, Exit::Code(0 | exit_code::JOBS_LEFT)) {
+            self.cluster.step.say(Notice::JobsNotTold { exit });
         }
     }
 
-    fn advance_stopping_unit(&mut self, now: Moment, unit: usize, out: &mut Vec<Effect>) {
-        if self.units.get(unit).is_some_and(|unit| matches!(unit.state, State::Stopping { .. })) {
-            self.advance_unit(now, unit, out);
-        }
-    }
-
-    /// Whether another living unit was started after this one, and so must end before it.
-    fn is_needed(&self, unit: usize) -> bool {
-        self.setup.units.iter().zip(&self.units).any(|(spec, other)| other.is_alive() && spec.after.contains(&unit))
-    }
-
-    fn enter_stage(&mut self, now: Moment, stage: Stage, out: &mut Vec<Effect>) {
-        self.set_stage(stage);
-        if let Stage::Rest { .. } = stage {
-            out.push(Effect::SignalAll(libc::SIGTERM));
-        }
-        self.advance_stop(now, out);
-    }
-
-    fn set_stage(&mut self, stage: Stage) {
+    fn enter_stage(&mut self, stage: Stage) {
         if let Phase::Stop(stop) = &mut self.phase {
             stop.stage = stage;
         }
+        if let Stage::Rest { .. } = stage {
+            self.cluster.step.push(Effect::SignalAll(libc::SIGTERM));
+        }
+        self.advance_stop();
     }
 
-    pub(super) fn no_children(&mut self, _now: Moment, out: &mut Vec<Effect>) {
+    pub(super) fn no_children(&mut self) {
         if let Phase::Stop(Stop { stage: Stage::Rest { .. } | Stage::Killing { .. }, .. }) = self.phase {
-            self.end(out);
+            self.end();
         }
     }
 
-    fn end(&mut self, out: &mut Vec<Effect>) {
+    fn end(&mut self) {
         if let Phase::Stop(stop) = std::mem::replace(&mut self.phase, Phase::End) {
-            out.push(Effect::Say(Notice::Ended { code: stop.code, why: stop.why.map(Box::new) }));
-            out.push(Effect::Exit(stop.code));
+            self.cluster.step.say(Notice::Ended { code: stop.code, why: stop.why.map(Box::new) });
+            self.cluster.step.push(Effect::Exit(stop.code));
+        }
+    }
+}
+
+/// Stops each unit that no living unit needs; if `late`, all of them at once.
+fn stop_units(units: &mut Units, step: &mut Step, late: bool) {
+    for id in units.ids() {
+        let is_needed = units.is_needed(id);
+        let unit = &mut units[id];
+        unit.cancel();
+        if unit.runs() && (late || !is_needed) {
+            unit.stop(Again::No, step);
+        }
+        if late {
+            unit.hurry(step.now);
+        }
+        if unit.is_stopping() {
+            unit.advance(step);
         }
     }
 }

@@ -1,24 +1,31 @@
-//! The life of one daemon or service.
+//! The life cycle of a daemon or service. A unit's state changes only here.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::config::{DaemonName, OnGiveUp, ReadinessTest, RestartPolicy, Supervise};
+use crate::config::{DaemonName, ReadinessTest, RestartPolicy, Supervise};
 
+use super::super::daemon::{Spec, UnitId};
 use super::liveness::Pulse;
 use super::setback::{LONGEST, Setbacks};
-use super::{Child, Effect, Exit, Fault, Machine, Moment, Notice};
+use super::step::Step;
+use super::{Child, Effect, Exit, Moment, Notice, Shortage};
 
-/// A unit's state and its history.
+/// A unit: its definition, state and history.
 #[derive(Debug)]
-pub(super) struct Unit {
-    pub(super) state: State,
-    /// How often it was started.
-    pub(super) starts: u32,
+pub struct Unit {
+    /// The unit's index.
+    pub id: UnitId,
+    /// The unit's definition.
+    pub spec: Spec,
+    /// The units that must be ready first and must outlive this one.
+    pub(super) needs: Vec<UnitId>,
+    state: State,
+    starts: u32,
     pub(super) last_end: Option<End>,
     pub(super) pulse: Pulse,
     pub(super) setbacks: Setbacks,
-    /// When it failed, oldest first; as many as can matter.
+    /// When the unit failed, oldest first; older failures than can matter are dropped.
     failures: VecDeque<Moment>,
     in_a_row: u32,
 }
@@ -28,61 +35,75 @@ pub(super) struct Unit {
 pub(super) struct End {
     pub(super) at: Moment,
     pub(super) exit: Exit,
-    /// Why it was told to; `None` if it was not.
+    /// Why slurminit told the process to end; `None` if it did not.
     pub(super) told: Option<Again>,
-    /// What its silence was, if it was told for that.
+    /// How the unit failed to answer, if that was the reason.
     pub(super) silence: Option<String>,
 }
 
-/// Whether a unit that was told to end is started once more.
+/// Whether and why a unit that was told to end is started again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Again {
-    /// It is not.
+    /// It stays down.
     No,
-    /// It is, and this was a failure: it did not get ready.
+    /// It is restarted because it did not become ready. This counts as a failure.
     AfterFailure,
-    /// It is, for it did not answer. Who made it silent may be somebody else, so this is no failure.
+    /// It is restarted because it did not answer. Another user may have caused that, so it does not count as a failure.
     AfterSilence,
-    /// It is, for somebody asked for that.
+    /// It is restarted on request.
     AsAsked,
 }
 
-/// Where a unit is in its life.
+/// The state of a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Something that it needs is not there yet.
+    /// The unit waits for other units or for the preparation.
     Waiting,
-    /// Its process lives and does not answer yet.
+    /// The process is alive but not ready yet.
     Starting { since: Moment, look_at: Moment, pause: Duration, until: Moment, told: bool },
-    /// It answers.
+    /// The unit is ready.
     Ready { since: Moment },
-    /// It was told to end, and is told again at `nudge`; KILL follows at the deadline.
+    /// The process was told to end. SIGTERM is repeated at `nudge`; SIGKILL follows at the deadline.
     Stopping { deadline: Moment, nudge: Option<Moment>, killed: bool, again: Again },
-    /// It failed and is started again then.
+    /// The unit failed and is started again at this moment.
     BackingOff { until: Moment },
-    /// It ended, and nothing asks for it to run.
+    /// The unit ended and is not started again.
     Finished,
-    /// It failed too often.
+    /// The unit failed too often.
     GivenUp,
 }
 
-/// The pause between two looks at readiness; looking costs some 50 microseconds.
+/// The run of a process that has ended.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) exit: Exit,
+    /// Why slurminit told the process to end; `None` if it did not.
+    pub(super) told: Option<Again>,
+    /// How long the process ran; zero if it was told to end.
+    ran: Duration,
+    was_ready: bool,
+}
+
+/// The pause between two readiness checks; a check costs about 50 microseconds.
 const LOOK: Duration = Duration::from_millis(1);
-/// From then on a start is slow, and the pauses grow.
+/// After this time the start counts as slow, and the pauses grow.
 const LOOK_SLOWER: Duration = Duration::from_millis(200);
-/// The longest pause between two looks.
+/// The longest pause between two readiness checks.
 const LOOK_MAX: Duration = Duration::from_millis(50);
-/// From then on a start is worth a word in the log.
+/// After this time the start is logged as slow.
 const SLOW_START: Duration = Duration::from_secs(2);
-/// munged can lose a TERM that comes while it starts (0.5.16: seen with a stop in its first 20 ms). Slurm's daemons take a
-/// second one without harm; an operator's service might take it for impatience, and gets one.
+/// munged can lose a SIGTERM while it starts (0.5.16: seen in its first 20 ms), so the signal is repeated. Slurm's
+/// daemons tolerate a second SIGTERM. A service might take it as a demand to hurry, and gets only one.
 const NUDGE: Duration = Duration::from_millis(100);
-/// How often a process that does not die of KILL is sent it again.
-const KILL_AGAIN: Duration = Duration::from_millis(500);
+/// How often SIGKILL is repeated.
+const KILL_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Unit {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(id: UnitId, spec: Spec, needs: Vec<UnitId>) -> Self {
         Self {
+            id,
+            spec,
+            needs,
             state: State::Waiting,
             starts: 0,
             last_end: None,
@@ -93,18 +114,70 @@ impl Unit {
         }
     }
 
-    /// Whether its main process lives.
-    pub(super) fn is_alive(&self) -> bool {
-        matches!(self.state, State::Starting { .. } | State::Ready { .. } | State::Stopping { .. })
+    pub(super) fn state(&self) -> &State {
+        &self.state
+    }
+
+    pub(super) fn name(&self) -> String {
+        self.spec.name.clone()
+    }
+
+    /// How often the unit was started.
+    pub fn starts(&self) -> u32 {
+        self.starts
+    }
+
+    /// Whether the unit is this Slurm daemon.
+    pub fn is(&self, name: DaemonName) -> bool {
+        self.spec.daemon == Some(name)
+    }
+
+    pub(super) fn reads_slurms_files(&self) -> bool {
+        self.is(DaemonName::Slurmctld) || self.is(DaemonName::Slurmd)
+    }
+
+    /// Whether the process is alive and has not become ready yet.
+    pub fn is_starting(&self) -> bool {
+        matches!(self.state, State::Starting { .. })
     }
 
     pub(super) fn is_ready(&self) -> bool {
-        matches!(self.state, State::Ready { .. })
+        self.ready_since().is_some()
     }
 
-    /// Whether it ended, as it may.
+    pub(super) fn ready_since(&self) -> Option<Moment> {
+        match self.state {
+            State::Ready { since } => Some(since),
+            _ => None,
+        }
+    }
+
+    /// Whether the main process is alive and was not told to end.
+    pub(super) fn runs(&self) -> bool {
+        self.is_starting() || self.is_ready()
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        matches!(self.state, State::Stopping { .. })
+    }
+
+    /// Whether the main process is alive.
+    pub(super) fn is_alive(&self) -> bool {
+        self.runs() || self.is_stopping()
+    }
+
+    /// Whether the unit ended and need not run again.
     pub(super) fn has_finished(&self) -> bool {
         self.state == State::Finished
+    }
+
+    /// Whether the unit may start as soon as the units it needs are ready.
+    pub(super) fn is_due(&self, now: Moment) -> bool {
+        match self.state {
+            State::Waiting => true,
+            State::BackingOff { until } => now >= until,
+            _ => false,
+        }
     }
 
     pub(super) fn next_wake(&self) -> Option<Moment> {
@@ -116,26 +189,171 @@ impl Unit {
         }
     }
 
-    /// A long run makes up for the failures before it.
-    pub(super) fn ran_well(&mut self, ran: Duration, policy: &Supervise) {
-        if ran >= policy.reset_after {
-            self.forget_failures();
-            self.setbacks.forget();
+    /// Waits for other units, without a deadline.
+    pub(super) fn wait(&mut self) {
+        self.state = State::Waiting;
+    }
+
+    /// The unit's process starts.
+    pub(super) fn start(&mut self, step: &mut Step) {
+        let (since, until) = (step.now, step.now + self.spec.ready_timeout);
+        self.state = State::Starting { since, look_at: since + LOOK, pause: LOOK, until, told: false };
+        self.starts = self.starts.saturating_add(1);
+        step.push(Effect::Spawn(Child::Unit(self.id)));
+    }
+
+    /// The unit answers. Ignored unless the unit is starting.
+    pub(super) fn becomes_ready(&mut self, step: &mut Step) -> bool {
+        let State::Starting { since, .. } = self.state else { return false };
+        self.state = State::Ready { since: step.now };
+        self.setbacks.served = true;
+        step.say(Notice::UnitReady { name: self.name(), after: step.now.saturating_sub(since) });
+        true
+    }
+
+    /// Does what is due while the process is alive.
+    pub(super) fn advance(&mut self, step: &mut Step) {
+        let now = step.now;
+        match &mut self.state {
+            State::Starting { since, until, .. } if now >= *until => {
+                let after = now.saturating_sub(*since);
+                step.say(Notice::NeverReady { name: self.name(), after });
+                self.stop(Again::AfterFailure, step);
+            }
+            State::Starting { since, look_at, pause, until, told } if now >= *look_at => {
+                *look_at = now + *pause;
+                *pause = if now < *since + LOOK_SLOWER { LOOK } else { (*pause * 2).min(LOOK_MAX) };
+                if now >= *since + SLOW_START && !std::mem::replace(told, true) {
+                    let patience = *until - *since;
+                    step.say(Notice::StartsSlowly { name: self.name(), patience });
+                }
+                match self.spec.readiness {
+                    ReadinessTest::Command(_) => step.start_task(Child::Probe(self.id)),
+                    _ => step.push(Effect::Look(self.id)),
+                }
+            }
+            State::Stopping { deadline, nudge, killed, .. } if now >= *deadline => {
+                (*deadline, *nudge) = (now + KILL_INTERVAL, None);
+                if !std::mem::replace(killed, true) {
+                    step.say(Notice::Killing { name: self.name() });
+                }
+                step.push(Effect::Kill(Child::Unit(self.id)));
+            }
+            State::Stopping { nudge: Some(nudge), .. } if now >= *nudge => {
+                *nudge = now + NUDGE;
+                step.signal(Child::Unit(self.id), libc::SIGTERM);
+            }
+            _ => {}
         }
     }
 
-    /// Notes a failure; returns whether there were too many.
-    pub(super) fn failed(&mut self, now: Moment, policy: &Supervise) -> bool {
-        self.in_a_row = self.in_a_row.saturating_add(1);
-        self.failures.push_back(now);
-        let window = policy.give_up_window;
-        self.failures.retain(|at| now.saturating_sub(*at) <= window);
-        self.failures.len() >= policy.give_up_after as usize
+    /// Tells the process to end. SIGCONT follows, because a stopped process does not act on SIGTERM.
+    pub(super) fn stop(&mut self, again: Again, step: &mut Step) {
+        let nudge = self.spec.daemon.is_some().then(|| step.now + NUDGE);
+        self.state = State::Stopping { deadline: step.now + self.spec.stop_timeout, nudge, killed: false, again };
+        step.signal(Child::Unit(self.id), libc::SIGTERM);
+        step.signal(Child::Unit(self.id), libc::SIGCONT);
     }
 
-    /// Notes a death that is not its configuration's: it served until then, and any user's request may have ended it.
-    fn died_in_service(&mut self) {
+    /// Moves the SIGKILL of a stopping unit forward to `at`.
+    pub(super) fn hurry(&mut self, at: Moment) {
+        if let State::Stopping { deadline, killed: false, .. } = &mut self.state {
+            *deadline = at.min(*deadline);
+        }
+    }
+
+    /// The container stops: a unit that is not running never starts again.
+    pub(super) fn cancel(&mut self) {
+        if let State::Waiting | State::BackingOff { .. } = self.state {
+            self.state = State::Finished;
+        }
+    }
+
+    /// Restarts the unit without recording a failure; dependent units keep running. A unit that is not running starts
+    /// once everything it needs is ready.
+    pub(super) fn restart(&mut self, step: &mut Step) {
+        self.forget_failures();
+        step.say(Notice::RestartAsked { name: self.name() });
+        match &mut self.state {
+            State::Starting { .. } | State::Ready { .. } => self.stop(Again::AsAsked, step),
+            State::Stopping { again, .. } => *again = Again::AsAsked,
+            State::Waiting | State::BackingOff { .. } | State::Finished | State::GivenUp => self.wait(),
+        }
+    }
+
+    /// The process has ended. Until the caller decides what follows, the unit counts as finished.
+    pub(super) fn ended(&mut self, exit: Exit, now: Moment) -> Run {
+        let before = std::mem::replace(&mut self.state, State::Finished);
+        let told = match before {
+            State::Stopping { again, .. } => Some(again),
+            _ => None,
+        };
+        let silence = self.pulse.silence.take();
+        self.last_end = Some(End { at: now, exit: exit.clone(), told, silence });
+        let ran = match before {
+            State::Ready { since } | State::Starting { since, .. } => now.saturating_sub(since),
+            _ => Duration::ZERO,
+        };
+        Run { exit, told, ran, was_ready: matches!(before, State::Ready { .. }) }
+    }
+
+    /// The process died without being asked to. Returns whether the unit has failed too often.
+    pub(super) fn died(&mut self, run: Run, shortage: Option<Shortage>, policy: &Supervise, step: &mut Step) -> bool {
+        let (name, Run { exit, told, ran, was_ready }) = (self.name(), run);
+        let again = match self.spec.restart {
+            RestartPolicy::Always => true,
+            RestartPolicy::OnFailure => exit != Exit::Code(0) || told == Some(Again::AfterFailure),
+            RestartPolicy::Never => false,
+        };
+        if !again {
+            step.say(Notice::UnitFinished { name, exit });
+            return false;
+        }
+        // A long run clears the failures before it.
+        if ran >= policy.reset_after {
+            self.forget_failures();
+            self.setbacks.in_a_row = 0;
+        }
+        if let Some(shortage) = shortage {
+            self.struck(exit, shortage, policy, step);
+            return false;
+        }
+        // A unit that is ready as soon as it starts may never have listened.
+        let is_seen = self.spec.readiness != ReadinessTest::Started;
+        // The configuration is not at fault: the unit served until now, and any user's request may have killed it.
+        let served = is_seen && was_ready && self.pulse.has_answered();
+        if served {
+            self.in_a_row = self.in_a_row.saturating_add(1);
+        } else if self.failed(policy, step) {
+            return true;
+        }
+        let pause = self.pause(policy, step.random()).min(if served { LONGEST } else { Duration::MAX });
+        self.back_off(step.now + pause);
+        step.say(Notice::UnitDied { name: name.clone(), exit, ran, pause });
+        if served && self.in_a_row == policy.give_up_after {
+            step.say(Notice::DiesInService { name, deaths: policy.give_up_after });
+        }
+        false
+    }
+
+    /// Records a failure. Returns whether that was one too many, so that the unit is given up.
+    pub(super) fn failed(&mut self, policy: &Supervise, step: &Step) -> bool {
         self.in_a_row = self.in_a_row.saturating_add(1);
+        self.failures.push_back(step.now);
+        self.failures.retain(|at| step.now.saturating_sub(*at) <= policy.give_up_window);
+        let too_often = self.failures.len() >= policy.give_up_after as usize;
+        if too_often {
+            self.state = State::GivenUp;
+        }
+        too_often
+    }
+
+    pub(super) fn back_off(&mut self, until: Moment) {
+        self.state = State::BackingOff { until };
+    }
+
+    pub(super) fn backs_off(&self) -> bool {
+        matches!(self.state, State::BackingOff { .. })
     }
 
     pub(super) fn forget_failures(&mut self) {
@@ -143,231 +361,16 @@ impl Unit {
         self.in_a_row = 0;
     }
 
-    /// The pause before the next start: none after a first failure, then doubling, give or take a quarter.
+    /// The pause before the next start: none after the first failure, then doubling, with 25 % jitter.
     fn pause(&self, policy: &Supervise, random: u64) -> Duration {
-        match self.in_a_row {
-            0 | 1 => Duration::ZERO,
-            n => {
-                let doubled = policy.restart_initial_delay.saturating_mul(1_u32.checked_shl(n - 2).unwrap_or(u32::MAX));
-                let percent = 75 + u32::try_from(random % 51).unwrap_or(0);
-                doubled.min(policy.restart_max_delay).saturating_mul(percent) / 100
-            }
-        }
+        let percent = 75 + u32::try_from(random % 51).unwrap_or(0);
+        let failures = self.in_a_row.saturating_sub(1);
+        doubling(failures, policy.restart_initial_delay, policy.restart_max_delay).saturating_mul(percent) / 100
     }
 }
 
-impl Machine {
-    pub(super) fn advance_unit(&mut self, now: Moment, unit: usize, out: &mut Vec<Effect>) {
-        let Some(this) = self.units.get(unit) else { return };
-        match this.state.clone() {
-            State::Waiting => self.start_unit_if_possible(now, unit, out),
-            State::BackingOff { until } if now >= until => self.start_unit_if_possible(now, unit, out),
-            State::Starting { since, until, .. } if now >= until => {
-                let name = self.name(unit);
-                out.push(Effect::Say(Notice::NeverReady { name, after: now.saturating_sub(since) }));
-                self.stop_unit(now, unit, Again::AfterFailure, out);
-            }
-            State::Starting { since, look_at, pause, until, told } if now >= look_at => {
-                let slow = now >= since + SLOW_START;
-                if slow && !told {
-                    out.push(Effect::Say(Notice::StartsSlowly { name: self.name(unit), patience: until - since }));
-                }
-                let next_pause = if now < since + LOOK_SLOWER { LOOK } else { (pause * 2).min(LOOK_MAX) };
-                let next =
-                    State::Starting { since, look_at: now + pause, pause: next_pause, until, told: told || slow };
-                let command =
-                    matches!(self.setup.units.get(unit).map(|spec| &spec.readiness), Some(ReadinessTest::Command(_)));
-                self.set_state(unit, next);
-                if command {
-                    self.spawn_task(Child::Probe(unit), out);
-                } else {
-                    out.push(Effect::Look(unit));
-                }
-            }
-            State::Stopping { deadline, killed, again, .. } if now >= deadline => {
-                if !killed {
-                    out.push(Effect::Say(Notice::Killing { name: self.name(unit) }));
-                }
-                out.push(Effect::Kill(Child::Unit(unit)));
-                let deadline = now + KILL_AGAIN;
-                self.set_state(unit, State::Stopping { deadline, nudge: None, killed: true, again });
-            }
-            State::Stopping { deadline, nudge: Some(nudge), killed, again } if now >= nudge => {
-                out.push(Effect::Signal(Child::Unit(unit), libc::SIGTERM));
-                self.set_state(unit, State::Stopping { deadline, nudge: Some(now + NUDGE), killed, again });
-            }
-            _ => {}
-        }
-    }
-
-    fn start_unit_if_possible(&mut self, now: Moment, unit: usize, out: &mut Vec<Effect>) {
-        let Some(spec) = self.setup.units.get(unit) else { return };
-        let met = |other: &usize| self.units.get(*other).is_some_and(Unit::is_ready);
-        if !self.open.contains(&spec.gate) || !spec.after.iter().all(met) {
-            // A back-off that is over waits like any other: without a deadline.
-            return self.set_state(unit, State::Waiting);
-        }
-        let until = now + spec.ready_timeout;
-        let started = spec.readiness == ReadinessTest::Started;
-        self.set_state(unit, State::Starting { since: now, look_at: now + LOOK, pause: LOOK, until, told: false });
-        if let Some(this) = self.units.get_mut(unit) {
-            this.starts = this.starts.saturating_add(1);
-        }
-        out.push(Effect::Spawn(Child::Unit(unit)));
-        if started {
-            self.unit_is_ready(now, unit, out);
-            // Those after it in the list are looked at in this same step; those before it must not wait for the next event.
-            for other in 0..unit {
-                self.advance_unit(now, other, out);
-            }
-        }
-    }
-
-    /// The unit's readiness was looked at; an answer that comes late, to a unit that starts no more, says nothing, and none
-    /// does during the stop: what waits for a unit must not start any more.
-    pub(super) fn looked(&mut self, now: Moment, unit: usize, ready: bool, out: &mut Vec<Effect>) {
-        if ready
-            && !self.is_stopping()
-            && self.units.get(unit).is_some_and(|unit| matches!(unit.state, State::Starting { .. }))
-        {
-            self.unit_is_ready(now, unit, out);
-        }
-    }
-
-    fn unit_is_ready(&mut self, now: Moment, unit: usize, out: &mut Vec<Effect>) {
-        let Some(State::Starting { since, .. }) = self.units.get(unit).map(|unit| unit.state.clone()) else { return };
-        self.set_state(unit, State::Ready { since: now });
-        if let Some(this) = self.units.get_mut(unit) {
-            this.setbacks.served = true;
-        }
-        out.push(Effect::Say(Notice::UnitReady { name: self.name(unit), after: now.saturating_sub(since) }));
-        match self.setup.units.get(unit).and_then(|spec| spec.daemon) {
-            Some(DaemonName::Slurmctld) => {
-                // It may not know that a drain was taken back: slurmctld saves a change five seconds late.
-                self.resumed = false;
-                self.account_for_jobs(now, out);
-            }
-            Some(DaemonName::Slurmd) => self.slurmd_is_ready(now, out),
-            _ => {}
-        }
-        let answers = |name| {
-            let at = self.setup.units.iter().position(|spec| spec.daemon == Some(name));
-            at.and_then(|at| self.units.get(at)).is_some_and(Unit::is_ready)
-        };
-        if answers(DaemonName::Slurmctld) && answers(DaemonName::Slurmd) {
-            self.ask_node(now);
-        }
-    }
-
-    pub(super) fn unit_exited(
-        &mut self,
-        now: Moment,
-        unit: usize,
-        exit: Exit,
-        fault: Option<Fault>,
-        out: &mut Vec<Effect>,
-    ) {
-        let stopping_all = self.is_stopping();
-        let name = self.name(unit);
-        let policy = self.setup.units.get(unit).map_or(RestartPolicy::Never, |spec| spec.restart);
-        let Some(this) = self.units.get_mut(unit) else { return };
-        let before = std::mem::replace(&mut this.state, State::Finished);
-        let told = match before {
-            State::Stopping { again, .. } => Some(again),
-            _ => None,
-        };
-        let silence = this.pulse.silence.take();
-        this.last_end = Some(End { at: now, exit: exit.clone(), told, silence });
-        if stopping_all {
-            let expected = told.is_some() || policy != RestartPolicy::Always && exit == Exit::Code(0);
-            return out.push(Effect::Say(Notice::UnitStopped { name, exit, expected }));
-        }
-        if self.reload_takes_exit(now, unit, told, out) {
-            return out.push(Effect::Say(Notice::UnitStopped { name, exit, expected: told.is_some() }));
-        }
-        let Some(this) = self.units.get_mut(unit) else { return };
-        if let Some(Again::AsAsked | Again::AfterSilence) = told {
-            this.state = State::Waiting;
-            return out.push(Effect::Say(Notice::UnitStopped { name, exit, expected: true }));
-        }
-        let ran = match before {
-            State::Ready { since } | State::Starting { since, .. } => now.saturating_sub(since),
-            _ => Duration::ZERO,
-        };
-        let again = match policy {
-            RestartPolicy::Always => true,
-            RestartPolicy::OnFailure => exit != Exit::Code(0) || told == Some(Again::AfterFailure),
-            RestartPolicy::Never => false,
-        };
-        if !again {
-            return out.push(Effect::Say(Notice::UnitFinished { name, exit }));
-        }
-        this.ran_well(ran, &self.setup.supervise);
-        if let Some(fault) = fault {
-            return self.struck(now, unit, exit, fault, out);
-        }
-        let random = next_random(&mut self.jitter);
-        // One that counts as ready once it is started may never have listened.
-        let is_seen = self.setup.units.get(unit).is_some_and(|spec| spec.readiness != ReadinessTest::Started);
-        let served = is_seen && matches!(before, State::Ready { .. }) && this.pulse.has_answered();
-        if served {
-            this.died_in_service();
-        } else if this.failed(now, &self.setup.supervise) {
-            this.state = State::GivenUp;
-            return self.gave_up(now, unit, &exit, out);
-        }
-        let pause = this.pause(&self.setup.supervise, random).min(if served { LONGEST } else { Duration::MAX });
-        this.state = State::BackingOff { until: now + pause };
-        let again_and_again = served && this.in_a_row == self.setup.supervise.give_up_after;
-        out.push(Effect::Say(Notice::UnitDied { name: name.clone(), exit, ran, pause }));
-        if again_and_again {
-            out.push(Effect::Say(Notice::DiesInService { name, deaths: self.setup.supervise.give_up_after }));
-        }
-        self.explain_death(unit, out);
-    }
-
-    pub(super) fn gave_up(&mut self, now: Moment, unit: usize, exit: &Exit, out: &mut Vec<Effect>) {
-        let Some(spec) = self.setup.units.get(unit) else { return };
-        let hold = self.setup.supervise.on_give_up == OnGiveUp::Hold;
-        let notice = Notice::GaveUp {
-            name: spec.name.clone(),
-            failures: self.setup.supervise.give_up_after,
-            within: self.setup.supervise.give_up_window,
-            last: exit.clone(),
-            hold: hold || spec.essential.is_none(),
-        };
-        out.push(Effect::Say(notice.clone()));
-        if let (Some(code), false) = (spec.essential, hold) {
-            self.begin_stop(now, code, Some(notice), out);
-        }
-    }
-
-    /// Tells a unit to end. CONT follows, for a stopped process takes no TERM.
-    pub(super) fn stop_unit(&mut self, now: Moment, unit: usize, again: Again, out: &mut Vec<Effect>) {
-        let Some(spec) = self.setup.units.get(unit) else { return };
-        let deadline = now + spec.stop_timeout;
-        let nudge = spec.daemon.is_some().then(|| now + NUDGE);
-        self.set_state(unit, State::Stopping { deadline, nudge, killed: false, again });
-        out.push(Effect::Signal(Child::Unit(unit), libc::SIGTERM));
-        out.push(Effect::Signal(Child::Unit(unit), libc::SIGCONT));
-    }
-
-    pub(super) fn set_state(&mut self, unit: usize, state: State) {
-        if let Some(unit) = self.units.get_mut(unit) {
-            unit.state = state;
-        }
-    }
-
-    /// Its name in logs.
-    pub fn name(&self, unit: usize) -> String {
-        self.setup.units.get(unit).map(|spec| spec.name.clone()).unwrap_or_default()
-    }
-}
-
-/// xorshift64: enough to spread restarts, and the same for the same seed.
-fn next_random(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
+/// The pause after `times` events: none, `first`, twice that, and so on up to `most`.
+pub(super) fn doubling(times: u32, first: Duration, most: Duration) -> Duration {
+    let Some(doubled) = times.checked_sub(1) else { return Duration::ZERO };
+    first.saturating_mul(1_u32.checked_shl(doubled).unwrap_or(u32::MAX)).min(most)
 }

@@ -1,4 +1,4 @@
-//! Waiting for the next status, without asking for it again and again.
+//! Waits for the next status without polling.
 
 use std::os::fd::AsFd as _;
 use std::path::Path;
@@ -7,15 +7,15 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
-/// How often the file is looked at where the kernel has no watch to give (`fs.inotify.max_user_instances`).
+/// How often the file is checked if no inotify watch is available (`fs.inotify.max_user_instances`).
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Says when PID 1 has put a new status file into place.
+/// Reports when PID 1 has replaced the status file.
 #[derive(Debug)]
 pub struct News(Option<Inotify>);
 
 impl News {
-    /// From now on.
+    /// Watches from now on.
     pub fn of(directory: &Path) -> Self {
         let watch = || {
             let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
@@ -25,12 +25,12 @@ impl News {
         Self(watch().ok())
     }
 
-    /// Waits for a new one, and no longer than `limit`.
+    /// Waits for a new status file, at most for `limit`.
     pub fn wait(&self, limit: Duration) {
         let limit = if self.0.is_some() { limit } else { limit.min(LOOK) };
         let timeout = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
         let mut fds: Vec<_> = self.0.iter().map(|inotify| PollFd::new(inotify.as_fd(), PollFlags::POLLIN)).collect();
-        // An interruption only makes the caller look sooner.
+        // An interrupted poll only makes the caller check sooner.
         let _ = poll(&mut fds, timeout);
         while self.0.as_ref().is_some_and(|inotify| inotify.read_events().is_ok()) {}
     }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use slurminit::config::{Config, TypeName};
 use slurminit::inventory::Inventory;
-use slurminit::plan::{Plan, plan};
-use slurminit::render::{ConfigFile, render};
+use slurminit::plan::{Plan, Text, plan};
+use slurminit::render::render;
 
 /// Two NVIDIA GPUs, one of them in MIG mode, and an AMD one.
 pub fn machine() -> Inventory {
@@ -28,7 +28,7 @@ pub fn plan_and_check(config: &Config, inventory: &Inventory) -> Option<Plan> {
 }
 
 /// What holds of every file: one line is one line, and gres.conf has only lines of ours.
-pub fn check(files: &[ConfigFile]) {
+pub fn check(files: &[Text]) {
     for file in files {
         assert!(!file.text.contains(|c: char| c.is_control() && c != '\n'), "{}: {:?}", file.name, file.text);
         if file.name.to_string() != "gres.conf" {

@@ -3,8 +3,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use slurminit::inventory::{CpuSet, PciAddress};
-use slurminit::logs::{LineSplitter, parse_daemon_line};
-use slurminit::report::PrepareEvent;
+use slurminit::logs::{Circumstances, LineSplitter, parse_daemon_line};
+use slurminit::prepared::PrepareEvent;
 use slurminit::supervise::node::NodeReport;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -19,9 +19,11 @@ fuzz_target!(|bytes: &[u8]| {
         assert!(whole.is_empty() || whole == lines, "the pieces do not matter");
         whole = lines;
     }
+    // All lines of the table can be the harmless ones then.
+    let first_start = Circumstances { new_state: true, without_cgroups: true, daemon_uids: vec![0] };
     for line in &whole {
         for daemon in ["munged", "slurmctld", "slurmd", "api"] {
-            let (_, message) = parse_daemon_line(daemon, line);
+            let (_, message) = parse_daemon_line(daemon, line, &first_start);
             assert!(message.len() <= line.len());
         }
         let text = String::from_utf8_lossy(line);

@@ -4,7 +4,8 @@
 use libfuzzer_sys::fuzz_target;
 use slurminit::config::Held;
 use slurminit::control::protocol::{line, parse_answer, take_request};
-use slurminit::supervise::handover::{Claim, judge, main_pid, parse_stat};
+use slurminit::proc::Stat;
+use slurminit::supervise::handover::{Claim, Process, judge, main_pid};
 
 const MAIN: i32 = 40;
 
@@ -16,15 +17,14 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let _ = parse_answer(bytes);
 
+    let process = Stat::parse(&String::from_utf8_lossy(bytes)).map(Process::from);
     if let Ok(Some(named)) = main_pid(bytes) {
         assert!(named > 0);
-        let process = parse_stat(bytes);
         let claim = Claim { main: MAIN, session: MAIN, init: 1, sender: (MAIN, None), named: (named, process) };
         if let Ok(Some(successor)) = judge(&claim) {
             assert_eq!(process.map(|process| process.session), Some(MAIN), "{successor:?} is of another session");
         }
     }
-    let _ = parse_stat(bytes);
 
     if let Ok(held) = String::from_utf8_lossy(bytes).parse::<Held>() {
         assert_eq!(held.to_string().parse(), Ok(held));

@@ -6,7 +6,7 @@ use std::path::Path;
 use libfuzzer_sys::fuzz_target;
 use slurminit::config::Config;
 use slurminit::plan::{FileName, Origin, Text, UserFile, change, choose, plan};
-use slurminit::report::Apply;
+use slurminit::prepared::Apply;
 
 fuzz_target!(|bytes: &[u8]| {
     let inventory = slurminit_fuzz::machine();

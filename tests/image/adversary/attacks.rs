@@ -2,7 +2,7 @@
 //!
 //! Each attack is a container. A job of somebody else's counts five times a second meanwhile. The container must live, the
 //! job must miss nothing, `srun` must work again within 10 s after the attack, and the log must say what went on.
-//! `SLURMINIT_ATTACKS=WORD` runs only the attacks with that word; with `SLURMINIT_ATTACKS_TABLE=docs/faults.md` the table in that
+//! `SLURMINIT_ATTACKS=WORD` runs only the attacks with that word; with `SLURMINIT_ATTACKS_TABLE=docs/evidence/faults.md` the table in that
 //! file is made anew.
 
 mod attack;
@@ -37,6 +37,7 @@ fn nobody_inside_ends_the_cluster() {
     let _alone = HEAVY.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let only = std::env::var("SLURMINIT_ATTACKS").unwrap_or_default();
     let attacks: Vec<Attack> = attacks().into_iter().filter(|attack| attack.what.contains(&only)).collect();
+    assert!(!attacks.is_empty(), "no attack is called {only:?}");
     let (next, seen) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..SIDE_BY_SIDE {
@@ -65,7 +66,7 @@ fn nobody_inside_ends_the_cluster() {
     if let Some(file) = std::env::var_os("SLURMINIT_ATTACKS_TABLE") {
         report::write(Path::new(&file), &MARKS, &table);
     } else if only.is_empty() {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/faults.md");
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/evidence/faults.md");
         report::compare(&file, &MARKS, &table, 1);
     }
 }

@@ -16,7 +16,5 @@ pub(super) fn attacks() -> Vec<Attack> {
     tmp.image = tmp.image.with(LIMIT).with(["--tmpfs=/scratch:size=100m"]);
     let mut processes = Attack::new("250 small processes until 300 MiB are full", small, "ready");
     processes.image = processes.image.with(LIMIT);
-    // Until the next look at them new processes count as everybody's do, and the kernel may take a job's.
-    processes.may_cost_a_job = true;
     vec![shm, tmp, processes]
 }

@@ -9,7 +9,7 @@ pub(super) fn attacks() -> Vec<Attack> {
         Attack::new("a fork bomb under --pids-limit 200; slurmctld ends in it", line, "limit on processes was reached");
     vec![Attack {
         image: bomb.image.clone().with(["--pids-limit=200"]),
-        // A slurmd that starts without a thread to spare finds no slurmstepd that answers, and calls its job gone.
+        // A slurmstepd that is asked and cannot make a thread for its answer ends.
         may_cost_a_job: true,
         beside: "p=$(pid slurmctld); exec perl -e 'sleep 20; kill ABRT => shift' $p".to_owned(),
         ..bomb

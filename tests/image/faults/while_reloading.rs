@@ -65,7 +65,12 @@ fn hit(target: &'static str, at: fn(&'static str, &'static str, &str) -> Case) -
         }
     };
     let plain = || wrapper::plain(target);
-    let ended = if target == "service" { "NAME was killed by signal 15" } else { "NAME exited with code 0" };
+    let ended = match target {
+        "service" => "NAME was killed by signal 15",
+        // It may hear of the reconfiguration first, and its successor hears nothing of TERM.
+        "slurmctld" | "slurmd" => "NAME exited with code 0 | NAME has handed over to process",
+        _ => "NAME exited with code 0",
+    };
     let mut cases = vec![
         hit("KILL", "kill -KILL $old", plain(), "NAME was killed by signal 9 (SIGKILL)"),
         hit("SEGV", "kill -SEGV $old", plain(), "NAME was killed by signal 11 (SIGSEGV)"),
@@ -84,7 +89,13 @@ fn hit(target: &'static str, at: fn(&'static str, &'static str, &str) -> Case) -
         }
         // It takes the question of the reload itself to find out.
         "slurmctld" => hit("STOP", "kill -STOP $old", plain(), "restarting slurmctld and slurmd instead"),
-        _ => hit("STOP", "kill -STOP $old", plain(), "NAME lives and does not answer"),
+        // slurmctld may not get an answer of it, and refuse the new files for that, before a question finds out.
+        _ => hit(
+            "STOP",
+            "kill -STOP $old",
+            plain(),
+            "NAME lives and does not answer | restarting slurmctld and slurmd instead",
+        ),
     });
     cases
 }

@@ -2,7 +2,7 @@
 
 use super::tree::Tree;
 
-const NODES: &str = "sys/class/kfd/kfd/topology/nodes";
+pub(crate) const NODES: &str = "sys/class/kfd/kfd/topology/nodes";
 
 /// A chip as it is in the machine, whole or in partitions.
 #[derive(Clone, Copy)]

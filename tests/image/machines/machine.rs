@@ -1,8 +1,7 @@
 //! A machine that a container is made to see, and what must come of it.
 
-use std::path::Path;
-
 use super::kfd::{self, Chip};
+use super::listing;
 use super::tree::Tree;
 use crate::docker::{AMD, BOOKWORM, Container, DEMO, Image, Outcome, PLAIN};
 
@@ -57,10 +56,12 @@ impl Machine {
         Self::new(name, AMD).with_amd(chips)
     }
 
-    /// AMD's, as captured on a real machine: an archive with KFD's nodes below `nodes`, which need these render nodes.
-    pub(crate) fn captured(name: &'static str, archive: &Path, nodes: &str, minors: &[u32]) -> Self {
+    /// AMD's, whose topology is written in one text, with these render nodes.
+    pub(crate) fn listed(name: &'static str, listing: &str, minors: &[u32]) -> Self {
         let mut machine = Self::new(name, AMD).devices(["kfd"]);
-        machine.tree.unpack(archive, nodes, "sys/class/kfd/kfd/topology/nodes");
+        for (path, text) in listing::files(listing) {
+            machine.tree.file(&format!("{}/{path}", kfd::NODES), text.trim_end());
+        }
         machine.devices.extend(minors.iter().map(|minor| format!("dri/renderD{minor}")));
         machine
     }

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use tempfile::TempDir;
 
@@ -35,16 +34,6 @@ impl Tree {
     pub(crate) fn remove(&mut self, directory: &str) {
         // Most trees have none.
         let _ = fs::remove_dir_all(self.directory.path().join(directory));
-    }
-
-    /// The directory `from` of an archive, as the directory `to`.
-    pub(crate) fn unpack(&mut self, archive: &Path, from: &str, to: &str) {
-        let unpacked = TempDir::with_prefix("slurminit-test-").expect("a temporary directory");
-        let tar = Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(unpacked.path()).status();
-        assert!(tar.expect("tar is installed").success(), "{}", archive.display());
-        let to = self.directory.path().join(to);
-        fs::create_dir_all(to.parent().expect("a directory in another")).expect("a directory");
-        fs::rename(unpacked.path().join(from), to).expect("what the archive holds");
     }
 
     /// The two CPUs of the test's machine, as two sockets with a core each or as one socket.

@@ -1,24 +1,24 @@
 //! Rounds of questions in the simulated world.
 
-use super::super::tests::{MS, Sim, cluster, probed};
+use super::super::tests::*;
 use super::super::*;
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn silent() -> Verdict {
-    Verdict::Silent("no answer".to_owned())
+fn silent() -> Liveness {
+    Liveness::Silent("no answer".to_owned())
 }
 
-fn slow() -> Verdict {
-    Verdict::Slow("no answer".to_owned())
+fn slow() -> Liveness {
+    Liveness::Slow("no answer".to_owned())
 }
 
 /// A cluster that is ready, the service too; the node's state is `node`.
 fn up_with(setup: Setup, node: &str) -> Sim {
     let mut sim = Sim::new(setup);
     sim.prepared();
-    for unit in 0..4 {
+    for unit in UNITS {
         sim.give(Event::Looked(unit, true));
     }
     sim.node(node);
@@ -34,14 +34,14 @@ fn answering() -> Sim {
 }
 
 /// Waits for the next round, and lets it take 3 s if somebody does not answer; the others do.
-fn round(sim: &mut Sim, verdicts: &[(usize, Verdict)]) {
+fn round(sim: &mut Sim, outcomes: &[(UnitId, Liveness)]) {
     begin(sim);
-    if !verdicts.is_empty() {
+    if !outcomes.is_empty() {
         sim.wait(3 * SECOND);
     }
     for unit in sim.machine.asked().to_vec() {
-        let verdict = verdicts.iter().find(|(asked, _)| *asked == unit).map(|(_, verdict)| verdict.clone());
-        sim.give(Event::Liveness(unit, verdict.unwrap_or(Verdict::Answers)));
+        let liveness = outcomes.iter().find(|(asked, _)| *asked == unit).map(|(_, liveness)| liveness.clone());
+        sim.give(Event::Liveness(unit, liveness.unwrap_or(Liveness::Answers)));
     }
     sim.exits(Child::Liveness, Exit::Code(0));
 }
@@ -58,8 +58,26 @@ fn restarts(sim: &Sim) -> Vec<u32> {
 }
 
 #[test]
+fn the_first_round_comes_soon_and_each_starts_the_watchers_that_do_not_live() {
+    let mut sim = answering();
+    let ready = sim.now;
+    begin(&mut sim);
+    assert!(sim.now - ready <= SECOND, "{:?}", sim.now - ready);
+    let started = |sim: &Sim, watcher| sim.spawned.iter().filter(|child| **child == watcher).count();
+    assert_eq!([Child::OomScore, Child::JobsFollow].map(|watcher| started(&sim, watcher)), [1, 1]);
+    sim.exits(Child::OomScore, Exit::Signal(libc::SIGKILL));
+    for _ in 0..2 {
+        round(&mut sim, &[]);
+    }
+    assert_eq!([Child::OomScore, Child::JobsFollow].map(|watcher| started(&sim, watcher)), [2, 1]);
+    sim.give(Event::Signal(libc::SIGTERM));
+    sim.exits(Child::JobsQuiesce, Exit::Code(0));
+    sim.let_end();
+}
+
+#[test]
 fn a_hang_is_found_and_cured_within_two_intervals() {
-    for (unit, code) in [(0, Exit::Code(0)), (1, Exit::Code(0)), (2, Exit::Signal(libc::SIGKILL))] {
+    for (unit, code) in [(MUNGED, Exit::Code(0)), (SLURMCTLD, Exit::Code(0)), (SLURMD, Exit::Signal(libc::SIGKILL))] {
         let mut sim = answering();
         let hung = sim.now;
         round(&mut sim, &[(unit, silent())]);
@@ -77,7 +95,7 @@ fn a_hang_is_found_and_cured_within_two_intervals() {
         }
         assert_eq!(sim.spawned.last(), Some(&Child::Unit(unit)), "it runs again, and no other was touched");
         assert!(sim.now - hung < 10 * SECOND, "{:?}", sim.now - hung);
-        let status = sim.machine.snapshot().units[unit].last_exit_why.clone().unwrap();
+        let status = sim.machine.snapshot().units[unit.0].last_exit_why.clone().unwrap().to_string();
         assert!(status.contains("did not answer"), "{status}");
     }
 }
@@ -85,10 +103,10 @@ fn a_hang_is_found_and_cured_within_two_intervals() {
 #[test]
 fn who_cannot_answer_because_another_does_not_is_not_blamed() {
     let mut sim = answering();
-    round(&mut sim, &[(0, silent()), (1, silent()), (2, silent())]);
-    assert_eq!(sim.stopped, [Child::Unit(0)], "all questions need munged");
-    sim.exits(Child::Unit(0), Exit::Code(0));
-    sim.give(Event::Looked(0, true));
+    round(&mut sim, &[(MUNGED, silent()), (SLURMCTLD, silent()), (SLURMD, silent())]);
+    assert_eq!(sim.stopped, [Child::Unit(MUNGED)], "all questions need munged");
+    sim.exits(Child::Unit(MUNGED), Exit::Code(0));
+    sim.give(Event::Looked(MUNGED, true));
     round(&mut sim, &[]);
     assert_eq!(restarts(&sim), [1, 0, 0, 0]);
 }
@@ -97,9 +115,9 @@ fn who_cannot_answer_because_another_does_not_is_not_blamed() {
 fn a_unit_that_died_in_the_round_is_not_judged_and_neither_are_those_that_need_it() {
     let mut sim = answering();
     begin(&mut sim);
-    sim.exits(Child::Unit(0), Exit::Signal(libc::SIGKILL));
-    sim.give(Event::Looked(0, true));
-    for unit in [0, 1, 2] {
+    sim.exits(Child::Unit(MUNGED), Exit::Signal(libc::SIGKILL));
+    sim.give(Event::Looked(MUNGED, true));
+    for unit in DAEMONS {
         sim.give(Event::Liveness(unit, silent()));
     }
     sim.exits(Child::Liveness, Exit::Code(0));
@@ -111,7 +129,7 @@ fn a_slow_unit_has_a_minute_and_one_that_answers_in_between_has_another() {
     let mut sim = answering();
     for _ in 0..3 {
         for _ in 1..SLOW_ROUNDS {
-            round(&mut sim, &[(1, slow())]);
+            round(&mut sim, &[(SLURMCTLD, slow())]);
         }
         round(&mut sim, &[]);
     }
@@ -120,7 +138,7 @@ fn a_slow_unit_has_a_minute_and_one_that_answers_in_between_has_another() {
     assert_eq!(told, 3, "one line for each time");
     let begin = sim.now;
     while sim.stopped.is_empty() {
-        round(&mut sim, &[(1, slow())]);
+        round(&mut sim, &[(SLURMCTLD, slow())]);
     }
     assert!(sim.now - begin > 50 * SECOND && sim.now - begin < 70 * SECOND, "{:?}", sim.now - begin);
 }
@@ -149,7 +167,7 @@ fn a_unit_that_never_answered_has_the_time_of_a_start() {
     let begin = sim.now;
     while sim.stopped.is_empty() {
         assert!(sim.now - begin < 75 * SECOND, "it is restarted at some time");
-        round(&mut sim, &[(1, silent())]);
+        round(&mut sim, &[(SLURMCTLD, silent())]);
     }
     assert!(sim.now - begin > 60 * SECOND, "not before its ready_timeout: {:?}", sim.now - begin);
 }
@@ -158,14 +176,14 @@ fn a_unit_that_never_answered_has_the_time_of_a_start() {
 fn a_question_that_cannot_be_asked_is_told_once() {
     let mut sim = answering();
     for _ in 0..3 {
-        round(&mut sim, &[(0, Verdict::Unknown("no such program".to_owned()))]);
+        round(&mut sim, &[(MUNGED, Liveness::Unknown("no such program".to_owned()))]);
     }
     assert_eq!(sim.said.iter().filter(|said| matches!(said, Notice::NotAsked { .. })).count(), 1);
     assert_eq!(sim.stopped, []);
 }
 
 /// The cure of a unit that was told to end: it does, and is ready again.
-fn cured(sim: &mut Sim, unit: usize) {
+fn cured(sim: &mut Sim, unit: UnitId) {
     sim.exits(Child::Unit(unit), Exit::Code(0));
     assert!(sim.living.contains(&Child::Unit(unit)), "at once");
     sim.give(Event::Looked(unit, true));
@@ -179,11 +197,11 @@ fn hangs_are_no_failures_and_each_restart_comes_later_than_the_one_before() {
         // One question is let pass, and the next is not.
         round(&mut sim, &[]);
         while sim.stopped.is_empty() {
-            round(&mut sim, &[(1, silent())]);
+            round(&mut sim, &[(SLURMCTLD, silent())]);
         }
         at.push(sim.now);
         sim.stopped.clear();
-        cured(&mut sim, 1);
+        cured(&mut sim, SLURMCTLD);
     }
     assert!(!sim.machine.is_stopping() && !sim.said.iter().any(|said| matches!(said, Notice::GaveUp { .. })));
     let pauses: Vec<_> = at.windows(2).map(|pair| (pair[1] - pair[0]).as_secs()).collect();
@@ -196,10 +214,10 @@ fn hangs_are_no_failures_and_each_restart_comes_later_than_the_one_before() {
 fn one_that_answered_for_long_is_restarted_at_once_again() {
     let mut sim = answering();
     for _ in 0..3 {
-        round(&mut sim, &[(1, silent())]);
-        assert_eq!(sim.stopped, [Child::Unit(1)]);
+        round(&mut sim, &[(SLURMCTLD, silent())]);
+        assert_eq!(sim.stopped, [Child::Unit(SLURMCTLD)]);
         sim.stopped.clear();
-        cured(&mut sim, 1);
+        cured(&mut sim, SLURMCTLD);
         for _ in 0..15 {
             round(&mut sim, &[]);
         }
@@ -209,18 +227,18 @@ fn one_that_answered_for_long_is_restarted_at_once_again() {
 #[test]
 fn an_overloaded_unit_goes_on_for_long_and_is_told_once() {
     let mut sim = answering();
-    let overload = || Verdict::Overloaded("60 connections".to_owned());
+    let overload = || Liveness::Overloaded("60 connections".to_owned());
     let begin = sim.now;
     while sim.stopped.is_empty() {
-        round(&mut sim, &[(1, overload())]);
+        round(&mut sim, &[(SLURMCTLD, overload())]);
     }
     assert!(sim.now - begin > 290 * SECOND && sim.now - begin < 320 * SECOND, "{:?}", sim.now - begin);
-    cured(&mut sim, 1);
+    cured(&mut sim, SLURMCTLD);
     // One that answers in between has another five minutes, and the log stays quiet.
     sim.stopped.clear();
     for _ in 0..100 {
         round(&mut sim, &[]);
-        round(&mut sim, &[(1, overload())]);
+        round(&mut sim, &[(SLURMCTLD, overload())]);
     }
     assert_eq!(sim.stopped, []);
     assert_eq!(sim.said.iter().filter(|said| matches!(said, Notice::Overloaded { .. })).count(), 1);
@@ -232,10 +250,21 @@ fn a_stopped_unit_is_no_question_of_time() {
     setup.units[3].liveness = setup.units[1].liveness.clone();
     // The service has never answered, and is still within the time of a start.
     let mut sim = up(setup);
-    round(&mut sim, &[(3, silent())]);
+    round(&mut sim, &[(API, silent())]);
     assert_eq!(sim.stopped, []);
-    round(&mut sim, &[(3, Verdict::Stopped("it was stopped".to_owned()))]);
-    assert_eq!(sim.stopped, [Child::Unit(3)]);
+    round(&mut sim, &[(API, Liveness::Stopped("it was stopped".to_owned()))]);
+    assert_eq!(sim.stopped, [Child::Unit(API)]);
+}
+
+#[test]
+fn a_unit_that_is_stopped_again_and_again_is_cured_each_time() {
+    let mut sim = answering();
+    for times in 1..=5 {
+        round(&mut sim, &[(SLURMCTLD, Liveness::Stopped("it was stopped".to_owned()))]);
+        assert_eq!(sim.stopped.len(), times, "nobody whom the cure would serve can stop it: {:?}", sim.said);
+        sim.exits(Child::Unit(SLURMCTLD), Exit::Code(0));
+        sim.give(Event::Looked(SLURMCTLD, true));
+    }
 }
 
 #[test]
@@ -249,18 +278,18 @@ fn zero_turns_the_probes_off_and_what_is_never_restarted_is_not_asked() {
     setup.units[1].restart = RestartPolicy::Never;
     let mut sim = up(setup);
     begin(&mut sim);
-    assert_eq!(sim.machine.asked(), [0, 2]);
+    assert_eq!(sim.machine.asked(), [MUNGED, SLURMD]);
 }
 
 #[test]
 fn a_stop_during_a_round_ends_the_probe_and_judges_nobody() {
     let mut sim = answering();
     begin(&mut sim);
-    sim.give(Event::Liveness(1, silent()));
+    sim.give(Event::Liveness(SLURMCTLD, silent()));
     sim.give(Event::Signal(libc::SIGTERM));
     assert!(!sim.living.contains(&Child::Liveness));
     sim.exits(Child::JobsQuiesce, Exit::Code(0));
-    assert!(!sim.stopped.contains(&Child::Unit(1)), "slurmd is first");
+    assert!(!sim.stopped.contains(&Child::Unit(SLURMCTLD)), "slurmd is first");
     sim.wait(MS);
     sim.let_end();
     assert_eq!(sim.exit, Some(0));

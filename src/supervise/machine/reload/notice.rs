@@ -1,16 +1,16 @@
-//! What a reload tells the operator.
+//! Messages about a reload.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::config::Level;
-use crate::report::Prepared;
+use crate::prepared::Prepared;
 
 use super::super::Exit;
 use super::super::notice::how;
 use super::{Cause, Outcome};
 
-/// One thing worth saying about a reload.
+/// A message about a reload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the text of each is below, in `Display`")]
 pub enum ReloadNotice {
@@ -20,17 +20,17 @@ pub enum ReloadNotice {
     ReconfigureTooSlow { limit: Duration },
     GoesBack { name: String, why: String },
     NotRestored,
-    Ended { outcome: Outcome, text: String },
+    Ended { outcome: Outcome, text: String, deferred: bool },
 }
 
 impl ReloadNotice {
-    /// How severe it is.
+    /// The log level of the message.
     pub fn level(&self) -> Level {
         match self {
             Self::GoesBack { .. } | Self::NotRestored => Level::Error,
             Self::Ended { outcome: Outcome::Refused | Outcome::WentBack | Outcome::Failed, .. } => Level::Error,
             Self::NotReconfigured { .. } | Self::ReconfigureTooSlow { .. } => Level::Warn,
-            Self::Ended { text, .. } if text.contains("not taken: ") => Level::Warn,
+            Self::Ended { deferred: true, .. } => Level::Warn,
             Self::Begins { .. } | Self::Found(_) | Self::Ended { .. } => Level::Info,
         }
     }
@@ -57,12 +57,12 @@ impl fmt::Display for ReloadNotice {
                 "the former files could not be written again; the line above says why. Correct the configuration and run \
                  `slurminit reload`"
             ),
-            Self::Ended { outcome: Outcome::Unchanged | Outcome::Applied, text } => write!(f, "reloaded: {text}"),
-            Self::Ended { outcome: Outcome::Refused, text } => {
+            Self::Ended { outcome: Outcome::Unchanged | Outcome::Applied, text, .. } => write!(f, "reloaded: {text}"),
+            Self::Ended { outcome: Outcome::Refused, text, .. } => {
                 write!(f, "reload refused, everything runs as before: {text}")
             }
-            Self::Ended { outcome: Outcome::WentBack, text } => write!(f, "reload taken back: {text}"),
-            Self::Ended { outcome: Outcome::Failed, text } => write!(f, "reload failed: {text}"),
+            Self::Ended { outcome: Outcome::WentBack, text, .. } => write!(f, "reload taken back: {text}"),
+            Self::Ended { outcome: Outcome::Failed, text, .. } => write!(f, "reload failed: {text}"),
         }
     }
 }

@@ -1,76 +1,77 @@
-//! What a reload is made of.
+//! The state of reloads.
 
 use serde::{Deserialize, Serialize};
 
-use crate::report::{Apply, Prepared};
+use crate::prepared::{Apply, Prepared};
 
+use super::super::super::daemon::UnitId;
 use super::super::Moment;
 
 /// How a reload ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// Nothing was to do.
+    /// There was nothing to do.
     Unchanged,
     /// The daemons run with the new files.
     Applied,
-    /// The new configuration is not valid; nothing was touched.
+    /// The new configuration is invalid; nothing was changed.
     Refused,
-    /// The daemons could not run with the new files, and run with the former ones.
+    /// The daemons could not run with the new files. They run with the former ones again.
     WentBack,
-    /// The cluster is not as it should be; the log says why.
+    /// The cluster is not in order; the log says why.
     Failed,
 }
 
-/// The reloads so far, for `status` and for those who wait for one.
+/// Reloads so far, for `status` and for clients that wait for one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReloadSnapshot {
-    /// How often one was asked for.
+    /// How many reloads were requested.
     pub asked: u64,
-    /// Whether one is under way, or waits for its turn.
+    /// Whether a reload is running or queued.
     pub running: bool,
-    /// The last one that ended.
+    /// The last reload that ended.
     pub last: Option<LastReload>,
 }
 
-/// A reload that ended.
+/// A reload that has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastReload {
-    /// It serves the first so many that were asked for.
+    /// How many requests, counted from the start of slurminit, are served once this reload has ended.
     pub serves: u64,
     /// When it ended, in milliseconds since slurminit started.
     pub at_ms: u64,
-    /// How.
+    /// The outcome.
     pub outcome: Outcome,
     /// One line for a person.
     pub text: String,
 }
 
-/// What asks for a reload.
+/// What caused a reload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// SIGHUP.
     Hangup,
     /// `slurminit reload`.
     Verb,
-    /// Something was written in the operator's directory.
+    /// A file in the operator's directory was written.
     Change,
 }
 
-/// Reloads, past and present.
+/// The current reload, the next one and the last one.
 #[derive(Debug, Default)]
 pub(in super::super) struct Reload {
     pub(super) stage: Stage,
     pub(super) settle: Option<Moment>,
-    /// The next one, if one was asked for and has not begun.
+    /// The next reload, if one was requested and has not begun.
     pub(super) next: Option<Cause>,
     pub(super) asked: u64,
-    /// How many of `asked` the one under way serves.
+    /// How many of `asked` the current reload serves.
     pub(super) serves: u64,
     pub(super) last: Option<LastReload>,
 }
 
-/// Where a reload is.
+/// The stage of a reload.
 #[derive(Debug, Default)]
 pub(super) enum Stage {
     #[default]
@@ -87,12 +88,12 @@ pub(super) enum Stage {
         work: Work,
         reopen: bool,
     },
-    /// They start, and the node is waited for.
+    /// The daemons start, and the node must become usable.
     Starting {
         until: Moment,
         work: Work,
     },
-    /// It is applied; a daemon that dies of it can still show itself.
+    /// The files are applied. A daemon that dies of them can still show that.
     Watching {
         until: Moment,
         work: Work,
@@ -105,22 +106,20 @@ pub(super) enum Stage {
     },
 }
 
-/// A change under way.
+/// A change in progress.
 #[derive(Clone, Debug)]
 pub(super) struct Work {
     pub(super) apply: Apply,
     pub(super) news: Vec<String>,
     pub(super) deferred: Vec<String>,
     pub(super) changed: Vec<String>,
-    /// What the preparation before it decided.
+    /// The result of the preparation before this one.
     pub(super) former: Option<Prepared>,
-    /// Whether the node could be used before.
     pub(super) was_usable: bool,
     pub(super) deaths: u32,
-    /// Why the daemons get the former files; `None` on the way forth.
+    /// Why the former files are restored; `None` while the new ones are applied.
     pub(super) back: Option<String>,
-    /// The unit that died of the new ones.
-    pub(super) died: Option<usize>,
+    pub(super) died: Option<UnitId>,
 }
 
 impl Reload {
@@ -136,18 +135,18 @@ impl Reload {
         stage.into_iter().chain(self.settle).min()
     }
 
-    /// Whether the node is on its way back.
+    /// Whether the reload waits for the node.
     pub(in super::super) fn awaits_node(&self) -> bool {
         matches!(self.stage, Stage::Starting { .. })
     }
 
-    /// Whether slurmctld and slurmd are being given new files: they are slow now, and each of these stages has a deadline of
-    /// its own. Once they start again they are judged as ever.
+    /// Whether slurmctld and slurmd are being given new files. They are slow then, and each of these stages has its own
+    /// deadline. Once they start again, liveness checks count as usual.
     pub(in super::super) fn is_applying(&self) -> bool {
         matches!(self.stage, Stage::Reconfiguring { .. } | Stage::Stopping { .. } | Stage::Restoring { .. })
     }
 
-    /// The container stops, which is more.
+    /// The container stops, which supersedes a reload.
     pub(in super::super) fn cancel(&mut self) {
         (self.stage, self.settle, self.next) = (Stage::Idle, None, None);
     }
@@ -159,7 +158,7 @@ impl Reload {
 }
 
 impl Work {
-    /// What was new, what was done for it, and what is left for the next start.
+    /// One line: what changed, what was done about it, and what waits for the next start.
     pub(super) fn text(&self, without_news: &str, with_news: &str) -> String {
         let mut text = match self.news.as_slice() {
             [] => without_news.to_owned(),

@@ -2,26 +2,33 @@ use std::time::Duration;
 
 use nix::libc;
 
+use super::super::Child::Unit;
 use super::super::tests::*;
 use super::super::{Command, Event};
 use super::*;
 use crate::exit_code;
-use crate::inventory::{Finding, Severity};
-use crate::supervise::liveness::Verdict;
-
-const SLURMCTLD: Child = Child::Unit(1);
-const SLURMD: Child = Child::Unit(2);
+use crate::inventory::{Finding, Kind};
+use crate::supervise::liveness::Liveness;
 
 fn serving() -> Sim {
-    let mut sim = Sim::new(cluster(false));
+    serving_with(cluster(false))
+}
+
+fn serving_with(setup: crate::supervise::machine::Setup) -> Sim {
+    let mut sim = Sim::new(setup);
     sim.ready();
-    sim.give(Event::Looked(3, true));
+    sim.give(Event::Looked(API, true));
     sim.node("idle|none");
     sim.spawned.clear();
     sim
 }
 
-/// The preparation of a reload ends with this.
+fn reload(sim: &mut Sim, apply: Apply) {
+    sim.give(Event::Command(Command::Reload));
+    prepared(sim, apply);
+}
+
+/// The preparation of a reload ends with this result.
 fn prepared(sim: &mut Sim, apply: Apply) {
     let news = if apply == Apply::Nothing { vec![] } else { vec!["the nodes".to_owned()] };
     let changed = news.iter().map(|_| "/etc/slurm/slurm.conf".into()).collect();
@@ -29,18 +36,21 @@ fn prepared(sim: &mut Sim, apply: Apply) {
     sim.exits(Child::Reload, Exit::Code(0));
 }
 
-/// Both daemons were told to end and do, one after the other.
+/// Both daemons were told to end and do so, one after the other.
 fn daemons_end(sim: &mut Sim) {
-    assert_eq!(sim.stopped.last(), Some(&SLURMD));
-    sim.exits(SLURMD, Exit::Code(0));
-    assert_eq!(sim.stopped.last(), Some(&SLURMCTLD), "slurmctld outlives slurmd");
-    assert!(!sim.living.contains(&SLURMD), "and slurmd waits for the new one");
-    sim.exits(SLURMCTLD, Exit::Code(0));
+    assert_eq!(sim.stopped.last(), Some(&Unit(SLURMD)));
+    sim.exits(Unit(SLURMD), Exit::Code(0));
+    assert_eq!(sim.stopped.last(), Some(&Unit(SLURMCTLD)), "slurmctld outlives slurmd");
+    assert!(!sim.living.contains(&Unit(SLURMD)), "and slurmd waits for the new one");
+    sim.exits(Unit(SLURMCTLD), Exit::Code(0));
 }
 
 fn daemons_start(sim: &mut Sim) {
-    sim.give(Event::Looked(1, true));
-    sim.give(Event::Looked(2, true));
+    sim.give(Event::Looked(SLURMCTLD, true));
+    while sim.living.contains(&Child::JobsAccount) {
+        sim.exits(Child::JobsAccount, Exit::Code(0));
+    }
+    sim.give(Event::Looked(SLURMD, true));
     sim.node("idle|none");
 }
 
@@ -65,12 +75,7 @@ fn nothing_changed_and_nothing_is_touched() {
 fn a_refusal_touches_nothing_and_is_told() {
     let mut sim = serving();
     sim.give(Event::Command(Command::Reload));
-    let finding = Finding {
-        severity: Severity::Error,
-        what: "slurminit.toml:3:1: no".to_owned(),
-        cause: "c".to_owned(),
-        repair: "r".to_owned(),
-    };
+    let finding = Finding::error(Kind::Other, "slurminit.toml:3:1: no", "c", "r");
     sim.give(Event::Prepare(PrepareEvent::Failed { exit_code: exit_code::CONFIG, finding }));
     sim.exits(Child::Reload, Exit::Code(78));
     let (outcome, text) = last(&sim);
@@ -96,8 +101,7 @@ fn a_preparation_that_dies_or_hangs_is_a_refusal() {
 #[test]
 fn scontrol_reconfigure_is_enough_where_it_is() {
     let mut sim = serving();
-    sim.give(Event::Command(Command::Reload));
-    prepared(&mut sim, Apply::Reconfigure);
+    reload(&mut sim, Apply::Reconfigure);
     assert_eq!(sim.spawned.last(), Some(&Child::Reconfigure));
     sim.exits(Child::Reconfigure, Exit::Code(0));
     assert!(sim.machine.snapshot().reload.running, "the node is asked whether it lived through it");
@@ -127,15 +131,14 @@ fn a_failing_reconfigure_becomes_a_restart() {
 #[test]
 fn a_restart_takes_slurmd_and_slurmctld_in_order_and_nothing_else() {
     let mut sim = serving();
-    sim.give(Event::Command(Command::Reload));
-    prepared(&mut sim, Apply::Restart);
+    reload(&mut sim, Apply::Restart);
     daemons_end(&mut sim);
     assert!(!sim.machine.snapshot().ready);
-    assert_eq!(sim.spawned.last(), Some(&SLURMCTLD));
+    assert_eq!(sim.spawned.last(), Some(&Unit(SLURMCTLD)));
     daemons_start(&mut sim);
     assert_eq!(last(&sim).0, Outcome::Applied);
     assert!(sim.machine.snapshot().ready);
-    assert_eq!(sim.stopped, [SLURMD, SLURMCTLD], "munged and the service stay");
+    assert_eq!(sim.stopped, [Unit(SLURMD), Unit(SLURMCTLD)], "munged and the service stay");
     assert!(!sim.spawned.contains(&Child::JobsRecover), "jobs that run are no ghosts");
     let units = sim.machine.snapshot().units;
     assert_eq!((units[0].restarts, units[1].restarts, units[2].restarts), (0, 1, 1));
@@ -144,23 +147,17 @@ fn a_restart_takes_slurmd_and_slurmctld_in_order_and_nothing_else() {
 #[test]
 fn a_daemon_that_dies_twice_of_the_new_files_gets_the_former_ones() {
     let mut sim = serving();
-    sim.give(Event::Command(Command::Reload));
-    prepared(&mut sim, Apply::Restart);
+    reload(&mut sim, Apply::Restart);
     daemons_end(&mut sim);
-    sim.exits(SLURMCTLD, Exit::Code(1));
-    assert_eq!(sim.spawned.last(), Some(&SLURMCTLD), "one death may have any cause");
-    sim.exits(SLURMCTLD, Exit::Code(1));
+    sim.exits(Unit(SLURMCTLD), Exit::Code(1));
+    assert_eq!(sim.spawned.last(), Some(&Unit(SLURMCTLD)), "one death may have any cause");
+    sim.exits(Unit(SLURMCTLD), Exit::Code(1));
     assert_eq!(sim.spawned.last(), Some(&Child::Restore));
-    assert_eq!(sim.machine.files_to_restore(), ["slurm.conf"]);
+    assert_eq!(sim.machine.to_restore().0, ["slurm.conf"]);
     sim.wait(Duration::from_secs(1));
-    assert!(!sim.living.contains(&SLURMCTLD), "nothing starts with files that are being replaced");
-    let finding = Finding {
-        severity: Severity::Error,
-        what: "slurminit.toml:3: sched/bakfill".to_owned(),
-        cause: String::new(),
-        repair: "correct it".to_owned(),
-    };
-    assert_eq!(sim.machine.died_of_the_new_files(), Some(1));
+    assert!(!sim.living.contains(&Unit(SLURMCTLD)), "nothing starts with files that are being replaced");
+    let finding = Finding::error(Kind::Other, "slurminit.toml:3: sched/bakfill", String::new(), "correct it");
+    assert_eq!(sim.machine.to_restore().1, Some(SLURMCTLD));
     sim.give(Event::Prepare(PrepareEvent::Failed { exit_code: exit_code::CONFIG, finding }));
     sim.exits(Child::Restore, Exit::Code(0));
     daemons_start(&mut sim);
@@ -177,9 +174,9 @@ fn a_slurmctld_that_gets_ready_while_it_is_to_end_loses_no_job() {
     sim.give(Event::Command(Command::Reload));
     let saved = Prepared { apply: Apply::Reconfigure, saved_jobs: true, ..Prepared::default() };
     sim.give(Event::Prepare(PrepareEvent::Done(saved)));
-    sim.exits(SLURMCTLD, Exit::Code(1));
+    sim.exits(Unit(SLURMCTLD), Exit::Code(1));
     sim.exits(Child::Reconfigure, Exit::Code(1));
-    sim.give(Event::Looked(1, true));
+    sim.give(Event::Looked(SLURMCTLD, true));
     assert!(!sim.spawned.contains(&Child::JobsRecover), "they run, and are no ghosts");
 }
 
@@ -190,8 +187,8 @@ fn bad_files_in_a_row_are_no_reason_to_give_a_daemon_up() {
         sim.give(Event::Command(Command::Reload));
         prepared(&mut sim, Apply::Restart);
         daemons_end(&mut sim);
-        sim.exits(SLURMCTLD, Exit::Code(1));
-        sim.exits(SLURMCTLD, Exit::Code(1));
+        sim.exits(Unit(SLURMCTLD), Exit::Code(1));
+        sim.exits(Unit(SLURMCTLD), Exit::Code(1));
         sim.exits(Child::Restore, Exit::Code(0));
         daemons_start(&mut sim);
         assert_eq!(last(&sim).0, Outcome::WentBack);
@@ -202,15 +199,14 @@ fn bad_files_in_a_row_are_no_reason_to_give_a_daemon_up() {
 #[test]
 fn a_daemon_that_dies_after_a_reconfigure_gets_the_former_files_too() {
     let mut sim = serving();
-    sim.give(Event::Command(Command::Reload));
-    prepared(&mut sim, Apply::Reconfigure);
+    reload(&mut sim, Apply::Reconfigure);
     sim.exits(Child::Reconfigure, Exit::Code(0));
     sim.node("idle|none");
     assert_eq!(last(&sim).0, Outcome::Applied);
-    sim.exits(SLURMD, Exit::Code(1));
-    sim.exits(SLURMD, Exit::Code(1));
+    sim.exits(Unit(SLURMD), Exit::Code(1));
+    sim.exits(Unit(SLURMD), Exit::Code(1));
     sim.exits(Child::Restore, Exit::Code(0));
-    sim.exits(SLURMCTLD, Exit::Code(0));
+    sim.exits(Unit(SLURMCTLD), Exit::Code(0));
     daemons_start(&mut sim);
     assert_eq!(last(&sim).0, Outcome::WentBack);
 }
@@ -218,11 +214,10 @@ fn a_daemon_that_dies_after_a_reconfigure_gets_the_former_files_too() {
 #[test]
 fn a_node_that_does_not_come_back_gets_the_former_files() {
     let mut sim = serving();
-    sim.give(Event::Command(Command::Reload));
-    prepared(&mut sim, Apply::Restart);
+    reload(&mut sim, Apply::Restart);
     daemons_end(&mut sim);
-    sim.give(Event::Looked(1, true));
-    sim.give(Event::Looked(2, true));
+    sim.give(Event::Looked(SLURMCTLD, true));
+    sim.give(Event::Looked(SLURMD, true));
     sim.node("inval|Low RealMemory");
     sim.wait(Duration::from_secs(60));
     assert!(sim.spawned.contains(&Child::Restore));
@@ -244,56 +239,45 @@ fn requests_during_a_reload_are_one_that_follows_it() {
 
 #[test]
 fn a_daemon_that_is_slow_while_it_takes_new_files_is_not_taken_for_hung() {
-    let mut sim = Sim::new(probed(cluster(false)));
-    sim.ready();
-    sim.give(Event::Looked(3, true));
-    sim.node("idle|none");
+    let mut sim = serving_with(probed(cluster(false)));
     sim.wait(Duration::from_secs(5));
-    for unit in 0..3 {
-        sim.give(Event::Liveness(unit, Verdict::Answers));
+    for unit in DAEMONS {
+        sim.give(Event::Liveness(unit, Liveness::Answers));
     }
     sim.exits(Child::Liveness, Exit::Code(0));
     sim.give(Event::Command(Command::Reload));
     sim.give(Event::Prepare(PrepareEvent::Done(Prepared { apply: Apply::Reconfigure, ..Prepared::default() })));
     assert!(sim.living.contains(&Child::Reconfigure));
     sim.wait(Duration::from_secs(5));
-    sim.give(Event::Liveness(0, Verdict::Answers));
-    sim.give(Event::Liveness(1, Verdict::Silent("no answer".to_owned())));
+    sim.give(Event::Liveness(MUNGED, Liveness::Answers));
+    sim.give(Event::Liveness(SLURMCTLD, Liveness::Silent("no answer".to_owned())));
     sim.exits(Child::Liveness, Exit::Code(0));
     assert!(sim.stopped.is_empty(), "{:?}", sim.stopped);
 }
 
 #[test]
 fn a_munged_that_hangs_during_a_reload_is_restarted() {
-    let mut sim = Sim::new(probed(cluster(false)));
-    sim.ready();
-    sim.give(Event::Looked(3, true));
-    sim.node("idle|none");
-    sim.give(Event::Command(Command::Reload));
-    prepared(&mut sim, Apply::Reconfigure);
+    let mut sim = serving_with(probed(cluster(false)));
+    reload(&mut sim, Apply::Reconfigure);
     sim.wait(Duration::from_secs(5));
-    for unit in 0..3 {
-        sim.give(Event::Liveness(unit, Verdict::Silent("no answer".to_owned())));
+    for unit in DAEMONS {
+        sim.give(Event::Liveness(unit, Liveness::Silent("no answer".to_owned())));
     }
     sim.exits(Child::Liveness, Exit::Code(0));
-    assert_eq!(sim.stopped, [Child::Unit(0)], "what waits for it is not blamed");
+    assert_eq!(sim.stopped, [Unit(MUNGED)], "what waits for it is not blamed");
 }
 
 #[test]
 fn a_daemon_that_hangs_before_the_node_is_back_is_restarted() {
-    let mut sim = Sim::new(probed(cluster(false)));
-    sim.ready();
-    sim.give(Event::Looked(3, true));
-    sim.node("idle|none");
-    sim.give(Event::Command(Command::Reload));
-    prepared(&mut sim, Apply::Reconfigure);
+    let mut sim = serving_with(probed(cluster(false)));
+    reload(&mut sim, Apply::Reconfigure);
     sim.exits(Child::Reconfigure, Exit::Code(0));
     sim.wait(Duration::from_secs(5));
-    for (unit, verdict) in [(0, Verdict::Answers), (1, Verdict::Silent("no answer".to_owned()))] {
-        sim.give(Event::Liveness(unit, verdict));
+    for (unit, liveness) in [(MUNGED, Liveness::Answers), (SLURMCTLD, Liveness::Silent("no answer".to_owned()))] {
+        sim.give(Event::Liveness(unit, liveness));
     }
     sim.exits(Child::Liveness, Exit::Code(0));
-    assert_eq!(sim.stopped, [SLURMCTLD]);
+    assert_eq!(sim.stopped, [Unit(SLURMCTLD)]);
     assert!(sim.machine.snapshot().reload.running, "one hang is no reason to go back");
 }
 
@@ -303,13 +287,12 @@ fn a_daemon_that_never_gets_ready_with_the_new_files_gets_the_former_ones() {
     setup.units[1].ready_timeout = Duration::from_secs(2);
     let mut sim = Sim::new(setup);
     sim.ready();
-    sim.give(Event::Looked(3, true));
-    sim.give(Event::Command(Command::Reload));
-    prepared(&mut sim, Apply::Restart);
+    sim.give(Event::Looked(API, true));
+    reload(&mut sim, Apply::Restart);
     daemons_end(&mut sim);
     for _ in 0..2 {
         sim.wait(Duration::from_secs(2));
-        sim.exits(SLURMCTLD, Exit::Code(0));
+        sim.exits(Unit(SLURMCTLD), Exit::Code(0));
     }
     sim.exits(Child::Restore, Exit::Code(0));
     daemons_start(&mut sim);
@@ -334,7 +317,7 @@ fn a_reload_waits_for_the_start_to_be_over() {
     sim.give(Event::Signal(libc::SIGHUP));
     sim.prepared();
     assert!(!sim.spawned.contains(&Child::Reload));
-    for unit in 0..3 {
+    for unit in DAEMONS {
         sim.give(Event::Looked(unit, true));
     }
     sim.node("idle|none");
@@ -345,7 +328,7 @@ fn a_reload_waits_for_the_start_to_be_over() {
 fn a_start_that_is_overdue_can_be_mended_by_a_reload() {
     let mut sim = Sim::new(cluster(false));
     sim.prepared();
-    for unit in 0..3 {
+    for unit in DAEMONS {
         sim.give(Event::Looked(unit, true));
     }
     sim.node("inval|gres/gpu count");
@@ -371,8 +354,8 @@ fn a_stop_wins_over_a_reload_at_any_moment_of_it() {
             daemons_end(&mut sim);
         }
         if moment > 3 {
-            sim.exits(SLURMCTLD, Exit::Code(1));
-            sim.exits(SLURMCTLD, Exit::Code(1));
+            sim.exits(Unit(SLURMCTLD), Exit::Code(1));
+            sim.exits(Unit(SLURMCTLD), Exit::Code(1));
         }
         sim.give(Event::Signal(libc::SIGTERM));
         let start = sim.now;

@@ -1,22 +1,22 @@
-//! What its surroundings do to a unit, in the simulated world.
+//! External setbacks, in the simulated world.
 
 use proptest::prelude::*;
 
-use super::super::super::liveness::Verdict;
-use super::super::tests::{Sim, cluster, probed};
+use super::super::super::liveness::Liveness;
+use super::super::tests::*;
 use super::super::*;
 use super::*;
 use crate::exit_code;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn refused(fault: Fault) -> Exit {
-    Exit::NotStarted(SpawnFailure { code: exit_code::FAILURE, message: String::new(), fault: Some(fault) })
+fn refused(shortage: Shortage) -> Exit {
+    Exit::NotStarted(SpawnFailure { code: exit_code::FAILURE, message: String::new(), shortage: Some(shortage) })
 }
 
-fn strike(sim: &mut Sim, unit: usize, exit: Exit, fault: Fault) {
-    assert!(sim.living.remove(&Child::Unit(unit)), "unit {unit} does not live");
-    sim.give(Event::Struck(unit, exit, fault));
+fn strike(sim: &mut Sim, unit: UnitId, exit: Exit, shortage: Shortage) {
+    assert!(sim.living.remove(&Child::Unit(unit)), "{unit:?} does not live");
+    sim.give(Event::Struck(unit, exit, shortage));
 }
 
 fn wait_for(sim: &mut Sim, child: Child) {
@@ -30,17 +30,17 @@ fn wait_for(sim: &mut Sim, child: Child) {
 fn who_cannot_be_started_for_want_of_processes_is_tried_again_for_ever_and_soon_after_the_end() {
     let mut sim = Sim::new(cluster(false));
     sim.ready();
-    sim.exits(Child::Unit(1), Exit::Signal(libc::SIGKILL));
+    sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
     for _ in 0..1000 {
         let before = sim.now;
-        wait_for(&mut sim, Child::Unit(1));
+        wait_for(&mut sim, Child::Unit(SLURMCTLD));
         assert!(sim.now - before <= 4 * SECOND, "{:?}", sim.now - before);
-        sim.exits(Child::Unit(1), refused(Fault::Processes));
+        sim.exits(Child::Unit(SLURMCTLD), refused(Shortage::Processes));
     }
     let told = sim.said.iter().filter(|said| matches!(said, Notice::Struck { .. })).count();
     assert_eq!(told, 10, "a line for the first, the second, the fourth, ...");
-    wait_for(&mut sim, Child::Unit(1));
-    sim.give(Event::Looked(1, true));
+    wait_for(&mut sim, Child::Unit(SLURMCTLD));
+    sim.give(Event::Looked(SLURMCTLD, true));
     assert_eq!(sim.exit, None);
 }
 
@@ -50,10 +50,10 @@ fn who_dies_of_requests_is_started_again_for_ever_and_soon_after_the_last() {
     sim.ready();
     for _ in 0..100 {
         let before = sim.now;
-        wait_for(&mut sim, Child::Unit(1));
+        wait_for(&mut sim, Child::Unit(SLURMCTLD));
         assert!(sim.now - before <= 4 * SECOND, "{:?}", sim.now - before);
-        sim.give(Event::Looked(1, true));
-        sim.exits(Child::Unit(1), Exit::Code(1));
+        sim.give(Event::Looked(SLURMCTLD, true));
+        sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
     }
     assert!(!sim.machine.is_stopping());
     let told = sim.said.iter().filter(|said| matches!(said, Notice::DiesInService { .. })).count();
@@ -64,11 +64,11 @@ fn who_dies_of_requests_is_started_again_for_ever_and_soon_after_the_last() {
 fn who_dies_before_it_has_ever_answered_dies_of_its_configuration() {
     let mut sim = Sim::new(cluster(false));
     sim.prepared();
-    sim.give(Event::Looked(0, true));
+    sim.give(Event::Looked(MUNGED, true));
     for _ in 0..5 {
-        wait_for(&mut sim, Child::Unit(1));
-        sim.give(Event::Looked(1, true));
-        sim.exits(Child::Unit(1), Exit::Code(1));
+        wait_for(&mut sim, Child::Unit(SLURMCTLD));
+        sim.give(Event::Looked(SLURMCTLD, true));
+        sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
     }
     sim.let_end();
     assert_eq!(sim.exit, Some(exit_code::SLURMCTLD), "it listened, and read its saved state only then");
@@ -80,16 +80,16 @@ fn a_port_that_was_taken_from_a_unit_is_got_back_and_counts_nothing() {
     sim.ready();
     for code in [0, 1] {
         for _ in 0..20 {
-            sim.exits(Child::Unit(1), if code == 0 { Exit::Code(0) } else { Exit::Code(1) });
-            if sim.living.contains(&Child::Unit(1)) {
-                strike(&mut sim, 1, Exit::Code(1), Fault::Port(6817));
+            sim.exits(Child::Unit(SLURMCTLD), if code == 0 { Exit::Code(0) } else { Exit::Code(1) });
+            if sim.living.contains(&Child::Unit(SLURMCTLD)) {
+                strike(&mut sim, SLURMCTLD, Exit::Code(1), Shortage::Port(6817));
             } else {
-                wait_for(&mut sim, Child::Unit(1));
-                strike(&mut sim, 1, Exit::Code(1), Fault::Port(6817));
+                wait_for(&mut sim, Child::Unit(SLURMCTLD));
+                strike(&mut sim, SLURMCTLD, Exit::Code(1), Shortage::Port(6817));
             }
-            sim.exits(Child::FreePort(1), Exit::Code(code));
-            wait_for(&mut sim, Child::Unit(1));
-            sim.give(Event::Looked(1, true));
+            sim.exits(Child::FreePort(SLURMCTLD), Exit::Code(code));
+            wait_for(&mut sim, Child::Unit(SLURMCTLD));
+            sim.give(Event::Looked(SLURMCTLD, true));
             sim.wait(61 * SECOND);
         }
     }
@@ -101,11 +101,11 @@ fn a_port_that_is_taken_from_the_start_by_whom_nobody_may_end_is_a_mistake_of_th
     for (code, gives_up) in [(0, false), (1, true)] {
         let mut sim = Sim::new(cluster(false));
         sim.prepared();
-        sim.give(Event::Looked(0, true));
+        sim.give(Event::Looked(MUNGED, true));
         for _ in 0..5 {
-            wait_for(&mut sim, Child::Unit(1));
-            sim.exits(Child::Unit(1), refused(Fault::Port(6817)));
-            sim.exits(Child::FreePort(1), Exit::Code(code));
+            wait_for(&mut sim, Child::Unit(SLURMCTLD));
+            sim.exits(Child::Unit(SLURMCTLD), refused(Shortage::Port(6817)));
+            sim.exits(Child::FreePort(SLURMCTLD), Exit::Code(code));
         }
         assert_eq!(sim.machine.is_stopping(), gives_up, "{code}");
         if gives_up {
@@ -120,24 +120,24 @@ fn a_long_run_makes_up_for_setbacks() {
     let mut sim = Sim::new(cluster(false));
     sim.ready();
     for _ in 0..6 {
-        strike(&mut sim, 2, Exit::Signal(libc::SIGKILL), Fault::Memory);
-        wait_for(&mut sim, Child::Unit(2));
-        sim.give(Event::Looked(2, true));
+        strike(&mut sim, SLURMD, Exit::Signal(libc::SIGKILL), Shortage::Memory);
+        wait_for(&mut sim, Child::Unit(SLURMD));
+        sim.give(Event::Looked(SLURMD, true));
     }
-    assert_eq!(sim.machine.setbacks(2), 6);
+    assert_eq!(sim.machine.units()[SLURMD].setbacks(), 6);
     sim.wait(61 * SECOND);
-    strike(&mut sim, 2, Exit::Signal(libc::SIGKILL), Fault::Memory);
-    assert_eq!(sim.machine.setbacks(2), 1);
+    strike(&mut sim, SLURMD, Exit::Signal(libc::SIGKILL), Shortage::Memory);
+    assert_eq!(sim.machine.units()[SLURMD].setbacks(), 1);
 }
 
-/// What others can do to a cluster that serves.
+/// What other users can do to a running cluster.
 #[derive(Clone, Debug)]
 enum Attack {
-    Round(usize, Verdict),
-    Strike(usize, Fault),
-    /// A request that is fatal to it; only one that takes requests can die of one.
-    Kills(usize),
-    Looks(usize),
+    Round(UnitId, Liveness),
+    Strike(UnitId, Shortage),
+    /// A request that crashes the unit; only a unit that takes requests can die of one.
+    Kills(UnitId),
+    Looks(UnitId),
     Frees(u8),
     Ends,
     Wait(u64),
@@ -146,20 +146,21 @@ enum Attack {
 
 fn attack() -> impl Strategy<Value = Attack> {
     let why = String::new;
-    let verdicts = prop::sample::select(vec![
-        Verdict::Answers,
-        Verdict::Silent(why()),
-        Verdict::Stopped(why()),
-        Verdict::Overloaded(why()),
-        Verdict::Slow(why()),
-        Verdict::Unknown(why()),
+    let outcomes = prop::sample::select(vec![
+        Liveness::Answers,
+        Liveness::Silent(why()),
+        Liveness::Stopped(why()),
+        Liveness::Overloaded(why()),
+        Liveness::Slow(why()),
+        Liveness::Unknown(why()),
     ]);
-    let faults = prop::sample::select(vec![Fault::Processes, Fault::Memory, Fault::Descriptors, Fault::Port(6817)]);
+    let shortages =
+        prop::sample::select(vec![Shortage::Processes, Shortage::Memory, Shortage::Descriptors, Shortage::Port(6817)]);
     prop_oneof![
-        6 => (0..3_usize, verdicts).prop_map(|(unit, verdict)| Attack::Round(unit, verdict)),
-        4 => (0..3_usize, faults).prop_map(|(unit, fault)| Attack::Strike(unit, fault)),
-        4 => (0..3_usize).prop_map(Attack::Kills),
-        6 => (0..3_usize).prop_map(Attack::Looks),
+        6 => ((0..3_usize).prop_map(UnitId), outcomes).prop_map(|(unit, liveness)| Attack::Round(unit, liveness)),
+        4 => ((0..3_usize).prop_map(UnitId), shortages).prop_map(|(unit, shortage)| Attack::Strike(unit, shortage)),
+        4 => (0..3_usize).prop_map(UnitId).prop_map(Attack::Kills),
+        6 => (0..3_usize).prop_map(UnitId).prop_map(Attack::Looks),
         4 => (0..2_u8).prop_map(Attack::Frees),
         4 => Just(Attack::Ends),
         2 => (0..400_000_u64).prop_map(Attack::Wait),
@@ -177,48 +178,48 @@ proptest! {
         sim.ready();
         for attack in attacks {
             match attack {
-                Attack::Round(unit, verdict) => {
+                Attack::Round(unit, liveness) => {
                     let asked = sim.machine.asked().to_vec();
                     for other in asked {
-                        let said = if other == unit { verdict.clone() } else { Verdict::Answers };
+                        let said = if other == unit { liveness.clone() } else { Liveness::Answers };
                         sim.give(Event::Liveness(other, said));
                     }
                     if sim.living.contains(&Child::Liveness) {
                         sim.exits(Child::Liveness, Exit::Code(0));
                     }
                 }
-                Attack::Strike(unit, fault) => {
+                Attack::Strike(unit, shortage) => {
                     if sim.living.contains(&Child::Unit(unit)) {
-                        strike(&mut sim, unit, Exit::Code(1), fault);
+                        strike(&mut sim, unit, Exit::Code(1), shortage);
                     }
                 }
                 Attack::Kills(unit) => {
-                    if sim.machine.units[unit].is_ready() {
+                    if sim.machine.units()[unit].is_ready() {
                         sim.exits(Child::Unit(unit), Exit::Code(1));
                     }
                 }
                 Attack::Looks(unit) => sim.give(Event::Looked(unit, true)),
                 Attack::Frees(code) => {
-                    for unit in 0..3 {
+                    for unit in DAEMONS {
                         if sim.living.contains(&Child::FreePort(unit)) {
                             sim.exits(Child::FreePort(unit), Exit::Code(code));
                         }
                     }
                 }
                 Attack::Ends => {
-                    // Who was told to end for its silence does so.
+                    // A unit that was told to end because of silence ends.
                     let stopping: Vec<_> = sim.living.iter().copied().filter(|child| sim.stopped.contains(child)).collect();
                     for child in stopping {
                         if let Child::Unit(unit) = child {
-                            if matches!(sim.machine.units[unit].state, State::Stopping { .. }) {
+                            if sim.machine.units()[unit].is_stopping() {
                                 sim.exits(child, Exit::Signal(libc::SIGTERM));
                             }
                         }
                     }
                 }
                 Attack::Wait(ms) => {
-                    // A start that takes longer than it may is a failure, and not looked at here.
-                    for unit in 0..3 {
+                    // A start that exceeds its timeout is a failure; that is not tested here.
+                    for unit in DAEMONS {
                         sim.give(Event::Looked(unit, true));
                     }
                     sim.wait(Duration::from_millis(ms));

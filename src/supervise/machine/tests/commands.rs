@@ -1,10 +1,10 @@
-//! What is asked of the machine, and what it notes of its start.
+//! Commands to the machine, and the record of its start.
 
 use super::*;
-use crate::config::Level;
+use crate::config::{Level, ReadinessTest};
 
-fn state(sim: &Sim, unit: usize) -> String {
-    sim.machine.snapshot().units[unit].state.clone()
+fn state(sim: &Sim, unit: UnitId) -> String {
+    sim.machine.snapshot().units[unit.0].state.to_string()
 }
 
 #[test]
@@ -13,18 +13,18 @@ fn a_restart_ends_one_unit_and_starts_it_again_without_a_mark() {
     sim.ready();
     let spawned = sim.spawned.len();
     for round in 1..20 {
-        sim.give(Event::Command(Command::Restart(1)));
-        assert_eq!(sim.stopped.last(), Some(&Child::Unit(1)));
-        assert_eq!(state(&sim, 1), "stopping");
-        sim.exits(Child::Unit(1), Exit::Signal(libc::SIGTERM));
-        assert_eq!(sim.spawned.last(), Some(&Child::Unit(1)), "at once, also the {round}th time");
-        sim.give(Event::Looked(1, true));
+        sim.give(Event::Command(Command::Restart(SLURMCTLD)));
+        assert_eq!(sim.stopped.last(), Some(&Child::Unit(SLURMCTLD)));
+        assert_eq!(state(&sim, SLURMCTLD), "stopping");
+        sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGTERM));
+        assert_eq!(sim.spawned.last(), Some(&Child::Unit(SLURMCTLD)), "at once, also the {round}th time");
+        sim.give(Event::Looked(SLURMCTLD, true));
         sim.node("idle|none");
     }
     let units = sim.machine.snapshot().units;
     assert_eq!((units[1].restarts, units[1].starts), (19, 20));
-    assert_eq!(units[1].last_exit_why.as_deref(), Some("a restart was asked for"));
-    let others = |child: &&Child| matches!(child, Child::Unit(unit) if *unit != 1);
+    assert_eq!(units[1].last_exit_why.as_ref().unwrap().to_string(), "a restart was asked for");
+    let others = |child: &&Child| matches!(child, Child::Unit(unit) if *unit != SLURMCTLD);
     assert_eq!(sim.spawned[spawned..].iter().filter(others).count(), 0, "the others stay");
 }
 
@@ -33,32 +33,32 @@ fn a_restart_starts_what_does_not_run_and_forgets_its_failures() {
     let hold = Supervise { on_give_up: OnGiveUp::Hold, ..Supervise::default() };
     let mut sim = Sim::new(Setup { supervise: hold, ..cluster(false) });
     sim.ready();
-    while state(&sim, 1) != "given up" {
-        sim.exits(Child::Unit(1), Exit::Code(1));
+    while state(&sim, SLURMCTLD) != "given up" {
+        sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
         sim.wait(Duration::from_secs(6));
     }
-    sim.give(Event::Command(Command::Restart(1)));
-    assert!(sim.living.contains(&Child::Unit(1)));
-    sim.exits(Child::Unit(1), Exit::Code(1));
-    assert_eq!(state(&sim, 1), "starting", "that was its first failure again");
-    sim.exits(Child::Unit(1), Exit::Code(1));
-    assert_eq!(state(&sim, 1), "backing off");
-    sim.give(Event::Command(Command::Restart(1)));
-    assert!(sim.living.contains(&Child::Unit(1)), "nobody who asks for it wants to wait");
+    sim.give(Event::Command(Command::Restart(SLURMCTLD)));
+    assert!(sim.living.contains(&Child::Unit(SLURMCTLD)));
+    sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
+    assert_eq!(state(&sim, SLURMCTLD), "starting", "that was its first failure again");
+    sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
+    assert_eq!(state(&sim, SLURMCTLD), "backing off");
+    sim.give(Event::Command(Command::Restart(SLURMCTLD)));
+    assert!(sim.living.contains(&Child::Unit(SLURMCTLD)), "nobody who asks for it wants to wait");
 }
 
 #[test]
 fn a_restart_keeps_the_order_and_a_unit_that_is_stopped_is_stopped_once() {
     let mut sim = Sim::new(cluster(false));
-    sim.give(Event::Command(Command::Restart(2)));
+    sim.give(Event::Command(Command::Restart(SLURMD)));
     assert_eq!(sim.spawned, [Child::Prepare], "it waits for what it needs");
     sim.ready();
-    sim.give(Event::Command(Command::Restart(2)));
+    sim.give(Event::Command(Command::Restart(SLURMD)));
     let stops = sim.stopped.len();
-    sim.give(Event::Command(Command::Restart(2)));
+    sim.give(Event::Command(Command::Restart(SLURMD)));
     assert_eq!(sim.stopped.len(), stops);
-    sim.exits(Child::Unit(2), Exit::Code(0));
-    assert!(sim.living.contains(&Child::Unit(2)));
+    sim.exits(Child::Unit(SLURMD), Exit::Code(0));
+    assert!(sim.living.contains(&Child::Unit(SLURMD)));
 }
 
 #[test]
@@ -68,13 +68,13 @@ fn a_service_that_is_never_started_again_is_when_somebody_asks() {
     setup.units[3].readiness = ReadinessTest::Started;
     let mut sim = Sim::new(setup);
     sim.ready();
-    sim.give(Event::Command(Command::Restart(3)));
-    sim.exits(Child::Unit(3), Exit::Code(0));
-    assert_eq!(state(&sim, 3), "ready");
-    sim.exits(Child::Unit(3), Exit::Code(0));
-    assert_eq!(state(&sim, 3), "finished");
-    sim.give(Event::Command(Command::Restart(3)));
-    assert_eq!(state(&sim, 3), "ready");
+    sim.give(Event::Command(Command::Restart(API)));
+    sim.exits(Child::Unit(API), Exit::Code(0));
+    assert_eq!(state(&sim, API), "ready");
+    sim.exits(Child::Unit(API), Exit::Code(0));
+    assert_eq!(state(&sim, API), "finished");
+    sim.give(Event::Command(Command::Restart(API)));
+    assert_eq!(state(&sim, API), "ready");
 }
 
 #[test]
@@ -82,10 +82,10 @@ fn during_the_stop_a_restart_is_refused_and_a_second_stop_hurries() {
     let mut sim = Sim::new(cluster(false));
     sim.ready();
     sim.stubborn = sim.living.clone();
-    assert_eq!(sim.machine.refusal(Command::Restart(1)), None);
+    assert_eq!(sim.machine.refusal(Command::Restart(SLURMCTLD)), None);
     sim.give(Event::Command(Command::Stop));
-    assert_eq!(sim.machine.refusal(Command::Restart(1)), Some("the container stops"));
-    sim.give(Event::Command(Command::Restart(1)));
+    assert_eq!(sim.machine.refusal(Command::Restart(SLURMCTLD)), Some("the container stops"));
+    sim.give(Event::Command(Command::Restart(SLURMCTLD)));
     let start = sim.now;
     sim.give(Event::Command(Command::Stop));
     sim.let_end();
@@ -105,11 +105,11 @@ fn the_timeline_has_each_part_of_the_start_once_and_does_not_change_later() {
     after(&mut sim, 4, Event::Prepare(PrepareEvent::MungeKeyReady));
     after(&mut sim, 1, Event::Prepare(PrepareEvent::Detected));
     after(&mut sim, 3, Event::Prepare(PrepareEvent::Done(Prepared::default())));
-    after(&mut sim, 5, Event::Looked(0, true));
-    after(&mut sim, 20, Event::Looked(1, true));
-    after(&mut sim, 25, Event::Looked(2, true));
+    after(&mut sim, 5, Event::Looked(MUNGED, true));
+    after(&mut sim, 20, Event::Looked(SLURMCTLD, true));
+    after(&mut sim, 25, Event::Looked(SLURMD, true));
     after(&mut sim, 10, Event::Node(NodeReport::parse("idle|none").unwrap()));
-    after(&mut sim, 9, Event::Looked(3, true));
+    after(&mut sim, 9, Event::Looked(API, true));
     let line = sim.machine.snapshot().timeline;
     let told: Vec<_> =
         line.iter().map(|span| (&span.part, span.from_us / 1000, span.until_us.map(|us| us / 1000))).collect();
@@ -130,8 +130,8 @@ fn the_timeline_has_each_part_of_the_start_once_and_does_not_change_later() {
             (&Part::Command, 70, Some(70)),
         ]
     );
-    sim.exits(Child::Unit(1), Exit::Code(1));
-    after(&mut sim, 9, Event::Looked(1, true));
+    sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
+    after(&mut sim, 9, Event::Looked(SLURMCTLD, true));
     assert_eq!(sim.machine.snapshot().timeline, line);
 }
 
@@ -140,9 +140,9 @@ fn a_daemon_that_ends_during_the_stop_without_being_told_to_is_said() {
     let mut sim = Sim::new(cluster(false));
     sim.ready();
     sim.give(Event::Signal(libc::SIGTERM));
-    sim.exits(Child::Unit(0), Exit::Code(0));
+    sim.exits(Child::Unit(MUNGED), Exit::Code(0));
     assert_eq!(sim.said.last().unwrap().level(), Level::Warn);
     sim.exits(Child::JobsQuiesce, Exit::Code(0));
-    sim.exits(Child::Unit(3), Exit::Code(0));
+    sim.exits(Child::Unit(API), Exit::Code(0));
     assert_eq!(sim.said.last().unwrap().level(), Level::Debug);
 }

@@ -1,0 +1,151 @@
+//! Interprets the first word after the image's name if it is not a command.
+//!
+//! The image's entry point is `slurminit run --`, so everything after the image's name arrives here as a command.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use clap::Subcommand as _;
+
+use crate::commands::Verb;
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Meaning {
+    /// A command, or something that fails as one.
+    Command,
+    /// `docker run IMAGE --help`.
+    Help,
+    /// `docker run IMAGE --version`.
+    Version,
+    /// `docker run IMAGE status`: `slurminit status` in the running cluster.
+    Verb,
+    /// `docker run IMAGE --gpus all`: a Docker option in the wrong place.
+    Option,
+}
+
+/// The file in which the image records its Slurm version.
+const SLURM_VERSION: &str = "/usr/share/slurminit/slurm-version";
+
+/// For users who know only the image's name.
+const HELP: &str = "\
+A Slurm cluster in one container, with the GPUs that this container can use.
+
+  docker run -d --name slurm IMAGE             a cluster that stays
+  docker run --rm IMAGE srun hostname          a cluster for one command; its exit code is the container's
+  docker run --rm --gpus all IMAGE srun --gres=gpu:1 nvidia-smi -L
+  docker run --rm -v \"$PWD:/work\" -w /work -e SLURMINIT_WAIT_JOBS=true IMAGE sbatch job.sh
+                                               the same for a batch job: waits until the queue is empty
+
+In a running container:
+
+  docker exec slurm sinfo                      Slurm's own commands: srun, sbatch, squeue, scancel, scontrol, ...
+  docker exec slurm slurminit status           the daemons, the node, the GPUs
+  docker exec slurm slurminit doctor --brief   what is wrong, why, and what repairs it
+  docker exec slurm slurminit logs slurmctld   what a daemon said last; -f follows it
+  docker exec slurm slurminit --help           all verbs
+
+A verb in place of a command (docker run --rm IMAGE detect) is run as `slurminit detect` once the cluster is ready, unless the
+image has a program of that name. Without a cluster: docker run --rm --entrypoint slurminit IMAGE detect
+
+Configuration: a slurminit.toml in a directory that is mounted at /config (-v \"$PWD/config:/config\"); none is needed.
+What must outlive the container: volumes at /var/lib/slurm and /etc/munge.
+";
+
+/// Determines the meaning. `is_program`: whether a program of that name can be executed.
+pub(super) fn meaning(cmd: &[OsString], is_program: &dyn Fn(&OsStr) -> bool) -> Meaning {
+    let Some(first) = cmd.first() else { return Meaning::Command };
+    let alone = cmd.len() == 1;
+    match first.to_str() {
+        Some("--help" | "-h") => Meaning::Help,
+        Some("--version" | "-V") => Meaning::Version,
+        Some(option) if option.starts_with('-') && !is_program(first) => Meaning::Option,
+        Some("help") if alone && !is_program(first) => Meaning::Help,
+        Some(word) if is_verb(word) && !is_program(first) => Meaning::Verb,
+        _ => Meaning::Command,
+    }
+}
+
+/// Whether it is a visible verb. `run` is excluded: a second one beside the first makes no sense.
+fn is_verb(word: &str) -> bool {
+    let verbs = Verb::augment_subcommands(clap::Command::new(""));
+    verbs.get_subcommands().any(|verb| verb.get_name() == word && !verb.is_hide_set() && word != "run")
+}
+
+/// Whether the command can be found the way it is executed: in PATH, if it has no slash.
+pub(super) fn is_program(name: &OsStr) -> bool {
+    let is_executable = |file: &Path| {
+        file.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+    };
+    if Path::new(name).components().count() > 1 {
+        return is_executable(Path::new(name));
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| is_executable(&directory.join(name)))
+}
+
+/// The image's own help.
+pub(super) fn help() -> String {
+    format!("{}\n{HELP}", version())
+}
+
+/// slurminit's version, and Slurm's.
+pub(super) fn version() -> String {
+    let slurm = std::fs::read_to_string(SLURM_VERSION).unwrap_or_default();
+    // `slurm-wlm 24.11.5`
+    match slurm.trim().rsplit_once(' ') {
+        Some((_, version)) => format!("slurminit {}, Slurm {version}", env!("CARGO_PKG_VERSION")),
+        None => format!("slurminit {}", env!("CARGO_PKG_VERSION")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(cmd: &[&str], programs: &[&str]) -> Meaning {
+        let cmd: Vec<OsString> = cmd.iter().map(OsString::from).collect();
+        meaning(&cmd, &|name| programs.iter().any(|program| OsStr::new(program) == name))
+    }
+
+    #[test]
+    fn a_word_that_is_no_command_is_understood() {
+        for (cmd, expected) in [
+            (&[][..], Meaning::Command),
+            (&["--help"], Meaning::Help),
+            (&["-h"], Meaning::Help),
+            (&["help"], Meaning::Help),
+            (&["--version"], Meaning::Version),
+            (&["-V"], Meaning::Version),
+            (&["status"], Meaning::Verb),
+            (&["logs", "slurmd"], Meaning::Verb),
+            (&["--gpus", "all", "srun"], Meaning::Option),
+            (&["srun", "--help"], Meaning::Command),
+            (&["no-such-command"], Meaning::Command),
+            // Hidden verbs, or of no use here.
+            (&["prepare"], Meaning::Command),
+            (&["run", "--", "srun"], Meaning::Command),
+            (&["help", "me"], Meaning::Command),
+        ] {
+            assert_eq!(of(cmd, &["srun"]), expected, "{cmd:?}");
+        }
+    }
+
+    #[test]
+    fn a_program_of_that_name_is_what_is_meant() {
+        for name in ["status", "help", "-x"] {
+            assert_eq!(of(&[name], &[name]), Meaning::Command, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_help_fits_a_terminal() {
+        assert!(HELP.lines().all(|line| line.len() <= 130), "{HELP}");
+    }
+
+    #[test]
+    fn only_what_can_be_executed_is_a_program() {
+        assert!(is_program(OsStr::new("sh")) && is_program(OsStr::new("/bin/sh")));
+        assert!(!is_program(OsStr::new("/etc")) && !is_program(OsStr::new("no-such-program")));
+    }
+}

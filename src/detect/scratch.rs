@@ -1,0 +1,16 @@
+//! The file system that holds jobs' temporary files.
+
+use std::path::Path;
+
+use nix::sys::statfs::{FsType, statfs};
+
+/// The size of a ZFS dataset includes the free space of its pool, so it changes with other datasets (`ZFS_SUPER_MAGIC`
+/// of OpenZFS).
+const ZFS: FsType = FsType(0x2fc1_2fc1);
+
+/// The size of /tmp in MiB, as slurmd reports it (`get_tmp_disk`, Slurm 22.05 to 24.11); `None` if the size is not
+/// fixed.
+pub fn detect(root: &Path) -> Option<u64> {
+    let of = statfs(&root.join("tmp")).ok().filter(|of| of.filesystem_type() != ZFS)?;
+    Some(of.blocks().saturating_mul(u64::try_from(of.block_size()).ok()?) >> 20)
+}

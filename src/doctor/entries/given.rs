@@ -1,0 +1,316 @@
+//! What the container was given besides GPUs: variables of NVIDIA's runtime, GPU shares, limits.
+
+use crate::doctor::entry::{Entry, Judge};
+use crate::doctor::facts::{ContainerFacts, Facts, Limit};
+use crate::inventory::{Driver, Gpu, Observations, Vendor};
+
+use super::gpus::newest_cuda;
+
+/// What NVIDIA's own images request (`--shm-size=1g`, NGC's notes on PyTorch).
+const MIN_SHARED_MIB: u64 = 1024;
+/// The size in bytes of typical buffers registered by RDMA.
+const MIN_LOCKED: u64 = 1024 << 20;
+/// The kernel's default stack limit in bytes, which is also Docker's.
+const USUAL_STACK: u64 = 8 << 20;
+/// The values allowed in NVIDIA_DRIVER_CAPABILITIES (NVIDIA container toolkit, "Driver Capabilities").
+const CAPABILITIES: [&str; 8] = ["compute", "compat32", "graphics", "utility", "video", "display", "ngx", "all"];
+
+pub(super) const ENTRIES: &[Entry] = &[
+    Entry {
+        id: "nvidia-require",
+        symptoms: &["`nvidia-container-cli: requirement error: unsatisfied condition: cuda>=...`"],
+        looks_at: "NVIDIA_REQUIRE_CUDA, NVIDIA_DISABLE_REQUIRE, and the driver's version and CUDA",
+        cause: "the image was built for a newer CUDA than the host's driver runs; with NVIDIA_DISABLE_REQUIRE or CDI nobody checks that",
+        repair: "a newer driver on the host, or an image with an older CUDA; no NVIDIA_DISABLE_REQUIRE",
+        judge: Judge::Container(|facts, _| require(facts)),
+    },
+    Entry {
+        id: "nvidia-variables",
+        symptoms: &[
+            "`unsupported capabilities found in ...` when the container is created",
+            "`cannot set MIG_CONFIG_DEVICES in non privileged container`",
+        ],
+        looks_at: "NVIDIA_DRIVER_CAPABILITIES, NVIDIA_MIG_CONFIG_DEVICES, NVIDIA_MIG_MONITOR_DEVICES",
+        cause: "variables from a guide that are for another purpose: slurminit needs none of the NVIDIA_MIG_ ones",
+        repair: "NVIDIA_DRIVER_CAPABILITIES=compute,utility; remove NVIDIA_MIG_CONFIG_DEVICES and NVIDIA_MIG_MONITOR_DEVICES",
+        judge: Judge::Container(|facts, _| variables(facts)),
+    },
+    Entry {
+        id: "virtual-gpu",
+        symptoms: &[
+            "a vGPU: CUDA is slow or stops after a while (`vGPU Software Licensed Product: Unlicensed`)",
+            "a vGPU of the series A or B: `no CUDA-capable device is detected`",
+        ],
+        looks_at: "the model of each NVIDIA GPU, whose name ends with the vGPU's profile (`A100-40C`)",
+        cause: "the machine is a virtual one, and its hypervisor hands out a part of a card; only the series C and Q run CUDA, and only with \
+                a licence",
+        repair: "`nvidia-smi -q | grep -A 2 'vGPU Software'` on the host; a profile of the series C from whoever runs the hypervisor",
+        judge: Judge::Anywhere(virtual_gpus),
+    },
+    Entry {
+        id: "gpu-share",
+        symptoms: &[
+            "`nvidia-smi` shows less memory than the card has",
+            "out of memory though the GPU is nearly empty, in a pod with a share of a GPU (HAMi, gpushare, MPS)",
+        ],
+        looks_at: "the variables and the preloaded library of schemes that share a GPU between containers",
+        cause: "the container was given a share of a GPU, and Slurm counts it as a whole one",
+        repair: "size jobs to the share, one at a time (`--gres=gpu:1`); for more ask for a whole GPU in the pod",
+        judge: Judge::Container(share),
+    },
+    Entry {
+        id: "shared-memory",
+        symptoms: &[
+            "`DataLoader worker (pid ...) is killed by signal: Bus error`, `out of shared memory`",
+            "NCCL: `Error while creating shared memory segment`",
+        ],
+        looks_at: "the size of /dev/shm",
+        cause: "Docker gives a container 64 MiB of shared memory; PyTorch's workers and NCCL want 1 GiB or more",
+        repair: "`docker run --shm-size=1g ...`; compose: `shm_size: 1gb`; Kubernetes: an emptyDir with `medium: Memory` at /dev/shm",
+        judge: Judge::Container(shared_memory),
+    },
+    Entry {
+        id: "locked-memory",
+        symptoms: &[
+            "`ibv_reg_mr` or `ibv_create_cq` fails with `Cannot allocate memory`",
+            "NCCL falls back to sockets",
+        ],
+        looks_at: "the limit on locked memory (RLIMIT_MEMLOCK), where there is InfiniBand (/dev/infiniband)",
+        cause: "InfiniBand and RoCE lock the memory that they send from, and the container may lock little; a job has the limit of the shell \
+                that submits it",
+        repair: "`docker run --ulimit memlock=-1 ...`; compose: `ulimits: {memlock: -1}`",
+        judge: Judge::Container(|_, container| locked_memory(container)),
+    },
+    Entry {
+        id: "stack-limit",
+        symptoms: &["`Segmentation fault` of Fortran, OpenMP or deeply recursive programs"],
+        looks_at: "the limit on the stack (RLIMIT_STACK)",
+        cause: "the container was created with a small one; a job has the limit of the shell that submits it",
+        repair: "`docker run --ulimit stack=67108864 ...`; compose: `ulimits: {stack: 67108864}`; for OpenMP also OMP_STACKSIZE",
+        judge: Judge::Container(|_, container| stack(container)),
+    },
+];
+
+fn nvidia_driver(facts: &Facts) -> Option<&Driver> {
+    facts.inventory.drivers.iter().find(|driver| driver.vendor == Vendor::Nvidia)
+}
+
+fn require(facts: &Facts) -> Observations {
+    let environment = &facts.environment;
+    let Some(wanted) = environment.require_cuda.as_deref() else {
+        return Observations::note("NVIDIA_REQUIRE_CUDA is not set: the image asks nothing of the driver");
+    };
+    let Some(driver) = nvidia_driver(facts) else { return Observations::note("no trace of an NVIDIA driver") };
+    let cuda = newest_cuda(driver);
+    let version = driver.version.as_deref();
+    if is_met(wanted, cuda.as_deref(), version) {
+        return Observations::ok(format!("the driver is what NVIDIA_REQUIRE_CUDA={wanted} asks for"));
+    }
+    Observations::warn(
+        format!(
+            "NVIDIA_REQUIRE_CUDA={wanted}, and the driver {} runs CUDA up to {}",
+            version.unwrap_or("of unknown version"),
+            cuda.as_deref().unwrap_or("an unknown version")
+        ),
+        match environment.disables_require {
+            true => "NVIDIA_DISABLE_REQUIRE lets the container start all the same",
+            false => "the container was created in a way in which nobody checks it (CDI)",
+        },
+        "install a newer driver on the host, or use an image with an older CUDA",
+    )
+}
+
+/// Whether one of the alternatives, separated by blanks, is met, meaning all of its comma-separated conditions. An
+/// unknown condition counts as met.
+fn is_met(wanted: &str, cuda: Option<&str>, driver: Option<&str>) -> bool {
+    let holds = |condition: &str| -> bool {
+        let Some(at) = condition.find(['<', '>', '=', '!']) else { return true };
+        let (key, rest) = condition.split_at(at);
+        let have = match key {
+            "cuda" => cuda,
+            "driver" => driver,
+            _ => None,
+        };
+        let value = rest.trim_start_matches(['<', '>', '=', '!']);
+        let operator = rest.get(..rest.len() - value.len()).unwrap_or_default();
+        let (Some(have), Some(value)) = (have.and_then(numbers), numbers(value)) else { return true };
+        // `driver=535` matches every 535.
+        let same = have.starts_with(&value);
+        match operator {
+            ">=" => have >= value || same,
+            ">" => have > value && !same,
+            "<=" => have <= value || same,
+            "<" => have < value && !same,
+            "=" | "==" => same,
+            "!=" => !same,
+            _ => true,
+        }
+    };
+    let mut alternatives = wanted.split_whitespace().peekable();
+    alternatives.peek().is_none() || alternatives.any(|all| all.split(',').all(holds))
+}
+
+fn numbers(text: &str) -> Option<Vec<u32>> {
+    text.split('.').map(|part| part.trim().parse().ok()).collect()
+}
+
+fn variables(facts: &Facts) -> Observations {
+    let environment = &facts.environment;
+    let mig = environment.mig_variables.iter().map(|name| {
+        Observations::warn(
+            format!("{name} is set"),
+            "with the capability SYS_ADMIN it lets whoever is root in this container change the MIG instances of the host's GPUs; without, \
+             NVIDIA's runtime refuses to create the container",
+            format!("remove {name} from the container's environment; slurminit finds MIG instances without it"),
+        )
+    });
+    let given = environment.driver_capabilities.as_deref().unwrap_or_default();
+    let unknown = given.split(',').map(str::trim).filter(|word| !word.is_empty() && !CAPABILITIES.contains(word));
+    let unknown = unknown.map(|word| {
+        Observations::warn(
+            format!("NVIDIA_DRIVER_CAPABILITIES={given}, and `{word}` is none of them"),
+            "`gpu` is a word of compose's `capabilities:` and of no driver; NVIDIA's runtime refuses a container with an unknown one",
+            "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        )
+    });
+    Observations::all(mig.chain(unknown).collect::<Vec<_>>(), || {
+        Observations::ok("the variables of NVIDIA's runtime ask for nothing unusual")
+    })
+}
+
+/// The series of a virtual GPU, from the end of its name: `GRID T4-16Q`, `NVIDIA A100-4-20C` (MIG-backed).
+fn series(model: &str) -> Option<char> {
+    let (_, profile) = model.trim_end().rsplit_once('-')?;
+    let series = profile.chars().last().filter(|series| "ABCQ".contains(*series))?;
+    let size = profile.strip_suffix(series)?;
+    (!size.is_empty() && size.bytes().all(|byte| byte.is_ascii_digit())).then_some(series)
+}
+
+fn virtual_gpus(facts: &Facts) -> Observations {
+    let nvidia = facts.inventory.gpus.iter().filter(|gpu| gpu.vendor == Vendor::Nvidia);
+    let seen = nvidia.filter_map(|gpu: &Gpu| Some((gpu.model.as_deref()?, series(gpu.model.as_deref()?)?)));
+    Observations::all(seen.map(|(model, series)| virtual_gpu(model, series)).collect::<Vec<_>>(), || {
+        Observations::ok("no GPU is a virtual one")
+    })
+}
+
+fn virtual_gpu(model: &str, series: char) -> Observations {
+    if matches!(series, 'A' | 'B') {
+        return Observations::warn(
+            format!("{model} is a virtual GPU of the series {series}, which runs no CUDA"),
+            "the hypervisor hands it out for desktops or applications",
+            "ask whoever runs the hypervisor for a profile of the series C (or Q)",
+        );
+    }
+    Observations::hint(
+        format!("{model} is a virtual GPU: a hypervisor hands out a part of a card"),
+        "without a licence NVIDIA's driver slows it down and refuses CUDA after a while",
+        "nvidia-smi -q | grep -A 2 'vGPU Software' in the virtual machine says whether it has one",
+    )
+}
+
+fn share(facts: &Facts, container: &ContainerFacts) -> Observations {
+    let environment = facts.environment.gpu_share.map(|name| format!("{name} is set"));
+    let library = container.cheap.given.preloaded.as_ref().map(|library| format!("{library} is preloaded"));
+    let Some(sign) = environment.or(library) else { return Observations::ok("no sign of a share of a GPU") };
+    Observations::warn(
+        format!("this container has a share of a GPU: {sign}"),
+        "Slurm counts the GPU as a whole one, and the share's limit holds for all jobs together",
+        "size jobs to the share, one at a time (--gres=gpu:1); for more ask for a whole GPU in the pod",
+    )
+}
+
+fn shared_memory(facts: &Facts, container: &ContainerFacts) -> Observations {
+    let Some(mib) = container.cheap.given.shared_memory_mib else {
+        return Observations::note("no /dev/shm to look at");
+    };
+    let has_gpu = facts.inventory.usable_gpus().next().is_some();
+    if mib >= MIN_SHARED_MIB || !has_gpu {
+        return Observations::ok(format!("/dev/shm has {mib} MiB"));
+    }
+    Observations::hint(
+        format!("/dev/shm has {mib} MiB"),
+        "Docker gives 64 MiB; PyTorch's DataLoader with workers, and NCCL between the GPUs of a machine, want 1 GiB or more",
+        "docker run --shm-size=1g ..., or shm_size: 1gb in compose",
+    )
+}
+
+fn shown(limit: Limit) -> String {
+    match limit {
+        Limit::Unlimited => "unlimited".to_owned(),
+        Limit::Bytes(bytes) if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
+        Limit::Bytes(bytes) => format!("{} KiB", bytes >> 10),
+    }
+}
+
+fn locked_memory(container: &ContainerFacts) -> Observations {
+    let Some(limit) = container.cheap.given.locked_memory else { return Observations::note("no limits to look at") };
+    let seen = format!("memory that can be locked: {}", shown(limit));
+    match limit {
+        Limit::Bytes(bytes) if bytes < MIN_LOCKED && container.cheap.given.has_infiniband => Observations::warn(
+            format!("{seen}, and /dev/infiniband is here"),
+            "InfiniBand and RoCE lock the memory that they send from",
+            "docker run --ulimit memlock=-1 ..., or ulimits: {memlock: -1} in compose",
+        ),
+        _ => Observations::ok(seen),
+    }
+}
+
+fn stack(container: &ContainerFacts) -> Observations {
+    let Some(limit) = container.cheap.given.stack else { return Observations::note("no limits to look at") };
+    let seen = format!("a stack has {}", shown(limit));
+    match limit {
+        Limit::Bytes(bytes) if bytes < USUAL_STACK => Observations::warn(
+            seen,
+            "the container was created with less than the usual 8 MiB",
+            "docker run --ulimit stack=67108864 ..., or ulimits: {stack: 67108864} in compose",
+        ),
+        _ => Observations::ok(seen),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_requirement_is_met_if_one_alternative_holds() {
+        let met = |wanted: &str| is_met(wanted, Some("12.4"), Some("550.127.05"));
+        for (wanted, expected) in [
+            ("", true),
+            ("cuda>=12.4", true),
+            ("cuda>=12.5", false),
+            ("cuda>=12", true),
+            ("cuda>=13.0 brand=tesla,driver>=535,driver<536", false),
+            ("cuda>=13.0 brand=tesla,driver>=550,driver<551", true),
+            ("driver=550", true),
+            ("driver!=550", false),
+            ("driver>550", false),
+            ("driver<=550", true),
+            ("arch>=9.0", true),
+            ("nonsense", true),
+            ("cuda>=x", true),
+        ] {
+            assert_eq!(met(wanted), expected, "{wanted}");
+        }
+        assert!(is_met("cuda>=99", None, None), "who cannot tell accuses nobody");
+    }
+
+    #[test]
+    fn a_virtual_gpu_is_known_by_the_end_of_its_name() {
+        for (model, expected) in [
+            ("GRID A100-40C", Some('C')),
+            ("NVIDIA A100-4-20C", Some('C')),
+            ("GRID T4-16Q", Some('Q')),
+            ("NVIDIA A40-1B", Some('B')),
+            ("NVIDIA A100-SXM4-40GB", None),
+            ("NVIDIA H200", None),
+            ("NVIDIA RTX A6000", None),
+            ("Tesla V100-SXM2-16GB", None),
+            ("x-C", None),
+            ("", None),
+        ] {
+            assert_eq!(series(model), expected, "{model}");
+        }
+    }
+}

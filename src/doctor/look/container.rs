@@ -1,0 +1,142 @@
+//! Looks at the container, and at what a start would do in it.
+
+use std::io::{Read as _, Write as _};
+use std::path::Path;
+
+use super::{Ask, Scope};
+use super::{address, credential, look_cheaply, own_credential, slurm, within};
+use crate::config::Config;
+use crate::doctor::facts::{CheapFacts, ContainerFacts, Credential, Looked, SlurmFacts};
+use crate::inventory::{Finding, Inventory};
+use crate::planned::{PlanError, Planned, cluster_name, plan_files};
+use crate::supervise::machine::Snapshot;
+use crate::supervise::status::{self, is_alive};
+use crate::{install, load_config};
+
+/// No credential is longer.
+const LONGEST_CREDENTIAL: u64 = 1 << 20;
+
+pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> ContainerFacts {
+    let ask = scope.ask();
+    let (config, configuration) = match load_config::load(scope.config.as_deref()) {
+        Ok(config) => (config, Ok(())),
+        Err(error) => (Config::default(), Err(error.to_string())),
+    };
+    let planned = planned(scope, &config, inventory);
+    let status = snapshot(&config, &scope.root);
+    let node = planned.node.clone();
+    let slurm = match &status {
+        Ok(_) => slurm(&ask, &node),
+        Err(why) => SlurmFacts::unasked(why),
+    };
+    let munge = if status.is_ok() { own_credential(&ask) } else { Err("no cluster runs here".to_owned()) };
+    ContainerFacts {
+        configuration,
+        cheap: cheap(scope, &config, inventory, planned.cluster),
+        findings: planned.findings,
+        stale_files: planned.stale_files,
+        foreign_credential: scope.credential.as_deref().map(|file| foreign_credential(&ask, file)),
+        has_address: address(&ask, &inventory.hostname),
+        status,
+        slurm,
+        munge,
+    }
+}
+
+/// What a start would do now.
+struct WouldDo {
+    findings: Vec<Finding>,
+    stale_files: Looked<Vec<String>>,
+    cluster: String,
+    node: String,
+}
+
+impl WouldDo {
+    /// What is known without a plan.
+    fn unplanned(config: &Config, inventory: &Inventory) -> Self {
+        let (findings, node) = (inventory.findings.clone(), config.node.name.to_string());
+        Self { findings, stale_files: Ok(Vec::new()), cluster: String::new(), node }
+    }
+}
+
+fn planned(scope: &Scope, config: &Config, inventory: &Inventory) -> WouldDo {
+    let look = {
+        let (config, inventory, root) = (config.clone(), inventory.clone(), scope.root.clone());
+        move || would_do(&config, &inventory, &root)
+    };
+    within(scope.deadline, look).unwrap_or_else(|| WouldDo {
+        stale_files: Err("the files of Slurm could not be read in time: their file system hangs".to_owned()),
+        ..WouldDo::unplanned(config, inventory)
+    })
+}
+
+fn would_do(config: &Config, inventory: &Inventory, root: &Path) -> WouldDo {
+    let mut would_do = WouldDo::unplanned(config, inventory);
+    match plan_files(config, inventory, root) {
+        Ok(Planned { plan, files, customized }) => {
+            would_do.findings.extend(plan.findings);
+            would_do.node =
+                customized.node(&inventory.hostname).map_or_else(|| plan.node.name.to_string(), |(name, _)| name);
+            let differs = |name: &str, text: &str| {
+                let path = install::under(root, &config.paths.slurm.join(name));
+                std::fs::read_to_string(path).is_ok_and(|installed| installed != text)
+            };
+            let stale = files.iter().filter(|file| differs(file.name.as_str(), &file.text));
+            would_do.stale_files = Ok(stale.map(|file| file.name.as_str().to_owned()).collect());
+            would_do.cluster = cluster_name(&files);
+        }
+        Err(PlanError::Refused(refusal)) => {
+            would_do.findings.push(refusal.finding);
+            would_do.stale_files = Err("a start would be refused now".to_owned());
+        }
+        Err(PlanError::Unreadable(error)) => would_do.stale_files = Err(error.to_string()),
+    }
+    would_do
+}
+
+fn snapshot(config: &Config, root: &Path) -> Looked<Snapshot> {
+    let directory = install::under(root, &config.paths.run);
+    let status =
+        status::read(&directory).map_err(|_| "no cluster runs here: PID 1 is no slurminit, or not yet".to_owned())?;
+    if is_alive(status.pid) { Ok(status.snapshot) } else { Err(format!("slurminit (pid {}) is gone", status.pid)) }
+}
+
+fn cheap(scope: &Scope, config: &Config, inventory: &Inventory, cluster: String) -> CheapFacts {
+    let state = config.paths.state.display().to_string();
+    let look = {
+        let (root, config, inventory, cluster) =
+            (scope.root.clone(), config.clone(), inventory.clone(), cluster.clone());
+        move || look_cheaply(&root, &config, &inventory, &cluster)
+    };
+    within(scope.deadline, look).unwrap_or_else(|| CheapFacts {
+        key: None,
+        cluster,
+        saved_cluster: None,
+        state_disk: Err(format!("{state} did not answer in time: its file system hangs")),
+        state,
+        ports: Vec::new(),
+        cuda: crate::doctor::facts::CudaFacts::default(),
+        memory_kills: Err("it was not looked at".to_owned()),
+        has_kfd: false,
+        given: crate::doctor::facts::Given::default(),
+    })
+}
+
+/// Standard input is copied into a file, for unmunge to be given a deadline.
+fn foreign_credential(ask: Ask<'_>, file: &Path) -> Looked<Credential> {
+    if file != Path::new("-") {
+        return credential(ask, file);
+    }
+    let copy = || {
+        let mut text = Vec::new();
+        std::io::stdin().take(LONGEST_CREDENTIAL).read_to_end(&mut text)?;
+        let path = std::env::temp_dir().join(format!("slurminit-credential-{}", std::process::id()));
+        // Not through a link that somebody else laid there.
+        std::fs::OpenOptions::new().write(true).create_new(true).open(&path)?.write_all(&text)?;
+        Ok::<_, std::io::Error>(path)
+    };
+    let path = copy().map_err(|error| format!("the credential cannot be read: {error}"))?;
+    let credential = credential(ask, &path);
+    let _ = std::fs::remove_file(path);
+    credential
+}

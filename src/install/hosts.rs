@@ -1,0 +1,87 @@
+//! The node's name in /etc/hosts.
+
+use std::io::{self, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+
+use super::InstallError;
+use crate::walk;
+
+/// The node's address inside the container.
+const ADDRESS: &str = "127.0.0.1";
+
+/// Adds `name` to /etc/hosts, unless it is there. Returns whether it did.
+///
+/// Slurm itself uses NodeAddr. Programs in jobs use the first name of `scontrol show hostnames` as the address of the
+/// job's first node (PyTorch's MASTER_ADDR, MPI). No name server is asked: an unreachable one would delay the start,
+/// and one that knows such a name means another host.
+///
+/// # Errors
+/// The file cannot be read or written.
+pub fn install_host_name(root: &Path, name: &str) -> Result<bool, InstallError> {
+    let path = Path::new("/etc/hosts");
+    add(root, path, name).map_err(|source| InstallError::Hosts {
+        path: PathBuf::from(path),
+        name: name.to_owned(),
+        source,
+    })
+}
+
+fn add(root: &Path, path: &Path, name: &str) -> io::Result<bool> {
+    let etc = walk::open(root, path.parent().unwrap_or(path)).map_err(io::Error::other)?;
+    let text = match etc.read("hosts") {
+        Ok(text) => String::from_utf8_lossy(&text).into_owned(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(error),
+    };
+    if has(&text, name) {
+        return Ok(false);
+    }
+    // The engine mounts this file, so it cannot be replaced by a rename. With a read-only root it cannot be written at
+    // all.
+    let mut file = match etc.open_to_write("hosts") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => etc.create("hosts", 0o644)?,
+        outcome => outcome?,
+    };
+    file.seek(SeekFrom::End(0))?;
+    let break_line = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+    file.write_all(format!("{break_line}{ADDRESS}\t{name}\n").as_bytes())?;
+    Ok(true)
+}
+
+/// Whether a line of /etc/hosts (hosts(5)) contains the name, in any case.
+fn has(text: &str, name: &str) -> bool {
+    text.lines().any(|line| {
+        let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
+        words.next().is_some() && words.any(|own| own.eq_ignore_ascii_case(name))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_name_that_lacks_is_added_once() {
+        let root = tempfile::tempdir().unwrap();
+        let hosts = root.path().join("etc/hosts");
+        fs::create_dir(root.path().join("etc")).unwrap();
+        let engines = "127.0.0.1\tlocalhost\n172.17.0.2\tbox.lab Box # gpu1\n#127.0.0.1 gpu1";
+        fs::write(&hosts, engines).unwrap();
+        for known in ["localhost", "box"] {
+            assert!(!install_host_name(root.path(), known).unwrap(), "{known}");
+        }
+        assert!(install_host_name(root.path(), "gpu1").unwrap());
+        assert!(!install_host_name(root.path(), "gpu1").unwrap());
+        assert_eq!(fs::read_to_string(&hosts).unwrap(), format!("{engines}\n127.0.0.1\tgpu1\n"));
+    }
+
+    #[test]
+    fn a_container_without_the_file_gets_one() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("etc")).unwrap();
+        assert!(install_host_name(root.path(), "gpu1").unwrap());
+        assert_eq!(fs::read_to_string(root.path().join("etc/hosts")).unwrap(), "127.0.0.1\tgpu1\n");
+    }
+}

@@ -1,0 +1,120 @@
+//! Messages for the operator, and the kind of each.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A message for the operator, always with a cause and a repair.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// The subject.
+    #[serde(default)]
+    pub kind: Kind,
+    /// How bad it is.
+    pub severity: Severity,
+    /// What was observed.
+    pub what: String,
+    /// The likely cause.
+    pub cause: String,
+    /// What to run or change.
+    pub repair: String,
+}
+
+impl Finding {
+    /// A finding from any kinds of text.
+    pub fn new(
+        kind: Kind,
+        severity: Severity,
+        what: impl Into<String>,
+        cause: impl Into<String>,
+        repair: impl Into<String>,
+    ) -> Self {
+        Self { kind, severity, what: what.into(), cause: cause.into(), repair: repair.into() }
+    }
+
+    /// Something worth knowing.
+    pub fn info(kind: Kind, what: impl Into<String>, cause: impl Into<String>, repair: impl Into<String>) -> Self {
+        Self::new(kind, Severity::Info, what, cause, repair)
+    }
+
+    /// The cluster works, but less well than expected.
+    pub fn warning(kind: Kind, what: impl Into<String>, cause: impl Into<String>, repair: impl Into<String>) -> Self {
+        Self::new(kind, Severity::Warning, what, cause, repair)
+    }
+
+    /// Something does not work.
+    pub fn error(kind: Kind, what: impl Into<String>, cause: impl Into<String>, repair: impl Into<String>) -> Self {
+        Self::new(kind, Severity::Error, what, cause, repair)
+    }
+}
+
+/// One line, for a log.
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; cause: {}; repair: {}", self.what, self.cause, self.repair)
+    }
+}
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Worth knowing.
+    Info,
+    /// The cluster runs, but less well than expected.
+    Warning,
+    /// Something that was requested does not work.
+    Error,
+}
+
+/// The subject of a finding, for programs; people read the text. Each kind belongs to an entry of `slurminit doctor`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[expect(missing_docs, reason = "the words of each finding say it")]
+pub enum Kind {
+    // GPUs and their drivers.
+    AmdDevices,
+    DriverFails,
+    DriverNotLoaded,
+    GpuDoesNotOpen,
+    GpuGroups,
+    GpuLeftOut,
+    GpuLost,
+    GpuNotGiven,
+    GpuNotOffered,
+    GpuType,
+    Mig,
+    NvmlLibrary,
+    NvmlRefuses,
+    NvmlVersions,
+    // The container, and the files that slurminit writes there.
+    Container,
+    Files,
+    // The configuration of Slurm.
+    Gres,
+    JobDevices,
+    JobsNotHeld,
+    OwnFiles,
+    RealMemory,
+    Settings,
+    /// Anything else, including kinds that only a newer slurminit knows. Must be the last: a test counts up to it.
+    #[default]
+    #[serde(other)]
+    Other,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finding_of_another_version_is_read() {
+        let read = |kind: &str| {
+            let json = format!(r#"{{{kind}"severity":"error","what":"a","cause":"b","repair":"c"}}"#);
+            serde_json::from_str::<Finding>(&json).unwrap().kind
+        };
+        assert_eq!(read(r#""kind":"nvml-versions","#), Kind::NvmlVersions);
+        assert_eq!(read(r#""kind":"of-the-future","#), Kind::Other);
+        assert_eq!(read(""), Kind::Other);
+    }
+}

@@ -1,0 +1,68 @@
+//! AMD.
+
+use super::{Files, MismatchWords, ObstacleWords, Runtime, Slurm, Traits};
+
+pub(super) const TRAITS: Traits = Traits {
+    name: "amd",
+    maker: "AMD",
+    pci_vendor: "0x1002",
+    pci_classes: &["0x03", "0x12"],
+    drivers: &["amdgpu"],
+    offers_integrated: true,
+    kubernetes: &["amd.com/gpu"],
+    slurm: Slurm {
+        flag: "amd_gpu_env",
+        auto_detect: "rsmi",
+        plugin_names_models: true,
+        has_mps: false,
+        compute_prefix: "",
+        // The driver is the kernel's own, so its version says nothing about ROCm.
+        driver_is_feature: false,
+    },
+    runtime: Runtime {
+        variable: "ROCR_VISIBLE_DEVICES",
+        counts: true,
+        finds: "ROCr finds a device by its number among AMD's",
+        settings: &[],
+    },
+    files: Some(Files {
+        shared: Some("/dev/kfd"),
+        security: Some((
+            "seccomp=unconfined",
+            "ROCm sets memory policies (set_mempolicy, mbind), which Docker's profile refuses.",
+        )),
+        incomplete: (
+            "the amdgpu driver is not loaded or is without KFD, or this GPU (most integrated ones) cannot compute",
+            "for a GPU that ROCm supports: sudo modprobe amdgpu, or install the driver as \
+             https://rocm.docs.amd.com/projects/install-on-linux/en/latest/ says; rocm-smi then lists it",
+        ),
+        groups: "sudo groupadd --force --system render; a udev rule gives it the files: \
+                 KERNEL==\"kfd\", GROUP=\"render\", MODE=\"0660\" and SUBSYSTEM==\"drm\", KERNEL==\"renderD*\", \
+                 GROUP=\"render\", MODE=\"0660\" in /etc/udev/rules.d/70-amdgpu.rules; then sudo udevadm control --reload \
+                 && sudo udevadm trigger, and run this again",
+        missing: "see that Docker's engine runs on this host and not elsewhere (docker context ls); sudo modprobe amdgpu",
+        rootless: "put the user of the engine into the groups of /dev/kfd and /dev/dri/renderD* \
+                   (sudo usermod -aG video,render $USER), log out and in again; or use an engine that runs as root",
+    }),
+    mismatch: MismatchWords {
+        start: "docker run --device /dev/kfd --device /dev/dri --group-add $(stat -c %g /dev/kfd) \
+                --security-opt seccomp=unconfined ...",
+        tool: "rocm-smi",
+        unseen: "the container was started without /dev/kfd and /dev/dri, its processes are not in the \
+                 group of these files, or the host's amdgpu driver is not loaded; jobs that ask for a GPU are refused",
+        lacks: "the image has no ROCm for them",
+        withhold: "do not pass /dev/kfd and /dev/dri to this container",
+    },
+    obstacles: ObstacleWords {
+        not_given: "nothing, if that is meant; else create the container with them \
+                    (docker run --device /dev/kfd --device /dev/dri)",
+        denied: (
+            "the files of /dev/dri are in this container, by a volume perhaps, and its device rules do not hold them",
+            "pass them as devices: docker run --device /dev/kfd --device /dev/dri",
+        ),
+        no_driver: "load the driver on the host (modprobe amdgpu), then create the container anew",
+        lost: "look for amdgpu messages on the host (dmesg | grep -i amdgpu); reset it there (amd-smi reset -G), else \
+               reboot the host",
+        hang: "look for amdgpu messages on the host (dmesg | grep -i amdgpu); reboot it",
+    },
+};

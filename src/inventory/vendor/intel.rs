@@ -1,0 +1,64 @@
+//! Intel.
+
+use super::{Files, MismatchWords, ObstacleWords, Runtime, Slurm, Traits};
+
+pub(super) const TRAITS: Traits = Traits {
+    name: "intel",
+    maker: "Intel",
+    pci_vendor: "0x8086",
+    pci_classes: &["0x03"],
+    drivers: &["xe", "i915"],
+    // Otherwise nearly every desktop would become a GPU node.
+    offers_integrated: false,
+    kubernetes: &["gpu.intel.com/xe", "gpu.intel.com/i915"],
+    slurm: Slurm {
+        flag: "intel_gpu_env",
+        auto_detect: "oneapi",
+        // The plugin's names contain trademark signs: intel(r)_arc(tm)_a770_graphics.
+        plugin_names_models: false,
+        has_mps: false,
+        compute_prefix: "",
+        driver_is_feature: false,
+    },
+    // By default Intel's runtime counts cards or their stacks, in file or bus order. These settings make it count cards
+    // in bus order, as Slurm's plugin does (Slurm 24.11, gpu_oneapi.c; compute-runtime, execution_environment.cpp).
+    runtime: Runtime {
+        variable: "ZE_AFFINITY_MASK",
+        counts: true,
+        finds: "Level Zero finds a device by its number among Intel's",
+        settings: &[("ZE_FLAT_DEVICE_HIERARCHY", "COMPOSITE"), ("ZE_ENABLE_PCI_ID_DEVICE_ORDER", "1")],
+    },
+    files: Some(Files {
+        shared: None,
+        security: None,
+        incomplete: (
+            "neither the driver xe nor i915 has the GPU, or this kernel is older than the GPU",
+            "lspci -nnk on the host shows who has it; sudo modprobe xe (or i915), or install a newer kernel",
+        ),
+        groups: "sudo groupadd --force --system render; a udev rule gives it the files: \
+                 SUBSYSTEM==\"drm\", KERNEL==\"renderD*\", GROUP=\"render\", MODE=\"0660\" in /etc/udev/rules.d/70-render.rules; \
+                 then sudo udevadm control --reload && sudo udevadm trigger, and run this again",
+        missing: "see that Docker's engine runs on this host and not elsewhere (docker context ls); sudo modprobe xe",
+        rootless: "put the user of the engine into the groups of /dev/dri/renderD* (sudo usermod -aG video,render $USER), log \
+                   out and in again; or use an engine that runs as root",
+    }),
+    mismatch: MismatchWords {
+        start: "docker run --device /dev/dri --group-add $(stat -c %g /dev/dri/renderD128) ...",
+        tool: "clinfo -l",
+        unseen: "the container was started without /dev/dri, its processes are not in the group of its files, the host's driver xe \
+                 or i915 has no GPU of its own memory, or the only one is a part of the processor; jobs that ask for a GPU are \
+                 refused",
+        lacks: "the image has no Level Zero for them",
+        withhold: "do not pass their files of /dev/dri to this container",
+    },
+    obstacles: ObstacleWords {
+        not_given: "nothing, if that is meant; else create the container with them (docker run --device /dev/dri)",
+        denied: (
+            "the files of /dev/dri are in this container, by a volume perhaps, and its device rules do not hold them",
+            "pass them as devices: docker run --device /dev/dri",
+        ),
+        no_driver: "load the driver on the host (modprobe xe, or i915), then create the container anew",
+        lost: "look for the driver's messages on the host (dmesg | grep -i -e xe -e i915); reboot the host",
+        hang: "look for the driver's messages on the host (dmesg | grep -i -e xe -e i915); reboot it",
+    },
+};

@@ -1,0 +1,90 @@
+//! Follows the daemons' logs: which jobs slurmctld assigns to the node, and which slurmd begins.
+//!
+//! PID 1 runs this as a child for as long as the cluster lives. It has two purposes. First, slurmctld saves the start
+//! of a job up to five seconds late, slurmd keeps nothing about an ended job, and nothing else records which array task
+//! has which job ID. So all this is written down at once, for the accounting after a KILL of the whole container.
+//! Second, slurmctld does not save a start by its backfill scheduler at all (Slurm 22.05 to 24.11, `backfill.c`): its
+//! successor would find the job pending, abort it, and start it again. So slurmctld is made to save.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use super::account::{Allocated, launched, task};
+use super::notes::{self, Notes};
+use super::output;
+use crate::config::DaemonName;
+use crate::control::client;
+use crate::control::protocol::Request;
+use crate::exit_code;
+
+/// `15`: a job that slurmd has begun; `15 12_3`: job ID and name of a task that slurmctld assigned to the node.
+pub(super) const BEGUN: &str = "slurminit.begun";
+/// PID 1 keeps no more.
+const LINES: u32 = 1000;
+/// Jobs that start within this time are saved together. slurmctld itself saves at most every five seconds.
+const TOGETHER: Duration = Duration::from_millis(500);
+
+/// Follows until PID 1 ends it.
+pub(crate) fn run(slurm_conf: &Path, state: &Path, socket: &Path) -> anyhow::Result<()> {
+    let notes = Notes::of_slurm(&notes::place(slurm_conf, state).1).and_then(|notes| notes.go_on_with(BEGUN));
+    let notes = notes
+        .map_err(|error| eprintln!("warning: which jobs have begun is not noted, and they may run twice: {error:#}"))
+        .ok();
+    let notes = Arc::new(notes);
+    let (started, starts) = channel();
+    std::thread::spawn(move || save_together(&starts));
+    let (of_slurmd, begun) = (socket.to_owned(), Arc::clone(&notes));
+    std::thread::spawn(move || {
+        let _ = follow(&of_slurmd, DaemonName::Slurmd, &mut |line| {
+            let _ = launched(line).map(|id| note(&begun, &format!("{id}\n")));
+        });
+        // PID 1 starts another one, which follows both again.
+        std::process::exit(i32::from(exit_code::FAILURE));
+    });
+    follow(socket, DaemonName::Slurmctld, &mut |line| {
+        let Some(Allocated { job, by_backfill }) = Allocated::parse(line) else { return };
+        let _ = task(&job).map(|(task, id)| note(&notes, &format!("{id} {task}\n")));
+        if by_backfill {
+            let _ = started.send(job);
+        }
+    })
+}
+
+/// A full disk also keeps slurmctld from saving, and slurmctld reports that.
+fn note(notes: &Option<File>, line: &str) {
+    let _ = notes.as_ref().map(|mut notes| notes.write_all(line.as_bytes()));
+}
+
+/// Passes on each line of a daemon.
+fn follow(socket: &Path, daemon: DaemonName, take: &mut dyn FnMut(&str)) -> anyhow::Result<()> {
+    let mut text = Vec::new();
+    let request = Request::Follow { name: daemon.as_str().to_owned(), lines: LINES };
+    Ok(client::follow(socket, &request, &mut |bytes| {
+        text.extend_from_slice(bytes);
+        while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = text.drain(..=end).collect();
+            take(&String::from_utf8_lossy(&line));
+        }
+        Ok(())
+    })?)
+}
+
+/// Any change of a job makes slurmctld save everything. This change has no effect on a node that is up. For a job that
+/// has ended it is refused, but then the end was saved anyway.
+fn save_together(starts: &Receiver<String>) {
+    while let Ok(first) = starts.recv() {
+        pause();
+        let last = starts.try_iter().last().unwrap_or(first);
+        let name = last.split('(').next().unwrap_or_default();
+        let _ = output("scontrol", &["update", &format!("jobid={name}"), "delayboot=0"]);
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "more may start in that time")]
+fn pause() {
+    std::thread::sleep(TOGETHER);
+}

@@ -1,0 +1,222 @@
+//! A node of a cluster whose controller is another container: how it comes and how it goes.
+//!
+//! A dynamic node (`slurmd -Z --conf`) tells slurmctld what it has. slurmctld keeps that for as long as it knows the node, and a node
+//! that comes back with fewer GPUs is INVAL to it (Slurm 24.11, "gres/gpu count reported lower than configured"). So what it
+//! knows is compared first, and forgotten where it is not true any more.
+
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+use super::{closed_for_good, slurm};
+use crate::supervise::node::OUR_REASON;
+use crate::tool::{self, answer::Answer};
+
+/// How often the controller is asked whether it is there.
+const ASK: Duration = Duration::from_millis(100);
+/// How often it is said that it is not.
+const SAY: Duration = Duration::from_secs(30);
+/// How long a node that is known to the controller waits for it when slurmd died: slurmd itself waits longer.
+const AGAIN: Duration = Duration::from_secs(5);
+/// How long the controller may take to forget a node, whose jobs it ends first.
+const FORGET: Duration = Duration::from_secs(15);
+
+/// Waits for the controller, makes it forget what is not true any more, and becomes slurmd. `again`: one of this start was there
+/// before.
+pub(crate) fn run(node: &str, mut conf: String, again: bool, command: &[String]) -> anyhow::Result<()> {
+    let known = known(node, again.then_some(AGAIN))?;
+    if let Some(known) = known.filter(|known| !again && !is_true(known, &conf)) {
+        eprintln!(
+            "the controller knows this node with other hardware, and forgets that: {}",
+            hardware(&known).join(" ")
+        );
+        if let Some(reason) = drained_by_a_person(node)? {
+            conf.push_str(&format!(" State=DRAIN Reason=\"{reason}\""));
+        }
+        forget(node)?;
+    }
+    let (program, arguments) = command.split_first().context("no command")?;
+    let error = Command::new(program).args(arguments).args(["-Z", "-N", node, "--conf", &conf]).exec();
+    Err(error).with_context(|| format!("`{program}` cannot be executed"))
+}
+
+/// What the controller knows of the node, once it answers.
+fn known(node: &str, patience: Option<Duration>) -> anyhow::Result<Option<String>> {
+    let begin = Instant::now();
+    let mut said: Option<Instant> = None;
+    loop {
+        let why = match show(node) {
+            Ok(known) => return Ok(known),
+            Err(why) => why,
+        };
+        if patience.is_some_and(|patience| begin.elapsed() >= patience) {
+            return Ok(None);
+        }
+        // One that starts at the same time is not there yet.
+        if begin.elapsed() > Duration::from_secs(2) && said.is_none_or(|said| said.elapsed() >= SAY) {
+            said = Some(Instant::now());
+            eprintln!("warning: waiting for the controller: {}", cause(&why));
+        }
+        pause();
+    }
+}
+
+/// What slurmctld says of the node; `None` if it does not know it, which scontrol says as a failure (`info_node.c`).
+fn show(node: &str) -> Result<Option<String>, String> {
+    match tool::ask("scontrol", &["--oneliner", "show", "node", node], super::PATIENCE) {
+        Answer::Ended { succeeded: true, stdout, .. } => Ok(Some(stdout).filter(|said| said.contains("NodeName="))),
+        Answer::Ended { stdout, stderr, .. } => {
+            let said = format!("{stdout}{stderr}");
+            if said.contains(&format!("Node {node} not found")) { Ok(None) } else { Err(said) }
+        }
+        Answer::Silent => Err("scontrol does not answer".to_owned()),
+        Answer::Missing => Err("scontrol cannot be executed".to_owned()),
+    }
+}
+
+/// Slurm's words, and what to do about them.
+fn cause(words: &str) -> String {
+    let words = words.trim().replace('\n', "; ");
+    let repair = REPAIRS.iter().find(|(sign, _)| words.contains(sign)).map_or(
+        "see the log of the controller's container (docker logs), and `slurminit doctor` there",
+        |(_, repair)| repair,
+    );
+    format!("{words}; repair: {repair}")
+}
+
+/// Slurm's words for what keeps two of its programs apart (24.11, `slurm_errno.c`, `auth_munge.c`), and what helps.
+const REPAIRS: [(&str, &str); 6] = [
+    (
+        "Invalid credential",
+        "use one munge key in all containers: one volume at /etc/munge, or one secret at /run/secrets/munge.key",
+    ),
+    ("Rewound credential", "the clocks of the two machines differ: set them (chrony, systemd-timesyncd)"),
+    ("Expired credential", "the clocks of the two machines differ: set them (chrony, systemd-timesyncd)"),
+    (
+        "authentication",
+        "use one munge key in all containers, and clocks that agree: one volume at /etc/munge, or one secret at /run/secrets/munge.key",
+    ),
+    (
+        "resolve",
+        "SLURMINIT_CONTROLLER must be a name that this container can look up: put both into one network, or use --add-host NAME:ADDRESS",
+    ),
+    (
+        "Unable to contact slurm controller",
+        "start the controller's container, and let this one reach its port (6817 unless configured)",
+    ),
+];
+
+/// The words of `scontrol show node` that the hardware is in.
+const HARDWARE: [&str; 6] = ["CPUTot", "Sockets", "CoresPerSocket", "ThreadsPerCore", "RealMemory", "Gres"];
+
+/// How `slurmd --conf` calls them.
+const CONF: [&str; 6] = ["CPUs", "Sockets", "CoresPerSocket", "ThreadsPerCore", "RealMemory", "Gres"];
+
+fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    text.split_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+}
+
+fn hardware(known: &str) -> Vec<String> {
+    HARDWARE.iter().filter_map(|key| Some(format!("{key}={}", value(known, key)?))).collect()
+}
+
+/// Whether what slurmctld knows is what slurmd is about to say. What slurmd leaves open, slurmctld fills in.
+fn is_true(known: &str, conf: &str) -> bool {
+    let same = |known: &str, new: &str| without_sockets(known) == without_sockets(new);
+    HARDWARE.iter().zip(CONF).all(|(key, conf_key)| match (value(known, key), value(conf, conf_key)) {
+        (known, None) if conf_key == "Gres" => known.is_none_or(|known| known == "(null)"),
+        (_, None) => true,
+        (known, Some(new)) => known.is_some_and(|known| same(known, new)),
+    }) && features(known, "AvailableFeatures") == features(conf, "Feature")
+}
+
+/// `gpu:nvidia:2(S:0-1)` is `gpu:nvidia:2`.
+fn without_sockets(gres: &str) -> String {
+    let mut pieces = gres.split("(S:");
+    let first = pieces.next().unwrap_or_default().to_owned();
+    pieces.fold(first, |text, piece| text + piece.split_once(')').map_or("", |(_, rest)| rest))
+}
+
+fn features<'a>(text: &'a str, key: &str) -> std::collections::BTreeSet<&'a str> {
+    value(text, key).unwrap_or_default().split(',').filter(|feature| !["", "(null)"].contains(feature)).collect()
+}
+
+/// A person's reason for a drain, as it can stand in `slurmd --conf`.
+fn drained_by_a_person(node: &str) -> anyhow::Result<Option<String>> {
+    Ok(closed_for_good(node)?.map(|report| quotable(&report.reason)))
+}
+
+fn quotable(reason: &str) -> String {
+    reason.chars().map(|c| if c.is_control() || matches!(c, '"' | '\\' | '=') { ' ' } else { c }).collect()
+}
+
+/// Has the controller forget the node. A node with a job cannot be forgotten, and one that is down has none.
+fn forget(node: &str) -> anyhow::Result<()> {
+    let begin = Instant::now();
+    let name = format!("nodename={node}");
+    loop {
+        let reason = format!("reason={OUR_REASON}it comes back as another one");
+        let gone = slurm("scontrol", &["update", &name, "state=down", &reason])
+            .and_then(|()| slurm("scontrol", &["delete", &name]));
+        match gone {
+            Ok(()) => return Ok(()),
+            Err(error) if begin.elapsed() >= FORGET => return Err(error),
+            Err(_) => pause(),
+        }
+    }
+}
+
+/// The node leaves: what still runs on it is requeued by the controller, and its name is free. One that a person has drained is not
+/// deleted, and the drain with it: the controller finds it silent.
+pub(super) fn leave(node: &str) -> anyhow::Result<()> {
+    if closed_for_good(node)?.is_some() {
+        return Ok(());
+    }
+    let name = format!("nodename={node}");
+    let reason = format!("reason={OUR_REASON}the container stops");
+    slurm("scontrol", &["update", &name, "state=down", &reason])?;
+    slurm("scontrol", &["delete", &name])
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is a child of PID 1; the controller tells nobody when it comes")]
+fn pause() {
+    std::thread::sleep(ASK);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KNOWN: &str = "NodeName=c1 Arch=x86_64 CoresPerSocket=1 CPUAlloc=0 CPUEfctv=2 CPUTot=2 CPULoad=0.1 \
+        AvailableFeatures=nvidia,h200 ActiveFeatures=nvidia,h200 Gres=gpu:nvidia:2(S:0) NodeAddr=172.18.0.3 RealMemory=8000 Sockets=2 \
+        ThreadsPerCore=1 State=IDLE+DYNAMIC_NORM";
+
+    #[test]
+    fn a_node_that_is_what_it_was_is_left_alone() {
+        assert!(is_true(KNOWN, "CPUs=2 RealMemory=8000 Gres=gpu:nvidia:2 Feature=h200,nvidia"));
+        for other in [
+            "CPUs=2 RealMemory=8000 Gres=gpu:nvidia:1 Feature=h200,nvidia",
+            "CPUs=4 RealMemory=8000 Gres=gpu:nvidia:2 Feature=h200,nvidia",
+            "CPUs=2 RealMemory=9000 Gres=gpu:nvidia:2 Feature=h200,nvidia",
+            "CPUs=2 RealMemory=8000 Gres=gpu:nvidia:2 Feature=h200",
+            "CPUs=2 RealMemory=8000 Feature=h200,nvidia",
+        ] {
+            assert!(!is_true(KNOWN, other), "{other}");
+        }
+        assert!(is_true(&KNOWN.replace("gpu:nvidia:2(S:0)", "(null)"), "CPUs=2 RealMemory=8000 Feature=h200,nvidia"));
+    }
+
+    #[test]
+    fn a_reason_stays_within_its_quotes() {
+        assert_eq!(quotable("fan broken"), "fan broken");
+        assert_eq!(quotable("x\" Gres=gpu:9 \\\n"), "x  Gres gpu:9   ");
+    }
+
+    #[test]
+    fn what_keeps_the_controller_away_has_a_repair() {
+        assert!(cause("Invalid credential").contains("one munge key"));
+        assert!(cause("slurm_load_node error: Unable to contact slurm controller (connect failure)").contains("6817"));
+    }
+}

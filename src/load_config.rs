@@ -1,0 +1,93 @@
+//! Reads the operator's file and the environment, which every verb does first.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use crate::config::{self, Config, ConfigError, DEFAULT_FILE, Fault, Paths, Place};
+use crate::inventory::Finding;
+use crate::walk;
+
+/// The file to read: `path`, otherwise the one named by `SLURMINIT_CONFIG`, otherwise the default.
+pub fn file(path: Option<&Path>) -> PathBuf {
+    let variable = std::env::var_os("SLURMINIT_CONFIG").filter(|value| !value.is_empty()).map(PathBuf::from);
+    path.map(Path::to_owned).or(variable).unwrap_or_else(|| PathBuf::from(DEFAULT_FILE))
+}
+
+/// The run directory. If the file is broken, this is the default one, so that `status` still works for a cluster that
+/// runs with the former file.
+///
+/// # Errors
+/// The named file does not exist.
+pub fn run_directory(path: Option<&Path>) -> Result<PathBuf, ConfigError> {
+    match load(path) {
+        Ok(config) => Ok(config.paths.run),
+        Err(error) if is_missing(path) => Err(error),
+        Err(_) => Ok(Paths::default().run),
+    }
+}
+
+/// Whether the command line names a missing file. The file named by `SLURMINIT_CONFIG` may have disappeared since the
+/// start.
+pub fn is_missing(path: Option<&Path>) -> bool {
+    path.is_some_and(|path| matches!(path.try_exists(), Ok(false)))
+}
+
+/// Reads the file at `path`, otherwise the one named by `SLURMINIT_CONFIG`, otherwise the default, and applies this
+/// process's environment. Without a default file, the defaults apply.
+///
+/// # Errors
+/// The named file cannot be read, or contains an error. Verbs then exit with [`crate::exit_code::CONFIG`].
+pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
+    let named = named(path);
+    let path = named.as_deref().unwrap_or(Path::new(DEFAULT_FILE));
+    // PID 1 reads this first, so a pipe in its place must not block.
+    let text = walk::read(path).and_then(|bytes| String::from_utf8(bytes).map_err(|_| ErrorKind::InvalidData.into()));
+    let config = match text {
+        Ok(text) => Config::parse(&text, path)?,
+        Err(error) if named.is_none() && error.kind() == ErrorKind::NotFound => Config::default(),
+        Err(error) => {
+            let what = match error.kind() {
+                ErrorKind::NotFound => "there is no such file; correct --config (or SLURMINIT_CONFIG)".to_owned(),
+                ErrorKind::InvalidData => "it is not UTF-8 text; save it as UTF-8".to_owned(),
+                _ => format!("cannot read it: {error}"),
+            };
+            return Err(ConfigError { place: Place::WholeFile(path.to_owned()), what });
+        }
+    };
+    config.apply_environment(&|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
+}
+
+/// Adds the location in the file read by [`load`] to an invalid value.
+pub fn locate(path: Option<&Path>, fault: Fault) -> ConfigError {
+    let path = named(path).unwrap_or_else(|| PathBuf::from(DEFAULT_FILE));
+    let text = String::from_utf8(walk::read(&path).unwrap_or_default()).unwrap_or_default();
+    fault.at(&text, &path)
+}
+
+/// Findings about unknown `SLURMINIT_*` variables of this process.
+pub fn unknown_variables() -> Vec<Finding> {
+    let names: Vec<String> = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect();
+    config::unknown_variables(names.iter().map(String::as_str))
+}
+
+/// The file that was explicitly requested.
+fn named(path: Option<&Path>) -> Option<PathBuf> {
+    let variable = || std::env::var_os("SLURMINIT_CONFIG").filter(|value| !value.is_empty());
+    path.map(Path::to_owned).or_else(|| variable().map(PathBuf::from))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipe_or_a_directory_in_place_of_the_file_is_refused_at_once() {
+        let root = tempfile::tempdir().unwrap();
+        let pipe = root.path().join("slurminit.toml");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        for path in [pipe.as_path(), root.path()] {
+            let error = load(Some(path)).unwrap_err();
+            assert!(error.to_string().contains("cannot read it"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! A cluster of several containers: one slurm.conf for all of them, and nodes that add themselves.
+
+use crate::config::{Config, FeatureName, NodeName, Role};
+use crate::exit_code;
+use crate::inventory::{Cgroup, Inventory, SlurmVersion};
+
+use super::{HostName, Refusal};
+
+/// The first release in which the controller follows a dynamic node to another address by itself (RELEASE_NOTES of 23.11).
+const FOLLOWS_ADDRESSES: SlurmVersion = SlurmVersion { year: 23, month: 11 };
+
+/// A container whose hardware is not offered.
+pub(super) fn without_gpus(inventory: &Inventory) -> Inventory {
+    Inventory { gpus: Vec::new(), ..inventory.clone() }
+}
+
+/// What holds on every machine of the cluster: the image, but none of the hardware and none of the rights.
+pub(super) fn any_node(inventory: &Inventory) -> Inventory {
+    Inventory {
+        slurm: inventory.slurm.clone(),
+        hostname: inventory.hostname.clone(),
+        cgroup: Cgroup::default(),
+        makes_namespaces: false,
+        ..Inventory::default()
+    }
+}
+
+/// Fails where this container cannot have its role.
+pub(super) fn check(config: &Config, inventory: &Inventory) -> Result<(), Refusal> {
+    if !config.role.shares_a_cluster() {
+        return Ok(());
+    }
+    names_a_controller(config)?;
+    if let Some(version) = inventory.slurm.version.filter(|version| *version < FOLLOWS_ADDRESSES) {
+        let what = format!("Slurm {version} cannot be one of several containers");
+        let (cause, repair) = (
+            "before 23.11 its controller does not follow a node that comes back with another address",
+            "build the image on Debian 13 (the default), or use the role all",
+        );
+        return Err(Refusal::new(exit_code::CONFIG, what, cause, repair));
+    }
+    let own = short(&inventory.hostname);
+    match &config.slurm.controller {
+        Some(controller) if config.role == Role::Controller && short(controller.as_str()) != own => Err(Refusal::new(
+            exit_code::CONFIG,
+            format!("the controller is to be called {controller}, and this container's host name is {own}"),
+            "slurmctld starts only on the host that slurm.conf names",
+            format!("start the container with --hostname {controller}"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Fails where a container of somebody's cluster does not know whose.
+///
+/// # Errors
+/// The key that is missing.
+pub fn names_a_controller(config: &Config) -> Result<(), Refusal> {
+    match (&config.slurm.controller, config.role) {
+        (None, Role::Compute | Role::Login) => Err(Refusal::new(
+            exit_code::CONFIG,
+            "nobody says where the controller is",
+            "a compute or login container belongs to the cluster of a controller",
+            "set SLURMINIT_CONTROLLER, or controller in [slurm], to the host name of the controller's container",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The controller's host name.
+pub(super) fn controller(config: &Config, host: &HostName) -> String {
+    config.slurm.controller.as_ref().map_or_else(|| short(host.as_str()).to_owned(), NodeName::to_string)
+}
+
+/// A compute is called what its container is called, unless somebody gave it a name.
+pub(super) fn node_name(config: &Config, hostname: &str) -> NodeName {
+    let is_default = config.node.name == NodeName::default();
+    let own = || NodeName::try_from(short(hostname).to_owned()).ok();
+    match config.role {
+        Role::Compute if is_default => own().unwrap_or_default(),
+        _ => config.node.name.clone(),
+    }
+}
+
+fn short(host: &str) -> &str {
+    host.split('.').next().unwrap_or_default()
+}
+
+/// The features that partitions ask for.
+pub(super) fn node_sets(config: &Config) -> Vec<FeatureName> {
+    let mut sets: Vec<FeatureName> =
+        config.partitions.iter().filter_map(|partition| partition.feature.clone()).collect();
+    sets.sort();
+    sets.dedup();
+    sets
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::inventory::{CpuSet, SlurmInstall};
+    use crate::plan;
+    use crate::render;
+
+    fn inventory(hostname: &str, cpus: &str, version: (u16, u16)) -> Inventory {
+        let mut inventory = Inventory { hostname: hostname.to_owned(), ..Inventory::default() };
+        inventory.cpu.allowed = cpus.parse::<CpuSet>().unwrap();
+        let version = SlurmVersion { year: version.0, month: version.1 };
+        inventory.slurm = SlurmInstall { version: Some(version), ..SlurmInstall::default() };
+        inventory
+    }
+
+    fn config(role: &str, more: &str) -> Config {
+        Config::parse(&format!("role = \"{role}\"\n[slurm]\ncontroller = \"head\"\n{more}"), Path::new("x")).unwrap()
+    }
+
+    fn slurm_conf(role: &str, inventory: &Inventory, more: &str) -> String {
+        let plan = plan::plan(&config(role, more), inventory).unwrap();
+        render::render(&plan).swap_remove(0).text
+    }
+
+    #[test]
+    fn one_slurm_conf_serves_machines_that_differ() {
+        let more = "[[partition]]\nname = \"big\"\nfeature = \"h200\"\n";
+        let head = slurm_conf("controller", &inventory("head", "0-3", (24, 11)), more);
+        let mut other = inventory("c1", "0-63", (24, 11));
+        other.makes_namespaces = true;
+        assert_eq!(slurm_conf("compute", &other, more), head);
+        assert_eq!(slurm_conf("login", &other, more), head);
+        assert!(!head.contains("NodeName") && head.contains("SlurmctldHost=head\n"), "{head}");
+        assert!(
+            head.contains("NodeSet=h200 Feature=h200\n") && head.contains("PartitionName=big Nodes=h200"),
+            "{head}"
+        );
+    }
+
+    #[test]
+    fn a_compute_is_called_what_its_container_is_called() {
+        let machine = inventory("c1.lab", "0-3", (24, 11));
+        let node = |more| plan::plan(&config("compute", more), &machine).unwrap().node;
+        assert_eq!(node("").name.as_str(), "c1");
+        assert_eq!(node("[node]\nname = \"gpu7\"\n").name.as_str(), "gpu7");
+        assert!(render::dynamic_node(&plan::plan(&config("compute", ""), &machine).unwrap()).starts_with("CPUs=4"));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_its_repair() {
+        let refusal = |role: &str, host: &str, version| {
+            plan::plan(&config(role, ""), &inventory(host, "0", version)).map(drop).unwrap_err().finding
+        };
+        assert!(refusal("compute", "c1", (22, 5)).repair.contains("Debian 13"));
+        assert!(refusal("controller", "somebody", (24, 11)).repair.contains("--hostname head"));
+        let nameless = Config::parse("role = \"login\"", Path::new("x")).unwrap();
+        assert!(names_a_controller(&nameless).unwrap_err().finding.repair.contains("SLURMINIT_CONTROLLER"));
+    }
+}

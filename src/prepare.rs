@@ -1,0 +1,253 @@
+//! Everything that may hang or fail before the daemons start, at a start and at a reload. EDGE: it runs in a child of
+//! PID 1.
+
+mod ask_slurm;
+pub(crate) mod environments;
+mod explain;
+mod held_gpus;
+mod reload;
+
+pub(crate) use explain::explain;
+pub(crate) use reload::{dry_run, reload, restore};
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+use crate::config::{Config, ConfigError, Held, Role};
+use crate::doctor::{self, facts::Start};
+use crate::install::{self, AccountError, InstallError, MungeKey};
+use crate::inventory::{Finding, Inventory, Kind, SlurmVersion};
+use crate::plan::Text;
+use crate::plan::{self, DevicePath, FileName, Refusal};
+use crate::planned::{Planned, cluster_name, plan_files, state_directory};
+use crate::prepared::{OfferedGpu, PrepareEvent, Prepared};
+use crate::render;
+use crate::{detect, exit_code, load_config, lock};
+
+/// How long the key of another container's cluster is waited for.
+const KEY_COMES: Duration = Duration::from_secs(15);
+
+/// The first Slurm whose daemons know `--systemd`.
+const HANDS_OVER: SlurmVersion = SlurmVersion { year: 23, month: 11 };
+
+/// The inputs of a preparation.
+#[derive(Debug)]
+pub(crate) struct Sources<'a> {
+    /// The operator's file, if the command line names one.
+    pub(crate) config: Option<&'a Path>,
+    /// The directory below which everything is read and written.
+    pub(crate) root: &'a Path,
+    /// An inventory that replaces detection.
+    pub(crate) inventory: Option<&'a Path>,
+    /// Checksums of the configuration that PID 1 uses.
+    pub(crate) held: Option<&'a Held>,
+    /// At a reload: the node's current name.
+    pub(crate) node: Option<&'a str>,
+}
+
+/// Reports progress to PID 1.
+pub(crate) type Tell<'a> = &'a dyn Fn(&PrepareEvent) -> anyhow::Result<()>;
+
+/// Prepares a start. The caller must still sync the key.
+pub(crate) fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, MungeKey), Refusal> {
+    let config = load(sources)?;
+    plan::names_a_controller(&config)?;
+    let (what, cause) = ("a slurminit runs this cluster", "two would take the files from each other");
+    if let Some(pid) = lock::holder_other_than_parent(sources.root, &config.paths.run) {
+        let what = format!("{what} already (pid {pid})");
+        return Err(Refusal::new(exit_code::PREPARE, what, cause, "for new files: slurminit reload"));
+    }
+    let accounts = accounts(&config, sources)?;
+    let unusable = install::make_directories(&config, sources.root)?;
+    let key = munge_key(&config, sources.root)?;
+    // munged starts while the driver is asked.
+    tell_or_fail(tell, &PrepareEvent::MungeKeyReady)?;
+
+    let inventory = detected(&config, sources.root, sources.inventory)?;
+    tell_or_fail(tell, &PrepareEvent::Detected)?;
+    let planned = plan_files(&config, &inventory, sources.root)?;
+    install::note_copies(&config.paths, sources.root, &planned.customized)?;
+    let changed = install::install_files(&config.paths, sources.root, &planned.files)?;
+    if let Err(error) = install::keep_applied(&config.paths, sources.root, &planned.files) {
+        eprintln!("warning: {error}; a reload will compare with the installed files");
+    }
+    let cheap = cheap_findings(&config, sources.root, &inventory, &planned.files);
+    let mut prepared = report(&config, sources.root, planned, &inventory, changed);
+    if let Some(held) = sources.held {
+        let kept = format!("{held}\n{}\n{}", prepared.node_name, prepared.dynamic_node.as_deref().unwrap_or_default());
+        if let Err(error) = install::keep_held(&config.paths, sources.root, &kept) {
+            eprintln!("warning: {error}; `slurminit reload --dry-run` will not compare what only a start takes");
+        }
+    }
+    if !config.role.shares_a_cluster() {
+        prepared.findings.extend(host_name(sources.root, &prepared.node_name));
+    }
+    prepared.findings.extend(accounts);
+    prepared.findings.extend(unusable);
+    prepared.findings.extend(cheap);
+    prepared.findings.extend(key.findings.iter().cloned());
+    prepared.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    Ok((prepared, key))
+}
+
+/// Puts the key in place. The controller's container, which starts at the same time, may not have made it yet.
+#[expect(clippy::disallowed_methods, reason = "this is a child of PID 1; a volume tells nobody that a file has come")]
+fn munge_key(config: &Config, root: &Path) -> Result<MungeKey, InstallError> {
+    let begin = Instant::now();
+    let mut told = false;
+    loop {
+        match install::install_munge_key(config, root) {
+            Err(InstallError::NoKey { .. }) if begin.elapsed() < KEY_COMES => {
+                if !told && begin.elapsed() >= Duration::from_secs(1) {
+                    told = true;
+                    eprintln!(
+                        "warning: waiting for the controller's container to make {}",
+                        config.paths.munge_key.display()
+                    );
+                }
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Lets programs in jobs find the node by its name; says it where that cannot be.
+fn host_name(root: &Path, node_name: &str) -> Option<Finding> {
+    // A user's slurm.conf may name several nodes at once: `gpu[1-4]`.
+    let name = plan::HostName::try_from(node_name.to_owned()).ok()?;
+    let error = install::install_host_name(root, name.as_str()).err()?;
+    Some(Finding::warning(
+        Kind::Files,
+        error.to_string(),
+        "programs in jobs that look for the node by its name, such as PyTorch's MASTER_ADDR, may not find it",
+        "nothing, if no job does that",
+    ))
+}
+
+fn invalid(error: ConfigError) -> Refusal {
+    Refusal::new(exit_code::CONFIG, error, "the configuration is not valid", "correct it and start again")
+}
+
+fn load(sources: &Sources<'_>) -> Result<Config, Refusal> {
+    load_config::load(sources.config).map_err(invalid)
+}
+
+/// Creates the accounts of `[[user]]`, and returns messages about them.
+fn accounts(config: &Config, sources: &Sources<'_>) -> Result<Vec<Finding>, Refusal> {
+    install::install_accounts(config, sources.root).map_err(|error| no_accounts(error, sources.config))
+}
+
+fn no_accounts(error: AccountError, config_file: Option<&Path>) -> Refusal {
+    match error {
+        AccountError::Refused(fault) => invalid(load_config::locate(config_file, fault)),
+        AccountError::Install(error) => error.into(),
+    }
+}
+
+fn detected(config: &Config, root: &Path, file: Option<&Path>) -> Result<Inventory, Refusal> {
+    inventory(config, root, file).map_err(|error| {
+        Refusal::new(exit_code::PREPARE, format!("{error:#}"), "detection failed", "run `slurminit detect`")
+    })
+}
+
+/// The result for PID 1.
+fn report(config: &Config, root: &Path, planned: Planned, inventory: &Inventory, changed: Vec<PathBuf>) -> Prepared {
+    let (node_name, gres) = match config.role {
+        Role::Controller | Role::Login => (String::new(), String::new()),
+        Role::All | Role::None | Role::Compute => planned.node(inventory),
+    };
+    let dynamic_node = (config.role == Role::Compute).then(|| render::dynamic_node(&planned.plan));
+    let state = state_directory(config, root, &planned.files);
+    let (saved_jobs, new_state) = (has_saved_jobs(&state), is_empty(&state));
+    let without_cgroups = !planned.plan.cgroup.is_used();
+    let own_epilog = runs_own_epilog(&planned);
+    let plan = planned.plan;
+    let mut findings = plan.findings;
+    findings.extend(inventory.findings.iter().cloned());
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    let gpu = |line: &plan::GresLine| {
+        let file = line.files.last().map_or("no file", DevicePath::as_str).to_owned();
+        let pci_address = line.pci_address.map(|address| address.to_string());
+        OfferedGpu { line: format!("{file}: {}", line.comment), model: line.name.clone(), pci_address, file }
+    };
+    let gpus = plan.gres.lines.iter().map(gpu).collect();
+    let hands_over = inventory.slurm.version.is_some_and(|version| version >= HANDS_OVER);
+    let summary = plan.summary;
+    Prepared {
+        node_name,
+        dynamic_node,
+        gres,
+        saved_jobs,
+        new_state,
+        without_cgroups,
+        hands_over,
+        own_epilog,
+        summary,
+        gpus,
+        changed,
+        findings,
+        ..Prepared::default()
+    }
+}
+
+/// Whether slurm.conf, generated or not, sets slurminit's own Epilog.
+fn runs_own_epilog(planned: &Planned) -> bool {
+    let Some(own) = planned.plan.epilog.as_ref().map(|epilog| format!("Epilog={}", epilog.path.display())) else {
+        return false;
+    };
+    let slurm_conf = planned.files.iter().find(|file| file.name == FileName::SlurmConf);
+    let mut epilogs = slurm_conf
+        .iter()
+        .flat_map(|file| file.text.lines())
+        .map(str::trim)
+        .filter(|line| line.split_once('=').is_some_and(|(key, _)| key.trim().eq_ignore_ascii_case("Epilog")));
+    epilogs.next() == Some(&own) && epilogs.next().is_none()
+}
+
+/// The findings of `slurminit doctor` about the key, the ports, the disk and the like, from the cheap checks.
+fn cheap_findings(config: &Config, root: &Path, inventory: &Inventory, files: &[Text]) -> Vec<Finding> {
+    let cheap = doctor::look::look_cheaply(root, config, inventory, &cluster_name(files));
+    let environment = doctor::look::environment();
+    doctor::at_start(&Start { inventory, environment: &environment, cheap: &cheap })
+}
+
+/// Whether slurmctld will find jobs of an earlier start. It reads the older file if the newer one is missing, which
+/// happens for a moment at each save (Slurm 22.05 to 24.11, `job_mgr.c`).
+fn has_saved_jobs(state: &Path) -> bool {
+    ["job_state", "job_state.old", "node_state"].iter().any(|name| state.join(name).symlink_metadata().is_ok())
+}
+
+/// Whether there is no file. slurmctld writes the first (`clustername`) at once; directories may be slurminit's.
+fn is_empty(state: &Path) -> bool {
+    let is_file = |entry: std::io::Result<std::fs::DirEntry>| {
+        entry.and_then(|entry| entry.file_type()).map_or(true, |kind| !kind.is_dir())
+    };
+    match std::fs::read_dir(state) {
+        Ok(entries) => !entries.into_iter().any(is_file),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    }
+}
+
+fn tell_or_fail(tell: Tell<'_>, event: &PrepareEvent) -> Result<(), Refusal> {
+    tell(event).map_err(|error| Refusal::new(exit_code::INTERNAL, error, "nobody reads the events", "report this"))
+}
+
+/// The inventory from a file, or from detection.
+pub(crate) fn inventory(config: &Config, root: &Path, file: Option<&Path>) -> anyhow::Result<Inventory> {
+    let Some(path) = file else {
+        // The same variable as in `slurminit detect`.
+        let nvml_library =
+            std::env::var_os("SLURMINIT_NVML_LIBRARY").filter(|path| !path.is_empty()).map(PathBuf::from);
+        let request = detect::nvidia_request::Request::from_environment();
+        let deadline = config.gpu.detect_timeout;
+        let options =
+            detect::Options { root: root.to_owned(), deadline, nvml_library, request, ..detect::Options::default() };
+        return Ok(detect::detect(&options));
+    };
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let inventory = serde_json::from_str(&text);
+    inventory.with_context(|| format!("{} is not the output of `slurminit detect --json`", path.display()))
+}

@@ -1,0 +1,146 @@
+//! The preparation of a reload: the same decisions as at a start, compared with what is running. Whatever would not run
+//! is refused here, before anything is written.
+
+use std::path::Path;
+
+use super::ask_slurm::ask_slurm;
+use super::held_gpus::check_nobody_holds_gpus;
+use super::{Sources, accounts, detected, load, no_accounts, report};
+use crate::config::{Config, Held, Paths, Role};
+use crate::exit_code;
+use crate::install;
+use crate::inventory::{Inventory, Severity};
+use crate::plan::{self, Change, FileName, Refusal, Text};
+use crate::planned::{Planned, plan_files};
+use crate::prepared::{Apply, Prepared};
+use crate::render;
+
+/// The effect of a reload.
+pub(crate) struct Weighed {
+    pub(crate) change: Change,
+    /// A unified diff against the files that the daemons use.
+    pub(crate) difference: String,
+    /// Changed tables that take effect only at the next start.
+    pub(crate) deferred: Vec<String>,
+    planned: Planned,
+}
+
+/// Prepares a reload. Nothing is written unless everything can be applied.
+pub(crate) fn reload(sources: &Sources<'_>) -> Result<Prepared, Refusal> {
+    let config = load(sources)?;
+    let deferred = deferred(&config, sources.held)?;
+    let inventory = detected(&config, sources.root, sources.inventory)?;
+    let weighed = weigh(&config, &inventory, sources.root, sources.node)?;
+    for line in weighed.difference.lines() {
+        eprintln!("{line}");
+    }
+    check(&config, sources.config, sources.root, &weighed)?;
+    let Weighed { planned, change, .. } = weighed;
+    let before = people(sources.root);
+    let accounts = accounts(&config, sources)?;
+    install::note_copies(&config.paths, sources.root, &planned.customized)?;
+    install::install_files(&config.paths, sources.root, &planned.files)?;
+    install::keep_applied(&config.paths, sources.root, &planned.files)?;
+    let changed = change.files.iter().map(|name| config.paths.slurm.join(name.as_str())).collect();
+    let mut prepared = report(&config, sources.root, planned, &inventory, changed);
+    prepared.findings.extend(accounts);
+    (prepared.apply, prepared.news, prepared.deferred) = (change.apply, change.news, deferred);
+    if people(sources.root) != before {
+        prepared.news.push("the accounts".to_owned());
+    }
+    Ok(prepared)
+}
+
+/// The effect that a reload would have. Changes nothing, and refuses what a reload would refuse.
+pub(crate) fn dry_run(config: &Config, config_file: Option<&Path>) -> Result<Weighed, Refusal> {
+    let root = Path::new("/");
+    let kept = match install::read_held(&config.paths, root)? {
+        Some(kept) => kept,
+        // The run directory itself may have changed.
+        None => install::read_held(&Paths::default(), root)?.unwrap_or_default(),
+    };
+    let mut kept = kept.lines();
+    let deferred = deferred(config, kept.next().and_then(|held| held.parse().ok()).as_ref())?;
+    let inventory = detected(config, root, None)?;
+    let weighed = Weighed { deferred, ..weigh(config, &inventory, root, kept.next())? };
+    check(config, config_file, root, &weighed)?;
+    install::check_accounts(config, root).map_err(|error| no_accounts(error, config_file))?;
+    Ok(weighed)
+}
+
+/// Asks everyone who could refuse the change.
+fn check(config: &Config, config_file: Option<&Path>, root: &Path, weighed: &Weighed) -> Result<(), Refusal> {
+    if weighed.change.apply != Apply::Nothing {
+        ask_slurm(config, config_file, root, &weighed.planned.files, &weighed.planned.customized)?;
+    }
+    if weighed.change.gres {
+        check_nobody_holds_gpus()?;
+    }
+    Ok(())
+}
+
+/// The current account files, to detect changes.
+fn people(root: &Path) -> [Option<Vec<u8>>; 2] {
+    ["/etc/passwd", "/etc/group"].map(|path| crate::walk::read(&install::under(root, Path::new(path))).ok())
+}
+
+/// Restores the files that the daemons used before the last reload.
+pub(crate) fn restore(sources: &Sources<'_>, files: &[FileName]) -> Result<(), Refusal> {
+    // If the operator's file is broken by now, the default paths are the best guess.
+    let paths = load(sources).map_or_else(|_| Paths::default(), |config| config.paths);
+    Ok(install::restore_applied(&paths, sources.root, files)?)
+}
+
+/// The changed tables that take effect only at the next start.
+fn deferred(config: &Config, held: Option<&Held>) -> Result<Vec<String>, Refusal> {
+    let changed = held.map(|held| held.changed(&Held::of(config))).unwrap_or_default();
+    let needed: Vec<&str> = changed.iter().map(String::as_str).filter(|name| Held::is_needed(name)).collect();
+    if !needed.is_empty() {
+        return Err(only_at_a_start(&format!("{} in slurminit.toml changed", needed.join(" and "))));
+    }
+    Ok(changed)
+}
+
+fn only_at_a_start(what: &str) -> Refusal {
+    let cause = "slurminit and the daemons hold on to it for as long as the container runs";
+    Refusal::new(exit_code::CONFIG, what, cause, "restart the container (docker restart), or take the change back")
+}
+
+/// Plans, renders, and compares with the files that the daemons use.
+fn weigh(config: &Config, inventory: &Inventory, root: &Path, node: Option<&str>) -> Result<Weighed, Refusal> {
+    let planned = plan_files(config, inventory, root)?;
+    // At a start these are only errors in the log, because there is nothing to lose. Here there is.
+    if let Some(fault) = planned.customized.findings.iter().find(|finding| finding.severity == Severity::Error) {
+        return Err(Refusal { exit_code: exit_code::CONFIG, finding: fault.clone() });
+    }
+    let (name, _) = planned.node(inventory);
+    if let Some(running) = node.filter(|running| !running.is_empty() && *running != name) {
+        return Err(only_at_a_start(&format!("the node's name changed from {running} to {name}")));
+    }
+    if config.role == Role::Compute {
+        let known = install::read_held(&config.paths, root)?.and_then(|kept| kept.lines().nth(2).map(str::to_owned));
+        let now = render::dynamic_node(&planned.plan);
+        if let Some(known) = known.filter(|known| *known != now) {
+            return Err(only_at_a_start(&format!(
+                "this node is not what the controller was told: {known} became {now}"
+            )));
+        }
+    }
+    let old = install::read_applied(&config.paths, root)?;
+    let change = plan::change(&old, &planned.files);
+    if !change.fixed.is_empty() {
+        return Err(only_at_a_start(&format!("{} in slurm.conf changed", change.fixed.join(" and "))));
+    }
+    Ok(Weighed { difference: difference(&old, &planned.files), deferred: Vec::new(), planned, change })
+}
+
+fn difference(old: &[Text], new: &[Text]) -> String {
+    let mut all = String::new();
+    for Text { name, text } in new {
+        let before = old.iter().find(|file| file.name == *name).map_or("", |file| file.text.as_str());
+        let (from, to) = (format!("{name} (running)"), format!("{name} (new)"));
+        let lines = similar::TextDiff::from_lines(before, text);
+        all.push_str(&lines.unified_diff().context_radius(0).header(&from, &to).to_string());
+    }
+    all
+}

@@ -1,0 +1,67 @@
+//! A start, from the preparation to the command.
+
+use super::*;
+use crate::config::ReadinessTest;
+
+#[test]
+fn the_daemons_start_one_after_the_other_each_when_the_one_before_is_ready() {
+    let mut sim = Sim::new(cluster(true));
+    assert_eq!(sim.spawned, [Child::Prepare], "munged waits for its key");
+    sim.give(Event::Prepare(PrepareEvent::MungeKeyReady));
+    assert_eq!(sim.spawned.last(), Some(&Child::Unit(MUNGED)), "and for nothing else");
+    sim.give(Event::Looked(MUNGED, true));
+    assert_eq!(sim.spawned.len(), 2, "slurmctld waits for its files");
+    sim.give(Event::Prepare(PrepareEvent::Done(Prepared::default())));
+    sim.give(Event::Looked(SLURMCTLD, true));
+    sim.give(Event::Looked(SLURMD, true));
+    sim.node("idle*|none");
+    assert!(!sim.spawned.contains(&Child::Cmd), "the node does not respond yet");
+    sim.wait(10 * MS);
+    sim.node("idle|none");
+    assert_eq!(sim.spawned.last(), Some(&Child::Cmd));
+}
+
+#[test]
+fn a_commands_code_is_the_containers_and_a_command_that_never_ran_is_no_success() {
+    let mut sim = Sim::new(cluster(true));
+    sim.ready();
+    sim.exits(Child::Cmd, Exit::Code(42));
+    sim.let_end();
+    assert_eq!(sim.exit, Some(42));
+
+    let mut sim = Sim::new(cluster(true));
+    sim.give(Event::Signal(libc::SIGTERM));
+    sim.let_end();
+    assert_eq!(sim.exit, Some(143));
+}
+
+#[test]
+fn a_preparation_that_fails_or_hangs_ends_the_container_with_its_code() {
+    let mut sim = Sim::new(cluster(false));
+    sim.wait(Duration::from_secs(1));
+    assert!(matches!(sim.said.last(), Some(Notice::PrepareSlow)), "a wait of a second is worth a word");
+    sim.wait(Duration::from_secs(30));
+    sim.let_end();
+    assert_eq!(sim.exit, Some(exit_code::PREPARE));
+
+    let mut sim = Sim::new(cluster(false));
+    sim.exits(Child::Prepare, Exit::Signal(libc::SIGSEGV));
+    sim.let_end();
+    assert_eq!(sim.exit, Some(exit_code::PREPARE));
+}
+
+#[test]
+fn a_service_waits_for_one_that_comes_later_in_the_file() {
+    let mut setup = cluster(false);
+    let mut later = setup.units[3].clone();
+    later.name = "cache".to_owned();
+    setup.units[3].after = vec!["cache".to_owned()];
+    setup.units[3].readiness = ReadinessTest::Started;
+    setup.units.push(later);
+    let mut sim = Sim::new(setup);
+    sim.ready();
+    let cache = sim.machine.units().named("cache").unwrap().id;
+    assert!(sim.living.contains(&Child::Unit(cache)) && !sim.living.contains(&Child::Unit(API)));
+    sim.give(Event::Looked(cache, true));
+    assert!(sim.living.contains(&Child::Unit(API)));
+}

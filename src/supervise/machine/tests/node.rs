@@ -1,0 +1,73 @@
+//! Drains that slurminit takes back.
+
+use super::*;
+
+#[test]
+fn a_drain_that_this_start_repaired_is_taken_back_once() {
+    let mut sim = Sim::new(cluster(true));
+    sim.prepared();
+    for unit in DAEMONS {
+        sim.give(Event::Looked(unit, true));
+    }
+    sim.node("drained|gres/gpu count reported lower than configured (0 < 1)");
+    assert_eq!(sim.spawned.last(), Some(&Child::NodeResume));
+    sim.exits(Child::NodeResume, Exit::Code(0));
+    sim.node("drained|gres/gpu count reported lower than configured (0 < 1)");
+    assert_ne!(sim.spawned.last(), Some(&Child::NodeResume), "its cause is still there");
+    sim.wait(Duration::from_secs(61));
+    sim.let_end();
+    assert_eq!(sim.exit, Some(exit_code::NOT_READY));
+}
+
+/// slurmctld saves a change with a delay of five seconds: if it is killed before that, its successor drains the node
+/// again.
+#[test]
+fn a_drain_that_another_slurmctld_remembers_is_taken_back_again() {
+    let mut sim = Sim::new(cluster(true));
+    sim.prepared();
+    for unit in DAEMONS {
+        sim.give(Event::Looked(unit, true));
+    }
+    let drained = "drained|slurminit: the jobs of the former start are gone";
+    sim.node(drained);
+    sim.exits(Child::NodeResume, Exit::Code(0));
+    sim.node("idle|none");
+    sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
+    sim.give(Event::Looked(SLURMCTLD, true));
+    sim.exits(Child::JobsAccount, Exit::Code(0));
+    sim.exits(Child::JobsReclaim, Exit::Code(0));
+    sim.node(drained);
+    assert_eq!(sim.spawned.last(), Some(&Child::NodeResume));
+}
+
+#[test]
+fn a_drain_for_an_epilog_that_ended_with_slurmd_is_taken_back_if_it_is_our_own() {
+    for own_epilog in [true, false] {
+        let mut sim = Sim::new(cluster(false));
+        sim.give(Event::Prepare(PrepareEvent::MungeKeyReady));
+        sim.give(Event::Prepare(PrepareEvent::Done(Prepared { own_epilog, ..Prepared::default() })));
+        sim.exits(Child::Prepare, Exit::Code(0));
+        for unit in DAEMONS {
+            sim.give(Event::Looked(unit, true));
+        }
+        sim.node("idle|none");
+        sim.exits(Child::Unit(SLURMD), Exit::Code(1));
+        sim.give(Event::Looked(SLURMD, true));
+        sim.node("drained|Epilog error");
+        assert_eq!(sim.spawned.contains(&Child::NodeResume), own_epilog);
+    }
+}
+
+#[test]
+fn a_drain_by_an_administrator_stays_and_the_container_serves() {
+    let mut sim = Sim::new(cluster(false));
+    sim.prepared();
+    for unit in DAEMONS {
+        sim.give(Event::Looked(unit, true));
+    }
+    sim.give(Event::Looked(API, true));
+    sim.node("drained|fan broken");
+    assert!(!sim.spawned.contains(&Child::NodeResume));
+    assert!(sim.machine.snapshot().ready);
+    assert_eq!(sim.machine.next_wake(), None, "an idle container has nothing to wake for");
+}

@@ -1,0 +1,80 @@
+//! The collection of units.
+
+use std::ops::{Index, IndexMut};
+
+use crate::config::DaemonName;
+
+use super::super::daemon::{Spec, UnitId};
+use super::unit::Unit;
+
+/// All daemons and services. Only this type creates a [`UnitId`], so every ID refers to a unit.
+#[derive(Debug)]
+pub struct Units(Vec<Unit>);
+
+impl Units {
+    /// The configuration has already checked that every name in an `after` exists.
+    pub(super) fn new(specs: Vec<Spec>) -> Self {
+        let id = |name: &String| specs.iter().position(|spec| spec.name == *name).map(UnitId);
+        let needs: Vec<Vec<_>> = specs.iter().map(|spec| spec.after.iter().filter_map(id).collect()).collect();
+        let units = specs.into_iter().zip(needs).enumerate();
+        Self(units.map(|(at, (spec, needs))| Unit::new(UnitId(at), spec, needs)).collect())
+    }
+
+    /// The units in start order.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Unit> {
+        self.0.iter()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Unit> {
+        self.0.iter_mut()
+    }
+
+    /// All IDs. They do not borrow the units, so the caller may change units while iterating.
+    pub fn ids(&self) -> impl Iterator<Item = UnitId> + use<> {
+        (0..self.0.len()).map(UnitId)
+    }
+
+    /// The unit with this name.
+    pub fn named(&self, name: &str) -> Option<&Unit> {
+        self.iter().find(|unit| unit.spec.name == name)
+    }
+
+    pub(super) fn daemon(&self, name: DaemonName) -> Option<&Unit> {
+        self.iter().find(|unit| unit.is(name))
+    }
+
+    /// Whether this daemon is one of the units, and ready.
+    pub(super) fn has_ready(&self, name: DaemonName) -> bool {
+        self.daemon(name).is_some_and(Unit::is_ready)
+    }
+
+    /// The daemons that read Slurm's files, in stop order.
+    pub(super) fn slurm(&self) -> impl Iterator<Item = UnitId> + use<> {
+        let slurm: Vec<_> = self.iter().rev().filter(|unit| unit.reads_slurms_files()).map(|unit| unit.id).collect();
+        slurm.into_iter()
+    }
+
+    /// Whether everything that this unit needs is ready.
+    pub(super) fn needs_are_met(&self, id: UnitId) -> bool {
+        self[id].needs.iter().all(|other| self[*other].is_ready())
+    }
+
+    /// Whether a living unit needs this one, so that it must end first.
+    pub(super) fn is_needed(&self, id: UnitId) -> bool {
+        self.iter().any(|other| other.is_alive() && other.needs.contains(&id))
+    }
+}
+
+impl Index<UnitId> for Units {
+    type Output = Unit;
+
+    fn index(&self, id: UnitId) -> &Unit {
+        &self.0[id.0]
+    }
+}
+
+impl IndexMut<UnitId> for Units {
+    fn index_mut(&mut self, id: UnitId) -> &mut Unit {
+        &mut self.0[id.0]
+    }
+}

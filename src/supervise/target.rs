@@ -1,0 +1,118 @@
+//! A table of what a container runs in each role.
+//!
+//! PURE.
+
+use std::time::Duration;
+
+use super::daemon::{self, Spec};
+use crate::config::{Config, DaemonName, Role};
+
+/// What a role starts.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Whether there is a cluster: hooks, the preparation, services, a status file and a control socket. Without one,
+    /// slurminit is a plain init for its command: it may run as any user, and writes nothing.
+    pub has_cluster: bool,
+    /// Whose jobs slurminit looks after.
+    pub jobs: JobCare,
+    /// Slurm's daemons in the order of their start, each with those that must be ready first.
+    daemons: &'static [(DaemonName, &'static [DaemonName])],
+}
+
+/// Whose jobs a container looks after when it starts and stops.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum JobCare {
+    /// The cluster's: slurmctld and the only slurmd are here, and their jobs end with them.
+    #[default]
+    Cluster,
+    /// Those of this node: the controller is another container, and learns that the node comes and goes.
+    Node,
+    /// Nobody's: jobs run in other containers, and go on without this one.
+    Nobody,
+}
+
+const ALL: Target = Target {
+    has_cluster: true,
+    jobs: JobCare::Cluster,
+    daemons: &[
+        (DaemonName::Munged, &[]),
+        (DaemonName::Slurmctld, &[DaemonName::Munged]),
+        (DaemonName::Slurmd, &[DaemonName::Slurmctld]),
+    ],
+};
+
+const CONTROLLER: Target = Target {
+    has_cluster: true,
+    jobs: JobCare::Nobody,
+    daemons: &[(DaemonName::Munged, &[]), (DaemonName::Slurmctld, &[DaemonName::Munged])],
+};
+
+const COMPUTE: Target = Target {
+    has_cluster: true,
+    jobs: JobCare::Node,
+    daemons: &[(DaemonName::Munged, &[]), (DaemonName::Slurmd, &[DaemonName::Munged])],
+};
+
+const LOGIN: Target = Target { has_cluster: true, jobs: JobCare::Nobody, daemons: &[(DaemonName::Munged, &[])] };
+
+const NONE: Target = Target { has_cluster: false, jobs: JobCare::Nobody, daemons: &[] };
+
+impl Target {
+    /// The row of a role.
+    pub fn of(role: Role) -> &'static Self {
+        match role {
+            Role::All => &ALL,
+            Role::Controller => &CONTROLLER,
+            Role::Compute => &COMPUTE,
+            Role::Login => &LOGIN,
+            Role::None => &NONE,
+        }
+    }
+
+    /// Slurm's daemons, then the services in the order of the configuration.
+    pub fn units(&self, config: &Config) -> Vec<Spec> {
+        let daemons = self.daemons.iter().map(|(name, after)| daemon::daemon(config, *name, after));
+        let daemons = daemons.map(|spec| match self.jobs {
+            JobCare::Node => self.patient(spec),
+            JobCare::Cluster | JobCare::Nobody => spec,
+        });
+        let services = config.services.iter().filter(|_| self.has_cluster);
+        daemons.chain(services.map(|service| daemon::service(config, service))).collect()
+    }
+
+    /// A compute's slurmd waits for a controller that may come much later.
+    fn patient(&self, spec: Spec) -> Spec {
+        let waits = spec.daemon == Some(DaemonName::Slurmd);
+        Spec {
+            ready_timeout: if waits { FOR_THE_CONTROLLER.max(spec.ready_timeout) } else { spec.ready_timeout },
+            ..spec
+        }
+    }
+}
+
+/// How long a compute's slurmd waits for the controller before it is started anew.
+const FOR_THE_CONTROLLER: Duration = Duration::from_secs(3600);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_role_has_the_units_of_its_row() {
+        let config = Config::parse(
+            "[[service]]\nname = 'api'\ncommand = ['api']\nafter = ['slurmd']\n",
+            std::path::Path::new("x"),
+        )
+        .unwrap();
+        let units = |role| {
+            let units = Target::of(role).units(&config).into_iter();
+            units.map(|unit| format!("{} after {:?}", unit.name, unit.after)).collect::<Vec<_>>().join(", ")
+        };
+        let all = r#"munged after [], slurmctld after ["munged"], slurmd after ["slurmctld"], api after ["slurmd"]"#;
+        assert_eq!(units(Role::All), all);
+        assert_eq!(units(Role::None), "");
+        assert_eq!(units(Role::Controller), r#"munged after [], slurmctld after ["munged"], api after ["slurmd"]"#);
+        assert_eq!(units(Role::Compute), r#"munged after [], slurmd after ["munged"], api after ["slurmd"]"#);
+        assert_eq!(units(Role::Login), r#"munged after [], api after ["slurmd"]"#);
+    }
+}

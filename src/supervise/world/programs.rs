@@ -1,0 +1,237 @@
+//! The command line, environment and output of each child.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+use super::{Output, Program, World, limits};
+use crate::config::{DaemonName, ReadinessTest};
+use crate::prepared::Prepared;
+use crate::supervise::daemon::{Spec, UnitId};
+use crate::supervise::liveness::{Door, Question};
+use crate::supervise::machine::{Child, Follows, Unit};
+use crate::supervise::node::SINFO_FORMAT;
+use crate::supervise::target::JobCare;
+use Output::{Captured, Log, Messages};
+
+type Argv = Vec<Vec<u8>>;
+
+/// Slurm reads these as signs of systemd and changes its behaviour.
+const NOT_FOR_DAEMONS: [&str; 2] = ["NOTIFY_SOCKET", "INVOCATION_ID"];
+
+impl World {
+    pub(super) fn program(&self, child: Child) -> Program {
+        let (argv, output) = self.argv(child);
+        let env = environment(&BTreeMap::new(), &NOT_FOR_DAEMONS);
+        let program = Program { argv, env, user: None, output, is_cmd: false, is_marked: false };
+        match child {
+            Child::Cmd => Program { env: environment(&BTreeMap::new(), &[]), is_cmd: true, ..program },
+            Child::Unit(id) => {
+                let spec = &self.machine.units()[id].spec;
+                let env = environment(&with_defaults(spec), &NOT_FOR_DAEMONS);
+                let is_marked = spec.daemon == Some(DaemonName::Slurmd);
+                Program { env, user: spec.user.clone(), is_marked, ..program }
+            }
+            // A role of the command line is theirs, too.
+            _ => {
+                let role = BTreeMap::from([("SLURMINIT_ROLE".to_owned(), self.job.config.role.as_str().to_owned())]);
+                Program { env: environment(&role, &NOT_FOR_DAEMONS), ..program }
+            }
+        }
+    }
+
+    /// The command line, and where the output goes.
+    fn argv(&self, child: Child) -> (Argv, Output) {
+        let configured = self.job.config.node.name.as_str();
+        let node = self.machine.prepared().and_then(Prepared::name_of_node).unwrap_or(configured);
+        let prepare = |more: &[Argv]| [self.own_verb("prepare"), more.concat()].concat();
+        match child {
+            Child::Cmd => (self.job.cmd.iter().map(|word| word.as_bytes().to_vec()).collect(), Output::Inherited),
+            Child::Unit(id) => {
+                let unit = &self.machine.units()[id];
+                // A service may write many lines at once.
+                (self.numbered(unit), if unit.spec.daemon.is_some() { Messages } else { Log })
+            }
+            Child::Probe(id) => match &self.machine.units()[id].spec.readiness {
+                ReadinessTest::Command(command) => (words(command), Log),
+                _ => (Vec::new(), Log),
+            },
+            Child::Hook(index) => {
+                let hook = self.job.config.hooks.pre_start.get(index);
+                (hook.map(|hook| words(&hook.command)).unwrap_or_default(), Log)
+            }
+            Child::Prepare => (prepare(&[self.held()]), Captured),
+            Child::Explain(id) => (prepare(&[self.death(id)]), Captured),
+            Child::Reload => (prepare(&[words(&["--reload"]), self.held(), words(&["--node", node])]), Captured),
+            Child::Restore => {
+                let (files, died) = self.machine.to_restore();
+                let death = died.map(|id| self.death(id)).unwrap_or_default();
+                (prepare(&[words(&["--restore", &files.join(",")]), death]), Captured)
+            }
+            Child::Environments => (self.own_verb("environments"), Log),
+            Child::JobsRecover => (jobs(node, &["recover"]), Log),
+            Child::JobsAccount if self.machine.holds_orders() => (jobs(node, &["account", "--held"]), Log),
+            Child::JobsAccount => (jobs(node, &["account"]), Log),
+            Child::JobsReclaim => (jobs(node, &["reclaim"]), Log),
+            Child::JobsFollow => {
+                let socket = crate::control::socket(&self.job.config.paths.run).into_os_string().into_vec();
+                let argv = [own_file(), b"jobs".to_vec(), b"follow".to_vec()].into_iter().chain(self.state());
+                (argv.chain([b"--socket".to_vec(), socket]).collect(), Log)
+            }
+            Child::JobsWait => (jobs(node, &["wait"]), Log),
+            Child::JobsQuiesce => {
+                let grace = self.job.config.jobs.grace.as_secs_f64().to_string();
+                let on_stop = self.job.config.jobs.on_stop.as_str();
+                let mut arguments = vec!["quiesce", "--grace", &grace, "--on-stop", on_stop];
+                arguments.extend(self.has_left_jobs_alone().then_some("--after-command"));
+                arguments.extend((self.job.target.jobs == JobCare::Node).then_some("--leave"));
+                (jobs(node, &arguments), Log)
+            }
+            Child::Liveness => {
+                let questions = serde_json::to_vec(&self.questions(node)).unwrap_or_default();
+                (vec![own_file(), b"liveness".to_vec(), questions], Captured)
+            }
+            Child::OomScore => {
+                let users = self.machine.units().iter().filter_map(|unit| unit.spec.user.as_deref());
+                let spared = users.flat_map(|user| [b"--spare".to_vec(), user.as_bytes().to_vec()]);
+                ([own_file(), b"oom-score".to_vec()].into_iter().chain(spared).collect(), Log)
+            }
+            Child::FreePort(id) => (self.free_port(&self.machine.units()[id]), Log),
+            Child::Reconfigure => (words(&["scontrol", "reconfigure"]), Log),
+            Child::NodeCheck if self.job.target.jobs == JobCare::Nobody => (words(&["scontrol", "ping"]), Captured),
+            Child::NodeCheck => (words(&["sinfo", "--noheader", "--nodes", node, "--format", SINFO_FORMAT]), Captured),
+            Child::NodeResume => (words(&["scontrol", "update", &format!("nodename={node}"), "state=resume"]), Log),
+        }
+    }
+
+    /// If a previous slurmctld left saved state, slurmctld is started through `slurminit jobs number`, which execs it.
+    /// This prevents job IDs from being reused.
+    fn numbered(&self, unit: &Unit) -> Argv {
+        let command = words(&unit.spec.command);
+        if let Some(joining) = self.joining(unit) {
+            return [joining, command].concat();
+        }
+        let follows = unit.follows(self.machine.prepared()).filter(|_| unit.is(DaemonName::Slurmctld));
+        let Some(follows) = follows else { return command };
+        let mut argv = vec![own_file(), b"jobs".to_vec(), b"number".to_vec()];
+        argv.extend(self.state());
+        argv.extend((follows == Follows::Saved).then(|| b"--saved".to_vec()));
+        argv.extend(command);
+        argv
+    }
+
+    /// A compute's slurmd is begun by `slurminit jobs join`, which becomes it.
+    fn joining(&self, unit: &Unit) -> Option<Argv> {
+        let prepared = self.machine.prepared().filter(|_| unit.is(DaemonName::Slurmd))?;
+        let conf = prepared.dynamic_node.as_deref()?;
+        let again = (unit.starts() > 1).then_some("--again");
+        let arguments: Vec<&str> = ["join", "--conf", conf].into_iter().chain(again).chain(["--"]).collect();
+        Some(jobs(&prepared.node_name, &arguments))
+    }
+
+    /// The options that name slurmctld's state directory and its default.
+    fn state(&self) -> [Vec<u8>; 4] {
+        let paths = &self.job.config.paths;
+        let bytes = |path: PathBuf| path.into_os_string().into_vec();
+        let (conf, state) = (bytes(paths.slurm.join("slurm.conf")), bytes(paths.state.join("slurmctld")));
+        [b"--slurm-conf".to_vec(), conf, b"--state".to_vec(), state]
+    }
+
+    /// Whether the container stops because its command has ended, and nobody asked to wait for jobs.
+    fn has_left_jobs_alone(&self) -> bool {
+        self.machine.stops_with_its_command() && !self.job.config.jobs.wait
+    }
+
+    /// A slurminit verb that reads the configuration again.
+    fn own_verb(&self, verb: &str) -> Argv {
+        let mut argv = vec![own_file(), verb.as_bytes().to_vec()];
+        if let Some(file) = &self.job.config_file {
+            argv.extend([b"--config".to_vec(), file.as_os_str().as_bytes().to_vec()]);
+        }
+        argv
+    }
+
+    /// Units are spared: a unit that holds the port is not killed, nor are all processes of a user that runs a unit.
+    fn free_port(&self, unit: &Unit) -> Argv {
+        let port = match unit.spec.readiness {
+            ReadinessTest::Port(port) => port,
+            _ => 0,
+        };
+        let words = words(&["free-port", "--port", &port.to_string(), "--unit", &unit.spec.name]);
+        let units = self.living.values().filter(|living| living.child.unit().is_some());
+        let spared = units.flat_map(|living| [b"--spare".to_vec(), living.started.group.to_string().into_bytes()]);
+        let again = (unit.setbacks() > 2).then(|| b"--again".to_vec());
+        std::iter::once(own_file()).chain(words).chain(spared).chain(again).collect()
+    }
+
+    /// The part of the configuration that this process cannot change.
+    fn held(&self) -> Argv {
+        words(&["--held", &self.job.held.to_string()])
+    }
+
+    /// The daemon that died, and its last log lines.
+    fn death(&self, id: UnitId) -> Argv {
+        let name = &self.machine.units()[id].spec.name;
+        let words = self.logs.last_words(name).join("\n").into_bytes();
+        vec![b"--died".to_vec(), name.clone().into_bytes(), [b"--words=".to_vec(), words].concat()]
+    }
+
+    /// The questions for this round's units. A unit that died since is left out. So is slurmd when no thread can be
+    /// created: it asks each slurmstepd, and a slurmstepd that cannot create a thread for its answer exits, and its job
+    /// with it (24.11: `macros.h`).
+    fn questions(&self, node: &str) -> Vec<Question> {
+        let no_threads = limits::lacks_processes().is_some();
+        let question = |id: &UnitId| {
+            let spec = &self.machine.units()[*id].spec;
+            if no_threads && spec.daemon == Some(DaemonName::Slurmd) {
+                return None;
+            }
+            Some(Question {
+                unit: *id,
+                pid: self.find(Child::Unit(*id))?.started.pid.as_raw(),
+                door: door(&spec.readiness),
+                commands: spec.liveness.as_ref()?.test.commands(&self.job.config.paths.munge_socket, node),
+                timeout_ms: u64::try_from(self.machine.probe_timeout(*id).as_millis()).unwrap_or(u64::MAX),
+            })
+        };
+        self.machine.asked().iter().filter_map(question).collect()
+    }
+}
+
+fn door(readiness: &ReadinessTest) -> Option<Door> {
+    match readiness {
+        ReadinessTest::Port(port) => Some(Door::Port(*port)),
+        ReadinessTest::Socket(path) => Some(Door::Socket(path.clone())),
+        ReadinessTest::Started | ReadinessTest::Command(_) => None,
+    }
+}
+
+fn jobs(node: &str, arguments: &[&str]) -> Argv {
+    [vec![own_file()], words(&["jobs", "--node", node]), words(arguments)].concat()
+}
+
+/// The path of slurminit's executable, for the verbs that it runs as children.
+fn own_file() -> Vec<u8> {
+    std::env::current_exe().map_or_else(|_| b"slurminit".to_vec(), |file| file.into_os_string().into_vec())
+}
+
+fn words<S: AsRef<str>>(words: &[S]) -> Argv {
+    words.iter().map(|word| word.as_ref().as_bytes().to_vec()).collect()
+}
+
+fn with_defaults(spec: &Spec) -> BTreeMap<String, String> {
+    let unset = spec.default_env.iter().filter(|(name, _)| std::env::var_os(name).is_none());
+    let defaults = unset.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    defaults.chain(spec.env.clone()).collect()
+}
+
+/// slurminit's own environment without `without`, plus `added`.
+fn environment(added: &BTreeMap<String, String>, without: &[&str]) -> Argv {
+    let replaced =
+        |name: &OsString| name.to_str().is_some_and(|name| without.contains(&name) || added.contains_key(name));
+    let pair = |name: &[u8], value: &[u8]| [name, b"=", value].concat();
+    let kept = std::env::vars_os().filter(|(name, _)| !replaced(name));
+    let kept = kept.map(|(name, value)| pair(&name.into_vec(), &value.into_vec()));
+    kept.chain(added.iter().map(|(name, value)| pair(name.as_bytes(), value.as_bytes()))).collect()
+}

@@ -1,0 +1,162 @@
+//! Runs a program, and waits for it no longer than until a deadline. EDGE.
+//!
+//! For all but PID 1, which waits for nothing. No thread is started: whoever runs a tool may fork afterwards.
+
+pub mod answer;
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Error, ErrorKind, Result, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::pidfd;
+use answer::Answer;
+
+/// The most bytes of each stream that are read: Slurm's JSON of ten thousand jobs is less.
+const LONGEST: usize = 256 << 20;
+
+/// Runs `program`, looked for in PATH; one that has not ended at the deadline is killed.
+pub fn ask<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: &[S], deadline: Duration) -> Answer {
+    // Messages are compared with English words.
+    match output(Command::new(program).args(arguments).env("LC_ALL", "C"), deadline) {
+        Ok(output) => Answer::Ended {
+            succeeded: output.status.success(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        },
+        Err(error) if error.kind() == ErrorKind::TimedOut => Answer::Silent,
+        Err(_) => Answer::Missing,
+    }
+}
+
+/// What `command` says, and how it ends. Its standard input is empty.
+///
+/// # Errors
+/// It cannot be executed, or has not ended at the deadline (`TimedOut`) and is killed.
+pub fn output(command: &mut Command, deadline: Duration) -> Result<Output> {
+    Running::start(command, b"")?.finish(deadline, LONGEST)
+}
+
+/// A program that runs.
+#[derive(Debug)]
+pub struct Running(Child);
+
+impl Running {
+    /// Starts it. `input`, less than a pipe holds (64 KiB), is its standard input.
+    ///
+    /// # Errors
+    /// It cannot be executed.
+    #[expect(clippy::disallowed_methods, reason = "this process is nobody's PID 1: it may have children of its own")]
+    pub fn start(command: &mut Command, input: &[u8]) -> Result<Self> {
+        let stdin = if input.is_empty() { Stdio::null() } else { filled_pipe(input)?.into() };
+        command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map(Self)
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// What it says, of each stream at most `longest` bytes, and how it ends.
+    ///
+    /// # Errors
+    /// It has not ended at the deadline (`TimedOut`), and is killed.
+    pub fn finish(mut self, deadline: Duration, longest: usize) -> Result<Output> {
+        let output = self.wait(Instant::now() + deadline, longest);
+        if output.is_err() {
+            // Nobody waits for it: one that is stuck in the kernel ignores even KILL. PID 1 gets what is left of it.
+            let _ = self.0.kill();
+            let _ = self.0.try_wait();
+        }
+        output
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "this process is nobody's PID 1: it waits for its own child only")]
+    fn wait(&mut self, until: Instant, longest: usize) -> Result<Output> {
+        let pipes = [self.0.stdout.take().map(OwnedFd::from), self.0.stderr.take().map(OwnedFd::from)];
+        let mut said = [Vec::new(), Vec::new()];
+        let mut open: Vec<(OwnedFd, &mut Vec<u8>)> = pipes.into_iter().flatten().zip(&mut said).collect();
+        while !open.is_empty() {
+            let ready = wait_for(open.iter().map(|(pipe, _)| pipe), until)?;
+            let mut ready = ready.into_iter();
+            // A program that goes on beyond the limit finds its pipe closed.
+            open.retain_mut(|(pipe, said)| !ready.next().unwrap_or(true) || (read(pipe, said) && said.len() < longest));
+        }
+        // It may have closed both, and go on.
+        if let Some(handle) = i32::try_from(self.pid()).ok().and_then(pidfd::open) {
+            wait_for([&handle].into_iter(), until)?;
+        }
+        let [stdout, stderr] = said;
+        self.0.wait().map(|status| Output { status, stdout, stderr })
+    }
+}
+
+fn filled_pipe(input: &[u8]) -> Result<OwnedFd> {
+    let (read, write) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC | nix::fcntl::OFlag::O_NONBLOCK)?;
+    File::from(write).write_all(input)?;
+    nix::fcntl::fcntl(&read, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::empty()))?;
+    Ok(read)
+}
+
+/// Which of these can be read, as soon as one can.
+fn wait_for<'a>(files: impl Iterator<Item = &'a OwnedFd>, until: Instant) -> Result<Vec<bool>> {
+    let mut polled: Vec<PollFd> = files.map(|file| PollFd::new(file.as_fd(), PollFlags::POLLIN)).collect();
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        // A started millisecond counts as a whole one.
+        let left = PollTimeout::try_from(left + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX);
+        match poll(&mut polled, left) {
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+            Ok(0) if Instant::now() >= until => return Err(Error::from(ErrorKind::TimedOut)),
+            Ok(0) => {}
+            Ok(_) => return Ok(polled.iter().map(|file| file.any().unwrap_or(true)).collect()),
+        }
+    }
+}
+
+/// Reads some of it; whether there may be more.
+fn read(pipe: &OwnedFd, said: &mut Vec<u8>) -> bool {
+    let mut chunk = [0; 8192];
+    match nix::unistd::read(pipe, &mut chunk) {
+        Ok(0) => false,
+        Ok(length) => {
+            said.extend_from_slice(&chunk[..length]);
+            true
+        }
+        Err(errno) => errno == Errno::EINTR,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOME_TIME: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn a_program_ends_hangs_or_is_missing() {
+        assert_eq!(
+            ask("sh", &["-c", "echo out; echo err >&2; exit 3"], SOME_TIME),
+            Answer::Ended { succeeded: false, stdout: "out\n".to_owned(), stderr: "err\n".to_owned() }
+        );
+        assert_eq!(ask("/nowhere/docker", &["info"], SOME_TIME), Answer::Missing);
+        let soon = Duration::from_millis(50);
+        for hangs in ["exec sleep 600", "exec >&- 2>&-; exec sleep 600"] {
+            assert_eq!(ask("sh", &["-c", hangs], soon), Answer::Silent, "{hangs}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_babbles_is_cut_off() {
+        let output = Running::start(Command::new("sh").args(["-c", "cat; exec yes"]), b"fed\n").unwrap();
+        let output = output.finish(SOME_TIME, 4096).unwrap();
+        assert!(output.stdout.starts_with(b"fed\ny\n") && output.stdout.len() < 3 * 8192, "{}", output.stdout.len());
+        assert!(!output.status.success());
+    }
+}

@@ -1,0 +1,44 @@
+//! An image that is built on another one than Debian's: docs/your-software.md, with a stand-in for NVIDIA's CUDA images.
+
+use crate::docker::{Image, directory};
+
+/// Built on tests/image/cuda-base.
+const CUDA: &str = "slurminit:test-cuda";
+
+/// The base's entry point would print, and would not start a cluster.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn the_entry_point_is_ours_and_the_rest_is_the_bases() {
+    let image = Image::new(CUDA).with(["--device", "/dev/null:/dev/nvidia0"]);
+    let job = "command -v nvcc; nvcc; echo $LD_LIBRARY_PATH $CUDA_VERSION $CUDA_VISIBLE_DEVICES";
+    let outcome = image.run(&["srun", "--gres=gpu:nvidia:1", "sh", "-c", job]);
+    let wanted = "/usr/local/cuda/bin/nvcc\nstand-in for nvcc, of CUDA 12.9\n/usr/local/nvidia/lib:/usr/local/nvidia/lib64 12.9.1 0\n";
+    assert_eq!(outcome.stdout, wanted, "{}", outcome.stderr);
+}
+
+/// A job of sbatch has the image's variables, and one with `--export=NONE` what the image has in /etc/environment.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_batch_job_finds_the_compiler() {
+    let login = directory(&[("environment", "PATH=/usr/local/cuda/bin:/usr/bin:/bin\n")]);
+    let as_it_is = Image::new(CUDA);
+    let with_a_login = Image::new(CUDA).mount(&login.path().join("environment"), "/etc/environment");
+    let nvcc = "/usr/local/cuda/bin/nvcc";
+    for (image, export, found) in [(&as_it_is, "ALL", nvcc), (&as_it_is, "NONE", ""), (&with_a_login, "NONE", nvcc)] {
+        let submit = format!(
+            "cd /data; sbatch --wait --export={export} --output out --wrap 'command -v nvcc' >/dev/null; cat out"
+        );
+        let outcome = image.run(&["sh", "-c", &submit]);
+        assert_eq!(outcome.stdout.trim_end(), found, "--export={export}: {}", outcome.stderr);
+    }
+}
+
+/// Ubuntu's images have a user `ubuntu` with the number that the first user of most hosts has.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn the_bases_user_1000_is_named_in_the_refusal() {
+    let config = directory(&[("slurminit.toml", "[[user]]\nname = \"alice\"\nuid = 1000\n")]);
+    let outcome = Image::new(CUDA).mount(config.path(), "/config").run(&["true"]);
+    assert_eq!(outcome.code, 78, "{outcome:?}");
+    assert!(outcome.stderr.contains("`ubuntu`"), "{}", outcome.stderr);
+}

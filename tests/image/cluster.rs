@@ -1,0 +1,263 @@
+//! A cluster of several containers: computes that come and go, and what the controller knows of them.
+
+use std::time::{Duration, Instant};
+
+use crate::docker::{BOOKWORM, Container, DEMO, Image, PLAIN, Volume, directory, docker, unique};
+
+/// A network that goes away with this value.
+struct Network(String);
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        docker(["network", "rm", &self.0]);
+    }
+}
+
+/// What the containers of a cluster share. Containers go first: the fields are dropped in this order.
+struct Cluster {
+    controller: Container,
+    network: Network,
+    key: Volume,
+    _config: tempfile::TempDir,
+}
+
+impl Cluster {
+    fn new(toml: &str) -> Self {
+        let (network, key) = (Network(unique("network")), Volume::new("key"));
+        docker(["network", "create", &network.0]).ok();
+        let config = directory(&[("slurminit.toml", toml)]);
+        let controller = Image::new(PLAIN)
+            .with(["--hostname", "controller", "--network-alias", "controller", "--network", &network.0])
+            .with(["--env", "SLURMINIT_ROLE=controller"])
+            .mount(&config.path().join("slurminit.toml"), "/config/slurminit.toml")
+            .volume(&key, "/etc/munge")
+            .serve();
+        Self { controller, network, key, _config: config }
+    }
+
+    /// A member that is not started yet.
+    fn member(&self, image: &str, role: &str, name: &str) -> Image {
+        Image::new(image)
+            .with(["--hostname", name, "--network-alias", name, "--network", &self.network.0])
+            .with(["--env", &format!("SLURMINIT_ROLE={role}"), "--env", "SLURMINIT_CONTROLLER=controller"])
+            .volume(&self.key, "/etc/munge")
+    }
+
+    fn compute(&self, name: &str, gpus: u32) -> Container {
+        self.member(DEMO, "compute", name).with(["--env", &format!("DEMO_GPUS={gpus}")]).serve()
+    }
+
+    /// `sinfo` of each node.
+    fn nodes(&self) -> String {
+        self.controller.sh("sinfo --noheader -N -o '%N %T %G' | sort")
+    }
+
+    /// Waits until the shell line succeeds on the controller.
+    #[track_caller]
+    fn until(&self, condition: &str) -> Duration {
+        let begin = Instant::now();
+        let line = format!("timeout 60 sh -c 'until {condition}; do sleep 0.1; done'");
+        let outcome = self.controller.exec(&["sh", "-c", &line]);
+        assert_eq!(outcome.code, 0, "{condition}: {}\n{}\n{}", outcome.stderr, self.nodes(), self.controller.log());
+        begin.elapsed()
+    }
+
+    /// A batch job that runs until it is told to end.
+    fn submit(&self, options: &str) -> String {
+        self.controller.sh(&format!("cd /tmp; sbatch --parsable --output=/dev/null {options} --wrap 'exec sleep 1000'"))
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn nodes_add_themselves_with_their_own_gpus_and_one_slurm_conf_serves_all() {
+    let cluster = Cluster::new("[[partition]]\nname = \"big\"\nfeature = \"nvidia\"\n[[partition]]\nname = \"any\"\n");
+    let toml = "[[partition]]\nname = \"big\"\nfeature = \"nvidia\"\n[[partition]]\nname = \"any\"\n";
+    let config = directory(&[("slurminit.toml", toml)]);
+    let member = |role, name, gpus: &str| {
+        let image = cluster.member(DEMO, role, name).with(["--env", &format!("DEMO_GPUS={gpus}")]);
+        image.mount(&config.path().join("slurminit.toml"), "/config/slurminit.toml").serve()
+    };
+    let computes = [member("compute", "c1", "2"), member("compute", "c2", "1")];
+    let login = member("login", "login", "0");
+    assert!(cluster.nodes().contains("c1 idle gpu:nvidia:2") && cluster.nodes().contains("c2 idle gpu:nvidia:1"));
+    let sum = |container: &Container| container.sh("sha256sum </etc/slurm/slurm.conf");
+    for other in computes.iter().chain([&login]) {
+        assert_eq!(sum(other), sum(&cluster.controller), "{}", other.sh("cat /etc/slurm/slurm.conf"));
+    }
+    assert_eq!(login.sh("srun -p big -N2 --gres=gpu:1 hostname | sort"), "c1\nc2");
+    let refused = login.exec(&["srun", "-N2", "--gres=gpu:2", "true"]);
+    assert_ne!(refused.code, 0, "{refused:?}");
+    // Each says what it is, and is ready.
+    assert!(cluster.controller.log().contains("ready: the controller answers"), "{}", cluster.controller.log());
+    assert!(computes[0].log().contains("ready: the node takes jobs (GPUs: gpu:nvidia:2)"), "{}", computes[0].log());
+    for container in computes.iter().chain([&login, &cluster.controller]) {
+        assert_eq!(container.sh("slurminit health --ready"), "ready");
+    }
+    assert!(cluster.controller.sh("slurminit status").contains("no node of its own; the controller answers"));
+    assert!(computes[0].sh("slurminit status").contains("node c1 is idle"), "{}", computes[0].sh("slurminit status"));
+}
+
+/// Who runs a job on a node has its slurm.conf and its munged, and neither takes a node away nor adds one of their own.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_user_on_a_node_changes_no_node() {
+    let cluster = Cluster::new("");
+    let compute = cluster.compute("c1", 1);
+    for command in [
+        "scontrol delete nodename=c1",
+        "scontrol update nodename=c1 state=down reason=x",
+        "scontrol create nodename=c9 state=cloud",
+        "scontrol shutdown",
+    ] {
+        let outcome = compute.exec(&["su", "-s", "/bin/sh", "nobody", "-c", command]);
+        assert!(outcome.code != 0 && outcome.stderr.contains("Invalid user id"), "{command}: {outcome:?}");
+    }
+    // A slurmd of their own, on a port of its own.
+    let own = "mkdir /tmp/own && cp /etc/slurm/gres.conf /etc/slurm/cgroup.conf /tmp/own && \
+        sed 's#^SlurmdSpoolDir=.*#SlurmdSpoolDir=/tmp/own#; s#^SlurmdPidFile=.*#SlurmdPidFile=/tmp/own/pid#; s#^SlurmdPort=.*#SlurmdPort=7001#' \
+            /etc/slurm/slurm.conf >/tmp/own/slurm.conf && echo SlurmdUser=nobody >>/tmp/own/slurm.conf && \
+        exec slurmd -D -f /tmp/own/slurm.conf -Z -N c9 --conf CPUs=1 >/tmp/own/log 2>&1";
+    docker(["exec", "--detach", &compute.name, "su", "-s", "/bin/sh", "nobody", "-c", own]).ok();
+    let begin = Instant::now();
+    while !cluster.controller.log().contains("NODE_REGISTER RPC from uid=65534") {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{}", compute.sh("cat /tmp/own/log"));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(cluster.nodes(), "c1 idle gpu:nvidia:1");
+}
+
+/// "gres/gpu count reported lower than configured" is what Slurm says of such a node.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_node_that_comes_back_with_fewer_gpus_is_idle_with_those() {
+    let cluster = Cluster::new("");
+    let first = cluster.compute("c1", 2);
+    let job = cluster.submit("--gres=gpu:2");
+    let waiting = cluster.submit("--gres=gpu:1");
+    cluster.until(&format!("squeue -h -j {job} -t R | grep -q ."));
+    docker(["kill", &first.name]).ok();
+    drop(first);
+    let second = cluster.compute("c1", 1);
+    assert!(cluster.nodes().starts_with("c1 ") && cluster.nodes().ends_with("gpu:nvidia:1"), "{}", cluster.nodes());
+    assert!(second.log().contains("the controller knows this node with other hardware"), "{}", second.log());
+    // What fits now runs; the other one is in the queue, as Slurm's requeue has it.
+    cluster.until(&format!("squeue -h -j {waiting} -t R | grep -q ."));
+    assert_eq!(cluster.controller.sh(&format!("squeue -h -j {job} -o %T")), "PENDING");
+    let log = cluster.controller.log();
+    assert!(!log.contains("lower than configured"), "{log}");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_node_that_is_stopped_leaves_and_its_job_runs_elsewhere() {
+    let cluster = Cluster::new("");
+    let first = cluster.compute("c1", 1);
+    let idle = cluster.compute("c2", 1);
+    // Without jobs it is gone at once.
+    let (took, code) = idle.stop();
+    assert_eq!(code, 0, "{}", idle.log());
+    eprintln!("docker stop of a compute without jobs: {took:?}");
+    assert_eq!(cluster.nodes(), "c1 idle gpu:nvidia:1");
+    drop(idle);
+
+    let job = cluster.submit("--gres=gpu:1");
+    cluster.until(&format!("squeue -h -j {job} -t R | grep -q ."));
+    let second = cluster.compute("c2", 1);
+    assert_eq!(first.stop().1, 0, "{}", first.log());
+    cluster.until("! sinfo -h -N -o %N | grep -qx c1");
+    let took = cluster.until(&format!("squeue -h -j {job} -t R -o %N | grep -qx c2"));
+    eprintln!("the job runs elsewhere {took:?} after the stop");
+    assert!(!cluster.controller.log().contains("JobId=1 WEXITSTATUS"), "{}", cluster.controller.log());
+    drop(second);
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn what_vanishes_is_down_in_time_and_its_job_goes_back_to_the_queue() {
+    let cluster = Cluster::new("");
+    let first = cluster.compute("c1", 1);
+    let job = cluster.submit("--gres=gpu:1");
+    cluster.until(&format!("squeue -h -j {job} -t R | grep -q ."));
+    let other = cluster.compute("c2", 1);
+    docker(["kill", &first.name]).ok();
+    let down = cluster.until("sinfo -h -N -o \"%N %T\" | grep -q \"c1 down\"");
+    let elsewhere = cluster.until(&format!("squeue -h -j {job} -t R -o %N | grep -qx c2"));
+    eprintln!("down after {down:?}, the job runs elsewhere {elsewhere:?} after that");
+    docker(["start", &first.name]).ok();
+    first.wait_until_healthy();
+    cluster.until("sinfo -h -N -o \"%N %T\" | grep -q \"c1 idle\"");
+    drop(other);
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_controller_that_is_stopped_or_killed_costs_no_job_and_a_persons_drain_outlives_a_node() {
+    let cluster = Cluster::new("");
+    let compute = cluster.compute("c1", 2);
+    let job = cluster.submit("--gres=gpu:1");
+    cluster.until(&format!("squeue -h -j {job} -t R | grep -q ."));
+    // A node is dynamic, and slurmctld saves it five seconds late.
+    cluster.controller.sh("sleep 6");
+    for how in ["stop", "kill"] {
+        docker([how, &cluster.controller.name]).ok();
+        docker(["start", &cluster.controller.name]).ok();
+        cluster.controller.wait_until_healthy();
+        cluster.until("sinfo -h -N -o \"%N %T\" | grep -q \"c1 mixed$\"");
+        assert_eq!(cluster.controller.sh(&format!("squeue -h -j {job} -o %T")), "RUNNING", "{how}");
+        assert_eq!(compute.sh("pgrep -c sleep"), "1", "{how}: {}", compute.log());
+    }
+    cluster.controller.sh(&format!("scancel {job}; scontrol update nodename=c1 state=drain reason='fan broken'"));
+    // Neither an ordered stop nor other hardware takes a person's drain back.
+    let drained = "scontrol show node c1 | tr \"\\n\" \" \" | grep -q \"DRAIN.*Reason=fan broken\"";
+    assert_eq!(compute.stop().1, 0, "{}", compute.log());
+    cluster.until(drained);
+    docker(["start", &compute.name]).ok();
+    cluster.until("sinfo -h -N -o \"%N %T\" | grep -q \"c1 drained$\"");
+    cluster.until(drained);
+    docker(["kill", &compute.name]).ok();
+    drop(compute);
+    let image = cluster.member(DEMO, "compute", "c1").with(["--env", "DEMO_GPUS=1"]);
+    let compute = image.start();
+    cluster.until("scontrol show node c1 | grep -q gpu:nvidia:1");
+    let node = cluster.controller.sh("scontrol show node c1");
+    assert!(node.contains("DRAIN") && node.contains("Reason=fan broken"), "{node}\n{}", compute.log());
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn what_keeps_a_node_away_is_said_with_its_repair() {
+    let cluster = Cluster::new("");
+    // Another key.
+    let key = Volume::new("other-key");
+    docker(["run", "--rm", "--volume", &format!("{}:/etc/munge", key.name), &crate::docker::tag(PLAIN), "true"]).ok();
+    let apart = Image::new(DEMO).with(["--hostname", "c1", "--network", &cluster.network.0]).with([
+        "--env",
+        "SLURMINIT_ROLE=compute",
+        "--env",
+        "SLURMINIT_CONTROLLER=controller",
+    ]);
+    let stranger = apart.clone().volume(&key, "/etc/munge").start();
+    let said = |container: &Container, words: &str| {
+        let begin = Instant::now();
+        while !container.log().contains(words) {
+            assert!(begin.elapsed() < Duration::from_secs(60), "{words}: {}", container.log());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    said(&stranger, "use one munge key in all containers");
+    assert_eq!(stranger.stop().1, 0, "{}", stranger.log());
+    // A controller that is not there.
+    let lost = cluster.member(DEMO, "compute", "c2").with(["--env", "SLURMINIT_CONTROLLER=nowhere"]).start();
+    said(&lost, "waiting for the controller");
+    assert_eq!(lost.exec(&["slurminit", "health", "--ready"]).code, 1);
+    assert_eq!(lost.stop().1, 0, "{}", lost.log());
+    // No key, no name, an old Slurm.
+    let outcome = apart.run(&["true"]);
+    assert!(outcome.code == 104 && outcome.stderr.contains("there is no munge key"), "{outcome:?}");
+    let outcome = Image::new(DEMO).with(["--env", "SLURMINIT_ROLE=compute"]).run(&["true"]);
+    assert!(outcome.code != 0 && outcome.stderr.contains("SLURMINIT_CONTROLLER"), "{outcome:?}");
+    let outcome = Image::new(BOOKWORM).with(["--env", "SLURMINIT_ROLE=controller"]).run(&["true"]);
+    assert!(outcome.code == 78 && outcome.stderr.contains("build the image on Debian 13"), "{outcome:?}");
+    assert_eq!(cluster.nodes(), "");
+}

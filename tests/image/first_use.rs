@@ -1,0 +1,250 @@
+//! The first ten minutes with the image: what a new user types, and reads.
+
+use std::time::{Duration, Instant};
+
+use crate::docker::{BOOKWORM, DEMO, Image, PLAIN, Volume, directory, docker};
+
+/// The lines of the log that have this level or a worse one than `info`.
+fn bad(log: &str) -> Vec<&str> {
+    let is_bad = |line: &&str| line.contains(" error ") || line.contains("  warn ");
+    // The simulated GPUs are announced, and Debian 12's image has them.
+    let is_ours = |line: &&str| ["SIMULATED", "still looking for GPUs"].iter().any(|words| line.contains(words));
+    log.lines().filter(is_bad).filter(|line| !is_ours(line)).collect()
+}
+
+/// What sounds as if something were broken.
+const FRIGHTENING: [&str; 6] =
+    ["lost", "Unauthorized", "No such file", "to recover", "No memory enforcing", "SRUN_JOB_COMPLETE"];
+
+/// srun has mostly ended by itself when slurmctld tells it that its job is over.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_command_that_works_leaves_nothing_on_standard_error() {
+    for image in [PLAIN, BOOKWORM] {
+        let image = Image::new(image).with(["--hostname", "node1"]);
+        for round in 0..12 {
+            let outcome = image.run(&["srun", "hostname"]);
+            assert_eq!((outcome.code, outcome.stdout.as_str()), (0, "node1\n"), "{}", outcome.stderr);
+            // A machine that other tests keep busy is slow, and that is said, too.
+            let is_ours =
+                |line: &&str| ["SIMULATED", "still looking for GPUs"].iter().any(|words| line.contains(words));
+            let said: Vec<_> = outcome.stderr.lines().filter(|line| !is_ours(line)).collect();
+            assert!(said.is_empty(), "round {round}: {said:#?}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_first_start_frightens_nobody_and_a_second_one_neither() {
+    for image in [PLAIN, BOOKWORM] {
+        let container = Image::new(image).serve();
+        container.sh("srun hostname");
+        let log = container.log();
+        for words in FRIGHTENING {
+            assert!(!log.contains(words), "{image}: {words}\n{log}");
+        }
+        assert!(bad(&log).is_empty(), "{image}: {:#?}", bad(&log));
+        // All of it is there for those who look for it.
+        let all = container.sh("slurminit logs slurmctld -n 1000; slurminit logs munged -n 1000");
+        assert!(all.contains("debug slurmctld: Could not open node state file"), "{image}: {all}");
+
+        docker(["restart", &container.name]).ok();
+        container.wait_until_healthy();
+        assert!(bad(&container.log()).is_empty(), "{image}: {:#?}", bad(&container.log()));
+    }
+}
+
+/// Also one that never had a job.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_restart_before_the_first_job_is_an_ordered_one() {
+    let container = Image::new(PLAIN).serve();
+    docker(["restart", &container.name]).ok();
+    container.wait_until_healthy();
+    assert!(bad(&container.log()).is_empty(), "{:#?}", bad(&container.log()));
+    assert_eq!(container.sh("sbatch --parsable --wrap true"), "1", "and ids go on without a gap");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_later_start_with_lost_state_says_so() {
+    let state = Volume::new("lost");
+    let image = Image::new(PLAIN).volume(&state, "/var/lib/slurm");
+    let first = image.serve();
+    first.sh("srun hostname");
+    first.stop();
+    let outcome = image
+        .clone()
+        .with(["--entrypoint", "sh"])
+        .run(&["-c", "cd /var/lib/slurm/slurmctld; rm node_state* job_state*; ls"]);
+    assert!(outcome.stdout.contains("clustername"), "{outcome:?}");
+    let second = image.serve();
+    let log = second.log();
+    for words in ["Could not open node state file", "Information may be lost!", "Jobs may be lost!"] {
+        assert!(bad(&log).iter().any(|line| line.contains(words)), "{words}: {log}");
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_person_who_reads_anothers_credential_is_in_the_log() {
+    let container = Image::new(PLAIN).serve();
+    let read = container.exec(&["sh", "-c", "munge -n -u root -U games | runuser -u nobody -- unmunge"]);
+    assert_ne!(read.code, 0);
+    let nobody = container.sh("id -u nobody");
+    assert!(
+        container.log().contains(&format!("Unauthorized credential for client UID={nobody}")),
+        "{}",
+        container.log()
+    );
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn the_image_helps() {
+    for image in [PLAIN, DEMO] {
+        for word in ["--help", "-h", "help"] {
+            let start = Instant::now();
+            let outcome = Image::new(image).run(&[word]);
+            assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""), "{word}");
+            for words in
+                ["slurminit ", "srun hostname", "SLURMINIT_WAIT_JOBS", "docker exec", "/config", "/var/lib/slurm"]
+            {
+                assert!(outcome.stdout.contains(words), "{word}: {words}\n{}", outcome.stdout);
+            }
+            println!("{word}: {:?}", start.elapsed());
+        }
+        let version = Image::new(image).run(&["--version"]).ok();
+        assert!(version.starts_with("slurminit ") && version.contains(", Slurm 24.11"), "{version}");
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_verb_in_place_of_a_command_is_slurminits() {
+    let image = Image::new(DEMO);
+    let status = image.run(&["status"]).ok();
+    assert!(status.contains(" · ready") && status.contains("2 Simulated NVIDIA H200"), "{status}");
+    let detect = image.run(&["detect", "--json"]).ok();
+    assert!(serde_json::from_str::<serde_json::Value>(&detect).is_ok(), "{detect}");
+    let unknown = image.run(&["statu"]);
+    assert_eq!(unknown.code, 127);
+    // A program of that name comes first.
+    let own = image.with(["--tmpfs", "/opt:exec", "--env", "PATH=/opt:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"]);
+    let own =
+        own.run(&["sh", "-c", "printf '#!/bin/sh\necho mine\n' > /opt/status; chmod +x /opt/status; status"]).ok();
+    assert_eq!(own, "mine\n");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn an_option_behind_the_images_name_is_named() {
+    let start = Instant::now();
+    let outcome = Image::new(PLAIN).run(&["--gpus", "all", "srun", "hostname"]);
+    assert_eq!(outcome.code, 127);
+    assert!(outcome.stderr.contains("`--gpus`") && outcome.stderr.contains("before the image's name"), "{outcome:?}");
+    println!("{:?}", start.elapsed());
+}
+
+/// A job of some time, and its output on the standard output that the container shares with it.
+const JOB: &str = "sbatch -o /dev/null --wrap 'sleep 1; echo the job has ended > /proc/1/fd/1'";
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_command_that_leaves_jobs_behind_is_told_how_to_wait_for_them() {
+    let outcome = Image::new(PLAIN).run(&["sh", "-c", JOB]);
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (0, "Submitted batch job 1\n"), "{outcome:?}");
+    let lines: Vec<_> = outcome.stderr.lines().filter(|line| line.contains("the command has ended")).collect();
+    assert!(lines.len() == 1 && lines[0].contains("SLURMINIT_WAIT_JOBS=true"), "{outcome:?}");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn jobs_are_waited_for_and_the_exit_code_stays_the_commands() {
+    let image = Image::new(PLAIN).with(["--env", "SLURMINIT_WAIT_JOBS=true"]);
+    // One that needs a person is named, and not waited for.
+    let outcome = image.run(&["sh", "-c", &format!("{JOB}; {JOB}; sbatch --hold --wrap true; exit 5")]);
+    let expected =
+        "Submitted batch job 1\nSubmitted batch job 2\nSubmitted batch job 3\nthe job has ended\nthe job has ended\n";
+    assert_eq!((outcome.code, sorted(&outcome.stdout)), (5, sorted(expected)), "{outcome:?}");
+    assert!(outcome.stderr.contains("job 3 is not waited for"), "{outcome:?}");
+    assert!(!outcome.stderr.contains("To wait for them"), "{outcome:?}");
+
+    // The same on the command line.
+    let plain = Image::new(PLAIN).with(["--entrypoint", "slurminit"]);
+    let outcome = plain.run(&["run", "--wait-jobs", "--", "sh", "-c", JOB]);
+    assert_eq!(
+        (outcome.code, outcome.stdout.as_str()),
+        (0, "Submitted batch job 1\nthe job has ended\n"),
+        "{outcome:?}"
+    );
+}
+
+/// A job may well begin before sbatch has said its number.
+fn sorted(text: &str) -> Vec<&str> {
+    let mut lines: Vec<_> = text.lines().collect();
+    lines.sort_unstable();
+    lines
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_stop_ends_the_wait_for_jobs_and_is_no_success() {
+    let image = Image::new(PLAIN).with(["--env", "SLURMINIT_WAIT_JOBS=true", "--env", "SLURMINIT_LOG_LEVEL=info"]);
+    let container = image.command(["sbatch", "-o", "/dev/null", "--wrap", "sleep 1000"]).start();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !container.log().contains("waiting for the jobs in the queue") {
+        assert!(Instant::now() < deadline, "{}", container.log());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // slurmctld's death does not end it either.
+    container.sh("slurminit restart slurmctld");
+    container.wait_until_healthy();
+    assert_eq!(container.sh("squeue -h | wc -l"), "1");
+    let (_, code) = container.stop();
+    assert_eq!(code, 143, "{}", container.log());
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_daemons_log_is_followed() {
+    let container = Image::new(PLAIN).serve();
+    container.sh("slurminit logs -f slurmd -n 0 > /tmp/followed 2>&1 & echo $! > /tmp/follower");
+    container.sh("srun hostname; slurminit restart slurmd; srun hostname");
+    container.sh("timeout 20 sh -c 'until test $(grep -c \"launch task\" /tmp/followed) = 2; do sleep 0.1; done'");
+    assert!(container.sh("cat /tmp/followed").contains("slurmd version"), "the next process speaks there, too");
+    container.sh("kill -INT $(cat /tmp/follower)");
+}
+
+/// slurmctld runs it as its own user, without a PATH.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn job_mail_goes_to_the_relay_or_the_log_says_what_to_set() {
+    let submit = "sbatch -o /dev/null --mail-type=END --mail-user=alice@example.org --wrap true";
+    for image in [PLAIN, BOOKWORM] {
+        let container = Image::new(image).serve();
+        container.sh(submit);
+        container.sh("timeout 30 sh -c 'until slurminit logs slurmctld -n 500 | grep -q \"in .mail. of slurminit.toml\"; do sleep 0.1; done'");
+
+        // A server that never has heard of anything but a greeting: what it hears is in a file.
+        let config =
+            directory(&[("slurminit.toml", "[mail]\nrelay = 'localhost:2525'\nfrom = 'cluster@example.org'\n")]);
+        let container = Image::new(image).mount(config.path(), "/config").serve();
+        let server = "perl -MIO::Socket::INET -e '$s = IO::Socket::INET->new(LocalPort => 2525, Listen => 1, ReuseAddr => 1) or die; \
+            open L, \">/tmp/up\"; close L; $c = $s->accept; print $c \"220 here\\r\\n\"; \
+            while (<$c>) { print; $| = 1; if (/^DATA/) { print $c \"354 go\\r\\n\"; while (<$c>) { print; last if /^\\.\\r/ } } \
+            print $c \"250 ok\\r\\n\" }' > /tmp/mail 2>&1 & timeout 20 sh -c 'until test -e /tmp/up; do sleep 0.1; done'";
+        container.sh(server);
+        container.sh(submit);
+        container.sh("timeout 30 sh -c 'until grep -q QUIT /tmp/mail; do sleep 0.1; done'");
+        let mail = container.sh("cat /tmp/mail");
+        for words in [
+            "MAIL FROM:<cluster@example.org>",
+            "RCPT TO:<alice@example.org>",
+            "Subject: Slurm Job_id=1 Name=wrap Ended",
+        ] {
+            assert!(mail.contains(words), "{image}: {words}: {mail}\n{}", container.log());
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! What may run once runs once, whatever slurmctld has forgotten.
+
+use crate::docker::{BOOKWORM, DEMO, Image, Volume, directory, docker};
+use crate::jobs::SHELL;
+
+/// slurmctld has saved that the jobs wait, and is killed before it has saved that they ran: its successor launches them again.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_job_that_has_run_is_not_launched_again_by_a_slurmctld_that_has_forgotten_it() {
+    let toml = "[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:8\"\n";
+    let script = "#!/bin/sh\necho ${SLURM_ARRAY_TASK_ID:-alone} >>/tmp/ran\n";
+    for image in [DEMO, BOOKWORM] {
+        let files = directory(&[("slurminit.toml", toml), ("job.sh", script), ("library", SHELL)]);
+        let container = Image::new(image).with(["--hostname", "node1"]).mount(files.path(), "/config").serve();
+        let printed = container.sh(r#". /config/library
+            touch /tmp/ran; chmod 666 /tmp/ran
+            once="sbatch --parsable --no-requeue --output=/dev/null --begin=now+10"
+            $once --array=1-3 /config/job.sh >/dev/null
+            saved "$($once /config/job.sh)"
+            soon '[ "$(wc -l </tmp/ran)" = 4 ]'
+            soon is_empty
+            # A new job has slurmctld look at all that wait, as soon as it answers.
+            die
+            until sbatch --output=/dev/null --wrap true >/dev/null 2>&1; do :; done &
+            soon 'scontrol ping 2>/dev/null | grep -q UP'
+            soon is_empty
+            srun true && sort /tmp/ran | tr '\n' ' '"#);
+        let log = container.log();
+        assert_eq!(printed.trim(), "1 2 3 alone", "{image}: {log}");
+        assert!(
+            log.contains("had begun when slurmctld died, and is cancelled"),
+            "{image}: nothing was forgotten: {log}"
+        );
+    }
+}
+
+/// An array's last task has the array's own number: what is done to it must not be done to the array.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_task_that_runs_again_leaves_the_others_of_its_array_alone() {
+    let toml = "[slurm.conf]\nBatchStartTimeout = 5\n[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:8\"\n";
+    let script = "#!/bin/sh\necho $SLURM_ARRAY_TASK_ID >>/tmp/ran\nuntil [ -e /tmp/end-$SLURM_ARRAY_TASK_ID ]; do sleep 0.1; done\n";
+    let files = directory(&[("slurminit.toml", toml), ("job.sh", script), ("library", SHELL)]);
+    let container = Image::new(DEMO).with(["--hostname", "node1"]).mount(files.path(), "/config").serve();
+    let printed = container.sh(r#". /config/library
+        touch /tmp/ran; chmod 666 /tmp/ran
+        array=$(sbatch --parsable --output=/dev/null --array=1-3 /config/job.sh)
+        soon '[ "$(wc -l </tmp/ran)" = 3 ]'
+        saved "$array"
+        touch /tmp/end-3
+        soon '[ -z "$(squeue --noheader --jobs=${array}_3)" ]'
+        die
+        soon '[ "$(wc -l </tmp/ran)" = 4 ]'
+        squeue --noheader --states=RUNNING --format=%K | sort | tr '\n' ' '
+        touch /tmp/end-1 /tmp/end-2
+        soon is_empty
+        sort /tmp/ran | tr '\n' ' '"#);
+    let log = container.log();
+    assert_eq!(printed.trim(), "1 2 1 2 3 3", "{log}");
+    assert!(log.contains("_3 runs in slurmctld's eyes alone, and is requeued"), "{log}");
+}
+
+/// slurmctld does not save by itself that its backfill scheduler has started a job; its successor would abort that one and start
+/// it again. It is told to save, so that the job goes on.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_job_that_backfill_has_started_goes_on_under_the_next_slurmctld() {
+    let script = "#!/bin/sh\necho $$ >>/tmp/ran\nexec sleep 1000\n";
+    for image in [DEMO, BOOKWORM] {
+        let files = directory(&[("job.sh", script), ("library", SHELL)]);
+        let container = Image::new(image).with(["--hostname", "node1"]).mount(files.path(), "/config").serve();
+        // Whether backfill or the main scheduler is the first to look depends on the moment.
+        let printed = container.sh(r#". /config/library
+            touch /tmp/ran; chmod 666 /tmp/ran
+            begun_by_backfill() { slurminit logs slurmctld --lines 1000 | grep -q "backfill: _start_job: Started JobId=$job "; }
+            until job=$(sbatch --parsable --output=/dev/null /config/job.sh); soon '[ "$(running)" = "$job" ]'; begun_by_backfill; do
+                scancel "$job"; soon is_empty; sleep 0.6; : >/tmp/ran
+            done
+            touch /tmp/mark
+            soon '[ $state -nt /tmp/mark ]'
+            kill -KILL "$(pid slurmctld)"
+            soon 'scontrol ping 2>/dev/null | grep -q UP'
+            soon '[ "$(sinfo --noheader --format=%T)" = mixed ]'
+            srun true && [ "$(running)" = "$job" ] && kill -0 "$(cat /tmp/ran)" && wc -l </tmp/ran"#);
+        assert_eq!(printed.trim(), "1", "{image}: {}", container.log());
+    }
+}
+
+/// slurmctld alone knows which task of an array has which number, and saves it late; what was noted of it outlives the container.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_task_that_began_just_before_a_kill_of_the_container_runs_once() {
+    let toml = "[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:8\"\n";
+    let script = "#!/bin/sh\necho $SLURM_ARRAY_TASK_ID >>/var/lib/slurm/ran\nexec sleep 1000\n";
+    for image in [DEMO, BOOKWORM] {
+        let files = directory(&[("slurminit.toml", toml), ("job.sh", script), ("library", SHELL)]);
+        let slurm = Volume::new("state");
+        let cluster = Image::new(image).with(["--hostname", "node1"]);
+        let cluster = cluster.mount(files.path(), "/config").volume(&slurm, "/var/lib/slurm");
+        let first = cluster.serve();
+        first.sh(r#". /config/library
+            ran=/var/lib/slurm/ran; touch $ran; chmod 666 $ran
+            saved "$(sbatch --parsable --no-requeue --output=/dev/null --begin=now+12 --array=1-3 /config/job.sh)"
+            soon '[ "$(wc -l <$ran)" = 3 ]'
+            soon '[ "$(grep -c _ /var/lib/slurm/slurmctld/slurminit.begun)" = 3 ]'
+            kill -STOP "$(pid slurmctld)"; cp -p /tmp/job_state $state"#);
+        docker(["kill", &first.name]).ok();
+        drop(first);
+
+        let second = cluster.serve();
+        let printed = second.sh(". /config/library; soon is_empty; srun true; sort /var/lib/slurm/ran | tr '\\n' ' '");
+        let log = second.log();
+        assert_eq!(printed.trim(), "1 2 3", "{image}: {log}");
+        assert!(
+            log.contains("had begun when slurmctld died, and is cancelled"),
+            "{image}: nothing was forgotten: {log}"
+        );
+    }
+}

@@ -1,0 +1,161 @@
+//! What the generated slurm.conf means for its users: jobs that start soon, MPI, a history, scrontab, a name that is found.
+
+use std::time::{Duration, Instant};
+
+use crate::docker::{BOOKWORM, Container, Image, PLAIN, Volume, directory};
+
+/// Waits until the shell line succeeds, and returns how long that took.
+#[track_caller]
+fn until(container: &Container, seconds: u64, condition: &str) -> Duration {
+    let begin = Instant::now();
+    container.sh(&format!("timeout {seconds} sh -c 'until {condition}; do sleep 0.05; done'"));
+    begin.elapsed()
+}
+
+/// With Slurm's own settings a batch job waits 3 s, and one that is requeued two to three minutes.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_batch_job_starts_soon_and_so_does_one_that_is_requeued() {
+    for image in [PLAIN, BOOKWORM] {
+        let container = Image::new(image).serve();
+        let took = (0..6).map(|number| {
+            container.sh(&format!("sbatch --output=/dev/null --wrap 'touch /tmp/started-{number}'"));
+            until(&container, 60, &format!("[ -e /tmp/started-{number} ]"))
+        });
+        // slurmctld goes by Slurm's own 3 s until it has scheduled for the first time; a busy machine makes some late.
+        let took: Vec<Duration> = took.skip(1).collect();
+        assert!(took.iter().min() < Some(&Duration::from_millis(2500)), "{image}: {took:?}");
+        let job = container.sh("sbatch --parsable --output=/dev/null --wrap 'echo up >>/tmp/starts; exec sleep 1000'");
+        until(&container, 20, "grep -qs up /tmp/starts");
+        container.sh(&format!("scontrol requeue {job}"));
+        let took = until(&container, 60, "[ $(grep -c up /tmp/starts) = 2 ]");
+        assert!(took < Duration::from_secs(30), "{image}: the second start came after {took:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn srun_tells_the_tasks_of_an_mpi_program_of_each_other() {
+    let container = Image::new(PLAIN).serve();
+    // What an MPI library asks for: its rank, and the server that knows the others.
+    let ranks =
+        container.sh("srun --ntasks=2 --overcommit sh -c 'echo \"$PMIX_RANK ${PMIX_SERVER_URI41:+served}\"' | sort");
+    assert_eq!(ranks, "0 served\n1 served");
+    // Debian 12 has a PMIx that its Slurm does not load.
+    let container = Image::new(BOOKWORM).serve();
+    assert_eq!(container.sh("scontrol show config | grep -o 'MpiDefault *= .*' | tr -d ' '"), "MpiDefault=none");
+    container.sh("srun true");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn what_ended_is_known_to_sacct_also_in_the_next_container() {
+    for image in [PLAIN, BOOKWORM] {
+        let state = Volume::new("state");
+        let cluster = Image::new(image).with(["--hostname", "node1"]).volume(&state, "/var/lib/slurm");
+        let first = cluster.serve();
+        // Root looks before the first job has ended: the record stays slurmctld's.
+        first.sh("sacct --completion");
+        assert_eq!(first.sh("stat -c '%U %a' /var/lib/slurm/jobcomp/jobs"), "slurm 644");
+        first.sh("srun --job-name=fine true; srun --job-name=broken false || :");
+        until(&first, 20, "grep -q broken /var/lib/slurm/jobcomp/jobs");
+        assert_eq!(first.stop().1, 0, "{}", first.log());
+        drop(first);
+
+        let second = cluster.serve();
+        let history = "sacct --completion --noheader --parsable2 --format=jobname,state,uid";
+        assert_eq!(second.sh(history), "fine|COMPLETED|0\nbroken|FAILED|0", "{image}");
+        // sacct wants to write to the record that it reads, so other users than root read a copy.
+        let copied = format!("cp /var/lib/slurm/jobcomp/jobs /tmp/mine && {history} --file=/tmp/mine");
+        let outcome = second.exec(&["su", "-s", "/bin/sh", "nobody", "-c", &copied]);
+        assert_eq!(outcome.ok().trim_end(), "fine|COMPLETED|0\nbroken|FAILED|0", "{image}");
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_line_of_scrontab_runs() {
+    let container = Image::new(PLAIN).serve();
+    container.sh("echo '* * * * * touch /tmp/by-the-clock' >/tmp/table; scrontab /tmp/table");
+    assert_eq!(container.sh("scrontab -l | tail -n 1"), "* * * * * touch /tmp/by-the-clock");
+    // The next full minute, and sched_interval.
+    until(&container, 90, "[ -e /tmp/by-the-clock ]");
+}
+
+/// What docs/configuration.md has for who wants memory to be held without cgroups.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn memory_is_held_where_the_operator_says_so() {
+    let conf = "[slurm.conf]\nJobAcctGatherType = \"jobacct_gather/linux\"\n\
+                JobAcctGatherParams = \"OverMemoryKill,UsePss\"\nJobAcctGatherFrequency = \"task=1\"\n";
+    let config = directory(&[("slurminit.toml", conf)]);
+    for image in [PLAIN, BOOKWORM] {
+        let container = Image::new(image).mount(config.path(), "/config").serve();
+        // tail keeps all of a line.
+        let fills = |mib: u32| format!("head -c {mib}M /dev/zero | tail | sleep 1000");
+        let submit =
+            |mib: u32| container.sh(&format!("sbatch --parsable --mem=100 --output=/tmp/%j --wrap '{}'", fills(mib)));
+        let (greedy, modest) = (submit(300), submit(50));
+        until(&container, 60, &format!("grep -qs exceeded.memory.limit /tmp/{greedy}"));
+        until(&container, 60, &format!("scontrol show job {greedy} | grep -q JobState=FAILED"));
+        let memory = format!("sstat --allsteps --noheader --jobs={modest} --format=MaxRSS");
+        until(&container, 60, &format!("{memory} | grep -q [1-9]"));
+        assert!(container.sh(&format!("scontrol show job {modest}")).contains("JobState=RUNNING"), "{image}");
+    }
+}
+
+/// Slurm takes any name for a node that is called localhost, and is the only one.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_node_with_a_name_of_its_own_is_found_by_it_and_by_no_other() {
+    for (host, address) in [("box", "127.0.0.1"), ("gpu1", "172.")] {
+        let container = Image::new(PLAIN).with(["--env", "SLURMINIT_NODE_NAME=gpu1", "--hostname", host]).serve();
+        let first = "srun sh -c 'getent hosts \"$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1)\"'";
+        let found = container.sh(first);
+        assert!(found.starts_with(address) && found.ends_with("gpu1"), "{host}: {found}");
+        let typo = container.exec(&["srun", "--nodelist=nosuch", "true"]);
+        assert!(typo.code != 0 && typo.stderr.contains("Invalid node name"), "{typo:?}");
+        let typo = container.exec(&["scontrol", "update", "nodename=typo", "state=drain", "reason=x"]);
+        assert!(typo.code != 0 && typo.stderr.contains("Invalid node name"), "{typo:?}");
+        assert_eq!(container.sh("sinfo --noheader --format='%N %T'"), "gpu1 idle");
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn with_config_overrides_a_node_may_claim_more_cpus() {
+    let conf = Image::new(PLAIN).with(["--hostname", "node1"]).run(&["cat", "/etc/slurm/slurm.conf"]).ok();
+    let lines = conf.lines().filter(|line| !line.starts_with("SlurmdParameters="));
+    let lines = lines.map(|line| match line.starts_with("NodeName=") {
+        true => "NodeName=localhost CPUs=512 RealMemory=1024 State=UNKNOWN",
+        false => line,
+    });
+    let own: Vec<&str> =
+        ["# USER_CUSTOMIZED=true", "SlurmdParameters=config_overrides"].into_iter().chain(lines).collect();
+    let config = directory(&[("slurm.conf", &own.join("\n"))]);
+    let container = Image::new(PLAIN).with(["--hostname", "node1"]).mount(config.path(), "/config").serve();
+    assert_eq!(container.sh("sinfo --noheader --format='%c %T'"), "512 idle");
+    let log = container.log();
+    assert!(log.contains("claims CPUs=512") && !log.contains(" error slurminit"), "{log}");
+}
+
+/// Slurm refuses every `--tmp` on a node that claims none.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_job_can_ask_for_room_in_tmp() {
+    for image in [PLAIN, BOOKWORM] {
+        let container = Image::new(image).with(["--tmpfs", "/tmp:size=2500m,exec"]).serve();
+        let said = container
+            .sh("sinfo --noheader --format='%d %T'; srun --tmp=1G echo granted; srun --tmp=3G true 2>&1; true");
+        let said: Vec<&str> = said.lines().collect();
+        assert_eq!(said.get(..2), Some(["2048 idle", "granted"].as_slice()), "{image}: {said:?}");
+        assert!(said.len() > 2, "{image}: 3 GiB were granted");
+        let config = directory(&[("slurminit.toml", "[node]\ntmp_disk_mib = 999999\n")]);
+        let larger =
+            Image::new(image).with(["--tmpfs", "/tmp:size=2500m,exec"]).mount(config.path(), "/config").serve();
+        assert_eq!(larger.sh("sinfo --noheader --format='%d %T'"), "2500 idle", "{image}: {}", larger.log());
+        let config = directory(&[("slurminit.toml", "[node]\ntmp_disk_mib = 0\n")]);
+        let container = Image::new(image).mount(config.path(), "/config").serve();
+        assert_eq!(container.sh("sinfo --noheader --format=%d"), "0", "{image}");
+    }
+}

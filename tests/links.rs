@@ -1,0 +1,182 @@
+//! Every link of README.md, CHANGELOG.md and docs leads to a page that exists and to a heading in it, and so does every page that code
+//! and scripts name. Each decision is a page of the same form, and stands in the index.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+/// Where code, scripts and messages may name a page.
+const NAMED_IN: [&str; 10] = [
+    "src",
+    "tests",
+    "docker",
+    "config",
+    "Dockerfile",
+    "compose.yaml",
+    "clippy.toml",
+    "Cargo.toml",
+    "README.md",
+    "CHANGELOG.md",
+];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// All files below, without what is built.
+fn files(below: &Path, found: &mut Vec<PathBuf>) {
+    if !below.is_dir() {
+        return found.push(below.to_owned());
+    }
+    for entry in fs::read_dir(below).unwrap() {
+        let path = entry.unwrap().path();
+        if path.file_name().is_some_and(|name| name != "target" && name != "corpus") {
+            files(&path, found);
+        }
+    }
+}
+
+/// README.md, CHANGELOG.md and the pages below docs, by their paths in the project.
+fn pages() -> BTreeMap<PathBuf, String> {
+    let mut paths = vec![root().join("README.md"), root().join("CHANGELOG.md")];
+    files(&root().join("docs"), &mut paths);
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
+    let read = |path: PathBuf| (path.strip_prefix(root()).unwrap().to_owned(), fs::read_to_string(&path).unwrap());
+    paths.into_iter().map(read).collect()
+}
+
+/// Its lines of text, without blocks of code.
+fn text(page: &str) -> impl Iterator<Item = &str> {
+    let mut is_code = false;
+    page.lines().filter(move |line| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_code ^= is_fence;
+        !is_code && !is_fence
+    })
+}
+
+/// The anchors of its headings, as GitHub makes them; a heading that is there twice has a number.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let mut anchors = BTreeSet::new();
+    for heading in text(page).filter(|line| line.starts_with('#')) {
+        let heading = heading.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+        let anchor: String = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, '-' | '_')).collect();
+        let free = (1..).map(|number| format!("{anchor}-{number}"));
+        let anchor = std::iter::once(anchor.clone()).chain(free).find(|anchor| !anchors.contains(anchor));
+        anchors.extend(anchor);
+    }
+    anchors
+}
+
+/// Where the links of a page lead, but for those to other sites.
+fn links(page: &str) -> impl Iterator<Item = &str> {
+    let links = text(page).flat_map(|line| line.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0)));
+    links.filter(|link| !link.contains("://") && !link.starts_with("mailto:"))
+}
+
+/// Without `.` and `..`.
+fn plain(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => {
+                plain.pop();
+            }
+            Component::CurDir => {}
+            part => plain.push(part),
+        }
+    }
+    plain
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let pages = pages();
+    let (mut wrong, mut seen) = (String::new(), 0);
+    for (name, page) in &pages {
+        for link in links(page) {
+            seen += 1;
+            let (path, anchor) = link.split_once('#').map_or((link, None), |(path, anchor)| (path, Some(anchor)));
+            let to = match path {
+                "" => name.clone(),
+                path => plain(&name.parent().unwrap().join(path)),
+            };
+            let has_anchor = |anchor| pages.get(&to).is_some_and(|page| anchors(page).contains(anchor));
+            if !root().join(&to).exists() || anchor.is_some_and(|anchor| !has_anchor(anchor)) {
+                wrong += &format!("{}: {link}\n", name.display());
+            }
+        }
+    }
+    assert!(seen > 100, "only {seen} links are found");
+    assert!(wrong.is_empty(), "these links lead nowhere:\n{wrong}");
+}
+
+#[test]
+fn every_page_that_code_names_exists() {
+    let mut paths = Vec::new();
+    for name in NAMED_IN {
+        files(&root().join(name), &mut paths);
+    }
+    let (mut wrong, mut seen) = (String::new(), 0);
+    for path in paths {
+        let Ok(text) = fs::read_to_string(&path) else { continue };
+        for (at, _) in text.match_indices("docs/") {
+            let name = text[at..].split(|c: char| !c.is_alphanumeric() && !"/-_.".contains(c)).next().unwrap();
+            // Addresses of other projects' pages have a path before it.
+            let before = text[..at].chars().next_back();
+            if !name.ends_with(".md") || before.is_some_and(|c| c == '/' && !text[..at].ends_with("../")) {
+                continue;
+            }
+            seen += 1;
+            if !root().join(name).is_file() {
+                wrong += &format!("{}: {name}\n", path.strip_prefix(root()).unwrap().display());
+            }
+        }
+    }
+    assert!(seen > 50, "only {seen} names are found");
+    assert!(wrong.is_empty(), "there are no such pages:\n{wrong}");
+}
+
+#[test]
+fn every_decision_has_its_headings_and_a_line_in_the_index() {
+    let pages = pages();
+    let folder = Path::new("docs/decisions");
+    let index = &pages[&folder.join("README.md")];
+    let listed: BTreeSet<&str> = links(index).filter(|link| !link.contains('/')).collect();
+    let (mut wrong, mut seen) = (String::new(), 0);
+    for (path, page) in pages.iter().filter(|(path, _)| path.parent() == Some(folder)) {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if name == "README.md" {
+            continue;
+        }
+        seen += 1;
+        let headings: Vec<&str> = text(page).filter_map(|line| line.strip_prefix("## ")).collect();
+        if !matches!(headings[..], ["Context", "Decision"] | ["Context", "Decision", "What was measured"]) {
+            wrong += &format!("{name} has the headings {headings:?}\n");
+        }
+        let title = text(page).next().and_then(|line| line.strip_prefix("# ")).unwrap_or_default();
+        if !listed.contains(name) || !index.contains(&format!("- [{title}]({name})")) {
+            wrong += &format!("docs/decisions/README.md lacks - [{title}]({name})\n");
+        }
+    }
+    assert!(seen > 10, "only {seen} decisions are found");
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+/// But for those with a placeholder in capital letters.
+#[test]
+fn every_file_that_the_how_to_page_names_exists() {
+    let pages = pages();
+    let page = &pages[Path::new("docs/contributing.md")];
+    let spans = text(page).flat_map(|line| line.split('`').skip(1).step_by(2));
+    let is_file = |span: &&str| ["src/", "config/", "docker/", "tests/"].iter().any(|folder| span.starts_with(folder));
+    let is_placeholder = |span: &str| span.contains("TABLE") || span.contains("NAME");
+    let files: Vec<&str> = spans.filter(is_file).filter(|span| !is_placeholder(span)).collect();
+    assert!(files.len() > 10, "only {files:?} are found");
+    // Of a command, the program.
+    let missing = |span: &&str| !root().join(span.split(' ').next().unwrap_or_default()).exists();
+    let missing: Vec<&str> = files.into_iter().filter(missing).collect();
+    assert!(missing.is_empty(), "docs/contributing.md names {missing:?}");
+}
