@@ -22,6 +22,9 @@ const NOTICE: Duration = Duration::from_millis(250);
 const ROUND: Duration = Duration::from_millis(20);
 /// The same, after the deadline.
 const LATE_ROUND: Duration = Duration::from_millis(60);
+/// How often the processes are listed before nothing found means that nothing is there. Of one that forks and exits all
+/// the time, a list may show only what is gone when it is read.
+const TRIES: usize = 8;
 /// How many processes are named; the others are counted.
 const NAMED: usize = 10;
 
@@ -66,7 +69,21 @@ struct Hunt<'a> {
 impl Hunt<'_> {
     /// Inspects all processes, and returns the leftovers.
     fn look(&mut self) -> Vec<Process> {
-        let all = look::processes(self.mark, self.job.uid);
+        // What stays dead waits to be reaped by its parent, and hides nothing.
+        let mut known_dead = Vec::new();
+        for _ in 0..TRIES {
+            let (left, dead) = self.look_once();
+            if !left.is_empty() || dead == known_dead {
+                return left;
+            }
+            known_dead = dead;
+        }
+        Vec::new()
+    }
+
+    /// Also returns what ended between being listed and being read.
+    fn look_once(&mut self) -> (Vec<Process>, Vec<i32>) {
+        let (all, dead) = look::processes(self.mark, self.job.uid);
         let suspects = all.suspects(self.job);
         let new = suspects.into_iter().filter(|process| !self.told.contains_key(&process.pid));
         let new: Vec<&Process> = new.collect();
@@ -79,7 +96,7 @@ impl Hunt<'_> {
         self.is_all = all.is_all_of_user(self.job, &left);
         let left: Vec<Process> = left.into_iter().filter_map(|pid| all.get(pid).cloned()).collect();
         self.found.extend(left.iter().map(|process| (process.pid, process.name.clone())));
-        left
+        (left, dead)
     }
 
     /// Kills these processes and their descendants until none is left or the deadline has passed; returns what is left.

@@ -60,19 +60,15 @@ fn parse_hard_limit(limits: &str) -> Option<u64> {
     }
 }
 
-/// All processes; for those of `uid`, also whether they are marked.
-pub fn processes(mark: Mark, uid: u32) -> Processes {
-    let mut all = Vec::new();
-    each(mark, uid, |process| {
-        all.push(process);
-        true
-    });
-    all.into_iter().collect()
-}
-
-/// Passes on one process after the other, including those that start meanwhile, until `go_on` returns false.
-pub fn each(mark: Mark, uid: u32, mut go_on: impl FnMut(Process) -> bool) {
-    proc::pids().filter_map(|pid| process(mark, uid, pid)).all(&mut go_on);
+/// All processes, and the PIDs that were listed but had ended when they were read; for those of `uid`, also whether they
+/// are marked.
+pub fn processes(mark: Mark, uid: u32) -> (Processes, Vec<i32>) {
+    let mut listed: Vec<i32> = proc::pids().collect();
+    // The newest first: it is what a chain of short-lived processes has left.
+    listed.sort_unstable_by(|one, other| other.cmp(one));
+    let all: Processes = listed.iter().filter_map(|pid| process(mark, uid, *pid)).collect();
+    listed.retain(|pid| all.get(*pid).is_none());
+    (all, listed)
 }
 
 fn alive(pid: i32) -> Option<Stat> {

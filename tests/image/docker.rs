@@ -196,6 +196,12 @@ impl Container {
 
 impl Drop for Container {
     fn drop(&mut self) {
+        // Only a test that fails shows what is printed.
+        if std::thread::panicking() {
+            let log = self.log();
+            let lines: Vec<&str> = log.lines().collect();
+            println!("the last lines of {}:\n{}", self.name, lines[lines.len().saturating_sub(60)..].join("\n"));
+        }
         // `docker run --rm` has mostly removed it already.
         docker(["rm", "--force", "--volumes", &self.name]);
     }

@@ -26,9 +26,9 @@ cd /home/alice
 job() { sbatch --parsable --output /tmp/job.%j "$@"; }
 words() { cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' '\n'; }
 alive() { list=$(words); echo "$list" | grep -qx "$1"; } # an argument that a process has
-soon() { # CONDITION
+soon() { # CONDITION; slurmd tells the end of a job once, and slurmctld asks again after up to 110 s if that was lost
     tries=0
-    until eval "$1"; do [ $((tries += 1)) -lt 1200 ] || { { echo "never: $1"; squeue; } >&2; exit 1; }; sleep 0.05; done
+    until eval "$1"; do [ $((tries += 1)) -lt 3000 ] || { { echo "never: $1"; squeue; } >&2; exit 1; }; sleep 0.05; done
 }
 "#;
 
@@ -179,11 +179,15 @@ fn what_forks_for_ever_ends_and_the_node_goes_on() {
     cluster.alice(FORKER);
     cluster.alice("soon '[ -z \"$(squeue --noheader)\" ]'");
     cluster.assert_node_is_well();
-    let log = cluster.container.log();
     let runs = cluster.container.sh(COUNT);
-    assert!(runs == "0" || log.contains("left processes behind that still run"), "{runs} run: {log}");
+    // The line is PID 1's by now; the engine may take its time to pass it on beside them.
+    let is_said = || cluster.container.log().contains("left processes behind that still run");
+    let begin = Instant::now();
+    while runs != "0" && !is_said() {
+        assert!(begin.elapsed().as_secs() < 20, "{runs} run");
+    }
     // As the log says. What forks while the kernel goes through the list of processes may need a second time.
-    let begin = std::time::Instant::now();
+    let begin = Instant::now();
     while cluster.container.sh(COUNT) != "0" {
         assert!(begin.elapsed().as_secs() < 60, "{}", cluster.container.sh("ps -ef"));
         docker(["exec", "--user", "alice", &cluster.container.name, "sh", "-c", "kill -KILL -1"]);
