@@ -8,6 +8,7 @@ pub(crate) mod ids;
 pub(crate) mod join;
 mod notes;
 mod quiesce;
+pub(crate) mod recall;
 mod reclaim;
 mod spool;
 mod twice;
@@ -45,7 +46,7 @@ pub(crate) fn leave(node: &str, grace: Duration, on_stop: OnStop) -> anyhow::Res
 
 /// Requeues the jobs that ran when a former start ended without notice.
 pub(crate) fn recover(node: &str) -> anyhow::Result<()> {
-    requeue_ghosts(node)?;
+    requeue_ghosts(node, None)?;
     account::run(node, true)?;
     account::clean_spool(node)
 }
@@ -73,14 +74,19 @@ const LOOK: Duration = Duration::from_millis(20);
 /// How long one of Slurm's commands may take. PID 1 has a deadline for this process as a whole.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn requeue_ghosts(node: &str) -> anyhow::Result<()> {
-    let ghosts = jobs_on_the_node(None)?;
+/// `only`: the jobs of this node, where there are others.
+fn requeue_ghosts(node: &str, only: Option<&str>) -> anyhow::Result<()> {
+    let ghosts = jobs_on_the_node(only)?;
     if ghosts.is_empty() {
         return Ok(());
     }
     let names = ghosts.iter().map(|job| job.name.as_str()).collect::<Vec<_>>().join(",");
     eprintln!("jobs {names} ran when the container last ended, and are gone: they are requeued, or fail");
-    let reason = format!("reason={OUR_REASON}the jobs of the former start are gone");
+    // A person's drain stays theirs.
+    let reason = match closed_for_good(node)? {
+        Some(report) => format!("reason={}", report.reason),
+        None => format!("reason={OUR_REASON}the jobs of the former start are gone"),
+    };
     let told = told_of_the_stop()?;
     let untold = ghosts.iter().filter(|job| job.state != COMPLETING && !told.contains(&job.id));
     quiesce::comment(
@@ -88,9 +94,10 @@ fn requeue_ghosts(node: &str) -> anyhow::Result<()> {
         "the container ended while this job ran",
     );
     slurm("scontrol", &["update", &format!("nodename={node}"), "state=down", &reason])?;
-    for job in ghosts {
-        start_soon(&job.name);
-    }
+    // slurmctld tells the node to end them, for 10 s where nobody listens yet (24.11, `slurm_protocol_api.c`), and a slurmd that
+    // comes up meanwhile would end the new start of a job instead.
+    let after = if only.is_some() { 12 } else { 1 };
+    ghosts.iter().for_each(|job| start_after(&job.name, after));
     Ok(())
 }
 
@@ -108,7 +115,11 @@ fn told_of_the_stop() -> anyhow::Result<BTreeSet<String>> {
 /// request from the same second in which it ended the job (Slurm 22.05 to 24.11, `cred_context.c`, `slurm_cred.c`), so
 /// the start is set to the next second. A failed job refuses a start time, and needs none.
 fn start_soon(job: &str) {
-    let _ = slurm("scontrol", &["update", &format!("jobid={job}"), "starttime=now+1"]);
+    start_after(job, 1);
+}
+
+fn start_after(job: &str, seconds: u32) {
+    let _ = slurm("scontrol", &["update", &format!("jobid={job}"), &format!("starttime=now+{seconds}")]);
 }
 
 /// What the controller says of a node that a person has drained, or a cause that no start repairs. Whoever else closes such a node must

@@ -14,6 +14,8 @@ mod answer;
 mod bad_input;
 #[path = "image/base_image.rs"]
 mod base_image;
+#[path = "image/between.rs"]
+mod between;
 #[path = "image/cluster.rs"]
 mod cluster;
 #[path = "image/command.rs"]

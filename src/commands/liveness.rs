@@ -5,12 +5,15 @@ use std::io::Write as _;
 use anyhow::Context as _;
 
 use crate::supervise::liveness::{Liveness, Question};
-use crate::{exit_code, liveness};
+use crate::{exit_code, jobs, liveness};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The questions, as JSON
     questions: String,
+    /// Also make slurmctld ask nodes again that were silent and can be reached on this port
+    #[arg(long, value_name = "PORT")]
+    recall: Option<u16>,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
@@ -26,6 +29,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     // The verdicts must not wait for this, and without working daemons Slurm cannot tell which jobs are ending.
     if answers.iter().all(|answer| answer.liveness == Liveness::Answers) {
         liveness::stuck::end();
+        if let Some(Err(error)) = args.recall.map(jobs::recall::run) {
+            eprintln!("warning: nobody could say whether a silent node is back: {error:#}");
+        }
     }
     Ok(exit_code::SUCCESS)
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use super::{closed_for_good, slurm};
+use super::{closed_for_good, requeue_ghosts, slurm};
 use crate::supervise::node::OUR_REASON;
 use crate::tool::{self, answer::Answer};
 
@@ -27,6 +27,7 @@ const FORGET: Duration = Duration::from_secs(15);
 /// before.
 pub(crate) fn run(node: &str, mut conf: String, again: bool, command: &[String]) -> anyhow::Result<()> {
     let known = known(node, again.then_some(AGAIN))?;
+    let is_known = known.is_some();
     if let Some(known) = known.filter(|known| !again && !is_true(known, &conf)) {
         eprintln!(
             "the controller knows this node with other hardware, and forgets that: {}",
@@ -36,6 +37,10 @@ pub(crate) fn run(node: &str, mut conf: String, again: bool, command: &[String])
             conf.push_str(&format!(" State=DRAIN Reason=\"{reason}\""));
         }
         forget(node)?;
+    } else if is_known && !again {
+        // slurmctld misses a batch job that began less than 20 s ago at one of the next registrations, minutes later, and the
+        // allocation of an srun never.
+        requeue_ghosts(node, Some(node))?;
     }
     let (program, arguments) = command.split_first().context("no command")?;
     let error = Command::new(program).args(arguments).args(["-Z", "-N", node, "--conf", &conf]).exec();

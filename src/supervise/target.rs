@@ -15,6 +15,8 @@ pub struct Target {
     pub has_cluster: bool,
     /// Whose jobs slurminit looks after.
     pub jobs: JobCare,
+    /// Whether slurmctld is here and its nodes are other containers, which may be away for a while.
+    pub has_other_nodes: bool,
     /// Slurm's daemons in the order of their start, each with those that must be ready first.
     daemons: &'static [(DaemonName, &'static [DaemonName])],
 }
@@ -34,6 +36,7 @@ pub enum JobCare {
 const ALL: Target = Target {
     has_cluster: true,
     jobs: JobCare::Cluster,
+    has_other_nodes: false,
     daemons: &[
         (DaemonName::Munged, &[]),
         (DaemonName::Slurmctld, &[DaemonName::Munged]),
@@ -44,18 +47,21 @@ const ALL: Target = Target {
 const CONTROLLER: Target = Target {
     has_cluster: true,
     jobs: JobCare::Nobody,
+    has_other_nodes: true,
     daemons: &[(DaemonName::Munged, &[]), (DaemonName::Slurmctld, &[DaemonName::Munged])],
 };
 
 const COMPUTE: Target = Target {
     has_cluster: true,
     jobs: JobCare::Node,
+    has_other_nodes: false,
     daemons: &[(DaemonName::Munged, &[]), (DaemonName::Slurmd, &[DaemonName::Munged])],
 };
 
-const LOGIN: Target = Target { has_cluster: true, jobs: JobCare::Nobody, daemons: &[(DaemonName::Munged, &[])] };
+const LOGIN: Target =
+    Target { has_cluster: true, jobs: JobCare::Nobody, has_other_nodes: false, daemons: &[(DaemonName::Munged, &[])] };
 
-const NONE: Target = Target { has_cluster: false, jobs: JobCare::Nobody, daemons: &[] };
+const NONE: Target = Target { has_cluster: false, jobs: JobCare::Nobody, has_other_nodes: false, daemons: &[] };
 
 impl Target {
     /// The row of a role.

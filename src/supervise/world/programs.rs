@@ -90,7 +90,9 @@ impl World {
             }
             Child::Liveness => {
                 let questions = serde_json::to_vec(&self.questions(node)).unwrap_or_default();
-                (vec![own_file(), b"liveness".to_vec(), questions], Captured)
+                let port = self.job.config.slurm.daemon_port.to_string();
+                let recall = self.job.target.has_other_nodes.then(|| words(&["--recall", &port]));
+                ([vec![own_file(), b"liveness".to_vec(), questions], recall.unwrap_or_default()].concat(), Captured)
             }
             Child::OomScore => {
                 let users = self.machine.units().iter().filter_map(|unit| unit.spec.user.as_deref());

@@ -10,7 +10,7 @@ mod at_the_stop;
 pub(crate) mod case;
 mod recovery;
 pub(crate) mod report;
-mod surroundings;
+pub(crate) mod surroundings;
 mod while_ready;
 mod while_reloading;
 mod wrapper;
