@@ -154,21 +154,29 @@ fn a_stop_without_a_process_to_spare_says_so() {
     assert!(["JobState=RUNNING", "JobState=PENDING", "JobState=COMPLETED"].contains(&state.as_str()), "{state}");
 }
 
-/// A stop closes the node to new jobs while others end. One that a person had closed stays closed, with that person's reason.
+/// A stop closes the node to new jobs while others end, and a start after KILL to be rid of those that are gone. One that a person had
+/// closed stays closed, with that person's reason.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_drain_by_an_administrator_outlives_a_stop_with_jobs_in_the_queue() {
-    let slurm = Volume::new("state");
-    let first = cluster(&slurm).serve();
-    first.sh("scontrol update nodename=localhost state=drain reason=upgrade && sbatch --output=/dev/null --wrap true");
-    first.stop();
-    drop(first);
-    let second = cluster(&slurm).start();
-    second.sh("timeout 60 sh -c 'until sinfo --noheader 2>/dev/null | grep -q drain; do sleep 0.1; done'");
-    second.sh("timeout 60 sh -c 'until slurminit status | head -n 1 | grep -q ready; do sleep 0.1; done'");
-    let said = second.sh("sinfo --noheader --format='%T|%E'; squeue --noheader --format=%T");
-    assert_eq!(said, "drained|upgrade\nPENDING", "{}", second.log());
-    second.sh("scontrol update nodename=localhost state=resume; timeout 60 sh -c 'while squeue --noheader | grep .; do sleep 0.1; done'");
+fn a_drain_by_an_administrator_outlives_a_stop_and_a_kill_with_jobs() {
+    for how in ["stop", "kill"] {
+        let slurm = Volume::new("state");
+        let first = cluster(&slurm).serve();
+        first.sh("sbatch --output=/dev/null --wrap 'exec sleep 1000' && \
+             timeout 60 sh -c 'until squeue --noheader --states=RUNNING | grep -q .; do sleep 0.1; done' && \
+             scontrol update nodename=localhost state=drain reason=upgrade && sbatch --output=/dev/null --wrap true");
+        // slurmctld saves a node's state up to five seconds later.
+        first.sh("sleep 6");
+        docker([how, &first.name]).ok();
+        drop(first);
+        let second = cluster(&slurm).start();
+        second.sh("timeout 60 sh -c 'until sinfo --noheader 2>/dev/null | grep -q drain; do sleep 0.1; done'");
+        second.sh("timeout 60 sh -c 'until slurminit status | head -n 1 | grep -q ready; do sleep 0.1; done'");
+        let said = second.sh("sinfo --noheader --format='%T|%E'; squeue --noheader --format=%T");
+        assert_eq!(said, "drained|upgrade\nPENDING\nPENDING", "{how}: {}", second.log());
+        second.sh("scancel 1; scontrol update nodename=localhost state=resume; \
+             timeout 60 sh -c 'while squeue --noheader | grep .; do sleep 0.1; done'");
+    }
 }
 
 #[test]
