@@ -5,38 +5,13 @@ use std::path::PathBuf;
 
 /// Something that other users could have exploited against root until now.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the text of each is below, in `Display`")]
 pub enum Mended {
-    /// Others could write to a directory.
-    Closed {
-        /// The directory.
-        path: PathBuf,
-        /// The former mode.
-        mode: u32,
-    },
-    /// A directory belonged to another user.
-    Taken {
-        /// The directory.
-        path: PathBuf,
-        /// The former owner.
-        uid: u32,
-        /// The new owner.
-        now: u32,
-    },
-    /// Something occupied a name that root needs. It was removed.
-    Removed {
-        /// Its path.
-        path: PathBuf,
-    },
-    /// A directory to which others could write was emptied.
-    Emptied {
-        /// The directory.
-        path: PathBuf,
-    },
-    /// Left unchanged: a file with a second hard link, or a link or pipe among files that change owner.
-    LeftAlone {
-        /// Its path.
-        path: PathBuf,
-    },
+    Closed { path: PathBuf, mode: u32 },
+    Taken { path: PathBuf, uid: u32, now: u32 },
+    Removed { path: PathBuf },
+    Emptied { path: PathBuf },
+    LeftAlone { path: PathBuf },
 }
 
 impl Mended {

@@ -171,11 +171,8 @@ impl Machine {
         units.iter_mut().filter(|unit| unit.spec.daemon.is_some()).for_each(Unit::note_answer);
         if matches!(self.phase, Phase::Boot { .. }) {
             self.phase = Phase::Serve;
-            let gres = prepared.as_ref().map(|prepared| prepared.gres.clone()).unwrap_or_default();
-            step.say(match care {
-                JobCare::Nobody => Notice::ControllerAnswers,
-                JobCare::Cluster | JobCare::Node => Notice::Ready { gres },
-            });
+            let gres = || prepared.as_ref().map(|prepared| prepared.gres.clone()).unwrap_or_default();
+            step.say(Notice::Ready { gres: (*care != JobCare::Nobody).then(gres) });
             self.start_cmd();
         }
     }

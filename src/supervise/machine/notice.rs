@@ -15,143 +15,46 @@ use super::{Exit, ReloadNotice, Shortage, SpawnFailure};
 #[expect(missing_docs, reason = "the text of each is below, in `Display`")]
 pub enum Notice {
     PrepareSlow,
-    PrepareTooSlow {
-        limit: Duration,
-    },
-    HookTooSlow {
-        index: usize,
-        limit: Duration,
-    },
-    HookFailed {
-        index: usize,
-        exit: Exit,
-    },
+    PrepareTooSlow { limit: Duration },
+    HookTooSlow { index: usize, limit: Duration },
+    HookFailed { index: usize, exit: Exit },
     Prepared(Box<Prepared>),
     Refused(Finding),
-    UnitReady {
-        name: String,
-        after: Duration,
-    },
-    UnitDied {
-        name: String,
-        exit: Exit,
-        ran: Duration,
-        pause: Duration,
-    },
-    DiesInService {
-        name: String,
-        deaths: u32,
-    },
-    UnitFinished {
-        name: String,
-        exit: Exit,
-    },
-    UnitStopped {
-        name: String,
-        exit: Exit,
-        expected: bool,
-    },
-    StartsSlowly {
-        name: String,
-        patience: Duration,
-    },
-    RestartAsked {
-        name: String,
-    },
-    NeverReady {
-        name: String,
-        after: Duration,
-    },
-    GaveUp {
-        name: String,
-        failures: u32,
-        within: Duration,
-        last: Exit,
-        hold: bool,
-    },
-    Struck {
-        name: String,
-        exit: Exit,
-        shortage: Shortage,
-        pause: Duration,
-    },
-    Silent {
-        name: String,
-        why: String,
-    },
-    LeftSilent {
-        name: String,
-        why: String,
-        pause: Duration,
-    },
-    Overloaded {
-        name: String,
-        why: String,
-    },
-    Slow {
-        name: String,
-        why: String,
-    },
-    NotAsked {
-        name: String,
-        why: String,
-    },
-    NoVerdict {
-        rounds: u32,
-    },
-    Resuming {
-        reason: String,
-    },
-    DrainedByAdministrator {
-        node: String,
-        reason: String,
-    },
-    NotReady {
-        after: Duration,
-        node: Option<NodeReport>,
-        waiting_for: String,
-    },
-    Ready {
-        gres: String,
-    },
-    /// A container without a node of its own.
-    ControllerAnswers,
+    UnitReady { name: String, after: Duration },
+    UnitDied { name: String, exit: Exit, ran: Duration, pause: Duration },
+    DiesInService { name: String, deaths: u32 },
+    UnitFinished { name: String, exit: Exit },
+    UnitStopped { name: String, exit: Exit, expected: bool },
+    StartsSlowly { name: String, patience: Duration },
+    RestartAsked { name: String },
+    NeverReady { name: String, after: Duration },
+    GaveUp { name: String, failures: u32, within: Duration, last: Exit, hold: bool },
+    Struck { name: String, exit: Exit, shortage: Shortage, pause: Duration },
+    Silent { name: String, why: String },
+    LeftSilent { name: String, why: String, pause: Duration },
+    Overloaded { name: String, why: String },
+    Slow { name: String, why: String },
+    NotAsked { name: String, why: String },
+    NoVerdict { rounds: u32 },
+    Resuming { reason: String },
+    DrainedByAdministrator { node: String, reason: String },
+    NotReady { after: Duration, node: Option<NodeReport>, waiting_for: String },
+    Ready { gres: Option<String> },
     CmdNotStarted(SpawnFailure),
-    StopAsked {
-        signal: i32,
-    },
+    StopAsked { signal: i32 },
     Reload(ReloadNotice),
     Hurried,
-    Killing {
-        name: String,
-    },
-    JobsNotAsked {
-        within: Duration,
-    },
-    JobsNotTold {
-        exit: Exit,
-    },
+    Killing { name: String },
+    JobsNotAsked { within: Duration },
+    JobsNotTold { exit: Exit },
     AwaitingJobs,
-    JobsNotAwaited {
-        exit: Exit,
-    },
-    JobsNotRecovered {
-        exit: Exit,
-    },
-    JobsNotAccounted {
-        exit: Exit,
-    },
-    JobsNotReclaimed {
-        exit: Exit,
-    },
-    EnvironmentsNotWritten {
-        exit: Exit,
-    },
+    JobsNotAwaited { exit: Exit },
+    JobsNotRecovered { exit: Exit },
+    JobsNotAccounted { exit: Exit },
+    JobsNotReclaimed { exit: Exit },
+    EnvironmentsNotWritten { exit: Exit },
     Unkillable,
-    Ended {
-        code: u8,
-        why: Option<Box<Notice>>,
-    },
+    Ended { code: u8, why: Option<Box<Notice>> },
 }
 
 impl Notice {
@@ -175,7 +78,6 @@ impl Notice {
             | Self::RestartAsked { .. }
             | Self::Resuming { .. }
             | Self::Ready { .. }
-            | Self::ControllerAnswers
             | Self::StopAsked { .. }
             | Self::AwaitingJobs
             | Self::Hurried
@@ -305,8 +207,9 @@ impl fmt::Display for Notice {
                 }
                 write!(f, "; the lines above and `scontrol show node` say more")
             }
-            Self::Ready { gres } => write!(f, "ready: the node takes jobs (GPUs: {})", or_none(gres)),
-            Self::ControllerAnswers => write!(f, "ready: the controller answers"),
+            Self::Ready { gres: Some(gres) } => write!(f, "ready: the node takes jobs (GPUs: {})", or_none(gres)),
+            // A container without a node of its own.
+            Self::Ready { gres: None } => write!(f, "ready: the controller answers"),
             Self::CmdNotStarted(failure) => write!(f, "{}", failure.message),
             Self::StopAsked { signal } => write!(f, "stopping, as signal {signal} asks"),
             Self::Reload(notice) => notice.fmt(f),
