@@ -99,7 +99,7 @@ pub fn detect(options: &Options) -> Inventory {
     memory::leave_out_gpus(root, &inventory.gpus, &mut inventory.memory);
     inventory.findings.extend(foreign::findings(root, &inventory.gpus));
     inventory.findings.extend(capabilities::detect(root));
-    inventory.findings.extend(tmpfs::findings(root, &inventory.memory));
+    inventory.findings.extend(tmpfs::detect(root, &inventory.memory));
     inventory
 }
 

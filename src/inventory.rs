@@ -93,7 +93,7 @@ pub struct Driver {
 }
 
 /// A GPU that a driver reports.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
     /// The vendor.
     pub vendor: Vendor,
@@ -151,7 +151,7 @@ impl Gpu {
 }
 
 /// A compute instance of an NVIDIA GPU in MIG (Multi-Instance GPU) mode, with memory and processors of its own.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigInstance {
     /// NVIDIA's name of the size: `1g.18gb`, `1c.3g.71gb`, `1g.18gb+me`.
     pub profile: Option<String>,

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use super::gpu_file::Wanted;
 use super::situation::{FileGpus, Situation};
 pub use crate::config::GpuType;
-use crate::inventory::{Finding, Kind, Severity, Vendor};
+use crate::inventory::{Finding, Kind, Vendor};
 
 /// The GPUs that the container gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,15 +131,13 @@ pub fn unmet(selection: &Selection, gpu_type: Option<GpuType>, wanted: &Wanted, 
         (_, Selection::Ids(_)) if wanted.is_plain() => "--gpus".to_owned(),
         _ => return None,
     };
-    Some(Finding {
-        kind: Kind::Other,
-        severity: Severity::Error,
-        what: format!("{option}: this host has no such GPU to give to a container"),
-        cause: "what was found is above".to_owned(),
-        repair: "leave the option out to take what is there, or mend what is said above; what is written is for a host that \
-                 has the GPU"
-            .to_owned(),
-    })
+    Some(Finding::error(
+        Kind::Other,
+        format!("{option}: this host has no such GPU to give to a container"),
+        "what was found is above",
+        "leave the option out to take what is there, or mend what is said above; what is written is for a host that \
+         has the GPU",
+    ))
 }
 
 fn numbers(count: usize) -> String {
