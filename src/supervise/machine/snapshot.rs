@@ -8,7 +8,6 @@ use crate::prepared::Prepared;
 
 use super::super::node::NodeReport;
 use super::super::target::JobCare;
-use super::notice::how;
 use super::unit::{Again, End, State};
 use super::{Exit, Machine, Moment, Phase, ReloadSnapshot, Span};
 
@@ -192,7 +191,7 @@ fn ms(moment: Moment) -> u64 {
 }
 
 fn last_exit(exit: &Exit) -> LastExit {
-    if *exit == Exit::Code(0) { LastExit::Success } else { LastExit::Failure(how(exit)) }
+    if *exit == Exit::Code(0) { LastExit::Success } else { LastExit::Failure(exit.to_string()) }
 }
 
 fn why_told(end: &End) -> Option<ToldWhy> {
