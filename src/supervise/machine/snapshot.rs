@@ -1,6 +1,5 @@
 //! The machine's public state.
 
-use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -113,16 +112,6 @@ pub enum ToldWhy {
     Silent(String),
 }
 
-/// People see the same words as the JSON contains.
-macro_rules! shown_as_serialized {
-    ($($name:ty),*) => {
-        $(impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.serialize(f)
-            }
-        })*
-    };
-}
 shown_as_serialized!(PhaseName, UnitState, LastExit, ToldWhy);
 
 impl UnitSnapshot {

@@ -35,7 +35,7 @@ impl World {
             }
             // A role of the command line is theirs, too.
             _ => {
-                let role = BTreeMap::from([("SLURMINIT_ROLE".to_owned(), self.job.config.role.as_str().to_owned())]);
+                let role = BTreeMap::from([("SLURMINIT_ROLE".to_owned(), self.job.config.role.to_string())]);
                 Program { env: environment(&role, &NOT_FOR_DAEMONS), ..program }
             }
         }
@@ -82,8 +82,8 @@ impl World {
             Child::JobsWait => (jobs(node, &["wait"]), Log),
             Child::JobsQuiesce => {
                 let grace = self.job.config.jobs.grace.as_secs_f64().to_string();
-                let on_stop = self.job.config.jobs.on_stop.as_str();
-                let mut arguments = vec!["quiesce", "--grace", &grace, "--on-stop", on_stop];
+                let on_stop = self.job.config.jobs.on_stop.to_string();
+                let mut arguments = vec!["quiesce", "--grace", &grace, "--on-stop", &on_stop];
                 arguments.extend(self.has_left_jobs_alone().then_some("--after-command"));
                 arguments.extend((self.job.target.jobs == JobCare::Node).then_some("--leave"));
                 (jobs(node, &arguments), Log)
