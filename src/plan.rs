@@ -34,6 +34,7 @@ pub use task_prolog::TaskProlog;
 
 use crate::config::{Config, FeatureName, Role};
 use crate::exit_code;
+use crate::inventory::gres::counted;
 use crate::inventory::{Finding, Inventory, Kind};
 
 /// The first line of every generated file. slurminit treats a file without it as someone else's.
@@ -176,13 +177,7 @@ fn no_host_name(fault: String) -> Refusal {
 
 /// `2 NVIDIA H200, 8 CPUs, 14374 MiB`.
 fn summary(inventory: &Inventory, node: &NodePlan) -> String {
-    let mut models: Vec<(String, usize)> = Vec::new();
-    for name in inventory.usable_gpus().flat_map(gpus::display_names) {
-        match models.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, count)) => *count += 1,
-            None => models.push((name, 1)),
-        }
-    }
+    let models = counted(inventory.usable_gpus().flat_map(gpus::display_names).map(|name| (name, 1)));
     let mut parts: Vec<String> = models.into_iter().map(|(name, count)| format!("{count} {name}")).collect();
     if parts.is_empty() {
         parts.push("no GPU".to_owned());

@@ -8,6 +8,7 @@ mod sharing;
 use std::collections::BTreeSet;
 
 use crate::config::{Config, GresMode, Sharing, TypeName};
+use crate::inventory::gres::counted;
 use crate::inventory::{CpuSet, Driver, Finding, Inventory, Kind, Obstacle, PciAddress, Severity, Source, Vendor};
 
 use super::names::{DevicePath, GresType};
@@ -56,13 +57,7 @@ impl GresPlan {
 
     /// Gres of the node's line: `gpu:nvidia:2,gpu:amd:1,shard:12`.
     pub(super) fn node_gres(&self) -> String {
-        let mut counts: Vec<(&GresType, usize)> = Vec::new();
-        for line in &self.lines {
-            match counts.iter_mut().find(|(known, _)| **known == line.gres_type) {
-                Some((_, count)) => *count += 1,
-                None => counts.push((&line.gres_type, 1)),
-            }
-        }
+        let counts = counted(self.lines.iter().map(|line| (&line.gres_type, 1)));
         let mut gres: Vec<String> = counts.iter().map(|(name, count)| format!("gpu:{name}:{count}")).collect();
         if let Some(sharing) = self.sharing {
             let count: u32 = self.shared().map(|(_, sharing)| sharing.of_each_gpu()).sum();

@@ -1,6 +1,5 @@
 //! The machine's public state.
 
-
 use serde::{Deserialize, Serialize};
 
 use crate::prepared::Prepared;
@@ -208,6 +207,8 @@ fn shown(state: &State) -> (UnitState, Option<Moment>) {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt;
+
     use super::*;
 
     /// Programs read these names in status.json; people see the same names in the table.

@@ -9,7 +9,7 @@ use super::{Output, Program, World, limits};
 use crate::config::{DaemonName, ReadinessTest};
 use crate::prepared::Prepared;
 use crate::supervise::daemon::{Spec, UnitId};
-use crate::supervise::liveness::{Door, Question};
+use crate::supervise::liveness::Question;
 use crate::supervise::machine::{Child, Follows, Unit};
 use crate::supervise::node::SINFO_FORMAT;
 use crate::supervise::target::JobCare;
@@ -190,20 +190,12 @@ impl World {
             Some(Question {
                 unit: *id,
                 pid: self.find(Child::Unit(*id))?.started.pid.as_raw(),
-                door: door(&spec.readiness),
+                door: spec.readiness.clone(),
                 commands: spec.liveness.as_ref()?.test.commands(&self.job.config.paths.munge_socket, node),
                 timeout_ms: u64::try_from(self.machine.probe_timeout(*id).as_millis()).unwrap_or(u64::MAX),
             })
         };
         self.machine.asked().iter().filter_map(question).collect()
-    }
-}
-
-fn door(readiness: &ReadinessTest) -> Option<Door> {
-    match readiness {
-        ReadinessTest::Port(port) => Some(Door::Port(*port)),
-        ReadinessTest::Socket(path) => Some(Door::Socket(path.clone())),
-        ReadinessTest::Started | ReadinessTest::Command(_) => None,
     }
 }
 
