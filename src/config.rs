@@ -22,7 +22,7 @@ mod value;
 
 pub use account::{AccountName, Group, User};
 pub use daemons::{DaemonName, DaemonSettings, Hook, Hooks, Readiness, ReadinessTest, RestartPolicy, Service};
-pub use error::{ConfigError, Fault, Place, Step};
+pub use error::{ConfigError, Fault, Step};
 pub use floors::{ComputeCapability, Floors};
 pub use held::Held;
 pub use jobs::{Jobs, OnStop};

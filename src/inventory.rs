@@ -13,10 +13,10 @@ mod vendor;
 
 pub use access::{Access, Obstacle};
 pub use condition::{ComputeMode, Condition, Ecc, Pcie, Process, Slowdown};
-pub use cpu_set::{CpuSet, ParseCpuSetError};
+pub use cpu_set::CpuSet;
 pub use finding::{Finding, Kind, Severity};
 pub use observation::{Observation, Observations, Verdict};
-pub use pci_address::{ParsePciAddressError, PciAddress};
+pub use pci_address::PciAddress;
 pub use vendor::{Files, GpuType, Source, Traits, Vendor};
 
 use std::collections::BTreeMap;

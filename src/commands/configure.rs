@@ -59,7 +59,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     );
     let inventory = detect::detect(&Options { root: args.root.clone(), ..Options::default() });
     let seen = look::look(&args.root, args.timeout, &inventory);
-    choice::check(&args.gpus, args.gpu_type, &seen)?;
+    choice::check(&args.gpus, args.gpu_type, &seen).map_err(anyhow::Error::msg)?;
     let assessment = assess(&seen, &look::trials(&args.image, args.no_trial, args.timeout, &seen));
     let wanted = assessment.wanted(&seen, args.gpu_type, &args.gpus);
     let unmet = choice::unmet(&args.gpus, args.gpu_type, &wanted, &seen);
