@@ -36,13 +36,14 @@ impl From<InstallError> for AccountError {
 /// A name or ID belongs to another account, or a file cannot be read or written.
 pub fn install_accounts(config: &Config, root: &Path) -> Result<Vec<Finding>, AccountError> {
     let wants_any = !config.users.is_empty() || !config.groups.is_empty();
-    let old = read(root, wants_any)?;
+    let mut old = read(root, wants_any)?;
     if !wants_any && !old.has_ours() {
         return Ok(Vec::new());
     }
     if let Some(why) = not_ours_to_write(root) {
         return Ok(left_alone(&old, &config.users, &why, "start the container without it"));
     }
+    old.shadow = read_text(root, Path::new(FILES[2]))?;
     let new = old.with(&config.users, &config.groups).map_err(AccountError::Refused)?;
     match write(root, &old, &new) {
         Err((_, error)) if error.kind() == ErrorKind::ReadOnlyFilesystem => {
@@ -63,16 +64,17 @@ pub fn check_accounts(config: &Config, root: &Path) -> Result<(), AccountError> 
     if (config.users.is_empty() && config.groups.is_empty()) || not_ours_to_write(root).is_some() {
         return Ok(());
     }
-    read(root, true)?.with(&config.users, &config.groups).map(drop).map_err(AccountError::Refused)
+    let old = AccountFiles { shadow: read_text(root, Path::new(FILES[2]))?, ..read(root, true)? };
+    old.with(&config.users, &config.groups).map(drop).map_err(AccountError::Refused)
 }
 
+/// Without /etc/shadow, which is read only where it will be written.
 fn read(root: &Path, must_exist: bool) -> Result<AccountFiles, InstallError> {
-    let [group, passwd, shadow] = FILES.map(Path::new);
-    let needed = |path: &Path| match read_text(root, path)? {
+    let needed = |path| match read_text(root, path)? {
         None if must_exist => Err(InstallError::Read { path: path.to_owned(), source: ErrorKind::NotFound.into() }),
         text => Ok(text.unwrap_or_default()),
     };
-    Ok(AccountFiles { group: needed(group)?, passwd: needed(passwd)?, shadow: read_text(root, shadow)? })
+    Ok(AccountFiles { group: needed(Path::new(FILES[0]))?, passwd: needed(Path::new(FILES[1]))?, shadow: None })
 }
 
 /// Writes the files that differ: all new versions are on disk before the first file is replaced.
