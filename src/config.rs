@@ -22,7 +22,7 @@ mod value;
 
 pub use account::{AccountName, Group, User};
 pub use daemons::{DaemonName, DaemonSettings, Hook, Hooks, Readiness, ReadinessTest, RestartPolicy, Service};
-pub use error::{ConfigError, Fault, Place, Step};
+pub use error::{ConfigError, Fault, Step};
 pub use floors::{ComputeCapability, Floors};
 pub use held::Held;
 pub use jobs::{Jobs, OnStop};
@@ -40,7 +40,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 pub use crate::inventory::GpuType;
 
@@ -145,7 +145,7 @@ impl Config {
 }
 
 /// The daemons that this container runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// munged, slurmctld and slurmd: a whole cluster in one container.
@@ -161,18 +161,9 @@ pub enum Role {
     Login,
 }
 
-impl Role {
-    /// The word of the configuration.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::All => "all",
-            Self::None => "none",
-            Self::Controller => "controller",
-            Self::Compute => "compute",
-            Self::Login => "login",
-        }
-    }
+shown_as_serialized!(Role);
 
+impl Role {
     /// Whether this container is one of several that make up a cluster. The nodes are then not in slurm.conf.
     pub fn shares_a_cluster(self) -> bool {
         matches!(self, Self::Controller | Self::Compute | Self::Login)

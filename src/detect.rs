@@ -64,6 +64,15 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// What the environment says: NVIDIA's library, and what the container requested.
+    pub fn from_environment(root: PathBuf, deadline: Duration) -> Self {
+        let nvml_library =
+            std::env::var_os("SLURMINIT_NVML_LIBRARY").filter(|path| !path.is_empty()).map(PathBuf::from);
+        Self { root, deadline, nvml_library, request: Request::from_environment(), conditions: false }
+    }
+}
+
 /// Detects everything within the deadline. It forks, so the process must be single-threaded.
 ///
 /// The probes run while the host's files are read. NVML gets six tenths of the time, every other probe seven; reasons
@@ -99,7 +108,7 @@ pub fn detect(options: &Options) -> Inventory {
     memory::leave_out_gpus(root, &inventory.gpus, &mut inventory.memory);
     inventory.findings.extend(foreign::findings(root, &inventory.gpus));
     inventory.findings.extend(capabilities::detect(root));
-    inventory.findings.extend(tmpfs::findings(root, &inventory.memory));
+    inventory.findings.extend(tmpfs::detect(root, &inventory.memory));
     inventory
 }
 

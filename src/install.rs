@@ -128,6 +128,15 @@ pub fn under(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
+/// Reads a text file; `None` if there is none.
+fn read_text(root: &Path, path: &Path) -> Result<Option<String>, InstallError> {
+    match walk::read(&under(root, path)) {
+        Ok(bytes) => String::from_utf8(bytes).map(Some).map_err(|_| InstallError::NotText { path: path.to_owned() }),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+        Err(source) => Err(InstallError::Read { path: path.to_owned(), source }),
+    }
+}
+
 /// Slurm's files that existed before slurminit wrote any, in the operator's directory and in Slurm's.
 ///
 /// # Errors
@@ -137,18 +146,10 @@ pub fn find_user_files(paths: &Paths, root: &Path) -> Result<Vec<UserFile>, Inst
     for (origin, directory) in [(Origin::Config, &paths.config), (Origin::Slurm, &paths.slurm)] {
         for name in FileName::ALL {
             let path = directory.join(name.as_str());
-            match walk::read(&under(root, &path)) {
-                Ok(bytes) => match String::from_utf8(bytes) {
-                    Ok(text) => {
-                        let is_copy = origin == Origin::Slurm && copies::is_copy(paths, root, name, &text);
-                        let origin = if is_copy { Origin::Copy } else { origin };
-                        found.push(UserFile { name, origin, path, text });
-                    }
-                    Err(_) => return Err(InstallError::NotText { path }),
-                },
-                Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
-                Err(source) => return Err(InstallError::Read { path, source }),
-            }
+            let Some(text) = read_text(root, &path)? else { continue };
+            let is_copy = origin == Origin::Slurm && copies::is_copy(paths, root, name, &text);
+            let origin = if is_copy { Origin::Copy } else { origin };
+            found.push(UserFile { name, origin, path, text });
         }
     }
     Ok(found)

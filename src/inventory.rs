@@ -13,10 +13,10 @@ mod vendor;
 
 pub use access::{Access, Obstacle};
 pub use condition::{ComputeMode, Condition, Ecc, Pcie, Process, Slowdown};
-pub use cpu_set::{CpuSet, ParseCpuSetError};
+pub use cpu_set::CpuSet;
 pub use finding::{Finding, Kind, Severity};
 pub use observation::{Observation, Observations, Verdict};
-pub use pci_address::{ParsePciAddressError, PciAddress};
+pub use pci_address::PciAddress;
 pub use vendor::{Files, GpuType, Source, Traits, Vendor};
 
 use std::collections::BTreeMap;
@@ -93,7 +93,7 @@ pub struct Driver {
 }
 
 /// A GPU that a driver reports.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
     /// The vendor.
     pub vendor: Vendor,
@@ -151,7 +151,7 @@ impl Gpu {
 }
 
 /// A compute instance of an NVIDIA GPU in MIG (Multi-Instance GPU) mode, with memory and processors of its own.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigInstance {
     /// NVIDIA's name of the size: `1g.18gb`, `1c.3g.71gb`, `1g.18gb+me`.
     pub profile: Option<String>,

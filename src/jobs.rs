@@ -166,7 +166,8 @@ fn output(program: &str, arguments: &[&str]) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-#[expect(clippy::disallowed_methods, reason = "the queue can only be looked at again after a while")]
-fn pause() {
-    std::thread::sleep(LOOK);
+/// Slurm tells nobody when a job ends or does not start, nor of a drain: the only way is to look again.
+#[expect(clippy::disallowed_methods, reason = "these are children of PID 1, and Slurm has no such events")]
+fn pause(time: Duration) {
+    std::thread::sleep(time);
 }

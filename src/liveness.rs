@@ -103,7 +103,7 @@ impl Waiting {
             0 => (done.since(before), format!("{seen} within {:.1} s", time.as_secs_f64())),
             _ => (Duration::ZERO, seen),
         };
-        let crowd = || crowd::at(self.question.door.as_ref()?, &self.own);
+        let crowd = || crowd::at(&self.question.door, &self.own);
         work::liveness(self.question.pid, work, self.broken == 0 && now != *turns, time, why, crowd)
     }
 }
@@ -189,6 +189,7 @@ fn first_line(text: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::ReadinessTest;
     use crate::supervise::daemon::UnitId;
 
     fn words(command: &[&str]) -> Vec<String> {
@@ -206,7 +207,7 @@ mod tests {
             pid: i32::try_from(pid).unwrap(),
             commands: commands.iter().map(|command| words(command)).collect(),
             timeout_ms: 500,
-            door: None,
+            door: ReadinessTest::Started,
         };
         let (said, hear) = channel();
         let commands = question.commands.clone();
@@ -304,8 +305,10 @@ mod tests {
     fn a_process_that_works_and_is_seen_to_be_broken_is_silent() {
         let busy = Sleeper::new(&["sh", "-c", "while :; do :; done"]);
         let pid = i32::try_from(busy.0.id()).unwrap();
-        let waiting =
-            Waiting::new(Question { unit: unit(), pid, commands: vec![], timeout_ms: 500, door: None }, Rc::default());
+        let waiting = Waiting::new(
+            Question { unit: unit(), pid, commands: vec![], timeout_ms: 500, door: ReadinessTest::Started },
+            Rc::default(),
+        );
         let (said, hear) = channel();
         let broken = || Err(Failure::Failed { why: "its helper is dead".to_owned(), broken: true });
         std::thread::spawn(move || ask_until_it_answers(0, broken, &said));

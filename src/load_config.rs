@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use crate::config::{self, Config, ConfigError, DEFAULT_FILE, Fault, Paths, Place};
+use crate::config::{self, Config, ConfigError, DEFAULT_FILE, Fault, Paths};
 use crate::inventory::Finding;
 use crate::walk;
 
@@ -51,7 +51,7 @@ pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
                 ErrorKind::InvalidData => "it is not UTF-8 text; save it as UTF-8".to_owned(),
                 _ => format!("cannot read it: {error}"),
             };
-            return Err(ConfigError { place: Place::WholeFile(path.to_owned()), what });
+            return Err(ConfigError { place: path.display().to_string(), what });
         }
     };
     config.apply_environment(&|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))

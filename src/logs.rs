@@ -14,7 +14,7 @@ mod tail;
 pub use batch::Batch;
 pub use harmless::{Circumstances, KNOWN, Known, When};
 pub use line::{LineSplitter, parse_daemon_line};
-pub use record::Record;
+pub use record::{Record, split_text};
 
 use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -125,7 +125,7 @@ impl Logs {
     pub fn last_words(&self, name: &str) -> Vec<String> {
         let text = self.tails().read(name, true);
         let text = String::from_utf8_lossy(&text);
-        let said = text.lines().rev().filter_map(|line| record::split_text(line, name));
+        let said = text.lines().rev().filter_map(|line| split_text(line, name));
         let said = said.filter(|(level, _)| !matches!(*level, "debug" | "trace"));
         let mut words: Vec<_> =
             said.take(LAST_WORDS).map(|(_, message)| message.chars().take(LAST_WORD_CHARS).collect()).collect();

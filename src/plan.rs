@@ -34,6 +34,7 @@ pub use task_prolog::TaskProlog;
 
 use crate::config::{Config, FeatureName, Role};
 use crate::exit_code;
+use crate::inventory::gres::counted;
 use crate::inventory::{Finding, Inventory, Kind};
 
 /// The first line of every generated file. slurminit treats a file without it as someone else's.
@@ -83,6 +84,23 @@ impl Decision {
     }
 }
 
+/// The decisions and findings so far.
+#[derive(Default)]
+struct Reasons {
+    decisions: Vec<Decision>,
+    findings: Vec<Finding>,
+}
+
+impl Reasons {
+    fn decide(&mut self, what: impl Into<String>, why: impl Into<String>) {
+        self.decisions.push(Decision::new(what, why));
+    }
+
+    fn warn(&mut self, kind: Kind, what: impl Into<String>, cause: impl Into<String>, repair: impl Into<String>) {
+        self.findings.push(Finding::warning(kind, what, cause, repair));
+    }
+}
+
 /// The reason why the cluster must not start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
@@ -104,35 +122,35 @@ impl Refusal {
 /// # Errors
 /// A mismatch between the image and the GPUs where `on_mismatch = "fail"`, or a host name that Slurm cannot use.
 pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
-    let mut findings = Vec::new();
+    let mut reasons = Reasons::default();
     let inventory = &match config.role {
         Role::Controller | Role::Login => cluster::without_gpus(inventory),
-        Role::All | Role::None | Role::Compute => gpus::select(config, inventory, &mut findings),
+        Role::All | Role::None | Role::Compute => gpus::select(config, inventory, &mut reasons.findings),
     };
     let is_shared = config.role.shares_a_cluster();
     if !matches!(config.role, Role::Controller | Role::Login) {
-        findings.extend(mismatch::judge(config, inventory)?.map(|mismatch| mismatch.finding));
+        reasons.findings.extend(mismatch::judge(config, inventory)?.map(|mismatch| mismatch.finding));
     }
     let host = HostName::try_from(inventory.hostname.clone()).map_err(no_host_name)?;
     cluster::check(config, inventory)?;
 
-    let mut decisions = Vec::new();
-    let node = node::plan(config, inventory, &mut decisions, &mut findings);
-    let gres = gpus::plan(config, inventory, &node, &mut decisions, &mut findings);
-    let node = node.with_gpus(config, inventory, &gres, &host, &mut decisions);
+    let node = node::plan(config, inventory, &mut reasons);
+    let gres = gpus::plan(config, inventory, &node, &mut reasons);
+    let node = node.with_gpus(config, inventory, &gres, &host, &mut reasons);
     // What all containers of a cluster share says nothing of this one.
     let common = if is_shared { &cluster::any_node(inventory) } else { inventory };
-    let cgroup = cgroups::plan(common, &node, &mut decisions, &mut findings);
+    let cgroup = cgroups::plan(common, &node, &mut reasons);
     let task_prolog = TaskProlog::plan(config, &gres, &cgroup);
     let epilog = Epilog::plan(config, &cgroup);
     let mail = MailProg::plan(config, &host);
     let scripts = settings::Scripts { task_prolog: task_prolog.as_ref(), epilog: epilog.as_ref(), mail: &mail };
-    let settings = settings::plan(config, &host, &node, &cgroup, &scripts, common, &mut decisions);
-    findings.extend(task_prolog.as_ref().and_then(|prolog| prolog.check(&settings)));
-    findings.extend(login::check(&settings, common));
-    findings.extend(epilog.as_ref().and_then(|epilog| epilog.check(&settings)));
-    let partitions = settings::partitions(config, &mut decisions);
+    let settings = settings::plan(config, &host, &node, &cgroup, &scripts, common, &mut reasons);
+    reasons.findings.extend(task_prolog.as_ref().and_then(|prolog| prolog.check(&settings)));
+    reasons.findings.extend(login::check(&settings, common));
+    reasons.findings.extend(epilog.as_ref().and_then(|epilog| epilog.check(&settings)));
+    let partitions = settings::partitions(config, &mut reasons);
     let node_sets = is_shared.then(|| cluster::node_sets(config));
+    let Reasons { decisions, findings } = reasons;
     let summary =
         if config.role == Role::Compute || !is_shared { summary(inventory, &node) } else { "no node".to_owned() };
     Ok(Plan {
@@ -159,13 +177,7 @@ fn no_host_name(fault: String) -> Refusal {
 
 /// `2 NVIDIA H200, 8 CPUs, 14374 MiB`.
 fn summary(inventory: &Inventory, node: &NodePlan) -> String {
-    let mut models: Vec<(String, usize)> = Vec::new();
-    for name in inventory.usable_gpus().flat_map(gpus::display_names) {
-        match models.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, count)) => *count += 1,
-            None => models.push((name, 1)),
-        }
-    }
+    let models = counted(inventory.usable_gpus().flat_map(gpus::display_names).map(|name| (name, 1)));
     let mut parts: Vec<String> = models.into_iter().map(|(name, count)| format!("{count} {name}")).collect();
     if parts.is_empty() {
         parts.push("no GPU".to_owned());

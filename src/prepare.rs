@@ -239,12 +239,7 @@ fn tell_or_fail(tell: Tell<'_>, event: &PrepareEvent) -> Result<(), Refusal> {
 pub(crate) fn inventory(config: &Config, root: &Path, file: Option<&Path>) -> anyhow::Result<Inventory> {
     let Some(path) = file else {
         // The same variable as in `slurminit detect`.
-        let nvml_library =
-            std::env::var_os("SLURMINIT_NVML_LIBRARY").filter(|path| !path.is_empty()).map(PathBuf::from);
-        let request = detect::nvidia_request::Request::from_environment();
-        let deadline = config.gpu.detect_timeout;
-        let options =
-            detect::Options { root: root.to_owned(), deadline, nvml_library, request, ..detect::Options::default() };
+        let options = detect::Options::from_environment(root.to_owned(), config.gpu.detect_timeout);
         return Ok(detect::detect(&options));
     };
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;

@@ -57,30 +57,26 @@ pub struct OfferedGpu {
 
 /// The result of a finished preparation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Prepared {
     /// The node's name in slurm.conf.
     pub node_name: String,
     /// What slurmd tells the controller of this node (`slurmd -Z --conf`), where slurm.conf does not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub dynamic_node: Option<String>,
     /// The node's GRES in slurm.conf (`gpu:nvidia:2`); empty without GPUs.
     pub gres: String,
     /// Whether the controller will find jobs saved by an earlier start.
-    #[serde(default)]
     pub saved_jobs: bool,
     /// Whether the controller's state directory is still empty, so that nothing can be lost.
-    #[serde(default)]
     pub new_state: bool,
     /// Whether Slurm is configured without cgroups.
-    #[serde(default)]
     pub without_cgroups: bool,
     /// Whether this Slurm supports `--systemd` (23.11): on `scontrol reconfigure` the daemons hand over to a new
     /// process.
-    #[serde(default)]
     pub hands_over: bool,
     /// Whether slurmd runs slurminit's own Epilog, which never fails. If it ends together with slurmd, Slurm mistakes
     /// that for a failure.
-    #[serde(default)]
     pub own_epilog: bool,
     /// One readable line: `2 NVIDIA H200, 8 CPUs, 14374 MiB`.
     pub summary: String,
@@ -91,13 +87,10 @@ pub struct Prepared {
     /// All findings, worst first.
     pub findings: Vec<Finding>,
     /// After a reload: how the daemons take over the files.
-    #[serde(default)]
     pub apply: Apply,
     /// After a reload: what changed, one readable item each.
-    #[serde(default)]
     pub news: Vec<String>,
     /// After a reload: changed tables of slurminit.toml that take effect only at the container's next start.
-    #[serde(default)]
     pub deferred: Vec<String>,
 }
 

@@ -12,11 +12,6 @@ pub use time_limit::TimeLimit;
 
 use resources::Cpus;
 
-/// Why there are no arguments, in one line with the key and the repair.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct NoArguments(String);
-
 /// Where a job can be placed: the nodes of one partition.
 #[derive(Clone, Copy, Debug)]
 struct Place<'a> {
@@ -28,8 +23,8 @@ struct Place<'a> {
 /// default the cluster's default partition.
 ///
 /// # Errors
-/// No node has the requested resources.
-pub fn line(wanted: &Resources, cluster: Option<&Cluster>, partition: Option<&str>) -> Result<String, NoArguments> {
+/// No node has the requested resources: one line with the key and the repair.
+pub fn line(wanted: &Resources, cluster: Option<&Cluster>, partition: Option<&str>) -> Result<String, String> {
     let cpus = match cluster {
         None => wanted.cpus.and_then(Cpus::count),
         Some(cluster) => {
@@ -56,17 +51,17 @@ pub fn line(wanted: &Resources, cluster: Option<&Cluster>, partition: Option<&st
 }
 
 /// Whether some node has each resource by itself, so that a refusal can name the missing one.
-fn each_is_there(wanted: &Resources, place: Place<'_>) -> Result<(), NoArguments> {
+fn each_is_there(wanted: &Resources, place: Place<'_>) -> Result<(), String> {
     let Place { partition, nodes } = place;
     let name = &partition.name;
     let elsewhere = "or name another partition (--partition NAME)";
     if nodes.is_empty() {
-        return Err(NoArguments(format!("the partition {name} has no node; add one, {elsewhere}")));
+        return Err(format!("the partition {name} has no node; add one, {elsewhere}"));
     }
     let most = |of: &dyn Fn(&Node) -> u64| nodes.iter().map(|node| of(node)).max().unwrap_or(0);
     let lacks = |what: String, has: u64, key: &str| {
         let largest = if has == 0 { "no node has any".to_owned() } else { format!("the largest node has {has}") };
-        Err(NoArguments(format!("asks for {what}, {largest} (partition {name}); lower resources.{key}, {elsewhere}")))
+        Err(format!("asks for {what}, {largest} (partition {name}); lower resources.{key}, {elsewhere}"))
     };
     let most_gpus = most(&|node| node.gpus);
     if wanted.gpus > most_gpus {
@@ -82,9 +77,9 @@ fn each_is_there(wanted: &Resources, place: Place<'_>) -> Result<(), NoArguments
     }
     let (Some(limit), Some(most)) = (wanted.time_limit, partition.max_time) else { return Ok(()) };
     if limit.minutes() > most.minutes() {
-        return Err(NoArguments(format!(
+        return Err(format!(
             "asks for a time of {limit}, the partition {name} allows {most} (MaxTime); lower resources.time_limit, {elsewhere}"
-        )));
+        ));
     }
     Ok(())
 }
@@ -94,7 +89,7 @@ fn counted(count: u64, what: &str) -> String {
 }
 
 /// Whether one node has all resources together, and the most CPUs of such a node.
-fn all_are_together(wanted: &Resources, place: Place<'_>) -> Result<u64, NoArguments> {
+fn all_are_together(wanted: &Resources, place: Place<'_>) -> Result<u64, String> {
     let cpus = wanted.cpus.and_then(Cpus::count).unwrap_or(1);
     let memory = wanted.memory_mib().unwrap_or(0);
     let fits = |node: &&&Node| node.gpus >= wanted.gpus && node.cpus >= cpus && node.memory_mib >= memory;
@@ -107,9 +102,9 @@ fn all_are_together(wanted: &Resources, place: Place<'_>) -> Result<u64, NoArgum
         ];
         let asked = asked.into_iter().flatten().collect::<Vec<_>>().join(", ");
         let name = &place.partition.name;
-        NoArguments(format!(
+        format!(
             "asks for {asked}: nodes of the partition {name} have each, none has all at once; lower one of them in resources"
-        ))
+        )
     })
 }
 

@@ -48,3 +48,19 @@ macro_rules! serde_by_text {
         }
     };
 }
+
+/// A type that people see in the same words as serde writes.
+macro_rules! shown_as_serialized {
+    ($($name:ty),*) => {
+        $(impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                serde::Serialize::serialize(self, f)
+            }
+        })*
+    };
+}
+
+/// Reads one of an enum's words, as in the configuration.
+pub(crate) fn word<'a, T: serde::Deserialize<'a>>(text: &'a str) -> Result<T, serde::de::value::Error> {
+    T::deserialize(serde::de::IntoDeserializer::into_deserializer(text))
+}

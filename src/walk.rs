@@ -32,43 +32,22 @@ const LONGEST: u64 = 64 << 20;
 
 /// Why a path was refused.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what the variant is")]
 pub enum Astray {
-    /// The directory belongs to another user.
     #[error(
         "{path} belongs to uid {uid}, who can put anything in place of what is in it, and root would obey that; \
          chown root {path}, or choose another place in [paths]"
     )]
-    Foreign {
-        /// The directory.
-        path: PathBuf,
-        /// Its owner.
-        uid: u32,
-    },
-    /// Others may write to the directory.
+    Foreign { path: PathBuf, uid: u32 },
     #[error(
         "others may write to {path} (mode {mode:04o}), and so put anything in place of what is in it; chmod go-w {path}, \
          or choose another place in [paths]"
     )]
-    Open {
-        /// The directory.
-        path: PathBuf,
-        /// The directory's mode.
-        mode: u32,
-    },
-    /// A link that others could have made.
+    Open { path: PathBuf, mode: u32 },
     #[error("{path} is a symbolic link that is not followed: others than root could have made it; remove it")]
-    Link {
-        /// The link.
-        path: PathBuf,
-    },
-    /// The system call failed.
+    Link { path: PathBuf },
     #[error("{path}: {source}")]
-    Io {
-        /// The name that could not be opened or made.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
 }
 
 impl From<Astray> for io::Error {

@@ -10,7 +10,7 @@ use super::detect::parse_seconds;
 use crate::configure::assess::assess;
 use crate::configure::choice::{self, GpuType, Selection};
 use crate::configure::files::{Place, write_both};
-use crate::configure::look::{self, Tools};
+use crate::configure::look;
 use crate::configure::{gpu_file, text};
 use crate::detect::{self, Options};
 use crate::exit_code;
@@ -57,11 +57,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         "there is no compose.yaml in {}: go to the project's directory or name it with --directory, or use --print",
         args.directory.display()
     );
-    let tools = Tools { deadline: args.timeout };
     let inventory = detect::detect(&Options { root: args.root.clone(), ..Options::default() });
-    let seen = look::look(&args.root, tools, &inventory);
-    choice::check(&args.gpus, args.gpu_type, &seen)?;
-    let assessment = assess(&seen, &look::trials(&args.image, args.no_trial, tools, &seen));
+    let seen = look::look(&args.root, args.timeout, &inventory);
+    choice::check(&args.gpus, args.gpu_type, &seen).map_err(anyhow::Error::msg)?;
+    let assessment = assess(&seen, &look::trials(&args.image, args.no_trial, args.timeout, &seen));
     let wanted = assessment.wanted(&seen, args.gpu_type, &args.gpus);
     let unmet = choice::unmet(&args.gpus, args.gpu_type, &wanted, &seen);
     let found = text::render(&assessment) + &unmet.as_ref().map(text::unmet).unwrap_or_default();

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::config::OnStop;
+use crate::text_type::word;
 use crate::{exit_code, jobs};
 
 #[derive(Debug, clap::Args)]
@@ -88,8 +89,8 @@ struct Place {
     state: PathBuf,
 }
 
-fn parse_on_stop(text: &str) -> Result<OnStop, String> {
-    OnStop::ALL.into_iter().find(|on_stop| on_stop.as_str() == text).ok_or_else(|| "want requeue or cancel".to_owned())
+fn parse_on_stop(text: &str) -> Result<OnStop, &'static str> {
+    word(text).map_err(|_| "want requeue or cancel")
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {

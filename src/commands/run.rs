@@ -15,6 +15,7 @@ use crate::logs::Logs;
 use crate::supervise::signals::Inherited;
 use crate::supervise::target::Target;
 use crate::supervise::{self, Job};
+use crate::text_type::word;
 use crate::{exit_code, load_config};
 use first_word::Meaning;
 
@@ -34,15 +35,8 @@ pub(crate) struct Args {
     cmd: Vec<OsString>,
 }
 
-fn parse_role(text: &str) -> Result<Role, String> {
-    match text {
-        "all" => Ok(Role::All),
-        "none" => Ok(Role::None),
-        "controller" => Ok(Role::Controller),
-        "compute" => Ok(Role::Compute),
-        "login" => Ok(Role::Login),
-        _ => Err("want all, controller, compute, login or none".to_owned()),
-    }
+fn parse_role(text: &str) -> Result<Role, &'static str> {
+    word(text).map_err(|_| "want all, controller, compute, login or none")
 }
 
 pub(crate) fn run(mut args: Args) -> anyhow::Result<u8> {

@@ -49,9 +49,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
 fn arguments(args: &Args) -> anyhow::Result<String> {
     let name = args.method.display();
     let text = read(&args.method).with_context(|| format!("{name}"))?;
-    let wanted = Resources::parse(&text).with_context(|| format!("{name}"))?;
+    let wanted = Resources::parse(&text).map_err(anyhow::Error::msg).with_context(|| format!("{name}"))?;
     let cluster = if args.offline { None } else { Some(cluster(args.timeout)?) };
-    line(&wanted, cluster.as_ref(), args.partition.as_deref()).with_context(|| format!("{name}"))
+    let line = line(&wanted, cluster.as_ref(), args.partition.as_deref());
+    line.map_err(anyhow::Error::msg).with_context(|| format!("{name}"))
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {

@@ -133,9 +133,11 @@ pub struct Readiness {
 }
 
 /// The condition under which a process is ready.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ReadinessTest {
     /// The process is running.
+    #[default]
     Started,
     /// This Unix socket is listening.
     Socket(PathBuf),

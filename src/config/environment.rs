@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
-use serde::de::value::{Error as ValueError, F64Deserializer, StrDeserializer};
+use serde::de::value::{Error as ValueError, F64Deserializer};
 
 use super::{Config, ConfigError, value};
+use crate::text_type::word;
 
 /// Applies the environment to `config`.
 pub(super) fn apply(mut config: Config, variable: &impl Fn(&str) -> Option<String>) -> Result<Config, ConfigError> {
@@ -69,8 +70,7 @@ impl<F: Fn(&str) -> Option<String>> Environment<'_, F> {
     fn optional_word<T: for<'de> Deserialize<'de>>(&self, name: &'static str) -> Result<Option<T>, ConfigError> {
         let Some(text) = self.text(name) else { return Ok(None) };
         let lower = text.to_lowercase();
-        let deserializer: StrDeserializer<'_, ValueError> = lower.as_str().into_deserializer();
-        T::deserialize(deserializer).map(Some).map_err(|error| ConfigError::variable(name, &text, error))
+        word(&lower).map(Some).map_err(|error| ConfigError::variable(name, &text, error))
     }
 
     fn word<T: for<'de> Deserialize<'de>>(&self, name: &'static str, place: &mut T) -> Result<(), ConfigError> {

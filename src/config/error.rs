@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use toml::de::{DeTable, DeValue};
 
@@ -11,48 +11,10 @@ use toml::de::{DeTable, DeValue};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {what}")]
 pub struct ConfigError {
-    /// The location.
-    pub place: Place,
+    /// The location: the file with line, column, key and text, the whole file, or the variable.
+    pub place: String,
     /// What is wrong, and what is expected.
     pub what: String,
-}
-
-/// The location of a wrong value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// A place in the operator's file.
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The line, counted from 1.
-        line: usize,
-        /// The column, in characters, counted from 1.
-        column: usize,
-        /// The key with its tables (`service[0].name`); empty if the file is not TOML.
-        key: String,
-        /// The text of the line.
-        text: String,
-    },
-    /// An environment variable.
-    Variable(&'static str),
-    /// The file as a whole.
-    WholeFile(PathBuf),
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File { path, line, column, key, text } => {
-                write!(f, "{}:{line}:{column}: ", path.display())?;
-                if !key.is_empty() {
-                    write!(f, "{key}: ")?;
-                }
-                write!(f, "in `{text}`")
-            }
-            Self::Variable(name) => write!(f, "the environment variable {name}"),
-            Self::WholeFile(path) => write!(f, "{}", path.display()),
-        }
-    }
 }
 
 impl ConfigError {
@@ -61,13 +23,13 @@ impl ConfigError {
         let span = error.span().unwrap_or(0..0);
         let key = DeTable::parse(text).map_or_else(|_| String::new(), |table| key_at(table.get_ref(), &span));
         let what = error.message().replace('\n', "; ");
-        Self { place: place(text, origin, span.start, key), what }
+        Self { place: place(text, origin, span.start, &key), what }
     }
 
     /// The value of a variable is not allowed.
     pub(super) fn variable(name: &'static str, value: &str, wanted: impl fmt::Display) -> Self {
         let what = format!("`{}` is not valid: {wanted}", value.escape_default());
-        Self { place: Place::Variable(name), what }
+        Self { place: format!("the environment variable {name}"), what }
     }
 }
 
@@ -114,7 +76,7 @@ impl Fault {
     /// Looks up the path in the text.
     pub fn at(self, text: &str, origin: &Path) -> ConfigError {
         let start = find(&self.path, text);
-        ConfigError { place: place(text, origin, start.unwrap_or(0), self.key()), what: self.what }
+        ConfigError { place: place(text, origin, start.unwrap_or(0), &self.key()), what: self.what }
     }
 
     /// Whether the text sets this value.
@@ -149,19 +111,17 @@ fn join(parent: &str, key: &str) -> String {
     if parent.is_empty() { key.to_owned() } else { format!("{parent}.{key}") }
 }
 
-fn place(text: &str, origin: &Path, offset: usize, key: String) -> Place {
+/// The place of `offset`, with line and column counted from 1; `key` is empty if the file is not TOML.
+fn place(text: &str, origin: &Path, offset: usize, key: &str) -> String {
     let offset = (0..=offset.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
     let before = &text[..offset];
     let start = before.rfind('\n').map_or(0, |newline| newline + 1);
     let line_text = text[start..].lines().next().unwrap_or_default().trim();
-    Place::File {
-        path: origin.to_owned(),
-        line: before.matches('\n').count() + 1,
-        column: before[start..].chars().count() + 1,
-        key,
-        // A line of a binary file does not help the reader, and may contain any bytes.
-        text: line_text.chars().take(120).map(|c| if c.is_control() { ' ' } else { c }).collect(),
-    }
+    let (line, column) = (before.matches('\n').count() + 1, before[start..].chars().count() + 1);
+    let separator = if key.is_empty() { "" } else { ": " };
+    // A line of a binary file does not help the reader, and may contain any bytes.
+    let shown: String = line_text.chars().take(120).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    format!("{}:{line}:{column}: {key}{separator}in `{shown}`", origin.display())
 }
 
 /// The dotted key at the start of `span`: the deepest key whose name or value contains it.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::value;
 
@@ -26,7 +26,7 @@ impl Default for Jobs {
 }
 
 /// What happens to jobs that do not end in time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnStop {
     /// They are requeued and run at the next start; those submitted with `--no-requeue` fail.
@@ -36,15 +36,4 @@ pub enum OnStop {
     Cancel,
 }
 
-impl OnStop {
-    /// All variants.
-    pub const ALL: [Self; 2] = [Self::Requeue, Self::Cancel];
-
-    /// The word in the file.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Requeue => "requeue",
-            Self::Cancel => "cancel",
-        }
-    }
-}
+shown_as_serialized!(OnStop);

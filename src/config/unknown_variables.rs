@@ -49,25 +49,8 @@ fn is_of_platform(name: &str) -> bool {
 
 /// The most similar known variable, if it is similar enough.
 fn nearest(name: &str) -> Option<&'static str> {
-    let (distance, known) = KNOWN.iter().map(|known| (distance(name, known), *known)).min()?;
+    let (distance, known) = KNOWN.iter().map(|known| (strsim::levenshtein(name, known), *known)).min()?;
     (distance <= 3).then_some(known)
-}
-
-/// The Levenshtein distance.
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = i;
-        let mut left = i + 1;
-        for (cell, y) in row.iter_mut().skip(1).zip(b.bytes()) {
-            left = (diagonal + usize::from(x != y)).min(left + 1).min(*cell + 1);
-            diagonal = std::mem::replace(cell, left);
-        }
-        if let Some(first) = row.first_mut() {
-            *first = i + 1;
-        }
-    }
-    row.last().copied().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use super::gpu_file::Wanted;
 use super::situation::{FileGpus, Situation};
 pub use crate::config::GpuType;
-use crate::inventory::{Finding, Kind, Severity, Vendor};
+use crate::inventory::{Finding, Kind, Vendor};
 
 /// The GPUs that the container gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,23 +66,13 @@ impl GpuId {
     }
 }
 
-/// The host does not have what was selected.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "each message says what the variant is")]
-pub enum ChoiceError {
-    #[error("--gpus {id}: there is no such GPU on this host; it has {has}")]
-    NoSuchGpu { id: GpuId, has: String },
-    #[error("--gpus {id}: {maker} GPUs are chosen by number; this host has {has}")]
-    ByNumber { id: GpuId, maker: &'static str, has: String },
-    #[error("--gpus {id}: this host has GPUs of {makers}; say whose with {options}")]
-    WhoseGpu { id: GpuId, makers: String, options: String },
-}
-
 /// Checks the selection against the host's GPUs, as far as these are known.
 ///
 /// # Errors
 /// The first GPU that does not exist.
-pub fn check(selection: &Selection, gpu_type: Option<GpuType>, seen: &Situation) -> Result<(), ChoiceError> {
+pub fn check(selection: &Selection, gpu_type: Option<GpuType>, seen: &Situation) -> Result<(), String> {
+    let no_such =
+        |id: &GpuId, has: String| Err(format!("--gpus {id}: there is no such GPU on this host; it has {has}"));
     let Selection::Ids(ids) = selection else { return Ok(()) };
     let nvidia = &seen.nvidia;
     let can_be_meant = |vendor: &Vendor| match gpu_type {
@@ -95,15 +85,13 @@ pub fn check(selection: &Selection, gpu_type: Option<GpuType>, seen: &Situation)
             let options: Vec<String> = meant.iter().map(|vendor| format!("--gpu-type {vendor}")).collect();
             let makers: Vec<&str> = meant.iter().map(|vendor| vendor.traits().maker).collect();
             let (makers, options) = (makers.join(" and of "), options.join(" or "));
-            return Err(ChoiceError::WhoseGpu { id: id.clone(), makers, options });
+            return Err(format!("--gpus {id}: this host has GPUs of {makers}; say whose with {options}"));
         }
         if let Some(gpus) = meant.first().and_then(|vendor| seen.by_files(*vendor)) {
             let (maker, has) = (gpus.vendor.traits().maker, numbers(gpus.render_nodes.len()));
             match id.index() {
-                None => return Err(ChoiceError::ByNumber { id: id.clone(), maker, has }),
-                Some(index) if index >= gpus.render_nodes.len() => {
-                    return Err(ChoiceError::NoSuchGpu { id: id.clone(), has });
-                }
+                None => return Err(format!("--gpus {id}: {maker} GPUs are chosen by number; this host has {has}")),
+                Some(index) if index >= gpus.render_nodes.len() => return no_such(id, has),
                 Some(_) => {}
             }
             continue;
@@ -116,7 +104,7 @@ pub fn check(selection: &Selection, gpu_type: Option<GpuType>, seen: &Situation)
         };
         // Without a driver nothing is known; the user may be preparing for another host.
         if !knows && !nvidia.gpus.is_empty() {
-            return Err(ChoiceError::NoSuchGpu { id: id.clone(), has: numbers(nvidia.gpus.len()) });
+            return no_such(id, numbers(nvidia.gpus.len()));
         }
     }
     Ok(())
@@ -131,15 +119,13 @@ pub fn unmet(selection: &Selection, gpu_type: Option<GpuType>, wanted: &Wanted, 
         (_, Selection::Ids(_)) if wanted.is_plain() => "--gpus".to_owned(),
         _ => return None,
     };
-    Some(Finding {
-        kind: Kind::Other,
-        severity: Severity::Error,
-        what: format!("{option}: this host has no such GPU to give to a container"),
-        cause: "what was found is above".to_owned(),
-        repair: "leave the option out to take what is there, or mend what is said above; what is written is for a host that \
-                 has the GPU"
-            .to_owned(),
-    })
+    Some(Finding::error(
+        Kind::Other,
+        format!("{option}: this host has no such GPU to give to a container"),
+        "what was found is above",
+        "leave the option out to take what is there, or mend what is said above; what is written is for a host that \
+         has the GPU",
+    ))
 }
 
 fn numbers(count: usize) -> String {

@@ -13,37 +13,24 @@ use std::time::Duration;
 
 use super::situation::{Engine, Platform, PlatformKind, Situation};
 use crate::inventory::{Inventory, PciAddress, Traits, Vendor};
-use crate::tool::{self, answer::Answer};
+use crate::tool;
 
-/// Runs programs of the host from PATH, each with a deadline.
-#[derive(Clone, Copy, Debug)]
-pub struct Tools {
-    /// How long a program may take.
-    pub deadline: Duration,
-}
-
-impl Tools {
-    /// Runs a program.
-    pub fn ask(&self, program: &str, arguments: &[&str]) -> Answer {
-        tool::ask(program, arguments, self.deadline)
-    }
-}
-
-/// Everything that can be observed. `inventory` is the result of detection below the same root.
-pub fn look(root: &Path, tools: Tools, inventory: &Inventory) -> Situation {
-    let engine = docker::engine(root, tools);
+/// Everything that can be observed. Each program of the host has the deadline; `inventory` is the result of detection
+/// below the same root.
+pub fn look(root: &Path, deadline: Duration, inventory: &Inventory) -> Situation {
+    let engine = docker::engine(root, deadline);
     Situation {
         platform: platform(root, &engine),
-        compose: docker::compose(tools, &engine),
-        nvidia: nvidia::look(root, tools, inventory),
+        compose: docker::compose(deadline, &engine),
+        nvidia: nvidia::look(root, deadline, inventory),
         by_files: files::look(root, inventory),
         engine,
     }
 }
 
 /// Whether the engine has the image.
-pub fn has_image(tools: Tools, image: &str) -> bool {
-    tools.ask("docker", &["image", "inspect", "--format", "{{.Id}}", image]).output().is_some()
+pub fn has_image(deadline: Duration, image: &str) -> bool {
+    tool::ask("docker", &["image", "inspect", "--format", "{{.Id}}", image], deadline).output().is_some()
 }
 
 fn platform(root: &Path, engine: &Engine) -> Platform {

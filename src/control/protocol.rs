@@ -71,35 +71,23 @@ pub enum Reply {
     },
 }
 
-/// What is wrong with a request.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
-    /// No newline within the maximum length.
-    #[error("the request is longer than {LONGEST_REQUEST} bytes; send one line of JSON")]
-    TooLong,
-    /// The connection ended before the newline.
-    #[error("the request is empty; send one line of JSON, such as {{\"verb\":\"ping\"}}")]
-    Empty,
-    /// Not a valid request.
-    #[error("not a request: {0}")]
-    NotARequest(String),
-}
-
 /// Extracts the request from the bytes received so far; `None` while it is incomplete. `ended`: no more bytes will
-/// come.
-pub fn take_request(received: &[u8], ended: bool) -> Option<Result<Request, Malformed>> {
+/// come. An error says what is wrong with it.
+pub fn take_request(received: &[u8], ended: bool) -> Option<Result<Request, String>> {
     match received.iter().position(|byte| *byte == b'\n') {
         Some(end) => Some(parse(received.get(..end).unwrap_or_default())),
-        None if received.len() >= LONGEST_REQUEST => Some(Err(Malformed::TooLong)),
+        None if received.len() >= LONGEST_REQUEST => {
+            Some(Err(format!("the request is longer than {LONGEST_REQUEST} bytes; send one line of JSON")))
+        }
         None => ended.then(|| parse(received)),
     }
 }
 
-fn parse(line: &[u8]) -> Result<Request, Malformed> {
+fn parse(line: &[u8]) -> Result<Request, String> {
     if line.trim_ascii().is_empty() {
-        return Err(Malformed::Empty);
+        return Err("the request is empty; send one line of JSON, such as {\"verb\":\"ping\"}".to_owned());
     }
-    serde_json::from_slice(line).map_err(|error| Malformed::NotARequest(error.to_string()))
+    serde_json::from_slice(line).map_err(|error| format!("not a request: {error}"))
 }
 
 /// A message as one line of JSON.

@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use super::protocol::{LONGEST_REQUEST, Malformed, Reply, Request, line, take_request};
+use super::protocol::{LONGEST_REQUEST, Reply, Request, line, take_request};
 
 /// How many clients are served at once; further ones are told to try again.
 const CLIENTS: usize = 8;
@@ -104,7 +104,7 @@ async fn attend(
     let mut answer = if is_permitted(&stream) {
         match timeout(DEADLINE, receive(&mut stream)).await {
             Ok(Some(Ok(request))) => ask(request, requests).await,
-            Ok(Some(Err(malformed))) => refused(malformed.to_string()),
+            Ok(Some(Err(malformed))) => refused(malformed),
             Ok(None) => return,
             Err(_) => refused(format!("no request came within {} s; the connection ends", DEADLINE.as_secs())),
         }
@@ -148,7 +148,7 @@ fn is_permitted(stream: &UnixStream) -> bool {
 }
 
 /// Reads the client's request; `None` if it disconnected.
-async fn receive(stream: &mut UnixStream) -> Option<Result<Request, Malformed>> {
+async fn receive(stream: &mut UnixStream) -> Option<Result<Request, String>> {
     let mut buffer = vec![0; LONGEST_REQUEST];
     let mut length = 0;
     loop {

@@ -17,7 +17,8 @@ use super::device;
 use super::groups;
 use super::left_out;
 use super::pci::{self, Place};
-use crate::inventory::{Access, CpuSet, Driver, Finding, Gpu, Kind, Obstacle, PciAddress, Severity, Source, Vendor};
+use super::regular;
+use crate::inventory::{Access, CpuSet, Driver, Finding, Gpu, Kind, Obstacle, PciAddress, Source, Vendor};
 use model::Names;
 use topology::{GpuNode, Topology};
 
@@ -38,8 +39,7 @@ pub fn probe(root: &Path) -> Found {
 
 /// Only AMD's own packages provide this file; the in-tree driver has the kernel's version.
 fn version(root: &Path) -> Option<String> {
-    let text = fs::read_to_string(root.join("sys/module/amdgpu/version")).ok()?;
-    Some(text.trim().to_owned()).filter(|version| !version.is_empty())
+    regular::line(&root.join("sys/module/amdgpu/version"))
 }
 
 fn gpus(root: &Path, topology: &Topology) -> Vec<Gpu> {
@@ -47,7 +47,7 @@ fn gpus(root: &Path, topology: &Topology) -> Vec<Gpu> {
         return Vec::new();
     }
     let names = Names::read(root);
-    let machine = Machine { root, nodes_with_cpus: nodes_with_cpus(root), cpu_nodes: &topology.cpu_nodes };
+    let nodes_with_cpus = nodes_with_cpus(root);
     let kfd = device::access(&root.join("dev/kfd"));
     // Cached, because all partitions of a chip share a location. With 64 partitions the links alone are thousands of
     // files.
@@ -56,7 +56,8 @@ fn gpus(root: &Path, topology: &Topology) -> Vec<Gpu> {
     for (index, node) in (0..).zip(&topology.gpus) {
         let minor = node.properties.render_minor;
         let address = node.properties.pci_address;
-        let place = places.entry(address).or_insert_with(|| machine.place(node)).clone();
+        let place = || place(root, node, &topology.cpu_nodes, &nodes_with_cpus);
+        let place = places.entry(address).or_insert_with(place).clone();
         let access = access(root, &kfd, node, &gpus);
         let memory = memory::of(root, node, place.numa_node);
         gpus.push(Gpu {
@@ -74,10 +75,8 @@ fn gpus(root: &Path, topology: &Topology) -> Vec<Gpu> {
             compute: node.properties.gfx.clone(),
             cpus: place.cpus,
             numa_node: place.numa_node,
-            links: BTreeMap::new(),
-            mig: None,
-            condition: None,
             access,
+            ..Gpu::default()
         });
     }
     gpus
@@ -104,29 +103,18 @@ fn uuid(node: &GpuNode, all: &[GpuNode]) -> Option<String> {
     (owners == 1).then(|| format!("GPU-{id:016x}"))
 }
 
-/// The data by which a GPU's place is found.
-struct Machine<'a> {
-    root: &'a Path,
-    nodes_with_cpus: Vec<(u32, CpuSet)>,
-    cpu_nodes: &'a [u64],
-}
-
-impl Machine<'_> {
-    /// The place according to the PCI device, otherwise the CPU node at the end of the GPU's lightest link.
-    fn place(&self, node: &GpuNode) -> Place {
-        let place = pci::place(self.root, node.properties.pci_address);
-        if place != Place::default() {
-            return place;
-        }
-        // KFD makes one CPU node per NUMA node with CPUs, in the same order. If the numbers differ, this proves
-        // nothing.
-        let nearest = || {
-            let position = node.nearest_cpu_node(self.cpu_nodes)?;
-            self.nodes_with_cpus.get(position).filter(|_| self.cpu_nodes.len() == self.nodes_with_cpus.len())
-        };
-        nearest()
-            .map_or_else(Place::default, |(number, cpus)| Place { cpus: Some(cpus.clone()), numa_node: Some(*number) })
+/// The place according to the PCI device, otherwise the CPU node at the end of the GPU's lightest link.
+fn place(root: &Path, node: &GpuNode, cpu_nodes: &[u64], nodes_with_cpus: &[(u32, CpuSet)]) -> Place {
+    let place = pci::place(root, node.properties.pci_address);
+    if place != Place::default() {
+        return place;
     }
+    // KFD makes one CPU node per NUMA node with CPUs, in the same order. If the numbers differ, this proves nothing.
+    let nearest = || {
+        let position = node.nearest_cpu_node(cpu_nodes)?;
+        nodes_with_cpus.get(position).filter(|_| cpu_nodes.len() == nodes_with_cpus.len())
+    };
+    nearest().map_or(place, |(number, cpus)| Place { cpus: Some(cpus.clone()), numa_node: Some(*number) })
 }
 
 /// The NUMA nodes that have CPUs, ascending.
@@ -146,28 +134,23 @@ fn nodes_with_cpus(root: &Path) -> Vec<(u32, CpuSet)> {
 fn findings(topology: &Topology, has_kfd: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !topology.gpus.is_empty() && !has_kfd {
-        findings.push(Finding {
-            kind: Kind::AmdDevices,
-            severity: Severity::Warning,
-            what: format!("{} AMD GPU(s) are visible, and /dev/kfd is not in this container", topology.gpus.len()),
-            cause: "the container was started without AMD's compute device".to_owned(),
-            repair: "start it with --device /dev/kfd --device /dev/dri".to_owned(),
-        });
+        findings.push(Finding::warning(
+            Kind::AmdDevices,
+            format!("{} AMD GPU(s) are visible, and /dev/kfd is not in this container", topology.gpus.len()),
+            "the container was started without AMD's compute device",
+            "start it with --device /dev/kfd --device /dev/dri",
+        ));
     }
     if !topology.riddles.is_empty() {
         let nodes = topology.riddles.iter().map(|(number, why)| format!("node {number} ({why})"));
-        findings.push(Finding {
-            kind: Kind::DriverFails,
-            severity: Severity::Warning,
-            what: format!(
-                "the AMD kernel driver (KFD) lists what cannot be used: {}",
-                nodes.collect::<Vec<_>>().join("; ")
-            ),
-            cause: "the GPU failed or is being reset, or this kernel writes its topology in another way".to_owned(),
-            repair: "look for amdgpu messages on the host (dmesg | grep -i amdgpu) and compare with `rocminfo` there; where it \
-                     has the GPU, report what /sys/class/kfd/kfd/topology/nodes/N/properties says"
-                .to_owned(),
-        });
+        let nodes = nodes.collect::<Vec<_>>().join("; ");
+        findings.push(Finding::warning(
+            Kind::DriverFails,
+            format!("the AMD kernel driver (KFD) lists what cannot be used: {nodes}"),
+            "the GPU failed or is being reset, or this kernel writes its topology in another way",
+            "look for amdgpu messages on the host (dmesg | grep -i amdgpu) and compare with `rocminfo` there; where it \
+             has the GPU, report what /sys/class/kfd/kfd/topology/nodes/N/properties says",
+        ));
     }
     if topology.hidden > 0 {
         let repair = match has_kfd {
@@ -176,13 +159,12 @@ fn findings(topology: &Topology, has_kfd: bool) -> Vec<Finding> {
             }
             false => "to use them, start it with --device /dev/kfd --device /dev/dri",
         };
-        findings.push(Finding {
-            kind: Kind::AmdDevices,
-            severity: Severity::Info,
-            what: format!("{} AMD GPU(s) of this machine are hidden from this container", topology.hidden),
-            cause: "the container's device rules do not hold their render nodes".to_owned(),
-            repair: repair.to_owned(),
-        });
+        findings.push(Finding::info(
+            Kind::AmdDevices,
+            format!("{} AMD GPU(s) of this machine are hidden from this container", topology.hidden),
+            "the container's device rules do not hold their render nodes",
+            repair,
+        ));
     }
     findings
 }

@@ -12,12 +12,12 @@ use crate::inventory::{Access, Obstacle};
 /// The first open can wake a sleeping GPU and take seconds; with a stuck driver it never returns. Call it only inside
 /// the sandbox.
 pub fn access(path: &Path) -> Access {
-    judge(open(path, true))
+    open(path, true)
 }
 
 /// Like [`access`], but read-only, as for NVIDIA's capability files (mode 0444).
 pub fn access_for_reading(path: &Path) -> Access {
-    judge(open(path, false))
+    open(path, false)
 }
 
 /// The group that may open the device file at `path`, if only its members and root may.
@@ -30,27 +30,19 @@ fn closed_to_others(mode: u32) -> bool {
     mode & 0o006 != 0o006
 }
 
-fn judge(opened: Result<(), (Obstacle, String)>) -> Access {
-    match opened {
-        Ok(()) => Access::Usable,
-        Err((obstacle, reason)) => Access::unusable(obstacle, reason),
-    }
-}
-
-fn open(path: &Path, write: bool) -> Result<(), (Obstacle, String)> {
-    let shown = path.display();
+fn open(path: &Path, write: bool) -> Access {
     let opened = File::options().read(true).write(write).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
     match opened.and_then(|file| file.metadata()) {
         // slurmd accepts nothing else as a GRES file ("not a valid character or block device").
         Ok(metadata) if !metadata.file_type().is_char_device() => {
-            Err((Obstacle::NoDevice, format!("{shown} is not a device file")))
+            Access::unusable(Obstacle::NoDevice, format!("{} is not a device file", path.display()))
         }
-        Ok(_) => Ok(()),
-        Err(error) => Err(why_not(path, &error)),
+        Ok(_) => Access::Usable,
+        Err(error) => why_not(path, &error),
     }
 }
 
-fn why_not(path: &Path, error: &io::Error) -> (Obstacle, String) {
+fn why_not(path: &Path, error: &io::Error) -> Access {
     let (obstacle, why) = match error.raw_os_error() {
         Some(libc::ENOENT) => (Obstacle::NotGiven, "is not in this container"),
         // The kernel checks the device cgroup before the file's mode. The cgroup yields EPERM, the mode EACCES.
@@ -59,9 +51,9 @@ fn why_not(path: &Path, error: &io::Error) -> (Obstacle, String) {
         Some(libc::EISDIR) => (Obstacle::NoDevice, "is a directory, not a device file"),
         Some(libc::ENXIO | libc::ENODEV) => (Obstacle::NoDriver, "has no device behind it (is the driver loaded?)"),
         Some(libc::EIO) => (Obstacle::Lost, "gives an input/output error (the GPU may have fallen off the bus)"),
-        _ => return (Obstacle::Other, format!("{} cannot be opened: {error}", path.display())),
+        _ => return Access::unusable(Obstacle::Other, format!("{} cannot be opened: {error}", path.display())),
     };
-    (obstacle, format!("{} {why}", path.display()))
+    Access::unusable(obstacle, format!("{} {why}", path.display()))
 }
 
 #[cfg(test)]
@@ -102,7 +94,10 @@ mod tests {
             (libc::ENODEV, Obstacle::NoDriver, "driver"),
             (libc::EMFILE, Obstacle::Other, "cannot be opened"),
         ] {
-            let (obstacle, why) = why_not(&file, &io::Error::from_raw_os_error(errno));
+            let Access::Unusable { obstacle, reason: why } = why_not(&file, &io::Error::from_raw_os_error(errno))
+            else {
+                panic!("{errno}")
+            };
             assert!(obstacle == want && why.contains(word) && why.contains("nvidia0"), "{why}");
         }
     }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::regular;
-use crate::inventory::{Finding, Gpu, Kind, PciAddress, Severity, Traits, Vendor, WSL_DEVICE};
+use crate::inventory::{Finding, Gpu, Kind, PciAddress, Traits, Vendor, WSL_DEVICE};
 
 /// Searches sysfs; opens no device. `gpus` are those that a driver reports.
 pub fn findings(root: &Path, gpus: &[Gpu]) -> Vec<Finding> {
@@ -16,15 +16,14 @@ pub fn findings(root: &Path, gpus: &[Gpu]) -> Vec<Finding> {
 /// On WSL2, a device without NVIDIA's library belongs to another vendor, or Windows lacks NVIDIA's driver.
 fn wsl(root: &Path, gpus: &[Gpu]) -> Option<Finding> {
     let has_device = root.join(WSL_DEVICE.trim_start_matches('/')).exists();
-    (has_device && gpus.is_empty()).then(|| Finding {
-        kind: Kind::GpuNotGiven,
-        severity: Severity::Warning,
-        what: "WSL2's GPU device is in this container, and no NVIDIA GPU answers".to_owned(),
-        cause: "in WSL2 jobs can be given NVIDIA's GPUs only: AMD's lack their kernel interface (KFD) there, Intel's their render nodes"
-            .to_owned(),
-        repair: "NVIDIA: install the current driver in Windows, then `wsl --update` and `docker run --gpus all`; AMD and Intel: \
-                 use Linux itself"
-            .to_owned(),
+    (has_device && gpus.is_empty()).then(|| {
+        Finding::warning(
+            Kind::GpuNotGiven,
+            "WSL2's GPU device is in this container, and no NVIDIA GPU answers",
+            "in WSL2 jobs can be given NVIDIA's GPUs only: AMD's lack their kernel interface (KFD) there, Intel's their render nodes",
+            "NVIDIA: install the current driver in Windows, then `wsl --update` and `docker run --gpus all`; AMD and Intel: \
+             use Linux itself",
+        )
     })
 }
 
@@ -38,22 +37,19 @@ fn driverless(root: &Path) -> Vec<Finding> {
         let driver = drivers.join(" or ");
         let own: Vec<&str> =
             devices.iter().filter(|(whose, _)| *whose == vendor).map(|(_, device)| device.as_str()).collect();
-        (!own.is_empty()).then(|| Finding {
-            kind: Kind::GpuNotOffered,
-            severity: Severity::Info,
-            what: format!("{} of {maker}'s without the driver {driver} cannot be used: {}", count(own.len()), own.join(", ")),
-            cause: format!("the host has not loaded {driver}, another driver has the GPU, or a virtual machine is to get it (vfio-pci)"),
-            repair: format!(
-                "nothing, if that is meant; else load the driver on the host (modprobe {}; lspci -nnk shows who has the GPU)",
-                drivers[0]
-            ),
-        })
+        let first = drivers[0];
+        (!own.is_empty()).then(|| Finding::info(
+            Kind::GpuNotOffered,
+            format!("{} of {maker}'s without the driver {driver} cannot be used: {}", count(own.len()), own.join(", ")),
+            format!("the host has not loaded {driver}, another driver has the GPU, or a virtual machine is to get it (vfio-pci)"),
+            format!("nothing, if that is meant; else load the driver on the host (modprobe {first}; lspci -nnk shows who has the GPU)"),
+        ))
     };
     Vendor::ALL.into_iter().filter_map(finding).collect()
 }
 
 fn without_driver(entry: &fs::DirEntry) -> Option<(Vendor, String)> {
-    let read = |file: &str| regular::text(&entry.path().join(file)).ok().map(|text| text.trim().to_owned());
+    let read = |file: &str| regular::line(&entry.path().join(file));
     let number = read("vendor")?;
     let vendor = Vendor::ALL.into_iter().find(|vendor| vendor.traits().pci_vendor == number)?;
     let class = read("class")?;
@@ -89,18 +85,15 @@ fn accelerators(root: &Path) -> Option<Finding> {
     let mut files = [names("dev", "accel"), names("dev/accel", "accel"), names("dev", "neuron")].concat();
     files.sort();
     let first = files.first()?;
-    Some(Finding {
-        kind: Kind::GpuNotOffered,
-        severity: Severity::Info,
-        what: format!("accelerators that are not offered to jobs: {}", files.join(", ")),
-        cause:
-            "their numbers and variables are their makers' own; GPUs of NVIDIA, AMD and Intel are what is offered by itself"
-                .to_owned(),
-        repair: format!(
+    Some(Finding::info(
+        Kind::GpuNotOffered,
+        format!("accelerators that are not offered to jobs: {}", files.join(", ")),
+        "their numbers and variables are their makers' own; GPUs of NVIDIA, AMD and Intel are what is offered by itself",
+        format!(
             "nothing, if jobs need none; else count them as a resource of their own: a gres.conf of your own (USER_CUSTOMIZED) with \
              Name=accel File={first}, and in slurminit.toml GresTypes = \"gpu,accel\" under [slurm.conf]"
         ),
-    })
+    ))
 }
 
 fn count(number: usize) -> String {

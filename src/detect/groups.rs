@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::device;
-use crate::inventory::{Finding, Gpu, Kind, Severity, Vendor};
+use crate::inventory::{Finding, Gpu, Kind, Vendor};
 
 /// A finding if that applies to one of `gpus`, which are all of this vendor. A single "permission denied" can make a
 /// whole runtime fail, as with ROCr (libhsakmt, topology.c).
@@ -23,19 +23,16 @@ pub(super) fn of_groups(vendor: Vendor, groups: &BTreeMap<u32, &Path>) -> Option
     let numbers: Vec<String> = groups.keys().map(u32::to_string).collect();
     let numbers = numbers.join(" and ");
     let (maker, file) = (vendor.traits().maker, file.display());
-    Some(Finding {
-        kind: Kind::GpuGroups,
-        severity: Severity::Info,
-        what: format!(
-            "jobs of other users than root can use {maker} GPUs only as members of group {numbers} (the number)"
-        ),
-        cause: format!(
+    Some(Finding::info(
+        Kind::GpuGroups,
+        format!("jobs of other users than root can use {maker} GPUs only as members of group {numbers} (the number)"),
+        format!(
             "{file} and its like are closed to others, and Slurm gives a job the groups that its user has in /etc/group, not \
              those of docker's --group-add"
         ),
-        repair: format!(
+        format!(
             "before the start, in the image or a hook: groupadd -g {first} {vendor}-gpu && usermod -aG {vendor}-gpu USER; or open \
              the files to all on the host by a udev rule (MODE=\"0666\")"
         ),
-    })
+    ))
 }

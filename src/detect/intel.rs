@@ -6,8 +6,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::nvidia_proc::nameless_gpu;
-use super::{Found, device, groups, left_out, pci};
+use super::{Found, device, groups, left_out, pci, regular};
 use crate::inventory::{Driver, Gpu, PciAddress, Source, Vendor};
 
 /// The discrete GPUs by PCI device ID (compute-runtime, devices_base.inl). If the driver does not report memory, this
@@ -54,7 +53,10 @@ pub fn probe(root: &Path) -> Found {
     let driver = nodes.first().map(|node| Driver {
         vendor: Vendor::Intel,
         source: Source::Drm,
-        version: node.driver.as_deref().and_then(|name| line(&root.join("sys/module").join(name), "version")),
+        version: node
+            .driver
+            .as_deref()
+            .and_then(|name| regular::line(&root.join("sys/module").join(name).join("version"))),
         cuda_version: None,
     });
     let findings = left_out::findings(&gpus).into_iter().chain(groups::finding(root, Vendor::Intel, &gpus)).collect();
@@ -84,9 +86,10 @@ fn node(root: &Path, entry: &fs::DirEntry) -> Option<Node> {
     let name = entry.file_name().into_string().ok()?;
     let minor = name.strip_prefix("renderD")?.parse().ok()?;
     let device = entry.path().join("device");
-    let is_here =
-        line(&device, "vendor")? == Vendor::Intel.traits().pci_vendor && root.join("dev/dri").join(&name).exists();
-    let number = line(&device, "device").and_then(|text| u16::from_str_radix(text.strip_prefix("0x")?, 16).ok());
+    let is_here = regular::line(&device.join("vendor"))? == Vendor::Intel.traits().pci_vendor
+        && root.join("dev/dri").join(&name).exists();
+    let number =
+        regular::line(&device.join("device")).and_then(|text| u16::from_str_radix(text.strip_prefix("0x")?, 16).ok());
     let target = |link: &Path| fs::read_link(link).ok()?.file_name()?.to_str().map(str::to_owned);
     is_here.then(|| Node {
         minor,
@@ -99,7 +102,7 @@ fn node(root: &Path, entry: &fs::DirEntry) -> Option<Node> {
 
 /// xe reports the memory of each tile (kernel 6.8, xe_tile_sysfs.c); i915 does so only in Intel's own packages.
 fn memory_mib(device: &Path) -> Option<u64> {
-    let bytes = |directory: &Path, file: &str| line(directory, file)?.parse::<u64>().ok();
+    let bytes = |directory: &Path, file: &str| regular::line(&directory.join(file))?.parse::<u64>().ok();
     let sum = |directory: &Path, prefix: &str, file: &str| -> u64 {
         let entries = fs::read_dir(directory).into_iter().flatten().flatten();
         let own = entries.filter(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(prefix)));
@@ -115,6 +118,7 @@ fn gpu(root: &Path, index: u32, node: &Node) -> Gpu {
     let place = node.address.map(|address| pci::place(root, address)).unwrap_or_default();
     Gpu {
         vendor: Vendor::Intel,
+        index,
         minor: Some(node.minor),
         model: node.model.map(str::to_owned),
         pci_address: node.address,
@@ -124,13 +128,8 @@ fn gpu(root: &Path, index: u32, node: &Node) -> Gpu {
         numa_node: place.numa_node,
         access: device::access(&root.join(&file)),
         device_file: Some(format!("/{file}").into()),
-        ..nameless_gpu(index)
+        ..Gpu::default()
     }
-}
-
-fn line(directory: &Path, file: &str) -> Option<String> {
-    let text = fs::read_to_string(directory.join(file)).ok()?;
-    Some(text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
 #[cfg(test)]

@@ -43,28 +43,9 @@ pub fn probe(root: &Path) -> Probe {
     Probe { driver, gpus }
 }
 
-/// A GPU without any known facts.
+/// An NVIDIA GPU without any known facts.
 pub(super) fn nameless_gpu(index: u32) -> Gpu {
-    Gpu {
-        vendor: Vendor::Nvidia,
-        index,
-        minor: None,
-        device_file: None,
-        uuid: None,
-        model: None,
-        pci_address: None,
-        memory_mib: None,
-        shares_memory: false,
-        memory_node: None,
-        integrated: false,
-        compute: None,
-        cpus: None,
-        numa_node: None,
-        links: BTreeMap::new(),
-        mig: None,
-        condition: None,
-        access: Access::Usable,
-    }
+    Gpu { index, ..Gpu::default() }
 }
 
 /// The driver has a directory for each GPU instance: `/proc/driver/nvidia/capabilities/gpu0/mig/gi9` (NVIDIA's MIG
@@ -75,13 +56,9 @@ fn mig_instances(root: &Path, minor: u32) -> Option<Vec<MigInstance>> {
     let mut found: Vec<u32> = directory.flatten().filter_map(|entry| number(entry.file_name().to_str()?)).collect();
     found.sort_unstable();
     let instance = |gpu_instance| MigInstance {
-        profile: None,
-        uuid: None,
         gpu_instance: Some(gpu_instance),
-        compute_instance: None,
-        memory_mib: None,
-        device_files: Vec::new(),
         access: Access::unusable(Obstacle::Nameless, format!("only NVML can name GPU instance {gpu_instance}")),
+        ..MigInstance::default()
     };
     (!found.is_empty()).then(|| found.into_iter().map(instance).collect())
 }

@@ -17,7 +17,8 @@ pub(super) fn finding(why: &NoNvml, request: &Request, gpus: usize, is_stuck: bo
     let (cause, repair) = match (why, request.utility()) {
         (NoNvml::Trouble(NvmlTrouble::LibraryMissing(_)), Some(false)) => NO_UTILITY,
         (NoNvml::Trouble(NvmlTrouble::LibraryMissing(_)), Some(true)) => NO_RUNTIME,
-        _ => cause_and_repair(why),
+        (NoNvml::Trouble(trouble), _) => of_trouble(trouble),
+        (NoNvml::NoAnswer(why), _) => of_no_answer(why),
     };
     let severity = if is_stuck { Severity::Error } else { Severity::Warning };
     let what = format!("NVIDIA's management library (NVML) gives no answer: {why}; {lost}");
@@ -32,13 +33,6 @@ fn kind(why: &NoNvml) -> Kind {
         NvmlTrouble::DriverNotLoaded => Kind::DriverNotLoaded,
         NvmlTrouble::UnknownError { .. } | NvmlTrouble::NoPermission { .. } => Kind::NvmlRefuses,
         NvmlTrouble::Failed { .. } | NvmlTrouble::ImpossibleCount(_) => Kind::DriverFails,
-    }
-}
-
-fn cause_and_repair(why: &NoNvml) -> (&'static str, &'static str) {
-    match why {
-        NoNvml::Trouble(trouble) => of_trouble(trouble),
-        NoNvml::NoAnswer(why) => of_no_answer(why),
     }
 }
 

@@ -51,42 +51,23 @@ pub struct Probe {
 
 /// Why NVML gave no answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what the variant is")]
 pub enum NvmlTrouble {
-    /// The library was not found.
     #[error("the library is not in this container ({0})")]
     LibraryMissing(String),
-    /// The library was found but cannot be used.
     #[error("the library cannot be loaded ({0})")]
     LibraryBroken(String),
-    /// The library and the kernel driver are of different releases.
     #[error("the library and the kernel's driver are of different versions")]
     VersionMismatch,
-    /// The kernel has no NVIDIA driver.
     #[error("the kernel's NVIDIA driver is not loaded")]
     DriverNotLoaded,
-    /// NVML's "Unknown Error". In containers the device cgroup was nearly always rewritten.
+    // In containers the device cgroup was nearly always rewritten.
     #[error("{call} failed with NVML's \"Unknown Error\"")]
-    UnknownError {
-        /// The call.
-        call: String,
-    },
-    /// The user or the container lacks permission.
+    UnknownError { call: String },
     #[error("{call} was refused: {error}")]
-    NoPermission {
-        /// The call.
-        call: String,
-        /// NVML's error text.
-        error: String,
-    },
-    /// Another NVML error.
+    NoPermission { call: String, error: String },
     #[error("{call} failed: {error}")]
-    Failed {
-        /// The call.
-        call: String,
-        /// NVML's error text.
-        error: String,
-    },
-    /// The number of GPUs is implausible.
+    Failed { call: String, error: String },
     #[error("it counts {0} GPUs, which cannot be")]
     ImpossibleCount(u32),
 }

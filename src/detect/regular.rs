@@ -13,3 +13,8 @@ use crate::walk;
 pub(super) fn text(path: &Path) -> io::Result<String> {
     String::from_utf8(walk::read(path)?).map_err(|_| io::ErrorKind::InvalidData.into())
 }
+
+/// A file of one line, as sysfs has them; `None` if it is empty or unreadable.
+pub(super) fn line(path: &Path) -> Option<String> {
+    Some(text(path).ok()?.trim().to_owned()).filter(|text| !text.is_empty())
+}

@@ -11,9 +11,8 @@ use crate::proc::parse::Mount;
 const CLUSTER: u64 = 64;
 
 /// Warns if writable tmpfs mounts can hold more than the container's memory.
-pub fn findings(root: &Path, memory: &Memory) -> Vec<Finding> {
-    let mounts = regular::text(&root.join("proc/self/mountinfo")).unwrap_or_default();
-    finding(&mounts, memory).into_iter().collect()
+pub fn detect(root: &Path, memory: &Memory) -> Option<Finding> {
+    finding(&regular::text(&root.join("proc/self/mountinfo")).ok()?, memory)
 }
 
 fn finding(mountinfo: &str, memory: &Memory) -> Option<Finding> {

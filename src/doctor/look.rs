@@ -49,14 +49,15 @@ impl Scope {
 
 /// Looks at the container, or else at the host.
 pub(crate) fn facts(scope: &Scope, is_container: bool) -> Facts {
-    let library = std::env::var_os("SLURMINIT_NVML_LIBRARY").filter(|path| !path.is_empty()).map(PathBuf::from);
     // These fork, so they come before the first thread.
     // What this process was started with is what the container asked for; a host asks for nothing.
-    let request = if is_container { Request::from_environment() } else { Request::default() };
-    let (root, deadline, nvml_library) = (scope.root.clone(), scope.deadline, library.clone());
-    let inventory =
-        detect::detect(&detect::Options { root, deadline, nvml_library, request, ..detect::Options::default() });
-    let conditions = condition::conditions(&scope.root, library.as_deref(), Instant::now() + deadline);
+    let mut options = detect::Options::from_environment(scope.root.clone(), scope.deadline);
+    if !is_container {
+        options.request = Request::default();
+    }
+    let inventory = detect::detect(&options);
+    let conditions =
+        condition::conditions(&scope.root, options.nvml_library.as_deref(), Instant::now() + scope.deadline);
     let side = if is_container {
         Side::Container(Box::new(container::facts(scope, &inventory)))
     } else {

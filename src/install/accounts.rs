@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::{InstallError, atomic, under};
+use super::{InstallError, atomic, read_text, under};
 use crate::accounts::AccountFiles;
 use crate::config::{Config, Fault, User};
 use crate::inventory::{Finding, Kind, Severity};
@@ -36,15 +36,14 @@ impl From<InstallError> for AccountError {
 /// A name or ID belongs to another account, or a file cannot be read or written.
 pub fn install_accounts(config: &Config, root: &Path) -> Result<Vec<Finding>, AccountError> {
     let wants_any = !config.users.is_empty() || !config.groups.is_empty();
-    let read = |path| read(root, path, wants_any);
-    let mut old = AccountFiles { group: read(FILES[0])?, passwd: read(FILES[1])?, shadow: None };
+    let mut old = read(root, wants_any)?;
     if !wants_any && !old.has_ours() {
         return Ok(Vec::new());
     }
     if let Some(why) = not_ours_to_write(root) {
         return Ok(left_alone(&old, &config.users, &why, "start the container without it"));
     }
-    old.shadow = under(root, Path::new(FILES[2])).exists().then(|| read(FILES[2])).transpose()?;
+    old.shadow = read_text(root, Path::new(FILES[2]))?;
     let new = old.with(&config.users, &config.groups).map_err(AccountError::Refused)?;
     match write(root, &old, &new) {
         Err((_, error)) if error.kind() == ErrorKind::ReadOnlyFilesystem => {
@@ -65,19 +64,17 @@ pub fn check_accounts(config: &Config, root: &Path) -> Result<(), AccountError> 
     if (config.users.is_empty() && config.groups.is_empty()) || not_ours_to_write(root).is_some() {
         return Ok(());
     }
-    let read = |path| read(root, path, true);
-    let shadow = under(root, Path::new(FILES[2])).exists().then(|| read(FILES[2])).transpose()?;
-    let old = AccountFiles { group: read(FILES[0])?, passwd: read(FILES[1])?, shadow };
+    let old = AccountFiles { shadow: read_text(root, Path::new(FILES[2]))?, ..read(root, true)? };
     old.with(&config.users, &config.groups).map(drop).map_err(AccountError::Refused)
 }
 
-fn read(root: &Path, path: &str, must_exist: bool) -> Result<String, InstallError> {
-    let path = Path::new(path);
-    match walk::read(&under(root, path)) {
-        Ok(bytes) => String::from_utf8(bytes).map_err(|_| InstallError::NotText { path: path.to_owned() }),
-        Err(error) if error.kind() == ErrorKind::NotFound && !must_exist => Ok(String::new()),
-        Err(source) => Err(InstallError::Read { path: path.to_owned(), source }),
-    }
+/// Without /etc/shadow, which is read only where it will be written.
+fn read(root: &Path, must_exist: bool) -> Result<AccountFiles, InstallError> {
+    let needed = |path| match read_text(root, path)? {
+        None if must_exist => Err(InstallError::Read { path: path.to_owned(), source: ErrorKind::NotFound.into() }),
+        text => Ok(text.unwrap_or_default()),
+    };
+    Ok(AccountFiles { group: needed(Path::new(FILES[0]))?, passwd: needed(Path::new(FILES[1]))?, shadow: None })
 }
 
 /// Writes the files that differ: all new versions are on disk before the first file is replaced.

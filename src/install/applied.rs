@@ -3,14 +3,12 @@
 //! The installed files may be newer than what the daemons use: a reload was cut short, or someone edited a file in
 //! place. A reload compares with these copies, and restores them if it fails.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use super::copies::copied_again;
-use super::{InstallError, replace_in, under};
+use super::{InstallError, read_text, replace_in};
 use crate::config::Paths;
 use crate::plan::{FileName, Text};
-use crate::walk;
 
 /// The directory of the copies, inside the run directory.
 const DIRECTORY: &str = "applied";
@@ -29,11 +27,8 @@ fn directory(paths: &Paths) -> PathBuf {
 pub fn read_applied(paths: &Paths, root: &Path) -> Result<Vec<Text>, InstallError> {
     let mut found = Vec::new();
     for name in FileName::WRITTEN {
-        let kept = read(root, &directory(paths).join(name.as_str()))?;
-        let text = match kept {
-            Some(text) => Some(text),
-            None => read(root, &paths.slurm.join(name.as_str()))?,
-        };
+        let read = |directory: &Path| read_text(root, &directory.join(name.as_str()));
+        let text = read(&directory(paths))?.map_or_else(|| read(&paths.slurm), |kept| Ok(Some(kept)))?;
         found.extend(text.map(|text| Text { name, text }));
     }
     Ok(found)
@@ -64,7 +59,7 @@ pub fn keep_held(paths: &Paths, root: &Path, held: &str) -> Result<(), InstallEr
 /// # Errors
 /// The file exists but cannot be read.
 pub fn read_held(paths: &Paths, root: &Path) -> Result<Option<String>, InstallError> {
-    read(root, &paths.run.join(HELD))
+    read_text(root, &paths.run.join(HELD))
 }
 
 /// Reinstalls the files that the daemons used before the last [`keep_applied`]. The replaced files become
@@ -75,21 +70,13 @@ pub fn read_held(paths: &Paths, root: &Path) -> Result<Option<String>, InstallEr
 pub fn restore_applied(paths: &Paths, root: &Path, names: &[FileName]) -> Result<(), InstallError> {
     for name in names {
         let kept = directory(paths);
-        let Some(text) = read(root, &kept.join(format!("{}.previous", name.as_str())))? else { continue };
+        let Some(text) = read_text(root, &kept.join(format!("{}.previous", name.as_str())))? else { continue };
         copied_again(paths, root, *name, &text)?;
         for (directory, mode) in [(&paths.slurm, name.mode()), (&kept, 0o644)] {
             replace_in(root, directory, name.as_str(), &text, mode)?;
         }
     }
     Ok(())
-}
-
-fn read(root: &Path, path: &Path) -> Result<Option<String>, InstallError> {
-    match walk::read(&under(root, path)) {
-        Ok(bytes) => String::from_utf8(bytes).map(Some).map_err(|_| InstallError::NotText { path: path.to_owned() }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(InstallError::Read { path: path.to_owned(), source }),
-    }
 }
 
 #[cfg(test)]

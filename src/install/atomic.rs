@@ -70,17 +70,7 @@ fn old(dir: &Dir, name: &str) -> io::Result<Option<Old>> {
 
 /// Replaces `name` with `content`, `mode` and `owner` (user and group), without keeping a copy.
 pub(super) fn replace_as(dir: &Dir, name: &str, content: &[u8], mode: u32, owner: (u32, u32)) -> io::Result<()> {
-    let new = write_beside(dir, name, content, mode, None)?;
-    let install = || {
-        let metadata = new.file.metadata()?;
-        if (metadata.uid(), metadata.gid()) != owner {
-            fchown(&new.file, Some(owner.0), Some(owner.1))?;
-        }
-        new.file.sync_all()?;
-        dir.rename(&new.name, name)
-    };
-    install().inspect_err(|_| drop(dir.remove(&new.name)))?;
-    dir.sync()
+    stage_as(dir, name, content, mode, owner)?.commit()
 }
 
 /// The new version of an existing file, already on disk beside it, with the same owner and mode. Dropping it without
@@ -95,12 +85,15 @@ pub(super) struct Staged<'a> {
 /// Prepares to replace `name` without keeping a copy.
 pub(super) fn stage<'a>(dir: &'a Dir, name: &'a str, content: &[u8]) -> io::Result<Staged<'a>> {
     let old = dir.metadata_of(name)?;
-    let new = write_beside(dir, name, content, old.permissions().mode() & 0o7777, None)?;
-    let staged = Staged { dir, name, new };
+    stage_as(dir, name, content, old.permissions().mode() & 0o7777, (old.uid(), old.gid()))
+}
+
+fn stage_as<'a>(dir: &'a Dir, name: &'a str, content: &[u8], mode: u32, owner: (u32, u32)) -> io::Result<Staged<'a>> {
+    let staged = Staged { dir, name, new: write_beside(dir, name, content, mode, None)? };
     let file = &staged.new.file;
     let metadata = file.metadata()?;
-    if (metadata.uid(), metadata.gid()) != (old.uid(), old.gid()) {
-        fchown(file, Some(old.uid()), Some(old.gid()))?;
+    if (metadata.uid(), metadata.gid()) != owner {
+        fchown(file, Some(owner.0), Some(owner.1))?;
     }
     file.sync_all()?;
     Ok(staged)

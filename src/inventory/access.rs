@@ -5,10 +5,11 @@ use serde::{Deserialize, Serialize};
 use super::Vendor;
 
 /// Whether a GPU that the driver reports can be used in this container.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "state")]
 pub enum Access {
     /// The device file can be opened.
+    #[default]
     Usable,
     /// The GPU exists but cannot be used.
     Unusable {

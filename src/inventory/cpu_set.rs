@@ -66,13 +66,8 @@ impl fmt::Display for CpuSet {
     }
 }
 
-/// The text is not a CPU list.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a CPU list (want numbers and ranges up to {HIGHEST_CPU}, as in 0-3,8)")]
-pub struct ParseCpuSetError(String);
-
 impl FromStr for CpuSet {
-    type Err = ParseCpuSetError;
+    type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let number = |digits: &str| digits.trim().parse::<u32>().ok().filter(|cpu| *cpu <= HIGHEST_CPU);
@@ -82,9 +77,10 @@ impl FromStr for CpuSet {
         };
         let mut cpus = BTreeSet::new();
         for part in text.trim().split(',').filter(|part| !part.is_empty()) {
-            let (first, last) = range(part)
-                .filter(|(first, last)| first <= last)
-                .ok_or_else(|| ParseCpuSetError(text.chars().take(80).collect()))?;
+            let (first, last) = range(part).filter(|(first, last)| first <= last).ok_or_else(|| {
+                let shown: String = text.chars().take(80).collect();
+                format!("`{shown}` is not a CPU list (want numbers and ranges up to {HIGHEST_CPU}, as in 0-3,8)")
+            })?;
             cpus.extend(first..=last);
         }
         Ok(Self(cpus))

@@ -16,6 +16,18 @@ pub fn gpus(gres: &str) -> u64 {
     gres.split(',').map(count).fold(0, u64::saturating_add)
 }
 
+/// The sum for each name, in the order of their first appearance.
+pub fn counted<T: PartialEq>(named: impl IntoIterator<Item = (T, usize)>) -> Vec<(T, usize)> {
+    let mut counts: Vec<(T, usize)> = Vec::new();
+    for (name, more) in named {
+        match counts.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, count)) => *count += more,
+            None => counts.push((name, more)),
+        }
+    }
+    counts
+}
+
 /// Whether a Gres has a GPU, or a part of one.
 pub fn has_gpu(gres: &str) -> bool {
     gres.split(',').any(|item| matches!(item.split(':').next(), Some("gpu" | "shard" | "mps")))
@@ -31,6 +43,9 @@ mod tests {
             ("(null)", 0),
             ("", 0),
             ("gpu:2", 2),
+            ("license:4", 0),
+            ("gpu:nvidia:2(S:0-1)", 2),
+            ("gpu:a:1(S:0,2),gpu:b:3", 4),
             ("gpu:nvidia:2(S:0)", 2),
             ("gpu:nvidia:2(S:0,1),gpu:amd:1(S:1-3),mps:100", 3),
             ("gpu:gpu0:1,gpu:gpu1:1", 2),

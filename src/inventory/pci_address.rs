@@ -34,13 +34,8 @@ impl fmt::Display for PciAddress {
     }
 }
 
-/// The text is not a PCI address.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a PCI address (want domain:bus:device.function, all hexadecimal)")]
-pub struct ParsePciAddressError(String);
-
 impl FromStr for PciAddress {
-    type Err = ParsePciAddressError;
+    type Err = String;
 
     /// Accepts sysfs's spelling and NVML's (eight domain digits, upper case).
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -58,7 +53,8 @@ impl FromStr for PciAddress {
                 function: u8::from_str_radix(function, 16).ok().filter(|function| *function < 8)?,
             })
         };
-        parse().ok_or_else(|| ParsePciAddressError(text.to_owned()))
+        parse()
+            .ok_or_else(|| format!("`{text}` is not a PCI address (want domain:bus:device.function, all hexadecimal)"))
     }
 }
 

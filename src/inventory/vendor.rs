@@ -9,10 +9,11 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 /// The vendor of a GPU, which determines the driver.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Vendor {
     /// NVIDIA: NVML and `/dev/nvidiaN`.
+    #[default]
     Nvidia,
     /// AMD: KFD and `/dev/dri/renderDN`.
     Amd,

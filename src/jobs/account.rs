@@ -12,6 +12,7 @@ use super::notes::Notes;
 use super::{ids, output, quiesce, reclaim, slurm, spool};
 use crate::config::DaemonName;
 use crate::leftovers::look;
+use crate::logs::split_text;
 use crate::plan::last_value;
 use crate::proc;
 
@@ -43,7 +44,7 @@ pub(super) struct Allocated {
 impl Allocated {
     /// Parses a line of `slurminit logs`.
     pub(super) fn parse(line: &str) -> Option<Self> {
-        let said = message(line, DaemonName::Slurmctld.as_str())?;
+        let (_, said) = split_text(line, DaemonName::Slurmctld.as_str())?;
         let of = |begin, by_backfill| {
             let (job, _) = said.strip_prefix(begin)?.split_once(' ')?;
             job.starts_with(|c: char| c.is_ascii_digit()).then(|| Self { job: job.to_owned(), by_backfill })
@@ -104,13 +105,6 @@ impl Job {
     fn was_started_since(&self, boot: &str) -> bool {
         self.started.as_ref().is_some_and(|start| start.as_str() >= boot)
     }
-}
-
-/// The message in a line of `slurminit logs`: `TIME LEVEL DAEMON: MESSAGE`.
-fn message<'a>(line: &'a str, daemon: &str) -> Option<&'a str> {
-    let (_, rest) = line.split_once(' ')?;
-    let (_, rest) = rest.trim_start().split_once(' ')?;
-    rest.strip_prefix(daemon)?.strip_prefix(": ")
 }
 
 /// Parses `12_3(15) ...` (`%pJ`): the task and its job ID, which is the array's or a later one.
@@ -176,7 +170,8 @@ pub(super) fn begun(node: &str) -> anyhow::Result<Begun> {
 /// The job that slurmd launches, according to this line of `slurminit logs`. Once a job has ended, this is the only
 /// trace (Slurm 22.05 to 24.11, `req.c`).
 pub(super) fn launched(line: &str) -> Option<&str> {
-    let rest = message(line, DaemonName::Slurmd.as_str())?.strip_prefix("Launching batch job ")?;
+    let (_, said) = split_text(line, DaemonName::Slurmd.as_str())?;
+    let rest = said.strip_prefix("Launching batch job ")?;
     rest.split_once(" for UID ").map(|(id, _)| id).filter(|id| is_number(id))
 }
 
@@ -219,7 +214,7 @@ fn end_slurmd() {
 
 #[cfg(test)]
 mod tests {
-    use super::{Begun, Job, message};
+    use super::{Begun, Job, split_text};
 
     fn tasks(slurmctld: &str) -> Vec<String> {
         let ids = ["15", "16", "5"].map(str::to_owned).into();
@@ -248,7 +243,7 @@ mod tests {
         ] {
             assert_eq!(tasks(&format!("{time}{text}\n")), [""; 0], "{text}");
         }
-        assert_eq!(message("2026 info slurmstepd: Launching batch job 7 for UID 0", "slurmd"), None);
+        assert_eq!(split_text("2026 info slurmstepd: Launching batch job 7 for UID 0", "slurmd"), None);
     }
 
     #[test]

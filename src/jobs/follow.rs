@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::account::{Allocated, launched, task};
 use super::notes::{self, Notes};
-use super::output;
+use super::{output, pause};
 use crate::config::DaemonName;
 use crate::control::client;
 use crate::control::protocol::Request;
@@ -77,14 +77,9 @@ fn follow(socket: &Path, daemon: DaemonName, take: &mut dyn FnMut(&str)) -> anyh
 /// has ended it is refused, but then the end was saved anyway.
 fn save_together(starts: &Receiver<String>) {
     while let Ok(first) = starts.recv() {
-        pause();
+        pause(TOGETHER);
         let last = starts.try_iter().last().unwrap_or(first);
         let name = last.split('(').next().unwrap_or_default();
         let _ = output("scontrol", &["update", &format!("jobid={name}"), "delayboot=0"]);
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "more may start in that time")]
-fn pause() {
-    std::thread::sleep(TOGETHER);
 }

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use super::wait::Queue;
-use super::{COMPLETING, Job, closed_for_good, jobs_on_the_node, output, pause, slurm, start_soon};
+use super::{COMPLETING, Job, LOOK, closed_for_good, jobs_on_the_node, output, pause, slurm, start_soon};
 use crate::config::OnStop;
 use crate::exit_code;
 use crate::supervise::node::OUR_REASON;
@@ -59,7 +59,7 @@ pub(super) fn run(node: &str, grace: Duration, on_stop: OnStop, leaves: bool) ->
     // slurmctld must hear from slurmd that a job has completed: without it, it waits for slurmd at its own end, for long.
     let mut left = jobs_on_the_node(own)?;
     while !left.is_empty() && begin.elapsed() < grace {
-        pause();
+        pause(LOOK);
         left = jobs_on_the_node(own)?;
     }
     let is_left = |name: &String| left.iter().any(|job| job.name == *name);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use super::{output, slurm};
+use super::{output, pause, slurm};
 use crate::doctor::look::seconds;
 use crate::plan::last_value;
 use crate::supervise::node::OUR_REASON;
@@ -96,7 +96,7 @@ pub(super) fn run(node: &str) -> anyhow::Result<()> {
         if suspects.is_empty() || begin.elapsed() > PATIENCE {
             break;
         }
-        wait(LOOK);
+        pause(LOOK);
         in_use = processes::in_use();
     }
     Ok(())
@@ -147,7 +147,7 @@ fn settle(suspects: Vec<(Suspect, String)>, in_use: &InUse, jobs: &[Job]) -> any
 fn patiently(begin: Instant) -> anyhow::Result<Vec<Job>> {
     loop {
         match running() {
-            Err(_) if begin.elapsed() < PATIENCE => wait(LOOK),
+            Err(_) if begin.elapsed() < PATIENCE => pause(LOOK),
             answer => return answer,
         }
     }
@@ -193,7 +193,7 @@ fn requeue(job: &str) -> anyhow::Result<()> {
     let begin = Instant::now();
     while begin.elapsed() < LOOK && output("squeue", &["--noheader", "--jobs", job, "--format=%T"])?.trim() != "PENDING"
     {
-        super::pause();
+        pause(super::LOOK);
     }
     super::start_soon(job);
     eprintln!("warning: job {job} runs in slurmctld's eyes alone, and is requeued: {NO_SCRIPT}");
@@ -225,11 +225,6 @@ fn launch_time() -> anyhow::Result<Duration> {
 fn parse_launch_time(config: &str) -> Option<Duration> {
     let seconds = last_value(config, "BatchStartTimeout")?.parse().ok()?;
     Some(Duration::from_secs(seconds) + LAUNCH_MARGIN)
-}
-
-#[expect(clippy::disallowed_methods, reason = "that a job has not started has no event")]
-fn wait(pause: Duration) {
-    std::thread::sleep(pause);
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{account, output, slurm, start_soon};
+use super::{account, output, pause, slurm, start_soon};
 use crate::supervise::node::TWICE;
 
 /// By then slurmctld has begun to schedule (seen: 5 s) and has slurmd's answer.
@@ -33,12 +33,7 @@ pub(super) fn watch(node: &str) -> anyhow::Result<()> {
             let waiting = waiting.lines().filter_map(|line| line.trim().split_once(' '));
             waiting.filter(|(id, _)| begun.contains(*id)).for_each(|(_, name)| start_soon(name));
         }
-        wait(LOOK);
+        pause(LOOK);
     }
     Ok(())
-}
-
-#[expect(clippy::disallowed_methods, reason = "Slurm tells nobody of a drain")]
-fn wait(pause: Duration) {
-    std::thread::sleep(pause);
 }

@@ -35,14 +35,9 @@ pub(crate) fn run() -> anyhow::Result<()> {
             Err(error) if answered.elapsed() >= PATIENCE => return Err(error),
             Err(_) => {}
         }
-        sleep(pause);
+        super::pause(pause);
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "the queue can only be looked at again after a while")]
-fn sleep(pause: Duration) {
-    std::thread::sleep(pause);
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -5,10 +5,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::config::ReadinessTest;
 use crate::free_port::named;
 use crate::holders::{self, Which};
 use crate::proc::{self, parse};
-use crate::supervise::liveness::Door;
 use crate::supervise::sockets::{self, Unix};
 
 /// From this number on, connections of other users count as a crowd. A daemon that hangs collects a few, from commands
@@ -23,20 +23,17 @@ const USERS: usize = 3;
 type Ends = BTreeMap<Option<u32>, Vec<u32>>;
 
 /// Describes a crowd at this door; `None` if there is none. `own` are the users of the daemons themselves.
-pub(super) fn at(door: &Door, own: &BTreeSet<u32>) -> Option<String> {
-    let mut ends = match door {
-        Door::Port(port) => at_port(*port)?,
-        Door::Socket(path) => at_socket(path, &sockets::unix()?),
+pub(super) fn at(door: &ReadinessTest, own: &BTreeSet<u32>) -> Option<String> {
+    let (mut ends, place) = match door {
+        ReadinessTest::Port(port) => (at_port(*port)?, format!("port {port}")),
+        ReadinessTest::Socket(path) => (at_socket(path, &sockets::unix()?), path.display().to_string()),
+        ReadinessTest::Started | ReadinessTest::Command(_) => return None,
     };
     ends.retain(|uid, _| uid.is_none_or(|uid| !own.contains(&uid)));
     let count: usize = ends.values().map(Vec::len).sum();
     if count < MANY {
         return None;
     }
-    let place = match door {
-        Door::Port(port) => format!("port {port}"),
-        Door::Socket(path) => path.display().to_string(),
-    };
     let mut users: Vec<_> = ends.into_iter().collect();
     users.sort_by_key(|(_, inodes)| std::cmp::Reverse(inodes.len()));
     let begin = Instant::now();
@@ -113,7 +110,7 @@ mod tests {
     fn a_few_connections_are_no_crowd_and_many_are_if_they_are_others() {
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = socket.local_addr().unwrap();
-        let door = Door::Port(address.port());
+        let door = ReadinessTest::Port(address.port());
         let mut clients: Vec<_> = (1..MANY).map(|_| std::net::TcpStream::connect(address).unwrap()).collect();
         assert_eq!(at(&door, &BTreeSet::new()), None);
         clients.push(std::net::TcpStream::connect(address).unwrap());

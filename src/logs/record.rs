@@ -65,7 +65,7 @@ pub(super) fn now() -> String {
 }
 
 /// Splits the text of a record from `source` into the word for its level and the message.
-pub(super) fn split_text<'a>(line: &'a str, source: &str) -> Option<(&'a str, &'a str)> {
+pub fn split_text<'a>(line: &'a str, source: &str) -> Option<(&'a str, &'a str)> {
     let (_time, rest) = line.split_once(' ')?;
     let (level, rest) = rest.trim_start().split_once(' ')?;
     Some((level, rest.strip_prefix(source)?.strip_prefix(": ")?))

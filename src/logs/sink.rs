@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{MsgFlags, send};
 use nix::sys::stat::{SFlag, fstat};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -159,7 +159,7 @@ impl Sink {
         let Some(fd) = &self.fd else { return Ok(bytes.len()) };
         match self.way {
             Way::OwnDescription | Way::File => Ok(nix::unistd::write(fd, bytes)?),
-            Way::Socket => send_now(fd, bytes),
+            Way::Socket => Ok(send(fd.as_raw_fd(), bytes, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL)?),
             Way::AfterPoll => {
                 let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLOUT)];
                 poll(&mut fds, PollTimeout::ZERO)?;
@@ -196,12 +196,4 @@ fn reopen() -> Option<OwnedFd> {
         .ok()
         .filter(|flags| OFlag::from_bits_truncate(*flags).contains(OFlag::O_NONBLOCK))?;
     Some(own)
-}
-
-#[expect(unsafe_code, reason = "nix is built without its socket feature; this is its one use")]
-fn send_now(fd: &OwnedFd, bytes: &[u8]) -> std::io::Result<usize> {
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: pointer and length are of the same slice.
-    let sent = unsafe { libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
-    usize::try_from(sent).map_err(|_| std::io::Error::last_os_error())
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::inventory::{CgroupVersion, Finding, Inventory, Kind, SlurmVersion, WSL_DEVICE};
 
-use super::{Decision, NodePlan};
+use super::{NodePlan, Reasons};
 
 /// cgroup.conf, and the plugins of slurm.conf that depend on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,23 +31,18 @@ const KNOWS_DISABLED: SlurmVersion = SlurmVersion { year: 24, month: 5 };
 /// The first release that knows `EnableControllers` (cgroup.conf(5) of 23.02).
 const KNOWS_ENABLE_CONTROLLERS: SlurmVersion = SlurmVersion { year: 23, month: 2 };
 
-pub(super) fn plan(
-    inventory: &Inventory,
-    node: &NodePlan,
-    decisions: &mut Vec<Decision>,
-    findings: &mut Vec<Finding>,
-) -> CgroupPlan {
+pub(super) fn plan(inventory: &Inventory, node: &NodePlan, reasons: &mut Reasons) -> CgroupPlan {
     // Binding tasks needs real CPU numbers, which are known only if the container has the whole machine.
     let whole = node.topology.is_some();
     let affinity = whole && !inventory.cpu.binding_denied;
     let obstacle = obstacle(inventory);
     let unheld = obstacle.clone().or_else(|| device_obstacle(inventory));
-    findings.extend(unheld.filter(|_| inventory.usable_gpus().next().is_some()).map(not_held));
+    reasons.findings.extend(unheld.filter(|_| inventory.usable_gpus().next().is_some()).map(not_held));
     let plan = match obstacle {
         None => with_cgroups(inventory, whole, affinity),
         Some(why) => without_cgroups(inventory, affinity, why),
     };
-    decisions.push(Decision::new(format!("ProctrackType={}", plan.proctrack), plan.why.clone()));
+    reasons.decide(format!("ProctrackType={}", plan.proctrack), plan.why.clone());
     let why = match (affinity, plan.task) {
         (_, "task/none") if affinity => "this Slurm starts without cgroups only with task/none",
         (false, _) if inventory.cpu.binding_denied => {
@@ -56,7 +51,7 @@ pub(super) fn plan(
         (true, _) => "the container sees the whole machine, so tasks can be bound to CPUs",
         (false, _) => "tasks are not bound to CPUs: the container sees a part of the machine",
     };
-    decisions.push(Decision::new(format!("TaskPlugin={}", plan.task), why));
+    reasons.decide(format!("TaskPlugin={}", plan.task), why);
     plan
 }
 

@@ -8,10 +8,11 @@ mod sharing;
 use std::collections::BTreeSet;
 
 use crate::config::{Config, GresMode, Sharing, TypeName};
+use crate::inventory::gres::counted;
 use crate::inventory::{CpuSet, Driver, Finding, Inventory, Kind, Obstacle, PciAddress, Severity, Source, Vendor};
 
 use super::names::{DevicePath, GresType};
-use super::{Decision, NodePlan};
+use super::{NodePlan, Reasons};
 pub(super) use offer::display_names;
 use offer::{Offer, offers};
 pub use selection::select;
@@ -56,13 +57,7 @@ impl GresPlan {
 
     /// Gres of the node's line: `gpu:nvidia:2,gpu:amd:1,shard:12`.
     pub(super) fn node_gres(&self) -> String {
-        let mut counts: Vec<(&GresType, usize)> = Vec::new();
-        for line in &self.lines {
-            match counts.iter_mut().find(|(known, _)| **known == line.gres_type) {
-                Some((_, count)) => *count += 1,
-                None => counts.push((&line.gres_type, 1)),
-            }
-        }
+        let counts = counted(self.lines.iter().map(|line| (&line.gres_type, 1)));
         let mut gres: Vec<String> = counts.iter().map(|(name, count)| format!("gpu:{name}:{count}")).collect();
         if let Some(sharing) = self.sharing {
             let count: u32 = self.shared().map(|(_, sharing)| sharing.of_each_gpu()).sum();
@@ -121,20 +116,14 @@ impl GresLine {
     }
 }
 
-pub(super) fn plan(
-    config: &Config,
-    inventory: &Inventory,
-    node: &NodePlan,
-    decisions: &mut Vec<Decision>,
-    findings: &mut Vec<Finding>,
-) -> GresPlan {
-    let offers = offers(inventory, decisions, findings);
-    let auto_detect = auto_detect(config, inventory, node, &offers, decisions, findings);
+pub(super) fn plan(config: &Config, inventory: &Inventory, node: &NodePlan, reasons: &mut Reasons) -> GresPlan {
+    let offers = offers(inventory, reasons);
+    let auto_detect = auto_detect(config, inventory, node, &offers, reasons);
     let gpus = in_slurms_order(config, auto_detect, offers);
     let cores = match gpus.iter().map(|offer| cores(offer, inventory, node)).collect::<Result<Vec<_>, _>>() {
         Ok(cores) => cores.into_iter().map(Some).collect(),
         Err(why) => {
-            decisions.push(Decision::new("no Cores", why));
+            reasons.decide("no Cores", why);
             vec![None; gpus.len()]
         }
     };
@@ -153,10 +142,10 @@ pub(super) fn plan(
             comment: offer.comment(),
         });
     }
-    let sharing = sharing::plan(config, &lines, auto_detect, decisions, findings);
+    let sharing = sharing::plan(config, &lines, auto_detect, reasons);
     let plan = GresPlan { auto_detect, lines, counts_as_runtimes: numbering.is_slurms, sharing };
     if !plan.lines.is_empty() {
-        decisions.push(Decision::new(format!("Gres={}", plan.node_gres()), type_reason(config, &plan)));
+        reasons.decide(format!("Gres={}", plan.node_gres()), type_reason(config, &plan));
     }
     plan
 }
@@ -178,53 +167,46 @@ fn auto_detect(
     inventory: &Inventory,
     node: &NodePlan,
     gpus: &[Offer<'_>],
-    decisions: &mut Vec<Decision>,
-    findings: &mut Vec<Finding>,
+    reasons: &mut Reasons,
 ) -> AutoDetect {
-    let explicit = |why: &str, decisions: &mut Vec<Decision>| {
-        decisions.push(Decision::new("AutoDetect=off", why));
+    let explicit = |why: &str, reasons: &mut Reasons| {
+        reasons.decide("AutoDetect=off", why);
         AutoDetect::Off
     };
     let vendor = match vendor_to_detect(config, inventory, gpus) {
         Ok(vendor) => vendor,
-        Err(why) => return explicit(why, decisions),
+        Err(why) => return explicit(why, reasons),
     };
     if let Some(why) = numbering::rsmi_fault(gpus).filter(|_| vendor == Vendor::Amd) {
-        findings.push(Finding {
-            kind: Kind::Settings,
-            severity: Severity::Warning,
-            what: "gres = \"autodetect\" is not possible with these AMD GPUs; explicit lines are used".to_owned(),
-            cause: why.to_owned(),
-            repair: "nothing; gres = \"explicit\" says the same without this warning".to_owned(),
-        });
-        return explicit(why, decisions);
+        reasons.warn(
+            Kind::Settings,
+            "gres = \"autodetect\" is not possible with these AMD GPUs; explicit lines are used",
+            why,
+            "nothing; gres = \"explicit\" says the same without this warning",
+        );
+        return explicit(why, reasons);
     }
     let plugin = plugin(vendor);
     if let Some(fault) = auto_detect_fault(vendor, inventory, node).filter(|_| inventory.slurm.has_plugin(&plugin)) {
         let why = fault.cause.clone();
-        findings.push(Finding {
-            severity: Severity::Warning,
-            what: "gres = \"autodetect\" is not possible here; explicit lines are used".to_owned(),
-            repair: format!("{}, or set gres = \"explicit\"", fault.repair),
-            ..fault
-        });
-        return explicit(&why, decisions);
+        let what = "gres = \"autodetect\" is not possible here; explicit lines are used";
+        reasons.warn(fault.kind, what, &*why, format!("{}, or set gres = \"explicit\"", fault.repair));
+        return explicit(&why, reasons);
     }
     if inventory.slurm.has_plugin(&plugin) {
         let choice = AutoDetect::Plugin(vendor);
-        decisions.push(Decision::new(format!("AutoDetect={}", choice.as_str()), "[gpu] gres = \"autodetect\""));
+        reasons.decide(format!("AutoDetect={}", choice.as_str()), "[gpu] gres = \"autodetect\"");
         return choice;
     }
-    findings.push(Finding {
-        kind: Kind::Settings,
-        severity: Severity::Warning,
-        what: format!(
+    reasons.warn(
+        Kind::Settings,
+        format!(
             "gres = \"autodetect\" is not possible: Slurm's plugin {plugin} is not installed; explicit lines are used"
         ),
-        cause: "with AutoDetect and no plugin slurmd finds no GPU, and the node is taken out of service".to_owned(),
-        repair: format!("build the image with GPU_TYPE={vendor}, or set gres = \"explicit\""),
-    });
-    explicit("the plugin is not installed", decisions)
+        "with AutoDetect and no plugin slurmd finds no GPU, and the node is taken out of service",
+        format!("build the image with GPU_TYPE={vendor}, or set gres = \"explicit\""),
+    );
+    explicit("the plugin is not installed", reasons)
 }
 
 /// The vendor whose plugin could name all devices; else why the lines do.

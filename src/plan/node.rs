@@ -1,10 +1,10 @@
 //! The node's line: CPUs, memory, topology, Features.
 
 use crate::config::{Config, FeatureName, NodeName, Role};
-use crate::inventory::{Cpu, CpuSet, Finding, Gpu, Inventory, Kind, Memory};
+use crate::inventory::{Cpu, CpuSet, Gpu, Inventory, Kind, Memory};
 
 use super::names::HostName;
-use super::{Decision, GresPlan, cluster};
+use super::{GresPlan, Reasons, cluster};
 
 /// The NodeName line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,44 +39,39 @@ pub struct Topology {
 }
 
 /// Plans everything except the GPUs.
-pub(super) fn plan(
-    config: &Config,
-    inventory: &Inventory,
-    decisions: &mut Vec<Decision>,
-    findings: &mut Vec<Finding>,
-) -> NodePlan {
+pub(super) fn plan(config: &Config, inventory: &Inventory, reasons: &mut Reasons) -> NodePlan {
     let available = available_cpus(&inventory.cpu);
     let cpus = match config.node.cpus {
         Some(wanted) if wanted > available => {
-            findings.push(Finding::warning(
+            reasons.warn(
                 Kind::Settings,
                 format!("[node] cpus = {wanted} is more than the {available} CPUs of this container; {available} are used"),
                 "Slurm takes a node out of service that has fewer CPUs than it claims",
                 format!("set cpus to {available} or less, or leave it out; docker run --cpus and --cpuset-cpus raise the limit"),
-            ));
+            );
             available
         }
         Some(wanted) => wanted.max(1),
         None => available,
     };
-    decisions.push(Decision::new(format!("CPUs={cpus}"), cpu_reason(config, &inventory.cpu, cpus)));
+    reasons.decide(format!("CPUs={cpus}"), cpu_reason(config, &inventory.cpu, cpus));
 
     let topology = match topology(&inventory.cpu, cpus) {
         Ok(topology) => {
             let Topology { sockets, cores_per_socket, threads_per_core } = topology;
-            decisions.push(Decision::new(
+            reasons.decide(
                 format!("Sockets={sockets} CoresPerSocket={cores_per_socket} ThreadsPerCore={threads_per_core}"),
                 "the container sees the whole machine",
-            ));
+            );
             Some(topology)
         }
         Err(why) => {
-            decisions.push(Decision::new("no sockets, cores and threads", why));
+            reasons.decide("no sockets, cores and threads", why);
             None
         }
     };
-    let memory_mib = memory(config, inventory, decisions, findings);
-    let tmp_disk_mib = tmp_disk(config, inventory, decisions, findings);
+    let memory_mib = memory(config, inventory, reasons);
+    let tmp_disk_mib = tmp_disk(config, inventory, reasons);
     NodePlan {
         name: cluster::node_name(config, &inventory.hostname),
         host: None,
@@ -97,22 +92,21 @@ impl NodePlan {
         inventory: &Inventory,
         gres: &GresPlan,
         host: &HostName,
-        decisions: &mut Vec<Decision>,
+        reasons: &mut Reasons,
     ) -> Self {
         self.gres = gres.node_gres();
         self.features = features(config, inventory);
         if !self.features.is_empty() {
             let names: Vec<&str> = self.features.iter().map(FeatureName::as_str).collect();
-            decisions.push(Decision::new(
+            reasons.decide(
                 format!("Feature={}", names.join(",")),
                 "vendor, model, compute capability and driver of the GPUs, so that a job can ask with --constraint",
-            ));
+            );
         }
         let short = host.as_str().split('.').next().unwrap_or_default();
         if config.role != Role::Compute && ![host.as_str(), short, "localhost"].contains(&self.name.as_str()) {
             self.host = Some(host.clone());
-            decisions
-                .push(Decision::new(format!("NodeHostname={host}"), "slurmd finds its own line by the host's name"));
+            reasons.decide(format!("NodeHostname={host}"), "slurmd finds its own line by the host's name");
         }
         self
     }
@@ -167,15 +161,10 @@ fn topology(cpu: &Cpu, cpus: u32) -> Result<Topology, String> {
 }
 
 /// RealMemory in MiB.
-fn memory(
-    config: &Config,
-    inventory: &Inventory,
-    decisions: &mut Vec<Decision>,
-    findings: &mut Vec<Finding>,
-) -> Option<u64> {
+fn memory(config: &Config, inventory: &Inventory, reasons: &mut Reasons) -> Option<u64> {
     let usable = inventory.memory.usable_mib();
     if usable == 0 {
-        decisions.push(Decision::new("no RealMemory", "how much memory there is could not be read"));
+        reasons.decide("no RealMemory", "how much memory there is could not be read");
         return None;
     }
     let whose = match inventory.memory {
@@ -186,16 +175,16 @@ fn memory(
     if let Some(wanted) = config.node.memory_mib {
         let memory = wanted.clamp(1, usable);
         if wanted > usable {
-            findings.push(Finding::warning(
+            reasons.warn(
                 Kind::RealMemory,
                 format!(
                     "[node] memory_mib = {wanted} is more than the {usable} MiB of this container; {usable} are used"
                 ),
                 format!("{whose} is {usable} MiB"),
                 "lower memory_mib, or raise the limit with docker run --memory",
-            ));
+            );
         }
-        decisions.push(Decision::new(format!("RealMemory={memory}"), "[node] memory_mib says so"));
+        reasons.decide(format!("RealMemory={memory}"), "[node] memory_mib says so");
         return Some(memory);
     }
     let (reserve, why) = match config.node.reserve_mib {
@@ -203,30 +192,22 @@ fn memory(
         None => (default_reserve(usable), "for the system and the daemons"),
     };
     let memory = usable - reserve;
-    decisions.push(Decision::new(
-        format!("RealMemory={memory}"),
-        format!("{whose} is {usable} MiB; {reserve} MiB are kept {why}"),
-    ));
+    reasons.decide(format!("RealMemory={memory}"), format!("{whose} is {usable} MiB; {reserve} MiB are kept {why}"));
     Some(memory)
 }
 
 /// Slurm marks a node invalid if its file system is smaller than claimed, so the value is rounded down to whole GiB.
-fn tmp_disk(
-    config: &Config,
-    inventory: &Inventory,
-    decisions: &mut Vec<Decision>,
-    findings: &mut Vec<Finding>,
-) -> Option<u64> {
+fn tmp_disk(config: &Config, inventory: &Inventory, reasons: &mut Reasons) -> Option<u64> {
     // The size of a file system named by TmpFS is not detected.
     let whole = if config.slurm.conf.get("TmpFS").is_some() { None } else { inventory.scratch_mib };
     let (mib, why) = match (config.node.tmp_disk_mib, whole) {
         (Some(wanted), Some(whole)) if wanted > whole => {
-            findings.push(Finding::warning(
+            reasons.warn(
                 Kind::Settings,
                 format!("[node] tmp_disk_mib = {wanted} is more than the {whole} MiB of /tmp; {whole} are used"),
                 "Slurm takes a node out of service whose file system is smaller than it claims",
                 format!("set tmp_disk_mib to {whole} or less, or leave it out"),
-            ));
+            );
             (whole, "the size of /tmp")
         }
         (Some(wanted), _) => (wanted, "[node] tmp_disk_mib says so"),
@@ -238,7 +219,7 @@ fn tmp_disk(
     if mib == 0 {
         return None;
     }
-    decisions.push(Decision::new(format!("TmpDisk={mib}"), why));
+    reasons.decide(format!("TmpDisk={mib}"), why);
     Some(mib)
 }
 

@@ -4,7 +4,7 @@ use crate::config::{Config, DaemonName, FeatureName, NodeName, SlurmSettings};
 use crate::inventory::Inventory;
 
 use super::names::HostName;
-use super::{CgroupPlan, Decision, Epilog, GresPlan, MailProg, NodePlan, TaskProlog, cluster, login};
+use super::{CgroupPlan, Epilog, GresPlan, MailProg, NodePlan, Reasons, TaskProlog, cluster, login};
 
 /// A line of slurm.conf.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,24 +41,24 @@ pub(super) fn plan(
     cgroup: &CgroupPlan,
     scripts: &Scripts<'_>,
     inventory: &Inventory,
-    decisions: &mut Vec<Decision>,
+    reasons: &mut Reasons,
 ) -> Vec<Setting> {
     let mut settings = Settings::default();
     settings.identity(config, host);
     settings.files(config, scripts.mail, inventory);
-    settings.processes(cgroup, inventory, decisions);
+    settings.processes(cgroup, inventory, reasons);
     let task_prolog = scripts.task_prolog.map(|prolog| ("TaskProlog", &prolog.path, TaskProlog::WHY));
     let epilog = scripts.epilog.map(|epilog| ("Epilog", &epilog.path, Epilog::WHY));
     for (key, path, why) in task_prolog.into_iter().chain(epilog) {
         settings.add_because(key, path.display(), why);
-        decisions.push(Decision::new(format!("{key}={}", path.display()), why));
+        reasons.decide(format!("{key}={}", path.display()), why);
     }
     if login::is_fatal(inventory) {
         settings.add_because(login::KEY, 0, login::WHY);
-        decisions.push(Decision::new(format!("{}=0", login::KEY), login::WHY));
+        reasons.decide(format!("{}=0", login::KEY), login::WHY);
     }
-    settings.scheduling(config, node, decisions);
-    settings.lay_over(&config.slurm.conf, decisions);
+    settings.scheduling(config, node, reasons);
+    settings.lay_over(&config.slurm.conf, reasons);
     settings.0
 }
 
@@ -124,15 +124,12 @@ impl Settings {
         }
     }
 
-    fn processes(&mut self, cgroup: &CgroupPlan, inventory: &Inventory, decisions: &mut Vec<Decision>) {
+    fn processes(&mut self, cgroup: &CgroupPlan, inventory: &Inventory, reasons: &mut Reasons) {
         self.add_because("ProctrackType", cgroup.proctrack, &cgroup.why);
         self.add("TaskPlugin", cgroup.task);
         if inventory.slurm.has_plugin("mpi_pmix") {
             let why = "`srun PROGRAM` of an MPI program is one of several ranks, not so many programs of one; none is some 20 ms faster";
-            decisions.push(Decision::new(
-                "MpiDefault=pmix",
-                "Slurm's plugin for PMIx and the library that it loads are there",
-            ));
+            reasons.decide("MpiDefault=pmix", "Slurm's plugin for PMIx and the library that it loads are there");
             self.add_because("MpiDefault", "pmix", why);
         } else {
             self.add("MpiDefault", "none");
@@ -146,7 +143,7 @@ impl Settings {
         self.add_because("SlurmctldTimeout", 60, why);
     }
 
-    fn scheduling(&mut self, config: &Config, node: &NodePlan, decisions: &mut Vec<Decision>) {
+    fn scheduling(&mut self, config: &Config, node: &NodePlan, reasons: &mut Reasons) {
         self.add("SchedulerType", "sched/backfill");
         let debug = config.slurm.conf.iter().find(|(key, _)| key.is("SlurmctldDebug"));
         let says_too_little = debug
@@ -162,7 +159,7 @@ impl Settings {
             let why = "MiB for each CPU of a job that does not say; without it a job would take all memory of its node";
             self.add_because("DefMemPerCPU", 512, why);
         } else {
-            self.sharing(node, decisions);
+            self.sharing(node, reasons);
         }
         self.add_because(
             "GresTypes",
@@ -172,7 +169,7 @@ impl Settings {
     }
 
     /// How jobs share the only node.
-    fn sharing(&mut self, node: &NodePlan, decisions: &mut Vec<Decision>) {
+    fn sharing(&mut self, node: &NodePlan, reasons: &mut Reasons) {
         let unit = if node.topology.is_some() { "CR_Core" } else { "CR_CPU" };
         let why = match (node.topology.is_some(), node.memory_mib.is_some()) {
             (true, true) => "jobs share the node by cores and memory",
@@ -181,31 +178,31 @@ impl Settings {
             (false, false) => "jobs share the node by CPUs; neither cores nor memory are known",
         };
         let select = if node.memory_mib.is_some() { format!("{unit}_Memory") } else { unit.to_owned() };
-        decisions.push(Decision::new(format!("SelectTypeParameters={select}"), why));
+        reasons.decide(format!("SelectTypeParameters={select}"), why);
         self.add_because("SelectTypeParameters", select, why);
         if let Some(memory) = node.memory_mib {
             let share = (memory / u64::from(node.cpus.max(1))).clamp(1, 2048);
             let why =
                 "MiB for each CPU of a job that does not say; at most an equal share, so that a job may take every CPU";
-            decisions.push(Decision::new(format!("DefMemPerCPU={share}"), why));
-            decisions.push(Decision::new(
+            reasons.decide(format!("DefMemPerCPU={share}"), why);
+            reasons.decide(
                 "no MaxMemPerCPU",
                 "with it Slurm gives a job more CPUs than it asked for, and a job for one GPU could not take most of the \
                  memory; set it in [slurm.conf] if you want it",
-            ));
+            );
             self.add_because("DefMemPerCPU", share, why);
         }
     }
 
     /// The operator's keys replace existing ones, in any case, or are added. An empty value removes a key.
-    fn lay_over(&mut self, own: &SlurmSettings, decisions: &mut Vec<Decision>) {
+    fn lay_over(&mut self, own: &SlurmSettings, reasons: &mut Reasons) {
         for (key, value) in own.iter() {
             let place = self.0.iter().position(|setting| key.is(&setting.key));
             let why = match place {
                 Some(at) => format!("[slurm.conf] of the operator, in place of {}", self.0[at].value),
                 None => "[slurm.conf] of the operator".to_owned(),
             };
-            decisions.push(Decision::new(format!("{}={}", key.as_str(), value.as_str()), why.clone()));
+            reasons.decide(format!("{}={}", key.as_str(), value.as_str()), why.clone());
             match (place, value.as_str()) {
                 (Some(at), "") => drop(self.0.remove(at)),
                 (None, "") => {}
@@ -220,10 +217,10 @@ impl Settings {
 }
 
 /// The operator's partitions, otherwise one for all users.
-pub(super) fn partitions(config: &Config, decisions: &mut Vec<Decision>) -> Vec<PartitionPlan> {
+pub(super) fn partitions(config: &Config, reasons: &mut Reasons) -> Vec<PartitionPlan> {
     let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
     if config.partitions.is_empty() {
-        decisions.push(Decision::new("PartitionName=debug", "one partition for everybody, without a time limit"));
+        reasons.decide("PartitionName=debug", "one partition for everybody, without a time limit");
         let settings =
             vec![pair("Nodes", "ALL"), pair("Default", "YES"), pair("MaxTime", "INFINITE"), pair("State", "UP")];
         return vec![PartitionPlan { name: "debug".to_owned(), settings }];
@@ -246,7 +243,7 @@ pub(super) fn partitions(config: &Config, decisions: &mut Vec<Decision>) -> Vec<
                 .filter(|(_, value)| !value.as_str().is_empty())
                 .map(|(key, value)| pair(key.as_str(), value.as_str())),
         );
-        decisions.push(Decision::new(format!("PartitionName={}", partition.name), "[[partition]] of the operator"));
+        reasons.decide(format!("PartitionName={}", partition.name), "[[partition]] of the operator");
         plans.push(PartitionPlan { name: partition.name.to_string(), settings });
     }
     plans

@@ -1,6 +1,6 @@
 //! A cluster, from the output of `scontrol --oneliner show node` and `scontrol --oneliner show partition`.
 
-use super::{NoArguments, TimeLimit};
+use super::TimeLimit;
 use crate::inventory::gres;
 
 /// The nodes and partitions for jobs.
@@ -41,15 +41,15 @@ impl Cluster {
     }
 
     /// The partition of this name, or the default one.
-    pub(super) fn partition(&self, name: Option<&str>) -> Result<&Partition, NoArguments> {
+    pub(super) fn partition(&self, name: Option<&str>) -> Result<&Partition, String> {
         let is_it = |partition: &&Partition| name.map_or(partition.is_default, |name| partition.name == name);
         self.partitions.iter().find(is_it).ok_or_else(|| {
             let names: Vec<&str> = self.partitions.iter().map(|partition| partition.name.as_str()).collect();
             let there_are = format!("--partition NAME names one of: {}", names.join(", "));
-            NoArguments(match name {
+            match name {
                 Some(name) => format!("there is no partition {name}; {there_are}"),
                 None => format!("the cluster has no default partition; {there_are}"),
-            })
+            }
         })
     }
 

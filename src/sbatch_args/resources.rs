@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{NoArguments, TimeLimit};
+use super::TimeLimit;
 
 /// Slurm's maximum (16 bits).
 const MOST_CPUS: u64 = 65_533;
@@ -47,25 +47,22 @@ impl Resources {
     ///
     /// # Errors
     /// The text is not JSON, or a value is invalid for its key.
-    pub fn parse(text: &str) -> Result<Self, NoArguments> {
-        let method: Value = serde_json::from_str(text).map_err(|error| NoArguments(format!("is not JSON: {error}")))?;
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let method: Value = serde_json::from_str(text).map_err(|error| format!("is not JSON: {error}"))?;
         let Value::Object(method) = method else {
-            return Err(NoArguments(format!(
-                "is not a method: want {{\"resources\": {{...}}}}, not {}",
-                shown(&method)
-            )));
+            return Err(format!("is not a method: want {{\"resources\": {{...}}}}, not {}", shown(&method)));
         };
         match method.get("resources") {
             None | Some(Value::Null) => Ok(Self::default()),
             Some(Value::Object(table)) => Self::of_table(table),
-            Some(other) => Err(NoArguments(format!("resources: want {{\"cpus\": 4, ...}}, not {}", shown(other)))),
+            Some(other) => Err(format!("resources: want {{\"cpus\": 4, ...}}, not {}", shown(other))),
         }
     }
 
-    fn of_table(table: &Map<String, Value>) -> Result<Self, NoArguments> {
+    fn of_table(table: &Map<String, Value>) -> Result<Self, String> {
         if let Some(key) = table.keys().find(|key| !KEYS.contains(&key.as_str())) {
             let known = KEYS.join(", ");
-            return Err(NoArguments(format!("resources: there is no {}; the keys are {known}", quoted(key))));
+            return Err(format!("resources: there is no {}; the keys are {known}", quoted(key)));
         }
         let whole = |key: &str, least: u64, most: u64| match table.get(key) {
             None | Some(Value::Null) => Ok(None),
@@ -73,7 +70,7 @@ impl Resources {
                 let number = value.as_u64().filter(|number| (least..=most).contains(number));
                 let want =
                     || format!("resources.{key}: want a whole number from {least} to {most}, not {}", shown(value));
-                number.map(Some).ok_or_else(|| NoArguments(want()))
+                number.map(Some).ok_or_else(want)
             }
         };
         let cpus = whole("cpus", 0, MOST_CPUS)?;
@@ -87,7 +84,7 @@ impl Resources {
                 None | Some(Value::Null) => false,
                 Some(Value::Bool(exclusive)) => *exclusive,
                 Some(other) => {
-                    return Err(NoArguments(format!("resources.exclusive: want true or false, not {}", shown(other))));
+                    return Err(format!("resources.exclusive: want true or false, not {}", shown(other)));
                 }
             },
         })
@@ -118,7 +115,7 @@ impl Resources {
     }
 }
 
-fn time_limit(value: Option<&Value>) -> Result<Option<TimeLimit>, NoArguments> {
+fn time_limit(value: Option<&Value>) -> Result<Option<TimeLimit>, String> {
     let Some(value) = value.filter(|value| !value.is_null()) else { return Ok(None) };
     let limit = match value {
         Value::String(text) => TimeLimit::parse(text),
@@ -132,7 +129,7 @@ fn time_limit(value: Option<&Value>) -> Result<Option<TimeLimit>, NoArguments> {
             shown(value)
         )
     };
-    limit.map(Some).ok_or_else(|| NoArguments(want()))
+    limit.map(Some).ok_or_else(want)
 }
 
 /// An untrusted value for a message: short and free of control characters.

@@ -2,12 +2,12 @@
 //!
 //! PURE. PID 1 passes all questions of a round to one child, `slurminit liveness`, and reads one answer per line.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::daemon::UnitId;
+use crate::config::ReadinessTest;
 
 /// The liveness check of one unit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,9 +16,9 @@ pub struct Question {
     pub unit: UnitId,
     /// The main process, whose activity tells a slow daemon from a hung one.
     pub pid: i32,
-    /// Where the unit listens, if known. The clients that keep it busy are connected there.
+    /// Where the unit listens, if that is how it gets ready. The clients that keep it busy are connected there.
     #[serde(default)]
-    pub door: Option<Door>,
+    pub door: ReadinessTest,
     /// A pipeline of commands: each reads the output of the one before it, and all must exit with 0.
     pub commands: Vec<Vec<String>>,
     /// How long the answer may take, in milliseconds.
@@ -30,16 +30,6 @@ impl Question {
     pub fn timeout(&self) -> Duration {
         Duration::from_millis(self.timeout_ms)
     }
-}
-
-/// Where a unit listens.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Door {
-    /// This TCP port.
-    Port(u16),
-    /// This Unix socket.
-    Socket(PathBuf),
 }
 
 /// The result of one question.

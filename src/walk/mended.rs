@@ -1,42 +1,23 @@
 //! Repairs made during a walk.
 
-use std::fmt;
 use std::path::PathBuf;
 
 /// Something that other users could have exploited against root until now.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what the variant is")]
 pub enum Mended {
-    /// Others could write to a directory.
-    Closed {
-        /// The directory.
-        path: PathBuf,
-        /// The former mode.
-        mode: u32,
-    },
-    /// A directory belonged to another user.
-    Taken {
-        /// The directory.
-        path: PathBuf,
-        /// The former owner.
-        uid: u32,
-        /// The new owner.
-        now: u32,
-    },
-    /// Something occupied a name that root needs. It was removed.
-    Removed {
-        /// Its path.
-        path: PathBuf,
-    },
-    /// A directory to which others could write was emptied.
-    Emptied {
-        /// The directory.
-        path: PathBuf,
-    },
-    /// Left unchanged: a file with a second hard link, or a link or pipe among files that change owner.
-    LeftAlone {
-        /// Its path.
-        path: PathBuf,
-    },
+    #[error("others could write to {path} (mode {mode:04o}), and can no more")]
+    Closed { path: PathBuf, mode: u32 },
+    #[error("{path} belonged to uid {uid}, who could change what is in it; it belongs to uid {now} now")]
+    Taken { path: PathBuf, uid: u32, now: u32 },
+    #[error("{path} was put there by somebody other than root, and is removed")]
+    Removed { path: PathBuf },
+    #[error("{path} was emptied: others than root could have put there what was in it")]
+    Emptied { path: PathBuf },
+    #[error(
+        "{path} keeps its owner: it is a link, or has a second name elsewhere, and what that is may be no daemon's"
+    )]
+    LeftAlone { path: PathBuf },
 }
 
 impl Mended {
@@ -53,32 +34,6 @@ impl Mended {
             Self::Taken { .. } => "nothing to do; if you do not trust the former owner, begin with a new volume",
             Self::Removed { .. } => "nothing to do; find out who put it there",
             Self::LeftAlone { .. } => "remove it, or replace it by a copy: cp -p FILE FILE.copy && mv FILE.copy FILE",
-        }
-    }
-}
-
-impl fmt::Display for Mended {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Closed { path, mode } => {
-                write!(f, "others could write to {} (mode {mode:04o}), and can no more", path.display())
-            }
-            Self::Taken { path, uid, now } => write!(
-                f,
-                "{} belonged to uid {uid}, who could change what is in it; it belongs to uid {now} now",
-                path.display()
-            ),
-            Self::Removed { path } => {
-                write!(f, "{} was put there by somebody other than root, and is removed", path.display())
-            }
-            Self::Emptied { path } => {
-                write!(f, "{} was emptied: others than root could have put there what was in it", path.display())
-            }
-            Self::LeftAlone { path } => write!(
-                f,
-                "{} keeps its owner: it is a link, or has a second name elsewhere, and what that is may be no daemon's",
-                path.display()
-            ),
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::{Repairs, failed_trial};
 use crate::configure::passthrough::{Part, Trial, Way, way};
 use crate::configure::situation::{Engine, EngineInfo, Nvidia, PlatformKind, Situation, Smi, Version};
+use crate::inventory::gres::counted;
 use crate::inventory::{Observations, Vendor};
 
 /// The oldest driver for CUDA 11, which is also the oldest supported one.
@@ -104,14 +105,7 @@ pub(crate) fn driver(seen: &Situation) -> Vec<Observations> {
 
 /// `2x NVIDIA H200, 1x NVIDIA A100`, in order of first appearance.
 fn list(nvidia: &Nvidia) -> String {
-    let mut counts: Vec<(&str, usize)> = Vec::new();
-    for gpu in &nvidia.gpus {
-        let model = gpu.model.as_deref().unwrap_or("NVIDIA GPU");
-        match counts.iter_mut().find(|(name, _)| *name == model) {
-            Some((_, count)) => *count += 1,
-            None => counts.push((model, 1)),
-        }
-    }
+    let counts = counted(nvidia.gpus.iter().map(|gpu| (gpu.model.as_deref().unwrap_or("NVIDIA GPU"), 1)));
     counts.iter().map(|(model, count)| format!("{count}x {model}")).collect::<Vec<_>>().join(", ")
 }
 

@@ -1,11 +1,12 @@
 //! The engine and compose, according to their own commands.
 
 use std::path::Path;
+use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::Tools;
 use crate::configure::situation::{Compose, Engine, EngineInfo, Version};
+use crate::tool;
 use crate::tool::answer::{Answer, first_line};
 
 /// Signs of an engine on the host, for use inside the image, which has no docker command.
@@ -26,8 +27,8 @@ struct Info {
     cdi_spec_dirs: Option<Vec<String>>,
 }
 
-pub(super) fn engine(root: &Path, tools: Tools) -> Engine {
-    let (stdout, stderr) = match tools.ask("docker", &["info", "--format", "{{json .}}"]) {
+pub(super) fn engine(root: &Path, deadline: Duration) -> Engine {
+    let (stdout, stderr) = match tool::ask("docker", &["info", "--format", "{{json .}}"], deadline) {
         Answer::Missing if TRACES.iter().any(|path| root.join(path).exists()) => return Engine::NotAsked,
         Answer::Missing => return Engine::Missing,
         Answer::Silent => return Engine::Silent,
@@ -55,8 +56,9 @@ pub(super) fn engine(root: &Path, tools: Tools) -> Engine {
     }
 }
 
-pub(super) fn compose(tools: Tools, engine: &Engine) -> Compose {
-    let version = |program: &str, arguments: &[&str]| tools.ask(program, arguments).output().and_then(Version::find);
+pub(super) fn compose(deadline: Duration, engine: &Engine) -> Compose {
+    let version =
+        |program: &str, arguments: &[&str]| tool::ask(program, arguments, deadline).output().and_then(Version::find);
     if let Some(version) = version("docker", &["compose", "version", "--short"]) {
         return Compose::Version { command: "docker compose", version };
     }

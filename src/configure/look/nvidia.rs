@@ -1,14 +1,16 @@
 //! NVIDIA's hardware, driver and toolkit.
 
 use std::path::Path;
+use std::time::Duration;
 
-use super::{Tools, gpus_on_pci, names, read};
+use super::{gpus_on_pci, names, read};
 use crate::configure::situation::{Nvidia, NvidiaGpu, Smi, Toolkit};
 use crate::inventory::{Inventory, Vendor};
+use crate::tool;
 use crate::tool::answer::{Answer, first_line};
 
-pub(super) fn look(root: &Path, tools: Tools, inventory: &Inventory) -> Nvidia {
-    let (smi, list) = smi(root, tools);
+pub(super) fn look(root: &Path, deadline: Duration, inventory: &Inventory) -> Nvidia {
+    let (smi, list) = smi(root, deadline);
     let (listed, mig_ids) = parse_list(&list);
     let counted = inventory.gpus.iter().filter(|gpu| gpu.vendor == Vendor::Nvidia);
     let counted: Vec<NvidiaGpu> =
@@ -16,7 +18,7 @@ pub(super) fn look(root: &Path, tools: Tools, inventory: &Inventory) -> Nvidia {
     let told = inventory.drivers.iter().find(|driver| driver.vendor == Vendor::Nvidia);
     let driver = told.and_then(|driver| driver.version.clone());
     // WSL2 has no file with the driver's version.
-    let driver = driver.or_else(|| if smi == Smi::Works { ask_version(root, tools) } else { None });
+    let driver = driver.or_else(|| if smi == Smi::Works { ask_version(root, deadline) } else { None });
     Nvidia {
         // nvidia-smi knows the models. If it is missing or its library is broken, the kernel's files give the count.
         gpus: if listed.is_empty() { counted } else { listed },
@@ -31,8 +33,8 @@ pub(super) fn look(root: &Path, tools: Tools, inventory: &Inventory) -> Nvidia {
     }
 }
 
-fn smi(root: &Path, tools: Tools) -> (Smi, String) {
-    match ask(root, tools, &["-L"]) {
+fn smi(root: &Path, deadline: Duration) -> (Smi, String) {
+    match ask(root, deadline, &["-L"]) {
         Answer::Missing => (Smi::Missing, String::new()),
         Answer::Silent => (Smi::Fails("it does not end: the driver hangs".to_owned()), String::new()),
         Answer::Ended { succeeded: true, stdout, .. } => (Smi::Works, stdout),
@@ -43,16 +45,16 @@ fn smi(root: &Path, tools: Tools) -> (Smi, String) {
     }
 }
 
-fn ask(root: &Path, tools: Tools, arguments: &[&str]) -> Answer {
-    match tools.ask("nvidia-smi", arguments) {
+fn ask(root: &Path, deadline: Duration, arguments: &[&str]) -> Answer {
+    match tool::ask("nvidia-smi", arguments, deadline) {
         // sudo's PATH lacks WSL2's directory.
-        Answer::Missing if root == Path::new("/") => tools.ask("/usr/lib/wsl/lib/nvidia-smi", arguments),
+        Answer::Missing if root == Path::new("/") => tool::ask("/usr/lib/wsl/lib/nvidia-smi", arguments, deadline),
         answer => answer,
     }
 }
 
-fn ask_version(root: &Path, tools: Tools) -> Option<String> {
-    let answer = ask(root, tools, &["--query-gpu=driver_version", "--format=csv,noheader"]);
+fn ask_version(root: &Path, deadline: Duration) -> Option<String> {
+    let answer = ask(root, deadline, &["--query-gpu=driver_version", "--format=csv,noheader"]);
     answer.output()?.lines().next().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty())
 }
 

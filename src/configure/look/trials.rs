@@ -2,23 +2,23 @@
 
 use std::time::Duration;
 
-use super::{Tools, has_image};
+use super::has_image;
 use crate::configure::assess::Trials;
 use crate::configure::passthrough::{self, Trial, way};
 use crate::configure::situation::{FileGpus, Situation};
 use crate::inventory::Vendor;
-use crate::tool::answer::Answer;
+use crate::tool::{self, answer::Answer};
 
 /// How long the trial's container may take: a first start of many GPUs is slow.
 const TRIAL: Duration = Duration::from_secs(60);
 
 /// Tries it for each vendor, where there is an image to do it with.
-pub(crate) fn trials(image: &str, no_trial: bool, tools: Tools, seen: &Situation) -> Trials {
+pub(crate) fn trials(image: &str, no_trial: bool, deadline: Duration, seen: &Situation) -> Trials {
     let can_try = if no_trial {
         Err("--no-trial")
     } else if seen.engine.info().is_none() {
         Err("the engine cannot be asked")
-    } else if !has_image(tools, image) {
+    } else if !has_image(deadline, image) {
         Err("the image is not built yet; run this again when it is")
     } else {
         Ok(())
@@ -37,10 +37,10 @@ fn try_with(vendor: Vendor, image: &str, seen: &Situation) -> Trial {
     let name = format!("slurminit-trial-{}", std::process::id());
     let arguments = passthrough::arguments(way(seen), seen.by_files(vendor), image, &name);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let answer = Tools { deadline: TRIAL }.ask("docker", &arguments);
+    let answer = tool::ask("docker", &arguments, TRIAL);
     if answer == Answer::Silent {
         // Only its client was killed.
-        Tools { deadline: TRIAL }.ask("docker", &["rm", "--force", &name]);
+        tool::ask("docker", &["rm", "--force", &name], TRIAL);
     }
     passthrough::judge(vendor, &answer)
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::topology::GpuProperties;
+use crate::detect::regular;
 
 /// libdrm's list of `DEVICE, REVISION, NAME`.
 const IDS: &str = "usr/share/libdrm/amdgpu.ids";
@@ -31,10 +32,7 @@ impl Names {
     /// The name from the card's firmware, otherwise libdrm's, otherwise ours.
     pub(super) fn model(&self, root: &Path, gpu: &GpuProperties) -> Option<String> {
         let device = root.join("sys/bus/pci/devices").join(gpu.pci_address.to_string());
-        let line = |file: &str| {
-            let text = fs::read_to_string(device.join(file)).ok()?;
-            Some(text.trim().to_owned()).filter(|text| !text.is_empty())
-        };
+        let line = |file: &str| regular::line(&device.join(file));
         let listed = || in_list(&self.ids, gpu.device_id, hexadecimal(&line("revision")?)?);
         let known = || ACCELERATORS.iter().find(|(id, _)| *id == gpu.device_id).map(|(_, name)| (*name).to_owned());
         line("product_name").or_else(listed).or_else(known)

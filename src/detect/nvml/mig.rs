@@ -46,11 +46,8 @@ fn describe(
     let mut found = MigInstance {
         profile: answers.of(instance.name()).and_then(|name| profile(&name)),
         uuid: answers.of(instance.uuid()).filter(|uuid| is_uuid(uuid)),
-        gpu_instance: None,
-        compute_instance: None,
         memory_mib: answers.of(memory(instance)).map(|(whole, _)| whole >> 20).filter(plausible_memory),
-        device_files: Vec::new(),
-        access: Access::Usable,
+        ..MigInstance::default()
     };
     match instance_ids(instance) {
         Ok((gpu_instance, compute_instance)) => {

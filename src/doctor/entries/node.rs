@@ -2,6 +2,7 @@
 
 use crate::doctor::entry::{Entry, Judge};
 use crate::doctor::facts::{ContainerFacts, Facts, Looked, NodeFacts, WaitingJob};
+use crate::inventory::gres::gpus;
 use crate::inventory::{Kind, Observations};
 use crate::supervise::machine::{ToldWhy, UnitSnapshot, UnitState};
 use crate::supervise::node::NodeVerdict;
@@ -229,14 +230,6 @@ fn drain(node: &NodeFacts) -> Observations {
     Observations::warn(shown(node), "an administrator drained it; slurminit leaves such a drain alone", resume(node))
 }
 
-/// The number of GPUs in `gpu:nvidia:2(S:0-1),gpu:amd:1`.
-fn gpus_in(gres: &str) -> u64 {
-    let outside = |part: &str| part.split('(').next().unwrap_or_default().to_owned();
-    // Commas also occur in the list of sockets: S:0,2.
-    let parts = gres.split(',').filter(|part| part.trim_start().starts_with("gpu")).map(outside);
-    parts.map(|part| part.rsplit(':').next().and_then(|count| count.parse::<u64>().ok()).unwrap_or(1)).sum()
-}
-
 fn gres(facts: &Facts, container: &ContainerFacts, found: Vec<Observations>) -> Observations {
     let node = match seen(container, &container.slurm.node) {
         Err(answer) => return Observations::all(found, || answer),
@@ -246,7 +239,7 @@ fn gres(facts: &Facts, container: &ContainerFacts, found: Vec<Observations>) -> 
     let refused = is_refused_for(node, About::Gres)
         .then(|| Observations::fail(shown(node), "slurm.conf claims more GPUs than slurmd finds in gres.conf", repair));
     Observations::all(found.into_iter().chain(refused), || {
-        let offered = gpus_in(&node.gres);
+        let offered = gpus(&node.gres);
         if offered == 0 && facts.inventory.usable_gpus().next().is_none() {
             return Observations::hint(
                 "the node offers no GPU: Slurm refuses a job that asks for one",
@@ -301,24 +294,4 @@ fn waiting_jobs(jobs: &[WaitingJob]) -> Observations {
         "Resources, Priority: others have what they ask for; ReqNodeNotAvail: see the node above; the rest is in man squeue, JOB REASON CODES",
         "scontrol show job N; ask for less, or wait",
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn gpus_are_counted_as_sinfo_spells_them() {
-        for (gres, want) in [
-            ("gpu:nvidia:2", 2),
-            ("gpu:nvidia:2(S:0-1)", 2),
-            ("gpu:a:1(S:0,2),gpu:b:3", 4),
-            ("gpu:1", 1),
-            ("", 0),
-            ("(null)", 0),
-            ("license:4", 0),
-        ] {
-            assert_eq!(gpus_in(gres), want, "{gres}");
-        }
-    }
 }

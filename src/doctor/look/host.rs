@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{Ask, Scope, output};
-use crate::configure::look::{self, Tools};
+use crate::configure::look;
 use crate::doctor::facts::{HostFacts, ImageFacts, Kubernetes, KubernetesNode, Looked, RunningContainer};
 use crate::inventory::{Inventory, Vendor};
 use crate::tool::answer::Answer;
@@ -12,10 +12,9 @@ use crate::tool::answer::Answer;
 const GPU_TYPE: &str = "slurminit.gpu-type";
 
 pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> HostFacts {
-    let tools = Tools { deadline: scope.deadline };
     let ask = scope.ask();
-    let situation = look::look(&scope.root, tools, inventory);
-    let trials = look::trials(&scope.image, scope.no_trial, tools, &situation);
+    let situation = look::look(&scope.root, scope.deadline, inventory);
+    let trials = look::trials(&scope.image, scope.no_trial, scope.deadline, &situation);
     HostFacts {
         trials,
         image: image(&ask, &scope.image),

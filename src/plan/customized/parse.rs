@@ -1,5 +1,7 @@
 //! Parses Slurm's files as leniently as Slurm does: keys in any case, quotes, comments, continued lines.
 
+use crate::inventory::gres::counted;
+
 /// One line of a Slurm file: its keys and values in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::plan) struct Line(Vec<(String, String)>);
@@ -74,14 +76,7 @@ impl GresLines {
 
     /// The Gres value of a node line that matches these lines.
     pub(super) fn node_gres(&self) -> String {
-        let mut counts: Vec<(Option<&str>, usize)> = Vec::new();
-        for (name, files) in &self.gpus {
-            let name = name.as_deref();
-            match counts.iter_mut().find(|(known, _)| *known == name) {
-                Some((_, count)) => *count += files.len().max(1),
-                None => counts.push((name, files.len().max(1))),
-            }
-        }
+        let counts = counted(self.gpus.iter().map(|(name, files)| (name.as_deref(), files.len().max(1))));
         let spell = |(name, count): &(Option<&str>, usize)| match name {
             Some(name) => format!("gpu:{name}:{count}"),
             None => format!("gpu:{count}"),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use crate::inventory::{Access, Finding, Gpu, Inventory, Kind, MigInstance, Obstacle, Severity, Vendor, WSL_DEVICE};
-use crate::plan::Decision;
+use crate::plan::Reasons;
 use crate::plan::names::{DevicePath, GresType};
 
 /// A whole GPU, or an instance of one in MIG mode.
@@ -56,11 +56,7 @@ fn is_cuda_name(name: &str) -> bool {
 }
 
 /// Everything usable, each device file once; NVIDIA first, in the driver's order.
-pub(super) fn offers<'a>(
-    inventory: &'a Inventory,
-    decisions: &mut Vec<Decision>,
-    findings: &mut Vec<Finding>,
-) -> Vec<Offer<'a>> {
+pub(super) fn offers<'a>(inventory: &'a Inventory, reasons: &mut Reasons) -> Vec<Offer<'a>> {
     let mut gpus: Vec<&Gpu> = inventory.gpus.iter().collect();
     gpus.sort_by_key(|gpu| (gpu.vendor, gpu.index));
     let counted = gpus.len();
@@ -72,22 +68,23 @@ pub(super) fn offers<'a>(
         if let Access::Unusable { reason, obstacle } = &gpu.access {
             let reason = one_line(reason);
             unusable.entry((*obstacle, gpu.vendor)).or_default().push(format!("{label} ({reason})"));
-            decisions.push(left_out(&label, &reason));
+            left_out(&label, &reason, reasons);
             continue;
         }
-        for (name, instance) in parts(gpu, label, decisions) {
+        for (name, instance) in parts(gpu, label, reasons) {
             match files(gpu, instance, &mut taken) {
                 Ok(files) => offers.push(Offer { gpu, instance, files }),
                 Err(why) => {
-                    decisions.push(left_out(&name, &why));
-                    findings.push(cannot_be_given(&name, why));
+                    left_out(&name, &why, reasons);
+                    let repair = "run `slurminit detect` to see every GPU and its device file";
+                    reasons.warn(Kind::GpuLeftOut, format!("{name} cannot be given to jobs"), why, repair);
                 }
             }
         }
     }
     // Detection has already reported faults.
     unusable.retain(|(obstacle, _), _| !obstacle.is_fault());
-    findings.extend(unusable.into_iter().map(|(kind, gpus)| not_offered(kind, &gpus, counted)));
+    reasons.findings.extend(unusable.into_iter().map(|(kind, gpus)| not_offered(kind, &gpus, counted)));
     offers
 }
 
@@ -100,10 +97,10 @@ fn not_offered((obstacle, vendor): (Obstacle, Vendor), gpus: &[String], counted:
 
 /// The GPU itself, or in MIG mode its usable instances, each with a name. Detection has reported why others are
 /// unusable.
-fn parts<'a>(gpu: &'a Gpu, label: String, decisions: &mut Vec<Decision>) -> Vec<(String, Option<&'a MigInstance>)> {
+fn parts<'a>(gpu: &'a Gpu, label: String, reasons: &mut Reasons) -> Vec<(String, Option<&'a MigInstance>)> {
     let Some(instances) = &gpu.mig else { return vec![(label, None)] };
     if instances.is_empty() {
-        decisions.push(left_out(&label, "it is in MIG mode and has no instance"));
+        left_out(&label, "it is in MIG mode and has no instance", reasons);
     }
     let mut parts = Vec::new();
     for instance in instances {
@@ -111,19 +108,14 @@ fn parts<'a>(gpu: &'a Gpu, label: String, decisions: &mut Vec<Decision>) -> Vec<
         let name = format!("{label}'s MIG instance {profile}");
         match &instance.access {
             Access::Usable => parts.push((name, Some(instance))),
-            Access::Unusable { reason, .. } => decisions.push(left_out(&name, reason)),
+            Access::Unusable { reason, .. } => left_out(&name, reason, reasons),
         }
     }
     parts
 }
 
-fn left_out(name: &str, why: &str) -> Decision {
-    Decision::new(format!("{name} is left out"), one_line(why))
-}
-
-fn cannot_be_given(name: &str, why: String) -> Finding {
-    let repair = "run `slurminit detect` to see every GPU and its device file";
-    Finding::warning(Kind::GpuLeftOut, format!("{name} cannot be given to jobs"), why, repair)
+fn left_out(name: &str, why: &str, reasons: &mut Reasons) {
+    reasons.decide(format!("{name} is left out"), one_line(why));
 }
 
 /// The files of a line. Slurm ignores a GPU without a file, and then marks the node invalid because a GPU is missing.

@@ -7,19 +7,18 @@ use crate::config::{Config, Sharing};
 use crate::inventory::{Finding, Kind};
 
 use super::{AutoDetect, GresLine};
-use crate::plan::Decision;
+use crate::plan::Reasons;
 
 /// What is shared, if possible.
 pub(super) fn plan(
     config: &Config,
     lines: &[GresLine],
     auto_detect: AutoDetect,
-    decisions: &mut Vec<Decision>,
-    findings: &mut Vec<Finding>,
+    reasons: &mut Reasons,
 ) -> Option<Sharing> {
     let sharing = config.gpu.sharing()?;
     let shared = lines.iter().filter(|line| is_shared(sharing, line)).count();
-    findings.extend(left_out(sharing, lines, shared));
+    reasons.findings.extend(left_out(sharing, lines, shared));
     if shared == 0 {
         return None;
     }
@@ -33,7 +32,7 @@ pub(super) fn plan(
         }
     };
     let how = if auto_detect == AutoDetect::Off { "" } else { ", which Slurm spreads evenly" };
-    decisions.push(Decision::new(format!("{name} of {shared} GPUs, {each} of each{how}"), key));
+    reasons.decide(format!("{name} of {shared} GPUs, {each} of each{how}"), key);
     Some(sharing)
 }
 

@@ -11,7 +11,6 @@ use super::super::daemon::{Gate, UnitId};
 use super::super::node::NodeReport;
 use super::super::target::JobCare;
 use super::cluster::Cluster;
-use super::notice::how;
 use super::unit::Unit;
 use super::{Child, Cmd, Effect, Exit, Machine, Moment, Notice, Phase};
 
@@ -134,7 +133,7 @@ impl Machine {
         if matches!(self.phase, Phase::Prepare { .. }) {
             let why = Notice::Refused(Finding::error(
                 Kind::Other,
-                format!("the preparation {} before it had written Slurm's files", how(exit)),
+                format!("the preparation {exit} before it had written Slurm's files"),
                 "its own words are in the lines above",
                 "run `slurminit render --explain` in the container to see where it fails",
             ));
@@ -171,11 +170,8 @@ impl Machine {
         units.iter_mut().filter(|unit| unit.spec.daemon.is_some()).for_each(Unit::note_answer);
         if matches!(self.phase, Phase::Boot { .. }) {
             self.phase = Phase::Serve;
-            let gres = prepared.as_ref().map(|prepared| prepared.gres.clone()).unwrap_or_default();
-            step.say(match care {
-                JobCare::Nobody => Notice::ControllerAnswers,
-                JobCare::Cluster | JobCare::Node => Notice::Ready { gres },
-            });
+            let gres = || prepared.as_ref().map(|prepared| prepared.gres.clone()).unwrap_or_default();
+            step.say(Notice::Ready { gres: (*care != JobCare::Nobody).then(gres) });
             self.start_cmd();
         }
     }

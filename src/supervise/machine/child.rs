@@ -1,5 +1,7 @@
 //! The child processes of slurminit, and how they end.
 
+use std::fmt;
+
 use super::super::daemon::UnitId;
 
 /// A child process, named by its purpose. At most one of each lives at a time.
@@ -68,6 +70,20 @@ pub enum Exit {
     Signal(i32),
     /// The process was never started.
     NotStarted(SpawnFailure),
+}
+
+/// `exited with code 1`, `was killed by signal 9 (SIGKILL)`.
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "exited with code {code}"),
+            Self::Signal(signal) => {
+                let name = signal_hook::low_level::signal_name(*signal).unwrap_or("a real-time signal");
+                write!(f, "was killed by signal {signal} ({name})")
+            }
+            Self::NotStarted(failure) => write!(f, "did not start: {}", failure.message),
+        }
+    }
 }
 
 /// Why a program could not be executed.

@@ -1,6 +1,5 @@
 //! Messages from the machine to the operator: what happened, why, and which command helps.
 
-use std::fmt;
 use std::time::Duration;
 
 use crate::config::Level;
@@ -10,148 +9,138 @@ use crate::prepared::Prepared;
 use super::super::node::NodeReport;
 use super::{Exit, ReloadNotice, Shortage, SpawnFailure};
 
-/// A message to the operator.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the text of each is below, in `Display`")]
+/// A message to the operator. That some are no errors does not matter to the derive, which writes `Display`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what the variant is")]
 pub enum Notice {
+    #[error("still looking for GPUs; a driver can take seconds to initialise")]
     PrepareSlow,
-    PrepareTooSlow {
-        limit: Duration,
-    },
-    HookTooSlow {
-        index: usize,
-        limit: Duration,
-    },
-    HookFailed {
-        index: usize,
-        exit: Exit,
-    },
+    #[error(
+        "the preparation did not end within {limit:?}: a driver or a disk hangs; \
+         see `slurminit detect` in the container, or raise supervise.prepare_timeout"
+    )]
+    PrepareTooSlow { limit: Duration },
+    #[error("pre-start hook {} did not end within {limit:?}; raise its `timeout` or mend it", index + 1)]
+    HookTooSlow { index: usize, limit: Duration },
+    #[error("pre-start hook {} {exit}; nothing was started", index + 1)]
+    HookFailed { index: usize, exit: Exit },
+    #[error("this start: {}", .0.summary)]
     Prepared(Box<Prepared>),
+    #[error("{0}")]
     Refused(Finding),
-    UnitReady {
-        name: String,
-        after: Duration,
-    },
-    UnitDied {
-        name: String,
-        exit: Exit,
-        ran: Duration,
-        pause: Duration,
-    },
-    DiesInService {
-        name: String,
-        deaths: u32,
-    },
-    UnitFinished {
-        name: String,
-        exit: Exit,
-    },
-    UnitStopped {
-        name: String,
-        exit: Exit,
-        expected: bool,
-    },
-    StartsSlowly {
-        name: String,
-        patience: Duration,
-    },
-    RestartAsked {
-        name: String,
-    },
-    NeverReady {
-        name: String,
-        after: Duration,
-    },
-    GaveUp {
-        name: String,
-        failures: u32,
-        within: Duration,
-        last: Exit,
-        hold: bool,
-    },
-    Struck {
-        name: String,
-        exit: Exit,
-        shortage: Shortage,
-        pause: Duration,
-    },
-    Silent {
-        name: String,
-        why: String,
-    },
-    LeftSilent {
-        name: String,
-        why: String,
-        pause: Duration,
-    },
-    Overloaded {
-        name: String,
-        why: String,
-    },
-    Slow {
-        name: String,
-        why: String,
-    },
-    NotAsked {
-        name: String,
-        why: String,
-    },
-    NoVerdict {
-        rounds: u32,
-    },
-    Resuming {
-        reason: String,
-    },
-    DrainedByAdministrator {
-        node: String,
-        reason: String,
-    },
-    NotReady {
-        after: Duration,
-        node: Option<NodeReport>,
-        waiting_for: String,
-    },
-    Ready {
-        gres: String,
-    },
-    /// A container without a node of its own.
-    ControllerAnswers,
+    #[error("{name} is ready after {} ms", after.as_millis())]
+    UnitReady { name: String, after: Duration },
+    #[error("{name} {exit}{}; starting it again {}", after(*ran), when(*pause))]
+    UnitDied { name: String, exit: Exit, ran: Duration, pause: Duration },
+    #[error(
+        "{name} died {deaths} times in a row, but it served before: what it is asked for ends it, not its configuration. \
+         It goes on being started; its last words are above, and `slurminit logs {name}` shows what came before them"
+    )]
+    DiesInService { name: String, deaths: u32 },
+    #[error("{name} {exit}, and is not started again")]
+    UnitFinished { name: String, exit: Exit },
+    #[error("{name} {exit}")]
+    UnitStopped { name: String, exit: Exit, expected: bool },
+    #[error("{name} runs and is not ready yet; it has {} s in all", patience.as_secs())]
+    StartsSlowly { name: String, patience: Duration },
+    #[error("starting {name} again, as asked")]
+    RestartAsked { name: String },
+    #[error("{name} runs for {:.1} s and is not ready; restarting it", after.as_secs_f64())]
+    NeverReady { name: String, after: Duration },
+    #[error(
+        "{name} failed {failures} times within {} s; it last {last}; the container {}", within.as_secs(),
+        if *hold { "goes on without it" } else { "ends" }
+    )]
+    GaveUp { name: String, failures: u32, within: Duration, last: Exit, hold: bool },
+    #[error("{name} {exit}; {}", struck(*shortage, *pause))]
+    Struck { name: String, exit: Exit, shortage: Shortage, pause: Duration },
+    #[error("{name} lives and does not answer: {why}; restarting it")]
+    Silent { name: String, why: String },
+    #[error(
+        "{name} does not answer again: {why}; a restart has not helped, so it is left as it is for {} s; \
+         `slurminit restart {name}` does it now",
+        pause.as_secs()
+    )]
+    LeftSilent { name: String, why: String, pause: Duration },
+    #[error("{name} runs and is kept busy: {why}; a restart would not help, so it goes on")]
+    Overloaded { name: String, why: String },
+    #[error("{name} is slow: {why}; it is restarted if that goes on for a minute")]
+    Slow { name: String, why: String },
+    #[error("nobody can tell whether {name} still answers: {why}")]
+    NotAsked { name: String, why: String },
+    #[error(
+        "the last {rounds} liveness probes did not end or could not be started; is the machine out of CPU, memory \
+         or processes?"
+    )]
+    NoVerdict { rounds: u32 },
+    #[error("the node was drained because \"{reason}\"; that is repaired by now, so the drain is taken back")]
+    Resuming { reason: String },
+    #[error(
+        "the node is drained (\"{reason}\") and stays so, as slurminit did not do it; to take it back: \
+         scontrol update nodename={node} state=resume"
+    )]
+    DrainedByAdministrator { node: String, reason: String },
+    #[error(
+        "not ready after {} s: waiting for {waiting_for}{}; the lines above and `scontrol show node` say more",
+        after.as_secs(),
+        node.as_ref().map(|node| format!("; the node is {node}")).unwrap_or_default()
+    )]
+    NotReady { after: Duration, node: Option<NodeReport>, waiting_for: String },
+    /// A container without a node of its own has no GRES.
+    #[error("ready: {}", ready(gres.as_deref()))]
+    Ready { gres: Option<String> },
+    #[error("{}", .0.message)]
     CmdNotStarted(SpawnFailure),
-    StopAsked {
-        signal: i32,
-    },
+    #[error("stopping, as signal {signal} asks")]
+    StopAsked { signal: i32 },
+    #[error("{0}")]
     Reload(ReloadNotice),
+    #[error("asked again to stop: ending everything now")]
     Hurried,
-    Killing {
-        name: String,
-    },
-    JobsNotAsked {
-        within: Duration,
-    },
-    JobsNotTold {
-        exit: Exit,
-    },
+    #[error("{name} did not end in time; killing it")]
+    Killing { name: String },
+    #[error(
+        "nobody could say within {:.0} s what became of the jobs: slurmctld does not answer; the next start accounts \
+         for them",
+        within.as_secs_f64()
+    )]
+    JobsNotAsked { within: Duration },
+    #[error(
+        "jobs that run got no notice of the stop, as `slurminit jobs quiesce` {exit}; they end with the container, and \
+         the next start requeues them, or fails those with --no-requeue"
+    )]
+    JobsNotTold { exit: Exit },
+    #[error("the command has ended; waiting for the jobs in the queue")]
     AwaitingJobs,
-    JobsNotAwaited {
-        exit: Exit,
-    },
-    JobsNotRecovered {
-        exit: Exit,
-    },
-    JobsNotAccounted {
-        exit: Exit,
-    },
-    JobsNotReclaimed {
-        exit: Exit,
-    },
-    EnvironmentsNotWritten {
-        exit: Exit,
-    },
+    #[error("nobody could wait for the jobs in the queue, as `slurminit jobs wait` {exit}; the container stops")]
+    JobsNotAwaited { exit: Exit },
+    #[error(
+        "nobody told slurmctld that the jobs of the former start are gone, as `slurminit jobs recover` {exit}; those that \
+         squeue shows as running hold their GPUs until `scontrol requeue` or `scancel`"
+    )]
+    JobsNotRecovered { exit: Exit },
+    #[error(
+        "nobody told slurmctld which jobs had begun when it died, as `slurminit jobs account` {exit}; one with --no-requeue may \
+         run a second time"
+    )]
+    JobsNotAccounted { exit: Exit },
+    #[error(
+        "nobody told slurmctld what ended just before it did, as `slurminit jobs reclaim` {exit}; a job that squeue shows as \
+         running and that has no process holds its GPUs until `scontrol requeue` or `scancel`"
+    )]
+    JobsNotReclaimed { exit: Exit },
+    #[error(
+        "/etc/passwd has changed, and `slurminit environments` {exit}: a batch job with --export=NONE has neither HOME nor \
+         PATH if its user is new"
+    )]
+    EnvironmentsNotWritten { exit: Exit },
+    #[error("a process survives KILL (it waits in the kernel, or root lacks the capability KILL); leaving without it")]
     Unkillable,
-    Ended {
-        code: u8,
-        why: Option<Box<Notice>>,
-    },
+    #[error(
+        "stopped; exit code {code}{}",
+        why.as_ref().map(|why| format!(" (see docs/exit-codes.md), because {why}")).unwrap_or_default()
+    )]
+    Ended { code: u8, why: Option<Box<Notice>> },
 }
 
 impl Notice {
@@ -175,7 +164,6 @@ impl Notice {
             | Self::RestartAsked { .. }
             | Self::Resuming { .. }
             | Self::Ready { .. }
-            | Self::ControllerAnswers
             | Self::StopAsked { .. }
             | Self::AwaitingJobs
             | Self::Hurried
@@ -185,187 +173,38 @@ impl Notice {
     }
 }
 
-/// `exited with code 1`, `was killed by signal 9 (SIGKILL)`.
-pub(super) fn how(exit: &Exit) -> String {
-    match exit {
-        Exit::Code(code) => format!("exited with code {code}"),
-        Exit::Signal(signal) => {
-            let name = signal_hook::low_level::signal_name(*signal).unwrap_or("a real-time signal");
-            format!("was killed by signal {signal} ({name})")
-        }
-        Exit::NotStarted(failure) => format!("did not start: {}", failure.message),
+/// The run time of a process that was told to end is not meaningful, and zero here.
+fn after(ran: Duration) -> String {
+    if ran.is_zero() { String::new() } else { format!(" after {:.1} s", ran.as_secs_f64()) }
+}
+
+fn when(pause: Duration) -> String {
+    match pause.as_millis() {
+        0 => "now".to_owned(),
+        ms => format!("in {ms} ms"),
     }
 }
 
-impl fmt::Display for Notice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::PrepareSlow => write!(f, "still looking for GPUs; a driver can take seconds to initialise"),
-            Self::PrepareTooSlow { limit } => write!(
-                f,
-                "the preparation did not end within {limit:?}: a driver or a disk hangs; \
-                 see `slurminit detect` in the container, or raise supervise.prepare_timeout"
-            ),
-            Self::HookTooSlow { index, limit } => {
-                write!(f, "pre-start hook {} did not end within {limit:?}; raise its `timeout` or mend it", index + 1)
-            }
-            Self::HookFailed { index, exit } => {
-                write!(f, "pre-start hook {} {}; nothing was started", index + 1, how(exit))
-            }
-            Self::Prepared(prepared) => write!(f, "this start: {}", prepared.summary),
-            Self::Refused(finding) => finding.fmt(f),
-            Self::UnitReady { name, after } => write!(f, "{name} is ready after {} ms", after.as_millis()),
-            Self::UnitDied { name, exit, ran, pause } => {
-                write!(f, "{name} {}", how(exit))?;
-                // The run time of a process that was told to end is not meaningful.
-                if !ran.is_zero() {
-                    write!(f, " after {:.1} s", ran.as_secs_f64())?;
-                }
-                match pause.as_millis() {
-                    0 => write!(f, "; starting it again now"),
-                    ms => write!(f, "; starting it again in {ms} ms"),
-                }
-            }
-            Self::DiesInService { name, deaths } => write!(
-                f,
-                "{name} died {deaths} times in a row, but it served before: what it is asked for ends it, not its configuration. \
-                 It goes on being started; its last words are above, and `slurminit logs {name}` shows what came before them"
-            ),
-            Self::UnitFinished { name, exit } => write!(f, "{name} {}, and is not started again", how(exit)),
-            Self::UnitStopped { name, exit, .. } => write!(f, "{name} {}", how(exit)),
-            Self::StartsSlowly { name, patience } => {
-                write!(f, "{name} runs and is not ready yet; it has {} s in all", patience.as_secs())
-            }
-            Self::RestartAsked { name } => write!(f, "starting {name} again, as asked"),
-            Self::NeverReady { name, after } => {
-                write!(f, "{name} runs for {:.1} s and is not ready; restarting it", after.as_secs_f64())
-            }
-            Self::Struck { name, exit, shortage, pause } => {
-                write!(f, "{name} {}; ", how(exit))?;
-                match shortage {
-                    Shortage::Processes => write!(
-                        f,
-                        "the container's limit on processes was reached: end what starts so many (`ps -eo user,pid,comm`), or raise \
-                         it (--pids-limit, `ulimit -u`)"
-                    )?,
-                    Shortage::Memory => write!(
-                        f,
-                        "the memory was used up: end what takes so much (`ps -eo user,pid,rss,comm --sort=-rss`), or raise the limit \
-                         (--memory)"
-                    )?,
-                    Shortage::Descriptors => {
-                        write!(f, "no file descriptor was left: raise --ulimit nofile, or the machine's fs.file-max")?;
-                    }
-                    Shortage::Port(port) => return write!(f, "port {port} is another's; looking for who has it"),
-                }
-                match pause.as_millis() {
-                    0 => write!(f, "; it is tried again now"),
-                    ms => write!(f, "; it is tried again in {ms} ms, and goes on being tried"),
-                }
-            }
-            Self::LeftSilent { name, why, pause } => write!(
-                f,
-                "{name} does not answer again: {why}; a restart has not helped, so it is left as it is for {} s; \
-                 `slurminit restart {name}` does it now",
-                pause.as_secs()
-            ),
-            Self::Overloaded { name, why } => {
-                write!(f, "{name} runs and is kept busy: {why}; a restart would not help, so it goes on")
-            }
-            Self::Silent { name, why } => write!(f, "{name} lives and does not answer: {why}; restarting it"),
-            Self::Slow { name, why } => {
-                write!(f, "{name} is slow: {why}; it is restarted if that goes on for a minute")
-            }
-            Self::NotAsked { name, why } => write!(f, "nobody can tell whether {name} still answers: {why}"),
-            Self::NoVerdict { rounds } => write!(
-                f,
-                "the last {rounds} liveness probes did not end or could not be started; is the machine out of CPU, memory \
-                 or processes?"
-            ),
-            Self::GaveUp { name, failures, within, last, hold, .. } => {
-                write!(f, "{name} failed {failures} times within {} s; it last {}", within.as_secs(), how(last))?;
-                match hold {
-                    true => write!(f, "; the container goes on without it"),
-                    false => write!(f, "; the container ends"),
-                }
-            }
-            Self::Resuming { reason } => write!(
-                f,
-                "the node was drained because \"{reason}\"; that is repaired by now, so the drain is taken back"
-            ),
-            Self::DrainedByAdministrator { node, reason } => write!(
-                f,
-                "the node is drained (\"{reason}\") and stays so, as slurminit did not do it; to take it back: \
-                 scontrol update nodename={node} state=resume"
-            ),
-            Self::NotReady { after, node, waiting_for } => {
-                write!(f, "not ready after {} s: waiting for {waiting_for}", after.as_secs())?;
-                if let Some(node) = node {
-                    write!(f, "; the node is {node}")?;
-                }
-                write!(f, "; the lines above and `scontrol show node` say more")
-            }
-            Self::Ready { gres } => write!(f, "ready: the node takes jobs (GPUs: {})", or_none(gres)),
-            Self::ControllerAnswers => write!(f, "ready: the controller answers"),
-            Self::CmdNotStarted(failure) => write!(f, "{}", failure.message),
-            Self::StopAsked { signal } => write!(f, "stopping, as signal {signal} asks"),
-            Self::Reload(notice) => notice.fmt(f),
-            Self::Hurried => write!(f, "asked again to stop: ending everything now"),
-            Self::Killing { name } => write!(f, "{name} did not end in time; killing it"),
-            Self::JobsNotAsked { within } => write!(
-                f,
-                "nobody could say within {:.0} s what became of the jobs: slurmctld does not answer; the next start accounts \
-                 for them",
-                within.as_secs_f64()
-            ),
-            Self::JobsNotTold { exit } => write!(
-                f,
-                "jobs that run got no notice of the stop, as `slurminit jobs quiesce` {}; they end with the container, and \
-                 the next start requeues them, or fails those with --no-requeue",
-                how(exit)
-            ),
-            Self::AwaitingJobs => write!(f, "the command has ended; waiting for the jobs in the queue"),
-            Self::JobsNotAwaited { exit } => write!(
-                f,
-                "nobody could wait for the jobs in the queue, as `slurminit jobs wait` {}; the container stops",
-                how(exit)
-            ),
-            Self::JobsNotRecovered { exit } => write!(
-                f,
-                "nobody told slurmctld that the jobs of the former start are gone, as `slurminit jobs recover` {}; those that \
-                 squeue shows as running hold their GPUs until `scontrol requeue` or `scancel`",
-                how(exit)
-            ),
-            Self::JobsNotAccounted { exit } => write!(
-                f,
-                "nobody told slurmctld which jobs had begun when it died, as `slurminit jobs account` {}; one with --no-requeue may \
-                 run a second time",
-                how(exit)
-            ),
-            Self::JobsNotReclaimed { exit } => write!(
-                f,
-                "nobody told slurmctld what ended just before it did, as `slurminit jobs reclaim` {}; a job that squeue shows as \
-                 running and that has no process holds its GPUs until `scontrol requeue` or `scancel`",
-                how(exit)
-            ),
-            Self::EnvironmentsNotWritten { exit } => write!(
-                f,
-                "/etc/passwd has changed, and `slurminit environments` {}: a batch job with --export=NONE has neither HOME nor \
-                 PATH if its user is new",
-                how(exit)
-            ),
-            Self::Unkillable => write!(
-                f,
-                "a process survives KILL (it waits in the kernel, or root lacks the capability KILL); leaving without it"
-            ),
-            Self::Ended { code, why: None } => write!(f, "stopped; exit code {code}"),
-            Self::Ended { code, why: Some(why) } => {
-                write!(f, "stopped; exit code {code} (see docs/exit-codes.md), because {why}")
-            }
+fn struck(shortage: Shortage, pause: Duration) -> String {
+    let why = match shortage {
+        Shortage::Processes => {
+            "the container's limit on processes was reached: end what starts so many (`ps -eo user,pid,comm`), or raise \
+             it (--pids-limit, `ulimit -u`)"
         }
-    }
+        Shortage::Memory => {
+            "the memory was used up: end what takes so much (`ps -eo user,pid,rss,comm --sort=-rss`), or raise the limit \
+             (--memory)"
+        }
+        Shortage::Descriptors => "no file descriptor was left: raise --ulimit nofile, or the machine's fs.file-max",
+        Shortage::Port(port) => return format!("port {port} is another's; looking for who has it"),
+    };
+    let goes_on = if pause.as_millis() == 0 { "" } else { ", and goes on being tried" };
+    format!("{why}; it is tried again {}{goes_on}", when(pause))
 }
 
-fn or_none(text: &str) -> &str {
-    if text.is_empty() { "none" } else { text }
+fn ready(gres: Option<&str>) -> String {
+    match gres {
+        Some(gres) => format!("the node takes jobs (GPUs: {})", if gres.is_empty() { "none" } else { gres }),
+        None => "the controller answers".to_owned(),
+    }
 }

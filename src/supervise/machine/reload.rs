@@ -174,8 +174,7 @@ impl Reload {
         match (&self.stage, child) {
             // Its last message was read before its death. If the stage has not changed, it died without one.
             (Stage::Preparing { .. }, Child::Reload) => {
-                let how = super::notice::how(exit);
-                let text = format!("the preparation {how}; its own words are in the lines above");
+                let text = format!("the preparation {exit}; its own words are in the lines above");
                 self.end(Outcome::Refused, text, &mut cluster.step);
             }
             (Stage::Reconfiguring { work, .. }, Child::Reconfigure) => {

@@ -1,14 +1,11 @@
 //! The machine's public state.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 use crate::prepared::Prepared;
 
 use super::super::node::NodeReport;
 use super::super::target::JobCare;
-use super::notice::how;
 use super::unit::{Again, End, State};
 use super::{Exit, Machine, Moment, Phase, ReloadSnapshot, Span};
 
@@ -114,16 +111,6 @@ pub enum ToldWhy {
     Silent(String),
 }
 
-/// People see the same words as the JSON contains.
-macro_rules! shown_as_serialized {
-    ($($name:ty),*) => {
-        $(impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.serialize(f)
-            }
-        })*
-    };
-}
 shown_as_serialized!(PhaseName, UnitState, LastExit, ToldWhy);
 
 impl UnitSnapshot {
@@ -192,7 +179,7 @@ fn ms(moment: Moment) -> u64 {
 }
 
 fn last_exit(exit: &Exit) -> LastExit {
-    if *exit == Exit::Code(0) { LastExit::Success } else { LastExit::Failure(how(exit)) }
+    if *exit == Exit::Code(0) { LastExit::Success } else { LastExit::Failure(exit.to_string()) }
 }
 
 fn why_told(end: &End) -> Option<ToldWhy> {
@@ -220,6 +207,8 @@ fn shown(state: &State) -> (UnitState, Option<Moment>) {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt;
+
     use super::*;
 
     /// Programs read these names in status.json; people see the same names in the table.

@@ -9,7 +9,7 @@ use super::{Output, Program, World, limits};
 use crate::config::{DaemonName, ReadinessTest};
 use crate::prepared::Prepared;
 use crate::supervise::daemon::{Spec, UnitId};
-use crate::supervise::liveness::{Door, Question};
+use crate::supervise::liveness::Question;
 use crate::supervise::machine::{Child, Follows, Unit};
 use crate::supervise::node::SINFO_FORMAT;
 use crate::supervise::target::JobCare;
@@ -35,7 +35,7 @@ impl World {
             }
             // A role of the command line is theirs, too.
             _ => {
-                let role = BTreeMap::from([("SLURMINIT_ROLE".to_owned(), self.job.config.role.as_str().to_owned())]);
+                let role = BTreeMap::from([("SLURMINIT_ROLE".to_owned(), self.job.config.role.to_string())]);
                 Program { env: environment(&role, &NOT_FOR_DAEMONS), ..program }
             }
         }
@@ -82,8 +82,8 @@ impl World {
             Child::JobsWait => (jobs(node, &["wait"]), Log),
             Child::JobsQuiesce => {
                 let grace = self.job.config.jobs.grace.as_secs_f64().to_string();
-                let on_stop = self.job.config.jobs.on_stop.as_str();
-                let mut arguments = vec!["quiesce", "--grace", &grace, "--on-stop", on_stop];
+                let on_stop = self.job.config.jobs.on_stop.to_string();
+                let mut arguments = vec!["quiesce", "--grace", &grace, "--on-stop", &on_stop];
                 arguments.extend(self.has_left_jobs_alone().then_some("--after-command"));
                 arguments.extend((self.job.target.jobs == JobCare::Node).then_some("--leave"));
                 (jobs(node, &arguments), Log)
@@ -192,20 +192,12 @@ impl World {
             Some(Question {
                 unit: *id,
                 pid: self.find(Child::Unit(*id))?.started.pid.as_raw(),
-                door: door(&spec.readiness),
+                door: spec.readiness.clone(),
                 commands: spec.liveness.as_ref()?.test.commands(&self.job.config.paths.munge_socket, node),
                 timeout_ms: u64::try_from(self.machine.probe_timeout(*id).as_millis()).unwrap_or(u64::MAX),
             })
         };
         self.machine.asked().iter().filter_map(question).collect()
-    }
-}
-
-fn door(readiness: &ReadinessTest) -> Option<Door> {
-    match readiness {
-        ReadinessTest::Port(port) => Some(Door::Port(*port)),
-        ReadinessTest::Socket(path) => Some(Door::Socket(path.clone())),
-        ReadinessTest::Started | ReadinessTest::Command(_) => None,
     }
 }
 
