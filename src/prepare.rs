@@ -81,7 +81,7 @@ pub(crate) fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, 
             eprintln!("warning: {error}; `slurminit reload --dry-run` will not compare what only a start takes");
         }
     }
-    if !config.role.shares_a_cluster() {
+    if !config.shares_a_cluster() {
         prepared.findings.extend(host_name(sources.root, &prepared.node_name));
     }
     prepared.findings.extend(accounts);
@@ -159,7 +159,7 @@ fn report(config: &Config, root: &Path, planned: Planned, inventory: &Inventory,
         Role::Controller | Role::Login => (String::new(), String::new()),
         Role::All | Role::None | Role::Compute => planned.node(inventory),
     };
-    let dynamic_node = (config.role == Role::Compute).then(|| render::dynamic_node(&planned.plan));
+    let dynamic_node = config.adds_its_node().then(|| render::dynamic_node(&planned.plan));
     let state = state_directory(config, root, &planned.files);
     let (saved_jobs, new_state) = (has_saved_jobs(&state), is_empty(&state));
     let without_cgroups = !planned.plan.cgroup.is_used();
@@ -243,8 +243,10 @@ pub(crate) fn inventory(config: &Config, root: &Path, file: Option<&Path>) -> an
             std::env::var_os("SLURMINIT_NVML_LIBRARY").filter(|path| !path.is_empty()).map(PathBuf::from);
         let request = detect::nvidia_request::Request::from_environment();
         let deadline = config.gpu.detect_timeout;
+        let asks_name = config.names_node_after_container();
+        let root = root.to_owned();
         let options =
-            detect::Options { root: root.to_owned(), deadline, nvml_library, request, ..detect::Options::default() };
+            detect::Options { root, deadline, nvml_library, request, asks_name, ..detect::Options::default() };
         return Ok(detect::detect(&options));
     };
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;

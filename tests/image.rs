@@ -40,6 +40,8 @@ mod gpus;
 mod handover;
 #[path = "image/hostile.rs"]
 mod hostile;
+#[path = "image/hosts.rs"]
+mod hosts;
 #[path = "image/isolation.rs"]
 mod isolation;
 #[path = "image/jobs.rs"]

@@ -54,16 +54,17 @@ pub(crate) fn facts(scope: &Scope, is_container: bool) -> Facts {
     // What this process was started with is what the container asked for; a host asks for nothing.
     let request = if is_container { Request::from_environment() } else { Request::default() };
     let (root, deadline, nvml_library) = (scope.root.clone(), scope.deadline, library.clone());
-    let inventory =
-        detect::detect(&detect::Options { root, deadline, nvml_library, request, ..detect::Options::default() });
+    // What jobs are not to have is not the cluster's.
+    let config = load_config::load(scope.config.as_deref()).unwrap_or_default();
+    let asks_name = is_container && config.names_node_after_container();
+    let options = detect::Options { root, deadline, nvml_library, request, asks_name, ..detect::Options::default() };
+    let inventory = detect::detect(&options);
     let conditions = condition::conditions(&scope.root, library.as_deref(), Instant::now() + deadline);
     let side = if is_container {
         Side::Container(Box::new(container::facts(scope, &inventory)))
     } else {
         Side::Host(Box::new(host::facts(scope, &inventory)))
     };
-    // What jobs are not to have is not the cluster's.
-    let config = load_config::load(scope.config.as_deref()).unwrap_or_default();
     let inventory = plan::select(&config, &inventory, &mut Vec::new());
     Facts { inventory, conditions, environment: environment(), side }
 }
