@@ -14,6 +14,7 @@ mod logs;
 mod mail;
 mod oom_score;
 mod prepare;
+mod prolog;
 mod reload;
 mod render;
 mod restart;
@@ -84,6 +85,9 @@ verbs! {
     /// Say which of a user's processes have a socket; runs as that user
     #[command(hide = true)]
     Holders(holders),
+    /// Let a job find its nodes by their names; slurmd runs it before the job's first process on a node
+    #[command(hide = true)]
+    Prolog(prolog),
     /// End processes that a job left behind; slurmd runs it at the end of each job
     #[command(hide = true)]
     Epilog(epilog),

@@ -142,13 +142,33 @@ impl Config {
     pub fn apply_environment(self, variable: &impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         environment::apply(self, variable)
     }
+
+    /// Whether this container is one of several that make up a cluster. The nodes are then not in slurm.conf. The role `all` is one
+    /// where a controller is named, which is itself.
+    pub fn shares_a_cluster(&self) -> bool {
+        match self.role {
+            Role::Controller | Role::Compute | Role::Login => true,
+            Role::All => self.slurm.controller.is_some(),
+            Role::None => false,
+        }
+    }
+
+    /// Whether this container's node tells the controller what it has.
+    pub fn adds_its_node(&self) -> bool {
+        self.shares_a_cluster() && matches!(self.role, Role::All | Role::Compute)
+    }
+
+    /// Whether that node is called what the container is called: nobody gave it another name.
+    pub fn names_node_after_container(&self) -> bool {
+        self.adds_its_node() && self.node.name == NodeName::default()
+    }
 }
 
 /// The daemons that this container runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// munged, slurmctld and slurmd: a whole cluster in one container.
+    /// munged, slurmctld and slurmd: a whole cluster in one container, or its first one.
     #[default]
     All,
     /// No daemon: a plain init for CMD.
@@ -162,13 +182,6 @@ pub enum Role {
 }
 
 shown_as_serialized!(Role);
-
-impl Role {
-    /// Whether this container is one of several that make up a cluster. The nodes are then not in slurm.conf.
-    pub fn shares_a_cluster(self) -> bool {
-        matches!(self, Self::Controller | Self::Compute | Self::Login)
-    }
-}
 
 /// What to do if the image and the visible GPUs do not match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]

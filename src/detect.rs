@@ -20,6 +20,7 @@ pub mod nvidia_proc;
 pub mod nvidia_request;
 mod nvidia_trouble;
 pub mod nvml;
+pub mod own_name;
 pub mod pci;
 mod regular;
 pub mod sandbox;
@@ -50,6 +51,8 @@ pub struct Options {
     pub request: nvidia_request::Request,
     /// Whether to read the condition of NVIDIA's GPUs. There is no time for that at a start.
     pub conditions: bool,
+    /// Whether to ask the engine what it calls this container, if its host name is only an id.
+    pub asks_name: bool,
 }
 
 impl Default for Options {
@@ -60,6 +63,7 @@ impl Default for Options {
             nvml_library: None,
             request: Request::default(),
             conditions: false,
+            asks_name: false,
         }
     }
 }
@@ -69,7 +73,7 @@ impl Options {
     pub fn from_environment(root: PathBuf, deadline: Duration) -> Self {
         let nvml_library =
             std::env::var_os("SLURMINIT_NVML_LIBRARY").filter(|path| !path.is_empty()).map(PathBuf::from);
-        Self { root, deadline, nvml_library, request: Request::from_environment(), conditions: false }
+        Self { root, deadline, nvml_library, request: Request::from_environment(), conditions: false, asks_name: false }
     }
 }
 
@@ -78,7 +82,7 @@ impl Options {
 /// The probes run while the host's files are read. NVML gets six tenths of the time, every other probe seven; reasons
 /// and the kernel's files need the rest.
 pub fn detect(options: &Options) -> Inventory {
-    let Options { root, deadline, nvml_library, request, conditions } = options;
+    let Options { root, deadline, nvml_library, request, conditions, asks_name } = options;
     let started = Instant::now();
     let tenths = |tenths: u32| started + *deadline / 10 * tenths;
     let nvidia = nvidia::Detection::start(root, nvml_library.as_deref(), request, *conditions);
@@ -96,6 +100,11 @@ pub fn detect(options: &Options) -> Inventory {
         makes_namespaces: namespaces::detect(root, *deadline / 5),
         ..Inventory::default()
     };
+    match asks_name.then(|| own_name::ask(root, &inventory.hostname)).flatten() {
+        Some(Ok(name)) => inventory.container_name = Some(name),
+        Some(Err(finding)) => inventory.findings.push(finding),
+        None => {}
+    }
     let nvidia = nvidia.finish(tenths(6), tenths(7));
     let others = others
         .into_iter()

@@ -33,6 +33,9 @@ pub const WSL_DEVICE: &str = "/dev/dxg";
 pub struct Inventory {
     /// The kernel's host name, which `SlurmctldHost` must match.
     pub hostname: String,
+    /// What the engine calls this container, where the host name is only its id and the node is to have a name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container_name: Option<String>,
     /// The platform that provides the kernel.
     #[serde(default)]
     pub platform: Platform,

@@ -32,16 +32,25 @@ pub(crate) fn quiesce(node: &str, grace: Duration, on_stop: OnStop, after_comman
         quiesce::hint();
     }
     let code = quiesce::run(node, grace, on_stop, false)?;
-    if let Err(error) = ids::note_next() {
-        eprintln!("warning: the next job id is not noted, and the next start leaves a gap: {error:#}");
+    note_next_id();
+    Ok(code)
+}
+
+/// The same for the jobs of one node of several; then the node leaves the cluster. With the controller in this container it stays:
+/// jobs that ask for it by its name would become invalid.
+pub(crate) fn leave(node: &str, grace: Duration, on_stop: OnStop, with_controller: bool) -> anyhow::Result<u8> {
+    let code = quiesce::run(node, grace, on_stop, true)?;
+    match with_controller {
+        true => note_next_id(),
+        false => join::leave(node)?,
     }
     Ok(code)
 }
 
-/// The same for the jobs of a node whose controller is another container; then the node leaves the cluster.
-pub(crate) fn leave(node: &str, grace: Duration, on_stop: OnStop) -> anyhow::Result<u8> {
-    let code = quiesce::run(node, grace, on_stop, true)?;
-    join::leave(node).map(|()| code)
+fn note_next_id() {
+    if let Err(error) = ids::note_next() {
+        eprintln!("warning: the next job id is not noted, and the next start leaves a gap: {error:#}");
+    }
 }
 
 /// Requeues the jobs that ran when a former start ended without notice.

@@ -15,6 +15,7 @@ mod mail;
 mod mismatch;
 mod names;
 mod node;
+mod prolog;
 mod settings;
 mod task_prolog;
 
@@ -29,6 +30,7 @@ pub use mail::MailProg;
 pub use mismatch::Mismatch;
 pub use names::{DevicePath, GresType, HostName};
 pub use node::{NodePlan, Topology};
+pub use prolog::Prolog;
 pub use settings::{PartitionPlan, Setting};
 pub use task_prolog::TaskProlog;
 
@@ -55,6 +57,8 @@ pub struct Plan {
     pub gres: GresPlan,
     /// The script that translates Slurm's device numbers for CUDA, if they differ.
     pub task_prolog: Option<TaskProlog>,
+    /// The script that lets a job find its nodes, where it can have several.
+    pub prolog: Option<Prolog>,
     /// The script that ends a job's leftover processes, if no cgroup does.
     pub epilog: Option<Epilog>,
     /// The script that handles mail.
@@ -127,7 +131,7 @@ pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
         Role::Controller | Role::Login => cluster::without_gpus(inventory),
         Role::All | Role::None | Role::Compute => gpus::select(config, inventory, &mut reasons.findings),
     };
-    let is_shared = config.role.shares_a_cluster();
+    let is_shared = config.shares_a_cluster();
     if !matches!(config.role, Role::Controller | Role::Login) {
         reasons.findings.extend(mismatch::judge(config, inventory)?.map(|mismatch| mismatch.finding));
     }
@@ -142,8 +146,14 @@ pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
     let cgroup = cgroups::plan(common, &node, &mut reasons);
     let task_prolog = TaskProlog::plan(config, &gres, &cgroup);
     let epilog = Epilog::plan(config, &cgroup);
+    let prolog = Prolog::plan(config);
     let mail = MailProg::plan(config, &host);
-    let scripts = settings::Scripts { task_prolog: task_prolog.as_ref(), epilog: epilog.as_ref(), mail: &mail };
+    let scripts = settings::Scripts {
+        task_prolog: task_prolog.as_ref(),
+        prolog: prolog.as_ref(),
+        epilog: epilog.as_ref(),
+        mail: &mail,
+    };
     let settings = settings::plan(config, &host, &node, &cgroup, &scripts, common, &mut reasons);
     reasons.findings.extend(task_prolog.as_ref().and_then(|prolog| prolog.check(&settings)));
     reasons.findings.extend(login::check(&settings, common));
@@ -151,8 +161,7 @@ pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
     let partitions = settings::partitions(config, &mut reasons);
     let node_sets = is_shared.then(|| cluster::node_sets(config));
     let Reasons { decisions, findings } = reasons;
-    let summary =
-        if config.role == Role::Compute || !is_shared { summary(inventory, &node) } else { "no node".to_owned() };
+    let summary = if config.adds_its_node() || !is_shared { summary(inventory, &node) } else { "no node".to_owned() };
     Ok(Plan {
         settings,
         node,
@@ -160,6 +169,7 @@ pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
         partitions,
         gres,
         task_prolog,
+        prolog,
         epilog,
         mail,
         cgroup,

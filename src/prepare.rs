@@ -81,7 +81,7 @@ pub(crate) fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, 
             eprintln!("warning: {error}; `slurminit reload --dry-run` will not compare what only a start takes");
         }
     }
-    if !config.role.shares_a_cluster() {
+    if !config.shares_a_cluster() {
         prepared.findings.extend(host_name(sources.root, &prepared.node_name));
     }
     prepared.findings.extend(accounts);
@@ -159,7 +159,7 @@ fn report(config: &Config, root: &Path, planned: Planned, inventory: &Inventory,
         Role::Controller | Role::Login => (String::new(), String::new()),
         Role::All | Role::None | Role::Compute => planned.node(inventory),
     };
-    let dynamic_node = (config.role == Role::Compute).then(|| render::dynamic_node(&planned.plan));
+    let dynamic_node = config.adds_its_node().then(|| render::dynamic_node(&planned.plan));
     let state = state_directory(config, root, &planned.files);
     let (saved_jobs, new_state) = (has_saved_jobs(&state), is_empty(&state));
     let without_cgroups = !planned.plan.cgroup.is_used();
@@ -239,7 +239,8 @@ fn tell_or_fail(tell: Tell<'_>, event: &PrepareEvent) -> Result<(), Refusal> {
 pub(crate) fn inventory(config: &Config, root: &Path, file: Option<&Path>) -> anyhow::Result<Inventory> {
     let Some(path) = file else {
         // The same variable as in `slurminit detect`.
-        let options = detect::Options::from_environment(root.to_owned(), config.gpu.detect_timeout);
+        let mut options = detect::Options::from_environment(root.to_owned(), config.gpu.detect_timeout);
+        options.asks_name = config.names_node_after_container();
         return Ok(detect::detect(&options));
     };
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;

@@ -8,6 +8,7 @@ mod epilog;
 mod explain;
 mod gres_conf;
 mod mail;
+mod prolog;
 mod slurm_conf;
 mod task_prolog;
 
@@ -15,7 +16,7 @@ pub use explain::explain;
 
 use crate::plan::{FileName, HEADER, Plan, Text};
 
-/// slurm.conf, gres.conf, cgroup.conf and the mail program; task prolog and epilog if needed.
+/// slurm.conf, gres.conf, cgroup.conf and the mail program; task prolog, prolog and epilog if needed.
 pub fn render(plan: &Plan) -> Vec<Text> {
     let mut files = vec![
         Text { name: FileName::SlurmConf, text: slurm_conf::text(plan) },
@@ -24,6 +25,7 @@ pub fn render(plan: &Plan) -> Vec<Text> {
     ];
     let script = |prolog| Text { name: FileName::TaskProlog, text: task_prolog::text(prolog) };
     files.extend(plan.task_prolog.as_ref().map(script));
+    files.extend(plan.prolog.as_ref().map(|_| Text { name: FileName::Prolog, text: prolog::text() }));
     files.extend(plan.epilog.as_ref().map(|_| Text { name: FileName::Epilog, text: epilog::text() }));
     files.push(Text { name: FileName::Mail, text: mail::text(&plan.mail) });
     files

@@ -42,6 +42,8 @@ mod gpus;
 mod handover;
 #[path = "image/hostile.rs"]
 mod hostile;
+#[path = "image/hosts.rs"]
+mod hosts;
 #[path = "image/isolation.rs"]
 mod isolation;
 #[path = "image/jobs.rs"]

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use slurminit::config::{Config, Role};
+use slurminit::config::Config;
 use slurminit::prepared::{Apply, PrepareEvent, Prepared};
 use slurminit::supervise::daemon::UnitId;
 use slurminit::supervise::liveness::Liveness;
@@ -34,7 +34,7 @@ impl World {
         let machine = Machine::new(Setup {
             has_cluster: true,
             jobs: JobCare::Cluster,
-            units: Target::of(Role::All).units(&config),
+            units: Target::of(&config).units(&config),
             hooks: Vec::new(),
             has_cmd: false,
             supervise: config.supervise,

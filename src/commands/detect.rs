@@ -56,7 +56,14 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let nvml_library = args.nvml_library.filter(|path| !path.as_os_str().is_empty());
     let request = Request::from_environment();
     let (root, deadline) = (args.root, args.timeout);
-    let inventory = detect::detect(&Options { root: root.clone(), deadline, nvml_library, request, conditions: true });
+    let inventory = detect::detect(&Options {
+        root: root.clone(),
+        deadline,
+        nvml_library,
+        request,
+        conditions: true,
+        ..Options::default()
+    });
     // A broken file must not hide the hardware.
     let config = load_config::load(args.config.as_deref());
     let floors = config.as_ref().map(|config| config.gpu.floors()).map_err(ToString::to_string);

@@ -48,7 +48,7 @@ const LONGEST: usize = LONGEST_REQUEST / 2 - 100;
 
 /// Slurm discards what an epilog prints, so the line goes to PID 1, which logs it like slurmd's own. slurmd does not
 /// pass on where the configuration is. So the control socket is not found if a configuration in another place moves it.
-fn tell(line: &str) {
+pub(super) fn tell(line: &str) {
     let kept = line.char_indices().take_while(|(begin, _)| *begin < LONGEST).map(|(_, c)| c);
     let request = Request::Tell { line: kept.collect() };
     // If the file has become invalid, the default path is used.

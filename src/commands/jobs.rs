@@ -32,6 +32,9 @@ enum What {
         /// The node leaves the cluster of another container's controller
         #[arg(long)]
         leave: bool,
+        /// The controller is in this container, too
+        #[arg(long, requires = "leave")]
+        with_controller: bool,
     },
     /// Wait for the controller, have it forget what this node was if that is not true any more, and become slurmd
     Join {
@@ -96,10 +99,10 @@ fn parse_on_stop(text: &str) -> Result<OnStop, &'static str> {
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let node = &args.node;
     match args.what {
-        What::Quiesce { grace, on_stop, after_command, leave } => {
+        What::Quiesce { grace, on_stop, after_command, leave, with_controller } => {
             let grace = Duration::try_from_secs_f64(grace)?;
             return match leave {
-                true => jobs::leave(node, grace, on_stop),
+                true => jobs::leave(node, grace, on_stop, with_controller),
                 false => jobs::quiesce(node, grace, on_stop, after_command),
             };
         }

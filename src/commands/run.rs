@@ -100,7 +100,7 @@ fn configuration(args: &Args) -> anyhow::Result<(Config, Held, &'static Target)>
         config.role = role;
     }
     config.jobs.wait |= args.wait_jobs;
-    let target = Target::of(config.role);
+    let target = Target::of(&config);
     if !target.has_cluster && args.cmd.is_empty() {
         anyhow::bail!("the role none runs CMD and nothing else: give one after `--`")
     }

@@ -52,9 +52,12 @@ pub(crate) fn facts(scope: &Scope, is_container: bool) -> Facts {
     // These fork, so they come before the first thread.
     // What this process was started with is what the container asked for; a host asks for nothing.
     let mut options = detect::Options::from_environment(scope.root.clone(), scope.deadline);
+    // What jobs are not to have is not the cluster's.
     if !is_container {
         options.request = Request::default();
     }
+    let config = load_config::load(scope.config.as_deref()).unwrap_or_default();
+    options.asks_name = is_container && config.names_node_after_container();
     let inventory = detect::detect(&options);
     let conditions =
         condition::conditions(&scope.root, options.nvml_library.as_deref(), Instant::now() + scope.deadline);
@@ -63,8 +66,6 @@ pub(crate) fn facts(scope: &Scope, is_container: bool) -> Facts {
     } else {
         Side::Host(Box::new(host::facts(scope, &inventory)))
     };
-    // What jobs are not to have is not the cluster's.
-    let config = load_config::load(scope.config.as_deref()).unwrap_or_default();
     let inventory = plan::select(&config, &inventory, &mut Vec::new());
     Facts { inventory, conditions, environment: environment(), side }
 }

@@ -48,6 +48,54 @@ fn add(root: &Path, path: &Path, name: &str) -> io::Result<bool> {
     Ok(true)
 }
 
+/// Ends the lines that this program writes for other nodes, and may change.
+const MARK: &str = "# slurminit: a node of this cluster";
+
+/// Adds the nodes' names and addresses to /etc/hosts, and corrects what it added before: a node may come back with another address.
+/// Names that somebody else wrote there are left alone.
+///
+/// # Errors
+/// The file cannot be read or written.
+pub fn install_nodes_names(root: &Path, nodes: &[(String, String)]) -> Result<(), InstallError> {
+    let path = PathBuf::from("/etc/hosts");
+    let name = nodes.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+    with_nodes(root, nodes).map_err(|source| InstallError::Hosts { path, name, source })
+}
+
+fn with_nodes(root: &Path, nodes: &[(String, String)]) -> io::Result<()> {
+    let etc = walk::open(root, Path::new("/etc")).map_err(io::Error::other)?;
+    let file = etc.open_to_write("hosts")?;
+    // Jobs start side by side.
+    let mut file = nix::fcntl::Flock::lock(file, nix::fcntl::FlockArg::LockExclusive).map_err(|(_, error)| error)?;
+    let old = String::from_utf8_lossy(&etc.read("hosts")?).into_owned();
+    let new = nodes_text(&old, nodes);
+    if new == old {
+        return Ok(());
+    }
+    // What comes before the first change is written as it was, so that whoever reads meanwhile finds it.
+    file.seek(SeekFrom::Start(0))?;
+    file.write_all(new.as_bytes())?;
+    file.set_len(u64::try_from(new.len()).unwrap_or(u64::MAX))
+}
+
+/// The text with a line for each node that it lacks, and without our lines that are not true any more.
+fn nodes_text(old: &str, nodes: &[(String, String)]) -> String {
+    let is_ours = |line: &str| line.ends_with(MARK);
+    let theirs: String = old.lines().filter(|line| !is_ours(line)).map(|line| format!("{line}\n")).collect();
+    let ours = |(name, address): &(String, String)| format!("{address}\t{name} {MARK}\n");
+    let mut text: String = old
+        .lines()
+        .filter(|line| !is_ours(line) || nodes.iter().all(|node| !has(line, &node.0) || ours(node).trim_end() == *line))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    for node in nodes.iter().filter(|(name, _)| !has(&theirs, name)) {
+        if !has(&text, &node.0) {
+            text.push_str(&ours(node));
+        }
+    }
+    text
+}
+
 /// Whether a line of /etc/hosts (hosts(5)) contains the name, in any case.
 fn has(text: &str, name: &str) -> bool {
     text.lines().any(|line| {
@@ -75,6 +123,25 @@ mod tests {
         assert!(install_host_name(root.path(), "gpu1").unwrap());
         assert!(!install_host_name(root.path(), "gpu1").unwrap());
         assert_eq!(fs::read_to_string(&hosts).unwrap(), format!("{engines}\n127.0.0.1\tgpu1\n"));
+    }
+
+    #[test]
+    fn nodes_are_added_and_corrected_and_what_others_wrote_stays() {
+        let root = tempfile::tempdir().unwrap();
+        let hosts = root.path().join("etc/hosts");
+        fs::create_dir(root.path().join("etc")).unwrap();
+        let engines = "127.0.0.1\tlocalhost\n172.17.0.2\tlogin\n";
+        fs::write(&hosts, engines).unwrap();
+        let node = |name: &str, address: &str| (name.to_owned(), address.to_owned());
+        let install = |nodes: &[(String, String)]| {
+            install_nodes_names(root.path(), nodes).unwrap();
+            fs::read_to_string(&hosts).unwrap()
+        };
+        let (c1, c2) = (format!("172.17.0.3\tc1 {MARK}\n"), format!("172.17.0.4\tc2 {MARK}\n"));
+        let both = [node("c1", "172.17.0.3"), node("c2", "172.17.0.4"), node("login", "172.17.0.9")];
+        assert_eq!(install(&both), format!("{engines}{c1}{c2}"));
+        assert_eq!(install(&both), format!("{engines}{c1}{c2}"));
+        assert_eq!(install(&[node("c1", "10.0.0.5")]), format!("{engines}{c2}10.0.0.5\tc1 {MARK}\n"));
     }
 
     #[test]

@@ -109,7 +109,7 @@ pub fn change(old: &[Text], new: &[Text]) -> Change {
             }
             FileName::GresConf | FileName::CgroupConf => change.news.push(format!("{name}: comments")),
             // Slurm reads these again for each task, job or mail.
-            FileName::TaskProlog | FileName::Epilog | FileName::Mail => {
+            FileName::TaskProlog | FileName::Prolog | FileName::Epilog | FileName::Mail => {
                 change.news.push(format!("{name} is another one"))
             }
         }

@@ -27,7 +27,7 @@ pub(super) fn any_node(inventory: &Inventory) -> Inventory {
 
 /// Fails where this container cannot have its role.
 pub(super) fn check(config: &Config, inventory: &Inventory) -> Result<(), Refusal> {
-    if !config.role.shares_a_cluster() {
+    if !config.shares_a_cluster() {
         return Ok(());
     }
     names_a_controller(config)?;
@@ -41,12 +41,16 @@ pub(super) fn check(config: &Config, inventory: &Inventory) -> Result<(), Refusa
     }
     let own = short(&inventory.hostname);
     match &config.slurm.controller {
-        Some(controller) if config.role == Role::Controller && short(controller.as_str()) != own => Err(Refusal::new(
-            exit_code::CONFIG,
-            format!("the controller is to be called {controller}, and this container's host name is {own}"),
-            "slurmctld starts only on the host that slurm.conf names",
-            format!("start the container with --hostname {controller}"),
-        )),
+        Some(controller)
+            if matches!(config.role, Role::Controller | Role::All) && short(controller.as_str()) != own =>
+        {
+            Err(Refusal::new(
+                exit_code::CONFIG,
+                format!("the controller is to be called {controller}, and this container's host name is {own}"),
+                "slurmctld starts only on the host that slurm.conf names",
+                format!("start the container with --hostname {controller}"),
+            ))
+        }
         _ => Ok(()),
     }
 }
@@ -72,14 +76,13 @@ pub(super) fn controller(config: &Config, host: &HostName) -> String {
     config.slurm.controller.as_ref().map_or_else(|| short(host.as_str()).to_owned(), NodeName::to_string)
 }
 
-/// A compute is called what its container is called, unless somebody gave it a name.
-pub(super) fn node_name(config: &Config, hostname: &str) -> NodeName {
-    let is_default = config.node.name == NodeName::default();
-    let own = || NodeName::try_from(short(hostname).to_owned()).ok();
-    match config.role {
-        Role::Compute if is_default => own().unwrap_or_default(),
-        _ => config.node.name.clone(),
+/// A node that adds itself is called what its container is called, unless somebody gave it a name.
+pub(super) fn node_name(config: &Config, inventory: &Inventory) -> NodeName {
+    if !config.names_node_after_container() {
+        return config.node.name.clone();
     }
+    let names = [inventory.container_name.as_deref(), Some(inventory.hostname.as_str())].into_iter().flatten();
+    names.filter_map(|name| NodeName::try_from(short(name).to_owned()).ok()).next().unwrap_or_default()
 }
 
 fn short(host: &str) -> &str {
@@ -129,6 +132,7 @@ mod tests {
         other.makes_namespaces = true;
         assert_eq!(slurm_conf("compute", &other, more), head);
         assert_eq!(slurm_conf("login", &other, more), head);
+        assert_eq!(slurm_conf("all", &inventory("head", "0-7", (24, 11)), more), head);
         assert!(!head.contains("NodeName") && head.contains("SlurmctldHost=head\n"), "{head}");
         assert!(
             head.contains("NodeSet=h200 Feature=h200\n") && head.contains("PartitionName=big Nodes=h200"),
@@ -142,6 +146,9 @@ mod tests {
         let node = |more| plan::plan(&config("compute", more), &machine).unwrap().node;
         assert_eq!(node("").name.as_str(), "c1");
         assert_eq!(node("[node]\nname = \"gpu7\"\n").name.as_str(), "gpu7");
+        let replica =
+            Inventory { container_name: Some("compute-3".to_owned()), ..inventory("3feeba991c75", "0", (24, 11)) };
+        assert_eq!(plan::plan(&config("compute", ""), &replica).unwrap().node.name.as_str(), "compute-3");
         assert!(render::dynamic_node(&plan::plan(&config("compute", ""), &machine).unwrap()).starts_with("CPUs=4"));
     }
 
@@ -152,6 +159,7 @@ mod tests {
         };
         assert!(refusal("compute", "c1", (22, 5)).repair.contains("Debian 13"));
         assert!(refusal("controller", "somebody", (24, 11)).repair.contains("--hostname head"));
+        assert!(refusal("all", "somebody", (24, 11)).repair.contains("--hostname head"));
         let nameless = Config::parse("role = \"login\"", Path::new("x")).unwrap();
         assert!(names_a_controller(&nameless).unwrap_err().finding.repair.contains("SLURMINIT_CONTROLLER"));
     }

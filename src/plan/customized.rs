@@ -24,6 +24,8 @@ pub enum FileName {
     CgroupConf,
     /// The script of [`TaskProlog`](super::TaskProlog).
     TaskProlog,
+    /// The script of [`Prolog`](super::Prolog).
+    Prolog,
     /// The script of [`Epilog`](super::Epilog).
     Epilog,
     /// The script of [`MailProg`](super::MailProg).
@@ -35,8 +37,8 @@ impl FileName {
     pub const ALL: [Self; 3] = [Self::SlurmConf, Self::GresConf, Self::CgroupConf];
 
     /// All files that slurminit writes.
-    pub const WRITTEN: [Self; 6] =
-        [Self::SlurmConf, Self::GresConf, Self::CgroupConf, Self::TaskProlog, Self::Epilog, Self::Mail];
+    pub const WRITTEN: [Self; 7] =
+        [Self::SlurmConf, Self::GresConf, Self::CgroupConf, Self::TaskProlog, Self::Prolog, Self::Epilog, Self::Mail];
 
     /// The name.
     pub const fn as_str(self) -> &'static str {
@@ -45,6 +47,7 @@ impl FileName {
             Self::GresConf => "gres.conf",
             Self::CgroupConf => "cgroup.conf",
             Self::TaskProlog => "task_prolog",
+            Self::Prolog => "prolog",
             Self::Epilog => "epilog",
             Self::Mail => "mail",
         }
@@ -53,7 +56,7 @@ impl FileName {
     /// The file's mode. Slurm runs the task prolog as the job's user.
     pub const fn mode(self) -> u32 {
         match self {
-            Self::TaskProlog | Self::Epilog | Self::Mail => 0o755,
+            Self::TaskProlog | Self::Prolog | Self::Epilog | Self::Mail => 0o755,
             Self::SlurmConf | Self::GresConf | Self::CgroupConf => 0o644,
         }
     }

@@ -1,6 +1,6 @@
 //! The node's line: CPUs, memory, topology, Features.
 
-use crate::config::{Config, FeatureName, NodeName, Role};
+use crate::config::{Config, FeatureName, NodeName};
 use crate::inventory::{Cpu, CpuSet, Gpu, Inventory, Kind, Memory};
 
 use super::names::HostName;
@@ -73,7 +73,7 @@ pub(super) fn plan(config: &Config, inventory: &Inventory, reasons: &mut Reasons
     let memory_mib = memory(config, inventory, reasons);
     let tmp_disk_mib = tmp_disk(config, inventory, reasons);
     NodePlan {
-        name: cluster::node_name(config, &inventory.hostname),
+        name: cluster::node_name(config, inventory),
         host: None,
         cpus,
         topology,
@@ -104,7 +104,7 @@ impl NodePlan {
             );
         }
         let short = host.as_str().split('.').next().unwrap_or_default();
-        if config.role != Role::Compute && ![host.as_str(), short, "localhost"].contains(&self.name.as_str()) {
+        if !config.adds_its_node() && ![host.as_str(), short, "localhost"].contains(&self.name.as_str()) {
             self.host = Some(host.clone());
             reasons.decide(format!("NodeHostname={host}"), "slurmd finds its own line by the host's name");
         }

@@ -4,7 +4,7 @@ use crate::config::{Config, DaemonName, FeatureName, NodeName, SlurmSettings};
 use crate::inventory::Inventory;
 
 use super::names::HostName;
-use super::{CgroupPlan, Epilog, GresPlan, MailProg, NodePlan, Reasons, TaskProlog, cluster, login};
+use super::{CgroupPlan, Epilog, GresPlan, MailProg, NodePlan, Prolog, Reasons, TaskProlog, cluster, login};
 
 /// A line of slurm.conf.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +29,7 @@ pub struct PartitionPlan {
 /// slurminit's scripts that Slurm runs.
 pub(super) struct Scripts<'a> {
     pub(super) task_prolog: Option<&'a TaskProlog>,
+    pub(super) prolog: Option<&'a Prolog>,
     pub(super) epilog: Option<&'a Epilog>,
     pub(super) mail: &'a MailProg,
 }
@@ -49,7 +50,8 @@ pub(super) fn plan(
     settings.processes(cgroup, inventory, reasons);
     let task_prolog = scripts.task_prolog.map(|prolog| ("TaskProlog", &prolog.path, TaskProlog::WHY));
     let epilog = scripts.epilog.map(|epilog| ("Epilog", &epilog.path, Epilog::WHY));
-    for (key, path, why) in task_prolog.into_iter().chain(epilog) {
+    let prolog = scripts.prolog.map(|prolog| ("Prolog", &prolog.path, Prolog::WHY));
+    for (key, path, why) in [task_prolog, prolog, epilog].into_iter().flatten() {
         settings.add_because(key, path.display(), why);
         reasons.decide(format!("{key}={}", path.display()), why);
     }
@@ -89,7 +91,7 @@ impl Settings {
         let cluster = config.cluster_name.as_ref().map_or("slurminit", NodeName::as_str);
         self.add_because("ClusterName", cluster, "slurmctld refuses saved state of another name");
         let why = "must be this host's name; its address stays inside, so a new container address changes nothing";
-        if config.role.shares_a_cluster() {
+        if config.shares_a_cluster() {
             self.add("SlurmctldHost", cluster::controller(config, host));
             self.add("MaxNodeCount", config.slurm.max_nodes);
             let why =
@@ -153,7 +155,7 @@ impl Settings {
             false => self.add_because("SchedulerParameters", format_args!("{SCHEDULER},{BACKFILL}"), SCHEDULER_WHY),
         }
         self.add("SelectType", "select/cons_tres");
-        if config.role.shares_a_cluster() {
+        if config.shares_a_cluster() {
             let why = "jobs share a node by cores and memory; what differs from node to node is not said here";
             self.add_because("SelectTypeParameters", "CR_Core_Memory", why);
             let why = "MiB for each CPU of a job that does not say; without it a job would take all memory of its node";
@@ -232,7 +234,7 @@ pub(super) fn partitions(config: &Config, reasons: &mut Reasons) -> Vec<Partitio
         let own = &partition.settings;
         let mut settings = Vec::new();
         if own.get("Nodes").is_none() {
-            let set = partition.feature.as_ref().filter(|_| config.role.shares_a_cluster());
+            let set = partition.feature.as_ref().filter(|_| config.shares_a_cluster());
             settings.push(pair("Nodes", set.map_or("ALL", FeatureName::as_str)));
         }
         if no_default && index == 0 {

@@ -32,7 +32,7 @@ impl TaskProlog {
     pub(super) fn plan(config: &Config, gres: &GresPlan, cgroup: &CgroupPlan) -> Option<Self> {
         let has_settings = |line: &GresLine| !line.vendor.traits().runtime.settings.is_empty();
         let is_slurms = gres.auto_detect != AutoDetect::Off && !gres.lines.iter().any(has_settings);
-        if !config.role.shares_a_cluster() && (is_slurms || gres.counts_as_runtimes) {
+        if !config.shares_a_cluster() && (is_slurms || gres.counts_as_runtimes) {
             return None;
         }
         Some(Self {

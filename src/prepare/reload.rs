@@ -6,7 +6,8 @@ use std::path::Path;
 use super::ask_slurm::ask_slurm;
 use super::held_gpus::check_nobody_holds_gpus;
 use super::{Sources, accounts, detected, load, no_accounts, report};
-use crate::config::{Config, Held, Paths, Role};
+use crate::config::{Config, Held, Paths};
+use crate::detect::own_name;
 use crate::exit_code;
 use crate::install;
 use crate::inventory::{Inventory, Severity};
@@ -108,6 +109,9 @@ fn only_at_a_start(what: &str) -> Refusal {
 
 /// Plans, renders, and compares with the files that the daemons use.
 fn weigh(config: &Config, inventory: &Inventory, root: &Path, node: Option<&str>) -> Result<Weighed, Refusal> {
+    let known = node.filter(|_| own_name::is_container_id(&inventory.hostname)).map(str::to_owned);
+    let container_name = inventory.container_name.clone().or(known);
+    let inventory = &Inventory { container_name, ..inventory.clone() };
     let planned = plan_files(config, inventory, root)?;
     // At a start these are only errors in the log, because there is nothing to lose. Here there is.
     if let Some(fault) = planned.customized.findings.iter().find(|finding| finding.severity == Severity::Error) {
@@ -117,7 +121,7 @@ fn weigh(config: &Config, inventory: &Inventory, root: &Path, node: Option<&str>
     if let Some(running) = node.filter(|running| !running.is_empty() && *running != name) {
         return Err(only_at_a_start(&format!("the node's name changed from {running} to {name}")));
     }
-    if config.role == Role::Compute {
+    if config.adds_its_node() {
         let known = install::read_held(&config.paths, root)?.and_then(|kept| kept.lines().nth(2).map(str::to_owned));
         let now = render::dynamic_node(&planned.plan);
         if let Some(known) = known.filter(|known| *known != now) {

@@ -44,6 +44,9 @@ const ALL: Target = Target {
     ],
 };
 
+/// The first container of a cluster of several: its jobs are those of a node, and others go on without it.
+const ALL_OF_SEVERAL: Target = Target { jobs: JobCare::Node, has_other_nodes: true, ..ALL };
+
 const CONTROLLER: Target = Target {
     has_cluster: true,
     jobs: JobCare::Nobody,
@@ -65,8 +68,9 @@ const NONE: Target = Target { has_cluster: false, jobs: JobCare::Nobody, has_oth
 
 impl Target {
     /// The row of a role.
-    pub fn of(role: Role) -> &'static Self {
-        match role {
+    pub fn of(config: &Config) -> &'static Self {
+        match config.role {
+            Role::All if config.shares_a_cluster() => &ALL_OF_SEVERAL,
             Role::All => &ALL,
             Role::Controller => &CONTROLLER,
             Role::Compute => &COMPUTE,
@@ -78,17 +82,15 @@ impl Target {
     /// Slurm's daemons, then the services in the order of the configuration.
     pub fn units(&self, config: &Config) -> Vec<Spec> {
         let daemons = self.daemons.iter().map(|(name, after)| daemon::daemon(config, *name, after));
-        let daemons = daemons.map(|spec| match self.jobs {
-            JobCare::Node => self.patient(spec),
-            JobCare::Cluster | JobCare::Nobody => spec,
-        });
+        let daemons = daemons.map(|spec| self.patient(spec));
         let services = config.services.iter().filter(|_| self.has_cluster);
         daemons.chain(services.map(|service| daemon::service(config, service))).collect()
     }
 
     /// A compute's slurmd waits for a controller that may come much later.
     fn patient(&self, spec: Spec) -> Spec {
-        let waits = spec.daemon == Some(DaemonName::Slurmd);
+        let is_elsewhere = !self.daemons.iter().any(|(name, _)| *name == DaemonName::Slurmctld);
+        let waits = is_elsewhere && spec.daemon == Some(DaemonName::Slurmd);
         Spec {
             ready_timeout: if waits { FOR_THE_CONTROLLER.max(spec.ready_timeout) } else { spec.ready_timeout },
             ..spec
@@ -105,13 +107,14 @@ mod tests {
 
     #[test]
     fn each_role_has_the_units_of_its_row() {
-        let config = Config::parse(
+        let mut config = Config::parse(
             "[[service]]\nname = 'api'\ncommand = ['api']\nafter = ['slurmd']\n",
             std::path::Path::new("x"),
         )
         .unwrap();
-        let units = |role| {
-            let units = Target::of(role).units(&config).into_iter();
+        let mut units = |role| {
+            config.role = role;
+            let units = Target::of(&config).units(&config).into_iter();
             units.map(|unit| format!("{} after {:?}", unit.name, unit.after)).collect::<Vec<_>>().join(", ")
         };
         let all = r#"munged after [], slurmctld after ["munged"], slurmd after ["slurmctld"], api after ["slurmd"]"#;
@@ -120,5 +123,7 @@ mod tests {
         assert_eq!(units(Role::Controller), r#"munged after [], slurmctld after ["munged"], api after ["slurmd"]"#);
         assert_eq!(units(Role::Compute), r#"munged after [], slurmd after ["munged"], api after ["slurmd"]"#);
         assert_eq!(units(Role::Login), r#"munged after [], api after ["slurmd"]"#);
+        (config.role, config.slurm.controller) = (Role::All, "head".to_owned().try_into().ok());
+        assert_eq!(Target::of(&config), &ALL_OF_SEVERAL);
     }
 }

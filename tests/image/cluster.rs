@@ -261,3 +261,85 @@ fn what_keeps_a_node_away_is_said_with_its_repair() {
     assert!(outcome.code == 78 && outcome.stderr.contains("build the image on Debian 13"), "{outcome:?}");
     assert_eq!(cluster.nodes(), "");
 }
+
+/// As `docker compose up --scale` starts them: no host name, and so only an id; Docker's name server knows the container's name.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_replica_is_called_what_its_container_is_called_and_jobs_find_its_nodes_by_name() {
+    let cluster = Cluster::new("");
+    let image = Image::new(DEMO)
+        .with(["--network", &cluster.network.0, "--env", "DEMO_GPUS=1"])
+        .with(["--env", "SLURMINIT_ROLE=compute", "--env", "SLURMINIT_CONTROLLER=controller"])
+        .volume(&cluster.key, "/etc/munge");
+    let replicas = [image.serve(), image.serve()];
+    let mut names: Vec<&str> = replicas.iter().map(|container| container.name.as_str()).collect();
+    names.sort_unstable();
+    assert_eq!(cluster.controller.sh("sinfo --noheader -N -o %N | sort"), names.join("\n"));
+    // Every node of a job finds the first one by its name, as PyTorch's MASTER_ADDR has it.
+    let first = "getent ahostsv4 $(scontrol show hostnames | head -n 1) | head -n 1 | cut -d ' ' -f 1";
+    let found = cluster.controller.sh(&format!("srun -N2 sh -c \"{}\"", first.replace('$', "\\$")));
+    let addresses: Vec<&str> = found.lines().collect();
+    assert!(addresses.len() == 2 && addresses[0] == addresses[1] && !addresses[0].starts_with("127."), "{found}");
+    // It comes back with another address, and is the same node.
+    let old = replicas[0].sh("hostname -i");
+    docker(["kill", &replicas[0].name]).ok();
+    let filler = Image::new(PLAIN).with(["--network", &cluster.network.0]).command(["sleep", "600"]).start();
+    docker(["start", &replicas[0].name]).ok();
+    replicas[0].wait_until_healthy();
+    let new = replicas[0].sh("hostname -i");
+    assert_ne!(new, old);
+    assert_eq!(cluster.controller.sh("srun -N2 printenv SLURMD_NODENAME | sort"), names.join("\n"));
+    let found = format!("getent hosts {} | cut -d ' ' -f 1 | sort -u", replicas[0].name);
+    assert_eq!(cluster.controller.sh(&format!("srun -N2 sh -c \"{found}\" | sort -u")), new);
+    drop(filler);
+}
+
+/// The first container of a lab is controller and node in one.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn the_first_container_is_controller_and_node_and_a_stop_of_either_costs_no_job() {
+    let (network, key, state) = (Network(unique("network")), Volume::new("key"), Volume::new("state"));
+    docker(["network", "create", &network.0]).ok();
+    let member = |name: &str| {
+        Image::new(DEMO)
+            .with(["--hostname", name, "--network-alias", name, "--network", &network.0])
+            .with(["--env", "SLURMINIT_CONTROLLER=head", "--env", "DEMO_GPUS=2"])
+            .volume(&key, "/etc/munge")
+    };
+    let head = member("head").volume(&state, "/var/lib/slurm").serve();
+    let compute = member("c1").with(["--env", "SLURMINIT_ROLE=compute"]).serve();
+    assert_eq!(head.sh("srun -N2 --gres=gpu:2 hostname | sort"), "c1\nhead");
+    let sum = |container: &Container| container.sh("sha256sum </etc/slurm/slurm.conf");
+    assert_eq!(sum(&head), sum(&compute), "{}", head.sh("cat /etc/slurm/slurm.conf"));
+
+    let submit = |node: &str| {
+        head.sh(&format!("cd /tmp; sbatch --parsable --output=/dev/null -w {node} --wrap 'exec sleep 1000'"))
+    };
+    let (own, other) = (submit("head"), submit("c1"));
+    let until = |condition: &str| {
+        let outcome = head.exec(&["timeout", "60", "sh", "-c", &format!("until {condition}; do sleep 0.1; done")]);
+        assert_eq!(outcome.code, 0, "{condition}\n{}\n{}", head.sh("squeue; sinfo -N -l"), head.log());
+    };
+    let runs = |job: &str, node: &str| until(&format!("squeue -h -j {job} -t R -o %N | grep -qx {node}"));
+    runs(&own, "head");
+    runs(&other, "c1");
+    let began = |job: &str| head.sh(&format!("squeue -h -j {job} -o %S"));
+    let other_began = began(&other);
+    for how in ["stop", "kill"] {
+        docker([how, &head.name]).ok();
+        docker(["start", &head.name]).ok();
+        head.wait_until_healthy();
+        runs(&own, "head");
+        until("pgrep -x sleep");
+        runs(&other, "c1");
+        assert_eq!((began(&other), compute.sh("pgrep -cx sleep")), (other_began.clone(), "1".to_owned()), "{how}");
+    }
+    assert_eq!(compute.stop().1, 0, "{}", compute.log());
+    until("! sinfo -h -N -o %N | grep -qx c1");
+    until(&format!("squeue -h -j {other} -t PD | grep -q ."));
+    docker(["start", &compute.name]).ok();
+    compute.wait_until_healthy();
+    runs(&other, "c1");
+    assert_eq!(head.sh("squeue -h -t R -o %N | sort"), "c1\nhead");
+    drop((compute, head, network));
+}

@@ -199,6 +199,7 @@ mod tests {
         let inventory = Inventory {
             platform: Platform::Linux,
             hostname: "node\u{1b}[2J".to_owned(),
+            container_name: None,
             cpu: Cpu {
                 allowed: "0-3".parse().unwrap(),
                 quota: Some(1.5),

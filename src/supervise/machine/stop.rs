@@ -190,6 +190,7 @@ impl Machine {
         let Cluster { units, node, step, care, .. } = &mut self.cluster;
         let needed = match care {
             JobCare::Cluster => Some(DaemonName::Slurmctld),
+            JobCare::Node if units.iter().any(|unit| unit.is(DaemonName::Slurmctld)) => Some(DaemonName::Slurmctld),
             JobCare::Node => Some(DaemonName::Munged),
             JobCare::Nobody => None,
         };

@@ -85,7 +85,10 @@ impl World {
                 let on_stop = self.job.config.jobs.on_stop.to_string();
                 let mut arguments = vec!["quiesce", "--grace", &grace, "--on-stop", &on_stop];
                 arguments.extend(self.has_left_jobs_alone().then_some("--after-command"));
-                arguments.extend((self.job.target.jobs == JobCare::Node).then_some("--leave"));
+                let leaves = self.job.target.jobs == JobCare::Node;
+                arguments.extend(leaves.then_some("--leave"));
+                let has_controller = self.machine.units().iter().any(|unit| unit.is(DaemonName::Slurmctld));
+                arguments.extend((leaves && has_controller).then_some("--with-controller"));
                 (jobs(node, &arguments), Log)
             }
             Child::Liveness => {

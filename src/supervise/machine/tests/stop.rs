@@ -43,7 +43,8 @@ fn what_is_left_has_time_to_end_and_less_after_jobs_that_had_theirs() {
 
 /// A container of a cluster of several, that serves.
 fn member(role: Role) -> Sim {
-    let (target, config) = (Target::of(role), Config::default());
+    let config = Config { role, ..Config::default() };
+    let target = Target::of(&config);
     let mut sim = Sim::new(Setup { units: target.units(&config), jobs: target.jobs, ..cluster(false) });
     sim.prepared();
     let units: Vec<_> = sim.machine.units().iter().map(|unit| unit.id).collect();

@@ -1,0 +1,69 @@
+//! `slurminit prolog`: runs on each node of a job before its first process there, and lets the job find its nodes by their names.
+//!
+//! slurmd runs it as root through `/etc/slurm/prolog`. It never fails, because Slurm drains a node whose prolog fails. Slurm itself
+//! uses addresses. Where containers have host names of their own, their network knows these, and nothing is done.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use crate::config::NodeName;
+use crate::detect::own_name::is_container_id;
+use crate::tool::{self, answer::Answer};
+use crate::{exit_code, install};
+
+/// How long the controller may take to say where the nodes are.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {}
+
+pub(crate) fn run(_args: Args) -> anyhow::Result<u8> {
+    if let Err(error) = names() {
+        let job = std::env::var("SLURM_JOB_ID").unwrap_or_default();
+        let what = format!("warning: programs of job {job} may not find its nodes by their names: {error:#}");
+        super::epilog::tell(&crate::printable::short(&what, 400));
+    }
+    Ok(exit_code::SUCCESS)
+}
+
+fn names() -> anyhow::Result<()> {
+    if !is_container_id(&nix::unistd::gethostname()?.to_string_lossy()) {
+        return Ok(());
+    }
+    let nodes = std::env::var("SLURM_JOB_NODELIST").context("SLURM_JOB_NODELIST is not in the environment")?;
+    let said = match tool::ask("scontrol", &["getaddrs", &nodes], PATIENCE) {
+        Answer::Ended { succeeded: true, stdout, .. } => stdout,
+        Answer::Ended { stderr, .. } => anyhow::bail!("the controller does not say where they are: {}", stderr.trim()),
+        Answer::Silent => anyhow::bail!("the controller does not answer"),
+        Answer::Missing => anyhow::bail!("scontrol cannot be executed"),
+    };
+    let nodes: Vec<_> = said.lines().filter_map(node).collect();
+    anyhow::ensure!(!nodes.is_empty(), "the controller knows no address of theirs");
+    Ok(install::install_nodes_names(Path::new("/"), &nodes)?)
+}
+
+/// `compute-1: 172.18.0.3:6818` (Slurm 24.11, `info_node.c`).
+fn node(line: &str) -> Option<(String, String)> {
+    let (name, address) = line.split_once(": ")?;
+    let name = NodeName::try_from(name.to_owned()).ok()?;
+    let address: SocketAddr = address.trim().parse().ok()?;
+    Some((name.to_string(), address.ip().to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_controller_says_is_a_name_and_an_address() {
+        let pair = |name: &str, address: &str| Some((name.to_owned(), address.to_owned()));
+        assert_eq!(node("compute-1: 172.18.0.3:6818"), pair("compute-1", "172.18.0.3"));
+        assert_eq!(node("compute-1: [fd00::3]:6818"), pair("compute-1", "fd00::3"));
+        for other in ["", "compute-1: x:6818", "a b: 172.18.0.3:6818", "172.18.0.3:6818"] {
+            assert_eq!(node(other), None, "{other}");
+        }
+    }
+}
