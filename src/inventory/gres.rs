@@ -21,6 +21,42 @@ pub fn has_gpu(gres: &str) -> bool {
     gres.split(',').any(|item| matches!(item.split(':').next(), Some("gpu" | "shard" | "mps")))
 }
 
+/// Parses `gpu:nvidia:2(IDX:0-1),gpu:amd:1(IDX:4)` as 0, 1, 4. Ignores other GRES, including shards.
+pub fn indices(gres: &str) -> Vec<usize> {
+    let mut all = Vec::new();
+    let mut rest = gres.trim();
+    while let Some((name, after)) = rest.split_once("(IDX:") {
+        let Some((list, next)) = after.split_once(')') else { break };
+        if name.trim_start_matches(',').starts_with("gpu") {
+            all.extend(list.split(',').filter_map(range).flatten());
+        }
+        rest = next;
+    }
+    all
+}
+
+/// No node has more. A longer range is rejected.
+const MOST_GPUS: usize = 4096;
+
+fn range(text: &str) -> Option<std::ops::RangeInclusive<usize>> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+    (last < MOST_GPUS).then_some(first..=last)
+}
+
+/// The most GPUs that a node can have here.
+pub const MOST: usize = 256;
+
+/// The type of each GPU by its index: `gpu:nvidia:2(S:0),gpu:amd:1` is nvidia, nvidia, amd. One without a type is "gpu".
+pub fn types(gres: &str) -> Vec<&str> {
+    let one = |item| {
+        let mut parts = str::split(str::split(item, '(').next().unwrap_or_default(), ':').skip(1);
+        let name = parts.next().filter(|part| part.parse::<u64>().is_err() && *part != "no_consume").unwrap_or("gpu");
+        std::iter::repeat_n(name, usize::try_from(gpus(item)).unwrap_or(MOST).min(MOST))
+    };
+    gres.split(',').flat_map(one).take(MOST).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -41,5 +77,13 @@ mod tests {
         ] {
             assert_eq!(gpus(gres), want, "{gres}");
         }
+    }
+
+    #[test]
+    fn each_gpu_has_its_type() {
+        assert_eq!(types("gpu:nvidia:2(S:0,1),gpu:amd:1(S:1-3),mps:100,shard:nvidia:8"), ["nvidia", "nvidia", "amd"]);
+        assert_eq!(types("gpu:gpu0:1,gpu:gpu1:1,gpu:2"), ["gpu0", "gpu1", "gpu", "gpu"]);
+        assert_eq!(types("gpu:a:99999999999").len(), MOST);
+        assert_eq!(types("(null)"), [""; 0]);
     }
 }

@@ -14,15 +14,15 @@ impl Drop for Network {
 }
 
 /// What the containers of a cluster share. Containers go first: the fields are dropped in this order.
-struct Cluster {
-    controller: Container,
+pub(crate) struct Cluster {
+    pub(crate) controller: Container,
     network: Network,
     key: Volume,
     _config: tempfile::TempDir,
 }
 
 impl Cluster {
-    fn new(toml: &str) -> Self {
+    pub(crate) fn new(toml: &str) -> Self {
         let (network, key) = (Network(unique("network")), Volume::new("key"));
         docker(["network", "create", &network.0]).ok();
         let config = directory(&[("slurminit.toml", toml)]);
@@ -36,14 +36,14 @@ impl Cluster {
     }
 
     /// A member that is not started yet.
-    fn member(&self, image: &str, role: &str, name: &str) -> Image {
+    pub(crate) fn member(&self, image: &str, role: &str, name: &str) -> Image {
         Image::new(image)
             .with(["--hostname", name, "--network-alias", name, "--network", &self.network.0])
             .with(["--env", &format!("SLURMINIT_ROLE={role}"), "--env", "SLURMINIT_CONTROLLER=controller"])
             .volume(&self.key, "/etc/munge")
     }
 
-    fn compute(&self, name: &str, gpus: u32) -> Container {
+    pub(crate) fn compute(&self, name: &str, gpus: u32) -> Container {
         self.member(DEMO, "compute", name).with(["--env", &format!("DEMO_GPUS={gpus}")]).serve()
     }
 
@@ -54,7 +54,7 @@ impl Cluster {
 
     /// Waits until the shell line succeeds on the controller.
     #[track_caller]
-    fn until(&self, condition: &str) -> Duration {
+    pub(crate) fn until(&self, condition: &str) -> Duration {
         let begin = Instant::now();
         let line = format!("timeout 60 sh -c 'until {condition}; do sleep 0.1; done'");
         let outcome = self.controller.exec(&["sh", "-c", &line]);
