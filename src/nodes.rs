@@ -15,7 +15,7 @@ use crate::prepared::Prepared;
 use crate::tool;
 use crate::tool::answer::Answer;
 
-pub use answer::{Cluster, Gpu, GpuState, Node};
+pub use answer::{Cluster, Gpu, GpuState, Job, Node};
 
 /// How long all questions may take together.
 const PATIENCE: Duration = Duration::from_secs(10);

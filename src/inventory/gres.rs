@@ -35,6 +35,30 @@ pub fn indices(gres: &str) -> Vec<usize> {
     all
 }
 
+/// The GPUs of which parts are in use: `shard:nvidia:2(2/4,0/4)`, `mps:50(0/100,50/100)`; in 22.05 `shard:nvidia:1(IDX:0)`. They are
+/// counted as the whole GPUs are.
+pub fn shared(gres: &str) -> Vec<usize> {
+    let mut all = Vec::new();
+    let mut rest = gres.trim();
+    while let Some((name, after)) = rest.split_once('(') {
+        let Some((list, next)) = after.split_once(')') else { break };
+        let name = name.trim_start_matches(',');
+        if name.starts_with("shard") || name.starts_with("mps") {
+            match list.strip_prefix("IDX:") {
+                Some(list) => all.extend(list.split(',').filter_map(range).flatten()),
+                None => {
+                    let is_used =
+                        |part: &str| part.split('/').next().is_some_and(|used| used.parse().unwrap_or(0_u64) > 0);
+                    let used = list.split(',').take(MOST).enumerate().filter(|(_, part)| is_used(part));
+                    all.extend(used.map(|(index, _)| index));
+                }
+            }
+        }
+        rest = next;
+    }
+    all
+}
+
 /// No node has more. A longer range is rejected.
 const MOST_GPUS: usize = 4096;
 
@@ -77,6 +101,15 @@ mod tests {
         ] {
             assert_eq!(gpus(gres), want, "{gres}");
         }
+    }
+
+    #[test]
+    fn parts_of_a_gpu_are_no_whole_ones() {
+        let used = "gpu:nvidia:1(IDX:1),shard:nvidia:3(2/4,0/4,1/4)";
+        assert_eq!((indices(used), shared(used)), (vec![1], vec![0, 2]));
+        assert_eq!(shared("shard:nvidia:1(IDX:0-1),mps:50(0/100,0/100,0/100,50/100)"), [0, 1, 3]);
+        assert_eq!(shared("shard:0(0/8)(x/,/,(1"), [0; 0]);
+        assert_eq!(shared("gpu:nvidia:1(S:1),shard:nvidia:0(IDX:N/A)"), [0; 0]);
     }
 
     #[test]

@@ -91,6 +91,11 @@ pub enum GpuState {
         #[serde(flatten)]
         job: Option<Job>,
     },
+    /// Jobs have parts of it (shards, MPS).
+    Shared {
+        /// These, if known.
+        jobs: Vec<Job>,
+    },
     /// No job holds it, and the node takes none.
     Unavailable,
 }
@@ -108,7 +113,13 @@ impl Node {
             responding: !words.iter().any(|word| word == "NOT_RESPONDING" || word == "NO_RESPOND"),
             reason: text(value, "reason"),
         };
-        let used = gres::indices(value["gres_used"].as_str().unwrap_or_default());
+        let in_use = value["gres_used"].as_str().unwrap_or_default();
+        let (used, shared) = (gres::indices(in_use), gres::shared(in_use));
+        let state_of = |index: usize, free: &GpuState| match index {
+            _ if used.contains(&index) => GpuState::Allocated { job: None },
+            _ if shared.contains(&index) => GpuState::Shared { jobs: Vec::new() },
+            _ => free.clone(),
+        };
         let told = announced::parse(value["extra"].as_str().unwrap_or_default());
         let mut node = Self {
             name: Some(text(value, "name")).filter(|name| !name.is_empty())?,
@@ -129,7 +140,7 @@ impl Node {
             gres_type: printable::short(gres_type, LONGEST),
             model: None,
             memory_mib: None,
-            state: if used.contains(&index) { GpuState::Allocated { job: None } } else { free.clone() },
+            state: state_of(index, &free),
         };
         node.gpus = types.map(gpu).collect();
         node.describe(told);
@@ -145,14 +156,18 @@ impl Node {
         }
     }
 
-    fn assign(&mut self, job: &Job, indices: &[usize], doubtful: &mut Vec<(String, usize)>) {
+    fn assign(&mut self, job: &Job, detail: &str, doubtful: &mut Vec<(String, usize)>) {
         self.jobs.push(job.clone());
-        for gpu in self.gpus.iter_mut().filter(|gpu| indices.contains(&gpu.index)) {
+        let (whole, parts) = (gres::indices(detail), gres::shared(detail));
+        for gpu in &mut self.gpus {
             // The questions are asked one after the other: what the node does not hold any more, or not yet, is not assigned.
             match &mut gpu.state {
-                GpuState::Allocated { job: holder @ None } => *holder = Some(job.clone()),
-                GpuState::Allocated { job: Some(_) } => doubtful.push((self.name.clone(), gpu.index)),
-                GpuState::Free | GpuState::Unavailable => {}
+                GpuState::Allocated { job: holder @ None } if whole.contains(&gpu.index) => *holder = Some(job.clone()),
+                GpuState::Allocated { job: Some(_) } if whole.contains(&gpu.index) => {
+                    doubtful.push((self.name.clone(), gpu.index));
+                }
+                GpuState::Shared { jobs } if parts.contains(&gpu.index) => jobs.push(job.clone()),
+                _ => {}
             }
         }
     }
@@ -177,9 +192,9 @@ impl Cluster {
         let mut doubtful = Vec::new();
         for value in list(jobs, "jobs")?.into_iter().filter(holds) {
             let Some(job) = job(&value) else { continue };
-            for (node, indices) in grants(&value) {
+            for (node, detail) in grants(&value) {
                 let nodes = cluster.nodes.iter_mut().filter(|known| known.name == node);
-                nodes.for_each(|node| node.assign(&job, &indices, &mut doubtful));
+                nodes.for_each(|node| node.assign(&job, &detail, &mut doubtful));
             }
         }
         for (name, index) in doubtful {
@@ -278,18 +293,18 @@ fn job(value: &Value) -> Option<Job> {
     Some(Job { job: number(&value["job_id"])?, user: user.unwrap_or_else(|| "?".to_owned()) })
 }
 
-/// The nodes of a job, and its GPUs on each. `gres_detail` has them in the order in which slurmctld knows the nodes, which is that of
+/// The nodes of a job, and its GRES on each. `gres_detail` has them in the order in which slurmctld knows the nodes, which is that of
 /// `job_resources` and not that of the names.
-fn grants(job: &Value) -> Vec<(String, Vec<usize>)> {
+fn grants(job: &Value) -> Vec<(String, String)> {
     let own = &job["job_resources"];
     let nodes = own["nodes"]["allocation"].as_array().into_iter().flatten();
     let mut names: Vec<String> = nodes.filter_map(|node| node["name"].as_str().map(str::to_owned)).collect();
     if names.is_empty() {
         names.extend(own["nodes"].as_str().map(str::to_owned));
     }
-    let detail: Vec<&str> = job["gres_detail"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    let indices = |at: usize| detail.get(at).map(|detail| gres::indices(detail)).unwrap_or_default();
-    names.into_iter().enumerate().map(|(at, name)| (name, indices(at))).collect()
+    let detail = job["gres_detail"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let detail = detail.chain(std::iter::repeat("")).map(str::to_owned);
+    names.into_iter().zip(detail).collect()
 }
 
 /// `MaxNodeCount = 1024`, where nodes can come by themselves.

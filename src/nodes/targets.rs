@@ -124,6 +124,10 @@ fn holder(gpu: &Gpu) -> Option<String> {
     match &gpu.state {
         GpuState::Allocated { job: Some(job) } => Some(format!("job {} of {}", job.job, job.user)),
         GpuState::Allocated { job: None } => Some("somebody's job".to_owned()),
+        GpuState::Shared { jobs } => {
+            let jobs: Vec<String> = jobs.iter().map(|job| format!("{} of {}", job.job, job.user)).collect();
+            Some(format!("shared by jobs {}", jobs.join(", ")))
+        }
         GpuState::Free | GpuState::Unavailable => None,
     }
 }

@@ -1,7 +1,7 @@
 //! The nodes of a cluster as a person sees them and closes them, and jobs for particular GPUs, with real daemons.
 
 use crate::cluster::Cluster;
-use crate::docker::{BOOKWORM, Container, DEMO, Image};
+use crate::docker::{BOOKWORM, Container, DEMO, Image, directory};
 
 /// The lines of `slurminit nodes` for a node's GPUs: index, job and user.
 fn gpus(container: &Container, node: &str) -> Vec<String> {
@@ -177,4 +177,21 @@ fn several_targets_are_a_job_each_and_what_cannot_be_submits_none() {
     let refused = controller.exec(&["slurminit", "submit", "-t", "c2::1", "--", "true"]);
     assert!(refused.code == 1 && refused.stderr.contains("type_name = \"index\""), "{refused:?}");
     assert_eq!(controller.exec(&["slurminit", "submit", "-t", "c2::x", "--", "true"]).code, 2);
+}
+
+/// A job for a whole GPU would wait for it.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_gpu_of_which_jobs_have_shards_is_not_shown_as_free() {
+    let config = directory(&[("slurminit.toml", "[gpu]\nshards = 4\n")]);
+    for image in [DEMO, BOOKWORM] {
+        let image = Image::new(image).mount(&config.path().join("slurminit.toml"), "/config/slurminit.toml");
+        let container = image.with(["--env", "DEMO_GPUS=3"]).serve();
+        running(&container, "cd /tmp; sbatch --parsable --gres=shard:2 -o /dev/null --wrap 'sleep 1000'");
+        let job = running(&container, "cd /tmp; sbatch --parsable --gres=gpu:1 -o /dev/null --wrap 'sleep 1000'");
+        let shown = gpus(&container, "localhost");
+        assert!(shown.contains(&"0 shared root".to_owned()), "{shown:?}");
+        assert!(shown.iter().any(|gpu| gpu.ends_with(&format!(" {job} root"))), "{shown:?}");
+        assert_eq!(shown.iter().filter(|gpu| gpu.ends_with(" free -")).count(), 1, "{shown:?}");
+    }
 }

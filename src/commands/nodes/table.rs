@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::commands::columns::{Column, WIDTH, aligned, dash, wrapped};
-use crate::nodes::{Cluster, Gpu, GpuState, Node};
+use crate::nodes::{Cluster, Gpu, GpuState, Job, Node};
 
 /// The model has what the others leave.
 fn columns(rows: &[[String; 7]]) -> [Column; 7] {
@@ -64,6 +64,7 @@ fn rows(node: &Node) -> Vec<[String; 7]> {
         let (job, user) = match &gpu.state {
             GpuState::Free => ("free".to_owned(), dash()),
             GpuState::Unavailable => (dash(), dash()),
+            GpuState::Shared { jobs } => ("shared".to_owned(), users(jobs)),
             GpuState::Allocated { job: Some(job) } => (job.job.to_string(), job.user.clone()),
             GpuState::Allocated { job: None } => ("in use".to_owned(), "?".to_owned()),
         };
@@ -73,6 +74,15 @@ fn rows(node: &Node) -> Vec<[String; 7]> {
     match node.gpus.is_empty() {
         true => vec![[node.name.clone(), state, dash(), dash(), dash(), dash(), dash()]],
         false => node.gpus.iter().map(row).collect(),
+    }
+}
+
+/// Who has parts of a GPU.
+fn users(jobs: &[Job]) -> String {
+    match jobs.split_first() {
+        Some((first, others)) if others.iter().all(|job| job.user == first.user) => first.user.clone(),
+        Some(_) => "several".to_owned(),
+        None => "?".to_owned(),
     }
 }
 

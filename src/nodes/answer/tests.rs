@@ -1,5 +1,5 @@
 use super::*;
-use crate::nodes::answer::GpuState::{Allocated, Free, Unavailable};
+use crate::nodes::answer::GpuState::{Allocated, Free, Shared, Unavailable};
 
 /// As Slurm 24.11 says it.
 const NODES: &str = r#"{"nodes": [
@@ -30,6 +30,9 @@ fn states(node: &Node) -> Vec<String> {
         Allocated { job: Some(job) } => format!("{} of {}", job.job, job.user),
         Allocated { job: None } => "somebody's".to_owned(),
         Free => "free".to_owned(),
+        Shared { jobs } => {
+            format!("shared by {}", jobs.iter().map(|job| job.user.as_str()).collect::<Vec<_>>().join(","))
+        }
         Unavailable => "unavailable".to_owned(),
     };
     node.gpus.iter().map(word).collect()
@@ -76,6 +79,23 @@ fn debian_12_says_the_same_in_other_words() {
     assert_eq!((node.report.to_string().as_str(), cluster.most_nodes), ("draining (fan broken)", None));
     assert_eq!(states(node), ["unavailable", "1 of root"]);
     assert_eq!((node.gpus[0].model.as_deref(), node.gpus[1].memory_mib), (Some("H200"), Some(7)));
+}
+
+#[test]
+fn a_gpu_of_which_jobs_have_parts_is_not_free() {
+    let nodes = r#"{"nodes": [{"name": "c1", "state": ["MIXED"], "gres": "gpu:nvidia:3,shard:nvidia:12",
+        "gres_used": "gpu:nvidia:1(IDX:1),shard:nvidia:3(3/4,0/4,0/4)"}]}"#;
+    let job = |id: u64, user: &str, detail: &str| {
+        serde_json::json!({"job_id": id, "job_state": ["RUNNING"], "user_name": user, "gres_detail": [detail],
+            "job_resources": {"nodes": {"allocation": [{"name": "c1"}]}}})
+    };
+    let jobs = [
+        job(1, "alice", "shard:2(2/4,0/4,0/4)"),
+        job(2, "bob", "shard:1(1/4,0/4,0/4)"),
+        job(3, "eve", "gpu:nvidia:1(IDX:1)"),
+    ];
+    let cluster = Cluster::parse(nodes, &serde_json::json!({"jobs": jobs}).to_string(), "").unwrap();
+    assert_eq!(states(&cluster.nodes[0]), ["shared by alice,bob", "3 of eve", "free"]);
 }
 
 #[test]
