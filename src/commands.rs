@@ -1,8 +1,10 @@
 //! The verbs, one file each: `Args` is its command line, `run` does it and returns the exit code.
 
+mod columns;
 mod configure;
 mod detect;
 mod doctor;
+mod drain;
 mod environments;
 mod epilog;
 mod free_port;
@@ -12,16 +14,19 @@ mod jobs;
 mod liveness;
 mod logs;
 mod mail;
+mod nodes;
 mod oom_score;
 mod prepare;
 mod prolog;
 mod reload;
 mod render;
 mod restart;
+mod resume;
 mod run;
 mod sbatch_args;
 mod status;
 mod stop;
+mod submit;
 mod timeline;
 
 use std::io::Write as _;
@@ -98,6 +103,14 @@ verbs! {
     Reload(reload),
     /// Show the daemons, the node and the GPUs
     Status(status),
+    /// Show all nodes of the cluster, and who has which of their GPUs
+    Nodes(nodes),
+    /// Have nodes take no more jobs; those that run go on
+    Drain(drain),
+    /// Have drained nodes take jobs again
+    Resume(resume),
+    /// Submit a command to particular nodes and GPUs, one job for each
+    Submit(submit),
     /// Exit with 0 if the cluster is ready (or, with --live, alive), else with 1 and a line that says why
     Health(health),
     /// Start a daemon or service again, and wait until it is ready

@@ -27,6 +27,7 @@ pub mod load_config;
 mod lock;
 pub mod logs;
 mod mail;
+pub mod nodes;
 pub mod now;
 mod oom_score;
 pub mod pidfd;

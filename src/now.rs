@@ -134,6 +134,7 @@ mod tests {
         let gpu = |number: usize, address: Option<&str>| OfferedGpu {
             file: format!("/dev/nvidia{number}"),
             model: "NVIDIA H200".to_owned(),
+            memory_mib: None,
             pci_address: address.map(str::to_owned),
             line: String::new(),
         };

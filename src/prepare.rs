@@ -171,7 +171,13 @@ fn report(config: &Config, root: &Path, planned: Planned, inventory: &Inventory,
     let gpu = |line: &plan::GresLine| {
         let file = line.files.last().map_or("no file", DevicePath::as_str).to_owned();
         let pci_address = line.pci_address.map(|address| address.to_string());
-        OfferedGpu { line: format!("{file}: {}", line.comment), model: line.name.clone(), pci_address, file }
+        OfferedGpu {
+            line: format!("{file}: {}", line.comment),
+            model: line.name.clone(),
+            memory_mib: line.memory_mib,
+            pci_address,
+            file,
+        }
     };
     let gpus = plan.gres.lines.iter().map(gpu).collect();
     let hands_over = inventory.slurm.version.is_some_and(|version| version >= HANDS_OVER);

@@ -4,6 +4,8 @@
 //! PURE. Detection, planning, rendering and installing all happen in that child. A driver that hangs or a disk that
 //! stalls costs the child its deadline, but does not affect PID 1.
 
+pub mod announced;
+
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -49,6 +51,9 @@ pub struct OfferedGpu {
     pub file: String,
     /// The model, or the GPU's model and the profile of a MIG instance.
     pub model: String,
+    /// Its memory, in MiB, if known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<u64>,
     /// The PCI address, if known.
     pub pci_address: Option<String>,
     /// All known facts in one readable line.

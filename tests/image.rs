@@ -66,6 +66,8 @@ mod machines;
 mod manual;
 #[path = "image/mig.rs"]
 mod mig;
+#[path = "image/nodes.rs"]
+mod nodes;
 #[path = "image/paths.rs"]
 mod paths;
 #[path = "image/reload.rs"]

@@ -14,7 +14,7 @@ const LAYERS: [&[&str]; 15] = [
     &["detect", "render"],
     &["install", "supervise"],
     &["configure", "holders", "oom_score", "planned", "timeline"],
-    &["free_port", "now"],
+    &["free_port", "nodes", "now"],
     &["doctor", "health", "liveness"],
     &["jobs", "prepare"],
     &["commands"],

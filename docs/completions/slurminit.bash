@@ -25,6 +25,9 @@ _slurminit() {
             slurminit,doctor)
                 cmd="slurminit__subcmd__doctor"
                 ;;
+            slurminit,drain)
+                cmd="slurminit__subcmd__drain"
+                ;;
             slurminit,health)
                 cmd="slurminit__subcmd__health"
                 ;;
@@ -34,6 +37,9 @@ _slurminit() {
             slurminit,logs)
                 cmd="slurminit__subcmd__logs"
                 ;;
+            slurminit,nodes)
+                cmd="slurminit__subcmd__nodes"
+                ;;
             slurminit,reload)
                 cmd="slurminit__subcmd__reload"
                 ;;
@@ -42,6 +48,9 @@ _slurminit() {
                 ;;
             slurminit,restart)
                 cmd="slurminit__subcmd__restart"
+                ;;
+            slurminit,resume)
+                cmd="slurminit__subcmd__resume"
                 ;;
             slurminit,run)
                 cmd="slurminit__subcmd__run"
@@ -55,6 +64,9 @@ _slurminit() {
             slurminit,stop)
                 cmd="slurminit__subcmd__stop"
                 ;;
+            slurminit,submit)
+                cmd="slurminit__subcmd__submit"
+                ;;
             slurminit,timeline)
                 cmd="slurminit__subcmd__timeline"
                 ;;
@@ -67,6 +79,9 @@ _slurminit() {
             slurminit__subcmd__help,doctor)
                 cmd="slurminit__subcmd__help__subcmd__doctor"
                 ;;
+            slurminit__subcmd__help,drain)
+                cmd="slurminit__subcmd__help__subcmd__drain"
+                ;;
             slurminit__subcmd__help,health)
                 cmd="slurminit__subcmd__help__subcmd__health"
                 ;;
@@ -76,6 +91,9 @@ _slurminit() {
             slurminit__subcmd__help,logs)
                 cmd="slurminit__subcmd__help__subcmd__logs"
                 ;;
+            slurminit__subcmd__help,nodes)
+                cmd="slurminit__subcmd__help__subcmd__nodes"
+                ;;
             slurminit__subcmd__help,reload)
                 cmd="slurminit__subcmd__help__subcmd__reload"
                 ;;
@@ -84,6 +102,9 @@ _slurminit() {
                 ;;
             slurminit__subcmd__help,restart)
                 cmd="slurminit__subcmd__help__subcmd__restart"
+                ;;
+            slurminit__subcmd__help,resume)
+                cmd="slurminit__subcmd__help__subcmd__resume"
                 ;;
             slurminit__subcmd__help,run)
                 cmd="slurminit__subcmd__help__subcmd__run"
@@ -97,6 +118,9 @@ _slurminit() {
             slurminit__subcmd__help,stop)
                 cmd="slurminit__subcmd__help__subcmd__stop"
                 ;;
+            slurminit__subcmd__help,submit)
+                cmd="slurminit__subcmd__help__subcmd__submit"
+                ;;
             slurminit__subcmd__help,timeline)
                 cmd="slurminit__subcmd__help__subcmd__timeline"
                 ;;
@@ -107,7 +131,7 @@ _slurminit() {
 
     case "${cmd}" in
         slurminit)
-            opts="-h -V --help --version run detect render configure doctor reload status health restart stop logs timeline sbatch-args help"
+            opts="-h -V --help --version run detect render configure doctor reload status nodes drain resume submit health restart stop logs timeline sbatch-args help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -222,6 +246,32 @@ _slurminit() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        slurminit__subcmd__drain)
+            opts="-h --reason --wait --config --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --reason)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --wait)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         slurminit__subcmd__health)
             opts="-h --ready --live --wait --hold --config --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -249,7 +299,7 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__help)
-            opts="run detect render configure doctor reload status health restart stop logs timeline sbatch-args help"
+            opts="run detect render configure doctor reload status nodes drain resume submit health restart stop logs timeline sbatch-args help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -291,6 +341,20 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__help__subcmd__doctor)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__help__subcmd__drain)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -346,6 +410,20 @@ _slurminit() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        slurminit__subcmd__help__subcmd__nodes)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         slurminit__subcmd__help__subcmd__reload)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -375,6 +453,20 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__help__subcmd__restart)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__help__subcmd__resume)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -444,6 +536,20 @@ _slurminit() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        slurminit__subcmd__help__subcmd__submit)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         slurminit__subcmd__help__subcmd__timeline)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -473,6 +579,24 @@ _slurminit() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__nodes)
+            opts="-h --json --config --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 --config)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -539,6 +663,24 @@ _slurminit() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__resume)
+            opts="-h --config --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 --config)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -619,6 +761,60 @@ _slurminit() {
                 return 0
             fi
             case "${prev}" in
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__submit)
+            opts="-t -c -m -o -h --target --cores --memory --output --sbatch --wait --config --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --target)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -t)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cores)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -c)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --memory)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -m)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --sbatch)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --config)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0

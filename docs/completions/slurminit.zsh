@@ -110,6 +110,50 @@ _arguments "${_arguments_options[@]}" : \
 '--help[Print help]' \
 && ret=0
 ;;
+(nodes)
+_arguments "${_arguments_options[@]}" : \
+'--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
+'--json[Print everything as JSON]' \
+'-h[Print help]' \
+'--help[Print help]' \
+&& ret=0
+;;
+(drain)
+_arguments "${_arguments_options[@]}" : \
+'--reason=[Why, for those who look at the node]:TEXT:_default' \
+'--wait=[Wait until the jobs that run there have ended; 1 is the exit code if some have not]:SECONDS:_default' \
+'--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
+'-h[Print help]' \
+'--help[Print help]' \
+'*::nodes -- The nodes\: compute-1, or compute-\[1-3\]:_default' \
+&& ret=0
+;;
+(resume)
+_arguments "${_arguments_options[@]}" : \
+'--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
+'-h[Print help]' \
+'--help[Print help]' \
+'*::nodes -- The nodes\: compute-1, or compute-\[1-3\]:_default' \
+&& ret=0
+;;
+(submit)
+_arguments "${_arguments_options[@]}" : \
+'*-t+[A node, and which of its GPUs\: compute-1\:\:0,2 or compute-1\:\:all; without GPUs\: compute-1]:NODE[::GPUS]:_default' \
+'*--target=[A node, and which of its GPUs\: compute-1\:\:0,2 or compute-1\:\:all; without GPUs\: compute-1]:NODE[::GPUS]:_default' \
+'-c+[The CPUs of each job]:COUNT:_default' \
+'--cores=[The CPUs of each job]:COUNT:_default' \
+'-m+[The memory of each job, such as 16G]:SIZE:_default' \
+'--memory=[The memory of each job, such as 16G]:SIZE:_default' \
+'-o+[The file for what the command prints; %j is the number of its job]:FILE:_default' \
+'--output=[The file for what the command prints; %j is the number of its job]:FILE:_default' \
+'*--sbatch=[Another option of sbatch\: --sbatch=--time=10; can be repeated]:OPTION:_default' \
+'--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
+'--wait[Wait until all jobs have ended; 1 is the exit code if one has failed]' \
+'-h[Print help]' \
+'--help[Print help]' \
+'*::command -- The command and its arguments:_default' \
+&& ret=0
+;;
 (health)
 _arguments "${_arguments_options[@]}" : \
 '(--live)--wait=[Wait until that is so, at most this many seconds]:SECONDS:_default' \
@@ -207,6 +251,22 @@ _arguments "${_arguments_options[@]}" : \
 _arguments "${_arguments_options[@]}" : \
 && ret=0
 ;;
+(nodes)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(drain)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(resume)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(submit)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
 (health)
 _arguments "${_arguments_options[@]}" : \
 && ret=0
@@ -254,6 +314,10 @@ _slurminit_commands() {
 'doctor:Check for every known fault, on the host or in the container, and show the repair' \
 'reload:Detect again and apply what changed in hardware and configuration, with as few restarts as possible' \
 'status:Show the daemons, the node and the GPUs' \
+'nodes:Show all nodes of the cluster, and who has which of their GPUs' \
+'drain:Have nodes take no more jobs; those that run go on' \
+'resume:Have drained nodes take jobs again' \
+'submit:Submit a command to particular nodes and GPUs, one job for each' \
 'health:Exit with 0 if the cluster is ready (or, with --live, alive), else with 1 and a line that says why' \
 'restart:Start a daemon or service again, and wait until it is ready' \
 'stop:Stop the container in order, as \`docker stop\` does' \
@@ -279,6 +343,11 @@ _slurminit__subcmd__doctor_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit doctor commands' commands "$@"
 }
+(( $+functions[_slurminit__subcmd__drain_commands] )) ||
+_slurminit__subcmd__drain_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit drain commands' commands "$@"
+}
 (( $+functions[_slurminit__subcmd__health_commands] )) ||
 _slurminit__subcmd__health_commands() {
     local commands; commands=()
@@ -294,6 +363,10 @@ _slurminit__subcmd__help_commands() {
 'doctor:Check for every known fault, on the host or in the container, and show the repair' \
 'reload:Detect again and apply what changed in hardware and configuration, with as few restarts as possible' \
 'status:Show the daemons, the node and the GPUs' \
+'nodes:Show all nodes of the cluster, and who has which of their GPUs' \
+'drain:Have nodes take no more jobs; those that run go on' \
+'resume:Have drained nodes take jobs again' \
+'submit:Submit a command to particular nodes and GPUs, one job for each' \
 'health:Exit with 0 if the cluster is ready (or, with --live, alive), else with 1 and a line that says why' \
 'restart:Start a daemon or service again, and wait until it is ready' \
 'stop:Stop the container in order, as \`docker stop\` does' \
@@ -319,6 +392,11 @@ _slurminit__subcmd__help__subcmd__doctor_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit help doctor commands' commands "$@"
 }
+(( $+functions[_slurminit__subcmd__help__subcmd__drain_commands] )) ||
+_slurminit__subcmd__help__subcmd__drain_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help drain commands' commands "$@"
+}
 (( $+functions[_slurminit__subcmd__help__subcmd__health_commands] )) ||
 _slurminit__subcmd__help__subcmd__health_commands() {
     local commands; commands=()
@@ -334,6 +412,11 @@ _slurminit__subcmd__help__subcmd__logs_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit help logs commands' commands "$@"
 }
+(( $+functions[_slurminit__subcmd__help__subcmd__nodes_commands] )) ||
+_slurminit__subcmd__help__subcmd__nodes_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help nodes commands' commands "$@"
+}
 (( $+functions[_slurminit__subcmd__help__subcmd__reload_commands] )) ||
 _slurminit__subcmd__help__subcmd__reload_commands() {
     local commands; commands=()
@@ -348,6 +431,11 @@ _slurminit__subcmd__help__subcmd__render_commands() {
 _slurminit__subcmd__help__subcmd__restart_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit help restart commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__resume_commands] )) ||
+_slurminit__subcmd__help__subcmd__resume_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help resume commands' commands "$@"
 }
 (( $+functions[_slurminit__subcmd__help__subcmd__run_commands] )) ||
 _slurminit__subcmd__help__subcmd__run_commands() {
@@ -369,6 +457,11 @@ _slurminit__subcmd__help__subcmd__stop_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit help stop commands' commands "$@"
 }
+(( $+functions[_slurminit__subcmd__help__subcmd__submit_commands] )) ||
+_slurminit__subcmd__help__subcmd__submit_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help submit commands' commands "$@"
+}
 (( $+functions[_slurminit__subcmd__help__subcmd__timeline_commands] )) ||
 _slurminit__subcmd__help__subcmd__timeline_commands() {
     local commands; commands=()
@@ -378,6 +471,11 @@ _slurminit__subcmd__help__subcmd__timeline_commands() {
 _slurminit__subcmd__logs_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit logs commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__nodes_commands] )) ||
+_slurminit__subcmd__nodes_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit nodes commands' commands "$@"
 }
 (( $+functions[_slurminit__subcmd__reload_commands] )) ||
 _slurminit__subcmd__reload_commands() {
@@ -393,6 +491,11 @@ _slurminit__subcmd__render_commands() {
 _slurminit__subcmd__restart_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit restart commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__resume_commands] )) ||
+_slurminit__subcmd__resume_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit resume commands' commands "$@"
 }
 (( $+functions[_slurminit__subcmd__run_commands] )) ||
 _slurminit__subcmd__run_commands() {
@@ -413,6 +516,11 @@ _slurminit__subcmd__status_commands() {
 _slurminit__subcmd__stop_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit stop commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__submit_commands] )) ||
+_slurminit__subcmd__submit_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit submit commands' commands "$@"
 }
 (( $+functions[_slurminit__subcmd__timeline_commands] )) ||
 _slurminit__subcmd__timeline_commands() {

@@ -41,6 +41,9 @@ enum What {
         /// What slurmd says of the node: CPUs=4 Gres=gpu:nvidia:2
         #[arg(long)]
         conf: String,
+        /// Its GPUs, for `slurminit nodes`
+        #[arg(long, default_value = "")]
+        gpus: String,
         /// A slurmd of this start was there before
         #[arg(long)]
         again: bool,
@@ -106,7 +109,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
                 false => jobs::quiesce(node, grace, on_stop, after_command),
             };
         }
-        What::Join { conf, again, command } => jobs::join::run(node, conf, again, &command),
+        What::Join { conf, gpus, again, command } => jobs::join::run(node, conf, &gpus, again, &command),
         What::Recover => jobs::recover(node),
         What::Follow { place, socket } => jobs::follow::run(&place.slurm_conf, &place.state, &socket),
         What::Wait => jobs::wait(),

@@ -33,6 +33,66 @@ pub fn has_gpu(gres: &str) -> bool {
     gres.split(',').any(|item| matches!(item.split(':').next(), Some("gpu" | "shard" | "mps")))
 }
 
+/// Parses `gpu:nvidia:2(IDX:0-1),gpu:amd:1(IDX:4)` as 0, 1, 4. Ignores other GRES, including shards.
+pub fn indices(gres: &str) -> Vec<usize> {
+    let mut all = Vec::new();
+    let mut rest = gres.trim();
+    while let Some((name, after)) = rest.split_once("(IDX:") {
+        let Some((list, next)) = after.split_once(')') else { break };
+        if name.trim_start_matches(',').starts_with("gpu") {
+            all.extend(list.split(',').filter_map(range).flatten());
+        }
+        rest = next;
+    }
+    all
+}
+
+/// The GPUs of which parts are in use: `shard:nvidia:2(2/4,0/4)`, `mps:50(0/100,50/100)`; in 22.05 `shard:nvidia:1(IDX:0)`. They are
+/// counted as the whole GPUs are.
+pub fn shared(gres: &str) -> Vec<usize> {
+    let mut all = Vec::new();
+    let mut rest = gres.trim();
+    while let Some((name, after)) = rest.split_once('(') {
+        let Some((list, next)) = after.split_once(')') else { break };
+        let name = name.trim_start_matches(',');
+        if name.starts_with("shard") || name.starts_with("mps") {
+            match list.strip_prefix("IDX:") {
+                Some(list) => all.extend(list.split(',').filter_map(range).flatten()),
+                None => {
+                    let is_used =
+                        |part: &str| part.split('/').next().is_some_and(|used| used.parse().unwrap_or(0_u64) > 0);
+                    let used = list.split(',').take(MOST).enumerate().filter(|(_, part)| is_used(part));
+                    all.extend(used.map(|(index, _)| index));
+                }
+            }
+        }
+        rest = next;
+    }
+    all
+}
+
+/// No node has more. A longer range is rejected.
+const MOST_GPUS: usize = 4096;
+
+fn range(text: &str) -> Option<std::ops::RangeInclusive<usize>> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+    (last < MOST_GPUS).then_some(first..=last)
+}
+
+/// The most GPUs that a node can have here.
+pub const MOST: usize = 256;
+
+/// The type of each GPU by its index: `gpu:nvidia:2(S:0),gpu:amd:1` is nvidia, nvidia, amd. One without a type is "gpu".
+pub fn types(gres: &str) -> Vec<&str> {
+    let one = |item| {
+        let mut parts = str::split(str::split(item, '(').next().unwrap_or_default(), ':').skip(1);
+        let name = parts.next().filter(|part| part.parse::<u64>().is_err() && *part != "no_consume").unwrap_or("gpu");
+        std::iter::repeat_n(name, usize::try_from(gpus(item)).unwrap_or(MOST).min(MOST))
+    };
+    gres.split(',').flat_map(one).take(MOST).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -56,5 +116,22 @@ mod tests {
         ] {
             assert_eq!(gpus(gres), want, "{gres}");
         }
+    }
+
+    #[test]
+    fn parts_of_a_gpu_are_no_whole_ones() {
+        let used = "gpu:nvidia:1(IDX:1),shard:nvidia:3(2/4,0/4,1/4)";
+        assert_eq!((indices(used), shared(used)), (vec![1], vec![0, 2]));
+        assert_eq!(shared("shard:nvidia:1(IDX:0-1),mps:50(0/100,0/100,0/100,50/100)"), [0, 1, 3]);
+        assert_eq!(shared("shard:0(0/8)(x/,/,(1"), [0; 0]);
+        assert_eq!(shared("gpu:nvidia:1(S:1),shard:nvidia:0(IDX:N/A)"), [0; 0]);
+    }
+
+    #[test]
+    fn each_gpu_has_its_type() {
+        assert_eq!(types("gpu:nvidia:2(S:0,1),gpu:amd:1(S:1-3),mps:100,shard:nvidia:8"), ["nvidia", "nvidia", "amd"]);
+        assert_eq!(types("gpu:gpu0:1,gpu:gpu1:1,gpu:2"), ["gpu0", "gpu1", "gpu", "gpu"]);
+        assert_eq!(types("gpu:a:99999999999").len(), MOST);
+        assert_eq!(types("(null)"), [""; 0]);
     }
 }

@@ -25,7 +25,7 @@ const FORGET: Duration = Duration::from_secs(15);
 
 /// Waits for the controller, makes it forget what is not true any more, and becomes slurmd. `again`: one of this start was there
 /// before.
-pub(crate) fn run(node: &str, mut conf: String, again: bool, command: &[String]) -> anyhow::Result<()> {
+pub(crate) fn run(node: &str, mut conf: String, gpus: &str, again: bool, command: &[String]) -> anyhow::Result<()> {
     let known = known(node, again.then_some(AGAIN))?;
     let is_known = known.is_some();
     if let Some(known) = known.filter(|known| !again && !is_true(known, &conf)) {
@@ -43,7 +43,7 @@ pub(crate) fn run(node: &str, mut conf: String, again: bool, command: &[String])
         requeue_ghosts(node, Some(node))?;
     }
     let (program, arguments) = command.split_first().context("no command")?;
-    let error = Command::new(program).args(arguments).args(["-Z", "-N", node, "--conf", &conf]).exec();
+    let error = Command::new(program).args(arguments).args(["-Z", "-N", node, "--conf", &conf, "--extra", gpus]).exec();
     Err(error).with_context(|| format!("`{program}` cannot be executed"))
 }
 

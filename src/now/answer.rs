@@ -4,6 +4,7 @@
 
 use serde::Serialize;
 
+use crate::inventory::gres::indices;
 use crate::prepared::OfferedGpu;
 use crate::supervise::node::{NodeReport, NodeVerdict};
 
@@ -154,29 +155,6 @@ pub(super) fn assign(holders: &mut [Holder], indices: &[usize], job: &str, user:
         holder.is_doubtful = holder.job.is_some();
         holder.job = Some((job.to_owned(), user.to_owned()));
     }
-}
-
-/// Parses `gpu:nvidia:2(IDX:0-1),gpu:amd:1(IDX:4)` as 0, 1, 4. Ignores other GRES, including shards.
-fn indices(gres: &str) -> Vec<usize> {
-    let mut all = Vec::new();
-    let mut rest = gres.trim();
-    while let Some((name, after)) = rest.split_once("(IDX:") {
-        let Some((list, next)) = after.split_once(')') else { break };
-        if name.trim_start_matches(',').starts_with("gpu") {
-            all.extend(list.split(',').filter_map(range).flatten());
-        }
-        rest = next;
-    }
-    all
-}
-
-/// No node has more. A longer range is rejected.
-const MOST_GPUS: usize = 4096;
-
-fn range(text: &str) -> Option<std::ops::RangeInclusive<usize>> {
-    let (first, last) = text.split_once('-').unwrap_or((text, text));
-    let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-    (last < MOST_GPUS).then_some(first..=last)
 }
 
 #[cfg(test)]

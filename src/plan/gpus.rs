@@ -103,6 +103,8 @@ pub struct GresLine {
     pub runtime_name: String,
     /// A readable name: `NVIDIA H200`, `NVIDIA H200 MIG 1g.18gb`.
     pub name: String,
+    /// Its memory, in MiB, if known.
+    pub memory_mib: Option<u64>,
     /// The PCI address.
     pub pci_address: Option<PciAddress>,
     /// The comment above the line: model, UUID, PCI address.
@@ -138,6 +140,7 @@ pub(super) fn plan(config: &Config, inventory: &Inventory, node: &NodePlan, reas
             vendor: offer.gpu.vendor,
             runtime_name,
             name: offer.display_name(),
+            memory_mib: offer.memory_mib(),
             pci_address: offer.gpu.pci_address,
             comment: offer.comment(),
         });

@@ -36,13 +36,16 @@ impl Offer<'_> {
         })
     }
 
+    pub(super) fn memory_mib(&self) -> Option<u64> {
+        self.instance.map_or(self.gpu.memory_mib, |instance| instance.memory_mib)
+    }
+
     pub(super) fn comment(&self) -> String {
         let gpu = self.gpu;
-        let memory = self.instance.map_or(gpu.memory_mib, |instance| instance.memory_mib);
         let uuid = self.instance.map_or(gpu.uuid.as_deref(), |instance| instance.uuid.as_deref());
         let mut parts = vec![format!("{} {}", gpu.vendor, gpu.index), self.display_name()];
         let whose = if gpu.shares_memory { " of the machine's memory" } else { "" };
-        parts.extend(memory.map(|memory| format!("{memory} MiB{whose}")));
+        parts.extend(self.memory_mib().map(|memory| format!("{memory} MiB{whose}")));
         parts.extend(gpu.pci_address.map(|address| address.to_string()));
         parts.extend(uuid.map(one_line));
         parts.join(", ")

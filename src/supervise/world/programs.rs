@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use super::{Output, Program, World, limits};
 use crate::config::{DaemonName, ReadinessTest};
-use crate::prepared::Prepared;
+use crate::prepared::{Prepared, announced};
 use crate::supervise::daemon::{Spec, UnitId};
 use crate::supervise::liveness::Question;
 use crate::supervise::machine::{Child, Follows, Unit};
@@ -131,7 +131,9 @@ impl World {
         let prepared = self.machine.prepared().filter(|_| unit.is(DaemonName::Slurmd))?;
         let conf = prepared.dynamic_node.as_deref()?;
         let again = (unit.starts() > 1).then_some("--again");
-        let arguments: Vec<&str> = ["join", "--conf", conf].into_iter().chain(again).chain(["--"]).collect();
+        let gpus = announced::text(&prepared.gpus);
+        let arguments = ["join", "--conf", conf, "--gpus", &gpus].into_iter().chain(again).chain(["--"]);
+        let arguments: Vec<&str> = arguments.collect();
         Some(jobs(&prepared.node_name, &arguments))
     }
 

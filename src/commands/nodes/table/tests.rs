@@ -1,0 +1,30 @@
+use super::*;
+use crate::commands::columns::WIDTH;
+
+const NODES: &str = r#"{"nodes": [
+  {"name": "compute-1", "state": ["MIXED"], "gres": "gpu:nvidia:3", "gres_used": "gpu:nvidia:2(IDX:0-1)",
+   "extra": "{\"gpus\":[{\"n\":2,\"model\":\"NVIDIA H200\",\"mib\":143771},{\"n\":1,\"model\":\"NVIDIA A100-SXM4-80GB MIG 1g.10gb+me\",\"mib\":9728}]}"},
+  {"name": "compute-2", "state": ["IDLE", "DRAIN"], "gres": "gpu:amd:1", "gres_used": "gpu:amd:0",
+   "reason": "fan broken, ask Eve about it before anybody touches the machine again\u001b[2J"},
+  {"name": "a-node-with-a-name-that-is-too-long-3", "state": ["DOWN", "NOT_RESPONDING"], "gres": "", "reason": "Not responding"}]}"#;
+const JOBS: &str = r#"{"jobs": [{"job_id": 67043327, "job_state": ["RUNNING"], "user_name": "a-user-of-a-long-name", "gres_detail": ["gpu:nvidia:1(IDX:1)"],
+  "job_resources": {"nodes": {"allocation": [{"name": "compute-1"}]}}}]}"#;
+
+#[test]
+fn a_row_for_each_gpu_and_why_a_node_takes_no_job() {
+    let cluster = Cluster::parse(NODES, JOBS, "MaxNodeCount = 1024\n").unwrap();
+    let text = table(&cluster);
+    assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+    insta::assert_snapshot!(text);
+    insta::assert_snapshot!("json", serde_json::to_string_pretty(&cluster).unwrap());
+}
+
+#[test]
+fn a_cluster_without_nodes_says_how_many_can_come() {
+    let none = |config| table(&Cluster::parse("{\"nodes\": []}", "{\"jobs\": []}", config).unwrap());
+    assert_eq!(
+        none("MaxNodeCount = 1024\n"),
+        "no nodes yet; up to 1024 can come (max_nodes), each as a compute container\n"
+    );
+    assert_eq!(none(""), "no nodes yet\n");
+}

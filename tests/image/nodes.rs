@@ -1,0 +1,197 @@
+//! The nodes of a cluster as a person sees them and closes them, and jobs for particular GPUs, with real daemons.
+
+use crate::cluster::Cluster;
+use crate::docker::{BOOKWORM, Container, DEMO, Image, directory};
+
+/// The lines of `slurminit nodes` for a node's GPUs: index, job and user.
+fn gpus(container: &Container, node: &str) -> Vec<String> {
+    let text = container.sh("slurminit nodes");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    let words = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let is_number = |word: &&str| word.parse::<u32>().is_ok();
+    let rows = words.filter(|words| words.first() == Some(&node) && words.get(2).is_some_and(is_number));
+    rows.map(|words| format!("{} {} {}", words[2], words[words.len() - 2], words[words.len() - 1])).collect()
+}
+
+/// A job that runs.
+#[track_caller]
+fn running(container: &Container, submit: &str) -> String {
+    let job = container.sh(submit);
+    container.sh(&format!("timeout 60 sh -c 'until squeue -h -j {job} -t R | grep -q .; do sleep 0.1; done'"));
+    job
+}
+
+const AS_NOBODY: &str = "su -s /bin/sh nobody -c";
+
+/// One container, of Slurm 24.11 and 22.05 alike.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn one_container_shows_its_gpus_with_job_and_user_and_is_drained_and_resumed() {
+    for image in [DEMO, BOOKWORM] {
+        let container = Image::new(image).with(["--env", "DEMO_GPUS=4"]).serve();
+        assert_eq!(gpus(&container, "localhost"), ["0 free -", "1 free -", "2 free -", "3 free -"]);
+        let job = running(
+            &container,
+            &format!("{AS_NOBODY} 'cd /tmp; sbatch --parsable --gres=gpu:2 -o /dev/null --wrap \"sleep 1000\"'"),
+        );
+        let nobodys = |index: u32| format!("{index} {job} nobody");
+        assert_eq!(gpus(&container, "localhost"), [nobodys(0), nobodys(1), "2 free -".into(), "3 free -".into()]);
+        let json: serde_json::Value = serde_json::from_str(&container.sh("slurminit nodes --json")).unwrap();
+        let gpu = &json["nodes"][0]["gpus"][1];
+        assert_eq!(
+            (&gpu["state"], &gpu["user"], &gpu["memory_mib"]),
+            (&"allocated".into(), &"nobody".into(), &143_771.into())
+        );
+        assert_eq!(gpu["model"], "Simulated NVIDIA H200", "{json}");
+
+        // A drain with a reason that Slurm and a start could take for their own, and control characters in it.
+        let said = container.sh("slurminit drain localhost --reason \"Low \u{1b}[2J fan\"");
+        assert!(said.contains("these go on") && said.contains(&format!("{job} of nobody")), "{said}");
+        let table = container.sh("slurminit nodes");
+        assert!(table.contains("localhost is draining (by hand: Low \\x1b[2J fan)"), "{table}");
+        assert!(container.sh("slurminit drain localhost --reason other").contains("is draining (by hand: Low"));
+        let waited = container.exec(&["slurminit", "drain", "localhost", "--wait", "1"]);
+        assert!(waited.code == 1 && waited.stderr.contains(&format!("{job} of nobody")), "{waited:?}");
+        container.sh(&format!("scancel {job}"));
+        assert!(container.sh("slurminit drain localhost --wait 60").contains("no job is left on localhost"));
+        let resumed = container.sh("slurminit resume localhost");
+        assert!(resumed.starts_with("localhost takes jobs again; it was drained (by hand: Low"), "{resumed}");
+        container.sh("srun --gres=gpu:1 true");
+        assert!(container.sh("slurminit resume localhost").contains("localhost is idle"));
+
+        // What nobody may, and what is not there.
+        let refused = container.exec(&["su", "-s", "/bin/sh", "nobody", "-c", "slurminit drain localhost"]);
+        assert!(refused.code == 1 && refused.stderr.contains("only root may do that"), "{refused:?}");
+        for (node, words) in [("other", "there is no node other; the cluster has localhost"), ("a;b", "is no node")] {
+            let refused = container.exec(&["slurminit", "resume", node]);
+            assert!(refused.code == 1 && refused.stderr.contains(words), "{refused:?}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn every_container_of_a_cluster_sees_all_nodes_and_closes_them() {
+    let cluster = Cluster::new("");
+    let controller = &cluster.controller;
+    assert!(controller.sh("slurminit nodes").contains("no nodes yet; up to 1024 can come"));
+    // The second node is the first to come, so that the controller's order is not that of the names.
+    let second = cluster.compute("c2", 3);
+    let first = cluster.compute("c1", 2);
+    controller.sh("cd /tmp; sbatch -w c2 --gres=gpu:1 -o /dev/null --wrap 'sleep 1000'");
+    let job = running(controller, "cd /tmp; sbatch --parsable -N2 --gres=gpu:1 -o /dev/null --wrap 'sleep 1000'");
+    for container in [controller, &first, &second] {
+        assert_eq!(gpus(container, "c1"), [format!("0 {job} root"), "1 free -".to_owned()]);
+        assert_eq!(gpus(container, "c2"), ["0 1 root".to_owned(), format!("1 {job} root"), "2 free -".to_owned()]);
+        assert!(container.sh("slurminit nodes").contains("Simulated NVIDIA H200 140 GiB"));
+    }
+    let json: serde_json::Value = serde_json::from_str(&first.sh("slurminit nodes --json")).unwrap();
+    assert_eq!((&json["most_nodes"], &json["nodes"][1]["gpus"][2]["memory_mib"]), (&1024.into(), &143_771.into()));
+
+    let said = first.sh("slurminit drain 'c[1-2]' --reason 'a fan'");
+    assert!(said.contains("c1 is drained (a fan)") && said.contains("c2 is drained (a fan)"), "{said}");
+    assert!(controller.sh("slurminit nodes").contains("c2 is draining (a fan)"));
+    // One that does not exist changes none.
+    let refused = second.exec(&["slurminit", "resume", "c1", "c9"]);
+    assert!(refused.code == 1 && refused.stderr.contains("there is no node c9; the cluster has c1, c2"), "{refused:?}");
+    assert!(controller.sh("slurminit nodes").contains("c1 is draining (a fan)"));
+    assert_eq!(second.sh("slurminit resume 'c[1-2]' | grep -c 'takes jobs again; it was draining (a fan)'"), "2");
+    cluster.until("slurminit nodes | grep -q \"c1 *mixed *1 .* free\"");
+}
+
+/// Twenty jobs for random GPUs of a node whose GPUs have a type each: every one gets just its own, and no GPU is used by two at once.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_job_for_particular_gpus_gets_exactly_these() {
+    let image = |image| Image::new(image).with(["--env", "DEMO_GPUS=4", "--env", "SLURMINIT_GPU_TYPE_NAME=index"]);
+    for container in [image(DEMO).serve(), image(BOOKWORM).serve()] {
+        let script = "for gpu in $(echo $SLURM_JOB_GPUS | tr , \" \"); do mkdir /tmp/busy.$gpu || touch /tmp/twice; done; \
+            echo $SLURM_JOB_GPUS; sleep 0.2; \
+            for gpu in $(echo $SLURM_JOB_GPUS | tr , \" \"); do rmdir /tmp/busy.$gpu; done";
+        let sets = ["0", "3", "1,3", "0,2", "0,1,2,3", "2", "1,2,3", "0,3", "1", "2,3"];
+        let targets: Vec<String> = sets.iter().chain(&sets).map(|set| format!("-t localhost::{set}")).collect();
+        container.sh(&format!("printf '%s' '{script}' >/tmp/script"));
+        let submit = format!(
+            "cd /tmp && mkdir out && chmod 777 out && {AS_NOBODY} 'cd /tmp && slurminit submit -m 10M -o out/%j --wait {} -- sh /tmp/script'",
+            targets.join(" ")
+        );
+        let outcome = container.exec(&["sh", "-c", &submit]);
+        assert_eq!(outcome.code, 0, "{outcome:?}");
+        let jobs: Vec<&str> = outcome.stdout.lines().collect();
+        assert_eq!(jobs.len(), sets.len() * 2, "{outcome:?}");
+        for (job, set) in jobs.iter().zip(sets.iter().chain(&sets)) {
+            assert_eq!(container.sh(&format!("cat /tmp/out/{job}")), **set, "{outcome:?}");
+        }
+        assert_eq!(container.exec(&["test", "-e", "/tmp/twice"]).code, 1);
+        assert!(outcome.stderr.contains("localhost with GPUs 0,2, output out/"), "{outcome:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn several_targets_are_a_job_each_and_what_cannot_be_submits_none() {
+    let cluster = Cluster::new("");
+    let index = cluster.member(DEMO, "compute", "c1");
+    let index = index.with(["--env", "DEMO_GPUS=3", "--env", "SLURMINIT_GPU_TYPE_NAME=index"]).serve();
+    let usual = cluster.compute("c2", 2);
+    let controller = &cluster.controller;
+    let words = "it's \"two  words\" $HOME `id` *";
+    let submit =
+        ["slurminit", "submit", "-o", "/tmp/out.%j", "-t", "c1::0,2", "-t", "c2::all", "-t", "c2", "--wait", "--"];
+    let command = ["sh", "-c", "echo \"$SLURMD_NODENAME ${SLURM_JOB_GPUS-none} $1\"", "x", words];
+    let outcome = controller.exec(&[&submit[..], &command[..]].concat());
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (0, "1\n2\n3\n"), "{outcome:?}");
+    assert_eq!(index.sh("cat /tmp/out.1"), format!("c1 0,2 {words}"));
+    assert_eq!(usual.sh("cat /tmp/out.2 /tmp/out.3"), format!("c2 0,1 {words}\nc2 none {words}"));
+    // What fails, and who has a GPU.
+    let failed = controller.exec(&[
+        "slurminit",
+        "submit",
+        "-t",
+        "c1::1",
+        "--wait",
+        "-o",
+        "/dev/null",
+        "--",
+        "sh",
+        "-c",
+        "exit 3",
+    ]);
+    assert!(failed.code == 1 && failed.stderr.contains("job 4 is FAILED, exit code 3"), "{failed:?}");
+    running(controller, "cd /tmp; slurminit submit -o /dev/null -t c1::1 -- sleep 1000 2>/dev/null");
+    let waits = controller.exec(&["slurminit", "submit", "-t", "c1::1,2", "-o", "/dev/null", "--", "true"]);
+    assert!(waits.stderr.contains("waits for GPU 1 (job 5 of root)"), "{waits:?}");
+    assert_eq!(controller.sh("squeue -h -j 6 -o %t"), "PD");
+
+    controller.sh("slurminit drain c2 --reason 'a fan'");
+    for (target, words) in [
+        ("c9", "there is no node c9; the cluster has c1, c2"),
+        ("c1::3", "c1 has no GPU 3; it has 0-2"),
+        ("c2::0", "c2 takes no jobs: it is drained (a fan); `slurminit resume c2`"),
+    ] {
+        let refused = controller.exec(&["slurminit", "submit", "-t", "c1::0", "-t", target, "--", "true"]);
+        assert!(refused.code == 1 && refused.stdout.is_empty() && refused.stderr.contains(words), "{refused:?}");
+    }
+    controller.sh("slurminit resume c2");
+    cluster.until("slurminit nodes | grep -q \"c2 *idle *0\"");
+    let refused = controller.exec(&["slurminit", "submit", "-t", "c2::1", "--", "true"]);
+    assert!(refused.code == 1 && refused.stderr.contains("type_name = \"index\""), "{refused:?}");
+    assert_eq!(controller.exec(&["slurminit", "submit", "-t", "c2::x", "--", "true"]).code, 2);
+}
+
+/// A job for a whole GPU would wait for it.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_gpu_of_which_jobs_have_shards_is_not_shown_as_free() {
+    let config = directory(&[("slurminit.toml", "[gpu]\nshards = 4\n")]);
+    for image in [DEMO, BOOKWORM] {
+        let image = Image::new(image).mount(&config.path().join("slurminit.toml"), "/config/slurminit.toml");
+        let container = image.with(["--env", "DEMO_GPUS=3"]).serve();
+        running(&container, "cd /tmp; sbatch --parsable --gres=shard:2 -o /dev/null --wrap 'sleep 1000'");
+        let job = running(&container, "cd /tmp; sbatch --parsable --gres=gpu:1 -o /dev/null --wrap 'sleep 1000'");
+        let shown = gpus(&container, "localhost");
+        assert!(shown.contains(&"0 shared root".to_owned()), "{shown:?}");
+        assert!(shown.iter().any(|gpu| gpu.ends_with(&format!(" {job} root"))), "{shown:?}");
+        assert_eq!(shown.iter().filter(|gpu| gpu.ends_with(" free -")).count(), 1, "{shown:?}");
+    }
+}
