@@ -2,7 +2,7 @@
 
 use crate::config::{Config, FeatureName, NodeName, Role};
 use crate::exit_code;
-use crate::inventory::{Cgroup, Inventory, SlurmVersion};
+use crate::inventory::{Cgroup, Cpu, Inventory, SlurmVersion};
 
 use super::{HostName, Refusal};
 
@@ -21,6 +21,7 @@ pub(super) fn any_node(inventory: &Inventory) -> Inventory {
         hostname: inventory.hostname.clone(),
         cgroup: Cgroup::default(),
         makes_namespaces: false,
+        cpu: Cpu { binding_denied: true, ..Cpu::default() },
         ..Inventory::default()
     }
 }
@@ -129,6 +130,10 @@ mod tests {
         other.makes_namespaces = true;
         assert_eq!(slurm_conf("compute", &other, more), head);
         assert_eq!(slurm_conf("login", &other, more), head);
+        assert!(
+            head.contains("TaskPlugin=task/none"),
+            "where CAP_SYS_NICE lacks, jobs of others than root fail: {head}"
+        );
         assert!(!head.contains("NodeName") && head.contains("SlurmctldHost=head\n"), "{head}");
         assert!(
             head.contains("NodeSet=h200 Feature=h200\n") && head.contains("PartitionName=big Nodes=h200"),
