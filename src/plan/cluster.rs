@@ -4,7 +4,7 @@ use crate::config::{Config, FeatureName, NodeName, Role};
 use crate::exit_code;
 use crate::inventory::{Cgroup, Cpu, Inventory, SlurmVersion};
 
-use super::{HostName, Refusal};
+use super::Refusal;
 
 /// The first release in which the controller follows a dynamic node to another address by itself (RELEASE_NOTES of 23.11).
 const FOLLOWS_ADDRESSES: SlurmVersion = SlurmVersion { year: 23, month: 11 };
@@ -68,9 +68,9 @@ pub fn names_a_controller(config: &Config) -> Result<(), Refusal> {
     }
 }
 
-/// The controller's host name.
-pub(super) fn controller(config: &Config, host: &HostName) -> String {
-    config.slurm.controller.as_ref().map_or_else(|| short(host.as_str()).to_owned(), NodeName::to_string)
+/// The controller's host name, where this host's is `host`.
+pub fn controller(config: &Config, host: &str) -> String {
+    config.slurm.controller.as_ref().map_or_else(|| short(host).to_owned(), NodeName::to_string)
 }
 
 /// A compute is called what its container is called, unless somebody gave it a name.

@@ -79,6 +79,10 @@ impl World {
                 let argv = [own_file(), b"jobs".to_vec(), b"follow".to_vec()].into_iter().chain(self.state());
                 (argv.chain([b"--socket".to_vec(), socket]).collect(), Log)
             }
+            Child::JobsReached => {
+                let port = self.job.config.slurm.daemon_port.to_string();
+                (jobs(node, &["reached", "--port", &port]), Log)
+            }
             Child::JobsWait => (jobs(node, &["wait"]), Log),
             Child::JobsQuiesce => {
                 let grace = self.job.config.jobs.grace.as_secs_f64().to_string();
@@ -126,7 +130,9 @@ impl World {
         let prepared = self.machine.prepared().filter(|_| unit.is(DaemonName::Slurmd))?;
         let conf = prepared.dynamic_node.as_deref()?;
         let again = (unit.starts() > 1).then_some("--again");
-        let arguments: Vec<&str> = ["join", "--conf", conf].into_iter().chain(again).chain(["--"]).collect();
+        let port = self.job.config.slurm.daemon_port.to_string();
+        let arguments: Vec<&str> =
+            ["join", "--conf", conf, "--port", &port].into_iter().chain(again).chain(["--"]).collect();
         Some(jobs(&prepared.node_name, &arguments))
     }
 
