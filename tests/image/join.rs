@@ -246,4 +246,10 @@ fn a_secret_file_will_do_and_a_login_joins_like_a_compute() {
     let login = login.serve();
     assert!(login.log().contains("as the token says"), "{}", login.log());
     assert!(login.sh("scontrol ping").contains("UP"));
+    // The variable is taken out of what PID 1 and all its children have.
+    let variable = format!("SLURMINIT_JOIN={}", token.encode());
+    let node = Image::new(DEMO).with(["--hostname", "c1", "--network", &cluster.network.0, "--env", &variable]).serve();
+    assert!(node.log().contains("`docker exec` hands SLURMINIT_JOIN"), "{}", node.log());
+    let seen = node.sh("env -u SLURMINIT_JOIN sh -c 'cat /proc/1/environ $(pgrep slurmd | sed s,.*,/proc/\\&/environ,)' | tr '\\0' '\\n'");
+    assert!(seen.contains("PATH=") && !seen.contains("sj1-") && !seen.contains("SLURMINIT_JOIN"), "{seen}");
 }
