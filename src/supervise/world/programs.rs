@@ -79,10 +79,7 @@ impl World {
                 let argv = [own_file(), b"jobs".to_vec(), b"follow".to_vec()].into_iter().chain(self.state());
                 (argv.chain([b"--socket".to_vec(), socket]).collect(), Log)
             }
-            Child::JobsReached => {
-                let port = self.job.config.slurm.daemon_port.to_string();
-                (jobs(node, &["reached", "--port", &port]), Log)
-            }
+            Child::JobsReached => (jobs(node, &["reached", "--port", &self.daemon_port()]), Log),
             Child::JobsWait => (jobs(node, &["wait"]), Log),
             Child::JobsQuiesce => {
                 let grace = self.job.config.jobs.grace.as_secs_f64().to_string();
@@ -130,10 +127,14 @@ impl World {
         let prepared = self.machine.prepared().filter(|_| unit.is(DaemonName::Slurmd))?;
         let conf = prepared.dynamic_node.as_deref()?;
         let again = (unit.starts() > 1).then_some("--again");
-        let port = self.job.config.slurm.daemon_port.to_string();
+        let port = self.daemon_port();
         let arguments: Vec<&str> =
             ["join", "--conf", conf, "--port", &port].into_iter().chain(again).chain(["--"]).collect();
         Some(jobs(&prepared.node_name, &arguments))
+    }
+
+    fn daemon_port(&self) -> String {
+        self.job.config.slurm.daemon_port.to_string()
     }
 
     /// The options that name slurmctld's state directory and its default.
