@@ -11,6 +11,7 @@ mod free_port;
 mod health;
 mod holders;
 mod jobs;
+mod join_command;
 mod liveness;
 mod logs;
 mod mail;
@@ -121,6 +122,8 @@ verbs! {
     Logs(logs),
     /// Show how long each part of the start took
     Timeline(timeline),
+    /// In a controller's container: print the command with which another machine joins the cluster (it contains the cluster's key)
+    JoinCommand(join_command),
     /// Print the arguments of sbatch for the resources of a method.json
     SbatchArgs(sbatch_args),
 }

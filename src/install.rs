@@ -20,8 +20,8 @@ pub use applied::{keep_applied, keep_held, read_applied, read_held, restore_appl
 pub use copies::note_copies;
 pub use directories::make_directories;
 pub use environments::{install_environments, read_login_files};
-pub use hosts::{install_host_name, install_nodes_names};
-pub use munge_key::{KeySource, MungeKey, install_munge_key};
+pub use hosts::{install_address, install_host_name, install_nodes_names};
+pub use munge_key::{KeySource, MungeKey, install_munge_key, install_token_key, munge_keys};
 pub use owner::Owner;
 pub use users_file::replace_users_file;
 

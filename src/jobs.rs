@@ -8,6 +8,7 @@ pub(crate) mod ids;
 pub(crate) mod join;
 mod notes;
 mod quiesce;
+pub(crate) mod reached;
 pub(crate) mod recall;
 mod reclaim;
 mod spool;

@@ -3,8 +3,9 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use crate::config::{self, Config, ConfigError, DEFAULT_FILE, Fault, Paths};
+use crate::config::{self, Config, ConfigError, DEFAULT_FILE, Fault, Joined, Paths};
 use crate::inventory::Finding;
+use crate::token;
 use crate::walk;
 
 /// The file to read: `path`, otherwise the one named by `SLURMINIT_CONFIG`, otherwise the default.
@@ -42,9 +43,9 @@ pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
     let path = named.as_deref().unwrap_or(Path::new(DEFAULT_FILE));
     // PID 1 reads this first, so a pipe in its place must not block.
     let text = walk::read(path).and_then(|bytes| String::from_utf8(bytes).map_err(|_| ErrorKind::InvalidData.into()));
-    let config = match text {
-        Ok(text) => Config::parse(&text, path)?,
-        Err(error) if named.is_none() && error.kind() == ErrorKind::NotFound => Config::default(),
+    let (config, text) = match text {
+        Ok(text) => (Config::parse(&text, path)?, text),
+        Err(error) if named.is_none() && error.kind() == ErrorKind::NotFound => (Config::default(), String::new()),
         Err(error) => {
             let what = match error.kind() {
                 ErrorKind::NotFound => "there is no such file; correct --config (or SLURMINIT_CONFIG)".to_owned(),
@@ -54,7 +55,32 @@ pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
             return Err(ConfigError { place: path.display().to_string(), what });
         }
     };
-    config.apply_environment(&|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
+    let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    match joined()? {
+        None => config.apply_environment(&variable),
+        Some(joined) => {
+            let config = joined.apply(config, &text, path)?.apply_environment(&variable)?;
+            joined.check(&config).map(|()| config)
+        }
+    }
+}
+
+/// What this container took from a token, if it has.
+///
+/// # Errors
+/// It cannot be read, or sets what it may not.
+pub fn joined() -> Result<Option<Joined>, ConfigError> {
+    let path = Path::new(token::DIRECTORY).join(token::SETTINGS);
+    let bytes = match walk::open_file(Path::new("/"), &path) {
+        Ok(file) => walk::read_whole(&file),
+        Err(astray) if astray.is_missing() => return Ok(None),
+        Err(astray) => Err(astray.into()),
+    };
+    let text = bytes.and_then(|bytes| String::from_utf8(bytes).map_err(|_| ErrorKind::InvalidData.into()));
+    match text {
+        Ok(text) => Joined::parse(&text).map(Some),
+        Err(error) => Err(ConfigError { place: path.display().to_string(), what: format!("cannot read it: {error}") }),
+    }
 }
 
 /// Adds the location in the file read by [`load`] to an invalid value.

@@ -22,7 +22,7 @@ mod task_prolog;
 pub use blame::{Blame, Culprit, blame};
 pub use cgroups::CgroupPlan;
 pub use change::{Change, Text, change, line_of_key};
-pub use cluster::names_a_controller;
+pub use cluster::{controller, names_a_controller};
 pub use customized::{Customized, FileName, Origin, UserFile, choose, gpu_files, last_value};
 pub use epilog::Epilog;
 pub use gpus::{AutoDetect, GresLine, GresPlan, select};

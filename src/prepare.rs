@@ -5,6 +5,7 @@ mod ask_slurm;
 pub(crate) mod environments;
 mod explain;
 mod held_gpus;
+mod joining;
 mod reload;
 
 pub(crate) use explain::explain;
@@ -59,9 +60,13 @@ pub(crate) fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, 
         let what = format!("{what} already (pid {pid})");
         return Err(Refusal::new(exit_code::PREPARE, what, cause, "for new files: slurminit reload"));
     }
+    let joining = joining::check(&config, sources.root)?;
     let accounts = accounts(&config, sources)?;
     let unusable = install::make_directories(&config, sources.root)?;
-    let key = munge_key(&config, sources.root)?;
+    let key = match &joining {
+        Some(joining) => joining.install(&config, sources.root)?,
+        None => munge_key(&config, sources.root)?,
+    };
     // munged starts while the driver is asked.
     tell_or_fail(tell, &PrepareEvent::MungeKeyReady)?;
 

@@ -52,6 +52,8 @@ mod jobs;
 mod jobs_once;
 #[path = "image/jobs_rounds.rs"]
 mod jobs_rounds;
+#[path = "image/join.rs"]
+mod join;
 #[path = "image/leftovers.rs"]
 mod leftovers;
 #[path = "image/limits.rs"]

@@ -34,6 +34,9 @@ _slurminit() {
             slurminit,help)
                 cmd="slurminit__subcmd__help"
                 ;;
+            slurminit,join-command)
+                cmd="slurminit__subcmd__join__subcmd__command"
+                ;;
             slurminit,logs)
                 cmd="slurminit__subcmd__logs"
                 ;;
@@ -88,6 +91,9 @@ _slurminit() {
             slurminit__subcmd__help,help)
                 cmd="slurminit__subcmd__help__subcmd__help"
                 ;;
+            slurminit__subcmd__help,join-command)
+                cmd="slurminit__subcmd__help__subcmd__join__subcmd__command"
+                ;;
             slurminit__subcmd__help,logs)
                 cmd="slurminit__subcmd__help__subcmd__logs"
                 ;;
@@ -131,7 +137,7 @@ _slurminit() {
 
     case "${cmd}" in
         slurminit)
-            opts="-h -V --help --version run detect render configure doctor reload status nodes drain resume submit health restart stop logs timeline sbatch-args help"
+            opts="-h -V --help --version run detect render configure doctor reload status nodes drain resume submit health restart stop logs timeline join-command sbatch-args help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -299,7 +305,7 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__help)
-            opts="run detect render configure doctor reload status nodes drain resume submit health restart stop logs timeline sbatch-args help"
+            opts="run detect render configure doctor reload status nodes drain resume submit health restart stop logs timeline join-command sbatch-args help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -383,6 +389,20 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__help__subcmd__help)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__help__subcmd__join__subcmd__command)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -564,6 +584,44 @@ _slurminit() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        slurminit__subcmd__join__subcmd__command)
+            opts="-h --network --address --expires --name --image --config --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --network)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --address)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --expires)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --name)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --image)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         slurminit__subcmd__logs)
             opts="-n -f -h --lines --follow --config --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -693,7 +751,7 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__run)
-            opts="-h --role --config --wait-jobs --help"
+            opts="-h --role --config --join --wait-jobs --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -704,6 +762,10 @@ _slurminit() {
                     return 0
                     ;;
                 --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --join)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -32,6 +32,7 @@ _slurminit() {
 _arguments "${_arguments_options[@]}" : \
 '--role=[Which daemons to run\: all, controller, compute, login, or none for a plain init of CMD]:ROLE:_default' \
 '--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
+'--join=[Join the cluster of this token, which \`slurminit join-command\` prints in the controller'\''s container]:TOKEN:_default' \
 '--wait-jobs[After CMD has ended, continue until no job is left that can still run]' \
 '-h[Print help]' \
 '--help[Print help]' \
@@ -201,6 +202,18 @@ _arguments "${_arguments_options[@]}" : \
 '--help[Print help]' \
 && ret=0
 ;;
+(join-command)
+_arguments "${_arguments_options[@]}" : \
+'--network=[The network of the new container\: host, or one of the container engine'\''s that the controller is in \[default\: host, where the controller has its host'\''s\]]:NAME:_default' \
+'--address=[The controller'\''s address for the new node \[default\: that of the default route\]]:ADDRESS:_default' \
+'--expires=[How long the token can be used\: 30m, 12h, 7d]:TIME:_default' \
+'--name=[The name of the new container, and in a network of the engine'\''s of the node \[default\: compute, or compute-N\]]:NAME:_default' \
+'--image=[The image'\''s name on the other machine]:IMAGE:_default' \
+'--config=[The operator'\''s file \[default\: SLURMINIT_CONFIG, else /config/slurminit.toml if it is there\]]:FILE:_files' \
+'-h[Print help]' \
+'--help[Print help]' \
+&& ret=0
+;;
 (sbatch-args)
 _arguments "${_arguments_options[@]}" : \
 '--partition=[The partition for the job, if not the default one]:NAME:_default' \
@@ -287,6 +300,10 @@ _arguments "${_arguments_options[@]}" : \
 _arguments "${_arguments_options[@]}" : \
 && ret=0
 ;;
+(join-command)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
 (sbatch-args)
 _arguments "${_arguments_options[@]}" : \
 && ret=0
@@ -323,6 +340,7 @@ _slurminit_commands() {
 'stop:Stop the container in order, as \`docker stop\` does' \
 'logs:Show the last lines of a daemon, of a service, or of slurminit itself' \
 'timeline:Show how long each part of the start took' \
+'join-command:In a controller'\''s container\: print the command with which another machine joins the cluster (it contains the cluster'\''s key)' \
 'sbatch-args:Print the arguments of sbatch for the resources of a method.json' \
 'help:Print this message or the help of the given subcommand(s)' \
     )
@@ -372,6 +390,7 @@ _slurminit__subcmd__help_commands() {
 'stop:Stop the container in order, as \`docker stop\` does' \
 'logs:Show the last lines of a daemon, of a service, or of slurminit itself' \
 'timeline:Show how long each part of the start took' \
+'join-command:In a controller'\''s container\: print the command with which another machine joins the cluster (it contains the cluster'\''s key)' \
 'sbatch-args:Print the arguments of sbatch for the resources of a method.json' \
 'help:Print this message or the help of the given subcommand(s)' \
     )
@@ -406,6 +425,11 @@ _slurminit__subcmd__help__subcmd__health_commands() {
 _slurminit__subcmd__help__subcmd__help_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit help help commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__join-command_commands] )) ||
+_slurminit__subcmd__help__subcmd__join-command_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help join-command commands' commands "$@"
 }
 (( $+functions[_slurminit__subcmd__help__subcmd__logs_commands] )) ||
 _slurminit__subcmd__help__subcmd__logs_commands() {
@@ -466,6 +490,11 @@ _slurminit__subcmd__help__subcmd__submit_commands() {
 _slurminit__subcmd__help__subcmd__timeline_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit help timeline commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__join-command_commands] )) ||
+_slurminit__subcmd__join-command_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit join-command commands' commands "$@"
 }
 (( $+functions[_slurminit__subcmd__logs_commands] )) ||
 _slurminit__subcmd__logs_commands() {

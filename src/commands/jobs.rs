@@ -47,9 +47,18 @@ enum What {
         /// A slurmd of this start was there before
         #[arg(long)]
         again: bool,
+        /// slurmd's port
+        #[arg(long)]
+        port: u16,
         /// slurmd and its arguments
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
+    },
+    /// Say when the controller does not reach this node
+    Reached {
+        /// slurmd's port
+        #[arg(long)]
+        port: u16,
     },
     /// Requeue the jobs that ran when a former start ended without notice
     Recover,
@@ -109,7 +118,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
                 false => jobs::quiesce(node, grace, on_stop, after_command),
             };
         }
-        What::Join { conf, gpus, again, command } => jobs::join::run(node, conf, &gpus, again, &command),
+        What::Join { conf, gpus, again, port, command } => jobs::join::run(node, conf, &gpus, again, port, &command),
+        What::Reached { port } => jobs::reached::watch(node, port),
         What::Recover => jobs::recover(node),
         What::Follow { place, socket } => jobs::follow::run(&place.slurm_conf, &place.state, &socket),
         What::Wait => jobs::wait(),

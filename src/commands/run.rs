@@ -15,6 +15,7 @@ use crate::logs::Logs;
 use crate::supervise::signals::Inherited;
 use crate::supervise::target::Target;
 use crate::supervise::{self, Job};
+use crate::take_token::take_token;
 use crate::text_type::word;
 use crate::{exit_code, load_config};
 use first_word::Meaning;
@@ -27,6 +28,9 @@ pub(crate) struct Args {
     /// The configuration; /config/slurminit.toml if there is one
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Join the cluster of this token, which `slurminit join-command` prints in the controller's container
+    #[arg(long, value_name = "TOKEN")]
+    join: Option<OsString>,
     /// After CMD has ended, continue until no job is left that can still run
     #[arg(long)]
     wait_jobs: bool,
@@ -40,6 +44,11 @@ fn parse_role(text: &str) -> Result<Role, &'static str> {
 }
 
 pub(crate) fn run(mut args: Args) -> anyhow::Result<u8> {
+    let given = first_word::token(&args.cmd).or_else(|| args.join.as_deref().map(Some));
+    if let Err(untaken) = take_token(given) {
+        eprintln!("slurminit: {untaken}");
+        return Ok(exit_code::CONFIG);
+    }
     match first_word::meaning(&args.cmd, &first_word::is_program) {
         Meaning::Command => {}
         Meaning::Help => return say(&first_word::help()),
@@ -98,6 +107,9 @@ fn configuration(args: &Args) -> anyhow::Result<(Config, Held, &'static Target)>
     let held = Held::of(&config);
     if let Some(role) = args.role {
         config.role = role;
+        if let Some(joined) = load_config::joined()? {
+            joined.check(&config)?;
+        }
     }
     config.jobs.wait |= args.wait_jobs;
     let target = Target::of(&config);

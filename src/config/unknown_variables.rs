@@ -3,7 +3,7 @@
 use crate::inventory::{Finding, Kind};
 
 /// All known variables, wherever they are read.
-const KNOWN: [&str; 17] = [
+const KNOWN: [&str; 18] = [
     "SLURMINIT_CLUSTER_NAME",
     "SLURMINIT_CONFIG",
     "SLURMINIT_CONTROLLER",
@@ -11,6 +11,7 @@ const KNOWN: [&str; 17] = [
     "SLURMINIT_GPU_TYPE",
     "SLURMINIT_GPU_TYPE_NAME",
     "SLURMINIT_GRES",
+    "SLURMINIT_JOIN",
     "SLURMINIT_LOG_FORMAT",
     "SLURMINIT_LOG_LEVEL",
     "SLURMINIT_NODE_NAME",

@@ -3,6 +3,7 @@
 mod given;
 pub(super) mod gpus;
 mod host;
+mod joining;
 mod node;
 mod start;
 pub(super) mod work;
@@ -17,4 +18,5 @@ pub const PARTS: &[Part] = &[
     Part { title: "GPUs at work", entries: work::ENTRIES },
     Part { title: "The start", entries: start::ENTRIES },
     Part { title: "Slurm and the node", entries: node::ENTRIES },
+    Part { title: "A node of another container's cluster", entries: joining::ENTRIES },
 ];

@@ -96,6 +96,23 @@ fn nodes_text(old: &str, nodes: &[(String, String)]) -> String {
     text
 }
 
+/// Makes `name` mean `address`, before whatever else /etc/hosts says of it. Returns whether something changed.
+///
+/// # Errors
+/// The file cannot be read or written.
+pub fn install_address(root: &Path, name: &str, address: &str) -> io::Result<bool> {
+    let etc = walk::open(root, Path::new("/etc")).map_err(io::Error::other)?;
+    let mut file = etc.open_or_create("hosts", 0o644)?;
+    let text = String::from_utf8_lossy(&walk::read_whole(&file)?).into_owned();
+    if text.lines().find(|line| has(line, name)).is_some_and(|line| line.split_whitespace().next() == Some(address)) {
+        return Ok(false);
+    }
+    // The new text is longer, so nothing of the old one is left behind it.
+    file.seek(SeekFrom::Start(0))?;
+    file.write_all(format!("{address}\t{name}\n{text}").as_bytes())?;
+    Ok(true)
+}
+
 /// Whether a line of /etc/hosts (hosts(5)) contains the name, in any case.
 fn has(text: &str, name: &str) -> bool {
     text.lines().any(|line| {
@@ -142,6 +159,20 @@ mod tests {
         assert_eq!(install(&both), format!("{engines}{c1}{c2}"));
         assert_eq!(install(&both), format!("{engines}{c1}{c2}"));
         assert_eq!(install(&[node("c1", "10.0.0.5")]), format!("{engines}{c2}10.0.0.5\tc1 {MARK}\n"));
+    }
+
+    #[test]
+    fn an_address_comes_before_what_else_is_said_of_the_name() {
+        let root = tempfile::tempdir().unwrap();
+        let hosts = root.path().join("etc/hosts");
+        fs::create_dir(root.path().join("etc")).unwrap();
+        fs::write(&hosts, "127.0.0.1\tlocalhost\n127.0.1.1\thead\n").unwrap();
+        assert!(install_address(root.path(), "head", "10.0.0.1").unwrap());
+        assert!(!install_address(root.path(), "head", "10.0.0.1").unwrap());
+        let text = fs::read_to_string(&hosts).unwrap();
+        assert_eq!(text, "10.0.0.1\thead\n127.0.0.1\tlocalhost\n127.0.1.1\thead\n");
+        assert!(install_address(root.path(), "head", "10.0.0.2").unwrap());
+        assert!(fs::read_to_string(&hosts).unwrap().starts_with("10.0.0.2\thead\n10.0.0.1\thead\n"));
     }
 
     #[test]

@@ -51,6 +51,35 @@ pub enum KeySource {
     Existing,
     /// Just generated from the kernel's randomness.
     Generated,
+    /// The token of a cluster.
+    Token,
+}
+
+/// The key in place, and the mounted one.
+///
+/// # Errors
+/// One of them cannot be read, or is none.
+pub fn munge_keys(config: &Config, root: &Path) -> Result<[Option<Vec<u8>>; 2], InstallError> {
+    let (own, secret) = (&config.paths.munge_key, &config.paths.munge_secret);
+    // The directory is munge's, so links in it are not followed.
+    let directory = own.parent().map(|parent| root.join(parent.strip_prefix("/").unwrap_or(parent)));
+    let directory = directory.and_then(|directory| Dir::of_the_user(&directory).ok());
+    let name = own.file_name().unwrap_or_default();
+    let own = match directory.and_then(|directory| directory.open_file(Path::new(name)).ok()) {
+        Some(file) => read_key(&file, own, TOO_SHORT)?,
+        None => None,
+    };
+    Ok([own, self::secret(root, secret, &mut Vec::new())?])
+}
+
+/// Installs the key of a token, as [`install_munge_key`] does with a secret.
+///
+/// # Errors
+/// The directory cannot be written.
+pub fn install_token_key(config: &Config, root: &Path, key: &[u8]) -> Result<MungeKey, InstallError> {
+    let mut findings = Vec::new();
+    let place = Place::prepare(config, root, &mut findings)?;
+    place.give(key, KeySource::Token, findings)
 }
 
 /// Installs the key with mode 0400. It belongs to munge before it gets its name.
@@ -61,12 +90,7 @@ pub fn install_munge_key(config: &Config, root: &Path) -> Result<MungeKey, Insta
     let mut findings = Vec::new();
     let place = Place::prepare(config, root, &mut findings)?;
     if let Some(key) = secret(root, &config.paths.munge_secret, &mut findings)? {
-        let is_same = place.read(TOO_SHORT).ok().flatten().is_some_and(|own| own == key);
-        let was_written = !is_same;
-        if was_written {
-            place.write(&key)?;
-        }
-        return place.finish(KeySource::Secret, was_written, findings);
+        return place.give(&key, KeySource::Secret, findings);
     }
     let remove = "remove it to have a new one made (every container of the cluster needs the same)";
     if place.read(remove)?.is_some() {
@@ -123,6 +147,15 @@ impl Place {
         }
         let file = self.directory.open_file(&self.name).map_err(unreadable)?;
         read_key(&file, &self.path, repair)
+    }
+
+    /// Puts a key of somebody else's in place, unless it is there.
+    fn give(self, key: &[u8], source: KeySource, findings: Vec<Finding>) -> Result<MungeKey, InstallError> {
+        let is_same = self.read(TOO_SHORT).ok().flatten().is_some_and(|own| own == key);
+        if !is_same {
+            self.write(key)?;
+        }
+        self.finish(source, !is_same, findings)
     }
 
     fn write(&self, key: &[u8]) -> Result<(), InstallError> {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use super::{closed_for_good, requeue_ghosts, slurm};
+use super::{closed_for_good, reached, requeue_ghosts, slurm};
 use crate::supervise::node::OUR_REASON;
 use crate::tool::{self, answer::Answer};
 
@@ -25,8 +25,15 @@ const FORGET: Duration = Duration::from_secs(15);
 
 /// Waits for the controller, makes it forget what is not true any more, and becomes slurmd. `again`: one of this start was there
 /// before.
-pub(crate) fn run(node: &str, mut conf: String, gpus: &str, again: bool, command: &[String]) -> anyhow::Result<()> {
-    let known = known(node, again.then_some(AGAIN))?;
+pub(crate) fn run(
+    node: &str,
+    mut conf: String,
+    gpus: &str,
+    again: bool,
+    port: u16,
+    command: &[String],
+) -> anyhow::Result<()> {
+    let known = if again { known(node, Some(AGAIN))? } else { with_the_name_free(node, port)? };
     let is_known = known.is_some();
     if let Some(known) = known.filter(|known| !again && !is_true(known, &conf)) {
         eprintln!(
@@ -45,6 +52,23 @@ pub(crate) fn run(node: &str, mut conf: String, gpus: &str, again: bool, command
     let (program, arguments) = command.split_first().context("no command")?;
     let error = Command::new(program).args(arguments).args(["-Z", "-N", node, "--conf", &conf, "--extra", gpus]).exec();
     Err(error).with_context(|| format!("`{program}` cannot be executed"))
+}
+
+/// What the controller knows of the node, once no other container answers under its name.
+fn with_the_name_free(node: &str, port: u16) -> anyhow::Result<Option<String>> {
+    let mut said: Option<Instant> = None;
+    loop {
+        let known = known(node, None)?;
+        let Some(why) = known.as_deref().and_then(|known| reached::taken(node, known, port)) else { return Ok(known) };
+        if said.is_none() {
+            reached::tell_controller(node, known.as_deref().unwrap_or_default());
+        }
+        if said.is_none_or(|said| said.elapsed() >= SAY) {
+            said = Some(Instant::now());
+            eprintln!("{why}");
+        }
+        (0..10).for_each(|_| pause());
+    }
 }
 
 /// What the controller knows of the node, once it answers.
@@ -69,7 +93,7 @@ fn known(node: &str, patience: Option<Duration>) -> anyhow::Result<Option<String
 }
 
 /// What slurmctld says of the node; `None` if it does not know it, which scontrol says as a failure (`info_node.c`).
-fn show(node: &str) -> Result<Option<String>, String> {
+pub(super) fn show(node: &str) -> Result<Option<String>, String> {
     match tool::ask("scontrol", &["--oneliner", "show", "node", node], super::PATIENCE) {
         Answer::Ended { succeeded: true, stdout, .. } => Ok(Some(stdout).filter(|said| said.contains("NodeName="))),
         Answer::Ended { stdout, stderr, .. } => {
@@ -95,7 +119,8 @@ fn cause(words: &str) -> String {
 const REPAIRS: [(&str, &str); 6] = [
     (
         "Invalid credential",
-        "use one munge key in all containers: one volume at /etc/munge, or one secret at /run/secrets/munge.key",
+        "use one munge key in all containers: one volume at /etc/munge, one secret at /run/secrets/munge.key, or a new token (slurminit \
+         join-command on the controller)",
     ),
     ("Rewound credential", "the clocks of the two machines differ: set them (chrony, systemd-timesyncd)"),
     ("Expired credential", "the clocks of the two machines differ: set them (chrony, systemd-timesyncd)"),
@@ -119,7 +144,7 @@ const HARDWARE: [&str; 6] = ["CPUTot", "Sockets", "CoresPerSocket", "ThreadsPerC
 /// How `slurmd --conf` calls them.
 const CONF: [&str; 6] = ["CPUs", "Sockets", "CoresPerSocket", "ThreadsPerCore", "RealMemory", "Gres"];
 
-fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+pub(super) fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.split_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
 }
 

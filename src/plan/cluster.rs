@@ -2,9 +2,9 @@
 
 use crate::config::{Config, FeatureName, NodeName, Role};
 use crate::exit_code;
-use crate::inventory::{Cgroup, Inventory, SlurmVersion};
+use crate::inventory::{Cgroup, Cpu, Inventory, SlurmVersion};
 
-use super::{HostName, Refusal};
+use super::Refusal;
 
 /// The first release in which the controller follows a dynamic node to another address by itself (RELEASE_NOTES of 23.11).
 const FOLLOWS_ADDRESSES: SlurmVersion = SlurmVersion { year: 23, month: 11 };
@@ -21,6 +21,7 @@ pub(super) fn any_node(inventory: &Inventory) -> Inventory {
         hostname: inventory.hostname.clone(),
         cgroup: Cgroup::default(),
         makes_namespaces: false,
+        cpu: Cpu { binding_denied: true, ..Cpu::default() },
         ..Inventory::default()
     }
 }
@@ -71,9 +72,9 @@ pub fn names_a_controller(config: &Config) -> Result<(), Refusal> {
     }
 }
 
-/// The controller's host name.
-pub(super) fn controller(config: &Config, host: &HostName) -> String {
-    config.slurm.controller.as_ref().map_or_else(|| short(host.as_str()).to_owned(), NodeName::to_string)
+/// The controller's host name, where this host's is `host`.
+pub fn controller(config: &Config, host: &str) -> String {
+    config.slurm.controller.as_ref().map_or_else(|| short(host).to_owned(), NodeName::to_string)
 }
 
 /// A node that adds itself is called what its container is called, unless somebody gave it a name.
@@ -133,6 +134,10 @@ mod tests {
         assert_eq!(slurm_conf("compute", &other, more), head);
         assert_eq!(slurm_conf("login", &other, more), head);
         assert_eq!(slurm_conf("all", &inventory("head", "0-7", (24, 11)), more), head);
+        assert!(
+            head.contains("TaskPlugin=task/none"),
+            "where CAP_SYS_NICE lacks, jobs of others than root fail: {head}"
+        );
         assert!(!head.contains("NodeName") && head.contains("SlurmctldHost=head\n"), "{head}");
         assert!(
             head.contains("NodeSet=h200 Feature=h200\n") && head.contains("PartitionName=big Nodes=h200"),

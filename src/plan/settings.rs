@@ -92,7 +92,7 @@ impl Settings {
         self.add_because("ClusterName", cluster, "slurmctld refuses saved state of another name");
         let why = "must be this host's name; its address stays inside, so a new container address changes nothing";
         if config.shares_a_cluster() {
-            self.add("SlurmctldHost", cluster::controller(config, host));
+            self.add("SlurmctldHost", cluster::controller(config, host.as_str()));
             self.add("MaxNodeCount", config.slurm.max_nodes);
             let why =
                 "a node that is silent for so long is down, and its jobs are requeued; Slurm's own default is 300";

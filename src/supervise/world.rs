@@ -303,6 +303,7 @@ impl World {
             | Child::JobsReclaim
             | Child::JobsQuiesce
             | Child::JobsFollow
+            | Child::JobsReached
             | Child::JobsWait => "jobs".to_owned(),
             Child::FreePort(_) => "ports".to_owned(),
             Child::Cmd => "cmd".to_owned(),

@@ -199,6 +199,12 @@ fn start() -> Vec<Case> {
     ]
 }
 
+/// A container with slurmd alone, in this state, and what its controller says of the node.
+fn compute(state: UnitState, node: &str) -> Container {
+    let unit = |name: &str, state| UnitSnapshot { name: name.to_owned(), state, ..UnitSnapshot::default() };
+    healthy().status(vec![unit("munged", UnitState::Ready), unit("slurmd", state)]).answer("sinfo", "node", node)
+}
+
 fn node() -> Vec<Case> {
     let node = |line: &str| healthy().answer("sinfo", "node", line);
     let unit = |state, restarts: u32, why| {
@@ -223,6 +229,8 @@ fn node() -> Vec<Case> {
             unit(UnitState::Ready, 1, Some(ToldWhy::Silent("it did not answer".to_owned()))),
         ),
         ("controller-down", "controller", healthy().failure("ping", 1, "Slurmctld(primary) at here is DOWN\n")),
+        ("compute-not-called", "called", compute(UnitState::Ready, "gpu:nvidia:1|idle*|none\n")),
+        ("name-of-another-node", "name-taken", compute(UnitState::Starting, "gpu:nvidia:1|idle|none\n")),
         ("node-down", "node", node("gpu:nvidia:1|down*|Not responding\n")),
         ("drained-by-a-person", "drain", node("gpu:nvidia:1|drained|fan replaced\n")),
         ("stale-drain", "drain", node("gpu:nvidia:1|drained|gres/gpu count reported lower than configured (0 < 1)\n")),

@@ -48,6 +48,8 @@ In a running container:
 A verb in place of a command (docker run --rm IMAGE detect) is run as `slurminit detect` once the cluster is ready, unless the
 image has a program of that name. Without a cluster: docker run --rm --entrypoint slurminit IMAGE detect
 
+A node of another machine's cluster: docker exec CONTROLLER slurminit join-command prints the whole command, with --join TOKEN.
+
 Configuration: a slurminit.toml in a directory that is mounted at /config (-v \"$PWD/config:/config\"); none is needed.
 What must outlive the container: volumes at /var/lib/slurm and /etc/munge.
 ";
@@ -63,6 +65,16 @@ pub(super) fn meaning(cmd: &[OsString], is_program: &dyn Fn(&OsStr) -> bool) -> 
         Some("help") if alone && !is_program(first) => Meaning::Help,
         Some(word) if is_verb(word) && !is_program(first) => Meaning::Verb,
         _ => Meaning::Command,
+    }
+}
+
+/// The token of `docker run IMAGE --join TOKEN`, or `Some(None)` where it lacks.
+pub(super) fn token(cmd: &[OsString]) -> Option<Option<&OsStr>> {
+    let first = cmd.first()?;
+    match first.to_str() {
+        Some("--join") => Some(cmd.get(1).map(OsString::as_os_str)),
+        Some(word) => word.strip_prefix("--join=").map(|token| Some(OsStr::new(token))),
+        None => None,
     }
 }
 
@@ -136,6 +148,19 @@ mod tests {
         for name in ["status", "help", "-x"] {
             assert_eq!(of(&[name], &[name]), Meaning::Command, "{name}");
         }
+    }
+
+    #[test]
+    fn a_token_is_found_where_the_command_would_begin() {
+        let token = |cmd: &[&str]| {
+            let cmd: Vec<OsString> = cmd.iter().map(OsString::from).collect();
+            super::token(&cmd).map(|token| token.map(OsStr::to_owned))
+        };
+        assert_eq!(token(&["--join", "sj1-x", "srun"]), Some(Some("sj1-x".into())));
+        assert_eq!(token(&["--join=sj1-x"]), Some(Some("sj1-x".into())));
+        assert_eq!(token(&["--join"]), Some(None));
+        assert_eq!(token(&["srun", "--join", "sj1-x"]), None);
+        assert_eq!(token(&[]), None);
     }
 
     #[test]

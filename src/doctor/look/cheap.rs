@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::statvfs::{FsFlags, statvfs};
 
 use super::ports;
-use crate::config::Config;
+use crate::config::{Config, Role};
 use crate::doctor::facts::{CheapFacts, CudaFacts, Disk, Given, Holder, KeyFacts, Limit, Looked, Port};
 use crate::inventory::{Inventory, Vendor};
 use crate::proc::parse::Mount;
@@ -41,9 +41,16 @@ pub(crate) fn look_cheaply(root: &Path, config: &Config, inventory: &Inventory, 
         has_nvidia: inventory.drivers.iter().any(|driver| driver.vendor == Vendor::Nvidia),
         ports: [("slurmctld", config.slurm.controller_port), ("slurmd", config.slurm.daemon_port)],
     };
+    // With the host's network the port of a daemon that another container runs is that container's.
+    let is_elsewhere = |port| match config.role {
+        Role::Compute => port == config.slurm.controller_port,
+        Role::Controller => port == config.slurm.daemon_port,
+        role => role == Role::Login,
+    };
     // The ports of this machine say nothing about another root.
+    let is_looked_at = |port| root == Path::new("/") && !is_elsewhere(port);
     let listens =
-        |port| if root == Path::new("/") { sockets::listeners(port).map(|found| !found.is_empty()) } else { None };
+        |port| if is_looked_at(port) { sockets::listeners(port).map(|found| !found.is_empty()) } else { None };
     cheap(&places, &listens)
 }
 

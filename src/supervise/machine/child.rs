@@ -39,6 +39,8 @@ pub enum Child {
     JobsQuiesce,
     /// Follows which jobs slurmctld assigns to the node.
     JobsFollow,
+    /// Says when the controller of another container does not reach this node.
+    JobsReached,
     /// Waits for the jobs that the container's command has left in the queue.
     JobsWait,
     /// `slurminit prepare --reload`.

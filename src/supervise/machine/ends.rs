@@ -25,8 +25,8 @@ impl Machine {
             Child::Environments => self.environments.written(exit, &mut self.cluster.step),
             Child::Probe(id) => self.looked(id, exit == Exit::Code(0)),
             Child::Liveness => self.round_ended(),
-            // Its output was read before its death. The next liveness round restarts the other two.
-            Child::Explain(_) | Child::OomScore | Child::JobsFollow => {}
+            // Its output was read before its death. The next liveness round restarts the others.
+            Child::Explain(_) | Child::OomScore | Child::JobsFollow | Child::JobsReached => {}
             // If an answer came before, this changes nothing.
             Child::NodeCheck => self.node_said(None),
             Child::NodeResume => self.cluster.node.ask(&self.cluster.step),

@@ -154,6 +154,8 @@ impl Rounds {
         step.start_task(Child::OomScore);
         if units.daemon(DaemonName::Slurmctld).is_some() {
             step.start_task(Child::JobsFollow);
+        } else if units.daemon(DaemonName::Slurmd).is_some() {
+            step.start_task(Child::JobsReached);
         }
     }
 

@@ -79,6 +79,7 @@ impl World {
                 let argv = [own_file(), b"jobs".to_vec(), b"follow".to_vec()].into_iter().chain(self.state());
                 (argv.chain([b"--socket".to_vec(), socket]).collect(), Log)
             }
+            Child::JobsReached => (jobs(node, &["reached", "--port", &self.daemon_port()]), Log),
             Child::JobsWait => (jobs(node, &["wait"]), Log),
             Child::JobsQuiesce => {
                 let grace = self.job.config.jobs.grace.as_secs_f64().to_string();
@@ -131,10 +132,16 @@ impl World {
         let prepared = self.machine.prepared().filter(|_| unit.is(DaemonName::Slurmd))?;
         let conf = prepared.dynamic_node.as_deref()?;
         let again = (unit.starts() > 1).then_some("--again");
+        let port = self.daemon_port();
         let gpus = announced::text(&prepared.gpus);
-        let arguments = ["join", "--conf", conf, "--gpus", &gpus].into_iter().chain(again).chain(["--"]);
+        let arguments =
+            ["join", "--conf", conf, "--gpus", &gpus, "--port", &port].into_iter().chain(again).chain(["--"]);
         let arguments: Vec<&str> = arguments.collect();
         Some(jobs(&prepared.node_name, &arguments))
+    }
+
+    fn daemon_port(&self) -> String {
+        self.job.config.slurm.daemon_port.to_string()
     }
 
     /// The options that name slurmctld's state directory and its default.

@@ -1,0 +1,78 @@
+//! Which network this container is in, and by which address others reach it.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs as _, UdpSocket};
+
+/// An address that no packet is sent to; the kernel says which of its own it would send from (RFC 5737).
+const ANYWHERE: (Ipv4Addr, u16) = (Ipv4Addr::new(192, 0, 2, 1), 9);
+
+/// That of the default route, else one that this host's own name has.
+pub(super) fn address() -> Option<Ipv4Addr> {
+    let is_reachable = |address: &Ipv4Addr| !address.is_loopback() && !address.is_unspecified();
+    let route = || {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+        socket.connect(ANYWHERE).ok()?;
+        match socket.local_addr().ok()?.ip() {
+            IpAddr::V4(address) => Some(address),
+            IpAddr::V6(_) => None,
+        }
+    };
+    let named = || {
+        let host = nix::unistd::gethostname().ok()?.into_string().ok()?;
+        let mut found = (host, 0).to_socket_addrs().ok()?.filter_map(|found| match found.ip() {
+            IpAddr::V4(address) => Some(address),
+            IpAddr::V6(_) => None,
+        });
+        found.find(is_reachable)
+    };
+    route().filter(is_reachable).or_else(named)
+}
+
+/// Whether every interface is one end of a pair, whose other end is in another network namespace.
+pub(super) fn is_the_engines() -> bool {
+    let number = |name: &str, file: &str| -> Option<u32> {
+        fs::read_to_string(format!("/sys/class/net/{name}/{file}")).ok()?.trim().parse().ok()
+    };
+    let names = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+    let interfaces: Vec<Interface> = names
+        .filter_map(|name| {
+            Some(Interface {
+                own: number(&name, "ifindex")?,
+                other: number(&name, "iflink")?,
+                is_loopback: name == "lo",
+            })
+        })
+        .collect();
+    are_pairs(&interfaces)
+}
+
+/// An interface, and the one that the kernel says it belongs to: itself, one beside it (a VLAN), or one elsewhere.
+struct Interface {
+    own: u32,
+    other: u32,
+    is_loopback: bool,
+}
+
+fn are_pairs(interfaces: &[Interface]) -> bool {
+    let is_here = |number: u32| interfaces.iter().any(|interface| interface.own == number);
+    let mut real = interfaces.iter().filter(|interface| !interface.is_loopback).peekable();
+    real.peek().is_some() && real.all(|interface| interface.own != interface.other && !is_here(interface.other))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pairs(interfaces: &[(u32, u32)]) -> bool {
+        let real = interfaces.iter().map(|(own, other)| Interface { own: *own, other: *other, is_loopback: false });
+        are_pairs(&real.chain([Interface { own: 1, other: 1, is_loopback: true }]).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_containers_own_network_is_told_from_its_hosts() {
+        assert!(pairs(&[(42, 43)]) && pairs(&[(42, 43), (44, 45)]));
+        // A card, a card with a VLAN, the engine's bridge and its ends of the pairs beside them; nothing at all.
+        assert!(!pairs(&[(2, 2)]) && !pairs(&[(2, 2), (3, 2)]) && !pairs(&[(2, 2), (4, 4), (43, 42)]) && !pairs(&[]));
+    }
+}

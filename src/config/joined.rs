@@ -1,0 +1,299 @@
+//! The part of the configuration that is the same in all containers of a cluster: how it leaves the controller, and how it comes in.
+//!
+//! A token carries it as TOML. What is not in [`SHARED`] no token can set, whoever made it.
+
+use std::path::Path;
+
+use toml::{Table, Value};
+
+use super::{Config, ConfigError, DaemonName, DaemonSettings, Fault, Role, Step};
+
+/// What becomes slurm.conf, which must be the same everywhere. Shorter paths have all that is below them.
+const SHARED: [&[&str]; 10] = [
+    &["cluster_name"],
+    &["slurm"],
+    &["partition"],
+    &["paths", "slurm"],
+    &["paths", "state"],
+    &["paths", "run"],
+    &["paths", "munge_socket"],
+    &["gpu", "shards"],
+    &["gpu", "mps"],
+    &["daemon", "slurmctld", "user"],
+];
+
+/// The shared part of the operator's file `text`, for a cluster whose controller has this host name. The environment that `config` was
+/// made with is in it.
+///
+/// # Errors
+/// The text is not TOML any more, or was changed meanwhile.
+pub fn shared(text: &str, config: &Config, controller: &str) -> Result<String, String> {
+    let file: Table = text.parse().map_err(|error: toml::de::Error| error.message().to_owned())?;
+    let mut shared = Table::new();
+    for path in SHARED {
+        if let Some(value) = get(&file, path) {
+            set(&mut shared, path, value.clone());
+        }
+    }
+    if let Some(name) = &config.cluster_name {
+        set(&mut shared, &["cluster_name"], Value::String(name.to_string()));
+    }
+    set(&mut shared, &["slurm", "controller"], Value::String(controller.to_owned()));
+    toml::to_string(&shared).map_err(|error| error.to_string())
+}
+
+/// What a container took from its token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Joined {
+    table: Table,
+    config: Config,
+}
+
+impl Joined {
+    /// Reads the settings of a token.
+    ///
+    /// # Errors
+    /// They set something that is not shared, or are not valid.
+    pub fn parse(settings: &str) -> Result<Self, ConfigError> {
+        let origin = Path::new("the token");
+        let config = Config::parse(settings, origin)?;
+        let refused = |what| ConfigError { place: origin.display().to_string(), what };
+        let table: Table = settings.parse().map_err(|_| refused("its settings are not TOML".to_owned()))?;
+        if let Some(path) = leaves(&table).into_iter().find(|path| !is_shared(path)) {
+            return Err(refused(format!("it sets `{}`, which no token may set", path.join("."))));
+        }
+        if config.slurm.controller.is_none() {
+            return Err(refused("it names no controller".to_owned()));
+        }
+        Ok(Self { table, config })
+    }
+
+    /// Lays the settings over the container's own configuration, which `text` is the file of. Both may say the same.
+    ///
+    /// # Errors
+    /// The file says something else.
+    pub fn apply(&self, own: Config, text: &str, origin: &Path) -> Result<Config, ConfigError> {
+        let file: Table = text.parse().unwrap_or_default();
+        let differs = |path: &[String]| {
+            let keys: Vec<&str> = path.iter().map(String::as_str).collect();
+            is_shared(path) && get(&file, &keys) != get(&self.table, &keys)
+        };
+        if let Some(path) = leaves(&file).into_iter().find(|path| differs(path)) {
+            let what = format!(
+                "the token says something else of `{}`, or nothing, and it must be the same in all containers of the cluster; remove it here",
+                path.join(".")
+            );
+            return Err(Fault::new(path.into_iter().map(Step::from).collect(), what).at(text, origin));
+        }
+        if file.contains_key("role") && !may_be(own.role) {
+            let what = format!("{}; remove it here", wrong_role(own.role));
+            return Err(Fault::new(vec!["role".into()], what).at(text, origin));
+        }
+        let from = &self.config;
+        let role = if file.contains_key("role") { own.role } else { Role::Compute };
+        let (mut paths, mut gpu, mut daemons) = (own.paths.clone(), own.gpu.clone(), own.daemons.clone());
+        paths.slurm.clone_from(&from.paths.slurm);
+        paths.state.clone_from(&from.paths.state);
+        paths.run.clone_from(&from.paths.run);
+        paths.munge_socket.clone_from(&from.paths.munge_socket);
+        gpu.shards.clone_from(&from.gpu.shards);
+        gpu.mps = from.gpu.mps;
+        if let Some(user) = from.daemons.get(&DaemonName::Slurmctld).and_then(|daemon| daemon.user.clone()) {
+            let slurmctld: &mut DaemonSettings = daemons.entry(DaemonName::Slurmctld).or_default();
+            slurmctld.user = Some(user);
+        }
+        Ok(Config {
+            role,
+            cluster_name: from.cluster_name.clone(),
+            slurm: from.slurm.clone(),
+            partitions: from.partitions.clone(),
+            paths,
+            gpu,
+            daemons,
+            ..own
+        })
+    }
+
+    /// Fails where a variable, or the command line, said something else.
+    ///
+    /// # Errors
+    /// What contradicts the token.
+    pub fn check(&self, config: &Config) -> Result<(), ConfigError> {
+        let refused =
+            |variable: &str, what| Err(ConfigError { place: format!("the environment variable {variable}"), what });
+        let other =
+            |name: &str| format!("the token is of another {name}; remove the variable, or use that cluster's token");
+        if config.cluster_name != self.config.cluster_name && std_name(config) != std_name(&self.config) {
+            return refused("SLURMINIT_CLUSTER_NAME", other("cluster name"));
+        }
+        if config.slurm.controller != self.config.slurm.controller {
+            return refused("SLURMINIT_CONTROLLER", other("controller"));
+        }
+        if !may_be(config.role) {
+            return refused("SLURMINIT_ROLE", format!("{}; remove it", wrong_role(config.role)));
+        }
+        Ok(())
+    }
+}
+
+/// The name of a cluster that nobody named is the default one.
+fn std_name(config: &Config) -> &str {
+    config.cluster_name.as_ref().map_or("slurminit", super::NodeName::as_str)
+}
+
+fn may_be(role: Role) -> bool {
+    matches!(role, Role::Compute | Role::Login)
+}
+
+fn wrong_role(role: Role) -> String {
+    format!("with a token a container is a compute, or a login, and not `{role}`")
+}
+
+fn is_shared(path: &[String]) -> bool {
+    SHARED.iter().any(|shared| path.len() >= shared.len() && shared.iter().zip(path).all(|(a, b)| a == b))
+}
+
+/// The paths of all values; a list is one value.
+fn leaves(table: &Table) -> Vec<Vec<String>> {
+    let below = |(key, value): (&String, &Value)| match value {
+        Value::Table(table) => {
+            leaves(table).into_iter().map(|rest| [vec![key.clone()], rest].concat()).collect::<Vec<_>>()
+        }
+        _ => vec![vec![key.clone()]],
+    };
+    table.iter().flat_map(below).collect()
+}
+
+fn get<'a>(table: &'a Table, path: &[&str]) -> Option<&'a Value> {
+    let (first, rest) = path.split_first()?;
+    let value = table.get(*first)?;
+    if rest.is_empty() { Some(value) } else { get(value.as_table()?, rest) }
+}
+
+fn set(table: &mut Table, path: &[&str], value: Value) {
+    match path {
+        [] => {}
+        [last] => drop(table.insert((*last).to_owned(), value)),
+        [first, rest @ ..] => {
+            let inner = table.entry((*first).to_owned()).or_insert_with(|| Value::Table(Table::new()));
+            if let Value::Table(inner) = inner {
+                set(inner, rest, value);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "cluster_name = 'lab'\nrole = 'controller'\n[slurm]\nmax_nodes = 4\n[slurm.conf]\nMaxJobCount = 7\n\
+        [[partition]]\nname = 'big'\nfeature = 'h200'\n[paths]\nstate = '/state'\nmunge_secret = '/elsewhere'\n[gpu]\nshards = 4\nonly = [0]\n\
+        [node]\nname = 'x'\n[daemon.slurmctld]\nuser = 'boss'\nenv = { SECRET = 'x' }\n\
+        [[service]]\nname = 's'\ncommand = ['s']\nenv = { PASSWORD = 'x' }\n[[user]]\nname = 'eve'\nuid = 1001\n";
+
+    fn config(text: &str) -> Config {
+        Config::parse(text, Path::new("own.toml")).unwrap()
+    }
+
+    fn joined() -> Joined {
+        Joined::parse(&shared(FILE, &config(FILE), "head").unwrap()).unwrap()
+    }
+
+    #[test]
+    fn what_all_share_leaves_the_controller_and_nothing_else_does() {
+        let settings = shared(FILE, &config(FILE), "head").unwrap();
+        for kept in
+            ["lab", "max_nodes = 4", "MaxJobCount", "h200", "/state", "shards = 4", "boss", "controller = \"head\""]
+        {
+            assert!(settings.contains(kept), "{kept}: {settings}");
+        }
+        for left in ["role", "SECRET", "PASSWORD", "service", "eve", "node]", "only", "elsewhere"] {
+            assert!(!settings.contains(left), "{left}: {settings}");
+        }
+        let mut named = config("");
+        named.cluster_name = Some("env".to_owned().try_into().unwrap());
+        assert!(shared("", &named, "head").unwrap().contains("cluster_name = \"env\""));
+    }
+
+    #[test]
+    fn it_becomes_the_same_cluster_beside_what_is_the_machines_own() {
+        let own = "[node]\nfeatures = ['fast']\n[gpu]\nonly = [1]\n[paths]\nmunge_secret = '/own'\n";
+        let own = joined().apply(config(own), own, Path::new("own.toml")).unwrap();
+        let controller = config(FILE);
+        assert_eq!((own.role, own.slurm.max_nodes), (Role::Compute, 4));
+        assert_eq!((&own.partitions, &own.paths.state), (&controller.partitions, &controller.paths.state));
+        assert_eq!((own.gpu.shards, own.gpu.only.len(), own.node.features.len()), (controller.gpu.shards, 1, 1));
+        assert_eq!(own.paths.munge_secret, Path::new("/own"));
+        assert_eq!(own.daemons[&DaemonName::Slurmctld].user.as_deref(), Some("boss"));
+        assert!(own.services.is_empty() && own.users.is_empty());
+        assert!(joined().check(&own).is_ok());
+    }
+
+    #[test]
+    fn what_contradicts_the_token_is_refused_with_its_place() {
+        let refused = |text: &str| joined().apply(config(text), text, Path::new("own.toml")).unwrap_err().to_string();
+        for (text, key) in [
+            ("cluster_name = 'other'", "cluster_name"),
+            ("[slurm]\nmax_nodes = 5", "slurm.max_nodes"),
+            ("[slurm.conf]\nProlog = '/x'", "slurm.conf.Prolog"),
+            ("[[partition]]\nname = 'small'", "partition"),
+            ("[gpu]\nmps = true", "gpu.mps"),
+            ("role = 'controller'", "role"),
+            ("role = 'all'", "role"),
+        ] {
+            let error = refused(text);
+            assert!(error.starts_with("own.toml:") && error.contains(key), "{error}");
+        }
+        // The file of the whole cluster may lie on all machines; only the role of a controller is not theirs.
+        let same = FILE.replace("role = 'controller'", "role = 'login'");
+        assert_eq!(joined().apply(config(&same), &same, Path::new("x")).unwrap().role, Role::Login);
+    }
+
+    #[test]
+    fn variables_that_contradict_the_token_are_refused() {
+        let with = |name: &str, value: &str| {
+            let config = joined().apply(config(""), "", Path::new("x")).unwrap();
+            let variable = |asked: &str| (asked == name).then(|| value.to_owned());
+            joined().check(&config.apply_environment(&variable).unwrap())
+        };
+        for (name, value) in [
+            ("SLURMINIT_ROLE", "all"),
+            ("SLURMINIT_ROLE", "controller"),
+            ("SLURMINIT_CONTROLLER", "x"),
+            ("SLURMINIT_CLUSTER_NAME", "x"),
+        ] {
+            assert!(with(name, value).unwrap_err().to_string().contains(name), "{name}");
+        }
+        for (name, value) in [
+            ("SLURMINIT_ROLE", "login"),
+            ("SLURMINIT_CONTROLLER", "head"),
+            ("SLURMINIT_CLUSTER_NAME", "lab"),
+            ("CLUSTER_NAME", "image"),
+        ] {
+            assert!(with(name, value).is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_token_sets_nothing_but_what_is_shared() {
+        for hostile in [
+            "[[service]]\nname = 'x'\ncommand = ['sh']",
+            "[[hooks.pre_start]]\ncommand = ['sh']",
+            "[[user]]\nname = 'eve'\nuid = 1001",
+            "[daemon.slurmd]\ncommand = ['sh']",
+            "[daemon.slurmctld]\nenv = { LD_PRELOAD = '/x' }",
+            "[paths]\nmunge_key = '/x'",
+            "[node]\nname = 'x'",
+            "[gpu]\nonly = [0]",
+            "role = 'controller'",
+        ] {
+            let settings = format!("{}\n[slurm]\ncontroller = 'head'\n", hostile);
+            let error = Joined::parse(&settings).unwrap_err().to_string();
+            assert!(error.contains("which no token may set"), "{hostile}: {error}");
+        }
+        for bad in ["", "[slurm]\ncontroller = 'a b\\n'", "[slurm]\nno_such = 1", "["] {
+            assert!(Joined::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

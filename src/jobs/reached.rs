@@ -1,0 +1,129 @@
+//! Whether the controller reaches a node at the address that it has of it, and whether a name is another node's.
+//!
+//! slurmctld takes the address that a node registers from, and calls the node there a while later. A node that it cannot call was idle
+//! until then, and knows nothing: its own connections to the controller work.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+use super::join::{show, value};
+use super::slurm;
+use crate::supervise::node::OUR_REASON;
+
+/// How long a connection within a cluster may take.
+const CONNECT: Duration = Duration::from_secs(2);
+/// How often the controller is asked whether it reaches the node: slurmctld calls each node every 10 s.
+const ASK: Duration = Duration::from_secs(15);
+/// How often it is said that it does not.
+const SAY: Duration = Duration::from_secs(300);
+
+/// Watches until the container stops, and says it when the controller does not reach this node.
+pub(crate) fn watch(node: &str, port: u16) -> anyhow::Result<()> {
+    let (mut silent, mut said): (u32, Option<Instant>) = (0, None);
+    loop {
+        pause();
+        let Ok(Some(known)) = show(node) else { continue };
+        if !is_silent(&known) {
+            if said.take().is_some() {
+                eprintln!("the controller reaches this node again");
+            }
+            silent = 0;
+            continue;
+        }
+        silent += 1;
+        // Once is no sign: slurmd may just have been started.
+        if silent < 2 || said.is_some_and(|said| said.elapsed() < SAY) || !answers(Ipv4Addr::LOCALHOST.into(), port) {
+            continue;
+        }
+        said = Some(Instant::now());
+        let (address, port) = place(&known, port);
+        eprintln!(
+            "error: the controller does not reach this node: it calls {address}, port {port}, and slurmd, which listens here on that port, \
+             hears nothing; cause: {address} is not this machine's for the controller, or something between them lets nothing through; repair: \
+             open port {port} from the controller to this machine, or let both use one network (--network host on both)"
+        );
+    }
+}
+
+/// Why the name cannot be this container's: another one answers under it.
+pub(super) fn taken(node: &str, known: &str, port: u16) -> Option<String> {
+    let (address, port) = place(known, port);
+    let at: IpAddr = address.parse().ok()?;
+    if is_silent(known) || is_own(at) || is_another_nodes(node, address) || !answers(at, port) {
+        return None;
+    }
+    Some(format!(
+        "error: the name {node} is taken: the controller knows a node {node} at {address}, and its slurmd answers there; cause: two containers \
+         have one host name; repair: give this one another (--hostname, or -e SLURMINIT_NODE_NAME=NAME with --network host), or stop the other \
+         one. Waiting until it is gone"
+    ))
+}
+
+/// Has the controller's log say it, too: slurmctld logs each reason that it is given. A reason that is there is somebody's.
+pub(super) fn tell_controller(node: &str, known: &str) {
+    if value(known, "Reason").is_none() {
+        let host = nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();
+        let reason = format!(
+            "reason={OUR_REASON}another container ({host}) wants the name of this node; give it another host name"
+        );
+        // The log of this container says it in any case.
+        let _ = slurm("scontrol", &["update", &format!("nodename={node}"), &reason]);
+    }
+}
+
+/// The address and port that slurmctld calls.
+fn place(known: &str, port: u16) -> (&str, u16) {
+    let port = value(known, "Port").and_then(|port| port.parse().ok()).unwrap_or(port);
+    (value(known, "NodeAddr").unwrap_or("an address that it does not say"), port)
+}
+
+/// Whether slurmctld hears nothing of the node.
+fn is_silent(known: &str) -> bool {
+    let state = value(known, "State").unwrap_or_default();
+    state.contains("NOT_RESPONDING") || state.contains('*') || state.starts_with("DOWN")
+}
+
+/// Whether the address is one of this machine's.
+fn is_own(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
+}
+
+/// Whether the address belongs to a node of another name by now, as it does after a container has got it anew.
+fn is_another_nodes(node: &str, address: &str) -> bool {
+    let nodes = super::output("scontrol", &["--oneliner", "show", "nodes"]).unwrap_or_default();
+    nodes.lines().any(|other| value(other, "NodeName") != Some(node) && value(other, "NodeAddr") == Some(address))
+}
+
+fn answers(address: IpAddr, port: u16) -> bool {
+    TcpStream::connect_timeout(&SocketAddr::new(address, port), CONNECT).is_ok()
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is a child of PID 1; the controller tells no node that it does not reach it"
+)]
+fn pause() {
+    std::thread::sleep(ASK);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_the_controller_calls_and_whether_it_hears_anything() {
+        let known = "NodeName=c1 NodeAddr=172.18.0.3 NodeHostName=c1 Port=7000 State=IDLE+DYNAMIC_NORM+NOT_RESPONDING";
+        assert_eq!(place(known, 6818), ("172.18.0.3", 7000));
+        assert_eq!(place("NodeName=c1 NodeAddr=172.18.0.3", 6818), ("172.18.0.3", 6818));
+        assert!(is_silent(known) && is_silent("State=DOWN+DYNAMIC_NORM") && is_silent("State=IDLE*"));
+        assert!(!is_silent("State=IDLE+DYNAMIC_NORM") && !is_silent("State=MIXED+DRAIN"));
+    }
+
+    #[test]
+    fn what_is_this_machines_own_is_no_other_node() {
+        let known = "NodeName=c1 NodeAddr=127.0.0.1 State=IDLE";
+        assert!(is_own([127, 0, 0, 1].into()) && !is_own([192, 0, 2, 1].into()));
+        assert_eq!(taken("c1", known, 1), None);
+        assert_eq!(taken("c1", "NodeName=c1 NodeAddr=name State=IDLE", 1), None);
+    }
+}

@@ -1,0 +1,255 @@
+//! A machine that joins a cluster with the one command that the controller prints.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use slurminit::token::Token;
+
+use crate::docker::{Container, DEMO, Image, Outcome, PLAIN, Volume, directory, docker, tag, unique};
+
+/// What the controller's file has beside the cluster's own part; no other machine learns of it.
+const SECRETS: &str =
+    "[[service]]\nname = \"bot\"\ncommand = [\"sleep\", \"inf\"]\nenv = { PASSWORD = \"of-the-bot\" }\n";
+
+struct Network(String);
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        docker(["network", "rm", &self.0]);
+    }
+}
+
+/// A controller, with its key where nobody else has it.
+struct Cluster {
+    controller: Container,
+    network: Network,
+    _config: tempfile::TempDir,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let network = Network(unique("network"));
+        docker(["network", "create", &network.0]).ok();
+        let toml = format!("cluster_name = \"lab\"\n[[partition]]\nname = \"big\"\nfeature = \"nvidia\"\n{SECRETS}");
+        let config = directory(&[("slurminit.toml", &toml)]);
+        let controller = Image::new(PLAIN)
+            .with(["--hostname", "head", "--network", &network.0, "--env", "SLURMINIT_ROLE=controller"])
+            .mount(&config.path().join("slurminit.toml"), "/config/slurminit.toml")
+            .serve();
+        Self { controller, network, _config: config }
+    }
+
+    /// `slurminit join-command` with these options more.
+    fn command(&self, name: &str, more: &[&str]) -> Outcome {
+        let image = tag(DEMO);
+        let fixed = ["slurminit", "join-command", "--network", &self.network.0, "--name", name, "--image", &image];
+        self.controller.exec(&[&fixed, more].concat())
+    }
+
+    fn token(&self) -> Token {
+        let line = self.command("x", &[]).ok();
+        Token::decode(line.split_whitespace().last().unwrap_or_default()).expect("the last word is a token")
+    }
+
+    /// A container of that host name which begins with this token.
+    fn with_token(&self, host: &str, token: &str) -> Image {
+        Image::new(DEMO).with(["--hostname", host, "--network", &self.network.0]).command(["--join", token])
+    }
+
+    /// The same, which is refused: its exit code is 78.
+    #[track_caller]
+    fn refused(&self, image: &Image, token: &str, words: &str) {
+        let outcome = image.run(&["--join", token]);
+        assert!(outcome.code == 78 && outcome.stderr.contains(words), "{words}: {outcome:?}");
+    }
+
+    #[track_caller]
+    fn until(&self, condition: &str) {
+        let line = format!("timeout 90 sh -c 'until {condition}; do sleep 0.2; done'");
+        let outcome = self.controller.exec(&["sh", "-c", &line]);
+        let nodes = self.controller.sh("scontrol show nodes");
+        assert_eq!(outcome.code, 0, "{condition}: {}\n{nodes}\n{}", outcome.stderr, self.controller.log());
+    }
+}
+
+#[track_caller]
+fn said(container: &Container, words: &str) {
+    let begin = Instant::now();
+    while !container.log().contains(words) {
+        assert!(begin.elapsed() < Duration::from_secs(120), "{words}: {}", container.log());
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn one_printed_line_makes_a_node_and_no_job_finds_the_key() {
+    let cluster = Cluster::new();
+    let begin = Instant::now();
+    let node = Container { name: unique("joined") };
+    let printed = cluster.command(&node.name, &["--expires", "60s"]);
+    assert!(printed.stderr.contains("SECRET") && printed.stdout.lines().count() == 1, "{printed:?}");
+    assert!(printed.stdout.starts_with("docker run -d "), "{printed:?}");
+    let shell =
+        Command::new("sh").args(["-c", &printed.stdout]).stdin(Stdio::null()).output().expect("there is a shell");
+    assert!(shell.status.success(), "{shell:?}");
+    node.wait_until_healthy();
+    let host = node.sh("hostname");
+    cluster.until(&format!("sinfo -h -N -o \"%N %T\" | grep -q \"{host} idle\""));
+    assert_eq!(cluster.controller.sh("srun -p big --gres=gpu:2 hostname"), host);
+    let sum = |container: &Container| container.sh("sha256sum </etc/slurm/slurm.conf");
+    assert_eq!(sum(&node), sum(&cluster.controller), "{}", node.sh("cat /etc/slurm/slurm.conf"));
+    assert!(node.sh("slurminit status").contains(&format!("node {host} is idle")), "{}", node.sh("slurminit status"));
+    assert_eq!(node.sh("stat -c '%U %a' /etc/munge/munge.key"), "munge 400");
+    assert_eq!(node.sh("ls /run/slurminit.join"), "cluster.toml");
+
+    // What a user of the node can read, and what a job is given.
+    let look = "env; cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ /run/slurminit.join/* 2>/dev/null | tr \"\\0\" \"\\n\"; \
+                cat /etc/munge/munge.key";
+    let job = format!(
+        "cd /tmp; su -s /bin/sh nobody -c 'srun -w {host} sh -c '\\''{}'\\'' 2>&1 || true'",
+        look.replace('"', "\\\"")
+    );
+    let seen = cluster.controller.sh(&job)
+        + &node.sh("cat /proc/1/environ /proc/1/cmdline | tr '\\0' '\\n'")
+        + &node.sh("env");
+    assert!(seen.contains("SLURM_JOB_ID") && seen.contains("Permission denied"), "{seen}");
+    let token = printed.stdout.split_whitespace().last().expect("a token").to_owned();
+    for text in [&seen, &node.log(), &cluster.controller.log()] {
+        assert!(!text.contains(&token[4..40]) && !text.contains("sj1-") && !text.contains("of-the-bot"), "{text}");
+    }
+    let own = Token::decode(&token).expect("it is whole");
+    assert!(!own.says.settings.contains("of-the-bot") && !own.says.settings.contains("service"), "{own:?}");
+
+    // It comes back after its token has expired: its key is there.
+    std::thread::sleep(Duration::from_secs(62).saturating_sub(begin.elapsed()));
+    for how in ["restart", "kill"] {
+        docker([how, &node.name]).ok();
+        docker(["start", &node.name]).ok();
+        node.wait_until_healthy();
+        cluster.until(&format!("sinfo -h -N -o \"%N %T\" | grep -q \"{host} idle\""));
+    }
+    // A new container does not.
+    cluster.refused(&cluster.with_token("c9", ""), &token, "the token expired");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_token_that_cannot_be_right_is_refused_before_anything_starts() {
+    let cluster = Cluster::new();
+    let token = cluster.token();
+    let text = token.encode();
+    let node = Image::new(DEMO).with(["--hostname", "c1", "--network", &cluster.network.0]);
+    cluster.refused(&node, &text[..text.len() / 2], "is cut off");
+    let other = if &text[60..61] == "A" { "B" } else { "A" };
+    cluster.refused(&node, &format!("{}{other}{}", &text[..60], &text[61..]), "was changed on its way");
+    cluster.refused(&node, "sj2-AAAA", "of format 2, and this slurminit reads format 1");
+    cluster.refused(&node, "", "begins with sj1-");
+    let changed = |change: &dyn Fn(&mut Token)| {
+        let mut other = token.clone();
+        change(&mut other);
+        other.encode()
+    };
+    let version = changed(&|token| token.says.slurm = "23.11".to_owned());
+    cluster.refused(&node, &version, "has Slurm 24.11, and the controller Slurm 23.11");
+    let behind = changed(&|token| token.says.issued += 7200);
+    cluster.refused(&node, &behind, "this clock is behind the controller's");
+    for hostile in [
+        "[[service]]\nname = 'x'\ncommand = ['sh']\n",
+        "[paths]\nmunge_key = '/tmp/x'\n",
+        "[[user]]\nname = 'eve'\nuid = 1001\n",
+    ] {
+        let token = changed(&|token| token.says.settings.push_str(hostile));
+        cluster.refused(&node, &token, "which no token may set");
+    }
+    // What else this container is told.
+    for variable in ["SLURMINIT_ROLE=all", "SLURMINIT_CONTROLLER=other", "SLURMINIT_CLUSTER_NAME=other"] {
+        let name = variable.split('=').next().unwrap_or_default();
+        cluster.refused(&node.clone().with(["--env", variable]), &text, name);
+    }
+    let config = directory(&[("slurminit.toml", "[node]\nfeatures = [\"own\"]\n[slurm]\nmax_nodes = 3\n")]);
+    let mounted = node.clone().mount(&config.path().join("slurminit.toml"), "/config/slurminit.toml");
+    cluster.refused(&mounted, &text, "/config/slurminit.toml:4:13: slurm.max_nodes");
+    // Another cluster's key stays what it is.
+    let key = Volume::new("other-key");
+    docker(["run", "--rm", "--volume", &format!("{}:/etc/munge", key.name), &tag(PLAIN), "true"]).ok();
+    cluster.refused(&node.clone().volume(&key, "/etc/munge"), &text, "holds another munge key than the token");
+    cluster.refused(&node.clone().with(["--init"]), &text, "shows the token to every user");
+    // Nothing of all this has reached the controller.
+    assert_eq!(cluster.controller.sh("sinfo -h -N"), "");
+    let outcome = Image::new(PLAIN).run(&["slurminit", "join-command"]);
+    assert!(outcome.code == 1 && outcome.stderr.contains("role controller"), "{outcome:?}");
+    let outcome = cluster.controller.exec(&["slurminit", "join-command"]);
+    assert!(outcome.code == 1 && outcome.stderr.contains("--network NAME"), "{outcome:?}");
+    let outcome =
+        cluster.controller.exec(&["su", "-s", "/bin/sh", "nobody", "-c", "slurminit join-command --network host"]);
+    assert!(
+        outcome.code == 1 && outcome.stderr.contains("run this as root") && outcome.stdout.is_empty(),
+        "{outcome:?}"
+    );
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_name_is_not_taken_from_a_node_that_lives_and_a_killed_one_gets_it_back() {
+    let cluster = Cluster::new();
+    let token = cluster.token().encode();
+    let first = cluster.with_token("c1", &token).serve();
+    let second = cluster.with_token("c1", &token).start();
+    said(&second, "the name c1 is taken");
+    said(&cluster.controller, "wants the name of this node");
+    assert_eq!(cluster.controller.sh("srun -w c1 cat /etc/hostname"), "c1");
+    assert_eq!(first.sh("slurminit health --ready"), "ready");
+    assert_eq!(second.exec(&["slurminit", "health", "--ready"]).code, 1);
+    // The other one ends without a word; the waiting one has another address.
+    docker(["kill", &first.name]).ok();
+    second.wait_until_healthy();
+    cluster.until("sinfo -h -N -o \"%N %T\" | grep -q \"c1 idle\"");
+    docker(["kill", &second.name]).ok();
+    // Somebody else gets its address.
+    let other = cluster.with_token("c2", &token).serve();
+    let third = cluster.with_token("c1", &token).serve();
+    assert!(!third.log().contains("is taken"), "{}", third.log());
+    drop(other);
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_node_that_the_controller_cannot_call_says_so() {
+    let cluster = Cluster::new();
+    let mut token = cluster.token();
+    // slurmd listens where the controller does not call.
+    token.says.settings = token.says.settings.replacen("[slurm]", "[slurm]\ndaemon_port = 7000", 1);
+    let node = cluster.with_token("c1", &token.encode()).start();
+    said(&node, "the controller does not reach this node: it calls");
+    assert!(node.log().contains("port 6818"), "{}", node.log());
+    said(&cluster.controller, "Nodes c1 not responding");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_secret_file_will_do_and_a_login_joins_like_a_compute() {
+    let cluster = Cluster::new();
+    let mut token = cluster.token();
+    token.says.pinned = true;
+    let secret = directory(&[("token", &token.encode())]);
+    let file = secret.path().join("token");
+    let login = Image::new(PLAIN)
+        .with(["--hostname", "login", "--network", &cluster.network.0, "--env", "SLURMINIT_ROLE=login"])
+        .mount(&file, "/run/secrets/slurminit.join");
+    let mode =
+        |mode| std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(mode)).expect("own file");
+    mode(0o644);
+    let outcome = login.run(&["true"]);
+    assert!(outcome.code == 78 && outcome.stderr.contains("must be root's alone"), "{outcome:?}");
+    mode(0o400);
+    let login = login.serve();
+    assert!(login.log().contains("as the token says"), "{}", login.log());
+    assert!(login.sh("scontrol ping").contains("UP"));
+    // The variable is taken out of what PID 1 and all its children have.
+    let variable = format!("SLURMINIT_JOIN={}", token.encode());
+    let node = Image::new(DEMO).with(["--hostname", "c1", "--network", &cluster.network.0, "--env", &variable]).serve();
+    assert!(node.log().contains("`docker exec` hands SLURMINIT_JOIN"), "{}", node.log());
+    let seen = node.sh("env -u SLURMINIT_JOIN sh -c 'cat /proc/1/environ $(pgrep slurmd | sed s,.*,/proc/\\&/environ,)' | tr '\\0' '\\n'");
+    assert!(seen.contains("PATH=") && !seen.contains("sj1-") && !seen.contains("SLURMINIT_JOIN"), "{seen}");
+}
