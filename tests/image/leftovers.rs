@@ -26,9 +26,9 @@ cd /home/alice
 job() { sbatch --parsable --output /tmp/job.%j "$@"; }
 words() { cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' '\n'; }
 alive() { list=$(words); echo "$list" | grep -qx "$1"; } # an argument that a process has
-soon() { # CONDITION; slurmd tells the end of a job once, and slurmctld asks again after up to 110 s if that was lost
+soon() { # CONDITION
     tries=0
-    until eval "$1"; do [ $((tries += 1)) -lt 3000 ] || { { echo "never: $1"; squeue; } >&2; exit 1; }; sleep 0.05; done
+    until eval "$1"; do [ $((tries += 1)) -lt 1200 ] || { { echo "never: $1"; squeue; } >&2; exit 1; }; sleep 0.05; done
 }
 "#;
 
@@ -123,7 +123,7 @@ fn only_what_the_ended_job_left_ends() {
             for id in 1000 1001 1002 1003 2000 2001; do soon "alive $id"; done
             touch go
             soon "! alive 1000"
-            soon "[ -z \"$(squeue --noheader --jobs $ended 2>/dev/null)\" ]"
+            soon '[ -z "$(squeue --noheader --jobs $ended 2>/dev/null)" ]'
             soon "! squeue --noheader --states all --jobs $ended --format %T | grep -q COMPLETING"
             for id in 1000 1001 1003; do alive $id && { echo "$id is left"; exit 1; }; done
             for id in 2000 2001 9001 9002 9003 9004; do alive $id || { echo "$id was ended"; exit 1; }; done
