@@ -34,7 +34,7 @@ struct Seen {
     jobs: &'static str,
 }
 
-const CASES: [Case; 12] = [
+const CASES: [Case; 13] = [
     Case { what: "controller", fault: "KILL, then started", run: || controller("kill") },
     Case { what: "controller", fault: "stopped, then started", run: || controller("stop") },
     Case { what: "controller", fault: "KILL, then started with another address", run: controller_moves },
@@ -47,6 +47,7 @@ const CASES: [Case; 12] = [
     Case { what: "clock", fault: "of one compute 10 min behind, then right", run: || clock("-600") },
     Case { what: "20 computes", fault: "KILL of all at once, then started", run: all_die },
     Case { what: "3 computes", fault: "replaced by another image, one after the other", run: rolling_upgrade },
+    Case { what: "compute", fault: "another one with the same name; then the first is gone", run: same_name },
 ];
 
 #[test]
@@ -366,5 +367,31 @@ fn rolling_upgrade() -> Seen {
     Seen {
         outcome: format!("all run again {} after the first stop", seconds(took)),
         jobs: "get `jobs.grace`, and are requeued",
+    }
+}
+
+fn same_name() -> Seen {
+    let lab = Lab::new(2);
+    let second = lab.cluster.member(DEMO, "compute", "c1").with(["--env", "DEMO_GPUS=1"]).start();
+    let begin = Instant::now();
+    while !second.log().contains("the name c1 is taken") {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{}", second.log());
+    }
+    let said = begin.elapsed();
+    lab.until_it_works();
+    lab.assert_nothing_was_lost();
+    docker(["kill", &lab.computes[0].name]).ok();
+    let begin = Instant::now();
+    second.wait_until_healthy();
+    let took = begin.elapsed();
+    lab.cluster.until(&format!("squeue -h -t R -o %i | grep -qx {}", lab.jobs[0]));
+    lab.cluster.until(&format!("squeue -h -t R -o %i | grep -qx {}", lab.jobs[1]));
+    Seen {
+        outcome: format!(
+            "waits, and says after {} that the name is taken; ready {} after the first is gone",
+            seconds(said),
+            seconds(took)
+        ),
+        jobs: "go on; those of one that is gone are requeued",
     }
 }
