@@ -48,7 +48,8 @@ pub(crate) fn leave(node: &str, grace: Duration, on_stop: OnStop, with_controlle
     Ok(code)
 }
 
-fn note_next_id() {
+/// A successor of slurmctld takes a noted id for the one to go on with; otherwise it leaves a gap.
+pub(crate) fn note_next_id() {
     if let Err(error) = ids::note_next() {
         eprintln!("warning: the next job id is not noted, and the next start leaves a gap: {error:#}");
     }

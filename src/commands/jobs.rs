@@ -36,6 +36,8 @@ enum What {
         #[arg(long, requires = "leave")]
         with_controller: bool,
     },
+    /// Note the next job ID before slurmctld stops; its jobs run in other containers
+    NoteNext,
     /// Wait for the controller, have it forget what this node was if that is not true any more, and become slurmd
     Join {
         /// What slurmd says of the node: CPUs=4 Gres=gpu:nvidia:2
@@ -117,6 +119,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
                 true => jobs::leave(node, grace, on_stop, with_controller),
                 false => jobs::quiesce(node, grace, on_stop, after_command),
             };
+        }
+        What::NoteNext => {
+            jobs::note_next_id();
+            Ok(())
         }
         What::Join { conf, gpus, again, port, command } => jobs::join::run(node, conf, &gpus, again, port, &command),
         What::Reached { port } => jobs::reached::watch(node, port),

@@ -205,6 +205,9 @@ fn a_controller_that_is_stopped_or_killed_costs_no_job_and_a_persons_drain_outli
         cluster.controller.wait_until_healthy();
         cluster.until("sinfo -h -N -o \"%N %T\" | grep -q \"c1 mixed$\"");
         assert_eq!(cluster.controller.sh(&format!("squeue -h -j {job} -o %T")), "RUNNING", "{how}");
+        // After an ordered stop the ids go on without a gap, and nobody is warned.
+        let log = cluster.controller.log();
+        assert_eq!(log.contains("slurmctld ended without saving"), how == "kill", "{how}: {log}");
         assert_eq!(compute.sh("pgrep -c sleep"), "1", "{how}: {}", compute.log());
     }
     cluster.controller.sh(&format!("scancel {job}; scontrol update nodename=c1 state=drain reason='fan broken'"));

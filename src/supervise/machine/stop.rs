@@ -185,13 +185,12 @@ impl Machine {
         }
     }
 
-    /// Notifies jobs of the stop, if the cluster is up.
+    /// Notifies jobs of the stop, if the cluster is up. A controller only notes the next job id.
     fn enter_jobs(&mut self) {
         let Cluster { units, node, step, care, .. } = &mut self.cluster;
         let needed = match care {
-            JobCare::Cluster => Some(DaemonName::Slurmctld),
-            JobCare::Node if units.iter().any(|unit| unit.is(DaemonName::Slurmctld)) => Some(DaemonName::Slurmctld),
-            JobCare::Node => Some(DaemonName::Munged),
+            _ if units.iter().any(|unit| unit.is(DaemonName::Slurmctld)) => Some(DaemonName::Slurmctld),
+            JobCare::Cluster | JobCare::Node => Some(DaemonName::Munged),
             JobCare::Nobody => None,
         };
         if node.report.is_none() || !needed.is_some_and(|daemon| units.has_ready(daemon)) {

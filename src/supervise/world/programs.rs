@@ -81,6 +81,7 @@ impl World {
             }
             Child::JobsReached => (jobs(node, &["reached", "--port", &self.daemon_port()]), Log),
             Child::JobsWait => (jobs(node, &["wait"]), Log),
+            Child::JobsQuiesce if self.job.target.jobs == JobCare::Nobody => (jobs(node, &["note-next"]), Log),
             Child::JobsQuiesce => {
                 let grace = self.job.config.jobs.grace.as_secs_f64().to_string();
                 let on_stop = self.job.config.jobs.on_stop.to_string();
