@@ -55,11 +55,11 @@ fn member(role: Role) -> Sim {
 }
 
 #[test]
-fn a_compute_gives_its_jobs_notice_and_a_controller_leaves_those_of_others_alone() {
-    for (role, gives_notice) in [(Role::Compute, true), (Role::Controller, false), (Role::Login, false)] {
+fn a_compute_gives_its_jobs_notice_and_a_controller_notes_the_next_id() {
+    for (role, asks) in [(Role::Compute, true), (Role::Controller, true), (Role::Login, false)] {
         let mut sim = member(role);
         sim.give(Event::Signal(libc::SIGTERM));
-        assert_eq!(sim.spawned.contains(&Child::JobsQuiesce), gives_notice, "{role:?}");
+        assert_eq!(sim.spawned.contains(&Child::JobsQuiesce), asks, "{role:?}");
         sim.let_end();
         assert_eq!(sim.exit, Some(0), "{role:?}");
     }
