@@ -94,6 +94,13 @@ fn secret() -> Result<Option<String>, Untaken> {
     let file = match walk::open_file(Path::new("/"), Path::new(SECRET)) {
         Ok(file) => file,
         Err(astray) if astray.is_missing() => return Ok(None),
+        // What others can put there must not keep the cluster from starting.
+        Err(astray) if !matches!(astray, Astray::Io { .. }) => {
+            if std::fs::symlink_metadata(SECRET).is_ok() {
+                eprintln!("slurminit: the token {SECRET} is not taken: {astray}");
+            }
+            return Ok(None);
+        }
         Err(astray) => return Err(astray.into()),
     };
     let failed = |source| Untaken::Secret(Astray::Io { path: SECRET.into(), source });
