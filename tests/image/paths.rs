@@ -112,7 +112,8 @@ fn a_run_directory_that_is_everybodys_starts_and_is_safe() {
         // As an emptyDir that outlives a container, in which a user has prepared the next start.
         let trap = format!(
             "rm -rf /v/*; chmod {mode} /v; {NOBODY} sh -ec 'ln -s /victim/bin /v/slurminit; mkdir /v/munge /v/secrets; \
-             mkfifo /v/munge/munge.socket.2; head -c 64 /dev/zero >/v/secrets/munge.key'"
+             mkfifo /v/munge/munge.socket.2; head -c 64 /dev/zero >/v/secrets/munge.key; \
+             echo sj1-x >/v/secrets/slurminit.join; mkdir /v/slurminit.join; echo x >/v/slurminit.join/cluster.toml'"
         );
         lay(&volume, &victim, &trap);
         let image = Image::new(image).volume(&volume, "/run").volume(&victim, "/victim").with(["--hostname", "node1"]);
