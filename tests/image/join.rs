@@ -219,7 +219,9 @@ fn a_node_that_the_controller_cannot_call_says_so() {
     let cluster = Cluster::new();
     let mut token = cluster.token();
     // slurmd listens where the controller does not call.
-    token.says.settings = token.says.settings.replacen("[slurm]", "[slurm]\ndaemon_port = 7000", 1);
+    let settings = token.says.settings.replacen("slurm = { ", "slurm = { daemon_port = 7000, ", 1);
+    assert_ne!(settings, token.says.settings);
+    token.says.settings = settings;
     let node = cluster.with_token("c1", &token.encode()).start();
     said(&node, "the controller does not reach this node: it calls");
     assert!(node.log().contains("port 6818"), "{}", node.log());
