@@ -4,10 +4,11 @@
 //! checksum tell a token that was cut off from one that was mistyped. They keep nobody from making a token of their own: who believes a
 //! token believes whoever gave it.
 
-mod base64;
-
 use core::net::Ipv4Addr;
 
+use base64::Engine as _;
+use base64::alphabet::URL_SAFE;
+use base64::engine::general_purpose::{GeneralPurpose, NO_PAD};
 use serde::{Deserialize, Serialize};
 
 /// The format that this release makes and reads.
@@ -18,6 +19,9 @@ const NAME: &str = "sj";
 const HEAD: usize = 4 + 4 + 2;
 /// munged's limits on a key (munge 0.5.13 and later).
 const KEY: std::ops::RangeInclusive<usize> = 32..=1024;
+
+/// Bits of a group that was cut off are dropped, so that the length can tell.
+const BASE64: GeneralPurpose = GeneralPurpose::new(&URL_SAFE, NO_PAD.with_decode_allow_trailing_bits(true));
 
 /// Where a container keeps what it took from its token: [`SETTINGS`] for every verb, [`KEPT`] for the preparation.
 pub const DIRECTORY: &str = "/run/slurminit.join";
@@ -88,7 +92,7 @@ impl Token {
         let length = u32::try_from(rest.len()).unwrap_or(u32::MAX);
         let counted = [length.to_be_bytes().as_slice(), &rest].concat();
         let bytes = [crc32(&counted).to_be_bytes().as_slice(), &counted].concat();
-        format!("{NAME}{FORMAT}-{}", base64::encode(&bytes))
+        format!("{NAME}{FORMAT}-{}", BASE64.encode(&bytes))
     }
 
     /// Reads one. White space anywhere, as a terminal or a file brings in, does not matter.
@@ -105,7 +109,7 @@ impl Token {
         if format != FORMAT {
             return Err(TokenError::OtherFormat(format.to_owned()));
         }
-        let bytes = base64::decode(body).ok_or(TokenError::Altered)?;
+        let bytes = BASE64.decode(body).map_err(|_| TokenError::Altered)?;
         let cut_off = |want| TokenError::CutOff { have: bytes.len(), want };
         let (Some(crc), Some(length)) = (number(&bytes, 0), number(&bytes, 4)) else { return Err(cut_off(HEAD)) };
         let want = usize::try_from(length).unwrap_or(usize::MAX).saturating_add(8);
@@ -210,7 +214,7 @@ mod tests {
         let rest = [[0, 32].as_slice(), &[7; 32], json].concat();
         let counted = [u32::try_from(rest.len()).unwrap().to_be_bytes().as_slice(), &rest].concat();
         let bytes = [crc32(&counted).to_be_bytes().as_slice(), &counted].concat();
-        let error = Token::decode(&format!("sj1-{}", base64::encode(&bytes))).unwrap_err();
+        let error = Token::decode(&format!("sj1-{}", BASE64.encode(&bytes))).unwrap_err();
         assert!(error.to_string().contains("unknown field `run`"), "{error}");
     }
 
