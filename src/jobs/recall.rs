@@ -8,6 +8,8 @@
 //! When it registers, the node ends what it still ran of jobs that were requeued meanwhile, and slurmd refuses a job in the second
 //! in which it ended it; slurmctld then fails the job. So the node is drained until the next round.
 
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher as _;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
 
@@ -19,7 +21,7 @@ const SILENT: &str = "Not responding";
 const RETURNS: &str = "it was silent, and comes back";
 /// How long a connection may take. Those that are away for good must not hold up those that are back.
 const CONNECT: Duration = Duration::from_millis(500);
-/// How many are tried in one round; each has a thread.
+/// How many are tried in one round; each has a thread. Where more are away, chance decides which.
 const AT_ONCE: usize = 64;
 
 /// What a node needs.
@@ -27,6 +29,8 @@ const AT_ONCE: usize = 64;
 enum Need {
     /// To be asked, if it can be reached at this address.
     Asked,
+    /// The same, as it was asked in the round before and did not register.
+    AskedAgain,
     /// To take jobs again: it has registered.
     Opened,
 }
@@ -38,23 +42,32 @@ pub(crate) fn run(port: u16) -> anyhow::Result<()> {
     // A node has a line for each of its partitions.
     nodes.sort_unstable();
     nodes.dedup();
-    let those = |need: Need| nodes.iter().filter(move |node| node.0 == need);
-    let open = those(Need::Opened).map(|node| node.1).collect::<Vec<_>>().join(",");
+    let open = nodes.iter().filter(|node| node.0 == Need::Opened).map(|node| node.1).collect::<Vec<_>>().join(",");
     if !open.is_empty() {
         slurm("scontrol", &["update", &format!("nodename={open}"), "state=undrain"])?;
     }
-    let back = std::thread::scope(|all| {
-        let ask = |(_, name, address): &(Need, &'_ str, &'_ str)| answers(address, port).then_some((*name).to_owned());
-        let threads: Vec<_> = those(Need::Asked).take(AT_ONCE).map(|node| all.spawn(move || ask(node))).collect();
-        threads.into_iter().filter_map(|thread| thread.join().ok().flatten()).collect::<Vec<_>>().join(",")
+    nodes.retain(|node| node.0 != Need::Opened);
+    let chance = usize::try_from(RandomState::new().hash_one(port) >> 32).unwrap_or_default();
+    let first = chance.checked_rem(nodes.len()).unwrap_or_default();
+    nodes.rotate_left(first);
+    let back: Vec<(Need, &str)> = std::thread::scope(|all| {
+        let ask = |(need, name, address)| answers(address, port).then_some((need, name));
+        let threads: Vec<_> = nodes.iter().take(AT_ONCE).map(|node| all.spawn(move || ask(*node))).collect();
+        threads.into_iter().filter_map(|thread| thread.join().ok().flatten()).collect()
     });
-    if back.is_empty() {
+    let names = |of: &dyn Fn(Need) -> bool| {
+        back.iter().filter(|node| of(node.0)).map(|node| node.1).collect::<Vec<_>>().join(",")
+    };
+    let (new, all) = (names(&|need| need == Need::Asked), names(&|_| true));
+    if !new.is_empty() {
+        eprintln!(
+            "silent for a while and reached again on port {port}: {new}; slurmctld is told to ask for what is there"
+        );
+    }
+    if all.is_empty() {
         return Ok(());
     }
-    eprintln!(
-        "silent for a while and reached again on port {port}: {back}; slurmctld is told to ask for what is there"
-    );
-    let name = format!("nodename={back}");
+    let name = format!("nodename={all}");
     slurm("scontrol", &["update", &name, "state=resume"])?;
     slurm("scontrol", &["update", &name, "state=drain", &format!("reason={OUR_REASON}{RETURNS}")])
 }
@@ -65,8 +78,9 @@ fn need(line: &str) -> Option<(Need, &str, &str)> {
     let (name, address, state, reason) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?.trim_end());
     let returns = reason.strip_prefix(OUR_REASON) == Some(RETURNS);
     match state {
-        "down*" if reason == SILENT || returns => Some((Need::Asked, name, address)),
-        "drained*" if returns => Some((Need::Asked, name, address)),
+        // slurmctld leaves a reason that is there as it is, and each of ours is of something that has passed.
+        "down*" if reason == SILENT || reason.starts_with(OUR_REASON) => Some((Need::Asked, name, address)),
+        "drained*" if returns => Some((Need::AskedAgain, name, address)),
         "drained" | "draining" if returns => Some((Need::Opened, name, address)),
         _ => None,
     }
@@ -85,7 +99,9 @@ mod tests {
     fn only_what_slurmctld_gave_up_is_asked_again() {
         assert_eq!(need("c1|10.0.0.2|down*|Not responding"), Some((Need::Asked, "c1", "10.0.0.2")));
         let ours = "slurminit: it was silent, and comes back";
-        assert_eq!(need(&format!("c1|a|drained*|{ours}")), Some((Need::Asked, "c1", "a")));
+        assert_eq!(need(&format!("c1|a|drained*|{ours}")), Some((Need::AskedAgain, "c1", "a")));
+        // Another container had wanted its name.
+        assert_eq!(need("c1|a|down*|slurminit: another container"), Some((Need::Asked, "c1", "a")));
         assert_eq!(need(&format!("c1|a|drained|{ours}\n")), Some((Need::Opened, "c1", "a")));
         for other in [
             "c1|10.0.0.2|down*|fan broken",
