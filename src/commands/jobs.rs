@@ -46,7 +46,7 @@ enum What {
         /// Its GPUs, for `slurminit nodes`
         #[arg(long, default_value = "")]
         gpus: String,
-        /// A slurmd of this start was there before
+        /// A slurmd of this container was ready before
         #[arg(long)]
         again: bool,
         /// slurmd's port

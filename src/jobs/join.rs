@@ -23,8 +23,8 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// How long the controller may take to forget a node, whose jobs it ends first.
 const FORGET: Duration = Duration::from_secs(15);
 
-/// Waits for the controller, makes it forget what is not true any more, and becomes slurmd. `again`: one of this start was there
-/// before.
+/// Waits for the controller, makes it forget what is not true any more, and becomes slurmd. `again`: one of this container was
+/// ready before.
 pub(crate) fn run(
     node: &str,
     mut conf: String,

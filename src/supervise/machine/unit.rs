@@ -127,6 +127,11 @@ impl Unit {
         self.starts
     }
 
+    /// Whether the unit has been ready since the container started.
+    pub fn has_been_ready(&self) -> bool {
+        self.setbacks.served
+    }
+
     /// Whether the unit is this Slurm daemon.
     pub fn is(&self, name: DaemonName) -> bool {
         self.spec.daemon == Some(name)

@@ -132,7 +132,7 @@ impl World {
     fn joining(&self, unit: &Unit) -> Option<Argv> {
         let prepared = self.machine.prepared().filter(|_| unit.is(DaemonName::Slurmd))?;
         let conf = prepared.dynamic_node.as_deref()?;
-        let again = (unit.starts() > 1).then_some("--again");
+        let again = unit.has_been_ready().then_some("--again");
         let port = self.daemon_port();
         let gpus = announced::text(&prepared.gpus);
         let arguments =

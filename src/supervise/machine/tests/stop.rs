@@ -155,3 +155,22 @@ fn a_look_that_was_under_way_when_the_stop_began_starts_nothing() {
     sim.give(Event::Looked(SLURMD, true));
     assert_eq!(sim.spawned.len(), before);
 }
+
+/// `slurminit jobs join` compares what the controller knows until then.
+#[test]
+fn a_slurmd_that_died_while_it_joined_has_not_been_ready() {
+    let config = Config { role: Role::Compute, ..Config::default() };
+    let target = Target::of(&config);
+    let mut sim = Sim::new(Setup { units: target.units(&config), jobs: target.jobs, ..cluster(false) });
+    sim.prepared();
+    let id = |name| sim.machine.units().iter().find(|unit| unit.is(name)).map(|unit| unit.id).unwrap();
+    let (munged, slurmd) = (id(DaemonName::Munged), id(DaemonName::Slurmd));
+    sim.give(Event::Looked(munged, true));
+    sim.exits(Child::Unit(slurmd), Exit::Code(1));
+    while sim.machine.units()[slurmd].starts() < 2 {
+        sim.wait(Duration::from_millis(100));
+    }
+    assert!(!sim.machine.units()[slurmd].has_been_ready());
+    sim.give(Event::Looked(slurmd, true));
+    assert!(sim.machine.units()[slurmd].has_been_ready());
+}
