@@ -66,6 +66,8 @@ mod liveness;
 mod machines;
 #[path = "image/manual.rs"]
 mod manual;
+#[path = "image/members.rs"]
+mod members;
 #[path = "image/mig.rs"]
 mod mig;
 #[path = "image/nodes.rs"]

@@ -9,9 +9,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::cluster::Cluster;
 use crate::docker::{Container, DEMO, HEAVY, Image, PLAIN, directory, docker, tag};
 use crate::faults::report::{self, Marks};
+use crate::members::Cluster;
 
 const MARKS: Marks = Marks {
     begin: "<!-- between machines: made by the command above -->\n",

@@ -2,71 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::docker::{BOOKWORM, Container, DEMO, Image, PLAIN, Volume, directory, docker, unique};
-
-/// A network that goes away with this value.
-pub(crate) struct Network(pub(crate) String);
-
-impl Drop for Network {
-    fn drop(&mut self) {
-        docker(["network", "rm", &self.0]);
-    }
-}
-
-/// What the containers of a cluster share. Containers go first: the fields are dropped in this order.
-pub(crate) struct Cluster {
-    pub(crate) controller: Container,
-    pub(crate) network: Network,
-    key: Volume,
-    _config: tempfile::TempDir,
-}
-
-impl Cluster {
-    pub(crate) fn new(toml: &str) -> Self {
-        let (network, key) = (Network(unique("network")), Volume::new("key"));
-        docker(["network", "create", &network.0]).ok();
-        let config = directory(&[("slurminit.toml", toml)]);
-        let controller = Image::new(PLAIN)
-            .with(["--hostname", "controller", "--network-alias", "controller", "--network", &network.0])
-            .with(["--env", "SLURMINIT_ROLE=controller"])
-            .mount(&config.path().join("slurminit.toml"), "/config/slurminit.toml")
-            .volume(&key, "/etc/munge")
-            .serve();
-        Self { controller, network, key, _config: config }
-    }
-
-    /// A member that is not started yet.
-    pub(crate) fn member(&self, image: &str, role: &str, name: &str) -> Image {
-        Image::new(image)
-            .with(["--hostname", name, "--network-alias", name, "--network", &self.network.0])
-            .with(["--env", &format!("SLURMINIT_ROLE={role}"), "--env", "SLURMINIT_CONTROLLER=controller"])
-            .volume(&self.key, "/etc/munge")
-    }
-
-    pub(crate) fn compute(&self, name: &str, gpus: u32) -> Container {
-        self.member(DEMO, "compute", name).with(["--env", &format!("DEMO_GPUS={gpus}")]).serve()
-    }
-
-    /// `sinfo` of each node.
-    fn nodes(&self) -> String {
-        self.controller.sh("sinfo --noheader -N -o '%N %T %G' | sort")
-    }
-
-    /// Waits until the shell line succeeds on the controller.
-    #[track_caller]
-    pub(crate) fn until(&self, condition: &str) -> Duration {
-        let begin = Instant::now();
-        let line = format!("timeout 60 sh -c 'until {condition}; do sleep 0.1; done'");
-        let outcome = self.controller.exec(&["sh", "-c", &line]);
-        assert_eq!(outcome.code, 0, "{condition}: {}\n{}\n{}", outcome.stderr, self.nodes(), self.controller.log());
-        begin.elapsed()
-    }
-
-    /// A batch job that runs until it is told to end.
-    pub(crate) fn submit(&self, options: &str) -> String {
-        self.controller.sh(&format!("cd /tmp; sbatch --parsable --output=/dev/null {options} --wrap 'exec sleep 1000'"))
-    }
-}
+use crate::docker::{BOOKWORM, Container, DEMO, Image, Network, PLAIN, Volume, directory, docker};
+use crate::members::Cluster;
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
@@ -301,8 +238,7 @@ fn a_replica_is_called_what_its_container_is_called_and_jobs_find_its_nodes_by_n
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn the_first_container_is_controller_and_node_and_a_stop_of_either_costs_no_job() {
-    let (network, key, state) = (Network(unique("network")), Volume::new("key"), Volume::new("state"));
-    docker(["network", "create", &network.0]).ok();
+    let (network, key, state) = (Network::new(), Volume::new("key"), Volume::new("state"));
     let member = |name: &str| {
         Image::new(DEMO)
             .with(["--hostname", name, "--network-alias", name, "--network", &network.0])

@@ -227,6 +227,25 @@ impl Drop for Volume {
     }
 }
 
+/// A network of its own. Declare it after the containers in it: they are dropped first.
+#[derive(Debug)]
+pub(crate) struct Network(pub(crate) String);
+
+impl Network {
+    #[track_caller]
+    pub(crate) fn new() -> Self {
+        let network = Self(unique("network"));
+        docker(["network", "create", &network.0]).ok();
+        network
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        docker(["network", "rm", &self.0]);
+    }
+}
+
 /// A directory of the operator's, to be mounted at /config.
 pub(crate) fn directory(files: &[(&str, &str)]) -> TempDir {
     let directory = TempDir::with_prefix("slurminit-test-").expect("a temporary directory");

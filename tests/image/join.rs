@@ -5,19 +5,11 @@ use std::time::{Duration, Instant};
 
 use slurminit::token::Token;
 
-use crate::docker::{Container, DEMO, Image, Outcome, PLAIN, Volume, directory, docker, tag, unique};
+use crate::docker::{Container, DEMO, Image, Network, Outcome, PLAIN, Volume, directory, docker, tag, unique};
 
 /// What the controller's file has beside the cluster's own part; no other machine learns of it.
 const SECRETS: &str =
     "[[service]]\nname = \"bot\"\ncommand = [\"sleep\", \"inf\"]\nenv = { PASSWORD = \"of-the-bot\" }\n";
-
-struct Network(String);
-
-impl Drop for Network {
-    fn drop(&mut self) {
-        docker(["network", "rm", &self.0]);
-    }
-}
 
 /// A controller, with its key where nobody else has it.
 struct Cluster {
@@ -28,8 +20,7 @@ struct Cluster {
 
 impl Cluster {
     fn new() -> Self {
-        let network = Network(unique("network"));
-        docker(["network", "create", &network.0]).ok();
+        let network = Network::new();
         let toml = format!("cluster_name = \"lab\"\n[[partition]]\nname = \"big\"\nfeature = \"nvidia\"\n{SECRETS}");
         let config = directory(&[("slurminit.toml", &toml)]);
         let controller = Image::new(PLAIN)

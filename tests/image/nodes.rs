@@ -1,7 +1,7 @@
 //! The nodes of a cluster as a person sees them and closes them, and jobs for particular GPUs, with real daemons.
 
-use crate::cluster::Cluster;
 use crate::docker::{BOOKWORM, Container, DEMO, Image, directory};
+use crate::members::Cluster;
 
 /// The lines of `slurminit nodes` for a node's GPUs: index, job and user.
 fn gpus(container: &Container, node: &str) -> Vec<String> {
