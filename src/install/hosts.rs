@@ -1,7 +1,11 @@
 //! The node's name in /etc/hosts.
 
+use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
 
 use super::InstallError;
 use crate::walk;
@@ -48,6 +52,9 @@ fn add(root: &Path, path: &Path, name: &str) -> io::Result<bool> {
     Ok(true)
 }
 
+/// Root's alone, in /run.
+const LOCK: &str = "slurminit.hosts.lock";
+
 /// Ends the lines that this program writes for other nodes, and may change.
 const MARK: &str = "# slurminit: a node of this cluster";
 
@@ -64,9 +71,8 @@ pub fn install_nodes_names(root: &Path, nodes: &[(String, String)]) -> Result<()
 
 fn with_nodes(root: &Path, nodes: &[(String, String)]) -> io::Result<()> {
     let etc = walk::open(root, Path::new("/etc")).map_err(io::Error::other)?;
-    let file = etc.open_to_write("hosts")?;
-    // Jobs start side by side.
-    let mut file = nix::fcntl::Flock::lock(file, nix::fcntl::FlockArg::LockExclusive).map_err(|(_, error)| error)?;
+    let mut file = etc.open_to_write("hosts")?;
+    let _alone = alone(root)?;
     let old = String::from_utf8_lossy(&etc.read("hosts")?).into_owned();
     let new = nodes_text(&old, nodes);
     if new == old {
@@ -76,6 +82,16 @@ fn with_nodes(root: &Path, nodes: &[(String, String)]) -> io::Result<()> {
     file.seek(SeekFrom::Start(0))?;
     file.write_all(new.as_bytes())?;
     file.set_len(u64::try_from(new.len()).unwrap_or(u64::MAX))
+}
+
+/// Jobs start side by side. The lock is not on /etc/hosts itself: whoever may read a file may lock it, and hold up each start of a job.
+fn alone(root: &Path) -> io::Result<Flock<File>> {
+    let (run, _) = walk::make(root, Path::new("/run"), &mut Vec::new())?;
+    if run.metadata_of(LOCK).is_ok_and(|found| !found.is_file() || !walk::is_ours(found.uid())) {
+        run.remove(LOCK)?;
+    }
+    let file = run.open_or_create(LOCK, 0o600)?;
+    Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error.into())
 }
 
 /// The text with a line for each node that it lacks, and without our lines that are not true any more.
