@@ -86,7 +86,8 @@ pub(crate) fn take_token(given: Option<Option<&OsStr>>) -> Result<(), Untaken> {
              behind the image's name ({OPTION} TOKEN), or in the file {SECRET}, it stays here"
         );
     }
-    if is_shown { Err(Untaken::Exec(anew())) } else { Ok(()) }
+    let has_option = given.iter().any(|(place, _)| *place == OPTION);
+    if is_shown { Err(Untaken::Exec(anew(has_option))) } else { Ok(()) }
 }
 
 /// The file, which an orchestrator mounts.
@@ -135,12 +136,14 @@ fn keep(token: &Token) -> io::Result<()> {
 }
 
 /// This program again, without the token. Returns only if that fails.
-fn anew() -> io::Error {
+fn anew(has_option: bool) -> io::Error {
     match std::env::current_exe() {
         Ok(file) => {
             let mut words = std::env::args_os();
             let name = words.next().unwrap_or_else(|| "slurminit".into());
-            Command::new(file).arg0(name).args(without_option(words.collect())).env_remove(VARIABLE).exec()
+            // Where the token came in the variable, such an option is one of the command's.
+            let words: Vec<OsString> = if has_option { without_option(words.collect()) } else { words.collect() };
+            Command::new(file).arg0(name).args(words).env_remove(VARIABLE).exec()
         }
         Err(error) => error,
     }
