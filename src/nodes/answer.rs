@@ -276,6 +276,7 @@ fn state(words: &[String]) -> String {
     let flag = ["DOWN", "INVALID_REG", "POWERED_DOWN", "POWERING_UP", "POWERING_DOWN", "COMPLETING", "PLANNED"];
     match flag.into_iter().find(|flag| has(flag)) {
         _ if has("DRAIN") => if is_busy { "draining" } else { "drained" }.to_owned(),
+        _ if has("FAIL") => if is_busy { "failing" } else { "fail" }.to_owned(),
         Some("INVALID_REG") => "inval".to_owned(),
         Some(flag) => flag.to_ascii_lowercase(),
         None => words.first().map_or("unknown".to_owned(), |word| printable::short(&word.to_ascii_lowercase(), 20)),

@@ -120,6 +120,8 @@ fn a_state_is_the_word_of_sinfo() {
     assert_eq!(word(&["IDLE", "COMPLETING", "DRAIN"]), "draining");
     assert_eq!(word(&["DOWN", "DRAIN"]), "drained");
     assert_eq!(word(&["IDLE", "COMPLETING"]), "completing");
+    assert_eq!(word(&["IDLE", "FAIL"]), "fail");
+    assert_eq!(word(&["MIXED", "FAIL"]), "failing");
     assert_eq!(word(&["DOWN", "INVALID_REG"]), "down");
     assert_eq!(word(&["IDLE", "INVALID_REG"]), "inval");
     assert_eq!(word(&["MIXED", "DYNAMIC_NORM", "PLANNED"]), "planned");
