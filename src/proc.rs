@@ -27,6 +27,16 @@ pub fn title(pid: i32) -> Option<String> {
     text(pid, "cmdline")
 }
 
+/// Whether its real user is root, whatever rights it has for the moment: a slurmstepd takes on its user's to open files.
+pub fn is_roots(pid: i32) -> bool {
+    status(pid).and_then(|status| parse::numbers(&status, "Uid")).is_some_and(|[real]| real == 0)
+}
+
+/// The title of a slurmstepd. Anybody can give a process of their own such a title and name, but not root's user.
+pub fn step_title(stat: &Stat) -> Option<String> {
+    (stat.name == "slurmstepd" && is_roots(stat.pid)).then(|| title(stat.pid)).flatten()
+}
+
 /// A process may have given itself a name that is no UTF-8.
 fn text(pid: i32, file: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/{file}")).ok()?).into_owned())

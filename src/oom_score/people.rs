@@ -12,7 +12,7 @@ use std::path::Path;
 use nix::unistd::User;
 
 use crate::leftovers::look;
-use crate::proc::{self, parse};
+use crate::proc;
 
 /// Equivalent to half of the container's limit on top of a process's own memory: more than any daemon uses.
 const FIRST: i32 = 500;
@@ -36,7 +36,7 @@ pub(super) fn offer(spared: &BTreeSet<u32>) {
         let process = Path::new("/proc").join(pid.to_string());
         let Ok(uid) = fs::metadata(&process).map(|process| process.uid()) else { continue };
         let value = match uid {
-            PEOPLE.. if !spared.contains(&uid) && !is_roots(pid) => Some(FIRST),
+            PEOPLE.. if !spared.contains(&uid) && !proc::is_roots(pid) => Some(FIRST),
             _ if !look::is_slurmds(pid) => None,
             _ => of_slurmds(&fs::read_to_string(process.join("comm")).unwrap_or_default()),
         };
@@ -44,11 +44,6 @@ pub(super) fn offer(spared: &BTreeSet<u32>) {
             raise(&process.join("oom_score_adj"), value);
         }
     }
-}
-
-/// A slurmstepd takes on its user's rights, but for the real user, while it opens the job's files.
-fn is_roots(pid: i32) -> bool {
-    proc::status(pid).and_then(|status| parse::numbers(&status, "Uid")).is_some_and(|[real]| real == 0)
 }
 
 /// The value for a root process descended from slurmd. Only root could have given it its name.
@@ -89,12 +84,6 @@ mod tests {
             raise(&file, to);
             assert_eq!(fs::read_to_string(&file).unwrap(), after);
         }
-    }
-
-    #[test]
-    fn the_real_user_decides() {
-        assert_eq!(is_roots(std::process::id().try_into().unwrap()), nix::unistd::getuid().is_root());
-        assert!(!is_roots(-1));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::proc::parse::{self, field};
 /// reached its `trap` yet, but it has done nothing so far.
 pub(super) fn that_hear_term() -> BTreeSet<String> {
     let script = |pid: i32| {
-        let title = proc::title(pid)?;
+        let title = proc::step_title(&proc::stat(pid)?)?;
         let (job, step) = parse::step(&title)?;
         (step == "batch").then(|| (pid, job.to_string()))
     };

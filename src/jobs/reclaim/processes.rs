@@ -27,7 +27,11 @@ pub(super) struct InUse {
 
 pub(super) fn in_use() -> InUse {
     // A process may end at any moment.
-    let process = |pid| Process::new(proc::stat(pid)?, &proc::title(pid)?);
+    let process = |pid| {
+        let stat = proc::stat(pid)?;
+        let title = proc::step_title(&stat).unwrap_or_default();
+        Process::new(stat, &title)
+    };
     InUse::of(&proc::pids().filter_map(process).collect::<Vec<_>>())
 }
 
