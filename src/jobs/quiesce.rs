@@ -39,11 +39,8 @@ pub(super) fn hint() {
 pub(super) fn run(node: &str, grace: Duration, on_stop: OnStop, leaves: bool) -> anyhow::Result<u8> {
     let begin = Instant::now();
     let own = leaves.then_some(node);
-    let is_idle = match leaves {
-        true => jobs_on_the_node(own)?.is_empty(),
-        false => output("squeue", &["--noheader", "--format=%A"])?.trim().is_empty(),
-    };
-    if is_idle {
+    // Where others share the queue, a job may start here until the node is closed.
+    if !leaves && output("squeue", &["--noheader", "--format=%A"])?.trim().is_empty() {
         return Ok(exit_code::SUCCESS);
     }
     // This comes before the look at running jobs: nothing may start after it.
@@ -52,6 +49,9 @@ pub(super) fn run(node: &str, grace: Duration, on_stop: OnStop, leaves: bool) ->
         slurm("scontrol", &["update", &format!("nodename={node}"), "state=drain", &reason])?;
     }
     let met = jobs_on_the_node(own)?;
+    if met.is_empty() && leaves {
+        return Ok(exit_code::SUCCESS);
+    }
     let running: Vec<&Job> = met.iter().filter(|job| job.state != COMPLETING).collect();
     let waiting = dependents()?;
     let noticed = if running.is_empty() { Noticed::default() } else { give_notice(&running, own, grace, on_stop)? };
