@@ -58,11 +58,11 @@ pub(super) fn each(
     let mut refused = Vec::new();
     for node in nodes {
         match step(node) {
-            Step::Nothing(why) => println!("{}", printable::line(&why)),
+            Step::Nothing(why) => super::print(&format!("{}\n", printable::line(&why)))?,
             Step::Refused(why) => refused.push(why),
             Step::Update(arguments, what) => {
                 update(node, &arguments)?;
-                println!("{}", printable::line(&what));
+                super::print(&format!("{}\n", printable::line(&what)))?;
             }
         }
     }
@@ -90,7 +90,7 @@ fn wait(names: &[String], config: Option<&Path>, patience: Duration) -> anyhow::
         let asked = ask(config);
         if let Ok(cluster) = &asked {
             if close::unfinished(cluster, names).is_empty() {
-                println!("no job is left on {}", names.join(", "));
+                super::print(&format!("no job is left on {}\n", names.join(", ")))?;
                 return Ok(exit_code::SUCCESS);
             }
             last = Some(cluster.clone());

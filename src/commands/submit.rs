@@ -68,7 +68,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
             let before = if jobs.is_empty() { "nothing".to_owned() } else { format!("only {}", jobs.join(", ")) };
             format!("{}: not submitted, and {before} before it", target.node)
         })?;
-        println!("{job}");
+        super::print(&format!("{job}\n"))?;
         tell(&args, target, &request, &job);
         jobs.push(job);
     }
