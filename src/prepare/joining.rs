@@ -36,7 +36,10 @@ pub(super) fn check(config: &Config, root: &Path) -> Result<Option<Joining>, Ref
     if own.is_none() {
         check_time(&token.says, now())?;
     }
-    name_controller(&token.says, root, config.slurm.controller_port);
+    // The one of the settings is a name. What the token says beside it may be anything.
+    if let Some(controller) = &config.slurm.controller {
+        name_controller(controller.as_str(), &token.says, root, config.slurm.controller_port);
+    }
     Ok(Some(Joining(token)))
 }
 
@@ -130,9 +133,9 @@ fn span(seconds: u64) -> String {
 }
 
 /// Lets this container find the controller by its name.
-fn name_controller(says: &Says, root: &Path, port: u16) {
-    let Says { controller, address, pinned, .. } = says;
-    if !pinned && (controller.as_str(), port).to_socket_addrs().is_ok_and(|mut found| found.next().is_some()) {
+fn name_controller(controller: &str, says: &Says, root: &Path, port: u16) {
+    let Says { address, pinned, .. } = says;
+    if !pinned && (controller, port).to_socket_addrs().is_ok_and(|mut found| found.next().is_some()) {
         return;
     }
     match install::install_address(root, controller, &address.to_string()) {
