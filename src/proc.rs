@@ -41,3 +41,39 @@ pub fn step_title(stat: &Stat) -> Option<String> {
 fn text(pid: i32, file: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/{file}")).ok()?).into_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{Permissions, set_permissions};
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::process::CommandExt as _;
+    use std::process::{Child, Command};
+
+    use nix::unistd::getuid;
+
+    use super::*;
+
+    /// A process that looks like the slurmstepd of a job.
+    fn forged(uid: u32, program: &std::path::Path) -> Child {
+        Command::new(program).arg0("slurmstepd: [5.batch]").arg("1000").uid(uid).spawn().unwrap()
+    }
+
+    #[test]
+    fn only_a_process_of_roots_is_a_slurmstepd() {
+        let directory = tempfile::tempdir().unwrap();
+        set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
+        let program = directory.path().join("slurmstepd");
+        fs::copy("/bin/sleep", &program).unwrap();
+        let nobody = if getuid().is_root() { 65534 } else { getuid().as_raw() };
+        for (uid, counts) in [(getuid().as_raw(), getuid().is_root()), (nobody, false)] {
+            let mut child = forged(uid, &program);
+            let pid = child.id().try_into().unwrap();
+            let found = stat(pid).unwrap();
+            assert_eq!((found.name.as_str(), is_roots(pid)), ("slurmstepd", counts), "{uid}");
+            assert_eq!(step_title(&found).as_deref().and_then(parse::step).is_some(), counts, "{uid}");
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        assert!(!is_roots(-1));
+    }
+}

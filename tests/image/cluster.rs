@@ -220,6 +220,10 @@ fn a_replica_is_called_what_its_container_is_called_and_jobs_find_its_nodes_by_n
     let found = cluster.controller.sh(&format!("srun -N2 sh -c \"{}\"", first.replace('$', "\\$")));
     let addresses: Vec<&str> = found.lines().collect();
     assert!(addresses.len() == 2 && addresses[0] == addresses[1] && !addresses[0].starts_with("127."), "{found}");
+    // Whoever may read a file may lock it, and all read this one.
+    let lock = "exec flock --exclusive /etc/hosts sleep 1000";
+    docker(["exec", "--detach", &replicas[1].name, "su", "-s", "/bin/sh", "nobody", "-c", lock]).ok();
+    replicas[1].sh("timeout 30 sh -c 'while flock --nonblock /etc/hosts true; do sleep 0.1; done'");
     // It comes back with another address, and is the same node.
     let old = replicas[0].sh("hostname -i");
     docker(["kill", &replicas[0].name]).ok();
