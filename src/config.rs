@@ -145,6 +145,11 @@ impl Config {
         environment::apply(self, variable)
     }
 
+    /// Whether users are to be kept from each other's GPUs.
+    pub fn isolates(&self) -> bool {
+        self.gpu.isolate.unwrap_or(self.users.len() > 1)
+    }
+
     /// Whether this container is one of several that make up a cluster. The nodes are then not in slurm.conf. The role `all` is one
     /// where a controller is named, which is itself.
     pub fn shares_a_cluster(&self) -> bool {
@@ -252,6 +257,9 @@ pub struct GpuSettings {
     pub shards: Option<Shards>,
     /// Whether jobs may share NVIDIA GPUs by percentage, through NVIDIA's MPS.
     pub mps: bool,
+    /// Whether a GPU's device file belongs to the user of the job that has it, where no cgroup holds jobs to their GPUs; `None` means
+    /// if there are several users.
+    pub isolate: Option<bool>,
 }
 
 impl GpuSettings {
@@ -278,6 +286,7 @@ impl Default for GpuSettings {
             except: Vec::new(),
             shards: None,
             mps: false,
+            isolate: None,
         }
     }
 }

@@ -9,6 +9,7 @@ pub mod cgroup;
 pub mod condition;
 pub mod cpu;
 pub mod device;
+pub mod device_files;
 pub mod foreign;
 mod groups;
 pub mod intel;
@@ -114,6 +115,7 @@ pub fn detect(options: &Options) -> Inventory {
         inventory.gpus.extend(found.gpus);
         inventory.findings.extend(found.findings);
     }
+    inventory.device_files = device_files::detect(root, &inventory);
     memory::leave_out_gpus(root, &inventory.gpus, &mut inventory.memory);
     inventory.findings.extend(foreign::findings(root, &inventory.gpus));
     inventory.findings.extend(capabilities::detect(root));

@@ -56,6 +56,9 @@ pub struct Inventory {
     pub makes_namespaces: bool,
     /// One entry for each driver of which there is a trace.
     pub drivers: Vec<Driver>,
+    /// Whose the device files of the usable GPUs are.
+    #[serde(default, skip_serializing_if = "DeviceFiles::is_hosts")]
+    pub device_files: DeviceFiles,
     /// Every GPU that a driver reports, in driver order, NVIDIA first; including GPUs that cannot be opened.
     pub gpus: Vec<Gpu>,
     /// Messages for the operator: missing details, denied devices, a driver that hung.
@@ -66,6 +69,26 @@ impl Inventory {
     /// The GPUs that jobs can get.
     pub fn usable_gpus(&self) -> impl Iterator<Item = &Gpu> {
         self.gpus.iter().filter(|gpu| gpu.is_usable())
+    }
+}
+
+/// Whose the GPUs' device files are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeviceFiles {
+    /// Those of the host, or of others: a bind mount of them, or their whole /dev.
+    #[default]
+    Hosts,
+    /// Made for this container alone, and every user may open them.
+    Open,
+    /// Made for this container alone, and open to root and their owner only.
+    Closed,
+}
+
+impl DeviceFiles {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    fn is_hosts(&self) -> bool {
+        *self == Self::Hosts
     }
 }
 

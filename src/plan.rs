@@ -57,7 +57,7 @@ pub struct Plan {
     pub gres: GresPlan,
     /// The script that translates Slurm's device numbers for CUDA, if they differ.
     pub task_prolog: Option<TaskProlog>,
-    /// The script that lets a job find its nodes, where it can have several.
+    /// The script that gives a job its GPUs' device files, and lets it find its nodes.
     pub prolog: Option<Prolog>,
     /// The script that ends a job's leftover processes, if no cgroup does.
     pub epilog: Option<Epilog>,
@@ -146,7 +146,10 @@ pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
     let cgroup = cgroups::plan(common, &node, &mut reasons);
     let task_prolog = TaskProlog::plan(config, &gres, &cgroup);
     let epilog = Epilog::plan(config, &cgroup);
-    let prolog = Prolog::plan(config);
+    let prolog = Prolog::plan(config, inventory, &cgroup);
+    if prolog.as_ref().is_some_and(|prolog| prolog.gives_gpus) {
+        reasons.findings.retain(|finding| finding.kind != Kind::JobsNotHeld);
+    }
     let mail = MailProg::plan(config, &host);
     let scripts = settings::Scripts {
         task_prolog: task_prolog.as_ref(),
@@ -158,6 +161,7 @@ pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
     reasons.findings.extend(task_prolog.as_ref().and_then(|prolog| prolog.check(&settings)));
     reasons.findings.extend(login::check(&settings, common));
     reasons.findings.extend(epilog.as_ref().and_then(|epilog| epilog.check(&settings)));
+    reasons.findings.extend(prolog.as_ref().and_then(|prolog| prolog.check(&settings)));
     let partitions = settings::partitions(config, &mut reasons);
     let node_sets = is_shared.then(|| cluster::node_sets(config));
     let Reasons { decisions, findings } = reasons;

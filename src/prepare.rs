@@ -78,6 +78,7 @@ pub(crate) fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, 
     if let Err(error) = install::keep_applied(&config.paths, sources.root, &planned.files) {
         eprintln!("warning: {error}; a reload will compare with the installed files");
     }
+    let device_files = close_device_files(&planned);
     let cheap = cheap_findings(&config, sources.root, &inventory, &planned.files);
     let mut prepared = report(&config, sources.root, planned, &inventory, changed);
     if let Some(held) = sources.held {
@@ -91,6 +92,7 @@ pub(crate) fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, 
     }
     prepared.findings.extend(accounts);
     prepared.findings.extend(unusable);
+    prepared.findings.extend(device_files);
     prepared.findings.extend(cheap);
     prepared.findings.extend(key.findings.iter().cloned());
     prepared.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
@@ -206,16 +208,35 @@ fn report(config: &Config, root: &Path, planned: Planned, inventory: &Inventory,
 
 /// Whether slurm.conf, generated or not, sets slurminit's own Epilog.
 fn runs_own_epilog(planned: &Planned) -> bool {
-    let Some(own) = planned.plan.epilog.as_ref().map(|epilog| format!("Epilog={}", epilog.path.display())) else {
-        return false;
-    };
-    let slurm_conf = planned.files.iter().find(|file| file.name == FileName::SlurmConf);
-    let mut epilogs = slurm_conf
-        .iter()
-        .flat_map(|file| file.text.lines())
+    planned.plan.epilog.as_ref().is_some_and(|epilog| runs(planned, "Epilog", &epilog.path))
+}
+
+/// Whether slurm.conf, generated or not, sets this script and no other for the key.
+fn runs(planned: &Planned, key: &str, script: &Path) -> bool {
+    let own = format!("{key}={}", script.display());
+    let mut set = text_of(planned, FileName::SlurmConf)
+        .lines()
         .map(str::trim)
-        .filter(|line| line.split_once('=').is_some_and(|(key, _)| key.trim().eq_ignore_ascii_case("Epilog")));
-    epilogs.next() == Some(&own) && epilogs.next().is_none()
+        .filter(|line| line.split_once('=').is_some_and(|(found, _)| found.trim().eq_ignore_ascii_case(key)));
+    set.next() == Some(&own) && set.next().is_none()
+}
+
+fn text_of(planned: &Planned, name: FileName) -> &str {
+    planned.files.iter().find(|file| file.name == name).map_or("", |file| &file.text)
+}
+
+/// Keeps the GPUs' device files from all but the users of the jobs that have them. A job that runs keeps its own.
+fn close_device_files(planned: &Planned) -> Option<Finding> {
+    let prolog = planned.plan.prolog.as_ref().filter(|prolog| prolog.gives_gpus)?;
+    if !runs(planned, "Prolog", &prolog.path) || !runs_own_epilog(planned) {
+        return None;
+    }
+    let files = plan::gpu_files(text_of(planned, FileName::GresConf));
+    let close = |file: &String| Some((file.clone(), install::close_device_file(Path::new(file), None).err()?));
+    let (file, error) = files.iter().find_map(close)?;
+    let what = format!("{file} cannot be closed to other users than its job's: {error}");
+    let (cause, repair) = ("root may not change the files in this container's /dev", "--cap-add CHOWN");
+    Some(Finding::warning(Kind::JobsNotHeld, what, cause, repair))
 }
 
 /// The findings of `slurminit doctor` about the key, the ports, the disk and the like, from the cheap checks.

@@ -54,11 +54,13 @@ mod tests {
     use super::*;
 
     /// A process that looks like the slurmstepd of a job.
+    #[expect(clippy::disallowed_methods, reason = "a test, in which nothing else reaps")]
     fn forged(uid: u32, program: &std::path::Path) -> Child {
         Command::new(program).arg0("slurmstepd: [5.batch]").arg("1000").uid(uid).spawn().unwrap()
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "a test, in which nothing else reaps")]
     fn only_a_process_of_roots_is_a_slurmstepd() {
         let directory = tempfile::tempdir().unwrap();
         set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();

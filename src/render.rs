@@ -25,7 +25,7 @@ pub fn render(plan: &Plan) -> Vec<Text> {
     ];
     let script = |prolog| Text { name: FileName::TaskProlog, text: task_prolog::text(prolog) };
     files.extend(plan.task_prolog.as_ref().map(script));
-    files.extend(plan.prolog.as_ref().map(|_| Text { name: FileName::Prolog, text: prolog::text() }));
+    files.extend(plan.prolog.as_ref().map(|prolog| Text { name: FileName::Prolog, text: prolog::text(prolog) }));
     files.extend(plan.epilog.as_ref().map(|_| Text { name: FileName::Epilog, text: epilog::text() }));
     files.push(Text { name: FileName::Mail, text: mail::text(&plan.mail) });
     files

@@ -1,32 +1,42 @@
 //! `slurminit epilog`: runs on the node when a job has ended, before Slurm gives its GPUs to another.
 //!
+//! It takes the job's GPUs back from its user, and ends the processes that the job left behind.
+//!
 //! slurmd runs it as root through `/etc/slurm/epilog`, while the job is COMPLETING. It asks Slurm nothing, because
 //! slurmctld may be waiting for the end of this job. It has a deadline, and never fails, because Slurm drains a node
 //! whose epilog fails.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
 use crate::control::protocol::{LONGEST_REQUEST, Request};
 use crate::control::{self, client};
 use crate::leftovers::{self, Job};
-use crate::{exit_code, plan};
+use crate::{exit_code, install, plan};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {}
 
 pub(crate) fn run(_args: Args) -> anyhow::Result<u8> {
     match job() {
-        Ok((job, user)) => leftovers::end(&job, &user).iter().for_each(|line| tell(line)),
+        Ok((job, user)) => {
+            // Before its processes are ended, so that none opens a GPU again.
+            for file in &job.devices {
+                if let Err(error) = install::close_device_file(Path::new(file), Some(job.uid)) {
+                    tell(&format!("error: {user}, whose job {} has ended, may still open {file}: {error}", job.id));
+                }
+            }
+            leftovers::end(&job, &user).iter().for_each(|line| tell(line));
+        }
         Err(error) => tell(&format!("error: the epilog of a job did nothing: {error:#}; slurmd runs it, nobody else")),
     }
     Ok(exit_code::SUCCESS)
 }
 
 /// The job and its user's name, from slurmd's variables (Slurm 22.05 to 24.11, `prep_script_slurmd.c`).
-fn job() -> anyhow::Result<(Job, String)> {
+pub(super) fn job() -> anyhow::Result<(Job, String)> {
     let number = |name: &str| -> anyhow::Result<u32> {
         let text = std::env::var(name).with_context(|| format!("{name} is not in the environment"))?;
         text.parse().with_context(|| format!("{name} is no number"))

@@ -1,4 +1,5 @@
-//! `slurminit prolog`: runs on each node of a job before its first process there, and lets the job find its nodes by their names.
+//! `slurminit prolog`: runs on each node of a job before its first process there. It gives the job's user the device files of its GPUs,
+//! and lets the job find its nodes by their names.
 //!
 //! slurmd runs it as root through `/etc/slurm/prolog`. It never fails, because Slurm drains a node whose prolog fails. Slurm itself
 //! uses addresses. Where containers have host names of their own, their network knows these, and nothing is done.
@@ -21,19 +22,31 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) struct Args {}
 
 pub(crate) fn run(_args: Args) -> anyhow::Result<u8> {
+    let id = std::env::var("SLURM_JOB_ID").unwrap_or_default();
+    let tell = |what: &str, error: &anyhow::Error| {
+        super::epilog::tell(&crate::printable::short(&format!("warning: programs of job {id} {what}: {error:#}"), 400));
+    };
+    match super::epilog::job() {
+        Ok((job, _)) => {
+            for file in &job.devices {
+                if let Err(error) = install::give_device_file(Path::new(file), job.uid) {
+                    tell("may not open one of its GPUs", &anyhow::Error::from(error).context(file.clone()));
+                }
+            }
+        }
+        Err(error) => tell("may not open its GPUs", &error),
+    }
     if let Err(error) = names() {
-        let job = std::env::var("SLURM_JOB_ID").unwrap_or_default();
-        let what = format!("warning: programs of job {job} may not find its nodes by their names: {error:#}");
-        super::epilog::tell(&crate::printable::short(&what, 400));
+        tell("may not find its nodes by their names", &error);
     }
     Ok(exit_code::SUCCESS)
 }
 
 fn names() -> anyhow::Result<()> {
-    if !is_container_id(&nix::unistd::gethostname()?.to_string_lossy()) {
+    let nodes = std::env::var("SLURM_JOB_NODELIST").context("SLURM_JOB_NODELIST is not in the environment")?;
+    if !nodes.contains([',', '[']) || !is_container_id(&nix::unistd::gethostname()?.to_string_lossy()) {
         return Ok(());
     }
-    let nodes = std::env::var("SLURM_JOB_NODELIST").context("SLURM_JOB_NODELIST is not in the environment")?;
     let said = match tool::ask("scontrol", &["getaddrs", &nodes], PATIENCE) {
         Answer::Ended { succeeded: true, stdout, .. } => stdout,
         Answer::Ended { stderr, .. } => anyhow::bail!("the controller does not say where they are: {}", stderr.trim()),

@@ -1,27 +1,94 @@
 //! The script that Slurm runs on a node before a job's first process there.
 //!
-//! In a cluster of several containers, `slurminit prolog` lets a job find its nodes by their names.
+//! It gives the job's GPUs to its user, and in a cluster of several containers it lets the job find its nodes by their names.
 
 use std::path::PathBuf;
 
 use crate::config::Config;
+use crate::inventory::{DeviceFiles, Finding, Inventory, Kind};
 
-use super::FileName;
+use super::{CgroupPlan, FileName, Setting};
 
-/// A script that makes a job's nodes known by their names.
+/// A script that prepares a node for a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prolog {
     /// Where it is installed.
     pub path: PathBuf,
+    /// Whether a job's user gets the device files of its GPUs: the Epilog takes them back.
+    pub gives_gpus: bool,
+    /// Whether a job can have several nodes.
+    pub names_nodes: bool,
 }
 
 impl Prolog {
-    /// The reason for the script.
-    pub(super) const WHY: &'static str =
-        "lets a job on several nodes find them by their names (PyTorch's MASTER_ADDR) where no name server knows these";
+    /// `None` where there is nothing to do.
+    pub(super) fn plan(config: &Config, inventory: &Inventory, cgroup: &CgroupPlan) -> Option<Self> {
+        let may_give = match inventory.device_files {
+            DeviceFiles::Hosts => false,
+            DeviceFiles::Open => config.isolates(),
+            // Whoever closed them: without the script only root could use them.
+            DeviceFiles::Closed => true,
+        };
+        let gives_gpus = may_give && !cgroup.is_used() && config.gpu.sharing().is_none();
+        let names_nodes = config.shares_a_cluster();
+        let path = config.paths.slurm.join(FileName::Prolog.as_str());
+        (gives_gpus || names_nodes).then_some(Self { path, gives_gpus, names_nodes })
+    }
 
-    /// `None` where the node is alone.
-    pub(super) fn plan(config: &Config) -> Option<Self> {
-        config.shares_a_cluster().then(|| Self { path: config.paths.slurm.join(FileName::Prolog.as_str()) })
+    /// The reason for the script. In a cluster of several containers it is the same on all nodes.
+    pub(super) const fn why(&self) -> &'static str {
+        if self.names_nodes {
+            "prepares a node for a job: its GPUs' device files, and the names of its nodes (PyTorch's MASTER_ADDR)"
+        } else {
+            "gives a job's user the device files of its GPUs, which other users cannot open: no cgroup holds jobs to their GPUs here"
+        }
+    }
+
+    /// Tells an operator who has a Prolog of their own. Theirs can call ours.
+    pub(super) fn check(&self, settings: &[Setting]) -> Option<Finding> {
+        let own = settings.iter().find(|setting| setting.key.eq_ignore_ascii_case("Prolog"));
+        let used = own.is_some_and(|setting| self.path.to_str() == Some(setting.value.as_str()));
+        (!used).then(|| self.not_used())
+    }
+
+    fn not_used(&self) -> Finding {
+        let path = self.path.display();
+        let (what, repair) = if self.gives_gpus {
+            (
+                format!("every user may open every GPU: {path} is not what Slurm runs before a job"),
+                "leave Prolog out".to_owned(),
+            )
+        } else {
+            ("a job may not find its nodes by their names".to_owned(), format!("let your script run `{path}` first"))
+        };
+        Finding::info(Kind::Settings, what, "[slurm.conf] of slurminit.toml sets Prolog", repair)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gives(toml: &str, device_files: DeviceFiles, proctrack: &'static str) -> bool {
+        let config = Config::parse(toml, std::path::Path::new("t")).unwrap();
+        let inventory = Inventory { device_files, ..Inventory::default() };
+        let cgroup = CgroupPlan { lines: Vec::new(), proctrack, task: "task/none", why: String::new() };
+        Prolog::plan(&config, &inventory, &cgroup).is_some_and(|prolog| prolog.gives_gpus)
+    }
+
+    #[test]
+    fn gpus_are_given_where_there_are_several_users_and_the_files_are_ours() {
+        const NO_CGROUP: &str = "proctrack/linuxproc";
+        let user = |uid: u32| format!("[[user]]\nname = \"u{uid}\"\nuid = {uid}\n");
+        let two = format!("{}{}", user(1001), user(1002));
+        assert!(gives(&two, DeviceFiles::Open, NO_CGROUP));
+        assert!(gives("[gpu]\nisolate = true\n", DeviceFiles::Open, NO_CGROUP));
+        // Nobody else could open them.
+        assert!(gives("", DeviceFiles::Closed, NO_CGROUP));
+        assert!(!gives(&user(1001), DeviceFiles::Open, NO_CGROUP));
+        assert!(!gives(&format!("[gpu]\nisolate = false\n{two}"), DeviceFiles::Open, NO_CGROUP));
+        assert!(!gives(&format!("[gpu]\nshards = 2\n{two}"), DeviceFiles::Open, NO_CGROUP));
+        assert!(!gives(&two, DeviceFiles::Hosts, NO_CGROUP));
+        assert!(!gives(&two, DeviceFiles::Open, "proctrack/cgroup"));
     }
 }

@@ -50,7 +50,7 @@ pub(super) fn plan(
     settings.processes(cgroup, inventory, reasons);
     let task_prolog = scripts.task_prolog.map(|prolog| ("TaskProlog", &prolog.path, TaskProlog::WHY));
     let epilog = scripts.epilog.map(|epilog| ("Epilog", &epilog.path, Epilog::WHY));
-    let prolog = scripts.prolog.map(|prolog| ("Prolog", &prolog.path, Prolog::WHY));
+    let prolog = scripts.prolog.map(|prolog| ("Prolog", &prolog.path, prolog.why()));
     for (key, path, why) in [task_prolog, prolog, epilog].into_iter().flatten() {
         settings.add_because(key, path.display(), why);
         reasons.decide(format!("{key}={}", path.display()), why);

@@ -10,7 +10,7 @@ use crate::config::{Config, Held, Paths};
 use crate::detect::own_name;
 use crate::exit_code;
 use crate::install;
-use crate::inventory::{Inventory, Severity};
+use crate::inventory::{DeviceFiles, Inventory, Severity};
 use crate::plan::{self, Change, FileName, Refusal, Text};
 use crate::planned::{Planned, plan_files};
 use crate::prepared::{Apply, Prepared};
@@ -42,9 +42,11 @@ pub(crate) fn reload(sources: &Sources<'_>) -> Result<Prepared, Refusal> {
     install::note_copies(&config.paths, sources.root, &planned.customized)?;
     install::install_files(&config.paths, sources.root, &planned.files)?;
     install::keep_applied(&config.paths, sources.root, &planned.files)?;
+    let device_files = super::close_device_files(&planned);
     let changed = change.files.iter().map(|name| config.paths.slurm.join(name.as_str())).collect();
     let mut prepared = report(&config, sources.root, planned, &inventory, changed);
     prepared.findings.extend(accounts);
+    prepared.findings.extend(device_files);
     (prepared.apply, prepared.news, prepared.deferred) = (change.apply, change.news, deferred);
     if people(sources.root) != before {
         prepared.news.push("the accounts".to_owned());
@@ -112,6 +114,10 @@ fn weigh(config: &Config, inventory: &Inventory, root: &Path, node: Option<&str>
     let known = node.filter(|_| own_name::is_container_id(&inventory.hostname)).map(str::to_owned);
     let container_name = inventory.container_name.clone().or(known);
     let inventory = &Inventory { container_name, ..inventory.clone() };
+    let mut config = config.clone();
+    // Jobs that run have opened their GPUs' files, and may want to again: what is open stays so until the next start.
+    config.gpu.isolate = Some(config.isolates() && inventory.device_files == DeviceFiles::Closed);
+    let config = &config;
     let planned = plan_files(config, inventory, root)?;
     // At a start these are only errors in the log, because there is nothing to lose. Here there is.
     if let Some(fault) = planned.customized.findings.iter().find(|finding| finding.severity == Severity::Error) {

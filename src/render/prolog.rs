@@ -1,10 +1,50 @@
 //! The script that Slurm runs before a job's first process on a node.
 
-use crate::plan::HEADER;
+use crate::plan::{HEADER, Prolog};
 
-/// Slurm drains a node whose prolog fails, so the script always succeeds. A job on one node needs nothing.
-pub(super) fn text() -> String {
+/// Slurm drains a node whose prolog fails, so the script always succeeds. Most jobs need nothing of it.
+pub(super) fn text(prolog: &Prolog) -> String {
+    // A list of nodes has a comma or a bracket.
+    let (words, needed) = match (prolog.gives_gpus, prolog.names_nodes) {
+        (true, true) => ("$SLURM_JOB_GPUS:$SLURM_JOB_NODELIST", "[!:]* | *[,[]*"),
+        (true, false) => ("$SLURM_JOB_GPUS", "?*"),
+        (false, _) => ("$SLURM_JOB_NODELIST", "*[,[]*"),
+    };
     format!(
-        "#!/bin/sh\n{HEADER}\n# Slurm gives no PATH, and drains the node if this fails, also where slurmd ends it with TERM as it stops.\ntrap 'exit 0' TERM\ncase \"$SLURM_JOB_NODELIST\" in\n    *[,[]*) PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin slurminit prolog ;;\nesac\nexit 0\n"
+        "#!/bin/sh\n{HEADER}\n# Slurm gives no PATH, and drains the node if this fails, also where slurmd ends it with TERM as it stops.\ntrap 'exit 0' TERM\ncase \"{words}\" in\n    {needed}) PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin slurminit prolog ;;\nesac\nexit 0\n"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Whether the script calls slurminit for a job with these GPUs and nodes.
+    fn calls(gives_gpus: bool, names_nodes: bool, gpus: Option<&str>, nodes: &str) -> bool {
+        let prolog = Prolog { path: "/etc/slurm/prolog".into(), gives_gpus, names_nodes };
+        let script = text(&prolog).replace(" slurminit prolog ", " echo called ");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script]).env("SLURM_JOB_NODELIST", nodes).env_remove("SLURM_JOB_GPUS");
+        shell.envs(gpus.map(|gpus| ("SLURM_JOB_GPUS", gpus)));
+        let output = crate::tool::output(&mut shell, Duration::from_secs(20)).unwrap();
+        assert!(output.status.success());
+        output.stdout == b"called\n"
+    }
+
+    #[test]
+    fn only_a_job_that_needs_it_waits_for_more_than_a_shell() {
+        for (gpus, nodes, gives, names) in [
+            (Some("0,3"), "gpu0", true, false),
+            (Some("10"), "gpu[0-1]", true, true),
+            (Some(""), "gpu0", false, false),
+            (None, "gpu0", false, false),
+            (None, "gpu0,gpu1", false, true),
+        ] {
+            let seen = [(true, false), (false, true), (true, true)].map(|(g, n)| calls(g, n, gpus, nodes));
+            assert_eq!(seen, [gives, names, gives || names], "{gpus:?} {nodes}");
+        }
+    }
 }

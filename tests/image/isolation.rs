@@ -1,6 +1,8 @@
 //! Who runs what, and with how little it does.
 
-use crate::docker::{Image, PLAIN};
+use std::os::unix::fs::PermissionsExt as _;
+
+use crate::docker::{Container, DEMO, Image, Outcome, PLAIN, directory, docker};
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
@@ -49,4 +51,110 @@ fn docker_itself_sees_its_health() {
     let wait = format!("timeout 30 sh -c \"until [ \\$({status}) = healthy ]; do sleep 0.1; done\"");
     let output = std::process::Command::new("sh").args(["-c", &wait]).output().unwrap();
     assert!(output.status.success(), "{output:?}\n{}", container.log());
+}
+
+const PEOPLE: &str = "[[user]]\nname = \"alice\"\nuid = 1234\n[[user]]\nname = \"bob\"\nuid = 1235\n";
+
+/// A demo cluster with alice and bob.
+struct Lab {
+    container: Container,
+    _config: tempfile::TempDir,
+}
+
+impl Lab {
+    fn new(image: &Image, toml: &str) -> Self {
+        let config = directory(&[("slurminit.toml", &format!("{toml}{PEOPLE}"))]);
+        Self { container: image.clone().mount(config.path(), "/config").serve(), _config: config }
+    }
+
+    fn demo(toml: &str) -> Self {
+        Self::new(&Image::new(DEMO).with(["--hostname", "node1", "--env", "DEMO_GPUS=2"]), toml)
+    }
+
+    fn user(&self, user: &str, line: &str) -> Outcome {
+        docker(["exec", "--user", user, &self.container.name, "timeout", "60", "sh", "-c", line])
+    }
+
+    fn files(&self) -> String {
+        self.container.sh("stat -c '%n %U:%G %a' /dev/nvidia[0-9]")
+    }
+}
+
+/// The GPUs that the shell can open.
+const OPENED: &str = "for gpu in 0 1; do (: <>/dev/nvidia$gpu) 2>/dev/null && printf $gpu; done; echo";
+const CLOSED: &str = "/dev/nvidia0 root:root 660\n/dev/nvidia1 root:root 660";
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_jobs_gpu_can_be_opened_by_its_user_alone() {
+    let lab = Lab::demo("");
+    assert_eq!(lab.files(), CLOSED);
+    assert_eq!(lab.user("alice", OPENED).ok(), "\n", "without a job");
+    lab.user("alice", "cd /tmp; sbatch --gres=gpu:1 -o /tmp/alice --wrap 'echo $SLURM_JOB_GPUS; exec sleep 300'").ok();
+    lab.container.sh("timeout 30 sh -c 'until [ -s /tmp/alice ]; do sleep 0.1; done'");
+    let own = lab.container.sh("cat /tmp/alice");
+    let other = if own == "0" { "1" } else { "0" };
+    // In a job without GPUs, in none, and in one that has the other GPU.
+    assert_eq!(lab.user("bob", &format!("srun sh -c '{OPENED}'")).ok(), "\n");
+    assert_eq!(lab.user("bob", OPENED).ok(), "\n");
+    assert_eq!(lab.user("bob", &format!("srun --gres=gpu:1 sh -c '{OPENED}'")).ok(), format!("{other}\n"));
+    let error = lab.user("bob", &format!(": <>/dev/nvidia{own}"));
+    assert!(error.stderr.contains("Permission denied"), "{error:?}");
+    lab.user("alice", "scancel --user alice").ok();
+    lab.container.sh("timeout 30 sh -c 'while squeue --noheader | grep .; do sleep 0.1; done'");
+    assert_eq!(lab.files(), CLOSED);
+}
+
+/// What an owner can do to a file outlives neither the job nor the daemons' death.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_gpu_is_taken_back_whatever_its_user_did_to_it() {
+    let lab = Lab::demo("");
+    // An access control list: version 2, and entries of tag, permission and id. 1234 may read and write.
+    let acl = "$e = pack 'L', 2; $e .= pack 'SSL', @$_ for [1,6,~0], [2,6,1234], [4,6,~0], [16,6,~0], [32,6,~0];\n\
+        $n = 'system.posix_acl_access'; \
+        for (glob '/dev/nvidia[0-9]') { $f = $_; syscall(188, $f, $n, $e, length $e, 0) == 0 or die $! }\n";
+    lab.container.sh(&format!("cat >/tmp/acl.pl <<'END'\n{acl}END"));
+    for attack in ["chmod 0666 /dev/nvidia[01]", "chmod 0 /dev/nvidia[01]", "perl /tmp/acl.pl"] {
+        lab.user("alice", &format!("srun --gres=gpu:2 sh -c '{attack}'")).ok();
+        lab.container.sh("timeout 30 sh -c 'while squeue --noheader | grep .; do sleep 0.1; done'");
+        assert_eq!(lab.files(), CLOSED, "{attack}");
+        assert_eq!(lab.user("alice", OPENED).ok(), "\n", "{attack}");
+        assert_eq!(lab.user("bob", &format!("srun --gres=gpu:2 sh -c '{OPENED}'")).ok(), "01\n", "{attack}");
+    }
+    for victims in ["slurmd", "slurmstepd", "slurmd | slurmstepd"] {
+        lab.user(
+            "alice",
+            "cd /tmp; sbatch --no-requeue --gres=gpu:2 -o /tmp/out --wrap 'echo up >/tmp/up; exec sleep 300'",
+        )
+        .ok();
+        lab.container.sh("timeout 30 sh -c 'until [ -e /tmp/up ]; do sleep 0.1; done'; rm /tmp/up");
+        assert_eq!(lab.user("alice", OPENED).ok(), "01\n", "{victims}");
+        let each = format!("case $(cat $p/comm) in {victims}) kill -KILL ${{p#/proc/}} ;; esac");
+        lab.container.sh(&format!("for p in /proc/[0-9]*; do {each}; done 2>/dev/null; true"));
+        lab.container
+            .sh("timeout 60 sh -c 'until scontrol ping | grep -q UP && scancel --user alice; do sleep 0.2; done'");
+        lab.container.sh("timeout 60 sh -c 'while squeue --noheader | grep .; do sleep 0.1; done'");
+        assert_eq!(lab.files(), CLOSED, "{victims}");
+    }
+}
+
+/// What is not ours alone stays as it is.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn files_of_the_host_and_files_that_jobs_share_are_left_alone() {
+    let devices = tempfile::tempdir().unwrap();
+    let file = devices.path().join("nvidia0");
+    let made =
+        std::process::Command::new("mknod").args(["-m", "0666"]).arg(&file).args(["c", "1", "3"]).status().unwrap();
+    assert!(made.success());
+    let image = Image::new(DEMO).with(["--hostname", "node1", "--env", "DEMO_GPUS=1"]).mount(&file, "/dev/nvidia0");
+    let lab = Lab::new(&image, "");
+    assert_eq!(lab.user("alice", "srun --gres=gpu:1 stat -c %a /dev/nvidia0").ok(), "666\n");
+    assert_eq!(file.metadata().unwrap().permissions().mode() & 0o7777, 0o666);
+    for toml in ["[gpu]\nisolate = false\n", "[gpu]\nshards = 4\n", "[slurm.conf]\nProlog = \"/bin/true\"\n"] {
+        let lab = Lab::demo(toml);
+        assert_eq!(lab.user("alice", &format!("srun --gres=gpu:1 sh -c '{OPENED}'")).ok(), "01\n", "{toml}");
+        assert_eq!(lab.files(), CLOSED.replace("660", "666"), "{toml}");
+    }
 }

@@ -200,6 +200,7 @@ mod tests {
             platform: Platform::Linux,
             hostname: "node\u{1b}[2J".to_owned(),
             container_name: None,
+            device_files: crate::inventory::DeviceFiles::Hosts,
             cpu: Cpu {
                 allowed: "0-3".parse().unwrap(),
                 quota: Some(1.5),

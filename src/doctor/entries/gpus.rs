@@ -2,7 +2,7 @@
 
 use crate::doctor::entry::{Entry, Judge};
 use crate::doctor::facts::{ContainerFacts, Facts, Start};
-use crate::inventory::{Access, Driver, Gpu, Kind, Observations, Vendor};
+use crate::inventory::{Access, DeviceFiles, Driver, Gpu, Kind, Observations, Vendor};
 
 const RECREATE: &str = "`docker compose up -d --force-recreate`";
 
@@ -151,6 +151,9 @@ pub(super) const ENTRIES: &[Entry] = &[
         repair: "`srun --gres=gpu:1 env | grep VISIBLE` shows what a job is given; see [security](security.md)",
         judge: Judge::FindingsAnd(&[Kind::JobsNotHeld], |facts, _, found| {
             Observations::all(found, || match facts.inventory.usable_gpus().next() {
+                Some(_) if facts.inventory.device_files == DeviceFiles::Closed => {
+                    Observations::ok("a job's GPUs can be opened by its user alone")
+                }
                 Some(_) => Observations::ok("the kernel holds each job to its own GPUs"),
                 None => Observations::note("no GPU can be used in this container"),
             })

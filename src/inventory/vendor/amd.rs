@@ -23,6 +23,7 @@ pub(super) const TRAITS: Traits = Traits {
         variable: "ROCR_VISIBLE_DEVICES",
         counts: true,
         finds: "ROCr finds a device by its number among AMD's",
+        skips_closed: false,
         settings: &[],
     },
     files: Some(Files {

@@ -26,6 +26,7 @@ pub(super) const TRAITS: Traits = Traits {
         variable: "ZE_AFFINITY_MASK",
         counts: true,
         finds: "Level Zero finds a device by its number among Intel's",
+        skips_closed: false,
         settings: &[("ZE_FLAT_DEVICE_HIERARCHY", "COMPOSITE"), ("ZE_ENABLE_PCI_ID_DEVICE_ORDER", "1")],
     },
     files: Some(Files {

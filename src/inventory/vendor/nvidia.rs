@@ -22,6 +22,7 @@ pub(super) const TRAITS: Traits = Traits {
         variable: "CUDA_VISIBLE_DEVICES",
         counts: false,
         finds: "CUDA finds a device by its UUID",
+        skips_closed: true,
         settings: &[],
     },
     files: None,

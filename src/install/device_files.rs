@@ -1,0 +1,65 @@
+//! Whose a GPU's device file is, for the time of a job: docs/decisions/give-a-gpus-device-file-to-the-jobs-user.md.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
+
+use nix::fcntl::AtFlags;
+use nix::unistd::{Gid, Uid, fchownat};
+
+use crate::detect::device_files;
+
+/// An access control list, which the owner of a file can add to its mode.
+const ACL: &std::ffi::CStr = c"system.posix_acl_access";
+
+/// Keeps all users but root out of a file: of one that nobody was given, or of one that is taken `from` a job's user.
+///
+/// # Errors
+/// The file cannot be found or changed.
+pub fn close_device_file(file: &Path, from: Option<u32>) -> io::Result<()> {
+    let Some(handle) = own(file)? else { return Ok(()) };
+    let found = handle.metadata()?;
+    if found.uid() != from.unwrap_or(0) || from == Some(0) {
+        return Ok(());
+    }
+    // Only the owner may change the rest: root lacks the capability FOWNER where it has only what it needs.
+    change_owner(&handle, 0)?;
+    let path = format!("/proc/self/fd/{}", handle.as_raw_fd());
+    remove_acl(&path)?;
+    fs::set_permissions(path, Permissions::from_mode(0o660))
+}
+
+/// Gives a closed file to a job's user. One that is open to all stays as it is.
+///
+/// # Errors
+/// The file cannot be found or changed.
+pub fn give_device_file(file: &Path, user: u32) -> io::Result<()> {
+    match own(file)? {
+        Some(handle) if device_files::is_closed(handle.metadata()?.mode()) => change_owner(&handle, user),
+        _ => Ok(()),
+    }
+}
+
+/// `None` for a file that is not the container's own. Nothing of the device is opened.
+fn own(file: &Path) -> io::Result<Option<File>> {
+    let handle = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(file)?;
+    Ok(device_files::is_own(file).then_some(handle))
+}
+
+fn change_owner(handle: &File, user: u32) -> io::Result<()> {
+    Ok(fchownat(handle, "", Some(Uid::from_raw(user)), Some(Gid::from_raw(0)), AtFlags::AT_EMPTY_PATH)?)
+}
+
+#[expect(unsafe_code, reason = "nix has no extended attributes")]
+fn remove_acl(path: &str) -> io::Result<()> {
+    let path = std::ffi::CString::new(path)?;
+    // SAFETY: both are strings that end with NUL and live until the call returns.
+    let outcome = unsafe { libc::removexattr(path.as_ptr(), ACL.as_ptr()) };
+    match io::Error::last_os_error() {
+        _ if outcome == 0 => Ok(()),
+        error if matches!(error.raw_os_error(), Some(libc::ENODATA | libc::EOPNOTSUPP)) => Ok(()),
+        error => Err(error),
+    }
+}
