@@ -31,8 +31,30 @@ mod submit;
 mod timeline;
 
 use std::io::Write as _;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+
+use crate::config::{Config, ConfigError};
+use crate::load_config;
+
+/// What most verbs can be told.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Configuration {
+    /// The configuration; /config/slurminit.toml if there is one
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl Configuration {
+    fn file(&self) -> Option<&Path> {
+        self.config.as_deref()
+    }
+
+    fn load(&self) -> Result<Config, ConfigError> {
+        load_config::load(self.file())
+    }
+}
 
 /// Prints on standard output. A reader that has seen enough (`| head`) is no error.
 fn print(text: &str) -> anyhow::Result<()> {

@@ -10,8 +10,7 @@ use crate::walk;
 
 /// The file to read: `path`, otherwise the one named by `SLURMINIT_CONFIG`, otherwise the default.
 pub fn file(path: Option<&Path>) -> PathBuf {
-    let variable = std::env::var_os("SLURMINIT_CONFIG").filter(|value| !value.is_empty()).map(PathBuf::from);
-    path.map(Path::to_owned).or(variable).unwrap_or_else(|| PathBuf::from(DEFAULT_FILE))
+    named(path).unwrap_or_else(|| PathBuf::from(DEFAULT_FILE))
 }
 
 /// The run directory. If the file is broken, this is the default one, so that `status` still works for a cluster that
@@ -87,7 +86,7 @@ pub fn joined() -> Result<Option<Joined>, ConfigError> {
 
 /// Adds the location in the file read by [`load`] to an invalid value.
 pub fn locate(path: Option<&Path>, fault: Fault) -> ConfigError {
-    let path = named(path).unwrap_or_else(|| PathBuf::from(DEFAULT_FILE));
+    let path = file(path);
     let text = String::from_utf8(walk::read(&path).unwrap_or_default()).unwrap_or_default();
     fault.at(&text, &path)
 }

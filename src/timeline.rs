@@ -1,14 +1,15 @@
-//! How long each part of the start took. PURE.
+//! How long each part of the start took, drawn as text. PURE.
 
-mod svg;
-mod text;
+use std::fmt::Write as _;
 
 use crate::supervise::machine::{Part, Snapshot, Span};
 
-/// Draws it as text, or as a picture for a browser.
-pub(crate) fn draw(version: &str, snapshot: &Snapshot, as_svg: bool) -> String {
-    let draw = if as_svg { svg::draw } else { text::draw };
-    draw(&title(version, snapshot), &bars(&snapshot.timeline))
+/// The width of the longest bar, in characters.
+const WIDTH: usize = 60;
+
+/// Draws the start of this cluster.
+pub(crate) fn draw(version: &str, snapshot: &Snapshot) -> String {
+    bars_below(&title(version, snapshot), &bars(&snapshot.timeline))
 }
 
 fn title(version: &str, snapshot: &Snapshot) -> String {
@@ -28,7 +29,7 @@ fn bars(spans: &[Span]) -> Vec<Bar> {
     bars
 }
 
-/// A bar of the picture, with times in milliseconds.
+/// A bar, with times in milliseconds.
 #[derive(Debug)]
 struct Bar {
     label: String,
@@ -43,7 +44,6 @@ enum Kind {
     Phase,
     /// A part of the bar above it.
     Detail,
-    Daemon,
     Moment,
 }
 
@@ -55,7 +55,7 @@ impl Bar {
             Part::Key => ("  munge key".to_owned(), Kind::Detail),
             Part::Detection => ("  detection".to_owned(), Kind::Detail),
             Part::Files => ("  files".to_owned(), Kind::Detail),
-            Part::Unit(name) => (name.clone(), Kind::Daemon),
+            Part::Unit(name) => (name.clone(), Kind::Phase),
             Part::Jobs => ("former jobs".to_owned(), Kind::Phase),
             Part::Node => ("node".to_owned(), Kind::Phase),
             Part::Command => ("command".to_owned(), Kind::Moment),
@@ -70,10 +70,8 @@ impl Bar {
 
 /// The last known moment. (`f64::max` would make every slurminit process load libm.)
 fn end(bars: &[Bar]) -> f64 {
-    bars.iter()
-        .flat_map(|bar| [Some(bar.from), bar.until])
-        .flatten()
-        .fold(0.0, |last, next| if next > last { next } else { last })
+    let ends = bars.iter().map(|bar| bar.until.unwrap_or(bar.from));
+    ends.fold(0.0, |last, next| if next > last { next } else { last })
 }
 
 #[expect(clippy::cast_precision_loss, reason = "microseconds of a start are exact in f64 for 285 years")]
@@ -81,12 +79,44 @@ fn ms(us: u64) -> f64 {
     us as f64 / 1000.0
 }
 
+fn bars_below(title: &str, bars: &[Bar]) -> String {
+    let label_width = bars.iter().map(|bar| bar.label.chars().count()).max().unwrap_or(0).max(12);
+    let end = end(bars);
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "{title}\n");
+    let half = WIDTH / 2;
+    let _ = writeln!(text, "{:<label_width$} {:>9} {:>9}  {:<half$}{end:>half$.0} ms", "", "FROM", "MS", "0");
+    for bar in bars {
+        let took = bar.took().map_or_else(|| "-".to_owned(), |took| format!("{took:.1}"));
+        let _ = writeln!(text, "{:<label_width$} {:>9.1} {took:>9}  {}", bar.label, bar.from, cells(bar, end));
+    }
+    text
+}
+
+fn cells(bar: &Bar, end: f64) -> String {
+    let first = cell(bar.from, end).min(WIDTH - 1);
+    let last = cell(bar.until.unwrap_or(end), end).clamp(first + 1, WIDTH.max(first + 1));
+    let (mark, count) = match bar.kind {
+        Kind::Moment => ("|", 1),
+        _ if bar.until.is_none() => ("?", last - first),
+        Kind::Detail => ("-", last - first),
+        Kind::Phase => ("=", last - first),
+    };
+    " ".repeat(first) + &mark.repeat(count)
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "0 to WIDTH")]
+fn cell(at: f64, end: f64) -> usize {
+    if end > 0.0 { (at / end * WIDTH as f64 + 0.5) as usize } else { 0 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     /// A typical start in the image, with a service that does not get ready.
-    pub(super) fn start() -> Vec<Bar> {
+    fn start() -> Vec<Bar> {
         let span = |part, from_us, until_us| Span { part, from_us, until_us };
         let unit = |name: &str| Part::Unit(name.to_owned());
         bars(&[
@@ -102,5 +132,17 @@ mod tests {
             span(Part::Node, 65_200, Some(88_800)),
             span(Part::Command, 88_800, Some(88_800)),
         ])
+    }
+
+    #[test]
+    fn bars_lie_where_their_time_is() {
+        insta::assert_snapshot!(bars_below("slurminit 0.1.0: a start", &start()));
+    }
+
+    #[test]
+    fn a_start_that_has_not_begun_is_an_empty_picture() {
+        assert_eq!(bars_below("nothing", &[]).lines().count(), 3);
+        let now = Bar { label: "hook 1".to_owned(), kind: Kind::Phase, from: 0.0, until: None };
+        assert!(bars_below("nothing", &[now]).contains('?'));
     }
 }

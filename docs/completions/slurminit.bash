@@ -889,7 +889,7 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__timeline)
-            opts="-h --svg --config --help"
+            opts="-h --config --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -125,7 +125,6 @@ complete -c slurminit -n "__fish_slurminit_using_subcommand logs" -l config -d '
 complete -c slurminit -n "__fish_slurminit_using_subcommand logs" -s f -l follow -d 'Continue with each new line, across restarts of the daemon, until Ctrl-C'
 complete -c slurminit -n "__fish_slurminit_using_subcommand logs" -s h -l help -d 'Print help'
 complete -c slurminit -n "__fish_slurminit_using_subcommand timeline" -l config -d 'The configuration; /config/slurminit.toml if there is one' -r -F
-complete -c slurminit -n "__fish_slurminit_using_subcommand timeline" -l svg -d 'Print a picture, for a browser'
 complete -c slurminit -n "__fish_slurminit_using_subcommand timeline" -s h -l help -d 'Print help'
 complete -c slurminit -n "__fish_slurminit_using_subcommand join-command" -l network -d 'The network of the new container: host, or one of the container engine\'s that the controller is in [default: host, where the controller has its host\'s]' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand join-command" -l address -d 'The controller\'s address for the new node [default: that of the default route]' -r

@@ -197,7 +197,6 @@ _arguments "${_arguments_options[@]}" : \
 (timeline)
 _arguments "${_arguments_options[@]}" : \
 '--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
-'--svg[Print a picture, for a browser]' \
 '-h[Print help]' \
 '--help[Print help]' \
 && ret=0

@@ -1,10 +1,11 @@
 //! `slurminit drain`: has nodes take no more jobs.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
+use super::Configuration;
 use crate::commands::nodes::ask;
 use crate::nodes::close::{self, Step};
 use crate::nodes::{self, Cluster, Node};
@@ -22,9 +23,8 @@ pub(crate) struct Args {
     /// Wait until the jobs that run there have ended; 1 is the exit code if some have not
     #[arg(long, value_name = "SECONDS")]
     wait: Option<u64>,
-    /// The configuration; /config/slurminit.toml if there is one
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    at: Configuration,
 }
 
 /// How long slurmctld may take to answer.
@@ -34,9 +34,9 @@ const LOOK: Duration = Duration::from_millis(500);
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let reason = args.reason.as_deref().map(close::reason);
-    let names = each(&args.nodes, args.config.as_deref(), |node| close::drain(node, reason.as_deref()))?;
+    let names = each(&args.nodes, args.at.file(), |node| close::drain(node, reason.as_deref()))?;
     match args.wait {
-        Some(seconds) => wait(&names, args.config.as_deref(), Duration::from_secs(seconds)),
+        Some(seconds) => wait(&names, args.at.file(), Duration::from_secs(seconds)),
         None => Ok(exit_code::SUCCESS),
     }
 }

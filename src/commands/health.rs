@@ -1,8 +1,8 @@
 //! `slurminit health`: for HEALTHCHECK and probes.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
+use super::Configuration;
 use crate::{exit_code, health, load_config, printable};
 
 #[derive(Debug, clap::Args)]
@@ -20,9 +20,8 @@ pub(crate) struct Args {
     /// seconds of being ready
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_wait, conflicts_with = "live")]
     hold: Duration,
-    /// The configuration; /config/slurminit.toml if there is one
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    at: Configuration,
 }
 
 fn parse_wait(text: &str) -> Result<Duration, String> {
@@ -32,7 +31,7 @@ fn parse_wait(text: &str) -> Result<Duration, String> {
 
 /// Prints one line; the exit code says whether the cluster is healthy.
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let directory = &load_config::run_directory(args.config.as_deref())?;
+    let directory = &load_config::run_directory(args.at.file())?;
     let (healthy, why) =
         if args.live { health::live(directory) } else { health::ready_within(directory, args.wait, args.hold) };
     println!("{}", printable::line(&why));

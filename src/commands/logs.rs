@@ -1,10 +1,10 @@
 //! `slurminit logs`: the last lines of a daemon, and new ones.
 
 use std::io::Write as _;
-use std::path::PathBuf;
 
+use super::Configuration;
 use crate::control::{self, client, protocol::Request};
-use crate::{exit_code, load_config};
+use crate::exit_code;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -16,13 +16,12 @@ pub(crate) struct Args {
     /// Continue with each new line, across restarts of the daemon, until Ctrl-C
     #[arg(long, short)]
     follow: bool,
-    /// The configuration; /config/slurminit.toml if there is one
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    at: Configuration,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let config = load_config::load(args.config.as_deref())?;
+    let config = args.at.load()?;
     let socket = control::socket(&config.paths.run);
     let Args { name, lines, follow, .. } = args;
     let mut write = |lines: &[u8]| {

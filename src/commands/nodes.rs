@@ -2,8 +2,9 @@
 
 mod table;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use super::Configuration;
 use crate::nodes::{self, Cluster};
 use crate::supervise::status;
 use crate::{exit_code, load_config, printable};
@@ -13,13 +14,12 @@ pub(crate) struct Args {
     /// Print everything as JSON
     #[arg(long)]
     json: bool,
-    /// The configuration; /config/slurminit.toml if there is one
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    at: Configuration,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let cluster = ask(args.config.as_deref())?;
+    let cluster = ask(args.at.file())?;
     let text = match args.json {
         true => printable::json(&serde_json::to_string_pretty(&cluster)?).into_owned() + "\n",
         false => table::table(&cluster),

@@ -1,10 +1,11 @@
 //! `slurminit reload`: makes PID 1 run detection again and apply what changed, and waits for the outcome.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
+use super::Configuration;
 use crate::config::Config;
 use crate::control::{self, client, protocol::Reply, protocol::Request};
 use crate::prepared::Apply;
@@ -18,9 +19,8 @@ pub(crate) struct Args {
     /// Show what would change and how it would be applied; changes nothing
     #[arg(long)]
     dry_run: bool,
-    /// The configuration; /config/slurminit.toml if there is one
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    at: Configuration,
 }
 
 /// How much longer than its own deadlines a reload may take on a busy machine.
@@ -29,9 +29,9 @@ const MARGIN: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let config = load_config::load(args.config.as_deref());
-    if args.dry_run || load_config::is_missing(args.config.as_deref()) {
-        return dry_run(&config?, args.config.as_deref());
+    let config = args.at.load();
+    if args.dry_run || load_config::is_missing(args.at.file()) {
+        return dry_run(&config?, args.at.file());
     }
     // PID 1 refuses a broken file. It is found if its run directory is the default one.
     let (config, broken) = match config {

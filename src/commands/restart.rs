@@ -1,14 +1,14 @@
 //! `slurminit restart`: restarts a daemon or service, and waits for the result.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
+use super::Configuration;
 use crate::control::{self, client, protocol::Reply, protocol::Request};
+use crate::exit_code;
 use crate::supervise::machine::{LastExit, UnitSnapshot, UnitState};
 use crate::supervise::status::{self, News};
-use crate::{exit_code, load_config};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -17,16 +17,15 @@ pub(crate) struct Args {
     /// How long to wait for it, in seconds [default: supervise.stop_timeout and ready_timeout together]
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<f64>,
-    /// The configuration; /config/slurminit.toml if there is one
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    at: Configuration,
 }
 
 /// The longest time between two looks at the status.
 const LOOK: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let config = load_config::load(args.config.as_deref())?;
+    let config = args.at.load()?;
     let limit = match args.timeout {
         Some(seconds) => Duration::try_from_secs_f64(seconds).context("--timeout")?,
         None => config.supervise.stop_timeout() + config.supervise.ready_timeout,

@@ -4,10 +4,10 @@ mod first_word;
 
 use std::ffi::OsString;
 use std::io::Write as _;
-use std::path::PathBuf;
 
 use tracing::warn;
 
+use super::Configuration;
 use crate::config::{Config, Held, Level, Role};
 use crate::inventory::Finding;
 use crate::lock::Lock;
@@ -25,9 +25,8 @@ pub(crate) struct Args {
     /// Which daemons to run: all, controller, compute, login, or none for a plain init of CMD
     #[arg(long, value_parser = parse_role)]
     role: Option<Role>,
-    /// The configuration; /config/slurminit.toml if there is one
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    at: Configuration,
     /// Join the cluster of this token, which `slurminit join-command` prints in the controller's container
     #[arg(long, value_name = "TOKEN")]
     join: Option<OsString>,
@@ -92,8 +91,8 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<u8> {
     for Finding { what, repair, .. } in load_config::unknown_variables() {
         warn!("{what}; repair: {repair}");
     }
-    let watched_file = load_config::file(args.config.as_deref());
-    let job = Job { target, config, config_file: args.config, watched_file, held, cmd: args.cmd };
+    let watched_file = load_config::file(args.at.file());
+    let job = Job { target, config, config_file: args.at.config, watched_file, held, cmd: args.cmd };
     supervise::run(job, inherited, logs)
 }
 
@@ -103,7 +102,7 @@ fn say(text: &str) -> anyhow::Result<u8> {
 }
 
 fn configuration(args: &Args) -> anyhow::Result<(Config, Held, &'static Target)> {
-    let mut config = load_config::load(args.config.as_deref())?;
+    let mut config = args.at.load()?;
     let held = Held::of(&config);
     if let Some(role) = args.role {
         config.role = role;

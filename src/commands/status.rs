@@ -3,11 +3,12 @@
 mod table;
 
 use std::io::{IsTerminal as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
 
+use super::Configuration;
 use crate::now::{self, Now};
 use crate::supervise::status::is_alive;
 use crate::supervise::status::{self, News, Status};
@@ -22,16 +23,15 @@ pub(crate) struct Args {
     /// Refresh every second and at every change, until Ctrl-C
     #[arg(long, conflicts_with = "json")]
     watch: bool,
-    /// The configuration; /config/slurminit.toml if there is one
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    at: Configuration,
 }
 
 /// Ages and memory change even if the status does not.
 const REDRAW: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let directory = &load_config::run_directory(args.config.as_deref())?;
+    let directory = &load_config::run_directory(args.at.file())?;
     let mut out = std::io::stdout();
     let status = current(directory)?;
     let lost = lost(&status);

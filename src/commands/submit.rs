@@ -2,12 +2,13 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context as _;
 
+use super::Configuration;
 use crate::commands::nodes::ask;
 use crate::nodes::finish;
 use crate::nodes::targets::{Request, Target};
@@ -35,9 +36,8 @@ pub(crate) struct Args {
     /// Wait until all jobs have ended; 1 is the exit code if one has failed
     #[arg(long)]
     wait: bool,
-    /// The configuration; /config/slurminit.toml if there is one
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    at: Configuration,
     /// The command and its arguments
     #[arg(required = true, last = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -58,7 +58,7 @@ const VARIABLES: [&str; 7] = [
 ];
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let cluster = ask(args.config.as_deref())?;
+    let cluster = ask(args.at.file())?;
     // All must be possible before one is submitted.
     let requests = args.targets.iter().map(|target| Ok((target, target.request(cluster.node(&target.node)?)?)));
     let requests: Vec<(&Target, Request)> = requests.collect::<anyhow::Result<_>>()?;
