@@ -17,6 +17,7 @@ mod logs;
 mod mail;
 mod nodes;
 mod oom_score;
+mod power;
 mod prepare;
 mod prolog;
 mod reload;
@@ -122,6 +123,9 @@ verbs! {
     /// Hand the mail of a job to a mail server; slurmctld runs it
     #[command(hide = true)]
     Mail(mail),
+    /// Have nodes started or stopped; slurmctld runs it
+    #[command(hide = true)]
+    Power(power),
     /// Detect again and apply what changed in hardware and configuration, with as few restarts as possible
     Reload(reload),
     /// Show the daemons, the node and the GPUs

@@ -4,6 +4,7 @@
 //! every key. All values in these types are valid; no later check is needed.
 
 mod account;
+mod autoscale;
 mod daemons;
 mod environment;
 mod error;
@@ -22,6 +23,7 @@ mod unknown_variables;
 mod value;
 
 pub use account::{AccountName, Group, User};
+pub use autoscale::{Autoscale, CloudNodes, GpuCount, NodeRange};
 pub use daemons::{DaemonName, DaemonSettings, Hook, Hooks, Readiness, ReadinessTest, RestartPolicy, Service};
 pub use error::{ConfigError, Fault, Step};
 pub use floors::{ComputeCapability, Floors};
@@ -82,6 +84,8 @@ pub struct Config {
     /// Overrides for the daemons.
     #[serde(rename = "daemon")]
     pub daemons: BTreeMap<DaemonName, DaemonSettings>,
+    /// Nodes that are started when jobs need them.
+    pub autoscale: Autoscale,
     /// Processes run beside Slurm.
     #[serde(rename = "service")]
     pub services: Vec<Service>,
@@ -112,6 +116,7 @@ impl Config {
         daemons::check_services(&config.services)
             .and_then(|()| slurm::check_partitions(&config.partitions))
             .and_then(|()| sharing::check(&config.gpu))
+            .and_then(|()| autoscale::check(&config))
             .and_then(|()| account::check_accounts(&config.users, &config.groups))
             .map_err(|fault| fault.at(text, origin))?;
         Ok(config)

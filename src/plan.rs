@@ -3,6 +3,7 @@
 //! PURE. [`plan`] turns the operator's configuration and the detected machine into values that `render` only has to
 //! write. Every decision carries its reason, which `render --explain`, the log and the comments in the files all show.
 
+mod autoscale;
 mod blame;
 mod cgroups;
 mod change;
@@ -19,6 +20,7 @@ mod prolog;
 mod settings;
 mod task_prolog;
 
+pub use autoscale::{Autoscale, PowerScript};
 pub use blame::{Blame, Culprit, blame};
 pub use cgroups::CgroupPlan;
 pub use change::{Change, Text, change, line_of_key};
@@ -51,6 +53,8 @@ pub struct Plan {
     pub node: NodePlan,
     /// The features that partitions choose nodes by, where nodes are not in slurm.conf.
     pub node_sets: Option<Vec<FeatureName>>,
+    /// Nodes that slurmctld has started.
+    pub autoscale: Option<Autoscale>,
     /// The PartitionName lines.
     pub partitions: Vec<PartitionPlan>,
     /// gres.conf.
@@ -137,6 +141,7 @@ pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
     }
     let host = HostName::try_from(inventory.hostname.clone()).map_err(no_host_name)?;
     cluster::check(config, inventory)?;
+    autoscale::check(config)?;
 
     let node = node::plan(config, inventory, &mut reasons);
     let gres = gpus::plan(config, inventory, &node, &mut reasons);
@@ -170,6 +175,7 @@ pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
         settings,
         node,
         node_sets,
+        autoscale: Autoscale::plan(config),
         partitions,
         gres,
         task_prolog,

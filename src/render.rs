@@ -8,6 +8,7 @@ mod epilog;
 mod explain;
 mod gres_conf;
 mod mail;
+mod power;
 mod prolog;
 mod slurm_conf;
 mod task_prolog;
@@ -28,12 +29,19 @@ pub fn render(plan: &Plan) -> Vec<Text> {
     files.extend(plan.prolog.as_ref().map(|prolog| Text { name: FileName::Prolog, text: prolog::text(prolog) }));
     files.extend(plan.epilog.as_ref().map(|_| Text { name: FileName::Epilog, text: epilog::text() }));
     files.push(Text { name: FileName::Mail, text: mail::text(&plan.mail) });
+    let scripts = plan.autoscale.iter().flat_map(|autoscale| &autoscale.scripts);
+    files.extend(scripts.map(|script| Text { name: script.name, text: power::text(script) }));
     files
 }
 
 /// What slurmd tells the controller of the node, where slurm.conf has no line for it.
 pub fn dynamic_node(plan: &Plan) -> String {
     slurm_conf::dynamic_node(&plan.node)
+}
+
+/// Quotes for sh, so that no character is special.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
 }
 
 fn header(name: FileName) -> String {

@@ -10,6 +10,8 @@ mod adversary;
 #[expect(dead_code, reason = "it is also tests/doctor's, which needs more of it")]
 #[path = "doctor/answer.rs"]
 mod answer;
+#[path = "image/autoscale.rs"]
+mod autoscale;
 #[path = "image/bad_input.rs"]
 mod bad_input;
 #[path = "image/base_image.rs"]

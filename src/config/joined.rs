@@ -9,10 +9,14 @@ use toml::{Table, Value};
 use super::{Config, ConfigError, DaemonName, DaemonSettings, Fault, Role, Step};
 
 /// What becomes slurm.conf, which must be the same everywhere. Shorter paths have all that is below them.
-const SHARED: [&[&str]; 10] = [
+const SHARED: [&[&str]; 14] = [
     &["cluster_name"],
     &["slurm"],
     &["partition"],
+    &["autoscale", "nodes"],
+    &["autoscale", "idle"],
+    &["autoscale", "resume_timeout"],
+    &["autoscale", "suspend_timeout"],
     &["paths", "slurm"],
     &["paths", "state"],
     &["paths", "run"],

@@ -35,7 +35,10 @@ pub(crate) fn run(
 ) -> anyhow::Result<()> {
     let known = if again { known(node, Some(AGAIN))? } else { with_the_name_free(node, port)? };
     let is_known = known.is_some();
-    if let Some(known) = known.filter(|known| !again && !is_true(known, &conf)) {
+    let is_cloud = known.as_deref().is_some_and(is_cloud);
+    if let Some(known) = known.as_deref().filter(|_| is_cloud) {
+        close_unless_promised(node, known, &conf)?;
+    } else if let Some(known) = known.filter(|known| !again && !is_true(known, &conf)) {
         eprintln!(
             "the controller knows this node with other hardware, and forgets that: {}",
             hardware(&known).join(" ")
@@ -50,8 +53,54 @@ pub(crate) fn run(
         requeue_ghosts(node, Some(node))?;
     }
     let (program, arguments) = command.split_first().context("no command")?;
-    let error = Command::new(program).args(arguments).args(["-Z", "-N", node, "--conf", &conf, "--extra", gpus]).exec();
+    let mut slurmd = Command::new(program);
+    slurmd.args(arguments).args(["-N", node, "--extra", gpus]);
+    match (is_cloud, again) {
+        (false, _) => slurmd.args(["-Z", "--conf", &conf]),
+        // slurmctld waits for one that has booted since it asked, and a container has the uptime of its host.
+        (true, false) => slurmd.arg("-b"),
+        (true, true) => &mut slurmd,
+    };
+    let error = slurmd.exec();
     Err(error).with_context(|| format!("`{program}` cannot be executed"))
+}
+
+/// Whether slurmctld has the node started and stopped: it is in slurm.conf, and nothing can be told of it.
+fn is_cloud(known: &str) -> bool {
+    flags(known).any(|flag| flag == "CLOUD")
+}
+
+fn flags(known: &str) -> impl Iterator<Item = &str> {
+    value(known, "State").unwrap_or_default().split('+')
+}
+
+/// A node that has less than [autoscale] says of it takes no job. slurmctld itself would call it invalid, without saying what to do.
+fn close_unless_promised(node: &str, known: &str, conf: &str) -> anyhow::Result<()> {
+    let Some(short) = shortfall(known, conf) else { return Ok(()) };
+    let why = format!("it has {short}, more than it has is promised in [autoscale]");
+    eprintln!("error: {why}; repair: correct [[autoscale.nodes]] of the controller, and start slurminit there again");
+    let (name, reason) = (format!("nodename={node}"), format!("reason={OUR_REASON}{why}"));
+    // Its jobs go elsewhere, and no others come.
+    slurm("scontrol", &["update", &name, "state=down", &reason])?;
+    slurm("scontrol", &["update", &name, "state=drain", &reason])
+}
+
+/// What of the promised hardware is not there.
+fn shortfall(known: &str, conf: &str) -> Option<String> {
+    let number = |text: &str, key: &str| value(text, key).and_then(|value| value.parse::<u64>().ok());
+    let fewer = |key: &str, conf_key: &str| {
+        let (promised, has) = (number(known, key)?, number(conf, conf_key)?);
+        (has < promised).then(|| format!("{conf_key}={has} of {promised}"))
+    };
+    let gpus = || {
+        let promised = value(known, "Gres").filter(|gres| *gres != "(null)").map(without_sockets)?;
+        let (kind, count) = promised.rsplit_once(':')?;
+        let own = value(conf, "Gres").unwrap_or_default();
+        let has = own.split(',').find_map(|gres| gres.strip_prefix(kind)?.strip_prefix(':')?.parse::<u64>().ok());
+        let has = has.unwrap_or_default();
+        (has < count.parse().ok()?).then(|| format!("{kind}:{has} of {count}"))
+    };
+    fewer("CPUTot", "CPUs").or_else(|| fewer("RealMemory", "RealMemory")).or_else(gpus)
 }
 
 /// What the controller knows of the node, once no other container answers under its name.
@@ -206,6 +255,12 @@ pub(super) fn leave(node: &str) -> anyhow::Result<()> {
     }
     let name = format!("nodename={node}");
     let reason = format!("reason={OUR_REASON}the container stops");
+    let known = show(node).map_err(anyhow::Error::msg)?.unwrap_or_default();
+    if is_cloud(&known) {
+        // One that slurmctld has stopped is on its way already.
+        let is_told = flags(&known).any(|flag| ["POWERING_DOWN", "POWER_DOWN", "POWERED_DOWN"].contains(&flag));
+        return if is_told { Ok(()) } else { slurm("scontrol", &["update", &name, "state=power_down_force", &reason]) };
+    }
     slurm("scontrol", &["update", &name, "state=down", &reason])?;
     slurm("scontrol", &["delete", &name])
 }

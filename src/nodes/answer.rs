@@ -103,7 +103,12 @@ pub enum GpuState {
 impl Node {
     /// Whether jobs can start on it, now or when others have ended.
     pub fn takes_jobs(&self) -> bool {
-        self.report.verdict() == NodeVerdict::Usable
+        self.report.verdict() == NodeVerdict::Usable || self.is_on_demand()
+    }
+
+    /// Whether slurmctld starts it for a job, or does so now.
+    fn is_on_demand(&self) -> bool {
+        matches!(self.report.state.as_str(), "powered_down" | "powering_up")
     }
 
     fn parse(value: &Value) -> Option<Self> {

@@ -108,10 +108,8 @@ pub fn change(old: &[Text], new: &[Text]) -> Change {
                 change.takes(Apply::Restart, format!("{name} is another one"));
             }
             FileName::GresConf | FileName::CgroupConf => change.news.push(format!("{name}: comments")),
-            // Slurm reads these again for each task, job or mail.
-            FileName::TaskProlog | FileName::Prolog | FileName::Epilog | FileName::Mail => {
-                change.news.push(format!("{name} is another one"))
-            }
+            // Slurm reads the scripts again each time it runs them.
+            _ => change.news.push(format!("{name} is another one")),
         }
     }
     change

@@ -30,6 +30,10 @@ pub enum FileName {
     Epilog,
     /// The script of [`MailProg`](super::MailProg).
     Mail,
+    /// The script that starts nodes: [`PowerScript`](super::PowerScript).
+    Resume,
+    /// The script that stops nodes.
+    Suspend,
 }
 
 impl FileName {
@@ -37,8 +41,17 @@ impl FileName {
     pub const ALL: [Self; 3] = [Self::SlurmConf, Self::GresConf, Self::CgroupConf];
 
     /// All files that slurminit writes.
-    pub const WRITTEN: [Self; 7] =
-        [Self::SlurmConf, Self::GresConf, Self::CgroupConf, Self::TaskProlog, Self::Prolog, Self::Epilog, Self::Mail];
+    pub const WRITTEN: [Self; 9] = [
+        Self::SlurmConf,
+        Self::GresConf,
+        Self::CgroupConf,
+        Self::TaskProlog,
+        Self::Prolog,
+        Self::Epilog,
+        Self::Mail,
+        Self::Resume,
+        Self::Suspend,
+    ];
 
     /// The name.
     pub const fn as_str(self) -> &'static str {
@@ -50,14 +63,16 @@ impl FileName {
             Self::Prolog => "prolog",
             Self::Epilog => "epilog",
             Self::Mail => "mail",
+            Self::Resume => "resume",
+            Self::Suspend => "suspend",
         }
     }
 
     /// The file's mode. Slurm runs the task prolog as the job's user.
     pub const fn mode(self) -> u32 {
         match self {
-            Self::TaskProlog | Self::Prolog | Self::Epilog | Self::Mail => 0o755,
             Self::SlurmConf | Self::GresConf | Self::CgroupConf => 0o644,
+            _ => 0o755,
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::config::{Config, DaemonName, FeatureName, NodeName, SlurmSettings};
 use crate::inventory::Inventory;
 
 use super::names::HostName;
-use super::{CgroupPlan, Epilog, GresPlan, MailProg, NodePlan, Prolog, Reasons, TaskProlog, cluster, login};
+use super::{CgroupPlan, Epilog, GresPlan, MailProg, NodePlan, Prolog, Reasons, TaskProlog, autoscale, cluster, login};
 
 /// A line of slurm.conf.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +60,9 @@ pub(super) fn plan(
         reasons.decide(format!("{}=0", login::KEY), login::WHY);
     }
     settings.scheduling(config, node, reasons);
+    if !config.autoscale.nodes.is_empty() {
+        autoscale::settings(&mut settings, config);
+    }
     settings.lay_over(&config.slurm.conf, reasons);
     settings.0
 }
@@ -76,14 +79,14 @@ const BACKFILL: &str = "bf_interval=1,bf_max_time=30,bf_continue,bf_yield_interv
 const SAYS_TOO_LITTLE: [&str; 3] = ["quiet", "fatal", "error"];
 
 #[derive(Default)]
-struct Settings(Vec<Setting>);
+pub(super) struct Settings(Vec<Setting>);
 
 impl Settings {
-    fn add(&mut self, key: &str, value: impl ToString) {
+    pub(super) fn add(&mut self, key: &str, value: impl ToString) {
         self.0.push(Setting { key: key.to_owned(), value: value.to_string(), why: None });
     }
 
-    fn add_because(&mut self, key: &str, value: impl ToString, why: &str) {
+    pub(super) fn add_because(&mut self, key: &str, value: impl ToString, why: &str) {
         self.0.push(Setting { key: key.to_owned(), value: value.to_string(), why: Some(why.to_owned()) });
     }
 

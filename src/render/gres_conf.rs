@@ -17,6 +17,7 @@ pub(super) fn text(plan: &Plan) -> String {
         }
     }
     text.push_str(&shared_lines(plan));
+    text.push_str(&cloud_lines(plan));
     if plan.gres.lines.is_empty() {
         text.push_str("# This container has no GPU that a job could be given.\n");
     }
@@ -41,6 +42,21 @@ fn shared_lines(plan: &Plan) -> String {
     for (line, _) in plan.gres.shared() {
         let files: Vec<&str> = line.files.iter().map(DevicePath::as_str).collect();
         let _ = writeln!(text, "Name={name} Count={each} File={}{flags}", files.join(","));
+    }
+    text
+}
+
+/// GPUs of nodes that slurmctld has started, as it must know them before they run. It counts the files and opens none.
+fn cloud_lines(plan: &Plan) -> String {
+    let mut text = String::new();
+    let Some(autoscale) = plan.autoscale.as_ref().filter(|autoscale| !autoscale.scripts.is_empty()) else {
+        return text;
+    };
+    for nodes in &autoscale.nodes {
+        if let Some(gpus) = &nodes.gpus {
+            let (name, last) = (&nodes.name, gpus.count - 1);
+            let _ = writeln!(text, "NodeName={name} Name=gpu Type={} File=/dev/nvidia[0-{last}]", gpus.gres_type);
+        }
     }
     text
 }

@@ -1,7 +1,8 @@
 //! The program that slurmctld gives mail to: `MailProg -s SUBJECT ADDRESS`.
 
-use crate::plan::HEADER;
-use crate::plan::MailProg;
+use crate::plan::{HEADER, MailProg};
+
+use super::quoted;
 
 /// slurmctld runs the script without a PATH.
 pub(super) fn text(mail: &MailProg) -> String {
@@ -13,9 +14,4 @@ pub(super) fn text(mail: &MailProg) -> String {
         "#!/bin/sh\n{HEADER}\n# To change it: [mail] in /config/slurminit.toml.\n\
          PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin exec slurminit mail {options} \"$@\"\n"
     )
-}
-
-/// Quotes for sh, so that no character is special.
-fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "'\\''"))
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::config::{CloudNodes, FeatureName};
 use crate::plan::{FileName, NodePlan, Plan, Topology};
 
 use super::header;
@@ -30,6 +31,9 @@ pub(super) fn text(plan: &Plan) -> String {
             text.push('\n');
         }
     }
+    for nodes in plan.autoscale.iter().flat_map(|autoscale| &autoscale.nodes) {
+        text.push_str(&cloud_line(nodes));
+    }
     for partition in &plan.partitions {
         let _ = write!(text, "PartitionName={}", partition.name);
         for (key, value) in &partition.settings {
@@ -38,6 +42,22 @@ pub(super) fn text(plan: &Plan) -> String {
         text.push('\n');
     }
     text
+}
+
+/// Nodes that slurmctld has started.
+fn cloud_line(nodes: &CloudNodes) -> String {
+    let mut line = format!("NodeName={} CPUs={} RealMemory={}", nodes.name, nodes.cpus, nodes.memory_mib);
+    if let Some(gpus) = &nodes.gpus {
+        let _ = write!(line, " Gres=gpu:{}:{}", gpus.gres_type, gpus.count);
+    }
+    if !nodes.features.is_empty() {
+        let _ = write!(line, " Feature={}", joined(&nodes.features));
+    }
+    line + " State=CLOUD\n"
+}
+
+fn joined(features: &[FeatureName]) -> String {
+    features.iter().map(FeatureName::as_str).collect::<Vec<_>>().join(",")
 }
 
 /// What `slurmd -Z --conf` takes.
@@ -65,8 +85,7 @@ fn line(node: &NodePlan) -> String {
         let _ = write!(line, " Gres={}", node.gres);
     }
     if !node.features.is_empty() {
-        let features: Vec<&str> = node.features.iter().map(|feature| feature.as_str()).collect();
-        let _ = write!(line, " Feature={}", features.join(","));
+        let _ = write!(line, " Feature={}", joined(&node.features));
     }
     line
 }

@@ -12,7 +12,7 @@ fn columns(rows: &[[String; 7]]) -> [Column; 7] {
         (Column::left(head, narrowest, widest), longest.clamp(narrowest, widest))
     };
     let (node, of_node) = column(0, "NODE", 4, 15);
-    let (state, of_state) = column(1, "STATE", 5, 10);
+    let (state, of_state) = column(1, "STATE", 5, 13);
     let (job, of_job) = column(5, "JOB", 4, 9);
     let (user, of_user) = column(6, "USER", 4, 10);
     let model = WIDTH - (of_node + of_state + 3 + 7 + of_job + of_user + 6);

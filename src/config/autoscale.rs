@@ -1,0 +1,183 @@
+//! Nodes that are started when jobs need them, and stopped when none does.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::error::Fault;
+use super::value::{self, FeatureName, NodeName};
+use super::{Config, Step};
+
+/// `[autoscale]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Autoscale {
+    /// The nodes; if there are none, nothing is started.
+    pub nodes: Vec<CloudNodes>,
+    /// The operator's command that starts nodes, to which their names are added.
+    pub resume: Vec<String>,
+    /// The one that stops them.
+    pub suspend: Vec<String>,
+    /// How long a node is idle before it is stopped.
+    #[serde(deserialize_with = "value::seconds")]
+    pub idle: Duration,
+    /// How long a node may take to start.
+    #[serde(deserialize_with = "value::seconds")]
+    pub resume_timeout: Duration,
+    /// How long a node may take to stop.
+    #[serde(deserialize_with = "value::seconds")]
+    pub suspend_timeout: Duration,
+}
+
+impl Default for Autoscale {
+    fn default() -> Self {
+        Self {
+            nodes: Vec::new(),
+            resume: Vec::new(),
+            suspend: Vec::new(),
+            idle: Duration::from_secs(300),
+            resume_timeout: Duration::from_secs(600),
+            suspend_timeout: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Nodes of one kind, and what each of them has at least.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CloudNodes {
+    /// Their names.
+    pub name: NodeRange,
+    /// CPUs.
+    pub cpus: u32,
+    /// Memory for jobs, in MiB.
+    pub memory_mib: u64,
+    /// GPUs.
+    #[serde(default)]
+    pub gpus: Option<GpuCount>,
+    /// Features, by which partitions choose nodes.
+    #[serde(default)]
+    pub features: Vec<FeatureName>,
+}
+
+/// Names of nodes: `burst-[1-4,7]`, or one name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String")]
+pub struct NodeRange(String);
+
+text_type!(NodeRange, "`{}` names no nodes: want a name, or a range such as burst-[1-4]", |text| {
+    names(text).is_some_and(|names| names.iter().all(|name| NodeName::try_from(name.clone()).is_ok()))
+});
+
+impl NodeRange {
+    /// Each name.
+    pub fn names(&self) -> Vec<String> {
+        names(&self.0).unwrap_or_default()
+    }
+}
+
+/// The most nodes that Slurm knows.
+const MOST: u32 = 65_536;
+
+fn names(text: &str) -> Option<Vec<String>> {
+    let Some((prefix, list)) = text.split_once('[') else { return Some(vec![text.to_owned()]) };
+    let mut names = Vec::new();
+    for range in list.strip_suffix(']')?.split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let number =
+            |digits: &str| digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse::<u32>().ok());
+        let (from, until) = (number(first).flatten()?, number(last).flatten()?);
+        if until < from || until - from >= MOST {
+            return None;
+        }
+        // burst-[01-10] counts with leading zeros, as Slurm does.
+        names.extend((from..=until).map(|number| format!("{prefix}{number:0width$}", width = first.len())));
+    }
+    Some(names)
+}
+
+/// GPUs as jobs ask for them: `nvidia:2`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct GpuCount {
+    /// The GRES type, as `slurminit detect` calls it on such a node.
+    pub gres_type: FeatureName,
+    /// How many.
+    pub count: u32,
+}
+
+impl TryFrom<String> for GpuCount {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let parts = text.split_once(':');
+        let gres_type = parts.and_then(|(name, _)| FeatureName::try_from(name.to_owned()).ok());
+        let count = parts.and_then(|(_, count)| count.parse().ok()).filter(|count| (1..=1024).contains(count));
+        let wrong = || format!("`{}` are no GPUs: want TYPE:COUNT, such as nvidia:2", text.escape_default());
+        gres_type.zip(count).map(|(gres_type, count)| Self { gres_type, count }).ok_or_else(wrong)
+    }
+}
+
+/// slurmctld ends if a name is given twice.
+pub(super) fn check(config: &Config) -> Result<(), Fault> {
+    let mut seen = BTreeSet::new();
+    for (index, nodes) in config.autoscale.nodes.iter().enumerate() {
+        let fault = |key: &'static str, what: String| {
+            let path: Vec<Step> = vec!["autoscale".into(), "nodes".into(), index.into(), key.into()];
+            Err(Fault::new(path, what))
+        };
+        if let Some(name) = nodes.name.names().into_iter().find(|name| !seen.insert(name.clone())) {
+            return fault("name", format!("there are two nodes called `{name}`"));
+        }
+        if nodes.cpus == 0 || nodes.memory_mib == 0 {
+            return fault("cpus", "a node has at least 1 CPU and 1 MiB".to_owned());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    const NODES: &str = "[[autoscale.nodes]]\nname = 'burst-[1-2]'\ncpus = 4\nmemory_mib = 1000\n";
+
+    #[test]
+    fn names_are_counted_as_slurm_counts_them() {
+        for (text, expected) in [
+            ("burst", Some(vec!["burst"])),
+            ("b[1-3,7]", Some(vec!["b1", "b2", "b3", "b7"])),
+            ("b[08-10]", Some(vec!["b08", "b09", "b10"])),
+            ("b[3-1]", None),
+            ("b[1-]", None),
+            ("b[1-2", None),
+            ("b[+1]", None),
+            ("b[1-99999999]", None),
+            ("b 1", None),
+            ("b\n[1-2]", None),
+            ("ALL", None),
+            ("", None),
+        ] {
+            let names = NodeRange::try_from(text.to_owned()).ok().map(|range| range.names());
+            assert_eq!(names, expected.map(|names| names.into_iter().map(str::to_owned).collect()), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_slurm_could_not_take_is_refused_with_its_place() {
+        let parse = |more: &str| Config::parse(&format!("{NODES}{more}"), Path::new("x.toml"));
+        assert_eq!(parse("gpus = 'h200:8'").unwrap().autoscale.nodes[0].gpus.as_ref().unwrap().count, 8);
+        for (more, words) in [
+            ("gpus = '8'", "TYPE:COUNT"),
+            ("gpus = 'h200:0'", "TYPE:COUNT"),
+            ("[[autoscale.nodes]]\nname = 'burst-2'\ncpus = 1\nmemory_mib = 1", "two nodes called `burst-2`"),
+            ("[[autoscale.nodes]]\nname = 'b'\ncpus = 0\nmemory_mib = 1", "at least 1 CPU"),
+        ] {
+            let error = parse(more).unwrap_err().to_string();
+            assert!(error.starts_with("x.toml:") && error.contains(words), "{error}");
+        }
+    }
+}

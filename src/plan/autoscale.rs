@@ -1,0 +1,158 @@
+//! Nodes that Slurm has started when jobs need them, by commands of the operator's.
+//!
+//! They stand in slurm.conf as CLOUD nodes, so that their capacity can be asked for while none of them runs.
+
+use std::path::PathBuf;
+
+use crate::config::{CloudNodes, Config, Role};
+use crate::exit_code;
+
+use super::settings::Settings;
+use super::{FileName, Refusal};
+
+/// The nodes, and how they are started and stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Autoscale {
+    /// The nodes.
+    pub nodes: Vec<CloudNodes>,
+    /// The scripts for slurmctld, where it runs.
+    pub scripts: Vec<PowerScript>,
+}
+
+/// A script that slurmctld has nodes started or stopped with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PowerScript {
+    /// Its name.
+    pub name: FileName,
+    /// The operator's command.
+    pub command: Vec<String>,
+    /// How long it may take, in seconds.
+    pub limit: u64,
+}
+
+impl Autoscale {
+    /// `None` where there are no such nodes.
+    pub(super) fn plan(config: &Config) -> Option<Self> {
+        let autoscale = &config.autoscale;
+        if autoscale.nodes.is_empty() || !config.shares_a_cluster() {
+            return None;
+        }
+        let script = |name, command: &Vec<String>, limit: std::time::Duration| PowerScript {
+            name,
+            command: command.clone(),
+            limit: limit.as_secs().max(1),
+        };
+        let scripts = match config.role {
+            Role::Controller | Role::All => vec![
+                script(FileName::Resume, &autoscale.resume, autoscale.resume_timeout),
+                script(FileName::Suspend, &autoscale.suspend, autoscale.suspend_timeout),
+            ],
+            Role::Compute | Role::Login | Role::None => Vec::new(),
+        };
+        Some(Self { nodes: autoscale.nodes.clone(), scripts })
+    }
+}
+
+/// What of slurm.conf makes slurmctld start and stop nodes. The scripts are on the controller alone, and the file is the same everywhere.
+pub(super) fn settings(settings: &mut Settings, config: &Config) {
+    let autoscale = &config.autoscale;
+    let path = |name: FileName| -> PathBuf { config.paths.slurm.join(name.as_str()) };
+    settings.add_because("ResumeProgram", path(FileName::Resume).display(), "starts nodes that jobs need: [autoscale]");
+    settings.add_because("SuspendProgram", path(FileName::Suspend).display(), "stops nodes that no job needs");
+    let why = "a node that did not start in time is stopped, and can be tried again";
+    settings.add_because("ResumeFailProgram", path(FileName::Suspend).display(), why);
+    settings.add("SuspendTime", autoscale.idle.as_secs().max(1));
+    settings.add("ResumeTimeout", autoscale.resume_timeout.as_secs().max(1));
+    settings.add("SuspendTimeout", autoscale.suspend_timeout.as_secs().max(1));
+    settings.add("ResumeRate", 0);
+    settings.add("SuspendRate", 0);
+    settings.add_because("SuspendExcStates", "DYNAMIC_NORM", "nodes that add themselves stay");
+    settings.add_because("PrivateData", "cloud", "nodes that do not run are shown, too");
+}
+
+/// Fails where nodes are to be started by nobody.
+pub(super) fn check(config: &Config) -> Result<(), Refusal> {
+    let autoscale = &config.autoscale;
+    if autoscale.nodes.is_empty() {
+        return Ok(());
+    }
+    let refusal = |what: &str, cause: &str, repair: &str| Err(Refusal::new(exit_code::CONFIG, what, cause, repair));
+    if !config.shares_a_cluster() {
+        return refusal(
+            "[autoscale] has nodes, and this container is a cluster of its own",
+            "a node that is started later is a container of its own, which must find its controller",
+            "use the role controller, or set SLURMINIT_CONTROLLER to this container's host name",
+        );
+    }
+    if config.gpu.sharing().is_some() && autoscale.nodes.iter().any(|nodes| nodes.gpus.is_some()) {
+        return refusal(
+            "[autoscale] has nodes with GPUs, and [gpu] shares GPUs among jobs",
+            "slurmctld would have to know the shares of nodes that do not run",
+            "leave shards and mps out of [gpu], or gpus out of [[autoscale.nodes]]",
+        );
+    }
+    let starts = matches!(config.role, Role::Controller | Role::All);
+    if starts && (autoscale.resume.is_empty() || autoscale.suspend.is_empty()) {
+        return refusal(
+            "[autoscale] has nodes, and no command that starts or stops them",
+            "slurminit does not know where your machines come from",
+            "write resume and suspend in [autoscale]: commands to which the names of the nodes are added",
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use crate::config::Config;
+    use crate::inventory::{Inventory, SlurmInstall, SlurmVersion};
+    use crate::plan::{FileName, Text, plan};
+    use crate::render;
+
+    const NODES: &str =
+        "[[autoscale.nodes]]\nname = 'b-[1-2]'\ncpus = 4\nmemory_mib = 1000\ngpus = 'nvidia:2'\nfeatures = ['h200']\n";
+    const COMMANDS: &str = "[autoscale]\nresume = ['start', \"it's\"]\nsuspend = ['stop']\n";
+
+    fn files(toml: &str) -> Result<Vec<Text>, String> {
+        let version = Some(SlurmVersion { year: 24, month: 11 });
+        let slurm = SlurmInstall { version, ..SlurmInstall::default() };
+        let inventory = Inventory { hostname: "head".to_owned(), slurm, ..Inventory::default() };
+        let config = Config::parse(toml, Path::new("x")).unwrap();
+        plan(&config, &inventory).map(|plan| render::render(&plan)).map_err(|refusal| refusal.finding.to_string())
+    }
+
+    fn text(files: &[Text], name: FileName) -> &str {
+        files.iter().find(|file| file.name == name).map_or("", |file| &file.text)
+    }
+
+    #[test]
+    fn the_capacity_is_there_while_no_node_runs() {
+        let shared = "[slurm]\ncontroller = 'head'\n";
+        let controller = files(&format!("role = 'controller'\n{shared}{COMMANDS}{NODES}")).unwrap();
+        let conf = text(&controller, FileName::SlurmConf);
+        assert!(
+            conf.contains("NodeName=b-[1-2] CPUs=4 RealMemory=1000 Gres=gpu:nvidia:2 Feature=h200 State=CLOUD\n"),
+            "{conf}"
+        );
+        assert!(conf.contains("SuspendTime=300\n") && conf.contains("ResumeProgram=/etc/slurm/resume\n"), "{conf}");
+        let gres = text(&controller, FileName::GresConf);
+        assert!(gres.contains("NodeName=b-[1-2] Name=gpu Type=nvidia File=/dev/nvidia[0-1]\n"), "{gres}");
+        let resume = text(&controller, FileName::Resume);
+        assert!(resume.contains("--limit 600 \"$1\" -- 'start' 'it'\\''s'\n"), "{resume}");
+        // A compute has the same slurm.conf, without the commands, and none of the scripts.
+        let compute = files(&format!("role = 'compute'\n{shared}{NODES}")).unwrap();
+        assert_eq!(text(&compute, FileName::SlurmConf), conf);
+        assert_eq!(text(&compute, FileName::Resume), "");
+        assert!(!text(&compute, FileName::GresConf).contains("NodeName"));
+    }
+
+    #[test]
+    fn nodes_that_nobody_starts_are_refused() {
+        assert!(files(&format!("{COMMANDS}{NODES}")).unwrap_err().contains("cluster of its own"));
+        let shared = format!("role = 'controller'\n{COMMANDS}{NODES}[gpu]\nshards = 4\n");
+        assert!(files(&shared).unwrap_err().contains("shares GPUs"));
+        assert!(files(&format!("role = 'controller'\n{NODES}")).unwrap_err().contains("write resume and suspend"));
+    }
+}
