@@ -12,10 +12,16 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 use crate::prepared::Prepared;
+use crate::supervise::node::OUR_REASON;
 use crate::tool;
 use crate::tool::answer::Answer;
 
 pub use answer::{Cluster, Gpu, GpuState, Job, Node};
+
+/// How the reason of a node begins that has less than is promised of it, and which is not to be started again.
+pub fn less_than_promised() -> String {
+    format!("{OUR_REASON}it has less than [autoscale] promises: ")
+}
 
 /// How long all questions may take together.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -56,7 +56,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
 /// slurmctld leaves a node down that was not there in time, and calls the program for such nodes.
 fn came_too_late(node: &str) -> bool {
     let said = tool::ask("scontrol", &["--oneliner", "show", "node", node], PATIENCE);
-    said.output().is_some_and(|said| said.contains(" State=DOWN+") && said.contains("ResumeTimeout reached"))
+    said.output().is_some_and(|said| {
+        let is_late = said.contains(" State=DOWN+") && said.contains("ResumeTimeout reached");
+        is_late && !said.contains(&nodes::less_than_promised())
+    })
 }
 
 fn update(nodes: &str, what: &[&str]) -> anyhow::Result<()> {

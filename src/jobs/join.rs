@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 use super::{closed_for_good, reached, requeue_ghosts, slurm};
+use crate::nodes;
 use crate::supervise::node::OUR_REASON;
 use crate::tool::{self, answer::Answer};
 
@@ -33,12 +34,15 @@ pub(crate) fn run(
     port: u16,
     command: &[String],
 ) -> anyhow::Result<()> {
-    let known = if again { known(node, Some(AGAIN))? } else { with_the_name_free(node, port)? };
+    let mut known = if again { known(node, Some(AGAIN))? } else { with_the_name_free(node, port)? };
+    if known.as_deref().is_some_and(is_cloud) {
+        known = with_no_more_promised(node, known, &conf)?;
+    }
     let is_known = known.is_some();
     let is_cloud = known.as_deref().is_some_and(is_cloud);
-    if let Some(known) = known.as_deref().filter(|_| is_cloud) {
-        close_unless_promised(node, known, &conf)?;
-    } else if let Some(known) = known.filter(|known| !again && !is_true(known, &conf)) {
+    // Its jobs have not begun: they are what it was started for.
+    let is_awaited = known.as_deref().is_some_and(|known| flags(known).any(|flag| flag == "POWERING_UP"));
+    if let Some(known) = known.filter(|known| !is_cloud && !again && !is_true(known, &conf)) {
         eprintln!(
             "the controller knows this node with other hardware, and forgets that: {}",
             hardware(&known).join(" ")
@@ -47,7 +51,7 @@ pub(crate) fn run(
             conf.push_str(&format!(" State=DRAIN Reason=\"{reason}\""));
         }
         forget(node)?;
-    } else if is_known && !again {
+    } else if is_known && !again && !is_awaited {
         // slurmctld misses a batch job that began less than 20 s ago at one of the next registrations, minutes later, and the
         // allocation of an srun never.
         requeue_ghosts(node, Some(node))?;
@@ -74,15 +78,27 @@ fn flags(known: &str) -> impl Iterator<Item = &str> {
     value(known, "State").unwrap_or_default().split('+')
 }
 
-/// A node that has less than [autoscale] says of it takes no job. slurmctld itself would call it invalid, without saying what to do.
-fn close_unless_promised(node: &str, known: &str, conf: &str) -> anyhow::Result<()> {
-    let Some(short) = shortfall(known, conf) else { return Ok(()) };
-    let why = format!("it has {short}, more than it has is promised in [autoscale]");
-    eprintln!("error: {why}; repair: correct [[autoscale.nodes]] of the controller, and start slurminit there again");
-    let (name, reason) = (format!("nodename={node}"), format!("reason={OUR_REASON}{why}"));
-    // Its jobs go elsewhere, and no others come.
-    slurm("scontrol", &["update", &name, "state=down", &reason])?;
-    slurm("scontrol", &["update", &name, "state=drain", &reason])
+/// What the controller knows of the node, once that is no more than there is. Until then no slurmd registers: slurmctld would call the
+/// node invalid, without saying what to do.
+fn with_no_more_promised(node: &str, first: Option<String>, conf: &str) -> anyhow::Result<Option<String>> {
+    let (mut now, mut said) = (first, None::<Instant>);
+    while let Some(short) = now.as_deref().and_then(|known| shortfall(known, conf)) {
+        if said.is_none() {
+            // Its jobs go elsewhere, and no others come.
+            let reason = format!("reason={}{short}", nodes::less_than_promised());
+            slurm("scontrol", &["update", &format!("nodename={node}"), "state=down", &reason])?;
+        }
+        if said.is_none_or(|said| said.elapsed() >= SAY) {
+            said = Some(Instant::now());
+            eprintln!(
+                "error: this node has less than [autoscale] promises, {short}, and takes no jobs; repair: correct [[autoscale.nodes]] for all \
+                 containers, restart the controller, and `slurminit resume {node}` there"
+            );
+        }
+        (0..10).for_each(|_| pause());
+        now = known(node, None)?;
+    }
+    Ok(now)
 }
 
 /// What of the promised hardware is not there.
@@ -259,7 +275,11 @@ pub(super) fn leave(node: &str) -> anyhow::Result<()> {
     if is_cloud(&known) {
         // One that slurmctld has stopped is on its way already.
         let is_told = flags(&known).any(|flag| ["POWERING_DOWN", "POWER_DOWN", "POWERED_DOWN"].contains(&flag));
-        return if is_told { Ok(()) } else { slurm("scontrol", &["update", &name, "state=power_down_force", &reason]) };
+        return if is_told || known.contains(&nodes::less_than_promised()) {
+            Ok(())
+        } else {
+            slurm("scontrol", &["update", &name, "state=power_down_force", &reason])
+        };
     }
     slurm("scontrol", &["update", &name, "state=down", &reason])?;
     slurm("scontrol", &["delete", &name])

@@ -48,12 +48,18 @@ const fn known(daemon: &'static str, line: &'static str, when: When, source: &'s
 const START: &str = "munged.c, random.c, gids.c, job.c, of 0.5.15 and 0.5.16: a step of its own at each start or end";
 
 /// All known messages of Slurm 22.05 to 24.11 and munge 0.5.15 and 0.5.16.
-pub const KNOWN: [Known; 29] = [
+pub const KNOWN: [Known; 30] = [
     known(
         "slurmctld",
         "Could not open * state file *: No such file or directory",
         When::NewState,
         "job_mgr.c, node_mgr.c, partition_mgr.c, reservation.c, trigger_mgr.c: an error, also where there was nothing to save yet",
+    ),
+    known(
+        "slurmd",
+        "Node configuration differs from hardware: *",
+        When::Always,
+        "slurmd.c: slurm.conf may say less than there is; where it says more, doctor and the node's reason tell",
     ),
     known("slurmctld", "NOTE: Trying backup * may be lost*", When::NewState, "the line after it, in the same files"),
     known("slurmctld", "No * state file (*) to recover", When::NewState, "the line after that, for the backup"),
