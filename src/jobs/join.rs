@@ -273,12 +273,13 @@ pub(super) fn leave(node: &str) -> anyhow::Result<()> {
     let reason = format!("reason={OUR_REASON}the container stops");
     let known = show(node).map_err(anyhow::Error::msg)?.unwrap_or_default();
     if is_cloud(&known) {
-        // One that slurmctld has stopped is on its way already.
+        // One that slurmctld has stopped is on its way already; only the drain of its last jobs is left to take back.
         let is_told = flags(&known).any(|flag| ["POWERING_DOWN", "POWER_DOWN", "POWERED_DOWN"].contains(&flag));
-        return if is_told || known.contains(&nodes::less_than_promised()) {
-            Ok(())
-        } else {
-            slurm("scontrol", &["update", &name, "state=power_down_force", &reason])
+        return match is_told {
+            _ if known.contains(&nodes::less_than_promised()) => Ok(()),
+            true if flags(&known).any(|flag| flag == "DRAIN") => slurm("scontrol", &["update", &name, "state=undrain"]),
+            true => Ok(()),
+            false => slurm("scontrol", &["update", &name, "state=power_down_force", &reason]),
         };
     }
     slurm("scontrol", &["update", &name, "state=down", &reason])?;
