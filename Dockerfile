@@ -2,6 +2,7 @@
 #
 #   docker build -t slurminit:latest .                              without GPUs
 #   docker build -t slurminit:latest --build-arg GPU_TYPE=nvidia .  or amd, intel
+#   docker build -t slurminit:accounting --target accounting .      with Slurm's accounting database
 #   docker build -t slurminit:demo --target demo --build-arg GPU_TYPE=nvidia .   simulated GPUs
 #
 # Works with BuildKit and with the classic builder, which builds every stage above its target: so stages are cheap here,
@@ -144,5 +145,27 @@ ENV SLURMINIT_DEMO=1 DEMO_GPUS=2 NVIDIA_VISIBLE_DEVICES=void
 LABEL org.opencontainers.image.title="slurminit (SIMULATED GPUs)"
 ENTRYPOINT ["demo-gpus", "slurminit", "run", "--"]
 
-
 FROM vendor AS image
+
+
+# Accounting: slurmdbd and a database of its own. Its tables are made here, so that the first start copies a directory.
+FROM image AS accounting
+RUN groupadd --gid 641 --system mysql \
+ && useradd --uid 641 --gid mysql --system --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin mysql \
+ && apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends mariadb-server-core slurmdbd slurmrestd \
+ && find / -xdev -type f -perm /6000 -exec chmod ug-s {} + \
+ && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/*-old /var/log/apt /var/log/dpkg.log /etc/slurm/slurmdbd.conf \
+ && install -d -o mysql -g mysql -m 0755 /usr/share/slurminit/mariadb /run/mysqld \
+ && { echo 'create database mysql;' && echo 'use mysql;' \
+      && cat /usr/share/m*/mariadb_system_tables.sql /usr/share/m*/mariadb_performance_tables.sql /usr/share/m*/mariadb_system_tables_data.sql \
+      && printf '%s;\n' "delete from global_priv where User=''" 'flush privileges' 'create database slurm_acct_db' \
+           'create user slurm@localhost identified via unix_socket' 'grant all on slurm_acct_db.* to slurm@localhost'; } \
+  | mariadbd --no-defaults --bootstrap --user=mysql --datadir=/usr/share/slurminit/mariadb --skip-log-bin \
+      --innodb-undo-tablespaces=0 --innodb-data-file-path=ibdata1:4M:autoextend --innodb-autoextend-increment=1 \
+      --innodb-log-file-size=4M --innodb-buffer-pool-size=16M
+ENV ACCOUNTING=embedded
+
+
+# Without --target.
+FROM image

@@ -1,5 +1,6 @@
 //! The verbs, one file each: `Args` is its command line, `run` does it and returns the exit code.
 
+mod associations;
 mod columns;
 mod configure;
 mod detect;
@@ -15,6 +16,7 @@ mod join_command;
 mod liveness;
 mod logs;
 mod mail;
+mod mariadb;
 mod nodes;
 mod oom_score;
 mod power;
@@ -30,6 +32,7 @@ mod status;
 mod stop;
 mod submit;
 mod timeline;
+mod usage;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -99,6 +102,9 @@ verbs! {
     /// Write each user's login environment for Slurm; PID 1 runs it as a child
     #[command(hide = true)]
     Environments(environments),
+    /// Make the accounts, users and QOS of the configuration; PID 1 runs it as a child
+    #[command(hide = true)]
+    Associations(associations),
     /// Give running jobs notice at a stop, requeue lost ones at a start; PID 1 runs it as a child
     #[command(hide = true)]
     Jobs(jobs),
@@ -123,6 +129,9 @@ verbs! {
     /// Hand the mail of a job to a mail server; slurmctld runs it
     #[command(hide = true)]
     Mail(mail),
+    /// Make the accounting database at its first start, and become mariadbd; PID 1 runs it
+    #[command(hide = true)]
+    Mariadb(mariadb),
     /// Have nodes started or stopped; slurmctld runs it
     #[command(hide = true)]
     Power(power),
@@ -136,6 +145,8 @@ verbs! {
     Drain(drain),
     /// Have drained nodes take jobs again
     Resume(resume),
+    /// Show how many GPU and CPU hours each user has used
+    Usage(usage),
     /// Submit a command to particular nodes and GPUs, one job for each
     Submit(submit),
     /// Exit with 0 if the cluster is ready (or, with --live, alive), else with 1 and a line that says why

@@ -4,6 +4,8 @@
 //! every key. All values in these types are valid; no later check is needed.
 
 mod account;
+mod accounting;
+mod association;
 mod autoscale;
 mod daemons;
 mod environment;
@@ -23,6 +25,8 @@ mod unknown_variables;
 mod value;
 
 pub use account::{AccountName, Group, User};
+pub use accounting::{Accounting, AccountingMode};
+pub use association::Limits;
 pub use autoscale::{Autoscale, CloudNodes, GpuCount, NodeRange};
 pub use daemons::{DaemonName, DaemonSettings, Hook, Hooks, Readiness, ReadinessTest, RestartPolicy, Service};
 pub use error::{ConfigError, Fault, Step};
@@ -84,6 +88,13 @@ pub struct Config {
     /// Overrides for the daemons.
     #[serde(rename = "daemon")]
     pub daemons: BTreeMap<DaemonName, DaemonSettings>,
+    /// Slurm's accounting database.
+    pub accounting: Accounting,
+    /// Accounts in that database.
+    #[serde(rename = "account")]
+    pub accounts: Vec<Limits>,
+    /// QOS in that database.
+    pub qos: Vec<Limits>,
     /// Nodes that are started when jobs need them.
     pub autoscale: Autoscale,
     /// Processes run beside Slurm.
@@ -117,6 +128,8 @@ impl Config {
             .and_then(|()| slurm::check_partitions(&config.partitions))
             .and_then(|()| sharing::check(&config.gpu))
             .and_then(|()| autoscale::check(&config))
+            .and_then(|()| accounting::check(&config))
+            .and_then(|()| association::check(&config))
             .and_then(|()| account::check_accounts(&config.users, &config.groups))
             .map_err(|fault| fault.at(text, origin))?;
         Ok(config)
@@ -168,6 +181,17 @@ impl Config {
     /// Whether this container's node tells the controller what it has.
     pub fn adds_its_node(&self) -> bool {
         self.shares_a_cluster() && matches!(self.role, Role::All | Role::Compute)
+    }
+
+    /// Whether the accounting daemons run here: beside slurmctld.
+    pub fn runs_accounting(&self) -> bool {
+        self.accounting.is_on() && matches!(self.role, Role::All | Role::Controller)
+    }
+
+    /// Whether the database is to have accounts, users or QOS of the configuration.
+    pub fn has_associations(&self) -> bool {
+        let has_user = self.users.iter().any(|user| user.account.is_some());
+        self.runs_accounting() && (has_user || !self.accounts.is_empty() || !self.qos.is_empty())
     }
 
     /// Whether that node is called what the container is called: nobody gave it another name.

@@ -34,6 +34,8 @@ pub const MISMATCH: u8 = 105;
 pub const HOOK: u8 = 106;
 /// The daemons run, but the node did not become usable in time.
 pub const NOT_READY: u8 = 107;
+/// The accounting database or slurmdbd could not be brought up.
+pub const ACCOUNTING: u8 = 108;
 /// CMD was found but cannot be executed.
 pub const CMD_NOT_EXECUTABLE: u8 = 126;
 /// CMD was not found.

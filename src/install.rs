@@ -4,6 +4,7 @@
 //! they lead ([`crate::walk`]). Files that are already right are not written, and nothing is synced unless data could
 //! be lost. So neither a first start nor one without changes waits for the disk.
 
+mod accounting;
 mod accounts;
 mod applied;
 mod atomic;
@@ -16,6 +17,7 @@ mod munge_key;
 mod owner;
 mod users_file;
 
+pub use accounting::install_accounting;
 pub use accounts::{AccountError, check_accounts, install_accounts};
 pub use applied::{keep_applied, keep_held, read_applied, read_held, restore_applied};
 pub use copies::note_copies;
@@ -72,6 +74,11 @@ pub enum InstallError {
     KeyLinks { path: PathBuf },
     #[error("cannot add the node's name to {path}: {source}; start the container with --add-host {name}:127.0.0.1")]
     Hosts { path: PathBuf, name: String, source: io::Error },
+    #[error(
+        "the accounting database's password in {path} cannot be used: {why}; mount the file as a secret, or name another one with \
+         `password_secret` of [accounting]"
+    )]
+    Password { path: PathBuf, why: String },
     #[error("the kernel gave no random bytes for the munge key: {source}")]
     Random { source: io::Error },
 }

@@ -7,6 +7,7 @@
 mod text_type;
 
 pub mod accounts;
+pub mod associations;
 pub mod cli;
 mod commands;
 pub mod config;

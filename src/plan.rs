@@ -3,6 +3,7 @@
 //! PURE. [`plan`] turns the operator's configuration and the detected machine into values that `render` only has to
 //! write. Every decision carries its reason, which `render --explain`, the log and the comments in the files all show.
 
+mod accounting;
 mod autoscale;
 mod blame;
 mod cgroups;
@@ -20,6 +21,7 @@ mod prolog;
 mod settings;
 mod task_prolog;
 
+pub use accounting::can_account;
 pub use autoscale::{Autoscale, PowerScript};
 pub use blame::{Blame, Culprit, blame};
 pub use cgroups::CgroupPlan;

@@ -11,9 +11,11 @@ mod mail;
 mod power;
 mod prolog;
 mod slurm_conf;
+mod slurmdbd_conf;
 mod task_prolog;
 
 pub use explain::explain;
+pub use slurmdbd_conf::slurmdbd_conf;
 
 use crate::plan::{FileName, HEADER, Plan, Text};
 

@@ -5,6 +5,8 @@
 #![expect(clippy::disallowed_methods, reason = "these tests run the docker command and are nobody's PID 1")]
 #![expect(clippy::expect_used, reason = "without Docker there is nothing to test")]
 
+#[path = "image/accounting.rs"]
+mod accounting;
 #[path = "image/adversary/attacks.rs"]
 mod adversary;
 #[expect(dead_code, reason = "it is also tests/doctor's, which needs more of it")]

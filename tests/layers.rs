@@ -15,7 +15,7 @@ const LAYERS: [&[&str]; 15] = [
     &["install", "supervise"],
     &["configure", "holders", "oom_score", "planned", "timeline"],
     &["free_port", "nodes", "now"],
-    &["doctor", "health", "liveness"],
+    &["associations", "doctor", "health", "liveness"],
     &["jobs", "prepare"],
     &["commands"],
     &["cli"],

@@ -73,6 +73,9 @@ _slurminit() {
             slurminit,timeline)
                 cmd="slurminit__subcmd__timeline"
                 ;;
+            slurminit,usage)
+                cmd="slurminit__subcmd__usage"
+                ;;
             slurminit__subcmd__help,configure)
                 cmd="slurminit__subcmd__help__subcmd__configure"
                 ;;
@@ -130,6 +133,9 @@ _slurminit() {
             slurminit__subcmd__help,timeline)
                 cmd="slurminit__subcmd__help__subcmd__timeline"
                 ;;
+            slurminit__subcmd__help,usage)
+                cmd="slurminit__subcmd__help__subcmd__usage"
+                ;;
             *)
                 ;;
         esac
@@ -137,7 +143,7 @@ _slurminit() {
 
     case "${cmd}" in
         slurminit)
-            opts="-h -V --help --version run detect render configure doctor reload status nodes drain resume submit health restart stop logs timeline join-command sbatch-args help"
+            opts="-h -V --help --version run detect render configure doctor reload status nodes drain resume usage submit health restart stop logs timeline join-command sbatch-args help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -305,7 +311,7 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__help)
-            opts="run detect render configure doctor reload status nodes drain resume submit health restart stop logs timeline join-command sbatch-args help"
+            opts="run detect render configure doctor reload status nodes drain resume usage submit health restart stop logs timeline join-command sbatch-args help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -571,6 +577,20 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__help__subcmd__timeline)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__help__subcmd__usage)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -896,6 +916,28 @@ _slurminit() {
             fi
             case "${prev}" in
                 --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__usage)
+            opts="-h --since --until --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --since)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --until)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -137,6 +137,15 @@ _arguments "${_arguments_options[@]}" : \
 '*::nodes -- The nodes\: compute-1, or compute-\[1-3\]:_default' \
 && ret=0
 ;;
+(usage)
+_arguments "${_arguments_options[@]}" : \
+'--since=[From when on\: 2026-11-01, now-7days, or another time that sacct takes]:TIME:_default' \
+'--until=[Until when]:TIME:_default' \
+'--json[Print everything as JSON]' \
+'-h[Print help]' \
+'--help[Print help]' \
+&& ret=0
+;;
 (submit)
 _arguments "${_arguments_options[@]}" : \
 '*-t+[A node, and which of its GPUs\: compute-1\:\:0,2 or compute-1\:\:all; without GPUs\: compute-1]:NODE[::GPUS]:_default' \
@@ -275,6 +284,10 @@ _arguments "${_arguments_options[@]}" : \
 _arguments "${_arguments_options[@]}" : \
 && ret=0
 ;;
+(usage)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
 (submit)
 _arguments "${_arguments_options[@]}" : \
 && ret=0
@@ -333,6 +346,7 @@ _slurminit_commands() {
 'nodes:Show all nodes of the cluster, and who has which of their GPUs' \
 'drain:Have nodes take no more jobs; those that run go on' \
 'resume:Have drained nodes take jobs again' \
+'usage:Show how many GPU and CPU hours each user has used' \
 'submit:Submit a command to particular nodes and GPUs, one job for each' \
 'health:Exit with 0 if the cluster is ready (or, with --live, alive), else with 1 and a line that says why' \
 'restart:Start a daemon or service again, and wait until it is ready' \
@@ -383,6 +397,7 @@ _slurminit__subcmd__help_commands() {
 'nodes:Show all nodes of the cluster, and who has which of their GPUs' \
 'drain:Have nodes take no more jobs; those that run go on' \
 'resume:Have drained nodes take jobs again' \
+'usage:Show how many GPU and CPU hours each user has used' \
 'submit:Submit a command to particular nodes and GPUs, one job for each' \
 'health:Exit with 0 if the cluster is ready (or, with --live, alive), else with 1 and a line that says why' \
 'restart:Start a daemon or service again, and wait until it is ready' \
@@ -490,6 +505,11 @@ _slurminit__subcmd__help__subcmd__timeline_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit help timeline commands' commands "$@"
 }
+(( $+functions[_slurminit__subcmd__help__subcmd__usage_commands] )) ||
+_slurminit__subcmd__help__subcmd__usage_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help usage commands' commands "$@"
+}
 (( $+functions[_slurminit__subcmd__join-command_commands] )) ||
 _slurminit__subcmd__join-command_commands() {
     local commands; commands=()
@@ -554,6 +574,11 @@ _slurminit__subcmd__submit_commands() {
 _slurminit__subcmd__timeline_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit timeline commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__usage_commands] )) ||
+_slurminit__subcmd__usage_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit usage commands' commands "$@"
 }
 
 if [ "$funcstack[1]" = "_slurminit" ]; then

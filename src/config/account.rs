@@ -37,6 +37,9 @@ pub struct User {
     /// The home directory, created if missing; `None` means `/home/NAME`.
     #[serde(default, deserialize_with = "optional_home")]
     pub home: Option<PathBuf>,
+    /// The account in the accounting database that jobs count for unless they say otherwise.
+    #[serde(default)]
+    pub account: Option<AccountName>,
 }
 
 impl User {

@@ -18,6 +18,10 @@ use super::value;
 pub enum DaemonName {
     /// Authentication.
     Munged,
+    /// The accounting database.
+    Mariadbd,
+    /// Accounting.
+    Slurmdbd,
     /// The controller.
     Slurmctld,
     /// The node's daemon.
@@ -26,12 +30,14 @@ pub enum DaemonName {
 
 impl DaemonName {
     /// All daemons, in start order.
-    pub const ALL: [Self; 3] = [Self::Munged, Self::Slurmctld, Self::Slurmd];
+    pub const ALL: [Self; 5] = [Self::Munged, Self::Mariadbd, Self::Slurmdbd, Self::Slurmctld, Self::Slurmd];
 
     /// The program's name.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Munged => "munged",
+            Self::Mariadbd => "mariadbd",
+            Self::Slurmdbd => "slurmdbd",
             Self::Slurmctld => "slurmctld",
             Self::Slurmd => "slurmd",
         }
@@ -41,9 +47,15 @@ impl DaemonName {
     pub const fn user(self) -> Option<&'static str> {
         match self {
             Self::Munged => Some("munge"),
-            Self::Slurmctld => Some("slurm"),
+            Self::Mariadbd => Some("mysql"),
+            Self::Slurmdbd | Self::Slurmctld => Some("slurm"),
             Self::Slurmd => None,
         }
+    }
+
+    /// Whether this daemon serves accounting, without which a cluster that has started goes on.
+    pub const fn is_for_accounting(self) -> bool {
+        matches!(self, Self::Mariadbd | Self::Slurmdbd)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Applies environment variables on top of the file.
 
+use std::path::Path;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -48,12 +49,18 @@ pub(super) fn apply(mut config: Config, variable: &impl Fn(&str) -> Option<Strin
     if let Some(controller) = environment.optional_name("SLURMINIT_CONTROLLER")? {
         config.slurm.controller = Some(controller);
     }
+    config.accounting.mode = match environment.optional_word("SLURMINIT_ACCOUNTING")?.or(config.accounting.mode) {
+        Some(mode) => Some(mode),
+        None => environment.optional_word("ACCOUNTING")?,
+    };
     if let Some(wait) = environment.yes_or_no("SLURMINIT_WAIT_JOBS")? {
         config.jobs.wait = wait;
     }
     if let Some(customized) = environment.yes_or_no("USER_CUSTOMIZED")? {
         config.user_customized = customized;
     }
+    super::accounting::check(&config)
+        .map_err(|fault| fault.at("", Path::new("the environment variable SLURMINIT_ACCOUNTING")))?;
     Ok(config)
 }
 

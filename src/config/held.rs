@@ -12,7 +12,7 @@ use super::Config;
 pub struct Held(Vec<(String, u64)>);
 
 /// If these change, no file can be rendered that fits the running daemons.
-const NEEDED: [&str; 2] = ["role", "[paths]"];
+const NEEDED: [&str; 3] = ["role", "[paths]", "[accounting]"];
 
 impl Held {
     /// The checksums of `config`.
@@ -24,6 +24,7 @@ impl Held {
             entry("[paths]", &config.paths),
             entry("[[hooks.pre_start]]", &config.hooks),
             entry("[jobs]", &config.jobs),
+            entry("[accounting]", &config.accounting),
             entry("[supervise]", &config.supervise),
         ];
         held.extend(config.daemons.iter().map(|(name, daemon)| entry(&format!("[daemon.{name}]"), daemon)));

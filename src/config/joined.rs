@@ -6,13 +6,16 @@ use std::path::Path;
 
 use toml::{Table, Value};
 
-use super::{Config, ConfigError, DaemonName, DaemonSettings, Fault, Role, Step};
+use super::{Accounting, Config, ConfigError, DaemonName, DaemonSettings, Fault, Role, Step};
 
 /// What becomes slurm.conf, which must be the same everywhere. Shorter paths have all that is below them.
-const SHARED: [&[&str]; 14] = [
+const SHARED: [&[&str]; 17] = [
     &["cluster_name"],
     &["slurm"],
     &["partition"],
+    &["account"],
+    &["accounting", "mode"],
+    &["accounting", "port"],
     &["autoscale", "nodes"],
     &["autoscale", "idle"],
     &["autoscale", "resume_timeout"],
@@ -41,6 +44,9 @@ pub fn shared(text: &str, config: &Config, controller: &str) -> Result<String, S
     }
     if let Some(name) = &config.cluster_name {
         set(&mut shared, &["cluster_name"], Value::String(name.to_string()));
+    }
+    if let Some(mode) = config.accounting.mode {
+        set(&mut shared, &["accounting", "mode"], Value::String(mode.to_string()));
     }
     set(&mut shared, &["slurm", "controller"], Value::String(controller.to_owned()));
     Ok(shared.iter().map(|(key, value)| format!("{} = {}\n", word(key), inline(value))).collect())
@@ -141,6 +147,8 @@ impl Joined {
             paths,
             gpu,
             daemons,
+            accounts: from.accounts.clone(),
+            accounting: Accounting { mode: from.accounting.mode, port: from.accounting.port, ..own.accounting },
             ..own
         })
     }

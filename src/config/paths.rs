@@ -44,6 +44,18 @@ impl Paths {
     /// The file with one line per finished job.
     pub const ENDED_JOBS: &str = "jobs";
 
+    /// The embedded accounting database, in the state directory.
+    pub const DATABASE: &str = "mysql";
+    /// Its socket, where MariaDB's client library looks for it.
+    pub const DATABASE_SOCKET: &str = "/run/mysqld/mysqld.sock";
+    /// An empty database, which the image's target `accounting` has.
+    pub const DATABASE_TEMPLATE: &str = "/usr/share/slurminit/mariadb";
+
+    /// The embedded database's files.
+    pub fn database(&self) -> PathBuf {
+        self.state.join(Self::DATABASE).join("data")
+    }
+
     /// JobCompLoc.
     pub fn ended_jobs(&self) -> PathBuf {
         self.state.join(Self::JOBCOMP).join(Self::ENDED_JOBS)

@@ -53,7 +53,7 @@ impl SlurmSettings {
     }
 
     /// Adds a setting. If the key exists, returns its spelling.
-    fn insert(&mut self, key: SlurmKey, value: SlurmValue) -> Result<(), String> {
+    pub(super) fn insert(&mut self, key: SlurmKey, value: SlurmValue) -> Result<(), String> {
         match self.0.iter().find(|(own, _)| own.is(key.as_str())) {
             Some((own, _)) => Err(format!("`{}` and `{}` are the same key of slurm.conf", own.0, key.0)),
             None => {

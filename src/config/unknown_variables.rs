@@ -3,7 +3,8 @@
 use crate::inventory::{Finding, Kind};
 
 /// All known variables, wherever they are read.
-const KNOWN: [&str; 18] = [
+const KNOWN: [&str; 19] = [
+    "SLURMINIT_ACCOUNTING",
     "SLURMINIT_CLUSTER_NAME",
     "SLURMINIT_CONFIG",
     "SLURMINIT_CONTROLLER",
@@ -69,7 +70,7 @@ mod tests {
             "{said:?}"
         );
         assert!(said[1].contains("write SLURMINIT_LOG_LEVEL,"), "{said:?}");
-        assert!(said[2].contains("or write one of SLURMINIT_CLUSTER_NAME, "), "{said:?}");
+        assert!(said[2].contains("or write one of SLURMINIT_ACCOUNTING, "), "{said:?}");
     }
 
     #[test]

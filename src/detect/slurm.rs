@@ -16,8 +16,18 @@ use crate::tool::Running;
 const NOTE: &str = "usr/share/slurminit/slurm-version";
 
 /// The kinds of plugins that lines of configuration files depend on.
-const KINDS: [&str; 9] =
-    ["auth_", "cgroup_", "gpu_", "jobacct_gather_", "jobcomp_", "mpi_pmix", "proctrack_", "select_", "task_"];
+const KINDS: [&str; 10] = [
+    "accounting_storage_mysql",
+    "auth_",
+    "cgroup_",
+    "gpu_",
+    "jobacct_gather_",
+    "jobcomp_",
+    "mpi_pmix",
+    "proctrack_",
+    "select_",
+    "task_",
+];
 
 /// `mpi_pmix` loads this library when it starts (24.11, `mpi_pmix.c`). Without it every srun would fail.
 const PMIX_LIBRARY: &str = "libpmix.so.2";

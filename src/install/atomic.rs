@@ -115,8 +115,14 @@ impl Drop for Staged<'_> {
 }
 
 /// Replaces a secret without keeping a copy. The owner is set before the file gets its name. Not synced: see [`sync`].
-pub(super) fn replace_secret(dir: &Dir, name: &str, content: &[u8], owner: Option<&Owner>) -> io::Result<()> {
-    let new = write_beside(dir, name, content, 0o400, owner)?;
+pub(super) fn replace_secret(
+    dir: &Dir,
+    name: &str,
+    content: &[u8],
+    mode: u32,
+    owner: Option<&Owner>,
+) -> io::Result<()> {
+    let new = write_beside(dir, name, content, mode, owner)?;
     dir.rename(&new.name, name).inspect_err(|_| drop(dir.remove(&new.name)))
 }
 

@@ -159,7 +159,7 @@ impl Place {
     }
 
     fn write(&self, key: &[u8]) -> Result<(), InstallError> {
-        atomic::replace_secret(&self.directory, &self.name, key, Some(&self.owner))
+        atomic::replace_secret(&self.directory, &self.name, key, 0o400, Some(&self.owner))
             .map_err(|error| InstallError::write(&self.path, error))
     }
 

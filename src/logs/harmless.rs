@@ -48,7 +48,19 @@ const fn known(daemon: &'static str, line: &'static str, when: When, source: &'s
 const START: &str = "munged.c, random.c, gids.c, job.c, of 0.5.15 and 0.5.16: a step of its own at each start or end";
 
 /// All known messages of Slurm 22.05 to 24.11 and munge 0.5.15 and 0.5.16.
-pub const KNOWN: [Known; 30] = [
+pub const KNOWN: [Known; 32] = [
+    known(
+        "slurmdbd",
+        "Database settings not recommended values: innodb_buffer_pool_size",
+        When::Always,
+        "accounting_storage_mysql.c: the recommendation is for a machine of its own; some million jobs need less",
+    ),
+    known(
+        "slurmdbd",
+        "We can't find assoc * on cluster *",
+        When::Always,
+        "as_mysql_assoc.c: the root of a new cluster's tree, which it makes in the same request",
+    ),
     known(
         "slurmctld",
         "Could not open * state file *: No such file or directory",

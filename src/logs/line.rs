@@ -1,7 +1,7 @@
 //! Splits the output of a daemon into lines with a level.
 
 use super::harmless::{Circumstances, is_harmless};
-use crate::config::Level;
+use crate::config::{DaemonName, Level};
 
 /// Longer lines are split into pieces of this many bytes.
 const LONGEST: usize = 4 << 20;
@@ -57,7 +57,8 @@ impl LineSplitter {
 /// [`KNOWN`](super::KNOWN) to be harmless in these circumstances gets the level `debug`.
 pub fn parse_daemon_line<'a>(name: &str, line: &'a [u8], now: &Circumstances) -> (Level, &'a [u8]) {
     let line = without_name(name, line.strip_suffix(b"\r").unwrap_or(line));
-    const WORDS: [(&[u8], Level); 15] = [
+    let line = if name == DaemonName::Mariadbd.as_str() { without_time(line) } else { line };
+    const WORDS: [(&[u8], Level); 18] = [
         (b"fatal: ", Level::Error),
         (b"error: ", Level::Error),
         (b"Error: ", Level::Error),
@@ -73,11 +74,22 @@ pub fn parse_daemon_line<'a>(name: &str, line: &'a [u8], now: &Circumstances) ->
         (b"debug2: ", Level::Debug),
         (b"debug3: ", Level::Trace),
         (b"debug4: ", Level::Trace),
+        // It notes some thirty lines at each start.
+        (b"[Note] ", Level::Debug),
+        (b"[Warning] ", Level::Warn),
+        (b"[ERROR] ", Level::Error),
     ];
     let word = WORDS.iter().find_map(|(word, level)| Some((*level, line.strip_prefix(*word)?.trim_ascii_start())));
     let (level, message) = word.unwrap_or((Level::Info, line));
     let level = if level < Level::Debug && is_harmless(name, message, now) { Level::Debug } else { level };
     (level, message)
+}
+
+/// mariadbd begins its lines with a date, a time and a thread: `2026-11-23 15:22:59 0 [Note] text`.
+fn without_time(line: &[u8]) -> &[u8] {
+    let is_of_time = |byte: &u8| byte.is_ascii_digit() || b"-: ".contains(byte);
+    let start = line.iter().position(|byte| !is_of_time(byte)).filter(|at| line[*at] == b'[');
+    start.and_then(|at| line.get(at..)).unwrap_or(line)
 }
 
 /// slurmd calls itself `slurmd-NODE` if the node's name differs from the host's.
@@ -103,6 +115,8 @@ mod tests {
         assert_eq!(parse("munged", b"munged: Notice:    Running"), (Level::Info, &b"Running"[..]));
         assert_eq!(parse("slurmd", b"slurmd-localhost: error: no"), (Level::Error, &b"no"[..]));
         assert_eq!(parse("slurmd", b"slurmd is: error: no").0, Level::Info);
+        assert_eq!(parse("mariadbd", b"2026-11-23 15:22:59 0 [ERROR] InnoDB: no"), (Level::Error, &b"InnoDB: no"[..]));
+        assert_eq!(parse("mariadbd", b"2026: no"), (Level::Info, &b"2026: no"[..]));
         assert_eq!(parse("api", b"\xff error: no\r"), (Level::Info, &b"\xff error: no"[..]));
     }
 

@@ -4,7 +4,10 @@ use crate::config::{Config, DaemonName, FeatureName, NodeName, SlurmSettings};
 use crate::inventory::Inventory;
 
 use super::names::HostName;
-use super::{CgroupPlan, Epilog, GresPlan, MailProg, NodePlan, Prolog, Reasons, TaskProlog, autoscale, cluster, login};
+use super::{
+    CgroupPlan, Epilog, GresPlan, MailProg, NodePlan, Prolog, Reasons, TaskProlog, accounting, autoscale, cluster,
+    login,
+};
 
 /// A line of slurm.conf.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +63,9 @@ pub(super) fn plan(
         reasons.decide(format!("{}=0", login::KEY), login::WHY);
     }
     settings.scheduling(config, node, reasons);
+    if config.accounting.is_on() {
+        accounting::settings(&mut settings, config, host);
+    }
     if !config.autoscale.nodes.is_empty() {
         autoscale::settings(&mut settings, config);
     }

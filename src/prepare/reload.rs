@@ -6,13 +6,14 @@ use std::path::Path;
 use super::ask_slurm::ask_slurm;
 use super::held_gpus::check_nobody_holds_gpus;
 use super::{Sources, accounts, detected, load, no_accounts, report};
+use crate::associations;
 use crate::config::{Config, Held, Paths};
 use crate::detect::own_name;
 use crate::exit_code;
 use crate::install;
-use crate::inventory::{DeviceFiles, Inventory, Severity};
+use crate::inventory::{DeviceFiles, Finding, Inventory, Kind, Severity};
 use crate::plan::{self, Change, FileName, Refusal, Text};
-use crate::planned::{Planned, plan_files};
+use crate::planned::{Planned, cluster_name, plan_files};
 use crate::prepared::{Apply, Prepared};
 use crate::render;
 
@@ -39,6 +40,7 @@ pub(crate) fn reload(sources: &Sources<'_>) -> Result<Prepared, Refusal> {
     let Weighed { planned, change, .. } = weighed;
     let before = people(sources.root);
     let accounts = accounts(&config, sources)?;
+    let associations = associations(&config, &planned);
     install::note_copies(&config.paths, sources.root, &planned.customized)?;
     install::install_files(&config.paths, sources.root, &planned.files)?;
     install::keep_applied(&config.paths, sources.root, &planned.files)?;
@@ -46,12 +48,24 @@ pub(crate) fn reload(sources: &Sources<'_>) -> Result<Prepared, Refusal> {
     let changed = change.files.iter().map(|name| config.paths.slurm.join(name.as_str())).collect();
     let mut prepared = report(&config, sources.root, planned, &inventory, changed);
     prepared.findings.extend(accounts);
+    prepared.findings.extend(associations);
     prepared.findings.extend(device_files);
     (prepared.apply, prepared.news, prepared.deferred) = (change.apply, change.news, deferred);
     if people(sources.root) != before {
         prepared.news.push("the accounts".to_owned());
     }
     Ok(prepared)
+}
+
+/// The accounts and QOS of the configuration; no reason to refuse the rest of a reload.
+fn associations(config: &Config, planned: &Planned) -> Option<Finding> {
+    if !config.has_associations() {
+        return None;
+    }
+    let what = associations::apply(config, &cluster_name(&planned.files)).err()?;
+    let (cause, repair) =
+        ("slurmdbd did not take it", "correct [[account]], [[qos]] or [[user]], then `slurminit reload`");
+    Some(Finding::warning(Kind::Settings, what, cause, repair))
 }
 
 /// The effect that a reload would have. Changes nothing, and refuses what a reload would refuse.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{self, Config, DaemonName, Readiness, ReadinessTest, RestartPolicy, Service};
+use crate::config::{self, Config, DaemonName, Paths, Readiness, ReadinessTest, RestartPolicy, Service};
 use crate::exit_code;
 
 /// A unit's index. Only [`Units`](super::machine::Units) creates these.
@@ -79,6 +79,8 @@ impl ProbeTest {
             }
             Self::Daemon(DaemonName::Slurmctld) => vec![command(&["scontrol", "ping"])],
             Self::Daemon(DaemonName::Slurmd) => vec![command(&["scontrol", "show", "slurmd", node])],
+            // They have no question that costs little.
+            Self::Daemon(DaemonName::Mariadbd | DaemonName::Slurmdbd) => Vec::new(),
             Self::Command(own) => vec![own.clone()],
         }
     }
@@ -124,6 +126,15 @@ pub(super) fn daemon(config: &Config, name: DaemonName, after: &[DaemonName]) ->
             ReadinessTest::Socket(paths.munge_socket.clone()),
             exit_code::MUNGED,
         ),
+        DaemonName::Mariadbd => {
+            (mariadbd(paths), Gate::Files, ReadinessTest::Socket(Paths::DATABASE_SOCKET.into()), exit_code::ACCOUNTING)
+        }
+        DaemonName::Slurmdbd => (
+            words(&["slurmdbd", "-D"]),
+            Gate::Files,
+            ReadinessTest::Port(config.accounting.port),
+            exit_code::ACCOUNTING,
+        ),
         DaemonName::Slurmctld => (
             words(&["slurmctld", "-D"]),
             Gate::Files,
@@ -153,6 +164,35 @@ pub(super) fn daemon(config: &Config, name: DaemonName, after: &[DaemonName]) ->
     }
 }
 
+/// The embedded database: small, reached by its socket alone, without a log for replicas. slurmdbd asks for the lock's timeout.
+fn mariadbd(paths: &Paths) -> Vec<String> {
+    let own = [
+        "mariadbd".to_owned(),
+        "--no-defaults".to_owned(),
+        format!("--datadir={}", paths.database().display()),
+        format!("--socket={}", Paths::DATABASE_SOCKET),
+        format!("--pid-file={}", paths.database().with_extension("pid").display()),
+    ];
+    let fixed = [
+        "--skip-networking",
+        // It would make a key for TLS at each start, which takes half a second.
+        "--skip-ssl",
+        "--table-open-cache-instances=1",
+        "--skip-log-bin",
+        "--skip-performance-schema",
+        "--innodb-lock-wait-timeout=900",
+    ];
+    own.into_iter().chain(fixed.map(str::to_owned)).chain(MARIADBD_SIZES.map(str::to_owned)).collect()
+}
+
+/// The sizes of the empty database in the image, and what a database of some million jobs needs.
+const MARIADBD_SIZES: [&str; 4] = [
+    "--innodb-undo-tablespaces=0",
+    "--innodb-data-file-path=ibdata1:4M:autoextend",
+    "--innodb-log-file-size=48M",
+    "--innodb-buffer-pool-size=128M",
+];
+
 /// A service from the operator's configuration.
 pub(super) fn service(config: &Config, service: &Service) -> Spec {
     let (readiness, ready_timeout) = readiness_or(config, service.readiness.clone(), ReadinessTest::Started);
@@ -181,6 +221,7 @@ fn readiness_or(config: &Config, own: Option<Readiness>, default: ReadinessTest)
 
 fn liveness(own: Option<config::LivenessTest>, daemon: Option<DaemonName>) -> Option<Probe> {
     match own {
+        None if daemon.is_some_and(DaemonName::is_for_accounting) => None,
         None => Some(Probe { test: ProbeTest::Daemon(daemon?), timeout: None }),
         Some(config::LivenessTest::Off) => None,
         Some(config::LivenessTest::Command { command, timeout }) => {

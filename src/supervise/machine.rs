@@ -117,6 +117,8 @@ pub struct Setup {
     pub has_cmd: bool,
     /// Restart policy and deadlines.
     pub supervise: Supervise,
+    /// Whether the accounting database gets accounts before the cluster serves.
+    pub has_associations: bool,
     /// How long jobs may run on after they were notified of the stop.
     pub jobs_grace: Duration,
     /// Whether to wait for the jobs in the queue when the command has ended.

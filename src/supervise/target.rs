@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::daemon::{self, Spec};
-use crate::config::{Config, DaemonName, Role};
+use crate::config::{AccountingMode, Config, DaemonName, Role};
 
 /// What a role starts.
 #[derive(Debug, PartialEq, Eq)]
@@ -81,10 +81,26 @@ impl Target {
 
     /// Slurm's daemons, then the services in the order of the configuration.
     pub fn units(&self, config: &Config) -> Vec<Spec> {
-        let daemons = self.daemons.iter().map(|(name, after)| daemon::daemon(config, *name, after));
+        let daemons = self.daemons(config);
+        let daemons = daemons.iter().map(|(name, after)| daemon::daemon(config, *name, after));
         let daemons = daemons.map(|spec| self.patient(spec));
         let services = config.services.iter().filter(|_| self.has_cluster);
         daemons.chain(services.map(|service| daemon::service(config, service))).collect()
+    }
+
+    /// slurmctld's first start needs the accounting daemons, where they are.
+    fn daemons(&self, config: &Config) -> Vec<(DaemonName, &'static [DaemonName])> {
+        let mut daemons = self.daemons.to_vec();
+        let slurmctld = daemons.iter().position(|(name, _)| *name == DaemonName::Slurmctld);
+        let Some(at) = slurmctld.filter(|_| config.runs_accounting()) else { return daemons };
+        daemons[at].1 = &[DaemonName::Munged, DaemonName::Slurmdbd];
+        if config.accounting.mode() == AccountingMode::Embedded {
+            daemons.insert(at, (DaemonName::Slurmdbd, &[DaemonName::Munged, DaemonName::Mariadbd]));
+            daemons.insert(at, (DaemonName::Mariadbd, &[]));
+        } else {
+            daemons.insert(at, (DaemonName::Slurmdbd, &[DaemonName::Munged]));
+        }
+        daemons
     }
 
     /// A compute's slurmd waits for a controller that may come much later.
@@ -123,6 +139,16 @@ mod tests {
         assert_eq!(units(Role::Controller), r#"munged after [], slurmctld after ["munged"], api after ["slurmd"]"#);
         assert_eq!(units(Role::Compute), r#"munged after [], slurmd after ["munged"], api after ["slurmd"]"#);
         assert_eq!(units(Role::Login), r#"munged after [], api after ["slurmd"]"#);
+        config.accounting.mode = Some(AccountingMode::Embedded);
+        config.services.clear();
+        let mut units = |role| {
+            config.role = role;
+            let units = Target::of(&config).units(&config).into_iter();
+            units.map(|unit| format!("{} after {:?}", unit.name, unit.after)).collect::<Vec<_>>().join(", ")
+        };
+        let accounting = r#"munged after [], mariadbd after [], slurmdbd after ["munged", "mariadbd"], slurmctld after ["munged", "slurmdbd"]"#;
+        assert_eq!(units(Role::Controller), accounting);
+        assert_eq!(units(Role::Compute), r#"munged after [], slurmd after ["munged"]"#);
         (config.role, config.slurm.controller) = (Role::All, "head".to_owned().try_into().ok());
         assert_eq!(Target::of(&config), &ALL_OF_SEVERAL);
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// The image without GPUs. docker/test builds all four.
+/// The image without GPUs. docker/test builds all five.
 pub(crate) const PLAIN: &str = "slurminit:test";
 /// Simulated GPUs.
 pub(crate) const DEMO: &str = "slurminit:test-demo";
@@ -17,6 +17,9 @@ pub(crate) const DEMO: &str = "slurminit:test-demo";
 pub(crate) const AMD: &str = "slurminit:test-amd";
 /// Simulated GPUs on Debian 12, with Slurm 22.05.
 pub(crate) const BOOKWORM: &str = "slurminit:test-bookworm";
+
+/// With MariaDB and slurmdbd.
+pub(crate) const ACCOUNTING: &str = "slurminit:test-accounting";
 
 /// Its tag on this machine: two checkouts that are tested side by side have images of their own.
 pub(crate) fn tag(image: &str) -> String {

@@ -161,19 +161,38 @@ impl Machine {
 
     /// The controller reported the node's state, or the question ended without an answer.
     pub(super) fn node_said(&mut self, report: Option<NodeReport>) {
-        let Cluster { node, prepared, step, units, care, .. } = &mut self.cluster;
+        let Cluster { node, prepared, step, units, .. } = &mut self.cluster;
         let late = self.phase.is_overdue_or_serves() && !self.reload.awaits_node();
         if !node.said(report, prepared.as_ref(), late, step) {
             return;
         }
         // An answer shows that munged, slurmctld and slurmd all work.
         units.iter_mut().filter(|unit| unit.spec.daemon.is_some()).for_each(Unit::note_answer);
-        if matches!(self.phase, Phase::Boot { .. }) {
-            self.phase = Phase::Serve;
-            let gres = || prepared.as_ref().map(|prepared| prepared.gres.clone()).unwrap_or_default();
-            step.say(Notice::Ready { gres: (*care != JobCare::Nobody).then(gres) });
-            self.start_cmd();
+        match self.phase {
+            // Only now slurmctld has told the database what can be limited.
+            Phase::Boot { .. } if self.setup.has_associations => step.start_task(Child::Associations),
+            Phase::Boot { .. } => self.serve(),
+            _ => {}
         }
+    }
+
+    /// The cluster serves also where something is wrong with an account: what is there already counts.
+    pub(super) fn associations_made(&mut self, exit: Exit) {
+        if exit != Exit::Code(0) {
+            self.cluster.step.say(Notice::AssociationsNotMade { exit });
+        }
+        self.setup.has_associations = false;
+        if matches!(self.phase, Phase::Boot { .. }) {
+            self.serve();
+        }
+    }
+
+    fn serve(&mut self) {
+        let Cluster { prepared, step, care, .. } = &mut self.cluster;
+        self.phase = Phase::Serve;
+        let gres = || prepared.as_ref().map(|prepared| prepared.gres.clone()).unwrap_or_default();
+        step.say(Notice::Ready { gres: (*care != JobCare::Nobody).then(gres) });
+        self.start_cmd();
     }
 
     fn start_cmd(&mut self) {

@@ -13,6 +13,8 @@ pub enum Child {
     Prepare,
     /// `slurminit environments`.
     Environments,
+    /// `slurminit associations`.
+    Associations,
     /// `slurminit prepare --died`: checks whether the configuration caused this unit's death.
     Explain(UnitId),
     /// A daemon or a service.

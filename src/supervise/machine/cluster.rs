@@ -89,8 +89,7 @@ impl Cluster {
             Some(DaemonName::Slurmd) => self.slurmd_is_ready(),
             _ => {}
         }
-        let of_slurm = |unit: &&Unit| unit.spec.daemon.is_some_and(|name| name != DaemonName::Munged);
-        if self.units.iter().filter(of_slurm).all(Unit::is_ready) {
+        if self.units.iter().filter(|unit| unit.reads_slurms_files()).all(Unit::is_ready) {
             self.node.ask(&self.step);
         }
     }

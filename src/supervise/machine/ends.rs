@@ -23,6 +23,7 @@ impl Machine {
             Child::Prepare => self.prepare_exited(&exit),
             Child::FreePort(id) => self.port_is_free(id, &exit),
             Child::Environments => self.environments.written(exit, &mut self.cluster.step),
+            Child::Associations => self.associations_made(exit),
             Child::Probe(id) => self.looked(id, exit == Exit::Code(0)),
             Child::Liveness => self.round_ended(),
             // Its output was read before its death. The next liveness round restarts the others.
@@ -73,7 +74,7 @@ impl Machine {
 
     fn gave_up(&mut self, id: UnitId, last: Exit) {
         let Cluster { units, policy, step, .. } = &mut self.cluster;
-        let essential = units[id].spec.essential.filter(|_| policy.on_give_up == OnGiveUp::Exit);
+        let essential = units[id].essential().filter(|_| policy.on_give_up == OnGiveUp::Exit);
         let why = Notice::GaveUp {
             name: units[id].name(),
             failures: policy.give_up_after,

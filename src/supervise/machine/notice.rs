@@ -134,6 +134,11 @@ pub enum Notice {
          PATH if its user is new"
     )]
     EnvironmentsNotWritten { exit: Exit },
+    #[error(
+        "the accounts of slurminit.toml are not all in the accounting database, as `slurminit associations` {exit}; jobs of their users \
+         may be refused until it has succeeded: correct what the line before says, then `slurminit reload`"
+    )]
+    AssociationsNotMade { exit: Exit },
     #[error("a process survives KILL (it waits in the kernel, or root lacks the capability KILL); leaving without it")]
     Unkillable,
     #[error(

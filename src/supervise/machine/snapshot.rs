@@ -133,14 +133,14 @@ impl Machine {
                 pid: None,
                 starts: unit.starts(),
                 restarts: unit.starts().saturating_sub(1),
-                essential: unit.spec.essential.is_some(),
+                essential: unit.essential().is_some(),
                 last_exit: end.map(|end| last_exit(&end.exit)),
                 last_exit_why: end.and_then(why_told),
                 last_exit_ms: end.map(|end| ms(end.at)),
             }
         });
         let units = units.collect();
-        let missing = self.cluster.units.iter().find(|unit| unit.spec.essential.is_some() && !unit.is_ready());
+        let missing = self.cluster.units.iter().find(|unit| unit.essential().is_some() && !unit.is_ready());
         let (phase, why) = match &self.phase {
             Phase::New | Phase::Hook { .. } => (PhaseName::Hooks, Some("a pre-start hook runs".to_owned())),
             Phase::Prepare { .. } => (PhaseName::Preparing, Some("the GPUs are being detected".to_owned())),
@@ -150,6 +150,8 @@ impl Machine {
         };
         let why = why.or_else(|| missing.map(|unit| format!("{} is {}", unit.name(), shown(unit.state()).0)));
         let why = why.or_else(|| self.node_trouble());
+        let waits = matches!(self.phase, Phase::Boot { .. }) && self.setup.has_associations;
+        let why = why.or_else(|| waits.then(|| "the accounts of slurminit.toml are being made".to_owned()));
         Snapshot {
             phase,
             ready: why.is_none(),

@@ -1,5 +1,6 @@
 //! Tests of the machine in a simulated world.
 
+mod accounting;
 mod boot;
 mod commands;
 mod deaths;

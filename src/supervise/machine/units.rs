@@ -54,9 +54,11 @@ impl Units {
         slurm.into_iter()
     }
 
-    /// Whether everything that this unit needs is ready.
+    /// Whether everything that this unit needs is ready. slurmctld needs accounting once: later it has saved what it must know.
     pub(super) fn needs_are_met(&self, id: UnitId) -> bool {
-        self[id].needs.iter().all(|other| self[*other].is_ready())
+        let is_spared =
+            |other: &Unit| self[id].is(DaemonName::Slurmctld) && other.is_for_accounting() && other.has_been_ready();
+        self[id].needs.iter().map(|other| &self[*other]).all(|other| other.is_ready() || is_spared(other))
     }
 
     /// Whether a living unit needs this one, so that it must end first.

@@ -20,7 +20,7 @@ impl World {
         let wanted = match own {
             Some(command) => command.iter().any(|word| word.contains(OPTION)),
             None => {
-                spec.daemon != Some(DaemonName::Munged)
+                matches!(spec.daemon, Some(DaemonName::Slurmctld | DaemonName::Slurmd))
                     && !own_user
                     && self.machine.prepared().is_some_and(|prepared| prepared.hands_over)
             }

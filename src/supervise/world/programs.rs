@@ -6,7 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use super::{Output, Program, World, limits};
-use crate::config::{DaemonName, ReadinessTest};
+use crate::config::{DaemonName, Paths, ReadinessTest};
 use crate::prepared::{Prepared, announced};
 use crate::supervise::daemon::{Spec, UnitId};
 use crate::supervise::liveness::Question;
@@ -70,6 +70,7 @@ impl World {
                 (prepare(&[words(&["--restore", &files.join(",")]), death]), Captured)
             }
             Child::Environments => (self.own_verb("environments"), Log),
+            Child::Associations => (self.own_verb("associations"), Log),
             Child::JobsRecover => (jobs(node, &["recover"]), Log),
             Child::JobsAccount if self.machine.holds_orders() => (jobs(node, &["account", "--held"]), Log),
             Child::JobsAccount => (jobs(node, &["account"]), Log),
@@ -119,6 +120,9 @@ impl World {
         if let Some(joining) = self.joining(unit) {
             return [joining, command].concat();
         }
+        if unit.is(DaemonName::Mariadbd) {
+            return [self.database(), command].concat();
+        }
         let follows = unit.follows(self.machine.prepared()).filter(|_| unit.is(DaemonName::Slurmctld));
         let Some(follows) = follows else { return command };
         let mut argv = vec![own_file(), b"jobs".to_vec(), b"number".to_vec()];
@@ -139,6 +143,13 @@ impl World {
             ["join", "--conf", conf, "--gpus", &gpus, "--port", &port].into_iter().chain(again).chain(["--"]);
         let arguments: Vec<&str> = arguments.collect();
         Some(jobs(&prepared.node_name, &arguments))
+    }
+
+    /// mariadbd is begun by `slurminit mariadb`, which becomes it, and makes the database at the first start.
+    fn database(&self) -> Argv {
+        let data = self.job.config.paths.database().into_os_string().into_vec();
+        let words = words(&["mariadb", "--template", Paths::DATABASE_TEMPLATE, "--data"]);
+        [vec![own_file()], words, vec![data, b"--".to_vec()]].concat()
     }
 
     fn daemon_port(&self) -> String {

@@ -1,0 +1,64 @@
+//! Slurm's accounts and QOS, which the accounting database holds.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{self, Deserializer, MapAccess, Visitor};
+
+use super::error::Fault;
+use super::{AccountName, Config, SlurmKey, SlurmSettings};
+
+/// `[[account]]` or `[[qos]]`: a name, and what `sacctmgr` sets for it, as Slurm spells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The account's or QOS's name.
+    pub name: AccountName,
+    /// `Fairshare`, `GrpTRES`, `MaxTRESPU` and the like.
+    pub settings: SlurmSettings,
+}
+
+impl<'de> Deserialize<'de> for Limits {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Table;
+        impl<'de> Visitor<'de> for Table {
+            type Value = Limits;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a table with `name` and keys of sacctmgr")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Limits, A::Error> {
+                let (mut name, mut settings) = (None, SlurmSettings::default());
+                while let Some(key) = map.next_key::<SlurmKey>()? {
+                    if key.is("name") {
+                        name = Some(map.next_value()?);
+                    } else {
+                        settings.insert(key, map.next_value()?).map_err(de::Error::custom)?;
+                    }
+                }
+                Ok(Limits { name: name.ok_or_else(|| de::Error::missing_field("name"))?, settings })
+            }
+        }
+        deserializer.deserialize_map(Table)
+    }
+}
+
+/// Slurm asks for an account where there are any, so that each user needs one.
+pub(super) fn check(config: &Config) -> Result<(), Fault> {
+    for (table, all) in [("account", &config.accounts), ("qos", &config.qos)] {
+        for (index, one) in all.iter().enumerate() {
+            if all[..index].iter().any(|earlier| earlier.name == one.name) {
+                let path = vec![table.into(), index.into(), "name".into()];
+                return Err(Fault::new(path, format!("an earlier [[{table}]] has the name {} already", one.name)));
+            }
+        }
+    }
+    let without = config.users.iter().position(|user| user.account.is_none());
+    match without.filter(|_| !config.accounts.is_empty()) {
+        Some(index) => {
+            let what = "with [[account]]s Slurm refuses the jobs of a user who has none: write `account`".to_owned();
+            Err(Fault::new(vec!["user".into(), index.into(), "name".into()], what))
+        }
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,61 @@
+//! What the accounting daemons need: directories of their own, and slurmdbd.conf, which may hold a password.
+
+use std::path::Path;
+
+use super::directories::{finding, owned};
+use super::{InstallError, Owner, atomic};
+use crate::config::{AccountingMode, Config, DaemonName, Paths};
+use crate::inventory::Finding;
+use crate::render;
+use crate::walk::{self, Mended};
+
+/// Makes the directories of an embedded database, and writes slurmdbd.conf, readable for slurmdbd alone. Returns what was repaired.
+///
+/// # Errors
+/// There is no password, or something cannot be written.
+pub fn install_accounting(config: &Config, root: &Path) -> Result<Vec<Finding>, InstallError> {
+    let mut mended = Vec::new();
+    if !config.runs_accounting() {
+        return Ok(Vec::new());
+    }
+    if config.accounting.mode() == AccountingMode::Embedded {
+        directories(config, root, &mut mended)?;
+    }
+    slurmdbd_conf(config, root)?;
+    Ok(mended.iter().map(finding).collect())
+}
+
+fn directories(config: &Config, root: &Path, mended: &mut Vec<Mended>) -> Result<(), InstallError> {
+    let mysql = Owner::of(DaemonName::Mariadbd, config, &config.paths.database())?;
+    let (state, _) = walk::make(root, &config.paths.state, mended)?;
+    owned(state.child(Paths::DATABASE)?, &mysql, 0o700, mended)?;
+    let socket = Path::new(Paths::DATABASE_SOCKET);
+    let directory = socket.parent().unwrap_or(socket);
+    owned(walk::make(root, directory, mended)?, &mysql, 0o755, mended).map(drop)
+}
+
+fn slurmdbd_conf(config: &Config, root: &Path) -> Result<(), InstallError> {
+    let (directory, secret) = (&config.paths.slurm, &config.accounting.password_secret);
+    let path = directory.join("slurmdbd.conf");
+    let owner = Owner::of(DaemonName::Slurmdbd, config, &path)?;
+    let password = match config.accounting.mode() {
+        AccountingMode::External => Some(password(root, secret)?),
+        AccountingMode::Embedded | AccountingMode::None => None,
+    };
+    let text = render::slurmdbd_conf(config, password.as_deref())
+        .map_err(|why| InstallError::Password { path: secret.clone(), why: why.to_owned() })?;
+    let (real, _) = walk::make(root, directory, &mut Vec::new())?;
+    real.require_ours()?;
+    atomic::replace_secret(&real, "slurmdbd.conf", text.as_bytes(), 0o600, Some(&owner))
+        .map_err(|error| InstallError::write(&path, error))
+}
+
+fn password(root: &Path, path: &Path) -> Result<String, InstallError> {
+    let fault = |why: String| InstallError::Password { path: path.to_owned(), why };
+    let bytes = walk::read(&super::under(root, path)).map_err(|error| fault(error.to_string()))?;
+    let text = String::from_utf8(bytes).map_err(|_| fault("it is not UTF-8 text".to_owned()))?;
+    match text.trim_end_matches(['\n', '\r']) {
+        "" => Err(fault("it is empty".to_owned())),
+        password => Ok(password.to_owned()),
+    }
+}

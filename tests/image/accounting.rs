@@ -1,0 +1,178 @@
+//! The accounting database: in the container, and elsewhere.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use crate::docker::{ACCOUNTING, Container, DEMO, Image, Network, PLAIN, Volume, directory, tag};
+
+const ACCOUNTS: &str = "[[account]]\nname = 'lab'\nFairshare = 10\nGrpTRES = 'gres/gpu=4'\n\
+    [[account]]\nname = 'guests'\nParent = 'lab'\n\
+    [[qos]]\nname = 'short'\nPriority = 100\nMaxWall = '01:00:00'\n\
+    [[user]]\nname = 'alice'\nuid = 1501\naccount = 'lab'\n[[user]]\nname = 'bob'\nuid = 1502\naccount = 'guests'\n";
+
+/// The last state of a job in the database.
+fn counted(container: &Container, job: &str, columns: &str) -> String {
+    let condition = format!("sacct -nX -j {job} -o State | grep -q COMPLETED");
+    container.sh(&format!("timeout 20 sh -c 'until {condition}; do :; done'; sacct -nXP -j {job} -o {columns}"))
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn jobs_are_counted_and_survive_the_container() {
+    let state = Volume::new("accounting");
+    let image = Image::new(ACCOUNTING).volume(&state, "/var/lib/slurm");
+    let container = image.serve();
+    container.sh("srun --job-name first true");
+    assert_eq!(counted(&container, "1", "JobName,User,Cluster"), "first|root|slurminit");
+    // Nobody but their users reads the database or its configuration.
+    assert_eq!(
+        container.sh("stat -c '%U %a' /etc/slurm/slurmdbd.conf /var/lib/slurm/mysql /var/lib/slurm/mysql/data"),
+        "slurm 600\nmysql 700\nmysql 700"
+    );
+    assert_eq!(container.sh("stat -c '%U' /proc/$(pidof mariadbd) /proc/$(pidof slurmdbd)"), "mysql\nslurm");
+    let alien = container.exec(&["setpriv", "--reuid=1501", "--clear-groups", "mariadb", "-e", "select 1"]);
+    assert_ne!(alien.code, 0, "{}", alien.stdout);
+    let log = container.log();
+    assert!(!log.contains(" error ") && !log.contains(" warn "), "{log}");
+    // A database that dies comes back, and what ended meanwhile is counted.
+    container.sh("pkill -KILL mariadbd; srun --job-name second true");
+    assert_eq!(counted(&container, "2", "JobName"), "second");
+    assert_eq!(container.stop().1, 0, "{}", container.log());
+    drop(container);
+    let container = image.serve();
+    assert_eq!(container.sh("sacct -nXP -S now-1hour -o JobName"), "first\nsecond");
+    assert_eq!(container.sh("sreport -nP cluster utilization start=now-1hour >/dev/null; echo $?"), "0");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn accounts_and_limits_are_those_of_the_configuration_and_others_stay() {
+    let config = directory(&[("slurminit.toml", ACCOUNTS)]);
+    let image = Image::new(ACCOUNTING).mount(config.path(), "/config");
+    let container = image.serve();
+    let assoc = "sacctmgr -nP show assoc format=account,user,parentname,fairshare,grptres";
+    let tree = container.sh(assoc);
+    for line in ["lab||root|10|gres/gpu=4", "guests||lab|1|", "lab|alice||1|", "guests|bob||1|"] {
+        assert!(tree.lines().any(|found| found == line), "{line}: {tree}");
+    }
+    assert_eq!(container.sh("sacctmgr -nP show qos where name=short format=priority,maxwall"), "100|01:00:00");
+    // Jobs count for the users' accounts, and somebody without one runs none.
+    assert_eq!(container.sh("su alice -c 'cd /; srun printenv SLURM_JOB_ACCOUNT'"), "lab");
+    container.sh("useradd eve");
+    let refused = container.exec(&["su", "eve", "-c", "cd /; srun true"]);
+    assert!(refused.stderr.contains("Invalid account"), "{}", refused.stderr);
+    // An administrator's own stay, and what the file says again is made again.
+    container.sh("sacctmgr -i add account own && sacctmgr -i modify account lab set GrpTRES=gres/gpu=1 MaxJobs=7");
+    fs::write(config.path().join("slurminit.toml"), ACCOUNTS.replace("100", "200")).unwrap();
+    container.sh("slurminit reload");
+    assert_eq!(container.sh("sacctmgr -nP show qos where name=short format=priority"), "200");
+    let tree = container.sh("sacctmgr -nP show assoc where user= format=account,grptres,maxjobs");
+    for line in ["own||", "lab|gres/gpu=4|7"] {
+        assert!(tree.lines().any(|found| found == line), "{line}: {tree}");
+    }
+    let usage = container.sh("slurminit usage --json");
+    assert!(usage.contains("\"alice\"") && usage.contains("\"jobs\": 1"), "{usage}");
+    // What slurmdbd refuses is said, and costs no more than itself.
+    fs::write(config.path().join("slurminit.toml"), ACCOUNTS.replace("Priority = 100", "Priority = 'high'")).unwrap();
+    let outcome = container.exec(&["slurminit", "reload"]);
+    let log = container.log() + &outcome.stderr;
+    assert!(log.contains("correct [[account]], [[qos]] or [[user]]"), "{log}");
+    assert_eq!(container.sh("slurminit health --ready"), "ready");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn gpu_hours_are_those_of_the_jobs_of_all_nodes() {
+    let (network, key) = (Network::new(), Volume::new("key"));
+    let config = directory(&[("slurminit.toml", "[accounting]\nmode = 'embedded'\n")]);
+    let member = |image, role, name| {
+        Image::new(image)
+            .with(["--hostname", name, "--network-alias", name, "--network", &network.0])
+            .with([
+                "--env",
+                &format!("SLURMINIT_ROLE={role}"),
+                "--env",
+                "SLURMINIT_CONTROLLER=head",
+                "--env",
+                "DEMO_GPUS=2",
+            ])
+            .mount(config.path(), "/config")
+            .volume(&key, "/etc/munge")
+    };
+    let head = member(ACCOUNTING, "controller", "head").serve();
+    let node = member(DEMO, "compute", "c1").serve();
+    let sum = |container: &Container| container.sh("sha256sum </etc/slurm/slurm.conf");
+    assert_eq!(sum(&node), sum(&head));
+    // A node has no database of its own, and asks the controller's.
+    assert_eq!(node.sh("pidof mariadbd slurmdbd || echo none"), "none");
+    node.sh("srun --gres=gpu:2 sleep 2; srun true");
+    let job = counted(&node, "1", "ElapsedRaw,AllocTRES");
+    assert!(job.contains("gres/gpu=2"), "{job}");
+    counted(&node, "2", "State");
+    let seconds: u64 = job.split('|').next().unwrap().parse().unwrap();
+    let usage = node.sh("slurminit usage --json");
+    for part in [format!("\"gpu_seconds\": {}", seconds * 2), "\"jobs\": 2".to_owned()] {
+        assert!(usage.contains(&part), "{part}: {usage}");
+    }
+    let usage = head.sh("slurminit usage");
+    assert!(usage.starts_with("USER") && usage.contains("root"), "{usage}");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_database_elsewhere_is_used_with_its_password() {
+    let network = Network::new();
+    let secret = directory(&[("password", "s3cret-of-ours\n")]);
+    let mode = |mode| fs::set_permissions(secret.path().join("password"), fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o400);
+    let server = "mkdir -p /run/mysqld && chown mysql /run/mysqld && cp -a /usr/share/slurminit/mariadb /tmp/data && \
+        printf '%s\\n' \"create user acct@'%' identified by 's3cret-of-ours';\" \"grant all on slurm_acct_db.* to acct@'%';\" >/tmp/init.sql && \
+        exec setpriv --reuid=mysql --clear-groups mariadbd --no-defaults --datadir=/tmp/data --bind-address=0.0.0.0 \
+        --innodb-undo-tablespaces=0 --innodb-data-file-path=ibdata1:4M:autoextend --init-file=/tmp/init.sql --skip-ssl";
+    let database = Image::new(ACCOUNTING)
+        .with(["--network", &network.0, "--network-alias", "db", "--env", "SLURMINIT_ROLE=none"])
+        .command(["sh", "-c", server])
+        .start();
+    let config = directory(&[(
+        "slurminit.toml",
+        "[accounting]\nmode = 'external'\ndatabase_host = 'db'\ndatabase_user = 'acct'\npassword_secret = '/run/secrets/db'\n",
+    )]);
+    let image = Image::new(ACCOUNTING)
+        .with(["--network", &network.0])
+        .mount(config.path(), "/config")
+        .mount(&secret.path().join("password"), "/run/secrets/db");
+    let container = image.serve();
+    container.sh("srun --job-name there true");
+    assert_eq!(counted(&container, "1", "JobName"), "there");
+    assert_eq!(container.sh("pidof mariadbd || echo none"), "none");
+    assert!(!container.log().contains("s3cret"), "{}", container.log());
+    assert_eq!(
+        container.sh("grep -rl s3cret-of-ours /etc/slurm /run /var/lib/slurm /proc/*/environ 2>/dev/null || true"),
+        "/etc/slurm/slurmdbd.conf\n/run/secrets/db"
+    );
+    drop(database);
+    // Jobs run while the database is away.
+    container.sh("srun true");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn what_is_missing_is_said() {
+    let outcome = Image::new(PLAIN).with(["--env", "SLURMINIT_ACCOUNTING=embedded"]).run(&["true"]);
+    assert_eq!(outcome.code, 78);
+    assert!(
+        outcome.stderr.contains("this image has no slurmdbd") || outcome.stdout.contains("this image has no slurmdbd")
+    );
+    let config = directory(&[("slurminit.toml", "[accounting]\nmode = 'external'\ndatabase_host = 'db'\n")]);
+    let outcome = Image::new(ACCOUNTING).mount(config.path(), "/config").run(&["true"]);
+    let said = outcome.stderr + &outcome.stdout;
+    assert!(outcome.code == 104 && said.contains("/run/secrets/accounting_password cannot be used"), "{said}");
+    // A cluster without accounting says so.
+    let plain = Image::new(DEMO).serve();
+    let outcome = plain.exec(&["slurminit", "usage"]);
+    assert!(outcome.code == 1 && outcome.stderr.contains("docs/accounting.md"), "{}", outcome.stderr);
+    // The image has a cluster of several without accounting, too.
+    let off = Image::new(ACCOUNTING).with(["--env", "SLURMINIT_ACCOUNTING=none"]).serve();
+    assert_eq!(off.sh("pidof mariadbd slurmdbd || echo none"), "none");
+    assert!(tag(ACCOUNTING).ends_with("-accounting"));
+}
