@@ -184,8 +184,11 @@ impl SlurmConf {
     }
 }
 
-fn gres(nodes: &[parse::Line]) -> Vec<Option<&str>> {
-    nodes.iter().map(|node| node.get("Gres").filter(|gres| !gres.is_empty())).collect()
+/// The nodes that have GRES. A NodeSet has none: its nodes have.
+fn gres(nodes: &[parse::Line]) -> Vec<(Option<&str>, &str)> {
+    let with_gres = |node: &'_ parse::Line| node.get("Gres").is_some_and(|gres| !gres.is_empty());
+    let pair = |node| (parse::Line::get(node, "NodeName"), parse::Line::get(node, "Gres").unwrap_or_default());
+    nodes.iter().filter(|node| with_gres(node)).map(pair).collect()
 }
 
 fn includes(text: &str) -> bool {
@@ -215,6 +218,16 @@ mod tests {
     #[test]
     fn the_same_files_take_nothing() {
         assert_eq!(of(CONF, CONF), Change::default());
+    }
+
+    #[test]
+    fn nodes_that_are_grouped_keep_their_gres() {
+        for conf in [CONF.to_owned(), CONF.replace("NodeName=n CPUs=2 Gres=gpu:1\n", "")] {
+            let change = of(&conf, &conf.replace("PartitionName", "NodeSet=big Feature=h200\nPartitionName"));
+            assert!(change.apply == Apply::Restart && !change.gres, "{change:?}");
+        }
+        assert!(of(CONF, &CONF.replace("gpu:1", "gpu:2")).gres);
+        assert!(of(CONF, &CONF.replace(" Gres=gpu:1", "")).gres);
     }
 
     #[test]

@@ -12,23 +12,29 @@ use crate::exit_code;
 use crate::install;
 use crate::plan::Refusal;
 use crate::plan::{Customized, FileName, Text, line_of_key};
+use crate::planned::Planned;
+use crate::render;
 use crate::tool;
 
 /// Where the files are put for the check, in the run directory.
 const DIRECTORY: &str = "check";
+
+/// What slurmd is where slurm.conf names no node: no node of a cluster has this name, and no controller is told of it.
+const NODE: &str = "slurminit-check";
 
 /// Fails with Slurm's own message, and with the file and line that it is about.
 pub(super) fn ask_slurm(
     config: &Config,
     config_file: Option<&Path>,
     root: &Path,
-    files: &[Text],
-    own: &Customized,
+    planned: &Planned,
 ) -> Result<(), Refusal> {
+    let (files, own) = (planned.files.as_slice(), &planned.customized);
+    let dynamic_node = config.shares_a_cluster().then(|| render::dynamic_node(&planned.plan));
     let directory = install::under(root, &config.paths.run).join(DIRECTORY);
     let asked = lay_out(&directory, &install::under(root, &config.paths.slurm), files)
         .map_err(|error| cannot_check(&directory, &error))
-        .and_then(|()| parse(config, &directory));
+        .and_then(|()| parse(config, &directory, dynamic_node.as_deref()));
     // If something remains, the next check replaces it.
     let _ = fs::remove_dir_all(&directory);
     match asked? {
@@ -66,14 +72,17 @@ fn lay_out(directory: &Path, slurm: &Path, files: &[Text]) -> io::Result<()> {
 }
 
 /// What slurmd complains about; `None` if nothing.
-fn parse(config: &Config, directory: &Path) -> Result<Option<String>, Refusal> {
+fn parse(config: &Config, directory: &Path, dynamic_node: Option<&str>) -> Result<Option<String>, Refusal> {
     let own = config.daemons.get(&DaemonName::Slurmd).and_then(|daemon| daemon.command.as_ref()?.first());
     let is_slurmd = |program: &&String| Path::new(program).file_name().is_some_and(|name| name == "slurmd");
     let program = own.filter(is_slurmd).map_or("slurmd", String::as_str);
     let conf = directory.join(FileName::SlurmConf.as_str());
     let mut command = Command::new(program);
-    match tool::output(command.args(["-G", "-f"]).arg(&conf).env("SLURM_CONF", &conf), config.supervise.prepare_timeout)
-    {
+    command.args(["-G", "-f"]).arg(&conf).env("SLURM_CONF", &conf);
+    if let Some(node) = dynamic_node {
+        command.args(["-Z", "-N", NODE, "--conf", node]);
+    }
+    match tool::output(&mut command, config.supervise.prepare_timeout) {
         Ok(output) if output.status.success() => Ok(None),
         Ok(output) => Ok(Some(String::from_utf8_lossy(&output.stderr).into_owned())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {

@@ -88,7 +88,7 @@ pub(crate) fn dry_run(config: &Config, config_file: Option<&Path>) -> Result<Wei
 /// Asks everyone who could refuse the change.
 fn check(config: &Config, config_file: Option<&Path>, root: &Path, weighed: &Weighed) -> Result<(), Refusal> {
     if weighed.change.apply != Apply::Nothing {
-        ask_slurm(config, config_file, root, &weighed.planned.files, &weighed.planned.customized)?;
+        ask_slurm(config, config_file, root, &weighed.planned)?;
     }
     if weighed.change.gres {
         check_nobody_holds_gpus()?;
