@@ -24,7 +24,7 @@ pub use copies::note_copies;
 pub use device_files::{close_device_file, give_device_file};
 pub use directories::make_directories;
 pub use environments::{install_environments, read_login_files};
-pub use hosts::{install_address, install_host_name, install_nodes_names};
+pub use hosts::{Writer, install_address, install_host_name, install_nodes_names, writer_of_nodes_names};
 pub use munge_key::{KeySource, MungeKey, install_munge_key, install_token_key, munge_keys};
 pub use owner::Owner;
 pub use users_file::replace_users_file;

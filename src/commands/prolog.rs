@@ -2,7 +2,8 @@
 //! and lets the job find its nodes by their names.
 //!
 //! slurmd runs it as root through `/etc/slurm/prolog`. It never fails, because Slurm drains a node whose prolog fails. Slurm itself
-//! uses addresses. Where containers have host names of their own, their network knows these, and nothing is done.
+//! uses addresses. A network of Docker's knows containers by their host names, and nothing is done there. Kubernetes knows a pod only
+//! with the name of its Service behind it.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -17,6 +18,9 @@ use crate::{exit_code, install};
 
 /// How long the controller may take to say where the nodes are.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a name server may take. Whoever has none that answers waits once: then the names are in /etc/hosts.
+const LOOK_UP: Duration = Duration::from_secs(2);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {}
@@ -44,7 +48,10 @@ pub(crate) fn run(_args: Args) -> anyhow::Result<u8> {
 
 fn names() -> anyhow::Result<()> {
     let nodes = std::env::var("SLURM_JOB_NODELIST").context("SLURM_JOB_NODELIST is not in the environment")?;
-    if !nodes.contains([',', '[']) || !is_container_id(&nix::unistd::gethostname()?.to_string_lossy()) {
+    if !nodes.contains([',', '[']) {
+        return Ok(());
+    }
+    if !is_container_id(&nix::unistd::gethostname()?.to_string_lossy()) && are_known(&nodes)? {
         return Ok(());
     }
     let said = match tool::ask("scontrol", &["getaddrs", &nodes], PATIENCE) {
@@ -56,6 +63,24 @@ fn names() -> anyhow::Result<()> {
     let nodes: Vec<_> = said.lines().filter_map(node).collect();
     anyhow::ensure!(!nodes.is_empty(), "the controller knows no address of theirs");
     Ok(install::install_nodes_names(Path::new("/"), &nodes)?)
+}
+
+/// Whether the names can be looked up without us.
+fn are_known(nodes: &str) -> anyhow::Result<bool> {
+    let Answer::Ended { succeeded: true, stdout, .. } = tool::ask("scontrol", &["show", "hostnames", nodes], PATIENCE)
+    else {
+        anyhow::bail!("`scontrol show hostnames {nodes}` fails");
+    };
+    let names: Vec<&str> = stdout.lines().collect();
+    Ok(match install::writer_of_nodes_names(Path::new("/"), &names)? {
+        install::Writer::Others => true,
+        // The address may be another one by now.
+        install::Writer::Us => false,
+        install::Writer::Nobody => {
+            let question = [["-s", "hosts:dns", "hosts"].as_slice(), &names].concat();
+            matches!(tool::ask("getent", &question, LOOK_UP), Answer::Ended { succeeded: true, .. })
+        }
+    })
 }
 
 /// `compute-1: 172.18.0.3:6818` (Slurm 24.11, `info_node.c`).

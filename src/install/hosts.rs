@@ -58,6 +58,32 @@ const LOCK: &str = "slurminit.hosts.lock";
 /// Ends the lines that this program writes for other nodes, and may change.
 const MARK: &str = "# slurminit: a node of this cluster";
 
+/// Who has written nodes' names into /etc/hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writer {
+    /// All of them somebody else.
+    Others,
+    /// At least one of them this program.
+    Us,
+    /// At least one of them nobody.
+    Nobody,
+}
+
+/// Tells who has written the names there.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn writer_of_nodes_names(root: &Path, names: &[&str]) -> io::Result<Writer> {
+    let etc = walk::open(root, Path::new("/etc")).map_err(io::Error::other)?;
+    let text = String::from_utf8_lossy(&etc.read("hosts")?).into_owned();
+    let (ours, theirs): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.ends_with(MARK));
+    Ok(match (ours.join("\n"), theirs.join("\n")) {
+        (ours, _) if names.iter().any(|name| has(&ours, name)) => Writer::Us,
+        (_, theirs) if names.iter().all(|name| has(&theirs, name)) => Writer::Others,
+        _ => Writer::Nobody,
+    })
+}
+
 /// Adds the nodes' names and addresses to /etc/hosts, and corrects what it added before: a node may come back with another address.
 /// Names that somebody else wrote there are left alone.
 ///
@@ -142,6 +168,18 @@ mod tests {
     use std::fs;
 
     use super::*;
+
+    #[test]
+    fn it_is_known_who_wrote_the_names_of_nodes() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("etc")).unwrap();
+        let text = format!("10.0.0.2\tc2.lab c2\n10.0.0.3\tc3 {MARK}\n10.0.0.4 c4\n");
+        fs::write(root.path().join("etc/hosts"), text).unwrap();
+        let writer = |names: &[&str]| writer_of_nodes_names(root.path(), names).unwrap();
+        assert_eq!(writer(&["c2", "C4"]), Writer::Others);
+        assert_eq!(writer(&["c2", "c3"]), Writer::Us);
+        assert_eq!(writer(&["c2", "c5"]), Writer::Nobody);
+    }
 
     #[test]
     fn a_name_that_lacks_is_added_once() {
