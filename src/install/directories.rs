@@ -35,6 +35,10 @@ pub fn make_directories(config: &Config, root: &Path) -> Result<Vec<Finding>, In
             owned((found, is_new), &munge, 0o755, &mut mended)?;
         }
     }
+    // A new volume may lack what every /tmp has (Kubernetes' `emptyDir` on a disk).
+    if let Ok(tmp) = walk::open(root, Path::new("/tmp")) {
+        tmp.keep_names_their_owners(&mut mended);
+    }
     let (slurm_files, was_anybodys) = ours(root, &paths.slurm, &mut mended)?;
     if was_anybodys && nix::unistd::geteuid().is_root() {
         // Root trusts these files, so they must be root's too. A hard link to another user's file keeps its owner.
@@ -60,7 +64,10 @@ pub fn make_directories(config: &Config, root: &Path) -> Result<Vec<Finding>, In
 /// A message about something that was repaired.
 pub(super) fn finding(mended: &Mended) -> Finding {
     let severity = if mended.is_doubtful() { Severity::Warning } else { Severity::Info };
-    let cause = "root obeys what is there, so nobody else may decide it";
+    let cause = match mended {
+        Mended::Sticky { .. } => "the volume has no sticky bit",
+        _ => "root obeys what is there, so nobody else may decide it",
+    };
     Finding::new(Kind::Files, severity, mended.to_string(), cause, mended.repair())
 }
 

@@ -229,6 +229,15 @@ impl Dir {
         self.settle(geteuid().is_root().then_some((0, 0)), mode, mended)
     }
 
+    /// Sets the sticky bit of a directory of root's that others may write, so that none of them can remove what is another's.
+    pub fn keep_names_their_owners(&self, mended: &mut Vec<Mended>) {
+        let mode = self.metadata.mode() & 0o7777;
+        let lacks = is_ours(self.metadata.uid()) && mode & OTHERS_WRITE != 0 && mode & STICKY == 0;
+        if lacks && self.set_mode(mode | STICKY).is_ok() {
+            mended.push(Mended::Sticky { path: self.path.clone(), mode });
+        }
+    }
+
     pub(super) fn chown(&self, (user, group): (u32, u32)) -> nix::Result<()> {
         let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
         fchownat(&self.file, "", Some(user), Some(group), AtFlags::AT_EMPTY_PATH)

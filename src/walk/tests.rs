@@ -75,6 +75,19 @@ fn a_parent_that_others_may_write_is_closed() {
 }
 
 #[test]
+fn a_directory_for_all_gets_the_sticky_bit_and_no_other_does() {
+    for (before, after) in [(0o777, 0o1777), (0o1777, 0o1777), (0o755, 0o755)] {
+        let root = tempfile::tempdir().unwrap();
+        let tmp = root.path().join("tmp");
+        fs::create_dir(&tmp).unwrap();
+        set_mode(&tmp, before);
+        let mut mended = Vec::new();
+        open(root.path(), Path::new("/tmp")).unwrap().keep_names_their_owners(&mut mended);
+        assert_eq!((mode(&tmp), mended.len()), (after, usize::from(before != after)));
+    }
+}
+
+#[test]
 fn a_sticky_parent_stays_but_what_others_put_there_goes() {
     let root = below(0, 0o1777);
     let (srv, victim) = (root.path().join("srv"), root.path().join("victim"));
