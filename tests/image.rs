@@ -78,6 +78,8 @@ mod mig;
 mod nodes;
 #[path = "image/paths.rs"]
 mod paths;
+#[path = "image/pods.rs"]
+mod pods;
 #[path = "image/reload.rs"]
 mod reload;
 #[path = "image/requests.rs"]

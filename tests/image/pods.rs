@@ -1,0 +1,196 @@
+//! The manifests of docker/kubernetes, as far as that goes without Kubernetes: `kubectl kustomize` prints them, and Docker starts exactly
+//! what the pod templates ask for. A field that this translation does not know fails it.
+#![expect(clippy::panic, reason = "a test fails by panicking")]
+
+#[path = "pods/fields.rs"]
+mod fields;
+#[path = "pods/names.rs"]
+mod names;
+#[path = "pods/pod.rs"]
+mod pod;
+#[path = "pods/template.rs"]
+mod template;
+
+use std::time::{Duration, Instant};
+
+use pod::{Namespace, Pod};
+use serde_json::{Value, json};
+use template::Template;
+
+const OVERLAYS: [&str; 3] = ["amd", "cpu", "nvidia"];
+
+/// The cluster of the overlay for NVIDIA's GPUs, each node with one that is simulated.
+struct Cluster {
+    computes: Vec<Pod>,
+    controller: Option<Pod>,
+    namespace: Namespace,
+    controllers: Template,
+    nodes: Template,
+}
+
+impl Cluster {
+    #[track_caller]
+    fn new() -> Self {
+        let objects = template::objects("nvidia");
+        let [nodes, controllers] = <[Template; 2]>::try_from(template::templates(&objects)).expect("two StatefulSets");
+        assert_eq!((controllers.name.as_str(), nodes.name.as_str()), ("slurm-controller", "slurm-compute"));
+        let mut namespace = Namespace::new(&template::config(&objects, "slurm-config", "slurminit.toml"));
+        // All at once, as `kubectl apply` starts them; the nodes are there first and wait.
+        let computes: Vec<Pod> = (0..nodes.replicas).map(|number| namespace.start(&nodes, number)).collect();
+        let controller = namespace.start(&controllers, 0);
+        let took = controller.until_ready(&controllers);
+        eprintln!("the controller's pod is ready after {took:?}");
+        computes.iter().for_each(|pod| eprintln!("a compute's pod is ready {:?} later", pod.until_ready(&nodes)));
+        Self { computes, controller: Some(controller), namespace, controllers, nodes }
+    }
+
+    fn controller(&self) -> &Pod {
+        self.controller.as_ref().expect("it runs")
+    }
+
+    #[track_caller]
+    fn sh(&self, line: &str) -> String {
+        self.controller().container.sh(line)
+    }
+
+    #[track_caller]
+    fn until(&self, condition: &str) -> Duration {
+        let begin = Instant::now();
+        let line = format!("timeout 60 sh -c 'until {condition}; do sleep 0.1; done'");
+        let outcome = self.controller().container.exec(&["sh", "-c", &line]);
+        let log = || self.controller().container.log();
+        assert_eq!(outcome.code, 0, "{condition}: {}\n{}\n{}", outcome.stderr, self.sh("sinfo -N -l"), log());
+        begin.elapsed()
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn the_pods_of_the_manifests_are_a_cluster() {
+    let mut cluster = Cluster::new();
+    let nodes = "slurm-compute-0 idle gpu:nvidia:1\nslurm-compute-1 idle gpu:nvidia:1";
+    let all = "sinfo --noheader -N -o '%N %T %G' | sort";
+    assert_eq!(cluster.sh(all), nodes);
+    let job = "srun -N2 --gres=gpu:1 sh -c 'echo $SLURMD_NODENAME ${CUDA_VISIBLE_DEVICES:+has a GPU}' | sort";
+    assert_eq!(cluster.sh(job), "slurm-compute-0 has a GPU\nslurm-compute-1 has a GPU");
+    // Jobs of other users, although no process may gain a privilege.
+    let nobody = "setpriv --reuid=65534 --regid=65534 --clear-groups";
+    assert_eq!(cluster.sh(&format!("cd /tmp && {nobody} srun -N2 sh -c 'id -u; touch /tmp/of-a-job'")), "65534\n65534");
+    let pods = cluster.computes.iter().chain([cluster.controller()]);
+    pods.for_each(|pod| assert_eq!(pod.container.sh("stat -c %a /tmp"), "1777"));
+    cluster.sh("sbatch --wait --output=/dev/null --gres=gpu:1 --wrap true");
+    // Kubernetes knows a pod by its name and its Service's; a job looks for its nodes by their names alone.
+    let first = "srun -N2 sh -c 'echo $SLURMD_NODENAME finds $(getent ahostsv4 slurm-compute-0 | head -n 1 | cut -d \" \" -f 1)' | sort";
+    let found = |address: &str| format!("slurm-compute-0 finds {address}\nslurm-compute-1 finds {address}");
+    assert_eq!(cluster.sh(first), found(&cluster.computes[0].address));
+
+    // A node that is deleted leaves, and its pod is made anew with another address.
+    let (old, number) = (cluster.computes.remove(0), 0);
+    let address = old.address.clone();
+    let took = old.delete(&cluster.nodes);
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    assert_eq!(cluster.sh(all), "slurm-compute-1 idle gpu:nvidia:1");
+    let new = cluster.namespace.start(&cluster.nodes, number);
+    new.until_ready(&cluster.nodes);
+    assert_ne!(new.address, address);
+    cluster.computes.insert(0, new);
+    assert_eq!(cluster.sh(all), nodes);
+    assert_eq!(cluster.sh(first), found(&cluster.computes[0].address));
+
+    // A container that is started again finds its pod's address, memory and directories as they were left.
+    cluster.computes[1].starts_again("kill");
+    cluster.computes[1].until_ready(&cluster.nodes);
+    cluster.controller().starts_again("stop");
+    cluster.controller().until_ready(&cluster.controllers);
+    cluster.until("[ \"$(sinfo -h -N -o %T | sort -u)\" = idle ]");
+    assert_eq!(cluster.sh(job), "slurm-compute-0 has a GPU\nslurm-compute-1 has a GPU");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_change_of_the_config_map_is_taken_and_ends_no_job() {
+    let cluster = Cluster::new();
+    let job = cluster.sh("cd /tmp; sbatch --parsable --output=/dev/null --gres=gpu:1 --wrap 'exec sleep 1000'");
+    cluster.until(&format!("squeue -h -j {job} -t R | grep -q ."));
+    let began = cluster.sh(&format!("squeue -h -j {job} -o %S"));
+    let toml = "cluster_name = \"slurm\"\n[[partition]]\nname = \"debug\"\nDefault = true\n[[partition]]\nname = \"gpus\"\nfeature = \"nvidia\"\n";
+    cluster.computes.iter().for_each(|pod| pod.gets_config(&cluster.nodes, toml));
+    cluster.controller().gets_config(&cluster.controllers, toml);
+    cluster.until("sinfo -h -o %P | grep -q \"^gpus\"");
+    cluster.until("[ \"$(sinfo -h -N -p gpus -o %N | wc -l)\" = 2 ]");
+    let same = cluster.controller().container.sh("sha256sum </etc/slurm/slurm.conf");
+    for pod in &cluster.computes {
+        let sum = format!(
+            "timeout 30 sh -c 'until [ \"$(sha256sum </etc/slurm/slurm.conf)\" = \"{same}\" ]; do sleep 0.1; done'"
+        );
+        pod.container.sh(&sum);
+    }
+    assert_eq!(cluster.sh(&format!("squeue -h -j {job} -t R -o %S")), began);
+    assert_eq!(cluster.sh("srun -p gpus -N1 --gres=gpu:1 hostname | wc -l"), "1");
+}
+
+/// `kubectl delete -k`: all pods get TERM at once, but for the controller's hook.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_cluster_that_is_deleted_is_there_again_without_its_old_nodes() {
+    let mut cluster = Cluster::new();
+    let job = cluster.sh("cd /tmp; sbatch --parsable --output=/dev/null -N2 --wrap 'exec sleep 1000'");
+    cluster.until(&format!("squeue -h -j {job} -t R | grep -q ."));
+    let (nodes, controllers) = (&cluster.nodes, &cluster.controllers);
+    let controller = cluster.controller.take().expect("it runs");
+    let computes = std::mem::take(&mut cluster.computes);
+    let took = std::thread::scope(|scope| {
+        let computes: Vec<_> = computes.into_iter().map(|pod| scope.spawn(|| pod.delete(nodes))).collect();
+        let controller = scope.spawn(|| controller.delete(controllers));
+        let ended: Vec<Duration> = computes.into_iter().map(|pod| pod.join().expect("it ended")).collect();
+        (ended, controller.join().expect("it ended"))
+    });
+    eprintln!("deleted: computes and controller after {took:?}");
+    cluster.controller = Some(cluster.namespace.start(&cluster.controllers, 0));
+    cluster.controller().until_ready(&cluster.controllers);
+    assert_eq!(cluster.sh("sinfo --noheader -N -o %N"), "");
+    assert_eq!(cluster.sh(&format!("squeue -h -j {job} -o %T")), "PENDING");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn every_field_of_the_manifests_is_known_and_no_other_is() {
+    for overlay in OVERLAYS {
+        let objects = template::objects(overlay);
+        let templates = template::templates(&objects);
+        let gpus: Vec<u64> = templates.iter().map(|template| template.gpus).collect();
+        assert_eq!(gpus, [u64::from(overlay != "cpu"), 0], "{overlay}");
+        for template in templates {
+            let options = template.options.join(" ");
+            assert!(options.contains("--read-only") && options.contains("--cap-drop=ALL"), "{options}");
+            assert_eq!(options.matches("--cap-add=").count(), 5, "{options}");
+            assert_eq!(options.contains("unconfined"), overlay == "amd" && template.gpus > 0, "{overlay}: {options}");
+        }
+    }
+    let objects = template::objects("cpu");
+    let pods: Vec<&Value> = template::kind(&objects, "StatefulSet").map(|set| &set["spec"]["template"]).collect();
+    for policy in template::kind(&objects, "NetworkPolicy") {
+        let own = &policy["spec"]["podSelector"];
+        assert_eq!(
+            policy["spec"]["ingress"],
+            json!([{"from": [{"podSelector": own}]}]),
+            "its pods alone reach its pods"
+        );
+        let labels = own["matchLabels"].as_object().expect("labels");
+        assert!(pods.iter().all(|pod| labels.iter().all(|(name, value)| pod["metadata"]["labels"][name] == *value)));
+    }
+    let spec = "/spec/template/spec";
+    for (place, field, value) in [
+        (spec.to_owned(), "hostNetwork", json!(true)),
+        (format!("{spec}/containers/0"), "stdin", json!(true)),
+        (format!("{spec}/containers/0/securityContext"), "privileged", json!(true)),
+        (format!("{spec}/volumes/0"), "hostPath", json!({"path": "/"})),
+        ("/spec".to_owned(), "minReadySeconds", json!(5)),
+    ] {
+        let mut objects = template::objects("cpu");
+        let set = objects.iter_mut().find(|object| object["kind"] == "StatefulSet").expect("there is one");
+        set.pointer_mut(&place).and_then(Value::as_object_mut).expect("a mapping").insert(field.to_owned(), value);
+        let outcome = std::panic::catch_unwind(|| template::templates(&objects));
+        assert!(outcome.is_err(), "{place}/{field} would be left out");
+    }
+}

@@ -1,0 +1,261 @@
+//! What a StatefulSet's template asks for, in Docker's words.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::fields::{Fields, documents};
+
+const UNCONFINED: &str = "--security-opt=seccomp=unconfined";
+
+/// A StatefulSet, and the Services that select its pods.
+#[derive(Debug)]
+pub(crate) struct Template {
+    pub(crate) name: String,
+    pub(crate) replicas: u64,
+    /// The Service under which each pod has a name of its own.
+    pub(crate) domain: String,
+    pub(crate) services: Vec<String>,
+    /// Options of `docker run`.
+    pub(crate) options: Vec<String>,
+    pub(crate) mounts: Vec<Mount>,
+    pub(crate) gpus: u64,
+    pub(crate) ready: Probe,
+    pub(crate) live: Probe,
+    pub(crate) pre_stop: Option<Vec<String>>,
+    pub(crate) grace: Duration,
+}
+
+/// A volume of a pod, and where it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Mount {
+    pub(crate) name: String,
+    pub(crate) path: String,
+    pub(crate) is_read_only: bool,
+    pub(crate) source: Source,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    Empty { memory: bool, bytes: Option<u64> },
+    Claim,
+    Secret { name: String, mode: u64 },
+    ConfigMap { name: String, mode: u64 },
+}
+
+#[derive(Debug)]
+pub(crate) struct Probe {
+    pub(crate) command: Vec<String>,
+    pub(crate) delay: Duration,
+    pub(crate) period: Duration,
+    pub(crate) timeout: u64,
+    pub(crate) failures: u64,
+}
+
+/// All objects of an overlay, as `kubectl apply -k` sends them.
+#[track_caller]
+pub(crate) fn objects(overlay: &str) -> Vec<Value> {
+    let overlay = Path::new(env!("CARGO_MANIFEST_DIR")).join("docker/kubernetes/overlays").join(overlay);
+    let output = Command::new("kubectl").arg("kustomize").arg(&overlay).output().expect(
+        "kubectl 1.22 or newer is needed, and no cluster: docker/test installs it; by hand: apt install kubectl (Debian 13), or \
+         https://kubernetes.io/docs/tasks/tools/",
+    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    documents(&String::from_utf8_lossy(&output.stdout))
+}
+
+/// The objects of a kind.
+pub(crate) fn kind<'a>(objects: &'a [Value], kind: &'a str) -> impl Iterator<Item = &'a Value> {
+    objects.iter().filter(move |object| object["kind"] == kind)
+}
+
+/// The text of a file in a ConfigMap.
+#[track_caller]
+pub(crate) fn config(objects: &[Value], map: &str, file: &str) -> String {
+    let map =
+        kind(objects, "ConfigMap").find(|object| object["metadata"]["name"] == map).expect("it is in the overlay");
+    map["data"][file].as_str().expect("a file").to_owned()
+}
+
+/// Everything that the objects say, which a cluster of pods is made of.
+#[track_caller]
+pub(crate) fn templates(objects: &[Value]) -> Vec<Template> {
+    const KNOWN: [&str; 4] = ["ConfigMap", "NetworkPolicy", "Service", "StatefulSet"];
+    let unknown = objects.iter().find(|object| !KNOWN.contains(&object["kind"].as_str().unwrap_or_default()));
+    assert_eq!(unknown, None, "tests/image/pods makes nothing of it");
+    kind(objects, "StatefulSet").map(|set| template(set.clone(), objects)).collect()
+}
+
+fn template(set: Value, objects: &[Value]) -> Template {
+    let mut object = Fields::of("StatefulSet", set);
+    object.ignore(["apiVersion", "kind"]);
+    let mut metadata = object.must("metadata");
+    metadata.ignore(["labels"]);
+    let name = metadata.text("name").expect("it has a name");
+    let mut spec = object.must("spec");
+    // How the pods come and go, which the tests decide themselves.
+    spec.ignore(["podManagementPolicy", "updateStrategy"]);
+    let claims = spec.list("volumeClaimTemplates").into_iter().map(claim).collect::<Vec<_>>();
+    let mut pod = spec.must("template");
+    let labels = pod.must("metadata").must("labels").rest();
+    assert_eq!(spec.must("selector").must("matchLabels").rest(), labels, "the set selects its own pods");
+    let services = services(objects, &labels);
+    let domain = spec.text("serviceName").expect("pods have names of their own");
+    assert!(services.contains(&domain), "{domain} is none of {services:?}");
+
+    let mut pod = pod.must("spec");
+    // No token and no variables of Services is what Docker gives. Docker has no nodes to choose from.
+    pod.is("automountServiceAccountToken", false);
+    pod.is("enableServiceLinks", false);
+    pod.ignore(["tolerations"]);
+    let grace = Duration::from_secs(pod.number("terminationGracePeriodSeconds").unwrap_or(30));
+    let mut volumes: Vec<(String, Source)> = pod.list("volumes").into_iter().map(volume).collect();
+    volumes.extend(claims.into_iter().map(|name| (name, Source::Claim)));
+    let mut options = Vec::new();
+    let groups = pod.fields("securityContext").map(|context| rights_of_the_pod(context, &mut options));
+    let [mut container] = <[Fields; 1]>::try_from(pod.list("containers")).expect("one container");
+    container.ignore(["name", "image", "imagePullPolicy", "ports"]);
+    if let Some(directory) = container.text("workingDir") {
+        options.extend(["--workdir".to_owned(), directory]);
+    }
+    for mut variable in container.list("env") {
+        let (name, value) = (variable.text("name"), variable.text("value"));
+        options.extend(["--env".to_owned(), format!("{}={}", name.expect("a name"), value.expect("a value"))]);
+    }
+    let own_profile = rights(container.must("securityContext"), &mut options);
+    // Without a profile Kubernetes has none.
+    options.extend(own_profile.or(groups.flatten()).unwrap_or_else(|| vec![UNCONFINED.to_owned()]));
+    let gpus = resources(container.must("resources"), &mut options);
+    let mounts =
+        container.list("volumeMounts").into_iter().map(|mount| self::mount(mount, &volumes)).collect::<Vec<_>>();
+    let unused = volumes.iter().find(|(name, _)| mounts.iter().all(|mount| mount.name != *name));
+    assert_eq!(unused, None, "a volume that nothing uses");
+    let (ready, live) = (probe(container.must("readinessProbe")), probe(container.must("livenessProbe")));
+    let pre_stop =
+        container.fields("lifecycle").map(|mut lifecycle| lifecycle.must("preStop").must("exec").texts("command"));
+    let replicas = spec.number("replicas").unwrap_or(1);
+    Template { name, replicas, domain, services, options, mounts, gpus, ready, live, pre_stop, grace }
+}
+
+/// The headless Services that have an address for each pod with these labels.
+fn services(objects: &[Value], labels: &[(String, String)]) -> Vec<String> {
+    let service = |object: &Value| {
+        let mut object = Fields::of("Service", object.clone());
+        object.ignore(["apiVersion", "kind"]);
+        let mut metadata = object.must("metadata");
+        metadata.ignore(["labels"]);
+        let mut spec = object.must("spec");
+        // Other ports of a headless Service's pods can be reached as well.
+        spec.ignore(["ports"]);
+        spec.is("clusterIP", "None");
+        // names.rs knows each pod from its start.
+        spec.is("publishNotReadyAddresses", true);
+        let (name, selector) = (metadata.text("name"), spec.must("selector").rest());
+        name.filter(|_| selector.iter().all(|label| labels.contains(label)))
+    };
+    kind(objects, "Service").filter_map(service).collect()
+}
+
+fn claim(mut claim: Fields) -> String {
+    // What kind of storage it is decides nothing here: a volume of Docker's is given.
+    claim.ignore(["apiVersion", "kind", "spec"]);
+    claim.must("metadata").text("name").expect("a name")
+}
+
+fn volume(mut volume: Fields) -> (String, Source) {
+    let name = volume.text("name").expect("a name");
+    let mode = |fields: &mut Fields| fields.number("defaultMode").unwrap_or(0o644);
+    let source = if let Some(mut empty) = volume.fields("emptyDir") {
+        let memory = empty.text("medium").is_some_and(|medium| medium == "Memory");
+        Source::Empty { memory, bytes: empty.text("sizeLimit").map(|size| bytes(&size)) }
+    } else if let Some(mut secret) = volume.fields("secret") {
+        Source::Secret { name: secret.text("secretName").expect("a name"), mode: mode(&mut secret) }
+    } else {
+        let mut map = volume.must("configMap");
+        Source::ConfigMap { name: map.text("name").expect("a name"), mode: mode(&mut map) }
+    };
+    (name, source)
+}
+
+fn mount(mut mount: Fields, volumes: &[(String, Source)]) -> Mount {
+    let (name, path) = (mount.text("name").expect("a name"), mount.text("mountPath").expect("a path"));
+    let (_, source) = volumes.iter().find(|(volume, _)| *volume == name).expect("a volume of that name");
+    let is_read_only = mount.flag("readOnly");
+    let is_theirs = matches!(source, Source::Secret { .. } | Source::ConfigMap { .. });
+    assert_eq!(is_read_only, is_theirs, "{path}: the kubelet mounts these read-only in any case, and others writable");
+    Mount { name, path, is_read_only, source: source.clone() }
+}
+
+/// Returns the seccomp profile.
+fn rights_of_the_pod(mut context: Fields, options: &mut Vec<String>) -> Option<Vec<String>> {
+    let groups = context.texts("supplementalGroups");
+    options.extend(groups.into_iter().flat_map(|group| ["--group-add".to_owned(), group]));
+    seccomp(&mut context)
+}
+
+fn seccomp(context: &mut Fields) -> Option<Vec<String>> {
+    let profile = context.fields("seccompProfile")?.text("type").expect("a type");
+    match profile.as_str() {
+        // Docker's own, which is containerd's as well.
+        "RuntimeDefault" => Some(Vec::new()),
+        "Unconfined" => Some(vec![UNCONFINED.to_owned()]),
+        other => panic!("seccompProfile {other}"),
+    }
+}
+
+fn rights(mut context: Fields, options: &mut Vec<String>) -> Option<Vec<String>> {
+    let profile = seccomp(&mut context);
+    context.is("privileged", false);
+    context.is("allowPrivilegeEscalation", false);
+    context.is("readOnlyRootFilesystem", true);
+    let user = [context.number("runAsUser"), context.number("runAsGroup")].map(|id| id.expect("a number").to_string());
+    options.extend(["--read-only", "--security-opt=no-new-privileges", "--user"].map(str::to_owned));
+    options.push(user.join(":"));
+    let mut capabilities = context.must("capabilities");
+    let option = |option: &str, names: Vec<String>| {
+        names.into_iter().map(move |name| format!("{option}={name}")).collect::<Vec<_>>()
+    };
+    options.extend(option("--cap-drop", capabilities.texts("drop")));
+    options.extend(option("--cap-add", capabilities.texts("add")));
+    profile
+}
+
+/// Returns how many GPUs the device plugin is asked for.
+fn resources(mut resources: Fields, options: &mut Vec<String>) -> u64 {
+    let mut requests = resources.must("requests");
+    // The scheduler's alone.
+    requests.ignore(["memory"]);
+    if let Some(shares) = requests.text("cpu").map(|cpus| thousandths(&cpus) * 1024 / 1000) {
+        options.push(format!("--cpu-shares={}", shares.max(2)));
+    }
+    let mut limits = resources.must("limits");
+    if let Some(memory) = limits.text("memory") {
+        options.push(format!("--memory={}", bytes(&memory)));
+    }
+    if let Some(cpus) = limits.text("cpu") {
+        options.push("--cpu-period=100000".to_owned());
+        options.push(format!("--cpu-quota={}", thousandths(&cpus) * 100));
+    }
+    limits.number("nvidia.com/gpu").or_else(|| limits.number("amd.com/gpu")).unwrap_or(0)
+}
+
+fn thousandths(cpus: &str) -> u64 {
+    let (number, factor) = cpus.strip_suffix('m').map_or((cpus, 1000), |number| (number, 1));
+    number.parse::<u64>().expect("whole CPUs, or thousandths") * factor
+}
+
+fn bytes(quantity: &str) -> u64 {
+    let (number, unit) = quantity.split_at(quantity.find(|c: char| !c.is_ascii_digit()).unwrap_or(quantity.len()));
+    let shift = ["", "Ki", "Mi", "Gi"].iter().position(|known| *known == unit).expect("Ki, Mi or Gi");
+    number.parse::<u64>().expect("a number") << (10 * shift)
+}
+
+fn probe(mut probe: Fields) -> Probe {
+    let mut seconds = |name: &str, default: u64| probe.number(name).unwrap_or(default);
+    let (delay, period) = (seconds("initialDelaySeconds", 0), seconds("periodSeconds", 10));
+    let (timeout, failures) = (seconds("timeoutSeconds", 1), seconds("failureThreshold", 3));
+    let (delay, period) = (Duration::from_secs(delay), Duration::from_secs(period));
+    Probe { command: probe.must("exec").texts("command"), delay, period, timeout, failures }
+}
