@@ -101,9 +101,9 @@ ensure_engine() {
     start_engine
 }
 
-# Debian 12 has only compose 1. The package of Debian 13 is a plugin for the same docker command and installs there as it is.
-install_compose_of_debian_13() {
-    local dir mirror
+# For packages of Debian 13 that install on Debian 12 as they are.
+install_of_debian_13() { # PACKAGE
+    local package=$1 dir mirror
     mirror=$(debian_mirror)
     [ -n "$mirror" ] || return 1
     dir=$(mktemp -d)
@@ -113,9 +113,9 @@ install_compose_of_debian_13() {
         >"$dir/sources.list"
     local apt=(apt-get -qq -o "Dir::Etc::sourcelist=$dir/sources.list" -o Dir::Etc::sourceparts=- -o "Dir::State::lists=$dir/lists"
         -o APT::Sandbox::User=root)
-    say "installing compose 2 of Debian 13"
-    (cd "$dir" && as_root "${apt[@]}" update && "${apt[@]}" download docker-compose >/dev/null) &&
-        as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$dir"/docker-compose_*.deb \
+    say "installing $package of Debian 13"
+    (cd "$dir" && as_root "${apt[@]}" update && "${apt[@]}" download "$package" >/dev/null) &&
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$dir/$package"_*.deb \
             </dev/null >/dev/null
     local status=$?
     as_root rm -rf "$dir"
@@ -131,7 +131,8 @@ install_compose() {
     elif is_in_apt docker-compose '[2-9]'; then
         apt_install docker-compose
     else
-        install_compose_of_debian_13
+        # Debian 12 has only compose 1; this is a plugin for the same docker command.
+        install_of_debian_13 docker-compose
     fi
 }
 
