@@ -148,12 +148,14 @@ ENTRYPOINT ["demo-gpus", "slurminit", "run", "--"]
 FROM vendor AS image
 
 
-# Accounting: slurmdbd and a database of its own. Its tables are made here, so that the first start copies a directory.
+# Accounting and the REST API: slurmdbd and a database of its own, slurmrestd. Its tables are made here, so that the first start copies a directory.
 FROM image AS accounting
 RUN groupadd --gid 641 --system mysql \
  && useradd --uid 641 --gid mysql --system --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin mysql \
+ && useradd --uid 642 --user-group --system --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin slurmrestd \
  && apt-get update \
- && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends mariadb-server-core slurmdbd slurmrestd \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
+      mariadb-server-core slurmdbd slurmrestd slurm-wlm-jwt-plugin \
  && find / -xdev -type f -perm /6000 -exec chmod ug-s {} + \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/*-old /var/log/apt /var/log/dpkg.log /etc/slurm/slurmdbd.conf \
  && install -d -o mysql -g mysql -m 0755 /usr/share/slurminit/mariadb /run/mysqld \

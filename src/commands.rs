@@ -32,6 +32,7 @@ mod status;
 mod stop;
 mod submit;
 mod timeline;
+mod token;
 mod usage;
 
 use std::io::Write as _;
@@ -145,6 +146,8 @@ verbs! {
     Drain(drain),
     /// Have drained nodes take jobs again
     Resume(resume),
+    /// Make a token for the REST API, with which its holder works as that user
+    Token(token),
     /// Show how many GPU and CPU hours each user has used
     Usage(usage),
     /// Submit a command to particular nodes and GPUs, one job for each

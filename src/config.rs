@@ -17,6 +17,7 @@ mod joined;
 mod liveness;
 mod mail;
 mod paths;
+mod rest;
 mod selector;
 mod sharing;
 mod slurm;
@@ -37,6 +38,7 @@ pub use joined::{Joined, shared};
 pub use liveness::LivenessTest;
 pub use mail::{Address, Mail, Relay};
 pub use paths::Paths;
+pub use rest::Rest;
 pub use selector::GpuSelector;
 pub use sharing::{Shards, Sharing};
 pub use slurm::{Partition, Slurm, SlurmKey, SlurmSettings, SlurmValue};
@@ -90,6 +92,8 @@ pub struct Config {
     pub daemons: BTreeMap<DaemonName, DaemonSettings>,
     /// Slurm's accounting database.
     pub accounting: Accounting,
+    /// Slurm's REST API.
+    pub rest: Rest,
     /// Accounts in that database.
     #[serde(rename = "account")]
     pub accounts: Vec<Limits>,
@@ -192,6 +196,11 @@ impl Config {
     pub fn has_associations(&self) -> bool {
         let has_user = self.users.iter().any(|user| user.account.is_some());
         self.runs_accounting() && (has_user || !self.accounts.is_empty() || !self.qos.is_empty())
+    }
+
+    /// Whether slurmrestd runs here: beside slurmctld.
+    pub fn runs_rest(&self) -> bool {
+        self.rest.listen.is_some() && matches!(self.role, Role::All | Role::Controller)
     }
 
     /// Whether that node is called what the container is called: nobody gave it another name.

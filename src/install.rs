@@ -13,6 +13,7 @@ mod device_files;
 mod directories;
 mod environments;
 mod hosts;
+mod jwt_key;
 mod munge_key;
 mod owner;
 mod users_file;
@@ -25,6 +26,7 @@ pub use device_files::{close_device_file, give_device_file};
 pub use directories::make_directories;
 pub use environments::{install_environments, read_login_files};
 pub use hosts::{Writer, install_address, install_host_name, install_nodes_names, writer_of_nodes_names};
+pub use jwt_key::install_jwt_key;
 pub use munge_key::{KeySource, MungeKey, install_munge_key, install_token_key, munge_keys};
 pub use owner::Owner;
 pub use users_file::replace_users_file;
@@ -79,7 +81,7 @@ pub enum InstallError {
          `password_secret` of [accounting]"
     )]
     Password { path: PathBuf, why: String },
-    #[error("the kernel gave no random bytes for the munge key: {source}")]
+    #[error("the kernel gave no random bytes for a new key: {source}")]
     Random { source: io::Error },
 }
 

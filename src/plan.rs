@@ -18,6 +18,7 @@ mod mismatch;
 mod names;
 mod node;
 mod prolog;
+mod rest;
 mod settings;
 mod task_prolog;
 
@@ -35,6 +36,7 @@ pub use mismatch::Mismatch;
 pub use names::{DevicePath, GresType, HostName};
 pub use node::{NodePlan, Topology};
 pub use prolog::Prolog;
+pub use rest::{authentication, can_authenticate};
 pub use settings::{PartitionPlan, Setting};
 pub use task_prolog::TaskProlog;
 

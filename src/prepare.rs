@@ -73,10 +73,12 @@ pub(crate) fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, 
     let inventory = detected(&config, sources.root, sources.inventory)?;
     tell_or_fail(tell, &PrepareEvent::Detected)?;
     plan::can_account(&config, &inventory)?;
+    plan::can_authenticate(&config, &inventory)?;
     let planned = plan_files(&config, &inventory, sources.root)?;
     install::note_copies(&config.paths, sources.root, &planned.customized)?;
     let changed = install::install_files(&config.paths, sources.root, &planned.files)?;
     let accounting = install::install_accounting(&config, sources.root)?;
+    let jwt_key = install::install_jwt_key(&config, sources.root)?;
     if let Err(error) = install::keep_applied(&config.paths, sources.root, &planned.files) {
         eprintln!("warning: {error}; a reload will compare with the installed files");
     }
@@ -95,6 +97,7 @@ pub(crate) fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, 
     prepared.findings.extend(accounts);
     prepared.findings.extend(unusable);
     prepared.findings.extend(accounting);
+    prepared.findings.extend(jwt_key);
     prepared.findings.extend(device_files);
     prepared.findings.extend(cheap);
     prepared.findings.extend(key.findings.iter().cloned());

@@ -84,6 +84,8 @@ mod pods;
 mod reload;
 #[path = "image/requests.rs"]
 mod requests;
+#[path = "image/rest.rs"]
+mod rest;
 #[path = "image/sbatch_args.rs"]
 mod sbatch_args;
 #[path = "image/settings.rs"]

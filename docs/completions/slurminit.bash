@@ -73,6 +73,9 @@ _slurminit() {
             slurminit,timeline)
                 cmd="slurminit__subcmd__timeline"
                 ;;
+            slurminit,token)
+                cmd="slurminit__subcmd__token"
+                ;;
             slurminit,usage)
                 cmd="slurminit__subcmd__usage"
                 ;;
@@ -133,6 +136,9 @@ _slurminit() {
             slurminit__subcmd__help,timeline)
                 cmd="slurminit__subcmd__help__subcmd__timeline"
                 ;;
+            slurminit__subcmd__help,token)
+                cmd="slurminit__subcmd__help__subcmd__token"
+                ;;
             slurminit__subcmd__help,usage)
                 cmd="slurminit__subcmd__help__subcmd__usage"
                 ;;
@@ -143,7 +149,7 @@ _slurminit() {
 
     case "${cmd}" in
         slurminit)
-            opts="-h -V --help --version run detect render configure doctor reload status nodes drain resume usage submit health restart stop logs timeline join-command sbatch-args help"
+            opts="-h -V --help --version run detect render configure doctor reload status nodes drain resume token usage submit health restart stop logs timeline join-command sbatch-args help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -311,7 +317,7 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__help)
-            opts="run detect render configure doctor reload status nodes drain resume usage submit health restart stop logs timeline join-command sbatch-args help"
+            opts="run detect render configure doctor reload status nodes drain resume token usage submit health restart stop logs timeline join-command sbatch-args help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -577,6 +583,20 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__help__subcmd__timeline)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__help__subcmd__token)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -916,6 +936,24 @@ _slurminit() {
             fi
             case "${prev}" in
                 --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__token)
+            opts="-h --lifespan --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --lifespan)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -137,6 +137,14 @@ _arguments "${_arguments_options[@]}" : \
 '*::nodes -- The nodes\: compute-1, or compute-\[1-3\]:_default' \
 && ret=0
 ;;
+(token)
+_arguments "${_arguments_options[@]}" : \
+'--lifespan=[How long it is valid]:SECONDS:_default' \
+'-h[Print help]' \
+'--help[Print help]' \
+':user -- The user as whom its holder works:_default' \
+&& ret=0
+;;
 (usage)
 _arguments "${_arguments_options[@]}" : \
 '--since=[From when on\: 2026-11-01, now-7days, or another time that sacct takes]:TIME:_default' \
@@ -284,6 +292,10 @@ _arguments "${_arguments_options[@]}" : \
 _arguments "${_arguments_options[@]}" : \
 && ret=0
 ;;
+(token)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
 (usage)
 _arguments "${_arguments_options[@]}" : \
 && ret=0
@@ -346,6 +358,7 @@ _slurminit_commands() {
 'nodes:Show all nodes of the cluster, and who has which of their GPUs' \
 'drain:Have nodes take no more jobs; those that run go on' \
 'resume:Have drained nodes take jobs again' \
+'token:Make a token for the REST API, with which its holder works as that user' \
 'usage:Show how many GPU and CPU hours each user has used' \
 'submit:Submit a command to particular nodes and GPUs, one job for each' \
 'health:Exit with 0 if the cluster is ready (or, with --live, alive), else with 1 and a line that says why' \
@@ -397,6 +410,7 @@ _slurminit__subcmd__help_commands() {
 'nodes:Show all nodes of the cluster, and who has which of their GPUs' \
 'drain:Have nodes take no more jobs; those that run go on' \
 'resume:Have drained nodes take jobs again' \
+'token:Make a token for the REST API, with which its holder works as that user' \
 'usage:Show how many GPU and CPU hours each user has used' \
 'submit:Submit a command to particular nodes and GPUs, one job for each' \
 'health:Exit with 0 if the cluster is ready (or, with --live, alive), else with 1 and a line that says why' \
@@ -505,6 +519,11 @@ _slurminit__subcmd__help__subcmd__timeline_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit help timeline commands' commands "$@"
 }
+(( $+functions[_slurminit__subcmd__help__subcmd__token_commands] )) ||
+_slurminit__subcmd__help__subcmd__token_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help token commands' commands "$@"
+}
 (( $+functions[_slurminit__subcmd__help__subcmd__usage_commands] )) ||
 _slurminit__subcmd__help__subcmd__usage_commands() {
     local commands; commands=()
@@ -574,6 +593,11 @@ _slurminit__subcmd__submit_commands() {
 _slurminit__subcmd__timeline_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit timeline commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__token_commands] )) ||
+_slurminit__subcmd__token_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit token commands' commands "$@"
 }
 (( $+functions[_slurminit__subcmd__usage_commands] )) ||
 _slurminit__subcmd__usage_commands() {

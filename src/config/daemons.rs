@@ -26,11 +26,14 @@ pub enum DaemonName {
     Slurmctld,
     /// The node's daemon.
     Slurmd,
+    /// The REST API.
+    Slurmrestd,
 }
 
 impl DaemonName {
     /// All daemons, in start order.
-    pub const ALL: [Self; 5] = [Self::Munged, Self::Mariadbd, Self::Slurmdbd, Self::Slurmctld, Self::Slurmd];
+    pub const ALL: [Self; 6] =
+        [Self::Munged, Self::Mariadbd, Self::Slurmdbd, Self::Slurmctld, Self::Slurmd, Self::Slurmrestd];
 
     /// The program's name.
     pub const fn as_str(self) -> &'static str {
@@ -40,6 +43,7 @@ impl DaemonName {
             Self::Slurmdbd => "slurmdbd",
             Self::Slurmctld => "slurmctld",
             Self::Slurmd => "slurmd",
+            Self::Slurmrestd => "slurmrestd",
         }
     }
 
@@ -49,6 +53,7 @@ impl DaemonName {
             Self::Munged => Some("munge"),
             Self::Mariadbd => Some("mysql"),
             Self::Slurmdbd | Self::Slurmctld => Some("slurm"),
+            Self::Slurmrestd => Some("slurmrestd"),
             Self::Slurmd => None,
         }
     }

@@ -12,7 +12,7 @@ use super::Config;
 pub struct Held(Vec<(String, u64)>);
 
 /// If these change, no file can be rendered that fits the running daemons.
-const NEEDED: [&str; 3] = ["role", "[paths]", "[accounting]"];
+const NEEDED: [&str; 4] = ["role", "[paths]", "[accounting]", "[rest]"];
 
 impl Held {
     /// The checksums of `config`.
@@ -25,6 +25,7 @@ impl Held {
             entry("[[hooks.pre_start]]", &config.hooks),
             entry("[jobs]", &config.jobs),
             entry("[accounting]", &config.accounting),
+            entry("[rest]", &config.rest),
             entry("[supervise]", &config.supervise),
         ];
         held.extend(config.daemons.iter().map(|(name, daemon)| entry(&format!("[daemon.{name}]"), daemon)));

@@ -9,7 +9,7 @@ use toml::{Table, Value};
 use super::{Accounting, Config, ConfigError, DaemonName, DaemonSettings, Fault, Role, Step};
 
 /// What becomes slurm.conf, which must be the same everywhere. Shorter paths have all that is below them.
-const SHARED: [&[&str]; 17] = [
+const SHARED: [&[&str]; 18] = [
     &["cluster_name"],
     &["slurm"],
     &["partition"],
@@ -26,6 +26,7 @@ const SHARED: [&[&str]; 17] = [
     &["paths", "munge_socket"],
     &["gpu", "shards"],
     &["gpu", "mps"],
+    &["rest", "listen"],
     &["daemon", "slurmctld", "user"],
 ];
 
@@ -148,6 +149,7 @@ impl Joined {
             gpu,
             daemons,
             accounts: from.accounts.clone(),
+            rest: from.rest.clone(),
             accounting: Accounting { mode: from.accounting.mode, port: from.accounting.port, ..own.accounting },
             ..own
         })

@@ -48,8 +48,17 @@ impl Paths {
     pub const DATABASE: &str = "mysql";
     /// Its socket, where MariaDB's client library looks for it.
     pub const DATABASE_SOCKET: &str = "/run/mysqld/mysqld.sock";
+    /// slurmctld's directory for [`Self::JWT_KEY`], in the state directory.
+    pub const JWT: &str = "jwt";
+    /// The key that signs tokens for the REST API.
+    pub const JWT_KEY: &str = "jwt_hs256.key";
     /// An empty database, which the image's target `accounting` has.
     pub const DATABASE_TEMPLATE: &str = "/usr/share/slurminit/mariadb";
+
+    /// The key that signs tokens for the REST API.
+    pub fn jwt_key(&self) -> PathBuf {
+        self.state.join(Self::JWT).join(Self::JWT_KEY)
+    }
 
     /// The embedded database's files.
     pub fn database(&self) -> PathBuf {

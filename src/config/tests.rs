@@ -72,7 +72,7 @@ fn a_refusal_names_file_line_column_key_and_what_is_wanted() {
         "[slurm.conf]\n\"bad key\" = 1",
         "[[partition]]\nMaxTime = 1",
         "[[partition]]\nname = \"a\"\n[[partition]]\nname = \"a\"",
-        "[daemon.slurmrestd]\nuser = \"x\"",
+        "[daemon.sackd]\nuser = \"x\"",
         "[daemon.slurmd]\nreadiness = { port = 1, socket = \"/x\" }",
         "[daemon.slurmd]\nreadiness = \"soon\"",
         "[daemon.slurmd]\ncommand = []",

@@ -100,11 +100,15 @@ pub fn install_munge_key(config: &Config, root: &Path) -> Result<MungeKey, Insta
         return Err(InstallError::NoKey { path: place.path, secret: config.paths.munge_secret.clone() });
     }
     let mut key = [0; NEW_KEY];
-    File::open("/dev/urandom")
-        .and_then(|mut random| random.read_exact(&mut key))
-        .map_err(|source| InstallError::Random { source })?;
+    fill_randomly(&mut key)?;
     place.write(&key)?;
     place.finish(KeySource::Generated, true, findings)
+}
+
+/// Makes a new key.
+pub(super) fn fill_randomly(key: &mut [u8]) -> Result<(), InstallError> {
+    let random = File::open("/dev/urandom").and_then(|mut random| random.read_exact(key));
+    random.map_err(|source| InstallError::Random { source })
 }
 
 /// The place of munged's key.

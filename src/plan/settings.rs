@@ -6,7 +6,7 @@ use crate::inventory::Inventory;
 use super::names::HostName;
 use super::{
     CgroupPlan, Epilog, GresPlan, MailProg, NodePlan, Prolog, Reasons, TaskProlog, accounting, autoscale, cluster,
-    login,
+    login, rest,
 };
 
 /// A line of slurm.conf.
@@ -63,6 +63,9 @@ pub(super) fn plan(
         reasons.decide(format!("{}=0", login::KEY), login::WHY);
     }
     settings.scheduling(config, node, reasons);
+    for (key, value) in rest::authentication(config).into_iter().flatten() {
+        settings.add(key, value);
+    }
     if config.accounting.is_on() {
         accounting::settings(&mut settings, config, host);
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::config::{Accounting, AccountingMode, Config, DaemonName};
-use crate::plan::HEADER;
+use crate::plan::{HEADER, authentication};
 
 /// `password` is that of an external database's user.
 ///
@@ -21,6 +21,9 @@ pub fn slurmdbd_conf(config: &Config, password: Option<&str>) -> Result<String, 
         config.paths.munge_socket.display(),
         config.paths.run.display(),
     );
+    for (key, value) in authentication(config).into_iter().flatten() {
+        let _ = writeln!(text, "{key}={value}");
+    }
     if config.accounting.mode() == AccountingMode::External {
         let host = database_host.as_ref().map_or("localhost", |host| host.as_str());
         let _ = writeln!(text, "StorageHost={host}\nStoragePort={database_port}\nStorageLoc={database_name}");

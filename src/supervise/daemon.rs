@@ -80,7 +80,7 @@ impl ProbeTest {
             Self::Daemon(DaemonName::Slurmctld) => vec![command(&["scontrol", "ping"])],
             Self::Daemon(DaemonName::Slurmd) => vec![command(&["scontrol", "show", "slurmd", node])],
             // They have no question that costs little.
-            Self::Daemon(DaemonName::Mariadbd | DaemonName::Slurmdbd) => Vec::new(),
+            Self::Daemon(DaemonName::Mariadbd | DaemonName::Slurmdbd | DaemonName::Slurmrestd) => Vec::new(),
             Self::Command(own) => vec![own.clone()],
         }
     }
@@ -90,6 +90,10 @@ impl ProbeTest {
 /// them. They cost 17 ms at start-up and 8 ms per step, and the OpenCL plugin would wake the GPU driver. slurmd also
 /// resolves 0.0.0.0 for a log line; if no name server answers, that takes 10 s instead of 1 s.
 const SLURMD_ENV: &[(&str, &str)] = &[("HWLOC_PLUGINS_PATH", "/var/empty"), ("RES_OPTIONS", "timeout:1 attempts:1")];
+
+/// Without CAP_SYS_ADMIN it can make no namespaces, and would end. It has nobody's rights anyway, and passes on the tokens that it is given.
+const SLURMRESTD_ENV: &[(&str, &str)] =
+    &[("SLURM_JWT", "daemon"), ("SLURMRESTD_SECURITY", "disable_unshare_sysv,disable_unshare_files")];
 
 /// The step of the preparation that a unit waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -107,9 +111,36 @@ pub enum Gate {
 /// A Slurm daemon, which starts once the daemons in `after` are ready.
 pub(super) fn daemon(config: &Config, name: DaemonName, after: &[DaemonName]) -> Spec {
     let settings = config.daemons.get(&name).cloned().unwrap_or_default();
+    let (command, gate, readiness, essential) = usual(config, name);
+    let (readiness, ready_timeout) = readiness_or(config, settings.readiness, readiness);
+    Spec {
+        name: name.to_string(),
+        command: settings.command.unwrap_or(command),
+        user: settings.user.or_else(|| name.user().map(str::to_owned)),
+        env: settings.env,
+        default_env: match name {
+            DaemonName::Slurmd => SLURMD_ENV,
+            DaemonName::Slurmrestd => SLURMRESTD_ENV,
+            _ => &[],
+        },
+        after: after.iter().map(ToString::to_string).collect(),
+        gate,
+        readiness,
+        ready_timeout,
+        liveness: liveness(settings.liveness, Some(name)),
+        restart: settings.restart.unwrap_or(RestartPolicy::Always),
+        essential,
+        stop_timeout: settings.stop_timeout.unwrap_or_else(|| config.supervise.stop_timeout()),
+        daemon: Some(name),
+    }
+}
+
+/// What each daemon is without the operator's settings: its command, what it waits for, when it is ready, and the container's exit code
+/// without it.
+fn usual(config: &Config, name: DaemonName) -> (Vec<String>, Gate, ReadinessTest, Option<u8>) {
     let words = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
     let paths = &config.paths;
-    let (command, gate, readiness, essential) = match name {
+    match name {
         DaemonName::Munged => (
             vec![
                 "munged".to_owned(),
@@ -124,43 +155,38 @@ pub(super) fn daemon(config: &Config, name: DaemonName, after: &[DaemonName]) ->
             ],
             Gate::MungeKey,
             ReadinessTest::Socket(paths.munge_socket.clone()),
-            exit_code::MUNGED,
+            Some(exit_code::MUNGED),
         ),
-        DaemonName::Mariadbd => {
-            (mariadbd(paths), Gate::Files, ReadinessTest::Socket(Paths::DATABASE_SOCKET.into()), exit_code::ACCOUNTING)
-        }
+        DaemonName::Mariadbd => (
+            mariadbd(paths),
+            Gate::Files,
+            ReadinessTest::Socket(Paths::DATABASE_SOCKET.into()),
+            Some(exit_code::ACCOUNTING),
+        ),
         DaemonName::Slurmdbd => (
             words(&["slurmdbd", "-D"]),
             Gate::Files,
             ReadinessTest::Port(config.accounting.port),
-            exit_code::ACCOUNTING,
+            Some(exit_code::ACCOUNTING),
         ),
         DaemonName::Slurmctld => (
             words(&["slurmctld", "-D"]),
             Gate::Files,
             ReadinessTest::Port(config.slurm.controller_port),
-            exit_code::SLURMCTLD,
+            Some(exit_code::SLURMCTLD),
         ),
-        DaemonName::Slurmd => {
-            (words(&["slurmd", "-D"]), Gate::Jobs, ReadinessTest::Port(config.slurm.daemon_port), exit_code::SLURMD)
+        DaemonName::Slurmd => (
+            words(&["slurmd", "-D"]),
+            Gate::Jobs,
+            ReadinessTest::Port(config.slurm.daemon_port),
+            Some(exit_code::SLURMD),
+        ),
+        DaemonName::Slurmrestd => {
+            let listen = config.rest.listen.map(|address| address.to_string()).unwrap_or_default();
+            let port = config.rest.listen.map_or(0, |address| address.port());
+            // Jobs go on without it.
+            (words(&["slurmrestd", "-a", "rest_auth/jwt", &listen]), Gate::Files, ReadinessTest::Port(port), None)
         }
-    };
-    let (readiness, ready_timeout) = readiness_or(config, settings.readiness, readiness);
-    Spec {
-        name: name.to_string(),
-        command: settings.command.unwrap_or(command),
-        user: settings.user.or_else(|| name.user().map(str::to_owned)),
-        env: settings.env,
-        default_env: if name == DaemonName::Slurmd { SLURMD_ENV } else { &[] },
-        after: after.iter().map(ToString::to_string).collect(),
-        gate,
-        readiness,
-        ready_timeout,
-        liveness: liveness(settings.liveness, Some(name)),
-        restart: settings.restart.unwrap_or(RestartPolicy::Always),
-        essential: Some(essential),
-        stop_timeout: settings.stop_timeout.unwrap_or_else(|| config.supervise.stop_timeout()),
-        daemon: Some(name),
     }
 }
 
@@ -221,7 +247,7 @@ fn readiness_or(config: &Config, own: Option<Readiness>, default: ReadinessTest)
 
 fn liveness(own: Option<config::LivenessTest>, daemon: Option<DaemonName>) -> Option<Probe> {
     match own {
-        None if daemon.is_some_and(DaemonName::is_for_accounting) => None,
+        None if daemon.is_some_and(|name| name == DaemonName::Slurmrestd || name.is_for_accounting()) => None,
         None => Some(Probe { test: ProbeTest::Daemon(daemon?), timeout: None }),
         Some(config::LivenessTest::Off) => None,
         Some(config::LivenessTest::Command { command, timeout }) => {

@@ -88,9 +88,12 @@ impl Target {
         daemons.chain(services.map(|service| daemon::service(config, service))).collect()
     }
 
-    /// slurmctld's first start needs the accounting daemons, where they are.
+    /// slurmctld's first start needs the accounting daemons, where they are. slurmrestd needs slurmctld.
     fn daemons(&self, config: &Config) -> Vec<(DaemonName, &'static [DaemonName])> {
         let mut daemons = self.daemons.to_vec();
+        if config.runs_rest() {
+            daemons.push((DaemonName::Slurmrestd, &[DaemonName::Slurmctld]));
+        }
         let slurmctld = daemons.iter().position(|(name, _)| *name == DaemonName::Slurmctld);
         let Some(at) = slurmctld.filter(|_| config.runs_accounting()) else { return daemons };
         daemons[at].1 = &[DaemonName::Munged, DaemonName::Slurmdbd];

@@ -1,0 +1,35 @@
+//! The key that signs tokens for the REST API. It is made once, and kept with slurmctld's state, outside of its directory: there it would be
+//! taken for saved state.
+
+use std::io;
+use std::path::Path;
+
+use super::directories::{finding, owned};
+use super::{InstallError, Owner, atomic};
+use crate::config::{Config, DaemonName, Paths};
+use crate::inventory::Finding;
+use crate::walk;
+
+/// Makes the key, if there is none, for slurmctld and slurmdbd. Returns what was repaired.
+///
+/// # Errors
+/// It cannot be written.
+pub fn install_jwt_key(config: &Config, root: &Path) -> Result<Vec<Finding>, InstallError> {
+    if !config.runs_rest() {
+        return Ok(Vec::new());
+    }
+    let (path, mut mended) = (config.paths.jwt_key(), Vec::new());
+    let owner = Owner::of(DaemonName::Slurmctld, config, &path)?;
+    let (state, _) = walk::make(root, &config.paths.state, &mut mended)?;
+    let directory = owned(state.child(Paths::JWT)?, &owner, 0o700, &mut mended)?;
+    match directory.metadata_of(Paths::JWT_KEY) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let mut key = [0; 32];
+            super::munge_key::fill_randomly(&mut key)?;
+            atomic::replace_secret(&directory, Paths::JWT_KEY, &key, 0o600, Some(&owner))
+        }
+        found => found.map(drop),
+    }
+    .map_err(|error| InstallError::write(&path, error))?;
+    Ok(mended.iter().map(finding).collect())
+}

@@ -1,0 +1,31 @@
+//! Slurm's REST API: what the configuration files say of it.
+
+use crate::config::Config;
+use crate::exit_code;
+use crate::inventory::Inventory;
+
+use super::Refusal;
+
+/// Slurm's plugin for JSON Web Tokens. All of Slurm's programs load it.
+const PLUGIN: &str = "auth_jwt";
+
+/// The keys that slurm.conf and slurmdbd.conf have in common.
+pub fn authentication(config: &Config) -> Option<[(&'static str, String); 2]> {
+    config.rest.listen?;
+    let key = config.paths.jwt_key();
+    Some([("AuthAltTypes", "auth/jwt".to_owned()), ("AuthAltParameters", format!("jwt_key={}", key.display()))])
+}
+
+/// # Errors
+/// The plugin is not installed.
+pub fn can_authenticate(config: &Config, inventory: &Inventory) -> Result<(), Refusal> {
+    if config.rest.listen.is_none() || inventory.slurm.has_plugin(PLUGIN) {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        exit_code::CONFIG,
+        "[rest] needs tokens, and this image's Slurm knows none",
+        format!("Slurm's plugin {PLUGIN} is not installed, which all containers of the cluster need"),
+        "build the image with --target accounting, or remove `listen` from [rest]",
+    ))
+}

@@ -1,0 +1,64 @@
+//! Slurm's REST API, and the tokens for it.
+
+use crate::docker::{ACCOUNTING, Container, Image, PLAIN, Volume, directory};
+
+const REST: &str = "[rest]\nlisten = '127.0.0.1:6820'\n[[user]]\nname = 'alice'\nuid = 1501\n";
+
+/// The answer to a request, made as curl would make it, which the image does not have.
+fn ask(container: &Container, path: &str, token: &str) -> String {
+    let header = if token.is_empty() { String::new() } else { format!("X-SLURM-USER-TOKEN: {token}\\r\\n") };
+    container.sh(&format!(
+        "timeout 20 bash -c \"exec 3<>/dev/tcp/127.0.0.1/6820; printf 'GET {path} HTTP/1.1\\r\\nHost: x\\r\\n{header}Connection: close\\r\\n\\r\\n' >&3; cat <&3\""
+    ))
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_token_opens_it_and_nothing_else_does() {
+    let config = directory(&[("slurminit.toml", REST)]);
+    let state = Volume::new("rest");
+    let image = Image::new(ACCOUNTING).mount(config.path(), "/config").volume(&state, "/var/lib/slurm");
+    let container = image.serve();
+    container.sh("timeout 20 sh -c 'until slurminit status | grep -q \"slurmrestd *ready\"; do sleep 0.1; done'");
+    let token = container.sh("slurminit token alice --lifespan 600");
+    let ping = ask(&container, "/slurm/v0.0.42/ping", &token);
+    assert!(ping.starts_with("HTTP/1.1 200") && ping.contains("\"pinged\": \"UP\""), "{ping}");
+    container.sh("su alice -c 'cd /tmp; srun --job-name by-rest true'");
+    container.sh("timeout 20 sh -c 'until sacct -nX -o State | grep -q COMPLETED; do :; done'");
+    let jobs = ask(&container, "/slurmdb/v0.0.42/jobs", &token);
+    assert!(jobs.contains("by-rest"), "{jobs}");
+    for wrong in ["", "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJleHAiOjk5OTk5OTk5OTksImlhdCI6MCwic3VuIjoicm9vdCJ9.AAAA"]
+    {
+        let answer = ask(&container, "/slurm/v0.0.42/nodes", wrong);
+        assert!(!answer.contains("\"architecture\""), "{answer}");
+    }
+    // A user makes tokens for nobody else, and reads no key.
+    let other = container.exec(&["su", "alice", "-c", "slurminit token root"]);
+    assert!(other.code == 1 && other.stderr.contains("docs/rest.md"), "{} {}", other.stdout, other.stderr);
+    assert_eq!(
+        container.sh("stat -c '%U %a' /var/lib/slurm/jwt /var/lib/slurm/jwt/jwt_hs256.key"),
+        "slurm 700\nslurm 600"
+    );
+    let status = container.sh("cat /proc/$(pidof slurmrestd)/status");
+    assert!(status.contains("CapEff:\t0000000000000000"), "{status}");
+    // What it says contains no token, and a token outlives the container with its volume.
+    assert!(!container.log().contains(&token), "{}", container.log());
+    let log = container.log();
+    assert!(!log.contains(" warn "), "{log}");
+    assert_eq!(container.stop().1, 0);
+    drop(container);
+    let container = image.serve();
+    container.sh("timeout 20 sh -c 'until slurminit status | grep -q \"slurmrestd *ready\"; do sleep 0.1; done'");
+    assert!(ask(&container, "/slurm/v0.0.42/ping", &token).starts_with("HTTP/1.1 200"));
+    // The cluster goes on without it.
+    container.sh("pkill -KILL slurmrestd; srun true");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn an_image_without_it_says_so() {
+    let config = directory(&[("slurminit.toml", REST)]);
+    let outcome = Image::new(PLAIN).mount(config.path(), "/config").run(&["true"]);
+    let said = outcome.stderr + &outcome.stdout;
+    assert!(outcome.code == 78 && said.contains("build the image with --target accounting"), "{said}");
+}
