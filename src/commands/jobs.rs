@@ -61,6 +61,9 @@ enum What {
         /// slurmd's port
         #[arg(long)]
         port: u16,
+        /// PID 1's control socket
+        #[arg(long)]
+        socket: PathBuf,
     },
     /// Requeue the jobs that ran when a former start ended without notice
     Recover,
@@ -125,7 +128,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
             Ok(())
         }
         What::Join { conf, gpus, again, port, command } => jobs::join::run(node, conf, &gpus, again, port, &command),
-        What::Reached { port } => jobs::reached::watch(node, port),
+        What::Reached { port, socket } => jobs::reached::watch(node, port, &socket),
         What::Recover => jobs::recover(node),
         What::Follow { place, socket } => jobs::follow::run(&place.slurm_conf, &place.state, &socket),
         What::Wait => jobs::wait(),

@@ -1,13 +1,18 @@
-//! Whether the controller reaches a node at the address that it has of it, and whether a name is another node's.
+//! Whether the controller knows a node, and reaches it at the address that it has of it; and whether a name is another node's.
 //!
 //! slurmctld takes the address that a node registers from, and calls the node there a while later. A node that it cannot call was idle
-//! until then, and knows nothing: its own connections to the controller work.
+//! until then, and knows nothing: its own connections to the controller work. One that has lost what it knew of a node, because it was killed
+//! before it had saved it, does not ask for it: slurmd registers when it starts.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::join::{show, value};
 use super::slurm;
+use crate::config::DaemonName;
+use crate::control::client;
+use crate::control::protocol::Request;
 use crate::supervise::node::OUR_REASON;
 
 /// How long a connection within a cluster may take.
@@ -17,12 +22,23 @@ const ASK: Duration = Duration::from_secs(15);
 /// How often it is said that it does not.
 const SAY: Duration = Duration::from_secs(300);
 
-/// Watches until the container stops, and says it when the controller does not reach this node.
-pub(crate) fn watch(node: &str, port: u16) -> anyhow::Result<()> {
-    let (mut silent, mut said): (u32, Option<Instant>) = (0, None);
+/// Watches until the container stops. Says it when the controller does not reach this node, and has slurmd started again when the
+/// controller does not know it.
+pub(crate) fn watch(node: &str, port: u16, socket: &Path) -> anyhow::Result<()> {
+    let (mut silent, mut unknown, mut said): (u32, u32, Option<Instant>) = (0, 0, None);
     loop {
         pause();
-        let Ok(Some(known)) = show(node) else { continue };
+        let Ok(known) = show(node) else { continue };
+        let Some(known) = known else {
+            unknown += 1;
+            // Once is no sign: slurmctld may not have read what it saved.
+            if unknown == 2 {
+                unknown = 0;
+                register_again(node, socket);
+            }
+            continue;
+        };
+        unknown = 0;
         if !is_silent(&known) {
             if said.take().is_some() {
                 eprintln!("the controller reaches this node again");
@@ -42,6 +58,15 @@ pub(crate) fn watch(node: &str, port: u16) -> anyhow::Result<()> {
              hears nothing; cause: {address} is not this machine's for the controller, or something between them lets nothing through; repair: \
              open port {port} from the controller to this machine, or let both use one network (--network host on both)"
         );
+    }
+}
+
+/// Jobs go on: a new slurmd finds them.
+fn register_again(node: &str, socket: &Path) {
+    eprintln!("warning: the controller does not know {node} any more; slurmd starts again, and tells it");
+    let restart = Request::Restart { name: DaemonName::Slurmd.to_string() };
+    if let Err(error) = client::ask(socket, &restart) {
+        eprintln!("error: {error}; repair: slurminit restart slurmd");
     }
 }
 

@@ -34,10 +34,11 @@ struct Seen {
     jobs: &'static str,
 }
 
-const CASES: [Case; 13] = [
+const CASES: [Case; 14] = [
     Case { what: "controller", fault: "KILL, then started", run: || controller("kill") },
     Case { what: "controller", fault: "stopped, then started", run: || controller("stop") },
     Case { what: "controller", fault: "KILL, then started with another address", run: controller_moves },
+    Case { what: "controller", fault: "KILL, and its record of the nodes is lost", run: nodes_forgotten },
     Case { what: "network", fault: "half of the computes cut off from the controller for 60 s", run: partition },
     Case { what: "compute", fault: "paused for 15 s", run: || paused(15) },
     Case { what: "compute", fault: "paused for 60 s", run: || paused(60) },
@@ -196,6 +197,18 @@ fn move_to_another_address(lab: &Lab, container: &Container, alias: &str) -> Con
     docker(["start", &container.name]).ok();
     assert_ne!(address(&container.name), old);
     other
+}
+
+fn nodes_forgotten() -> Seen {
+    let cluster = Cluster::new("");
+    let compute = cluster.compute("c1", 1);
+    let lose = "rm -f /var/lib/slurm/slurmctld/node_state*";
+    cluster.controller.sh(&format!("pkill -STOP slurmctld; {lose}; pkill -KILL slurmctld"));
+    let begin = Instant::now();
+    cluster.until("slurminit health --ready >/dev/null && ! scontrol show node c1 >/dev/null 2>&1");
+    cluster.until("sinfo -h -n c1 -o %t | grep -qx idle");
+    assert!(compute.log().contains("the controller does not know c1 any more"), "{}", compute.log());
+    Seen { outcome: format!("the node is back {} later", seconds(begin.elapsed())), jobs: "none ran" }
 }
 
 fn controller_moves() -> Seen {

@@ -76,11 +76,12 @@ impl World {
             Child::JobsAccount => (jobs(node, &["account"]), Log),
             Child::JobsReclaim => (jobs(node, &["reclaim"]), Log),
             Child::JobsFollow => {
-                let socket = crate::control::socket(&self.job.config.paths.run).into_os_string().into_vec();
                 let argv = [own_file(), b"jobs".to_vec(), b"follow".to_vec()].into_iter().chain(self.state());
-                (argv.chain([b"--socket".to_vec(), socket]).collect(), Log)
+                (argv.chain(self.socket()).collect(), Log)
             }
-            Child::JobsReached => (jobs(node, &["reached", "--port", &self.daemon_port()]), Log),
+            Child::JobsReached => {
+                ([jobs(node, &["reached", "--port", &self.daemon_port()]), self.socket()].concat(), Log)
+            }
             Child::JobsWait => (jobs(node, &["wait"]), Log),
             Child::JobsQuiesce if self.job.target.jobs == JobCare::Nobody => (jobs(node, &["note-next"]), Log),
             Child::JobsQuiesce => {
@@ -154,6 +155,11 @@ impl World {
 
     fn daemon_port(&self) -> String {
         self.job.config.slurm.daemon_port.to_string()
+    }
+
+    /// The option that names the control socket.
+    fn socket(&self) -> Argv {
+        vec![b"--socket".to_vec(), crate::control::socket(&self.job.config.paths.run).into_os_string().into_vec()]
     }
 
     /// The options that name slurmctld's state directory and its default.
