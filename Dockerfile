@@ -160,12 +160,13 @@ RUN groupadd --gid 641 --system mysql \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/*-old /var/log/apt /var/log/dpkg.log /etc/slurm/slurmdbd.conf \
  && install -d -o mysql -g mysql -m 0755 /usr/share/slurminit/mariadb /run/mysqld \
  && { echo 'create database mysql;' && echo 'use mysql;' \
-      && cat /usr/share/m*/mariadb_system_tables.sql /usr/share/m*/mariadb_performance_tables.sql /usr/share/m*/mariadb_system_tables_data.sql \
+      && cat /usr/share/m*/m*_system_tables.sql /usr/share/m*/m*_performance_tables.sql /usr/share/m*/m*_system_tables_data.sql \
       && printf '%s;\n' "delete from global_priv where User=''" 'flush privileges' 'create database slurm_acct_db' \
            'create user slurm@localhost identified via unix_socket' 'grant all on slurm_acct_db.* to slurm@localhost'; } \
   | mariadbd --no-defaults --bootstrap --user=mysql --datadir=/usr/share/slurminit/mariadb --skip-log-bin \
       --innodb-undo-tablespaces=0 --innodb-data-file-path=ibdata1:4M:autoextend --innodb-autoextend-increment=1 \
-      --innodb-log-file-size=4M --innodb-buffer-pool-size=16M
+      --innodb-log-file-size=4M --innodb-buffer-pool-size=16M \
+ && test -e /usr/share/slurminit/mariadb/mysql/global_priv.frm
 ENV ACCOUNTING=embedded
 
 

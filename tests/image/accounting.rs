@@ -157,6 +157,21 @@ fn a_database_elsewhere_is_used_with_its_password() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
+fn a_database_that_is_broken_ends_the_start_and_the_cluster_starts_without_it() {
+    let state = Volume::new("accounting");
+    let image = || Image::new(ACCOUNTING).volume(&state, "/var/lib/slurm");
+    assert_eq!(image().run(&["srun", "true"]).code, 0);
+    let spoil = "echo nothing >/var/lib/slurm/mysql/data/ibdata1";
+    image().with(["--entrypoint", "sh"]).run(&["-c", spoil]).ok();
+    let outcome = image().run(&["srun", "true"]);
+    let said = outcome.stderr + &outcome.stdout;
+    assert_eq!(outcome.code, 108, "{said}");
+    assert!(said.contains("last words of mariadbd") && said.contains("ibdata1"), "{said}");
+    image().with(["--env", "SLURMINIT_ACCOUNTING=none"]).run(&["srun", "true"]).ok();
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
 fn what_is_missing_is_said() {
     let outcome = Image::new(PLAIN).with(["--env", "SLURMINIT_ACCOUNTING=embedded"]).run(&["true"]);
     assert_eq!(outcome.code, 78);

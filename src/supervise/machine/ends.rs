@@ -74,7 +74,7 @@ impl Machine {
 
     fn gave_up(&mut self, id: UnitId, last: Exit) {
         let Cluster { units, policy, step, .. } = &mut self.cluster;
-        let essential = units[id].essential().filter(|_| policy.on_give_up == OnGiveUp::Exit);
+        let essential = units.essential(&units[id]).filter(|_| policy.on_give_up == OnGiveUp::Exit);
         let why = Notice::GaveUp {
             name: units[id].name(),
             failures: policy.give_up_after,

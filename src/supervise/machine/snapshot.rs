@@ -133,14 +133,15 @@ impl Machine {
                 pid: None,
                 starts: unit.starts(),
                 restarts: unit.starts().saturating_sub(1),
-                essential: unit.essential().is_some(),
+                essential: self.cluster.units.essential(unit).is_some(),
                 last_exit: end.map(|end| last_exit(&end.exit)),
                 last_exit_why: end.and_then(why_told),
                 last_exit_ms: end.map(|end| ms(end.at)),
             }
         });
         let units = units.collect();
-        let missing = self.cluster.units.iter().find(|unit| unit.essential().is_some() && !unit.is_ready());
+        let cluster = &self.cluster.units;
+        let missing = cluster.iter().find(|unit| cluster.essential(unit).is_some() && !unit.is_ready());
         let (phase, why) = match &self.phase {
             Phase::New | Phase::Hook { .. } => (PhaseName::Hooks, Some("a pre-start hook runs".to_owned())),
             Phase::Prepare { .. } => (PhaseName::Preparing, Some("the GPUs are being detected".to_owned())),

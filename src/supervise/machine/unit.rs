@@ -141,11 +141,6 @@ impl Unit {
         self.spec.daemon.is_some_and(DaemonName::is_for_accounting)
     }
 
-    /// The container's exit code if the unit cannot be kept alive. Jobs do not end because nobody counts them any more.
-    pub(super) fn essential(&self) -> Option<u8> {
-        self.spec.essential.filter(|_| !(self.is_for_accounting() && self.has_been_ready()))
-    }
-
     pub(super) fn reads_slurms_files(&self) -> bool {
         self.is(DaemonName::Slurmctld) || self.is(DaemonName::Slurmd)
     }

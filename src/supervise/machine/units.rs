@@ -54,10 +54,20 @@ impl Units {
         slurm.into_iter()
     }
 
-    /// Whether everything that this unit needs is ready. slurmctld needs accounting once: later it has saved what it must know.
+    /// The container's exit code if the unit cannot be kept alive. Jobs do not end because nobody counts them any more.
+    pub(super) fn essential(&self, unit: &Unit) -> Option<u8> {
+        unit.spec.essential.filter(|_| !(unit.is_for_accounting() && self.has_had_controller()))
+    }
+
+    /// Whether slurmctld has been ready: it has saved what it must know of accounting.
+    fn has_had_controller(&self) -> bool {
+        self.daemon(DaemonName::Slurmctld).is_some_and(Unit::has_been_ready)
+    }
+
+    /// Whether everything that this unit needs is ready. slurmctld needs accounting once.
     pub(super) fn needs_are_met(&self, id: UnitId) -> bool {
-        let is_spared =
-            |other: &Unit| self[id].is(DaemonName::Slurmctld) && other.is_for_accounting() && other.has_been_ready();
+        let is_controller = self[id].is(DaemonName::Slurmctld);
+        let is_spared = |other: &Unit| is_controller && other.is_for_accounting() && self.has_had_controller();
         self[id].needs.iter().map(|other| &self[*other]).all(|other| other.is_ready() || is_spared(other))
     }
 

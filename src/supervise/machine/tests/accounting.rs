@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::DaemonName;
+use crate::supervise::daemon::Gate;
 
 const SLURMDBD: UnitId = UnitId(4);
 
@@ -39,16 +40,26 @@ fn slurmctld_waits_for_it_once_and_the_cluster_outlives_it() {
 }
 
 #[test]
-fn one_that_never_comes_ends_the_container() {
-    let mut sim = Sim::new(accounting());
-    sim.prepared();
-    sim.give(Event::Looked(MUNGED, true));
-    while !sim.machine.is_stopping() {
-        sim.exits(Child::Unit(SLURMDBD), Exit::Code(1));
-        sim.wait(Duration::from_secs(1));
+fn one_that_does_not_come_up_ends_the_container_also_if_it_has_listened_for_a_moment() {
+    for listens in [false, true] {
+        let mut setup = accounting();
+        // Its next daemon never gets ready.
+        setup.units[1].gate = Gate::Jobs;
+        let mut sim = Sim::new(setup);
+        sim.prepared();
+        sim.give(Event::Looked(MUNGED, true));
+        while !sim.machine.is_stopping() {
+            match sim.living.contains(&Child::Unit(SLURMDBD)) {
+                true => {
+                    sim.give(Event::Looked(SLURMDBD, listens));
+                    sim.exits(Child::Unit(SLURMDBD), Exit::Code(1));
+                }
+                false => sim.wait(Duration::from_millis(100)),
+            }
+        }
+        sim.let_end();
+        assert_eq!(sim.exit, Some(exit_code::ACCOUNTING));
     }
-    sim.let_end();
-    assert_eq!(sim.exit, Some(exit_code::ACCOUNTING));
 }
 
 #[test]

@@ -157,7 +157,8 @@ impl Sim {
             for other in &spec.after {
                 let other_unit = self.machine.units().named(other);
                 let is_ready = other_unit.is_some_and(Unit::is_ready);
-                let was_enough = other_unit.is_some_and(|unit| unit.is_for_accounting() && unit.has_been_ready());
+                let had = self.machine.units()[unit].has_been_ready();
+                let was_enough = had && other_unit.is_some_and(Unit::is_for_accounting);
                 assert!(is_ready || was_enough, "{} before {other} is ready", spec.name);
             }
             assert!(self.machine.cluster.open.contains(&spec.gate));
