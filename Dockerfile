@@ -152,13 +152,15 @@ FROM vendor AS image
 FROM image AS accounting
 RUN groupadd --gid 641 --system mysql \
  && useradd --uid 641 --gid mysql --system --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin mysql \
+ && usermod --append --groups mysql slurm \
  && useradd --uid 642 --user-group --system --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin slurmrestd \
  && apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
       mariadb-server-core slurmdbd slurmrestd slurm-wlm-jwt-plugin \
  && find / -xdev -type f -perm /6000 -exec chmod ug-s {} + \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/*-old /var/log/apt /var/log/dpkg.log /etc/slurm/slurmdbd.conf \
- && install -d -o mysql -g mysql -m 0755 /usr/share/slurminit/mariadb /run/mysqld \
+ && install -d -o mysql -g mysql -m 0755 /usr/share/slurminit/mariadb \
+ && install -d -o mysql -g mysql -m 0750 /run/mysqld \
  && { echo 'create database mysql;' && echo 'use mysql;' \
       && cat /usr/share/m*/m*_system_tables.sql /usr/share/m*/m*_performance_tables.sql /usr/share/m*/m*_system_tables_data.sql \
       && printf '%s;\n' "delete from global_priv where User=''" 'flush privileges' 'create database slurm_acct_db' \

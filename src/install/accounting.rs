@@ -31,7 +31,8 @@ fn directories(config: &Config, root: &Path, mended: &mut Vec<Mended>) -> Result
     owned(state.child(Paths::DATABASE)?, &mysql, 0o700, mended)?;
     let socket = Path::new(Paths::DATABASE_SOCKET);
     let directory = socket.parent().unwrap_or(socket);
-    owned(walk::make(root, directory, mended)?, &mysql, 0o755, mended).map(drop)
+    // Users' connections would be refused, but each takes one of the database's. slurm is in the group mysql.
+    owned(walk::make(root, directory, mended)?, &mysql, 0o750, mended).map(drop)
 }
 
 fn slurmdbd_conf(config: &Config, root: &Path) -> Result<(), InstallError> {
