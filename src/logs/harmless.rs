@@ -48,7 +48,19 @@ const fn known(daemon: &'static str, line: &'static str, when: When, source: &'s
 const START: &str = "munged.c, random.c, gids.c, job.c, of 0.5.15 and 0.5.16: a step of its own at each start or end";
 
 /// All known messages of Slurm 22.05 to 24.11 and munge 0.5.15 and 0.5.16.
-pub const KNOWN: [Known; 32] = [
+pub const KNOWN: [Known; 34] = [
+    known(
+        "slurmd",
+        "slurm_receive_msg_and_forward: * failed: Zero Bytes were transmitted or received",
+        When::Always,
+        "slurm_protocol_api.c: whoever connected ended before it had asked anything, as slurmctld does when it stops",
+    ),
+    known(
+        "slurmd",
+        "service_connection: slurm_receive_msg: Zero Bytes were transmitted or received",
+        When::Always,
+        "slurmd.c: the line after it",
+    ),
     known(
         "slurmdbd",
         "Database settings not recommended values: innodb_buffer_pool_size",
