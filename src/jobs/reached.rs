@@ -32,7 +32,8 @@ pub(crate) fn watch(node: &str, port: u16, socket: &Path) -> anyhow::Result<()> 
         let Some(known) = known else {
             unknown += 1;
             // Once is no sign: slurmctld may not have read what it saved.
-            if unknown == 2 {
+            // Nor is it one while slurmd is still on its way to the controller.
+            if unknown >= 2 && answers(Ipv4Addr::LOCALHOST.into(), port) {
                 unknown = 0;
                 register_again(node, socket);
             }

@@ -36,6 +36,13 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
+    /// What a command under `timeout` left; one that was killed counts as too slow.
+    pub(crate) fn of(output: &std::process::Output) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let code = output.status.code().unwrap_or(124);
+        Self { code, stdout: text(&output.stdout), stderr: text(&output.stderr) }
+    }
+
     /// Standard output of a command that must have succeeded.
     #[track_caller]
     pub(crate) fn ok(self) -> String {
@@ -109,11 +116,7 @@ impl Image {
             .stdin(Stdio::null())
             .output()
             .expect("docker is installed");
-        Outcome {
-            code: output.status.code().unwrap_or(124),
-            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }
+        Outcome::of(&output)
     }
 
     /// `docker run -d IMAGE`, without waiting.

@@ -218,11 +218,7 @@ impl Pod {
             .args(&probe.command)
             .output()
             .expect("docker is installed");
-        Outcome {
-            code: output.status.code().unwrap_or(124),
-            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }
+        Outcome::of(&output)
     }
 
     /// `kubectl delete pod`: the hook, then TERM, and KILL at the end of the grace period. Returns how long it took.
