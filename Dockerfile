@@ -57,7 +57,8 @@ FROM ${BASE_IMAGE} AS slurm
 # munge gets a number of its own: the key lies in a volume, and must still be munge's when the image is built anew on
 # another Debian. slurm has Debian's fixed 64030 everywhere.
 RUN groupadd --gid 640 --system munge \
- && useradd --uid 640 --gid munge --system --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin munge
+ && useradd --uid 640 --gid munge --system --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin munge \
+ && useradd --uid 643 --user-group --system --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin slurminit
 # systemd-standalone-sysusers stands in for the whole of systemd, where there is such a package. The packages make a munge key at install time: it goes
 # in the same layer, or everyone who has the image would have it. 24.11 calls the stock plugstack.conf an error at every
 # start, because its include matches no file. 22.05's PMIx plugins load no PMIx library that Debian 12 has, and say so at

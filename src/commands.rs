@@ -1,5 +1,6 @@
 //! The verbs, one file each: `Args` is its command line, `run` does it and returns the exit code.
 
+mod agent;
 mod associations;
 mod columns;
 mod configure;
@@ -11,12 +12,15 @@ mod epilog;
 mod free_port;
 mod health;
 mod holders;
+mod hook;
 mod jobs;
 mod join_command;
 mod liveness;
 mod logs;
+mod look;
 mod mail;
 mod mariadb;
+mod metrics;
 mod nodes;
 mod oom_score;
 mod power;
@@ -33,6 +37,7 @@ mod stop;
 mod submit;
 mod timeline;
 mod token;
+mod top;
 mod usage;
 
 use std::io::Write as _;
@@ -112,6 +117,12 @@ verbs! {
     /// Ask the daemons whether they still answer; PID 1 runs it as a child
     #[command(hide = true)]
     Liveness(liveness),
+    /// Look after the GPUs while the container runs; PID 1 runs it as a child
+    #[command(hide = true)]
+    Agent(agent),
+    /// Look at one vendor's GPUs again and again; the agent runs it as a child
+    #[command(hide = true)]
+    Look(look),
     /// Keep oom_score_adj of jobs' and users' processes above the daemons'; PID 1 runs it as a child
     #[command(hide = true)]
     OomScore(oom_score),
@@ -127,6 +138,9 @@ verbs! {
     /// End processes that a job left behind; slurmd runs it at the end of each job
     #[command(hide = true)]
     Epilog(epilog),
+    /// Run a command of the operator's before or after a job; slurmd runs it
+    #[command(hide = true)]
+    Hook(hook),
     /// Hand the mail of a job to a mail server; slurmctld runs it
     #[command(hide = true)]
     Mail(mail),
@@ -136,12 +150,17 @@ verbs! {
     /// Have nodes started or stopped; slurmctld runs it
     #[command(hide = true)]
     Power(power),
+    /// Serve metrics and the page; PID 1 runs it
+    #[command(hide = true)]
+    Metrics(metrics),
     /// Detect again and apply what changed in hardware and configuration, with as few restarts as possible
     Reload(reload),
     /// Show the daemons, the node and the GPUs
     Status(status),
     /// Show all nodes of the cluster, and who has which of their GPUs
     Nodes(nodes),
+    /// Show GPUs, queue, nodes and daemons in the terminal, live (q quits)
+    Top(top),
     /// Have nodes take no more jobs; those that run go on
     Drain(drain),
     /// Have drained nodes take jobs again

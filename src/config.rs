@@ -5,6 +5,7 @@
 
 mod account;
 mod accounting;
+mod agent;
 mod association;
 mod autoscale;
 mod daemons;
@@ -16,6 +17,9 @@ mod jobs;
 mod joined;
 mod liveness;
 mod mail;
+mod memory;
+mod metrics;
+mod notify;
 mod paths;
 mod rest;
 mod selector;
@@ -27,9 +31,12 @@ mod value;
 
 pub use account::{AccountName, Group, User};
 pub use accounting::{Accounting, AccountingMode};
+pub use agent::Agent;
 pub use association::Limits;
 pub use autoscale::{Autoscale, CloudNodes, GpuCount, NodeRange};
-pub use daemons::{DaemonName, DaemonSettings, Hook, Hooks, Readiness, ReadinessTest, RestartPolicy, Service};
+pub use daemons::{
+    DaemonName, DaemonSettings, Hook, Hooks, JobHook, OnHookFailure, Readiness, ReadinessTest, RestartPolicy, Service,
+};
 pub use error::{ConfigError, Fault, Step};
 pub use floors::{ComputeCapability, Floors};
 pub use held::Held;
@@ -37,6 +44,9 @@ pub use jobs::{Jobs, OnStop};
 pub use joined::{Joined, shared};
 pub use liveness::LivenessTest;
 pub use mail::{Address, Mail, Relay};
+pub use memory::{Memory, Victim};
+pub use metrics::Metrics;
+pub use notify::Notify;
 pub use paths::Paths;
 pub use rest::Rest;
 pub use selector::GpuSelector;
@@ -52,6 +62,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::gpu_health::policies::Faults;
 pub use crate::inventory::GpuType;
 
 /// The commented example: every key with its default and a line of explanation.
@@ -94,6 +105,17 @@ pub struct Config {
     pub accounting: Accounting,
     /// Slurm's REST API.
     pub rest: Rest,
+    /// Who looks at the GPUs while the container runs.
+    pub agent: Agent,
+    /// What faults of GPUs mean for the node.
+    pub faults: Faults,
+    /// Who is told of a GPU's fault.
+    #[serde(rename = "notify")]
+    pub notifies: Vec<Notify>,
+    /// The guard of the container's memory.
+    pub memory: Memory,
+    /// Metrics for Prometheus, and the page.
+    pub metrics: Metrics,
     /// Accounts in that database.
     #[serde(rename = "account")]
     pub accounts: Vec<Limits>,
@@ -133,6 +155,7 @@ impl Config {
             .and_then(|()| sharing::check(&config.gpu))
             .and_then(|()| autoscale::check(&config))
             .and_then(|()| accounting::check(&config))
+            .and_then(|()| memory::check(&config.memory))
             .and_then(|()| association::check(&config))
             .and_then(|()| account::check_accounts(&config.users, &config.groups))
             .map_err(|fault| fault.at(text, origin))?;
@@ -201,6 +224,19 @@ impl Config {
     /// Whether slurmrestd runs here: beside slurmctld.
     pub fn runs_rest(&self) -> bool {
         self.rest.listen.is_some() && matches!(self.role, Role::All | Role::Controller)
+    }
+
+    /// Whether metrics are served here.
+    pub fn runs_metrics(&self) -> bool {
+        self.metrics.listen.is_some() && self.role != Role::None
+    }
+
+    /// Whether the agent looks at GPUs here: beside slurmd, where there may be some.
+    pub fn runs_agent(&self) -> bool {
+        let may_have_gpus = self.gpu_type != Some(GpuType::None);
+        self.agent.interval.is_some()
+            && (may_have_gpus || self.memory.guard)
+            && matches!(self.role, Role::All | Role::Compute)
     }
 
     /// Whether that node is called what the container is called: nobody gave it another name.

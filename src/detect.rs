@@ -14,6 +14,7 @@ pub mod foreign;
 mod groups;
 pub mod intel;
 mod left_out;
+pub mod live;
 pub mod memory;
 mod namespaces;
 pub mod nvidia;
@@ -23,6 +24,7 @@ mod nvidia_trouble;
 pub mod nvml;
 pub mod own_name;
 pub mod pci;
+mod readings;
 mod regular;
 pub mod sandbox;
 pub mod scratch;
@@ -35,6 +37,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use crate::gpu_health::ward::Out;
 use crate::inventory::{Driver, Finding, Gpu, Inventory, Kind, Obstacle, Platform, Vendor};
 use nvidia_request::Request;
 use sandbox::{NoAnswer, Sandbox};
@@ -52,6 +55,8 @@ pub struct Options {
     pub request: nvidia_request::Request,
     /// Whether to read the condition of NVIDIA's GPUs. There is no time for that at a start.
     pub conditions: bool,
+    /// GPUs that are left out because of their faults: a driver that hangs at one is not asked for it.
+    pub left_out: Vec<Out>,
     /// Whether to ask the engine what it calls this container, if its host name is only an id.
     pub asks_name: bool,
 }
@@ -64,6 +69,7 @@ impl Default for Options {
             nvml_library: None,
             request: Request::default(),
             conditions: false,
+            left_out: Vec::new(),
             asks_name: false,
         }
     }
@@ -74,7 +80,7 @@ impl Options {
     pub fn from_environment(root: PathBuf, deadline: Duration) -> Self {
         let nvml_library =
             std::env::var_os("SLURMINIT_NVML_LIBRARY").filter(|path| !path.is_empty()).map(PathBuf::from);
-        Self { root, deadline, nvml_library, request: Request::from_environment(), conditions: false, asks_name: false }
+        Self { root, deadline, nvml_library, request: Request::from_environment(), ..Self::default() }
     }
 }
 
@@ -83,10 +89,10 @@ impl Options {
 /// The probes run while the host's files are read. NVML gets six tenths of the time, every other probe seven; reasons
 /// and the kernel's files need the rest.
 pub fn detect(options: &Options) -> Inventory {
-    let Options { root, deadline, nvml_library, request, conditions, asks_name } = options;
+    let Options { root, deadline, nvml_library, request, conditions, left_out, asks_name } = options;
     let started = Instant::now();
     let tenths = |tenths: u32| started + *deadline / 10 * tenths;
-    let nvidia = nvidia::Detection::start(root, nvml_library.as_deref(), request, *conditions);
+    let nvidia = nvidia::Detection::start(root, nvml_library.as_deref(), request, *conditions, left_out);
     // Most machines lack most vendors' GPUs, and a look at a path is cheaper than a process.
     let here = PROBES.into_iter().filter(|probe| root.join(probe.trace).exists());
     let others: Vec<_> = here.map(|probe| (probe, Sandbox::start(|| (probe.run)(root)))).collect();

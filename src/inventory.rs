@@ -9,6 +9,7 @@ mod finding;
 pub mod gres;
 mod observation;
 mod pci_address;
+mod readings;
 mod vendor;
 
 pub use access::{Access, Obstacle};
@@ -17,6 +18,7 @@ pub use cpu_set::CpuSet;
 pub use finding::{Finding, Kind, Severity};
 pub use observation::{Observation, Observations, Verdict};
 pub use pci_address::PciAddress;
+pub use readings::{Clocks, Readings, RemappedRows};
 pub use vendor::{Files, GpuType, Source, Traits, Vendor};
 
 use std::collections::BTreeMap;

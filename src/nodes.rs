@@ -31,7 +31,19 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// # Errors
 /// Why there is no answer.
 pub fn cluster(own: Option<&Prepared>) -> anyhow::Result<Cluster> {
-    let until = Instant::now() + PATIENCE;
+    ask(own, PATIENCE, true)
+}
+
+/// The same within `patience`, but for how many nodes there can be.
+///
+/// # Errors
+/// Why there is no answer.
+pub fn within(own: Option<&Prepared>, patience: Duration) -> anyhow::Result<Cluster> {
+    ask(own, patience, false)
+}
+
+fn ask(own: Option<&Prepared>, patience: Duration, has_limit: bool) -> anyhow::Result<Cluster> {
+    let until = Instant::now() + patience;
     let left = || until.saturating_duration_since(Instant::now());
     let nodes = match tool::ask("scontrol", &["--details", "--json", "show", "node"], left()) {
         // scontrol has no --json before 23.02, and the sinfo of that time prints the nodes as they are.
@@ -44,7 +56,10 @@ pub fn cluster(own: Option<&Prepared>) -> anyhow::Result<Cluster> {
     let states = format!("--states={}", answer::HOLDING);
     let jobs = said("squeue", &["--all", &states, "--json"], left()).context(NO_ANSWER)?;
     // Before 23.02 it has no such line.
-    let config = said("scontrol", &["show", "config"], left()).context(NO_ANSWER)?;
+    let config = match has_limit {
+        true => said("scontrol", &["show", "config"], left()).context(NO_ANSWER)?,
+        false => String::new(),
+    };
     let mut cluster = Cluster::parse(&nodes, &jobs, &config).context("Slurm's JSON is not what it should be")?;
     if let Some(own) = own {
         cluster.describe(&own.node_name, &own.gpus);
@@ -72,3 +87,34 @@ pub fn names(list: &str) -> anyhow::Result<Vec<String>> {
     let names = said("scontrol", &["show", "hostnames", list], PATIENCE)?;
     Ok(names.lines().map(str::to_owned).collect())
 }
+
+/// One node, with the jobs that have its GPUs. It takes one question where no GPU is in use.
+///
+/// # Errors
+/// Why there is no answer.
+pub fn cluster_of(name: &str, patience: Duration) -> anyhow::Result<Cluster> {
+    let until = Instant::now() + patience;
+    let left = || until.saturating_duration_since(Instant::now());
+    let nodes = match tool::ask("scontrol", &["--details", "--json", "show", "node", name], left()) {
+        // As in `cluster`.
+        Answer::Ended { succeeded: false, stderr, .. } if stderr.contains("unrecognized option") => {
+            said("sinfo", &["--all", "--json", &format!("--nodes={name}")], left())
+        }
+        answer => answer.output_of("scontrol").map_err(anyhow::Error::msg),
+    };
+    let nodes = nodes.context(NO_ANSWER)?;
+    let cluster = Cluster::parse(&nodes, NO_JOBS, "").context("Slurm's JSON is not what it should be")?;
+    let is_used = |gpu: &Gpu| matches!(gpu.state, GpuState::Allocated { .. } | GpuState::Shared { .. });
+    if !cluster.nodes.iter().flat_map(|node| &node.gpus).any(is_used) {
+        return Ok(cluster);
+    }
+    let (states, list) = (format!("--states={}", answer::HOLDING), format!("--nodelist={name}"));
+    // squeue takes `localhost` for this machine's name.
+    let arguments = ["--all", &states, "--json", &list];
+    let arguments = arguments.get(..if name == "localhost" { 3 } else { 4 }).unwrap_or_default();
+    let jobs = said("squeue", arguments, left()).context(NO_ANSWER)?;
+    Cluster::parse(&nodes, &jobs, "").context("Slurm's JSON is not what it should be")
+}
+
+/// As squeue says it.
+const NO_JOBS: &str = "{\"jobs\":[]}";

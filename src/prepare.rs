@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use crate::config::{Config, ConfigError, Held, Role};
+use crate::config::{Config, ConfigError, Held, JobHook, OnHookFailure, Role};
 use crate::doctor::{self, facts::Start};
 use crate::install::{self, AccountError, InstallError, MungeKey};
 use crate::inventory::{Finding, Inventory, Kind, SlurmVersion};
@@ -25,7 +25,7 @@ use crate::plan::{self, DevicePath, FileName, Refusal};
 use crate::planned::{Planned, cluster_name, plan_files, state_directory};
 use crate::prepared::{OfferedGpu, PrepareEvent, Prepared};
 use crate::render;
-use crate::{detect, exit_code, load_config, lock};
+use crate::{agent, detect, exit_code, load_config, lock};
 
 /// How long the key of another container's cluster is waited for.
 const KEY_COMES: Duration = Duration::from_secs(15);
@@ -60,6 +60,8 @@ pub(crate) fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, 
         let what = format!("{what} already (pid {pid})");
         return Err(Refusal::new(exit_code::PREPARE, what, cause, "for new files: slurminit reload"));
     }
+    // What an agent of a former start knew of the GPUs is past.
+    let _ = agent::files::forget(&config.paths.run);
     let joining = joining::check(&config, sources.root)?;
     let accounts = accounts(&config, sources)?;
     let unusable = install::make_directories(&config, sources.root)?;
@@ -212,9 +214,11 @@ fn report(config: &Config, root: &Path, planned: Planned, inventory: &Inventory,
     }
 }
 
-/// Whether slurm.conf, generated or not, sets slurminit's own Epilog.
+/// Whether slurm.conf, generated or not, sets slurminit's own Epilog, which never fails unless a hook is to drain.
 fn runs_own_epilog(planned: &Planned) -> bool {
-    planned.plan.epilog.as_ref().is_some_and(|epilog| runs(planned, "Epilog", &epilog.path))
+    let drains = |hook: &JobHook| hook.on_failure == OnHookFailure::Drain;
+    let own = planned.plan.epilog.as_ref().filter(|epilog| !epilog.hooks.iter().any(drains));
+    own.is_some_and(|epilog| runs(planned, "Epilog", &epilog.path))
 }
 
 /// Whether slurm.conf, generated or not, sets this script and no other for the key.
@@ -279,7 +283,11 @@ pub(crate) fn inventory(config: &Config, root: &Path, file: Option<&Path>) -> an
         // The same variable as in `slurminit detect`.
         let mut options = detect::Options::from_environment(root.to_owned(), config.gpu.detect_timeout);
         options.asks_name = config.names_node_after_container();
-        return Ok(detect::detect(&options));
+        // Those that the agent found faults of.
+        options.left_out = agent::files::left_out(&config.paths.run);
+        let mut inventory = detect::detect(&options);
+        agent::files::leave_out(&config.paths.run, &mut inventory);
+        return Ok(inventory);
     };
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let inventory = serde_json::from_str(&text);

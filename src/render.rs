@@ -7,6 +7,7 @@ mod cgroup_conf;
 mod epilog;
 mod explain;
 mod gres_conf;
+mod job_hooks;
 mod mail;
 mod power;
 mod prolog;
@@ -29,7 +30,7 @@ pub fn render(plan: &Plan) -> Vec<Text> {
     let script = |prolog| Text { name: FileName::TaskProlog, text: task_prolog::text(prolog) };
     files.extend(plan.task_prolog.as_ref().map(script));
     files.extend(plan.prolog.as_ref().map(|prolog| Text { name: FileName::Prolog, text: prolog::text(prolog) }));
-    files.extend(plan.epilog.as_ref().map(|_| Text { name: FileName::Epilog, text: epilog::text() }));
+    files.extend(plan.epilog.as_ref().map(|epilog| Text { name: FileName::Epilog, text: epilog::text(epilog) }));
     files.push(Text { name: FileName::Mail, text: mail::text(&plan.mail) });
     let scripts = plan.autoscale.iter().flat_map(|autoscale| &autoscale.scripts);
     files.extend(scripts.map(|script| Text { name: script.name, text: power::text(script) }));

@@ -40,10 +40,14 @@ mod faults;
 mod first_use;
 #[path = "image/foreign_text.rs"]
 mod foreign_text;
+#[path = "image/gpu_faults.rs"]
+mod gpu_faults;
 #[path = "image/gpus.rs"]
 mod gpus;
 #[path = "image/handover.rs"]
 mod handover;
+#[path = "image/hooks.rs"]
+mod hooks;
 #[path = "image/hostile.rs"]
 mod hostile;
 #[path = "image/hosts.rs"]
@@ -72,6 +76,10 @@ mod machines;
 mod manual;
 #[path = "image/members.rs"]
 mod members;
+#[path = "image/memory.rs"]
+mod memory;
+#[path = "image/metrics.rs"]
+mod metrics;
 #[path = "image/mig.rs"]
 mod mig;
 #[path = "image/nodes.rs"]

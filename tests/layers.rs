@@ -4,18 +4,21 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The modules of the crate from the bottom up. A module uses those of the lines above its own, and of its own line itself alone.
-const LAYERS: [&[&str]; 15] = [
+const LAYERS: [&[&str]; 18] = [
     &["exit_code", "pidfd", "printable", "proc", "text_type", "walk", "watch"],
     &["tool"],
     &["inventory", "leftovers", "lock"],
+    &["gpu_health"],
     &["config", "prepared", "sbatch_args", "token"],
-    &["accounts", "control", "load_config", "logs", "mail"],
+    &["accounts", "control", "load_config", "logs", "mail", "memory_guard"],
     &["plan", "take_token"],
     &["detect", "render"],
     &["install", "supervise"],
     &["configure", "holders", "oom_score", "planned", "timeline"],
-    &["free_port", "nodes", "now"],
-    &["associations", "doctor", "health", "liveness"],
+    &["free_port", "nodes", "now", "reloading"],
+    &["agent"],
+    &["associations", "doctor", "health", "liveness", "overview"],
+    &["metrics", "top"],
     &["jobs", "prepare"],
     &["commands"],
     &["cli"],

@@ -76,6 +76,9 @@ _slurminit() {
             slurminit,token)
                 cmd="slurminit__subcmd__token"
                 ;;
+            slurminit,top)
+                cmd="slurminit__subcmd__top"
+                ;;
             slurminit,usage)
                 cmd="slurminit__subcmd__usage"
                 ;;
@@ -139,6 +142,9 @@ _slurminit() {
             slurminit__subcmd__help,token)
                 cmd="slurminit__subcmd__help__subcmd__token"
                 ;;
+            slurminit__subcmd__help,top)
+                cmd="slurminit__subcmd__help__subcmd__top"
+                ;;
             slurminit__subcmd__help,usage)
                 cmd="slurminit__subcmd__help__subcmd__usage"
                 ;;
@@ -149,7 +155,7 @@ _slurminit() {
 
     case "${cmd}" in
         slurminit)
-            opts="-h -V --help --version run detect render configure doctor reload status nodes drain resume token usage submit health restart stop logs timeline join-command sbatch-args help"
+            opts="-h -V --help --version run detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs timeline join-command sbatch-args help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -317,7 +323,7 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__help)
-            opts="run detect render configure doctor reload status nodes drain resume token usage submit health restart stop logs timeline join-command sbatch-args help"
+            opts="run detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs timeline join-command sbatch-args help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -597,6 +603,20 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__help__subcmd__token)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__help__subcmd__top)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -954,6 +974,24 @@ _slurminit() {
             fi
             case "${prev}" in
                 --lifespan)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__top)
+            opts="-h --config --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --config)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -119,6 +119,13 @@ _arguments "${_arguments_options[@]}" : \
 '--help[Print help]' \
 && ret=0
 ;;
+(top)
+_arguments "${_arguments_options[@]}" : \
+'--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
+'-h[Print help]' \
+'--help[Print help]' \
+&& ret=0
+;;
 (drain)
 _arguments "${_arguments_options[@]}" : \
 '--reason=[Why, for those who look at the node]:TEXT:_default' \
@@ -284,6 +291,10 @@ _arguments "${_arguments_options[@]}" : \
 _arguments "${_arguments_options[@]}" : \
 && ret=0
 ;;
+(top)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
 (drain)
 _arguments "${_arguments_options[@]}" : \
 && ret=0
@@ -356,6 +367,7 @@ _slurminit_commands() {
 'reload:Detect again and apply what changed in hardware and configuration, with as few restarts as possible' \
 'status:Show the daemons, the node and the GPUs' \
 'nodes:Show all nodes of the cluster, and who has which of their GPUs' \
+'top:Show GPUs, queue, nodes and daemons in the terminal, live (q quits)' \
 'drain:Have nodes take no more jobs; those that run go on' \
 'resume:Have drained nodes take jobs again' \
 'token:Make a token for the REST API, with which its holder works as that user' \
@@ -408,6 +420,7 @@ _slurminit__subcmd__help_commands() {
 'reload:Detect again and apply what changed in hardware and configuration, with as few restarts as possible' \
 'status:Show the daemons, the node and the GPUs' \
 'nodes:Show all nodes of the cluster, and who has which of their GPUs' \
+'top:Show GPUs, queue, nodes and daemons in the terminal, live (q quits)' \
 'drain:Have nodes take no more jobs; those that run go on' \
 'resume:Have drained nodes take jobs again' \
 'token:Make a token for the REST API, with which its holder works as that user' \
@@ -524,6 +537,11 @@ _slurminit__subcmd__help__subcmd__token_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit help token commands' commands "$@"
 }
+(( $+functions[_slurminit__subcmd__help__subcmd__top_commands] )) ||
+_slurminit__subcmd__help__subcmd__top_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help top commands' commands "$@"
+}
 (( $+functions[_slurminit__subcmd__help__subcmd__usage_commands] )) ||
 _slurminit__subcmd__help__subcmd__usage_commands() {
     local commands; commands=()
@@ -598,6 +616,11 @@ _slurminit__subcmd__timeline_commands() {
 _slurminit__subcmd__token_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit token commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__top_commands] )) ||
+_slurminit__subcmd__top_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit top commands' commands "$@"
 }
 (( $+functions[_slurminit__subcmd__usage_commands] )) ||
 _slurminit__subcmd__usage_commands() {

@@ -1,18 +1,12 @@
 //! `slurminit reload`: makes PID 1 run detection again and apply what changed, and waits for the outcome.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
-
-use anyhow::Context as _;
 
 use super::Configuration;
 use crate::config::Config;
-use crate::control::{self, client, protocol::Reply, protocol::Request};
 use crate::prepared::Apply;
-use crate::supervise::machine::{LastReload, Outcome, PhaseName};
-use crate::supervise::status::is_alive;
-use crate::supervise::status::{self, News};
-use crate::{exit_code, load_config, prepare};
+use crate::supervise::machine::Outcome;
+use crate::{exit_code, load_config, prepare, reloading};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -22,11 +16,6 @@ pub(crate) struct Args {
     #[command(flatten)]
     at: Configuration,
 }
-
-/// How much longer than its own deadlines a reload may take on a busy machine.
-const MARGIN: Duration = Duration::from_secs(30);
-/// The longest time between two looks at the status.
-const LOOK: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let config = args.at.load();
@@ -38,7 +27,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         Ok(config) => (config, None),
         Err(error) => (Config::default(), Some(error)),
     };
-    let outcome = match (ask(&config), broken) {
+    let outcome = match (reloading::reload(&config), broken) {
         (Ok(outcome), _) => outcome,
         (Err(_), Some(error)) => return Err(error.into()),
         (Err(error), None) => return Err(error),
@@ -59,28 +48,6 @@ fn word(outcome: Outcome) -> &'static str {
         Outcome::Refused => "refused, everything runs as before",
         Outcome::WentBack => "taken back",
         Outcome::Failed => "failed",
-    }
-}
-
-fn ask(config: &Config) -> anyhow::Result<LastReload> {
-    let run = &config.paths.run;
-    let news = News::of(run);
-    let (reply, _) = client::ask(&control::socket(run), &Request::Reload)?;
-    let Reply::Reloading { asked } = reply else { anyhow::bail!("slurminit answered something else: {reply:?}") };
-    let patience = config.supervise.prepare_timeout + config.supervise.ready_timeout * 2 + MARGIN;
-    let start = Instant::now();
-    loop {
-        let status = status::read(run).ok();
-        let reload = status.as_ref().map(|status| &status.snapshot.reload);
-        if let Some(last) = reload.and_then(|reload| reload.last.clone()).filter(|last| last.serves >= asked) {
-            return Ok(last);
-        }
-        let stops = status.is_some_and(|status| status.snapshot.phase == PhaseName::Stopping || !is_alive(status.pid));
-        anyhow::ensure!(!stops, "the container stops");
-        let left = patience.checked_sub(start.elapsed()).filter(|left| !left.is_zero());
-        let left = left.with_context(|| format!("no outcome after {} s; the log says more", patience.as_secs()))?;
-        // On a full disk the file is overwritten in place, which causes no event.
-        news.wait(left.min(LOOK));
     }
 }
 

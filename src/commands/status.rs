@@ -1,5 +1,6 @@
 //! `slurminit status`: shows the daemons, the node and the GPUs.
 
+mod faults;
 mod table;
 
 use std::io::{IsTerminal as _, Write as _};
@@ -12,7 +13,7 @@ use super::Configuration;
 use crate::now::{self, Now};
 use crate::supervise::status::is_alive;
 use crate::supervise::status::{self, News, Status};
-use crate::{exit_code, load_config, printable};
+use crate::{agent, exit_code, load_config, printable};
 use table::table;
 
 #[derive(Debug, clap::Args)]
@@ -36,12 +37,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let status = current(directory)?;
     let lost = lost(&status);
     if args.json {
-        let value = json(&status, &now::now(&status.snapshot, &lost))?;
+        let mut value = json(&status, &now::now(&status.snapshot, &lost))?;
+        value["gpu_health"] = serde_json::to_value(agent::files::report(directory))?;
         writeln!(out, "{}", printable::json(&serde_json::to_string_pretty(&value)?))?;
     } else if args.watch {
         return watch(directory, &lost);
     } else {
-        out.write_all(text(&status, &lost).as_bytes())?;
+        out.write_all(text(directory, &status, &lost).as_bytes())?;
     }
     Ok(exit_code::SUCCESS)
 }
@@ -54,7 +56,7 @@ fn watch(directory: &Path, lost: &[Option<String>]) -> anyhow::Result<u8> {
         out.write_all(b"\x1b[2J")?;
     }
     loop {
-        let text = text(&current(directory)?, lost);
+        let text = text(directory, &current(directory)?, lost);
         if in_place {
             // Overwrites the old text without flicker: from the top, each line to its end, then whatever is below.
             write!(out, "\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n"))?;
@@ -82,8 +84,10 @@ fn lost(status: &Status) -> Vec<Option<String>> {
     status.snapshot.prepared.as_ref().map(|prepared| now::lost(Path::new("/"), &prepared.gpus)).unwrap_or_default()
 }
 
-fn text(status: &Status, lost: &[Option<String>]) -> String {
-    table(status, &now::now(&status.snapshot, lost), status::monotonic_ms(), memory_kib)
+fn text(directory: &Path, status: &Status, lost: &[Option<String>]) -> String {
+    let table = table(status, &now::now(&status.snapshot, lost), status::monotonic_ms(), memory_kib);
+    let faults = agent::files::report(directory).map(|report| faults::faults(&report, agent::unix(), table::age));
+    table + &faults.unwrap_or_default()
 }
 
 /// The contents of the file, plus each process's memory beside its PID, and Slurm's current report of the node.

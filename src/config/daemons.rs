@@ -28,12 +28,24 @@ pub enum DaemonName {
     Slurmd,
     /// The REST API.
     Slurmrestd,
+    /// slurminit's own, which looks after the GPUs.
+    Agent,
+    /// slurminit's own, which serves metrics and the page.
+    Metrics,
 }
 
 impl DaemonName {
     /// All daemons, in start order.
-    pub const ALL: [Self; 6] =
-        [Self::Munged, Self::Mariadbd, Self::Slurmdbd, Self::Slurmctld, Self::Slurmd, Self::Slurmrestd];
+    pub const ALL: [Self; 8] = [
+        Self::Munged,
+        Self::Mariadbd,
+        Self::Slurmdbd,
+        Self::Slurmctld,
+        Self::Slurmd,
+        Self::Slurmrestd,
+        Self::Agent,
+        Self::Metrics,
+    ];
 
     /// The program's name.
     pub const fn as_str(self) -> &'static str {
@@ -44,6 +56,8 @@ impl DaemonName {
             Self::Slurmctld => "slurmctld",
             Self::Slurmd => "slurmd",
             Self::Slurmrestd => "slurmrestd",
+            Self::Agent => "agent",
+            Self::Metrics => "metrics",
         }
     }
 
@@ -54,8 +68,13 @@ impl DaemonName {
             Self::Mariadbd => Some("mysql"),
             Self::Slurmdbd | Self::Slurmctld => Some("slurm"),
             Self::Slurmrestd => Some("slurmrestd"),
-            Self::Slurmd => None,
+            Self::Slurmd | Self::Agent | Self::Metrics => None,
         }
+    }
+
+    /// Whether there is a question that costs little and that tells whether the daemon still serves.
+    pub const fn has_question(self) -> bool {
+        matches!(self, Self::Munged | Self::Slurmctld | Self::Slurmd)
     }
 
     /// Whether this daemon serves accounting, without which a cluster that has started goes on.
@@ -216,6 +235,40 @@ impl<'de> Visitor<'de> for ReadinessVisitor {
 pub struct Hooks {
     /// Run one after the other, before anything else.
     pub pre_start: Vec<Hook>,
+    /// Run on each node of a job, before its first process there.
+    pub pre_job: Vec<JobHook>,
+    /// Run on each node of a job, after its end.
+    pub post_job: Vec<JobHook>,
+}
+
+/// A command that runs for each job.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JobHook {
+    /// Program and arguments.
+    #[serde(deserialize_with = "value::command")]
+    pub command: Vec<String>,
+    /// How long it may take.
+    #[serde(default = "one_minute", deserialize_with = "value::seconds")]
+    pub timeout: Duration,
+    /// What its failure means.
+    #[serde(default)]
+    pub on_failure: OnHookFailure,
+}
+
+const fn one_minute() -> Duration {
+    Duration::from_secs(60)
+}
+
+/// What the failure of a job's hook means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnHookFailure {
+    /// It is said in the log.
+    #[default]
+    Warn,
+    /// Slurm also drains the node; before a job it also requeues the job and holds it.
+    Drain,
 }
 
 /// A command that must succeed.

@@ -22,10 +22,15 @@ impl Held {
             entry("role", &config.role),
             entry("[log]", &config.log),
             entry("[paths]", &config.paths),
-            entry("[[hooks.pre_start]]", &config.hooks),
+            entry("[[hooks.pre_start]]", &config.hooks.pre_start),
             entry("[jobs]", &config.jobs),
             entry("[accounting]", &config.accounting),
             entry("[rest]", &config.rest),
+            entry("[metrics]", &config.metrics),
+            entry("[agent]", &config.agent),
+            entry("[faults]", &config.faults),
+            entry("[memory]", &config.memory),
+            entry("[[notify]]", &config.notifies),
             entry("[supervise]", &config.supervise),
         ];
         held.extend(config.daemons.iter().map(|(name, daemon)| entry(&format!("[daemon.{name}]"), daemon)));

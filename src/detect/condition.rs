@@ -41,7 +41,8 @@ pub(super) fn probe(root: &Path, library: Option<&Path>) -> Result<Vec<Condition
     Ok((0..count).map(of_gpu).collect())
 }
 
-fn condition(index: u32, device: &Device<'_>) -> Condition {
+/// The condition of one GPU.
+pub(super) fn condition(index: u32, device: &Device<'_>) -> Condition {
     let answers = Answers::default();
     let memory = answers.of(nvml::memory(device));
     let processes = answers.of(device.running_compute_processes());

@@ -9,6 +9,7 @@ use super::nvidia_request::Request;
 use super::nvml::{self, NvmlTrouble};
 use super::sandbox::{NoAnswer, Sandbox};
 use super::{condition, left_out, nvidia_proc, nvidia_trouble, tegra};
+use crate::gpu_health::ward::Out;
 use crate::inventory::{Access, Condition, Driver, Finding, Gpu, Kind, Obstacle, Source, Vendor, WSL_DEVICE};
 
 /// Why NVML gave no answer.
@@ -34,8 +35,8 @@ pub struct Detection {
 
 impl Detection {
     /// Starts to query NVML, and if `conditions` also the condition of the GPUs.
-    pub fn start(root: &Path, library: Option<&Path>, request: &Request, conditions: bool) -> Self {
-        let probe = || nvml::probe(root, library);
+    pub fn start(root: &Path, library: Option<&Path>, request: &Request, conditions: bool, left_out: &[Out]) -> Self {
+        let probe = || nvml::probe(root, library, left_out);
         let nvml = if conditions {
             Sandbox::start_both(probe, || condition::probe(root, library))
         } else {

@@ -21,7 +21,8 @@ pub(super) use answers::refused;
 pub(super) use memory::memory;
 
 use super::{nvidia_proc, pci};
-use crate::inventory::{Access, CpuSet, Driver, Gpu, PciAddress, Source, Vendor};
+use crate::gpu_health::ward::Out;
+use crate::inventory::{Access, CpuSet, Driver, Gpu, Obstacle, PciAddress, Source, Vendor};
 
 /// More GPUs than any machine has. A larger count is implausible.
 const MOST_GPUS: u32 = 1024;
@@ -97,7 +98,7 @@ impl NvmlTrouble {
 ///
 /// # Errors
 /// There is no answer at all, for this reason.
-pub fn probe(root: &Path, library: Option<&Path>) -> Result<Probe, NvmlTrouble> {
+pub fn probe(root: &Path, library: Option<&Path>, left_out: &[Out]) -> Result<Probe, NvmlTrouble> {
     // NVML is never shut down: that can block in the driver for long or for ever, and this process is about to exit
     // anyway.
     let nvml = ManuallyDrop::new(load(root, library)?);
@@ -106,10 +107,13 @@ pub fn probe(root: &Path, library: Option<&Path>) -> Result<Probe, NvmlTrouble> 
     let answers: Vec<Answers> = devices.iter().map(|_| Answers::default()).collect();
     let of_each = || devices.iter().zip(&answers);
     let mut gpus: Vec<Gpu> =
-        (0..).zip(of_each()).map(|(index, (device, answers))| gpu(root, index, device, answers)).collect();
+        (0..).zip(of_each()).map(|(index, (device, answers))| gpu(root, index, device, answers, left_out)).collect();
     let index_of = gpus.iter().filter_map(|gpu| Some((gpu.pci_address?, gpu.index))).collect();
     for (gpu, (device, answers)) in gpus.iter_mut().zip(of_each()) {
         let Ok(device) = device else { continue };
+        if gpu.access.obstacle() == Some(Obstacle::Faulty) {
+            continue;
+        }
         gpu.links = links(device, gpu.index, &index_of, answers);
         gpu.mig = mig::instances(root, gpu, device, answers);
         // Some calls may still succeed, but one of them reported that the GPU is gone.
@@ -156,19 +160,36 @@ fn driver(nvml: &Nvml) -> Driver {
     }
 }
 
-fn gpu(root: &Path, index: u32, device: &Result<Device<'_>, NvmlError>, answers: &Answers) -> Gpu {
+fn gpu(root: &Path, index: u32, device: &Result<Device<'_>, NvmlError>, answers: &Answers, left_out: &[Out]) -> Gpu {
     let mut gpu = nvidia_proc::nameless_gpu(index);
     match device {
-        Ok(device) => describe(root, device, answers, &mut gpu),
+        Ok(device) => {
+            identify(device, answers, &mut gpu);
+            match left_out.iter().find(|out| out.gpu.is(&gpu)) {
+                Some(out) => leave_out(root, out, &mut gpu),
+                None => describe(root, device, answers, &mut gpu),
+            }
+        }
         Err(error) => gpu.access = refused(error),
     }
     gpu
 }
 
-fn describe(root: &Path, device: &Device<'_>, answers: &Answers, gpu: &mut Gpu) {
+fn identify(device: &Device<'_>, answers: &Answers, gpu: &mut Gpu) {
     gpu.uuid = answers.of(device.uuid()).and_then(identifier);
     gpu.model = answers.of(device.name()).and_then(|text| name(&text));
     gpu.pci_address = answers.of(device.pci_info()).and_then(|info| info.bus_id.parse().ok());
+}
+
+/// A GPU with a fault is known by name, and the driver is asked for nothing more of it.
+fn leave_out(root: &Path, out: &Out, gpu: &mut Gpu) {
+    gpu.minor = out.gpu.file.as_ref().and_then(|file| file.strip_prefix("/dev/nvidia")?.parse().ok());
+    gpu.minor = gpu.minor.or_else(|| nvidia_proc::minor_of(root, gpu.pci_address?));
+    gpu.device_file = out.gpu.file.as_ref().map(Into::into);
+    gpu.access = Access::unusable(Obstacle::Faulty, out.reason.clone());
+}
+
+fn describe(root: &Path, device: &Device<'_>, answers: &Answers, gpu: &mut Gpu) {
     gpu.memory_mib = answers.of(memory(device)).map(|(whole, _)| whole >> 20).filter(plausible_memory);
     gpu.compute = answers
         .of(device.cuda_compute_capability())

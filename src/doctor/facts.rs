@@ -2,6 +2,7 @@
 
 use crate::configure::assess::Trials;
 use crate::configure::situation::Situation;
+use crate::gpu_health::report::Report;
 use crate::inventory::{Condition, Finding, Inventory, Kind, Observations};
 use crate::supervise::machine::Snapshot;
 use crate::supervise::node::NodeReport;
@@ -133,6 +134,8 @@ pub struct ContainerFacts {
     pub foreign_credential: Option<Looked<Credential>>,
     /// Whether this host's name resolves to an address.
     pub has_address: Looked<bool>,
+    /// What the agent reports of the GPUs.
+    pub gpu_health: Looked<Report>,
     /// What disk and kernel reveal cheaply.
     pub cheap: CheapFacts,
 }

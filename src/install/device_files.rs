@@ -7,9 +7,12 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as
 use std::path::Path;
 
 use nix::fcntl::AtFlags;
-use nix::unistd::{Gid, Uid, fchownat};
+use nix::unistd::{Gid, Group, Uid, fchownat};
 
 use crate::detect::device_files;
+
+/// The user and group of those who look at the GPUs while they run: they may open a GPU that belongs to a job's user.
+pub const LOOKERS: &str = "slurminit";
 
 /// An access control list, which the owner of a file can add to its mode.
 const ACL: &std::ffi::CStr = c"system.posix_acl_access";
@@ -49,7 +52,12 @@ fn own(file: &Path) -> io::Result<Option<File>> {
 }
 
 fn change_owner(handle: &File, user: u32) -> io::Result<()> {
-    Ok(fchownat(handle, "", Some(Uid::from_raw(user)), Some(Gid::from_raw(0)), AtFlags::AT_EMPTY_PATH)?)
+    Ok(fchownat(handle, "", Some(Uid::from_raw(user)), Some(lookers()), AtFlags::AT_EMPTY_PATH)?)
+}
+
+/// Root's group in an image without them.
+fn lookers() -> Gid {
+    Group::from_name(LOOKERS).ok().flatten().map_or(Gid::from_raw(0), |group| group.gid)
 }
 
 #[expect(unsafe_code, reason = "nix has no extended attributes")]

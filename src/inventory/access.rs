@@ -65,6 +65,8 @@ pub enum Obstacle {
     SharedName,
     /// The GPU has no name by which a job could select it in the runtime.
     Nameless,
+    /// The driver has it, and it has a fault for which jobs are not to get it.
+    Faulty,
     /// The operator excluded it.
     NotChosen,
     /// It is integrated into the processor, and there are discrete GPUs.
@@ -81,7 +83,7 @@ impl Obstacle {
 
     /// Whether the vendor's runtime still sees and counts the GPU.
     pub const fn is_seen_by_runtime(self) -> bool {
-        matches!(self, Self::NotChosen | Self::Integrated)
+        matches!(self, Self::NotChosen | Self::Integrated | Self::Faulty)
     }
 
     /// Cause and repair.
@@ -124,6 +126,10 @@ impl Obstacle {
             Self::Nameless => (
                 "the driver gives it no UUID, and CUDA finds an instance by nothing else",
                 "run nvidia-smi -L on the host; make the instance anew (nvidia-smi mig -dci, -dgi, -cgi PROFILE -C)",
+            ),
+            Self::Faulty => (
+                "it has a fault for which [faults] of slurminit.toml keeps it from jobs",
+                "see `slurminit status`: when it is well again it comes back by itself; `slurminit restart agent` has it looked at anew",
             ),
             Self::NotChosen => (
                 "[gpu] only or except of slurminit.toml leaves it out",

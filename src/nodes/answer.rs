@@ -37,6 +37,9 @@ pub struct Node {
     pub report: NodeReport,
     /// Whether it is drained or draining, whatever else it is.
     pub drained: bool,
+    /// The words of its state in capitals, with all flags: `IDLE`, `MAINTENANCE`.
+    #[serde(skip)]
+    pub words: Vec<String>,
     /// The partitions that it is in.
     pub partitions: Vec<String>,
     /// The CPUs of jobs.
@@ -130,6 +133,7 @@ impl Node {
             name: Some(text(value, "name")).filter(|name| !name.is_empty())?,
             report,
             drained: words.iter().any(|word| word == "DRAIN"),
+            words,
             partitions: value["partitions"].as_array().into_iter().flatten().filter_map(word).collect(),
             cpus: number(&value["effective_cpus"]).or_else(|| number(&value["cpus"])).unwrap_or_default(),
             cpus_allocated: number(&value["alloc_cpus"]).unwrap_or_default(),

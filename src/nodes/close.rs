@@ -102,6 +102,7 @@ mod tests {
             name: "c1".to_owned(),
             report: NodeReport { state: state.to_owned(), responding, reason: reason.to_owned() },
             drained: state.starts_with("drain"),
+            words: Vec::new(),
             partitions: Vec::new(),
             cpus: 8,
             cpus_allocated: 0,

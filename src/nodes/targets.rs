@@ -186,6 +186,7 @@ mod tests {
             name: "c1".to_owned(),
             report: NodeReport { state: "idle".to_owned(), responding: true, reason: String::new() },
             drained: false,
+            words: Vec::new(),
             partitions: Vec::new(),
             cpus: 8,
             cpus_allocated: 0,

@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use crate::config::Config;
+use crate::config::{Config, JobHook};
 use crate::inventory::{Finding, Kind};
 
 use super::{CgroupPlan, FileName, Setting};
@@ -15,16 +15,27 @@ use super::{CgroupPlan, FileName, Setting};
 pub struct Epilog {
     /// Where it is installed.
     pub path: PathBuf,
+    /// Whether it ends what a job leaves behind.
+    pub ends_leftovers: bool,
+    /// The operator's commands.
+    pub hooks: Vec<JobHook>,
 }
 
 impl Epilog {
     /// The reason for the script.
-    pub(super) const WHY: &'static str =
-        "ends what a job leaves behind, before its GPUs are given to another: no cgroup holds a job's processes here";
+    pub(super) const fn why(&self) -> &'static str {
+        if self.ends_leftovers {
+            "ends what a job leaves behind, before its GPUs are given to another: no cgroup holds a job's processes here"
+        } else {
+            "runs [[hooks.post_job]]"
+        }
+    }
 
-    /// `None` if cgroups contain a job's processes.
+    /// `None` if cgroups contain a job's processes, and there is nothing else to run.
     pub(super) fn plan(config: &Config, cgroup: &CgroupPlan) -> Option<Self> {
-        (!cgroup.is_used()).then(|| Self { path: config.paths.slurm.join(FileName::Epilog.as_str()) })
+        let (ends_leftovers, hooks) = (!cgroup.is_used(), config.hooks.post_job.clone());
+        let path = config.paths.slurm.join(FileName::Epilog.as_str());
+        (ends_leftovers || !hooks.is_empty()).then_some(Self { path, ends_leftovers, hooks })
     }
 
     /// Warns an operator who has an Epilog of their own. Theirs can call ours.
@@ -32,7 +43,12 @@ impl Epilog {
         let own = settings.iter().find(|setting| setting.key.eq_ignore_ascii_case("Epilog"));
         let used = own.is_some_and(|setting| self.path.to_str() == Some(setting.value.as_str()));
         let path = self.path.display();
-        let what = format!("processes that leave their job by setsid live on after it, unless your Epilog runs {path}");
+        let what = match self.ends_leftovers {
+            true => {
+                format!("processes that leave their job by setsid live on after it, unless your Epilog runs {path}")
+            }
+            false => format!("[[hooks.post_job]] does not run, unless your Epilog runs {path}"),
+        };
         let (cause, repair) =
             ("[slurm.conf] of slurminit.toml sets Epilog", format!("let your script run `{path}` first"));
         (!used).then(|| Finding::info(Kind::Settings, what, cause, repair))

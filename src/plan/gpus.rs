@@ -219,7 +219,7 @@ fn vendor_to_detect(config: &Config, inventory: &Inventory, gpus: &[Offer<'_>]) 
                    sees others would take the node out of service");
     }
     let vendor = gpus.first().map(|offer| offer.gpu.vendor).ok_or("there is no GPU to detect")?;
-    let is_chosen = |obstacle| matches!(obstacle, Obstacle::NotChosen | Obstacle::Integrated);
+    let is_chosen = |obstacle| matches!(obstacle, Obstacle::NotChosen | Obstacle::Integrated | Obstacle::Faulty);
     if gpus.iter().any(|offer| offer.gpu.vendor != vendor) {
         Err("Slurm detects one vendor at a time, and there are two")
     } else if inventory.gpus.iter().filter_map(|gpu| gpu.access.obstacle()).any(is_chosen) {

@@ -8,7 +8,8 @@ use super::Refusal;
 
 /// The vendors of visible GPUs, including GPUs that the operator excluded.
 fn visible(inventory: &Inventory) -> Vec<Vendor> {
-    let is_visible = |gpu: &&Gpu| gpu.is_usable() || gpu.access.obstacle() == Some(Obstacle::NotChosen);
+    let is_visible =
+        |gpu: &&Gpu| gpu.is_usable() || matches!(gpu.access.obstacle(), Some(Obstacle::NotChosen | Obstacle::Faulty));
     let has = |vendor: &Vendor| inventory.gpus.iter().filter(is_visible).any(|gpu| gpu.vendor == *vendor);
     Vendor::ALL.into_iter().filter(has).collect()
 }

@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use crate::config::Config;
+use crate::config::{Config, JobHook};
 use crate::inventory::{DeviceFiles, Finding, Inventory, Kind};
 
 use super::{CgroupPlan, FileName, Setting};
@@ -18,6 +18,8 @@ pub struct Prolog {
     pub gives_gpus: bool,
     /// Whether a job can have several nodes.
     pub names_nodes: bool,
+    /// The operator's commands.
+    pub hooks: Vec<JobHook>,
 }
 
 impl Prolog {
@@ -32,15 +34,18 @@ impl Prolog {
         let gives_gpus = may_give && !cgroup.is_used() && config.gpu.sharing().is_none();
         let names_nodes = config.shares_a_cluster();
         let path = config.paths.slurm.join(FileName::Prolog.as_str());
-        (gives_gpus || names_nodes).then_some(Self { path, gives_gpus, names_nodes })
+        let hooks = config.hooks.pre_job.clone();
+        (gives_gpus || names_nodes || !hooks.is_empty()).then_some(Self { path, gives_gpus, names_nodes, hooks })
     }
 
     /// The reason for the script. In a cluster of several containers it is the same on all nodes.
     pub(super) const fn why(&self) -> &'static str {
         if self.names_nodes {
             "prepares a node for a job: its GPUs' device files, and the names of its nodes (PyTorch's MASTER_ADDR)"
-        } else {
+        } else if self.gives_gpus {
             "gives a job's user the device files of its GPUs, which other users cannot open: no cgroup holds jobs to their GPUs here"
+        } else {
+            "runs [[hooks.pre_job]]"
         }
     }
 
@@ -58,6 +63,8 @@ impl Prolog {
                 format!("every user may open every GPU: {path} is not what Slurm runs before a job"),
                 "leave Prolog out".to_owned(),
             )
+        } else if !self.names_nodes {
+            ("[[hooks.pre_job]] does not run".to_owned(), format!("let your script run `{path}` first"))
         } else {
             ("a job may not find its nodes by their names".to_owned(), format!("let your script run `{path}` first"))
         };

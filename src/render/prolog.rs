@@ -2,7 +2,7 @@
 
 use crate::plan::{HEADER, Prolog};
 
-/// Slurm drains a node whose prolog fails, so the script always succeeds. Most jobs need nothing of it.
+/// Slurm drains a node whose prolog fails, so the script succeeds unless a hook of the operator's is to drain. Most jobs need nothing of it.
 pub(super) fn text(prolog: &Prolog) -> String {
     // A list of nodes has a comma or a bracket.
     let (words, needed) = match (prolog.gives_gpus, prolog.names_nodes) {
@@ -10,8 +10,13 @@ pub(super) fn text(prolog: &Prolog) -> String {
         (true, false) => ("$SLURM_JOB_GPUS", "?*"),
         (false, _) => ("$SLURM_JOB_NODELIST", "*[,[]*"),
     };
+    let call = match prolog.gives_gpus || prolog.names_nodes {
+        true => format!("case \"{words}\" in\n    {needed}) slurminit prolog ;;\nesac\n"),
+        false => String::new(),
+    };
+    let hooks = super::job_hooks::lines("pre_job", &prolog.hooks);
     format!(
-        "#!/bin/sh\n{HEADER}\n# Slurm gives no PATH, and drains the node if this fails, also where slurmd ends it with TERM as it stops.\ntrap 'exit 0' TERM\ncase \"{words}\" in\n    {needed}) PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin slurminit prolog ;;\nesac\nexit 0\n"
+        "#!/bin/sh\n{HEADER}\n# Slurm gives no PATH, and drains the node if this fails, also where slurmd ends it with TERM as it stops.\ntrap 'exit 0' TERM\nexport PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n{call}{hooks}exit 0\n"
     )
 }
 
@@ -24,7 +29,7 @@ mod tests {
 
     /// Whether the script calls slurminit for a job with these GPUs and nodes.
     fn calls(gives_gpus: bool, names_nodes: bool, gpus: Option<&str>, nodes: &str) -> bool {
-        let prolog = Prolog { path: "/etc/slurm/prolog".into(), gives_gpus, names_nodes };
+        let prolog = Prolog { path: "/etc/slurm/prolog".into(), gives_gpus, names_nodes, hooks: Vec::new() };
         let script = text(&prolog).replace(" slurminit prolog ", " echo called ");
         let mut shell = Command::new("sh");
         shell.args(["-c", &script]).env("SLURM_JOB_NODELIST", nodes).env_remove("SLURM_JOB_GPUS");

@@ -80,7 +80,7 @@ impl ProbeTest {
             Self::Daemon(DaemonName::Slurmctld) => vec![command(&["scontrol", "ping"])],
             Self::Daemon(DaemonName::Slurmd) => vec![command(&["scontrol", "show", "slurmd", node])],
             // They have no question that costs little.
-            Self::Daemon(DaemonName::Mariadbd | DaemonName::Slurmdbd | DaemonName::Slurmrestd) => Vec::new(),
+            Self::Daemon(_) => Vec::new(),
             Self::Command(own) => vec![own.clone()],
         }
     }
@@ -187,7 +187,20 @@ fn usual(config: &Config, name: DaemonName) -> (Vec<String>, Gate, ReadinessTest
             // Jobs go on without it.
             (words(&["slurmrestd", "-a", "rest_auth/jwt", &listen]), Gate::Files, ReadinessTest::Port(port), None)
         }
+        DaemonName::Metrics => {
+            let port = config.metrics.listen.map_or(0, |address| address.port());
+            (metrics(config), Gate::Files, ReadinessTest::Port(port), None)
+        }
+        DaemonName::Agent => (words(&["slurminit", "agent"]), Gate::Files, ReadinessTest::Started, None),
     }
+}
+
+/// All that it needs to know is in its arguments: it cannot read a configuration with secrets. It gives up root itself.
+fn metrics(config: &Config) -> Vec<String> {
+    let listen = config.metrics.listen.map(|address| address.to_string()).unwrap_or_default();
+    let run = config.paths.run.display().to_string();
+    let words = ["slurminit", "metrics", "--listen", &listen, "--run", &run].map(str::to_owned);
+    words.into_iter().chain(config.metrics.dcgm.then(|| "--dcgm".to_owned())).collect()
 }
 
 /// The embedded database: small, reached by its socket alone, without a log for replicas. slurmdbd asks for the lock's timeout.
@@ -247,7 +260,7 @@ fn readiness_or(config: &Config, own: Option<Readiness>, default: ReadinessTest)
 
 fn liveness(own: Option<config::LivenessTest>, daemon: Option<DaemonName>) -> Option<Probe> {
     match own {
-        None if daemon.is_some_and(|name| name == DaemonName::Slurmrestd || name.is_for_accounting()) => None,
+        None if daemon.is_some_and(|name| !name.has_question()) => None,
         None => Some(Probe { test: ProbeTest::Daemon(daemon?), timeout: None }),
         Some(config::LivenessTest::Off) => None,
         Some(config::LivenessTest::Command { command, timeout }) => {

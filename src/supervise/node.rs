@@ -53,6 +53,12 @@ const EPILOG_FAILED: &str = "Epilog error";
 /// Prefix of the reasons that slurminit sets.
 pub const OUR_REASON: &str = "slurminit: ";
 
+/// How the agent's reasons begin, which drains the node because of a GPU or of memory. They never change: an agent knows those of
+/// older versions by them.
+pub const GPUS_REASON: &str = "slurminit: GPU ";
+/// As [`GPUS_REASON`].
+pub const MEMORYS_REASON: &str = "slurminit: memory ";
+
 /// The state of a controller that answers.
 const UP: &str = "up";
 
@@ -100,6 +106,16 @@ impl NodeReport {
     /// Whether the node is drained because Slurm mistook the end of an Epilog for a failure.
     pub fn blames_the_epilog(&self) -> bool {
         self.verdict() == NodeVerdict::Drained && self.reason == EPILOG_FAILED
+    }
+
+    /// Whether the agent drained the node. A start takes that back, for it looks at the GPUs itself; later the agent does.
+    pub fn is_the_agents_drain(&self) -> bool {
+        self.is_drained_because(GPUS_REASON) || self.is_drained_because(MEMORYS_REASON)
+    }
+
+    /// Whether slurminit drained the node, for a reason that begins so.
+    pub fn is_drained_because(&self, start: &str) -> bool {
+        self.verdict() == NodeVerdict::Repaired && self.reason.starts_with(start)
     }
 
     /// Whether a person closed the node, or a cause that no start repairs. In that case its reason must not be

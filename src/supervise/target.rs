@@ -94,6 +94,12 @@ impl Target {
         if config.runs_rest() {
             daemons.push((DaemonName::Slurmrestd, &[DaemonName::Slurmctld]));
         }
+        if config.runs_agent() {
+            daemons.push((DaemonName::Agent, &[DaemonName::Slurmd]));
+        }
+        if config.runs_metrics() {
+            daemons.push((DaemonName::Metrics, &[]));
+        }
         let slurmctld = daemons.iter().position(|(name, _)| *name == DaemonName::Slurmctld);
         let Some(at) = slurmctld.filter(|_| config.runs_accounting()) else { return daemons };
         daemons[at].1 = &[DaemonName::Munged, DaemonName::Slurmdbd];
@@ -136,11 +142,14 @@ mod tests {
             let units = Target::of(&config).units(&config).into_iter();
             units.map(|unit| format!("{} after {:?}", unit.name, unit.after)).collect::<Vec<_>>().join(", ")
         };
-        let all = r#"munged after [], slurmctld after ["munged"], slurmd after ["slurmctld"], api after ["slurmd"]"#;
+        let all = r#"munged after [], slurmctld after ["munged"], slurmd after ["slurmctld"], agent after ["slurmd"], api after ["slurmd"]"#;
         assert_eq!(units(Role::All), all);
         assert_eq!(units(Role::None), "");
         assert_eq!(units(Role::Controller), r#"munged after [], slurmctld after ["munged"], api after ["slurmd"]"#);
-        assert_eq!(units(Role::Compute), r#"munged after [], slurmd after ["munged"], api after ["slurmd"]"#);
+        assert_eq!(
+            units(Role::Compute),
+            r#"munged after [], slurmd after ["munged"], agent after ["slurmd"], api after ["slurmd"]"#
+        );
         assert_eq!(units(Role::Login), r#"munged after [], api after ["slurmd"]"#);
         config.accounting.mode = Some(AccountingMode::Embedded);
         config.services.clear();
@@ -151,7 +160,15 @@ mod tests {
         };
         let accounting = r#"munged after [], mariadbd after [], slurmdbd after ["munged", "mariadbd"], slurmctld after ["munged", "slurmdbd"]"#;
         assert_eq!(units(Role::Controller), accounting);
-        assert_eq!(units(Role::Compute), r#"munged after [], slurmd after ["munged"]"#);
+        assert_eq!(units(Role::Compute), r#"munged after [], slurmd after ["munged"], agent after ["slurmd"]"#);
+        config.accounting.mode = None;
+        config.metrics.listen = Some(([127, 0, 0, 1], 9835).into());
+        let mut units = |role| {
+            config.role = role;
+            Target::of(&config).units(&config).into_iter().filter(|unit| unit.name == "metrics").count()
+        };
+        let all = [Role::All, Role::Controller, Role::Compute, Role::Login, Role::None];
+        assert_eq!(all.map(&mut units), [1, 1, 1, 1, 0]);
         (config.role, config.slurm.controller) = (Role::All, "head".to_owned().try_into().ok());
         assert_eq!(Target::of(&config), &ALL_OF_SEVERAL);
     }

@@ -1,5 +1,8 @@
 //! The faults in a container: the name of the record, the entry that answers, and the container in which it was made.
 
+use slurminit::gpu_health::fault::{FaultKind, Policy};
+use slurminit::gpu_health::policy;
+use slurminit::gpu_health::report::{GpuReport, OpenFault, Report};
 use slurminit::supervise::machine::{LastExit, ToldWhy, UnitSnapshot, UnitState};
 
 use crate::container::{Container, credential};
@@ -199,6 +202,22 @@ fn start() -> Vec<Case> {
     ]
 }
 
+/// A container whose agent found a fault.
+fn faulty() -> Container {
+    let kind = FaultKind::Xid(79);
+    let (what, repair) = policy::words(kind);
+    let (since, repair) = (1_795_278_308, repair.to_owned());
+    let gpu = GpuReport {
+        index: 3,
+        faults: vec![OpenFault { kind, policy: Policy::Drain, since, what, repair }],
+        is_out: true,
+        ..GpuReport::default()
+    };
+    let node = Some("GPU 3 left out".to_owned());
+    let report = Report { pid: std::process::id(), gpus: vec![gpu], node, ..Report::default() };
+    healthy().status(Vec::new()).file("run/slurminit/gpus.json", &serde_json::to_string(&report).unwrap())
+}
+
 /// A container with slurmd alone, in this state, and what its controller says of the node.
 fn compute(state: UnitState, node: &str) -> Container {
     let unit = |name: &str, state| UnitSnapshot { name: name.to_owned(), state, ..UnitSnapshot::default() };
@@ -228,6 +247,7 @@ fn node() -> Vec<Case> {
             "daemons",
             unit(UnitState::Ready, 1, Some(ToldWhy::Silent("it did not answer".to_owned()))),
         ),
+        ("gpu-with-a-fault", "gpu-faults", faulty()),
         ("controller-down", "controller", healthy().failure("ping", 1, "Slurmctld(primary) at here is DOWN\n")),
         ("compute-not-called", "called", compute(UnitState::Ready, "gpu:nvidia:1|idle*|none\n")),
         ("name-of-another-node", "name-taken", compute(UnitState::Starting, "gpu:nvidia:1|idle|none\n")),

@@ -82,7 +82,7 @@ impl Lab {
 
 /// The GPUs that the shell can open.
 const OPENED: &str = "for gpu in 0 1; do (: <>/dev/nvidia$gpu) 2>/dev/null && printf $gpu; done; echo";
-const CLOSED: &str = "/dev/nvidia0 root:root 660\n/dev/nvidia1 root:root 660";
+const CLOSED: &str = "/dev/nvidia0 root:slurminit 660\n/dev/nvidia1 root:slurminit 660";
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
@@ -155,6 +155,6 @@ fn files_of_the_host_and_files_that_jobs_share_are_left_alone() {
     for toml in ["[gpu]\nisolate = false\n", "[gpu]\nshards = 4\n", "[slurm.conf]\nProlog = \"/bin/true\"\n"] {
         let lab = Lab::demo(toml);
         assert_eq!(lab.user("alice", &format!("srun --gres=gpu:1 sh -c '{OPENED}'")).ok(), "01\n", "{toml}");
-        assert_eq!(lab.files(), CLOSED.replace("660", "666"), "{toml}");
+        assert_eq!(lab.files(), CLOSED.replace("slurminit 660", "root 666"), "{toml}");
     }
 }

@@ -57,7 +57,7 @@ fn a_new_partition_is_noticed_and_taken_by_the_daemons_that_run() {
         container.sh("timeout 60 sh -c 'until slurminit status --json | grep -q \"\\\"outcome\\\": \\\"applied\\\"\"; do sleep 0.1; done'");
         assert_eq!(container.sh("sinfo --noheader --format %R"), "debug\nshort");
         // With `--systemd` Slurm itself goes on in a new process.
-        assert_eq!(container.sh("slurminit status --json | grep -c '\"restarts\": 0'"), "3", "{image}");
+        assert_eq!(container.sh("slurminit status --json | grep -c '\"restarts\": 0'"), "4", "{image}");
         assert_eq!(container.sh("srun --partition short --gres=gpu:1 printenv CUDA_VISIBLE_DEVICES"), "0");
     }
 }

@@ -33,6 +33,8 @@ impl Cluster {
             "[paths]\nslurm = '{d}/slurm'\nconfig = '{d}/config'\nstate = '{d}/state'\nrun = '{d}/run'\n\
              munge_key = '{d}/munge/munge.key'\nmunge_socket = '{d}/munge-run/socket'\nmunge_secret = '{d}/no-secret'\n"
         );
+        // There is no GPU to look after.
+        config += "[agent]\ninterval = 0\n";
         for name in ["munged", "slurmctld", "slurmd"] {
             if !more.contains(&format!("[daemon.{name}]")) {
                 config += &format!("[daemon.{name}]\n{}", stand_in(&directory, name));

@@ -116,7 +116,7 @@ fn size(kib: Option<u64>) -> String {
 }
 
 /// A duration in short form: `42s`, `3m 5s`, `2h 10m`, `9d 4h`.
-fn age(ms: u64) -> String {
+pub(super) fn age(ms: u64) -> String {
     let seconds = Duration::from_millis(ms).as_secs();
     match seconds {
         0..60 => format!("{seconds}s"),

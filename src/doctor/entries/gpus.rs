@@ -2,6 +2,7 @@
 
 use crate::doctor::entry::{Entry, Judge};
 use crate::doctor::facts::{ContainerFacts, Facts, Start};
+use crate::gpu_health::fault::Policy;
 use crate::inventory::{Access, DeviceFiles, Driver, Gpu, Kind, Observations, Vendor};
 
 const RECREATE: &str = "`docker compose up -d --force-recreate`";
@@ -73,6 +74,18 @@ pub(super) const ENTRIES: &[Entry] = &[
             &[Kind::DriverFails, Kind::DriverNotLoaded, Kind::GpuLost],
             "every driver that is there answers in time",
         ),
+    },
+    Entry {
+        id: "gpu-faults",
+        symptoms: &[
+            "the node is drained, and its reason begins with `slurminit: GPU`",
+            "a GPU that jobs had is no longer offered",
+            "an XID in the log",
+        ],
+        looks_at: "what `slurminit agent` reports of the GPUs while they run",
+        cause: "a GPU failed: the driver reported an XID, lost it, or no longer answers",
+        repair: "what the entry says of the GPU; it comes back by itself when it is well, or after `slurminit restart agent`",
+        judge: Judge::Container(|_, container| gpu_faults(container)),
     },
     Entry {
         id: "amd-devices",
@@ -174,6 +187,24 @@ fn file(gpu: &Gpu) -> String {
     gpu.device_file
         .as_ref()
         .map_or_else(|| format!("{} GPU {}", gpu.vendor, gpu.index), |file| file.display().to_string())
+}
+
+fn gpu_faults(container: &ContainerFacts) -> Observations {
+    let report = match &container.gpu_health {
+        Ok(report) => report,
+        Err(why) => return Observations::note(why.clone()),
+    };
+    let node = report.node.as_ref().map(|node| format!("; the node: {node}")).unwrap_or_default();
+    let faults = report.gpus.iter().flat_map(|gpu| gpu.faults.iter().map(move |fault| (gpu, fault)));
+    let faults = faults.filter(|(_, fault)| fault.policy >= Policy::Warn).map(|(gpu, fault)| {
+        let seen = format!("GPU {}: {}{node}", gpu.index, fault.what);
+        let cause = "the driver, or the silence of the driver, says so";
+        match fault.policy {
+            Policy::Drain => Observations::fail(seen, cause, &*fault.repair),
+            _ => Observations::warn(seen, cause, &*fault.repair),
+        }
+    });
+    Observations::all(faults, || Observations::ok(format!("no GPU has a fault{node}")))
 }
 
 fn no_gpu(facts: &Facts, _: &ContainerFacts, found: Vec<Observations>) -> Observations {

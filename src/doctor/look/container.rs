@@ -11,7 +11,7 @@ use crate::inventory::{Finding, Inventory};
 use crate::planned::{PlanError, Planned, cluster_name, plan_files};
 use crate::supervise::machine::Snapshot;
 use crate::supervise::status::{self, is_alive};
-use crate::{install, load_config};
+use crate::{agent, install, load_config};
 
 /// No credential is longer.
 const LONGEST_CREDENTIAL: u64 = 1 << 20;
@@ -22,6 +22,10 @@ pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> ContainerFacts {
         Ok(config) => (config, Ok(())),
         Err(error) => (Config::default(), Err(error.to_string())),
     };
+    // What the agent keeps from jobs is left out of what a reload would write.
+    let mut inventory = inventory.clone();
+    agent::files::leave_out(&install::under(&scope.root, &config.paths.run), &mut inventory);
+    let inventory = &inventory;
     let planned = planned(scope, &config, inventory);
     let status = snapshot(&config, &scope.root);
     let node = planned.node.clone();
@@ -40,6 +44,8 @@ pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> ContainerFacts {
         status,
         slurm,
         munge,
+        gpu_health: agent::files::report(&install::under(&scope.root, &config.paths.run))
+            .ok_or_else(|| "no agent looks at GPUs here".to_owned()),
     }
 }
 

@@ -25,6 +25,8 @@ pub(super) struct Node {
     pub(super) report: Option<NodeReport>,
     /// Whether a drain was already taken back.
     resumed: bool,
+    /// Whether the node has been usable since the container's start.
+    has_served: bool,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -122,6 +124,8 @@ impl Node {
         let own_epilog = prepared.is_some_and(|prepared| prepared.own_epilog) && !self.resumed;
         let verdict = match &report {
             Some(report) if own_epilog && report.blames_the_epilog() => NodeVerdict::Repaired,
+            // The agent takes back what it drained itself, once the node serves.
+            Some(report) if self.has_served && report.is_the_agents_drain() => NodeVerdict::Drained,
             report => report.as_ref().map_or(NodeVerdict::NotYet, NodeReport::verdict),
         };
         let changed = self.report != report;
@@ -135,9 +139,13 @@ impl Node {
                 self.state = State::Resuming { until: step.now + ASK_DEADLINE };
                 step.start_task(Child::NodeResume);
             }
-            NodeVerdict::Usable => self.state = State::Known,
+            NodeVerdict::Usable => {
+                self.has_served = true;
+                self.state = State::Known;
+            }
             NodeVerdict::Drained => {
-                if changed {
+                let is_the_agents = self.report.as_ref().is_some_and(NodeReport::is_the_agents_drain);
+                if changed && !is_the_agents {
                     let node = prepared.and_then(Prepared::name_of_node).unwrap_or("localhost").to_owned();
                     step.say(Notice::DrainedByAdministrator { node, reason: reason() });
                 }

@@ -135,7 +135,9 @@ impl Reload {
 
     fn prepared(&mut self, prepared: Prepared, cluster: &mut Cluster) {
         let names = prepared.changed.iter().filter_map(|path| path.file_name()?.to_str().map(str::to_owned));
-        let usable = |report: &NodeReport| matches!(report.verdict(), NodeVerdict::Usable | NodeVerdict::Drained);
+        let usable = |report: &NodeReport| {
+            report.is_the_agents_drain() || matches!(report.verdict(), NodeVerdict::Usable | NodeVerdict::Drained)
+        };
         let work = Work {
             apply: prepared.apply,
             news: prepared.news.clone(),

@@ -114,6 +114,11 @@ pub enum ToldWhy {
 shown_as_serialized!(PhaseName, UnitState, LastExit, ToldWhy);
 
 impl UnitSnapshot {
+    /// Whether the unit serves.
+    pub fn is_up(&self) -> bool {
+        self.state == UnitState::Ready
+    }
+
     /// How the unit's last process ended, as part of a sentence.
     pub fn how_it_ended(&self) -> String {
         self.last_exit.as_ref().map_or_else(|| "ended".to_owned(), LastExit::to_string)

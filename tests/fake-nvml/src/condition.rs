@@ -23,6 +23,14 @@ pub(crate) struct Condition {
     utilization: u32,
     ecc: bool,
     ecc_errors: u64,
+    /// In mW: now, and the limit.
+    power: (u32, u32),
+    /// In MHz.
+    clock: u32,
+    /// `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`; absent: the driver is too old for it.
+    pub(crate) recovery_action: Option<u32>,
+    /// Whether no spare row of its memory is left.
+    pub(crate) remap_failed: bool,
 }
 
 impl Default for Condition {
@@ -37,6 +45,10 @@ impl Default for Condition {
             utilization: 0,
             ecc: true,
             ecc_errors: 0,
+            power: (70_000, 700_000),
+            clock: 1_980,
+            recovery_action: Some(0),
+            remap_failed: false,
         }
     }
 }
@@ -117,6 +129,16 @@ condition_values! {
     /// In percent of the last moment.
     nvmlDeviceGetUtilizationRates, Clocks, sys::nvmlUtilization_t, condition =>
         sys::nvmlUtilization_t { gpu: condition.utilization, memory: 0 };
+    /// In mW.
+    nvmlDeviceGetPowerUsage, Power, c_uint, condition => condition.power.0;
+    /// In mW.
+    nvmlDeviceGetEnforcedPowerLimit, Power, c_uint, condition => condition.power.1;
+    /// In mW.
+    nvmlDeviceGetPowerManagementDefaultLimit, Power, c_uint, condition => condition.power.1;
+    /// In mJ.
+    nvmlDeviceGetTotalEnergyConsumption, Power, c_ulonglong, condition => c_ulonglong::from(condition.power.0) * 60;
+    /// The fastest one.
+    nvmlDeviceGetPerformanceState, Clocks, sys::nvmlPstates_t, _condition => sys::nvmlPStates_enum_NVML_PSTATE_0;
     /// PCI Express generation now.
     nvmlDeviceGetCurrPcieLinkGeneration, Pci, c_uint, condition => condition.pcie.0;
     /// The highest that GPU and machine can do.
@@ -125,6 +147,32 @@ condition_values! {
     nvmlDeviceGetCurrPcieLinkWidth, Pci, c_uint, condition => condition.pcie.2;
     /// The most that GPU and machine can do.
     nvmlDeviceGetMaxPcieLinkWidth, Pci, c_uint, condition => condition.pcie.3;
+}
+
+/// `fn(device, which, *mut T)`: one of several values of one GPU.
+macro_rules! chosen_values {
+    ($($(#[$doc:meta])* $name:ident, $at:ident, $which:ty, $condition:ident => $value:expr;)*) => {$(
+        $(#[$doc])*
+        /// # Safety
+        /// `out` is null or may be written.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(device: nvmlDevice_t, _which: $which, out: *mut c_uint) -> Code {
+            with_gpu(device, At::$at, |_, gpu, answer| {
+                let $condition = &gpu.condition;
+                // SAFETY: the caller's contract, which is NVML's.
+                unsafe { put(answer, out, $value) }
+            })
+        }
+    )*};
+}
+
+chosen_values! {
+    /// In MHz, of each kind of clock.
+    nvmlDeviceGetClockInfo, Clocks, sys::nvmlClockType_t, condition => condition.clock;
+    /// In MHz, of each kind of clock.
+    nvmlDeviceGetMaxClockInfo, Clocks, sys::nvmlClockType_t, condition => condition.clock;
+    /// In percent: it has a fan that stands still.
+    nvmlDeviceGetFanSpeed_v2, Clocks, c_uint, _condition => 0;
 }
 
 /// Whether errors of its memory are corrected: now, and from the next boot on.

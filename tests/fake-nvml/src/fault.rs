@@ -50,6 +50,9 @@ pub(crate) enum At {
     Processes,
     Clocks,
     Ecc,
+    Events,
+    Fields,
+    Power,
 }
 
 /// What happens there. In the file also each NVML error by its name: `unknown`, `driver-not-loaded`, ...

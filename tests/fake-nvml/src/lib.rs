@@ -2,8 +2,8 @@
 //!
 //! Built as `libfake_nvml.so`; install it as `libnvidia-ml.so.1`, or give its path to `Nvml::builder().lib_path(..)`.
 //! Both [nvml-wrapper](https://docs.rs/nvml-wrapper) and Slurm's own `gpu_nvml.so` (every symbol that 22.05 and 24.11 link)
-//! are served. Each `nvmlInit` reads the file anew: `FAKE_NVML` names it, else it is `/etc/fake-nvml.toml`. No file means
-//! a driver with no GPU.
+//! are served. Each `nvmlInit` reads the file, and a file that changes is read again, because GPUs fail while a driver is in use:
+//! `FAKE_NVML` names it, else it is `/etc/fake-nvml.toml`. No file means a driver with no GPU.
 //!
 //! # The file
 //!
@@ -40,6 +40,10 @@
 //! at = "init"                   # a call: see `fault::At`
 //! gpu = 1                       # only at this GPU; absent: at every one
 //! kind = "hang"                 # see `fault::Kind`; or an NVML error: "unknown", "lib-rm-version-mismatch", ...
+//!
+//! [[xid]]                       # an error that the driver reports to those who wait for events: tables that are added later are new ones
+//! gpu = 3
+//! code = 79
 //! ```
 //!
 //! A driver that lacks a call is a copy of the library with the call's name changed in it (tests/detect/gpus_in_trouble.rs).
@@ -49,7 +53,9 @@
 mod answer;
 mod condition;
 mod device;
+mod event;
 mod fault;
+mod field;
 mod machine;
 mod mig;
 mod nvlink;

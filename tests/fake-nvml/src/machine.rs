@@ -18,6 +18,16 @@ pub(crate) struct Machine {
     gpus: Option<usize>,
     gpu: Vec<Gpu>,
     pub(crate) fault: Vec<Fault>,
+    pub(crate) xid: Vec<Xid>,
+}
+
+/// One `[[xid]]` table: an error that the driver reports.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Xid {
+    /// The position of the GPU.
+    pub(crate) gpu: u32,
+    pub(crate) code: u64,
 }
 
 impl Machine {

@@ -40,6 +40,29 @@ fn a_drain_that_another_slurmctld_remembers_is_taken_back_again() {
     assert_eq!(sim.spawned.last(), Some(&Child::NodeResume));
 }
 
+/// At a start all GPUs are looked at; later the agent knows better.
+#[test]
+fn the_agents_drain_is_taken_back_at_a_start_and_never_later() {
+    let mut sim = Sim::new(cluster(true));
+    sim.prepared();
+    for unit in DAEMONS {
+        sim.give(Event::Looked(unit, true));
+    }
+    let drained = "drained|slurminit: GPU 3 (0000:13:00.0): XID 79, it has fallen off the bus";
+    sim.node(drained);
+    assert_eq!(sim.spawned.last(), Some(&Child::NodeResume));
+    sim.exits(Child::NodeResume, Exit::Code(0));
+    sim.node("idle|none");
+    let before = sim.spawned.iter().filter(|child| **child == Child::NodeResume).count();
+    sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
+    sim.give(Event::Looked(SLURMCTLD, true));
+    sim.exits(Child::JobsAccount, Exit::Code(0));
+    sim.exits(Child::JobsReclaim, Exit::Code(0));
+    sim.node(drained);
+    assert_eq!(sim.spawned.iter().filter(|child| **child == Child::NodeResume).count(), before);
+    assert!(sim.machine.snapshot().ready);
+}
+
 #[test]
 fn a_drain_for_an_epilog_that_ended_with_slurmd_is_taken_back_if_it_is_our_own() {
     for own_epilog in [true, false] {

@@ -1,0 +1,52 @@
+//! `slurminit look`: looks at one vendor's GPUs again and again, and prints a line of JSON for each event.
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use nix::unistd::getppid;
+
+use crate::agent::rights;
+use crate::detect::{self, live};
+use crate::exit_code;
+use crate::gpu_health::look::Line;
+use crate::inventory::Vendor;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The vendor: nvidia, amd, intel
+    #[arg(long, value_parser = vendor)]
+    vendor: Vendor,
+    /// The time between two looks
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 5000)]
+    interval_ms: u64,
+    /// A GPU that is not asked; can be repeated
+    #[arg(long, value_name = "GPU")]
+    skip: Vec<String>,
+}
+
+fn vendor(word: &str) -> Result<Vendor, String> {
+    let known = Vendor::ALL.into_iter().find(|vendor| vendor.as_str() == word);
+    known.ok_or_else(|| format!("{word:?} is no vendor"))
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    let parent = getppid();
+    let mut output = rights::own_output()?;
+    let detection = detect::Options::from_environment("/".into(), Duration::ZERO);
+    rights::give_up(parent)?;
+    let options = live::Options {
+        root: detection.root,
+        library: detection.nvml_library,
+        vendor: args.vendor,
+        interval: Duration::from_millis(args.interval_ms),
+        skip: args.skip,
+    };
+    let mut say = |line: &Line| {
+        let mut text = serde_json::to_vec(line)?;
+        text.push(b'\n');
+        output.write_all(&text)
+    };
+    live::watch(&options, &mut say).context("nobody listens")?;
+    Ok(exit_code::SUCCESS)
+}

@@ -1,0 +1,25 @@
+//! `slurminit metrics`: serves metrics and the page.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use crate::{exit_code, metrics};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The address and port
+    #[arg(long)]
+    listen: SocketAddr,
+    /// The run directory
+    #[arg(long)]
+    run: PathBuf,
+    /// GPUs also have the names of dcgm-exporter
+    #[arg(long)]
+    dcgm: bool,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    let host = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    metrics::run(metrics::Settings { listen: args.listen, run: args.run, dcgm: args.dcgm, host })?;
+    Ok(exit_code::SUCCESS)
+}

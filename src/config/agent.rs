@@ -1,0 +1,60 @@
+//! The agent that looks at the GPUs while the container runs.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::Error as _;
+
+use super::value;
+
+/// `[agent]`: who looks at the GPUs while the container runs.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Agent {
+    /// The time between two looks; `None` means that nobody looks.
+    #[serde(deserialize_with = "interval")]
+    pub interval: Option<Duration>,
+    /// How long the driver may take to answer for one GPU.
+    #[serde(deserialize_with = "value::seconds")]
+    pub timeout: Duration,
+}
+
+impl Default for Agent {
+    fn default() -> Self {
+        Self { interval: Some(Duration::from_secs(5)), timeout: Duration::from_secs(10) }
+    }
+}
+
+/// 0 is off.
+fn interval<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    let seconds = f64::deserialize(from)?;
+    match seconds {
+        _ if seconds == 0.0 => Ok(None),
+        _ if (0.1..=3600.0).contains(&seconds) => Ok(Some(Duration::from_secs_f64(seconds))),
+        _ => Err(D::Error::custom("want seconds, 0.1 to 3600, or 0: nobody looks at the GPUs")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Config;
+    use crate::gpu_health::fault::{FaultKind, Policy};
+
+    fn parse(text: &str) -> Result<Config, super::super::ConfigError> {
+        Config::parse(text, std::path::Path::new("t"))
+    }
+
+    #[test]
+    fn a_policy_that_is_written_counts_and_the_others_are_ours() {
+        let config = parse("[faults]\nheat = 'drain'\n[faults.xid]\n79 = 'warn'\n").unwrap();
+        let policy = |kind| config.faults.policy(kind);
+        assert_eq!(policy(FaultKind::Xid(79)), Policy::Warn);
+        assert_eq!(policy(FaultKind::Xid(48)), Policy::Drain);
+        assert_eq!(policy(FaultKind::Heat), Policy::Drain);
+        assert_eq!(policy(FaultKind::Lost), Policy::Drain);
+        assert!(parse("[faults.xid]\nx = 'warn'\n").is_err());
+        assert!(parse("[faults]\nheat = 'panic'\n").is_err());
+        assert_eq!(parse("[agent]\ninterval = 0\n").unwrap().agent.interval, None);
+        assert!(parse("[agent]\ninterval = -1\n").is_err());
+    }
+}

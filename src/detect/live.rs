@@ -1,0 +1,383 @@
+//! Looks at the GPUs of one vendor again and again, and hears their drivers' events.
+//!
+//! EDGE. It runs in a process of its own, which whoever reads its lines ends when a driver hangs.
+
+use std::io;
+use std::mem::ManuallyDrop;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nvml_wrapper::bitmasks::event::EventTypes;
+use nvml_wrapper::enums::event::XidError;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, EventSet, Nvml};
+
+use super::nvml::{self, Answers, NvmlTrouble};
+use super::{amd_kfd, condition, device, intel, nvidia_proc, readings};
+use crate::gpu_health::fault::FaultKind;
+use crate::gpu_health::look::{Identity, Key, Line, Seen};
+use crate::inventory::{Access, Condition, Gpu, Obstacle, Vendor};
+
+/// The longest wait for an event in one call.
+const WAIT: Duration = Duration::from_secs(1);
+/// The pause after an event, in which those that belong to it arrive before the GPUs are looked at.
+const AFTER_EVENT: Duration = Duration::from_millis(20);
+
+/// What to look at, and how often.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The directory that contains `/proc`, `/sys` and `/dev`.
+    pub root: PathBuf,
+    /// NVIDIA's management library, if it is named.
+    pub library: Option<PathBuf>,
+    /// The vendor.
+    pub vendor: Vendor,
+    /// The time between two looks.
+    pub interval: Duration,
+    /// GPUs that did not answer, and are not asked.
+    pub skip: Vec<String>,
+}
+
+/// Takes the lines. An error ends the looks.
+pub type Say<'a> = &'a mut dyn FnMut(&Line) -> io::Result<()>;
+
+/// Whether there is a trace of this vendor's GPUs.
+pub fn has_traces(root: &Path, vendor: Vendor) -> bool {
+    match vendor {
+        Vendor::Nvidia => {
+            root.join("proc/driver/nvidia").exists()
+                || !nvidia_proc::device_minors(root).is_empty()
+                || root.join(crate::inventory::WSL_DEVICE.trim_start_matches('/')).exists()
+        }
+        Vendor::Amd => root.join("sys/class/kfd/kfd/topology/nodes").is_dir(),
+        Vendor::Intel => root.join("dev/dri").is_dir(),
+    }
+}
+
+/// Looks until `say` fails.
+///
+/// # Errors
+/// Nobody takes the lines.
+pub fn watch(options: &Options, say: Say<'_>) -> io::Result<()> {
+    if options.vendor != Vendor::Nvidia {
+        return watch_files(options, say);
+    }
+    loop {
+        match nvml::load(&options.root, options.library.as_deref()) {
+            Ok(nvml) => watch_nvml(options, &ManuallyDrop::new(nvml), say)?,
+            Err(NvmlTrouble::LibraryMissing(_)) => return watch_files(options, say),
+            Err(trouble) => say(&Line::Trouble { kind: kind_of(&trouble), what: trouble.to_string() })?,
+        }
+        pause(options.interval);
+    }
+}
+
+fn kind_of(trouble: &NvmlTrouble) -> FaultKind {
+    match trouble {
+        NvmlTrouble::UnknownError { .. } => FaultKind::DeviceDenied,
+        _ => FaultKind::Lost,
+    }
+}
+
+/// Returns when the library has to be initialised again.
+fn watch_nvml(options: &Options, nvml: &Nvml, say: Say<'_>) -> io::Result<()> {
+    let mut events: Option<EventSet<'_>> = None;
+    let mut registered = 0;
+    loop {
+        let next = Instant::now() + options.interval;
+        let devices: Vec<(Identity, Device<'_>)> = match nvml::count(nvml) {
+            Ok(count) => (0..count).filter_map(|index| identify(options, nvml, index)).collect(),
+            Err(trouble) => return say(&Line::Trouble { kind: kind_of(&trouble), what: trouble.to_string() }),
+        };
+        if devices.len() != registered || events.is_none() {
+            registered = devices.len();
+            events = register(nvml, &devices);
+        }
+        say(&Line::Listed { gpus: devices.iter().map(|(identity, _)| identity.clone()).collect() })?;
+        for (identity, device) in &devices {
+            look(options, identity, say, || see(&options.root, identity, device))?;
+        }
+        say(&Line::Done)?;
+        if !hear(events.as_ref(), &devices, next, say)? {
+            events = None;
+        }
+    }
+}
+
+/// A GPU that does not give its handle is no longer listed, which means that it is lost; one that this container was not given never is.
+fn identify<'a>(options: &Options, nvml: &'a Nvml, index: u32) -> Option<(Identity, Device<'a>)> {
+    let device = nvml.device_by_index(index).ok()?;
+    let answers = Answers::default();
+    let pci_address = answers.of(device.pci_info()).and_then(|info| info.bus_id.parse().ok());
+    let minor = answers.of(device.minor_number()).or_else(|| nvidia_proc::minor_of(&options.root, pci_address?));
+    let identity = Identity {
+        vendor: Vendor::Nvidia,
+        index,
+        uuid: answers.of(device.uuid()).and_then(nvml::identifier),
+        pci_address,
+        model: answers.of(device.name()).and_then(|text| nvml::name(&text)),
+        file: minor.and_then(|minor| file_of(&options.root, minor)),
+    };
+    (answers.obstacle().is_none()).then_some((identity, device))
+}
+
+fn file_of(root: &Path, minor: u32) -> Option<String> {
+    nvidia_proc::device_file(root, Some(minor)).0.map(|file| file.display().to_string())
+}
+
+/// Asks one GPU, unless it is one that does not answer.
+fn look(options: &Options, identity: &Identity, say: Say<'_>, see: impl FnOnce() -> Seen) -> io::Result<()> {
+    let gpu = identity.key();
+    if options.skip.contains(&gpu.to_string()) {
+        return Ok(());
+    }
+    say(&Line::Asking { gpu: gpu.clone() })?;
+    let seen = Box::new(see());
+    say(&Line::Seen { gpu, seen })
+}
+
+fn see(root: &Path, identity: &Identity, device: &Device<'_>) -> Seen {
+    // The driver goes on answering a process that has the device open when a new one may no longer open it.
+    if let Some(trouble) = identity.file.as_deref().and_then(|file| trouble_of(&access(root, file))) {
+        return Seen { trouble: Some(trouble), ..Seen::default() };
+    }
+    let answers = Answers::default();
+    let condition = condition::condition(identity.index, device);
+    let readings = readings::of_nvml(device, &answers);
+    let is_lost = condition.obstacle == Some(Obstacle::Lost) || answers.obstacle().is_some();
+    Seen { condition, readings, trouble: is_lost.then_some(FaultKind::Lost) }
+}
+
+fn access(root: &Path, file: &str) -> Access {
+    device::access(&root.join(file.trim_start_matches('/')))
+}
+
+/// What it means for the GPU that its file does not open. That this user may not open it means nothing.
+fn trouble_of(access: &Access) -> Option<FaultKind> {
+    match access.obstacle()? {
+        Obstacle::Denied => Some(FaultKind::DeviceDenied),
+        Obstacle::Lost | Obstacle::NoDriver => Some(FaultKind::Lost),
+        _ => None,
+    }
+}
+
+/// `None` if the driver reports no events.
+fn register<'a>(nvml: &'a Nvml, devices: &[(Identity, Device<'a>)]) -> Option<EventSet<'a>> {
+    let mut left: Vec<&Device<'a>> = devices.iter().map(|(_, device)| device).collect();
+    // A GPU that cannot report takes the set with it, so the others begin anew without it.
+    'anew: while !left.is_empty() {
+        let mut set = nvml.create_event_set().ok()?;
+        for position in 0..left.len() {
+            match left[position].register_events(EventTypes::CRITICAL_XID_ERROR, set) {
+                Ok(same) => set = same,
+                Err(_) => {
+                    left.remove(position);
+                    continue 'anew;
+                }
+            }
+        }
+        return Some(set);
+    }
+    None
+}
+
+/// Passes events on until the next look is due; returns whether the set is still good.
+fn hear(
+    events: Option<&EventSet<'_>>,
+    devices: &[(Identity, Device<'_>)],
+    mut next: Instant,
+    say: Say<'_>,
+) -> io::Result<bool> {
+    let Some(events) = events else {
+        pause(next.saturating_duration_since(Instant::now()));
+        return Ok(true);
+    };
+    loop {
+        let left = next.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(true);
+        }
+        let timeout = left.min(WAIT).as_millis().max(1);
+        match events.wait(u32::try_from(timeout).unwrap_or(u32::MAX)) {
+            Ok(event) => {
+                let key = event.device.uuid().ok().and_then(|uuid| key_of(devices, &uuid));
+                if let Some(XidError::Value(xid)) = event.event_data {
+                    say(&Line::Event { gpu: key, xid: u32::try_from(xid).unwrap_or(u32::MAX) })?;
+                    next = next.min(Instant::now() + AFTER_EVENT);
+                }
+            }
+            Err(NvmlError::Timeout) => {}
+            // A look tells which; the set may be of no use any more.
+            Err(_) => {
+                pause(left.min(WAIT));
+                return Ok(false);
+            }
+        }
+    }
+}
+
+fn key_of(devices: &[(Identity, Device<'_>)], uuid: &str) -> Option<Key> {
+    devices.iter().find(|(identity, _)| identity.uuid.as_deref() == Some(uuid)).map(|(identity, _)| identity.key())
+}
+
+/// Looks at the kernel's files: AMD's and Intel's drivers, and NVIDIA's without its library.
+fn watch_files(options: &Options, say: Say<'_>) -> io::Result<()> {
+    let root = &options.root;
+    loop {
+        let next = Instant::now() + options.interval;
+        let gpus: Vec<Gpu> = match options.vendor {
+            Vendor::Nvidia => nvidia_proc::probe(root).gpus,
+            Vendor::Amd => amd_kfd::probe(root).gpus,
+            Vendor::Intel => intel::probe(root).gpus,
+        };
+        // One that this container was not given is none of ours.
+        let gpus: Vec<Gpu> = gpus.into_iter().filter(|gpu| gpu.access.obstacle() != Some(Obstacle::NotGiven)).collect();
+        say(&Line::Listed { gpus: gpus.iter().map(identity).collect() })?;
+        for gpu in &gpus {
+            look(options, &identity(gpu), say, || see_files(root, gpu))?;
+        }
+        say(&Line::Done)?;
+        pause(next.saturating_duration_since(Instant::now()));
+    }
+}
+
+fn identity(gpu: &Gpu) -> Identity {
+    Identity {
+        vendor: gpu.vendor,
+        index: gpu.index,
+        uuid: gpu.uuid.clone(),
+        pci_address: gpu.pci_address,
+        model: gpu.model.clone(),
+        file: gpu.device_file.as_ref().map(|file| file.display().to_string()),
+    }
+}
+
+fn see_files(root: &Path, gpu: &Gpu) -> Seen {
+    let trouble = trouble_of(&gpu.access);
+    let mut seen =
+        Seen { trouble, condition: Condition { index: gpu.index, ..Condition::default() }, ..Seen::default() };
+    if let Some(address) = gpu.pci_address.filter(|_| gpu.vendor == Vendor::Amd) {
+        (seen.condition, seen.readings) = readings::of_amd(root, gpu.index, address);
+    }
+    seen
+}
+
+#[expect(clippy::disallowed_methods, reason = "this process does nothing else, and is ended from outside")]
+fn pause(time: Duration) {
+    std::thread::sleep(time);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    const NODE: &str = "sys/class/kfd/kfd/topology/nodes";
+
+    /// A machine with two AMD GPUs, in the kernel's format. Any device that can be opened stands for one of theirs.
+    fn machine() -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write(&format!("{NODE}/0/properties"), "cpu_cores_count 8\nsimd_count 0\nvendor_id 0\ndrm_render_minor 0\n");
+        for gpu in 1..=2 {
+            let (location, minor) = (gpu * 0x100, 127 + gpu);
+            let properties = format!(
+                "cpu_cores_count 0\nsimd_count 1216\nvendor_id 4098\ndevice_id 29857\nlocation_id {location}\ndomain 0\n\
+                 drm_render_minor {minor}\ngfx_target_version 90402\nunique_id {gpu}\n"
+            );
+            write(&format!("{NODE}/{gpu}/properties"), &properties);
+            write(&format!("{NODE}/{gpu}/mem_banks/0/properties"), "heap_type 1\nsize_in_bytes 206141652992\n");
+            write(&format!("sys/bus/pci/devices/0000:0{gpu}:00.0/gpu_busy_percent"), &format!("{}\n", gpu * 10));
+            write(&format!("sys/bus/pci/devices/0000:0{gpu}:00.0/ras/umc_err_count"), "ue: 0\nce: 1\n");
+        }
+        fs::create_dir_all(root.path().join("dev/dri")).unwrap();
+        for device in ["kfd", "dri/renderD128", "dri/renderD129"] {
+            symlink("/dev/null", root.path().join("dev").join(device)).unwrap();
+        }
+        root
+    }
+
+    /// The lines of one look after the other; `between` changes the machine after each.
+    fn looks(root: &Path, count: usize, skip: &[&str], mut between: impl FnMut(usize)) -> Vec<Vec<Line>> {
+        let options = Options {
+            root: root.to_owned(),
+            library: None,
+            vendor: Vendor::Amd,
+            interval: Duration::from_millis(1),
+            skip: skip.iter().map(ToString::to_string).collect(),
+        };
+        let mut looks = vec![Vec::new()];
+        let ended = watch(&options, &mut |line| {
+            let last = looks.len() - 1;
+            looks[last].push(line.clone());
+            if *line == Line::Done {
+                between(last);
+                if looks.len() == count {
+                    return Err(io::ErrorKind::BrokenPipe.into());
+                }
+                looks.push(Vec::new());
+            }
+            Ok(())
+        });
+        assert!(ended.is_err());
+        looks
+    }
+
+    fn listed(look: &[Line]) -> Vec<String> {
+        let Some(Line::Listed { gpus }) = look.first() else { panic!("{look:?}") };
+        gpus.iter().map(|gpu| gpu.key().to_string()).collect()
+    }
+
+    fn seen(look: &[Line]) -> Vec<Seen> {
+        let seen = look.iter().filter_map(|line| match line {
+            Line::Seen { seen, .. } => Some((**seen).clone()),
+            _ => None,
+        });
+        seen.collect()
+    }
+
+    #[test]
+    fn amd_gpus_are_looked_at_in_the_kernels_files_and_one_that_goes_is_no_longer_listed() {
+        let root = machine();
+        let looks = looks(root.path(), 3, &[], |look| match look {
+            0 => {
+                fs::write(root.path().join("sys/bus/pci/devices/0000:01:00.0/ras/umc_err_count"), "ue: 3\n").unwrap();
+            }
+            _ => fs::remove_file(root.path().join("dev/dri/renderD129")).unwrap_or_default(),
+        });
+        assert_eq!(listed(&looks[0]), ["GPU-0000000000000001", "GPU-0000000000000002"]);
+        let first = seen(&looks[0]);
+        assert_eq!(first.iter().map(|seen| seen.condition.utilization).collect::<Vec<_>>(), [Some(10), Some(20)]);
+        assert_eq!(first.iter().map(|seen| seen.readings.ras_uncorrected).collect::<Vec<_>>(), [Some(0), Some(0)]);
+        assert_eq!(seen(&looks[1])[0].readings.ras_uncorrected, Some(3));
+        assert_eq!(listed(&looks[2]), ["GPU-0000000000000001"]);
+    }
+
+    #[test]
+    fn a_gpu_that_does_not_answer_is_listed_and_not_asked() {
+        let root = machine();
+        let looks = looks(root.path(), 1, &["GPU-0000000000000002"], |_| ());
+        assert_eq!((listed(&looks[0]).len(), seen(&looks[0]).len()), (2, 1));
+        assert!(has_traces(root.path(), Vendor::Amd) && !has_traces(root.path(), Vendor::Nvidia));
+    }
+
+    #[test]
+    fn a_file_that_does_not_open_means_what_the_kernel_says_and_its_mode_nothing() {
+        for (obstacle, fault) in [
+            (Obstacle::Denied, Some(FaultKind::DeviceDenied)),
+            (Obstacle::NoDriver, Some(FaultKind::Lost)),
+            (Obstacle::Lost, Some(FaultKind::Lost)),
+            (Obstacle::Mode, None),
+            (Obstacle::Other, None),
+        ] {
+            assert_eq!(trouble_of(&Access::unusable(obstacle, "")), fault);
+        }
+        assert_eq!(trouble_of(&Access::Usable), None);
+    }
+}

@@ -1,0 +1,65 @@
+//! What a GPU's driver measures, beyond its [`Condition`](super::Condition).
+
+use serde::{Deserialize, Serialize};
+
+/// Measurements of one GPU. `None` if the driver does not report a value.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Readings {
+    /// How much of the time its memory was read or written, in percent.
+    pub memory_utilization: Option<u32>,
+    /// The power that it draws, in mW.
+    pub power_mw: Option<u64>,
+    /// The limit of that power, in mW.
+    pub power_limit_mw: Option<u64>,
+    /// The limit that the model comes with, in mW.
+    pub default_power_limit_mw: Option<u64>,
+    /// The energy since the driver was loaded, in mJ.
+    pub energy_mj: Option<u64>,
+    /// The speed of the fan, in percent of its maximum.
+    pub fan_percent: Option<u32>,
+    /// NVIDIA's performance state, 0 (fastest) to 15.
+    pub pstate: Option<u32>,
+    /// The clocks now, in MHz.
+    pub clocks: Clocks,
+    /// The highest clocks, in MHz.
+    pub highest_clocks: Clocks,
+    /// NVML's bits of what limits the clocks (`nvmlClocksEventReason...`).
+    pub clock_event_reasons: Option<u64>,
+    /// Memory errors that were corrected, over the GPU's life.
+    pub ecc_corrected: Option<u64>,
+    /// Memory errors that were not corrected, over the GPU's life.
+    pub ecc_uncorrected: Option<u64>,
+    /// Whether spare rows replace broken ones.
+    pub remapped_rows: Option<RemappedRows>,
+    /// What the driver says is to be done with the GPU (`NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`); 0 is nothing.
+    pub recovery_action: Option<u32>,
+    /// The NVLinks that the GPU has and that are down.
+    pub nvlinks_down: Option<u32>,
+    /// AMD: uncorrectable errors by block of the chip (`ras/*_err_count`), added up.
+    pub ras_uncorrected: Option<u64>,
+}
+
+/// Clocks in MHz.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[expect(missing_docs, reason = "the words are the field's own")]
+pub struct Clocks {
+    pub graphics: Option<u32>,
+    pub sm: Option<u32>,
+    pub memory: Option<u32>,
+    pub video: Option<u32>,
+}
+
+/// Rows of a GPU's memory that spare rows replace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemappedRows {
+    /// After errors that could be corrected.
+    pub correctable: u32,
+    /// After errors that could not.
+    pub uncorrectable: u32,
+    /// Whether a reset of the GPU is to replace more.
+    pub is_pending: bool,
+    /// Whether no spare row was left: the card is to be replaced.
+    pub has_failed: bool,
+}

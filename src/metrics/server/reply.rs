@@ -1,0 +1,133 @@
+//! What is answered.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use hyper::body::{Body, Bytes, Frame, SizeHint};
+use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::{Response, StatusCode};
+use tokio::sync::mpsc::Receiver;
+
+/// The body of an answer.
+#[derive(Debug)]
+pub(super) enum Reply {
+    /// All of it; `None` once it is sent.
+    Whole(Option<Bytes>),
+    /// One state after the other.
+    Events(Receiver<Bytes>),
+}
+
+impl Body for Reply {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let data = match self.get_mut() {
+            Self::Whole(text) => Poll::Ready(text.take()),
+            Self::Events(events) => events.poll_recv(cx),
+        };
+        data.map(|data| data.map(|data| Ok(Frame::data(data))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Self::Whole(None))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(text) => SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64)),
+            Self::Events(_) => SizeHint::default(),
+        }
+    }
+}
+
+/// What a body is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Content {
+    Text,
+    Page,
+    Metrics,
+    Json,
+    Events,
+}
+
+impl Content {
+    const fn kind(self) -> &'static str {
+        match self {
+            Self::Text => "text/plain; charset=utf-8",
+            Self::Page => "text/html; charset=utf-8",
+            Self::Metrics => "text/plain; version=0.0.4; charset=utf-8",
+            Self::Json => "application/json",
+            Self::Events => "text/event-stream",
+        }
+    }
+}
+
+/// The page's own style and script, and no other; a test computes them.
+const POLICY: &str = "default-src 'none'; connect-src 'self'; style-src 'sha256-hxqgReTQQMW8f1VuxgPl0XAY3ZLm4VYjAyAwq3S13Ic='; script-src 'sha256-Z23TvVJ0A9NQdThqfkogj16jCxXmj98QNINODO1a2Lg='; \
+    img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+const HEADERS: [(HeaderName, &str); 5] = [
+    (header::CONTENT_SECURITY_POLICY, POLICY),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::REFERRER_POLICY, "no-referrer"),
+    (header::CACHE_CONTROL, "no-store"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+];
+
+/// A whole answer.
+pub(super) fn answer(status: StatusCode, content: Content, text: impl Into<Bytes>) -> Response<Reply> {
+    headed(status, content, Reply::Whole(Some(text.into())))
+}
+
+/// An answer that goes on.
+pub(super) fn events(events: Receiver<Bytes>) -> Response<Reply> {
+    headed(StatusCode::OK, Content::Events, Reply::Events(events))
+}
+
+fn headed(status: StatusCode, content: Content, reply: Reply) -> Response<Reply> {
+    let mut response = Response::new(reply);
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content.kind()));
+    if status == StatusCode::METHOD_NOT_ALLOWED {
+        headers.insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+    }
+    for (name, value) in HEADERS {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use base64::Engine as _;
+
+    use super::*;
+
+    #[expect(clippy::disallowed_methods, reason = "a test is nobody's PID 1")]
+    fn hash(text: &str) -> String {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("text");
+        std::fs::write(&file, text).unwrap();
+        let said = Command::new("sha256sum").arg(&file).output().unwrap();
+        let hex = String::from_utf8(said.stdout).unwrap();
+        let byte = |at: usize| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap();
+        let bytes: Vec<u8> = (0..32).map(byte).collect();
+        format!("'sha256-{}'", base64::engine::general_purpose::STANDARD.encode(bytes))
+    }
+
+    #[test]
+    fn the_policy_allows_the_pages_own_style_and_script() {
+        let page = super::super::PAGE;
+        for tag in ["style", "script"] {
+            let inner = page.split(&format!("<{tag}>")).nth(1).unwrap().split(&format!("</{tag}>")).next().unwrap();
+            let hash = hash(inner);
+            assert!(POLICY.contains(&hash), "write {tag}-src {hash} into POLICY");
+        }
+        assert!(!page.contains("innerHTML") && !page.contains("http://") && !page.contains("https://"));
+    }
+}

@@ -1,0 +1,49 @@
+//! Values by the number of a field.
+
+use std::ffi::{c_int, c_uint};
+
+use nvml_wrapper_sys::bindings::{self as sys, nvmlDevice_t, nvmlReturn_t as Code};
+
+use crate::device::with_gpu;
+use crate::fault::At;
+use crate::machine::Gpu;
+
+/// `NVML_FI_DEV_...` of nvml.h.
+fn value(gpu: &Gpu, field: c_uint) -> Option<c_uint> {
+    match field {
+        142..=144 => Some(0),
+        145 => Some(gpu.condition.remap_failed.into()),
+        230 => gpu.condition.recovery_action,
+        _ => None,
+    }
+}
+
+/// Each field has an answer of its own.
+///
+/// # Safety
+/// `values` holds `count` fields.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetFieldValues(
+    device: nvmlDevice_t,
+    count: c_int,
+    values: *mut sys::nvmlFieldValue_t,
+) -> Code {
+    with_gpu(device, At::Fields, |_, gpu, _| {
+        let count = usize::try_from(count).unwrap_or_default();
+        if values.is_null() || count == 0 {
+            return Err(sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT);
+        }
+        // SAFETY: not null, and the caller's contract, which is NVML's.
+        for field in unsafe { std::slice::from_raw_parts_mut(values, count) } {
+            field.valueType = sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT;
+            field.nvmlReturn = match value(gpu, field.fieldId) {
+                Some(value) => {
+                    field.value.uiVal = value;
+                    sys::nvmlReturn_enum_NVML_SUCCESS
+                }
+                None => sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED,
+            };
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,291 @@
+//! GPUs that fail while the cluster runs: `slurminit agent`, with a driver that a file describes.
+
+use std::time::Duration;
+
+use crate::docker::{BOOKWORM, Container, DEMO, Image, directory, docker};
+
+const FILE: &str = "/etc/fake-nvml.toml";
+
+/// A cluster whose agent looks each second.
+fn serve(image: &str, gpus: u32, toml: &str) -> (Container, tempfile::TempDir) {
+    let text = format!("[agent]\ninterval = 1\ntimeout = 2\n{toml}");
+    let config = directory(&[("slurminit.toml", &text)]);
+    let image = Image::new(image).with(["--env", &format!("DEMO_GPUS={gpus}")]);
+    let container = image.mount(config.path(), "/config").serve();
+    until(&container, "grep -q recovery_action /run/slurminit/gpus.json");
+    (container, config)
+}
+
+#[track_caller]
+fn until(container: &Container, condition: &str) {
+    container.sh(&format!("timeout 60 sh -c 'until {condition}; do sleep 0.05; done'"));
+}
+
+/// More for the driver's file, in one step.
+fn append(container: &Container, text: &str) {
+    container.sh(&format!("cp {FILE} /tmp/new && printf '{text}' >>/tmp/new && mv /tmp/new {FILE}"));
+}
+
+fn xid(gpu: u32, code: u32) -> String {
+    format!("[[xid]]\\ngpu = {gpu}\\ncode = {code}\\n")
+}
+
+fn fault(at: &str, gpu: u32, kind: &str) -> String {
+    format!("[[fault]]\\nat = \"{at}\"\\ngpu = {gpu}\\nkind = \"{kind}\"\\n")
+}
+
+/// The machine's file as it was at the start.
+fn repair(container: &Container) {
+    container.sh(&format!("sed '/^\\[\\[fault/,$d' {FILE} >/tmp/new && mv /tmp/new {FILE}"));
+}
+
+/// State and GRES.
+fn node(container: &Container) -> String {
+    container.sh("sinfo --noheader --format '%T %G'")
+}
+
+/// A step that writes one number after the other, until it is cancelled.
+fn count(container: &Container, name: &str) {
+    let line = "i=0; while :; do echo $i; i=$((i + 1)); sleep 0.02; done";
+    container.sh(&format!(
+        "srun --job-name {name} --mem 100 --gres=gpu:1 sh -c '{line}' > /tmp/{name} 2> /tmp/{name}.err &\n\
+         timeout 30 sh -c 'until [ -s /tmp/{name} ]; do sleep 0.05; done'"
+    ));
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_lost_gpu_costs_one_gpu_and_it_comes_back_without_a_human() {
+    for image in [DEMO, BOOKWORM] {
+        let (container, _config) = serve(image, 4, "");
+        count(&container, "step");
+        append(&container, &fault("handle", 3, "gpu-is-lost"));
+        until(&container, "sinfo --noheader --format %T | grep -q draining");
+        let reason = container.sh("sinfo --noheader --format %E");
+        assert!(reason.starts_with("slurminit: GPU 3 (0000:13:00.0): the driver has lost it"), "{reason}");
+        // It goes on for as long as it likes, and no number is missing.
+        let before = container.sh("wc -l < /tmp/step").parse::<u64>().unwrap();
+        until(&container, &format!("[ $(wc -l < /tmp/step) -gt {} ]", before + 100));
+        assert!(node(&container).contains("gpu:nvidia:4"), "its number changes under a job that has a GPU");
+        let status = container.sh("slurminit status");
+        assert!(status.contains("GPU 3 (0000:13:00.0)") && status.contains("the jobs that have GPUs"), "{status}");
+        container.sh("scancel --name step");
+        assert_eq!(container.sh("head -n -1 /tmp/step | awk '$1 != NR - 1 { print NR, $1; exit }'"), "");
+        until(&container, "sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:3");
+        let devices =
+            container.sh("srun --gres=gpu:3 sh -c 'ls /dev/nvidia? >/dev/null; printenv CUDA_VISIBLE_DEVICES'");
+        assert_eq!(devices, "0,1,2");
+        repair(&container);
+        until(&container, "sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:4");
+        assert_eq!(container.sh("srun --gres=gpu:4 printenv CUDA_VISIBLE_DEVICES"), "0,1,2,3");
+        let log = container.log();
+        for line in ["job 1 of root had it", "with 3 GPUs: GPU 3 left out", "all 4 GPUs are offered to jobs again"] {
+            assert!(log.contains(line) || line.starts_with("job 1"), "{line}: {log}");
+        }
+    }
+}
+
+/// From the fault in the driver to the node's state in Slurm.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn each_fault_is_in_slurm_within_a_second_and_an_error_of_a_program_never() {
+    const DRAINING: [u32; 18] = [46, 48, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 151, 155, 156, 158];
+    let (container, _config) = serve(DEMO, 20, "");
+    for xid_of_program in [13, 31, 43, 45, 63, 94] {
+        append(&container, &xid(19, xid_of_program));
+    }
+    until(&container, "grep -q xid.:94 /run/slurminit/gpus.json");
+    assert_eq!(node(&container), "idle gpu:nvidia:20");
+    let mut took = Vec::new();
+    for (gpu, code) in (0..).zip(DRAINING) {
+        let text = xid(gpu, code);
+        let ms = container.sh(&format!(
+            "cp {FILE} /tmp/new; printf '{text}' >>/tmp/new; begin=$(date +%s%3N); mv /tmp/new {FILE}\n\
+             timeout 20 sh -c 'until scontrol show node | grep -q \"State=.*DRAIN\"; do :; done'; echo $(($(date +%s%3N) - begin))"
+        ));
+        took.push(ms.parse::<u64>().unwrap());
+        let left = 19 - gpu;
+        until(&container, &format!("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:{left}$"));
+    }
+    took.sort_unstable();
+    println!("XID to the node's state, ms: median {}, worst {}", took[9], took[17]);
+    assert!(took[9] < 1000, "{took:?}");
+    let log = container.log();
+    assert!(log.contains("GPU 19 (") && log.contains("XID 31, a fault of its memory management"), "{log}");
+    assert!(!log.contains("XID 43"), "{log}");
+}
+
+/// What only a look can tell, takes two looks at most, and what hangs the time that it is given.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_driver_that_hangs_and_one_that_denies_are_told_from_one_that_answers() {
+    let (container, _config) = serve(DEMO, 2, "");
+    let timed = |text: &str| {
+        container
+            .sh(&format!(
+                "cp {FILE} /tmp/new; printf '{text}' >>/tmp/new; begin=$(date +%s%3N); mv /tmp/new {FILE}\n\
+                 timeout 20 sh -c 'until scontrol show node | grep -q \"State=.*DRAIN\"; do :; done'; echo $(($(date +%s%3N) - begin))"
+            ))
+            .parse::<u64>()
+            .unwrap()
+    };
+    let back =
+        |count: u32| until(&container, &format!("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:{count}$"));
+    let lost = timed(&fault("handle", 1, "gpu-is-lost"));
+    back(1);
+    repair(&container);
+    back(2);
+    let hung = timed(&fault("memory", 1, "hang"));
+    back(1);
+    assert!(container.log().contains("no answer within 2.0 s"), "{}", container.log());
+    // The driver is not asked for it again, and tells all of the other.
+    assert!(container.sh("scontrol show node").contains("cc9.0"), "{}", container.log());
+    // The other GPU is looked at meanwhile.
+    container.sh("head -c 40 /run/slurminit/gpus.json >/tmp/before");
+    until(&container, "! head -c 40 /run/slurminit/gpus.json | cmp -s - /tmp/before");
+    let denied = timed("[[fault]]\\nat = \"count\"\\nkind = \"unknown\"\\n");
+    println!("ms to the node's state: lost {lost}, hung (2 s of patience) {hung}, Unknown Error {denied}");
+    assert!(lost < 2_500 && hung < 4_500 && denied < 2_500, "{lost} {hung} {denied}");
+    until(&container, "grep -q device-denied /run/slurminit/gpus.json");
+    let log = container.log();
+    assert!(log.contains("create the container anew"), "{log}");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn an_administrators_drain_stays_and_an_agent_that_dies_remembers() {
+    let (container, _config) = serve(DEMO, 2, "");
+    container.sh("scontrol update nodename=localhost state=drain reason=fan");
+    append(&container, &xid(0, 79));
+    until(&container, "sinfo --noheader --format %G | grep -q gpu:nvidia:1$");
+    assert_eq!(container.sh("sinfo --noheader --format '%T %E'"), "drained fan");
+    container.sh("scontrol update nodename=localhost state=resume");
+    for victim in ["agent", "look"] {
+        let looks = container.sh("stat -c %Y%z /run/slurminit/gpus.json");
+        container.sh(&format!("pkill -KILL -f \"^[^ ]*slurminit {victim}\""));
+        container.sh(&format!("timeout 20 sh -c 'until [ \"$(stat -c %Y%z /run/slurminit/gpus.json)\" != \"{looks}\" ]; do sleep 0.05; done'"));
+        until(&container, "pgrep -f \"^[^ ]*slurminit look\"");
+        until(&container, "sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:1$");
+    }
+    // Who restarts it on purpose wants it to look anew.
+    container.sh("slurminit restart agent");
+    until(&container, "sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:2");
+    // So does a start of the container, which finds what a reload left out.
+    append(&container, &xid(0, 79));
+    until(&container, "sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:1");
+    docker(["restart", "--time", "20", &container.name]).ok();
+    container.wait_until_healthy();
+    assert_eq!(node(&container), "idle gpu:nvidia:2");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_gpu_that_a_reload_added_is_looked_after() {
+    let (container, _config) = serve(DEMO, 1, "");
+    container.sh("mknod -m 666 /dev/nvidia1 c 1 3");
+    append(&container, "[[gpu]]\\nname = \"Simulated NVIDIA H200\"\\n");
+    container.sh("slurminit reload");
+    assert!(node(&container).ends_with("gpu:nvidia:2"));
+    until(&container, "grep -q offered.:.1. /run/slurminit/gpus.json");
+    append(&container, &xid(1, 79));
+    until(&container, "sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:1$");
+    // An operator's reload while it is out leaves it out.
+    container.sh("slurminit reload");
+    assert_eq!(node(&container), "idle gpu:nvidia:1");
+}
+
+/// Whoever wants to know is told, and a command that hangs or is too slow holds up nothing.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_command_is_run_for_each_fault_as_a_user_without_rights() {
+    let notify = "[[notify]]\ncommand = ['sh', '-c', 'cat >>/tmp/told; id -u >>/tmp/told']\nper_hour = 2\n\
+                  [[notify]]\ncommand = ['sleep', '600']\nat_least = 'drain'\ntimeout = 1\n\
+                  [[notify]]\ncommand = ['/no/such']\n";
+    let (container, _config) = serve(DEMO, 4, notify);
+    container.sh("install -m 666 /dev/null /tmp/told");
+    append(&container, &xid(0, 31));
+    until(&container, "grep -q 643 /tmp/told");
+    let told = container.sh("cat /tmp/told");
+    assert!(told.starts_with("{\"node\":\"localhost\",\"at\":") && told.contains("\"kind\":{\"xid\":31}"), "{told}");
+    for gpu in 1..4 {
+        append(&container, &xid(gpu, 79));
+        until(&container, &format!("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:{}$", 4 - gpu));
+    }
+    until(&container, "[ $(grep -c node /tmp/told) = 2 ]");
+    let log = container.log();
+    for line in ["sleep of [[notify]] failed: it did not end in time", "\"/no/such\"] of [[notify]] cannot be run"] {
+        assert!(log.contains(line), "{line}: {log}");
+    }
+}
+
+/// The attacker inside: a user, and the library that the driver's vendor wrote.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn who_looks_has_no_rights_and_a_user_can_neither_forge_nor_hinder() {
+    let (container, _config) = serve(DEMO, 2, "[[user]]\nname = 'eve'\nuid = 1501\n");
+    let status = container.sh("cat /proc/$(pgrep -f \"^[^ ]*slurminit look\")/status");
+    for right in ["CapEff:\t0000000000000000", "CapPrm:\t0000000000000000", "NoNewPrivs:\t1", "Uid:\t643"] {
+        assert!(status.contains(right), "{right}: {status}");
+    }
+    assert!(!container.sh("cat /proc/$(pgrep -f \"^[^ ]*slurminit agent\")/maps").contains("nvidia-ml"));
+    for attack in [
+        "echo {} > /run/slurminit/gpus.json",
+        "mv /run/slurminit/gpus.json /run/slurminit/x",
+        "echo [] > /run/slurminit/gpus-out.json",
+        "cat /run/slurminit/gpus-out.json",
+        "pkill -KILL -f \"^[^ ]*slurminit look\"",
+        "pkill -KILL -f \"^[^ ]*slurminit agent\"",
+    ] {
+        let outcome = docker(["exec", "--user", "eve", &container.name, "sh", "-c", attack]);
+        assert_ne!(outcome.code, 0, "{attack}");
+    }
+    // A library that prints, lies and crashes ends nothing, and the GPUs that it lies about are no others.
+    append(
+        &container,
+        "[[fault]]\\nat = \"uuid\"\\ngpu = 1\\nkind = \"noise\"\\n[[fault]]\\nat = \"clocks\"\\nkind = \"nonsense\"\\n",
+    );
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(node(&container), "idle gpu:nvidia:2");
+    append(&container, &fault("memory", 0, "crash"));
+    until(&container, "sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:1");
+    assert!(container.log().contains("whoever asks it dies"), "{}", container.log());
+    assert_eq!(
+        container.sh("slurminit status --json | grep -A8 '\"name\": \"agent\"' | grep restarts").trim(),
+        "\"restarts\": 0,"
+    );
+}
+
+/// Somebody computes past Slurm, or a job's process outlived it.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn memory_that_no_job_has_is_told() {
+    let (container, _config) = serve(DEMO, 2, "");
+    let used = "condition = { used_mib = 20480, processes = [{ pid = 4711, memory_mib = 20000 }] }";
+    append(&container, used);
+    container.sh("timeout 90 sh -c 'until grep -q leftover /run/slurminit/gpus.json; do sleep 0.2; done'");
+    assert!(container.log().contains("in use: 20480 MiB, processes 4711"), "{}", container.log());
+    assert_eq!(node(&container), "idle gpu:nvidia:2");
+}
+
+/// What the agent costs while nothing happens.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn at_rest_with_eight_gpus_it_costs_next_to_nothing() {
+    let config = directory(&[("slurminit.toml", "")]);
+    let container = Image::new(DEMO).with(["--env", "DEMO_GPUS=8"]).mount(config.path(), "/config").serve();
+    until(&container, "grep -q recovery_action /run/slurminit/gpus.json");
+    let ticks = "cat /proc/$(pgrep -f \"^[^ ]*slurminit agent\")/stat /proc/$(pgrep -f \"^[^ ]*slurminit look\")/stat | awk '{ n += $14 + $15 } END { print n }'";
+    let rss = "cat /proc/$(pgrep -f \"^[^ ]*slurminit agent\")/smaps_rollup /proc/$(pgrep -f \"^[^ ]*slurminit look\")/smaps_rollup | awk '/^Rss/ { r += $2 } /^Pss:/ { p += $2 } END { print r, p }'";
+    let before: u64 = container.sh(ticks).parse().unwrap();
+    std::thread::sleep(Duration::from_secs(30));
+    let used: u64 = container.sh(ticks).parse::<u64>().unwrap() - before;
+    let memory = container.sh(rss);
+    // A tick is 10 ms.
+    println!(
+        "agent and look: {:.2} % of a core, {memory} KiB resident (Rss, Pss)",
+        used as f64 * 10.0 / 30_000.0 * 100.0
+    );
+    assert!(used <= 30, "{used} ticks in 30 s");
+    let resident: u64 = memory.split(' ').next().unwrap().parse().unwrap();
+    assert!(resident < 16 << 10, "{memory}");
+}

@@ -1,0 +1,52 @@
+//! Commands of the operator's before and after each job.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use crate::docker::{BOOKWORM, Container, DEMO, Image, directory};
+
+const HOOKS: &str = r#"
+[[hooks.pre_job]]
+command = ["/config/note", "before it's"]
+[[hooks.pre_job]]
+command = ["sh", "-c", "[ ! -e /tmp/fail ] || { echo the disk is not there >&2; exit 3; }"]
+[[hooks.pre_job]]
+command = ["sh", "-c", "[ ! -e /tmp/bad ]"]
+on_failure = "drain"
+[[hooks.post_job]]
+command = ["/config/note", "after"]
+[[hooks.post_job]]
+command = ["sh", "-c", "[ ! -e /tmp/hang ] || exec sleep 600"]
+timeout = 1
+"#;
+
+fn serve(image: &str) -> (Container, tempfile::TempDir) {
+    let note = "#!/bin/sh\necho \"$1 $SLURM_JOB_ID ${SLURM_JOB_GPUS-none} $(id -u) $PWD\" >>/tmp/noted\n";
+    let config = directory(&[("slurminit.toml", HOOKS), ("note", note)]);
+    let file = config.path().join("note");
+    std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o755)).expect("the file is there");
+    let image = Image::new(image).with(["--env", "DEMO_GPUS=1"]);
+    (image.mount(config.path(), "/config").serve(), config)
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn they_run_as_root_around_each_job_and_what_fails_is_said() {
+    for image in [DEMO, BOOKWORM] {
+        let (container, _config) = serve(image);
+        container.sh("srun true; srun --gres=gpu:1 true");
+        container.sh("timeout 30 sh -c 'until grep -q \"after 2\" /tmp/noted; do sleep 0.1; done'");
+        let noted = container.sh("sort /tmp/noted");
+        assert_eq!(noted, "after 1 none 0 /\nafter 2 0 0 /\nbefore it's 1 none 0 /\nbefore it's 2 0 0 /", "{image}");
+        // A warning costs the job nothing.
+        container.sh("touch /tmp/fail /tmp/hang; srun true; rm /tmp/fail");
+        container.sh("timeout 30 sh -c 'while squeue --noheader | grep .; do sleep 0.1; done'; rm /tmp/hang");
+        let log = container.log();
+        assert!(log.contains("pre_job hook sh of job 3 failed: exit status: 3: the disk is not there"), "{log}");
+        assert!(log.contains("post_job hook sh of job 3 failed: no end within 1 s; it was killed"), "{log}");
+        assert!(container.sh("sinfo --noheader --format %T").contains("idle"));
+        // One that is to drain keeps the job, and the node from others.
+        container.sh("touch /tmp/bad; sbatch --output /dev/null --wrap true");
+        container.sh("timeout 30 sh -c 'until sinfo --noheader --format %T | grep -q drained; do sleep 0.1; done'");
+        assert_eq!(container.sh("squeue --noheader --format %T"), "PENDING");
+    }
+}

@@ -1,0 +1,169 @@
+//! Metrics and the page, in a running cluster with simulated GPUs.
+
+use std::time::Duration;
+
+use crate::docker::{Container, DEMO, Image, PLAIN, directory};
+
+const CONFIG: &str = "[metrics]\nlisten = '127.0.0.1:9835'\n[[user]]\nname = 'alice'\nuid = 1501\n";
+
+fn served(image: &Image) -> (tempfile::TempDir, Container) {
+    let config = directory(&[("slurminit.toml", CONFIG)]);
+    let container = image.clone().mount(config.path(), "/config").serve();
+    container.sh("timeout 20 sh -c 'until slurminit status | grep -q \"metrics *ready\"; do sleep 0.1; done'");
+    (config, container)
+}
+
+/// What curl would get, which the image does not have.
+fn get(container: &Container, path: &str) -> String {
+    container.sh(&format!(
+        "timeout 20 bash -c \"exec 3<>/dev/tcp/127.0.0.1/9835; printf 'GET {path} HTTP/1.1\\r\\nHost: 127.0.0.1:9835\\r\\n\\r\\n' >&3; cat <&3\""
+    ))
+}
+
+/// The value of a series.
+fn value(text: &str, series: &str) -> Option<f64> {
+    let line = text.lines().find(|line| line.strip_prefix(series).is_some_and(|rest| rest.starts_with(' ')))?;
+    line.rsplit(' ').next()?.trim().parse().ok()
+}
+
+fn pid(container: &Container) -> String {
+    container
+        .sh("slurminit status --json | grep -A3 '\"name\": \"metrics\"' | grep -o '\"pid\": [0-9]*' | grep -o '[0-9]*'")
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn gpus_jobs_daemons_and_the_cluster_are_told() {
+    let (_config, container) = served(&Image::new(DEMO).with(["--env", "DEMO_GPUS=4"]));
+    container.sh("su alice -c 'cd /tmp; sbatch --gres=gpu:2 --wrap \"sleep 600\"; sbatch --gres=gpu:4 --wrap true'");
+    container.sh("timeout 20 sh -c 'until squeue -ht R | grep -q .; do sleep 0.1; done'");
+    let told = "timeout 30 bash -c 'until [ -e /run/slurminit/gpus.json ]; do sleep 0.1; done; sleep 6'";
+    container.sh(told);
+    let text = get(&container, "/metrics");
+    assert!(text.starts_with("HTTP/1.1 200") && text.contains("text/plain; version=0.0.4"), "{text}");
+    for (series, expected) in [
+        ("slurminit_slurm_up", 1.0),
+        ("slurminit_ready", 1.0),
+        ("slurminit_daemon_up{daemon=\"slurmd\"}", 1.0),
+        ("slurminit_daemon_up{daemon=\"metrics\"}", 1.0),
+        ("slurm_nodes_mix", 1.0),
+        ("slurm_queue_running", 1.0),
+        ("slurm_queue_pending", 1.0),
+        ("slurm_user_jobs_running{user=\"alice\"}", 1.0),
+        ("slurm_gpus_alloc", 2.0),
+        ("slurm_gpus_total", 4.0),
+        ("nvidia_smi_last_collect_success", 1.0),
+    ] {
+        let told = value(&text, series);
+        // A node with all CPUs allocated is not mixed.
+        let is_so =
+            told == Some(expected) || (series == "slurm_nodes_mix" && value(&text, "slurm_nodes_alloc") == Some(1.0));
+        assert!(is_so, "{series}: {told:?}\n{text}");
+    }
+    let jobs = text.matches("slurmjobid=\"1\",user=\"alice\"} 1").count();
+    assert_eq!((jobs, text.matches("nvidia_smi_temperature_gpu{").count()), (2, 4), "{text}");
+    let page = get(&container, "/");
+    assert!(page.contains("content-security-policy: default-src 'none'") && page.contains("nosniff"), "{page}");
+    assert!(!page.to_lowercase().contains("access-control-allow"), "{page}");
+    let state = get(&container, "/api/state");
+    assert!(state.contains("\"user\":\"alice\"") && state.contains("\"is_simulated\":true"), "{state}");
+    for path in ["/etc/passwd", "/../etc/passwd", "/metrics/", "//metrics", "/%2e%2e/etc/passwd"] {
+        assert!(get(&container, path).starts_with("HTTP/1.1 404"), "{path}");
+    }
+    // Nobody's rights, and not the group that opens GPUs.
+    let status = container.sh(&format!("cat /proc/{}/status", pid(&container)));
+    for line in
+        ["CapEff:\t0000000000000000", "CapPrm:\t0000000000000000", "NoNewPrivs:\t1", "Gid:\t65534\t65534\t65534"]
+    {
+        assert!(status.contains(line), "{line}: {status}");
+    }
+    let own = container.sh("id -u slurminit");
+    assert!(status.contains(&format!("Uid:\t{own}\t{own}\t{own}")), "{status}");
+    assert!(!container.sh(&format!("ls -l /proc/{}/fd", pid(&container))).contains("/dev/nvidia"));
+}
+
+/// As the agent of eight GPUs would leave it, with what a driver might say.
+const EIGHT: &str = "for i in 0 1 2 3 4 5 6 7; do \
+    printf '%s{\"vendor\":\"nvidia\",\"index\":%d,\"uuid\":\"GPU-%d\",\"pci_address\":null,\"model\":\"NVIDIA \\\\\"H200\\\\\"\\\\n\",\"file\":\"/dev/nvidia%d\",\
+\"offered\":[],\"jobs\":[{\"job\":%d,\"user\":\"eve<b>\"}],\"since\":1,\"condition\":{\"index\":%d,\"memory_mib\":[1,2],\"processes\":[],\"slowdowns\":[],\
+\"temperature\":40,\"pcie\":null,\"ecc\":null,\"compute_mode\":null,\"is_persistent\":null,\"utilization\":50},\"readings\":{\"power_mw\":100000},\
+\"faults\":[],\"counts\":[],\"is_out\":false}' \"$comma\" $i $i $i $i $i; comma=,; done";
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_crowd_a_slow_reader_and_kill_stop_no_scrape() {
+    let config = directory(&[("slurminit.toml", &format!("{CONFIG}[agent]\ninterval = 0\n"))]);
+    let container = Image::new(PLAIN).mount(config.path(), "/config").serve();
+    container.sh("timeout 20 sh -c 'until slurminit status | grep -q \"metrics *ready\"; do sleep 0.1; done'");
+    container.sh(&format!(
+        "{{ printf '{{\"pid\":1,\"at\":%d,\"interval_ms\":3600000,\"gpus\":[' $(date +%s); comma=; {EIGHT}; printf '],\"recent\":[]}}'; }} >/run/slurminit/new && mv /run/slurminit/new /run/slurminit/gpus.json"
+    ));
+    let text = get(&container, "/metrics");
+    assert_eq!(text.matches("nvidia_smi_temperature_gpu{").count(), 8, "{text}");
+    assert!(text.contains("name=\"NVIDIA \\\"H200\\\"\\\\x0a\""), "{text}");
+    let (warm, cold) = scrape_times(&container);
+    println!("a scrape of 8 GPUs: median {warm:.1} ms; with the questions to slurmctld {cold:.1} ms");
+    assert!(warm < 20.0, "{warm} ms");
+    // 1000 connections that say nothing, 40 that read no event, and one that reads nothing of many scrapes.
+    container.sh(
+        "bash -c 'ulimit -n 4096; n=0; for i in $(seq 1000); do exec {fd}<>/dev/tcp/127.0.0.1/9835 && n=$((n+1)); done; \
+         for i in $(seq 40); do exec {fd}<>/dev/tcp/127.0.0.1/9835; printf \"GET /events HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n\" >&$fd; done; \
+         printf \"GET /metrics HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n\" >&$fd; echo $n >/tmp/crowd; sleep 30' >/dev/null 2>&1 &",
+    );
+    container.sh("timeout 60 sh -c 'until [ -s /tmp/crowd ]; do sleep 0.1; done'");
+    assert_eq!(container.sh("cat /tmp/crowd"), "1000");
+    for _ in 0..5 {
+        assert!(get(&container, "/metrics").starts_with("HTTP/1.1 200"));
+    }
+    let many = get(&container, "/events");
+    assert!(many.starts_with("HTTP/1.1 503"), "{many}");
+    // A report that is cut off, or old.
+    container.sh(
+        "head -c 300 /run/slurminit/gpus.json >/run/slurminit/new && mv /run/slurminit/new /run/slurminit/gpus.json",
+    );
+    let text = get(&container, "/metrics");
+    assert!(text.starts_with("HTTP/1.1 200") && !text.contains("uuid="), "{text}");
+    let former = pid(&container);
+    container.sh(&format!("kill -KILL {former}"));
+    container.sh(&format!(
+        "timeout 20 sh -c 'until slurminit status | grep \"metrics *ready\" | grep -qv \" {former} \"; do sleep 0.1; done'"
+    ));
+    let text = get(&container, "/metrics");
+    assert_eq!(value(&text, "slurminit_daemon_restarts_total{daemon=\"metrics\"}"), Some(1.0), "{text}");
+    // Without slurmctld the rest is told.
+    container.sh("pkill -STOP slurmctld");
+    std::thread::sleep(Duration::from_secs(6));
+    let text = get(&container, "/metrics");
+    container.sh("pkill -CONT slurmctld");
+    assert_eq!(value(&text, "slurminit_slurm_up"), Some(0.0), "{text}");
+    assert!(!text.contains("\nslurm_") && text.contains("slurminit_daemon_up"), "{text}");
+}
+
+/// Medians in ms, measured inside: with slurmctld's answer of some seconds ago, and with new ones.
+fn scrape_times(container: &Container) -> (f64, f64) {
+    let scrape = "exec 3<>/dev/tcp/127.0.0.1/9835; printf \"GET /metrics HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n\" >&3; mapfile -t lines <&3; exec 3<&-";
+    let timed = |count: u32, pause: &str| {
+        let said = container.sh(&format!(
+            "bash -c 'for i in $(seq {count}); do {pause}; from=$EPOCHREALTIME; {scrape}; until=$EPOCHREALTIME; echo $((${{until/./}} - ${{from/./}})); done'"
+        ));
+        let mut times: Vec<f64> = said.lines().filter_map(|line| line.trim().parse::<f64>().ok()).collect();
+        times.sort_by(f64::total_cmp);
+        times[times.len() / 2] / 1000.0
+    };
+    (timed(31, ":"), timed(5, "sleep 5.2"))
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn top_draws_and_gives_the_terminal_back() {
+    let container = Image::new(DEMO).serve();
+    let without = container.exec(&["slurminit", "top"]);
+    assert!(without.code == 1 && without.stderr.contains("needs a terminal"), "{}", without.stderr);
+    // script(1) is a terminal of 80x24; q after some seconds.
+    let drawn = container.sh(
+        "(sleep 6; printf q) | timeout 20 script -qec 'stty rows 24 cols 80; slurminit top; echo code $?' /dev/null | tr -d '\\000'",
+    );
+    assert!(drawn.contains("Simulated NVIDIA H200") && drawn.contains("the GPUs are simulated"), "{drawn}");
+    // The alternate screen is left, and the cursor shown.
+    assert!(drawn.contains("\u{1b}[?1049l") && drawn.contains("\u{1b}[?25h") && drawn.contains("code 0"), "{drawn}");
+}
