@@ -394,3 +394,22 @@ fn the_page_has_safe_texts_and_no_old_measurements() {
     let none = State::of(&Files::default(), Err("away"));
     assert!(!none.is_ready && none.gpus.is_empty() && none.why.contains("does not run"));
 }
+
+#[test]
+fn a_node_that_takes_no_jobs_is_not_ready_and_says_why() {
+    let on = |name: &str, slurm: Result<&Slurm, &str>| {
+        let mut files = files();
+        let snapshot = files.snapshot.as_mut().unwrap();
+        snapshot.ready = true;
+        snapshot.prepared = Some(Prepared { node_name: name.to_owned(), ..Prepared::default() });
+        let state = State::of(&files, slurm);
+        (state.is_ready, state.why)
+    };
+    let why = |name: &str| match on(name, Ok(&slurm())) {
+        (false, why) => why,
+        (true, why) => panic!("{name} is ready: {why}"),
+    };
+    assert!(on("c1", Ok(&slurm())).0);
+    assert_eq!(why("c2"), "the node is drained: fan");
+    assert_eq!(on("c1", Err("no answer")), (false, "no answer".to_owned()));
+}

@@ -11,7 +11,7 @@ use crate::gpu_health::report::{GpuReport, JobOnGpu, Report};
 use crate::nodes::answer::Node;
 use crate::prepared::{OfferedGpu, Prepared};
 use crate::printable;
-use crate::supervise::machine::UnitSnapshot;
+use crate::supervise::machine::{Snapshot, UnitSnapshot};
 
 /// How many jobs are shown.
 const MOST_JOBS: usize = 100;
@@ -19,6 +19,8 @@ const MOST_JOBS: usize = 100;
 const MOST_NODES: usize = 256;
 /// How much is kept of a text that others chose, in characters.
 const LONGEST: usize = 400;
+/// How much is kept of a fault's line, which ends with the repair.
+const LONGEST_FAULT: usize = 1200;
 
 /// Everything.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -29,7 +31,7 @@ pub struct State {
     pub version: &'static str,
     /// The node's name in Slurm; empty where there is none.
     pub node: String,
-    /// Whether jobs can run.
+    /// Whether jobs can start here.
     pub is_ready: bool,
     /// Why not, in one line.
     pub why: String,
@@ -133,12 +135,13 @@ impl State {
             Some(report) if !report.gpus.is_empty() => report.gpus.iter().map(|gpu| of_report(gpu, files)).collect(),
             _ => prepared.map(|prepared| offered(prepared, slurm.ok())).unwrap_or_default(),
         };
+        let (is_ready, why) = readiness(snapshot, slurm);
         Self {
             at: files.now,
             version: env!("CARGO_PKG_VERSION"),
             node: prepared.map(|prepared| line(&prepared.node_name)).unwrap_or_default(),
-            is_ready: snapshot.is_some_and(|snapshot| snapshot.ready),
-            why: snapshot.map_or_else(|| "slurminit does not run here".to_owned(), |snapshot| line(&snapshot.why)),
+            is_ready,
+            why,
             is_simulated: gpus.iter().any(|gpu: &GpuView| gpu.model.contains("Simulated")),
             report_age: files.report_age(),
             is_stale: files.is_stale(),
@@ -152,6 +155,26 @@ impl State {
                 .collect(),
             slurm: slurm.map(cluster).map_err(line),
         }
+    }
+}
+
+/// Whether jobs can start here, and why not: what PID 1 knows, and then what slurmctld says of the node.
+fn readiness(snapshot: Option<&Snapshot>, slurm: Result<&Slurm, &str>) -> (bool, String) {
+    let Some(snapshot) = snapshot else {
+        return (false, "slurminit does not run here".to_owned());
+    };
+    let name = snapshot.prepared.as_ref().map_or("", |prepared| &prepared.node_name);
+    let own = slurm.ok().and_then(|slurm| slurm.cluster.nodes.iter().find(|node| node.name == name));
+    match (slurm, own) {
+        _ if !snapshot.ready => (false, line(&snapshot.why)),
+        (Err(why), _) => (false, line(why)),
+        (Ok(_), Some(node)) if !node.takes_jobs() => {
+            let report = &node.report;
+            let silence = if report.responding { "" } else { " and does not answer" };
+            let reason = if report.reason.is_empty() { String::new() } else { format!(": {}", report.reason) };
+            (false, line(&format!("the node is {}{silence}{reason}", report.state)))
+        }
+        _ => (true, line(&snapshot.why)),
     }
 }
 
@@ -194,8 +217,10 @@ fn offered(prepared: &Prepared, slurm: Option<&Slurm>) -> Vec<GpuView> {
 }
 
 fn faults(report: &Report, now: u64) -> Vec<FaultView> {
-    let view =
-        |told: &crate::gpu_health::report::Told| FaultView { age: now.saturating_sub(told.at), line: line(&told.line) };
+    let view = |told: &crate::gpu_health::report::Told| FaultView {
+        age: now.saturating_sub(told.at),
+        line: printable::short(&told.line, LONGEST_FAULT),
+    };
     report.recent.iter().rev().map(view).collect()
 }
 

@@ -51,7 +51,7 @@ fn footline(area: Rect, scroll: u16, most: u16) -> Line<'static> {
 
 fn body_lines(state: &State, width: usize) -> Vec<Line<'static>> {
     let mut lines = notes(state);
-    lines.extend(state.gpus.iter().flat_map(|gpu| gpu_lines(gpu, width)));
+    lines.extend(state.gpus.iter().flat_map(|gpu| gpu_lines(gpu, state.is_ready, width)));
     if state.gpus.is_empty() {
         lines.push(Line::from(span("no GPUs here", SOFT)));
     }
@@ -86,12 +86,13 @@ fn notes(state: &State) -> Vec<Line<'static>> {
     notes
 }
 
-/// `GPU 0 NVIDIA H200      ████    50 %   33/140 GiB  627 W  52 °C  17 alice`
-fn gpu_lines(gpu: &GpuView, width: usize) -> Vec<Line<'static>> {
+/// `  0 NVIDIA H200      ████      50 %  33/140 GiB 627 W  52 C  17 alice`. No job gets a GPU of a node that is not ready.
+fn gpu_lines(gpu: &GpuView, is_ready: bool, width: usize) -> Vec<Line<'static>> {
     let room = width.saturating_sub(62).clamp(12, 30);
     let (job, style) = match gpu.jobs.first() {
         _ if gpu.is_out => ("out".to_owned(), BAD),
-        None => ("free".to_owned(), GOOD),
+        None if is_ready => ("free".to_owned(), GOOD),
+        None => ("idle".to_owned(), SOFT),
         Some(first) => {
             let more = if gpu.jobs.len() > 1 { format!(" +{}", gpu.jobs.len() - 1) } else { String::new() };
             (format!("{} {}{more}", first.job, first.user), Style::new())

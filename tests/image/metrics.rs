@@ -1,6 +1,6 @@
 //! Metrics and the page, in a running cluster with simulated GPUs.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::docker::{Container, DEMO, Image, PLAIN, directory};
 
@@ -34,11 +34,16 @@ fn pid(container: &Container) -> String {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn gpus_jobs_daemons_and_the_cluster_are_told() {
-    let (_config, container) = served(&Image::new(DEMO).with(["--env", "DEMO_GPUS=4"]));
+    // Root inside reads another user's links with SYS_PTRACE only; slurminit gives it to no unit.
+    let (_config, container) = served(&Image::new(DEMO).with(["--env", "DEMO_GPUS=4", "--cap-add", "SYS_PTRACE"]));
     container.sh("su alice -c 'cd /tmp; sbatch --gres=gpu:2 --wrap \"sleep 600\"; sbatch --gres=gpu:4 --wrap true'");
     container.sh("timeout 20 sh -c 'until squeue -ht R | grep -q .; do sleep 0.1; done'");
-    let told = "timeout 30 bash -c 'until [ -e /run/slurminit/gpus.json ]; do sleep 0.1; done; sleep 6'";
-    container.sh(told);
+    // slurmctld is asked anew every 5 s.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let is_told = |text: &str| text.contains("nvidia_smi_temperature_gpu{") && text.contains("user=\"alice\"} 1");
+    while !is_told(&get(&container, "/metrics")) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(200));
+    }
     let text = get(&container, "/metrics");
     assert!(text.starts_with("HTTP/1.1 200") && text.contains("text/plain; version=0.0.4"), "{text}");
     for (series, expected) in [
@@ -79,7 +84,8 @@ fn gpus_jobs_daemons_and_the_cluster_are_told() {
     }
     let own = container.sh("id -u slurminit");
     assert!(status.contains(&format!("Uid:\t{own}\t{own}\t{own}")), "{status}");
-    assert!(!container.sh(&format!("ls -l /proc/{}/fd", pid(&container))).contains("/dev/nvidia"));
+    let files = container.exec(&["ls", "-l", &format!("/proc/{}/fd", pid(&container))]);
+    assert!(files.code == 0 && files.stdout.contains("socket:") && !files.stdout.contains("/dev/nvidia"), "{files:?}");
 }
 
 /// As the agent of eight GPUs would leave it, with what a driver might say.
@@ -92,7 +98,8 @@ const EIGHT: &str = "for i in 0 1 2 3 4 5 6 7; do \
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn a_crowd_a_slow_reader_and_kill_stop_no_scrape() {
-    let config = directory(&[("slurminit.toml", &format!("{CONFIG}[agent]\ninterval = 0\n"))]);
+    let config =
+        directory(&[("slurminit.toml", &format!("{CONFIG}[agent]\ninterval = 0\n[supervise]\nprobe_interval = 0\n"))]);
     let container = Image::new(PLAIN).mount(config.path(), "/config").serve();
     container.sh("timeout 20 sh -c 'until slurminit status | grep -q \"metrics *ready\"; do sleep 0.1; done'");
     container.sh(&format!(
@@ -101,9 +108,12 @@ fn a_crowd_a_slow_reader_and_kill_stop_no_scrape() {
     let text = get(&container, "/metrics");
     assert_eq!(text.matches("nvidia_smi_temperature_gpu{").count(), 8, "{text}");
     assert!(text.contains("name=\"NVIDIA \\\"H200\\\"\\\\x0a\""), "{text}");
-    let (warm, cold) = scrape_times(&container);
-    println!("a scrape of 8 GPUs: median {warm:.1} ms; with the questions to slurmctld {cold:.1} ms");
-    assert!(warm < 20.0, "{warm} ms");
+    // The machine may be busy with other tests: the least of many says what a scrape costs.
+    let ((least, median), (_, asked)) = scrape_times(&container);
+    println!(
+        "a scrape of 8 GPUs: {least:.1} ms at least, median {median:.1} ms; with the questions to slurmctld {asked:.1} ms"
+    );
+    assert!(least < 20.0, "{least} ms");
     // 1000 connections that say nothing, 40 that read no event, and one that reads nothing of many scrapes.
     container.sh(
         "bash -c 'ulimit -n 4096; n=0; for i in $(seq 1000); do exec {fd}<>/dev/tcp/127.0.0.1/9835 && n=$((n+1)); done; \
@@ -130,17 +140,23 @@ fn a_crowd_a_slow_reader_and_kill_stop_no_scrape() {
     ));
     let text = get(&container, "/metrics");
     assert_eq!(value(&text, "slurminit_daemon_restarts_total{daemon=\"metrics\"}"), Some(1.0), "{text}");
-    // Without slurmctld the rest is told.
+    // Without slurmctld, which nobody replaces here, the rest is told as soon as its last answer is old.
     container.sh("pkill -STOP slurmctld");
-    std::thread::sleep(Duration::from_secs(6));
-    let text = get(&container, "/metrics");
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let text = loop {
+        let text = get(&container, "/metrics");
+        if value(&text, "slurminit_slurm_up") == Some(0.0) {
+            break text;
+        }
+        assert!(Instant::now() < deadline, "{text}");
+        std::thread::sleep(Duration::from_millis(200));
+    };
     container.sh("pkill -CONT slurmctld");
-    assert_eq!(value(&text, "slurminit_slurm_up"), Some(0.0), "{text}");
     assert!(!text.contains("\nslurm_") && text.contains("slurminit_daemon_up"), "{text}");
 }
 
-/// Medians in ms, measured inside: with slurmctld's answer of some seconds ago, and with new ones.
-fn scrape_times(container: &Container) -> (f64, f64) {
+/// The least and the median in ms, measured inside: with slurmctld's answer of some seconds ago, and with new ones.
+fn scrape_times(container: &Container) -> ((f64, f64), (f64, f64)) {
     let scrape = "exec 3<>/dev/tcp/127.0.0.1/9835; printf \"GET /metrics HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n\" >&3; mapfile -t lines <&3; exec 3<&-";
     let timed = |count: u32, pause: &str| {
         let said = container.sh(&format!(
@@ -148,7 +164,7 @@ fn scrape_times(container: &Container) -> (f64, f64) {
         ));
         let mut times: Vec<f64> = said.lines().filter_map(|line| line.trim().parse::<f64>().ok()).collect();
         times.sort_by(f64::total_cmp);
-        times[times.len() / 2] / 1000.0
+        (times[0] / 1000.0, times[times.len() / 2] / 1000.0)
     };
     (timed(31, ":"), timed(5, "sleep 5.2"))
 }
@@ -159,11 +175,13 @@ fn top_draws_and_gives_the_terminal_back() {
     let container = Image::new(DEMO).serve();
     let without = container.exec(&["slurminit", "top"]);
     assert!(without.code == 1 && without.stderr.contains("needs a terminal"), "{}", without.stderr);
-    // script(1) is a terminal of 80x24; q after some seconds.
-    let drawn = container.sh(
-        "(sleep 6; printf q) | timeout 20 script -qec 'stty rows 24 cols 80; slurminit top; echo code $?' /dev/null | tr -d '\\000'",
-    );
-    assert!(drawn.contains("Simulated NVIDIA H200") && drawn.contains("the GPUs are simulated"), "{drawn}");
+    // script(1) is a terminal; q when all is drawn. Between words the cursor is moved, or so it may be.
+    let drawn = container
+        .sh("cd /tmp; (timeout 20 sh -c 'until grep -qs DAEMON drawn; do sleep 0.1; done'; printf q) | \
+         timeout 30 script -qefc 'stty rows 24 cols 80; slurminit top; echo code $?' drawn | tr -d '\\000'");
+    for word in ["Simulated", "NVIDIA", "GPUs", "simulated", "DAEMON", "slurmctld"] {
+        assert!(drawn.contains(word), "{word}: {drawn}");
+    }
     // The alternate screen is left, and the cursor shown.
     assert!(drawn.contains("\u{1b}[?1049l") && drawn.contains("\u{1b}[?25h") && drawn.contains("code 0"), "{drawn}");
 }

@@ -65,7 +65,7 @@ impl Content {
 }
 
 /// The page's own style and script, and no other; a test computes them.
-const POLICY: &str = "default-src 'none'; connect-src 'self'; style-src 'sha256-hxqgReTQQMW8f1VuxgPl0XAY3ZLm4VYjAyAwq3S13Ic='; script-src 'sha256-Z23TvVJ0A9NQdThqfkogj16jCxXmj98QNINODO1a2Lg='; \
+const POLICY: &str = "default-src 'none'; connect-src 'self'; style-src 'sha256-hxqgReTQQMW8f1VuxgPl0XAY3ZLm4VYjAyAwq3S13Ic='; script-src 'sha256-aYEtx3dyuXPjJ5vzUj1vLKZjKuGifieUEj9tX0fxX/w='; \
     img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 const HEADERS: [(HeaderName, &str); 5] = [
