@@ -13,6 +13,7 @@ mod free_port;
 mod health;
 mod holders;
 mod hook;
+mod job_map;
 mod jobs;
 mod join_command;
 mod liveness;
@@ -39,6 +40,7 @@ mod timeline;
 mod token;
 mod top;
 mod usage;
+mod webhook;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -123,6 +125,12 @@ verbs! {
     /// Look at one vendor's GPUs again and again; the agent runs it as a child
     #[command(hide = true)]
     Look(look),
+    /// Post a message to a webhook; the agent runs it as a child
+    #[command(hide = true)]
+    Webhook(webhook),
+    /// Write which job has which GPU, for exporters on the host; slurmd runs it
+    #[command(hide = true)]
+    JobMap(job_map),
     /// Keep oom_score_adj of jobs' and users' processes above the daemons'; PID 1 runs it as a child
     #[command(hide = true)]
     OomScore(oom_score),

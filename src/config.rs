@@ -46,7 +46,7 @@ pub use liveness::LivenessTest;
 pub use mail::{Address, Mail, Relay};
 pub use memory::{Memory, Victim};
 pub use metrics::Metrics;
-pub use notify::Notify;
+pub use notify::{Notify, Receiver, WebhookUrl};
 pub use paths::Paths;
 pub use rest::Rest;
 pub use selector::GpuSelector;

@@ -23,6 +23,7 @@ mod health;
 mod holders;
 pub mod install;
 pub mod inventory;
+mod job_map;
 mod jobs;
 pub mod leftovers;
 mod liveness;

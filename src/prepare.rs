@@ -25,7 +25,7 @@ use crate::plan::{self, DevicePath, FileName, Refusal};
 use crate::planned::{Planned, cluster_name, plan_files, state_directory};
 use crate::prepared::{OfferedGpu, PrepareEvent, Prepared};
 use crate::render;
-use crate::{agent, detect, exit_code, load_config, lock};
+use crate::{agent, detect, exit_code, job_map, load_config, lock};
 
 /// How long the key of another container's cluster is waited for.
 const KEY_COMES: Duration = Duration::from_secs(15);
@@ -85,6 +85,7 @@ pub(crate) fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, 
         eprintln!("warning: {error}; a reload will compare with the installed files");
     }
     let device_files = close_device_files(&planned);
+    let job_map = clear_job_map(&config, sources.root, &planned);
     let cheap = cheap_findings(&config, sources.root, &inventory, &planned.files);
     let mut prepared = report(&config, sources.root, planned, &inventory, changed);
     if let Some(held) = sources.held {
@@ -101,6 +102,7 @@ pub(crate) fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, 
     prepared.findings.extend(accounting);
     prepared.findings.extend(jwt_key);
     prepared.findings.extend(device_files);
+    prepared.findings.extend(job_map);
     prepared.findings.extend(cheap);
     prepared.findings.extend(key.findings.iter().cloned());
     prepared.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
@@ -247,6 +249,16 @@ fn close_device_files(planned: &Planned) -> Option<Finding> {
     let what = format!("{file} cannot be closed to other users than its job's: {error}");
     let (cause, repair) = ("root may not change the files in this container's /dev", "--cap-add CHOWN");
     Some(Finding::warning(Kind::JobsNotHeld, what, cause, repair))
+}
+
+/// Jobs of a former start have ended, whatever exporters on the host were told.
+fn clear_job_map(config: &Config, root: &Path, planned: &Planned) -> Option<Finding> {
+    let dir = config.metrics.job_map.as_deref()?;
+    let error = job_map::clear(root, dir, &plan::gpu_files(text_of(planned, FileName::GresConf))).err()?;
+    let what = "exporters on the host do not learn which job has which GPU";
+    let cause = format!("[metrics] job_map: {error}");
+    let repair = format!("mount a directory there that is root's: --volume {0}:{0}", dir.display());
+    Some(Finding::warning(Kind::Files, what, cause, repair))
 }
 
 /// The findings of `slurminit doctor` about the key, the ports, the disk and the like, from the cheap checks.

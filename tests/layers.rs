@@ -8,7 +8,7 @@ const LAYERS: [&[&str]; 18] = [
     &["exit_code", "pidfd", "printable", "proc", "text_type", "walk", "watch"],
     &["tool"],
     &["inventory", "leftovers", "lock"],
-    &["gpu_health"],
+    &["gpu_health", "job_map"],
     &["config", "prepared", "sbatch_args", "token"],
     &["accounts", "control", "load_config", "logs", "mail", "memory_guard"],
     &["plan", "take_token"],

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Deserializer, de};
 
 use super::error::Fault;
+use super::value;
 
 /// `[[group]]`: a group of users.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -88,14 +89,12 @@ fn optional_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>
 
 fn optional_home<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
     let text = String::deserialize(deserializer)?;
-    let is_whole = text.starts_with('/') && !text.split('/').any(|part| part == "..");
-    if is_whole && !text.chars().any(|c| c == ':' || c.is_control()) {
-        Ok(Some(PathBuf::from(text)))
-    } else {
-        Err(de::Error::custom(format_args!(
+    match value::whole_path(&text) {
+        Some(path) => Ok(Some(path)),
+        None => Err(de::Error::custom(format_args!(
             "`{}` is not a home directory: want a path from /, without `..`, `:` and control characters",
             text.escape_default()
-        )))
+        ))),
     }
 }
 

@@ -1,8 +1,11 @@
 //! Metrics for Prometheus, and the page.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use serde::Deserialize;
+
+use super::value;
 
 /// `[metrics]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -12,4 +15,7 @@ pub struct Metrics {
     pub listen: Option<SocketAddr>,
     /// Whether GPUs also have the names of NVIDIA's dcgm-exporter.
     pub dcgm: bool,
+    /// The directory where exporters on the host learn which job has which GPU.
+    #[serde(deserialize_with = "value::optional_directory")]
+    pub job_map: Option<PathBuf>,
 }

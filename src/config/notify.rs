@@ -1,31 +1,115 @@
 //! Who is told of a GPU's fault.
 
+use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use hyper::Uri;
 use serde::Deserialize;
 
 use super::value;
 use crate::gpu_health::fault::Policy;
 
-/// A `[[notify]]`: a command that is run for a fault.
+/// A `[[notify]]`: a command that is run, or a webhook that is called, for a fault.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "Written")]
 pub struct Notify {
-    /// Program and arguments.
-    #[serde(deserialize_with = "value::command")]
-    pub command: Vec<String>,
+    /// What is run or called, at least one.
+    pub receivers: Vec<Receiver>,
     /// The user to run as; `None` means `slurminit`, which has no rights.
-    #[serde(default)]
     pub user: Option<String>,
     /// The least severe policy of a fault that is told.
-    #[serde(default = "warn")]
     pub at_least: Policy,
-    /// How long the command may take.
-    #[serde(default = "ten_seconds", deserialize_with = "value::seconds")]
+    /// How long it may take.
     pub timeout: Duration,
-    /// How often it runs in an hour at most.
-    #[serde(default = "sixty")]
+    /// How often it is run in an hour at most.
     pub per_hour: u32,
+}
+
+/// What a `[[notify]]` runs or calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Receiver {
+    /// Program and arguments.
+    Command(Vec<String>),
+    /// A webhook.
+    Url(WebhookUrl),
+    /// A file with the URL of a webhook.
+    UrlFile(PathBuf),
+}
+
+/// An http or https URL. It may hold a secret, so only its host is ever shown.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct WebhookUrl {
+    text: String,
+    host: String,
+}
+
+impl WebhookUrl {
+    /// All of it.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
+impl TryFrom<String> for WebhookUrl {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let url: Uri = text.parse().map_err(|error| format!("this is no URL: {error}"))?;
+        let is_known = matches!(url.scheme_str(), Some("http" | "https"));
+        match url.host().filter(|host| is_known && !host.is_empty()) {
+            Some(host) => Ok(Self { host: host.to_owned(), text }),
+            None => Err("a webhook's URL begins with https:// or http:// and a host".to_owned()),
+        }
+    }
+}
+
+impl fmt::Debug for WebhookUrl {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "a URL of {}", self.host)
+    }
+}
+
+impl fmt::Display for Receiver {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Command(command) => out.write_str(command.first().map_or("", String::as_str)),
+            Self::Url(url) => write!(out, "the webhook of {}", url.host),
+            Self::UrlFile(path) => write!(out, "the webhook in {}", path.display()),
+        }
+    }
+}
+
+/// As the file has it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    #[serde(default, deserialize_with = "value::optional_command")]
+    command: Option<Vec<String>>,
+    url: Option<WebhookUrl>,
+    url_file: Option<PathBuf>,
+    user: Option<String>,
+    #[serde(default = "warn")]
+    at_least: Policy,
+    #[serde(default = "ten_seconds", deserialize_with = "value::seconds")]
+    timeout: Duration,
+    #[serde(default = "sixty")]
+    per_hour: u32,
+}
+
+impl TryFrom<Written> for Notify {
+    type Error = &'static str;
+
+    fn try_from(written: Written) -> Result<Self, Self::Error> {
+        let Written { command, url, url_file, user, at_least, timeout, per_hour } = written;
+        let urls = url.map(Receiver::Url).into_iter().chain(url_file.map(Receiver::UrlFile));
+        let receivers: Vec<Receiver> = urls.chain(command.map(Receiver::Command)).collect();
+        match receivers.is_empty() {
+            true => Err("[[notify]] tells nobody: it needs url, url_file or command"),
+            false => Ok(Self { receivers, user, at_least, timeout, per_hour }),
+        }
+    }
 }
 
 const fn warn() -> Policy {
@@ -38,4 +122,32 @@ const fn ten_seconds() -> Duration {
 
 const fn sixty() -> u32 {
     60
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_is_http_and_does_not_show_its_secret() {
+        let url = |text: &str| WebhookUrl::try_from(text.to_owned());
+        let known = url("https://hooks.example.org:8443/T000/s3cret?x=1").unwrap();
+        let shown = format!("{known:?} {}", Receiver::Url(known.clone()));
+        assert!(known.as_str().ends_with("s3cret?x=1") && !shown.contains("s3cret"), "{shown}");
+        assert!(shown.contains("hooks.example.org"), "{shown}");
+        for bad in ["", "hooks.example.org/x", "/x", "ftp://a/b", "file:///etc/passwd", "https://", "https://a b/"] {
+            assert!(url(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_receiver_is_needed() {
+        let parse = |text: &str| toml::from_str::<Notify>(text).map_err(|error| error.to_string());
+        assert!(parse("url = 'https://a.example/x'\nuser = 'nobody'").is_ok());
+        assert!(parse("url_file = '/run/secrets/webhook'").is_ok());
+        assert_eq!(parse("command = ['/a']\nurl = 'https://a.example/x'").unwrap().receivers.len(), 2);
+        for bad in ["", "user = 'nobody'", "command = []", "url = 'x'", "word = 1\ncommand = ['/a']"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! Small validated types, and parsers for seconds and commands.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, de};
@@ -114,6 +115,19 @@ pub(super) fn command<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<
         return Err(de::Error::custom("a command cannot hold a NUL character"));
     }
     Ok(command)
+}
+
+/// A path from /, without `..`, and without what divides paths in Docker's options and in /etc/passwd.
+pub(super) fn whole_path(text: &str) -> Option<PathBuf> {
+    let is_whole = text.starts_with('/') && !text.split('/').any(|part| part == "..");
+    (is_whole && !text.chars().any(|c| c == ':' || c.is_control())).then(|| PathBuf::from(text))
+}
+
+/// An optional directory of the operator's.
+pub(super) fn optional_directory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let want = "want a path from /, without `..`, `:` and control characters";
+    whole_path(&text).map(Some).ok_or_else(|| de::Error::custom(format_args!("{text:?} is no directory: {want}")))
 }
 
 /// Like [`command`], for an optional key.

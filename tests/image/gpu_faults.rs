@@ -197,12 +197,14 @@ fn a_gpu_that_a_reload_added_is_looked_after() {
 /// Whoever wants to know is told, and a command that hangs or is too slow holds up nothing.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_command_is_run_for_each_fault_as_a_user_without_rights() {
+fn commands_and_webhooks_are_told_of_faults_by_a_user_without_rights() {
     let notify = "[[notify]]\ncommand = ['sh', '-c', 'cat >>/tmp/told; id -u >>/tmp/told']\nper_hour = 2\n\
                   [[notify]]\ncommand = ['sleep', '600']\nat_least = 'drain'\ntimeout = 1\n\
-                  [[notify]]\ncommand = ['/no/such']\n";
+                  [[notify]]\ncommand = ['/no/such']\nurl = 'http://127.0.0.1:9099/s3cret'\nper_hour = 1\n";
     let (container, _config) = serve(DEMO, 4, notify);
     container.sh("install -m 666 /dev/null /tmp/told");
+    container.sh(&format!("perl -MIO::Socket::INET -e '{SERVER}' >/tmp/server 2>&1 &"));
+    until(&container, "grep -q listens /tmp/server");
     append(&container, &xid(0, 31));
     until(&container, "grep -q 643 /tmp/told");
     let told = container.sh("cat /tmp/told");
@@ -213,10 +215,20 @@ fn a_command_is_run_for_each_fault_as_a_user_without_rights() {
     }
     until(&container, "[ $(grep -c node /tmp/told) = 2 ]");
     let log = container.log();
-    for line in ["sleep of [[notify]] failed: it did not end in time", "\"/no/such\"] of [[notify]] cannot be run"] {
+    for line in
+        ["sleep of [[notify]] failed: it did not end in time", "/no/such of [[notify]] cannot be run: No such file"]
+    {
         assert!(log.contains(line), "{line}: {log}");
     }
+    let posted = container.sh("cat /tmp/server");
+    assert!(posted.contains("POST /s3cret HTTP/1.1") && posted.contains("\"text\":\"GPU 0"), "{posted}");
+    assert!(!log.contains("s3cret") && !log.contains("127.0.0.1:9099"), "{log}");
 }
+
+/// A web server for one request, which it prints.
+const SERVER: &str = "$| = 1; $s = IO::Socket::INET->new(Listen => 1, LocalAddr => \"127.0.0.1:9099\") or die; print \"listens\\n\"; \
+    $c = $s->accept; while (<$c>) { print; $n = $1 if /content-length: (\\d+)/i; last if /^\\r$/ } read($c, $b, $n); print $b; \
+    print $c \"HTTP/1.1 200 OK\\r\\ncontent-length: 0\\r\\n\\r\\n\"";
 
 /// The attacker inside: a user, and the library that the driver's vendor wrote.
 #[test]

@@ -1,0 +1,85 @@
+//! `slurminit webhook`, with a server that answers as servers do.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Output, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// A server for one request, and what it read: the request's head and its body.
+fn server(answer: &'static str) -> (String, JoinHandle<(String, String)>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/hooks/s3cret?a=b", listener.local_addr().unwrap());
+    (url, thread::spawn(move || serve(&listener.accept().unwrap().0, answer)))
+}
+
+fn serve(mut stream: &TcpStream, answer: &str) -> (String, String) {
+    let mut reader = BufReader::new(stream);
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") && reader.read_line(&mut head).unwrap() > 0 {}
+    let length = head.to_lowercase().lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
+    let mut body = vec![0; length.unwrap_or(0)];
+    reader.read_exact(&mut body).unwrap();
+    if answer.is_empty() {
+        // Says nothing until the client goes away.
+        let _ = reader.read_to_end(&mut Vec::new());
+    }
+    let _ = stream.write_all(answer.as_bytes());
+    (head, String::from_utf8(body).unwrap())
+}
+
+fn post(url: &str, timeout: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_slurminit"));
+    command.args(["webhook", "--timeout", timeout]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    for name in ["http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"] {
+        command.env_remove(name);
+    }
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(format!("{url}\n{{\"gpu\":3}}\n").as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn why(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "it succeeded");
+    assert!(!text.contains("s3cret") && text.contains("127.0.0.1"), "{text}");
+    text
+}
+
+#[test]
+fn the_message_is_posted_as_json() {
+    let (url, server) = server("HTTP/1.1 204 No Content\r\n\r\n");
+    let output = post(&url, "10");
+    assert!(output.status.success(), "{output:?}");
+    let (head, body) = server.join().unwrap();
+    assert!(head.starts_with("POST /hooks/s3cret?a=b HTTP/1.1\r\n"), "{head}");
+    assert!(head.to_lowercase().contains("content-type: application/json\r\n"), "{head}");
+    assert_eq!(body, "{\"gpu\":3}");
+}
+
+#[test]
+fn a_refusal_a_redirect_and_a_closed_port_are_named_without_the_secret() {
+    for (answer, said) in [
+        ("HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n", "403"),
+        ("HTTP/1.1 302 Found\r\nlocation: /elsewhere\r\ncontent-length: 0\r\n\r\n", "302"),
+    ] {
+        let (url, server) = server(answer);
+        let text = why(&post(&url, "10"));
+        assert!(text.contains(said), "{text}");
+        server.join().unwrap();
+    }
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    assert!(why(&post(&format!("http://{closed}/s3cret"), "10")).contains("refused"));
+}
+
+#[test]
+fn a_server_that_says_nothing_costs_the_timeout() {
+    let (url, server) = server("");
+    let begin = Instant::now();
+    let text = why(&post(&url, "0.5"));
+    assert!(text.contains("timeout"), "{text}");
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+    server.join().unwrap();
+}
