@@ -24,6 +24,7 @@ mod paths;
 mod rest;
 mod selector;
 mod sharing;
+mod simulate;
 mod slurm;
 mod supervise;
 mod unknown_variables;
@@ -51,6 +52,7 @@ pub use paths::Paths;
 pub use rest::Rest;
 pub use selector::GpuSelector;
 pub use sharing::{Shards, Sharing};
+pub use simulate::{Simulate, SimulatedNodes};
 pub use slurm::{Partition, Slurm, SlurmKey, SlurmSettings, SlurmValue};
 pub use supervise::{OnGiveUp, Supervise};
 pub use unknown_variables::unknown_variables;
@@ -123,6 +125,8 @@ pub struct Config {
     pub qos: Vec<Limits>,
     /// Nodes that are started when jobs need them.
     pub autoscale: Autoscale,
+    /// Nodes that are made up.
+    pub simulate: Simulate,
     /// Processes run beside Slurm.
     #[serde(rename = "service")]
     pub services: Vec<Service>,
@@ -156,6 +160,7 @@ impl Config {
             .and_then(|()| autoscale::check(&config))
             .and_then(|()| accounting::check(&config))
             .and_then(|()| memory::check(&config.memory))
+            .and_then(|()| simulate::check(&config))
             .and_then(|()| association::check(&config))
             .and_then(|()| account::check_accounts(&config.users, &config.groups))
             .map_err(|fault| fault.at(text, origin))?;
@@ -231,11 +236,12 @@ impl Config {
         self.metrics.listen.is_some() && self.role != Role::None
     }
 
-    /// Whether the agent looks at GPUs here: beside slurmd, where there may be some.
+    /// Whether the agent looks at GPUs here: beside slurmd, where there may be some. It looks after one node.
     pub fn runs_agent(&self) -> bool {
         let may_have_gpus = self.gpu_type != Some(GpuType::None);
         self.agent.interval.is_some()
             && (may_have_gpus || self.memory.guard)
+            && self.simulated().is_none()
             && matches!(self.role, Role::All | Role::Compute)
     }
 

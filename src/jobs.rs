@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use crate::config::OnStop;
+use crate::config::{NodeRange, OnStop};
 use crate::supervise::node::{NodeReport, OUR_REASON, SINFO_FORMAT};
 use crate::tool;
 
@@ -139,6 +139,11 @@ fn closed_for_good(node: &str) -> anyhow::Result<Option<NodeReport>> {
     let nodes = format!("--nodes={node}");
     let said = output("sinfo", &["--noheader", &nodes, &format!("--format={SINFO_FORMAT}")])?;
     Ok(said.lines().filter_map(NodeReport::parse).find(NodeReport::is_closed_for_good))
+}
+
+/// The nodes of this container: several where they are simulated.
+fn names(node: &str) -> Vec<String> {
+    NodeRange::try_from(node.to_owned()).map_or_else(|_| vec![node.to_owned()], |nodes| nodes.names())
 }
 
 struct Job {

@@ -64,6 +64,8 @@ pub struct Process {
 pub struct Evidence {
     /// `SLURM_JOB_ID` in the process's initial environment.
     pub job: Option<u32>,
+    /// Whether its environment is that of slurmd's prolog or epilog.
+    pub is_script: bool,
     /// The GPU device files that the process has open.
     pub devices: Vec<String>,
 }
@@ -178,6 +180,9 @@ pub fn leftovers(all: &Processes, job: &Job, told: &BTreeMap<i32, Evidence>, kno
 
 fn whose(job: &Job, running: &BTreeSet<u32>, told: Option<&Evidence>) -> Whose {
     match told {
+        // Those of other jobs, and of other simulated nodes, begin and end while the processes are read, and the parent of one may be gone
+        // by then. Nobody but root has such processes.
+        Some(told) if told.is_script && job.uid == 0 => Whose::Running,
         Some(told) if told.job == Some(job.id) => Whose::Ended,
         Some(told) if told.job.is_some_and(|other| running.contains(&other)) => Whose::Running,
         Some(told) if told.devices.iter().any(|device| job.devices.contains(device)) => Whose::HoldsDevice,

@@ -49,6 +49,9 @@ pub fn now(snapshot: &Snapshot, lost: &[Option<String>]) -> Now {
     let (name, gpus) =
         snapshot.prepared.as_ref().map_or(("", &[][..]), |prepared| (&prepared.node_name, &prepared.gpus));
     let node = if snapshot.ready { node(name) } else { Err(snapshot.why.clone()) };
+    // `slurminit nodes` has the GPUs of each simulated node.
+    let is_simulated = snapshot.prepared.as_ref().is_some_and(|prepared| prepared.simulated_nodes > 0);
+    let gpus = if is_simulated { &[][..] } else { gpus };
     let holders = (node.is_ok() && !name.is_empty()).then(|| holders(name).ok()).flatten();
     Now { gpus: gpu_uses(gpus, lost, holders.as_deref()), node }
 }

@@ -20,6 +20,7 @@ mod node;
 mod prolog;
 mod rest;
 mod settings;
+mod simulate;
 mod task_prolog;
 
 pub use accounting::can_account;
@@ -38,6 +39,7 @@ pub use node::{NodePlan, Topology};
 pub use prolog::Prolog;
 pub use rest::{authentication, can_authenticate};
 pub use settings::{PartitionPlan, Setting};
+pub use simulate::DEVICES as SIMULATED_DEVICES;
 pub use task_prolog::TaskProlog;
 
 use crate::config::{Config, FeatureName, Role};
@@ -139,8 +141,12 @@ pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
         Role::Controller | Role::Login => cluster::without_gpus(inventory),
         Role::All | Role::None | Role::Compute => gpus::select(config, inventory, &mut reasons.findings),
     };
+    let inventory = &match config.simulated() {
+        Some(_) => simulate::without_real_gpus(config, inventory.clone(), &mut reasons.findings),
+        None => inventory.clone(),
+    };
     let is_shared = config.shares_a_cluster();
-    if !matches!(config.role, Role::Controller | Role::Login) {
+    if !matches!(config.role, Role::Controller | Role::Login) && config.simulated().is_none() {
         reasons.findings.extend(mismatch::judge(config, inventory)?.map(|mismatch| mismatch.finding));
     }
     let host = HostName::try_from(inventory.hostname.clone()).map_err(no_host_name)?;
@@ -148,7 +154,8 @@ pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
     autoscale::check(config)?;
 
     let node = node::plan(config, inventory, &mut reasons);
-    let gres = gpus::plan(config, inventory, &node, &mut reasons);
+    let made_up = simulate::gres(config, &mut reasons);
+    let gres = made_up.unwrap_or_else(|| gpus::plan(config, inventory, &node, &mut reasons));
     let node = node.with_gpus(config, inventory, &gres, &host, &mut reasons);
     // What all containers of a cluster share says nothing of this one.
     let common = if is_shared { &cluster::any_node(inventory) } else { inventory };
@@ -174,7 +181,8 @@ pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
     let partitions = settings::partitions(config, &mut reasons);
     let node_sets = is_shared.then(|| cluster::node_sets(config));
     let Reasons { decisions, findings } = reasons;
-    let summary = if config.adds_its_node() || !is_shared { summary(inventory, &node) } else { "no node".to_owned() };
+    let summary =
+        if config.adds_its_node() || !is_shared { summary(inventory, &node, &gres) } else { "no node".to_owned() };
     Ok(Plan {
         settings,
         node,
@@ -200,16 +208,18 @@ fn no_host_name(fault: String) -> Refusal {
 }
 
 /// `2 NVIDIA H200, 8 CPUs, 14374 MiB`.
-fn summary(inventory: &Inventory, node: &NodePlan) -> String {
+fn summary(inventory: &Inventory, node: &NodePlan, gres: &GresPlan) -> String {
     let models = counted(inventory.usable_gpus().flat_map(gpus::display_names).map(|name| (name, 1)));
     let mut parts: Vec<String> = models.into_iter().map(|(name, count)| format!("{count} {name}")).collect();
     if parts.is_empty() {
-        parts.push("no GPU".to_owned());
+        let count = gres.lines.len();
+        parts.push(if count == 0 { "no GPU".to_owned() } else { format!("{count} simulated GPUs") });
     }
     let plural = if node.cpus == 1 { "" } else { "s" };
     parts.push(format!("{} CPU{plural}", node.cpus));
     if let Some(memory) = node.memory_mib {
         parts.push(format!("{memory} MiB"));
     }
-    parts.join(", ")
+    let each = parts.join(", ");
+    node.simulated.as_ref().map_or(each.clone(), |nodes| simulate::summary(nodes, &each))
 }

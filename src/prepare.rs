@@ -78,6 +78,7 @@ pub(crate) fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, 
     plan::can_authenticate(&config, &inventory)?;
     let planned = plan_files(&config, &inventory, sources.root)?;
     install::note_copies(&config.paths, sources.root, &planned.customized)?;
+    make_simulated_gpus(&config, sources.root)?;
     let changed = install::install_files(&config.paths, sources.root, &planned.files)?;
     let accounting = install::install_accounting(&config, sources.root)?;
     let jwt_key = install::install_jwt_key(&config, sources.root)?;
@@ -89,7 +90,8 @@ pub(crate) fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, 
     let cheap = cheap_findings(&config, sources.root, &inventory, &planned.files);
     let mut prepared = report(&config, sources.root, planned, &inventory, changed);
     if let Some(held) = sources.held {
-        let kept = format!("{held}\n{}\n{}", prepared.node_name, prepared.dynamic_node.as_deref().unwrap_or_default());
+        let dynamic_node = prepared.dynamic_node.as_deref().unwrap_or_default();
+        let kept = format!("{held}\n{}\n{dynamic_node}\n{}", prepared.node_name, prepared.simulated_nodes);
         if let Err(error) = install::keep_held(&config.paths, sources.root, &kept) {
             eprintln!("warning: {error}; `slurminit reload --dry-run` will not compare what only a start takes");
         }
@@ -201,6 +203,7 @@ fn report(config: &Config, root: &Path, planned: Planned, inventory: &Inventory,
     let summary = plan.summary;
     Prepared {
         node_name,
+        simulated_nodes: plan.node.simulated.map_or(0, |nodes| nodes.names.len()),
         dynamic_node,
         gres,
         saved_jobs,
@@ -249,6 +252,11 @@ fn close_device_files(planned: &Planned) -> Option<Finding> {
     let what = format!("{file} cannot be closed to other users than its job's: {error}");
     let (cause, repair) = ("root may not change the files in this container's /dev", "--cap-add CHOWN");
     Some(Finding::warning(Kind::JobsNotHeld, what, cause, repair))
+}
+
+fn make_simulated_gpus(config: &Config, root: &Path) -> Result<(), InstallError> {
+    let count = config.simulate.gpus.filter(|_| config.simulated().is_some()).unwrap_or_default();
+    if count == 0 { Ok(()) } else { install::make_simulated_gpus(root, Path::new(plan::SIMULATED_DEVICES), count) }
 }
 
 /// Jobs of a former start have ended, whatever exporters on the host were told.

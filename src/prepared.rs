@@ -66,6 +66,9 @@ pub struct OfferedGpu {
 pub struct Prepared {
     /// The node's name in slurm.conf.
     pub node_name: String,
+    /// How many simulated nodes that name stands for; 0 for a node that is one.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub simulated_nodes: usize,
     /// What slurmd tells the controller of this node (`slurmd -Z --conf`), where slurm.conf does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dynamic_node: Option<String>,
@@ -97,6 +100,10 @@ pub struct Prepared {
     pub news: Vec<String>,
     /// After a reload: changed tables of slurminit.toml that take effect only at the container's next start.
     pub deferred: Vec<String>,
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 impl Prepared {

@@ -98,6 +98,8 @@ mod rest;
 mod sbatch_args;
 #[path = "image/settings.rs"]
 mod settings;
+#[path = "image/simulate.rs"]
+mod simulate;
 #[path = "image/users.rs"]
 mod users;
 #[path = "image/volumes.rs"]

@@ -811,7 +811,7 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__run)
-            opts="-h --role --config --join --wait-jobs --help"
+            opts="-h --role --config --join --nodes --wait-jobs --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -826,6 +826,10 @@ _slurminit() {
                     return 0
                     ;;
                 --join)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --nodes)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

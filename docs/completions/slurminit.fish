@@ -51,6 +51,7 @@ complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "help" -d 'Print
 complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l role -d 'Which daemons to run: all, controller, compute, login, or none for a plain init of CMD' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l config -d 'The configuration; /config/slurminit.toml if there is one' -r -F
 complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l join -d 'Join the cluster of this token, which `slurminit join-command` prints in the controller\'s container' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l nodes -d 'Simulate a cluster of so many nodes in this container' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l wait-jobs -d 'After CMD has ended, continue until no job is left that can still run'
 complete -c slurminit -n "__fish_slurminit_using_subcommand run" -s h -l help -d 'Print help'
 complete -c slurminit -n "__fish_slurminit_using_subcommand detect" -l root -d 'Look for /proc, /sys, /dev and /usr below this directory' -r -F

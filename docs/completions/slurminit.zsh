@@ -33,6 +33,7 @@ _arguments "${_arguments_options[@]}" : \
 '--role=[Which daemons to run\: all, controller, compute, login, or none for a plain init of CMD]:ROLE:_default' \
 '--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
 '--join=[Join the cluster of this token, which \`slurminit join-command\` prints in the controller'\''s container]:TOKEN:_default' \
+'--nodes=[Simulate a cluster of so many nodes in this container]:N:_default' \
 '--wait-jobs[After CMD has ended, continue until no job is left that can still run]' \
 '-h[Print help]' \
 '--help[Print help]' \

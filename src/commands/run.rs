@@ -30,6 +30,9 @@ pub(crate) struct Args {
     /// Join the cluster of this token, which `slurminit join-command` prints in the controller's container
     #[arg(long, value_name = "TOKEN")]
     join: Option<OsString>,
+    /// Simulate a cluster of so many nodes in this container
+    #[arg(long, value_name = "N")]
+    nodes: Option<u32>,
     /// After CMD has ended, continue until no job is left that can still run
     #[arg(long)]
     wait_jobs: bool,
@@ -47,6 +50,13 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<u8> {
     if let Err(untaken) = take_token(given) {
         eprintln!("slurminit: {untaken}");
         return Ok(exit_code::CONFIG);
+    }
+    match first_word::take_nodes(&mut args.cmd) {
+        Ok(nodes) => args.nodes = nodes.or(args.nodes),
+        Err(why) => {
+            eprintln!("slurminit: {why}");
+            return Ok(exit_code::CONFIG);
+        }
     }
     match first_word::meaning(&args.cmd, &first_word::is_program) {
         Meaning::Command => {}
@@ -85,6 +95,10 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<u8> {
     if std::env::var_os("SLURMINIT_DEMO").is_some_and(|value| !value.is_empty()) {
         warn!("DEMO: the GPUs of this cluster are SIMULATED; no job computes anything on them");
     }
+    if let Some(nodes) = config.simulated() {
+        let count = nodes.names.len();
+        warn!("the nodes of this cluster are SIMULATED: {count} slurmd in one container, which share what it has");
+    }
     for mended in &lock.mended {
         warn!("{mended}; {}", mended.repair());
     }
@@ -109,6 +123,9 @@ fn configuration(args: &Args) -> anyhow::Result<(Config, Held, &'static Target)>
         if let Some(joined) = load_config::joined()? {
             joined.check(&config)?;
         }
+    }
+    if let Some(nodes) = args.nodes {
+        config = config.with_simulated_nodes(nodes)?;
     }
     config.jobs.wait |= args.wait_jobs;
     let target = Target::of(&config);

@@ -61,6 +61,12 @@ impl DaemonName {
         }
     }
 
+    /// What the daemon is called on a simulated node, by the node's number from 1. The first has the daemon's own name, which others may
+    /// have in their `after`.
+    pub fn of_simulated_node(self, number: u32) -> String {
+        if number == 1 { self.to_string() } else { format!("{self}-{number}") }
+    }
+
     /// The default user of the daemon; `None` means slurminit's own.
     pub const fn user(self) -> Option<&'static str> {
         match self {

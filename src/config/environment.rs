@@ -29,6 +29,13 @@ pub(super) fn apply(mut config: Config, variable: &impl Fn(&str) -> Option<Strin
         // The variable overrides the file. Jobs cannot get more time than the whole stop.
         config.jobs.grace = config.jobs.grace.min(limit);
     }
+    if let Some(nodes) = environment.number("SLURMINIT_NODES")? {
+        config = super::simulate::set_nodes(
+            config,
+            u32::try_from(nodes).unwrap_or(u32::MAX),
+            "the environment variable SLURMINIT_NODES",
+        )?;
+    }
     if let Some(reserve) = environment.number("SLURMINIT_RESERVE_MIB")? {
         config.node.reserve_mib = Some(reserve);
     }

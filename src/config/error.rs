@@ -28,8 +28,12 @@ impl ConfigError {
 
     /// The value of a variable is not allowed.
     pub(super) fn variable(name: &'static str, value: &str, wanted: impl fmt::Display) -> Self {
-        let what = format!("`{}` is not valid: {wanted}", value.escape_default());
-        Self { place: format!("the environment variable {name}"), what }
+        Self::said(format!("the environment variable {name}"), value, wanted)
+    }
+
+    /// A value that came from elsewhere than the file.
+    pub(super) fn said(place: String, value: &str, wanted: impl fmt::Display) -> Self {
+        Self { place, what: format!("`{}` is not valid: {wanted}", value.escape_default()) }
     }
 }
 

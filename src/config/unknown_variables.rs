@@ -3,7 +3,7 @@
 use crate::inventory::{Finding, Kind};
 
 /// All known variables, wherever they are read.
-const KNOWN: [&str; 19] = [
+const KNOWN: [&str; 20] = [
     "SLURMINIT_ACCOUNTING",
     "SLURMINIT_CLUSTER_NAME",
     "SLURMINIT_CONFIG",
@@ -22,6 +22,7 @@ const KNOWN: [&str; 19] = [
     "SLURMINIT_RESERVE_MIB",
     "SLURMINIT_ROLE",
     "SLURMINIT_STOP_TIMEOUT",
+    "SLURMINIT_NODES",
     "SLURMINIT_WAIT_JOBS",
 ];
 

@@ -7,6 +7,8 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use nix::unistd::geteuid;
+
 use super::{InstallError, Owner};
 use crate::config::{Config, DaemonName, Paths};
 use crate::inventory::{Finding, Kind, Severity};
@@ -26,6 +28,7 @@ pub fn make_directories(config: &Config, root: &Path) -> Result<Vec<Finding>, In
     owned(run.child("slurm")?, &slurm, 0o755, &mut mended)?;
     let (state, was_anybodys) = ours(root, &paths.state, &mut mended)?;
     let spool = spool(&state, was_anybodys, &mut mended)?;
+    of_simulated_nodes(&spool, &run, config, &mut mended)?;
     let slurm_state = owned(state.child("slurmctld")?, &slurm, 0o700, &mut mended)?;
     if let Some(directory) = paths.munge_socket.parent() {
         let munge = Owner::of(DaemonName::Munged, config, directory)?;
@@ -95,6 +98,35 @@ fn spool(state: &Dir, was_anybodys: bool, mended: &mut Vec<Mended>) -> Result<Di
     }
     mended.extend(told);
     Ok(spool)
+}
+
+/// Directories of each simulated node: in the spool, and for what the node's job steps keep apart from those of others (`TmpFS`).
+fn of_simulated_nodes(spool: &Dir, run: &Dir, config: &Config, mended: &mut Vec<Mended>) -> Result<(), InstallError> {
+    let Some(nodes) = config.simulated() else { return Ok(()) };
+    let (mut temporary, _) = run.child("tmp")?;
+    keep_ours(&mut temporary, mended)?;
+    for name in &nodes.names {
+        keep_ours(&mut spool.child(name)?.0, mended)?;
+        let (mut everybodys, _) = temporary.child(name)?;
+        let settled = everybodys.settle(geteuid().is_root().then_some((0, 0)), 0o1777, &mut Vec::new());
+        settled.map_err(|error| InstallError::directory(everybodys.path(), error))?;
+    }
+    Ok(())
+}
+
+/// Stand-ins for the device files of made-up GPUs.
+///
+/// # Errors
+/// They cannot be made.
+pub fn make_simulated_gpus(root: &Path, directory: &Path, count: u32) -> Result<(), InstallError> {
+    let (dir, _) = walk::make(root, directory, &mut Vec::new())?;
+    for index in 0..count {
+        match dir.symlink("/dev/null", &format!("gpu{index}")) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            made => made.map_err(|error| InstallError::directory(directory, error))?,
+        }
+    }
+    Ok(())
 }
 
 /// A directory that `owner` owns, with everything in it. Changes only what is wrong.

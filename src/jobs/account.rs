@@ -9,7 +9,7 @@ use std::path::Path;
 
 use super::follow::BEGUN;
 use super::notes::Notes;
-use super::{ids, output, quiesce, reclaim, slurm, spool};
+use super::{ids, names, output, quiesce, reclaim, slurm, spool};
 use crate::config::DaemonName;
 use crate::leftovers::look;
 use crate::logs::split_text;
@@ -151,9 +151,12 @@ pub(super) fn run(node: &str, held: bool) -> anyhow::Result<()> {
 
 /// Removes what jobs of an earlier container left in the spool.
 pub(super) fn clean_spool(node: &str) -> anyhow::Result<()> {
-    let spool = spool_directory(&output("scontrol", &["show", "config"])?, node);
-    if let Err(error) = spool::clean(&spool, node) {
-        eprintln!("warning: {spool}: what former jobs left is not removed: {error}");
+    let config = output("scontrol", &["show", "config"])?;
+    for node in names(node) {
+        let spool = spool_directory(&config, &node);
+        if let Err(error) = spool::clean(&spool, &node) {
+            eprintln!("warning: {spool}: what former jobs left is not removed: {error}");
+        }
     }
     Ok(())
 }
@@ -161,16 +164,20 @@ pub(super) fn clean_spool(node: &str) -> anyhow::Result<()> {
 /// The jobs that slurmd has begun.
 pub(super) fn begun(node: &str) -> anyhow::Result<Begun> {
     let config = output("scontrol", &["show", "config"])?;
-    let mut ids = spool::begun(&spool_directory(&config, node));
-    ids.extend(last_lines("slurmd").lines().filter_map(launched).map(str::to_owned));
+    let mut ids = BTreeSet::new();
+    for (node, number) in names(node).iter().zip(1..) {
+        ids.extend(spool::begun(&spool_directory(&config, node)));
+        let slurmd = DaemonName::Slurmd.of_simulated_node(number);
+        ids.extend(last_lines(&slurmd).lines().filter_map(|line| launched(&slurmd, line)).map(str::to_owned));
+    }
     let noted = noted(&config).unwrap_or_default();
     Ok(Begun::of(ids, &last_lines("slurmctld"), &noted))
 }
 
 /// The job that slurmd launches, according to this line of `slurminit logs`. Once a job has ended, this is the only
 /// trace (Slurm 22.05 to 24.11, `req.c`).
-pub(super) fn launched(line: &str) -> Option<&str> {
-    let (_, said) = split_text(line, DaemonName::Slurmd.as_str())?;
+pub(super) fn launched<'a>(slurmd: &str, line: &'a str) -> Option<&'a str> {
+    let (_, said) = split_text(line, slurmd)?;
     let rest = said.strip_prefix("Launching batch job ")?;
     rest.split_once(" for UID ").map(|(id, _)| id).filter(|id| is_number(id))
 }

@@ -40,7 +40,7 @@ pub(crate) fn run(slurm_conf: &Path, state: &Path, socket: &Path) -> anyhow::Res
     let (of_slurmd, begun) = (socket.to_owned(), Arc::clone(&notes));
     std::thread::spawn(move || {
         let _ = follow(&of_slurmd, DaemonName::Slurmd, &mut |line| {
-            let _ = launched(line).map(|id| note(&begun, &format!("{id}\n")));
+            let _ = launched(DaemonName::Slurmd.as_str(), line).map(|id| note(&begun, &format!("{id}\n")));
         });
         // PID 1 starts another one, which follows both again.
         std::process::exit(i32::from(exit_code::FAILURE));

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use super::{output, pause, slurm};
+use super::{names, output, pause, slurm};
 use crate::doctor::look::seconds;
 use crate::plan::last_value;
 use crate::supervise::node::OUR_REASON;
@@ -88,7 +88,8 @@ pub(super) fn run(node: &str) -> anyhow::Result<()> {
     }
     let host = nix::unistd::gethostname()?.to_string_lossy().into_owned();
     let mut in_use = in_use();
-    let suspicion = |job: Job| Some((suspect(&job, &in_use, &host, node)?, job.id));
+    let nodes = names(node);
+    let suspicion = |job: Job| Some((suspect(&job, &in_use, &host, &nodes)?, job.id));
     let mut suspects: Vec<(Suspect, String)> = jobs.into_iter().filter_map(suspicion).collect();
     while !suspects.is_empty() {
         // squeue runs after the look at the processes: whatever had ended by then had told slurmctld first.
@@ -103,7 +104,7 @@ pub(super) fn run(node: &str) -> anyhow::Result<()> {
 }
 
 /// Why a job may be lost. A job requested on another host has its srun there; another node has its own scripts.
-fn suspect(job: &Job, in_use: &InUse, our_host: &str, our_node: &str) -> Option<Suspect> {
+fn suspect(job: &Job, in_use: &InUse, our_host: &str, our_nodes: &[String]) -> Option<Suspect> {
     let short = |host: &str| host.split('.').next().unwrap_or_default().to_owned();
     match &job.held_by {
         Holder::Client { session, host } if short(host) == short(our_host) => {
@@ -112,7 +113,7 @@ fn suspect(job: &Job, in_use: &InUse, our_host: &str, our_node: &str) -> Option<
             let is_well = !clients.is_empty() && in_use.tasks.contains(&job.id);
             (!is_well).then_some(Suspect::HeldByOneOf(clients))
         }
-        Holder::Script { node } if node == our_node => {
+        Holder::Script { node } if our_nodes.contains(node) => {
             (!in_use.steps.contains(&job.id)).then_some(Suspect::WithoutScript)
         }
         Holder::Client { .. } | Holder::Script { .. } => None,
@@ -287,7 +288,7 @@ mod tests {
 
     #[test]
     fn an_allocation_is_well_while_its_srun_and_a_task_of_it_live() {
-        let suspect = |in_use: &InUse| suspect(&client_job("node1.lab"), in_use, "node1", "localhost");
+        let suspect = |in_use: &InUse| suspect(&client_job("node1.lab"), in_use, "node1", &["localhost".to_owned()]);
         assert_eq!(suspect(&of([srun(51, 40), step("0"), task()])), None);
         assert_eq!(suspect(&of([srun(51, 40), step("0")])), held_by([51]), "slurmstepd alone is no work");
         assert_eq!(suspect(&of([srun(51, 40), srun(52, 41)])), held_by([51]), "of its own session");
@@ -299,14 +300,14 @@ mod tests {
 
     #[test]
     fn what_is_held_elsewhere_is_no_suspect() {
-        let suspect = |job: &Job| suspect(job, &InUse::default(), "node1", "localhost");
+        let suspect = |job: &Job| suspect(job, &InUse::default(), "node1", &["localhost".to_owned()]);
         assert_eq!(suspect(&client_job("login")), None);
         assert_eq!(suspect(&script("node2")), None);
     }
 
     #[test]
     fn a_batch_job_is_well_while_its_slurmstepd_lives() {
-        let suspect = |in_use: &InUse| suspect(&script("localhost"), in_use, "node1", "localhost");
+        let suspect = |in_use: &InUse| suspect(&script("localhost"), in_use, "node1", &["localhost".to_owned()]);
         assert_eq!(suspect(&InUse::default()), Some(Suspect::WithoutScript));
         assert_eq!(suspect(&of([step("batch"), task()])), None);
         assert_eq!(suspect(&of([step("batch")])), None, "it tells how the script ended");

@@ -153,12 +153,20 @@ fn read_evidence(pid: i32) -> Evidence {
     let mut devices: Vec<String> = files.filter_map(path).filter(|path| is_gpu(path)).collect();
     devices.sort_unstable();
     devices.dedup();
-    Evidence { job: parse_job(&environment), devices }
+    Evidence { job: parse_job(&environment), is_script: is_script(&environment), devices }
 }
 
 fn parse_job(environment: &[u8]) -> Option<u32> {
     let value = environment.split(|byte| *byte == 0).find_map(|pair| pair.strip_prefix(b"SLURM_JOB_ID="))?;
     std::str::from_utf8(value).ok()?.parse().ok()
+}
+
+/// Whether slurmd says so of its prolog or epilog (Slurm 20.11 and later).
+fn is_script(environment: &[u8]) -> bool {
+    environment.split(|byte| *byte == 0).any(|pair| {
+        let context = pair.strip_prefix(b"SLURM_SCRIPT_CONTEXT=");
+        context.is_some_and(|context| context == b"prolog_slurmd" || context == b"epilog_slurmd")
+    })
 }
 
 #[cfg(test)]
@@ -184,5 +192,7 @@ mod tests {
     fn environments_are_read() {
         assert_eq!(parse_job(b"A=1\0SLURM_JOB_ID=12\0"), Some(12));
         assert_eq!(parse_job(b"XSLURM_JOB_ID=12\0SLURM_JOB_ID=-1\0"), None);
+        assert!(is_script(b"A=1\0SLURM_SCRIPT_CONTEXT=epilog_slurmd\0"));
+        assert!(!is_script(b"SLURM_SCRIPT_CONTEXT=prolog_task\0XSLURM_SCRIPT_CONTEXT=epilog_slurmd\0"));
     }
 }

@@ -35,7 +35,7 @@ fn job() -> Job {
 }
 
 fn told(pid: i32, job: Option<u32>, devices: &[&str]) -> BTreeMap<i32, Evidence> {
-    [(pid, Evidence { job, devices: devices.iter().map(ToString::to_string).collect() })].into()
+    [(pid, Evidence { job, is_script: false, devices: devices.iter().map(ToString::to_string).collect() })].into()
 }
 
 fn left(all: &Processes, told: &BTreeMap<i32, Evidence>) -> Vec<i32> {
@@ -83,6 +83,17 @@ fn what_does_not_come_from_slurmd_is_nobodys_leftover() {
     assert!(!alone(&[shell, orphan(31)]).is_all_of_user(&job(), &[31].into()));
     assert!(alone(&[orphan(31)]).is_all_of_user(&job(), &[31].into()));
     assert!(!machine(&[orphan(31)]).is_all_of_user(&job(), &[31].into()));
+}
+
+/// Its parent was gone when it was read.
+#[test]
+fn slurmds_own_scripts_are_no_leftovers_and_nobody_but_root_has_any() {
+    let script = |uid| {
+        let orphan = Process { uid, ..orphan(30) };
+        let told = [(30, Evidence { job: Some(7), is_script: true, ..Evidence::default() })].into();
+        leftovers(&alone(&[orphan]), &Job { uid, ..job() }, &told, &BTreeSet::new()).len()
+    };
+    assert_eq!([script(0), script(ALICE)], [0, 1]);
 }
 
 #[test]

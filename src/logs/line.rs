@@ -56,6 +56,7 @@ impl LineSplitter {
 /// Slurm's words are from `src/common/log.c`, munge's from `src/libcommon/log.c`. A line that is
 /// [`KNOWN`](super::KNOWN) to be harmless in these circumstances gets the level `debug`.
 pub fn parse_daemon_line<'a>(name: &str, line: &'a [u8], now: &Circumstances) -> (Level, &'a [u8]) {
+    let name = program(name);
     let line = without_name(name, line.strip_suffix(b"\r").unwrap_or(line));
     let line = if name == DaemonName::Mariadbd.as_str() { without_time(line) } else { line };
     const WORDS: [(&[u8], Level); 18] = [
@@ -83,6 +84,13 @@ pub fn parse_daemon_line<'a>(name: &str, line: &'a [u8], now: &Circumstances) ->
     let (level, message) = word.unwrap_or((Level::Info, line));
     let level = if level < Level::Debug && is_harmless(name, message, now) { Level::Debug } else { level };
     (level, message)
+}
+
+/// `slurmd`, for the `slurmd-2` of a simulated node.
+fn program(name: &str) -> &str {
+    let slurmd = DaemonName::Slurmd.as_str();
+    let number = name.strip_prefix(slurmd).and_then(|rest| rest.strip_prefix('-'));
+    if number.is_some_and(|number| number.parse::<u32>().is_ok()) { slurmd } else { name }
 }
 
 /// mariadbd begins its lines with a date, a time and a thread: `2026-11-23 15:22:59 0 [Note] text`.
@@ -115,6 +123,7 @@ mod tests {
         assert_eq!(parse("munged", b"munged: Notice:    Running"), (Level::Info, &b"Running"[..]));
         assert_eq!(parse("slurmd", b"slurmd-localhost: error: no"), (Level::Error, &b"no"[..]));
         assert_eq!(parse("slurmd", b"slurmd is: error: no").0, Level::Info);
+        assert_eq!(parse("slurmd-12", b"slurmd-node12: error: no"), (Level::Error, &b"no"[..]));
         assert_eq!(parse("mariadbd", b"2026-11-23 15:22:59 0 [ERROR] InnoDB: no"), (Level::Error, &b"InnoDB: no"[..]));
         assert_eq!(parse("mariadbd", b"2026: no"), (Level::Info, &b"2026: no"[..]));
         assert_eq!(parse("api", b"\xff error: no\r"), (Level::Info, &b"\xff error: no"[..]));

@@ -30,10 +30,15 @@ pub struct NodeNow {
 impl NodeNow {
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut has_open_partition = false;
-        let mut report = None;
+        let mut report: Option<NodeReport> = None;
         for (available, rest) in text.lines().filter_map(|line| line.trim_start().split_once('|')) {
             has_open_partition |= available.trim() == "up";
-            report = report.or_else(|| NodeReport::parse(rest));
+            let other = NodeReport::parse(rest);
+            report = match &report {
+                // Of simulated nodes, the first that takes jobs.
+                Some(known) if known.verdict() == NodeVerdict::Usable => report,
+                known => other.filter(|other| known.is_none() || other.verdict() == NodeVerdict::Usable).or(report),
+            };
         }
         Some(Self { report: report?, has_open_partition })
     }

@@ -37,6 +37,8 @@ pub struct State {
     pub why: String,
     /// Whether GPUs are made up.
     pub is_simulated: bool,
+    /// How many nodes are made up; 0 for a node that is one.
+    pub simulated_nodes: usize,
     /// The age of the agent's report in seconds; `None` if there is none.
     pub report_age: Option<u64>,
     /// Whether that is so old that its measurements are left out.
@@ -143,6 +145,7 @@ impl State {
             is_ready,
             why,
             is_simulated: gpus.iter().any(|gpu: &GpuView| gpu.model.contains("Simulated")),
+            simulated_nodes: prepared.map_or(0, |prepared| prepared.simulated_nodes),
             report_age: files.report_age(),
             is_stale: files.is_stale(),
             notice: report.and_then(|report| report.node.as_deref()).map(line),
@@ -204,6 +207,10 @@ fn of_report(gpu: &GpuReport, files: &Files) -> GpuView {
 
 /// Without a report: what a start found, and what slurmctld says of it.
 fn offered(prepared: &Prepared, slurm: Option<&Slurm>) -> Vec<GpuView> {
+    if prepared.simulated_nodes > 0 {
+        // The table of nodes has those of each.
+        return Vec::new();
+    }
     let own = |node: &&Node| node.name == prepared.node_name;
     let node = slurm.and_then(|slurm| slurm.cluster.nodes.iter().find(own));
     let view = |(index, gpu): (usize, &OfferedGpu)| GpuView {

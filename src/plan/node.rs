@@ -1,10 +1,10 @@
 //! The node's line: CPUs, memory, topology, Features.
 
-use crate::config::{Config, FeatureName, NodeName};
+use crate::config::{Config, FeatureName, NodeName, SimulatedNodes};
 use crate::inventory::{Cpu, CpuSet, Gpu, Inventory, Kind, Memory};
 
 use super::names::HostName;
-use super::{GresPlan, Reasons, cluster};
+use super::{GresPlan, Reasons, cluster, simulate};
 
 /// The NodeName line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub struct NodePlan {
     pub gres: String,
     /// Features.
     pub features: Vec<FeatureName>,
+    /// The line is for all these, which are made up.
+    pub simulated: Option<SimulatedNodes>,
 }
 
 /// The layout of a whole, uniform machine, as Slurm describes it.
@@ -72,7 +74,7 @@ pub(super) fn plan(config: &Config, inventory: &Inventory, reasons: &mut Reasons
     };
     let memory_mib = memory(config, inventory, reasons);
     let tmp_disk_mib = tmp_disk(config, inventory, reasons);
-    NodePlan {
+    let node = NodePlan {
         name: cluster::node_name(config, inventory),
         host: None,
         cpus,
@@ -81,10 +83,17 @@ pub(super) fn plan(config: &Config, inventory: &Inventory, reasons: &mut Reasons
         tmp_disk_mib,
         gres: String::new(),
         features: Vec::new(),
-    }
+        simulated: config.simulated(),
+    };
+    simulate::node(node, config, reasons)
 }
 
 impl NodePlan {
+    /// The node's name, or those of all simulated nodes.
+    pub fn names(&self) -> &str {
+        self.simulated.as_ref().map_or(self.name.as_str(), |nodes| &nodes.range)
+    }
+
     /// Adds the parts that depend on the GPUs and the host.
     pub(super) fn with_gpus(
         mut self,
@@ -104,7 +113,8 @@ impl NodePlan {
             );
         }
         let short = host.as_str().split('.').next().unwrap_or_default();
-        if !config.adds_its_node() && ![host.as_str(), short, "localhost"].contains(&self.name.as_str()) {
+        let has_its_name = [host.as_str(), short, "localhost"].contains(&self.name.as_str());
+        if self.simulated.is_some() || !config.adds_its_node() && !has_its_name {
             self.host = Some(host.clone());
             reasons.decide(format!("NodeHostname={host}"), "slurmd finds its own line by the host's name");
         }

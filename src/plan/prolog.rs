@@ -28,6 +28,8 @@ impl Prolog {
     /// `None` where there is nothing to do.
     pub(super) fn plan(config: &Config, inventory: &Inventory, cgroup: &CgroupPlan) -> Option<Self> {
         let may_give = match inventory.device_files {
+            // Several simulated nodes give out the same file.
+            _ if config.simulated().is_some() => false,
             DeviceFiles::Hosts => false,
             DeviceFiles::Open => config.isolates(),
             // Whoever closed them: without the script only root could use them.

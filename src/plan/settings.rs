@@ -50,7 +50,7 @@ pub(super) fn plan(
     let mut settings = Settings::default();
     settings.identity(config, host);
     settings.files(config, scripts.mail, inventory);
-    settings.processes(cgroup, inventory, reasons);
+    settings.processes(config, cgroup, inventory, reasons);
     let task_prolog = scripts.task_prolog.map(|prolog| ("TaskProlog", &prolog.path, TaskProlog::WHY));
     let epilog = scripts.epilog.map(|epilog| ("Epilog", &epilog.path, epilog.why()));
     let prolog = scripts.prolog.map(|prolog| ("Prolog", &prolog.path, prolog.why()));
@@ -126,10 +126,15 @@ impl Settings {
     fn files(&mut self, config: &Config, mail: &MailProg, inventory: &Inventory) {
         let (state, run) = (config.paths.state.display(), config.paths.run.display());
         self.add("StateSaveLocation", format_args!("{state}/slurmctld"));
-        self.add("SlurmdSpoolDir", format_args!("{state}/slurmd"));
+        let of_node = if config.simulated().is_some() { ["/%n", "-%n"] } else { [""; 2] };
+        self.add("SlurmdSpoolDir", format_args!("{state}/slurmd{}", of_node[0]));
+        if config.simulated().is_some() {
+            let why = "job steps of several nodes would take one directory for PMIx's files, and one of them fail";
+            self.add_because("TmpFS", format_args!("{run}/tmp/%n"), why);
+        }
         // slurmctld writes its PID file as SlurmUser, who may not write to the run directory itself.
         self.add("SlurmctldPidFile", format_args!("{run}/slurm/slurmctld.pid"));
-        self.add("SlurmdPidFile", format_args!("{run}/slurmd.pid"));
+        self.add("SlurmdPidFile", format_args!("{run}/slurmd{}.pid", of_node[1]));
         self.add_because("MailProg", mail.path.display(), MailProg::WHY);
         if inventory.slurm.has_plugin("jobcomp_filetxt") {
             let why = "what ended, for `sacct -c`; slurmctld itself forgets a job after five minutes";
@@ -138,7 +143,7 @@ impl Settings {
         }
     }
 
-    fn processes(&mut self, cgroup: &CgroupPlan, inventory: &Inventory, reasons: &mut Reasons) {
+    fn processes(&mut self, config: &Config, cgroup: &CgroupPlan, inventory: &Inventory, reasons: &mut Reasons) {
         self.add_because("ProctrackType", cgroup.proctrack, &cgroup.why);
         self.add("TaskPlugin", cgroup.task);
         if inventory.slurm.has_plugin("mpi_pmix") {
@@ -150,7 +155,13 @@ impl Settings {
         }
         let why = "connections that say nothing, which any user can make, keep out nobody; Slurm's own limit is 50";
         self.add_because("SlurmctldParameters", "conmgr_max_connections=1024", why);
-        self.add_because("SlurmdParameters", "conmgr_max_connections=1024", why);
+        match config.simulated() {
+            Some(_) => {
+                let why = "simulated nodes have what is said of them; connections as for slurmctld";
+                self.add_because("SlurmdParameters", "conmgr_max_connections=1024,config_overrides", why);
+            }
+            None => self.add_because("SlurmdParameters", "conmgr_max_connections=1024", why),
+        }
         self.add_because("ReturnToService", 2, "a node that registers with a true configuration is used again");
         self.add_because("ScronParameters", "enable", "`scrontab`: jobs by the clock");
         let why = "so long an srun that slurmctld's restart met waits before it asks again; Slurm takes no less, and 120 by itself";

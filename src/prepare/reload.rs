@@ -42,6 +42,7 @@ pub(crate) fn reload(sources: &Sources<'_>) -> Result<Prepared, Refusal> {
     let accounts = accounts(&config, sources)?;
     let associations = associations(&config, &planned);
     install::note_copies(&config.paths, sources.root, &planned.customized)?;
+    super::make_simulated_gpus(&config, sources.root)?;
     install::install_files(&config.paths, sources.root, &planned.files)?;
     install::keep_applied(&config.paths, sources.root, &planned.files)?;
     let device_files = super::close_device_files(&planned);
@@ -77,6 +78,12 @@ pub(crate) fn dry_run(config: &Config, config_file: Option<&Path>) -> Result<Wei
         None => install::read_held(&Paths::default(), root)?.unwrap_or_default(),
     };
     let mut kept = kept.lines();
+    // The start may have taken it from its command line.
+    let simulated = kept.clone().nth(3).and_then(|nodes| nodes.parse().ok()).filter(|nodes| *nodes > 0);
+    let config = &match simulated {
+        Some(nodes) => config.clone().with_simulated_nodes(nodes).map_err(super::invalid)?,
+        None => config.clone(),
+    };
     let deferred = deferred(config, kept.next().and_then(|held| held.parse().ok()).as_ref())?;
     let inventory = detected(config, root, None)?;
     let weighed = Weighed { deferred, ..weigh(config, &inventory, root, kept.next())? };

@@ -20,7 +20,7 @@ pub(super) fn text(plan: &Plan) -> String {
             text,
             "\n# {}\nNodeName={}{} State=UNKNOWN\n",
             plan.summary,
-            plan.node.name,
+            plan.node.names(),
             line(&plan.node)
         )),
         Some(sets) => {
@@ -70,6 +70,9 @@ fn line(node: &NodePlan) -> String {
     let mut line = String::new();
     if let Some(host) = &node.host {
         let _ = write!(line, " NodeHostname={host} NodeAddr=127.0.0.1");
+    }
+    if let Some(nodes) = &node.simulated {
+        let _ = write!(line, " Port={}-{}", nodes.ports.start(), nodes.ports.end());
     }
     let _ = write!(line, " CPUs={}", node.cpus);
     if let Some(Topology { sockets, cores_per_socket, threads_per_core }) = node.topology {

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{self, Config, DaemonName, Paths, Readiness, ReadinessTest, RestartPolicy, Service};
+use crate::config::{
+    self, Config, DaemonName, Paths, Readiness, ReadinessTest, RestartPolicy, Service, SimulatedNodes,
+};
 use crate::exit_code;
 
 /// A unit's index. Only [`Units`](super::machine::Units) creates these.
@@ -47,6 +49,8 @@ pub struct Spec {
     pub stop_timeout: Duration,
     /// Which Slurm daemon this is; `None` for a service.
     pub daemon: Option<DaemonName>,
+    /// The node that it is, where the container has several.
+    pub node: Option<String>,
 }
 
 /// The liveness check of a ready unit.
@@ -132,7 +136,21 @@ pub(super) fn daemon(config: &Config, name: DaemonName, after: &[DaemonName]) ->
         essential,
         stop_timeout: settings.stop_timeout.unwrap_or_else(|| config.supervise.stop_timeout()),
         daemon: Some(name),
+        node: None,
     }
+}
+
+/// The slurmd of each simulated node.
+pub(super) fn simulated(config: &Config, nodes: &SimulatedNodes, after: &[DaemonName]) -> Vec<Spec> {
+    let first = daemon(config, DaemonName::Slurmd, after);
+    let is_usual = first.readiness == ReadinessTest::Port(config.slurm.daemon_port);
+    let spec = |((number, node), port): ((u32, &String), u16)| {
+        let name = DaemonName::Slurmd.of_simulated_node(number);
+        let own = [first.command.clone(), vec!["-N".to_owned(), node.clone()]].concat();
+        let readiness = if is_usual { ReadinessTest::Port(port) } else { first.readiness.clone() };
+        Spec { name, command: own, readiness, node: Some(node.clone()), ..first.clone() }
+    };
+    (1..).zip(&nodes.names).zip(nodes.ports.clone()).map(spec).collect()
 }
 
 /// What each daemon is without the operator's settings: its command, what it waits for, when it is ready, and the container's exit code
@@ -250,6 +268,7 @@ pub(super) fn service(config: &Config, service: &Service) -> Spec {
         essential: service.essential.then_some(exit_code::SERVICE),
         stop_timeout: service.stop_timeout.unwrap_or_else(|| config.supervise.stop_timeout()),
         daemon: None,
+        node: None,
     }
 }
 

@@ -87,6 +87,19 @@ impl NodeReport {
         up.then(|| Self { state: UP.to_owned(), responding: true, reason: String::new() })
     }
 
+    /// Of two reports, the one that says more about whether the cluster as a whole takes jobs: a node that is still to come, then one
+    /// that is to be resumed, then one that takes jobs. A drain by a person matters only where it is all.
+    pub fn worse(one: Option<Self>, other: Option<Self>) -> Option<Self> {
+        let rank = |report: &Self| match report.verdict() {
+            NodeVerdict::NotYet => 0,
+            NodeVerdict::Repaired => 1,
+            NodeVerdict::Usable => 2,
+            NodeVerdict::Drained => 3,
+        };
+        // Of equals, the first.
+        [one, other].into_iter().flatten().min_by_key(rank)
+    }
+
     /// What the state means.
     pub fn verdict(&self) -> NodeVerdict {
         if !self.responding {
@@ -186,6 +199,17 @@ mod tests {
                 && !blames("idle|Epilog error")
                 && !blames("drained*|Epilog error")
         );
+    }
+
+    #[test]
+    fn a_cluster_is_as_ready_as_its_last_node() {
+        let worst =
+            |text: &str| text.lines().map(NodeReport::parse).fold(None, NodeReport::worse).map(|report| report.state);
+        assert_eq!(worst("idle|none\nunknown*|none\ndrained|fan"), Some("unknown".to_owned()));
+        assert_eq!(worst("drained|fan\nidle|none\nmixed|none"), Some("idle".to_owned()));
+        assert_eq!(worst("idle|none\ndown|slurminit: the container stops"), Some("down".to_owned()));
+        assert_eq!(worst("drained|fan"), Some("drained".to_owned()));
+        assert_eq!(worst(""), None);
     }
 
     #[test]

@@ -27,8 +27,8 @@ pub(super) enum Reader {
     Log { source: String, is_apart: bool, now: RefCell<Circumstances> },
     /// Each line is an event of the preparation.
     Prepare,
-    /// The first line is the node's state.
-    Node,
+    /// Each line is the state of nodes; the worst of all is told.
+    Node(RefCell<Option<NodeReport>>),
     /// Each line is the answer to a liveness question.
     Liveness,
 }
@@ -63,7 +63,7 @@ impl Pump {
             match self.read() {
                 Read::Some => tokio::task::yield_now().await,
                 Read::Nothing => guard.clear_ready(),
-                Read::End => return self.lines.borrow_mut().finish(|line| self.line(line)),
+                Read::End => return self.end(),
             }
         }
     }
@@ -76,7 +76,17 @@ impl Pump {
             }
         }
         if !matches!(self.reader, Reader::Log { .. }) {
-            self.lines.borrow_mut().finish(|line| self.line(line));
+            self.end();
+        }
+    }
+
+    /// Nothing more comes.
+    fn end(&self) {
+        self.lines.borrow_mut().finish(|line| self.line(line));
+        if let Reader::Node(worst) = &self.reader {
+            if let Some(report) = worst.take() {
+                let _ = self.events.send(Event::Node(report));
+            }
         }
     }
 
@@ -132,11 +142,10 @@ impl Pump {
                 Ok(Probed { unit, liveness }) => drop(self.events.send(Event::Liveness(unit, liveness))),
                 Err(error) => warn!("a liveness probe said something that is no answer: {error}"),
             },
-            Reader::Node => {
+            Reader::Node(worst) => {
                 let line = String::from_utf8_lossy(line);
-                if let Some(report) = NodeReport::parse(&line).or_else(|| NodeReport::of_controller(&line)) {
-                    let _ = self.events.send(Event::Node(report));
-                }
+                let report = NodeReport::parse(&line).or_else(|| NodeReport::of_controller(&line));
+                worst.replace_with(|worst| NodeReport::worse(worst.take(), report));
             }
         }
     }

@@ -82,7 +82,11 @@ impl Target {
     /// Slurm's daemons, then the services in the order of the configuration.
     pub fn units(&self, config: &Config) -> Vec<Spec> {
         let daemons = self.daemons(config);
-        let daemons = daemons.iter().map(|(name, after)| daemon::daemon(config, *name, after));
+        let simulated = config.simulated();
+        let daemons = daemons.iter().flat_map(|(name, after)| match &simulated {
+            Some(nodes) if *name == DaemonName::Slurmd => daemon::simulated(config, nodes, after),
+            _ => vec![daemon::daemon(config, *name, after)],
+        });
         let daemons = daemons.map(|spec| self.patient(spec));
         let services = config.services.iter().filter(|_| self.has_cluster);
         daemons.chain(services.map(|service| daemon::service(config, service))).collect()
@@ -171,5 +175,17 @@ mod tests {
         assert_eq!(all.map(&mut units), [1, 1, 1, 1, 0]);
         (config.role, config.slurm.controller) = (Role::All, "head".to_owned().try_into().ok());
         assert_eq!(Target::of(&config), &ALL_OF_SEVERAL);
+        config.slurm.controller = None;
+        config.simulate.nodes = Some(3);
+        let of_slurmd = Target::of(&config).units(&config).into_iter();
+        let of_slurmd = of_slurmd.filter(|unit| unit.daemon == Some(DaemonName::Slurmd));
+        let shown: Vec<_> =
+            of_slurmd.map(|unit| format!("{} {:?} {}", unit.name, unit.readiness, unit.command.join(" "))).collect();
+        let wanted = [
+            "slurmd Port(6818) slurmd -D -N node1",
+            "slurmd-2 Port(6819) slurmd -D -N node2",
+            "slurmd-3 Port(6820) slurmd -D -N node3",
+        ];
+        assert_eq!(shown, wanted);
     }
 }

@@ -204,7 +204,7 @@ impl World {
         let captured = match child {
             Child::Prepare | Child::Explain(_) | Child::Reload | Child::Restore => Reader::Prepare,
             Child::Liveness => Reader::Liveness,
-            _ => Reader::Node,
+            _ => Reader::Node(std::cell::RefCell::default()),
         };
         let pipes = [(started.log.take(), log), (started.captured.take(), captured)];
         let outputs = pipes

@@ -72,6 +72,9 @@ fn notes(state: &State) -> Vec<Line<'static>> {
     if state.is_simulated {
         notes.push(Line::from(span("the GPUs are simulated", WARN)));
     }
+    if state.simulated_nodes > 0 {
+        notes.push(Line::from(span("the nodes are simulated: all of them are this container", WARN)));
+    }
     if let Some(notice) = &state.notice {
         notes.push(Line::from(span(notice, WARN)));
     }

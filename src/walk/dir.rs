@@ -12,7 +12,7 @@ use nix::dir::Dir as Listing;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat, readlinkat, renameat};
 use nix::sys::stat::{Mode, mkdirat};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
-use nix::unistd::{Gid, Uid, UnlinkatFlags, fchownat, geteuid, linkat, unlinkat};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchownat, geteuid, linkat, symlinkat, unlinkat};
 
 use super::{Astray, Manner, Mended};
 
@@ -338,6 +338,14 @@ impl Dir {
     /// The system call fails.
     pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         Ok(renameat(&self.file, from, &self.file, to)?)
+    }
+
+    /// Makes a link.
+    ///
+    /// # Errors
+    /// The name exists, or the system call fails.
+    pub fn symlink(&self, target: &str, name: &str) -> io::Result<()> {
+        Ok(symlinkat(target, &self.file, name)?)
     }
 
     /// Adds a hard link within the directory.

@@ -33,6 +33,8 @@ A Slurm cluster in one container, with the GPUs that this container can use.
 
   docker run -d --name slurm IMAGE             a cluster that stays
   docker run --rm IMAGE srun hostname          a cluster for one command; its exit code is the container's
+  docker run --rm IMAGE --nodes 4 srun -N4 hostname
+                                               the same with four simulated nodes
   docker run --rm --gpus all IMAGE srun --gres=gpu:1 nvidia-smi -L
   docker run --rm -v \"$PWD:/work\" -w /work -e SLURMINIT_WAIT_JOBS=true IMAGE sbatch job.sh
                                                the same for a batch job: waits until the queue is empty
@@ -76,6 +78,21 @@ pub(super) fn token(cmd: &[OsString]) -> Option<Option<&OsStr>> {
         Some(word) => word.strip_prefix("--join=").map(|token| Some(OsStr::new(token))),
         None => None,
     }
+}
+
+/// Takes `--nodes N` off the front of `docker run IMAGE --nodes N CMD`.
+pub(super) fn take_nodes(cmd: &mut Vec<OsString>) -> Result<Option<u32>, String> {
+    let Some(first) = cmd.first().and_then(|word| word.to_str()) else { return Ok(None) };
+    let (number, taken) = match first.strip_prefix("--nodes=") {
+        Some(number) => (Some(number.to_owned()), 1),
+        None if first == "--nodes" => (cmd.get(1).map(|word| word.to_string_lossy().into_owned()), 2),
+        None => return Ok(None),
+    };
+    let parsed = number.as_deref().and_then(|number| number.parse().ok());
+    let nodes =
+        parsed.ok_or("--nodes wants a number of simulated nodes: docker run IMAGE --nodes 4 srun -N4 hostname")?;
+    cmd.drain(..taken);
+    Ok(Some(nodes))
 }
 
 /// Whether it is a visible verb. `run` is excluded: a second one beside the first makes no sense.

@@ -82,7 +82,7 @@ fn would_do(config: &Config, inventory: &Inventory, root: &Path) -> WouldDo {
         Ok(Planned { plan, files, customized }) => {
             would_do.findings.extend(plan.findings);
             would_do.node =
-                customized.node(&inventory.hostname).map_or_else(|| plan.node.name.to_string(), |(name, _)| name);
+                customized.node(&inventory.hostname).map_or_else(|| plan.node.names().to_owned(), |(name, _)| name);
             let differs = |name: &str, text: &str| {
                 let path = install::under(root, &config.paths.slurm.join(name));
                 std::fs::read_to_string(path).is_ok_and(|installed| installed != text)

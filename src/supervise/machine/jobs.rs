@@ -83,7 +83,7 @@ impl Jobs {
             return;
         }
         self.orders = Orders::Held;
-        if let Some(slurmd) = units.daemon(DaemonName::Slurmd).filter(|slurmd| slurmd.is_ready()) {
+        for slurmd in units.daemons(DaemonName::Slurmd).filter(|slurmd| slurmd.is_ready()) {
             step.signal(Child::Unit(slurmd.id), libc::SIGSTOP);
         }
     }
@@ -92,7 +92,7 @@ impl Jobs {
         if self.holds_orders() {
             self.orders = Orders::TakenSince(step.now);
             // A stopping slurmd was already sent SIGCONT.
-            if let Some(slurmd) = units.daemon(DaemonName::Slurmd).filter(|slurmd| slurmd.runs()) {
+            for slurmd in units.daemons(DaemonName::Slurmd).filter(|slurmd| slurmd.runs()) {
                 step.signal(Child::Unit(slurmd.id), libc::SIGCONT);
             }
         }

@@ -40,7 +40,12 @@ impl Units {
     }
 
     pub(super) fn daemon(&self, name: DaemonName) -> Option<&Unit> {
-        self.iter().find(|unit| unit.is(name))
+        self.daemons(name).next()
+    }
+
+    /// One for each simulated node, if it is slurmd.
+    pub(super) fn daemons(&self, name: DaemonName) -> impl Iterator<Item = &Unit> {
+        self.iter().filter(move |unit| unit.is(name))
     }
 
     /// Whether this daemon is one of the units, and ready.

@@ -33,10 +33,12 @@ impl World {
                 let is_marked = spec.daemon == Some(DaemonName::Slurmd);
                 Program { env, user: spec.user.clone(), is_marked, ..program }
             }
-            // A role of the command line is theirs, too.
+            // What the command line says is theirs, too.
             _ => {
-                let role = BTreeMap::from([("SLURMINIT_ROLE".to_owned(), self.job.config.role.to_string())]);
-                Program { env: environment(&role, &NOT_FOR_DAEMONS), ..program }
+                let config = &self.job.config;
+                let mut said = BTreeMap::from([("SLURMINIT_ROLE".to_owned(), config.role.to_string())]);
+                said.extend(config.simulate.nodes.map(|nodes| ("SLURMINIT_NODES".to_owned(), nodes.to_string())));
+                Program { env: environment(&said, &NOT_FOR_DAEMONS), ..program }
             }
         }
     }
@@ -223,7 +225,10 @@ impl World {
                 unit: *id,
                 pid: self.find(Child::Unit(*id))?.started.pid.as_raw(),
                 door: spec.readiness.clone(),
-                commands: spec.liveness.as_ref()?.test.commands(&self.job.config.paths.munge_socket, node),
+                commands: {
+                    let node = spec.node.as_deref().unwrap_or(node);
+                    spec.liveness.as_ref()?.test.commands(&self.job.config.paths.munge_socket, node)
+                },
                 timeout_ms: u64::try_from(self.machine.probe_timeout(*id).as_millis()).unwrap_or(u64::MAX),
             })
         };

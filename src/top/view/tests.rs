@@ -41,6 +41,7 @@ fn state() -> State {
         version: "0",
         node: "c1".to_owned(),
         is_ready: true,
+        simulated_nodes: 0,
         why: String::new(),
         is_simulated: true,
         report_age: Some(3),

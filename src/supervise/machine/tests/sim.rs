@@ -18,6 +18,7 @@ pub(in super::super) const MS: Duration = Duration::from_millis(1);
 
 fn spec(name: &str, after: &[&str], gate: Gate, daemon: Option<DaemonName>, essential: Option<u8>) -> Spec {
     Spec {
+        node: None,
         name: name.to_owned(),
         command: vec![name.to_owned()],
         user: None,

@@ -1,0 +1,75 @@
+//! Several simulated nodes in one container.
+
+use crate::docker::{BOOKWORM, DEMO, Image, PLAIN, directory};
+
+const CONFIG: &str = "[simulate]\nnodes = 3\ncpus = 64\nmemory_mib = 256000\ngpus = 8\ngpu_type = 'a100'\n\
+                      [[user]]\nname = 'alice'\nuid = 1501\n";
+
+fn sorted(text: &str) -> Vec<&str> {
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_unstable();
+    lines
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_command_runs_on_several_nodes() {
+    for image in [PLAIN, BOOKWORM] {
+        let said = Image::new(image).run(&["--nodes", "4", "srun", "-N4", "sh", "-c", "echo $SLURMD_NODENAME"]);
+        assert_eq!((said.code, sorted(&said.stdout)), (0, vec!["node1", "node2", "node3", "node4"]), "{}", said.stderr);
+        assert!(said.stderr.contains("SIMULATED: 4 slurmd in one container"), "{}", said.stderr);
+    }
+    let demo = Image::new(DEMO).with(["--env", "DEMO_GPUS=2", "--env", "SLURMINIT_NODES=2"]);
+    let said = demo.run(&["srun", "-N2", "--gres=gpu:2", "sh", "-c", "echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES"]);
+    assert_eq!((said.code, sorted(&said.stdout)), (0, vec!["node1 0,1", "node2 0,1"]), "{}", said.stderr);
+    for (words, why) in [(["--nodes", "0"], "want 1 to 512 nodes"), (["--nodes", "x"], "--nodes wants a number")] {
+        let said = Image::new(PLAIN).run(&words);
+        assert!(said.code == 78 && said.stderr.contains(why), "{words:?}: {}", said.stderr);
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn nodes_have_what_is_said_of_them_and_fail_one_by_one() {
+    let config = directory(&[("slurminit.toml", CONFIG)]);
+    let container = Image::new(PLAIN).mount(config.path(), "/config").serve();
+    let until = |condition: &str| container.sh(&format!("timeout 60 sh -c 'until {condition}; do sleep 0.1; done'"));
+    let nodes = container.sh("sinfo --noheader --Node --format '%N %T %c %m %G'");
+    assert_eq!(nodes, ["node1", "node2", "node3"].map(|node| format!("{node} idle 64 256000 gpu:a100:8")).join("\n"));
+    let job = "srun -N3 -c 32 --gres=gpu:a100:2 sh -c 'echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES'";
+    let said = container.exec(&["su", "alice", "-c", &format!("cd /tmp; {job}")]).ok();
+    assert_eq!(sorted(&said), ["node1 0,1", "node2 0,1", "node3 0,1"]);
+    // Steps of many nodes begin and end at a time, and none takes another's files or processes for its own.
+    container.sh("for i in $(seq 20); do srun -N3 true || exit 1; done");
+    until("sinfo --noheader --format %T | grep -qx idle");
+    let log = container.log();
+    assert!(!log.contains("left process"), "{log}");
+    assert!(container.sh("slurminit status").contains("3 SIMULATED nodes in this container"));
+    assert_eq!(container.sh("slurminit reload --dry-run"), "it takes nothing");
+    // One slurmd is killed: its jobs go on, and it comes back.
+    container.sh("sbatch --output /dev/null -N2 --wrap 'srun sleep 600'");
+    until("[ $(pgrep -xc sleep) = 2 ]");
+    container.sh("kill -KILL $(slurminit status --json | grep -A3 '\"name\": \"slurmd-2\"' | grep -o '\"pid\": [0-9]*' | grep -o '[0-9]*')");
+    until("slurminit status | grep slurmd-2 | grep -q ready");
+    assert_eq!(container.sh("pgrep -xc sleep; squeue --noheader --format %T"), "2\nRUNNING");
+    // The container stops in order, and the job runs again after it.
+    container.stop();
+    crate::docker::docker(["start", &container.name]).ok();
+    container.wait_until_healthy();
+    until("[ $(pgrep -xc sleep) = 2 ]");
+    assert_eq!(container.sh("squeue --noheader --format %T"), "RUNNING");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn sixty_four_nodes_take_jobs() {
+    let said = Image::new(PLAIN).run(&[
+        "--nodes",
+        "64",
+        "sh",
+        "-c",
+        "srun -N64 true && sinfo --noheader --format %D && slurminit timeline",
+    ]);
+    assert!(said.code == 0 && said.stdout.contains("64"), "{}\n{}", said.stdout, said.stderr);
+    println!("{}", said.stdout.lines().filter(|line| line.contains("could be used")).collect::<String>());
+}
