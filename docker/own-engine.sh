@@ -1,0 +1,59 @@
+# shellcheck shell=bash
+# A Docker engine of the tests' own. Sourced by docker/test, after docker/engine.sh.
+#
+# With fuse-overlayfs each file that a container opens goes through a process, and vfs copies whole images: the tests, which start
+# hundreds of containers, take twice as long. The images stay in the directory for the next run.
+# shellcheck disable=SC2154 # docker_cmd is engine.sh's
+
+own_engine_dir=/var/lib/slurminit-test-engine
+own_engine_run=/run/slurminit-test-engine
+own_engine_bridge=slurminit0
+
+# Sets DOCKER_HOST, or leaves the tests to this machine's engine and says why.
+ensure_fast_engine() {
+    local driver
+    [ -z "${DOCKER_HOST:-}" ] || return 0
+    driver=$("${docker_cmd[@]}" info --format '{{.Driver}}')
+    case "$driver" in fuse-overlayfs | vfs) ;; *) return 0 ;; esac
+    if [ "$(id -u)" != 0 ] || ! command -v dockerd >/dev/null; then
+        say "the engine here has the storage driver $driver: the tests take twice as long as with overlay2"
+        return 0
+    fi
+    agreed "The engine here has the storage driver $driver, with which the tests take twice as long. Start one with overlay2 for them?" ||
+        return 0
+    command -v ip >/dev/null || ! is_debian_like || apt_install iproute2 || true
+    say "starting an engine with overlay2 for the tests, in $own_engine_dir"
+    start_own_engine || {
+        say "it did not start, so the tests take the one that is here: $(tail -n 1 "$own_engine_run/log")"
+        stop_own_engine
+        unset DOCKER_HOST
+    }
+}
+
+# Its bridge and its networks are not the other engine's.
+start_own_engine() {
+    local deadline=$((SECONDS + 60)) mtu
+    mkdir -p "$own_engine_run"
+    echo '{}' >"$own_engine_run/daemon.json"
+    mtu=$(cat /sys/class/net/docker0/mtu 2>/dev/null || echo 1500)
+    {
+        ip link add "$own_engine_bridge" type bridge &&
+            ip address add 172.29.255.1/24 dev "$own_engine_bridge" && ip link set "$own_engine_bridge" up
+    } >"$own_engine_run/log" 2>&1 || return
+    setsid nohup dockerd --config-file "$own_engine_run/daemon.json" --storage-driver overlay2 --data-root "$own_engine_dir" \
+        --exec-root "$own_engine_run/exec" --pidfile "$own_engine_run/pid" --host "unix://$own_engine_run/docker.sock" \
+        --bridge "$own_engine_bridge" --default-address-pool base=172.28.0.0/16,size=24 --mtu "$mtu" \
+        </dev/null >"$own_engine_run/log" 2>&1 &
+    own_engine=$!
+    export DOCKER_HOST=unix://$own_engine_run/docker.sock
+    until engine_answers; do
+        [ "$SECONDS" -lt "$deadline" ] && kill -0 "$own_engine" 2>/dev/null || return
+        sleep 0.2
+    done
+}
+
+stop_own_engine() {
+    [ -n "${own_engine:-}" ] || return 0
+    ! kill "$own_engine" 2>/dev/null || wait "$own_engine" || true
+    ip link delete "$own_engine_bridge" 2>/dev/null || true
+}
