@@ -41,8 +41,8 @@ WORKDIR /src
 # The dependencies are a layer of their own: they are built anew only when a manifest changes.
 COPY Cargo.toml Cargo.lock ./
 COPY tests/fake-nvml/Cargo.toml tests/fake-nvml/
-RUN mkdir -p src tests/fake-nvml/src \
- && echo 'fn main() {}' > src/main.rs && touch src/lib.rs tests/fake-nvml/src/lib.rs \
+RUN mkdir -p src/bin tests/fake-nvml/src \
+ && echo 'fn main() {}' | tee src/main.rs > src/bin/slurminit-init.rs && touch src/lib.rs tests/fake-nvml/src/lib.rs \
  && cargo build --release --locked --workspace \
  && rm -rf src tests/fake-nvml/src
 COPY src src
@@ -115,7 +115,7 @@ RUN case "${GPU_TYPE} $(cat /usr/share/slurminit/slurm-version)" in \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends ${packages} \
  && find / -xdev -type f -perm /6000 -exec chmod ug-s {} + \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/*-old /var/log/apt /var/log/dpkg.log
-COPY --from=builder /src/target/release/slurminit /usr/local/bin/slurminit
+COPY --from=builder /src/target/release/slurminit /src/target/release/slurminit-init /usr/local/bin/
 # For an image that has man: Debian's slim ones leave out man and all pages of packages, which these are not.
 COPY docs/man/*.1 /usr/local/share/man/man1/
 COPY docs/man/*.5 /usr/local/share/man/man5/

@@ -21,6 +21,7 @@ mod free_port;
 pub mod gpu_health;
 mod health;
 mod holders;
+pub mod init;
 pub mod install;
 pub mod inventory;
 mod job_map;

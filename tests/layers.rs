@@ -14,7 +14,7 @@ const LAYERS: [&[&str]; 18] = [
     &["plan", "take_token"],
     &["detect", "render"],
     &["install", "supervise"],
-    &["configure", "holders", "oom_score", "planned", "timeline"],
+    &["configure", "holders", "init", "oom_score", "planned", "timeline"],
     &["free_port", "nodes", "now", "reloading"],
     &["agent"],
     &["associations", "doctor", "health", "liveness", "overview"],

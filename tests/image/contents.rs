@@ -102,24 +102,40 @@ fn only_the_demo_simulates() {
     }
 }
 
-#[test]
-#[ignore = "needs Docker and the images: run docker/test"]
-fn the_binary_runs_on_debian_12s_libc() {
+/// The dynamic symbols of a program in the image.
+fn symbols(program: &str) -> String {
     let container = Container { name: docker(["create", &tag(PLAIN)]).ok().trim().to_owned() };
     let directory = tempfile::TempDir::new().expect("a temporary directory");
-    let binary = directory.path().join("slurminit");
-    let source = format!("{}:/usr/local/bin/slurminit", container.name);
-    docker(["cp", &source, &binary.display().to_string()]).ok();
-    let output = Command::new("objdump").arg("-T").arg(&binary).output().expect("objdump (binutils) is installed");
-    let symbols = String::from_utf8_lossy(&output.stdout);
-    let newest = symbols
-        .split_whitespace()
-        .filter_map(|word| word.trim_matches(['(', ')']).strip_prefix("GLIBC_2."))
-        .filter_map(|minor| minor.split('.').next()?.parse::<u32>().ok())
-        .max()
-        .expect("the binary is linked with glibc");
-    println!("the binary needs glibc 2.{newest}");
-    assert!(newest <= 36, "the binary needs glibc 2.{newest}, Debian 12 has 2.36");
+    let file = directory.path().join(program);
+    let source = format!("{}:/usr/local/bin/{program}", container.name);
+    docker(["cp", &source, &file.display().to_string()]).ok();
+    let output = Command::new("objdump").arg("-T").arg(&file).output().expect("objdump (binutils) is installed");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn the_programs_run_on_debian_12s_libc() {
+    for program in ["slurminit", "slurminit-init"] {
+        let newest = symbols(program)
+            .split_whitespace()
+            .filter_map(|word| word.trim_matches(['(', ')']).strip_prefix("GLIBC_2."))
+            .filter_map(|minor| minor.split('.').next()?.parse::<u32>().ok())
+            .max()
+            .expect("the program is linked with glibc");
+        println!("{program} needs glibc 2.{newest}");
+        assert!(newest <= 36, "{program} needs glibc 2.{newest}, Debian 12 has 2.36");
+    }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn pid_1_can_load_no_library_and_look_up_no_host() {
+    let has = |program: &str, symbol: &str| symbols(program).split_whitespace().any(|word| word == symbol);
+    for symbol in ["dlopen", "getaddrinfo"] {
+        assert!(has("slurminit", symbol), "{symbol} is what this test would find");
+        assert!(!has("slurminit-init", symbol), "{symbol}");
+    }
 }
 
 #[test]

@@ -240,9 +240,10 @@ fn jobs(node: &str, arguments: &[&str]) -> Argv {
     [vec![own_file()], words(&["jobs", "--node", node]), words(arguments)].concat()
 }
 
-/// The path of slurminit's executable, for the verbs that it runs as children.
+/// The program of the verbs, beside PID 1's own.
 fn own_file() -> Vec<u8> {
-    std::env::current_exe().map_or_else(|_| b"slurminit".to_vec(), |file| file.into_os_string().into_vec())
+    let file = std::env::current_exe().map(|init| init.with_file_name("slurminit"));
+    file.map_or_else(|_| b"slurminit".to_vec(), |file| file.into_os_string().into_vec())
 }
 
 fn words<S: AsRef<str>>(words: &[S]) -> Argv {
