@@ -23,7 +23,7 @@ use crate::detect::live;
 use crate::gpu_health::fault::FaultKind;
 use crate::gpu_health::look::Line;
 use crate::gpu_health::report::Report;
-use crate::gpu_health::ward::{Act, Clock, Offered, Ward};
+use crate::gpu_health::ward::{Act, Clock, Offered, Recount, Ward};
 use crate::inventory::Vendor;
 use crate::prepared::Prepared;
 use crate::printable;
@@ -68,8 +68,8 @@ impl<'a> Agent<'a> {
         let prepared = prepared(config)?;
         let interval_ms = u64::try_from(interval.as_millis()).unwrap_or(u64::MAX);
         let (former, applied) = (files::former_report(run), files::left_out(run));
-        let mut ward =
-            Ward::new(config.faults.clone(), interval_ms, !config.adds_its_node(), former.as_ref(), &applied);
+        let recount = recount(config, &prepared.node_name);
+        let mut ward = Ward::new(config.faults.clone(), interval_ms, recount, former.as_ref(), &applied);
         ward.offer(offered(&prepared));
         let node = prepared.node_name.clone();
         let vendors = Vendor::ALL.into_iter().filter(|vendor| live::has_traces(root, *vendor));
@@ -235,6 +235,14 @@ impl<'a> Agent<'a> {
         let mut report = self.ward.report(0);
         report.gpus.iter_mut().for_each(|gpu| gpu.faults.clear());
         let _ = files::write_report(&self.config.paths.run, &report);
+    }
+}
+
+fn recount(config: &Config, node: &str) -> Recount {
+    match config.adds_its_node() {
+        false => Recount::WithoutGpuJobs,
+        true if config.autoscale.has(node) => Recount::Never,
+        true => Recount::WithoutJobs,
     }
 }
 

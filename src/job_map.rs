@@ -1,20 +1,26 @@
 //! Tells exporters on the host which job has which GPU, by a file for each GPU in a directory that is mounted from there.
 //!
 //! EDGE. The file's name is the GPU's number on the host. NVIDIA's dcgm-exporter (`--hpc-job-mapping-dir`) reads a job's number from each of
-//! its lines. AMD's device-metrics-exporter reads the JSON that AMD's own prolog writes (`example/slurm`).
+//! its lines, and knows a MIG instance by `GPU.INSTANCE`, where the second number is that of the GPU instance (4.8.2 and newer; older ones pass
+//! over such a file). AMD's device-metrics-exporter reads the JSON that AMD's own prolog writes (`example/slurm`).
 
+use std::fs;
 use std::io::{self, Write as _};
 use std::path::Path;
 
 use nix::fcntl::{Flock, FlockArg};
 use serde_json::{Value, json};
 
+use crate::inventory::{MIG_MINORS, MigMinors};
 use crate::leftovers::Job;
 use crate::walk::{self, Astray, Dir};
 
 /// Who changes the map holds this; its name is no GPU's, so exporters pass over it.
 const LOCK: &str = ".slurminit.lock";
 const NEW: &str = ".slurminit.new";
+
+/// The device file of a MIG instance is that of its capability.
+const CAPABILITY: &str = "/dev/nvidia-caps/nvidia-cap";
 
 /// The first of the kernel's numbers of render nodes.
 const FIRST_RENDER_NODE: u32 = 128;
@@ -80,14 +86,17 @@ pub(crate) fn end(dir: &Path, job: &Job) -> Result<(), Failed> {
 /// As for [`begin`].
 pub(crate) fn clear(root: &Path, dir: &Path, devices: &[String]) -> Result<(), Failed> {
     let (dir, _lock) = open(root, dir)?;
-    let files = devices.iter().filter_map(|device| place(device));
+    let minors = minors(root, devices);
+    let files = devices.iter().filter_map(|device| place(device, &minors));
     files.into_iter().try_for_each(|(name, _)| dir.remove(&name)).map_err(Failed::from)
 }
 
 /// Writes for each GPU of the job what `now` makes of its file; `None` removes it.
 fn change(dir: &Path, job: &Job, now: &dyn Fn(Format, &str) -> Option<String>) -> Result<(), Failed> {
-    let (dir, _lock) = open(Path::new("/"), dir)?;
-    for (name, format) in job.devices.iter().filter_map(|device| place(device)) {
+    let root = Path::new("/");
+    let (dir, _lock) = open(root, dir)?;
+    let minors = minors(root, &job.devices);
+    for (name, format) in job.devices.iter().filter_map(|device| place(device, &minors)) {
         let former = match dir.read(&name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             read => read?,
@@ -117,9 +126,20 @@ fn lines(former: &str, job: u32, has: bool) -> String {
     others.chain(has.then_some(job)).map(|job| format!("{job}\n")).collect()
 }
 
-/// The name of a GPU's file. A MIG instance has none: its device file does not say which it is.
-fn place(device: &str) -> Option<(String, Format)> {
+/// The driver's list, if one of these is a MIG instance.
+fn minors<'a>(root: &Path, devices: impl IntoIterator<Item = &'a String>) -> MigMinors {
+    let is_mig = devices.into_iter().any(|device| device.starts_with(CAPABILITY));
+    let text = is_mig.then(|| fs::read_to_string(root.join(MIG_MINORS)).ok()).flatten();
+    text.map(|text| MigMinors::parse(&text)).unwrap_or_default()
+}
+
+/// The name of a GPU's or a MIG instance's file.
+fn place(device: &str, minors: &MigMinors) -> Option<(String, Format)> {
     let number = |text: &str| text.parse::<u32>().ok();
+    if let Some(capability) = device.strip_prefix(CAPABILITY) {
+        let (gpu, instance) = minors.instance(number(capability)?)?;
+        return Some((format!("{gpu}.{instance}"), Format::Lines));
+    }
     let nvidia = device.strip_prefix("/dev/nvidia").and_then(number).map(|number| (number, Format::Lines));
     let render = || number(device.strip_prefix("/dev/dri/renderD")?)?.checked_sub(FIRST_RENDER_NODE);
     let (number, format) = nvidia.or_else(|| Some((render()?, Format::Json)))?;
@@ -128,8 +148,6 @@ fn place(device: &str) -> Option<(String, Format)> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     fn job(id: u32, devices: &[&str]) -> Job {
@@ -155,6 +173,17 @@ mod tests {
         let mut names: Vec<_> = names.collect();
         names.sort();
         assert_eq!(names, [LOCK, "5"]);
+    }
+
+    #[test]
+    fn a_mig_instance_is_named_by_its_gpu_and_gpu_instance() {
+        let minors = MigMinors::parse("gpu2/gi9/access 84\ngpu2/gi9/ci0/access 85\ngpu2/gi9/ci1/access 86\n");
+        let name = |device: &str| place(device, &minors).map(|(name, _)| name);
+        for compute_instance in ["85", "86"] {
+            let name = name(&format!("/dev/nvidia-caps/nvidia-cap{compute_instance}"));
+            assert_eq!(name.as_deref(), Some("2.9"));
+        }
+        assert_eq!((name("/dev/nvidia-caps/nvidia-cap1"), name("/dev/nvidia-caps/nvidia-cap")), (None, None));
     }
 
     #[test]

@@ -136,9 +136,14 @@ fn start_after(job: &str, seconds: u32) {
 /// What the controller says of a node that a person has drained, or a cause that no start repairs. Whoever else closes such a node must
 /// leave the reason as it is: the next start would take the drain back.
 fn closed_for_good(node: &str) -> anyhow::Result<Option<NodeReport>> {
+    Ok(reports(node)?.into_iter().find(NodeReport::is_closed_for_good))
+}
+
+/// What the controller says of a node, or of several.
+fn reports(node: &str) -> anyhow::Result<Vec<NodeReport>> {
     let nodes = format!("--nodes={node}");
     let said = output("sinfo", &["--noheader", &nodes, &format!("--format={SINFO_FORMAT}")])?;
-    Ok(said.lines().filter_map(NodeReport::parse).find(NodeReport::is_closed_for_good))
+    Ok(said.lines().filter_map(NodeReport::parse).collect())
 }
 
 /// The nodes of this container: several where they are simulated.

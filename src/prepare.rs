@@ -5,6 +5,7 @@ mod ask_slurm;
 pub(crate) mod environments;
 mod explain;
 mod held_gpus;
+mod jobs_on_node;
 mod joining;
 mod reload;
 
@@ -90,8 +91,7 @@ pub(crate) fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, 
     let cheap = cheap_findings(&config, sources.root, &inventory, &planned.files);
     let mut prepared = report(&config, sources.root, planned, &inventory, changed);
     if let Some(held) = sources.held {
-        let dynamic_node = prepared.dynamic_node.as_deref().unwrap_or_default();
-        let kept = format!("{held}\n{}\n{dynamic_node}\n{}", prepared.node_name, prepared.simulated_nodes);
+        let kept = format!("{held}\n{}\n{}", prepared.node_name, prepared.simulated_nodes);
         if let Err(error) = install::keep_held(&config.paths, sources.root, &kept) {
             eprintln!("warning: {error}; `slurminit reload --dry-run` will not compare what only a start takes");
         }

@@ -39,6 +39,7 @@ fn measured() -> (Condition, Readings) {
         power_mw: Some(627_400),
         power_limit_mw: Some(700_000),
         default_power_limit_mw: Some(700_000),
+        set_power_limit_mw: Some(650_000),
         energy_mj: Some(123_456_789),
         fan_percent: Some(38),
         pstate: Some(0),
@@ -50,6 +51,7 @@ fn measured() -> (Condition, Readings) {
         remapped_rows: Some(RemappedRows { correctable: 1, uncorrectable: 2, is_pending: true, has_failed: false }),
         recovery_action: Some(1),
         nvlinks_down: Some(0),
+        tensor_ppm: Some(405_000),
         ras_uncorrected: None,
     };
     (condition, readings)

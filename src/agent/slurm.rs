@@ -94,6 +94,7 @@ pub(super) fn on_node(node: &str) -> anyhow::Result<OnNode> {
         is_drained: node.drained,
         gpus: node.gpus.iter().map(jobs).collect(),
         held: node.gpus.iter().filter(is_held).count(),
+        is_empty: node.cpus_allocated == 0 && !node.words.iter().any(|word| word == "COMPLETING"),
     })
 }
 

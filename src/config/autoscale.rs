@@ -43,6 +43,13 @@ impl Default for Autoscale {
     }
 }
 
+impl Autoscale {
+    /// Whether slurm.conf promises this node.
+    pub fn has(&self, node: &str) -> bool {
+        self.nodes.iter().any(|nodes| nodes.name.names().iter().any(|name| name == node))
+    }
+}
+
 /// Nodes of one kind, and what each of them has at least.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]

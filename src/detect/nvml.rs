@@ -6,6 +6,7 @@ mod answers;
 mod instance_ids;
 mod memory;
 mod mig;
+mod tensor;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 pub(super) use answers::Answers;
 pub(super) use answers::refused;
 pub(super) use memory::memory;
+pub(super) use tensor::Tensors;
 
 use super::{nvidia_proc, pci};
 use crate::gpu_health::ward::Out;

@@ -35,6 +35,7 @@ pub(super) fn of_nvml(device: &Device<'_>, answers: &Answers) -> Readings {
         memory_utilization: percent(device.utilization_rates().map(|rates| rates.memory)),
         power_mw: power(device.power_usage()),
         power_limit_mw: power(device.enforced_power_limit()),
+        set_power_limit_mw: power(device.power_management_limit()),
         default_power_limit_mw: power(device.power_management_limit_default()),
         energy_mj: answers.of(device.total_energy_consumption()).filter(|energy| *energy != u64::MAX),
         fan_percent: percent(device.fan_speed(0)),
@@ -47,6 +48,7 @@ pub(super) fn of_nvml(device: &Device<'_>, answers: &Answers) -> Readings {
         remapped_rows: fields.0,
         recovery_action: fields.1,
         nvlinks_down: links_down(device),
+        tensor_ppm: None,
         ras_uncorrected: None,
     }
 }

@@ -3,7 +3,7 @@
 //! PURE. Time and everything that was seen are inputs, and [`Act`]s come out.
 //!
 //! Slurm can only close a whole node, and aborts every job that has a GPU when the number of the node's GPUs changes. So a node with a
-//! broken GPU takes no more jobs until those with GPUs have ended; then it comes back without that GPU.
+//! broken GPU takes no more jobs until those with GPUs have ended, or all ([`Recount`]); then it comes back without that GPU.
 
 mod gpu;
 mod node;
@@ -34,6 +34,17 @@ pub struct Clock {
     pub ms: u64,
     /// Seconds since 1970.
     pub unix: u64,
+}
+
+/// When the number of the node's GPUs can change while the container runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recount {
+    /// Once no job has a GPU.
+    WithoutGpuJobs,
+    /// Once no job is on the node: its controller is another container's, and has to forget the node first.
+    WithoutJobs,
+    /// Never: slurm.conf promises the GPUs.
+    Never,
 }
 
 /// What is to be done.
@@ -93,8 +104,7 @@ pub struct Ward {
     /// The GPUs that the last reload left out.
     applied: BTreeSet<Key>,
     stage: Stage,
-    /// Whether the node can come back with another number of GPUs while the container runs.
-    can_change: bool,
+    recount: Recount,
     interval_ms: u64,
     pending: Vec<Pending>,
     last_told: BTreeMap<(Key, FaultKind), u64>,
@@ -108,7 +118,7 @@ pub struct Ward {
 impl Ward {
     /// The state at the start of the agent. `former` is the report of an agent that died, and `applied` what the configuration leaves
     /// out already.
-    pub fn new(policies: Faults, interval_ms: u64, can_change: bool, former: Option<&Report>, applied: &[Out]) -> Self {
+    pub fn new(policies: Faults, interval_ms: u64, recount: Recount, former: Option<&Report>, applied: &[Out]) -> Self {
         let restored = |report: &super::report::GpuReport| {
             let gpu = Gpu::restored(report);
             (gpu.identity.key(), gpu)
@@ -126,7 +136,7 @@ impl Ward {
             applied: applied.iter().map(|out| out.gpu.key()).collect(),
             // The one before may have left the node drained.
             stage: Stage::at_start(former.is_some()),
-            can_change,
+            recount,
             interval_ms,
             pending: Vec::new(),
             last_told: BTreeMap::new(),

@@ -12,6 +12,8 @@ pub struct Readings {
     pub power_mw: Option<u64>,
     /// The limit of that power, in mW.
     pub power_limit_mw: Option<u64>,
+    /// The limit that was set, in mW. Another one can be lower.
+    pub set_power_limit_mw: Option<u64>,
     /// The limit that the model comes with, in mW.
     pub default_power_limit_mw: Option<u64>,
     /// The energy since the driver was loaded, in mJ.
@@ -36,6 +38,8 @@ pub struct Readings {
     pub recovery_action: Option<u32>,
     /// The NVLinks that the GPU has and that are down.
     pub nvlinks_down: Option<u32>,
+    /// How much of the time its tensor cores were busy since the look before, in parts per million.
+    pub tensor_ppm: Option<u32>,
     /// AMD: uncorrectable errors by block of the chip (`ras/*_err_count`), added up.
     pub ras_uncorrected: Option<u64>,
 }

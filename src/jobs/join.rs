@@ -2,7 +2,8 @@
 //!
 //! A dynamic node (`slurmd -Z --conf`) tells slurmctld what it has. slurmctld keeps that for as long as it knows the node, and a node
 //! that comes back with fewer GPUs is INVAL to it (Slurm 24.11, "gres/gpu count reported lower than configured"). So what it
-//! knows is compared first, and forgotten where it is not true any more.
+//! knows is compared first, and forgotten where it is not true any more: at a start with whatever jobs it thinks are there, and after a
+//! reload only where there are none.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
@@ -10,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use super::{closed_for_good, reached, requeue_ghosts, slurm};
+use super::{closed_for_good, reached, reports, requeue_ghosts, slurm};
 use crate::nodes;
-use crate::supervise::node::OUR_REASON;
+use crate::supervise::node::{NodeReport, OUR_REASON};
 use crate::tool::{self, answer::Answer};
 
 /// How often the controller is asked whether it is there.
@@ -23,6 +24,9 @@ const SAY: Duration = Duration::from_secs(30);
 const AGAIN: Duration = Duration::from_secs(5);
 /// How long the controller may take to forget a node, whose jobs it ends first.
 const FORGET: Duration = Duration::from_secs(15);
+
+/// How long the controller may take to forget a node without jobs.
+const RELEASE: Duration = Duration::from_secs(2);
 
 /// Waits for the controller, makes it forget what is not true any more, and becomes slurmd. `again`: one of this container was
 /// ready before.
@@ -42,15 +46,17 @@ pub(crate) fn run(
     let is_cloud = known.as_deref().is_some_and(is_cloud);
     // Its jobs have not begun: they are what it was started for.
     let is_awaited = known.as_deref().is_some_and(|known| flags(known).any(|flag| flag == "POWERING_UP"));
-    if let Some(known) = known.filter(|known| !is_cloud && !again && !is_true(known, &conf)) {
+    // An administrator may have changed its features while it runs.
+    let is_true = |known: &str| has_hardware(known, &conf) && (again || has_features(known, &conf));
+    if let Some(known) = known.filter(|known| !is_cloud && !is_true(known)) {
         eprintln!(
             "the controller knows this node with other hardware, and forgets that: {}",
             hardware(&known).join(" ")
         );
-        if let Some(reason) = drained_by_a_person(node)? {
+        if let Some(reason) = reason_to_keep(node, again)? {
             conf.push_str(&format!(" State=DRAIN Reason=\"{reason}\""));
         }
-        forget(node)?;
+        if again { release(node) } else { forget(node)? }
     } else if is_known && !again && !is_awaited {
         // slurmctld misses a batch job that began less than 20 s ago at one of the next registrations, minutes later, and the
         // allocation of an srun never.
@@ -218,13 +224,17 @@ fn hardware(known: &str) -> Vec<String> {
 }
 
 /// Whether what slurmctld knows is what slurmd is about to say. What slurmd leaves open, slurmctld fills in.
-fn is_true(known: &str, conf: &str) -> bool {
+fn has_hardware(known: &str, conf: &str) -> bool {
     let same = |known: &str, new: &str| without_sockets(known) == without_sockets(new);
     HARDWARE.iter().zip(CONF).all(|(key, conf_key)| match (value(known, key), value(conf, conf_key)) {
         (known, None) if conf_key == "Gres" => known.is_none_or(|known| known == "(null)"),
         (_, None) => true,
         (known, Some(new)) => known.is_some_and(|known| same(known, new)),
-    }) && features(known, "AvailableFeatures") == features(conf, "Feature")
+    })
+}
+
+fn has_features(known: &str, conf: &str) -> bool {
+    features(known, "AvailableFeatures") == features(conf, "Feature")
 }
 
 /// `gpu:nvidia:2(S:0-1)` is `gpu:nvidia:2`.
@@ -238,9 +248,13 @@ fn features<'a>(text: &'a str, key: &str) -> std::collections::BTreeSet<&'a str>
     value(text, key).unwrap_or_default().split(',').filter(|feature| !["", "(null)"].contains(feature)).collect()
 }
 
-/// A person's reason for a drain, as it can stand in `slurmd --conf`.
-fn drained_by_a_person(node: &str) -> anyhow::Result<Option<String>> {
-    Ok(closed_for_good(node)?.map(|report| quotable(&report.reason)))
+/// The reason of a drain that outlives the node, as it can stand in `slurmd --conf`: at a start a person's, later anybody's.
+fn reason_to_keep(node: &str, again: bool) -> anyhow::Result<Option<String>> {
+    let report = match again {
+        true => reports(node)?.into_iter().find(NodeReport::is_drained),
+        false => closed_for_good(node)?,
+    };
+    Ok(report.map(|report| quotable(&report.reason)))
 }
 
 fn quotable(reason: &str) -> String {
@@ -260,6 +274,17 @@ fn forget(node: &str) -> anyhow::Result<()> {
             Err(error) if begin.elapsed() >= FORGET => return Err(error),
             Err(_) => pause(),
         }
+    }
+}
+
+/// Has the controller forget the node, unless a job is there.
+fn release(node: &str) {
+    let begin = Instant::now();
+    while let Err(error) = slurm("scontrol", &["delete", &format!("nodename={node}")]) {
+        if begin.elapsed() >= RELEASE {
+            return eprintln!("warning: {error:#}; the node comes back as the controller knows it, if it can");
+        }
+        pause();
     }
 }
 
@@ -301,6 +326,7 @@ mod tests {
 
     #[test]
     fn a_node_that_is_what_it_was_is_left_alone() {
+        let is_true = |known: &str, conf: &str| has_hardware(known, conf) && has_features(known, conf);
         assert!(is_true(KNOWN, "CPUs=2 RealMemory=8000 Gres=gpu:nvidia:2 Feature=h200,nvidia"));
         for other in [
             "CPUs=2 RealMemory=8000 Gres=gpu:nvidia:1 Feature=h200,nvidia",

@@ -14,7 +14,7 @@ use Kind::{Counter, Gauge};
 
 const MIB: u64 = 1 << 20;
 
-const MEASURED: [Row; 40] = [
+const MEASURED: [Row; 41] = [
     ("utilization_gpu_ratio", Gauge, "How much of the time the GPU computed.", |gpu| {
         percent(gpu.condition.utilization)
     }),
@@ -33,6 +33,7 @@ const MEASURED: [Row; 40] = [
     ("temperature_gpu", Gauge, "The temperature in degrees Celsius.", |gpu| gpu.condition.temperature.into()),
     ("power_draw_watts", Gauge, "The power that it draws.", |gpu| thousandth(gpu.readings.power_mw)),
     ("enforced_power_limit_watts", Gauge, "The limit of that power.", |gpu| thousandth(gpu.readings.power_limit_mw)),
+    ("power_limit_watts", Gauge, "The limit that was set.", |gpu| thousandth(gpu.readings.set_power_limit_mw)),
     ("power_default_limit_watts", Gauge, "The limit that the model comes with.", |gpu| {
         thousandth(gpu.readings.default_power_limit_mw)
     }),

@@ -25,6 +25,8 @@ pub struct Change {
     pub news: Vec<String>,
     /// Whether a node's GRES changed, which costs the jobs that hold some.
     pub gres: bool,
+    /// Whether the controller has to forget the node, and hear anew what it has.
+    pub node: bool,
     /// Changed keys that a running container cannot apply.
     pub fixed: Vec<&'static str>,
     /// The files whose text differs.
@@ -116,6 +118,14 @@ pub fn change(old: &[Text], new: &[Text]) -> Change {
 }
 
 impl Change {
+    /// The node is not what the controller was told (`slurmd --conf`).
+    pub fn renew_node(&mut self, told: &str, now: &str) {
+        self.node = true;
+        let is_new = |word: &&str| !told.split_whitespace().any(|known| known == *word);
+        let news: Vec<&str> = now.split_whitespace().filter(is_new).collect();
+        self.takes(Apply::Restart, format!("the node ({})", news.join(" ")));
+    }
+
     fn takes(&mut self, apply: Apply, what: String) {
         self.apply = self.apply.max(apply);
         self.news.push(what);
@@ -266,6 +276,14 @@ mod tests {
     fn other_gpus_of_a_node_are_told_from_other_cpus() {
         assert!(of(CONF, &CONF.replace("gpu:1", "gpu:2")).gres);
         assert!(!of(CONF, &CONF.replace("CPUs=2", "CPUs=1")).gres);
+    }
+
+    #[test]
+    fn a_node_that_is_not_what_it_was_takes_a_restart_and_says_what_is_new() {
+        let mut change = Change::default();
+        change.renew_node("CPUs=2 Gres=gpu:nvidia:4", "CPUs=2 Gres=gpu:nvidia:3");
+        assert_eq!((change.apply, change.node), (Apply::Restart, true));
+        assert_eq!(change.news, ["the node (Gres=gpu:nvidia:3)"]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::ask_slurm::ask_slurm;
 use super::held_gpus::check_nobody_holds_gpus;
+use super::jobs_on_node::check_no_job_is_on;
 use super::{Sources, accounts, detected, load, no_accounts, report};
 use crate::associations;
 use crate::config::{Config, Held, Paths};
@@ -16,6 +17,7 @@ use crate::plan::{self, Change, FileName, Refusal, Text};
 use crate::planned::{Planned, cluster_name, plan_files};
 use crate::prepared::{Apply, Prepared};
 use crate::render;
+use crate::supervise::status;
 
 /// The effect of a reload.
 pub(crate) struct Weighed {
@@ -25,6 +27,8 @@ pub(crate) struct Weighed {
     /// Changed tables that take effect only at the next start.
     pub(crate) deferred: Vec<String>,
     planned: Planned,
+    /// The node's name.
+    node: String,
 }
 
 /// Prepares a reload. Nothing is written unless everything can be applied.
@@ -79,7 +83,7 @@ pub(crate) fn dry_run(config: &Config, config_file: Option<&Path>) -> Result<Wei
     };
     let mut kept = kept.lines();
     // The start may have taken it from its command line.
-    let simulated = kept.clone().nth(3).and_then(|nodes| nodes.parse().ok()).filter(|nodes| *nodes > 0);
+    let simulated = kept.clone().nth(2).and_then(|nodes| nodes.parse().ok()).filter(|nodes| *nodes > 0);
     let config = &match simulated {
         Some(nodes) => config.clone().with_simulated_nodes(nodes).map_err(super::invalid)?,
         None => config.clone(),
@@ -99,6 +103,9 @@ fn check(config: &Config, config_file: Option<&Path>, root: &Path, weighed: &Wei
     }
     if weighed.change.gres {
         check_nobody_holds_gpus()?;
+    }
+    if weighed.change.node {
+        check_no_job_is_on(&weighed.node)?;
     }
     Ok(())
 }
@@ -148,21 +155,34 @@ fn weigh(config: &Config, inventory: &Inventory, root: &Path, node: Option<&str>
     if let Some(running) = node.filter(|running| !running.is_empty() && *running != name) {
         return Err(only_at_a_start(&format!("the node's name changed from {running} to {name}")));
     }
+    let old = install::read_applied(&config.paths, root)?;
+    let mut change = plan::change(&old, &planned.files);
     if config.adds_its_node() {
-        let known = install::read_held(&config.paths, root)?.and_then(|kept| kept.lines().nth(2).map(str::to_owned));
         let now = render::dynamic_node(&planned.plan);
-        if let Some(known) = known.filter(|known| *known != now) {
-            return Err(only_at_a_start(&format!(
-                "this node is not what the controller was told: {known} became {now}"
-            )));
+        if let Some(told) = told(config, root).filter(|told| *told != now) {
+            if config.autoscale.has(&name) || without_features(&told).eq(without_features(&now)) {
+                return Err(only_at_a_start(&format!(
+                    "this node is not what the controller was told: {told} became {now}"
+                )));
+            }
+            change.renew_node(&told, &now);
         }
     }
-    let old = install::read_applied(&config.paths, root)?;
-    let change = plan::change(&old, &planned.files);
     if !change.fixed.is_empty() {
         return Err(only_at_a_start(&format!("{} in slurm.conf changed", change.fixed.join(" and "))));
     }
-    Ok(Weighed { difference: difference(&old, &planned.files), deferred: Vec::new(), planned, change })
+    let difference = difference(&old, &planned.files);
+    Ok(Weighed { difference, deferred: Vec::new(), planned, change, node: name })
+}
+
+/// What slurmd told the controller of this node.
+fn told(config: &Config, root: &Path) -> Option<String> {
+    let status = status::read(&install::under(root, &config.paths.run)).ok()?;
+    status.snapshot.prepared?.dynamic_node
+}
+
+fn without_features(node: &str) -> impl Iterator<Item = &str> {
+    node.split_whitespace().filter(|word| !word.starts_with("Feature="))
 }
 
 fn difference(old: &[Text], new: &[Text]) -> String {

@@ -134,7 +134,12 @@ impl NodeReport {
     /// Whether a person closed the node, or a cause that no start repairs. In that case its reason must not be
     /// overwritten.
     pub fn is_closed_for_good(&self) -> bool {
-        matches!(self.state.as_str(), "drained" | "draining" | "drain") && !self.is_repaired()
+        self.is_drained() && !self.is_repaired()
+    }
+
+    /// Whether it takes no more jobs, whoever wanted that.
+    pub fn is_drained(&self) -> bool {
+        matches!(self.state.as_str(), "drained" | "draining" | "drain")
     }
 
     fn is_repaired(&self) -> bool {

@@ -60,7 +60,7 @@ fn exporters_on_the_host_learn_which_job_has_which_gpu() {
     let container = image.mount(config.path(), "/config").serve();
     let shown = "grep -r . /run/job-map | sort | tr \"\\n\" \" \"";
     let until = |condition: &str| container.sh(&format!("timeout 30 sh -c 'until {condition}; do sleep 0.1; done'"));
-    container.sh("sbatch --output /dev/null --gres=gpu:2 --wrap 'sleep 600'; srun true");
+    container.sh("sbatch --no-requeue --output /dev/null --gres=gpu:2 --wrap 'sleep 600'; srun true");
     until("[ -s /run/job-map/1 ]");
     assert_eq!(container.sh(shown).trim(), "/run/job-map/0:1 /run/job-map/1:1");
     container.sh("scancel 1");

@@ -185,3 +185,49 @@ fn top_draws_and_gives_the_terminal_back() {
     // The alternate screen is left, and the cursor shown.
     assert!(drawn.contains("\u{1b}[?1049l") && drawn.contains("\u{1b}[?25h") && drawn.contains("code 0"), "{drawn}");
 }
+
+/// The driver's file: the first GPU is a Hopper whose tensor cores work, the second is older.
+const TENSORS: &str = "printf '[[gpu]]\\nname = \"Simulated NVIDIA H200\"\\ncondition = { tensor = 40.5 }\\n[[gpu]]\\nname = \"Simulated NVIDIA A100\"\\n%s' \
+    >/tmp/new && mv /tmp/new /etc/fake-nvml.toml";
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn dcgms_names_have_the_tensor_cores_of_gpus_that_measure_them() {
+    let agent = "[agent]\ninterval = 0.2\n";
+    let serve = |dcgm: &str| {
+        let config = directory(&[("slurminit.toml", &format!("{}{agent}", CONFIG.replacen('\n', dcgm, 1)))]);
+        let image = Image::new(DEMO).with(["--env", "DEMO_GPUS=2"]).mount(config.path(), "/config");
+        let container = image.serve();
+        container.sh(&TENSORS.replace("%s", ""));
+        // Whether a GPU measures it does not change, and is asked once.
+        container.sh("slurminit restart agent");
+        (config, container)
+    };
+    let (_config, container) = serve("\ndcgm = true\n");
+    let active = "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{gpu=";
+    let until = |condition: &dyn Fn(&str) -> bool| {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let text = get(&container, "/metrics");
+            if condition(&text) {
+                return text;
+            }
+            assert!(Instant::now() < deadline, "{text}");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    };
+    let text = until(&|text| text.contains(active));
+    let series: Vec<&str> = text.lines().filter(|line| line.starts_with(active)).collect();
+    assert!(series.len() == 1 && series[0].contains("gpu=\"0\"") && series[0].ends_with(" 0.405"), "{series:?}");
+    // What the profiling refuses is nothing that jobs mind.
+    container.sh(&TENSORS.replace("%s", "[[fault]]\\nat = \"gpm\"\\nkind = \"gpu-is-lost\"\\n"));
+    let text = until(&|text| !text.contains(active));
+    assert!(text.contains("DCGM_FI_DEV_GPU_TEMP{gpu=\"0\""), "{text}");
+    assert!(!container.log().contains("GPU 0 ("), "{}", container.log());
+    assert_eq!(container.sh("sinfo --noheader --format %T"), "idle");
+    // Nobody asks, so nothing is measured.
+    let (_config, container) = serve("\n");
+    container.sh("timeout 20 sh -c 'until grep -q A100 /run/slurminit/gpus.json; do sleep 0.1; done'; sleep 1");
+    assert!(!container.sh("cat /run/slurminit/gpus.json").contains("\"tensor_ppm\":4"));
+    assert!(!get(&container, "/metrics").contains("DCGM_"));
+}

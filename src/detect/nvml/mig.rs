@@ -1,6 +1,5 @@
 //! The MIG instances of a GPU, which are what jobs can get while MIG mode is on.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -10,19 +9,17 @@ use nvml_wrapper::error::NvmlError;
 use super::instance_ids::instance_ids;
 use super::{Answers, LONGEST_TEXT, memory, plausible_memory};
 use crate::detect::device;
-use crate::inventory::{Access, Gpu, MigInstance, Obstacle};
+use crate::inventory::{Access, Gpu, MIG_MINORS, MigInstance, MigMinors, Obstacle};
 
 /// More slots than any GPU has (7 up to B200).
 const MOST_INSTANCES: u32 = 64;
-/// Maps instances to their capability devices (NVIDIA's driver documentation, "MIG capabilities").
-pub(super) const MIG_MINORS: &str = "proc/driver/nvidia-caps/mig-minors";
 
 /// The instances of `gpu` in NVML's order; `None` if the GPU is not in MIG mode.
 pub(super) fn instances(root: &Path, gpu: &Gpu, device: &Device<'_>, answers: &Answers) -> Option<Vec<MigInstance>> {
     if answers.of(device.mig_mode()).is_none_or(|mode| mode.current != 1) {
         return None;
     }
-    let minors = fs::read_to_string(root.join(MIG_MINORS)).map(|text| capability_minors(&text)).unwrap_or_default();
+    let minors = fs::read_to_string(root.join(MIG_MINORS)).map(|text| MigMinors::parse(&text)).unwrap_or_default();
     let slots = answers.of(device.mig_device_count()).unwrap_or(0).min(MOST_INSTANCES);
     let mut instances = Vec::new();
     for slot in 0..slots {
@@ -36,13 +33,7 @@ pub(super) fn instances(root: &Path, gpu: &Gpu, device: &Device<'_>, answers: &A
     Some(instances)
 }
 
-fn describe(
-    root: &Path,
-    gpu: &Gpu,
-    instance: &Device<'_>,
-    minors: &CapabilityMinors,
-    answers: &Answers,
-) -> MigInstance {
+fn describe(root: &Path, gpu: &Gpu, instance: &Device<'_>, minors: &MigMinors, answers: &Answers) -> MigInstance {
     let mut found = MigInstance {
         profile: answers.of(instance.name()).and_then(|name| profile(&name)),
         uuid: answers.of(instance.uuid()).filter(|uuid| is_uuid(uuid)),
@@ -89,33 +80,14 @@ fn is_uuid(text: &str) -> bool {
     text.starts_with("MIG-") && text.len() <= LONGEST_TEXT && text.bytes().all(valid)
 }
 
-/// N of `/dev/nvidia-caps/nvidia-capN`, by GPU minor, GPU instance and compute instance.
-type CapabilityMinors = BTreeMap<(u32, u32, Option<u32>), u32>;
-
-/// Parses `gpu0/gi9/access 84` and `gpu0/gi9/ci0/access 85`; the first number is the GPU's minor, not its index.
-fn capability_minors(text: &str) -> CapabilityMinors {
-    let entry = |line: &str| {
-        let (path, minor) = line.split_once(' ')?;
-        let mut parts = path.strip_suffix("/access")?.split('/');
-        let mut number = |prefix: &str| parts.next().map(|part| part.strip_prefix(prefix)?.parse::<u32>().ok());
-        let (gpu, gpu_instance) = (number("gpu")??, number("gi")??);
-        let compute_instance = match number("ci") {
-            Some(number) => Some(number?),
-            None => None,
-        };
-        Some(((gpu, gpu_instance, compute_instance), minor.trim().parse().ok()?))
-    };
-    text.lines().filter_map(entry).collect()
-}
-
 /// The files that must open: those of the GPU, the GPU instance and the compute instance.
-fn device_files(gpu: &Gpu, ids: (u32, u32), minors: &CapabilityMinors) -> Result<Vec<PathBuf>, String> {
+fn device_files(gpu: &Gpu, ids: (u32, u32), minors: &MigMinors) -> Result<Vec<PathBuf>, String> {
     let (Some(own), Some(minor)) = (&gpu.device_file, gpu.minor) else {
         return Err("its GPU's device file is not known".to_owned());
     };
     let capability = |compute_instance: Option<u32>| {
         let number = minors
-            .get(&(minor, ids.0, compute_instance))
+            .capability(minor, ids.0, compute_instance)
             .ok_or_else(|| format!("/{MIG_MINORS} has no line for GPU instance {} of /dev/nvidia{minor}", ids.0))?;
         Ok::<_, String>(PathBuf::from(format!("/dev/nvidia-caps/nvidia-cap{number}")))
     };
@@ -134,15 +106,6 @@ fn access(root: &Path, gpu: &Gpu, files: &[PathBuf]) -> Access {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_capability_files_are_found_by_the_gpus_minor() {
-        let minors = capability_minors(
-            "config 1\nmonitor 2\ngpu0/gi2/access 21\ngpu3/gi9/access 84\ngpu3/gi9/ci1/access 86\ngpu3/gi9/x 1\ngpux/gi1/access 9\n",
-        );
-        assert_eq!(minors.len(), 3);
-        assert_eq!((minors[&(3, 9, None)], minors[&(3, 9, Some(1))]), (84, 86));
-    }
 
     #[test]
     fn a_profile_is_the_tail_of_the_name_and_nothing_else() {

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Act, Clock, Key, Out, Ward};
+use super::{Act, Clock, Key, Out, Recount, Ward};
 use crate::gpu_health::policy;
 use crate::gpu_health::report::JobOnGpu;
 
@@ -26,7 +26,7 @@ pub(super) enum Stage {
         /// The wait of a GPU for its return.
         back: Option<Back>,
     },
-    /// It takes no more jobs; those that have GPUs are waited for.
+    /// It takes no more jobs; those that keep its GPUs from being counted anew are waited for.
     Draining {
         /// Since when, in ms.
         since: u64,
@@ -90,6 +90,18 @@ pub struct OnNode {
     pub gpus: Vec<Vec<JobOnGpu>>,
     /// The GPUs that jobs have, whoever they are.
     pub held: usize,
+    /// Whether no job is on it, with a GPU or without.
+    pub is_empty: bool,
+}
+
+impl OnNode {
+    fn can_be_recounted(&self, recount: Recount) -> bool {
+        match recount {
+            Recount::WithoutGpuJobs => self.held == 0,
+            Recount::WithoutJobs => self.held == 0 && self.is_empty,
+            Recount::Never => false,
+        }
+    }
 }
 
 impl Ward {
@@ -126,6 +138,14 @@ impl Ward {
         }
     }
 
+    /// The pause between two questions while the node is drained.
+    const fn pause(&self) -> u64 {
+        match self.recount {
+            Recount::WithoutGpuJobs | Recount::WithoutJobs => ASK,
+            Recount::Never => self.interval_ms,
+        }
+    }
+
     fn drain(&mut self, now: Clock, reason: String) {
         self.acts.push(Act::Drain { reason });
         self.stage = Stage::Draining { since: now.ms, is_ours: None, next: now.ms, retry: RETRY };
@@ -140,7 +160,7 @@ impl Ward {
 
     /// The answer to [`Act::Drain`].
     pub fn drained(&mut self, now: Clock, outcome: &Drained) {
-        let pause = if self.can_change { ASK } else { self.interval_ms };
+        let pause = self.pause();
         let Stage::Draining { is_ours, next, .. } = &mut self.stage else { return };
         *next = now.ms + SETTLES;
         match outcome {
@@ -171,14 +191,14 @@ impl Ward {
         if let Stage::Open { back: Some(back) } = &mut self.stage {
             back.next = now.ms + self.interval_ms;
             // A job may have begun since it was asked, so the node is drained first, and asked again.
-            if node.is_some_and(|node| node.held == 0) {
+            if node.is_some_and(|node| node.can_be_recounted(self.recount)) {
                 self.drain(now, self.reason_of_return(&wanted));
             }
             return;
         }
-        let can_change = self.can_change;
+        let recount = self.recount;
         let reason = self.reason_of_loss(&wanted);
-        let pause = if can_change { ASK } else { self.interval_ms };
+        let pause = self.pause();
         let Stage::Draining { since, is_ours, next, retry } = &mut self.stage else { return };
         *next = now.ms + pause;
         let Some(node) = node else { return };
@@ -189,7 +209,7 @@ impl Ward {
             // Somebody resumed it, such as a daemon's restart.
             *is_ours = None;
             self.acts.push(Act::Drain { reason });
-        } else if can_change && asked.ms >= *since && node.held == 0 && is_ours.is_some() {
+        } else if asked.ms >= *since && node.can_be_recounted(recount) && is_ours.is_some() {
             let (is_ours, retry) = (*is_ours == Some(true), *retry);
             let without = wanted.iter().filter_map(|key| Some(self.gpus.get(key)?.out())).collect();
             self.stage = Stage::Reloading { without: wanted, is_ours, retry };
@@ -249,7 +269,16 @@ impl Ward {
 
     fn reason_of_return(&self, wanted: &BTreeSet<Key>) -> String {
         let back = self.applied.difference(wanted).cloned().collect();
-        format!("{} is well again, and is offered once no job has a GPU", self.names(&back))
+        format!("{} is well again, and is offered {}", self.names(&back), self.when())
+    }
+
+    /// When the GPUs are counted anew.
+    const fn when(&self) -> &'static str {
+        match self.recount {
+            Recount::WithoutGpuJobs => "once no job has a GPU",
+            Recount::WithoutJobs => "once no job is on the node",
+            Recount::Never => "at the next start of this container",
+        }
     }
 
     /// What the node is doing, for people.
@@ -264,18 +293,19 @@ impl Ward {
         match &self.stage {
             Stage::Open { back: Some(_) } => {
                 let back = self.applied.difference(&wanted).cloned().collect();
-                Some(format!(
-                    "{} is well again, and is offered once no job has a GPU ({})",
-                    self.names(&back),
-                    holders()
-                ))
+                let jobs = Some(holders()).filter(|jobs| !jobs.is_empty());
+                let jobs = jobs.map(|jobs| format!(" ({jobs})")).unwrap_or_default();
+                Some(format!("{} is well again, and is offered {}{jobs}", self.names(&back), self.when()))
             }
             Stage::Open { back: None } if self.applied.is_empty() => None,
             Stage::Open { back: None } => Some(format!("{} left out", self.names(&self.applied))),
-            Stage::Draining { .. } if !self.can_change => Some(format!(
+            Stage::Draining { .. } if self.recount == Recount::Never => Some(format!(
                 "it is drained because of {}; restart this container to use the others",
                 self.names(&wanted)
             )),
+            Stage::Draining { .. } if self.recount == Recount::WithoutJobs => {
+                Some(format!("it is drained because of {}, until all of its jobs have ended", self.names(&wanted)))
+            }
             Stage::Draining { .. } => Some(match holders().as_str() {
                 "" => format!("it is drained because of {}", self.names(&wanted)),
                 jobs => format!(

@@ -2,7 +2,7 @@
 //!
 //! PURE.
 
-use super::{Act, Clock, FaultKind, Key, Policy, RECENT, Told, Ward};
+use super::{Act, Clock, FaultKind, Key, Policy, RECENT, Recount, Told, Ward};
 use crate::gpu_health::policy;
 use crate::gpu_health::report::JobOnGpu;
 
@@ -41,12 +41,15 @@ impl Ward {
             let jobs = gpu.jobs.clone();
             let (what, repair) = policy::words(pending.kind);
             let what = pending.detail.map_or(what.clone(), |detail| format!("{what}: {detail}"));
-            let end = match (pending.policy, self.can_change, gpu.offered.is_empty()) {
+            let end = match (pending.policy, self.recount, gpu.offered.is_empty()) {
                 (Policy::Drain, _, true) => "; jobs do not get it anyway",
-                (Policy::Drain, true, _) => {
+                (Policy::Drain, Recount::WithoutGpuJobs, _) => {
                     "; the node takes no more jobs until those with GPUs have ended, and then comes back without it"
                 }
-                (Policy::Drain, false, _) => "; the node takes no more jobs",
+                (Policy::Drain, Recount::WithoutJobs, _) => {
+                    "; the node takes no more jobs until all of its jobs have ended, and then comes back without it"
+                }
+                (Policy::Drain, Recount::Never, _) => "; the node takes no more jobs",
                 _ => "",
             };
             let line = format!("{}: {what}{}{end}. Repair: {repair}", self.name(&pending.key), whose(&jobs));

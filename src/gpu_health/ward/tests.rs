@@ -19,6 +19,9 @@ struct World {
     drained: Option<String>,
     said: Vec<String>,
     reload_fails: bool,
+    recount: Recount,
+    /// Whether a job without a GPU is on the node.
+    has_other_job: bool,
 }
 
 fn identity(index: u32) -> Identity {
@@ -32,13 +35,13 @@ fn identity(index: u32) -> Identity {
 
 impl World {
     fn new(count: u32) -> Self {
-        Self::with(count, "", true)
+        Self::with(count, "", Recount::WithoutGpuJobs)
     }
 
-    fn with(count: u32, faults: &str, can_change: bool) -> Self {
+    fn with(count: u32, faults: &str, recount: Recount) -> Self {
         let faults = crate::config::Config::parse(faults, std::path::Path::new("t")).unwrap().faults;
         let mut world = Self {
-            ward: Ward::new(faults, 5000, can_change, None, &[]),
+            ward: Ward::new(faults, 5000, recount, None, &[]),
             now: Clock::default(),
             gpus: (0..count).map(identity).collect(),
             offered: (0..count as usize).collect(),
@@ -46,6 +49,8 @@ impl World {
             drained: None,
             said: Vec::new(),
             reload_fails: false,
+            recount,
+            has_other_job: false,
         };
         world.ward.offer(world.offer());
         world.look(&[]);
@@ -120,12 +125,14 @@ impl World {
                 let gpus: Vec<Vec<JobOnGpu>> =
                     self.offered.iter().map(|index| job(index).into_iter().collect()).collect();
                 let held = gpus.iter().filter(|jobs| !jobs.is_empty()).count();
-                let node = OnNode { is_drained: self.drained.is_some(), gpus, held };
+                let is_empty = held == 0 && !self.has_other_job;
+                let node = OnNode { is_drained: self.drained.is_some(), gpus, held, is_empty };
                 self.ward.on_node(self.now, self.now, Some(&node));
             }
             Act::Reload { without } => {
                 assert!(self.drained.is_some(), "a job could begin meanwhile");
                 assert!(self.offered.iter().all(|index| self.jobs[*index].is_none()), "Slurm would abort a job");
+                assert!(self.recount == Recount::WithoutGpuJobs || !self.has_other_job, "Slurm would forget a job");
                 if self.reload_fails {
                     return self.ward.reloaded(self.now, Err("no".to_owned()));
                 }
@@ -241,7 +248,8 @@ fn an_administrators_drain_stays() {
 
 #[test]
 fn policies_are_the_operators() {
-    let mut world = World::with(2, "[faults]\nlost = 'warn'\n[faults.xid]\n13 = 'drain'\n31 = 'ignore'\n", true);
+    let mut world =
+        World::with(2, "[faults]\nlost = 'warn'\n[faults.xid]\n13 = 'drain'\n31 = 'ignore'\n", Recount::WithoutGpuJobs);
     world.lost(0);
     world.event(0, 31);
     assert_eq!((world.offered.len(), world.drained.clone()), (2, None));
@@ -253,7 +261,7 @@ fn policies_are_the_operators() {
 
 #[test]
 fn a_node_whose_number_of_gpus_cannot_change_is_drained_until_the_gpu_is_back() {
-    let mut world = World::with(2, "", false);
+    let mut world = World::with(2, "", Recount::Never);
     world.lost(0);
     (0..20).for_each(|_| world.lost(0));
     assert_eq!(world.offered.len(), 2);
@@ -267,6 +275,29 @@ fn a_node_whose_number_of_gpus_cannot_change_is_drained_until_the_gpu_is_back() 
     assert!(world.drained.is_some());
     (0..3).for_each(|_| world.look(&[]));
     assert_eq!(world.drained, None);
+}
+
+#[test]
+fn a_node_that_the_controller_has_to_forget_waits_for_all_of_its_jobs() {
+    let mut world = World::with(2, "", Recount::WithoutJobs);
+    (world.jobs[1], world.has_other_job) = (Some(7), true);
+    world.lost(0);
+    (0..5).for_each(|_| world.lost(0));
+    world.jobs[1] = None;
+    (0..5).for_each(|_| world.lost(0));
+    assert!(world.drained.is_some() && world.offered.len() == 2);
+    let doing = world.ward.report(1).node.unwrap();
+    assert!(doing.contains("until all of its jobs have ended"), "{doing}");
+    world.has_other_job = false;
+    world.lost(0);
+    assert_eq!((world.offered.clone(), world.drained.clone()), (vec![1], None));
+    // Back: a job without a GPU is waited for, too.
+    world.has_other_job = true;
+    (0..5).for_each(|_| world.look(&[]));
+    assert_eq!((world.offered.len(), world.drained.clone()), (1, None));
+    world.has_other_job = false;
+    (0..2).for_each(|_| world.look(&[]));
+    assert_eq!((world.offered.len(), world.drained), (2, None));
 }
 
 #[test]
@@ -326,7 +357,7 @@ fn what_a_look_shows_has_its_fault() {
     // Only what comes after the first look is new.
     let with =
         |errors| seen(Readings { ecc_uncorrected: Some(errors), nvlinks_down: Some(2), ..Readings::default() }, vec![]);
-    let mut ward = Ward::new(Faults::default(), 5000, true, None, &[]);
+    let mut ward = Ward::new(Faults::default(), 5000, Recount::WithoutGpuJobs, None, &[]);
     let now = Clock::default();
     ward.listed(now, NVIDIA, vec![identity(0)]);
     for (errors, faults) in [(9, 0), (9, 0), (10, 1), (3, 1)] {
@@ -364,7 +395,7 @@ fn an_agent_that_was_killed_leaves_nothing_behind() {
     assert!(world.drained.is_some());
     // In the middle of a drain: the next one remembers why, and goes on.
     let former = world.ward.report(1);
-    world.ward = Ward::new(Faults::default(), 5000, true, Some(&former), &[]);
+    world.ward = Ward::new(Faults::default(), 5000, Recount::WithoutGpuJobs, Some(&former), &[]);
     world.ward.offer(world.offer());
     world.look(&[]);
     assert_eq!(world.offered.len(), 2);
@@ -375,7 +406,7 @@ fn an_agent_that_was_killed_leaves_nothing_behind() {
     let mut former = world.ward.report(1);
     let out = vec![Out { gpu: identity(0), reason: String::new() }];
     former.gpus.iter_mut().for_each(|gpu| gpu.faults.clear());
-    world.ward = Ward::new(Faults::default(), 5000, true, Some(&former), &out);
+    world.ward = Ward::new(Faults::default(), 5000, Recount::WithoutGpuJobs, Some(&former), &out);
     world.ward.offer(world.offer());
     (0..4).for_each(|_| world.look(&[]));
     assert_eq!((world.offered.len(), world.drained.clone()), (2, None));

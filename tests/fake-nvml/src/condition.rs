@@ -29,6 +29,8 @@ pub(crate) struct Condition {
     clock: u32,
     /// `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`; absent: the driver is too old for it.
     pub(crate) recovery_action: Option<u32>,
+    /// How busy the tensor cores are, in percent; absent: older than Hopper, so without GPM.
+    pub(crate) tensor: Option<f64>,
     /// Whether no spare row of its memory is left.
     pub(crate) remap_failed: bool,
 }
@@ -48,6 +50,7 @@ impl Default for Condition {
             power: (70_000, 700_000),
             clock: 1_980,
             recovery_action: Some(0),
+            tensor: None,
             remap_failed: false,
         }
     }
@@ -133,6 +136,8 @@ condition_values! {
     nvmlDeviceGetPowerUsage, Power, c_uint, condition => condition.power.0;
     /// In mW.
     nvmlDeviceGetEnforcedPowerLimit, Power, c_uint, condition => condition.power.1;
+    /// In mW.
+    nvmlDeviceGetPowerManagementLimit, Power, c_uint, condition => condition.power.1;
     /// In mW.
     nvmlDeviceGetPowerManagementDefaultLimit, Power, c_uint, condition => condition.power.1;
     /// In mJ.

@@ -52,6 +52,7 @@ pub(crate) enum At {
     Ecc,
     Events,
     Fields,
+    Gpm,
     Power,
 }
 

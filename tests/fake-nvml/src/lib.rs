@@ -56,6 +56,7 @@ mod device;
 mod event;
 mod fault;
 mod field;
+mod gpm;
 mod machine;
 mod mig;
 mod nvlink;

@@ -1,0 +1,116 @@
+//! GPM: what a GPU did between two samples.
+
+use std::time::Instant;
+
+use nvml_wrapper_sys::bindings::{self as sys, nvmlDevice_t, nvmlGpmSample_t, nvmlReturn_t as Code};
+
+use crate::answer::{code, put};
+use crate::device::with_gpu;
+use crate::fault::{Answer, At};
+use crate::state::machine;
+
+/// What the handle of a sample points to; `None` until it is taken.
+type Sample = Option<Taken>;
+
+#[derive(Clone, Copy)]
+struct Taken {
+    gpu: u32,
+    at: Instant,
+    /// How busy the tensor cores were.
+    percent: f64,
+}
+
+const INVALID: Code = sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT;
+
+/// Whether the GPU has it.
+///
+/// # Safety
+/// `out` is null or may be read and written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlGpmQueryDeviceSupport(device: nvmlDevice_t, out: *mut sys::nvmlGpmSupport_t) -> Code {
+    with_gpu(device, At::Gpm, |_, gpu, answer| {
+        // SAFETY: readable if not null, by the caller's contract, which is NVML's.
+        let version = unsafe { out.as_ref() }.ok_or(INVALID)?.version;
+        if version != sys::NVML_GPM_SUPPORT_VERSION {
+            return Err(sys::nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+        }
+        let support = sys::nvmlGpmSupport_t { version, isSupportedDevice: gpu.condition.tensor.is_some().into() };
+        // SAFETY: the same for a write.
+        unsafe { put(answer, out, support) }
+    })
+}
+
+/// A sample that is not taken yet.
+///
+/// # Safety
+/// `out` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlGpmSampleAlloc(out: *mut nvmlGpmSample_t) -> Code {
+    code(|| {
+        machine()?;
+        let sample: Box<Sample> = Box::default();
+        // SAFETY: the caller's contract, which is NVML's.
+        unsafe { put(Answer::Honest, out, Box::into_raw(sample).cast()) }
+    })
+}
+
+/// # Safety
+/// `sample` is one of `nvmlGpmSampleAlloc`'s, and not used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlGpmSampleFree(sample: nvmlGpmSample_t) -> Code {
+    code(|| {
+        if sample.is_null() {
+            return Err(INVALID);
+        }
+        // SAFETY: made by `Box::into_raw` of this type, by the caller's contract.
+        drop(unsafe { Box::from_raw(sample.cast::<Sample>()) });
+        Ok(())
+    })
+}
+
+/// Takes a sample.
+///
+/// # Safety
+/// `sample` is one of `nvmlGpmSampleAlloc`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlGpmSampleGet(device: nvmlDevice_t, sample: nvmlGpmSample_t) -> Code {
+    with_gpu(device, At::Gpm, |_, gpu, _| {
+        let percent = gpu.condition.tensor.ok_or(sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED)?;
+        // SAFETY: of this type if not null, by the caller's contract.
+        let sample = unsafe { sample.cast::<Sample>().as_mut() }.ok_or(INVALID)?;
+        *sample = Some(Taken { gpu: gpu.index, at: Instant::now(), percent });
+        Ok(())
+    })
+}
+
+/// What was measured between the samples of one GPU, of which the first is the older one. Of all metrics the tensor cores' is known.
+///
+/// # Safety
+/// `request` is null or may be read and written; its samples are `nvmlGpmSampleAlloc`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlGpmMetricsGet(request: *mut sys::nvmlGpmMetricsGet_t) -> Code {
+    code(|| {
+        machine()?;
+        // SAFETY: the caller's contract, which is NVML's.
+        let request = unsafe { request.as_mut() }.ok_or(INVALID)?;
+        if request.version != sys::NVML_GPM_METRICS_GET_VERSION {
+            return Err(sys::nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+        }
+        let [first, second] = [request.sample1, request.sample2].map(|sample| {
+            // SAFETY: of this type if not null, by the caller's contract.
+            unsafe { sample.cast::<Sample>().as_ref() }.copied().flatten()
+        });
+        let (first, second) = first.zip(second).ok_or(INVALID)?;
+        if first.gpu != second.gpu || first.at >= second.at {
+            return Err(INVALID);
+        }
+        for metric in request.metrics.iter_mut().take(request.numMetrics as usize) {
+            let is_known = metric.metricId == sys::nvmlGpmMetricId_t_NVML_GPM_METRIC_ANY_TENSOR_UTIL;
+            (metric.nvmlReturn, metric.value) = match is_known {
+                true => (sys::nvmlReturn_enum_NVML_SUCCESS, f64::midpoint(first.percent, second.percent)),
+                false => (sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED, 0.0),
+            };
+        }
+        Ok(())
+    })
+}
