@@ -63,6 +63,8 @@ pub enum Behavior {
     MakesNamespaces,
     /// cgroup.conf knows `CgroupPlugin=disabled`.
     DisablesCgroups,
+    /// GetEnvTimeout is gone, and with it the file that slurmd read in place of a login's environment.
+    IgnoresGetEnvTimeout,
     /// A daemon waits until its announcement of a successor was read (`BARRIER=1`).
     WaitsForTheReader,
     /// slurmctld and slurmd answer HTTP on their own ports.
@@ -84,12 +86,13 @@ pub struct Since {
 
 impl Behavior {
     /// All of them, by release.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::EnablesControllers,
         Self::FollowsAddresses,
         Self::HandsOver,
         Self::MakesNamespaces,
         Self::DisablesCgroups,
+        Self::IgnoresGetEnvTimeout,
         Self::WaitsForTheReader,
         Self::AnswersHttp,
     ];
@@ -127,6 +130,12 @@ impl Behavior {
                 if_unknown: true,
                 what: "`CgroupPlugin=disabled`",
                 here: "older: `cgroup/v1`, with task/none",
+            },
+            Self::IgnoresGetEnvTimeout => Since {
+                release: SlurmVersion::new(25, 5),
+                if_unknown: false,
+                what: "`GetEnvTimeout` is gone: without CAP_SYS_ADMIN `sbatch --export=NONE` ends slurmd",
+                here: "not written; `docker/build-slurm` has slurmd ask for the environment without namespaces there",
             },
             Self::WaitsForTheReader => Since {
                 release: SlurmVersion::new(25, 11),

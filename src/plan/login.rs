@@ -14,9 +14,10 @@ pub(super) const KEY: &str = "GetEnvTimeout";
 pub(super) const WHY: &str =
     "sbatch --export=NONE would end slurmd, which may not make namespaces here; it reads env_cache/USER instead";
 
-/// Whether a user's request would crash slurmd. An unknown release counts as new.
+/// Whether a user's request would crash slurmd, and the key prevents it. An unknown release counts as one that has the key.
 pub(super) fn is_fatal(inventory: &Inventory) -> bool {
-    !inventory.makes_namespaces && inventory.slurm.does(Behavior::MakesNamespaces)
+    let slurm = &inventory.slurm;
+    !inventory.makes_namespaces && slurm.does(Behavior::MakesNamespaces) && !slurm.does(Behavior::IgnoresGetEnvTimeout)
 }
 
 /// Reports problems with the operator's own value.

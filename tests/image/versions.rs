@@ -36,11 +36,20 @@ fn a_release_does_what_the_table_says() {
         for (port, path) in [(6817, "/livez"), (6817, "/readyz"), (6817, "/metrics/jobs"), (6818, "/livez")] {
             let said = http(&container, port, path);
             assert_eq!(said.starts_with("HTTP/1."), slurm.does(Behavior::AnswersHttp), "{image}: {port}{path}: {said}");
-            assert!(!said.starts_with("HTTP/") || said.contains(" 200 ") || said.contains(" 204 "), "{image}: {path}: {said}");
+            assert!(
+                !said.starts_with("HTTP/") || said.contains(" 200 ") || said.contains(" 204 "),
+                "{image}: {path}: {said}"
+            );
         }
         // slurminit holds what was asked of the daemons against nobody.
-        assert_eq!(container.sh("slurminit status --json | grep -c '\"restarts\": 0'"), "4", "{image}: {}", container.log());
-        let with_systemd = container.sh("cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'slurmctld --systemd' || true");
+        assert_eq!(
+            container.sh("slurminit status --json | grep -c '\"restarts\": 0'"),
+            "4",
+            "{image}: {}",
+            container.log()
+        );
+        let with_systemd =
+            container.sh("cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'slurmctld --systemd' || true");
         assert_eq!(with_systemd == "1", slurm.does(Behavior::HandsOver), "{image}");
     }
 }
