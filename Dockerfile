@@ -4,6 +4,7 @@
 #   docker build -t slurminit:latest --build-arg GPU_TYPE=nvidia .  or amd, intel
 #   docker build -t slurminit:accounting --target accounting .      with Slurm's accounting database
 #   docker build -t slurminit:demo --target demo --build-arg GPU_TYPE=nvidia .   simulated GPUs
+#   docker build -t slurminit:25.11 --build-arg SLURM_VERSION=25.11.7 .          another Slurm, from source
 #
 # Works with BuildKit and with the classic builder, which builds every stage above its target: so stages are cheap here,
 # and what differs by vendor is a variable in one of them.
@@ -14,6 +15,8 @@ ARG BASE_IMAGE=debian:trixie-slim
 # Must have Rust 1.85 or newer; its glibc may be newer than BASE_IMAGE's (tests/image checks which symbols are used).
 ARG BUILDER_IMAGE=debian:trixie-slim
 ARG GPU_TYPE=none
+# Empty: Slurm from BASE_IMAGE's packages. A whole version, such as 25.11.7: from source (docs/versions.md).
+ARG SLURM_VERSION=
 
 # The classic builder comes through here first. BuildKit does not, and stops with the lines around "AS vendor" below.
 FROM ${BASE_IMAGE} AS checked
@@ -53,7 +56,20 @@ RUN find src tests/fake-nvml/src -name '*.rs' -exec touch {} + \
  && cargo build --release --locked --workspace
 
 
+# On the image's own base, whose libraries it is linked with. Without SLURM_VERSION it does nothing.
+FROM ${BASE_IMAGE} AS slurm-build
+COPY docker/build-slurm /usr/local/bin/
+ARG SLURM_VERSION
+ARG SLURM_SHA256=
+ARG EXTRA_CA_CERTS=
+RUN build-slurm tools
+COPY docker/slurm-source /usr/src/slurm-source
+RUN build-slurm build
+
+
 FROM ${BASE_IMAGE} AS slurm
+ARG SLURM_VERSION
+COPY --from=slurm-build /slurm/common/ /
 # munge gets a number of its own: the key lies in a volume, and must still be munge's when the image is built anew on
 # another Debian. slurm has Debian's fixed 64030 everywhere.
 RUN groupadd --gid 640 --system munge \
@@ -62,15 +78,19 @@ RUN groupadd --gid 640 --system munge \
 # systemd-standalone-sysusers stands in for the whole of systemd, where there is such a package. The packages make a munge key at install time: it goes
 # in the same layer, or everyone who has the image would have it. 24.11 calls the stock plugstack.conf an error at every
 # start, because its include matches no file. 22.05's PMIx plugins load no PMIx library that Debian 12 has, and say so at
-# every start.
+# every start. A Slurm from source says itself which packages it needs, and its user gets the number that Debian gives slurm.
 #
 # The base image's own packages are brought up to date first: it is built less often than Debian mends them. Of their set-user-id
 # and set-group-id bits nothing here needs one: accounts have no passwords, and root, who calls su, needs none.
 RUN apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get upgrade -y --no-install-recommends \
  && sysusers="$(apt-cache pkgnames systemd-standalone-sysusers)" \
- && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
-      munge slurm-client slurmctld slurmd ${sysusers} \
+ && if [ -z "${SLURM_VERSION}" ]; then packages='slurm-client slurmctld slurmd'; else \
+      packages="procps $(cat /usr/share/slurminit/packages-common)" \
+      && useradd --uid 64030 --user-group --system --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin slurm \
+      && mkdir -p /etc/slurm /var/lib/slurm; \
+    fi \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends munge ${packages} ${sysusers} \
  && rm -rf /etc/munge/munge.key /var/lib/munge/munge.seed /var/lib/apt/lists/* /var/cache/apt/*.bin \
       /var/cache/debconf/*-old /var/log/apt /var/log/dpkg.log /var/log/alternatives.log \
  && find / -xdev -type f -perm /6000 -exec chmod ug-s {} + \
@@ -97,9 +117,11 @@ ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 # GPU_TYPE must be none, nvidia, amd or intel.
 FROM gpu-type-${GPU_TYPE} AS vendor
 ARG GPU_TYPE
+ARG SLURM_VERSION
+COPY --from=slurm-build /slurm/gpu-${GPU_TYPE}/ /
 # Debian keeps the NVML plugin in contrib. It loads the driver's library, which the NVIDIA runtime brings. Slurm 22.05's
 # asks for libnvidia-ml.so, which no container has (.so.1 it is), and needs a library package out of non-free: left out,
-# which costs gpu.gres = "autodetect" and nothing else. Ubuntu does not have the plugin. Of Intel's runtime each release has
+# which costs gpu.gres = "autodetect" and nothing else. Ubuntu does not have the plugin. A Slurm from source has its own. Of Intel's runtime each release has
 # other packages, Debian 13 the loader alone: the driver comes with BASE_IMAGE then. None has Slurm's oneapi plugin.
 RUN case "${GPU_TYPE} $(cat /usr/share/slurminit/slurm-version)" in \
       'nvidia slurm-wlm 22.'* | none*) exit 0 ;; \
@@ -112,6 +134,7 @@ RUN case "${GPU_TYPE} $(cat /usr/share/slurminit/slurm-version)" in \
       amd) packages='librocm-smi64-1 rocm-smi rocminfo slurm-wlm-rsmi-plugin' ;; \
       intel) packages="$(apt-cache pkgnames | grep -xE 'clinfo|intel-opencl-icd|libze1|libze-intel-gpu1' || true)" ;; \
     esac \
+ && if [ -n "${SLURM_VERSION}" ]; then packages="$(printf '%s\n' ${packages} | grep -v '^slurm-wlm-' || true)"; fi \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends ${packages} \
  && find / -xdev -type f -perm /6000 -exec chmod ug-s {} + \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/*-old /var/log/apt /var/log/dpkg.log
@@ -151,13 +174,17 @@ FROM vendor AS image
 
 # Accounting and the REST API: slurmdbd and a database of its own, slurmrestd. Its tables are made here, so that the first start copies a directory.
 FROM image AS accounting
+ARG SLURM_VERSION
+COPY --from=slurm-build /slurm/accounting/ /
 RUN groupadd --gid 641 --system mysql \
  && useradd --uid 641 --gid mysql --system --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin mysql \
  && usermod --append --groups mysql slurm \
  && useradd --uid 642 --user-group --system --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin slurmrestd \
  && apt-get update \
- && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
-      mariadb-server-core slurmdbd slurmrestd slurm-wlm-jwt-plugin \
+ && if [ -z "${SLURM_VERSION}" ]; then packages='slurmdbd slurmrestd slurm-wlm-jwt-plugin'; else \
+      packages="$(cat /usr/share/slurminit/packages-accounting)"; \
+    fi \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends mariadb-server-core ${packages} \
  && find / -xdev -type f -perm /6000 -exec chmod ug-s {} + \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/*-old /var/log/apt /var/log/dpkg.log /etc/slurm/slurmdbd.conf \
  && install -d -o mysql -g mysql -m 0755 /usr/share/slurminit/mariadb \

@@ -154,6 +154,15 @@ ensure_compose() {
     fi
 }
 
+# Needs no engine that answers.
+ensure_buildx() {
+    docker buildx version >/dev/null 2>&1 && return
+    is_debian_like && agreed "There is no 'docker buildx' on this machine. Install it?" || return
+    as_root apt-get update -qq || true
+    if is_in_apt docker-buildx; then apt_install docker-buildx; else install_of_debian_13 docker-buildx; fi || say "that did not work"
+    docker buildx version >/dev/null 2>&1
+}
+
 # The certificates that this machine trusts beside its distribution's: a proxy that looks into TLS has put one there.
 extra_ca_certs() {
     local file

@@ -11,6 +11,7 @@ mod mig_minors;
 mod observation;
 mod pci_address;
 mod readings;
+pub mod slurm;
 mod vendor;
 
 pub use access::{Access, Obstacle};
@@ -21,10 +22,10 @@ pub use mig_minors::{MIG_MINORS, MigMinors};
 pub use observation::{Observation, Observations, Verdict};
 pub use pci_address::PciAddress;
 pub use readings::{Clocks, Readings, RemappedRows};
+pub use slurm::{Behavior, SlurmInstall, SlurmVersion};
 pub use vendor::{Files, GpuType, Source, Traits, Vendor};
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -264,38 +265,6 @@ pub enum CgroupVersion {
     V1,
     /// The unified hierarchy.
     V2,
-}
-
-/// The Slurm installed in this image.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SlurmInstall {
-    /// The version; `None` if neither the image's note nor `slurmd -V` reveals it.
-    pub version: Option<SlurmVersion>,
-    /// The installed plugins that affect the configuration, such as `gpu_nvml` or `cgroup_v2`; `mpi_pmix` only if its
-    /// library exists and it can write to /tmp.
-    pub plugins: Vec<String>,
-}
-
-impl SlurmInstall {
-    /// Whether the plugin `name` (without `.so`) is installed.
-    pub fn has_plugin(&self, name: &str) -> bool {
-        self.plugins.iter().any(|plugin| plugin == name)
-    }
-}
-
-/// A Slurm release, year and month: `24.11`. Patch releases do not change the meaning of a configuration file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct SlurmVersion {
-    /// Two-digit year.
-    pub year: u16,
-    /// Month.
-    pub month: u16,
-}
-
-impl fmt::Display for SlurmVersion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:02}.{:02}", self.year, self.month)
-    }
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use anyhow::Context as _;
 use crate::config::{Config, ConfigError, Held, JobHook, OnHookFailure, Role};
 use crate::doctor::{self, facts::Start};
 use crate::install::{self, AccountError, InstallError, MungeKey};
-use crate::inventory::{Finding, Inventory, Kind, SlurmVersion};
+use crate::inventory::{Behavior, Finding, Inventory, Kind};
 use crate::plan::Text;
 use crate::plan::{self, DevicePath, FileName, Refusal};
 use crate::planned::{Planned, cluster_name, plan_files, state_directory};
@@ -30,9 +30,6 @@ use crate::{agent, detect, exit_code, job_map, load_config, lock};
 
 /// How long the key of another container's cluster is waited for.
 const KEY_COMES: Duration = Duration::from_secs(15);
-
-/// The first Slurm whose daemons know `--systemd`.
-const HANDS_OVER: SlurmVersion = SlurmVersion { year: 23, month: 11 };
 
 /// The inputs of a preparation.
 #[derive(Debug)]
@@ -199,7 +196,7 @@ fn report(config: &Config, root: &Path, planned: Planned, inventory: &Inventory,
         }
     };
     let gpus = plan.gres.lines.iter().map(gpu).collect();
-    let hands_over = inventory.slurm.version.is_some_and(|version| version >= HANDS_OVER);
+    let hands_over = inventory.slurm.does(Behavior::HandsOver);
     let summary = plan.summary;
     Prepared {
         node_name,

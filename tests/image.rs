@@ -102,5 +102,7 @@ mod settings;
 mod simulate;
 #[path = "image/users.rs"]
 mod users;
+#[path = "image/versions.rs"]
+mod versions;
 #[path = "image/volumes.rs"]
 mod volumes;

@@ -6,6 +6,8 @@
 
 #[path = "pages/marked.rs"]
 mod marked;
+#[path = "pages/releases.rs"]
+mod releases;
 #[path = "pages/sections.rs"]
 mod sections;
 
@@ -133,16 +135,26 @@ fn table_of_verbs() -> String {
 
 #[test]
 fn the_table_of_verbs_is_that_of_the_command_line() {
-    let path = docs().join("commands.md");
+    a_page_has("commands.md", BEGIN, &table_of_verbs());
+}
+
+#[test]
+fn the_tables_of_releases_are_those_of_the_program() {
+    a_page_has("versions.md", releases::BEGIN, &releases::tables());
+}
+
+/// Between the two marks; with UPDATE=1 it is written there.
+fn a_page_has(page: &str, begin: &str, table: &str) {
+    let path = docs().join(page);
     let old = fs::read_to_string(&path).unwrap();
-    let (before, rest) = old.split_once(BEGIN).unwrap();
+    let (before, rest) = old.split_once(begin).unwrap();
     let (_, after) = rest.split_once(END).unwrap();
-    let made = format!("{before}{BEGIN}{}{END}{after}", table_of_verbs());
+    let made = format!("{before}{begin}{table}{END}{after}");
     if std::env::var_os("UPDATE").is_some() {
         fs::write(&path, &made).unwrap();
         return;
     }
-    let wrong = similar::TextDiff::from_lines(&old, &made).unified_diff().header("docs/commands.md", "now").to_string();
+    let wrong = similar::TextDiff::from_lines(&old, &made).unified_diff().header(page, "now").to_string();
     assert!(wrong.is_empty(), "{wrong}\nTo write it anew: UPDATE=1 cargo test --test pages");
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::inventory::{CgroupVersion, Finding, Inventory, Kind, SlurmVersion, WSL_DEVICE};
+use crate::inventory::{Behavior, CgroupVersion, Finding, Inventory, Kind, WSL_DEVICE};
 
 use super::{NodePlan, Reasons};
 
@@ -25,11 +25,6 @@ impl CgroupPlan {
         self.proctrack == "proctrack/cgroup"
     }
 }
-
-/// The first release that knows `CgroupPlugin=disabled` (Slurm's RELEASE_NOTES of 24.05).
-const KNOWS_DISABLED: SlurmVersion = SlurmVersion { year: 24, month: 5 };
-/// The first release that knows `EnableControllers` (cgroup.conf(5) of 23.02).
-const KNOWS_ENABLE_CONTROLLERS: SlurmVersion = SlurmVersion { year: 23, month: 2 };
 
 pub(super) fn plan(inventory: &Inventory, node: &NodePlan, reasons: &mut Reasons) -> CgroupPlan {
     // Binding tasks needs real CPU numbers, which are known only if the container has the whole machine.
@@ -55,11 +50,6 @@ pub(super) fn plan(inventory: &Inventory, node: &NodePlan, reasons: &mut Reasons
     plan
 }
 
-/// Whether the installed release is known to be older than `since`. An unknown release counts as new.
-fn older_than(inventory: &Inventory, since: SlurmVersion) -> bool {
-    inventory.slurm.version.is_some_and(|version| version < since)
-}
-
 /// The controllers that Slurm needs to confine a job to its CPUs and memory. Devices need no controller in cgroup v2.
 const NEEDED: [&str; 2] = ["cpuset", "memory"];
 
@@ -77,8 +67,9 @@ fn obstacle(inventory: &Inventory) -> Option<String> {
         return Some("cgroup v2 is mounted read-only in this container".to_owned());
     }
     // Tried with 22.05.8: slurmd exits, because it neither creates directories above its scope nor enables controllers.
-    if older_than(inventory, KNOWS_ENABLE_CONTROLLERS) {
-        return Some("this Slurm is older than 23.02 and cannot make its groups in a container's cgroup v2".to_owned());
+    if !inventory.slurm.does(Behavior::EnablesControllers) {
+        let since = Behavior::EnablesControllers.since().release;
+        return Some(format!("this Slurm is older than {since} and cannot make its groups in a container's cgroup v2"));
     }
     // Tried with 24.11.5: it puts jobs beside the container's group, where the container's limits do not apply.
     if cgroup.whole_machine {
@@ -154,7 +145,7 @@ fn share_a_device(inventory: &Inventory) -> bool {
 
 fn without_cgroups(inventory: &Inventory, affinity: bool, why: String) -> CgroupPlan {
     let why = format!("{why}; a job sees its own GPUs through its environment and is not held to them by the kernel");
-    if older_than(inventory, KNOWS_DISABLED) {
+    if !inventory.slurm.does(Behavior::DisablesCgroups) {
         // Up to 23.11 `disabled` is unknown. cgroup/v1 with task/none starts even if /sys/fs/cgroup is read-only or
         // empty.
         let lines = vec![("CgroupPlugin", "cgroup/v1")];

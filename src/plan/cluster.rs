@@ -2,12 +2,9 @@
 
 use crate::config::{Config, FeatureName, NodeName, Role};
 use crate::exit_code;
-use crate::inventory::{Cgroup, Cpu, Inventory, SlurmVersion};
+use crate::inventory::{Behavior, Cgroup, Cpu, Inventory};
 
 use super::Refusal;
-
-/// The first release in which the controller follows a dynamic node to another address by itself (RELEASE_NOTES of 23.11).
-const FOLLOWS_ADDRESSES: SlurmVersion = SlurmVersion { year: 23, month: 11 };
 
 /// A container whose hardware is not offered.
 pub(super) fn without_gpus(inventory: &Inventory) -> Inventory {
@@ -32,12 +29,12 @@ pub(super) fn check(config: &Config, inventory: &Inventory) -> Result<(), Refusa
         return Ok(());
     }
     names_a_controller(config)?;
-    if let Some(version) = inventory.slurm.version.filter(|version| *version < FOLLOWS_ADDRESSES) {
+    if let Some(version) = inventory.slurm.version.filter(|_| !inventory.slurm.does(Behavior::FollowsAddresses)) {
         let what = format!("Slurm {version} cannot be one of several containers");
-        let (cause, repair) = (
-            "before 23.11 its controller does not follow a node that comes back with another address",
-            "build the image on Debian 13 (the default), or use the role all",
-        );
+        let since = Behavior::FollowsAddresses.since().release;
+        let cause =
+            format!("before {since} its controller does not follow a node that comes back with another address");
+        let repair = "build the image on Debian 13 (the default), or use the role all";
         return Err(Refusal::new(exit_code::CONFIG, what, cause, repair));
     }
     let own = short(&inventory.hostname);
@@ -104,7 +101,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::inventory::{CpuSet, SlurmInstall};
+    use crate::inventory::{CpuSet, SlurmInstall, SlurmVersion};
     use crate::plan;
     use crate::render;
 

@@ -4,7 +4,7 @@
 //! runs `su - USER` in a new PID and mount namespace; if the kernel refuses those, slurmd exits (`env.c`:
 //! `fatal("clone")`). With `GetEnvTimeout=0` it reads a file that `install` has written.
 
-use crate::inventory::{Finding, Inventory, Kind, SlurmVersion};
+use crate::inventory::{Behavior, Finding, Inventory, Kind};
 
 use super::Setting;
 
@@ -13,12 +13,11 @@ pub(super) const KEY: &str = "GetEnvTimeout";
 /// Why the value is 0.
 pub(super) const WHY: &str =
     "sbatch --export=NONE would end slurmd, which may not make namespaces here; it reads env_cache/USER instead";
-/// The first release that creates namespaces for this (23.11, `env.c`; 23.02 only forks).
-const MAKES_NAMESPACES: SlurmVersion = SlurmVersion { year: 23, month: 11 };
 
-/// Whether a user's request would crash slurmd. An unknown release counts as new.
+/// Whether a user's request would crash slurmd, and the key prevents it. An unknown release counts as one that has the key.
 pub(super) fn is_fatal(inventory: &Inventory) -> bool {
-    !inventory.makes_namespaces && inventory.slurm.version.is_none_or(|version| version >= MAKES_NAMESPACES)
+    let slurm = &inventory.slurm;
+    !inventory.makes_namespaces && slurm.does(Behavior::MakesNamespaces) && !slurm.does(Behavior::IgnoresGetEnvTimeout)
 }
 
 /// Reports problems with the operator's own value.
@@ -45,7 +44,7 @@ const PRIVILEGE: &str = "--cap-add SYS_ADMIN (which is next to root on the host)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inventory::SlurmInstall;
+    use crate::inventory::{SlurmInstall, SlurmVersion};
 
     fn inventory(version: Option<(u16, u16)>, makes_namespaces: bool) -> Inventory {
         let version = version.map(|(year, month)| SlurmVersion { year, month });

@@ -1,0 +1,92 @@
+//! docker/bake.hcl: what a release would be, as buildx itself reads it. Run by `docker/test --only bake`.
+#![expect(clippy::disallowed_methods, reason = "this test runs the docker command and is nobody's PID 1")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use slurminit::inventory::slurm::{DEFAULT, RELEASES};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// `docker buildx bake --print release`, by the names of the targets.
+fn printed(variables: &[(&str, &str)]) -> BTreeMap<String, Value> {
+    let mut command = Command::new("docker");
+    command.args(["buildx", "bake", "--file", "docker/bake.hcl", "--print", "release"]).current_dir(root());
+    let output = command.envs(variables.iter().copied()).output().expect("docker is installed");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let all: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    serde_json::from_value(all["target"].clone()).expect("targets by their names")
+}
+
+fn strings(value: &Value) -> Vec<&str> {
+    value.as_array().expect("a list").iter().map(|text| text.as_str().expect("text")).collect()
+}
+
+/// The words behind an instruction of the Dockerfile.
+fn lines<'a>(dockerfile: &'a str, instruction: &str) -> Vec<&'a str> {
+    dockerfile.lines().filter_map(|line| line.strip_prefix(instruction)).collect()
+}
+
+#[test]
+#[ignore = "needs docker buildx: run docker/test --only bake"]
+fn the_tags_are_those_of_the_page() {
+    let printed = printed(&[("IMAGE", "slurminit"), ("VERSION", "1.2.3"), ("REVISION", "abc")]);
+    let mut tags: Vec<String> =
+        printed.values().flat_map(|target| strings(&target["tags"])).map(|tag| format!("{tag}\n")).collect();
+    tags.sort();
+    let golden = root().join("tests/bake/tags");
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(&golden, tags.concat()).unwrap();
+    }
+    assert_eq!(tags.concat(), fs::read_to_string(&golden).unwrap(), "UPDATE=1 cargo test --test bake -- --ignored");
+    let count = tags.len();
+    tags.dedup();
+    assert_eq!(tags.len(), count, "two images of one tag");
+}
+
+#[test]
+#[ignore = "needs docker buildx: run docker/test --only bake"]
+fn a_target_is_a_stage_with_arguments_that_exist() {
+    let dockerfile = fs::read_to_string(root().join("Dockerfile")).unwrap();
+    let stages: Vec<&str> =
+        lines(&dockerfile, "FROM ").iter().filter_map(|line| line.split_once(" AS ").map(|(_, name)| name)).collect();
+    let arguments: Vec<&str> = lines(&dockerfile, "ARG ").iter().filter_map(|line| line.split('=').next()).collect();
+    let printed = printed(&[("SOURCE", "https://example.org/slurminit"), ("CREATED", "2026-01-02T03:04:05Z")]);
+    assert!(!printed.is_empty());
+    for (name, target) in &printed {
+        assert!(stages.contains(&target["target"].as_str().unwrap()), "{name}: {target}");
+        for (argument, value) in target["args"].as_object().unwrap() {
+            assert!(arguments.contains(&argument.as_str()), "{name}: the Dockerfile has no ARG {argument}");
+            let of_stage = format!("gpu-type-{}", value.as_str().unwrap());
+            assert!(argument != "GPU_TYPE" || stages.contains(&of_stage.as_str()), "{name}: {argument}={value}");
+        }
+        assert_eq!(target["labels"]["org.opencontainers.image.created"], "2026-01-02T03:04:05Z", "{name}");
+        assert_eq!(target["labels"]["org.opencontainers.image.source"], "https://example.org/slurminit", "{name}");
+        let attested = target["attest"].to_string();
+        assert!(attested.contains("sbom") && attested.contains("provenance"), "{name}: {attested}");
+        assert!(strings(&target["platforms"]).contains(&"linux/amd64"), "{name}");
+    }
+}
+
+/// One table says which releases there are.
+#[test]
+#[ignore = "needs docker buildx: run docker/test --only bake"]
+fn the_releases_are_those_that_slurminit_is_tested_with() {
+    let printed = printed(&[]);
+    for release in RELEASES {
+        let name = format!("slurm-{}", release.version.to_string().replace('.', "-"));
+        let args = &printed[&name]["args"];
+        let (argument, value) = release.argument.split_once('=').unwrap_or(("SLURM_VERSION", ""));
+        assert_eq!(args[argument], value, "{name}");
+        let tags = strings(&printed[&name]["tags"]);
+        assert!(tags.contains(&format!("slurminit:{}", release.version).as_str()), "{name}: {tags:?}");
+        assert_eq!(tags.contains(&"slurminit:latest"), release.version == DEFAULT, "{name}: {tags:?}");
+    }
+    let plain = printed.values().filter(|target| target["target"] == "image" && target["args"]["GPU_TYPE"] == "none");
+    assert_eq!(plain.count(), RELEASES.len());
+}

@@ -1,0 +1,25 @@
+//! The two tables of src/inventory/slurm.rs in docs/versions.md.
+
+use std::fmt::Write as _;
+
+use slurminit::inventory::Behavior;
+use slurminit::inventory::slurm::RELEASES;
+
+pub(crate) const BEGIN: &str = "<!-- Made of src/inventory/slurm.rs by: UPDATE=1 cargo test --test pages -->\n";
+
+pub(crate) fn tables() -> String {
+    let mut text = "\n| Slurm | from | `docker build` |\n|---|---|---|\n".to_owned();
+    for release in RELEASES {
+        let argument = match release.argument {
+            "" => "the default".to_owned(),
+            argument => format!("`--build-arg {argument}`"),
+        };
+        _ = writeln!(text, "| {} | {} | {argument} |", release.version, release.from);
+    }
+    text += "\n| since | what Slurm does | what slurminit does |\n|---|---|---|\n";
+    for behavior in Behavior::ALL {
+        let since = behavior.since();
+        _ = writeln!(text, "| {} | {} | {} |", since.release, since.what, since.here);
+    }
+    text + "\n"
+}
