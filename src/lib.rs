@@ -53,5 +53,6 @@ mod timeline;
 pub mod token;
 pub mod tool;
 mod top;
+mod up;
 pub mod walk;
 pub mod watch;

@@ -98,7 +98,7 @@ pub fn unknown_variables() -> Vec<Finding> {
 }
 
 /// The file that was explicitly requested.
-fn named(path: Option<&Path>) -> Option<PathBuf> {
+pub fn named(path: Option<&Path>) -> Option<PathBuf> {
     let variable = || std::env::var_os("SLURMINIT_CONFIG").filter(|value| !value.is_empty());
     path.map(Path::to_owned).or_else(|| variable().map(PathBuf::from))
 }

@@ -19,7 +19,7 @@ const LAYERS: [&[&str]; 18] = [
     &["agent"],
     &["associations", "doctor", "health", "liveness", "overview"],
     &["metrics", "top"],
-    &["jobs", "prepare"],
+    &["jobs", "prepare", "up"],
     &["commands"],
     &["cli"],
     &["lib", "main"],

@@ -8,7 +8,8 @@ use crate::exit_code;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The daemon or service; slurminit for its own lines
+    /// The daemon or service; slurminit for its own lines. `docker logs` has everything, and of a cluster that `slurminit up` started
+    /// /var/log/slurminit.log
     name: String,
     /// The maximum number of lines; 64 KiB are kept
     #[arg(long, short = 'n', value_name = "N", default_value_t = 50)]
