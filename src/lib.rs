@@ -49,6 +49,7 @@ pub mod render;
 pub mod sbatch_args;
 pub mod supervise;
 mod take_token;
+mod take_variables;
 mod timeline;
 pub mod token;
 pub mod tool;

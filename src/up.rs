@@ -55,7 +55,8 @@ pub(crate) fn start(
     limit: Duration,
     stop: Duration,
 ) -> anyhow::Result<Outcome> {
-    let log = new_log().with_context(|| format!("cannot write {LOG}; run this as root, with {LOG_DIRECTORY} writable"))?;
+    let log =
+        new_log().with_context(|| format!("cannot write {LOG}; run this as root, with {LOG_DIRECTORY} writable"))?;
     // So that there is a directory to watch. If this fails, slurminit itself says why.
     let _ = walk::make(Path::new("/"), directory, &mut Vec::new());
     let child = spawn(arguments, log).context("cannot start slurminit run")?;

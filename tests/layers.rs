@@ -11,7 +11,7 @@ const LAYERS: [&[&str]; 18] = [
     &["gpu_health", "job_map"],
     &["config", "prepared", "sbatch_args", "token"],
     &["accounts", "control", "load_config", "logs", "mail", "memory_guard"],
-    &["plan", "take_token"],
+    &["plan", "take_token", "take_variables"],
     &["detect", "render"],
     &["install", "supervise"],
     &["configure", "holders", "oom_score", "planned", "timeline"],

@@ -6,10 +6,11 @@ mod first_word;
 
 use std::ffi::OsString;
 use std::io::Write as _;
+use std::path::Path;
 
 use tracing::warn;
 
-use crate::config::{Config, Held, Level};
+use crate::config::{Config, DEFAULT_FILE, Held, Level};
 use crate::inventory::Finding;
 use crate::lock::Lock;
 use crate::logs::Logs;
@@ -19,6 +20,7 @@ use crate::supervise::status;
 use crate::supervise::target::Target;
 use crate::supervise::{self, Job};
 use crate::take_token::take_token;
+use crate::take_variables::{kept_toml, take_variables};
 use crate::{exit_code, load_config, up};
 use first_word::Meaning;
 
@@ -49,7 +51,9 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<u8> {
     }
     let has_token = args.join.is_some() || first_word::token(&args.cmd).is_some();
     if !has_token {
-        if let Some(code) = understand(&mut args)?.map_or_else(|| in_the_running_cluster(&args), |code| Ok(Some(code)))? {
+        if let Some(code) =
+            understand(&mut args)?.map_or_else(|| in_the_running_cluster(&args), |code| Ok(Some(code)))?
+        {
             return Ok(code);
         }
     }
@@ -77,9 +81,15 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<u8> {
             return Ok(exit_code::FAILURE);
         }
     };
+    if target.has_cluster {
+        if let Err(untaken) = take_variables(args.cluster.at.file(), || inherited.restore()) {
+            eprintln!("slurminit: {untaken}");
+            return Ok(exit_code::CONFIG);
+        }
+    }
     let default_level = if args.cmd.is_empty() { Level::Info } else { Level::Warn };
     let logs = Logs::install(config.log.format, config.log.level.unwrap_or(default_level));
-    say_what_is_odd(&config, &lock);
+    say_what_is_odd(&config, args.cluster.at.file(), &lock);
     let at = args.cluster.at;
     let watched_file = load_config::file(at.file());
     let job = Job { target, config, config_file: at.config, watched_file, held, cmd: args.cmd };
@@ -124,13 +134,16 @@ fn in_the_running_cluster(args: &Args) -> anyhow::Result<Option<u8>> {
     beside::run(&args.cluster, &config, &args.cmd).map(Some)
 }
 
-fn say_what_is_odd(config: &Config, lock: &Lock) {
+fn say_what_is_odd(config: &Config, file: Option<&Path>, lock: &Lock) {
     if std::env::var_os("SLURMINIT_DEMO").is_some_and(|value| !value.is_empty()) {
         warn!("DEMO: the GPUs of this cluster are SIMULATED; no job computes anything on them");
     }
     if let Some(nodes) = config.simulated() {
         let count = nodes.names.len();
         warn!("the nodes of this cluster are SIMULATED: {count} slurmd in one container, which share what it has");
+    }
+    if file == Some(&kept_toml()) && Path::new(DEFAULT_FILE).exists() {
+        warn!("{DEFAULT_FILE} is not read: SLURMINIT_TOML is the whole configuration; repair: remove one of them");
     }
     for mended in &lock.mended {
         warn!("{mended}; {}", mended.repair());

@@ -8,6 +8,7 @@ use super::run::{Cluster, serving};
 use crate::supervise::machine::PhaseName;
 use crate::supervise::status::{self, Status};
 use crate::take_token::take_token;
+use crate::take_variables::take_variables;
 use crate::up::{self, Outcome};
 use crate::{exit_code, load_config, printable};
 
@@ -42,6 +43,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     }
     let (config, _) = args.cluster.load()?;
     anyhow::ensure!(config.role != crate::config::Role::None, "the role none has no cluster that could be started");
+    if let Err(untaken) = take_variables(args.cluster.at.file(), || {}) {
+        eprintln!("slurminit: {untaken}");
+        return Ok(exit_code::CONFIG);
+    }
     let (run, stop) = (&config.paths.run, config.supervise.stop_timeout());
     let outcome = up::start(&args.cluster.arguments()?, run, args.limit(), stop)?;
     let (code, why) = match outcome {

@@ -61,7 +61,7 @@ impl Inherited {
     }
 
     /// Applies them to this process, a child about to exec. Handlers need no reset: `execve` resets them.
-    pub(super) fn restore(&self) {
+    pub fn restore(&self) {
         for signal in 1..=HIGHEST {
             let action = if self.ignored.contains(&signal) { libc::SIG_IGN } else { libc::SIG_DFL };
             if !GLIBC_OWN.contains(&signal) {

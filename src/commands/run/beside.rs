@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::Cluster;
-use crate::config::Config;
+use crate::config::{Config, given};
 use crate::supervise::status::{self, Status};
 use crate::{exit_code, health, jobs, printable};
 
@@ -40,7 +40,7 @@ pub(super) fn run(cluster: &Cluster, config: &Config, cmd: &[OsString]) -> anyho
     }
     let Some((program, arguments)) = cmd.split_first() else { return Ok(exit_code::SUCCESS) };
     let mut command = Command::new(program);
-    command.args(arguments);
+    command.args(arguments).env_remove(given::TOML).env_remove(given::MUNGE_KEY);
     let error = match config.jobs.wait {
         false => command.exec(),
         true => match wait(&mut command) {

@@ -104,11 +104,7 @@ fn snapshot(config: &Config, root: &Path) -> Looked<Snapshot> {
     let directory = install::under(root, &config.paths.run);
     let status =
         status::read(&directory).map_err(|_| "no cluster runs here: PID 1 is no slurminit, or not yet".to_owned())?;
-    if status.is_of_the_living() {
-        Ok(status.snapshot)
-    } else {
-        Err(format!("slurminit (pid {}) is gone", status.pid))
-    }
+    if status.is_of_the_living() { Ok(status.snapshot) } else { Err(format!("slurminit (pid {}) is gone", status.pid)) }
 }
 
 fn cheap(scope: &Scope, config: &Config, inventory: &Inventory, cluster: String) -> CheapFacts {
