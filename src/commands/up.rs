@@ -10,7 +10,7 @@ use crate::supervise::status::{self, Status};
 use crate::take_token::take_token;
 use crate::take_variables::take_variables;
 use crate::up::{self, Outcome};
-use crate::{exit_code, load_config, printable};
+use crate::{exit_code, load_config, lock, printable};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -55,7 +55,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
             return Ok(exit_code::SUCCESS);
         }
         // Another one was faster.
-        Outcome::Ended(exit_code::FAILURE) if status::of_the_living(run).is_some() => {
+        Outcome::Ended(exit_code::FAILURE) if lock::holder_other_than_parent(Path::new("/"), run).is_some() => {
             return Ok(there_is_one(&args, run));
         }
         // Somebody stopped it.
