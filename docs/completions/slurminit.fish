@@ -59,7 +59,7 @@ complete -c slurminit -n "__fish_slurminit_using_subcommand run" -s h -l help -d
 complete -c slurminit -n "__fish_slurminit_using_subcommand up" -l role -d 'Which daemons to run: all, controller, compute, login, or none for a plain init of CMD' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand up" -l config -d 'The configuration; /config/slurminit.toml if there is one' -r -F
 complete -c slurminit -n "__fish_slurminit_using_subcommand up" -l nodes -d 'Simulate a cluster of so many nodes in this container' -r
-complete -c slurminit -n "__fish_slurminit_using_subcommand up" -l timeout -d 'Wait until the cluster is ready, at most this many seconds [default: prepare_timeout and ready_timeout of the configuration together, 90]' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand up" -l timeout -d 'Wait until the cluster is ready, at most this many seconds [default: what the configuration gives a start, 90]' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand up" -s h -l help -d 'Print help'
 complete -c slurminit -n "__fish_slurminit_using_subcommand detect" -l root -d 'Look for /proc, /sys, /dev and /usr below this directory' -r -F
 complete -c slurminit -n "__fish_slurminit_using_subcommand detect" -l timeout -d 'How long everything together may take' -r

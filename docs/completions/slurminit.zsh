@@ -46,7 +46,7 @@ _arguments "${_arguments_options[@]}" : \
 '--role=[Which daemons to run\: all, controller, compute, login, or none for a plain init of CMD]:ROLE:_default' \
 '--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
 '--nodes=[Simulate a cluster of so many nodes in this container]:N:_default' \
-'--timeout=[Wait until the cluster is ready, at most this many seconds \[default\: prepare_timeout and ready_timeout of the configuration together, 90\]]:SECONDS:_default' \
+'--timeout=[Wait until the cluster is ready, at most this many seconds \[default\: what the configuration gives a start, 90\]]:SECONDS:_default' \
 '-h[Print help]' \
 '--help[Print help]' \
 && ret=0

@@ -16,8 +16,7 @@ use crate::{exit_code, load_config, lock, printable};
 pub(crate) struct Args {
     #[command(flatten)]
     cluster: Cluster,
-    /// Wait until the cluster is ready, at most this many seconds [default: prepare_timeout and ready_timeout of the configuration
-    /// together, 90]
+    /// Wait until the cluster is ready, at most this many seconds [default: what the configuration gives a start, 90]
     #[arg(long, value_name = "SECONDS", value_parser = parse_wait)]
     timeout: Option<Duration>,
 }
