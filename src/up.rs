@@ -102,8 +102,9 @@ fn watch(mut child: Child, directory: PathBuf, limit: Duration, tell: mpsc::Send
 fn new_log() -> std::io::Result<File> {
     let directory = walk::open(Path::new("/"), Path::new(LOG_DIRECTORY))?;
     directory.require_ours()?;
-    directory.remove(LOG_NAME)?;
-    directory.create(LOG_NAME, 0o600)
+    let made = || directory.remove(LOG_NAME).and_then(|()| directory.create(LOG_NAME, 0o600));
+    // Another `slurminit up` may do the same at the same moment.
+    (0..9).find_map(|_| made().ok()).map_or_else(made, Ok)
 }
 
 /// The last lines of the log.

@@ -127,7 +127,7 @@ fn a_cluster_that_does_not_come_up_says_why_with_its_own_exit_code() {
     };
     let refused = up("[gpu]\nx = 1", "");
     assert!(refused.code == 78 && refused.stderr.contains("SLURMINIT_TOML:2:1: gpu.x"), "{refused:?}");
-    let refused = up("[gpu]", "--config /dev/null");
+    let refused = up("[gpu]", "--config /etc/slurm/plugstack.conf");
     assert!(refused.code == 78 && refused.stderr.contains("give one of them"), "{refused:?}");
     let dies = up("[daemon.slurmctld]\ncommand = ['false']", "");
     assert!(dies.code == 101 && dies.stderr.contains("slurmctld failed 5 times"), "{dies:?}");
