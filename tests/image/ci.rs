@@ -125,6 +125,8 @@ fn a_cluster_that_does_not_come_up_says_why_with_its_own_exit_code() {
     let up = |toml: &str, more: &str| {
         container.exec(&["env", &format!("SLURMINIT_TOML={toml}"), "sh", "-c", &format!("slurminit up {more}")])
     };
+    let nobody = docker(["exec", "--user", "65534", &container.name, "slurminit", "up"]);
+    assert!(nobody.code == 1 && nobody.stderr.contains("run this as root"), "{nobody:?}");
     let refused = up("[gpu]\nx = 1", "");
     assert!(refused.code == 78 && refused.stderr.contains("SLURMINIT_TOML:2:1: gpu.x"), "{refused:?}");
     let refused = up("[gpu]", "--config /etc/slurm/plugstack.conf");
@@ -138,8 +140,6 @@ fn a_cluster_that_does_not_come_up_says_why_with_its_own_exit_code() {
     );
     assert!(late.code == 107 && late.stderr.contains("not ready after 3 s"), "{late:?}");
     assert_eq!(container.exec(&["pgrep", "-x", "slurmctld"]).code, 1, "nothing is left running");
-    let nobody = docker(["exec", "--user", "65534", &container.name, "slurminit", "up"]);
-    assert!(nobody.code == 1 && nobody.stderr.contains("run this as root"), "{nobody:?}");
     let short = container.exec(&["env", "SLURMINIT_MUNGE_KEY=short", "slurminit", "up"]);
     assert!(short.code == 78 && short.stderr.contains("SLURMINIT_MUNGE_KEY has 5 bytes"), "{short:?}");
     assert!(container.sh("slurminit up; srun echo good").ends_with("good"));
