@@ -39,6 +39,7 @@ mod submit;
 mod timeline;
 mod token;
 mod top;
+mod up;
 mod usage;
 mod webhook;
 
@@ -96,6 +97,8 @@ macro_rules! verbs {
 verbs! {
     /// Prepare, boot and keep the daemons alive (the image's entry point)
     Run(run),
+    /// Start the cluster in a container whose PID 1 is another program, and wait until it is ready
+    Up(up),
     /// Show the GPUs, CPUs and memory that this container can use
     Detect(detect),
     /// Show the Slurm files that this start would get; changes nothing

@@ -12,6 +12,7 @@ mod daemons;
 mod environment;
 mod error;
 mod floors;
+pub mod given;
 mod held;
 mod jobs;
 mod joined;
@@ -213,6 +214,13 @@ impl Config {
     /// Whether this container's node tells the controller what it has.
     pub fn adds_its_node(&self) -> bool {
         self.shares_a_cluster() && matches!(self.role, Role::All | Role::Compute)
+    }
+
+    /// Whether it holds what not everyone should read: webhooks' URLs, and what daemons and services get in their environment.
+    pub fn holds_secrets(&self) -> bool {
+        !self.notifies.is_empty()
+            || self.services.iter().any(|service| !service.env.is_empty())
+            || self.daemons.values().any(|daemon| !daemon.env.is_empty())
     }
 
     /// Whether the accounting daemons run here: beside slurmctld.

@@ -2,6 +2,9 @@
 //!
 //! If a CMD ran, the container's code is CMD's own (128+n if signal n killed it).
 
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
+
 /// Success, including a requested stop.
 pub const SUCCESS: u8 = 0;
 /// A verb failed; standard error says why.
@@ -40,3 +43,9 @@ pub const ACCOUNTING: u8 = 108;
 pub const CMD_NOT_EXECUTABLE: u8 = 126;
 /// CMD was not found.
 pub const CMD_NOT_FOUND: u8 = 127;
+
+/// What a shell makes of the end of a process: its own code, or 128+n if signal n killed it.
+pub fn of(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILURE)
+}

@@ -9,7 +9,7 @@ use crate::control::client::{self, ControlError};
 use crate::control::{self, protocol::Request};
 use crate::now;
 use crate::supervise::machine::{Snapshot, UnitState};
-use crate::supervise::status::{self, News, Status, is_alive};
+use crate::supervise::status::{self, News, Status};
 
 /// The first pause between two questions to Slurm while no job can run; it doubles. Slurm has no event for this.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -87,7 +87,7 @@ fn running(status: std::io::Result<Status>, directory: &Path) -> Result<Status, 
             let file = directory.join(status::FILE);
             Err(format!("no slurminit runs here as PID 1 of a cluster ({}: {error})", file.display()))
         }
-        Ok(status) if !is_alive(status.pid) => Err(format!("slurminit (pid {}) is gone", status.pid)),
+        Ok(status) if !status.is_of_the_living() => Err(format!("slurminit (pid {}) is gone", status.pid)),
         Ok(status) => Ok(status),
     }
 }

@@ -3,51 +3,24 @@
 //! It is a program of its own so that it holds what PID 1 needs and nothing else. No code that loads a vendor's library or
 //! speaks a network's protocol is in it (docs/decisions/make-pid-1-a-program-of-its-own.md).
 
-use std::convert::Infallible;
-use std::ffi::{CString, OsString};
-use std::io;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::Path;
 
 use clap::Parser;
 use tracing::warn;
 
-use crate::config::{Config, Held, Level, Role};
+use crate::config::{Config, DEFAULT_FILE, Level};
 use crate::inventory::Finding;
 use crate::lock::Lock;
 use crate::logs::Logs;
+use crate::start::{Start, become_program};
 use crate::supervise::signals::Inherited;
-use crate::supervise::target::Target;
 use crate::supervise::{self, Job};
-use crate::text_type::word;
+use crate::take_variables::{kept_toml, take_variables};
 use crate::{exit_code, load_config, printable};
 
 /// The file name, beside slurminit's own.
-const PROGRAM: &str = "slurminit-init";
-
-/// What PID 1 is to run.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Start {
-    /// Which daemons to run: all, controller, compute, login, or none for a plain init of CMD
-    #[arg(long, value_parser = parse_role)]
-    role: Option<Role>,
-    /// The configuration; /config/slurminit.toml if there is one
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Simulate a cluster of so many nodes in this container
-    #[arg(long, value_name = "N")]
-    pub(crate) nodes: Option<u32>,
-    /// After CMD has ended, continue until no job is left that can still run
-    #[arg(long)]
-    wait_jobs: bool,
-    /// The command to run when the cluster is ready; its exit code becomes the container's
-    #[arg(last = true, value_name = "CMD")]
-    pub(crate) cmd: Vec<OsString>,
-}
-
-fn parse_role(text: &str) -> Result<Role, &'static str> {
-    word(text).map_err(|_| "want all, controller, compute, login or none")
-}
+pub(crate) const PROGRAM: &str = "slurminit-init";
 
 /// The command line of `slurminit-init`.
 #[derive(Debug, Parser)]
@@ -55,65 +28,6 @@ fn parse_role(text: &str) -> Result<Role, &'static str> {
 pub struct Init {
     #[command(flatten)]
     start: Start,
-}
-
-impl Start {
-    /// Makes this process `slurminit-init`. Returns only if that fails.
-    pub(crate) fn become_init(&self) -> io::Error {
-        match self.exec() {
-            Ok(never) => match never {},
-            Err(error) => error,
-        }
-    }
-
-    fn exec(&self) -> io::Result<Infallible> {
-        let program = std::env::current_exe()?.with_file_name(PROGRAM);
-        let words = std::iter::once(PROGRAM.into()).chain(self.words());
-        let words: Vec<CString> = words.map(|word| CString::new(word.as_bytes())).collect::<Result<_, _>>()?;
-        // Rust's runtime has changed what happens to SIGPIPE; std's own exec would also clear the mask.
-        Inherited::capture().restore();
-        Ok(nix::unistd::execv(&CString::new(program.as_os_str().as_bytes())?, &words)?)
-    }
-
-    /// The same as a command line.
-    fn words(&self) -> Vec<OsString> {
-        let mut words: Vec<OsString> = Vec::new();
-        if let Some(role) = self.role {
-            words.extend(["--role".into(), role.to_string().into()]);
-        }
-        if let Some(file) = &self.config {
-            words.extend(["--config".into(), file.into()]);
-        }
-        if let Some(nodes) = self.nodes {
-            words.extend(["--nodes".into(), nodes.to_string().into()]);
-        }
-        if self.wait_jobs {
-            words.push("--wait-jobs".into());
-        }
-        words.push("--".into());
-        words.extend(self.cmd.iter().cloned());
-        words
-    }
-
-    fn configuration(&self) -> anyhow::Result<(Config, Held, &'static Target)> {
-        let mut config = load_config::load(self.config.as_deref())?;
-        let held = Held::of(&config);
-        if let Some(role) = self.role {
-            config.role = role;
-            if let Some(joined) = load_config::joined()? {
-                joined.check(&config)?;
-            }
-        }
-        if let Some(nodes) = self.nodes {
-            config = config.with_simulated_nodes(nodes)?;
-        }
-        config.jobs.wait |= self.wait_jobs;
-        let target = Target::of(&config);
-        if !target.has_cluster && self.cmd.is_empty() {
-            anyhow::bail!("the role none runs CMD and nothing else: give one after `--`")
-        }
-        Ok((config, held, target))
-    }
 }
 
 impl Init {
@@ -128,14 +42,26 @@ impl Init {
         // This comes before anything of a running cluster is touched.
         let lock = match target.has_cluster.then(|| Lock::take(&config.paths.run)).transpose() {
             Ok(lock) => lock.unwrap_or_default(),
+            // A cluster has begun this very moment.
+            Err(_) if !self.start.cmd.is_empty() => {
+                let words = ["run", "--beside"].map(OsString::from).into_iter().chain(self.start.words());
+                let error = become_program(&inherited, "slurminit", &words.collect::<Vec<_>>());
+                return refuse(&format!("slurminit cannot be executed: {error}"), exit_code::FAILURE);
+            }
             Err(running) => return refuse(&running.to_string(), exit_code::FAILURE),
         };
-        let Start { config: file, cmd, .. } = self.start;
+        if target.has_cluster {
+            if let Err(untaken) = take_variables(self.start.cluster.file(), || inherited.restore()) {
+                return refuse(&untaken.to_string(), exit_code::CONFIG);
+            }
+        }
+        let Start { cluster, cmd, .. } = self.start;
         let default_level = if cmd.is_empty() { Level::Info } else { Level::Warn };
         let logs = Logs::install(config.log.format, config.log.level.unwrap_or(default_level));
-        warn_at_the_start(&config, &lock);
-        let watched_file = load_config::file(file.as_deref());
-        let job = Job { target, config, config_file: file, watched_file, held, cmd };
+        say_what_is_odd(&config, cluster.file(), &lock);
+        let watched_file = load_config::file(cluster.file());
+        let config_file = cluster.file().map(Path::to_owned);
+        let job = Job { target, config, config_file, watched_file, held, cmd };
         supervise::run(job, inherited, logs).unwrap_or_else(|error| refuse(&format!("{error:#}"), exit_code::FAILURE))
     }
 }
@@ -145,13 +71,16 @@ fn refuse(why: &str, code: u8) -> u8 {
     code
 }
 
-fn warn_at_the_start(config: &Config, lock: &Lock) {
+fn say_what_is_odd(config: &Config, file: Option<&Path>, lock: &Lock) {
     if std::env::var_os("SLURMINIT_DEMO").is_some_and(|value| !value.is_empty()) {
         warn!("DEMO: the GPUs of this cluster are SIMULATED; no job computes anything on them");
     }
     if let Some(nodes) = config.simulated() {
         let count = nodes.names.len();
         warn!("the nodes of this cluster are SIMULATED: {count} slurmd in one container, which share what it has");
+    }
+    if file == Some(&kept_toml()) && Path::new(DEFAULT_FILE).exists() {
+        warn!("{DEFAULT_FILE} is not read: SLURMINIT_TOML is the whole configuration; repair: remove one of them");
     }
     for mended in &lock.mended {
         warn!("{mended}; {}", mended.repair());

@@ -67,9 +67,11 @@ pub enum InstallError {
     Astray(Astray),
     #[error(
         "there is no munge key: a container that belongs to another one's cluster makes none of its own. Give it the controller's: one \
-         volume at the directory of {path} in both, or one secret at {secret}"
+         volume at the directory of {path} in both, one secret at {secret}, or the same SLURMINIT_MUNGE_KEY"
     )]
     NoKey { path: PathBuf, secret: PathBuf },
+    #[error("SLURMINIT_MUNGE_KEY and {secret} hold two different keys: give one of them")]
+    TwoKeys { secret: PathBuf },
     #[error("the munge key {path} is not a regular file (a link is not followed there); remove it")]
     KeyKind { path: PathBuf },
     #[error("the munge key {path} has a second name elsewhere, and is not munge's: replace it by a copy (cp -p)")]

@@ -3,10 +3,10 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use crate::config::{self, Config, ConfigError, DEFAULT_FILE, Fault, Joined, Paths};
+use crate::config::{self, Config, ConfigError, DEFAULT_FILE, Fault, Joined, Paths, given};
 use crate::inventory::Finding;
 use crate::token;
-use crate::walk;
+use crate::walk::{self, read};
 
 /// The file to read: `path`, otherwise the one named by `SLURMINIT_CONFIG`, otherwise the default.
 pub fn file(path: Option<&Path>) -> PathBuf {
@@ -32,35 +32,97 @@ pub fn is_missing(path: Option<&Path>) -> bool {
     path.is_some_and(|path| matches!(path.try_exists(), Ok(false)))
 }
 
-/// Reads the file at `path`, otherwise the one named by `SLURMINIT_CONFIG`, otherwise the default, and applies this
-/// process's environment. Without a default file, the defaults apply.
+/// Reads the configuration of [`source`], and applies this process's environment. Without any, the defaults apply.
 ///
 /// # Errors
-/// The named file cannot be read, or contains an error. Verbs then exit with [`crate::exit_code::CONFIG`].
+/// It cannot be read, or contains an error. Verbs then exit with [`crate::exit_code::CONFIG`].
 pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
+    let Source { text, origin } = source(path)?;
+    let config = Config::parse(&text, &origin)?;
+    let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    match joined()? {
+        None => config.apply_environment(&variable),
+        Some(joined) => {
+            let config = joined.apply(config, &text, &origin)?.apply_environment(&variable)?;
+            joined.check(&config).map(|()| config)
+        }
+    }
+}
+
+/// The operator's configuration, as it is written.
+#[derive(Debug)]
+pub struct Source {
+    /// Empty where there is none.
+    pub text: String,
+    /// What messages call it: a file, or the variable that held it.
+    pub origin: PathBuf,
+}
+
+/// The file at `path`; otherwise what the variable `SLURMINIT_TOML` holds; otherwise the file named by `SLURMINIT_CONFIG`; otherwise what
+/// PID 1 took from `SLURMINIT_TOML`; otherwise the default file.
+///
+/// # Errors
+/// It cannot be read, or both variables are set.
+pub fn source(path: Option<&Path>) -> Result<Source, ConfigError> {
+    if path.is_none() {
+        if let Some(text) = variable()? {
+            return Ok(Source { text, origin: given::TOML.into() });
+        }
+    }
     let named = named(path);
-    let path = named.as_deref().unwrap_or(Path::new(DEFAULT_FILE));
+    let kept_file = Path::new(given::DIRECTORY).join(given::TOML_FILE);
+    let (bytes, origin) = match &named {
+        Some(file) if *file != kept_file => (read(file), file.clone()),
+        named => match kept(&kept_file) {
+            Some(bytes) => (bytes, PathBuf::from(given::TOML)),
+            None => (read(named.as_deref().unwrap_or(Path::new(DEFAULT_FILE))), PathBuf::from(DEFAULT_FILE)),
+        },
+    };
     // PID 1 reads this first, so a pipe in its place must not block.
-    let text = walk::read(path).and_then(|bytes| String::from_utf8(bytes).map_err(|_| ErrorKind::InvalidData.into()));
-    let (config, text) = match text {
-        Ok(text) => (Config::parse(&text, path)?, text),
-        Err(error) if named.is_none() && error.kind() == ErrorKind::NotFound => (Config::default(), String::new()),
+    let text = bytes.and_then(|bytes| String::from_utf8(bytes).map_err(|_| ErrorKind::InvalidData.into()));
+    match text {
+        Ok(text) => Ok(Source { text, origin }),
+        Err(error) if named.is_none() && error.kind() == ErrorKind::NotFound => {
+            Ok(Source { text: String::new(), origin })
+        }
         Err(error) => {
             let what = match error.kind() {
                 ErrorKind::NotFound => "there is no such file; correct --config (or SLURMINIT_CONFIG)".to_owned(),
                 ErrorKind::InvalidData => "it is not UTF-8 text; save it as UTF-8".to_owned(),
                 _ => format!("cannot read it: {error}"),
             };
-            return Err(ConfigError { place: path.display().to_string(), what });
+            Err(ConfigError { place: origin.display().to_string(), what })
         }
-    };
-    let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-    match joined()? {
-        None => config.apply_environment(&variable),
-        Some(joined) => {
-            let config = joined.apply(config, &text, path)?.apply_environment(&variable)?;
-            joined.check(&config).map(|()| config)
+    }
+}
+
+/// What the variable `SLURMINIT_TOML` holds. Compose turns an unset variable into an empty one.
+///
+/// # Errors
+/// It is no text, or `SLURMINIT_CONFIG` is set, too.
+pub fn variable() -> Result<Option<String>, ConfigError> {
+    let refused = |what: &str| Err(ConfigError { place: given::TOML.to_owned(), what: what.to_owned() });
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    match std::env::var(given::TOML) {
+        Err(std::env::VarError::NotUnicode(_)) => refused("it is not UTF-8 text"),
+        Ok(text) if !text.trim().is_empty() => {
+            if is_set("SLURMINIT_CONFIG") {
+                return refused("SLURMINIT_CONFIG names another configuration: give one of them");
+            }
+            Ok(Some(text))
         }
+        _ => Ok(None),
+    }
+}
+
+/// What PID 1 took from the variable, root's alone.
+fn kept(file: &Path) -> Option<std::io::Result<Vec<u8>>> {
+    match walk::open_file(Path::new("/"), file) {
+        Ok(file) => Some(walk::read_whole(&file)),
+        Err(astray) if astray.is_missing() => None,
+        // Where others may write, a former start has put nothing: it closes /run first.
+        Err(astray) if !matches!(astray, walk::Astray::Io { .. }) => None,
+        Err(astray) => Some(Err(astray.into())),
     }
 }
 
@@ -84,11 +146,10 @@ pub fn joined() -> Result<Option<Joined>, ConfigError> {
     }
 }
 
-/// Adds the location in the file read by [`load`] to an invalid value.
+/// Adds the location in what [`load`] reads to an invalid value.
 pub fn locate(path: Option<&Path>, fault: Fault) -> ConfigError {
-    let path = file(path);
-    let text = String::from_utf8(walk::read(&path).unwrap_or_default()).unwrap_or_default();
-    fault.at(&text, &path)
+    let source = source(path).unwrap_or_else(|_| Source { text: String::new(), origin: file(path) });
+    fault.at(&source.text, &source.origin)
 }
 
 /// Findings about unknown `SLURMINIT_*` variables of this process.
@@ -98,7 +159,7 @@ pub fn unknown_variables() -> Vec<Finding> {
 }
 
 /// The file that was explicitly requested.
-fn named(path: Option<&Path>) -> Option<PathBuf> {
+pub fn named(path: Option<&Path>) -> Option<PathBuf> {
     let variable = || std::env::var_os("SLURMINIT_CONFIG").filter(|value| !value.is_empty());
     path.map(Path::to_owned).or_else(|| variable().map(PathBuf::from))
 }

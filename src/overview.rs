@@ -26,7 +26,7 @@ const LONGEST: u64 = 16 << 20;
 /// Reads the files in the run directory. What is missing or half-written is `None`.
 pub fn files(run: &Path) -> Files {
     let status = read(&run.join(status::FILE)).and_then(|text| serde_json::from_slice::<Status>(&text).ok());
-    let status = status.filter(|status| status::is_alive(status.pid));
+    let status = status.filter(|status| status.is_of_the_living());
     Files {
         uptime_ms: status.as_ref().map_or(0, |status| status::monotonic_ms().saturating_sub(status.started_ms)),
         snapshot: status.map(|status| status.snapshot),

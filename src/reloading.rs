@@ -9,7 +9,6 @@ use anyhow::Context as _;
 use crate::config::Config;
 use crate::control::{self, client, protocol::Reply, protocol::Request};
 use crate::supervise::machine::{LastReload, PhaseName};
-use crate::supervise::status::is_alive;
 use crate::supervise::status::{self, News};
 
 /// How much longer than its own deadlines a reload may take on a busy machine.
@@ -34,7 +33,8 @@ pub(crate) fn reload(config: &Config) -> anyhow::Result<LastReload> {
         if let Some(last) = reload.and_then(|reload| reload.last.clone()).filter(|last| last.serves >= asked) {
             return Ok(last);
         }
-        let stops = status.is_some_and(|status| status.snapshot.phase == PhaseName::Stopping || !is_alive(status.pid));
+        let stops =
+            status.is_some_and(|status| status.snapshot.phase == PhaseName::Stopping || !status.is_of_the_living());
         anyhow::ensure!(!stops, "the container stops");
         let left = patience.checked_sub(start.elapsed()).filter(|left| !left.is_zero());
         let left = left.with_context(|| format!("no outcome after {} s; the log says more", patience.as_secs()))?;

@@ -20,6 +20,8 @@ mod bad_input;
 mod base_image;
 #[path = "image/between.rs"]
 mod between;
+#[path = "image/ci.rs"]
+mod ci;
 #[path = "image/cluster.rs"]
 mod cluster;
 #[path = "image/command.rs"]

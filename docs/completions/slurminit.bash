@@ -79,6 +79,9 @@ _slurminit() {
             slurminit,top)
                 cmd="slurminit__subcmd__top"
                 ;;
+            slurminit,up)
+                cmd="slurminit__subcmd__up"
+                ;;
             slurminit,usage)
                 cmd="slurminit__subcmd__usage"
                 ;;
@@ -145,6 +148,9 @@ _slurminit() {
             slurminit__subcmd__help,top)
                 cmd="slurminit__subcmd__help__subcmd__top"
                 ;;
+            slurminit__subcmd__help,up)
+                cmd="slurminit__subcmd__help__subcmd__up"
+                ;;
             slurminit__subcmd__help,usage)
                 cmd="slurminit__subcmd__help__subcmd__usage"
                 ;;
@@ -155,7 +161,7 @@ _slurminit() {
 
     case "${cmd}" in
         slurminit)
-            opts="-h -V --help --version run detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs timeline join-command sbatch-args help"
+            opts="-h -V --help --version run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs timeline join-command sbatch-args help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -323,7 +329,7 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__help)
-            opts="run detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs timeline join-command sbatch-args help"
+            opts="run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs timeline join-command sbatch-args help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -630,6 +636,20 @@ _slurminit() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        slurminit__subcmd__help__subcmd__up)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         slurminit__subcmd__help__subcmd__usage)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -811,7 +831,7 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__run)
-            opts="-h --role --config --join --nodes --wait-jobs --help"
+            opts="-h --role --config --nodes --join --wait-jobs --detached --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -825,11 +845,11 @@ _slurminit() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --join)
+                --nodes)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --nodes)
+                --join)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -996,6 +1016,36 @@ _slurminit() {
             fi
             case "${prev}" in
                 --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__up)
+            opts="-h --role --config --nodes --timeout --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --role)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --nodes)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

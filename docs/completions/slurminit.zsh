@@ -32,12 +32,23 @@ _slurminit() {
 _arguments "${_arguments_options[@]}" : \
 '--role=[Which daemons to run\: all, controller, compute, login, or none for a plain init of CMD]:ROLE:_default' \
 '--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
-'--join=[Join the cluster of this token, which \`slurminit join-command\` prints in the controller'\''s container]:TOKEN:_default' \
 '--nodes=[Simulate a cluster of so many nodes in this container]:N:_default' \
+'--join=[Join the cluster of this token, which \`slurminit join-command\` prints in the controller'\''s container]:TOKEN:_default' \
 '--wait-jobs[After CMD has ended, continue until no job is left that can still run]' \
+'--detached[Leave the terminal and session of who starts it\: for \`slurminit up\`]' \
 '-h[Print help]' \
 '--help[Print help]' \
 '*::cmd -- The command to run when the cluster is ready; its exit code becomes the container'\''s:_default' \
+&& ret=0
+;;
+(up)
+_arguments "${_arguments_options[@]}" : \
+'--role=[Which daemons to run\: all, controller, compute, login, or none for a plain init of CMD]:ROLE:_default' \
+'--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
+'--nodes=[Simulate a cluster of so many nodes in this container]:N:_default' \
+'--timeout=[Wait until the cluster is ready, at most this many seconds \[default\: what the configuration gives a start, 90\]]:SECONDS:_default' \
+'-h[Print help]' \
+'--help[Print help]' \
 && ret=0
 ;;
 (detect)
@@ -216,7 +227,7 @@ _arguments "${_arguments_options[@]}" : \
 '--follow[Continue with each new line, across restarts of the daemon, until Ctrl-C]' \
 '-h[Print help]' \
 '--help[Print help]' \
-':name -- The daemon or service; slurminit for its own lines:_default' \
+':name -- The daemon or service; slurminit for its own lines. `docker logs` has everything, and of a cluster that `slurminit up` started /var/log/slurminit.log:_default' \
 && ret=0
 ;;
 (timeline)
@@ -261,6 +272,10 @@ _arguments "${_arguments_options[@]}" : \
         curcontext="${curcontext%:*:*}:slurminit-help-command-$line[1]:"
         case $line[1] in
             (run)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(up)
 _arguments "${_arguments_options[@]}" : \
 && ret=0
 ;;
@@ -361,6 +376,7 @@ esac
 _slurminit_commands() {
     local commands; commands=(
 'run:Prepare, boot and keep the daemons alive (the image'\''s entry point)' \
+'up:Start the cluster in a container whose PID 1 is another program, and wait until it is ready' \
 'detect:Show the GPUs, CPUs and memory that this container can use' \
 'render:Show the Slurm files that this start would get; changes nothing' \
 'configure:On the host\: check Docker and the GPUs, and write compose.gpus.yaml and .env for them' \
@@ -414,6 +430,7 @@ _slurminit__subcmd__health_commands() {
 _slurminit__subcmd__help_commands() {
     local commands; commands=(
 'run:Prepare, boot and keep the daemons alive (the image'\''s entry point)' \
+'up:Start the cluster in a container whose PID 1 is another program, and wait until it is ready' \
 'detect:Show the GPUs, CPUs and memory that this container can use' \
 'render:Show the Slurm files that this start would get; changes nothing' \
 'configure:On the host\: check Docker and the GPUs, and write compose.gpus.yaml and .env for them' \
@@ -543,6 +560,11 @@ _slurminit__subcmd__help__subcmd__top_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit help top commands' commands "$@"
 }
+(( $+functions[_slurminit__subcmd__help__subcmd__up_commands] )) ||
+_slurminit__subcmd__help__subcmd__up_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help up commands' commands "$@"
+}
 (( $+functions[_slurminit__subcmd__help__subcmd__usage_commands] )) ||
 _slurminit__subcmd__help__subcmd__usage_commands() {
     local commands; commands=()
@@ -622,6 +644,11 @@ _slurminit__subcmd__token_commands() {
 _slurminit__subcmd__top_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit top commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__up_commands] )) ||
+_slurminit__subcmd__up_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit up commands' commands "$@"
 }
 (( $+functions[_slurminit__subcmd__usage_commands] )) ||
 _slurminit__subcmd__usage_commands() {

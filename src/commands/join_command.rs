@@ -101,12 +101,7 @@ fn network(args: &Args) -> anyhow::Result<Network> {
 }
 
 fn token(args: &Args, config: &Config, address: Ipv4Addr, pinned: bool) -> anyhow::Result<Token> {
-    let file = load_config::file(args.config.as_deref());
-    let text = match walk::read(&file) {
-        Ok(bytes) => String::from_utf8(bytes).with_context(|| format!("{} is not UTF-8 text", file.display()))?,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-        Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
-    };
+    let text = load_config::source(args.config.as_deref())?.text;
     let host = nix::unistd::gethostname()?.to_string_lossy().into_owned();
     let controller = plan::controller(config, &host);
     let settings = config::shared(&text, config, &controller).map_err(anyhow::Error::msg)?;

@@ -1,14 +1,18 @@
 //! `slurminit logs`: the last lines of a daemon, and new ones.
 
 use std::io::Write as _;
+use std::path::Path;
+
+use anyhow::Context as _;
 
 use super::Configuration;
-use crate::control::{self, client, protocol::Request};
-use crate::exit_code;
+use crate::control::{self, client, client::ControlError, protocol::Request};
+use crate::{exit_code, up};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The daemon or service; slurminit for its own lines
+    /// The daemon or service; slurminit for its own lines. `docker logs` has everything, and of a cluster that `slurminit up` started
+    /// /var/log/slurminit.log
     name: String,
     /// The maximum number of lines; 64 KiB are kept
     #[arg(long, short = 'n', value_name = "N", default_value_t = 50)]
@@ -28,11 +32,15 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         let mut out = std::io::stdout().lock();
         out.write_all(lines).and_then(|()| out.flush())
     };
-    if follow {
-        client::follow(&socket, &Request::Follow { name, lines }, &mut write)?;
-    } else {
-        let (_, lines) = client::ask(&socket, &Request::Logs { name, lines })?;
-        write(&lines)?;
-    }
+    let answer = match follow {
+        true => client::follow(&socket, &Request::Follow { name, lines }, &mut write).map(|()| Vec::new()),
+        false => client::ask(&socket, &Request::Logs { name, lines }).map(|(_, lines)| lines),
+    };
+    let was_up = matches!(answer, Err(ControlError::Nobody { .. })) && Path::new(up::LOG).exists();
+    let lines = match was_up {
+        true => answer.with_context(|| format!("the log of the last `slurminit up` is {}", up::LOG))?,
+        false => answer?,
+    };
+    write(&lines)?;
     Ok(exit_code::SUCCESS)
 }

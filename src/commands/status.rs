@@ -11,7 +11,6 @@ use anyhow::Context as _;
 
 use super::Configuration;
 use crate::now::{self, Now};
-use crate::supervise::status::is_alive;
 use crate::supervise::status::{self, News, Status};
 use crate::{agent, exit_code, load_config, printable};
 use table::table;
@@ -76,7 +75,7 @@ pub(super) fn current(directory: &Path) -> anyhow::Result<Status> {
     let status = status::read(directory).with_context(|| {
         format!("{}: no slurminit runs here as PID 1 of a cluster", directory.join(status::FILE).display())
     })?;
-    anyhow::ensure!(is_alive(status.pid), "slurminit (pid {}) is gone; the last status is of no use", status.pid);
+    anyhow::ensure!(status.is_of_the_living(), "slurminit (pid {}) is gone; the last status is of no use", status.pid);
     Ok(status)
 }
 

@@ -3,7 +3,7 @@
 use crate::inventory::{Finding, Kind};
 
 /// All known variables, wherever they are read.
-const KNOWN: [&str; 20] = [
+const KNOWN: [&str; 22] = [
     "SLURMINIT_ACCOUNTING",
     "SLURMINIT_CLUSTER_NAME",
     "SLURMINIT_CONFIG",
@@ -15,6 +15,7 @@ const KNOWN: [&str; 20] = [
     "SLURMINIT_JOIN",
     "SLURMINIT_LOG_FORMAT",
     "SLURMINIT_LOG_LEVEL",
+    "SLURMINIT_MUNGE_KEY",
     "SLURMINIT_NODE_NAME",
     "SLURMINIT_NVML_LIBRARY",
     "SLURMINIT_ON_GIVE_UP",
@@ -23,6 +24,7 @@ const KNOWN: [&str; 20] = [
     "SLURMINIT_ROLE",
     "SLURMINIT_STOP_TIMEOUT",
     "SLURMINIT_NODES",
+    "SLURMINIT_TOML",
     "SLURMINIT_WAIT_JOBS",
 ];
 

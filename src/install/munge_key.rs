@@ -1,4 +1,4 @@
-//! The munge key: from a secret, otherwise the existing one, otherwise a new one. It is never in an image.
+//! The munge key: from a variable or a secret, otherwise the existing one, otherwise a new one. It is never in an image.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use super::{InstallError, Owner, atomic, directories};
-use crate::config::{Config, DaemonName, Role};
+use crate::config::{Config, DaemonName, Role, given};
 use crate::inventory::{Finding, Kind};
 use crate::walk::{self, Astray, Dir};
 
@@ -47,6 +47,8 @@ impl MungeKey {
 pub enum KeySource {
     /// The mounted secret.
     Secret,
+    /// The variable.
+    Variable,
     /// An earlier start.
     Existing,
     /// Just generated from the kernel's randomness.
@@ -55,7 +57,7 @@ pub enum KeySource {
     Token,
 }
 
-/// The key in place, and the mounted one.
+/// The key in place, and the one of the variable or the mounted one.
 ///
 /// # Errors
 /// One of them cannot be read, or is none.
@@ -69,7 +71,8 @@ pub fn munge_keys(config: &Config, root: &Path) -> Result<[Option<Vec<u8>>; 2], 
         Some(file) => read_key(&file, own, TOO_SHORT)?,
         None => None,
     };
-    Ok([own, self::secret(root, secret, &mut Vec::new())?])
+    let foreign = foreign(root, secret, &mut Vec::new())?;
+    Ok([own, foreign.map(|(key, _)| key)])
 }
 
 /// Installs the key of a token, as [`install_munge_key`] does with a secret.
@@ -89,8 +92,15 @@ pub fn install_token_key(config: &Config, root: &Path, key: &[u8]) -> Result<Mun
 pub fn install_munge_key(config: &Config, root: &Path) -> Result<MungeKey, InstallError> {
     let mut findings = Vec::new();
     let place = Place::prepare(config, root, &mut findings)?;
-    if let Some(key) = secret(root, &config.paths.munge_secret, &mut findings)? {
-        return place.give(&key, KeySource::Secret, findings);
+    if let Some((key, source)) = foreign(root, &config.paths.munge_secret, &mut findings)? {
+        let installed = place.give(&key, source, findings)?;
+        // Nothing is left of the variable.
+        if let Ok(given) = walk::open(root, Path::new(given::DIRECTORY)) {
+            given
+                .remove(given::KEY_FILE)
+                .map_err(|error| InstallError::write(&given.path().join(given::KEY_FILE), error))?;
+        }
+        return Ok(installed);
     }
     let remove = "remove it to have a new one made (every container of the cluster needs the same)";
     if place.read(remove)?.is_some() {
@@ -210,6 +220,21 @@ impl Place {
             "munged refuses a key of another owner or one that others can read",
             "nothing to do; make a new key if somebody else may have read the old one",
         )))
+    }
+}
+
+/// The key that somebody gives: in a variable, which PID 1 took in, or as a mounted secret.
+fn foreign(
+    root: &Path,
+    path: &Path,
+    findings: &mut Vec<Finding>,
+) -> Result<Option<(Vec<u8>, KeySource)>, InstallError> {
+    // What others may have put there is no key of ours, and not worth a word.
+    let given = secret(root, &Path::new(given::DIRECTORY).join(given::KEY_FILE), &mut Vec::new())?;
+    match (given, secret(root, path, findings)?) {
+        (Some(given), Some(mounted)) if given != mounted => Err(InstallError::TwoKeys { secret: path.to_owned() }),
+        (Some(given), _) => Ok(Some((given, KeySource::Variable))),
+        (None, mounted) => Ok(mounted.map(|key| (key, KeySource::Secret))),
     }
 }
 

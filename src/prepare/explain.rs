@@ -41,7 +41,8 @@ pub(super) fn refusal(
     let (what, file) = match culprit {
         Culprit::Configuration(path) => {
             let error = load_config::locate(config_file, Fault::new(path, format!("Slurm refuses it: {words}")));
-            (error.to_string(), load_config::file(config_file))
+            let source = load_config::source(config_file);
+            (error.to_string(), source.map_or_else(|_| load_config::file(config_file), |source| source.origin))
         }
         Culprit::File(path, line) => (format!("Slurm refuses {}:{line}: {words}", path.display()), path),
     };

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use super::machine::Snapshot;
+use crate::proc::{self, Stat};
 use crate::walk::{self, Dir};
 
 /// The file's name in the run directory.
@@ -34,6 +35,9 @@ pub struct Status {
     pub pid: u32,
     /// When slurminit started, in milliseconds of the monotonic clock.
     pub started_ms: u64,
+    /// The same as the kernel counts it, in clock ticks since the boot: with the PID it tells slurminit from every other process.
+    #[serde(default)]
+    pub start_ticks: Option<u64>,
     /// The state of the container and all units.
     #[serde(flatten)]
     pub snapshot: Snapshot,
@@ -45,9 +49,22 @@ pub fn monotonic_ms() -> u64 {
     u64::try_from(now.tv_sec() * 1000 + now.tv_nsec() / 1_000_000).unwrap_or_default()
 }
 
+impl Status {
+    /// Whether the process that wrote it is alive. After a restart of the container, another one may have its PID.
+    pub fn is_of_the_living(&self) -> bool {
+        let has_started = |stat: &Stat| self.start_ticks.is_none_or(|ticks| ticks == stat.start);
+        living(self.pid).is_some_and(|stat| has_started(&stat))
+    }
+}
+
 /// Whether the process exists; another user's does too, even if it may not be signalled.
 pub fn is_alive(pid: u32) -> bool {
-    Path::new("/proc").join(pid.to_string()).exists()
+    living(pid).is_some()
+}
+
+/// Another PID 1 may leave a dead process unreaped for as long as the container lives.
+fn living(pid: u32) -> Option<Stat> {
+    proc::stat(i32::try_from(pid).ok()?).filter(|stat| !stat.is_dead())
 }
 
 /// Writes the status file when the snapshot has changed.
@@ -55,6 +72,7 @@ pub fn is_alive(pid: u32) -> bool {
 pub(super) struct Publisher {
     directory: Option<PathBuf>,
     started_ms: u64,
+    start_ticks: Option<u64>,
     last: Option<Snapshot>,
     complained: bool,
 }
@@ -67,7 +85,8 @@ impl Publisher {
             // If that fails, the first write reports it.
             let _ = walk::make(Path::new("/"), directory, &mut Vec::new());
         }
-        Self { directory, started_ms: monotonic_ms(), last: None, complained: false }
+        let start_ticks = living(std::process::id()).map(|stat| stat.start);
+        Self { directory, started_ms: monotonic_ms(), start_ticks, last: None, complained: false }
     }
 
     pub(super) fn publish(&mut self, snapshot: Snapshot) {
@@ -79,6 +98,7 @@ impl Publisher {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             started_ms: self.started_ms,
+            start_ticks: self.start_ticks,
             snapshot: snapshot.clone(),
         };
         if let Err(error) = replace(directory, &status) {
@@ -131,6 +151,11 @@ fn overwrite(run: &Dir, mut text: Vec<u8>) -> std::io::Result<()> {
     // JSON permits trailing blanks.
     text.resize(text.len().max(length), b' ');
     file.write_all_at(&text, 0)
+}
+
+/// The status of a living slurminit.
+pub fn of_the_living(directory: &Path) -> Option<Status> {
+    read(directory).ok().filter(Status::is_of_the_living)
 }
 
 /// Reads the status file.

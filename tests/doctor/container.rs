@@ -139,7 +139,13 @@ impl Container {
     pub(crate) fn status(self, units: Vec<UnitSnapshot>) -> Self {
         let ready = || "ready".to_owned();
         let snapshot = Snapshot { phase: PhaseName::Ready, ready: true, why: ready(), units, ..Snapshot::default() };
-        let status = Status { version: "0.1.0".to_owned(), pid: std::process::id(), started_ms: 1000, snapshot };
+        let status = Status {
+            version: "0.1.0".to_owned(),
+            pid: std::process::id(),
+            started_ms: 1000,
+            start_ticks: None,
+            snapshot,
+        };
         self.file("run/slurminit/status.json", &serde_json::to_string(&status).unwrap())
     }
 

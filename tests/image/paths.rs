@@ -173,8 +173,8 @@ fn a_second_slurminit_beside_the_first_is_refused() {
     let second = container.exec(&["slurminit", "run"]);
     assert_eq!(second.code, 1, "{}", second.stderr);
     assert!(second.stderr.contains("runs this cluster already (pid 1)"), "{}", second.stderr);
-    let with_cmd = container.exec(&["slurminit", "run", "--", "true"]);
-    assert_eq!(with_cmd.code, 1, "{}", with_cmd.stderr);
+    let with_cmd = container.exec(&["slurminit", "run", "--", "sh", "-c", "exit 7"]);
+    assert_eq!(with_cmd.code, 7, "a command runs in the cluster that is there: {}", with_cmd.stderr);
     let prepare = container.exec(&["slurminit", "prepare"]);
     assert_eq!(prepare.code, 104, "{}", prepare.stderr);
     assert!(prepare.stdout.contains("slurminit reload"), "{}", prepare.stdout);

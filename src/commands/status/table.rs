@@ -181,7 +181,7 @@ mod tests {
             }),
             ..Snapshot::default()
         };
-        let status = Status { version: "0.1.0".to_owned(), pid: 1, started_ms: 1_000, snapshot };
+        let status = Status { version: "0.1.0".to_owned(), pid: 1, started_ms: 1_000, start_ticks: None, snapshot };
         let memory = |pid| {
             [(1, 1_224), (17, 10_239)].into_iter().find(|(of, _)| *of == pid).map_or(Some(20_480), |(_, kib)| Some(kib))
         };

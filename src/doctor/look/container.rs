@@ -10,7 +10,7 @@ use crate::doctor::facts::{CheapFacts, ContainerFacts, Credential, Looked, Slurm
 use crate::inventory::{Finding, Inventory};
 use crate::planned::{PlanError, Planned, cluster_name, plan_files};
 use crate::supervise::machine::Snapshot;
-use crate::supervise::status::{self, is_alive};
+use crate::supervise::status;
 use crate::{agent, install, load_config};
 
 /// No credential is longer.
@@ -104,7 +104,7 @@ fn snapshot(config: &Config, root: &Path) -> Looked<Snapshot> {
     let directory = install::under(root, &config.paths.run);
     let status =
         status::read(&directory).map_err(|_| "no cluster runs here: PID 1 is no slurminit, or not yet".to_owned())?;
-    if is_alive(status.pid) { Ok(status.snapshot) } else { Err(format!("slurminit (pid {}) is gone", status.pid)) }
+    if status.is_of_the_living() { Ok(status.snapshot) } else { Err(format!("slurminit (pid {}) is gone", status.pid)) }
 }
 
 fn cheap(scope: &Scope, config: &Config, inventory: &Inventory, cluster: String) -> CheapFacts {

@@ -1,0 +1,15 @@
+//! What an operator gives as a whole in a variable, where no file can be mounted.
+//!
+//! PURE.
+
+/// The variable that may hold the configuration: the text of a slurminit.toml.
+pub const TOML: &str = "SLURMINIT_TOML";
+/// The variable that may hold munge's key.
+pub const MUNGE_KEY: &str = "SLURMINIT_MUNGE_KEY";
+
+/// Where PID 1 keeps both, root's alone: what is in its environment all daemons get.
+pub const DIRECTORY: &str = "/run/slurminit.given";
+/// The configuration there.
+pub const TOML_FILE: &str = "slurminit.toml";
+/// The key there, until it is munge's.
+pub const KEY_FILE: &str = "munge.key";

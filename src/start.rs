@@ -1,0 +1,176 @@
+//! The command line of a start: what `slurminit run` and `slurminit up` are told, and what `slurminit-init` gets of it.
+//!
+//! EDGE: it reads the configuration.
+
+use std::convert::Infallible;
+use std::ffi::{CString, OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::config::{Config, ConfigError, DaemonName, Held, Role};
+use crate::load_config;
+use crate::supervise::machine::Snapshot;
+use crate::supervise::signals::Inherited;
+use crate::supervise::target::Target;
+use crate::text_type::word;
+
+/// What the command line says of a new cluster.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Cluster {
+    /// Which daemons to run: all, controller, compute, login, or none for a plain init of CMD
+    #[arg(long, value_parser = parse_role)]
+    role: Option<Role>,
+    /// The configuration; /config/slurminit.toml if there is one
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Simulate a cluster of so many nodes in this container
+    #[arg(long, value_name = "N")]
+    pub(crate) nodes: Option<u32>,
+}
+
+fn parse_role(text: &str) -> Result<Role, &'static str> {
+    word(text).map_err(|_| "want all, controller, compute, login or none")
+}
+
+impl Cluster {
+    /// The configuration's file, if one was given.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        self.config.as_deref()
+    }
+
+    /// The configuration alone.
+    ///
+    /// # Errors
+    /// It is not valid.
+    pub(crate) fn configured(&self) -> Result<Config, ConfigError> {
+        load_config::load(self.file())
+    }
+
+    /// The configuration with what was given here, and what of it counts from the start on.
+    ///
+    /// # Errors
+    /// It is not valid.
+    pub(crate) fn load(&self) -> anyhow::Result<(Config, Held)> {
+        let mut config = self.configured()?;
+        let held = Held::of(&config);
+        if let Some(role) = self.role {
+            config.role = role;
+            if let Some(joined) = load_config::joined()? {
+                joined.check(&config)?;
+            }
+        }
+        if let Some(nodes) = self.nodes {
+            config = config.with_simulated_nodes(nodes)?;
+        }
+        Ok((config, held))
+    }
+
+    /// The same for another process, in another directory.
+    ///
+    /// # Errors
+    /// The configuration's path is relative, and there is no current directory.
+    pub(crate) fn arguments(&self) -> io::Result<Vec<OsString>> {
+        let file = load_config::named(self.file()).map(std::path::absolute).transpose()?;
+        Ok(self.words(file.as_deref()))
+    }
+
+    fn words(&self, file: Option<&Path>) -> Vec<OsString> {
+        let mut words: Vec<OsString> = Vec::new();
+        if let Some(role) = self.role {
+            words.extend(["--role".into(), role.to_string().into()]);
+        }
+        if let Some(file) = file {
+            words.extend(["--config".into(), file.into()]);
+        }
+        if let Some(nodes) = self.nodes {
+            words.extend(["--nodes".into(), nodes.to_string().into()]);
+        }
+        words
+    }
+
+    /// How long a start may take.
+    pub(crate) fn patience(&self) -> Duration {
+        let supervise = self.load().map(|(config, _)| config.supervise).unwrap_or_default();
+        supervise.prepare_timeout + supervise.ready_timeout
+    }
+
+    /// What the cluster that runs is not.
+    pub(crate) fn contradiction(&self, running: &Snapshot) -> Option<String> {
+        let (role, nodes) = (role(running), running.prepared.as_ref().map_or(0, |prepared| prepared.simulated_nodes));
+        if let Some(wanted) = self.role.filter(|wanted| *wanted != role) {
+            return Some(format!("has the role {role}, not {wanted}"));
+        }
+        let wanted = self.nodes.filter(|wanted| usize::try_from(*wanted) != Ok(nodes))?;
+        let has = if nodes == 0 { "no simulated nodes".to_owned() } else { format!("{nodes} simulated nodes") };
+        Some(format!("has {has}, not {wanted}"))
+    }
+}
+
+/// A role is what it runs.
+fn role(running: &Snapshot) -> Role {
+    let runs = |daemon: DaemonName| running.units.iter().any(|unit| unit.name == daemon.as_str());
+    match (runs(DaemonName::Slurmctld), runs(DaemonName::Slurmd)) {
+        (true, true) => Role::All,
+        (true, false) => Role::Controller,
+        (false, true) => Role::Compute,
+        (false, false) => Role::Login,
+    }
+}
+
+/// A cluster, and the command that it is for.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Start {
+    #[command(flatten)]
+    pub(crate) cluster: Cluster,
+    /// After CMD has ended, continue until no job is left that can still run
+    #[arg(long)]
+    wait_jobs: bool,
+    /// The command to run when the cluster is ready; its exit code becomes the container's
+    #[arg(last = true, value_name = "CMD")]
+    pub(crate) cmd: Vec<OsString>,
+}
+
+impl Start {
+    /// What is to be started.
+    ///
+    /// # Errors
+    /// The configuration is not valid, or there is nothing to do.
+    pub(crate) fn configuration(&self) -> anyhow::Result<(Config, Held, &'static Target)> {
+        let (mut config, held) = self.cluster.load()?;
+        config.jobs.wait |= self.wait_jobs;
+        let target = Target::of(&config);
+        if !target.has_cluster && self.cmd.is_empty() {
+            anyhow::bail!("the role none runs CMD and nothing else: give one after `--`")
+        }
+        Ok((config, held, target))
+    }
+
+    /// The same as a command line.
+    pub(crate) fn words(&self) -> Vec<OsString> {
+        let mut words = self.cluster.words(self.cluster.file());
+        if self.wait_jobs {
+            words.push("--wait-jobs".into());
+        }
+        words.push("--".into());
+        words.extend(self.cmd.iter().cloned());
+        words
+    }
+}
+
+/// Becomes the program of that name beside this one. Returns only if that fails.
+pub(crate) fn become_program(inherited: &Inherited, name: &str, words: &[OsString]) -> io::Error {
+    let exec = || -> io::Result<Infallible> {
+        let program = std::env::current_exe()?.with_file_name(name);
+        let words = std::iter::once(OsStr::new(name)).chain(words.iter().map(OsString::as_os_str));
+        let words: Vec<CString> = words.map(|word| CString::new(word.as_bytes())).collect::<Result<_, _>>()?;
+        // Rust's runtime has changed what happens to SIGPIPE.
+        inherited.restore();
+        Ok(nix::unistd::execv(&CString::new(program.as_os_str().as_bytes())?, &words)?)
+    };
+    match exec() {
+        Ok(never) => match never {},
+        Err(error) => error,
+    }
+}

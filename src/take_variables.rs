@@ -1,0 +1,150 @@
+//! Takes in the variables that hold a whole configuration and munge's key when a cluster starts. EDGE: before anything has started.
+//!
+//! What is in PID 1's environment all daemons get, and both may be secret. So they are put into files of root's, and slurminit begins anew
+//! without them, by exec.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::config::given::{DIRECTORY, KEY_FILE, MUNGE_KEY, TOML, TOML_FILE};
+use crate::config::{Config, ConfigError};
+use crate::load_config;
+use crate::walk;
+
+/// munged's limits on a key (munge 0.5.13 and later).
+const KEY: std::ops::RangeInclusive<usize> = 32..=1024;
+
+/// A variable is not taken.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Untaken {
+    #[error(transparent)]
+    Toml(#[from] ConfigError),
+    #[error("{TOML} and --config are two whole configurations: give one of them")]
+    Two,
+    #[error(
+        "{MUNGE_KEY} has {0} bytes, and munge wants {min} to {max}; `openssl rand -base64 48` makes a good one",
+        min = KEY.start(), max = KEY.end()
+    )]
+    Key(usize),
+    #[error(
+        "what {TOML} and {MUNGE_KEY} hold cannot be kept in {DIRECTORY}: {0}; start the container with /run writable (--tmpfs /run)"
+    )]
+    Keep(io::Error),
+    #[error("slurminit cannot begin anew without {TOML} and {MUNGE_KEY}: {0}")]
+    Exec(io::Error),
+}
+
+/// Takes them in, if they are there. Does not return then: this process is executed anew. `config_file`: what the command line names.
+/// `before`: what is done before that.
+pub(crate) fn take_variables(config_file: Option<&Path>, before: impl FnOnce()) -> Result<(), Untaken> {
+    // Who is not root has no cluster to start, and no place to keep anything in.
+    if !nix::unistd::geteuid().is_root() {
+        return Ok(());
+    }
+    let toml = load_config::variable()?;
+    let key = std::env::var_os(MUNGE_KEY).map(OsString::into_encoded_bytes).unwrap_or_default();
+    let key = Some(key.trim_ascii()).filter(|key| !key.is_empty());
+    if toml.is_some() && config_file.is_some() {
+        return Err(Untaken::Two);
+    }
+    if let Some(length) = key.map(<[u8]>::len).filter(|length| !KEY.contains(length)) {
+        return Err(Untaken::Key(length));
+    }
+    if toml.is_none() && key.is_none() {
+        // A former start may have had one.
+        return if config_file == Some(&kept_toml()) { Ok(()) } else { keep(TOML_FILE, None).map_err(Untaken::Keep) };
+    }
+    if let Some(toml) = &toml {
+        let config = Config::parse(toml, Path::new(TOML))?;
+        if config.holds_secrets() && is_handed_on(TOML) {
+            eprintln!("slurminit: {}", handed_on(TOML, "what is secret in it"));
+        }
+    }
+    if key.is_some() && is_handed_on(MUNGE_KEY) {
+        eprintln!("slurminit: {}", handed_on(MUNGE_KEY, "the key of the cluster"));
+    }
+    let kept = keep(TOML_FILE, toml.as_deref().map(str::as_bytes)).and_then(|()| keep(KEY_FILE, key));
+    kept.map_err(Untaken::Keep)?;
+    before();
+    Err(Untaken::Exec(anew(toml.is_some())))
+}
+
+/// Where the configuration is kept.
+pub(crate) fn kept_toml() -> PathBuf {
+    Path::new(DIRECTORY).join(TOML_FILE)
+}
+
+/// Whether every process that Docker starts here has this variable, not only this one.
+fn is_handed_on(name: &str) -> bool {
+    let environment = std::fs::read("/proc/1/environ").unwrap_or_default();
+    let begin = format!("{name}=");
+    environment.split(|byte| *byte == 0).any(|pair| pair.starts_with(begin.as_bytes()))
+}
+
+fn handed_on(name: &str, what: &str) -> String {
+    format!(
+        "`docker exec` hands {name}, and {what}, to all that it starts, and srun and sbatch hand it to their jobs; in the environment of \
+         `slurminit up` alone, or as a file, it stays with slurminit"
+    )
+}
+
+/// Replaces what is kept.
+fn keep(name: &str, bytes: Option<&[u8]>) -> io::Result<()> {
+    let directory = match bytes {
+        None => match walk::open(Path::new("/"), Path::new(DIRECTORY)) {
+            Ok(directory) => directory,
+            // What others can write is read by nobody.
+            Err(_) => return Ok(()),
+        },
+        Some(_) => {
+            let mut mended = Vec::new();
+            let (mut directory, _) = walk::make(Path::new("/"), Path::new(DIRECTORY), &mut mended)?;
+            directory.settle(Some((0, 0)), 0o755, &mut mended)?;
+            directory
+        }
+    };
+    directory.remove(name)?;
+    match bytes {
+        None => Ok(()),
+        Some(bytes) => directory.create(name, 0o400)?.write_all(bytes),
+    }
+}
+
+/// This program again, without the variables. Returns only if that fails.
+fn anew(has_toml: bool) -> io::Error {
+    match std::env::current_exe() {
+        Ok(file) => {
+            let words: Vec<OsString> = std::env::args_os().collect();
+            let words = if has_toml { with_config(words, kept_toml().as_os_str()) } else { words };
+            let name = words.first().cloned().unwrap_or_default();
+            Command::new(file).arg0(name).args(&words[1..]).env_remove(TOML).env_remove(MUNGE_KEY).exec()
+        }
+        Err(error) => error,
+    }
+}
+
+/// With the option behind the program and the verb, if there is one.
+fn with_config(mut words: Vec<OsString>, file: &OsStr) -> Vec<OsString> {
+    let has_verb = words.get(1).is_some_and(|word| !word.as_encoded_bytes().starts_with(b"-"));
+    let behind = words.len().min(1 + usize::from(has_verb));
+    words.splice(behind..behind, ["--config".into(), file.to_owned()]);
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_option_stands_where_slurminit_reads_it() {
+        let with_config = |words: &str| {
+            let words = with_config(words.split(' ').map(OsString::from).collect(), OsStr::new("/f"));
+            words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(with_config("slurminit up --nodes 2"), "slurminit up --config /f --nodes 2");
+        assert_eq!(with_config("slurminit-init -- srun --config x"), "slurminit-init --config /f -- srun --config x");
+    }
+}
