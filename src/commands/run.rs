@@ -96,7 +96,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<u8> {
         warn!("DEMO: the GPUs of this cluster are SIMULATED; no job computes anything on them");
     }
     if let Some(nodes) = config.simulated() {
-        let count = nodes.names.len();
+        let count = nodes.iter().count();
         warn!("the nodes of this cluster are SIMULATED: {count} slurmd in one container, which share what it has");
     }
     for mended in &lock.mended {
