@@ -53,7 +53,7 @@ pub use paths::Paths;
 pub use rest::Rest;
 pub use selector::GpuSelector;
 pub use sharing::{Shards, Sharing};
-pub use simulate::{Simulate, SimulatedNodes};
+pub use simulate::{OtherNodes, Simulate, SimulatedGroup, SimulatedNodes};
 pub use slurm::{Partition, Slurm, SlurmKey, SlurmSettings, SlurmValue};
 pub use supervise::{OnGiveUp, Supervise};
 pub use unknown_variables::unknown_variables;

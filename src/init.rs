@@ -76,7 +76,7 @@ fn say_what_is_odd(config: &Config, file: Option<&Path>, lock: &Lock) {
         warn!("DEMO: the GPUs of this cluster are SIMULATED; no job computes anything on them");
     }
     if let Some(nodes) = config.simulated() {
-        let count = nodes.names.len();
+        let count = nodes.iter().count();
         warn!("the nodes of this cluster are SIMULATED: {count} slurmd in one container, which share what it has");
     }
     if file == Some(&kept_toml()) && Path::new(DEFAULT_FILE).exists() {

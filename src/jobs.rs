@@ -148,7 +148,8 @@ fn reports(node: &str) -> anyhow::Result<Vec<NodeReport>> {
 
 /// The nodes of this container: several where they are simulated.
 fn names(node: &str) -> Vec<String> {
-    NodeRange::try_from(node.to_owned()).map_or_else(|_| vec![node.to_owned()], |nodes| nodes.names())
+    NodeRange::each(node)
+        .map_or_else(|| vec![node.to_owned()], |ranges| ranges.iter().flat_map(NodeRange::names).collect())
 }
 
 struct Job {

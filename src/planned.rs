@@ -22,7 +22,7 @@ impl Planned {
     /// The node's name and Gres.
     pub(crate) fn node(&self, inventory: &Inventory) -> (String, String) {
         let own = self.customized.node(&inventory.hostname);
-        own.unwrap_or_else(|| (self.plan.node.names().to_owned(), self.plan.node.gres.clone()))
+        own.unwrap_or_else(|| (self.plan.node_names(), self.plan.node_gres()))
     }
 }
 

@@ -88,7 +88,8 @@ pub(crate) fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, 
     let cheap = cheap_findings(&config, sources.root, &inventory, &planned.files);
     let mut prepared = report(&config, sources.root, planned, &inventory, changed);
     if let Some(held) = sources.held {
-        let kept = format!("{held}\n{}\n{}", prepared.node_name, prepared.simulated_nodes);
+        let alike = config.simulate.nodes.unwrap_or_default();
+        let kept = format!("{held}\n{}\n{alike}", prepared.node_name);
         if let Err(error) = install::keep_held(&config.paths, sources.root, &kept) {
             eprintln!("warning: {error}; `slurminit reload --dry-run` will not compare what only a start takes");
         }
@@ -195,12 +196,12 @@ fn report(config: &Config, root: &Path, planned: Planned, inventory: &Inventory,
             file,
         }
     };
-    let gpus = plan.gres.lines.iter().map(gpu).collect();
+    let gpus = plan.nodes.gres.lines.iter().map(gpu).collect();
     let hands_over = inventory.slurm.does(Behavior::HandsOver);
     let summary = plan.summary;
     Prepared {
         node_name,
-        simulated_nodes: plan.node.simulated.map_or(0, |nodes| nodes.names.len()),
+        simulated_nodes: config.simulated().map_or(0, |nodes| nodes.iter().count()),
         dynamic_node,
         gres,
         saved_jobs,
@@ -252,7 +253,8 @@ fn close_device_files(planned: &Planned) -> Option<Finding> {
 }
 
 fn make_simulated_gpus(config: &Config, root: &Path) -> Result<(), InstallError> {
-    let count = config.simulate.gpus.filter(|_| config.simulated().is_some()).unwrap_or_default();
+    let groups = config.simulated().map(|nodes| nodes.groups).unwrap_or_default();
+    let count = groups.iter().filter_map(|group| group.each.gpus).max().unwrap_or_default();
     if count == 0 { Ok(()) } else { install::make_simulated_gpus(root, Path::new(plan::SIMULATED_DEVICES), count) }
 }
 

@@ -39,7 +39,7 @@ pub fn render(plan: &Plan) -> Vec<Text> {
 
 /// What slurmd tells the controller of the node, where slurm.conf has no line for it.
 pub fn dynamic_node(plan: &Plan) -> String {
-    slurm_conf::dynamic_node(&plan.node)
+    slurm_conf::dynamic_node(&plan.nodes.node)
 }
 
 /// Quotes for sh, so that no character is special.

@@ -1,5 +1,6 @@
 //! docker/bake.hcl: what a release would be, as buildx itself reads it. Run by `docker/test --only bake`.
 #![expect(clippy::disallowed_methods, reason = "this test runs the docker command and is nobody's PID 1")]
+#![expect(clippy::expect_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
 use std::fs;

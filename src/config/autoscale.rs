@@ -78,6 +78,19 @@ text_type!(NodeRange, "`{}` names no nodes: want a name, or a range such as burs
 });
 
 impl NodeRange {
+    /// Each range of a list such as `node[1-4],big[1,3]`; `None` if there is one that is none.
+    pub fn each(list: &str) -> Option<Vec<Self>> {
+        let (mut ranges, mut is_within) = (vec![String::new()], false);
+        for letter in list.chars() {
+            is_within = if is_within { letter != ']' } else { letter == '[' };
+            match ranges.last_mut() {
+                Some(range) if letter != ',' || is_within => range.push(letter),
+                _ => ranges.push(String::new()),
+            }
+        }
+        ranges.into_iter().map(|range| Self::try_from(range).ok()).collect()
+    }
+
     /// Each name.
     pub fn names(&self) -> Vec<String> {
         names(&self.0).unwrap_or_default()
@@ -171,6 +184,16 @@ mod tests {
             let names = NodeRange::try_from(text.to_owned()).ok().map(|range| range.names());
             assert_eq!(names, expected.map(|names| names.into_iter().map(str::to_owned).collect()), "{text}");
         }
+    }
+
+    #[test]
+    fn a_list_is_split_between_its_ranges() {
+        let each = |text: &str| {
+            NodeRange::each(text).map(|ranges| ranges.iter().flat_map(NodeRange::names).collect::<Vec<_>>().join(" "))
+        };
+        assert_eq!(each("a[1-2,4],b,c[01-02]").as_deref(), Some("a1 a2 a4 b c01 c02"));
+        assert_eq!(each("localhost").as_deref(), Some("localhost"));
+        assert_eq!((each("a[1,b"), each("a,,b"), each("")), (None, None, None));
     }
 
     #[test]

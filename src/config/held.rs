@@ -12,7 +12,10 @@ use super::Config;
 pub struct Held(Vec<(String, u64)>);
 
 /// If these change, no file can be rendered that fits the running daemons.
-const NEEDED: [&str; 4] = ["role", "[paths]", "[accounting]", "[rest]"];
+const NEEDED: [&str; 5] = ["role", "[paths]", "[accounting]", "[rest]", SIMULATED];
+
+/// The nodes that have a slurmd each; what they claim may change.
+const SIMULATED: &str = "name in [[simulate.node]]";
 
 impl Held {
     /// The checksums of `config`.
@@ -32,6 +35,7 @@ impl Held {
             entry("[memory]", &config.memory),
             entry("[[notify]]", &config.notifies),
             entry("[supervise]", &config.supervise),
+            entry(SIMULATED, &config.simulate.node.iter().map(|other| &other.name).collect::<Vec<_>>()),
         ];
         held.extend(config.daemons.iter().map(|(name, daemon)| entry(&format!("[daemon.{name}]"), daemon)));
         held.extend(config.services.iter().map(|service| entry(&format!("[[service]] {}", service.name), service)));

@@ -1,14 +1,14 @@
 //! Nodes that are made up, all of them in one container: for tests of what runs on Slurm.
 
-use std::ops::RangeInclusive;
+use std::collections::BTreeSet;
 
 use serde::Deserialize;
 
-use super::error::Fault;
+use super::error::{Fault, Step};
 use super::{Config, ConfigError, FeatureName, NodeName, NodeRange, Role};
 
 /// The most nodes: each is a daemon of this container.
-const MOST: u32 = 512;
+const MOST: usize = 512;
 
 /// What simulated nodes are called, with their number behind it, where `[node] name` does not say.
 const NAME: &str = "node";
@@ -17,7 +17,7 @@ const NAME: &str = "node";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Simulate {
-    /// How many nodes the cluster has; `None` means the container itself, as it is.
+    /// How many nodes are alike; `None` means none, and without others the container itself, as it is.
     pub nodes: Option<u32>,
     /// The CPUs of each; `None` means those of the container, all of them on each node.
     pub cpus: Option<u32>,
@@ -27,24 +27,69 @@ pub struct Simulate {
     pub gpus: Option<u32>,
     /// Their GRES type.
     pub gpu_type: Option<FeatureName>,
+    /// `[[simulate.node]]`: further nodes, which differ.
+    pub node: Vec<OtherNodes>,
+}
+
+/// Nodes that differ from the others. What is left out is as in `[simulate]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OtherNodes {
+    /// Their names.
+    pub name: NodeRange,
+    /// CPUs.
+    #[serde(default)]
+    pub cpus: Option<u32>,
+    /// Memory, in MiB.
+    #[serde(default)]
+    pub memory_mib: Option<u64>,
+    /// Made-up GPUs.
+    #[serde(default)]
+    pub gpus: Option<u32>,
+    /// Their GRES type.
+    #[serde(default)]
+    pub gpu_type: Option<FeatureName>,
+    /// Features, added to those of all nodes.
+    #[serde(default)]
+    pub features: Vec<FeatureName>,
 }
 
 /// The most GPUs of a node: as many as are known on any machine, and more.
 const MOST_GPUS: u32 = 64;
 
+/// Ports that other daemons may have, beside those of the nodes.
+const OTHER_PORTS: usize = 3;
+
 /// A simulated cluster's nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimulatedNodes {
-    /// All of their names, as Slurm writes them: `node[1-4]`.
-    pub range: String,
-    /// Each name, in order.
-    pub names: Vec<String>,
-    /// The port of each.
-    pub ports: RangeInclusive<u16>,
+    /// Those that are alike, each group with its own; there is at least one.
+    pub groups: Vec<SimulatedGroup>,
+}
+
+/// Simulated nodes that are alike.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SimulatedGroup {
+    /// What each of them has, and all of their names, as Slurm writes them: `node[1-4]`.
+    pub each: OtherNodes,
+    /// Each name and its port, in order.
+    pub nodes: Vec<(String, u16)>,
+}
+
+impl SimulatedNodes {
+    /// All nodes: each name and its port, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &(String, u16)> {
+        self.groups.iter().flat_map(|group| &group.nodes)
+    }
+
+    /// All of their names, as Slurm writes them: `node[1-4],big[1-2]`.
+    pub fn range(&self) -> String {
+        self.groups.iter().map(|group| group.each.name.as_str()).collect::<Vec<_>>().join(",")
+    }
 }
 
 impl Config {
-    /// With so many simulated nodes, as the command line says.
+    /// With so many simulated nodes that are alike, as the command line says.
     ///
     /// # Errors
     /// So many are not possible.
@@ -54,51 +99,131 @@ impl Config {
 
     /// The simulated nodes, if that is what this container runs.
     pub fn simulated(&self) -> Option<SimulatedNodes> {
-        let count = self.simulate.nodes.filter(|_| self.role == Role::All && !self.shares_a_cluster())?;
-        let name = if self.node.name == NodeName::default() { NAME } else { self.node.name.as_str() };
-        let range = if count == 1 { format!("{name}1") } else { format!("{name}[1-{count}]") };
-        let names = NodeRange::try_from(range.clone()).map(|range| range.names()).unwrap_or_default();
-        let first = self.slurm.daemon_port;
-        let more = u16::try_from(count.saturating_sub(1)).unwrap_or(u16::MAX);
-        Some(SimulatedNodes { range, names, ports: first..=first.saturating_add(more) })
+        if self.role != Role::All || self.shares_a_cluster() {
+            return None;
+        }
+        let taken = self.ports_beside_nodes();
+        let mut ports = (self.slurm.daemon_port..=u16::MAX).filter(|port| !taken.contains(port));
+        let groups: Vec<_> = kinds(self)
+            .map(|each| SimulatedGroup { nodes: each.name.names().into_iter().zip(&mut ports).collect(), each })
+            .collect();
+        (!groups.is_empty()).then_some(SimulatedNodes { groups })
+    }
+
+    /// Ports of daemons that run beside simulated nodes: a node has another one.
+    fn ports_beside_nodes(&self) -> Vec<u16> {
+        let accounting = self.runs_accounting().then_some(self.accounting.port);
+        let rest = self.rest.listen.filter(|_| self.runs_rest()).map(|address| address.port());
+        [Some(self.slurm.controller_port), accounting, rest].into_iter().flatten().collect()
     }
 }
 
+/// The nodes that are alike, then those that differ, each with all that is said of it.
+fn kinds(config: &Config) -> impl Iterator<Item = OtherNodes> {
+    let Simulate { nodes, cpus, memory_mib, gpus, ref gpu_type, ref node } = config.simulate;
+    let prefix = if config.node.name == NodeName::default() { NAME } else { config.node.name.as_str() };
+    let range = nodes.map(|count| if count == 1 { format!("{prefix}1") } else { format!("{prefix}[1-{count}]") });
+    let alike = range.and_then(|range| NodeRange::try_from(range).ok()).map(|name| OtherNodes {
+        name,
+        cpus,
+        memory_mib,
+        gpus,
+        gpu_type: gpu_type.clone(),
+        features: Vec::new(),
+    });
+    alike.into_iter().chain(node.iter().map(move |other| OtherNodes {
+        cpus: other.cpus.or(cpus),
+        memory_mib: other.memory_mib.or(memory_mib),
+        gpus: other.gpus.or(gpus),
+        gpu_type: other.gpu_type.as_ref().or(gpu_type.as_ref()).cloned(),
+        ..other.clone()
+    }))
+}
+
 /// The key that is not possible, and why.
-fn wrong(config: &Config) -> Option<(&'static str, String)> {
+fn wrong(config: &Config) -> Option<(Vec<Step>, String)> {
     let simulate = &config.simulate;
+    let at = |key: &'static str, why: String| Some((vec!["simulate".into(), key.into()], why));
     let of_nodes = [
         ("cpus", simulate.cpus.is_some()),
         ("memory_mib", simulate.memory_mib.is_some()),
         ("gpus", simulate.gpus.is_some()),
         ("gpu_type", simulate.gpu_type.is_some()),
     ];
-    let last_port = |nodes: u32| u32::from(config.slurm.daemon_port) + nodes - 1;
     match simulate.nodes {
-        None => {
+        None if simulate.node.is_empty() => {
             let (key, _) = of_nodes.into_iter().find(|(_, is_set)| *is_set)?;
-            Some((key, "it is of simulated nodes: set nodes, too".to_owned()))
+            return at(key, "it is of simulated nodes: set nodes, too".to_owned());
         }
-        Some(nodes) if !(1..=MOST).contains(&nodes) => Some(("nodes", format!("want 1 to {MOST} nodes"))),
-        Some(nodes) if last_port(nodes) > u32::from(u16::MAX) => Some((
-            "nodes",
-            format!("each node has a port from daemon_port on, and the last would be {}", last_port(nodes)),
-        )),
-        _ if simulate.cpus == Some(0) => Some(("cpus", "a node has one CPU at least".to_owned())),
-        _ if simulate.gpus > Some(MOST_GPUS) => Some(("gpus", format!("a node has at most {MOST_GPUS} GPUs"))),
-        Some(_) => None,
+        Some(nodes) if !(1..=MOST).contains(&(nodes as usize)) => {
+            return at("nodes", format!("want 1 to {MOST} nodes"));
+        }
+        _ => {}
+    }
+    if let Some((key, why)) = impossible(simulate.cpus, simulate.memory_mib, simulate.gpus) {
+        return at(key, why);
+    }
+    wrong_among_others(config).or_else(|| wrong_ports(config))
+}
+
+/// Why there are not enough ports.
+fn wrong_ports(config: &Config) -> Option<(Vec<Step>, String)> {
+    let count: usize = kinds(config).map(|kind| kind.name.names().len()).sum();
+    let (first, metrics) = (usize::from(config.slurm.daemon_port), config.metrics.listen.map(|address| address.port()));
+    let last = first + count - 1 + OTHER_PORTS;
+    let what = format!("each node has a port from daemon_port ({first}) on");
+    let why = match metrics.filter(|port| (first..=last).contains(&usize::from(*port))) {
+        _ if last > usize::from(u16::MAX) => format!("{what}, and the last would be {last}"),
+        Some(port) => format!("{what}, and the port {port} of [metrics] listen is among them"),
+        None => return None,
+    };
+    Some((vec!["simulate".into()], why))
+}
+
+/// The same, among the nodes that differ.
+fn wrong_among_others(config: &Config) -> Option<(Vec<Step>, String)> {
+    let first = usize::from(config.simulate.nodes.is_some());
+    let mut seen: BTreeSet<String> = kinds(config).take(first).flat_map(|alike| alike.name.names()).collect();
+    for (index, other) in config.simulate.node.iter().enumerate() {
+        let at = |key: &'static str, why: String| {
+            Some((vec!["simulate".into(), "node".into(), index.into(), key.into()], why))
+        };
+        let names = other.name.names();
+        if names.len() + seen.len() > MOST {
+            return at("name", format!("want at most {MOST} nodes in all"));
+        }
+        if names.iter().any(|name| *name == NodeName::default().as_str()) {
+            return at("name", "Slurm takes every node's name for `localhost` where one is called that".to_owned());
+        }
+        if let Some(name) = names.into_iter().find(|name| !seen.insert(name.clone())) {
+            return at("name", format!("there are two nodes called `{name}`"));
+        }
+        if let Some((key, why)) = impossible(other.cpus, other.memory_mib, other.gpus) {
+            return at(key, why);
+        }
+    }
+    None
+}
+
+/// What no node has.
+fn impossible(cpus: Option<u32>, memory_mib: Option<u64>, gpus: Option<u32>) -> Option<(&'static str, String)> {
+    match (cpus, memory_mib, gpus) {
+        (Some(0), _, _) => Some(("cpus", "a node has one CPU at least".to_owned())),
+        (_, Some(0), _) => Some(("memory_mib", "a node has 1 MiB at least".to_owned())),
+        (_, _, Some(gpus)) if gpus > MOST_GPUS => Some(("gpus", format!("a node has at most {MOST_GPUS} GPUs"))),
+        _ => None,
     }
 }
 
 /// Whether the file asks for what is possible.
 pub(super) fn check(config: &Config) -> Result<(), Fault> {
     match wrong(config) {
-        Some((key, why)) => Err(Fault::new(vec!["simulate".into(), key.into()], why)),
+        Some((path, why)) => Err(Fault::new(path, why)),
         None => Ok(()),
     }
 }
 
-/// Sets the number of nodes, as it is said at this place.
+/// Sets the number of nodes that are alike, as it is said at this place.
 pub(super) fn set_nodes(mut config: Config, nodes: u32, place: &str) -> Result<Config, ConfigError> {
     config.simulate.nodes = Some(nodes);
     match wrong(&config) {
@@ -113,25 +238,72 @@ mod tests {
 
     use super::*;
 
+    fn parse(text: &str) -> Result<Config, ConfigError> {
+        Config::parse(text, Path::new("t"))
+    }
+
+    fn range(text: &str) -> Option<String> {
+        parse(text).unwrap().simulated().map(|nodes| nodes.range())
+    }
+
     #[test]
     fn nodes_have_numbers_and_only_a_whole_cluster_has_them() {
-        let parse = |text: &str| Config::parse(text, Path::new("t"));
-        let range = |text: &str| parse(text).unwrap().simulated().map(|nodes| nodes.range);
         assert_eq!(range(""), None);
         assert_eq!(range("[simulate]\nnodes = 4").as_deref(), Some("node[1-4]"));
         assert_eq!(range("[simulate]\nnodes = 1\n[node]\nname = 'nid0'").as_deref(), Some("nid01"));
         assert_eq!(range("role = 'none'\n[simulate]\nnodes = 4"), None);
         assert_eq!(range("[slurm]\ncontroller = 'head'\n[simulate]\nnodes = 4"), None);
-        for bad in [
-            "nodes = 0",
-            "nodes = 513",
-            "cpus = 4",
-            "memory_mib = 4",
-            "nodes = 2\ncpus = 0",
-            "gpus = 1",
-            "nodes = 2\ngpus = 65",
+    }
+
+    #[test]
+    fn nodes_that_differ_have_what_is_said_of_them_and_otherwise_what_all_have() {
+        let big = "cpus = 8\ngpus = 1\n[[simulate.node]]\nname = 'big[08-09]'\ncpus = 64\ngpu_type = 'a100'\nfeatures = ['fat']";
+        assert_eq!(range(&format!("[simulate]\nnodes = 2\n{big}")).as_deref(), Some("node[1-2],big[08-09]"));
+        let nodes = parse(&format!("[simulate]\n{big}")).unwrap().simulated().unwrap();
+        assert_eq!(nodes.iter().cloned().collect::<Vec<_>>(), [("big08".to_owned(), 6818), ("big09".to_owned(), 6819)]);
+        let OtherNodes { cpus, memory_mib, gpus, gpu_type, features, .. } = &nodes.groups[0].each;
+        assert_eq!((*cpus, *memory_mib, *gpus), (Some(64), None, Some(1)));
+        assert_eq!((gpu_type.as_ref().unwrap().as_str(), features[0].as_str()), ("a100", "fat"));
+    }
+
+    #[test]
+    fn a_node_gets_no_port_of_another_daemon() {
+        let text = "[simulate]\nnodes = 3\n[accounting]\nmode = 'embedded'\n[rest]\nlisten = '127.0.0.1:6821'\n[slurm]\ndaemon_port = 6816";
+        let ports: Vec<u16> = parse(text).unwrap().simulated().unwrap().iter().map(|(_, port)| *port).collect();
+        assert_eq!(ports, [6816, 6818, 6820]);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_its_place() {
+        for (bad, place, why) in [
+            ("nodes = 0", "t:2:9: simulate.nodes", "1 to 512"),
+            ("nodes = 513", "t:2:9: simulate.nodes", "1 to 512"),
+            ("cpus = 4", "t:2:8: simulate.cpus", "set nodes, too"),
+            ("memory_mib = 4", "t:2:14: simulate.memory_mib", "set nodes, too"),
+            ("nodes = 2\ncpus = 0", "t:3:8: simulate.cpus", "one CPU"),
+            ("nodes = 2\nmemory_mib = 0", "t:3:14: simulate.memory_mib", "1 MiB"),
+            ("gpus = 1", "t:2:8: simulate.gpus", "set nodes, too"),
+            ("nodes = 2\ngpus = 65", "t:3:8: simulate.gpus", "at most 64"),
+            (
+                "nodes = 2\n[[simulate.node]]\nname = 'node[2-3]'",
+                "t:4:8: simulate.node[0].name",
+                "two nodes called `node2`",
+            ),
+            (
+                "[[simulate.node]]\nname = 'a'\n[[simulate.node]]\nname = 'a'",
+                "t:5:8: simulate.node[1].name",
+                "two nodes called `a`",
+            ),
+            ("[[simulate.node]]\nname = 'a[1-'", "t:3:8: simulate.node[0].name", "names no nodes"),
+            ("[[simulate.node]]\nname = 'localhost'", "t:3:8: simulate.node[0].name", "localhost"),
+            ("[[simulate.node]]\nname = 'a[1-513]'", "t:3:8: simulate.node[0].name", "at most 512"),
+            ("[[simulate.node]]\nname = 'a'\ncpus = 0", "t:4:8: simulate.node[0].cpus", "one CPU"),
+            ("[[simulate.node]]\nname = 'a'\nsockets = 2", "t:4:1: simulate.node[0].sockets", "unknown field"),
+            ("nodes = 9\n[slurm]\ndaemon_port = 65530", "t:1:1: simulate", "the last would be 65541"),
+            ("nodes = 9\n[metrics]\nlisten = '127.0.0.1:6820'", "t:1:1: simulate", "port 6820 of [metrics]"),
         ] {
-            assert!(parse(&format!("[simulate]\n{bad}")).is_err(), "{bad}");
+            let error = parse(&format!("[simulate]\n{bad}")).unwrap_err().to_string();
+            assert!(error.starts_with(place) && error.contains(why), "{bad}: {error}");
         }
     }
 }

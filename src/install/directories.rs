@@ -105,7 +105,7 @@ fn of_simulated_nodes(spool: &Dir, run: &Dir, config: &Config, mended: &mut Vec<
     let Some(nodes) = config.simulated() else { return Ok(()) };
     let (mut temporary, _) = run.child("tmp")?;
     keep_ours(&mut temporary, mended)?;
-    for name in &nodes.names {
+    for (name, _) in nodes.iter() {
         keep_ours(&mut spool.child(name)?.0, mended)?;
         let (mut everybodys, _) = temporary.child(name)?;
         let settled = everybodys.settle(geteuid().is_root().then_some((0, 0)), 0o1777, &mut Vec::new());

@@ -145,12 +145,12 @@ mod tests {
     #[test]
     fn a_compute_is_called_what_its_container_is_called() {
         let machine = inventory("c1.lab", "0-3", (24, 11));
-        let node = |more| plan::plan(&config("compute", more), &machine).unwrap().node;
+        let node = |more| plan::plan(&config("compute", more), &machine).unwrap().nodes.node;
         assert_eq!(node("").name.as_str(), "c1");
         assert_eq!(node("[node]\nname = \"gpu7\"\n").name.as_str(), "gpu7");
         let replica =
             Inventory { container_name: Some("compute-3".to_owned()), ..inventory("3feeba991c75", "0", (24, 11)) };
-        assert_eq!(plan::plan(&config("compute", ""), &replica).unwrap().node.name.as_str(), "compute-3");
+        assert_eq!(plan::plan(&config("compute", ""), &replica).unwrap().nodes.node.name.as_str(), "compute-3");
         assert!(render::dynamic_node(&plan::plan(&config("compute", ""), &machine).unwrap()).starts_with("CPUs=4"));
     }
 

@@ -274,7 +274,9 @@ impl Plan {
         if own.auto_detect.as_deref().is_some_and(|mode| !mode.eq_ignore_ascii_case("off")) {
             return;
         }
-        self.node.gres = own.node_gres();
+        for kind in std::iter::once(&mut self.nodes).chain(&mut self.other_nodes) {
+            kind.node.gres = own.node_gres();
+        }
         // slurmctld exits if Gres contains a name that is missing in GresTypes.
         if let Some(types) = self.settings.iter_mut().find(|setting| setting.key == "GresTypes") {
             for (name, _) in &own.shared {
@@ -284,7 +286,7 @@ impl Plan {
             }
         }
         self.decisions.push(Decision::new(
-            format!("Gres={}", self.node.gres),
+            format!("Gres={}", self.nodes.node.gres),
             format!("as many as {} has lines for", gres.path.display()),
         ));
     }

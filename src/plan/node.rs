@@ -1,10 +1,10 @@
 //! The node's line: CPUs, memory, topology, Features.
 
-use crate::config::{Config, FeatureName, NodeName, SimulatedNodes};
+use crate::config::{Config, FeatureName, NodeName, SimulatedGroup};
 use crate::inventory::{Cpu, CpuSet, Gpu, Inventory, Kind, Memory};
 
 use super::names::HostName;
-use super::{GresPlan, Reasons, cluster, simulate};
+use super::{GresPlan, Reasons, cluster};
 
 /// The NodeName line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct NodePlan {
     /// Features.
     pub features: Vec<FeatureName>,
     /// The line is for all these, which are made up.
-    pub simulated: Option<SimulatedNodes>,
+    pub simulated: Option<SimulatedGroup>,
 }
 
 /// The layout of a whole, uniform machine, as Slurm describes it.
@@ -74,7 +74,7 @@ pub(super) fn plan(config: &Config, inventory: &Inventory, reasons: &mut Reasons
     };
     let memory_mib = memory(config, inventory, reasons);
     let tmp_disk_mib = tmp_disk(config, inventory, reasons);
-    let node = NodePlan {
+    NodePlan {
         name: cluster::node_name(config, inventory),
         host: None,
         cpus,
@@ -83,15 +83,14 @@ pub(super) fn plan(config: &Config, inventory: &Inventory, reasons: &mut Reasons
         tmp_disk_mib,
         gres: String::new(),
         features: Vec::new(),
-        simulated: config.simulated(),
-    };
-    simulate::node(node, config, reasons)
+        simulated: None,
+    }
 }
 
 impl NodePlan {
-    /// The node's name, or those of all simulated nodes.
+    /// The node's name, or those of the simulated nodes.
     pub fn names(&self) -> &str {
-        self.simulated.as_ref().map_or(self.name.as_str(), |nodes| &nodes.range)
+        self.simulated.as_ref().map_or(self.name.as_str(), |group| group.each.name.as_str())
     }
 
     /// Adds the parts that depend on the GPUs and the host.
@@ -104,7 +103,8 @@ impl NodePlan {
         reasons: &mut Reasons,
     ) -> Self {
         self.gres = gres.node_gres();
-        self.features = features(config, inventory);
+        let of_group = self.simulated.as_ref().map(|group| &group.each.features[..]).unwrap_or_default();
+        self.features = features(config, inventory, of_group);
         if !self.features.is_empty() {
             let names: Vec<&str> = self.features.iter().map(FeatureName::as_str).collect();
             reasons.decide(
@@ -239,8 +239,8 @@ fn default_reserve(usable: u64) -> u64 {
     generous.min(usable.saturating_sub(1024).max(usable / 8))
 }
 
-/// Vendor, model, compute capability and driver of the GPUs, each once, then the operator's features.
-fn features(config: &Config, inventory: &Inventory) -> Vec<FeatureName> {
+/// Vendor, model, compute capability and driver of the GPUs, each once, then the operator's features, and those of such nodes.
+fn features(config: &Config, inventory: &Inventory, of_group: &[FeatureName]) -> Vec<FeatureName> {
     let of_gpu = |gpu: &Gpu| {
         let slurm = &gpu.vendor.traits().slurm;
         let compute = gpu.compute.as_deref().map(|compute| format!("{}{compute}", slurm.compute_prefix));
@@ -252,7 +252,7 @@ fn features(config: &Config, inventory: &Inventory) -> Vec<FeatureName> {
     let mut features = Vec::new();
     let found = inventory.usable_gpus().flat_map(of_gpu).flatten();
     let found = found.filter_map(|name| FeatureName::from_hardware(&name));
-    for feature in found.chain(config.node.features.iter().cloned()) {
+    for feature in found.chain(config.node.features.iter().chain(of_group).cloned()) {
         if !features.contains(&feature) {
             features.push(feature);
         }

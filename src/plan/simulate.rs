@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use crate::config::{Config, FeatureName, SimulatedNodes};
+use crate::config::{Config, FeatureName, OtherNodes, SimulatedGroup};
 use crate::inventory::{Finding, Inventory, Kind, Vendor};
 
 use super::gpus::{AutoDetect, GresLine, GresPlan};
 use super::names::{DevicePath, GresType};
-use super::{NodePlan, Reasons, cluster};
+use super::{NodePlan, NodesPlan, Reasons, cluster};
 
 /// How the stand-in for a driver's library calls its GPUs.
 const MADE_UP: &str = "Simulated ";
@@ -16,9 +16,9 @@ const MADE_UP: &str = "Simulated ";
 pub const DEVICES: &str = "/dev/simulated";
 
 /// What a node is told to have in place of what was detected.
-pub(super) fn gres(config: &Config, reasons: &mut Reasons) -> Option<GresPlan> {
-    let count = config.simulate.gpus.filter(|_| config.simulated().is_some())?;
-    let gres_type = config.simulate.gpu_type.as_ref().map_or("simulated", FeatureName::as_str);
+pub(super) fn gres(node: &NodePlan, reasons: &mut Reasons) -> Option<GresPlan> {
+    let OtherNodes { name, gpus, gpu_type, .. } = &node.simulated.as_ref()?.each;
+    let (count, gres_type) = ((*gpus)?, gpu_type.as_ref().map_or("simulated", FeatureName::as_str));
     let line = |index: u32| {
         Some(GresLine {
             gres_type: GresType::own(gres_type),
@@ -36,14 +36,15 @@ pub(super) fn gres(config: &Config, reasons: &mut Reasons) -> Option<GresPlan> {
     };
     let lines = (0..count).filter_map(line).collect();
     let plan = GresPlan { auto_detect: AutoDetect::Off, lines, counts_as_runtimes: true, sharing: None };
-    reasons.decide(format!("Gres={}", plan.node_gres()), "[simulate] gpus");
+    reasons.decide(format!("Gres={}", plan.node_gres()), why(name.as_str(), "gpus"));
     Some(plan)
 }
 
 /// A GPU is real, and is one. Each node would offer it.
 pub(super) fn without_real_gpus(config: &Config, inventory: Inventory, findings: &mut Vec<Finding>) -> Inventory {
     let is_real = |model: &Option<String>| !model.as_deref().is_some_and(|model| model.starts_with(MADE_UP));
-    if config.simulate.gpus.is_some() {
+    let says_gpus = |group: &SimulatedGroup| group.each.gpus.is_some();
+    if config.simulated().is_some_and(|nodes| nodes.groups.iter().any(says_gpus)) {
         return cluster::without_gpus(&inventory);
     }
     if !inventory.usable_gpus().any(|gpu| is_real(&gpu.model)) {
@@ -58,25 +59,44 @@ pub(super) fn without_real_gpus(config: &Config, inventory: Inventory, findings:
     cluster::without_gpus(&inventory)
 }
 
-/// What a simulated node claims, whatever the container has; slurmd is told to believe it (`config_overrides`).
-pub(super) fn node(mut node: NodePlan, config: &Config, reasons: &mut Reasons) -> NodePlan {
-    let Some(SimulatedNodes { range, names, .. }) = &node.simulated else { return node };
-    reasons.decide(format!("NodeName={range}"), format!("[simulate] nodes: {} slurmd in this container", names.len()));
-    let why = |key: &str| format!("[simulate] {key}; the nodes share what the container has");
-    if let Some(cpus) = config.simulate.cpus {
-        (node.cpus, node.topology) = (cpus, None);
-        reasons.decide(format!("CPUs={cpus}"), why("cpus"));
-    }
-    if let Some(memory) = config.simulate.memory_mib {
-        node.memory_mib = Some(memory);
-        reasons.decide(format!("RealMemory={memory}"), why("memory_mib"));
-    }
-    node
+fn why(nodes: &str, key: &str) -> String {
+    format!("{key} of {nodes} in [simulate]; the nodes share what the container has")
+}
+
+/// The container's node, or a plan for each group of simulated ones: what they claim, whatever the container has. slurmd is told to
+/// believe it (`config_overrides`).
+pub(super) fn nodes(container: NodePlan, config: &Config, reasons: &mut Reasons) -> (NodePlan, Vec<NodePlan>) {
+    let Some(nodes) = config.simulated() else { return (container, Vec::new()) };
+    let of = |count| format!("{count} slurmd in this container, as [simulate] says");
+    reasons.decide(format!("NodeName={}", nodes.range()), of(nodes.iter().count()));
+    // Slurm counts by cores or by CPUs on all nodes alike.
+    let says_cpus = nodes.groups.iter().any(|group| group.each.cpus.is_some());
+    let mut plans = nodes.groups.into_iter().map(|group| {
+        let (mut node, name) = (container.clone(), group.each.name.as_str());
+        node.topology = container.topology.filter(|_| !says_cpus);
+        if let Some(cpus) = group.each.cpus {
+            node.cpus = cpus;
+            reasons.decide(format!("CPUs={cpus}"), why(name, "cpus"));
+        }
+        if let Some(memory) = group.each.memory_mib {
+            node.memory_mib = Some(memory);
+            reasons.decide(format!("RealMemory={memory}"), why(name, "memory_mib"));
+        }
+        node.simulated = Some(group);
+        node
+    });
+    let first = plans.next().unwrap_or_else(|| container.clone());
+    (first, plans.collect())
 }
 
 /// `SIMULATED: 4 nodes, each with ...`.
-pub(super) fn summary(nodes: &SimulatedNodes, each: &str) -> String {
-    let count = nodes.names.len();
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} SIMULATED node{plural} in this container, each with {each}")
+pub(super) fn summary(kinds: &[&NodesPlan], each: impl Fn(&NodesPlan) -> String) -> String {
+    let count = |kind: &NodesPlan| kind.node.simulated.as_ref().map_or(1, |group| group.nodes.len());
+    let all: usize = kinds.iter().map(|kind| count(kind)).sum();
+    let plural = if all == 1 { "" } else { "s" };
+    let has = match kinds {
+        [kind] => format!(", each with {}", each(kind)),
+        _ => kinds.iter().map(|kind| format!("; {} with {}", kind.node.names(), each(kind))).collect(),
+    };
+    format!("{all} SIMULATED node{plural} in this container{has}")
 }

@@ -3,31 +3,34 @@
 use std::fmt::Write as _;
 
 use crate::config::Sharing;
-use crate::plan::{AutoDetect, DevicePath, FileName, GresLine, Plan};
+use crate::plan::{AutoDetect, DevicePath, FileName, GresLine, GresPlan, NodesPlan, Plan};
 
 use super::header;
 
 pub(super) fn text(plan: &Plan) -> String {
     let mut text = header(FileName::GresConf);
-    let _ = writeln!(text, "AutoDetect={}", plan.gres.auto_detect.as_str());
-    for line in &plan.gres.lines {
-        let _ = writeln!(text, "# {}", line.comment);
-        if plan.gres.auto_detect == AutoDetect::Off {
-            let _ = writeln!(text, "{} Flags={}", gres_line(line), plan.gres.flags());
+    let _ = writeln!(text, "AutoDetect={}", plan.nodes.gres.auto_detect.as_str());
+    for NodesPlan { node, gres } in plan.kinds() {
+        let of = if plan.other_nodes.is_empty() { String::new() } else { format!("NodeName={} ", node.names()) };
+        for line in &gres.lines {
+            let _ = writeln!(text, "# {}", line.comment);
+            if gres.auto_detect == AutoDetect::Off {
+                let _ = writeln!(text, "{of}{} Flags={}", gres_line(line), gres.flags());
+            }
         }
+        text.push_str(&shared_lines(gres, &of));
     }
-    text.push_str(&shared_lines(plan));
     text.push_str(&cloud_lines(plan));
-    if plan.gres.lines.is_empty() {
+    if plan.kinds().all(|kind| kind.gres.lines.is_empty()) {
         text.push_str("# This container has no GPU that a job could be given.\n");
     }
     text
 }
 
 /// Shared GRES. Slurm gives each record the type and cores of the GPU with the same file.
-fn shared_lines(plan: &Plan) -> String {
+fn shared_lines(gres: &GresPlan, of: &str) -> String {
     let mut text = String::new();
-    let Some(sharing) = plan.gres.sharing else { return text };
+    let Some(sharing) = gres.sharing else { return text };
     let (name, each) = (sharing.gres(), sharing.of_each_gpu());
     let flags = match sharing {
         Sharing::Shards(_) => "",
@@ -35,13 +38,13 @@ fn shared_lines(plan: &Plan) -> String {
         Sharing::Mps => " Flags=all_sharing",
     };
     let _ = writeln!(text, "# For jobs that share a GPU: {each} of each.");
-    if plan.gres.auto_detect != AutoDetect::Off {
-        let _ = writeln!(text, "Name={name} Count={}", u64::from(each) * plan.gres.shared().count() as u64);
+    if gres.auto_detect != AutoDetect::Off {
+        let _ = writeln!(text, "{of}Name={name} Count={}", u64::from(each) * gres.shared().count() as u64);
         return text;
     }
-    for (line, _) in plan.gres.shared() {
+    for (line, _) in gres.shared() {
         let files: Vec<&str> = line.files.iter().map(DevicePath::as_str).collect();
-        let _ = writeln!(text, "Name={name} Count={each} File={}{flags}", files.join(","));
+        let _ = writeln!(text, "{of}Name={name} Count={each} File={}{flags}", files.join(","));
     }
     text
 }
@@ -61,7 +64,7 @@ fn cloud_lines(plan: &Plan) -> String {
     text
 }
 
-/// No NodeName: the file is for this node only, and Slurm 24.11 expects none then.
+/// No NodeName where all nodes are alike: the file is for these only, and Slurm 24.11 expects none then.
 fn gres_line(line: &GresLine) -> String {
     let files: Vec<&str> = line.files.iter().map(DevicePath::as_str).collect();
     let key = if files.len() == 1 { "File" } else { "MultipleFiles" };

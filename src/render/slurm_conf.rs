@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::config::{CloudNodes, FeatureName};
-use crate::plan::{FileName, NodePlan, Plan, Topology};
+use crate::plan::{FileName, NodePlan, NodesPlan, Plan, Topology};
 
 use super::header;
 
@@ -16,13 +16,13 @@ pub(super) fn text(plan: &Plan) -> String {
         let _ = writeln!(text, "{}={}", setting.key, quoted(&setting.value));
     }
     match &plan.node_sets {
-        None => drop(writeln!(
-            text,
-            "\n# {}\nNodeName={}{} State=UNKNOWN\n",
-            plan.summary,
-            plan.node.names(),
-            line(&plan.node)
-        )),
+        None => {
+            let _ = writeln!(text, "\n# {}", plan.summary);
+            for NodesPlan { node, .. } in plan.kinds() {
+                let _ = writeln!(text, "NodeName={}{} State=UNKNOWN", node.names(), line(node));
+            }
+            text.push('\n');
+        }
         Some(sets) => {
             text.push_str("\n# Nodes add themselves.\n");
             for feature in sets {
@@ -71,8 +71,8 @@ fn line(node: &NodePlan) -> String {
     if let Some(host) = &node.host {
         let _ = write!(line, " NodeHostname={host} NodeAddr=127.0.0.1");
     }
-    if let Some(nodes) = &node.simulated {
-        let _ = write!(line, " Port={}-{}", nodes.ports.start(), nodes.ports.end());
+    if let Some(group) = &node.simulated {
+        let _ = write!(line, " Port={}", ranges(group.nodes.iter().map(|(_, port)| *port)));
     }
     let _ = write!(line, " CPUs={}", node.cpus);
     if let Some(Topology { sockets, cores_per_socket, threads_per_core }) = node.topology {
@@ -91,6 +91,19 @@ fn line(node: &NodePlan) -> String {
         let _ = write!(line, " Feature={}", joined(&node.features));
     }
     line
+}
+
+/// `6818,6820-6822`.
+fn ranges(ports: impl Iterator<Item = u16>) -> String {
+    let mut ranges: Vec<(u16, u16)> = Vec::new();
+    for port in ports {
+        match ranges.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(port) => *last = port,
+            _ => ranges.push((port, port)),
+        }
+    }
+    let range = |(first, last): (u16, u16)| if first == last { first.to_string() } else { format!("{first}-{last}") };
+    ranges.into_iter().map(range).collect::<Vec<_>>().join(",")
 }
 
 /// Slurm ends an unquoted value at the first space.

@@ -144,13 +144,13 @@ pub(super) fn daemon(config: &Config, name: DaemonName, after: &[DaemonName]) ->
 pub(super) fn simulated(config: &Config, nodes: &SimulatedNodes, after: &[DaemonName]) -> Vec<Spec> {
     let first = daemon(config, DaemonName::Slurmd, after);
     let is_usual = first.readiness == ReadinessTest::Port(config.slurm.daemon_port);
-    let spec = |((number, node), port): ((u32, &String), u16)| {
+    let spec = |(number, (node, port)): (u32, &(String, u16))| {
         let name = DaemonName::Slurmd.of_simulated_node(number);
         let own = [first.command.clone(), vec!["-N".to_owned(), node.clone()]].concat();
-        let readiness = if is_usual { ReadinessTest::Port(port) } else { first.readiness.clone() };
+        let readiness = if is_usual { ReadinessTest::Port(*port) } else { first.readiness.clone() };
         Spec { name, command: own, readiness, node: Some(node.clone()), ..first.clone() }
     };
-    (1..).zip(&nodes.names).zip(nodes.ports.clone()).map(spec).collect()
+    (1..).zip(nodes.iter()).map(spec).collect()
 }
 
 /// What each daemon is without the operator's settings: its command, what it waits for, when it is ready, and the container's exit code

@@ -1,6 +1,6 @@
 //! Several simulated nodes in one container.
 
-use crate::docker::{BOOKWORM, DEMO, Image, PLAIN, directory};
+use crate::docker::{ACCOUNTING, BOOKWORM, DEMO, Image, PLAIN, directory};
 
 const CONFIG: &str = "[simulate]\nnodes = 3\ncpus = 64\nmemory_mib = 256000\ngpus = 8\ngpu_type = 'a100'\n\
                       [[user]]\nname = 'alice'\nuid = 1501\n";
@@ -58,6 +58,47 @@ fn nodes_have_what_is_said_of_them_and_fail_one_by_one() {
     container.wait_until_healthy();
     until("[ $(pgrep -xc sleep) = 2 ]");
     assert_eq!(container.sh("squeue --noheader --format %T"), "RUNNING");
+}
+
+const DIFFERENT: &str = "[simulate]\nnodes = 2\ncpus = 4\nmemory_mib = 8000\n\
+                         [[simulate.node]]\nname = 'big[01-02]'\ncpus = 64\nmemory_mib = 256000\ngpus = 8\ngpu_type = 'a100'\n\
+                         features = ['fat']\n\
+                         [[simulate.node]]\nname = 'small'\ncpus = 1\ngpus = 1\n";
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn nodes_differ_and_are_accounted_for() {
+    for image in [ACCOUNTING, BOOKWORM] {
+        let config = directory(&[("slurminit.toml", DIFFERENT)]);
+        let container = Image::new(image).mount(config.path(), "/config").serve();
+        let nodes = container.sh("sinfo --noheader --Node --format '%N %T %c %m %G %f'");
+        let expected = [
+            "big01 idle 64 256000 gpu:a100:8 fat",
+            "big02 idle 64 256000 gpu:a100:8 fat",
+            "node1 idle 4 8000 (null) (null)",
+            "node2 idle 4 8000 (null) (null)",
+            "small idle 1 8000 gpu:simulated:1 (null)",
+        ];
+        assert_eq!(nodes, expected.join("\n"), "{image}");
+        let job = "srun -N2 --constraint=fat --gres=gpu:a100:2 sh -c 'echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES'";
+        assert_eq!(sorted(&container.sh(job)), ["big01 0,1", "big02 0,1"]);
+        assert_eq!(container.sh("srun --gres=gpu:simulated:1 printenv SLURMD_NODENAME"), "small");
+        let status = container.sh("slurminit status");
+        assert!(status.contains("5 SIMULATED nodes") && status.contains("small with 1 simulated GPU"), "{status}");
+        if image == ACCOUNTING {
+            let ended = container.sh("sacct --noheader --parsable2 --allocations --format NodeList,State");
+            assert_eq!(ended, "big[01-02]|COMPLETED\nsmall|COMPLETED");
+        }
+        // What a node claims can change; which nodes there are cannot.
+        let dry_run = |from: &str, to: &str| {
+            std::fs::write(config.path().join("slurminit.toml"), DIFFERENT.replace(from, to)).unwrap();
+            container.exec(&["slurminit", "reload", "--dry-run"])
+        };
+        let refused = dry_run("'small'", "'tiny'");
+        assert!(refused.code != 0 && refused.stderr.contains("name in [[simulate.node]]"), "{}", refused.stderr);
+        let taken = dry_run("cpus = 64", "cpus = 32").ok();
+        assert!(taken.contains("CPUs=32"), "{taken}");
+    }
 }
 
 #[test]

@@ -80,9 +80,8 @@ fn would_do(config: &Config, inventory: &Inventory, root: &Path) -> WouldDo {
     let mut would_do = WouldDo::unplanned(config, inventory);
     match plan_files(config, inventory, root) {
         Ok(Planned { plan, files, customized }) => {
+            would_do.node = customized.node(&inventory.hostname).map_or_else(|| plan.node_names(), |(name, _)| name);
             would_do.findings.extend(plan.findings);
-            would_do.node =
-                customized.node(&inventory.hostname).map_or_else(|| plan.node.names().to_owned(), |(name, _)| name);
             let differs = |name: &str, text: &str| {
                 let path = install::under(root, &config.paths.slurm.join(name));
                 std::fs::read_to_string(path).is_ok_and(|installed| installed != text)

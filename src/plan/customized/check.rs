@@ -75,7 +75,7 @@ impl Check<'_> {
             return;
         };
         let plugin = plugin(vendor);
-        if let Some(fault) = auto_detect_fault(vendor, inventory, &plan.node) {
+        if let Some(fault) = auto_detect_fault(vendor, inventory, &plan.nodes.node) {
             let what = format!("AutoDetect={own} will not do well here");
             findings.push(finding(fault.severity, gres, what, &fault.cause, fault.repair));
         }
@@ -155,10 +155,10 @@ impl Check<'_> {
         let offered = match &own_gres {
             Some(own) if own.gpus.is_empty() => inventory.usable_gpus().count(),
             Some(own) => own.count(),
-            None => plan.gres.lines.len(),
+            None => plan.nodes.gres.lines.len(),
         } as u64;
         // The user's gres.conf decides, whatever hardware there is.
-        let fitting = own_gres.filter(|own| !own.gpus.is_empty()).map_or(plan.node.gres.clone(), |own| own.node_gres());
+        let fitting = own_gres.filter(|own| !own.gpus.is_empty()).map_or(plan.node_gres(), |own| own.node_gres());
         if claimed < offered {
             let what = format!("Gres= has {claimed} GPUs, and {offered} could be offered");
             let cause = "jobs cannot ask for the others";
@@ -197,7 +197,7 @@ impl Check<'_> {
                 )
             };
             let what = format!("{name} claims RealMemory={memory}, and there are {usable} MiB");
-            let repair = format!("write RealMemory={}", plan.node.memory_mib.unwrap_or(usable));
+            let repair = format!("write RealMemory={}", plan.nodes.node.memory_mib.unwrap_or(usable));
             findings.push(Finding { kind: Kind::RealMemory, ..finding(severity, slurm, what, cause, repair) });
         }
         let machine_cpus = inventory.cpu.sockets.iter().flatten().map(|core| core.len() as u64).sum::<u64>();
@@ -213,7 +213,9 @@ impl Check<'_> {
             let what = format!("{name} claims CPUs={cpus}, and there are {machine_cpus}");
             let repair = match overrides {
                 true => "nothing, if that is meant".to_owned(),
-                false => format!("write CPUs={}, or SlurmdParameters=config_overrides if it is meant", plan.node.cpus),
+                false => {
+                    format!("write CPUs={}, or SlurmdParameters=config_overrides if it is meant", plan.nodes.node.cpus)
+                }
             };
             findings.push(finding(severity, slurm, what, cause, repair));
         }
