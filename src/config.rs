@@ -17,6 +17,7 @@ mod held;
 mod jobs;
 mod joined;
 mod liveness;
+mod log;
 mod mail;
 mod memory;
 mod metrics;
@@ -45,6 +46,7 @@ pub use held::Held;
 pub use jobs::{Jobs, OnStop};
 pub use joined::{Joined, shared};
 pub use liveness::LivenessTest;
+pub use log::{Level, Log, LogFormat};
 pub use mail::{Address, Mail, Relay};
 pub use memory::{Memory, Victim};
 pub use metrics::Metrics;
@@ -287,39 +289,6 @@ pub enum OnMismatch {
     Warn,
     /// Log an error and do not start.
     Fail,
-}
-
-/// The logs of slurminit and the daemons.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Log {
-    /// Text for people, or JSON for log collectors.
-    pub format: LogFormat,
-    /// The least severe level that is logged; `None` means `warn` with a CMD and `info` without.
-    pub level: Option<Level>,
-}
-
-/// The format of log lines.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// One readable line, prefixed with the daemon's name.
-    #[default]
-    Text,
-    /// One JSON object per line.
-    Json,
-}
-
-/// The severity of a log line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[expect(missing_docs, reason = "the words are the field's own")]
-pub enum Level {
-    Error,
-    Warn,
-    Info,
-    Debug,
-    Trace,
 }
 
 /// How GPUs are detected and offered to jobs.

@@ -17,7 +17,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         looks_at: "slurminit's status file",
         cause: "a daemon or service dies or cannot start, or no cluster was started in this container",
         repair: "its last words in `docker compose logs slurm`; `SLURMINIT_ON_GIVE_UP=hold` keeps the container for a look inside; where \
-                 another program is the entry point: `slurminit run &`, then `slurminit health --wait 60`",
+                 another program is the entry point: `slurminit up`",
         judge: Judge::Container(daemons),
     },
     Entry {
@@ -112,7 +112,7 @@ fn daemons(_: &Facts, container: &ContainerFacts) -> Observations {
             return Observations::fail(
                 why.as_str(),
                 "the container was started with another entry point, or slurminit has ended or not begun",
-                "start the container without --entrypoint; or start a cluster beside what runs: slurminit run & slurminit health --wait 60",
+                "start the container without --entrypoint; or start a cluster beside what runs: slurminit up",
             );
         }
         Ok(status) => status,
