@@ -21,7 +21,7 @@ ensure_fast_engine() {
     fi
     agreed "The engine here has the storage driver $driver, with which the tests take twice as long. Start one with overlay2 for them?" ||
         return 0
-    command -v ip >/dev/null || ! is_debian_like || apt_install iproute2 || true
+    { command -v ip && command -v dnsmasq; } >/dev/null || ! is_debian_like || apt_install iproute2 dnsmasq-base || true
     say "starting an engine with overlay2 for the tests, in $own_engine_dir"
     start_own_engine || {
         say "it did not start, so the tests take the one that is here: $(tail -n 1 "$own_engine_run/log")"
@@ -30,7 +30,8 @@ ensure_fast_engine() {
     }
 }
 
-# Its bridge and its networks are not the other engine's.
+# Its bridge and its networks are not the other engine's. Each container that starts asks for a dozen names that nobody has; a name server
+# that is asked so often drops some, and the daemons wait for ten seconds: dnsmasq answers these itself.
 start_own_engine() {
     local deadline=$((SECONDS + 60)) mtu
     mkdir -p "$own_engine_run"
@@ -40,9 +41,11 @@ start_own_engine() {
         ip link add "$own_engine_bridge" type bridge &&
             ip address add 172.29.255.1/24 dev "$own_engine_bridge" && ip link set "$own_engine_bridge" up
     } >"$own_engine_run/log" 2>&1 || return
+    dnsmasq --listen-address=172.29.255.1 --bind-interfaces --domain-needed --bogus-priv --neg-ttl=3600 --cache-size=10000 \
+        --pid-file="$own_engine_run/dnsmasq.pid" >>"$own_engine_run/log" 2>&1 || return
     setsid nohup dockerd --config-file "$own_engine_run/daemon.json" --storage-driver overlay2 --data-root "$own_engine_dir" \
         --exec-root "$own_engine_run/exec" --pidfile "$own_engine_run/pid" --host "unix://$own_engine_run/docker.sock" \
-        --bridge "$own_engine_bridge" --default-address-pool base=172.28.0.0/16,size=24 --mtu "$mtu" \
+        --bridge "$own_engine_bridge" --default-address-pool base=172.28.0.0/16,size=24 --mtu "$mtu" --dns 172.29.255.1 \
         </dev/null >"$own_engine_run/log" 2>&1 &
     own_engine=$!
     export DOCKER_HOST=unix://$own_engine_run/docker.sock
@@ -55,5 +58,6 @@ start_own_engine() {
 stop_own_engine() {
     [ -n "${own_engine:-}" ] || return 0
     ! kill "$own_engine" 2>/dev/null || wait "$own_engine" || true
+    kill "$(cat "$own_engine_run/dnsmasq.pid")" 2>/dev/null || true
     ip link delete "$own_engine_bridge" 2>/dev/null || true
 }

@@ -17,7 +17,7 @@ fn every_daemon_runs_as_its_own_user() {
     assert_eq!(users("munged"), ["munge"], "{processes}");
     assert_eq!(users("slurmctld"), ["slurm"], "{processes}");
     assert_eq!(users("slurmd"), ["root"], "{processes}");
-    assert!(processes.lines().any(|line| line == "slurminit root 1"), "{processes}");
+    assert!(processes.lines().any(|line| line == "slurminit-init root 1"), "{processes}");
 }
 
 #[test]

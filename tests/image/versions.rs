@@ -49,7 +49,7 @@ fn a_release_does_what_the_table_says() {
             container.log()
         );
         let with_systemd =
-            container.sh("cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'slurmctld --systemd' || true");
+            container.sh("cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'slurmctl[d] --systemd' || true");
         assert_eq!(with_systemd == "1", slurm.does(Behavior::HandsOver), "{image}");
     }
 }
