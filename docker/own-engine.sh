@@ -36,6 +36,8 @@ start_own_engine() {
     local deadline=$((SECONDS + 60)) mtu
     mkdir -p "$own_engine_run"
     echo '{}' >"$own_engine_run/daemon.json"
+    # One that was killed left its bridge.
+    ip link delete "$own_engine_bridge" 2>/dev/null || true
     mtu=$(cat /sys/class/net/docker0/mtu 2>/dev/null || echo 1500)
     {
         ip link add "$own_engine_bridge" type bridge &&
