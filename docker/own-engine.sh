@@ -36,11 +36,15 @@ start_own_engine() {
     local deadline=$((SECONDS + 60)) mtu
     mkdir -p "$own_engine_run"
     echo '{}' >"$own_engine_run/daemon.json"
-    # One that was killed left its bridge.
+    # One that was killed left these.
+    end_former dockerd "$own_engine_run/pid"
+    end_former dnsmasq "$own_engine_run/dnsmasq.pid"
     ip link delete "$own_engine_bridge" 2>/dev/null || true
     mtu=$(cat /sys/class/net/docker0/mtu 2>/dev/null || echo 1500)
     {
-        ip link add "$own_engine_bridge" type bridge &&
+        # Without an address of its own a bridge has that of one of its containers, and after each that comes or goes the others
+        # send to nobody for some seconds.
+        ip link add "$own_engine_bridge" address 02:42:ac:1d:ff:01 type bridge &&
             ip address add 172.29.255.1/24 dev "$own_engine_bridge" && ip link set "$own_engine_bridge" up
     } >"$own_engine_run/log" 2>&1 || return
     dnsmasq --listen-address=172.29.255.1 --bind-interfaces --domain-needed --bogus-priv --neg-ttl=3600 --cache-size=10000 \
@@ -57,9 +61,16 @@ start_own_engine() {
     done
 }
 
+# The number may be another program's by now.
+end_former() { # PROGRAM PID-FILE
+    local pid
+    pid=$(cat "$2" 2>/dev/null) && [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = "$1" ] && kill "$pid" || return 0
+    timeout 30 tail --pid="$pid" -f /dev/null || kill -KILL "$pid"
+}
+
 stop_own_engine() {
     [ -n "${own_engine:-}" ] || return 0
     ! kill "$own_engine" 2>/dev/null || wait "$own_engine" || true
-    kill "$(cat "$own_engine_run/dnsmasq.pid")" 2>/dev/null || true
+    end_former dnsmasq "$own_engine_run/dnsmasq.pid"
     ip link delete "$own_engine_bridge" 2>/dev/null || true
 }

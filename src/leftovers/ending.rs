@@ -83,7 +83,7 @@ impl Hunt<'_> {
 
     /// Also returns what ended between being listed and being read.
     fn look_once(&mut self) -> (Vec<Process>, Vec<i32>) {
-        let (all, dead) = look::processes(self.mark, self.job.uid);
+        let (all, mut dead) = look::processes(self.mark, self.job.uid);
         let suspects = all.suspects(self.job);
         let new = suspects.into_iter().filter(|process| !self.told.contains_key(&process.pid));
         let new: Vec<&Process> = new.collect();
@@ -94,7 +94,12 @@ impl Hunt<'_> {
         let known: BTreeSet<i32> = self.found.keys().copied().collect();
         let left = leftovers(&all, self.job, &self.told, &known);
         self.is_all = all.is_all_of_user(self.job, &left);
-        let left: Vec<Process> = left.into_iter().filter_map(|pid| all.get(pid).cloned()).collect();
+        // One that ends by itself was left by nobody: of another job's epilog, the shell that tells whose it is may be gone before it.
+        let (left, ending): (Vec<Process>, Vec<Process>) = left
+            .into_iter()
+            .filter_map(|pid| all.get(pid).cloned())
+            .partition(|process| known.contains(&process.pid) || self.holds_gpu(process.pid) || look::goes_on(process));
+        dead.extend(ending.iter().map(|process| process.pid));
         self.found.extend(left.iter().map(|process| (process.pid, process.name.clone())));
         (left, dead)
     }
@@ -116,14 +121,17 @@ impl Hunt<'_> {
         left
     }
 
+    fn holds_gpu(&self, pid: i32) -> bool {
+        self.told.get(&pid).is_some_and(|told| !told.devices.is_empty())
+    }
+
     fn report(&self, user: &str, willing: bool, left: Vec<Process>) -> Vec<String> {
         let job = self.job.id;
         let how = if willing { "ended with TERM" } else { "ended with TERM and KILL" };
         let still: BTreeSet<i32> = left.iter().map(|process| process.pid).collect();
         let mut ended: Vec<(&i32, &String)> = self.found.iter().filter(|(pid, _)| !still.contains(pid)).collect();
         // Processes that held a GPU come first.
-        let holds = |pid: &i32| self.told.get(pid).is_some_and(|told| !told.devices.is_empty());
-        ended.sort_by_key(|(pid, _)| !holds(pid));
+        ended.sort_by_key(|(pid, _)| !self.holds_gpu(**pid));
         let mut lines: Vec<String> = ended
             .iter()
             .take(NAMED)

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Read as _;
+use std::io::{ErrorKind, Read as _};
 use std::sync::mpsc;
 use std::time::Instant;
 
@@ -78,6 +78,13 @@ fn alive(pid: i32) -> Option<Stat> {
 /// The start time of this process.
 pub fn start(pid: i32) -> Option<u64> {
     alive(pid).map(|stat| stat.start)
+}
+
+/// Whether this is still the same process, and not one that has given its memory back already, and with it its environment
+/// and its program, on its way out.
+pub fn goes_on(process: &Process) -> bool {
+    let program = fs::read_link(format!("/proc/{}/exe", process.pid));
+    start(process.pid) == Some(process.start) && !program.is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }
 
 /// Whether the process is a slurmd started by `parent`.
@@ -177,6 +184,28 @@ mod tests {
     fn slurmd_has_two_names() {
         assert_eq!([role(0, "slurmd"), role(0, "slurmd-wlm")], [Role::Daemon, Role::Daemon]);
         assert_eq!([role(0, "sh"), role(0, "slurmd-other")], [Role::Other, Role::Other]);
+    }
+
+    #[test]
+    fn one_that_ends_by_itself_does_not_go_on() {
+        let process = |pid: u32| {
+            let pid = i32::try_from(pid).unwrap();
+            let start = proc::stat(pid).unwrap().start;
+            let (parent, session, uid, gid, name, role) = (0, 0, 0, 0, String::new(), Role::Other);
+            Process { pid, parent, session, start, uid, gid, name, role, is_marked: true }
+        };
+        let own = process(std::process::id());
+        assert!(goes_on(&own));
+        assert!(!goes_on(&Process { start: own.start + 1, ..own }), "another process has its number now");
+        // It has ended, and its parent has not waited for it.
+        let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let cat = process(child.id());
+        drop(child.stdin.take());
+        while alive(cat.pid).is_some() {
+            std::thread::yield_now();
+        }
+        assert!(!goes_on(&cat));
+        child.wait().unwrap();
     }
 
     #[test]

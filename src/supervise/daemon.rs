@@ -90,14 +90,19 @@ impl ProbeTest {
     }
 }
 
+/// Each daemon of Slurm asks for the name of 0.0.0.0, for a line of its log, at its start and at a reconfiguration. A name server that
+/// does not answer would hold slurmctld for 10 s, which is longer than its liveness allows.
+const NAME_SERVER: (&str, &str) = ("RES_OPTIONS", "timeout:1 attempts:2");
+
+const SLURM_ENV: &[(&str, &str)] = &[NAME_SERVER];
+
 /// slurmd, and each job step after it, would load all hwloc plugins (X11, OpenCL, Level Zero). Slurm needs none of
-/// them. They cost 17 ms at start-up and 8 ms per step, and the OpenCL plugin would wake the GPU driver. slurmd also
-/// resolves 0.0.0.0 for a log line; if no name server answers, that takes 10 s instead of 1 s.
-const SLURMD_ENV: &[(&str, &str)] = &[("HWLOC_PLUGINS_PATH", "/var/empty"), ("RES_OPTIONS", "timeout:1 attempts:1")];
+/// them. They cost 17 ms at start-up and 8 ms per step, and the OpenCL plugin would wake the GPU driver.
+const SLURMD_ENV: &[(&str, &str)] = &[NAME_SERVER, ("HWLOC_PLUGINS_PATH", "/var/empty")];
 
 /// Without CAP_SYS_ADMIN it can make no namespaces, and would end. It has nobody's rights anyway, and passes on the tokens that it is given.
 const SLURMRESTD_ENV: &[(&str, &str)] =
-    &[("SLURM_JWT", "daemon"), ("SLURMRESTD_SECURITY", "disable_unshare_sysv,disable_unshare_files")];
+    &[NAME_SERVER, ("SLURM_JWT", "daemon"), ("SLURMRESTD_SECURITY", "disable_unshare_sysv,disable_unshare_files")];
 
 /// The step of the preparation that a unit waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -125,6 +130,7 @@ pub(super) fn daemon(config: &Config, name: DaemonName, after: &[DaemonName]) ->
         default_env: match name {
             DaemonName::Slurmd => SLURMD_ENV,
             DaemonName::Slurmrestd => SLURMRESTD_ENV,
+            DaemonName::Slurmctld | DaemonName::Slurmdbd => SLURM_ENV,
             _ => &[],
         },
         after: after.iter().map(ToString::to_string).collect(),

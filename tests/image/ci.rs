@@ -86,7 +86,7 @@ fn up_starts_a_cluster_that_stays_and_says_what_it_finds() {
     );
     assert_eq!(container.sh("stat -c '%U %a' /var/log/slurminit.log; cat /proc/1/comm"), "root 600\ntail");
     // It holds nothing of who started it.
-    let held = "pid=$(pgrep -o -x slurminit); readlink /proc/$pid/cwd /proc/$pid/fd/0; cut -d' ' -f6 /proc/$pid/stat | grep -cx $pid";
+    let held = "pid=$(pgrep -o -x slurminit-init); readlink /proc/$pid/cwd /proc/$pid/fd/0; cut -d' ' -f6 /proc/$pid/stat | grep -cx $pid";
     assert_eq!(container.sh(held), "/\n/dev/null\n1");
     let other = container.exec(&["slurminit", "up", "--nodes", "3"]);
     assert!(other.code == 1 && other.stderr.contains("2 simulated nodes, not 3"), "{other:?}");

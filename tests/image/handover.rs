@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::docker::{BOOKWORM, Container, DEMO, Image, directory};
+use crate::docker::{BOOKWORM, Container, DEMO, Image, directory, docker};
 
 /// A job that counts into `/tmp/numbers`, ten a second, until it is told to end.
 const COUNTING: &str =
@@ -145,4 +145,21 @@ fn an_operators_own_command_or_user_stays_as_it_is() {
     container.sh("scontrol reconfigure");
     wait_until_said(&container, "slurmd has handed over to process");
     assert_eq!(daemons(&container), UNTOUCHED, "{}", container.log());
+}
+
+/// Slurm's daemons ask it for the name of 0.0.0.0 when they start, and wait for its answer.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_name_server_that_never_answers_has_no_daemon_restarted() {
+    // It takes questions and says nothing. Without it the kernel would say that nobody is there.
+    let listen =
+        "$s = IO::Socket::INET->new(Proto => 'udp', LocalPort => 53) or die; $| = 1; print qq(listens\n); sleep";
+    let server = Image::new(DEMO).with(["--entrypoint", "perl"]).command(["-MIO::Socket::INET", "-e", listen]).start();
+    wait_until_said(&server, "listens");
+    let address = docker(["inspect", "--format", "{{.NetworkSettings.IPAddress}}", &server.name]).ok();
+    for image in [DEMO, BOOKWORM] {
+        let container = Image::new(image).with(["--dns", address.trim()]).serve();
+        container.sh("for i in 1 2; do scontrol reconfigure && srun true || exit; done");
+        assert_eq!(daemons(&container), UNTOUCHED, "{image}: {}", container.log());
+    }
 }

@@ -28,7 +28,8 @@ impl Cluster {
     /// A member that is not started yet.
     pub(crate) fn member(&self, image: &str, role: &str, name: &str) -> Image {
         Image::new(image)
-            .with(["--hostname", name, "--network-alias", name, "--network", &self.network.0])
+            // Twenty of them would keep the engine busy.
+            .with(["--no-healthcheck", "--hostname", name, "--network-alias", name, "--network", &self.network.0])
             .with(["--env", &format!("SLURMINIT_ROLE={role}"), "--env", "SLURMINIT_CONTROLLER=controller"])
             .volume(&self.key, "/etc/munge")
     }

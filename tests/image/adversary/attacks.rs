@@ -1,4 +1,4 @@
-//! An adversary inside: what a user without privileges does to the cluster for a minute and a half, and what becomes of it.
+//! An adversary inside: what a user without privileges does to the cluster, and what becomes of it.
 //!
 //! Each attack is a container. A job of somebody else's counts five times a second meanwhile. The container must live, the
 //! job must miss nothing, `srun` must work again within 10 s after the attack, and the log must say what went on.
