@@ -7,6 +7,7 @@
 
 mod gpu;
 mod node;
+mod resets;
 mod tell;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -238,6 +239,7 @@ impl Ward {
 
     /// What is to be done now.
     pub fn step(&mut self, now: Clock) -> Vec<Act> {
+        self.check_resets(now);
         self.decide(now);
         let acts = std::mem::take(&mut self.acts);
         // The node first: telling may take longer.
@@ -248,8 +250,8 @@ impl Ward {
     }
 
     /// When there is something to do next, in ms.
-    pub const fn next(&self) -> Option<u64> {
-        self.stage.next()
+    pub fn next(&self) -> Option<u64> {
+        self.stage.next().into_iter().chain(self.gpus.values().filter_map(Gpu::reset_is_due)).min()
     }
 
     /// The report of this process.
