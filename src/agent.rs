@@ -196,8 +196,7 @@ impl<'a> Agent<'a> {
             Act::Notify(told) => self.notifier.tell(Instant::now(), &told),
             Act::Resume => {
                 if let Err(why) = slurm::resume(&self.node) {
-                    let node = &self.node;
-                    say(false, &format!("the node is still drained: {why}; `slurminit resume {node}` takes that back"));
+                    say(false, &format!("the node is still drained: {why}; trying again"));
                 }
             }
         }

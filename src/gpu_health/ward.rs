@@ -106,6 +106,8 @@ pub struct Ward {
     applied: BTreeSet<Key>,
     stage: Stage,
     recount: Recount,
+    /// When it is surely saved that the node was resumed, in ms, if that is not known yet.
+    resumed: Option<u64>,
     interval_ms: u64,
     pending: Vec<Pending>,
     last_told: BTreeMap<(Key, FaultKind), u64>,
@@ -138,6 +140,7 @@ impl Ward {
             // The one before may have left the node drained.
             stage: Stage::at_start(former.is_some()),
             recount,
+            resumed: None,
             interval_ms,
             pending: Vec::new(),
             last_told: BTreeMap::new(),
@@ -251,7 +254,8 @@ impl Ward {
 
     /// When there is something to do next, in ms.
     pub fn next(&self) -> Option<u64> {
-        self.stage.next().into_iter().chain(self.gpus.values().filter_map(Gpu::reset_is_due)).min()
+        let dates = self.stage.next().into_iter().chain(self.must_check_resumed());
+        dates.chain(self.gpus.values().filter_map(Gpu::reset_is_due)).min()
     }
 
     /// The report of this process.

@@ -27,6 +27,10 @@ struct World {
     recount: Recount,
     /// Whether a job without a GPU is on the node.
     has_other_job: bool,
+    /// Whether slurmctld does not answer.
+    is_away: bool,
+    /// How often Slurm was asked.
+    asked: u32,
 }
 
 fn identity(index: u32) -> Identity {
@@ -56,6 +60,8 @@ impl World {
             reload_fails: false,
             recount,
             has_other_job: false,
+            is_away: false,
+            asked: 0,
         };
         world.ward.offer(world.offer());
         world.look(&[]);
@@ -131,8 +137,10 @@ impl World {
                     self.offered.iter().map(|index| job(index).into_iter().collect()).collect();
                 let held = gpus.iter().filter(|jobs| !jobs.is_empty()).count();
                 let is_empty = held == 0 && !self.has_other_job;
-                let node = OnNode { is_drained: self.drained.is_some(), gpus, held, is_empty };
-                self.ward.on_node(self.now, self.now, Some(&node));
+                let is_ours = self.drained.as_ref().is_some_and(|reason| reason.starts_with("GPU "));
+                let node = OnNode { is_drained: self.drained.is_some(), is_ours, gpus, held, is_empty };
+                self.asked += 1;
+                self.ward.on_node(self.now, self.now, Some(&node).filter(|_| !self.is_away));
             }
             Act::Reload { without } => {
                 assert!(self.drained.is_some(), "a job could begin meanwhile");
@@ -145,6 +153,7 @@ impl World {
                 self.offered = (0..self.gpus.len()).filter(|index| !is_out(index)).collect();
                 self.ward.reloaded(self.now, Ok(self.offer()));
             }
+            Act::Resume if self.is_away => {}
             Act::Resume if self.drained.as_ref().is_some_and(|reason| !reason.starts_with("GPU ")) => {}
             Act::Resume => self.drained = None,
             Act::Notify(told) => assert!(self.said.contains(&told.line), "it is told before"),

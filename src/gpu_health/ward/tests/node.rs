@@ -137,3 +137,42 @@ fn an_agent_that_was_killed_leaves_nothing_behind() {
     (0..4).for_each(|_| world.look(&[]));
     assert_eq!((world.offered.len(), world.drained.clone()), (2, None));
 }
+
+#[test]
+fn a_resume_that_slurmctld_forgot_or_never_heard_is_repeated_until_it_holds() {
+    let mut world = World::new(2);
+    world.lost(1);
+    assert_eq!((world.offered.clone(), world.drained.clone()), (vec![0], None));
+    // Killed before it had saved that, and back.
+    world.drained = Some("GPU 1: lost".to_owned());
+    world.lost(1);
+    world.is_away = true;
+    (0..5).for_each(|_| world.lost(1));
+    world.is_away = false;
+    (0..2).for_each(|_| world.lost(1));
+    assert_eq!((world.offered.clone(), world.drained.clone()), (vec![0], None));
+    // Away just when the GPU is back, and the node resumed.
+    (0..4).for_each(|_| world.lost(1));
+    world.drained = Some("GPU 1 is well again".to_owned());
+    world.look(&[]);
+    world.look(&[]);
+    assert_eq!((world.offered.len(), world.drained.clone()), (2, None));
+    world.drained = Some("GPU 1 is well again".to_owned());
+    (0..4).for_each(|_| world.look(&[]));
+    assert_eq!(world.drained, None);
+    // Once it holds, nobody is asked any more, and a person's drain is theirs.
+    (0..4).for_each(|_| world.look(&[]));
+    world.drained = Some("fan".to_owned());
+    let asked = world.asked;
+    (0..20).for_each(|_| world.look(&[]));
+    assert_eq!((world.asked, world.ward.next(), world.drained.as_deref()), (asked, None, Some("fan")));
+}
+
+#[test]
+fn a_person_who_drains_the_node_after_it_was_resumed_is_not_overruled() {
+    let mut world = World::new(2);
+    world.lost(1);
+    world.drained = Some("fan".to_owned());
+    (0..10).for_each(|_| world.lost(1));
+    assert_eq!((world.drained.as_deref(), world.ward.next()), (Some("fan"), None));
+}
