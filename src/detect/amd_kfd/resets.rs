@@ -1,6 +1,6 @@
 //! Hears of the resets that the AMD driver makes.
 //!
-//! EDGE. KFD gives a descriptor for each GPU, from which lines are read (`AMDKFD_IOC_SMI_EVENTS`, since Linux 5.9). Resets are told to
+//! EDGE. KFD gives a descriptor for each GPU, from which lines are read (`AMDKFD_IOC_SMI_EVENTS`, since Linux 5.10). Resets are told to
 //! everybody who may open `/dev/kfd`; it takes no rights.
 
 use std::fs::File;
@@ -155,7 +155,6 @@ fn smi_events(kfd: &File, args: &mut SmiEventsArgs) -> io::Result<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::PipeWriter;
     use std::os::unix::fs::symlink;
 
     use super::*;
@@ -165,11 +164,11 @@ mod tests {
     }
 
     /// Two GPUs; a pipe stands for each one's descriptor.
-    fn two() -> (Resets, Vec<PipeWriter>) {
+    fn two() -> (Resets, Vec<File>) {
         let (mut resets, mut kernels) = (Resets::default(), Vec::new());
         for index in 0..2 {
-            let (events, kernel) = io::pipe().unwrap();
-            let events = File::from(OwnedFd::from(events));
+            let (events, kernel) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).unwrap();
+            let (events, kernel) = (File::from(events), File::from(kernel));
             let gpu = identity(index).key();
             resets.tellers.push(Teller { gpu, gpu_id: 100 + index, events, lines: LineSplitter::default() });
             kernels.push(kernel);

@@ -36,7 +36,7 @@ mod tests {
 
     #[test]
     fn the_kernels_lines_are_understood_with_a_cause_and_without() {
-        // "%x %x\n" of Linux 5.9 and newer; "%x %x %s\n" of Linux 6.11 and newer, with the texts of amdgpu_reset_get_desc.
+        // "%x %x\n" of Linux 5.10 and newer; "%x %x %s\n" of Linux 6.11 and newer, with the texts of amdgpu_reset_get_desc.
         assert_eq!(parse(b"3 1"), begins(None));
         assert_eq!(parse(b"4 1"), Some(Phase::Ends));
         assert_eq!(parse(b"3 a job hang on ring:comp_1.0.0"), begins(Some("job hang on ring:comp_1.0.0")));
