@@ -139,6 +139,7 @@ impl<'a> Agent<'a> {
     fn take(&mut self, vendor: Vendor, heard: Heard) {
         let now = self.now();
         match heard {
+            Heard::Started => self.ward.hears_anew(vendor),
             Heard::Line(Line::Listed { gpus }) => {
                 // A process says nothing of another vendor's GPUs.
                 let own = gpus.into_iter().filter(|gpu| gpu.vendor == vendor).collect();
@@ -153,6 +154,7 @@ impl<'a> Agent<'a> {
                 self.ward.done(now, vendor);
             }
             Heard::Line(Line::Event { gpu, xid }) => self.ward.event(now, gpu.as_ref(), xid),
+            Heard::Line(Line::Reset { gpu, phase }) => self.ward.reset(now, vendor, &gpu, &phase),
             Heard::Line(Line::Trouble { kind, what }) => {
                 self.ward.trouble(now, vendor, None, kind, &printable::line(&what))
             }
@@ -194,8 +196,7 @@ impl<'a> Agent<'a> {
             Act::Notify(told) => self.notifier.tell(Instant::now(), &told),
             Act::Resume => {
                 if let Err(why) = slurm::resume(&self.node) {
-                    let node = &self.node;
-                    say(false, &format!("the node is still drained: {why}; `slurminit resume {node}` takes that back"));
+                    say(false, &format!("the node is still drained: {why}; trying again"));
                 }
             }
         }

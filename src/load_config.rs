@@ -1,6 +1,7 @@
 //! Reads the operator's file and the environment, which every verb does first.
 
-use std::io::ErrorKind;
+use std::ffi::OsString;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use crate::config::{self, Config, ConfigError, DEFAULT_FILE, Fault, Joined, Paths, given};
@@ -64,18 +65,53 @@ pub struct Source {
 /// # Errors
 /// It cannot be read, or both variables are set.
 pub fn source(path: Option<&Path>) -> Result<Source, ConfigError> {
+    source_in(Path::new("/"), path, Variables::of_this_process())
+}
+
+/// The variables that say what the configuration is.
+#[derive(Clone, Debug, Default)]
+struct Variables {
+    /// `SLURMINIT_TOML`.
+    toml: Option<OsString>,
+    /// `SLURMINIT_CONFIG`.
+    file: Option<OsString>,
+}
+
+impl Variables {
+    /// Compose turns an unset variable into an empty one.
+    fn of_this_process() -> Self {
+        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        Self { toml: variable(given::TOML), file: variable("SLURMINIT_CONFIG") }
+    }
+
+    /// The text of the configuration.
+    fn text(self) -> Result<Option<String>, ConfigError> {
+        let refused = |what: &str| Err(ConfigError { place: given::TOML.to_owned(), what: what.to_owned() });
+        match self.toml.map(OsString::into_string) {
+            Some(Err(_)) => refused("it is not UTF-8 text"),
+            Some(Ok(text)) if !text.trim().is_empty() => match self.file {
+                Some(_) => refused("SLURMINIT_CONFIG names another configuration: give one of them"),
+                None => Ok(Some(text)),
+            },
+            _ => Ok(None),
+        }
+    }
+}
+
+fn source_in(root: &Path, path: Option<&Path>, variables: Variables) -> Result<Source, ConfigError> {
+    let named = path.map(Path::to_owned).or_else(|| variables.file.clone().map(PathBuf::from));
     if path.is_none() {
-        if let Some(text) = variable()? {
+        if let Some(text) = variables.text()? {
             return Ok(Source { text, origin: given::TOML.into() });
         }
     }
-    let named = named(path);
     let kept_file = Path::new(given::DIRECTORY).join(given::TOML_FILE);
+    let default_file = || root.join(DEFAULT_FILE.trim_start_matches('/'));
     let (bytes, origin) = match &named {
         Some(file) if *file != kept_file => (read(file), file.clone()),
-        named => match kept(&kept_file) {
+        named => match kept(root, &kept_file) {
             Some(bytes) => (bytes, PathBuf::from(given::TOML)),
-            None => (read(named.as_deref().unwrap_or(Path::new(DEFAULT_FILE))), PathBuf::from(DEFAULT_FILE)),
+            None => (read(&named.clone().unwrap_or_else(default_file)), PathBuf::from(DEFAULT_FILE)),
         },
     };
     // PID 1 reads this first, so a pipe in its place must not block.
@@ -85,39 +121,35 @@ pub fn source(path: Option<&Path>) -> Result<Source, ConfigError> {
         Err(error) if named.is_none() && error.kind() == ErrorKind::NotFound => {
             Ok(Source { text: String::new(), origin })
         }
-        Err(error) => {
-            let what = match error.kind() {
-                ErrorKind::NotFound => "there is no such file; correct --config (or SLURMINIT_CONFIG)".to_owned(),
-                ErrorKind::InvalidData => "it is not UTF-8 text; save it as UTF-8".to_owned(),
-                _ => format!("cannot read it: {error}"),
-            };
-            Err(ConfigError { place: origin.display().to_string(), what })
-        }
+        Err(error) => Err(unreadable(&origin, &error)),
     }
 }
 
-/// What the variable `SLURMINIT_TOML` holds. Compose turns an unset variable into an empty one.
+fn unreadable(origin: &Path, error: &io::Error) -> ConfigError {
+    let what = match error.kind() {
+        ErrorKind::NotFound => "there is no such file; correct --config (or SLURMINIT_CONFIG)".to_owned(),
+        ErrorKind::InvalidData => "it is not UTF-8 text; save it as UTF-8".to_owned(),
+        ErrorKind::PermissionDenied if origin == Path::new(given::TOML) => {
+            "the configuration of this cluster came in this variable, and only root may read it, for it may hold secrets; do this as root \
+             (docker exec -u root, or sudo)"
+                .to_owned()
+        }
+        _ => format!("cannot read it: {error}"),
+    };
+    ConfigError { place: origin.display().to_string(), what }
+}
+
+/// What the variable `SLURMINIT_TOML` holds.
 ///
 /// # Errors
 /// It is no text, or `SLURMINIT_CONFIG` is set, too.
 pub fn variable() -> Result<Option<String>, ConfigError> {
-    let refused = |what: &str| Err(ConfigError { place: given::TOML.to_owned(), what: what.to_owned() });
-    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    match std::env::var(given::TOML) {
-        Err(std::env::VarError::NotUnicode(_)) => refused("it is not UTF-8 text"),
-        Ok(text) if !text.trim().is_empty() => {
-            if is_set("SLURMINIT_CONFIG") {
-                return refused("SLURMINIT_CONFIG names another configuration: give one of them");
-            }
-            Ok(Some(text))
-        }
-        _ => Ok(None),
-    }
+    Variables::of_this_process().text()
 }
 
 /// What PID 1 took from the variable, root's alone.
-fn kept(file: &Path) -> Option<std::io::Result<Vec<u8>>> {
-    match walk::open_file(Path::new("/"), file) {
+fn kept(root: &Path, file: &Path) -> Option<io::Result<Vec<u8>>> {
+    match walk::open_file(root, file) {
         Ok(file) => Some(walk::read_whole(&file)),
         Err(astray) if astray.is_missing() => None,
         // Where others may write, a former start has put nothing: it closes /run first.
@@ -160,13 +192,96 @@ pub fn unknown_variables() -> Vec<Finding> {
 
 /// The file that was explicitly requested.
 pub fn named(path: Option<&Path>) -> Option<PathBuf> {
-    let variable = || std::env::var_os("SLURMINIT_CONFIG").filter(|value| !value.is_empty());
-    path.map(Path::to_owned).or_else(|| variable().map(PathBuf::from))
+    path.map(Path::to_owned).or_else(|| Variables::of_this_process().file.map(PathBuf::from))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A machine with the configurations of these places, each of which is its place's name in a comment.
+    struct Machine(tempfile::TempDir);
+
+    impl Machine {
+        fn new(places: &[&str]) -> Self {
+            let machine = Self(tempfile::tempdir().unwrap());
+            for place in places {
+                let file = machine.place(place);
+                std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+                std::fs::write(file, format!("# {place}")).unwrap();
+            }
+            machine
+        }
+
+        fn place(&self, name: &str) -> PathBuf {
+            let place = match name {
+                "kept" => Path::new(given::DIRECTORY).join(given::TOML_FILE),
+                "default" => PathBuf::from(DEFAULT_FILE),
+                other => PathBuf::from(other),
+            };
+            self.0.path().join(place.strip_prefix("/").unwrap_or(&place))
+        }
+
+        /// What is read where the command line and the variables are these.
+        fn read(&self, path: Option<&str>, file: Option<&str>, toml: Option<&str>) -> Result<Source, ConfigError> {
+            let variables =
+                Variables { toml: toml.map(OsString::from), file: file.map(|file| self.place(file).into_os_string()) };
+            source_in(self.0.path(), path.map(|path| self.place(path)).as_deref(), variables)
+        }
+
+        fn text(&self, path: Option<&str>, file: Option<&str>, toml: Option<&str>) -> String {
+            self.read(path, file, toml).map_or_else(|error| error.to_string(), |source| source.text)
+        }
+    }
+
+    #[test]
+    fn the_command_line_comes_before_the_variables_and_these_before_what_was_kept_and_the_default_file() {
+        let all = Machine::new(&["line", "named", "kept", "default"]);
+        assert_eq!(all.text(Some("line"), Some("named"), None), "# line");
+        // A start refuses these two; a verb takes what its user typed.
+        assert_eq!(all.text(Some("line"), None, Some("# variable")), "# line");
+        assert_eq!(all.text(None, None, Some("# variable")), "# variable");
+        assert_eq!(all.text(None, Some("named"), None), "# named");
+        assert_eq!(all.text(None, None, None), "# kept");
+        // Compose hands on what is empty.
+        assert_eq!(all.text(None, None, Some(" \n")), "# kept");
+        assert_eq!(Machine::new(&["default"]).text(None, None, None), "# default");
+        assert_eq!(Machine::new(&[]).text(None, None, None), "");
+    }
+
+    #[test]
+    fn what_was_kept_is_called_by_the_variable_it_came_in() {
+        let machine = Machine::new(&["kept", "default"]);
+        assert_eq!(machine.read(None, None, None).unwrap().origin, Path::new(given::TOML));
+        // PID 1 names it on the command line when it begins anew.
+        let kept = Path::new(given::DIRECTORY).join(given::TOML_FILE);
+        let source = source_in(machine.0.path(), Some(&kept), Variables::default()).unwrap();
+        assert_eq!((source.text.as_str(), source.origin.as_path()), ("# kept", Path::new(given::TOML)));
+    }
+
+    #[test]
+    fn what_cannot_be_taken_is_refused_with_its_place() {
+        let machine = Machine::new(&["named"]);
+        assert!(machine.text(None, Some("named"), Some("# variable")).contains("give one of them"));
+        assert!(machine.text(None, Some("gone"), None).contains("there is no such file"));
+        assert!(machine.text(Some("gone"), None, None).contains("correct --config"));
+        std::fs::write(machine.place("named"), b"\xff").unwrap();
+        assert!(machine.text(None, Some("named"), None).contains("named: it is not UTF-8"));
+        let toml = Some(std::os::unix::ffi::OsStringExt::from_vec(vec![0xff]));
+        let error = source_in(machine.0.path(), None, Variables { toml, file: None }).unwrap_err().to_string();
+        assert!(error.contains("SLURMINIT_TOML") && error.contains("not UTF-8"), "{error}");
+    }
+
+    #[test]
+    fn who_may_not_read_what_root_kept_is_told_what_to_do() {
+        let denied = io::Error::from(ErrorKind::PermissionDenied);
+        let error = unreadable(Path::new(given::TOML), &denied).to_string();
+        assert!(
+            error.contains("only root") && error.contains("sudo") && !error.contains("Permission denied"),
+            "{error}"
+        );
+        assert!(unreadable(Path::new("/x.toml"), &denied).to_string().contains("cannot read it"));
+    }
 
     #[test]
     fn a_pipe_or_a_directory_in_place_of_the_file_is_refused_at_once() {

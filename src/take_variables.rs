@@ -47,29 +47,34 @@ pub(crate) fn take_variables(config_file: Option<&Path>, before: impl FnOnce()) 
     let toml = load_config::variable()?;
     let key = std::env::var_os(MUNGE_KEY).map(OsString::into_encoded_bytes).unwrap_or_default();
     let key = Some(key.trim_ascii()).filter(|key| !key.is_empty());
+    let config = check(config_file, toml.as_deref(), key)?;
+    let root = Path::new("/");
+    if toml.is_none() && key.is_none() {
+        // A former start may have had one.
+        let is_kept = config_file == Some(&kept_toml());
+        return if is_kept { Ok(()) } else { keep(root, TOML_FILE, None).map_err(Untaken::Keep) };
+    }
+    if config.is_some_and(|config| config.holds_secrets()) && is_handed_on(TOML) {
+        eprintln!("slurminit: {}", handed_on(TOML, "what is secret in it"));
+    }
+    if key.is_some() && is_handed_on(MUNGE_KEY) {
+        eprintln!("slurminit: {}", handed_on(MUNGE_KEY, "the key of the cluster"));
+    }
+    let kept = keep(root, TOML_FILE, toml.as_deref().map(str::as_bytes)).and_then(|()| keep(root, KEY_FILE, key));
+    kept.map_err(Untaken::Keep)?;
+    before();
+    Err(Untaken::Exec(anew(toml.is_some())))
+}
+
+/// Whether what the variables hold can be taken; the configuration that is in them.
+fn check(config_file: Option<&Path>, toml: Option<&str>, key: Option<&[u8]>) -> Result<Option<Config>, Untaken> {
     if toml.is_some() && config_file.is_some() {
         return Err(Untaken::Two);
     }
     if let Some(length) = key.map(<[u8]>::len).filter(|length| !KEY.contains(length)) {
         return Err(Untaken::Key(length));
     }
-    if toml.is_none() && key.is_none() {
-        // A former start may have had one.
-        return if config_file == Some(&kept_toml()) { Ok(()) } else { keep(TOML_FILE, None).map_err(Untaken::Keep) };
-    }
-    if let Some(toml) = &toml {
-        let config = Config::parse(toml, Path::new(TOML))?;
-        if config.holds_secrets() && is_handed_on(TOML) {
-            eprintln!("slurminit: {}", handed_on(TOML, "what is secret in it"));
-        }
-    }
-    if key.is_some() && is_handed_on(MUNGE_KEY) {
-        eprintln!("slurminit: {}", handed_on(MUNGE_KEY, "the key of the cluster"));
-    }
-    let kept = keep(TOML_FILE, toml.as_deref().map(str::as_bytes)).and_then(|()| keep(KEY_FILE, key));
-    kept.map_err(Untaken::Keep)?;
-    before();
-    Err(Untaken::Exec(anew(toml.is_some())))
+    Ok(toml.map(|toml| Config::parse(toml, Path::new(TOML))).transpose()?)
 }
 
 /// Where the configuration is kept.
@@ -92,16 +97,16 @@ fn handed_on(name: &str, what: &str) -> String {
 }
 
 /// Replaces what is kept.
-fn keep(name: &str, bytes: Option<&[u8]>) -> io::Result<()> {
+fn keep(root: &Path, name: &str, bytes: Option<&[u8]>) -> io::Result<()> {
     let directory = match bytes {
-        None => match walk::open(Path::new("/"), Path::new(DIRECTORY)) {
+        None => match walk::open(root, Path::new(DIRECTORY)) {
             Ok(directory) => directory,
             // What others can write is read by nobody.
             Err(_) => return Ok(()),
         },
         Some(_) => {
             let mut mended = Vec::new();
-            let (mut directory, _) = walk::make(Path::new("/"), Path::new(DIRECTORY), &mut mended)?;
+            let (mut directory, _) = walk::make(root, Path::new(DIRECTORY), &mut mended)?;
             directory.settle(Some((0, 0)), 0o755, &mut mended)?;
             directory
         }
@@ -137,6 +142,55 @@ fn with_config(mut words: Vec<OsString>, file: &OsStr) -> Vec<OsString> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_configurations_a_bad_key_and_a_broken_configuration_are_refused_with_what_to_do() {
+        let (toml, long) = ("role = 'none'\n", [b'k'; 1025]);
+        let refused = |file: Option<&str>, toml: Option<&str>, key: Option<&[u8]>| {
+            check(file.map(Path::new), toml, key).map(|config| config.is_some()).map_err(|untaken| untaken.to_string())
+        };
+        for (file, toml, key, words) in [
+            (Some("/x.toml"), Some(toml), None, &["SLURMINIT_TOML and --config", "give one of them"][..]),
+            (None, None, Some(&b"short"[..]), &["SLURMINIT_MUNGE_KEY has 5 bytes", "32 to 1024", "openssl rand"]),
+            (None, Some(toml), Some(&long[..31]), &["has 31 bytes"]),
+            (None, None, Some(&long), &["has 1025 bytes"]),
+            // The line is that of the variable.
+            (None, Some("role = 'none'\nroll = 1\n"), None, &["SLURMINIT_TOML:2:1", "roll"]),
+            (None, Some("role ="), None, &["SLURMINIT_TOML:1"]),
+        ] {
+            let error = refused(file, toml, key).unwrap_err();
+            assert!(words.iter().all(|word| error.contains(word)), "{error}");
+        }
+        assert_eq!(refused(None, Some(toml), Some(&long[..32])), Ok(true));
+        assert_eq!(refused(Some("/x.toml"), None, Some(&long[..1024])), Ok(false));
+        assert_eq!(refused(None, None, None), Ok(false));
+    }
+
+    #[test]
+    fn what_is_kept_is_roots_alone_and_goes_when_the_next_start_has_none() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join(DIRECTORY.trim_start_matches('/')).join(TOML_FILE);
+        // Nothing was kept, and there is no such directory.
+        keep(root.path(), TOML_FILE, None).unwrap();
+        std::fs::create_dir(root.path().join("run")).unwrap();
+        for text in ["one", "two"] {
+            keep(root.path(), TOML_FILE, Some(text.as_bytes())).unwrap();
+            assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
+            assert_eq!(std::os::unix::fs::MetadataExt::mode(&file.metadata().unwrap()) & 0o777, 0o400);
+        }
+        keep(root.path(), TOML_FILE, None).unwrap();
+        assert!(!file.exists());
+        // A directory that nobody can make.
+        std::fs::remove_dir(file.parent().unwrap()).unwrap();
+        std::fs::write(file.parent().unwrap(), "").unwrap();
+        let error = Untaken::Keep(keep(root.path(), TOML_FILE, Some(b"x")).unwrap_err()).to_string();
+        assert!(error.contains(DIRECTORY) && error.contains("--tmpfs /run"), "{error}");
+        assert!(
+            Untaken::Exec(io::ErrorKind::NotFound.into())
+                .to_string()
+                .contains("cannot begin anew without SLURMINIT_TOML")
+        );
+    }
 
     #[test]
     fn the_option_stands_where_slurminit_reads_it() {

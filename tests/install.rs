@@ -135,6 +135,26 @@ fn a_mounted_secret_is_the_key() {
 }
 
 #[test]
+fn a_key_from_a_variable_and_another_mounted_one_are_refused_and_the_same_one_is_taken() {
+    let (root, config) = fixture();
+    let write = |place: &str, key: &[u8]| {
+        let file = root.path().join(place);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, key).unwrap();
+        file
+    };
+    let given = write("run/slurminit.given/munge.key", &[7; 64]);
+    let secret = write("run/secrets/munge.key", &[8; 64]);
+    let error = install::install_munge_key(&config, root.path()).unwrap_err().to_string();
+    assert!(error.contains("SLURMINIT_MUNGE_KEY and /run/secrets/munge.key hold two different keys"), "{error}");
+    assert!(given.exists() && !root.path().join("etc/munge/munge.key").exists());
+    fs::write(&secret, [7; 64]).unwrap();
+    assert_eq!(install::install_munge_key(&config, root.path()).unwrap().source, KeySource::Variable);
+    assert!(!given.exists(), "nothing is left of the variable");
+    assert_eq!(fs::read(root.path().join("etc/munge/munge.key")).unwrap(), [7; 64]);
+}
+
+#[test]
 fn a_key_that_others_can_read_is_closed_and_said_aloud() {
     let (root, config) = fixture();
     let key = root.path().join("etc/munge/munge.key");

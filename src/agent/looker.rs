@@ -26,6 +26,8 @@ const LONGEST_REST: Duration = Duration::from_secs(900);
 /// What has happened.
 #[derive(Debug)]
 pub(super) enum Heard {
+    /// It was started.
+    Started,
     Line(Line),
     /// The driver did not answer in time, for this GPU or as a whole.
     Silent(Option<Key>, Duration),
@@ -100,10 +102,13 @@ impl Looker {
         self.reap();
         let mut heard = Vec::new();
         if self.running.is_none() && now >= self.start {
-            if let Err(error) = self.launch(now) {
-                self.start = now + self.pause;
-                self.pause = (self.pause * 2).min(LONGEST_PAUSE);
-                heard.push(Heard::Anew(format!("it cannot be started: {error}")));
+            match self.launch(now) {
+                Ok(()) => heard.push(Heard::Started),
+                Err(error) => {
+                    self.start = now + self.pause;
+                    self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+                    heard.push(Heard::Anew(format!("it cannot be started: {error}")));
+                }
             }
         }
         self.read(now, &mut heard);
@@ -166,11 +171,13 @@ impl Looker {
             // What is no line of ours was printed by a library.
             let Ok(line) = serde_json::from_slice::<Line>(&line) else { continue };
             let patience = match &line {
-                Line::Done | Line::Event { .. } | Line::Trouble { .. } => self.interval + self.timeout,
+                Line::Done | Line::Event { .. } | Line::Reset { .. } | Line::Trouble { .. } => {
+                    self.interval + self.timeout
+                }
                 _ => self.timeout,
             };
             running.due = now + patience;
-            running.is_idle = matches!(line, Line::Done | Line::Event { .. });
+            running.is_idle = matches!(line, Line::Done | Line::Event { .. } | Line::Reset { .. });
             match &line {
                 Line::Asking { gpu } => running.asking = Some(gpu.clone()),
                 Line::Seen { gpu, .. } => {

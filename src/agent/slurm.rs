@@ -92,6 +92,7 @@ pub(super) fn on_node(node: &str) -> anyhow::Result<OnNode> {
     let is_held = |gpu: &&nodes::Gpu| matches!(gpu.state, GpuState::Allocated { .. } | GpuState::Shared { .. });
     Ok(OnNode {
         is_drained: node.drained,
+        is_ours: node.drained && node.report.reason.starts_with(GPUS_REASON),
         gpus: node.gpus.iter().map(jobs).collect(),
         held: node.gpus.iter().filter(is_held).count(),
         is_empty: node.cpus_allocated == 0 && !node.words.iter().any(|word| word == "COMPLETING"),

@@ -6,6 +6,8 @@
 
 mod memory;
 mod model;
+mod resets;
+mod smi_line;
 mod topology;
 
 use std::collections::BTreeMap;
@@ -22,9 +24,13 @@ use crate::inventory::{Access, CpuSet, Driver, Finding, Gpu, Kind, Obstacle, Pci
 use model::Names;
 use topology::{GpuNode, Topology};
 
+pub(super) use resets::Resets;
+
+const NODES: &str = "sys/class/kfd/kfd/topology/nodes";
+
 /// Reads KFD's topology, and opens each device as a job would. Call it only inside the sandbox.
 pub fn probe(root: &Path) -> Found {
-    let nodes = root.join("sys/class/kfd/kfd/topology/nodes");
+    let nodes = root.join(NODES);
     if !nodes.is_dir() {
         return Found::default();
     }
@@ -35,6 +41,13 @@ pub fn probe(root: &Path) -> Found {
     findings.extend(left_out::findings(&gpus));
     findings.extend(groups::finding(root, Vendor::Amd, &gpus));
     Found { driver: Some(driver), gpus, findings }
+}
+
+/// The numbers by which KFD's ioctls know the GPUs, in the order of [`probe`].
+fn gpu_ids(root: &Path) -> Vec<Option<u32>> {
+    let topology = topology::read(&root.join(NODES), |path| fs::read_to_string(path));
+    let id = |node: &GpuNode| regular::line(&node.directory.join("gpu_id"))?.parse().ok();
+    topology.gpus.iter().map(id).collect()
 }
 
 /// Only AMD's own packages provide this file; the in-tree driver has the kernel's version.

@@ -12,6 +12,7 @@ use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, EventSet, Nvml};
 
+use super::amd_kfd::Resets;
 use super::nvml::{self, Answers, NvmlTrouble, Tensors};
 use super::{amd_kfd, condition, device, intel, nvidia_proc, readings};
 use crate::gpu_health::fault::FaultKind;
@@ -231,6 +232,7 @@ fn key_of(devices: &[(Identity, Device<'_>)], uuid: &str) -> Option<Key> {
 /// Looks at the kernel's files: AMD's and Intel's drivers, and NVIDIA's without its library.
 fn watch_files(options: &Options, say: Say<'_>) -> io::Result<()> {
     let root = &options.root;
+    let mut resets = Resets::default();
     loop {
         let next = Instant::now() + options.interval;
         let gpus: Vec<Gpu> = match options.vendor {
@@ -240,12 +242,16 @@ fn watch_files(options: &Options, say: Say<'_>) -> io::Result<()> {
         };
         // One that this container was not given is none of ours.
         let gpus: Vec<Gpu> = gpus.into_iter().filter(|gpu| gpu.access.obstacle() != Some(Obstacle::NotGiven)).collect();
-        say(&Line::Listed { gpus: gpus.iter().map(identity).collect() })?;
-        for gpu in &gpus {
-            look(options, &identity(gpu), say, || see_files(root, gpu))?;
+        let names: Vec<Identity> = gpus.iter().map(identity).collect();
+        say(&Line::Listed { gpus: names.clone() })?;
+        for (gpu, name) in gpus.iter().zip(&names) {
+            look(options, name, say, || see_files(root, gpu))?;
         }
         say(&Line::Done)?;
-        pause(next.saturating_duration_since(Instant::now()));
+        if options.vendor == Vendor::Amd {
+            resets.follow(root, &names);
+        }
+        resets.hear(next, say)?;
     }
 }
 
@@ -276,117 +282,4 @@ fn pause(time: Duration) {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::os::unix::fs::symlink;
-
-    use super::*;
-
-    const NODE: &str = "sys/class/kfd/kfd/topology/nodes";
-
-    /// A machine with two AMD GPUs, in the kernel's format. Any device that can be opened stands for one of theirs.
-    fn machine() -> tempfile::TempDir {
-        let root = tempfile::tempdir().unwrap();
-        let write = |path: &str, text: &str| {
-            let path = root.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        };
-        write(&format!("{NODE}/0/properties"), "cpu_cores_count 8\nsimd_count 0\nvendor_id 0\ndrm_render_minor 0\n");
-        for gpu in 1..=2 {
-            let (location, minor) = (gpu * 0x100, 127 + gpu);
-            let properties = format!(
-                "cpu_cores_count 0\nsimd_count 1216\nvendor_id 4098\ndevice_id 29857\nlocation_id {location}\ndomain 0\n\
-                 drm_render_minor {minor}\ngfx_target_version 90402\nunique_id {gpu}\n"
-            );
-            write(&format!("{NODE}/{gpu}/properties"), &properties);
-            write(&format!("{NODE}/{gpu}/mem_banks/0/properties"), "heap_type 1\nsize_in_bytes 206141652992\n");
-            write(&format!("sys/bus/pci/devices/0000:0{gpu}:00.0/gpu_busy_percent"), &format!("{}\n", gpu * 10));
-            write(&format!("sys/bus/pci/devices/0000:0{gpu}:00.0/ras/umc_err_count"), "ue: 0\nce: 1\n");
-        }
-        fs::create_dir_all(root.path().join("dev/dri")).unwrap();
-        for device in ["kfd", "dri/renderD128", "dri/renderD129"] {
-            symlink("/dev/null", root.path().join("dev").join(device)).unwrap();
-        }
-        root
-    }
-
-    /// The lines of one look after the other; `between` changes the machine after each.
-    fn looks(root: &Path, count: usize, skip: &[&str], mut between: impl FnMut(usize)) -> Vec<Vec<Line>> {
-        let options = Options {
-            root: root.to_owned(),
-            library: None,
-            vendor: Vendor::Amd,
-            interval: Duration::from_millis(1),
-            skip: skip.iter().map(ToString::to_string).collect(),
-            tensors: false,
-        };
-        let mut looks = vec![Vec::new()];
-        let ended = watch(&options, &mut |line| {
-            let last = looks.len() - 1;
-            looks[last].push(line.clone());
-            if *line == Line::Done {
-                between(last);
-                if looks.len() == count {
-                    return Err(io::ErrorKind::BrokenPipe.into());
-                }
-                looks.push(Vec::new());
-            }
-            Ok(())
-        });
-        assert!(ended.is_err());
-        looks
-    }
-
-    fn listed(look: &[Line]) -> Vec<String> {
-        let Some(Line::Listed { gpus }) = look.first() else { panic!("{look:?}") };
-        gpus.iter().map(|gpu| gpu.key().to_string()).collect()
-    }
-
-    fn seen(look: &[Line]) -> Vec<Seen> {
-        let seen = look.iter().filter_map(|line| match line {
-            Line::Seen { seen, .. } => Some((**seen).clone()),
-            _ => None,
-        });
-        seen.collect()
-    }
-
-    #[test]
-    fn amd_gpus_are_looked_at_in_the_kernels_files_and_one_that_goes_is_no_longer_listed() {
-        let root = machine();
-        let looks = looks(root.path(), 3, &[], |look| match look {
-            0 => {
-                fs::write(root.path().join("sys/bus/pci/devices/0000:01:00.0/ras/umc_err_count"), "ue: 3\n").unwrap();
-            }
-            _ => fs::remove_file(root.path().join("dev/dri/renderD129")).unwrap_or_default(),
-        });
-        assert_eq!(listed(&looks[0]), ["GPU-0000000000000001", "GPU-0000000000000002"]);
-        let first = seen(&looks[0]);
-        assert_eq!(first.iter().map(|seen| seen.condition.utilization).collect::<Vec<_>>(), [Some(10), Some(20)]);
-        assert_eq!(first.iter().map(|seen| seen.readings.ras_uncorrected).collect::<Vec<_>>(), [Some(0), Some(0)]);
-        assert_eq!(seen(&looks[1])[0].readings.ras_uncorrected, Some(3));
-        assert_eq!(listed(&looks[2]), ["GPU-0000000000000001"]);
-    }
-
-    #[test]
-    fn a_gpu_that_does_not_answer_is_listed_and_not_asked() {
-        let root = machine();
-        let looks = looks(root.path(), 1, &["GPU-0000000000000002"], |_| ());
-        assert_eq!((listed(&looks[0]).len(), seen(&looks[0]).len()), (2, 1));
-        assert!(has_traces(root.path(), Vendor::Amd) && !has_traces(root.path(), Vendor::Nvidia));
-    }
-
-    #[test]
-    fn a_file_that_does_not_open_means_what_the_kernel_says_and_its_mode_nothing() {
-        for (obstacle, fault) in [
-            (Obstacle::Denied, Some(FaultKind::DeviceDenied)),
-            (Obstacle::NoDriver, Some(FaultKind::Lost)),
-            (Obstacle::Lost, Some(FaultKind::Lost)),
-            (Obstacle::Mode, None),
-            (Obstacle::Other, None),
-        ] {
-            assert_eq!(trouble_of(&Access::unusable(obstacle, "")), fault);
-        }
-        assert_eq!(trouble_of(&Access::Usable), None);
-    }
-}
+mod tests;

@@ -32,6 +32,10 @@ pub enum FaultKind {
     NvlinkDown,
     /// No job has it, and its memory is in use.
     Leftover,
+    /// The driver resets it.
+    Reset,
+    /// A reset began, and did not end in time.
+    ResetUnfinished,
 }
 
 /// `xid-79`, `lost`: the word in the configuration, in logs and in metrics.
@@ -49,6 +53,8 @@ impl fmt::Display for FaultKind {
             Self::PowerBrake => f.write_str("power-brake"),
             Self::NvlinkDown => f.write_str("nvlink-down"),
             Self::Leftover => f.write_str("leftover"),
+            Self::Reset => f.write_str("reset"),
+            Self::ResetUnfinished => f.write_str("reset-unfinished"),
         }
     }
 }

@@ -85,6 +85,13 @@ pub enum Line {
         /// Its number.
         xid: u32,
     },
+    /// The driver resets a GPU.
+    Reset {
+        /// Which.
+        gpu: Key,
+        /// How far it is.
+        phase: Phase,
+    },
     /// The driver as a whole does not answer.
     Trouble {
         /// What that means for each GPU.
@@ -92,6 +99,19 @@ pub enum Line {
         /// In words.
         what: String,
     },
+}
+
+/// A part of a reset.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phase {
+    /// It begins. What runs on the GPU is lost.
+    Begins {
+        /// The driver's words for its cause; untrusted text.
+        cause: Option<String>,
+    },
+    /// It has ended, and the GPU can be used.
+    Ends,
 }
 
 /// A GPU at one look.

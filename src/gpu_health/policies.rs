@@ -37,6 +37,10 @@ pub struct Faults {
     pub nvlink_down: Policy,
     /// In use without a job.
     pub leftover: Policy,
+    /// Reset by the driver.
+    pub reset: Policy,
+    /// A reset that did not end.
+    pub reset_unfinished: Policy,
 }
 
 /// TOML's keys are texts.
@@ -64,6 +68,8 @@ impl Faults {
             FaultKind::PowerBrake => self.power_brake,
             FaultKind::NvlinkDown => self.nvlink_down,
             FaultKind::Leftover => self.leftover,
+            FaultKind::Reset => self.reset,
+            FaultKind::ResetUnfinished => self.reset_unfinished,
         }
     }
 }
@@ -82,6 +88,8 @@ impl Default for Faults {
             power_brake: policy::default(FaultKind::PowerBrake),
             nvlink_down: policy::default(FaultKind::NvlinkDown),
             leftover: policy::default(FaultKind::Leftover),
+            reset: policy::default(FaultKind::Reset),
+            reset_unfinished: policy::default(FaultKind::ResetUnfinished),
         }
     }
 }

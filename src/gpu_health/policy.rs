@@ -21,12 +21,14 @@ pub const fn default(kind: FaultKind) -> Policy {
         | FaultKind::Lost
         | FaultKind::Silent
         | FaultKind::DeviceDenied
-        | FaultKind::RowRemapFailed => Policy::Drain,
+        | FaultKind::RowRemapFailed
+        | FaultKind::ResetUnfinished => Policy::Drain,
         FaultKind::EccUncorrected
         | FaultKind::Heat
         | FaultKind::PowerBrake
         | FaultKind::NvlinkDown
-        | FaultKind::Leftover => Policy::Warn,
+        | FaultKind::Leftover
+        | FaultKind::Reset => Policy::Warn,
     }
 }
 
@@ -56,6 +58,14 @@ pub fn words(kind: FaultKind) -> (String, &'static str) {
         FaultKind::Leftover => (
             "no job has it, and its memory is in use",
             "end the process that has it (`slurminit doctor` names it, or nvidia-smi on the host), or let it ask Slurm for the GPU",
+        ),
+        FaultKind::Reset => (
+            "the driver resets it, and what runs on it is lost",
+            "nothing for the node: look at the job's output, and for amdgpu messages on the host (dmesg | grep -i amdgpu)",
+        ),
+        FaultKind::ResetUnfinished => (
+            "the driver began to reset it, and has not said that it can be used again",
+            "look for amdgpu messages on the host (dmesg | grep -i amdgpu); reset it there (amd-smi reset -G), else reboot the host",
         ),
     };
     (what.to_owned(), repair)

@@ -7,6 +7,7 @@
 
 mod gpu;
 mod node;
+mod resets;
 mod tell;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -105,6 +106,8 @@ pub struct Ward {
     applied: BTreeSet<Key>,
     stage: Stage,
     recount: Recount,
+    /// When it is surely saved that the node was resumed, in ms, if that is not known yet.
+    resumed: Option<u64>,
     interval_ms: u64,
     pending: Vec<Pending>,
     last_told: BTreeMap<(Key, FaultKind), u64>,
@@ -137,6 +140,7 @@ impl Ward {
             // The one before may have left the node drained.
             stage: Stage::at_start(former.is_some()),
             recount,
+            resumed: None,
             interval_ms,
             pending: Vec::new(),
             last_told: BTreeMap::new(),
@@ -238,6 +242,7 @@ impl Ward {
 
     /// What is to be done now.
     pub fn step(&mut self, now: Clock) -> Vec<Act> {
+        self.check_resets(now);
         self.decide(now);
         let acts = std::mem::take(&mut self.acts);
         // The node first: telling may take longer.
@@ -248,8 +253,9 @@ impl Ward {
     }
 
     /// When there is something to do next, in ms.
-    pub const fn next(&self) -> Option<u64> {
-        self.stage.next()
+    pub fn next(&self) -> Option<u64> {
+        let dates = self.stage.next().into_iter().chain(self.must_check_resumed());
+        dates.chain(self.gpus.values().filter_map(Gpu::reset_is_due)).min()
     }
 
     /// The report of this process.

@@ -13,7 +13,7 @@ use anyhow::Context as _;
 
 use super::{closed_for_good, reached, reports, requeue_ghosts, slurm};
 use crate::nodes;
-use crate::supervise::node::{NodeReport, OUR_REASON};
+use crate::supervise::node::OUR_REASON;
 use crate::tool::{self, answer::Answer};
 
 /// How often the controller is asked whether it is there.
@@ -53,7 +53,7 @@ pub(crate) fn run(
             "the controller knows this node with other hardware, and forgets that: {}",
             hardware(&known).join(" ")
         );
-        if let Some(reason) = reason_to_keep(node, again)? {
+        if let Some(reason) = reason_to_keep(node, &known, again)? {
             conf.push_str(&format!(" State=DRAIN Reason=\"{reason}\""));
         }
         if again { release(node) } else { forget(node)? }
@@ -76,11 +76,11 @@ pub(crate) fn run(
 }
 
 /// Whether slurmctld has the node started and stopped: it is in slurm.conf, and nothing can be told of it.
-fn is_cloud(known: &str) -> bool {
+pub(super) fn is_cloud(known: &str) -> bool {
     flags(known).any(|flag| flag == "CLOUD")
 }
 
-fn flags(known: &str) -> impl Iterator<Item = &str> {
+pub(super) fn flags(known: &str) -> impl Iterator<Item = &str> {
     value(known, "State").unwrap_or_default().split('+')
 }
 
@@ -219,12 +219,12 @@ pub(super) fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.split_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
 }
 
-fn hardware(known: &str) -> Vec<String> {
+pub(super) fn hardware(known: &str) -> Vec<String> {
     HARDWARE.iter().filter_map(|key| Some(format!("{key}={}", value(known, key)?))).collect()
 }
 
 /// Whether what slurmctld knows is what slurmd is about to say. What slurmd leaves open, slurmctld fills in.
-fn has_hardware(known: &str, conf: &str) -> bool {
+pub(super) fn has_hardware(known: &str, conf: &str) -> bool {
     let same = |known: &str, new: &str| without_sockets(known) == without_sockets(new);
     HARDWARE.iter().zip(CONF).all(|(key, conf_key)| match (value(known, key), value(conf, conf_key)) {
         (known, None) if conf_key == "Gres" => known.is_none_or(|known| known == "(null)"),
@@ -248,10 +248,13 @@ fn features<'a>(text: &'a str, key: &str) -> std::collections::BTreeSet<&'a str>
     value(text, key).unwrap_or_default().split(',').filter(|feature| !["", "(null)"].contains(feature)).collect()
 }
 
-/// The reason of a drain that outlives the node, as it can stand in `slurmd --conf`: at a start a person's, later anybody's.
-fn reason_to_keep(node: &str, again: bool) -> anyhow::Result<Option<String>> {
+/// The reason of a drain that outlives the node, as it can stand in `slurmd --conf`: at a start a person's, later anybody's. The state of a
+/// node that slurmctld calls invalid says nothing of its drain; the flags do.
+fn reason_to_keep(node: &str, known: &str, again: bool) -> anyhow::Result<Option<String>> {
+    let is_drained = flags(known).any(|flag| flag == "DRAIN");
     let report = match again {
-        true => reports(node)?.into_iter().find(NodeReport::is_drained),
+        // A drain for other hardware goes with what slurmctld knew of it.
+        true => reports(node)?.into_iter().find(|report| is_drained && !report.blames_the_hardware()),
         false => closed_for_good(node)?,
     };
     Ok(report.map(|report| quotable(&report.reason)))

@@ -2,18 +2,19 @@
 //!
 //! slurmctld takes the address that a node registers from, and calls the node there a while later. A node that it cannot call was idle
 //! until then, and knows nothing: its own connections to the controller work. One that has lost what it knew of a node, because it was killed
-//! before it had saved it, does not ask for it: slurmd registers when it starts.
+//! before it had saved it, does not ask for it: slurmd registers when it starts. One that has lost how the node changed calls it invalid.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::join::{show, value};
+use super::join::{flags, hardware, has_hardware, is_cloud, show, value};
 use super::slurm;
 use crate::config::DaemonName;
 use crate::control::client;
 use crate::control::protocol::Request;
 use crate::supervise::node::OUR_REASON;
+use crate::supervise::status;
 
 /// How long a connection within a cluster may take.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -21,25 +22,35 @@ const CONNECT: Duration = Duration::from_secs(2);
 const ASK: Duration = Duration::from_secs(15);
 /// How often it is said that it does not.
 const SAY: Duration = Duration::from_secs(300);
+/// So many questions in a row must have the same answer before slurmd starts again for it. slurmctld may not have read what it saved.
+const SURE: u32 = 2;
+/// The most, where that did not help.
+const MOST: u32 = 128;
 
 /// Watches until the container stops. Says it when the controller does not reach this node, and has slurmd started again when the
 /// controller does not know it.
 pub(crate) fn watch(node: &str, port: u16, socket: &Path) -> anyhow::Result<()> {
     let (mut silent, mut unknown, mut said): (u32, u32, Option<Instant>) = (0, 0, None);
+    let mut other = Other::default();
     loop {
         pause();
         let Ok(known) = show(node) else { continue };
         let Some(known) = known else {
             unknown += 1;
-            // Once is no sign: slurmctld may not have read what it saved.
-            // Nor is it one while slurmd is still on its way to the controller.
-            if unknown >= 2 && answers(Ipv4Addr::LOCALHOST.into(), port) {
+            // Nor is it a sign while slurmd is still on its way to the controller.
+            if unknown >= SURE && answers(Ipv4Addr::LOCALHOST.into(), port) {
                 unknown = 0;
-                register_again(node, socket);
+                register_again(socket, &format!("the controller does not know {node} any more"));
             }
             continue;
         };
         unknown = 0;
+        let told = told(socket);
+        if other.is_to_be_told(told.is_some_and(|told| is_another(&known, &told))) {
+            let hardware = hardware(&known).join(" ");
+            register_again(socket, &format!("the controller knows {node} as it is not any more ({hardware})"));
+            continue;
+        }
         if !is_silent(&known) {
             if said.take().is_some() {
                 eprintln!("the controller reaches this node again");
@@ -62,9 +73,44 @@ pub(crate) fn watch(node: &str, port: u16, socket: &Path) -> anyhow::Result<()> 
     }
 }
 
+/// What slurmd told the controller of this node.
+fn told(socket: &Path) -> Option<String> {
+    status::read(socket.parent()?).ok()?.snapshot.prepared?.dynamic_node
+}
+
+/// Whether slurmctld knows a node with other hardware than it was told, and would forget that: it does not where a job is.
+fn is_another(known: &str, told: &str) -> bool {
+    let is_free =
+        value(known, "CPUAlloc") == Some("0") && !flags(known).any(|flag| ["COMPLETING", "RESERVED"].contains(&flag));
+    is_free && !is_cloud(known) && !has_hardware(known, told)
+}
+
+/// How long slurmctld has known another node.
+#[derive(Debug, Default)]
+struct Other {
+    answers: u32,
+    tries: u32,
+}
+
+impl Other {
+    /// Takes an answer. Whether slurmd starts again for it: after two of them, and ever later where that does not help.
+    fn is_to_be_told(&mut self, is_another: bool) -> bool {
+        if !is_another {
+            *self = Self::default();
+            return false;
+        }
+        self.answers += 1;
+        let is_due = self.answers >= SURE.saturating_mul(1 << self.tries.min(16)).min(MOST);
+        if is_due {
+            (self.answers, self.tries) = (0, self.tries + 1);
+        }
+        is_due
+    }
+}
+
 /// Jobs go on: a new slurmd finds them.
-fn register_again(node: &str, socket: &Path) {
-    eprintln!("warning: the controller does not know {node} any more; slurmd starts again, and tells it");
+fn register_again(socket: &Path, why: &str) {
+    eprintln!("warning: {why}; slurmd starts again, and tells it");
     let restart = Request::Restart { name: DaemonName::Slurmd.to_string() };
     if let Err(error) = client::ask(socket, &restart) {
         eprintln!("error: {error}; repair: slurminit restart slurmd");
@@ -143,6 +189,35 @@ mod tests {
         assert_eq!(place("NodeName=c1 NodeAddr=172.18.0.3", 6818), ("172.18.0.3", 6818));
         assert!(is_silent(known) && is_silent("State=DOWN+DYNAMIC_NORM") && is_silent("State=IDLE*"));
         assert!(!is_silent("State=IDLE+DYNAMIC_NORM") && !is_silent("State=MIXED+DRAIN"));
+    }
+
+    #[test]
+    fn a_controller_that_lost_how_a_node_changed_is_told_again_while_no_job_is_there() {
+        let told = "CPUs=2 RealMemory=8000 Gres=gpu:nvidia:3 Feature=h200";
+        let known = |gres: u32, allocated: u32, state: &str| {
+            format!(
+                "NodeName=c1 CPUAlloc={allocated} CPUTot=2 Gres=gpu:nvidia:{gres}(S:0) RealMemory=8000 State={state}"
+            )
+        };
+        assert!(is_another(&known(4, 0, "IDLE+DRAIN+DYNAMIC_NORM+INVALID_REG"), told));
+        assert!(is_another(&known(2, 0, "IDLE+DYNAMIC_NORM"), told), "the GPU that is back");
+        assert!(!is_another(&known(3, 0, "IDLE+DYNAMIC_NORM"), told));
+        for (allocated, state) in [
+            (1, "MIXED+DYNAMIC_NORM+INVALID_REG"),
+            (0, "IDLE+COMPLETING+DYNAMIC_NORM"),
+            (0, "IDLE+DYNAMIC_NORM+RESERVED"),
+            (0, "IDLE+CLOUD"),
+        ] {
+            assert!(!is_another(&known(4, allocated, state), told), "{state}");
+        }
+    }
+
+    #[test]
+    fn one_answer_is_no_sign_and_what_does_not_help_is_tried_ever_later() {
+        let mut other = Other::default();
+        let after = |other: &mut Other| (1..1000).find(|_| other.is_to_be_told(true)).unwrap();
+        assert_eq!([(); 9].map(|()| after(&mut other)), [2, 4, 8, 16, 32, 64, 128, 128, 128]);
+        assert!(!other.is_to_be_told(false) && !other.is_to_be_told(true) && other.is_to_be_told(true));
     }
 
     #[test]

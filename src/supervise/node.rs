@@ -35,11 +35,12 @@ pub enum NodeVerdict {
     NotYet,
 }
 
-/// Prefixes of the reasons that Slurm sets when a node registers with less than slurm.conf promises. This start wrote
-/// files that match the hardware, so such a reason is outdated. The same goes for a full spool directory: if it is
-/// still full, the next batch job drains the node again. Slurm 22.05 to 25.11, `node_mgr.c` and `gres.c`.
-const REPAIRED_BY_A_START: [&str; 7] =
-    ["gres/", "Low ", OUR_REASON, "CPUs ", "RealMemory ", "SlurmdSpoolDir is full", TWICE];
+/// Prefixes of other reasons that a start makes outdated. If the spool directory is still full, the next batch job drains the node again.
+const REPAIRED_BY_A_START: [&str; 3] = [OUR_REASON, "SlurmdSpoolDir is full", TWICE];
+
+/// Prefixes of the reasons that Slurm sets when a node registers with less than slurm.conf promises. A start writes files that match the
+/// hardware, so such a reason is outdated. Slurm 22.05 to 25.11, `node_mgr.c` and `gres.c`.
+const BLAMES_THE_HARDWARE: [&str; 4] = ["gres/", "Low ", "CPUs ", "RealMemory "];
 
 /// If slurmctld is killed before it has saved that a batch job started, its successor launches the job again, and
 /// drains the node because the job is already there (`agent.c`). The job is requeued, and slurmd's first copy of it
@@ -137,13 +138,18 @@ impl NodeReport {
         self.is_drained() && !self.is_repaired()
     }
 
+    /// Whether slurmctld drained the node because it registered with other hardware than slurmctld knew.
+    pub fn blames_the_hardware(&self) -> bool {
+        BLAMES_THE_HARDWARE.iter().any(|start| self.reason.starts_with(start))
+    }
+
     /// Whether it takes no more jobs, whoever wanted that.
-    pub fn is_drained(&self) -> bool {
+    fn is_drained(&self) -> bool {
         matches!(self.state.as_str(), "drained" | "draining" | "drain")
     }
 
     fn is_repaired(&self) -> bool {
-        REPAIRED_BY_A_START.iter().any(|start| self.reason.starts_with(start))
+        self.blames_the_hardware() || REPAIRED_BY_A_START.iter().any(|start| self.reason.starts_with(start))
     }
 }
 

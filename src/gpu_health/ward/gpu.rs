@@ -19,6 +19,8 @@ const FLOOR_MIB: u64 = 1024;
 const UNOWNED: u32 = 2;
 /// How long after an XID the driver's word that nothing is to be done counts, in ms: the driver may need a while to say otherwise.
 const XID_RESTS: u64 = 60_000;
+/// How long a reset may take, in ms: all GPUs that XGMI joins are reset together.
+const RESET_TAKES: u64 = 30_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Gpu {
@@ -33,6 +35,8 @@ pub(super) struct Gpu {
     since: u64,
     /// How many answers in a row knew no job of it while it was in use.
     unowned: u32,
+    /// Whether the end of its reset may have passed unheard.
+    is_end_unheard: bool,
     /// The NVLinks that were down and the errors that there were when it was first seen.
     first: Option<(Option<u32>, Option<u64>)>,
 }
@@ -92,22 +96,51 @@ impl Gpu {
             over.extend(missing.into_iter().filter(|kind| self.miss(now, *kind)));
             // A GPU that comes back was reset.
             if over.iter().any(|kind| matches!(kind, FaultKind::Lost)) {
-                let reset: Vec<FaultKind> =
-                    self.open.keys().copied().filter(|kind| matches!(kind, FaultKind::Xid(_))).collect();
-                over.extend(reset);
+                let ends = |kind: &FaultKind| is_reset(*kind) || matches!(kind, FaultKind::Xid(_));
+                over.extend(
+                    self.open.keys().copied().filter(ends).filter(|kind| !over.contains(kind)).collect::<Vec<_>>(),
+                );
             }
             self.open.retain(|kind, _| !over.contains(kind));
         }
         (new, over)
     }
 
-    /// Takes an event; returns whether it is told.
+    /// Takes an event.
     pub(super) fn event(&mut self, now: Clock, kind: FaultKind, policy: Policy) {
         self.count(now, kind);
         if policy == Policy::Drain {
             let open = Open { policy, since: now.unix, seen_ms: now.ms, good_looks: 0 };
             let known = self.open.entry(kind).or_insert(open);
             (known.seen_ms, known.good_looks) = (now.ms, 0);
+        }
+    }
+
+    /// The driver begins to reset it. Returns whether that is news: it may try several times.
+    pub(super) fn reset_begins(&mut self, now: Clock, policy: Policy) -> bool {
+        self.is_end_unheard = false;
+        self.meet(now, FaultKind::Reset, policy)
+    }
+
+    /// The driver has reset it. Returns whether a beginning was heard.
+    pub(super) fn reset_ends(&mut self) -> bool {
+        let before = self.open.len();
+        self.open.retain(|kind, _| !is_reset(*kind));
+        self.open.len() < before
+    }
+
+    /// When its reset has taken too long, in ms.
+    pub(super) fn reset_is_due(&self) -> Option<u64> {
+        let reset = self.open.get(&FaultKind::Reset)?;
+        (!self.open.contains_key(&FaultKind::ResetUnfinished)).then_some(reset.seen_ms + RESET_TAKES)
+    }
+
+    /// Whoever hears events was started anew.
+    pub(super) fn hears_anew(&mut self) {
+        let resets = self.open.iter_mut().filter(|(kind, _)| is_reset(**kind));
+        for (_, open) in resets {
+            self.is_end_unheard = true;
+            open.good_looks = 0;
         }
     }
 
@@ -130,10 +163,17 @@ impl Gpu {
     /// Whether a fault that a look did not show is over.
     fn miss(&mut self, now: Clock, kind: FaultKind) -> bool {
         let says_nothing_is_to_be_done = self.readings.recovery_action == Some(0);
+        // AMD's processor for power management answers neither during a reset nor after one that failed.
+        let answers = self.condition.temperature.is_some() || self.condition.utilization.is_some();
         let Some(open) = self.open.get_mut(&kind) else { return false };
         open.good_looks += 1;
-        let has_rested = now.ms.saturating_sub(open.seen_ms) >= XID_RESTS && says_nothing_is_to_be_done;
-        open.good_looks >= GOOD_LOOKS && (has_rested || !matches!(kind, FaultKind::Xid(_)))
+        let can_end = match kind {
+            FaultKind::Xid(_) => now.ms.saturating_sub(open.seen_ms) >= XID_RESTS && says_nothing_is_to_be_done,
+            // The driver says so itself.
+            FaultKind::Reset | FaultKind::ResetUnfinished => self.is_end_unheard && answers,
+            _ => true,
+        };
+        open.good_looks >= GOOD_LOOKS && can_end
     }
 
     /// The faults that a look shows.
@@ -216,6 +256,10 @@ impl Gpu {
             is_out,
         }
     }
+}
+
+const fn is_reset(kind: FaultKind) -> bool {
+    matches!(kind, FaultKind::Reset | FaultKind::ResetUnfinished)
 }
 
 fn more<T: PartialOrd>(now: Option<T>, first: Option<T>) -> bool {

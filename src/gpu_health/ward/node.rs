@@ -15,6 +15,8 @@ const SETTLES: u64 = 200;
 /// How long after a failed reload the next one is tried, in ms: this at first, then twice as long, up to the longest.
 const RETRY: u64 = 10_000;
 const LONGEST_RETRY: u64 = 600_000;
+/// How long after slurmctld took a change it has surely saved it, in ms: it does so within 5 s (24.11, `state_save.c`, SAVE_MAX_WAIT).
+const SAVED: u64 = 10_000;
 /// How long a GPU that is well again waits for a moment in which no job has a GPU, in ms. Then the node is drained for it.
 const BACK_WAITS: u64 = 3_600_000;
 
@@ -86,6 +88,8 @@ pub enum Drained {
 pub struct OnNode {
     /// Whether it is drained or draining.
     pub is_drained: bool,
+    /// Whether it is so for the agent's own reason, a GPU.
+    pub is_ours: bool,
     /// The jobs on each GPU, in Slurm's order.
     pub gpus: Vec<Vec<JobOnGpu>>,
     /// The GPUs that jobs have, whoever they are.
@@ -120,6 +124,9 @@ impl Ward {
     /// What follows from the faults that there are.
     pub(super) fn decide(&mut self, now: Clock) {
         let wanted = self.wanted();
+        if self.must_check_resumed().is_some_and(|due| now.ms >= due) {
+            self.ask();
+        }
         match self.stage.clone() {
             Stage::Open { .. } if !wanted.is_subset(&self.applied) => self.drain(now, self.reason_of_loss(&wanted)),
             Stage::Open { back } if wanted != self.applied => {
@@ -132,7 +139,7 @@ impl Ward {
                 }
             }
             Stage::Open { .. } => self.stage = Stage::OPEN,
-            Stage::Draining { is_ours: Some(is_ours), .. } if wanted == self.applied => self.resume(is_ours),
+            Stage::Draining { is_ours: Some(is_ours), .. } if wanted == self.applied => self.resume(now, is_ours),
             Stage::Draining { next, .. } if now.ms >= next => self.ask(),
             Stage::Draining { .. } | Stage::Reloading { .. } => {}
         }
@@ -148,14 +155,37 @@ impl Ward {
 
     fn drain(&mut self, now: Clock, reason: String) {
         self.acts.push(Act::Drain { reason });
+        self.resumed = None;
         self.stage = Stage::Draining { since: now.ms, is_ours: None, next: now.ms, retry: RETRY };
     }
 
-    fn resume(&mut self, is_ours: bool) {
+    fn resume(&mut self, now: Clock, is_ours: bool) {
         if is_ours {
             self.acts.push(Act::Resume);
+            self.resumed = Some(now.ms + SAVED);
         }
         self.stage = Stage::OPEN;
+    }
+
+    /// When to ask whether slurmctld still knows that the node was resumed, in ms.
+    pub(super) fn must_check_resumed(&self) -> Option<u64> {
+        self.resumed.filter(|_| matches!(self.stage, Stage::Open { .. }))
+    }
+
+    /// A slurmctld that is killed before it has saved that it resumed the node has the old drain again, and one that is away has not
+    /// resumed it.
+    fn check_resumed(&mut self, now: Clock, asked: Clock, node: Option<&OnNode>) {
+        if self.must_check_resumed().is_none_or(|due| asked.ms < due) {
+            return;
+        }
+        self.resumed = match node {
+            None => Some(now.ms + self.interval_ms),
+            Some(node) if node.is_ours => {
+                self.acts.push(Act::Resume);
+                Some(now.ms + SAVED)
+            }
+            Some(_) => None,
+        };
     }
 
     /// The answer to [`Act::Drain`].
@@ -187,6 +217,7 @@ impl Ward {
             }
         }
         self.tell_pending(now);
+        self.check_resumed(now, asked, node);
         let wanted = self.wanted();
         if let Stage::Open { back: Some(back) } = &mut self.stage {
             back.next = now.ms + self.interval_ms;
@@ -233,7 +264,7 @@ impl Ward {
                     ),
                 };
                 self.acts.push(Act::Say { is_good: true, line });
-                self.resume(is_ours);
+                self.resume(now, is_ours);
                 self.decide(now);
             }
             Err(why) => {

@@ -77,7 +77,7 @@ impl Ward {
     }
 
     /// `GPU 3 (NVIDIA H200, GPU-fa4e..., 0000:13:00.0)`.
-    fn name(&self, key: &Key) -> String {
+    pub(super) fn name(&self, key: &Key) -> String {
         let Some(gpu) = self.gpus.get(key) else { return format!("GPU {key}") };
         let identity = &gpu.identity;
         let address = identity.pci_address.map(|address| address.to_string());

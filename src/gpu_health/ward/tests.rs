@@ -1,8 +1,13 @@
 //! A ward with a cluster that is a few variables.
 
+mod faults;
+mod node;
+mod resets;
+
 use proptest::prelude::*;
 
 use super::*;
+use crate::gpu_health::look::Phase;
 use crate::gpu_health::report::JobOnGpu;
 use crate::inventory::{Condition, Readings, RemappedRows, Slowdown};
 
@@ -22,6 +27,10 @@ struct World {
     recount: Recount,
     /// Whether a job without a GPU is on the node.
     has_other_job: bool,
+    /// Whether slurmctld does not answer.
+    is_away: bool,
+    /// How often Slurm was asked.
+    asked: u32,
 }
 
 fn identity(index: u32) -> Identity {
@@ -51,6 +60,8 @@ impl World {
             reload_fails: false,
             recount,
             has_other_job: false,
+            is_away: false,
+            asked: 0,
         };
         world.ward.offer(world.offer());
         world.look(&[]);
@@ -126,8 +137,10 @@ impl World {
                     self.offered.iter().map(|index| job(index).into_iter().collect()).collect();
                 let held = gpus.iter().filter(|jobs| !jobs.is_empty()).count();
                 let is_empty = held == 0 && !self.has_other_job;
-                let node = OnNode { is_drained: self.drained.is_some(), gpus, held, is_empty };
-                self.ward.on_node(self.now, self.now, Some(&node));
+                let is_ours = self.drained.as_ref().is_some_and(|reason| reason.starts_with("GPU "));
+                let node = OnNode { is_drained: self.drained.is_some(), is_ours, gpus, held, is_empty };
+                self.asked += 1;
+                self.ward.on_node(self.now, self.now, Some(&node).filter(|_| !self.is_away));
             }
             Act::Reload { without } => {
                 assert!(self.drained.is_some(), "a job could begin meanwhile");
@@ -140,6 +153,7 @@ impl World {
                 self.offered = (0..self.gpus.len()).filter(|index| !is_out(index)).collect();
                 self.ward.reloaded(self.now, Ok(self.offer()));
             }
+            Act::Resume if self.is_away => {}
             Act::Resume if self.drained.as_ref().is_some_and(|reason| !reason.starts_with("GPU ")) => {}
             Act::Resume => self.drained = None,
             Act::Notify(told) => assert!(self.said.contains(&told.line), "it is told before"),
@@ -150,273 +164,24 @@ impl World {
         self.ward.event(self.now, Some(&self.gpus[index].key()), xid);
         self.act();
     }
-}
 
-#[test]
-fn a_lost_gpu_costs_one_gpu_and_it_comes_back() {
-    let mut world = World::new(4);
-    world.jobs[1] = Some(7);
-    world.lost(3);
-    assert!(
-        world
-            .drained
-            .as_deref()
-            .is_some_and(|reason| reason.starts_with("GPU 3 (0000:13:00.0): the driver has lost it"))
-    );
-    assert_eq!(world.offered.len(), 4, "job 7 would be aborted");
-    assert!(world.ward.report(1).node.is_some_and(|node| node.ends_with("have ended: 7")));
-    world.lost(3);
-    world.jobs[1] = None;
-    world.lost(3);
-    assert_eq!((world.offered.clone(), world.drained.clone()), (vec![0, 1, 2], None));
-    assert!(world.ward.report(1).gpus[3].is_out);
-    // A job that runs on the others is not disturbed by its return, and one look is no proof.
-    world.jobs[0] = Some(8);
-    world.look(&[]);
-    world.look(&[]);
-    world.look(&[]);
-    assert_eq!((world.offered.len(), world.drained.clone()), (3, None));
-    world.jobs[0] = None;
-    world.look(&[]);
-    world.look(&[]);
-    assert_eq!((world.offered.len(), world.drained.clone()), (4, None));
-    assert_eq!(world.ward.report(1).node, None);
-    assert!(world.said.iter().any(|line| line.contains("all 4 GPUs are offered to jobs again")));
-}
-
-#[test]
-fn a_gpu_that_is_well_again_does_not_wait_for_ever() {
-    let mut world = World::new(2);
-    world.lost(1);
-    assert_eq!(world.offered, [0]);
-    world.jobs[0] = Some(9);
-    for _ in 0..800 {
-        world.look(&[]);
+    /// A reset begins for this cause, or ends.
+    fn reset(&mut self, index: usize, cause: Option<&str>) {
+        let begins = |cause: &str| Phase::Begins { cause: Some(cause.to_owned()) };
+        self.ward.reset(self.now, NVIDIA, &self.gpus[index].key(), &cause.map_or(Phase::Ends, begins));
+        self.act();
     }
-    assert!(world.drained.as_deref().is_some_and(|reason| reason.starts_with("GPU 1 is well again")));
-    world.jobs[0] = None;
-    world.look(&[]);
-    assert_eq!((world.offered.len(), world.drained), (2, None));
-}
 
-#[test]
-fn an_error_of_a_program_is_told_with_its_job_and_drains_nothing() {
-    let mut world = World::new(2);
-    world.jobs[1] = Some(17);
-    for xid in [13, 31, 43] {
-        for _ in 0..100 {
-            world.event(1, xid);
-        }
+    fn faults(&self, index: usize) -> Vec<FaultKind> {
+        self.ward.report(1).gpus[index].faults.iter().map(|fault| fault.kind).collect()
     }
-    assert_eq!((world.drained.clone(), world.offered.len()), (None, 2));
-    let lines: Vec<_> = world.said.iter().filter(|line| line.contains("XID")).collect();
-    assert_eq!(lines.len(), 2, "once a minute, and 43 only counts: {lines:?}");
-    assert!(lines[0].contains("job 17 of alice had it") && lines[0].contains("GPU-1") && lines[0].contains("Repair: "));
-    assert_eq!(world.ward.report(1).gpus[1].counts[&FaultKind::Xid(43)].count, 100);
-}
-
-#[test]
-fn an_xid_for_which_the_gpu_is_to_be_reset_drains_until_the_driver_says_that_it_is_well() {
-    let mut world = World::new(2);
-    world.event(0, 79);
-    assert_eq!((world.offered.clone(), world.drained.clone()), (vec![1], None));
-    for _ in 0..11 {
-        world.look(&[]);
-    }
-    assert_eq!(world.offered, [1], "the driver may need a while to say otherwise");
-    let reset = Seen { readings: Readings { recovery_action: Some(1), ..Readings::default() }, ..Seen::default() };
-    world.look(&[(0, reset)]);
-    assert_eq!(world.offered, [1]);
-    (0..3).for_each(|_| world.look(&[]));
-    assert_eq!(world.offered, [0, 1]);
-    // A driver that has no such word: it stays out.
-    let silent = |index| (index, Seen::default());
-    world.event(1, 48);
-    (0..100).for_each(|_| world.look(&[silent(0), silent(1)]));
-    assert_eq!(world.offered, [0]);
-}
-
-#[test]
-fn an_administrators_drain_stays() {
-    let mut world = World::new(2);
-    world.drained = Some("fan".to_owned());
-    world.lost(0);
-    assert_eq!((world.offered.clone(), world.drained.as_deref()), (vec![1], Some("fan")));
-    (0..3).for_each(|_| world.look(&[]));
-    assert_eq!((world.offered.len(), world.drained.as_deref()), (2, Some("fan")));
-}
-
-#[test]
-fn policies_are_the_operators() {
-    let mut world =
-        World::with(2, "[faults]\nlost = 'warn'\n[faults.xid]\n13 = 'drain'\n31 = 'ignore'\n", Recount::WithoutGpuJobs);
-    world.lost(0);
-    world.event(0, 31);
-    assert_eq!((world.offered.len(), world.drained.clone()), (2, None));
-    world.look(&[]);
-    world.event(1, 13);
-    assert_eq!(world.offered, [0]);
-    assert!(!world.said.iter().any(|line| line.contains("XID 31")));
-}
-
-#[test]
-fn a_node_whose_number_of_gpus_cannot_change_is_drained_until_the_gpu_is_back() {
-    let mut world = World::with(2, "", Recount::Never);
-    world.lost(0);
-    (0..20).for_each(|_| world.lost(0));
-    assert_eq!(world.offered.len(), 2);
-    assert!(
-        world.drained.is_some()
-            && world.ward.report(1).node.is_some_and(|node| node.contains("restart this container"))
-    );
-    // What somebody takes back is drained again, for jobs would fail on it.
-    world.drained = None;
-    (0..3).for_each(|_| world.lost(0));
-    assert!(world.drained.is_some());
-    (0..3).for_each(|_| world.look(&[]));
-    assert_eq!(world.drained, None);
-}
-
-#[test]
-fn a_node_that_the_controller_has_to_forget_waits_for_all_of_its_jobs() {
-    let mut world = World::with(2, "", Recount::WithoutJobs);
-    (world.jobs[1], world.has_other_job) = (Some(7), true);
-    world.lost(0);
-    (0..5).for_each(|_| world.lost(0));
-    world.jobs[1] = None;
-    (0..5).for_each(|_| world.lost(0));
-    assert!(world.drained.is_some() && world.offered.len() == 2);
-    let doing = world.ward.report(1).node.unwrap();
-    assert!(doing.contains("until all of its jobs have ended"), "{doing}");
-    world.has_other_job = false;
-    world.lost(0);
-    assert_eq!((world.offered.clone(), world.drained.clone()), (vec![1], None));
-    // Back: a job without a GPU is waited for, too.
-    world.has_other_job = true;
-    (0..5).for_each(|_| world.look(&[]));
-    assert_eq!((world.offered.len(), world.drained.clone()), (1, None));
-    world.has_other_job = false;
-    (0..2).for_each(|_| world.look(&[]));
-    assert_eq!((world.offered.len(), world.drained), (2, None));
-}
-
-#[test]
-fn a_reload_that_fails_is_tried_again_ever_later() {
-    let mut world = World::new(1);
-    world.reload_fails = true;
-    (0..1000).for_each(|_| world.lost(0));
-    let tries = world.said.iter().filter(|line| line.contains("could not be changed")).count();
-    assert!((8..20).contains(&tries), "{tries}");
-    assert!(world.drained.is_some());
-    world.reload_fails = false;
-    (0..130).for_each(|_| world.lost(0));
-    assert_eq!((world.offered.len(), world.drained), (0, None));
-}
-
-#[test]
-fn a_gpu_that_is_no_longer_listed_is_lost_and_one_that_was_never_there_is_not() {
-    let mut world = World::new(3);
-    world.pass(5000);
-    world.ward.listed(world.now, NVIDIA, world.gpus[..2].to_vec());
-    world.ward.done(world.now, NVIDIA);
-    world.act();
-    assert!(world.said.iter().any(|line| line.starts_with("GPU 2") && line.contains("no longer lists it")));
-    assert_eq!(world.ward.report(1).gpus.len(), 3);
-}
-
-#[test]
-fn what_a_look_shows_has_its_fault() {
-    let seen = |readings: Readings, slowdowns: Vec<Slowdown>| Seen {
-        condition: Condition { slowdowns: Some(slowdowns), ..Condition::default() },
-        readings,
-        trouble: None,
-    };
-    let failed = RemappedRows { has_failed: true, ..RemappedRows::default() };
-    for (shown, kind, drains) in [
-        (
-            seen(Readings { recovery_action: Some(2), ..Readings::default() }, vec![]),
-            FaultKind::RecoveryAction(2),
-            true,
-        ),
-        (
-            seen(Readings { remapped_rows: Some(failed), ..Readings::default() }, vec![]),
-            FaultKind::RowRemapFailed,
-            true,
-        ),
-        (seen(Readings::default(), vec![Slowdown::Heat]), FaultKind::Heat, false),
-        (seen(Readings::default(), vec![Slowdown::PowerBrake, Slowdown::PowerCap]), FaultKind::PowerBrake, false),
-    ] {
-        let mut world = World::new(2);
-        world.look(&[(1, shown)]);
-        let kinds: Vec<_> = world.ward.report(1).gpus[1].faults.iter().map(|fault| fault.kind).collect();
-        assert_eq!(kinds, [kind]);
-        assert_eq!(world.offered.len() == 1, drains, "{kind}");
-        (0..2).for_each(|_| world.look(&[]));
-        assert!(world.ward.report(1).gpus[1].faults.is_empty(), "{kind}");
-    }
-    // Only what comes after the first look is new.
-    let with =
-        |errors| seen(Readings { ecc_uncorrected: Some(errors), nvlinks_down: Some(2), ..Readings::default() }, vec![]);
-    let mut ward = Ward::new(Faults::default(), 5000, Recount::WithoutGpuJobs, None, &[]);
-    let now = Clock::default();
-    ward.listed(now, NVIDIA, vec![identity(0)]);
-    for (errors, faults) in [(9, 0), (9, 0), (10, 1), (3, 1)] {
-        ward.seen(now, &identity(0).key(), with(errors));
-        assert_eq!(ward.report(1).gpus[0].faults.len(), faults, "{errors}");
-    }
-}
-
-#[test]
-fn memory_that_is_in_use_without_a_job_is_told_and_a_jobs_is_not() {
-    let used = |index| {
-        let memory_mib = Some((20_480, 143_771));
-        (index, Seen { condition: Condition { memory_mib, ..Condition::default() }, ..World::well() })
-    };
-    let mut world = World::new(2);
-    world.jobs[0] = Some(7);
-    (0..30).for_each(|_| world.look(&[used(0), used(1)]));
-    let told: Vec<_> = world.said.iter().filter(|line| line.contains("in use")).collect();
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].starts_with("GPU 1 (") && told[0].contains("20480 MiB"), "{told:?}");
-    // The job ends, and what it left stays.
-    world.jobs[0] = None;
-    (0..30).for_each(|_| world.look(&[used(0), used(1)]));
-    assert_eq!(world.ward.report(1).gpus[0].faults[0].kind, FaultKind::Leftover);
-    (0..3).for_each(|_| world.look(&[]));
-    assert!(world.ward.report(1).gpus.iter().all(|gpu| gpu.faults.is_empty()));
-    assert_eq!((world.offered.len(), world.drained), (2, None));
-}
-
-#[test]
-fn an_agent_that_was_killed_leaves_nothing_behind() {
-    let mut world = World::new(2);
-    world.jobs[1] = Some(3);
-    world.event(0, 79);
-    assert!(world.drained.is_some());
-    // In the middle of a drain: the next one remembers why, and goes on.
-    let former = world.ward.report(1);
-    world.ward = Ward::new(Faults::default(), 5000, Recount::WithoutGpuJobs, Some(&former), &[]);
-    world.ward.offer(world.offer());
-    world.look(&[]);
-    assert_eq!(world.offered.len(), 2);
-    world.jobs[1] = None;
-    world.look(&[]);
-    assert_eq!((world.offered.clone(), world.drained.clone()), (vec![1], None));
-    // Restarted on purpose, it has forgotten the fault: the GPU comes back.
-    let mut former = world.ward.report(1);
-    let out = vec![Out { gpu: identity(0), reason: String::new() }];
-    former.gpus.iter_mut().for_each(|gpu| gpu.faults.clear());
-    world.ward = Ward::new(Faults::default(), 5000, Recount::WithoutGpuJobs, Some(&former), &out);
-    world.ward.offer(world.offer());
-    (0..4).for_each(|_| world.look(&[]));
-    assert_eq!((world.offered.len(), world.drained.clone()), (2, None));
 }
 
 proptest! {
     /// Whatever happens: no job is aborted (the world asserts it), and when all is well again, all GPUs are offered and nothing is
     /// drained.
     #[test]
-    fn it_always_ends_well(history in proptest::collection::vec((0..7_u8, 0..3_usize), 1..60)) {
+    fn it_always_ends_well(history in proptest::collection::vec((0..10_u8, 0..3_usize), 1..60)) {
         let mut world = World::new(3);
         for (what, gpu) in history {
             match what {
@@ -430,9 +195,12 @@ proptest! {
                     world.act();
                 }
                 6 => world.reload_fails = !world.reload_fails,
+                7 => world.reset(gpu, Some("HWS hang")),
+                8 => world.reset(gpu, None),
                 _ => world.look(&[]),
             }
         }
+        (0..3).for_each(|gpu| world.reset(gpu, None));
         world.reload_fails = false;
         world.jobs = vec![None; 3];
         (0..200).for_each(|_| world.look(&[]));

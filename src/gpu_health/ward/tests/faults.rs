@@ -1,0 +1,127 @@
+//! Which fault is told, counted, or keeps jobs from the GPU.
+
+use super::*;
+
+#[test]
+fn an_error_of_a_program_is_told_with_its_job_and_drains_nothing() {
+    let mut world = World::new(2);
+    world.jobs[1] = Some(17);
+    for xid in [13, 31, 43] {
+        for _ in 0..100 {
+            world.event(1, xid);
+        }
+    }
+    assert_eq!((world.drained.clone(), world.offered.len()), (None, 2));
+    let lines: Vec<_> = world.said.iter().filter(|line| line.contains("XID")).collect();
+    assert_eq!(lines.len(), 2, "once a minute, and 43 only counts: {lines:?}");
+    assert!(lines[0].contains("job 17 of alice had it") && lines[0].contains("GPU-1") && lines[0].contains("Repair: "));
+    assert_eq!(world.ward.report(1).gpus[1].counts[&FaultKind::Xid(43)].count, 100);
+}
+
+#[test]
+fn an_xid_for_which_the_gpu_is_to_be_reset_drains_until_the_driver_says_that_it_is_well() {
+    let mut world = World::new(2);
+    world.event(0, 79);
+    assert_eq!((world.offered.clone(), world.drained.clone()), (vec![1], None));
+    for _ in 0..11 {
+        world.look(&[]);
+    }
+    assert_eq!(world.offered, [1], "the driver may need a while to say otherwise");
+    let reset = Seen { readings: Readings { recovery_action: Some(1), ..Readings::default() }, ..Seen::default() };
+    world.look(&[(0, reset)]);
+    assert_eq!(world.offered, [1]);
+    (0..3).for_each(|_| world.look(&[]));
+    assert_eq!(world.offered, [0, 1]);
+    // A driver that has no such word: it stays out.
+    let silent = |index| (index, Seen::default());
+    world.event(1, 48);
+    (0..100).for_each(|_| world.look(&[silent(0), silent(1)]));
+    assert_eq!(world.offered, [0]);
+}
+
+#[test]
+fn policies_are_the_operators() {
+    let mut world =
+        World::with(2, "[faults]\nlost = 'warn'\n[faults.xid]\n13 = 'drain'\n31 = 'ignore'\n", Recount::WithoutGpuJobs);
+    world.lost(0);
+    world.event(0, 31);
+    assert_eq!((world.offered.len(), world.drained.clone()), (2, None));
+    world.look(&[]);
+    world.event(1, 13);
+    assert_eq!(world.offered, [0]);
+    assert!(!world.said.iter().any(|line| line.contains("XID 31")));
+}
+
+#[test]
+fn a_gpu_that_is_no_longer_listed_is_lost_and_one_that_was_never_there_is_not() {
+    let mut world = World::new(3);
+    world.pass(5000);
+    world.ward.listed(world.now, NVIDIA, world.gpus[..2].to_vec());
+    world.ward.done(world.now, NVIDIA);
+    world.act();
+    assert!(world.said.iter().any(|line| line.starts_with("GPU 2") && line.contains("no longer lists it")));
+    assert_eq!(world.ward.report(1).gpus.len(), 3);
+}
+
+#[test]
+fn what_a_look_shows_has_its_fault() {
+    let seen = |readings: Readings, slowdowns: Vec<Slowdown>| Seen {
+        condition: Condition { slowdowns: Some(slowdowns), ..Condition::default() },
+        readings,
+        trouble: None,
+    };
+    let failed = RemappedRows { has_failed: true, ..RemappedRows::default() };
+    for (shown, kind, drains) in [
+        (
+            seen(Readings { recovery_action: Some(2), ..Readings::default() }, vec![]),
+            FaultKind::RecoveryAction(2),
+            true,
+        ),
+        (
+            seen(Readings { remapped_rows: Some(failed), ..Readings::default() }, vec![]),
+            FaultKind::RowRemapFailed,
+            true,
+        ),
+        (seen(Readings::default(), vec![Slowdown::Heat]), FaultKind::Heat, false),
+        (seen(Readings::default(), vec![Slowdown::PowerBrake, Slowdown::PowerCap]), FaultKind::PowerBrake, false),
+    ] {
+        let mut world = World::new(2);
+        world.look(&[(1, shown)]);
+        let kinds: Vec<_> = world.ward.report(1).gpus[1].faults.iter().map(|fault| fault.kind).collect();
+        assert_eq!(kinds, [kind]);
+        assert_eq!(world.offered.len() == 1, drains, "{kind}");
+        (0..2).for_each(|_| world.look(&[]));
+        assert!(world.ward.report(1).gpus[1].faults.is_empty(), "{kind}");
+    }
+    // Only what comes after the first look is new.
+    let with =
+        |errors| seen(Readings { ecc_uncorrected: Some(errors), nvlinks_down: Some(2), ..Readings::default() }, vec![]);
+    let mut ward = Ward::new(Faults::default(), 5000, Recount::WithoutGpuJobs, None, &[]);
+    let now = Clock::default();
+    ward.listed(now, NVIDIA, vec![identity(0)]);
+    for (errors, faults) in [(9, 0), (9, 0), (10, 1), (3, 1)] {
+        ward.seen(now, &identity(0).key(), with(errors));
+        assert_eq!(ward.report(1).gpus[0].faults.len(), faults, "{errors}");
+    }
+}
+
+#[test]
+fn memory_that_is_in_use_without_a_job_is_told_and_a_jobs_is_not() {
+    let used = |index| {
+        let memory_mib = Some((20_480, 143_771));
+        (index, Seen { condition: Condition { memory_mib, ..Condition::default() }, ..World::well() })
+    };
+    let mut world = World::new(2);
+    world.jobs[0] = Some(7);
+    (0..30).for_each(|_| world.look(&[used(0), used(1)]));
+    let told: Vec<_> = world.said.iter().filter(|line| line.contains("in use")).collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].starts_with("GPU 1 (") && told[0].contains("20480 MiB"), "{told:?}");
+    // The job ends, and what it left stays.
+    world.jobs[0] = None;
+    (0..30).for_each(|_| world.look(&[used(0), used(1)]));
+    assert_eq!(world.ward.report(1).gpus[0].faults[0].kind, FaultKind::Leftover);
+    (0..3).for_each(|_| world.look(&[]));
+    assert!(world.ward.report(1).gpus.iter().all(|gpu| gpu.faults.is_empty()));
+    assert_eq!((world.offered.len(), world.drained), (2, None));
+}

@@ -1,0 +1,124 @@
+//! GPUs of a compute that fail: its controller is another container, and has to forget the node before it can be another one.
+
+use std::time::{Duration, Instant};
+
+use super::{append, count, fault, repair, until, xid};
+use crate::docker::{DEMO, directory};
+use crate::members::Cluster;
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_computes_lost_gpu_costs_one_gpu_and_it_comes_back_without_a_human() {
+    let cluster = Cluster::new("");
+    let config = directory(&[("slurminit.toml", "[agent]\ninterval = 1\n")]);
+    let image = cluster.member(DEMO, "compute", "c1").with(["--env", "DEMO_GPUS=4"]);
+    let compute = image.mount(&config.path().join("slurminit.toml"), "/config/slurminit.toml").serve();
+    until(&compute, "grep -q recovery_action /run/slurminit/gpus.json");
+    let shows = |line: &str| cluster.until(&format!("sinfo -h -N -o \"%N %T %G\" | grep -q \"^{line}$\""));
+    count(&cluster.controller, "step");
+    let other = cluster.submit("--mem 100");
+    cluster.until(&format!("squeue -h -j {other} -t R | grep -q ."));
+    append(&compute, &fault("handle", 3, "gpu-is-lost"));
+    shows("c1 draining gpu:nvidia:4");
+    let reason = cluster.controller.sh("sinfo --noheader --format %E");
+    assert!(reason.starts_with("slurminit: GPU 3 (0000:13:00.0): the driver has lost it"), "{reason}");
+    // One that waits for this very node is there when it comes back.
+    let waiting = cluster.submit("--nodelist c1 --gres=gpu:3 --mem 100");
+    let before = cluster.controller.sh("wc -l < /tmp/step").parse::<u64>().unwrap();
+    until(&cluster.controller, &format!("[ $(wc -l < /tmp/step) -gt {} ]", before + 100));
+    cluster.controller.sh("scancel --name step");
+    assert_eq!(cluster.controller.sh("head -n -1 /tmp/step | awk '$1 != NR - 1 { print NR, $1; exit }'"), "");
+    // A job without a GPU is on the node, which the controller would not forget.
+    until(&compute, "slurminit status | grep -q \"until all of its jobs have ended\"");
+    std::thread::sleep(Duration::from_secs(3));
+    shows("c1 draining gpu:nvidia:4");
+    assert_eq!(cluster.controller.sh(&format!("squeue -h -j {other} -o %T")), "RUNNING");
+    cluster.controller.sh(&format!("scancel {other}"));
+    let took = cluster.until("sinfo -h -N -o \"%N %T %G\" | grep -qE \"^c1 (idle|mixed|allocated) gpu:nvidia:3$\"");
+    eprintln!("with three GPUs {took:?} after its last job");
+    cluster.until(&format!("squeue -h -j {waiting} -t R | grep -q ."));
+    // Back while a job has the others: it takes part once the job has ended.
+    repair(&compute);
+    until(&compute, "slurminit status | grep -q \"GPU 3 is well again\"");
+    assert_eq!(cluster.controller.sh(&format!("squeue -h -j {waiting} -o %T")), "RUNNING");
+    cluster.controller.sh(&format!("scancel {waiting}"));
+    shows("c1 idle gpu:nvidia:4");
+    let devices = "printenv CUDA_VISIBLE_DEVICES | awk -F , '{ print NF }'";
+    assert_eq!(cluster.controller.sh(&format!("srun --gres=gpu:4 {devices}")), "4");
+    // An administrator's drain is theirs, also on a node that comes back as another one.
+    cluster.controller.sh("scontrol update nodename=c1 state=drain reason='fan is loud'");
+    append(&compute, &xid(0, 79));
+    shows("c1 drained gpu:nvidia:3");
+    assert_eq!(cluster.controller.sh("sinfo --noheader --format %E"), "fan is loud");
+    compute.sh("slurminit restart agent");
+    shows("c1 drained gpu:nvidia:4");
+    assert_eq!(cluster.controller.sh("sinfo --noheader --format %E"), "fan is loud");
+    cluster.controller.sh("scontrol update nodename=c1 state=resume");
+    shows("c1 idle gpu:nvidia:4");
+    assert_eq!(compute.sh("slurminit health --ready"), "ready");
+    let log = cluster.controller.log();
+    assert!(!log.contains("lower than configured"), "{log}");
+}
+
+/// slurmctld saves within 5 s that a node is another one and takes jobs; one that is killed before that has forgotten some of it.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_controller_that_is_killed_just_after_a_compute_lost_a_gpu_comes_to_know_it() {
+    let cluster = Cluster::new("");
+    let config = directory(&[("slurminit.toml", "[agent]\ninterval = 1\n")]);
+    let image = cluster.member(DEMO, "compute", "c1").with(["--env", "DEMO_GPUS=4"]);
+    let compute = image.mount(&config.path().join("slurminit.toml"), "/config/slurminit.toml").serve();
+    until(&compute, "grep -q recovery_action /run/slurminit/gpus.json");
+    let shows = |gpus: u32, seconds: u32| {
+        let line = format!("sinfo -h -N -o \"%N %T %G\" | grep -q \"^c1 idle gpu:nvidia:{gpus}$\"");
+        let line = format!("timeout {seconds} sh -c 'until {line}; do sleep 0.05; done'");
+        let outcome = cluster.controller.exec(&["sh", "-c", &line]);
+        let log = || format!("{}\n{}", cluster.controller.log(), compute.log());
+        assert_eq!(outcome.code, 0, "{gpus} GPUs: {}\n{}", cluster.nodes(), log());
+    };
+    // How long after the node is there slurmctld is killed, in tenths of a second.
+    for tenths in [0, 5, 20] {
+        // Let everything be saved.
+        std::thread::sleep(Duration::from_secs(7));
+        append(&compute, &fault("handle", 3, "gpu-is-lost"));
+        shows(3, 60);
+        cluster.controller.sh(&format!("sleep {}.{}; kill -KILL $(pidof slurmctld)", tenths / 10, tenths % 10));
+        let begin = Instant::now();
+        cluster.controller.sh("timeout 60 sh -c 'until scontrol ping | grep -q UP; do sleep 0.1; done'");
+        // Nobody may believe what slurmctld has forgotten: it takes jobs for three GPUs, and none for four.
+        std::thread::sleep(Duration::from_secs(12));
+        shows(3, 120);
+        eprintln!("killed {tenths} tenths of a second later: three GPUs again after {:?}", begin.elapsed());
+        cluster.controller.sh("timeout 60 srun --gres=gpu:3 true");
+        repair(&compute);
+        shows(4, 60);
+    }
+    // A person's drain is kept where the node is forgotten for it.
+    cluster.controller.sh("scontrol update nodename=c1 state=drain reason='fan is loud'");
+    std::thread::sleep(Duration::from_secs(7));
+    append(&compute, &xid(0, 79));
+    cluster.until("sinfo -h -N -o \"%N %T %G\" | grep -q \"^c1 drained gpu:nvidia:3$\"");
+    cluster.controller.sh("kill -KILL $(pidof slurmctld)");
+    cluster.controller.sh("timeout 60 sh -c 'until scontrol ping | grep -q UP; do sleep 0.1; done'");
+    std::thread::sleep(Duration::from_secs(12));
+    let line = "timeout 120 sh -c 'until sinfo -h -N -o \"%N %T %G\" | grep -q \"^c1 drained gpu:nvidia:3$\"; do sleep 0.1; done'";
+    cluster.controller.sh(line);
+    assert_eq!(cluster.controller.sh("sinfo --noheader --format %E"), "fan is loud");
+}
+
+/// What changes a compute's hardware otherwise: only a drained node can be another one.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_reload_on_a_drained_compute_takes_a_gpu_that_was_added() {
+    let cluster = Cluster::new("");
+    let compute = cluster.compute("c1", 1);
+    compute.sh("mknod -m 666 /dev/nvidia1 c 1 3");
+    append(&compute, "[[gpu]]\\nname = \"Simulated NVIDIA H200\"\\n");
+    let refused = compute.exec(&["slurminit", "reload"]);
+    assert!(refused.code != 0 && refused.stderr.contains("slurminit drain c1"), "{refused:?}");
+    assert_eq!(cluster.nodes(), "c1 idle gpu:nvidia:1");
+    compute.sh("slurminit drain c1 && slurminit reload && slurminit resume c1");
+    cluster.until("sinfo -h -N -o \"%N %T %G\" | grep -q \"^c1 idle gpu:nvidia:2$\"");
+    let devices = "printenv CUDA_VISIBLE_DEVICES | awk -F , '{ print NF }'";
+    assert_eq!(cluster.controller.sh(&format!("srun --gres=gpu:2 {devices}")), "2");
+}
