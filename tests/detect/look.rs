@@ -13,11 +13,21 @@ use crate::fake_nvml;
 
 /// Readings of each GPU at each look of one process; `machines` has the driver's file for each look.
 fn looks(machines: &[&str], arguments: &[&str]) -> Vec<Vec<Readings>> {
+    looks_without(&[], machines, arguments)
+}
+
+/// The same with a driver that lacks some calls: a copy of the library with their names changed.
+fn looks_without(calls: &[&str], machines: &[&str], arguments: &[&str]) -> Vec<Vec<Readings>> {
     let directory = TempDir::new().unwrap();
     // The process gives up root.
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let library = directory.path().join("libnvidia-ml.so.1");
-    fs::copy(fake_nvml(), &library).unwrap();
+    let mut bytes = fs::read(fake_nvml()).unwrap();
+    for name in calls.iter().map(|call| format!("{call}\0")) {
+        let at = bytes.windows(name.len()).position(|window| window == name.as_bytes()).expect("it has the call");
+        bytes[at] = b'X';
+    }
+    fs::write(&library, bytes).unwrap();
     let machine = directory.path().join("machine.toml");
     let write = |text: &str| {
         fs::write(directory.path().join("new"), text).unwrap();
@@ -111,6 +121,16 @@ fn nothing_that_takes_calls_of_its_own_is_asked_without_need() {
     let machine = "[[gpu]]\ncondition = { tensor = 1.0 }\n[[gpu.mig]]\nbusy = [1.0, 1.0]\n";
     let looks = looks(&[machine, machine], &[]);
     assert_eq!((looks[1][0].tensor_ppm, looks[1][0].instances.len()), (None, 0));
+}
+
+#[test]
+fn an_old_driver_tells_what_it_can() {
+    let machine = "[[gpu]]\ncondition = { fabric = 2, tensor = 1.0 }\n[[gpu.mig]]\nused_mib = 5\nbusy = [1.0, 1.0]\n";
+    let calls = ["nvmlDeviceGetGpuFabricInfoV", "nvmlGpmQueryDeviceSupport", "nvmlDeviceGetFieldValues"];
+    let looks = looks_without(&calls, &[machine, machine], &["--meters"]);
+    let gpu = &looks[1][0];
+    assert_eq!((gpu.fabric_state, gpu.tensor_ppm, gpu.pcie_traffic.sent), (Some(2), None, None));
+    assert_eq!((gpu.instances[0].memory_used, gpu.instances[0].sm_ppm), (Some(5 << 20), None));
 }
 
 /// No measurement is worth a GPU.

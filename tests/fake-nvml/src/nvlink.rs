@@ -123,3 +123,21 @@ pub unsafe extern "C" fn nvmlDeviceGetGpuFabricInfoV(
         unsafe { put(answer, second, info) }
     })
 }
+
+/// The same in the first version, which old drivers have.
+///
+/// # Safety
+/// `out` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetGpuFabricInfo(device: nvmlDevice_t, out: *mut sys::nvmlGpuFabricInfo_t) -> Code {
+    with_gpu(device, At::Fabric, |_, gpu, answer| {
+        let info = sys::nvmlGpuFabricInfo_t {
+            clusterUuid: [0; 16],
+            status: sys::nvmlReturn_enum_NVML_SUCCESS,
+            cliqueId: 0,
+            state: gpu.condition.fabric.ok_or(sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED)?,
+        };
+        // SAFETY: the caller's contract, which is NVML's.
+        unsafe { put(answer, out, info) }
+    })
+}
