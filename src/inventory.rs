@@ -21,7 +21,7 @@ pub use finding::{Finding, Kind, Severity};
 pub use mig_minors::{MIG_MINORS, MigMinors};
 pub use observation::{Observation, Observations, Verdict};
 pub use pci_address::PciAddress;
-pub use readings::{Clocks, Readings, RemappedRows};
+pub use readings::{Clocks, InstanceReadings, PcieTraffic, Readings, RemappedRows};
 pub use slurm::{Behavior, SlurmInstall, SlurmVersion};
 pub use vendor::{Files, GpuType, Source, Traits, Vendor};
 

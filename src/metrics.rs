@@ -6,6 +6,7 @@ mod cluster;
 mod dcgm;
 mod exposition;
 mod gpus;
+mod mig;
 mod own;
 mod rights;
 mod scrape;
@@ -28,6 +29,8 @@ pub struct Settings {
     pub dcgm: bool,
     /// The machine's name, for these.
     pub host: String,
+    /// Whether the cluster has accounting, so that its accounts have shares.
+    pub accounting: bool,
 }
 
 /// Serves until the process is ended.

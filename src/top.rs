@@ -81,7 +81,7 @@ fn look(directory: &Path, states: &SyncSender<State>) {
         let mut files = overview::files(directory);
         if answer.as_ref().is_none_or(|(at, _)| at.elapsed() >= KEPT) {
             let own = files.snapshot.as_ref().and_then(|snapshot| snapshot.prepared.as_ref());
-            answer = Some((Instant::now(), slurm::ask(own)));
+            answer = Some((Instant::now(), slurm::ask(own, false)));
         }
         let slurm = answer.as_ref().map_or(Err("not asked yet"), |(_, answer)| answer.as_ref().map_err(String::as_str));
         allocations.apply(&mut files, slurm);

@@ -6,6 +6,8 @@
 mod elsewhere;
 #[path = "detect/gpus_in_trouble.rs"]
 mod gpus_in_trouble;
+#[path = "detect/look.rs"]
+mod look;
 #[path = "detect/mig.rs"]
 mod mig;
 #[path = "detect/requirements.rs"]

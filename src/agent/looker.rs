@@ -49,8 +49,8 @@ pub(super) struct Looker {
     pub(super) vendor: Vendor,
     interval: Duration,
     timeout: Duration,
-    /// Whether somebody wants to know how busy tensor cores are.
-    tensors: bool,
+    /// Whether somebody wants what takes calls of its own.
+    meters: bool,
     running: Option<Running>,
     /// When it is to be started.
     start: Instant,
@@ -80,7 +80,7 @@ impl Looker {
             vendor,
             interval,
             timeout: config.agent.timeout,
-            tensors: config.metrics.listen.is_some() && config.metrics.dcgm,
+            meters: config.metrics.listen.is_some(),
             running: None,
             start: Instant::now(),
             pause: PAUSE,
@@ -136,8 +136,8 @@ impl Looker {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("look").args(["--vendor", self.vendor.as_str()]);
         command.args(["--interval-ms", &self.interval.as_millis().to_string()]);
-        if self.tensors {
-            command.arg("--tensors");
+        if self.meters {
+            command.arg("--meters");
         }
         for key in self.skipped(now) {
             command.args(["--skip", &key]);

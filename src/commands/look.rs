@@ -23,9 +23,9 @@ pub(crate) struct Args {
     /// A GPU that is not asked; can be repeated
     #[arg(long, value_name = "GPU")]
     skip: Vec<String>,
-    /// Measure how busy tensor cores are
+    /// Measure also what takes calls of its own: tensor cores, PCI Express, MIG instances
     #[arg(long)]
-    tensors: bool,
+    meters: bool,
 }
 
 fn vendor(word: &str) -> Result<Vendor, String> {
@@ -44,7 +44,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         vendor: args.vendor,
         interval: Duration::from_millis(args.interval_ms),
         skip: args.skip,
-        tensors: args.tensors,
+        meters: args.meters,
     };
     let mut say = |line: &Line| {
         let mut text = serde_json::to_vec(line)?;

@@ -16,10 +16,14 @@ pub(crate) struct Args {
     /// GPUs also have the names of dcgm-exporter
     #[arg(long)]
     dcgm: bool,
+    /// The cluster has accounting
+    #[arg(long)]
+    accounting: bool,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let host = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    metrics::run(metrics::Settings { listen: args.listen, run: args.run, dcgm: args.dcgm, host })?;
+    let Args { listen, run, dcgm, accounting } = args;
+    metrics::run(metrics::Settings { listen, run, dcgm, host, accounting })?;
     Ok(exit_code::SUCCESS)
 }

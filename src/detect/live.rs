@@ -13,7 +13,7 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, EventSet, Nvml};
 
 use super::amd_kfd::Resets;
-use super::nvml::{self, Answers, NvmlTrouble, Tensors};
+use super::nvml::{self, Answers, Meters, NvmlTrouble};
 use super::{amd_kfd, condition, device, intel, nvidia_proc, readings};
 use crate::gpu_health::fault::FaultKind;
 use crate::gpu_health::look::{Identity, Key, Line, Seen};
@@ -37,8 +37,8 @@ pub struct Options {
     pub interval: Duration,
     /// GPUs that did not answer, and are not asked.
     pub skip: Vec<String>,
-    /// Whether it is measured how busy tensor cores are, which takes calls of its own.
-    pub tensors: bool,
+    /// Whether somebody wants what takes calls of its own: tensor cores, PCI Express, MIG instances.
+    pub meters: bool,
 }
 
 /// Takes the lines. An error ends the looks.
@@ -86,7 +86,7 @@ fn kind_of(trouble: &NvmlTrouble) -> FaultKind {
 fn watch_nvml(options: &Options, nvml: &Nvml, say: Say<'_>) -> io::Result<()> {
     let mut events: Option<EventSet<'_>> = None;
     let mut registered = 0;
-    let mut tensors = options.tensors.then(|| Tensors::new(nvml));
+    let mut meters = options.meters.then(|| Meters::new(nvml));
     loop {
         let next = Instant::now() + options.interval;
         let devices: Vec<(Identity, Device<'_>)> = match nvml::count(nvml) {
@@ -101,8 +101,9 @@ fn watch_nvml(options: &Options, nvml: &Nvml, say: Say<'_>) -> io::Result<()> {
         for (identity, device) in &devices {
             look(options, identity, say, || {
                 let mut seen = see(&options.root, identity, device);
-                let tensors = tensors.as_mut().filter(|_| seen.trouble.is_none());
-                seen.readings.tensor_ppm = tensors.and_then(|tensors| tensors.busy(&identity.key(), device));
+                if let Some(meters) = meters.as_mut().filter(|_| seen.trouble.is_none()) {
+                    meters.read(&identity.key(), device, &mut seen.readings);
+                }
                 seen
             })?;
         }

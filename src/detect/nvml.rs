@@ -3,10 +3,13 @@
 //! Every answer is checked for plausibility, and a call that fails costs only its own fact.
 
 mod answers;
+mod fabric;
+mod gpm;
 mod instance_ids;
 mod memory;
+mod meters;
 mod mig;
-mod tensor;
+mod pcie;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -19,8 +22,9 @@ use serde::{Deserialize, Serialize};
 
 pub(super) use answers::Answers;
 pub(super) use answers::refused;
+pub(super) use fabric::fabric_state;
 pub(super) use memory::memory;
-pub(super) use tensor::Tensors;
+pub(super) use meters::Meters;
 
 use super::{nvidia_proc, pci};
 use crate::gpu_health::ward::Out;

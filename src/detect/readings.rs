@@ -8,7 +8,7 @@ use nvml_wrapper::enum_wrappers::device::{Clock, EccCounter, MemoryError};
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::structs::device::FieldId;
 
-use super::nvml::Answers;
+use super::nvml::{self, Answers};
 use crate::inventory::{Clocks, Condition, PciAddress, Readings, RemappedRows};
 
 /// `NVML_FI_DEV_...` of nvml.h.
@@ -48,8 +48,8 @@ pub(super) fn of_nvml(device: &Device<'_>, answers: &Answers) -> Readings {
         remapped_rows: fields.0,
         recovery_action: fields.1,
         nvlinks_down: links_down(device),
-        tensor_ppm: None,
-        ras_uncorrected: None,
+        fabric_state: nvml::fabric_state(device),
+        ..Readings::default()
     }
 }
 

@@ -38,8 +38,14 @@ pub struct Readings {
     pub recovery_action: Option<u32>,
     /// The NVLinks that the GPU has and that are down.
     pub nvlinks_down: Option<u32>,
+    /// The state of its NVLink fabric: 1 not started, 2 in progress, 3 completed. `None` without one.
+    pub fabric_state: Option<u32>,
     /// How much of the time its tensor cores were busy since the look before, in parts per million.
     pub tensor_ppm: Option<u32>,
+    /// What crossed PCI Express since the look before.
+    pub pcie_traffic: PcieTraffic,
+    /// The MIG instances, in the driver's order.
+    pub instances: Vec<InstanceReadings>,
     /// AMD: uncorrectable errors by block of the chip (`ras/*_err_count`), added up.
     pub ras_uncorrected: Option<u64>,
 }
@@ -53,6 +59,36 @@ pub struct Clocks {
     pub sm: Option<u32>,
     pub memory: Option<u32>,
     pub video: Option<u32>,
+}
+
+/// Bytes in a second over PCI Express.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PcieTraffic {
+    /// From the GPU.
+    pub sent: Option<u64>,
+    /// To the GPU.
+    pub received: Option<u64>,
+}
+
+/// Measurements of a MIG instance. Those of several compute instances in one GPU instance are the GPU instance's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct InstanceReadings {
+    /// The driver's unique name: `MIG-1c1d...`.
+    pub uuid: Option<String>,
+    /// The number of the GPU instance.
+    pub gpu_instance: u32,
+    /// The number of the compute instance within it.
+    pub compute_instance: u32,
+    /// The profile: `1g.18gb`.
+    pub profile: Option<String>,
+    /// Memory in use, in bytes.
+    pub memory_used: Option<u64>,
+    /// How much of the time its multiprocessors had work since the look before, in parts per million.
+    pub sm_ppm: Option<u32>,
+    /// The same of its tensor cores.
+    pub tensor_ppm: Option<u32>,
 }
 
 /// Rows of a GPU's memory that spare rows replace.

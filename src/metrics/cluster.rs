@@ -40,7 +40,7 @@ const JOB_STATES: [(&str, &str, &str); 11] = [
 
 /// All families.
 pub(super) fn families(slurm: &Slurm) -> Vec<Family> {
-    let parts = [nodes, queue, cpus_and_gpus, partitions, shares, each_node, scheduler];
+    let parts = [nodes, queue, cpus_and_gpus, partitions, shares, fair_shares, each_node, scheduler];
     parts.iter().flat_map(|part: &fn(&Slurm) -> Vec<Family>| part(slurm)).collect()
 }
 
@@ -148,6 +148,12 @@ fn partitions(slurm: &Slurm) -> Vec<Family> {
         family("total", Untyped, "The partition's CPUs.", |cpus| cpus.total),
         pending,
     ]
+}
+
+fn fair_shares(slurm: &Slurm) -> Vec<Family> {
+    let mut family = Family::new("slurm_account_fairshare", Gauge, "What the account has of its fair share.");
+    slurm.fair_shares.iter().for_each(|share| family.add(&[("account", &share.account)], share.factor));
+    vec![family]
 }
 
 /// What users and accounts have. Who has nothing has no series, as there.

@@ -3,6 +3,7 @@
 //! PURE. Units are Prometheus's own: bytes, watts, joules, hertz, ratios from 0 to 1.
 
 use super::exposition::{Family, Kind, Value};
+use super::mig;
 use crate::gpu_health::fault::FaultKind;
 use crate::gpu_health::report::GpuReport;
 use crate::inventory::{ComputeMode, PciAddress};
@@ -14,7 +15,7 @@ use Kind::{Counter, Gauge};
 
 const MIB: u64 = 1 << 20;
 
-const MEASURED: [Row; 41] = [
+const MEASURED: [Row; 42] = [
     ("utilization_gpu_ratio", Gauge, "How much of the time the GPU computed.", |gpu| {
         percent(gpu.condition.utilization)
     }),
@@ -113,6 +114,9 @@ const MEASURED: [Row; 41] = [
     ("gpu_recovery_action", Gauge, "What the driver says is to be done; 0 is nothing, 1 a reset.", |gpu| {
         gpu.readings.recovery_action.into()
     }),
+    ("fabric_state", Gauge, "The NVLink fabric: 1 not started, 2 in progress, 3 completed.", |gpu| {
+        gpu.readings.fabric_state.into()
+    }),
     ("compute_mode", Gauge, "0: shared, 2: prohibited, 3: one process.", |gpu| {
         let number = |mode| match mode {
             ComputeMode::Shared => 0_u32,
@@ -130,7 +134,7 @@ const MEASURED: [Row; 41] = [
 ];
 
 /// PCI Express.
-const LINK: [Row; 4] = [
+const LINK: [Row; 6] = [
     ("pcie_link_gen_current", Gauge, "The generation of the PCI Express link.", |gpu| {
         gpu.condition.pcie.map(|link| link.generation).into()
     }),
@@ -143,7 +147,16 @@ const LINK: [Row; 4] = [
     ("pcie_link_width_max", Gauge, "The most lanes of GPU and machine.", |gpu| {
         gpu.condition.pcie.map(|link| link.most_lanes).into()
     }),
+    ("pcie_throughput_tx_bytes_per_second", Gauge, "What the GPU sends over PCI Express.", |gpu| {
+        gpu.readings.pcie_traffic.sent.into()
+    }),
+    ("pcie_throughput_rx_bytes_per_second", Gauge, "What the GPU receives over PCI Express.", |gpu| {
+        gpu.readings.pcie_traffic.received.into()
+    }),
 ];
+
+/// How the names of the clocks' reasons begin, and how they began before NVIDIA's driver 535. Dashboards ask for either.
+const REASONS: [&str; 2] = ["clocks_event_reasons", "clocks_throttle_reasons"];
 
 /// The families. What a look measured is left out where the last look is too old.
 pub(super) fn families(gpus: &[GpuReport], is_fresh: bool) -> Vec<Family> {
@@ -153,11 +166,17 @@ pub(super) fn families(gpus: &[GpuReport], is_fresh: bool) -> Vec<Family> {
         Family::new(named("last_collect_success"), Gauge, "Whether the agent's report is recent.").with(&[], is_fresh),
     );
     if is_fresh {
-        all.extend(MEASURED.iter().chain(&LINK).map(|(name, kind, help, value)| {
-            let mut family = Family::new(named(name), *kind, help);
+        let rows = MEASURED.iter().chain(&LINK).map(|row| (row.0.to_owned(), row));
+        let older = MEASURED.iter().filter_map(|row| {
+            let reason = row.0.strip_prefix(REASONS[0])?;
+            Some((format!("{}{reason}", REASONS[1]), row))
+        });
+        all.extend(rows.chain(older).map(|(name, (_, kind, help, value))| {
+            let mut family = Family::new(named(&name), *kind, help);
             gpus.iter().for_each(|gpu| family.add(&[("uuid", &uuid(gpu))], value(gpu)));
             family
         }));
+        all.extend(mig::families(gpus));
         all.extend(processes(gpus));
     }
     all.extend(xids(gpus));
@@ -211,12 +230,15 @@ fn xids(gpus: &[GpuReport]) -> [Family; 2] {
 
 /// The label: the driver's name in lower case without `GPU-`; else the PCI address, else the index.
 pub(super) fn uuid(gpu: &GpuReport) -> String {
-    let own = gpu.uuid.as_deref().map(|uuid| {
-        let lower = uuid.trim().to_lowercase();
-        lower.strip_prefix("gpu-").map_or_else(|| lower.clone(), str::to_owned)
-    });
+    let own = gpu.uuid.as_deref().map(|uuid| bare(uuid, "gpu-"));
     let address = || gpu.pci_address.as_ref().map(ToString::to_string);
     own.filter(|uuid| !uuid.is_empty()).or_else(address).unwrap_or_else(|| gpu.index.to_string())
+}
+
+/// A driver's name in lower case without what tells its kind.
+pub(super) fn bare(uuid: &str, kind: &str) -> String {
+    let lower = uuid.trim().to_lowercase();
+    lower.strip_prefix(kind).map_or_else(|| lower.clone(), str::to_owned)
 }
 
 /// As NVML writes it: `00000000:17:00.0`.

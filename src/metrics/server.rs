@@ -54,7 +54,7 @@ pub(super) fn run(settings: Settings) -> anyhow::Result<()> {
 async fn serve(settings: Settings) -> anyhow::Result<()> {
     let listen = settings.listen;
     let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
-    let source = Source::new(settings.run, settings.dcgm.then_some(settings.host));
+    let source = Source::new(settings);
     let viewers = Viewers::new(Arc::clone(&source));
     let server = Arc::new(Server { source, viewers, listen });
     let connections = Arc::new(Connections::default());

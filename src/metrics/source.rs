@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Mutex;
 
+use super::Settings;
 use crate::overview::{self, Allocations, Files, Slurm, State, slurm};
 use crate::printable;
 
@@ -22,14 +23,17 @@ type Answer = Arc<Result<Slurm, String>>;
 pub(super) struct Source {
     run: PathBuf,
     dcgm: Option<String>,
+    accounting: bool,
     answer: Mutex<Option<(Instant, Answer)>>,
     allocations: std::sync::Mutex<Allocations>,
 }
 
 impl Source {
-    /// `dcgm` is the machine's name, if DCGM's names are wanted.
-    pub(super) fn new(run: PathBuf, dcgm: Option<String>) -> Arc<Self> {
-        Arc::new(Self { run, dcgm, answer: Mutex::new(None), allocations: std::sync::Mutex::default() })
+    /// DCGM's names have the machine's.
+    pub(super) fn new(settings: Settings) -> Arc<Self> {
+        let Settings { run, dcgm, host, accounting, .. } = settings;
+        let dcgm = dcgm.then_some(host);
+        Arc::new(Self { run, dcgm, accounting, answer: Mutex::new(None), allocations: std::sync::Mutex::default() })
     }
 
     /// The text of `/metrics`.
@@ -66,10 +70,10 @@ impl Source {
                 return Arc::clone(answer);
             }
         }
-        let run = self.run.clone();
+        let (run, accounting) = (self.run.clone(), self.accounting);
         let asked = tokio::task::spawn_blocking(move || {
             let snapshot = overview::files(&run).snapshot;
-            slurm::ask(snapshot.and_then(|snapshot| snapshot.prepared).as_ref())
+            slurm::ask(snapshot.and_then(|snapshot| snapshot.prepared).as_ref(), accounting)
         });
         let answer = Arc::new(asked.await.unwrap_or_else(|_| Err("the question failed".to_owned())));
         *kept = Some((Instant::now(), Arc::clone(&answer)));

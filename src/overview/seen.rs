@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use super::fair_share::FairShare;
 use super::queue::Queue;
 use super::scheduler::Scheduler;
 use crate::gpu_health::report::Report;
@@ -40,7 +41,7 @@ impl Files {
 }
 
 /// What slurmctld answered.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Slurm {
     /// The nodes and their GPUs.
     pub cluster: Cluster,
@@ -48,6 +49,8 @@ pub struct Slurm {
     pub queue: Queue,
     /// The scheduler's numbers.
     pub scheduler: Scheduler,
+    /// What accounts have of their fair share; empty without accounting.
+    pub fair_shares: Vec<FairShare>,
     /// How long the answers took.
     pub took: Duration,
 }

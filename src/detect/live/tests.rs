@@ -40,7 +40,7 @@ fn looks(root: &Path, count: usize, skip: &[&str], mut between: impl FnMut(usize
         vendor: Vendor::Amd,
         interval: Duration::from_millis(1),
         skip: skip.iter().map(ToString::to_string).collect(),
-        tensors: false,
+        meters: false,
     };
     let mut looks = vec![Vec::new()];
     let ended = watch(&options, &mut |line| {

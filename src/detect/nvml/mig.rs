@@ -9,7 +9,7 @@ use nvml_wrapper::error::NvmlError;
 use super::instance_ids::instance_ids;
 use super::{Answers, LONGEST_TEXT, memory, plausible_memory};
 use crate::detect::device;
-use crate::inventory::{Access, Gpu, MIG_MINORS, MigInstance, MigMinors, Obstacle};
+use crate::inventory::{Access, Gpu, InstanceReadings, MIG_MINORS, MigInstance, MigMinors, Obstacle};
 
 /// More slots than any GPU has (7 up to B200).
 const MOST_INSTANCES: u32 = 64;
@@ -20,17 +20,41 @@ pub(super) fn instances(root: &Path, gpu: &Gpu, device: &Device<'_>, answers: &A
         return None;
     }
     let minors = fs::read_to_string(root.join(MIG_MINORS)).map(|text| MigMinors::parse(&text)).unwrap_or_default();
+    let handles = handles(device, answers);
+    Some(handles.iter().map(|instance| describe(root, gpu, instance, &minors, answers)).collect())
+}
+
+/// What the driver measures of each instance; nothing if the GPU is not in MIG mode.
+pub(super) fn readings(device: &Device<'_>, answers: &Answers) -> Vec<InstanceReadings> {
+    if answers.of(device.mig_mode()).is_none_or(|mode| mode.current != 1) {
+        return Vec::new();
+    }
+    let of = |instance: &Device<'_>| {
+        let (gpu_instance, compute_instance) = answers.of(instance_ids(instance))?;
+        Some(InstanceReadings {
+            uuid: answers.of(instance.uuid()).filter(|uuid| is_uuid(uuid)),
+            gpu_instance,
+            compute_instance,
+            profile: answers.of(instance.name()).and_then(|name| profile(&name)),
+            memory_used: answers.of(memory(instance)).filter(|(whole, used)| used <= whole).map(|(_, used)| used),
+            ..InstanceReadings::default()
+        })
+    };
+    handles(device, answers).iter().filter_map(of).collect()
+}
+
+fn handles<'nvml>(device: &Device<'nvml>, answers: &Answers) -> Vec<Device<'nvml>> {
     let slots = answers.of(device.mig_device_count()).unwrap_or(0).min(MOST_INSTANCES);
-    let mut instances = Vec::new();
+    let mut handles = Vec::new();
     for slot in 0..slots {
         match device.mig_device_by_index(slot) {
-            Ok(instance) => instances.push(describe(root, gpu, &instance, &minors, answers)),
+            Ok(instance) => handles.push(instance),
             // A slot can be empty while a later one is not. Only a driver that lacks the call has no more instances.
             Err(NvmlError::FailedToLoadSymbol(_) | NvmlError::NotSupported) => break,
             other @ Err(_) => drop(answers.of(other)),
         }
     }
-    Some(instances)
+    handles
 }
 
 fn describe(root: &Path, gpu: &Gpu, instance: &Device<'_>, minors: &MigMinors, answers: &Answers) -> MigInstance {

@@ -65,7 +65,7 @@ impl Content {
 }
 
 /// The page's own style and script, and no other; a test computes them.
-const POLICY: &str = "default-src 'none'; connect-src 'self'; style-src 'sha256-hxqgReTQQMW8f1VuxgPl0XAY3ZLm4VYjAyAwq3S13Ic='; script-src 'sha256-qvztxw2Xj/8iA3ynxsEXK7lS9Owg9xcyasol7CjU7dY='; \
+const POLICY: &str = "default-src 'none'; connect-src 'self'; style-src 'sha256-kPtTLJKTBJoVhCRn7AT9bTZNQ8ADJPvblWPIlN+tc4I='; script-src 'sha256-GP6qTcJiay1/pVfcogq+gKs0YYrLgt1RroWQ+IMVYa8='; \
     img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 const HEADERS: [(HeaderName, &str); 5] = [

@@ -20,7 +20,7 @@ pub(crate) struct Condition {
     /// Generation, the highest one, lanes, the most lanes.
     pcie: (u32, u32, u32, u32),
     compute_mode: ComputeMode,
-    utilization: u32,
+    pub(crate) utilization: u32,
     ecc: bool,
     ecc_errors: u64,
     /// In mW: now, and the limit.
@@ -31,6 +31,12 @@ pub(crate) struct Condition {
     pub(crate) recovery_action: Option<u32>,
     /// How busy the tensor cores are, in percent; absent: older than Hopper, so without GPM.
     pub(crate) tensor: Option<f64>,
+    /// Bytes that it sent and received over PCI Express; absent: the driver does not count them.
+    pub(crate) pcie_bytes: Option<(u64, u64)>,
+    /// MiB in a second that GPM measures of the same.
+    pub(crate) pcie_mib: Option<(f64, f64)>,
+    /// `NVML_GPU_FABRIC_STATE_...`; absent: the call is not supported.
+    pub(crate) fabric: Option<u8>,
     /// Whether no spare row of its memory is left.
     pub(crate) remap_failed: bool,
 }
@@ -51,6 +57,9 @@ impl Default for Condition {
             clock: 1_980,
             recovery_action: Some(0),
             tensor: None,
+            pcie_bytes: None,
+            pcie_mib: None,
+            fabric: None,
             remap_failed: false,
         }
     }

@@ -127,7 +127,7 @@ macro_rules! memory_values {
         pub unsafe extern "C" fn $name(device: nvmlDevice_t, out: *mut $type) -> Code {
             with_device(device, At::Memory, |_, gpu, instance, answer| {
                 let $total = instance.map_or_else(|| gpu.memory_bytes(), |instance| instance.memory_mib() << 20);
-                let $used = instance.map_or(gpu.condition.used_mib << 20, |_| 0).min($total);
+                let $used = instance.map_or(gpu.condition.used_mib << 20, |instance| instance.used_mib << 20).min($total);
                 // SAFETY: the caller's contract, which is NVML's.
                 unsafe { put(answer, out, $value) }
             })

@@ -51,6 +51,7 @@ pub(crate) enum At {
     Clocks,
     Ecc,
     Events,
+    Fabric,
     Fields,
     Gpm,
     Power,

@@ -1,6 +1,6 @@
 //! Values by the number of a field.
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::{c_int, c_uint, c_ulonglong};
 
 use nvml_wrapper_sys::bindings::{self as sys, nvmlDevice_t, nvmlReturn_t as Code};
 
@@ -9,13 +9,21 @@ use crate::fault::At;
 use crate::machine::Gpu;
 
 /// `NVML_FI_DEV_...` of nvml.h.
-fn value(gpu: &Gpu, field: c_uint) -> Option<c_uint> {
+fn value(gpu: &Gpu, field: c_uint) -> Option<Value> {
+    let condition = &gpu.condition;
     match field {
-        142..=144 => Some(0),
-        145 => Some(gpu.condition.remap_failed.into()),
-        230 => gpu.condition.recovery_action,
+        142..=144 => Some(Value::Short(0)),
+        145 => Some(Value::Short(condition.remap_failed.into())),
+        197 => condition.pcie_bytes.map(|(sent, _)| Value::Long(sent)),
+        198 => condition.pcie_bytes.map(|(_, received)| Value::Long(received)),
+        230 => condition.recovery_action.map(Value::Short),
         _ => None,
     }
+}
+
+enum Value {
+    Short(c_uint),
+    Long(c_ulonglong),
 }
 
 /// Each field has an answer of its own.
@@ -37,8 +45,13 @@ pub unsafe extern "C" fn nvmlDeviceGetFieldValues(
         for field in unsafe { std::slice::from_raw_parts_mut(values, count) } {
             field.valueType = sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT;
             field.nvmlReturn = match value(gpu, field.fieldId) {
-                Some(value) => {
+                Some(Value::Short(value)) => {
                     field.value.uiVal = value;
+                    sys::nvmlReturn_enum_NVML_SUCCESS
+                }
+                Some(Value::Long(value)) => {
+                    field.valueType = sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_LONG_LONG;
+                    field.value.ullVal = value;
                     sys::nvmlReturn_enum_NVML_SUCCESS
                 }
                 None => sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED,

@@ -1,5 +1,6 @@
 //! GPM: what a GPU did between two samples.
 
+use std::ffi::c_uint;
 use std::time::Instant;
 
 use nvml_wrapper_sys::bindings::{self as sys, nvmlDevice_t, nvmlGpmSample_t, nvmlReturn_t as Code};
@@ -7,6 +8,7 @@ use nvml_wrapper_sys::bindings::{self as sys, nvmlDevice_t, nvmlGpmSample_t, nvm
 use crate::answer::{code, put};
 use crate::device::with_gpu;
 use crate::fault::{Answer, At};
+use crate::machine::Gpu;
 use crate::state::machine;
 
 /// What the handle of a sample points to; `None` until it is taken.
@@ -15,10 +17,22 @@ type Sample = Option<Taken>;
 #[derive(Clone, Copy)]
 struct Taken {
     gpu: u32,
+    instance: Option<u32>,
     at: Instant,
-    /// How busy the tensor cores were.
-    percent: f64,
+    /// What it measured, which each metric names.
+    measured: Measured,
 }
+
+/// Multiprocessors and tensor cores in percent, and PCI Express in MiB in a second, sent and received.
+type Measured = [Option<f64>; 4];
+
+/// In the order of [`Measured`].
+const KNOWN: [c_uint; 4] = [
+    sys::nvmlGpmMetricId_t_NVML_GPM_METRIC_SM_UTIL,
+    sys::nvmlGpmMetricId_t_NVML_GPM_METRIC_ANY_TENSOR_UTIL,
+    sys::nvmlGpmMetricId_t_NVML_GPM_METRIC_PCIE_TX_PER_SEC,
+    sys::nvmlGpmMetricId_t_NVML_GPM_METRIC_PCIE_RX_PER_SEC,
+];
 
 const INVALID: Code = sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT;
 
@@ -34,10 +48,14 @@ pub unsafe extern "C" fn nvmlGpmQueryDeviceSupport(device: nvmlDevice_t, out: *m
         if version != sys::NVML_GPM_SUPPORT_VERSION {
             return Err(sys::nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
         }
-        let support = sys::nvmlGpmSupport_t { version, isSupportedDevice: gpu.condition.tensor.is_some().into() };
+        let support = sys::nvmlGpmSupport_t { version, isSupportedDevice: has_gpm(gpu).into() };
         // SAFETY: the same for a write.
         unsafe { put(answer, out, support) }
     })
+}
+
+fn has_gpm(gpu: &Gpu) -> bool {
+    gpu.condition.tensor.is_some() || gpu.mig.instances().iter().any(|instance| instance.busy.is_some())
 }
 
 /// A sample that is not taken yet.
@@ -75,15 +93,38 @@ pub unsafe extern "C" fn nvmlGpmSampleFree(sample: nvmlGpmSample_t) -> Code {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlGpmSampleGet(device: nvmlDevice_t, sample: nvmlGpmSample_t) -> Code {
     with_gpu(device, At::Gpm, |_, gpu, _| {
-        let percent = gpu.condition.tensor.ok_or(sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED)?;
-        // SAFETY: of this type if not null, by the caller's contract.
-        let sample = unsafe { sample.cast::<Sample>().as_mut() }.ok_or(INVALID)?;
-        *sample = Some(Taken { gpu: gpu.index, at: Instant::now(), percent });
-        Ok(())
+        let condition = &gpu.condition;
+        let tensor = condition.tensor.ok_or(sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED)?;
+        let (sent, received) = condition.pcie_mib.unzip();
+        // SAFETY: the caller's contract, which is this function's.
+        unsafe { take(sample, gpu.index, None, [Some(condition.utilization.into()), Some(tensor), sent, received]) }
     })
 }
 
-/// What was measured between the samples of one GPU, of which the first is the older one. Of all metrics the tensor cores' is known.
+/// Takes a sample of a GPU instance, by its number.
+///
+/// # Safety
+/// `sample` is one of `nvmlGpmSampleAlloc`'s.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlGpmMigSampleGet(device: nvmlDevice_t, number: c_uint, sample: nvmlGpmSample_t) -> Code {
+    with_gpu(device, At::Gpm, |_, gpu, _| {
+        let instance = gpu.mig.instances().iter().find(|instance| instance.gi == number).ok_or(INVALID)?;
+        let (sm, tensor) = instance.busy.ok_or(sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED)?;
+        // SAFETY: the caller's contract, which is this function's.
+        unsafe { take(sample, gpu.index, Some(number), [Some(sm), Some(tensor), None, None]) }
+    })
+}
+
+/// # Safety
+/// `sample` is null or one of `nvmlGpmSampleAlloc`'s.
+unsafe fn take(sample: nvmlGpmSample_t, gpu: u32, instance: Option<u32>, measured: Measured) -> Result<(), Code> {
+    // SAFETY: of this type if not null, by this function's contract.
+    let sample = unsafe { sample.cast::<Sample>().as_mut() }.ok_or(INVALID)?;
+    *sample = Some(Taken { gpu, instance, at: Instant::now(), measured });
+    Ok(())
+}
+
+/// What was measured between the samples of one GPU, of which the first is the older one.
 ///
 /// # Safety
 /// `request` is null or may be read and written; its samples are `nvmlGpmSampleAlloc`'s.
@@ -101,14 +142,15 @@ pub unsafe extern "C" fn nvmlGpmMetricsGet(request: *mut sys::nvmlGpmMetricsGet_
             unsafe { sample.cast::<Sample>().as_ref() }.copied().flatten()
         });
         let (first, second) = first.zip(second).ok_or(INVALID)?;
-        if first.gpu != second.gpu || first.at >= second.at {
+        if (first.gpu, first.instance) != (second.gpu, second.instance) || first.at >= second.at {
             return Err(INVALID);
         }
         for metric in request.metrics.iter_mut().take(request.numMetrics as usize) {
-            let is_known = metric.metricId == sys::nvmlGpmMetricId_t_NVML_GPM_METRIC_ANY_TENSOR_UTIL;
-            (metric.nvmlReturn, metric.value) = match is_known {
-                true => (sys::nvmlReturn_enum_NVML_SUCCESS, f64::midpoint(first.percent, second.percent)),
-                false => (sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED, 0.0),
+            let known = KNOWN.iter().position(|known| *known == metric.metricId);
+            let values = known.and_then(|known| first.measured[known].zip(second.measured[known]));
+            (metric.nvmlReturn, metric.value) = match values {
+                Some((first, second)) => (sys::nvmlReturn_enum_NVML_SUCCESS, f64::midpoint(first, second)),
+                None => (sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED, 0.0),
             };
         }
         Ok(())

@@ -35,6 +35,8 @@
 //! slot = 0                      # i; the index by which NVML hands it out; slots may be left empty
 //! uuid = "MIG-fa4e0000-0000-0000-000i-00000000000g"
 //! memory_mib = 16384
+//! used_mib = 0
+//! busy = [50.0, 20.0]           # multiprocessors and tensor cores, in percent; absent: GPM does not know
 //!
 //! [[fault]]                     # any number of them; the first that fits is met
 //! at = "init"                   # a call: see `fault::At`

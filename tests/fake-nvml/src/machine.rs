@@ -178,6 +178,9 @@ pub(crate) struct Instance {
     slot: Option<u32>,
     uuid: Option<Text>,
     memory_mib: Option<u64>,
+    pub(crate) used_mib: u64,
+    /// How busy its multiprocessors and its tensor cores are, in percent; absent: the GPU has no GPM.
+    pub(crate) busy: Option<(f64, f64)>,
 }
 
 impl Instance {

@@ -94,3 +94,50 @@ fn far_bus_id(machine: &Machine, end: LinkEnd) -> Option<String> {
         LinkEnd::Down => None,
     }
 }
+
+/// Whether the GPU has joined the fabric of its switches, in the versions of the answer that there are.
+///
+/// # Safety
+/// `out` is null, or has its version and is as large as that says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetGpuFabricInfoV(
+    device: nvmlDevice_t,
+    out: *mut sys::nvmlGpuFabricInfoV_t,
+) -> Code {
+    with_gpu(device, At::Fabric, |_, gpu, answer| {
+        let second = out.cast::<sys::nvmlGpuFabricInfo_v2_t>();
+        // SAFETY: readable if not null, by the caller's contract, and each version begins with these.
+        let version = unsafe { second.as_ref() }.ok_or(sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT)?.version;
+        if version != (size_of::<sys::nvmlGpuFabricInfo_v2_t>() | 2 << 24) as c_uint {
+            return Err(sys::nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+        }
+        let info = sys::nvmlGpuFabricInfo_v2_t {
+            version,
+            clusterUuid: [0; 16],
+            status: sys::nvmlReturn_enum_NVML_SUCCESS,
+            cliqueId: 0,
+            state: gpu.condition.fabric.ok_or(sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED)?,
+            healthMask: 0,
+        };
+        // SAFETY: the same for a write.
+        unsafe { put(answer, second, info) }
+    })
+}
+
+/// The same in the first version, which old drivers have.
+///
+/// # Safety
+/// `out` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetGpuFabricInfo(device: nvmlDevice_t, out: *mut sys::nvmlGpuFabricInfo_t) -> Code {
+    with_gpu(device, At::Fabric, |_, gpu, answer| {
+        let info = sys::nvmlGpuFabricInfo_t {
+            clusterUuid: [0; 16],
+            status: sys::nvmlReturn_enum_NVML_SUCCESS,
+            cliqueId: 0,
+            state: gpu.condition.fabric.ok_or(sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED)?,
+        };
+        // SAFETY: the caller's contract, which is NVML's.
+        unsafe { put(answer, out, info) }
+    })
+}

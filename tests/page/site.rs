@@ -1,0 +1,189 @@
+//! The real server, with a made report and programs that stand in for Slurm's.
+
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant, SystemTime};
+
+use slurminit::gpu_health::fault::{FaultKind, Policy};
+use slurminit::gpu_health::report::{self, GpuReport, JobOnGpu, OpenFault, Report, Told};
+use slurminit::inventory::{Condition, Readings};
+use slurminit::prepared::Prepared;
+use slurminit::supervise::machine::{Snapshot, UnitSnapshot, UnitState};
+use slurminit::supervise::status::{self, Status};
+use tempfile::TempDir;
+
+/// What a driver and a name service could say.
+pub(crate) const EVIL_MODEL: &str =
+    "<img src=x onerror=alert(1)> a model with a name that goes on and on and on and on";
+pub(crate) const EVIL_USER: &str = "<b>eve</b><script>alert(1)</script>";
+
+const NODES: &str = r#"{"nodes": [
+  {"name": "gpu-node-1", "state": ["MIXED"], "reason": "", "cpus": 128, "effective_cpus": 128, "alloc_cpus": 3, "real_memory": 1030000, "alloc_memory": 4000,
+   "partitions": ["main", "gpu"], "gres": "gpu:nvidia:3", "gres_used": "gpu:nvidia:2(IDX:0-1)"},
+  {"name": "a-node-with-a-rather-long-name-2", "state": ["IDLE", "DRAIN"], "reason": "the fan of the power supply is loud, somebody has to look at it", "cpus": 4,
+   "alloc_cpus": 0, "real_memory": 8000, "partitions": ["main"]},
+  {"name": "c3", "state": ["DOWN"], "reason": "x", "cpus": 4, "real_memory": 8000, "partitions": ["main"]}]}"#;
+const JOBS: &str = r#"{"jobs": [
+  {"job_id": 17, "user_name": "alice", "job_state": ["RUNNING"],
+   "job_resources": {"nodes": {"allocation": [{"name": "gpu-node-1"}]}}, "gres_detail": ["gpu:nvidia:1(IDX:0)"]},
+  {"job_id": 18, "user_name": "EVIL", "job_state": ["RUNNING"],
+   "job_resources": {"nodes": {"allocation": [{"name": "gpu-node-1"}]}}, "gres_detail": ["gpu:nvidia:1(IDX:1)"]}]}"#;
+
+pub(crate) struct Site {
+    run: TempDir,
+    server: Child,
+    port: u16,
+}
+
+impl Site {
+    pub(crate) fn start() -> Self {
+        let run = TempDir::new().unwrap();
+        // The server gives up root.
+        let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+        open(run.path());
+        let tool = |name: &str, script: &str| {
+            let path = run.path().join(name);
+            fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+            open(&path);
+        };
+        let queue = format!(
+            "17|17|RUNNING|3|1:02|gpu|alice|lab|None\n18|18|RUNNING|64|2-03:04:05|gpu|{EVIL_USER}|lab|None\n\
+             19|19_[1-99]|PENDING|2|0:00|main,gpu|bob|(null)|Dependency\n20|20|PENDING|2|0:00|main|{EVIL_USER}|(null)|Resources\n"
+        );
+        for (file, text) in [("nodes", NODES), ("jobs", &JOBS.replace("EVIL", EVIL_USER)), ("queue", &queue)] {
+            fs::write(run.path().join(file), text).unwrap();
+        }
+        tool("scontrol", "cat \"${0%/*}/nodes\"");
+        tool("squeue", "case \"$*\" in *--json*) cat \"${0%/*}/jobs\" ;; *) cat \"${0%/*}/queue\" ;; esac");
+        tool("sdiag", "echo");
+        // Free until the server takes it.
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_slurminit"));
+        command.args(["metrics", "--listen", &format!("127.0.0.1:{port}"), "--run"]).arg(run.path());
+        command.env("PATH", format!("{}:/usr/bin:/bin", run.path().display()));
+        let site = Self { server: command.spawn().unwrap(), run, port };
+        site.write(status::FILE, &serde_json::to_string(&status()).unwrap());
+        site.utilization(97);
+        let start = Instant::now();
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(start.elapsed() < Duration::from_secs(60), "it does not listen");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        site
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.port)
+    }
+
+    /// A new report, in which the first GPU is as busy as this.
+    pub(crate) fn utilization(&self, percent: u32) {
+        self.write(report::FILE, &serde_json::to_string(&report(percent)).unwrap());
+    }
+
+    pub(crate) fn stop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let new = self.run.path().join("new");
+        fs::write(&new, text).unwrap();
+        fs::rename(new, self.run.path().join(name)).unwrap();
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()
+}
+
+fn report(percent: u32) -> Report {
+    let now = now();
+    let measured = |index, used, utilization| Condition {
+        index,
+        memory_mib: Some((used, 143_771)),
+        temperature: Some(52),
+        utilization: Some(utilization),
+        ..Condition::default()
+    };
+    let watts = |mw| Readings { power_mw: Some(mw), power_limit_mw: Some(700_000), ..Readings::default() };
+    let gpu = |index: u32, model: &str, jobs: Vec<JobOnGpu>| GpuReport {
+        index,
+        uuid: Some(format!("GPU-1c67088e-9ecb-4564-bb97-6151ecc2ef6{index}")),
+        model: Some(model.to_owned()),
+        file: Some(format!("/dev/nvidia{index}")),
+        jobs,
+        since: now - 90,
+        ..GpuReport::default()
+    };
+    let job = |job, user: &str| vec![JobOnGpu { job, user: user.to_owned() }];
+    let what = "it fell off the bus: reboot the host".to_owned();
+    let fault = OpenFault {
+        kind: FaultKind::Lost,
+        policy: Policy::Drain,
+        since: now - 60,
+        what: what.clone(),
+        repair: "reboot the host".to_owned(),
+    };
+    let told = Told {
+        at: now - 60,
+        gpu: 1,
+        kind: FaultKind::Xid(79),
+        policy: Policy::Drain,
+        jobs: job(18, EVIL_USER),
+        line: format!("GPU 1 ({EVIL_MODEL}, job 18 of {EVIL_USER}): XID 79: {what}"),
+    };
+    let busy = GpuReport {
+        condition: measured(0, 33_934, percent),
+        readings: watts(627_000),
+        offered: vec![0],
+        ..gpu(0, "NVIDIA H200", job(17, "alice"))
+    };
+    let lost =
+        GpuReport { faults: vec![fault], offered: vec![1], is_out: true, ..gpu(1, EVIL_MODEL, job(18, EVIL_USER)) };
+    let free = GpuReport {
+        condition: measured(2, 0, 0),
+        readings: watts(70_000),
+        offered: vec![2],
+        ..gpu(2, "NVIDIA H200", Vec::new())
+    };
+    Report {
+        pid: 1,
+        at: now,
+        interval_ms: 3_600_000,
+        gpus: vec![busy, lost, free],
+        recent: vec![told],
+        ..Report::default()
+    }
+}
+
+/// Of a slurminit that lives: this process.
+fn status() -> Status {
+    let unit = |name: &str, state, restarts| UnitSnapshot {
+        name: name.to_owned(),
+        state,
+        restarts,
+        since_ms: Some(0),
+        essential: true,
+        ..UnitSnapshot::default()
+    };
+    let prepared = Prepared { node_name: "gpu-node-1".to_owned(), ..Prepared::default() };
+    let snapshot = Snapshot {
+        ready: true,
+        why: "ready".to_owned(),
+        units: vec![unit("munged", UnitState::Ready, 0), unit("slurmd", UnitState::BackingOff, 3)],
+        prepared: Some(prepared),
+        ..Snapshot::default()
+    };
+    let started_ms = status::monotonic_ms().saturating_sub(100_000);
+    Status { version: "0".to_owned(), pid: std::process::id(), started_ms, start_ticks: None, snapshot }
+}
