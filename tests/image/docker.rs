@@ -158,9 +158,8 @@ impl Container {
 
     #[track_caller]
     pub(crate) fn wait_until_healthy(&self) {
-        let wait = "until why=$(slurminit health 2>&1); do printf '%s\\n' \"$why\" > /tmp/why; sleep 0.05; done";
-        let outcome = self.exec(&["timeout", "60", "sh", "-c", wait]);
-        assert_eq!(outcome.code, 0, "not ready: {}\n{}", self.exec(&["cat", "/tmp/why"]).stdout, self.log());
+        let outcome = self.exec(&["slurminit", "health", "--wait", "60"]);
+        assert_eq!(outcome.code, 0, "not ready: {}{}\n{}", outcome.stdout, outcome.stderr, self.log());
     }
 
     /// Until PID 1 holds TERM back or catches it; before that the kernel drops it.
