@@ -170,9 +170,17 @@ fn execute(command: &[String], input: &[u8], running: &AtomicU32, deadline: Dura
     if output.status.success() {
         return Ok(output.stdout);
     }
-    let first_line = [output.stderr, output.stdout].iter().find_map(|text| first_line(text));
+    let first_line = [&output.stderr, &output.stdout].into_iter().find_map(|text| first_line(text));
     let said = first_line.unwrap_or_else(|| output.status.to_string());
-    Err(Failure::Failed { why: format!("`{}`: {said}", command.join(" ")), broken: false })
+    let why = format!("`{}`: {said}", command.join(" "));
+    Err(if gave_up(program, &output.stderr) { Failure::NotAsked(why) } else { Failure::Failed { why, broken: false } })
+}
+
+/// Whether a command of Slurm's says that it could not even ask (`fatal()` in its `src/common/log.c`): somebody may have made a mistake in
+/// slurm.conf, which it reads and the daemon has read long ago.
+fn gave_up(program: &str, stderr: &[u8]) -> bool {
+    let word = format!("{}: fatal: ", program.rsplit('/').next().unwrap_or(program));
+    String::from_utf8_lossy(stderr).lines().any(|line| line.starts_with(&word))
 }
 
 /// The most of it that is read.
@@ -322,6 +330,23 @@ mod tests {
         let flag = directory.path().join("flag").display().to_string();
         let script = format!("test -e {flag} && exit 0; touch {flag}; exit 1");
         assert_eq!(liveness(&[&["sh", "-c", &script]], std::process::id()), Liveness::Answers);
+    }
+
+    #[test]
+    fn a_command_that_cannot_read_its_own_files_says_nothing_about_the_daemon() {
+        let idle = Sleeper::new(&["sleep", "60"]);
+        let directory = tempfile::tempdir().unwrap();
+        let scontrol = directory.path().join("scontrol");
+        let says = |line: &str| {
+            std::fs::write(&scontrol, format!("echo 'scontrol: error: no such key' >&2; echo '{line}' >&2; exit 1\n"))
+                .unwrap();
+            liveness(&[&["sh", scontrol.to_str().unwrap()]], idle.0.id())
+        };
+        assert!(matches!(says("Slurmctld(primary) at node1 is DOWN"), Liveness::Silent(_) | Liveness::Slow(_)));
+        let Liveness::Unknown(why) = says("sh: fatal: Unable to process configuration file") else {
+            panic!("it is known")
+        };
+        assert!(why.ends_with("no such key"), "the first line says what it is: {why}");
     }
 
     #[test]

@@ -58,7 +58,7 @@ impl LineSplitter {
 pub fn parse_daemon_line<'a>(name: &str, line: &'a [u8], now: &Circumstances) -> (Level, &'a [u8]) {
     let name = program(name);
     let line = without_name(name, line.strip_suffix(b"\r").unwrap_or(line));
-    let line = if name == DaemonName::Mariadbd.as_str() { without_time(line) } else { line };
+    let line = if name == DaemonName::Mariadbd.as_str() { without_time(line) } else { without_slurm_time(line) };
     const WORDS: [(&[u8], Level); 18] = [
         (b"fatal: ", Level::Error),
         (b"error: ", Level::Error),
@@ -100,6 +100,17 @@ fn without_time(line: &[u8]) -> &[u8] {
     start.and_then(|at| line.get(at..)).unwrap_or(line)
 }
 
+/// From 25.11 on Slurm's daemons begin their lines with a time where no terminal reads them: `[2026-11-24T11:37:25.324] error: text`.
+fn without_slurm_time(line: &[u8]) -> &[u8] {
+    let is_of_time = |byte: &u8| byte.is_ascii_digit() || b"-:.+TZ ".contains(byte);
+    line.strip_prefix(b"[")
+        .and_then(|rest| {
+            let end = rest.iter().position(|byte| !is_of_time(byte)).filter(|end| *end >= 10)?;
+            rest.get(end..)?.strip_prefix(b"] ")
+        })
+        .unwrap_or(line)
+}
+
 /// slurmd calls itself `slurmd-NODE` if the node's name differs from the host's.
 fn without_name<'a>(name: &str, line: &'a [u8]) -> &'a [u8] {
     let rest = line.strip_prefix(name.as_bytes()).and_then(|rest| {
@@ -126,6 +137,9 @@ mod tests {
         assert_eq!(parse("slurmd-12", b"slurmd-node12: error: no"), (Level::Error, &b"no"[..]));
         assert_eq!(parse("mariadbd", b"2026-11-23 15:22:59 0 [ERROR] InnoDB: no"), (Level::Error, &b"InnoDB: no"[..]));
         assert_eq!(parse("mariadbd", b"2026: no"), (Level::Info, &b"2026: no"[..]));
+        let of_25_11 = b"[2026-11-24T11:37:31.382] error: _parse_next_key: no";
+        assert_eq!(parse("slurmctld", of_25_11), (Level::Error, &b"_parse_next_key: no"[..]));
+        assert_eq!(parse("slurmctld", b"[Nov 24] [2026-11-24] "), (Level::Info, &b"[Nov 24] [2026-11-24] "[..]));
         assert_eq!(parse("api", b"\xff error: no\r"), (Level::Info, &b"\xff error: no"[..]));
     }
 

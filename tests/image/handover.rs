@@ -111,11 +111,17 @@ fn a_broken_file_at_a_reconfiguration_ends_nothing() {
     let container = Image::new(DEMO).serve();
     let job = counting_job(&container);
 
-    // slurmctld cannot read it. scontrol would not either, so the signal that it stands for is sent.
+    // slurmctld cannot read it. scontrol cannot either, so the signal that it stands for is sent.
     let pid = "slurminit status --json | tr -d ' \\n' | grep -oE '\"name\":\"slurmctld\"[^}]*\"pid\":[0-9]+' | grep -oE '[0-9]+$'";
     container.sh("cp /etc/slurm/slurm.conf /tmp/good && echo NoSuchKey=1 >> /etc/slurm/slurm.conf");
     container.sh(&format!("kill -s HUP $({pid})"));
     wait_until_said(&container, "slurmctld: Resuming operation, reconfigure failed");
+    // Neither can the commands that ask the daemons whether they live.
+    wait_until_said(
+        &container,
+        "nobody can tell whether slurmctld still answers: `scontrol ping`: scontrol: error: _parse_next_key",
+    );
+    wait_until_said(&container, "nobody can tell whether slurmd still answers");
     assert_eq!(daemons(&container), UNTOUCHED, "{}", container.log());
     container.sh("cp /tmp/good /etc/slurm/slurm.conf");
     assert_untouched(&container, &job);
