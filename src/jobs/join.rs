@@ -47,7 +47,8 @@ pub(crate) fn run(
     // Its jobs have not begun: they are what it was started for.
     let is_awaited = known.as_deref().is_some_and(|known| flags(known).any(|flag| flag == "POWERING_UP"));
     // An administrator may have changed its features while it runs.
-    let is_true = |known: &str| has_hardware(known, &conf) && (again || has_features(known, &conf));
+    let is_true =
+        |known: &str| !is_invalid(known) && has_hardware(known, &conf) && (again || has_features(known, &conf));
     if let Some(known) = known.filter(|known| !is_cloud && !is_true(known)) {
         eprintln!(
             "the controller knows this node with other hardware, and forgets that: {}",
@@ -78,6 +79,11 @@ pub(crate) fn run(
 /// Whether slurmctld has the node started and stopped: it is in slurm.conf, and nothing can be told of it.
 pub(super) fn is_cloud(known: &str) -> bool {
     flags(known).any(|flag| flag == "CLOUD")
+}
+
+/// Whether slurmctld has refused what the node registered with: it shows that hardware, and goes by what it knew before.
+pub(super) fn is_invalid(known: &str) -> bool {
+    flags(known).any(|flag| flag == "INVALID_REG")
 }
 
 pub(super) fn flags(known: &str) -> impl Iterator<Item = &str> {

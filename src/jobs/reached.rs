@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::join::{flags, hardware, has_hardware, is_cloud, show, value};
+use super::join::{flags, hardware, has_hardware, is_cloud, is_invalid, show, value};
 use super::slurm;
 use crate::config::DaemonName;
 use crate::control::client;
@@ -82,7 +82,7 @@ fn told(socket: &Path) -> Option<String> {
 fn is_another(known: &str, told: &str) -> bool {
     let is_free =
         value(known, "CPUAlloc") == Some("0") && !flags(known).any(|flag| ["COMPLETING", "RESERVED"].contains(&flag));
-    is_free && !is_cloud(known) && !has_hardware(known, told)
+    is_free && !is_cloud(known) && (is_invalid(known) || !has_hardware(known, told))
 }
 
 /// How long slurmctld has known another node.
@@ -201,6 +201,7 @@ mod tests {
         };
         assert!(is_another(&known(4, 0, "IDLE+DRAIN+DYNAMIC_NORM+INVALID_REG"), told));
         assert!(is_another(&known(2, 0, "IDLE+DYNAMIC_NORM"), told), "the GPU that is back");
+        assert!(is_another(&known(3, 0, "IDLE+DYNAMIC_NORM+INVALID_REG"), told), "what it refused, it shows");
         assert!(!is_another(&known(3, 0, "IDLE+DYNAMIC_NORM"), told));
         for (allocated, state) in [
             (1, "MIXED+DYNAMIC_NORM+INVALID_REG"),
