@@ -93,17 +93,6 @@ fn a_controller_that_is_killed_just_after_a_compute_lost_a_gpu_comes_to_know_it(
         repair(&compute);
         shows(4, 60);
     }
-    // A person's drain is kept where the node is forgotten for it.
-    cluster.controller.sh("scontrol update nodename=c1 state=drain reason='fan is loud'");
-    std::thread::sleep(Duration::from_secs(7));
-    append(&compute, &xid(0, 79));
-    cluster.until("sinfo -h -N -o \"%N %T %G\" | grep -q \"^c1 drained gpu:nvidia:3$\"");
-    cluster.controller.sh("kill -KILL $(pidof slurmctld)");
-    cluster.controller.sh("timeout 60 sh -c 'until scontrol ping | grep -q UP; do sleep 0.1; done'");
-    std::thread::sleep(Duration::from_secs(12));
-    let line = "timeout 120 sh -c 'until sinfo -h -N -o \"%N %T %G\" | grep -q \"^c1 drained gpu:nvidia:3$\"; do sleep 0.1; done'";
-    cluster.controller.sh(line);
-    assert_eq!(cluster.controller.sh("sinfo --noheader --format %E"), "fan is loud");
 }
 
 /// What changes a compute's hardware otherwise: only a drained node can be another one.
