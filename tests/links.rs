@@ -1,5 +1,5 @@
 //! Every link of README.md, CHANGELOG.md and docs leads to a page that exists and to a heading in it, and so does every page that code
-//! and scripts name. Each decision is a page of the same form, and stands in the index.
+//! and scripts name. The rows of a table have as many cells as its head. Each decision is a page of the same form, and stands in the index.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -111,6 +111,27 @@ fn every_link_leads_somewhere() {
     }
     assert!(seen > 100, "only {seen} links are found");
     assert!(wrong.is_empty(), "these links lead nowhere:\n{wrong}");
+}
+
+#[test]
+fn every_row_of_a_table_has_the_cells_of_its_head() {
+    let (mut wrong, mut seen) = (String::new(), 0);
+    for (name, page) in pages() {
+        let mut head = None;
+        for line in text(&page) {
+            if !line.starts_with('|') {
+                head = None;
+                continue;
+            }
+            seen += 1;
+            let cells = line.replace("\\|", "").matches('|').count();
+            if *head.get_or_insert(cells) != cells {
+                wrong += &format!("{}: {line}\n", name.display());
+            }
+        }
+    }
+    assert!(seen > 100, "only {seen} rows are found");
+    assert!(wrong.is_empty(), "these rows have more or fewer cells than the head of their table:\n{wrong}");
 }
 
 #[test]
