@@ -128,7 +128,9 @@ fn daemons_start_in_order_and_stop_in_reverse() {
 fn the_command_runs_when_the_cluster_is_ready_and_its_code_is_kept() {
     let cluster = Cluster::new("");
     let events = cluster.directory.join("events");
-    let script = format!("grep -c start {}; exit 7", events.display());
+    // They count as ready when they are started, which is before they say so.
+    let script =
+        format!("until [ \"$(grep -c start {})\" = 3 ]; do sleep 0.01; done; echo 3; exit 7", events.display());
     let mut command = cluster.command(&["--", "sh", "-c", &script]);
     command.env("SLURMINIT_LOG_LEVEL", "warn");
     let end = run(command);
