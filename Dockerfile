@@ -77,8 +77,8 @@ RUN groupadd --gid 640 --system munge \
  && useradd --uid 643 --user-group --system --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin slurminit
 # systemd-standalone-sysusers stands in for the whole of systemd, where there is such a package. The packages make a munge key at install time: it goes
 # in the same layer, or everyone who has the image would have it. 24.11 calls the stock plugstack.conf an error at every
-# start, because its include matches no file. 22.05's PMIx plugins load no PMIx library that Debian 12 has, and say so at
-# every start. A Slurm from source says itself which packages it needs, and its user gets the number that Debian gives slurm.
+# start, because its include matches no file. PMIx plugins whose library the packages do not bring (Debian 12, Ubuntu 24.04)
+# say so at every start. A Slurm from source says itself which packages it needs, and its user gets the number that Debian gives slurm.
 #
 # The base image's own packages are brought up to date first: it is built less often than Debian mends them. Of their set-user-id
 # and set-group-id bits nothing here needs one: accounts have no passwords, and root, who calls su, needs none.
@@ -97,7 +97,7 @@ RUN apt-get update \
  && echo '# optional and required SPANK plugins: man spank' > /etc/slurm/plugstack.conf \
  && mkdir -p /usr/share/slurminit \
  && slurmd -V > /usr/share/slurminit/slurm-version \
- && if grep -q ' 22\.' /usr/share/slurminit/slurm-version; then find /usr/lib -name 'mpi_pmix*.so' -delete; fi \
+ && if ! ldconfig -p | grep -q libpmix; then find /usr/lib -name 'mpi_pmix*.so' -delete; fi \
  && install -d -o munge -g munge -m 0700 /etc/munge /var/lib/munge /var/log/munge \
  && install -d -o munge -g munge -m 0755 /run/munge \
  && install -d -o slurm -g slurm -m 0755 /var/log/slurm \
