@@ -21,6 +21,13 @@ ensure_fast_engine() {
     fi
     agreed "The engine here has the storage driver $driver, with which the tests take twice as long. Start one with overlay2 for them?" ||
         return 0
+    mkdir -p "$own_engine_run"
+    # What outlives a killed run does not hold it.
+    exec {own_engine_lock}>"$own_engine_run/lock"
+    flock --nonblock "$own_engine_lock" || {
+        say "another docker/test has the tests' engine now, so these tests take the one that is here"
+        return 0
+    }
     { command -v ip && command -v dnsmasq; } >/dev/null || ! is_debian_like || apt_install iproute2 dnsmasq-base || true
     say "starting an engine with overlay2 for the tests, in $own_engine_dir"
     start_own_engine || {
@@ -34,7 +41,6 @@ ensure_fast_engine() {
 # that is asked so often drops some, and the daemons wait for ten seconds: dnsmasq answers these itself.
 start_own_engine() {
     local deadline=$((SECONDS + 60)) mtu
-    mkdir -p "$own_engine_run"
     echo '{}' >"$own_engine_run/daemon.json"
     # One that was killed left these.
     end_former dockerd "$own_engine_run/pid"
@@ -48,11 +54,11 @@ start_own_engine() {
             ip address add 172.29.255.1/24 dev "$own_engine_bridge" && ip link set "$own_engine_bridge" up
     } >"$own_engine_run/log" 2>&1 || return
     dnsmasq --listen-address=172.29.255.1 --bind-interfaces --domain-needed --bogus-priv --neg-ttl=3600 --cache-size=10000 \
-        --pid-file="$own_engine_run/dnsmasq.pid" >>"$own_engine_run/log" 2>&1 || return
+        --pid-file="$own_engine_run/dnsmasq.pid" >>"$own_engine_run/log" 2>&1 {own_engine_lock}>&- || return
     setsid nohup dockerd --config-file "$own_engine_run/daemon.json" --storage-driver overlay2 --data-root "$own_engine_dir" \
         --exec-root "$own_engine_run/exec" --pidfile "$own_engine_run/pid" --host "unix://$own_engine_run/docker.sock" \
         --bridge "$own_engine_bridge" --default-address-pool base=172.28.0.0/16,size=24 --mtu "$mtu" --dns 172.29.255.1 \
-        </dev/null >"$own_engine_run/log" 2>&1 &
+        </dev/null >"$own_engine_run/log" 2>&1 {own_engine_lock}>&- &
     own_engine=$!
     export DOCKER_HOST=unix://$own_engine_run/docker.sock
     until engine_answers; do
