@@ -9,7 +9,7 @@ own_engine_dir=/var/lib/slurminit-test-engine
 own_engine_run=/run/slurminit-test-engine
 own_engine_bridge=slurminit0
 
-# Sets DOCKER_HOST, or leaves the tests to this machine's engine and says why.
+# Sets DOCKER_HOST, and SLURMINIT_TEST_RUNC for tests/image/docker.rs; or leaves the tests to this machine's engine and says why.
 ensure_fast_engine() {
     local driver
     [ -z "${DOCKER_HOST:-}" ] || return 0
@@ -33,7 +33,7 @@ ensure_fast_engine() {
     start_own_engine || {
         say "it did not start, so the tests take the one that is here: $(tail -n 1 "$own_engine_run/log")"
         stop_own_engine
-        unset DOCKER_HOST
+        unset DOCKER_HOST SLURMINIT_TEST_RUNC
     }
 }
 
@@ -60,7 +60,7 @@ start_own_engine() {
         --bridge "$own_engine_bridge" --default-address-pool base=172.28.0.0/16,size=24 --mtu "$mtu" --dns 172.29.255.1 \
         </dev/null >"$own_engine_run/log" 2>&1 {own_engine_lock}>&- &
     own_engine=$!
-    export DOCKER_HOST=unix://$own_engine_run/docker.sock
+    export DOCKER_HOST=unix://$own_engine_run/docker.sock SLURMINIT_TEST_RUNC=$own_engine_run/exec/runtime-runc/moby
     until engine_answers; do
         [ "$SECONDS" -lt "$deadline" ] && kill -0 "$own_engine" 2>/dev/null || return
         sleep 0.2

@@ -1,7 +1,6 @@
 //! Nodes that slurmctld has started for jobs, and stopped: the test is the cloud.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use crate::docker::{Container, DEMO, Image, directory};
 use crate::members::Cluster;
@@ -21,14 +20,6 @@ fn cluster() -> Cluster {
 fn compute(cluster: &Cluster, name: &str, gpus: u32, config: &Path) -> Image {
     let image = cluster.member(DEMO, "compute", name).with(["--env", &format!("DEMO_GPUS={gpus}")]);
     image.mount(&config.join("slurminit.toml"), "/config/slurminit.toml")
-}
-
-fn said(cluster: &Cluster, words: &str) {
-    let begin = Instant::now();
-    while !cluster.controller.log().contains(words) {
-        assert!(begin.elapsed() < Duration::from_secs(60), "{words}: {}", cluster.controller.log());
-        std::thread::sleep(Duration::from_millis(100));
-    }
 }
 
 #[test]
@@ -78,7 +69,7 @@ fn a_command_that_fails_is_said_and_tried_again() {
     let config = directory(&[("slurminit.toml", &format!("[autoscale]\n{NODES}{notice}"))]);
     cluster.controller.sh("touch /tmp/broken");
     let job = cluster.submit("--gres=gpu:1");
-    said(&cluster, "reason set to: slurminit: sh failed (exit status: 3): no quota left");
+    cluster.controller.until_said("reason set to: slurminit: sh failed (exit status: 3): no quota left");
     cluster.until("grep -q \"^down .*burst-1\" /tmp/asked");
     cluster.controller.sh("rm /tmp/broken; : >/tmp/asked");
     // Nobody has to do anything.
@@ -101,7 +92,7 @@ fn a_node_that_never_comes_or_has_less_than_promised_is_not_waited_for() {
     let config = directory(&[("slurminit.toml", &format!("[autoscale]\n{NODES}"))]);
     let job = cluster.submit("--gres=gpu:2");
     cluster.until("grep -qx \"up burst-1\" /tmp/asked");
-    said(&cluster, "node burst-1 not resumed by ResumeTimeout");
+    cluster.controller.until_said("node burst-1 not resumed by ResumeTimeout");
     cluster.until("grep -qx \"down burst-1\" /tmp/asked");
     cluster.until("sinfo -h -n burst-1 -o %T | grep -qx \"idle~\" || grep -qc \"up \" /tmp/asked");
     cluster.controller.sh(&format!("scancel {job}; : >/tmp/asked"));

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::docker::{Container, DEMO, HEAVY, Image, PLAIN, directory, docker, tag};
+use crate::docker::{Container, DEMO, Image, PLAIN, directory, docker, tag};
 use crate::faults::report::{self, Marks};
 use crate::members::Cluster;
 
@@ -54,7 +54,6 @@ const CASES: [Case; 14] = [
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn nothing_between_machines_takes_a_hand_to_mend() {
-    let _alone = HEAVY.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let only = std::env::var("SLURMINIT_BETWEEN").unwrap_or_default();
     let name = |case: &Case| format!("{}: {}", case.what, case.fault);
     let cases: Vec<&Case> = CASES.iter().filter(|case| name(case).contains(&only)).collect();
@@ -310,11 +309,7 @@ fn clock(by: &str) -> Seen {
         .with(["--env", "FAKETIME_TIMESTAMP_FILE=/clock/offset"])
         .mount(offset.path(), "/clock")
         .start();
-    let begin = Instant::now();
-    while !wrong.log().contains("clocks") {
-        assert!(begin.elapsed() < Duration::from_secs(60), "{}", wrong.log());
-    }
-    let said = begin.elapsed();
+    let said = wrong.until_said("clocks");
     lab.cluster.controller.sh("timeout 10 srun -N1 --overlap --oversubscribe --mem=1 true");
     std::fs::write(offset.path().join("offset"), "+0").expect("the clock is set");
     let back = lab.cluster.until("sinfo -h -N -o \"%N %T\" | grep -q \"c2 idle\"");
@@ -386,11 +381,7 @@ fn rolling_upgrade() -> Seen {
 fn same_name() -> Seen {
     let lab = Lab::new(2);
     let second = lab.cluster.member(DEMO, "compute", "c1").with(["--env", "DEMO_GPUS=1"]).start();
-    let begin = Instant::now();
-    while !second.log().contains("the name c1 is taken") {
-        assert!(begin.elapsed() < Duration::from_secs(60), "{}", second.log());
-    }
-    let said = begin.elapsed();
+    let said = second.until_said("the name c1 is taken");
     lab.until_it_works();
     lab.assert_nothing_was_lost();
     docker(["kill", &lab.computes[0].name]).ok();

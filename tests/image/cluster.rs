@@ -1,7 +1,5 @@
 //! A cluster of several containers: computes that come and go, and what the controller knows of them.
 
-use std::time::{Duration, Instant};
-
 use crate::docker::{BOOKWORM, Container, DEMO, Image, Network, PLAIN, Volume, directory, docker};
 use crate::members::Cluster;
 
@@ -56,11 +54,7 @@ fn a_user_on_a_node_changes_no_node() {
             /etc/slurm/slurm.conf >/tmp/own/slurm.conf && echo SlurmdUser=nobody >>/tmp/own/slurm.conf && \
         exec slurmd -D -f /tmp/own/slurm.conf -Z -N c9 --conf CPUs=1 >/tmp/own/log 2>&1";
     docker(["exec", "--detach", &compute.name, "su", "-s", "/bin/sh", "nobody", "-c", own]).ok();
-    let begin = Instant::now();
-    while !cluster.controller.log().contains("NODE_REGISTER RPC from uid=65534") {
-        assert!(begin.elapsed() < Duration::from_secs(60), "{}", compute.sh("cat /tmp/own/log"));
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    cluster.controller.until_said("NODE_REGISTER RPC from uid=65534");
     assert_eq!(cluster.nodes(), "c1 idle gpu:nvidia:1");
 }
 
@@ -178,18 +172,11 @@ fn what_keeps_a_node_away_is_said_with_its_repair() {
         "SLURMINIT_CONTROLLER=controller",
     ]);
     let stranger = apart.clone().volume(&key, "/etc/munge").start();
-    let said = |container: &Container, words: &str| {
-        let begin = Instant::now();
-        while !container.log().contains(words) {
-            assert!(begin.elapsed() < Duration::from_secs(60), "{words}: {}", container.log());
-            std::thread::sleep(Duration::from_millis(100));
-        }
-    };
-    said(&stranger, "use one munge key in all containers");
+    stranger.until_said("use one munge key in all containers");
     assert_eq!(stranger.stop().1, 0, "{}", stranger.log());
     // A controller that is not there.
     let lost = cluster.member(DEMO, "compute", "c2").with(["--env", "SLURMINIT_CONTROLLER=nowhere"]).start();
-    said(&lost, "waiting for the controller");
+    lost.until_said("waiting for the controller");
     assert_eq!(lost.exec(&["slurminit", "health", "--ready"]).code, 1);
     assert_eq!(lost.stop().1, 0, "{}", lost.log());
     // No key, no name, an old Slurm.
@@ -260,7 +247,7 @@ fn the_first_container_is_controller_and_node_and_a_stop_of_either_costs_no_job(
     };
     let (own, other) = (submit("head"), submit("c1"));
     let until = |condition: &str| {
-        let outcome = head.exec(&["timeout", "60", "sh", "-c", &format!("until {condition}; do sleep 0.1; done")]);
+        let outcome = head.exec(&["timeout", "60", "sh", "-c", &format!("until {condition}; do sleep 0.2; done")]);
         assert_eq!(outcome.code, 0, "{condition}\n{}\n{}", head.sh("squeue; sinfo -N -l"), head.log());
     };
     let runs = |job: &str, node: &str| until(&format!("squeue -h -j {job} -t R -o %N | grep -qx {node}"));

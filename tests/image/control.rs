@@ -16,7 +16,7 @@ fn each_daemon_is_started_again_on_request_and_a_running_step_goes_on() {
             assert_eq!(restart.code, 0, "{restart:?}\n{}", container.log());
             assert!(restart.stdout.contains(" is ready again after "), "{restart:?}");
         }
-        container.sh("timeout 60 sh -c 'until test $(wc -l < /tmp/count) = 150; do sleep 0.1; done'");
+        container.until("test $(wc -l < /tmp/count) = 150");
         assert_eq!(
             container.sh("seq 150 | cmp - /tmp/count && echo whole"),
             "whole",

@@ -1,10 +1,12 @@
 //! Containers, volumes and mounted files that clean up after themselves.
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -54,15 +56,30 @@ impl Outcome {
 /// Runs docker to its end.
 pub(crate) fn docker<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(arguments: I) -> Outcome {
     let output = Command::new("docker").args(arguments).stdin(Stdio::null()).output().expect("docker is installed");
-    Outcome {
-        code: output.status.code().expect("docker was not killed"),
-        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-    }
+    Outcome::of(&output)
+}
+
+/// `docker exec`. Its client, two daemons and a shim take as much time of the CPU as runc, to which they hand the command in the end, and
+/// the tests execute thousands: where SLURMINIT_TEST_RUNC names the directory in which the engine's runc keeps its containers, it is asked
+/// itself.
+fn exec(container: &str, command: &[&str]) -> Outcome {
+    static IDS: LazyLock<Mutex<HashMap<String, String>>> = LazyLock::new(Mutex::default);
+    let Some(root) = std::env::var_os("SLURMINIT_TEST_RUNC") else {
+        return docker(["exec", container].iter().chain(command));
+    };
+    let known = IDS.lock().unwrap_or_else(PoisonError::into_inner).get(container).cloned();
+    let id = known.unwrap_or_else(|| {
+        let id = docker(["inspect", "--format", "{{.Id}}", container]).ok().trim().to_owned();
+        IDS.lock().unwrap_or_else(PoisonError::into_inner).insert(container.to_owned(), id.clone());
+        id
+    });
+    let mut runc = Command::new("runc");
+    runc.arg("--root").arg(root).args(["exec", &id]).args(command).stdin(Stdio::null());
+    Outcome::of(&runc.output().expect("runc is installed"))
 }
 
 /// Held by what loads the machine for minutes: two of these at once would measure each other.
-pub(crate) static HEAVY: std::sync::Mutex<()> = std::sync::Mutex::new(());
+pub(crate) static HEAVY: Mutex<()> = Mutex::new(());
 
 /// A name that no other test has, also not one of another run.
 pub(crate) fn unique(what: &str) -> String {
@@ -76,11 +93,24 @@ pub(crate) struct Image {
     image: String,
     options: Vec<String>,
     command: Vec<String>,
+    healthcheck: bool,
 }
 
 impl Image {
     pub(crate) fn new(image: &str) -> Self {
-        Self { image: tag(image), options: Vec::new(), command: Vec::new() }
+        Self { image: tag(image), options: Vec::new(), command: Vec::new(), healthcheck: false }
+    }
+
+    /// With the image's HEALTHCHECK. The others do without: each check is a command that the engine executes.
+    pub(crate) fn with_healthcheck(mut self) -> Self {
+        self.healthcheck = true;
+        self
+    }
+
+    /// The options of `docker run`.
+    fn options(&self) -> impl Iterator<Item = &str> {
+        let without = (!self.healthcheck).then_some("--no-healthcheck");
+        without.into_iter().chain(self.options.iter().map(String::as_str))
     }
 
     /// One option of `docker run`, such as `["--env", "A=b"]`.
@@ -110,7 +140,7 @@ impl Image {
         let container = Container { name };
         let output = Command::new("timeout")
             .args(["--kill-after=1", "60", "docker", "run", "--rm", "--name", &container.name])
-            .args(&self.options)
+            .args(self.options())
             .arg(&self.image)
             .args(command)
             .stdin(Stdio::null())
@@ -123,7 +153,7 @@ impl Image {
     pub(crate) fn start(&self) -> Container {
         let container = Container { name: unique("serve") };
         let mut arguments = vec!["run", "--detach", "--name", &container.name];
-        arguments.extend(self.options.iter().map(String::as_str));
+        arguments.extend(self.options());
         arguments.push(&self.image);
         arguments.extend(self.command.iter().map(String::as_str));
         docker(arguments).ok();
@@ -147,7 +177,7 @@ pub(crate) struct Container {
 
 impl Container {
     pub(crate) fn exec(&self, command: &[&str]) -> Outcome {
-        docker(["exec", &self.name].iter().chain(command))
+        exec(&self.name, command)
     }
 
     /// A shell line inside; what it prints, without the last newline.
@@ -176,6 +206,30 @@ impl Container {
             assert!(Instant::now() < deadline, "{status} shows no handler for TERM");
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Waits until a shell condition holds inside; 124 if it does not in so many seconds.
+    pub(crate) fn wait_until(&self, seconds: u32, condition: &str) -> Outcome {
+        let line = format!("timeout {seconds} sh -c 'until {condition}; do sleep 0.2; done'");
+        self.exec(&["sh", "-c", &line])
+    }
+
+    /// Waits until a shell condition holds inside, as it must within a minute.
+    #[track_caller]
+    pub(crate) fn until(&self, condition: &str) {
+        let outcome = self.wait_until(60, condition);
+        assert_eq!(outcome.code, 0, "{condition}: {outcome:?}");
+    }
+
+    /// Waits until the log has these words, as it must within two minutes. How long it took.
+    #[track_caller]
+    pub(crate) fn until_said(&self, words: &str) -> Duration {
+        let begin = Instant::now();
+        while !self.log().contains(words) {
+            assert!(begin.elapsed() < Duration::from_secs(120), "never said: {words}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        begin.elapsed()
     }
 
     /// Everything that the container wrote.

@@ -36,12 +36,6 @@ fn without_numbers(text: &str) -> String {
 }
 
 #[track_caller]
-fn wait_for(container: &Container, condition: &str) {
-    let line = format!("timeout 60 sh -c 'until {condition}; do sleep 0.1; done'");
-    let outcome = container.exec(&["sh", "-c", &line]);
-    assert_eq!(outcome.code, 0, "{condition}: {outcome:?}\n{}", container.log());
-}
-
 fn state_is(state: &str) -> String {
     format!("sinfo --noheader --format=%T 2>/dev/null | grep -q {state}")
 }
@@ -132,7 +126,7 @@ fn drains() {
     let container = Image::new(DEMO).serve();
     let drain = |reason: &str| {
         container.sh(&format!("scontrol update nodename=localhost state=drain reason=\"{reason}\""));
-        wait_for(&container, &state_is("drained"));
+        container.until(&state_is("drained"));
     };
     drain("gres/gpu count reported lower than configured (0 < 1)");
     record("image-stale-drain", &report(&container, "").of("drain"));
@@ -144,7 +138,7 @@ fn drains() {
     assert!(text.contains("broken") && !text.contains(['\u{1b}', '\u{7}']), "{text:?}");
     // What it says repairs it.
     container.sh(answer.repair.as_deref().unwrap_or("false"));
-    wait_for(&container, &state_is("idle"));
+    container.until(&state_is("idle"));
     assert_eq!(report(&container, "").of("drain").verdict, "ok");
 }
 
@@ -154,7 +148,7 @@ fn with_own_slurm_conf(state: &str, change: impl Fn(&str) -> String) -> Containe
     let generated = image().run(&["cat", "/etc/slurm/slurm.conf"]).ok();
     let directory = directory(&[("slurm.conf", &format!("{MARK}{}", change(&generated)))]);
     let container = image().mount(&directory.path().join("slurm.conf"), "/config/slurm.conf").start();
-    wait_for(&container, &state_is(state));
+    container.until(&state_is(state));
     container
 }
 
@@ -209,7 +203,7 @@ fn another_machines_key_and_clock() {
     record("image-another-key", &read(&there.sh("munge --no-input")));
     assert_eq!(read(&here.sh("munge --no-input")).verdict, "ok");
     here.sh("munge --no-input --ttl=1 > /tmp/old");
-    wait_for(&here, "unmunge --input=/tmp/old 2>&1 | grep -q Expired");
+    here.until("unmunge --input=/tmp/old 2>&1 | grep -q Expired");
     record("image-clock-skew", &with_n_for_numbers(read(&here.sh("cat /tmp/old"))));
 }
 
@@ -219,7 +213,7 @@ fn a_port_that_somebody_else_has() {
     let first = Image::new(PLAIN).serve();
     assert_eq!(report(&first, "").of("ports").verdict, "ok");
     let second = held(PLAIN).with(["--network", &format!("container:{}", first.name)]).start();
-    wait_for(&second, "slurminit status 2>/dev/null | grep -q \"given up\"");
+    second.until("slurminit status 2>/dev/null | grep -q \"given up\"");
     record("image-port-taken", &report(&second, "").of("ports"));
     assert_eq!(second.log().matches("listens on 6817").count(), 1, "{}", second.log());
 }
@@ -237,7 +231,7 @@ fn the_state_of_a_cluster_of_another_name() {
     let first = image("lab").serve();
     assert_eq!(first.stop().1, 0, "{}", first.log());
     let second = image("clinic").start();
-    wait_for(&second, "slurminit status 2>/dev/null | grep -q \"given up\"");
+    second.until("slurminit status 2>/dev/null | grep -q \"given up\"");
     record("image-another-clusters-state", &report(&second, "").of("saved-state"));
     assert_eq!(second.log().matches("those of the cluster lab").count(), 1, "{}", second.log());
 }
@@ -265,6 +259,6 @@ fn a_container_with_dockers_own_shared_memory() {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn a_container_without_network() {
     let container = held(PLAIN).with(["--network", "none"]).start();
-    wait_for(&container, "test -e /run/slurminit/status.json");
+    container.until("test -e /run/slurminit/status.json");
     record("image-no-address", &report(&container, "").of("address"));
 }

@@ -213,7 +213,7 @@ fn a_daemons_log_is_followed() {
     let container = Image::new(PLAIN).serve();
     container.sh("slurminit logs -f slurmd -n 0 > /tmp/followed 2>&1 & echo $! > /tmp/follower");
     container.sh("srun hostname; slurminit restart slurmd; srun hostname");
-    container.sh("timeout 20 sh -c 'until test $(grep -c \"launch task\" /tmp/followed) = 2; do sleep 0.1; done'");
+    container.until("test $(grep -c \"launch task\" /tmp/followed) = 2");
     assert!(container.sh("cat /tmp/followed").contains("slurmd version"), "the next process speaks there, too");
     container.sh("kill -INT $(cat /tmp/follower)");
 }
@@ -226,7 +226,7 @@ fn job_mail_goes_to_the_relay_or_the_log_says_what_to_set() {
     for image in [PLAIN, BOOKWORM] {
         let container = Image::new(image).serve();
         container.sh(submit);
-        container.sh("timeout 30 sh -c 'until slurminit logs slurmctld -n 500 | grep -q \"in .mail. of slurminit.toml\"; do sleep 0.1; done'");
+        container.until("slurminit logs slurmctld -n 500 | grep -q \"in .mail. of slurminit.toml\"");
 
         // A server that never has heard of anything but a greeting: what it hears is in a file.
         let config =
@@ -238,7 +238,7 @@ fn job_mail_goes_to_the_relay_or_the_log_says_what_to_set() {
             print $c \"250 ok\\r\\n\" }' > /tmp/mail 2>&1 & timeout 20 sh -c 'until test -e /tmp/up; do sleep 0.1; done'";
         container.sh(server);
         container.sh(submit);
-        container.sh("timeout 30 sh -c 'until grep -q QUIT /tmp/mail; do sleep 0.1; done'");
+        container.until("grep -q QUIT /tmp/mail");
         let mail = container.sh("cat /tmp/mail");
         for words in [
             "MAIL FROM:<cluster@example.org>",

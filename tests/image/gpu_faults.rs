@@ -15,13 +15,8 @@ fn serve(image: &str, gpus: u32, toml: &str) -> (Container, tempfile::TempDir) {
     let config = directory(&[("slurminit.toml", &text)]);
     let image = Image::new(image).with(["--env", &format!("DEMO_GPUS={gpus}")]);
     let container = image.mount(config.path(), "/config").serve();
-    until(&container, "grep -q recovery_action /run/slurminit/gpus.json");
+    container.until("grep -q recovery_action /run/slurminit/gpus.json");
     (container, config)
-}
-
-#[track_caller]
-fn until(container: &Container, condition: &str) {
-    container.sh(&format!("timeout 60 sh -c 'until {condition}; do sleep 0.05; done'"));
 }
 
 /// More for the driver's file, in one step.
@@ -63,23 +58,23 @@ fn a_lost_gpu_costs_one_gpu_and_it_comes_back_without_a_human() {
         let (container, _config) = serve(image, 4, "");
         count(&container, "step");
         append(&container, &fault("handle", 3, "gpu-is-lost"));
-        until(&container, "sinfo --noheader --format %T | grep -q draining");
+        container.until("sinfo --noheader --format %T | grep -q draining");
         let reason = container.sh("sinfo --noheader --format %E");
         assert!(reason.starts_with("slurminit: GPU 3 (0000:13:00.0): the driver has lost it"), "{reason}");
         // It goes on for as long as it likes, and no number is missing.
         let before = container.sh("wc -l < /tmp/step").parse::<u64>().unwrap();
-        until(&container, &format!("[ $(wc -l < /tmp/step) -gt {} ]", before + 100));
+        container.until(&format!("[ $(wc -l < /tmp/step) -gt {} ]", before + 100));
         assert!(node(&container).contains("gpu:nvidia:4"), "its number changes under a job that has a GPU");
         let status = container.sh("slurminit status");
         assert!(status.contains("GPU 3 (0000:13:00.0)") && status.contains("the jobs that have GPUs"), "{status}");
         container.sh("scancel --name step");
         assert_eq!(container.sh("head -n -1 /tmp/step | awk '$1 != NR - 1 { print NR, $1; exit }'"), "");
-        until(&container, "sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:3");
+        container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:3");
         let devices =
             container.sh("srun --gres=gpu:3 sh -c 'ls /dev/nvidia? >/dev/null; printenv CUDA_VISIBLE_DEVICES'");
         assert_eq!(devices, "0,1,2");
         repair(&container);
-        until(&container, "sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:4");
+        container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:4");
         assert_eq!(container.sh("srun --gres=gpu:4 printenv CUDA_VISIBLE_DEVICES"), "0,1,2,3");
         let log = container.log();
         for line in ["job 1 of root had it", "with 3 GPUs: GPU 3 left out", "all 4 GPUs are offered to jobs again"] {
@@ -97,7 +92,7 @@ fn each_fault_is_in_slurm_within_a_second_and_an_error_of_a_program_never() {
     for xid_of_program in [13, 31, 43, 45, 63, 94] {
         append(&container, &xid(19, xid_of_program));
     }
-    until(&container, "grep -q xid.:94 /run/slurminit/gpus.json");
+    container.until("grep -q xid.:94 /run/slurminit/gpus.json");
     assert_eq!(node(&container), "idle gpu:nvidia:20");
     let mut took = Vec::new();
     for (gpu, code) in (0..).zip(DRAINING) {
@@ -108,7 +103,7 @@ fn each_fault_is_in_slurm_within_a_second_and_an_error_of_a_program_never() {
         ));
         took.push(ms.parse::<u64>().unwrap());
         let left = 19 - gpu;
-        until(&container, &format!("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:{left}$"));
+        container.until(&format!("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:{left}$"));
     }
     took.sort_unstable();
     println!("XID to the node's state, ms: median {}, worst {}", took[9], took[17]);
@@ -133,7 +128,7 @@ fn a_driver_that_hangs_and_one_that_denies_are_told_from_one_that_answers() {
             .unwrap()
     };
     let back =
-        |count: u32| until(&container, &format!("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:{count}$"));
+        |count: u32| container.until(&format!("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:{count}$"));
     let lost = timed(&fault("handle", 1, "gpu-is-lost"));
     back(1);
     repair(&container);
@@ -145,11 +140,11 @@ fn a_driver_that_hangs_and_one_that_denies_are_told_from_one_that_answers() {
     assert!(container.sh("scontrol show node").contains("cc9.0"), "{}", container.log());
     // The other GPU is looked at meanwhile.
     container.sh("head -c 40 /run/slurminit/gpus.json >/tmp/before");
-    until(&container, "! head -c 40 /run/slurminit/gpus.json | cmp -s - /tmp/before");
+    container.until("! head -c 40 /run/slurminit/gpus.json | cmp -s - /tmp/before");
     let denied = timed("[[fault]]\\nat = \"count\"\\nkind = \"unknown\"\\n");
     println!("ms to the node's state: lost {lost}, hung (2 s of patience) {hung}, Unknown Error {denied}");
     assert!(lost < 2_500 && hung < 4_500 && denied < 2_500, "{lost} {hung} {denied}");
-    until(&container, "grep -q device-denied /run/slurminit/gpus.json");
+    container.until("grep -q device-denied /run/slurminit/gpus.json");
     let log = container.log();
     assert!(log.contains("create the container anew"), "{log}");
 }
@@ -160,22 +155,22 @@ fn an_administrators_drain_stays_and_an_agent_that_dies_remembers() {
     let (container, _config) = serve(DEMO, 2, "");
     container.sh("scontrol update nodename=localhost state=drain reason=fan");
     append(&container, &xid(0, 79));
-    until(&container, "sinfo --noheader --format %G | grep -q gpu:nvidia:1$");
+    container.until("sinfo --noheader --format %G | grep -q gpu:nvidia:1$");
     assert_eq!(container.sh("sinfo --noheader --format '%T %E'"), "drained fan");
     container.sh("scontrol update nodename=localhost state=resume");
     for victim in ["agent", "look"] {
         let looks = container.sh("stat -c %Y%z /run/slurminit/gpus.json");
         container.sh(&format!("pkill -KILL -f \"^[^ ]*slurminit {victim}\""));
-        container.sh(&format!("timeout 20 sh -c 'until [ \"$(stat -c %Y%z /run/slurminit/gpus.json)\" != \"{looks}\" ]; do sleep 0.05; done'"));
-        until(&container, "pgrep -f \"^[^ ]*slurminit look\"");
-        until(&container, "sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:1$");
+        container.until(&format!("[ \"$(stat -c %Y%z /run/slurminit/gpus.json)\" != \"{looks}\" ]"));
+        container.until("pgrep -f \"^[^ ]*slurminit look\"");
+        container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:1$");
     }
     // Who restarts it on purpose wants it to look anew.
     container.sh("slurminit restart agent");
-    until(&container, "sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:2");
+    container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:2");
     // So does a start of the container, which finds what a reload left out.
     append(&container, &xid(0, 79));
-    until(&container, "sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:1");
+    container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:1");
     docker(["restart", "--time", "20", &container.name]).ok();
     container.wait_until_healthy();
     assert_eq!(node(&container), "idle gpu:nvidia:2");
@@ -189,9 +184,9 @@ fn a_gpu_that_a_reload_added_is_looked_after() {
     append(&container, "[[gpu]]\\nname = \"Simulated NVIDIA H200\"\\n");
     container.sh("slurminit reload");
     assert!(node(&container).ends_with("gpu:nvidia:2"));
-    until(&container, "grep -q offered.:.1. /run/slurminit/gpus.json");
+    container.until("grep -q offered.:.1. /run/slurminit/gpus.json");
     append(&container, &xid(1, 79));
-    until(&container, "sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:1$");
+    container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:1$");
     // An operator's reload while it is out leaves it out.
     container.sh("slurminit reload");
     assert_eq!(node(&container), "idle gpu:nvidia:1");
@@ -207,16 +202,16 @@ fn commands_and_webhooks_are_told_of_faults_by_a_user_without_rights() {
     let (container, _config) = serve(DEMO, 4, notify);
     container.sh("install -m 666 /dev/null /tmp/told");
     container.sh(&format!("perl -MIO::Socket::INET -e '{SERVER}' >/tmp/server 2>&1 &"));
-    until(&container, "grep -q listens /tmp/server");
+    container.until("grep -q listens /tmp/server");
     append(&container, &xid(0, 31));
-    until(&container, "grep -q 643 /tmp/told");
+    container.until("grep -q 643 /tmp/told");
     let told = container.sh("cat /tmp/told");
     assert!(told.starts_with("{\"node\":\"localhost\",\"at\":") && told.contains("\"kind\":{\"xid\":31}"), "{told}");
     for gpu in 1..4 {
         append(&container, &xid(gpu, 79));
-        until(&container, &format!("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:{}$", 4 - gpu));
+        container.until(&format!("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:{}$", 4 - gpu));
     }
-    until(&container, "[ $(grep -c node /tmp/told) = 2 ]");
+    container.until("[ $(grep -c node /tmp/told) = 2 ]");
     let log = container.log();
     for line in
         ["sleep of [[notify]] failed: it did not end in time", "/no/such of [[notify]] cannot be run: No such file"]
@@ -262,7 +257,7 @@ fn who_looks_has_no_rights_and_a_user_can_neither_forge_nor_hinder() {
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(node(&container), "idle gpu:nvidia:2");
     append(&container, &fault("memory", 0, "crash"));
-    until(&container, "sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:1");
+    container.until("sinfo --noheader --format %T,%G | grep -q idle,gpu:nvidia:1");
     assert!(container.log().contains("whoever asks it dies"), "{}", container.log());
     assert_eq!(
         container.sh("slurminit status --json | grep -A8 '\"name\": \"agent\"' | grep restarts").trim(),
@@ -288,7 +283,7 @@ fn memory_that_no_job_has_is_told() {
 fn at_rest_with_eight_gpus_it_costs_next_to_nothing() {
     let config = directory(&[("slurminit.toml", "")]);
     let container = Image::new(DEMO).with(["--env", "DEMO_GPUS=8"]).mount(config.path(), "/config").serve();
-    until(&container, "grep -q recovery_action /run/slurminit/gpus.json");
+    container.until("grep -q recovery_action /run/slurminit/gpus.json");
     let ticks = "cat /proc/$(pgrep -f \"^[^ ]*slurminit agent\")/stat /proc/$(pgrep -f \"^[^ ]*slurminit look\")/stat | awk '{ n += $14 + $15 } END { print n }'";
     let rss = "cat /proc/$(pgrep -f \"^[^ ]*slurminit agent\")/smaps_rollup /proc/$(pgrep -f \"^[^ ]*slurminit look\")/smaps_rollup | awk '/^Rss/ { r += $2 } /^Pss:/ { p += $2 } END { print r, p }'";
     let before: u64 = container.sh(ticks).parse().unwrap();

@@ -107,7 +107,7 @@ fn an_administrators_drain_stays() {
     first.sh("scontrol update nodename=localhost state=drain reason='fan replaced'");
     assert_eq!(first.stop().1, 0);
     let second = image.start();
-    second.sh("timeout 30 sh -c 'until sinfo --noheader -o %T 2>/dev/null | grep -q drained; do sleep 0.1; done'");
+    second.until("sinfo --noheader -o %T 2>/dev/null | grep -q drained");
     assert!(second.sh("sinfo --noheader --list-reasons").contains("fan replaced"));
 }
 

@@ -1,7 +1,7 @@
 //! `scontrol reconfigure` with the real daemons. From Slurm 23.11 on they hand over to new processes; those of 22.05
 //! execute themselves anew.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::docker::{BOOKWORM, Container, DEMO, Image, directory, docker};
 
@@ -10,38 +10,22 @@ const COUNTING: &str =
     "sbatch --parsable --output=/tmp/numbers --gres=gpu:1 --wrap 'i=0; while sleep 0.1; do echo $((i += 1)); done'";
 
 #[track_caller]
-fn wait_until(container: &Container, what: &str, line: &str) {
-    let begin = Instant::now();
-    while container.exec(&["sh", "-c", line]).code != 0 {
-        assert!(begin.elapsed() < Duration::from_secs(60), "no {what}: {line}\n{}", container.log());
-    }
-}
-
-#[track_caller]
-fn wait_until_said(container: &Container, words: &str) {
-    let begin = Instant::now();
-    while !container.log().contains(words) {
-        assert!(begin.elapsed() < Duration::from_secs(60), "no word of: {words}\n{}", container.log());
-    }
-}
-
-#[track_caller]
 fn counting_job(container: &Container) -> String {
     let job = container.sh(COUNTING);
-    wait_until(container, "number", "grep -q . /tmp/numbers");
+    container.until("grep -q . /tmp/numbers");
     job
 }
 
 /// The job runs, and its numbers have no gap.
 #[track_caller]
 fn assert_untouched(container: &Container, job: &str) {
-    wait_until(container, "answer", "scontrol ping | grep -q UP");
+    container.until("scontrol ping | grep -q UP");
     assert_eq!(
         container.sh(&format!("squeue --noheader --format='%i %T %r' --jobs={job}")),
         format!("{job} RUNNING None")
     );
     let last = container.sh("tail -n 1 /tmp/numbers");
-    wait_until(container, "further number", &format!("[ \"$(tail -n 1 /tmp/numbers)\" -gt {last} ]"));
+    container.until(&format!("[ \"$(tail -n 1 /tmp/numbers)\" -gt {last} ]"));
     assert_eq!(container.sh("awk '$1 != NR' /tmp/numbers"), "", "the count has no gap");
 }
 
@@ -68,11 +52,11 @@ fn twenty_in_a_row(container: &Container) {
     for _ in 0..20 {
         container.sh("scontrol reconfigure");
     }
-    wait_until(container, "node", "sinfo --noheader --format=%T | grep -qx mixed");
+    container.until("sinfo --noheader --format=%T | grep -qx mixed");
     assert_eq!(daemons(container), UNTOUCHED, "{}", container.log());
     assert_untouched(container, &job);
     container.sh(&format!("scancel {job}"));
-    wait_until(container, "idle node", "sinfo --noheader --format=%T | grep -qx idle");
+    container.until("sinfo --noheader --format=%T | grep -qx idle");
     assert_eq!(container.sh("srun --gres=gpu:1 echo works"), "works");
 }
 
@@ -115,10 +99,9 @@ fn a_broken_file_at_a_reconfiguration_ends_nothing() {
     let pid = "slurminit status --json | tr -d ' \\n' | grep -oE '\"name\":\"slurmctld\"[^}]*\"pid\":[0-9]+' | grep -oE '[0-9]+$'";
     container.sh("cp /etc/slurm/slurm.conf /tmp/good && echo NoSuchKey=1 >> /etc/slurm/slurm.conf");
     container.sh(&format!("kill -s HUP $({pid})"));
-    wait_until_said(&container, "slurmctld: Resuming operation, reconfigure failed");
+    container.until_said("slurmctld: Resuming operation, reconfigure failed");
     // Neither can the commands that ask the daemons whether they live.
-    wait_until_said(
-        &container,
+    container.until_said(
         "nobody can tell whether slurmctld still answers: `scontrol ping`: scontrol: error: _parse_next_key",
     );
     assert_eq!(daemons(&container), UNTOUCHED, "{}", container.log());
@@ -129,7 +112,7 @@ fn a_broken_file_at_a_reconfiguration_ends_nothing() {
     container.sh("cp /etc/slurm/gres.conf /tmp/gres && sed -i '$ s/$/ Count=7/' /etc/slurm/gres.conf");
     // On a busy machine Slurm loses its answer at times ("Zero Bytes were transmitted or received").
     container.sh("scontrol reconfigure || scontrol reconfigure");
-    wait_until_said(&container, "slurmd: Resuming operation, reconfigure failed");
+    container.until_said("slurmd: Resuming operation, reconfigure failed");
     assert_eq!(daemons(&container), UNTOUCHED, "{}", container.log());
     assert_untouched(&container, &job);
 
@@ -148,7 +131,7 @@ fn an_operators_own_command_or_user_stays_as_it_is() {
     let container = Image::new(DEMO).mount(directory.path(), "/config").serve();
     assert_eq!(commands(&container), ["slurmctld -D", "slurmd --systemd -v"]);
     container.sh("scontrol reconfigure");
-    wait_until_said(&container, "slurmd has handed over to process");
+    container.until_said("slurmd has handed over to process");
     assert_eq!(daemons(&container), UNTOUCHED, "{}", container.log());
 }
 
@@ -160,7 +143,7 @@ fn a_name_server_that_never_answers_has_no_daemon_restarted() {
     let listen =
         "$s = IO::Socket::INET->new(Proto => 'udp', LocalPort => 53) or die; $| = 1; print qq(listens\n); sleep";
     let server = Image::new(DEMO).with(["--entrypoint", "perl"]).command(["-MIO::Socket::INET", "-e", listen]).start();
-    wait_until_said(&server, "listens");
+    server.until_said("listens");
     let address = docker(["inspect", "--format", "{{.NetworkSettings.IPAddress}}", &server.name]).ok();
     for image in [DEMO, BOOKWORM] {
         let container = Image::new(image).with(["--dns", address.trim()]).serve();

@@ -34,7 +34,7 @@ fn they_run_as_root_around_each_job_and_what_fails_is_said() {
     for image in [DEMO, BOOKWORM] {
         let (container, _config) = serve(image);
         container.sh("srun true; srun --gres=gpu:1 true");
-        container.sh("timeout 30 sh -c 'until grep -q \"after 2\" /tmp/noted; do sleep 0.1; done'");
+        container.until("grep -q \"after 2\" /tmp/noted");
         let noted = container.sh("sort /tmp/noted");
         assert_eq!(noted, "after 1 none 0 /\nafter 2 0 0 /\nbefore it's 1 none 0 /\nbefore it's 2 0 0 /", "{image}");
         // A warning costs the job nothing.
@@ -46,7 +46,7 @@ fn they_run_as_root_around_each_job_and_what_fails_is_said() {
         assert!(container.sh("sinfo --noheader --format %T").contains("idle"));
         // One that is to drain keeps the job, and the node from others.
         container.sh("touch /tmp/bad; sbatch --output /dev/null --wrap true");
-        container.sh("timeout 30 sh -c 'until sinfo --noheader --format %T | grep -q drained; do sleep 0.1; done'");
+        container.until("sinfo --noheader --format %T | grep -q drained");
         assert_eq!(container.sh("squeue --noheader --format %T"), "PENDING");
     }
 }
@@ -59,12 +59,11 @@ fn exporters_on_the_host_learn_which_job_has_which_gpu() {
     let image = Image::new(DEMO).with(["--env", "DEMO_GPUS=2"]).volume(&map, "/run/job-map");
     let container = image.mount(config.path(), "/config").serve();
     let shown = "grep -r . /run/job-map | sort | tr \"\\n\" \" \"";
-    let until = |condition: &str| container.sh(&format!("timeout 30 sh -c 'until {condition}; do sleep 0.1; done'"));
     container.sh("sbatch --no-requeue --output /dev/null --gres=gpu:2 --wrap 'sleep 600'; srun true");
-    until("[ -s /run/job-map/1 ]");
+    container.until("[ -s /run/job-map/1 ]");
     assert_eq!(container.sh(shown).trim(), "/run/job-map/0:1 /run/job-map/1:1");
     container.sh("scancel 1");
-    until("[ ! -e /run/job-map/0 ] && [ ! -e /run/job-map/1 ]");
+    container.until("[ ! -e /run/job-map/0 ] && [ ! -e /run/job-map/1 ]");
     // What a start finds there is of a container that was killed.
     container.sh("echo 99 >/run/job-map/1; echo 98 >/run/job-map/7");
     docker(["kill", &container.name]).ok();

@@ -13,7 +13,7 @@ fn a_cancelled_job_that_waits_for_a_fifo_holds_up_nobody() {
     for image in [PLAIN, BOOKWORM] {
         let container = Image::new(image).with(["--hostname", "node1"]).serve();
         let submit = "mkfifo /tmp/$NAME && sbatch --parsable --exclusive --output=/tmp/$NAME --wrap 'echo written'";
-        let waits = "until pidof slurmstepd && [ \"$(squeue --noheader --jobs=$JOB --format=%T)\" = RUNNING ]; do sleep 0.1; done";
+        let waits = "until pidof slurmstepd && [ \"$(squeue --noheader --jobs=$JOB --format=%T)\" = RUNNING ]; do sleep 0.2; done";
         let start = |name: &str| {
             let job = as_nobody(&container, &submit.replace("$NAME", name)).ok().trim().to_owned();
             container.exec(&["timeout", "30", "sh", "-c", &waits.replace("$JOB", &job)]).ok();
@@ -45,6 +45,6 @@ fn who_kills_slurmctld_by_a_request_again_and_again_does_not_end_the_container()
     let log = container.log();
     assert_eq!(killed.stdout, "killed\n", "{killed:?}\n{log}");
     assert!(log.contains("Too many ranges") && log.contains("slurmctld died 5 times in a row"), "{log}");
-    container.sh("timeout 10 sh -c 'until scontrol ping | grep -q UP; do sleep 0.1; done'");
+    container.sh("timeout 10 sh -c 'until scontrol ping | grep -q UP; do sleep 0.2; done'");
     assert_eq!(container.sh("timeout 30 srun echo works"), "works", "{}", container.log());
 }

@@ -46,7 +46,7 @@ fn nothing_is_left_undead() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn docker_itself_sees_its_health() {
-    let container = Image::new(PLAIN).with(["--health-interval=1s"]).serve();
+    let container = Image::new(PLAIN).with_healthcheck().with(["--health-interval=1s"]).serve();
     let status = format!("docker inspect --format '{{{{.State.Health.Status}}}}' {}", container.name);
     let wait = format!("timeout 30 sh -c \"until [ \\$({status}) = healthy ]; do sleep 0.1; done\"");
     let output = std::process::Command::new("sh").args(["-c", &wait]).output().unwrap();
@@ -91,7 +91,7 @@ fn a_jobs_gpu_can_be_opened_by_its_user_alone() {
     assert_eq!(lab.files(), CLOSED);
     assert_eq!(lab.user("alice", OPENED).ok(), "\n", "without a job");
     lab.user("alice", "cd /tmp; sbatch --gres=gpu:1 -o /tmp/alice --wrap 'echo $SLURM_JOB_GPUS; exec sleep 300'").ok();
-    lab.container.sh("timeout 30 sh -c 'until [ -s /tmp/alice ]; do sleep 0.1; done'");
+    lab.container.until("[ -s /tmp/alice ]");
     let own = lab.container.sh("cat /tmp/alice");
     let other = if own == "0" { "1" } else { "0" };
     // In a job without GPUs, in none, and in one that has the other GPU.
@@ -132,8 +132,7 @@ fn a_gpu_is_taken_back_whatever_its_user_did_to_it() {
         assert_eq!(lab.user("alice", OPENED).ok(), "01\n", "{victims}");
         let each = format!("case $(cat $p/comm) in {victims}) kill -KILL ${{p#/proc/}} ;; esac");
         lab.container.sh(&format!("for p in /proc/[0-9]*; do {each}; done 2>/dev/null; true"));
-        lab.container
-            .sh("timeout 60 sh -c 'until scontrol ping | grep -q UP && scancel --user alice; do sleep 0.2; done'");
+        lab.container.until("scontrol ping | grep -q UP && scancel --user alice");
         lab.container.sh("timeout 60 sh -c 'while squeue --noheader | grep .; do sleep 0.1; done'");
         assert_eq!(lab.files(), CLOSED, "{victims}");
     }

@@ -18,7 +18,7 @@ fn submit(container: &Container, name: &str, options: &str, script: &str) -> Str
 }
 
 fn wait_until_up(container: &Container, name: &str) {
-    container.sh(&format!("timeout 30 sh -c 'until grep -qs up /var/lib/slurm/{name}; do sleep 0.1; done'"));
+    container.until(&format!("grep -qs up /var/lib/slurm/{name}"));
 }
 
 fn state(container: &Container, job: &str) -> String {
@@ -83,7 +83,7 @@ fn a_stop_costs_a_job_no_more_than_a_crash() {
         for name in ["plain", "fails", "willing", "once", "array-1", "array-2"] {
             wait_until_up(&first, name);
         }
-        first.sh("timeout 30 sh -c 'until squeue --noheader --states=RUNNING --format=%j | grep -q sleep; do sleep 0.1; done'");
+        first.until("squeue --noheader --states=RUNNING --format=%j | grep -q sleep");
         let srun = first.sh("squeue --noheader --states=RUNNING --name=sleep --format=%A");
         let after = |how: &str, job: &str| submit("after", &format!("--dependency={how}:{job}"), "true");
         let waiting = [after("afternotok", &plain), after("afterany", &fails), after("afterok", &fails)];
@@ -163,15 +163,15 @@ fn a_drain_by_an_administrator_outlives_a_stop_and_a_kill_with_jobs() {
         let slurm = Volume::new("state");
         let first = cluster(&slurm).serve();
         first.sh("sbatch --output=/dev/null --wrap 'exec sleep 1000' && \
-             timeout 60 sh -c 'until squeue --noheader --states=RUNNING | grep -q .; do sleep 0.1; done' && \
+             timeout 60 sh -c 'until squeue --noheader --states=RUNNING | grep -q .; do sleep 0.2; done' && \
              scontrol update nodename=localhost state=drain reason=upgrade && sbatch --output=/dev/null --wrap true");
         // slurmctld saves a node's state up to five seconds later.
         first.sh("sleep 6");
         docker([how, &first.name]).ok();
         drop(first);
         let second = cluster(&slurm).start();
-        second.sh("timeout 60 sh -c 'until sinfo --noheader 2>/dev/null | grep -q drain; do sleep 0.1; done'");
-        second.sh("timeout 60 sh -c 'until slurminit status | head -n 1 | grep -q ready; do sleep 0.1; done'");
+        second.until("sinfo --noheader 2>/dev/null | grep -q drain");
+        second.until("slurminit status | head -n 1 | grep -q ready");
         let said = second.sh("sinfo --noheader --format='%T|%E'; squeue --noheader --format=%T");
         assert_eq!(said, "drained|upgrade\nPENDING\nPENDING", "{how}: {}", second.log());
         second.sh("scancel 1; scontrol update nodename=localhost state=resume; \
@@ -187,7 +187,7 @@ fn a_killed_container_leaves_no_ghost() {
     let job = submit(&first, "job", "", DEAF);
     wait_until_up(&first, "job");
     // slurmctld saves what it knows within 5 seconds.
-    first.sh("timeout 30 sh -c 'until grep -q wrap /var/lib/slurm/slurmctld/job_state; do sleep 0.2; done'");
+    first.until("grep -q wrap /var/lib/slurm/slurmctld/job_state");
     first.sh("sleep 6");
     first.sh("rm /var/lib/slurm/job");
     docker(["kill", &first.name]).ok();
@@ -197,7 +197,7 @@ fn a_killed_container_leaves_no_ghost() {
     let log = second.log();
     assert!(log.contains("ran when the container last ended"), "{log}");
     // It runs again, as a job that may be requeued does, and soon: with Slurm's own settings that takes two minutes.
-    second.sh("timeout 60 sh -c 'until grep -qs up /var/lib/slurm/job; do sleep 0.1; done'");
+    second.until("grep -qs up /var/lib/slurm/job");
     assert_eq!(state(&second, &job), "JobState=RUNNING");
     second.sh(&format!("scancel {job}"));
 }
@@ -283,7 +283,7 @@ processes() { # PATTERN: those whose command line begins with it
 }
 soon() { # CONDITION, within a minute: after its start slurmctld 22.05 can let jobs wait for half of it
     tries=0
-    until eval "$1"; do [ $((tries += 1)) -lt 1200 ] || { { echo "never: $1"; squeue; slurminit logs slurmctld; } >&2; exit 1; }; sleep 0.05; done
+    until eval "$1"; do [ $((tries += 1)) -lt 1200 ] || { { echo "never: $1"; squeue; slurminit logs slurmctld; } >&2; exit 1; }; sleep 0.2; done
 }
 state=/var/lib/slurm/slurmctld/job_state
 saved() { # JOB: slurmctld has written down that it runs

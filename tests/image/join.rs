@@ -56,19 +56,9 @@ impl Cluster {
 
     #[track_caller]
     fn until(&self, condition: &str) {
-        let line = format!("timeout 90 sh -c 'until {condition}; do sleep 0.2; done'");
-        let outcome = self.controller.exec(&["sh", "-c", &line]);
+        let outcome = self.controller.wait_until(90, condition);
         let nodes = self.controller.sh("scontrol show nodes");
         assert_eq!(outcome.code, 0, "{condition}: {}\n{nodes}\n{}", outcome.stderr, self.controller.log());
-    }
-}
-
-#[track_caller]
-fn said(container: &Container, words: &str) {
-    let begin = Instant::now();
-    while !container.log().contains(words) {
-        assert!(begin.elapsed() < Duration::from_secs(120), "{words}: {}", container.log());
-        std::thread::sleep(Duration::from_millis(200));
     }
 }
 
@@ -91,9 +81,7 @@ fn one_printed_line_makes_a_node_and_no_job_finds_the_key() {
     let sum = |container: &Container| container.sh("sha256sum </etc/slurm/slurm.conf");
     assert_eq!(sum(&node), sum(&cluster.controller), "{}", node.sh("cat /etc/slurm/slurm.conf"));
     // The step may be ending still.
-    node.sh(&format!(
-        "timeout 20 sh -c 'until slurminit status | grep -q \"node {host} is idle\"; do sleep 0.1; done'"
-    ));
+    node.until(&format!("slurminit status | grep -q \"node {host} is idle\""));
     assert_eq!(node.sh("stat -c '%U %a' /etc/munge/munge.key"), "munge 400");
     assert_eq!(node.sh("ls /run/slurminit.join"), "cluster.toml");
 
@@ -190,8 +178,8 @@ fn a_name_is_not_taken_from_a_node_that_lives_and_a_killed_one_gets_it_back() {
     let token = cluster.token().encode();
     let first = cluster.with_token("c1", &token).serve();
     let second = cluster.with_token("c1", &token).start();
-    said(&second, "the name c1 is taken");
-    said(&cluster.controller, "wants the name of this node");
+    second.until_said("the name c1 is taken");
+    cluster.controller.until_said("wants the name of this node");
     assert_eq!(cluster.controller.sh("srun -w c1 cat /etc/hostname"), "c1");
     assert_eq!(first.sh("slurminit health --ready"), "ready");
     assert_eq!(second.exec(&["slurminit", "health", "--ready"]).code, 1);
@@ -217,9 +205,9 @@ fn a_node_that_the_controller_cannot_call_says_so() {
     assert_ne!(settings, token.says.settings);
     token.says.settings = settings;
     let node = cluster.with_token("c1", &token.encode()).start();
-    said(&node, "the controller does not reach this node: it calls");
+    node.until_said("the controller does not reach this node: it calls");
     assert!(node.log().contains("port 6818"), "{}", node.log());
-    said(&cluster.controller, "Nodes c1 not responding");
+    cluster.controller.until_said("Nodes c1 not responding");
 }
 
 #[test]

@@ -60,8 +60,7 @@ impl Cluster {
     /// A node whose epilog failed is drained.
     #[track_caller]
     fn assert_node_is_well(&self) {
-        self.container
-            .sh("timeout 20 sh -c 'until [ \"$(sinfo --noheader --format %T)\" = idle ]; do sleep 0.05; done'");
+        self.container.until("[ \"$(sinfo --noheader --format %T)\" = idle ]");
     }
 }
 

@@ -90,8 +90,7 @@ fn docker_hears_of_readiness_within_two_seconds() {
         docker(["inspect", "--format", &format!("{{{{.State.{what}}}}}"), &container.name]).ok()
     };
     let heard = || {
-        let container = Image::new(PLAIN).with(["--hostname", "node1"]).start();
-        container.wait_until_healthy();
+        let container = Image::new(PLAIN).with_healthcheck().serve();
         let begin = Instant::now();
         while state(&container, "Health.Status").trim() != "healthy" {
             assert!(begin.elapsed() < Duration::from_secs(60), "still {}", state(&container, "Health"));

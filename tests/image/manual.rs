@@ -177,7 +177,7 @@ fn files_that_are_wrong_are_removed_and_all_is_well() {
     cluster.edit_slurm_conf(&generated);
     typed(&cluster.project, "sed -i s/Gres=gpu:nvidia:1/Gres=gpu:nvidia:2/ config/slurm.conf");
     let wrong = cluster.with_gpu(NVIDIA).start();
-    wrong.sh("timeout 60 sh -c 'until sinfo --noheader -o %T 2>/dev/null | grep -q inval; do sleep 0.1; done'");
+    wrong.until("sinfo --noheader -o %T 2>/dev/null | grep -q inval");
     let said = wrong.log();
     assert!(said.contains("Gres= claims 2 GPUs, and 1 can be offered"), "{said}");
     assert!(said.contains("write Gres=gpu:nvidia:1"), "{said}");

@@ -29,7 +29,7 @@ impl Cluster {
     pub(crate) fn member(&self, image: &str, role: &str, name: &str) -> Image {
         Image::new(image)
             // Twenty of them would keep the engine busy.
-            .with(["--no-healthcheck", "--hostname", name, "--network-alias", name, "--network", &self.network.0])
+            .with(["--hostname", name, "--network-alias", name, "--network", &self.network.0])
             .with(["--env", &format!("SLURMINIT_ROLE={role}"), "--env", "SLURMINIT_CONTROLLER=controller"])
             .volume(&self.key, "/etc/munge")
     }
@@ -47,8 +47,7 @@ impl Cluster {
     #[track_caller]
     pub(crate) fn until(&self, condition: &str) -> Duration {
         let begin = Instant::now();
-        let line = format!("timeout 60 sh -c 'until {condition}; do sleep 0.1; done'");
-        let outcome = self.controller.exec(&["sh", "-c", &line]);
+        let outcome = self.controller.wait_until(60, condition);
         assert_eq!(outcome.code, 0, "{condition}: {}\n{}\n{}", outcome.stderr, self.nodes(), self.controller.log());
         begin.elapsed()
     }

@@ -20,21 +20,16 @@ fn state(container: &Container) -> String {
     container.sh("sinfo --noheader --format '%T %E'")
 }
 
-#[track_caller]
-fn until(container: &Container, condition: &str) {
-    container.sh(&format!("timeout 60 sh -c 'until {condition}; do sleep 0.1; done'"));
-}
-
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn the_node_closes_before_memory_runs_out_and_opens_when_there_is_some() {
     let (container, _config) = serve("");
     let first = fill(&container, 680);
-    until(&container, "sinfo --noheader --format %T | grep -q draining");
+    container.until("sinfo --noheader --format %T | grep -q draining");
     assert!(state(&container).starts_with("draining slurminit: memory is short: "), "{}", state(&container));
     // A restart of the agent, of a daemon, and a reload leave it closed.
     container.sh("slurminit restart agent; slurminit restart slurmd; slurminit reload");
-    until(&container, "scontrol ping | grep -q UP");
+    container.until("scontrol ping | grep -q UP");
     assert!(state(&container).starts_with("draining"), "{}", state(&container));
     // It does not stick.
     docker(["kill", &container.name]).ok();
@@ -42,11 +37,11 @@ fn the_node_closes_before_memory_runs_out_and_opens_when_there_is_some() {
     container.wait_until_healthy();
     assert!(state(&container).starts_with("idle") || state(&container).starts_with("mixed"), "{}", state(&container));
     container.sh(&format!("scancel {first} || true"));
-    until(&container, "! squeue --noheader | grep -q .");
+    container.until("! squeue --noheader | grep -q .");
     let first = fill(&container, 680);
-    until(&container, "sinfo --noheader --format %T | grep -q draining");
+    container.until("sinfo --noheader --format %T | grep -q draining");
     container.sh(&format!("scancel {first}"));
-    until(&container, "sinfo --noheader --format %T | grep -q idle");
+    container.until("sinfo --noheader --format %T | grep -q idle");
     assert!(container.log().contains("there is memory again"), "{}", container.log());
 }
 
@@ -55,12 +50,12 @@ fn the_node_closes_before_memory_runs_out_and_opens_when_there_is_some() {
 fn the_youngest_job_is_cancelled_before_the_kernel_ends_any() {
     let (container, _config) = serve("close_below = 20\n");
     let first = fill(&container, 500);
-    until(&container, &format!("squeue --noheader --jobs {first} --format %T | grep -q RUNNING"));
+    container.until(&format!("squeue --noheader --jobs {first} --format %T | grep -q RUNNING"));
     let second = fill(&container, 390);
-    until(&container, &format!("scontrol show job {second} | grep -q JobState=CANCELLED"));
+    container.until(&format!("scontrol show job {second} | grep -q JobState=CANCELLED"));
     let job = container.sh(&format!("scontrol show job {second}"));
     assert!(job.contains("AdminComment=slurminit: cancelled, because the node's memory is short"), "{job}");
     assert_eq!(container.sh(&format!("squeue --noheader --jobs {first} --format %T")), "RUNNING");
     assert!(container.log().contains(&format!("job {second} is cancelled")), "{}", container.log());
-    until(&container, "sinfo --noheader --format %T | grep -q -e mixed -e draining");
+    container.until("sinfo --noheader --format %T | grep -q -e mixed -e draining");
 }

@@ -9,7 +9,7 @@ const CONFIG: &str = "[metrics]\nlisten = '127.0.0.1:9835'\n[[user]]\nname = 'al
 fn served(image: &Image) -> (tempfile::TempDir, Container) {
     let config = directory(&[("slurminit.toml", CONFIG)]);
     let container = image.clone().mount(config.path(), "/config").serve();
-    container.sh("timeout 20 sh -c 'until slurminit status | grep -q \"metrics *ready\"; do sleep 0.1; done'");
+    container.until("slurminit status | grep -q \"metrics *ready\"");
     (config, container)
 }
 
@@ -37,7 +37,7 @@ fn gpus_jobs_daemons_and_the_cluster_are_told() {
     // Root inside reads another user's links with SYS_PTRACE only; slurminit gives it to no unit.
     let (_config, container) = served(&Image::new(DEMO).with(["--env", "DEMO_GPUS=4", "--cap-add", "SYS_PTRACE"]));
     container.sh("su alice -c 'cd /tmp; sbatch --gres=gpu:2 --wrap \"sleep 600\"; sbatch --gres=gpu:4 --wrap true'");
-    container.sh("timeout 20 sh -c 'until squeue -ht R | grep -q .; do sleep 0.1; done'");
+    container.until("squeue -ht R | grep -q .");
     // slurmctld is asked anew every 5 s.
     let deadline = Instant::now() + Duration::from_secs(30);
     let is_told = |text: &str| text.contains("nvidia_smi_temperature_gpu{") && text.contains("user=\"alice\"} 1");
@@ -101,7 +101,7 @@ fn a_crowd_a_slow_reader_and_kill_stop_no_scrape() {
     let config =
         directory(&[("slurminit.toml", &format!("{CONFIG}[agent]\ninterval = 0\n[supervise]\nprobe_interval = 0\n"))]);
     let container = Image::new(PLAIN).mount(config.path(), "/config").serve();
-    container.sh("timeout 20 sh -c 'until slurminit status | grep -q \"metrics *ready\"; do sleep 0.1; done'");
+    container.until("slurminit status | grep -q \"metrics *ready\"");
     container.sh(&format!(
         "{{ printf '{{\"pid\":1,\"at\":%d,\"interval_ms\":3600000,\"gpus\":[' $(date +%s); comma=; {EIGHT}; printf '],\"recent\":[]}}'; }} >/run/slurminit/new && mv /run/slurminit/new /run/slurminit/gpus.json"
     ));
@@ -120,7 +120,7 @@ fn a_crowd_a_slow_reader_and_kill_stop_no_scrape() {
          for i in $(seq 40); do exec {fd}<>/dev/tcp/127.0.0.1/9835; printf \"GET /events HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n\" >&$fd; done; \
          printf \"GET /metrics HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n\" >&$fd; echo $n >/tmp/crowd; sleep 30' >/dev/null 2>&1 &",
     );
-    container.sh("timeout 60 sh -c 'until [ -s /tmp/crowd ]; do sleep 0.1; done'");
+    container.until("[ -s /tmp/crowd ]");
     assert_eq!(container.sh("cat /tmp/crowd"), "1000");
     for _ in 0..5 {
         assert!(get(&container, "/metrics").starts_with("HTTP/1.1 200"));
@@ -135,9 +135,7 @@ fn a_crowd_a_slow_reader_and_kill_stop_no_scrape() {
     assert!(text.starts_with("HTTP/1.1 200") && !text.contains("uuid="), "{text}");
     let former = pid(&container);
     container.sh(&format!("kill -KILL {former}"));
-    container.sh(&format!(
-        "timeout 20 sh -c 'until slurminit status | grep \"metrics *ready\" | grep -qv \" {former} \"; do sleep 0.1; done'"
-    ));
+    container.until(&format!("slurminit status | grep \"metrics *ready\" | grep -qv \" {former} \""));
     let text = get(&container, "/metrics");
     assert_eq!(value(&text, "slurminit_daemon_restarts_total{daemon=\"metrics\"}"), Some(1.0), "{text}");
     // Without slurmctld, which nobody replaces here, the rest is told as soon as its last answer is old.
@@ -227,6 +225,6 @@ fn dcgms_names_have_the_tensor_cores_of_gpus_that_measure_them() {
     assert_eq!(container.sh("sinfo --noheader --format %T"), "idle");
     // Nobody asks for these names.
     let (_config, container) = serve("\n");
-    container.sh("timeout 20 sh -c 'until grep -q A100 /run/slurminit/gpus.json; do sleep 0.1; done'");
+    container.until("grep -q A100 /run/slurminit/gpus.json");
     assert!(!get(&container, "/metrics").contains("DCGM_"));
 }

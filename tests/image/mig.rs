@@ -92,7 +92,7 @@ fn slurms_own_plugin_names_the_instance_too() {
     assert_eq!(devices(&container, "gpu:nvidia_h200_1g.18gb:1"), SMALL[0], "{}", container.log());
     assert_eq!(devices(&container, "gpu:nvidia_h200_3g.71gb:1"), LARGE);
     // The job's end is not the node's: what it left is looked for first.
-    container.sh("timeout 20 sh -c 'until sinfo --noheader -o %T | grep -qx idle; do sleep 0.1; done'");
+    container.until("sinfo --noheader -o %T | grep -qx idle");
 }
 
 #[test]
@@ -131,15 +131,14 @@ fn exporters_on_the_host_learn_which_job_has_which_instance() {
     let config = directory(&[("slurminit.toml", "[metrics]\njob_map = '/run/job-map'\n")]);
     let image = machine(DEMO, &files).mount(config.path(), "/config").volume(&map, "/run/job-map");
     let container = image.serve();
-    let until = |condition: &str| container.sh(&format!("timeout 30 sh -c 'until {condition}; do sleep 0.1; done'"));
     let submit = |gres: &str| {
         container.sh(&format!("cd /tmp; sbatch --parsable --no-requeue --mem=100 --gres={gres} --wrap 'sleep 600'"))
     };
     let jobs = [submit("gpu:nvidia_h200_3g.71gb:1"), submit("gpu:nvidia:1")];
-    until("[ $(ls /run/job-map | wc -l) = 2 ]");
+    container.until("[ $(ls /run/job-map | wc -l) = 2 ]");
     assert_eq!(container.sh("cd /run/job-map; grep . 0.2 1"), format!("0.2:{}\n1:{}", jobs[0], jobs[1]));
     container.sh(&format!("scancel {} {}", jobs[0], jobs[1]));
-    until("[ $(ls /run/job-map | wc -l) = 0 ]");
+    container.until("[ $(ls /run/job-map | wc -l) = 0 ]");
     // What a start finds there is of a container that was killed.
     container.sh("echo 99 >/run/job-map/0.9; echo 98 >/run/job-map/7.9");
     docker(["kill", &container.name]).ok();

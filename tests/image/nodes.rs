@@ -17,7 +17,7 @@ fn gpus(container: &Container, node: &str) -> Vec<String> {
 #[track_caller]
 fn running(container: &Container, submit: &str) -> String {
     let job = container.sh(submit);
-    container.sh(&format!("timeout 60 sh -c 'until squeue -h -j {job} -t R | grep -q .; do sleep 0.1; done'"));
+    container.until(&format!("squeue -h -j {job} -t R | grep -q ."));
     job
 }
 
@@ -57,6 +57,7 @@ fn one_container_shows_its_gpus_with_job_and_user_and_is_drained_and_resumed() {
         let resumed = container.sh("slurminit resume localhost");
         assert!(resumed.starts_with("localhost takes jobs again; it was drained (by hand: Low"), "{resumed}");
         container.sh("srun --gres=gpu:1 true");
+        container.until("sinfo --noheader --format %T | grep -qx idle");
         assert!(container.sh("slurminit resume localhost").contains("localhost is idle"));
 
         // What nobody may, and what is not there.

@@ -56,8 +56,7 @@ impl Cluster {
     #[track_caller]
     fn until(&self, condition: &str) -> Duration {
         let begin = Instant::now();
-        let line = format!("timeout 60 sh -c 'until {condition}; do sleep 0.1; done'");
-        let outcome = self.controller().container.exec(&["sh", "-c", &line]);
+        let outcome = self.controller().container.wait_until(60, condition);
         let log = || self.controller().container.log();
         assert_eq!(outcome.code, 0, "{condition}: {}\n{}\n{}", outcome.stderr, self.sh("sinfo -N -l"), log());
         begin.elapsed()

@@ -54,7 +54,7 @@ fn a_new_partition_is_noticed_and_taken_by_the_daemons_that_run() {
         let config = directory(&[("slurminit.toml", "")]);
         let container = serve(image, config.path());
         write(config.path(), "slurminit.toml", TWO_PARTITIONS);
-        container.sh("timeout 60 sh -c 'until slurminit status --json | grep -q \"\\\"outcome\\\": \\\"applied\\\"\"; do sleep 0.1; done'");
+        container.until("slurminit status --json | grep -q \"\\\"outcome\\\": \\\"applied\\\"\"");
         assert_eq!(container.sh("sinfo --noheader --format %R"), "debug\nshort");
         // With `--systemd` Slurm itself goes on in a new process.
         assert_eq!(container.sh("slurminit status --json | grep -c '\"restarts\": 0'"), "4", "{image}");

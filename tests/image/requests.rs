@@ -417,7 +417,7 @@ fn a_batch_job_whose_process_never_came_is_found_when_slurmd_is_back() {
         container.sh(&line).trim().to_owned()
     };
     let (again, never) = (submit("--requeue"), submit("--no-requeue"));
-    container.sh("timeout 20 sh -c 'until [ \"$(cat /tmp/in-prolog 2>/dev/null | wc -l)\" = 2 ]; do sleep 0.1; done'");
+    container.until("[ \"$(cat /tmp/in-prolog 2>/dev/null | wc -l)\" = 2 ]");
     container.sh("rm /tmp/slow; kill -KILL $(pidof slurmd); pkill -KILL -x sleep; true");
     let ended = format!(
         "timeout 100 sh -c 'until [ -z \"$(squeue --noheader)\" ]; do sleep 0.2; done'; scontrol show job {again}"

@@ -19,7 +19,7 @@ fn a_token_opens_it_and_nothing_else_does() {
     let state = Volume::new("rest");
     let image = Image::new(ACCOUNTING).mount(config.path(), "/config").volume(&state, "/var/lib/slurm");
     let container = image.serve();
-    container.sh("timeout 20 sh -c 'until slurminit status | grep -q \"slurmrestd *ready\"; do sleep 0.1; done'");
+    container.until("slurminit status | grep -q \"slurmrestd *ready\"");
     let token = container.sh("slurminit token alice --lifespan 600");
     let ping = ask(&container, "/slurm/v0.0.42/ping", &token);
     assert!(ping.starts_with("HTTP/1.1 200") && ping.contains("\"pinged\": \"UP\""), "{ping}");
@@ -48,7 +48,7 @@ fn a_token_opens_it_and_nothing_else_does() {
     assert_eq!(container.stop().1, 0);
     drop(container);
     let container = image.serve();
-    container.sh("timeout 20 sh -c 'until slurminit status | grep -q \"slurmrestd *ready\"; do sleep 0.1; done'");
+    container.until("slurminit status | grep -q \"slurmrestd *ready\"");
     assert!(ask(&container, "/slurm/v0.0.42/ping", &token).starts_with("HTTP/1.1 200"));
     // The cluster goes on without it.
     container.sh("pkill -KILL slurmrestd; srun true");

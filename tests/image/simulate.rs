@@ -33,7 +33,6 @@ fn a_command_runs_on_several_nodes() {
 fn nodes_have_what_is_said_of_them_and_fail_one_by_one() {
     let config = directory(&[("slurminit.toml", CONFIG)]);
     let container = Image::new(PLAIN).mount(config.path(), "/config").serve();
-    let until = |condition: &str| container.sh(&format!("timeout 60 sh -c 'until {condition}; do sleep 0.1; done'"));
     let nodes = container.sh("sinfo --noheader --Node --format '%N %T %c %m %G'");
     assert_eq!(nodes, ["node1", "node2", "node3"].map(|node| format!("{node} idle 64 256000 gpu:a100:8")).join("\n"));
     let job = "srun -N3 -c 32 --gres=gpu:a100:2 sh -c 'echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES'";
@@ -41,26 +40,26 @@ fn nodes_have_what_is_said_of_them_and_fail_one_by_one() {
     assert_eq!(sorted(&said), ["node1 0,1", "node2 0,1", "node3 0,1"]);
     // Steps of many nodes begin and end at a time, and none takes another's files or processes for its own.
     container.sh("for i in $(seq 20); do srun -N3 true || exit 1; done");
-    until("sinfo --noheader --format %T | grep -qx idle");
+    container.until("sinfo --noheader --format %T | grep -qx idle");
     let log = container.log();
     assert!(!log.contains("left process"), "{log}");
     assert!(container.sh("slurminit status").contains("3 SIMULATED nodes in this container"));
     assert_eq!(container.sh("slurminit reload --dry-run"), "it takes nothing");
     // One slurmd is killed: its jobs go on, and it comes back.
     container.sh("sbatch --output /dev/null -N2 --wrap 'srun sleep 600'");
-    until("[ $(pgrep -xc sleep) = 2 ]");
+    container.until("[ $(pgrep -xc sleep) = 2 ]");
     container.sh("kill -KILL $(slurminit status --json | grep -A3 '\"name\": \"slurmd-2\"' | grep -o '\"pid\": [0-9]*' | grep -o '[0-9]*')");
-    until("slurminit status | grep slurmd-2 | grep -q ready");
+    container.until("slurminit status | grep slurmd-2 | grep -q ready");
     assert_eq!(container.sh("pgrep -xc sleep; squeue --noheader --format %T"), "2\nRUNNING");
     // The container stops in order, and the job runs again after it.
     container.stop();
     crate::docker::docker(["start", &container.name]).ok();
     container.wait_until_healthy();
-    until("[ $(pgrep -xc sleep) = 2 ]");
+    container.until("[ $(pgrep -xc sleep) = 2 ]");
     assert_eq!(container.sh("squeue --noheader --format %T"), "RUNNING");
 }
 
-const DIFFERENT: &str = "[simulate]\nnodes = 2\ncpus = 4\nmemory_mib = 8000\n\
+const DIFFERENT: &str = "[supervise]\nreload_on_change = false\n[simulate]\nnodes = 2\ncpus = 4\nmemory_mib = 8000\n\
                          [[simulate.node]]\nname = 'big[01-02]'\ncpus = 64\nmemory_mib = 256000\ngpus = 8\ngpu_type = 'a100'\n\
                          features = ['fat']\n\
                          [[simulate.node]]\nname = 'small'\ncpus = 1\ngpus = 1\n";

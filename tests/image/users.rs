@@ -74,7 +74,7 @@ fn nobody_reads_or_ends_what_is_another_s() {
     assert_eq!(exec(&container, "alice", &format!("cat slurm-{done}.out")).ok(), "secret\n");
     let running = exec(&container, "alice", "sbatch --parsable --wrap 'echo up > up; exec sleep 600'").ok();
     let running = running.trim();
-    container.sh("timeout 30 sh -c 'until grep -qs up /home/alice/up; do sleep 0.1; done'");
+    container.until("grep -qs up /home/alice/up");
 
     let key = "cat /etc/munge/munge.key";
     let others = [

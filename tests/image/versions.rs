@@ -63,7 +63,7 @@ fn nobody_waits_for_the_reader_of_a_handover() {
         "begin=$(date +%s%N); for i in 1 2 3 4 5; do scontrol reconfigure; done; echo $(( ($(date +%s%N) - begin) / 1000000 ))",
     );
     println!("{:?}: five reconfigurations took {took} ms", slurm(&container).version);
-    container.sh("timeout 60 sh -c 'until srun --gres=gpu:1 true; do sleep 0.1; done'");
+    container.until("srun --gres=gpu:1 true");
     let log = container.log();
     assert!(log.contains("slurmctld has handed over to process"), "{log}");
     assert!(!log.contains("PID on systemd might not be updated"), "{log}");

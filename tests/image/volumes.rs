@@ -54,7 +54,7 @@ fn a_killed_container_leaves_a_usable_state() {
     let first = image.serve();
     let job = first.sh("sbatch --parsable --hold --wrap true");
     // slurmctld saves what it was told within 5 seconds (its SaveState thread); a save on purpose has no command.
-    first.sh("timeout 30 sh -c 'until grep -q wrap /var/lib/slurm/slurmctld/job_state; do sleep 0.2; done'");
+    first.until("grep -q wrap /var/lib/slurm/slurmctld/job_state");
     docker(["kill", &first.name]).ok();
     drop(first);
     let second = image.serve();
@@ -70,7 +70,7 @@ fn a_saved_state_that_is_cut_short_is_repaired_by_what_the_last_words_say() {
         let slurm = Volume::new("state");
         let container = Image::new(image).with(["--hostname", "node1"]).volume(&slurm, "/var/lib/slurm").serve();
         let job = container.sh("sbatch --parsable --hold --wrap true");
-        container.sh("timeout 30 sh -c 'until grep -q wrap /var/lib/slurm/slurmctld/job_state; do sleep 0.2; done'");
+        container.until("grep -q wrap /var/lib/slurm/slurmctld/job_state");
         container.stop();
         let cut = "f=/var/lib/slurm/slurmctld/job_state; truncate --size=$(($(stat -c %s $f) / 2)) $f";
         docker(["run", "--rm", "--volumes-from", &container.name, "--entrypoint", "sh", image, "-c", cut]).ok();

@@ -11,7 +11,7 @@ use crate::faults::case::{LIBRARY, PARTITION};
 /// How long an attack goes on, in seconds: as the table says when it is made, and else long enough for five starts of a daemon and
 /// two rounds of liveness.
 fn seconds() -> u64 {
-    if std::env::var_os("SLURMINIT_ATTACKS_TABLE").is_some() { 90 } else { 45 }
+    if std::env::var_os("SLURMINIT_ATTACKS_TABLE").is_some() { 90 } else { 30 }
 }
 
 /// How soon after it `srun` must work again.

@@ -154,7 +154,7 @@ impl Case {
 
     fn watch(&self, container: &Container, begin: Instant) -> Result<Seen, String> {
         if self.phase != "starting" || self.jobs {
-            shell(container, "until works; do sleep 0.1; done")?;
+            shell(container, "until works; do sleep 0.2; done")?;
         }
         if self.jobs {
             let keeps_slurmctld = ["munged", "slurmd", "service"].contains(&self.target);
@@ -185,7 +185,7 @@ impl Case {
             }
             End::Stops | End::Restarts => {
                 docker(["start", &container.name]).ok();
-                shell(container, "until works; do sleep 0.1; done")
+                shell(container, "until works; do sleep 0.2; done")
                     .map_err(|why| format!("at the next start: {why}"))?;
                 job = if self.jobs { self.jobs(container)? } else { job };
             }
@@ -233,7 +233,7 @@ impl Case {
         let begin = Instant::now();
         docker(["kill", &container.name]).ok();
         docker(["start", &container.name]).ok();
-        shell(container, &format!("until works && {{ {}; }}; do sleep 0.1; done", self.until))?;
+        shell(container, &format!("until works && {{ {}; }}; do sleep 0.2; done", self.until))?;
         Ok(begin.elapsed())
     }
 

@@ -136,7 +136,9 @@ fn processes() -> Vec<Case> {
     vec![
         Case { inject: line.to_owned(), says: "Cannot fork", ..bomb("ready", "fork bomb under --pids-limit") },
         Case {
-            inject: "sbatch --quiet --mem=16 --output=/dev/null --wrap 'b() { b & b & while :; do sleep 1; done; }; b'; sleep 2; kill -TERM 1"
+            // Once: it is requeued as well, and may start before what looks whether the next start works.
+            inject: "sbatch --quiet --mem=16 --output=/dev/null --wrap \
+                     '[ \"$SLURM_RESTART_COUNT\" ] || { b() { b & b & while :; do sleep 1; done; }; b; }'; sleep 2; kill -TERM 1"
                 .to_owned(),
             // It has its notice if there is a process left for that.
             job: "requeued",

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{append, count, fault, repair, until, xid};
+use super::{append, count, fault, repair, xid};
 use crate::docker::{DEMO, directory};
 use crate::members::Cluster;
 
@@ -13,7 +13,7 @@ fn a_computes_lost_gpu_costs_one_gpu_and_it_comes_back_without_a_human() {
     let config = directory(&[("slurminit.toml", "[agent]\ninterval = 1\n")]);
     let image = cluster.member(DEMO, "compute", "c1").with(["--env", "DEMO_GPUS=4"]);
     let compute = image.mount(&config.path().join("slurminit.toml"), "/config/slurminit.toml").serve();
-    until(&compute, "grep -q recovery_action /run/slurminit/gpus.json");
+    compute.until("grep -q recovery_action /run/slurminit/gpus.json");
     let shows = |line: &str| cluster.until(&format!("sinfo -h -N -o \"%N %T %G\" | grep -q \"^{line}$\""));
     count(&cluster.controller, "step");
     let other = cluster.submit("--mem 100");
@@ -25,11 +25,11 @@ fn a_computes_lost_gpu_costs_one_gpu_and_it_comes_back_without_a_human() {
     // One that waits for this very node is there when it comes back.
     let waiting = cluster.submit("--nodelist c1 --gres=gpu:3 --mem 100");
     let before = cluster.controller.sh("wc -l < /tmp/step").parse::<u64>().unwrap();
-    until(&cluster.controller, &format!("[ $(wc -l < /tmp/step) -gt {} ]", before + 100));
+    cluster.controller.until(&format!("[ $(wc -l < /tmp/step) -gt {} ]", before + 100));
     cluster.controller.sh("scancel --name step");
     assert_eq!(cluster.controller.sh("head -n -1 /tmp/step | awk '$1 != NR - 1 { print NR, $1; exit }'"), "");
     // A job without a GPU is on the node, which the controller would not forget.
-    until(&compute, "slurminit status | grep -q \"until all of its jobs have ended\"");
+    compute.until("slurminit status | grep -q \"until all of its jobs have ended\"");
     std::thread::sleep(Duration::from_secs(3));
     shows("c1 draining gpu:nvidia:4");
     assert_eq!(cluster.controller.sh(&format!("squeue -h -j {other} -o %T")), "RUNNING");
@@ -39,7 +39,7 @@ fn a_computes_lost_gpu_costs_one_gpu_and_it_comes_back_without_a_human() {
     cluster.until(&format!("squeue -h -j {waiting} -t R | grep -q ."));
     // Back while a job has the others: it takes part once the job has ended.
     repair(&compute);
-    until(&compute, "slurminit status | grep -q \"GPU 3 is well again\"");
+    compute.until("slurminit status | grep -q \"GPU 3 is well again\"");
     assert_eq!(cluster.controller.sh(&format!("squeue -h -j {waiting} -o %T")), "RUNNING");
     cluster.controller.sh(&format!("scancel {waiting}"));
     shows("c1 idle gpu:nvidia:4");
@@ -68,10 +68,10 @@ fn a_controller_that_is_killed_just_after_a_compute_lost_a_gpu_comes_to_know_it(
     let config = directory(&[("slurminit.toml", "[agent]\ninterval = 1\n")]);
     let image = cluster.member(DEMO, "compute", "c1").with(["--env", "DEMO_GPUS=4"]);
     let compute = image.mount(&config.path().join("slurminit.toml"), "/config/slurminit.toml").serve();
-    until(&compute, "grep -q recovery_action /run/slurminit/gpus.json");
+    compute.until("grep -q recovery_action /run/slurminit/gpus.json");
     let shows = |gpus: u32, seconds: u32| {
         let line = format!("sinfo -h -N -o \"%N %T %G\" | grep -q \"^c1 idle gpu:nvidia:{gpus}$\"");
-        let line = format!("timeout {seconds} sh -c 'until {line}; do sleep 0.05; done'");
+        let line = format!("timeout {seconds} sh -c 'until {line}; do sleep 0.2; done'");
         let outcome = cluster.controller.exec(&["sh", "-c", &line]);
         let log = || format!("{}\n{}", cluster.controller.log(), compute.log());
         assert_eq!(outcome.code, 0, "{gpus} GPUs: {}\n{}", cluster.nodes(), log());
@@ -84,7 +84,7 @@ fn a_controller_that_is_killed_just_after_a_compute_lost_a_gpu_comes_to_know_it(
         shows(3, 60);
         cluster.controller.sh(&format!("sleep {}.{}; kill -KILL $(pidof slurmctld)", tenths / 10, tenths % 10));
         let begin = Instant::now();
-        cluster.controller.sh("timeout 60 sh -c 'until scontrol ping | grep -q UP; do sleep 0.1; done'");
+        cluster.controller.until("scontrol ping | grep -q UP");
         // Nobody may believe what slurmctld has forgotten: it takes jobs for three GPUs, and none for four.
         std::thread::sleep(Duration::from_secs(12));
         shows(3, 120);
