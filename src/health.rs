@@ -37,7 +37,7 @@ pub(crate) fn ready_within(directory: &Path, wait: Duration, hold: Duration) -> 
     loop {
         let left = wait.saturating_sub(begin.elapsed());
         match ready(directory) {
-            Ok(since) if hold <= since => return hold_on(directory, &news, hold),
+            Ok(since) if !hold.is_zero() && hold <= since => return hold_on(directory, &news, hold),
             Ok(_) => return (true, READY.to_owned()),
             Err(why) if left.is_zero() => return (false, why),
             // PID 1's news arrive by event; Slurm has to be polled.
