@@ -247,7 +247,7 @@ fn the_first_container_is_controller_and_node_and_a_stop_of_either_costs_no_job(
     };
     let (own, other) = (submit("head"), submit("c1"));
     let until = |condition: &str| {
-        let outcome = head.exec(&["timeout", "60", "sh", "-c", &format!("until {condition}; do sleep 0.2; done")]);
+        let outcome = head.wait_until(60, condition);
         assert_eq!(outcome.code, 0, "{condition}\n{}\n{}", head.sh("squeue; sinfo -N -l"), head.log());
     };
     let runs = |job: &str, node: &str| until(&format!("squeue -h -j {job} -t R -o %N | grep -qx {node}"));

@@ -1,6 +1,6 @@
 //! The first ten minutes with the image: what a new user types, and reads.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::docker::{BOOKWORM, DEMO, Image, PLAIN, Volume, directory, docker};
 
@@ -194,11 +194,7 @@ fn sorted(text: &str) -> Vec<&str> {
 fn a_stop_ends_the_wait_for_jobs_and_is_no_success() {
     let image = Image::new(PLAIN).with(["--env", "SLURMINIT_WAIT_JOBS=true", "--env", "SLURMINIT_LOG_LEVEL=info"]);
     let container = image.command(["sbatch", "-o", "/dev/null", "--wrap", "sleep 1000"]).start();
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !container.log().contains("waiting for the jobs in the queue") {
-        assert!(Instant::now() < deadline, "{}", container.log());
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    container.until_said("waiting for the jobs in the queue");
     // slurmctld's death does not end it either.
     container.sh("slurminit restart slurmctld");
     container.wait_until_healthy();

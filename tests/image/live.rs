@@ -83,6 +83,22 @@ fn status_shows_each_gpu_with_its_job_and_user_in_eighty_columns() {
     }
 }
 
+/// A second answer could be another one, and nobody would wait on.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn health_asks_slurm_no_more_once_it_is_ready() {
+    let container = Image::new(PLAIN).serve();
+    let counts = r#"#!/bin/sh
+grep -qa health /proc/$PPID/cmdline && echo >>/tmp/asked
+exec /tmp/sinfo "$@"
+"#;
+    container.sh(&format!(
+        "mv $(readlink -f /usr/bin/sinfo) /tmp/sinfo; rm -f /usr/bin/sinfo; printf %s '{counts}' >/usr/bin/sinfo; chmod 755 /usr/bin/sinfo"
+    ));
+    assert_eq!(container.exec(&["slurminit", "health", "--wait", "60"]).code, 0);
+    assert_eq!(container.sh("wc -l </tmp/asked"), "1");
+}
+
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn docker_hears_of_readiness_within_two_seconds() {
