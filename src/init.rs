@@ -1,109 +1,148 @@
 //! The program that PID 1 is, `slurminit-init`: what `slurminit run` becomes once it knows what it is to do.
 //!
-//! It is a program of its own so that it holds what PID 1 needs and nothing else. No code that loads a vendor's library or
-//! speaks a network's protocol is in it (docs/decisions/make-pid-1-a-program-of-its-own.md).
+//! EDGE. It is a program of its own so that it holds what PID 1 needs and nothing else. No code that loads a vendor's library, speaks a
+//! network's protocol or reads a configuration is in it (docs/decisions/make-pid-1-a-program-of-its-own.md). What it is to do lies in a
+//! memory file, whose descriptor stands on its command line.
 
-use std::ffi::OsString;
-use std::path::Path;
+use std::convert::Infallible;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 
-use clap::Parser;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::libc::STDERR_FILENO;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use serde::{Deserialize, Serialize};
 use tracing::warn;
 
-use crate::config::{Config, DEFAULT_FILE, Level};
-use crate::inventory::Finding;
 use crate::lock::Lock;
 use crate::logs::Logs;
-use crate::start::{Start, become_program};
+use crate::start::become_program;
 use crate::supervise::signals::Inherited;
-use crate::supervise::{self, Job};
-use crate::take_variables::{kept_toml, take_variables};
-use crate::{exit_code, load_config, printable};
+use crate::supervise::{self, task::Task};
+use crate::{exit_code, printable};
 
 /// The file name, beside slurminit's own.
-pub(crate) const PROGRAM: &str = "slurminit-init";
+const PROGRAM: &str = "slurminit-init";
+const OPTION: &str = "--task";
 
-/// The command line of `slurminit-init`.
-#[derive(Debug, Parser)]
-#[command(name = PROGRAM, version, about = "PID 1 of slurminit; `slurminit run` starts it")]
-pub struct Init {
-    #[command(flatten)]
-    start: Start,
+/// What is in the memory file.
+#[derive(Debug, Serialize, Deserialize)]
+struct Order {
+    task: Task,
+    /// The descriptor that holds the run directory's lock.
+    lock: Option<RawFd>,
 }
 
-impl Init {
-    /// Runs the container to its end, and returns its exit code.
-    pub fn run(self) -> u8 {
-        // This comes before anything can change them.
-        let inherited = Inherited::capture();
-        let (config, held, target) = match self.start.configuration() {
-            Ok(configuration) => configuration,
-            Err(error) => return refuse(&format!("{error:#}"), exit_code::CONFIG),
-        };
-        // This comes before anything of a running cluster is touched.
-        let lock = match target.has_cluster.then(|| Lock::take(&config.paths.run)).transpose() {
-            Ok(lock) => lock.unwrap_or_default(),
-            // A cluster has begun this very moment.
-            Err(_) if !self.start.cmd.is_empty() => {
-                let words = ["run", "--beside"].map(OsString::from).into_iter().chain(self.start.words());
-                let error = become_program(&inherited, "slurminit", &words.collect::<Vec<_>>());
-                return refuse(&format!("slurminit cannot be executed: {error}"), exit_code::FAILURE);
-            }
-            Err(running) => return refuse(&running.to_string(), exit_code::FAILURE),
-        };
-        if target.has_cluster {
-            if let Err(untaken) = take_variables(self.start.cluster.file(), || inherited.restore()) {
-                return refuse(&untaken.to_string(), exit_code::CONFIG);
-            }
+/// Becomes `slurminit-init` with this task, and with the lock of the run directory. Returns only if that fails.
+pub(crate) fn become_init(task: Task, lock: &Lock, cmd: &[OsString]) -> anyhow::Error {
+    let order = Order { task, lock: lock.file().map(|file| file.as_raw_fd()) };
+    let hand_over = || -> anyhow::Result<Infallible> {
+        let file = memory_file(&order).map_err(|error| {
+            anyhow::anyhow!(
+                "no memory file for PID 1: {error}; the container's seccomp profile must allow memfd_create(2)"
+            )
+        })?;
+        if let Some(lock) = lock.file() {
+            fcntl(lock, FcntlArg::F_SETFD(FdFlag::empty()))?;
         }
-        let Start { cluster, cmd, .. } = self.start;
-        let default_level = if cmd.is_empty() { Level::Info } else { Level::Warn };
-        let logs = Logs::install(config.log.format, config.log.level.unwrap_or(default_level));
-        say_what_is_odd(&config, cluster.file(), &lock);
-        let watched_file = load_config::file(cluster.file());
-        let config_file = cluster.file().map(Path::to_owned);
-        let job = Job { target, config, config_file, watched_file, held, cmd };
-        supervise::run(job, inherited, logs).unwrap_or_else(|error| refuse(&format!("{error:#}"), exit_code::FAILURE))
+        let words = [OPTION.into(), file.as_raw_fd().to_string().into(), "--".into()];
+        let words: Vec<OsString> = words.into_iter().chain(cmd.iter().cloned()).collect();
+        let error = become_program(&Inherited::capture(), PROGRAM, &words);
+        anyhow::bail!("{PROGRAM}, which must be in the same directory as slurminit, cannot be executed: {error}")
+    };
+    match hand_over() {
+        Ok(never) => match never {},
+        Err(error) => error,
     }
 }
 
-fn refuse(why: &str, code: u8) -> u8 {
+/// It stays open at an exec.
+fn memory_file(order: &Order) -> io::Result<File> {
+    let mut file = File::from(memfd_create("slurminit task", MFdFlags::empty())?);
+    file.write_all(&serde_json::to_vec(order)?)?;
+    file.rewind()?;
+    Ok(file)
+}
+
+/// Runs the container to its end, and returns its exit code.
+pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
+    // This comes before anything can change them.
+    let inherited = Inherited::capture();
+    let mut words = words.into_iter().skip(1);
+    let (Order { task, lock }, cmd) = match order(&mut words) {
+        Ok(order) => (order, words.collect()),
+        Err(why) => {
+            return refuse(&format!("{PROGRAM} is what `slurminit run` becomes, and starts in no other way: {why}"));
+        }
+    };
+    // The kernel releases it when this process dies.
+    let _lock = lock.map(inherited_descriptor);
+    let logs = Logs::install(task.log_format, task.log_level);
+    for warning in &task.warnings {
+        warn!("{warning}");
+    }
+    supervise::run(task, cmd, inherited, logs).unwrap_or_else(|error| refuse(&format!("{error:#}")))
+}
+
+/// Reads what `slurminit run` has put on the command line in front of the command.
+fn order(words: &mut impl Iterator<Item = OsString>) -> Result<Order, String> {
+    let mut word = || words.next().unwrap_or_default();
+    let (option, number, end) = (word(), word(), word());
+    let number = number.to_str().and_then(|number| number.parse().ok()).filter(|number| *number > STDERR_FILENO);
+    let (true, Some(number)) = (option == OsStr::new(OPTION) && end == OsStr::new("--"), number) else {
+        return Err(format!("want {OPTION} DESCRIPTOR -- CMD..."));
+    };
+    let mut text = String::new();
+    File::from(inherited_descriptor(number)).read_to_string(&mut text).map_err(|error| error.to_string())?;
+    serde_json::from_str(&text).map_err(|error| format!("the two are not of one version: {error}"))
+}
+
+/// A descriptor that `slurminit run` has left open. No child gets it.
+#[expect(unsafe_code, reason = "a number is all that comes through an exec")]
+fn inherited_descriptor(number: RawFd) -> OwnedFd {
+    // SAFETY: the number is above those of the standard descriptors, this process has opened nothing that it keeps, and each is adopted once.
+    let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
+    // Where it is not open, reading it says so.
+    let _ = fcntl(&descriptor, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC));
+    descriptor
+}
+
+fn refuse(why: &str) -> u8 {
     eprintln!("slurminit: {}", printable::lines(why));
-    code
-}
-
-fn say_what_is_odd(config: &Config, file: Option<&Path>, lock: &Lock) {
-    if std::env::var_os("SLURMINIT_DEMO").is_some_and(|value| !value.is_empty()) {
-        warn!("DEMO: the GPUs of this cluster are SIMULATED; no job computes anything on them");
-    }
-    if let Some(nodes) = config.simulated() {
-        let count = nodes.iter().count();
-        warn!("the nodes of this cluster are SIMULATED: {count} slurmd in one container, which share what it has");
-    }
-    if file == Some(&kept_toml()) && Path::new(DEFAULT_FILE).exists() {
-        warn!("{DEFAULT_FILE} is not read: SLURMINIT_TOML is the whole configuration; repair: remove one of them");
-    }
-    for mended in &lock.mended {
-        warn!("{mended}; {}", mended.repair());
-    }
-    for Finding { what, repair, .. } in load_config::unknown_variables() {
-        warn!("{what}; repair: {repair}");
-    }
+    exit_code::FAILURE
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{Config, Held};
+    use crate::supervise::target::Target;
+
+    fn words(descriptor: &str) -> impl Iterator<Item = OsString> + use<> {
+        ["--task", descriptor, "--", "srun", "--"].map(OsString::from).into_iter()
+    }
 
     #[test]
-    fn the_command_line_is_handed_over_word_for_word() {
-        for line in [
-            &["--"][..],
-            &["--role", "none", "--", "sh", "-c", "--role"],
-            &["--config", "/x y.toml", "--nodes", "4", "--wait-jobs", "--", "srun", "--", "true"],
-        ] {
-            let words: Vec<OsString> = line.iter().map(OsString::from).collect();
-            let init = Init::parse_from(std::iter::once(PROGRAM.into()).chain(words.clone()));
-            assert_eq!(init.start.words(), words);
+    fn the_task_comes_through_a_memory_file_and_the_command_word_for_word() {
+        let config = Config::parse("", std::path::Path::new("x")).unwrap();
+        let task = Task::new(&config, &Held::of(&config), Target::of(&config), true, 7);
+        let file = memory_file(&Order { task: task.clone(), lock: None }).unwrap();
+        let mut words = words(&std::os::fd::IntoRawFd::into_raw_fd(file).to_string());
+        assert_eq!(order(&mut words).unwrap().task, task);
+        assert_eq!(words.collect::<Vec<_>>(), ["srun", "--"]);
+    }
+
+    #[test]
+    fn who_starts_it_by_hand_is_told_what_to_start() {
+        for descriptor in ["", "0", "2", "x", "-1"] {
+            let refused = order(&mut words(descriptor)).unwrap_err();
+            assert_eq!(refused, "want --task DESCRIPTOR -- CMD...");
         }
+        assert!(order(&mut ["--help"].map(OsString::from).into_iter()).is_err());
+        let other = File::open("Cargo.toml").unwrap();
+        let descriptor = std::os::fd::IntoRawFd::into_raw_fd(other).to_string();
+        assert!(order(&mut words(&descriptor)).unwrap_err().starts_with("the two are not of one version: "));
     }
 }

@@ -18,7 +18,7 @@ const LONGEST: u64 = 20;
 /// Held as long as this value exists. The kernel releases it when the process dies.
 #[derive(Debug, Default)]
 pub(crate) struct Lock {
-    _file: Option<Flock<File>>,
+    file: Option<Flock<File>>,
     /// Repairs on the way to the run directory.
     pub(crate) mended: Vec<Mended>,
 }
@@ -52,7 +52,12 @@ impl Lock {
             Ok(Err((file, nix::Error::EWOULDBLOCK))) => return Err(Running { pid: noted(&file) }),
             Ok(Err(_)) | Err(_) => None,
         };
-        Ok(Self { _file: file, mended })
+        Ok(Self { file, mended })
+    }
+
+    /// The file through which it is held, also after an exec that leaves it open.
+    pub(crate) fn file(&self) -> Option<&File> {
+        self.file.as_deref()
     }
 }
 

@@ -1,4 +1,4 @@
-//! The command line of a start: what `slurminit run` and `slurminit up` are told, and what `slurminit-init` gets of it.
+//! The command line of a start: what `slurminit run` and `slurminit up` are told.
 //!
 //! EDGE: it reads the configuration.
 
@@ -67,16 +67,12 @@ impl Cluster {
         Ok((config, held))
     }
 
-    /// The same for another process, in another directory.
+    /// The same as a command line of another process, in another directory.
     ///
     /// # Errors
     /// The configuration's path is relative, and there is no current directory.
     pub(crate) fn arguments(&self) -> io::Result<Vec<OsString>> {
         let file = load_config::named(self.file()).map(std::path::absolute).transpose()?;
-        Ok(self.words(file.as_deref()))
-    }
-
-    fn words(&self, file: Option<&Path>) -> Vec<OsString> {
         let mut words: Vec<OsString> = Vec::new();
         if let Some(role) = self.role {
             words.extend(["--role".into(), role.to_string().into()]);
@@ -87,7 +83,7 @@ impl Cluster {
         if let Some(nodes) = self.nodes {
             words.extend(["--nodes".into(), nodes.to_string().into()]);
         }
-        words
+        Ok(words)
     }
 
     /// How long a start may take.
@@ -145,17 +141,6 @@ impl Start {
             anyhow::bail!("the role none runs CMD and nothing else: give one after `--`")
         }
         Ok((config, held, target))
-    }
-
-    /// The same as a command line.
-    pub(crate) fn words(&self) -> Vec<OsString> {
-        let mut words = self.cluster.words(self.cluster.file());
-        if self.wait_jobs {
-            words.push("--wait-jobs".into());
-        }
-        words.push("--".into());
-        words.extend(self.cmd.iter().cloned());
-        words
     }
 }
 

@@ -20,43 +20,25 @@ pub mod signals;
 pub mod sockets;
 pub mod status;
 pub mod target;
+pub mod task;
 mod world;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 
 use nix::unistd::Pid;
 use tokio::sync::mpsc::unbounded_channel;
 
-use crate::config::{Config, Held};
 use crate::logs::Logs;
 use signals::{Inherited, Signals};
-use target::Target;
+use task::Task;
 use world::World;
 
-/// The task of PID 1.
-#[derive(Debug)]
-pub struct Job {
-    /// The operator's configuration.
-    pub config: Config,
-    /// The configuration file, which the preparation reads again.
-    pub config_file: Option<PathBuf>,
-    /// The file to watch for changes, even if none was given.
-    pub watched_file: PathBuf,
-    /// The part of the configuration that only a restart changes, without command-line overrides.
-    pub held: Held,
-    /// The container's command; empty if there is none.
-    pub cmd: Vec<OsString>,
-    /// What the role starts.
-    pub target: &'static Target,
-}
-
-/// Runs until everything has ended, and returns the container's exit code.
+/// Runs until everything has ended, and returns the container's exit code. `cmd`: the container's command; empty if there is none.
 ///
 /// # Errors
 /// Only before anything was started: signal handlers or the event loop cannot be set up. Later, errors become
 /// events.
-pub fn run(job: Job, inherited: Inherited, logs: Logs) -> anyhow::Result<u8> {
+pub fn run(task: Task, cmd: Vec<OsString>, inherited: Inherited, logs: Logs) -> anyhow::Result<u8> {
     if nix::unistd::getpid() != Pid::from_raw(1) {
         // PID 1 adopts orphans by default.
         nix::sys::prctl::set_child_subreaper(true)?;
@@ -67,8 +49,8 @@ pub fn run(job: Job, inherited: Inherited, logs: Logs) -> anyhow::Result<u8> {
         let signals = Signals::install()?;
         tokio::task::spawn_local(logs.clone().drain());
         let (events, incoming) = unbounded_channel();
-        let world = World::new(job, inherited, logs.clone(), events);
-        changes::watch_for_changes(&world.job, &world.events);
+        let world = World::new(task, cmd, inherited, logs.clone(), events);
+        changes::watch_for_changes(&world.task, &world.events);
         let code = world.run(&signals, incoming).await;
         logs.finish();
         Ok(code)

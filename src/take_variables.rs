@@ -38,8 +38,7 @@ pub(crate) enum Untaken {
 }
 
 /// Takes them in, if they are there. Does not return then: this process is executed anew. `config_file`: what the command line names.
-/// `before`: what is done before that.
-pub(crate) fn take_variables(config_file: Option<&Path>, before: impl FnOnce()) -> Result<(), Untaken> {
+pub(crate) fn take_variables(config_file: Option<&Path>) -> Result<(), Untaken> {
     // Who is not root has no cluster to start, and no place to keep anything in.
     if !nix::unistd::geteuid().is_root() {
         return Ok(());
@@ -62,7 +61,6 @@ pub(crate) fn take_variables(config_file: Option<&Path>, before: impl FnOnce()) 
     }
     let kept = keep(root, TOML_FILE, toml.as_deref().map(str::as_bytes)).and_then(|()| keep(root, KEY_FILE, key));
     kept.map_err(Untaken::Keep)?;
-    before();
     Err(Untaken::Exec(anew(toml.is_some())))
 }
 
@@ -199,6 +197,6 @@ mod tests {
             words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(with_config("slurminit up --nodes 2"), "slurminit up --config /f --nodes 2");
-        assert_eq!(with_config("slurminit-init -- srun --config x"), "slurminit-init --config /f -- srun --config x");
+        assert_eq!(with_config("slurminit run -- srun --config x"), "slurminit run --config /f -- srun --config x");
     }
 }

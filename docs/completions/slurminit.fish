@@ -55,7 +55,6 @@ complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l nodes -d 'Si
 complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l join -d 'Join the cluster of this token, which `slurminit join-command` prints in the controller\'s container' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l wait-jobs -d 'After CMD has ended, continue until no job is left that can still run'
 complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l detached -d 'Leave the terminal and session of who starts it: for `slurminit up`'
-complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l beside -d 'Run CMD in the cluster that has just begun here: for slurminit-init'
 complete -c slurminit -n "__fish_slurminit_using_subcommand run" -s h -l help -d 'Print help'
 complete -c slurminit -n "__fish_slurminit_using_subcommand up" -l role -d 'Which daemons to run: all, controller, compute, login, or none for a plain init of CMD' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand up" -l config -d 'The configuration; /config/slurminit.toml if there is one' -r -F

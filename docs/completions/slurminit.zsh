@@ -36,7 +36,6 @@ _arguments "${_arguments_options[@]}" : \
 '--join=[Join the cluster of this token, which \`slurminit join-command\` prints in the controller'\''s container]:TOKEN:_default' \
 '--wait-jobs[After CMD has ended, continue until no job is left that can still run]' \
 '--detached[Leave the terminal and session of who starts it\: for \`slurminit up\`]' \
-'--beside[Run CMD in the cluster that has just begun here\: for slurminit-init]' \
 '-h[Print help]' \
 '--help[Print help]' \
 '*::cmd -- The command to run when the cluster is ready; its exit code becomes the container'\''s:_default' \

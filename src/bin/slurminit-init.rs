@@ -2,8 +2,6 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
-    ExitCode::from(slurminit::init::Init::parse().run())
+    ExitCode::from(slurminit::init::run(std::env::args_os()))
 }

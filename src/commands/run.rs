@@ -3,16 +3,21 @@
 mod beside;
 mod first_word;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
+use std::path::Path;
 
-use crate::init::PROGRAM;
-use crate::start::{Start, become_program};
+use crate::config::{Config, DEFAULT_FILE};
+use crate::init::become_init;
+use crate::inventory::Finding;
+use crate::lock::Lock;
+use crate::start::Start;
 use crate::supervise::machine::PhaseName;
-use crate::supervise::signals::Inherited;
 use crate::supervise::status;
+use crate::supervise::task::Task;
 use crate::take_token::take_token;
-use crate::{exit_code, up};
+use crate::take_variables::{kept_toml, take_variables};
+use crate::{exit_code, load_config, printable, up};
 use first_word::Meaning;
 
 pub(super) use beside::serving;
@@ -27,35 +32,59 @@ pub(crate) struct Args {
     /// Leave the terminal and session of who starts it: for `slurminit up`
     #[arg(long, hide = true)]
     detached: bool,
-    /// Run CMD in the cluster that has just begun here: for slurminit-init
-    #[arg(long, hide = true)]
-    beside: bool,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let Args { mut start, join, detached, beside } = args;
-    if beside {
-        let (config, ..) = start.configuration()?;
-        return beside::run(&start.cluster, &config, &start.cmd);
-    }
+    let Args { mut start, join, detached } = args;
     if detached {
         up::detach();
     }
+    if let Some(code) = settle_words(&mut start, join.as_deref())? {
+        return Ok(code);
+    }
+    let (config, held, target) = match start.configuration() {
+        Ok(configuration) => configuration,
+        Err(error) => return Ok(refuse(&format!("{error:#}"), exit_code::CONFIG)),
+    };
+    // This comes before anything of a running cluster is touched.
+    let lock = match target.has_cluster.then(|| Lock::take(&config.paths.run)).transpose() {
+        Ok(lock) => lock.unwrap_or_default(),
+        // A cluster has begun this very moment.
+        Err(_) if !start.cmd.is_empty() => return beside::run(&start.cluster, &config, &start.cmd),
+        Err(running) => return Ok(refuse(&running.to_string(), exit_code::FAILURE)),
+    };
+    if target.has_cluster {
+        if let Err(untaken) = take_variables(start.cluster.file()) {
+            return Ok(refuse(&untaken.to_string(), exit_code::CONFIG));
+        }
+    }
+    let file = start.cluster.file();
+    let task = Task {
+        config_file: file.map(|file| file.as_os_str().to_owned()),
+        watched_file: load_config::file(file).into(),
+        warnings: what_is_odd(&config, file, &lock),
+        ..Task::new(&config, &held, target, !start.cmd.is_empty(), status::monotonic_ms())
+    };
+    Err(become_init(task, &lock, &start.cmd))
+}
+
+fn refuse(why: &str, code: u8) -> u8 {
+    eprintln!("slurminit: {}", printable::lines(why));
+    code
+}
+
+/// Interprets what stands in place of a command, runs it where a cluster runs already, and takes a token in; the exit code, where that
+/// is all.
+fn settle_words(start: &mut Start, join: Option<&OsStr>) -> anyhow::Result<Option<u8>> {
     let has_token = join.is_some() || first_word::token(&start.cmd).is_some();
     if !has_token {
-        if let Some(code) =
-            understand(&mut start)?.map_or_else(|| in_the_running_cluster(&start), |code| Ok(Some(code)))?
-        {
-            return Ok(code);
+        if let Some(code) = understand(start)?.map_or_else(|| in_the_running_cluster(start), |code| Ok(Some(code)))? {
+            return Ok(Some(code));
         }
     }
     // With one on the command line, this process begins anew.
-    if let Err(untaken) = take_token(first_word::token(&start.cmd).or_else(|| join.as_deref().map(Some))) {
-        eprintln!("slurminit: {untaken}");
-        return Ok(exit_code::CONFIG);
-    }
-    let error = become_program(&Inherited::capture(), PROGRAM, &start.words());
-    anyhow::bail!("{PROGRAM}, which must be in the same directory as slurminit, cannot be executed: {error}")
+    let taken = take_token(first_word::token(&start.cmd).or_else(|| join.map(Some)));
+    Ok(taken.err().map(|untaken| refuse(&untaken.to_string(), exit_code::CONFIG)))
 }
 
 /// Interprets what stands in place of a command; the exit code, where that is all.
@@ -63,8 +92,7 @@ fn understand(start: &mut Start) -> anyhow::Result<Option<u8>> {
     match first_word::take_nodes(&mut start.cmd) {
         Ok(nodes) => start.cluster.nodes = nodes.or(start.cluster.nodes),
         Err(why) => {
-            eprintln!("slurminit: {why}");
-            return Ok(Some(exit_code::CONFIG));
+            return Ok(Some(refuse(&why, exit_code::CONFIG)));
         }
     }
     match first_word::meaning(&start.cmd, &first_word::is_program) {
@@ -74,12 +102,11 @@ fn understand(start: &mut Start) -> anyhow::Result<Option<u8>> {
         Meaning::Verb => start.cmd.insert(0, std::env::current_exe()?.into_os_string()),
         Meaning::Option => {
             let option = start.cmd.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
-            eprintln!(
-                "slurminit: `{}` is no command; options of `docker run` stand before the image's name, and \
-                 `docker run IMAGE --help` says what can follow it",
-                crate::printable::lines(&option)
+            let why = format!(
+                "`{option}` is no command; options of `docker run` stand before the image's name, and \
+                 `docker run IMAGE --help` says what can follow it"
             );
-            return Ok(Some(exit_code::CMD_NOT_FOUND));
+            return Ok(Some(refuse(&why, exit_code::CMD_NOT_FOUND)));
         }
     }
     Ok(None)
@@ -94,6 +121,29 @@ fn in_the_running_cluster(start: &Start) -> anyhow::Result<Option<u8>> {
         return Ok(None);
     }
     beside::run(&start.cluster, &config, &start.cmd).map(Some)
+}
+
+/// What PID 1 says first.
+fn what_is_odd(config: &Config, file: Option<&Path>, lock: &Lock) -> Vec<String> {
+    let mut odd = Vec::new();
+    if std::env::var_os("SLURMINIT_DEMO").is_some_and(|value| !value.is_empty()) {
+        odd.push("DEMO: the GPUs of this cluster are SIMULATED; no job computes anything on them".to_owned());
+    }
+    if let Some(nodes) = config.simulated() {
+        let count = nodes.iter().count();
+        odd.push(format!(
+            "the nodes of this cluster are SIMULATED: {count} slurmd in one container, which share what it has"
+        ));
+    }
+    if file == Some(&kept_toml()) && Path::new(DEFAULT_FILE).exists() {
+        odd.push(format!(
+            "{DEFAULT_FILE} is not read: SLURMINIT_TOML is the whole configuration; repair: remove one of them"
+        ));
+    }
+    odd.extend(lock.mended.iter().map(|mended| format!("{mended}; {}", mended.repair())));
+    let unknown = load_config::unknown_variables().into_iter();
+    odd.extend(unknown.map(|Finding { what, repair, .. }| format!("{what}; repair: {repair}")));
+    odd
 }
 
 fn say(text: &str) -> anyhow::Result<u8> {

@@ -2,7 +2,7 @@
 //!
 //! PURE.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// The logs of slurminit and the daemons.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -15,7 +15,7 @@ pub struct Log {
 }
 
 /// The format of log lines.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
     /// One readable line, prefixed with the daemon's name.
@@ -26,7 +26,7 @@ pub enum LogFormat {
 }
 
 /// The severity of a log line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "the words are the field's own")]
 pub enum Level {

@@ -2,45 +2,49 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::value;
 
 /// Restart policy and deadlines. Times in the file are in seconds and may be fractional.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Supervise {
     /// The pause before the first restart; doubles with each consecutive failure.
-    #[serde(deserialize_with = "value::seconds")]
+    #[serde(serialize_with = "value::as_seconds", deserialize_with = "value::seconds")]
     pub restart_initial_delay: Duration,
     /// The longest pause between restarts.
-    #[serde(deserialize_with = "value::seconds")]
+    #[serde(serialize_with = "value::as_seconds", deserialize_with = "value::seconds")]
     pub restart_max_delay: Duration,
     /// A daemon that fails this often within `give_up_window` is given up.
     pub give_up_after: u32,
     /// See `give_up_after`.
-    #[serde(deserialize_with = "value::seconds")]
+    #[serde(serialize_with = "value::as_seconds", deserialize_with = "value::seconds")]
     pub give_up_window: Duration,
     /// After running this long, a daemon's failures are forgotten.
-    #[serde(deserialize_with = "value::seconds")]
+    #[serde(serialize_with = "value::as_seconds", deserialize_with = "value::seconds")]
     pub reset_after: Duration,
     /// What happens when a daemon is given up.
     pub on_give_up: OnGiveUp,
     /// How often ready daemons are checked; zero means never.
-    #[serde(deserialize_with = "value::probe_seconds_or_zero")]
+    #[serde(serialize_with = "value::as_seconds", deserialize_with = "value::probe_seconds_or_zero")]
     pub probe_interval: Duration,
     /// The time limit for an answer; at most `probe_interval`.
-    #[serde(deserialize_with = "value::probe_seconds")]
+    #[serde(serialize_with = "value::as_seconds", deserialize_with = "value::probe_seconds")]
     pub probe_timeout: Duration,
     /// The configured time from the stop signal to the final SIGKILL, for all daemons together: see
     /// [`Supervise::stop_timeout`].
-    #[serde(deserialize_with = "value::optional_seconds")]
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "value::as_optional_seconds",
+        deserialize_with = "value::optional_seconds"
+    )]
     pub stop_timeout: Option<Duration>,
     /// The time limit for detection, planning and installation together.
-    #[serde(deserialize_with = "value::seconds")]
+    #[serde(serialize_with = "value::as_seconds", deserialize_with = "value::seconds")]
     pub prepare_timeout: Duration,
     /// The time limit for the node to become idle.
-    #[serde(deserialize_with = "value::seconds")]
+    #[serde(serialize_with = "value::as_seconds", deserialize_with = "value::seconds")]
     pub ready_timeout: Duration,
     /// Whether changes in the operator's directory trigger a reload.
     pub reload_on_change: bool,
@@ -76,7 +80,7 @@ impl Default for Supervise {
 }
 
 /// What happens when a daemon cannot be kept alive.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnGiveUp {
     /// The container exits with that daemon's exit code, for the orchestrator to see.

@@ -16,8 +16,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::UnboundedSender;
 use tracing::warn;
 
-use super::Job;
 use super::machine::Event;
+use super::task::Task;
 use crate::plan::FileName;
 use crate::watch::watch;
 
@@ -28,11 +28,11 @@ const ACCOUNTS: (&str, &str) = ("/etc", "passwd");
 
 /// From now on, sends [`Event::AccountsChanged`], and [`Event::ConfigurationChanged`] if the operator enabled that. If
 /// inotify is unavailable, logs that once.
-pub(super) fn watch_for_changes(job: &Job, events: &UnboundedSender<Event>) {
-    if !job.target.has_cluster {
+pub(super) fn watch_for_changes(task: &Task, events: &UnboundedSender<Event>) {
+    if !task.setup.has_cluster {
         return;
     }
-    match Changes::new(job) {
+    match Changes::new(task) {
         Ok(changes) => drop(tokio::task::spawn_local(changes.run(events.clone()))),
         Err(error) => warn!(
             "changes of the configuration and of /etc/passwd are not noticed: {error}; raise the host's \
@@ -53,13 +53,13 @@ struct Changes {
 }
 
 impl Changes {
-    fn new(job: &Job) -> std::io::Result<Self> {
+    fn new(task: &Task) -> std::io::Result<Self> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
         let readable = watch(inotify.as_fd().try_clone_to_owned()?, Interest::READABLE)?;
-        let own = &job.config.paths.config;
+        let own = &task.paths.config;
         let mut files = Vec::new();
-        if job.config.supervise.reload_on_change {
-            files.push(job.watched_file.clone());
+        if task.setup.supervise.reload_on_change {
+            files.push(task.watched_file.clone().into());
             files.extend(FileName::ALL.iter().map(|name| own.join(name.as_str())));
         }
         let mut names: Vec<OsString> = vec![KUBERNETES_LINK.into()];

@@ -19,7 +19,7 @@ use crate::exit_code;
 pub struct UnitId(pub(super) usize);
 
 /// A process that slurminit supervises.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spec {
     /// The unit's name in logs, in `after` and in `status`.
     pub name: String,
@@ -30,10 +30,10 @@ pub struct Spec {
     /// Variables added to the environment.
     pub env: BTreeMap<String, String>,
     /// Variables added unless the operator or the container sets them.
-    pub default_env: &'static [(&'static str, &'static str)],
+    pub default_env: Vec<(String, String)>,
     /// Units that must be ready before this one starts, and must stop after it.
     pub after: Vec<String>,
-    /// The step of the preparation that must be done first.
+    /// The step of the start that must be done first.
     pub gate: Gate,
     /// When the unit counts as ready.
     pub readiness: ReadinessTest,
@@ -47,14 +47,30 @@ pub struct Spec {
     pub essential: Option<u8>,
     /// How long after the stop signal SIGKILL follows.
     pub stop_timeout: Duration,
+    /// Whether a successor may take its place.
+    pub handover: Handover,
     /// Which Slurm daemon this is; `None` for a service.
     pub daemon: Option<DaemonName>,
     /// The node that it is, where the container has several.
     pub node: Option<String>,
 }
 
+/// Whether a daemon hands over to a successor, as Slurm's do with [`HANDS_OVER`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Handover {
+    /// It does not.
+    Never,
+    /// Where this version of Slurm can.
+    WhereItCan,
+    /// The operator's own command says so.
+    Always,
+}
+
+/// The option with which Slurm's daemons hand over.
+pub const HANDS_OVER: &str = "--systemd";
+
 /// The liveness check of a ready unit.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probe {
     /// What is asked.
     pub test: ProbeTest,
@@ -63,7 +79,7 @@ pub struct Probe {
 }
 
 /// What a liveness check does.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProbeTest {
     /// Sends this daemon a request that it normally serves.
     Daemon(DaemonName),
@@ -104,8 +120,8 @@ const SLURMD_ENV: &[(&str, &str)] = &[NAME_SERVER, ("HWLOC_PLUGINS_PATH", "/var/
 const SLURMRESTD_ENV: &[(&str, &str)] =
     &[NAME_SERVER, ("SLURM_JWT", "daemon"), ("SLURMRESTD_SECURITY", "disable_unshare_sysv,disable_unshare_files")];
 
-/// The step of the preparation that a unit waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// The step of the start that a unit waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Gate {
     /// Only the pre-start hooks.
     Hooks,
@@ -115,6 +131,8 @@ pub enum Gate {
     Files,
     /// The jobs of the previous start are accounted for.
     Jobs,
+    /// The cluster can be used, or is overdue: nothing that it needs has to wait for this unit.
+    Served,
 }
 
 /// A Slurm daemon, which starts once the daemons in `after` are ready.
@@ -123,16 +141,12 @@ pub(super) fn daemon(config: &Config, name: DaemonName, after: &[DaemonName]) ->
     let (command, gate, readiness, essential) = usual(config, name);
     let (readiness, ready_timeout) = readiness_or(config, settings.readiness, readiness);
     Spec {
+        handover: handover(name, settings.command.as_deref(), settings.user.is_some()),
         name: name.to_string(),
         command: settings.command.unwrap_or(command),
         user: settings.user.or_else(|| name.user().map(str::to_owned)),
         env: settings.env,
-        default_env: match name {
-            DaemonName::Slurmd => SLURMD_ENV,
-            DaemonName::Slurmrestd => SLURMRESTD_ENV,
-            DaemonName::Slurmctld | DaemonName::Slurmdbd => SLURM_ENV,
-            _ => &[],
-        },
+        default_env: default_env(name).iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
         after: after.iter().map(ToString::to_string).collect(),
         gate,
         readiness,
@@ -143,6 +157,24 @@ pub(super) fn daemon(config: &Config, name: DaemonName, after: &[DaemonName]) ->
         stop_timeout: settings.stop_timeout.unwrap_or_else(|| config.supervise.stop_timeout()),
         daemon: Some(name),
         node: None,
+    }
+}
+
+fn default_env(name: DaemonName) -> &'static [(&'static str, &'static str)] {
+    match name {
+        DaemonName::Slurmd => SLURMD_ENV,
+        DaemonName::Slurmrestd => SLURMRESTD_ENV,
+        DaemonName::Slurmctld | DaemonName::Slurmdbd => SLURM_ENV,
+        _ => &[],
+    }
+}
+
+/// With the option slurmctld does not switch to SlurmUser. A daemon with its own `user` therefore keeps `-D`, which does.
+fn handover(name: DaemonName, own: Option<&[String]>, has_own_user: bool) -> Handover {
+    match own {
+        Some(command) if command.iter().any(|word| word.contains(HANDS_OVER)) => Handover::Always,
+        None if matches!(name, DaemonName::Slurmctld | DaemonName::Slurmd) && !has_own_user => Handover::WhereItCan,
+        _ => Handover::Never,
     }
 }
 
@@ -215,7 +247,7 @@ fn usual(config: &Config, name: DaemonName) -> (Vec<String>, Gate, ReadinessTest
             let port = config.metrics.listen.map_or(0, |address| address.port());
             (metrics(config), Gate::Files, ReadinessTest::Port(port), None)
         }
-        DaemonName::Agent => (words(&["slurminit", "agent"]), Gate::Files, ReadinessTest::Started, None),
+        DaemonName::Agent => (words(&["slurminit", "agent"]), Gate::Served, ReadinessTest::Started, None),
     }
 }
 
@@ -267,7 +299,7 @@ pub(super) fn service(config: &Config, service: &Service) -> Spec {
         command: service.command.clone(),
         user: service.user.clone(),
         env: service.env.clone(),
-        default_env: &[],
+        default_env: Vec::new(),
         after: service.after.clone(),
         gate: Gate::Hooks,
         readiness,
@@ -276,6 +308,7 @@ pub(super) fn service(config: &Config, service: &Service) -> Spec {
         restart: service.restart,
         essential: service.essential.then_some(exit_code::SERVICE),
         stop_timeout: service.stop_timeout.unwrap_or_else(|| config.supervise.stop_timeout()),
+        handover: Handover::Never,
         daemon: None,
         node: None,
     }

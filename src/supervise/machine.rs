@@ -35,6 +35,8 @@ pub use units::Units;
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::config::Supervise;
 use crate::prepared::{PrepareEvent, Prepared};
 
@@ -103,7 +105,7 @@ pub enum Effect {
 }
 
 /// The machine's fixed parameters.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
     /// Whether there is a cluster; without one only the command runs.
     pub has_cluster: bool,

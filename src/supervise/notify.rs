@@ -30,8 +30,7 @@ const BATCH: usize = 32;
 const LAST_BATCH: usize = 2048;
 /// How many refusals are logged: a flood must not fill the log.
 const REFUSALS_LOGGED: u32 = 5;
-/// What makes Slurm's daemons send messages, and the variable that tells them where.
-pub(super) const OPTION: &str = "--systemd";
+/// The variable that tells Slurm's daemons where to send messages.
 pub(super) const VARIABLE: &str = "NOTIFY_SOCKET";
 
 /// A daemon's notification socket. Dropping it closes the socket.

@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::daemon::{self, Spec};
 use crate::config::{AccountingMode, Config, DaemonName, Role};
 
@@ -22,7 +24,7 @@ pub struct Target {
 }
 
 /// Whose jobs a container looks after when it starts and stops.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobCare {
     /// The cluster's: slurmctld and the only slurmd are here, and their jobs end with them.
     #[default]

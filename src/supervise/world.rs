@@ -10,6 +10,7 @@ mod requests;
 mod struck;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use nix::libc;
@@ -18,11 +19,12 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::time::Instant;
 use tracing::{debug, error, info, trace, warn};
 
-use super::machine::{Child, Effect, Event, Exit, Machine, Notice, ReloadNotice, Setup, Unit};
+use super::machine::{Child, Effect, Event, Exit, Machine, Notice, ReloadNotice, Unit};
 use super::output::{Pump, Reader};
 use super::process::{self, Output, Program, Started};
 use super::signals::{Inherited, Signals};
-use super::{Job, advice, alarm, clock, limits, notify, readiness, status};
+use super::task::Task;
+use super::{advice, alarm, clock, limits, notify, readiness, status};
 use crate::config::Level;
 use crate::logs::{Circumstances, Logs};
 
@@ -37,7 +39,8 @@ pub(super) struct Living {
 
 /// The supervisor's connection to the operating system.
 pub(super) struct World {
-    pub(super) job: Job,
+    pub(super) task: Task,
+    cmd: Vec<OsString>,
     inherited: Inherited,
     logs: Logs,
     pub(super) events: UnboundedSender<Event>,
@@ -50,22 +53,17 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(job: Job, inherited: Inherited, logs: Logs, events: UnboundedSender<Event>) -> Self {
+    pub(super) fn new(
+        task: Task,
+        cmd: Vec<OsString>,
+        inherited: Inherited,
+        logs: Logs,
+        events: UnboundedSender<Event>,
+    ) -> Self {
         let start = Instant::now();
-        let has_cluster = job.target.has_cluster;
-        let machine = Machine::new(Setup {
-            has_cluster,
-            jobs: job.target.jobs,
-            units: job.target.units(&job.config),
-            hooks: job.config.hooks.pre_start.iter().map(|hook| hook.timeout).collect(),
-            has_cmd: !job.cmd.is_empty(),
-            supervise: job.config.supervise.clone(),
-            has_associations: job.config.has_associations(),
-            jobs_grace: job.config.jobs.grace,
-            wait_jobs: job.config.jobs.wait,
-            seed: status::monotonic_ms(),
-        });
-        let status = status::Publisher::new(&job.config.paths.run, has_cluster);
+        let has_cluster = task.setup.has_cluster;
+        let machine = Machine::new(task.setup.clone());
+        let status = status::Publisher::new(&task.paths.run, has_cluster);
         if has_cluster {
             if let Err(error) = logs.keep(machine.units().iter().map(|unit| unit.spec.name.clone())) {
                 warn!(
@@ -74,7 +72,7 @@ impl World {
             }
         }
         let (living, dying) = (BTreeMap::new(), Vec::new());
-        Self { job, inherited, logs, events, start, machine, living, dying, status, exit: None }
+        Self { task, cmd, inherited, logs, events, start, machine, living, dying, status, exit: None }
     }
 
     pub(super) async fn run(mut self, signals: &Signals, mut incoming: UnboundedReceiver<Event>) -> u8 {
@@ -90,7 +88,7 @@ impl World {
             if let Some(code) = self.exit {
                 return code;
             }
-            if let Some(jump) = clock.jump().filter(|_| self.job.target.has_cluster) {
+            if let Some(jump) = clock.jump().filter(|_| self.task.setup.has_cluster) {
                 warn!("the clock was set {jump}; Slurm's times follow it");
             }
             self.publish();
@@ -281,7 +279,7 @@ impl World {
             for line in &words {
                 error!("last words of {name}: {line}");
             }
-            if let Some(repair) = advice::repair(&words, &self.job.config.paths.state) {
+            if let Some(repair) = advice::repair(&words, &self.task.paths.state) {
                 error!("repair: {repair}");
             }
         }

@@ -69,7 +69,10 @@ impl Machine {
         // A command was promised a cluster and must fail without one. A server without a command keeps trying.
         match self.cmd {
             Cmd::Waiting => self.fail(exit_code::NOT_READY, why),
-            _ => self.cluster.step.say(why),
+            _ => {
+                self.cluster.open.insert(Gate::Served);
+                self.cluster.step.say(why);
+            }
         }
     }
 
@@ -188,7 +191,8 @@ impl Machine {
     }
 
     fn serve(&mut self) {
-        let Cluster { prepared, step, care, .. } = &mut self.cluster;
+        let Cluster { prepared, step, care, open, .. } = &mut self.cluster;
+        open.insert(Gate::Served);
         self.phase = Phase::Serve;
         let gres = || prepared.as_ref().map(|prepared| prepared.gres.clone()).unwrap_or_default();
         step.say(Notice::Ready { gres: (*care != JobCare::Nobody).then(gres) });

@@ -89,7 +89,8 @@ impl Cluster {
             Some(DaemonName::Slurmd) => self.slurmd_is_ready(),
             _ => {}
         }
-        if self.units.iter().filter(|unit| unit.reads_slurms_files()).all(Unit::is_ready) {
+        let is_awaited = self.units[id].spec.gate != Gate::Served;
+        if is_awaited && self.units.iter().filter(|unit| unit.reads_slurms_files()).all(Unit::is_ready) {
             self.node.ask(&self.step);
         }
     }

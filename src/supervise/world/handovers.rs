@@ -4,44 +4,36 @@ use nix::unistd::Pid;
 use tracing::{info, warn};
 
 use super::{Living, Program, World};
-use crate::config::DaemonName;
+use crate::supervise::daemon::{HANDS_OVER, Handover};
 use crate::supervise::machine::Child;
-use crate::supervise::notify::{Notify, OPTION, VARIABLE};
+use crate::supervise::notify::{Notify, VARIABLE};
 
 impl World {
     /// Sets up a daemon for handovers, if it supports them. Without a socket, Slurm's `--systemd` is fatal.
     pub(super) fn expect_handover(&self, child: Child, program: &mut Program) -> Option<Notify> {
         let spec = &self.machine.units()[child.unit()?].spec;
-        let settings = self.job.config.daemons.get(&spec.daemon?);
-        let own = settings.and_then(|settings| settings.command.as_ref());
-        // With `--systemd` slurmctld does not switch to SlurmUser. A daemon with its own `user` therefore keeps `-D`,
-        // which does.
-        let own_user = settings.is_some_and(|settings| settings.user.is_some());
-        let wanted = match own {
-            Some(command) => command.iter().any(|word| word.contains(OPTION)),
-            None => {
-                matches!(spec.daemon, Some(DaemonName::Slurmctld | DaemonName::Slurmd))
-                    && !own_user
-                    && self.machine.prepared().is_some_and(|prepared| prepared.hands_over)
-            }
+        let wanted = match spec.handover {
+            Handover::Never => false,
+            Handover::WhereItCan => self.machine.prepared().is_some_and(|prepared| prepared.hands_over),
+            Handover::Always => true,
         };
         // If `env` names a socket, someone else listens there.
         if !wanted || spec.env.contains_key(VARIABLE) {
             return None;
         }
-        let path = self.job.config.paths.run.join(format!("notify-{}", spec.name));
+        let path = self.task.paths.run.join(format!("notify-{}", spec.name));
         match Notify::open(&path, program.user.as_deref(), &spec.name) {
             Ok(notify) => {
                 program.env.push([VARIABLE.as_bytes(), b"=", path.as_os_str().as_encoded_bytes()].concat());
-                if own.is_none() {
+                if spec.handover == Handover::WhereItCan {
                     // Slurm accepts only one of `-D` and `--systemd`.
                     program.argv.retain(|word| word != b"-D");
-                    program.argv.push(OPTION.as_bytes().to_vec());
+                    program.argv.push(HANDS_OVER.as_bytes().to_vec());
                 }
                 Some(notify)
             }
             Err(error) => {
-                let (file, directory) = (path.display(), self.job.config.paths.run.display());
+                let (file, directory) = (path.display(), self.task.paths.run.display());
                 warn!(
                     "{file}: {error}; {} starts without it, and a broken slurm.conf at `scontrol reconfigure` will end it; \
                      make {directory} writable for slurminit, with a path under 90 characters",

@@ -35,9 +35,8 @@ impl World {
             }
             // What the command line says is theirs, too.
             _ => {
-                let config = &self.job.config;
-                let mut said = BTreeMap::from([("SLURMINIT_ROLE".to_owned(), config.role.to_string())]);
-                said.extend(config.simulate.nodes.map(|nodes| ("SLURMINIT_NODES".to_owned(), nodes.to_string())));
+                let mut said = BTreeMap::from([("SLURMINIT_ROLE".to_owned(), self.task.role.to_string())]);
+                said.extend(self.task.simulated_nodes.map(|nodes| ("SLURMINIT_NODES".to_owned(), nodes.to_string())));
                 Program { env: environment(&said, &NOT_FOR_DAEMONS), ..program }
             }
         }
@@ -45,11 +44,10 @@ impl World {
 
     /// The command line, and where the output goes.
     fn argv(&self, child: Child) -> (Argv, Output) {
-        let configured = self.job.config.node.name.as_str();
-        let node = self.machine.prepared().and_then(Prepared::name_of_node).unwrap_or(configured);
+        let node = self.machine.prepared().and_then(Prepared::name_of_node).unwrap_or(&self.task.node);
         let prepare = |more: &[Argv]| [self.own_verb("prepare"), more.concat()].concat();
         match child {
-            Child::Cmd => (self.job.cmd.iter().map(|word| word.as_bytes().to_vec()).collect(), Output::Inherited),
+            Child::Cmd => (self.cmd.iter().map(|word| word.as_bytes().to_vec()).collect(), Output::Inherited),
             Child::Unit(id) => {
                 let unit = &self.machine.units()[id];
                 // A service may write many lines at once.
@@ -59,10 +57,7 @@ impl World {
                 ReadinessTest::Command(command) => (words(command), Log),
                 _ => (Vec::new(), Log),
             },
-            Child::Hook(index) => {
-                let hook = self.job.config.hooks.pre_start.get(index);
-                (hook.map(|hook| words(&hook.command)).unwrap_or_default(), Log)
-            }
+            Child::Hook(index) => (self.task.hooks.get(index).map(|command| words(command)).unwrap_or_default(), Log),
             Child::Prepare => (prepare(&[self.held()]), Captured),
             Child::Explain(id) => (prepare(&[self.death(id)]), Captured),
             Child::Reload => (prepare(&[words(&["--reload"]), self.held(), words(&["--node", node])]), Captured),
@@ -85,13 +80,13 @@ impl World {
                 ([jobs(node, &["reached", "--port", &self.daemon_port()]), self.socket()].concat(), Log)
             }
             Child::JobsWait => (jobs(node, &["wait"]), Log),
-            Child::JobsQuiesce if self.job.target.jobs == JobCare::Nobody => (jobs(node, &["note-next"]), Log),
+            Child::JobsQuiesce if self.task.setup.jobs == JobCare::Nobody => (jobs(node, &["note-next"]), Log),
             Child::JobsQuiesce => {
-                let grace = self.job.config.jobs.grace.as_secs_f64().to_string();
-                let on_stop = self.job.config.jobs.on_stop.to_string();
+                let grace = self.task.setup.jobs_grace.as_secs_f64().to_string();
+                let on_stop = self.task.on_stop.to_string();
                 let mut arguments = vec!["quiesce", "--grace", &grace, "--on-stop", &on_stop];
                 arguments.extend(self.has_left_jobs_alone().then_some("--after-command"));
-                let leaves = self.job.target.jobs == JobCare::Node;
+                let leaves = self.task.setup.jobs == JobCare::Node;
                 arguments.extend(leaves.then_some("--leave"));
                 let has_controller = self.machine.units().iter().any(|unit| unit.is(DaemonName::Slurmctld));
                 arguments.extend((leaves && has_controller).then_some("--with-controller"));
@@ -99,8 +94,7 @@ impl World {
             }
             Child::Liveness => {
                 let questions = serde_json::to_vec(&self.questions(node)).unwrap_or_default();
-                let port = self.job.config.slurm.daemon_port.to_string();
-                let recall = self.job.target.has_other_nodes.then(|| words(&["--recall", &port]));
+                let recall = self.task.has_other_nodes.then(|| words(&["--recall", &self.daemon_port()]));
                 ([vec![own_file(), b"liveness".to_vec(), questions], recall.unwrap_or_default()].concat(), Captured)
             }
             Child::OomScore => {
@@ -110,7 +104,7 @@ impl World {
             }
             Child::FreePort(id) => (self.free_port(&self.machine.units()[id]), Log),
             Child::Reconfigure => (words(&["scontrol", "reconfigure"]), Log),
-            Child::NodeCheck if self.job.target.jobs == JobCare::Nobody => (words(&["scontrol", "ping"]), Captured),
+            Child::NodeCheck if self.task.setup.jobs == JobCare::Nobody => (words(&["scontrol", "ping"]), Captured),
             Child::NodeCheck => (words(&["sinfo", "--noheader", "--nodes", node, "--format", SINFO_FORMAT]), Captured),
             Child::NodeResume => (words(&["scontrol", "update", &format!("nodename={node}"), "state=resume"]), Log),
         }
@@ -150,23 +144,23 @@ impl World {
 
     /// mariadbd is begun by `slurminit mariadb`, which becomes it, and makes the database at the first start.
     fn database(&self) -> Argv {
-        let data = self.job.config.paths.database().into_os_string().into_vec();
+        let data = self.task.paths.database().into_os_string().into_vec();
         let words = words(&["mariadb", "--template", Paths::DATABASE_TEMPLATE, "--data"]);
         [vec![own_file()], words, vec![data, b"--".to_vec()]].concat()
     }
 
     fn daemon_port(&self) -> String {
-        self.job.config.slurm.daemon_port.to_string()
+        self.task.daemon_port.to_string()
     }
 
     /// The option that names the control socket.
     fn socket(&self) -> Argv {
-        vec![b"--socket".to_vec(), crate::control::socket(&self.job.config.paths.run).into_os_string().into_vec()]
+        vec![b"--socket".to_vec(), crate::control::socket(&self.task.paths.run).into_os_string().into_vec()]
     }
 
     /// The options that name slurmctld's state directory and its default.
     fn state(&self) -> [Vec<u8>; 4] {
-        let paths = &self.job.config.paths;
+        let paths = &self.task.paths;
         let bytes = |path: PathBuf| path.into_os_string().into_vec();
         let (conf, state) = (bytes(paths.slurm.join("slurm.conf")), bytes(paths.state.join("slurmctld")));
         [b"--slurm-conf".to_vec(), conf, b"--state".to_vec(), state]
@@ -174,14 +168,14 @@ impl World {
 
     /// Whether the container stops because its command has ended, and nobody asked to wait for jobs.
     fn has_left_jobs_alone(&self) -> bool {
-        self.machine.stops_with_its_command() && !self.job.config.jobs.wait
+        self.machine.stops_with_its_command() && !self.task.setup.wait_jobs
     }
 
     /// A slurminit verb that reads the configuration again.
     fn own_verb(&self, verb: &str) -> Argv {
         let mut argv = vec![own_file(), verb.as_bytes().to_vec()];
-        if let Some(file) = &self.job.config_file {
-            argv.extend([b"--config".to_vec(), file.as_os_str().as_bytes().to_vec()]);
+        if let Some(file) = &self.task.config_file {
+            argv.extend([b"--config".to_vec(), file.as_bytes().to_vec()]);
         }
         argv
     }
@@ -201,7 +195,7 @@ impl World {
 
     /// The part of the configuration that this process cannot change.
     fn held(&self) -> Argv {
-        words(&["--held", &self.job.held.to_string()])
+        words(&["--held", &self.task.held])
     }
 
     /// The daemon that died, and its last log lines.
@@ -227,7 +221,7 @@ impl World {
                 door: spec.readiness.clone(),
                 commands: {
                     let node = spec.node.as_deref().unwrap_or(node);
-                    spec.liveness.as_ref()?.test.commands(&self.job.config.paths.munge_socket, node)
+                    spec.liveness.as_ref()?.test.commands(&self.task.paths.munge_socket, node)
                 },
                 timeout_ms: u64::try_from(self.machine.probe_timeout(*id).as_millis()).unwrap_or(u64::MAX),
             })
@@ -252,7 +246,7 @@ fn words<S: AsRef<str>>(words: &[S]) -> Argv {
 
 fn with_defaults(spec: &Spec) -> BTreeMap<String, String> {
     let unset = spec.default_env.iter().filter(|(name, _)| std::env::var_os(name).is_none());
-    let defaults = unset.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    let defaults = unset.cloned();
     defaults.chain(spec.env.clone()).collect()
 }
 

@@ -14,8 +14,8 @@ impl World {
     /// Opens the control socket. If that fails the container works but takes no requests. A plain init has no socket.
     pub(super) fn open_control(&self) -> UnboundedReceiver<Asked> {
         let (requests, incoming) = unbounded_channel();
-        if self.job.target.has_cluster {
-            let socket = crate::control::socket(&self.job.config.paths.run);
+        if self.task.setup.has_cluster {
+            let socket = crate::control::socket(&self.task.paths.run);
             match server::listen(&socket) {
                 Ok(listener) => drop(tokio::task::spawn_local(server::serve(listener, requests))),
                 Err(error) => warn!(

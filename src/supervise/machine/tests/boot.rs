@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::ReadinessTest;
+use crate::supervise::daemon::Gate;
 
 #[test]
 fn the_daemons_start_one_after_the_other_each_when_the_one_before_is_ready() {
@@ -19,6 +20,30 @@ fn the_daemons_start_one_after_the_other_each_when_the_one_before_is_ready() {
     sim.wait(10 * MS);
     sim.node("idle|none");
     assert_eq!(sim.spawned.last(), Some(&Child::Cmd));
+}
+
+#[test]
+fn what_nobody_waits_for_starts_behind_the_command_or_when_the_node_is_overdue() {
+    let setup = |has_cmd| {
+        let mut setup = cluster(has_cmd);
+        (setup.units[3].gate, setup.units[3].readiness) = (Gate::Served, ReadinessTest::Started);
+        setup
+    };
+    let mut sim = Sim::new(setup(true));
+    sim.ready();
+    assert_eq!(sim.spawned[sim.spawned.len() - 2..], [Child::Cmd, Child::Unit(API)]);
+    sim.wait(MS);
+    assert_eq!(sim.spawned.last(), Some(&Child::Unit(API)), "the node is not asked again for it");
+
+    let mut sim = Sim::new(setup(false));
+    sim.prepared();
+    for unit in DAEMONS {
+        sim.give(Event::Looked(unit, true));
+    }
+    sim.node("inval|Low RealMemory");
+    assert!(!sim.spawned.contains(&Child::Unit(API)));
+    sim.wait(Duration::from_secs(60));
+    assert!(sim.spawned.contains(&Child::Unit(API)));
 }
 
 #[test]

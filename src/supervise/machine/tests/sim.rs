@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::config::{DaemonName, ReadinessTest};
-use crate::supervise::daemon::{Gate, Probe, ProbeTest};
+use crate::supervise::daemon::{Gate, Handover, Probe, ProbeTest};
 
 /// The units of [`cluster`].
 pub(in super::super) const MUNGED: UnitId = UnitId(0);
@@ -23,7 +23,8 @@ fn spec(name: &str, after: &[&str], gate: Gate, daemon: Option<DaemonName>, esse
         command: vec![name.to_owned()],
         user: None,
         env: BTreeMap::new(),
-        default_env: &[],
+        default_env: vec![],
+        handover: Handover::Never,
         after: after.iter().map(ToString::to_string).collect(),
         gate,
         readiness: ReadinessTest::Port(1),
