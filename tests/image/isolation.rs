@@ -20,6 +20,19 @@ fn every_daemon_runs_as_its_own_user() {
     assert!(processes.lines().any(|line| line == "slurminit-init root 1"), "{processes}");
 }
 
+/// What `slurminit run` leaves open for PID 1, its task and the lock, is PID 1's alone.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn pid_1_is_small_and_its_task_nobody_elses() {
+    let container = Image::new(PLAIN).serve();
+    let resident: u32 = container.sh("awk '/^VmRSS/{print $2}' /proc/1/status").trim().parse().expect("a number");
+    assert!(resident <= 4096, "{resident} KiB");
+    let open = container.sh("for p in /proc/[0-9]*; do ls -l $p/fd | sed \"s|^|${p#/proc/} |\"; done 2>/dev/null");
+    assert!(!open.contains("slurminit task"), "it was read: {open}");
+    let locks: Vec<&str> = open.lines().filter(|line| line.ends_with("/slurminit/lock")).collect();
+    assert!(matches!(locks[..], [lock] if lock.starts_with("1 ")), "{locks:?}");
+}
+
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn nothing_special_is_asked_of_docker() {
