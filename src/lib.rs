@@ -48,6 +48,7 @@ pub mod proc;
 mod reloading;
 pub mod render;
 pub mod sbatch_args;
+pub mod secret_variables;
 mod start;
 pub mod supervise;
 mod take_token;

@@ -12,11 +12,10 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::config::{ConfigError, Joined};
+use crate::secret_variables::JOIN as VARIABLE;
 use crate::token::{DIRECTORY, KEPT, SETTINGS, Token, TokenError};
 use crate::walk::{self, Astray};
 
-/// The variable that may hold a token.
-const VARIABLE: &str = "SLURMINIT_JOIN";
 /// The option that may.
 const OPTION: &str = "--join";
 /// The secret that may.

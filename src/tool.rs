@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::pidfd;
+use crate::{pidfd, secret_variables};
 use answer::Answer;
 
 /// The most bytes of each stream that are read: Slurm's JSON of ten thousand jobs is less.
@@ -47,12 +47,15 @@ pub fn output(command: &mut Command, deadline: Duration) -> Result<Output> {
 pub struct Running(Child);
 
 impl Running {
-    /// Starts it. `input`, less than a pipe holds (64 KiB), is its standard input.
+    /// Starts it, without what is secret in this process's environment. `input`, less than a pipe holds (64 KiB), is its standard input.
     ///
     /// # Errors
     /// It cannot be executed.
     #[expect(clippy::disallowed_methods, reason = "this process is nobody's PID 1: it may have children of its own")]
     pub fn start(command: &mut Command, input: &[u8]) -> Result<Self> {
+        for name in secret_variables::ALL {
+            command.env_remove(name);
+        }
         let stdin = if input.is_empty() { Stdio::null() } else { filled_pipe(input)?.into() };
         command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map(Self)
     }
@@ -150,6 +153,14 @@ mod tests {
         for hangs in ["exec sleep 600", "exec >&- 2>&-; exec sleep 600"] {
             assert_eq!(ask("sh", &["-c", hangs], soon), Answer::Silent, "{hangs}");
         }
+    }
+
+    #[test]
+    fn what_is_secret_here_no_tool_gets() {
+        let mut command = Command::new("env");
+        let said = output(command.env(secret_variables::MUNGE_KEY, "x").env("OTHER", "y"), SOME_TIME).unwrap();
+        let said = String::from_utf8(said.stdout).unwrap();
+        assert!(said.contains("OTHER=y") && !said.contains("MUNGE_KEY"), "{said}");
     }
 
     #[test]

@@ -278,14 +278,14 @@ pub enum OnHookFailure {
 }
 
 /// A command that must succeed.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hook {
     /// Program and arguments.
     #[serde(deserialize_with = "value::command")]
     pub command: Vec<String>,
     /// How long it may take.
-    #[serde(default = "five_minutes", deserialize_with = "value::seconds")]
+    #[serde(default = "five_minutes", serialize_with = "value::as_seconds", deserialize_with = "value::seconds")]
     pub timeout: Duration,
 }
 

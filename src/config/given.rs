@@ -2,10 +2,7 @@
 //!
 //! PURE.
 
-/// The variable that may hold the configuration: the text of a slurminit.toml.
-pub const TOML: &str = "SLURMINIT_TOML";
-/// The variable that may hold munge's key.
-pub const MUNGE_KEY: &str = "SLURMINIT_MUNGE_KEY";
+pub use crate::secret_variables::{MUNGE_KEY, TOML};
 
 /// Where PID 1 keeps both, root's alone: what is in its environment all daemons get.
 pub const DIRECTORY: &str = "/run/slurminit.given";

@@ -37,7 +37,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::Supervise;
+use crate::config::{Hook, Supervise};
 use crate::prepared::{PrepareEvent, Prepared};
 
 use super::daemon::{Spec, UnitId};
@@ -113,8 +113,8 @@ pub struct Setup {
     pub jobs: JobCare,
     /// The daemons and services.
     pub units: Vec<Spec>,
-    /// The deadline of each pre-start hook.
-    pub hooks: Vec<Duration>,
+    /// The pre-start hooks.
+    pub hooks: Vec<Hook>,
     /// Whether the container has a command.
     pub has_cmd: bool,
     /// Restart policy and deadlines.

@@ -17,8 +17,6 @@ pub struct Task {
     pub setup: Setup,
     /// Whether slurmctld is here and its nodes are other containers.
     pub has_other_nodes: bool,
-    /// The commands of the pre-start hooks.
-    pub hooks: Vec<Vec<String>>,
     /// What becomes of jobs that do not end in time when the container stops.
     pub on_stop: OnStop,
     /// The role, which the preparation is told.
@@ -54,7 +52,7 @@ impl Task {
                 has_cluster: target.has_cluster,
                 jobs: target.jobs,
                 units: target.units(config),
-                hooks: config.hooks.pre_start.iter().map(|hook| hook.timeout).collect(),
+                hooks: config.hooks.pre_start.clone(),
                 has_cmd,
                 supervise: config.supervise.clone(),
                 has_associations: config.has_associations(),
@@ -63,7 +61,6 @@ impl Task {
                 seed,
             },
             has_other_nodes: target.has_other_nodes,
-            hooks: config.hooks.pre_start.iter().map(|hook| hook.command.clone()).collect(),
             on_stop: config.jobs.on_stop,
             role: config.role,
             simulated_nodes: config.simulate.nodes,

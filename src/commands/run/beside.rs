@@ -6,10 +6,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::config::{Config, given};
+use crate::config::Config;
 use crate::start::Cluster;
 use crate::supervise::status::{self, Status};
-use crate::{exit_code, health, jobs, printable};
+use crate::{exit_code, health, jobs, printable, secret_variables};
 
 /// The cluster that runs, once it is up; otherwise says why not, and returns the exit code.
 pub(in crate::commands) fn serving(cluster: &Cluster, directory: &Path, limit: Duration) -> Result<Status, u8> {
@@ -40,7 +40,10 @@ pub(super) fn run(cluster: &Cluster, config: &Config, cmd: &[OsString]) -> anyho
     }
     let Some((program, arguments)) = cmd.split_first() else { return Ok(exit_code::SUCCESS) };
     let mut command = Command::new(program);
-    command.args(arguments).env_remove(given::TOML).env_remove(given::MUNGE_KEY);
+    command.args(arguments);
+    for name in secret_variables::ALL {
+        command.env_remove(name);
+    }
     let error = match config.jobs.wait {
         false => command.exec(),
         true => match wait(&mut command) {

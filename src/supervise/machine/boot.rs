@@ -41,7 +41,7 @@ impl Machine {
             Phase::New => self.next_hook(0),
             Phase::Hook { index, until } if now >= *until => {
                 let index = *index;
-                let limit = self.setup.hooks.get(index).copied().unwrap_or_default();
+                let limit = self.setup.hooks.get(index).map(|hook| hook.timeout).unwrap_or_default();
                 self.fail(exit_code::HOOK, Notice::HookTooSlow { index, limit });
             }
             Phase::Prepare { until, .. } if now >= *until => {
@@ -82,8 +82,8 @@ impl Machine {
             return self.start_cmd();
         }
         let step = &mut self.cluster.step;
-        if let Some(limit) = self.setup.hooks.get(index) {
-            self.phase = Phase::Hook { index, until: step.now + *limit };
+        if let Some(hook) = self.setup.hooks.get(index) {
+            self.phase = Phase::Hook { index, until: step.now + hook.timeout };
             return step.start_task(Child::Hook(index));
         }
         self.cluster.open.insert(Gate::Hooks);

@@ -10,7 +10,7 @@ mod node;
 mod sim;
 mod stop;
 
-pub(super) use sim::{API, DAEMONS, MS, MUNGED, SLURMCTLD, SLURMD, Sim, UNITS, cluster, probed};
+pub(super) use sim::{API, DAEMONS, MS, MUNGED, SLURMCTLD, SLURMD, Sim, UNITS, cluster, hook, probed};
 
 use super::*;
 use crate::config::{OnGiveUp, RestartPolicy};

@@ -57,7 +57,9 @@ impl World {
                 ReadinessTest::Command(command) => (words(command), Log),
                 _ => (Vec::new(), Log),
             },
-            Child::Hook(index) => (self.task.hooks.get(index).map(|command| words(command)).unwrap_or_default(), Log),
+            Child::Hook(index) => {
+                (self.task.setup.hooks.get(index).map(|hook| words(&hook.command)).unwrap_or_default(), Log)
+            }
             Child::Prepare => (prepare(&[self.held()]), Captured),
             Child::Explain(id) => (prepare(&[self.death(id)]), Captured),
             Child::Reload => (prepare(&[words(&["--reload"]), self.held(), words(&["--node", node])]), Captured),

@@ -95,7 +95,7 @@ fn during_the_stop_a_restart_is_refused_and_a_second_stop_hurries() {
 
 #[test]
 fn the_timeline_has_each_part_of_the_start_once_and_does_not_change_later() {
-    let mut sim = Sim::new(Setup { hooks: vec![Duration::from_secs(5)], ..cluster(true) });
+    let mut sim = Sim::new(Setup { hooks: vec![hook(Duration::from_secs(5))], ..cluster(true) });
     let after = |sim: &mut Sim, ms: u64, event| {
         sim.now += Duration::from_millis(ms);
         sim.give(event);

@@ -64,7 +64,7 @@ proptest! {
         hooks in 0..2_usize,
         chances in proptest::collection::vec(chance(), 0..60),
     ) {
-        let mut sim = Sim::new(Setup { hooks: vec![Duration::from_secs(5); hooks], ..probed(cluster(has_cmd)) });
+        let mut sim = Sim::new(Setup { hooks: vec![hook(Duration::from_secs(5)); hooks], ..probed(cluster(has_cmd)) });
         for chance in chances {
             if sim.exit.is_some() {
                 break;

@@ -37,6 +37,10 @@ fn spec(name: &str, after: &[&str], gate: Gate, daemon: Option<DaemonName>, esse
     }
 }
 
+pub(in super::super) fn hook(timeout: Duration) -> Hook {
+    Hook { command: vec!["hook".to_owned()], timeout }
+}
+
 pub(in super::super) fn cluster(has_cmd: bool) -> Setup {
     Setup {
         units: vec![

@@ -90,7 +90,7 @@ fn a_plain_init_leaves_term_to_its_command() {
 fn term_at_any_moment_of_the_start_ends_in_bounded_time() {
     for steps in 0..5 {
         for stubborn in [false, true] {
-            let mut sim = Sim::new(Setup { hooks: vec![Duration::from_secs(300)], ..cluster(false) });
+            let mut sim = Sim::new(Setup { hooks: vec![hook(Duration::from_secs(300))], ..cluster(false) });
             if steps > 0 {
                 sim.exits(Child::Hook(0), Exit::Code(0));
             }
