@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use crate::config::{self, Config, ConfigError, DEFAULT_FILE, Fault, Joined, Paths, given};
 use crate::inventory::Finding;
-use crate::token;
 use crate::walk::{self, read};
+use crate::{secret_variables, token};
 
 /// The file to read: `path`, otherwise the one named by `SLURMINIT_CONFIG`, otherwise the default.
 pub fn file(path: Option<&Path>) -> PathBuf {
@@ -81,12 +81,12 @@ impl Variables {
     /// Compose turns an unset variable into an empty one.
     fn of_this_process() -> Self {
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-        Self { toml: variable(given::TOML), file: variable("SLURMINIT_CONFIG") }
+        Self { toml: variable(secret_variables::TOML), file: variable("SLURMINIT_CONFIG") }
     }
 
     /// The text of the configuration.
     fn text(self) -> Result<Option<String>, ConfigError> {
-        let refused = |what: &str| Err(ConfigError { place: given::TOML.to_owned(), what: what.to_owned() });
+        let refused = |what: &str| Err(ConfigError { place: secret_variables::TOML.to_owned(), what: what.to_owned() });
         match self.toml.map(OsString::into_string) {
             Some(Err(_)) => refused("it is not UTF-8 text"),
             Some(Ok(text)) if !text.trim().is_empty() => match self.file {
@@ -102,7 +102,7 @@ fn source_in(root: &Path, path: Option<&Path>, variables: Variables) -> Result<S
     let named = path.map(Path::to_owned).or_else(|| variables.file.clone().map(PathBuf::from));
     if path.is_none() {
         if let Some(text) = variables.text()? {
-            return Ok(Source { text, origin: given::TOML.into() });
+            return Ok(Source { text, origin: secret_variables::TOML.into() });
         }
     }
     let kept_file = Path::new(given::DIRECTORY).join(given::TOML_FILE);
@@ -110,7 +110,7 @@ fn source_in(root: &Path, path: Option<&Path>, variables: Variables) -> Result<S
     let (bytes, origin) = match &named {
         Some(file) if *file != kept_file => (read(file), file.clone()),
         named => match kept(root, &kept_file) {
-            Some(bytes) => (bytes, PathBuf::from(given::TOML)),
+            Some(bytes) => (bytes, PathBuf::from(secret_variables::TOML)),
             None => (read(&named.clone().unwrap_or_else(default_file)), PathBuf::from(DEFAULT_FILE)),
         },
     };
@@ -129,7 +129,7 @@ fn unreadable(origin: &Path, error: &io::Error) -> ConfigError {
     let what = match error.kind() {
         ErrorKind::NotFound => "there is no such file; correct --config (or SLURMINIT_CONFIG)".to_owned(),
         ErrorKind::InvalidData => "it is not UTF-8 text; save it as UTF-8".to_owned(),
-        ErrorKind::PermissionDenied if origin == Path::new(given::TOML) => {
+        ErrorKind::PermissionDenied if origin == Path::new(secret_variables::TOML) => {
             "the configuration of this cluster came in this variable, and only root may read it, for it may hold secrets; do this as root \
              (docker exec -u root, or sudo)"
                 .to_owned()
@@ -252,11 +252,11 @@ mod tests {
     #[test]
     fn what_was_kept_is_called_by_the_variable_it_came_in() {
         let machine = Machine::new(&["kept", "default"]);
-        assert_eq!(machine.read(None, None, None).unwrap().origin, Path::new(given::TOML));
+        assert_eq!(machine.read(None, None, None).unwrap().origin, Path::new(secret_variables::TOML));
         // PID 1 names it on the command line when it begins anew.
         let kept = Path::new(given::DIRECTORY).join(given::TOML_FILE);
         let source = source_in(machine.0.path(), Some(&kept), Variables::default()).unwrap();
-        assert_eq!((source.text.as_str(), source.origin.as_path()), ("# kept", Path::new(given::TOML)));
+        assert_eq!((source.text.as_str(), source.origin.as_path()), ("# kept", Path::new(secret_variables::TOML)));
     }
 
     #[test]
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn who_may_not_read_what_root_kept_is_told_what_to_do() {
         let denied = io::Error::from(ErrorKind::PermissionDenied);
-        let error = unreadable(Path::new(given::TOML), &denied).to_string();
+        let error = unreadable(Path::new(secret_variables::TOML), &denied).to_string();
         assert!(
             error.contains("only root") && error.contains("sudo") && !error.contains("Permission denied"),
             "{error}"

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::config::{ConfigError, Joined};
-use crate::secret_variables::JOIN as VARIABLE;
+use crate::secret_variables::JOIN;
 use crate::token::{DIRECTORY, KEPT, SETTINGS, Token, TokenError};
 use crate::walk::{self, Astray};
 
@@ -59,9 +59,9 @@ pub(crate) fn take_token(given: Option<Option<&OsStr>>) -> Result<(), Untaken> {
         Some(None) => return Err(Untaken::Nothing(OPTION)),
         given => given.flatten().map(|text| (OPTION, text.to_string_lossy().into_owned())),
     };
-    let variable = std::env::var_os(VARIABLE).map(|text| text.to_string_lossy().into_owned());
+    let variable = std::env::var_os(JOIN).map(|text| text.to_string_lossy().into_owned());
     // compose turns an unset variable into an empty one.
-    let variable = variable.filter(|text| !text.trim().is_empty()).map(|text| (VARIABLE, text));
+    let variable = variable.filter(|text| !text.trim().is_empty()).map(|text| (JOIN, text));
     let is_shown = option.is_some() || variable.is_some();
     let secret = secret()?.map(|text| (SECRET, text));
     let given: Vec<(&'static str, String)> = [option, variable, secret].into_iter().flatten().collect();
@@ -79,9 +79,9 @@ pub(crate) fn take_token(given: Option<Option<&OsStr>>) -> Result<(), Untaken> {
         return Err(Untaken::Shown);
     }
     keep(&token).map_err(Untaken::Keep)?;
-    if given.iter().any(|(place, _)| *place == VARIABLE) {
+    if given.iter().any(|(place, _)| *place == JOIN) {
         eprintln!(
-            "slurminit: `docker exec` hands {VARIABLE}, and the cluster's key in it, to what it starts, and srun and sbatch to their jobs; \
+            "slurminit: `docker exec` hands {JOIN}, and the cluster's key in it, to what it starts, and srun and sbatch to their jobs; \
              behind the image's name ({OPTION} TOKEN), or in the file {SECRET}, it stays here"
         );
     }
@@ -142,7 +142,7 @@ fn anew(has_option: bool) -> io::Error {
             let name = words.next().unwrap_or_else(|| "slurminit".into());
             // Where the token came in the variable, such an option is one of the command's.
             let words: Vec<OsString> = if has_option { without_option(words.collect()) } else { words.collect() };
-            Command::new(file).arg0(name).args(words).env_remove(VARIABLE).exec()
+            Command::new(file).arg0(name).args(words).env_remove(JOIN).exec()
         }
         Err(error) => error,
     }

@@ -9,10 +9,10 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::config::given::{DIRECTORY, KEY_FILE, MUNGE_KEY, TOML, TOML_FILE};
+use crate::config::given::{DIRECTORY, KEY_FILE, TOML_FILE};
 use crate::config::{Config, ConfigError};
-use crate::load_config;
-use crate::walk;
+use crate::secret_variables::{MUNGE_KEY, TOML};
+use crate::{load_config, walk};
 
 /// munged's limits on a key (munge 0.5.13 and later).
 const KEY: std::ops::RangeInclusive<usize> = 32..=1024;

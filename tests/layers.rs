@@ -57,11 +57,13 @@ fn imports(code: &str) -> Vec<String> {
         match rest.strip_prefix('{') {
             Some(list) => {
                 let mut depth = 0;
+                // What follows the statement has braces of its own.
+                let list = list.split(';').next().unwrap_or_default();
                 let inner = list.split(|c| {
                     depth += i32::from(c == '{') - i32::from(c == '}');
-                    depth < 0 || (depth == 0 && c == ',') || c == ';'
+                    depth < 0 || (depth == 0 && c == ',')
                 });
-                found.extend(inner.take_while(|part| !part.contains(';')).filter_map(|part| path(part.trim())));
+                found.extend(inner.filter_map(|part| path(part.trim())));
             }
             None => found.extend(path(rest)),
         }
