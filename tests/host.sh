@@ -1,0 +1,49 @@
+# shellcheck shell=bash
+# What docker/test needs of the host beside Docker. Sourced after docker/engine.sh.
+# shellcheck disable=SC2154 # docker_cmd is engine.sh's
+
+need() { # PROGRAM PACKAGE
+    command -v "$1" >/dev/null || { is_debian_like && agreed "The tests need $2. Install it?" && apt_install "$2"; } || true
+    command -v "$1" >/dev/null
+}
+
+has_kubectl() { kubectl kustomize docker/kubernetes/overlays/cpu >/dev/null 2>&1; }
+
+# Debian 12 has kubectl 1.20, which does not know components.
+ensure_kubectl() {
+    has_kubectl || ! is_debian_like || install_first_of kubectl || true
+    has_kubectl
+}
+
+has_chromium() { command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null
+
+ensure_chromium() {
+    has_chromium || ! is_debian_like || ! agreed "The tests of the page need Chromium. Install it?" || apt_install chromium fonts-dejavu-core || true
+    has_chromium
+}
+
+# What a run created in Docker and did not remove.
+remove_test_objects() { # RUN
+    local kind names all force
+    for kind in container volume network; do
+        all='' force=--force
+        [ "$kind" != container ] || all=--all
+        [ "$kind" != network ] || force=''
+        # shellcheck disable=SC2086 # one word for each
+        names=$("${docker_cmd[@]}" "$kind" ls --quiet $all --filter "label=slurminit.test=$1" 2>/dev/null) || return 0
+        # shellcheck disable=SC2086
+        [ -z "$names" ] || "${docker_cmd[@]}" "$kind" rm $force $names >/dev/null 2>&1 || true
+    done
+}
+
+# A run that was killed removed nothing.
+remove_objects_of_killed_runs() {
+    local run
+    {
+        "${docker_cmd[@]}" container ls --all --format '{{.Label "slurminit.test"}}'
+        "${docker_cmd[@]}" volume ls --format '{{.Label "slurminit.test"}}'
+        "${docker_cmd[@]}" network ls --format '{{.Label "slurminit.test"}}'
+    } | sort -u | while read -r run; do
+        [ -z "$run" ] || kill -0 "$run" 2>/dev/null || remove_test_objects "$run"
+    done
+}
