@@ -1,27 +1,34 @@
 # shellcheck shell=bash
-# What docker/up and docker/test need of the host: a Docker engine that answers, and compose. Sourced.
+# What docker/up, docker/test and docker/base-image need of the host: a Docker engine that answers, and compose. Sourced.
 #
-# The sourcing script defines say and die and may set assume_yes=1. After ensure_engine the array docker_cmd holds the docker
-# command, after ensure_compose the array compose_cmd holds compose's.
+# The sourcing script defines say and die. It may set assume_yes=1, and scratch to a directory that it removes. After ensure_engine the
+# array docker_cmd holds the docker command, after ensure_compose the array compose_cmd holds compose's.
 
 # shellcheck disable=SC2034 # compose_cmd is for the sourcing script
 : "${assume_yes:=0}"
 docker_cmd=(docker)
 compose_cmd=()
+# An ordinary user's PATH on Debian lacks dockerd and debootstrap.
+[ "$(id -u)" = 0 ] || PATH=$PATH:/usr/sbin:/sbin
 # shellcheck source=docker/mirror.sh
 . "$(dirname "${BASH_SOURCE[0]}")/mirror.sh"
 
+# sudo drops the proxy variables, which apt-get and debootstrap need.
 as_root() {
-    if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
+    local variable environment=()
+    if [ "$(id -u)" = 0 ]; then "$@"; return; fi
+    command -v sudo >/dev/null || die "root rights are required for: $*. There is no sudo here; run this as root"
+    for variable in "${proxy_variables[@]}"; do
+        [ -z "${!variable:-}" ] || environment+=("$variable=${!variable}")
+    done
+    sudo ${environment[0]:+env "${environment[@]}"} "$@"
 }
+proxy_variables=(http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY)
 
-# Yes if --yes was given, or where nobody can answer in a CI.
+# Consent is --yes, or an answer at a terminal. A CI variable is not consent.
 agreed() { # QUESTION
     [ "$assume_yes" = 1 ] && return
-    if [ ! -t 0 ]; then
-        [ "${CI:-}" = true ]
-        return
-    fi
+    [ -t 0 ] || return
     local answer
     read -r -p "$1 [Y/n] " answer
     case "$answer" in '' | [Yy]*) ;; *) return 1 ;; esac
@@ -35,10 +42,21 @@ is_debian_like() {
     command -v apt-get >/dev/null && case " $(os_release ID) $(os_release ID_LIKE) " in *" debian "*) ;; *) false ;; esac
 }
 
+# An unreachable mirror fails within seconds, and a package manager at work is waited for.
+apt=(apt-get -qq -o Acquire::Retries=1 -o Acquire::http::Timeout=15 -o Acquire::https::Timeout=15 -o DPkg::Lock::Timeout=120)
+
+# Once per run, docker/base-image included.
+apt_update() {
+    [ -z "${SLURMINIT_APT_UPDATED:-}" ] || return 0
+    as_root "${apt[@]}" update || return
+    export SLURMINIT_APT_UPDATED=1
+}
+
+# Descriptor 9 is docker/up's lock, which an engine that starts must not keep.
 apt_install() { # PACKAGE...
     say "installing $*"
-    as_root apt-get update -qq
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" </dev/null >/dev/null
+    apt_update || true
+    as_root env DEBIAN_FRONTEND=noninteractive "${apt[@]}" install -y --no-install-recommends "$@" </dev/null >/dev/null 9>&-
 }
 
 # A pipe into `grep -q` would end the writer with SIGPIPE, and with pipefail that is a failure: so read it all.
@@ -59,8 +77,16 @@ how_to_install_docker() {
     esac
 }
 
+how_to_install_compose() {
+    if is_debian_like; then echo "run this again with --yes, or see https://docs.docker.com/compose/install/linux/"; else how_to_install_docker; fi
+}
+
+# Sets engine_error to what docker prints when the engine does not answer.
 engine_answers() {
-    timeout 20 "${docker_cmd[@]}" version --format '{{.Server.Version}}' >/dev/null 2>&1
+    local status=0
+    engine_error=$(timeout 20 "${docker_cmd[@]}" version --format '{{.Server.Version}}' 2>&1) || status=$?
+    [ "$status" != 124 ] || engine_error="no answer within 20 s"
+    return "$status"
 }
 
 start_engine() {
@@ -69,97 +95,115 @@ start_engine() {
     if [ -d /run/systemd/system ]; then
         log="journalctl -u docker"
         as_root systemctl start docker || true
-    # The service of Debian 12 raises limits first, and starts nothing where it may not.
-    elif ! { [ -x /etc/init.d/docker ] && as_root service docker start >/dev/null; }; then
+    # Debian 12's service fails where it may not raise limits.
+    elif ! { [ -x /etc/init.d/docker ] && as_root service docker start >/dev/null; } 9>&-; then
         log=/var/log/dockerd.log
-        # The engine outlives this script, and holds nothing open that a reader of it waits for.
-        as_root sh -c 'exec setsid nohup dockerd </dev/null >/var/log/dockerd.log 2>&1 &'
+        # Detached: a reader of this script's output must not wait for the engine.
+        as_root sh -c 'exec setsid nohup dockerd </dev/null >/var/log/dockerd.log 2>&1 &' 9>&-
     fi
     local deadline=$((SECONDS + 60))
-    until engine_answers; do
-        [ "$SECONDS" -lt "$deadline" ] || die "the Docker engine does not answer after 60 s; its log says why: $log"
+    until engine_answers || [[ $engine_error == *'permission denied'* ]]; do
+        [ "$SECONDS" -lt "$deadline" ] || die "the Docker engine does not answer after 60 s; see its log: $log"
         sleep 0.5
     done
 }
 
+install_engine() {
+    is_debian_like || die "there is no Docker engine on this machine. To repair: $(how_to_install_docker)"
+    agreed "There is no Docker engine on this machine. Install this distribution's docker.io?" ||
+        die "there is no Docker engine on this machine. To repair: sudo apt-get install docker.io, or run this again with --yes"
+    local packages=(docker.io)
+    apt_update || true
+    # Debian 13 has the command in a package of its own.
+    ! is_in_apt docker-cli || packages+=(docker-cli)
+    apt_install "${packages[@]}" || die "docker.io could not be installed (output above). Check the network and run this again"
+}
+
+use_sudo() {
+    local user
+    user=$(id -un)
+    command -v sudo >/dev/null || die "the user $user may not use Docker, and there is no sudo: $engine_error." \
+        "As root: usermod -aG docker $user (which amounts to root rights on this host), then log in again"
+    agreed "The user $user may not use Docker. Use 'sudo docker'?" || die "the user $user may not use Docker: $engine_error." \
+        "To repair: sudo usermod -aG docker $user (which amounts to root rights on this host) and log in again, or run this again with --yes to use sudo"
+    docker_cmd=(sudo "--preserve-env=COMPOSE_FILE,COMPOSE_PROJECT_NAME,GPU_TYPE,GPU_COMPOSE_FILE,VIDEO_GID,RENDER_GID,DEMO_GPUS" docker)
+}
+
 ensure_engine() {
-    if ! command -v docker >/dev/null || ! { command -v dockerd >/dev/null || engine_answers; }; then
-        is_debian_like || die "there is no Docker engine on this machine. To repair: $(how_to_install_docker)"
-        agreed "There is no Docker engine on this machine. Install this distribution's docker.io?" ||
-            die "Docker is needed. To repair: sudo apt-get install docker.io, or run this again with --yes"
-        local packages=(docker.io)
-        as_root apt-get update -qq
-        # Debian 13 has the command in a package of its own.
-        ! is_in_apt docker-cli || packages+=(docker-cli)
-        apt_install "${packages[@]}"
-    fi
+    local host
+    if ! command -v docker >/dev/null || ! { command -v dockerd >/dev/null || engine_answers; }; then install_engine; fi
     engine_answers && return
-    if [ "$(id -u)" != 0 ] && as_root docker version >/dev/null 2>&1; then
-        docker_cmd=(sudo "--preserve-env=COMPOSE_FILE,COMPOSE_PROJECT_NAME,GPU_TYPE,GPU_COMPOSE_FILE,VIDEO_GID,RENDER_GID,DEMO_GPUS" docker)
-        return
+    if [[ $engine_error == *'permission denied'* ]]; then
+        use_sudo
+        engine_answers && return
     fi
+    host=$(docker context inspect --format '{{.Endpoints.docker.Host}}' 2>/dev/null || printf '%s' "${DOCKER_HOST:-}")
+    case "$host" in
+        '' | unix:///var/run/docker.sock | unix:///run/docker.sock) ;;
+        *) die "the Docker engine at $host does not answer: $engine_error. Start it, or unset DOCKER_HOST or the docker context" ;;
+    esac
+    agreed "The Docker engine does not run. Start it?" || die "the Docker engine does not run: $engine_error." \
+        "To repair: sudo systemctl start docker, or run this again with --yes"
     start_engine
+    engine_answers || use_sudo
+    engine_answers || die "the Docker engine does not answer: $engine_error"
 }
 
 # For packages of Debian 13 that install on Debian 12 as they are.
 install_of_debian_13() { # PACKAGE
     local package=$1 dir mirror
     mirror=$(debian_mirror)
-    [ -n "$mirror" ] || return 1
-    dir=$(mktemp -d)
+    [ -n "$mirror" ] || return
+    agreed "This release has no $package that fits. Install the package of Debian 13, from $mirror?" || return
+    dir=$(mktemp -d -p "${scratch:-}")
     chmod 0755 "$dir"
     mkdir -p "$dir/lists/partial"
     echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror trixie main" \
         >"$dir/sources.list"
-    local apt=(apt-get -qq -o "Dir::Etc::sourcelist=$dir/sources.list" -o Dir::Etc::sourceparts=- -o "Dir::State::lists=$dir/lists"
+    local apt_13=("${apt[@]}" -o "Dir::Etc::sourcelist=$dir/sources.list" -o Dir::Etc::sourceparts=- -o "Dir::State::lists=$dir/lists"
         -o APT::Sandbox::User=root)
     say "installing $package of Debian 13"
-    (cd "$dir" && as_root "${apt[@]}" update && "${apt[@]}" download "$package" >/dev/null) &&
-        as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$dir/$package"_*.deb \
-            </dev/null >/dev/null
-    local status=$?
+    local status=0
+    (cd "$dir" && as_root "${apt_13[@]}" update && "${apt_13[@]}" download "$package" >/dev/null) &&
+        as_root env DEBIAN_FRONTEND=noninteractive "${apt[@]}" install -y --no-install-recommends "$dir/$package"_*.deb \
+            </dev/null >/dev/null 9>&- || status=$?
     as_root rm -rf "$dir"
     return "$status"
 }
 
-install_compose() {
-    as_root apt-get update -qq
-    if is_in_apt docker-compose-v2; then
-        apt_install docker-compose-v2
-    elif is_in_apt docker-compose-plugin; then
-        apt_install docker-compose-plugin
-    elif is_in_apt docker-compose '[2-9]'; then
-        apt_install docker-compose
-    else
-        # Debian 12 has only compose 1; this is a plugin for the same docker command.
-        install_of_debian_13 docker-compose
-    fi
+# The first that this release has, or the last one of Debian 13.
+install_first_of() { # PACKAGE...
+    local package
+    apt_update || true
+    for package in "$@"; do
+        # docker-compose 1, of Debian 12, is another program.
+        if is_in_apt "$package" "$([ "$package" = docker-compose ] && echo '[2-9]')"; then
+            agreed "$package is not installed. Install it?" && apt_install "$package"
+            return
+        fi
+    done
+    install_of_debian_13 "$package"
 }
 
 ensure_compose() {
-    if "${docker_cmd[@]}" compose version >/dev/null 2>&1; then
-        compose_cmd=("${docker_cmd[@]}" compose)
-        return
-    fi
-    if is_debian_like && agreed "There is no 'docker compose' (version 2) on this machine. Install it?"; then
-        install_compose || say "that did not work"
+    if ! "${docker_cmd[@]}" compose version >/dev/null 2>&1 && is_debian_like; then
+        install_first_of docker-compose-v2 docker-compose-plugin docker-compose || say "compose 2 was not installed"
     fi
     if "${docker_cmd[@]}" compose version >/dev/null 2>&1; then
         compose_cmd=("${docker_cmd[@]}" compose)
     elif [[ $(docker-compose version --short 2>/dev/null) =~ ^(1\.(2[89]|[3-9])|[2-9]) ]]; then
-        say "no compose 2; going on with docker-compose $(docker-compose version --short)"
+        say "no compose 2; using docker-compose $(docker-compose version --short)"
         compose_cmd=(docker-compose)
     else
-        die "there is no compose on this machine. To repair: $(how_to_install_docker)"
+        die "there is no 'docker compose' (version 2) on this machine. To repair: $(how_to_install_compose)"
     fi
 }
 
 # Needs no engine that answers.
 ensure_buildx() {
     docker buildx version >/dev/null 2>&1 && return
-    is_debian_like && agreed "There is no 'docker buildx' on this machine. Install it?" || return
-    as_root apt-get update -qq || true
-    if is_in_apt docker-buildx; then apt_install docker-buildx; else install_of_debian_13 docker-buildx; fi || say "that did not work"
+    is_debian_like || return
+    install_first_of docker-buildx || say "docker buildx was not installed"
     docker buildx version >/dev/null 2>&1
 }
 
@@ -175,15 +219,24 @@ package_version() {
     sed -n '/^\[package\]/,/^\[/s/^version = "\(.*\)"$/\1/p' Cargo.toml
 }
 
-# Builds and shows one line for each step; the whole output only when it fails.
+# Sets base_image to what our images are built on where nothing else is requested: Debian's own, or a local one if no registry is reachable.
+ensure_base_image() {
+    local options=()
+    [ -z "${base_image:-}" ] || return 0
+    [ "$assume_yes" != 1 ] || options=(--yes)
+    base_image=$(DOCKER="${docker_cmd[*]}" docker/base-image "${options[@]}" trixie)
+}
+
+# Builds and shows one line for each step; the whole output only when it fails. Later arguments override earlier ones.
 build_image() { # TAG, then docker build's arguments
-    local tag=$1 log status=0 arguments=()
+    local tag=$1 log status=0 arguments=() certs variable
     shift
-    log=$(mktemp)
-    local certs variable
+    ensure_base_image || return
+    arguments=(--build-arg "BASE_IMAGE=$base_image" --build-arg "BUILDER_IMAGE=$base_image")
+    log=$(mktemp -p "${scratch:-}")
     certs=$(extra_ca_certs)
     [ -z "$certs" ] || arguments+=(--build-arg "EXTRA_CA_CERTS=$certs")
-    for variable in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do
+    for variable in "${proxy_variables[@]}"; do
         [ -z "${!variable:-}" ] || arguments+=(--build-arg "$variable")
     done
     arguments+=(--build-arg "VERSION=$(package_version)" --build-arg "REVISION=$(git rev-parse HEAD 2>/dev/null || true)")
@@ -191,7 +244,11 @@ build_image() { # TAG, then docker build's arguments
     "${docker_cmd[@]}" build --tag "$tag" "${arguments[@]}" "$@" . 2>&1 |
         { tee "$log" | sed -un -E '/^(Step [0-9]+\/|#[0-9]+ \[)/ { s/^(.{110}).*/\1/; s/^/    /p }' || true; } ||
         status=$?
-    [ "$status" = 0 ] || tail -n 40 "$log" >&2
+    if [ "$status" != 0 ]; then
+        tail -n 40 "$log" >&2
+        ! grep -i 'no space left on device' "$log" >/dev/null ||
+            say "the disk is full. 'docker system df' shows what Docker uses, 'docker image prune' removes unused images"
+    fi
     rm -f "$log"
     return "$status"
 }

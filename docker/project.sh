@@ -1,0 +1,72 @@
+# shellcheck shell=bash
+# The project of docker/up's directory: its name, and its .env. Sourced by docker/up, after docker/engine.sh.
+# shellcheck disable=SC2154 # computes, docker_cmd and typed are docker/up's
+
+# The lines of .env by which plain `docker compose` has several containers. They are the last ones of the file.
+computes_mark='# docker/up --computes: docker/up replaces this line and those below it'
+
+computes_lines() {
+    [ ! -f .env ] || sed -n "\\|^$computes_mark\$|,\$p" .env
+}
+
+# They say which project they are for.
+is_computes_project() { # PROJECT
+    computes_lines | grep -xF "COMPOSE_PROJECT_NAME=$1" >/dev/null
+}
+
+# .env is replaced as a whole: a full disk or an interrupt leaves the old one.
+replace_env() { # reads the new text
+    [ ! -f .env ] || cp -p .env ".env.$$"
+    cat >".env.$$" && mv ".env.$$" .env
+}
+
+append_to_env() { # reads lines
+    # Somebody's last line may lack its end.
+    { [ ! -s .env ] || awk 1 .env; cat; } | replace_env
+}
+
+without_computes() {
+    [ -n "$(computes_lines)" ] || return 0
+    sed "\\|^$computes_mark\$|,\$d" .env | replace_env
+    [ -s .env ] || rm .env
+}
+
+with_computes() { # PROJECT LINE...
+    local project=$1 wanted
+    shift
+    wanted=$(printf '%s\n' "$computes_mark" "COMPOSE_PROJECT_NAME=$project" "COMPUTES=$computes" "$@")
+    [ "$(computes_lines)" != "$wanted" ] || return 0
+    without_computes
+    append_to_env <<<"$wanted"
+}
+
+# The line GPU_TYPE=... of .env, which belongs to `slurminit configure`.
+configured_gpu_type() {
+    [ ! -f .env ] || sed -n 's/^GPU_TYPE=\([a-z]*\)\r\{0,1\}$/\1/p' .env | tail -n 1
+}
+
+# As compose takes it: from the environment, else from .env.
+of_env() { # VARIABLE
+    local value=${!1:-}
+    [ -n "$value" ] || [ ! -f .env ] || value=$(sed -n "s/^$1=//p" .env | tail -n 1)
+    printf '%s' "$value"
+}
+
+# As compose makes it of the directory.
+project_name() {
+    local name=${COMPOSE_PROJECT_NAME:-}
+    [ -n "$name" ] || [ ! -f .env ] || name=$(sed -n "\\|^$computes_mark\$|q; s/^COMPOSE_PROJECT_NAME=//p" .env | tail -n 1)
+    basename "${name:-$PWD}" | tr '[:upper:]' '[:lower:]' | tr -cd 'a-z0-9_-' | sed 's/^[_-]*//'
+}
+
+# compose finds a cluster by its name alone, and would replace the containers of another directory's cluster without a word.
+refuse_project_of_another_directory() { # PROJECT
+    local directory
+    while IFS= read -r directory; do
+        [ -z "$directory" ] || [ "$directory" -ef . ] ||
+            die "the cluster $1 belongs to another directory: $directory. Started from here, it would lose its containers and their jobs." \
+                "To repair: put the line COMPOSE_PROJECT_NAME=$(project_name)-$(id -un | tr -cd 'a-z0-9_-') at the top of .env in $PWD;" \
+                "or, if that directory has become this one: $typed -p $1 down (its volumes stay)"
+    done < <("${docker_cmd[@]}" ps --all --filter "label=com.docker.compose.project=$1" \
+        --format '{{.Label "com.docker.compose.project.working_dir"}}' | sort -u)
+}
