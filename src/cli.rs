@@ -4,6 +4,7 @@ use clap::Parser;
 
 use crate::commands::Verb;
 use crate::config::ConfigError;
+use crate::take_variables::drop_keys;
 use crate::{exit_code, printable};
 
 /// PID 1 of a GPU-aware Slurm container.
@@ -17,6 +18,9 @@ pub struct Cli {
 impl Cli {
     /// Runs the verb. An error ends in one message on standard error and a code that is not 0.
     pub fn run(self) -> u8 {
+        if !matches!(self.verb, Verb::Run(_) | Verb::Up(_)) {
+            drop_keys();
+        }
         self.verb.run().unwrap_or_else(|error| {
             eprintln!("slurminit: {}", printable::lines(&format!("{error:#}")));
             if error.is::<ConfigError>() { exit_code::CONFIG } else { exit_code::FAILURE }

@@ -63,7 +63,7 @@ impl Logs {
     /// Writes a line or queues it; never blocks.
     pub fn write(&self, record: &Record<'_>) {
         let mut batch = self.batch(record.source);
-        batch.add(record.level, record.message);
+        batch.push(record);
         batch.end();
     }
 
@@ -157,20 +157,34 @@ impl<S: tracing::Subscriber> Layer<S> for Logs {
             tracing::Level::DEBUG => Level::Debug,
             tracing::Level::TRACE => Level::Trace,
         };
-        self.write(&Record { level, source: OWN_NAME, message: message.0.as_bytes() });
+        let Message { text, kind, unit } = &message;
+        let (kind, unit) = (kind.as_deref(), unit.as_deref());
+        self.write(&Record { level, source: OWN_NAME, message: text.as_bytes(), kind, unit });
     }
 }
 
-/// The text of an event: its message, then the other fields as `name=value`.
+/// The text of an event: its message, then the fields but `kind` and `unit` as `name=value`.
 #[derive(Default)]
-struct Message(String);
+struct Message {
+    text: String,
+    kind: Option<String>,
+    unit: Option<String>,
+}
 
 impl Visit for Message {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "kind" => self.kind = Some(value.to_owned()),
+            "unit" => self.unit = Some(value.to_owned()),
+            _ => self.record_debug(field, &value),
+        }
+    }
+
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         // Writing to a String cannot fail.
         let _ = match field.name() {
-            "message" => write!(self.0, "{value:?}"),
-            name => write!(self.0, " {name}={value:?}"),
+            "message" => write!(self.text, "{value:?}"),
+            name => write!(self.text, " {name}={value:?}"),
         };
     }
 }

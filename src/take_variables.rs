@@ -11,7 +11,7 @@ use std::process::Command;
 
 use crate::config::given::{DIRECTORY, KEY_FILE, TOML_FILE};
 use crate::config::{Config, ConfigError};
-use crate::secret_variables::{MUNGE_KEY, TOML};
+use crate::secret_variables::{JOIN, MUNGE_KEY, TOML};
 use crate::{load_config, walk};
 
 /// munged's limits on a key (munge 0.5.13 and later).
@@ -113,6 +113,19 @@ fn keep(root: &Path, name: &str, bytes: Option<&[u8]>) -> io::Result<()> {
     match bytes {
         None => Ok(()),
         Some(bytes) => directory.create(name, 0o400)?.write_all(bytes),
+    }
+}
+
+/// Executes this program again without the key, if a verb that does not start a cluster was given one: `docker exec` and health checks
+/// pass on the container's environment. A child of this process has its environment until the child's own exec, where root's jobs can read
+/// it in /proc, and so has this process itself for as long as it waits.
+pub(crate) fn drop_keys() {
+    if [MUNGE_KEY, JOIN].iter().any(|name| std::env::var_os(name).is_some()) {
+        let mut words = std::env::args_os();
+        if let (Ok(file), Some(name)) = (std::env::current_exe(), words.next()) {
+            // If it fails, the verb still does its work.
+            let _ = Command::new(file).arg0(name).args(words).env_remove(MUNGE_KEY).env_remove(JOIN).exec();
+        }
     }
 }
 

@@ -103,6 +103,8 @@ pub enum Kind {
     Other,
 }
 
+shown_as_serialized!(Kind);
+
 #[cfg(test)]
 mod tests {
     use super::*;

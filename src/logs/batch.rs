@@ -29,8 +29,12 @@ impl<'a> Batch<'a> {
 
     /// Adds a line; never blocks.
     pub fn add(&mut self, level: Level, message: &[u8]) {
+        self.push(&Record::line(level, self.source, message));
+    }
+
+    pub(super) fn push(&mut self, record: &Record<'_>) {
         let Logs { shared } = self.logs;
-        let record = Record { level, source: self.source, message };
+        let level = record.level;
         let line = (level <= shared.level).then(|| record.format(shared.format, &self.time));
         if let Some(kept) = &mut self.kept {
             match &line {

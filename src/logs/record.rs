@@ -16,6 +16,10 @@ pub struct Record<'a> {
     pub source: &'a str,
     /// The message; can contain any bytes.
     pub message: &'a [u8],
+    /// The event, for programs: only slurminit's own messages have it, and only as JSON. Unlike the message it never changes.
+    pub kind: Option<&'a str>,
+    /// The daemon or service that the event is about.
+    pub unit: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -23,10 +27,19 @@ struct Json<'a> {
     time: &'a str,
     level: &'a str,
     source: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unit: Option<&'a str>,
     message: &'a str,
 }
 
-impl Record<'_> {
+impl<'a> Record<'a> {
+    /// A line without an event's kind.
+    pub fn line(level: Level, source: &'a str, message: &'a [u8]) -> Self {
+        Self { level, source, message, kind: None, unit: None }
+    }
+
     /// The line with its newline.
     pub fn format(&self, format: LogFormat, time: &str) -> Vec<u8> {
         let level = match self.level {
@@ -47,7 +60,8 @@ impl Record<'_> {
             }
             LogFormat::Json => {
                 let message = String::from_utf8_lossy(self.message);
-                let json = Json { time, level, source: self.source, message: &message };
+                let Self { source, kind, unit, .. } = *self;
+                let json = Json { time, level, source, kind, unit, message: &message };
                 printable::json(&serde_json::to_string(&json).unwrap_or_default()).into_owned().into_bytes()
             }
         };
@@ -78,7 +92,7 @@ mod tests {
     #[test]
     fn nothing_that_acts_reaches_the_terminal() {
         let message = "a\x1b[2Jb\u{9b}\u{202e}c\n".as_bytes();
-        let record = Record { level: Level::Info, source: "slurmd", message };
+        let record = Record::line(Level::Info, "slurmd", message);
         let line = String::from_utf8(record.format(LogFormat::Text, &now())).unwrap();
         assert!(line.ends_with(" info slurmd: a\\x1b[2Jb\\u{9b}\\u{202e}c\\x0a\n"), "{line}");
         let line = String::from_utf8(record.format(LogFormat::Json, &now())).unwrap();
@@ -88,7 +102,7 @@ mod tests {
     #[test]
     fn a_text_line_can_be_taken_apart_again() {
         for (level, word) in [(Level::Info, "info"), (Level::Error, "error")] {
-            let line = Record { level, source: "slurmd", message: b"a: b " }.format(LogFormat::Text, &now());
+            let line = Record::line(level, "slurmd", b"a: b ").format(LogFormat::Text, &now());
             let line = String::from_utf8(line).unwrap();
             assert_eq!(split_text(line.trim_end_matches('\n'), "slurmd"), Some((word, "a: b ")));
         }
@@ -97,11 +111,15 @@ mod tests {
 
     #[test]
     fn json_is_one_object_a_line() {
-        let record = Record { level: Level::Error, source: "munged", message: b"say \"no\"\n\xff" };
+        let record = Record::line(Level::Error, "munged", b"say \"no\"\n\xff");
         let line = record.format(LogFormat::Json, &now());
         let value: serde_json::Value = serde_json::from_slice(&line).unwrap();
         assert_eq!(value["message"], "say \"no\"\n\u{fffd}");
         assert_eq!(value["source"], "munged");
+        assert_eq!((value.get("kind"), value.get("unit")), (None, None));
+        let event = Record { kind: Some("unit-died"), unit: Some("slurmd"), ..record };
+        let value: serde_json::Value = serde_json::from_slice(&event.format(LogFormat::Json, &now())).unwrap();
+        assert_eq!((&value["kind"], &value["unit"]), (&"unit-died".into(), &"slurmd".into()));
         assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
     }
 }

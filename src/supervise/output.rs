@@ -132,7 +132,7 @@ impl Pump {
         match &self.reader {
             Reader::Log { source, now, .. } => {
                 let (level, message) = parse_daemon_line(source, line, &now.borrow());
-                self.logs.write(&Record { level, source, message });
+                self.logs.write(&Record::line(level, source, message));
             }
             Reader::Prepare => match serde_json::from_slice(line) {
                 Ok(event) => drop(self.events.send(Event::Prepare(event))),

@@ -283,7 +283,7 @@ impl World {
                 error!("repair: {repair}");
             }
         }
-        log(notice.level(), notice);
+        log(notice.level(), Some(notice.kind()), notice.unit(), notice);
     }
 
     fn source(&self, child: Child) -> String {
@@ -311,13 +311,13 @@ impl World {
     }
 }
 
-fn log(level: Level, message: &impl std::fmt::Display) {
+fn log(level: Level, kind: Option<&str>, unit: Option<&str>, message: &impl std::fmt::Display) {
     match level {
-        Level::Error => error!("{message}"),
-        Level::Warn => warn!("{message}"),
-        Level::Info => info!("{message}"),
-        Level::Debug => debug!("{message}"),
-        Level::Trace => trace!("{message}"),
+        Level::Error => error!(kind, unit, "{message}"),
+        Level::Warn => warn!(kind, unit, "{message}"),
+        Level::Info => info!(kind, unit, "{message}"),
+        Level::Debug => debug!(kind, unit, "{message}"),
+        Level::Trace => trace!(kind, unit, "{message}"),
     }
 }
 
@@ -328,5 +328,5 @@ fn say_finding(finding: &crate::inventory::Finding) {
         Severity::Warning => Level::Warn,
         Severity::Info => Level::Info,
     };
-    log(level, finding);
+    log(level, Some(&finding.kind.to_string()), None, finding);
 }

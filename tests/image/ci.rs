@@ -40,7 +40,7 @@ fn a_service_takes_jobs_of_the_jobs_container_and_no_job_has_the_key() {
     assert!(said[4].contains("COMPLETED") && !said[4].contains("FAILED"), "{said:?}");
 
     // Who looks for the key: a job of root's and of anybody's, a step, whoever reads logs and environments. Docker hands it to what it
-    // executes itself, such as the health check, which has no parent inside.
+    // executes itself, which has no parent inside, and slurminit's verbs drop it before they start anything.
     let look = "env; cat $(grep -L '^PPid:.0$' /proc/[0-9]*/status 2>/dev/null | sed s,status,environ,) \
                 /proc/1/environ /proc/*/cmdline /run/slurminit.given/* 2>/dev/null | tr '\\0' '\\n'";
     let service = &job.services[0];
@@ -64,6 +64,10 @@ fn a_service_takes_jobs_of_the_jobs_container_and_no_job_has_the_key() {
     }
     assert!(service.log().contains("`docker exec` hands SLURMINIT_MUNGE_KEY"), "{}", service.log());
     assert!(!seen[2].contains("docker exec"), "only this step has it: {}", seen[2]);
+    let health = "while :; do exec slurminit health --wait 60 --hold 60; done";
+    let health = ["exec", "--detach", "--env", &format!("SLURMINIT_JOIN={KEY}"), &service.name, "sh", "-c", health];
+    docker(health).ok();
+    service.until("pid=$(pgrep -f \"^slurminit health --wait 60\") && ! grep -q -e ^SLURMINIT_ -e MUNGE_KEY= -e JOIN= /proc/$pid/environ");
     // Another key is another cluster's.
     job.run("slurminit stop", &[]).ok();
     let other = [("SLURMINIT_MUNGE_KEY".to_owned(), KEY.to_lowercase())];

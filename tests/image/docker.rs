@@ -1,7 +1,7 @@
 //! Containers, volumes and mounted files that clean up after themselves.
 
 use std::collections::HashMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -10,6 +10,9 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+
+#[path = "share.rs"]
+pub(crate) mod share;
 
 /// The image without GPUs. docker/test builds all five.
 pub(crate) const PLAIN: &str = "slurminit:test";
@@ -53,10 +56,33 @@ impl Outcome {
     }
 }
 
-/// Runs docker to its end.
+/// Runs docker to its end. What it creates is labelled, and the test has its share of the machine before the first container.
 pub(crate) fn docker<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(arguments: I) -> Outcome {
+    let mut arguments: Vec<OsString> = arguments.into_iter().map(|word| word.as_ref().to_owned()).collect();
+    let words: Vec<&str> = arguments.iter().take(2).filter_map(|word| word.to_str()).collect();
+    let options = match words[..] {
+        ["run" | "create", ..] => {
+            share::hold_one();
+            1
+        }
+        ["build", ..] => 1,
+        ["volume" | "network", "create"] => 2,
+        _ => 0,
+    };
+    if options > 0 {
+        arguments.splice(options..options, ["--label".into(), label().into()]);
+    }
     let output = Command::new("docker").args(arguments).stdin(Stdio::null()).output().expect("docker is installed");
     Outcome::of(&output)
+}
+
+/// The label of everything that tests create in Docker, by which docker/test removes what a killed run left behind.
+pub(crate) fn label() -> &'static str {
+    static LABEL: LazyLock<String> = LazyLock::new(|| {
+        let run = std::env::var("SLURMINIT_TEST_RUN").unwrap_or_else(|_| std::process::id().to_string());
+        format!("slurminit.test={run}")
+    });
+    &LABEL
 }
 
 /// `docker exec`. Its client, two daemons and a shim take as much time of the CPU as runc, to which they hand the command in the end, and
@@ -77,9 +103,6 @@ fn exec(container: &str, command: &[&str]) -> Outcome {
     runc.arg("--root").arg(root).args(["exec", &id]).args(command).stdin(Stdio::null());
     Outcome::of(&runc.output().expect("runc is installed"))
 }
-
-/// Held by what loads the machine for minutes: two of these at once would measure each other.
-pub(crate) static HEAVY: Mutex<()> = Mutex::new(());
 
 /// A name that no other test has, also not one of another run.
 pub(crate) fn unique(what: &str) -> String {
@@ -138,8 +161,9 @@ impl Image {
     pub(crate) fn run(&self, command: &[&str]) -> Outcome {
         let name = unique("run");
         let container = Container { name };
+        share::hold_one();
         let output = Command::new("timeout")
-            .args(["--kill-after=1", "60", "docker", "run", "--rm", "--name", &container.name])
+            .args(["--kill-after=1", "60", "docker", "run", "--rm", "--label", label(), "--name", &container.name])
             .args(self.options())
             .arg(&self.image)
             .args(command)

@@ -149,6 +149,79 @@ pub enum Notice {
 }
 
 impl Notice {
+    /// The event, for programs that read the log as JSON. These words stay when a message is reworded.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::PrepareSlow => "preparation-slow",
+            Self::PrepareTooSlow { .. } => "preparation-timeout",
+            Self::HookTooSlow { .. } => "hook-timeout",
+            Self::HookFailed { .. } => "hook-failed",
+            Self::Prepared(_) => "prepared",
+            Self::Refused(_) => "start-refused",
+            Self::UnitReady { .. } => "unit-ready",
+            Self::UnitDied { .. } => "unit-died",
+            Self::DiesInService { .. } => "unit-crash-loop",
+            Self::UnitFinished { .. } => "unit-finished",
+            Self::UnitStopped { .. } => "unit-stopped",
+            Self::StartsSlowly { .. } => "unit-starts-slowly",
+            Self::RestartAsked { .. } => "restart-requested",
+            Self::NeverReady { .. } => "unit-never-ready",
+            Self::GaveUp { .. } => "unit-given-up",
+            Self::Struck { .. } => "external-failure",
+            Self::Silent { .. } => "unit-unresponsive",
+            Self::LeftSilent { .. } => "unit-left-unresponsive",
+            Self::Overloaded { .. } => "unit-overloaded",
+            Self::Slow { .. } => "unit-slow",
+            Self::NotAsked { .. } => "unit-not-checked",
+            Self::NoVerdict { .. } => "liveness-unknown",
+            Self::Resuming { .. } => "node-resumed",
+            Self::DrainedByAdministrator { .. } => "node-drained-by-administrator",
+            Self::NotReady { .. } => "not-ready",
+            Self::Ready { .. } => "ready",
+            Self::CmdNotStarted(_) => "command-not-started",
+            Self::StopAsked { .. } => "stop-requested",
+            Self::Reload(notice) => notice.kind(),
+            Self::Hurried => "stop-hurried",
+            Self::Killing { .. } => "unit-killed",
+            Self::JobsNotAsked { .. } => "jobs-not-accounted-at-stop",
+            Self::JobsNotTold { .. } => "jobs-not-notified",
+            Self::AwaitingJobs => "waiting-for-jobs",
+            Self::JobsNotAwaited { .. } => "jobs-not-waited-for",
+            Self::JobsNotRecovered { .. } => "jobs-not-recovered",
+            Self::JobsNotAccounted { .. } => "jobs-not-accounted",
+            Self::JobsNotReclaimed { .. } => "jobs-not-reclaimed",
+            Self::EnvironmentsNotWritten { .. } => "environments-not-written",
+            Self::AssociationsNotMade { .. } => "associations-not-made",
+            Self::Unkillable => "process-survives-kill",
+            Self::Ended { .. } => "stopped",
+        }
+    }
+
+    /// The daemon or service that it is about.
+    pub fn unit(&self) -> Option<&str> {
+        match self {
+            Self::Reload(ReloadNotice::GoesBack { name, .. }) => Some(name).filter(|name| !name.is_empty()),
+            Self::UnitReady { name, .. }
+            | Self::UnitDied { name, .. }
+            | Self::DiesInService { name, .. }
+            | Self::UnitFinished { name, .. }
+            | Self::UnitStopped { name, .. }
+            | Self::StartsSlowly { name, .. }
+            | Self::RestartAsked { name, .. }
+            | Self::NeverReady { name, .. }
+            | Self::GaveUp { name, .. }
+            | Self::Struck { name, .. }
+            | Self::Silent { name, .. }
+            | Self::LeftSilent { name, .. }
+            | Self::Overloaded { name, .. }
+            | Self::Slow { name, .. }
+            | Self::NotAsked { name, .. }
+            | Self::Killing { name, .. } => Some(name),
+            _ => None,
+        }
+        .map(String::as_str)
+    }
+
     /// The log level of the message.
     pub fn level(&self) -> Level {
         match self {

@@ -50,7 +50,7 @@ impl World {
             Request::Tell { line } => {
                 let source = DaemonName::Slurmd.as_str();
                 let (level, message) = parse_daemon_line(source, line.as_bytes(), &Circumstances::default());
-                self.logs.write(&Record { level, source, message });
+                self.logs.write(&Record::line(level, source, message));
                 Reply::Done.into()
             }
         };

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::docker::HEAVY;
+use crate::docker::share;
 use crate::faults::report;
 use attack::{Attack, Seen};
 
@@ -34,7 +34,7 @@ fn attacks() -> Vec<Attack> {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn nobody_inside_ends_the_cluster() {
-    let _alone = HEAVY.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    share::hold_all();
     let only = std::env::var("SLURMINIT_ATTACKS").unwrap_or_default();
     let attacks: Vec<Attack> = attacks().into_iter().filter(|attack| attack.what.contains(&only)).collect();
     assert!(!attacks.is_empty(), "no attack is called {only:?}");

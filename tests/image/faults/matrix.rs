@@ -19,7 +19,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::docker::HEAVY;
+use crate::docker::share;
 use case::{Case, Seen};
 
 /// More than there are CPUs: most of a case is waiting.
@@ -33,7 +33,7 @@ fn cases() -> Vec<Case> {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn no_fault_hangs_or_goes_unsaid() {
-    let _alone = HEAVY.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    share::hold_all();
     let only = std::env::var("SLURMINIT_FAULTS").unwrap_or_default();
     let cases: Vec<Case> = cases().into_iter().filter(|case| case.name().contains(&only)).collect();
     assert!(!cases.is_empty(), "no fault is called {only:?}");

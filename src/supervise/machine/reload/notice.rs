@@ -44,6 +44,23 @@ pub enum ReloadNotice {
 }
 
 impl ReloadNotice {
+    /// The event, for programs that read the log as JSON.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Begins { .. } => "reload-started",
+            Self::Found(_) => "reload-prepared",
+            Self::NotReconfigured { .. } => "reconfigure-failed",
+            Self::ReconfigureTooSlow { .. } => "reconfigure-timeout",
+            Self::GoesBack { .. } => "reload-rollback",
+            Self::NotRestored => "rollback-failed",
+            Self::Ended { outcome: Outcome::Unchanged, .. } => "reload-unchanged",
+            Self::Ended { outcome: Outcome::Applied, .. } => "reload-applied",
+            Self::Ended { outcome: Outcome::Refused, .. } => "reload-refused",
+            Self::Ended { outcome: Outcome::WentBack, .. } => "reload-rolled-back",
+            Self::Ended { outcome: Outcome::Failed, .. } => "reload-failed",
+        }
+    }
+
     /// The log level of the message.
     pub fn level(&self) -> Level {
         match self {
