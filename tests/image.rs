@@ -7,19 +7,11 @@
 
 #[path = "image/accounting.rs"]
 mod accounting;
-#[path = "image/adversary/attacks.rs"]
-mod adversary;
 #[expect(dead_code, reason = "it is also tests/doctor's, which needs more of it")]
 #[path = "doctor/answer.rs"]
 mod answer;
-#[path = "image/autoscale.rs"]
-mod autoscale;
 #[path = "image/bad_input.rs"]
 mod bad_input;
-#[path = "image/base_image.rs"]
-mod base_image;
-#[path = "image/between.rs"]
-mod between;
 #[path = "image/ci.rs"]
 mod ci;
 #[path = "image/cluster.rs"]
@@ -36,8 +28,6 @@ mod control;
 mod docker;
 #[path = "image/doctor.rs"]
 mod doctor;
-#[path = "image/faults/matrix.rs"]
-mod faults;
 #[path = "image/first_use.rs"]
 mod first_use;
 #[path = "image/foreign_text.rs"]
@@ -52,18 +42,12 @@ mod handover;
 mod hooks;
 #[path = "image/hostile.rs"]
 mod hostile;
-#[path = "image/hosts.rs"]
-mod hosts;
 #[path = "image/isolation.rs"]
 mod isolation;
 #[path = "image/jobs.rs"]
 mod jobs;
 #[path = "image/jobs_once.rs"]
 mod jobs_once;
-#[path = "image/jobs_rounds.rs"]
-mod jobs_rounds;
-#[path = "image/join.rs"]
-mod join;
 #[path = "image/leftovers.rs"]
 mod leftovers;
 #[path = "image/limits.rs"]
@@ -72,8 +56,8 @@ mod limits;
 mod live;
 #[path = "image/liveness.rs"]
 mod liveness;
-#[path = "image/machines.rs"]
-mod machines;
+#[path = "image/long.rs"]
+mod long;
 #[path = "image/manual.rs"]
 mod manual;
 #[path = "image/members.rs"]
@@ -88,22 +72,18 @@ mod mig;
 mod nodes;
 #[path = "image/paths.rs"]
 mod paths;
-#[path = "image/pods.rs"]
-mod pods;
 #[path = "image/reload.rs"]
 mod reload;
-#[path = "image/requests.rs"]
-mod requests;
 #[path = "image/rest.rs"]
 mod rest;
-#[path = "image/sbatch_args.rs"]
-mod sbatch_args;
 #[path = "image/settings.rs"]
 mod settings;
 #[path = "image/simulate.rs"]
 mod simulate;
 #[path = "image/users.rs"]
 mod users;
+#[path = "image/vendors.rs"]
+mod vendors;
 #[path = "image/versions.rs"]
 mod versions;
 #[path = "image/volumes.rs"]

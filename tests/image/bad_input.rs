@@ -1,6 +1,6 @@
 //! What goes wrong outside of us ends in a message that names it, and in a documented exit code.
 
-use crate::docker::{BOOKWORM, Image, Outcome, PLAIN, Volume, directory};
+use crate::docker::{Image, Outcome, PLAIN, Volume, debians, directory};
 
 /// The outcome of a start with this slurminit.toml.
 fn with_toml(toml: &str) -> Outcome {
@@ -106,8 +106,8 @@ fn a_port_that_is_taken() {
 /// What only Slurm can judge: one death, the line of the operator's file, 78.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn what_slurm_refuses_at_the_start_is_named_in_the_operators_file() {
-    for image in [PLAIN, BOOKWORM] {
+fn what_slurm_refuses_at_the_start_is_named_in_the_operators_file_on_each_debian() {
+    for image in debians(PLAIN) {
         for (toml, place) in [
             ("[slurm.conf]\nMaxJobCuont = 5\n", "slurminit.toml:2:15: slurm.conf.MaxJobCuont"),
             ("[slurm.conf]\nKillWait = 3\nMaxJobCount = 'abc'\n", "slurminit.toml:3:15: slurm.conf.MaxJobCount"),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::docker::{BOOKWORM, Image, PLAIN, Volume};
+use crate::docker::{Image, PLAIN, Volume, debians};
 
 /// The least set. A test below shows that none of them is too many.
 const NEEDED: [&str; 5] = ["CHOWN", "DAC_OVERRIDE", "KILL", "SETGID", "SETUID"];
@@ -28,8 +28,8 @@ const JOBS: &str = "set -e; cd /; \
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_read_only_root_with_the_least_capabilities_runs_jobs_of_every_user() {
-    for image in [PLAIN, BOOKWORM] {
+fn a_read_only_root_with_the_least_capabilities_runs_jobs_of_every_user_on_each_debian() {
+    for image in debians(PLAIN) {
         let (state, key) = (Volume::new("state"), Volume::new("key"));
         let image = with_capabilities(read_only(image), &NEEDED).with(["--security-opt=no-new-privileges"]);
         let image = image.volume(&state, "/var/lib/slurm").volume(&key, "/etc/munge").with(["--hostname", "node1"]);

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::docker::{AMD, BOOKWORM, Container, DEMO, Image, PLAIN, docker, tag};
+use crate::docker::{ACCOUNTING, AMD, BOOKWORM, Container, DEMO, Image, PLAIN, built, debians, docker, tag};
 
 /// A container that runs nothing of ours.
 fn shell(image: &str, line: &str) -> String {
@@ -12,7 +12,7 @@ fn shell(image: &str, line: &str) -> String {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn no_munge_key_is_in_an_image() {
-    for image in [PLAIN, DEMO, AMD, BOOKWORM] {
+    for image in built([PLAIN, DEMO, AMD, BOOKWORM]) {
         assert_eq!(shell(image, "find / -xdev -name 'munge.key*' -o -xdev -name munge.seed"), "", "{image}");
     }
 }
@@ -31,7 +31,12 @@ fn the_layers_hold_no_munge_key_either() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn the_type_of_gpu_is_recorded() {
-    for (image, gpu_type) in [(PLAIN, "none"), (DEMO, "nvidia"), (AMD, "amd"), (BOOKWORM, "nvidia")] {
+    for image in built([PLAIN, DEMO, AMD, BOOKWORM]) {
+        let gpu_type = match image {
+            PLAIN => "none",
+            AMD => "amd",
+            _ => "nvidia",
+        };
         let format = "{{range .Config.Env}}{{println .}}{{end}}label={{index .Config.Labels \"slurminit.gpu-type\"}}";
         let found = docker(["image", "inspect", "--format", format, image]).ok();
         assert!(found.contains(&format!("GPU_TYPE={gpu_type}\n")), "{image}: {found}");
@@ -43,7 +48,7 @@ fn the_type_of_gpu_is_recorded() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn nothing_in_an_image_makes_anybody_root() {
-    for image in [PLAIN, DEMO, AMD, BOOKWORM] {
+    for image in built([PLAIN, DEMO, AMD, BOOKWORM]) {
         assert_eq!(shell(image, "find / -xdev -type f -perm /6000"), "", "{image}");
         shell(image, "su -s /bin/sh nobody -c true");
     }
@@ -54,7 +59,7 @@ fn nothing_in_an_image_makes_anybody_root() {
 fn an_image_says_which_version_and_commit_it_is() {
     let git = Command::new("git").args(["rev-parse", "HEAD"]).output();
     let in_git = git.is_ok_and(|git| git.status.success());
-    for image in [PLAIN, DEMO, AMD, BOOKWORM] {
+    for image in built([PLAIN, DEMO, AMD, BOOKWORM]) {
         let label = |name: &str| {
             let format = format!("{{{{index .Config.Labels \"org.opencontainers.image.{name}\"}}}}");
             docker(["image", "inspect", "--format", &format, &tag(image)]).ok().trim().to_owned()
@@ -72,12 +77,16 @@ fn an_image_says_which_version_and_commit_it_is() {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn the_vendors_pieces_are_there() {
     let plugins = "find / -xdev -name gpu_nvml.so -o -xdev -name gpu_rsmi.so | xargs -r -n1 basename";
-    assert_eq!(shell(PLAIN, plugins), "");
-    assert_eq!(shell(DEMO, plugins), "gpu_nvml.so\n");
-    // Debian 12's cannot work in a container (see the Dockerfile).
-    assert_eq!(shell(BOOKWORM, plugins), "");
-    assert_eq!(shell(AMD, plugins), "gpu_rsmi.so\n");
-    shell(AMD, "command -v rocm-smi && command -v rocminfo");
+    for image in built([PLAIN, DEMO, AMD, BOOKWORM]) {
+        // Debian 12's NVML plugin cannot work in a container (see the Dockerfile).
+        let (wanted, tools) = match image {
+            DEMO => ("gpu_nvml.so\n", "true"),
+            AMD => ("gpu_rsmi.so\n", "command -v rocm-smi && command -v rocminfo"),
+            _ => ("", "true"),
+        };
+        assert_eq!(shell(image, plugins), wanted, "{image}");
+        shell(image, tools);
+    }
 }
 
 #[test]
@@ -87,7 +96,7 @@ fn the_manual_is_in_the_image() {
     let mut pages: Vec<_> =
         pages.map(|page| page.expect("an entry").file_name().into_string().expect("text")).collect();
     pages.sort();
-    for image in [PLAIN, DEMO, AMD, BOOKWORM] {
+    for image in built([PLAIN, DEMO, AMD, BOOKWORM]) {
         let found =
             shell(image, "cd /usr/local/share/man && find . -name 'slurminit*' -printf '%f\\n' | LC_ALL=C sort");
         assert_eq!(found.lines().collect::<Vec<_>>(), pages, "{image}");
@@ -97,7 +106,7 @@ fn the_manual_is_in_the_image() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn only_the_demo_simulates() {
-    for image in [PLAIN, AMD] {
+    for image in built([PLAIN, AMD, ACCOUNTING]) {
         assert_eq!(shell(image, "find / -xdev -name 'libnvidia-ml*' -o -xdev -name demo-gpus"), "", "{image}");
     }
 }
@@ -141,8 +150,10 @@ fn pid_1_can_load_no_library_and_look_up_no_host() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn slurms_version_is_noted() {
-    assert!(shell(PLAIN, "cat /usr/share/slurminit/slurm-version").contains("24.11"));
-    assert!(shell(BOOKWORM, "cat /usr/share/slurminit/slurm-version").contains("22.05"));
+    for image in debians(PLAIN) {
+        let version = if image == BOOKWORM { "22.05" } else { "24.11" };
+        assert!(shell(image, "cat /usr/share/slurminit/slurm-version").contains(version), "{image}");
+    }
 }
 
 #[test]

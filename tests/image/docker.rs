@@ -26,6 +26,27 @@ pub(crate) const BOOKWORM: &str = "slurminit:test-bookworm";
 /// With MariaDB and slurmdbd.
 pub(crate) const ACCOUNTING: &str = "slurminit:test-accounting";
 
+/// Whether this part of docker/test has the image: SLURMINIT_TEST_BUILT names its images, `plain demo accounting` by default.
+pub(crate) fn is_built(image: &str) -> bool {
+    let built = std::env::var("SLURMINIT_TEST_BUILT").unwrap_or_else(|_| "plain demo accounting".to_owned());
+    let name = image.strip_prefix(PLAIN).and_then(|name| name.strip_prefix('-')).unwrap_or("plain");
+    built.split_whitespace().any(|built| built == name)
+}
+
+/// Those of the images that this part of docker/test has.
+#[track_caller]
+pub(crate) fn built<const N: usize>(images: [&'static str; N]) -> Vec<&'static str> {
+    let built: Vec<_> = images.into_iter().filter(|image| is_built(image)).collect();
+    assert!(!built.is_empty(), "SLURMINIT_TEST_BUILT names none of {images:?}");
+    built
+}
+
+/// The image, or Debian 12's in the part `debian12` of docker/test.
+#[track_caller]
+pub(crate) fn debians(image: &'static str) -> Vec<&'static str> {
+    built([image, BOOKWORM])
+}
+
 /// Its tag on this machine: two checkouts that are tested side by side have images of their own.
 pub(crate) fn tag(image: &str) -> String {
     let own = std::env::var("SLURMINIT_TEST_IMAGE").unwrap_or_else(|_| PLAIN.to_owned());

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::docker::{BOOKWORM, DEMO, Image, PLAIN, Volume, directory, docker};
+use crate::docker::{DEMO, Image, PLAIN, Volume, debians, directory, docker};
 
 /// The lines of the log that have this level or a worse one than `info`.
 fn bad(log: &str) -> Vec<&str> {
@@ -19,8 +19,8 @@ const FRIGHTENING: [&str; 6] =
 /// srun has mostly ended by itself when slurmctld tells it that its job is over.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_command_that_works_leaves_nothing_on_standard_error() {
-    for image in [PLAIN, BOOKWORM] {
+fn a_command_that_works_leaves_nothing_on_standard_error_on_each_debian() {
+    for image in debians(PLAIN) {
         let image = Image::new(image).with(["--hostname", "node1"]);
         for round in 0..12 {
             let outcome = image.run(&["srun", "hostname"]);
@@ -36,8 +36,8 @@ fn a_command_that_works_leaves_nothing_on_standard_error() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_first_start_frightens_nobody_and_a_second_one_neither() {
-    for image in [PLAIN, BOOKWORM] {
+fn a_first_start_frightens_nobody_and_a_second_one_neither_on_each_debian() {
+    for image in debians(PLAIN) {
         let container = Image::new(image).serve();
         container.sh("srun hostname");
         let log = container.log();
@@ -217,9 +217,9 @@ fn a_daemons_log_is_followed() {
 /// slurmctld runs it as its own user, without a PATH.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn job_mail_goes_to_the_relay_or_the_log_says_what_to_set() {
+fn job_mail_goes_to_the_relay_or_the_log_says_what_to_set_on_each_debian() {
     let submit = "sbatch -o /dev/null --mail-type=END --mail-user=alice@example.org --wrap true";
-    for image in [PLAIN, BOOKWORM] {
+    for image in debians(PLAIN) {
         let container = Image::new(image).serve();
         container.sh(submit);
         container.until("slurminit logs slurmctld -n 500 | grep -q \"in .mail. of slurminit.toml\"");

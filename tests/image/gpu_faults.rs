@@ -5,7 +5,7 @@ mod computes;
 
 use std::time::Duration;
 
-use crate::docker::{BOOKWORM, Container, DEMO, Image, directory, docker};
+use crate::docker::{Container, DEMO, Image, debians, directory, docker};
 
 const FILE: &str = "/etc/fake-nvml.toml";
 
@@ -53,8 +53,8 @@ fn count(container: &Container, name: &str) {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_lost_gpu_costs_one_gpu_and_it_comes_back_without_a_human() {
-    for image in [DEMO, BOOKWORM] {
+fn a_lost_gpu_costs_one_gpu_and_it_comes_back_without_a_human_on_each_debian() {
+    for image in debians(DEMO) {
         let (container, _config) = serve(image, 4, "");
         count(&container, "step");
         append(&container, &fault("handle", 3, "gpu-is-lost"));

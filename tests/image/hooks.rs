@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
-use crate::docker::{BOOKWORM, Container, DEMO, Image, Volume, directory, docker};
+use crate::docker::{Container, DEMO, Image, Volume, debians, directory, docker};
 
 const HOOKS: &str = r#"
 [[hooks.pre_job]]
@@ -30,8 +30,8 @@ fn serve(image: &str) -> (Container, tempfile::TempDir) {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn they_run_as_root_around_each_job_and_what_fails_is_said() {
-    for image in [DEMO, BOOKWORM] {
+fn they_run_as_root_around_each_job_and_what_fails_is_said_on_each_debian() {
+    for image in debians(DEMO) {
         let (container, _config) = serve(image);
         container.sh("srun true; srun --gres=gpu:1 true");
         container.until("grep -q \"after 2\" /tmp/noted");

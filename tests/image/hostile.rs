@@ -1,6 +1,6 @@
 //! The requests of an ordinary user that Slurm itself has no answer to.
 
-use crate::docker::{BOOKWORM, Container, Image, Outcome, PLAIN, docker};
+use crate::docker::{Container, Image, Outcome, PLAIN, debians, docker};
 
 fn as_nobody(container: &Container, line: &str) -> Outcome {
     docker(["exec", "--user", "nobody", "--workdir", "/tmp", &container.name, "sh", "-c", line])
@@ -9,8 +9,8 @@ fn as_nobody(container: &Container, line: &str) -> Outcome {
 /// slurmstepd opens the FIFO, and nothing but KILL gets it out of that.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_cancelled_job_that_waits_for_a_fifo_holds_up_nobody() {
-    for image in [PLAIN, BOOKWORM] {
+fn a_cancelled_job_that_waits_for_a_fifo_holds_up_nobody_on_each_debian() {
+    for image in debians(PLAIN) {
         let container = Image::new(image).with(["--hostname", "node1"]).serve();
         let submit = "mkfifo /tmp/$NAME && sbatch --parsable --exclusive --output=/tmp/$NAME --wrap 'echo written'";
         let waits = "until pidof slurmstepd && [ \"$(squeue --noheader --jobs=$JOB --format=%T)\" = RUNNING ]; do sleep 0.2; done";

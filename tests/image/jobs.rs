@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::docker::{BOOKWORM, Container, DEMO, Image, Volume, directory, docker};
+use crate::docker::{Container, DEMO, Image, Volume, debians, directory, docker};
 
 /// Counts; on TERM says so and ends well.
 const WILLING: &str = "trap 'echo notice; exit 0' TERM; echo up; while :; do sleep 0.1; done";
@@ -60,8 +60,8 @@ const FAILS: &str = "trap 'echo notice; exit 3' TERM; echo up; while :; do sleep
 /// `docker stop` and start: what a crash would requeue, a stop requeues too.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_stop_costs_a_job_no_more_than_a_crash() {
-    for image in [DEMO, BOOKWORM] {
+fn a_stop_costs_a_job_no_more_than_a_crash_on_each_debian() {
+    for image in debians(DEMO) {
         let slurm = Volume::new("state");
         let partition =
             directory(&[("slurminit.toml", "[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:16\"\n")]);
@@ -205,8 +205,8 @@ fn a_killed_container_leaves_no_ghost() {
 /// Ids go on without a gap after a stop; after a kill no id comes twice, though nobody knows what was given out last.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn ids_go_on_after_a_stop_and_jump_after_a_kill() {
-    for image in [DEMO, BOOKWORM] {
+fn ids_go_on_after_a_stop_and_jump_after_a_kill_on_each_debian() {
+    for image in debians(DEMO) {
         let slurm = Volume::new("state");
         let container = Image::new(image).with(["--hostname", "node1"]).volume(&slurm, "/var/lib/slurm").serve();
         let submit = || container.sh("sbatch --parsable --hold --wrap true").parse::<u32>().expect("an id");
@@ -233,8 +233,8 @@ fn ids_go_on_after_a_stop_and_jump_after_a_kill() {
 /// What slurmd had of a job when the container was killed: Slurm's commands complain of it at each question.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_killed_container_leaves_nothing_in_the_spool() {
-    for image in [DEMO, BOOKWORM] {
+fn a_killed_container_leaves_nothing_in_the_spool_on_each_debian() {
+    for image in debians(DEMO) {
         let slurm = Volume::new("state");
         let cluster = Image::new(image).with(["--hostname", "node1"]).volume(&slurm, "/var/lib/slurm");
         let first = cluster.serve();
@@ -302,9 +302,9 @@ running() { squeue --noheader --states=RUNNING --format=%A; }
 /// An srun that ended just before slurmctld was killed: the next slurmctld believes it to run, and Slurm itself never ends it.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn an_srun_that_ended_just_before_slurmctld_died_holds_nothing() {
+fn an_srun_that_ended_just_before_slurmctld_died_holds_nothing_on_each_debian() {
     let files = directory(&[("library", SHELL)]);
-    for image in [DEMO, BOOKWORM] {
+    for image in debians(DEMO) {
         let container = server(image, &files);
         let printed = container.sh(r#". /config/library
             srun --gres=gpu:2 sh -c 'echo "$SLURM_JOB_ID" >/tmp/up; until [ -e /tmp/end ]; do sleep 0.05; done' &
@@ -329,10 +329,10 @@ fn an_srun_that_ended_just_before_slurmctld_died_holds_nothing() {
 /// The same of batch jobs, of which Slurm asks the node every half hour.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_batch_job_that_ended_just_before_slurmctld_died_runs_again_or_ends() {
+fn a_batch_job_that_ended_just_before_slurmctld_died_runs_again_or_ends_on_each_debian() {
     // A script that is not there yet is missing after this and 10 s; Slurm's own default would make it 20.
     let files = directory(&[("library", SHELL), ("slurminit.toml", "[slurm.conf]\nBatchStartTimeout = \"1\"\n")]);
-    for image in [DEMO, BOOKWORM] {
+    for image in debians(DEMO) {
         let container = server(image, &files);
         let printed = container.sh(
             r#". /config/library
@@ -360,11 +360,11 @@ fn a_batch_job_that_ended_just_before_slurmctld_died_runs_again_or_ends() {
 /// What people hold, they keep: an srun, one that is stopped, a salloc with nothing in it, one without a shell.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn allocations_in_use_outlive_slurmctld() {
+fn allocations_in_use_outlive_slurmctld_on_each_debian() {
     // Room for all of them on one CPU.
     let partition = "[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:8\"\n";
     let files = directory(&[("library", SHELL), ("slurminit.toml", partition)]);
-    for image in [DEMO, BOOKWORM] {
+    for image in debians(DEMO) {
         let container = server(image, &files);
         let holders = ["srun --mem=16 sleep 1000", "srun --mem=16 sleep 1001", "salloc --mem=16 sleep 1000"];
         for holder in holders {

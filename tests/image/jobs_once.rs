@@ -1,15 +1,15 @@
 //! What may run once runs once, whatever slurmctld has forgotten.
 
-use crate::docker::{BOOKWORM, DEMO, Image, Volume, directory, docker};
+use crate::docker::{DEMO, Image, Volume, debians, directory, docker};
 use crate::jobs::SHELL;
 
 /// slurmctld has saved that the jobs wait, and is killed before it has saved that they ran: its successor launches them again.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_job_that_has_run_is_not_launched_again_by_a_slurmctld_that_has_forgotten_it() {
+fn a_job_that_has_run_is_not_launched_again_by_a_slurmctld_that_has_forgotten_it_on_each_debian() {
     let toml = "[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:8\"\n";
     let script = "#!/bin/sh\necho ${SLURM_ARRAY_TASK_ID:-alone} >>/tmp/ran\n";
-    for image in [DEMO, BOOKWORM] {
+    for image in debians(DEMO) {
         let files = directory(&[("slurminit.toml", toml), ("job.sh", script), ("library", SHELL)]);
         let container = Image::new(image).with(["--hostname", "node1"]).mount(files.path(), "/config").serve();
         let printed = container.sh(r#". /config/library
@@ -64,9 +64,9 @@ fn a_task_that_runs_again_leaves_the_others_of_its_array_alone() {
 /// it again. It is told to save, so that the job goes on.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_job_that_backfill_has_started_goes_on_under_the_next_slurmctld() {
+fn a_job_that_backfill_has_started_goes_on_under_the_next_slurmctld_on_each_debian() {
     let script = "#!/bin/sh\necho $$ >>/tmp/ran\nexec sleep 1000\n";
-    for image in [DEMO, BOOKWORM] {
+    for image in debians(DEMO) {
         let files = directory(&[("job.sh", script), ("library", SHELL)]);
         let container = Image::new(image).with(["--hostname", "node1"]).mount(files.path(), "/config").serve();
         // Whether backfill or the main scheduler is the first to look depends on the moment.
@@ -89,10 +89,10 @@ fn a_job_that_backfill_has_started_goes_on_under_the_next_slurmctld() {
 /// slurmctld alone knows which task of an array has which number, and saves it late; what was noted of it outlives the container.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_task_that_began_just_before_a_kill_of_the_container_runs_once() {
+fn a_task_that_began_just_before_a_kill_of_the_container_runs_once_on_each_debian() {
     let toml = "[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:8\"\n";
     let script = "#!/bin/sh\necho $SLURM_ARRAY_TASK_ID >>/var/lib/slurm/ran\nexec sleep 1000\n";
-    for image in [DEMO, BOOKWORM] {
+    for image in debians(DEMO) {
         let files = directory(&[("slurminit.toml", toml), ("job.sh", script), ("library", SHELL)]);
         let slurm = Volume::new("state");
         let cluster = Image::new(image).with(["--hostname", "node1"]);

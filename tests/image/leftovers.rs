@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::docker::{BOOKWORM, Container, DEMO, Image, directory, docker};
+use crate::docker::{Container, DEMO, Image, debians, directory, docker};
 
 /// Alice, as whom a service runs too.
 const CONFIG: &str = r#"
@@ -67,8 +67,8 @@ impl Cluster {
 /// Whoever is there when the next job on the GPU starts would share it.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_gpu_is_given_on_when_nobody_of_the_last_job_holds_it() {
-    for image in [DEMO, BOOKWORM] {
+fn a_gpu_is_given_on_when_nobody_of_the_last_job_holds_it_on_each_debian() {
+    for image in debians(DEMO) {
         let cluster = Cluster::new(image, "1");
         let found = cluster.alice(
             r#"
@@ -100,8 +100,8 @@ fn a_gpu_is_given_on_when_nobody_of_the_last_job_holds_it() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn only_what_the_ended_job_left_ends() {
-    for image in [DEMO, BOOKWORM] {
+fn only_what_the_ended_job_left_ends_on_each_debian() {
+    for image in debians(DEMO) {
         let cluster = Cluster::new(image, "2");
         cluster.alice_meanwhile("SLURM_JOB_ID=1 exec sleep 9002");
         cluster.alice_meanwhile("srun --cpu-bind=none sleep 9003");

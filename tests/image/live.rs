@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::docker::{BOOKWORM, Container, DEMO, Image, PLAIN, docker};
+use crate::docker::{Container, DEMO, Image, PLAIN, debians, docker};
 
 /// From readiness to Docker's word.
 const BAR: Duration = Duration::from_secs(2);
@@ -24,8 +24,8 @@ fn health(container: &Container) -> (i32, String) {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn health_is_false_as_soon_as_no_job_can_run_and_says_why() {
-    for image in [DEMO, BOOKWORM] {
+fn health_is_false_as_soon_as_no_job_can_run_and_says_why_on_each_debian() {
+    for image in debians(DEMO) {
         let container = cluster(image);
         assert_eq!(health(&container), (0, "ready".to_owned()));
         let slurm = |line: &str| container.sh(&format!("scontrol update {line}"));
@@ -58,8 +58,8 @@ fn health_is_false_as_soon_as_no_job_can_run_and_says_why() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn status_shows_each_gpu_with_its_job_and_user_in_eighty_columns() {
-    for image in [DEMO, BOOKWORM] {
+fn status_shows_each_gpu_with_its_job_and_user_in_eighty_columns_on_each_debian() {
+    for image in debians(DEMO) {
         let container = cluster(image);
         container.sh("useradd --create-home alice; cd /tmp; su alice -c 'sbatch --quiet --gres=gpu:1 --output=/dev/null --wrap \"sleep 1000\"'; \
              timeout 30 sh -c 'until squeue -h -t R | grep -q .; do sleep 0.1; done'");

@@ -79,7 +79,7 @@ fn a_job_gets_the_uuid_of_its_instance() {
 /// Slurm 22.05, and an image without Slurm's NVML plugin.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_job_gets_the_uuid_of_its_instance_on_debian_12() {
+fn a_job_gets_the_uuid_of_its_instance_on_debian12() {
     jobs_get_their_instances(BOOKWORM);
 }
 

@@ -1,6 +1,6 @@
 //! The nodes of a cluster as a person sees them and closes them, and jobs for particular GPUs, with real daemons.
 
-use crate::docker::{BOOKWORM, Container, DEMO, Image, directory};
+use crate::docker::{Container, DEMO, Image, debians, directory};
 use crate::members::Cluster;
 
 /// The lines of `slurminit nodes` for a node's GPUs: index, job and user.
@@ -26,8 +26,8 @@ const AS_NOBODY: &str = "su -s /bin/sh nobody -c";
 /// One container, of Slurm 24.11 and 22.05 alike.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn one_container_shows_its_gpus_with_job_and_user_and_is_drained_and_resumed() {
-    for image in [DEMO, BOOKWORM] {
+fn one_container_shows_its_gpus_with_job_and_user_and_is_drained_and_resumed_on_each_debian() {
+    for image in debians(DEMO) {
         let container = Image::new(image).with(["--env", "DEMO_GPUS=4"]).serve();
         assert_eq!(gpus(&container, "localhost"), ["0 free -", "1 free -", "2 free -", "3 free -"]);
         let job = running(
@@ -103,9 +103,9 @@ fn every_container_of_a_cluster_sees_all_nodes_and_closes_them() {
 /// Twenty jobs for random GPUs of a node whose GPUs have a type each: every one gets just its own, and no GPU is used by two at once.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_job_for_particular_gpus_gets_exactly_these() {
+fn a_job_for_particular_gpus_gets_exactly_these_on_each_debian() {
     let image = |image| Image::new(image).with(["--env", "DEMO_GPUS=4", "--env", "SLURMINIT_GPU_TYPE_NAME=index"]);
-    for container in [image(DEMO).serve(), image(BOOKWORM).serve()] {
+    for container in debians(DEMO).into_iter().map(|debian| image(debian).serve()) {
         let script = "for gpu in $(echo $SLURM_JOB_GPUS | tr , \" \"); do mkdir /tmp/busy.$gpu || touch /tmp/twice; done; \
             echo $SLURM_JOB_GPUS; sleep 0.2; \
             for gpu in $(echo $SLURM_JOB_GPUS | tr , \" \"); do rmdir /tmp/busy.$gpu; done";
@@ -183,9 +183,9 @@ fn several_targets_are_a_job_each_and_what_cannot_be_submits_none() {
 /// A job for a whole GPU would wait for it.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_gpu_of_which_jobs_have_shards_is_not_shown_as_free() {
+fn a_gpu_of_which_jobs_have_shards_is_not_shown_as_free_on_each_debian() {
     let config = directory(&[("slurminit.toml", "[gpu]\nshards = 4\n")]);
-    for image in [DEMO, BOOKWORM] {
+    for image in debians(DEMO) {
         let image = Image::new(image).mount(&config.path().join("slurminit.toml"), "/config/slurminit.toml");
         let container = image.with(["--env", "DEMO_GPUS=3"]).serve();
         running(&container, "cd /tmp; sbatch --parsable --gres=shard:2 -o /dev/null --wrap 'sleep 1000'");

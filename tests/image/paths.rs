@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::docker::{BOOKWORM, Image, PLAIN, Volume, directory, docker, tag};
+use crate::docker::{Image, PLAIN, Volume, debians, directory, docker, tag};
 
 /// Lays a trap: a shell line as root in a container of its own, with the volume at /v and the victim's at /victim.
 fn lay(volume: &Volume, victim: &Volume, line: &str) -> String {
@@ -105,8 +105,8 @@ fn a_state_directory_of_somebody_else_becomes_roots() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_run_directory_that_is_everybodys_starts_and_is_safe() {
-    for (mode, image) in [("0777", PLAIN), ("1777", PLAIN), ("0777", BOOKWORM)] {
+fn a_run_directory_that_is_everybodys_starts_and_is_safe_on_each_debian() {
+    for (mode, image) in debians(PLAIN).into_iter().flat_map(|image| [("0777", image), ("1777", image)]) {
         let volume = Volume::new("run");
         let (victim, before) = victim(&volume);
         // As an emptyDir that outlives a container, in which a user has prepared the next start.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::docker::{BOOKWORM, Container, DEMO, Image, directory};
+use crate::docker::{Container, DEMO, Image, debians, directory};
 
 /// A cluster with two simulated GPUs, and with `config` as its operator's directory.
 fn serve(image: &str, config: &Path) -> Container {
@@ -49,8 +49,8 @@ const TWO_PARTITIONS: &str =
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_new_partition_is_noticed_and_taken_by_the_daemons_that_run() {
-    for image in [DEMO, BOOKWORM] {
+fn a_new_partition_is_noticed_and_taken_by_the_daemons_that_run_on_each_debian() {
+    for image in debians(DEMO) {
         let config = directory(&[("slurminit.toml", "")]);
         let container = serve(image, config.path());
         write(config.path(), "slurminit.toml", TWO_PARTITIONS);
@@ -64,8 +64,8 @@ fn a_new_partition_is_noticed_and_taken_by_the_daemons_that_run() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn another_gpu_restarts_the_daemons_and_a_running_step_loses_no_number() {
-    for image in [DEMO, BOOKWORM] {
+fn another_gpu_restarts_the_daemons_and_a_running_step_loses_no_number_on_each_debian() {
+    for image in debians(DEMO) {
         let config = directory(&[("slurminit.toml", "")]);
         let container = serve(image, config.path());
         count(&container, "step", "");
@@ -80,8 +80,8 @@ fn another_gpu_restarts_the_daemons_and_a_running_step_loses_no_number() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_restart_leaves_a_job_with_a_gpu_alone_and_another_gpu_waits_for_its_end() {
-    for image in [DEMO, BOOKWORM] {
+fn a_restart_leaves_a_job_with_a_gpu_alone_and_another_gpu_waits_for_its_end_on_each_debian() {
+    for image in debians(DEMO) {
         let config = directory(&[("slurminit.toml", "")]);
         let container = serve(image, config.path());
         count(&container, "step", "--gres=gpu:1");
@@ -106,8 +106,8 @@ fn a_restart_leaves_a_job_with_a_gpu_alone_and_another_gpu_waits_for_its_end() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_broken_slurm_conf_is_refused_and_everything_goes_on() {
-    for image in [DEMO, BOOKWORM] {
+fn a_broken_slurm_conf_is_refused_and_everything_goes_on_on_each_debian() {
+    for image in debians(DEMO) {
         let config = directory(&[("slurminit.toml", "[supervise]\nreload_on_change = false\n")]);
         let container = serve(image, config.path());
         let own = container.sh("cat /etc/slurm/slurm.conf");
@@ -129,8 +129,8 @@ fn a_broken_slurm_conf_is_refused_and_everything_goes_on() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn files_that_the_daemons_die_of_are_taken_back() {
-    for image in [DEMO, BOOKWORM] {
+fn files_that_the_daemons_die_of_are_taken_back_on_each_debian() {
+    for image in debians(DEMO) {
         let config = directory(&[("slurminit.toml", "[supervise]\nreload_on_change = false\n")]);
         let container = serve(image, config.path());
         let own = container.sh("cat /etc/slurm/slurm.conf");

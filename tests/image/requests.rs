@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use crate::docker::{BOOKWORM, Container, Image, Outcome, PLAIN, directory, docker};
+use crate::docker::{BOOKWORM, Container, Image, Outcome, PLAIN, debians, directory, docker};
 
 const PEOPLE: &str = "[[user]]\nname = \"alice\"\nuid = 1501\n";
 const NODE: [&str; 2] = ["--hostname", "node1"];
@@ -47,9 +47,9 @@ fn is_a_login(seen: &BTreeMap<String, String>, user: &str, home: &str, shell: &s
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_job_has_the_environment_that_its_export_asks_for() {
+fn a_job_has_the_environment_that_its_export_asks_for_on_each_debian() {
     let config = directory(&[("slurminit.toml", PEOPLE)]);
-    for image in [PLAIN, BOOKWORM] {
+    for image in debians(PLAIN) {
         let container = Image::new(image).with(NODE).mount(config.path(), "/config").serve();
         let pids = daemons(&container);
         // A first file of a user's own that hangs, prints, or sets what it should not, is nobody's but the user's.
@@ -375,12 +375,12 @@ echo "$n requests"
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn no_request_of_an_ordinary_user_ends_a_daemon() {
+fn no_request_of_an_ordinary_user_ends_a_daemon_on_each_debian() {
     let files = [("slurminit.toml", PEOPLE), ("requests", REQUESTS), ("driver", DRIVER)];
     let config = directory(&files);
     for_everyone(config.path());
     std::thread::scope(|scope| {
-        for image in [PLAIN, BOOKWORM] {
+        for image in debians(PLAIN) {
             let config = &config;
             scope.spawn(move || {
                 let container = Image::new(image).with(NODE).mount(config.path(), "/config").serve();

@@ -1,6 +1,6 @@
 //! `sbatch $(slurminit sbatch-args method.json) JOB` on the real Slurm: the job gets what the method asks for.
 
-use crate::docker::{BOOKWORM, Container, DEMO, Image, Outcome, PLAIN};
+use crate::docker::{Container, DEMO, Image, Outcome, PLAIN, debians};
 
 fn write(container: &Container, resources: &str) {
     container.sh(&format!("cat > /tmp/method.json <<'END'\n{{\"name\": \"deep\", \"resources\": {resources}}}\nEND"));
@@ -30,8 +30,8 @@ fn given(container: &Container, resources: &str, fields: &[&str]) -> (String, Ve
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_job_gets_what_its_method_asks_for() {
-    for image in [DEMO, BOOKWORM] {
+fn a_job_gets_what_its_method_asks_for_on_each_debian() {
+    for image in debians(DEMO) {
         let container = Image::new(image).with(["--env", "DEMO_GPUS=2"]).serve();
         let fields = ["TresPerNode", "CPUs/Task", "MinMemoryNode", "TimeLimit"];
         let resources = r#"{"min_memory_mb": 100, "cpus": 1, "gpus": 2, "time_limit": "1-00:05"}"#;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::docker::{BOOKWORM, Container, Image, PLAIN, Volume, directory};
+use crate::docker::{BOOKWORM, Container, Image, PLAIN, Volume, debians, directory};
 
 /// Waits until the shell line succeeds, and returns how long that took.
 #[track_caller]
@@ -15,8 +15,8 @@ fn until(container: &Container, seconds: u64, condition: &str) -> Duration {
 /// With Slurm's own settings a batch job waits 3 s, and one that is requeued two to three minutes.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_batch_job_starts_soon_and_so_does_one_that_is_requeued() {
-    for image in [PLAIN, BOOKWORM] {
+fn a_batch_job_starts_soon_and_so_does_one_that_is_requeued_on_each_debian() {
+    for image in debians(PLAIN) {
         let container = Image::new(image).serve();
         let took = (0..6).map(|number| {
             container.sh(&format!("sbatch --output=/dev/null --wrap 'touch /tmp/started-{number}'"));
@@ -41,7 +41,12 @@ fn srun_tells_the_tasks_of_an_mpi_program_of_each_other() {
     let ranks =
         container.sh("srun --ntasks=2 --overcommit sh -c 'echo \"$PMIX_RANK ${PMIX_SERVER_URI41:+served}\"' | sort");
     assert_eq!(ranks, "0 served\n1 served");
-    // Debian 12 has a PMIx that its Slurm does not load.
+}
+
+/// Its Slurm does not load the PMIx that it has.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn mpi_has_no_default_on_debian12() {
     let container = Image::new(BOOKWORM).serve();
     assert_eq!(container.sh("scontrol show config | grep -o 'MpiDefault *= .*' | tr -d ' '"), "MpiDefault=none");
     container.sh("srun true");
@@ -49,8 +54,8 @@ fn srun_tells_the_tasks_of_an_mpi_program_of_each_other() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn what_ended_is_known_to_sacct_also_in_the_next_container() {
-    for image in [PLAIN, BOOKWORM] {
+fn what_ended_is_known_to_sacct_also_in_the_next_container_on_each_debian() {
+    for image in debians(PLAIN) {
         let state = Volume::new("state");
         let cluster = Image::new(image).with(["--hostname", "node1"]).volume(&state, "/var/lib/slurm");
         let first = cluster.serve();
@@ -85,11 +90,11 @@ fn a_line_of_scrontab_runs() {
 /// What docs/configuration.md has for who wants memory to be held without cgroups.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn memory_is_held_where_the_operator_says_so() {
+fn memory_is_held_where_the_operator_says_so_on_each_debian() {
     let conf = "[slurm.conf]\nJobAcctGatherType = \"jobacct_gather/linux\"\n\
                 JobAcctGatherParams = \"OverMemoryKill,UsePss\"\nJobAcctGatherFrequency = \"task=1\"\n";
     let config = directory(&[("slurminit.toml", conf)]);
-    for image in [PLAIN, BOOKWORM] {
+    for image in debians(PLAIN) {
         let container = Image::new(image).mount(config.path(), "/config").serve();
         // tail keeps all of a line.
         let fills = |mib: u32| format!("head -c {mib}M /dev/zero | tail | sleep 1000");
@@ -142,8 +147,8 @@ fn with_config_overrides_a_node_may_claim_more_cpus() {
 /// Slurm refuses every `--tmp` on a node that claims none.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_job_can_ask_for_room_in_tmp() {
-    for image in [PLAIN, BOOKWORM] {
+fn a_job_can_ask_for_room_in_tmp_on_each_debian() {
+    for image in debians(PLAIN) {
         let container = Image::new(image).with(["--tmpfs", "/tmp:size=2500m,exec"]).serve();
         let said = container
             .sh("sinfo --noheader --format='%d %T'; srun --tmp=1G echo granted; srun --tmp=3G true 2>&1; true");

@@ -43,7 +43,8 @@ thread_local! {
 /// The number of containers that may run at a time.
 fn size(threads: Option<usize>, cores: usize, meminfo: &str) -> usize {
     let available = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB"));
-    let fitting = available.and_then(|kib| kib.trim().parse::<usize>().ok()).map_or(usize::MAX, |kib| kib / CONTAINER_KIB);
+    let fitting =
+        available.and_then(|kib| kib.trim().parse::<usize>().ok()).map_or(usize::MAX, |kib| kib / CONTAINER_KIB);
     threads.unwrap_or(cores * PER_CORE).min(fitting).max(1)
 }
 

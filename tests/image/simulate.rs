@@ -1,6 +1,6 @@
 //! Several simulated nodes in one container.
 
-use crate::docker::{ACCOUNTING, BOOKWORM, DEMO, Image, PLAIN, directory};
+use crate::docker::{ACCOUNTING, DEMO, Image, PLAIN, debians, directory};
 
 const CONFIG: &str = "[simulate]\nnodes = 3\ncpus = 64\nmemory_mib = 256000\ngpus = 8\ngpu_type = 'a100'\n\
                       [[user]]\nname = 'alice'\nuid = 1501\n";
@@ -13,8 +13,8 @@ fn sorted(text: &str) -> Vec<&str> {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_command_runs_on_several_nodes() {
-    for image in [PLAIN, BOOKWORM] {
+fn a_command_runs_on_several_nodes_on_each_debian() {
+    for image in debians(PLAIN) {
         let said = Image::new(image).run(&["--nodes", "4", "srun", "-N4", "sh", "-c", "echo $SLURMD_NODENAME"]);
         assert_eq!((said.code, sorted(&said.stdout)), (0, vec!["node1", "node2", "node3", "node4"]), "{}", said.stderr);
         assert!(said.stderr.contains("SIMULATED: 4 slurmd in one container"), "{}", said.stderr);
@@ -66,8 +66,8 @@ const DIFFERENT: &str = "[supervise]\nreload_on_change = false\n[simulate]\nnode
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn nodes_differ_and_are_accounted_for() {
-    for image in [ACCOUNTING, BOOKWORM] {
+fn nodes_differ_and_are_accounted_for_on_each_debian() {
+    for image in debians(ACCOUNTING) {
         let config = directory(&[("slurminit.toml", DIFFERENT)]);
         let container = Image::new(image).mount(config.path(), "/config").serve();
         let nodes = container.sh("sinfo --noheader --Node --format '%N %T %c %m %G %f'");

@@ -4,7 +4,7 @@
 use slurminit::inventory::slurm::Behavior;
 use slurminit::inventory::{SlurmInstall, SlurmVersion};
 
-use crate::docker::{BOOKWORM, Container, DEMO, Image};
+use crate::docker::{Container, DEMO, Image, debians};
 
 /// `slurm 25.11.7`, `slurm-wlm 24.11.5`.
 fn slurm(container: &Container) -> SlurmInstall {
@@ -29,8 +29,8 @@ fn http(container: &Container, port: u16, path: &str) -> String {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_release_does_what_the_table_says() {
-    for image in [DEMO, BOOKWORM] {
+fn a_release_does_what_the_table_says_on_each_debian() {
+    for image in debians(DEMO) {
         let container = Image::new(image).serve();
         let slurm = slurm(&container);
         for (port, path) in [(6817, "/livez"), (6817, "/readyz"), (6817, "/metrics/jobs"), (6818, "/livez")] {

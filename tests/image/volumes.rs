@@ -1,6 +1,6 @@
 //! The munge key and the state, from container to container.
 
-use crate::docker::{BOOKWORM, DEMO, Image, PLAIN, Volume, directory, docker};
+use crate::docker::{DEMO, Image, PLAIN, Volume, debians, directory, docker};
 
 const KEY: &str = "sha256sum < /etc/munge/munge.key";
 
@@ -65,8 +65,8 @@ fn a_killed_container_leaves_a_usable_state() {
 /// The repair in the container's last words is one that can be typed as it is.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn a_saved_state_that_is_cut_short_is_repaired_by_what_the_last_words_say() {
-    for image in [DEMO, BOOKWORM] {
+fn a_saved_state_that_is_cut_short_is_repaired_by_what_the_last_words_say_on_each_debian() {
+    for image in debians(DEMO) {
         let slurm = Volume::new("state");
         let container = Image::new(image).with(["--hostname", "node1"]).volume(&slurm, "/var/lib/slurm").serve();
         let job = container.sh("sbatch --parsable --hold --wrap true");

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
 use crate::docker::{Container, Image, PLAIN, directory};
-use crate::faults::case::{LIBRARY, PARTITION};
+use crate::long::faults::case::{LIBRARY, PARTITION};
 
 /// How long an attack goes on, in seconds: as the table says when it is made, and else long enough for five starts of a daemon and
 /// two rounds of liveness.

@@ -2,8 +2,7 @@
 //!
 //! Each attack is a container. A job of somebody else's counts five times a second meanwhile. The container must live, the
 //! job must miss nothing, `srun` must work again within 10 s after the attack, and the log must say what went on.
-//! `SLURMINIT_ATTACKS=WORD` runs only the attacks with that word; with `SLURMINIT_ATTACKS_TABLE=docs/evidence/faults.md` the table in that
-//! file is made anew.
+//! `SLURMINIT_ATTACKS=WORD` runs only the attacks with that word; `UPDATE=1` writes the rows of docs/evidence/faults.md.
 
 mod attack;
 mod connections;
@@ -12,12 +11,12 @@ mod ports;
 mod processes;
 mod requests;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::docker::share;
-use crate::faults::report;
+use crate::long::faults::report;
 use attack::{Attack, Seen};
 
 /// Attacks that wait for the daemons as much as they work against them.
@@ -26,18 +25,53 @@ const SIDE_BY_SIDE: usize = 3;
 const MARKS: report::Marks =
     report::Marks { begin: "<!-- the attacks: made by the command above -->\n", end: "<!-- end of the attacks -->\n" };
 
-fn attacks() -> Vec<Attack> {
-    let attackers = [requests::attacks, connections::attacks, ports::attacks, processes::attacks, memory::attacks];
-    attackers.into_iter().flat_map(|attacks| attacks()).collect()
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn no_attack_by_requests_ends_the_cluster() {
+    check(requests::attacks());
 }
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn nobody_inside_ends_the_cluster() {
+fn no_attack_by_connections_ends_the_cluster() {
+    check(connections::attacks());
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn no_attack_by_ports_ends_the_cluster() {
+    check(ports::attacks());
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn no_attack_by_processes_ends_the_cluster() {
+    check(processes::attacks());
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn no_attack_by_memory_ends_the_cluster() {
+    check(memory::attacks());
+}
+
+/// The page has a row for each attack and no other.
+#[test]
+fn the_page_lists_every_attack() {
+    let attackers = [requests::attacks, connections::attacks, ports::attacks, processes::attacks, memory::attacks];
+    let names: Vec<String> =
+        attackers.into_iter().flat_map(|attacks| attacks()).map(|attack| format!("| {}", attack.what)).collect();
+    assert_eq!(report::row_names(&page(), &MARKS, 1), names, "make it again with the command in {:?}", page());
+}
+
+fn page() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/evidence/faults.md")
+}
+
+fn check(attacks: Vec<Attack>) {
     share::hold_all();
     let only = std::env::var("SLURMINIT_ATTACKS").unwrap_or_default();
-    let attacks: Vec<Attack> = attacks().into_iter().filter(|attack| attack.what.contains(&only)).collect();
-    assert!(!attacks.is_empty(), "no attack is called {only:?}");
+    let attacks: Vec<Attack> = attacks.into_iter().filter(|attack| attack.what.contains(&only)).collect();
     let (next, seen) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..SIDE_BY_SIDE {
@@ -63,10 +97,7 @@ fn nobody_inside_ends_the_cluster() {
     let table = attack::table(&rows);
     println!("{table}");
     assert!(failed.is_empty(), "{} of {} attacks succeeded:\n\n{}", failed.len(), seen.len(), failed.join("\n\n"));
-    if let Some(file) = std::env::var_os("SLURMINIT_ATTACKS_TABLE") {
-        report::write(Path::new(&file), &MARKS, &table);
-    } else if only.is_empty() {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/evidence/faults.md");
-        report::compare(&file, &MARKS, &table, 1);
+    if std::env::var_os("UPDATE").is_some() {
+        report::update(&page(), &MARKS, &table, 1);
     }
 }

@@ -50,23 +50,32 @@ fn parts<'a>(text: &'a str, marks: &Marks) -> (&'a str, &'a str, &'a str) {
     (before, table, after)
 }
 
-/// Puts the table into the file, between the marks.
-pub(crate) fn write(file: &Path, marks: &Marks, table: &str) {
+/// The first columns of each row of the page's table.
+pub(crate) fn row_names(file: &Path, marks: &Marks, columns: usize) -> Vec<String> {
     let text = fs::read_to_string(file).expect("the file with the marks");
-    let (before, _, after) = parts(&text, marks);
-    fs::write(file, format!("{before}{}\n{table}\n{}{after}", marks.begin, marks.end))
-        .expect("the file can be written");
+    let (_, table, _) = parts(&text, marks);
+    table.lines().filter(|line| line.starts_with("| ")).skip(1).map(|row| key(row, columns)).collect()
 }
 
-/// The file has a row for each case, known by its first columns, and no other. Times and words of a run are its own.
-pub(crate) fn compare(file: &Path, marks: &Marks, table: &str, columns: usize) {
+fn key(row: &str, columns: usize) -> String {
+    row.split(" | ").take(columns).collect::<Vec<_>>().join(" | ")
+}
+
+pub(super) fn row_name(case: &Case) -> String {
+    format!("| {} | {} | {}", case.target, case.phase, case.fault)
+}
+
+/// Replaces the rows of the page that the table has, known by their first columns, and appends the others.
+pub(crate) fn update(file: &Path, marks: &Marks, table: &str, columns: usize) {
     let text = fs::read_to_string(file).expect("the file with the marks");
-    let key = |row: &str| row.split(" | ").take(columns).collect::<Vec<_>>().join(" | ");
-    let keys = |table: &str| table.lines().filter(|line| line.starts_with("| ")).map(key).collect::<Vec<_>>();
-    assert_eq!(
-        keys(parts(&text, marks).1),
-        keys(table),
-        "{} has other rows: make it anew with the command in it",
-        file.display()
-    );
+    let (before, old, after) = parts(&text, marks);
+    let mut rows: Vec<&str> = old.trim().lines().collect();
+    for row in table.lines().skip(2) {
+        match rows.iter_mut().find(|old| key(old, columns) == key(row, columns)) {
+            Some(old) => *old = row,
+            None => rows.push(row),
+        }
+    }
+    fs::write(file, format!("{before}{}\n{}\n\n{}{after}", marks.begin, rows.join("\n"), marks.end))
+        .expect("the file can be written");
 }

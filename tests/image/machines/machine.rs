@@ -3,7 +3,7 @@
 use super::kfd::{self, Chip};
 use super::listing;
 use super::tree::Tree;
-use crate::docker::{AMD, BOOKWORM, Container, DEMO, Image, Outcome, PLAIN};
+use crate::docker::{BOOKWORM, Container, DEMO, Image, Outcome, PLAIN, debians, is_built};
 
 /// A row of the table.
 pub(crate) struct Machine {
@@ -53,12 +53,12 @@ impl Machine {
 
     /// AMD's.
     pub(crate) fn amd(name: &'static str, chips: &[Chip]) -> Self {
-        Self::new(name, AMD).with_amd(chips)
+        Self::new(name, PLAIN).with_amd(chips)
     }
 
     /// AMD's, whose topology is written in one text, with these render nodes.
     pub(crate) fn listed(name: &'static str, listing: &str, minors: &[u32]) -> Self {
-        let mut machine = Self::new(name, AMD).devices(["kfd"]);
+        let mut machine = Self::new(name, PLAIN).devices(["kfd"]);
         for (path, text) in listing::files(listing) {
             machine.tree.file(&format!("{}/{path}", kfd::NODES), text.trim_end());
         }
@@ -80,6 +80,16 @@ impl Machine {
             self.devices.extend((0..chip.partitions).map(|partition| format!("dri/renderD{}", chip.minor + partition)));
         }
         self
+    }
+
+    /// Whether its image is one of this part of docker/test.
+    pub(crate) fn is_built(&self) -> bool {
+        is_built(self.image)
+    }
+
+    /// With each Debian of this part of docker/test.
+    pub(crate) fn on_each_debian(machine: impl Fn() -> Self) -> impl Iterator<Item = Self> {
+        debians(DEMO).into_iter().map(move |image| if image == BOOKWORM { machine().on_debian_12() } else { machine() })
     }
 
     /// Slurm 22.05.

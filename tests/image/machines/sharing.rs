@@ -34,16 +34,17 @@ fn two_jobs_share_a_gpu(machine: &Machine) {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn two_jobs_are_on_one_gpu_by_shards() {
+fn two_jobs_are_on_one_gpu_by_shards_on_each_debian() {
     let machine = || Machine::nvidia("shards", "gpus = 2").gpus(2).config("[gpu]\nshards = 2");
-    two_jobs_share_a_gpu(&machine().option(["--cpuset-cpus", "0-1"]));
-    two_jobs_share_a_gpu(&machine().option(["--cpuset-cpus", "0-1"]).on_debian_12());
+    for machine in Machine::on_each_debian(machine) {
+        two_jobs_share_a_gpu(&machine.option(["--cpuset-cpus", "0-1"]));
+    }
 }
 
 /// Beside MIG only the whole GPU is shared; the names that jobs get are CUDA's in every case.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn what_is_cut_by_mig_is_not_shared() {
+fn what_is_cut_by_mig_is_not_shared_on_each_debian() {
     let nvml = "[[gpu]]\n[[gpu]]\n[[gpu.mig]]\ngi = 9\n";
     let machine = || {
         Machine::nvidia("shards beside MIG", nvml)
@@ -51,7 +52,7 @@ fn what_is_cut_by_mig_is_not_shared() {
             .mig("gpu1/gi9/access 219\ngpu1/gi9/ci0/access 220\n")
             .config("[gpu]\nshards = 2")
     };
-    for machine in [machine(), machine().on_debian_12()] {
+    for machine in Machine::on_each_debian(machine) {
         let container = machine.serve();
         let node = gres(&container);
         assert!(node.starts_with("idle gpu:nvidia:1,gpu:nvidia_h200_1g.18gb:1,shard:"), "{node}: {}", container.log());
@@ -67,9 +68,9 @@ fn what_is_cut_by_mig_is_not_shared() {
 /// Percents of each GPU, all of which can be shared at the same time.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn jobs_share_gpus_by_percent() {
+fn jobs_share_gpus_by_percent_on_each_debian() {
     let machine = || Machine::nvidia("mps", "gpus = 2").gpus(2).config("[gpu]\nmps = true");
-    for machine in [machine(), machine().on_debian_12()] {
+    for machine in Machine::on_each_debian(machine) {
         let container = machine.serve();
         assert_eq!(gres(&container), "idle gpu:nvidia:2,mps:nvidia:200", "{}", container.log());
         let script = "hold mps:60 1; hold mps:60 2; touch /tmp/done; wait; sort /tmp/job1 /tmp/job2";

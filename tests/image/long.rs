@@ -1,0 +1,15 @@
+//! Tests of minutes. docker/test runs one seventh of them, by the day of the year; docker/test --all runs all.
+
+#[path = "adversary/attacks.rs"]
+mod adversary;
+mod autoscale;
+mod between;
+#[path = "faults/matrix.rs"]
+mod faults;
+mod hosts;
+mod jobs_rounds;
+mod join;
+mod machines;
+mod pods;
+mod requests;
+mod sbatch_args;
