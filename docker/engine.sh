@@ -52,11 +52,11 @@ apt_update() {
     export SLURMINIT_APT_UPDATED=1
 }
 
-# Descriptor 9 is docker/up's lock, which an engine that starts must not keep.
+# Descriptor 8 is docker/up's standard error, 9 its lock: an engine that starts must keep neither.
 apt_install() { # PACKAGE...
     say "installing $*"
     apt_update || true
-    as_root env DEBIAN_FRONTEND=noninteractive "${apt[@]}" install -y --no-install-recommends "$@" </dev/null >/dev/null 9>&-
+    as_root env DEBIAN_FRONTEND=noninteractive "${apt[@]}" install -y --no-install-recommends "$@" </dev/null >/dev/null 8>&- 9>&-
 }
 
 # A pipe into `grep -q` would end the writer with SIGPIPE, and with pipefail that is a failure: so read it all.
@@ -96,10 +96,10 @@ start_engine() {
         log="journalctl -u docker"
         as_root systemctl start docker || true
     # Debian 12's service fails where it may not raise limits.
-    elif ! { [ -x /etc/init.d/docker ] && as_root service docker start >/dev/null; } 9>&-; then
+    elif ! { [ -x /etc/init.d/docker ] && as_root service docker start >/dev/null; } 8>&- 9>&-; then
         log=/var/log/dockerd.log
         # Detached: a reader of this script's output must not wait for the engine.
-        as_root sh -c 'exec setsid nohup dockerd </dev/null >/var/log/dockerd.log 2>&1 &' 9>&-
+        as_root sh -c 'exec setsid nohup dockerd </dev/null >/var/log/dockerd.log 2>&1 &' 8>&- 9>&-
     fi
     local deadline=$((SECONDS + 60))
     until engine_answers || [[ $engine_error == *'permission denied'* ]]; do
@@ -166,7 +166,7 @@ install_of_debian_13() { # PACKAGE
     local status=0
     (cd "$dir" && as_root "${apt_13[@]}" update && "${apt_13[@]}" download "$package" >/dev/null) &&
         as_root env DEBIAN_FRONTEND=noninteractive "${apt[@]}" install -y --no-install-recommends "$dir/$package"_*.deb \
-            </dev/null >/dev/null 9>&- || status=$?
+            </dev/null >/dev/null 8>&- 9>&- || status=$?
     as_root rm -rf "$dir"
     return "$status"
 }
