@@ -126,7 +126,7 @@ use_sudo() {
         "As root: usermod -aG docker $user (which amounts to root rights on this host), then log in again"
     agreed "The user $user may not use Docker. Use 'sudo docker'?" || die "the user $user may not use Docker: $engine_error." \
         "To repair: sudo usermod -aG docker $user (which amounts to root rights on this host) and log in again, or run this again with --yes to use sudo"
-    docker_cmd=(sudo "--preserve-env=COMPOSE_FILE,COMPOSE_PROJECT_NAME,GPU_TYPE,GPU_COMPOSE_FILE,VIDEO_GID,RENDER_GID,DEMO_GPUS" docker)
+    docker_cmd=(sudo "--preserve-env=COMPOSE_FILE,COMPOSE_PROJECT_NAME,GPU_TYPE,GPU_COMPOSE_FILE,VIDEO_GID,RENDER_GID,DEMO_GPUS,DOCKER_BUILDKIT" docker)
 }
 
 ensure_engine() {
@@ -240,6 +240,8 @@ build_image() { # TAG, then docker build's arguments
         [ -z "${!variable:-}" ] || arguments+=(--build-arg "$variable")
     done
     arguments+=(--build-arg "VERSION=$(package_version)" --build-arg "REVISION=$(git rev-parse HEAD 2>/dev/null || true)")
+    # BuildKit builds stages side by side and leaves out what the target does not need. Before Docker 23 it is not the default.
+    [[ ! $(docker --version) =~ 'version '(1[89]|20)\. ]] || export DOCKER_BUILDKIT=1
     # The braces end in true, so the pipe's status is the build's.
     "${docker_cmd[@]}" build --tag "$tag" "${arguments[@]}" "$@" . 2>&1 |
         { tee "$log" | sed -un -E '/^(Step [0-9]+\/|#[0-9]+ \[)/ { s/^(.{110}).*/\1/; s/^/    /p }' || true; } ||
