@@ -52,11 +52,11 @@ apt_update() {
     export SLURMINIT_APT_UPDATED=1
 }
 
-# Descriptor 9 is docker/up's lock, which an engine that starts must not keep.
+# Descriptor 8 is docker/up's standard error, 9 its lock: an engine that starts must keep neither.
 apt_install() { # PACKAGE...
     say "installing $*"
     apt_update || true
-    as_root env DEBIAN_FRONTEND=noninteractive "${apt[@]}" install -y --no-install-recommends "$@" </dev/null >/dev/null 9>&-
+    as_root env DEBIAN_FRONTEND=noninteractive "${apt[@]}" install -y --no-install-recommends "$@" </dev/null >/dev/null 8>&- 9>&-
 }
 
 # A pipe into `grep -q` would end the writer with SIGPIPE, and with pipefail that is a failure: so read it all.
@@ -96,10 +96,10 @@ start_engine() {
         log="journalctl -u docker"
         as_root systemctl start docker || true
     # Debian 12's service fails where it may not raise limits.
-    elif ! { [ -x /etc/init.d/docker ] && as_root service docker start >/dev/null; } 9>&-; then
+    elif ! { [ -x /etc/init.d/docker ] && as_root service docker start >/dev/null; } 8>&- 9>&-; then
         log=/var/log/dockerd.log
         # Detached: a reader of this script's output must not wait for the engine.
-        as_root sh -c 'exec setsid nohup dockerd </dev/null >/var/log/dockerd.log 2>&1 &' 9>&-
+        as_root sh -c 'exec setsid nohup dockerd </dev/null >/var/log/dockerd.log 2>&1 &' 8>&- 9>&-
     fi
     local deadline=$((SECONDS + 60))
     until engine_answers || [[ $engine_error == *'permission denied'* ]]; do
@@ -126,7 +126,7 @@ use_sudo() {
         "As root: usermod -aG docker $user (which amounts to root rights on this host), then log in again"
     agreed "The user $user may not use Docker. Use 'sudo docker'?" || die "the user $user may not use Docker: $engine_error." \
         "To repair: sudo usermod -aG docker $user (which amounts to root rights on this host) and log in again, or run this again with --yes to use sudo"
-    docker_cmd=(sudo "--preserve-env=COMPOSE_FILE,COMPOSE_PROJECT_NAME,GPU_TYPE,GPU_COMPOSE_FILE,VIDEO_GID,RENDER_GID,DEMO_GPUS" docker)
+    docker_cmd=(sudo "--preserve-env=COMPOSE_FILE,COMPOSE_PROJECT_NAME,GPU_TYPE,GPU_COMPOSE_FILE,VIDEO_GID,RENDER_GID,DEMO_GPUS,DOCKER_BUILDKIT" docker)
 }
 
 ensure_engine() {
@@ -166,7 +166,7 @@ install_of_debian_13() { # PACKAGE
     local status=0
     (cd "$dir" && as_root "${apt_13[@]}" update && "${apt_13[@]}" download "$package" >/dev/null) &&
         as_root env DEBIAN_FRONTEND=noninteractive "${apt[@]}" install -y --no-install-recommends "$dir/$package"_*.deb \
-            </dev/null >/dev/null 9>&- || status=$?
+            </dev/null >/dev/null 8>&- 9>&- || status=$?
     as_root rm -rf "$dir"
     return "$status"
 }
@@ -240,6 +240,8 @@ build_image() { # TAG, then docker build's arguments
         [ -z "${!variable:-}" ] || arguments+=(--build-arg "$variable")
     done
     arguments+=(--build-arg "VERSION=$(package_version)" --build-arg "REVISION=$(git rev-parse HEAD 2>/dev/null || true)")
+    # BuildKit builds stages side by side and leaves out what the target does not need. Before Docker 23 it is not the default.
+    [[ ! $(docker --version) =~ 'version '(1[89]|20)\. ]] || export DOCKER_BUILDKIT=1
     # The braces end in true, so the pipe's status is the build's.
     "${docker_cmd[@]}" build --tag "$tag" "${arguments[@]}" "$@" . 2>&1 |
         { tee "$log" | sed -un -E '/^(Step [0-9]+\/|#[0-9]+ \[)/ { s/^(.{110}).*/\1/; s/^/    /p }' || true; } ||

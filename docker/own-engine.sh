@@ -9,6 +9,35 @@ own_engine_dir=/var/lib/slurminit-test-engine
 own_engine_run=/run/slurminit-test-engine
 own_engine_bridge=slurminit0
 
+# The first /16 that no route leads into, but for a default one (a VPN's are two halves), and that has no name server of this machine.
+free_range() {
+    local prefix
+    for prefix in 172.{28..31} 172.{27..18}; do
+        [ -z "$(ip route show table all root "$prefix.0.0/16")" ] &&
+            ! ip route show table all match "$prefix.0.0/16" | grep -vE '^(default|0\.0\.0\.0/1|128\.0\.0\.0/1) ' >/dev/null &&
+            ! grep -F "nameserver $prefix." /etc/resolv.conf >/dev/null && echo "$prefix" && return
+    done
+    echo "each of 172.18.0.0/16 to 172.31.0.0/16 has a route on this machine" >&2
+    return 1
+}
+
+# The engine writes no rules (--iptables=false): at its start it would empty the chains of the engine that is here, whose containers
+# would lose their published ports. These rules are all that its containers need.
+own_engine_rules() { # -I | -D, RANGE
+    local ours=(-m comment --comment slurminit-test-engine)
+    iptables --wait -t nat "$1" POSTROUTING -s "$2" ! -d "$2" "${ours[@]}" -j MASQUERADE &&
+        iptables --wait "$1" FORWARD -s "$2" "${ours[@]}" -j ACCEPT && iptables --wait "$1" FORWARD -d "$2" "${ours[@]}" -j ACCEPT
+}
+
+# Also what a run that was killed left. The bridge has a name of its own, so docker0 is not touched; `--bridge none` would remove it.
+remove_own_network() {
+    local range
+    ip link delete "$own_engine_bridge" 2>/dev/null || true
+    range=$(cat "$own_engine_run/range" 2>/dev/null) || return 0
+    own_engine_rules -D "$range" 2>/dev/null || true
+    rm -f "$own_engine_run/range"
+}
+
 # Sets DOCKER_HOST, and SLURMINIT_TEST_RUNC for tests/image/docker.rs; or leaves the tests to this machine's engine and says why.
 ensure_fast_engine() {
     local driver
@@ -28,7 +57,8 @@ ensure_fast_engine() {
         say "another docker/test has the tests' engine now, so these tests take the one that is here"
         return 0
     }
-    { command -v ip && command -v dnsmasq; } >/dev/null || ! is_debian_like || apt_install iproute2 dnsmasq-base || true
+    { command -v ip && command -v iptables && command -v dnsmasq; } >/dev/null || ! is_debian_like ||
+        apt_install iproute2 iptables dnsmasq-base || true
     say "starting an engine with overlay2 for the tests, in $own_engine_dir"
     start_own_engine || {
         say "it did not start, so the tests take the one that is here: $(tail -n 1 "$own_engine_run/log")"
@@ -45,19 +75,23 @@ start_own_engine() {
     # One that was killed left these.
     end_former dockerd "$own_engine_run/pid"
     end_former dnsmasq "$own_engine_run/dnsmasq.pid"
-    ip link delete "$own_engine_bridge" 2>/dev/null || true
+    remove_own_network
+    own_engine_range=$(free_range 2>"$own_engine_run/log") || return
+    echo "$own_engine_range.0.0/16" >"$own_engine_run/range"
     mtu=$(cat /sys/class/net/docker0/mtu 2>/dev/null || echo 1500)
     {
         # Without an address of its own a bridge has that of one of its containers, and after each that comes or goes the others
         # send to nobody for some seconds.
         ip link add "$own_engine_bridge" address 02:42:ac:1d:ff:01 type bridge &&
-            ip address add 172.29.255.1/24 dev "$own_engine_bridge" && ip link set "$own_engine_bridge" up
+            ip address add "$own_engine_range.255.1/24" dev "$own_engine_bridge" && ip link set "$own_engine_bridge" up &&
+            own_engine_rules -I "$own_engine_range.0.0/16"
     } >"$own_engine_run/log" 2>&1 || return
-    dnsmasq --listen-address=172.29.255.1 --bind-interfaces --domain-needed --bogus-priv --neg-ttl=3600 --cache-size=10000 \
+    dnsmasq --listen-address="$own_engine_range.255.1" --bind-interfaces --domain-needed --bogus-priv --neg-ttl=3600 --cache-size=10000 \
         --pid-file="$own_engine_run/dnsmasq.pid" >>"$own_engine_run/log" 2>&1 {own_engine_lock}>&- || return
     setsid nohup dockerd --config-file "$own_engine_run/daemon.json" --storage-driver overlay2 --data-root "$own_engine_dir" \
         --exec-root "$own_engine_run/exec" --pidfile "$own_engine_run/pid" --host "unix://$own_engine_run/docker.sock" \
-        --bridge "$own_engine_bridge" --default-address-pool base=172.28.0.0/16,size=24 --mtu "$mtu" --dns 172.29.255.1 \
+        --bridge "$own_engine_bridge" --default-address-pool "base=$own_engine_range.0.0/17,size=24" --mtu "$mtu" --dns "$own_engine_range.255.1" \
+        --iptables=false --ip6tables=false \
         </dev/null >"$own_engine_run/log" 2>&1 {own_engine_lock}>&- &
     own_engine=$!
     export DOCKER_HOST=unix://$own_engine_run/docker.sock SLURMINIT_TEST_RUNC=$own_engine_run/exec/runtime-runc/moby
@@ -75,8 +109,9 @@ end_former() { # PROGRAM PID-FILE
 }
 
 stop_own_engine() {
-    [ -n "${own_engine:-}" ] || return 0
-    ! kill "$own_engine" 2>/dev/null || wait "$own_engine" || true
+    # Where it was not started here, the network is another docker/test's.
+    [ -n "${own_engine_range:-}" ] || return 0
+    [ -z "${own_engine:-}" ] || ! kill "$own_engine" 2>/dev/null || wait "$own_engine" || true
     end_former dnsmasq "$own_engine_run/dnsmasq.pid"
-    ip link delete "$own_engine_bridge" 2>/dev/null || true
+    remove_own_network
 }
