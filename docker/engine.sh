@@ -86,7 +86,7 @@ engine_answers() {
     local status=0
     engine_error=$(timeout 20 "${docker_cmd[@]}" version --format '{{.Server.Version}}' 2>&1 >/dev/null) || status=$?
     # The last line says why; warnings of the command come first.
-    engine_error=${engine_error##*$'\n'} engine_error=${engine_error%[.?]}
+    engine_error=${engine_error##*$'\n'} engine_error=${engine_error% Is the docker daemon running?} engine_error=${engine_error%.}
     [ "$status" != 124 ] || engine_error="no answer within 20 s"
     return "$status"
 }
