@@ -244,8 +244,9 @@ build_image() { # TAG, then docker build's arguments
     arguments+=(--build-arg "VERSION=$(package_version)" --build-arg "REVISION=$(git rev-parse HEAD 2>/dev/null || true)")
     # BuildKit builds stages side by side and leaves out what the target does not need. Before Docker 23 it is not the default.
     [[ ! $(docker --version) =~ 'version '(1[89]|20)\. ]] || export DOCKER_BUILDKIT=1
+    # --force-rm: without BuildKit the container of a step that fails would stay.
     # The braces end in true, so the pipe's status is the build's.
-    "${docker_cmd[@]}" build --tag "$tag" "${arguments[@]}" "$@" . 2>&1 |
+    "${docker_cmd[@]}" build --force-rm --tag "$tag" "${arguments[@]}" "$@" . 2>&1 |
         { tee "$log" | sed -un -E '/^(Step [0-9]+\/|#[0-9]+ \[)/ { s/^(.{110}).*/\1/; s/^/    /p }' || true; } ||
         status=$?
     if [ "$status" != 0 ]; then
