@@ -38,6 +38,8 @@ remove_own_network() {
     rm -f "$own_engine_run/range"
 }
 
+uses_own_engine() { [ -n "${own_engine:-}" ]; }
+
 # Sets DOCKER_HOST, and SLURMINIT_TEST_RUNC for tests/image/docker.rs; or leaves the tests to this machine's engine and says why.
 ensure_fast_engine() {
     local driver
