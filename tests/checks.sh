@@ -2,14 +2,27 @@
 # Runs the checks of docker/test and counts them. Sourced; $scratch is a directory.
 # shellcheck disable=SC2154 # scratch is docker/test's
 
-passed=0 failed=0 skipped=0 failures=''
+passed=0 failed=0 skipped=0 failures='' check_group=''
 
 # One command is one test, unless it prints the sums of test programs.
 check() { # NAME COMMAND...
-    local name=$1 begin=$SECONDS status=0
+    local name=$1 begin=$SECONDS status=0 group
     shift
-    "$@" >"$scratch/log" 2>&1 </dev/null || status=$?
+    in_group "$scratch/log" "$@"
+    check_group=$group
+    wait "$group" || status=$?
+    check_group=''
     count "$name" "$begin" "$status" "$scratch/log"
+}
+
+# Starts a command in a process group of its own, so that a signal to this script ends it with its children. Sets group.
+in_group() { # LOG COMMAND...
+    local log=$1
+    shift
+    set -m
+    "$@" >"$log" 2>&1 </dev/null &
+    set +m
+    group=$!
 }
 
 count() { # NAME BEGIN STATUS LOG

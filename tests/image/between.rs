@@ -5,11 +5,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::docker::{Container, DEMO, Image, PLAIN, directory, docker, share, tag};
+use crate::docker::{Container, DEMO, Image, PLAIN, directory, docker, share, side_by_side, tag};
 use crate::long::faults::report::{self, Marks};
 use crate::members::Cluster;
 
@@ -85,27 +83,13 @@ fn check(selects: impl Fn(&str) -> bool) {
     let only = std::env::var("SLURMINIT_BETWEEN").unwrap_or_default();
     let name = |case: &Case| format!("{}: {}", case.what, case.fault);
     let cases: Vec<&Case> = CASES.iter().filter(|case| selects(case.what) && name(case).contains(&only)).collect();
-    let (next, rows) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    std::thread::scope(|scope| {
-        for _ in 0..SIDE_BY_SIDE {
-            scope.spawn(|| {
-                while let Some((index, case)) =
-                    Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|index| Some((index, cases.get(index)?)))
-                {
-                    let Seen { outcome, jobs } = (case.run)();
-                    let row = format!("| {} | {} | {outcome} | {jobs} |\n", case.what, case.fault);
-                    eprint!("{row}");
-                    rows.lock().unwrap().push((index, row));
-                }
-            });
-        }
+    let rows = side_by_side(SIDE_BY_SIDE, &cases, |case| {
+        let Seen { outcome, jobs } = (case.run)();
+        let row = format!("| {} | {} | {outcome} | {jobs} |\n", case.what, case.fault);
+        eprint!("{row}");
+        row
     });
-    let mut rows = rows.into_inner().unwrap();
-    rows.sort_by_key(|(index, _)| *index);
-    let table = format!(
-        "| what | fault | outcome | jobs that ran |\n|---|---|---|---|\n{}",
-        rows.into_iter().map(|(_, row)| row).collect::<String>()
-    );
+    let table = format!("| what | fault | outcome | jobs that ran |\n|---|---|---|---|\n{}", rows.concat());
     println!("{table}");
     if std::env::var_os("UPDATE").is_some() {
         report::update(&page(), &MARKS, &table, 2);

@@ -12,10 +12,8 @@ mod processes;
 mod requests;
 
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::docker::share;
+use crate::docker::{share, side_by_side};
 use crate::long::faults::report;
 use attack::{Attack, Seen};
 
@@ -72,28 +70,16 @@ fn check(attacks: Vec<Attack>) {
     share::hold_all();
     let only = std::env::var("SLURMINIT_ATTACKS").unwrap_or_default();
     let attacks: Vec<Attack> = attacks.into_iter().filter(|attack| attack.what.contains(&only)).collect();
-    let (next, seen) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    std::thread::scope(|scope| {
-        for _ in 0..SIDE_BY_SIDE {
-            scope.spawn(|| {
-                while let Some((index, attack)) =
-                    Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|index| Some((index, attacks.get(index)?)))
-                {
-                    let result = attack.run();
-                    eprintln!("{}: {result:?}", attack.what);
-                    seen.lock().unwrap().push((index, result));
-                }
-            });
-        }
+    let seen = side_by_side(SIDE_BY_SIDE, &attacks, |attack| {
+        let result = attack.run();
+        eprintln!("{}: {result:?}", attack.what);
+        result
     });
-    let mut seen = seen.into_inner().unwrap();
-    seen.sort_by_key(|(index, _)| *index);
+    let results = || attacks.iter().zip(&seen);
     let rows: Vec<(&Attack, &Seen)> =
-        seen.iter().filter_map(|(index, result)| Some((attacks.get(*index)?, result.as_ref().ok()?))).collect();
-    let failed: Vec<String> = seen
-        .iter()
-        .filter_map(|(index, result)| Some(format!("{}: {}", attacks.get(*index)?.what, result.as_ref().err()?)))
-        .collect();
+        results().filter_map(|(attack, result)| Some((attack, result.as_ref().ok()?))).collect();
+    let failed: Vec<String> =
+        results().filter_map(|(attack, result)| Some(format!("{}: {}", attack.what, result.as_ref().err()?))).collect();
     let table = attack::table(&rows);
     println!("{table}");
     assert!(failed.is_empty(), "{} of {} attacks succeeded:\n\n{}", failed.len(), seen.len(), failed.join("\n\n"));

@@ -16,10 +16,8 @@ mod while_reloading;
 mod wrapper;
 
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::docker::share;
+use crate::docker::{share, side_by_side};
 use case::{Case, Seen};
 
 /// More than there are CPUs: most of a case is waiting.
@@ -73,28 +71,16 @@ fn check(cases: Vec<Case>) {
     share::hold_all();
     let only = std::env::var("SLURMINIT_FAULTS").unwrap_or_default();
     let cases: Vec<Case> = cases.into_iter().filter(|case| case.name().contains(&only)).collect();
-    let (next, seen) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    std::thread::scope(|scope| {
-        for _ in 0..SIDE_BY_SIDE {
-            scope.spawn(|| {
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(case) = cases.get(index) else { return };
-                    let result = case.run();
-                    eprintln!("{}: {result:?}", case.name());
-                    seen.lock().unwrap().push((index, result));
-                }
-            });
-        }
+    let seen = side_by_side(SIDE_BY_SIDE, &cases, |case| {
+        let result = case.run();
+        eprintln!("{}: {result:?}", case.name());
+        result
     });
-    let mut seen = seen.into_inner().unwrap();
-    seen.sort_by_key(|(index, _)| *index);
+    let results = || cases.iter().zip(&seen);
     let rows: Vec<(&Case, &Seen)> =
-        seen.iter().filter_map(|(index, result)| Some((cases.get(*index)?, result.as_ref().ok()?))).collect();
-    let failed: Vec<String> = seen
-        .iter()
-        .filter_map(|(index, result)| Some(format!("{}: {}", cases.get(*index)?.name(), result.as_ref().err()?)))
-        .collect();
+        results().filter_map(|(case, result)| Some((case, result.as_ref().ok()?))).collect();
+    let failed: Vec<String> =
+        results().filter_map(|(case, result)| Some(format!("{}: {}", case.name(), result.as_ref().err()?))).collect();
     println!("{}", report::table(&rows));
     assert!(failed.is_empty(), "{} of {} cases failed:\n\n{}", failed.len(), seen.len(), failed.join("\n\n"));
     if std::env::var_os("UPDATE").is_some() {
