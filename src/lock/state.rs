@@ -71,10 +71,8 @@ impl StateLock {
 fn lock_all(state: &Path, others: &[PathBuf]) -> Result<StateLock, StateInUse> {
     let mut lock = StateLock::default();
     let mut mended = Vec::new();
-    let dir = walk::make(Path::new("/"), state, &mut mended).and_then(|(mut dir, _)| {
-        dir.keep_ours(&mut mended).map_err(|source| walk::Astray::Io { path: state.to_owned(), source })?;
-        Ok(dir)
-    });
+    // The preparation takes the directory itself from other users, and must see that it was theirs.
+    let dir = walk::make(Path::new("/"), state, &mut mended).map(|(dir, _)| dir);
     lock.mended = mended;
     lock.add(state, dir.map_err(io::Error::from))?;
     for path in others {
