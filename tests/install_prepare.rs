@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use slurminit::exit_code;
-use slurminit::prepared::{PrepareEvent, Prepared};
+use slurminit::prepared::{Given, PrepareEvent, Prepared};
 use tempfile::TempDir;
 
 const CASE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/render/01-two-linked-h200/inventory.json");
