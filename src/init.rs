@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use crate::lock::Lock;
+use crate::lock::state::StateLock;
 use crate::logs::Logs;
 use crate::start::become_program;
 use crate::supervise::signals::Inherited;
@@ -31,20 +32,21 @@ const OPTION: &str = "--task";
 #[derive(Debug, Serialize, Deserialize)]
 struct Order {
     task: Task,
-    /// The descriptor that holds the run directory's lock.
-    lock: Option<RawFd>,
+    /// The descriptors that hold the locks of the run directory and of the state directories.
+    locks: Vec<RawFd>,
 }
 
-/// Becomes `slurminit-init` with this task, and with the lock of the run directory. Returns only if that fails.
-pub(crate) fn become_init(task: Task, lock: &Lock, cmd: &[OsString]) -> anyhow::Error {
-    let order = Order { task, lock: lock.file().map(|file| file.as_raw_fd()) };
+/// Becomes `slurminit-init` with this task and these locks. Returns only if that fails.
+pub(crate) fn become_init(task: Task, run: &Lock, state: &StateLock, cmd: &[OsString]) -> anyhow::Error {
+    let locks: Vec<&File> = run.file().into_iter().chain(state.files()).collect();
+    let order = Order { task, locks: locks.iter().map(|file| file.as_raw_fd()).collect() };
     let hand_over = || -> anyhow::Result<Infallible> {
         let file = memory_file(&order).map_err(|error| {
             anyhow::anyhow!(
                 "no memory file for PID 1: {error}; the container's seccomp profile must allow memfd_create(2)"
             )
         })?;
-        if let Some(lock) = lock.file() {
+        for lock in &locks {
             fcntl(lock, FcntlArg::F_SETFD(FdFlag::empty()))?;
         }
         let words = [OPTION.into(), file.as_raw_fd().to_string().into(), "--".into()];
@@ -71,14 +73,14 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
     // This comes before anything can change them.
     let inherited = Inherited::capture();
     let mut words = words.into_iter().skip(1);
-    let (Order { task, lock }, cmd) = match order(&mut words) {
+    let (Order { task, locks }, cmd) = match order(&mut words) {
         Ok(order) => (order, words.collect()),
         Err(why) => {
             return refuse(&format!("{PROGRAM} is what `slurminit run` becomes, and starts in no other way: {why}"));
         }
     };
-    // The kernel releases it when this process dies.
-    let _lock = lock.map(inherited_descriptor);
+    // The kernel releases them when this process dies.
+    let _locks: Vec<OwnedFd> = locks.into_iter().map(inherited_descriptor).collect();
     let logs = Logs::install(task.log_format, task.log_level);
     for warning in &task.warnings {
         warn!("{warning}");
@@ -128,7 +130,7 @@ mod tests {
     fn the_task_comes_through_a_memory_file_and_the_command_word_for_word() {
         let config = Config::parse("", std::path::Path::new("x")).unwrap();
         let task = Task::new(&config, &Held::of(&config), Target::of(&config), true, 7);
-        let file = memory_file(&Order { task: task.clone(), lock: None }).unwrap();
+        let file = memory_file(&Order { task: task.clone(), locks: Vec::new() }).unwrap();
         let mut words = words(&std::os::fd::IntoRawFd::into_raw_fd(file).to_string());
         assert_eq!(order(&mut words).unwrap().task, task);
         assert_eq!(words.collect::<Vec<_>>(), ["srun", "--"]);

@@ -16,6 +16,7 @@ mod hosts;
 mod jwt_key;
 mod munge_key;
 mod owner;
+mod password_lock;
 mod users_file;
 
 pub use accounting::install_accounting;
@@ -131,6 +132,7 @@ fn repair(error: &io::Error) -> &'static str {
         io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
             "a part of the path is not a directory: move it away"
         }
+        io::ErrorKind::TimedOut => "another program is changing the accounts: wait until it ends, and try again",
         io::ErrorKind::IsADirectory => "there is a directory of that name: move it away",
         _ => "check the directory that it is in",
     }

@@ -50,6 +50,7 @@ pub mod render;
 pub mod sbatch_args;
 pub mod secret_variables;
 mod start;
+mod state_disk;
 pub mod supervise;
 mod take_token;
 mod take_variables;

@@ -11,6 +11,8 @@ use nix::fcntl::{Flock, FlockArg};
 
 use crate::walk::{self, Mended};
 
+pub(crate) mod state;
+
 const FILE: &str = "lock";
 /// No PID is longer.
 const LONGEST: u64 = 20;

@@ -26,6 +26,7 @@ use crate::plan::{self, DevicePath, FileName, Refusal};
 use crate::planned::{Planned, cluster_name, plan_files, state_directory};
 use crate::prepared::{OfferedGpu, PrepareEvent, Prepared};
 use crate::render;
+use crate::supervise::target::Target;
 use crate::{agent, detect, exit_code, job_map, load_config, lock};
 
 /// How long the key of another container's cluster is waited for.
@@ -75,6 +76,7 @@ pub(crate) fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, 
     plan::can_account(&config, &inventory)?;
     plan::can_authenticate(&config, &inventory)?;
     let planned = plan_files(&config, &inventory, sources.root)?;
+    is_own_state(&config, sources.root, &planned.files)?;
     install::note_copies(&config.paths, sources.root, &planned.customized)?;
     make_simulated_gpus(&config, sources.root)?;
     let changed = install::install_files(&config.paths, sources.root, &planned.files)?;
@@ -129,6 +131,27 @@ fn munge_key(config: &Config, root: &Path) -> Result<MungeKey, InstallError> {
             outcome => return outcome,
         }
     }
+}
+
+/// slurmctld ends if the saved jobs are those of a cluster of another name.
+fn is_own_state(config: &Config, root: &Path, files: &[Text]) -> Result<(), Refusal> {
+    let state = state_directory(config, root, files);
+    let Some(saved) = doctor::look::saved_cluster(&state).filter(|_| Target::of(config).has_state()) else {
+        return Ok(());
+    };
+    let name = cluster_name(files);
+    // Slurm reads the name in lower case. A name in an included file is not seen here.
+    if name.is_empty() || name.eq_ignore_ascii_case(&saved) {
+        return Ok(());
+    }
+    let state = state.display();
+    let what =
+        format!("the saved jobs belong to another cluster: {state} is that of {saved}, and this one is called {name}");
+    let cause = "slurmctld ends with CLUSTER NAME MISMATCH, so that it does not lose them";
+    let repair = format!(
+        "set cluster_name = \"{saved}\"; to keep the jobs under the new name, remove {state}/clustername; to lose them, use a new volume"
+    );
+    Err(Refusal::new(exit_code::CONFIG, what, cause, repair))
 }
 
 /// Lets programs in jobs find the node by its name; says it where that cannot be.
@@ -281,10 +304,13 @@ fn has_saved_jobs(state: &Path) -> bool {
     ["job_state", "job_state.old", "node_state"].iter().any(|name| state.join(name).symlink_metadata().is_ok())
 }
 
-/// Whether there is no file. slurmctld writes the first (`clustername`) at once; directories may be slurminit's.
+/// Whether there is no file but slurminit's lock. slurmctld writes the first (`clustername`) at once; directories may be
+/// slurminit's.
 fn is_empty(state: &Path) -> bool {
     let is_file = |entry: std::io::Result<std::fs::DirEntry>| {
-        entry.and_then(|entry| entry.file_type()).map_or(true, |kind| !kind.is_dir())
+        let kind =
+            |entry: std::fs::DirEntry| Ok(entry.file_name() != lock::state::FILE && !entry.file_type()?.is_dir());
+        entry.and_then(kind).unwrap_or(true)
     };
     match std::fs::read_dir(state) {
         Ok(entries) => !entries.into_iter().any(is_file),

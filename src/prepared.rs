@@ -31,6 +31,16 @@ pub enum PrepareEvent {
     },
 }
 
+/// What PID 1 gives to the preparation on its standard input, as JSON: every user can read a command line.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Given {
+    /// Checksums of the configuration that PID 1 uses ([`crate::config::Held`] as text).
+    pub held: Option<String>,
+    /// The last log lines of the daemon that died.
+    pub words: String,
+}
+
 /// How the daemons take over the files that a preparation installed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -80,6 +80,8 @@ mod rest;
 mod settings;
 #[path = "image/simulate.rs"]
 mod simulate;
+#[path = "image/state.rs"]
+mod state;
 #[path = "image/users.rs"]
 mod users;
 #[path = "image/vendors.rs"]

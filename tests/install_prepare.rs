@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use slurminit::exit_code;
-use slurminit::prepared::{PrepareEvent, Prepared};
+use slurminit::prepared::{Given, PrepareEvent, Prepared};
 use tempfile::TempDir;
 
 const CASE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/render/01-two-linked-h200/inventory.json");
@@ -201,8 +201,13 @@ fn a_copy_that_a_reload_brought_back_goes_with_the_original_as_well() {
 fn the_line_that_a_daemon_died_of_is_named() {
     let root = fixture("[slurm.conf]\nMaxJobCuont = 5\n");
     prepared(root.path());
-    let explain =
-        |words: &str| slurminit(root.path(), "true", "prepare", &["--died", "slurmctld", &format!("--words={words}")]);
+    let explain = |words: &str| {
+        let given = Given { words: words.to_owned(), ..Given::default() };
+        let file = root.path().join("given");
+        fs::write(&file, serde_json::to_vec(&given).unwrap()).unwrap();
+        let before = format!("exec <{}", file.display());
+        slurminit(root.path(), &before, "prepare", &["--died", "slurmctld", "--given"])
+    };
     let said = explain("-x\nParsing error at unrecognized key: MaxJobCuont\nUnable to process configuration file");
     let [PrepareEvent::Failed { exit_code, finding }] = <[PrepareEvent; 1]>::try_from(events(&said)).unwrap() else {
         unreachable!("{said:?}")

@@ -15,7 +15,7 @@ const LAYERS: [&[&str]; 18] = [
     &["detect", "render"],
     &["install", "supervise"],
     &["configure", "holders", "oom_score", "planned", "start", "timeline"],
-    &["free_port", "init", "nodes", "now", "reloading"],
+    &["free_port", "init", "nodes", "now", "reloading", "state_disk"],
     &["agent"],
     &["associations", "doctor", "health", "liveness", "overview"],
     &["metrics", "top"],

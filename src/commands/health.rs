@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::Configuration;
-use crate::{exit_code, health, load_config, printable};
+use crate::supervise::target::Target;
+use crate::{exit_code, health, load_config, printable, state_disk};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -29,11 +30,25 @@ pub(super) fn parse_wait(text: &str) -> Result<Duration, String> {
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "want seconds, from 0 to 86400".to_owned())
 }
 
+/// Whether slurmctld can save the jobs that it takes, where it is here.
+fn can_save(at: &Configuration) -> Result<(), String> {
+    let Ok(config) = at.load() else { return Ok(()) };
+    if !Target::of(&config).has_state() {
+        return Ok(());
+    }
+    state_disk::check_room(&state_disk::directory(&config.paths)).map_err(|error| error.to_string())
+}
+
 /// Prints one line; the exit code says whether the cluster is healthy.
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let directory = &load_config::run_directory(args.at.file())?;
-    let (healthy, why) =
-        if args.live { health::live(directory) } else { health::ready_within(directory, args.wait, args.hold) };
+    let (healthy, why) = match args.live {
+        true => health::live(directory),
+        false => match health::ready_within(directory, args.wait, args.hold) {
+            (true, why) => can_save(&args.at).map_or_else(|why| (false, why), |()| (true, why)),
+            not_ready => not_ready,
+        },
+    };
     println!("{}", printable::line(&why));
     Ok(if healthy { exit_code::SUCCESS } else { exit_code::FAILURE })
 }

@@ -81,9 +81,9 @@ enum What {
     Number {
         #[command(flatten)]
         place: Place,
-        /// The slurmctld before this one had saved everything
-        #[arg(long)]
-        saved: bool,
+        /// The slurmctld before this one ended in order, and has saved everything if it saved within this many seconds
+        #[arg(long, value_name = "SECONDS")]
+        saved_within: Option<u64>,
         /// slurmctld and its arguments
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
@@ -132,7 +132,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         What::Recover => jobs::recover(node),
         What::Follow { place, socket } => jobs::follow::run(&place.slurm_conf, &place.state, &socket),
         What::Wait => jobs::wait(),
-        What::Number { place, saved, command } => jobs::ids::run(&place.slurm_conf, &place.state, saved, &command),
+        What::Number { place, saved_within, command } => {
+            jobs::ids::run(&place.slurm_conf, &place.state, saved_within.map(Duration::from_secs), &command)
+        }
         What::Account { held } => jobs::account(node, held),
         What::Reclaim => jobs::reclaim(node),
     }

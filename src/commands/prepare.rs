@@ -8,7 +8,7 @@ use crate::config::Held;
 use crate::exit_code;
 use crate::plan::{FileName, Refusal};
 use crate::prepare::{self, Sources};
-use crate::prepared::PrepareEvent;
+use crate::prepared::{Given, PrepareEvent};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -20,9 +20,9 @@ pub(crate) struct Args {
     /// Compare with what is running, and refuse what would not run
     #[arg(long)]
     reload: bool,
-    /// Checksums of the configuration that PID 1 uses
-    #[arg(long, value_name = "CHECKSUMS")]
-    held: Option<Held>,
+    /// Standard input has the checksums of the configuration that PID 1 uses, and a dead daemon's last words
+    #[arg(long)]
+    given: bool,
     /// At a reload: the node's current name
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
@@ -32,9 +32,6 @@ pub(crate) struct Args {
     /// Check whether the configuration caused this daemon's death
     #[arg(long, value_name = "DAEMON")]
     died: Option<String>,
-    /// Its last words
-    #[arg(long, value_name = "LINES", default_value = "", hide_default_value = true)]
-    words: String,
 }
 
 fn parse_file_name(text: &str) -> Result<FileName, String> {
@@ -43,13 +40,15 @@ fn parse_file_name(text: &str) -> Result<FileName, String> {
 
 /// What went wrong is the last event; the exit code says the same.
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let Args { at: Where { config, root }, inventory, held, node, .. } = &args;
+    let Args { at: Where { config, root }, inventory, node, .. } = &args;
+    let given: Given = if args.given { serde_json::from_reader(std::io::stdin().lock())? } else { Given::default() };
+    let held: Option<Held> = given.held.as_deref().map(str::parse).transpose().map_err(anyhow::Error::msg)?;
     let (config, inventory) = (config.as_deref(), inventory.as_deref());
     let sources = Sources { config, root, inventory, held: held.as_ref(), node: node.as_deref() };
     let is_restore = !args.restore.is_empty();
     if let Some(daemon) = &args.died {
         // This comes before the files that it died of are replaced.
-        if let Some(Refusal { exit_code, finding }) = prepare::explain(&sources, daemon, &args.words, is_restore) {
+        if let Some(Refusal { exit_code, finding }) = prepare::explain(&sources, daemon, &given.words, is_restore) {
             tell(&PrepareEvent::Failed { exit_code, finding })?;
         }
         if !is_restore {

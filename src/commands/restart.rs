@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 use super::Configuration;
+use crate::config::DaemonName;
 use crate::control::{self, client, protocol::Reply, protocol::Request};
-use crate::exit_code;
 use crate::supervise::machine::{LastExit, UnitSnapshot, UnitState};
 use crate::supervise::status::{self, News};
+use crate::{exit_code, state_disk};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -31,6 +32,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         None => config.supervise.stop_timeout() + config.supervise.ready_timeout,
     };
     let (name, directory) = (&args.name, &config.paths.run);
+    if *name == DaemonName::Slurmctld.as_str() {
+        state_disk::try_to_save(&state_disk::directory(&config.paths)).context("slurmctld is not restarted")?;
+    }
     let news = News::of(directory);
     let start = Instant::now();
     let request = Request::Restart { name: name.clone() };

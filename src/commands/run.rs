@@ -5,22 +5,27 @@ mod first_word;
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::config::{Config, DEFAULT_FILE};
 use crate::init::become_init;
 use crate::inventory::Finding;
 use crate::lock::Lock;
+use crate::lock::state::{StateInUse, StateLock};
+use crate::plan::{self, FileName};
 use crate::start::Start;
 use crate::supervise::machine::PhaseName;
 use crate::supervise::status;
 use crate::supervise::task::Task;
 use crate::take_token::take_token;
 use crate::take_variables::{kept_toml, take_variables};
-use crate::{exit_code, load_config, printable, up};
+use crate::{exit_code, install, load_config, printable, up};
 use first_word::Meaning;
 
 pub(super) use beside::serving;
+
+/// The key of slurm.conf that names slurmctld's directory.
+const STATE_KEY: &str = "StateSaveLocation";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -58,14 +63,31 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
             return Ok(refuse(&untaken.to_string(), exit_code::CONFIG));
         }
     }
+    let state = match target.has_state().then(|| lock_state(&config)).transpose() {
+        Ok(state) => state.unwrap_or_default(),
+        Err(in_use) => return Ok(refuse(&in_use.to_string(), exit_code::CONFIG)),
+    };
     let file = start.cluster.file();
     let task = Task {
         config_file: file.map(|file| file.as_os_str().to_owned()),
         watched_file: load_config::file(file).into(),
-        warnings: what_is_odd(&config, file, &lock),
+        warnings: what_is_odd(&config, file, &lock, &state),
         ..Task::new(&config, &held, target, !start.cmd.is_empty(), status::monotonic_ms())
     };
-    Err(become_init(task, &lock, &start.cmd))
+    Err(become_init(task, &lock, &state, &start.cmd))
+}
+
+/// Locks the state directory, and slurmctld's if the configuration has it elsewhere.
+fn lock_state(config: &Config) -> Result<StateLock, StateInUse> {
+    // A file that cannot be read is reported by the preparation.
+    let found = install::find_user_files(&config.paths, Path::new("/")).unwrap_or_default();
+    let chosen = plan::choose(config, &found);
+    let own = match chosen.get(FileName::SlurmConf) {
+        Some(own) => plan::last_value(&own.text, STATE_KEY),
+        None => config.slurm.conf.get(STATE_KEY).map(|state| state.as_str().to_owned()),
+    };
+    let own = own.map(PathBuf::from).filter(|own| own.is_absolute() && !own.starts_with(&config.paths.state));
+    StateLock::take(config.paths.state.clone(), own.into_iter().collect())
 }
 
 fn refuse(why: &str, code: u8) -> u8 {
@@ -124,7 +146,7 @@ fn in_the_running_cluster(start: &Start) -> anyhow::Result<Option<u8>> {
 }
 
 /// What PID 1 says first.
-fn what_is_odd(config: &Config, file: Option<&Path>, lock: &Lock) -> Vec<String> {
+fn what_is_odd(config: &Config, file: Option<&Path>, lock: &Lock, state: &StateLock) -> Vec<String> {
     let mut odd = Vec::new();
     if std::env::var_os("SLURMINIT_DEMO").is_some_and(|value| !value.is_empty()) {
         odd.push("DEMO: the GPUs of this cluster are SIMULATED; no job computes anything on them".to_owned());
@@ -140,7 +162,8 @@ fn what_is_odd(config: &Config, file: Option<&Path>, lock: &Lock) -> Vec<String>
             "{DEFAULT_FILE} is not read: SLURMINIT_TOML is the whole configuration; repair: remove one of them"
         ));
     }
-    odd.extend(lock.mended.iter().map(|mended| format!("{mended}; {}", mended.repair())));
+    odd.extend(state.warnings.iter().cloned());
+    odd.extend(lock.mended.iter().chain(&state.mended).map(|mended| format!("{mended}; {}", mended.repair())));
     let unknown = load_config::unknown_variables().into_iter();
     odd.extend(unknown.map(|Finding { what, repair, .. }| format!("{what}; repair: {repair}")));
     odd

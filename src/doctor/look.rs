@@ -8,8 +8,8 @@ mod host;
 mod ports;
 mod slurm;
 
-pub(crate) use cheap::look_cheaply;
 pub use cheap::{Places, cheap, cuda};
+pub(crate) use cheap::{look_cheaply, saved_cluster};
 pub use environment::environment;
 pub use host::{clock, containers, image, kubernetes};
 pub use slurm::{address, credential, own_credential, seconds, slurm};

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::{InstallError, atomic, read_text, under};
+use super::{InstallError, atomic, password_lock, read_text, under};
 use crate::accounts::AccountFiles;
 use crate::config::{Config, Fault, User};
 use crate::inventory::{Finding, Kind, Severity};
@@ -36,14 +36,15 @@ impl From<InstallError> for AccountError {
 /// A name or ID belongs to another account, or a file cannot be read or written.
 pub fn install_accounts(config: &Config, root: &Path) -> Result<Vec<Finding>, AccountError> {
     let wants_any = !config.users.is_empty() || !config.groups.is_empty();
-    let mut old = read(root, wants_any)?;
+    let old = read(root, wants_any)?;
     if !wants_any && !old.has_ours() {
         return Ok(Vec::new());
     }
     if let Some(why) = not_ours_to_write(root) {
         return Ok(left_alone(&old, &config.users, &why, "start the container without it"));
     }
-    old.shadow = read_text(root, Path::new(FILES[2]))?;
+    let _lock = password_lock::take(root)?;
+    let old = AccountFiles { shadow: read_text(root, Path::new(FILES[2]))?, ..read(root, wants_any)? };
     let new = old.with(&config.users, &config.groups).map_err(AccountError::Refused)?;
     match write(root, &old, &new) {
         Err((_, error)) if error.kind() == ErrorKind::ReadOnlyFilesystem => {

@@ -1,10 +1,11 @@
 //! Follows the daemons' logs: which jobs slurmctld assigns to the node, and which slurmd begins.
 //!
-//! PID 1 runs this as a child for as long as the cluster lives. It has two purposes. First, slurmctld saves the start
+//! PID 1 runs this as a child for as long as the cluster lives. It has three purposes. First, slurmctld saves the start
 //! of a job up to five seconds late, slurmd keeps nothing about an ended job, and nothing else records which array task
 //! has which job ID. So all this is written down at once, for the accounting after a KILL of the whole container.
 //! Second, slurmctld does not save a start by its backfill scheduler at all (Slurm 22.05 to 24.11, `backfill.c`): its
-//! successor would find the job pending, abort it, and start it again. So slurmctld is made to save.
+//! successor would find the job pending, abort it, and start it again. So slurmctld is made to save. Third, it warns when
+//! slurmctld cannot save, because the disk is full.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -19,7 +20,7 @@ use super::{output, pause};
 use crate::config::DaemonName;
 use crate::control::client;
 use crate::control::protocol::Request;
-use crate::exit_code;
+use crate::{exit_code, state_disk};
 
 /// `15`: a job that slurmd has begun; `15 12_3`: job ID and name of a task that slurmctld assigned to the node.
 pub(super) const BEGUN: &str = "slurminit.begun";
@@ -27,14 +28,18 @@ pub(super) const BEGUN: &str = "slurminit.begun";
 const LINES: u32 = 1000;
 /// Jobs that start within this time are saved together. slurmctld itself saves at most every five seconds.
 const TOGETHER: Duration = Duration::from_millis(500);
+/// The pause between two looks at the disk, which has no event.
+const DISK: Duration = Duration::from_secs(5);
 
 /// Follows until PID 1 ends it.
 pub(crate) fn run(slurm_conf: &Path, state: &Path, socket: &Path) -> anyhow::Result<()> {
-    let notes = Notes::of_slurm(&notes::place(slurm_conf, state).1).and_then(|notes| notes.go_on_with(BEGUN));
+    let state = notes::place(slurm_conf, state).1;
+    let notes = Notes::of_slurm(&state).and_then(|notes| notes.go_on_with(BEGUN));
     let notes = notes
         .map_err(|error| eprintln!("warning: which jobs have begun is not noted, and they may run twice: {error:#}"))
         .ok();
     let notes = Arc::new(notes);
+    std::thread::spawn(move || watch_disk(&state));
     let (started, starts) = channel();
     std::thread::spawn(move || save_together(&starts));
     let (of_slurmd, begun) = (socket.to_owned(), Arc::clone(&notes));
@@ -54,7 +59,7 @@ pub(crate) fn run(slurm_conf: &Path, state: &Path, socket: &Path) -> anyhow::Res
     })
 }
 
-/// A full disk also keeps slurmctld from saving, and slurmctld reports that.
+/// A full disk also keeps slurmctld from saving, and [`watch_disk`] reports that.
 fn note(notes: &Option<File>, line: &str) {
     let _ = notes.as_ref().map(|mut notes| notes.write_all(line.as_bytes()));
 }
@@ -71,6 +76,21 @@ fn follow(socket: &Path, daemon: DaemonName, take: &mut dyn FnMut(&str)) -> anyh
         }
         Ok(())
     })?)
+}
+
+/// Logs when the disk becomes full, and when it is no longer.
+fn watch_disk(state: &Path) {
+    let mut is_full = false;
+    loop {
+        match state_disk::check_room(state) {
+            Err(error) if !std::mem::replace(&mut is_full, true) => eprintln!("error: {error}"),
+            Ok(()) if std::mem::take(&mut is_full) => {
+                eprintln!("slurmctld can save its jobs again: there is room on the disk of {}", state.display());
+            }
+            _ => {}
+        }
+        pause(DISK);
+    }
 }
 
 /// Any change of a job makes slurmctld save everything. This change has no effect on a node that is up. For a job that

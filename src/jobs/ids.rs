@@ -5,8 +5,9 @@
 //! its successor would reuse their IDs. So unless its predecessor shut down in order, a slurmctld starts with the saved
 //! number raised: beyond every batch script in the state directory, which slurmctld writes before it answers sbatch,
 //! and beyond what else it can have used in five seconds. An ordered stop records the next ID in a file, so that there
-//! is no gap after it.
+//! is no gap after it. If slurmctld died before it read the state, there is none either.
 
+mod begun;
 mod saved;
 
 use std::collections::BTreeSet;
@@ -14,6 +15,7 @@ use std::fs;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::Context as _;
 
@@ -35,9 +37,15 @@ const SCRIPTS: &str = "slurminit.scripts";
 /// How many lost jobs are named.
 const NAMED: usize = 1000;
 
-/// Raises the number if necessary, then execs slurmctld. `saved`: the previous slurmctld had saved everything.
-pub(crate) fn run(slurm_conf: &Path, state: &Path, saved: bool, command: &[String]) -> anyhow::Result<()> {
-    if let Err(error) = raise(slurm_conf, state, saved) {
+/// Raises the number if necessary, then execs slurmctld. `saved_within`: the previous slurmctld ended in order, and this long
+/// ago it began to.
+pub(crate) fn run(
+    slurm_conf: &Path,
+    state: &Path,
+    saved_within: Option<Duration>,
+    command: &[String],
+) -> anyhow::Result<()> {
+    if let Err(error) = raise(slurm_conf, state, saved_within) {
         eprintln!("warning: job ids may be given twice: {error:#}");
     }
     let (program, arguments) = command.split_first().context("no command")?;
@@ -45,33 +53,41 @@ pub(crate) fn run(slurm_conf: &Path, state: &Path, saved: bool, command: &[Strin
     Err(error).with_context(|| format!("`{program}` cannot be executed"))
 }
 
-fn raise(slurm_conf: &Path, state: &Path, all_is_saved: bool) -> anyhow::Result<()> {
+fn raise(slurm_conf: &Path, state: &Path, saved_within: Option<Duration>) -> anyhow::Result<()> {
     let (conf, state) = notes::place(slurm_conf, state);
     let highest = last_value(&conf, "MaxJobId").and_then(|id| id.parse().ok()).unwrap_or(MAX_JOB_ID);
     let notes = Notes::ours(&state)?;
     let stopped_at = notes.ids(NEXT).ok().flatten().and_then(|ids| ids.last().copied());
     // It is valid for this start only.
     notes.remove(NEXT)?;
-    let saved = saved::read(&state)?;
+    // Without any saved file, no slurmctld has served long enough to lose a job.
+    let Some(saved) = saved::read(&state)? else { return Ok(()) };
     let scripts = scripts(&state);
     // Before the first job slurmctld saves 0, but uses FirstJobId.
     let first = last_value(&conf, "FirstJobId").and_then(|id| id.parse().ok()).unwrap_or(1);
     let from = saved.next.max(first);
     // A job submitted after the note has a script.
     let is_whole = |next: u32| next.max(scripts.last().map_or(0, |last| last + 1)) <= from;
-    if all_is_saved || stopped_at.is_some_and(is_whole) {
+    // On a full disk slurmctld exits with 0 as well, without having saved.
+    let was_saved = saved_within.is_some_and(|age| saved.was_written_within(age));
+    if was_saved || stopped_at.is_some_and(is_whole) || begun::is_unread(&notes, &state, from) {
+        begun::note(&notes, &state, from);
         return Ok(());
     }
     let known = scripts.last().map_or(0, |last| last + 1).max(from).max(stopped_at.unwrap_or_default());
     let next = known.saturating_add(MARGIN);
     anyhow::ensure!(next < highest, "MaxJobId {highest} is too near: set it higher, or remove the state");
     saved.write(&state, next)?;
-    // The lost jobs of an even earlier slurmctld may not have been named yet; their scripts are gone by now.
-    let unnamed = notes.ids(SCRIPTS).ok().flatten().unwrap_or_default();
-    notes.write(SCRIPTS, scripts.union(&unnamed).copied())?;
+    begun::note(&notes, &state, next);
     eprintln!(
         "warning: slurmctld ended without saving its last seconds: jobs from id {from} on may be lost; the next id is {next}"
     );
+    // The lost jobs of an even earlier slurmctld may not have been named yet; their scripts are gone by now.
+    let unnamed = notes.ids(SCRIPTS).ok().flatten().unwrap_or_default();
+    if let Err(error) = notes.write(SCRIPTS, scripts.union(&unnamed).copied()) {
+        eprintln!("warning: cannot note which jobs may be lost: {error:#}");
+        say_lost(&scripts.range(from..).copied().collect::<Vec<_>>());
+    }
     Ok(())
 }
 
@@ -103,14 +119,19 @@ pub(super) fn name_the_lost() -> anyhow::Result<()> {
     let Some(scripts) = notes.ids(SCRIPTS)? else { return Ok(()) };
     let known = output("squeue", &["--noheader", "--states=all", "--array", "--format=%A %F"])?;
     let known: BTreeSet<u32> = known.split_whitespace().filter_map(|id| id.parse().ok()).collect();
-    let lost: Vec<String> = scripts.difference(&known).map(ToString::to_string).collect();
-    if !lost.is_empty() {
-        let more = lost.len().checked_sub(NAMED).filter(|more| *more > 0);
-        eprintln!(
-            "warning: jobs {}{} are lost: slurmctld was killed before it had saved them; submit them again",
-            lost[..lost.len().min(NAMED)].join(","),
-            more.map(|more| format!(" and {more} more")).unwrap_or_default()
-        );
-    }
+    say_lost(&scripts.difference(&known).copied().collect::<Vec<_>>());
     notes.remove(SCRIPTS)
+}
+
+fn say_lost(lost: &[u32]) {
+    if lost.is_empty() {
+        return;
+    }
+    let named: Vec<String> = lost.iter().take(NAMED).map(ToString::to_string).collect();
+    let more = lost.len().checked_sub(NAMED).filter(|more| *more > 0);
+    eprintln!(
+        "warning: jobs {}{} are lost: slurmctld ended before it had saved them; submit them again",
+        named.join(","),
+        more.map(|more| format!(" and {more} more")).unwrap_or_default()
+    );
 }

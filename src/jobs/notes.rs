@@ -80,15 +80,20 @@ impl Notes {
 
     /// Atomically replaces whatever has this name by a file with these IDs.
     pub(super) fn write(&self, name: &str, ids: impl IntoIterator<Item = u32>) -> anyhow::Result<()> {
-        let lines: String = ids.into_iter().map(|id| format!("{id}\n")).collect();
+        self.write_text(name, &ids.into_iter().map(|id| format!("{id}\n")).collect::<String>())
+    }
+
+    /// Atomically replaces whatever has this name by a file with this text.
+    pub(super) fn write_text(&self, name: &str, text: &str) -> anyhow::Result<()> {
         let write = || {
             self.0.remove(NEW)?;
             let mut file = self.0.create(NEW, 0o644)?;
-            file.write_all(lines.as_bytes())?;
+            file.write_all(text.as_bytes())?;
             file.sync_all()?;
             self.0.rename(NEW, name)
         };
-        write().with_context(|| self.place(name))
+        // On a full disk half a file would be left.
+        write().inspect_err(|_| drop(self.0.remove(NEW))).with_context(|| self.place(name))
     }
 
     pub(super) fn remove(&self, name: &str) -> anyhow::Result<()> {

@@ -14,10 +14,12 @@ use crate::exit_code;
 use crate::install;
 use crate::inventory::{DeviceFiles, Finding, Inventory, Kind, Severity};
 use crate::plan::{self, Change, FileName, Refusal, Text};
-use crate::planned::{Planned, cluster_name, plan_files};
+use crate::planned::{Planned, cluster_name, plan_files, state_directory};
 use crate::prepared::{Apply, Prepared};
 use crate::render;
+use crate::state_disk;
 use crate::supervise::status;
+use crate::supervise::target::Target;
 
 /// The effect of a reload.
 pub(crate) struct Weighed {
@@ -100,6 +102,9 @@ pub(crate) fn dry_run(config: &Config, config_file: Option<&Path>) -> Result<Wei
 fn check(config: &Config, config_file: Option<&Path>, root: &Path, weighed: &Weighed) -> Result<(), Refusal> {
     if weighed.change.apply != Apply::Nothing {
         ask_slurm(config, config_file, root, &weighed.planned)?;
+        if Target::of(config).has_state() {
+            can_save(&state_directory(config, root, &weighed.planned.files))?;
+        }
     }
     if weighed.change.gres {
         check_nobody_holds_gpus()?;
@@ -108,6 +113,15 @@ fn check(config: &Config, config_file: Option<&Path>, root: &Path, weighed: &Wei
         check_no_job_is_on(&weighed.node)?;
     }
     Ok(())
+}
+
+/// slurmctld saves its jobs before it is restarted or reconfigured, and its successor has those alone.
+fn can_save(state: &Path) -> Result<(), Refusal> {
+    state_disk::try_to_save(state).map_err(|error| {
+        let (cause, repair) =
+            ("this change restarts slurmctld, which would lose jobs", "see the message; then reload again");
+        Refusal::new(exit_code::PREPARE, error, cause, repair)
+    })
 }
 
 /// The current account files, to detect changes.

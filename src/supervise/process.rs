@@ -4,11 +4,14 @@
 //! If a program lies on a disk that hangs, only the child hangs, not PID 1.
 
 use std::ffi::{CString, OsStr};
+use std::fs::File;
+use std::io::{Seek as _, Write as _};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::{ForkResult, Gid, Pid, Uid, User, fork, getgrouplist, pipe2};
 
@@ -44,6 +47,8 @@ pub(super) struct Program {
     /// The user to switch to; `None` keeps the current one.
     pub(super) user: Option<String>,
     pub(super) output: Output,
+    /// Standard input, as a file of this text; `None` for /dev/null.
+    pub(super) input: Option<Vec<u8>>,
     /// Whether this is the container's command, which keeps standard input and gets the terminal.
     pub(super) is_cmd: bool,
     /// Whether to mark the process and all its descendants permanently (see [`leftovers`](crate::leftovers)).
@@ -115,10 +120,10 @@ pub(super) fn start(program: &Program, inherited: &Inherited) -> Result<Started,
         None => (program.output != Output::Inherited).then(pipe).transpose()?,
     };
     let captured = (program.output == Output::Captured).then(pipe).transpose()?;
-    let null = (!program.is_cmd)
-        .then(|| nix::fcntl::open("/dev/null", OFlag::O_RDONLY | OFlag::O_CLOEXEC, nix::sys::stat::Mode::empty()))
+    let stdin = (!program.is_cmd)
+        .then(|| input(program.input.as_deref()))
         .transpose()
-        .map_err(failed("/dev/null"))?;
+        .map_err(failed(&format!("no standard input for `{name}`")))?;
     let uid = credentials.as_ref().map_or_else(Uid::effective, |credentials| credentials.uid);
     let log_in_child = log.as_ref().map(|(_, write)| write.as_raw_fd());
     let prepared = ChildSetup {
@@ -128,7 +133,7 @@ pub(super) fn start(program: &Program, inherited: &Inherited) -> Result<Started,
         credentials,
         is_cmd: program.is_cmd,
         is_marked: program.is_marked,
-        stdin: null,
+        stdin,
         stdout: captured.as_ref().map(|(_, write)| write.as_raw_fd()).or(log_in_child),
         stderr: log_in_child,
         failure: failure_in_child.as_raw_fd(),
@@ -142,6 +147,17 @@ pub(super) fn start(program: &Program, inherited: &Inherited) -> Result<Started,
             Ok(Started { pid, group: pid, handle, failure, log, is_apart, captured, uid, limits: Counts::default() })
         }
     }
+}
+
+/// A file of this text in memory, or /dev/null.
+fn input(text: Option<&[u8]>) -> nix::Result<OwnedFd> {
+    let Some(text) = text else {
+        return nix::fcntl::open("/dev/null", OFlag::O_RDONLY | OFlag::O_CLOEXEC, nix::sys::stat::Mode::empty());
+    };
+    let mut file = File::from(memfd_create("slurminit input", MFdFlags::MFD_CLOEXEC)?);
+    let written = file.write_all(text).and_then(|()| file.rewind());
+    written.map_err(|error| nix::Error::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))?;
+    Ok(file.into())
 }
 
 /// A pipe in packet mode (pipe(2)): a read returns one write, or its first 4096 bytes. `None` if the kernel does not

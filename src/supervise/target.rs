@@ -81,6 +81,11 @@ impl Target {
         }
     }
 
+    /// Whether this container has the cluster's state: slurmctld's jobs, and the accounting database.
+    pub fn has_state(&self) -> bool {
+        self.daemons.iter().any(|(name, _)| *name == DaemonName::Slurmctld)
+    }
+
     /// Slurm's daemons, then the services in the order of the configuration.
     pub fn units(&self, config: &Config) -> Vec<Spec> {
         let daemons = self.daemons(config);

@@ -68,7 +68,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     Entry {
         id: "saved-state",
         symptoms: &[
-            "`CLUSTER NAME MISMATCH`, exit code 101",
+            "`CLUSTER NAME MISMATCH`, exit code 78",
             "`Incomplete job state save file, start with '-i' to ignore this`, exit code 101",
         ],
         looks_at: "the cluster's name in slurmctld's saved state, and in slurm.conf",
@@ -249,7 +249,9 @@ fn saved_state(start: &Start<'_>) -> Observations {
     let (own, state) = (&start.cheap.cluster, &start.cheap.state);
     match &start.cheap.saved_cluster {
         None => Observations::ok(format!("no jobs are saved in {state}")),
-        Some(saved) if saved == own => Observations::ok(format!("the jobs in {state} are those of the cluster {own}")),
+        Some(saved) if saved.eq_ignore_ascii_case(own) => {
+            Observations::ok(format!("the jobs in {state} are those of the cluster {own}"))
+        }
         Some(saved) => Observations::fail(
             format!("the jobs in {state} are those of the cluster {saved}, and this one is called {own}"),
             "slurmctld ends with CLUSTER NAME MISMATCH, so that it does not lose them",

@@ -139,7 +139,7 @@ fn is_mounted(root: &Path, path: &Path) -> bool {
 }
 
 /// `slurminit`, or `slurminit|89` since 24.05.
-fn saved_cluster(controller: &Path) -> Option<String> {
+pub(crate) fn saved_cluster(controller: &Path) -> Option<String> {
     // The directory belongs to slurm, so links in it are not followed.
     let bytes = Dir::of_the_user(controller).ok()?.read("clustername").ok()?;
     let text = String::from_utf8_lossy(&bytes);

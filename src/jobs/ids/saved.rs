@@ -1,46 +1,76 @@
-//! The head of `job_state`, as Slurm 22.05 to 24.11 write it (`job_mgr.c`, dump_all_job_state; numbers are big-endian):
+//! The head of `job_state`, as Slurm 22.05 to 26.05 write it (`job_mgr.c`, dump_all_job_state; numbers are big-endian):
 //! the length of a string and `PROTOCOL_VERSION\0`, the version (16 bits), the time (64), the next id (32), and the time of the
 //! last backfill cycle (64), which the jobs follow. `node_state` begins with the same string, version and time.
 
 use std::fs::{self, File};
-use std::io::Write as _;
-use std::path::Path;
+use std::io::{ErrorKind, Write as _};
+use std::ops::RangeInclusive;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 
 const MAGIC: &[u8] = b"\x00\x00\x00\x11PROTOCOL_VERSION\0";
 const VERSION: usize = MAGIC.len();
-const NUMBER: usize = VERSION + 2 + 8;
+const TIME: usize = VERSION + 2;
+const NUMBER: usize = TIME + 8;
 const END: usize = NUMBER + 4 + 8;
+/// The protocol versions whose files begin like this: those of 22.05 to 26.05 (`slurm_protocol_common.h`). A file of another
+/// version is left alone.
+const VERSIONS: RangeInclusive<u8> = 38..=45;
+
+const NAME: &str = "job_state";
+/// slurmctld reads this file if the newer one is missing, which happens for a moment at each save.
+const OLDER: &str = "job_state.old";
+/// The file as slurmctld wrote it, before its number was raised.
+const COPY: &str = "job_state.slurminit.old";
 
 /// The file that slurmctld will read, and the number in it.
 #[derive(Debug)]
 pub(super) struct Saved {
     pub(super) next: u32,
     bytes: Vec<u8>,
+    /// The file that was read, unless it has no jobs.
+    file: Option<PathBuf>,
 }
 
-/// Reads it. If slurmctld died before its first save, the result is a file without jobs.
-pub(super) fn read(state: &Path) -> anyhow::Result<Saved> {
-    // slurmctld reads the older file if the newer is missing, which happens for a moment at each save.
-    let found = ["job_state", "job_state.old"].iter().find_map(|name| fs::read(state.join(name)).ok());
-    let bytes = match found {
-        Some(bytes) => bytes,
-        None => without_jobs(&fs::read(state.join("node_state")).context("no job_state and no node_state")?)?,
+/// Reads it. If slurmctld died before its first save, the result is a file without jobs; `None` if it has never saved anything.
+pub(super) fn read(state: &Path) -> anyhow::Result<Option<Saved>> {
+    let read = |name: &str| Some((state.join(name), fs::read(state.join(name)).ok()?));
+    let found = [NAME, OLDER].into_iter().find_map(read);
+    let (file, bytes) = match found {
+        Some((file, bytes)) => (Some(file), bytes),
+        None => match fs::read(state.join("node_state")) {
+            Ok(nodes) => (None, without_jobs(&nodes)?),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error).context("node_state"),
+        },
     };
-    let next = number(&bytes).context("job_state begins otherwise than that of Slurm 22.05 to 24.11")?;
-    Ok(Saved { next, bytes })
+    let next = number(&bytes)?;
+    Ok(Some(Saved { next, bytes, file }))
 }
 
-fn number(bytes: &[u8]) -> Option<u32> {
-    if !bytes.starts_with(MAGIC) || bytes.len() < END {
-        return None;
+fn number(bytes: &[u8]) -> anyhow::Result<u32> {
+    check_head(bytes, NAME)?;
+    let number = bytes.get(NUMBER..NUMBER + 4).filter(|_| bytes.len() >= END).and_then(|number| number.try_into().ok());
+    number.map(u32::from_be_bytes).context("job_state is cut off")
+}
+
+/// Fails unless the file has the known form.
+fn check_head(bytes: &[u8], name: &str) -> anyhow::Result<()> {
+    anyhow::ensure!(bytes.starts_with(MAGIC), "{name} is not a state file of Slurm, and is left unchanged");
+    match bytes.get(VERSION..TIME) {
+        Some([version, 0]) if VERSIONS.contains(version) => Ok(()),
+        Some([major, minor]) => {
+            anyhow::bail!("{name} has the unknown protocol version {major}.{minor}, and is left unchanged")
+        }
+        _ => anyhow::bail!("{name} is cut off"),
     }
-    Some(u32::from_be_bytes(bytes.get(NUMBER..NUMBER + 4)?.try_into().ok()?))
 }
 
 fn without_jobs(nodes: &[u8]) -> anyhow::Result<Vec<u8>> {
-    anyhow::ensure!(nodes.starts_with(MAGIC), "node_state begins otherwise than that of Slurm 22.05 to 24.11");
+    check_head(nodes, "node_state")?;
     let mut bytes = nodes.get(..NUMBER).context("node_state is cut off")?.to_vec();
     bytes.extend(1_u32.to_be_bytes());
     bytes.extend(0_u64.to_be_bytes());
@@ -48,51 +78,102 @@ fn without_jobs(nodes: &[u8]) -> anyhow::Result<Vec<u8>> {
 }
 
 impl Saved {
-    /// Replaces the file by one with another number.
+    /// Whether slurmctld wrote it within this time. Slurm's time is in whole seconds.
+    pub(super) fn was_written_within(&self, age: Duration) -> bool {
+        let bytes = self.bytes.get(TIME..NUMBER).and_then(|time| time.try_into().ok());
+        let written = Duration::from_secs(bytes.map_or(0, u64::from_be_bytes));
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        self.file.is_some() && now.as_secs() <= (written + age).as_secs() + 1
+    }
+
+    /// Replaces the file by one with another number, and keeps a copy. On a full disk only the number is overwritten.
     pub(super) fn write(mut self, state: &Path, next: u32) -> anyhow::Result<()> {
         self.bytes.splice(NUMBER..NUMBER + 4, next.to_be_bytes());
+        match self.replace(state) {
+            Err(error) if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
+                let file = self.file.as_ref().context("the disk is full, and no job was ever saved")?;
+                let file = File::options().write(true).open(file).with_context(|| file.display().to_string())?;
+                file.write_all_at(&next.to_be_bytes(), NUMBER as u64)?;
+                Ok(file.sync_all()?)
+            }
+            replaced => replaced.with_context(|| format!("{} cannot be replaced", state.join(NAME).display())),
+        }
+    }
+
+    fn replace(&self, state: &Path) -> std::io::Result<()> {
         let new = state.join("job_state.slurminit");
-        let mut file = File::create(&new).with_context(|| new.display().to_string())?;
-        file.write_all(&self.bytes)?;
-        file.sync_all()?;
-        fs::rename(&new, state.join("job_state")).context("job_state cannot be replaced")
+        let write = || {
+            let mut file = File::create(&new)?;
+            file.write_all(&self.bytes)?;
+            file.sync_all()
+        };
+        write().inspect_err(|_| drop(fs::remove_file(&new)))?;
+        if let Some(file) = &self.file {
+            let _ = fs::remove_file(state.join(COPY));
+            // Some file systems have no hard links.
+            fs::hard_link(file, state.join(COPY)).or_else(|_| fs::copy(file, state.join(COPY)).map(drop))?;
+        }
+        fs::rename(&new, state.join(NAME))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Saved, number, read};
+    use super::*;
 
     /// The beginning of a file written by Slurm 24.11.5.
     const HEAD: &[u8] = b"\0\0\0\x11PROTOCOL_VERSION\0\x2a\x00\0\0\0\0\x6b\x02\x0a\x11\0\0\0\x05\0\0\0\0\0\0\0\0";
 
-    #[test]
-    fn the_number_is_raised_and_nothing_else() {
-        let state = tempfile::tempdir().unwrap();
-        std::fs::write(state.path().join("job_state"), [HEAD, b"jobs"].concat()).unwrap();
-        let saved: Saved = read(state.path()).unwrap();
-        assert_eq!(saved.next, 5);
-        saved.write(state.path(), 0x0102_0304).unwrap();
-        let bytes = std::fs::read(state.path().join("job_state")).unwrap();
-        assert_eq!(number(&bytes), Some(0x0102_0304));
-        let is_same = |at: usize| bytes[at] == [HEAD, b"jobs"].concat()[at] || (31..35).contains(&at);
-        assert!(bytes.len() == HEAD.len() + 4 && (0..bytes.len()).all(is_same));
+    fn saved(state: &Path) -> Saved {
+        read(state).unwrap().unwrap()
     }
 
     #[test]
-    fn without_saved_jobs_there_is_a_file_without_any() {
+    fn raises_number_and_keeps_copy() {
         let state = tempfile::tempdir().unwrap();
-        assert!(read(state.path()).is_err());
-        std::fs::write(state.path().join("node_state"), [&HEAD[..31], b"nodes"].concat()).unwrap();
-        read(state.path()).unwrap().write(state.path(), 9).unwrap();
-        assert_eq!(read(state.path()).unwrap().next, 9);
-        assert_eq!(std::fs::read(state.path().join("job_state")).unwrap().len(), HEAD.len());
-    }
-
-    #[test]
-    fn a_file_of_another_form_is_left_alone() {
-        for bytes in [&b""[..], b"\0\0\0\x11PROTOCOL", b"something else, which is long enough for a whole head"] {
-            assert_eq!(number(bytes), None);
+        let original = [HEAD, b"jobs"].concat();
+        for _ in 0..2 {
+            fs::write(state.path().join(NAME), &original).unwrap();
+            assert_eq!(saved(state.path()).next, 5);
+            saved(state.path()).write(state.path(), 0x0102_0304).unwrap();
+            let bytes = fs::read(state.path().join(NAME)).unwrap();
+            assert_eq!(number(&bytes).unwrap(), 0x0102_0304);
+            let is_same = |at: usize| bytes[at] == original[at] || (31..35).contains(&at);
+            assert!(bytes.len() == original.len() && (0..bytes.len()).all(is_same));
+            assert_eq!(fs::read(state.path().join(COPY)).unwrap(), original);
         }
+    }
+
+    #[test]
+    fn starts_from_node_state_without_saved_jobs() {
+        let state = tempfile::tempdir().unwrap();
+        assert!(read(state.path()).unwrap().is_none(), "slurmctld has never saved anything");
+        fs::write(state.path().join("node_state"), [&HEAD[..31], b"nodes"].concat()).unwrap();
+        saved(state.path()).write(state.path(), 9).unwrap();
+        assert_eq!(saved(state.path()).next, 9);
+        assert_eq!(fs::read(state.path().join(NAME)).unwrap().len(), HEAD.len());
+    }
+
+    #[test]
+    fn refuses_unknown_form_and_version() {
+        let version = |major, minor| [MAGIC, &[major, minor], &HEAD[TIME..]].concat();
+        for version in [version(38, 0), version(45, 0)] {
+            assert_eq!(number(&version).unwrap(), 5);
+        }
+        let others = [b"".to_vec(), MAGIC.to_vec(), HEAD[..40].to_vec(), vec![b'x'; 99]];
+        for bytes in others.into_iter().chain([version(37, 0), version(46, 0), version(42, 1)]) {
+            number(&bytes).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn knows_when_slurmctld_saved() {
+        let state = tempfile::tempdir().unwrap();
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+        let at = |time: u64| {
+            fs::write(state.path().join(NAME), [&HEAD[..TIME], &time.to_be_bytes(), &HEAD[NUMBER..]].concat()).unwrap();
+            saved(state.path()).was_written_within(Duration::from_secs(100))
+        };
+        assert!(at(now) && at(now - 50) && !at(now - 200));
     }
 }

@@ -56,8 +56,8 @@ enum Orders {
 /// What a daemon inherits from its predecessor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follows {
-    /// Its complete state: it shut down in order.
-    Saved,
+    /// Its complete state, if the state was saved after this moment: it shut down in order, which includes a save.
+    Saved(Moment),
     /// Possibly not its latest state.
     Unknown,
 }
@@ -194,7 +194,7 @@ impl Unit {
     /// What the unit's next process inherits from a previous one; `None` if there was none.
     pub fn follows(&self, prepared: Option<&Prepared>) -> Option<Follows> {
         match &self.last_end {
-            Some(end) if end.exit == Exit::Code(0) => Some(Follows::Saved),
+            Some(end) if end.exit == Exit::Code(0) => Some(Follows::Saved(end.began)),
             Some(_) => Some(Follows::Unknown),
             None => prepared.is_some_and(|prepared| prepared.saved_jobs).then_some(Follows::Unknown),
         }

@@ -34,6 +34,8 @@ pub struct Unit {
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) at: Moment,
+    /// When the process was told to end, or the earliest time at which it may have begun to end by itself.
+    pub(super) began: Moment,
     pub(super) exit: Exit,
     /// Why slurminit told the process to end; `None` if it did not.
     pub(super) told: Option<Again>,
@@ -64,7 +66,7 @@ pub(super) enum State {
     /// The unit is ready.
     Ready { since: Moment },
     /// The process was told to end. SIGTERM is repeated at `nudge`; SIGKILL follows at the deadline.
-    Stopping { deadline: Moment, nudge: Option<Moment>, killed: bool, again: Again },
+    Stopping { since: Moment, deadline: Moment, nudge: Option<Moment>, killed: bool, again: Again },
     /// The unit failed and is started again at this moment.
     BackingOff { until: Moment },
     /// The unit ended and is not started again.
@@ -95,6 +97,8 @@ const SLOW_START: Duration = Duration::from_secs(2);
 /// munged can lose a SIGTERM while it starts (0.5.16: seen in its first 20 ms), so the signal is repeated. Slurm's
 /// daemons tolerate a second SIGTERM. A service might take it as a demand to hurry, and gets only one.
 const NUDGE: Duration = Duration::from_millis(100);
+/// How long a daemon takes to end that was not told to by slurminit (`scontrol shutdown`).
+const LONGEST_END: Duration = Duration::from_secs(10);
 /// How often SIGKILL is repeated.
 const KILL_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -259,7 +263,8 @@ impl Unit {
     /// Tells the process to end. SIGCONT follows, because a stopped process does not act on SIGTERM.
     pub(super) fn stop(&mut self, again: Again, step: &mut Step) {
         let nudge = self.spec.daemon.is_some().then(|| step.now + NUDGE);
-        self.state = State::Stopping { deadline: step.now + self.spec.stop_timeout, nudge, killed: false, again };
+        let (since, deadline) = (step.now, step.now + self.spec.stop_timeout);
+        self.state = State::Stopping { since, deadline, nudge, killed: false, again };
         step.signal(Child::Unit(self.id), libc::SIGTERM);
         step.signal(Child::Unit(self.id), libc::SIGCONT);
     }
@@ -297,8 +302,12 @@ impl Unit {
             State::Stopping { again, .. } => Some(again),
             _ => None,
         };
+        let began = match before {
+            State::Stopping { since, .. } => since,
+            _ => now.saturating_sub(LONGEST_END),
+        };
         let silence = self.pulse.silence.take();
-        self.last_end = Some(End { at: now, exit: exit.clone(), told, silence });
+        self.last_end = Some(End { at: now, began, exit: exit.clone(), told, silence });
         let ran = match before {
             State::Ready { since } | State::Starting { since, .. } => now.saturating_sub(since),
             _ => Duration::ZERO,

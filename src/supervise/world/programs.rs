@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use super::{Output, Program, World, limits};
 use crate::config::{DaemonName, Paths, ReadinessTest};
-use crate::prepared::{Prepared, announced};
+use crate::prepared::{Given, Prepared, announced};
 use crate::supervise::daemon::{Spec, UnitId};
 use crate::supervise::liveness::Question;
 use crate::supervise::machine::{Child, Follows, Unit};
@@ -24,7 +24,8 @@ impl World {
     pub(super) fn program(&self, child: Child) -> Program {
         let (argv, output) = self.argv(child);
         let env = environment(&BTreeMap::new(), &NOT_FOR_DAEMONS);
-        let program = Program { argv, env, user: None, output, is_cmd: false, is_marked: false };
+        let input = self.input(child).and_then(|given| serde_json::to_vec(&given).ok());
+        let program = Program { argv, env, user: None, output, input, is_cmd: false, is_marked: false };
         match child {
             Child::Cmd => Program { env: environment(&BTreeMap::new(), &[]), is_cmd: true, ..program },
             Child::Unit(id) => {
@@ -60,9 +61,9 @@ impl World {
             Child::Hook(index) => {
                 (self.task.setup.hooks.get(index).map(|hook| words(&hook.command)).unwrap_or_default(), Log)
             }
-            Child::Prepare => (prepare(&[self.held()]), Captured),
+            Child::Prepare => (prepare(&[given()]), Captured),
             Child::Explain(id) => (prepare(&[self.death(id)]), Captured),
-            Child::Reload => (prepare(&[words(&["--reload"]), self.held(), words(&["--node", node])]), Captured),
+            Child::Reload => (prepare(&[words(&["--reload", "--node", node]), given()]), Captured),
             Child::Restore => {
                 let (files, died) = self.machine.to_restore();
                 let death = died.map(|id| self.death(id)).unwrap_or_default();
@@ -126,7 +127,10 @@ impl World {
         let Some(follows) = follows else { return command };
         let mut argv = vec![own_file(), b"jobs".to_vec(), b"number".to_vec()];
         argv.extend(self.state());
-        argv.extend((follows == Follows::Saved).then(|| b"--saved".to_vec()));
+        if let Follows::Saved(since) = follows {
+            let age = self.start.elapsed().saturating_sub(since).as_secs();
+            argv.extend([b"--saved-within".to_vec(), age.to_string().into_bytes()]);
+        }
         argv.extend(command);
         argv
     }
@@ -195,16 +199,23 @@ impl World {
         std::iter::once(own_file()).chain(words).chain(spared).chain(again).collect()
     }
 
-    /// The part of the configuration that this process cannot change.
-    fn held(&self) -> Argv {
-        words(&["--held", &self.task.held])
+    /// What a preparation reads from its standard input.
+    fn input(&self, child: Child) -> Option<Given> {
+        let died = match child {
+            Child::Prepare | Child::Reload => {
+                return Some(Given { held: Some(self.task.held.clone()), ..Given::default() });
+            }
+            Child::Explain(id) => id,
+            Child::Restore => self.machine.to_restore().1?,
+            _ => return None,
+        };
+        let words = self.logs.last_words(&self.machine.units()[died].spec.name).join("\n");
+        Some(Given { words, ..Given::default() })
     }
 
-    /// The daemon that died, and its last log lines.
+    /// The daemon that died.
     fn death(&self, id: UnitId) -> Argv {
-        let name = &self.machine.units()[id].spec.name;
-        let words = self.logs.last_words(name).join("\n").into_bytes();
-        vec![b"--died".to_vec(), name.clone().into_bytes(), [b"--words=".to_vec(), words].concat()]
+        [words(&["--died", &self.machine.units()[id].spec.name]), given()].concat()
     }
 
     /// The questions for this round's units. A unit that died since is left out. So is slurmd when no thread can be
@@ -230,6 +241,11 @@ impl World {
         };
         self.machine.asked().iter().filter_map(question).collect()
     }
+}
+
+/// The option for a preparation with [`World::input`].
+fn given() -> Argv {
+    words(&["--given"])
 }
 
 fn jobs(node: &str, arguments: &[&str]) -> Argv {

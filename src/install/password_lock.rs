@@ -1,0 +1,74 @@
+//! The lock of /etc/passwd, /etc/group and /etc/shadow that useradd(8) and passwd(1) take as well, as in lckpwdf(3).
+
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+
+use super::InstallError;
+use crate::walk;
+
+const DIRECTORY: &str = "/etc";
+const NAME: &str = ".pwd.lock";
+/// The limit of lckpwdf(3).
+const LIMIT: Duration = Duration::from_secs(15);
+/// The pause between two tries. A wait in the kernel would have no limit.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Takes the lock, which lasts as long as the file is open. `None` if /etc is read-only, where no one can change the files.
+pub(super) fn take(root: &Path) -> Result<Option<File>, InstallError> {
+    take_within(root, LIMIT).map_err(|error| InstallError::write(&Path::new(DIRECTORY).join(NAME), error))
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is a child of PID 1, and this lock has no event with a deadline")]
+fn take_within(root: &Path, limit: Duration) -> io::Result<Option<File>> {
+    let file = match walk::open(root, Path::new(DIRECTORY))?.open_or_create(NAME, 0o600) {
+        Err(error) if error.kind() == ErrorKind::ReadOnlyFilesystem => return Ok(None),
+        file => file?,
+    };
+    let mut whole = libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    let begin = Instant::now();
+    loop {
+        match fcntl(&file, FcntlArg::F_SETLK(&whole)) {
+            Ok(_) => return Ok(Some(file)),
+            Err(nix::Error::EACCES | nix::Error::EAGAIN) if begin.elapsed() < limit => std::thread::sleep(PAUSE),
+            Err(nix::Error::EACCES | nix::Error::EAGAIN) => {
+                let _ = fcntl(&file, FcntlArg::F_GETLK(&mut whole));
+                return Err(io::Error::new(ErrorKind::TimedOut, format!("locked by process {}", whole.l_pid)));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "this test is nobody's PID 1")]
+    fn waits_for_other_process_until_deadline() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("etc")).unwrap();
+        let lock = take_within(root.path(), Duration::ZERO).unwrap().unwrap();
+        // A process is not refused its own lock; perl asks as another one.
+        let ask = "use Fcntl qw(:DEFAULT :flock SEEK_SET); open(my $f, '+<', $ARGV[0]) or exit 3; \
+                   my $l = pack('s s x4 l! l! i x4', F_WRLCK, SEEK_SET, 0, 0, 0); exit(fcntl($f, F_SETLK, $l) ? 0 : 1)";
+        let taken = || {
+            let path = root.path().join("etc").join(NAME);
+            std::process::Command::new("perl").args(["-e", ask]).arg(path).status().unwrap().code()
+        };
+        assert_eq!(taken(), Some(1));
+        drop(lock);
+        assert_eq!(taken(), Some(0));
+    }
+}

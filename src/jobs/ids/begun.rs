@@ -1,0 +1,56 @@
+//! Whether the last slurmctld has read the saved state. If not, it has not accepted a job, and no id is skipped.
+//!
+//! Before it reads the jobs, slurmctld always replaces `last_config_lite` (Slurm 22.05 to 25.05, `read_config.c`,
+//! dump_config_state_lite). So what that file was when slurmctld was started is noted. A note of an earlier boot counts for
+//! nothing, because a power failure may have undone the replacement.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use super::super::notes::Notes;
+use crate::state_disk;
+
+const NAME: &str = "slurminit.started_with";
+const WITNESS: &str = "last_config_lite";
+
+/// Notes that slurmctld is about to start with this next id.
+pub(super) fn note(notes: &Notes, state: &Path, next: u32) {
+    // On a full disk slurmctld could not replace the file.
+    let has_room = || state_disk::check_room(state).map_err(anyhow::Error::from);
+    let written = notes.write_text(NAME, &text(state, next)).and_then(|()| has_room());
+    // Without the note ids are skipped, which is harmless.
+    let _ = written.or_else(|_| notes.remove(NAME));
+}
+
+/// Whether nothing has read the state since [`note`].
+pub(super) fn is_unread(notes: &Notes, state: &Path, next: u32) -> bool {
+    notes.text(NAME).is_ok_and(|noted| noted.is_some_and(|noted| noted == text(state, next)))
+}
+
+fn text(state: &Path, next: u32) -> String {
+    let witness = match state.join(WITNESS).symlink_metadata() {
+        Ok(file) => format!("{} {}.{:09}", file.ino(), file.mtime(), file.mtime_nsec()),
+        Err(_) => "none".to_owned(),
+    };
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    format!("{next} {witness} {boot}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn skips_no_ids_until_slurmctld_has_read_the_state() {
+        let state = tempfile::tempdir().unwrap();
+        let (state, notes) = (state.path(), Notes::ours(state.path()).unwrap());
+        assert!(!is_unread(&notes, state, 7));
+        for _ in 0..2 {
+            note(&notes, state, 7);
+            assert!(is_unread(&notes, state, 7) && !is_unread(&notes, state, 8));
+            std::fs::write(state.join("new"), "").unwrap();
+            std::fs::rename(state.join("new"), state.join(WITNESS)).unwrap();
+            assert!(!is_unread(&notes, state, 7));
+        }
+    }
+}
