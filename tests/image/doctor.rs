@@ -229,7 +229,7 @@ fn the_state_of_a_cluster_of_another_name() {
             .with(["--env", &format!("CLUSTER_NAME={name}")])
     };
     let first = image("lab").serve();
-    assert_eq!(first.stop().1, 0, "{}", first.log());
+    assert_eq!(first.stop(), 0, "{}", first.log());
     let second = image("clinic").start();
     second.until("slurminit status 2>/dev/null | grep -q \"given up\"");
     record("image-another-clusters-state", &report(&second, "").of("saved-state"));

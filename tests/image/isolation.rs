@@ -23,10 +23,8 @@ fn every_daemon_runs_as_its_own_user() {
 /// What `slurminit run` leaves open for PID 1, its task and the lock, is PID 1's alone.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn pid_1_is_small_and_its_task_nobody_elses() {
+fn what_pid_1_was_given_is_its_alone() {
     let container = Image::new(PLAIN).serve();
-    let resident: u32 = container.sh("awk '/^VmRSS/{print $2}' /proc/1/status").trim().parse().expect("a number");
-    assert!(resident <= 4096, "{resident} KiB");
     let open = container.sh("for p in /proc/[0-9]*; do ls -l $p/fd | sed \"s|^|${p#/proc/} |\"; done 2>/dev/null");
     assert!(!open.contains("slurminit task"), "it was read: {open}");
     let locks: Vec<&str> = open.lines().filter(|line| line.ends_with("/slurminit/lock")).collect();
@@ -54,16 +52,6 @@ fn nothing_is_left_undead() {
     }
     let zombies = "timeout 10 sh -c 'while grep -ls \"State:.Z\" /proc/[0-9]*/status; do sleep 0.1; done'";
     container.sh(zombies);
-}
-
-#[test]
-#[ignore = "needs Docker and the images: run docker/test"]
-fn docker_itself_sees_its_health() {
-    let container = Image::new(PLAIN).with_healthcheck().with(["--health-interval=1s"]).serve();
-    let status = format!("docker inspect --format '{{{{.State.Health.Status}}}}' {}", container.name);
-    let wait = format!("timeout 30 sh -c \"until [ \\$({status}) = healthy ]; do sleep 0.1; done\"");
-    let output = std::process::Command::new("sh").args(["-c", &wait]).output().unwrap();
-    assert!(output.status.success(), "{output:?}\n{}", container.log());
 }
 
 const PEOPLE: &str = "[[user]]\nname = \"alice\"\nuid = 1234\n[[user]]\nname = \"bob\"\nuid = 1235\n";

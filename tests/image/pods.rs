@@ -31,6 +31,7 @@ struct Cluster {
 impl Cluster {
     #[track_caller]
     fn new() -> Self {
+        crate::docker::share::hold(4);
         let objects = template::objects("nvidia");
         let [nodes, controllers] = <[Template; 2]>::try_from(template::templates(&objects)).expect("two StatefulSets");
         assert_eq!((controllers.name.as_str(), nodes.name.as_str()), ("slurm-controller", "slurm-compute"));
