@@ -13,7 +13,7 @@ const ACCOUNTS: &str = "[[account]]\nname = 'lab'\nFairshare = 10\nGrpTRES = 'gr
 /// The last state of a job in the database.
 fn counted(container: &Container, job: &str, columns: &str) -> String {
     let condition = format!("sacct -nX -j {job} -o State | grep -q COMPLETED");
-    container.sh(&format!("timeout 20 sh -c 'until {condition}; do :; done'; sacct -nXP -j {job} -o {columns}"))
+    container.sh(&format!("timeout 120 sh -c 'until {condition}; do :; done'; sacct -nXP -j {job} -o {columns}"))
 }
 
 #[test]
@@ -179,9 +179,7 @@ fn a_database_that_is_broken_ends_the_start_and_the_cluster_starts_without_it() 
 fn what_is_missing_is_said() {
     let outcome = Image::new(PLAIN).with(["--env", "SLURMINIT_ACCOUNTING=embedded"]).run(&["true"]);
     assert_eq!(outcome.code, 78);
-    assert!(
-        outcome.stderr.contains("slurmdbd") || outcome.stdout.contains("slurmdbd")
-    );
+    assert!(outcome.stderr.contains("slurmdbd") || outcome.stdout.contains("slurmdbd"));
     let config = directory(&[("slurminit.toml", "[accounting]\nmode = 'external'\ndatabase_host = 'db'\n")]);
     let outcome = Image::new(ACCOUNTING).mount(config.path(), "/config").run(&["true"]);
     let said = outcome.stderr + &outcome.stdout;

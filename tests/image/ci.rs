@@ -133,7 +133,10 @@ fn a_cluster_that_does_not_come_up_says_why_with_its_own_exit_code() {
     let refused = up("[gpu]\nx = 1", "");
     assert!(refused.code == 78 && refused.stderr.contains("SLURMINIT_TOML:2:1: gpu.x"), "{refused:?}");
     let refused = up("[gpu]", "--config /etc/slurm/plugstack.conf");
-    assert!(refused.code == 78 && refused.stderr.contains("SLURMINIT_TOML") && refused.stderr.contains("--config"), "{refused:?}");
+    assert!(
+        refused.code == 78 && refused.stderr.contains("SLURMINIT_TOML") && refused.stderr.contains("--config"),
+        "{refused:?}"
+    );
     let dies = up("[daemon.slurmctld]\ncommand = ['false']", "");
     assert!(dies.code == 101 && dies.stderr.contains("slurmctld"), "{dies:?}");
     assert!(dies.stderr.contains("/var/log/slurminit.log"), "{dies:?}");
@@ -177,7 +180,10 @@ fn a_configuration_in_a_variable_is_the_whole_one_and_nobody_elses() {
     let code = container.stop();
     assert_eq!(code, 0, "{}", container.log());
     let both = image.with(["--env", "SLURMINIT_CONFIG=/config/slurminit.toml"]).run(&["true"]);
-    assert!(both.code == 78 && both.stderr.contains("SLURMINIT_TOML") && both.stderr.contains("SLURMINIT_CONFIG"), "{both:?}");
+    assert!(
+        both.code == 78 && both.stderr.contains("SLURMINIT_TOML") && both.stderr.contains("SLURMINIT_CONFIG"),
+        "{both:?}"
+    );
     // The next start of the same container without it: none of it is left.
     let (bare, toml) = (bare(), toml.replace("cluster_name = \"variable\"\n", ""));
     bare.sh(&format!(
@@ -243,8 +249,11 @@ fn the_action_puts_slurms_commands_within_reach_of_the_runners_user() {
     fs::write(runner.path("bin/id"), id).expect("a program");
     fs::set_permissions(runner.path("bin/id"), fs::Permissions::from_mode(0o755)).expect("own file");
     fs::write(runner.path("work/repo/repo/slurminit.toml"), "[[partition]]\nname = \"ci\"\n").expect("a file");
-    let started =
-        runner.start(&[("SLURM_NODES", "2"), ("SLURM_CONFIG", "slurminit.toml"), ("SLURM_OPTIONS", &format!("--label {}", label()))]);
+    let started = runner.start(&[
+        ("SLURM_NODES", "2"),
+        ("SLURM_CONFIG", "slurminit.toml"),
+        ("SLURM_OPTIONS", &format!("--label {}", label())),
+    ]);
     let _container = Container { name: runner.read("output").trim_start_matches("container=").to_owned() };
     assert_eq!(started.code, 0, "{started:?}");
     let script = "srun -N2 --partition=ci sh -c 'echo $SLURMD_NODENAME $(id -u) $PWD \"$OWN\"' | sort";

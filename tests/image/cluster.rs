@@ -66,7 +66,7 @@ fn a_node_that_comes_back_with_fewer_gpus_is_idle_with_those() {
     cluster.until(&format!("squeue -h -j {job} -t R | grep -q ."));
     docker(["kill", &first.name]).ok();
     drop(first);
-    let second = cluster.compute("c1", 1);
+    let _second = cluster.compute("c1", 1);
     assert!(cluster.nodes().starts_with("c1 ") && cluster.nodes().ends_with("gpu:nvidia:1"), "{}", cluster.nodes());
     // What fits now runs; the other one is in the queue, as Slurm's requeue has it.
     cluster.until(&format!("squeue -h -j {waiting} -t R | grep -q ."));
@@ -204,7 +204,7 @@ fn a_replica_is_called_what_its_container_is_called_and_jobs_find_its_nodes_by_n
     // Whoever may read a file may lock it, and all read this one.
     let lock = "exec flock --exclusive /etc/hosts sleep 1000";
     docker(["exec", "--detach", &replicas[1].name, "su", "-s", "/bin/sh", "nobody", "-c", lock]).ok();
-    replicas[1].sh("timeout 30 sh -c 'while flock --nonblock /etc/hosts true; do sleep 0.1; done'");
+    replicas[1].sh("timeout 120 sh -c 'while flock --nonblock /etc/hosts true; do sleep 0.1; done'");
     // It comes back with another address, and is the same node.
     let old = replicas[0].sh("hostname -i");
     docker(["kill", &replicas[0].name]).ok();
@@ -241,7 +241,7 @@ fn the_first_container_is_controller_and_node_and_a_stop_of_either_costs_no_job(
     };
     let (own, other) = (submit("head"), submit("c1"));
     let until = |condition: &str| {
-        let outcome = head.wait_until(60, condition);
+        let outcome = head.wait_until(180, condition);
         assert_eq!(outcome.code, 0, "{condition}\n{}\n{}", head.sh("squeue; sinfo -N -l"), head.log());
     };
     let runs = |job: &str, node: &str| until(&format!("squeue -h -j {job} -t R -o %N | grep -qx {node}"));

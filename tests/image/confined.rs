@@ -18,10 +18,10 @@ const JOBS: &str = "set -e; cd /; \
     for as in 'sh -c' 'runuser -u nobody -- sh -c'; do \
         $as 'srun true'; \
         id=$($as 'sbatch --parsable --output=/dev/null --wrap \"sleep 1000\"'); \
-        timeout 30 sh -c \"until squeue --noheader --states=RUNNING --jobs=$id | grep -q .; do sleep 0.1; done\"; \
+        timeout 120 sh -c \"until squeue --noheader --states=RUNNING --jobs=$id | grep -q .; do sleep 0.1; done\"; \
         $as \"srun --jobid=$id --overlap true\"; \
         $as \"scancel $id\"; \
-        timeout 30 sh -c \"while squeue --noheader --jobs=$id 2>/dev/null | grep -q .; do sleep 0.1; done\"; \
+        timeout 120 sh -c \"while squeue --noheader --jobs=$id 2>/dev/null | grep -q .; do sleep 0.1; done\"; \
     done";
 
 #[test]

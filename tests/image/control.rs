@@ -9,7 +9,7 @@ fn each_daemon_is_started_again_on_request_and_a_running_step_goes_on_on_each_de
         let container = Image::new(image).serve();
         let count = "for i in $(seq 150); do echo $i >> /tmp/count; sleep 0.1; done";
         container.sh(&format!(
-            "srun sh -c '{count}' > /dev/null 2>&1 & timeout 20 sh -c 'until test -s /tmp/count; do sleep 0.1; done'"
+            "srun sh -c '{count}' > /dev/null 2>&1 & timeout 120 sh -c 'until test -s /tmp/count; do sleep 0.1; done'"
         ));
         for name in ["slurmd", "slurmctld", "munged"] {
             let restart = container.exec(&["slurminit", "restart", name]);

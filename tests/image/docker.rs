@@ -184,13 +184,13 @@ impl Image {
         self.with(["--volume", &format!("{}:{target}", volume.name)])
     }
 
-    /// `docker run --rm IMAGE COMMAND`, as a user types it. A container that hangs is ended after a minute, with 124.
+    /// `docker run --rm IMAGE COMMAND`, as a user types it. A container that hangs is ended after three minutes, with 124.
     pub(crate) fn run(&self, command: &[&str]) -> Outcome {
         let name = unique("run");
         let container = Container { name };
         share::hold_one();
         let output = Command::new("timeout")
-            .args(["--kill-after=1", "60", "docker", "run", "--rm", "--label", label(), "--name", &container.name])
+            .args(["--kill-after=1", "180", "docker", "run", "--rm", "--label", label(), "--name", &container.name])
             .args(self.options())
             .arg(&self.image)
             .args(command)
@@ -240,7 +240,9 @@ const COUNT_ROUNDS: &str = r#"[ -e /run/scontrol ] || {
 
 /// Whether a record is one that the lack of CPU alone can cause.
 pub(crate) fn is_of_a_busy_machine(record: &Value) -> bool {
-    ["preparation-slow", "unit-starts-slowly", "unit-slow", "liveness-unknown"].iter().any(|kind| record["kind"] == *kind)
+    ["preparation-slow", "unit-starts-slowly", "unit-slow", "liveness-unknown"]
+        .iter()
+        .any(|kind| record["kind"] == *kind)
 }
 
 fn records(log: &str) -> Vec<Value> {
@@ -266,7 +268,7 @@ impl Container {
 
     #[track_caller]
     pub(crate) fn wait_until_healthy(&self) {
-        let outcome = self.exec(&["slurminit", "health", "--wait", "60"]);
+        let outcome = self.exec(&["slurminit", "health", "--wait", "180"]);
         assert_eq!(outcome.code, 0, "not ready: {}{}\n{}", outcome.stdout, outcome.stderr, self.log());
     }
 
@@ -275,7 +277,7 @@ impl Container {
     pub(crate) fn wait_for_handlers(&self) {
         let pid = docker(["inspect", "--format", "{{.State.Pid}}", &self.name]).ok();
         let status = format!("/proc/{}/status", pid.trim());
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(120);
         let has_term = |line: &str| {
             let mask = line.strip_prefix("SigBlk:").or_else(|| line.strip_prefix("SigCgt:"));
             mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask >> 14 & 1 == 1)
@@ -292,10 +294,10 @@ impl Container {
         self.exec(&["sh", "-c", &line])
     }
 
-    /// Waits until a shell condition holds inside, as it must within a minute.
+    /// Waits until a shell condition holds inside, as it must within three minutes.
     #[track_caller]
     pub(crate) fn until(&self, condition: &str) {
-        let outcome = self.wait_until(60, condition);
+        let outcome = self.wait_until(180, condition);
         assert_eq!(outcome.code, 0, "{condition}: {outcome:?}");
     }
 

@@ -228,7 +228,7 @@ fn job_mail_goes_to_the_relay_or_the_log_says_what_to_set_on_each_debian() {
         let server = "perl -MIO::Socket::INET -e '$s = IO::Socket::INET->new(LocalPort => 2525, Listen => 1, ReuseAddr => 1) or die; \
             open L, \">/tmp/up\"; close L; $c = $s->accept; print $c \"220 here\\r\\n\"; \
             while (<$c>) { print; $| = 1; if (/^DATA/) { print $c \"354 go\\r\\n\"; while (<$c>) { print; last if /^\\.\\r/ } } \
-            print $c \"250 ok\\r\\n\" }' > /tmp/mail 2>&1 & timeout 20 sh -c 'until test -e /tmp/up; do sleep 0.1; done'";
+            print $c \"250 ok\\r\\n\" }' > /tmp/mail 2>&1 & timeout 120 sh -c 'until test -e /tmp/up; do sleep 0.1; done'";
         container.sh(server);
         container.sh(submit);
         container.until("grep -q QUIT /tmp/mail");

@@ -60,7 +60,7 @@ fn count(container: &Container, name: &str) {
     let line = "i=0; while :; do echo $i; i=$((i + 1)); sleep 0.02; done";
     container.sh(&format!(
         "srun --job-name {name} --mem 100 --gres=gpu:1 sh -c '{line}' > /tmp/{name} 2> /tmp/{name}.err &\n\
-         timeout 30 sh -c 'until [ -s /tmp/{name} ]; do sleep 0.05; done'"
+         timeout 120 sh -c 'until [ -s /tmp/{name} ]; do sleep 0.05; done'"
     ));
 }
 

@@ -94,7 +94,7 @@ fn the_number_of_gpus_changes_and_nothing_is_lost() {
     let last = image("4").serve();
     last.sh(&format!("scontrol release {job}"));
     let done =
-        format!("timeout 30 sh -c 'until scontrol show job {job} | grep -q JobState=COMPLETED; do sleep 0.1; done'");
+        format!("timeout 120 sh -c 'until scontrol show job {job} | grep -q JobState=COMPLETED; do sleep 0.1; done'");
     last.sh(&done);
 }
 

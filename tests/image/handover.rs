@@ -109,7 +109,9 @@ fn a_broken_file_at_a_reconfiguration_ends_nothing() {
     // On a busy machine Slurm loses its answer at times ("Zero Bytes were transmitted or received").
     container.sh("scontrol reconfigure || scontrol reconfigure");
     container.until_log("slurmd's failure", |log| {
-        log.lines().any(|line| line.contains(r#""source":"slurmd""#) && line.contains("Resuming operation, reconfigure failed"))
+        log.lines().any(|line| {
+            line.contains(r#""source":"slurmd""#) && line.contains("Resuming operation, reconfigure failed")
+        })
     });
     assert_eq!(daemons(&container), UNTOUCHED, "{}", container.log());
     assert_untouched(&container, &job);

@@ -39,7 +39,7 @@ fn they_run_as_root_around_each_job_and_what_fails_is_said_on_each_debian() {
         assert_eq!(noted, "after 1 none 0 /\nafter 2 0 0 /\nbefore it's 1 none 0 /\nbefore it's 2 0 0 /", "{image}");
         // A warning costs the job nothing.
         container.sh("touch /tmp/fail /tmp/hang; srun true; rm /tmp/fail");
-        container.sh("timeout 30 sh -c 'while squeue --noheader | grep .; do sleep 0.1; done'; rm /tmp/hang");
+        container.sh("timeout 120 sh -c 'while squeue --noheader | grep .; do sleep 0.1; done'; rm /tmp/hang");
         let log = container.log();
         let told = |hook: &str, what: &str| {
             log.lines().any(|line| line.contains(hook) && line.contains("job 3 ") && line.contains(what))

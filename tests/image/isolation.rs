@@ -50,7 +50,7 @@ fn nothing_is_left_undead() {
     for _ in 0..5 {
         container.sh("srun sh -c 'sh -c \"(sleep 0.05 &)\" &'");
     }
-    let zombies = "timeout 10 sh -c 'while grep -ls \"State:.Z\" /proc/[0-9]*/status; do sleep 0.1; done'";
+    let zombies = "timeout 120 sh -c 'while grep -ls \"State:.Z\" /proc/[0-9]*/status; do sleep 0.1; done'";
     container.sh(zombies);
 }
 
@@ -102,7 +102,7 @@ fn a_jobs_gpu_can_be_opened_by_its_user_alone() {
     let error = lab.user("bob", &format!(": <>/dev/nvidia{own}"));
     assert!(error.stderr.contains("Permission denied"), "{error:?}");
     lab.user("alice", "scancel --user alice").ok();
-    lab.container.sh("timeout 30 sh -c 'while squeue --noheader | grep .; do sleep 0.1; done'");
+    lab.container.sh("timeout 120 sh -c 'while squeue --noheader | grep .; do sleep 0.1; done'");
     assert_eq!(lab.files(), CLOSED);
 }
 
@@ -118,7 +118,7 @@ fn a_gpu_is_taken_back_whatever_its_user_did_to_it() {
     lab.container.sh(&format!("cat >/tmp/acl.pl <<'END'\n{acl}END"));
     for attack in ["chmod 0666 /dev/nvidia[01]", "chmod 0 /dev/nvidia[01]", "perl /tmp/acl.pl"] {
         lab.user("alice", &format!("srun --gres=gpu:2 sh -c '{attack}'")).ok();
-        lab.container.sh("timeout 30 sh -c 'while squeue --noheader | grep .; do sleep 0.1; done'");
+        lab.container.sh("timeout 120 sh -c 'while squeue --noheader | grep .; do sleep 0.1; done'");
         assert_eq!(lab.files(), CLOSED, "{attack}");
         assert_eq!(lab.user("alice", OPENED).ok(), "\n", "{attack}");
         assert_eq!(lab.user("bob", &format!("srun --gres=gpu:2 sh -c '{OPENED}'")).ok(), "01\n", "{attack}");
@@ -129,12 +129,12 @@ fn a_gpu_is_taken_back_whatever_its_user_did_to_it() {
             "cd /tmp; sbatch --no-requeue --gres=gpu:2 -o /tmp/out --wrap 'echo up >/tmp/up; exec sleep 300'",
         )
         .ok();
-        lab.container.sh("timeout 30 sh -c 'until [ -e /tmp/up ]; do sleep 0.1; done'; rm /tmp/up");
+        lab.container.sh("timeout 120 sh -c 'until [ -e /tmp/up ]; do sleep 0.1; done'; rm /tmp/up");
         assert_eq!(lab.user("alice", OPENED).ok(), "01\n", "{victims}");
         let each = format!("case $(cat $p/comm) in {victims}) kill -KILL ${{p#/proc/}} ;; esac");
         lab.container.sh(&format!("for p in /proc/[0-9]*; do {each}; done 2>/dev/null; true"));
         lab.container.until("scontrol ping | grep -q UP && scancel --user alice");
-        lab.container.sh("timeout 60 sh -c 'while squeue --noheader | grep .; do sleep 0.1; done'");
+        lab.container.sh("timeout 120 sh -c 'while squeue --noheader | grep .; do sleep 0.1; done'");
         assert_eq!(lab.files(), CLOSED, "{victims}");
     }
 }

@@ -93,7 +93,7 @@ fn a_stop_costs_a_job_no_more_than_a_crash_on_each_debian() {
         // All at once, and not after two minutes; what was written before is there.
         for name in ["plain", "fails", "array-1", "array-2"] {
             let twice =
-                format!("timeout 60 sh -c 'until [ $(grep -c up /var/lib/slurm/{name}) = 2 ]; do sleep 0.1; done'");
+                format!("timeout 120 sh -c 'until [ $(grep -c up /var/lib/slurm/{name}) = 2 ]; do sleep 0.1; done'");
             let outcome = second.exec(&["sh", "-c", &twice]);
             let why = || second.sh("squeue; scontrol show jobs; grep -r . /var/lib/slurm/plain /var/lib/slurm/fails");
             assert_eq!(outcome.code, 0, "{image}: {name}: {log}\n{}{}", second.log(), why());
@@ -157,7 +157,7 @@ fn a_drain_by_an_administrator_outlives_a_stop_and_a_kill_with_jobs() {
         let slurm = Volume::new("state");
         let first = cluster(&slurm).serve();
         first.sh("sbatch --output=/dev/null --wrap 'exec sleep 1000' && \
-             timeout 60 sh -c 'until squeue --noheader --states=RUNNING | grep -q .; do sleep 0.2; done' && \
+             timeout 120 sh -c 'until squeue --noheader --states=RUNNING | grep -q .; do sleep 0.2; done' && \
              scontrol update nodename=localhost state=drain reason=upgrade && sbatch --output=/dev/null --wrap true");
         first.until_saved();
         docker([how, &first.name]).ok();
@@ -168,7 +168,7 @@ fn a_drain_by_an_administrator_outlives_a_stop_and_a_kill_with_jobs() {
         let said = second.sh("sinfo --noheader --format='%T|%E'; squeue --noheader --format=%T");
         assert_eq!(said, "drained|upgrade\nPENDING\nPENDING", "{how}: {}", second.log());
         second.sh("scancel 1; scontrol update nodename=localhost state=resume; \
-             timeout 60 sh -c 'while squeue --noheader | grep .; do sleep 0.1; done'");
+             timeout 120 sh -c 'while squeue --noheader | grep .; do sleep 0.1; done'");
     }
 }
 
@@ -233,8 +233,7 @@ fn a_killed_container_leaves_nothing_in_the_spool_on_each_debian() {
         wait_until_up(&first, "job");
         let left = r"left() { ls -A /var/lib/slurm/slurmd | grep -E '^job[0-9]+$|_[0-9]+\.[0-9]+$'; }; ";
         // The script, and the sockets of two steps.
-        let begun =
-            "i=0; until [ $(left | wc -l) = 3 ]; do [ $((i += 1)) -lt 300 ] || exit 1; sleep 0.1; done";
+        let begun = "i=0; until [ $(left | wc -l) = 3 ]; do [ $((i += 1)) -lt 300 ] || exit 1; sleep 0.1; done";
         first.sh(&(left.to_owned() + begun));
         first.until_saved();
         docker(["kill", &first.name]).ok();

@@ -12,7 +12,7 @@ for more in "--cpus-per-task=$((cpus + 1))" "--mem=$((memory + 1))M"; do
     srun --immediate=1 $more true 2>/dev/null && echo "$more was granted"
 done
 timeout 30 srun --cpus-per-task="$cpus" --mem="${memory}M" sh -c 'squeue --noheader -j "$SLURM_JOB_ID" -o "%C granted"'
-timeout 30 sh -c 'while squeue --noheader --states=all -o %T | grep -q COMPLETING; do sleep 0.05; done'
+timeout 120 sh -c 'while squeue --noheader --states=all -o %T | grep -q COMPLETING; do sleep 0.05; done'
 sinfo --noheader -N -o "%T %E"
 "#;
 
@@ -67,10 +67,8 @@ fn a_node_that_the_operator_makes_too_large_is_cut_on_each_debian() {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn a_job_goes_before_the_daemons_when_memory_is_used_up() {
     let container = Image::new(PLAIN).serve();
-    container.sh(
-        "sbatch --output=/dev/null --wrap 'exec sleep 612' >/dev/null
-        sbatch --uid=nobody --chdir=/ --output=/dev/null --wrap 'exec tail -f /dev/null' >/dev/null",
-    );
+    container.sh("sbatch --output=/dev/null --wrap 'exec sleep 612' >/dev/null
+        sbatch --uid=nobody --chdir=/ --output=/dev/null --wrap 'exec tail -f /dev/null' >/dev/null");
     container.until("[ \"$(squeue --noheader --states=RUNNING | wc -l)\" = 2 ]");
     // What is started for a round of liveness checks must not change them.
     container.until_liveness_rounds(1);

@@ -55,10 +55,10 @@ fn status_shows_each_gpu_with_its_job_and_user_in_eighty_columns_on_each_debian(
     for image in debians(DEMO) {
         let container = cluster(image);
         container.sh("useradd --create-home alice; cd /tmp; su alice -c 'sbatch --quiet --gres=gpu:1 --output=/dev/null --wrap \"sleep 1000\"'; \
-             timeout 30 sh -c 'until squeue -h -t R | grep -q .; do sleep 0.1; done'");
+             timeout 120 sh -c 'until squeue -h -t R | grep -q .; do sleep 0.1; done'");
         // A name that looks like Slurm's own line about the GPU of another job.
         container.sh("sbatch --quiet --gres=gpu:1 --output=/dev/null -J \"$(printf 'x\n     Nodes=localhost CPU_IDs=0 Mem=1 GRES=gpu:nvidia:1(IDX:0)')\" \
-             --wrap 'sleep 1000'; timeout 30 sh -c 'until [ $(squeue -h -t R -o %A | wc -l) = 2 ]; do sleep 0.1; done'");
+             --wrap 'sleep 1000'; timeout 120 sh -c 'until [ $(squeue -h -t R -o %A | wc -l) = 2 ]; do sleep 0.1; done'");
         let table = container.sh("slurminit status");
         assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
         let gpu = |number: &str| {
@@ -140,7 +140,7 @@ fn a_cluster_can_be_started_beside_another_pid_1() {
     assert_eq!(container.sh("srun hostname"), "node1");
     assert!(container.sh("slurminit status").contains("ready"));
     container.sh(
-        "slurminit stop; timeout 20 sh -c 'while pgrep slurmctld || pgrep munged || pgrep slurmd; do sleep 0.1; done'",
+        "slurminit stop; timeout 120 sh -c 'while pgrep slurmctld || pgrep munged || pgrep slurmd; do sleep 0.1; done'",
     );
     assert_eq!(container.exec(&["slurminit", "health"]).code, 1);
 }

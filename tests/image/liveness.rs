@@ -38,7 +38,7 @@ fn a_hung_daemon_is_restarted_alone_on_each_debian() {
     for image in debians(DEMO) {
         let container = cluster(image);
         container.sh("sbatch --output /tmp/count --wrap 'i=0; while :; do i=$((i+1)); echo $i; sleep 0.1; done'; \
-             timeout 30 sh -c 'until test -s /tmp/count; do sleep 0.1; done'");
+             timeout 120 sh -c 'until test -s /tmp/count; do sleep 0.1; done'");
         for daemon in ["munged", "slurmctld", "slurmd"] {
             let others: Vec<_> = ["munged", "slurmctld", "slurmd"].into_iter().filter(|name| *name != daemon).collect();
             let before: Vec<_> = others.iter().map(|name| pid(&container, name)).collect();
@@ -65,7 +65,7 @@ fn a_paused_container_restarts_nothing() {
     let controller = pid(&container, "slurmctld");
     // The pause comes while a question is under way, and is longer than any answer may take.
     container.sh(&format!(
-        "kill -STOP {controller}; timeout 30 sh -c 'until pgrep -f \"scontrol [p]ing\"; do sleep 0.02; done'"
+        "kill -STOP {controller}; timeout 120 sh -c 'until pgrep -f \"scontrol [p]ing\"; do sleep 0.02; done'"
     ));
     docker(["pause", &container.name]).ok();
     #[expect(clippy::disallowed_methods, reason = "the pause is what is tested")]

@@ -155,7 +155,7 @@ fn top_draws_and_gives_the_terminal_back() {
     assert!(without.code == 1 && without.stderr.contains("needs a terminal"), "{}", without.stderr);
     // script(1) is a terminal; q when all is drawn. Between words the cursor is moved, or so it may be.
     let drawn = container
-        .sh("cd /tmp; (timeout 20 sh -c 'until grep -qs DAEMON drawn; do sleep 0.1; done'; printf q) | \
+        .sh("cd /tmp; (timeout 120 sh -c 'until grep -qs DAEMON drawn; do sleep 0.1; done'; printf q) | \
          timeout 30 script -qefc 'stty rows 24 cols 80; slurminit top; echo code $?' drawn | tr -d '\\000'");
     for word in ["Simulated", "NVIDIA", "GPUs", "simulated", "DAEMON", "slurmctld"] {
         assert!(drawn.contains(word), "{word}: {drawn}");

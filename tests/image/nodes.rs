@@ -59,7 +59,7 @@ fn one_container_shows_its_gpus_with_job_and_user_and_is_drained_and_resumed_on_
         container.sh("srun --gres=gpu:1 true");
         container.until("sinfo --noheader --format %T | grep -qx idle");
         container.sh("slurminit resume localhost");
-    assert_eq!(container.sh("sinfo --noheader --format %T"), "idle");
+        assert_eq!(container.sh("sinfo --noheader --format %T"), "idle");
 
         // What nobody may, and what is not there.
         let refused = container.exec(&["su", "-s", "/bin/sh", "nobody", "-c", "slurminit drain localhost"]);

@@ -30,7 +30,7 @@ fn count(container: &Container, name: &str, options: &str) {
     let line = "i=0; while :; do echo $i; i=$((i + 1)); sleep 0.02; done";
     container.sh(&format!(
         "srun --job-name {name} --mem 100 {options} sh -c '{line}' > /tmp/{name} 2> /tmp/{name}.err &\n\
-         timeout 30 sh -c 'until [ -s /tmp/{name} ]; do sleep 0.05; done'"
+         timeout 120 sh -c 'until [ -s /tmp/{name} ]; do sleep 0.05; done'"
     ));
 }
 
@@ -39,7 +39,7 @@ fn assert_counts(container: &Container, name: &str) {
     let lines = || container.sh(&format!("wc -l < /tmp/{name}")).parse::<u64>().expect("a number");
     let before = lines();
     container
-        .sh(&format!("timeout 30 sh -c 'until [ $(wc -l < /tmp/{name}) -gt {} ]; do sleep 0.05; done'", before + 20));
+        .sh(&format!("timeout 120 sh -c 'until [ $(wc -l < /tmp/{name}) -gt {} ]; do sleep 0.05; done'", before + 20));
     assert_eq!(container.sh(&format!("head -n -1 /tmp/{name} | awk '$1 != NR - 1 {{ print NR, $1; exit }}'")), "");
     assert_eq!(container.sh(&format!("cat /tmp/{name}.err")), "");
 }
@@ -100,7 +100,7 @@ fn a_restart_leaves_a_job_with_a_gpu_alone_and_another_gpu_waits_for_its_end_on_
         assert_eq!(container.status()["reload"]["last"]["outcome"], "refused");
         assert_counts(&container, "step");
         container
-            .sh("scancel --name step && timeout 30 sh -c 'until [ -z \"$(squeue --noheader)\" ]; do sleep 0.1; done'");
+            .sh("scancel --name step && timeout 120 sh -c 'until [ -z \"$(squeue --noheader)\" ]; do sleep 0.1; done'");
         container.sh("slurminit reload");
         assert_eq!(container.sh("sinfo --noheader --format '%T %G'"), "idle gpu:nvidia:3");
     }

@@ -111,7 +111,7 @@ fn a_link_in_place_of_an_environment_is_not_followed_as_root() {
     container.sh("install -m 600 /dev/null /root/secret");
     container.sh(&format!("rm -r {cache}; ln -s /root {cache}"));
     container.sh("useradd somebody");
-    let told = "timeout 10 sh -c 'until slurminit logs environments slurminit 2>&1 | grep -q environments; do sleep 0.1; done'";
+    let told = "timeout 120 sh -c 'until slurminit logs environments slurminit 2>&1 | grep -q environments; do sleep 0.1; done'";
     let _ = container.exec(&["sh", "-c", told]);
     docker(["restart", &container.name]).ok();
     container.wait_until_healthy();

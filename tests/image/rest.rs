@@ -24,7 +24,7 @@ fn a_token_opens_it_and_nothing_else_does() {
     let ping = ask(&container, "/slurm/v0.0.42/ping", &token);
     assert!(ping.starts_with("HTTP/1.1 200") && ping.contains("\"pinged\": \"UP\""), "{ping}");
     container.sh("su alice -c 'cd /tmp; srun --job-name by-rest true'");
-    container.sh("timeout 20 sh -c 'until sacct -nX -o State | grep -q COMPLETED; do :; done'");
+    container.sh("timeout 120 sh -c 'until sacct -nX -o State | grep -q COMPLETED; do :; done'");
     let jobs = ask(&container, "/slurmdb/v0.0.42/jobs", &token);
     assert!(jobs.contains("by-rest"), "{jobs}");
     for wrong in ["", "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJleHAiOjk5OTk5OTk5OTksImlhdCI6MCwic3VuIjoicm9vdCJ9.AAAA"]

@@ -1,7 +1,5 @@
 //! What the generated slurm.conf means for its users: jobs that start soon, MPI, a history, scrontab, a name that is found.
 
-use crate::docker::{BOOKWORM, Image, PLAIN, Volume, directory};
-
 use crate::docker::{BOOKWORM, Image, PLAIN, Volume, debians, directory};
 
 /// With Slurm's own settings two to three minutes pass.

@@ -90,8 +90,19 @@ impl Reader {
                 self.run("docker", &arguments)
             }
             How::InABareContainer => {
-                let arguments =
-                    ["run", "--rm", "--label", label(), "--entrypoint", "bash", &tag(PLAIN), "-eo", "pipefail", "-c", &commands];
+                let arguments = [
+                    "run",
+                    "--rm",
+                    "--label",
+                    label(),
+                    "--entrypoint",
+                    "bash",
+                    &tag(PLAIN),
+                    "-eo",
+                    "pipefail",
+                    "-c",
+                    &commands,
+                ];
                 self.run("docker", &arguments)
             }
             _ => self.bash(&commands),

@@ -251,11 +251,7 @@ fn what_the_daemon_itself_forges_is_refused() {
     assert!(![1, other, before].contains(&after), "{after}");
     assert_eq!(cast.cluster.unit("slurmd")["pid"].as_i64(), Some(other), "the other daemon is untouched");
     let (log, _) = cast.stop();
-    for said in [
-        "MAINPID=1 ".to_owned(),
-        format!("MAINPID={other} "),
-        "MAINPID=4000000 ".to_owned(),
-    ] {
+    for said in ["MAINPID=1 ".to_owned(), format!("MAINPID={other} "), "MAINPID=4000000 ".to_owned()] {
         assert!(log.contains(&said), "{said}\n{log}");
     }
     // Of the many that follow only some are named.

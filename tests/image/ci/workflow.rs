@@ -136,7 +136,7 @@ fn create(described: &Yaml, fixed: &[&str], command: &[&str]) -> Container {
 fn wait_for_health(container: &Container) {
     let begin = Instant::now();
     while docker(["inspect", "--format", "{{.State.Health.Status}}", &container.name]).ok().trim() != "healthy" {
-        assert!(begin.elapsed() < Duration::from_secs(60), "not healthy: {}", container.log());
+        assert!(begin.elapsed() < Duration::from_secs(180), "not healthy: {}", container.log());
         std::thread::sleep(Duration::from_millis(50));
     }
 }
