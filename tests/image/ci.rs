@@ -62,10 +62,10 @@ fn a_service_takes_jobs_of_the_jobs_container_and_no_job_has_the_key() {
     // Where Docker hands the variable on, the log names it; in the step that alone has it there is nothing to say.
     assert!(seen[4].contains("SLURMINIT_MUNGE_KEY") && !seen[2].contains("SLURMINIT_MUNGE_KEY"), "{seen:?}");
     let variable = format!("SLURMINIT_JOIN={KEY}");
-    let health = ["slurminit", "health", "--wait", "60", "--hold", "61"];
-    docker(["exec", "--detach", "--env", &variable, &service.name].into_iter().chain(health)).ok();
+    let waits = ["slurminit", "logs", "-f", "slurmctld"];
+    docker(["exec", "--detach", "--env", &variable, &service.name].into_iter().chain(waits)).ok();
     service.until(
-        "pid=$(pgrep -f \"^slurminit health .* 61\") && ! grep -qa -e SLURMINIT_MUNGE_KEY= -e SLURMINIT_JOIN= /proc/$pid/environ",
+        "pid=$(pgrep -f \"^slurminit logs\") && ! grep -qa -e SLURMINIT_MUNGE_KEY= -e SLURMINIT_JOIN= /proc/$pid/environ",
     );
     // Another key is another cluster's.
     job.run("slurminit stop", &[]).ok();

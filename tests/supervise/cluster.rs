@@ -182,7 +182,7 @@ fn a_port_that_the_rest_of_a_dead_daemon_still_holds_is_waited_for() {
     // The kernel takes back a dead process's memory first, and its port later.
     let script = r#"use Socket; socket(S, PF_INET, SOCK_STREAM, 0); setsockopt(S, SOL_SOCKET, SO_REUSEADDR, 1);
         bind(S, sockaddr_in(PORT, INADDR_LOOPBACK)) or die; listen(S, 9);
-        if (!fork) { $x = "x" x 2e8; open(F, ">>", "DIR/held"); print F "held\n"; close(F) } sleep 1000"#;
+        if (!fork) { $x = "x" x 6e7; open(F, ">>", "DIR/held"); print F "held\n"; close(F) } sleep 1000"#;
     let script = script.replace("PORT", &port.to_string());
     let daemon = format!(
         "[daemon.slurmctld]\nuser = 'root'\nliveness = 'off'\nreadiness = {{ port = {port} }}\n\
