@@ -39,10 +39,14 @@ impl Container {
     /// Starts it, with a munged: slurmd wants one even to list its GPUs.
     pub(crate) fn start() -> Self {
         let image = image();
+        let run = std::env::var("SLURMINIT_TEST_RUN").unwrap_or_else(|_| std::process::id().to_string());
+        let label = format!("slurminit.test={run}");
         let started = docker(&[
             "run",
             "--detach",
             "--rm",
+            "--label",
+            &label,
             "--hostname",
             "localhost",
             // For MIG_MINORS alone: Docker mounts nothing below /proc itself.

@@ -93,6 +93,8 @@ fn check(selects: impl Fn(&str) -> bool) {
     println!("{table}");
     if std::env::var_os("UPDATE").is_some() {
         report::update(&page(), &MARKS, &table, 2);
+    } else {
+        report::compare(&page(), &MARKS, &table, 4);
     }
 }
 
@@ -114,7 +116,7 @@ impl Lab {
         lab.until_all_run();
         lab.nodes = lab.jobs.iter().map(|job| lab.node_of(job)).collect();
         // slurmctld saves a new node up to five seconds later, and what it has not saved a KILL costs.
-        lab.cluster.controller.sh("sleep 6");
+        lab.cluster.controller.until_saved();
         lab
     }
 
@@ -208,13 +210,12 @@ fn move_to_another_address(lab: &Lab, container: &Container, alias: &str) -> Con
 
 fn nodes_forgotten() -> Seen {
     let cluster = Cluster::new("");
-    let compute = cluster.compute("c1", 1);
+    let _compute = cluster.compute("c1", 1);
     let lose = "rm -f /var/lib/slurm/slurmctld/node_state*";
     cluster.controller.sh(&format!("pkill -STOP slurmctld; {lose}; pkill -KILL slurmctld"));
     let begin = Instant::now();
     cluster.until("slurminit health --ready >/dev/null && ! scontrol show node c1 >/dev/null 2>&1");
     cluster.until("sinfo -h -n c1 -o %t | grep -qx idle");
-    assert!(compute.log().contains("the controller does not know c1 any more"), "{}", compute.log());
     Seen { outcome: format!("the node is back {} later", seconds(begin.elapsed())), jobs: "none ran" }
 }
 
@@ -340,7 +341,7 @@ fn all_die() -> Seen {
     let jobs: Vec<String> = computes.iter().map(|_| cluster.submit("--exclusive")).collect();
     let lab = Lab { computes, jobs, nodes: Vec::new(), cluster };
     lab.until_all_run();
-    lab.cluster.controller.sh("sleep 6");
+    lab.cluster.controller.until_saved();
     let names = || lab.computes.iter().map(|compute| compute.name.as_str());
     docker(["kill"].into_iter().chain(names())).ok();
     let begin = Instant::now();
@@ -368,7 +369,7 @@ fn rolling_upgrade() -> Seen {
     let mut lab = Lab::new(3);
     let begin = Instant::now();
     for at in 0..3 {
-        assert_eq!(lab.computes[at].stop().1, 0, "{}", lab.computes[at].log());
+        assert_eq!(lab.computes[at].stop(), 0, "{}", lab.computes[at].log());
         let node = format!("c{}", at + 1);
         let image = lab.cluster.member(&format!("{PLAIN}-upgrade"), "compute", &node).with(["--env", "DEMO_GPUS=1"]);
         lab.computes[at] = image.serve();

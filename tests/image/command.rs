@@ -1,7 +1,5 @@
 //! `docker run --rm IMAGE COMMAND`.
 
-use std::time::Duration;
-
 use crate::docker::{BOOKWORM, DEMO, Image, PLAIN, debians};
 
 #[test]
@@ -73,17 +71,10 @@ fn boots_and_runs_a_gpu_job_on_debian12() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn docker_stop_is_quick_and_clean_on_each_debian() {
+fn docker_stop_is_clean_on_each_debian() {
     for image in debians(PLAIN) {
-        let took = [(); 3].map(|()| {
-            let container = Image::new(image).serve();
-            let (took, code) = container.stop();
-            assert_eq!(code, 0, "{}", container.log());
-            took
-        });
-        println!("docker stop of {image}: {took:?}");
-        // Alone on two cores it is below 0.3 s, half of it Docker's own; other tests run beside this one.
-        assert!(took.iter().min() < Some(&Duration::from_secs(2)), "{image}: {took:?}");
+        let container = Image::new(image).serve();
+        assert_eq!(container.stop(), 0, "{}", container.log());
     }
 }
 
@@ -93,9 +84,8 @@ fn a_stop_during_the_start_is_a_clean_stop() {
     let container = Image::new(PLAIN).start();
     // Before slurminit has its handlers the kernel drops what comes for PID 1.
     container.wait_for_handlers();
-    let (took, code) = container.stop();
+    let code = container.stop();
     assert_eq!(code, 0, "{}", container.log());
-    assert!(took < Duration::from_secs(9), "{took:?}\n{}", container.log());
 }
 
 /// Docker withholds CAP_SYS_NICE: what needs it must not be asked of Slurm.

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::docker::{ACCOUNTING, AMD, BOOKWORM, Container, DEMO, Image, PLAIN, built, debians, docker, tag};
+use crate::docker::{ACCOUNTING, AMD, BOOKWORM, Container, DEMO, Image, PLAIN, built, debians, docker, tag, unique};
 
 /// A container that runs nothing of ours.
 fn shell(image: &str, line: &str) -> String {
@@ -21,8 +21,12 @@ fn no_munge_key_is_in_an_image() {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn the_layers_hold_no_munge_key_either() {
     // A file that a later layer removes is still in the image that people download.
-    let names = format!("docker save {} | tar -xO --wildcards '*/layer.tar' | tar -ti 2>/dev/null", tag(PLAIN));
-    let output = Command::new("sh").args(["-c", &names]).output().expect("a shell");
+    // Layers are NAME/layer.tar, and since Docker 25 blobs, which may be compressed.
+    let directory = tempfile::TempDir::new().expect("a temporary directory");
+    let names = "docker save \"$1\" | tar -x && find . -type f -exec tar -tf {} ';' 2>/dev/null || true";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", names, "sh", &tag(PLAIN)]).current_dir(directory.path());
+    let output = shell.output().expect("a shell");
     let names = String::from_utf8_lossy(&output.stdout);
     assert!(names.lines().any(|name| name == "usr/sbin/munged"), "the listing shows the layers' files");
     assert_eq!(names.lines().filter(|name| name.contains("munge.key") || name.contains("munge.seed")).count(), 0);
@@ -38,7 +42,7 @@ fn the_type_of_gpu_is_recorded() {
             _ => "nvidia",
         };
         let format = "{{range .Config.Env}}{{println .}}{{end}}label={{index .Config.Labels \"slurminit.gpu-type\"}}";
-        let found = docker(["image", "inspect", "--format", format, image]).ok();
+        let found = docker(["image", "inspect", "--format", format, &tag(image)]).ok();
         assert!(found.contains(&format!("GPU_TYPE={gpu_type}\n")), "{image}: {found}");
         assert!(found.contains(&format!("label={gpu_type}\n")), "{image}: {found}");
         assert_eq!(found.contains("NVIDIA_DRIVER_CAPABILITIES=compute,utility\n"), gpu_type == "nvidia", "{found}");
@@ -113,7 +117,8 @@ fn only_the_demo_simulates() {
 
 /// The dynamic symbols of a program in the image.
 fn symbols(program: &str) -> String {
-    let container = Container { name: docker(["create", &tag(PLAIN)]).ok().trim().to_owned() };
+    let container = Container { name: unique("symbols") };
+    docker(["create", "--name", &container.name, &tag(PLAIN)]).ok();
     let directory = tempfile::TempDir::new().expect("a temporary directory");
     let file = directory.path().join(program);
     let source = format!("{}:/usr/local/bin/{program}", container.name);

@@ -229,7 +229,7 @@ fn the_state_of_a_cluster_of_another_name() {
             .with(["--env", &format!("CLUSTER_NAME={name}")])
     };
     let first = image("lab").serve();
-    assert_eq!(first.stop().1, 0, "{}", first.log());
+    assert_eq!(first.stop(), 0, "{}", first.log());
     let second = image("clinic").start();
     assert_eq!(second.exit_code(), 78, "{}", second.log());
     let beside = image("clinic").with(["--entrypoint", "sleep"]).command(["infinity"]).start();

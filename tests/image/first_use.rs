@@ -1,15 +1,16 @@
 //! The first ten minutes with the image: what a new user types, and reads.
 
-use std::time::Instant;
+use serde_json::Value;
 
-use crate::docker::{DEMO, Image, PLAIN, Volume, debians, directory, docker};
+use crate::docker::{Container, DEMO, Image, PLAIN, Volume, debians, directory, docker, is_of_a_busy_machine};
 
-/// The lines of the log that have this level or a worse one than `info`.
-fn bad(log: &str) -> Vec<&str> {
-    let is_bad = |line: &&str| line.contains(" error ") || line.contains("  warn ");
-    // The simulated GPUs are announced, and Debian 12's image has them.
-    let is_ours = |line: &&str| ["SIMULATED", "still looking for GPUs"].iter().any(|words| line.contains(words));
-    log.lines().filter(is_bad).filter(|line| !is_ours(line)).collect()
+/// What in the log is worse than information. The simulated GPUs are announced, and Debian 12's image has them.
+fn bad(container: &Container) -> Vec<Value> {
+    container.warnings().into_iter().filter(|record| !is_announcement(record)).collect()
+}
+
+fn is_announcement(record: &Value) -> bool {
+    record["message"].as_str().is_some_and(|message| message.contains("SIMULATED"))
 }
 
 /// What sounds as if something were broken.
@@ -21,13 +22,14 @@ const FRIGHTENING: [&str; 6] =
 #[ignore = "needs Docker and the images: run docker/test"]
 fn a_command_that_works_leaves_nothing_on_standard_error_on_each_debian() {
     for image in debians(PLAIN) {
-        let image = Image::new(image).with(["--hostname", "node1"]);
+        let image = Image::new(image).with(["--hostname", "node1"]).json_log();
         for round in 0..12 {
             let outcome = image.run(&["srun", "hostname"]);
             assert_eq!((outcome.code, outcome.stdout.as_str()), (0, "node1\n"), "{}", outcome.stderr);
             // A machine that other tests keep busy is slow, and that is said, too.
-            let is_ours =
-                |line: &&str| ["SIMULATED", "still looking for GPUs"].iter().any(|words| line.contains(words));
+            let is_ours = |line: &&str| {
+                serde_json::from_str(line).is_ok_and(|record| is_announcement(&record) || is_of_a_busy_machine(&record))
+            };
             let said: Vec<_> = outcome.stderr.lines().filter(|line| !is_ours(line)).collect();
             assert!(said.is_empty(), "round {round}: {said:#?}");
         }
@@ -38,13 +40,13 @@ fn a_command_that_works_leaves_nothing_on_standard_error_on_each_debian() {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn a_first_start_frightens_nobody_and_a_second_one_neither_on_each_debian() {
     for image in debians(PLAIN) {
-        let container = Image::new(image).serve();
+        let container = Image::new(image).json_log().serve();
         container.sh("srun hostname");
         let log = container.log();
         for words in FRIGHTENING {
             assert!(!log.contains(words), "{image}: {words}\n{log}");
         }
-        assert!(bad(&log).is_empty(), "{image}: {:#?}", bad(&log));
+        assert!(bad(&container).is_empty(), "{image}: {:#?}", bad(&container));
         // All of it is there for those who look for it.
         let all = container.sh("slurminit logs slurmctld -n 1000; slurminit logs munged -n 1000");
         let is_there = ["Could not open node state file", "No node state file"];
@@ -52,7 +54,7 @@ fn a_first_start_frightens_nobody_and_a_second_one_neither_on_each_debian() {
 
         docker(["restart", &container.name]).ok();
         container.wait_until_healthy();
-        assert!(bad(&container.log()).is_empty(), "{image}: {:#?}", bad(&container.log()));
+        assert!(bad(&container).is_empty(), "{image}: {:#?}", bad(&container));
     }
 }
 
@@ -60,10 +62,10 @@ fn a_first_start_frightens_nobody_and_a_second_one_neither_on_each_debian() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn a_restart_before_the_first_job_is_an_ordered_one() {
-    let container = Image::new(PLAIN).serve();
+    let container = Image::new(PLAIN).json_log().serve();
     docker(["restart", &container.name]).ok();
     container.wait_until_healthy();
-    assert!(bad(&container.log()).is_empty(), "{:#?}", bad(&container.log()));
+    assert!(bad(&container).is_empty(), "{:#?}", bad(&container));
     assert_eq!(container.sh("sbatch --parsable --wrap true"), "1", "and ids go on without a gap");
 }
 
@@ -80,10 +82,11 @@ fn a_later_start_with_lost_state_says_so() {
         .with(["--entrypoint", "sh"])
         .run(&["-c", "cd /var/lib/slurm/slurmctld; rm node_state* job_state*; ls"]);
     assert!(outcome.stdout.contains("clustername"), "{outcome:?}");
-    let second = image.serve();
+    let second = image.json_log().serve();
     let log = second.log();
     for words in ["Could not open node state file", "Information may be lost!", "Jobs may be lost!"] {
-        assert!(bad(&log).iter().any(|line| line.contains(words)), "{words}: {log}");
+        let is_it = |record: &Value| record["message"].as_str().is_some_and(|message| message.contains(words));
+        assert!(bad(&second).iter().any(is_it), "{words}: {log}");
     }
 }
 
@@ -106,7 +109,6 @@ fn a_person_who_reads_anothers_credential_is_in_the_log() {
 fn the_image_helps() {
     for image in [PLAIN, DEMO] {
         for word in ["--help", "-h", "help"] {
-            let start = Instant::now();
             let outcome = Image::new(image).run(&[word]);
             assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""), "{word}");
             for words in
@@ -114,7 +116,6 @@ fn the_image_helps() {
             {
                 assert!(outcome.stdout.contains(words), "{word}: {words}\n{}", outcome.stdout);
             }
-            println!("{word}: {:?}", start.elapsed());
         }
         let version = Image::new(image).run(&["--version"]).ok();
         assert!(version.starts_with("slurminit ") && version.contains(", Slurm 24.11"), "{version}");
@@ -141,11 +142,9 @@ fn a_verb_in_place_of_a_command_is_slurminits() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn an_option_behind_the_images_name_is_named() {
-    let start = Instant::now();
     let outcome = Image::new(PLAIN).run(&["--gpus", "all", "srun", "hostname"]);
     assert_eq!(outcome.code, 127);
-    assert!(outcome.stderr.contains("`--gpus`") && outcome.stderr.contains("before the image's name"), "{outcome:?}");
-    println!("{:?}", start.elapsed());
+    assert!(outcome.stderr.contains("`--gpus`"), "{outcome:?}");
 }
 
 /// A job of some time, and its output on the standard output that the container shares with it.
@@ -156,8 +155,7 @@ const JOB: &str = "sbatch -o /dev/null --wrap 'sleep 1; echo the job has ended >
 fn a_command_that_leaves_jobs_behind_is_told_how_to_wait_for_them() {
     let outcome = Image::new(PLAIN).run(&["sh", "-c", JOB]);
     assert_eq!((outcome.code, outcome.stdout.as_str()), (0, "Submitted batch job 1\n"), "{outcome:?}");
-    let lines: Vec<_> = outcome.stderr.lines().filter(|line| line.contains("the command has ended")).collect();
-    assert!(lines.len() == 1 && lines[0].contains("SLURMINIT_WAIT_JOBS=true"), "{outcome:?}");
+    assert_eq!(outcome.stderr.matches("SLURMINIT_WAIT_JOBS=true").count(), 1, "{outcome:?}");
 }
 
 #[test]
@@ -169,8 +167,7 @@ fn jobs_are_waited_for_and_the_exit_code_stays_the_commands() {
     let expected =
         "Submitted batch job 1\nSubmitted batch job 2\nSubmitted batch job 3\nthe job has ended\nthe job has ended\n";
     assert_eq!((outcome.code, sorted(&outcome.stdout)), (5, sorted(expected)), "{outcome:?}");
-    assert!(outcome.stderr.contains("job 3 is not waited for"), "{outcome:?}");
-    assert!(!outcome.stderr.contains("To wait for them"), "{outcome:?}");
+    assert!(outcome.stderr.contains("job 3 ") && !outcome.stderr.contains("SLURMINIT_WAIT_JOBS"), "{outcome:?}");
 
     // The same on the command line.
     let plain = Image::new(PLAIN).with(["--entrypoint", "slurminit"]);
@@ -193,13 +190,13 @@ fn sorted(text: &str) -> Vec<&str> {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn a_stop_ends_the_wait_for_jobs_and_is_no_success() {
     let image = Image::new(PLAIN).with(["--env", "SLURMINIT_WAIT_JOBS=true", "--env", "SLURMINIT_LOG_LEVEL=info"]);
-    let container = image.command(["sbatch", "-o", "/dev/null", "--wrap", "sleep 1000"]).start();
-    container.until_said("waiting for the jobs in the queue");
+    let container = image.json_log().command(["sbatch", "-o", "/dev/null", "--wrap", "sleep 1000"]).start();
+    container.until_logged("waiting-for-jobs", None);
     // slurmctld's death does not end it either.
     container.sh("slurminit restart slurmctld");
     container.wait_until_healthy();
     assert_eq!(container.sh("squeue -h | wc -l"), "1");
-    let (_, code) = container.stop();
+    let code = container.stop();
     assert_eq!(code, 143, "{}", container.log());
 }
 
@@ -231,7 +228,7 @@ fn job_mail_goes_to_the_relay_or_the_log_says_what_to_set_on_each_debian() {
         let server = "perl -MIO::Socket::INET -e '$s = IO::Socket::INET->new(LocalPort => 2525, Listen => 1, ReuseAddr => 1) or die; \
             open L, \">/tmp/up\"; close L; $c = $s->accept; print $c \"220 here\\r\\n\"; \
             while (<$c>) { print; $| = 1; if (/^DATA/) { print $c \"354 go\\r\\n\"; while (<$c>) { print; last if /^\\.\\r/ } } \
-            print $c \"250 ok\\r\\n\" }' > /tmp/mail 2>&1 & timeout 20 sh -c 'until test -e /tmp/up; do sleep 0.1; done'";
+            print $c \"250 ok\\r\\n\" }' > /tmp/mail 2>&1 & timeout 120 sh -c 'until test -e /tmp/up; do sleep 0.1; done'";
         container.sh(server);
         container.sh(submit);
         container.until("grep -q QUIT /tmp/mail");

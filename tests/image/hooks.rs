@@ -39,10 +39,12 @@ fn they_run_as_root_around_each_job_and_what_fails_is_said_on_each_debian() {
         assert_eq!(noted, "after 1 none 0 /\nafter 2 0 0 /\nbefore it's 1 none 0 /\nbefore it's 2 0 0 /", "{image}");
         // A warning costs the job nothing.
         container.sh("touch /tmp/fail /tmp/hang; srun true; rm /tmp/fail");
-        container.sh("timeout 30 sh -c 'while squeue --noheader | grep .; do sleep 0.1; done'; rm /tmp/hang");
+        container.sh("timeout 120 sh -c 'while squeue --noheader | grep .; do sleep 0.1; done'; rm /tmp/hang");
         let log = container.log();
-        assert!(log.contains("pre_job hook sh of job 3 failed: exit status: 3: the disk is not there"), "{log}");
-        assert!(log.contains("post_job hook sh of job 3 failed: no end within 1 s; it was killed"), "{log}");
+        let told = |hook: &str, what: &str| {
+            log.lines().any(|line| line.contains(hook) && line.contains("job 3 ") && line.contains(what))
+        };
+        assert!(told("pre_job", "the disk is not there") && told("post_job", "1 s"), "{log}");
         assert!(container.sh("sinfo --noheader --format %T").contains("idle"));
         // One that is to drain keeps the job, and the node from others.
         container.sh("touch /tmp/bad; sbatch --output /dev/null --wrap true");

@@ -21,14 +21,15 @@ fn a_cancelled_job_that_waits_for_a_fifo_holds_up_nobody_on_each_debian() {
         };
         // Nobody has cancelled this one, so it may wait, for two rounds of looks and more.
         start("read");
-        container.sh("sleep 12");
-        assert_eq!(as_nobody(&container, "timeout 10 cat /tmp/read").ok(), "written\n", "{image}: {}", container.log());
+        container.until_liveness_rounds(2);
+        assert_eq!(as_nobody(&container, "timeout 60 cat /tmp/read").ok(), "written\n", "{image}: {}", container.log());
         let job = start("unread");
         as_nobody(&container, &format!("scancel {job}")).ok();
-        let next = container.exec(&["timeout", "40", "srun", "--exclusive", "echo", "next"]);
+        let next = container.exec(&["timeout", "120", "srun", "--exclusive", "echo", "next"]);
         assert_eq!(next.stdout, "next\n", "{image}: {next:?}\n{}", container.log());
         let log = container.log();
-        assert!(log.contains(&format!("job {job} of nobody was to end, and its slurmstepd")), "{image}: {log}");
+        let is_told = |line: &str| line.contains(&format!("job {job} of nobody")) && line.contains("slurmstepd");
+        assert!(log.lines().any(is_told), "{image}: {log}");
         assert_eq!(container.sh("sinfo --noheader --format=%E"), "none", "{image}: {log}");
     }
 }
@@ -37,14 +38,16 @@ fn a_cancelled_job_that_waits_for_a_fifo_holds_up_nobody_on_each_debian() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn who_kills_slurmctld_by_a_request_again_and_again_does_not_end_the_container() {
-    let container = Image::new(PLAIN).with(["--hostname", "node1"]).serve();
+    crate::docker::share::hold(2);
+    let container = Image::new(PLAIN).with(["--hostname", "node1"]).json_log().serve();
     let attack = "{ printf '#!/bin/sh\\n#SBATCH --exclude=n['; yes 1, | head -n 270000 | tr -d '\\n'; printf '1]\\ntrue\\n'; } >/tmp/many; \
          n=0; while [ $n -lt 8 ]; do old=$(pidof slurmctld) && { timeout 10 sbatch /tmp/many >/tmp/out 2>&1; [ \"$(pidof slurmctld)\" = \"$old\" ] || n=$((n + 1)); }; \
          sleep 0.1; done; echo killed";
-    let killed = as_nobody(&container, &format!("timeout 120 sh -c '{}'", attack.replace('\'', "'\\''")));
+    let killed = as_nobody(&container, &format!("timeout 300 sh -c '{}'", attack.replace('\'', "'\\''")));
     let log = container.log();
     assert_eq!(killed.stdout, "killed\n", "{killed:?}\n{log}");
-    assert!(log.contains("Too many ranges") && log.contains("slurmctld died 5 times in a row"), "{log}");
-    container.sh("timeout 10 sh -c 'until scontrol ping | grep -q UP; do sleep 0.2; done'");
-    assert_eq!(container.sh("timeout 30 srun echo works"), "works", "{}", container.log());
+    let crash_loops = container.records("unit-crash-loop");
+    assert!(crash_loops.iter().any(|record| record["unit"] == "slurmctld"), "{log}");
+    container.until("scontrol ping | grep -q UP");
+    assert_eq!(container.sh("timeout 60 srun echo works"), "works", "{}", container.log());
 }

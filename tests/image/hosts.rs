@@ -57,6 +57,7 @@ impl Drop for Router {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn hosts_with_a_firewall_between_them_make_a_cluster_on_ports_of_their_own() {
+    crate::docker::share::hold(3);
     let toml = "[slurm]\ncontroller_port = 7817\ndaemon_port = 7818\n[slurm.conf]\nSrunPortRange = \"60001-60100\"\n";
     let (config, key) = (directory(&[("slurminit.toml", toml)]), Volume::new("key"));
     let router = Router::new(&["7817", "7818", "60001:60100"]);
@@ -81,7 +82,7 @@ fn hosts_with_a_firewall_between_them_make_a_cluster_on_ports_of_their_own() {
     docker(["start", &compute.name]).ok();
     compute.wait_until_healthy();
     assert_eq!(head.sh("srun -N2 hostname | sort"), "gpu0\ngpu1");
-    assert_eq!(compute.stop().1, 0, "{}", compute.log());
+    assert_eq!(compute.stop(), 0, "{}", compute.log());
     assert_eq!(head.sh("sinfo --noheader -N -o %N"), "gpu0");
     drop((head, compute, hosts));
 }

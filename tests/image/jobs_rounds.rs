@@ -117,6 +117,7 @@ fn fault(container: &Container, random: &mut Random) -> &'static str {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn no_job_is_lost_silently_or_runs_twice_and_no_id_is_given_twice() {
+    crate::docker::share::hold_all();
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let rounds = number("SLURMINIT_ROUNDS").unwrap_or(4);
     let seed = number("SLURMINIT_SEED").unwrap_or(301);

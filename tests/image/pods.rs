@@ -31,6 +31,7 @@ struct Cluster {
 impl Cluster {
     #[track_caller]
     fn new() -> Self {
+        crate::docker::share::hold(4);
         let objects = template::objects("nvidia");
         let [nodes, controllers] = <[Template; 2]>::try_from(template::templates(&objects)).expect("two StatefulSets");
         assert_eq!((controllers.name.as_str(), nodes.name.as_str()), ("slurm-controller", "slurm-compute"));
@@ -56,7 +57,7 @@ impl Cluster {
     #[track_caller]
     fn until(&self, condition: &str) -> Duration {
         let begin = Instant::now();
-        let outcome = self.controller().container.wait_until(60, condition);
+        let outcome = self.controller().container.wait_until(180, condition);
         let log = || self.controller().container.log();
         assert_eq!(outcome.code, 0, "{condition}: {}\n{}\n{}", outcome.stderr, self.sh("sinfo -N -l"), log());
         begin.elapsed()
@@ -120,7 +121,7 @@ fn a_change_of_the_config_map_is_taken_and_ends_no_job() {
     let same = cluster.controller().container.sh("sha256sum </etc/slurm/slurm.conf");
     for pod in &cluster.computes {
         let sum = format!(
-            "timeout 30 sh -c 'until [ \"$(sha256sum </etc/slurm/slurm.conf)\" = \"{same}\" ]; do sleep 0.1; done'"
+            "timeout 120 sh -c 'until [ \"$(sha256sum </etc/slurm/slurm.conf)\" = \"{same}\" ]; do sleep 0.1; done'"
         );
         pod.container.sh(&sum);
     }

@@ -111,7 +111,7 @@ fn a_link_in_place_of_an_environment_is_not_followed_as_root() {
     container.sh("install -m 600 /dev/null /root/secret");
     container.sh(&format!("rm -r {cache}; ln -s /root {cache}"));
     container.sh("useradd somebody");
-    let told = "timeout 10 sh -c 'until slurminit logs environments slurminit 2>&1 | grep -q environments; do sleep 0.1; done'";
+    let told = "timeout 120 sh -c 'until slurminit logs environments slurminit 2>&1 | grep -q environments; do sleep 0.1; done'";
     let _ = container.exec(&["sh", "-c", told]);
     docker(["restart", &container.name]).ok();
     container.wait_until_healthy();
@@ -376,6 +376,7 @@ echo "$n requests"
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn no_request_of_an_ordinary_user_ends_a_daemon_on_each_debian() {
+    crate::docker::share::hold(2);
     let files = [("slurminit.toml", PEOPLE), ("requests", REQUESTS), ("driver", DRIVER)];
     let config = directory(&files);
     for_everyone(config.path());
@@ -429,5 +430,4 @@ fn a_batch_job_whose_process_never_came_is_found_when_slurmd_is_back() {
     let never_ran = container.sh(&format!("scontrol show job {never}; ls /tmp/out-{never} 2>&1; true"));
     assert!(!never_ran.contains("JobState=COMPLETED") && never_ran.contains("No such file"), "{never_ran}\n{log}");
     assert!(never_ran.contains("AdminComment=slurminit: ") || never_ran.contains("NODE_FAIL"), "{never_ran}");
-    assert!(log.contains(&format!("job {again} runs in slurmctld's eyes alone, and is requeued")), "{log}");
 }

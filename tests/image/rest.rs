@@ -17,14 +17,14 @@ fn ask(container: &Container, path: &str, token: &str) -> String {
 fn a_token_opens_it_and_nothing_else_does() {
     let config = directory(&[("slurminit.toml", REST)]);
     let state = Volume::new("rest");
-    let image = Image::new(ACCOUNTING).mount(config.path(), "/config").volume(&state, "/var/lib/slurm");
+    let image = Image::new(ACCOUNTING).mount(config.path(), "/config").volume(&state, "/var/lib/slurm").json_log();
     let container = image.serve();
     container.until("slurminit status | grep -q \"slurmrestd *ready\"");
     let token = container.sh("slurminit token alice --lifespan 600");
     let ping = ask(&container, "/slurm/v0.0.42/ping", &token);
     assert!(ping.starts_with("HTTP/1.1 200") && ping.contains("\"pinged\": \"UP\""), "{ping}");
     container.sh("su alice -c 'cd /tmp; srun --job-name by-rest true'");
-    container.sh("timeout 20 sh -c 'until sacct -nX -o State | grep -q COMPLETED; do :; done'");
+    container.sh("timeout 120 sh -c 'until sacct -nX -o State | grep -q COMPLETED; do :; done'");
     let jobs = ask(&container, "/slurmdb/v0.0.42/jobs", &token);
     assert!(jobs.contains("by-rest"), "{jobs}");
     for wrong in ["", "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJleHAiOjk5OTk5OTk5OTksImlhdCI6MCwic3VuIjoicm9vdCJ9.AAAA"]
@@ -43,9 +43,8 @@ fn a_token_opens_it_and_nothing_else_does() {
     assert!(status.contains("CapEff:\t0000000000000000"), "{status}");
     // What it says contains no token, and a token outlives the container with its volume.
     assert!(!container.log().contains(&token), "{}", container.log());
-    let log = container.log();
-    assert!(!log.contains(" warn "), "{log}");
-    assert_eq!(container.stop().1, 0);
+    assert!(container.warnings().is_empty(), "{:#?}", container.warnings());
+    assert_eq!(container.stop(), 0);
     drop(container);
     let container = image.serve();
     container.until("slurminit status | grep -q \"slurmrestd *ready\"");
@@ -60,5 +59,5 @@ fn an_image_without_it_says_so() {
     let config = directory(&[("slurminit.toml", REST)]);
     let outcome = Image::new(PLAIN).mount(config.path(), "/config").run(&["true"]);
     let said = outcome.stderr + &outcome.stdout;
-    assert!(outcome.code == 78 && said.contains("build the image with --target accounting"), "{said}");
+    assert!(outcome.code == 78 && said.contains("--target accounting"), "{said}");
 }

@@ -10,7 +10,7 @@ fn submit(container: &Container, resources: &str) -> Outcome {
     write(container, resources);
     let job = "cat > /tmp/job.sh <<'END'\n#!/bin/sh\necho \"$CUDA_VISIBLE_DEVICES $SLURM_CPUS_ON_NODE\"\nEND";
     container.sh(job);
-    let line = "rm -f /tmp/out; timeout 60 sbatch $(slurminit sbatch-args /tmp/method.json) --parsable --wait --output /tmp/out \
+    let line = "rm -f /tmp/out; timeout 120 sbatch $(slurminit sbatch-args --timeout 60 /tmp/method.json) --parsable --wait --output /tmp/out \
                 /tmp/job.sh";
     container.exec(&["sh", "-c", line])
 }

@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
-use crate::docker::{DEMO, PLAIN, directory, tag, unique};
+use crate::docker::{DEMO, PLAIN, directory, label, tag, unique};
 use crate::page::{Block, How, session};
 use crate::shape;
 
@@ -90,8 +90,19 @@ impl Reader {
                 self.run("docker", &arguments)
             }
             How::InABareContainer => {
-                let arguments =
-                    ["run", "--rm", "--entrypoint", "bash", &tag(PLAIN), "-eo", "pipefail", "-c", &commands];
+                let arguments = [
+                    "run",
+                    "--rm",
+                    "--label",
+                    label(),
+                    "--entrypoint",
+                    "bash",
+                    &tag(PLAIN),
+                    "-eo",
+                    "pipefail",
+                    "-c",
+                    &commands,
+                ];
                 self.run("docker", &arguments)
             }
             _ => self.bash(&commands),

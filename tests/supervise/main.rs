@@ -47,6 +47,22 @@ struct End {
     stderr: String,
 }
 
+impl End {
+    /// How often it logged an event of this kind, of this unit. The log must be JSON.
+    fn logged(&self, kind: &str, unit: &str) -> usize {
+        logged(&self.stderr, kind, unit)
+    }
+}
+
+/// The name and value of the variable for a log of JSON lines.
+const JSON_LOG: (&str, &str) = ("SLURMINIT_LOG_FORMAT", "json");
+
+/// How often a log of JSON lines has an event of this kind, of this unit; one of no unit if that is empty.
+fn logged(log: &str, kind: &str, unit: &str) -> usize {
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    lines.filter(|line| line["kind"] == kind && line["unit"].as_str().unwrap_or_default() == unit).count()
+}
+
 /// What has not come after this time never comes. Nothing here is measured by it: a busy machine may be slow.
 const PATIENCE: Duration = Duration::from_secs(60);
 

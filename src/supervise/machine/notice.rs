@@ -201,6 +201,7 @@ impl Notice {
     pub fn unit(&self) -> Option<&str> {
         match self {
             Self::Reload(ReloadNotice::GoesBack { name, .. }) => Some(name).filter(|name| !name.is_empty()),
+            Self::Ended { why: Some(why), .. } => return why.unit(),
             Self::UnitReady { name, .. }
             | Self::UnitDied { name, .. }
             | Self::DiesInService { name, .. }

@@ -46,7 +46,8 @@ impl World {
 
     /// A daemon's main process has ended, and `next` replaces it. Pipes, process group and state stay the same.
     pub(super) fn hand_over(&mut self, next: Pid, mut living: Living) {
-        info!("{} has handed over to process {next}", self.source(living.child));
+        let name = self.source(living.child);
+        info!(kind = "unit-handed-over", unit = name, "{name} has handed over to process {next}");
         living.started.pid = next;
         living.started.handle = crate::pidfd::open(next.as_raw());
         living.outputs.iter().for_each(|output| output.handed_over());

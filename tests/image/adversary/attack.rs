@@ -103,7 +103,7 @@ impl Attack {
              sed 's/\"name\":\"\\([a-z]*\\)\".*:\\([0-9]*\\)$/\\1 \\2/' | awk '$2 > 1 { printf \"%s%s %d\", sep, $1, $2 - 1; sep = \", \" }'",
         )?;
         let said = self.said(container)?;
-        let (_, code) = container.stop();
+        let code = container.stop();
         if code != 0 {
             return Err(format!("the stop after it gave {code}"));
         }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use yaml_rust2::{Yaml, YamlLoader};
 
-use crate::docker::{ACCOUNTING, Container, Network, Outcome, PLAIN, docker, tag, unique};
+use crate::docker::{ACCOUNTING, Container, Network, Outcome, PLAIN, docker, share, tag, unique};
 
 /// What stands for `${{ secrets.SLURM_KEY }}`.
 pub(crate) const KEY: &str = "c2VjcmV0LW9mLXRoZS1yZXBvc2l0b3J5LWxvbmctZW5vdWdo";
@@ -35,6 +35,7 @@ impl Job {
     /// The containers of the workflow's job; the services are healthy.
     #[track_caller]
     pub(crate) fn start(workflow: &str) -> Self {
+        share::hold(2);
         let work = TempDir::with_prefix("slurminit-test-").expect("a temporary directory");
         fs::create_dir_all(work.path().join("repo/repo")).expect("a workspace");
         fs::create_dir_all(work.path().join("_temp")).expect("a directory for scripts");
@@ -135,7 +136,7 @@ fn create(described: &Yaml, fixed: &[&str], command: &[&str]) -> Container {
 fn wait_for_health(container: &Container) {
     let begin = Instant::now();
     while docker(["inspect", "--format", "{{.State.Health.Status}}", &container.name]).ok().trim() != "healthy" {
-        assert!(begin.elapsed() < Duration::from_secs(60), "not healthy: {}", container.log());
+        assert!(begin.elapsed() < Duration::from_secs(180), "not healthy: {}", container.log());
         std::thread::sleep(Duration::from_millis(50));
     }
 }

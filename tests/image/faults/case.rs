@@ -180,7 +180,7 @@ impl Case {
         };
         match self.end {
             End::Recovers | End::Killed => {
-                let (_, code) = container.stop();
+                let code = container.stop();
                 ensure(code == 0, || format!("the stop after it gave {code}"))?;
             }
             End::Stops | End::Restarts => {

@@ -81,9 +81,12 @@ fn check(cases: Vec<Case>) {
         results().filter_map(|(case, result)| Some((case, result.as_ref().ok()?))).collect();
     let failed: Vec<String> =
         results().filter_map(|(case, result)| Some(format!("{}: {}", case.name(), result.as_ref().err()?))).collect();
-    println!("{}", report::table(&rows));
+    let table = report::table(&rows);
+    println!("{table}");
     assert!(failed.is_empty(), "{} of {} cases failed:\n\n{}", failed.len(), seen.len(), failed.join("\n\n"));
     if std::env::var_os("UPDATE").is_some() {
-        report::update(&page(), &report::MARKS, &report::table(&rows), 3);
+        report::update(&page(), &report::MARKS, &table, 3);
+    } else {
+        report::compare(&page(), &report::MARKS, &table, 4);
     }
 }

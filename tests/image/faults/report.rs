@@ -79,3 +79,32 @@ pub(crate) fn update(file: &Path, marks: &Marks, table: &str, columns: usize) {
     fs::write(file, format!("{before}{}\n{}\n\n{}{after}", marks.begin, rows.join("\n"), marks.end))
         .expect("the file can be written");
 }
+
+/// Each row of the table is on the page with the same first columns. Times and messages of a run are its own.
+pub(crate) fn compare(file: &Path, marks: &Marks, table: &str, columns: usize) {
+    let text = fs::read_to_string(file).expect("the file with the marks");
+    let key = |row: &str| key(&without_times(row), columns);
+    let known: Vec<String> = parts(&text, marks).1.lines().map(key).collect();
+    let changed: Vec<&str> = table.lines().skip(2).filter(|row| !known.contains(&key(row))).collect();
+    assert!(changed.is_empty(), "other outcomes than in {}:\n{}", file.display(), changed.join("\n"));
+}
+
+/// With each time as `N s`.
+fn without_times(text: &str) -> String {
+    let is_time = |word: &str| word.contains('.') && word.parse::<f64>().is_ok();
+    let words = text.split(' ').map(|word| if is_time(word) { "N" } else { word });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_row_is_compared_with_its_outcome_and_without_its_times() {
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    let text = "| slurmd | ready | KILL | recovered within 1.5 s | none | said |\n";
+    fs::write(file.path(), format!("{}{text}{}", MARKS.begin, MARKS.end)).expect("own file");
+    let compared = |row: &str| {
+        let table = format!("| what |\n|---|\n{row}");
+        std::panic::catch_unwind(|| compare(file.path(), &MARKS, &table, 4)).is_ok()
+    };
+    assert!(compared("| slurmd | ready | KILL | recovered within 12.0 s | none | other |\n"));
+    assert!(!compared("| slurmd | ready | KILL | ends with code 101 after 1.5 s | none | said |\n"));
+}

@@ -1,7 +1,5 @@
 //! GPUs of a compute that fail: its controller is another container, and has to forget the node before it can be another one.
 
-use std::time::{Duration, Instant};
-
 use super::{append, count, fault, repair, xid};
 use crate::docker::{DEMO, directory};
 use crate::members::Cluster;
@@ -30,12 +28,11 @@ fn a_computes_lost_gpu_costs_one_gpu_and_it_comes_back_without_a_human() {
     assert_eq!(cluster.controller.sh("head -n -1 /tmp/step | awk '$1 != NR - 1 { print NR, $1; exit }'"), "");
     // A job without a GPU is on the node, which the controller would not forget.
     compute.until("slurminit status | grep -q \"until all of its jobs have ended\"");
-    std::thread::sleep(Duration::from_secs(3));
+    super::until_looks(&compute, 3);
     shows("c1 draining gpu:nvidia:4");
     assert_eq!(cluster.controller.sh(&format!("squeue -h -j {other} -o %T")), "RUNNING");
     cluster.controller.sh(&format!("scancel {other}"));
-    let took = cluster.until("sinfo -h -N -o \"%N %T %G\" | grep -qE \"^c1 (idle|mixed|allocated) gpu:nvidia:3$\"");
-    eprintln!("with three GPUs {took:?} after its last job");
+    cluster.until("sinfo -h -N -o \"%N %T %G\" | grep -qE \"^c1 (idle|mixed|allocated) gpu:nvidia:3$\"");
     cluster.until(&format!("squeue -h -j {waiting} -t R | grep -q ."));
     // Back while a job has the others: it takes part once the job has ended.
     repair(&compute);
@@ -78,17 +75,14 @@ fn a_controller_that_is_killed_just_after_a_compute_lost_a_gpu_comes_to_know_it(
     };
     // How long after the node is there slurmctld is killed, in tenths of a second.
     for tenths in [0, 20] {
-        // Let everything be saved.
-        std::thread::sleep(Duration::from_secs(7));
+        cluster.controller.until_saved();
         append(&compute, &fault("handle", 3, "gpu-is-lost"));
         shows(3, 60);
         cluster.controller.sh(&format!("sleep {}.{}; kill -KILL $(pidof slurmctld)", tenths / 10, tenths % 10));
-        let begin = Instant::now();
         cluster.controller.until("scontrol ping | grep -q UP");
         // Nobody may believe what slurmctld has forgotten: it takes jobs for three GPUs, and none for four.
-        std::thread::sleep(Duration::from_secs(12));
+        super::until_looks(&compute, 5);
         shows(3, 120);
-        eprintln!("killed {tenths} tenths of a second later: three GPUs again after {:?}", begin.elapsed());
         cluster.controller.sh("timeout 60 srun --gres=gpu:3 true");
         repair(&compute);
         shows(4, 60);
