@@ -369,7 +369,9 @@ impl Container {
     pub(crate) fn unit(&self, name: &str) -> Value {
         let status = self.status();
         let units = status["units"].as_array().cloned().unwrap_or_default();
-        units.into_iter().find(|unit| unit["name"] == name).unwrap_or_else(|| panic!("no unit {name}: {status:#}"))
+        let unit = units.into_iter().find(|unit| unit["name"] == name);
+        assert!(unit.is_some(), "no unit {name}: {status:#}");
+        unit.unwrap_or_default()
     }
 
     /// Waits until slurmctld has written down what it knows now of nodes and jobs, as it does every 5 s.
