@@ -1,6 +1,6 @@
 //! `docker run --rm IMAGE COMMAND`.
 
-use crate::docker::{BOOKWORM, DEMO, Image, PLAIN, debians};
+use crate::docker::{BOOKWORM, DEMO, Image, PLAIN, debians, docker};
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
@@ -74,7 +74,9 @@ fn boots_and_runs_a_gpu_job_on_debian12() {
 fn docker_stop_is_clean_on_each_debian() {
     for image in debians(PLAIN) {
         let container = Image::new(image).serve();
-        assert_eq!(container.stop(), 0, "{}", container.log());
+        // Docker's own ten seconds are the promise; a stop takes a hundredth of it.
+        docker(["stop", &container.name]).ok();
+        assert_eq!(container.exit_code(), 0, "{}", container.log());
     }
 }
 
