@@ -29,8 +29,8 @@ pub(crate) enum CannotSave {
     Full { path: PathBuf, free_kib: u64, needed_kib: u64 },
     #[error("slurmctld cannot save its jobs: the disk has no inodes left: {}. Remove files on that disk", path.display())]
     NoInodes { path: PathBuf },
-    #[error("slurmctld cannot save its jobs: {}: {source}. Make that directory writable", path.display())]
-    Io { path: PathBuf, source: io::Error },
+    #[error("slurmctld cannot save its jobs: {}: {why}. Make that directory writable", path.display())]
+    Io { path: PathBuf, why: io::Error },
 }
 
 /// slurmctld's directory, according to the installed slurm.conf.
@@ -72,7 +72,7 @@ pub(crate) fn try_to_save(state: &Path) -> Result<(), CannotSave> {
         let written = written.and_then(|_| file.flush()).and_then(|()| file.sync_all());
         dir.remove(TRIAL).and(written)
     };
-    write().map_err(|source| CannotSave::Io { path: state.to_owned(), source })
+    write().map_err(|why| CannotSave::Io { path: state.to_owned(), why })
 }
 
 /// The size of a save, in bytes: slurmctld's own files in the directory.

@@ -217,6 +217,17 @@ fn the_line_that_a_daemon_died_of_is_named() {
     assert!(explain("Unable to bind listen port (6817): Address already in use").stdout.is_empty());
 }
 
+#[test]
+fn refuses_saved_state_of_another_cluster() {
+    let root = fixture("cluster_name = \"Lab\"\n");
+    let state = root.path().join("var/lib/slurm/slurmctld");
+    fs::create_dir_all(&state).unwrap();
+    for (saved, code) in [("lab|7", 0), ("other|7", i32::from(exit_code::CONFIG)), ("lab\n", 0)] {
+        fs::write(state.join("clustername"), saved).unwrap();
+        assert_eq!(slurminit(root.path(), "true", "prepare", &[]).status.code(), Some(code), "{saved}");
+    }
+}
+
 /// slurmctld takes the older file where the newer one is missing, and looks where slurm.conf says.
 #[test]
 fn jobs_of_a_former_start_are_seen_where_slurmctld_will_find_them() {
@@ -224,7 +235,7 @@ fn jobs_of_a_former_start_are_seen_where_slurmctld_will_find_them() {
     let save = |directory: &str, name: &str| {
         let directory = root.path().join(directory);
         fs::create_dir_all(&directory).unwrap();
-        fs::write(directory.join(name), "jobs").unwrap();
+        fs::write(directory.join(name), "slurminit").unwrap();
     };
     let first = prepared(root.path());
     assert!(!first.saved_jobs && first.new_state);

@@ -32,7 +32,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         None => config.supervise.stop_timeout() + config.supervise.ready_timeout,
     };
     let (name, directory) = (&args.name, &config.paths.run);
-    if *name == DaemonName::Slurmctld.as_str() {
+    // PID 1 refuses other users itself.
+    if *name == DaemonName::Slurmctld.as_str() && nix::unistd::geteuid().is_root() {
         state_disk::try_to_save(&state_disk::directory(&config.paths)).context("slurmctld is not restarted")?;
     }
     let news = News::of(directory);

@@ -9,7 +9,10 @@ const STATE: &str = "/var/lib/slurm";
 /// The next job id, according to slurmctld.
 #[track_caller]
 fn next_id(container: &Container) -> u32 {
-    container.sh("scontrol show config | sed -n 's/^NEXT_JOB_ID *= *//p'").parse().unwrap()
+    container
+        .sh("scontrol show config | sed -n 's/^NEXT_JOB_ID *= *//p'")
+        .parse()
+        .expect("slurmctld names the next job id")
 }
 
 /// Kills slurmctld, and waits until the next one answers.

@@ -77,13 +77,17 @@ fn without_jobs(nodes: &[u8]) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+#[expect(clippy::disallowed_methods, reason = "slurmctld saves the time of the wall clock")]
+fn now() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
 impl Saved {
     /// Whether slurmctld wrote it within this time. Slurm's time is in whole seconds.
     pub(super) fn was_written_within(&self, age: Duration) -> bool {
         let bytes = self.bytes.get(TIME..NUMBER).and_then(|time| time.try_into().ok());
         let written = Duration::from_secs(bytes.map_or(0, u64::from_be_bytes));
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        self.file.is_some() && now.as_secs() <= (written + age).as_secs() + 1
+        self.file.is_some() && now().as_secs() <= (written + age).as_secs() + 1
     }
 
     /// Replaces the file by one with another number, and keeps a copy. On a full disk only the number is overwritten.
@@ -169,7 +173,7 @@ mod tests {
     #[test]
     fn knows_when_slurmctld_saved() {
         let state = tempfile::tempdir().unwrap();
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+        let now = now().as_secs();
         let at = |time: u64| {
             fs::write(state.path().join(NAME), [&HEAD[..TIME], &time.to_be_bytes(), &HEAD[NUMBER..]].concat()).unwrap();
             saved(state.path()).was_written_within(Duration::from_secs(100))
