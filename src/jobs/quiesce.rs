@@ -4,8 +4,10 @@
 //! end the script anyway, the requeue itself is the notice: slurmctld requeues the job at once and has slurmd end its
 //! steps with TERM. The job never becomes FAILED, so jobs that wait for its failure do not start. A script that catches
 //! or ignores TERM only gets TERM. It is COMPLETED if it exits with 0, and requeued if it fails. A job that is still
-//! running after the grace period stays running in the saved state, and `recover` requeues it.
+//! there after the grace period is requeued, and its processes get SIGKILL. What then is left, such as an allocation
+//! without processes, stays running in the saved state, and `recover` requeues or fails it.
 
+mod kill;
 mod scripts;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,6 +21,9 @@ use crate::supervise::node::OUR_REASON;
 
 /// The AdminComment of a job that was affected by the stop.
 pub(super) const STOPPED: &str = "the container stopped while this job ran";
+
+/// How long jobs may take to end after SIGKILL: slurmd runs the Epilog, and reports to slurmctld.
+const AFTER_KILL: Duration = Duration::from_secs(1);
 
 /// Users of `docker run IMAGE sbatch job.sh` may expect the container to wait.
 pub(super) fn hint() {
@@ -57,32 +62,85 @@ pub(super) fn run(node: &str, grace: Duration, on_stop: OnStop, leaves: bool) ->
     let noticed = if running.is_empty() { Noticed::default() } else { give_notice(&running, own, grace, on_stop)? };
 
     // slurmctld must hear from slurmd that a job has completed: without it, it waits for slurmd at its own end, for long.
-    let mut left = jobs_on_the_node(own)?;
-    while !left.is_empty() && begin.elapsed() < grace {
-        pause(LOOK);
+    let mut left = wait_for_end(own, begin + grace, |_| true)?;
+    let mut requeued = noticed.requeued;
+    if !left.is_empty() {
+        requeued.extend(end_now(&left, own, on_stop)?);
         left = jobs_on_the_node(own)?;
     }
     let is_left = |name: &String| left.iter().any(|job| job.name == *name);
     if on_stop == OnStop::Requeue {
-        let ended: Vec<String> = noticed.told.into_iter().filter(|name| !is_left(name)).collect();
+        let ended: Vec<String> =
+            noticed.told.into_iter().filter(|name| !is_left(name) && !requeued.contains(name)).collect();
         let again = requeue_failed(&ended, &waiting)?;
         // Slurm makes a requeued job wait two minutes after its end, and refuses to change that before.
-        noticed.requeued.iter().filter(|name| !is_left(name)).chain(&again).for_each(|name| start_soon(name));
+        requeued.iter().filter(|name| !is_left(name)).chain(&again).for_each(|name| start_soon(name));
     }
     if left.is_empty() {
         return Ok(exit_code::SUCCESS);
     }
-    let left = names(left.iter());
-    if on_stop == OnStop::Requeue {
-        // Taking the node down now would make slurmd wait for its job steps; the next start accounts for these jobs first.
-        let who = if leaves { "the controller" } else { "the next start" };
-        eprintln!("jobs {} did not end in time; {who} requeues them, or fails those with --no-requeue", left.join(","));
-        return Ok(exit_code::JOBS_LEFT);
-    }
-    eprintln!("jobs {} did not end in time and are cancelled", left.join(","));
-    slurm("scancel", &left)?;
-    slurm("scancel", &[&["--full", "--signal=KILL"], left.as_slice()].concat())?;
+    let left = names(left.iter()).join(",");
+    // Taking the node down now would make slurmd wait for its job steps; the next start accounts for these jobs first.
+    let who = if leaves { "the controller" } else { "the next start" };
+    eprintln!("jobs {left} are still ending; {who} requeues them, or fails those with --no-requeue");
     Ok(exit_code::JOBS_LEFT)
+}
+
+/// Waits until no job is left on the node, or until the deadline. `goes_on` is called between two looks; when it returns false,
+/// the wait ends. Returns the jobs that are left.
+fn wait_for_end(
+    own: Option<&str>,
+    until: Instant,
+    mut goes_on: impl FnMut(&[Job]) -> bool,
+) -> anyhow::Result<Vec<Job>> {
+    let mut left = jobs_on_the_node(own)?;
+    while !left.is_empty() && goes_on(&left) && Instant::now() < until {
+        pause(LOOK);
+        left = jobs_on_the_node(own)?;
+    }
+    Ok(left)
+}
+
+/// Ends jobs whose grace period is over, and waits until slurmctld has learned of their end. Returns the jobs that are requeued.
+fn end_now(left: &[Job], own: Option<&str>, on_stop: OnStop) -> anyhow::Result<Vec<String>> {
+    let all = names(left.iter()).join(",");
+    let running: Vec<&Job> = left.iter().filter(|job| job.state != COMPLETING).collect();
+    let requeued = match on_stop {
+        OnStop::Requeue => {
+            eprintln!("warning: jobs {all} did not end in time; killing their processes");
+            requeue(&running, own)?
+        }
+        OnStop::Cancel => {
+            eprintln!("warning: jobs {all} did not end in time; cancelling them and killing their processes");
+            if !running.is_empty() {
+                // A job that has just ended makes scancel fail, but only after it has cancelled the others.
+                let _ = slurm("scancel", &names(running.iter().copied()));
+            }
+            Vec::new()
+        }
+    };
+    // An allocation without a step on this node has nothing to kill, and stays.
+    let goes_on = |left: &[Job]| {
+        let has_step = kill::kill(&left.iter().map(|job| job.id.as_str()).collect());
+        has_step || left.iter().any(|job| job.state == COMPLETING)
+    };
+    wait_for_end(own, Instant::now() + AFTER_KILL, goes_on)?;
+    Ok(requeued)
+}
+
+/// Requeues those of these jobs that Slurm lets run again, and returns them. A job that is requeued never becomes FAILED.
+fn requeue(jobs: &[&Job], own: Option<&str>) -> anyhow::Result<Vec<String>> {
+    let mut requeued: Vec<String> = jobs.iter().map(|job| job.name.clone()).collect();
+    if requeued.is_empty() {
+        return Ok(requeued);
+    }
+    // Slurm refuses this for allocations and for jobs with --no-requeue, and continues with the next.
+    // "incomplete" leaves alone a job that has ended by itself meanwhile.
+    let _ = slurm("scontrol", &["requeue", "incomplete", &requeued.join(",")]);
+    let still = jobs_on_the_node(own)?;
+    let runs = |name: &String| still.iter().any(|job| job.state != COMPLETING && job.name == *name);
+    requeued.retain(|name| !runs(name));
+    Ok(requeued)
 }
 
 fn names<'a>(jobs: impl Iterator<Item = &'a Job>) -> Vec<&'a str> {
@@ -100,20 +158,16 @@ struct Noticed {
 
 fn give_notice(running: &[&Job], own: Option<&str>, grace: Duration, on_stop: OnStop) -> anyhow::Result<Noticed> {
     comment(&names(running.iter().copied()), STOPPED);
-    let mut requeued: Vec<String> = Vec::new();
-    if on_stop == OnStop::Requeue {
-        let own_way = scripts::that_hear_term();
-        let others = running.iter().filter(|job| !own_way.contains(&job.id));
-        requeued = others.map(|job| job.name.clone()).collect();
-        if !requeued.is_empty() {
-            // Slurm refuses this for allocations and for jobs with --no-requeue, and continues with the next.
-            // "incomplete" leaves alone a job that has ended by itself meanwhile.
-            let _ = slurm("scontrol", &["requeue", "incomplete", &requeued.join(",")]);
+    let requeued = match on_stop {
+        OnStop::Requeue => {
+            let own_way = scripts::that_hear_term();
+            let others: Vec<&Job> = running.iter().copied().filter(|job| !own_way.contains(&job.id)).collect();
+            requeue(&others, own)?
         }
-    }
+        OnStop::Cancel => Vec::new(),
+    };
     let still = jobs_on_the_node(own)?;
     let told: Vec<&str> = names(still.iter().filter(|job| job.state != COMPLETING));
-    requeued.retain(|name| !told.contains(&name.as_str()));
     if !requeued.is_empty() {
         eprintln!("jobs {} are requeued, and have {:.1} s to end", requeued.join(","), grace.as_secs_f64());
     }
