@@ -8,7 +8,7 @@ use crate::config::Victim;
 use crate::gpu_health::report::JobOnGpu;
 use crate::gpu_health::ward::{Drained, OnNode};
 use crate::nodes::{self, GpuState, Job};
-use crate::supervise::node::{GPUS_REASON, MEMORYS_REASON, NodeReport, OUR_REASON, SINFO_FORMAT};
+use crate::supervise::node::{GPUS_REASON, MEMORYS_REASON, NO_REASON, NodeReport, OUR_REASON, SINFO_FORMAT};
 use crate::tool;
 
 /// How long Slurm may take.
@@ -16,9 +16,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest reason, in characters.
 const LONGEST: usize = 400;
 
-/// Lets the node take no more jobs, unless somebody else has done that.
+/// Lets the node take no more jobs, unless somebody else has done that: Slurm keeps one reason, and a drain ends FAIL.
 pub(super) fn drain(node: &str, reason: &str) -> Drained {
-    if let Some(report) = report(node).filter(NodeReport::is_closed_for_good) {
+    if let Some(report) = report(node).filter(NodeReport::is_closed_by_others) {
         return Drained::Others(report.reason);
     }
     let reason = format!("reason={OUR_REASON}{}", crate::printable::short(reason, LONGEST));
@@ -35,7 +35,13 @@ pub(super) fn resume(node: &str) -> Result<(), String> {
 
 fn resume_from(node: &str, reason: &str) -> Result<(), String> {
     let Some(report) = report(node) else { return Err("slurmctld does not say how the node is".to_owned()) };
-    if report.is_drained_because(reason) { update(node, &["state=resume"]) } else { Ok(()) }
+    if !report.is_drained_because(reason) {
+        return Ok(());
+    }
+    // `resume` would also end a DOWN, a reboot and a power-down, which are not the agent's. The reason of a drain that cannot be
+    // taken back stays.
+    update(node, &["state=undrain"])?;
+    update(node, &[NO_REASON])
 }
 
 /// Whether the node is drained because of its memory; `None` if nobody says.
@@ -46,7 +52,7 @@ pub(super) fn is_closed_for_memory(node: &str) -> Option<bool> {
 /// Lets the node take no more jobs because of its memory, unless it takes none anyway.
 pub(super) fn close_for_memory(node: &str, reason: &str) -> Result<(), String> {
     let Some(report) = report(node) else { return Err("slurmctld does not say how the node is".to_owned()) };
-    if report.state.starts_with("drain") {
+    if report.state.starts_with("drain") || report.is_closed_by_others() {
         return Ok(());
     }
     update(node, &["state=drain", &format!("reason={OUR_REASON}{reason}")])
@@ -91,7 +97,7 @@ pub(super) fn on_node(node: &str) -> anyhow::Result<OnNode> {
     };
     let is_held = |gpu: &&nodes::Gpu| matches!(gpu.state, GpuState::Allocated { .. } | GpuState::Shared { .. });
     Ok(OnNode {
-        is_drained: node.drained,
+        is_closed: node.drained || ["FAIL", "DOWN"].iter().any(|flag| node.words.iter().any(|word| word == flag)),
         is_ours: node.drained && node.report.reason.starts_with(GPUS_REASON),
         gpus: node.gpus.iter().map(jobs).collect(),
         held: node.gpus.iter().filter(is_held).count(),

@@ -45,7 +45,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
 pub(super) fn each(
     lists: &[String],
     config: Option<&Path>,
-    step: impl Fn(&Node) -> Step,
+    mut step: impl FnMut(&Node) -> Step,
 ) -> anyhow::Result<Vec<String>> {
     let mut names = Vec::new();
     for list in lists {
@@ -61,7 +61,7 @@ pub(super) fn each(
             Step::Nothing(why) => super::print(&format!("{}\n", printable::line(&why)))?,
             Step::Refused(why) => refused.push(why),
             Step::Update(arguments, what) => {
-                update(node, &arguments)?;
+                update(&node.name, &arguments)?;
                 super::print(&format!("{}\n", printable::line(&what)))?;
             }
         }
@@ -70,14 +70,14 @@ pub(super) fn each(
     Ok(names)
 }
 
-fn update(node: &Node, arguments: &[String]) -> anyhow::Result<()> {
-    let fixed = ["update".to_owned(), format!("nodename={}", node.name)];
+pub(super) fn update(node: &str, arguments: &[String]) -> anyhow::Result<()> {
+    let fixed = ["update".to_owned(), format!("nodename={node}")];
     let arguments: Vec<String> = fixed.into_iter().chain(arguments.iter().cloned()).collect();
     let said = tool::ask("scontrol", &arguments, PATIENCE).output_of("scontrol").map_err(anyhow::Error::msg);
     said.map(drop).with_context(|| {
         let root = nix::unistd::geteuid().is_root();
         let hint = if root { "" } else { " (only root may do that, in any container of the cluster)" };
-        format!("{} is not changed{hint}", node.name)
+        format!("{node} is not changed{hint}")
     })
 }
 

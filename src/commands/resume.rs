@@ -1,9 +1,14 @@
 //! `slurminit resume`: has drained nodes take jobs again.
 
+use std::path::Path;
+use std::time::{Duration, Instant};
+
 use super::Configuration;
-use crate::commands::drain::each;
+use crate::commands::drain::{each, update};
+use crate::commands::nodes::ask;
 use crate::exit_code;
-use crate::nodes::close;
+use crate::nodes::close::{self, Step};
+use crate::supervise::node::NO_REASON;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -14,6 +19,45 @@ pub(crate) struct Args {
     at: Configuration,
 }
 
+/// How long a resumed node may take to register. slurmctld asks it at once, and starts no job there before the answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The pause between two looks at the nodes, because Slurm has no event for a registration.
+const LOOK: Duration = Duration::from_millis(100);
+
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    each(&args.nodes, args.at.file(), close::resume).map(|_| exit_code::SUCCESS)
+    // A node that did not answer before will not do so now.
+    let (mut changed, mut resumed) = (Vec::new(), Vec::new());
+    each(&args.nodes, args.at.file(), |node| {
+        let step = close::resume(node);
+        if matches!(step, Step::Update(..)) {
+            changed.push(node.name.clone());
+            resumed.extend(node.report.responding.then(|| node.name.clone()));
+        }
+        step
+    })?;
+    changed.iter().try_for_each(|name| update(name, &[NO_REASON.to_owned()]))?;
+    wait(&resumed, args.at.file()).map(|()| exit_code::SUCCESS)
+}
+
+/// Waits until the nodes accept jobs.
+#[expect(clippy::disallowed_methods, reason = "Slurm has no event for a registration")]
+fn wait(names: &[String], config: Option<&Path>) -> anyhow::Result<()> {
+    let until = Instant::now() + PATIENCE;
+    while !names.is_empty() {
+        let cluster = ask(config)?;
+        let nodes = cluster.nodes.iter().filter(|node| names.contains(&node.name));
+        let waiting: Vec<String> =
+            nodes.filter(|node| !node.takes_jobs()).map(|node| format!("{} is {}", node.name, node.report)).collect();
+        if waiting.is_empty() {
+            break;
+        }
+        anyhow::ensure!(
+            Instant::now() < until,
+            "resumed, but not ready for jobs after {} s: {}; see slurmd's log on the node",
+            PATIENCE.as_secs(),
+            waiting.join(", ")
+        );
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
 }

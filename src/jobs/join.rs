@@ -255,9 +255,9 @@ fn features<'a>(text: &'a str, key: &str) -> std::collections::BTreeSet<&'a str>
 }
 
 /// The reason of a drain that outlives the node, as it can stand in `slurmd --conf`: at a start a person's, later anybody's. The state of a
-/// node that slurmctld calls invalid says nothing of its drain; the flags do.
+/// node that slurmctld calls invalid says nothing of its drain; the flags do. A person's FAIL comes back as a drain with its reason.
 fn reason_to_keep(node: &str, known: &str, again: bool) -> anyhow::Result<Option<String>> {
-    let is_drained = flags(known).any(|flag| flag == "DRAIN");
+    let is_drained = flags(known).any(|flag| ["DRAIN", "FAIL"].contains(&flag));
     let report = match again {
         // A drain for other hardware goes with what slurmctld knew of it.
         true => reports(node)?.into_iter().find(|report| is_drained && !report.blames_the_hardware()),

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{account, output, pause, slurm, start_soon};
+use super::{account, output, pause, reports, slurm, start_soon};
 use crate::supervise::node::TWICE;
 
 /// By then slurmctld has begun to schedule (seen: 5 s) and has slurmd's answer.
@@ -20,9 +20,9 @@ pub(super) fn watch(node: &str) -> anyhow::Result<()> {
     // slurmctld may have been faster than this check.
     let mut drained = false;
     while !begun.is_empty() && begin.elapsed() < PATIENCE {
-        if output("sinfo", &["--noheader", "--nodes", node, "--format=%E"])?.starts_with(TWICE) {
+        if reports(node)?.iter().any(|report| report.is_drained_because(TWICE)) {
             drained = true;
-            slurm("scontrol", &["update", &format!("nodename={node}"), "state=resume"])?;
+            slurm("scontrol", &["update", &format!("nodename={node}"), "state=undrain"])?;
             eprintln!(
                 "warning: slurmctld had forgotten that a job ran, started it again and drained the node (\"{TWICE}\"); the drain is \
                  taken back"

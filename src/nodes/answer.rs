@@ -119,7 +119,8 @@ impl Node {
         let report = NodeReport {
             state: state(&words),
             responding: !words.iter().any(|word| word == "NOT_RESPONDING" || word == "NO_RESPOND"),
-            reason: text(value, "reason"),
+            // As sinfo prints it, and as `NO_REASON` is kept.
+            reason: Some(text(value, "reason")).filter(|reason| reason != "none").unwrap_or_default(),
         };
         let in_use = value["gres_used"].as_str().unwrap_or_default();
         let (used, shared) = (gres::indices(in_use), gres::shared(in_use));

@@ -30,9 +30,8 @@ pub fn reason(text: &str) -> String {
 /// `reason` is the result of [`reason`], or `None` if the person gave none.
 pub fn drain(node: &Node, reason: Option<&str>) -> Step {
     let name = &node.name;
-    let is_for_good =
-        node.drained && NodeReport { state: "drained".to_owned(), ..node.report.clone() }.is_closed_for_good();
-    if is_for_good {
+    let as_drained = || NodeReport { state: "drained".to_owned(), ..node.report.clone() };
+    if node.report.is_closed_for_good() || node.drained && as_drained().is_closed_for_good() {
         return Step::Nothing(format!("{name} is {} already", node.report));
     }
     let reason = reason.unwrap_or("drained by hand");
@@ -140,6 +139,8 @@ mod tests {
         assert!(what.contains("1 of eve, 2 of eve") && what.ends_with("8 of eve, and 2 more"), "{what}");
         let already = self::arguments(drain(&node("drained", true, "fan"), Some("other")));
         assert_eq!(already, ["nothing", "c1 is drained (fan) already"]);
+        let failed = self::arguments(drain(&node("fail", true, "disk"), Some("other")));
+        assert_eq!(failed, ["nothing", "c1 is fail (disk) already"]);
         // One that the next start would take back becomes a person's.
         let ours = node("drained", true, "slurminit: the container stops");
         assert_eq!(self::arguments(drain(&ours, None)), ["state=drain", "reason=drained by hand"]);
@@ -152,8 +153,8 @@ mod tests {
             (arguments, what.as_str()),
             (vec!["state=resume".to_owned()], "c1 takes jobs again; it was draining (fan)")
         );
-        assert_eq!(self::arguments(resume(&node("drained", false, "fan"))), ["state=undrain"]);
-        assert_eq!(self::arguments(resume(&node("down", true, "x"))), ["state=resume"]);
+        assert_eq!(self::arguments(resume(&node("drained", false, "fan"))), vec!["state=undrain".to_owned()]);
+        assert_eq!(self::arguments(resume(&node("down", true, "x"))), vec!["state=resume".to_owned()]);
         assert_eq!(self::arguments(resume(&node("idle", true, "")))[0], "nothing");
         assert_eq!(self::arguments(resume(&node("mixed", false, "")))[0], "nothing");
         assert_eq!(self::arguments(resume(&node("down", false, "Not responding")))[0], "refused");

@@ -51,6 +51,10 @@ pub const TWICE: &str = "Duplicate jobid";
 /// killed by slurmd's stop or by the kernel also counts as failed.
 const EPILOG_FAILED: &str = "Epilog error";
 
+/// The argument of `scontrol update` for a node that has no reason any more. Slurm keeps the reason of a drain that has ended,
+/// and ignores an empty one (24.11). sinfo prints this word where there is none.
+pub const NO_REASON: &str = "reason=none";
+
 /// Prefix of the reasons that slurminit sets.
 pub const OUR_REASON: &str = "slurminit: ";
 
@@ -133,9 +137,18 @@ impl NodeReport {
     }
 
     /// Whether a person closed the node, or a cause that no start repairs. In that case its reason must not be
-    /// overwritten.
+    /// overwritten. FAIL is never slurminit's, and a drain would replace it.
     pub fn is_closed_for_good(&self) -> bool {
-        self.is_drained() && !self.is_repaired()
+        self.is_failed() || self.is_drained() && !self.is_repaired()
+    }
+
+    /// Whether the node takes no jobs for a reason that is not slurminit's. A drain would replace that reason.
+    pub fn is_closed_by_others(&self) -> bool {
+        self.is_closed_for_good() || self.state == "down" && !self.is_repaired()
+    }
+
+    fn is_failed(&self) -> bool {
+        matches!(self.state.as_str(), "fail" | "failing")
     }
 
     /// Whether slurmctld drained the node because it registered with other hardware than slurmctld knew.
@@ -173,11 +186,25 @@ mod tests {
     fn what_a_person_closed_is_theirs_also_where_slurmd_is_silent() {
         let closed = |line: &str| NodeReport::parse(line).unwrap().is_closed_for_good();
         assert!(closed("drained|upgrade") && closed("draining|upgrade") && closed("drained*|upgrade"));
+        assert!(closed("fail|disk") && closed("failing|disk") && closed("fail*|slurminit: GPU 1"));
         assert!(
             !closed("idle|upgrade")
                 && !closed("drained|slurminit: the container stops")
                 && !closed("down*|not responding")
         );
+    }
+
+    #[test]
+    fn a_reason_that_is_not_ours_belongs_to_others() {
+        let others = |line: &str| NodeReport::parse(line).unwrap().is_closed_by_others();
+        for line in
+            ["fail|disk", "failing|disk", "drained|fan", "down|fan", "down*|Not responding", "draining@|Reboot ASAP"]
+        {
+            assert!(others(line), "{line}");
+        }
+        for line in ["idle|fan", "mixed|none", "drained|slurminit: GPU 1", "down|slurminit: the container stops"] {
+            assert!(!others(line), "{line}");
+        }
     }
 
     #[test]
@@ -199,6 +226,7 @@ mod tests {
         assert_eq!(verdict("drained|SlurmdSpoolDir is full"), NodeVerdict::Repaired);
         assert_eq!(verdict("draining|fan broken, ask Eve"), NodeVerdict::Drained);
         assert_eq!(verdict("drained|none"), NodeVerdict::Drained);
+        assert_eq!(verdict("fail|disk"), NodeVerdict::Drained);
     }
 
     #[test]

@@ -86,8 +86,8 @@ pub enum Drained {
 /// What Slurm says of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OnNode {
-    /// Whether it is drained or draining.
-    pub is_drained: bool,
+    /// Whether it takes no more jobs, whatever closed it.
+    pub is_closed: bool,
     /// Whether it is so for the agent's own reason, a GPU.
     pub is_ours: bool,
     /// The jobs on each GPU, in Slurm's order.
@@ -233,10 +233,10 @@ impl Ward {
         let Stage::Draining { since, is_ours, next, retry } = &mut self.stage else { return };
         *next = now.ms + pause;
         let Some(node) = node else { return };
-        if !node.is_drained && wanted.is_subset(&self.applied) {
+        if !node.is_closed && wanted.is_subset(&self.applied) {
             // A GPU that is well again does not close a node that somebody opened.
             self.stage = Stage::OPEN;
-        } else if !node.is_drained && is_ours.is_some() {
+        } else if !node.is_closed && is_ours.is_some() {
             // Somebody resumed it, such as a daemon's restart.
             *is_ours = None;
             self.acts.push(Act::Drain { reason });
@@ -255,13 +255,11 @@ impl Ward {
             Ok(offered) => {
                 self.applied = without;
                 self.offer(offered);
-                let line = match self.applied.is_empty() {
-                    true => format!("all {} GPUs are offered to jobs again", self.offered.len()),
-                    false => format!(
-                        "the node takes jobs again, with {} GPUs: {} left out",
-                        self.offered.len(),
-                        self.names(&self.applied)
-                    ),
+                let gpus = self.offered.len();
+                let line = match self.names(&self.applied) {
+                    names if names.is_empty() => format!("all {gpus} GPUs are offered to jobs again"),
+                    names if is_ours => format!("the node takes jobs again, with {gpus} GPUs: {names} left out"),
+                    names => format!("the node has {gpus} GPUs, and stays closed by others: {names} left out"),
                 };
                 self.acts.push(Act::Say { is_good: true, line });
                 self.resume(now, is_ours);

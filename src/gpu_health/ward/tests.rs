@@ -138,7 +138,7 @@ impl World {
                 let held = gpus.iter().filter(|jobs| !jobs.is_empty()).count();
                 let is_empty = held == 0 && !self.has_other_job;
                 let is_ours = self.drained.as_ref().is_some_and(|reason| reason.starts_with("GPU "));
-                let node = OnNode { is_drained: self.drained.is_some(), is_ours, gpus, held, is_empty };
+                let node = OnNode { is_closed: self.drained.is_some(), is_ours, gpus, held, is_empty };
                 self.asked += 1;
                 self.ward.on_node(self.now, self.now, Some(&node).filter(|_| !self.is_away));
             }
