@@ -1,6 +1,7 @@
 //! `slurminit join-command`: the one command with which another machine joins this controller's cluster.
 
 mod line;
+mod mounts;
 mod network;
 
 use std::net::Ipv4Addr;
@@ -13,6 +14,7 @@ use crate::config::{self, Config, Role};
 use crate::token::{Says, Token};
 use crate::{detect, exit_code, load_config, plan, tool, walk};
 use line::{Line, Network};
+use mounts::Shared;
 
 /// How long Slurm may take to say which nodes there are, and which version it is.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -32,9 +34,12 @@ pub(crate) struct Args {
     /// The name of the new container, and in a network of the engine's of the node [default: compute, or compute-N]
     #[arg(long, value_name = "NAME", value_parser = line::parse_word)]
     name: Option<String>,
-    /// The image's name on the other machine
-    #[arg(long, default_value = "slurminit:latest", value_parser = line::parse_image)]
-    image: String,
+    /// The image's name on the other machine [default: SLURMINIT_IMAGE, else slurminit:latest]
+    #[arg(long, value_name = "IMAGE", value_parser = line::parse_image)]
+    image: Option<String>,
+    /// A volume, or a directory of the host, for the new container; can be repeated [default: what this container has, on the same host]
+    #[arg(long, value_name = "SOURCE:TARGET[:ro]", value_parser = Shared::parse)]
+    volume: Vec<Shared>,
     /// The operator's file [default: SLURMINIT_CONFIG, else /config/slurminit.toml if it is there]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -58,12 +63,16 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     };
     let pinned = network == Network::Host || args.address.is_some();
     let token = token(&args, &config, address, pinned)?;
+    let nodes = nodes();
     let name = args.name.clone().unwrap_or_else(|| match network {
         Network::Host => "compute".to_owned(),
-        Network::Named(_) => line::free_name(&nodes()),
+        Network::Named(_) => line::free_name(&nodes),
     });
-    let gpu_type = config.gpu_type;
-    let line = Line { name, network, gpu_type, image: args.image.clone(), token: token.encode() };
+    // Of the demo image the GPUs are simulated, and computes that were started without GPUs say that this cluster has none.
+    let is_demo = std::env::var_os("SLURMINIT_DEMO").is_some();
+    let gpu_type = config.gpu_type.filter(|_| !is_demo && (nodes.trim().is_empty() || nodes.contains("gpu:")));
+    let mounts = mounts(&args, &config, &network);
+    let line = Line { name, network, gpu_type, mounts, image: image(&args)?, token: token.encode() };
     super::print(&format!("{line}\n"))?;
     eprint!("{}", line.advice(&token.says, config.slurm.controller_port, config.slurm.daemon_port));
     if has_own_files(&config) {
@@ -133,9 +142,31 @@ fn key(config: &Config) -> anyhow::Result<Vec<u8>> {
     Ok(key)
 }
 
-/// The nodes that the controller knows.
+/// The image of compose.cluster.yaml, which says so to the controller.
+fn image(args: &Args) -> anyhow::Result<String> {
+    let of_compose = || std::env::var("SLURMINIT_IMAGE").ok().filter(|image| !image.is_empty());
+    let Some(image) = args.image.clone().or_else(of_compose) else { return Ok("slurminit:latest".to_owned()) };
+    line::parse_image(&image).map_err(|why| anyhow::anyhow!("SLURMINIT_IMAGE={image:?}: {why}"))
+}
+
+/// In a network of the engine's the new container runs on this host, and can have what this one has, but its state and its key.
+fn mounts(args: &Args, config: &Config, network: &Network) -> Vec<Shared> {
+    let mut mounts = match network {
+        Network::Host => Vec::new(),
+        Network::Named(_) => {
+            let mountinfo = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+            let own = [config.paths.state.as_path(), &config.paths.run, &config.paths.slurm];
+            Shared::of_container(&mountinfo, &own)
+        }
+    };
+    mounts.retain(|mount| !args.volume.iter().any(|other| other.target == mount.target));
+    mounts.extend(args.volume.iter().cloned());
+    mounts
+}
+
+/// The nodes that the controller knows, a line for each with its GPUs.
 fn nodes() -> String {
-    let answer = tool::ask("sinfo", &["--noheader", "--Node", "--format", "%N"], PATIENCE);
+    let answer = tool::ask("sinfo", &["--noheader", "--Node", "--format", "%N %G"], PATIENCE);
     answer.output_of("sinfo").unwrap_or_default()
 }
 

@@ -3,7 +3,7 @@
 use crate::inventory::{Finding, Kind};
 
 /// All known variables, wherever they are read.
-const KNOWN: [&str; 22] = [
+const KNOWN: [&str; 23] = [
     "SLURMINIT_ACCOUNTING",
     "SLURMINIT_CLUSTER_NAME",
     "SLURMINIT_CONFIG",
@@ -12,6 +12,7 @@ const KNOWN: [&str; 22] = [
     "SLURMINIT_GPU_TYPE",
     "SLURMINIT_GPU_TYPE_NAME",
     "SLURMINIT_GRES",
+    "SLURMINIT_IMAGE",
     "SLURMINIT_JOIN",
     "SLURMINIT_LOG_FORMAT",
     "SLURMINIT_LOG_LEVEL",

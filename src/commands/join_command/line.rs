@@ -8,6 +8,8 @@ use std::time::Duration;
 use crate::inventory::GpuType;
 use crate::token::Says;
 
+use super::mounts::Shared;
+
 /// The network of the new container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Network {
@@ -23,14 +25,16 @@ pub(super) struct Line {
     pub(super) name: String,
     pub(super) network: Network,
     pub(super) gpu_type: Option<GpuType>,
+    pub(super) mounts: Vec<Shared>,
     pub(super) image: String,
     pub(super) token: String,
 }
 
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, network, gpu_type, image, token } = self;
-        write!(f, "docker run -d --name {name} ")?;
+        let Self { name, network, gpu_type, mounts, image, token } = self;
+        // As a compute of compose.cluster.yaml has it.
+        write!(f, "docker run -d --restart unless-stopped --stop-timeout 30 --name {name} ")?;
         match network {
             Network::Host => f.write_str("--network host ")?,
             // The engine's name server knows containers by name, and Slurm by host name.
@@ -42,11 +46,23 @@ impl fmt::Display for Line {
             Some(GpuType::Intel) => "--device /dev/dri ",
             Some(GpuType::None) | None => "",
         };
-        write!(f, "--shm-size 1g {gpus}{image} --join {token}")
+        f.write_str("--shm-size 1g ")?;
+        mounts.iter().try_for_each(|mount| write!(f, "{mount} "))?;
+        write!(f, "{gpus}{image} --join {token}")
     }
 }
 
 impl Line {
+    /// On another host the volumes of this one are empty.
+    fn shared_advice(&self) -> &'static str {
+        match self.mounts.is_empty() {
+            true => {
+                "Mount what the nodes of this cluster share, such as homes and data, in the new container too: --volume SOURCE:/data\n"
+            }
+            false => "",
+        }
+    }
+
     /// What the person must know, for standard error.
     pub(super) fn advice(&self, says: &Says, controller_port: u16, daemon_port: u16) -> String {
         let Says { controller, address, .. } = says;
@@ -54,13 +70,14 @@ impl Line {
         let more = match self.network {
             Network::Host => format!(
                 "The new node takes its host's name. It must reach {address}:{controller_port}, and the controller its port {daemon_port}; \
-                 --address is for another address of {controller}.\n"
+                 --address is for another address of {controller}.\n{}",
+                self.shared_advice()
             ),
             Network::Named(_) => String::new(),
         };
         let gpus = match self.gpu_type {
             Some(GpuType::None) | None => {
-                "This image is for no vendor of GPUs, so the line gives none to the new container.\n"
+                "Neither this image nor a node of this cluster shows that the new container has real GPUs, so the line gives it none.\n"
             }
             _ => "",
         };
@@ -73,9 +90,9 @@ impl Line {
     }
 }
 
-/// The first `compute-N` that is no node's name.
+/// The first `compute-N` that is no node's name. Each line begins with one.
 pub(super) fn free_name(nodes: &str) -> String {
-    let is_taken = |name: &String| nodes.split_whitespace().any(|node| node == name);
+    let is_taken = |name: &String| nodes.lines().any(|line| line.split_whitespace().next() == Some(name));
     let mut names = (1..).map(|number| format!("compute-{number}"));
     names.find(|name| !is_taken(name)).unwrap_or_default()
 }
@@ -118,19 +135,22 @@ mod tests {
     use super::*;
 
     fn line(network: Network, gpu_type: Option<GpuType>) -> String {
-        Line { name: "compute-1".into(), network, gpu_type, image: "slurminit:latest".into(), token: "sj1-x".into() }
-            .to_string()
+        let (name, image, token) = ("compute-1".into(), "slurminit:latest".into(), "sj1-x".into());
+        let mounts = vec![Shared::parse("lab_data:/data").unwrap()];
+        Line { name, network, gpu_type, mounts, image, token }.to_string()
     }
 
     #[test]
     fn the_line_is_one_that_a_shell_takes_as_it_is() {
         assert_eq!(
             line(Network::Host, Some(GpuType::Nvidia)),
-            "docker run -d --name compute-1 --network host --shm-size 1g --gpus all slurminit:latest --join sj1-x"
+            "docker run -d --restart unless-stopped --stop-timeout 30 --name compute-1 --network host --shm-size 1g -v lab_data:/data --gpus all \
+             slurminit:latest --join sj1-x"
         );
         assert_eq!(
             line(Network::Named("lab".into()), None),
-            "docker run -d --name compute-1 --hostname compute-1 --network lab --shm-size 1g slurminit:latest --join sj1-x"
+            "docker run -d --restart unless-stopped --stop-timeout 30 --name compute-1 --hostname compute-1 --network lab --shm-size 1g \
+             -v lab_data:/data slurminit:latest --join sj1-x"
         );
         assert!(line(Network::Host, Some(GpuType::Amd)).contains("--device /dev/kfd --device /dev/dri"));
     }
