@@ -103,7 +103,8 @@ RUN apt-get update \
  && install -d -o munge -g munge -m 0755 /run/munge \
  && install -d -o slurm -g slurm -m 0755 /var/log/slurm \
  && install -d -o slurm -g slurm -m 0700 /var/lib/slurm/slurmctld \
- && install -d -o root -g root -m 0755 /var/lib/slurm/slurmd /config /data \
+ && install -d -o root -g root -m 0755 /var/lib/slurm/slurmd /config \
+ && install -d -o root -g root -m 1777 /data \
  && chown root:root /var/lib/slurm && chmod 0755 /var/lib/slurm
 
 

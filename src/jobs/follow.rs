@@ -1,11 +1,13 @@
 //! Follows the daemons' logs: which jobs slurmctld assigns to the node, and which slurmd begins.
 //!
-//! PID 1 runs this as a child for as long as the cluster lives. It has three purposes. First, slurmctld saves the start
+//! PID 1 runs this as a child for as long as the cluster lives. It has four purposes. First, slurmctld saves the start
 //! of a job up to five seconds late, slurmd keeps nothing about an ended job, and nothing else records which array task
 //! has which job ID. So all this is written down at once, for the accounting after a KILL of the whole container.
 //! Second, slurmctld does not save a start by its backfill scheduler at all (Slurm 22.05 to 24.11, `backfill.c`): its
 //! successor would find the job pending, abort it, and start it again. So slurmctld is made to save. Third, it warns when
-//! slurmctld cannot save, because the disk is full.
+//! slurmctld cannot save, because the disk is full. Fourth, it names the jobs whose output file cannot be opened.
+
+mod without_output;
 
 use std::fs::File;
 use std::io::Write as _;
@@ -42,6 +44,8 @@ pub(crate) fn run(slurm_conf: &Path, state: &Path, socket: &Path) -> anyhow::Res
     std::thread::spawn(move || watch_disk(&state));
     let (started, starts) = channel();
     std::thread::spawn(move || save_together(&starts));
+    let (failed, failures) = channel();
+    std::thread::spawn(move || without_output::name(&failures));
     let (of_slurmd, begun) = (socket.to_owned(), Arc::clone(&notes));
     std::thread::spawn(move || {
         let _ = follow(&of_slurmd, DaemonName::Slurmd, &mut |line| {
@@ -51,6 +55,7 @@ pub(crate) fn run(slurm_conf: &Path, state: &Path, socket: &Path) -> anyhow::Res
         std::process::exit(i32::from(exit_code::FAILURE));
     });
     follow(socket, DaemonName::Slurmctld, &mut |line| {
+        let _ = without_output::parse(line).map(|job| failed.send(job));
         let Some(Allocated { job, by_backfill }) = Allocated::parse(line) else { return };
         let _ = task(&job).map(|(task, id)| note(&notes, &format!("{id} {task}\n")));
         if by_backfill {
