@@ -185,7 +185,13 @@ pub(super) fn failure_of(started: &Started, program: &Program) -> Option<SpawnFa
         ),
         errno => (CMD_NOT_EXECUTABLE, errno.desc()),
     };
-    Some(SpawnFailure { code, message: format!("`{name}` cannot be executed: {what}"), shortage: shortage(errno) })
+    Some(SpawnFailure { code, message: format!("`{name}` cannot be executed: {what}"), shortage: exec_shortage(errno) })
+}
+
+/// The shortage that an error of setuid(2) or execve(2) indicates. They fail with EAGAIN only because of RLIMIT_NPROC; a limit of
+/// the container makes the fork fail.
+fn exec_shortage(errno: nix::Error) -> Option<Shortage> {
+    if errno == nix::Error::EAGAIN { Some(Shortage::UserProcesses) } else { shortage(errno) }
 }
 
 /// The resource shortage that an error indicates; other errors are the program's own.
@@ -350,4 +356,17 @@ fn set_nonblocking(fd: &OwnedFd) {
 pub(super) fn kill(pid: libc::pid_t, signal: i32) {
     // SAFETY: a system call without pointers. A process that is gone is no error.
     unsafe { libc::kill(pid, signal) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exec_that_must_be_tried_again_is_a_limit_of_the_user() {
+        assert_eq!(exec_shortage(nix::Error::EAGAIN), Some(Shortage::UserProcesses));
+        assert_eq!(shortage(nix::Error::EAGAIN), Some(Shortage::Processes), "a fork");
+        assert_eq!(exec_shortage(nix::Error::ENOMEM), Some(Shortage::Memory));
+        assert_eq!(exec_shortage(nix::Error::ENOENT), None);
+    }
 }

@@ -106,6 +106,8 @@ pub struct SpawnFailure {
 pub enum Shortage {
     /// No process could be created: a limit was reached.
     Processes,
+    /// The user of the process has as many as RLIMIT_NPROC allows, counted in all containers of the host.
+    UserProcesses,
     /// The memory was used up, and the kernel killed this process.
     Memory,
     /// The file descriptors were used up.

@@ -270,6 +270,10 @@ fn struck(shortage: Shortage, pause: Duration) -> String {
             "the container's limit on processes was reached: end what starts so many (`ps -eo user,pid,comm`), or raise \
              it (--pids-limit, `ulimit -u`)"
         }
+        Shortage::UserProcesses => {
+            "the limit on processes of its user was reached (RLIMIT_NPROC, --ulimit nproc): the kernel counts those of this \
+             user ID in all containers of the host; remove the limit, or raise it, and limit a container with --pids-limit"
+        }
         Shortage::Memory => {
             "the memory was used up: end what takes so much (`ps -eo user,pid,rss,comm --sort=-rss`), or raise the limit \
              (--memory)"
