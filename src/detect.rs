@@ -17,6 +17,7 @@ mod left_out;
 pub mod live;
 pub mod memory;
 mod namespaces;
+mod network;
 pub mod nvidia;
 pub mod nvidia_proc;
 pub mod nvidia_request;
@@ -104,6 +105,7 @@ pub fn detect(options: &Options) -> Inventory {
         scratch_mib: scratch::detect(root),
         cgroup: cgroup::detect(root),
         slurm: slurm::detect(root, *deadline / 5),
+        ipv6_alone: network::has_ipv6_alone(root),
         makes_namespaces: namespaces::detect(root, *deadline / 5),
         ..Inventory::default()
     };

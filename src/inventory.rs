@@ -26,6 +26,7 @@ pub use slurm::{Behavior, SlurmInstall, SlurmVersion};
 pub use vendor::{Files, GpuType, Source, Traits, Vendor};
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -55,6 +56,9 @@ pub struct Inventory {
     pub cgroup: Cgroup,
     /// The installed Slurm.
     pub slurm: SlurmInstall,
+    /// Whether the container has IPv6 addresses alone, beside loopback.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ipv6_alone: bool,
     /// Whether root may create PID and mount namespaces with a /proc of their own. Docker withholds CAP_SYS_ADMIN by
     /// default.
     #[serde(default)]
@@ -71,6 +75,11 @@ pub struct Inventory {
 }
 
 impl Inventory {
+    /// The address of a cluster in one container, which no other container reaches.
+    pub fn loopback(&self) -> IpAddr {
+        if self.ipv6_alone { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() }
+    }
+
     /// The GPUs that jobs can get.
     pub fn usable_gpus(&self) -> impl Iterator<Item = &Gpu> {
         self.gpus.iter().filter(|gpu| gpu.is_usable())

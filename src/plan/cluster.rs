@@ -18,6 +18,7 @@ pub(super) fn any_node(inventory: &Inventory) -> Inventory {
         hostname: inventory.hostname.clone(),
         cgroup: Cgroup::default(),
         makes_namespaces: false,
+        ipv6_alone: inventory.ipv6_alone,
         cpu: Cpu { binding_denied: true, ..Cpu::default() },
         ..Inventory::default()
     }

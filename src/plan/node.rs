@@ -1,5 +1,7 @@
 //! The node's line: CPUs, memory, topology, Features.
 
+use std::net::IpAddr;
+
 use crate::config::{Config, FeatureName, NodeName, SimulatedGroup};
 use crate::inventory::{Cpu, CpuSet, Gpu, Inventory, Kind, Memory};
 
@@ -13,6 +15,8 @@ pub struct NodePlan {
     pub name: NodeName,
     /// NodeHostname, if the name is neither `localhost` nor the host name: slurmd finds its line by these.
     pub host: Option<HostName>,
+    /// NodeAddr beside a NodeHostname: loopback.
+    pub address: IpAddr,
     /// CPUs; at most as many as the container may use.
     pub cpus: u32,
     /// Sockets, cores and threads, if the container has the whole machine.
@@ -77,6 +81,7 @@ pub(super) fn plan(config: &Config, inventory: &Inventory, reasons: &mut Reasons
     NodePlan {
         name: cluster::node_name(config, inventory),
         host: None,
+        address: inventory.loopback(),
         cpus,
         topology,
         memory_mib,

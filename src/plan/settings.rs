@@ -48,7 +48,7 @@ pub(super) fn plan(
     reasons: &mut Reasons,
 ) -> Vec<Setting> {
     let mut settings = Settings::default();
-    settings.identity(config, host);
+    settings.identity(config, host, inventory);
     settings.files(config, scripts.mail, inventory);
     settings.processes(config, cgroup, inventory, reasons);
     let task_prolog = scripts.task_prolog.map(|prolog| ("TaskProlog", &prolog.path, TaskProlog::WHY));
@@ -99,7 +99,7 @@ impl Settings {
         self.0.push(Setting { key: key.to_owned(), value: value.to_string(), why: Some(why.to_owned()) });
     }
 
-    fn identity(&mut self, config: &Config, host: &HostName) {
+    fn identity(&mut self, config: &Config, host: &HostName, inventory: &Inventory) {
         let cluster = config.cluster_name.as_ref().map_or("slurminit", NodeName::as_str);
         self.add_because("ClusterName", cluster, "slurmctld refuses saved state of another name");
         let why = "must be this host's name; its address stays inside, so a new container address changes nothing";
@@ -110,7 +110,11 @@ impl Settings {
                 "a node that is silent for so long is down, and its jobs are requeued; Slurm's own default is 300";
             self.add_because("SlurmdTimeout", 30, why);
         } else {
-            self.add_because("SlurmctldHost", format_args!("{host}(127.0.0.1)"), why);
+            self.add_because("SlurmctldHost", format_args!("{host}({})", inventory.loopback()), why);
+        }
+        if inventory.ipv6_alone {
+            let why = "this container has no IPv4 address, and Slurm uses IPv6 only if told to";
+            self.add_because("CommunicationParameters", "EnableIPv6", why);
         }
         self.add("SlurmctldPort", config.slurm.controller_port);
         self.add("SlurmdPort", config.slurm.daemon_port);

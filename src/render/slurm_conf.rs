@@ -69,7 +69,7 @@ pub(super) fn dynamic_node(node: &NodePlan) -> String {
 fn line(node: &NodePlan) -> String {
     let mut line = String::new();
     if let Some(host) = &node.host {
-        let _ = write!(line, " NodeHostname={host} NodeAddr=127.0.0.1");
+        let _ = write!(line, " NodeHostname={host} NodeAddr={}", node.address);
     }
     if let Some(group) = &node.simulated {
         let _ = write!(line, " Port={}", ranges(group.nodes.iter().map(|(_, port)| *port)));
