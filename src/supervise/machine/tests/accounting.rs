@@ -75,3 +75,26 @@ fn the_command_waits_for_the_accounts_of_the_configuration() {
         assert_eq!(told, exit == 1);
     }
 }
+
+/// mariadbd can hang if SIGTERM comes in its first second.
+#[test]
+fn kills_a_database_soon_if_it_is_stopped_while_it_starts() {
+    for is_ready in [false, true] {
+        let mut setup = accounting();
+        (setup.units[4].name, setup.units[4].daemon) = ("slurmdbd".to_owned(), Some(DaemonName::Mariadbd));
+        let mut sim = Sim::new(setup);
+        sim.prepared();
+        sim.give(Event::Looked(MUNGED, true));
+        if is_ready {
+            sim.give(Event::Looked(SLURMDBD, true));
+        }
+        sim.stubborn.insert(Child::Unit(SLURMDBD));
+        sim.give(Event::Signal(libc::SIGTERM));
+        if sim.living.contains(&Child::Unit(SLURMCTLD)) {
+            sim.exits(Child::Unit(SLURMCTLD), Exit::Code(0));
+        }
+        assert!(sim.stopped.contains(&Child::Unit(SLURMDBD)), "{:?}", sim.stopped);
+        sim.wait(Duration::from_millis(1500));
+        assert_eq!(sim.living.contains(&Child::Unit(SLURMDBD)), is_ready);
+    }
+}
