@@ -1,5 +1,6 @@
 //! `slurminit restart`: restarts a daemon or service, and waits for the result.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -7,7 +8,8 @@ use anyhow::Context as _;
 use super::Configuration;
 use crate::config::DaemonName;
 use crate::control::{self, client, protocol::Reply, protocol::Request};
-use crate::supervise::machine::{LastExit, UnitSnapshot, UnitState};
+use crate::nodes::{self, Node};
+use crate::supervise::machine::{LastExit, Snapshot, UnitSnapshot, UnitState};
 use crate::supervise::status::{self, News};
 use crate::{exit_code, state_disk};
 
@@ -37,6 +39,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         state_disk::try_to_save(&state_disk::directory(&config.paths)).context("slurmctld is not restarted")?;
     }
     let news = News::of(directory);
+    let was_ready = is_ready(directory);
     let start = Instant::now();
     let request = Request::Restart { name: name.clone() };
     let (reply, _) = client::ask(&control::socket(directory), &request)?;
@@ -52,6 +55,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         match fate(unit, starts) {
             Fate::Ready => {
                 let pid = unit.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
+                wait_for_node(directory, &status.snapshot, name, was_ready, start + limit);
                 println!("{name} is ready again after {} ms{pid}", start.elapsed().as_millis());
                 return Ok(exit_code::SUCCESS);
             }
@@ -72,6 +76,34 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         // On a full disk the file is overwritten in place, which causes no event.
         news.wait(left.min(LOOK));
     }
+}
+
+/// How long a node may take to register with a restarted slurmctld.
+const REGISTRATION: Duration = Duration::from_secs(10);
+/// How long slurmctld may take to answer.
+const ASK_DEADLINE: Duration = Duration::from_secs(3);
+/// The pause between two questions, because Slurm has no event for a registration.
+const ASK: Duration = Duration::from_millis(100);
+
+/// slurmctld knows nothing of its nodes before they register, and starts no job until then.
+#[expect(clippy::disallowed_methods, reason = "Slurm has no event for a registration")]
+fn wait_for_node(directory: &Path, snapshot: &Snapshot, daemon: &str, was_ready: bool, until: Instant) {
+    let is_of_slurm = [DaemonName::Slurmctld, DaemonName::Slurmd].iter().any(|name| daemon.starts_with(name.as_str()));
+    let name = snapshot.prepared.as_ref().map(|prepared| prepared.node_name.as_str()).filter(|name| !name.is_empty());
+    let Some(name) = name.filter(|_| is_of_slurm) else { return };
+    let until = until.min(Instant::now() + REGISTRATION);
+    // The flags: a drain hides the state in Slurm's name of it.
+    let is_registered = |node: &Node| node.report.responding && !node.words.iter().any(|word| word == "UNKNOWN");
+    let is_known =
+        || nodes::cluster_of(name, ASK_DEADLINE).is_ok_and(|cluster| cluster.nodes.iter().all(is_registered));
+    while !(is_known() && (!was_ready || is_ready(directory))) && Instant::now() < until {
+        std::thread::sleep(ASK);
+    }
+}
+
+/// Whether PID 1 says that jobs can run.
+fn is_ready(directory: &Path) -> bool {
+    status::read(directory).is_ok_and(|status| status.snapshot.ready)
 }
 
 /// The outcome of a restart.
