@@ -155,6 +155,7 @@ impl Config {
     /// # Errors
     /// The first error, with its line, column and key.
     pub fn parse(text: &str, origin: &Path) -> Result<Self, ConfigError> {
+        error::list_for_a_table(text).map_or(Ok(()), |fault| Err(fault.at(text, origin)))?;
         let mut config: Self = toml::from_str(text).map_err(|error| ConfigError::from_toml(&error, text, origin))?;
         config.check_grace(text).map_err(|fault| fault.at(text, origin))?;
         daemons::check_services(&config.services)

@@ -111,6 +111,33 @@ fn find(path: &[Step], text: &str) -> Option<usize> {
     Some(here.span().start)
 }
 
+/// A list where a table belongs: no key takes a list of lists. serde would take its items for the values of the table's keys, in
+/// their order.
+pub(super) fn list_for_a_table(text: &str) -> Option<Fault> {
+    let table = DeTable::parse(text).ok()?;
+    let path = list_in_list(table.get_ref())?;
+    let names: Vec<&str> =
+        path.iter().filter_map(|step| if let Step::Key(name) = step { Some(&**name) } else { None }).collect();
+    let what = format!("want a table, not a list: write [[{}]], and below it a line for each key", names.join("."));
+    Some(Fault::new(path, what))
+}
+
+fn list_in_list(table: &DeTable<'_>) -> Option<Vec<Step>> {
+    table.iter().find_map(|(key, value)| {
+        let key = Step::from(key.get_ref().to_string());
+        let rest = match value.get_ref() {
+            DeValue::Table(table) => list_in_list(table)?,
+            DeValue::Array(items) => items.iter().enumerate().find_map(|(index, item)| match item.get_ref() {
+                DeValue::Array(_) => Some(vec![index.into()]),
+                DeValue::Table(table) => Some([vec![index.into()], list_in_list(table)?].concat()),
+                _ => None,
+            })?,
+            _ => return None,
+        };
+        Some([vec![key], rest].concat())
+    })
+}
+
 fn join(parent: &str, key: &str) -> String {
     if parent.is_empty() { key.to_owned() } else { format!("{parent}.{key}") }
 }

@@ -142,3 +142,15 @@ fn jobs_cannot_have_more_time_than_the_stop() {
     let error = parse("[jobs]\ngrace = 9\n").unwrap_err().to_string();
     assert!(error.starts_with("x:2:9: jobs.grace"), "{error}");
 }
+
+#[test]
+fn names_the_table_that_a_list_was_written_for() {
+    for (text, key, table) in [
+        ("[hooks]\npre_start = [[\"sleep\", \"30\"]]", "hooks.pre_start[0]", "[[hooks.pre_start]]"),
+        ("user = [[\"alice\", 1000]]", "user[0]", "[[user]]"),
+        ("[[simulate.node]]\nfeatures = [[\"a\"]]", "simulate.node[0].features[0]", "[[simulate.node.features]]"),
+    ] {
+        let error = Config::parse(text, Path::new("t")).unwrap_err();
+        assert!(error.place.contains(key) && error.what.contains(table), "{error}");
+    }
+}
