@@ -28,6 +28,8 @@ mod control;
 mod docker;
 #[path = "image/doctor.rs"]
 mod doctor;
+#[path = "image/drains.rs"]
+mod drains;
 #[path = "image/first_use.rs"]
 mod first_use;
 #[path = "image/foreign_text.rs"]
@@ -48,6 +50,8 @@ mod isolation;
 mod jobs;
 #[path = "image/jobs_once.rs"]
 mod jobs_once;
+#[path = "image/joined_volumes.rs"]
+mod joined_volumes;
 #[path = "image/leftovers.rs"]
 mod leftovers;
 #[path = "image/limits.rs"]
@@ -82,6 +86,8 @@ mod settings;
 mod simulate;
 #[path = "image/state.rs"]
 mod state;
+#[path = "image/stubborn_jobs.rs"]
+mod stubborn_jobs;
 #[path = "image/users.rs"]
 mod users;
 #[path = "image/vendors.rs"]

@@ -44,7 +44,7 @@ fn a_stop_gives_jobs_notice_and_the_next_start_has_no_ghost() {
     let second = cluster(&slurm).serve();
     assert_eq!(second.sh("tail -n 1 /var/lib/slurm/willing"), "notice", "the job had its notice");
     assert_eq!(state(&second, &willing), "JobState=COMPLETED");
-    assert_eq!(state(&second, &deaf), "JobState=NODE_FAIL");
+    assert_eq!(state(&second, &deaf), "JobState=FAILED", "KILL ended it, and --no-requeue lets it run once");
     assert_eq!(state(&second, &held), "JobState=PENDING");
     assert_eq!(second.sh("sinfo --noheader --format %T"), "idle");
 }

@@ -18,7 +18,7 @@ fn each(target: &'static str) -> Vec<Case> {
     let process = wrapper::process(target);
     let signal = |signal: &str| format!("kill -{signal} $(pid {process})");
     let (stopped, ended) = match target {
-        "slurmd" => ("did not end in time; the next start requeues them", "NAME exited with code 0"),
+        "slurmd" => ("are still ending; the next start requeues them", "NAME exited with code 0"),
         // The stop tells it to go on, and to end.
         "service" => ("stopping, as signal 15 asks", "NAME was killed by signal 15"),
         _ => ("nobody could say within 5 s what became of the jobs", "NAME exited with code 0"),

@@ -1,0 +1,80 @@
+//! Node states and reasons that an administrator sets, beside the drains of slurminit.
+
+use crate::docker::{Container, DEMO, Image, directory, docker};
+
+const FILE: &str = "/etc/fake-nvml.toml";
+
+/// State and reason in Slurm.
+fn node(container: &Container) -> String {
+    container.sh("sinfo --noheader --format '%T|%E'")
+}
+
+/// Adds a fault that takes GPU 1 away, and ends it.
+fn lose_gpu(container: &Container) {
+    let fault = "[[fault]]\\nat = \"handle\"\\ngpu = 1\\nkind = \"gpu-is-lost\"\\n";
+    container.sh(&format!("cp {FILE} /tmp/new && printf '{fault}' >>/tmp/new && mv /tmp/new {FILE}"));
+}
+
+fn repair_gpu(container: &Container) {
+    container.sh(&format!("sed '/^\\[\\[fault/,$d' {FILE} >/tmp/new && mv /tmp/new {FILE}"));
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn keeps_an_administrators_fail_state_and_its_reason() {
+    let config = directory(&[("slurminit.toml", "[agent]\ninterval = 1\ntimeout = 2\n")]);
+    let container = Image::new(DEMO).with(["--env", "DEMO_GPUS=2"]).mount(config.path(), "/config").serve();
+    let gpus = |count: u32| container.until(&format!("sinfo --noheader --format %G | grep -qx gpu:nvidia:{count}"));
+    container.until("grep -q recovery_action /run/slurminit/gpus.json");
+    // What the agent reports last, after it has decided about the node.
+    let left_out = |is: bool| {
+        container.until(match is {
+            true => "grep -q \"left out\" /run/slurminit/gpus.json",
+            false => "! grep -Eq \"left out|drained because|counted anew|well again\" /run/slurminit/gpus.json",
+        });
+    };
+
+    // Set before the fault.
+    container.sh("scontrol update nodename=localhost state=fail reason=disk");
+    lose_gpu(&container);
+    gpus(1);
+    left_out(true);
+    assert_eq!(node(&container), "fail|disk", "{}", container.log());
+    repair_gpu(&container);
+    gpus(2);
+    left_out(false);
+    assert_eq!(node(&container), "fail|disk", "{}", container.log());
+
+    // `restart` and `resume` return when the node accepts jobs, or would.
+    container.sh("slurminit restart slurmctld");
+    assert_eq!(node(&container), "fail|disk");
+    container.sh("slurminit resume localhost && srun --immediate=1 true");
+    container.until("sinfo --noheader --format %T | grep -qx idle");
+    assert_eq!(node(&container), "idle|none");
+
+    // Set while the agent waits for a job with the other GPU.
+    let job = container.sh("sbatch --parsable --gres=gpu:1 --output /dev/null --wrap 'exec sleep 1000'");
+    container.until(&format!("squeue --noheader --jobs {job} --states R | grep -q ."));
+    lose_gpu(&container);
+    container.until("sinfo --noheader --format '%T|%E' | grep -q '^draining|slurminit: GPU 1'");
+    container.sh("scontrol update nodename=localhost state=fail reason=disk");
+    container.sh(&format!("scancel {job}"));
+    gpus(1);
+    left_out(true);
+    assert_eq!(node(&container), "fail|disk", "{}", container.log());
+    container.sh("slurminit resume localhost && srun --immediate=1 true");
+
+    // The agent ends its own drain, and the reason with it.
+    repair_gpu(&container);
+    gpus(2);
+    container.until("sinfo --noheader --format '%T|%E' | grep -qx 'idle|none'");
+
+    // A stop with a job, and the start after it.
+    container.sh("sbatch --output /dev/null --wrap 'exec sleep 1000'");
+    container.until("squeue --noheader --states R | grep -q .");
+    container.sh("scontrol update nodename=localhost state=fail reason=disk");
+    container.stop();
+    docker(["start", &container.name]).ok();
+    container.until("slurminit status --json | grep -q \"ready.: true\"");
+    assert_eq!(node(&container), "fail|disk", "{}", container.log());
+}

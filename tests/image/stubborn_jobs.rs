@@ -1,0 +1,66 @@
+//! Jobs that ignore SIGTERM, when the container stops.
+
+use crate::docker::{Container, Image, PLAIN, Volume, directory, docker};
+
+/// The state of a job, and how often it was requeued.
+fn state(container: &Container, job: &str) -> String {
+    container.sh(&format!("scontrol --oneliner show job {job} | grep -oE '(JobState|Restarts)=[A-Z0-9_]+' | xargs"))
+}
+
+/// A step that ignores TERM, in a script that TERM kills.
+const DEAF_STEP: &str = "srun --mem=16 sh -c 'trap : TERM; echo up; while :; do sleep 0.1; done'";
+/// A script that ignores TERM.
+const DEAF_SCRIPT: &str = "trap : TERM; echo up; while :; do sleep 0.1; done";
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn kills_jobs_that_ignore_sigterm_and_no_daemon() {
+    for on_stop in ["requeue", "cancel"] {
+        let slurm = Volume::new("state");
+        let config = directory(&[(
+            "slurminit.toml",
+            &format!(
+                "[jobs]\ngrace = 1\non_stop = \"{on_stop}\"\n[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:16\"\n"
+            ),
+        )]);
+        let image = Image::new(PLAIN).with(["--hostname", "node1"]).volume(&slurm, "/var/lib/slurm");
+        let image = image.mount(config.path(), "/config");
+        let first = image.serve();
+        let submit = |name: &str, options: &str, script: &str| {
+            first.sh(&format!(
+                "cat >/tmp/{name} <<'END'\n#!/bin/sh\n{script}\nEND\n\
+                 sbatch --parsable --mem=16 {options} --open-mode=append --output /var/lib/slurm/{name} /tmp/{name}"
+            ))
+        };
+        let jobs = [
+            submit("step", "", DEAF_STEP),
+            submit("script", "", DEAF_SCRIPT),
+            submit("once", "--no-requeue", DEAF_SCRIPT),
+        ];
+        docker(["exec", "--detach", &first.name, "sh", "-c", &format!("{DEAF_STEP} >/var/lib/slurm/srun")]).ok();
+        for name in ["step", "script", "once", "srun"] {
+            first.until(&format!("grep -qsx up /var/lib/slurm/{name}"));
+        }
+        assert_eq!(first.stop().1, 0);
+        let log = first.log();
+        let is_killed = |daemon: &str| log.contains(&format!("{daemon} was killed by signal"));
+        assert!(!["munged", "slurmctld", "slurmd"].into_iter().any(is_killed), "{on_stop}: {log}");
+        // slurmctld had learned of the end of all jobs before slurmd stopped: none is left for the next start.
+        drop(first);
+        let second = image.serve();
+        assert!(!second.log().contains("ran when the container last ended"), "{on_stop}: {}", second.log());
+        let [step, script, once] = jobs.map(|job| state(&second, &job));
+        if on_stop == "requeue" {
+            for (name, job) in [("step", &step), ("script", &script)] {
+                assert!(job.ends_with("Restarts=1"), "{name}: {job}: {log}");
+                second.until(&format!("[ $(grep -cx up /var/lib/slurm/{name}) = 2 ]"));
+            }
+            assert_eq!(once, "JobState=FAILED Restarts=0", "{log}");
+        } else {
+            assert_eq!(step, "JobState=FAILED Restarts=0", "TERM ended its script: {log}");
+            for job in [script, once] {
+                assert_eq!(job, "JobState=CANCELLED Restarts=0", "{log}");
+            }
+        }
+    }
+}
