@@ -26,7 +26,6 @@ pub use slurm::{Behavior, SlurmInstall, SlurmVersion};
 pub use vendor::{Files, GpuType, Source, Traits, Vendor};
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -76,8 +75,8 @@ pub struct Inventory {
 
 impl Inventory {
     /// The address of a cluster in one container, which no other container reaches.
-    pub fn loopback(&self) -> IpAddr {
-        if self.ipv6_alone { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() }
+    pub fn loopback(&self) -> &'static str {
+        if self.ipv6_alone { "::1" } else { "127.0.0.1" }
     }
 
     /// The GPUs that jobs can get.

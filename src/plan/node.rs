@@ -1,7 +1,5 @@
 //! The node's line: CPUs, memory, topology, Features.
 
-use std::net::IpAddr;
-
 use crate::config::{Config, FeatureName, NodeName, SimulatedGroup};
 use crate::inventory::{Cpu, CpuSet, Gpu, Inventory, Kind, Memory};
 
@@ -16,7 +14,7 @@ pub struct NodePlan {
     /// NodeHostname, if the name is neither `localhost` nor the host name: slurmd finds its line by these.
     pub host: Option<HostName>,
     /// NodeAddr beside a NodeHostname: loopback.
-    pub address: IpAddr,
+    pub address: &'static str,
     /// CPUs; at most as many as the container may use.
     pub cpus: u32,
     /// Sockets, cores and threads, if the container has the whole machine.
