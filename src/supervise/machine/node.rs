@@ -12,7 +12,7 @@ use super::{Child, Moment, Notice};
 const ASK: Duration = Duration::from_millis(4);
 /// The longest pause while the container starts.
 const ASK_MAX: Duration = Duration::from_millis(250);
-/// The pause once the node is overdue.
+/// The longest pause once the node is overdue, or the container serves.
 const ASK_LATE: Duration = Duration::from_secs(5);
 /// How long one question may take: longer than Slurm's own timeout of 10 s.
 const ASK_DEADLINE: Duration = Duration::from_secs(15);
@@ -152,8 +152,9 @@ impl Node {
                 self.state = State::Known;
             }
             NodeVerdict::NotYet | NodeVerdict::Repaired => {
-                let pause = if late { ASK_LATE } else { pause };
-                self.state = State::AskAt { at: step.now + pause, pause: (pause * 2).min(ASK_MAX.max(pause)) };
+                // Also in service the first questions are close together: a restarted slurmctld learns of the node within seconds.
+                let longest = if late { ASK_LATE } else { ASK_MAX };
+                self.state = State::AskAt { at: step.now + pause, pause: (pause * 2).min(longest) };
             }
         }
         self.is_known()
