@@ -665,7 +665,7 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__join__subcmd__command)
-            opts="-h --network --address --expires --name --image --config --help"
+            opts="-h --network --address --expires --name --image --volume --config --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -688,6 +688,10 @@ _slurminit() {
                     return 0
                     ;;
                 --image)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --volume)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

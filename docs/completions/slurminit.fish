@@ -149,7 +149,8 @@ complete -c slurminit -n "__fish_slurminit_using_subcommand join-command" -l net
 complete -c slurminit -n "__fish_slurminit_using_subcommand join-command" -l address -d 'The controller\'s address for the new node [default: that of the default route]' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand join-command" -l expires -d 'How long the token can be used: 30m, 12h, 7d' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand join-command" -l name -d 'The name of the new container, and in a network of the engine\'s of the node [default: compute, or compute-N]' -r
-complete -c slurminit -n "__fish_slurminit_using_subcommand join-command" -l image -d 'The image\'s name on the other machine' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand join-command" -l image -d 'The image\'s name on the other machine [default: SLURMINIT_IMAGE, else slurminit:latest]' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand join-command" -l volume -d 'A volume, or a directory of the host, for the new container; can be repeated [default: what this container has, on the same host]' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand join-command" -l config -d 'The operator\'s file [default: SLURMINIT_CONFIG, else /config/slurminit.toml if it is there]' -r -F
 complete -c slurminit -n "__fish_slurminit_using_subcommand join-command" -s h -l help -d 'Print help'
 complete -c slurminit -n "__fish_slurminit_using_subcommand sbatch-args" -l partition -d 'The partition for the job, if not the default one' -r

@@ -243,7 +243,8 @@ _arguments "${_arguments_options[@]}" : \
 '--address=[The controller'\''s address for the new node \[default\: that of the default route\]]:ADDRESS:_default' \
 '--expires=[How long the token can be used\: 30m, 12h, 7d]:TIME:_default' \
 '--name=[The name of the new container, and in a network of the engine'\''s of the node \[default\: compute, or compute-N\]]:NAME:_default' \
-'--image=[The image'\''s name on the other machine]:IMAGE:_default' \
+'--image=[The image'\''s name on the other machine \[default\: SLURMINIT_IMAGE, else slurminit\:latest\]]:IMAGE:_default' \
+'*--volume=[A volume, or a directory of the host, for the new container; can be repeated \[default\: what this container has, on the same host\]]:SOURCE:TARGET[:ro]:_default' \
 '--config=[The operator'\''s file \[default\: SLURMINIT_CONFIG, else /config/slurminit.toml if it is there\]]:FILE:_files' \
 '-h[Print help]' \
 '--help[Print help]' \
