@@ -56,7 +56,7 @@ fn keeps_an_administrators_fail_state_and_its_reason() {
     let job = container.sh("sbatch --parsable --gres=gpu:1 --output /dev/null --wrap 'exec sleep 1000'");
     container.until(&format!("squeue --noheader --jobs {job} --states R | grep -q ."));
     lose_gpu(&container);
-    container.until("sinfo --noheader --format '%T|%E' | grep -q '^draining|slurminit: GPU 1'");
+    container.until("sinfo --noheader --format \"%T|%E\" | grep -q \"^draining|slurminit: GPU 1\"");
     container.sh("scontrol update nodename=localhost state=fail reason=disk");
     container.sh(&format!("scancel {job}"));
     gpus(1);
@@ -67,7 +67,7 @@ fn keeps_an_administrators_fail_state_and_its_reason() {
     // The agent ends its own drain, and the reason with it.
     repair_gpu(&container);
     gpus(2);
-    container.until("sinfo --noheader --format '%T|%E' | grep -qx 'idle|none'");
+    container.until("sinfo --noheader --format \"%T|%E\" | grep -qx \"idle|none\"");
 
     // A stop with a job, and the start after it.
     container.sh("sbatch --output /dev/null --wrap 'exec sleep 1000'");
