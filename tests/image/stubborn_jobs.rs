@@ -41,7 +41,7 @@ fn kills_jobs_that_ignore_sigterm_and_no_daemon() {
         for name in ["step", "script", "once", "srun"] {
             first.until(&format!("grep -qsx up /var/lib/slurm/{name}"));
         }
-        assert_eq!(first.stop().1, 0);
+        assert_eq!(first.stop(), 0);
         let log = first.log();
         let is_killed = |daemon: &str| log.contains(&format!("{daemon} was killed by signal"));
         assert!(!["munged", "slurmctld", "slurmd"].into_iter().any(is_killed), "{on_stop}: {log}");
