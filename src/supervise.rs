@@ -28,8 +28,9 @@ use std::ffi::OsString;
 use nix::unistd::Pid;
 use tokio::sync::mpsc::unbounded_channel;
 
+use crate::inherited::Inherited;
 use crate::logs::Logs;
-use signals::{Inherited, Signals};
+use signals::Signals;
 use task::Task;
 use world::World;
 

@@ -3,21 +3,24 @@
 //! The token holds the munge key, and what PID 1 has in its command line every user of the container can read; what is in its environment
 //! all daemons and jobs get. So what it says is put into files, and PID 1 begins anew without it, by exec.
 
+use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::unix::fs::MetadataExt as _;
-use std::os::unix::process::{CommandExt as _, parent_id};
+use std::os::unix::process::parent_id;
 use std::path::Path;
-use std::process::Command;
 
 use crate::config::{ConfigError, Joined};
+use crate::inherited::{Inherited, become_program};
 use crate::secret_variables::JOIN;
 use crate::token::{DIRECTORY, KEPT, SETTINGS, Token, TokenError};
 use crate::walk::{self, Astray};
 
 /// The option that may.
 const OPTION: &str = "--join";
+/// The option with which `slurminit run` executes itself again.
+const INHERITED: &str = "--inherited";
 /// The secret that may.
 const SECRET: &str = "/run/secrets/slurminit.join";
 
@@ -54,7 +57,7 @@ pub(crate) enum Untaken {
 
 /// Takes the token in, if there is one. `given`: the option stands on the command line, with or without a value. Does not return where the
 /// token came by command line or environment: this process is then executed anew.
-pub(crate) fn take_token(given: Option<Option<&OsStr>>) -> Result<(), Untaken> {
+pub(crate) fn take_token(given: Option<Option<&OsStr>>, inherited: Option<&Inherited>) -> Result<(), Untaken> {
     let option = match given {
         Some(None) => return Err(Untaken::Nothing(OPTION)),
         given => given.flatten().map(|text| (OPTION, text.to_string_lossy().into_owned())),
@@ -86,7 +89,7 @@ pub(crate) fn take_token(given: Option<Option<&OsStr>>) -> Result<(), Untaken> {
         );
     }
     let has_option = given.iter().any(|(place, _)| *place == OPTION);
-    if is_shown { Err(Untaken::Exec(anew(has_option))) } else { Ok(()) }
+    if is_shown { Err(Untaken::Exec(anew(has_option, inherited))) } else { Ok(()) }
 }
 
 /// The file, which an orchestrator mounts.
@@ -134,16 +137,21 @@ fn keep(token: &Token) -> io::Result<()> {
     Ok(())
 }
 
-/// This program again, without the token. Returns only if that fails.
-fn anew(has_option: bool) -> io::Error {
-    match std::env::current_exe() {
-        Ok(file) => {
-            let mut words = std::env::args_os();
-            let name = words.next().unwrap_or_else(|| "slurminit".into());
-            // Where the token came in the variable, such an option is one of the command's.
-            let words: Vec<OsString> = if has_option { without_option(words.collect()) } else { words.collect() };
-            Command::new(file).arg0(name).args(words).env_remove(JOIN).exec()
+/// This program again, without the token. Returns only if that fails. All signals are blocked, and stay so.
+fn anew(has_option: bool, inherited: Option<&Inherited>) -> io::Error {
+    let exec = || -> io::Result<Infallible> {
+        let words: Vec<OsString> = std::env::args_os().collect();
+        // Where the token came in the variable, such an option is one of the command's.
+        let mut words = if has_option { without_option(words) } else { words };
+        if let Some(inherited) = inherited {
+            let behind_verb = words.len().min(2);
+            words.splice(behind_verb..behind_verb, [INHERITED.into(), serde_json::to_string(inherited)?.into()]);
         }
+        let env: Vec<_> = std::env::vars_os().filter(|(name, _)| name != JOIN).collect();
+        Err(become_program(&std::env::current_exe()?, &words, &env))
+    };
+    match exec() {
+        Ok(never) => match never {},
         Err(error) => error,
     }
 }

@@ -37,7 +37,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         let stop = args.cluster.configured().unwrap_or_default().supervise.stop_timeout();
         anyhow::ensure!(up::wait_for_end(&status, stop), "the former cluster (pid {}) does not end", status.pid);
     }
-    if let Err(untaken) = take_token(None) {
+    if let Err(untaken) = take_token(None, None) {
         eprintln!("slurminit: {untaken}");
         return Ok(exit_code::CONFIG);
     }

@@ -17,8 +17,8 @@ use nix::unistd::{ForkResult, Gid, Pid, Uid, User, fork, getgrouplist, pipe2};
 
 use super::limits::Counts;
 use super::machine::{Shortage, SpawnFailure};
-use super::signals::Inherited;
 use crate::exit_code::{CMD_NOT_EXECUTABLE, CMD_NOT_FOUND, FAILURE};
+use crate::inherited::{Inherited, block_all, set_mask};
 use crate::{pidfd, proc};
 
 /// The size of a pipe that holds 64 messages, in bytes.
@@ -255,8 +255,14 @@ fn c_string(bytes: &[u8]) -> CString {
 
 #[expect(unsafe_code, reason = "fork")]
 fn fork_child(prepared: &ChildSetup, inherited: &Inherited) -> nix::Result<Pid> {
+    // Until its exec the child must not run this process's handlers, which would swallow a signal sent to the child.
+    let mask = block_all();
     // SAFETY: slurminit is single-threaded, so the child may call anything that the parent may.
-    match unsafe { fork() }? {
+    let forked = unsafe { fork() };
+    if !matches!(forked, Ok(ForkResult::Child)) {
+        set_mask(mask);
+    }
+    match forked? {
         ForkResult::Parent { child } => {
             if prepared.is_cmd {
                 // Parent and child both do this, because either may run first.

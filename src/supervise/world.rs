@@ -22,10 +22,11 @@ use tracing::{debug, error, info, trace, warn};
 use super::machine::{Child, Effect, Event, Exit, Machine, Notice, ReloadNotice, Unit};
 use super::output::{Pump, Reader};
 use super::process::{self, Output, Program, Started};
-use super::signals::{Inherited, Signals};
+use super::signals::Signals;
 use super::task::Task;
 use super::{advice, alarm, clock, limits, notify, readiness, status};
 use crate::config::Level;
+use crate::inherited::Inherited;
 use crate::logs::{Circumstances, Logs};
 
 /// A living child.
