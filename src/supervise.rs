@@ -21,6 +21,7 @@ pub mod sockets;
 pub mod status;
 pub mod target;
 pub mod task;
+pub(crate) mod users;
 mod world;
 
 use std::ffi::OsString;
