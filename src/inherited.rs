@@ -145,3 +145,56 @@ pub(crate) fn become_program(file: &Path, words: &[OsString], env: &[(OsString, 
         Err(error) => error,
     }
 }
+
+/// The option with which `slurminit run` hands [`Inherited`] on when it executes itself again.
+const OPTION: &str = "--inherited";
+
+/// Executes this program again with these words and without these variables. Returns only if that fails. `inherited`: of `slurminit run`,
+/// whose blocked signals stay blocked.
+pub(crate) fn execute_again(words: Vec<OsString>, without: &[&str], inherited: Option<&Inherited>) -> io::Error {
+    let env: Vec<_> = std::env::vars_os().filter(|(name, _)| !without.iter().any(|other| name == other)).collect();
+    match (with_inherited(words, inherited), std::env::current_exe()) {
+        (Ok(words), Ok(file)) => become_program(&file, &words, &env),
+        (Err(error), _) | (_, Err(error)) => error,
+    }
+}
+
+/// The words with the option behind the verb, and without the one of a former execution.
+fn with_inherited(mut words: Vec<OsString>, inherited: Option<&Inherited>) -> io::Result<Vec<OsString>> {
+    let Some(inherited) = inherited else { return Ok(words) };
+    if let Some(at) = words.iter().take_while(|word| *word != "--").position(|word| word == OPTION) {
+        words.drain(at..words.len().min(at + 2));
+    }
+    let behind_verb = words.len().min(2);
+    words.splice(behind_verb..behind_verb, [OPTION.into(), serde_json::to_string(inherited)?.into()]);
+    Ok(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hands_the_mask_on_through_each_execution() {
+        let inherited = Inherited { mask: 1 << 63, ignored: vec![13] };
+        let text = serde_json::to_string(&inherited).unwrap();
+        assert_eq!(serde_json::from_str::<Inherited>(&text).unwrap(), inherited);
+        let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
+        let first = with_inherited(words(&["slurminit", "run", "--", "--inherited", "x"]), Some(&inherited)).unwrap();
+        assert_eq!(first, words(&["slurminit", "run", OPTION, &text, "--", "--inherited", "x"]));
+        let config = [&first[..2], &words(&["--config", "f"]), &first[2..]].concat();
+        let second = with_inherited(config, Some(&inherited)).unwrap();
+        assert_eq!(second, words(&["slurminit", "run", OPTION, &text, "--config", "f", "--", "--inherited", "x"]));
+        assert_eq!(with_inherited(words(&["slurminit", "up"]), None).unwrap(), words(&["slurminit", "up"]));
+    }
+
+    #[test]
+    fn a_mask_with_real_time_signals_is_read_back_as_it_was_set() {
+        // Of this thread alone.
+        let before = block_all();
+        let mask = bit(libc::SIGTERM) | bit(64);
+        set_mask(mask);
+        assert_eq!(block_all(), mask);
+        set_mask(before);
+    }
+}

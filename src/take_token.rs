@@ -3,7 +3,6 @@
 //! The token holds the munge key, and what PID 1 has in its command line every user of the container can read; what is in its environment
 //! all daemons and jobs get. So what it says is put into files, and PID 1 begins anew without it, by exec.
 
-use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -12,15 +11,13 @@ use std::os::unix::process::parent_id;
 use std::path::Path;
 
 use crate::config::{ConfigError, Joined};
-use crate::inherited::{Inherited, become_program};
+use crate::inherited::{Inherited, execute_again};
 use crate::secret_variables::JOIN;
 use crate::token::{DIRECTORY, KEPT, SETTINGS, Token, TokenError};
 use crate::walk::{self, Astray};
 
 /// The option that may.
 const OPTION: &str = "--join";
-/// The option with which `slurminit run` executes itself again.
-const INHERITED: &str = "--inherited";
 /// The secret that may.
 const SECRET: &str = "/run/secrets/slurminit.join";
 
@@ -137,23 +134,12 @@ fn keep(token: &Token) -> io::Result<()> {
     Ok(())
 }
 
-/// This program again, without the token. Returns only if that fails. All signals are blocked, and stay so.
+/// This program again, without the token. Returns only if that fails.
 fn anew(has_option: bool, inherited: Option<&Inherited>) -> io::Error {
-    let exec = || -> io::Result<Infallible> {
-        let words: Vec<OsString> = std::env::args_os().collect();
-        // Where the token came in the variable, such an option is one of the command's.
-        let mut words = if has_option { without_option(words) } else { words };
-        if let Some(inherited) = inherited {
-            let behind_verb = words.len().min(2);
-            words.splice(behind_verb..behind_verb, [INHERITED.into(), serde_json::to_string(inherited)?.into()]);
-        }
-        let env: Vec<_> = std::env::vars_os().filter(|(name, _)| name != JOIN).collect();
-        Err(become_program(&std::env::current_exe()?, &words, &env))
-    };
-    match exec() {
-        Ok(never) => match never {},
-        Err(error) => error,
-    }
+    let words: Vec<OsString> = std::env::args_os().collect();
+    // Where the token came in the variable, such an option is one of the command's.
+    let words = if has_option { without_option(words) } else { words };
+    execute_again(words, &[JOIN], inherited)
 }
 
 /// Without the first `--join TOKEN` or `--join=TOKEN`.

@@ -68,7 +68,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         Err(running) => return Ok(refuse(&running.to_string(), exit_code::FAILURE)),
     };
     if target.has_cluster {
-        if let Err(untaken) = take_variables(start.cluster.file()) {
+        if let Err(untaken) = take_variables(start.cluster.file(), Some(&inherited)) {
             return Ok(refuse(&untaken.to_string(), exit_code::CONFIG));
         }
     }

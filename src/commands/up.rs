@@ -43,7 +43,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     }
     let (config, _) = args.cluster.load()?;
     anyhow::ensure!(config.role != crate::config::Role::None, "the role none has no cluster that could be started");
-    if let Err(untaken) = take_variables(args.cluster.file()) {
+    if let Err(untaken) = take_variables(args.cluster.file(), None) {
         eprintln!("slurminit: {untaken}");
         return Ok(exit_code::CONFIG);
     }

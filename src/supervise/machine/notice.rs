@@ -166,6 +166,7 @@ impl Notice {
             Self::UnitDied { .. } => "unit-died",
             Self::DiesInService { .. } => "unit-crash-loop",
             Self::UnitFinished { .. } => "unit-finished",
+            Self::NeedFailed { .. } => "dependency-failed",
             Self::UnitStopped { .. } => "unit-stopped",
             Self::StartsSlowly { .. } => "unit-starts-slowly",
             Self::RestartAsked { .. } => "restart-requested",
@@ -210,6 +211,7 @@ impl Notice {
             | Self::UnitDied { name, .. }
             | Self::DiesInService { name, .. }
             | Self::UnitFinished { name, .. }
+            | Self::NeedFailed { name, .. }
             | Self::UnitStopped { name, .. }
             | Self::StartsSlowly { name, .. }
             | Self::RestartAsked { name, .. }
