@@ -3,6 +3,10 @@
 The kernel drops a signal that PID 1 neither blocks nor handles, and `docker stop` then ends with 137.
 
     early_term.py IMAGE [ROUNDS] [CMD...]    e.g.  early_term.py slurminit:test 200 --role none -- sleep 60
+    early_term.py --init IMAGE [ROUNDS]      the engine's own init (tini) instead, for comparison
+
+No PID 1 can keep a signal between its exec and its first instruction. That takes a fraction of a millisecond on an idle machine, and
+longer if others want the CPU.
 """
 
 import http.client
@@ -34,9 +38,13 @@ class Engine(http.client.HTTPConnection):
         return response.status, json.loads(text) if text.strip() else None
 
 
-def round_of(engine, image, command, delay):
-    """The container's exit code, or None if it survived."""
+def container(image, command, has_init):
     body = {"Image": image, "Entrypoint": ["slurminit", "run"], "Cmd": command or ["--"], "Healthcheck": {"Test": ["NONE"]}}
+    return {**body, "Entrypoint": ["sleep", "60"], "Cmd": [], "HostConfig": {"Init": True}} if has_init else body
+
+
+def round_of(engine, image, body, delay):
+    """The container's exit code, or None if it survived."""
     status, made = engine.call("POST", "/containers/create", body)
     if status != 201:
         sys.exit(f"cannot create a container of {image}: {made}")
@@ -61,11 +69,13 @@ def round_of(engine, image, command, delay):
 
 
 def main():
-    image, rounds, command = sys.argv[1], int((sys.argv + ["200"])[2]), sys.argv[3:]
+    words = [word for word in sys.argv[1:2] if word != "--init"] + sys.argv[2:]
+    image, rounds, command = words[0], int((words + ["200"])[1]), words[2:]
+    body = container(image, command, sys.argv[1] == "--init")
     engine, codes = Engine(), {}
     for _ in range(rounds):
         delay = random.uniform(0, LATEST)
-        code = round_of(engine, image, command, delay)
+        code = round_of(engine, image, body, delay)
         if code is None:
             print(f"survived a SIGTERM sent {delay * 1000:.1f} ms after the start", flush=True)
         codes[code] = codes.get(code, 0) + 1
