@@ -84,7 +84,6 @@ impl Running {
     }
 
     /// Waits for the exit, not for the end of the output: a process that it leaves in the background keeps the pipes open.
-    #[expect(clippy::disallowed_methods, reason = "this process is nobody's PID 1: it waits for its own child only")]
     fn wait(&mut self, until: Instant, longest: usize) -> Result<Output> {
         let pipes = [self.0.stdout.take().map(OwnedFd::from), self.0.stderr.take().map(OwnedFd::from)];
         let mut said = [Vec::new(), Vec::new()];

@@ -9,8 +9,8 @@ use anyhow::Context as _;
 use nix::errno::Errno;
 use nix::unistd::{Uid, User, execvpe, getgrouplist, setgid, setgroups, setuid};
 
-use crate::exit_code;
 use crate::inherited::Inherited;
+use crate::{exit_code, printable};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -36,7 +36,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let environment = environment(&user)?;
     inherited.restore();
     let Err(errno) = execvpe(&words[0], &words, &environment);
-    eprintln!("slurminit: cannot execute `{}` as {name}: {}", args.command[0].display(), errno.desc());
+    let program = args.command[0].to_string_lossy();
+    eprintln!("slurminit: cannot execute `{}` as {name}: {}", printable::line(&program), errno.desc());
     Ok(if errno == Errno::ENOENT { exit_code::CMD_NOT_FOUND } else { exit_code::CMD_NOT_EXECUTABLE })
 }
 

@@ -3,6 +3,7 @@
 //! EDGE. The child stays in the process group of this process, so that PID 1 can end both at once.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::os::fd::OwnedFd;
 use std::process::Child;
 use std::sync::{Mutex, PoisonError};
@@ -53,14 +54,14 @@ pub(super) fn reap() {
 fn stop_tree(root: i32, tree: &mut BTreeMap<i32, OwnedFd>) {
     let mut waiting = vec![(root, None)];
     while let Some((pid, parent)) = waiting.pop() {
-        if !tree.contains_key(&pid) {
+        if let Entry::Vacant(unknown) = tree.entry(pid) {
             let Some(handle) = pidfd::open(pid) else { continue };
             // The number may be another process's by now.
             if parent.is_some() && proc::stat(pid).map(|stat| stat.parent) != parent {
                 continue;
             }
             pidfd::send(&handle, libc::SIGSTOP);
-            tree.insert(pid, handle);
+            unknown.insert(handle);
         }
         waiting.extend(proc::children(pid).into_iter().map(|child| (child, Some(pid))));
     }
