@@ -5,7 +5,7 @@ use clap::Parser;
 use crate::commands::Verb;
 use crate::config::ConfigError;
 use crate::take_variables::drop_keys;
-use crate::{exit_code, printable};
+use crate::{exit_code, inherited, printable};
 
 /// PID 1 of a GPU-aware Slurm container.
 #[derive(Debug, Parser)]
@@ -18,6 +18,9 @@ pub struct Cli {
 impl Cli {
     /// Runs the verb. An error ends in one message on standard error and a code that is not 0.
     pub fn run(self) -> u8 {
+        if !matches!(self.verb, Verb::Run(_)) {
+            inherited::unblock();
+        }
         if !matches!(self.verb, Verb::Run(_) | Verb::Up(_)) {
             drop_keys();
         }

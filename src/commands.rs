@@ -1,6 +1,7 @@
 //! The verbs, one file each: `Args` is its command line, `run` does it and returns the exit code.
 
 mod agent;
+mod as_user;
 mod associations;
 mod columns;
 mod configure;
@@ -122,6 +123,9 @@ verbs! {
     /// Ask the daemons whether they still answer; PID 1 runs it as a child
     #[command(hide = true)]
     Liveness(liveness),
+    /// Become a command as another user; PID 1 runs it for users of a directory service
+    #[command(hide = true)]
+    AsUser(as_user),
     /// Look after the GPUs while the container runs; PID 1 runs it as a child
     #[command(hide = true)]
     Agent(agent),

@@ -16,11 +16,10 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
+use crate::inherited::{Inherited, become_program};
 use crate::lock::Lock;
 use crate::lock::state::StateLock;
 use crate::logs::Logs;
-use crate::start::become_program;
-use crate::supervise::signals::Inherited;
 use crate::supervise::{self, task::Task};
 use crate::{exit_code, printable};
 
@@ -32,14 +31,22 @@ const OPTION: &str = "--task";
 #[derive(Debug, Serialize, Deserialize)]
 struct Order {
     task: Task,
+    /// What the children get back. All signals are blocked at this exec.
+    inherited: Inherited,
     /// The descriptors that hold the locks of the run directory and of the state directories.
     locks: Vec<RawFd>,
 }
 
 /// Becomes `slurminit-init` with this task and these locks. Returns only if that fails.
-pub(crate) fn become_init(task: Task, run: &Lock, state: &StateLock, cmd: &[OsString]) -> anyhow::Error {
+pub(crate) fn become_init(
+    task: Task,
+    inherited: Inherited,
+    run: &Lock,
+    state: &StateLock,
+    cmd: &[OsString],
+) -> anyhow::Error {
     let locks: Vec<&File> = run.file().into_iter().chain(state.files()).collect();
-    let order = Order { task, locks: locks.iter().map(|file| file.as_raw_fd()).collect() };
+    let order = Order { task, inherited, locks: locks.iter().map(|file| file.as_raw_fd()).collect() };
     let hand_over = || -> anyhow::Result<Infallible> {
         let file = memory_file(&order).map_err(|error| {
             anyhow::anyhow!(
@@ -49,9 +56,10 @@ pub(crate) fn become_init(task: Task, run: &Lock, state: &StateLock, cmd: &[OsSt
         for lock in &locks {
             fcntl(lock, FcntlArg::F_SETFD(FdFlag::empty()))?;
         }
-        let words = [OPTION.into(), file.as_raw_fd().to_string().into(), "--".into()];
+        let words = [PROGRAM.into(), OPTION.into(), file.as_raw_fd().to_string().into(), "--".into()];
         let words: Vec<OsString> = words.into_iter().chain(cmd.iter().cloned()).collect();
-        let error = become_program(&Inherited::capture(), PROGRAM, &words);
+        let env: Vec<_> = std::env::vars_os().collect();
+        let error = become_program(&std::env::current_exe()?.with_file_name(PROGRAM), &words, &env);
         anyhow::bail!("{PROGRAM}, which must be in the same directory as slurminit, cannot be executed: {error}")
     };
     match hand_over() {
@@ -70,10 +78,8 @@ fn memory_file(order: &Order) -> io::Result<File> {
 
 /// Runs the container to its end, and returns its exit code.
 pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
-    // This comes before anything can change them.
-    let inherited = Inherited::capture();
     let mut words = words.into_iter().skip(1);
-    let (Order { task, locks }, cmd) = match order(&mut words) {
+    let (Order { task, inherited, locks }, cmd) = match order(&mut words) {
         Ok(order) => (order, words.collect()),
         Err(why) => {
             return refuse(&format!("{PROGRAM} is what `slurminit run` becomes, and starts in no other way: {why}"));
@@ -130,9 +136,12 @@ mod tests {
     fn the_task_comes_through_a_memory_file_and_the_command_word_for_word() {
         let config = Config::parse("", std::path::Path::new("x")).unwrap();
         let task = Task::new(&config, &Held::of(&config), Target::of(&config), true, 7);
-        let file = memory_file(&Order { task: task.clone(), locks: Vec::new() }).unwrap();
+        let inherited: Inherited = serde_json::from_str(r#"{"mask":9223372036854775809,"ignored":[1,13]}"#).unwrap();
+        let file =
+            memory_file(&Order { task: task.clone(), inherited: inherited.clone(), locks: Vec::new() }).unwrap();
         let mut words = words(&std::os::fd::IntoRawFd::into_raw_fd(file).to_string());
-        assert_eq!(order(&mut words).unwrap().task, task);
+        let order = order(&mut words).unwrap();
+        assert_eq!((order.task, order.inherited), (task, inherited));
         assert_eq!(words.collect::<Vec<_>>(), ["srun", "--"]);
     }
 

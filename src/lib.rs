@@ -21,6 +21,7 @@ mod free_port;
 pub mod gpu_health;
 mod health;
 mod holders;
+mod inherited;
 pub mod init;
 pub mod install;
 pub mod inventory;

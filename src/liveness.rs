@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use crate::supervise::liveness::{Liveness, Probed, Question};
+use crate::supervise::liveness::{Liveness, Probed, QUESTIONS, Question};
+use crate::supervise::users;
 use crate::tool::Running;
 
 mod crowd;
@@ -27,11 +28,11 @@ pub(crate) fn ask_all(questions: Vec<Question>) -> anyhow::Result<Vec<Probed>> {
     let waiting: BTreeMap<_, _> = waiting.enumerate().collect();
     for (index, waiting) in &waiting {
         let (index, said) = (*index, said.clone());
-        let (commands, running) = (waiting.question.commands.clone(), Arc::clone(&waiting.running));
+        let (question, running) = (waiting.question.clone(), Arc::clone(&waiting.running));
         let pid = u32::try_from(waiting.question.pid).unwrap_or_default();
         // By then nobody listens any more, unless this process has hardly run.
         let deadline = 2 * waiting.question.timeout();
-        let attempt = move || ask(&commands, &running, deadline).and_then(|()| helper::look(pid));
+        let attempt = move || ask(&question, &running, deadline).and_then(|()| helper::look(pid));
         std::thread::Builder::new().spawn(move || ask_until_it_answers(index, attempt, &said))?;
     }
     Ok(listen(waiting, &hear))
@@ -152,16 +153,44 @@ fn ask_until_it_answers(index: usize, attempt: impl Fn() -> Result<(), Failure>,
     }
 }
 
-fn ask(commands: &[Vec<String>], running: &AtomicU32, deadline: Duration) -> Result<(), Failure> {
-    let execute = |input: Vec<u8>, command: &Vec<String>| execute(command, &input, running, deadline);
-    commands.iter().try_fold(Vec::new(), execute).map(drop)
+fn ask(question: &Question, running: &AtomicU32, deadline: Duration) -> Result<(), Failure> {
+    let execute = |input: Vec<u8>, command: &Vec<String>| execute(question, command, &input, running, deadline);
+    question.commands.iter().try_fold(Vec::new(), execute).map(drop)
+}
+
+/// The command as the unit's user, with the unit's variables.
+fn command_of(question: &Question, words: &[String]) -> std::io::Result<Command> {
+    let mut command = match &question.user {
+        Some(user) => {
+            let mut command = Command::new(std::env::current_exe()?);
+            command.args(["as-user", user, "--"]).args(words);
+            for name in users::VARIABLES {
+                command.env_remove(name);
+            }
+            command
+        }
+        None => {
+            let mut command = Command::new(words.first().map(String::as_str).unwrap_or_default());
+            command.args(words.get(1..).unwrap_or_default());
+            command
+        }
+    };
+    command.env_remove(QUESTIONS).envs(&question.env);
+    Ok(command)
 }
 
 /// Runs a command and returns its output.
-fn execute(command: &[String], input: &[u8], running: &AtomicU32, deadline: Duration) -> Result<Vec<u8>, Failure> {
-    let Some((program, arguments)) = command.split_first() else { return Ok(Vec::new()) };
+fn execute(
+    question: &Question,
+    command: &[String],
+    input: &[u8],
+    running: &AtomicU32,
+    deadline: Duration,
+) -> Result<Vec<u8>, Failure> {
+    let Some(program) = command.first() else { return Ok(Vec::new()) };
     let not_asked = |error: std::io::Error| Failure::NotAsked(format!("`{program}` cannot be executed: {error}"));
-    let child = Running::start(Command::new(program).args(arguments), input).map_err(not_asked)?;
+    let child = command_of(question, command).and_then(|mut command| Running::start(&mut command, input));
+    let child = child.map_err(not_asked)?;
     running.store(child.pid(), Ordering::Relaxed);
     let output = match child.finish(deadline, LONGEST) {
         Err(error) => return Err(Failure::Failed { why: format!("`{}`: {error}", command.join(" ")), broken: false }),
@@ -216,12 +245,14 @@ mod tests {
             commands: commands.iter().map(|command| words(command)).collect(),
             timeout_ms: 500,
             door: ReadinessTest::Started,
+            user: None,
+            env: BTreeMap::new(),
         };
         let (said, hear) = channel();
-        let commands = question.commands.clone();
+        let asked = question.clone();
         let waiting = Waiting::new(question, Rc::default());
         let running = Arc::clone(&waiting.running);
-        std::thread::spawn(move || ask_until_it_answers(0, || ask(&commands, &running, Duration::from_secs(9)), &said));
+        std::thread::spawn(move || ask_until_it_answers(0, || ask(&asked, &running, Duration::from_secs(9)), &said));
         let mut answers = listen(BTreeMap::from([(0, waiting)]), &hear);
         assert_eq!((answers.len(), answers[0].unit), (1, unit()));
         answers.remove(0).liveness
@@ -314,7 +345,15 @@ mod tests {
         let busy = Sleeper::new(&["sh", "-c", "while :; do :; done"]);
         let pid = i32::try_from(busy.0.id()).unwrap();
         let waiting = Waiting::new(
-            Question { unit: unit(), pid, commands: vec![], timeout_ms: 500, door: ReadinessTest::Started },
+            Question {
+                unit: unit(),
+                pid,
+                commands: vec![],
+                timeout_ms: 500,
+                door: ReadinessTest::Started,
+                user: None,
+                env: BTreeMap::new(),
+            },
             Rc::default(),
         );
         let (said, hear) = channel();

@@ -2,17 +2,14 @@
 //!
 //! EDGE: it reads the configuration.
 
-use std::convert::Infallible;
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::config::{Config, ConfigError, DaemonName, Held, Role};
 use crate::load_config;
 use crate::supervise::machine::Snapshot;
-use crate::supervise::signals::Inherited;
 use crate::supervise::target::Target;
 use crate::text_type::word;
 
@@ -141,21 +138,5 @@ impl Start {
             anyhow::bail!("the role none runs CMD and nothing else: give one after `--`")
         }
         Ok((config, held, target))
-    }
-}
-
-/// Becomes the program of that name beside this one. Returns only if that fails.
-pub(crate) fn become_program(inherited: &Inherited, name: &str, words: &[OsString]) -> io::Error {
-    let exec = || -> io::Result<Infallible> {
-        let program = std::env::current_exe()?.with_file_name(name);
-        let words = std::iter::once(OsStr::new(name)).chain(words.iter().map(OsString::as_os_str));
-        let words: Vec<CString> = words.map(|word| CString::new(word.as_bytes())).collect::<Result<_, _>>()?;
-        // Rust's runtime has changed what happens to SIGPIPE.
-        inherited.restore();
-        Ok(nix::unistd::execv(&CString::new(program.as_os_str().as_bytes())?, &words)?)
-    };
-    match exec() {
-        Ok(never) => match never {},
-        Err(error) => error,
     }
 }

@@ -21,6 +21,7 @@ pub mod sockets;
 pub mod status;
 pub mod target;
 pub mod task;
+pub(crate) mod users;
 mod world;
 
 use std::ffi::OsString;
@@ -28,8 +29,9 @@ use std::ffi::OsString;
 use nix::unistd::Pid;
 use tokio::sync::mpsc::unbounded_channel;
 
+use crate::inherited::Inherited;
 use crate::logs::Logs;
-use signals::{Inherited, Signals};
+use signals::Signals;
 use task::Task;
 use world::World;
 

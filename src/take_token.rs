@@ -7,11 +7,11 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::unix::fs::MetadataExt as _;
-use std::os::unix::process::{CommandExt as _, parent_id};
+use std::os::unix::process::parent_id;
 use std::path::Path;
-use std::process::Command;
 
 use crate::config::{ConfigError, Joined};
+use crate::inherited::{Inherited, execute_again};
 use crate::secret_variables::JOIN;
 use crate::token::{DIRECTORY, KEPT, SETTINGS, Token, TokenError};
 use crate::walk::{self, Astray};
@@ -54,7 +54,7 @@ pub(crate) enum Untaken {
 
 /// Takes the token in, if there is one. `given`: the option stands on the command line, with or without a value. Does not return where the
 /// token came by command line or environment: this process is then executed anew.
-pub(crate) fn take_token(given: Option<Option<&OsStr>>) -> Result<(), Untaken> {
+pub(crate) fn take_token(given: Option<Option<&OsStr>>, inherited: Option<&Inherited>) -> Result<(), Untaken> {
     let option = match given {
         Some(None) => return Err(Untaken::Nothing(OPTION)),
         given => given.flatten().map(|text| (OPTION, text.to_string_lossy().into_owned())),
@@ -86,7 +86,7 @@ pub(crate) fn take_token(given: Option<Option<&OsStr>>) -> Result<(), Untaken> {
         );
     }
     let has_option = given.iter().any(|(place, _)| *place == OPTION);
-    if is_shown { Err(Untaken::Exec(anew(has_option))) } else { Ok(()) }
+    if is_shown { Err(Untaken::Exec(anew(has_option, inherited))) } else { Ok(()) }
 }
 
 /// The file, which an orchestrator mounts.
@@ -135,17 +135,11 @@ fn keep(token: &Token) -> io::Result<()> {
 }
 
 /// This program again, without the token. Returns only if that fails.
-fn anew(has_option: bool) -> io::Error {
-    match std::env::current_exe() {
-        Ok(file) => {
-            let mut words = std::env::args_os();
-            let name = words.next().unwrap_or_else(|| "slurminit".into());
-            // Where the token came in the variable, such an option is one of the command's.
-            let words: Vec<OsString> = if has_option { without_option(words.collect()) } else { words.collect() };
-            Command::new(file).arg0(name).args(words).env_remove(JOIN).exec()
-        }
-        Err(error) => error,
-    }
+fn anew(has_option: bool, inherited: Option<&Inherited>) -> io::Error {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    // Where the token came in the variable, such an option is one of the command's.
+    let words = if has_option { without_option(words) } else { words };
+    execute_again(words, &[JOIN], inherited)
 }
 
 /// Without the first `--join TOKEN` or `--join=TOKEN`.

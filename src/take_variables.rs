@@ -11,6 +11,7 @@ use std::process::Command;
 
 use crate::config::given::{DIRECTORY, KEY_FILE, TOML_FILE};
 use crate::config::{Config, ConfigError};
+use crate::inherited::{Inherited, execute_again};
 use crate::secret_variables::{JOIN, MUNGE_KEY, TOML};
 use crate::{load_config, walk};
 
@@ -38,7 +39,7 @@ pub(crate) enum Untaken {
 }
 
 /// Takes them in, if they are there. Does not return then: this process is executed anew. `config_file`: what the command line names.
-pub(crate) fn take_variables(config_file: Option<&Path>) -> Result<(), Untaken> {
+pub(crate) fn take_variables(config_file: Option<&Path>, inherited: Option<&Inherited>) -> Result<(), Untaken> {
     // Who is not root has no cluster to start, and no place to keep anything in.
     if !nix::unistd::geteuid().is_root() {
         return Ok(());
@@ -61,7 +62,7 @@ pub(crate) fn take_variables(config_file: Option<&Path>) -> Result<(), Untaken> 
     }
     let kept = keep(root, TOML_FILE, toml.as_deref().map(str::as_bytes)).and_then(|()| keep(root, KEY_FILE, key));
     kept.map_err(Untaken::Keep)?;
-    Err(Untaken::Exec(anew(toml.is_some())))
+    Err(Untaken::Exec(anew(toml.is_some(), inherited)))
 }
 
 /// Whether what the variables hold can be taken; the configuration that is in them.
@@ -130,16 +131,10 @@ pub(crate) fn drop_keys() {
 }
 
 /// This program again, without the variables. Returns only if that fails.
-fn anew(has_toml: bool) -> io::Error {
-    match std::env::current_exe() {
-        Ok(file) => {
-            let words: Vec<OsString> = std::env::args_os().collect();
-            let words = if has_toml { with_config(words, kept_toml().as_os_str()) } else { words };
-            let name = words.first().cloned().unwrap_or_default();
-            Command::new(file).arg0(name).args(&words[1..]).env_remove(TOML).env_remove(MUNGE_KEY).exec()
-        }
-        Err(error) => error,
-    }
+fn anew(has_toml: bool, inherited: Option<&Inherited>) -> io::Error {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let words = if has_toml { with_config(words, kept_toml().as_os_str()) } else { words };
+    execute_again(words, &[TOML, MUNGE_KEY], inherited)
 }
 
 /// With the option behind the program and the verb, if there is one.

@@ -80,6 +80,8 @@ mod paths;
 mod reload;
 #[path = "image/rest.rs"]
 mod rest;
+#[path = "image/services.rs"]
+mod services;
 #[path = "image/settings.rs"]
 mod settings;
 #[path = "image/simulate.rs"]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// The modules of the crate from the bottom up. A module uses those of the lines above its own, and of its own line itself alone.
 const LAYERS: [&[&str]; 18] = [
-    &["exit_code", "pidfd", "printable", "proc", "secret_variables", "text_type", "walk", "watch"],
+    &["exit_code", "inherited", "pidfd", "printable", "proc", "secret_variables", "text_type", "walk", "watch"],
     &["tool"],
     &["inventory", "leftovers", "lock"],
     &["gpu_health", "job_map"],

@@ -835,7 +835,7 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__run)
-            opts="-h --role --config --nodes --wait-jobs --join --detached --help"
+            opts="-h --role --config --nodes --wait-jobs --join --detached --inherited --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -854,6 +854,10 @@ _slurminit() {
                     return 0
                     ;;
                 --join)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --inherited)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

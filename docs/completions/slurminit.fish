@@ -53,6 +53,7 @@ complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l role -d 'Whi
 complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l config -d 'The configuration; /config/slurminit.toml if there is one' -r -F
 complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l nodes -d 'Simulate a cluster of so many nodes in this container' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l join -d 'Join the cluster of this token, which `slurminit join-command` prints in the controller\'s container' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l inherited -d 'The signal mask and ignored signals of the process that executes itself again without a join token' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l wait-jobs -d 'After CMD has ended, continue until no job is left that can still run'
 complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l detached -d 'Leave the terminal and session of who starts it: for `slurminit up`'
 complete -c slurminit -n "__fish_slurminit_using_subcommand run" -s h -l help -d 'Print help'

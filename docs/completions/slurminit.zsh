@@ -34,6 +34,7 @@ _arguments "${_arguments_options[@]}" : \
 '--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
 '--nodes=[Simulate a cluster of so many nodes in this container]:N:_default' \
 '--join=[Join the cluster of this token, which \`slurminit join-command\` prints in the controller'\''s container]:TOKEN:_default' \
+'--inherited=[The signal mask and ignored signals of the process that executes itself again without a join token]:INHERITED:_default' \
 '--wait-jobs[After CMD has ended, continue until no job is left that can still run]' \
 '--detached[Leave the terminal and session of who starts it\: for \`slurminit up\`]' \
 '-h[Print help]' \

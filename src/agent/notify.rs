@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::say;
 use crate::config::{Notify, Receiver, WebhookUrl};
 use crate::gpu_health::report::Told;
-use crate::install;
+use crate::{install, tool};
 
 const HOUR: Duration = Duration::from_secs(3600);
 /// The pause between two looks at a command that runs.
@@ -92,18 +92,15 @@ impl<'a> Notifier<'a> {
         if let Some(running) = &mut self.running {
             let why = match running.child.try_wait() {
                 Ok(None) if now < running.until => return,
-                Ok(None) => {
-                    let _ = running.child.kill();
-                    let _ = running.child.try_wait();
-                    Some("it did not end in time, and was killed".to_owned())
-                }
+                Ok(None) => Some("it did not end in time, and was killed".to_owned()),
                 Ok(Some(status)) => (!status.success()).then(|| status.to_string()),
                 Err(error) => Some(error.to_string()),
             };
             if let Some(why) = why {
                 say(false, &format!("{} of [[notify]] failed: {why}", running.receiver));
             }
-            self.running = None;
+            // This kills one that is late.
+            self.running.take().into_iter().for_each(|running| tool::end(running.child));
         }
         let Some((index, told)) = self.waiting.pop_front() else { return };
         let Some(rated) = self.receivers.get_mut(index) else { return };
@@ -154,8 +151,6 @@ fn program(rated: &Rated<'_>) -> anyhow::Result<(Command, Vec<u8>)> {
 
 impl Drop for Notifier<'_> {
     fn drop(&mut self) {
-        if let Some(running) = &mut self.running {
-            let _ = running.child.kill();
-        }
+        self.running.take().into_iter().for_each(|running| tool::end(running.child));
     }
 }

@@ -4,20 +4,19 @@ use std::io::Write as _;
 
 use anyhow::Context as _;
 
-use crate::supervise::liveness::{Liveness, Question};
+use crate::supervise::liveness::{Liveness, QUESTIONS, Question};
 use crate::{exit_code, jobs, liveness};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The questions, as JSON
-    questions: String,
     /// Also make slurmctld ask nodes again that were silent and can be reached on this port
     #[arg(long, value_name = "PORT")]
     recall: Option<u16>,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let questions: Vec<Question> = serde_json::from_str(&args.questions).context("the questions are no JSON")?;
+    let questions = std::env::var(QUESTIONS).with_context(|| format!("{QUESTIONS} is not set; PID 1 sets it"))?;
+    let questions: Vec<Question> = serde_json::from_str(&questions).context("the questions are no JSON")?;
     let answers = liveness::ask_all(questions)?;
     let mut lines = Vec::new();
     for answer in &answers {

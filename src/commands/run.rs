@@ -8,6 +8,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::config::{Config, DEFAULT_FILE};
+use crate::inherited::Inherited;
 use crate::init::become_init;
 use crate::inventory::Finding;
 use crate::lock::Lock;
@@ -37,14 +38,22 @@ pub(crate) struct Args {
     /// Leave the terminal and session of who starts it: for `slurminit up`
     #[arg(long, hide = true)]
     detached: bool,
+    /// The signal mask and ignored signals of the process that executes itself again without a join token
+    #[arg(long, hide = true, value_parser = parse_inherited)]
+    inherited: Option<Inherited>,
+}
+
+fn parse_inherited(text: &str) -> Result<Inherited, serde_json::Error> {
+    serde_json::from_str(text)
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let Args { mut start, join, detached } = args;
+    let Args { mut start, join, detached, inherited } = args;
+    let inherited = inherited.unwrap_or_else(Inherited::capture);
     if detached {
         up::detach();
     }
-    if let Some(code) = settle_words(&mut start, join.as_deref())? {
+    if let Some(code) = settle_words(&mut start, join.as_deref(), &inherited)? {
         return Ok(code);
     }
     let (config, held, target) = match start.configuration() {
@@ -59,7 +68,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         Err(running) => return Ok(refuse(&running.to_string(), exit_code::FAILURE)),
     };
     if target.has_cluster {
-        if let Err(untaken) = take_variables(start.cluster.file()) {
+        if let Err(untaken) = take_variables(start.cluster.file(), Some(&inherited)) {
             return Ok(refuse(&untaken.to_string(), exit_code::CONFIG));
         }
     }
@@ -74,7 +83,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         warnings: what_is_odd(&config, file, &lock, &state),
         ..Task::new(&config, &held, target, !start.cmd.is_empty(), status::monotonic_ms())
     };
-    Err(become_init(task, &lock, &state, &start.cmd))
+    Err(become_init(task, inherited, &lock, &state, &start.cmd))
 }
 
 /// Locks the state directory, and slurmctld's if the configuration has it elsewhere.
@@ -97,7 +106,7 @@ fn refuse(why: &str, code: u8) -> u8 {
 
 /// Interprets what stands in place of a command, runs it where a cluster runs already, and takes a token in; the exit code, where that
 /// is all.
-fn settle_words(start: &mut Start, join: Option<&OsStr>) -> anyhow::Result<Option<u8>> {
+fn settle_words(start: &mut Start, join: Option<&OsStr>, inherited: &Inherited) -> anyhow::Result<Option<u8>> {
     let has_token = join.is_some() || first_word::token(&start.cmd).is_some();
     if !has_token {
         if let Some(code) = understand(start)?.map_or_else(|| in_the_running_cluster(start), |code| Ok(Some(code)))? {
@@ -105,7 +114,7 @@ fn settle_words(start: &mut Start, join: Option<&OsStr>) -> anyhow::Result<Optio
         }
     }
     // With one on the command line, this process begins anew.
-    let taken = take_token(first_word::token(&start.cmd).or_else(|| join.map(Some)));
+    let taken = take_token(first_word::token(&start.cmd).or_else(|| join.map(Some)), Some(inherited));
     Ok(taken.err().map(|untaken| refuse(&untaken.to_string(), exit_code::CONFIG)))
 }
 

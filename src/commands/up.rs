@@ -37,13 +37,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         let stop = args.cluster.configured().unwrap_or_default().supervise.stop_timeout();
         anyhow::ensure!(up::wait_for_end(&status, stop), "the former cluster (pid {}) does not end", status.pid);
     }
-    if let Err(untaken) = take_token(None) {
+    if let Err(untaken) = take_token(None, None) {
         eprintln!("slurminit: {untaken}");
         return Ok(exit_code::CONFIG);
     }
     let (config, _) = args.cluster.load()?;
     anyhow::ensure!(config.role != crate::config::Role::None, "the role none has no cluster that could be started");
-    if let Err(untaken) = take_variables(args.cluster.file()) {
+    if let Err(untaken) = take_variables(args.cluster.file(), None) {
         eprintln!("slurminit: {untaken}");
         return Ok(exit_code::CONFIG);
     }

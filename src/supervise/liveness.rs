@@ -2,12 +2,16 @@
 //!
 //! PURE. PID 1 passes all questions of a round to one child, `slurminit liveness`, and reads one answer per line.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::daemon::UnitId;
 use crate::config::ReadinessTest;
+
+/// The variable in which `slurminit liveness` gets its questions, as JSON.
+pub const QUESTIONS: &str = "SLURMINIT_QUESTIONS";
 
 /// The liveness check of one unit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +25,12 @@ pub struct Question {
     pub door: ReadinessTest,
     /// A pipeline of commands: each reads the output of the one before it, and all must exit with 0.
     pub commands: Vec<Vec<String>>,
+    /// The user to run the commands as; `None` means root.
+    #[serde(default)]
+    pub user: Option<String>,
+    /// Variables added to the commands' environment.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
     /// How long the answer may take, in milliseconds.
     pub timeout_ms: u64,
 }

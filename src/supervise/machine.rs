@@ -14,6 +14,7 @@ mod jobs;
 mod liveness;
 mod node;
 mod notice;
+mod readiness;
 mod reload;
 mod setback;
 mod snapshot;
@@ -245,6 +246,11 @@ impl Machine {
         }
         self.advance();
         self.note_moments();
+        self.cluster.step.end()
+    }
+
+    /// The effects of a step that panicked, up to the panic.
+    pub fn effects_of_panic(&mut self) -> Vec<Effect> {
         self.cluster.step.end()
     }
 

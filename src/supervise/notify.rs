@@ -13,7 +13,7 @@ use std::rc::Rc;
 use nix::libc;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, setsockopt, socket, sockopt};
 use nix::sys::stat::Mode;
-use nix::unistd::{Pid, User, getpid};
+use nix::unistd::{Pid, getpid};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::AbortHandle;
@@ -51,8 +51,8 @@ struct Channel {
 }
 
 impl Notify {
-    /// Creates the socket at `path`, writable for `user`.
-    pub(super) fn open(path: &Path, user: Option<&str>, name: &str) -> std::io::Result<Self> {
+    /// Creates the socket at `path`, writable for `owner`: its user and group ID.
+    pub(super) fn open(path: &Path, owner: Option<(u32, u32)>, name: &str) -> std::io::Result<Self> {
         let socket =
             socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK, None)?;
         setsockopt(&socket, sockopt::PassCred, &true)?;
@@ -62,8 +62,8 @@ impl Notify {
         let (run, file) = crate::walk::socket_place(path)?;
         let _ = run.remove(&file);
         bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
-        if let Some(user) = user.and_then(|user| User::from_name(user).ok().flatten()) {
-            run.chown_entry(&file, (user.uid.as_raw(), user.gid.as_raw()))?;
+        if let Some(owner) = owner {
+            run.chown_entry(&file, owner)?;
         }
         let channel = Rc::new(Channel {
             socket: watch(socket, Interest::READABLE)?,

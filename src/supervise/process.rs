@@ -13,12 +13,13 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::unistd::{ForkResult, Gid, Pid, Uid, User, fork, getgrouplist, pipe2};
+use nix::unistd::{ForkResult, Gid, Pid, Uid, fork, pipe2, setgid, setuid};
 
 use super::limits::Counts;
 use super::machine::{Shortage, SpawnFailure};
-use super::signals::Inherited;
+use super::users::User;
 use crate::exit_code::{CMD_NOT_EXECUTABLE, CMD_NOT_FOUND, FAILURE};
+use crate::inherited::{Inherited, block_all, set_mask};
 use crate::{pidfd, proc};
 
 /// The size of a pipe that holds 64 messages, in bytes.
@@ -45,7 +46,7 @@ pub(super) struct Program {
     /// The whole environment, `NAME=value`.
     pub(super) env: Vec<Vec<u8>>,
     /// The user to switch to; `None` keeps the current one.
-    pub(super) user: Option<String>,
+    pub(super) user: Option<User>,
     pub(super) output: Output,
     /// Standard input, as a file of this text; `None` for /dev/null.
     pub(super) input: Option<Vec<u8>>,
@@ -76,18 +77,12 @@ pub(super) struct Started {
     pub(super) limits: Counts,
 }
 
-struct Credentials {
-    uid: Uid,
-    gid: Gid,
-    groups: Vec<libc::gid_t>,
-}
-
 /// Everything that the child needs, allocated before the fork.
 struct ChildSetup {
     argv: Vec<CString>,
     envp: Vec<CString>,
     candidates: Vec<CString>,
-    credentials: Option<Credentials>,
+    user: Option<User>,
     is_cmd: bool,
     is_marked: bool,
     stdin: Option<OwnedFd>,
@@ -99,7 +94,7 @@ struct ChildSetup {
 /// Starts `program`.
 ///
 /// # Errors
-/// Whatever is known before the exec: no such user, or no process or file descriptor left.
+/// Whatever is known before the exec: no process or file descriptor left.
 pub(super) fn start(program: &Program, inherited: &Inherited) -> Result<Started, SpawnFailure> {
     let name = program.argv.first().map(|name| String::from_utf8_lossy(name).into_owned()).unwrap_or_default();
     let failed = |what: &str| {
@@ -110,7 +105,6 @@ pub(super) fn start(program: &Program, inherited: &Inherited) -> Result<Started,
             shortage: shortage(errno),
         }
     };
-    let credentials = program.user.as_deref().map(credentials).transpose()?.flatten();
     let pipe = || pipe2(OFlag::O_CLOEXEC).map_err(failed(&format!("no pipe for `{name}`")));
     let (failure, failure_in_child) = pipe()?;
     let apart = if program.output == Output::Messages { pipe_of_messages() } else { None };
@@ -124,13 +118,13 @@ pub(super) fn start(program: &Program, inherited: &Inherited) -> Result<Started,
         .then(|| input(program.input.as_deref()))
         .transpose()
         .map_err(failed(&format!("no standard input for `{name}`")))?;
-    let uid = credentials.as_ref().map_or_else(Uid::effective, |credentials| credentials.uid);
+    let uid = program.user.as_ref().map_or_else(Uid::effective, |user| Uid::from_raw(user.uid));
     let log_in_child = log.as_ref().map(|(_, write)| write.as_raw_fd());
     let prepared = ChildSetup {
         argv: program.argv.iter().map(|word| c_string(word)).collect(),
         envp: program.env.iter().map(|word| c_string(word)).collect(),
         candidates: candidates(program),
-        credentials,
+        user: program.user.clone(),
         is_cmd: program.is_cmd,
         is_marked: program.is_marked,
         stdin,
@@ -226,20 +220,6 @@ pub(super) fn send_group(started: &Started, signal: i32) {
     send(started, signal);
 }
 
-fn credentials(name: &str) -> Result<Option<Credentials>, SpawnFailure> {
-    let unknown =
-        |why: String, shortage| SpawnFailure { code: FAILURE, message: format!("user `{name}` {why}"), shortage };
-    let user = User::from_name(name)
-        .map_err(|errno| unknown(format!("cannot be looked up: {}", errno.desc()), shortage(errno)))?
-        .ok_or_else(|| unknown("does not exist in this container; create it or set `user`".to_owned(), None))?;
-    if user.uid == Uid::effective() {
-        return Ok(None);
-    }
-    let groups = getgrouplist(&c_string(name.as_bytes()), user.gid)
-        .map_err(|errno| unknown(format!("has no readable groups: {}", errno.desc()), shortage(errno)))?;
-    Ok(Some(Credentials { uid: user.uid, gid: user.gid, groups: groups.iter().map(|gid| gid.as_raw()).collect() }))
-}
-
 /// The paths to try, as in `execvp`. Unlike there, a file of unknown format is an error and not run as a shell script.
 fn candidates(program: &Program) -> Vec<CString> {
     let Some(name) = program.argv.first() else { return Vec::new() };
@@ -261,8 +241,14 @@ fn c_string(bytes: &[u8]) -> CString {
 
 #[expect(unsafe_code, reason = "fork")]
 fn fork_child(prepared: &ChildSetup, inherited: &Inherited) -> nix::Result<Pid> {
+    // Until its exec the child must not run this process's handlers, which would swallow a signal sent to the child.
+    let mask = block_all();
     // SAFETY: slurminit is single-threaded, so the child may call anything that the parent may.
-    match unsafe { fork() }? {
+    let forked = unsafe { fork() };
+    if !matches!(forked, Ok(ForkResult::Child)) {
+        set_mask(mask);
+    }
+    match forked? {
         ForkResult::Parent { child } => {
             if prepared.is_cmd {
                 // Parent and child both do this, because either may run first.
@@ -302,12 +288,12 @@ fn become_program(prepared: &ChildSetup, inherited: &Inherited) -> nix::Error {
     if prepared.is_marked {
         mark();
     }
-    if let Some(Credentials { uid, gid, groups }) = &prepared.credentials {
+    if let Some(User { uid, gid, groups, .. }) = &prepared.user {
         // SAFETY: the pointer and the length are of the same vector.
         if unsafe { libc::setgroups(groups.len(), groups.as_ptr()) } != 0 {
             return nix::Error::last();
         }
-        if let Err(errno) = nix::unistd::setgid(*gid).and_then(|()| nix::unistd::setuid(*uid)) {
+        if let Err(errno) = setgid(Gid::from_raw(*gid)).and_then(|()| setuid(Uid::from_raw(*uid))) {
             return errno;
         }
     }

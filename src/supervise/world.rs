@@ -7,6 +7,7 @@ mod handovers;
 mod programs;
 mod reap;
 mod requests;
+mod rest;
 mod struck;
 
 use std::collections::BTreeMap;
@@ -22,10 +23,11 @@ use tracing::{debug, error, info, trace, warn};
 use super::machine::{Child, Effect, Event, Exit, Machine, Notice, ReloadNotice, Unit};
 use super::output::{Pump, Reader};
 use super::process::{self, Output, Program, Started};
-use super::signals::{Inherited, Signals};
+use super::signals::Signals;
 use super::task::Task;
-use super::{advice, alarm, clock, limits, notify, readiness, status};
+use super::{advice, alarm, clock, limits, notify, readiness, status, users};
 use crate::config::Level;
+use crate::inherited::Inherited;
 use crate::logs::{Circumstances, Logs};
 
 /// A living child.
@@ -49,6 +51,7 @@ pub(super) struct World {
     living: BTreeMap<Pid, Living>,
     dying: Vec<reap::Dying>,
     status: status::Publisher,
+    rest: rest::Rest,
     exit: Option<u8>,
 }
 
@@ -72,7 +75,8 @@ impl World {
             }
         }
         let (living, dying) = (BTreeMap::new(), Vec::new());
-        Self { task, cmd, inherited, logs, events, start, machine, living, dying, status, exit: None }
+        let rest = rest::Rest::default();
+        Self { task, cmd, inherited, logs, events, start, machine, living, dying, status, rest, exit: None }
     }
 
     pub(super) async fn run(mut self, signals: &Signals, mut incoming: UnboundedReceiver<Event>) -> u8 {
@@ -92,7 +96,7 @@ impl World {
                 warn!("the clock was set {jump}; Slurm's times follow it");
             }
             self.publish();
-            let wake = self.machine.next_wake().map(|at| self.start + at);
+            let wake = self.machine.next_wake().map(|at| self.start + self.rest.wake(at));
             let wake = self.dying.iter().map(|dying| dying.until).chain(wake).min();
             let deadline = wake.unwrap_or(self.start);
             tokio::select! {
@@ -123,16 +127,31 @@ impl World {
     fn take(&mut self, event: Event) {
         let now = self.start.elapsed();
         let step = AssertUnwindSafe(|| {
-            for effect in self.machine.step(now, event) {
-                if effect == Effect::Spawn(Child::Cmd) {
-                    // The command may read the status at once.
-                    self.publish();
-                }
-                self.apply(effect);
-            }
+            let effects = self.machine.step(now, event);
+            self.apply_all(effects);
         });
-        if catch_unwind(step).is_err() {
-            error!("internal error in slurminit (please report it); going on");
+        if catch_unwind(step).is_ok() {
+            return self.rest.end();
+        }
+        error!("internal error in slurminit (please report it); going on");
+        self.rest.begin(now);
+        // The event itself may have had its effect before another part of the machine failed.
+        let rest = AssertUnwindSafe(|| {
+            let effects = self.machine.effects_of_panic();
+            self.apply_all(effects);
+        });
+        if catch_unwind(rest).is_err() {
+            error!("internal error in slurminit (please report it); some effects of the last event are lost");
+        }
+    }
+
+    fn apply_all(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            if effect == Effect::Spawn(Child::Cmd) {
+                // The command may read the status at once.
+                self.publish();
+            }
+            self.apply(effect);
         }
     }
 
@@ -224,7 +243,7 @@ impl World {
     fn circumstances(&self, child: Child) -> Circumstances {
         let Some(id) = child.unit() else { return Circumstances::default() };
         let user = |unit: &Unit| match &unit.spec.user {
-            Some(name) => nix::unistd::User::from_name(name).ok().flatten().map(|user| user.uid.as_raw()),
+            Some(name) => users::local(name).map(|user| user.uid),
             None => Some(nix::unistd::Uid::effective().as_raw()),
         };
         Circumstances {

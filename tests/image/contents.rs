@@ -144,11 +144,18 @@ fn the_programs_run_on_debian_12s_libc() {
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
-fn pid_1_can_load_no_library_and_look_up_no_host() {
-    let has = |program: &str, symbol: &str| symbols(program).split_whitespace().any(|word| word == symbol);
-    for symbol in ["dlopen", "getaddrinfo"] {
-        assert!(has("slurminit", symbol), "{symbol} is what this test would find");
-        assert!(!has("slurminit-init", symbol), "{symbol}");
+fn pid_1_can_load_no_library_and_use_no_nss() {
+    let [slurminit, init] = ["slurminit", "slurminit-init"].map(symbols);
+    let has =
+        |symbols: &str, symbol: &str| symbols.split_whitespace().any(|word| word.trim_end_matches("_r") == symbol);
+    for symbol in ["dlopen", "getaddrinfo", "getpwnam", "getgrouplist"] {
+        assert!(has(&slurminit, symbol), "{symbol} is what this test would find");
+        assert!(!has(&init, symbol), "{symbol}");
+    }
+    for symbol in
+        ["getpwuid", "getpwent", "getgrnam", "getgrgid", "getgrent", "initgroups", "gethostbyname", "getservbyname"]
+    {
+        assert!(!has(&init, symbol), "{symbol}");
     }
 }
 

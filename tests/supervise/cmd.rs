@@ -88,6 +88,24 @@ fn the_command_starts_with_the_mask_and_the_ignored_signals_of_slurminit() {
 }
 
 #[test]
+fn keeps_sigterm_that_arrives_before_it_has_handlers() {
+    for _ in 0..5 {
+        let init = Init::start(plain(&["sleep", &NEVER.to_string()]));
+        // Nothing of slurminit's runs before that. It still has to read its configuration and to execute its second program.
+        wait_for("the blocked SIGTERM", || {
+            // unshare(1) blocks it, too, for a moment.
+            let program = fs::read_link(format!("/proc/{}/exe", init.pid)).ok()?;
+            program.file_name()?.to_str()?.starts_with("slurminit").then_some(())?;
+            let blocked = u64::from_str_radix(&status_field(init.pid, "SigBlk")?, 16).unwrap();
+            (blocked >> 14 & 1 == 1).then_some(())
+        });
+        init.signal(15);
+        let end = init.end();
+        assert_eq!(end.code, 128 + 15, "{}", end.stderr);
+    }
+}
+
+#[test]
 fn the_command_inherits_three_descriptors_and_what_the_operator_passed() {
     // What surrounds the tests may have leaked some into all of us: those are passed on purpose, too.
     let list = "exec ls /proc/self/fd";

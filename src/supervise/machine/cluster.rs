@@ -61,12 +61,13 @@ impl Cluster {
         let unit = &self.units[id];
         if !self.open.contains(&unit.spec.gate) || !self.units.needs_are_met(id) || self.jobs.holds(unit) {
             // After the back-off the unit waits like any other, without a deadline.
-            return self.units[id].wait();
+            self.units[id].wait();
+            return self.units.say_failed_need(id, &mut self.step);
         }
         if unit.is(DaemonName::Slurmctld) && unit.follows(self.prepared.as_ref()) == Some(Follows::Unknown) {
             self.jobs.hold_orders(&self.units, &mut self.step);
         }
-        self.units[id].start(&mut self.step);
+        self.units[id].start(self.policy.probe_timeout, &mut self.step);
         if self.units[id].spec.readiness == ReadinessTest::Started {
             self.is_ready(id);
             // Later units are checked in this same step; earlier ones must not wait for the next event.

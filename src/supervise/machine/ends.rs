@@ -24,7 +24,10 @@ impl Machine {
             Child::FreePort(id) => self.port_is_free(id, &exit),
             Child::Environments => self.environments.written(exit, &mut self.cluster.step),
             Child::Associations => self.associations_made(exit),
-            Child::Probe(id) => self.looked(id, exit == Exit::Code(0)),
+            Child::Probe(id) => {
+                let ready = self.cluster.units[id].probe_ended(&exit, self.cluster.step.now);
+                self.looked(id, ready);
+            }
             Child::Liveness => self.round_ended(),
             // Its output was read before its death. The next liveness round restarts the others.
             Child::Explain(_) | Child::OomScore | Child::JobsFollow | Child::JobsReached => {}
@@ -42,6 +45,7 @@ impl Machine {
     pub(super) fn unit_exited(&mut self, id: UnitId, exit: Exit, shortage: Option<Shortage>) {
         let is_stopping = self.is_stopping();
         let Cluster { units, jobs, step, .. } = &mut self.cluster;
+        step.kill_task(Child::Probe(id));
         if units[id].is(DaemonName::Slurmctld) {
             jobs.release_orders(units, step);
         }

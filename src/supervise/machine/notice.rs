@@ -39,6 +39,10 @@ pub enum Notice {
     DiesInService { name: String, deaths: u32 },
     #[error("{name} {exit}, and is not started again")]
     UnitFinished { name: String, exit: Exit },
+    #[error(
+        "{name} is not started: {need}, which it needs, has failed; correct {need}, then `slurminit restart {need}`"
+    )]
+    NeedFailed { name: String, need: String },
     #[error("{name} {exit}")]
     UnitStopped { name: String, exit: Exit, expected: bool },
     #[error("{name} runs and is not ready yet; it has {} s in all", patience.as_secs())]
@@ -162,6 +166,7 @@ impl Notice {
             Self::UnitDied { .. } => "unit-died",
             Self::DiesInService { .. } => "unit-crash-loop",
             Self::UnitFinished { .. } => "unit-finished",
+            Self::NeedFailed { .. } => "dependency-failed",
             Self::UnitStopped { .. } => "unit-stopped",
             Self::StartsSlowly { .. } => "unit-starts-slowly",
             Self::RestartAsked { .. } => "restart-requested",
@@ -206,6 +211,7 @@ impl Notice {
             | Self::UnitDied { name, .. }
             | Self::DiesInService { name, .. }
             | Self::UnitFinished { name, .. }
+            | Self::NeedFailed { name, .. }
             | Self::UnitStopped { name, .. }
             | Self::StartsSlowly { name, .. }
             | Self::RestartAsked { name, .. }

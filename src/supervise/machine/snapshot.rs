@@ -7,7 +7,7 @@ use crate::prepared::Prepared;
 use super::super::node::NodeReport;
 use super::super::target::JobCare;
 use super::unit::{Again, End, State};
-use super::{Exit, Machine, Moment, Phase, ReloadSnapshot, Span};
+use super::{Exit, Machine, Moment, Phase, ReloadSnapshot, Span, Unit};
 
 /// The machine's state for `status` and `health`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -146,7 +146,7 @@ impl Machine {
         });
         let units = units.collect();
         let cluster = &self.cluster.units;
-        let missing = cluster.iter().find(|unit| cluster.essential(unit).is_some() && !unit.is_ready());
+        let missing = cluster.iter().find(|unit| cluster.essential(unit).is_some() && !unit.serves());
         let (phase, why) = match &self.phase {
             Phase::New | Phase::Hook { .. } => (PhaseName::Hooks, Some("a pre-start hook runs".to_owned())),
             Phase::Prepare { .. } => (PhaseName::Preparing, Some("the GPUs are being detected".to_owned())),
@@ -154,7 +154,7 @@ impl Machine {
             Phase::Boot { .. } => (PhaseName::Starting, None),
             Phase::Serve => (PhaseName::Ready, None),
         };
-        let why = why.or_else(|| missing.map(|unit| format!("{} is {}", unit.name(), shown(unit.state()).0)));
+        let why = why.or_else(|| missing.map(|unit| self.why_missing(unit)));
         let why = why.or_else(|| self.node_trouble());
         let waits = matches!(self.phase, Phase::Boot { .. }) && self.setup.has_associations;
         let why = why.or_else(|| waits.then(|| "the accounts of slurminit.toml are being made".to_owned()));
@@ -168,6 +168,13 @@ impl Machine {
             reload: self.reload.snapshot(),
             timeline: self.timeline.spans.clone(),
         }
+    }
+
+    /// Why an essential unit does not serve.
+    fn why_missing(&self, unit: &Unit) -> String {
+        let failed =
+            unit.failed_need.map(|need| format!(": {}, which it needs, has failed", self.cluster.units[need].name()));
+        format!("{} is {}{}", unit.name(), shown(unit.state()).0, failed.unwrap_or_default())
     }
 
     fn node_trouble(&self) -> Option<String> {

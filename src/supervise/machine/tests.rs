@@ -7,6 +7,7 @@ mod deaths;
 mod histories;
 mod jobs;
 mod node;
+mod readiness;
 mod sim;
 mod stop;
 

@@ -7,6 +7,7 @@ use crate::config::{DaemonName, ReadinessTest, RestartPolicy, Supervise};
 
 use super::super::daemon::{Spec, UnitId};
 use super::liveness::Pulse;
+use super::readiness::Check;
 use super::setback::{LONGEST, Setbacks};
 use super::step::Step;
 use super::{Child, Effect, Exit, Moment, Notice, Shortage};
@@ -20,11 +21,13 @@ pub struct Unit {
     pub spec: Spec,
     /// The units that must be ready first and must outlive this one.
     pub(super) needs: Vec<UnitId>,
-    state: State,
+    pub(super) state: State,
     starts: u32,
     pub(super) last_end: Option<End>,
     pub(super) pulse: Pulse,
     pub(super) setbacks: Setbacks,
+    /// The needed unit that failed for good, if that was logged as the reason why this one does not start.
+    pub(super) failed_need: Option<UnitId>,
     /// When the unit failed, oldest first; older failures than can matter are dropped.
     failures: VecDeque<Moment>,
     in_a_row: u32,
@@ -62,7 +65,7 @@ pub(super) enum State {
     /// The unit waits for other units or for the preparation.
     Waiting,
     /// The process is alive but not ready yet.
-    Starting { since: Moment, look_at: Moment, pause: Duration, until: Moment, told: bool },
+    Starting { since: Moment, check: Check, until: Moment, told: bool },
     /// The unit is ready.
     Ready { since: Moment },
     /// The process was told to end. SIGTERM is repeated at `nudge`; SIGKILL follows at the deadline.
@@ -86,12 +89,6 @@ pub(super) struct Run {
     was_ready: bool,
 }
 
-/// The pause between two readiness checks; a check costs about 50 microseconds.
-const LOOK: Duration = Duration::from_millis(1);
-/// After this time the start counts as slow, and the pauses grow.
-const LOOK_SLOWER: Duration = Duration::from_millis(200);
-/// The longest pause between two readiness checks.
-const LOOK_MAX: Duration = Duration::from_millis(50);
 /// After this time the start is logged as slow.
 const SLOW_START: Duration = Duration::from_secs(2);
 /// munged can lose a SIGTERM while it starts (0.5.16: seen in its first 20 ms), so the signal is repeated. Slurm's
@@ -116,6 +113,7 @@ impl Unit {
             last_end: None,
             pulse: Pulse::default(),
             setbacks: Setbacks::default(),
+            failed_need: None,
             failures: VecDeque::new(),
             in_a_row: 0,
         }
@@ -161,6 +159,11 @@ impl Unit {
         self.ready_since().is_some()
     }
 
+    /// Whether the unit does its work, or has done it.
+    pub(super) fn serves(&self) -> bool {
+        self.is_ready() || self.has_succeeded()
+    }
+
     pub(super) fn ready_since(&self) -> Option<Moment> {
         match self.state {
             State::Ready { since } => Some(since),
@@ -187,6 +190,18 @@ impl Unit {
         self.state == State::Finished
     }
 
+    /// Whether the unit ended with 0, by itself.
+    pub(super) fn has_succeeded(&self) -> bool {
+        let ended_well = |end: &End| end.exit == Exit::Code(0) && end.told.is_none();
+        self.has_finished() && self.last_end.as_ref().is_some_and(ended_well)
+    }
+
+    /// Whether units that need this one may start. One that runs once and has no readiness test must have ended with 0.
+    pub(super) fn satisfies(&self) -> bool {
+        let is_one_shot = self.spec.restart == RestartPolicy::Never && self.spec.readiness == ReadinessTest::Started;
+        self.has_succeeded() || self.is_ready() && !is_one_shot
+    }
+
     /// Whether the unit may start as soon as the units it needs are ready.
     pub(super) fn is_due(&self, now: Moment) -> bool {
         match self.state {
@@ -198,7 +213,7 @@ impl Unit {
 
     pub(super) fn next_wake(&self) -> Option<Moment> {
         match &self.state {
-            State::Starting { look_at, until, .. } => Some(*look_at.min(until)),
+            State::Starting { check, until, .. } => Some(check.next_wake().min(*until)),
             State::Stopping { deadline, nudge, .. } => Some(nudge.map_or(*deadline, |nudge| nudge.min(*deadline))),
             State::BackingOff { until } => Some(*until),
             State::Waiting | State::Ready { .. } | State::Finished | State::GivenUp => None,
@@ -210,10 +225,11 @@ impl Unit {
         self.state = State::Waiting;
     }
 
-    /// The unit's process starts.
-    pub(super) fn start(&mut self, step: &mut Step) {
+    /// The unit's process starts. `limit`: how long a readiness command may take.
+    pub(super) fn start(&mut self, limit: Duration, step: &mut Step) {
         let (since, until) = (step.now, step.now + self.spec.ready_timeout);
-        self.state = State::Starting { since, look_at: since + LOOK, pause: LOOK, until, told: false };
+        self.state = State::Starting { since, check: Check::new(since, limit), until, told: false };
+        self.failed_need = None;
         self.starts = self.starts.saturating_add(1);
         step.push(Effect::Spawn(Child::Unit(self.id)));
     }
@@ -236,17 +252,12 @@ impl Unit {
                 step.say(Notice::NeverReady { name: self.name(), after });
                 self.stop(Again::AfterFailure, step);
             }
-            State::Starting { since, look_at, pause, until, told } if now >= *look_at => {
-                *look_at = now + *pause;
-                *pause = if now < *since + LOOK_SLOWER { LOOK } else { (*pause * 2).min(LOOK_MAX) };
+            State::Starting { since, until, told, .. } => {
                 if now >= *since + SLOW_START && !std::mem::replace(told, true) {
                     let patience = *until - *since;
                     step.say(Notice::StartsSlowly { name: self.name(), patience });
                 }
-                match self.spec.readiness {
-                    ReadinessTest::Command(_) => step.start_task(Child::Probe(self.id)),
-                    _ => step.push(Effect::Look(self.id)),
-                }
+                self.check_readiness(step);
             }
             State::Stopping { deadline, nudge, killed, .. } if now >= *deadline => {
                 (*deadline, *nudge) = (now + KILL_INTERVAL, None);
@@ -265,6 +276,7 @@ impl Unit {
 
     /// Tells the process to end. SIGCONT follows, because a stopped process does not act on SIGTERM.
     pub(super) fn stop(&mut self, again: Again, step: &mut Step) {
+        step.kill_task(Child::Probe(self.id));
         let nudge = self.spec.daemon.is_some().then(|| step.now + NUDGE);
         let limit = if self.is(DaemonName::Mariadbd) && self.is_starting() { STARTING_DATABASE } else { Duration::MAX };
         let (since, deadline) = (step.now, step.now + self.spec.stop_timeout.min(limit));

@@ -5,6 +5,8 @@ use std::ops::{Index, IndexMut};
 use crate::config::DaemonName;
 
 use super::super::daemon::{Spec, UnitId};
+use super::Notice;
+use super::step::Step;
 use super::unit::Unit;
 
 /// All daemons and services. Only this type creates a [`UnitId`], so every ID refers to a unit.
@@ -69,11 +71,21 @@ impl Units {
         self.daemon(DaemonName::Slurmctld).is_some_and(Unit::has_been_ready)
     }
 
-    /// Whether everything that this unit needs is ready. slurmctld needs accounting once.
+    /// Whether everything that this unit needs is ready, or has ended with 0. slurmctld needs accounting once.
     pub(super) fn needs_are_met(&self, id: UnitId) -> bool {
         let is_controller = self[id].is(DaemonName::Slurmctld);
         let is_spared = |other: &Unit| is_controller && other.is_for_accounting() && self.has_had_controller();
-        self[id].needs.iter().map(|other| &self[*other]).all(|other| other.is_ready() || is_spared(other))
+        self[id].needs.iter().map(|other| &self[*other]).all(|other| other.satisfies() || is_spared(other))
+    }
+
+    /// Logs, once, that this unit does not start because one that it needs has failed and is not started again.
+    pub(super) fn say_failed_need(&mut self, id: UnitId, step: &mut Step) {
+        let has_failed = |other: &&UnitId| self[**other].has_finished() && !self[**other].has_succeeded();
+        let failed = self[id].needs.iter().find(has_failed).copied();
+        if let Some(other) = failed.filter(|_| failed != self[id].failed_need) {
+            step.say(Notice::NeedFailed { name: self[id].name(), need: self[other].name() });
+        }
+        self[id].failed_need = failed;
     }
 
     /// Whether a living unit needs this one, so that it must end first.

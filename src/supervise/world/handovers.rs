@@ -22,7 +22,8 @@ impl World {
             return None;
         }
         let path = self.task.paths.run.join(format!("notify-{}", spec.name));
-        match Notify::open(&path, program.user.as_deref(), &spec.name) {
+        let owner = program.user.as_ref().map(|user| (user.uid, user.gid));
+        match Notify::open(&path, owner, &spec.name) {
             Ok(notify) => {
                 program.env.push([VARIABLE.as_bytes(), b"=", path.as_os_str().as_encoded_bytes()].concat());
                 if spec.handover == Handover::WhereItCan {

@@ -8,11 +8,12 @@ use std::path::PathBuf;
 use super::{Output, Program, World, limits};
 use crate::config::{DaemonName, Paths, ReadinessTest};
 use crate::prepared::{Given, Prepared, announced};
-use crate::supervise::daemon::{Spec, UnitId};
-use crate::supervise::liveness::Question;
+use crate::supervise::daemon::{ProbeTest, Spec, UnitId};
+use crate::supervise::liveness::{QUESTIONS, Question};
 use crate::supervise::machine::{Child, Follows, Unit};
 use crate::supervise::node::SINFO_FORMAT;
 use crate::supervise::target::JobCare;
+use crate::supervise::users;
 use Output::{Captured, Log, Messages};
 
 type Argv = Vec<Vec<u8>>;
@@ -28,16 +29,19 @@ impl World {
         let program = Program { argv, env, user: None, output, input, is_cmd: false, is_marked: false };
         match child {
             Child::Cmd => Program { env: environment(&BTreeMap::new(), &[]), is_cmd: true, ..program },
-            Child::Unit(id) => {
+            Child::Unit(id) | Child::Probe(id) => {
                 let spec = &self.machine.units()[id].spec;
-                let env = environment(&with_defaults(spec), &NOT_FOR_DAEMONS);
-                let is_marked = spec.daemon == Some(DaemonName::Slurmd);
-                Program { env, user: spec.user.clone(), is_marked, ..program }
+                let is_marked = spec.daemon == Some(DaemonName::Slurmd) && child == Child::Unit(id);
+                of_unit(spec, Program { is_marked, ..program })
             }
             // What the command line says is theirs, too.
             _ => {
                 let mut said = BTreeMap::from([("SLURMINIT_ROLE".to_owned(), self.task.role.to_string())]);
                 said.extend(self.task.simulated_nodes.map(|nodes| ("SLURMINIT_NODES".to_owned(), nodes.to_string())));
+                if child == Child::Liveness {
+                    // A command line is public, and the variables of a unit may be secret.
+                    said.insert(QUESTIONS.to_owned(), serde_json::to_string(&self.questions()).unwrap_or_default());
+                }
                 Program { env: environment(&said, &NOT_FOR_DAEMONS), ..program }
             }
         }
@@ -45,7 +49,7 @@ impl World {
 
     /// The command line, and where the output goes.
     fn argv(&self, child: Child) -> (Argv, Output) {
-        let node = self.machine.prepared().and_then(Prepared::name_of_node).unwrap_or(&self.task.node);
+        let node = self.node();
         let prepare = |more: &[Argv]| [self.own_verb("prepare"), more.concat()].concat();
         match child {
             Child::Cmd => (self.cmd.iter().map(|word| word.as_bytes().to_vec()).collect(), Output::Inherited),
@@ -96,9 +100,8 @@ impl World {
                 (jobs(node, &arguments), Log)
             }
             Child::Liveness => {
-                let questions = serde_json::to_vec(&self.questions(node)).unwrap_or_default();
                 let recall = self.task.has_other_nodes.then(|| words(&["--recall", &self.daemon_port()]));
-                ([vec![own_file(), b"liveness".to_vec(), questions], recall.unwrap_or_default()].concat(), Captured)
+                ([vec![own_file(), b"liveness".to_vec()], recall.unwrap_or_default()].concat(), Captured)
             }
             Child::OomScore => {
                 let users = self.machine.units().iter().filter_map(|unit| unit.spec.user.as_deref());
@@ -111,6 +114,10 @@ impl World {
             Child::NodeCheck => (words(&["sinfo", "--noheader", "--nodes", node, "--format", SINFO_FORMAT]), Captured),
             Child::NodeResume => (words(&["scontrol", "update", &format!("nodename={node}"), "state=resume"]), Log),
         }
+    }
+
+    fn node(&self) -> &str {
+        self.machine.prepared().and_then(Prepared::name_of_node).unwrap_or(&self.task.node)
     }
 
     /// If a previous slurmctld left saved state, slurmctld is started through `slurminit jobs number`, which execs it.
@@ -221,7 +228,8 @@ impl World {
     /// The questions for this round's units. A unit that died since is left out. So is slurmd when no thread can be
     /// created: it asks each slurmstepd, and a slurmstepd that cannot create a thread for its answer exits, and its job
     /// with it (24.11: `macros.h`).
-    fn questions(&self, node: &str) -> Vec<Question> {
+    fn questions(&self) -> Vec<Question> {
+        let node = self.node();
         let no_threads = limits::lacks_processes().is_some();
         let question = |id: &UnitId| {
             let spec = &self.machine.units()[*id].spec;
@@ -236,6 +244,8 @@ impl World {
                     let node = spec.node.as_deref().unwrap_or(node);
                     spec.liveness.as_ref()?.test.commands(&self.task.paths.munge_socket, node)
                 },
+                user: spec.user.clone().filter(|_| is_own(spec)),
+                env: if is_own(spec) { with_defaults(spec) } else { BTreeMap::new() },
                 timeout_ms: u64::try_from(self.machine.probe_timeout(*id).as_millis()).unwrap_or(u64::MAX),
             })
         };
@@ -260,6 +270,33 @@ fn own_file() -> Vec<u8> {
 
 fn words<S: AsRef<str>>(words: &[S]) -> Argv {
     words.iter().map(|word| word.as_ref().as_bytes().to_vec()).collect()
+}
+
+/// Whether the liveness check is the operator's command.
+fn is_own(spec: &Spec) -> bool {
+    spec.liveness.as_ref().is_some_and(|liveness| matches!(liveness.test, ProbeTest::Command(_)))
+}
+
+/// The program as the unit's user, with the unit's variables and the user's own.
+fn of_unit(spec: &Spec, mut program: Program) -> Program {
+    let mut added = with_defaults(spec);
+    let Some(name) = &spec.user else { return Program { env: environment(&added, &NOT_FOR_DAEMONS), ..program } };
+    let user = if spec.daemon.is_some() { users::local(name) } else { users::complete(name) };
+    let is_own = user.as_ref().is_some_and(|user| user.uid == nix::unistd::Uid::effective().as_raw());
+    if is_own {
+        return Program { env: environment(&added, &NOT_FOR_DAEMONS), ..program };
+    }
+    match &user {
+        Some(user) => user.variables().for_each(|(name, value)| {
+            added.entry(name.to_owned()).or_insert_with(|| value.to_owned());
+        }),
+        None => {
+            let helper = [own_file(), b"as-user".to_vec(), name.clone().into_bytes(), b"--".to_vec()];
+            program.argv.splice(0..0, helper);
+        }
+    }
+    let without = [&NOT_FOR_DAEMONS[..], &users::VARIABLES].concat();
+    Program { env: environment(&added, &without), user, ..program }
 }
 
 fn with_defaults(spec: &Spec) -> BTreeMap<String, String> {

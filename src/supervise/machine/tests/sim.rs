@@ -162,7 +162,7 @@ impl Sim {
             let spec = &self.machine.units()[unit].spec;
             for other in &spec.after {
                 let other_unit = self.machine.units().named(other);
-                let is_ready = other_unit.is_some_and(Unit::is_ready);
+                let is_ready = other_unit.is_some_and(Unit::satisfies);
                 let had = self.machine.units()[unit].has_been_ready();
                 let was_enough = had && other_unit.is_some_and(Unit::is_for_accounting);
                 assert!(is_ready || was_enough, "{} before {other} is ready", spec.name);
