@@ -82,6 +82,8 @@ mod settings;
 mod simulate;
 #[path = "image/state.rs"]
 mod state;
+#[path = "image/user_files.rs"]
+mod user_files;
 #[path = "image/users.rs"]
 mod users;
 #[path = "image/vendors.rs"]
