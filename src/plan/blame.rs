@@ -249,6 +249,24 @@ mod tests {
     }
 
     #[test]
+    fn complaints_about_what_a_value_needs_are_traced_to_it() {
+        let toml = "[slurm.conf]\nJobContainerType = 'job_container/tmpfs'\nPreemptType = 'preempt/qos'\nAuthType = 'auth/slurm'\n\
+                    TaskPlugin = 'task/cgroup'\nPreemptMode = 'SUSPEND'\n";
+        let config = Config::parse(toml, Path::new("x")).unwrap();
+        for (words, key) in [
+            ("PrologFlags=Contain is required for use with job_container/tmpfs", "JobContainerType"),
+            ("PreemptType and PreemptMode values incompatible", "PreemptMode"),
+            ("auth/slurm: cannot stat '/etc/slurm/slurm.key': No such file or directory", "AuthType"),
+            ("init: CgroupPlugin=disabled in cgroup.conf is not compatible with task/cgroup.", "TaskPlugin"),
+            ("PreemptMode=SUSPEND requires GANG too", "PreemptMode"),
+        ] {
+            let found = blame(&config, &[], &Customized::default(), &[words]).map(|blame| blame.culprit);
+            let path = vec!["slurm".into(), "conf".into(), key.to_owned().into()];
+            assert_eq!(found, Some(Culprit::Configuration(path)), "{words}");
+        }
+    }
+
+    #[test]
     fn what_is_not_about_a_value_blames_nobody() {
         for words in [
             "CLUSTER NAME MISMATCH.",
