@@ -9,6 +9,7 @@ mod accounts;
 mod applied;
 mod atomic;
 mod copies;
+mod daemon_directory;
 mod device_files;
 mod directories;
 mod environments;
@@ -23,6 +24,7 @@ pub use accounting::install_accounting;
 pub use accounts::{AccountError, check_accounts, install_accounts};
 pub use applied::{keep_applied, keep_held, read_applied, read_held, restore_applied};
 pub use copies::note_copies;
+pub use daemon_directory::make_daemon_directory;
 pub use device_files::{LOOKERS, close_device_file, give_device_file};
 pub use directories::{make_directories, make_simulated_gpus};
 pub use environments::{install_environments, read_login_files};
@@ -57,6 +59,10 @@ pub enum InstallError {
     NoUser { user: String, path: PathBuf, daemon: &'static str },
     #[error("cannot give {path} to user `{user}`: {source}; start the container as root, with the capability CHOWN")]
     Owner { path: PathBuf, user: String, source: io::Error },
+    #[error(
+        "{path} belongs to uid {uid} and holds other files; name an empty directory, or give it to the daemon's user with chown"
+    )]
+    Occupied { path: PathBuf, uid: u32 },
     #[error(
         "{path} must be root's, for what lies in it root obeys, and it cannot be made so: {source}; start the container with the \
          capability CHOWN, or do it where the directory comes from: chown root {path} there, or use a Docker volume"
@@ -164,10 +170,22 @@ pub fn find_user_files(paths: &Paths, root: &Path) -> Result<Vec<UserFile>, Inst
             let Some(text) = read_text(root, &path)? else { continue };
             let is_copy = origin == Origin::Slurm && copies::is_copy(paths, root, name, &text);
             let origin = if is_copy { Origin::Copy } else { origin };
-            found.push(UserFile { name, origin, path, text });
+            found.push(UserFile::new(name, origin, path, &text, &|name| read_included(paths, root, origin, name)));
         }
     }
     Ok(found)
+}
+
+/// A file that one of the user's includes: beside it, or in Slurm's directory.
+fn read_included(paths: &Paths, root: &Path, origin: Origin, name: &str) -> Result<(PathBuf, String), String> {
+    let beside = (origin == Origin::Config).then_some(&paths.config);
+    for directory in beside.into_iter().chain([&paths.slurm]) {
+        let path = directory.join(name);
+        if let Some(text) = read_text(root, &path).map_err(|error| error.to_string())? {
+            return Ok((path, text));
+        }
+    }
+    Err("there is no such file".to_owned())
 }
 
 /// Installs `files` into Slurm's directory, and returns those that changed.

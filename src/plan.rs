@@ -29,7 +29,7 @@ pub use blame::{Blame, Culprit, blame};
 pub use cgroups::CgroupPlan;
 pub use change::{Change, Text, change, line_of_key};
 pub use cluster::{controller, names_a_controller};
-pub use customized::{Customized, FileName, Origin, UserFile, choose, gpu_files, last_value};
+pub use customized::{Customized, Fatal, FileName, Names, Origin, OwnNode, UserFile, choose, gpu_files, last_value};
 pub use epilog::Epilog;
 pub use gpus::{AutoDetect, GresLine, GresPlan, select};
 pub use mail::MailProg;

@@ -3,13 +3,13 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::config::Config;
-use crate::exit_code;
+use nix::unistd::User;
+
+use crate::config::{Config, DaemonName, Fault, NodeName};
 use crate::install::{self, InstallError};
 use crate::inventory::Inventory;
-use crate::plan::Text;
-use crate::plan::{self, Customized, FileName, Plan, Refusal};
-use crate::render;
+use crate::plan::{self, Culprit, Customized, Fatal, FileName, Names, Plan, Refusal, Text};
+use crate::{exit_code, load_config, render};
 
 /// The plan and the resulting files, including the user's.
 pub(crate) struct Planned {
@@ -20,18 +20,28 @@ pub(crate) struct Planned {
 
 impl Planned {
     /// The node's name and Gres.
-    pub(crate) fn node(&self, inventory: &Inventory) -> (String, String) {
-        let own = self.customized.node(&inventory.hostname);
+    pub(crate) fn node(&self) -> (String, String) {
+        let own = self.customized.own_node.as_ref().map(|node| (node.name.clone(), node.gres.clone()));
         own.unwrap_or_else(|| (self.plan.node_names(), self.plan.node_gres()))
     }
 }
 
 /// Plans and renders, with the user's own files instead of generated ones.
-pub(crate) fn plan_files(config: &Config, inventory: &Inventory, root: &Path) -> Result<Planned, PlanError> {
+pub(crate) fn plan_files(
+    config: &Config,
+    config_file: Option<&Path>,
+    inventory: &Inventory,
+    root: &Path,
+) -> Result<Planned, PlanError> {
     let mut plan = plan::plan(config, inventory).map_err(PlanError::Refused)?;
     let found = install::find_user_files(&config.paths, root).map_err(PlanError::Unreadable)?;
     let exists = |path: &Path| install::under(root, path).exists();
-    let customized = plan.respect(plan::choose(config, &found), inventory, &exists);
+    let names = names(config, inventory, root);
+    let customized = plan.respect(config, plan::choose(config, &found), inventory, &names, &exists);
+    if let Some(Fatal { culprit, what, cause, repair }) = &customized.fatal {
+        let (what, _) = at(config_file, culprit.as_ref(), what);
+        return Err(PlanError::Refused(Refusal::new(exit_code::CONFIG, what, cause, repair)));
+    }
     let mut files = render::render(&plan);
     for file in &mut files {
         if let Some(own) = customized.get(file.name) {
@@ -40,6 +50,61 @@ pub(crate) fn plan_files(config: &Config, inventory: &Inventory, root: &Path) ->
     }
     Ok(Planned { plan, files, customized })
 }
+
+/// The names of this machine, as slurmd finds them.
+fn names(config: &Config, inventory: &Inventory, root: &Path) -> Names {
+    let hosts = crate::walk::read(&install::under(root, Path::new("/etc/hosts"))).unwrap_or_default();
+    let hosts = String::from_utf8_lossy(&hosts);
+    let words = hosts.lines().map(|line| line.split('#').next().unwrap_or_default().split_whitespace().skip(1));
+    let own = words.filter(|words| words.clone().any(|word| word == inventory.hostname));
+    let aliases = own.flatten().filter(|word| *word != inventory.hostname).map(str::to_owned).collect();
+    let configured = Some(&config.node.name).filter(|name| **name != NodeName::default()).map(ToString::to_string);
+    Names { configured, hostname: inventory.hostname.clone(), aliases }
+}
+
+/// A fault with the place where the operator wrote it, and the file of that place.
+pub(crate) fn at(config_file: Option<&Path>, culprit: Option<&Culprit>, what: &str) -> (String, PathBuf) {
+    match culprit {
+        Some(Culprit::Configuration(path)) => {
+            let error = load_config::locate(config_file, Fault::new(path.clone(), what.to_owned()));
+            let source = load_config::source(config_file);
+            (error.to_string(), source.map_or_else(|_| load_config::file(config_file), |source| source.origin))
+        }
+        Some(Culprit::File(path, line)) => (format!("{}:{line}: {what}", path.display()), path.clone()),
+        None => (what.to_owned(), load_config::file(config_file)),
+    }
+}
+
+/// The configuration with the user that the slurm.conf lets slurmctld run as, which then owns its directories. A user in
+/// `[daemon.slurmctld]` is kept.
+pub(crate) fn with_slurm_user(config: &Config, config_file: Option<&Path>, root: &Path) -> Result<Config, Refusal> {
+    let found = install::find_user_files(&config.paths, root)?;
+    let customized = plan::choose(config, &found);
+    let own = customized.get(FileName::SlurmConf).map(|_| customized.last_value(SLURM_USER));
+    let of_toml = || config.slurm.conf.get(SLURM_USER).map(|user| user.as_str().to_owned());
+    let Some(user) = own.map(|user| user.unwrap_or_default()).or_else(of_toml) else { return Ok(config.clone()) };
+    let refused = || {
+        let (what, file) =
+            at(config_file, customized.culprit(config, SLURM_USER).as_ref(), &format!("there is no user {user}"));
+        let repair = format!("write SlurmUser=slurm in {}, or create the account in the image", file.display());
+        Refusal::new(exit_code::CONFIG, what, "slurmctld runs as SlurmUser", repair)
+    };
+    as_slurm_user(config, &user).ok_or_else(refused)
+}
+
+/// The configuration with this SlurmUser, which is root if it is empty. `None` if there is no such account.
+pub(crate) fn as_slurm_user(config: &Config, user: &str) -> Option<Config> {
+    let mut config = config.clone();
+    let settings = config.daemons.entry(DaemonName::Slurmctld).or_default();
+    if settings.user.is_none() {
+        let user = if user.is_empty() { "root" } else { user };
+        let by_number = || User::from_uid(user.parse::<u32>().ok()?.into()).ok().flatten();
+        settings.user = Some(User::from_name(user).ok().flatten().or_else(by_number)?.name);
+    }
+    Some(config)
+}
+
+const SLURM_USER: &str = "SlurmUser";
 
 /// Why there is no plan.
 pub(crate) enum PlanError {
@@ -50,7 +115,11 @@ pub(crate) enum PlanError {
 impl From<InstallError> for Refusal {
     fn from(error: InstallError) -> Self {
         let (cause, repair) = ("the daemons need it before they can start", "see the message; then start again");
-        Self::new(exit_code::PREPARE, error, cause, repair)
+        let code = match error {
+            InstallError::NotText { .. } => exit_code::CONFIG,
+            _ => exit_code::PREPARE,
+        };
+        Self::new(code, error, cause, repair)
     }
 }
 

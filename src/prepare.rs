@@ -2,6 +2,7 @@
 //! PID 1.
 
 mod ask_slurm;
+mod daemon_directories;
 pub(crate) mod environments;
 mod explain;
 mod held_gpus;
@@ -17,13 +18,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use crate::config::{Config, ConfigError, Held, JobHook, OnHookFailure, Role};
+use crate::config::{Config, ConfigError, DaemonName, Held, JobHook, OnHookFailure, Role};
 use crate::doctor::{self, facts::Start};
 use crate::install::{self, AccountError, InstallError, MungeKey};
 use crate::inventory::{Behavior, Finding, Inventory, Kind};
 use crate::plan::Text;
 use crate::plan::{self, DevicePath, FileName, Refusal};
-use crate::planned::{Planned, cluster_name, plan_files, state_directory};
+use crate::planned::{Planned, cluster_name, plan_files, state_directory, with_slurm_user};
 use crate::prepared::{OfferedGpu, PrepareEvent, Prepared};
 use crate::render;
 use crate::supervise::target::Target;
@@ -63,7 +64,8 @@ pub(crate) fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, 
     let _ = agent::files::forget(&config.paths.run);
     let joining = joining::check(&config, sources.root)?;
     let accounts = accounts(&config, sources)?;
-    let unusable = install::make_directories(&config, sources.root)?;
+    let owners = with_slurm_user(&config, sources.config, sources.root)?;
+    let unusable = install::make_directories(&owners, sources.root)?;
     let key = match &joining {
         Some(joining) => joining.install(&config, sources.root)?,
         None => munge_key(&config, sources.root)?,
@@ -75,13 +77,14 @@ pub(crate) fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, 
     tell_or_fail(tell, &PrepareEvent::Detected)?;
     plan::can_account(&config, &inventory)?;
     plan::can_authenticate(&config, &inventory)?;
-    let planned = plan_files(&config, &inventory, sources.root)?;
+    let planned = plan_files(&config, sources.config, &inventory, sources.root)?;
     is_own_state(&config, sources.root, &planned.files)?;
+    let named = daemon_directories::make(&owners, sources, &planned, &inventory.hostname)?;
     install::note_copies(&config.paths, sources.root, &planned.customized)?;
     make_simulated_gpus(&config, sources.root)?;
     let changed = install::install_files(&config.paths, sources.root, &planned.files)?;
     let accounting = install::install_accounting(&config, sources.root)?;
-    let jwt_key = install::install_jwt_key(&config, sources.root)?;
+    let jwt_key = install::install_jwt_key(&owners, sources.root)?;
     if let Err(error) = install::keep_applied(&config.paths, sources.root, &planned.files) {
         eprintln!("warning: {error}; a reload will compare with the installed files");
     }
@@ -89,6 +92,7 @@ pub(crate) fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, 
     let job_map = clear_job_map(&config, sources.root, &planned);
     let cheap = cheap_findings(&config, sources.root, &inventory, &planned.files);
     let mut prepared = report(&config, sources.root, planned, &inventory, changed);
+    prepared.slurm_user = slurm_user(&owners);
     if let Some(held) = sources.held {
         let alike = config.simulate.nodes.unwrap_or_default();
         let kept = format!("{held}\n{}\n{alike}", prepared.node_name);
@@ -101,6 +105,7 @@ pub(crate) fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, 
     }
     prepared.findings.extend(accounts);
     prepared.findings.extend(unusable);
+    prepared.findings.extend(named);
     prepared.findings.extend(accounting);
     prepared.findings.extend(jwt_key);
     prepared.findings.extend(device_files);
@@ -109,6 +114,11 @@ pub(crate) fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, 
     prepared.findings.extend(key.findings.iter().cloned());
     prepared.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     Ok((prepared, key))
+}
+
+/// The user of slurmctld, where the operator's slurm.conf or slurminit.toml names one.
+fn slurm_user(owners: &Config) -> Option<String> {
+    owners.daemons.get(&DaemonName::Slurmctld)?.user.clone()
 }
 
 /// Puts the key in place. The controller's container, which starts at the same time, may not have made it yet.
@@ -197,13 +207,16 @@ fn detected(config: &Config, root: &Path, file: Option<&Path>) -> Result<Invento
 fn report(config: &Config, root: &Path, planned: Planned, inventory: &Inventory, changed: Vec<PathBuf>) -> Prepared {
     let (node_name, gres) = match config.role {
         Role::Controller | Role::Login => (String::new(), String::new()),
-        Role::All | Role::None | Role::Compute => planned.node(inventory),
+        Role::All | Role::None | Role::Compute => planned.node(),
     };
     let dynamic_node = config.adds_its_node().then(|| render::dynamic_node(&planned.plan));
     let state = state_directory(config, root, &planned.files);
     let (saved_jobs, new_state) = (has_saved_jobs(&state), is_empty(&state));
     let without_cgroups = !planned.plan.cgroup.is_used();
     let own_epilog = runs_own_epilog(&planned);
+    let has_own_command = config.daemons.get(&DaemonName::Slurmd).is_some_and(|slurmd| slurmd.command.is_some());
+    let told_node = planned.customized.own_node.as_ref().filter(|node| node.is_told && !has_own_command);
+    let told_node = told_node.map(|node| node.name.clone());
     let plan = planned.plan;
     let mut findings = plan.findings;
     findings.extend(inventory.findings.iter().cloned());
@@ -226,6 +239,7 @@ fn report(config: &Config, root: &Path, planned: Planned, inventory: &Inventory,
         node_name,
         simulated_nodes: config.simulated().map_or(0, |nodes| nodes.iter().count()),
         dynamic_node,
+        told_node,
         gres,
         saved_jobs,
         new_state,
@@ -267,7 +281,7 @@ fn close_device_files(planned: &Planned) -> Option<Finding> {
     if !runs(planned, "Prolog", &prolog.path) || !runs_own_epilog(planned) {
         return None;
     }
-    let files = plan::gpu_files(text_of(planned, FileName::GresConf));
+    let files = plan::gpu_files(text_of(planned, FileName::GresConf), &planned.node().0);
     let close = |file: &String| Some((file.clone(), install::close_device_file(Path::new(file), None).err()?));
     let (file, error) = files.iter().find_map(close)?;
     let what = format!("{file} cannot be closed to other users than its job's: {error}");
@@ -284,7 +298,8 @@ fn make_simulated_gpus(config: &Config, root: &Path) -> Result<(), InstallError>
 /// Jobs of a former start have ended, whatever exporters on the host were told.
 fn clear_job_map(config: &Config, root: &Path, planned: &Planned) -> Option<Finding> {
     let dir = config.metrics.job_map.as_deref()?;
-    let error = job_map::clear(root, dir, &plan::gpu_files(text_of(planned, FileName::GresConf))).err()?;
+    let files = plan::gpu_files(text_of(planned, FileName::GresConf), &planned.node().0);
+    let error = job_map::clear(root, dir, &files).err()?;
     let what = "exporters on the host do not learn which job has which GPU";
     let cause = format!("[metrics] job_map: {error}");
     let repair = format!("mount a directory there that is root's: --volume {0}:{0}", dir.display());

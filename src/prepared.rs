@@ -82,6 +82,12 @@ pub struct Prepared {
     /// What slurmd tells the controller of this node (`slurmd -Z --conf`), where slurm.conf does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dynamic_node: Option<String>,
+    /// The name that slurmd must be told (`slurmd -N`), because it does not find it by the host's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub told_node: Option<String>,
+    /// The user that slurmctld runs as, if the operator's files name one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slurm_user: Option<String>,
     /// The node's GRES in slurm.conf (`gpu:nvidia:2`); empty without GPUs.
     pub gres: String,
     /// Whether the controller will find jobs saved by an earlier start.

@@ -90,6 +90,8 @@ mod simulate;
 mod state;
 #[path = "image/stubborn_jobs.rs"]
 mod stubborn_jobs;
+#[path = "image/user_files.rs"]
+mod user_files;
 #[path = "image/users.rs"]
 mod users;
 #[path = "image/vendors.rs"]

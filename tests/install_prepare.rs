@@ -150,7 +150,11 @@ fn a_file_of_the_user_is_installed_as_it_is_and_never_overwritten() {
 #[test]
 fn a_file_that_came_from_the_operators_directory_goes_with_it() {
     let root = fixture("");
-    let own = |name: &str| format!("# USER_CUSTOMIZED=true\nSlurmctldHost=gpu-box\nNodeName={name} CPUs=1\n");
+    let own = |name: &str| {
+        format!(
+            "# USER_CUSTOMIZED=true\nSlurmctldHost=gpu-box\nProctrackType=proctrack/linuxproc\nNodeName={name} CPUs=1\n"
+        )
+    };
     let (config, installed) = (root.path().join("config/slurm.conf"), root.path().join("etc/slurm/slurm.conf"));
     fs::create_dir(root.path().join("config")).unwrap();
     fs::write(&config, own("gpu-box")).unwrap();
@@ -180,7 +184,11 @@ fn a_file_that_came_from_the_operators_directory_goes_with_it() {
 #[test]
 fn a_copy_that_a_reload_brought_back_goes_with_the_original_as_well() {
     let root = fixture("");
-    let own = |cpus: u32| format!("# USER_CUSTOMIZED=true\nSlurmctldHost=gpu-box\nNodeName=gpu-box CPUs={cpus}\n");
+    let own = |cpus: u32| {
+        format!(
+            "# USER_CUSTOMIZED=true\nSlurmctldHost=gpu-box\nProctrackType=proctrack/linuxproc\nNodeName=gpu-box CPUs={cpus}\n"
+        )
+    };
     let (config, installed) = (root.path().join("config/slurm.conf"), root.path().join("etc/slurm/slurm.conf"));
     fs::create_dir(root.path().join("config")).unwrap();
     fs::write(&config, own(1)).unwrap();
@@ -247,13 +255,39 @@ fn jobs_of_a_former_start_are_seen_where_slurmctld_will_find_them() {
     save("var/lib/slurm/slurmctld", "job_state.old");
     assert!(prepared(root.path()).saved_jobs);
 
-    let own =
-        "# USER_CUSTOMIZED=true\nSlurmctldHost=gpu-box\nStateSaveLocation=/var/spool/slurmctld\nNodeName=gpu-box\n";
+    let own = "# USER_CUSTOMIZED=true\nSlurmctldHost=gpu-box\nStateSaveLocation=/var/spool/slurmctld\nProctrackType=proctrack/linuxproc\nNodeName=gpu-box\n";
     fs::create_dir(root.path().join("config")).unwrap();
     fs::write(root.path().join("config/slurm.conf"), own).unwrap();
     assert!(!prepared(root.path()).saved_jobs);
     save("var/spool/slurmctld", "job_state");
     assert!(prepared(root.path()).saved_jobs);
+}
+
+/// PID 1 learns from the files what it cannot know of the configuration.
+#[test]
+fn tells_pid_1_the_user_and_the_node_of_an_own_slurm_conf() {
+    let root = tempfile::tempdir().unwrap();
+    let toml = "[node]\nname = \"n2\"\n[daemon.munged]\nuser = \"nobody\"\n";
+    fs::write(root.path().join("slurminit.toml"), toml).unwrap();
+    let own = "# USER_CUSTOMIZED=true\nSlurmctldHost=gpu-box\nProctrackType=proctrack/linuxproc\n\
+               SlurmUser=65534\nNodeName=n[1-2] CPUs=1\n";
+    fs::create_dir(root.path().join("config")).unwrap();
+    fs::write(root.path().join("config/slurm.conf"), own).unwrap();
+    let start = prepared(root.path());
+    assert_eq!((start.node_name.as_str(), start.told_node.as_deref()), ("n2", Some("n2")));
+    assert_eq!(start.slurm_user.as_deref(), Some("nobody"));
+    let refused = [
+        (own.replace("65534", "no-such-user"), "/config/slurm.conf:4: "),
+        (own.replace("n[1-2]", "m[1-2]"), "/config/slurm.conf:5: "),
+        (own.replace("proctrack/linuxproc", "proctrack/cgroup"), "/config/slurm.conf:3: "),
+        (format!("{own}Include x.conf\n"), "/config/slurm.conf:6: "),
+    ];
+    for (own, place) in refused {
+        fs::write(root.path().join("config/slurm.conf"), own).unwrap();
+        let (code, words) = failure(&slurminit(root.path(), "true", "prepare", &[]));
+        assert_eq!(code, exit_code::CONFIG);
+        assert!(words.starts_with(place), "{words}");
+    }
 }
 
 #[test]

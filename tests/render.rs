@@ -14,7 +14,7 @@ use std::path::Path;
 use slurminit::config::Config;
 use slurminit::install;
 use slurminit::inventory::Inventory;
-use slurminit::plan::{self, choose};
+use slurminit::plan::{self, Names, choose};
 use slurminit::render::{explain, render};
 
 /// The files of a case's `expected/`, by name.
@@ -35,11 +35,16 @@ fn outcome(case: &Path) -> BTreeMap<String, String> {
     };
     let users = install::find_user_files(&config.paths, case).unwrap();
     let exists = |path: &Path| inventory.gpus.iter().any(|gpu| gpu.device_file.as_deref() == Some(path));
-    let customized = plan.respect(choose(&config, &users), &inventory, &exists);
+    let configured = Some(config.node.name.to_string()).filter(|name| name != "localhost");
+    let names = Names { configured, hostname: inventory.hostname.clone(), ..Names::default() };
+    let customized = plan.respect(&config, choose(&config, &users), &inventory, &names, &exists);
     for file in render(&plan) {
         if customized.get(file.name).is_none() {
             files.insert(file.name.to_string(), file.text);
         }
+    }
+    if let Some(fatal) = &customized.fatal {
+        files.insert("fatal.txt".to_owned(), format!("{fatal:#?}\n"));
     }
     files.insert("explain.txt".to_owned(), explain(&plan.decisions, &plan.findings));
     files

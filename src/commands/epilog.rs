@@ -46,7 +46,7 @@ pub(super) fn job() -> anyhow::Result<(Job, String)> {
     let gpus = std::env::var("SLURM_JOB_GPUS").unwrap_or_default();
     let conf = std::env::var_os("SLURM_CONF").map_or_else(|| PathBuf::from("/etc/slurm/slurm.conf"), PathBuf::from);
     let gres_conf = fs::read_to_string(conf.with_file_name("gres.conf")).unwrap_or_default();
-    let all = plan::gpu_files(&gres_conf);
+    let all = plan::gpu_files(&gres_conf, &std::env::var("SLURMD_NODENAME").unwrap_or_default());
     let own = gpus.split(',').filter_map(|gpu| all.get(gpu.parse::<usize>().ok()?).cloned());
     // GPUs that share a file can belong to two jobs at a time.
     let devices = own.filter(|file| all.iter().filter(|other| *other == file).count() == 1).collect();

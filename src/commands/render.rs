@@ -37,7 +37,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         }
     };
     let inventory = inventory(&config, &args.at.root, args.inventory.as_deref())?;
-    let Planned { plan, files, .. } = match plan_files(&config, &inventory, &args.at.root) {
+    let Planned { plan, files, .. } = match plan_files(&config, args.at.config.as_deref(), &inventory, &args.at.root) {
         Ok(planned) => planned,
         Err(PlanError::Unreadable(error)) => return Err(error.into()),
         Err(PlanError::Refused(refusal)) => {

@@ -317,6 +317,8 @@ pub struct WaitingJob {
     pub id: String,
     /// Slurm's reason.
     pub reason: String,
+    /// The user's number, if this container has no account of it.
+    pub uid_without_account: Option<String>,
 }
 
 /// What `unmunge` reports about a credential.

@@ -54,8 +54,10 @@ pub fn make_directories(config: &Config, root: &Path) -> Result<Vec<Finding>, In
     ended_jobs(&owned(state.child(Paths::JOBCOMP)?, &slurm, 0o755, &mut mended)?, &slurm);
     let mut findings: Vec<Finding> = no_batch_jobs(&spool, &paths.state).into_iter().collect();
     findings.extend(no_scripts(&slurm_files));
-    // Earlier versions gave the whole state directory to slurm.
-    let slurms = |mended: &Mended| matches!(mended, Mended::Taken { uid, .. } if slurm.ids().is_some_and(|(slurm, _)| *uid == slurm));
+    // Earlier versions gave the whole state directory to slurm, and images give it what SlurmUser may now be another of.
+    let usual = Owner::of(DaemonName::Slurmctld, &Config::default(), &paths.state).ok();
+    let users: Vec<u32> = [Some(slurm), usual].into_iter().flatten().filter_map(|owner| Some(owner.ids()?.0)).collect();
+    let slurms = |mended: &Mended| matches!(mended, Mended::Taken { uid, .. } if users.contains(uid));
     findings.extend(open_configuration(root, &paths.config));
     findings.extend(mended.iter().map(|mended| match slurms(mended) {
         true => Finding { severity: Severity::Info, ..finding(mended) },

@@ -48,7 +48,13 @@ const fn known(daemon: &'static str, line: &'static str, when: When, source: &'s
 const START: &str = "munged.c, random.c, gids.c, job.c, of 0.5.15 and 0.5.16: a step of its own at each start or end";
 
 /// All known messages of Slurm 22.05 to 24.11 and munge 0.5.15 and 0.5.16.
-pub const KNOWN: [Known; 34] = [
+pub const KNOWN: [Known; 35] = [
+    known(
+        "slurmd",
+        "xcpuinfo_hwloc_topo_load: failed (load will be required after read failures).",
+        When::Always,
+        "xcpuinfo.c: the cached topology of a former slurmd is not there yet, and is made",
+    ),
     known(
         "slurmd",
         "slurm_receive_msg_and_forward: * failed: Zero Bytes were transmitted or received",

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use crate::config::{Config, Step};
 
 use super::customized::parse;
-use super::{Customized, FileName, Text};
+use super::{Customized, FileName, Text, UserFile};
 
 /// What Slurm complains about, and where the operator wrote it.
 #[derive(Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub enum Culprit {
 
 /// Parts of Slurm's messages about a value that it rejects (22.05 to 25.11: `parse_config.c`, `read_config.c`,
 /// `plugin.c`, `plugrack.c` and the plugins). Messages about failed connections or full disks contain none of them.
-const COMPLAINTS: [&str; 11] = [
+const COMPLAINTS: [&str; 15] = [
     "unrecognized key",
     "parse error",
     "not a valid",
@@ -42,6 +42,10 @@ const COMPLAINTS: [&str; 11] = [
     "not recognized",
     "not supported",
     "unknown",
+    "compatible",
+    "require",
+    "cannot stat",
+    "unable to stat",
 ];
 
 /// How many of Slurm's lines are shown.
@@ -118,14 +122,13 @@ fn from_configuration<'a>(config: &'a Config, own: &Customized) -> impl Iterator
 
 fn from_files<'a>(files: &'a [Text], own: &'a Customized) -> impl Iterator<Item = Candidate> + 'a {
     let of_file = |Text { name, text }: &'a Text| {
-        let path = own.get(*name).map(|file| file.path.clone());
-        let lines = text.lines().enumerate().filter(move |_| path.is_some());
-        let path = own.get(*name).map(|file| file.path.clone()).unwrap_or_default();
-        lines.flat_map(move |(index, text)| {
-            let (path, line) = (path.clone(), index + 1);
+        let numbered =
+            move |file: &'a UserFile| text.lines().enumerate().map(move |(index, text)| (file, index + 1, text));
+        own.get(*name).into_iter().flat_map(numbered).flat_map(move |(file, line, text)| {
             let pairs = parse::lines(text).into_iter().flat_map(|line| line.pairs().to_vec());
+            let (path, place) = file.place(line);
             pairs.map(move |(key, value)| Candidate {
-                culprit: Culprit::File(path.clone(), line),
+                culprit: Culprit::File(path.clone(), place),
                 file: *name,
                 partition: None,
                 line: Some(line),
@@ -246,6 +249,24 @@ mod tests {
     }
 
     #[test]
+    fn complaints_about_what_a_value_needs_are_traced_to_it() {
+        let toml = "[slurm.conf]\nJobContainerType = 'job_container/tmpfs'\nPreemptType = 'preempt/qos'\nAuthType = 'auth/slurm'\n\
+                    TaskPlugin = 'task/cgroup'\nPreemptMode = 'SUSPEND'\n";
+        let config = Config::parse(toml, Path::new("x")).unwrap();
+        for (words, key) in [
+            ("PrologFlags=Contain is required for use with job_container/tmpfs", "JobContainerType"),
+            ("PreemptType and PreemptMode values incompatible", "PreemptMode"),
+            ("auth/slurm: cannot stat '/etc/slurm/slurm.key': No such file or directory", "AuthType"),
+            ("init: CgroupPlugin=disabled in cgroup.conf is not compatible with task/cgroup.", "TaskPlugin"),
+            ("PreemptMode=SUSPEND requires GANG too", "PreemptMode"),
+        ] {
+            let found = blame(&config, &[], &Customized::default(), &[words]).map(|blame| blame.culprit);
+            let path = vec!["slurm".into(), "conf".into(), key.to_owned().into()];
+            assert_eq!(found, Some(Culprit::Configuration(path)), "{words}");
+        }
+    }
+
+    #[test]
     fn what_is_not_about_a_value_blames_nobody() {
         for words in [
             "CLUSTER NAME MISMATCH.",
@@ -263,8 +284,7 @@ mod tests {
     fn a_line_of_an_own_file_is_found_by_its_number_or_its_key() {
         let text = "# USER_CUSTOMIZED=true\nClusterName=c\nFooBar=1\n";
         let path = PathBuf::from("/config/slurm.conf");
-        let file =
-            UserFile { name: FileName::SlurmConf, origin: Origin::Config, path: path.clone(), text: text.to_owned() };
+        let file = UserFile::new(FileName::SlurmConf, Origin::Config, path.clone(), text, &|_| Err(String::new()));
         let own = Customized { files: vec![file], ..Customized::default() };
         let files = [Text { name: FileName::SlurmConf, text: text.to_owned() }];
         for words in [

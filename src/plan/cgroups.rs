@@ -30,7 +30,7 @@ pub(super) fn plan(inventory: &Inventory, node: &NodePlan, reasons: &mut Reasons
     // Binding tasks needs real CPU numbers, which are known only if the container has the whole machine.
     let whole = node.topology.is_some();
     let affinity = whole && !inventory.cpu.binding_denied;
-    let obstacle = obstacle(inventory);
+    let obstacle = obstacle(inventory).map(|obstacle| obstacle.why);
     let unheld = obstacle.clone().or_else(|| device_obstacle(inventory));
     reasons.findings.extend(unheld.filter(|_| inventory.usable_gpus().next().is_some()).map(not_held));
     let plan = match obstacle {
@@ -53,41 +53,57 @@ pub(super) fn plan(inventory: &Inventory, node: &NodePlan, reasons: &mut Reasons
 /// The controllers that Slurm needs to confine a job to its CPUs and memory. Devices need no controller in cgroup v2.
 const NEEDED: [&str; 2] = ["cpuset", "memory"];
 
+/// Why Slurm cannot use cgroups here.
+pub(super) struct Obstacle {
+    /// The reason.
+    pub(super) why: String,
+    /// Whether slurmd exits if it is configured with them all the same.
+    pub(super) ends_slurmd: bool,
+}
+
 /// Why cgroups cannot be used; `None` if they can.
-fn obstacle(inventory: &Inventory) -> Option<String> {
+pub(super) fn obstacle(inventory: &Inventory) -> Option<Obstacle> {
     let cgroup = &inventory.cgroup;
+    let fatal = |why: &str| Some(Obstacle { why: why.to_owned(), ends_slurmd: true });
     match cgroup.version {
-        CgroupVersion::None => return Some("no cgroup file system is mounted".to_owned()),
-        // Tried with 24.11.5 and writable hierarchies: the node becomes idle, but then every job fails ("Slurmd could
-        // not execve job") and drains it.
-        CgroupVersion::V1 => return Some("with cgroup v1 Slurm cannot start jobs inside a container".to_owned()),
+        CgroupVersion::None => return fatal("no cgroup file system is mounted"),
+        // Tried with 24.11.5: without write access slurmd exits. With writable hierarchies the node becomes idle, but
+        // then every job fails ("Slurmd could not execve job") and drains it.
+        CgroupVersion::V1 => {
+            let why = "with cgroup v1 Slurm cannot start jobs inside a container".to_owned();
+            return Some(Obstacle { why, ends_slurmd: !cgroup.writable });
+        }
         CgroupVersion::V2 => {}
     }
     if !cgroup.writable {
-        return Some("cgroup v2 is mounted read-only in this container".to_owned());
+        return fatal("cgroup v2 is mounted read-only in this container");
     }
     // Tried with 22.05.8: slurmd exits, because it neither creates directories above its scope nor enables controllers.
     if !inventory.slurm.does(Behavior::EnablesControllers) {
         let since = Behavior::EnablesControllers.since().release;
-        return Some(format!("this Slurm is older than {since} and cannot make its groups in a container's cgroup v2"));
+        return fatal(&format!(
+            "this Slurm is older than {since} and cannot make its groups in a container's cgroup v2"
+        ));
     }
     // Tried with 24.11.5: it puts jobs beside the container's group, where the container's limits do not apply.
     if cgroup.whole_machine {
-        return Some(
+        let why =
             "the whole machine's cgroup v2 is mounted (--cgroupns host), and Slurm would put jobs outside of this container's limits"
-                .to_owned(),
-        );
+                .to_owned();
+        return Some(Obstacle { why, ends_slurmd: false });
     }
     // slurmd moves every process of its root group into a group of its own, and exits at one that has no PID here.
     if cgroup.foreign_processes {
-        return Some("processes that this container cannot see are in its cgroup, and slurmd ends there".to_owned());
+        return fatal("processes that this container cannot see are in its cgroup, and slurmd ends there");
     }
     let missing: Vec<&str> =
         NEEDED.into_iter().filter(|name| !cgroup.controllers.iter().any(|own| own == name)).collect();
     if !missing.is_empty() {
-        return Some(format!("cgroup v2 is writable, but lacks {}", missing.join(", ")));
+        let why = format!("cgroup v2 is writable, but lacks {}", missing.join(", "));
+        return Some(Obstacle { why, ends_slurmd: false });
     }
-    (!inventory.slurm.has_plugin("cgroup_v2")).then(|| "this Slurm has no plugin for cgroup v2".to_owned())
+    (!inventory.slurm.has_plugin("cgroup_v2"))
+        .then(|| Obstacle { why: "this Slurm has no plugin for cgroup v2".to_owned(), ends_slurmd: false })
 }
 
 /// Why the kernel cannot restrict a job to its GPUs although Slurm uses cgroups; `None` if it can.

@@ -1,6 +1,10 @@
 //! The user's own Slurm files: who owns which file, and which problems they will cause.
 
 mod check;
+mod fatal;
+mod hostlist;
+mod include;
+mod own_node;
 pub(super) mod parse;
 
 use std::fmt;
@@ -9,9 +13,13 @@ use std::path::{Path, PathBuf};
 use crate::config::Config;
 use crate::inventory::{Finding, Inventory, Kind};
 
+pub use fatal::Fatal;
+pub use own_node::{Names, OwnNode};
 pub use parse::{gpu_files, last_value};
 
-use super::{Decision, Plan};
+use include::{Expanded, Inlined, Missing, Read};
+
+use super::{Culprit, Decision, Plan};
 
 /// Slurm's files that slurminit writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -104,14 +112,54 @@ pub struct UserFile {
     pub origin: Origin,
     /// Its path.
     pub path: PathBuf,
-    /// Its content.
+    /// Its content, with those files in place of `Include` lines that Slurm would not find.
     pub text: String,
+    /// What Slurm reads: with all included files.
+    read: Expanded,
+    /// Where the lines of `text` come from, if files were put into it.
+    written: Expanded,
+    /// The file of an `Include` line that there is not.
+    missing: Option<Missing>,
 }
 
+/// The mark that some editors put before UTF-8 text. Slurm takes it for a part of the first line.
+const BYTE_ORDER_MARK: char = '\u{feff}';
+
 impl UserFile {
+    /// A file with this content. `include` reads the files that it includes.
+    pub fn new(name: FileName, origin: Origin, path: PathBuf, text: &str, include: Read<'_>) -> Self {
+        let plain = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
+        let expanded = |inlined| Expanded::new(&path, plain, inlined, include);
+        let (written, read) = (expanded(Inlined::Relative), expanded(Inlined::All));
+        let missing = read.as_ref().err().cloned();
+        let as_is = || Expanded { text: plain.to_owned(), ..Expanded::default() };
+        let (written, read) = (written.unwrap_or_else(|_| as_is()), read.unwrap_or_else(|_| as_is()));
+        // A file in Slurm's own directory has its others beside it, and is never written to.
+        let (text, written) = match origin {
+            Origin::Config => (written.text.clone(), written),
+            Origin::Slurm | Origin::Copy => (text.to_owned(), Expanded::default()),
+        };
+        Self { name, origin, path, text, read, written, missing }
+    }
+
+    /// The file and line that a line of its text, counted from 1, comes from.
+    pub fn place(&self, line: usize) -> (PathBuf, usize) {
+        self.written.place(line).cloned().unwrap_or_else(|| (self.path.clone(), line))
+    }
+
+    /// The same of a line of what Slurm reads.
+    fn place_read(&self, line: usize) -> (PathBuf, usize) {
+        self.read.place(line).cloned().unwrap_or_else(|| (self.path.clone(), line))
+    }
+
+    /// The lines that Slurm reads.
+    fn lines(&self) -> Vec<parse::Line> {
+        parse::lines(&self.read.text)
+    }
+
     /// Whether a line says `# USER_CUSTOMIZED=true`.
     fn is_marked(&self) -> bool {
-        self.text.lines().any(|line| {
+        self.read.text.lines().any(|line| {
             let Some(comment) = line.trim().strip_prefix('#') else { return false };
             let words: String = comment.trim_start_matches('#').split_whitespace().collect();
             words.eq_ignore_ascii_case("USER_CUSTOMIZED=true")
@@ -138,6 +186,10 @@ pub struct Customized {
     pub decisions: Vec<Decision>,
     /// Foreseeable problems.
     pub findings: Vec<Finding>,
+    /// A problem that ends a daemon for sure.
+    pub fatal: Option<Fatal>,
+    /// This node in the user's slurm.conf; `None` without that file, or if no line is for this node.
+    pub own_node: Option<OwnNode>,
 }
 
 impl Customized {
@@ -146,13 +198,25 @@ impl Customized {
         self.files.iter().find(|file| file.name == name)
     }
 
-    /// This node's name and Gres in the user's slurm.conf; `None` without that file, or if no line matches this node.
-    pub fn node(&self, hostname: &str) -> Option<(String, String)> {
-        let lines = parse::lines(&self.get(FileName::SlurmConf)?.text);
-        let ours = |name: &str| ["localhost", hostname, hostname.split('.').next().unwrap_or(hostname)].contains(&name);
-        let node =
-            lines.iter().find(|line| line.get("NodeHostname").or_else(|| line.get("NodeName")).is_some_and(ours))?;
-        Some((node.get("NodeName")?.to_owned(), node.get("Gres").unwrap_or_default().to_owned()))
+    /// What the user's slurm.conf says last of a key, with all included files.
+    pub fn last_value(&self, key: &str) -> Option<String> {
+        last_value(&self.get(FileName::SlurmConf)?.read.text, key)
+    }
+
+    /// Where the operator wrote a key of slurm.conf.
+    pub fn culprit(&self, config: &Config, key: &str) -> Option<Culprit> {
+        match self.get(FileName::SlurmConf) {
+            Some(file) => {
+                let lines = file.lines();
+                let line = lines.iter().rev().find(|line| line.get(key).is_some())?;
+                let (path, line) = file.place_read(line.number_in_file());
+                Some(Culprit::File(path, line))
+            }
+            None => {
+                let (key, _) = config.slurm.conf.iter().find(|(own, _)| own.is(key))?;
+                Some(Culprit::Configuration(vec!["slurm".into(), "conf".into(), key.as_str().to_owned().into()]))
+            }
+        }
     }
 }
 
@@ -233,14 +297,18 @@ impl Plan {
         self.settings.iter().find(|setting| setting.key == key).map_or("", |setting| setting.value.as_str())
     }
 
-    /// Adapts the generated files to the user's, and reports problems with the latter. `exists` tells whether a device
-    /// file exists.
+    /// Adapts the generated files to the user's, and reports problems with the latter. `exists` tells whether a file
+    /// exists.
     pub fn respect(
         &mut self,
+        config: &Config,
         mut customized: Customized,
         inventory: &Inventory,
+        names: &Names,
         exists: &dyn Fn(&Path) -> bool,
     ) -> Customized {
+        let slurm_conf = customized.get(FileName::SlurmConf);
+        customized.own_node = slurm_conf.and_then(|file| own_node::find(&file.lines(), names));
         self.decisions.extend(customized.decisions.iter().cloned());
         if customized.get(FileName::GresConf).is_some() {
             self.forget_task_prolog();
@@ -250,10 +318,12 @@ impl Plan {
             self.findings.extend(self.task_prolog.as_ref().map(|prolog| prolog.not_used(cause)));
         } else {
             if let Some(gres) = customized.get(FileName::GresConf) {
-                self.count_users_gres(gres);
+                self.count_users_gres(gres, names);
             }
         }
-        customized.findings.extend(check::check(self, &customized, inventory, exists));
+        let context = check::Context { config, inventory, names, exists };
+        customized.findings.extend(check::check(self, &customized, &context));
+        customized.fatal = fatal::find(self, &customized, &context);
         self.findings.extend(customized.findings.iter().cloned());
         self.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
         customized
@@ -269,8 +339,9 @@ impl Plan {
 
     /// With the user's gres.conf and a generated slurm.conf, the node gets what the user's lines say: a node that
     /// claims more is marked invalid. If they use AutoDetect, the detected GPUs count.
-    fn count_users_gres(&mut self, gres: &UserFile) {
-        let own = parse::gres_lines(&gres.text);
+    fn count_users_gres(&mut self, gres: &UserFile, names: &Names) {
+        let node = self.node_names();
+        let own = parse::gres_lines(&gres.read.text, &|hosts| own_node::is_among(hosts, Some(&node), names));
         if own.auto_detect.as_deref().is_some_and(|mode| !mode.eq_ignore_ascii_case("off")) {
             return;
         }

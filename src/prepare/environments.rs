@@ -10,6 +10,7 @@ use crate::config::DaemonName;
 use crate::install::{Owner, install_environments, read_login_files, under};
 use crate::load_config;
 use crate::plan::FileName;
+use crate::planned::as_slurm_user;
 
 /// Writes the files to the state directory of the installed slurm.conf. Afterwards this process no longer has root's
 /// rights.
@@ -19,6 +20,8 @@ pub(crate) fn write(config: Option<&Path>, root: &Path) -> anyhow::Result<()> {
     let slurm_conf = std::fs::read_to_string(under(root, &slurm_conf)).unwrap_or_default();
     let own = crate::plan::last_value(&slurm_conf, "StateSaveLocation").map(PathBuf::from);
     let state = own.unwrap_or_else(|| config.paths.state.join("slurmctld"));
+    let user = crate::plan::last_value(&slurm_conf, "SlurmUser").unwrap_or_default();
+    let config = as_slurm_user(&config, &user).unwrap_or(config);
     let owner = Owner::of(DaemonName::Slurmctld, &config, &state)?;
     Ok(install_environments(&state, root, &owner, &read_login_files(root))?)
 }

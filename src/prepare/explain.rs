@@ -4,11 +4,11 @@
 use std::path::Path;
 
 use super::{Sources, load};
-use crate::config::{Config, Fault};
+use crate::config::Config;
 use crate::exit_code;
 use crate::install;
-use crate::load_config;
-use crate::plan::{self, Blame, Culprit, Customized, Refusal, Text};
+use crate::plan::{self, Blame, Customized, Refusal, Text};
+use crate::planned::at;
 
 /// The line that killed the daemon, according to its last words. At a start, `None` if they are not about the
 /// configuration.
@@ -18,7 +18,23 @@ pub(crate) fn explain(sources: &Sources<'_>, daemon: &str, words: &str, is_reloa
     let own = plan::choose(&config, &install::find_user_files(&config.paths, sources.root).ok()?);
     let words: Vec<&str> = words.lines().collect();
     let cause = format!("{daemon} does not start with it");
-    refusal(&config, sources.config, &files, &own, &words, &cause).or_else(|| last_words(is_reload, &words, &cause))
+    refusal(&config, sources.config, &files, &own, &words, &cause)
+        .or_else(|| no_network(daemon, &words))
+        .or_else(|| last_words(is_reload, &words, &cause))
+}
+
+/// slurmctld and slurmd cannot listen in a container that has only its loopback interface (22.05 to 24.11, `xgetaddrinfo`).
+fn no_network(daemon: &str, words: &[&str]) -> Option<Refusal> {
+    words.iter().find(|line| line.contains("Unable to resolve \"(null)\""))?;
+    let exit_code = if daemon == "slurmd" { exit_code::SLURMD } else { exit_code::SLURMCTLD };
+    let what = format!("{daemon} cannot listen: no network interface but loopback has an address");
+    let cause = "Slurm cannot run in a container without a network (--network none)";
+    Some(Refusal::new(
+        exit_code,
+        what,
+        cause,
+        "start the container in a network; `docker network create --internal` makes one without access to others",
+    ))
 }
 
 /// A reload that is taken back reports its reason even if that is not about a line.
@@ -38,13 +54,6 @@ pub(super) fn refusal(
     cause: &str,
 ) -> Option<Refusal> {
     let Blame { culprit, words } = plan::blame(config, files, own, words)?;
-    let (what, file) = match culprit {
-        Culprit::Configuration(path) => {
-            let error = load_config::locate(config_file, Fault::new(path, format!("Slurm refuses it: {words}")));
-            let source = load_config::source(config_file);
-            (error.to_string(), source.map_or_else(|_| load_config::file(config_file), |source| source.origin))
-        }
-        Culprit::File(path, line) => (format!("Slurm refuses {}:{line}: {words}", path.display()), path),
-    };
+    let (what, file) = at(config_file, Some(&culprit), &format!("Slurm refuses it: {words}"));
     Some(Refusal::new(exit_code::CONFIG, what, cause, format!("correct that line of {}", file.display())))
 }

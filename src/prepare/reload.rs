@@ -38,7 +38,7 @@ pub(crate) fn reload(sources: &Sources<'_>) -> Result<Prepared, Refusal> {
     let config = load(sources)?;
     let deferred = deferred(&config, sources.held)?;
     let inventory = detected(&config, sources.root, sources.inventory)?;
-    let weighed = weigh(&config, &inventory, sources.root, sources.node)?;
+    let weighed = weigh(&config, sources.config, &inventory, sources.root, sources.node)?;
     for line in weighed.difference.lines() {
         eprintln!("{line}");
     }
@@ -56,12 +56,24 @@ pub(crate) fn reload(sources: &Sources<'_>) -> Result<Prepared, Refusal> {
     let mut prepared = report(&config, sources.root, planned, &inventory, changed);
     prepared.findings.extend(accounts);
     prepared.findings.extend(associations);
+    prepared.findings.extend(isolated_later(&config, &inventory));
     prepared.findings.extend(device_files);
     (prepared.apply, prepared.news, prepared.deferred) = (change.apply, change.news, deferred);
     if people(sources.root) != before {
         prepared.news.push("the accounts".to_owned());
     }
     Ok(prepared)
+}
+
+/// Isolation of GPUs that only the next start can begin: jobs that run may have opened the device files.
+fn isolated_later(config: &Config, inventory: &Inventory) -> Option<Finding> {
+    let is_later =
+        config.isolates() && inventory.device_files == DeviceFiles::Open && inventory.usable_gpus().next().is_some();
+    is_later.then(|| {
+        let cause = "jobs may have opened the device files, so a reload leaves them as they are";
+        let repair = "restart the container (docker restart): the start isolates the GPUs";
+        Finding::warning(Kind::JobsNotHeld, "every user may open every GPU until the next start", cause, repair)
+    })
 }
 
 /// The accounts and QOS of the configuration; no reason to refuse the rest of a reload.
@@ -92,7 +104,7 @@ pub(crate) fn dry_run(config: &Config, config_file: Option<&Path>) -> Result<Wei
     };
     let deferred = deferred(config, kept.next().and_then(|held| held.parse().ok()).as_ref())?;
     let inventory = detected(config, root, None)?;
-    let weighed = Weighed { deferred, ..weigh(config, &inventory, root, kept.next())? };
+    let weighed = Weighed { deferred, ..weigh(config, config_file, &inventory, root, kept.next())? };
     check(config, config_file, root, &weighed)?;
     install::check_accounts(config, root).map_err(|error| no_accounts(error, config_file))?;
     Ok(weighed)
@@ -152,7 +164,13 @@ fn only_at_a_start(what: &str) -> Refusal {
 }
 
 /// Plans, renders, and compares with the files that the daemons use.
-fn weigh(config: &Config, inventory: &Inventory, root: &Path, node: Option<&str>) -> Result<Weighed, Refusal> {
+fn weigh(
+    config: &Config,
+    config_file: Option<&Path>,
+    inventory: &Inventory,
+    root: &Path,
+    node: Option<&str>,
+) -> Result<Weighed, Refusal> {
     let known = node.filter(|_| own_name::is_container_id(&inventory.hostname)).map(str::to_owned);
     let container_name = inventory.container_name.clone().or(known);
     let inventory = &Inventory { container_name, ..inventory.clone() };
@@ -160,12 +178,12 @@ fn weigh(config: &Config, inventory: &Inventory, root: &Path, node: Option<&str>
     // Jobs that run have opened their GPUs' files, and may want to again: what is open stays so until the next start.
     config.gpu.isolate = Some(config.isolates() && inventory.device_files == DeviceFiles::Closed);
     let config = &config;
-    let planned = plan_files(config, inventory, root)?;
+    let planned = plan_files(config, config_file, inventory, root)?;
     // At a start these are only errors in the log, because there is nothing to lose. Here there is.
     if let Some(fault) = planned.customized.findings.iter().find(|finding| finding.severity == Severity::Error) {
         return Err(Refusal { exit_code: exit_code::CONFIG, finding: fault.clone() });
     }
-    let (name, _) = planned.node(inventory);
+    let (name, _) = planned.node();
     if let Some(running) = node.filter(|running| !running.is_empty() && *running != name) {
         return Err(only_at_a_start(&format!("the node's name changed from {running} to {name}")));
     }

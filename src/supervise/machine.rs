@@ -57,6 +57,7 @@ pub type Moment = Duration;
 
 /// What the world tells the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "an event lives for one step, and the preparation sends one large one")]
 pub enum Event {
     /// A child has ended and was reaped.
     Exited(Child, Exit),

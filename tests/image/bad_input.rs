@@ -140,7 +140,7 @@ fn what_slurm_refuses_in_an_own_file_is_named_there() {
     let own = "# USER_CUSTOMIZED=true\nNameX=gpu File=/dev/null\n";
     let directory = directory(&[("gres.conf", own)]);
     let outcome = Image::new(PLAIN).mount(directory.path(), "/config").run(&["srun", "hostname"]);
-    assert_refused(&outcome, 78, &["Slurm refuses /config/gres.conf:2: "]);
+    assert_refused(&outcome, 78, &["/config/gres.conf:2: Slurm refuses it: "]);
 }
 
 /// munged would refuse such keys with a message that few understand.

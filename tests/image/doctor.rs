@@ -6,7 +6,7 @@ use crate::docker::{Container, DEMO, Image, PLAIN, Volume, directory};
 
 const MARK: &str = "# USER_CUSTOMIZED=true\n";
 
-fn report(container: &Container, arguments: &str) -> Report {
+pub(crate) fn report(container: &Container, arguments: &str) -> Report {
     // It ends with the code of the worst verdict.
     let text = container.sh(&format!("slurminit doctor --json {arguments} || true"));
     serde_json::from_str(&text).expect("the report is JSON")

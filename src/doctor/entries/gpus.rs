@@ -162,8 +162,15 @@ pub(super) const ENTRIES: &[Entry] = &[
         cause: "it did not ask with --gres, or it reads the device files itself: without a writable cgroup the kernel does not hold \
                 it to its GPUs",
         repair: "`srun --gres=gpu:1 env | grep VISIBLE` shows what a job is given; see [security](security.md)",
-        judge: Judge::FindingsAnd(&[Kind::JobsNotHeld], |facts, _, found| {
+        judge: Judge::FindingsAnd(&[Kind::JobsNotHeld], |facts, container, found| {
             Observations::all(found, || match facts.inventory.usable_gpus().next() {
+                Some(_) if facts.inventory.device_files == DeviceFiles::Open && is_isolated_later(container) => {
+                    Observations::warn(
+                        "every user may open every GPU",
+                        "jobs may have opened the device files, so a reload leaves them as they are",
+                        "docker compose restart slurm: the start isolates the GPUs",
+                    )
+                }
                 Some(_) if facts.inventory.device_files == DeviceFiles::Closed => {
                     Observations::ok("a job's GPUs can be opened by its user alone")
                 }
@@ -393,4 +400,10 @@ fn there_are(gpus: usize) -> String {
         1 => "is only GPU 0".to_owned(),
         gpus => format!("are GPUs 0 to {}", gpus - 1),
     }
+}
+
+/// Whether the next start installs the prolog that isolates GPUs.
+fn is_isolated_later(container: &ContainerFacts) -> bool {
+    let is_prolog_of = |name: &String| ["slurm.conf", "prolog"].contains(&name.as_str());
+    container.stale_files.as_ref().is_ok_and(|files| files.iter().any(is_prolog_of))
 }

@@ -1,5 +1,6 @@
 //! Slurm's daemons, node and jobs.
 
+use crate::config::DaemonName;
 use crate::doctor::entry::{Entry, Judge};
 use crate::doctor::facts::{ContainerFacts, Facts, Looked, NodeFacts, WaitingJob};
 use crate::inventory::gres::gpus;
@@ -34,7 +35,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         looks_at: "sinfo: the node's state",
         cause: "slurmd does not run, or has not registered",
         repair: "`slurminit status`, and slurmd's lines in `docker compose logs slurm`; `scontrol update nodename=localhost state=resume`",
-        judge: Judge::Container(|_, it| Observations::either(seen(it, &it.slurm.node).map(node_state))),
+        judge: Judge::Container(|_, it| Observations::either(own_node(it).map(node_state))),
     },
     Entry {
         id: "drain",
@@ -42,7 +43,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         looks_at: "sinfo: the node's state and reason",
         cause: "an administrator drained it, or Slurm did for a cause that is repaired: Slurm keeps a drain in its saved state",
         repair: "`scontrol update nodename=localhost state=resume`",
-        judge: Judge::Container(|_, it| Observations::either(seen(it, &it.slurm.node).map(drain))),
+        judge: Judge::Container(|_, it| Observations::either(own_node(it).map(drain))),
     },
     Entry {
         id: "gres",
@@ -104,6 +105,17 @@ pub(super) const ENTRIES: &[Entry] = &[
 fn seen<'a, T>(container: &ContainerFacts, looked: &'a Looked<T>) -> Result<&'a T, Observations> {
     container.status.as_ref().map_err(|why| Observations::note(why.as_str()))?;
     looked.as_ref().map_err(|why| Observations::could_not_look(why.as_str()))
+}
+
+/// The node, if slurmd runs here; otherwise the reason.
+fn own_node(container: &ContainerFacts) -> Result<&NodeFacts, Observations> {
+    let runs = |units: &[UnitSnapshot], name: DaemonName| units.iter().any(|unit| unit.name == name.as_str());
+    match &container.status {
+        Ok(status) if runs(&status.units, DaemonName::Munged) && !runs(&status.units, DaemonName::Slurmd) => {
+            Err(Observations::note("no node runs in this container"))
+        }
+        _ => seen(container, &container.slurm.node),
+    }
 }
 
 fn daemons(_: &Facts, container: &ContainerFacts) -> Observations {
@@ -231,7 +243,7 @@ fn drain(node: &NodeFacts) -> Observations {
 }
 
 fn gres(facts: &Facts, container: &ContainerFacts, found: Vec<Observations>) -> Observations {
-    let node = match seen(container, &container.slurm.node) {
+    let node = match own_node(container) {
         Err(answer) => return Observations::all(found, || answer),
         Ok(node) => node,
     };
@@ -286,6 +298,16 @@ fn stale_files(files: &[String]) -> Observations {
 fn waiting_jobs(jobs: &[WaitingJob]) -> Observations {
     if jobs.is_empty() {
         return Observations::ok("no job waits");
+    }
+    if let Some((job, uid)) = jobs.iter().find_map(|job| Some((job, job.uid_without_account.as_ref()?))) {
+        return Observations::fail(
+            format!("job {} waits ({}), and its user, uid {uid}, has no account in this container", job.id, job.reason),
+            "Slurm makes no credential for a user without an account, and holds the job",
+            format!(
+                "add a [[user]] with uid = {uid} to slurminit.toml, or an account to /etc/passwd, then slurminit reload; scontrol release {}",
+                job.id
+            ),
+        );
     }
     let some: Vec<String> = jobs.iter().take(5).map(|job| format!("{} ({})", job.id, job.reason)).collect();
     let more = if jobs.len() > some.len() { format!(" and {} more", jobs.len() - some.len()) } else { String::new() };

@@ -5,9 +5,10 @@ use std::path::Path;
 
 use super::{Ask, Scope};
 use super::{address, credential, look_cheaply, own_credential, slurm, within};
-use crate::config::Config;
+use crate::config::{Config, DaemonName, NodeName, Role};
 use crate::doctor::facts::{CheapFacts, ContainerFacts, Credential, Looked, SlurmFacts};
 use crate::inventory::{Finding, Inventory};
+use crate::plan::{self, FileName};
 use crate::planned::{PlanError, Planned, cluster_name, plan_files};
 use crate::supervise::machine::Snapshot;
 use crate::supervise::status;
@@ -26,8 +27,9 @@ pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> ContainerFacts {
     let mut inventory = inventory.clone();
     agent::files::leave_out(&install::under(&scope.root, &config.paths.run), &mut inventory);
     let inventory = &inventory;
-    let planned = planned(scope, &config, inventory);
     let status = snapshot(&config, &scope.root);
+    let config = status.as_ref().map_or(config.clone(), |status| as_it_runs(config, status, &scope.root));
+    let planned = planned(scope, &config, inventory);
     let node = planned.node.clone();
     let slurm = match &status {
         Ok(_) => slurm(&ask, &node),
@@ -49,6 +51,25 @@ pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> ContainerFacts {
     }
 }
 
+/// The configuration with the role of the cluster that runs, which `slurminit up` may have been told alone.
+fn as_it_runs(mut config: Config, status: &Snapshot, root: &Path) -> Config {
+    let runs = |name: DaemonName| status.units.iter().any(|unit| unit.name == name.as_str());
+    let role = match (runs(DaemonName::Slurmctld), runs(DaemonName::Slurmd)) {
+        (true, true) => return config,
+        (true, false) => Role::Controller,
+        (false, true) => Role::Compute,
+        (false, false) => Role::Login,
+    };
+    if config.role == Role::All {
+        let installed = config.paths.slurm.join(FileName::SlurmConf.as_str());
+        let text = std::fs::read_to_string(install::under(root, &installed)).unwrap_or_default();
+        let controller = plan::last_value(&text, "SlurmctldHost").and_then(|host| NodeName::try_from(host).ok());
+        config.slurm.controller = config.slurm.controller.take().or(controller);
+        config.role = role;
+    }
+    config
+}
+
 /// What a start would do now.
 struct WouldDo {
     findings: Vec<Finding>,
@@ -68,7 +89,8 @@ impl WouldDo {
 fn planned(scope: &Scope, config: &Config, inventory: &Inventory) -> WouldDo {
     let look = {
         let (config, inventory, root) = (config.clone(), inventory.clone(), scope.root.clone());
-        move || would_do(&config, &inventory, &root)
+        let config_file = scope.config.clone();
+        move || would_do(&config, config_file.as_deref(), &inventory, &root)
     };
     within(scope.deadline, look).unwrap_or_else(|| WouldDo {
         stale_files: Err("the files of Slurm could not be read in time: their file system hangs".to_owned()),
@@ -76,11 +98,11 @@ fn planned(scope: &Scope, config: &Config, inventory: &Inventory) -> WouldDo {
     })
 }
 
-fn would_do(config: &Config, inventory: &Inventory, root: &Path) -> WouldDo {
+fn would_do(config: &Config, config_file: Option<&Path>, inventory: &Inventory, root: &Path) -> WouldDo {
     let mut would_do = WouldDo::unplanned(config, inventory);
-    match plan_files(config, inventory, root) {
+    match plan_files(config, config_file, inventory, root) {
         Ok(Planned { plan, files, customized }) => {
-            would_do.node = customized.node(&inventory.hostname).map_or_else(|| plan.node_names(), |(name, _)| name);
+            would_do.node = customized.own_node.as_ref().map_or_else(|| plan.node_names(), |node| node.name.clone());
             would_do.findings.extend(plan.findings);
             let differs = |name: &str, text: &str| {
                 let path = install::under(root, &config.paths.slurm.join(name));

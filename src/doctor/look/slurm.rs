@@ -16,7 +16,7 @@ pub fn slurm(ask: Ask<'_>, node: &str) -> SlurmFacts {
     let format = format!("--format=%G|{SINFO_FORMAT}");
     let answer = output(ask, "sinfo", &["--noheader", "--nodes", node, &format]);
     let running = ["--noheader", "--states=RUNNING", "--format=%A|%b|%M"];
-    let pending = ["--noheader", "--states=PENDING", "--format=%A|%r"];
+    let pending = ["--noheader", "--states=PENDING", "--format=%A|%r|%u|%U"];
     SlurmFacts {
         controller,
         node: answer.and_then(|text| parse_node(node, &text)),
@@ -42,8 +42,11 @@ fn running_job(line: &str) -> Option<RunningJob> {
 }
 
 fn waiting_job(line: &str) -> Option<WaitingJob> {
-    let (id, reason) = line.trim().split_once('|')?;
-    Some(WaitingJob { id: id.to_owned(), reason: reason.to_owned() })
+    let mut fields = line.trim().split('|');
+    let (id, reason) = (fields.next()?, fields.next()?);
+    // squeue prints the number of a user whose name slurmctld does not find.
+    let uid_without_account = fields.next().filter(|user| fields.next() == Some(user)).map(str::to_owned);
+    Some(WaitingJob { id: id.to_owned(), reason: reason.to_owned(), uid_without_account })
 }
 
 /// Converts `1-02:03:04`, `02:03:04` or `3:04` to seconds; 0 for anything else.

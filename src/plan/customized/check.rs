@@ -4,49 +4,84 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::path::Path;
 
+use crate::config::{Config, Role};
 use crate::inventory::gres::gpus;
 use crate::inventory::{Finding, Inventory, Kind, Severity, Vendor};
 use crate::plan::gpus::{auto_detect_fault, plugin};
-use crate::plan::{FileName, Plan, login};
+use crate::plan::{FileName, Plan, cgroups, login};
 
-use super::{Customized, UserFile, parse};
+use super::{Customized, Names, UserFile, own_node, parse};
+
+/// What the files are compared with.
+pub(super) struct Context<'a> {
+    pub(super) config: &'a Config,
+    pub(super) inventory: &'a Inventory,
+    pub(super) names: &'a Names,
+    /// Whether a file exists.
+    pub(super) exists: &'a dyn Fn(&Path) -> bool,
+}
+
+impl Context<'_> {
+    /// Whether slurmd runs here, so that lines about this node count.
+    pub(super) fn has_node(&self) -> bool {
+        !matches!(self.config.role, Role::Controller | Role::Login)
+    }
+
+    /// Whether slurmctld runs here.
+    pub(super) fn has_controller(&self) -> bool {
+        !matches!(self.config.role, Role::Compute | Role::Login)
+    }
+}
 
 /// Runs all checks.
-pub(super) fn check(
-    plan: &Plan,
-    customized: &Customized,
-    inventory: &Inventory,
-    exists: &dyn Fn(&Path) -> bool,
-) -> Vec<Finding> {
-    let mut check = Check { plan, inventory, findings: Vec::new() };
-    let gres = customized.get(FileName::GresConf);
-    if let Some(gres) = gres {
-        check.gres(gres, exists);
+pub(super) fn check(plan: &Plan, customized: &Customized, context: &Context<'_>) -> Vec<Finding> {
+    let mut check = Check { plan, inventory: context.inventory, findings: Vec::new() };
+    let node = customized.own_node.as_ref();
+    let planned = plan.node_names();
+    // In a slurm.conf of the user's without this node, its generated name means nothing.
+    let is_generated = customized.get(FileName::SlurmConf).is_none();
+    let name = node.map(|node| node.name.as_str()).or(is_generated.then_some(planned.as_str()));
+    let lines_of =
+        |gres: &UserFile| parse::gres_lines(&gres.read.text, &|hosts| own_node::is_among(hosts, name, context.names));
+    let gres = customized.get(FileName::GresConf).map(|file| (file, lines_of(file))).filter(|_| context.has_node());
+    if let Some((file, own)) = &gres {
+        check.gres(file, own, context.exists);
     }
-    if let Some(slurm) = customized.get(FileName::SlurmConf) {
-        check.slurm(slurm, gres);
-        if customized.get(FileName::CgroupConf).is_none() {
-            check.cgroup(slurm);
+    let Some(slurm) = customized.get(FileName::SlurmConf) else { return check.findings };
+    let lines = slurm.lines();
+    let value = |key: &str| lines.iter().rev().find_map(|line| line.get(key));
+    check.ports(slurm, &value);
+    if context.has_controller() {
+        check.host(slurm, &lines, context.names);
+    }
+    check.gres_types(slurm, &own_node::nodes(&lines), &value);
+    if context.has_node() {
+        check.login(slurm, &value);
+        if let Some(node) = node {
+            check.node(slurm, gres.as_ref().map(|(file, own)| (*file, own)), &node.line, &value);
         }
+        check.cgroup(slurm, &value);
     }
     check.findings
 }
 
-/// What the files are compared with, and the problems so far.
+/// The plan, and the problems so far.
 struct Check<'a> {
     plan: &'a Plan,
     inventory: &'a Inventory,
     findings: Vec<Finding>,
 }
 
+/// The last value of a key.
+type Value<'a> = dyn Fn(&str) -> Option<&'a str> + 'a;
+
 fn finding(severity: Severity, file: &UserFile, what: impl Display, cause: &str, repair: impl Into<String>) -> Finding {
     Finding::new(Kind::OwnFiles, severity, format!("{}: {what}", file.path.display()), cause, repair)
 }
 
 impl Check<'_> {
-    fn gres(&mut self, gres: &UserFile, exists: &dyn Fn(&Path) -> bool) {
+    fn gres(&mut self, gres: &UserFile, own: &parse::GresLines, exists: &dyn Fn(&Path) -> bool) {
         let Check { plan, inventory, findings } = self;
-        let own = parse::gres_lines(&gres.text);
         let mut seen = BTreeSet::new();
         for file in own.gpus.iter().flat_map(|(_, files)| files) {
             if !seen.insert(file) {
@@ -70,7 +105,7 @@ impl Check<'_> {
             let cause = "Slurm ignores a GPU without a device file, and takes the node out of service for it";
             findings.push(finding(Severity::Error, gres, "a GPU has no File=", cause, "add File=/dev/..."));
         }
-        let own = own.auto_detect.unwrap_or_default().to_ascii_lowercase();
+        let own = own.auto_detect.as_deref().unwrap_or_default().to_ascii_lowercase();
         let Some(vendor) = Vendor::ALL.into_iter().find(|vendor| vendor.traits().slurm.auto_detect == own) else {
             return;
         };
@@ -88,10 +123,7 @@ impl Check<'_> {
         }
     }
 
-    fn slurm(&mut self, slurm: &UserFile, gres: Option<&UserFile>) {
-        let lines = parse::lines(&slurm.text);
-        let value = |key: &str| lines.iter().rev().find_map(|line| line.get(key));
-        self.host_and_ports(slurm, &value);
+    fn login(&mut self, slurm: &UserFile, value: &Value<'_>) {
         if login::is_fatal_with(value(login::KEY), self.inventory) {
             let repair = format!(
                 "add the line {}=0: slurmd then reads env_cache/USER, which is written at each start",
@@ -100,40 +132,46 @@ impl Check<'_> {
             let what = format!("{} is not 0, and {}", login::KEY, login::WHAT);
             self.findings.push(finding(Severity::Warning, slurm, what, login::CAUSE, repair));
         }
-        let is_default = |name: &str| name.eq_ignore_ascii_case("DEFAULT");
-        let nodes = || lines.iter().filter(|line| line.get("NodeName").is_some_and(|name| !is_default(name)));
-        let claimed: u64 = nodes().filter_map(|line| line.get("Gres")).map(gpus).sum();
+    }
+
+    /// slurmctld exits at a Gres of any node that GresTypes lacks.
+    fn gres_types(&mut self, slurm: &UserFile, nodes: &[parse::Line], value: &Value<'_>) {
         let types = value("GresTypes").unwrap_or_default();
-        if claimed > 0 && !types.split(',').any(|name| name.trim().eq_ignore_ascii_case("gpu")) {
+        let has_gpus = nodes.iter().filter_map(|node| node.get("Gres")).any(|gres| gpus(gres) > 0);
+        if has_gpus && !types.split(',').any(|name| name.trim().eq_ignore_ascii_case("gpu")) {
             let cause = "Slurm does not know the word gpu in Gres= then";
             let repair = "add the line GresTypes=gpu before NodeName";
             let lacks = finding(Severity::Error, slurm, "GresTypes lacks gpu", cause, repair);
             self.findings.push(Finding { kind: Kind::Gres, ..lacks });
         }
+    }
+
+    /// The line of this node.
+    fn node(&mut self, slurm: &UserFile, gres: Option<Gres<'_>>, node: &parse::Line, value: &Value<'_>) {
+        let claimed = node.get("Gres").map_or(0, gpus);
         let miscount = self.gpus(claimed, slurm, gres);
         self.findings.extend(miscount.map(|finding| Finding { kind: Kind::Gres, ..finding }));
-
         // Slurm matches the word in any case, and also without its last letter.
         let overrides =
             value("SlurmdParameters").is_some_and(|value| value.to_ascii_lowercase().contains("config_override"));
-        for node in nodes() {
-            self.cpus_and_memory(slurm, node, overrides);
-        }
+        self.cpus_and_memory(slurm, node, overrides);
     }
 
-    fn host_and_ports<'a>(&mut self, slurm: &UserFile, value: &dyn Fn(&str) -> Option<&'a str>) {
-        let Check { plan, inventory, findings } = self;
-        let host = value("SlurmctldHost")
-            .or_else(|| value("ControlMachine"))
-            .map(|host| host.split('(').next().unwrap_or(host));
-        let own = inventory.hostname.as_str();
-        if let Some(host) = host.filter(|host| !["localhost", own, own.split('.').next().unwrap_or(own)].contains(host))
-        {
-            let cause = "slurmctld ends at once on a host that is not named there";
-            let repair = format!("write SlurmctldHost={own}, or start the container with --hostname {host}");
-            let what = format!("SlurmctldHost={host}, and this host is {own}");
-            findings.push(finding(Severity::Error, slurm, what, cause, repair));
-        }
+    /// The first SlurmctldHost is the primary controller, others take over from it.
+    fn host(&mut self, slurm: &UserFile, lines: &[parse::Line], names: &Names) {
+        let of = |key: &'static str| lines.iter().filter_map(move |line| line.get(key));
+        let hosts = of("SlurmctldHost").chain(of("ControlMachine")).chain(of("BackupController"));
+        let hosts: Vec<&str> = hosts.map(|host| host.split('(').next().unwrap_or(host)).collect();
+        let Some(first) = hosts.first().filter(|_| !hosts.iter().any(|host| names.has(host))) else { return };
+        let own = &self.inventory.hostname;
+        let cause = "slurmctld ends at once on a host that is not named there";
+        let repair = format!("write SlurmctldHost={own}, or start the container with --hostname {first}");
+        let what = format!("SlurmctldHost={}, and this host is {own}", hosts.join(" and "));
+        self.findings.push(finding(Severity::Error, slurm, what, cause, repair));
+    }
+
+    fn ports(&mut self, slurm: &UserFile, value: &Value<'_>) {
+        let Check { plan, findings, .. } = self;
         // The defaults are Slurm's (slurm.conf(5)).
         for (key, default, name) in
             [("SlurmctldPort", "6817", "controller_port"), ("SlurmdPort", "6818", "daemon_port")]
@@ -148,11 +186,11 @@ impl Check<'_> {
         }
     }
 
-    /// What is wrong with so many GPUs, which the lines of the nodes claim.
-    fn gpus(&self, claimed: u64, slurm: &UserFile, gres: Option<&UserFile>) -> Option<Finding> {
+    /// What is wrong with so many GPUs, which the line of the node claims.
+    fn gpus(&self, claimed: u64, slurm: &UserFile, gres: Option<Gres<'_>>) -> Option<Finding> {
         let Check { plan, inventory, .. } = self;
-        let own_gres = gres.map(|gres| parse::gres_lines(&gres.text));
-        let offered = match &own_gres {
+        let own_gres = gres.map(|(_, own)| own);
+        let offered = match own_gres {
             Some(own) if own.gpus.is_empty() => inventory.usable_gpus().count(),
             Some(own) => own.count(),
             None => plan.nodes.gres.lines.len(),
@@ -167,7 +205,7 @@ impl Check<'_> {
         let cause = "a node with fewer GPUs than it claims is taken out of service (gres/gpu count reported lower than configured)";
         let what = format!("Gres= claims {claimed} GPUs, and {offered} can be offered");
         let more_lines = match gres.filter(|_| inventory.usable_gpus().count() as u64 >= claimed) {
-            Some(gres) => format!(", or add lines for the other GPUs to {}", gres.path.display()),
+            Some((gres, _)) => format!(", or add lines for the other GPUs to {}", gres.path.display()),
             None => String::new(),
         };
         let repair = match fitting.as_str() {
@@ -221,26 +259,27 @@ impl Check<'_> {
         }
     }
 
-    /// Checks a generated cgroup.conf beside a user's slurm.conf that needs cgroups.
-    fn cgroup(&mut self, slurm: &UserFile) {
-        let Check { plan, findings, .. } = self;
-        let lines = parse::lines(&slurm.text);
-        let wants =
-            |key: &str| lines.iter().rev().find_map(|line| line.get(key)).filter(|value| value.contains("cgroup"));
-        let Some(value) = wants("ProctrackType").or_else(|| wants("TaskPlugin")).or_else(|| wants("JobAcctGatherType"))
-        else {
-            // Slurm's own default is proctrack/cgroup.
-            if lines.iter().all(|line| line.get("ProctrackType").is_none()) && !plan.cgroup.is_used() {
-                let repair = format!("add the line ProctrackType={}", plan.cgroup.proctrack);
-                let what = "ProctrackType is not set, and Slurm's default is proctrack/cgroup";
-                findings.push(finding(Severity::Error, slurm, what, &plan.cgroup.why, repair));
-            }
-            return;
-        };
-        if !plan.cgroup.is_used() {
-            let repair = format!("write ProctrackType={} and TaskPlugin={}", plan.cgroup.proctrack, plan.cgroup.task);
-            let what = format!("{value} cannot work here");
-            findings.push(finding(Severity::Error, slurm, what, &plan.cgroup.why, repair));
-        }
+    /// What needs cgroups where Slurm cannot use them, but does not end slurmd.
+    fn cgroup(&mut self, slurm: &UserFile, value: &Value<'_>) {
+        let Some(obstacle) = cgroups::obstacle(self.inventory) else { return };
+        let plan = &self.plan.cgroup;
+        let wants = |key: &str| value(key).filter(|value| value.contains("cgroup"));
+        let (what, repair) =
+            match (wants("ProctrackType").or_else(|| wants("JobAcctGatherType")), value("ProctrackType")) {
+                (Some(value), _) => {
+                    let repair = format!("write ProctrackType={} and TaskPlugin={}", plan.proctrack, plan.task);
+                    (format!("{value} cannot work here"), repair)
+                }
+                // Slurm's own default is proctrack/cgroup.
+                (None, None) => {
+                    let what = "ProctrackType is not set, and Slurm's default is proctrack/cgroup";
+                    (what.to_owned(), format!("add the line ProctrackType={}", plan.proctrack))
+                }
+                (None, Some(_)) => return,
+            };
+        self.findings.push(finding(Severity::Error, slurm, what, &obstacle.why, repair));
     }
 }
+
+/// The user's gres.conf, and its lines for this node.
+type Gres<'a> = (&'a UserFile, &'a parse::GresLines);

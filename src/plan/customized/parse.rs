@@ -2,19 +2,43 @@
 
 use crate::inventory::gres::counted;
 
-/// One line of a Slurm file: its keys and values in order.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::plan) struct Line(Vec<(String, String)>);
+use super::hostlist;
+
+/// One line of a Slurm file: its keys and values in order. Lines are equal if these are, wherever they are.
+#[derive(Clone, Debug, Default)]
+pub(in crate::plan) struct Line {
+    pairs: Vec<(String, String)>,
+    number: usize,
+}
+
+impl Eq for Line {}
+
+impl PartialEq for Line {
+    fn eq(&self, other: &Self) -> bool {
+        self.pairs == other.pairs
+    }
+}
 
 impl Line {
+    /// Its number in the file, counted from 1; of a continued line the first.
+    pub(super) fn number_in_file(&self) -> usize {
+        self.number
+    }
+
+    /// The same line with the pairs of `defaults` whose keys it lacks.
+    pub(super) fn with_defaults(&self, defaults: &Self) -> Self {
+        let missing = defaults.pairs.iter().filter(|(key, _)| self.get(key).is_none());
+        Self { pairs: self.pairs.iter().chain(missing).cloned().collect(), number: self.number }
+    }
+
     /// The value of `key`, in any case.
     pub(in crate::plan) fn get(&self, key: &str) -> Option<&str> {
-        self.0.iter().find(|(own, _)| own.eq_ignore_ascii_case(key)).map(|(_, value)| value.as_str())
+        self.pairs.iter().find(|(own, _)| own.eq_ignore_ascii_case(key)).map(|(_, value)| value.as_str())
     }
 
     /// Its keys and values, in order.
     pub(in crate::plan) fn pairs(&self) -> &[(String, String)] {
-        &self.0
+        &self.pairs
     }
 
     /// The value of `key` as a number; memory sizes may end in M or G.
@@ -30,11 +54,25 @@ impl Line {
 
 /// The non-empty lines.
 pub(in crate::plan) fn lines(text: &str) -> Vec<Line> {
-    let joined = text.replace("\\\r\n", "").replace("\\\n", "");
-    joined.lines().map(line).filter(|line| !line.0.is_empty()).collect()
+    let mut found = Vec::new();
+    let (mut joined, mut first) = (String::new(), 1);
+    for (index, text) in text.lines().enumerate() {
+        if joined.is_empty() {
+            first = index + 1;
+        }
+        if let Some(continued) = text.strip_suffix('\\') {
+            joined.push_str(continued);
+            continue;
+        }
+        joined.push_str(text);
+        found.extend(line(&joined, first));
+        joined.clear();
+    }
+    found.extend(line(&joined, first));
+    found
 }
 
-fn line(text: &str) -> Line {
+fn line(text: &str, number: usize) -> Option<Line> {
     let text = text.split('#').next().unwrap_or_default();
     let mut pairs = Vec::new();
     let mut rest = text.trim();
@@ -48,7 +86,7 @@ fn line(text: &str) -> Line {
         pairs.push((key.to_owned(), value.to_owned()));
         rest = remainder.trim_start();
     }
-    Line(pairs)
+    (!pairs.is_empty()).then_some(Line { pairs, number })
 }
 
 /// What a slurm.conf, or `scontrol show config`, says last of a key.
@@ -89,10 +127,10 @@ impl GresLines {
 /// The GRES with which jobs share GPUs.
 const SHARED: [&str; 2] = ["shard", "mps"];
 
-/// Parses a gres.conf.
-pub(super) fn gres_lines(text: &str) -> GresLines {
+/// Parses the lines of a gres.conf that are for the node, which are those without NodeName and those that name it.
+pub(super) fn gres_lines(text: &str, is_own: &dyn Fn(&str) -> bool) -> GresLines {
     let mut found = GresLines::default();
-    for line in lines(text) {
+    for line in lines(text).iter().filter(|line| line.get("NodeName").is_none_or(is_own)) {
         if let Some(mode) = line.get("AutoDetect") {
             found.auto_detect = Some(mode.to_owned());
         }
@@ -108,7 +146,7 @@ pub(super) fn gres_lines(text: &str) -> GresLines {
             continue;
         }
         let files = match (line.get("File"), line.get("MultipleFiles"), line.number("Count")) {
-            (Some(files), ..) => expand(files),
+            (Some(files), ..) => hostlist::expand(files),
             // One device. The MIG instances of a GPU share all files but the last.
             (None, Some(files), _) => vec![files.rsplit(',').next().unwrap_or_default().to_owned()],
             (None, None, _) => Vec::new(),
@@ -118,37 +156,15 @@ pub(super) fn gres_lines(text: &str) -> GresLines {
     found
 }
 
-/// The device file of each GPU, in the order of the lines; empty if Slurm detects devices itself.
-pub fn gpu_files(gres_conf: &str) -> Vec<String> {
-    let found = gres_lines(gres_conf);
+/// The device file of each GPU of the node, or of all simulated nodes, in the order of the lines; empty if Slurm detects
+/// devices itself.
+pub fn gpu_files(gres_conf: &str, node: &str) -> Vec<String> {
+    let own = hostlist::expand(node);
+    let found = gres_lines(gres_conf, &|names| own.iter().any(|name| hostlist::contains(names, name)));
     if found.auto_detect.is_some_and(|mode| !mode.eq_ignore_ascii_case("off")) {
         return Vec::new();
     }
     found.gpus.into_iter().flat_map(|(_, files)| files).collect()
-}
-
-/// More devices than any machine has. A larger range is a typing error.
-const MOST_DEVICES: u32 = 4096;
-
-/// Expands `/dev/nvidia[0-3,5]` and `a,b` to single files.
-pub(super) fn expand(files: &str) -> Vec<String> {
-    let Some((before, (inside, after))) =
-        files.split_once('[').and_then(|(before, rest)| Some((before, rest.split_once(']')?)))
-    else {
-        return files.split(',').filter(|file| !file.is_empty()).map(str::to_owned).collect();
-    };
-    let (first, before) = before.rsplit_once(',').map_or((None, before), |(first, before)| (Some(first), before));
-    let mut all = first.map(expand).unwrap_or_default();
-    for part in inside.split(',') {
-        let (from, to) = part.split_once('-').unwrap_or((part, part));
-        match (from.trim().parse::<u32>(), to.trim().parse::<u32>()) {
-            (Ok(from), Ok(to)) if to.saturating_sub(from) < MOST_DEVICES => {
-                all.extend((from..=to).map(|number| format!("{before}{number}{after}")));
-            }
-            _ => all.push(format!("{before}{part}{after}")),
-        }
-    }
-    all
 }
 
 #[cfg(test)]
@@ -165,9 +181,9 @@ mod tests {
 
     #[test]
     fn a_line_is_read_as_slurm_reads_it() {
-        let text = "NodeName=a  CPUs=8 \\\n RealMemory = 16G gres=\"gpu:x:1\" # Gres=gpu:9\n\n#NodeName=b\n";
+        let text = "\nNodeName=a  CPUs=8 \\\r\n RealMemory = 16G gres=\"gpu:x:1\" # Gres=gpu:9\n\n#NodeName=b\nPort=1";
         let lines = lines(text);
-        assert_eq!(lines.len(), 1);
+        assert_eq!(lines.iter().map(Line::number_in_file).collect::<Vec<_>>(), [2, 6]);
         assert_eq!(lines[0].get("cpus"), Some("8"));
         assert_eq!(lines[0].number("realmemory"), Some(16384));
         assert_eq!(lines[0].get("Gres"), Some("gpu:x:1"));
@@ -178,15 +194,9 @@ mod tests {
         let own = gres_lines(
             "Name=gpu Type=a MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap1,/dev/nvidia-caps/nvidia-cap2\n\
              Name=gpu Type=a MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap1,/dev/nvidia-caps/nvidia-cap3\n",
+            &|_| true,
         );
         assert_eq!((own.count(), own.node_gres().as_str()), (2, "gpu:a:2"));
         assert_ne!(own.gpus[0].1, own.gpus[1].1);
-    }
-
-    #[test]
-    fn device_ranges_are_counted() {
-        assert_eq!(expand("/dev/nvidia[0-2,7]").len(), 4);
-        assert_eq!(expand("/dev/a,/dev/b[1-2]"), ["/dev/a", "/dev/b1", "/dev/b2"]);
-        assert_eq!(expand("/dev/x[0-4294967295]").len(), 1);
     }
 }

@@ -127,6 +127,7 @@ impl Machine {
             self.cluster.open.insert(Gate::Jobs);
         }
         self.cluster.step.say(Notice::Prepared(Box::new(prepared.clone())));
+        self.cluster.units.take_slurm_user(prepared.slurm_user.as_deref());
         self.cluster.prepared = Some(prepared);
         self.phase = Phase::Boot { until: self.cluster.step.now + self.cluster.policy.ready_timeout, told: false };
     }

@@ -193,10 +193,12 @@ impl Cluster {
 impl Unit {
     /// What the unit's next process inherits from a previous one; `None` if there was none.
     pub fn follows(&self, prepared: Option<&Prepared>) -> Option<Follows> {
+        let has_saved_jobs = prepared.is_some_and(|prepared| prepared.saved_jobs);
         match &self.last_end {
             Some(end) if end.exit == Exit::Code(0) => Some(Follows::Saved(end.began)),
-            Some(_) => Some(Follows::Unknown),
-            None => prepared.is_some_and(|prepared| prepared.saved_jobs).then_some(Follows::Unknown),
+            Some(_) if self.has_been_ready() => Some(Follows::Unknown),
+            // One that never answered has taken no job.
+            _ => has_saved_jobs.then_some(Follows::Unknown),
         }
     }
 

@@ -50,6 +50,14 @@ impl Units {
         self.iter().filter(move |unit| unit.is(name))
     }
 
+    /// slurmctld runs as the user that the operator's slurm.conf names.
+    pub(super) fn take_slurm_user(&mut self, user: Option<&str>) {
+        let slurmctld = self.iter_mut().find(|unit| unit.is(DaemonName::Slurmctld));
+        if let (Some(unit), Some(user)) = (slurmctld, user) {
+            unit.spec.user = Some(user.to_owned());
+        }
+    }
+
     /// Whether this daemon is one of the units, and ready.
     pub(super) fn has_ready(&self, name: DaemonName) -> bool {
         self.daemon(name).is_some_and(Unit::is_ready)

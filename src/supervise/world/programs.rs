@@ -123,7 +123,11 @@ impl World {
     /// If a previous slurmctld left saved state, slurmctld is started through `slurminit jobs number`, which execs it.
     /// This prevents job IDs from being reused.
     fn numbered(&self, unit: &Unit) -> Argv {
-        let command = words(&unit.spec.command);
+        let mut command = words(&unit.spec.command);
+        let told = self.machine.prepared().and_then(|prepared| prepared.told_node.as_deref());
+        if let Some(node) = told.filter(|_| unit.is(DaemonName::Slurmd) && unit.spec.node.is_none()) {
+            command.extend(words(&["-N", node]));
+        }
         if let Some(joining) = self.joining(unit) {
             return [joining, command].concat();
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
 use slurminit::config::Config;
-use slurminit::plan::{FileName, Origin, Text, UserFile, change, choose, plan};
+use slurminit::plan::{FileName, Names, Origin, Text, UserFile, change, choose, plan};
 use slurminit::prepared::Apply;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -14,11 +14,10 @@ fuzz_target!(|bytes: &[u8]| {
     let files: Vec<UserFile> = FileName::ALL
         .into_iter()
         .zip(slurminit_fuzz::texts(bytes))
-        .map(|(name, text)| UserFile {
-            name,
-            origin: Origin::Config,
-            path: Path::new("/config").join(name.as_str()),
-            text: format!("# USER_CUSTOMIZED=true\n{text}"),
+        .map(|(name, text)| {
+            let path = Path::new("/config").join(name.as_str());
+            let text = format!("# USER_CUSTOMIZED=true\n{text}");
+            UserFile::new(name, Origin::Config, path, &text, &|_| Err("no such file".to_owned()))
         })
         .collect();
     // A reload compares them with what runs.
@@ -28,8 +27,8 @@ fuzz_target!(|bytes: &[u8]| {
     let _ = change(&[], &new);
     let Ok(mut plan) = plan(&config, &inventory) else { return };
     let exists = |path: &Path| path == Path::new("/dev/nvidia0");
-    let customized = plan.respect(choose(&config, &files), &inventory, &exists);
-    let _ = customized.node(&inventory.hostname);
+    let names = Names { hostname: inventory.hostname.clone(), ..Names::default() };
+    let customized = plan.respect(&config, choose(&config, &files), &inventory, &names, &exists);
     for file in &files {
         assert_eq!(customized.get(file.name).map(|own| &own.text), Some(&file.text), "a user's file stays as it is");
     }

@@ -23,6 +23,18 @@ fn the_daemons_start_one_after_the_other_each_when_the_one_before_is_ready() {
 }
 
 #[test]
+fn slurmctld_runs_as_the_user_that_the_preparation_names() {
+    for (slurm_user, expected) in [(None, None), (Some("root"), Some("root"))] {
+        let mut sim = Sim::new(cluster(true));
+        let usual = sim.machine.units()[SLURMCTLD].spec.user.clone();
+        let slurm_user = slurm_user.map(str::to_owned);
+        sim.give(Event::Prepare(PrepareEvent::Done(Prepared { slurm_user, ..Prepared::default() })));
+        let expected = expected.map(str::to_owned).or(usual);
+        assert_eq!(sim.machine.units()[SLURMCTLD].spec.user, expected);
+    }
+}
+
+#[test]
 fn what_nobody_waits_for_starts_behind_the_command_or_when_the_node_is_overdue() {
     let setup = |has_cmd| {
         let mut setup = cluster(has_cmd);

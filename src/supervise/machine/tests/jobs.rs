@@ -294,3 +294,21 @@ fn state_is_new_for_the_first_slurmctld_alone() {
         assert!(!finds_no_state(&sim), "the second one finds what the first has saved, or has lost");
     }
 }
+
+/// Without a state of a former start, nothing was given to it that a successor could give again.
+#[test]
+fn a_slurmctld_that_never_answered_leaves_no_jobs() {
+    let follows = |sim: &Sim| sim.machine.units()[SLURMCTLD].follows(sim.machine.prepared());
+    for saved_jobs in [false, true] {
+        let mut sim = Sim::new(cluster(false));
+        sim.give(Event::Prepare(PrepareEvent::MungeKeyReady));
+        sim.give(Event::Looked(MUNGED, true));
+        sim.give(Event::Prepare(PrepareEvent::Done(Prepared { saved_jobs, ..Prepared::default() })));
+        sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
+        assert_eq!(follows(&sim), saved_jobs.then_some(Follows::Unknown));
+    }
+    let mut sim = Sim::new(cluster(false));
+    sim.ready();
+    sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
+    assert_eq!(follows(&sim), Some(Follows::Unknown));
+}

@@ -1,0 +1,96 @@
+//! A directory that the user's slurm.conf names for a daemon, such as StateSaveLocation.
+
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use super::directories::{finding, owned};
+use super::{InstallError, Owner, under};
+use crate::config::{Config, DaemonName};
+use crate::inventory::Finding;
+use crate::walk::{self, Dir};
+
+/// Files by which a directory of slurmctld's state is known, whoever owns it now.
+const STATE: [&str; 3] = ["clustername", "job_state", "node_state"];
+/// What a new file system has.
+const LOST_AND_FOUND: &str = "lost+found";
+
+/// Makes sure that `daemon`'s user can write to the directory. A missing one is created, and a new or former one changes
+/// owner. A directory with anything else in it stays as it is. Returns what was repaired on the way.
+///
+/// # Errors
+/// The user cannot write there, and the directory cannot be given to it.
+pub fn make_daemon_directory(
+    config: &Config,
+    root: &Path,
+    path: &Path,
+    daemon: DaemonName,
+) -> Result<Vec<Finding>, InstallError> {
+    let owner = Owner::of(daemon, config, path)?;
+    if serves(&owner, &under(root, path)) {
+        return Ok(Vec::new());
+    }
+    let mut mended = Vec::new();
+    let (dir, is_new) = walk::make(root, path, &mut mended)?;
+    let is_free = is_new || may_be_given(&dir).map_err(|error| InstallError::directory(path, error))?;
+    if !is_free && !owner.owns(dir.metadata()) {
+        return Err(InstallError::Occupied { path: path.to_owned(), uid: dir.metadata().uid() });
+    }
+    owned((dir, is_new), &owner, 0o700, &mut mended)?;
+    Ok(mended.iter().map(finding).collect())
+}
+
+/// Whether the user can write there already, or create the directory itself. Root can write to every directory, but
+/// creates only the last part of a path.
+fn serves(owner: &Owner, path: &Path) -> bool {
+    let is_roots = owner.ids().is_some_and(|(user, _)| user == 0);
+    let has =
+        |path: &Path| std::fs::metadata(path).is_ok_and(|found| found.is_dir() && (is_roots || owner.owns(&found)));
+    let is_missing = std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    has(path) || is_missing && path.parent().is_some_and(has)
+}
+
+/// Whether nothing but slurmctld's state is in it.
+fn may_be_given(dir: &Dir) -> io::Result<bool> {
+    let names = dir.names()?;
+    let has_state = || STATE.iter().any(|name| names.iter().any(|found| found == name));
+    Ok(names.iter().all(|name| name == LOST_AND_FOUND) || has_state())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn made(before: &[&str]) -> (Result<Vec<Finding>, InstallError>, bool) {
+        let root = tempfile::tempdir().unwrap();
+        for directory in before {
+            fs::create_dir_all(root.path().join(directory)).unwrap();
+        }
+        // Without root's rights nothing changes owner, so that every directory is the user's.
+        let done =
+            make_daemon_directory(&Config::default(), root.path(), Path::new("/srv/a/state"), DaemonName::Slurmd);
+        (done, root.path().join("srv/a/state").is_dir() || root.path().join("srv/a").is_dir())
+    }
+
+    #[test]
+    fn creates_a_missing_directory_with_its_parents() {
+        for before in [&[][..], &["srv"], &["srv/a"], &["srv/a/state/other"]] {
+            let (done, exists) = made(before);
+            assert!(done.unwrap().is_empty() && exists, "{before:?}");
+        }
+    }
+
+    #[test]
+    fn only_an_empty_directory_or_one_with_state_may_be_given() {
+        for (content, expected) in
+            [(&[][..], true), (&[LOST_AND_FOUND], true), (&["clustername", "x"], true), (&["x"], false)]
+        {
+            let root = tempfile::tempdir().unwrap();
+            content.iter().for_each(|name| fs::write(root.path().join(name), "").unwrap());
+            let dir = Dir::of_the_user(root.path()).unwrap();
+            assert_eq!(may_be_given(&dir).unwrap(), expected, "{content:?}");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Settings with which a daemon ends, or waits for a minute, for sure. They are refused before it starts, with the line.
+//!
+//! What only Slurm can judge is found after the first death of a daemon (`plan::blame`).
+
+use std::path::PathBuf;
+
+use crate::inventory::Behavior;
+use crate::plan::{Culprit, FileName, Plan, cgroups};
+
+use super::check::Context;
+use super::include::Missing;
+use super::{Customized, parse};
+
+/// A setting with which a daemon surely ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fatal {
+    /// Where the operator wrote it.
+    pub culprit: Option<Culprit>,
+    /// What is wrong.
+    pub what: String,
+    /// What the daemon does.
+    pub cause: String,
+    /// What to change.
+    pub repair: String,
+}
+
+/// A file that a plugin cannot do without.
+struct Companion {
+    key: &'static str,
+    plugin: &'static str,
+    /// One of them must be in Slurm's directory.
+    files: &'static [&'static str],
+    /// Whether slurmctld alone needs it.
+    is_controllers: bool,
+}
+
+const fn companion(key: &'static str, plugin: &'static str, files: &'static [&'static str]) -> Companion {
+    Companion { key, plugin, files, is_controllers: false }
+}
+
+const fn of_controller(key: &'static str, plugin: &'static str, files: &'static [&'static str]) -> Companion {
+    Companion { key, plugin, files, is_controllers: true }
+}
+
+/// Tried with 24.11.5: the daemons wait a minute for a configuration file, and exit without a script or key.
+const COMPANIONS: [Companion; 8] = [
+    companion("TopologyPlugin", "topology/tree", &["topology.conf", "topology.yaml"]),
+    companion("TopologyPlugin", "topology/block", &["topology.conf", "topology.yaml"]),
+    companion("JobContainerType", "job_container/tmpfs", &["job_container.conf"]),
+    companion("NodeFeaturesPlugins", "node_features/helpers", &["helpers.conf"]),
+    of_controller("JobSubmitPlugins", "job_submit/lua", &["job_submit.lua"]),
+    of_controller("BurstBufferType", "burst_buffer/lua", &["burst_buffer.lua"]),
+    companion("AuthType", "auth/slurm", &["slurm.key", "slurm.jwks"]),
+    companion("CredType", "cred/slurm", &["slurm.key", "slurm.jwks"]),
+];
+
+/// The first problem that ends a daemon.
+pub(super) fn find(plan: &Plan, customized: &Customized, context: &Context<'_>) -> Option<Fatal> {
+    let included = customized.files.iter().find_map(|file| file.missing.as_ref());
+    if let Some(missing) = included {
+        return Some(no_included_file(missing));
+    }
+    let find = Find { plan, customized, context, lines: lines(plan, customized) };
+    find.no_node().or_else(|| find.cgroups()).or_else(|| find.companions())
+}
+
+fn no_included_file(missing: &Missing) -> Fatal {
+    let Missing { path, line, name, why } = missing;
+    Fatal {
+        culprit: Some(Culprit::File(path.clone(), *line)),
+        what: format!("Include {name}: {why}"),
+        cause: "Slurm waits a minute for the file, then its daemons end".to_owned(),
+        repair: format!("put {name} beside {}, write its path in full, or remove the line", path.display()),
+    }
+}
+
+/// The keys of the slurm.conf that Slurm reads, whoever wrote it.
+fn lines(plan: &Plan, customized: &Customized) -> Vec<(String, String)> {
+    match customized.get(FileName::SlurmConf) {
+        Some(file) => file.lines().iter().flat_map(|line| line.pairs().to_vec()).collect(),
+        None => plan.settings.iter().map(|setting| (setting.key.clone(), setting.value.clone())).collect(),
+    }
+}
+
+struct Find<'a> {
+    plan: &'a Plan,
+    customized: &'a Customized,
+    context: &'a Context<'a>,
+    lines: Vec<(String, String)>,
+}
+
+impl Find<'_> {
+    fn value(&self, key: &str) -> Option<&str> {
+        self.lines.iter().rev().find(|(own, _)| own.eq_ignore_ascii_case(key)).map(|(_, value)| value.as_str())
+    }
+
+    fn fatal(&self, key: &str, what: String, cause: String, repair: String) -> Fatal {
+        let culprit = self.customized.culprit(self.context.config, key);
+        let file = self.customized.get(FileName::SlurmConf).filter(|_| culprit.is_none());
+        let what = file.map_or_else(|| what.clone(), |file| format!("{}: {what}", file.path.display()));
+        Fatal { culprit, what, cause, repair }
+    }
+
+    /// A user's slurm.conf without this node. What slurmd's command of the operator's own says is not known.
+    fn no_node(&self) -> Option<Fatal> {
+        let Context { config, names, .. } = self.context;
+        let has_own_command =
+            config.daemons.get(&crate::config::DaemonName::Slurmd).is_some_and(|own| own.command.is_some());
+        let is_told = config.adds_its_node() || config.simulated().is_some() || has_own_command;
+        if !self.context.has_node() || is_told || self.customized.own_node.is_some() {
+            return None;
+        }
+        let file = self.customized.get(FileName::SlurmConf)?;
+        let nodes = super::own_node::nodes(&file.lines());
+        let first = nodes.iter().find_map(|node| super::hostlist::expand(node.get("NodeName")?).into_iter().next());
+        let (what, repair) = match first {
+            Some(first) => {
+                let what = format!("no NodeName line is for this host, {}", names.hostname);
+                let repair = format!(
+                    "start the container with --hostname {first} or SLURMINIT_NODE_NAME={first}, or add NodeName={}",
+                    names.hostname
+                );
+                (what, repair)
+            }
+            None => ("there is no NodeName line".to_owned(), format!("add NodeName={}", names.hostname)),
+        };
+        let cause = "slurmd cannot find out which node it is, and ends".to_owned();
+        let culprit =
+            self.customized.culprit(config, "NodeName").unwrap_or_else(|| Culprit::File(file.path.clone(), 1));
+        Some(Fatal { culprit: Some(culprit), what, cause, repair })
+    }
+
+    /// Cgroups that slurmd cannot have.
+    fn cgroups(&self) -> Option<Fatal> {
+        if !self.context.has_node() {
+            return None;
+        }
+        let (proctrack, task, gather) = ("ProctrackType", "TaskPlugin", "JobAcctGatherType");
+        let is_cgroup = |key: &&str| match self.value(key) {
+            Some(value) => value.contains("/cgroup"),
+            // Slurm's default.
+            None => *key == proctrack,
+        };
+        let cgroup_conf = self.cgroup_conf();
+        let is_set = |key: &str, wanted: &str| {
+            cgroup_conf.iter().any(|(own, value)| own.eq_ignore_ascii_case(key) && value.eq_ignore_ascii_case(wanted))
+        };
+        let is_disabled = is_set("CgroupPlugin", "disabled");
+        let constrains =
+            ["Cores", "RAMSpace", "SwapSpace", "Devices"].iter().any(|what| is_set(&format!("Constrain{what}"), "yes"));
+        let slurm = &self.context.inventory.slurm;
+        let obstacle = cgroups::obstacle(self.context.inventory);
+        let (key, cause) = match obstacle {
+            _ if is_disabled && slurm.does(Behavior::DisablesCgroups) => {
+                let why = obstacle.map_or_else(String::new, |obstacle| format!(": {}", obstacle.why));
+                let key = [proctrack, task, gather].into_iter().find(is_cgroup)?;
+                (key, format!("cgroup.conf has CgroupPlugin=disabled, and slurmd ends with both{why}"))
+            }
+            Some(obstacle) if obstacle.ends_slurmd => {
+                let key = [proctrack, gather]
+                    .into_iter()
+                    .find(is_cgroup)
+                    .or(Some(task).filter(is_cgroup).filter(|_| constrains))?;
+                (key, format!("{}, and slurmd ends there", obstacle.why))
+            }
+            _ => return None,
+        };
+        let own = &self.plan.cgroup;
+        let usable = match key {
+            "ProctrackType" if own.is_used() => "proctrack/linuxproc",
+            "ProctrackType" => own.proctrack,
+            "TaskPlugin" if own.is_used() || own.task.contains("cgroup") => "task/none",
+            "TaskPlugin" => own.task,
+            _ => "jobacct_gather/linux",
+        };
+        let repair = match is_disabled && own.is_used() {
+            true => format!("write {key}={usable}, or remove CgroupPlugin=disabled from cgroup.conf"),
+            false => format!("write {key}={usable}"),
+        };
+        let what = match self.value(key) {
+            Some(value) => format!("{key}={value} cannot work here"),
+            None => format!("{key} is not set, and Slurm's default is proctrack/cgroup"),
+        };
+        Some(self.fatal(key, what, cause, repair))
+    }
+
+    /// The keys of the cgroup.conf that Slurm reads.
+    fn cgroup_conf(&self) -> Vec<(String, String)> {
+        match self.customized.get(FileName::CgroupConf) {
+            Some(file) => parse::lines(&file.text).iter().flat_map(|line| line.pairs().to_vec()).collect(),
+            None => {
+                self.plan.cgroup.lines.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+            }
+        }
+    }
+
+    /// A plugin whose file is missing.
+    fn companions(&self) -> Option<Fatal> {
+        let directory = &self.context.config.paths.slurm;
+        let is_missing = |one: &&Companion| !one.files.iter().any(|file| (self.context.exists)(&directory.join(file)));
+        let is_used = |one: &&Companion| {
+            let short = one.plugin.rsplit('/').next().unwrap_or(one.plugin);
+            let mut names = self.value(one.key).unwrap_or_default().split(',').map(str::trim);
+            names.any(|name| name == one.plugin || name == short)
+        };
+        let is_here = |one: &&Companion| !one.is_controllers || self.context.has_controller();
+        let Companion { key, plugin, files, .. } =
+            COMPANIONS.iter().filter(is_here).filter(is_used).find(is_missing)?;
+        let file: PathBuf = directory.join(files.first()?);
+        let what = format!("{key}={plugin} needs {}, and there is no such file", file.display());
+        let cause = "Slurm's daemons wait for the file, or end without it".to_owned();
+        let repair = format!("mount the file there, or remove {key}");
+        Some(self.fatal(key, what, cause, repair))
+    }
+}

@@ -1,0 +1,149 @@
+//! `Include` lines of the user's files.
+//!
+//! Slurm looks for a relative name beside the installed slurm.conf, where the operator's other files are not. So such a
+//! line is replaced by the text of the file. Compared, restored and shown is then all that Slurm reads.
+
+use std::path::{Path, PathBuf};
+
+use super::parse::last_value;
+
+/// Deeper includes are taken for a circle.
+const DEEPEST: u32 = 8;
+
+/// A file with the text of those that it includes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Expanded {
+    /// The text.
+    pub(super) text: String,
+    /// The file and the line, counted from 1, that each line comes from.
+    pub(super) places: Vec<(PathBuf, usize)>,
+}
+
+/// An `Include` line whose file cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Missing {
+    /// The file with the line.
+    pub(super) path: PathBuf,
+    /// The line, counted from 1.
+    pub(super) line: usize,
+    /// The name on it.
+    pub(super) name: String,
+    /// Why the file cannot be read.
+    pub(super) why: String,
+}
+
+/// Which files are replaced by their text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Inlined {
+    /// Those with a relative name.
+    Relative,
+    /// All of them.
+    All,
+}
+
+/// Reads an included file, given its name as written; returns its path and text, or why it cannot be read.
+pub(super) type Read<'a> = &'a dyn Fn(&str) -> Result<(PathBuf, String), String>;
+
+impl Expanded {
+    /// Replaces `Include` lines by what `read` returns.
+    ///
+    /// # Errors
+    /// The first file that cannot be read.
+    pub(super) fn new(path: &Path, text: &str, inlined: Inlined, read: Read<'_>) -> Result<Self, Missing> {
+        let mut expanded = Self::default();
+        expanded.add(path, text, (inlined, read), 0)?;
+        Ok(expanded)
+    }
+
+    fn add(&mut self, path: &Path, text: &str, how: (Inlined, Read<'_>), depth: u32) -> Result<(), Missing> {
+        let (inlined, read) = how;
+        for (index, line) in text.split_inclusive('\n').enumerate() {
+            let wanted = |name: &&str| inlined == Inlined::All || !Path::new(name).is_absolute();
+            let Some(name) = included(line).filter(wanted) else {
+                self.push(line, path, index + 1);
+                continue;
+            };
+            // %c is the name of the cluster (slurm.conf(5)).
+            let name = name.replace("%c", &last_value(&self.text, "ClusterName").unwrap_or_default());
+            let missing = |why: String| Missing { path: path.to_owned(), line: index + 1, name: name.clone(), why };
+            if depth >= DEEPEST {
+                return Err(missing("it includes itself".to_owned()));
+            }
+            let (found, text) = read(&name).map_err(missing)?;
+            self.push(&format!("# {}\n", line.trim()), path, index + 1);
+            self.add(&found, &text, how, depth + 1)?;
+            if !self.text.ends_with('\n') {
+                self.text.push('\n');
+            }
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, line: &str, path: &Path, number: usize) {
+        self.text.push_str(line);
+        self.places.push((path.to_owned(), number));
+    }
+
+    /// The file and line that a line, counted from 1, comes from.
+    pub(super) fn place(&self, line: usize) -> Option<&(PathBuf, usize)> {
+        self.places.get(line.checked_sub(1)?)
+    }
+}
+
+/// The name on an `Include` line.
+pub(in crate::plan) fn included(line: &str) -> Option<&str> {
+    let mut words = line.split('#').next()?.split_whitespace();
+    words.next().filter(|word| word.eq_ignore_ascii_case("include"))?;
+    words.next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(name: &str) -> Result<(PathBuf, String), String> {
+        let text = match name {
+            "nodes.conf" => "NodeName=a\nInclude more.conf",
+            "more.conf" => "NodeName=b",
+            "/abs.conf" => "NodeName=c\n",
+            "circle.conf" => "include circle.conf",
+            "lab.conf" => "NodeName=lab\n",
+            _ => return Err("no such file".to_owned()),
+        };
+        Ok((Path::new("/config").join(name), text.to_owned()))
+    }
+
+    fn expanded(text: &str, inlined: Inlined) -> Result<Expanded, Missing> {
+        Expanded::new(Path::new("/config/slurm.conf"), text, inlined, &read)
+    }
+
+    #[test]
+    fn replaces_relative_includes_and_keeps_the_place_of_each_line() {
+        let text = "ClusterName=lab\n  INCLUDE nodes.conf # all\nInclude /abs.conf\nInclude %c.conf\nA=1";
+        let found = expanded(text, Inlined::Relative).unwrap();
+        let lines: Vec<&str> = found.text.lines().collect();
+        assert_eq!(
+            lines[1..6],
+            ["# INCLUDE nodes.conf # all", "NodeName=a", "# Include more.conf", "NodeName=b", "Include /abs.conf"]
+        );
+        assert_eq!(lines[7..], ["NodeName=lab", "A=1"]);
+        let place = |line| found.place(line).map(|(path, line)| (path.to_str().unwrap(), *line));
+        assert_eq!(place(5), Some(("/config/more.conf", 1)));
+        assert_eq!(place(9), Some(("/config/slurm.conf", 5)));
+        assert_eq!(place(10), None);
+        assert!(expanded(text, Inlined::All).unwrap().text.contains("NodeName=c\n"));
+    }
+
+    #[test]
+    fn a_text_without_includes_stays_the_same() {
+        let text = "# Include x\nIncludes=1\r\nA=1";
+        assert_eq!(expanded(text, Inlined::All).unwrap().text, text);
+    }
+
+    #[test]
+    fn reports_the_line_of_a_file_that_cannot_be_read() {
+        let missing = expanded("A=1\nInclude x.conf\n", Inlined::Relative).unwrap_err();
+        assert_eq!((missing.line, missing.name.as_str()), (2, "x.conf"));
+        assert_eq!(expanded("Include circle.conf\n", Inlined::Relative).unwrap_err().name, "circle.conf");
+    }
+}

@@ -1,0 +1,124 @@
+//! Which node of the user's slurm.conf this machine is.
+
+use super::{hostlist, parse};
+
+/// The names that lines of the files can mean this machine by.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Names {
+    /// The configured name of the node, if it is not the default.
+    pub configured: Option<String>,
+    /// The host name.
+    pub hostname: String,
+    /// Its other names in /etc/hosts.
+    pub aliases: Vec<String>,
+}
+
+impl Names {
+    /// The host's names in the order in which slurmd looks for them (22.05 to 24.11, `slurmd.c`).
+    fn of_host(&self) -> impl Iterator<Item = &str> {
+        let short = self.hostname.split('.').next().unwrap_or(&self.hostname);
+        [self.hostname.as_str(), short].into_iter().chain(self.aliases.iter().map(String::as_str)).chain(["localhost"])
+    }
+
+    /// Whether a host name is one of this machine.
+    pub(super) fn has(&self, host: &str) -> bool {
+        self.of_host().any(|own| own == host)
+    }
+}
+
+/// This node in the user's slurm.conf.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnNode {
+    /// NodeName.
+    pub name: String,
+    /// Gres.
+    pub gres: String,
+    /// Whether slurmd must be told the name (`slurmd -N`), because it finds another one, or none, by the host's name.
+    pub is_told: bool,
+    /// Its line, with the values of the `NodeName=DEFAULT` lines before it.
+    pub(super) line: parse::Line,
+}
+
+/// The NodeName lines, each with the values of the `NodeName=DEFAULT` lines before it.
+pub(super) fn nodes(lines: &[parse::Line]) -> Vec<parse::Line> {
+    let (mut found, mut defaults) = (Vec::new(), parse::Line::default());
+    for line in lines {
+        match line.get("NodeName") {
+            Some(name) if name.eq_ignore_ascii_case("DEFAULT") => defaults = line.with_defaults(&defaults),
+            Some(_) => found.push(line.with_defaults(&defaults)),
+            None => {}
+        }
+    }
+    found
+}
+
+/// The line of this machine; `None` if there is none.
+pub(super) fn find(lines: &[parse::Line], names: &Names) -> Option<OwnNode> {
+    let nodes = nodes(lines);
+    let by_host = names.of_host().find_map(|host| nodes.iter().find_map(|line| Some((line, node_of(line, host)?))));
+    let configured = names.configured.as_deref();
+    let has_configured = |line: &&parse::Line| {
+        line.get("NodeName").zip(configured).is_some_and(|(own, name)| hostlist::contains(own, name))
+    };
+    let told = nodes.iter().find(has_configured).zip(configured.map(str::to_owned));
+    let is_told = told.as_ref().is_some_and(|(_, told)| by_host.as_ref().is_none_or(|(_, name)| name != told));
+    let (line, name) = told.or(by_host)?;
+    let gres = line.get("Gres").unwrap_or_default().to_owned();
+    Some(OwnNode { name, gres, is_told, line: line.clone() })
+}
+
+/// Whether a line of gres.conf with this NodeName is for the node. Without a known name those with a name of the host are.
+pub(super) fn is_among(hosts: &str, node: Option<&str>, names: &Names) -> bool {
+    match node {
+        Some(node) => hostlist::expand(node).iter().any(|node| hostlist::contains(hosts, node)),
+        None => hostlist::expand(hosts).iter().any(|host| names.has(host)),
+    }
+}
+
+/// The node's name on a line that has this host. NodeHostname lists as many hosts as NodeName lists nodes.
+fn node_of(line: &parse::Line, host: &str) -> Option<String> {
+    let names = line.get("NodeName")?;
+    let hosts = line.get("NodeHostname").unwrap_or(names);
+    let at = hostlist::expand(hosts).iter().position(|own| own == host)?;
+    let names = hostlist::expand(names);
+    names.get(at).or(names.first()).cloned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(conf: &str, configured: Option<&str>) -> Option<(String, String, bool)> {
+        let names = Names {
+            configured: configured.map(str::to_owned),
+            hostname: "dgx2.lab".to_owned(),
+            aliases: vec!["gpu".to_owned()],
+        };
+        find(&parse::lines(conf), &names).map(|node| (node.name, node.gres, node.is_told))
+    }
+
+    #[test]
+    fn finds_the_node_as_slurmd_does() {
+        let node = |name: &str, gres: &str, is_told| Some((name.to_owned(), gres.to_owned(), is_told));
+        let ranges = "NodeName=DEFAULT Gres=gpu:8\nNodeName=cpu1 Gres=\nNodeName=dgx[1-4]\n";
+        assert_eq!(found(ranges, None), node("dgx2", "gpu:8", false));
+        assert_eq!(
+            found("NodeName=a NodeHostname=dgx1\nNodeName=b,c NodeHostname=dgx[1-2]\n", None),
+            node("c", "", false)
+        );
+        assert_eq!(found("NodeName=localhost\nNodeName=dgx2\n", None), node("dgx2", "", false));
+        assert_eq!(found("NodeName=localhost\nNodeName=n1\n", None), node("localhost", "", false));
+        assert_eq!(found("NodeName=gpu\n", None), node("gpu", "", false));
+        assert_eq!(found("NodeName=n[1-2]\n", None), None);
+    }
+
+    #[test]
+    fn the_configured_name_counts_if_the_file_has_it() {
+        let node = |name: &str, is_told| Some((name.to_owned(), String::new(), is_told));
+        assert_eq!(found("NodeName=n[1-2]\n", Some("n2")), node("n2", true));
+        assert_eq!(found("NodeName=n1,dgx2\n", Some("n1")), node("n1", true));
+        assert_eq!(found("NodeName=n1,dgx2\n", Some("dgx2")), node("dgx2", false));
+        assert_eq!(found("NodeName=dgx2\n", Some("n1")), node("dgx2", false));
+        assert_eq!(found("NodeName=x\n", Some("n1")), None);
+    }
+}

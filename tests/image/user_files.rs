@@ -1,0 +1,96 @@
+//! Slurm files of the operator's own, as sites have them: each case is a container with one of them.
+
+use crate::docker::{Image, PLAIN, directory};
+use crate::doctor::report;
+
+/// A slurm.conf that works.
+const BASE: &str = "# USER_CUSTOMIZED=true\nClusterName=own\nSlurmctldHost=box\nSlurmUser=slurm\n\
+    StateSaveLocation=/var/lib/slurm/slurmctld\nSlurmdSpoolDir=/var/lib/slurm/slurmd\nProctrackType=proctrack/linuxproc\n\
+    TaskPlugin=task/none\nGetEnvTimeout=0\nReturnToService=2\nNodeName=box CPUs=2\nPartitionName=debug Nodes=ALL Default=YES\n";
+/// A cgroup.conf that does not disable cgroups.
+const CGROUP: &str = "# USER_CUSTOMIZED=true\nConstrainCores=yes\nConstrainDevices=yes\n";
+
+fn image(files: &[(&str, &str)]) -> (tempfile::TempDir, Image) {
+    let directory = directory(files);
+    let image = Image::new(PLAIN).with(["--hostname", "box"]).mount(directory.path(), "/config");
+    (directory, image)
+}
+
+/// Files with which a daemon would end are refused before any starts, with the place.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn refuses_files_with_which_a_daemon_cannot_start() {
+    let own = |from: &str, to: &str| BASE.replace(from, to);
+    let with_state = own("/var/lib/slurm/slurmctld", "/etc");
+    let with_cgroups = own("proctrack/linuxproc", "proctrack/cgroup");
+    let without_node = own("NodeName=box", "NodeName=n[1-2]");
+    let with_include = own("NodeName=box CPUs=2", "Include nodes.conf");
+    let without_user = own("SlurmUser=slurm", "SlurmUser=nobody-here");
+    let cases: [(&[(&str, &str)], &str); 10] = [
+        (&[("slurm.conf", &with_state)], "/config/slurm.conf:5: "),
+        (&[("slurm.conf", &with_cgroups), ("cgroup.conf", CGROUP)], "/config/slurm.conf:7: "),
+        (&[("slurm.conf", &without_node)], "/config/slurm.conf:11: "),
+        (&[("slurm.conf", &with_include)], "/config/slurm.conf:11: "),
+        (&[("slurm.conf", &without_user)], "/config/slurm.conf:4: "),
+        (&[("slurminit.toml", "[slurm.conf]\nTopologyPlugin = 'topology/block'\n")], "/config/slurminit.toml:2:"),
+        (&[("slurminit.toml", "[slurm.conf]\nAuthType = 'auth/slurm'\n")], "/config/slurminit.toml:2:"),
+        (&[("slurminit.toml", "[slurm.conf]\nTaskPlugin = 'task/cgroup'\n")], "/config/slurminit.toml:2:"),
+        (
+            &[("slurminit.toml", "[slurm.conf]\nJobContainerType = 'job_container/tmpfs'\n")],
+            "/config/slurminit.toml:2:",
+        ),
+        (&[("slurminit.toml", "[slurm.conf]\nPreemptType = 'preempt/qos'\n")], "/config/slurminit.toml:2:"),
+    ];
+    for (files, place) in cases {
+        let (_files, image) = image(files);
+        let outcome = image.run(&["true"]);
+        assert_eq!(outcome.code, 78, "{files:?}: {outcome:?}");
+        assert!(outcome.stderr.contains(place), "{place}: {outcome:?}");
+    }
+    // UTF-16.
+    let (files, image) = image(&[]);
+    std::fs::write(files.path().join("slurm.conf"), b"\xff\xfe#\0 \0").expect("a file");
+    assert_eq!(image.run(&["true"]).code, 78);
+}
+
+/// The lines of other hosts, a byte order mark, an included file, directories that there are not and another SlurmUser.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn runs_with_the_files_of_a_site() {
+    let conf = BASE
+        .replace("# USER", "\u{feff}# USER")
+        .replace("SlurmUser=slurm\n", "")
+        .replace("/var/lib/slurm/slurmctld", "/srv/slurm/state")
+        .replace("/var/lib/slurm/slurmd", "/srv/slurm/spool/%n")
+        .replace("NodeName=box CPUs=2", "GresTypes=gpu\nInclude nodes.conf");
+    let nodes = "NodeName=box CPUs=2\nNodeName=dgx[1-2] NodeAddr=127.0.0.1 CPUs=256 RealMemory=2000000 Gres=gpu:8\n";
+    let gres = "NodeName=dgx1 Name=gpu File=/dev/nvidia[0-7]\nNodeName=dgx2 Name=gpu File=/dev/nvidia[0-7]\n";
+    let (files, image) = image(&[("slurm.conf", &conf), ("nodes.conf", nodes), ("gres.conf", gres)]);
+    let container = image.serve();
+    container.sh("srun --nodelist=box true");
+    assert_eq!(container.sh("ps -o user= -p $(pidof slurmctld | tr ' ' ,) | sort -u"), "root");
+    assert_eq!(container.sh("slurminit status --json | grep -c '\"severity\": *\"error\"' || true"), "0");
+    assert_eq!(report(&container, "").of("own-files").verdict, "ok");
+    // The text of an included file is compared like that of the file itself.
+    container.exec(&["slurminit", "reload"]).ok();
+    std::fs::write(files.path().join("nodes.conf"), nodes.replace("box CPUs=2", "box CPUs=1")).expect("the file");
+    container.exec(&["slurminit", "reload"]).ok();
+    assert_eq!(container.sh("sinfo --noheader --nodes=box --format=%c"), "1");
+    // A reload refuses what a start would.
+    std::fs::write(files.path().join("nodes.conf"), nodes.replace("box", "other")).expect("the file");
+    assert_ne!(container.exec(&["slurminit", "reload"]).code, 0);
+    container.sh("srun --nodelist=box true");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn the_configured_name_selects_a_node_of_the_file() {
+    let conf = BASE.replace("NodeName=box", "NodeName=n[1-2] NodeAddr=127.0.0.1");
+    let (_files, image) = image(&[("slurm.conf", &conf)]);
+    let container = image.with(["--env", "SLURMINIT_NODE_NAME=n2"]).serve();
+    assert_eq!(container.sh("srun --nodelist=n2 printenv SLURMD_NODENAME"), "n2");
+    // An account is what Slurm makes credentials for.
+    container.exec(&["setpriv", "--reuid=4321", "--clear-groups", "sh", "-c", "cd /tmp; sbatch --wrap true"]).ok();
+    container.until("squeue --noheader --format=%r | grep -q JobHeld");
+    assert_eq!(report(&container, "").of("waiting-jobs").verdict, "fail");
+}
