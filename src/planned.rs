@@ -7,8 +7,8 @@ use crate::config::Config;
 use crate::exit_code;
 use crate::install::{self, InstallError};
 use crate::inventory::Inventory;
-use crate::plan::Text;
-use crate::plan::{self, Customized, FileName, Plan, Refusal};
+use crate::plan::in_use::{Gone, GoneNode};
+use crate::plan::{self, Customized, FileName, Plan, Refusal, Text};
 use crate::render;
 
 /// The plan and the resulting files, including the user's.
@@ -24,6 +24,12 @@ impl Planned {
         let own = self.customized.node(&inventory.hostname);
         own.unwrap_or_else(|| (self.plan.node_names(), self.plan.node_gres()))
     }
+
+    /// Keeps partitions and nodes of the former slurm.conf. The user's own file cannot.
+    pub(crate) fn keep(&mut self, gone: &[Gone], nodes: &[GoneNode]) {
+        self.plan.keep(gone, nodes);
+        self.files = texts(&self.plan, &self.customized);
+    }
 }
 
 /// Plans and renders, with the user's own files instead of generated ones.
@@ -32,13 +38,18 @@ pub(crate) fn plan_files(config: &Config, inventory: &Inventory, root: &Path) ->
     let found = install::find_user_files(&config.paths, root).map_err(PlanError::Unreadable)?;
     let exists = |path: &Path| install::under(root, path).exists();
     let customized = plan.respect(plan::choose(config, &found), inventory, &exists);
-    let mut files = render::render(&plan);
+    let files = texts(&plan, &customized);
+    Ok(Planned { plan, files, customized })
+}
+
+fn texts(plan: &Plan, customized: &Customized) -> Vec<Text> {
+    let mut files = render::render(plan);
     for file in &mut files {
         if let Some(own) = customized.get(file.name) {
             file.text.clone_from(&own.text);
         }
     }
-    Ok(Planned { plan, files, customized })
+    files
 }
 
 /// Why there is no plan.
@@ -76,5 +87,10 @@ pub(crate) fn cluster_name(files: &[Text]) -> String {
 
 /// The last value of a key in slurm.conf.
 fn slurm_conf_value(files: &[Text], wanted: &str) -> Option<String> {
-    plan::last_value(&files.iter().find(|file| file.name == FileName::SlurmConf)?.text, wanted)
+    plan::last_value(slurm_conf(files), wanted)
+}
+
+/// The text of slurm.conf.
+pub(crate) fn slurm_conf(files: &[Text]) -> &str {
+    files.iter().find(|file| file.name == FileName::SlurmConf).map_or("", |file| &file.text)
 }

@@ -5,6 +5,7 @@ mod ask_slurm;
 pub(crate) mod environments;
 mod explain;
 mod held_gpus;
+mod in_use;
 mod jobs_on_node;
 mod joining;
 mod reload;
@@ -75,8 +76,9 @@ pub(crate) fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, 
     tell_or_fail(tell, &PrepareEvent::Detected)?;
     plan::can_account(&config, &inventory)?;
     plan::can_authenticate(&config, &inventory)?;
-    let planned = plan_files(&config, &inventory, sources.root)?;
+    let mut planned = plan_files(&config, &inventory, sources.root)?;
     is_own_state(&config, sources.root, &planned.files)?;
+    let kept = in_use::keep_at_start(&config, sources.root, &mut planned)?;
     install::note_copies(&config.paths, sources.root, &planned.customized)?;
     make_simulated_gpus(&config, sources.root)?;
     let changed = install::install_files(&config.paths, sources.root, &planned.files)?;
@@ -99,6 +101,7 @@ pub(crate) fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, 
     if !config.shares_a_cluster() {
         prepared.findings.extend(host_name(sources.root, &prepared.node_name));
     }
+    prepared.findings.extend(kept);
     prepared.findings.extend(accounts);
     prepared.findings.extend(unusable);
     prepared.findings.extend(accounting);
