@@ -14,6 +14,7 @@ mod reclaim;
 mod spool;
 mod twice;
 mod wait;
+mod wanted;
 
 pub(crate) use wait::run as wait;
 
@@ -79,6 +80,9 @@ pub(crate) fn reclaim(node: &str) -> anyhow::Result<()> {
         reclaim::run(node)
     })
 }
+
+/// Why a container that stops closes its node.
+const STOPS: &str = "the container stops";
 
 /// The pause between two checks of the queue, because Slurm has no event for the end of a job.
 const LOOK: Duration = Duration::from_millis(20);
