@@ -111,8 +111,7 @@ fn requeue_ghosts(node: &str, only: Option<&str>) -> anyhow::Result<()> {
     slurm("scontrol", &["update", &format!("nodename={node}"), "state=down", &reason])?;
     // slurmctld tells the node to end them, for 10 s where nobody listens yet (24.11, `slurm_protocol_api.c`), and a slurmd that
     // comes up meanwhile would end the new start of a job instead.
-    let after = if only.is_some() { 12 } else { 1 };
-    ghosts.iter().for_each(|job| start_after(&job.name, after));
+    ghosts.iter().for_each(|job| start_after(&job.name, 12));
     Ok(())
 }
 
