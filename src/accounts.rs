@@ -98,6 +98,13 @@ impl AccountFiles {
         Ok(Self { passwd, group: lines(group.0.iter().map(|line| line.0.join(":"))), shadow })
     }
 
+    /// The users that an earlier start added and whose uid is none of `users`: uid and name.
+    pub fn leaving(&self, users: &[User]) -> Vec<(u32, String)> {
+        let ours = self.passwd.lines().filter(|line| is_our_user(line));
+        let entry = |line: &str| Some((line.split(':').nth(2)?.parse().ok()?, name(line).to_owned()));
+        ours.filter_map(entry).filter(|(uid, _)| !users.iter().any(|user| user.uid == *uid)).collect()
+    }
+
     /// Those of `users` whose account is missing or different in these files.
     pub fn lacks<'a>(&self, users: &'a [User]) -> Vec<&'a User> {
         users.iter().filter(|user| !self.has_user(user).unwrap_or(false)).collect()

@@ -137,8 +137,7 @@ mod tests {
         let config = Config::parse("", std::path::Path::new("x")).unwrap();
         let task = Task::new(&config, &Held::of(&config), Target::of(&config), true, 7);
         let inherited: Inherited = serde_json::from_str(r#"{"mask":9223372036854775809,"ignored":[1,13]}"#).unwrap();
-        let file =
-            memory_file(&Order { task: task.clone(), inherited: inherited.clone(), locks: Vec::new() }).unwrap();
+        let file = memory_file(&Order { task: task.clone(), inherited: inherited.clone(), locks: Vec::new() }).unwrap();
         let mut words = words(&std::os::fd::IntoRawFd::into_raw_fd(file).to_string());
         let order = order(&mut words).unwrap();
         assert_eq!((order.task, order.inherited), (task, inherited));

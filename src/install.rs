@@ -21,8 +21,8 @@ mod password_lock;
 mod users_file;
 
 pub use accounting::install_accounting;
-pub use accounts::{AccountError, check_accounts, install_accounts};
-pub use applied::{keep_applied, keep_held, read_applied, read_held, restore_applied};
+pub use accounts::{AccountError, check_accounts, install_accounts, leaving_users};
+pub use applied::{keep_applied, keep_held, read_applied, read_former, read_held, restore_applied};
 pub use copies::note_copies;
 pub use daemon_directory::make_daemon_directory;
 pub use device_files::{LOOKERS, close_device_file, give_device_file};

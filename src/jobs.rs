@@ -14,6 +14,7 @@ mod reclaim;
 mod spool;
 mod twice;
 mod wait;
+mod wanted;
 
 pub(crate) use wait::run as wait;
 
@@ -80,6 +81,9 @@ pub(crate) fn reclaim(node: &str) -> anyhow::Result<()> {
     })
 }
 
+/// Why a container that stops closes its node.
+const STOPS: &str = "the container stops";
+
 /// The pause between two checks of the queue, because Slurm has no event for the end of a job.
 const LOOK: Duration = Duration::from_millis(20);
 /// How long one of Slurm's commands may take. PID 1 has a deadline for this process as a whole.
@@ -107,8 +111,7 @@ fn requeue_ghosts(node: &str, only: Option<&str>) -> anyhow::Result<()> {
     slurm("scontrol", &["update", &format!("nodename={node}"), "state=down", &reason])?;
     // slurmctld tells the node to end them, for 10 s where nobody listens yet (24.11, `slurm_protocol_api.c`), and a slurmd that
     // comes up meanwhile would end the new start of a job instead.
-    let after = if only.is_some() { 12 } else { 1 };
-    ghosts.iter().for_each(|job| start_after(&job.name, after));
+    ghosts.iter().for_each(|job| start_after(&job.name, 12));
     Ok(())
 }
 

@@ -12,6 +12,7 @@ mod cluster;
 mod customized;
 mod epilog;
 mod gpus;
+pub mod in_use;
 mod login;
 mod mail;
 mod mismatch;
@@ -63,6 +64,8 @@ pub struct Plan {
     pub node_sets: Option<Vec<FeatureName>>,
     /// Nodes that slurmctld has started.
     pub autoscale: Option<Autoscale>,
+    /// Nodes of the former slurm.conf that jobs ask for by name.
+    pub kept_nodes: Vec<in_use::GoneNode>,
     /// The PartitionName lines.
     pub partitions: Vec<PartitionPlan>,
     /// The script that translates Slurm's device numbers for CUDA, if they differ.
@@ -224,6 +227,7 @@ pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
         other_nodes,
         node_sets,
         autoscale: Autoscale::plan(config),
+        kept_nodes: Vec::new(),
         partitions,
         task_prolog,
         prolog,

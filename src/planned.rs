@@ -8,6 +8,7 @@ use nix::unistd::User;
 use crate::config::{Config, DaemonName, Fault, NodeName};
 use crate::install::{self, InstallError};
 use crate::inventory::Inventory;
+use crate::plan::in_use::{Gone, GoneNode};
 use crate::plan::{self, Culprit, Customized, Fatal, FileName, Names, Plan, Refusal, Text};
 use crate::{exit_code, load_config, render};
 
@@ -23,6 +24,12 @@ impl Planned {
     pub(crate) fn node(&self) -> (String, String) {
         let own = self.customized.own_node.as_ref().map(|node| (node.name.clone(), node.gres.clone()));
         own.unwrap_or_else(|| (self.plan.node_names(), self.plan.node_gres()))
+    }
+
+    /// Keeps partitions and nodes of the former slurm.conf. The user's own file cannot.
+    pub(crate) fn keep(&mut self, gone: &[Gone], nodes: &[GoneNode]) {
+        self.plan.keep(gone, nodes);
+        self.files = texts(&self.plan, &self.customized);
     }
 }
 
@@ -42,13 +49,18 @@ pub(crate) fn plan_files(
         let (what, _) = at(config_file, culprit.as_ref(), what);
         return Err(PlanError::Refused(Refusal::new(exit_code::CONFIG, what, cause, repair)));
     }
-    let mut files = render::render(&plan);
+    let files = texts(&plan, &customized);
+    Ok(Planned { plan, files, customized })
+}
+
+fn texts(plan: &Plan, customized: &Customized) -> Vec<Text> {
+    let mut files = render::render(plan);
     for file in &mut files {
         if let Some(own) = customized.get(file.name) {
             file.text.clone_from(&own.text);
         }
     }
-    Ok(Planned { plan, files, customized })
+    files
 }
 
 /// The names of this machine, as slurmd finds them.
@@ -145,5 +157,10 @@ pub(crate) fn cluster_name(files: &[Text]) -> String {
 
 /// The last value of a key in slurm.conf.
 fn slurm_conf_value(files: &[Text], wanted: &str) -> Option<String> {
-    plan::last_value(&files.iter().find(|file| file.name == FileName::SlurmConf)?.text, wanted)
+    plan::last_value(slurm_conf(files), wanted)
+}
+
+/// The text of slurm.conf.
+pub(crate) fn slurm_conf(files: &[Text]) -> &str {
+    files.iter().find(|file| file.name == FileName::SlurmConf).map_or("", |file| &file.text)
 }

@@ -6,6 +6,7 @@ mod daemon_directories;
 pub(crate) mod environments;
 mod explain;
 mod held_gpus;
+mod in_use;
 mod jobs_on_node;
 mod joining;
 mod reload;
@@ -77,8 +78,9 @@ pub(crate) fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, 
     tell_or_fail(tell, &PrepareEvent::Detected)?;
     plan::can_account(&config, &inventory)?;
     plan::can_authenticate(&config, &inventory)?;
-    let planned = plan_files(&config, sources.config, &inventory, sources.root)?;
+    let mut planned = plan_files(&config, sources.config, &inventory, sources.root)?;
     is_own_state(&config, sources.root, &planned.files)?;
+    let kept = in_use::keep_at_start(&config, sources.root, &mut planned)?;
     let named = daemon_directories::make(&owners, sources, &planned, &inventory.hostname)?;
     install::note_copies(&config.paths, sources.root, &planned.customized)?;
     make_simulated_gpus(&config, sources.root)?;
@@ -103,6 +105,7 @@ pub(crate) fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, 
     if !config.shares_a_cluster() {
         prepared.findings.extend(host_name(sources.root, &prepared.node_name));
     }
+    prepared.findings.extend(kept);
     prepared.findings.extend(accounts);
     prepared.findings.extend(unusable);
     prepared.findings.extend(named);

@@ -78,6 +78,8 @@ mod nodes;
 mod paths;
 #[path = "image/reload.rs"]
 mod reload;
+#[path = "image/reload_jobs.rs"]
+mod reload_jobs;
 #[path = "image/rest.rs"]
 mod rest;
 #[path = "image/services.rs"]

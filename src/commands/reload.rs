@@ -65,6 +65,9 @@ fn dry_run(config: &Config, config_file: Option<&Path>) -> anyhow::Result<u8> {
         Apply::Reconfigure => println!("it takes `scontrol reconfigure`: {}", weighed.change.news.join(", ")),
         Apply::Restart => println!("it takes a restart of slurmctld and slurmd: {}", weighed.change.news.join(", ")),
     }
+    for kept in &weighed.kept {
+        println!("{}", crate::printable::line(&kept.finding().to_string()));
+    }
     if !weighed.deferred.is_empty() {
         println!("not taken before the next start of the container: {}", weighed.deferred.join(", "));
     }

@@ -69,6 +69,17 @@ pub fn check_accounts(config: &Config, root: &Path) -> Result<(), AccountError> 
     old.with(&config.users, &config.groups).map(drop).map_err(AccountError::Refused)
 }
 
+/// The users of an earlier start whose accounts [`install_accounts`] would remove, by uid and name.
+///
+/// # Errors
+/// A file cannot be read.
+pub fn leaving_users(config: &Config, root: &Path) -> Result<Vec<(u32, String)>, InstallError> {
+    if not_ours_to_write(root).is_some() {
+        return Ok(Vec::new());
+    }
+    Ok(read(root, false)?.leaving(&config.users))
+}
+
 /// Without /etc/shadow, which is read only where it will be written.
 fn read(root: &Path, must_exist: bool) -> Result<AccountFiles, InstallError> {
     let needed = |path| match read_text(root, path)? {

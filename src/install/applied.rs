@@ -13,6 +13,9 @@ use crate::plan::{FileName, Text};
 /// The directory of the copies, inside the run directory.
 const DIRECTORY: &str = "applied";
 
+/// The slurm.conf that the daemons last started with, in the state directory: unlike the run directory, a new container has it.
+const FORMER: &str = "applied-slurm.conf";
+
 /// The file's name in the run directory.
 const HELD: &str = "held";
 
@@ -41,7 +44,24 @@ pub fn read_applied(paths: &Paths, root: &Path) -> Result<Vec<Text>, InstallErro
 /// The first file that cannot be written.
 pub fn keep_applied(paths: &Paths, root: &Path, files: &[Text]) -> Result<(), InstallError> {
     let keep = |Text { name, text }: &Text| replace_in(root, &directory(paths), name.as_str(), text, 0o644).map(drop);
-    files.iter().try_for_each(keep)
+    files.iter().try_for_each(keep)?;
+    keep_former(paths, root, files)
+}
+
+fn keep_former(paths: &Paths, root: &Path, files: &[Text]) -> Result<(), InstallError> {
+    let Some(conf) = files.iter().find(|file| file.name == FileName::SlurmConf) else { return Ok(()) };
+    replace_in(root, &paths.state, FORMER, &conf.text, 0o644).map(drop)
+}
+
+/// Reads the slurm.conf that the slurmctld of the saved state last started with, which may be another container's.
+///
+/// # Errors
+/// An existing file cannot be read as text.
+pub fn read_former(paths: &Paths, root: &Path) -> Result<Option<String>, InstallError> {
+    match read_text(root, &paths.state.join(FORMER))? {
+        None => read_text(root, &paths.slurm.join(FileName::SlurmConf.as_str())),
+        former => Ok(former),
+    }
 }
 
 /// Stores what is fixed until the container ends, for `slurminit reload --dry-run`: [`crate::config::Held`] and the
@@ -75,6 +95,7 @@ pub fn restore_applied(paths: &Paths, root: &Path, names: &[FileName]) -> Result
         for (directory, mode) in [(&paths.slurm, name.mode()), (&kept, 0o644)] {
             replace_in(root, directory, name.as_str(), &text, mode)?;
         }
+        keep_former(paths, root, &[Text { name: *name, text }])?;
     }
     Ok(())
 }

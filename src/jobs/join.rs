@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use super::{closed_for_good, reached, reports, requeue_ghosts, slurm};
+use super::{STOPS, closed_for_good, reached, reports, requeue_ghosts, slurm, wanted};
 use crate::nodes;
+use crate::plan::in_use;
 use crate::supervise::node::OUR_REASON;
 use crate::tool::{self, answer::Answer};
 
@@ -298,13 +299,14 @@ fn release(node: &str) {
 }
 
 /// The node leaves: what still runs on it is requeued by the controller, and its name is free. One that a person has drained is not
-/// deleted, and the drain with it: the controller finds it silent.
+/// deleted, and the drain with it: the controller finds it silent. Nor is one that a job asks for by its name: slurmctld would end the job
+/// at its own next start ("Invalid req_nodes").
 pub(super) fn leave(node: &str) -> anyhow::Result<()> {
     if closed_for_good(node)?.is_some() {
         return Ok(());
     }
     let name = format!("nodename={node}");
-    let reason = format!("reason={OUR_REASON}the container stops");
+    let reason = format!("reason={OUR_REASON}{STOPS}");
     let known = show(node).map_err(anyhow::Error::msg)?.unwrap_or_default();
     if is_cloud(&known) {
         // One that slurmctld has stopped is on its way already; only the drain of its last jobs is left to take back.
@@ -317,7 +319,17 @@ pub(super) fn leave(node: &str) -> anyhow::Result<()> {
         };
     }
     slurm("scontrol", &["update", &name, "state=down", &reason])?;
-    slurm("scontrol", &["delete", &name])
+    match wanted::by_jobs(&known)? {
+        jobs if jobs.is_empty() => slurm("scontrol", &["delete", &name]),
+        jobs => {
+            eprintln!(
+                "the node stays in the cluster until it comes back: jobs ask for it by its name: {}",
+                in_use::list(&jobs)
+            );
+            // Its drain stays: an answer of slurmd that is still under way takes it out of DOWN (`_node_did_resp`).
+            Ok(())
+        }
+    }
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is a child of PID 1; the controller tells nobody when it comes")]

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use super::wait::Queue;
-use super::{COMPLETING, Job, LOOK, closed_for_good, jobs_on_the_node, output, pause, slurm, start_soon};
+use super::{COMPLETING, Job, LOOK, STOPS, closed_for_good, jobs_on_the_node, output, pause, slurm, start_soon};
 use crate::config::OnStop;
 use crate::exit_code;
 use crate::supervise::node::OUR_REASON;
@@ -50,7 +50,7 @@ pub(super) fn run(node: &str, grace: Duration, on_stop: OnStop, leaves: bool) ->
     }
     // This comes before the look at running jobs: nothing may start after it.
     if closed_for_good(node)?.is_none() {
-        let reason = format!("reason={OUR_REASON}the container stops");
+        let reason = format!("reason={OUR_REASON}{STOPS}");
         slurm("scontrol", &["update", &format!("nodename={node}"), "state=drain", &reason])?;
     }
     let met = jobs_on_the_node(own)?;

@@ -9,11 +9,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::join::{flags, hardware, has_hardware, is_cloud, is_invalid, show, value};
-use super::slurm;
+use super::{STOPS, slurm};
 use crate::config::DaemonName;
 use crate::control::client;
 use crate::control::protocol::Request;
-use crate::supervise::node::OUR_REASON;
+use crate::supervise::machine::PhaseName;
+use crate::supervise::node::{OUR_REASON, TWICE};
 use crate::supervise::status;
 
 /// How long a connection within a cluster may take.
@@ -45,6 +46,10 @@ pub(crate) fn watch(node: &str, port: u16, socket: &Path) -> anyhow::Result<()> 
             continue;
         };
         unknown = 0;
+        if is_closed_for_nothing(&known) && is_ready(socket) {
+            eprintln!("the node is drained for a cause that is over, so the drain is taken back");
+            let _ = slurm("scontrol", &["update", &format!("nodename={node}"), "state=resume"]);
+        }
         let told = told(socket);
         if other.is_to_be_told(told.is_some_and(|told| is_another(&known, &told))) {
             let hardware = hardware(&known).join(" ");
@@ -71,6 +76,19 @@ pub(crate) fn watch(node: &str, port: u16, socket: &Path) -> anyhow::Result<()> 
              open port {port} from the controller to this machine, or let both use one network (--network host on both)"
         );
     }
+}
+
+/// Whether a node is drained by its last stop, or because a job was started again there: slurmctld was killed before it had saved that
+/// the drain was taken back, or that the job had started.
+fn is_closed_for_nothing(known: &str) -> bool {
+    let is_over = |reason: &str| known.contains(&format!(" Reason={reason} ["));
+    flags(known).any(|flag| flag == "DRAIN") && (is_over(&format!("{OUR_REASON}{STOPS}")) || is_over(TWICE))
+}
+
+/// Whether this container serves, and does not stop.
+fn is_ready(socket: &Path) -> bool {
+    let status = socket.parent().and_then(|run| status::read(run).ok());
+    status.is_some_and(|status| status.snapshot.phase == PhaseName::Ready)
 }
 
 /// What slurmd told the controller of this node.
@@ -189,6 +207,16 @@ mod tests {
         assert_eq!(place("NodeName=c1 NodeAddr=172.18.0.3", 6818), ("172.18.0.3", 6818));
         assert!(is_silent(known) && is_silent("State=DOWN+DYNAMIC_NORM") && is_silent("State=IDLE*"));
         assert!(!is_silent("State=IDLE+DYNAMIC_NORM") && !is_silent("State=MIXED+DRAIN"));
+    }
+
+    #[test]
+    fn takes_back_only_drains_whose_cause_is_over() {
+        let known =
+            |state: &str, reason: &str| format!("NodeName=c1 State={state}+DYNAMIC_NORM Reason={reason} [root@x]");
+        assert!(is_closed_for_nothing(&known("IDLE+DRAIN", "slurminit: the container stops")));
+        assert!(is_closed_for_nothing(&known("MIXED+DRAIN", "Duplicate jobid")));
+        assert!(!is_closed_for_nothing(&known("IDLE", "slurminit: the container stops")));
+        assert!(!is_closed_for_nothing(&known("IDLE+DRAIN", "fan broken")));
     }
 
     #[test]

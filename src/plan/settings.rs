@@ -27,6 +27,8 @@ pub struct PartitionPlan {
     pub name: String,
     /// The rest of the line.
     pub settings: Vec<(String, String)>,
+    /// Whether it is there only for the jobs in it.
+    pub is_kept: bool,
 }
 
 /// slurminit's scripts that Slurm runs.
@@ -252,7 +254,7 @@ pub(super) fn partitions(config: &Config, reasons: &mut Reasons) -> Vec<Partitio
         reasons.decide("PartitionName=debug", "one partition for everybody, without a time limit");
         let settings =
             vec![pair("Nodes", "ALL"), pair("Default", "YES"), pair("MaxTime", "INFINITE"), pair("State", "UP")];
-        return vec![PartitionPlan { name: "debug".to_owned(), settings }];
+        return vec![PartitionPlan { name: "debug".to_owned(), settings, is_kept: false }];
     }
     // Without a default partition every job would have to name one.
     let no_default = !config.partitions.iter().any(|partition| partition.settings.get("Default").is_some());
@@ -273,7 +275,7 @@ pub(super) fn partitions(config: &Config, reasons: &mut Reasons) -> Vec<Partitio
                 .map(|(key, value)| pair(key.as_str(), value.as_str())),
         );
         reasons.decide(format!("PartitionName={}", partition.name), "[[partition]] of the operator");
-        plans.push(PartitionPlan { name: partition.name.to_string(), settings });
+        plans.push(PartitionPlan { name: partition.name.to_string(), settings, is_kept: false });
     }
     plans
 }

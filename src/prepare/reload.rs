@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::ask_slurm::ask_slurm;
 use super::held_gpus::check_nobody_holds_gpus;
+use super::in_use::{Closed, Kept, check_accounts_in_use, keep_at_reload};
 use super::jobs_on_node::check_no_job_is_on;
 use super::{Sources, accounts, detected, load, no_accounts, report};
 use crate::associations;
@@ -14,7 +15,7 @@ use crate::exit_code;
 use crate::install;
 use crate::inventory::{DeviceFiles, Finding, Inventory, Kind, Severity};
 use crate::plan::{self, Change, FileName, Refusal, Text};
-use crate::planned::{Planned, cluster_name, plan_files, state_directory};
+use crate::planned::{Planned, cluster_name, plan_files, slurm_conf, state_directory};
 use crate::prepared::{Apply, Prepared};
 use crate::render;
 use crate::state_disk;
@@ -28,6 +29,8 @@ pub(crate) struct Weighed {
     pub(crate) difference: String,
     /// Changed tables that take effect only at the next start.
     pub(crate) deferred: Vec<String>,
+    /// The partitions that stay for their jobs.
+    pub(crate) kept: Vec<Kept>,
     planned: Planned,
     /// The node's name.
     node: String,
@@ -38,12 +41,14 @@ pub(crate) fn reload(sources: &Sources<'_>) -> Result<Prepared, Refusal> {
     let config = load(sources)?;
     let deferred = deferred(&config, sources.held)?;
     let inventory = detected(&config, sources.root, sources.inventory)?;
-    let weighed = weigh(&config, sources.config, &inventory, sources.root, sources.node)?;
+    // Opened again where this fails.
+    let mut closed = Closed::new(false);
+    let weighed = weigh(&config, sources.config, &inventory, sources.root, sources.node, &mut closed)?;
     for line in weighed.difference.lines() {
         eprintln!("{line}");
     }
     check(&config, sources.config, sources.root, &weighed)?;
-    let Weighed { planned, change, .. } = weighed;
+    let Weighed { planned, change, kept, .. } = weighed;
     let before = people(sources.root);
     let accounts = accounts(&config, sources)?;
     let associations = associations(&config, &planned);
@@ -51,6 +56,7 @@ pub(crate) fn reload(sources: &Sources<'_>) -> Result<Prepared, Refusal> {
     super::make_simulated_gpus(&config, sources.root)?;
     install::install_files(&config.paths, sources.root, &planned.files)?;
     install::keep_applied(&config.paths, sources.root, &planned.files)?;
+    closed.for_good();
     let device_files = super::close_device_files(&planned);
     let changed = change.files.iter().map(|name| config.paths.slurm.join(name.as_str())).collect();
     let mut prepared = report(&config, sources.root, planned, &inventory, changed);
@@ -59,6 +65,10 @@ pub(crate) fn reload(sources: &Sources<'_>) -> Result<Prepared, Refusal> {
     prepared.findings.extend(isolated_later(&config, &inventory));
     prepared.findings.extend(device_files);
     (prepared.apply, prepared.news, prepared.deferred) = (change.apply, change.news, deferred);
+    for finding in kept.iter().map(Kept::finding) {
+        prepared.news.push(finding.what.clone());
+        prepared.findings.push(finding);
+    }
     if people(sources.root) != before {
         prepared.news.push("the accounts".to_owned());
     }
@@ -104,7 +114,8 @@ pub(crate) fn dry_run(config: &Config, config_file: Option<&Path>) -> Result<Wei
     };
     let deferred = deferred(config, kept.next().and_then(|held| held.parse().ok()).as_ref())?;
     let inventory = detected(config, root, None)?;
-    let weighed = Weighed { deferred, ..weigh(config, config_file, &inventory, root, kept.next())? };
+    let mut closed = Closed::new(true);
+    let weighed = Weighed { deferred, ..weigh(config, config_file, &inventory, root, kept.next(), &mut closed)? };
     check(config, config_file, root, &weighed)?;
     install::check_accounts(config, root).map_err(|error| no_accounts(error, config_file))?;
     Ok(weighed)
@@ -124,7 +135,7 @@ fn check(config: &Config, config_file: Option<&Path>, root: &Path, weighed: &Wei
     if weighed.change.node {
         check_no_job_is_on(&weighed.node)?;
     }
-    Ok(())
+    check_accounts_in_use(config, root)
 }
 
 /// slurmctld saves its jobs before it is restarted or reconfigured, and its successor has those alone.
@@ -170,6 +181,7 @@ fn weigh(
     inventory: &Inventory,
     root: &Path,
     node: Option<&str>,
+    closed: &mut Closed,
 ) -> Result<Weighed, Refusal> {
     let known = node.filter(|_| own_name::is_container_id(&inventory.hostname)).map(str::to_owned);
     let container_name = inventory.container_name.clone().or(known);
@@ -178,7 +190,7 @@ fn weigh(
     // Jobs that run have opened their GPUs' files, and may want to again: what is open stays so until the next start.
     config.gpu.isolate = Some(config.isolates() && inventory.device_files == DeviceFiles::Closed);
     let config = &config;
-    let planned = plan_files(config, config_file, inventory, root)?;
+    let mut planned = plan_files(config, config_file, inventory, root)?;
     // At a start these are only errors in the log, because there is nothing to lose. Here there is.
     if let Some(fault) = planned.customized.findings.iter().find(|finding| finding.severity == Severity::Error) {
         return Err(Refusal { exit_code: exit_code::CONFIG, finding: fault.clone() });
@@ -188,6 +200,7 @@ fn weigh(
         return Err(only_at_a_start(&format!("the node's name changed from {running} to {name}")));
     }
     let old = install::read_applied(&config.paths, root)?;
+    let kept = keep_at_reload(config, root, slurm_conf(&old), &mut planned, closed)?;
     let mut change = plan::change(&old, &planned.files);
     if config.adds_its_node() {
         let now = render::dynamic_node(&planned.plan);
@@ -204,7 +217,7 @@ fn weigh(
         return Err(only_at_a_start(&format!("{} in slurm.conf changed", change.fixed.join(" and "))));
     }
     let difference = difference(&old, &planned.files);
-    Ok(Weighed { difference, deferred: Vec::new(), planned, change, node: name })
+    Ok(Weighed { difference, deferred: Vec::new(), kept, planned, change, node: name })
 }
 
 /// What slurmd told the controller of this node.

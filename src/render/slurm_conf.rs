@@ -34,14 +34,27 @@ pub(super) fn text(plan: &Plan) -> String {
     for nodes in plan.autoscale.iter().flat_map(|autoscale| &autoscale.nodes) {
         text.push_str(&cloud_line(nodes));
     }
+    for node in &plan.kept_nodes {
+        text.push_str(KEPT);
+        push_line(&mut text, "NodeName", &node.name, &node.settings);
+    }
     for partition in &plan.partitions {
-        let _ = write!(text, "PartitionName={}", partition.name);
-        for (key, value) in &partition.settings {
-            let _ = write!(text, " {key}={}", quoted(value));
+        if partition.is_kept {
+            text.push_str(KEPT);
         }
-        text.push('\n');
+        push_line(&mut text, "PartitionName", &partition.name, &partition.settings);
     }
     text
+}
+
+const KEPT: &str = "# not configured any more; stays until no job uses it\n";
+
+fn push_line(text: &mut String, key: &str, name: &str, settings: &[(String, String)]) {
+    let _ = write!(text, "{key}={name}");
+    for (key, value) in settings {
+        let _ = write!(text, " {key}={}", quoted(value));
+    }
+    text.push('\n');
 }
 
 /// Nodes that slurmctld has started.

@@ -16,15 +16,27 @@ echo "end $task $SLURM_JOB_ID ${SLURM_RESTART_COUNT:-0}" >>/var/lib/slurm/ledger
 "#;
 
 /// Numbers of a seed (xorshift).
-struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn of(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         self.0 % limit
     }
+}
+
+/// How many rounds, and the seed, by the environment or as given here.
+pub(crate) fn rounds_and_seed(rounds: u64, seed: u64) -> (u64, u64) {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let (rounds, seed) = (number("SLURMINIT_ROUNDS").unwrap_or(rounds), number("SLURMINIT_SEED").unwrap_or(seed));
+    eprintln!("{rounds} rounds, SLURMINIT_SEED={seed}");
+    (rounds, seed)
 }
 
 /// What was asked for, by the name that the job's ledger lines have.
@@ -118,11 +130,8 @@ fn fault(container: &Container, random: &mut Random) -> &'static str {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn no_job_is_lost_silently_or_runs_twice_and_no_id_is_given_twice() {
     crate::docker::share::hold_all();
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let rounds = number("SLURMINIT_ROUNDS").unwrap_or(4);
-    let seed = number("SLURMINIT_SEED").unwrap_or(301);
-    eprintln!("{rounds} rounds, SLURMINIT_SEED={seed}");
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let (rounds, seed) = rounds_and_seed(4, 301);
+    let mut random = Random::of(seed);
     // Each death counts as a first one: five within a minute are meant here, and no reason to end.
     let toml = "[[partition]]\nname = \"debug\"\nOverSubscribe = \"FORCE:64\"\n[supervise]\nreset_after = 0.001\ngive_up_after = 1000\n";
     let files = directory(&[("job.sh", JOB), ("slurminit.toml", toml)]);
@@ -239,7 +248,7 @@ fn begun<'a>(ledger: &'a str, when: &str, log: &dyn Fn() -> String) -> BTreeMap<
 }
 
 /// The jobs that the log names as lost.
-fn lost(log: &str) -> BTreeSet<String> {
+pub(crate) fn lost(log: &str) -> BTreeSet<String> {
     let named = |line: &str| line.split_once("jobs ")?.1.split_once(" are lost: ").map(|(ids, _)| ids.to_owned());
     let ids = log.lines().filter_map(named);
     ids.flat_map(|ids| ids.split(',').map(str::to_owned).collect::<Vec<_>>()).collect()

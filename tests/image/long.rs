@@ -4,6 +4,7 @@
 mod adversary;
 mod autoscale;
 mod between;
+mod change_rounds;
 #[path = "faults/matrix.rs"]
 mod faults;
 mod hosts;

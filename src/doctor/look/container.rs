@@ -8,8 +8,8 @@ use super::{address, credential, look_cheaply, own_credential, slurm, within};
 use crate::config::{Config, DaemonName, NodeName, Role};
 use crate::doctor::facts::{CheapFacts, ContainerFacts, Credential, Looked, SlurmFacts};
 use crate::inventory::{Finding, Inventory};
-use crate::plan::{self, FileName};
-use crate::planned::{PlanError, Planned, cluster_name, plan_files};
+use crate::plan::{self, FileName, in_use};
+use crate::planned::{PlanError, Planned, cluster_name, plan_files, slurm_conf};
 use crate::supervise::machine::Snapshot;
 use crate::supervise::status;
 use crate::{agent, install, load_config};
@@ -101,7 +101,9 @@ fn planned(scope: &Scope, config: &Config, inventory: &Inventory) -> WouldDo {
 fn would_do(config: &Config, config_file: Option<&Path>, inventory: &Inventory, root: &Path) -> WouldDo {
     let mut would_do = WouldDo::unplanned(config, inventory);
     match plan_files(config, config_file, inventory, root) {
-        Ok(Planned { plan, files, customized }) => {
+        Ok(mut planned) => {
+            keep_for_jobs(config, root, &mut planned);
+            let Planned { plan, files, customized } = planned;
             would_do.node = customized.own_node.as_ref().map_or_else(|| plan.node_names(), |node| node.name.clone());
             would_do.findings.extend(plan.findings);
             let differs = |name: &str, text: &str| {
@@ -119,6 +121,17 @@ fn would_do(config: &Config, config_file: Option<&Path>, inventory: &Inventory, 
         Err(PlanError::Unreadable(error)) => would_do.stale_files = Err(error.to_string()),
     }
     would_do
+}
+
+/// What only jobs keep in the installed slurm.conf is not stale.
+fn keep_for_jobs(config: &Config, root: &Path, planned: &mut Planned) {
+    let installed = install::under(root, &config.paths.slurm.join(FileName::SlurmConf.as_str()));
+    let (installed, now) = (std::fs::read_to_string(installed).unwrap_or_default(), slurm_conf(&planned.files));
+    let mut partitions = in_use::gone(&installed, now);
+    partitions.retain(|gone| !gone.is_up);
+    let mut nodes = in_use::gone_nodes(&installed, now);
+    nodes.retain(|gone| gone.is_kept);
+    planned.keep(&partitions, &nodes);
 }
 
 fn snapshot(config: &Config, root: &Path) -> Looked<Snapshot> {

@@ -1,0 +1,149 @@
+//! The nodes that jobs have or ask for by name.
+//!
+//! PURE.
+
+use std::collections::BTreeMap;
+
+use super::saved::names as names_of;
+use super::{InUse, Job, ids, refusal};
+use crate::plan::Refusal;
+use crate::plan::customized::{last_value, parse};
+
+/// Where nothing listens: slurmctld asks the nodes that are down whether they are back.
+const NO_PORT: &str = "1";
+
+/// What a node that stays has of its own.
+const OWN: [&str; 6] = ["NodeName", "NodeHostname", "NodeAddr", "Port", "State", "Reason"];
+
+/// A node of the former slurm.conf that the new one does not have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GoneNode {
+    /// Its name.
+    pub name: String,
+    /// Whether it was there only for the jobs that ask for it.
+    pub is_kept: bool,
+    /// The rest of its line.
+    pub settings: Vec<(String, String)>,
+}
+
+/// The nodes that the new slurm.conf does not have any more.
+pub fn gone_nodes(former: &str, now: &str) -> Vec<GoneNode> {
+    let (was, is) = (Nodes::parse(former), Nodes::parse(now));
+    let named = was.known.into_iter().chain(was.by_host);
+    // slurmctld exits where a node is called what another one's host is.
+    named
+        .filter(|(name, _)| !is.finds(name) && !is.by_host.contains_key(name))
+        .map(|(name, pairs)| GoneNode::of(name, &pairs))
+        .collect()
+}
+
+impl GoneNode {
+    fn of(name: String, pairs: &[(String, String)]) -> Self {
+        let is_own = |key: &str| OWN.iter().any(|own| own.eq_ignore_ascii_case(key));
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        // slurmd finds its own node by the host name.
+        let host = format!("gone-{name}");
+        let settings = [pair("NodeHostname", &host), pair("NodeAddr", "127.0.0.1"), pair("Port", NO_PORT)]
+            .into_iter()
+            .chain(pairs.iter().filter(|(key, _)| !is_own(key)).cloned())
+            .chain([pair("State", "DOWN"), pair("Reason", "not configured any more")]);
+        let settings = settings.collect();
+        let is_kept = pairs.iter().any(|(key, value)| key.eq_ignore_ascii_case("Port") && value == NO_PORT);
+        Self { name, is_kept, settings }
+    }
+
+    /// The jobs that have it or ask for it; `None` if nobody does. Those of a saved state have no ids.
+    pub fn users(&self, used: &InUse) -> Option<Vec<String>> {
+        let Some(jobs) = &used.jobs else { return used.saved.names_node(&self.name).then(Vec::new) };
+        let names = |list: &str| names_of(list).any(|name| name == self.name);
+        let ids = ids(jobs.iter().filter(|job| names(&job.nodes) || names(&job.required)));
+        (!ids.is_empty()).then_some(ids)
+    }
+}
+
+/// Whether nothing differs that [`check_nodes`] looks at.
+pub fn has_same_nodes(former: &str, now: &str) -> bool {
+    Nodes::parse(former) == Nodes::parse(now)
+}
+
+/// Fails where slurmctld would end jobs because of their nodes. `now` is a reload's slurm.conf.
+///
+/// # Errors
+/// The jobs, and what they would miss.
+pub fn check_nodes(former: &str, now: &str, jobs: &[Job]) -> Result<(), Refusal> {
+    let (was, is) = (Nodes::parse(former), Nodes::parse(now));
+    if was.select.as_ref().zip(is.select.as_ref()).is_some_and(|(was, is)| was != is) && !jobs.is_empty() {
+        return Err(refusal("SelectType changed, and slurmctld would lose all jobs", &ids(jobs.iter())));
+    }
+    // A name that the former file did not have either is that of a dynamic node.
+    let is_gone = |name: &str| was.has(name) && !is.finds(name);
+    let lacks = |list: &str| names_of(list).any(|name| is_gone(&name));
+    let lost = ids(jobs.iter().filter(|job| lacks(&job.nodes) || lacks(&job.required)));
+    if !lost.is_empty() {
+        return Err(refusal("slurm.conf does not have the nodes any more that jobs have or ask for", &lost));
+    }
+    let differs =
+        |name: String| was.known.get(&name).zip(is.known.get(&name)).is_some_and(|(was, is)| cores(was) != cores(is));
+    let cut = ids(jobs.iter().filter(|job| !job.waits && names_of(&job.nodes).any(differs)));
+    if !cut.is_empty() {
+        return Err(refusal("a node has other CPUs, sockets or cores now, and jobs run on it", &cut));
+    }
+    Ok(())
+}
+
+/// What slurmctld compares the cores of a job that runs with.
+const CORES: [&str; 6] = ["CPUs", "Boards", "Sockets", "SocketsPerBoard", "CoresPerSocket", "ThreadsPerCore"];
+
+/// The nodes of a slurm.conf, with the keys of their lines.
+#[derive(PartialEq, Eq)]
+struct Nodes {
+    known: BTreeMap<String, Vec<(String, String)>>,
+    by_host: BTreeMap<String, Vec<(String, String)>>,
+    select: Option<String>,
+}
+
+impl Nodes {
+    fn parse(text: &str) -> Self {
+        let (mut known, mut by_host) = (BTreeMap::new(), BTreeMap::new());
+        let mut defaults = Vec::new();
+        let lines = parse::lines(text);
+        for line in lines.iter().filter(|line| line.get("NodeName").is_some()) {
+            let names = line.get("NodeName").unwrap_or_default();
+            if names.eq_ignore_ascii_case("DEFAULT") {
+                defaults = line.pairs().to_vec();
+                continue;
+            }
+            let is_own = |key: &str| line.get(key).is_some();
+            let others = defaults.iter().filter(|(key, _)| !is_own(key));
+            let pairs: Vec<(String, String)> = line.pairs().iter().chain(others).cloned().collect();
+            known.extend(names_of(names).map(|name| (name, pairs.clone())));
+            let hosts = line.get("NodeHostname").into_iter().flat_map(names_of);
+            by_host.extend(hosts.map(|name| (name, pairs.clone())));
+        }
+        // A job can ask for this one by any name, and the name of the container is the likely one.
+        let controller = last_value(text, "SlurmctldHost").unwrap_or_default();
+        let container = controller.split('(').next().filter(|name| !name.is_empty() && is_localhost(&known));
+        by_host.extend(container.and_then(|name| Some((name.to_owned(), known.get("localhost")?.clone()))));
+        by_host.retain(|name, _| !known.contains_key(name));
+        let select = last_value(text, "SelectType").map(|select| select.to_ascii_lowercase());
+        Self { known, by_host, select }
+    }
+
+    /// Whether slurmctld finds a node by this name: where localhost is the only one, by any (24.11, `_find_node_record`).
+    fn finds(&self, name: &str) -> bool {
+        self.known.contains_key(name) || is_localhost(&self.known)
+    }
+
+    /// Whether a job may have asked for a node by this name.
+    fn has(&self, name: &str) -> bool {
+        self.known.contains_key(name) || self.by_host.contains_key(name)
+    }
+}
+
+fn is_localhost(nodes: &BTreeMap<String, Vec<(String, String)>>) -> bool {
+    nodes.keys().eq(["localhost"])
+}
+
+fn cores(pairs: &[(String, String)]) -> [Option<&str>; 6] {
+    CORES.map(|key| Some(pairs.iter().find(|(own, _)| own.eq_ignore_ascii_case(key))?.1.as_str()))
+}

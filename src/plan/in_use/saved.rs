@@ -1,0 +1,94 @@
+//! What a file of slurmctld's state names.
+//!
+//! PURE. The file's form differs from version to version, but each has a text as its length (32 bits, big-endian, with the NUL at its end) and
+//! the text itself (22.05 to 24.11, `pack.c`). So all texts are found, those of ended jobs too, and whatever else looks like one.
+
+use std::collections::BTreeSet;
+
+use crate::config::NodeRange;
+
+/// The longest text that is taken for a list of partitions or nodes.
+const LONGEST: usize = 64 << 10;
+
+/// The texts of a saved state that may name partitions or nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Saved {
+    texts: BTreeSet<String>,
+    is_unknown: bool,
+}
+
+impl Saved {
+    /// Adds the texts of a file.
+    pub fn add(&mut self, bytes: &[u8]) {
+        for at in 0..bytes.len().saturating_sub(4) {
+            self.texts.extend(text_at(bytes, at).map(str::to_owned));
+        }
+    }
+
+    /// A file cannot be read: it may name anything.
+    pub fn is_unknown(&mut self) {
+        self.is_unknown = true;
+    }
+
+    /// Whether a list names this partition.
+    pub fn names(&self, partition: &str) -> bool {
+        self.is_unknown || self.texts.iter().any(|list| list.split(',').any(|name| name == partition))
+    }
+
+    /// Whether a list names this partition and others.
+    pub(super) fn names_among_others(&self, partition: &str) -> bool {
+        let names_it = |list: &String| list.contains(',') && list.split(',').any(|name| name == partition);
+        self.is_unknown || self.texts.iter().any(names_it)
+    }
+
+    /// Whether a list names this node.
+    pub(super) fn names_node(&self, node: &str) -> bool {
+        let prefix = node.trim_end_matches(|c: char| c.is_ascii_digit());
+        let names_it = |list: &String| list.contains(prefix) && names(list).any(|name| name == node);
+        self.is_unknown || self.texts.iter().any(names_it)
+    }
+}
+
+/// The text that a length before it announces.
+fn text_at(bytes: &[u8], at: usize) -> Option<&str> {
+    let length = u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?);
+    let length = usize::try_from(length).ok().filter(|length| (2..=LONGEST).contains(length))?;
+    let (end, text) = bytes.get(at + 4..at + 4 + length)?.split_last()?;
+    let is_name = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'/' | b'"' | b'=');
+    (*end == 0 && text.iter().all(is_name)).then(|| std::str::from_utf8(text).ok()).flatten()
+}
+
+/// The names of a list such as `node[1-4],big`; none of what is no such list.
+pub(super) fn names(list: &str) -> impl Iterator<Item = String> {
+    NodeRange::each(list).unwrap_or_default().into_iter().flat_map(|range| range.names())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packed(texts: &[&str]) -> Vec<u8> {
+        let pack = |text: &&str| [&(text.len() as u32 + 1).to_be_bytes()[..], text.as_bytes(), b"\0"].concat();
+        texts.iter().flat_map(pack).collect()
+    }
+
+    #[test]
+    fn finds_partitions_and_nodes_wherever_they_stand() {
+        let mut saved = Saved::default();
+        saved.add(&[b"\0\0\x2a\x01".to_vec(), packed(&["debug", "a b", "long,short", "sim[2-3],x"])].concat());
+        assert!(saved.names("debug") && saved.names("long") && saved.names("short"));
+        assert!(!saved.names("lon") && !saved.names("a"));
+        assert!(saved.names_among_others("short") && !saved.names_among_others("debug"));
+        assert!(saved.names_node("sim3") && saved.names_node("x") && !saved.names_node("sim4"));
+    }
+
+    #[test]
+    fn survives_a_file_that_is_cut_off() {
+        let whole = packed(&["debug"]);
+        for end in 0..whole.len() {
+            let mut saved = Saved::default();
+            saved.add(&whole[..end]);
+            assert_eq!(saved, Saved::default());
+        }
+    }
+}

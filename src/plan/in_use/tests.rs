@@ -1,0 +1,102 @@
+use super::*;
+
+const FORMER: &str = "NodeSet=big Feature=h200\nNodeName=a[1-2] CPUs=4 State=UNKNOWN\nNodeName=DEFAULT Sockets=2\nNodeName=b CPUs=2\n\
+    PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP\nPartitionName=gpu Nodes=big State=DOWN\n";
+
+fn jobs(lines: &str) -> Vec<Job> {
+    lines.lines().map(|line| Job::parse(line).unwrap()).collect()
+}
+
+fn users(name: &str, lines: &str, saved: &Saved) -> Option<Vec<String>> {
+    let gone = gone(FORMER, "PartitionName=short Nodes=ALL\n");
+    let gone = gone.iter().find(|gone| gone.name == name).unwrap();
+    gone.users(&InUse { jobs: Some(jobs(lines)), saved: saved.clone() })
+}
+
+fn saved(text: &str) -> Saved {
+    let mut saved = Saved::default();
+    saved.add(&[&(text.len() as u32 + 1).to_be_bytes()[..], text.as_bytes(), b"\0"].concat());
+    saved
+}
+
+#[test]
+fn a_partition_that_stays_takes_no_new_jobs() {
+    let gone = gone(FORMER, "PartitionName=short Nodes=ALL Default=YES\n");
+    let lines: Vec<String> =
+        gone.iter().map(|gone| gone.settings.iter().map(|(key, value)| format!(" {key}={value}")).collect()).collect();
+    assert_eq!(lines, [" Nodes=ALL MaxTime=INFINITE State=DRAIN", " Nodes=big State=DOWN"]);
+    assert_eq!(gone.iter().map(|gone| (gone.is_up, gone.sets.len())).collect::<Vec<_>>(), [(true, 0), (false, 1)]);
+    assert_eq!(super::gone(FORMER, FORMER), []);
+}
+
+#[test]
+fn a_partition_stays_for_the_jobs_that_wait_in_it_or_run_in_it_or_asked_for_it_among_others() {
+    let none = Saved::default();
+    assert_eq!(users("debug", "7|0|PENDING|0:00|debug||\n8|0|RUNNING|5:00|short|a1|", &none).unwrap(), ["7"]);
+    assert_eq!(users("debug", "12_[1-3]|0|PENDING|0:00|short,debug||", &none).unwrap(), ["12_[1-3]"]);
+    assert_eq!(users("debug", "8|0|RUNNING|5:00|short|a1|", &none), None);
+    assert_eq!(users("debug", "8|0|RUNNING|5:00|short|a1|", &saved("short,debug")).unwrap(), ["8"]);
+    assert_eq!(users("debug", "8|0|RUNNING|0:04|short|a1|", &none).unwrap(), ["8"]);
+    assert_eq!(users("debug", "", &saved("debug")), None);
+}
+
+#[test]
+fn without_slurmctld_the_saved_state_decides() {
+    let gone = gone(FORMER, "PartitionName=short Nodes=ALL\n");
+    let used = |text| gone[0].users(&InUse { jobs: None, saved: saved(text) }).is_some();
+    assert!(used("debug") && used("long,debug") && !used("debugging"));
+}
+
+#[test]
+fn nodes_of_jobs_stay_as_they_are() {
+    let refused = |to: &str, lines: &str| check_nodes(FORMER, to, &jobs(lines)).is_err();
+    let one = FORMER.replace("a[1-2]", "a1");
+    assert!(refused(&one, "7|0|RUNNING|5:00|debug|a[1-2]|") && refused(&one, "7|0|PENDING|0:00|debug||a2"));
+    assert!(!refused(&one, "7|0|RUNNING|5:00|debug|a1|") && !refused(&one, "7|0|PENDING|0:00|debug||"));
+    // A dynamic node is in no slurm.conf.
+    assert!(!refused(&one, "7|0|RUNNING|5:00|debug|c1|c1"));
+    let fewer = FORMER.replace("CPUs=4", "CPUs=3");
+    assert!(refused(&fewer, "7|0|RUNNING|5:00|debug|a1|") && !refused(&fewer, "7|0|PENDING|0:00|debug||a1"));
+    assert!(refused(&FORMER.replace("Sockets=2", "Sockets=1"), "7|0|RUNNING|5:00|debug|b|"));
+    let select = |select| format!("{FORMER}SelectType=select/{select}\n");
+    let refused = |lines| check_nodes(&select("cons_tres"), &select("linear"), &jobs(lines)).is_err();
+    assert!(refused("7|0|PENDING|0:00|debug||") && !refused(""));
+}
+
+#[test]
+fn a_node_that_stays_is_down_and_stays_as_long_as_a_job_names_it() {
+    let now = FORMER.replace("NodeName=b CPUs=2", "NodeName=c CPUs=2");
+    let gone = gone_nodes(FORMER, &now);
+    let line = |node: &GoneNode| node.settings.iter().map(|(key, value)| format!(" {key}={value}")).collect::<String>();
+    assert_eq!(gone.len(), 1);
+    let first = line(&gone[0]);
+    assert_eq!(
+        (gone[0].name.as_str(), first.as_str()),
+        (
+            "b",
+            " NodeHostname=gone-b NodeAddr=127.0.0.1 Port=1 CPUs=2 Sockets=2 State=DOWN Reason=not configured any more"
+        )
+    );
+    let kept = format!("{now}NodeName=b{}\n", first.replace("not configured any more", "\"not configured any more\""));
+    let again = gone_nodes(&kept, &now);
+    assert_eq!((line(&again[0]), gone[0].is_kept, again[0].is_kept), (first, false, true));
+    let used = |line: &str| again[0].users(&InUse { jobs: Some(jobs(line)), saved: Saved::default() });
+    assert_eq!(used("7|0|PENDING|0:00|debug||a1,b").unwrap(), ["7"]);
+    assert_eq!(used("7|0|PENDING|0:00|debug||a1"), None);
+    assert!(again[0].users(&InUse { jobs: None, saved: saved("b") }).is_some());
+}
+
+#[test]
+fn where_localhost_is_the_only_node_it_has_every_name() {
+    let one = "SlurmctldHost=host1(127.0.0.1)\nNodeName=localhost CPUs=2\n";
+    let named = "SlurmctldHost=host1(127.0.0.1)\nNodeName=gpu1 NodeHostname=host1 CPUs=2\n";
+    let names = |gone: Vec<GoneNode>| gone.into_iter().map(|node| node.name).collect::<Vec<_>>();
+    assert_eq!(names(gone_nodes(one, named)), ["localhost"]);
+    assert_eq!(names(gone_nodes(one, &named.replace("host1", "host2"))), ["localhost", "host1"]);
+    assert_eq!(names(gone_nodes(named, one)), [""; 0]);
+    let pinned = jobs("7|0|PENDING|0:00|debug||host1");
+    assert!(
+        check_nodes(one, &one.replace("CPUs=2", "CPUs=1"), &pinned).is_ok()
+            && check_nodes(one, named, &pinned).is_err()
+    );
+}
