@@ -7,9 +7,14 @@ use std::os::unix::net::UnixStream;
 use super::cluster::Cluster;
 use super::*;
 
-/// A verb of slurminit for this cluster.
+/// A verb of slurminit for this cluster, whose slurmctld lists no node that a restart would have to wait for.
 fn verb(cluster: &Cluster, words: &[&str]) -> End {
+    let tools = cluster.directory().join("tools");
+    fs::create_dir_all(&tools).unwrap();
+    fs::write(tools.join("scontrol"), "#!/bin/sh\necho '{\"nodes\":[]}'\n").unwrap();
+    fs::set_permissions(tools.join("scontrol"), fs::Permissions::from_mode(0o755)).unwrap();
     let mut command = Command::new(slurminit());
+    command.env("PATH", format!("{}:{}", tools.display(), std::env::var("PATH").unwrap()));
     command.args(words).arg("--config").arg(cluster.directory().join("slurminit.toml"));
     // status and health ask whether the pid in the status file lives: 1 does, here too.
     run(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))
