@@ -8,7 +8,7 @@ use crate::config::Victim;
 use crate::gpu_health::report::JobOnGpu;
 use crate::gpu_health::ward::{Drained, OnNode};
 use crate::nodes::{self, GpuState, Job};
-use crate::supervise::node::{GPUS_REASON, MEMORYS_REASON, NO_REASON, NodeReport, OUR_REASON, SINFO_FORMAT};
+use crate::supervise::node::{GPUS_REASON, MEMORYS_REASON, NodeReport, OUR_REASON, SINFO_FORMAT};
 use crate::tool;
 
 /// How long Slurm may take.
@@ -38,10 +38,9 @@ fn resume_from(node: &str, reason: &str) -> Result<(), String> {
     if !report.is_drained_because(reason) {
         return Ok(());
     }
-    // `resume` would also end a DOWN, a reboot and a power-down, which are not the agent's. The reason of a drain that cannot be
-    // taken back stays.
-    update(node, &["state=undrain"])?;
-    update(node, &[NO_REASON])
+    // `resume` would also end a DOWN, a reboot and a power-down, which are not the agent's. The reason stays, as Slurm has it: slurmctld
+    // adds none of its own to a node that has one, so a later drain of slurmctld's is still recognized as one that may be taken back.
+    update(node, &["state=undrain"])
 }
 
 /// Whether the node is drained because of its memory; `None` if nobody says.
