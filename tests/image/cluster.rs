@@ -260,7 +260,7 @@ fn the_first_container_is_controller_and_node_and_a_stop_of_either_costs_no_job(
     }
     assert_eq!(compute.stop(), 0, "{}", compute.log());
     // The job asked for c1 by name, so the node stays.
-    until("sinfo -h -N -n c1 -o %T | grep -qE '^(down|drain)'");
+    until("sinfo -h -N -n c1 -o %T | grep -qE \"^(down|drain)\"");
     until(&format!("squeue -h -j {other} -t PD | grep -q ."));
     docker(["start", &compute.name]).ok();
     compute.wait_until_healthy();

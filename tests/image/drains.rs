@@ -76,6 +76,6 @@ fn keeps_an_administrators_fail_state_and_its_reason() {
     container.stop();
     docker(["start", &container.name]).ok();
     // The start has ended when the agent runs.
-    container.until("pgrep -f 'slurminit agent' && sinfo --noheader --format %T | grep -qx fail");
+    container.until("pgrep -f \"slurminit agent\" && sinfo --noheader --format %T | grep -qx fail");
     assert_eq!(node(&container), "fail|disk", "{}", container.log());
 }
