@@ -8,9 +8,6 @@ use tempfile::TempDir;
 
 use crate::docker::{Container, DEMO, Image, PLAIN, Volume, directory};
 
-/// The image that `docker compose build --build-arg GPU_TYPE=nvidia` makes.
-const NVIDIA: &str = "slurminit:test-nvidia";
-
 /// The directory of compose.yaml, with nothing in its `config`.
 fn project() -> TempDir {
     let project = directory(&[]);
@@ -46,6 +43,11 @@ impl Cluster {
     /// With the GPU section in compose.yaml.
     fn with_gpu(&self, image: &str) -> Image {
         self.image(image).with(["--device", "/dev/null:/dev/nvidia0"])
+    }
+
+    /// As after `docker compose build --build-arg GPU_TYPE=nvidia`: the type is what that image has besides.
+    fn rebuilt_with_gpu(&self) -> Image {
+        self.with_gpu(PLAIN).with(["--env", "GPU_TYPE=nvidia"])
     }
 
     /// A slurm.conf of one's own begins as the generated one; then the documents' three changes.
@@ -105,14 +107,14 @@ fn both_files_by_hand_a_rebuild_and_back_again() {
     typed(&cluster.project, r#"echo "NodeName=localhost Name=gpu Type=nvidia File=/dev/nvidia0" > config/gres.conf"#);
     cluster.edit_slurm_conf(&generated);
     let own = [read(&cluster.path("slurm.conf")), read(&cluster.path("gres.conf"))];
-    let second = cluster.with_gpu(NVIDIA).serve();
+    let second = cluster.rebuilt_with_gpu().serve();
     has_one_gpu(&second);
     assert_eq!([installed(&second, "slurm.conf"), installed(&second, "gres.conf")], own);
     assert!(!second.log().contains("--build-arg"), "{}", second.log());
     // "Mark as custom to prevent auto-regeneration", also at the starts after this one.
     second.stop();
     drop(second);
-    let third = cluster.with_gpu(NVIDIA).serve();
+    let third = cluster.rebuilt_with_gpu().serve();
     has_one_gpu(&third);
     drop(third);
     assert_eq!(
@@ -122,7 +124,7 @@ fn both_files_by_hand_a_rebuild_and_back_again() {
     );
 
     typed(&cluster.project, "rm config/slurm.conf config/gres.conf");
-    let back = cluster.with_gpu(NVIDIA).serve();
+    let back = cluster.rebuilt_with_gpu().serve();
     has_one_gpu(&back);
     assert!(installed(&back, "gres.conf").contains("AutoDetect=off"));
     assert!(!installed(&back, "slurm.conf").contains("USER_CUSTOMIZED=true\n"));
@@ -171,12 +173,12 @@ fn autodetect_by_hand() {
 fn files_that_are_wrong_are_removed_and_all_is_well() {
     let cluster = Cluster::new();
     let generated = {
-        let detected = cluster.with_gpu(NVIDIA).serve();
+        let detected = cluster.rebuilt_with_gpu().serve();
         installed(&detected, "slurm.conf")
     };
     cluster.edit_slurm_conf(&generated);
     typed(&cluster.project, "sed -i s/Gres=gpu:nvidia:1/Gres=gpu:nvidia:2/ config/slurm.conf");
-    let wrong = cluster.with_gpu(NVIDIA).start();
+    let wrong = cluster.rebuilt_with_gpu().start();
     wrong.until("sinfo --noheader -o %T 2>/dev/null | grep -q inval");
     let said = wrong.log();
     assert!(said.contains("Gres="), "{said}");
@@ -185,5 +187,5 @@ fn files_that_are_wrong_are_removed_and_all_is_well() {
     drop(wrong);
 
     typed(&cluster.project, "rm -f config/slurm.conf config/gres.conf");
-    has_one_gpu(&cluster.with_gpu(NVIDIA).serve());
+    has_one_gpu(&cluster.rebuilt_with_gpu().serve());
 }
