@@ -132,7 +132,7 @@ pub(crate) const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }
 
-/// Becomes the program in this file. Returns only if that fails. The signal mask stays as it is, so that blocked signals stay pending.
+/// Becomes the program in this file. Returns only if that fails. The signal mask is unchanged, so that blocked signals stay pending.
 pub(crate) fn become_program(file: &Path, words: &[OsString], env: &[(OsString, OsString)]) -> io::Error {
     let exec = || -> io::Result<Infallible> {
         let words: Vec<CString> = words.iter().map(|word| CString::new(word.as_bytes())).collect::<Result<_, _>>()?;

@@ -1,4 +1,4 @@
-//! Whether slurmctld can save its state. If it cannot, it goes on, and loses what changed when it ends.
+//! Whether slurmctld can save its state. If it cannot, it keeps running and loses its changes when it ends.
 //!
 //! EDGE: looks at the disk, and tries to write to it.
 
@@ -39,7 +39,7 @@ pub(crate) fn directory(paths: &Paths) -> PathBuf {
     plan::last_value(&conf, "StateSaveLocation").map_or_else(|| paths.state.join("slurmctld"), PathBuf::from)
 }
 
-/// Whether there is room to save. Writes nothing, so any user may ask; whoever may not list the directory asks for less.
+/// Whether there is room to save. Writes nothing, so any user may call it.
 ///
 /// # Errors
 /// There is too little room. A directory that cannot be looked at counts as having enough.

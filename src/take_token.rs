@@ -86,7 +86,7 @@ pub(crate) fn take_token(given: Option<Option<&OsStr>>, inherited: Option<&Inher
         );
     }
     let has_option = given.iter().any(|(place, _)| *place == OPTION);
-    if is_shown { Err(Untaken::Exec(anew(has_option, inherited))) } else { Ok(()) }
+    if is_shown { Err(Untaken::Exec(execute_without_token(has_option, inherited))) } else { Ok(()) }
 }
 
 /// The file, which an orchestrator mounts.
@@ -135,7 +135,7 @@ fn keep(token: &Token) -> io::Result<()> {
 }
 
 /// This program again, without the token. Returns only if that fails.
-fn anew(has_option: bool, inherited: Option<&Inherited>) -> io::Error {
+fn execute_without_token(has_option: bool, inherited: Option<&Inherited>) -> io::Error {
     let words: Vec<OsString> = std::env::args_os().collect();
     // Where the token came in the variable, such an option is one of the command's.
     let words = if has_option { without_option(words) } else { words };

@@ -62,7 +62,7 @@ pub(crate) fn take_variables(config_file: Option<&Path>, inherited: Option<&Inhe
     }
     let kept = keep(root, TOML_FILE, toml.as_deref().map(str::as_bytes)).and_then(|()| keep(root, KEY_FILE, key));
     kept.map_err(Untaken::Keep)?;
-    Err(Untaken::Exec(anew(toml.is_some(), inherited)))
+    Err(Untaken::Exec(execute_without_variables(toml.is_some(), inherited)))
 }
 
 /// Whether what the variables hold can be taken; the configuration that is in them.
@@ -131,7 +131,7 @@ pub(crate) fn drop_keys() {
 }
 
 /// This program again, without the variables. Returns only if that fails.
-fn anew(has_toml: bool, inherited: Option<&Inherited>) -> io::Error {
+fn execute_without_variables(has_toml: bool, inherited: Option<&Inherited>) -> io::Error {
     let words: Vec<OsString> = std::env::args_os().collect();
     let words = if has_toml { with_config(words, kept_toml().as_os_str()) } else { words };
     execute_again(words, &[TOML, MUNGE_KEY], inherited)

@@ -102,7 +102,7 @@ impl Running {
             }
             // What it has written before its exit is read after this.
             let status = self.0.try_wait()?;
-            // A program that goes on beyond the limit finds its pipe closed.
+            // A program that writes beyond the limit finds its pipe closed.
             open.retain_mut(|(pipe, said)| read(pipe, said, longest));
             if let Some(status) = status {
                 let [stdout, stderr] = said;

@@ -10,13 +10,13 @@ use crate::config::{Config, DaemonName};
 use crate::inventory::Finding;
 use crate::walk::{self, Dir};
 
-/// Files by which a directory of slurmctld's state is known, whoever owns it now.
+/// Files that identify a directory with slurmctld's state, regardless of its owner.
 const STATE: [&str; 3] = ["clustername", "job_state", "node_state"];
 /// What a new file system has.
 const LOST_AND_FOUND: &str = "lost+found";
 
 /// Makes sure that `daemon`'s user can write to the directory. A missing one is created, and a new or former one changes
-/// owner. A directory with anything else in it stays as it is. Returns what was repaired on the way.
+/// owner. A directory with anything else in it is left unchanged. Returns what was repaired on the way.
 ///
 /// # Errors
 /// The user cannot write there, and the directory cannot be given to it.

@@ -106,7 +106,7 @@ impl StateLock {
     }
 }
 
-/// The file, which must be root's: whoever can open it can hold the lock. A holder's file is not replaced, because its
+/// The file, which must be root's: any process that can open it can hold the lock. A holder's file is not replaced, because its
 /// lock would not count any more.
 fn open(dir: &Dir) -> io::Result<File> {
     if dir.metadata_of(FILE).is_ok_and(|found| !found.is_file()) {

@@ -109,7 +109,7 @@ impl Gone {
         }
     }
 
-    /// The jobs that use it; `None` if nobody does. Those of a saved state have no ids.
+    /// The jobs that use it; `None` if there are none. Those of a saved state have no ids.
     pub fn users(&self, used: &InUse) -> Option<Vec<String>> {
         let Some(jobs) = &used.jobs else { return used.saved.names(&self.name).then(Vec::new) };
         // Of a job that runs slurmctld shows only the partition that it has. It saves what else the job asked for, within 5 s.

@@ -74,7 +74,7 @@ fn no_included_file(missing: &Missing) -> Fatal {
     }
 }
 
-/// The keys of the slurm.conf that Slurm reads, whoever wrote it.
+/// The keys of the slurm.conf that Slurm reads, generated or the user's.
 fn lines(plan: &Plan, customized: &Customized) -> Vec<(String, String)> {
     match customized.get(FileName::SlurmConf) {
         Some(file) => file.lines().iter().flat_map(|line| line.pairs().to_vec()).collect(),

@@ -52,7 +52,7 @@ impl GoneNode {
         Self { name, is_kept, settings }
     }
 
-    /// The jobs that have it or ask for it; `None` if nobody does. Those of a saved state have no ids.
+    /// The jobs that have it or ask for it; `None` if there are none. Those of a saved state have no ids.
     pub fn users(&self, used: &InUse) -> Option<Vec<String>> {
         let Some(jobs) = &used.jobs else { return used.saved.names_node(&self.name).then(Vec::new) };
         let names = |list: &str| names_of(list).any(|name| name == self.name);
