@@ -27,6 +27,18 @@ RUN case "${GPU_TYPE}" in \
     esac
 
 
+# The manifests of all crates, with empty sources.
+FROM ${BUILDER_IMAGE} AS manifests
+WORKDIR /src
+COPY Cargo.toml Cargo.lock ./
+COPY src src
+COPY tests tests
+RUN find . -type f ! -name 'Cargo.*' -delete && find . -type l -delete && find . -type d -empty -delete \
+ && for crate in src/*; do touch "$crate/lib.rs"; done \
+ && echo 'fn main() {}' | tee src/cli/main.rs > src/init/main.rs \
+ && mkdir -p tests/fake-nvml/src && touch tests/harness.rs tests/fake-nvml/src/lib.rs
+
+
 FROM ${BUILDER_IMAGE} AS builder
 RUN apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends ca-certificates cargo gcc libc6-dev rustc \
@@ -42,19 +54,15 @@ RUN if [ -n "${EXTRA_CA_CERTS}" ]; then \
 # reads whole, is packed, as glibc can read it since 2.36: PID 1 has 200 KiB less in memory.
 ENV RUSTFLAGS="-C link-arg=-Wl,--defsym=pidfd_spawnp=0 -C link-arg=-Wl,--defsym=pidfd_getpid=0 -C link-arg=-Wl,-z,pack-relative-relocs"
 WORKDIR /src
-# The dependencies are a layer of their own: they are built anew only when a manifest changes.
-COPY Cargo.toml Cargo.lock ./
-COPY tests/fake-nvml/Cargo.toml tests/fake-nvml/
-RUN mkdir -p src/bin tests/fake-nvml/src \
- && echo 'fn main() {}' | tee src/main.rs > src/bin/slurminit-init.rs && touch src/lib.rs tests/fake-nvml/src/lib.rs \
- && cargo build --release --locked --workspace \
- && rm -rf src tests/fake-nvml/src
+# The dependencies are a layer of their own: they are built again only when a manifest changes.
+COPY --from=manifests /src ./
+RUN cargo build --release --locked --package slurminit --package init --package fake-nvml
 COPY src src
 COPY config/slurminit.toml config/
 COPY tests/fake-nvml/src tests/fake-nvml/src
 # cargo goes by time stamps, and the copied files are older than the empty ones that were built above.
 RUN find src tests/fake-nvml/src -name '*.rs' -exec touch {} + \
- && cargo build --release --locked --workspace
+ && cargo build --release --locked --package slurminit --package init --package fake-nvml
 
 
 # On the image's own base, whose libraries it is linked with. Without SLURM_VERSION it does nothing.

@@ -18,7 +18,7 @@ variable "PLATFORMS" { default = "linux/amd64,linux/arm64" }
 # Certificates of a proxy that looks into TLS, for the stages that download.
 variable "EXTRA_CA_CERTS" { default = "" }
 
-# The releases of Slurm, as src/inventory/slurm.rs has them: from the base's packages, or from source where `source` names a version.
+# The releases of Slurm, as src/model/inventory/slurm.rs has them: from the base's packages, or from source where `source` names a version.
 variable "SLURM" {
   default = [
     { release = "22.05", base = "debian:bookworm-slim", source = "" },

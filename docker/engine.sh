@@ -218,7 +218,7 @@ extra_ca_certs() {
 }
 
 package_version() {
-    sed -n '/^\[package\]/,/^\[/s/^version = "\(.*\)"$/\1/p' Cargo.toml
+    sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"$/\1/p' Cargo.toml
 }
 
 # Sets base_image to what our images are built on where nothing else is requested: Debian's own, or a local one if no registry is reachable.

@@ -7,11 +7,11 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use model::inventory::slurm::{DEFAULT, RELEASES};
 use serde_json::Value;
-use slurminit::inventory::slurm::{DEFAULT, RELEASES};
 
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    harness::root()
 }
 
 /// `docker buildx bake --print release`, by the names of the targets.

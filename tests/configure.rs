@@ -13,13 +13,13 @@ mod host;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use host::Host;
 use nix::unistd::geteuid;
 
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/configure")
+    harness::root().join("tests/configure")
 }
 
 /// What a run leaves, by the name of the file in the case's folder.

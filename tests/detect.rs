@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use model::inventory::{Access, Gpu, Inventory, Severity, Source};
 use nix::poll::{PollFd, PollFlags, poll};
-use slurminit::inventory::{Access, Gpu, Inventory, Severity, Source};
 use tempfile::TempDir;
 
 /// What has not come after this time never comes.
@@ -32,7 +32,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Cargo builds the library beside the test, because the crate is a dev-dependency.
 fn fake_nvml() -> PathBuf {
-    let library = std::env::current_exe().unwrap().with_file_name("libfake_nvml.so");
+    let library = harness::fake_nvml();
     assert!(library.exists(), "{} is missing: run `cargo test --workspace`", library.display());
     library
 }
@@ -69,7 +69,7 @@ impl Machine {
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_slurminit"));
+        let mut command = Command::new(harness::slurminit());
         command.args(["detect", "--root"]).arg(self.root.path());
         for variable in ["SLURMINIT_NVML_LIBRARY", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"] {
             command.env_remove(variable);
@@ -339,7 +339,7 @@ fn a_probe_does_not_outlive_a_killed_detection() {
 #[test]
 fn a_wrong_command_line_says_what_is_wanted() {
     for (arguments, want) in [(["--timeout", "soon"], "want seconds"), (["--root", "/no/such"], "no such directory")] {
-        let output = Command::new(env!("CARGO_BIN_EXE_slurminit")).arg("detect").args(arguments).output().unwrap();
+        let output = Command::new(harness::slurminit()).arg("detect").args(arguments).output().unwrap();
         assert!(!output.status.success());
         assert!(String::from_utf8(output.stderr).unwrap().contains(want), "{arguments:?}");
     }

@@ -31,14 +31,14 @@ use answer::Report;
 
 /// Cargo builds the library beside the test, because the crate is a dev-dependency.
 fn fake_nvml() -> std::path::PathBuf {
-    let library = std::env::current_exe().unwrap().with_file_name("libfake_nvml.so");
+    let library = harness::fake_nvml();
     assert!(library.exists(), "{} is missing: run `cargo test --workspace`", library.display());
     library
 }
 
 /// `slurminit doctor` with nothing of this test's own environment.
 fn doctor() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_slurminit"));
+    let mut command = Command::new(harness::slurminit());
     command.env_clear().args(["doctor", "--json"]);
     command
 }
@@ -145,7 +145,7 @@ fn every_entry_has_seen_its_fault() {
         .map(|file| file.unwrap().path())
         .filter_map(|path| Some(answer::recorded(path.file_stem()?.to_str()?)?.entry))
         .collect();
-    let entries = slurminit::doctor::PARTS.iter().flat_map(|part| part.entries).map(|entry| entry.id);
+    let entries = doctor::PARTS.iter().flat_map(|part| part.entries).map(|entry| entry.id);
     let unseen: Vec<&str> = entries.filter(|id| !seen.contains(*id)).collect();
     assert!(unseen.is_empty(), "no test makes the fault of {unseen:?}");
 }

@@ -6,10 +6,10 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+use config::Config;
+use install::{InstallError, KeySource};
 use nix::unistd::geteuid;
-use slurminit::config::Config;
-use slurminit::install::{self, InstallError, KeySource};
-use slurminit::plan::{FileName, Text};
+use plan::{FileName, Text};
 use tempfile::TempDir;
 
 /// Nobody else can make files of another user.

@@ -6,10 +6,10 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
+use config::Config;
+use install::{AccountError, install_accounts};
+use model::inventory::{Finding, Severity};
 use nix::unistd::geteuid;
-use slurminit::config::Config;
-use slurminit::install::{AccountError, install_accounts};
-use slurminit::inventory::{Finding, Severity};
 use tempfile::TempDir;
 
 const PASSWD: &str = "root:x:0:0:root:/root:/bin/bash\n";

@@ -7,11 +7,11 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use slurminit::exit_code;
-use slurminit::prepared::{Given, PrepareEvent, Prepared};
+use model::exit_code;
+use model::prepared::{Given, PrepareEvent, Prepared};
 use tempfile::TempDir;
 
-const CASE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/render/01-two-linked-h200/inventory.json");
+const CASE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/render/01-two-linked-h200/inventory.json");
 
 /// A root with a configuration whose users every machine has.
 fn fixture(toml: &str) -> TempDir {
@@ -24,7 +24,9 @@ fn fixture(toml: &str) -> TempDir {
 /// `sh -c 'before; exec slurminit VERB ...'` without the caller's own settings.
 fn slurminit(root: &Path, before: &str, verb: &str, more: &[&str]) -> Output {
     Command::new("/bin/sh")
-        .args(["-c", &format!("{before}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_slurminit"), verb])
+        .args(["-c", &format!("{before}; exec \"$0\" \"$@\"")])
+        .arg(harness::slurminit())
+        .arg(verb)
         .args(["--inventory", CASE, "--root"])
         .arg(root)
         .arg("--config")
@@ -109,7 +111,7 @@ fn no_verb_goes_on_without_the_file_that_it_is_given() {
         &["run"],
         &["logs", "slurmd"],
     ] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_slurminit"));
+        let mut command = Command::new(harness::slurminit());
         let output = command.args(verb).args(["--config", "/no/such/slurminit.toml"]).env_clear().output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(78), "{verb:?}: {said}");

@@ -22,7 +22,7 @@ const NAMED_IN: [&str; 10] = [
 ];
 
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    harness::root()
 }
 
 /// All files below, without what is built.

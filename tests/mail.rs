@@ -44,7 +44,7 @@ const GOOD: &[(&str, &str)] = &[
 ];
 
 fn mail(port: u16, subject: &str, to: &str) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_slurminit"));
+    let mut command = Command::new(harness::slurminit());
     command.env_clear().env("SLURM_JOB_ID", "7").env("SLURM_JOB_STATE", "COMPLETED").env("SLURM_JOB_NAME", "a\nb");
     command.args(["mail", "--state", "/nonexistent", "--relay", &format!("127.0.0.1:{port}"), "--from", "slurm@here"]);
     command.args(["-s", subject, to]).stdin(Stdio::null()).output().unwrap()
@@ -135,7 +135,7 @@ fn where_nobody_listens_it_says_so() {
 fn without_a_server_it_says_once_what_to_set() {
     let state = tempfile::tempdir().unwrap();
     let run = || {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_slurminit"));
+        let mut command = Command::new(harness::slurminit());
         command.args(["mail", "-s", "x", "alice", "--state"]).arg(state.path()).output().unwrap()
     };
     let first = run();

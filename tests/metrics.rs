@@ -3,22 +3,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
-use slurminit::gpu_health::fault::{FaultKind, Policy};
-use slurminit::gpu_health::report::{Count, GpuReport, JobOnGpu, OpenFault, Report};
-use slurminit::inventory::{
+use faults::fault::{FaultKind, Policy};
+use faults::report::{Count, GpuReport, JobOnGpu, OpenFault, Report};
+use machine::{Part, Snapshot, Span, UnitSnapshot, UnitState};
+use model::inventory::{
     Clocks, Condition, Ecc, InstanceReadings, Pcie, PcieTraffic, Process, Readings, RemappedRows, Vendor,
 };
-use slurminit::metrics;
-use slurminit::nodes::Cluster;
-use slurminit::overview::fair_share::FairShare;
-use slurminit::overview::queue::Queue;
-use slurminit::overview::scheduler::Scheduler;
-use slurminit::overview::{Allocations, Files, Slurm, State};
-use slurminit::prepared::Prepared;
-use slurminit::supervise::machine::{Part, Snapshot, Span, UnitSnapshot, UnitState};
+use model::prepared::Prepared;
+use slurm::nodes::Cluster;
+use watch::metrics;
+use watch::overview::fair_share::FairShare;
+use watch::overview::queue::Queue;
+use watch::overview::scheduler::Scheduler;
+use watch::overview::{Allocations, Files, Slurm, State};
 
 const NOW: u64 = 1_790_000_000;
 
@@ -45,7 +44,7 @@ fn measured() -> (Condition, Readings) {
         temperature: Some(52),
         pcie: Some(Pcie { generation: 5, highest_generation: 5, lanes: 16, most_lanes: 16 }),
         ecc: Some(Ecc { is_on: true, uncorrected: Some(0) }),
-        compute_mode: Some(slurminit::inventory::ComputeMode::Exclusive),
+        compute_mode: Some(model::inventory::ComputeMode::Exclusive),
         is_persistent: Some(true),
         utilization: Some(97),
         ..Condition::default()
@@ -289,7 +288,7 @@ fn jobs_are_the_label_of_one_family() {
 }
 
 fn page() -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/metrics.md")
+    harness::root().join("docs/metrics.md")
 }
 
 /// A table for each kind of name, made of the text itself. `UPDATE=1` writes it.
@@ -335,7 +334,7 @@ fn labels(start: &str, series: &BTreeSet<String>) -> String {
 fn the_dashboards_find_what_they_ask_for() {
     let told = parsed(&text());
     for dashboard in ["14574", "25547", "12239", "4323"] {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/metrics/asked/{dashboard}.txt"));
+        let file = harness::root().join(format!("tests/metrics/asked/{dashboard}.txt"));
         let asked = fs::read_to_string(file).unwrap();
         assert!(asked.lines().count() > 5);
         for name in asked.lines() {
@@ -349,7 +348,7 @@ fn the_dashboards_find_what_they_ask_for() {
 
 #[test]
 fn our_dashboard_asks_for_what_there_is() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docker/grafana/slurminit.json");
+    let file = harness::root().join("docker/grafana/slurminit.json");
     let text_of_it = fs::read_to_string(file).unwrap();
     serde_json::from_str::<serde_json::Value>(&text_of_it).unwrap();
     let told = parsed(&text());

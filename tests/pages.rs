@@ -13,14 +13,14 @@ mod sections;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Arg, Command, CommandFactory as _};
 use clap_complete::Shell;
-use slurminit::cli::Cli;
+use cli::Cli;
 
 fn docs() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs")
+    harness::root().join("docs")
 }
 
 /// Without the verbs that PID 1 runs as its children.

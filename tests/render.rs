@@ -11,11 +11,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use slurminit::config::Config;
-use slurminit::install;
-use slurminit::inventory::Inventory;
-use slurminit::plan::{self, Names, choose};
-use slurminit::render::{explain, render};
+use config::Config;
+use model::inventory::Inventory;
+use plan::render::{explain, render};
+use plan::{Names, choose};
 
 /// The files of a case's `expected/`, by name.
 fn outcome(case: &Path) -> BTreeMap<String, String> {
@@ -52,7 +51,7 @@ fn outcome(case: &Path) -> BTreeMap<String, String> {
 
 #[test]
 fn every_case_gives_the_expected_files() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/render");
+    let root = harness::root().join("tests/render");
     let update = std::env::var_os("UPDATE").is_some();
     let mut cases: Vec<_> = fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().path()).collect();
     cases.retain(|path| path.is_dir());

@@ -6,13 +6,15 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use slurminit::config::Config;
-use slurminit::prepared::{Apply, PrepareEvent, Prepared};
-use slurminit::supervise::daemon::UnitId;
-use slurminit::supervise::liveness::Liveness;
-use slurminit::supervise::machine::{Child, Command, Effect, Event, Exit, Machine, Setup};
-use slurminit::supervise::node::NodeReport;
-use slurminit::supervise::target::{JobCare, Target};
+use config::Config;
+use machine::UnitId;
+use machine::liveness_result::Liveness;
+use machine::node_report::NodeReport;
+use machine::{Child, Command, Effect, Event, Exit, Machine};
+use model::prepared::{Apply, PrepareEvent, Prepared};
+use model::task::Setup;
+use model::unit::JobCare;
+use plan::target::Target;
 
 const HOUR: Duration = Duration::from_secs(3600);
 const DAEMONS: usize = 3;

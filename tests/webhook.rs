@@ -30,7 +30,7 @@ fn serve(mut stream: &TcpStream, answer: &str) -> (String, String) {
 }
 
 fn post(url: &str, timeout: &str) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_slurminit"));
+    let mut command = Command::new(harness::slurminit());
     command.args(["webhook", "--timeout", timeout]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     for name in ["http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"] {
         command.env_remove(name);

@@ -77,9 +77,9 @@ complete -c slurminit -n "__fish_slurminit_using_subcommand render" -s h -l help
 complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l root -d 'Look for the host\'s /proc, /sys, /dev, /etc and /usr below this directory' -r -F
 complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l directory -d 'Where compose.yaml is, and the files are written' -r -F
 complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l gpus -d 'The GPUs that the container gets: all, or comma-separated numbers, GPU-... and MIG-... ids' -r
-complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l gpu-type -d 'What the image is built for, whatever the checks say' -r -f -a "nvidia\t'NVIDIA GPUs'
-amd\t'AMD GPUs'
-intel\t'Intel GPUs'
+complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l gpu-type -d 'What the image is built for, whatever the checks say' -r -f -a "nvidia\t'nvidia GPUs'
+amd\t'amd GPUs'
+intel\t'intel GPUs'
 none\t'No GPU'"
 complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l image -d 'The image to try the GPUs with, if the engine has it' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l timeout -d 'How long each of docker, compose and nvidia-smi may take' -r

@@ -79,9 +79,9 @@ _arguments "${_arguments_options[@]}" : \
 '--root=[Look for the host'\''s /proc, /sys, /dev, /etc and /usr below this directory]:DIR:_files' \
 '--directory=[Where compose.yaml is, and the files are written]:DIR:_files' \
 '--gpus=[The GPUs that the container gets\: all, or comma-separated numbers, GPU-... and MIG-... ids]:LIST:_default' \
-'--gpu-type=[What the image is built for, whatever the checks say]:TYPE:((nvidia\:"NVIDIA GPUs"
-amd\:"AMD GPUs"
-intel\:"Intel GPUs"
+'--gpu-type=[What the image is built for, whatever the checks say]:TYPE:((nvidia\:"nvidia GPUs"
+amd\:"amd GPUs"
+intel\:"intel GPUs"
 none\:"No GPU"))' \
 '--image=[The image to try the GPUs with, if the engine has it]:IMAGE:_default' \
 '--timeout=[How long each of docker, compose and nvidia-smi may take]:SECONDS:_default' \

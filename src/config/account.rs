@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Deserializer, de};
 
 use super::error::Fault;
-use super::value;
+use model::value;
 
 /// `[[group]]`: a group of users.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -61,7 +61,7 @@ impl User {
 #[serde(try_from = "String")]
 pub struct AccountName(String);
 
-text_type!(
+model::text_type!(
     AccountName,
     "`{}` is not a name: want a letter or `_`, then letters, digits, `_`, `-` and `.`, at most 32",
     |text| {
@@ -129,7 +129,7 @@ pub(super) fn check_accounts(users: &[User], groups: &[Group]) -> Result<(), Fau
 mod tests {
     use std::path::Path;
 
-    use crate::config::Config;
+    use crate::Config;
 
     #[test]
     fn a_name_number_or_home_cannot_leave_its_field() {

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::value::NodeName;
 use super::{Config, DaemonName, Fault};
+use model::value::NodeName;
 
 /// `[accounting]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -90,4 +90,4 @@ pub enum AccountingMode {
     External,
 }
 
-shown_as_serialized!(AccountingMode);
+model::shown_as_serialized!(AccountingMode);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde::de::Error as _;
 
-use super::value;
+use model::value;
 
 /// `[agent]`: who looks at the GPUs while the container runs.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -38,7 +38,7 @@ fn interval<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Duration
 #[cfg(test)]
 mod tests {
     use super::super::Config;
-    use crate::gpu_health::fault::{FaultKind, Policy};
+    use faults::fault::{FaultKind, Policy};
 
     fn parse(text: &str) -> Result<Config, super::super::ConfigError> {
         Config::parse(text, std::path::Path::new("t"))

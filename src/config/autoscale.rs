@@ -6,8 +6,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::error::Fault;
-use super::value::{self, FeatureName, NodeName};
 use super::{Config, Step};
+use model::value;
+use model::value::{FeatureName, NodeName};
 
 /// `[autoscale]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -73,7 +74,7 @@ pub struct CloudNodes {
 #[serde(try_from = "String")]
 pub struct NodeRange(String);
 
-text_type!(NodeRange, "`{}` names no nodes: want a name, or a range such as burst-[1-4]", |text| {
+model::text_type!(NodeRange, "`{}` names no nodes: want a name, or a range such as burst-[1-4]", |text| {
     names(text).is_some_and(|names| names.iter().all(|name| NodeName::try_from(name.clone()).is_ok()))
 });
 

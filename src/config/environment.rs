@@ -7,8 +7,9 @@ use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use serde::de::value::{Error as ValueError, F64Deserializer};
 
-use super::{Config, ConfigError, value};
-use crate::text_type::word;
+use super::{Config, ConfigError};
+use model::text_type::word;
+use model::value;
 
 /// Applies the environment to `config`.
 pub(super) fn apply(mut config: Config, variable: &impl Fn(&str) -> Option<String>) -> Result<Config, ConfigError> {

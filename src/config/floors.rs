@@ -44,7 +44,7 @@ impl FromStr for ComputeCapability {
     }
 }
 
-serde_by_text!(ComputeCapability);
+model::serde_by_text!(ComputeCapability);
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,4 @@
 //! Where PID 1 keeps what an operator gives as a whole in a variable (`secret_variables`), because no file can be mounted.
-//!
-//! PURE.
 
 /// The directory, root's alone: what is in PID 1's environment all daemons get.
 pub const DIRECTORY: &str = "/run/slurminit.given";

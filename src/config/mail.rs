@@ -36,7 +36,7 @@ impl TryFrom<String> for Relay {
     }
 }
 
-text_type!(Relay);
+model::text_type!(Relay);
 
 /// A mail address, with or without a domain. Stricter than the standard: no character that is special to a command, a
 /// mail header or a shell.
@@ -44,7 +44,7 @@ text_type!(Relay);
 #[serde(try_from = "String")]
 pub struct Address(String);
 
-text_type!(Address, "`{}` is no mail address that is taken: want NAME@DOMAIN", |text| {
+model::text_type!(Address, "`{}` is no mail address that is taken: want NAME@DOMAIN", |text| {
     let is_word = |word: &str, more: &str| {
         let is_good = |c: char| c.is_ascii_alphanumeric() || more.contains(c);
         !word.is_empty() && !word.starts_with('-') && word.chars().all(is_good)

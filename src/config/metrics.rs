@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use super::value;
+use model::value;
 
 /// `[metrics]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]

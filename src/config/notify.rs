@@ -4,11 +4,11 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use hyper::Uri;
+use http::Uri;
 use serde::Deserialize;
 
-use super::value;
-use crate::gpu_health::fault::Policy;
+use faults::fault::Policy;
+use model::value;
 
 /// A `[[notify]]`: a command that is run, or a webhook that is called, for a fault.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]

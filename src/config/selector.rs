@@ -5,7 +5,7 @@ use std::fmt;
 use serde::de::{Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
 
-use crate::inventory::{Gpu, MigInstance, PciAddress, Vendor};
+use model::inventory::{Gpu, MigInstance, PciAddress, Vendor};
 
 /// The longest GPU name (NVML's own limit).
 const LONGEST: usize = 95;

@@ -7,7 +7,7 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use super::error::Fault;
-use super::value::{FeatureName, NodeName};
+use model::value::{FeatureName, NodeName};
 
 /// `[slurm]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -98,7 +98,7 @@ impl SlurmKey {
     }
 }
 
-text_type!(SlurmKey, "`{}` is not a key of slurm.conf", |text| {
+model::text_type!(SlurmKey, "`{}` is not a key of slurm.conf", |text| {
     text.starts_with(|c: char| c.is_ascii_alphabetic())
         && text.len() <= 64
         && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
@@ -135,7 +135,7 @@ impl TryFrom<String> for TopLevelKey {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SlurmValue(String);
 
-text_type!(SlurmValue);
+model::text_type!(SlurmValue);
 
 impl TryFrom<String> for SlurmValue {
     type Error = String;

@@ -1,6 +1,6 @@
 //! Unknown `SLURMINIT_*` variables, usually misspelled ones.
 
-use crate::inventory::{Finding, Kind};
+use model::inventory::{Finding, Kind};
 
 /// All known variables, wherever they are read.
 const KNOWN: [&str; 23] = [
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn every_documented_variable_is_known() {
-        let words = crate::config::EXAMPLE.split(|c: char| !c.is_ascii_uppercase() && c != '_');
+        let words = crate::EXAMPLE.split(|c: char| !c.is_ascii_uppercase() && c != '_');
         for word in words.filter(|word| word.starts_with("SLURMINIT_")) {
             assert!(KNOWN.contains(&word), "{word}");
         }

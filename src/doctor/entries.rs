@@ -1,4 +1,4 @@
-//! The table of entries, a heading in each file. PURE.
+//! The table of entries, a heading in each file.
 
 mod given;
 pub(super) mod gpus;

@@ -1,7 +1,7 @@
-//! An entry of doctor's table, and its answer. PURE.
+//! An entry of doctor's table, and its answer.
 
 use super::facts::{ContainerFacts, Facts, HostFacts, Start};
-use crate::inventory::{Kind, Observations};
+use model::inventory::{Kind, Observations};
 
 /// A symptom that users meet, and the check that detects it.
 #[derive(Debug)]

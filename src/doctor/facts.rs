@@ -1,11 +1,11 @@
-//! Observations, before any verdict. PURE.
+//! Observations, before any verdict.
 
 use crate::configure::assess::Trials;
 use crate::configure::situation::Situation;
-use crate::gpu_health::report::Report;
-use crate::inventory::{Condition, Finding, Inventory, Kind, Observations};
-use crate::supervise::machine::Snapshot;
-use crate::supervise::node::NodeReport;
+use faults::report::Report;
+use machine::Snapshot;
+use machine::node_report::NodeReport;
+use model::inventory::{Condition, Finding, Inventory, Kind, Observations};
 
 /// An observation, or why it could not be made.
 pub type Looked<T> = Result<T, String>;

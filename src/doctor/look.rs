@@ -1,4 +1,4 @@
-//! Makes the observations: reads files below a root, and runs programs through `Ask`, which has a deadline. EDGE.
+//! Makes the observations: reads files below a root, and runs programs through `Ask`, which has a deadline.
 //! Changes nothing.
 
 mod cheap;
@@ -9,7 +9,7 @@ mod ports;
 mod slurm;
 
 pub use cheap::{Places, cheap, cuda};
-pub(crate) use cheap::{look_cheaply, saved_cluster};
+pub use cheap::{look_cheaply, saved_cluster};
 pub use environment::environment;
 pub use host::{clock, containers, image, kubernetes};
 pub use slurm::{address, credential, own_credential, seconds, slurm};
@@ -18,26 +18,27 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::facts::{Facts, Side};
-use crate::detect::{self, condition, nvidia_request::Request};
-use crate::tool;
-use crate::tool::answer::Answer;
-use crate::{load_config, plan};
+use install::load_config;
+use probe::condition;
+use probe::nvidia_request::Request;
+use sys::tool;
+use sys::tool::answer::Answer;
 
 /// What the command line of `doctor` says.
 #[derive(Debug)]
-pub(crate) struct Scope {
+pub struct Scope {
     /// Everything is below this directory.
-    pub(crate) root: PathBuf,
+    pub root: PathBuf,
     /// How long each look may take.
-    pub(crate) deadline: Duration,
+    pub deadline: Duration,
     /// The operator's file.
-    pub(crate) config: Option<PathBuf>,
+    pub config: Option<PathBuf>,
     /// A credential that another machine made.
-    pub(crate) credential: Option<PathBuf>,
+    pub credential: Option<PathBuf>,
     /// The image to try the GPUs with.
-    pub(crate) image: String,
+    pub image: String,
     /// Starts no container.
-    pub(crate) no_trial: bool,
+    pub no_trial: bool,
 }
 
 impl Scope {
@@ -48,17 +49,17 @@ impl Scope {
 }
 
 /// Looks at the container, or else at the host.
-pub(crate) fn facts(scope: &Scope, is_container: bool) -> Facts {
+pub fn facts(scope: &Scope, is_container: bool) -> Facts {
     // These fork, so they come before the first thread.
     // What this process was started with is what the container asked for; a host asks for nothing.
-    let mut options = detect::Options::from_environment(scope.root.clone(), scope.deadline);
+    let mut options = probe::Options::from_environment(scope.root.clone(), scope.deadline);
     // What jobs are not to have is not the cluster's.
     if !is_container {
         options.request = Request::default();
     }
     let config = load_config::load(scope.config.as_deref()).unwrap_or_default();
     options.asks_name = is_container && config.names_node_after_container();
-    let inventory = detect::detect(&options);
+    let inventory = probe::detect(&options);
     let conditions =
         condition::conditions(&scope.root, options.nvml_library.as_deref(), Instant::now() + scope.deadline);
     let side = if is_container {

@@ -1,4 +1,4 @@
-//! Requirements on GPUs and drivers, each with a verdict based on one detection. PURE.
+//! Requirements on GPUs and drivers, each with a verdict based on one detection.
 //!
 //! Doctor's entries use the same functions for the same requirements. A fact that the driver does not report has no
 //! verdict.
@@ -8,8 +8,8 @@ use serde::Serialize;
 use super::entries::{gpus, work};
 use super::facts::{CudaFacts, Environment, Looked};
 use super::{Observation, Observations};
-use crate::config::{ComputeCapability, Floors};
-use crate::inventory::{Access, Condition, Gpu, Inventory, Vendor};
+use config::{ComputeCapability, Floors};
+use model::inventory::{Access, Condition, Gpu, Inventory, Vendor};
 
 /// The facts to judge.
 #[derive(Clone, Copy, Debug)]

@@ -2,8 +2,8 @@ use std::collections::BTreeSet;
 
 use super::facts::{CheapFacts, CudaFacts, Environment, Holder, KeyFacts, Port};
 use super::*;
-use crate::inventory::Inventory;
-use crate::inventory::Kind;
+use model::inventory::Inventory;
+use model::inventory::Kind;
 
 fn entries() -> impl Iterator<Item = &'static Entry> {
     PARTS.iter().flat_map(|part| part.entries)

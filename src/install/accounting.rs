@@ -4,10 +4,11 @@ use std::path::Path;
 
 use super::directories::{finding, owned};
 use super::{InstallError, Owner, atomic};
-use crate::config::{AccountingMode, Config, DaemonName, Paths};
-use crate::inventory::Finding;
-use crate::render;
-use crate::walk::{self, Mended};
+use config::{AccountingMode, Config, DaemonName, Paths};
+use model::inventory::Finding;
+use plan::render;
+use sys::trusted_path;
+use sys::trusted_path::Mended;
 
 /// Makes the directories of an embedded database, and writes slurmdbd.conf, readable for slurmdbd alone. Returns what was repaired.
 ///
@@ -27,12 +28,12 @@ pub fn install_accounting(config: &Config, root: &Path) -> Result<Vec<Finding>, 
 
 fn directories(config: &Config, root: &Path, mended: &mut Vec<Mended>) -> Result<(), InstallError> {
     let mysql = Owner::of(DaemonName::Mariadbd, config, &config.paths.database())?;
-    let (state, _) = walk::make(root, &config.paths.state, mended)?;
+    let (state, _) = trusted_path::make(root, &config.paths.state, mended)?;
     owned(state.child(Paths::DATABASE)?, &mysql, 0o700, mended)?;
     let socket = Path::new(Paths::DATABASE_SOCKET);
     let directory = socket.parent().unwrap_or(socket);
     // Users' connections would be refused, but each takes one of the database's. slurm is in the group mysql.
-    owned(walk::make(root, directory, mended)?, &mysql, 0o750, mended).map(drop)
+    owned(trusted_path::make(root, directory, mended)?, &mysql, 0o750, mended).map(drop)
 }
 
 fn slurmdbd_conf(config: &Config, root: &Path) -> Result<(), InstallError> {
@@ -45,7 +46,7 @@ fn slurmdbd_conf(config: &Config, root: &Path) -> Result<(), InstallError> {
     };
     let text = render::slurmdbd_conf(config, password.as_deref())
         .map_err(|why| InstallError::Password { path: secret.clone(), why: why.to_owned() })?;
-    let (real, _) = walk::make(root, directory, &mut Vec::new())?;
+    let (real, _) = trusted_path::make(root, directory, &mut Vec::new())?;
     real.require_ours()?;
     atomic::replace_secret(&real, "slurmdbd.conf", text.as_bytes(), 0o600, Some(&owner))
         .map_err(|error| InstallError::write(&path, error))
@@ -53,7 +54,7 @@ fn slurmdbd_conf(config: &Config, root: &Path) -> Result<(), InstallError> {
 
 fn password(root: &Path, path: &Path) -> Result<String, InstallError> {
     let fault = |why: String| InstallError::Password { path: path.to_owned(), why };
-    let bytes = walk::read(&super::under(root, path)).map_err(|error| fault(error.to_string()))?;
+    let bytes = trusted_path::read(&sys::under(root, path)).map_err(|error| fault(error.to_string()))?;
     let text = String::from_utf8(bytes).map_err(|_| fault("it is not UTF-8 text".to_owned()))?;
     match text.trim_end_matches(['\n', '\r']) {
         "" => Err(fault("it is empty".to_owned())),

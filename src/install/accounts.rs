@@ -5,12 +5,13 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::{InstallError, atomic, password_lock, read_text, under};
-use crate::accounts::AccountFiles;
-use crate::config::{Config, Fault, User};
-use crate::inventory::{Finding, Kind, Severity};
-use crate::proc::parse::Mount;
-use crate::walk;
+use super::{InstallError, atomic, password_lock, read_text};
+use config::{Config, Fault, User};
+use model::inventory::{Finding, Kind, Severity};
+use plan::accounts::AccountFiles;
+use sys::proc::parse::Mount;
+use sys::trusted_path;
+use sys::under;
 
 const FILES: [&str; 3] = ["/etc/group", "/etc/passwd", "/etc/shadow"];
 
@@ -95,7 +96,7 @@ fn write(root: &Path, old: &AccountFiles, new: &AccountFiles) -> Result<(), (&'s
     let texts = [(&old.group, &new.group), (&old.passwd, &new.passwd)];
     let shadow = (old.shadow.as_ref().unwrap_or(&none), new.shadow.as_ref().unwrap_or(&none));
     let changed = FILES.into_iter().zip(texts.into_iter().chain([shadow])).filter(|(_, (old, new))| old != new);
-    let etc = walk::open(root, Path::new("/etc")).map_err(|error| ("/etc", error.into()))?;
+    let etc = trusted_path::open(root, Path::new("/etc")).map_err(|error| ("/etc", error.into()))?;
     let mut staged = Vec::new();
     for (path, (_, text)) in changed {
         let name = path.strip_prefix("/etc/").unwrap_or(path);
@@ -164,7 +165,7 @@ fn home(root: &Path, user: &User) -> Option<Finding> {
 /// given away.
 fn make_home(root: &Path, path: &Path, user: &User) -> io::Result<()> {
     let name = path.file_name().and_then(|name| name.to_str()).ok_or(ErrorKind::InvalidInput)?;
-    let parent = walk::make_anywhere(root, path.parent().unwrap_or(Path::new("/")))?;
+    let parent = trusted_path::make_anywhere(root, path.parent().unwrap_or(Path::new("/")))?;
     let (mut home, is_new) = parent.child(name)?;
     if !is_new || !home.names()?.is_empty() {
         return Err(io::Error::other("somebody else has put a directory there at the same moment"));

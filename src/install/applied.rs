@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use super::copies::copied_again;
 use super::{InstallError, read_text, replace_in};
-use crate::config::Paths;
-use crate::plan::{FileName, Text};
+use config::Paths;
+use plan::{FileName, Text};
 
 /// The directory of the copies, inside the run directory.
 const DIRECTORY: &str = "applied";
@@ -64,7 +64,7 @@ pub fn read_former(paths: &Paths, root: &Path) -> Result<Option<String>, Install
     }
 }
 
-/// Stores what is fixed until the container ends, for `slurminit reload --dry-run`: [`crate::config::Held`] and the
+/// Stores what is fixed until the container ends, for `slurminit reload --dry-run`: [`config::Held`] and the
 /// node's name, one line each.
 ///
 /// # Errors
@@ -105,7 +105,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::install::install_files;
+    use crate::install_files;
 
     const CONF: FileName = FileName::SlurmConf;
 

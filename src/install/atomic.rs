@@ -8,7 +8,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 
 use super::Owner;
-use crate::walk::{self, Dir, is_ours};
+use sys::trusted_path;
+use sys::trusted_path::{Dir, is_ours};
 
 /// Replaces `name` in `dir` with `content` and `mode`, unless it has this content and only root can write to it. The
 /// old file is kept as `NAME.previous`. Returns whether anything was written.
@@ -64,7 +65,8 @@ fn old(dir: &Dir, name: &str) -> io::Result<Option<Old>> {
     }
     let is_operators_link = found.is_symlink() && is_ours(found.uid());
     let file = if is_operators_link { dir.open_linked(name) } else { dir.open_file(name) };
-    let readable = file.and_then(|file| Ok((walk::read_whole(&file)?, file))).map(|(bytes, file)| (file, bytes));
+    let readable =
+        file.and_then(|file| Ok((trusted_path::read_whole(&file)?, file))).map(|(bytes, file)| (file, bytes));
     Ok(Some(Old { readable: readable.ok() }))
 }
 

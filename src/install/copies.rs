@@ -5,10 +5,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{InstallError, replace_in, under};
-use crate::config::Paths;
-use crate::plan::{Customized, FileName, Origin};
-use crate::walk;
+use super::{InstallError, replace_in};
+use config::Paths;
+use plan::{Customized, FileName, Origin};
+use sys::trusted_path;
+use sys::under;
 
 /// The directory of the records, in Slurm's directory.
 const DIRECTORY: &str = ".copied";
@@ -45,6 +46,6 @@ pub(super) fn is_copy(paths: &Paths, root: &Path, name: FileName, text: &str) ->
     let notes = [name.as_str().to_owned(), format!("{}.previous", name.as_str())];
     notes.iter().any(|note| {
         let note = under(root, &directory(paths).join(note));
-        walk::read(&note).is_ok_and(|noted| noted == text.as_bytes())
+        trusted_path::read(&note).is_ok_and(|noted| noted == text.as_bytes())
     })
 }

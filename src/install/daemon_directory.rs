@@ -5,10 +5,12 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use super::directories::{finding, owned};
-use super::{InstallError, Owner, under};
-use crate::config::{Config, DaemonName};
-use crate::inventory::Finding;
-use crate::walk::{self, Dir};
+use super::{InstallError, Owner};
+use config::{Config, DaemonName};
+use model::inventory::Finding;
+use sys::trusted_path;
+use sys::trusted_path::Dir;
+use sys::under;
 
 /// Files that identify a directory with slurmctld's state, regardless of its owner.
 const STATE: [&str; 3] = ["clustername", "job_state", "node_state"];
@@ -31,7 +33,7 @@ pub fn make_daemon_directory(
         return Ok(Vec::new());
     }
     let mut mended = Vec::new();
-    let (dir, is_new) = walk::make(root, path, &mut mended)?;
+    let (dir, is_new) = trusted_path::make(root, path, &mut mended)?;
     let is_free = is_new || may_be_given(&dir).map_err(|error| InstallError::directory(path, error))?;
     if !is_free && !owner.owns(dir.metadata()) {
         return Err(InstallError::Occupied { path: path.to_owned(), uid: dir.metadata().uid() });

@@ -9,7 +9,7 @@ use std::path::Path;
 use nix::fcntl::AtFlags;
 use nix::unistd::{Gid, Group, Uid, fchownat};
 
-use crate::detect::device_files;
+use probe::device_files;
 
 /// The user and group of those who look at the GPUs while they run: they may open a GPU that belongs to a job's user.
 pub const LOOKERS: &str = "slurminit";

@@ -10,9 +10,10 @@ use std::path::Path;
 use nix::unistd::geteuid;
 
 use super::{InstallError, Owner};
-use crate::config::{Config, DaemonName, Paths};
-use crate::inventory::{Finding, Kind, Severity};
-use crate::walk::{self, Astray, Dir, Mended};
+use config::{Config, DaemonName, Paths};
+use model::inventory::{Finding, Kind, Severity};
+use sys::trusted_path;
+use sys::trusted_path::{Astray, Dir, Mended};
 
 /// Creates the run, state and socket directories, and gives them to the user that writes there. If state comes from an
 /// image where the user had another ID, it changes owner with everything in it. Returns what will not work and what was
@@ -32,14 +33,14 @@ pub fn make_directories(config: &Config, root: &Path) -> Result<Vec<Finding>, In
     let slurm_state = owned(state.child("slurmctld")?, &slurm, 0o700, &mut mended)?;
     if let Some(directory) = paths.munge_socket.parent() {
         let munge = Owner::of(DaemonName::Munged, config, directory)?;
-        let (found, is_new) = walk::make(root, directory, &mut mended)?;
+        let (found, is_new) = trusted_path::make(root, directory, &mut mended)?;
         // `/tmp/munge.socket` must not make /tmp belong to munge.
         if is_new || directory.file_name().is_some_and(|name| name == "munge") {
             owned((found, is_new), &munge, 0o755, &mut mended)?;
         }
     }
     // A new volume may lack what every /tmp has (Kubernetes' `emptyDir` on a disk).
-    if let Ok(tmp) = walk::open(root, Path::new("/tmp")) {
+    if let Ok(tmp) = trusted_path::open(root, Path::new("/tmp")) {
         tmp.keep_names_their_owners(&mut mended);
     }
     let (slurm_files, was_anybodys) = ours(root, &paths.slurm, &mut mended)?;
@@ -78,7 +79,7 @@ pub(super) fn finding(mended: &Mended) -> Finding {
 
 /// A directory that only root may own and write. Returns whether that had to be changed.
 fn ours(root: &Path, path: &Path, mended: &mut Vec<Mended>) -> Result<(Dir, bool), InstallError> {
-    let (mut dir, _) = walk::make(root, path, mended)?;
+    let (mut dir, _) = trusted_path::make(root, path, mended)?;
     let was_anybodys = keep_ours(&mut dir, mended)?;
     Ok((dir, was_anybodys))
 }
@@ -121,7 +122,7 @@ fn of_simulated_nodes(spool: &Dir, run: &Dir, config: &Config, mended: &mut Vec<
 /// # Errors
 /// They cannot be made.
 pub fn make_simulated_gpus(root: &Path, directory: &Path, count: u32) -> Result<(), InstallError> {
-    let (dir, _) = walk::make(root, directory, &mut Vec::new())?;
+    let (dir, _) = trusted_path::make(root, directory, &mut Vec::new())?;
     for index in 0..count {
         match dir.symlink("/dev/null", &format!("gpu{index}")) {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
@@ -177,7 +178,7 @@ fn ended_jobs(jobcomp: &Dir, slurm: &Owner) {
 /// The operator's directory is read whoever owns it. But anyone who can write to it inside the container can become
 /// root.
 fn open_configuration(root: &Path, config: &Path) -> Option<Finding> {
-    match walk::open(root, config).and_then(|dir| dir.require_ours()) {
+    match trusted_path::open(root, config).and_then(|dir| dir.require_ours()) {
         Ok(()) | Err(Astray::Io { .. }) => None,
         Err(astray) => Some(Finding::warning(
             Kind::Files,

@@ -9,8 +9,9 @@ use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-use super::{InstallError, Owner, under};
-use crate::accounts::LoginFiles;
+use super::{InstallError, Owner};
+use plan::accounts::LoginFiles;
+use sys::under;
 
 /// The directory in StateSaveLocation (Slurm 22.05 to 24.11, `env.c`).
 const DIRECTORY: &str = "env_cache";

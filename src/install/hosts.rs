@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{Flock, FlockArg};
 
 use super::InstallError;
-use crate::walk;
+use sys::trusted_path;
 
 /// The node's address inside the container.
 const ADDRESS: &str = "127.0.0.1";
@@ -31,7 +31,7 @@ pub fn install_host_name(root: &Path, name: &str) -> Result<bool, InstallError> 
 }
 
 fn add(root: &Path, path: &Path, name: &str) -> io::Result<bool> {
-    let etc = walk::open(root, path.parent().unwrap_or(path)).map_err(io::Error::other)?;
+    let etc = trusted_path::open(root, path.parent().unwrap_or(path)).map_err(io::Error::other)?;
     let text = match etc.read("hosts") {
         Ok(text) => String::from_utf8_lossy(&text).into_owned(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
@@ -74,7 +74,7 @@ pub enum Writer {
 /// # Errors
 /// The file cannot be read.
 pub fn writer_of_nodes_names(root: &Path, names: &[&str]) -> io::Result<Writer> {
-    let etc = walk::open(root, Path::new("/etc")).map_err(io::Error::other)?;
+    let etc = trusted_path::open(root, Path::new("/etc")).map_err(io::Error::other)?;
     let text = String::from_utf8_lossy(&etc.read("hosts")?).into_owned();
     let (ours, theirs): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.ends_with(MARK));
     Ok(match (ours.join("\n"), theirs.join("\n")) {
@@ -96,7 +96,7 @@ pub fn install_nodes_names(root: &Path, nodes: &[(String, String)]) -> Result<()
 }
 
 fn with_nodes(root: &Path, nodes: &[(String, String)]) -> io::Result<()> {
-    let etc = walk::open(root, Path::new("/etc")).map_err(io::Error::other)?;
+    let etc = trusted_path::open(root, Path::new("/etc")).map_err(io::Error::other)?;
     let mut file = etc.open_to_write("hosts")?;
     let _alone = alone(root)?;
     let old = String::from_utf8_lossy(&etc.read("hosts")?).into_owned();
@@ -112,8 +112,8 @@ fn with_nodes(root: &Path, nodes: &[(String, String)]) -> io::Result<()> {
 
 /// Jobs start side by side. The lock is not on /etc/hosts itself: whoever may read a file may lock it, and hold up each start of a job.
 fn alone(root: &Path) -> io::Result<Flock<File>> {
-    let (run, _) = walk::make(root, Path::new("/run"), &mut Vec::new())?;
-    if run.metadata_of(LOCK).is_ok_and(|found| !found.is_file() || !walk::is_ours(found.uid())) {
+    let (run, _) = trusted_path::make(root, Path::new("/run"), &mut Vec::new())?;
+    if run.metadata_of(LOCK).is_ok_and(|found| !found.is_file() || !trusted_path::is_ours(found.uid())) {
         run.remove(LOCK)?;
     }
     let file = run.open_or_create(LOCK, 0o600)?;
@@ -143,9 +143,9 @@ fn nodes_text(old: &str, nodes: &[(String, String)]) -> String {
 /// # Errors
 /// The file cannot be read or written.
 pub fn install_address(root: &Path, name: &str, address: &str) -> io::Result<bool> {
-    let etc = walk::open(root, Path::new("/etc")).map_err(io::Error::other)?;
+    let etc = trusted_path::open(root, Path::new("/etc")).map_err(io::Error::other)?;
     let mut file = etc.open_or_create("hosts", 0o644)?;
-    let text = String::from_utf8_lossy(&walk::read_whole(&file)?).into_owned();
+    let text = String::from_utf8_lossy(&trusted_path::read_whole(&file)?).into_owned();
     if text.lines().find(|line| has(line, name)).is_some_and(|line| line.split_whitespace().next() == Some(address)) {
         return Ok(false);
     }

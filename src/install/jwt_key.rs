@@ -6,9 +6,9 @@ use std::path::Path;
 
 use super::directories::{finding, owned};
 use super::{InstallError, Owner, atomic};
-use crate::config::{Config, DaemonName, Paths};
-use crate::inventory::Finding;
-use crate::walk;
+use config::{Config, DaemonName, Paths};
+use model::inventory::Finding;
+use sys::trusted_path;
 
 /// Makes the key, if there is none, for slurmctld and slurmdbd. Returns what was repaired.
 ///
@@ -20,7 +20,7 @@ pub fn install_jwt_key(config: &Config, root: &Path) -> Result<Vec<Finding>, Ins
     }
     let (path, mut mended) = (config.paths.jwt_key(), Vec::new());
     let owner = Owner::of(DaemonName::Slurmctld, config, &path)?;
-    let (state, _) = walk::make(root, &config.paths.state, &mut mended)?;
+    let (state, _) = trusted_path::make(root, &config.paths.state, &mut mended)?;
     let directory = owned(state.child(Paths::JWT)?, &owner, 0o700, &mut mended)?;
     match directory.metadata_of(Paths::JWT_KEY) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {

@@ -6,9 +6,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use super::{InstallError, Owner, atomic, directories};
-use crate::config::{Config, DaemonName, Role, given};
-use crate::inventory::{Finding, Kind};
-use crate::walk::{self, Astray, Dir};
+use config::{Config, DaemonName, Role, given};
+use model::inventory::{Finding, Kind};
+use sys::trusted_path;
+use sys::trusted_path::{Astray, Dir};
 
 /// The size of a new key in bytes, as made by munge's own `mungekey`.
 const NEW_KEY: usize = 128;
@@ -95,7 +96,7 @@ pub fn install_munge_key(config: &Config, root: &Path) -> Result<MungeKey, Insta
     if let Some((key, source)) = foreign(root, &config.paths.munge_secret, &mut findings)? {
         let installed = place.give(&key, source, findings)?;
         // Nothing is left of the variable.
-        if let Ok(given) = walk::open(root, Path::new(given::DIRECTORY)) {
+        if let Ok(given) = trusted_path::open(root, Path::new(given::DIRECTORY)) {
             given
                 .remove(given::KEY_FILE)
                 .map_err(|error| InstallError::write(&given.path().join(given::KEY_FILE), error))?;
@@ -137,7 +138,7 @@ impl Place {
         let owner = Owner::of(DaemonName::Munged, config, &path)?;
         let mut mended = Vec::new();
         let parent = path.parent().unwrap_or(Path::new("/"));
-        let found = walk::make(root, parent, &mut mended)?;
+        let found = trusted_path::make(root, parent, &mut mended)?;
         let directory = match parent.file_name().is_some_and(|name| name == "munge") {
             true => directories::owned(found, &owner, 0o700, &mut mended)?,
             false if owner.owns(found.0.metadata()) => found.0,
@@ -241,7 +242,7 @@ fn foreign(
 /// The key mounted by an orchestrator, if only root could have put it there. Its owner does not matter, because a mount
 /// keeps the owner from outside.
 fn secret(root: &Path, path: &Path, findings: &mut Vec<Finding>) -> Result<Option<Vec<u8>>, InstallError> {
-    match walk::open_file(root, path) {
+    match trusted_path::open_file(root, path) {
         Ok(file) => read_key(&file, path, TOO_SHORT),
         Err(error) if error.is_missing() => Ok(None),
         Err(Astray::Io { path, source }) => Err(InstallError::Read { path, source }),
@@ -267,5 +268,5 @@ fn read_key(file: &File, path: &Path, repair: &'static str) -> Result<Option<Vec
     if !(SHORTEST..=LONGEST).contains(&metadata.len()) {
         return Err(InstallError::KeyLength { path: path.to_owned(), length: metadata.len(), repair });
     }
-    walk::read_whole(file).map(Some).map_err(unreadable)
+    trusted_path::read_whole(file).map(Some).map_err(unreadable)
 }

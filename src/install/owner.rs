@@ -8,7 +8,7 @@ use std::path::Path;
 use nix::unistd::{Gid, Uid, User, geteuid, setgid, setgroups, setuid};
 
 use super::InstallError;
-use crate::config::{Config, DaemonName};
+use config::{Config, DaemonName};
 
 /// A user that must own something. Without root's privileges nothing can be given away, and slurminit's user keeps
 /// everything.

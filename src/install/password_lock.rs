@@ -9,7 +9,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 
 use super::InstallError;
-use crate::walk;
+use sys::trusted_path;
 
 const DIRECTORY: &str = "/etc";
 const NAME: &str = ".pwd.lock";
@@ -25,7 +25,7 @@ pub(super) fn take(root: &Path) -> Result<Option<File>, InstallError> {
 
 #[expect(clippy::disallowed_methods, reason = "this is a child of PID 1, and this lock has no event with a deadline")]
 fn take_within(root: &Path, limit: Duration) -> io::Result<Option<File>> {
-    let file = match walk::open(root, Path::new(DIRECTORY))?.open_or_create(NAME, 0o600) {
+    let file = match trusted_path::open(root, Path::new(DIRECTORY))?.open_or_create(NAME, 0o600) {
         Err(error) if error.kind() == ErrorKind::ReadOnlyFilesystem => return Ok(None),
         file => file?,
     };

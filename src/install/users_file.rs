@@ -6,7 +6,8 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use super::{InstallError, atomic};
-use crate::walk::{self, Dir};
+use sys::trusted_path;
+use sys::trusted_path::Dir;
 
 /// Replaces `path` with `text` unless the content is the same; returns whether anything was written. An existing file
 /// keeps its owner and mode; a new one gets its directory's owner, because with sudo or in a container we are root
@@ -20,7 +21,7 @@ pub fn replace_users_file(path: &Path, text: &str) -> Result<bool, InstallError>
         Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
         Err(source) => return Err(InstallError::Read { path: path.to_owned(), source }),
     };
-    match walk::read(&target) {
+    match trusted_path::read(&target) {
         Ok(old) if old == text.as_bytes() => return Ok(false),
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             return Err(InstallError::Read { path: path.to_owned(), source: error });

@@ -1,8 +1,8 @@
 //! The accounting database: what slurm.conf says of it.
 
-use crate::config::{AccountingMode, Config};
-use crate::exit_code;
-use crate::inventory::Inventory;
+use config::{AccountingMode, Config};
+use model::exit_code;
+use model::inventory::Inventory;
 
 use super::names::HostName;
 use super::settings::Settings;

@@ -4,8 +4,8 @@
 
 use std::path::PathBuf;
 
-use crate::config::{CloudNodes, Config, Role};
-use crate::exit_code;
+use config::{CloudNodes, Config, Role};
+use model::exit_code;
 
 use super::settings::Settings;
 use super::{FileName, Refusal};
@@ -106,10 +106,10 @@ pub(super) fn check(config: &Config) -> Result<(), Refusal> {
 mod tests {
     use std::path::Path;
 
-    use crate::config::Config;
-    use crate::inventory::{Inventory, SlurmInstall, SlurmVersion};
-    use crate::plan::{FileName, Text, plan};
     use crate::render;
+    use crate::{FileName, Text, plan};
+    use config::Config;
+    use model::inventory::{Inventory, SlurmInstall, SlurmVersion};
 
     const NODES: &str =
         "[[autoscale.nodes]]\nname = 'b-[1-2]'\ncpus = 4\nmemory_mib = 1000\ngpus = 'nvidia:2'\nfeatures = ['h200']\n";

@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use crate::config::{Config, Step};
+use config::{Config, Step};
 
 use super::customized::parse;
 use super::{Customized, FileName, Text, UserFile};
@@ -216,7 +216,7 @@ mod tests {
         let files = [Text { name: FileName::SlurmConf, text: conf.to_owned() }];
         let Blame { culprit, .. } = blame(&config(), &files, &Customized::default(), words)?;
         let Culprit::Configuration(path) = culprit else { return None };
-        let error = crate::config::Fault::new(path, String::new()).at(TOML, Path::new("x")).to_string();
+        let error = config::Fault::new(path, String::new()).at(TOML, Path::new("x")).to_string();
         Some(error.split('`').nth(1).unwrap_or_default().to_owned())
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::inventory::{Behavior, CgroupVersion, Finding, Inventory, Kind, WSL_DEVICE};
+use model::inventory::{Behavior, CgroupVersion, Finding, Inventory, Kind, WSL_DEVICE};
 
 use super::{NodePlan, Reasons};
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::prepared::Apply;
+use model::prepared::Apply;
 
 use super::FileName;
 use super::customized::parse;

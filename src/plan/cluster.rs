@@ -1,8 +1,8 @@
 //! A cluster of several containers: one slurm.conf for all of them, and nodes that add themselves.
 
-use crate::config::{Config, FeatureName, NodeName, Role};
-use crate::exit_code;
-use crate::inventory::{Behavior, Cgroup, Cpu, Inventory};
+use config::{Config, FeatureName, NodeName, Role};
+use model::exit_code;
+use model::inventory::{Behavior, Cgroup, Cpu, Inventory};
 
 use super::Refusal;
 
@@ -102,9 +102,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::inventory::{CpuSet, SlurmInstall, SlurmVersion};
-    use crate::plan;
     use crate::render;
+    use model::inventory::{CpuSet, SlurmInstall, SlurmVersion};
 
     fn inventory(hostname: &str, cpus: &str, version: (u16, u16)) -> Inventory {
         let mut inventory = Inventory { hostname: hostname.to_owned(), ..Inventory::default() };
@@ -119,7 +118,7 @@ mod tests {
     }
 
     fn slurm_conf(role: &str, inventory: &Inventory, more: &str) -> String {
-        let plan = plan::plan(&config(role, more), inventory).unwrap();
+        let plan = crate::plan(&config(role, more), inventory).unwrap();
         render::render(&plan).swap_remove(0).text
     }
 
@@ -146,19 +145,19 @@ mod tests {
     #[test]
     fn a_compute_is_called_what_its_container_is_called() {
         let machine = inventory("c1.lab", "0-3", (24, 11));
-        let node = |more| plan::plan(&config("compute", more), &machine).unwrap().nodes.node;
+        let node = |more| crate::plan(&config("compute", more), &machine).unwrap().nodes.node;
         assert_eq!(node("").name.as_str(), "c1");
         assert_eq!(node("[node]\nname = \"gpu7\"\n").name.as_str(), "gpu7");
         let replica =
             Inventory { container_name: Some("compute-3".to_owned()), ..inventory("3feeba991c75", "0", (24, 11)) };
-        assert_eq!(plan::plan(&config("compute", ""), &replica).unwrap().nodes.node.name.as_str(), "compute-3");
-        assert!(render::dynamic_node(&plan::plan(&config("compute", ""), &machine).unwrap()).starts_with("CPUs=4"));
+        assert_eq!(crate::plan(&config("compute", ""), &replica).unwrap().nodes.node.name.as_str(), "compute-3");
+        assert!(render::dynamic_node(&crate::plan(&config("compute", ""), &machine).unwrap()).starts_with("CPUs=4"));
     }
 
     #[test]
     fn what_cannot_be_is_refused_with_its_repair() {
         let refusal = |role: &str, host: &str, version| {
-            plan::plan(&config(role, ""), &inventory(host, "0", version)).map(drop).unwrap_err().finding
+            crate::plan(&config(role, ""), &inventory(host, "0", version)).map(drop).unwrap_err().finding
         };
         assert!(refusal("compute", "c1", (22, 5)).repair.contains("Debian 13"));
         assert!(refusal("controller", "somebody", (24, 11)).repair.contains("--hostname head"));

@@ -7,11 +7,11 @@ mod include;
 mod own_node;
 pub(super) mod parse;
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::config::Config;
-use crate::inventory::{Finding, Inventory, Kind};
+use config::Config;
+pub use model::file_name::FileName;
+use model::inventory::{Finding, Inventory, Kind};
 
 pub use fatal::Fatal;
 pub use own_node::{Names, OwnNode};
@@ -20,76 +20,6 @@ pub use parse::{gpu_files, last_value};
 use include::{Expanded, Inlined, Missing, Read};
 
 use super::{Culprit, Decision, Plan};
-
-/// Slurm's files that slurminit writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum FileName {
-    /// slurm.conf.
-    SlurmConf,
-    /// gres.conf.
-    GresConf,
-    /// cgroup.conf.
-    CgroupConf,
-    /// The script of [`TaskProlog`](super::TaskProlog).
-    TaskProlog,
-    /// The script of [`Prolog`](super::Prolog).
-    Prolog,
-    /// The script of [`Epilog`](super::Epilog).
-    Epilog,
-    /// The script of [`MailProg`](super::MailProg).
-    Mail,
-    /// The script that starts nodes: [`PowerScript`](super::PowerScript).
-    Resume,
-    /// The script that stops nodes.
-    Suspend,
-}
-
-impl FileName {
-    /// The files that the user may provide.
-    pub const ALL: [Self; 3] = [Self::SlurmConf, Self::GresConf, Self::CgroupConf];
-
-    /// All files that slurminit writes.
-    pub const WRITTEN: [Self; 9] = [
-        Self::SlurmConf,
-        Self::GresConf,
-        Self::CgroupConf,
-        Self::TaskProlog,
-        Self::Prolog,
-        Self::Epilog,
-        Self::Mail,
-        Self::Resume,
-        Self::Suspend,
-    ];
-
-    /// The name.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::SlurmConf => "slurm.conf",
-            Self::GresConf => "gres.conf",
-            Self::CgroupConf => "cgroup.conf",
-            Self::TaskProlog => "task_prolog",
-            Self::Prolog => "prolog",
-            Self::Epilog => "epilog",
-            Self::Mail => "mail",
-            Self::Resume => "resume",
-            Self::Suspend => "suspend",
-        }
-    }
-
-    /// The file's mode. Slurm runs the task prolog as the job's user.
-    pub const fn mode(self) -> u32 {
-        match self {
-            Self::SlurmConf | Self::GresConf | Self::CgroupConf => 0o644,
-            _ => 0o755,
-        }
-    }
-}
-
-impl fmt::Display for FileName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
 
 /// The directory in which a file was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

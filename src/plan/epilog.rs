@@ -5,8 +5,8 @@
 
 use std::path::PathBuf;
 
-use crate::config::{Config, JobHook};
-use crate::inventory::{Finding, Kind};
+use config::{Config, JobHook};
+use model::inventory::{Finding, Kind};
 
 use super::{CgroupPlan, FileName, Setting};
 

@@ -7,9 +7,9 @@ mod sharing;
 
 use std::collections::BTreeSet;
 
-use crate::config::{Config, GresMode, Sharing, TypeName};
-use crate::inventory::gres::counted;
-use crate::inventory::{CpuSet, Driver, Finding, Inventory, Kind, Obstacle, PciAddress, Severity, Source, Vendor};
+use config::{Config, GresMode, Sharing, TypeName};
+use model::inventory::gres::counted;
+use model::inventory::{CpuSet, Driver, Finding, Inventory, Kind, Obstacle, PciAddress, Severity, Source, Vendor};
 
 use super::names::{DevicePath, GresType};
 use super::{NodePlan, Reasons};

@@ -1,13 +1,11 @@
 //! What jobs use of slurm.conf. slurmctld ends a job as NODE_FAIL, pending or not, whose partition or nodes it does not find there, at a
 //! reconfiguration as at a start (22.05 to 24.11, `_sync_jobs_to_conf`).
-//!
-//! PURE.
 
 mod nodes;
 mod saved;
 
-use crate::config::FeatureName;
-use crate::exit_code;
+use config::FeatureName;
+use model::exit_code;
 
 use super::customized::parse::{self, Line};
 use super::{PartitionPlan, Plan, Refusal};

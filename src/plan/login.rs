@@ -4,7 +4,7 @@
 //! runs `su - USER` in a new PID and mount namespace; if the kernel refuses those, slurmd exits (`env.c`:
 //! `fatal("clone")`). With `GetEnvTimeout=0` it reads a file that `install` has written.
 
-use crate::inventory::{Behavior, Finding, Inventory, Kind};
+use model::inventory::{Behavior, Finding, Inventory, Kind};
 
 use super::Setting;
 
@@ -44,7 +44,7 @@ const PRIVILEGE: &str = "--cap-add SYS_ADMIN (which is next to root on the host)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inventory::{SlurmInstall, SlurmVersion};
+    use model::inventory::{SlurmInstall, SlurmVersion};
 
     fn inventory(version: Option<(u16, u16)>, makes_namespaces: bool) -> Inventory {
         let version = version.map(|(year, month)| SlurmVersion { year, month });

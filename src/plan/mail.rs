@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::config::{Address, Config, Relay};
+use config::{Address, Config, Relay};
 
 use super::{FileName, HostName};
 

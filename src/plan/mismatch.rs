@@ -1,8 +1,8 @@
 //! Compares the GPUs that the image was built for with those that are visible. Each combination has its own message.
 
-use crate::config::{Config, GpuType, OnMismatch};
-use crate::exit_code;
-use crate::inventory::{Finding, Gpu, Inventory, Kind, Obstacle, Platform, Severity, Traits, Vendor};
+use config::{Config, GpuType, OnMismatch};
+use model::exit_code;
+use model::inventory::{Finding, Gpu, Inventory, Kind, Obstacle, Platform, Severity, Traits, Vendor};
 
 use super::Refusal;
 

@@ -41,7 +41,7 @@ impl GresType {
     }
 }
 
-text_type!(GresType);
+model::text_type!(GresType);
 
 /// A device file that gres.conf can name: an absolute path without characters that Slurm reads as a list or range.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,7 +54,7 @@ impl DevicePath {
     }
 }
 
-text_type!(DevicePath);
+model::text_type!(DevicePath);
 
 impl TryFrom<&Path> for DevicePath {
     type Error = String;
@@ -76,7 +76,7 @@ impl TryFrom<&Path> for DevicePath {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostName(String);
 
-text_type!(HostName, "the host name `{}` cannot be used", |text| {
+model::text_type!(HostName, "the host name `{}` cannot be used", |text| {
     text.starts_with(|c: char| c.is_ascii_alphanumeric())
         && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
 });

@@ -1,7 +1,7 @@
 //! The node's line: CPUs, memory, topology, Features.
 
-use crate::config::{Config, FeatureName, NodeName, SimulatedGroup};
-use crate::inventory::{Cpu, CpuSet, Gpu, Inventory, Kind, Memory};
+use config::{Config, FeatureName, NodeName, SimulatedGroup};
+use model::inventory::{Cpu, CpuSet, Gpu, Inventory, Kind, Memory};
 
 use super::names::HostName;
 use super::{GresPlan, Reasons, cluster};

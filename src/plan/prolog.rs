@@ -4,8 +4,8 @@
 
 use std::path::PathBuf;
 
-use crate::config::{Config, JobHook};
-use crate::inventory::{DeviceFiles, Finding, Inventory, Kind};
+use config::{Config, JobHook};
+use model::inventory::{DeviceFiles, Finding, Inventory, Kind};
 
 use super::{CgroupPlan, FileName, Setting};
 

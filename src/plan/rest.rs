@@ -1,8 +1,8 @@
 //! Slurm's REST API: what the configuration files say of it.
 
-use crate::config::Config;
-use crate::exit_code;
-use crate::inventory::Inventory;
+use config::Config;
+use model::exit_code;
+use model::inventory::Inventory;
 
 use super::Refusal;
 

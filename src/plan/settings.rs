@@ -1,7 +1,7 @@
 //! The keys of slurm.conf that concern the whole cluster, and the partitions.
 
-use crate::config::{Config, DaemonName, FeatureName, NodeName, SlurmSettings};
-use crate::inventory::Inventory;
+use config::{Config, DaemonName, FeatureName, NodeName, SlurmSettings};
+use model::inventory::Inventory;
 
 use super::names::HostName;
 use super::{

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use crate::config::{Config, FeatureName, OtherNodes, SimulatedGroup};
-use crate::inventory::{Finding, Inventory, Kind, Vendor};
+use config::{Config, FeatureName, OtherNodes, SimulatedGroup};
+use model::inventory::{Finding, Inventory, Kind, Vendor};
 
 use super::gpus::{AutoDetect, GresLine, GresPlan};
 use super::names::{DevicePath, GresType};

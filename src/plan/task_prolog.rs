@@ -7,8 +7,8 @@
 
 use std::path::PathBuf;
 
-use crate::config::Config;
-use crate::inventory::{Finding, Kind, Vendor};
+use config::Config;
+use model::inventory::{Finding, Kind, Vendor};
 
 use super::{AutoDetect, CgroupPlan, FileName, GresLine, GresPlan, Setting};
 

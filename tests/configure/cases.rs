@@ -1,7 +1,7 @@
 //! The hosts, by the name of the folder with what is expected.
 
+use model::inventory::{Access, Inventory, Obstacle, Vendor};
 use serde_json::json;
-use slurminit::inventory::{Access, Inventory, Obstacle, Vendor};
 
 use crate::host::{Host, gpu};
 

@@ -36,7 +36,7 @@ fn composes() -> Vec<Vec<&'static str>> {
 #[ignore = "needs compose: run docker/test"]
 fn compose_accepts_every_file_and_hands_over_what_it_says() {
     let composes = composes();
-    let compose_yaml = Path::new(env!("CARGO_MANIFEST_DIR")).join("compose.yaml");
+    let compose_yaml = harness::root().join("compose.yaml");
     let mut seen = BTreeSet::new();
     let mut files = 0;
     for entry in fs::read_dir(folder()).unwrap() {

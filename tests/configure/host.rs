@@ -6,9 +6,9 @@ use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use model::inventory::{Access, Gpu, Inventory, Vendor};
 use nix::unistd::geteuid;
 use serde_json::json;
-use slurminit::inventory::{Access, Gpu, Inventory, Vendor};
 use tempfile::TempDir;
 
 pub(crate) struct Host {
@@ -68,7 +68,7 @@ impl Host {
         // A link: a file that was just written cannot be executed while another thread's child still holds it open.
         let link = self.path("tools").join(tool);
         if !link.is_symlink() {
-            symlink(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/configure/fake-tool"), link).unwrap();
+            symlink(harness::root().join("tests/configure/fake-tool"), link).unwrap();
         }
         write(&self.path(&format!("answers/{name}.out")), stdout);
         self
@@ -204,7 +204,7 @@ impl Host {
     }
 
     pub(crate) fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_slurminit"));
+        let mut command = Command::new(harness::slurminit());
         command.arg("configure").arg("--root").arg(self.path("root")).arg("--directory").arg(self.path("project"));
         command.args(&self.arguments).env("PATH", self.path("tools"));
         command

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use slurminit::inventory::{Access, Inventory, Platform, Source};
+use model::inventory::{Access, Inventory, Platform, Source};
 
 use crate::{Machine, reason, succeeded};
 

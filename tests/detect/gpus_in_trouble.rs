@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use slurminit::inventory::{Access, Finding, Inventory, Obstacle, Source};
+use model::inventory::{Access, Finding, Inventory, Obstacle, Source};
 
 use crate::{Machine, TIMEOUT, fake_nvml, succeeded};
 

@@ -5,8 +5,8 @@ use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Command, Stdio};
 
-use slurminit::gpu_health::look::Line;
-use slurminit::inventory::{InstanceReadings, Readings};
+use faults::look::Line;
+use model::inventory::{InstanceReadings, Readings};
 use tempfile::TempDir;
 
 use crate::fake_nvml;
@@ -34,7 +34,7 @@ fn looks_without(calls: &[&str], machines: &[&str], arguments: &[&str]) -> Vec<V
         fs::rename(directory.path().join("new"), &machine).unwrap();
     };
     write(machines[0]);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_slurminit"));
+    let mut command = Command::new(harness::slurminit());
     command.args(["look", "--vendor", "nvidia", "--interval-ms", "200"]).args(arguments);
     command.env("SLURMINIT_NVML_LIBRARY", &library).env("FAKE_NVML", &machine);
     let mut child = Killed(command.stdout(Stdio::piped()).spawn().unwrap());

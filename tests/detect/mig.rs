@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
-use slurminit::inventory::{Access, Obstacle, Source};
+use model::inventory::{Access, Obstacle, Source};
 
 use crate::Machine;
 

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{Machine, succeeded};
-use slurminit::inventory::{Inventory, Source};
+use model::inventory::{Inventory, Source};
 
 /// Name and verdict of each requirement.
 fn verdicts(machine: &Machine, arguments: &[&str]) -> (Inventory, Vec<(String, String)>) {

@@ -59,7 +59,7 @@ impl Answer {
 }
 
 pub(crate) fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/doctor/answers")
+    harness::root().join("tests/doctor/answers")
 }
 
 /// The answer that is on record.

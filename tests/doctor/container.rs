@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use slurminit::supervise::machine::{PhaseName, Snapshot, UnitSnapshot, UnitState};
-use slurminit::supervise::status::Status;
+use init::status::Status;
+use machine::{PhaseName, Snapshot, UnitSnapshot, UnitState};
 use tempfile::TempDir;
 
 pub(crate) struct Container {
@@ -31,7 +31,7 @@ impl Container {
             fs::create_dir(container.path(name)).unwrap();
         }
         for tool in ["scontrol", "sinfo", "squeue", "sh", "getent"] {
-            let fake = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/doctor/fake-tool");
+            let fake = harness::root().join("tests/doctor/fake-tool");
             symlink(fake, container.path("tools").join(tool)).unwrap();
         }
         let unit =
@@ -154,7 +154,7 @@ impl Container {
     }
 
     pub(crate) fn command_as_text(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_slurminit"));
+        let mut command = Command::new(harness::slurminit());
         command.env_clear().arg("doctor");
         self.laid_out(command)
     }

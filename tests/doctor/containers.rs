@@ -1,9 +1,9 @@
 //! The faults in a container: the name of the record, the entry that answers, and the container in which it was made.
 
-use slurminit::gpu_health::fault::{FaultKind, Policy};
-use slurminit::gpu_health::policy;
-use slurminit::gpu_health::report::{GpuReport, OpenFault, Report};
-use slurminit::supervise::machine::{LastExit, ToldWhy, UnitSnapshot, UnitState};
+use faults::fault::{FaultKind, Policy};
+use faults::policy;
+use faults::report::{GpuReport, OpenFault, Report};
+use machine::{LastExit, ToldWhy, UnitSnapshot, UnitState};
 
 use crate::container::{Container, credential};
 

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use slurminit::doctor::{Entry, PARTS};
+use doctor::{Entry, PARTS};
 
 use crate::answer::{self, Answer};
 use crate::symptoms::{SOURCES, Symptom};
@@ -33,7 +33,7 @@ pub(crate) fn compare() {
 }
 
 fn path(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name)
+    harness::root().join("docs").join(name)
 }
 
 /// A cell of a table cannot hold the sign that ends it.

@@ -2,8 +2,8 @@
 
 use std::process::Output;
 
+use model::inventory::Vendor;
 use serde_json::json;
-use slurminit::inventory::Vendor;
 
 use crate::host::Host;
 

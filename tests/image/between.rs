@@ -3,7 +3,7 @@
 //! `SLURMINIT_BETWEEN=WORD` runs only the cases with that word; `UPDATE=1` writes the rows of docs/evidence/faults.md. A case removes the fault, and
 //! does nothing else that brings the cluster back.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -75,7 +75,7 @@ fn the_page_lists_every_case() {
 }
 
 fn page() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/evidence/faults.md")
+    harness::root().join("docs/evidence/faults.md")
 }
 
 fn check(selects: impl Fn(&str) -> bool) {

@@ -6,7 +6,6 @@ mod workflow;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::docker::{Container, Image, Network, Outcome, PLAIN, directory, docker, label, tag, unique};
@@ -236,7 +235,7 @@ impl Runner {
     }
 
     fn start(&self, env: &[(&str, &str)]) -> Outcome {
-        self.bash(&format!("{}/docker/action/start", env!("CARGO_MANIFEST_DIR")), env)
+        self.bash(&format!("{}/docker/action/start", harness::root().display()), env)
     }
 }
 
@@ -281,7 +280,7 @@ fn the_action_puts_slurms_commands_within_reach_of_the_runners_user() {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn the_action_starts_the_cluster_of_a_jobs_container() {
     let job = Job::start(&printed(".github/workflows/container.yml"));
-    let action = Path::new(env!("CARGO_MANIFEST_DIR")).join("docker/action");
+    let action = harness::root().join("docker/action");
     docker(["cp", &action.display().to_string(), &format!("{}:/__w/action", job.container.name)]).ok();
     let env = [("GITHUB_WORKSPACE", "/__w/repo/repo"), ("GITHUB_OUTPUT", "/tmp/output"), ("GITHUB_PATH", "/tmp/path")];
     let more = [("RUNNER_TEMP", "/__w/_temp"), ("SLURM_NODES", "3")];

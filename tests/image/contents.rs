@@ -96,7 +96,7 @@ fn the_vendors_pieces_are_there() {
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
 fn the_manual_is_in_the_image() {
-    let pages = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/man")).expect("docs/man is there");
+    let pages = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/man")).expect("docs/man is there");
     let mut pages: Vec<_> =
         pages.map(|page| page.expect("an entry").file_name().into_string().expect("text")).collect();
     pages.sort();
@@ -175,7 +175,12 @@ fn an_unknown_type_of_gpu_is_refused_by_the_build() {
     let bases = ["BASE_IMAGE", "BUILDER_IMAGE"].map(|name| format!("{name}={}", tag(PLAIN)));
     let [base, builder] = bases.each_ref().map(String::as_str);
     let arguments = ["--build-arg", base, "--build-arg", builder, "--build-arg", "GPU_TYPE=voodoo"];
-    let build = docker(["build", "--force-rm"].iter().chain(&arguments).chain(&[env!("CARGO_MANIFEST_DIR")]));
+    let build = docker(
+        ["build", "--force-rm"]
+            .iter()
+            .chain(&arguments)
+            .chain(&[harness::root().to_str().expect("a path of ASCII characters")]),
+    );
     assert_ne!(build.code, 0);
     let said = build.stdout + &build.stderr;
     // BuildKit shows the lines around the stage that is not there, or, in an older engine, its name alone.

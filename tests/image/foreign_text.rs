@@ -1,6 +1,6 @@
 //! What users write is shown, and does nothing to the terminal or the log that shows it.
 
-use slurminit::printable::is_active;
+use model::printable::is_active;
 
 use crate::docker::{Image, PLAIN};
 

@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use slurminit::token::Token;
+use config::token::Token;
 
 use crate::docker::{Container, DEMO, Image, Network, Outcome, PLAIN, Volume, directory, docker, tag, unique};
 

@@ -17,7 +17,6 @@ mod sharing;
 mod tree;
 
 use std::fs;
-use std::path::Path;
 
 use machine::{Machine, Seen};
 
@@ -105,7 +104,7 @@ fn the_documents_table_is_that_of_the_machines() {
 }
 
 fn document() -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/evidence/machines.md")
+    harness::root().join("docs/evidence/machines.md")
 }
 
 fn write_table(machines: &[Machine]) {

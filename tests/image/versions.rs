@@ -1,8 +1,8 @@
-//! What a release of Slurm does, held against src/inventory/slurm.rs: on the releases of the distributions, and by
+//! What a release of Slurm does, held against src/model/inventory/slurm.rs: on the releases of the distributions, and by
 //! `docker/test --only versions` on those that are built from source.
 
-use slurminit::inventory::slurm::Behavior;
-use slurminit::inventory::{SlurmInstall, SlurmVersion};
+use model::inventory::slurm::Behavior;
+use model::inventory::{SlurmInstall, SlurmVersion};
 
 use crate::docker::{Container, DEMO, Image, debians};
 

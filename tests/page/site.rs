@@ -7,12 +7,14 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant, SystemTime};
 
-use slurminit::gpu_health::fault::{FaultKind, Policy};
-use slurminit::gpu_health::report::{self, GpuReport, JobOnGpu, OpenFault, Report, Told};
-use slurminit::inventory::{Condition, Readings};
-use slurminit::prepared::Prepared;
-use slurminit::supervise::machine::{Snapshot, UnitSnapshot, UnitState};
-use slurminit::supervise::status::{self, Status};
+use faults::fault::{FaultKind, Policy};
+use faults::report;
+use faults::report::{GpuReport, JobOnGpu, OpenFault, Report, Told};
+use init::status;
+use init::status::Status;
+use machine::{Snapshot, UnitSnapshot, UnitState};
+use model::inventory::{Condition, Readings};
+use model::prepared::Prepared;
 use tempfile::TempDir;
 
 /// What a driver and a name service could say.
@@ -61,7 +63,7 @@ impl Site {
         tool("sdiag", "echo");
         // Free until the server takes it.
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_slurminit"));
+        let mut command = Command::new(harness::slurminit());
         command.args(["metrics", "--listen", &format!("127.0.0.1:{port}"), "--run"]).arg(run.path());
         command.env("PATH", format!("{}:/usr/bin:/bin", run.path().display()));
         let site = Self { server: command.spawn().unwrap(), run, port };

@@ -1,11 +1,11 @@
-//! The two tables of src/inventory/slurm.rs in docs/versions.md.
+//! The two tables of src/model/inventory/slurm.rs in docs/versions.md.
 
 use std::fmt::Write as _;
 
-use slurminit::inventory::Behavior;
-use slurminit::inventory::slurm::RELEASES;
+use model::inventory::Behavior;
+use model::inventory::slurm::RELEASES;
 
-pub(crate) const BEGIN: &str = "<!-- Made of src/inventory/slurm.rs by: UPDATE=1 cargo test --test pages -->\n";
+pub(crate) const BEGIN: &str = "<!-- Made of src/model/inventory/slurm.rs by: UPDATE=1 cargo test --test pages -->\n";
 
 pub(crate) fn tables() -> String {
     let mut text = "\n| Slurm | from | `docker build` |\n|---|---|---|\n".to_owned();

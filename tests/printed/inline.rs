@@ -1,7 +1,7 @@
 //! What stands between backquotes in the text: there is such a verb, and such an option of it.
 
 use clap::{Command, CommandFactory as _};
-use slurminit::cli::Cli;
+use cli::Cli;
 
 /// The words after `slurminit` of each command in the text, up to what is another command's.
 fn commands(page: &str) -> Vec<Vec<&str>> {

@@ -38,7 +38,7 @@ use page::{Block, How};
 use reader::Reader;
 
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    harness::root()
 }
 
 /// README.md and the pages below docs, from the project's directory.

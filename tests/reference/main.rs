@@ -15,18 +15,18 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use config::{Config, EXAMPLE};
 use example::{Entry, Example, Key};
 use recorder::{Asked, Kind};
 use serde::Deserialize as _;
-use slurminit::config::{Config, EXAMPLE};
 
 const BEGIN: &str = "<!-- Made of config/slurminit.toml and the types by: UPDATE=1 cargo test --test reference -->\n";
 const END: &str = "<!-- End of what is made. -->\n";
 
 fn document() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/configuration.md")
+    harness::root().join("docs/configuration.md")
 }
 
 /// Every key that the types ask for, and of what type it is; and those that the file with all its examples lacks.
@@ -188,7 +188,7 @@ fn the_reference_is_of_the_types_and_of_the_file() {
 
 #[test]
 fn the_manual_page_is_of_the_same() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/man/slurminit.toml.5");
+    let path = harness::root().join("docs/man/slurminit.toml.5");
     let made = manual::page(&reference());
     if std::env::var_os("UPDATE").is_some() {
         fs::write(&path, &made).unwrap();

@@ -3,13 +3,11 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use config::{Config, TypeName};
+use model::inventory::{Access, CgroupVersion, CpuSet, Gpu, Inventory, MigInstance, Obstacle, SlurmVersion, Vendor};
+use plan::render::render;
+use plan::{FileName, Text, plan};
 use proptest::prelude::*;
-use slurminit::config::{Config, TypeName};
-use slurminit::inventory::{
-    Access, CgroupVersion, CpuSet, Gpu, Inventory, MigInstance, Obstacle, SlurmVersion, Vendor,
-};
-use slurminit::plan::{FileName, Text, plan};
-use slurminit::render::render;
 
 fn name() -> impl Strategy<Value = Option<String>> {
     prop_oneof![

@@ -70,7 +70,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const NEVER: u32 = 600;
 
 fn slurminit() -> &'static str {
-    env!("CARGO_BIN_EXE_slurminit")
+    harness::slurminit().to_str().expect("a path of ASCII characters")
 }
 
 /// `unshare ... slurminit run ARGS`, with both streams piped. What surrounds the tests may ignore signals (nohup does).

@@ -1,8 +1,8 @@
 //! What the container was given besides GPUs: variables of NVIDIA's runtime, GPU shares, limits.
 
-use crate::doctor::entry::{Entry, Judge};
-use crate::doctor::facts::{ContainerFacts, Facts, Limit};
-use crate::inventory::{Driver, Gpu, Observations, Vendor};
+use crate::entry::{Entry, Judge};
+use crate::facts::{ContainerFacts, Facts, Limit};
+use model::inventory::{Driver, Gpu, Observations, Vendor};
 
 use super::gpus::newest_cuda;
 

@@ -1,9 +1,9 @@
 //! The GPUs as the container sees them.
 
-use crate::doctor::entry::{Entry, Judge};
-use crate::doctor::facts::{ContainerFacts, Facts, Start};
-use crate::gpu_health::fault::Policy;
-use crate::inventory::{Access, DeviceFiles, Driver, Gpu, Kind, Observations, Vendor};
+use crate::entry::{Entry, Judge};
+use crate::facts::{ContainerFacts, Facts, Start};
+use faults::fault::Policy;
+use model::inventory::{Access, DeviceFiles, Driver, Gpu, Kind, Observations, Vendor};
 
 const RECREATE: &str = "`docker compose up -d --force-recreate`";
 
@@ -326,7 +326,7 @@ pub(super) fn newest_cuda(driver: &Driver) -> Option<String> {
 }
 
 /// The driver alone, when nothing in the container needs CUDA; `None` if it reports no version.
-pub(in crate::doctor) fn driver_alone(driver: &Driver) -> Option<Observations> {
+pub(crate) fn driver_alone(driver: &Driver) -> Option<Observations> {
     let version = driver.version.as_deref().unwrap_or("of unknown version");
     let is_version = version.split('.').all(|part| part.parse::<u32>().is_ok());
     match newest_cuda(driver) {
@@ -346,7 +346,7 @@ pub(in crate::doctor) fn driver_alone(driver: &Driver) -> Option<Observations> {
 }
 
 /// Compares the driver with the container's CUDA.
-pub(in crate::doctor) fn cuda_of(driver: Option<&Driver>, of_image: &str) -> Observations {
+pub(crate) fn cuda_of(driver: Option<&Driver>, of_image: &str) -> Observations {
     let runs = driver.and_then(|driver| Some((newest_cuda(driver)?, driver.version.as_deref())));
     let Some((most, version)) = runs else {
         return Observations::note(format!(

@@ -1,11 +1,11 @@
 //! The host: what must be right before a container can start. The verdicts are those of `slurminit configure`.
 
-use crate::config::GpuType;
 use crate::configure::assess;
 use crate::configure::situation::{FileGpus, Situation};
-use crate::doctor::entry::{Entry, Judge};
-use crate::doctor::facts::{HostFacts, Kubernetes, KubernetesNode, RunningContainer};
-use crate::inventory::{Observations, Vendor};
+use crate::entry::{Entry, Judge};
+use crate::facts::{HostFacts, Kubernetes, KubernetesNode, RunningContainer};
+use config::GpuType;
+use model::inventory::{Observations, Vendor};
 
 pub(super) const ENTRIES: &[Entry] = &[
     Entry {

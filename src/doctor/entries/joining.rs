@@ -1,11 +1,11 @@
 //! A node of another container's cluster, beside its controller.
 
-use crate::config::DaemonName;
-use crate::doctor::entry::{Entry, Judge};
-use crate::doctor::facts::{ContainerFacts, NodeFacts};
-use crate::inventory::Observations;
-use crate::supervise::machine::UnitState;
-use crate::supervise::node::NodeVerdict;
+use crate::entry::{Entry, Judge};
+use crate::facts::{ContainerFacts, NodeFacts};
+use config::DaemonName;
+use machine::UnitState;
+use machine::node_report::NodeVerdict;
+use model::inventory::Observations;
 
 pub(super) const ENTRIES: &[Entry] = &[
     Entry {

@@ -1,12 +1,12 @@
 //! Slurm's daemons, node and jobs.
 
-use crate::config::DaemonName;
-use crate::doctor::entry::{Entry, Judge};
-use crate::doctor::facts::{ContainerFacts, Facts, Looked, NodeFacts, WaitingJob};
-use crate::inventory::gres::gpus;
-use crate::inventory::{Kind, Observations};
-use crate::supervise::machine::{ToldWhy, UnitSnapshot, UnitState};
-use crate::supervise::node::NodeVerdict;
+use crate::entry::{Entry, Judge};
+use crate::facts::{ContainerFacts, Facts, Looked, NodeFacts, WaitingJob};
+use config::DaemonName;
+use machine::node_report::NodeVerdict;
+use machine::{ToldWhy, UnitSnapshot, UnitState};
+use model::inventory::gres::gpus;
+use model::inventory::{Kind, Observations};
 
 pub(super) const ENTRIES: &[Entry] = &[
     Entry {

@@ -1,8 +1,8 @@
 //! What a start depends on: configuration, key, clock, ports, disk, address.
 
-use crate::doctor::entry::{Entry, Judge};
-use crate::doctor::facts::{ContainerFacts, Credential, Facts, Holder, Port, Start};
-use crate::inventory::{Kind, Observations};
+use crate::entry::{Entry, Judge};
+use crate::facts::{ContainerFacts, Credential, Facts, Holder, Port, Start};
+use model::inventory::{Kind, Observations};
 
 /// Less free space than this, in MiB, gets a warning.
 const LOW_DISK: u64 = 100;
@@ -292,7 +292,7 @@ fn memory_kills(start: &Start<'_>) -> Observations {
 
 fn limits(facts: &Facts, _: &ContainerFacts) -> Observations {
     let inventory = &facts.inventory;
-    let machine: usize = inventory.cpu.sockets.iter().flatten().map(crate::inventory::CpuSet::len).sum();
+    let machine: usize = inventory.cpu.sockets.iter().flatten().map(model::inventory::CpuSet::len).sum();
     let mut limits = Vec::new();
     if inventory.cpu.allowed.len() < machine {
         limits.push(format!("{} of the machine's {machine} CPUs", inventory.cpu.allowed.len()));

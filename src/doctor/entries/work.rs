@@ -1,8 +1,8 @@
 //! GPUs under load: memory, processes, speed.
 
-use crate::doctor::entry::{Entry, Judge};
-use crate::doctor::facts::{Facts, RunningJob, Side};
-use crate::inventory::{ComputeMode, Condition, Gpu, Observations, Obstacle, Process, Slowdown, Vendor};
+use crate::entry::{Entry, Judge};
+use crate::facts::{Facts, RunningJob, Side};
+use model::inventory::{ComputeMode, Condition, Gpu, Observations, Obstacle, Process, Slowdown, Vendor};
 
 /// Above this percentage of used memory, a GPU counts as full.
 const FULL: u64 = 95;
@@ -80,7 +80,7 @@ fn each(facts: &Facts, judge: fn(&Condition) -> Observations) -> Observations {
 }
 
 /// The answer for a GPU that reports nothing, or that will soon stop doing so.
-pub(in crate::doctor) fn silent(condition: &Condition) -> Option<Observations> {
+pub(crate) fn silent(condition: &Condition) -> Option<Observations> {
     let index = condition.index;
     let obstacle = condition.obstacle?;
     let (cause, repair) = obstacle.words(Vendor::Nvidia);
@@ -92,7 +92,7 @@ pub(in crate::doctor) fn silent(condition: &Condition) -> Option<Observations> {
 
 /// The condition of the GPUs. Without an NVIDIA GPU the library is not asked.
 fn conditions(facts: &Facts) -> Result<&[Condition], Observations> {
-    let has_gpu = facts.inventory.gpus.iter().any(|gpu| gpu.vendor == crate::inventory::Vendor::Nvidia);
+    let has_gpu = facts.inventory.gpus.iter().any(|gpu| gpu.vendor == model::inventory::Vendor::Nvidia);
     match &facts.conditions {
         Err(why) if has_gpu => Err(Observations::could_not_look(format!("NVML gives no answer: {why}"))),
         Ok(all) if !all.is_empty() => Ok(all),
@@ -191,7 +191,7 @@ fn speed_or_nothing(condition: &Condition) -> Observations {
 }
 
 /// `None` if the driver reports neither clocks nor link.
-pub(in crate::doctor) fn speed(condition: &Condition) -> Option<Observations> {
+pub(crate) fn speed(condition: &Condition) -> Option<Observations> {
     let slowdowns = match (&condition.slowdowns, condition.pcie) {
         (None, None) => return None,
         (slowdowns, _) => slowdowns.iter().flatten(),
@@ -282,7 +282,7 @@ fn persistence(all: &[Condition]) -> Observations {
 }
 
 /// `None` if the driver does not report it.
-pub(in crate::doctor) fn persistence_of(all: &[&Condition]) -> Option<Observations> {
+pub(crate) fn persistence_of(all: &[&Condition]) -> Option<Observations> {
     if all.iter().all(|it| it.is_persistent.is_none()) {
         return None;
     }

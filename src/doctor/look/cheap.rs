@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use nix::sys::statvfs::{FsFlags, statvfs};
 
 use super::ports;
-use crate::config::{Config, Role};
-use crate::doctor::facts::{CheapFacts, CudaFacts, Disk, Given, Holder, KeyFacts, Limit, Looked, Port};
-use crate::inventory::{Inventory, Vendor};
-use crate::proc::parse::Mount;
-use crate::supervise::sockets;
-use crate::walk::{self, Dir};
+use crate::facts::{CheapFacts, CudaFacts, Disk, Given, Holder, KeyFacts, Limit, Looked, Port};
+use config::{Config, Role};
+use model::inventory::{Inventory, Vendor};
+use sys::proc::parse::Mount;
+use sys::sockets;
+use sys::trusted_path;
+use sys::trusted_path::Dir;
 
 /// The paths, names and ports to examine.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +33,7 @@ pub struct Places<'a> {
 }
 
 /// What the start looks at too.
-pub(crate) fn look_cheaply(root: &Path, config: &Config, inventory: &Inventory, cluster: &str) -> CheapFacts {
+pub fn look_cheaply(root: &Path, config: &Config, inventory: &Inventory, cluster: &str) -> CheapFacts {
     let places = Places {
         root,
         key: &config.paths.munge_key,
@@ -115,7 +116,7 @@ fn under(root: &Path, path: &Path) -> PathBuf {
 }
 
 fn read(path: &Path) -> Option<String> {
-    walk::read(path).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    trusted_path::read(path).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn key(root: &Path, path: &Path) -> Option<KeyFacts> {
@@ -139,7 +140,7 @@ fn is_mounted(root: &Path, path: &Path) -> bool {
 }
 
 /// `slurminit`, or `slurminit|89` since 24.05.
-pub(crate) fn saved_cluster(controller: &Path) -> Option<String> {
+pub fn saved_cluster(controller: &Path) -> Option<String> {
     // The directory belongs to slurm, so links in it are not followed.
     let bytes = Dir::of_the_user(controller).ok()?.read("clustername").ok()?;
     let text = String::from_utf8_lossy(&bytes);

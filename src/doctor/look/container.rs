@@ -5,14 +5,15 @@ use std::path::Path;
 
 use super::{Ask, Scope};
 use super::{address, credential, look_cheaply, own_credential, slurm, within};
-use crate::config::{Config, DaemonName, NodeName, Role};
-use crate::doctor::facts::{CheapFacts, ContainerFacts, Credential, Looked, SlurmFacts};
-use crate::inventory::{Finding, Inventory};
-use crate::plan::{self, FileName, in_use};
-use crate::planned::{PlanError, Planned, cluster_name, plan_files, slurm_conf};
-use crate::supervise::machine::Snapshot;
-use crate::supervise::status;
-use crate::{agent, install, load_config};
+use crate::facts::{CheapFacts, ContainerFacts, Credential, Looked, SlurmFacts};
+use config::{Config, DaemonName, NodeName, Role};
+use init::status;
+use install::load_config;
+use install::planned::{PlanError, Planned, cluster_name, plan_files, slurm_conf};
+use machine::Snapshot;
+use model::inventory::{Finding, Inventory};
+use plan::{FileName, in_use};
+use watch::agent;
 
 /// No credential is longer.
 const LONGEST_CREDENTIAL: u64 = 1 << 20;
@@ -25,7 +26,7 @@ pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> ContainerFacts {
     };
     // What the agent keeps from jobs is left out of what a reload would write.
     let mut inventory = inventory.clone();
-    agent::files::leave_out(&install::under(&scope.root, &config.paths.run), &mut inventory);
+    agent::files::leave_out(&sys::under(&scope.root, &config.paths.run), &mut inventory);
     let inventory = &inventory;
     let status = snapshot(&config, &scope.root);
     let config = status.as_ref().map_or(config.clone(), |status| as_it_runs(config, status, &scope.root));
@@ -46,7 +47,7 @@ pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> ContainerFacts {
         status,
         slurm,
         munge,
-        gpu_health: agent::files::report(&install::under(&scope.root, &config.paths.run))
+        gpu_health: agent::files::report(&sys::under(&scope.root, &config.paths.run))
             .ok_or_else(|| "no agent looks at GPUs here".to_owned()),
     }
 }
@@ -62,7 +63,7 @@ fn as_it_runs(mut config: Config, status: &Snapshot, root: &Path) -> Config {
     };
     if config.role == Role::All {
         let installed = config.paths.slurm.join(FileName::SlurmConf.as_str());
-        let text = std::fs::read_to_string(install::under(root, &installed)).unwrap_or_default();
+        let text = std::fs::read_to_string(sys::under(root, &installed)).unwrap_or_default();
         let controller = plan::last_value(&text, "SlurmctldHost").and_then(|host| NodeName::try_from(host).ok());
         config.slurm.controller = config.slurm.controller.take().or(controller);
         config.role = role;
@@ -107,7 +108,7 @@ fn would_do(config: &Config, config_file: Option<&Path>, inventory: &Inventory, 
             would_do.node = customized.own_node.as_ref().map_or_else(|| plan.node_names(), |node| node.name.clone());
             would_do.findings.extend(plan.findings);
             let differs = |name: &str, text: &str| {
-                let path = install::under(root, &config.paths.slurm.join(name));
+                let path = sys::under(root, &config.paths.slurm.join(name));
                 std::fs::read_to_string(path).is_ok_and(|installed| installed != text)
             };
             let stale = files.iter().filter(|file| differs(file.name.as_str(), &file.text));
@@ -125,7 +126,7 @@ fn would_do(config: &Config, config_file: Option<&Path>, inventory: &Inventory, 
 
 /// What only jobs keep in the installed slurm.conf is not stale.
 fn keep_for_jobs(config: &Config, root: &Path, planned: &mut Planned) {
-    let installed = install::under(root, &config.paths.slurm.join(FileName::SlurmConf.as_str()));
+    let installed = sys::under(root, &config.paths.slurm.join(FileName::SlurmConf.as_str()));
     let (installed, now) = (std::fs::read_to_string(installed).unwrap_or_default(), slurm_conf(&planned.files));
     let mut partitions = in_use::gone(&installed, now);
     partitions.retain(|gone| !gone.is_up);
@@ -135,7 +136,7 @@ fn keep_for_jobs(config: &Config, root: &Path, planned: &mut Planned) {
 }
 
 fn snapshot(config: &Config, root: &Path) -> Looked<Snapshot> {
-    let directory = install::under(root, &config.paths.run);
+    let directory = sys::under(root, &config.paths.run);
     let status =
         status::read(&directory).map_err(|_| "no cluster runs here: PID 1 is no slurminit, or not yet".to_owned())?;
     if status.is_of_the_living() { Ok(status.snapshot) } else { Err(format!("slurminit (pid {}) is gone", status.pid)) }
@@ -155,10 +156,10 @@ fn cheap(scope: &Scope, config: &Config, inventory: &Inventory, cluster: String)
         state_disk: Err(format!("{state} did not answer in time: its file system hangs")),
         state,
         ports: Vec::new(),
-        cuda: crate::doctor::facts::CudaFacts::default(),
+        cuda: crate::facts::CudaFacts::default(),
         memory_kills: Err("it was not looked at".to_owned()),
         has_kfd: false,
-        given: crate::doctor::facts::Given::default(),
+        given: crate::facts::Given::default(),
     })
 }
 

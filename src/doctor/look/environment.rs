@@ -1,6 +1,6 @@
 //! The environment variables.
 
-use crate::doctor::facts::Environment;
+use crate::facts::Environment;
 
 const PROXIES: [&str; 6] = ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
 

@@ -4,9 +4,9 @@ use serde_json::Value;
 
 use super::{Ask, Scope, output};
 use crate::configure::look;
-use crate::doctor::facts::{HostFacts, ImageFacts, Kubernetes, KubernetesNode, Looked, RunningContainer};
-use crate::inventory::{Inventory, Vendor};
-use crate::tool::answer::Answer;
+use crate::facts::{HostFacts, ImageFacts, Kubernetes, KubernetesNode, Looked, RunningContainer};
+use model::inventory::{Inventory, Vendor};
+use sys::tool::answer::Answer;
 
 /// The label in slurminit's images with the GPU type that they were built for.
 const GPU_TYPE: &str = "slurminit.gpu-type";
@@ -115,6 +115,6 @@ pub fn clock(ask: Ask<'_>) -> Looked<bool> {
     match answer.trim() {
         "yes" => Ok(true),
         "no" => Ok(false),
-        other => Err(format!("timedatectl says `{}`", crate::tool::answer::first_line([other]))),
+        other => Err(format!("timedatectl says `{}`", sys::tool::answer::first_line([other]))),
     }
 }

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::doctor::facts::Holder;
+use crate::facts::Holder;
 
 /// TCP_LISTEN in the kernel's tables (net/tcp_states.h).
 const LISTEN: &str = "0A";

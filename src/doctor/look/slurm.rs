@@ -1,9 +1,9 @@
 //! What Slurm's and munge's own commands report.
 
 use super::{Ask, output};
-use crate::doctor::facts::{Credential, Looked, NodeFacts, RunningJob, SlurmFacts, WaitingJob};
-use crate::supervise::node::{NodeReport, SINFO_FORMAT};
-use crate::tool::answer::{Answer, first_line};
+use crate::facts::{Credential, Looked, NodeFacts, RunningJob, SlurmFacts, WaitingJob};
+use machine::node_report::{NodeReport, SINFO_FORMAT};
+use sys::tool::answer::{Answer, first_line};
 
 /// Queries the controller.
 pub fn slurm(ask: Ask<'_>, node: &str) -> SlurmFacts {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::inventory::{Access, Driver, Ecc, MigInstance, Obstacle, Pcie, Slowdown, Source};
+use model::inventory::{Access, Driver, Ecc, MigInstance, Obstacle, Pcie, Slowdown, Source};
 
 fn nvidia(version: Option<&str>, cuda: Option<&str>) -> Driver {
     let of = |text: Option<&str>| text.map(str::to_owned);
@@ -137,10 +137,7 @@ fn a_gpu_that_did_not_answer_is_not_spoken_for() {
     assert_eq!(work::silent(&silent), None, "a driver may be too old for every call");
     let lost = Condition { obstacle: Some(Obstacle::Lost), ..silent.clone() };
     let lost = work::silent(&lost).unwrap();
-    assert_eq!(
-        (lost.verdict(), seen(&lost).as_str()),
-        (crate::doctor::Verdict::Fail, "GPU 1 is lost, or needs a reset")
-    );
+    assert_eq!((lost.verdict(), seen(&lost).as_str()), (crate::Verdict::Fail, "GPU 1 is lost, or needs a reset"));
     let refused = Condition { obstacle: Some(Obstacle::Refused), ..silent };
-    assert_eq!(work::silent(&refused).unwrap().verdict(), crate::doctor::Verdict::CouldNotLook);
+    assert_eq!(work::silent(&refused).unwrap().verdict(), crate::Verdict::CouldNotLook);
 }

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::path::Path;
 
-use crate::config::{Config, Role};
-use crate::inventory::gres::gpus;
-use crate::inventory::{Finding, Inventory, Kind, Severity, Vendor};
-use crate::plan::gpus::{auto_detect_fault, plugin};
-use crate::plan::{FileName, Plan, cgroups, login};
+use crate::gpus::{auto_detect_fault, plugin};
+use crate::{FileName, Plan, cgroups, login};
+use config::{Config, Role};
+use model::inventory::gres::gpus;
+use model::inventory::{Finding, Inventory, Kind, Severity, Vendor};
 
 use super::{Customized, Names, UserFile, own_node, parse};
 

@@ -4,8 +4,8 @@
 
 use std::path::PathBuf;
 
-use crate::inventory::Behavior;
-use crate::plan::{Culprit, FileName, Plan, cgroups};
+use crate::{Culprit, FileName, Plan, cgroups};
+use model::inventory::Behavior;
 
 use super::check::Context;
 use super::include::Missing;
@@ -104,8 +104,7 @@ impl Find<'_> {
     /// A user's slurm.conf without this node. What slurmd's command of the operator's own says is not known.
     fn no_node(&self) -> Option<Fatal> {
         let Context { config, names, .. } = self.context;
-        let has_own_command =
-            config.daemons.get(&crate::config::DaemonName::Slurmd).is_some_and(|own| own.command.is_some());
+        let has_own_command = config.daemons.get(&config::DaemonName::Slurmd).is_some_and(|own| own.command.is_some());
         let is_told = config.adds_its_node() || config.simulated().is_some() || has_own_command;
         if !self.context.has_node() || is_told || self.customized.own_node.is_some() {
             return None;

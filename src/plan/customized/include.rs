@@ -91,7 +91,7 @@ impl Expanded {
 }
 
 /// The name on an `Include` line.
-pub(in crate::plan) fn included(line: &str) -> Option<&str> {
+pub(crate) fn included(line: &str) -> Option<&str> {
     let mut words = line.split('#').next()?.split_whitespace();
     words.next().filter(|word| word.eq_ignore_ascii_case("include"))?;
     words.next()

@@ -1,12 +1,12 @@
 //! Parses Slurm's files as leniently as Slurm does: keys in any case, quotes, comments, continued lines.
 
-use crate::inventory::gres::counted;
+use model::inventory::gres::counted;
 
 use super::hostlist;
 
 /// One line of a Slurm file: its keys and values in order. Lines are equal if these are, wherever they are.
 #[derive(Clone, Debug, Default)]
-pub(in crate::plan) struct Line {
+pub(crate) struct Line {
     pairs: Vec<(String, String)>,
     number: usize,
 }
@@ -32,12 +32,12 @@ impl Line {
     }
 
     /// The value of `key`, in any case.
-    pub(in crate::plan) fn get(&self, key: &str) -> Option<&str> {
+    pub(crate) fn get(&self, key: &str) -> Option<&str> {
         self.pairs.iter().find(|(own, _)| own.eq_ignore_ascii_case(key)).map(|(_, value)| value.as_str())
     }
 
     /// Its keys and values, in order.
-    pub(in crate::plan) fn pairs(&self) -> &[(String, String)] {
+    pub(crate) fn pairs(&self) -> &[(String, String)] {
         &self.pairs
     }
 
@@ -53,7 +53,7 @@ impl Line {
 }
 
 /// The non-empty lines.
-pub(in crate::plan) fn lines(text: &str) -> Vec<Line> {
+pub(crate) fn lines(text: &str) -> Vec<Line> {
     let mut found = Vec::new();
     let (mut joined, mut first) = (String::new(), 1);
     for (index, text) in text.lines().enumerate() {

@@ -13,7 +13,7 @@
 //! order only with two settings from the vendor's table; by default it counts the stacks of a card (compute-runtime,
 //! execution_environment.cpp; Intel's oneAPI optimization guide, "Exposing the Device Hierarchy").
 
-use crate::inventory::{Gpu, Inventory, Obstacle, Vendor};
+use model::inventory::{Gpu, Inventory, Obstacle, Vendor};
 
 use super::offer::Offer;
 

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::inventory::{Access, Finding, Gpu, Inventory, Kind, MigInstance, Obstacle, Severity, Vendor, WSL_DEVICE};
-use crate::plan::Reasons;
-use crate::plan::names::{DevicePath, GresType};
+use crate::Reasons;
+use crate::names::{DevicePath, GresType};
+use model::inventory::{Access, Finding, Gpu, Inventory, Kind, MigInstance, Obstacle, Severity, Vendor, WSL_DEVICE};
 
 /// A whole GPU, or an instance of one in MIG mode.
 #[derive(Clone, Debug)]
@@ -159,7 +159,7 @@ fn unshared(device: &str, taken: &BTreeSet<DevicePath>) -> Result<DevicePath, St
 }
 
 /// The names of everything that jobs can get of a GPU.
-pub(in crate::plan) fn display_names(gpu: &Gpu) -> Vec<String> {
+pub(crate) fn display_names(gpu: &Gpu) -> Vec<String> {
     let name = |instance| Offer { gpu, instance, files: Vec::new() }.display_name();
     match &gpu.mig {
         None => vec![name(None)],

@@ -1,7 +1,7 @@
 //! Selects the usable GPUs that jobs may have: `[gpu] only` and `except`, and no integrated GPU beside discrete ones.
 
-use crate::config::{Config, GpuSelector};
-use crate::inventory::{Access, Finding, Gpu, Inventory, Kind, Obstacle};
+use config::{Config, GpuSelector};
+use model::inventory::{Access, Finding, Gpu, Inventory, Kind, Obstacle};
 
 use super::offer::{display_name, one_line};
 

@@ -3,11 +3,11 @@
 //! Each is a GRES of its own beside `gpu`, with a count per device file. A GPU used as one kind is not given to jobs of
 //! the other. MIG instances have no lines, which Slurm takes as a count of 0.
 
-use crate::config::{Config, Sharing};
-use crate::inventory::{Finding, Kind};
+use config::{Config, Sharing};
+use model::inventory::{Finding, Kind};
 
 use super::{AutoDetect, GresLine};
-use crate::plan::Reasons;
+use crate::Reasons;
 
 /// What is shared, if possible.
 pub(super) fn plan(

@@ -1,13 +1,11 @@
 //! The nodes that jobs have or ask for by name.
-//!
-//! PURE.
 
 use std::collections::BTreeMap;
 
 use super::saved::names as names_of;
 use super::{InUse, Job, ids, refusal};
-use crate::plan::Refusal;
-use crate::plan::customized::{last_value, parse};
+use crate::Refusal;
+use crate::customized::{last_value, parse};
 
 /// Where nothing listens: slurmctld asks the nodes that are down whether they are back.
 const NO_PORT: &str = "1";

@@ -1,11 +1,11 @@
 //! What a file of slurmctld's state names.
 //!
-//! PURE. The file's form differs from version to version, but each has a text as its length (32 bits, big-endian, with the NUL at its end) and
+//! The file's form differs from version to version, but each has a text as its length (32 bits, big-endian, with the NUL at its end) and
 //! the text itself (22.05 to 24.11, `pack.c`). So all texts are found, those of ended jobs too, and whatever else looks like one.
 
 use std::collections::BTreeSet;
 
-use crate::config::NodeRange;
+use config::NodeRange;
 
 /// The longest text that is taken for a list of partitions or nodes.
 const LONGEST: usize = 64 << 10;

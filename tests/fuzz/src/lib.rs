@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use slurminit::config::{Config, TypeName};
-use slurminit::inventory::Inventory;
-use slurminit::plan::{Plan, Text, plan};
-use slurminit::render::render;
+use config::{Config, TypeName};
+use model::inventory::Inventory;
+use plan::{Plan, Text, plan};
+use plan::render::render;
 
 /// Two NVIDIA GPUs, one of them in MIG mode, and an AMD one.
 pub fn machine() -> Inventory {

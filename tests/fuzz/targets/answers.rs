@@ -2,10 +2,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use slurminit::inventory::{CpuSet, PciAddress};
-use slurminit::logs::{Circumstances, LineSplitter, parse_daemon_line};
-use slurminit::prepared::PrepareEvent;
-use slurminit::supervise::node::NodeReport;
+use model::inventory::{CpuSet, PciAddress};
+use init::logs::{Circumstances, LineSplitter, parse_daemon_line};
+use model::prepared::PrepareEvent;
+use machine::node_report::NodeReport;
 
 fuzz_target!(|bytes: &[u8]| {
     let mut whole = Vec::new();

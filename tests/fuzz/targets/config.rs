@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
-use slurminit::config::Config;
+use config::Config;
 
 fuzz_target!(|text: &str| {
     match Config::parse(text, Path::new("slurminit.toml")) {

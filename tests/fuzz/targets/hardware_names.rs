@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use slurminit::config::Config;
+use config::Config;
 
 fuzz_target!(|bytes: &[u8]| {
     let mut texts = slurminit_fuzz::texts(bytes).into_iter();

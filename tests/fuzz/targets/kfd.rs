@@ -2,8 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use slurminit::config::Config;
-use slurminit::detect::amd_kfd;
+use config::Config;
+use probe::amd_kfd;
 
 fuzz_target!(|bytes: &[u8]| {
     let root = slurminit_fuzz::Root::new();

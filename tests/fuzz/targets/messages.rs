@@ -2,10 +2,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use slurminit::config::Held;
-use slurminit::control::protocol::{line, parse_answer, take_request};
-use slurminit::proc::Stat;
-use slurminit::supervise::handover::{Claim, Process, judge, main_pid};
+use config::Held;
+use init::control::protocol::{line, parse_answer, take_request};
+use sys::proc::Stat;
+use init::handover::{Claim, Process, judge, main_pid};
 
 const MAIN: i32 = 40;
 

@@ -4,8 +4,8 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use slurminit::config::Config;
-use slurminit::detect::{cgroup, cpu, memory, nvidia_proc};
+use config::Config;
+use probe::{cgroup, cpu, memory, nvidia_proc};
 use slurminit_fuzz::Root;
 
 const FILES: [&str; 13] = [

@@ -4,9 +4,9 @@
 use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
-use slurminit::config::Config;
-use slurminit::plan::{FileName, Names, Origin, Text, UserFile, change, choose, plan};
-use slurminit::prepared::Apply;
+use config::Config;
+use plan::{FileName, Names, Origin, Text, UserFile, change, choose, plan};
+use model::prepared::Apply;
 
 fuzz_target!(|bytes: &[u8]| {
     let inventory = slurminit_fuzz::machine();

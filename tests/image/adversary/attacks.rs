@@ -11,7 +11,7 @@ mod ports;
 mod processes;
 mod requests;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::docker::{share, side_by_side};
 use crate::long::faults::report;
@@ -63,7 +63,7 @@ fn the_page_lists_every_attack() {
 }
 
 fn page() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/evidence/faults.md")
+    harness::root().join("docs/evidence/faults.md")
 }
 
 fn check(attacks: Vec<Attack>) {

@@ -2,7 +2,6 @@
 //! `tail` in place of its entry point, and each step a `docker exec` of a script.
 
 use std::fs;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -16,7 +15,7 @@ pub(crate) const KEY: &str = "c2VjcmV0LW9mLXRoZS1yZXBvc2l0b3J5LWxvbmctZW5vdWdo";
 
 /// A block of docs/ci.md by its name.
 pub(crate) fn printed(name: &str) -> String {
-    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/ci.md")).expect("the page");
+    let page = fs::read_to_string(harness::root().join("docs/ci.md")).expect("the page");
     let marker = format!("<!-- test: file={name} -->\n```");
     let (_, rest) = page.split_once(&marker).unwrap_or_else(|| panic!("docs/ci.md has no block {name}"));
     let (_, block) = rest.split_once('\n').expect("a block has lines");

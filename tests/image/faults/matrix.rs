@@ -15,7 +15,7 @@ mod while_ready;
 mod while_reloading;
 mod wrapper;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::docker::{share, side_by_side};
 use case::{Case, Seen};
@@ -64,7 +64,7 @@ fn the_page_lists_every_case() {
 }
 
 fn page() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/evidence/faults.md")
+    harness::root().join("docs/evidence/faults.md")
 }
 
 fn check(cases: Vec<Case>) {

@@ -177,7 +177,7 @@ fn clock() -> Vec<Case> {
 
 /// The image for these.
 pub(crate) fn build() {
-    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/image/faults");
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/image/faults");
     let image = tag(PLAIN);
     docker(["build", "--tag", &format!("{image}-clock"), "--build-arg", &format!("IMAGE={image}"), directory]).ok();
 }

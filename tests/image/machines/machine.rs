@@ -44,7 +44,7 @@ impl Machine {
 
     /// The same in WSL2: one device for all GPUs, no minors, and the library where only WSL2 has it.
     pub(crate) fn wsl(name: &'static str, nvml: &str) -> Self {
-        let library = std::env::current_exe().expect("a test is a file").with_file_name("libfake_nvml.so");
+        let library = harness::fake_nvml();
         let mut machine = Self::new(name, PLAIN).devices(["dxg"]);
         machine.tree.copy(&library, "usr/lib/wsl/lib/libnvidia-ml.so.1");
         machine.tree.file("etc/fake-nvml.toml", &format!("{nvml}\n[[fault]]\nat = 'minor'\nkind = 'not-supported'"));

@@ -1,6 +1,5 @@
 //! What a StatefulSet's template asks for, in Docker's words.
 
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -57,7 +56,7 @@ pub(crate) struct Probe {
 /// All objects of an overlay, as `kubectl apply -k` sends them.
 #[track_caller]
 pub(crate) fn objects(overlay: &str) -> Vec<Value> {
-    let overlay = Path::new(env!("CARGO_MANIFEST_DIR")).join("docker/kubernetes/overlays").join(overlay);
+    let overlay = harness::root().join("docker/kubernetes/overlays").join(overlay);
     let output = Command::new("kubectl").arg("kustomize").arg(&overlay).output().expect(
         "kubectl 1.22 or newer is needed, and no cluster: docker/test installs it; by hand: apt install kubectl (Debian 13), or \
          https://kubernetes.io/docs/tasks/tools/",

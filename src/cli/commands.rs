@@ -1,0 +1,214 @@
+//! The verbs, one file each: `Args` is its command line, `run` does it and returns the exit code.
+
+mod agent;
+mod as_user;
+mod associations;
+mod columns;
+mod configure;
+mod detect;
+mod doctor;
+mod drain;
+mod environments;
+mod epilog;
+mod free_port;
+mod health;
+mod holders;
+mod hook;
+mod job_map;
+mod jobs;
+mod join_command;
+mod liveness;
+mod logs;
+mod look;
+mod mail;
+mod mariadb;
+mod metrics;
+mod nodes;
+mod oom_score;
+mod power;
+mod prepare;
+mod prolog;
+mod reload;
+mod render;
+mod restart;
+mod resume;
+mod run;
+mod sbatch_args;
+mod status;
+mod stop;
+mod submit;
+mod timeline;
+mod token;
+mod top;
+mod up;
+mod usage;
+mod webhook;
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+use config::{Config, ConfigError};
+use install::load_config;
+
+/// What most verbs can be told.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Configuration {
+    /// The configuration; /config/slurminit.toml if there is one
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl Configuration {
+    fn file(&self) -> Option<&Path> {
+        self.config.as_deref()
+    }
+
+    fn load(&self) -> Result<Config, ConfigError> {
+        load_config::load(self.file())
+    }
+}
+
+/// Prints on standard output. A reader that has seen enough (`| head`) is no error.
+fn print(text: &str) -> anyhow::Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("cannot write to standard output"),
+    }
+}
+
+macro_rules! verbs {
+    ($($(#[$line:meta])* $verb:ident($module:ident),)*) => {
+        #[derive(Debug, clap::Subcommand)]
+        pub(crate) enum Verb {
+            $($(#[$line])* $verb($module::Args),)*
+        }
+
+        impl Verb {
+            pub(crate) fn run(self) -> anyhow::Result<u8> {
+                match self {
+                    $(Self::$verb(args) => $module::run(args),)*
+                }
+            }
+        }
+    };
+}
+
+verbs! {
+    /// Prepare, boot and keep the daemons alive (the image's entry point)
+    Run(run),
+    /// Start the cluster in a container whose PID 1 is another program, and wait until it is ready
+    Up(up),
+    /// Show the GPUs, CPUs and memory that this container can use
+    Detect(detect),
+    /// Show the Slurm files that this start would get; changes nothing
+    Render(render),
+    /// On the host: check Docker and the GPUs, and write compose.gpus.yaml and .env for them
+    Configure(configure),
+    /// Check for every known fault, on the host or in the container, and show the repair
+    Doctor(doctor),
+    /// Detect, plan, render and install; PID 1 runs it as a child
+    #[command(hide = true)]
+    Prepare(prepare),
+    /// Write each user's login environment for Slurm; PID 1 runs it as a child
+    #[command(hide = true)]
+    Environments(environments),
+    /// Make the accounts, users and QOS of the configuration; PID 1 runs it as a child
+    #[command(hide = true)]
+    Associations(associations),
+    /// Give running jobs notice at a stop, requeue lost ones at a start; PID 1 runs it as a child
+    #[command(hide = true)]
+    Jobs(jobs),
+    /// Ask the daemons whether they still answer; PID 1 runs it as a child
+    #[command(hide = true)]
+    Liveness(liveness),
+    /// Become a command as another user; PID 1 runs it for users of a directory service
+    #[command(hide = true)]
+    AsUser(as_user),
+    /// Look after the GPUs while the container runs; PID 1 runs it as a child
+    #[command(hide = true)]
+    Agent(agent),
+    /// Look at one vendor's GPUs again and again; the agent runs it as a child
+    #[command(hide = true)]
+    Look(look),
+    /// Post a message to a webhook; the agent runs it as a child
+    #[command(hide = true)]
+    Webhook(webhook),
+    /// Write which job has which GPU, for exporters on the host; slurmd runs it
+    #[command(hide = true)]
+    JobMap(job_map),
+    /// Keep oom_score_adj of jobs' and users' processes above the daemons'; PID 1 runs it as a child
+    #[command(hide = true)]
+    OomScore(oom_score),
+    /// Get a unit's port back from a process that took it; PID 1 runs it as a child
+    #[command(hide = true)]
+    FreePort(free_port),
+    /// Say which of a user's processes have a socket; runs as that user
+    #[command(hide = true)]
+    Holders(holders),
+    /// Let a job find its nodes by their names; slurmd runs it before the job's first process on a node
+    #[command(hide = true)]
+    Prolog(prolog),
+    /// End processes that a job left behind; slurmd runs it at the end of each job
+    #[command(hide = true)]
+    Epilog(epilog),
+    /// Run a command of the operator's before or after a job; slurmd runs it
+    #[command(hide = true)]
+    Hook(hook),
+    /// Hand the mail of a job to a mail server; slurmctld runs it
+    #[command(hide = true)]
+    Mail(mail),
+    /// Make the accounting database at its first start, and become mariadbd; PID 1 runs it
+    #[command(hide = true)]
+    Mariadb(mariadb),
+    /// Have nodes started or stopped; slurmctld runs it
+    #[command(hide = true)]
+    Power(power),
+    /// Serve metrics and the page; PID 1 runs it
+    #[command(hide = true)]
+    Metrics(metrics),
+    /// Detect again and apply what changed in hardware and configuration, with as few restarts as possible
+    Reload(reload),
+    /// Show the daemons, the node and the GPUs
+    Status(status),
+    /// Show all nodes of the cluster, and who has which of their GPUs
+    Nodes(nodes),
+    /// Show GPUs, queue, nodes and daemons in the terminal, live (q quits)
+    Top(top),
+    /// Have nodes take no more jobs; those that run go on
+    Drain(drain),
+    /// Have drained nodes take jobs again
+    Resume(resume),
+    /// Make a token for the REST API, with which its holder works as that user
+    Token(token),
+    /// Show how many GPU and CPU hours each user has used
+    Usage(usage),
+    /// Submit a command to particular nodes and GPUs, one job for each
+    Submit(submit),
+    /// Exit with 0 if the cluster is ready (or, with --live, alive), else with 1 and a line that says why
+    Health(health),
+    /// Start a daemon or service again, and wait until it is ready
+    Restart(restart),
+    /// Stop the container in order, as `docker stop` does
+    Stop(stop),
+    /// Show the last lines of a daemon, of a service, or of slurminit itself
+    Logs(logs),
+    /// Show how long each part of the start took
+    Timeline(timeline),
+    /// In a controller's container: print the command with which another machine joins the cluster (it contains the cluster's key)
+    JoinCommand(join_command),
+    /// Print the arguments of sbatch for the resources of a method.json
+    SbatchArgs(sbatch_args),
+}
+
+// Where a verb reads, and writes if it does. As a document, clap would take this for what the verb does.
+#[derive(Debug, clap::Args)]
+struct Where {
+    /// The operator's file [default: SLURMINIT_CONFIG, else /config/slurminit.toml if it is there]
+    #[arg(long, value_name = "FILE")]
+    config: Option<std::path::PathBuf>,
+    /// Read below this directory
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    root: std::path::PathBuf,
+}

@@ -1,0 +1,24 @@
+//! `slurminit associations`: makes the accounts, users and QOS of the configuration.
+
+use super::Where;
+use install::load_config;
+use model::exit_code;
+use plan::FileName;
+use slurm::associations;
+use sys::trusted_path;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    at: Where,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    let config = load_config::load(args.at.config.as_deref())?;
+    let path = config.paths.slurm.join(FileName::SlurmConf.as_str());
+    let text = trusted_path::read(&sys::under(&args.at.root, &path))?;
+    let text = String::from_utf8_lossy(&text);
+    let cluster = plan::last_value(&text, "ClusterName").unwrap_or_else(|| "slurminit".to_owned());
+    associations::apply(&config, &cluster).map_err(anyhow::Error::msg)?;
+    Ok(exit_code::SUCCESS)
+}

@@ -1,0 +1,72 @@
+//! Tables and paragraphs for a terminal.
+
+use model::printable;
+
+/// The width of a terminal. A table that wraps is unreadable.
+pub(super) const WIDTH: usize = 80;
+
+/// A column of a table.
+pub(super) struct Column {
+    head: &'static str,
+    is_right: bool,
+    narrowest: usize,
+    widest: usize,
+}
+
+impl Column {
+    pub(super) const fn left(head: &'static str, narrowest: usize, widest: usize) -> Self {
+        Self { head, is_right: false, narrowest, widest }
+    }
+
+    /// Numbers are right-aligned.
+    pub(super) const fn right(head: &'static str, width: usize) -> Self {
+        Self { head, is_right: true, narrowest: width, widest: width }
+    }
+}
+
+/// A table, each row one line.
+pub(super) fn aligned<const N: usize>(columns: &[Column; N], rows: &[[String; N]]) -> String {
+    let widths: [usize; N] = std::array::from_fn(|at| {
+        let longest = rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
+        longest.clamp(columns[at].narrowest, columns[at].widest)
+    });
+    let line = |cells: [&str; N]| {
+        let cells = cells.into_iter().zip(widths).zip(columns).map(|((cell, width), column)| {
+            let cell = clipped(&printable::line(cell), width);
+            if column.is_right { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+        });
+        cells.collect::<Vec<_>>().join(" ").trim_end().to_owned() + "\n"
+    };
+    let head = columns.each_ref().map(|column| column.head);
+    std::iter::once(head).chain(rows.iter().map(|row| row.each_ref().map(String::as_str))).map(line).collect()
+}
+
+/// The last characters distinguish device files and models better than the first.
+fn clipped(cell: &str, width: usize) -> String {
+    let length = cell.chars().count();
+    if length <= width {
+        cell.to_owned()
+    } else {
+        cell.chars().skip(length + 1 - width).fold("…".to_owned(), |text, c| text + &c.to_string())
+    }
+}
+
+/// Wraps text between words. It may contain untrusted reasons.
+pub(super) fn wrapped(text: &str, indent: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in printable::line(text).split(' ') {
+        let line = lines.last().map_or(0, |line| line.chars().count());
+        if line > indent.len() && line + 1 + word.chars().count() > WIDTH {
+            lines.push(format!("{indent}{word}"));
+        } else if let Some(last) = lines.last_mut() {
+            *last += if last.is_empty() { "" } else { " " };
+            *last += word;
+        }
+    }
+    lines.join("\n") + "\n"
+}
+
+/// What stands where nothing is known.
+pub(super) fn dash() -> String {
+    "-".to_owned()
+}

@@ -1,0 +1,92 @@
+//! `slurminit configure`: the host's side, before there is a container.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use super::detect::parse_seconds;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use doctor::configure::assess::assess;
+use doctor::configure::choice;
+use doctor::configure::choice::{GpuType, Selection};
+use doctor::configure::files::{Place, write_both};
+use doctor::configure::look;
+use doctor::configure::{gpu_file, text};
+use model::exit_code;
+use model::text_type;
+use probe::Options;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Look for the host's /proc, /sys, /dev, /etc and /usr below this directory
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    root: PathBuf,
+    /// Where compose.yaml is, and the files are written
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    directory: PathBuf,
+    /// The GPUs that the container gets: all, or comma-separated numbers, GPU-... and MIG-... ids
+    #[arg(long, value_name = "LIST", default_value = "all")]
+    gpus: Selection,
+    /// What the image is built for, whatever the checks say
+    #[arg(long, value_parser = gpu_type(), value_name = "TYPE")]
+    gpu_type: Option<GpuType>,
+    /// The image to try the GPUs with, if the engine has it
+    #[arg(long, default_value = "slurminit:latest")]
+    image: String,
+    /// Start no container
+    #[arg(long)]
+    no_trial: bool,
+    /// Change nothing, and show what would be written
+    #[arg(long, conflicts_with = "print")]
+    dry_run: bool,
+    /// Change nothing, and print compose.gpus.yaml; the report goes to standard error
+    #[arg(long)]
+    print: bool,
+    /// How long each of docker, compose and nvidia-smi may take
+    #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = parse_seconds)]
+    timeout: Duration,
+}
+
+/// Reads one of the words of [`GpuType`].
+fn gpu_type() -> impl TypedValueParser<Value = GpuType> {
+    let words = GpuType::ALL.map(|gpu_type| {
+        let help = gpu_type.vendor().map_or_else(|| "No GPU".to_owned(), |vendor| format!("{vendor} GPUs"));
+        PossibleValue::new(gpu_type.as_str()).help(help)
+    });
+    PossibleValuesParser::new(words).try_map(|text| text_type::word(&text))
+}
+
+/// The exit code is 1 if something is wrong that can be repaired; the files are written even then.
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    for (option, directory) in [("--root", &args.root), ("--directory", &args.directory)] {
+        let shown = directory.display();
+        anyhow::ensure!(directory.is_dir(), "{option} {shown}: there is no such directory");
+    }
+    anyhow::ensure!(
+        args.print || args.directory.join("compose.yaml").is_file(),
+        "there is no compose.yaml in {}: go to the project's directory or name it with --directory, or use --print",
+        args.directory.display()
+    );
+    let inventory = probe::detect(&Options { root: args.root.clone(), ..Options::default() });
+    let seen = look::look(&args.root, args.timeout, &inventory);
+    choice::check(&args.gpus, args.gpu_type, &seen).map_err(anyhow::Error::msg)?;
+    let assessment = assess(&seen, &look::trials(&args.image, args.no_trial, args.timeout, &seen));
+    let wanted = assessment.wanted(&seen, args.gpu_type, &args.gpus);
+    let unmet = choice::unmet(&args.gpus, args.gpu_type, &wanted, &seen);
+    let found = text::render(&assessment) + &unmet.as_ref().map(text::unmet).unwrap_or_default();
+    let is_well = unmet.is_none() && !assessment.has_errors(args.gpu_type);
+    let (text, is_done) = if args.print {
+        eprint!("{found}");
+        (gpu_file::render(&wanted), is_well)
+    } else {
+        let place = Place { directory: &args.directory, is_dry_run: args.dry_run };
+        let (outcome, is_written) = write_both(place, &wanted)?;
+        let is_done = is_written && is_well;
+        let next = text::next(is_done, args.dry_run, seen.compose.command());
+        (found + &outcome + &text::result(&wanted) + &next, is_done)
+    };
+    std::io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")?;
+    Ok(if is_done { exit_code::SUCCESS } else { exit_code::FAILURE })
+}

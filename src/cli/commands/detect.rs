@@ -1,0 +1,84 @@
+//! `slurminit detect`.
+
+pub(super) mod table;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use doctor::facts::CudaFacts;
+use doctor::look;
+use doctor::requirements::{Known, Requirement, requirements};
+use install::load_config;
+use model::inventory::{Inventory, Vendor};
+use model::{exit_code, printable};
+use probe::Options;
+use probe::nvidia_request::Request;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Print everything as JSON
+    #[arg(long)]
+    json: bool,
+    /// Look for /proc, /sys, /dev and /usr below this directory
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    root: PathBuf,
+    /// How long everything together may take
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
+    timeout: Duration,
+    /// The NVIDIA management library, if it is not in the usual places
+    #[arg(long, env = "SLURMINIT_NVML_LIBRARY", hide = true, value_name = "FILE")]
+    nvml_library: Option<PathBuf>,
+    /// The configuration, for what GPUs must have at least; /config/slurminit.toml if there is one
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+/// What `--json` prints.
+#[derive(serde::Serialize)]
+struct Report<'a> {
+    #[serde(flatten)]
+    inventory: &'a Inventory,
+    requirements: &'a [Requirement],
+}
+
+pub(super) fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.01..=3600.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "want seconds, from 0.01 to 3600".to_owned())
+}
+
+/// Missing GPUs are no failure of this verb.
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    let root = args.root.display();
+    anyhow::ensure!(
+        args.root.is_dir(),
+        "--root {root}: there is no such directory; give one that has proc, sys and dev"
+    );
+    // An empty variable counts as unset, as in `docker run -e NAME=`.
+    let nvml_library = args.nvml_library.filter(|path| !path.as_os_str().is_empty());
+    let request = Request::from_environment();
+    let (root, deadline) = (args.root, args.timeout);
+    let inventory = probe::detect(&Options {
+        root: root.clone(),
+        deadline,
+        nvml_library,
+        request,
+        conditions: true,
+        ..Options::default()
+    });
+    // A broken file must not hide the hardware.
+    let config = load_config::load(args.config.as_deref());
+    let floors = config.as_ref().map(|config| config.gpu.floors()).map_err(ToString::to_string);
+    let has_nvidia = inventory.drivers.iter().any(|driver| driver.vendor == Vendor::Nvidia);
+    let (environment, cuda) = (look::environment(), if has_nvidia { look::cuda(&root) } else { CudaFacts::default() });
+    let known = Known { inventory: &inventory, environment: &environment, cuda: &cuda, floors: &floors };
+    let requirements = requirements(&known);
+    let text = if args.json {
+        let json = serde_json::to_string_pretty(&Report { inventory: &inventory, requirements: &requirements })?;
+        printable::json(&json).into_owned() + "\n"
+    } else {
+        // The JSON contains the facts, whatever jobs may use of them.
+        let offered = config.as_ref().ok().map(|config| plan::select(config, &inventory, &mut Vec::new()));
+        table::render(offered.as_ref().unwrap_or(&inventory), &requirements)
+    };
+    super::print(&text).map(|()| exit_code::SUCCESS)
+}

@@ -1,0 +1,65 @@
+//! `slurminit doctor`: an answer for each symptom, on the host and in the container.
+
+mod text;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::detect::parse_seconds;
+use doctor::look;
+use doctor::look::Scope;
+use doctor::{Verdict, examine, worst};
+use model::exit_code;
+
+/// The image contains this file; a host does not.
+const IMAGES_NOTE: &str = "/usr/share/slurminit/slurm-version";
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Print everything as JSON
+    #[arg(long)]
+    json: bool,
+    /// Show only what is not in order
+    #[arg(long, conflicts_with = "json")]
+    brief: bool,
+    /// The host's files are below this directory: `docker run -v /:/host:ro ... doctor --root /host`
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    root: PathBuf,
+    /// How long each check may take
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_seconds)]
+    timeout: Duration,
+    /// In the container: the configuration; /config/slurminit.toml if there is one
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// In the container: a munge credential that another machine has just made; `-` reads it from standard input
+    #[arg(long, value_name = "FILE")]
+    credential: Option<PathBuf>,
+    /// On the host: the image to try the GPUs with, if the engine has it
+    #[arg(long, default_value = "slurminit:latest")]
+    image: String,
+    /// On the host: start no container
+    #[arg(long)]
+    no_trial: bool,
+    /// The directory given with --root is a container's, not a host's
+    #[arg(long, hide = true)]
+    container: bool,
+}
+
+/// The exit code is that of the worst verdict.
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    let root = args.root.display();
+    anyhow::ensure!(args.root.is_dir(), "--root {root}: there is no such directory");
+    let is_container = args.container || (args.root == Path::new("/") && Path::new(IMAGES_NOTE).exists());
+    let Args { root, timeout: deadline, config, credential, image, no_trial, .. } = args;
+    let facts = look::facts(&Scope { root, deadline, config, credential, image, no_trial }, is_container);
+    let examined = examine(&facts);
+    let place = if is_container { "in the container" } else { "on the host" };
+    let text = if args.json { text::json(place, &examined)? + "\n" } else { text::text(place, &examined, args.brief) };
+    super::print(&text)?;
+    Ok(match worst(&examined) {
+        Verdict::Ok | Verdict::Note => exit_code::SUCCESS,
+        Verdict::CouldNotLook => exit_code::NOT_LOOKED,
+        Verdict::Warn => exit_code::WARNINGS,
+        Verdict::Fail => exit_code::FAILURE,
+    })
+}

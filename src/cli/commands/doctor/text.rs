@@ -1,0 +1,82 @@
+//! The texts of `doctor`. Hardware names and output of programs are untrusted and are escaped for the terminal.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use doctor::{Examined, Observation, Verdict, worst};
+use model::printable;
+
+/// For a person; `is_brief` leaves out what is in order.
+pub(super) fn text(place: &str, examined: &[Examined], is_brief: bool) -> String {
+    let mut text = format!("slurminit doctor, {place}\n");
+    let mut part = "";
+    for it in examined.iter().filter(|it| !is_brief || it.observed.verdict() > Verdict::Note) {
+        if it.part != part {
+            part = it.part;
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "\n{part}");
+        }
+        let _ = writeln!(text, "  {} {}: {}", it.observed.verdict().mark(), it.entry.id, it.entry.symptoms.join("; "));
+        let _ = writeln!(text, "      looked at: {}", it.entry.looks_at);
+        for observation in it.observed.observations() {
+            text += &observed(observation);
+        }
+    }
+    text + "\n" + &summary(examined)
+}
+
+fn observed(observation: &Observation) -> String {
+    let Observation { verdict, seen, cause, repair } = observation;
+    let label = if *verdict == Verdict::CouldNotLook { "no look:" } else { "seen:" };
+    let mut text = format!("      {label:<10} {}\n", printable::line(seen));
+    let more = [("cause:", cause), ("repair:", repair)];
+    for (label, words) in more.into_iter().filter_map(|(label, words)| Some((label, words.as_ref()?))) {
+        let _ = writeln!(text, "      {label:<10} {}", printable::line(words));
+    }
+    text
+}
+
+fn summary(examined: &[Examined]) -> String {
+    let count = |verdict| examined.iter().filter(|it| it.observed.verdict() == verdict).count();
+    let plural = |count: usize, one: &str, more: &str| format!("{count} {}", if count == 1 { one } else { more });
+    format!(
+        "{}, {}, {} not looked at, {}, {} in order.\n",
+        plural(count(Verdict::Fail), "fault", "faults"),
+        plural(count(Verdict::Warn), "warning", "warnings"),
+        count(Verdict::CouldNotLook),
+        plural(count(Verdict::Note), "note", "notes"),
+        count(Verdict::Ok),
+    )
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    place: &'a str,
+    verdict: Verdict,
+    entries: Vec<ReportedEntry<'a>>,
+}
+
+#[derive(Serialize)]
+struct ReportedEntry<'a> {
+    id: &'a str,
+    part: &'a str,
+    symptoms: &'a [&'a str],
+    looked_at: &'a str,
+    verdict: Verdict,
+    observations: &'a [Observation],
+}
+
+/// For a program.
+pub(super) fn json(place: &str, examined: &[Examined]) -> serde_json::Result<String> {
+    let entries = examined.iter().map(|Examined { part, entry, observed }| ReportedEntry {
+        id: entry.id,
+        part,
+        symptoms: entry.symptoms,
+        looked_at: entry.looks_at,
+        verdict: observed.verdict(),
+        observations: observed.observations(),
+    });
+    let report = Report { place, verdict: worst(examined), entries: entries.collect() };
+    serde_json::to_string_pretty(&report).map(|json| printable::json(&json).into_owned())
+}

@@ -1,0 +1,56 @@
+//! `slurminit health`: for HEALTHCHECK and probes.
+
+use std::time::Duration;
+
+use super::Configuration;
+use install::load_config;
+use model::{exit_code, printable};
+use plan::target::Target;
+use startup::{health, state_disk};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Check whether jobs can run now (the default)
+    #[arg(long)]
+    ready: bool,
+    /// Check whether PID 1 answers and no essential daemon is given up; true during a start and a stop as well
+    #[arg(long, conflicts_with = "ready")]
+    live: bool,
+    /// Wait until that is so, at most this many seconds
+    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_wait, conflicts_with = "live")]
+    wait: Duration,
+    /// For HEALTHCHECK: while that is so, watch for this many seconds before reporting it; report at once in the first
+    /// seconds of being ready
+    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_wait, conflicts_with = "live")]
+    hold: Duration,
+    #[command(flatten)]
+    at: Configuration,
+}
+
+pub(super) fn parse_wait(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.0..=86_400.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "want seconds, from 0 to 86400".to_owned())
+}
+
+/// Whether slurmctld can save the jobs that it takes, where it is here.
+fn can_save(at: &Configuration) -> Result<(), String> {
+    let Ok(config) = at.load() else { return Ok(()) };
+    if !Target::of(&config).has_state() {
+        return Ok(());
+    }
+    state_disk::check_room(&state_disk::directory(&config.paths)).map_err(|error| error.to_string())
+}
+
+/// Prints one line; the exit code says whether the cluster is healthy.
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    let directory = &load_config::run_directory(args.at.file())?;
+    let (healthy, why) = match args.live {
+        true => health::live(directory),
+        false => match health::ready_within(directory, args.wait, args.hold) {
+            (true, why) => can_save(&args.at).map_or_else(|why| (false, why), |()| (true, why)),
+            not_ready => not_ready,
+        },
+    };
+    println!("{}", printable::line(&why));
+    Ok(if healthy { exit_code::SUCCESS } else { exit_code::FAILURE })
+}

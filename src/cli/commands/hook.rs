@@ -1,0 +1,50 @@
+//! `slurminit hook`: runs a command of the operator's before or after a job, and says if it fails.
+//!
+//! slurmd runs it as root through `/etc/slurm/prolog` or `/etc/slurm/epilog`. It asks Slurm nothing.
+
+use std::ffi::OsString;
+use std::process::Command;
+use std::time::Duration;
+
+use model::{exit_code, printable};
+use sys::tool;
+
+/// How much of a command's last line is said, in characters.
+const LONGEST: usize = 300;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Which hook it is, for the message
+    #[arg(value_parser = ["pre_job", "post_job"])]
+    hook: String,
+    /// How long the command may take
+    #[arg(long, value_name = "SECONDS")]
+    timeout: f64,
+    /// The command
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    let [program, arguments @ ..] = args.command.as_slice() else { return Ok(exit_code::FAILURE) };
+    let timeout = Duration::try_from_secs_f64(args.timeout).unwrap_or(Duration::from_secs(300));
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir("/");
+    let why = match tool::output(&mut command, timeout) {
+        Ok(output) if output.status.success() => return Ok(exit_code::SUCCESS),
+        Ok(output) => {
+            let said = [output.stderr, output.stdout].map(|said| String::from_utf8_lossy(&said).trim().to_owned());
+            let last = said.iter().find_map(|said| said.lines().last()).unwrap_or("it said nothing");
+            format!("{}: {last}", output.status)
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
+            format!("no end within {} s; it was killed", timeout.as_secs_f64())
+        }
+        Err(error) => format!("it cannot be executed: {error}"),
+    };
+    let (hook, program) = (args.hook, program.to_string_lossy());
+    let job = std::env::var("SLURM_JOB_ID").unwrap_or_default();
+    let line = format!("warning: the {hook} hook {program} of job {job} failed: {why}");
+    super::epilog::tell(&printable::short(&line, LONGEST + 100));
+    Ok(exit_code::FAILURE)
+}

@@ -1,0 +1,183 @@
+//! `slurminit join-command`: the one command with which another machine joins this controller's cluster.
+
+mod line;
+mod mounts;
+mod network;
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, bail, ensure};
+use config::token::{Says, Token};
+use config::{Config, Role};
+use install::load_config;
+use line::{Line, Network};
+use model::exit_code;
+use mounts::Shared;
+use sys::{tool, trusted_path};
+
+/// How long Slurm may take to say which nodes there are, and which version it is.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The network of the new container: host, or one of the container engine's that the controller is in
+    /// [default: host, where the controller has its host's]
+    #[arg(long, value_name = "NAME", value_parser = line::parse_word)]
+    network: Option<String>,
+    /// The controller's address for the new node [default: that of the default route]
+    #[arg(long, value_name = "ADDRESS")]
+    address: Option<Ipv4Addr>,
+    /// How long the token can be used: 30m, 12h, 7d
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = line::parse_time)]
+    expires: Duration,
+    /// The name of the new container, and in a network of the engine's of the node [default: compute, or compute-N]
+    #[arg(long, value_name = "NAME", value_parser = line::parse_word)]
+    name: Option<String>,
+    /// The image's name on the other machine [default: SLURMINIT_IMAGE, else slurminit:latest]
+    #[arg(long, value_name = "IMAGE", value_parser = line::parse_image)]
+    image: Option<String>,
+    /// A volume, or a directory of the host, for the new container; can be repeated [default: what this container has, on the same host]
+    #[arg(long, value_name = "SOURCE:TARGET[:ro]", value_parser = Shared::parse)]
+    volume: Vec<Shared>,
+    /// The operator's file [default: SLURMINIT_CONFIG, else /config/slurminit.toml if it is there]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    let config = match load_config::load(args.config.as_deref()) {
+        Ok(config) => config,
+        Err(error) => {
+            eprintln!("slurminit: {error}");
+            return Ok(exit_code::CONFIG);
+        }
+    };
+    is_a_controllers(&config)?;
+    let network = network(&args)?;
+    let address = match args.address {
+        Some(address) => address,
+        None => network::address().context(
+            "this container has no address that another one could reach; --address says which one the new node is to use",
+        )?,
+    };
+    let pinned = network == Network::Host || args.address.is_some();
+    let token = token(&args, &config, address, pinned)?;
+    let nodes = nodes();
+    let name = args.name.clone().unwrap_or_else(|| match network {
+        Network::Host => "compute".to_owned(),
+        Network::Named(_) => line::free_name(&nodes),
+    });
+    // Of the demo image the GPUs are simulated, and computes that were started without GPUs say that this cluster has none.
+    let is_demo = std::env::var_os("SLURMINIT_DEMO").is_some();
+    let gpu_type = config.gpu_type.filter(|_| !is_demo && (nodes.trim().is_empty() || nodes.contains("gpu:")));
+    let mounts = mounts(&args, &config, &network);
+    let line = Line { name, network, gpu_type, mounts, image: image(&args)?, token: token.encode() };
+    super::print(&format!("{line}\n"))?;
+    eprint!("{}", line.advice(&token.says, config.slurm.controller_port, config.slurm.daemon_port));
+    if has_own_files(&config) {
+        eprintln!(
+            "warning: slurm.conf here is your own, which the token does not carry: mount it in the new container, too, at {}",
+            config.paths.config.display()
+        );
+    }
+    Ok(exit_code::SUCCESS)
+}
+
+fn is_a_controllers(config: &Config) -> anyhow::Result<()> {
+    ensure!(
+        config.role == Role::Controller || (config.role == Role::All && config.shares_a_cluster()),
+        "this container has the role {}, and a cluster that others can join has a container with the role controller; run this there \
+         (docs/cluster.md)",
+        config.role
+    );
+    Ok(())
+}
+
+fn network(args: &Args) -> anyhow::Result<Network> {
+    Ok(match args.network.as_deref() {
+        Some("host") => Network::Host,
+        Some(name) => Network::Named(name.to_owned()),
+        None if network::is_the_engines() => bail!(
+            "this container is in a network of the container engine, whose name only the engine knows.\n\
+             For a node on the same host: docker inspect -f '{{{{json .NetworkSettings.Networks}}}}' CONTROLLER says the name; then\n\
+             \x20   slurminit join-command --network NAME\n\
+             For a node on another host, with the ports of this container published there (docker run -p):\n\
+             \x20   slurminit join-command --network host --address ADDRESS-OF-THIS-HOST"
+        ),
+        None => Network::Host,
+    })
+}
+
+fn token(args: &Args, config: &Config, address: Ipv4Addr, pinned: bool) -> anyhow::Result<Token> {
+    let text = load_config::source(args.config.as_deref())?.text;
+    let host = nix::unistd::gethostname()?.to_string_lossy().into_owned();
+    let controller = plan::controller(config, &host);
+    let settings = config::shared(&text, config, &controller).map_err(anyhow::Error::msg)?;
+    config::Joined::parse(&settings).context("what this container shares with others cannot be read back")?;
+    let version = probe::slurm::detect(Path::new("/"), PATIENCE).version;
+    let issued = now();
+    let says = Says {
+        controller,
+        address,
+        pinned,
+        slurm: version.context("Slurm's version is not known here")?.to_string(),
+        issued,
+        expires: issued + args.expires.as_secs(),
+        settings,
+    };
+    Ok(Token { says, key: key(config)? })
+}
+
+/// munge's key, which only root can read beside munge.
+fn key(config: &Config) -> anyhow::Result<Vec<u8>> {
+    let path = &config.paths.munge_key;
+    let key = trusted_path::read(path).with_context(|| {
+        format!(
+            "cannot read the munge key {}: run this as root (docker exec), once the controller has started",
+            path.display()
+        )
+    })?;
+    ensure!((32..=1024).contains(&key.len()), "{} is no munge key: it has {} bytes", path.display(), key.len());
+    Ok(key)
+}
+
+/// The image of compose.cluster.yaml, which says so to the controller.
+fn image(args: &Args) -> anyhow::Result<String> {
+    let of_compose = || std::env::var("SLURMINIT_IMAGE").ok().filter(|image| !image.is_empty());
+    let Some(image) = args.image.clone().or_else(of_compose) else { return Ok("slurminit:latest".to_owned()) };
+    line::parse_image(&image).map_err(|why| anyhow::anyhow!("SLURMINIT_IMAGE={image:?}: {why}"))
+}
+
+/// In a network of the engine's the new container runs on this host, and can have what this one has, but its state and its key.
+fn mounts(args: &Args, config: &Config, network: &Network) -> Vec<Shared> {
+    let mut mounts = match network {
+        Network::Host => Vec::new(),
+        Network::Named(_) => {
+            let mountinfo = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+            let own = [config.paths.state.as_path(), &config.paths.run, &config.paths.slurm];
+            Shared::of_container(&mountinfo, &own)
+        }
+    };
+    mounts.retain(|mount| !args.volume.iter().any(|other| other.target == mount.target));
+    mounts.extend(args.volume.iter().cloned());
+    mounts
+}
+
+/// The nodes that the controller knows, a line for each with its GPUs.
+fn nodes() -> String {
+    let answer = tool::ask("sinfo", &["--noheader", "--Node", "--format", "%N %G"], PATIENCE);
+    answer.output_of("sinfo").unwrap_or_default()
+}
+
+/// Whether Slurm reads a file that slurminit has not written.
+fn has_own_files(config: &Config) -> bool {
+    let text = trusted_path::read(&config.paths.slurm.join("slurm.conf")).unwrap_or_default();
+    !text.is_empty() && !text.starts_with(plan::HEADER.as_bytes())
+}
+
+#[expect(clippy::disallowed_methods, reason = "a token expires by the wall clock")]
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()
+}

@@ -1,0 +1,181 @@
+//! The printed line, and what is said beside it.
+
+use std::fmt;
+use std::time::Duration;
+
+use config::token::Says;
+use model::inventory::GpuType;
+
+use super::mounts::Shared;
+
+/// The network of the new container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Network {
+    /// That of its host.
+    Host,
+    /// One of the container engine's.
+    Named(String),
+}
+
+/// A `docker run` of one line. Every part is made of characters that no shell reads anything into.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) name: String,
+    pub(super) network: Network,
+    pub(super) gpu_type: Option<GpuType>,
+    pub(super) mounts: Vec<Shared>,
+    pub(super) image: String,
+    pub(super) token: String,
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, network, gpu_type, mounts, image, token } = self;
+        // As a compute of compose.cluster.yaml has it.
+        write!(f, "docker run -d --restart unless-stopped --stop-timeout 30 --name {name} ")?;
+        match network {
+            Network::Host => f.write_str("--network host ")?,
+            // The engine's name server knows containers by name, and Slurm by host name.
+            Network::Named(network) => write!(f, "--hostname {name} --network {network} ")?,
+        }
+        let gpus = match gpu_type {
+            Some(GpuType::Nvidia) => "--gpus all ",
+            Some(GpuType::Amd) => "--device /dev/kfd --device /dev/dri --security-opt seccomp=unconfined ",
+            Some(GpuType::Intel) => "--device /dev/dri ",
+            Some(GpuType::None) | None => "",
+        };
+        f.write_str("--shm-size 1g ")?;
+        mounts.iter().try_for_each(|mount| write!(f, "{mount} "))?;
+        write!(f, "{gpus}{image} --join {token}")
+    }
+}
+
+impl Line {
+    /// On another host the volumes of this one are empty.
+    fn shared_advice(&self) -> &'static str {
+        match self.mounts.is_empty() {
+            true => {
+                "Mount what the nodes of this cluster share, such as homes and data, in the new container too: --volume SOURCE:/data\n"
+            }
+            false => "",
+        }
+    }
+
+    /// What the person must know, for standard error.
+    pub(super) fn advice(&self, says: &Says, controller_port: u16, daemon_port: u16) -> String {
+        let Says { controller, address, .. } = says;
+        let hours = says.expires.saturating_sub(says.issued).div_ceil(3600);
+        let more = match self.network {
+            Network::Host => format!(
+                "The new node takes its host's name. It must reach {address}:{controller_port}, and the controller its port {daemon_port}; \
+                 --address is for another address of {controller}.\n{}",
+                self.shared_advice()
+            ),
+            Network::Named(_) => String::new(),
+        };
+        let gpus = match self.gpu_type {
+            Some(GpuType::None) | None => {
+                "Neither this image nor a node of this cluster shows that the new container has real GPUs, so the line gives it none.\n"
+            }
+            _ => "",
+        };
+        format!(
+            "SECRET: the line has the munge key of this cluster in it. Whoever reads it can be anyone here, root included, also after it has \
+             expired; only a new key on all machines ends that.\n\
+             Run it on the new machine within {hours} h, where {} is this same image. {more}{gpus}",
+            self.image
+        )
+    }
+}
+
+/// The first `compute-N` that is no node's name. Each line begins with one.
+pub(super) fn free_name(nodes: &str) -> String {
+    let is_taken = |name: &String| nodes.lines().any(|line| line.split_whitespace().next() == Some(name));
+    let mut names = (1..).map(|number| format!("compute-{number}"));
+    names.find(|name| !is_taken(name)).unwrap_or_default()
+}
+
+/// A name of the engine's: nothing that a shell or `docker run` takes for something else.
+pub(super) fn parse_word(text: &str) -> Result<String, String> {
+    is_word(text, "_.-")
+        .then(|| text.to_owned())
+        .ok_or_else(|| "want letters, digits, and . _ - after the first".to_owned())
+}
+
+/// `registry.example.org:5000/lab/slurminit:1`, also with `@sha256:...`.
+pub(super) fn parse_image(text: &str) -> Result<String, String> {
+    is_word(text, "_.-/:@").then(|| text.to_owned()).ok_or_else(|| "want the name of an image".to_owned())
+}
+
+fn is_word(text: &str, more: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.len() <= 255
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || more.contains(c))
+}
+
+/// `90s`, `30m`, `12h`, `7d`; a year at most.
+pub(super) fn parse_time(text: &str) -> Result<Duration, String> {
+    let wrong = || "want a number and s, m, h or d, of a year at most: 30m, 12h, 7d".to_owned();
+    let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(wrong)?;
+    let unit = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return Err(wrong()),
+    };
+    let seconds = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+    seconds.filter(|seconds| (1..=366 * 86_400).contains(seconds)).map(Duration::from_secs).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(network: Network, gpu_type: Option<GpuType>) -> String {
+        let (name, image, token) = ("compute-1".into(), "slurminit:latest".into(), "sj1-x".into());
+        let mounts = vec![Shared::parse("lab_data:/data").unwrap()];
+        Line { name, network, gpu_type, mounts, image, token }.to_string()
+    }
+
+    #[test]
+    fn the_line_is_one_that_a_shell_takes_as_it_is() {
+        assert_eq!(
+            line(Network::Host, Some(GpuType::Nvidia)),
+            "docker run -d --restart unless-stopped --stop-timeout 30 --name compute-1 --network host --shm-size 1g -v lab_data:/data --gpus all \
+             slurminit:latest --join sj1-x"
+        );
+        assert_eq!(
+            line(Network::Named("lab".into()), None),
+            "docker run -d --restart unless-stopped --stop-timeout 30 --name compute-1 --hostname compute-1 --network lab --shm-size 1g \
+             -v lab_data:/data slurminit:latest --join sj1-x"
+        );
+        assert!(line(Network::Host, Some(GpuType::Amd)).contains("--device /dev/kfd --device /dev/dri"));
+    }
+
+    #[test]
+    fn nothing_gets_into_the_line_that_a_shell_would_read() {
+        for bad in ["", "-d", "--privileged", "a b", "a;b", "$(x)", "`x`", "a'b", "lab\n", "ä"] {
+            assert!(parse_word(bad).is_err() && parse_image(bad).is_err(), "{bad}");
+        }
+        assert!(parse_word("lab_default").is_ok() && parse_image("registry:5000/lab/slurminit@sha256:0f").is_ok());
+    }
+
+    #[test]
+    fn times_have_a_unit() {
+        let seconds = |text| parse_time(text).map(|time| time.as_secs());
+        assert_eq!(
+            [seconds("90s"), seconds("30m"), seconds("12h"), seconds("7d")].map(Result::unwrap),
+            [90, 1800, 43200, 604_800]
+        );
+        for bad in ["", "h", "0h", "1", "-1h", "1.5h", "400d", "99999999999999999999d", "1ä"] {
+            assert!(parse_time(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_new_node_gets_a_name_that_is_free() {
+        assert_eq!(free_name(""), "compute-1");
+        assert_eq!(free_name("compute-1\ncompute-10\ncompute-3\n"), "compute-2");
+    }
+}

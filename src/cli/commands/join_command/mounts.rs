@@ -1,0 +1,109 @@
+//! What the containers of a cluster share: volumes and directories of the host, as this container has them.
+
+use std::fmt;
+use std::path::Path;
+
+use sys::proc::parse::Mount;
+
+/// A mount of the new container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Shared {
+    source: Source,
+    pub(super) target: String,
+    read_only: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Source {
+    Volume(String),
+    /// A directory or file of the host.
+    Host(String),
+}
+
+/// `-v` would create a directory that is missing on the host; `--mount` fails.
+impl fmt::Display for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { source, target, read_only } = self;
+        match source {
+            Source::Volume(name) => write!(f, "-v {name}:{target}{}", if *read_only { ":ro" } else { "" }),
+            Source::Host(path) => {
+                write!(
+                    f,
+                    "--mount type=bind,source={path},target={target}{}",
+                    if *read_only { ",readonly" } else { "" }
+                )
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// `SOURCE:TARGET` or `SOURCE:TARGET:ro`, as for `docker run --volume`.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let wrong = || "want SOURCE:TARGET or SOURCE:TARGET:ro, of letters, digits and / . _ -".to_owned();
+        let (text, read_only) = text.strip_suffix(":ro").map_or((text, false), |text| (text, true));
+        let (source, target) = text.split_once(':').ok_or_else(wrong)?;
+        let is_fine = is_plain(source) && is_plain(target) && target.starts_with('/');
+        let source = if source.starts_with('/') { Source::Host(source.into()) } else { Source::Volume(source.into()) };
+        is_fine.then(|| Self { source, target: target.to_owned(), read_only }).ok_or_else(wrong)
+    }
+
+    /// `own` are the directories of this container alone, such as its state.
+    pub(super) fn of_container(mountinfo: &str, own: &[&Path]) -> Vec<Self> {
+        let is_own = |at: &str| own.iter().any(|own| Path::new(at).starts_with(own));
+        let shared = |mount: Mount<'_>| {
+            let Mount { from, at, read_only, .. } = mount;
+            let is_engines = at == "/"
+                || ["/proc", "/sys", "/dev", "/run", "/etc"].iter().any(|top| Path::new(&at).starts_with(top));
+            // The root of a file system is none of this host's directories by a known path.
+            if is_engines || is_own(&at) || from == "/" || !is_plain(&from) || !is_plain(&at) {
+                return None;
+            }
+            let volume =
+                from.strip_suffix("/_data").and_then(|path| path.rsplit_once("/volumes/")).map(|(_, name)| name);
+            let source = match volume {
+                Some(name) if !name.contains('/') => Source::Volume(name.to_owned()),
+                _ => Source::Host(from),
+            };
+            Some(Self { source, target: at, read_only })
+        };
+        Mount::all(mountinfo).filter_map(shared).collect()
+    }
+}
+
+/// Nothing that a shell or docker reads for something else.
+fn is_plain(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '/')
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTS: &str = "1 0 0:1 / / rw - overlay overlay rw\n2 1 0:2 / /proc rw - proc proc rw\n\
+        3 1 254:0 /srv/lab/config /config ro,relatime - ext4 /dev/vda rw\n\
+        4 1 254:0 /var/lib/docker/volumes/lab_data/_data /data rw - ext4 /dev/vda rw\n\
+        5 1 254:0 /var/lib/docker/volumes/lab_state/_data /var/lib/slurm rw - ext4 /dev/vda rw\n\
+        6 1 254:0 /var/lib/docker/volumes/lab_munge-key/_data /etc/munge rw - ext4 /dev/vda rw\n\
+        7 1 254:0 /var/lib/docker/containers/9f/hosts /etc/hosts rw - ext4 /dev/vda rw\n\
+        8 1 0:9 / /scratch rw - nfs4 server:/export rw\n\
+        9 1 254:0 /srv/a;b /srv rw - ext4 /dev/vda rw\n";
+
+    #[test]
+    fn volumes_and_directories_are_carried_and_what_is_this_containers_own_is_not() {
+        let shared = Shared::of_container(MOUNTS, &[Path::new("/var/lib/slurm")]);
+        let options: Vec<String> = shared.iter().map(ToString::to_string).collect();
+        assert_eq!(options, ["--mount type=bind,source=/srv/lab/config,target=/config,readonly", "-v lab_data:/data"]);
+    }
+
+    #[test]
+    fn a_volume_is_one_that_a_shell_takes_as_it_is() {
+        let option = |text| Shared::parse(text).map(|shared| shared.to_string());
+        assert_eq!(option("lab_data:/data").unwrap(), "-v lab_data:/data");
+        assert_eq!(option("/srv/x:/config:ro").unwrap(), "--mount type=bind,source=/srv/x,target=/config,readonly");
+        for bad in ["", "data", "data:data", "a b:/data", "$(x):/data", "-x:/data", "a:/b,c"] {
+            assert!(option(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! `slurminit logs`: the last lines of a daemon, and new ones.
+
+use std::io::Write as _;
+use std::path::Path;
+
+use anyhow::Context as _;
+
+use super::Configuration;
+use init::control;
+use init::control::client;
+use init::control::client::ControlError;
+use init::control::protocol::Request;
+use model::exit_code;
+use startup::up;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The daemon or service; slurminit for its own lines. `docker logs` has everything, and of a cluster that `slurminit up` started
+    /// /var/log/slurminit.log
+    name: String,
+    /// The maximum number of lines; 64 KiB are kept
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 50)]
+    lines: u32,
+    /// Continue with each new line, across restarts of the daemon, until Ctrl-C
+    #[arg(long, short)]
+    follow: bool,
+    #[command(flatten)]
+    at: Configuration,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    let config = args.at.load()?;
+    let socket = control::socket(&config.paths.run);
+    let Args { name, lines, follow, .. } = args;
+    let mut write = |lines: &[u8]| {
+        let mut out = std::io::stdout().lock();
+        out.write_all(lines).and_then(|()| out.flush())
+    };
+    let answer = match follow {
+        true => client::follow(&socket, &Request::Follow { name, lines }, &mut write).map(|()| Vec::new()),
+        false => client::ask(&socket, &Request::Logs { name, lines }).map(|(_, lines)| lines),
+    };
+    let was_up = matches!(answer, Err(ControlError::Nobody { .. })) && Path::new(up::LOG).exists();
+    let lines = match was_up {
+        true => answer.with_context(|| format!("the log of the last `slurminit up` is {}", up::LOG))?,
+        false => answer?,
+    };
+    write(&lines)?;
+    Ok(exit_code::SUCCESS)
+}

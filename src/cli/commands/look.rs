@@ -1,0 +1,56 @@
+//! `slurminit look`: looks at one vendor's GPUs again and again, and prints a line of JSON for each event.
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use nix::unistd::getppid;
+
+use faults::look::Line;
+use model::exit_code;
+use model::inventory::Vendor;
+use probe::live;
+use watch::agent::rights;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The vendor: nvidia, amd, intel
+    #[arg(long, value_parser = vendor)]
+    vendor: Vendor,
+    /// The time between two looks
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 5000)]
+    interval_ms: u64,
+    /// A GPU that is not asked; can be repeated
+    #[arg(long, value_name = "GPU")]
+    skip: Vec<String>,
+    /// Measure also what takes calls of its own: tensor cores, PCI Express, MIG instances
+    #[arg(long)]
+    meters: bool,
+}
+
+fn vendor(word: &str) -> Result<Vendor, String> {
+    let known = Vendor::ALL.into_iter().find(|vendor| vendor.as_str() == word);
+    known.ok_or_else(|| format!("{word:?} is no vendor"))
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    let parent = getppid();
+    let mut output = rights::own_output()?;
+    let detection = probe::Options::from_environment("/".into(), Duration::ZERO);
+    rights::give_up(parent)?;
+    let options = live::Options {
+        root: detection.root,
+        library: detection.nvml_library,
+        vendor: args.vendor,
+        interval: Duration::from_millis(args.interval_ms),
+        skip: args.skip,
+        meters: args.meters,
+    };
+    let mut say = |line: &Line| {
+        let mut text = serde_json::to_vec(line)?;
+        text.push(b'\n');
+        output.write_all(&text)
+    };
+    live::watch(&options, &mut say).context("nobody listens")?;
+    Ok(exit_code::SUCCESS)
+}

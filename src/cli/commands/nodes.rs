@@ -1,0 +1,37 @@
+//! `slurminit nodes`: shows all nodes of the cluster and their GPUs.
+
+mod table;
+
+use std::path::Path;
+
+use super::Configuration;
+use init::status;
+use install::load_config;
+use model::{exit_code, printable};
+use slurm::nodes;
+use slurm::nodes::Cluster;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Print everything as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    at: Configuration,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    let cluster = ask(args.at.file())?;
+    let text = match args.json {
+        true => printable::json(&serde_json::to_string_pretty(&cluster)?).into_owned() + "\n",
+        false => table::table(&cluster),
+    };
+    super::print(&text).map(|()| exit_code::SUCCESS)
+}
+
+/// The cluster of this container.
+pub(super) fn ask(config: Option<&Path>) -> anyhow::Result<Cluster> {
+    let directory = load_config::run_directory(config)?;
+    let own = status::read(&directory).ok().and_then(|status| status.snapshot.prepared);
+    nodes::cluster(own.as_ref())
+}

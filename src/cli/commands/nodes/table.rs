@@ -1,0 +1,105 @@
+//! The nodes as a table.
+
+use std::collections::BTreeMap;
+
+use crate::commands::columns::{Column, WIDTH, aligned, dash, wrapped};
+use slurm::nodes::{Cluster, Gpu, GpuState, Job, Node};
+
+/// The model has what the others leave.
+fn columns(rows: &[[String; 7]]) -> [Column; 7] {
+    let column = |at: usize, head, narrowest: usize, widest: usize| {
+        let longest = rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
+        (Column::left(head, narrowest, widest), longest.clamp(narrowest, widest))
+    };
+    let (node, of_node) = column(0, "NODE", 4, 15);
+    let (state, of_state) = column(1, "STATE", 5, 13);
+    let (job, of_job) = column(5, "JOB", 4, 9);
+    let (user, of_user) = column(6, "USER", 4, 10);
+    let model = WIDTH - (of_node + of_state + 3 + 7 + of_job + of_user + 6);
+    let (gpu, memory) = (Column::right("GPU", 3), Column::right("MEMORY", 7));
+    [node, state, gpu, Column::left("MODEL", 5, model), memory, job, user]
+}
+
+pub(super) fn table(cluster: &Cluster) -> String {
+    let mut text = wrapped(&headline(cluster), "");
+    let rows: Vec<[String; 7]> = cluster.nodes.iter().flat_map(rows).collect();
+    if !rows.is_empty() {
+        text += &format!("\n{}", aligned(&columns(&rows), &rows));
+    }
+    let notes: String = cluster.nodes.iter().filter_map(note).collect();
+    if !notes.is_empty() {
+        text += &format!("\n{notes}");
+    }
+    text
+}
+
+/// `3 nodes: 2 idle, 1 drained · 5 GPUs: 3 free · room for 1021 more`
+fn headline(cluster: &Cluster) -> String {
+    let count = cluster.nodes.len();
+    let room = cluster.most_nodes.and_then(|most| most.checked_sub(count as u64)).filter(|room| *room > 0);
+    if count == 0 {
+        let room = room
+            .map(|room| format!("; up to {room} can come (max_nodes), each as a compute container"))
+            .unwrap_or_default();
+        return format!("no nodes yet{room}");
+    }
+    let mut states: BTreeMap<&str, usize> = BTreeMap::new();
+    cluster.nodes.iter().for_each(|node| *states.entry(&node.report.state).or_default() += 1);
+    let states: Vec<String> = states.into_iter().map(|(state, count)| format!("{count} {state}")).collect();
+    let gpus = || cluster.nodes.iter().flat_map(|node| &node.gpus);
+    let free = gpus().filter(|gpu| gpu.state == GpuState::Free).count();
+    let room = room.map(|room| format!(" · room for {room} more")).unwrap_or_default();
+    format!("{}: {} · {}: {free} free{room}", counted(count, "node"), states.join(", "), counted(gpus().count(), "GPU"))
+}
+
+fn counted(count: usize, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
+/// One for each GPU, or one.
+fn rows(node: &Node) -> Vec<[String; 7]> {
+    let silent = if node.report.responding { "" } else { "*" };
+    let state = format!("{}{silent}", node.report.state);
+    let row = |gpu: &Gpu| {
+        let (job, user) = match &gpu.state {
+            GpuState::Free => ("free".to_owned(), dash()),
+            GpuState::Unavailable => (dash(), dash()),
+            GpuState::Shared { jobs } => ("shared".to_owned(), users(jobs)),
+            GpuState::Allocated { job: Some(job) } => (job.job.to_string(), job.user.clone()),
+            GpuState::Allocated { job: None } => ("in use".to_owned(), "?".to_owned()),
+        };
+        let model = gpu.model.clone().unwrap_or_else(|| gpu.gres_type.clone());
+        [node.name.clone(), state.clone(), gpu.index.to_string(), model, size(gpu.memory_mib), job, user]
+    };
+    match node.gpus.is_empty() {
+        true => vec![[node.name.clone(), state, dash(), dash(), dash(), dash(), dash()]],
+        false => node.gpus.iter().map(row).collect(),
+    }
+}
+
+/// Who has parts of a GPU.
+fn users(jobs: &[Job]) -> String {
+    match jobs.split_first() {
+        Some((first, others)) if others.iter().all(|job| job.user == first.user) => first.user.clone(),
+        Some(_) => "several".to_owned(),
+        None => "?".to_owned(),
+    }
+}
+
+/// Why the node takes no job.
+fn note(node: &Node) -> Option<String> {
+    let answers = if node.report.responding { "" } else { "; it does not answer the controller" };
+    (!node.takes_jobs()).then(|| wrapped(&format!("{} is {}{answers}", node.name, node.report), "  "))
+}
+
+/// In GiB, with a decimal where that matters.
+fn size(mib: Option<u64>) -> String {
+    match mib {
+        None => dash(),
+        Some(mib @ 0..10_240) => format!("{}.{} GiB", mib / 1024, mib % 1024 * 10 / 1024),
+        Some(mib) => format!("{} GiB", (mib.saturating_add(512)) / 1024),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,15 @@
+//! `slurminit oom-score`: keeps `oom_score_adj` of jobs' and users' processes above that of the daemons.
+
+use startup::oom_score;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// A user whose processes are daemons or services
+    #[arg(long, value_name = "NAME")]
+    spare: Vec<String>,
+}
+
+/// Runs until it is killed.
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    oom_score::keep(&args.spare)
+}

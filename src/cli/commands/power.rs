@@ -1,0 +1,107 @@
+//! `slurminit power`: has the operator's command start or stop nodes, and tells slurmctld where it cannot.
+
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use machine::node_report::OUR_REASON;
+use model::exit_code;
+use slurm::nodes;
+use sys::tool;
+use sys::tool::answer::first_line;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Whether they are started or stopped
+    #[arg(value_enum)]
+    action: Action,
+    /// How long the command may take, in seconds
+    #[arg(long, value_name = "SECONDS")]
+    limit: u64,
+    /// The nodes, as Slurm lists them
+    nodes: String,
+    /// The command, to which the names are added
+    #[arg(required = true, last = true)]
+    command: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Action {
+    Resume,
+    Suspend,
+}
+
+/// How long slurmctld may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    let names = nodes::names(&args.nodes)?;
+    let (program, arguments) = args.command.split_first().context("no command")?;
+    let said = tool::output(Command::new(program).args(arguments).args(&names), Duration::from_secs(args.limit));
+    let Some(why) = failure(program, args.limit, said) else {
+        if args.action == Action::Suspend {
+            names.iter().filter(|name| came_too_late(name)).try_for_each(|name| update(name, &["state=resume"]))?;
+        }
+        return Ok(exit_code::SUCCESS);
+    };
+    let (state, after) = match args.action {
+        // Its jobs are requeued, what there is of it is stopped, and a job that asks for it starts it again.
+        Action::Resume => ("state=power_down_force", ""),
+        // It may go on at somebody's cost: a person must look.
+        Action::Suspend => ("state=drain", "; it may still run: stop it by hand, then `slurminit resume`"),
+    };
+    update(&args.nodes, &[state, &format!("reason={OUR_REASON}{why}{after}")]).with_context(|| why.clone())?;
+    anyhow::bail!("{why}")
+}
+
+/// slurmctld leaves a node down that was not there in time, and calls the program for such nodes.
+fn came_too_late(node: &str) -> bool {
+    let said = tool::ask("scontrol", &["--oneliner", "show", "node", node], PATIENCE);
+    said.output().is_some_and(|said| {
+        let is_late = said.contains(" State=DOWN+") && said.contains("ResumeTimeout reached");
+        is_late && !said.contains(&nodes::less_than_promised())
+    })
+}
+
+fn update(nodes: &str, what: &[&str]) -> anyhow::Result<()> {
+    let name = format!("nodename={nodes}");
+    let arguments: Vec<&str> = ["update", &name].into_iter().chain(what.iter().copied()).collect();
+    tool::ask("scontrol", &arguments, PATIENCE).output_of("scontrol").map(drop).map_err(anyhow::Error::msg)
+}
+
+/// Why the command has failed, on one line without what Slurm could take for an end of the reason.
+fn failure(program: &str, limit: u64, said: std::io::Result<Output>) -> Option<String> {
+    let why = match said {
+        Ok(output) if output.status.success() => return None,
+        Ok(output) => {
+            let [stderr, stdout] = [&output.stderr, &output.stdout].map(|bytes| String::from_utf8_lossy(bytes));
+            format!("{program} failed ({}): {}", output.status, first_line([stderr.as_ref(), stdout.as_ref()]))
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::TimedOut => format!("{program} was not done after {limit} s"),
+        Err(error) => format!("{program} cannot be executed: {error}"),
+    };
+    Some(why.chars().map(|c| if c.is_control() || matches!(c, '"' | '\\') { ' ' } else { c }).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_one_line_with_the_commands_own_words() {
+        let why = |script: &str, limit: u64| {
+            let said = tool::output(Command::new("sh").args(["-c", script]), Duration::from_secs(limit));
+            failure("start-node", limit, said)
+        };
+        assert_eq!(why("echo fine", 20), None);
+        assert_eq!(why("echo 'no \"quota\"'; exit 3", 20).unwrap(), "start-node failed (exit status: 3): no  quota ");
+        assert_eq!(
+            why("echo out; printf 'bad\\033\\nmore' >&2; exit 1", 20).unwrap(),
+            "start-node failed (exit status: 1): bad "
+        );
+        assert!(why("exec sleep 1000", 0).unwrap().contains("not done after 0 s"));
+        let missing = tool::output(&mut Command::new("/no/such"), PATIENCE);
+        assert!(failure("/no/such", 1, missing).unwrap().contains("cannot be executed"));
+    }
+}

@@ -1,0 +1,94 @@
+//! `slurminit prepare`: the child of PID 1 that does everything that may hang or fail before the daemons start.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use super::Where;
+use config::Held;
+use model::exit_code;
+use model::prepared::{Given, PrepareEvent};
+use plan::{FileName, Refusal};
+use startup::prepare;
+use startup::prepare::Sources;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    at: Where,
+    /// Use this inventory (the output of `slurminit detect --json`) instead of detection
+    #[arg(long, value_name = "FILE", hide = true)]
+    inventory: Option<PathBuf>,
+    /// Compare with what is running, and refuse what would not run
+    #[arg(long)]
+    reload: bool,
+    /// Standard input has the checksums of the configuration that PID 1 uses, and a dead daemon's last words
+    #[arg(long)]
+    given: bool,
+    /// At a reload: the node's current name
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+    /// Restore the files that the daemons used before the last reload
+    #[arg(long, value_name = "FILE", value_delimiter = ',', value_parser = parse_file_name)]
+    restore: Vec<FileName>,
+    /// Check whether the configuration caused this daemon's death
+    #[arg(long, value_name = "DAEMON")]
+    died: Option<String>,
+}
+
+fn parse_file_name(text: &str) -> Result<FileName, String> {
+    FileName::WRITTEN.into_iter().find(|name| name.as_str() == text).ok_or_else(|| "no file of Slurm's".to_owned())
+}
+
+/// What went wrong is the last event; the exit code says the same.
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    let Args { at: Where { config, root }, inventory, node, .. } = &args;
+    let given: Given = if args.given { serde_json::from_reader(std::io::stdin().lock())? } else { Given::default() };
+    let held: Option<Held> = given.held.as_deref().map(str::parse).transpose().map_err(anyhow::Error::msg)?;
+    let (config, inventory) = (config.as_deref(), inventory.as_deref());
+    let sources = Sources { config, root, inventory, held: held.as_ref(), node: node.as_deref() };
+    let is_restore = !args.restore.is_empty();
+    if let Some(daemon) = &args.died {
+        // This comes before the files that it died of are replaced.
+        if let Some(Refusal { exit_code, finding }) = prepare::explain(&sources, daemon, &given.words, is_restore) {
+            tell(&PrepareEvent::Failed { exit_code, finding })?;
+        }
+        if !is_restore {
+            return Ok(exit_code::SUCCESS);
+        }
+    }
+    if is_restore {
+        let Err(Refusal { exit_code, finding }) = prepare::restore(&sources, &args.restore) else {
+            return Ok(exit_code::SUCCESS);
+        };
+        eprintln!("error: {}", finding.what);
+        return Ok(exit_code);
+    }
+    let outcome = match args.reload {
+        true => prepare::reload(&sources).map(|prepared| (prepared, None)),
+        false => prepare::start(&sources, &tell).map(|(prepared, key)| (prepared, Some(key))),
+    };
+    let (prepared, key) = match outcome {
+        Ok(done) => done,
+        Err(Refusal { exit_code, finding }) => {
+            tell(&PrepareEvent::Failed { exit_code, finding })?;
+            return Ok(exit_code);
+        }
+    };
+    tell(&PrepareEvent::Done(prepared))?;
+    if let Some(key) = key {
+        // The daemons start meanwhile. If the disk fails here, the write before has shown it, or the next one will.
+        key.sync()?;
+        // This comes last, because it gives up root's rights. No job has started yet.
+        prepare::environments::write(config, root).unwrap_or_else(|error| eprintln!("warning: {error:#}"));
+    }
+    Ok(exit_code::SUCCESS)
+}
+
+/// Writes a line to standard output at once.
+fn tell(event: &PrepareEvent) -> anyhow::Result<()> {
+    let mut line = serde_json::to_string(event)?;
+    line.push('\n');
+    let mut out = std::io::stdout().lock();
+    out.write_all(line.as_bytes())?;
+    Ok(out.flush()?)
+}

@@ -1,0 +1,78 @@
+//! `slurminit reload`: makes PID 1 run detection again and apply what changed, and waits for the outcome.
+
+use std::path::Path;
+
+use super::Configuration;
+use config::Config;
+use init::reloading;
+use install::load_config;
+use machine::Outcome;
+use model::exit_code;
+use model::prepared::Apply;
+use startup::prepare;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Show what would change and how it would be applied; changes nothing
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    at: Configuration,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    let config = args.at.load();
+    if args.dry_run || load_config::is_missing(args.at.file()) {
+        return dry_run(&config?, args.at.file());
+    }
+    // PID 1 refuses a broken file. It is found if its run directory is the default one.
+    let (config, broken) = match config {
+        Ok(config) => (config, None),
+        Err(error) => (Config::default(), Some(error)),
+    };
+    let outcome = match (reloading::reload(&config.paths.run, &config.supervise), broken) {
+        (Ok(outcome), _) => outcome,
+        (Err(_), Some(error)) => return Err(error.into()),
+        (Err(error), None) => return Err(error),
+    };
+    let applied = matches!(outcome.outcome, Outcome::Applied | Outcome::Unchanged);
+    if applied {
+        println!("{}", model::printable::line(&outcome.text))
+    } else {
+        eprintln!("slurminit: {}: {}", word(outcome.outcome), model::printable::line(&outcome.text))
+    }
+    Ok(if applied { exit_code::SUCCESS } else { exit_code::FAILURE })
+}
+
+fn word(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Unchanged => "nothing changed",
+        Outcome::Applied => "reloaded",
+        Outcome::Refused => "refused, everything runs as before",
+        Outcome::WentBack => "taken back",
+        Outcome::Failed => "failed",
+    }
+}
+
+fn dry_run(config: &Config, config_file: Option<&Path>) -> anyhow::Result<u8> {
+    let weighed = match prepare::dry_run(config, config_file) {
+        Ok(weighed) => weighed,
+        Err(refusal) => {
+            eprintln!("slurminit: refused: {}", model::printable::line(&refusal.finding.to_string()));
+            return Ok(exit_code::FAILURE);
+        }
+    };
+    print!("{}", weighed.difference);
+    match weighed.change.apply {
+        Apply::Nothing => println!("it takes nothing"),
+        Apply::Reconfigure => println!("it takes `scontrol reconfigure`: {}", weighed.change.news.join(", ")),
+        Apply::Restart => println!("it takes a restart of slurmctld and slurmd: {}", weighed.change.news.join(", ")),
+    }
+    for kept in &weighed.kept {
+        println!("{}", model::printable::line(&kept.finding().to_string()));
+    }
+    if !weighed.deferred.is_empty() {
+        println!("not taken before the next start of the container: {}", weighed.deferred.join(", "));
+    }
+    Ok(exit_code::SUCCESS)
+}

@@ -1,0 +1,81 @@
+//! `slurminit render`: what this start would write, and why; changes nothing.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+use super::Where;
+use config::Config;
+use install::load_config;
+use install::planned::{PlanError, Planned, plan_files};
+use model::exit_code;
+use plan::Text;
+use plan::render::explain;
+use startup::prepare::inventory;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    at: Where,
+    /// Use this inventory (the output of `slurminit detect --json`) instead of detection
+    #[arg(long, value_name = "FILE")]
+    inventory: Option<PathBuf>,
+    /// Show the difference from the installed files
+    #[arg(long)]
+    diff: bool,
+    /// Show every decision with its reason
+    #[arg(long)]
+    explain: bool,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    let config = match load_config::load(args.at.config.as_deref()) {
+        Ok(config) => config,
+        Err(error) => {
+            eprintln!("slurminit: {error}");
+            return Ok(exit_code::CONFIG);
+        }
+    };
+    let inventory = inventory(&config, &args.at.root, args.inventory.as_deref())?;
+    let Planned { plan, files, .. } = match plan_files(&config, args.at.config.as_deref(), &inventory, &args.at.root) {
+        Ok(planned) => planned,
+        Err(PlanError::Unreadable(error)) => return Err(error.into()),
+        Err(PlanError::Refused(refusal)) => {
+            super::print(&explain(&[], &[refusal.finding]))?;
+            return Ok(refusal.exit_code);
+        }
+    };
+    if args.explain {
+        let mut findings = plan.findings;
+        findings.extend(inventory.findings);
+        super::print(&explain(&plan.decisions, &findings))?;
+    }
+    if args.diff {
+        super::print(&difference(&config, &args.at.root, &files)?)?;
+    }
+    if !args.explain && !args.diff {
+        let mut text = String::new();
+        for file in &files {
+            let _ = writeln!(text, "==> {} <==\n{}", config.paths.slurm.join(file.name.as_str()).display(), file.text);
+        }
+        super::print(&text)?;
+    }
+    Ok(exit_code::SUCCESS)
+}
+
+/// A unified diff from the installed files to the new ones; empty if nothing would change.
+fn difference(config: &Config, root: &Path, files: &[Text]) -> anyhow::Result<String> {
+    let mut text = String::new();
+    for file in files {
+        let path = config.paths.slurm.join(file.name.as_str());
+        let old = match std::fs::read_to_string(sys::under(root, &path)) {
+            Ok(old) => old,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+        };
+        let (from, to) = (format!("{} (installed)", path.display()), format!("{} (this start)", path.display()));
+        text.push_str(&similar::TextDiff::from_lines(&old, &file.text).unified_diff().header(&from, &to).to_string());
+    }
+    Ok(text)
+}

@@ -1,0 +1,154 @@
+//! `slurminit restart`: restarts a daemon or service, and waits for the result.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+use super::Configuration;
+use config::DaemonName;
+use init::control;
+use init::control::client;
+use init::control::protocol::{Reply, Request};
+use init::status;
+use init::status::News;
+use machine::{LastExit, Snapshot, UnitSnapshot, UnitState};
+use model::exit_code;
+use slurm::nodes;
+use slurm::nodes::Node;
+use startup::state_disk;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The daemon or service
+    name: String,
+    /// How long to wait for it, in seconds [default: supervise.stop_timeout and ready_timeout together]
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<f64>,
+    #[command(flatten)]
+    at: Configuration,
+}
+
+/// The longest time between two looks at the status.
+const LOOK: Duration = Duration::from_secs(1);
+
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    let config = args.at.load()?;
+    let limit = match args.timeout {
+        Some(seconds) => Duration::try_from_secs_f64(seconds).context("--timeout")?,
+        None => config.supervise.stop_timeout() + config.supervise.ready_timeout,
+    };
+    let (name, directory) = (&args.name, &config.paths.run);
+    // PID 1 refuses other users itself.
+    if *name == DaemonName::Slurmctld.as_str() && nix::unistd::geteuid().is_root() {
+        state_disk::try_to_save(&state_disk::directory(&config.paths)).context("slurmctld is not restarted")?;
+    }
+    let news = News::of(directory);
+    let was_ready = is_ready(directory);
+    let start = Instant::now();
+    let request = Request::Restart { name: name.clone() };
+    let (reply, _) = client::ask(&control::socket(directory), &request)?;
+    let Reply::Restarting { starts } = reply else { anyhow::bail!("slurminit answered something else: {reply:?}") };
+    loop {
+        let Ok(status) = status::read(directory) else {
+            anyhow::ensure!(start.elapsed() < limit, "the status cannot be read: see `slurminit status`");
+            news.wait(Duration::from_millis(10));
+            continue;
+        };
+        let unit = status.snapshot.units.iter().find(|unit| unit.name == *name);
+        let unit = unit.with_context(|| format!("{name} is no longer there"))?;
+        match fate(unit, starts) {
+            Fate::Ready => {
+                let pid = unit.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
+                wait_for_node(directory, &status.snapshot, name, was_ready, start + limit);
+                println!("{name} is ready again after {} ms{pid}", start.elapsed().as_millis());
+                return Ok(exit_code::SUCCESS);
+            }
+            Fate::Ended => {
+                println!("{name} ran and {}", unit.how_it_ended());
+                return Ok(exit_code::SUCCESS);
+            }
+            Fate::Failed => anyhow::bail!(
+                "{name} was started again and is {}: it {}; see `slurminit logs {name}`",
+                unit.state,
+                unit.how_it_ended(),
+            ),
+            Fate::UnderWay => {}
+        }
+        let left = limit.checked_sub(start.elapsed()).filter(|left| !left.is_zero());
+        let late = || format!("{name} is {} after {} s; see `slurminit logs {name}`", unit.state, limit.as_secs());
+        let left = left.with_context(late)?;
+        // On a full disk the file is overwritten in place, which causes no event.
+        news.wait(left.min(LOOK));
+    }
+}
+
+/// How long a node may take to register with a restarted slurmctld.
+const REGISTRATION: Duration = Duration::from_secs(10);
+/// How long slurmctld may take to answer.
+const ASK_DEADLINE: Duration = Duration::from_secs(3);
+/// The pause between two questions, because Slurm has no event for a registration.
+const ASK: Duration = Duration::from_millis(100);
+
+/// slurmctld knows nothing of its nodes before they register, and starts no job until then.
+#[expect(clippy::disallowed_methods, reason = "Slurm has no event for a registration")]
+fn wait_for_node(directory: &Path, snapshot: &Snapshot, daemon: &str, was_ready: bool, until: Instant) {
+    let is_of_slurm = [DaemonName::Slurmctld, DaemonName::Slurmd].iter().any(|name| daemon.starts_with(name.as_str()));
+    let name = snapshot.prepared.as_ref().map(|prepared| prepared.node_name.as_str()).filter(|name| !name.is_empty());
+    let Some(name) = name.filter(|_| is_of_slurm) else { return };
+    let until = until.min(Instant::now() + REGISTRATION);
+    // The flags: a drain hides the state in Slurm's name of it.
+    let is_registered = |node: &Node| node.report.responding && !node.words.iter().any(|word| word == "UNKNOWN");
+    let is_known =
+        || nodes::cluster_of(name, ASK_DEADLINE).is_ok_and(|cluster| cluster.nodes.iter().all(is_registered));
+    while !(is_known() && (!was_ready || is_ready(directory))) && Instant::now() < until {
+        std::thread::sleep(ASK);
+    }
+}
+
+/// Whether PID 1 says that jobs can run.
+fn is_ready(directory: &Path) -> bool {
+    status::read(directory).is_ok_and(|status| status.snapshot.ready)
+}
+
+/// The outcome of a restart.
+#[derive(Debug, PartialEq, Eq)]
+enum Fate {
+    UnderWay,
+    Ready,
+    /// It ended and was not meant to stay.
+    Ended,
+    Failed,
+}
+
+/// `starts` is how often it had been started before.
+fn fate(unit: &UnitSnapshot, starts: u32) -> Fate {
+    match unit.state {
+        _ if unit.starts <= starts => Fate::UnderWay,
+        UnitState::Ready => Fate::Ready,
+        UnitState::Finished if unit.last_exit == Some(LastExit::Success) => Fate::Ended,
+        UnitState::BackingOff | UnitState::GivenUp | UnitState::Finished => Fate::Failed,
+        UnitState::Waiting | UnitState::Starting | UnitState::Stopping => Fate::UnderWay,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_happened_after_the_restart_counts() {
+        let fate = |starts, state, last: Option<&str>| {
+            let last_exit = last.map_or(LastExit::Success, |last| LastExit::Failure(last.to_owned()));
+            let unit = UnitSnapshot { state, starts, last_exit: Some(last_exit), ..UnitSnapshot::default() };
+            fate(&unit, 3)
+        };
+        assert_eq!(fate(3, UnitState::Ready, None), Fate::UnderWay, "it has not ended yet");
+        assert_eq!(fate(3, UnitState::BackingOff, Some("exited with code 1")), Fate::UnderWay, "it failed before");
+        assert_eq!(fate(4, UnitState::Starting, None), Fate::UnderWay);
+        assert_eq!(fate(4, UnitState::Ready, None), Fate::Ready);
+        assert_eq!(fate(4, UnitState::Finished, None), Fate::Ended);
+        assert_eq!(fate(4, UnitState::Finished, Some("exited with code 2")), Fate::Failed);
+        assert_eq!(fate(4, UnitState::BackingOff, Some("was killed by signal 9 (SIGKILL)")), Fate::Failed);
+    }
+}

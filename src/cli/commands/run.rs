@@ -1,0 +1,187 @@
+//! `slurminit run`: what a container is to do; then PID 1.
+
+mod beside;
+mod first_word;
+
+use std::ffi::{OsStr, OsString};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use config::{Config, DEFAULT_FILE};
+use first_word::Meaning;
+use init::become_init;
+use init::status;
+use install::load_config;
+use machine::PhaseName;
+use model::inventory::Finding;
+use model::task::Task;
+use model::{exit_code, printable};
+use plan::FileName;
+use plan::task::task;
+use startup::start::Start;
+use startup::take_token::take_token;
+use startup::take_variables::{kept_toml, take_variables};
+use startup::up;
+use sys::inherited::Inherited;
+use sys::lock::Lock;
+use sys::lock::state::{StateInUse, StateLock};
+
+pub(super) use beside::serving;
+
+/// The key of slurm.conf that names slurmctld's directory.
+const STATE_KEY: &str = "StateSaveLocation";
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    start: Start,
+    /// Join the cluster of this token, which `slurminit join-command` prints in the controller's container
+    #[arg(long, value_name = "TOKEN")]
+    join: Option<OsString>,
+    /// Leave the terminal and session of who starts it: for `slurminit up`
+    #[arg(long, hide = true)]
+    detached: bool,
+    /// The signal mask and ignored signals of the process that executes itself again without a join token
+    #[arg(long, hide = true, value_parser = parse_inherited)]
+    inherited: Option<Inherited>,
+}
+
+fn parse_inherited(text: &str) -> Result<Inherited, serde_json::Error> {
+    serde_json::from_str(text)
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    let Args { mut start, join, detached, inherited } = args;
+    let inherited = inherited.unwrap_or_else(Inherited::capture);
+    if detached {
+        up::detach();
+    }
+    if let Some(code) = settle_words(&mut start, join.as_deref(), &inherited)? {
+        return Ok(code);
+    }
+    let (config, held, target) = match start.configuration() {
+        Ok(configuration) => configuration,
+        Err(error) => return Ok(refuse(&format!("{error:#}"), exit_code::CONFIG)),
+    };
+    // This comes before anything of a running cluster is touched.
+    let lock = match target.has_cluster.then(|| Lock::take(&config.paths.run)).transpose() {
+        Ok(lock) => lock.unwrap_or_default(),
+        // A cluster has begun this very moment.
+        Err(_) if !start.cmd.is_empty() => return beside::run(&start.cluster, &config, &start.cmd),
+        Err(running) => return Ok(refuse(&running.to_string(), exit_code::FAILURE)),
+    };
+    if target.has_cluster {
+        if let Err(untaken) = take_variables(start.cluster.file(), Some(&inherited)) {
+            return Ok(refuse(&untaken.to_string(), exit_code::CONFIG));
+        }
+    }
+    let state = match target.has_state().then(|| lock_state(&config)).transpose() {
+        Ok(state) => state.unwrap_or_default(),
+        Err(in_use) => return Ok(refuse(&in_use.to_string(), exit_code::CONFIG)),
+    };
+    let file = start.cluster.file();
+    let task = Task {
+        config_file: file.map(|file| file.as_os_str().to_owned()),
+        watched_file: load_config::file(file).into(),
+        warnings: what_is_odd(&config, file, &lock, &state),
+        ..task(&config, &held, target, !start.cmd.is_empty(), status::monotonic_ms())
+    };
+    Err(become_init(task, inherited, &lock, &state, &start.cmd))
+}
+
+/// Locks the state directory, and slurmctld's if the configuration has it elsewhere.
+fn lock_state(config: &Config) -> Result<StateLock, StateInUse> {
+    // A file that cannot be read is reported by the preparation.
+    let found = install::find_user_files(&config.paths, Path::new("/")).unwrap_or_default();
+    let chosen = plan::choose(config, &found);
+    let own = match chosen.get(FileName::SlurmConf) {
+        Some(own) => plan::last_value(&own.text, STATE_KEY),
+        None => config.slurm.conf.get(STATE_KEY).map(|state| state.as_str().to_owned()),
+    };
+    let own = own.map(PathBuf::from).filter(|own| own.is_absolute() && !own.starts_with(&config.paths.state));
+    StateLock::take(config.paths.state.clone(), own.into_iter().collect())
+}
+
+fn refuse(why: &str, code: u8) -> u8 {
+    eprintln!("slurminit: {}", printable::lines(why));
+    code
+}
+
+/// Interprets what stands in place of a command, runs it where a cluster runs already, and takes a token in; the exit code, where that
+/// is all.
+fn settle_words(start: &mut Start, join: Option<&OsStr>, inherited: &Inherited) -> anyhow::Result<Option<u8>> {
+    let has_token = join.is_some() || first_word::token(&start.cmd).is_some();
+    if !has_token {
+        if let Some(code) = understand(start)?.map_or_else(|| in_the_running_cluster(start), |code| Ok(Some(code)))? {
+            return Ok(Some(code));
+        }
+    }
+    // With one on the command line, this process begins anew.
+    let taken = take_token(first_word::token(&start.cmd).or_else(|| join.map(Some)), Some(inherited));
+    Ok(taken.err().map(|untaken| refuse(&untaken.to_string(), exit_code::CONFIG)))
+}
+
+/// Interprets what stands in place of a command; the exit code, where that is all.
+fn understand(start: &mut Start) -> anyhow::Result<Option<u8>> {
+    match first_word::take_nodes(&mut start.cmd) {
+        Ok(nodes) => start.cluster.nodes = nodes.or(start.cluster.nodes),
+        Err(why) => {
+            return Ok(Some(refuse(&why, exit_code::CONFIG)));
+        }
+    }
+    match first_word::meaning(&start.cmd, &first_word::is_program) {
+        Meaning::Command => {}
+        Meaning::Help => return say(&first_word::help()).map(Some),
+        Meaning::Version => return say(&format!("{}\n", first_word::version())).map(Some),
+        Meaning::Verb => start.cmd.insert(0, std::env::current_exe()?.into_os_string()),
+        Meaning::Option => {
+            let option = start.cmd.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+            let why = format!(
+                "`{option}` is no command; options of `docker run` stand before the image's name, and \
+                 `docker run IMAGE --help` says what can follow it"
+            );
+            return Ok(Some(refuse(&why, exit_code::CMD_NOT_FOUND)));
+        }
+    }
+    Ok(None)
+}
+
+/// The command's exit code, where a cluster runs in which it can run.
+fn in_the_running_cluster(start: &Start) -> anyhow::Result<Option<u8>> {
+    let Ok((config, _, target)) = start.configuration() else { return Ok(None) };
+    let running = status::of_the_living(&config.paths.run);
+    let runs = running.is_some_and(|status| status.snapshot.phase != PhaseName::Stopping);
+    if start.cmd.is_empty() || !target.has_cluster || !runs {
+        return Ok(None);
+    }
+    beside::run(&start.cluster, &config, &start.cmd).map(Some)
+}
+
+/// What PID 1 says first.
+fn what_is_odd(config: &Config, file: Option<&Path>, lock: &Lock, state: &StateLock) -> Vec<String> {
+    let mut odd = Vec::new();
+    if std::env::var_os("SLURMINIT_DEMO").is_some_and(|value| !value.is_empty()) {
+        odd.push("DEMO: the GPUs of this cluster are SIMULATED; no job computes anything on them".to_owned());
+    }
+    if let Some(nodes) = config.simulated() {
+        let count = nodes.iter().count();
+        odd.push(format!(
+            "the nodes of this cluster are SIMULATED: {count} slurmd in one container, which share what it has"
+        ));
+    }
+    if file == Some(&kept_toml()) && Path::new(DEFAULT_FILE).exists() {
+        odd.push(format!(
+            "{DEFAULT_FILE} is not read: SLURMINIT_TOML is the whole configuration; repair: remove one of them"
+        ));
+    }
+    odd.extend(state.warnings.iter().cloned());
+    odd.extend(lock.mended.iter().chain(&state.mended).map(|mended| format!("{mended}; {}", mended.repair())));
+    let unknown = load_config::unknown_variables().into_iter();
+    odd.extend(unknown.map(|Finding { what, repair, .. }| format!("{what}; repair: {repair}")));
+    odd
+}
+
+fn say(text: &str) -> anyhow::Result<u8> {
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(exit_code::SUCCESS)
+}

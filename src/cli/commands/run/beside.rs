@@ -1,0 +1,66 @@
+//! In a container whose cluster runs already: a command in that cluster.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use config::Config;
+use init::status;
+use init::status::Status;
+use model::{exit_code, printable};
+use startup::start::Cluster;
+use startup::{health, jobs};
+use sys::secret_variables;
+
+/// The cluster that runs, once it is up; otherwise says why not, and returns the exit code.
+pub(in crate::commands) fn serving(cluster: &Cluster, directory: &Path, limit: Duration) -> Result<Status, u8> {
+    let is_up = status::of_the_living(directory).is_some_and(|status| status.snapshot.ready);
+    // Later a node may be drained on purpose.
+    let (ready, why) =
+        if is_up { (true, String::new()) } else { health::ready_within(directory, limit, Duration::ZERO) };
+    let status = status::of_the_living(directory);
+    let Some(status) = status.filter(|_| ready) else {
+        let (seconds, why) = (limit.as_secs_f64(), printable::line(&why));
+        eprintln!("slurminit: the cluster that starts here was not ready after {seconds} s: {why}");
+        return Err(exit_code::NOT_READY);
+    };
+    if let Some(contradiction) = cluster.contradiction(&status.snapshot) {
+        let pid = status.pid;
+        eprintln!(
+            "slurminit: the cluster that runs here (pid {pid}) {contradiction}; leave the option out, or `slurminit stop` it first"
+        );
+        return Err(exit_code::FAILURE);
+    }
+    Ok(status)
+}
+
+/// Becomes the command, once the cluster is up. If jobs are to be waited for, the command is a child.
+pub(super) fn run(cluster: &Cluster, config: &Config, cmd: &[OsString]) -> anyhow::Result<u8> {
+    if let Err(code) = serving(cluster, &config.paths.run, cluster.patience()) {
+        return Ok(code);
+    }
+    let Some((program, arguments)) = cmd.split_first() else { return Ok(exit_code::SUCCESS) };
+    let mut command = Command::new(program);
+    command.args(arguments);
+    for name in secret_variables::ALL {
+        command.env_remove(name);
+    }
+    let error = match config.jobs.wait {
+        false => command.exec(),
+        true => match wait(&mut command) {
+            Ok(code) => return jobs::wait().map(|()| code),
+            Err(error) => error,
+        },
+    };
+    let name = program.to_string_lossy();
+    eprintln!("slurminit: `{}` cannot be executed: {error}", printable::line(&name));
+    let is_missing = error.kind() == std::io::ErrorKind::NotFound;
+    Ok(if is_missing { exit_code::CMD_NOT_FOUND } else { exit_code::CMD_NOT_EXECUTABLE })
+}
+
+#[expect(clippy::disallowed_methods, reason = "this process is nobody's PID 1: it waits for its own child only")]
+fn wait(command: &mut Command) -> std::io::Result<u8> {
+    command.status().map(exit_code::of)
+}

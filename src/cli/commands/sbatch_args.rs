@@ -1,0 +1,89 @@
+//! `slurminit sbatch-args`: the arguments for the resources of a method.json, for `sbatch $(slurminit sbatch-args FILE) JOB`.
+
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+use crate::commands::detect::parse_seconds;
+use model::exit_code;
+use slurm::sbatch_args::{Cluster, Resources, is_name, line};
+use sys::tool;
+use sys::tool::answer::{Answer, first_line};
+
+/// The maximum size of a method.json (1 MiB).
+const LONGEST: u64 = 1 << 20;
+
+/// Printed instead of arguments on failure: sbatch rejects this option, so nothing is submitted even if a shell ignores
+/// our exit code.
+const REFUSED: &str = "--refused-by-slurminit";
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The method.json; `-` is standard input
+    #[arg(value_name = "FILE")]
+    method: PathBuf,
+    /// The partition for the job, if not the default one
+    #[arg(long, value_name = "NAME", value_parser = parse_name)]
+    partition: Option<String>,
+    /// Do not check whether the cluster has what is requested
+    #[arg(long)]
+    offline: bool,
+    /// How long the cluster may take to answer
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
+    timeout: Duration,
+}
+
+fn parse_name(text: &str) -> Result<String, String> {
+    is_name(text).then(|| text.to_owned()).ok_or_else(|| "want the name of a partition".to_owned())
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    let outcome = arguments(&args);
+    let line = outcome.as_deref().unwrap_or(REFUSED);
+    let written = writeln!(std::io::stdout(), "{line}").context("cannot write to standard output");
+    outcome.and(written).map(|()| exit_code::SUCCESS)
+}
+
+fn arguments(args: &Args) -> anyhow::Result<String> {
+    let name = args.method.display();
+    let text = read(&args.method).with_context(|| format!("{name}"))?;
+    let wanted = Resources::parse(&text).map_err(anyhow::Error::msg).with_context(|| format!("{name}"))?;
+    let cluster = if args.offline { None } else { Some(cluster(args.timeout)?) };
+    let line = line(&wanted, cluster.as_ref(), args.partition.as_deref());
+    line.map_err(anyhow::Error::msg).with_context(|| format!("{name}"))
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    let mut text = String::new();
+    let read = if path == Path::new("-") {
+        std::io::stdin().lock().take(LONGEST + 1).read_to_string(&mut text)
+    } else {
+        std::fs::File::open(path)?.take(LONGEST + 1).read_to_string(&mut text)
+    };
+    let length = read.context("cannot be read as text")?;
+    anyhow::ensure!(u64::try_from(length)? <= LONGEST, "is longer than 1 MiB; is it a method.json?");
+    Ok(text)
+}
+
+/// Asks the controller that Slurm's commands are configured for.
+fn cluster(timeout: Duration) -> anyhow::Result<Cluster> {
+    let deadline = Instant::now() + timeout;
+    let show = |what: &str| {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match tool::ask("scontrol", &["--oneliner", "show", what], left) {
+            Answer::Ended { succeeded: true, stdout, .. } => Ok(stdout),
+            Answer::Missing => anyhow::bail!("scontrol is not here; use --offline to print the arguments unchecked"),
+            Answer::Silent => anyhow::bail!(
+                "the controller did not answer in {} s; see `slurminit status`, give it longer with --timeout, or use --offline",
+                timeout.as_secs_f64()
+            ),
+            Answer::Ended { stdout, stderr, .. } => anyhow::bail!(
+                "`scontrol show {what}`: {:?}; see `slurminit status`, or use --offline",
+                first_line([stderr.as_str(), stdout.as_str()])
+            ),
+        }
+    };
+    Ok(Cluster::parse(&show("node")?, &show("partition")?))
+}

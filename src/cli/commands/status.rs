@@ -1,0 +1,131 @@
+//! `slurminit status`: shows the daemons, the node and the GPUs.
+
+mod faults;
+mod table;
+
+use std::io::{IsTerminal as _, Write as _};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use super::Configuration;
+use init::status;
+use init::status::{News, Status};
+use install::load_config;
+use model::{exit_code, printable};
+use slurm::now;
+use slurm::now::Now;
+use table::table;
+use watch::agent;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Print everything as JSON
+    #[arg(long)]
+    json: bool,
+    /// Refresh every second and at every change, until Ctrl-C
+    #[arg(long, conflicts_with = "json")]
+    watch: bool,
+    #[command(flatten)]
+    at: Configuration,
+}
+
+/// Ages and memory change even if the status does not.
+const REDRAW: Duration = Duration::from_secs(1);
+
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    let directory = &load_config::run_directory(args.at.file())?;
+    let mut out = std::io::stdout();
+    let status = current(directory)?;
+    let lost = lost(&status);
+    if args.json {
+        let mut value = json(&status, &now::now(&status.snapshot, &lost))?;
+        value["gpu_health"] = serde_json::to_value(agent::files::report(directory))?;
+        writeln!(out, "{}", printable::json(&serde_json::to_string_pretty(&value)?))?;
+    } else if args.watch {
+        return watch(directory, &lost);
+    } else {
+        out.write_all(text(directory, &status, &lost).as_bytes())?;
+    }
+    Ok(exit_code::SUCCESS)
+}
+
+fn watch(directory: &Path, lost: &[Option<String>]) -> anyhow::Result<u8> {
+    let mut out = std::io::stdout();
+    let in_place = out.is_terminal();
+    let news = News::of(directory);
+    if in_place {
+        out.write_all(b"\x1b[2J")?;
+    }
+    loop {
+        let text = text(directory, &current(directory)?, lost);
+        if in_place {
+            // Overwrites the old text without flicker: from the top, each line to its end, then whatever is below.
+            write!(out, "\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n"))?;
+        } else {
+            writeln!(out, "{text}")?;
+        }
+        out.flush()?;
+        news.wait(REDRAW);
+    }
+}
+
+/// The status of a living slurminit.
+///
+/// # Errors
+/// There is none; the error says where it was looked for.
+pub(super) fn current(directory: &Path) -> anyhow::Result<Status> {
+    let status = status::read(directory).with_context(|| {
+        format!("{}: no slurminit runs here as PID 1 of a cluster", directory.join(status::FILE).display())
+    })?;
+    anyhow::ensure!(status.is_of_the_living(), "slurminit (pid {}) is gone; the last status is of no use", status.pid);
+    Ok(status)
+}
+
+fn lost(status: &Status) -> Vec<Option<String>> {
+    status.snapshot.prepared.as_ref().map(|prepared| now::lost(Path::new("/"), &prepared.gpus)).unwrap_or_default()
+}
+
+fn text(directory: &Path, status: &Status, lost: &[Option<String>]) -> String {
+    let table = table(status, &now::now(&status.snapshot, lost), status::monotonic_ms(), memory_kib);
+    let faults = agent::files::report(directory).map(|report| faults::faults(&report, agent::unix(), table::age));
+    table + &faults.unwrap_or_default()
+}
+
+/// The contents of the file, plus each process's memory beside its PID, and Slurm's current report of the node.
+fn json(status: &Status, now: &Now) -> anyhow::Result<serde_json::Value> {
+    let mut value = serde_json::to_value(status)?;
+    value["gpus"] = serde_json::to_value(&now.gpus)?;
+    if let (true, Some(why)) = (status.snapshot.ready, now.why_closed()) {
+        value["ready"] = false.into();
+        value["why"] = why.into();
+    }
+    if let Ok(node) = &now.node {
+        value["node"] = serde_json::to_value(&node.report)?;
+    }
+    value["memory_kib"] = memory_kib(i32::try_from(status.pid)?).into();
+    for unit in value["units"].as_array_mut().into_iter().flatten() {
+        let pid = unit["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
+        unit["memory_kib"] = pid.and_then(memory_kib).into();
+    }
+    Ok(value)
+}
+
+/// The resident memory of a process: `VmRSS` of proc(5), in KiB.
+fn memory_kib(pid: i32) -> Option<u64> {
+    let status = sys::proc::status(pid)?;
+    sys::proc::parse::field(&status, "VmRSS")?.strip_suffix("kB")?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_has_memory_and_one_that_is_gone_has_none() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert!(memory_kib(own).is_some_and(|kib| kib > 100));
+        assert_eq!(memory_kib(-1), None);
+    }
+}

@@ -1,0 +1,58 @@
+//! The GPUs' faults, as `slurminit agent` reports them.
+
+use crate::commands::columns::wrapped;
+use faults::report::{GpuReport, Report};
+
+/// Nothing if all GPUs are well. `now` is in seconds since 1970.
+pub(super) fn faults(report: &Report, now: u64, age: impl Fn(u64) -> String) -> String {
+    let of_gpu = |gpu: &GpuReport| {
+        let name = gpu.pci_address.map_or_else(String::new, |address| format!(" ({address})"));
+        let out = if gpu.is_out { "; jobs do not get it" } else { "" };
+        let fault = |fault: &faults::report::OpenFault| {
+            let since = age(now.saturating_sub(fault.since) * 1000);
+            wrapped(
+                &format!("GPU {}{name}: {}, since {since}{out}; repair: {}", gpu.index, fault.what, fault.repair),
+                "  ",
+            )
+        };
+        let each: String = gpu.faults.iter().map(fault).collect();
+        if each.is_empty() && gpu.is_out {
+            wrapped(&format!("GPU {}{name}: well again{out} yet", gpu.index), "  ")
+        } else {
+            each
+        }
+    };
+    let gpus: String = report.gpus.iter().map(of_gpu).collect();
+    let node = report.node.as_ref().map(|node| wrapped(&format!("the node: {node}"), "  ")).unwrap_or_default();
+    if gpus.is_empty() && node.is_empty() { String::new() } else { format!("\n{gpus}{node}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use faults::fault::{FaultKind, Policy};
+    use faults::report::OpenFault;
+
+    #[test]
+    fn a_fault_says_since_when_and_what_to_do_and_health_says_nothing() {
+        let age = |ms: u64| format!("{}s", ms / 1000);
+        assert_eq!(faults(&Report { gpus: vec![GpuReport::default()], ..Report::default() }, 9, age), "");
+        let fault = OpenFault {
+            kind: FaultKind::Lost,
+            policy: Policy::Drain,
+            since: 5,
+            what: "the driver has lost it".to_owned(),
+            repair: "reboot the host".to_owned(),
+        };
+        let address = "0000:13:00.0".parse().ok();
+        let gpu =
+            GpuReport { index: 3, pci_address: address, faults: vec![fault], is_out: true, ..GpuReport::default() };
+        let well = GpuReport { index: 4, is_out: true, ..GpuReport::default() };
+        let report = Report { gpus: vec![gpu, well], node: Some("GPU 3 left out".to_owned()), ..Report::default() };
+        assert_eq!(
+            faults(&report, 9, age).split_whitespace().collect::<Vec<_>>().join(" "),
+            "GPU 3 (0000:13:00.0): the driver has lost it, since 4s; jobs do not get it; repair: reboot the host \
+             GPU 4: well again; jobs do not get it yet the node: GPU 3 left out"
+        );
+    }
+}

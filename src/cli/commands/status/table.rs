@@ -1,0 +1,211 @@
+//! The status as a table.
+
+use std::time::Duration;
+
+use crate::commands::columns::{Column, aligned, dash, wrapped};
+use init::status::Status;
+use machine::UnitSnapshot;
+use model::prepared::Prepared;
+use slurm::now::{GpuState, GpuUse, NodeNow, Now};
+
+const DAEMONS: [Column; 6] = [
+    Column::left("DAEMON", 12, 31),
+    Column::left("STATE", 12, 12),
+    Column::right("PID", 7),
+    Column::right("SINCE", 8),
+    Column::right("RESTARTS", 8),
+    Column::right("MEMORY", 9),
+];
+
+const GPUS: [Column; 5] = [
+    Column::right("GPU", 3),
+    Column::left("MODEL", 5, 30),
+    Column::left("STATE", 5, 12),
+    Column::left("USER", 4, 12),
+    Column::left("FILE", 4, 19),
+];
+
+/// `now_ms` is on the monotonic clock; `memory` returns a process's memory in KiB.
+pub(super) fn table(status: &Status, now: &Now, now_ms: u64, memory: impl Fn(i32) -> Option<u64>) -> String {
+    let snapshot = &status.snapshot;
+    let up = now_ms.saturating_sub(status.started_ms);
+    let mut text =
+        wrapped(&format!("slurminit {} · up {} · {}", status.version, age(up), headline(status, now)), "") + "\n";
+    let own = i32::try_from(status.pid).ok().and_then(&memory);
+    let row = |unit: &UnitSnapshot| row(unit, up, &memory);
+    let of_pid_1 = ["slurminit".to_owned(), "running".to_owned(), status.pid.to_string(), age(up), dash(), size(own)];
+    let rows: Vec<_> = std::iter::once(of_pid_1).chain(snapshot.units.iter().map(row)).collect();
+    text += &aligned(&DAEMONS, &rows);
+    let ends: String = snapshot.units.iter().filter_map(|unit| last_exit(unit, up)).collect();
+    if !ends.is_empty() {
+        text += &format!("\n{ends}");
+    }
+    if let Some(prepared) = &snapshot.prepared {
+        text += &format!("\n{}", wrapped(&node(prepared, now), "  "));
+        text += &gpus(&now.gpus);
+    }
+    text
+}
+
+fn node(prepared: &Prepared, now: &Now) -> String {
+    if prepared.node_name.is_empty() {
+        let state = now.node.as_ref().map_or_else(|why| format!("is not known: {why}"), |_| "answers".to_owned());
+        return format!("no node of its own; the controller {state}");
+    }
+    let state = match &now.node {
+        Ok(NodeNow { report, .. }) => format!("is {report}"),
+        Err(why) => format!("is not known: {why}"),
+    };
+    format!("node {} {state}: {}", prepared.node_name, prepared.summary)
+}
+
+fn gpus(gpus: &[GpuUse]) -> String {
+    if gpus.is_empty() {
+        return String::new();
+    }
+    let row = |gpu: &GpuUse| {
+        let (state, user) = match &gpu.state {
+            GpuState::Free => ("free".to_owned(), dash()),
+            GpuState::Allocated { job: Some(job), user } => (format!("job {job}"), user.clone().unwrap_or_else(dash)),
+            GpuState::Allocated { job: None, .. } => ("in use".to_owned(), "?".to_owned()),
+            GpuState::Lost { .. } => ("lost".to_owned(), dash()),
+            GpuState::Unknown => ("?".to_owned(), "?".to_owned()),
+        };
+        [gpu.index.to_string(), gpu.model.clone(), state, user, gpu.file.clone()]
+    };
+    let why = |gpu: &GpuUse| match &gpu.state {
+        GpuState::Lost { why } => Some(wrapped(&format!("GPU {}: {why}", gpu.index), "  ")),
+        _ => None,
+    };
+    let lost: String = gpus.iter().filter_map(why).collect();
+    format!("\n{}{lost}", aligned(&GPUS, &gpus.iter().map(row).collect::<Vec<_>>()))
+}
+
+fn row(unit: &UnitSnapshot, up: u64, memory: impl Fn(i32) -> Option<u64>) -> [String; 6] {
+    [
+        unit.name.clone(),
+        unit.state.to_string(),
+        unit.pid.map_or_else(dash, |pid| pid.to_string()),
+        unit.since_ms.map_or_else(dash, |since| age(up.saturating_sub(since))),
+        unit.restarts.to_string(),
+        size(unit.pid.and_then(memory)),
+    ]
+}
+
+fn last_exit(unit: &UnitSnapshot, up: u64) -> Option<String> {
+    let how = unit.last_exit.as_ref()?;
+    let ago = unit.last_exit_ms.map(|at| format!(" {} ago", age(up.saturating_sub(at)))).unwrap_or_default();
+    let why = unit.last_exit_why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+    Some(wrapped(&format!("{} {how}{ago}{why}", unit.name), "  "))
+}
+
+fn headline(status: &Status, now: &Now) -> String {
+    let snapshot = &status.snapshot;
+    if !snapshot.ready {
+        return format!("{}: {}", snapshot.phase, snapshot.why);
+    }
+    now.why_closed().map_or_else(|| "ready".to_owned(), |why| format!("not ready: {why}"))
+}
+
+fn size(kib: Option<u64>) -> String {
+    match kib {
+        None => dash(),
+        Some(kib @ 0..10_240) => format!("{}.{} MiB", kib / 1024, kib % 1024 * 10 / 1024),
+        Some(kib) => format!("{} MiB", kib / 1024),
+    }
+}
+
+/// A duration in short form: `42s`, `3m 5s`, `2h 10m`, `9d 4h`.
+pub(super) fn age(ms: u64) -> String {
+    let seconds = Duration::from_millis(ms).as_secs();
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m {}s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{}h {}m", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{}d {}h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::columns::WIDTH;
+    use machine::node_report::NodeReport;
+    use machine::{LastExit, PhaseName, Snapshot, ToldWhy, UnitState};
+
+    fn node(line: &str) -> Result<NodeNow, String> {
+        let report = NodeReport::parse(line).ok_or("no node")?;
+        Ok(NodeNow { report, has_open_partition: true })
+    }
+
+    fn gpu(index: usize, model: &str, state: GpuState) -> GpuUse {
+        GpuUse { index, model: model.to_owned(), file: format!("/dev/dri/renderD{}", 128 + index), state }
+    }
+
+    #[test]
+    fn the_table_says_what_runs_since_when_and_what_died() {
+        let ready = |name: &str, pid| UnitSnapshot {
+            name: name.to_owned(),
+            state: UnitState::Ready,
+            since_ms: Some(90),
+            pid: Some(pid),
+            ..UnitSnapshot::default()
+        };
+        let died = |how: &str, why: Option<&str>| UnitSnapshot {
+            restarts: 2,
+            last_exit: Some(LastExit::Failure(how.to_owned())),
+            last_exit_why: why.map(|why| ToldWhy::Silent(why.to_owned())),
+            last_exit_ms: Some(3_600_000),
+            ..ready("slurmctld", 40_017)
+        };
+        let given_up = UnitSnapshot {
+            name: "a-service-of-a-long-name".to_owned(),
+            state: UnitState::GivenUp,
+            pid: None,
+            since_ms: None,
+            ..died("was killed by signal 9 (SIGKILL)", None)
+        };
+        let snapshot = Snapshot {
+            phase: PhaseName::Ready,
+            ready: true,
+            why: "ready".to_owned(),
+            units: vec![
+                ready("munged", 17),
+                died("was killed by signal 9 (SIGKILL)", Some("it did not answer (no answer within 3.0 s)")),
+                given_up,
+            ],
+            prepared: Some(Prepared {
+                node_name: "localhost".to_owned(),
+                summary: "1 NVIDIA H200, 8 CPUs, 14374 MiB".to_owned(),
+                ..Prepared::default()
+            }),
+            ..Snapshot::default()
+        };
+        let status = Status { version: "0.1.0".to_owned(), pid: 1, started_ms: 1_000, start_ticks: None, snapshot };
+        let memory = |pid| {
+            [(1, 1_224), (17, 10_239)].into_iter().find(|(of, _)| *of == pid).map_or(Some(20_480), |(_, kib)| Some(kib))
+        };
+        let allocated = |job: Option<&str>, user: Option<&str>| GpuState::Allocated {
+            job: job.map(str::to_owned),
+            user: user.map(str::to_owned),
+        };
+        let gpus = vec![
+            gpu(0, "NVIDIA H200", GpuState::Free),
+            gpu(1, "NVIDIA H200", allocated(Some("1207"), Some("alice"))),
+            gpu(2, "NVIDIA A100-SXM4-80GB MIG 1g.10gb+me", allocated(None, None)),
+            gpu(3, "NVIDIA H200", GpuState::Lost { why: "/dev/nvidia3 is gone".to_owned() }),
+        ];
+        let now =
+            Now { node: node("drained|fan broken, ask Eve about it before anybody touches the machine again"), gpus };
+        let text = table(&status, &now, 3_726_090, memory);
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn what_nobody_tells_is_not_called_free() {
+        let gpus = vec![gpu(0, "NVIDIA H200", GpuState::Unknown)];
+        let text = super::gpus(&gpus);
+        assert!(text.lines().nth(2).is_some_and(|line| line.split_whitespace().nth(3) == Some("?")), "{text}");
+    }
+}

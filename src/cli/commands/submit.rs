@@ -1,0 +1,167 @@
+//! `slurminit submit`: submits a command to particular nodes and GPUs, one job for each target.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use super::Configuration;
+use crate::commands::nodes::ask;
+use model::{exit_code, printable};
+use slurm::nodes::finish;
+use slurm::nodes::targets::{Request, Target};
+use sys::tool;
+use sys::tool::answer::first_line;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// A node, and which of its GPUs: compute-1::0,2 or compute-1::all; without GPUs: compute-1
+    #[arg(short, long = "target", required = true, value_name = "NODE[::GPUS]")]
+    targets: Vec<Target>,
+    /// The CPUs of each job
+    #[arg(short, long, value_name = "COUNT")]
+    cores: Option<u32>,
+    /// The memory of each job, such as 16G
+    #[arg(short, long, value_name = "SIZE")]
+    memory: Option<String>,
+    /// The file for what the command prints; %j is the number of its job
+    #[arg(short, long, value_name = "FILE", default_value = "slurm-%j.out")]
+    output: String,
+    /// Another option of sbatch: --sbatch=--time=10; can be repeated
+    #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
+    sbatch: Vec<OsString>,
+    /// Wait until all jobs have ended; 1 is the exit code if one has failed
+    #[arg(long)]
+    wait: bool,
+    #[command(flatten)]
+    at: Configuration,
+    /// The command and its arguments
+    #[arg(required = true, last = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// How long slurmctld may take for a job.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What would add GPUs to those of a target.
+const VARIABLES: [&str; 7] = [
+    "SBATCH_GRES",
+    "SBATCH_GPUS",
+    "SBATCH_GPUS_PER_NODE",
+    "SBATCH_GPUS_PER_TASK",
+    "SBATCH_GPUS_PER_SOCKET",
+    "SBATCH_TRES_PER_TASK",
+    "SBATCH_EXCLUSIVE",
+];
+
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    let cluster = ask(args.at.file())?;
+    // All must be possible before one is submitted.
+    let requests = args.targets.iter().map(|target| Ok((target, target.request(cluster.node(&target.node)?)?)));
+    let requests: Vec<(&Target, Request)> = requests.collect::<anyhow::Result<_>>()?;
+    let mut jobs = Vec::new();
+    for (target, request) in requests {
+        let job = submit(&args, target, &request).with_context(|| {
+            let before = if jobs.is_empty() { "nothing".to_owned() } else { format!("only {}", jobs.join(", ")) };
+            format!("{}: not submitted, and {before} before it", target.node)
+        })?;
+        super::print(&format!("{job}\n"))?;
+        tell(&args, target, &request, &job);
+        jobs.push(job);
+    }
+    if !args.wait {
+        return Ok(exit_code::SUCCESS);
+    }
+    let failed = finish::wait(&jobs)?;
+    anyhow::ensure!(failed.is_empty(), "{}", failed.join("\n"));
+    Ok(exit_code::SUCCESS)
+}
+
+/// Standard output has the numbers alone, for programs.
+fn tell(args: &Args, target: &Target, request: &Request, job: &str) {
+    let waits = match request.busy.is_empty() {
+        true => String::new(),
+        false => format!("; waits for {}", request.busy.join(", ")),
+    };
+    let output = args.output.replace("%j", job);
+    let line = format!("job {job}: {} with {request}, output {output}{waits}", target.node);
+    eprintln!("{}", printable::line(&line));
+}
+
+/// Returns the job's number.
+fn submit(args: &Args, target: &Target, request: &Request) -> anyhow::Result<String> {
+    let mut sbatch = Command::new("sbatch");
+    for variable in VARIABLES {
+        sbatch.env_remove(variable);
+    }
+    sbatch.arg("--parsable").arg(format!("--job-name={}", name(&args.command)));
+    sbatch.args(args.cores.map(|cores| format!("--cpus-per-task={cores}")));
+    sbatch.args(args.memory.as_ref().map(|memory| format!("--mem={memory}")));
+    sbatch.args(&args.sbatch);
+    // sbatch takes the last of several.
+    sbatch.arg(format!("--nodelist={}", target.node)).arg("--nodes=1").arg(format!("--output={}", args.output));
+    sbatch.args(request.gres.as_ref().map(|gres| format!("--gres={gres}")));
+    let mut wrapped = OsString::from("--wrap=");
+    wrapped.push(script(&args.command));
+    let output = tool::output(sbatch.arg(wrapped), PATIENCE).context("sbatch")?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    anyhow::ensure!(output.status.success(), "sbatch: {}", first_line([errors.as_ref(), said.as_ref()]));
+    // With several clusters it is `JOB;CLUSTER`.
+    let job = said.trim().split(';').next().unwrap_or_default();
+    let is_number = !job.is_empty() && job.bytes().all(|byte| byte.is_ascii_digit());
+    anyhow::ensure!(is_number, "sbatch names no job: {:?}", first_line([said.as_ref()]));
+    Ok(job.to_owned())
+}
+
+/// The program's name, as far as Slurm shows it.
+fn name(command: &[OsString]) -> String {
+    let program = command.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
+    let name: String = program.to_string_lossy().chars().filter(|c| !printable::is_active(*c)).take(64).collect();
+    if name.is_empty() { "slurminit".to_owned() } else { name }
+}
+
+/// `exec 'CMD' 'ARGUMENT'`: the command itself gets the job's signals.
+fn script(command: &[OsString]) -> OsString {
+    let mut script = b"exec".to_vec();
+    for word in command {
+        script.push(b' ');
+        script.extend(quoted(word));
+    }
+    OsString::from_vec(script)
+}
+
+/// For a shell: all bytes but a quote are themselves between quotes.
+fn quoted(word: &OsStr) -> Vec<u8> {
+    let mut quoted = b"'".to_vec();
+    for byte in word.as_bytes() {
+        match byte {
+            b'\'' => quoted.extend(b"'\\''"),
+            byte => quoted.push(*byte),
+        }
+    }
+    quoted.push(b'\'');
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_typed_is_what_runs() {
+        let hostile: [&[u8]; 7] =
+            [b"", b"a b", b"it's", b"$(id) `id` \\ \"", b"line\n#SBATCH --mem=1\n", b"-x", b"\xff\xfe*?~"];
+        for word in hostile {
+            let command = [OsString::from("printf"), "%s".into(), OsString::from_vec(word.to_vec())];
+            let mut shell = Command::new("sh");
+            let output = tool::output(shell.arg("-c").arg(script(&command)), PATIENCE).unwrap();
+            assert_eq!(output.stdout, word, "{word:?}");
+        }
+        assert_eq!(name(&["/opt/a b/train\n.py".into()]), "train.py");
+        assert_eq!(name(&["..".into()]), "slurminit");
+    }
+}

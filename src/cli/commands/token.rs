@@ -1,0 +1,29 @@
+//! `slurminit token`: a JSON Web Token for Slurm's REST API.
+
+use std::time::Duration;
+
+use model::exit_code;
+use sys::tool;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The user as whom its holder works
+    #[arg(value_name = "USER")]
+    user: String,
+    /// How long it is valid
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
+    lifespan: u32,
+}
+
+/// How long slurmctld may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    let (user, lifespan) = (format!("username={}", args.user), format!("lifespan={}", args.lifespan));
+    let said = tool::ask("scontrol", &["token", &user, &lifespan], PATIENCE).output_of("scontrol");
+    let hint = "tokens for others are root's to make, and need `listen` in [rest]: docs/rest.md";
+    let said = said.map_err(|why| anyhow::anyhow!("{why}; {hint}"))?;
+    let token = said.trim().strip_prefix("SLURM_JWT=").filter(|token| !token.is_empty());
+    super::print(&format!("{}\n", token.ok_or_else(|| anyhow::anyhow!("scontrol printed no token; {hint}"))?))?;
+    Ok(exit_code::SUCCESS)
+}

@@ -1,0 +1,95 @@
+//! `slurminit up`: a cluster in a container whose PID 1 is another program.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::health::parse_wait;
+use super::run::serving;
+use init::status;
+use init::status::Status;
+use install::load_config;
+use machine::PhaseName;
+use model::{exit_code, printable};
+use startup::start::Cluster;
+use startup::take_token::take_token;
+use startup::take_variables::take_variables;
+use startup::up;
+use startup::up::Outcome;
+use sys::lock;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    cluster: Cluster,
+    /// Wait until the cluster is ready, at most this many seconds [default: what the configuration gives a start, 90]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_wait)]
+    timeout: Option<Duration>,
+}
+
+impl Args {
+    fn limit(&self) -> Duration {
+        self.timeout.unwrap_or_else(|| self.cluster.patience())
+    }
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    let directory = load_config::run_directory(args.cluster.file())?;
+    if let Some(status) = status::of_the_living(&directory) {
+        if status.snapshot.phase != PhaseName::Stopping {
+            return Ok(there_is_one(&args, &directory));
+        }
+        let stop = args.cluster.configured().unwrap_or_default().supervise.stop_timeout();
+        anyhow::ensure!(up::wait_for_end(&status, stop), "the former cluster (pid {}) does not end", status.pid);
+    }
+    if let Err(untaken) = take_token(None, None) {
+        eprintln!("slurminit: {untaken}");
+        return Ok(exit_code::CONFIG);
+    }
+    let (config, _) = args.cluster.load()?;
+    anyhow::ensure!(config.role != config::Role::None, "the role none has no cluster that could be started");
+    if let Err(untaken) = take_variables(args.cluster.file(), None) {
+        eprintln!("slurminit: {untaken}");
+        return Ok(exit_code::CONFIG);
+    }
+    let (run, stop) = (&config.paths.run, config.supervise.stop_timeout());
+    let outcome = up::start(&args.cluster.arguments()?, run, args.limit(), stop)?;
+    let (code, why) = match outcome {
+        Outcome::Ready(status) => {
+            println!("{}", printable::line(&up_and_ready(&status)));
+            return Ok(exit_code::SUCCESS);
+        }
+        // Another one was faster.
+        Outcome::Ended(exit_code::FAILURE) if lock::holder_other_than_parent(Path::new("/"), run).is_some() => {
+            return Ok(there_is_one(&args, run));
+        }
+        // Somebody stopped it.
+        Outcome::Ended(exit_code::SUCCESS) => (exit_code::FAILURE, "it was stopped before it was ready".to_owned()),
+        Outcome::Ended(code) => (code, format!("exit code {code}; the lines above say why")),
+        Outcome::Late(why) => {
+            let seconds = args.limit().as_secs_f64();
+            (exit_code::NOT_READY, format!("not ready after {seconds} s, and ended: {}", printable::line(&why)))
+        }
+    };
+    for line in up::last_lines() {
+        eprintln!("{}", printable::line(&line));
+    }
+    eprintln!("slurminit: the cluster did not come up: {why}. All that it said: {}", up::LOG);
+    Ok(code)
+}
+
+fn up_and_ready(status: &Status) -> String {
+    let ms = status.snapshot.timeline.iter().filter_map(|span| span.until_us).max().unwrap_or_default() / 1000;
+    let what = status.snapshot.prepared.as_ref().map(|prepared| prepared.summary.as_str()).unwrap_or_default();
+    format!("the cluster is ready after {ms} ms: {what}. Its log: {}", up::LOG)
+}
+
+/// Starts nothing.
+fn there_is_one(args: &Args, directory: &Path) -> u8 {
+    match serving(&args.cluster, directory, args.limit()) {
+        Ok(status) => {
+            println!("the cluster is up already (pid {})", status.pid);
+            exit_code::SUCCESS
+        }
+        Err(code) => code,
+    }
+}

@@ -1,0 +1,35 @@
+//! The command line.
+
+mod commands;
+
+use clap::Parser;
+
+use crate::commands::Verb;
+use config::ConfigError;
+use model::{exit_code, printable};
+use startup::take_variables::drop_keys;
+use sys::inherited;
+
+/// PID 1 of a GPU-aware Slurm container.
+#[derive(Debug, Parser)]
+#[command(version, about)]
+pub struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+impl Cli {
+    /// Runs the verb. An error ends in one message on standard error and a code that is not 0.
+    pub fn run(self) -> u8 {
+        if !matches!(self.verb, Verb::Run(_)) {
+            inherited::unblock();
+        }
+        if !matches!(self.verb, Verb::Run(_) | Verb::Up(_)) {
+            drop_keys();
+        }
+        self.verb.run().unwrap_or_else(|error| {
+            eprintln!("slurminit: {}", printable::lines(&format!("{error:#}")));
+            if error.is::<ConfigError>() { exit_code::CONFIG } else { exit_code::FAILURE }
+        })
+    }
+}

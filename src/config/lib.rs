@@ -1,0 +1,373 @@
+//! The operator's configuration: `/config/slurminit.toml` and the environment, as validated types.
+//!
+//! [`install::load_config`] reads the file. `config/slurminit.toml`, embedded as [`EXAMPLE`], explains
+//! every key. All values in these types are valid; no later check is needed.
+
+mod account;
+mod accounting;
+mod agent;
+mod association;
+mod autoscale;
+mod environment;
+mod error;
+mod floors;
+pub mod given;
+mod held;
+mod joined;
+mod mail;
+mod memory;
+mod metrics;
+mod notify;
+mod rest;
+mod selector;
+mod services;
+mod sharing;
+mod simulate;
+mod slurm;
+pub mod token;
+mod unknown_variables;
+
+pub use account::{AccountName, Group, User};
+pub use accounting::{Accounting, AccountingMode};
+pub use agent::Agent;
+pub use association::Limits;
+pub use autoscale::{Autoscale, CloudNodes, GpuCount, NodeRange};
+pub use error::{ConfigError, Fault, Step};
+pub use floors::{ComputeCapability, Floors};
+pub use held::Held;
+pub use joined::{Joined, shared};
+pub use mail::{Address, Mail, Relay};
+pub use memory::{Memory, Victim};
+pub use metrics::Metrics;
+pub use notify::{Notify, Receiver, WebhookUrl};
+pub use rest::Rest;
+pub use selector::GpuSelector;
+pub use sharing::{Shards, Sharing};
+pub use simulate::{OtherNodes, Simulate, SimulatedGroup, SimulatedNodes};
+pub use slurm::{Partition, Slurm, SlurmKey, SlurmSettings, SlurmValue};
+pub use unknown_variables::unknown_variables;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+pub use faults::policies::Faults;
+pub use model::daemons::{
+    DaemonName, DaemonSettings, Hook, Hooks, JobHook, OnHookFailure, Readiness, ReadinessTest, RestartPolicy, Service,
+};
+pub use model::inventory::GpuType;
+pub use model::jobs::{Jobs, OnStop};
+pub use model::liveness_test::LivenessTest;
+pub use model::log::{Level, Log, LogFormat};
+pub use model::paths::Paths;
+pub use model::role::Role;
+pub use model::supervise::{OnGiveUp, Supervise};
+use model::value;
+pub use model::value::{FeatureName, NodeName};
+
+/// The commented example: every key with its default and a line of explanation.
+pub const EXAMPLE: &str = include_str!("../../config/slurminit.toml");
+
+/// The default configuration file, used without `--config`.
+pub const DEFAULT_FILE: &str = "/config/slurminit.toml";
+
+/// The whole configuration.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Which daemons this container runs.
+    pub role: Role,
+    /// What the image was built for; `None` if unknown.
+    pub gpu_type: Option<GpuType>,
+    /// What to do if `gpu_type` and the visible GPUs differ.
+    pub on_mismatch: OnMismatch,
+    /// The cluster's name; `None` means `CLUSTER_NAME`, or else `slurminit`.
+    pub cluster_name: Option<NodeName>,
+    /// Whether the user's own Slurm files are used without a marker line.
+    pub user_customized: bool,
+    /// Logging.
+    pub log: Log,
+    /// The paths of files and directories.
+    pub paths: Paths,
+    /// How GPUs are detected and offered to jobs.
+    pub gpu: GpuSettings,
+    /// This node's line.
+    pub node: NodeSettings,
+    /// slurm.conf.
+    pub slurm: Slurm,
+    /// Partitions that replace the default one; if empty, there is only the default one.
+    #[serde(rename = "partition")]
+    pub partitions: Vec<Partition>,
+    /// Overrides for the daemons.
+    #[serde(rename = "daemon")]
+    pub daemons: BTreeMap<DaemonName, DaemonSettings>,
+    /// Slurm's accounting database.
+    pub accounting: Accounting,
+    /// Slurm's REST API.
+    pub rest: Rest,
+    /// Who looks at the GPUs while the container runs.
+    pub agent: Agent,
+    /// What faults of GPUs mean for the node.
+    pub faults: Faults,
+    /// Who is told of a GPU's fault.
+    #[serde(rename = "notify")]
+    pub notifies: Vec<Notify>,
+    /// The guard of the container's memory.
+    pub memory: Memory,
+    /// Metrics for Prometheus, and the page.
+    pub metrics: Metrics,
+    /// Accounts in that database.
+    #[serde(rename = "account")]
+    pub accounts: Vec<Limits>,
+    /// QOS in that database.
+    pub qos: Vec<Limits>,
+    /// Nodes that are started when jobs need them.
+    pub autoscale: Autoscale,
+    /// Nodes that are made up.
+    pub simulate: Simulate,
+    /// Processes run beside Slurm.
+    #[serde(rename = "service")]
+    pub services: Vec<Service>,
+    /// Commands run at fixed points of the start.
+    pub hooks: Hooks,
+    /// Groups of users.
+    #[serde(rename = "group")]
+    pub groups: Vec<Group>,
+    /// Users whose accounts are created at the start.
+    #[serde(rename = "user")]
+    pub users: Vec<User>,
+    /// Slurm's job mail.
+    pub mail: Mail,
+    /// What happens to running jobs when the container stops.
+    pub jobs: Jobs,
+    /// Restart policy and deadlines.
+    pub supervise: Supervise,
+}
+
+impl Config {
+    /// Parses the operator's TOML. `origin` is the file name for messages.
+    ///
+    /// # Errors
+    /// The first error, with its line, column and key.
+    pub fn parse(text: &str, origin: &Path) -> Result<Self, ConfigError> {
+        error::list_for_a_table(text).map_or(Ok(()), |fault| Err(fault.at(text, origin)))?;
+        let mut config: Self = toml::from_str(text).map_err(|error| ConfigError::from_toml(&error, text, origin))?;
+        config.check_grace(text).map_err(|fault| fault.at(text, origin))?;
+        services::check_services(&config.services)
+            .and_then(|()| slurm::check_partitions(&config.partitions))
+            .and_then(|()| sharing::check(&config.gpu))
+            .and_then(|()| autoscale::check(&config))
+            .and_then(|()| accounting::check(&config))
+            .and_then(|()| memory::check(&config.memory))
+            .and_then(|()| simulate::check(&config))
+            .and_then(|()| association::check(&config))
+            .and_then(|()| account::check_accounts(&config.users, &config.groups))
+            .map_err(|fault| fault.at(text, origin))?;
+        Ok(config)
+    }
+
+    /// Jobs cannot have more time than the whole stop. If only one of the two is configured, the other is adapted.
+    fn check_grace(&mut self, text: &str) -> Result<(), Fault> {
+        let (grace, stop) = (self.jobs.grace, self.supervise.stop_timeout());
+        if grace <= stop {
+            return Ok(());
+        }
+        let path: Vec<Step> = vec!["jobs".into(), "grace".into()];
+        if Fault::is_written(&path, text) {
+            let (grace, stop) = (grace.as_secs_f64(), stop.as_secs_f64());
+            let what = format!(
+                "jobs have {grace} s to end, and all of the stop has {stop} s: write at most stop_timeout of [supervise]"
+            );
+            return Err(Fault::new(path, what));
+        }
+        self.jobs.grace = stop;
+        Ok(())
+    }
+
+    /// Applies the environment. `SLURMINIT_*` overrides the file. `GPU_TYPE`, `DSHPC_GPU_TYPE` and `CLUSTER_NAME`,
+    /// which describe the image, only set what the file leaves open. An empty variable counts as unset, because compose
+    /// turns unset variables into empty ones.
+    ///
+    /// # Errors
+    /// The variable whose value is invalid.
+    pub fn apply_environment(self, variable: &impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+        environment::apply(self, variable)
+    }
+
+    /// Whether users are to be kept from each other's GPUs.
+    pub fn isolates(&self) -> bool {
+        self.gpu.isolate.unwrap_or(self.users.len() > 1)
+    }
+
+    /// Whether this container is one of several that make up a cluster. The nodes are then not in slurm.conf. The role `all` is one
+    /// where a controller is named, which is itself.
+    pub fn shares_a_cluster(&self) -> bool {
+        match self.role {
+            Role::Controller | Role::Compute | Role::Login => true,
+            Role::All => self.slurm.controller.is_some(),
+            Role::None => false,
+        }
+    }
+
+    /// Whether this container's node tells the controller what it has.
+    pub fn adds_its_node(&self) -> bool {
+        self.shares_a_cluster() && matches!(self.role, Role::All | Role::Compute)
+    }
+
+    /// Whether it holds what not everyone should read: webhooks' URLs, and what daemons and services get in their environment.
+    pub fn holds_secrets(&self) -> bool {
+        !self.notifies.is_empty()
+            || self.services.iter().any(|service| !service.env.is_empty())
+            || self.daemons.values().any(|daemon| !daemon.env.is_empty())
+    }
+
+    /// Whether the accounting daemons run here: beside slurmctld.
+    pub fn runs_accounting(&self) -> bool {
+        self.accounting.is_on() && matches!(self.role, Role::All | Role::Controller)
+    }
+
+    /// Whether the database is to have accounts, users or QOS of the configuration.
+    pub fn has_associations(&self) -> bool {
+        let has_user = self.users.iter().any(|user| user.account.is_some());
+        self.runs_accounting() && (has_user || !self.accounts.is_empty() || !self.qos.is_empty())
+    }
+
+    /// Whether slurmrestd runs here: beside slurmctld.
+    pub fn runs_rest(&self) -> bool {
+        self.rest.listen.is_some() && matches!(self.role, Role::All | Role::Controller)
+    }
+
+    /// Whether metrics are served here.
+    pub fn runs_metrics(&self) -> bool {
+        self.metrics.listen.is_some() && self.role != Role::None
+    }
+
+    /// Whether the agent looks at GPUs here: beside slurmd, where there may be some. It looks after one node.
+    pub fn runs_agent(&self) -> bool {
+        let may_have_gpus = self.gpu_type != Some(GpuType::None);
+        self.agent.interval.is_some()
+            && (may_have_gpus || self.memory.guard)
+            && self.simulated().is_none()
+            && matches!(self.role, Role::All | Role::Compute)
+    }
+
+    /// Whether that node is called what the container is called: nobody gave it another name.
+    pub fn names_node_after_container(&self) -> bool {
+        self.adds_its_node() && self.node.name == NodeName::default()
+    }
+}
+
+/// What to do if the image and the visible GPUs do not match.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnMismatch {
+    /// Log a warning and start with the GPUs that exist.
+    #[default]
+    Warn,
+    /// Log an error and do not start.
+    Fail,
+}
+
+/// How GPUs are detected and offered to jobs.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GpuSettings {
+    /// What the GRES type is named after.
+    pub type_name: TypeName,
+    /// Whether slurminit or Slurm writes the device list.
+    pub gres: GresMode,
+    /// How long a driver may take to answer.
+    #[serde(deserialize_with = "value::seconds")]
+    pub detect_timeout: Duration,
+    /// The minimum compute capability of NVIDIA GPUs.
+    pub min_compute: Option<ComputeCapability>,
+    /// The minimum memory of GPUs, in MiB.
+    pub min_memory_mib: Option<u64>,
+    /// The GPUs that jobs may use; empty means all.
+    pub only: Vec<GpuSelector>,
+    /// The GPUs that jobs may not use.
+    pub except: Vec<GpuSelector>,
+    /// The number of shards per whole GPU.
+    pub shards: Option<Shards>,
+    /// Whether jobs may share NVIDIA GPUs by percentage, through NVIDIA's MPS.
+    pub mps: bool,
+    /// Whether a GPU's device file belongs to the user of the job that has it, where no cgroup holds jobs to their GPUs; `None` means
+    /// if there are several users.
+    pub isolate: Option<bool>,
+}
+
+impl GpuSettings {
+    /// How jobs can share GPUs, if they can.
+    pub fn sharing(&self) -> Option<Sharing> {
+        self.shards.map(Sharing::Shards).or_else(|| self.mps.then_some(Sharing::Mps))
+    }
+
+    /// The minimum requirements for each GPU.
+    pub fn floors(&self) -> Floors {
+        Floors { compute: self.min_compute, memory_mib: self.min_memory_mib }
+    }
+}
+
+impl Default for GpuSettings {
+    fn default() -> Self {
+        Self {
+            type_name: TypeName::default(),
+            gres: GresMode::default(),
+            detect_timeout: Duration::from_secs(10),
+            min_compute: None,
+            min_memory_mib: None,
+            only: Vec::new(),
+            except: Vec::new(),
+            shards: None,
+            mps: false,
+            isolate: None,
+        }
+    }
+}
+
+/// What the GRES type of a GPU is named after.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TypeName {
+    /// `gpu:nvidia:2`.
+    #[default]
+    Vendor,
+    /// `gpu:nvidia_h200:2`, the name that Slurm's own plugin uses.
+    Model,
+    /// `gpu:gpu0:1,gpu:gpu1:1`: jobs can request a particular GPU.
+    Index,
+}
+
+/// What determines the devices in gres.conf.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GresMode {
+    /// slurminit: one line for each GPU that it could open.
+    #[default]
+    Explicit,
+    /// Slurm's own plugin (`AutoDetect=nvml` or `rsmi`), if installed.
+    Autodetect,
+}
+
+/// This node's line in slurm.conf.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NodeSettings {
+    /// The node's name.
+    pub name: NodeName,
+    /// CPUs for jobs; `None` means all that the container may use. More is not possible.
+    pub cpus: Option<u32>,
+    /// Memory for jobs in MiB; `None` means what the container may use minus the reserve.
+    pub memory_mib: Option<u64>,
+    /// Memory reserved for the system in MiB; `None` means a value derived from the container's memory.
+    pub reserve_mib: Option<u64>,
+    /// The size of /tmp for `--tmp` in MiB; `None` means its real size, 0 offers none.
+    pub tmp_disk_mib: Option<u64>,
+    /// Features in addition to the detected ones.
+    pub features: Vec<FeatureName>,
+}
+
+#[cfg(test)]
+mod tests;

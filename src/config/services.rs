@@ -1,0 +1,57 @@
+//! Whether the services of a configuration fit together.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::daemons::{DaemonName, Service};
+
+use super::error::Fault;
+
+/// Checks the services as a whole: names are valid and unique, `after` names exist, and no service waits for itself.
+pub(super) fn check_services(services: &[Service]) -> Result<(), Fault> {
+    let mut known: BTreeSet<&str> = DaemonName::ALL.into_iter().map(DaemonName::as_str).collect();
+    for (index, service) in services.iter().enumerate() {
+        let at = || vec!["service".into(), index.into(), "name".into()];
+        if !is_service_name(&service.name) {
+            let what = format!("`{}` is not a service name: start with a letter, then a-z, 0-9 and -", service.name);
+            return Err(Fault::new(at(), what));
+        }
+        if !known.insert(&service.name) {
+            return Err(Fault::new(at(), format!("`{}` is already the name of another one", service.name)));
+        }
+    }
+    for (index, service) in services.iter().enumerate() {
+        for (position, other) in service.after.iter().enumerate() {
+            if !known.contains(other.as_str()) {
+                let names = known.iter().copied().collect::<Vec<_>>().join(", ");
+                let path = vec!["service".into(), index.into(), "after".into(), position.into()];
+                return Err(Fault::new(path, format!("nothing is called `{other}`; there is {names}")));
+            }
+        }
+    }
+    match in_a_circle(services) {
+        Some(index) => {
+            let what = format!("`{}` waits for itself, through its `after`", services[index].name);
+            Err(Fault::new(vec!["service".into(), index.into(), "after".into()], what))
+        }
+        None => Ok(()),
+    }
+}
+
+fn is_service_name(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+}
+
+/// Finds a service that can never start, by repeatedly removing services whose `after` is met.
+fn in_a_circle(services: &[Service]) -> Option<usize> {
+    let mut waiting: BTreeMap<&str, usize> =
+        services.iter().enumerate().map(|(index, service)| (service.name.as_str(), index)).collect();
+    loop {
+        let before = waiting.len();
+        let still: BTreeSet<&str> = waiting.keys().copied().collect();
+        waiting.retain(|_, index| services[*index].after.iter().any(|other| still.contains(other.as_str())));
+        if waiting.len() == before {
+            return waiting.into_values().min();
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! The host's side: can Docker pass this host's GPUs to a container, and what must compose be told?
+//!
+//! [`situation`], [`choice`], [`passthrough`], [`assess`], [`gpu_file`], [`env_file`] and `text` are pure: they
+//! turn observations into verdicts, and verdicts into the text of files. [`look`] and `files` read the
+//! host's files below a root, ask its programs, and write the files.
+
+pub mod assess;
+pub mod choice;
+pub mod env_file;
+pub mod files;
+pub mod gpu_file;
+pub mod look;
+pub mod passthrough;
+pub mod situation;
+pub mod text;

@@ -1,0 +1,241 @@
+//! Turns observations into verdicts, each with cause and repair.
+
+pub mod files;
+pub mod nvidia;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::choice::{GpuType, Selection};
+use super::gpu_file::Wanted;
+use super::passthrough::{self, Failure, Part, Trial};
+use super::situation::{Compose, Engine, FileGpus, PlatformKind, Situation, Version};
+use model::inventory::{Observations, Vendor, Verdict};
+
+/// The first compose with GPU support (`deploy.resources.reservations.devices`).
+const OLDEST_COMPOSE: Version = Version(1, 28, 0);
+
+/// The subject of a section of the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "they are the headings")]
+pub enum Topic {
+    Host,
+    Docker,
+    Gpus(Vendor),
+    NoGpu,
+}
+
+impl Topic {
+    /// The section's heading.
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::Host => "Host",
+            Self::Docker => "Docker",
+            Self::Gpus(vendor) => vendor.traits().maker,
+            Self::NoGpu => "GPUs",
+        }
+    }
+
+    /// Whether the topic matters to a user who wants GPUs of this type, or any GPUs.
+    fn concerns(self, gpu_type: Option<GpuType>) -> bool {
+        match (self, gpu_type) {
+            (_, None) | (Self::Docker | Self::NoGpu, _) => true,
+            (Self::Host, Some(gpu_type)) => gpu_type != GpuType::None,
+            (Self::Gpus(vendor), Some(gpu_type)) => gpu_type.vendor() == Some(vendor),
+        }
+    }
+}
+
+/// A section of the report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Section {
+    /// The subject.
+    pub topic: Topic,
+    /// The lines.
+    pub lines: Vec<Observations>,
+}
+
+/// The trial result of each vendor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trials(pub BTreeMap<Vendor, Trial>);
+
+impl Trials {
+    /// The trial of this vendor.
+    pub fn of(&self, vendor: Vendor) -> &Trial {
+        self.0.get(&vendor).unwrap_or(&Trial::NotTried("nobody asked for it"))
+    }
+}
+
+/// All verdicts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assessment {
+    /// The sections of the report, in order.
+    pub sections: Vec<Section>,
+    /// The vendors whose GPUs can be passed to containers.
+    pub usable: BTreeSet<Vendor>,
+}
+
+impl Assessment {
+    /// Whether anything is wrong and repairable for a user who insists on `gpu_type`, or has no preference.
+    pub fn has_errors(&self, gpu_type: Option<GpuType>) -> bool {
+        let concerning = self.sections.iter().filter(|section| section.topic.concerns(gpu_type));
+        concerning.flat_map(|section| &section.lines).any(Observations::has_failed)
+    }
+
+    /// What to pass to the container: what works, or what the user insists on.
+    pub fn wanted(&self, seen: &Situation, gpu_type: Option<GpuType>, selection: &Selection) -> Wanted {
+        let is_wanted = |vendor: Vendor| match gpu_type {
+            None => self.usable.contains(&vendor),
+            Some(gpu_type) => gpu_type.vendor() == Some(vendor),
+        };
+        let found = Vendor::ALL.into_iter().find(|vendor| is_wanted(*vendor)).map_or(GpuType::None, GpuType::from);
+        let by_files = seen.by_files.iter().filter(|gpus| is_wanted(gpus.vendor));
+        Wanted {
+            gpu_type: gpu_type.unwrap_or(found),
+            nvidia: is_wanted(Vendor::Nvidia).then(|| passthrough::way(seen)),
+            by_files: by_files.cloned().collect(),
+            selection: selection.clone(),
+        }
+    }
+}
+
+/// Judges everything.
+pub fn assess(seen: &Situation, trials: &Trials) -> Assessment {
+    let mut sections = vec![
+        Section { topic: Topic::Host, lines: platform(seen) },
+        Section { topic: Topic::Docker, lines: vec![engine(&seen.engine), compose(seen.compose)] },
+    ];
+    let mut usable = BTreeSet::new();
+    for vendor in Vendor::ALL {
+        if !seen.has(vendor) {
+            continue;
+        }
+        let trial = trials.of(vendor);
+        let by_files = seen.by_files(vendor).map(|gpus| files::assess(seen, gpus, trial));
+        let (checks, is_usable) = by_files.unwrap_or_else(|| nvidia::assess(seen, trial));
+        sections.push(Section { topic: Topic::Gpus(vendor), lines: checks });
+        if is_usable {
+            usable.insert(vendor);
+        }
+    }
+    if !Vendor::ALL.into_iter().any(|vendor| seen.has(vendor)) {
+        sections.push(Section {
+            topic: Topic::NoGpu,
+            lines: vec![Observations::note("none that a container could be given".to_owned())],
+        });
+    }
+    Assessment { sections, usable }
+}
+
+/// The platform: whether Docker here can pass GPUs on.
+pub fn platform(seen: &Situation) -> Vec<Observations> {
+    let name = &seen.platform.name;
+    // Without a GPU on the host, nothing is missing.
+    let has_gpus = seen.nvidia.is_present() || seen.by_files.iter().any(FileGpus::has_files);
+    let verdict = if has_gpus { Verdict::Fail } else { Verdict::Warn };
+    let no_gpu = |what: String| {
+        let cause = "Docker's virtual machine has no GPU";
+        let repair = "for GPUs use a Linux host with Docker Engine (on Linux: docker context use default); Slurm itself works here";
+        Observations::with_repair(verdict, what, cause, repair)
+    };
+    match seen.platform.kind {
+        PlatformKind::Linux => vec![Observations::ok(name.clone())],
+        PlatformKind::MacOs => vec![no_gpu("macOS: containers get no GPU".to_owned())],
+        PlatformKind::DesktopVm => {
+            vec![no_gpu(format!("{name}; Docker Desktop's virtual machine: containers get no GPU"))]
+        }
+        PlatformKind::Wsl2 => {
+            let mut checks = vec![Observations::ok(format!("{name}, in Windows (WSL2)"))];
+            if seen.nvidia.has_dxg && !seen.nvidia.has_wsl_library {
+                checks.push(Observations::warn(
+                    "WSL2 has a GPU, and it is none of NVIDIA's with a driver for WSL2",
+                    "AMD and Intel GPUs do not work in WSL2's containers; for NVIDIA the Windows driver is missing or too old",
+                    "NVIDIA: install the current driver in Windows, then `wsl --update`; AMD: use Linux itself",
+                ));
+            }
+            checks
+        }
+    }
+}
+
+/// The Docker engine.
+pub fn engine(engine: &Engine) -> Observations {
+    match engine {
+        Engine::Answers(info) => {
+            let rootless = if info.is_rootless { ", rootless" } else { "" };
+            let desktop = if info.is_desktop { " of Docker Desktop" } else { "" };
+            Observations::ok(format!("engine {}{desktop} answers{rootless}", info.version))
+        }
+        Engine::Missing => Observations::fail(
+            "there is no Docker on this host",
+            "neither the docker command nor the engine's socket is there",
+            "sudo apt-get install docker.io, or https://docs.docker.com/engine/install/",
+        ),
+        Engine::NotAsked => Observations::note(
+            "there is a Docker, which this container cannot ask: what follows is from the host's files alone"
+                .to_owned(),
+        ),
+        Engine::Refused => Observations::fail(
+            "you may not talk to the Docker engine",
+            "its socket, /var/run/docker.sock, belongs to root and the group docker, and you are not in it",
+            "sudo usermod -aG docker $USER, then log out and in again; or run this with sudo",
+        ),
+        Engine::Stopped(words) => Observations::fail(
+            format!("the Docker engine does not answer: {words}"),
+            "it is not running, or DOCKER_HOST or the docker context point elsewhere",
+            "sudo systemctl start docker (in WSL2 and macOS: start Docker Desktop); journalctl -u docker says why it stopped",
+        ),
+        Engine::Silent => Observations::fail(
+            "the Docker engine does not answer in time",
+            "it hangs, or the host is very busy",
+            "sudo systemctl restart docker; journalctl -u docker",
+        ),
+    }
+}
+
+/// Docker Compose.
+pub fn compose(compose: Compose) -> Observations {
+    let install = "sudo apt-get install docker-compose-v2 (Ubuntu) or docker-compose-plugin (Docker's packages), \
+                   or https://docs.docker.com/compose/install/linux/";
+    match compose {
+        Compose::Version { command, version } if version < OLDEST_COMPOSE => Observations::fail(
+            format!("{command} {version} is too old"),
+            format!("compose hands GPUs over since {OLDEST_COMPOSE}"),
+            install,
+        ),
+        Compose::Version { command, version } => Observations::ok(format!("{command} {version}")),
+        Compose::NotAsked => Observations::note("compose cannot be asked from here".to_owned()),
+        Compose::Missing => {
+            Observations::fail("there is no compose on this host", "it is a package of its own", install)
+        }
+    }
+}
+
+/// The repair of a failed trial, where it depends on vendor and engine.
+struct Repairs<'a> {
+    tool: &'a str,
+    toolkit: &'a str,
+    device: &'a str,
+    permission: &'a str,
+}
+
+/// The report's line about a failed trial.
+fn failed_trial(failure: &Failure, is_explained: bool, repairs: &Repairs<'_>) -> Observations {
+    let what = format!("the trial failed, because of {}: {}", failure.part.as_str(), failure.words);
+    if is_explained {
+        return Observations::fail(what, "what is said above", "that of above, then run this again");
+    }
+    let of_driver = format!("see that {} works on the host; reboot after an update of the driver", repairs.tool);
+    let (cause, repair) = match failure.part {
+        Part::Engine => (
+            "Docker could not run the container",
+            "docker run --rm --entrypoint true slurminit:latest shows whether it can without GPUs",
+        ),
+        Part::Toolkit => ("Docker knows no way to hand the GPUs over", repairs.toolkit),
+        Part::Driver => {
+            ("the host's driver does not work, or was updated without a restart of the host", of_driver.as_str())
+        }
+        Part::Device => ("a device file is missing where the engine runs, or was not handed over", repairs.device),
+        Part::Permission => ("the container may not open the GPU's device files", repairs.permission),
+    };
+    Observations::fail(what, cause, repair)
+}

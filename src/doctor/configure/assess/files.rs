@@ -1,0 +1,87 @@
+//! GPUs that are passed by their device files: hardware, files, groups, trial.
+
+use super::{Repairs, failed_trial};
+use crate::configure::passthrough::Trial;
+use crate::configure::situation::{FileGpus, PlatformKind, Situation};
+use model::inventory::Observations;
+
+/// The lines of the report, and whether the GPUs can be passed to containers.
+pub(super) fn assess(seen: &Situation, gpus: &FileGpus, trial: &Trial) -> (Vec<Observations>, bool) {
+    if matches!(seen.platform.kind, PlatformKind::MacOs | PlatformKind::DesktopVm) {
+        return (vec![Observations::note("Docker Desktop's virtual machine cannot reach it".to_owned())], false);
+    }
+    let mut checks = vec![hardware(gpus)];
+    if !gpus.is_complete() {
+        return (checks, false);
+    }
+    checks.extend(groups(gpus));
+    if let Trial::NotTried(_) = trial {
+        checks.extend(rootless(seen, gpus));
+    }
+    checks.push(tried(gpus, trial));
+    let is_usable = !checks.iter().any(Observations::has_failed);
+    (checks, is_usable)
+}
+
+/// The hardware and its driver.
+pub fn hardware(gpus: &FileGpus) -> Observations {
+    if !gpus.is_complete() {
+        return incomplete(gpus);
+    }
+    let nodes: Vec<&str> = gpus.render_nodes.iter().map(|node| node.path.as_str()).collect();
+    let shared = gpus.files.shared.map(|path| format!("{path} and ")).unwrap_or_default();
+    Observations::ok(format!("{shared}{}", nodes.join(", ")))
+}
+
+/// The result of the trial.
+pub fn tried(gpus: &FileGpus, trial: &Trial) -> Observations {
+    let files = gpus.files;
+    let toolkit = format!("docker build the image again with --build-arg GPU_TYPE={}", gpus.vendor);
+    match trial {
+        Trial::Works(count) => Observations::ok(format!("a container can use {count} of them (tried with the image)")),
+        Trial::Fails(failure) => {
+            let tool = gpus.vendor.traits().mismatch.tool;
+            let repairs = Repairs { tool, toolkit: &toolkit, device: files.missing, permission: files.rootless };
+            failed_trial(failure, false, &repairs)
+        }
+        Trial::NotTried(why) => Observations::note(format!("not tried with a container: {why}")),
+    }
+}
+
+/// This is no error: nearly every processor has an integrated GPU that no runtime supports.
+fn incomplete(gpus: &FileGpus) -> Observations {
+    let missing = match gpus.files.shared {
+        Some(path) if gpus.shared.is_none() => format!("{path} is not there"),
+        _ => "/dev/dri has no render node of it".to_owned(),
+    };
+    let (cause, repair) = gpus.files.incomplete;
+    let maker = gpus.vendor.traits().maker;
+    let article = if maker.starts_with(['A', 'I']) { "an" } else { "a" };
+    Observations::warn(format!("there is {article} {maker} GPU, and {missing}: it is not used"), cause, repair)
+}
+
+/// The groups that own the device files.
+pub fn groups(gpus: &FileGpus) -> Option<Observations> {
+    let closed = gpus.devices().filter(|it| it.group == 0 && !it.is_for_all);
+    let closed: Vec<&str> = closed.map(|it| it.path.as_str()).collect();
+    if !closed.is_empty() {
+        return Some(Observations::warn(
+            format!("only root may use {}: jobs of other users cannot", closed.join(", ")),
+            "these files belong to the group root, so there is no group that the container could be given",
+            gpus.files.groups,
+        ));
+    }
+    let numbers: Vec<String> = gpus.groups().iter().map(ToString::to_string).collect();
+    (!numbers.is_empty()).then(|| Observations::ok(format!("their groups on this host: {}", numbers.join(", "))))
+}
+
+fn rootless(seen: &Situation, gpus: &FileGpus) -> Option<Observations> {
+    let is_rootless = seen.engine.info().is_some_and(|info| info.is_rootless);
+    is_rootless.then(|| {
+        Observations::warn(
+            "a rootless Docker may not be able to open the GPU's files",
+            "groups of the host mean nothing inside it",
+            gpus.files.rootless,
+        )
+    })
+}

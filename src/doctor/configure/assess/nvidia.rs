@@ -1,0 +1,255 @@
+//! NVIDIA: hardware, driver, toolkit, trial.
+
+use super::{Repairs, failed_trial};
+use crate::configure::passthrough::{Part, Trial, Way, way};
+use crate::configure::situation::{Engine, EngineInfo, Nvidia, PlatformKind, Situation, Smi, Version};
+use model::inventory::gres::counted;
+use model::inventory::{Observations, Vendor};
+
+/// The oldest driver for CUDA 11, which is also the oldest supported one.
+const OLDEST_DRIVER: u32 = 470;
+/// The oldest driver for CUDA 12.
+const CUDA_12_DRIVER: Version = Version(525, 60, 13);
+
+const REGISTER: &str = "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker";
+const INSTALL: &str = "install nvidia-container-toolkit \
+    (https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html), then \
+    sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker";
+const NO_CGROUPS: &str = "sudo nvidia-ctk config --set nvidia-container-cli.no-cgroups --in-place";
+const OWN_CGROUPS: &str = "sudo nvidia-ctk config --set nvidia-container-cli.no-cgroups=false --in-place && \
+    sudo systemctl restart docker";
+
+/// The lines of the report, and whether the GPUs can be passed to containers.
+pub(super) fn assess(seen: &Situation, trial: &Trial) -> (Vec<Observations>, bool) {
+    let mut checks = driver(seen);
+    if checks.iter().any(Observations::has_failed) {
+        return (checks, false);
+    }
+    if matches!(seen.platform.kind, PlatformKind::MacOs | PlatformKind::DesktopVm) {
+        checks.push(Observations::note("Docker Desktop's virtual machine cannot reach it".to_owned()));
+        return (checks, false);
+    }
+    if let Trial::Works(_) = trial {
+        checks.push(tried(seen, trial));
+        return (checks, true);
+    }
+    checks.extend(passes(seen, trial));
+    checks.push(tried(seen, trial));
+    let is_usable = !checks.iter().any(Observations::has_failed);
+    (checks, is_usable)
+}
+
+/// The toolkit that passes the GPUs to containers.
+pub fn passes(seen: &Situation, trial: &Trial) -> Vec<Observations> {
+    if let Trial::Works(_) = trial {
+        return vec![Observations::ok("Docker hands the GPUs over".to_owned())];
+    }
+    std::iter::once(toolkit(seen)).chain(cgroups(seen)).collect()
+}
+
+/// The result of the trial.
+pub fn tried(seen: &Situation, trial: &Trial) -> Observations {
+    match trial {
+        // The trial outweighs whatever the files suggest.
+        Trial::Works(count) => Observations::ok(format!("a container can use {count} of them (tried with the image)")),
+        Trial::Fails(failure) => {
+            let is_explained = matches!(failure.part, Part::Toolkit | Part::Permission)
+                && passes(seen, trial).iter().any(Observations::has_failed);
+            failed_trial(failure, is_explained, &repairs(seen))
+        }
+        Trial::NotTried(why) => Observations::note(format!("not tried with a container: {why}")),
+    }
+}
+
+/// The hardware and its driver.
+pub fn driver(seen: &Situation) -> Vec<Observations> {
+    let nvidia = &seen.nvidia;
+    if let Smi::Fails(words) = &nvidia.smi {
+        let (cause, repair) = if words.contains("version mismatch") {
+            ("the driver was updated and the old kernel module is still loaded", "reboot the host")
+        } else {
+            (
+                "the driver is not loaded, does not fit the kernel, or the GPU has failed",
+                "dmesg | grep -i -e nvrm -e xid says more; re-install the driver, or reboot the host",
+            )
+        };
+        return vec![Observations::fail(format!("nvidia-smi fails: {words}"), cause, repair)];
+    }
+    if nvidia.gpus.is_empty() {
+        return vec![no_driver(seen)];
+    }
+    let mut checks = vec![];
+    let version = nvidia.driver.as_deref().unwrap_or("of unknown version");
+    let list = format!("{}, driver {version}", list(nvidia));
+    match nvidia.driver.as_deref().and_then(Version::find) {
+        Some(version) if version.0 < OLDEST_DRIVER => checks.push(Observations::fail(
+            format!("{list}: the driver is too old"),
+            format!("CUDA 11 needs {OLDEST_DRIVER}.57.02, and CUDA 12 needs {CUDA_12_DRIVER}"),
+            "install a newer driver (Ubuntu: sudo apt-get install nvidia-driver-535) and reboot",
+        )),
+        Some(version) if version < CUDA_12_DRIVER => checks.push(Observations::warn(
+            format!("{list}: CUDA 12 programs will not run"),
+            format!("CUDA 12 needs a driver from {CUDA_12_DRIVER} on"),
+            "install a newer driver (Ubuntu: sudo apt-get install nvidia-driver-535) and reboot, if you need CUDA 12",
+        )),
+        _ => checks.push(Observations::ok(list)),
+    }
+    if !nvidia.mig_ids.is_empty() {
+        let ids = nvidia.mig_ids.join(", ");
+        checks.push(Observations::note(format!(
+            "MIG instances: {ids}; choose some of them with --gpus, or a container gets all"
+        )));
+    }
+    checks
+}
+
+/// `2x NVIDIA H200, 1x NVIDIA A100`, in order of first appearance.
+fn list(nvidia: &Nvidia) -> String {
+    let counts = counted(nvidia.gpus.iter().map(|gpu| (gpu.model.as_deref().unwrap_or("NVIDIA GPU"), 1)));
+    counts.iter().map(|(model, count)| format!("{count}x {model}")).collect::<Vec<_>>().join(", ")
+}
+
+fn no_driver(seen: &Situation) -> Observations {
+    let nvidia = &seen.nvidia;
+    if seen.platform.kind == PlatformKind::Wsl2 {
+        return Observations::fail(
+            "WSL2 has NVIDIA's library, and no GPU answers",
+            if nvidia.has_dxg {
+                "the Windows driver does not fit this WSL2"
+            } else {
+                "WSL2's device /dev/dxg is missing"
+            },
+            "install the current NVIDIA driver in Windows, then `wsl --update` and `wsl --shutdown`; no Linux driver inside WSL2",
+        );
+    }
+    let what = format!("{} on the PCI bus, and NVIDIA's driver is not loaded", plural(nvidia.on_pci));
+    let install = "(Ubuntu, Debian: sudo apt-get install nvidia-driver) and reboot; then nvidia-smi lists the GPUs";
+    if nvidia.has_nouveau {
+        return Observations::fail(
+            what,
+            "the kernel's own driver, nouveau, holds the GPUs, and it cannot compute",
+            format!("install NVIDIA's driver, which takes nouveau's place {install}"),
+        );
+    }
+    Observations::fail(
+        what,
+        "it is not installed, or was not built for this kernel, or Secure Boot refuses it",
+        format!("install it {install}; dkms status and mokutil --sb-state tell about the other two"),
+    )
+}
+
+fn plural(gpus: usize) -> String {
+    if gpus == 1 { "1 NVIDIA GPU is".to_owned() } else { format!("{gpus} NVIDIA GPUs are") }
+}
+
+fn toolkit(seen: &Situation) -> Observations {
+    let toolkit = &seen.nvidia.toolkit;
+    if seen.engine.info().is_some_and(|info| info.is_desktop) && seen.platform.kind == PlatformKind::Wsl2 {
+        return Observations::ok("Docker Desktop hands the GPUs over by itself".to_owned());
+    }
+    if let Some(info) = seen.engine.info() {
+        if info.runtimes.iter().any(|name| name == "nvidia") {
+            return Observations::ok("the NVIDIA runtime is registered with Docker".to_owned());
+        }
+        if way(seen) == Way::Cdi {
+            return Observations::ok(format!("Docker hands the GPUs over by CDI ({})", toolkit.cdi_specs.join(", ")));
+        }
+        return not_registered(seen, info);
+    }
+    if way(seen) == Way::Cdi {
+        return Observations::note(format!(
+            "there is a CDI specification ({}): Docker from 28.2 on uses it, older ones if \"features\" say so",
+            toolkit.cdi_specs.join(", ")
+        ));
+    }
+    match (toolkit.is_in_daemon_json, toolkit.programs.is_empty()) {
+        (_, true) => missing(),
+        (true, false) => {
+            Observations::ok("the container toolkit is installed, and Docker's configuration names it".to_owned())
+        }
+        (false, false) => unnamed(&seen.engine),
+    }
+}
+
+fn not_registered(seen: &Situation, info: &EngineInfo) -> Observations {
+    let toolkit = &seen.nvidia.toolkit;
+    if toolkit.is_in_daemon_json && !toolkit.programs.is_empty() {
+        return Observations::fail(
+            "Docker does not know the NVIDIA runtime yet",
+            "/etc/docker/daemon.json names it, and the engine was not restarted since (or reads another file)",
+            "sudo systemctl restart docker",
+        );
+    }
+    if !toolkit.programs.is_empty() {
+        return unnamed(&seen.engine);
+    }
+    if !toolkit.cdi_specs.is_empty() && !info.has_cdi {
+        return Observations::fail(
+            format!("there is a CDI specification ({}), and Docker does not use CDI", toolkit.cdi_specs.join(", ")),
+            format!(
+                "CDI is off in engine {}: it came with 25, where it is an option, and is on from 28.2",
+                info.version
+            ),
+            "add {\"features\": {\"cdi\": true}} to /etc/docker/daemon.json and sudo systemctl restart docker; \
+             or install nvidia-container-toolkit",
+        );
+    }
+    missing()
+}
+
+fn missing() -> Observations {
+    Observations::fail(
+        "Docker cannot hand NVIDIA GPUs to a container",
+        "nvidia-container-toolkit is not installed",
+        INSTALL,
+    )
+}
+
+fn unnamed(engine: &Engine) -> Observations {
+    let repair = match engine.info() {
+        Some(info) if info.is_rootless => {
+            "nvidia-ctk runtime configure --runtime=docker --config=$HOME/.config/docker/daemon.json && \
+             systemctl --user restart docker"
+        }
+        _ => REGISTER,
+    };
+    Observations::fail(
+        "the container toolkit is installed, and Docker does not know it",
+        "the runtime `nvidia` is not in Docker's configuration",
+        repair,
+    )
+}
+
+fn is_rootless(seen: &Situation) -> bool {
+    seen.engine.info().is_some_and(|info| info.is_rootless)
+}
+
+fn repairs(seen: &Situation) -> Repairs<'static> {
+    Repairs {
+        tool: Vendor::Nvidia.traits().mismatch.tool,
+        toolkit: REGISTER,
+        device: "look for /dev/nvidia* on the host (nvidia-modprobe -u -c 0 makes them), and see that Docker's engine runs on \
+                 this host and not elsewhere (docker context ls)",
+        permission: if is_rootless(seen) { NO_CGROUPS } else { OWN_CGROUPS },
+    }
+}
+
+/// The toolkit's setting `no-cgroups`: a rootless engine needs it; with any other engine it makes the GPUs
+/// inaccessible.
+fn cgroups(seen: &Situation) -> Option<Observations> {
+    seen.engine.info()?;
+    let leaves_alone = seen.nvidia.toolkit.leaves_cgroups_alone;
+    match (is_rootless(seen), leaves_alone, way(seen)) {
+        (true, false, Way::Gpus) => Some(Observations::fail(
+            "the toolkit fails under a rootless Docker",
+            "it sets device rules in cgroups, which a rootless engine may not change",
+            NO_CGROUPS,
+        )),
+        (false, true, Way::Gpus) => Some(Observations::fail(
+            "containers may not open the GPUs that the toolkit hands them",
+            "the toolkit is told to set no device rules (no-cgroups = true), which only a rootless Docker needs",
+            OWN_CGROUPS,
+        )),
+        _ => None,
+    }
+}

@@ -1,0 +1,156 @@
+//! The choices made on the command line.
+
+use std::str::FromStr;
+
+use super::gpu_file::Wanted;
+use super::situation::{FileGpus, Situation};
+pub use config::GpuType;
+use model::inventory::{Finding, Kind, Vendor};
+
+/// The GPUs that the container gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Selection {
+    /// All GPUs.
+    All,
+    /// These GPUs.
+    Ids(Vec<GpuId>),
+}
+
+/// A GPU's name that is safe in a compose file: an index, `GPU-...` or `MIG-...`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuId(String);
+
+impl GpuId {
+    /// The index, if the name is a number.
+    pub fn index(&self) -> Option<usize> {
+        self.0.parse().ok()
+    }
+}
+
+model::text_type!(GpuId);
+
+impl FromStr for Selection {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "all" {
+            return Ok(Self::All);
+        }
+        let mut ids: Vec<GpuId> = Vec::new();
+        for id in text.split(',') {
+            let id = parse_id(id)?;
+            if ids.contains(&id) {
+                return Err(format!("`{id}` is named twice"));
+            }
+            ids.push(id);
+        }
+        Ok(Self::Ids(ids))
+    }
+}
+
+fn parse_id(text: &str) -> Result<GpuId, String> {
+    let is_index = !text.is_empty() && text.len() <= 3 && text.bytes().all(|byte| byte.is_ascii_digit());
+    let name = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-"));
+    // Older names of MIG instances contain slashes: MIG-GPU-UUID/0/0.
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'/';
+    let is_name = name.is_some_and(|name| !name.is_empty() && name.len() <= 64 && name.bytes().all(is_plain));
+    if is_index || is_name {
+        return Ok(GpuId(text.trim_start_matches('0').to_owned()).or_zero());
+    }
+    Err(format!("`{text}` names no GPU: want all, or numbers, GPU-... or MIG-... ids with commas between them"))
+}
+
+impl GpuId {
+    fn or_zero(self) -> Self {
+        if self.0.is_empty() { Self("0".to_owned()) } else { self }
+    }
+}
+
+/// Checks the selection against the host's GPUs, as far as these are known.
+///
+/// # Errors
+/// The first GPU that does not exist.
+pub fn check(selection: &Selection, gpu_type: Option<GpuType>, seen: &Situation) -> Result<(), String> {
+    let no_such =
+        |id: &GpuId, has: String| Err(format!("--gpus {id}: there is no such GPU on this host; it has {has}"));
+    let Selection::Ids(ids) = selection else { return Ok(()) };
+    let nvidia = &seen.nvidia;
+    let can_be_meant = |vendor: &Vendor| match gpu_type {
+        Some(gpu_type) => gpu_type.vendor() == Some(*vendor),
+        None => seen.by_files(*vendor).map_or_else(|| nvidia.is_present(), FileGpus::has_files),
+    };
+    let meant: Vec<Vendor> = Vendor::ALL.into_iter().filter(can_be_meant).collect();
+    for id in ids {
+        if meant.len() > 1 {
+            let options: Vec<String> = meant.iter().map(|vendor| format!("--gpu-type {vendor}")).collect();
+            let makers: Vec<&str> = meant.iter().map(|vendor| vendor.traits().maker).collect();
+            let (makers, options) = (makers.join(" and of "), options.join(" or "));
+            return Err(format!("--gpus {id}: this host has GPUs of {makers}; say whose with {options}"));
+        }
+        if let Some(gpus) = meant.first().and_then(|vendor| seen.by_files(*vendor)) {
+            let (maker, has) = (gpus.vendor.traits().maker, numbers(gpus.render_nodes.len()));
+            match id.index() {
+                None => return Err(format!("--gpus {id}: {maker} GPUs are chosen by number; this host has {has}")),
+                Some(index) if index >= gpus.render_nodes.len() => return no_such(id, has),
+                Some(_) => {}
+            }
+            continue;
+        }
+        let uuids: Vec<&str> = nvidia.gpus.iter().filter_map(|gpu| gpu.uuid.as_deref()).collect();
+        let knows = match id.index() {
+            Some(index) => index < nvidia.gpus.len(),
+            None if id.as_str().starts_with("GPU-") => uuids.len() < nvidia.gpus.len() || uuids.contains(&id.as_str()),
+            None => nvidia.mig_ids.is_empty() || nvidia.mig_ids.iter().any(|mig| mig == id.as_str()),
+        };
+        // Without a driver nothing is known; the user may be preparing for another host.
+        if !knows && !nvidia.gpus.is_empty() {
+            return no_such(id, numbers(nvidia.gpus.len()));
+        }
+    }
+    Ok(())
+}
+
+/// Reports a request that this host cannot meet. The files are still written, because they may be for another host.
+pub fn unmet(selection: &Selection, gpu_type: Option<GpuType>, wanted: &Wanted, seen: &Situation) -> Option<Finding> {
+    // WSL2's device alone can mean NVIDIA.
+    let can_be_here = |vendor| seen.has(vendor) || (vendor == Vendor::Nvidia && seen.nvidia.has_dxg);
+    let option = match (gpu_type.and_then(GpuType::vendor), selection) {
+        (Some(vendor), _) if !can_be_here(vendor) => format!("--gpu-type {vendor}"),
+        (_, Selection::Ids(_)) if wanted.is_plain() => "--gpus".to_owned(),
+        _ => return None,
+    };
+    Some(Finding::error(
+        Kind::Other,
+        format!("{option}: this host has no such GPU to give to a container"),
+        "what was found is above",
+        "leave the option out to take what is there, or mend what is said above; what is written is for a host that \
+         has the GPU",
+    ))
+}
+
+fn numbers(count: usize) -> String {
+    match count {
+        0 => "none".to_owned(),
+        1 => "only GPU 0".to_owned(),
+        _ => format!("GPUs 0 to {}", count - 1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_selection_cannot_leave_its_quotes() {
+        let ids = |text: &str| match text.parse() {
+            Ok(Selection::Ids(ids)) => Some(ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")),
+            _ => None,
+        };
+        assert_eq!("all".parse(), Ok(Selection::All));
+        assert_eq!(ids("0,01,10").as_deref(), Some("0 1 10"));
+        assert_eq!(ids("GPU-1c1d,MIG-GPU-1c1d/0/0").as_deref(), Some("GPU-1c1d MIG-GPU-1c1d/0/0"));
+        for bad in ["", "0,", "0,0", "0,00", "-1", "GPU-", "GPU-1'", "GPU-1 2", "GPU-1\n", "x", "0:0", "1234"] {
+            assert_eq!(ids(bad), None, "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Inspects the host below a root directory, and runs its programs. Changes nothing.
+
+mod docker;
+mod files;
+mod nvidia;
+mod trials;
+
+pub use trials::trials;
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use super::situation::{Engine, Platform, PlatformKind, Situation};
+use model::inventory::{Inventory, PciAddress, Traits, Vendor};
+use sys::tool;
+
+/// Everything that can be observed. Each program of the host has the deadline; `inventory` is the result of detection
+/// below the same root.
+pub fn look(root: &Path, deadline: Duration, inventory: &Inventory) -> Situation {
+    let engine = docker::engine(root, deadline);
+    Situation {
+        platform: platform(root, &engine),
+        compose: docker::compose(deadline, &engine),
+        nvidia: nvidia::look(root, deadline, inventory),
+        by_files: files::look(root, inventory),
+        engine,
+    }
+}
+
+/// Whether the engine has the image.
+pub fn has_image(deadline: Duration, image: &str) -> bool {
+    tool::ask("docker", &["image", "inspect", "--format", "{{.Id}}", image], deadline).output().is_some()
+}
+
+fn platform(root: &Path, engine: &Engine) -> Platform {
+    if root.join("System/Library/CoreServices/SystemVersion.plist").exists() {
+        return Platform { kind: PlatformKind::MacOs, name: "macOS".to_owned() };
+    }
+    let kernel = read(root, "proc/version").to_lowercase();
+    let engines_kernel = engine.info().map(|info| info.kernel.as_str()).unwrap_or_default();
+    let kind = if kernel.contains("microsoft") {
+        PlatformKind::Wsl2
+    } else if kernel.contains("linuxkit") || engines_kernel.contains("linuxkit") {
+        PlatformKind::DesktopVm
+    } else {
+        PlatformKind::Linux
+    };
+    let release = read(root, "etc/os-release");
+    let name = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
+    let name = name.map_or("Linux", |name| name.trim_matches(['"', '\'']));
+    Platform { kind, name: name.to_owned() }
+}
+
+/// The file's text; empty if it cannot be read.
+fn read(root: &Path, path: &str) -> String {
+    fs::read(root.join(path)).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+}
+
+/// The names in a directory, sorted.
+fn names(root: &Path, path: &str) -> Vec<String> {
+    let entries = fs::read_dir(root.join(path)).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    names
+}
+
+/// The number of this vendor's GPUs on the PCI bus.
+fn gpus_on_pci(root: &Path, vendor: Vendor) -> usize {
+    let Traits { pci_vendor, pci_classes, offers_integrated, .. } = vendor.traits();
+    let devices = names(root, "sys/bus/pci/devices");
+    let is_on_root_bus = |name: &str| name.parse().is_ok_and(|address: PciAddress| address.is_on_root_bus());
+    let is_gpu = |name: &&String| {
+        let file = |file: &str| read(root, &format!("sys/bus/pci/devices/{name}/{file}"));
+        let class = file("class");
+        let is_offered = *offers_integrated || !is_on_root_bus(name);
+        is_offered && file("vendor").trim() == *pci_vendor && pci_classes.iter().any(|known| class.starts_with(known))
+    };
+    devices.iter().filter(is_gpu).count()
+}

@@ -1,0 +1,47 @@
+//! Vendors whose GPUs are passed by their device files: PCI bus, files and groups.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use super::{gpus_on_pci, names, read};
+use crate::configure::situation::{Device, FileGpus};
+use model::inventory::{Inventory, Vendor};
+
+/// One entry per vendor, even if the host has none of its GPUs.
+pub(super) fn look(root: &Path, inventory: &Inventory) -> Vec<FileGpus> {
+    let of_vendor = |vendor: Vendor| {
+        let files = vendor.traits().files.as_ref()?;
+        Some(FileGpus {
+            vendor,
+            files,
+            on_pci: gpus_on_pci(root, vendor),
+            shared: files.shared.and_then(|path| device(root, path)),
+            render_nodes: render_nodes(root, vendor, inventory),
+        })
+    };
+    Vendor::ALL.into_iter().filter_map(of_vendor).collect()
+}
+
+/// On many machines renderD128 is an integrated GPU of another vendor.
+fn render_nodes(root: &Path, vendor: Vendor, inventory: &Inventory) -> Vec<Device> {
+    let number = vendor.traits().pci_vendor;
+    let is_own = |name: &String| read(root, &format!("sys/class/drm/{name}/device/vendor")).trim() == number;
+    let whole: Vec<u32> = inventory.gpus.iter().filter(|gpu| !gpu.integrated).filter_map(|gpu| gpu.minor).collect();
+    let is_offered = |minor: &u32| vendor.traits().offers_integrated || whole.contains(minor);
+    let minor = |name: &String| name.strip_prefix("renderD").and_then(|minor| minor.parse::<u32>().ok());
+    let mut nodes: Vec<(u32, String)> = names(root, "dev/dri")
+        .into_iter()
+        .filter(is_own)
+        .filter_map(|name| Some((minor(&name).filter(is_offered)?, format!("/dev/dri/{name}"))))
+        .collect();
+    nodes.sort();
+    nodes.into_iter().filter_map(|(_, path)| device(root, &path)).collect()
+}
+
+/// The device is never opened, because that can wake a GPU.
+fn device(root: &Path, path: &str) -> Option<Device> {
+    let metadata = fs::metadata(root.join(path.trim_start_matches('/'))).ok()?;
+    let is_for_all = metadata.mode() & 0o006 == 0o006;
+    Some(Device { path: path.to_owned(), group: metadata.gid(), is_for_all })
+}

@@ -1,0 +1,297 @@
+//! Observations of a host.
+
+use std::fmt;
+
+use model::inventory::{Files, Vendor};
+
+/// All observations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Situation {
+    /// The operating system.
+    pub platform: Platform,
+    /// The Docker engine.
+    pub engine: Engine,
+    /// Docker compose.
+    pub compose: Compose,
+    /// NVIDIA's hardware and software.
+    pub nvidia: Nvidia,
+    /// Vendors whose GPUs are passed by their device files.
+    pub by_files: Vec<FileGpus>,
+}
+
+impl Situation {
+    /// This vendor's observations, if its GPUs are passed by their device files.
+    pub fn by_files(&self, vendor: Vendor) -> Option<&FileGpus> {
+        self.by_files.iter().find(|gpus| gpus.vendor == vendor)
+    }
+
+    /// Whether the host has anything of this vendor.
+    pub fn has(&self, vendor: Vendor) -> bool {
+        match vendor {
+            Vendor::Nvidia => self.nvidia.is_present(),
+            _ => self.by_files(vendor).is_some_and(FileGpus::is_present),
+        }
+    }
+}
+
+/// The operating system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Platform {
+    /// The kind, which decides about GPUs.
+    pub kind: PlatformKind,
+    /// The name of the system: `Debian GNU/Linux 12 (bookworm)`.
+    pub name: String,
+}
+
+/// A platform of the support table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlatformKind {
+    /// Linux on its own machine.
+    Linux,
+    /// Linux inside Windows.
+    Wsl2,
+    /// macOS itself.
+    MacOs,
+    /// The virtual machine of Docker Desktop (macOS and Linux), which has no GPU.
+    DesktopVm,
+}
+
+/// The Docker engine, according to `docker info`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// Neither the docker command nor the engine's socket exists.
+    Missing,
+    /// The engine seems to exist, but there is no docker command here (inside the image).
+    NotAsked,
+    /// The user may not connect to it.
+    Refused,
+    /// The engine is not running. The text is its client's message.
+    Stopped(String),
+    /// No answer within the deadline.
+    Silent,
+    /// The engine answered.
+    Answers(EngineInfo),
+}
+
+impl Engine {
+    /// Its answer, if it gave one.
+    pub fn info(&self) -> Option<&EngineInfo> {
+        match self {
+            Self::Answers(info) => Some(info),
+            _ => None,
+        }
+    }
+}
+
+/// What a running engine reports about itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EngineInfo {
+    /// The version: `27.3.1`.
+    pub version: String,
+    /// The names of its container runtimes.
+    pub runtimes: Vec<String>,
+    /// Whether it runs rootless.
+    pub is_rootless: bool,
+    /// Whether it belongs to Docker Desktop.
+    pub is_desktop: bool,
+    /// The kernel version; with Docker Desktop, that of the virtual machine.
+    pub kernel: String,
+    /// Whether it supports the container device interface (CDI).
+    pub has_cdi: bool,
+}
+
+/// Docker compose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compose {
+    /// Compose is not installed.
+    Missing,
+    /// There is no docker command here.
+    NotAsked,
+    /// Compose is installed.
+    Version {
+        /// The command that runs it.
+        command: &'static str,
+        /// Major, minor, patch.
+        version: Version,
+    },
+}
+
+impl Compose {
+    /// The command that runs compose here, or will.
+    pub fn command(self) -> &'static str {
+        match self {
+            Self::Version { command, .. } => command,
+            Self::Missing | Self::NotAsked => "docker compose",
+        }
+    }
+}
+
+/// Major, minor and patch number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version(pub u32, pub u32, pub u32);
+
+impl Version {
+    /// The first version number in `text`, such as `v2.26.1-4` or `535.154.05`; a missing patch is 0.
+    pub fn find(text: &str) -> Option<Self> {
+        text.split(|c: char| c.is_whitespace() || c == ',').find_map(|word| {
+            let word = word.trim_start_matches('v');
+            let mut parts = word.split(|c: char| !c.is_ascii_digit());
+            let mut number = || parts.next().unwrap_or_default().parse().ok();
+            let (major, minor) = (number()?, number()?);
+            word[..word.len().min(1)]
+                .chars()
+                .all(|c| c.is_ascii_digit())
+                .then(|| Self(major, minor, number().unwrap_or(0)))
+        })
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.0, self.1, self.2)
+    }
+}
+
+/// NVIDIA's hardware and software.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Nvidia {
+    /// The GPUs that the driver reports.
+    pub gpus: Vec<NvidiaGpu>,
+    /// The number of GPUs on the PCI bus, with or without a driver.
+    pub on_pci: usize,
+    /// The driver's version, such as `535.154.05`.
+    pub driver: Option<String>,
+    /// Whether the kernel uses the nouveau driver, which cannot compute.
+    pub has_nouveau: bool,
+    /// The result of `nvidia-smi`.
+    pub smi: Smi,
+    /// The IDs of MIG instances.
+    pub mig_ids: Vec<String>,
+    /// Whether WSL2's single device for all GPUs exists.
+    pub has_dxg: bool,
+    /// Whether WSL2's library of the Windows driver exists.
+    pub has_wsl_library: bool,
+    /// NVIDIA's container toolkit.
+    pub toolkit: Toolkit,
+}
+
+impl Nvidia {
+    /// Whether the host has any NVIDIA GPU.
+    pub fn is_present(&self) -> bool {
+        self.on_pci > 0 || !self.gpus.is_empty() || self.has_wsl_library
+    }
+}
+
+/// An NVIDIA GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NvidiaGpu {
+    /// The model name, an untrusted text.
+    pub model: Option<String>,
+    /// The UUID: `GPU-...`.
+    pub uuid: Option<String>,
+}
+
+/// The result of `nvidia-smi -L`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Smi {
+    /// The program is missing, which proves nothing.
+    #[default]
+    Missing,
+    /// It lists GPUs.
+    Works,
+    /// It fails; the text is the first line of its message.
+    Fails(String),
+}
+
+/// NVIDIA's container toolkit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Toolkit {
+    /// The installed programs.
+    pub programs: Vec<&'static str>,
+    /// Whether `/etc/docker/daemon.json` names its runtime.
+    pub is_in_daemon_json: bool,
+    /// Whether `no-cgroups` is set, which a rootless engine needs.
+    pub leaves_cgroups_alone: bool,
+    /// The CDI specifications.
+    pub cdi_specs: Vec<String>,
+}
+
+/// A vendor whose GPUs are passed to containers by their device files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileGpus {
+    /// The vendor.
+    pub vendor: Vendor,
+    /// How its device files are passed.
+    pub files: &'static Files,
+    /// The number of GPUs on the PCI bus.
+    pub on_pci: usize,
+    /// The device that all GPUs share, if the vendor has one.
+    pub shared: Option<Device>,
+    /// The render nodes of the GPUs, in order.
+    pub render_nodes: Vec<Device>,
+}
+
+impl FileGpus {
+    /// Whether the host has any GPU of the vendor.
+    pub fn is_present(&self) -> bool {
+        self.on_pci > 0 || self.has_files()
+    }
+
+    /// Whether a driver has created the device files that every job needs.
+    pub fn has_files(&self) -> bool {
+        match self.files.shared {
+            Some(_) => self.shared.is_some(),
+            None => !self.render_nodes.is_empty(),
+        }
+    }
+
+    /// Whether at least one GPU can be passed to a container.
+    pub fn is_complete(&self) -> bool {
+        self.has_files() && !self.render_nodes.is_empty()
+    }
+
+    /// All device files.
+    pub fn devices(&self) -> impl Iterator<Item = &Device> {
+        self.shared.iter().chain(&self.render_nodes)
+    }
+
+    /// The IDs of the groups that own the devices, except root's, which grants nobody access.
+    pub fn groups(&self) -> Vec<u32> {
+        let mut groups: Vec<u32> = self.devices().map(|device| device.group).collect();
+        groups.retain(|group| *group != 0);
+        groups.sort_unstable();
+        groups.dedup();
+        groups
+    }
+}
+
+/// A device file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// The path on the host.
+    pub path: String,
+    /// The group ID on the host.
+    pub group: u32,
+    /// Whether everybody may use it.
+    pub is_for_all: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_found_in_what_programs_say() {
+        for (text, want) in [
+            ("Docker Compose version v2.26.1-4", Version(2, 26, 1)),
+            ("docker-compose version 1.29.2, build unknown", Version(1, 29, 2)),
+            ("2.40\n", Version(2, 40, 0)),
+            ("535.154.05", Version(535, 154, 5)),
+        ] {
+            assert_eq!(Version::find(text), Some(want), "{text}");
+        }
+        for text in ["", "none", "v", "version x.y", "12"] {
+            assert_eq!(Version::find(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What `configure` says. Names from hardware and words of programs are hostile: they reach the terminal escaped.
+
+use std::fmt::Write as _;
+
+use similar::TextDiff;
+
+use super::assess::Assessment;
+use super::choice::GpuType;
+use super::gpu_file::{FORMER_NAME, MARK, NAME, VARIABLE, Wanted};
+use model::inventory::{Finding, Observation, Observations, Vendor};
+use model::printable;
+
+/// What was found.
+pub fn render(assessment: &Assessment) -> String {
+    let mut text = String::new();
+    for (index, section) in assessment.sections.iter().enumerate() {
+        let blank = if index == 0 { "" } else { "\n" };
+        let _ = writeln!(text, "{blank}{}", section.topic.title());
+        for seen in &section.lines {
+            text += &line(seen);
+        }
+    }
+    text
+}
+
+fn line(seen: &Observations) -> String {
+    let mut text = String::new();
+    for Observation { verdict, seen, cause, repair } in seen.observations() {
+        let _ = writeln!(text, "  {} {}", verdict.mark(), printable::line(seen));
+        for (label, words) in [("cause: ", cause), ("repair:", repair)] {
+            text +=
+                &words.as_ref().map(|words| format!("      {label} {}\n", printable::line(words))).unwrap_or_default();
+        }
+    }
+    text
+}
+
+/// What was asked for and is not there.
+pub fn unmet(finding: &Finding) -> String {
+    format!("\nAsked for\n{}", line(&Observations::from(finding.clone())))
+}
+
+/// A file that is there, is not ours, and stays.
+pub fn foreign(name: &str, wanted: &str) -> String {
+    let mut text = line(&Observations::fail(
+        format!("{name} is yours, and stays as it is"),
+        format!("its first line is not `{MARK}`"),
+        "put the lines below into it, or move it away and run this again",
+    ));
+    for wanted in wanted.lines().filter(|line| !line.starts_with('#')) {
+        let _ = writeln!(text, "        {wanted}");
+    }
+    text
+}
+
+/// The same, where nothing has to be done about it.
+pub fn foreign_and_well(name: &str) -> String {
+    format!("  - {name} is yours, and stays as it is: it has all that the GPUs need\n")
+}
+
+/// What an older version wrote is out of the way.
+pub fn moved(is_dry_run: bool) -> String {
+    let is = if is_dry_run { "would be" } else { "is" };
+    format!(
+        "  - {FORMER_NAME} {is} {FORMER_NAME}.previous now: an older version wrote it. The GPUs are in {NAME}; \
+         {FORMER_NAME} is for lines of your own\n"
+    )
+}
+
+/// Reports a file that was written, or was up to date.
+pub fn written(name: &str, is_changed: bool) -> String {
+    let what = if is_changed { "written" } else { "unchanged" };
+    format!("  ✓ {name}: {what}\n")
+}
+
+/// What a dry run would write: the difference to the old file.
+pub fn would_write(name: &str, old: Option<&str>, text: &str) -> String {
+    let old = old.unwrap_or_default();
+    if old == text {
+        return format!("  - {name}: nothing to change\n");
+    }
+    let diff = TextDiff::from_lines(old, text).unified_diff().header(name, name).to_string();
+    let mut shown = format!("  - {name} would be written:\n");
+    for line in diff.lines() {
+        let _ = writeln!(shown, "      {line}");
+    }
+    shown
+}
+
+/// Reports the lines of .env.
+pub fn env(gpu_type: GpuType, reads_gpu_file: bool, is_changed: bool, is_dry_run: bool) -> String {
+    let file = if reads_gpu_file { format!(" and {VARIABLE}={NAME}") } else { String::new() };
+    let lines = format!("GPU_TYPE={}{file}", gpu_type.as_str());
+    match (is_changed, is_dry_run) {
+        (true, true) => format!("  - .env would get {lines}\n"),
+        (true, false) => format!("  ✓ .env: {lines} written\n"),
+        (false, _) => format!("  ✓ .env: {lines} unchanged\n"),
+    }
+}
+
+/// Compose reads other files.
+pub fn unread(cause: &str) -> String {
+    let repair = format!(
+        "have compose.yaml among the files of COMPOSE_FILE, and under its service: \
+         extends: {{file: \"${{{VARIABLE}}}\", service: slurm}}"
+    );
+    line(&Observations::fail(format!("compose does not read {NAME}"), cause, repair))
+}
+
+/// What the container is given.
+pub fn result(wanted: &Wanted) -> String {
+    let nvidia = wanted.nvidia.map(|_| Vendor::Nvidia);
+    let whose: Vec<Vendor> = nvidia.into_iter().chain(wanted.by_files.iter().map(|gpus| gpus.vendor)).collect();
+    let given = match whose.as_slice() {
+        [] => "the container gets no GPU".to_owned(),
+        [vendor] => format!("the container gets {} GPUs", vendor.traits().maker),
+        [first, ..] => {
+            let names: Vec<&str> = whose.iter().map(|vendor| vendor.as_str()).collect();
+            let (names, maker) = (names.join(" or "), first.traits().maker);
+            format!(
+                "the container gets the GPUs of both makers, and an image for {maker} (--gpu-type {names} leaves the other's out)"
+            )
+        }
+    };
+    format!("\nResult: {given}.\n")
+}
+
+/// What to do now.
+pub fn next(is_done: bool, is_dry_run: bool, compose: &str) -> String {
+    match (is_done, is_dry_run) {
+        (false, _) => "Next: the repairs above, then run this again.\n".to_owned(),
+        (true, true) => "Next: the same without --dry-run.\n".to_owned(),
+        (true, false) => format!("Next: {compose} build && {compose} up -d\n"),
+    }
+}

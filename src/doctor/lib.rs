@@ -1,0 +1,82 @@
+//! An answer for each symptom: what was examined and seen, the verdict, the cause, the repair.
+//!
+//! [`facts`], [`entry`] and the entries are pure: they turn observations into answers. [`look`] collects the observations. All entries
+//! form one table: `slurminit doctor` runs all of it, each start runs the cheap part, and docs/troubleshooting.md is
+//! generated from it.
+
+pub mod configure;
+mod entries;
+pub mod entry;
+pub mod facts;
+pub mod look;
+pub mod requirements;
+
+pub use entries::PARTS;
+pub use entry::{Entry, Judge};
+pub use model::inventory::{Observation, Observations, Verdict};
+
+use facts::{Facts, Side, Start};
+use model::inventory::Finding;
+
+/// Entries under one heading.
+#[derive(Debug)]
+pub struct Part {
+    /// The heading.
+    pub title: &'static str,
+    /// The entries.
+    pub entries: &'static [Entry],
+}
+
+/// An entry, and what was seen.
+#[derive(Debug)]
+pub struct Examined {
+    /// The heading of the entry.
+    pub part: &'static str,
+    /// The entry.
+    pub entry: &'static Entry,
+    /// The result of its check.
+    pub observed: Observations,
+}
+
+/// Runs every check that is possible on this side.
+pub fn examine(facts: &Facts) -> Vec<Examined> {
+    let examined = |part: &'static Part, entry: &'static Entry| {
+        let observed = match (entry.judge, &facts.side) {
+            (Judge::Anywhere(judge), _) => judge(facts),
+            (Judge::Host(judge), Side::Host(host)) => judge(facts, host),
+            (Judge::Container(judge), Side::Container(container)) => judge(facts, container),
+            (Judge::Findings(kinds, good), Side::Container(container)) => {
+                Observations::all(container.found(kinds), || Observations::ok(good))
+            }
+            (Judge::FindingsAnd(kinds, judge), Side::Container(container)) => {
+                judge(facts, container, container.found(kinds))
+            }
+            (Judge::Start(judge), Side::Container(container)) => {
+                let Facts { inventory, environment, .. } = facts;
+                judge(&Start { inventory, environment, cheap: &container.cheap })
+            }
+            _ => return None,
+        };
+        Some(Examined { part: part.title, entry, observed })
+    };
+    let of_part = |part: &'static Part| part.entries.iter().filter_map(move |entry| examined(part, entry));
+    PARTS.iter().flat_map(of_part).collect()
+}
+
+/// The worst verdict.
+pub fn worst(examined: &[Examined]) -> Verdict {
+    examined.iter().map(|it| it.observed.verdict()).max().unwrap_or(Verdict::Ok)
+}
+
+/// Warnings and errors of the cheap checks, for the start of a container. Mere notes are left to the verb.
+pub fn at_start(start: &Start<'_>) -> Vec<Finding> {
+    let answer = |entry: &Entry| match entry.judge {
+        Judge::Start(judge) => Some(judge(start)),
+        _ => None,
+    };
+    let answers = PARTS.iter().flat_map(|part| part.entries).filter_map(answer);
+    answers.flat_map(|answer| answer.observations().to_vec()).filter_map(Observation::finding).collect()
+}
+
+#[cfg(test)]
+mod tests;

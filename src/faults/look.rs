@@ -1,0 +1,126 @@
+//! What the process that looks at the GPUs says: one line of JSON for each event.
+//!
+//! It runs a vendor's library, so nothing that it says is trusted.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::fault::FaultKind;
+use model::inventory::{Condition, Gpu, PciAddress, Readings, Vendor};
+
+/// A GPU's name for as long as the machine runs: its UUID, else its PCI address, else its place.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Key(String);
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Which GPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// The vendor.
+    pub vendor: Vendor,
+    /// The position in the driver's order.
+    pub index: u32,
+    /// The driver's unique name.
+    pub uuid: Option<String>,
+    /// The PCI address.
+    pub pci_address: Option<PciAddress>,
+    /// The model; untrusted text.
+    pub model: Option<String>,
+    /// The device file.
+    pub file: Option<String>,
+}
+
+impl Identity {
+    /// Whether a detection found this GPU: it may know less of it than the driver told before.
+    pub fn is(&self, gpu: &Gpu) -> bool {
+        let file = gpu.device_file.as_ref().map(|file| file.display().to_string());
+        match (self.uuid.as_ref().zip(gpu.uuid.as_ref()), self.pci_address.zip(gpu.pci_address)) {
+            (Some((own, other)), _) => own == other,
+            (None, Some((own, other))) => own == other,
+            (None, None) => self.vendor == gpu.vendor && self.file.is_some() && self.file == file,
+        }
+    }
+
+    /// The name by which it is known again.
+    pub fn key(&self) -> Key {
+        let address = || self.pci_address.map(|address| address.to_string());
+        Key(self.uuid.clone().or_else(address).unwrap_or_else(|| format!("{:?} {}", self.vendor, self.index)))
+    }
+}
+
+/// A line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "line")]
+pub enum Line {
+    /// A look begins. These GPUs answer to their names.
+    Listed {
+        /// In the driver's order.
+        gpus: Vec<Identity>,
+    },
+    /// The driver is asked for this GPU.
+    Asking {
+        /// Which.
+        gpu: Key,
+    },
+    /// The driver answered.
+    Seen {
+        /// Which.
+        gpu: Key,
+        /// What it said.
+        seen: Box<Seen>,
+    },
+    /// The look has ended.
+    Done,
+    /// The driver reported an error of a GPU.
+    Event {
+        /// Which; `None` if the driver does not say.
+        gpu: Option<Key>,
+        /// Its number.
+        xid: u32,
+    },
+    /// The driver resets a GPU.
+    Reset {
+        /// Which.
+        gpu: Key,
+        /// How far it is.
+        phase: Phase,
+    },
+    /// The driver as a whole does not answer.
+    Trouble {
+        /// What that means for each GPU.
+        kind: FaultKind,
+        /// In words.
+        what: String,
+    },
+}
+
+/// A part of a reset.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phase {
+    /// It begins. What runs on the GPU is lost.
+    Begins {
+        /// The driver's words for its cause; untrusted text.
+        cause: Option<String>,
+    },
+    /// It has ended, and the GPU can be used.
+    Ends,
+}
+
+/// A GPU at one look.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
+    /// Its condition.
+    pub condition: Condition,
+    /// Its measurements.
+    pub readings: Readings,
+    /// Why it cannot be used.
+    pub trouble: Option<FaultKind>,
+}

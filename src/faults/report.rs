@@ -1,0 +1,157 @@
+//! The report on the GPUs: `gpus.json` in the run directory, which `slurminit agent` replaces after each look.
+//!
+//! Everyone may read it; only root writes it. Times are seconds since 1970.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::fault::{FaultKind, Policy};
+use model::inventory::{Condition, PciAddress, Readings, Vendor};
+
+/// The file's name in the run directory.
+pub const FILE: &str = "gpus.json";
+
+/// The contents of the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// The process that writes it. If it is gone, the report is out of date.
+    pub pid: u32,
+    /// When the GPUs were last looked at.
+    pub at: u64,
+    /// The time between two looks, in ms.
+    pub interval_ms: u64,
+    /// Every GPU that this container has or had since its start, in the driver's order.
+    pub gpus: Vec<GpuReport>,
+    /// The last faults, the latest last.
+    pub recent: Vec<Told>,
+    /// What happens to the node because of a GPU: `it is drained until jobs 17 and 18 have ended`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+}
+
+/// One GPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuReport {
+    /// The vendor.
+    pub vendor: Vendor,
+    /// The position in the driver's order.
+    pub index: u32,
+    /// The driver's unique name: `GPU-1c1d...`.
+    pub uuid: Option<String>,
+    /// The PCI address.
+    pub pci_address: Option<PciAddress>,
+    /// The model; untrusted text.
+    pub model: Option<String>,
+    /// The device file.
+    pub file: Option<String>,
+    /// Slurm's indices of it, from 0: none if jobs cannot get it now, several if it is divided into MIG instances.
+    pub offered: Vec<usize>,
+    /// The jobs that have it or a part of it.
+    pub jobs: Vec<JobOnGpu>,
+    /// Since when a job has it, or none has.
+    pub since: u64,
+    /// Its condition at the last look.
+    pub condition: Condition,
+    /// Its measurements at the last look.
+    pub readings: Readings,
+    /// The faults that it has now.
+    pub faults: Vec<OpenFault>,
+    /// How often each fault was seen since the start of the container, and when last.
+    #[serde(with = "counts")]
+    pub counts: BTreeMap<FaultKind, Count>,
+    /// Whether it is kept from jobs because of its faults.
+    pub is_out: bool,
+}
+
+/// A job on a GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobOnGpu {
+    /// Its number.
+    pub job: u64,
+    /// Its user's name; untrusted text.
+    pub user: String,
+}
+
+/// A fault that a GPU has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenFault {
+    /// The kind.
+    pub kind: FaultKind,
+    /// What it means for the node.
+    pub policy: Policy,
+    /// Since when.
+    pub since: u64,
+    /// What it is, in words.
+    pub what: String,
+    /// What to do.
+    pub repair: String,
+}
+
+/// How often a fault was seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Count {
+    /// How often.
+    pub count: u64,
+    /// When last.
+    pub last: u64,
+}
+
+/// A fault as it was told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Told {
+    /// When.
+    pub at: u64,
+    /// The GPU's position in the driver's order.
+    pub gpu: u32,
+    /// The kind.
+    pub kind: FaultKind,
+    /// What it means for the node.
+    pub policy: Policy,
+    /// The jobs that had the GPU.
+    pub jobs: Vec<JobOnGpu>,
+    /// All of it in one line.
+    pub line: String,
+}
+
+/// A map with keys that are no text, as a list of pairs.
+mod counts {
+    use std::collections::BTreeMap;
+
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+
+    use super::{Count, FaultKind};
+
+    pub(super) fn serialize<S: Serializer>(map: &BTreeMap<FaultKind, Count>, to: S) -> Result<S::Ok, S::Error> {
+        map.iter().collect::<Vec<_>>().serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<FaultKind, Count>, D::Error> {
+        Vec::<(FaultKind, Count)>::deserialize(from).map(|pairs| pairs.into_iter().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_survives_the_file() {
+        let fault = OpenFault {
+            kind: FaultKind::Xid(79),
+            policy: Policy::Drain,
+            since: 1,
+            what: "fell off the bus".to_owned(),
+            repair: "reboot the host".to_owned(),
+        };
+        let gpu = GpuReport {
+            faults: vec![fault],
+            counts: [(FaultKind::Xid(79), Count { count: 2, last: 3 })].into(),
+            pci_address: "00000000:10:00.0".parse().ok(),
+            ..GpuReport::default()
+        };
+        let report = Report { pid: 7, gpus: vec![gpu], ..Report::default() };
+        let text = serde_json::to_string(&report).unwrap();
+        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
+    }
+}

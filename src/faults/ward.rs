@@ -1,0 +1,290 @@
+//! Decides what is done about GPUs: what is told, when the node takes no more jobs, and when it comes back with fewer or more GPUs.
+//!
+//! Time and everything that was seen are inputs, and [`Act`]s come out.
+//!
+//! Slurm can only close a whole node, and aborts every job that has a GPU when the number of the node's GPUs changes. So a node with a
+//! broken GPU takes no more jobs until those with GPUs have ended, or all ([`Recount`]); then it comes back without that GPU.
+
+mod gpu;
+mod node;
+mod resets;
+mod tell;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::fault::{FaultKind, Policy};
+use super::look::{Identity, Key, Seen};
+use super::policies::Faults;
+use super::report::{Report, Told};
+use gpu::Gpu;
+use model::inventory::Vendor;
+use node::Stage;
+use tell::Pending;
+
+pub use node::{Drained, OnNode};
+
+/// The pause between two questions for the jobs of GPUs that are in use, in ms.
+const ASK_USE: u64 = 30_000;
+/// How many faults the report has.
+const RECENT: usize = 50;
+
+/// The time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Clock {
+    /// Milliseconds, which never go back.
+    pub ms: u64,
+    /// Seconds since 1970.
+    pub unix: u64,
+}
+
+/// When the number of the node's GPUs can change while the container runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recount {
+    /// Once no job has a GPU.
+    WithoutGpuJobs,
+    /// Once no job is on the node: its controller is another container's, and has to forget the node first.
+    WithoutJobs,
+    /// Never: slurm.conf promises the GPUs.
+    Never,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Write a line to the log.
+    Say {
+        /// Whether it is no warning, but good news.
+        is_good: bool,
+        /// The line.
+        line: String,
+    },
+    /// Let the node take no more jobs, unless somebody else drained it. The answer is [`Ward::drained`].
+    Drain {
+        /// Why.
+        reason: String,
+    },
+    /// Ask which jobs have GPUs. The answer is [`Ward::on_node`].
+    Ask,
+    /// Have the configuration written anew without these GPUs. The answer is [`Ward::reloaded`].
+    Reload {
+        /// Which.
+        without: Vec<Out>,
+    },
+    /// Take back our own drain.
+    Resume,
+    /// Tell those who want to know of a fault.
+    Notify(Told),
+}
+
+/// A GPU that jobs are not to get.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Out {
+    /// Which.
+    pub gpu: Identity,
+    /// Why.
+    pub reason: String,
+}
+
+/// A GPU or MIG instance that jobs can get, in Slurm's order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Offered {
+    /// The PCI address of its GPU, if known.
+    pub pci_address: Option<String>,
+    /// The device file.
+    pub file: String,
+}
+
+/// The state.
+#[derive(Debug)]
+pub struct Ward {
+    policies: Faults,
+    gpus: BTreeMap<Key, Gpu>,
+    /// The GPUs of the look under way.
+    looked: BTreeSet<Key>,
+    offered: Vec<Offered>,
+    /// The GPUs that the last reload left out.
+    applied: BTreeSet<Key>,
+    stage: Stage,
+    recount: Recount,
+    /// When it is surely saved that the node was resumed, in ms, if that is not known yet.
+    resumed: Option<u64>,
+    interval_ms: u64,
+    pending: Vec<Pending>,
+    last_told: BTreeMap<(Key, FaultKind), u64>,
+    recent: VecDeque<Told>,
+    /// When the jobs of GPUs in use were last asked for, in ms.
+    asked_use: Option<u64>,
+    at: u64,
+    acts: Vec<Act>,
+}
+
+impl Ward {
+    /// The state at the start of the agent. `former` is the report of an agent that died, and `applied` what the configuration leaves
+    /// out already.
+    pub fn new(policies: Faults, interval_ms: u64, recount: Recount, former: Option<&Report>, applied: &[Out]) -> Self {
+        let restored = |report: &super::report::GpuReport| {
+            let gpu = Gpu::restored(report);
+            (gpu.identity.key(), gpu)
+        };
+        let mut gpus: BTreeMap<Key, Gpu> = former.into_iter().flat_map(|report| &report.gpus).map(restored).collect();
+        for out in applied {
+            let new = || Gpu::new(out.gpu.clone(), Clock::default());
+            gpus.entry(out.gpu.key()).or_insert_with(new);
+        }
+        Self {
+            policies,
+            gpus,
+            looked: BTreeSet::new(),
+            offered: Vec::new(),
+            applied: applied.iter().map(|out| out.gpu.key()).collect(),
+            // The one before may have left the node drained.
+            stage: Stage::at_start(former.is_some()),
+            recount,
+            resumed: None,
+            interval_ms,
+            pending: Vec::new(),
+            last_told: BTreeMap::new(),
+            recent: former.map(|report| report.recent.clone().into()).unwrap_or_default(),
+            asked_use: None,
+            at: former.map_or(0, |report| report.at),
+            acts: Vec::new(),
+        }
+    }
+
+    /// What jobs can get.
+    pub fn offer(&mut self, offered: Vec<Offered>) {
+        if self.offered == offered {
+            return;
+        }
+        for gpu in self.gpus.values_mut() {
+            gpu.offered = gpu.identity.indices(&offered);
+        }
+        self.offered = offered;
+    }
+
+    /// A look begins.
+    pub fn listed(&mut self, now: Clock, vendor: Vendor, gpus: Vec<Identity>) {
+        let gpus_of_others = &self.gpus;
+        self.looked.retain(|key| gpus_of_others.get(key).is_some_and(|gpu| gpu.identity.vendor != vendor));
+        for identity in gpus {
+            let key = identity.key();
+            let known = self.gpus.entry(key.clone()).or_insert_with(|| Gpu::new(identity.clone(), now));
+            known.identity = identity;
+            known.offered = known.identity.indices(&self.offered);
+            // A GPU that does not answer is not asked each time.
+            self.looked.insert(key);
+        }
+    }
+
+    /// A GPU was looked at.
+    pub fn seen(&mut self, now: Clock, key: &Key, seen: Seen) {
+        self.fault(now, key, seen, None);
+    }
+
+    /// A GPU, or all of them, cannot be looked at.
+    pub fn trouble(&mut self, now: Clock, vendor: Vendor, key: Option<&Key>, kind: FaultKind, what: &str) {
+        let keys: Vec<Key> = match key {
+            Some(key) => vec![key.clone()],
+            None => self.keys_of(vendor),
+        };
+        for key in keys {
+            self.fault(now, &key, Seen { trouble: Some(kind), ..Seen::default() }, Some(what));
+        }
+    }
+
+    fn fault(&mut self, now: Clock, key: &Key, seen: Seen, detail: Option<&str>) {
+        let policies = self.policies.clone();
+        let Some(gpu) = self.gpus.get_mut(key) else { return };
+        let (new, over) = gpu.see(now, seen, |kind| policies.policy(kind));
+        for kind in new {
+            let used = self.gpus.get(key).filter(|_| kind == FaultKind::Leftover).map(Gpu::use_of_it);
+            self.note(now, key, kind, policies.policy(kind), detail.or(used.as_deref()));
+        }
+        for kind in over {
+            self.say_over(key, kind);
+        }
+    }
+
+    /// The look has ended. A GPU that was there and is no longer listed is lost.
+    pub fn done(&mut self, now: Clock, vendor: Vendor) {
+        let gone: Vec<Key> = self.keys_of(vendor).into_iter().filter(|key| !self.looked.contains(key)).collect();
+        for key in gone {
+            self.trouble(now, vendor, Some(&key), FaultKind::Lost, "the driver no longer lists it");
+        }
+        self.at = now.unix;
+        let is_used = self.gpus.values().any(|gpu| gpu.is_in_use() && !gpu.offered.is_empty());
+        let is_due = self.asked_use.is_none_or(|asked| now.ms.saturating_sub(asked) >= ASK_USE);
+        if is_used && is_due {
+            self.asked_use = Some(now.ms);
+            self.ask();
+        }
+    }
+
+    fn keys_of(&self, vendor: Vendor) -> Vec<Key> {
+        self.gpus.iter().filter(|(_, gpu)| gpu.identity.vendor == vendor).map(|(key, _)| key.clone()).collect()
+    }
+
+    /// The driver reported an error. Without a GPU it is taken for the only one's.
+    pub fn event(&mut self, now: Clock, key: Option<&Key>, xid: u32) {
+        let only = || self.gpus.keys().next().filter(|_| self.gpus.len() == 1).cloned();
+        let Some(key) = key.cloned().or_else(only) else {
+            let line = format!(
+                "the driver reports {} of a GPU that it does not name",
+                super::policy::words(FaultKind::Xid(xid)).0
+            );
+            return self.acts.push(Act::Say { is_good: false, line });
+        };
+        let (kind, policy) = (FaultKind::Xid(xid), self.policies.policy(FaultKind::Xid(xid)));
+        let Some(gpu) = self.gpus.get_mut(&key) else { return };
+        gpu.event(now, kind, policy);
+        self.note(now, &key, kind, policy, None);
+    }
+
+    /// What is to be done now.
+    pub fn step(&mut self, now: Clock) -> Vec<Act> {
+        self.check_resets(now);
+        self.decide(now);
+        let acts = std::mem::take(&mut self.acts);
+        // The node first: telling may take longer.
+        let (mut first, rest): (Vec<Act>, Vec<Act>) =
+            acts.into_iter().partition(|act| matches!(act, Act::Drain { .. } | Act::Resume));
+        first.extend(rest);
+        first
+    }
+
+    /// When there is something to do next, in ms.
+    pub fn next(&self) -> Option<u64> {
+        let dates = self.stage.next().into_iter().chain(self.must_check_resumed());
+        dates.chain(self.gpus.values().filter_map(Gpu::reset_is_due)).min()
+    }
+
+    /// The report of this process.
+    pub fn report(&self, pid: u32) -> Report {
+        let gpus = self.gpus.iter().map(|(key, gpu)| gpu.report(self.is_out(key)));
+        let mut gpus: Vec<_> = gpus.collect();
+        gpus.sort_by_key(|gpu| (gpu.vendor, gpu.index));
+        Report {
+            pid,
+            at: self.at,
+            interval_ms: self.interval_ms,
+            gpus,
+            recent: self.recent.iter().cloned().collect(),
+            node: self.doing(),
+        }
+    }
+}
+
+impl Identity {
+    /// Slurm's indices of it.
+    fn indices(&self, offered: &[Offered]) -> Vec<usize> {
+        let address = self.pci_address.map(|address| address.to_string());
+        let is_this = |offered: &Offered| match (&address, &offered.pci_address) {
+            (Some(own), Some(other)) => own == other,
+            _ => self.file.as_deref() == Some(offered.file.as_str()),
+        };
+        offered.iter().enumerate().filter(|(_, offered)| is_this(offered)).map(|(index, _)| index).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

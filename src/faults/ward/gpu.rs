@@ -1,0 +1,265 @@
+//! One GPU: what it was seen with, and which faults it has.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Clock;
+use crate::fault::{FaultKind, Policy};
+use crate::look::{Identity, Seen};
+use crate::policy;
+use crate::report::{Count, GpuReport, JobOnGpu, OpenFault};
+use model::inventory::{Condition, Readings, Slowdown};
+
+/// So many looks in a row must be free of a fault before it is over.
+const GOOD_LOOKS: u32 = 2;
+/// The memory of a GPU that may be in use without a job, in MiB: what drivers and a display keep.
+const FLOOR_MIB: u64 = 1024;
+/// So many answers of Slurm in a row must know no job of a GPU that is in use: a job may be beginning or ending.
+const UNOWNED: u32 = 2;
+/// How long after an XID the driver's word that nothing is to be done counts, in ms: the driver may need a while to say otherwise.
+const XID_RESTS: u64 = 60_000;
+/// How long a reset may take, in ms: all GPUs that XGMI joins are reset together.
+const RESET_TAKES: u64 = 30_000;
+
+#[derive(Debug, Default)]
+pub(super) struct Gpu {
+    pub(super) identity: Identity,
+    condition: Condition,
+    readings: Readings,
+    open: BTreeMap<FaultKind, Open>,
+    counts: BTreeMap<FaultKind, Count>,
+    /// Slurm's indices of it.
+    pub(super) offered: Vec<usize>,
+    pub(super) jobs: Vec<JobOnGpu>,
+    since: u64,
+    /// How many answers in a row knew no job of it while it was in use.
+    unowned: u32,
+    /// Whether the end of its reset may have passed unheard.
+    is_end_unheard: bool,
+    /// The NVLinks that were down and the errors that there were when it was first seen.
+    first: Option<(Option<u32>, Option<u64>)>,
+}
+
+#[derive(Clone, Debug)]
+struct Open {
+    policy: Policy,
+    since: u64,
+    /// When it was last seen, in ms.
+    seen_ms: u64,
+    /// The looks in a row that did not show it.
+    good_looks: u32,
+}
+
+impl Gpu {
+    pub(super) fn new(identity: Identity, now: Clock) -> Self {
+        Self { identity, since: now.unix, ..Self::default() }
+    }
+
+    /// As an earlier process left it.
+    pub(super) fn restored(report: &GpuReport) -> Self {
+        let identity = Identity {
+            vendor: report.vendor,
+            index: report.index,
+            uuid: report.uuid.clone(),
+            pci_address: report.pci_address,
+            model: report.model.clone(),
+            file: report.file.clone(),
+        };
+        let open = report
+            .faults
+            .iter()
+            .map(|fault| (fault.kind, Open { policy: fault.policy, since: fault.since, seen_ms: 0, good_looks: 0 }));
+        Self { identity, open: open.collect(), counts: report.counts.clone(), since: report.since, ..Self::default() }
+    }
+
+    /// Takes a look's result; returns the faults that are new, and those that are over.
+    pub(super) fn see(
+        &mut self,
+        now: Clock,
+        seen: Seen,
+        policy: impl Fn(FaultKind) -> Policy,
+    ) -> (Vec<FaultKind>, Vec<FaultKind>) {
+        let kinds = match seen.trouble {
+            // Nothing else is known of it then: what it has, it keeps.
+            Some(trouble) => BTreeSet::from([trouble]),
+            None => self.kinds(&seen),
+        };
+        let is_read = seen.trouble.is_none();
+        if is_read {
+            (self.condition, self.readings) = (seen.condition, seen.readings);
+        }
+        let new: Vec<FaultKind> = kinds.iter().copied().filter(|kind| self.meet(now, *kind, policy(*kind))).collect();
+        let mut over = Vec::new();
+        if is_read {
+            let missing = self.open.keys().copied().filter(|kind| !kinds.contains(kind)).collect::<Vec<_>>();
+            over.extend(missing.into_iter().filter(|kind| self.miss(now, *kind)));
+            // A GPU that comes back was reset.
+            if over.iter().any(|kind| matches!(kind, FaultKind::Lost)) {
+                let ends = |kind: &FaultKind| is_reset(*kind) || matches!(kind, FaultKind::Xid(_));
+                over.extend(
+                    self.open.keys().copied().filter(ends).filter(|kind| !over.contains(kind)).collect::<Vec<_>>(),
+                );
+            }
+            self.open.retain(|kind, _| !over.contains(kind));
+        }
+        (new, over)
+    }
+
+    /// Takes an event.
+    pub(super) fn event(&mut self, now: Clock, kind: FaultKind, policy: Policy) {
+        self.count(now, kind);
+        if policy == Policy::Drain {
+            let open = Open { policy, since: now.unix, seen_ms: now.ms, good_looks: 0 };
+            let known = self.open.entry(kind).or_insert(open);
+            (known.seen_ms, known.good_looks) = (now.ms, 0);
+        }
+    }
+
+    /// The driver begins to reset it. Returns whether that is news: it may try several times.
+    pub(super) fn reset_begins(&mut self, now: Clock, policy: Policy) -> bool {
+        self.is_end_unheard = false;
+        self.meet(now, FaultKind::Reset, policy)
+    }
+
+    /// The driver has reset it. Returns whether a beginning was heard.
+    pub(super) fn reset_ends(&mut self) -> bool {
+        let before = self.open.len();
+        self.open.retain(|kind, _| !is_reset(*kind));
+        self.open.len() < before
+    }
+
+    /// When its reset has taken too long, in ms.
+    pub(super) fn reset_is_due(&self) -> Option<u64> {
+        let reset = self.open.get(&FaultKind::Reset)?;
+        (!self.open.contains_key(&FaultKind::ResetUnfinished)).then_some(reset.seen_ms + RESET_TAKES)
+    }
+
+    /// Whoever hears events was started anew.
+    pub(super) fn hears_anew(&mut self) {
+        let resets = self.open.iter_mut().filter(|(kind, _)| is_reset(**kind));
+        for (_, open) in resets {
+            self.is_end_unheard = true;
+            open.good_looks = 0;
+        }
+    }
+
+    fn count(&mut self, now: Clock, kind: FaultKind) {
+        let count = self.counts.entry(kind).or_default();
+        (count.count, count.last) = (count.count.saturating_add(1), now.unix);
+    }
+
+    /// Whether a fault that a look shows is a new one.
+    fn meet(&mut self, now: Clock, kind: FaultKind, policy: Policy) -> bool {
+        if let Some(open) = self.open.get_mut(&kind) {
+            (open.seen_ms, open.good_looks) = (now.ms, 0);
+            return false;
+        }
+        self.count(now, kind);
+        self.open.insert(kind, Open { policy, since: now.unix, seen_ms: now.ms, good_looks: 0 });
+        true
+    }
+
+    /// Whether a fault that a look did not show is over.
+    fn miss(&mut self, now: Clock, kind: FaultKind) -> bool {
+        let says_nothing_is_to_be_done = self.readings.recovery_action == Some(0);
+        // AMD's processor for power management answers neither during a reset nor after one that failed.
+        let answers = self.condition.temperature.is_some() || self.condition.utilization.is_some();
+        let Some(open) = self.open.get_mut(&kind) else { return false };
+        open.good_looks += 1;
+        let can_end = match kind {
+            FaultKind::Xid(_) => now.ms.saturating_sub(open.seen_ms) >= XID_RESTS && says_nothing_is_to_be_done,
+            // The driver says so itself.
+            FaultKind::Reset | FaultKind::ResetUnfinished => self.is_end_unheard && answers,
+            _ => true,
+        };
+        open.good_looks >= GOOD_LOOKS && can_end
+    }
+
+    /// The faults that a look shows.
+    fn kinds(&mut self, seen: &Seen) -> BTreeSet<FaultKind> {
+        let (condition, readings) = (&seen.condition, &seen.readings);
+        let uncorrected = readings.ecc_uncorrected;
+        let (links, errors) = *self.first.get_or_insert((readings.nvlinks_down, uncorrected));
+        let mut kinds = BTreeSet::new();
+        let mut add = |kind, is_there: bool| {
+            if is_there {
+                kinds.insert(kind);
+            }
+        };
+        let slowed = |slowdown: Slowdown| condition.slowdowns.iter().flatten().any(|known| *known == slowdown);
+        if let Some(action) = readings.recovery_action.filter(|action| *action != 0) {
+            add(FaultKind::RecoveryAction(action), true);
+        }
+        let is_used = condition.memory_mib.is_some_and(|(used, _)| used > FLOOR_MIB);
+        add(FaultKind::Leftover, is_used && self.unowned >= UNOWNED);
+        add(FaultKind::RowRemapFailed, readings.remapped_rows.is_some_and(|rows| rows.has_failed));
+        add(FaultKind::Heat, slowed(Slowdown::Heat));
+        add(FaultKind::PowerBrake, slowed(Slowdown::PowerBrake));
+        // Links that were down from the first are not wired. A counter that goes back was reset.
+        add(FaultKind::NvlinkDown, more(readings.nvlinks_down, links));
+        add(FaultKind::EccUncorrected, more(uncorrected, errors) || readings.ras_uncorrected > Some(0));
+        kinds
+    }
+
+    /// Whether jobs are not to get it.
+    pub(super) fn is_bad(&self) -> bool {
+        self.open.values().any(|open| open.policy == Policy::Drain)
+    }
+
+    /// Its faults for which jobs are not to get it.
+    pub(super) fn bad_kinds(&self) -> Vec<FaultKind> {
+        self.open.iter().filter(|(_, open)| open.policy == Policy::Drain).map(|(kind, _)| *kind).collect()
+    }
+
+    /// Whether more of its memory is in use than nobody would notice.
+    pub(super) fn is_in_use(&self) -> bool {
+        self.condition.memory_mib.is_some_and(|(used, _)| used > FLOOR_MIB)
+    }
+
+    /// What uses it: `20480 MiB, processes 4711, 4712`.
+    pub(super) fn use_of_it(&self) -> String {
+        let used = self.condition.memory_mib.map(|(used, _)| format!("{used} MiB")).unwrap_or_default();
+        let pids = self.condition.processes.iter().flatten().map(|process| process.pid.to_string()).collect::<Vec<_>>();
+        if pids.is_empty() { used } else { format!("{used}, processes {}", pids.join(", ")) }
+    }
+
+    pub(super) fn holds(&mut self, now: Clock, jobs: Vec<JobOnGpu>) {
+        let is_unowned = jobs.is_empty() && self.is_in_use() && !self.offered.is_empty();
+        self.unowned = if is_unowned { self.unowned.saturating_add(1) } else { 0 };
+        if jobs.is_empty() != self.jobs.is_empty() {
+            self.since = now.unix;
+        }
+        self.jobs = jobs;
+    }
+
+    pub(super) fn report(&self, is_out: bool) -> GpuReport {
+        let identity = self.identity.clone();
+        let fault = |(kind, open): (&FaultKind, &Open)| {
+            let (what, repair) = policy::words(*kind);
+            OpenFault { kind: *kind, policy: open.policy, since: open.since, what, repair: repair.to_owned() }
+        };
+        GpuReport {
+            vendor: identity.vendor,
+            index: identity.index,
+            uuid: identity.uuid,
+            pci_address: identity.pci_address,
+            model: identity.model,
+            file: identity.file,
+            offered: self.offered.clone(),
+            jobs: self.jobs.clone(),
+            since: self.since,
+            condition: self.condition.clone(),
+            readings: self.readings.clone(),
+            faults: self.open.iter().filter(|(_, open)| open.policy != Policy::Ignore).map(fault).collect(),
+            counts: self.counts.clone(),
+            is_out,
+        }
+    }
+}
+
+const fn is_reset(kind: FaultKind) -> bool {
+    matches!(kind, FaultKind::Reset | FaultKind::ResetUnfinished)
+}
+
+fn more<T: PartialOrd>(now: Option<T>, first: Option<T>) -> bool {
+    matches!((now, first), (Some(now), Some(first)) if now > first)
+}

@@ -1,0 +1,359 @@
+//! What happens to the node because of its GPUs.
+
+use std::collections::BTreeSet;
+
+use super::{Act, Clock, Key, Out, Recount, Ward};
+use crate::policy;
+use crate::report::JobOnGpu;
+
+/// The pause between two questions while jobs are waited for, in ms.
+const ASK: u64 = 1_000;
+/// How long one look takes, in ms: what it finds of several GPUs is answered together.
+const SETTLES: u64 = 200;
+/// How long after a failed reload the next one is tried, in ms: this at first, then twice as long, up to the longest.
+const RETRY: u64 = 10_000;
+const LONGEST_RETRY: u64 = 600_000;
+/// How long after slurmctld took a change it has surely saved it, in ms: it does so within 5 s (24.11, `state_save.c`, SAVE_MAX_WAIT).
+const SAVED: u64 = 10_000;
+/// How long a GPU that is well again waits for a moment in which no job has a GPU, in ms. Then the node is drained for it.
+const BACK_WAITS: u64 = 3_600_000;
+
+/// What the node is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It takes jobs, as far as GPUs are concerned.
+    Open {
+        /// The wait of a GPU for its return.
+        back: Option<Back>,
+    },
+    /// It takes no more jobs; those that keep its GPUs from being counted anew are waited for.
+    Draining {
+        /// Since when, in ms.
+        since: u64,
+        /// Whether the drain is ours; `None` until that is known.
+        is_ours: Option<bool>,
+        /// When to ask next, in ms.
+        next: u64,
+        /// The pause after the next failed reload, in ms.
+        retry: u64,
+    },
+    /// The configuration is being written anew without these.
+    Reloading { without: BTreeSet<Key>, is_ours: bool, retry: u64 },
+}
+
+impl Stage {
+    const OPEN: Self = Self::Open { back: None };
+
+    pub(super) const fn at_start(after_another: bool) -> Self {
+        match after_another {
+            true => Self::Draining { since: 0, is_ours: Some(true), next: 0, retry: RETRY },
+            false => Self::OPEN,
+        }
+    }
+
+    /// When there is something to do next, in ms.
+    pub(super) const fn next(&self) -> Option<u64> {
+        match self {
+            Self::Draining { next, .. } => Some(*next),
+            Self::Open { back: Some(back) } => Some(back.next),
+            Self::Open { back: None } | Self::Reloading { .. } => None,
+        }
+    }
+}
+
+/// The wait of a GPU that is well again for a moment in which no job has a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Back {
+    /// Since when, in ms.
+    since: u64,
+    /// When to ask next, in ms.
+    next: u64,
+}
+
+/// How a drain went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Drained {
+    /// The node takes no more jobs, because of us.
+    Ours,
+    /// Somebody else had drained it, for this reason.
+    Others(String),
+    /// It could not be done.
+    Failed(String),
+}
+
+/// What Slurm says of the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OnNode {
+    /// Whether it takes no more jobs, whatever closed it.
+    pub is_closed: bool,
+    /// Whether it is so for the agent's own reason, a GPU.
+    pub is_ours: bool,
+    /// The jobs on each GPU, in Slurm's order.
+    pub gpus: Vec<Vec<JobOnGpu>>,
+    /// The GPUs that jobs have, whoever they are.
+    pub held: usize,
+    /// Whether no job is on it, with a GPU or without.
+    pub is_empty: bool,
+}
+
+impl OnNode {
+    fn can_be_recounted(&self, recount: Recount) -> bool {
+        match recount {
+            Recount::WithoutGpuJobs => self.held == 0,
+            Recount::WithoutJobs => self.held == 0 && self.is_empty,
+            Recount::Never => false,
+        }
+    }
+}
+
+impl Ward {
+    /// The GPUs that jobs are not to get: those that are bad, of those that jobs can get or could.
+    fn wanted(&self) -> BTreeSet<Key> {
+        let bad = self.gpus.iter().filter(|(_, gpu)| gpu.is_bad());
+        let theirs = bad.filter(|(key, gpu)| !gpu.offered.is_empty() || self.applied.contains(*key));
+        theirs.map(|(key, _)| key.clone()).collect()
+    }
+
+    /// Whether the configuration leaves it out.
+    pub(super) fn is_out(&self, key: &Key) -> bool {
+        self.applied.contains(key)
+    }
+
+    /// What follows from the faults that there are.
+    pub(super) fn decide(&mut self, now: Clock) {
+        let wanted = self.wanted();
+        if self.must_check_resumed().is_some_and(|due| now.ms >= due) {
+            self.ask();
+        }
+        match self.stage.clone() {
+            Stage::Open { .. } if !wanted.is_subset(&self.applied) => self.drain(now, self.reason_of_loss(&wanted)),
+            Stage::Open { back } if wanted != self.applied => {
+                let back = back.unwrap_or(Back { since: now.ms, next: now.ms + SETTLES });
+                self.stage = Stage::Open { back: Some(back) };
+                if now.ms.saturating_sub(back.since) >= BACK_WAITS {
+                    self.drain(now, self.reason_of_return(&wanted));
+                } else if now.ms >= back.next {
+                    self.ask();
+                }
+            }
+            Stage::Open { .. } => self.stage = Stage::OPEN,
+            Stage::Draining { is_ours: Some(is_ours), .. } if wanted == self.applied => self.resume(now, is_ours),
+            Stage::Draining { next, .. } if now.ms >= next => self.ask(),
+            Stage::Draining { .. } | Stage::Reloading { .. } => {}
+        }
+    }
+
+    /// The pause between two questions while the node is drained.
+    const fn pause(&self) -> u64 {
+        match self.recount {
+            Recount::WithoutGpuJobs | Recount::WithoutJobs => ASK,
+            Recount::Never => self.interval_ms,
+        }
+    }
+
+    fn drain(&mut self, now: Clock, reason: String) {
+        self.acts.push(Act::Drain { reason });
+        self.resumed = None;
+        self.stage = Stage::Draining { since: now.ms, is_ours: None, next: now.ms, retry: RETRY };
+    }
+
+    fn resume(&mut self, now: Clock, is_ours: bool) {
+        if is_ours {
+            self.acts.push(Act::Resume);
+            self.resumed = Some(now.ms + SAVED);
+        }
+        self.stage = Stage::OPEN;
+    }
+
+    /// When to ask whether slurmctld still knows that the node was resumed, in ms.
+    pub(super) fn must_check_resumed(&self) -> Option<u64> {
+        self.resumed.filter(|_| matches!(self.stage, Stage::Open { .. }))
+    }
+
+    /// A slurmctld that is killed before it has saved that it resumed the node has the old drain again, and one that is away has not
+    /// resumed it.
+    fn check_resumed(&mut self, now: Clock, asked: Clock, node: Option<&OnNode>) {
+        if self.must_check_resumed().is_none_or(|due| asked.ms < due) {
+            return;
+        }
+        self.resumed = match node {
+            None => Some(now.ms + self.interval_ms),
+            Some(node) if node.is_ours => {
+                self.acts.push(Act::Resume);
+                Some(now.ms + SAVED)
+            }
+            Some(_) => None,
+        };
+    }
+
+    /// The answer to [`Act::Drain`].
+    pub fn drained(&mut self, now: Clock, outcome: &Drained) {
+        let pause = self.pause();
+        let Stage::Draining { is_ours, next, .. } = &mut self.stage else { return };
+        *next = now.ms + SETTLES;
+        match outcome {
+            Drained::Ours => *is_ours = Some(true),
+            // It was ours already, and became a person's.
+            Drained::Others(_) => *is_ours = Some(false),
+            Drained::Failed(why) => {
+                *next = now.ms + pause;
+                let line = format!("the node could not be drained: {why}; trying again");
+                self.acts.push(Act::Say { is_good: false, line });
+            }
+        }
+        self.decide(now);
+    }
+
+    /// The answer to [`Act::Ask`], which was asked at `asked`.
+    pub fn on_node(&mut self, now: Clock, asked: Clock, node: Option<&OnNode>) {
+        if let Some(node) = node {
+            for gpu in self.gpus.values_mut() {
+                let jobs = gpu.offered.iter().filter_map(|index| node.gpus.get(*index)).flatten();
+                let mut jobs: Vec<JobOnGpu> = jobs.cloned().collect();
+                jobs.dedup();
+                gpu.holds(now, jobs);
+            }
+        }
+        self.tell_pending(now);
+        self.check_resumed(now, asked, node);
+        let wanted = self.wanted();
+        if let Stage::Open { back: Some(back) } = &mut self.stage {
+            back.next = now.ms + self.interval_ms;
+            // A job may have begun since it was asked, so the node is drained first, and asked again.
+            if node.is_some_and(|node| node.can_be_recounted(self.recount)) {
+                self.drain(now, self.reason_of_return(&wanted));
+            }
+            return;
+        }
+        let recount = self.recount;
+        let reason = self.reason_of_loss(&wanted);
+        let pause = self.pause();
+        let Stage::Draining { since, is_ours, next, retry } = &mut self.stage else { return };
+        *next = now.ms + pause;
+        let Some(node) = node else { return };
+        if !node.is_closed && wanted.is_subset(&self.applied) {
+            // A GPU that is well again does not close a node that somebody opened.
+            self.stage = Stage::OPEN;
+        } else if !node.is_closed && is_ours.is_some() {
+            // Somebody resumed it, such as a daemon's restart.
+            *is_ours = None;
+            self.acts.push(Act::Drain { reason });
+        } else if asked.ms >= *since && node.can_be_recounted(recount) && is_ours.is_some() {
+            let (is_ours, retry) = (*is_ours == Some(true), *retry);
+            let without = wanted.iter().filter_map(|key| Some(self.gpus.get(key)?.out())).collect();
+            self.stage = Stage::Reloading { without: wanted, is_ours, retry };
+            self.acts.push(Act::Reload { without });
+        }
+    }
+
+    /// The answer to [`Act::Reload`]: what jobs can get now, or why it failed.
+    pub fn reloaded(&mut self, now: Clock, outcome: Result<Vec<super::Offered>, String>) {
+        let Stage::Reloading { without, is_ours, retry } = self.stage.clone() else { return };
+        match outcome {
+            Ok(offered) => {
+                self.applied = without;
+                self.offer(offered);
+                let gpus = self.offered.len();
+                let line = match self.names(&self.applied) {
+                    names if names.is_empty() => format!("all {gpus} GPUs are offered to jobs again"),
+                    names if is_ours => format!("the node takes jobs again, with {gpus} GPUs: {names} left out"),
+                    names => format!("the node has {gpus} GPUs, and stays closed by others: {names} left out"),
+                };
+                self.acts.push(Act::Say { is_good: true, line });
+                self.resume(now, is_ours);
+                self.decide(now);
+            }
+            Err(why) => {
+                let next = now.ms + retry;
+                let retry = (retry * 2).min(LONGEST_RETRY);
+                self.stage = Stage::Draining { since: now.ms, is_ours: Some(is_ours), next, retry };
+                let line = format!(
+                    "the number of the node's GPUs could not be changed: {why}; it stays drained, and is tried again"
+                );
+                self.acts.push(Act::Say { is_good: false, line });
+            }
+        }
+    }
+
+    /// `GPU 3`, `GPU 3 and GPU 5`.
+    pub(super) fn names(&self, keys: &BTreeSet<Key>) -> String {
+        let names = keys.iter().filter_map(|key| Some(format!("GPU {}", self.gpus.get(key)?.identity.index)));
+        names.collect::<Vec<_>>().join(" and ")
+    }
+
+    /// The node's reason in Slurm. It begins with the words by which every version knows its own.
+    fn reason_of_loss(&self, wanted: &BTreeSet<Key>) -> String {
+        let each = wanted.difference(&self.applied).chain(wanted.intersection(&self.applied));
+        let gpu = |key: &Key| {
+            let gpu = self.gpus.get(key)?;
+            let kinds = gpu.bad_kinds();
+            let what = kinds.iter().map(|kind| policy::words(*kind).0).collect::<Vec<_>>().join("; ");
+            let place = gpu.identity.pci_address.map(|address| format!(" ({address})")).unwrap_or_default();
+            Some(format!("GPU {}{place}: {what}", gpu.identity.index))
+        };
+        each.filter_map(gpu).collect::<Vec<_>>().join(", ")
+    }
+
+    fn reason_of_return(&self, wanted: &BTreeSet<Key>) -> String {
+        let back = self.applied.difference(wanted).cloned().collect();
+        format!("{} is well again, and is offered {}", self.names(&back), self.when())
+    }
+
+    /// When the GPUs are counted anew.
+    const fn when(&self) -> &'static str {
+        match self.recount {
+            Recount::WithoutGpuJobs => "once no job has a GPU",
+            Recount::WithoutJobs => "once no job is on the node",
+            Recount::Never => "at the next start of this container",
+        }
+    }
+
+    /// What the node is doing, for people.
+    pub(super) fn doing(&self) -> Option<String> {
+        let wanted = self.wanted();
+        let holders = || {
+            let mut jobs: Vec<u64> = self.gpus.values().flat_map(|gpu| &gpu.jobs).map(|job| job.job).collect();
+            jobs.sort_unstable();
+            jobs.dedup();
+            jobs.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
+        };
+        match &self.stage {
+            Stage::Open { back: Some(_) } => {
+                let back = self.applied.difference(&wanted).cloned().collect();
+                let jobs = Some(holders()).filter(|jobs| !jobs.is_empty());
+                let jobs = jobs.map(|jobs| format!(" ({jobs})")).unwrap_or_default();
+                Some(format!("{} is well again, and is offered {}{jobs}", self.names(&back), self.when()))
+            }
+            Stage::Open { back: None } if self.applied.is_empty() => None,
+            Stage::Open { back: None } => Some(format!("{} left out", self.names(&self.applied))),
+            Stage::Draining { .. } if self.recount == Recount::Never => Some(format!(
+                "it is drained because of {}; restart this container to use the others",
+                self.names(&wanted)
+            )),
+            Stage::Draining { .. } if self.recount == Recount::WithoutJobs => {
+                Some(format!("it is drained because of {}, until all of its jobs have ended", self.names(&wanted)))
+            }
+            Stage::Draining { .. } => Some(match holders().as_str() {
+                "" => format!("it is drained because of {}", self.names(&wanted)),
+                jobs => format!(
+                    "it is drained because of {}, until the jobs that have GPUs have ended: {jobs}",
+                    self.names(&wanted)
+                ),
+            }),
+            Stage::Reloading { .. } => Some("its GPUs are being counted anew".to_owned()),
+        }
+    }
+
+    pub(super) fn ask(&mut self) {
+        if !self.acts.contains(&Act::Ask) {
+            self.acts.push(Act::Ask);
+        }
+    }
+}
+
+impl super::Gpu {
+    fn out(&self) -> Out {
+        let words = self.bad_kinds().into_iter().map(|kind| policy::words(kind).0);
+        Out { gpu: self.identity.clone(), reason: words.collect::<Vec<_>>().join("; ") }
+    }
+}

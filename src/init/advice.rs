@@ -1,0 +1,58 @@
+//! Suggests a repair for a daemon that keeps dying, where its last log lines reveal the cause.
+
+use std::path::Path;
+
+/// How slurmctld names a truncated file of its saved state in its log, and the file's name (Slurm 22.05 to 24.11).
+const SAVED: [(&str, &str); 11] = [
+    ("job state save", "job_state"),
+    ("node data checkpoint", "node_state"),
+    ("partition data checkpoint", "part_state"),
+    ("reservation data checkpoint", "resv_state"),
+    ("trigger data checkpoint", "trigger_state"),
+    ("last_config_lite checkpoint", "last_config_lite"),
+    ("assoc mgr state", "assoc_mgr_state"),
+    ("assoc usage state", "assoc_usage"),
+    ("QOS usage state", "qos_usage"),
+    ("last_tres state", "last_tres"),
+    ("fed_mgr state", "fed_mgr_state"),
+];
+
+/// The repair commands, to be run on the host. slurmctld's own advice, `-i`, discards the unreadable record and all
+/// jobs after it.
+pub(super) fn repair(last_words: &[String], state: &Path) -> Option<String> {
+    let named = |words: &String| {
+        let what = words.strip_prefix("Incomplete ")?;
+        SAVED.iter().find(|(name, _)| what.strip_prefix(name).is_some_and(|rest| rest.starts_with(" file, start with")))
+    };
+    let (_, name) = last_words.iter().rev().find_map(named)?;
+    let file = state.join("slurmctld").join(name);
+    let file = file.display();
+    Some(format!(
+        "{file} is cut short. Without it slurmctld takes {name}.old, which it saved before that, and loses what changed in \
+         between; a file that has no .old it does without. On the host: docker stop CONTAINER; docker run --rm \
+         --volumes-from CONTAINER --entrypoint mv IMAGE {file} {file}.cut; docker start CONTAINER"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_cut_short_has_a_repair_and_nothing_else_has() {
+        let advice = |words: &str| repair(&["x".to_owned(), words.to_owned()], Path::new("/var/lib/slurm"));
+        let tail =
+            "file, start with '-i' to ignore this. Warning: using -i will lose the data that can't be recovered.";
+        let told = advice(&format!("Incomplete job state save {tail}")).unwrap();
+        assert!(
+            told.contains("mv IMAGE /var/lib/slurm/slurmctld/job_state /var/lib/slurm/slurmctld/job_state.cut"),
+            "{told}"
+        );
+        assert!(
+            advice(&format!("Incomplete QOS usage state {tail}")).is_some_and(|told| told.contains("qos_usage.old"))
+        );
+        for other in ["Incomplete job record", "Incomplete job state save file", "CLUSTER NAME MISMATCH.", ""] {
+            assert_eq!(advice(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Detects that the wall clock was set. slurminit's own deadlines use the monotonic clock; Slurm's timestamps and
+//! credentials do not.
+
+use nix::time::{ClockId, clock_gettime};
+
+/// Smaller jumps are not reported: NTP steps the clock by up to half a second, and this process can be preempted.
+const REPORTED_JUMP_MS: i64 = 2000;
+
+/// The wall clock as last seen.
+#[derive(Debug)]
+pub(super) struct Clock {
+    offset_ms: Option<i64>,
+}
+
+impl Clock {
+    pub(super) fn new() -> Self {
+        Self { offset_ms: offset_ms() }
+    }
+
+    /// How far the clock was set since the last call: `3600 s ahead`.
+    pub(super) fn jump(&mut self) -> Option<String> {
+        let now = offset_ms();
+        let before = std::mem::replace(&mut self.offset_ms, now);
+        jump(before?, now?)
+    }
+}
+
+/// Wall clock minus CLOCK_BOOTTIME. That clock includes suspend, so a resume is not a jump.
+fn offset_ms() -> Option<i64> {
+    let ms = |clock| clock_gettime(clock).ok().map(|time| time.tv_sec() * 1000 + time.tv_nsec() / 1_000_000);
+    Some(ms(ClockId::CLOCK_REALTIME)? - ms(ClockId::CLOCK_BOOTTIME)?)
+}
+
+fn jump(before: i64, now: i64) -> Option<String> {
+    let by = now - before;
+    let seconds = (by.abs() + 500) / 1000;
+    (by.abs() >= REPORTED_JUMP_MS).then(|| format!("{seconds} s {}", if by > 0 { "ahead" } else { "back" }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_set_is_told_from_one_that_is_corrected() {
+        assert_eq!(jump(5_000_000, 5_000_500), None);
+        assert_eq!(jump(5_000_000, 8_600_000), Some("3600 s ahead".to_owned()));
+        assert_eq!(jump(5_000_000, 1_400_000), Some("3600 s back".to_owned()));
+        assert_eq!(Clock::new().jump(), None);
+    }
+}

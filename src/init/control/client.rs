@@ -1,0 +1,128 @@
+//! The client end of the control socket, used by the verbs.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::time::{Instant, timeout_at};
+
+use super::protocol::{Reply, Request, line, parse_answer};
+
+/// How long PID 1 may take in total.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// The pause before the next try while PID 1 is busy.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what the variant is")]
+pub enum ControlError {
+    #[error("{}: no slurminit runs here as PID 1 of a cluster: {source}", socket.display())]
+    Nobody { socket: PathBuf, source: std::io::Error },
+    #[error("{}: only root may do this; try `docker exec -u root`, or sudo", socket.display())]
+    NotPermitted { socket: PathBuf },
+    #[error("{}: slurminit does not answer within {} s; see `docker logs`", socket.display(), DEADLINE.as_secs())]
+    NoAnswer { socket: PathBuf },
+    #[error("{}: slurminit's answer is not understood ({what}); are there two versions of slurminit?", socket.display())]
+    NotUnderstood { socket: PathBuf, what: String },
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Sends a request and returns the reply with the lines after it. A refusal is an error.
+///
+/// # Errors
+/// See [`ControlError`].
+pub fn ask(socket: &Path, request: &Request) -> Result<(Reply, Vec<u8>), ControlError> {
+    let mut lines = Vec::new();
+    let reply = talk(socket, request, true, &mut |more| {
+        lines.extend_from_slice(more);
+        Ok(())
+    })?;
+    Ok((reply, lines))
+}
+
+/// Sends a request with an endless answer and passes everything after the reply to `take`, until `take` or PID 1 ends
+/// it. A refusal is an error.
+///
+/// # Errors
+/// See [`ControlError`].
+pub fn follow(socket: &Path, request: &Request, take: Take<'_>) -> Result<(), ControlError> {
+    talk(socket, request, false, take).map(drop)
+}
+
+/// Takes what follows the reply, as it comes.
+type Take<'a> = &'a mut dyn FnMut(&[u8]) -> std::io::Result<()>;
+
+/// With `has_an_end`, the deadline is that of the whole answer, otherwise that of its first line.
+fn talk(socket: &Path, request: &Request, has_an_end: bool, take: Take<'_>) -> Result<Reply, ControlError> {
+    let nobody = |source| ControlError::Nobody { socket: socket.to_owned(), source };
+    let no_answer = || ControlError::NoAnswer { socket: socket.to_owned() };
+    let failed = |source: std::io::Error| match source.kind() {
+        ErrorKind::PermissionDenied => ControlError::NotPermitted { socket: socket.to_owned() },
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => nobody(source),
+        _ => no_answer(),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(nobody)?;
+    runtime.block_on(async {
+        let deadline = Instant::now() + DEADLINE;
+        let begun = timeout_at(deadline, begin(socket, request)).await;
+        let (mut stream, first) = begun.map_err(|_| no_answer())?.map_err(failed)?;
+        // PID 1 stopped before it could answer.
+        if first.is_empty() && *request == Request::Stop {
+            return Ok(Reply::Done);
+        }
+        let (reply, lines) = parse_answer(&first)
+            .map_err(|error| ControlError::NotUnderstood { socket: socket.to_owned(), what: error.to_string() })?;
+        if let Reply::Refused { why } = reply {
+            return Err(ControlError::Refused(why));
+        }
+        let rest = pass_on(&mut stream, lines, take);
+        match has_an_end {
+            true => timeout_at(deadline, rest).await.map_err(|_| no_answer())?,
+            false => rest.await,
+        }
+        Ok(reply)
+    })
+}
+
+async fn pass_on(stream: &mut UnixStream, lines: &[u8], take: Take<'_>) {
+    let mut taken = take(lines);
+    let mut buffer = vec![0; 64 * 1024];
+    while taken.is_ok() {
+        match stream.read(&mut buffer).await {
+            Ok(0) | Err(_) => return,
+            Ok(length) => taken = take(buffer.get(..length).unwrap_or_default()),
+        }
+    }
+}
+
+/// Sends a request, and returns the connection with the first line and whatever arrived with it.
+async fn begin(socket: &Path, request: &Request) -> std::io::Result<(UnixStream, Vec<u8>)> {
+    loop {
+        match begin_once(socket, request).await {
+            Ok((_, first)) if matches!(parse_answer(&first), Ok((Reply::Busy, _))) => {}
+            // The backlog is full.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            begun => return begun,
+        }
+        tokio::time::sleep(RETRY_PAUSE).await;
+    }
+}
+
+async fn begin_once(socket: &Path, request: &Request) -> std::io::Result<(UnixStream, Vec<u8>)> {
+    let mut stream = UnixStream::connect(socket).await?;
+    // If the request is refused, the connection is already closed, but the reply can still be read.
+    let _ = stream.write_all(&line(request)).await;
+    let mut first = Vec::new();
+    while !first.contains(&b'\n') {
+        match stream.read_buf(&mut first).await {
+            Err(error) if first.is_empty() && error.kind() != ErrorKind::ConnectionReset => return Err(error),
+            Ok(0) | Err(_) => break,
+            Ok(_) => {}
+        }
+    }
+    Ok((stream, first))
+}

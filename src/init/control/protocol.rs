@@ -1,0 +1,171 @@
+//! The messages on the control socket.
+//!
+//! Anyone who can open the socket can send requests, so they are untrusted until parsed.
+
+use serde::{Deserialize, Serialize};
+
+/// The maximum length of a request in bytes, including its newline.
+pub const LONGEST_REQUEST: usize = 4096;
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "verb", deny_unknown_fields)]
+pub enum Request {
+    /// Just answer, to show that PID 1 responds.
+    Ping,
+    /// Restart a daemon or service.
+    Restart {
+        /// The unit's name.
+        name: String,
+    },
+    /// Run detection again and apply what changed.
+    Reload,
+    /// Stop the container.
+    Stop,
+    /// The last lines of a daemon, a service, or slurminit itself.
+    Logs {
+        /// The unit's name.
+        name: String,
+        /// The maximum number of lines.
+        lines: u32,
+    },
+    /// Like `Logs`, then each new line, until one side closes the connection.
+    Follow {
+        /// The unit's name.
+        name: String,
+        /// The maximum number of old lines.
+        lines: u32,
+    },
+    /// A line for the log from a program that slurmd runs, whose output slurmd discards.
+    Tell {
+        /// The line in slurmd's format.
+        line: String,
+    },
+}
+
+/// The first line of an answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "reply")]
+pub enum Reply {
+    /// The request is done or has begun.
+    Done,
+    /// The restart has begun.
+    Restarting {
+        /// How often the unit had been started before.
+        starts: u32,
+    },
+    /// The reload is queued.
+    Reloading {
+        /// How often a reload was requested, including this time. The reload that serves this many requests is the
+        /// answer.
+        asked: u64,
+    },
+    /// Log lines follow until the connection ends.
+    Lines,
+    /// PID 1 already serves the maximum number of clients.
+    Busy,
+    /// The request is refused.
+    Refused {
+        /// The reason.
+        why: String,
+    },
+}
+
+/// Extracts the request from the bytes received so far; `None` while it is incomplete. `ended`: no more bytes will
+/// come. An error says what is wrong with it.
+pub fn take_request(received: &[u8], ended: bool) -> Option<Result<Request, String>> {
+    match received.iter().position(|byte| *byte == b'\n') {
+        Some(end) => Some(parse(received.get(..end).unwrap_or_default())),
+        None if received.len() >= LONGEST_REQUEST => {
+            Some(Err(format!("the request is longer than {LONGEST_REQUEST} bytes; send one line of JSON")))
+        }
+        None => ended.then(|| parse(received)),
+    }
+}
+
+fn parse(line: &[u8]) -> Result<Request, String> {
+    if line.trim_ascii().is_empty() {
+        return Err("the request is empty; send one line of JSON, such as {\"verb\":\"ping\"}".to_owned());
+    }
+    serde_json::from_slice(line).map_err(|error| format!("not a request: {error}"))
+}
+
+/// A message as one line of JSON.
+pub fn line(message: &impl Serialize) -> Vec<u8> {
+    // Serializing these types cannot fail.
+    let mut line = serde_json::to_vec(message).unwrap_or_default();
+    line.push(b'\n');
+    line
+}
+
+/// Splits an answer into the reply and what follows it.
+///
+/// # Errors
+/// The first line is not a reply.
+pub fn parse_answer(bytes: &[u8]) -> Result<(Reply, &[u8]), serde_json::Error> {
+    let end = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
+    let reply = serde_json::from_slice(bytes.get(..end).unwrap_or_default())?;
+    Ok((reply, bytes.get(end + 1..).unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn request() -> impl Strategy<Value = Request> {
+        prop_oneof![
+            Just(Request::Ping),
+            Just(Request::Reload),
+            Just(Request::Stop),
+            ".{0,60}".prop_map(|name| Request::Restart { name }),
+            (".{0,60}", any::<u32>()).prop_map(|(name, lines)| Request::Logs { name, lines }),
+            (".{0,60}", any::<u32>()).prop_map(|(name, lines)| Request::Follow { name, lines }),
+            ".{0,60}".prop_map(|line| Request::Tell { line }),
+        ]
+    }
+
+    #[test]
+    fn what_is_no_request_is_told_why() {
+        let refused = |bytes: &[u8]| take_request(bytes, true).unwrap().unwrap_err().to_string();
+        assert!(refused(b"").contains("empty"));
+        assert!(refused(b"\r\n").contains("empty"));
+        assert!(refused(&[b'['; LONGEST_REQUEST]).contains("longer than 4096 bytes"));
+        assert!(refused(b"{\"verb\":\"reboot\"}\n").contains("reboot"));
+        assert!(refused(b"{\"verb\":\"restart\"}\n").contains("name"));
+        assert!(refused(b"{\"verb\":\"restart\",\"name\":\"a\",\"now\":true}\n").contains("now"));
+        assert!(refused(b"GET / HTTP/1.1\r\n").contains("not a request"));
+        assert!(refused("[".repeat(4000).as_bytes()).contains("not a request"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_break_the_parser(bytes in proptest::collection::vec(any::<u8>(), 0..6_000), ended in any::<bool>()) {
+            let _ = take_request(&bytes, ended);
+            let _ = parse_answer(&bytes);
+        }
+
+        #[test]
+        fn no_text_that_is_nearly_a_request_breaks_it(text in r#"\{("(verb|name|lines)":("?[a-z0-9\\\[]{0,9}"?),?){0,4}\}?\n?"#) {
+            let _ = take_request(text.as_bytes(), true);
+        }
+
+        /// However the bytes arrive, the request is taken exactly when its line is complete.
+        #[test]
+        fn a_request_is_taken_when_its_line_ends(request in request(), garbage in proptest::collection::vec(any::<u8>(), 0..50)) {
+            let mut bytes = line(&request);
+            for cut in 0..bytes.len() {
+                prop_assert_eq!(take_request(&bytes[..cut], false), None);
+            }
+            bytes.extend(garbage);
+            prop_assert_eq!(take_request(&bytes, false), Some(Ok(request)));
+        }
+
+        #[test]
+        fn a_reply_and_what_follows_it_come_apart_again(why in ".{0,80}", lines in proptest::collection::vec(any::<u8>(), 0..99)) {
+            let reply = Reply::Refused { why };
+            let answer = [line(&reply), lines.clone()].concat();
+            prop_assert_eq!(parse_answer(&answer).unwrap(), (reply, &lines[..]));
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Decides whether a daemon may hand over to a successor process.
+//!
+//! On `scontrol reconfigure`, a daemon running with `--systemd` (Slurm 23.11 and later) starts its successor.
+//! Once the successor has read the new configuration and works, the old process sends `READY=1
+//! MAINPID=n` as in sd_notify(3) and exits with 0. By then the successor is an orphan, so its parent proves nothing.
+//! Its session does: slurminit gives each daemon its own session, a process enters a session only by fork, and no
+//! process can be moved into another session.
+
+use thiserror::Error;
+
+use sys::proc::parse::Stat;
+
+/// The longest message that is read, in bytes. Slurm's messages have about 20.
+pub const LONGEST: usize = 4096;
+
+/// What `/proc/PID/stat` says about a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// The parent, which is notified of the process's death.
+    pub parent: i32,
+    /// The session ID, which is the PID of the session leader.
+    pub session: i32,
+    /// The start time, in clock ticks since boot. No two processes share both PID and start time.
+    pub started: u64,
+}
+
+/// The process that is to become the main process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Successor {
+    /// The process ID.
+    pub pid: i32,
+    /// The start time, to detect that the PID was reused.
+    pub started: u64,
+}
+
+/// A handover request, and what the kernel says about the processes involved.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim {
+    /// The PID of the daemon's main process.
+    pub main: i32,
+    /// The daemon's session.
+    pub session: i32,
+    /// The PID of slurminit.
+    pub init: i32,
+    /// The sender of the message, as reported by the kernel.
+    pub sender: (i32, Option<Process>),
+    /// The proposed main process.
+    pub named: (i32, Option<Process>),
+}
+
+/// Why a message is ignored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Error)]
+pub enum NoHandover {
+    /// The message exceeds [`LONGEST`].
+    #[error("it is longer than {LONGEST} bytes")]
+    TooLong,
+    /// MAINPID is not a number, or is given twice with different values.
+    #[error("its MAINPID is not one process id")]
+    NoPid,
+    /// The kernel did not report a sender, or the sender is gone or belongs to another daemon.
+    #[error("its sender, process {0}, is not of this daemon")]
+    Stranger(i32),
+    /// The proposed process does not exist.
+    #[error("MAINPID={0} does not live")]
+    Gone(i32),
+    /// The proposed process was not forked by the daemon.
+    #[error("MAINPID={0} does not descend from this daemon")]
+    Unrelated(i32),
+    /// PID 1 would not be notified of the process's death.
+    #[error("MAINPID={0} is a child of process {1}, which would get the news of its death")]
+    Foreign(i32, i32),
+}
+
+/// The process that a message names as the main one. Other fields are ignored.
+///
+/// # Errors
+/// The message is too long, or does not name a process.
+pub fn main_pid(message: &[u8]) -> Result<Option<i32>, NoHandover> {
+    if message.len() > LONGEST {
+        return Err(NoHandover::TooLong);
+    }
+    let mut named = None;
+    for value in message.split(|byte| *byte == b'\n').filter_map(|line| line.strip_prefix(b"MAINPID=")) {
+        let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+        let pid = digits.then(|| std::str::from_utf8(value).ok()?.parse::<i32>().ok()).flatten();
+        let pid = pid.filter(|pid| *pid > 0 && named.is_none_or(|other| other == *pid)).ok_or(NoHandover::NoPid)?;
+        named = Some(pid);
+    }
+    Ok(named)
+}
+
+impl From<Stat> for Process {
+    fn from(Stat { parent, session, start, .. }: Stat) -> Self {
+        Self { parent, session, started: start }
+    }
+}
+
+/// Returns the successor; `None` if the message names the main process itself, as a daemon does when it starts.
+///
+/// # Errors
+/// The claim is forged, or comes too late.
+pub fn judge(claim: &Claim) -> Result<Option<Successor>, NoHandover> {
+    let of_daemon = |process: Option<Process>| process.is_some_and(|process| process.session == claim.session);
+    let (sender, named) = (claim.sender, claim.named.0);
+    if sender.0 != claim.main && !of_daemon(sender.1) {
+        return Err(NoHandover::Stranger(sender.0));
+    }
+    if named == claim.main {
+        return Ok(None);
+    }
+    let process = claim.named.1.ok_or(NoHandover::Gone(named))?;
+    if !of_daemon(Some(process)) {
+        return Err(NoHandover::Unrelated(named));
+    }
+    // A child of the main process is reparented to slurminit when the main process ends.
+    if process.parent != claim.init && process.parent != claim.main {
+        return Err(NoHandover::Foreign(named, process.parent));
+    }
+    Ok(Some(Successor { pid: named, started: process.started }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn slurms_message_names_the_new_process() {
+        assert_eq!(main_pid(b"READY=1\nMAINPID=4711"), Ok(Some(4711)));
+        assert_eq!(main_pid(b"READY=1\nMAINPID=4711\n"), Ok(Some(4711)));
+        assert_eq!(main_pid(b"BARRIER=1"), Ok(None));
+        assert_eq!(main_pid(b"STATUS=MAINPID=1\nX-MAINPID=2"), Ok(None));
+        assert_eq!(main_pid(b"MAINPID=7\nMAINPID=7"), Ok(Some(7)));
+    }
+
+    #[test]
+    fn what_is_no_process_id_is_refused() {
+        let bad = ["", "0", "-1", "+7", " 7", "7 ", "x", "99999999999", "\u{662}", "7\0"];
+        for value in bad {
+            assert_eq!(main_pid(format!("MAINPID={value}").as_bytes()), Err(NoHandover::NoPid), "{value:?}");
+        }
+        assert_eq!(main_pid(b"MAINPID=7\nMAINPID=8"), Err(NoHandover::NoPid));
+        assert_eq!(main_pid(&[b'x'; LONGEST + 1]), Err(NoHandover::TooLong));
+    }
+
+    const MAIN: i32 = 40;
+    const NEXT: Process = Process { parent: 1, session: MAIN, started: 8674 };
+
+    fn claim(named: Option<Process>) -> Claim {
+        let main = Process { parent: 1, session: MAIN, started: 1 };
+        Claim { main: MAIN, session: MAIN, init: 1, sender: (MAIN, Some(main)), named: (50, named) }
+    }
+
+    #[test]
+    fn a_process_of_the_daemons_session_follows() {
+        let next = Ok(Some(Successor { pid: 50, started: 8674 }));
+        assert_eq!(judge(&claim(Some(NEXT))), next, "an orphan, as Slurm makes it");
+        assert_eq!(judge(&claim(Some(Process { parent: MAIN, ..NEXT }))), next, "still the main process's child");
+        assert_eq!(judge(&Claim { sender: (50, Some(NEXT)), ..claim(Some(NEXT)) }), next, "it speaks for itself");
+        let dead = Claim { sender: (MAIN, None), ..claim(Some(NEXT)) };
+        assert_eq!(judge(&dead), next, "the main process has spoken its last word");
+        assert_eq!(judge(&Claim { named: (MAIN, None), ..claim(None) }), Ok(None), "nothing new");
+    }
+
+    #[test]
+    fn a_forged_claim_is_refused() {
+        assert_eq!(judge(&claim(None)), Err(NoHandover::Gone(50)));
+        assert_eq!(judge(&claim(Some(Process { session: 41, ..NEXT }))), Err(NoHandover::Unrelated(50)));
+        assert_eq!(judge(&claim(Some(Process { parent: 45, ..NEXT }))), Err(NoHandover::Foreign(50, 45)));
+        for sender in [(0, None), (60, None), (60, Some(Process { session: 60, ..NEXT }))] {
+            assert_eq!(judge(&Claim { sender, ..claim(Some(NEXT)) }), Err(NoHandover::Stranger(sender.0)));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_message_panics_and_an_accepted_pid_was_written_there(
+            message in prop_oneof![
+                proptest::collection::vec(any::<u8>(), 0..5000),
+                "((MAINPID|READY|BARRIER|X)(=|)[0-9+-]{0,12}\n?){0,8}".prop_map(String::into_bytes),
+            ],
+        ) {
+            if let Ok(Some(pid)) = main_pid(&message) {
+                let text = String::from_utf8_lossy(&message);
+                prop_assert!(pid > 0 && text.contains("MAINPID=") && text.contains(&pid.to_string()), "{pid}: {text}");
+            }
+        }
+
+        #[test]
+        fn nothing_outside_the_session_is_ever_accepted(
+            sender in (0..6_i32, proptest::option::of((0..6_i32, 0..6_i32))),
+            named in (0..6_i32, proptest::option::of((0..6_i32, 0..6_i32))),
+        ) {
+            let known = |(parent, session)| Process { parent, session, started: 1 };
+            let claim = Claim {
+                main: 2,
+                session: 2,
+                init: 1,
+                sender: (sender.0, sender.1.map(known)),
+                named: (named.0, named.1.map(known)),
+            };
+            if let Ok(Some(next)) = judge(&claim) {
+                prop_assert_eq!(next.pid, named.0);
+                prop_assert_eq!(claim.named.1.map(|process| process.session), Some(2));
+                prop_assert!(sender.0 == 2 || claim.sender.1.is_some_and(|process| process.session == 2));
+            }
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! The program that PID 1 is, `slurminit-init`: what `slurminit run` becomes once it knows what it is to do.
+//!
+//! It is a program of its own so that it holds what PID 1 needs and nothing else. No code that loads a vendor's library, speaks a
+//! network's protocol or reads a configuration is in it (docs/decisions/make-pid-1-a-program-of-its-own.md). What it is to do lies in a
+//! memory file, whose descriptor stands on its command line.
+
+mod advice;
+mod alarm;
+mod changes;
+mod clock;
+pub mod control;
+pub mod handover;
+mod limits;
+pub mod logs;
+mod notify;
+mod output;
+mod process;
+mod readiness;
+pub mod reloading;
+pub mod signals;
+pub mod status;
+mod supervise;
+mod supervisor;
+
+use std::convert::Infallible;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::libc::STDERR_FILENO;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use serde::{Deserialize, Serialize};
+use tracing::warn;
+
+use crate::logs::Logs;
+use model::task::Task;
+use model::{exit_code, printable};
+use sys::inherited::{Inherited, become_program};
+use sys::lock::Lock;
+use sys::lock::state::StateLock;
+
+/// The file name, beside slurminit's own.
+const PROGRAM: &str = "slurminit-init";
+const OPTION: &str = "--task";
+
+/// What is in the memory file.
+#[derive(Debug, Serialize, Deserialize)]
+struct Order {
+    task: Task,
+    /// What the children get back. All signals are blocked at this exec.
+    inherited: Inherited,
+    /// The descriptors that hold the locks of the run directory and of the state directories.
+    locks: Vec<RawFd>,
+}
+
+/// Becomes `slurminit-init` with this task and these locks. Returns only if that fails.
+pub fn become_init(task: Task, inherited: Inherited, run: &Lock, state: &StateLock, cmd: &[OsString]) -> anyhow::Error {
+    let locks: Vec<&File> = run.file().into_iter().chain(state.files()).collect();
+    let order = Order { task, inherited, locks: locks.iter().map(|file| file.as_raw_fd()).collect() };
+    let hand_over = || -> anyhow::Result<Infallible> {
+        let file = memory_file(&order).map_err(|error| {
+            anyhow::anyhow!(
+                "no memory file for PID 1: {error}; the container's seccomp profile must allow memfd_create(2)"
+            )
+        })?;
+        for lock in &locks {
+            fcntl(lock, FcntlArg::F_SETFD(FdFlag::empty()))?;
+        }
+        let words = [PROGRAM.into(), OPTION.into(), file.as_raw_fd().to_string().into(), "--".into()];
+        let words: Vec<OsString> = words.into_iter().chain(cmd.iter().cloned()).collect();
+        let env: Vec<_> = std::env::vars_os().collect();
+        let error = become_program(&std::env::current_exe()?.with_file_name(PROGRAM), &words, &env);
+        anyhow::bail!("{PROGRAM}, which must be in the same directory as slurminit, cannot be executed: {error}")
+    };
+    match hand_over() {
+        Ok(never) => match never {},
+        Err(error) => error,
+    }
+}
+
+/// It stays open at an exec.
+fn memory_file(order: &Order) -> io::Result<File> {
+    let mut file = File::from(memfd_create("slurminit task", MFdFlags::empty())?);
+    file.write_all(&serde_json::to_vec(order)?)?;
+    file.rewind()?;
+    Ok(file)
+}
+
+/// Runs the container to its end, and returns its exit code.
+pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
+    let mut words = words.into_iter().skip(1);
+    let (Order { task, inherited, locks }, cmd) = match order(&mut words) {
+        Ok(order) => (order, words.collect()),
+        Err(why) => {
+            return refuse(&format!("{PROGRAM} is what `slurminit run` becomes, and starts in no other way: {why}"));
+        }
+    };
+    // The kernel releases them when this process dies.
+    let _locks: Vec<OwnedFd> = locks.into_iter().map(inherited_descriptor).collect();
+    let logs = Logs::install(task.log_format, task.log_level);
+    for warning in &task.warnings {
+        warn!("{warning}");
+    }
+    supervise::run(task, cmd, inherited, logs).unwrap_or_else(|error| refuse(&format!("{error:#}")))
+}
+
+/// Reads what `slurminit run` has put on the command line in front of the command.
+fn order(words: &mut impl Iterator<Item = OsString>) -> Result<Order, String> {
+    let mut word = || words.next().unwrap_or_default();
+    let (option, number, end) = (word(), word(), word());
+    let number = number.to_str().and_then(|number| number.parse().ok()).filter(|number| *number > STDERR_FILENO);
+    let (true, Some(number)) = (option == OsStr::new(OPTION) && end == OsStr::new("--"), number) else {
+        return Err(format!("want {OPTION} DESCRIPTOR -- CMD..."));
+    };
+    let mut text = String::new();
+    File::from(inherited_descriptor(number)).read_to_string(&mut text).map_err(|error| error.to_string())?;
+    serde_json::from_str(&text).map_err(|error| format!("the two are not of one version: {error}"))
+}
+
+/// A descriptor that `slurminit run` has left open. No child gets it.
+#[expect(unsafe_code, reason = "a number is all that comes through an exec")]
+fn inherited_descriptor(number: RawFd) -> OwnedFd {
+    // SAFETY: the number is above those of the standard descriptors, this process has opened nothing that it keeps, and each is adopted once.
+    let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
+    // Where it is not open, reading it says so.
+    let _ = fcntl(&descriptor, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC));
+    descriptor
+}
+
+fn refuse(why: &str) -> u8 {
+    eprintln!("slurminit: {}", printable::lines(why));
+    exit_code::FAILURE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use config::{Config, Held};
+    use plan::target::Target;
+
+    fn words(descriptor: &str) -> impl Iterator<Item = OsString> + use<> {
+        ["--task", descriptor, "--", "srun", "--"].map(OsString::from).into_iter()
+    }
+
+    #[test]
+    fn the_task_comes_through_a_memory_file_and_the_command_word_for_word() {
+        let config = Config::parse("", std::path::Path::new("x")).unwrap();
+        let task = plan::task::task(&config, &Held::of(&config), Target::of(&config), true, 7);
+        let inherited: Inherited = serde_json::from_str(r#"{"mask":9223372036854775809,"ignored":[1,13]}"#).unwrap();
+        let file = memory_file(&Order { task: task.clone(), inherited: inherited.clone(), locks: Vec::new() }).unwrap();
+        let mut words = words(&std::os::fd::IntoRawFd::into_raw_fd(file).to_string());
+        let order = order(&mut words).unwrap();
+        assert_eq!((order.task, order.inherited), (task, inherited));
+        assert_eq!(words.collect::<Vec<_>>(), ["srun", "--"]);
+    }
+
+    #[test]
+    fn who_starts_it_by_hand_is_told_what_to_start() {
+        for descriptor in ["", "0", "2", "x", "-1"] {
+            let refused = order(&mut words(descriptor)).unwrap_err();
+            assert_eq!(refused, "want --task DESCRIPTOR -- CMD...");
+        }
+        assert!(order(&mut ["--help"].map(OsString::from).into_iter()).is_err());
+        let other = File::open("Cargo.toml").unwrap();
+        let descriptor = std::os::fd::IntoRawFd::into_raw_fd(other).to_string();
+        assert!(order(&mut words(&descriptor)).unwrap_err().starts_with("the two are not of one version: "));
+    }
+}

@@ -1,0 +1,195 @@
+//! Splits the output of a daemon into lines with a level.
+
+use super::harmless::{Circumstances, is_harmless};
+use model::daemons::DaemonName;
+use model::log::Level;
+
+/// Longer lines are split into pieces of this many bytes.
+const LONGEST: usize = 4 << 20;
+/// The kernel splits longer writes into pieces of this many bytes (`PIPE_BUF`).
+const PIECE: usize = 4096;
+
+/// Splits a byte stream into lines.
+#[derive(Debug, Default)]
+pub struct LineSplitter {
+    partial: Vec<u8>,
+}
+
+impl LineSplitter {
+    /// Adds bytes and passes each complete line, without its newline, to `line`.
+    pub fn push(&mut self, mut bytes: &[u8], mut line: impl FnMut(&[u8])) {
+        while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
+            let (head, tail) = bytes.split_at(end);
+            if self.partial.is_empty() {
+                line(head);
+            } else {
+                self.partial.extend_from_slice(head);
+                line(&std::mem::take(&mut self.partial));
+            }
+            bytes = tail.get(1..).unwrap_or_default();
+        }
+        self.partial.extend_from_slice(bytes);
+        if self.partial.len() >= LONGEST {
+            line(&std::mem::take(&mut self.partial));
+        }
+    }
+
+    /// Adds the bytes of one write, or a piece of it. Only a newline at the end of the write ends the message; an
+    /// earlier one is part of the text. A full piece continues in the next one.
+    pub fn push_write(&mut self, bytes: &[u8], mut line: impl FnMut(&[u8])) {
+        let ends = bytes.len() < PIECE && bytes.ends_with(b"\n");
+        let text = bytes.iter().rposition(|byte| *byte != b'\n').map_or(0, |last| last + 1);
+        self.partial.extend_from_slice(if ends { bytes.get(..text).unwrap_or_default() } else { bytes });
+        if ends || self.partial.len() >= LONGEST {
+            line(&std::mem::take(&mut self.partial));
+        }
+    }
+
+    /// The stream has ended: passes on text without a final newline.
+    pub fn finish(&mut self, line: impl FnOnce(&[u8])) {
+        if !self.partial.is_empty() {
+            line(&std::mem::take(&mut self.partial));
+        }
+    }
+}
+
+/// Strips the daemon's name and its word for the level from a line: `slurmd: error: no` is an error with the text `no`.
+/// Slurm's words are from `src/common/log.c`, munge's from `src/libcommon/log.c`. A line that is
+/// [`KNOWN`](super::KNOWN) to be harmless in these circumstances gets the level `debug`.
+pub fn parse_daemon_line<'a>(name: &str, line: &'a [u8], now: &Circumstances) -> (Level, &'a [u8]) {
+    let name = program(name);
+    let line = without_name(name, line.strip_suffix(b"\r").unwrap_or(line));
+    let line = if name == DaemonName::Mariadbd.as_str() { without_time(line) } else { without_slurm_time(line) };
+    const WORDS: [(&[u8], Level); 18] = [
+        (b"fatal: ", Level::Error),
+        (b"error: ", Level::Error),
+        (b"Error: ", Level::Error),
+        (b"Emergency: ", Level::Error),
+        (b"Alert: ", Level::Error),
+        (b"Critical: ", Level::Error),
+        (b"warning: ", Level::Warn),
+        (b"Warning: ", Level::Warn),
+        (b"Notice: ", Level::Info),
+        (b"Info: ", Level::Info),
+        (b"debug: ", Level::Debug),
+        (b"Debug: ", Level::Debug),
+        (b"debug2: ", Level::Debug),
+        (b"debug3: ", Level::Trace),
+        (b"debug4: ", Level::Trace),
+        // It notes some thirty lines at each start.
+        (b"[Note] ", Level::Debug),
+        (b"[Warning] ", Level::Warn),
+        (b"[ERROR] ", Level::Error),
+    ];
+    let word = WORDS.iter().find_map(|(word, level)| Some((*level, line.strip_prefix(*word)?.trim_ascii_start())));
+    let (level, message) = word.unwrap_or((Level::Info, line));
+    let level = if level < Level::Debug && is_harmless(name, message, now) { Level::Debug } else { level };
+    (level, message)
+}
+
+/// `slurmd`, for the `slurmd-2` of a simulated node.
+fn program(name: &str) -> &str {
+    let slurmd = DaemonName::Slurmd.as_str();
+    let number = name.strip_prefix(slurmd).and_then(|rest| rest.strip_prefix('-'));
+    if number.is_some_and(|number| number.parse::<u32>().is_ok()) { slurmd } else { name }
+}
+
+/// mariadbd begins its lines with a date, a time and a thread: `2026-11-23 15:22:59 0 [Note] text`.
+fn without_time(line: &[u8]) -> &[u8] {
+    let is_of_time = |byte: &u8| byte.is_ascii_digit() || b"-: ".contains(byte);
+    let start = line.iter().position(|byte| !is_of_time(byte)).filter(|at| line[*at] == b'[');
+    start.and_then(|at| line.get(at..)).unwrap_or(line)
+}
+
+/// From 25.11 on Slurm's daemons begin their lines with a time where no terminal reads them: `[2026-11-24T11:37:25.324] error: text`.
+fn without_slurm_time(line: &[u8]) -> &[u8] {
+    let is_of_time = |byte: &u8| byte.is_ascii_digit() || b"-:.+TZ ".contains(byte);
+    line.strip_prefix(b"[")
+        .and_then(|rest| {
+            let end = rest.iter().position(|byte| !is_of_time(byte)).filter(|end| *end >= 10)?;
+            rest.get(end..)?.strip_prefix(b"] ")
+        })
+        .unwrap_or(line)
+}
+
+/// slurmd calls itself `slurmd-NODE` if the node's name differs from the host's.
+fn without_name<'a>(name: &str, line: &'a [u8]) -> &'a [u8] {
+    let rest = line.strip_prefix(name.as_bytes()).and_then(|rest| {
+        let end = rest.iter().position(|byte| *byte == b':')?;
+        let (node, rest) = rest.split_at(end);
+        (node.is_empty() || node.starts_with(b"-") && !node.contains(&b' ')).then_some(rest)
+    });
+    rest.and_then(|rest| rest.strip_prefix(b": ")).unwrap_or(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_daemons_word_for_the_level_becomes_the_level() {
+        let parse = |name: &str, line: &'static [u8]| parse_daemon_line(name, line, &Circumstances::default());
+        assert_eq!(parse("slurmd", b"slurmd: error: no"), (Level::Error, &b"no"[..]));
+        assert_eq!(parse("slurmd", b"slurmd: debug:  yes"), (Level::Debug, &b"yes"[..]));
+        assert_eq!(parse("munged", b"munged: Notice:    Running"), (Level::Info, &b"Running"[..]));
+        assert_eq!(parse("slurmd", b"slurmd-localhost: error: no"), (Level::Error, &b"no"[..]));
+        assert_eq!(parse("slurmd", b"slurmd is: error: no").0, Level::Info);
+        assert_eq!(parse("slurmd-12", b"slurmd-node12: error: no"), (Level::Error, &b"no"[..]));
+        assert_eq!(parse("mariadbd", b"2026-11-23 15:22:59 0 [ERROR] InnoDB: no"), (Level::Error, &b"InnoDB: no"[..]));
+        assert_eq!(parse("mariadbd", b"2026: no"), (Level::Info, &b"2026: no"[..]));
+        let of_25_11 = b"[2026-11-24T11:37:31.382] error: _parse_next_key: no";
+        assert_eq!(parse("slurmctld", of_25_11), (Level::Error, &b"_parse_next_key: no"[..]));
+        assert_eq!(parse("slurmctld", b"[Nov 24] [2026-11-24] "), (Level::Info, &b"[Nov 24] [2026-11-24] "[..]));
+        assert_eq!(parse("api", b"\xff error: no\r"), (Level::Info, &b"\xff error: no"[..]));
+    }
+
+    #[test]
+    fn a_harmless_line_is_for_those_who_debug() {
+        let line = b"slurmctld: error: Could not open job state file /var/job_state: No such file or directory";
+        let level = |new_state| {
+            let now = Circumstances { new_state, ..Circumstances::default() };
+            parse_daemon_line("slurmctld", line, &now).0
+        };
+        assert_eq!((level(true), level(false)), (Level::Debug, Level::Error));
+    }
+
+    #[test]
+    fn a_write_is_one_message_whatever_is_in_it() {
+        let mut splitter = LineSplitter::default();
+        let mut seen = Vec::new();
+        let forged = [&[b'x'; PIECE - 1][..], b"\n"].concat();
+        for write in [b"a: x\na: forged\n", &b"a: "[..], b"b\n\n", &forged, b"a: forged\n", b"\n"] {
+            splitter.push_write(write, |line| seen.push(line.to_vec()));
+        }
+        let long = [&forged[..], b"a: forged"].concat();
+        assert_eq!(seen, [&b"a: x\na: forged"[..], b"a: b", &long, b""]);
+    }
+
+    proptest! {
+        #[test]
+        fn however_the_bytes_come_the_lines_are_the_same(
+            lines in proptest::collection::vec("[a-z]{0,40}", 1..20),
+            cuts in proptest::collection::vec(1..30_usize, 1..40),
+        ) {
+            let text = lines.join("\n");
+            let mut rest = text.as_bytes();
+            let mut seen = Vec::new();
+            let mut splitter = LineSplitter::default();
+            for cut in cuts.iter().cycle() {
+                let (head, tail) = rest.split_at((*cut).min(rest.len()));
+                splitter.push(head, |line| seen.push(line.to_vec()));
+                rest = tail;
+                if rest.is_empty() {
+                    break;
+                }
+            }
+            splitter.finish(|line| seen.push(line.to_vec()));
+            let mut expected: Vec<_> = lines.iter().map(|line| line.clone().into_bytes()).collect();
+            if expected.last().is_some_and(Vec::is_empty) {
+                expected.pop();
+            }
+            prop_assert_eq!(seen, expected);
+        }
+    }
+}

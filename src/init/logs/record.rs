@@ -1,0 +1,125 @@
+//! Formats a log line.
+
+use serde::Serialize;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+
+use model::log::{Level, LogFormat};
+use model::printable;
+
+/// A log line.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// The severity.
+    pub level: Level,
+    /// The source: a daemon, a service, or `slurminit`.
+    pub source: &'a str,
+    /// The message; can contain any bytes.
+    pub message: &'a [u8],
+    /// The event, for programs: only slurminit's own messages have it, and only as JSON. Unlike the message it never changes.
+    pub kind: Option<&'a str>,
+    /// The daemon or service that the event is about.
+    pub unit: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    time: &'a str,
+    level: &'a str,
+    source: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unit: Option<&'a str>,
+    message: &'a str,
+}
+
+impl<'a> Record<'a> {
+    /// A line without an event's kind.
+    pub fn line(level: Level, source: &'a str, message: &'a [u8]) -> Self {
+        Self { level, source, message, kind: None, unit: None }
+    }
+
+    /// The line with its newline.
+    pub fn format(&self, format: LogFormat, time: &str) -> Vec<u8> {
+        let level = match self.level {
+            Level::Error => "error",
+            Level::Warn => "warn",
+            Level::Info => "info",
+            Level::Debug => "debug",
+            Level::Trace => "trace",
+        };
+        let mut line = match format {
+            LogFormat::Text => {
+                let mut line = Vec::with_capacity(time.len() + self.source.len() + self.message.len() + 16);
+                for part in [time, &"      "[level.len()..], level, " ", self.source, ": "] {
+                    line.extend_from_slice(part.as_bytes());
+                }
+                printable::push(&mut line, self.message);
+                line
+            }
+            LogFormat::Json => {
+                let message = String::from_utf8_lossy(self.message);
+                let Self { source, kind, unit, .. } = *self;
+                let json = Json { time, level, source, kind, unit, message: &message };
+                printable::json(&serde_json::to_string(&json).unwrap_or_default()).into_owned().into_bytes()
+            }
+        };
+        line.push(b'\n');
+        line
+    }
+}
+
+/// The current time in the log's format.
+pub(super) fn now() -> String {
+    let mut time = String::with_capacity(32);
+    // Writing to a String cannot fail.
+    let _ = SystemTime.format_time(&mut Writer::new(&mut time));
+    time
+}
+
+/// Splits the text of a record from `source` into the word for its level and the message.
+pub fn split_text<'a>(line: &'a str, source: &str) -> Option<(&'a str, &'a str)> {
+    let (_time, rest) = line.split_once(' ')?;
+    let (level, rest) = rest.trim_start().split_once(' ')?;
+    Some((level, rest.strip_prefix(source)?.strip_prefix(": ")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_acts_reaches_the_terminal() {
+        let message = "a\x1b[2Jb\u{9b}\u{202e}c\n".as_bytes();
+        let record = Record::line(Level::Info, "slurmd", message);
+        let line = String::from_utf8(record.format(LogFormat::Text, &now())).unwrap();
+        assert!(line.ends_with(" info slurmd: a\\x1b[2Jb\\u{9b}\\u{202e}c\\x0a\n"), "{line}");
+        let line = String::from_utf8(record.format(LogFormat::Json, &now())).unwrap();
+        assert!(line.contains("a\\u001b[2Jb\\u009b\\u202ec\\n"), "{line}");
+    }
+
+    #[test]
+    fn a_text_line_can_be_taken_apart_again() {
+        for (level, word) in [(Level::Info, "info"), (Level::Error, "error")] {
+            let line = Record::line(level, "slurmd", b"a: b ").format(LogFormat::Text, &now());
+            let line = String::from_utf8(line).unwrap();
+            assert_eq!(split_text(line.trim_end_matches('\n'), "slurmd"), Some((word, "a: b ")));
+        }
+        assert_eq!(split_text("", "slurmd"), None);
+    }
+
+    #[test]
+    fn json_is_one_object_a_line() {
+        let record = Record::line(Level::Error, "munged", b"say \"no\"\n\xff");
+        let line = record.format(LogFormat::Json, &now());
+        let value: serde_json::Value = serde_json::from_slice(&line).unwrap();
+        assert_eq!(value["message"], "say \"no\"\n\u{fffd}");
+        assert_eq!(value["source"], "munged");
+        assert_eq!((value.get("kind"), value.get("unit")), (None, None));
+        let event = Record { kind: Some("unit-died"), unit: Some("slurmd"), ..record };
+        let value: serde_json::Value = serde_json::from_slice(&event.format(LogFormat::Json, &now())).unwrap();
+        assert_eq!((&value["kind"], &value["unit"]), (&"unit-died".into(), &"slurmd".into()));
+        assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
+    }
+}

@@ -1,0 +1,199 @@
+//! Writes to standard error without ever blocking.
+
+use std::collections::VecDeque;
+use std::io::Write as _;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{MsgFlags, send};
+use nix::sys::stat::{SFlag, fstat};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use sys::async_fd::watch;
+
+/// The backlog for a reader that does not keep up, in bytes.
+const BACKLOG: usize = 4 << 20;
+/// How long the reader has to take the rest at the end.
+const LAST_MOMENT: Duration = Duration::from_millis(200);
+/// A pipe that polls as writable takes this much without blocking (POSIX's PIPE_BUF on Linux).
+const PIPE_BUF: usize = 4096;
+
+/// How standard error is written without blocking.
+#[derive(Debug)]
+enum Way {
+    /// Through an open file description of our own for the same pipe or terminal, set to non-blocking. Setting the flag
+    /// on the inherited description would affect CMD too.
+    OwnDescription,
+    /// A socket: each send uses MSG_DONTWAIT.
+    Socket,
+    /// A pipe or terminal that cannot be reopened: written only when it polls as writable.
+    AfterPoll,
+    /// A regular file never blocks.
+    File,
+}
+
+#[derive(Debug)]
+pub(super) struct Sink {
+    fd: Option<OwnedFd>,
+    way: Way,
+    lines: VecDeque<Vec<u8>>,
+    /// How many bytes of the first line are written.
+    written: usize,
+    bytes: usize,
+    dropped: u64,
+}
+
+impl Sink {
+    pub(super) fn standard_error() -> Self {
+        let copy = std::io::stderr().as_fd().try_clone_to_owned().ok();
+        let kind = copy.as_ref().and_then(|fd| fstat(fd).ok()).map(|stat| SFlag::from_bits_truncate(stat.st_mode));
+        let kind = kind.map_or(SFlag::S_IFREG, |bits| bits & SFlag::S_IFMT);
+        let (fd, way) = match kind {
+            SFlag::S_IFSOCK => (copy, Way::Socket),
+            SFlag::S_IFREG => (copy, Way::File),
+            _ => match reopen() {
+                Some(own) => (Some(own), Way::OwnDescription),
+                None => (copy, Way::AfterPoll),
+            },
+        };
+        Self { fd, way, lines: VecDeque::new(), written: 0, bytes: 0, dropped: 0 }
+    }
+
+    /// A handle to wait for until writing is possible again; not needed for a file.
+    pub(super) fn readiness(&self) -> Option<AsyncFd<OwnedFd>> {
+        let fd = self.fd.as_ref()?.try_clone().ok()?;
+        watch(fd, Interest::WRITABLE).ok()
+    }
+
+    pub(super) fn has_backlog(&self) -> bool {
+        !self.lines.is_empty()
+    }
+
+    /// Queues a line including its newline; the next [`Sink::flush`] writes it.
+    pub(super) fn push(&mut self, line: Vec<u8>) {
+        if self.bytes + line.len() > BACKLOG {
+            self.flush();
+        }
+        if self.bytes + line.len() > BACKLOG {
+            self.dropped += 1;
+            return;
+        }
+        self.report_dropped();
+        self.bytes += line.len();
+        self.lines.push_back(line);
+    }
+
+    fn report_dropped(&mut self) {
+        if self.dropped > 0 && self.lines.is_empty() {
+            let line =
+                format!("slurminit: {} log lines were lost here: nobody read the log fast enough\n", self.dropped);
+            self.dropped = 0;
+            self.bytes += line.len();
+            self.lines.push_back(line.into_bytes());
+        }
+    }
+
+    /// Writes what can be written now; `false` if the reader must catch up first.
+    pub(super) fn flush(&mut self) -> bool {
+        while let Some(line) = self.lines.front() {
+            let rest = line.get(self.written..).unwrap_or_default();
+            let together = self.together(rest);
+            let text = together.as_deref().unwrap_or(rest);
+            match self.write_now(text) {
+                Ok(n) => self.wrote(n),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return false,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                // Standard error is closed: nobody will ever read this.
+                Err(_) => self.next_line(),
+            }
+        }
+        true
+    }
+
+    /// The lines after `rest`, the first one, that fit into the same write. It must not exceed what a pipe takes
+    /// atomically, so that other processes' output cannot split a line.
+    fn together(&self, rest: &[u8]) -> Option<Vec<u8>> {
+        let second = self.lines.get(1)?;
+        if rest.len() + second.len() > PIPE_BUF {
+            return None;
+        }
+        let mut text = Vec::with_capacity(PIPE_BUF);
+        text.extend_from_slice(rest);
+        for line in self.lines.iter().skip(1) {
+            if text.len() + line.len() > PIPE_BUF {
+                break;
+            }
+            text.extend_from_slice(line);
+        }
+        Some(text)
+    }
+
+    /// This many bytes of the queue were written.
+    fn wrote(&mut self, mut bytes: usize) {
+        while let Some(line) = self.lines.front() {
+            let rest = line.len() - self.written;
+            if bytes < rest {
+                self.written += bytes;
+                return;
+            }
+            bytes -= rest;
+            self.next_line();
+        }
+    }
+
+    fn next_line(&mut self) {
+        self.written = 0;
+        if let Some(line) = self.lines.pop_front() {
+            self.bytes -= line.len();
+        }
+        if self.lines.is_empty() {
+            // The memory of a burst must be released.
+            self.lines.shrink_to(16);
+        }
+    }
+
+    fn write_now(&self, bytes: &[u8]) -> std::io::Result<usize> {
+        let Some(fd) = &self.fd else { return Ok(bytes.len()) };
+        match self.way {
+            Way::OwnDescription | Way::File => Ok(nix::unistd::write(fd, bytes)?),
+            Way::Socket => Ok(send(fd.as_raw_fd(), bytes, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL)?),
+            Way::AfterPoll => {
+                let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLOUT)];
+                poll(&mut fds, PollTimeout::ZERO)?;
+                match fds[0].revents() {
+                    Some(events) if events.contains(PollFlags::POLLOUT) => {
+                        Ok(nix::unistd::write(fd, bytes.get(..PIPE_BUF).unwrap_or(bytes))?)
+                    }
+                    Some(events) if !events.is_empty() => Err(std::io::ErrorKind::BrokenPipe.into()),
+                    _ => Err(std::io::ErrorKind::WouldBlock.into()),
+                }
+            }
+        }
+    }
+
+    pub(super) fn finish(&mut self) {
+        self.report_dropped();
+        let step = Duration::from_millis(10);
+        let mut left = LAST_MOMENT;
+        while !self.flush() && !left.is_zero() {
+            left = left.saturating_sub(step);
+            if let Some(fd) = &self.fd {
+                let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLOUT)];
+                let _ = poll(&mut fds, PollTimeout::from(10_u8));
+            }
+        }
+        let _ = std::io::stderr().flush();
+    }
+}
+
+fn reopen() -> Option<OwnedFd> {
+    let flags = OFlag::O_WRONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOCTTY | OFlag::O_APPEND;
+    let own = nix::fcntl::open("/proc/self/fd/2", flags, nix::sys::stat::Mode::empty()).ok()?;
+    fcntl(&own, FcntlArg::F_GETFL)
+        .ok()
+        .filter(|flags| OFlag::from_bits_truncate(*flags).contains(OFlag::O_NONBLOCK))?;
+    Some(own)
+}

@@ -1,0 +1,192 @@
+//! The socket on which a daemon announces a handover (sd_notify(3), `NOTIFY_SOCKET`).
+//!
+//! Each daemon that runs with `--systemd` has its own socket, which only root and the daemon's user may write to.
+//! A message only nominates a successor, which takes over when the main process ends; until then a claim has no effect,
+//! true or false. The main process sends its message before it exits. Draining the socket before the death is handled
+//! therefore loses no claim.
+
+use std::cell::Cell;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::Path;
+use std::rc::Rc;
+
+use nix::libc;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, setsockopt, socket, sockopt};
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, getpid};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::task::AbortHandle;
+use tracing::warn;
+
+use super::handover::{Claim, LONGEST, NoHandover, Process, Successor, judge, main_pid};
+use machine::SpawnFailure;
+use model::exit_code::FAILURE;
+use sys::async_fd::watch;
+
+/// How many messages are read before other tasks get their turn.
+const BATCH: usize = 32;
+/// How many messages are read at a death: more than the kernel queues (net.unix.max_dgram_qlen).
+const LAST_BATCH: usize = 2048;
+/// How many refusals are logged: a flood must not fill the log.
+const REFUSALS_LOGGED: u32 = 5;
+/// The variable that tells Slurm's daemons where to send messages.
+pub(super) const VARIABLE: &str = "NOTIFY_SOCKET";
+
+/// A daemon's notification socket. Dropping it closes the socket.
+#[derive(Debug)]
+pub(super) struct Notify {
+    channel: Rc<Channel>,
+    reader: AbortHandle,
+}
+
+#[derive(Debug)]
+struct Channel {
+    socket: AsyncFd<OwnedFd>,
+    name: String,
+    main: Cell<i32>,
+    session: Cell<i32>,
+    successor: Cell<Option<Successor>>,
+    refused: Cell<u32>,
+}
+
+impl Notify {
+    /// Creates the socket at `path`, writable for `owner`: its user and group ID.
+    pub(super) fn open(path: &Path, owner: Option<(u32, u32)>, name: &str) -> std::io::Result<Self> {
+        let socket =
+            socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK, None)?;
+        setsockopt(&socket, sockopt::PassCred, &true)?;
+        // On Linux the file inherits the socket's mode, so others can never write to it.
+        nix::sys::stat::fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
+        // A socket of a previous process of this daemon. Messages to it are lost.
+        let (run, file) = sys::trusted_path::socket_place(path)?;
+        let _ = run.remove(&file);
+        bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+        if let Some(owner) = owner {
+            run.chown_entry(&file, owner)?;
+        }
+        let channel = Rc::new(Channel {
+            socket: watch(socket, Interest::READABLE)?,
+            name: name.to_owned(),
+            main: Cell::default(),
+            session: Cell::default(),
+            successor: Cell::default(),
+            refused: Cell::default(),
+        });
+        let reader = tokio::task::spawn_local(Rc::clone(&channel).run()).abort_handle();
+        Ok(Self { channel, reader })
+    }
+
+    /// The daemon has started. slurminit made this process the leader of its session.
+    pub(super) fn started(&self, pid: Pid) {
+        self.channel.main.set(pid.as_raw());
+        self.channel.session.set(pid.as_raw());
+    }
+
+    /// The process that succeeds the main process, which has ended. Dead or alive, slurminit has to reap it. If it was
+    /// reaped already, the handover failed, even if the main process exited with 0.
+    pub(super) fn successor(&self) -> Option<Result<Pid, SpawnFailure>> {
+        self.channel.read(LAST_BATCH);
+        let Successor { pid, started } = self.channel.successor.take()?;
+        if look(pid).is_some_and(|now| now.started == started && now.parent == getpid().as_raw()) {
+            self.channel.main.set(pid);
+            return Some(Ok(Pid::from_raw(pid)));
+        }
+        let message = format!("process {pid}, to which it has handed over, ended before it; its last lines say why");
+        Some(Err(SpawnFailure { code: FAILURE, message, shortage: None }))
+    }
+}
+
+impl Drop for Notify {
+    fn drop(&mut self) {
+        self.reader.abort();
+    }
+}
+
+impl Channel {
+    async fn run(self: Rc<Self>) {
+        while let Ok(mut guard) = self.socket.readable().await {
+            if self.read(BATCH) < BATCH {
+                guard.clear_ready();
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Reads at most `limit` messages and returns their number.
+    fn read(&self, limit: usize) -> usize {
+        let mut buffer = [0; LONGEST + 1];
+        for count in 0..limit {
+            let Some((length, sender)) = receive(self.socket.get_ref(), &mut buffer) else { return count };
+            self.take(buffer.get(..length).unwrap_or_default(), sender);
+        }
+        limit
+    }
+
+    fn take(&self, message: &[u8], sender: i32) {
+        let claim = |named| Claim {
+            main: self.main.get(),
+            session: self.session.get(),
+            init: getpid().as_raw(),
+            sender: (sender, look(sender)),
+            named: (named, look(named)),
+        };
+        match main_pid(message).and_then(|named| named.map_or(Ok(None), |named| judge(&claim(named)))) {
+            Ok(None) => {}
+            Ok(next) => self.successor.set(next),
+            Err(refusal) => self.refuse(refusal),
+        }
+    }
+
+    fn refuse(&self, refusal: NoHandover) {
+        let before = self.refused.get();
+        self.refused.set(before.saturating_add(1));
+        match before {
+            ..REFUSALS_LOGGED => warn!("{}: a message to its NOTIFY_SOCKET is refused: {refusal}", self.name),
+            REFUSALS_LOGGED => warn!("{}: more such messages are refused, and not told", self.name),
+            _ => {}
+        }
+    }
+}
+
+fn look(pid: i32) -> Option<Process> {
+    sys::proc::stat(pid).map(Process::from)
+}
+
+/// Receives one message and its sender's PID, which the kernel guarantees; `None` when no message is queued.
+///
+/// The control buffer has no room for file descriptors, so the kernel closes any that come along. (Slurm 25.11 waits
+/// until the one sent with `BARRIER=1` is closed.)
+#[expect(unsafe_code, reason = "nix calls a message without room for its descriptors an error")]
+fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Option<(usize, i32)> {
+    let size = libc::c_uint::try_from(size_of::<libc::ucred>()).ok()?;
+    let mut control = [0_u64; 4];
+    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    loop {
+        // SAFETY: the pointers are to the buffers above, with their lengths; the control buffer is aligned for its
+        // header, and has room for exactly the sender's credentials, which are read only if the kernel stored them
+        // there.
+        unsafe {
+            let mut header: libc::msghdr = std::mem::zeroed();
+            header.msg_iov = &raw mut part;
+            header.msg_iovlen = 1;
+            header.msg_control = control.as_mut_ptr().cast();
+            header.msg_controllen = libc::CMSG_SPACE(size) as _;
+            let length =
+                libc::recvmsg(socket.as_raw_fd(), &raw mut header, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC);
+            let Ok(length) = usize::try_from(length) else {
+                if nix::Error::last() == nix::Error::EINTR {
+                    continue;
+                }
+                return None;
+            };
+            let first = libc::CMSG_FIRSTHDR(&raw const header);
+            let sender = first.as_ref().filter(|first| {
+                (first.cmsg_level, first.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_CREDENTIALS)
+                    && first.cmsg_len >= libc::CMSG_LEN(size) as _
+            });
+            let sender = sender.map_or(0, |first| libc::CMSG_DATA(first).cast::<libc::ucred>().read_unaligned().pid);
+            return Some((length, sender));
+        }
+    }
+}

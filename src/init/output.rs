@@ -1,0 +1,152 @@
+//! Reads the output of children: pipes become log lines or events.
+
+use std::cell::RefCell;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use tokio::io::Interest;
+use tokio::sync::mpsc::UnboundedSender;
+use tracing::warn;
+
+use crate::logs::{Circumstances, LineSplitter, Logs, Record, parse_daemon_line};
+use machine::Event;
+use machine::liveness_result::Probed;
+use machine::node_report::NodeReport;
+use sys::async_fd::watch;
+
+/// Bytes per read. Other tasks get their turn between two reads.
+const CHUNK: usize = 16 * 1024;
+/// Limits how much is read from the pipe of a dead child: another process may hold the pipe open and keep writing.
+const LAST_READS: usize = 64;
+
+/// What happens to the lines.
+#[derive(Debug)]
+pub(super) enum Reader {
+    /// Log them under this name. With `is_apart`, each read is one message.
+    Log { source: String, is_apart: bool, now: RefCell<Circumstances> },
+    /// Each line is an event of the preparation.
+    Prepare,
+    /// Each line is the state of nodes; the worst of all is told.
+    Node(RefCell<Option<NodeReport>>),
+    /// Each line is the answer to a liveness question.
+    Liveness,
+}
+
+#[derive(Debug)]
+pub(super) struct Pump {
+    pipe: OwnedFd,
+    reader: Reader,
+    logs: Logs,
+    events: UnboundedSender<Event>,
+    lines: RefCell<LineSplitter>,
+}
+
+/// The outcome of a read.
+enum Read {
+    Some,
+    Nothing,
+    End,
+}
+
+impl Pump {
+    /// Nobody else has the reading end, so O_NONBLOCK affects nobody else.
+    pub(super) fn new(pipe: OwnedFd, reader: Reader, logs: Logs, events: UnboundedSender<Event>) -> Option<Rc<Self>> {
+        fcntl(&pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).ok()?;
+        Some(Rc::new(Self { pipe, reader, logs, events, lines: RefCell::default() }))
+    }
+
+    /// Reads until the last writer has closed the pipe, which may be long after the child's death.
+    pub(super) async fn run(self: Rc<Self>) {
+        let Ok(pipe) = self.pipe.try_clone().and_then(|pipe| watch(pipe, Interest::READABLE)) else { return };
+        while let Ok(mut guard) = pipe.readable().await {
+            match self.read() {
+                Read::Some => tokio::task::yield_now().await,
+                Read::Nothing => guard.clear_ready(),
+                Read::End => return self.end(),
+            }
+        }
+    }
+
+    /// Reads what a dead child left in the pipe, so that its last lines precede the news of its death.
+    pub(super) fn finish(&self) {
+        for _ in 0..LAST_READS {
+            if !matches!(self.read(), Read::Some) {
+                break;
+            }
+        }
+        if !matches!(self.reader, Reader::Log { .. }) {
+            self.end();
+        }
+    }
+
+    /// Nothing more comes.
+    fn end(&self) {
+        self.lines.borrow_mut().finish(|line| self.line(line));
+        if let Reader::Node(worst) = &self.reader {
+            if let Some(report) = worst.take() {
+                let _ = self.events.send(Event::Node(report));
+            }
+        }
+    }
+
+    /// A successor process writes to this pipe from now on, and finds its predecessor's state.
+    pub(super) fn handed_over(&self) {
+        if let Reader::Log { now, .. } = &self.reader {
+            now.borrow_mut().new_state = false;
+        }
+    }
+
+    fn read(&self) -> Read {
+        let mut buffer = [0; CHUNK];
+        match nix::unistd::read(&self.pipe, &mut buffer) {
+            Ok(0) => Read::End,
+            Ok(n) => {
+                self.take(buffer.get(..n).unwrap_or_default());
+                Read::Some
+            }
+            Err(nix::Error::EINTR) => Read::Some,
+            Err(nix::Error::EAGAIN) => Read::Nothing,
+            Err(_) => Read::End,
+        }
+    }
+
+    fn take(&self, bytes: &[u8]) {
+        let mut lines = self.lines.borrow_mut();
+        let Reader::Log { source, is_apart, now } = &self.reader else {
+            return lines.push(bytes, |line| self.line(line));
+        };
+        let (mut batch, now) = (self.logs.batch(source), now.borrow());
+        let add = |line: &[u8]| {
+            let (level, message) = parse_daemon_line(source, line, &now);
+            batch.add(level, message);
+        };
+        match is_apart {
+            true => lines.push_write(bytes, add),
+            false => lines.push(bytes, add),
+        }
+        batch.end();
+    }
+
+    fn line(&self, line: &[u8]) {
+        match &self.reader {
+            Reader::Log { source, now, .. } => {
+                let (level, message) = parse_daemon_line(source, line, &now.borrow());
+                self.logs.write(&Record::line(level, source, message));
+            }
+            Reader::Prepare => match serde_json::from_slice(line) {
+                Ok(event) => drop(self.events.send(Event::Prepare(event))),
+                Err(error) => warn!("the preparation said something that is no event: {error}"),
+            },
+            Reader::Liveness => match serde_json::from_slice(line) {
+                Ok(Probed { unit, liveness }) => drop(self.events.send(Event::Liveness(unit, liveness))),
+                Err(error) => warn!("a liveness probe said something that is no answer: {error}"),
+            },
+            Reader::Node(worst) => {
+                let line = String::from_utf8_lossy(line);
+                let report = NodeReport::parse(&line).or_else(|| NodeReport::of_controller(&line));
+                worst.replace_with(|worst| NodeReport::worse(worst.take(), report));
+            }
+        }
+    }
+}

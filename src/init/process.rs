@@ -1,0 +1,358 @@
+//! Starts processes. This is the only place where PID 1 forks.
+//!
+//! Nothing here blocks: the child reports a failed exec through a pipe, which is read when the child is reaped.
+//! If a program lies on a disk that hangs, only the child hangs, not PID 1.
+
+use std::ffi::{CString, OsStr};
+use std::fs::File;
+use std::io::{Seek as _, Write as _};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::libc;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::unistd::{ForkResult, Gid, Pid, Uid, fork, pipe2, setgid, setuid};
+
+use super::limits::Counts;
+use machine::{Shortage, SpawnFailure};
+use model::exit_code::{CMD_NOT_EXECUTABLE, CMD_NOT_FOUND, FAILURE};
+use sys::inherited::{Inherited, block_all, set_mask};
+use sys::users::User;
+use sys::{pidfd, proc};
+
+/// The size of a pipe that holds 64 messages, in bytes.
+const MESSAGES: libc::c_int = 64 * 4096;
+
+/// Where a child's output goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Output {
+    /// Both streams into one pipe, for the log.
+    Log,
+    /// As `Log`, but each write stays one message. Text that a user makes a daemon log cannot pass for a separate
+    /// message.
+    Messages,
+    /// Standard output into a pipe that slurminit reads; standard error into the log.
+    Captured,
+    /// The same as slurminit's.
+    Inherited,
+}
+
+/// What to execute, and how.
+#[derive(Clone, Debug)]
+pub(super) struct Program {
+    pub(super) argv: Vec<Vec<u8>>,
+    /// The whole environment, `NAME=value`.
+    pub(super) env: Vec<Vec<u8>>,
+    /// The user to switch to; `None` keeps the current one.
+    pub(super) user: Option<User>,
+    pub(super) output: Output,
+    /// Standard input, as a file of this text; `None` for /dev/null.
+    pub(super) input: Option<Vec<u8>>,
+    /// Whether this is the container's command, which keeps standard input and gets the terminal.
+    pub(super) is_cmd: bool,
+    /// Whether to mark the process and all its descendants permanently (see [`leftovers`](sys::leftovers)).
+    pub(super) is_marked: bool,
+}
+
+/// A process that was started.
+#[derive(Debug)]
+pub(super) struct Started {
+    pub(super) pid: Pid,
+    /// The process group that the process created. A successor stays in it.
+    pub(super) group: Pid,
+    /// A pidfd, which cannot refer to a reused PID; `None` before Linux 5.3.
+    pub(super) handle: Option<OwnedFd>,
+    /// A pipe that holds four bytes of `errno` if the exec failed.
+    pub(super) failure: OwnedFd,
+    /// The reading end of the log pipe.
+    pub(super) log: Option<OwnedFd>,
+    /// Whether the log pipe keeps writes apart.
+    pub(super) is_apart: bool,
+    /// The reading end of the captured output.
+    pub(super) captured: Option<OwnedFd>,
+    pub(super) uid: Uid,
+    /// The limit counters at the start of the process.
+    pub(super) limits: Counts,
+}
+
+/// Everything that the child needs, allocated before the fork.
+struct ChildSetup {
+    argv: Vec<CString>,
+    envp: Vec<CString>,
+    candidates: Vec<CString>,
+    user: Option<User>,
+    is_cmd: bool,
+    is_marked: bool,
+    stdin: Option<OwnedFd>,
+    stdout: Option<RawFd>,
+    stderr: Option<RawFd>,
+    failure: RawFd,
+}
+
+/// Starts `program`.
+///
+/// # Errors
+/// Whatever is known before the exec: no process or file descriptor left.
+pub(super) fn start(program: &Program, inherited: &Inherited) -> Result<Started, SpawnFailure> {
+    let name = program.argv.first().map(|name| String::from_utf8_lossy(name).into_owned()).unwrap_or_default();
+    let failed = |what: &str| {
+        let what = what.to_owned();
+        move |errno: nix::Error| SpawnFailure {
+            code: FAILURE,
+            message: format!("{what}: {}", errno.desc()),
+            shortage: shortage(errno),
+        }
+    };
+    let pipe = || pipe2(OFlag::O_CLOEXEC).map_err(failed(&format!("no pipe for `{name}`")));
+    let (failure, failure_in_child) = pipe()?;
+    let apart = if program.output == Output::Messages { pipe_of_messages() } else { None };
+    let is_apart = apart.is_some();
+    let log = match apart {
+        Some(log) => Some(log),
+        None => (program.output != Output::Inherited).then(pipe).transpose()?,
+    };
+    let captured = (program.output == Output::Captured).then(pipe).transpose()?;
+    let stdin = (!program.is_cmd)
+        .then(|| input(program.input.as_deref()))
+        .transpose()
+        .map_err(failed(&format!("no standard input for `{name}`")))?;
+    let uid = program.user.as_ref().map_or_else(Uid::effective, |user| Uid::from_raw(user.uid));
+    let log_in_child = log.as_ref().map(|(_, write)| write.as_raw_fd());
+    let prepared = ChildSetup {
+        argv: program.argv.iter().map(|word| c_string(word)).collect(),
+        envp: program.env.iter().map(|word| c_string(word)).collect(),
+        candidates: candidates(program),
+        user: program.user.clone(),
+        is_cmd: program.is_cmd,
+        is_marked: program.is_marked,
+        stdin,
+        stdout: captured.as_ref().map(|(_, write)| write.as_raw_fd()).or(log_in_child),
+        stderr: log_in_child,
+        failure: failure_in_child.as_raw_fd(),
+    };
+    match fork_child(&prepared, inherited) {
+        Err(errno) => Err(failed(&format!("cannot start `{name}`"))(errno)),
+        Ok(pid) => {
+            let ours = |pipe: Option<(OwnedFd, OwnedFd)>| pipe.map(|(read, _)| read);
+            set_nonblocking(&failure);
+            let (handle, log, captured) = (pidfd::open(pid.as_raw()), ours(log), ours(captured));
+            Ok(Started { pid, group: pid, handle, failure, log, is_apart, captured, uid, limits: Counts::default() })
+        }
+    }
+}
+
+/// A file of this text in memory, or /dev/null.
+fn input(text: Option<&[u8]>) -> nix::Result<OwnedFd> {
+    let Some(text) = text else {
+        return nix::fcntl::open("/dev/null", OFlag::O_RDONLY | OFlag::O_CLOEXEC, nix::sys::stat::Mode::empty());
+    };
+    let mut file = File::from(memfd_create("slurminit input", MFdFlags::MFD_CLOEXEC)?);
+    let written = file.write_all(text).and_then(|()| file.rewind());
+    written.map_err(|error| nix::Error::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))?;
+    Ok(file.into())
+}
+
+/// A pipe in packet mode (pipe(2)): a read returns one write, or its first 4096 bytes. `None` if the kernel does not
+/// support it.
+fn pipe_of_messages() -> Option<(OwnedFd, OwnedFd)> {
+    let pipe = pipe2(OFlag::O_CLOEXEC | OFlag::O_DIRECT).ok()?;
+    // Each write occupies a page. If the pipe cannot grow, 16 pages must do.
+    let _ = fcntl(&pipe.0, FcntlArg::F_SETPIPE_SZ(MESSAGES));
+    Some(pipe)
+}
+
+/// The exec error that the child reported, if any.
+pub(super) fn failure_of(started: &Started, program: &Program) -> Option<SpawnFailure> {
+    let mut errno = [0; 4];
+    if nix::unistd::read(&started.failure, &mut errno) != Ok(errno.len()) {
+        return None;
+    }
+    let errno = nix::Error::from_raw(i32::from_ne_bytes(errno));
+    let name = program.argv.first().map(|name| String::from_utf8_lossy(name).into_owned()).unwrap_or_default();
+    let (code, what) = match errno {
+        nix::Error::ENOENT => (CMD_NOT_FOUND, "not found (no such file, or none of that name in PATH)"),
+        nix::Error::EPERM => (
+            CMD_NOT_EXECUTABLE,
+            "not permitted (to become the daemon's user slurminit must be root, with the capabilities SETUID and SETGID)",
+        ),
+        errno => (CMD_NOT_EXECUTABLE, errno.desc()),
+    };
+    Some(SpawnFailure { code, message: format!("`{name}` cannot be executed: {what}"), shortage: exec_shortage(errno) })
+}
+
+/// The shortage that an error of setuid(2) or execve(2) indicates. They fail with EAGAIN only because of RLIMIT_NPROC; a limit of
+/// the container makes the fork fail.
+fn exec_shortage(errno: nix::Error) -> Option<Shortage> {
+    if errno == nix::Error::EAGAIN { Some(Shortage::UserProcesses) } else { shortage(errno) }
+}
+
+/// The resource shortage that an error indicates; other errors are the program's own.
+fn shortage(errno: nix::Error) -> Option<Shortage> {
+    match errno {
+        nix::Error::EAGAIN => Some(Shortage::Processes),
+        nix::Error::ENOMEM => Some(Shortage::Memory),
+        nix::Error::EMFILE | nix::Error::ENFILE => Some(Shortage::Descriptors),
+        _ => None,
+    }
+}
+
+/// Sends a signal to exactly this process. A zombie ignores it.
+pub(super) fn send(started: &Started, signal: i32) {
+    match &started.handle {
+        Some(handle) => pidfd::send(handle, signal),
+        None => kill(started.pid.as_raw(), signal),
+    }
+}
+
+/// Sends SIGCONT to a stopped process (STOP, Ctrl-Z). It is not sent to others, because a process can catch SIGCONT.
+pub(super) fn continue_if_stopped(started: &Started) {
+    if proc::stat(started.pid.as_raw()).is_some_and(|stat| stat.state == 'T') {
+        send(started, libc::SIGCONT);
+    }
+}
+
+/// Sends a signal to the process group. The process was not reaped yet, so the number is still valid.
+pub(super) fn send_group(started: &Started, signal: i32) {
+    kill(-started.group.as_raw(), signal);
+    // The child has not created its group yet.
+    send(started, signal);
+}
+
+/// The paths to try, as in `execvp`. Unlike there, a file of unknown format is an error and not run as a shell script.
+fn candidates(program: &Program) -> Vec<CString> {
+    let Some(name) = program.argv.first() else { return Vec::new() };
+    if name.contains(&b'/') || name.is_empty() {
+        return vec![c_string(name)];
+    }
+    let path = program.env.iter().find_map(|pair| pair.strip_prefix(b"PATH="));
+    let path = path.unwrap_or(b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+    std::env::split_paths(OsStr::from_bytes(path))
+        .map(|directory| c_string(directory.join(OsStr::from_bytes(name)).as_os_str().as_bytes()))
+        .collect()
+}
+
+/// TOML strings can contain a NUL, which a command line cannot. The string is cut there.
+fn c_string(bytes: &[u8]) -> CString {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    CString::new(bytes.get(..end).unwrap_or_default()).unwrap_or_default()
+}
+
+#[expect(unsafe_code, reason = "fork")]
+fn fork_child(prepared: &ChildSetup, inherited: &Inherited) -> nix::Result<Pid> {
+    // Until its exec the child must not run this process's handlers, which would swallow a signal sent to the child.
+    let mask = block_all();
+    // SAFETY: slurminit is single-threaded, so the child may call anything that the parent may.
+    let forked = unsafe { fork() };
+    if !matches!(forked, Ok(ForkResult::Child)) {
+        set_mask(mask);
+    }
+    match forked? {
+        ForkResult::Parent { child } => {
+            if prepared.is_cmd {
+                // Parent and child both do this, because either may run first.
+                let _ = nix::unistd::setpgid(child, child);
+            }
+            Ok(child)
+        }
+        ForkResult::Child => {
+            let errno = become_program(prepared, inherited) as i32;
+            // SAFETY: plain system calls on an open descriptor; `_exit` runs none of the parent's exit handlers.
+            unsafe {
+                libc::write(prepared.failure, errno.to_ne_bytes().as_ptr().cast(), 4);
+                libc::_exit(127)
+            }
+        }
+    }
+}
+
+/// Turns this child into the program. Returns only on failure.
+#[expect(unsafe_code, reason = "dup2 onto the standard descriptors, and execve with arrays made before the fork")]
+fn become_program(prepared: &ChildSetup, inherited: &Inherited) -> nix::Error {
+    let own_group = if prepared.is_cmd {
+        nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0)).map(|()| take_terminal())
+    } else {
+        nix::unistd::setsid().map(drop)
+    };
+    if let Err(errno) = own_group {
+        return errno;
+    }
+    let wanted = [(prepared.stdin.as_ref().map(AsRawFd::as_raw_fd), 0), (prepared.stdout, 1), (prepared.stderr, 2)];
+    for (from, to) in wanted {
+        // SAFETY: both are plain descriptors of this process; the copy has no close-on-exec.
+        if from.is_some_and(|from| unsafe { libc::dup2(from, to) } < 0) {
+            return nix::Error::last();
+        }
+    }
+    if prepared.is_marked {
+        mark();
+    }
+    if let Some(User { uid, gid, groups, .. }) = &prepared.user {
+        // SAFETY: the pointer and the length are of the same vector.
+        if unsafe { libc::setgroups(groups.len(), groups.as_ptr()) } != 0 {
+            return nix::Error::last();
+        }
+        if let Err(errno) = setgid(Gid::from_raw(*gid)).and_then(|()| setuid(Uid::from_raw(*uid))) {
+            return errno;
+        }
+    }
+    inherited.restore();
+    execute(prepared)
+}
+
+/// Marks a process by lowering RLIMIT_LOCKS, a hard limit that Linux has not enforced since 2.4 (setrlimit(2)). All
+/// descendants inherit it, anyone can read it, and raising it again takes CAP_SYS_RESOURCE. If it cannot be lowered,
+/// the process stays unmarked.
+fn mark() {
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_LOCKS) {
+        let lower = hard.saturating_sub(1);
+        let _ = setrlimit(Resource::RLIMIT_LOCKS, lower, lower);
+    }
+}
+
+/// Tries each candidate. The most specific error wins, as with `execvp`.
+fn execute(prepared: &ChildSetup) -> nix::Error {
+    let mut last = nix::Error::ENOENT;
+    for file in &prepared.candidates {
+        let Err(errno) = nix::unistd::execve(file, &prepared.argv, &prepared.envp);
+        match errno {
+            nix::Error::ENOENT | nix::Error::ENOTDIR => {}
+            nix::Error::EACCES => last = errno,
+            errno => return errno,
+        }
+    }
+    last
+}
+
+/// Makes this process's group the terminal's foreground group, if there is a terminal.
+fn take_terminal() {
+    if nix::unistd::isatty(std::io::stdin()).unwrap_or(false) {
+        // Until this succeeds we are a background process, which the kernel would stop for trying. SIGTTOU is already
+        // ignored here.
+        let _ = nix::unistd::tcsetpgrp(std::io::stdin(), nix::unistd::getpid());
+    }
+}
+
+fn set_nonblocking(fd: &OwnedFd) {
+    let _ = nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_SETFL(OFlag::O_NONBLOCK));
+}
+
+#[expect(unsafe_code, reason = "nix's kill takes no real-time signal")]
+pub(super) fn kill(pid: libc::pid_t, signal: i32) {
+    // SAFETY: a system call without pointers. A process that is gone is no error.
+    unsafe { libc::kill(pid, signal) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exec_that_must_be_tried_again_is_a_limit_of_the_user() {
+        assert_eq!(exec_shortage(nix::Error::EAGAIN), Some(Shortage::UserProcesses));
+        assert_eq!(shortage(nix::Error::EAGAIN), Some(Shortage::Processes), "a fork");
+        assert_eq!(exec_shortage(nix::Error::ENOMEM), Some(Shortage::Memory));
+        assert_eq!(exec_shortage(nix::Error::ENOENT), None);
+    }
+}

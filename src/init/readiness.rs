@@ -1,0 +1,92 @@
+//! Whether a socket is listening, according to the kernel's tables. Nothing connects to it, so no daemon logs an empty
+//! connection.
+
+use std::path::Path;
+
+use model::daemons::ReadinessTest;
+use sys::sockets;
+
+/// User IDs from here on belong to people rather than daemons (`UID_MIN` of login.defs on all distributions).
+const PEOPLE: u32 = 1000;
+
+/// Whether the socket of `test` is listening; commands are not run here. With an `owner`, a port counts if that user or
+/// another daemon's user owns it: a person's port must not pass for a daemon's.
+pub(super) fn is_ready(test: &ReadinessTest, owner: Option<u32>) -> bool {
+    match test {
+        ReadinessTest::Started => true,
+        // With the host's network the table includes the host's sockets; the file belongs to this container.
+        ReadinessTest::Socket(path) => path.exists() && unix_socket_listens(&read("/proc/self/net/unix"), path),
+        ReadinessTest::Port(port) => port_listens(*port, &|uid| owner.is_none_or(|owner| uid == owner || uid < PEOPLE)),
+        ReadinessTest::Command(_) => false,
+    }
+}
+
+/// Whether a socket listens on `port` whose user satisfies `of`.
+pub(super) fn port_listens(port: u16, of: &dyn Fn(u32) -> bool) -> bool {
+    match sockets::listeners(port) {
+        Some(found) => found.iter().any(|socket| of(socket.uid)),
+        None => ["/proc/self/net/tcp", "/proc/self/net/tcp6"]
+            .into_iter()
+            .any(|table| tcp_port_listens(&read(table), port, of)),
+    }
+}
+
+fn read(path: &str) -> Vec<u8> {
+    std::fs::read(path).unwrap_or_default()
+}
+
+/// `/proc/net/unix`: `Num RefCount Protocol Flags Type St Inode Path`; the flag `__SO_ACCEPTCON` is 00010000
+/// (`proc_net_unix` in proc(5)).
+fn unix_socket_listens(table: &[u8], path: &Path) -> bool {
+    String::from_utf8_lossy(table).lines().any(|line| {
+        let mut fields = line.split_ascii_whitespace();
+        fields.nth(3) == Some("00010000") && fields.nth(3).is_some_and(|listening| Path::new(listening) == path)
+    })
+}
+
+/// `/proc/net/tcp`: `sl local_address rem_address st tx:rx tr:when retransmits uid ...`; state 0A is LISTEN
+/// (`include/net/tcp_states.h`).
+fn tcp_port_listens(table: &[u8], port: u16, of: &dyn Fn(u32) -> bool) -> bool {
+    let suffix = format!(":{port:04X}");
+    String::from_utf8_lossy(table).lines().any(|line| {
+        let mut fields = line.split_ascii_whitespace();
+        fields.nth(1).is_some_and(|local| local.ends_with(&suffix))
+            && fields.nth(1) == Some("0A")
+            && fields.nth(3).and_then(|uid| uid.parse().ok()).is_some_and(of)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listening_port_is_told_from_a_connected_one_and_one_users_from_anothers() {
+        let table =
+            b"  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
+            0: 00000000:1AA1 00000000:0000 0A 00000000:00000000 00:00000000 00000000   996        0 12 1\n\
+            1: 0100007F:1AA2 0100007F:9C40 01 00000000:00000000 00:00000000 00000000     0        0 13 1\n";
+        assert!(tcp_port_listens(table, 6817, &|_| true));
+        assert!(tcp_port_listens(table, 6817, &|uid| uid == 996));
+        assert!(!tcp_port_listens(table, 6817, &|uid| uid == 0));
+        assert!(!tcp_port_listens(table, 6818, &|_| true));
+        assert!(!tcp_port_listens(b"", 6817, &|_| true));
+    }
+
+    #[test]
+    fn the_kernel_agrees_about_sockets_of_our_own() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let test = ReadinessTest::Socket(path.clone());
+        assert!(!is_ready(&test, None));
+        let _unix = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        assert!(is_ready(&test, None));
+        let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let test = ReadinessTest::Port(tcp.local_addr().unwrap().port());
+        let own = nix::unistd::Uid::current().as_raw();
+        assert!(is_ready(&test, None) && is_ready(&test, Some(own)));
+        assert!(!port_listens(tcp.local_addr().unwrap().port(), &|uid| uid != own));
+        drop(tcp);
+        assert!(!is_ready(&test, None));
+    }
+}

@@ -1,0 +1,43 @@
+//! Has PID 1 reload, and waits for the outcome.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+use crate::control::{self, client, protocol::Reply, protocol::Request};
+use crate::status;
+use crate::status::News;
+use machine::{LastReload, PhaseName};
+use model::supervise::Supervise;
+use std::path::Path;
+
+/// How much longer than its own deadlines a reload may take on a busy machine.
+const MARGIN: Duration = Duration::from_secs(30);
+/// The longest time between two looks at the status.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Asks for a reload, and waits until it has ended.
+///
+/// # Errors
+/// PID 1 does not answer, or the container stops.
+pub fn reload(run: &Path, deadlines: &Supervise) -> anyhow::Result<LastReload> {
+    let news = News::of(run);
+    let (reply, _) = client::ask(&control::socket(run), &Request::Reload)?;
+    let Reply::Reloading { asked } = reply else { anyhow::bail!("slurminit answered something else: {reply:?}") };
+    let patience = deadlines.prepare_timeout + deadlines.ready_timeout * 2 + MARGIN;
+    let start = Instant::now();
+    loop {
+        let status = status::read(run).ok();
+        let reload = status.as_ref().map(|status| &status.snapshot.reload);
+        if let Some(last) = reload.and_then(|reload| reload.last.clone()).filter(|last| last.serves >= asked) {
+            return Ok(last);
+        }
+        let stops =
+            status.is_some_and(|status| status.snapshot.phase == PhaseName::Stopping || !status.is_of_the_living());
+        anyhow::ensure!(!stops, "the container stops");
+        let left = patience.checked_sub(start.elapsed()).filter(|left| !left.is_zero());
+        let left = left.with_context(|| format!("no outcome after {} s; the log says more", patience.as_secs()))?;
+        // On a full disk the file is overwritten in place, which causes no event.
+        news.wait(left.min(LOOK));
+    }
+}

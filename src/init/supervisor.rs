@@ -1,0 +1,352 @@
+//! The loop of PID 1, which connects the state machine to processes, signals and sockets.
+//!
+//! It turns signals, deaths and output into events, and applies the resulting effects. All events pass through one channel,
+//! so they are handled in the order in which they were seen. A child's last output comes before its death.
+
+mod handovers;
+mod programs;
+mod reap;
+mod requests;
+mod rest;
+mod struck;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use nix::libc;
+use nix::unistd::Pid;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::time::Instant;
+use tracing::{debug, error, info, trace, warn};
+
+use super::output::{Pump, Reader};
+use super::process::{self, Output, Program, Started};
+use super::signals::Signals;
+use super::{advice, alarm, clock, limits, notify, readiness, status};
+use crate::logs::{Circumstances, Logs};
+use machine::{Child, Effect, Event, Exit, Machine, Notice, ReloadNotice, Unit};
+use model::log::Level;
+use model::task::Task;
+use sys::inherited::Inherited;
+use sys::users;
+
+/// A living child.
+pub(super) struct Living {
+    child: Child,
+    program: Program,
+    started: Started,
+    outputs: Vec<std::rc::Rc<Pump>>,
+    notify: Option<notify::Notify>,
+}
+
+/// The supervisor's connection to the operating system.
+pub(super) struct Supervisor {
+    pub(super) task: Task,
+    cmd: Vec<OsString>,
+    inherited: Inherited,
+    logs: Logs,
+    pub(super) events: UnboundedSender<Event>,
+    start: Instant,
+    machine: Machine,
+    living: BTreeMap<Pid, Living>,
+    dying: Vec<reap::Dying>,
+    status: status::Publisher,
+    rest: rest::Rest,
+    exit: Option<u8>,
+}
+
+impl Supervisor {
+    pub(super) fn new(
+        task: Task,
+        cmd: Vec<OsString>,
+        inherited: Inherited,
+        logs: Logs,
+        events: UnboundedSender<Event>,
+    ) -> Self {
+        let start = Instant::now();
+        let has_cluster = task.setup.has_cluster;
+        let machine = Machine::new(task.setup.clone());
+        let status = status::Publisher::new(&task.paths.run, has_cluster);
+        if has_cluster {
+            if let Err(error) = logs.keep(machine.units().iter().map(|unit| unit.spec.name.clone())) {
+                warn!(
+                    "no memory file: {error}; `logs` will show nothing, and a daemon's last words are in the log alone"
+                );
+            }
+        }
+        let (living, dying) = (BTreeMap::new(), Vec::new());
+        let rest = rest::Rest::default();
+        Self { task, cmd, inherited, logs, events, start, machine, living, dying, status, rest, exit: None }
+    }
+
+    pub(super) async fn run(mut self, signals: &Signals, mut incoming: UnboundedReceiver<Event>) -> u8 {
+        self.send(Event::Tick);
+        let mut requests = self.open_control();
+        let alarm = alarm::Alarm::new();
+        let mut clock = clock::Clock::new();
+        loop {
+            self.tell_deaths();
+            while let Ok(event) = incoming.try_recv() {
+                self.take(event);
+            }
+            if let Some(code) = self.exit {
+                return code;
+            }
+            if let Some(jump) = clock.jump().filter(|_| self.task.setup.has_cluster) {
+                warn!("the clock was set {jump}; Slurm's times follow it");
+            }
+            self.publish();
+            let wake = self.machine.next_wake().map(|at| self.start + self.rest.wake(at));
+            let wake = self.dying.iter().map(|dying| dying.until).chain(wake).min();
+            let deadline = wake.unwrap_or(self.start);
+            tokio::select! {
+                biased;
+                caught = signals.next() => self.caught(&caught.unwrap_or_default()),
+                event = incoming.recv() => self.take(event.unwrap_or(Event::Tick)),
+                Some(asked) = requests.recv() => self.answer(asked),
+                () = alarm.wait_until(deadline), if wake.is_some() => self.take(Event::Tick),
+            }
+        }
+    }
+
+    fn send(&self, event: Event) {
+        // The receiver lives as long as the loop.
+        let _ = self.events.send(event);
+    }
+
+    fn caught(&mut self, signals: &[i32]) {
+        for signal in signals {
+            match *signal {
+                libc::SIGCHLD => self.reap(),
+                signal => self.send(Event::Signal(signal)),
+            }
+        }
+    }
+
+    /// Handles one event. A bug that panics here costs this event, but not the container.
+    fn take(&mut self, event: Event) {
+        let now = self.start.elapsed();
+        let step = AssertUnwindSafe(|| {
+            let effects = self.machine.step(now, event);
+            self.apply_all(effects);
+        });
+        if catch_unwind(step).is_ok() {
+            return self.rest.end();
+        }
+        error!("internal error in slurminit (please report it); going on");
+        self.rest.begin(now);
+        // The event itself may have had its effect before another part of the machine failed.
+        let rest = AssertUnwindSafe(|| {
+            let effects = self.machine.effects_of_panic();
+            self.apply_all(effects);
+        });
+        if catch_unwind(rest).is_err() {
+            error!("internal error in slurminit (please report it); some effects of the last event are lost");
+        }
+    }
+
+    fn apply_all(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            if effect == Effect::Spawn(Child::Cmd) {
+                // The command may read the status at once.
+                self.publish();
+            }
+            self.apply(effect);
+        }
+    }
+
+    fn apply(&mut self, effect: Effect) {
+        match effect {
+            Effect::Spawn(child) => self.spawn(child),
+            Effect::Signal(child, signal) => self.signal(child, signal),
+            Effect::Continue(child) => {
+                if let Some(living) = self.find(child) {
+                    process::continue_if_stopped(&living.started);
+                }
+            }
+            Effect::Kill(child) => {
+                if let Some(living) = self.find(child) {
+                    process::send_group(&living.started, libc::SIGKILL);
+                }
+            }
+            Effect::Look(id) => {
+                if readiness::is_ready(&self.machine.units()[id].spec.readiness, self.owner(id)) {
+                    self.send(Event::Looked(id, true));
+                }
+            }
+            Effect::SignalAll(signal) => {
+                reap::signal_all(signal);
+                // If no process is left, no SIGCHLD will come.
+                self.reap();
+            }
+            Effect::Say(notice) => self.say(&notice),
+            Effect::Exit(code) => self.exit = Some(code),
+        }
+    }
+
+    fn find(&self, child: Child) -> Option<&Living> {
+        self.living.values().find(|living| living.child == child)
+    }
+
+    fn spawn(&mut self, child: Child) {
+        if let Some(failure) = self.taken_port(child).or_else(|| self.no_threads(child)) {
+            return self.send(Event::Exited(child, Exit::NotStarted(failure)));
+        }
+        if child.unit().is_some() {
+            self.logs.begin(&self.source(child));
+        }
+        let mut program = self.program(child);
+        let notify = self.expect_handover(child, &mut program);
+        match process::start(&program, &self.inherited) {
+            Ok(mut started) => {
+                if child.unit().is_some() {
+                    started.limits = limits::Counts::now();
+                }
+                if let Some(notify) = &notify {
+                    notify.started(started.pid);
+                }
+                self.adopt(child, program, started, notify);
+            }
+            Err(failure) => self.send(Event::Exited(child, Exit::NotStarted(failure))),
+        }
+    }
+
+    fn adopt(&mut self, child: Child, program: Program, mut started: Started, notify: Option<notify::Notify>) {
+        trace!(pid = started.pid.as_raw(), "started {child:?}");
+        let log = Reader::Log {
+            source: self.source(child),
+            is_apart: started.is_apart,
+            now: self.circumstances(child).into(),
+        };
+        let captured = match child {
+            Child::Prepare | Child::Explain(_) | Child::Reload | Child::Restore => Reader::Prepare,
+            Child::Liveness => Reader::Liveness,
+            _ => Reader::Node(std::cell::RefCell::default()),
+        };
+        let pipes = [(started.log.take(), log), (started.captured.take(), captured)];
+        let outputs = pipes
+            .into_iter()
+            .filter_map(|(end, reader)| {
+                let pump = Pump::new(end?, reader, self.logs.clone(), self.events.clone())?;
+                // The output of liveness checks is read at the child's death. Reading it earlier would cost three
+                // wake-ups per round.
+                if child != Child::Liveness {
+                    tokio::task::spawn_local(std::rc::Rc::clone(&pump).run());
+                }
+                Some(pump)
+            })
+            .collect();
+        self.living.insert(started.pid, Living { child, program, started, outputs, notify });
+    }
+
+    /// What decides whether a log line of this child is harmless.
+    fn circumstances(&self, child: Child) -> Circumstances {
+        let Some(id) = child.unit() else { return Circumstances::default() };
+        let user = |unit: &Unit| match &unit.spec.user {
+            Some(name) => users::local(name).map(|user| user.uid),
+            None => Some(nix::unistd::Uid::effective().as_raw()),
+        };
+        Circumstances {
+            new_state: self.machine.units()[id].finds_no_state(self.machine.prepared()),
+            without_cgroups: self.machine.prepared().is_some_and(|prepared| prepared.without_cgroups),
+            daemon_uids: self
+                .machine
+                .units()
+                .iter()
+                .filter(|unit| unit.spec.daemon.is_some())
+                .filter_map(user)
+                .collect(),
+        }
+    }
+
+    fn signal(&self, child: Child, signal: i32) {
+        let Some(living) = self.find(child) else { return };
+        let is_service = child.unit().is_some_and(|id| self.machine.units()[id].spec.daemon.is_none());
+        // A service may be a shell with children. Slurm's daemons end their own children, and a signal to slurmd must
+        // not reach its job steps.
+        if is_service { process::send_group(&living.started, signal) } else { process::send(&living.started, signal) }
+    }
+
+    fn publish(&mut self) {
+        let mut snapshot = self.machine.snapshot();
+        for (unit, shown) in self.machine.units().iter().zip(&mut snapshot.units) {
+            shown.pid = self.find(Child::Unit(unit.id)).map(|living| living.started.pid.as_raw());
+        }
+        self.status.publish(snapshot);
+    }
+
+    fn say(&self, notice: &Notice) {
+        if let Notice::Prepared(prepared) | Notice::Reload(ReloadNotice::Found(prepared)) = notice {
+            for finding in &prepared.findings {
+                say_finding(finding);
+            }
+            for gpu in &prepared.gpus {
+                info!("{}", gpu.line);
+            }
+        }
+        let failed = match notice {
+            Notice::GaveUp { name, hold: true, .. } => Some(name),
+            Notice::Reload(ReloadNotice::GoesBack { name, .. }) if !name.is_empty() => Some(name),
+            Notice::Ended { why: Some(why), .. } => match why.as_ref() {
+                Notice::GaveUp { name, .. } => Some(name),
+                _ => None,
+            },
+            _ => None,
+        };
+        if let Some(name) = failed {
+            let words = self.logs.last_words(name);
+            for line in &words {
+                error!("last words of {name}: {line}");
+            }
+            if let Some(repair) = advice::repair(&words, &self.task.paths.state) {
+                error!("repair: {repair}");
+            }
+        }
+        log(notice.level(), Some(notice.kind()), notice.unit(), notice);
+    }
+
+    fn source(&self, child: Child) -> String {
+        match child {
+            Child::Unit(id) | Child::Probe(id) => self.machine.units()[id].spec.name.clone(),
+            Child::Hook(index) => format!("hook-{}", index + 1),
+            Child::Prepare | Child::Explain(_) => "prepare".to_owned(),
+            Child::Liveness => "liveness".to_owned(),
+            Child::OomScore => "oom-score".to_owned(),
+            Child::Environments => "environments".to_owned(),
+            Child::Associations => "associations".to_owned(),
+            Child::Reload | Child::Restore => "reload".to_owned(),
+            Child::NodeCheck => "sinfo".to_owned(),
+            Child::NodeResume | Child::Reconfigure => "scontrol".to_owned(),
+            Child::JobsRecover
+            | Child::JobsAccount
+            | Child::JobsReclaim
+            | Child::JobsQuiesce
+            | Child::JobsFollow
+            | Child::JobsReached
+            | Child::JobsWait => "jobs".to_owned(),
+            Child::FreePort(_) => "ports".to_owned(),
+            Child::Cmd => "cmd".to_owned(),
+        }
+    }
+}
+
+fn log(level: Level, kind: Option<&str>, unit: Option<&str>, message: &impl std::fmt::Display) {
+    match level {
+        Level::Error => error!(kind, unit, "{message}"),
+        Level::Warn => warn!(kind, unit, "{message}"),
+        Level::Info => info!(kind, unit, "{message}"),
+        Level::Debug => debug!(kind, unit, "{message}"),
+        Level::Trace => trace!(kind, unit, "{message}"),
+    }
+}
+
+fn say_finding(finding: &model::inventory::Finding) {
+    use model::inventory::Severity;
+    let level = match finding.severity {
+        Severity::Error => Level::Error,
+        Severity::Warning => Level::Warn,
+        Severity::Info => Level::Info,
+    };
+    log(level, Some(&finding.kind.to_string()), None, finding);
+}

@@ -1,0 +1,57 @@
+//! The handovers of daemons: what they start with for it, and what becomes of one.
+
+use nix::unistd::Pid;
+use tracing::{info, warn};
+
+use super::{Living, Program, Supervisor};
+use crate::notify::{Notify, VARIABLE};
+use machine::Child;
+use model::unit::{HANDS_OVER, Handover};
+
+impl Supervisor {
+    /// Sets up a daemon for handovers, if it supports them. Without a socket, Slurm's `--systemd` is fatal.
+    pub(super) fn expect_handover(&self, child: Child, program: &mut Program) -> Option<Notify> {
+        let spec = &self.machine.units()[child.unit()?].spec;
+        let wanted = match spec.handover {
+            Handover::Never => false,
+            Handover::WhereItCan => self.machine.prepared().is_some_and(|prepared| prepared.hands_over),
+            Handover::Always => true,
+        };
+        // If `env` names a socket, someone else listens there.
+        if !wanted || spec.env.contains_key(VARIABLE) {
+            return None;
+        }
+        let path = self.task.paths.run.join(format!("notify-{}", spec.name));
+        let owner = program.user.as_ref().map(|user| (user.uid, user.gid));
+        match Notify::open(&path, owner, &spec.name) {
+            Ok(notify) => {
+                program.env.push([VARIABLE.as_bytes(), b"=", path.as_os_str().as_encoded_bytes()].concat());
+                if spec.handover == Handover::WhereItCan {
+                    // Slurm accepts only one of `-D` and `--systemd`.
+                    program.argv.retain(|word| word != b"-D");
+                    program.argv.push(HANDS_OVER.as_bytes().to_vec());
+                }
+                Some(notify)
+            }
+            Err(error) => {
+                let (file, directory) = (path.display(), self.task.paths.run.display());
+                warn!(
+                    "{file}: {error}; {} starts without it, and a broken slurm.conf at `scontrol reconfigure` will end it; \
+                     make {directory} writable for slurminit, with a path under 90 characters",
+                    spec.name
+                );
+                None
+            }
+        }
+    }
+
+    /// A daemon's main process has ended, and `next` replaces it. Pipes, process group and state stay the same.
+    pub(super) fn hand_over(&mut self, next: Pid, mut living: Living) {
+        let name = self.source(living.child);
+        info!(kind = "unit-handed-over", unit = name, "{name} has handed over to process {next}");
+        living.started.pid = next;
+        living.started.handle = sys::pidfd::open(next.as_raw());
+        living.outputs.iter().for_each(|output| output.handed_over());
+        self.living.insert(next, living);
+    }
+}

@@ -1,0 +1,156 @@
+//! The only place in PID 1 that waits for children.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use nix::libc;
+use nix::unistd::Pid;
+use tokio::time::Instant;
+use tracing::trace;
+
+use super::Supervisor;
+use crate::notify::Notify;
+use crate::process;
+use machine::{Child, Event, Exit};
+
+/// A unit whose main process is dead. The rest of its group got SIGKILL but may still hold the unit's port, and a new
+/// process would find it taken. The remaining processes are reparented to PID 1 as they die, so each death triggers a
+/// new check.
+#[derive(Debug)]
+pub(super) struct Dying {
+    group: Pid,
+    /// After this, processes stuck in the kernel are no longer waited for.
+    pub(super) until: Instant,
+    event: Event,
+}
+
+/// How long the rest of a group may take to die.
+const GROUP: Duration = Duration::from_millis(500);
+
+/// The result of looking for a dead child.
+enum Dead {
+    /// This child is dead and was not reaped yet.
+    Zombie(Pid),
+    /// All children are alive.
+    None,
+    /// There are no children.
+    NoChild,
+}
+
+impl Supervisor {
+    /// Reaps all dead children: one SIGCHLD can stand for many deaths.
+    pub(super) fn reap(&mut self) {
+        loop {
+            match peek() {
+                Dead::Zombie(pid) => self.reap_one(pid),
+                Dead::None => return self.tell_deaths(),
+                Dead::NoChild => {
+                    self.tell_deaths();
+                    return self.send(Event::NoChildren);
+                }
+            }
+        }
+    }
+
+    fn reap_one(&mut self, pid: Pid) {
+        let Some(living) = self.living.remove(&pid) else {
+            let exit = collect(pid);
+            return trace!(pid = pid.as_raw(), "reaped an orphan ({exit:?})");
+        };
+        let successor = living.notify.as_ref().and_then(Notify::successor);
+        if let Some(Ok(next)) = successor {
+            let exit = collect(pid);
+            trace!(pid = pid.as_raw(), "reaped a process that has handed over ({exit:?})");
+            return self.hand_over(next, living);
+        }
+        // A zombie keeps its PID and group ID reserved, so this hits nobody else. What the command or a hook left
+        // behind may be meant to keep running.
+        if !matches!(living.child, Child::Cmd | Child::Hook(_)) {
+            process::send_group(&living.started, libc::SIGKILL);
+        }
+        let exit = collect(pid);
+        for output in &living.outputs {
+            output.finish();
+        }
+        let failure = process::failure_of(&living.started, &living.program).or(successor.and_then(Result::err));
+        let exit = failure.map_or(exit, Exit::NotStarted);
+        let event = match (living.child, self.shortage(&living, &exit)) {
+            (Child::Unit(unit), Some(shortage)) => Event::Struck(unit, exit, shortage),
+            (child, _) => Event::Exited(child, exit),
+        };
+        match living.child {
+            Child::Unit(_) => {
+                let until = Instant::now() + GROUP;
+                self.dying.push(Dying { group: living.started.group, until, event });
+            }
+            _ => self.send(event),
+        }
+    }
+
+    /// Reports deaths after which no process of the unit is left.
+    pub(super) fn tell_deaths(&mut self) {
+        let now = Instant::now();
+        for dying in std::mem::take(&mut self.dying) {
+            if now < dying.until && nix::sys::signal::killpg(dying.group, None).is_ok() {
+                self.dying.push(dying);
+            } else {
+                self.send(dying.event);
+            }
+        }
+    }
+}
+
+/// Finds a dead child without reaping it.
+#[expect(unsafe_code, reason = "nix's wait knows no real-time signals, and fails when one ended a child")]
+fn peek() -> Dead {
+    loop {
+        // SAFETY: an all-zero siginfo is valid, and the kernel fills it in; with WNOHANG the call does not block.
+        let (result, pid) = unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+            (libc::waitid(libc::P_ALL, 0, &raw mut info, flags), info.si_pid())
+        };
+        match result {
+            0 if pid == 0 => return Dead::None,
+            0 => return Dead::Zombie(Pid::from_raw(pid)),
+            _ if nix::Error::last() == nix::Error::EINTR => {}
+            _ => return Dead::NoChild,
+        }
+    }
+}
+
+/// Reaps a child that is dead.
+#[expect(unsafe_code, reason = "nix's wait knows no real-time signals, and fails when one ended a child")]
+fn collect(pid: Pid) -> Exit {
+    let mut status = 0;
+    loop {
+        // SAFETY: `status` is a local variable, and the child is dead, so this does not block.
+        let result = unsafe { libc::waitpid(pid.as_raw(), &raw mut status, libc::WNOHANG) };
+        if result >= 0 || nix::Error::last() != nix::Error::EINTR {
+            break;
+        }
+    }
+    if libc::WIFSIGNALED(status) {
+        Exit::Signal(libc::WTERMSIG(status))
+    } else {
+        Exit::Code(u8::try_from(libc::WEXITSTATUS(status)).unwrap_or(u8::MAX))
+    }
+}
+
+/// Sends a signal to every remaining process: as PID 1 to the whole PID namespace, otherwise to all descendants.
+pub(super) fn signal_all(signal: i32) {
+    if nix::unistd::getpid().as_raw() == 1 {
+        return process::kill(-1, signal);
+    }
+    let mut seen = BTreeSet::new();
+    let mut waiting = vec![nix::unistd::getpid().as_raw()];
+    while let Some(parent) = waiting.pop() {
+        let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+        for child in children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()) {
+            if seen.insert(child) {
+                waiting.push(child);
+                process::kill(child, signal);
+            }
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Handles requests from the control socket.
+
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tracing::warn;
+
+use super::Supervisor;
+use crate::control::protocol::{Reply, Request};
+use crate::control::server::{self, Asked, FullReply};
+use crate::logs::{Circumstances, Record, parse_daemon_line};
+use machine::{Command, Event};
+use model::daemons::DaemonName;
+
+impl Supervisor {
+    /// Opens the control socket. If that fails the container works but takes no requests. A plain init has no socket.
+    pub(super) fn open_control(&self) -> UnboundedReceiver<Asked> {
+        let (requests, incoming) = unbounded_channel();
+        if self.task.setup.has_cluster {
+            let socket = crate::control::socket(&self.task.paths.run);
+            match server::listen(&socket) {
+                Ok(listener) => drop(tokio::task::spawn_local(server::serve(listener, requests))),
+                Err(error) => warn!(
+                    "{}: {error}; `restart`, `reload`, `stop` and `logs` will not work; make its directory writable",
+                    socket.display()
+                ),
+            }
+        }
+        incoming
+    }
+
+    pub(super) fn answer(&mut self, asked: Asked) {
+        let answer = match asked.request {
+            Request::Ping => Reply::Done.into(),
+            Request::Stop => self.command(Command::Stop, Reply::Done),
+            Request::Reload => {
+                let asked = self.machine.snapshot().reload.asked + 1;
+                self.command(Command::Reload, Reply::Reloading { asked })
+            }
+            Request::Restart { name } => match self.machine.units().named(&name) {
+                Some(unit) => self.command(Command::Restart(unit.id), Reply::Restarting { starts: unit.starts() }),
+                None => self.unknown(&name),
+            },
+            Request::Logs { name, lines } => match self.logs.last_lines(&name, lines as usize) {
+                Some(lines) => FullReply { reply: Reply::Lines, lines, news: None },
+                None => self.unknown(&name),
+            },
+            Request::Follow { name, lines } => match self.logs.follow(&name, lines as usize) {
+                Some((lines, news)) => FullReply { reply: Reply::Lines, lines, news: Some(news) },
+                None => self.unknown(&name),
+            },
+            Request::Tell { line } => {
+                let source = DaemonName::Slurmd.as_str();
+                let (level, message) = parse_daemon_line(source, line.as_bytes(), &Circumstances::default());
+                self.logs.write(&Record::line(level, source, message));
+                Reply::Done.into()
+            }
+        };
+        // The client may have disconnected.
+        let _ = asked.answer.send(answer);
+    }
+
+    fn command(&mut self, command: Command, done: Reply) -> FullReply {
+        match self.machine.refusal(command) {
+            Some(why) => Reply::Refused { why: why.to_owned() }.into(),
+            None => {
+                self.take(Event::Command(command));
+                done.into()
+            }
+        }
+    }
+
+    fn unknown(&self, name: &str) -> FullReply {
+        let names: Vec<_> = self.machine.units().iter().map(|unit| unit.spec.name.as_str()).collect();
+        let why = format!("no daemon or service is called `{name}`; there is {}", names.join(", "));
+        Reply::Refused { why }.into()
+    }
+}

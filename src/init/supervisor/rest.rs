@@ -1,0 +1,56 @@
+//! The rest after an internal error.
+//!
+//! A panic leaves the deadline that was due in place. Without a rest the loop would handle it again at once, for ever, and the
+//! runtime would never poll for signals.
+
+use std::time::Duration;
+
+/// Rests that double while every step panics.
+#[derive(Debug, Default)]
+pub(super) struct Rest {
+    panics: u32,
+    until: Option<Duration>,
+}
+
+const FIRST: Duration = Duration::from_millis(10);
+const LONGEST: Duration = Duration::from_secs(1);
+
+impl Rest {
+    /// A step has panicked.
+    pub(super) fn begin(&mut self, now: Duration) {
+        let doubled = 1_u32.checked_shl(self.panics).unwrap_or(u32::MAX);
+        self.until = Some(now + FIRST.saturating_mul(doubled).min(LONGEST));
+        self.panics = self.panics.saturating_add(1);
+    }
+
+    /// A step has not.
+    pub(super) fn end(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The moment to wake for a deadline.
+    pub(super) fn wake(&self, deadline: Duration) -> Duration {
+        self.until.map_or(deadline, |until| until.max(deadline))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_that_panics_is_handled_ever_more_rarely_until_a_step_succeeds() {
+        let (mut rest, mut now) = (Rest::default(), Duration::from_secs(100));
+        let deadline = Duration::from_secs(1);
+        assert_eq!(rest.wake(deadline), deadline);
+        let mut pauses = Vec::new();
+        for _ in 0..40 {
+            rest.begin(now);
+            pauses.push(rest.wake(deadline) - now);
+            now = rest.wake(deadline);
+        }
+        assert_eq!((pauses[0], pauses[1], pauses[39]), (FIRST, FIRST * 2, LONGEST));
+        rest.end();
+        assert_eq!(rest.wake(deadline), deadline);
+    }
+}

@@ -1,0 +1,66 @@
+//! Detects external causes that ended a unit or keep it from starting.
+
+use nix::errno::Errno;
+use nix::libc;
+
+use model::daemons::ReadinessTest;
+
+use super::{Living, Supervisor};
+use crate::{limits, readiness};
+use machine::UnitId;
+use machine::{Child, Exit, Shortage, SpawnFailure};
+
+impl Supervisor {
+    /// If a port listens before its daemon was started, another process owns it. It must not pass for readiness.
+    pub(super) fn taken_port(&self, child: Child) -> Option<SpawnFailure> {
+        let ReadinessTest::Port(port) = self.machine.units()[child.unit()?].spec.readiness else { return None };
+        readiness::port_listens(port, &|_| true).then(|| SpawnFailure {
+            code: model::exit_code::FAILURE,
+            message: format!(
+                "port {port} is taken by another process in this network; end it, give the container a network of its own \
+                 (no `--network host`), or set controller_port and daemon_port under [slurm]"
+            ),
+            shortage: Some(Shortage::Port(port)),
+        })
+    }
+
+    /// A slurmd that starts without spare threads gets no answer from its slurmstepd processes and reports their jobs
+    /// as lost.
+    pub(super) fn no_threads(&self, child: Child) -> Option<SpawnFailure> {
+        self.machine.units()[child.unit()?].spec.daemon?;
+        let room = limits::lacks_processes()?;
+        Some(SpawnFailure {
+            code: model::exit_code::FAILURE,
+            message: format!("only {room} more processes may be made, too few for it; end some, or raise --pids-limit"),
+            shortage: Some(Shortage::Processes),
+        })
+    }
+
+    /// The user that must own this unit's listening port, if it is a Slurm daemon. A service's port may be anyone's.
+    pub(super) fn owner(&self, id: UnitId) -> Option<u32> {
+        self.machine.units()[id].spec.daemon?;
+        Some(self.find(Child::Unit(id))?.started.uid.as_raw())
+    }
+
+    /// The external cause that ended this process, if any.
+    pub(super) fn shortage(&self, living: &Living, exit: &Exit) -> Option<Shortage> {
+        let id = living.child.unit()?;
+        if let Exit::NotStarted(failure) = exit {
+            return failure.shortage;
+        }
+        self.robbed(id, exit).or_else(|| living.started.limits.shortage(exit, limits::Counts::now()))
+    }
+
+    /// The process ended before it was ready, and its port was taken. The thief may be gone by now, so the daemon's own
+    /// log counts as evidence. The message is the C library's.
+    fn robbed(&self, id: UnitId, exit: &Exit) -> Option<Shortage> {
+        let unit = &self.machine.units()[id];
+        let ReadinessTest::Port(port) = unit.spec.readiness else { return None };
+        if matches!(exit, Exit::Code(0) | Exit::Signal(libc::SIGKILL | libc::SIGTERM)) || !unit.is_starting() {
+            return None;
+        }
+        let in_use = Errno::EADDRINUSE.desc();
+        let says = || self.logs.last_words(&unit.spec.name).iter().any(|line| line.contains(in_use));
+        says().then_some(Shortage::Port(port))
+    }
+}

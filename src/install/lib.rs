@@ -1,0 +1,209 @@
+//! Writes configuration files, the munge key and the daemons' directories.
+//!
+//! All paths are below a root directory (`/` except in tests), and are walked so that only root decides where
+//! they lead ([`sys::trusted_path`]). Files that are already right are not written, and nothing is synced unless data could
+//! be lost. So neither a first start nor one without changes waits for the disk.
+
+mod accounting;
+mod accounts;
+mod applied;
+mod atomic;
+mod copies;
+mod daemon_directory;
+mod device_files;
+mod directories;
+mod environments;
+mod hosts;
+mod jwt_key;
+pub mod load_config;
+mod munge_key;
+mod owner;
+mod password_lock;
+pub mod planned;
+mod users_file;
+
+pub use accounting::install_accounting;
+pub use accounts::{AccountError, check_accounts, install_accounts, leaving_users};
+pub use applied::{keep_applied, keep_held, read_applied, read_former, read_held, restore_applied};
+pub use copies::note_copies;
+pub use daemon_directory::make_daemon_directory;
+pub use device_files::{LOOKERS, close_device_file, give_device_file};
+pub use directories::{make_directories, make_simulated_gpus};
+pub use environments::{install_environments, read_login_files};
+pub use hosts::{Writer, install_address, install_host_name, install_nodes_names, writer_of_nodes_names};
+pub use jwt_key::install_jwt_key;
+pub use munge_key::{KeySource, MungeKey, install_munge_key, install_token_key, munge_keys};
+pub use owner::Owner;
+pub use users_file::replace_users_file;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use config::Paths;
+use plan::{FileName, Origin, Text, UserFile};
+use sys::trusted_path::{self, Astray};
+use sys::under;
+
+/// A file or directory could not be written or read.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what the variant is")]
+pub enum InstallError {
+    #[error("cannot read {path}: {source}; correct its permissions or remove it")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{path} is not UTF-8 text; save it as UTF-8")]
+    NotText { path: PathBuf },
+    #[error("cannot write {path}: {source}; {repair}. What was there before is unchanged")]
+    Write { path: PathBuf, source: io::Error, repair: &'static str },
+    #[error("cannot make the directory {path}: {source}; {repair}")]
+    Directory { path: PathBuf, source: io::Error, repair: &'static str },
+    #[error(
+        "there is no user `{user}` in this container, who must own {path}; install the package that brings it, or set `user` in [daemon.{daemon}]"
+    )]
+    NoUser { user: String, path: PathBuf, daemon: &'static str },
+    #[error("cannot give {path} to user `{user}`: {source}; start the container as root, with the capability CHOWN")]
+    Owner { path: PathBuf, user: String, source: io::Error },
+    #[error(
+        "{path} belongs to uid {uid} and holds other files; name an empty directory, or give it to the daemon's user with chown"
+    )]
+    Occupied { path: PathBuf, uid: u32 },
+    #[error(
+        "{path} must be root's, for what lies in it root obeys, and it cannot be made so: {source}; start the container with the \
+         capability CHOWN, or do it where the directory comes from: chown root {path} there, or use a Docker volume"
+    )]
+    Take { path: PathBuf, source: io::Error },
+    #[error("the munge key {path} has {length} bytes, and munged wants 32 to 1024; {repair}")]
+    KeyLength { path: PathBuf, length: u64, repair: &'static str },
+    #[error(transparent)]
+    Astray(Astray),
+    #[error(
+        "there is no munge key: a container that belongs to another one's cluster makes none of its own. Give it the controller's: one \
+         volume at the directory of {path} in both, one secret at {secret}, or the same SLURMINIT_MUNGE_KEY"
+    )]
+    NoKey { path: PathBuf, secret: PathBuf },
+    #[error("SLURMINIT_MUNGE_KEY and {secret} hold two different keys: give one of them")]
+    TwoKeys { secret: PathBuf },
+    #[error("the munge key {path} is not a regular file (a link is not followed there); remove it")]
+    KeyKind { path: PathBuf },
+    #[error("the munge key {path} has a second name elsewhere, and is not munge's: replace it by a copy (cp -p)")]
+    KeyLinks { path: PathBuf },
+    #[error("cannot add the node's name to {path}: {source}; start the container with --add-host {name}:127.0.0.1")]
+    Hosts { path: PathBuf, name: String, source: io::Error },
+    #[error(
+        "the accounting database's password in {path} cannot be used: {why}; mount the file as a secret, or name another one with \
+         `password_secret` of [accounting]"
+    )]
+    Password { path: PathBuf, why: String },
+    #[error("the kernel gave no random bytes for a new key: {source}")]
+    Random { source: io::Error },
+}
+
+impl From<Astray> for InstallError {
+    fn from(astray: Astray) -> Self {
+        match astray {
+            Astray::Io { path, source } => Self::directory(&path, source),
+            other => Self::Astray(other),
+        }
+    }
+}
+
+impl InstallError {
+    fn write(path: &Path, source: io::Error) -> Self {
+        let repair = repair(&source);
+        Self::Write { path: path.to_owned(), source, repair }
+    }
+
+    /// A directory of another user could not be given to root.
+    fn take(path: &Path, source: io::Error) -> Self {
+        match source.kind() {
+            io::ErrorKind::PermissionDenied => Self::Take { path: path.to_owned(), source },
+            _ => Self::directory(path, source),
+        }
+    }
+
+    fn directory(path: &Path, source: io::Error) -> Self {
+        let repair = repair(&source);
+        Self::Directory { path: path.to_owned(), source, repair }
+    }
+}
+
+/// What the operator can do about it.
+fn repair(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "the disk is full: free some space",
+        io::ErrorKind::ReadOnlyFilesystem => {
+            "it is mounted read-only: mount it writable (without :ro), or as a tmpfs. With `--read-only` Docker needs \
+             --tmpfs /run:size=32m --tmpfs /etc/slurm:exec,size=4m, and volumes at /etc/munge and /var/lib/slurm"
+        }
+        io::ErrorKind::PermissionDenied => "it may not be written: start the container as root, or correct its owner",
+        io::ErrorKind::ResourceBusy => {
+            "it is a mount of its own: mount its directory, or put the file into the configuration directory instead"
+        }
+        io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
+            "a part of the path is not a directory: move it away"
+        }
+        io::ErrorKind::TimedOut => "another program is changing the accounts: wait until it ends, and try again",
+        io::ErrorKind::IsADirectory => "there is a directory of that name: move it away",
+        _ => "check the directory that it is in",
+    }
+}
+
+/// Reads a text file; `None` if there is none.
+fn read_text(root: &Path, path: &Path) -> Result<Option<String>, InstallError> {
+    match trusted_path::read(&under(root, path)) {
+        Ok(bytes) => String::from_utf8(bytes).map(Some).map_err(|_| InstallError::NotText { path: path.to_owned() }),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+        Err(source) => Err(InstallError::Read { path: path.to_owned(), source }),
+    }
+}
+
+/// Slurm's files that existed before slurminit wrote any, in the operator's directory and in Slurm's.
+///
+/// # Errors
+/// An existing file cannot be read as text.
+pub fn find_user_files(paths: &Paths, root: &Path) -> Result<Vec<UserFile>, InstallError> {
+    let mut found = Vec::new();
+    for (origin, directory) in [(Origin::Config, &paths.config), (Origin::Slurm, &paths.slurm)] {
+        for name in FileName::ALL {
+            let path = directory.join(name.as_str());
+            let Some(text) = read_text(root, &path)? else { continue };
+            let is_copy = origin == Origin::Slurm && copies::is_copy(paths, root, name, &text);
+            let origin = if is_copy { Origin::Copy } else { origin };
+            found.push(UserFile::new(name, origin, path, &text, &|name| read_included(paths, root, origin, name)));
+        }
+    }
+    Ok(found)
+}
+
+/// A file that one of the user's includes: beside it, or in Slurm's directory.
+fn read_included(paths: &Paths, root: &Path, origin: Origin, name: &str) -> Result<(PathBuf, String), String> {
+    let beside = (origin == Origin::Config).then_some(&paths.config);
+    for directory in beside.into_iter().chain([&paths.slurm]) {
+        let path = directory.join(name);
+        if let Some(text) = read_text(root, &path).map_err(|error| error.to_string())? {
+            return Ok((path, text));
+        }
+    }
+    Err("there is no such file".to_owned())
+}
+
+/// Installs `files` into Slurm's directory, and returns those that changed.
+///
+/// # Errors
+/// The first file that cannot be written; it then stays as it was.
+pub fn install_files(paths: &Paths, root: &Path, files: &[Text]) -> Result<Vec<PathBuf>, InstallError> {
+    let mut changed = Vec::new();
+    for Text { name, text } in files {
+        if replace_in(root, &paths.slurm, name.as_str(), text, name.mode())? {
+            changed.push(paths.slurm.join(name.as_str()));
+        }
+    }
+    Ok(changed)
+}
+
+/// Replaces a file in a directory of root's, which is created if missing. Returns whether anything was written.
+fn replace_in(root: &Path, directory: &Path, name: &str, text: &str, mode: u32) -> Result<bool, InstallError> {
+    let (real, _) = trusted_path::make(root, directory, &mut Vec::new())?;
+    real.require_ours()?;
+    atomic::replace(&real, name, text.as_bytes(), mode)
+        .map_err(|error| InstallError::write(&directory.join(name), error))
+}

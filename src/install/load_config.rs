@@ -1,0 +1,297 @@
+//! Reads the operator's file and the environment, which every verb does first.
+
+use config::token;
+use config::{Config, ConfigError, DEFAULT_FILE, Fault, Joined, Paths, given};
+use model::inventory::Finding;
+use std::ffi::OsString;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use sys::secret_variables;
+use sys::trusted_path;
+use sys::trusted_path::read;
+
+/// The file to read: `path`, otherwise the one named by `SLURMINIT_CONFIG`, otherwise the default.
+pub fn file(path: Option<&Path>) -> PathBuf {
+    named(path).unwrap_or_else(|| PathBuf::from(DEFAULT_FILE))
+}
+
+/// The run directory. If the file is broken, this is the default one, so that `status` still works for a cluster that
+/// runs with the former file.
+///
+/// # Errors
+/// The named file does not exist.
+pub fn run_directory(path: Option<&Path>) -> Result<PathBuf, ConfigError> {
+    match load(path) {
+        Ok(config) => Ok(config.paths.run),
+        Err(error) if is_missing(path) => Err(error),
+        Err(_) => Ok(Paths::default().run),
+    }
+}
+
+/// Whether the command line names a missing file. The file named by `SLURMINIT_CONFIG` may have disappeared since the
+/// start.
+pub fn is_missing(path: Option<&Path>) -> bool {
+    path.is_some_and(|path| matches!(path.try_exists(), Ok(false)))
+}
+
+/// Reads the configuration of [`source`], and applies this process's environment. Without any, the defaults apply.
+///
+/// # Errors
+/// It cannot be read, or contains an error. Verbs then exit with [`model::exit_code::CONFIG`].
+pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
+    let Source { text, origin } = source(path)?;
+    let config = Config::parse(&text, &origin)?;
+    let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    match joined()? {
+        None => config.apply_environment(&variable),
+        Some(joined) => {
+            let config = joined.apply(config, &text, &origin)?.apply_environment(&variable)?;
+            joined.check(&config).map(|()| config)
+        }
+    }
+}
+
+/// The operator's configuration, as it is written.
+#[derive(Debug)]
+pub struct Source {
+    /// Empty where there is none.
+    pub text: String,
+    /// What messages call it: a file, or the variable that held it.
+    pub origin: PathBuf,
+}
+
+/// The file at `path`; otherwise what the variable `SLURMINIT_TOML` holds; otherwise the file named by `SLURMINIT_CONFIG`; otherwise what
+/// PID 1 took from `SLURMINIT_TOML`; otherwise the default file.
+///
+/// # Errors
+/// It cannot be read, or both variables are set.
+pub fn source(path: Option<&Path>) -> Result<Source, ConfigError> {
+    source_in(Path::new("/"), path, Variables::of_this_process())
+}
+
+/// The variables that say what the configuration is.
+#[derive(Clone, Debug, Default)]
+struct Variables {
+    /// `SLURMINIT_TOML`.
+    toml: Option<OsString>,
+    /// `SLURMINIT_CONFIG`.
+    file: Option<OsString>,
+}
+
+impl Variables {
+    /// Compose turns an unset variable into an empty one.
+    fn of_this_process() -> Self {
+        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        Self { toml: variable(secret_variables::TOML), file: variable("SLURMINIT_CONFIG") }
+    }
+
+    /// The text of the configuration.
+    fn text(self) -> Result<Option<String>, ConfigError> {
+        let refused = |what: &str| Err(ConfigError { place: secret_variables::TOML.to_owned(), what: what.to_owned() });
+        match self.toml.map(OsString::into_string) {
+            Some(Err(_)) => refused("it is not UTF-8 text"),
+            Some(Ok(text)) if !text.trim().is_empty() => match self.file {
+                Some(_) => refused("SLURMINIT_CONFIG names another configuration: give one of them"),
+                None => Ok(Some(text)),
+            },
+            _ => Ok(None),
+        }
+    }
+}
+
+fn source_in(root: &Path, path: Option<&Path>, variables: Variables) -> Result<Source, ConfigError> {
+    let named = path.map(Path::to_owned).or_else(|| variables.file.clone().map(PathBuf::from));
+    if path.is_none() {
+        if let Some(text) = variables.text()? {
+            return Ok(Source { text, origin: secret_variables::TOML.into() });
+        }
+    }
+    let kept_file = Path::new(given::DIRECTORY).join(given::TOML_FILE);
+    let default_file = || root.join(DEFAULT_FILE.trim_start_matches('/'));
+    let (bytes, origin) = match &named {
+        Some(file) if *file != kept_file => (read(file), file.clone()),
+        named => match kept(root, &kept_file) {
+            Some(bytes) => (bytes, PathBuf::from(secret_variables::TOML)),
+            None => (read(&named.clone().unwrap_or_else(default_file)), PathBuf::from(DEFAULT_FILE)),
+        },
+    };
+    // PID 1 reads this first, so a pipe in its place must not block.
+    let text = bytes.and_then(|bytes| String::from_utf8(bytes).map_err(|_| ErrorKind::InvalidData.into()));
+    match text {
+        Ok(text) => Ok(Source { text, origin }),
+        Err(error) if named.is_none() && error.kind() == ErrorKind::NotFound => {
+            Ok(Source { text: String::new(), origin })
+        }
+        Err(error) => Err(unreadable(&origin, &error)),
+    }
+}
+
+fn unreadable(origin: &Path, error: &io::Error) -> ConfigError {
+    let what = match error.kind() {
+        ErrorKind::NotFound => "there is no such file; correct --config (or SLURMINIT_CONFIG)".to_owned(),
+        ErrorKind::InvalidData => "it is not UTF-8 text; save it as UTF-8".to_owned(),
+        ErrorKind::PermissionDenied if origin == Path::new(secret_variables::TOML) => {
+            "the configuration of this cluster came in this variable, and only root may read it, for it may hold secrets; do this as root \
+             (docker exec -u root, or sudo)"
+                .to_owned()
+        }
+        _ => format!("cannot read it: {error}"),
+    };
+    ConfigError { place: origin.display().to_string(), what }
+}
+
+/// What the variable `SLURMINIT_TOML` holds.
+///
+/// # Errors
+/// It is no text, or `SLURMINIT_CONFIG` is set, too.
+pub fn variable() -> Result<Option<String>, ConfigError> {
+    Variables::of_this_process().text()
+}
+
+/// What PID 1 took from the variable, root's alone.
+fn kept(root: &Path, file: &Path) -> Option<io::Result<Vec<u8>>> {
+    match trusted_path::open_file(root, file) {
+        Ok(file) => Some(trusted_path::read_whole(&file)),
+        Err(astray) if astray.is_missing() => None,
+        // Where others may write, a former start has put nothing: it closes /run first.
+        Err(astray) if !matches!(astray, trusted_path::Astray::Io { .. }) => None,
+        Err(astray) => Some(Err(astray.into())),
+    }
+}
+
+/// What this container took from a token, if it has.
+///
+/// # Errors
+/// It cannot be read, or sets what it may not.
+pub fn joined() -> Result<Option<Joined>, ConfigError> {
+    let path = Path::new(token::DIRECTORY).join(token::SETTINGS);
+    let bytes = match trusted_path::open_file(Path::new("/"), &path) {
+        Ok(file) => trusted_path::read_whole(&file),
+        Err(astray) if astray.is_missing() => return Ok(None),
+        // Where others may write, a former start has put nothing: it closes /run first.
+        Err(astray) if !matches!(astray, trusted_path::Astray::Io { .. }) => return Ok(None),
+        Err(astray) => Err(astray.into()),
+    };
+    let text = bytes.and_then(|bytes| String::from_utf8(bytes).map_err(|_| ErrorKind::InvalidData.into()));
+    match text {
+        Ok(text) => Joined::parse(&text).map(Some),
+        Err(error) => Err(ConfigError { place: path.display().to_string(), what: format!("cannot read it: {error}") }),
+    }
+}
+
+/// Adds the location in what [`load`] reads to an invalid value.
+pub fn locate(path: Option<&Path>, fault: Fault) -> ConfigError {
+    let source = source(path).unwrap_or_else(|_| Source { text: String::new(), origin: file(path) });
+    fault.at(&source.text, &source.origin)
+}
+
+/// Findings about unknown `SLURMINIT_*` variables of this process.
+pub fn unknown_variables() -> Vec<Finding> {
+    let names: Vec<String> = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect();
+    config::unknown_variables(names.iter().map(String::as_str))
+}
+
+/// The file that was explicitly requested.
+pub fn named(path: Option<&Path>) -> Option<PathBuf> {
+    path.map(Path::to_owned).or_else(|| Variables::of_this_process().file.map(PathBuf::from))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine with the configurations of these places, each of which is its place's name in a comment.
+    struct Machine(tempfile::TempDir);
+
+    impl Machine {
+        fn new(places: &[&str]) -> Self {
+            let machine = Self(tempfile::tempdir().unwrap());
+            for place in places {
+                let file = machine.place(place);
+                std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+                std::fs::write(file, format!("# {place}")).unwrap();
+            }
+            machine
+        }
+
+        fn place(&self, name: &str) -> PathBuf {
+            let place = match name {
+                "kept" => Path::new(given::DIRECTORY).join(given::TOML_FILE),
+                "default" => PathBuf::from(DEFAULT_FILE),
+                other => PathBuf::from(other),
+            };
+            self.0.path().join(place.strip_prefix("/").unwrap_or(&place))
+        }
+
+        /// What is read where the command line and the variables are these.
+        fn read(&self, path: Option<&str>, file: Option<&str>, toml: Option<&str>) -> Result<Source, ConfigError> {
+            let variables =
+                Variables { toml: toml.map(OsString::from), file: file.map(|file| self.place(file).into_os_string()) };
+            source_in(self.0.path(), path.map(|path| self.place(path)).as_deref(), variables)
+        }
+
+        fn text(&self, path: Option<&str>, file: Option<&str>, toml: Option<&str>) -> String {
+            self.read(path, file, toml).map_or_else(|error| error.to_string(), |source| source.text)
+        }
+    }
+
+    #[test]
+    fn the_command_line_comes_before_the_variables_and_these_before_what_was_kept_and_the_default_file() {
+        let all = Machine::new(&["line", "named", "kept", "default"]);
+        assert_eq!(all.text(Some("line"), Some("named"), None), "# line");
+        // A start refuses these two; a verb takes what its user typed.
+        assert_eq!(all.text(Some("line"), None, Some("# variable")), "# line");
+        assert_eq!(all.text(None, None, Some("# variable")), "# variable");
+        assert_eq!(all.text(None, Some("named"), None), "# named");
+        assert_eq!(all.text(None, None, None), "# kept");
+        // Compose hands on what is empty.
+        assert_eq!(all.text(None, None, Some(" \n")), "# kept");
+        assert_eq!(Machine::new(&["default"]).text(None, None, None), "# default");
+        assert_eq!(Machine::new(&[]).text(None, None, None), "");
+    }
+
+    #[test]
+    fn what_was_kept_is_called_by_the_variable_it_came_in() {
+        let machine = Machine::new(&["kept", "default"]);
+        assert_eq!(machine.read(None, None, None).unwrap().origin, Path::new(secret_variables::TOML));
+        // PID 1 names it on the command line when it begins anew.
+        let kept = Path::new(given::DIRECTORY).join(given::TOML_FILE);
+        let source = source_in(machine.0.path(), Some(&kept), Variables::default()).unwrap();
+        assert_eq!((source.text.as_str(), source.origin.as_path()), ("# kept", Path::new(secret_variables::TOML)));
+    }
+
+    #[test]
+    fn what_cannot_be_taken_is_refused_with_its_place() {
+        let machine = Machine::new(&["named"]);
+        assert!(machine.text(None, Some("named"), Some("# variable")).contains("give one of them"));
+        assert!(machine.text(None, Some("gone"), None).contains("there is no such file"));
+        assert!(machine.text(Some("gone"), None, None).contains("correct --config"));
+        std::fs::write(machine.place("named"), b"\xff").unwrap();
+        assert!(machine.text(None, Some("named"), None).contains("named: it is not UTF-8"));
+        let toml = Some(std::os::unix::ffi::OsStringExt::from_vec(vec![0xff]));
+        let error = source_in(machine.0.path(), None, Variables { toml, file: None }).unwrap_err().to_string();
+        assert!(error.contains("SLURMINIT_TOML") && error.contains("not UTF-8"), "{error}");
+    }
+
+    #[test]
+    fn who_may_not_read_what_root_kept_is_told_what_to_do() {
+        let denied = io::Error::from(ErrorKind::PermissionDenied);
+        let error = unreadable(Path::new(secret_variables::TOML), &denied).to_string();
+        assert!(
+            error.contains("only root") && error.contains("sudo") && !error.contains("Permission denied"),
+            "{error}"
+        );
+        assert!(unreadable(Path::new("/x.toml"), &denied).to_string().contains("cannot read it"));
+    }
+
+    #[test]
+    fn a_pipe_or_a_directory_in_place_of_the_file_is_refused_at_once() {
+        let root = tempfile::tempdir().unwrap();
+        let pipe = root.path().join("slurminit.toml");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        for path in [pipe.as_path(), root.path()] {
+            let error = load(Some(path)).unwrap_err();
+            assert!(error.to_string().contains("cannot read it"), "{error}");
+        }
+    }
+}

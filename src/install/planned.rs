@@ -1,0 +1,172 @@
+//! What a start would install: the plan and its files, with the user's own files instead of generated ones. It
+//! reads theirs.
+
+use std::path::{Path, PathBuf};
+
+use nix::unistd::User;
+
+use crate::InstallError;
+use crate::load_config;
+use config::{Config, DaemonName, Fault, NodeName};
+use model::exit_code;
+use model::inventory::Inventory;
+use plan::in_use::{Gone, GoneNode};
+use plan::render;
+use plan::{Culprit, Customized, Fatal, FileName, Names, Plan, Refusal, Text};
+
+/// The plan and the resulting files, including the user's.
+pub struct Planned {
+    /// The decisions.
+    pub plan: Plan,
+    /// The files to install.
+    pub files: Vec<Text>,
+    /// The user's own files.
+    pub customized: Customized,
+}
+
+impl Planned {
+    /// The node's name and Gres.
+    pub fn node(&self) -> (String, String) {
+        let own = self.customized.own_node.as_ref().map(|node| (node.name.clone(), node.gres.clone()));
+        own.unwrap_or_else(|| (self.plan.node_names(), self.plan.node_gres()))
+    }
+
+    /// Keeps partitions and nodes of the former slurm.conf. The user's own file cannot.
+    pub fn keep(&mut self, gone: &[Gone], nodes: &[GoneNode]) {
+        self.plan.keep(gone, nodes);
+        self.files = texts(&self.plan, &self.customized);
+    }
+}
+
+/// Plans and renders, with the user's own files instead of generated ones.
+pub fn plan_files(
+    config: &Config,
+    config_file: Option<&Path>,
+    inventory: &Inventory,
+    root: &Path,
+) -> Result<Planned, PlanError> {
+    let mut plan = plan::plan(config, inventory).map_err(PlanError::Refused)?;
+    let found = crate::find_user_files(&config.paths, root).map_err(PlanError::Unreadable)?;
+    let exists = |path: &Path| crate::under(root, path).exists();
+    let names = names(config, inventory, root);
+    let customized = plan.respect(config, plan::choose(config, &found), inventory, &names, &exists);
+    if let Some(Fatal { culprit, what, cause, repair }) = &customized.fatal {
+        let (what, _) = at(config_file, culprit.as_ref(), what);
+        return Err(PlanError::Refused(Refusal::new(exit_code::CONFIG, what, cause, repair)));
+    }
+    let files = texts(&plan, &customized);
+    Ok(Planned { plan, files, customized })
+}
+
+fn texts(plan: &Plan, customized: &Customized) -> Vec<Text> {
+    let mut files = render::render(plan);
+    for file in &mut files {
+        if let Some(own) = customized.get(file.name) {
+            file.text.clone_from(&own.text);
+        }
+    }
+    files
+}
+
+/// The names of this machine, as slurmd finds them.
+fn names(config: &Config, inventory: &Inventory, root: &Path) -> Names {
+    let hosts = sys::trusted_path::read(&crate::under(root, Path::new("/etc/hosts"))).unwrap_or_default();
+    let hosts = String::from_utf8_lossy(&hosts);
+    let words = hosts.lines().map(|line| line.split('#').next().unwrap_or_default().split_whitespace().skip(1));
+    let own = words.filter(|words| words.clone().any(|word| word == inventory.hostname));
+    let aliases = own.flatten().filter(|word| *word != inventory.hostname).map(str::to_owned).collect();
+    let configured = Some(&config.node.name).filter(|name| **name != NodeName::default()).map(ToString::to_string);
+    Names { configured, hostname: inventory.hostname.clone(), aliases }
+}
+
+/// A fault with the place where the operator wrote it, and the file of that place.
+pub fn at(config_file: Option<&Path>, culprit: Option<&Culprit>, what: &str) -> (String, PathBuf) {
+    match culprit {
+        Some(Culprit::Configuration(path)) => {
+            let error = load_config::locate(config_file, Fault::new(path.clone(), what.to_owned()));
+            let source = load_config::source(config_file);
+            (error.to_string(), source.map_or_else(|_| load_config::file(config_file), |source| source.origin))
+        }
+        Some(Culprit::File(path, line)) => (format!("{}:{line}: {what}", path.display()), path.clone()),
+        None => (what.to_owned(), load_config::file(config_file)),
+    }
+}
+
+/// The configuration with the user that the slurm.conf lets slurmctld run as, which then owns its directories. A user in
+/// `[daemon.slurmctld]` is kept.
+pub fn with_slurm_user(config: &Config, config_file: Option<&Path>, root: &Path) -> Result<Config, Refusal> {
+    let found = crate::find_user_files(&config.paths, root)?;
+    let customized = plan::choose(config, &found);
+    let own = customized.get(FileName::SlurmConf).map(|_| customized.last_value(SLURM_USER));
+    let of_toml = || config.slurm.conf.get(SLURM_USER).map(|user| user.as_str().to_owned());
+    let Some(user) = own.map(|user| user.unwrap_or_default()).or_else(of_toml) else { return Ok(config.clone()) };
+    let refused = || {
+        let (what, file) =
+            at(config_file, customized.culprit(config, SLURM_USER).as_ref(), &format!("there is no user {user}"));
+        let repair = format!("write SlurmUser=slurm in {}, or create the account in the image", file.display());
+        Refusal::new(exit_code::CONFIG, what, "slurmctld runs as SlurmUser", repair)
+    };
+    as_slurm_user(config, &user).ok_or_else(refused)
+}
+
+/// The configuration with this SlurmUser, which is root if it is empty. `None` if there is no such account.
+pub fn as_slurm_user(config: &Config, user: &str) -> Option<Config> {
+    let mut config = config.clone();
+    let settings = config.daemons.entry(DaemonName::Slurmctld).or_default();
+    if settings.user.is_none() {
+        let user = if user.is_empty() { "root" } else { user };
+        let by_number = || User::from_uid(user.parse::<u32>().ok()?.into()).ok().flatten();
+        settings.user = Some(User::from_name(user).ok().flatten().or_else(by_number)?.name);
+    }
+    Some(config)
+}
+
+const SLURM_USER: &str = "SlurmUser";
+
+/// Why there is no plan.
+#[expect(missing_docs, reason = "the types state it")]
+pub enum PlanError {
+    Refused(Refusal),
+    Unreadable(InstallError),
+}
+
+impl From<InstallError> for Refusal {
+    fn from(error: InstallError) -> Self {
+        let (cause, repair) = ("the daemons need it before they can start", "see the message; then start again");
+        let code = match error {
+            InstallError::NotText { .. } => exit_code::CONFIG,
+            _ => exit_code::PREPARE,
+        };
+        Self::new(code, error, cause, repair)
+    }
+}
+
+impl From<PlanError> for Refusal {
+    fn from(error: PlanError) -> Self {
+        match error {
+            PlanError::Refused(refusal) => refusal,
+            PlanError::Unreadable(error) => error.into(),
+        }
+    }
+}
+
+/// The directory in which slurmctld saves its state.
+pub fn state_directory(config: &Config, root: &Path, files: &[Text]) -> PathBuf {
+    let own = slurm_conf_value(files, "StateSaveLocation").map(PathBuf::from);
+    crate::under(root, &own.unwrap_or_else(|| config.paths.state.join("slurmctld")))
+}
+
+/// The cluster's name in slurm.conf.
+pub fn cluster_name(files: &[Text]) -> String {
+    slurm_conf_value(files, "ClusterName").unwrap_or_default()
+}
+
+/// The last value of a key in slurm.conf.
+fn slurm_conf_value(files: &[Text], wanted: &str) -> Option<String> {
+    plan::last_value(slurm_conf(files), wanted)
+}
+
+/// The text of slurm.conf.
+pub fn slurm_conf(files: &[Text]) -> &str {
+    files.iter().find(|file| file.name == FileName::SlurmConf).map_or("", |file| &file.text)
+}

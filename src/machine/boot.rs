@@ -1,0 +1,218 @@
+//! From the first hook to the moment the cluster can be used.
+
+use std::time::Duration;
+
+use model::daemons::DaemonName;
+use model::exit_code;
+use model::inventory::{Finding, Kind};
+use model::prepared::{PrepareEvent, Prepared};
+use model::supervise::OnGiveUp;
+
+use super::cluster::Cluster;
+use super::unit::Unit;
+use super::{Child, Cmd, Effect, Exit, Machine, Moment, Notice, Phase};
+use crate::UnitId;
+use crate::node_report::NodeReport;
+use model::unit::Gate;
+use model::unit::JobCare;
+
+/// A wait that takes this long is logged.
+const SLOW: Duration = Duration::from_secs(1);
+
+impl Phase {
+    pub(super) fn next_wake(&self) -> Option<Moment> {
+        match self {
+            Self::New | Self::Serve | Self::End => None,
+            Self::Hook { until, .. } => Some(*until),
+            Self::Prepare { since, until, told } => Some(if *told { *until } else { *since + SLOW }),
+            Self::Boot { until, told } => (!told).then_some(*until),
+            Self::Stop(stop) => stop.next_wake(),
+        }
+    }
+
+    /// Whether the cluster serves, or is overdue.
+    pub(super) fn is_overdue_or_serves(&self) -> bool {
+        matches!(self, Self::Boot { told: true, .. } | Self::Serve)
+    }
+}
+
+impl Machine {
+    pub(super) fn advance_boot(&mut self) {
+        let now = self.cluster.step.now;
+        match &mut self.phase {
+            Phase::New => self.next_hook(0),
+            Phase::Hook { index, until } if now >= *until => {
+                let index = *index;
+                let limit = self.setup.hooks.get(index).map(|hook| hook.timeout).unwrap_or_default();
+                self.fail(exit_code::HOOK, Notice::HookTooSlow { index, limit });
+            }
+            Phase::Prepare { until, .. } if now >= *until => {
+                let limit = self.cluster.policy.prepare_timeout;
+                self.fail(exit_code::PREPARE, Notice::PrepareTooSlow { limit });
+            }
+            Phase::Prepare { since, told, .. } if !*told && now >= *since + SLOW => {
+                *told = true;
+                self.cluster.step.say(Notice::PrepareSlow);
+            }
+            Phase::Boot { until, told } if !*told && now >= *until => {
+                *told = true;
+                self.not_ready();
+            }
+            _ => {}
+        }
+    }
+
+    fn not_ready(&mut self) {
+        let why = Notice::NotReady {
+            after: self.cluster.policy.ready_timeout,
+            node: self.cluster.node.report.clone(),
+            waiting_for: self.waiting_for(),
+        };
+        // A command was promised a cluster and must fail without one. A server without a command keeps trying.
+        match self.cmd {
+            Cmd::Waiting => self.fail(exit_code::NOT_READY, why),
+            _ => {
+                self.cluster.open.insert(Gate::Served);
+                self.cluster.step.say(why);
+            }
+        }
+    }
+
+    fn next_hook(&mut self, index: usize) {
+        if !self.setup.has_cluster {
+            self.phase = Phase::Serve;
+            return self.start_cmd();
+        }
+        let step = &mut self.cluster.step;
+        if let Some(hook) = self.setup.hooks.get(index) {
+            self.phase = Phase::Hook { index, until: step.now + hook.timeout };
+            return step.start_task(Child::Hook(index));
+        }
+        self.cluster.open.insert(Gate::Hooks);
+        self.phase =
+            Phase::Prepare { since: step.now, until: step.now + self.cluster.policy.prepare_timeout, told: false };
+        step.start_task(Child::Prepare);
+    }
+
+    pub(super) fn hook_exited(&mut self, index: usize, exit: Exit) {
+        match self.phase {
+            Phase::Hook { index: current, .. } if current == index => {}
+            _ => return,
+        }
+        match exit {
+            Exit::Code(0) => self.next_hook(index + 1),
+            exit => self.fail(exit_code::HOOK, Notice::HookFailed { index, exit }),
+        }
+    }
+
+    pub(super) fn prepare_said(&mut self, event: PrepareEvent) {
+        if self.reload.said(&event, &mut self.cluster) {
+            return;
+        }
+        match (&self.phase, event) {
+            (Phase::Boot { .. }, PrepareEvent::Failed { exit_code, finding }) => self.explained(exit_code, finding),
+            (Phase::Prepare { .. }, PrepareEvent::MungeKeyReady) => drop(self.cluster.open.insert(Gate::MungeKey)),
+            (Phase::Prepare { .. }, PrepareEvent::Detected) => self.timeline.is_detected = true,
+            (Phase::Prepare { .. }, PrepareEvent::Done(prepared)) => self.boot(prepared),
+            (Phase::Prepare { .. }, PrepareEvent::Failed { exit_code, finding }) => {
+                self.fail(exit_code, Notice::Refused(finding));
+            }
+            _ => {}
+        }
+    }
+
+    /// Slurm's files are written: the daemons start.
+    fn boot(&mut self, prepared: Prepared) {
+        self.cluster.open.extend([Gate::MungeKey, Gate::Files]);
+        if self.cluster.care != JobCare::Cluster {
+            // The jobs of a former start are the controller's to know of.
+            self.cluster.open.insert(Gate::Jobs);
+        }
+        self.cluster.step.say(Notice::Prepared(Box::new(prepared.clone())));
+        self.cluster.units.take_slurm_user(prepared.slurm_user.as_deref());
+        self.cluster.prepared = Some(prepared);
+        self.phase = Phase::Boot { until: self.cluster.step.now + self.cluster.policy.ready_timeout, told: false };
+    }
+
+    pub(super) fn prepare_exited(&mut self, exit: &Exit) {
+        // Its last message was read before its death. If it is still in this phase, it died without one.
+        if matches!(self.phase, Phase::Prepare { .. }) {
+            let why = Notice::Refused(Finding::error(
+                Kind::Other,
+                format!("the preparation {exit} before it had written Slurm's files"),
+                "its own words are in the lines above",
+                "run `slurminit render --explain` in the container to see where it fails",
+            ));
+            self.fail(exit_code::PREPARE, why);
+        }
+    }
+
+    /// A unit died while the cluster starts. What slurmctld or slurmd cannot read now it cannot read at the next start
+    /// either. So after the first death, a child checks whether its log lines complain about the configuration.
+    pub(super) fn explain_death(&mut self, id: UnitId) {
+        let unit = &self.cluster.units[id];
+        if matches!(self.phase, Phase::Boot { .. }) && unit.reads_slurms_files() && unit.starts() == 1 {
+            self.cluster.step.start_task(Child::Explain(id));
+        }
+    }
+
+    /// The configuration caused the unit's death.
+    fn explained(&mut self, exit_code: u8, finding: Finding) {
+        let why = Notice::Refused(finding);
+        match self.cluster.policy.on_give_up {
+            OnGiveUp::Exit => self.fail(exit_code, why),
+            OnGiveUp::Hold => self.cluster.step.say(why),
+        }
+    }
+
+    /// The controller reported the node's state, or the question ended without an answer.
+    pub(super) fn node_said(&mut self, report: Option<NodeReport>) {
+        let Cluster { node, prepared, step, units, .. } = &mut self.cluster;
+        let late = self.phase.is_overdue_or_serves() && !self.reload.awaits_node();
+        if !node.said(report, prepared.as_ref(), late, step) {
+            return;
+        }
+        // An answer shows that munged, slurmctld and slurmd all work.
+        units.iter_mut().filter(|unit| unit.spec.daemon.is_some()).for_each(Unit::note_answer);
+        match self.phase {
+            // Only now slurmctld has told the database what can be limited.
+            Phase::Boot { .. } if self.setup.has_associations => step.start_task(Child::Associations),
+            Phase::Boot { .. } => self.serve(),
+            _ => {}
+        }
+    }
+
+    /// The cluster serves also where something is wrong with an account: what is there already counts.
+    pub(super) fn associations_made(&mut self, exit: Exit) {
+        if exit != Exit::Code(0) {
+            self.cluster.step.say(Notice::AssociationsNotMade { exit });
+        }
+        self.setup.has_associations = false;
+        if matches!(self.phase, Phase::Boot { .. }) {
+            self.serve();
+        }
+    }
+
+    fn serve(&mut self) {
+        let Cluster { prepared, step, care, open, .. } = &mut self.cluster;
+        open.insert(Gate::Served);
+        self.phase = Phase::Serve;
+        let gres = || prepared.as_ref().map(|prepared| prepared.gres.clone()).unwrap_or_default();
+        step.say(Notice::Ready { gres: (*care != JobCare::Nobody).then(gres) });
+        self.start_cmd();
+    }
+
+    fn start_cmd(&mut self) {
+        if self.cmd == Cmd::Waiting {
+            self.cmd = Cmd::Running;
+            self.cluster.step.push(Effect::Spawn(Child::Cmd));
+        }
+    }
+
+    /// What keeps the cluster from being ready: a unit, or otherwise the node.
+    fn waiting_for(&self) -> String {
+        let mut not_ready = self.cluster.units.iter().filter(|unit| !unit.is_ready());
+        let daemon: Option<DaemonName> = not_ready.find_map(|unit| unit.spec.daemon);
+        daemon.map_or_else(|| "the node".to_owned(), |name| name.to_string())
+    }
+}

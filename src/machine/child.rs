@@ -1,0 +1,128 @@
+//! The child processes of slurminit, and how they end.
+
+use std::fmt;
+
+use crate::UnitId;
+
+/// A child process, named by its purpose. At most one of each lives at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Child {
+    /// The pre-start hook with this index.
+    Hook(usize),
+    /// `slurminit prepare`.
+    Prepare,
+    /// `slurminit environments`.
+    Environments,
+    /// `slurminit associations`.
+    Associations,
+    /// `slurminit prepare --died`: checks whether the configuration caused this unit's death.
+    Explain(UnitId),
+    /// A daemon or a service.
+    Unit(UnitId),
+    /// A unit's readiness command.
+    Probe(UnitId),
+    /// `slurminit free-port`: gets a unit's port back from a process that took it.
+    FreePort(UnitId),
+    /// `slurminit liveness`: checks that the ready units still answer.
+    Liveness,
+    /// `slurminit oom-score`: keeps `oom_score_adj` of jobs and users above that of the daemons.
+    OomScore,
+    /// `sinfo`, which reports the node's state.
+    NodeCheck,
+    /// `scontrol`, which resumes a node whose drain has lost its cause.
+    NodeResume,
+    /// Accounts for the jobs of the previous start.
+    JobsRecover,
+    /// Keeps jobs that may run only once from running twice after slurmctld has returned.
+    JobsAccount,
+    /// Frees what a returned slurmctld wrongly believes to be in use.
+    JobsReclaim,
+    /// Notifies running jobs of the stop.
+    JobsQuiesce,
+    /// Follows which jobs slurmctld assigns to the node.
+    JobsFollow,
+    /// Says when the controller of another container does not reach this node.
+    JobsReached,
+    /// Waits for the jobs that the container's command has left in the queue.
+    JobsWait,
+    /// `slurminit prepare --reload`.
+    Reload,
+    /// `scontrol reconfigure`.
+    Reconfigure,
+    /// `slurminit prepare --restore`.
+    Restore,
+    /// The container's command.
+    Cmd,
+}
+
+impl Child {
+    /// The unit that the process belongs to, if any.
+    pub fn unit(self) -> Option<UnitId> {
+        match self {
+            Self::Unit(id) => Some(id),
+            _ => None,
+        }
+    }
+}
+
+/// How a child ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// The process exited with this code.
+    Code(u8),
+    /// The process was killed by this signal.
+    Signal(i32),
+    /// The process was never started.
+    NotStarted(SpawnFailure),
+}
+
+/// `exited with code 1`, `was killed by signal 9 (SIGKILL)`.
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "exited with code {code}"),
+            Self::Signal(signal) => {
+                let name = signal_hook::low_level::signal_name(*signal).unwrap_or("a real-time signal");
+                write!(f, "was killed by signal {signal} ({name})")
+            }
+            Self::NotStarted(failure) => write!(f, "did not start: {}", failure.message),
+        }
+    }
+}
+
+/// Why a program could not be executed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpawnFailure {
+    /// The exit code that a shell would use: 127 for not found, 126 for not executable.
+    pub code: u8,
+    /// The file, and the reason.
+    pub message: String,
+    /// The external cause, if it was neither the program nor its configuration.
+    pub shortage: Option<Shortage>,
+}
+
+/// An external cause that ended a unit or kept it from starting. It does not count as a failure of the unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shortage {
+    /// No process could be created: a limit was reached.
+    Processes,
+    /// The user of the process has as many as RLIMIT_NPROC allows, counted in all containers of the host.
+    UserProcesses,
+    /// The memory was used up, and the kernel killed this process.
+    Memory,
+    /// The file descriptors were used up.
+    Descriptors,
+    /// Another process occupies this port.
+    Port(u16),
+}
+
+impl Exit {
+    /// The exit code that a shell would give: 128+n for signal n.
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::Code(code) => *code,
+            Self::Signal(signal) => 128_u8.saturating_add(u8::try_from(*signal).unwrap_or(127)),
+            Self::NotStarted(failure) => failure.code,
+        }
+    }
+}

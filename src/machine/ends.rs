@@ -1,0 +1,130 @@
+//! What the end of each kind of child process means.
+
+use model::daemons::{DaemonName, RestartPolicy};
+use model::supervise::OnGiveUp;
+
+use super::cluster::Cluster;
+use super::unit::{Again, Unit};
+use super::{Child, Cmd, Exit, Machine, Notice, Phase, Shortage};
+use crate::UnitId;
+
+impl Machine {
+    pub(super) fn exited(&mut self, child: Child, exit: Exit) {
+        self.cluster.step.task_ended(child);
+        match child {
+            Child::Unit(id) => {
+                let shortage = if let Exit::NotStarted(failure) = &exit { failure.shortage } else { None };
+                self.unit_exited(id, exit, shortage);
+            }
+            Child::Cmd => self.cmd_exited(exit),
+            // The stop continues.
+            Child::JobsQuiesce => self.jobs_quiesced(exit),
+            _ if self.is_stopping() => {}
+            Child::Hook(index) => self.hook_exited(index, exit),
+            Child::Prepare => self.prepare_exited(&exit),
+            Child::FreePort(id) => self.port_is_free(id, &exit),
+            Child::Environments => self.environments.written(exit, &mut self.cluster.step),
+            Child::Associations => self.associations_made(exit),
+            Child::Probe(id) => {
+                let ready = self.cluster.units[id].probe_ended(&exit, self.cluster.step.now);
+                self.looked(id, ready);
+            }
+            Child::Liveness => self.round_ended(),
+            // Its output was read before its death. The next liveness round restarts the others.
+            Child::Explain(_) | Child::OomScore | Child::JobsFollow | Child::JobsReached => {}
+            // If an answer came before, this changes nothing.
+            Child::NodeCheck => self.node_said(None),
+            Child::NodeResume => self.cluster.node.ask(&self.cluster.step),
+            Child::JobsRecover | Child::JobsAccount | Child::JobsReclaim => {
+                self.cluster.accounts_made(child, exit);
+            }
+            Child::JobsWait => self.jobs_awaited(exit),
+            Child::Reload | Child::Reconfigure | Child::Restore => self.reload.exited(child, &exit, &mut self.cluster),
+        }
+    }
+
+    pub(super) fn unit_exited(&mut self, id: UnitId, exit: Exit, shortage: Option<Shortage>) {
+        let is_stopping = self.is_stopping();
+        let Cluster { units, jobs, step, .. } = &mut self.cluster;
+        step.kill_task(Child::Probe(id));
+        if units[id].is(DaemonName::Slurmctld) {
+            jobs.release_orders(units, step);
+        }
+        let (name, run) = (units[id].name(), units[id].ended(exit.clone(), step.now));
+        if is_stopping {
+            let may_end = units[id].spec.restart != RestartPolicy::Always && exit == Exit::Code(0);
+            return step.say(Notice::UnitStopped { name, exit, expected: run.told.is_some() || may_end });
+        }
+        if self.reload.takes_exit(id, run.told, &mut self.cluster) {
+            return self.cluster.step.say(Notice::UnitStopped { name, exit, expected: run.told.is_some() });
+        }
+        let Cluster { units, policy, step, .. } = &mut self.cluster;
+        if let Some(Again::AsAsked | Again::AfterSilence) = run.told {
+            units[id].wait();
+            return step.say(Notice::UnitStopped { name, exit, expected: true });
+        }
+        if units[id].died(run, shortage, policy, step) {
+            self.gave_up(id, exit);
+        } else if shortage.is_none() && units[id].backs_off() {
+            self.explain_death(id);
+        }
+    }
+
+    fn port_is_free(&mut self, id: UnitId, exit: &Exit) {
+        let Cluster { units, policy, step, .. } = &mut self.cluster;
+        if let Some(last) = units[id].port_is_free(exit, policy, step) {
+            self.gave_up(id, last);
+        }
+    }
+
+    fn gave_up(&mut self, id: UnitId, last: Exit) {
+        let Cluster { units, policy, step, .. } = &mut self.cluster;
+        let essential = units.essential(&units[id]).filter(|_| policy.on_give_up == OnGiveUp::Exit);
+        let why = Notice::GaveUp {
+            name: units[id].name(),
+            failures: policy.give_up_after,
+            within: policy.give_up_window,
+            last,
+            hold: essential.is_none(),
+        };
+        match essential {
+            Some(code) => self.fail(code, why),
+            None => step.say(why),
+        }
+    }
+
+    fn round_ended(&mut self) {
+        let judges = matches!(self.phase, Phase::Boot { .. } | Phase::Serve);
+        // If munged hangs, a reload would otherwise wait for daemons that can do nothing without it.
+        let spares_slurm = self.reload.is_applying();
+        let is_spared = |unit: &Unit| !judges || spares_slurm && unit.reads_slurms_files();
+        self.liveness.round_ended(&mut self.cluster, is_spared);
+    }
+
+    fn cmd_exited(&mut self, exit: Exit) {
+        self.cmd = Cmd::Ended;
+        let step = &mut self.cluster.step;
+        if let Exit::NotStarted(failure) = &exit {
+            step.say(Notice::CmdNotStarted(failure.clone()));
+        }
+        match &mut self.phase {
+            Phase::Stop(stop) => stop.cmd_code(exit.code()),
+            Phase::Serve if self.setup.wait_jobs && !matches!(exit, Exit::NotStarted(_)) => {
+                self.cmd = Cmd::Awaiting(exit.code());
+                step.say(Notice::AwaitingJobs);
+                step.start_task(Child::JobsWait);
+            }
+            _ => self.begin_stop(exit.code(), None),
+        }
+    }
+
+    /// No job that could still run is left, or nobody can tell.
+    fn jobs_awaited(&mut self, exit: Exit) {
+        let Cmd::Awaiting(code) = self.cmd else { return };
+        if exit != Exit::Code(0) {
+            self.cluster.step.say(Notice::JobsNotAwaited { exit });
+        }
+        self.cmd = Cmd::Ended;
+        self.begin_stop(code, None);
+    }
+}

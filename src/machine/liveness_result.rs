@@ -1,0 +1,71 @@
+//! Liveness checks find a daemon that is alive but does not answer. These are the questions and the possible verdicts.
+//!
+//! PID 1 passes all questions of a round to one child, `slurminit liveness`, and reads one answer per line.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::UnitId;
+use model::daemons::ReadinessTest;
+
+/// The variable in which `slurminit liveness` gets its questions, as JSON.
+pub const QUESTIONS: &str = "SLURMINIT_QUESTIONS";
+
+/// The liveness check of one unit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Question {
+    /// The unit to check.
+    pub unit: UnitId,
+    /// The main process, whose activity tells a slow daemon from a hung one.
+    pub pid: i32,
+    /// Where the unit listens, if that is how it gets ready. The clients that keep it busy are connected there.
+    #[serde(default)]
+    pub door: ReadinessTest,
+    /// A pipeline of commands: each reads the output of the one before it, and all must exit with 0.
+    pub commands: Vec<Vec<String>>,
+    /// The user to run the commands as; `None` means root.
+    #[serde(default)]
+    pub user: Option<String>,
+    /// Variables added to the commands' environment.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// How long the answer may take, in milliseconds.
+    pub timeout_ms: u64,
+}
+
+impl Question {
+    /// How long the answer may take.
+    pub fn timeout(&self) -> Duration {
+        Duration::from_millis(self.timeout_ms)
+    }
+}
+
+/// The result of one question.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Probed {
+    /// The unit that was checked.
+    pub unit: UnitId,
+    /// The verdict on it.
+    pub liveness: Liveness,
+}
+
+/// What a liveness check found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Liveness {
+    /// The unit answered.
+    Answers,
+    /// The unit did not answer, and did nothing else either.
+    Silent(String),
+    /// The unit was stopped by a signal. Waiting longer does not help.
+    Stopped(String),
+    /// The unit did not answer, but it runs, and clients from outside the cluster hold many of its connections. A
+    /// restart would drop those connections, but the clients would come back.
+    Overloaded(String),
+    /// The unit did not answer, but was working or waiting for a CPU.
+    Slow(String),
+    /// The question could not be asked, or its failure says nothing about the unit.
+    Unknown(String),
+}

@@ -1,0 +1,264 @@
+//! The node's state as the controller reports it, and what it means for the container.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use model::printable;
+
+/// The output format for `sinfo`: the state, then the reason, which can contain anything but a newline.
+pub const SINFO_FORMAT: &str = "%T|%E";
+
+/// One report of the controller about the node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeReport {
+    /// Slurm's name of the state, without flags: `idle`, `drained`, `inval`.
+    pub state: String,
+    /// Whether slurmd has answered the controller.
+    pub responding: bool,
+    /// Slurm's reason for the state; may be empty.
+    pub reason: String,
+}
+
+/// What to do about the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeVerdict {
+    /// Jobs can run.
+    Usable,
+    /// The node was drained for a cause that this start has repaired. Resume it.
+    Repaired,
+    /// A person drained the node. Leave it so.
+    Drained,
+    /// The node is not usable yet. Wait.
+    NotYet,
+}
+
+/// Prefixes of other reasons that a start makes outdated. If the spool directory is still full, the next batch job drains the node again.
+const REPAIRED_BY_A_START: [&str; 3] = [OUR_REASON, "SlurmdSpoolDir is full", TWICE];
+
+/// Prefixes of the reasons that Slurm sets when a node registers with less than slurm.conf promises. A start writes files that match the
+/// hardware, so such a reason is outdated. Slurm 22.05 to 25.11, `node_mgr.c` and `gres.c`.
+const BLAMES_THE_HARDWARE: [&str; 4] = ["gres/", "Low ", "CPUs ", "RealMemory "];
+
+/// If slurmctld is killed before it has saved that a batch job started, its successor launches the job again, and
+/// drains the node because the job is already there (`agent.c`). The job is requeued, and slurmd's first copy of it
+/// ends soon.
+pub const TWICE: &str = "Duplicate jobid";
+
+/// The reason that slurmctld sets when the node's Epilog failed (Slurm 22.05 to 25.11, `job_mgr.c`). An Epilog that was
+/// killed by slurmd's stop or by the kernel also counts as failed.
+const EPILOG_FAILED: &str = "Epilog error";
+
+/// The argument of `scontrol update` for a node that has no reason any more. Slurm keeps the reason of a drain that has ended,
+/// and ignores an empty one (24.11). sinfo prints this word where there is none.
+pub const NO_REASON: &str = "reason=none";
+
+/// Prefix of the reasons that slurminit sets.
+pub const OUR_REASON: &str = "slurminit: ";
+
+/// How the agent's reasons begin, which drains the node because of a GPU or of memory. They never change: an agent knows those of
+/// older versions by them.
+pub const GPUS_REASON: &str = "slurminit: GPU ";
+/// As [`GPUS_REASON`].
+pub const MEMORYS_REASON: &str = "slurminit: memory ";
+
+/// The state of a controller that answers.
+const UP: &str = "up";
+
+/// How much of a reason is kept, in characters. Slurm does not limit what an operator may write.
+const LONGEST_REASON: usize = 400;
+
+impl NodeReport {
+    /// Reads one line of `sinfo --format='%T|%E'`.
+    pub fn parse(line: &str) -> Option<Self> {
+        let (state, reason) = line.trim().split_once('|')?;
+        let word = state.trim_end_matches(|c: char| !c.is_ascii_alphabetic());
+        if word.is_empty() {
+            return None;
+        }
+        let reason = if reason == "none" { "" } else { reason };
+        Some(Self {
+            state: word.to_ascii_lowercase(),
+            responding: !state.contains('*'),
+            reason: printable::short(reason.trim(), LONGEST_REASON),
+        })
+    }
+
+    /// Reads what `scontrol ping` says of a controller that answers; a container without a node of its own waits for that.
+    pub fn of_controller(line: &str) -> Option<Self> {
+        let up = line.starts_with("Slurmctld(") && line.trim_end().ends_with(" is UP");
+        up.then(|| Self { state: UP.to_owned(), responding: true, reason: String::new() })
+    }
+
+    /// Of two reports, the one that says more about whether the cluster as a whole takes jobs: a node that is still to come, then one
+    /// that is to be resumed, then one that takes jobs. A drain by a person matters only where it is all.
+    pub fn worse(one: Option<Self>, other: Option<Self>) -> Option<Self> {
+        let rank = |report: &Self| match report.verdict() {
+            NodeVerdict::NotYet => 0,
+            NodeVerdict::Repaired => 1,
+            NodeVerdict::Usable => 2,
+            NodeVerdict::Drained => 3,
+        };
+        // Of equals, the first.
+        [one, other].into_iter().flatten().min_by_key(rank)
+    }
+
+    /// What the state means.
+    pub fn verdict(&self) -> NodeVerdict {
+        if !self.responding {
+            return NodeVerdict::NotYet;
+        }
+        match self.state.as_str() {
+            "idle" | "mixed" | "allocated" | "completing" | "reserved" | "planned" | "maint" | UP => {
+                NodeVerdict::Usable
+            }
+            "down" if self.reason.starts_with(OUR_REASON) => NodeVerdict::Repaired,
+            _ if self.is_closed_for_good() => NodeVerdict::Drained,
+            "drained" | "draining" | "drain" => NodeVerdict::Repaired,
+            _ => NodeVerdict::NotYet,
+        }
+    }
+
+    /// Whether the node is drained because Slurm mistook the end of an Epilog for a failure.
+    pub fn blames_the_epilog(&self) -> bool {
+        self.verdict() == NodeVerdict::Drained && self.reason == EPILOG_FAILED
+    }
+
+    /// Whether the agent drained the node. A start takes that back, for it looks at the GPUs itself; later the agent does.
+    pub fn is_the_agents_drain(&self) -> bool {
+        self.is_drained_because(GPUS_REASON) || self.is_drained_because(MEMORYS_REASON)
+    }
+
+    /// Whether slurminit drained the node, for a reason that begins so.
+    pub fn is_drained_because(&self, start: &str) -> bool {
+        self.verdict() == NodeVerdict::Repaired && self.reason.starts_with(start)
+    }
+
+    /// Whether a person closed the node, or a cause that no start repairs. In that case its reason must not be
+    /// overwritten. FAIL is never slurminit's, and a drain would replace it.
+    pub fn is_closed_for_good(&self) -> bool {
+        self.is_failed() || self.is_drained() && !self.is_repaired()
+    }
+
+    /// Whether the node takes no jobs for a reason that is not slurminit's. A drain would replace that reason.
+    pub fn is_closed_by_others(&self) -> bool {
+        self.is_closed_for_good() || self.state == "down" && !self.is_repaired()
+    }
+
+    fn is_failed(&self) -> bool {
+        matches!(self.state.as_str(), "fail" | "failing")
+    }
+
+    /// Whether slurmctld drained the node because it registered with other hardware than slurmctld knew.
+    pub fn blames_the_hardware(&self) -> bool {
+        BLAMES_THE_HARDWARE.iter().any(|start| self.reason.starts_with(start))
+    }
+
+    /// Whether it takes no more jobs, whoever wanted that.
+    fn is_drained(&self) -> bool {
+        matches!(self.state.as_str(), "drained" | "draining" | "drain")
+    }
+
+    fn is_repaired(&self) -> bool {
+        self.blames_the_hardware() || REPAIRED_BY_A_START.iter().any(|start| self.reason.starts_with(start))
+    }
+}
+
+/// `idle`, `drained (fan broken)`.
+impl fmt::Display for NodeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reason = if self.reason.is_empty() { String::new() } else { format!(" ({})", self.reason) };
+        write!(f, "{}{reason}", self.state)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(line: &str) -> NodeVerdict {
+        NodeReport::parse(line).unwrap().verdict()
+    }
+
+    #[test]
+    fn what_a_person_closed_is_theirs_also_where_slurmd_is_silent() {
+        let closed = |line: &str| NodeReport::parse(line).unwrap().is_closed_for_good();
+        assert!(closed("drained|upgrade") && closed("draining|upgrade") && closed("drained*|upgrade"));
+        assert!(closed("fail|disk") && closed("failing|disk") && closed("fail*|slurminit: GPU 1"));
+        assert!(
+            !closed("idle|upgrade")
+                && !closed("drained|slurminit: the container stops")
+                && !closed("down*|not responding")
+        );
+    }
+
+    #[test]
+    fn a_reason_that_is_not_ours_belongs_to_others() {
+        let others = |line: &str| NodeReport::parse(line).unwrap().is_closed_by_others();
+        for line in
+            ["fail|disk", "failing|disk", "drained|fan", "down|fan", "down*|Not responding", "draining@|Reboot ASAP"]
+        {
+            assert!(others(line), "{line}");
+        }
+        for line in ["idle|fan", "mixed|none", "drained|slurminit: GPU 1", "down|slurminit: the container stops"] {
+            assert!(!others(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_node_that_answers_and_is_not_drained_is_usable() {
+        assert_eq!(verdict("idle|none"), NodeVerdict::Usable);
+        assert_eq!(verdict("mixed-|none\n"), NodeVerdict::Usable);
+        assert_eq!(verdict("idle*|none"), NodeVerdict::NotYet);
+        assert_eq!(verdict("unknown*|none"), NodeVerdict::NotYet);
+        assert_eq!(verdict("inval|gres/gpu count reported lower than configured (0 < 1)"), NodeVerdict::NotYet);
+        assert_eq!(verdict("down|Not responding"), NodeVerdict::NotYet);
+    }
+
+    #[test]
+    fn only_a_drain_that_this_start_repaired_is_taken_back() {
+        assert_eq!(verdict("drained|gres/gpu count reported lower than configured (0 < 1)"), NodeVerdict::Repaired);
+        assert_eq!(verdict("drained|Low RealMemory (reported:900 < 90.00% of configured:1000)"), NodeVerdict::Repaired);
+        assert_eq!(verdict("drained*|gres/gpu count"), NodeVerdict::NotYet);
+        assert_eq!(verdict("down|slurminit: the container stops"), NodeVerdict::Repaired);
+        assert_eq!(verdict("drained|SlurmdSpoolDir is full"), NodeVerdict::Repaired);
+        assert_eq!(verdict("draining|fan broken, ask Eve"), NodeVerdict::Drained);
+        assert_eq!(verdict("drained|none"), NodeVerdict::Drained);
+        assert_eq!(verdict("fail|disk"), NodeVerdict::Drained);
+    }
+
+    #[test]
+    fn an_epilogs_failure_is_told_from_a_persons_drain() {
+        let blames = |line| NodeReport::parse(line).unwrap().blames_the_epilog();
+        assert!(blames("drained|Epilog error") && blames("draining|Epilog error"));
+        assert!(
+            !blames("drained|Epilog error, ask Eve")
+                && !blames("idle|Epilog error")
+                && !blames("drained*|Epilog error")
+        );
+    }
+
+    #[test]
+    fn a_cluster_is_as_ready_as_its_last_node() {
+        let worst =
+            |text: &str| text.lines().map(NodeReport::parse).fold(None, NodeReport::worse).map(|report| report.state);
+        assert_eq!(worst("idle|none\nunknown*|none\ndrained|fan"), Some("unknown".to_owned()));
+        assert_eq!(worst("drained|fan\nidle|none\nmixed|none"), Some("idle".to_owned()));
+        assert_eq!(worst("idle|none\ndown|slurminit: the container stops"), Some("down".to_owned()));
+        assert_eq!(worst("drained|fan"), Some("drained".to_owned()));
+        assert_eq!(worst(""), None);
+    }
+
+    #[test]
+    fn a_reason_is_one_short_line_that_does_nothing() {
+        let reason = NodeReport::parse(&format!("drained|\u{202e}\x1b[2J {}", "x".repeat(1000))).unwrap().reason;
+        assert!(reason.starts_with("\\u{202e}\\x1b[2J x") && reason.len() < 500, "{reason}");
+    }
+
+    #[test]
+    fn nonsense_is_no_report() {
+        for bad in ["", "|", "idle", "*|x", "slurm_load_partitions: Unable to contact slurm controller"] {
+            assert_eq!(NodeReport::parse(bad), None, "{bad}");
+        }
+    }
+}

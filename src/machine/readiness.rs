@@ -1,0 +1,97 @@
+//! The readiness checks of a starting unit: a look at a socket, or the unit's command.
+//!
+//! A command belongs to one start of its unit: it is killed when the unit stops, dies or exceeds the command's deadline, and the result of
+//! a former start's command is ignored.
+
+use std::time::Duration;
+
+use model::daemons::ReadinessTest;
+
+use super::step::Step;
+use super::unit::{State, Unit};
+use super::{Child, Effect, Exit, Moment};
+
+/// The next check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Check {
+    /// When the next check is due, or the deadline of the command that runs.
+    at: Moment,
+    /// The pause before the next check.
+    pause: Duration,
+    /// The time limit of the next command.
+    limit: Duration,
+    /// Whether the command runs.
+    runs: bool,
+}
+
+/// The pause between two looks; a look costs about 50 microseconds.
+const LOOK: Duration = Duration::from_millis(1);
+/// After this time the start counts as slow, and the pauses grow.
+const LOOK_SLOWER: Duration = Duration::from_millis(200);
+/// The longest pause between two looks.
+const LOOK_MAX: Duration = Duration::from_millis(50);
+/// The longest pause after a command has failed. The pauses start at [`LOOK`] and double.
+const COMMAND_MAX: Duration = Duration::from_secs(1);
+
+impl Check {
+    /// `limit`: the time limit of a command.
+    pub(super) fn new(now: Moment, limit: Duration) -> Self {
+        Self { at: now + LOOK, pause: LOOK, limit, runs: false }
+    }
+
+    pub(super) fn next_wake(&self) -> Moment {
+        self.at
+    }
+
+    fn look(&mut self, since: Moment, now: Moment) {
+        self.at = now + self.pause;
+        self.pause = if now < since + LOOK_SLOWER { LOOK } else { (self.pause * 2).min(LOOK_MAX) };
+    }
+
+    fn advance_command(&mut self, probe: Child, step: &mut Step) {
+        if self.runs {
+            // On a busy machine the next one may need longer.
+            self.limit = self.limit.saturating_mul(2);
+            self.at = step.now + COMMAND_MAX;
+            step.kill_task(probe);
+        } else if step.runs(probe) {
+            // The command of a former start, which was killed.
+            self.at = step.now + COMMAND_MAX;
+        } else {
+            (self.runs, self.at) = (true, step.now + self.limit);
+            step.start_task(probe);
+        }
+    }
+
+    fn command_ended(&mut self, now: Moment) {
+        (self.runs, self.at) = (false, now + self.pause);
+        self.pause = (self.pause * 2).min(COMMAND_MAX);
+    }
+}
+
+impl Unit {
+    /// Checks whether a starting unit is ready, if that is due.
+    pub(super) fn check_readiness(&mut self, step: &mut Step) {
+        let (id, is_command) = (self.id, matches!(self.spec.readiness, ReadinessTest::Command(_)));
+        let State::Starting { since, check, .. } = &mut self.state else { return };
+        match is_command {
+            _ if step.now < check.at => {}
+            true => check.advance_command(Child::Probe(id), step),
+            false => {
+                check.look(*since, step.now);
+                step.push(Effect::Look(id));
+            }
+        }
+    }
+
+    /// The readiness command has ended. Returns whether it found this start of the unit ready.
+    pub(super) fn probe_ended(&mut self, exit: &Exit, now: Moment) -> bool {
+        match &mut self.state {
+            State::Starting { check, .. } if check.runs => {
+                check.command_ended(now);
+                *exit == Exit::Code(0)
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! The state of reloads.
+
+use serde::{Deserialize, Serialize};
+
+use model::prepared::{Apply, Prepared};
+
+use super::super::Moment;
+use crate::UnitId;
+
+/// How a reload ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// There was nothing to do.
+    Unchanged,
+    /// The daemons run with the new files.
+    Applied,
+    /// The new configuration is invalid; nothing was changed.
+    Refused,
+    /// The daemons could not run with the new files. They run with the former ones again.
+    WentBack,
+    /// The cluster is not in order; the log says why.
+    Failed,
+}
+
+/// Reloads so far, for `status` and for clients that wait for one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReloadSnapshot {
+    /// How many reloads were requested.
+    pub asked: u64,
+    /// Whether a reload is running or queued.
+    pub running: bool,
+    /// The last reload that ended.
+    pub last: Option<LastReload>,
+}
+
+/// A reload that has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastReload {
+    /// How many requests, counted from the start of slurminit, are served once this reload has ended.
+    pub serves: u64,
+    /// When it ended, in milliseconds since slurminit started.
+    pub at_ms: u64,
+    /// The outcome.
+    pub outcome: Outcome,
+    /// One line for a person.
+    pub text: String,
+}
+
+/// What caused a reload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// SIGHUP.
+    Hangup,
+    /// `slurminit reload`.
+    Verb,
+    /// A file in the operator's directory was written.
+    Change,
+}
+
+/// The current reload, the next one and the last one.
+#[derive(Debug, Default)]
+pub(in super::super) struct Reload {
+    pub(super) stage: Stage,
+    pub(super) settle: Option<Moment>,
+    /// The next reload, if one was requested and has not begun.
+    pub(super) next: Option<Cause>,
+    pub(super) asked: u64,
+    /// How many of `asked` the current reload serves.
+    pub(super) serves: u64,
+    pub(super) last: Option<LastReload>,
+}
+
+/// The stage of a reload.
+#[derive(Debug, Default)]
+pub(super) enum Stage {
+    #[default]
+    Idle,
+    Preparing {
+        until: Moment,
+    },
+    Reconfiguring {
+        until: Moment,
+        work: Work,
+    },
+    /// slurmd, then slurmctld, are told to end; nothing starts meanwhile.
+    Stopping {
+        work: Work,
+        reopen: bool,
+    },
+    /// The daemons start, and the node must become usable.
+    Starting {
+        until: Moment,
+        work: Work,
+    },
+    /// The files are applied. A daemon that dies of them can still show that.
+    Watching {
+        until: Moment,
+        work: Work,
+    },
+    /// The former files are being written.
+    Restoring {
+        until: Moment,
+        work: Work,
+        reopen: bool,
+    },
+}
+
+/// A change in progress.
+#[derive(Clone, Debug)]
+pub(super) struct Work {
+    pub(super) apply: Apply,
+    pub(super) news: Vec<String>,
+    pub(super) deferred: Vec<String>,
+    pub(super) changed: Vec<String>,
+    /// The result of the preparation before this one.
+    pub(super) former: Option<Prepared>,
+    pub(super) was_usable: bool,
+    pub(super) deaths: u32,
+    /// Why the former files are restored; `None` while the new ones are applied.
+    pub(super) back: Option<String>,
+    pub(super) died: Option<UnitId>,
+}
+
+impl Reload {
+    pub(in super::super) fn next_wake(&self) -> Option<Moment> {
+        let stage = match &self.stage {
+            Stage::Idle | Stage::Stopping { .. } => None,
+            Stage::Preparing { until }
+            | Stage::Reconfiguring { until, .. }
+            | Stage::Starting { until, .. }
+            | Stage::Watching { until, .. }
+            | Stage::Restoring { until, .. } => Some(*until),
+        };
+        stage.into_iter().chain(self.settle).min()
+    }
+
+    /// Whether the reload waits for the node.
+    pub(in super::super) fn awaits_node(&self) -> bool {
+        matches!(self.stage, Stage::Starting { .. })
+    }
+
+    /// Whether slurmctld and slurmd are being given new files. They are slow then, and each of these stages has its own
+    /// deadline. Once they start again, liveness checks count as usual.
+    pub(in super::super) fn is_applying(&self) -> bool {
+        matches!(self.stage, Stage::Reconfiguring { .. } | Stage::Stopping { .. } | Stage::Restoring { .. })
+    }
+
+    /// The container stops, which supersedes a reload.
+    pub(in super::super) fn cancel(&mut self) {
+        (self.stage, self.settle, self.next) = (Stage::Idle, None, None);
+    }
+
+    pub(in super::super) fn snapshot(&self) -> ReloadSnapshot {
+        let running = self.next.is_some() || !matches!(self.stage, Stage::Idle | Stage::Watching { .. });
+        ReloadSnapshot { asked: self.asked, running, last: self.last.clone() }
+    }
+}
+
+impl Work {
+    /// One line: what changed, what was done about it, and what waits for the next start.
+    pub(super) fn text(&self, without_news: &str, with_news: &str) -> String {
+        let mut text = match self.news.as_slice() {
+            [] => without_news.to_owned(),
+            news => format!("new: {}; {with_news}", news.join(", ")),
+        };
+        if !self.deferred.is_empty() {
+            let tables = self.deferred.join(", ");
+            text.push_str(&format!(
+                "; not taken: {tables} of slurminit.toml counts from the next start of the container"
+            ));
+        }
+        text
+    }
+}

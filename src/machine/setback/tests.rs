@@ -1,0 +1,237 @@
+//! External setbacks, in the simulated world.
+
+use proptest::prelude::*;
+
+use super::super::tests::*;
+use super::super::*;
+use super::*;
+use crate::liveness_result::Liveness;
+use model::exit_code;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn refused(shortage: Shortage) -> Exit {
+    Exit::NotStarted(SpawnFailure { code: exit_code::FAILURE, message: String::new(), shortage: Some(shortage) })
+}
+
+fn strike(sim: &mut Sim, unit: UnitId, exit: Exit, shortage: Shortage) {
+    assert!(sim.living.remove(&Child::Unit(unit)), "{unit:?} does not live");
+    sim.give(Event::Struck(unit, exit, shortage));
+}
+
+fn wait_for(sim: &mut Sim, child: Child) {
+    while !sim.living.contains(&child) {
+        let wake = sim.machine.next_wake().expect("it is started again");
+        sim.wait(wake.saturating_sub(sim.now));
+    }
+}
+
+#[test]
+fn who_cannot_be_started_for_want_of_processes_is_tried_again_for_ever_and_soon_after_the_end() {
+    let mut sim = Sim::new(cluster(false));
+    sim.ready();
+    sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
+    for _ in 0..1000 {
+        let before = sim.now;
+        wait_for(&mut sim, Child::Unit(SLURMCTLD));
+        assert!(sim.now - before <= 4 * SECOND, "{:?}", sim.now - before);
+        sim.exits(Child::Unit(SLURMCTLD), refused(Shortage::Processes));
+    }
+    let told = sim.said.iter().filter(|said| matches!(said, Notice::Struck { .. })).count();
+    assert_eq!(told, 10, "a line for the first, the second, the fourth, ...");
+    wait_for(&mut sim, Child::Unit(SLURMCTLD));
+    sim.give(Event::Looked(SLURMCTLD, true));
+    assert_eq!(sim.exit, None);
+}
+
+#[test]
+fn who_dies_of_requests_is_started_again_for_ever_and_soon_after_the_last() {
+    let mut sim = Sim::new(cluster(false));
+    sim.ready();
+    for _ in 0..100 {
+        let before = sim.now;
+        wait_for(&mut sim, Child::Unit(SLURMCTLD));
+        assert!(sim.now - before <= 4 * SECOND, "{:?}", sim.now - before);
+        sim.give(Event::Looked(SLURMCTLD, true));
+        sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
+    }
+    assert!(!sim.machine.is_stopping());
+    let told = sim.said.iter().filter(|said| matches!(said, Notice::DiesInService { .. })).count();
+    assert_eq!(told, 1, "that it is none of its configuration is said once");
+}
+
+#[test]
+fn who_dies_before_it_has_ever_answered_dies_of_its_configuration() {
+    let mut sim = Sim::new(cluster(false));
+    sim.prepared();
+    sim.give(Event::Looked(MUNGED, true));
+    for _ in 0..5 {
+        wait_for(&mut sim, Child::Unit(SLURMCTLD));
+        sim.give(Event::Looked(SLURMCTLD, true));
+        sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
+    }
+    sim.let_end();
+    assert_eq!(sim.exit, Some(exit_code::SLURMCTLD), "it listened, and read its saved state only then");
+}
+
+#[test]
+fn a_port_that_was_taken_from_a_unit_is_got_back_and_counts_nothing() {
+    let mut sim = Sim::new(cluster(false));
+    sim.ready();
+    for code in [0, 1] {
+        for _ in 0..20 {
+            sim.exits(Child::Unit(SLURMCTLD), if code == 0 { Exit::Code(0) } else { Exit::Code(1) });
+            if sim.living.contains(&Child::Unit(SLURMCTLD)) {
+                strike(&mut sim, SLURMCTLD, Exit::Code(1), Shortage::Port(6817));
+            } else {
+                wait_for(&mut sim, Child::Unit(SLURMCTLD));
+                strike(&mut sim, SLURMCTLD, Exit::Code(1), Shortage::Port(6817));
+            }
+            sim.exits(Child::FreePort(SLURMCTLD), Exit::Code(code));
+            wait_for(&mut sim, Child::Unit(SLURMCTLD));
+            sim.give(Event::Looked(SLURMCTLD, true));
+            sim.wait(61 * SECOND);
+        }
+    }
+    assert!(!sim.machine.is_stopping());
+}
+
+#[test]
+fn a_port_that_is_taken_from_the_start_by_whom_nobody_may_end_is_a_mistake_of_the_setup() {
+    for (code, gives_up) in [(0, false), (1, true)] {
+        let mut sim = Sim::new(cluster(false));
+        sim.prepared();
+        sim.give(Event::Looked(MUNGED, true));
+        for _ in 0..5 {
+            wait_for(&mut sim, Child::Unit(SLURMCTLD));
+            sim.exits(Child::Unit(SLURMCTLD), refused(Shortage::Port(6817)));
+            sim.exits(Child::FreePort(SLURMCTLD), Exit::Code(code));
+        }
+        assert_eq!(sim.machine.is_stopping(), gives_up, "{code}");
+        if gives_up {
+            sim.let_end();
+            assert_eq!(sim.exit, Some(exit_code::SLURMCTLD));
+        }
+    }
+}
+
+#[test]
+fn a_long_run_makes_up_for_setbacks() {
+    let mut sim = Sim::new(cluster(false));
+    sim.ready();
+    for _ in 0..6 {
+        strike(&mut sim, SLURMD, Exit::Signal(libc::SIGKILL), Shortage::Memory);
+        wait_for(&mut sim, Child::Unit(SLURMD));
+        sim.give(Event::Looked(SLURMD, true));
+    }
+    assert_eq!(sim.machine.units()[SLURMD].setbacks(), 6);
+    sim.wait(61 * SECOND);
+    strike(&mut sim, SLURMD, Exit::Signal(libc::SIGKILL), Shortage::Memory);
+    assert_eq!(sim.machine.units()[SLURMD].setbacks(), 1);
+}
+
+/// What other users can do to a running cluster.
+#[derive(Clone, Debug)]
+enum Attack {
+    Round(UnitId, Liveness),
+    Strike(UnitId, Shortage),
+    /// A request that crashes the unit; only a unit that takes requests can die of one.
+    Kills(UnitId),
+    Looks(UnitId),
+    Frees(u8),
+    Ends,
+    Wait(u64),
+    Wake,
+}
+
+fn attack() -> impl Strategy<Value = Attack> {
+    let why = String::new;
+    let outcomes = prop::sample::select(vec![
+        Liveness::Answers,
+        Liveness::Silent(why()),
+        Liveness::Stopped(why()),
+        Liveness::Overloaded(why()),
+        Liveness::Slow(why()),
+        Liveness::Unknown(why()),
+    ]);
+    let shortages =
+        prop::sample::select(vec![Shortage::Processes, Shortage::Memory, Shortage::Descriptors, Shortage::Port(6817)]);
+    prop_oneof![
+        6 => ((0..3_usize).prop_map(UnitId), outcomes).prop_map(|(unit, liveness)| Attack::Round(unit, liveness)),
+        4 => ((0..3_usize).prop_map(UnitId), shortages).prop_map(|(unit, shortage)| Attack::Strike(unit, shortage)),
+        4 => (0..3_usize).prop_map(UnitId).prop_map(Attack::Kills),
+        6 => (0..3_usize).prop_map(UnitId).prop_map(Attack::Looks),
+        4 => (0..2_u8).prop_map(Attack::Frees),
+        4 => Just(Attack::Ends),
+        2 => (0..400_000_u64).prop_map(Attack::Wait),
+        6 => Just(Attack::Wake),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 30_000, ..ProptestConfig::default() })]
+
+    /// No history of silences, overloads, fatal requests, taken ports and exhausted limits ends a cluster that has served.
+    #[test]
+    fn nothing_that_others_do_is_ever_given_up_on(attacks in proptest::collection::vec(attack(), 0..80)) {
+        let mut sim = Sim::new(probed(cluster(false)));
+        sim.ready();
+        for attack in attacks {
+            match attack {
+                Attack::Round(unit, liveness) => {
+                    let asked = sim.machine.asked().to_vec();
+                    for other in asked {
+                        let said = if other == unit { liveness.clone() } else { Liveness::Answers };
+                        sim.give(Event::Liveness(other, said));
+                    }
+                    if sim.living.contains(&Child::Liveness) {
+                        sim.exits(Child::Liveness, Exit::Code(0));
+                    }
+                }
+                Attack::Strike(unit, shortage) => {
+                    if sim.living.contains(&Child::Unit(unit)) {
+                        strike(&mut sim, unit, Exit::Code(1), shortage);
+                    }
+                }
+                Attack::Kills(unit) => {
+                    if sim.machine.units()[unit].is_ready() {
+                        sim.exits(Child::Unit(unit), Exit::Code(1));
+                    }
+                }
+                Attack::Looks(unit) => sim.give(Event::Looked(unit, true)),
+                Attack::Frees(code) => {
+                    for unit in DAEMONS {
+                        if sim.living.contains(&Child::FreePort(unit)) {
+                            sim.exits(Child::FreePort(unit), Exit::Code(code));
+                        }
+                    }
+                }
+                Attack::Ends => {
+                    // A unit that was told to end because of silence ends.
+                    let stopping: Vec<_> = sim.living.iter().copied().filter(|child| sim.stopped.contains(child)).collect();
+                    for child in stopping {
+                        if let Child::Unit(unit) = child {
+                            if sim.machine.units()[unit].is_stopping() {
+                                sim.exits(child, Exit::Signal(libc::SIGTERM));
+                            }
+                        }
+                    }
+                }
+                Attack::Wait(ms) => {
+                    // A start that exceeds its timeout is a failure; that is not tested here.
+                    for unit in DAEMONS {
+                        sim.give(Event::Looked(unit, true));
+                    }
+                    sim.wait(Duration::from_millis(ms));
+                }
+                Attack::Wake => {
+                    let wake = sim.machine.next_wake().unwrap_or(sim.now).min(sim.now + 5 * SECOND);
+                    sim.wait(wake.saturating_sub(sim.now));
+                }
+            }
+            prop_assert!(!sim.machine.is_stopping());
+            let gave_up = sim.said.iter().any(|said| matches!(said, Notice::GaveUp { .. }));
+            prop_assert!(!gave_up);
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! The machine's public state.
+
+use serde::{Deserialize, Serialize};
+
+use model::prepared::Prepared;
+
+use super::unit::{Again, End, State};
+use super::{Exit, Machine, Moment, Phase, ReloadSnapshot, Span, Unit};
+use crate::node_report::NodeReport;
+use model::unit::JobCare;
+
+/// The machine's state for `status` and `health`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// The phase of the container's life.
+    pub phase: PhaseName,
+    /// Whether jobs can run now.
+    pub ready: bool,
+    /// `ready`, or one line that says why not.
+    pub why: String,
+    /// The daemons and services in the order of their start.
+    pub units: Vec<UnitSnapshot>,
+    /// The node's last known state.
+    pub node: Option<NodeReport>,
+    /// What the preparation decided.
+    pub prepared: Option<Prepared>,
+    /// The reloads so far.
+    #[serde(default)]
+    pub reload: ReloadSnapshot,
+    /// How long each part of the start took.
+    pub timeline: Vec<Span>,
+}
+
+/// One daemon or service.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnitSnapshot {
+    /// The unit's name.
+    pub name: String,
+    /// The unit's state.
+    pub state: UnitState,
+    /// When this state began, in milliseconds since slurminit started; only for `starting` and `ready`.
+    pub since_ms: Option<u64>,
+    /// The PID of the main process; filled in by the edge.
+    pub pid: Option<i32>,
+    /// How often the unit was started.
+    pub starts: u32,
+    /// How often the unit was restarted.
+    pub restarts: u32,
+    /// Whether the container ends if the unit cannot be kept alive.
+    pub essential: bool,
+    /// How the unit's last process ended.
+    pub last_exit: Option<LastExit>,
+    /// Why slurminit told that process to end, if it did.
+    pub last_exit_why: Option<ToldWhy>,
+    /// When that process ended, in milliseconds since slurminit started.
+    pub last_exit_ms: Option<u64>,
+}
+
+/// The phase of the container's life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "their names are those in the status")]
+pub enum PhaseName {
+    #[default]
+    Hooks,
+    Preparing,
+    Starting,
+    Ready,
+    Stopping,
+}
+
+/// The state of a unit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "their names are those in the status")]
+pub enum UnitState {
+    #[default]
+    Waiting,
+    Starting,
+    Ready,
+    Stopping,
+    #[serde(rename = "backing off")]
+    BackingOff,
+    Finished,
+    #[serde(rename = "given up")]
+    GivenUp,
+}
+
+/// How a process ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LastExit {
+    /// It exited with 0.
+    #[serde(rename = "exited with code 0")]
+    Success,
+    /// It ended in another way, described in words.
+    #[serde(untagged)]
+    Failure(String),
+}
+
+/// Why slurminit told a process to end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToldWhy {
+    /// An operator asked for a restart.
+    #[serde(rename = "a restart was asked for")]
+    RestartAsked,
+    /// The process ran but did not become ready.
+    #[serde(rename = "it did not get ready")]
+    NeverReady,
+    /// The process did not answer; the text describes how.
+    #[serde(untagged)]
+    Silent(String),
+}
+
+model::shown_as_serialized!(PhaseName, UnitState, LastExit, ToldWhy);
+
+impl UnitSnapshot {
+    /// Whether the unit serves.
+    pub fn is_up(&self) -> bool {
+        self.state == UnitState::Ready
+    }
+
+    /// How the unit's last process ended, as part of a sentence.
+    pub fn how_it_ended(&self) -> String {
+        self.last_exit.as_ref().map_or_else(|| "ended".to_owned(), LastExit::to_string)
+    }
+}
+
+impl Machine {
+    /// What `status` shows.
+    pub fn snapshot(&self) -> Snapshot {
+        let units = self.cluster.units.iter().map(|unit| {
+            let (state, since) = shown(unit.state());
+            let end = unit.last_end.as_ref();
+            UnitSnapshot {
+                name: unit.name(),
+                state,
+                since_ms: since.map(ms),
+                pid: None,
+                starts: unit.starts(),
+                restarts: unit.starts().saturating_sub(1),
+                essential: self.cluster.units.essential(unit).is_some(),
+                last_exit: end.map(|end| last_exit(&end.exit)),
+                last_exit_why: end.and_then(why_told),
+                last_exit_ms: end.map(|end| ms(end.at)),
+            }
+        });
+        let units = units.collect();
+        let cluster = &self.cluster.units;
+        let missing = cluster.iter().find(|unit| cluster.essential(unit).is_some() && !unit.serves());
+        let (phase, why) = match &self.phase {
+            Phase::New | Phase::Hook { .. } => (PhaseName::Hooks, Some("a pre-start hook runs".to_owned())),
+            Phase::Prepare { .. } => (PhaseName::Preparing, Some("the GPUs are being detected".to_owned())),
+            Phase::Stop(_) | Phase::End => (PhaseName::Stopping, Some("the container stops".to_owned())),
+            Phase::Boot { .. } => (PhaseName::Starting, None),
+            Phase::Serve => (PhaseName::Ready, None),
+        };
+        let why = why.or_else(|| missing.map(|unit| self.why_missing(unit)));
+        let why = why.or_else(|| self.node_trouble());
+        let waits = matches!(self.phase, Phase::Boot { .. }) && self.setup.has_associations;
+        let why = why.or_else(|| waits.then(|| "the accounts of slurminit.toml are being made".to_owned()));
+        Snapshot {
+            phase,
+            ready: why.is_none(),
+            why: why.unwrap_or_else(|| "ready".to_owned()),
+            units,
+            node: self.cluster.node.report.clone(),
+            prepared: self.cluster.prepared.clone(),
+            reload: self.reload.snapshot(),
+            timeline: self.timeline.spans.clone(),
+        }
+    }
+
+    /// Why an essential unit does not serve.
+    fn why_missing(&self, unit: &Unit) -> String {
+        let failed =
+            unit.failed_need.map(|need| format!(": {}, which it needs, has failed", self.cluster.units[need].name()));
+        format!("{} is {}{}", unit.name(), shown(unit.state()).0, failed.unwrap_or_default())
+    }
+
+    fn node_trouble(&self) -> Option<String> {
+        if !self.setup.has_cluster || self.cluster.node.is_known() {
+            return None;
+        }
+        Some(match &self.cluster.node.report {
+            _ if self.setup.jobs == JobCare::Nobody => "the controller has not answered".to_owned(),
+            Some(report) => format!("the node is {report}"),
+            None => "the node has not registered".to_owned(),
+        })
+    }
+}
+
+fn ms(moment: Moment) -> u64 {
+    u64::try_from(moment.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn last_exit(exit: &Exit) -> LastExit {
+    if *exit == Exit::Code(0) { LastExit::Success } else { LastExit::Failure(exit.to_string()) }
+}
+
+fn why_told(end: &End) -> Option<ToldWhy> {
+    match (end.told?, &end.silence) {
+        (Again::No, _) => None,
+        (Again::AfterSilence, Some(silence)) => Some(ToldWhy::Silent(format!("it did not answer ({silence})"))),
+        (Again::AfterSilence, None) => Some(ToldWhy::Silent("it did not answer".to_owned())),
+        (Again::AfterFailure, _) => Some(ToldWhy::NeverReady),
+        (Again::AsAsked, _) => Some(ToldWhy::RestartAsked),
+    }
+}
+
+/// The state, and when it began.
+fn shown(state: &State) -> (UnitState, Option<Moment>) {
+    match state {
+        State::Waiting => (UnitState::Waiting, None),
+        State::Starting { since, .. } => (UnitState::Starting, Some(*since)),
+        State::Ready { since } => (UnitState::Ready, Some(*since)),
+        State::Stopping { .. } => (UnitState::Stopping, None),
+        State::BackingOff { .. } => (UnitState::BackingOff, None),
+        State::Finished => (UnitState::Finished, None),
+        State::GivenUp => (UnitState::GivenUp, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt;
+
+    use super::*;
+
+    /// Programs read these names in status.json; people see the same names in the table.
+    #[test]
+    fn what_is_shown_and_what_is_serialized_are_the_same_words() {
+        fn both<T>(value: T, words: &str)
+        where
+            T: Serialize + serde::de::DeserializeOwned + fmt::Display + fmt::Debug + PartialEq,
+        {
+            assert_eq!(value.to_string(), words);
+            let json = serde_json::to_value(&value).unwrap();
+            assert_eq!(json, words);
+            assert_eq!(serde_json::from_value::<T>(json).unwrap(), value);
+        }
+        both(PhaseName::Hooks, "hooks");
+        both(UnitState::Ready, "ready");
+        both(UnitState::BackingOff, "backing off");
+        both(UnitState::GivenUp, "given up");
+        both(last_exit(&Exit::Code(0)), "exited with code 0");
+        both(last_exit(&Exit::Code(1)), "exited with code 1");
+        both(ToldWhy::RestartAsked, "a restart was asked for");
+        both(ToldWhy::Silent("it did not answer".to_owned()), "it did not answer");
+    }
+}

@@ -1,0 +1,104 @@
+//! A start, from the preparation to the command.
+
+use super::*;
+use model::daemons::ReadinessTest;
+use model::unit::Gate;
+
+#[test]
+fn the_daemons_start_one_after_the_other_each_when_the_one_before_is_ready() {
+    let mut sim = Sim::new(cluster(true));
+    assert_eq!(sim.spawned, [Child::Prepare], "munged waits for its key");
+    sim.give(Event::Prepare(PrepareEvent::MungeKeyReady));
+    assert_eq!(sim.spawned.last(), Some(&Child::Unit(MUNGED)), "and for nothing else");
+    sim.give(Event::Looked(MUNGED, true));
+    assert_eq!(sim.spawned.len(), 2, "slurmctld waits for its files");
+    sim.give(Event::Prepare(PrepareEvent::Done(Prepared::default())));
+    sim.give(Event::Looked(SLURMCTLD, true));
+    sim.give(Event::Looked(SLURMD, true));
+    sim.node("idle*|none");
+    assert!(!sim.spawned.contains(&Child::Cmd), "the node does not respond yet");
+    sim.wait(10 * MS);
+    sim.node("idle|none");
+    assert_eq!(sim.spawned.last(), Some(&Child::Cmd));
+}
+
+#[test]
+fn slurmctld_runs_as_the_user_that_the_preparation_names() {
+    for (slurm_user, expected) in [(None, None), (Some("root"), Some("root"))] {
+        let mut sim = Sim::new(cluster(true));
+        let usual = sim.machine.units()[SLURMCTLD].spec.user.clone();
+        let slurm_user = slurm_user.map(str::to_owned);
+        sim.give(Event::Prepare(PrepareEvent::Done(Prepared { slurm_user, ..Prepared::default() })));
+        let expected = expected.map(str::to_owned).or(usual);
+        assert_eq!(sim.machine.units()[SLURMCTLD].spec.user, expected);
+    }
+}
+
+#[test]
+fn what_nobody_waits_for_starts_behind_the_command_or_when_the_node_is_overdue() {
+    let setup = |has_cmd| {
+        let mut setup = cluster(has_cmd);
+        (setup.units[3].gate, setup.units[3].readiness) = (Gate::Served, ReadinessTest::Started);
+        setup
+    };
+    let mut sim = Sim::new(setup(true));
+    sim.ready();
+    assert_eq!(sim.spawned[sim.spawned.len() - 2..], [Child::Cmd, Child::Unit(API)]);
+    sim.wait(MS);
+    assert_eq!(sim.spawned.last(), Some(&Child::Unit(API)), "the node is not asked again for it");
+
+    let mut sim = Sim::new(setup(false));
+    sim.prepared();
+    for unit in DAEMONS {
+        sim.give(Event::Looked(unit, true));
+    }
+    sim.node("inval|Low RealMemory");
+    assert!(!sim.spawned.contains(&Child::Unit(API)));
+    sim.wait(Duration::from_secs(60));
+    assert!(sim.spawned.contains(&Child::Unit(API)));
+}
+
+#[test]
+fn a_commands_code_is_the_containers_and_a_command_that_never_ran_is_no_success() {
+    let mut sim = Sim::new(cluster(true));
+    sim.ready();
+    sim.exits(Child::Cmd, Exit::Code(42));
+    sim.let_end();
+    assert_eq!(sim.exit, Some(42));
+
+    let mut sim = Sim::new(cluster(true));
+    sim.give(Event::Signal(libc::SIGTERM));
+    sim.let_end();
+    assert_eq!(sim.exit, Some(143));
+}
+
+#[test]
+fn a_preparation_that_fails_or_hangs_ends_the_container_with_its_code() {
+    let mut sim = Sim::new(cluster(false));
+    sim.wait(Duration::from_secs(1));
+    assert!(matches!(sim.said.last(), Some(Notice::PrepareSlow)), "a wait of a second is worth a word");
+    sim.wait(Duration::from_secs(30));
+    sim.let_end();
+    assert_eq!(sim.exit, Some(exit_code::PREPARE));
+
+    let mut sim = Sim::new(cluster(false));
+    sim.exits(Child::Prepare, Exit::Signal(libc::SIGSEGV));
+    sim.let_end();
+    assert_eq!(sim.exit, Some(exit_code::PREPARE));
+}
+
+#[test]
+fn a_service_waits_for_one_that_comes_later_in_the_file() {
+    let mut setup = cluster(false);
+    let mut later = setup.units[3].clone();
+    later.name = "cache".to_owned();
+    setup.units[3].after = vec!["cache".to_owned()];
+    setup.units[3].readiness = ReadinessTest::Started;
+    setup.units.push(later);
+    let mut sim = Sim::new(setup);
+    sim.ready();
+    let cache = sim.machine.units().named("cache").unwrap().id;
+    assert!(sim.living.contains(&Child::Unit(cache)) && !sim.living.contains(&Child::Unit(API)));
+    sim.give(Event::Looked(cache, true));
+    assert!(sim.living.contains(&Child::Unit(API)));
+}

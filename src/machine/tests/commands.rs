@@ -1,0 +1,149 @@
+//! Commands to the machine, and the record of its start.
+
+use super::*;
+use model::daemons::ReadinessTest;
+use model::log::Level;
+
+fn state(sim: &Sim, unit: UnitId) -> String {
+    sim.machine.snapshot().units[unit.0].state.to_string()
+}
+
+#[test]
+fn a_restart_ends_one_unit_and_starts_it_again_without_a_mark() {
+    let mut sim = Sim::new(cluster(false));
+    sim.ready();
+    let spawned = sim.spawned.len();
+    for round in 1..20 {
+        sim.give(Event::Command(Command::Restart(SLURMCTLD)));
+        assert_eq!(sim.stopped.last(), Some(&Child::Unit(SLURMCTLD)));
+        assert_eq!(state(&sim, SLURMCTLD), "stopping");
+        sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGTERM));
+        assert_eq!(sim.spawned.last(), Some(&Child::Unit(SLURMCTLD)), "at once, also the {round}th time");
+        sim.give(Event::Looked(SLURMCTLD, true));
+        sim.node("idle|none");
+    }
+    let units = sim.machine.snapshot().units;
+    assert_eq!((units[1].restarts, units[1].starts), (19, 20));
+    assert_eq!(units[1].last_exit_why.as_ref().unwrap().to_string(), "a restart was asked for");
+    let others = |child: &&Child| matches!(child, Child::Unit(unit) if *unit != SLURMCTLD);
+    assert_eq!(sim.spawned[spawned..].iter().filter(others).count(), 0, "the others stay");
+}
+
+#[test]
+fn a_restart_starts_what_does_not_run_and_forgets_its_failures() {
+    let hold = Supervise { on_give_up: OnGiveUp::Hold, ..Supervise::default() };
+    let mut sim = Sim::new(Setup { supervise: hold, ..cluster(false) });
+    sim.ready();
+    while state(&sim, SLURMCTLD) != "given up" {
+        sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
+        sim.wait(Duration::from_secs(6));
+    }
+    sim.give(Event::Command(Command::Restart(SLURMCTLD)));
+    assert!(sim.living.contains(&Child::Unit(SLURMCTLD)));
+    sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
+    assert_eq!(state(&sim, SLURMCTLD), "starting", "that was its first failure again");
+    sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
+    assert_eq!(state(&sim, SLURMCTLD), "backing off");
+    sim.give(Event::Command(Command::Restart(SLURMCTLD)));
+    assert!(sim.living.contains(&Child::Unit(SLURMCTLD)), "nobody who asks for it wants to wait");
+}
+
+#[test]
+fn a_restart_keeps_the_order_and_a_unit_that_is_stopped_is_stopped_once() {
+    let mut sim = Sim::new(cluster(false));
+    sim.give(Event::Command(Command::Restart(SLURMD)));
+    assert_eq!(sim.spawned, [Child::Prepare], "it waits for what it needs");
+    sim.ready();
+    sim.give(Event::Command(Command::Restart(SLURMD)));
+    let stops = sim.stopped.len();
+    sim.give(Event::Command(Command::Restart(SLURMD)));
+    assert_eq!(sim.stopped.len(), stops);
+    sim.exits(Child::Unit(SLURMD), Exit::Code(0));
+    assert!(sim.living.contains(&Child::Unit(SLURMD)));
+}
+
+#[test]
+fn a_service_that_is_never_started_again_is_when_somebody_asks() {
+    let mut setup = cluster(false);
+    setup.units[3].restart = RestartPolicy::Never;
+    setup.units[3].readiness = ReadinessTest::Started;
+    let mut sim = Sim::new(setup);
+    sim.ready();
+    sim.give(Event::Command(Command::Restart(API)));
+    sim.exits(Child::Unit(API), Exit::Code(0));
+    assert_eq!(state(&sim, API), "ready");
+    sim.exits(Child::Unit(API), Exit::Code(0));
+    assert_eq!(state(&sim, API), "finished");
+    sim.give(Event::Command(Command::Restart(API)));
+    assert_eq!(state(&sim, API), "ready");
+}
+
+#[test]
+fn during_the_stop_a_restart_is_refused_and_a_second_stop_hurries() {
+    let mut sim = Sim::new(cluster(false));
+    sim.ready();
+    sim.stubborn = sim.living.clone();
+    assert_eq!(sim.machine.refusal(Command::Restart(SLURMCTLD)), None);
+    sim.give(Event::Command(Command::Stop));
+    assert_eq!(sim.machine.refusal(Command::Restart(SLURMCTLD)), Some("the container stops"));
+    sim.give(Event::Command(Command::Restart(SLURMCTLD)));
+    let start = sim.now;
+    sim.give(Event::Command(Command::Stop));
+    sim.let_end();
+    assert!(sim.now - start < Duration::from_millis(100));
+    assert_eq!(sim.exit, Some(0));
+}
+
+#[test]
+fn the_timeline_has_each_part_of_the_start_once_and_does_not_change_later() {
+    let mut sim = Sim::new(Setup { hooks: vec![hook(Duration::from_secs(5))], ..cluster(true) });
+    let after = |sim: &mut Sim, ms: u64, event| {
+        sim.now += Duration::from_millis(ms);
+        sim.give(event);
+    };
+    sim.now += 2 * MS;
+    sim.exits(Child::Hook(0), Exit::Code(0));
+    after(&mut sim, 4, Event::Prepare(PrepareEvent::MungeKeyReady));
+    after(&mut sim, 1, Event::Prepare(PrepareEvent::Detected));
+    after(&mut sim, 3, Event::Prepare(PrepareEvent::Done(Prepared::default())));
+    after(&mut sim, 5, Event::Looked(MUNGED, true));
+    after(&mut sim, 20, Event::Looked(SLURMCTLD, true));
+    after(&mut sim, 25, Event::Looked(SLURMD, true));
+    after(&mut sim, 10, Event::Node(NodeReport::parse("idle|none").unwrap()));
+    after(&mut sim, 9, Event::Looked(API, true));
+    let line = sim.machine.snapshot().timeline;
+    let told: Vec<_> =
+        line.iter().map(|span| (&span.part, span.from_us / 1000, span.until_us.map(|us| us / 1000))).collect();
+    let unit = |name: &str| Part::Unit(name.to_owned());
+    assert_eq!(
+        told,
+        [
+            (&Part::Hook(1), 0, Some(2)),
+            (&Part::Prepare, 2, Some(10)),
+            (&Part::Key, 2, Some(6)),
+            (&Part::Detection, 6, Some(7)),
+            (&unit("munged"), 6, Some(15)),
+            (&Part::Files, 7, Some(10)),
+            (&unit("slurmctld"), 15, Some(35)),
+            (&unit("slurmd"), 35, Some(60)),
+            (&unit("api"), 60, Some(79)),
+            (&Part::Node, 60, Some(70)),
+            (&Part::Command, 70, Some(70)),
+        ]
+    );
+    sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
+    after(&mut sim, 9, Event::Looked(SLURMCTLD, true));
+    assert_eq!(sim.machine.snapshot().timeline, line);
+}
+
+#[test]
+fn a_daemon_that_ends_during_the_stop_without_being_told_to_is_said() {
+    let mut sim = Sim::new(cluster(false));
+    sim.ready();
+    sim.give(Event::Signal(libc::SIGTERM));
+    sim.exits(Child::Unit(MUNGED), Exit::Code(0));
+    assert_eq!(sim.said.last().unwrap().level(), Level::Warn);
+    sim.exits(Child::JobsQuiesce, Exit::Code(0));
+    sim.exits(Child::Unit(API), Exit::Code(0));
+    assert_eq!(sim.said.last().unwrap().level(), Level::Debug);
+}

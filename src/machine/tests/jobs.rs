@@ -1,0 +1,314 @@
+//! What becomes of jobs when the child that accounts for them fails.
+
+use super::*;
+use model::unit::Gate;
+
+fn no_process() -> Exit {
+    let message = "cannot start `/usr/bin/slurminit`: Try again".to_owned();
+    Exit::NotStarted(SpawnFailure { code: exit_code::FAILURE, message, shortage: None })
+}
+
+#[test]
+fn jobs_that_get_no_notice_of_the_stop_are_told_of_and_the_stop_goes_on() {
+    for exit in [no_process(), Exit::Code(exit_code::FAILURE), Exit::Signal(libc::SIGKILL)] {
+        let mut sim = Sim::new(cluster(false));
+        sim.ready();
+        sim.give(Event::Signal(libc::SIGTERM));
+        sim.exits(Child::JobsQuiesce, exit.clone());
+        let notice = Notice::JobsNotTold { exit: exit.clone() };
+        assert_eq!(sim.said.iter().filter(|said| **said == notice).count(), 1, "{exit:?}: {:?}", sim.said);
+        assert_eq!(sim.stopped, [Child::Unit(API)], "nobody waits for what cannot be");
+        sim.let_end();
+        assert_eq!(sim.exit, Some(0));
+    }
+}
+
+#[test]
+fn jobs_that_had_their_notice_need_no_word_and_those_that_were_not_asked_in_time_one() {
+    for code in [0, exit_code::JOBS_LEFT] {
+        let mut sim = Sim::new(cluster(false));
+        sim.ready();
+        sim.give(Event::Signal(libc::SIGTERM));
+        sim.exits(Child::JobsQuiesce, Exit::Code(code));
+        assert!(!sim.said.iter().any(|said| said.level() == model::log::Level::Warn), "{:?}", sim.said);
+    }
+    let mut sim = Sim::new(cluster(false));
+    sim.ready();
+    sim.give(Event::Signal(libc::SIGTERM));
+    sim.wait(Duration::from_secs(6));
+    let about_jobs = |said: &&Notice| matches!(said, Notice::JobsNotAsked { .. } | Notice::JobsNotTold { .. });
+    assert_eq!(sim.said.iter().filter(about_jobs).count(), 1, "one word for one fault: {:?}", sim.said);
+}
+
+/// Runs until slurmctld is ready.
+fn until_slurmctld(saved_jobs: bool) -> Sim {
+    let mut setup = cluster(false);
+    setup.units[2].gate = Gate::Jobs;
+    let mut sim = Sim::new(setup);
+    sim.give(Event::Prepare(PrepareEvent::MungeKeyReady));
+    sim.give(Event::Prepare(PrepareEvent::Done(Prepared { saved_jobs, ..Prepared::default() })));
+    sim.exits(Child::Prepare, Exit::Code(0));
+    sim.give(Event::Looked(MUNGED, true));
+    sim.give(Event::Looked(SLURMCTLD, true));
+    sim
+}
+
+#[test]
+fn jobs_of_a_former_start_that_nobody_could_account_for_are_told_of_and_slurmd_starts() {
+    let mut sim = until_slurmctld(true);
+    assert!(!sim.living.contains(&Child::Unit(SLURMD)), "slurmd waits");
+    sim.exits(Child::JobsRecover, no_process());
+    assert_eq!(sim.said.last(), Some(&Notice::JobsNotRecovered { exit: no_process() }));
+    assert!(sim.living.contains(&Child::Unit(SLURMD)));
+
+    let mut sim = until_slurmctld(true);
+    sim.wait(Duration::from_secs(15));
+    assert!(!sim.living.contains(&Child::JobsRecover), "one that hangs has its time");
+    assert!(matches!(sim.said.last(), Some(Notice::JobsNotRecovered { .. })), "{:?}", sim.said);
+    assert!(sim.living.contains(&Child::Unit(SLURMD)));
+}
+
+#[test]
+fn each_slurmctld_after_the_first_is_asked_for_allocations_that_nobody_holds() {
+    let mut sim = until_slurmctld(false);
+    let asked = |sim: &Sim| sim.spawned.iter().filter(|child| **child == Child::JobsReclaim).count();
+    sim.give(Event::Looked(SLURMD, true));
+    sim.node("idle|none");
+    sim.give(Event::Looked(API, true));
+    assert_eq!(asked(&sim), 0, "a first start has none");
+    for round in 1..4 {
+        sim.wait(Duration::from_secs(61));
+        sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
+        sim.give(Event::Looked(SLURMCTLD, true));
+        sim.exits(Child::JobsAccount, Exit::Code(0));
+        assert_eq!(asked(&sim), round);
+        sim.exits(Child::JobsReclaim, Exit::Code(0));
+        sim.node("idle|none");
+    }
+    assert_eq!(sim.machine.next_wake(), None, "and it is asked once");
+}
+
+#[test]
+fn a_look_for_allocations_that_hangs_or_fails_has_its_time_and_is_told_of() {
+    for exit in [None, Some(no_process()), Some(Exit::Code(1))] {
+        let mut sim = until_slurmctld(false);
+        sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
+        sim.give(Event::Looked(SLURMCTLD, true));
+        sim.exits(Child::JobsAccount, Exit::Code(0));
+        match &exit {
+            None => sim.wait(Duration::from_secs(60)),
+            Some(exit) => sim.exits(Child::JobsReclaim, exit.clone()),
+        }
+        let exit = exit.unwrap_or(Exit::Signal(libc::SIGKILL));
+        assert!(sim.said.contains(&Notice::JobsNotReclaimed { exit }), "{:?}", sim.said);
+        // A stop kills the child silently: nobody needs it any more.
+        sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
+        sim.wait(Duration::from_secs(2));
+        sim.give(Event::Looked(SLURMCTLD, true));
+        sim.exits(Child::JobsAccount, Exit::Code(0));
+        assert!(sim.living.contains(&Child::JobsReclaim));
+        let said = sim.said.len();
+        sim.give(Event::Signal(libc::SIGTERM));
+        assert!(!sim.living.contains(&Child::JobsReclaim));
+        assert!(!sim.said[said..].iter().any(|said| matches!(said, Notice::JobsNotReclaimed { .. })));
+    }
+}
+
+#[test]
+fn a_slurmctld_that_comes_up_while_the_jobs_are_accounted_for_is_asked_after_that() {
+    for saved_jobs in [false, true] {
+        let mut sim = until_slurmctld(saved_jobs);
+        if !saved_jobs {
+            sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
+            sim.give(Event::Looked(SLURMCTLD, true));
+        }
+        let first = if saved_jobs { Child::JobsRecover } else { Child::JobsAccount };
+        assert_eq!(sim.spawned.iter().filter(|child| **child == first).count(), 1);
+        // slurmctld dies again, so what the child was told is worthless.
+        sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
+        sim.wait(Duration::from_secs(2));
+        sim.give(Event::Looked(SLURMCTLD, true));
+        let asked = sim.spawned.len();
+        sim.exits(first, Exit::Code(1));
+        assert!(sim.spawned[asked..].contains(&Child::JobsAccount), "{:?}", sim.spawned);
+        sim.exits(Child::JobsAccount, Exit::Code(0));
+        // What the search for lost jobs was told is worthless too, and it is not waited for.
+        sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
+        sim.wait(Duration::from_secs(2));
+        let said = sim.said.len();
+        sim.give(Event::Looked(SLURMCTLD, true));
+        assert!(!sim.living.contains(&Child::JobsReclaim) && sim.living.contains(&Child::JobsAccount));
+        assert!(!sim.said[said..].iter().any(|said| matches!(said, Notice::JobsNotReclaimed { .. })));
+        // While slurmctld is down, nobody is asked.
+        sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
+        sim.exits(Child::JobsAccount, Exit::Code(1));
+        assert!(!sim.living.contains(&Child::JobsAccount));
+    }
+}
+
+#[test]
+fn each_slurmd_after_the_first_is_asked_for_batch_jobs_that_never_began() {
+    for saved_jobs in [false, true] {
+        let mut sim = until_slurmctld(saved_jobs);
+        let asked = |sim: &Sim| sim.spawned.iter().filter(|child| **child == Child::JobsAccount).count();
+        if saved_jobs {
+            sim.exits(Child::JobsRecover, Exit::Code(0));
+        }
+        sim.give(Event::Looked(SLURMD, true));
+        sim.node("idle|none");
+        assert_eq!(asked(&sim), 0, "a first slurmd has launched nothing");
+        sim.wait(Duration::from_secs(61));
+        sim.exits(Child::Unit(SLURMD), Exit::Signal(libc::SIGKILL));
+        sim.give(Event::Looked(SLURMD, true));
+        assert_eq!(asked(&sim), 1);
+        // slurmd restarts once more during the first search.
+        sim.exits(Child::Unit(SLURMD), Exit::Signal(libc::SIGKILL));
+        sim.wait(Duration::from_secs(2));
+        sim.give(Event::Looked(SLURMD, true));
+        assert_eq!(asked(&sim), 1);
+        sim.exits(Child::JobsAccount, Exit::Code(0));
+        assert_eq!(asked(&sim), 2);
+    }
+}
+
+/// A cluster that has served, with slurmd.
+fn served() -> Sim {
+    let mut sim = until_slurmctld(false);
+    sim.give(Event::Looked(SLURMD, true));
+    sim.node("idle|none");
+    sim.wait(Duration::from_secs(61));
+    sim
+}
+
+#[test]
+fn slurmd_takes_no_order_of_a_slurmctld_that_may_have_forgotten_until_jobs_are_accounted_for() {
+    for exit in [Exit::Code(0), Exit::Code(1), no_process()] {
+        let mut sim = served();
+        sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
+        assert!(sim.halted.contains(&Child::Unit(SLURMD)) && sim.living.contains(&Child::Unit(SLURMCTLD)));
+        sim.give(Event::Looked(SLURMCTLD, true));
+        assert!(sim.halted.contains(&Child::Unit(SLURMD)));
+        sim.exits(Child::JobsAccount, exit);
+        assert!(sim.halted.is_empty() && sim.living.contains(&Child::JobsReclaim));
+    }
+    let mut sim = served();
+    sim.exits(Child::Unit(SLURMCTLD), Exit::Code(0));
+    assert!(sim.halted.is_empty(), "one that ended in order has forgotten nothing");
+}
+
+#[test]
+fn slurmd_is_stopped_no_longer_than_somebody_accounts_for_jobs() {
+    // The accounting child hangs.
+    let mut sim = served();
+    sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
+    sim.give(Event::Looked(SLURMCTLD, true));
+    sim.wait(Duration::from_secs(15));
+    assert!(sim.halted.is_empty(), "{:?}", sim.said);
+    assert!(sim.said.iter().any(|said| matches!(said, Notice::JobsNotAccounted { .. })), "{:?}", sim.said);
+    // slurmctld dies again and backs off.
+    let mut sim = served();
+    sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
+    sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
+    assert!(sim.halted.is_empty() && !sim.living.contains(&Child::Unit(SLURMCTLD)));
+    // slurmd is ended meanwhile, and waits for the accounting.
+    let mut sim = served();
+    sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
+    sim.give(Event::Looked(SLURMCTLD, true));
+    sim.exits(Child::Unit(SLURMD), Exit::Signal(libc::SIGKILL));
+    assert!(!sim.living.contains(&Child::Unit(SLURMD)));
+    sim.exits(Child::JobsAccount, Exit::Code(0));
+    assert!(sim.living.contains(&Child::Unit(SLURMD)));
+    // The container is stopped: a working slurmd notifies its jobs.
+    let mut sim = served();
+    sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
+    sim.give(Event::Signal(libc::SIGTERM));
+    assert!(sim.halted.is_empty());
+}
+
+#[test]
+fn slurmd_is_not_silent_while_it_is_kept_from_taking_orders() {
+    let mut setup = probed(cluster(false));
+    setup.units[2].gate = Gate::Jobs;
+    let mut sim = Sim::new(setup);
+    sim.prepared();
+    for unit in DAEMONS {
+        sim.give(Event::Looked(unit, true));
+    }
+    sim.node("idle|none");
+    sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
+    sim.give(Event::Looked(SLURMCTLD, true));
+    sim.wait(Duration::from_secs(5));
+    assert!(sim.living.contains(&Child::Liveness) && sim.halted.contains(&Child::Unit(SLURMD)));
+    for unit in [MUNGED, SLURMCTLD] {
+        sim.give(Event::Liveness(unit, Liveness::Answers));
+    }
+    sim.give(Event::Liveness(SLURMD, Liveness::Stopped("it is stopped".to_owned())));
+    sim.exits(Child::JobsAccount, Exit::Code(0));
+    sim.exits(Child::Liveness, Exit::Code(0));
+    assert!(!sim.stopped.contains(&Child::Unit(SLURMD)), "{:?}", sim.said);
+}
+
+#[test]
+fn the_jobs_of_a_command_are_waited_for_where_somebody_wants_it() {
+    let waiting = || {
+        let mut sim = Sim::new(Setup { wait_jobs: true, ..cluster(true) });
+        sim.ready();
+        sim.exits(Child::Cmd, Exit::Code(7));
+        assert_eq!((sim.spawned.last(), sim.stopped.len()), (Some(&Child::JobsWait), 0));
+        sim
+    };
+    for exit in [Exit::Code(0), Exit::Code(1), no_process()] {
+        let mut sim = waiting();
+        sim.exits(Child::JobsWait, exit.clone());
+        assert!(sim.living.contains(&Child::JobsQuiesce) && sim.machine.stops_with_its_command());
+        assert_eq!(sim.said.contains(&Notice::JobsNotAwaited { exit: exit.clone() }), exit != Exit::Code(0));
+        sim.exits(Child::JobsQuiesce, Exit::Code(0));
+        sim.let_end();
+        assert_eq!(sim.exit, Some(7), "the code is the command's");
+    }
+    let mut sim = waiting();
+    sim.give(Event::Signal(libc::SIGTERM));
+    assert!(!sim.living.contains(&Child::JobsWait) && !sim.machine.stops_with_its_command());
+    sim.exits(Child::JobsQuiesce, Exit::Code(0));
+    sim.let_end();
+    assert_eq!(sim.exit, Some(143), "nobody takes what was cut short for a success");
+
+    let mut sim = Sim::new(Setup { wait_jobs: true, ..cluster(true) });
+    sim.ready();
+    sim.exits(Child::Cmd, no_process());
+    assert!(!sim.spawned.contains(&Child::JobsWait), "what never ran has no jobs");
+}
+
+#[test]
+fn state_is_new_for_the_first_slurmctld_alone() {
+    let finds_no_state = |sim: &Sim| sim.machine.units()[SLURMCTLD].finds_no_state(sim.machine.prepared());
+    for new_state in [false, true] {
+        let mut sim = Sim::new(cluster(false));
+        sim.give(Event::Prepare(PrepareEvent::MungeKeyReady));
+        sim.give(Event::Prepare(PrepareEvent::Done(Prepared { new_state, ..Prepared::default() })));
+        sim.exits(Child::Prepare, Exit::Code(0));
+        sim.give(Event::Looked(MUNGED, true));
+        assert_eq!(finds_no_state(&sim), new_state);
+        sim.give(Event::Looked(SLURMCTLD, true));
+        sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
+        assert!(!finds_no_state(&sim), "the second one finds what the first has saved, or has lost");
+    }
+}
+
+/// Without a state of a former start, nothing was given to it that a successor could give again.
+#[test]
+fn a_slurmctld_that_never_answered_leaves_no_jobs() {
+    let follows = |sim: &Sim| sim.machine.units()[SLURMCTLD].follows(sim.machine.prepared());
+    for saved_jobs in [false, true] {
+        let mut sim = Sim::new(cluster(false));
+        sim.give(Event::Prepare(PrepareEvent::MungeKeyReady));
+        sim.give(Event::Looked(MUNGED, true));
+        sim.give(Event::Prepare(PrepareEvent::Done(Prepared { saved_jobs, ..Prepared::default() })));
+        sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
+        assert_eq!(follows(&sim), saved_jobs.then_some(Follows::Unknown));
+    }
+    let mut sim = Sim::new(cluster(false));
+    sim.ready();
+    sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
+    assert_eq!(follows(&sim), Some(Follows::Unknown));
+}

@@ -1,0 +1,220 @@
+//! The simulated world: time is a number, a child is an entry in a set.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::*;
+use model::daemons::{DaemonName, Hook, ReadinessTest};
+use model::unit::{Gate, Handover, Probe, ProbeTest};
+
+/// The units of [`cluster`].
+pub(in super::super) const MUNGED: UnitId = UnitId(0);
+pub(in super::super) const SLURMCTLD: UnitId = UnitId(1);
+pub(in super::super) const SLURMD: UnitId = UnitId(2);
+pub(in super::super) const API: UnitId = UnitId(3);
+pub(in super::super) const UNITS: [UnitId; 4] = [MUNGED, SLURMCTLD, SLURMD, API];
+pub(in super::super) const DAEMONS: [UnitId; 3] = [MUNGED, SLURMCTLD, SLURMD];
+
+pub(in super::super) const MS: Duration = Duration::from_millis(1);
+
+fn spec(name: &str, after: &[&str], gate: Gate, daemon: Option<DaemonName>, essential: Option<u8>) -> Spec {
+    Spec {
+        node: None,
+        name: name.to_owned(),
+        command: vec![name.to_owned()],
+        user: None,
+        env: BTreeMap::new(),
+        default_env: vec![],
+        handover: Handover::Never,
+        after: after.iter().map(ToString::to_string).collect(),
+        gate,
+        readiness: ReadinessTest::Port(1),
+        ready_timeout: Duration::from_secs(60),
+        liveness: None,
+        restart: RestartPolicy::Always,
+        essential,
+        stop_timeout: Duration::from_secs(8),
+        daemon,
+    }
+}
+
+pub(in super::super) fn hook(timeout: Duration) -> Hook {
+    Hook { command: vec!["hook".to_owned()], timeout }
+}
+
+pub(in super::super) fn cluster(has_cmd: bool) -> Setup {
+    Setup {
+        units: vec![
+            spec("munged", &[], Gate::MungeKey, Some(DaemonName::Munged), Some(exit_code::MUNGED)),
+            spec("slurmctld", &["munged"], Gate::Files, Some(DaemonName::Slurmctld), Some(exit_code::SLURMCTLD)),
+            spec("slurmd", &["slurmctld"], Gate::Files, Some(DaemonName::Slurmd), Some(exit_code::SLURMD)),
+            spec("api", &["slurmd"], Gate::Hooks, None, None),
+        ],
+        hooks: vec![],
+        has_cmd,
+        has_cluster: true,
+        jobs: JobCare::Cluster,
+        supervise: Supervise::default(),
+        has_associations: false,
+        jobs_grace: Duration::from_secs(3),
+        wait_jobs: false,
+        seed: 7,
+    }
+}
+
+/// The same cluster, with liveness checks for the daemons.
+pub(in super::super) fn probed(mut setup: Setup) -> Setup {
+    for unit in setup.units.iter_mut().filter(|unit| unit.daemon.is_some()) {
+        unit.liveness = unit.daemon.map(|name| Probe { test: ProbeTest::Daemon(name), timeout: None });
+    }
+    setup
+}
+
+/// The world, as shaped by the machine's effects. Every promise that must hold after each step is asserted here.
+pub(in super::super) struct Sim {
+    pub(in super::super) machine: Machine,
+    pub(in super::super) now: Moment,
+    pub(in super::super) living: BTreeSet<Child>,
+    pub(in super::super) spawned: Vec<Child>,
+    pub(in super::super) stopped: Vec<Child>,
+    pub(in super::super) said: Vec<Notice>,
+    pub(super) stubborn: BTreeSet<Child>,
+    /// Children that are stopped, as by SIGSTOP.
+    pub(in super::super) halted: BTreeSet<Child>,
+    pub(in super::super) exit: Option<u8>,
+}
+
+impl Sim {
+    pub(in super::super) fn new(setup: Setup) -> Self {
+        let mut sim = Self {
+            machine: Machine::new(setup),
+            now: Duration::ZERO,
+            living: BTreeSet::new(),
+            spawned: vec![],
+            stopped: vec![],
+            said: vec![],
+            stubborn: BTreeSet::new(),
+            halted: BTreeSet::new(),
+            exit: None,
+        };
+        sim.give(Event::Tick);
+        sim
+    }
+
+    pub(in super::super) fn give(&mut self, event: Event) {
+        assert_eq!(self.exit, None, "nothing is asked of a machine that has ended");
+        let mut events = vec![event];
+        while let Some(event) = events.pop() {
+            for effect in self.machine.step(self.now, event) {
+                assert_eq!(self.exit, None, "no effect follows the exit");
+                match effect {
+                    Effect::Spawn(child) => {
+                        assert!(self.living.insert(child), "a second {child:?} while the first lives");
+                        self.check_order(child);
+                        self.spawned.push(child);
+                    }
+                    Effect::Signal(child, signal) => {
+                        assert!(self.living.contains(&child), "signal {signal} to {child:?}, which is gone");
+                        match signal {
+                            libc::SIGTERM => self.stopped.push(child),
+                            libc::SIGSTOP => drop(self.halted.insert(child)),
+                            libc::SIGCONT => drop(self.halted.remove(&child)),
+                            _ => {}
+                        }
+                    }
+                    Effect::Continue(child) => {
+                        assert!(self.living.contains(&child), "CONT to {child:?}, which is gone")
+                    }
+                    Effect::Kill(child) => {
+                        assert!(self.living.contains(&child), "KILL to {child:?}, which is gone");
+                        self.living.remove(&child);
+                        events.push(Event::Exited(child, Exit::Signal(libc::SIGKILL)));
+                    }
+                    Effect::SignalAll(signal) => {
+                        let dying: Vec<_> = self.living.iter().copied().collect();
+                        for child in dying.into_iter().filter(|c| signal == libc::SIGKILL || !self.stubborn.contains(c))
+                        {
+                            self.living.remove(&child);
+                            events.push(Event::Exited(child, Exit::Signal(signal)));
+                        }
+                        if self.living.is_empty() {
+                            events.insert(0, Event::NoChildren);
+                        }
+                    }
+                    Effect::Look(_) => {}
+                    Effect::Say(notice) => self.said.push(notice),
+                    Effect::Exit(code) => self.exit = Some(code),
+                }
+            }
+            if self.exit.is_some() {
+                return;
+            }
+        }
+        self.halted.retain(|child| self.living.contains(child));
+        let slurmctld = self.machine.units().named("slurmctld");
+        let slurmctld_comes = slurmctld.is_some_and(|unit| unit.is_alive() && !unit.is_ready());
+        let is_waited_for = slurmctld_comes || self.living.contains(&Child::JobsAccount);
+        assert!(self.halted.is_empty() || is_waited_for, "{:?} are stopped for nothing", self.halted);
+    }
+
+    /// A unit may start only when the units it needs are ready, and its gate is open.
+    fn check_order(&self, child: Child) {
+        if let Child::Unit(unit) = child {
+            let spec = &self.machine.units()[unit].spec;
+            for other in &spec.after {
+                let other_unit = self.machine.units().named(other);
+                let is_ready = other_unit.is_some_and(Unit::satisfies);
+                let had = self.machine.units()[unit].has_been_ready();
+                let was_enough = had && other_unit.is_some_and(Unit::is_for_accounting);
+                assert!(is_ready || was_enough, "{} before {other} is ready", spec.name);
+            }
+            assert!(self.machine.cluster.open.contains(&spec.gate));
+            assert!(!self.machine.is_stopping(), "{} started during the stop", spec.name);
+        }
+    }
+
+    pub(in super::super) fn exits(&mut self, child: Child, exit: Exit) {
+        assert!(self.living.remove(&child), "{child:?} does not live");
+        self.give(Event::Exited(child, exit));
+    }
+
+    pub(in super::super) fn wait(&mut self, time: Duration) {
+        self.now += time;
+        self.give(Event::Tick);
+    }
+
+    pub(in super::super) fn prepared(&mut self) {
+        self.give(Event::Prepare(PrepareEvent::MungeKeyReady));
+        self.give(Event::Prepare(PrepareEvent::Done(Prepared::default())));
+        self.exits(Child::Prepare, Exit::Code(0));
+    }
+
+    pub(in super::super) fn ready(&mut self) {
+        self.prepared();
+        for unit in DAEMONS {
+            self.give(Event::Looked(unit, true));
+        }
+        self.node("idle|none");
+    }
+
+    pub(in super::super) fn node(&mut self, line: &str) {
+        self.give(Event::Node(NodeReport::parse(line).unwrap()));
+        self.exits(Child::NodeCheck, Exit::Code(0));
+    }
+
+    /// Lets everything that was told to end do so, in time order, until the machine exits.
+    pub(in super::super) fn let_end(&mut self) {
+        let start = self.now;
+        while self.exit.is_none() {
+            assert!(self.now - start < Duration::from_secs(30), "the stop does not end: {:?}", self.machine);
+            let willing = self.living.iter().copied().find(|c| self.stopped.contains(c) && !self.stubborn.contains(c));
+            match willing {
+                Some(child) => self.exits(child, Exit::Code(0)),
+                None => match self.machine.next_wake() {
+                    Some(at) => self.wait(at.saturating_sub(self.now).max(MS)),
+                    None if self.living.is_empty() => self.give(Event::NoChildren),
+                    None => panic!("nobody will wake the machine: {:?}", self.machine),
+                },
+            }
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Records how long each part of the start took.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Child, Cmd, Machine, Moment, Phase};
+use model::unit::Gate;
+
+/// One part of the start: its beginning and end, in microseconds since slurminit started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Span {
+    /// The part.
+    pub part: Part,
+    /// When it began.
+    pub from_us: u64,
+    /// When it ended; `None` if it has not.
+    pub until_us: Option<u64>,
+}
+
+/// A part of the start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Part {
+    /// The pre-start hook of this number, counted from 1.
+    Hook(usize),
+    /// The preparation as a whole.
+    Prepare,
+    /// The first part of the preparation: directories and the munge key.
+    Key,
+    /// The second part: querying drivers and the kernel.
+    Detection,
+    /// The third part: planning, rendering, writing files.
+    Files,
+    /// A daemon or service, from its start until it is ready.
+    Unit(String),
+    /// Accounting for the jobs of the previous start.
+    Jobs,
+    /// Asking the controller until the node is usable.
+    Node,
+    /// The moment at which the command starts.
+    Command,
+}
+
+/// The first beginning and end of each part.
+#[derive(Debug, Default)]
+pub(super) struct Timeline {
+    pub(super) is_detected: bool,
+    pub(super) spans: Vec<Span>,
+}
+
+impl Timeline {
+    /// Notes that a part has begun, and that it is done once `goes_on` is false.
+    fn note(&mut self, now: Moment, part: Part, goes_on: bool) {
+        let us = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
+        match self.spans.iter_mut().find(|span| span.part == part) {
+            Some(span) if !goes_on && span.until_us.is_none() => span.until_us = Some(us),
+            None if goes_on => self.spans.push(Span { part, from_us: us, until_us: None }),
+            _ => {}
+        }
+    }
+
+    /// Notes a part without a duration.
+    fn note_done(&mut self, now: Moment, part: Part) {
+        self.note(now, part.clone(), true);
+        self.note(now, part, false);
+    }
+}
+
+impl Machine {
+    /// Called after each step: notes what has begun and what is done.
+    pub(super) fn note_moments(&mut self) {
+        if self.is_stopping() {
+            return;
+        }
+        let (line, cluster) = (&mut self.timeline, &self.cluster);
+        let now = cluster.step.now;
+        let hook = match self.phase {
+            Phase::Hook { index, .. } => Some(index),
+            _ => None,
+        };
+        for index in 0..self.setup.hooks.len() {
+            line.note(now, Part::Hook(index + 1), hook == Some(index));
+        }
+        let prepares = matches!(self.phase, Phase::Prepare { .. });
+        let has_key = cluster.open.contains(&Gate::MungeKey);
+        line.note(now, Part::Prepare, prepares);
+        line.note(now, Part::Key, prepares && !has_key);
+        line.note(now, Part::Detection, prepares && has_key && !line.is_detected);
+        line.note(now, Part::Files, prepares && line.is_detected);
+        for unit in cluster.units.iter() {
+            if unit.is_starting() {
+                line.note(now, Part::Unit(unit.name()), true);
+            } else if unit.is_ready() {
+                line.note_done(now, Part::Unit(unit.name()));
+            }
+        }
+        line.note(now, Part::Jobs, cluster.step.runs(Child::JobsRecover));
+        line.note(now, Part::Node, cluster.node.is_asked());
+        if self.cmd == Cmd::Running {
+            line.note_done(now, Part::Command);
+        }
+    }
+}

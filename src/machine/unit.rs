@@ -1,0 +1,412 @@
+//! The life cycle of a daemon or service. A unit's state changes only here.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use model::daemons::{DaemonName, ReadinessTest, RestartPolicy};
+use model::supervise::Supervise;
+
+use super::liveness::Pulse;
+use super::readiness::Check;
+use super::setback::{LONGEST, Setbacks};
+use super::step::Step;
+use super::{Child, Effect, Exit, Moment, Notice, Shortage};
+use crate::UnitId;
+use model::unit::Spec;
+
+/// A unit: its definition, state and history.
+#[derive(Debug)]
+pub struct Unit {
+    /// The unit's index.
+    pub id: UnitId,
+    /// The unit's definition.
+    pub spec: Spec,
+    /// The units that must be ready first and must outlive this one.
+    pub(super) needs: Vec<UnitId>,
+    pub(super) state: State,
+    starts: u32,
+    pub(super) last_end: Option<End>,
+    pub(super) pulse: Pulse,
+    pub(super) setbacks: Setbacks,
+    /// The needed unit that failed for good, if that was logged as the reason why this one does not start.
+    pub(super) failed_need: Option<UnitId>,
+    /// When the unit failed, oldest first; older failures than can matter are dropped.
+    failures: VecDeque<Moment>,
+    in_a_row: u32,
+}
+
+/// How a unit's last process ended.
+#[derive(Debug)]
+pub(super) struct End {
+    pub(super) at: Moment,
+    /// When the process was told to end, or the earliest time at which it may have begun to end by itself.
+    pub(super) began: Moment,
+    pub(super) exit: Exit,
+    /// Why slurminit told the process to end; `None` if it did not.
+    pub(super) told: Option<Again>,
+    /// How the unit failed to answer, if that was the reason.
+    pub(super) silence: Option<String>,
+}
+
+/// Whether and why a unit that was told to end is started again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Again {
+    /// It stays down.
+    No,
+    /// It is restarted because it did not become ready. This counts as a failure.
+    AfterFailure,
+    /// It is restarted because it did not answer. Another user may have caused that, so it does not count as a failure.
+    AfterSilence,
+    /// It is restarted on request.
+    AsAsked,
+}
+
+/// The state of a unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// The unit waits for other units or for the preparation.
+    Waiting,
+    /// The process is alive but not ready yet.
+    Starting { since: Moment, check: Check, until: Moment, told: bool },
+    /// The unit is ready.
+    Ready { since: Moment },
+    /// The process was told to end. SIGTERM is repeated at `nudge`; SIGKILL follows at the deadline.
+    Stopping { since: Moment, deadline: Moment, nudge: Option<Moment>, killed: bool, again: Again },
+    /// The unit failed and is started again at this moment.
+    BackingOff { until: Moment },
+    /// The unit ended and is not started again.
+    Finished,
+    /// The unit failed too often.
+    GivenUp,
+}
+
+/// The run of a process that has ended.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) exit: Exit,
+    /// Why slurminit told the process to end; `None` if it did not.
+    pub(super) told: Option<Again>,
+    /// How long the process ran; zero if it was told to end.
+    ran: Duration,
+    was_ready: bool,
+}
+
+/// After this time the start is logged as slow.
+const SLOW_START: Duration = Duration::from_secs(2);
+/// munged can lose a SIGTERM while it starts (0.5.16: seen in its first 20 ms), so the signal is repeated. Slurm's
+/// daemons tolerate a second SIGTERM. A service might take it as a demand to hurry, and gets only one.
+const NUDGE: Duration = Duration::from_millis(100);
+/// How long a daemon takes to end that was not told to by slurminit (`scontrol shutdown`).
+const LONGEST_END: Duration = Duration::from_secs(10);
+/// The time from SIGTERM to SIGKILL of a database that is still starting. A SIGTERM in its first second can make mariadbd hang
+/// (11.8); nobody uses it yet, and InnoDB recovers from SIGKILL.
+const STARTING_DATABASE: Duration = Duration::from_secs(1);
+/// How often SIGKILL is repeated.
+const KILL_INTERVAL: Duration = Duration::from_millis(500);
+
+impl Unit {
+    pub(super) fn new(id: UnitId, spec: Spec, needs: Vec<UnitId>) -> Self {
+        Self {
+            id,
+            spec,
+            needs,
+            state: State::Waiting,
+            starts: 0,
+            last_end: None,
+            pulse: Pulse::default(),
+            setbacks: Setbacks::default(),
+            failed_need: None,
+            failures: VecDeque::new(),
+            in_a_row: 0,
+        }
+    }
+
+    pub(super) fn state(&self) -> &State {
+        &self.state
+    }
+
+    pub(super) fn name(&self) -> String {
+        self.spec.name.clone()
+    }
+
+    /// How often the unit was started.
+    pub fn starts(&self) -> u32 {
+        self.starts
+    }
+
+    /// Whether the unit has been ready since the container started.
+    pub fn has_been_ready(&self) -> bool {
+        self.setbacks.served
+    }
+
+    /// Whether the unit is this Slurm daemon.
+    pub fn is(&self, name: DaemonName) -> bool {
+        self.spec.daemon == Some(name)
+    }
+
+    pub(super) fn is_for_accounting(&self) -> bool {
+        self.spec.daemon.is_some_and(DaemonName::is_for_accounting)
+    }
+
+    pub(super) fn reads_slurms_files(&self) -> bool {
+        self.is(DaemonName::Slurmctld) || self.is(DaemonName::Slurmd)
+    }
+
+    /// Whether the process is alive and has not become ready yet.
+    pub fn is_starting(&self) -> bool {
+        matches!(self.state, State::Starting { .. })
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.ready_since().is_some()
+    }
+
+    /// Whether the unit does its work, or has done it.
+    pub(super) fn serves(&self) -> bool {
+        self.is_ready() || self.has_succeeded()
+    }
+
+    pub(super) fn ready_since(&self) -> Option<Moment> {
+        match self.state {
+            State::Ready { since } => Some(since),
+            _ => None,
+        }
+    }
+
+    /// Whether the main process is alive and was not told to end.
+    pub(super) fn runs(&self) -> bool {
+        self.is_starting() || self.is_ready()
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        matches!(self.state, State::Stopping { .. })
+    }
+
+    /// Whether the main process is alive.
+    pub(super) fn is_alive(&self) -> bool {
+        self.runs() || self.is_stopping()
+    }
+
+    /// Whether the unit ended and need not run again.
+    pub(super) fn has_finished(&self) -> bool {
+        self.state == State::Finished
+    }
+
+    /// Whether the unit ended with 0, by itself.
+    pub(super) fn has_succeeded(&self) -> bool {
+        let ended_well = |end: &End| end.exit == Exit::Code(0) && end.told.is_none();
+        self.has_finished() && self.last_end.as_ref().is_some_and(ended_well)
+    }
+
+    /// Whether units that need this one may start. One that runs once and has no readiness test must have ended with 0.
+    pub(super) fn satisfies(&self) -> bool {
+        let is_one_shot = self.spec.restart == RestartPolicy::Never && self.spec.readiness == ReadinessTest::Started;
+        self.has_succeeded() || self.is_ready() && !is_one_shot
+    }
+
+    /// Whether the unit may start as soon as the units it needs are ready.
+    pub(super) fn is_due(&self, now: Moment) -> bool {
+        match self.state {
+            State::Waiting => true,
+            State::BackingOff { until } => now >= until,
+            _ => false,
+        }
+    }
+
+    pub(super) fn next_wake(&self) -> Option<Moment> {
+        match &self.state {
+            State::Starting { check, until, .. } => Some(check.next_wake().min(*until)),
+            State::Stopping { deadline, nudge, .. } => Some(nudge.map_or(*deadline, |nudge| nudge.min(*deadline))),
+            State::BackingOff { until } => Some(*until),
+            State::Waiting | State::Ready { .. } | State::Finished | State::GivenUp => None,
+        }
+    }
+
+    /// Waits for other units, without a deadline.
+    pub(super) fn wait(&mut self) {
+        self.state = State::Waiting;
+    }
+
+    /// The unit's process starts. `limit`: how long a readiness command may take.
+    pub(super) fn start(&mut self, limit: Duration, step: &mut Step) {
+        let (since, until) = (step.now, step.now + self.spec.ready_timeout);
+        self.state = State::Starting { since, check: Check::new(since, limit), until, told: false };
+        self.failed_need = None;
+        self.starts = self.starts.saturating_add(1);
+        step.push(Effect::Spawn(Child::Unit(self.id)));
+    }
+
+    /// The unit answers. Ignored unless the unit is starting.
+    pub(super) fn becomes_ready(&mut self, step: &mut Step) -> bool {
+        let State::Starting { since, .. } = self.state else { return false };
+        self.state = State::Ready { since: step.now };
+        self.setbacks.served = true;
+        step.say(Notice::UnitReady { name: self.name(), after: step.now.saturating_sub(since) });
+        true
+    }
+
+    /// Does what is due while the process is alive.
+    pub(super) fn advance(&mut self, step: &mut Step) {
+        let now = step.now;
+        match &mut self.state {
+            State::Starting { since, until, .. } if now >= *until => {
+                let after = now.saturating_sub(*since);
+                step.say(Notice::NeverReady { name: self.name(), after });
+                self.stop(Again::AfterFailure, step);
+            }
+            State::Starting { since, until, told, .. } => {
+                if now >= *since + SLOW_START && !std::mem::replace(told, true) {
+                    let patience = *until - *since;
+                    step.say(Notice::StartsSlowly { name: self.name(), patience });
+                }
+                self.check_readiness(step);
+            }
+            State::Stopping { deadline, nudge, killed, .. } if now >= *deadline => {
+                (*deadline, *nudge) = (now + KILL_INTERVAL, None);
+                if !std::mem::replace(killed, true) {
+                    step.say(Notice::Killing { name: self.name() });
+                }
+                step.push(Effect::Kill(Child::Unit(self.id)));
+            }
+            State::Stopping { nudge: Some(nudge), .. } if now >= *nudge => {
+                *nudge = now + NUDGE;
+                step.signal(Child::Unit(self.id), libc::SIGTERM);
+            }
+            _ => {}
+        }
+    }
+
+    /// Tells the process to end. SIGCONT follows, because a stopped process does not act on SIGTERM.
+    pub(super) fn stop(&mut self, again: Again, step: &mut Step) {
+        step.kill_task(Child::Probe(self.id));
+        let nudge = self.spec.daemon.is_some().then(|| step.now + NUDGE);
+        let limit = if self.is(DaemonName::Mariadbd) && self.is_starting() { STARTING_DATABASE } else { Duration::MAX };
+        let (since, deadline) = (step.now, step.now + self.spec.stop_timeout.min(limit));
+        self.state = State::Stopping { since, deadline, nudge, killed: false, again };
+        step.signal(Child::Unit(self.id), libc::SIGTERM);
+        step.signal(Child::Unit(self.id), libc::SIGCONT);
+    }
+
+    /// Moves the SIGKILL of a stopping unit forward to `at`.
+    pub(super) fn hurry(&mut self, at: Moment) {
+        if let State::Stopping { deadline, killed: false, .. } = &mut self.state {
+            *deadline = at.min(*deadline);
+        }
+    }
+
+    /// The container stops: a unit that is not running never starts again.
+    pub(super) fn cancel(&mut self) {
+        if let State::Waiting | State::BackingOff { .. } = self.state {
+            self.state = State::Finished;
+        }
+    }
+
+    /// Restarts the unit without recording a failure; dependent units keep running. A unit that is not running starts
+    /// once everything it needs is ready.
+    pub(super) fn restart(&mut self, step: &mut Step) {
+        self.forget_failures();
+        step.say(Notice::RestartAsked { name: self.name() });
+        match &mut self.state {
+            State::Starting { .. } | State::Ready { .. } => self.stop(Again::AsAsked, step),
+            State::Stopping { again, .. } => *again = Again::AsAsked,
+            State::Waiting | State::BackingOff { .. } | State::Finished | State::GivenUp => self.wait(),
+        }
+    }
+
+    /// The process has ended. Until the caller decides what follows, the unit counts as finished.
+    pub(super) fn ended(&mut self, exit: Exit, now: Moment) -> Run {
+        let before = std::mem::replace(&mut self.state, State::Finished);
+        let told = match before {
+            State::Stopping { again, .. } => Some(again),
+            _ => None,
+        };
+        let began = match before {
+            State::Stopping { since, .. } => since,
+            _ => now.saturating_sub(LONGEST_END),
+        };
+        let silence = self.pulse.silence.take();
+        self.last_end = Some(End { at: now, began, exit: exit.clone(), told, silence });
+        let ran = match before {
+            State::Ready { since } | State::Starting { since, .. } => now.saturating_sub(since),
+            _ => Duration::ZERO,
+        };
+        Run { exit, told, ran, was_ready: matches!(before, State::Ready { .. }) }
+    }
+
+    /// The process died without being asked to. Returns whether the unit has failed too often.
+    pub(super) fn died(&mut self, run: Run, shortage: Option<Shortage>, policy: &Supervise, step: &mut Step) -> bool {
+        let (name, Run { exit, told, ran, was_ready }) = (self.name(), run);
+        let again = match self.spec.restart {
+            RestartPolicy::Always => true,
+            RestartPolicy::OnFailure => exit != Exit::Code(0) || told == Some(Again::AfterFailure),
+            RestartPolicy::Never => false,
+        };
+        if !again {
+            step.say(Notice::UnitFinished { name, exit });
+            return false;
+        }
+        // A long run clears the failures before it.
+        if ran >= policy.reset_after {
+            self.forget_failures();
+            self.setbacks.in_a_row = 0;
+        }
+        if let Some(shortage) = shortage {
+            self.struck(exit, shortage, policy, step);
+            return false;
+        }
+        // A unit that is ready as soon as it starts may never have listened.
+        let is_seen = self.spec.readiness != ReadinessTest::Started;
+        // The configuration is not at fault: the unit served until now, and any user's request may have killed it.
+        let served = is_seen && was_ready && self.pulse.has_answered();
+        if served {
+            self.in_a_row = self.in_a_row.saturating_add(1);
+        } else if self.failed(policy, step) {
+            return true;
+        }
+        let pause = self.pause(policy, step.random()).min(if served { LONGEST } else { Duration::MAX });
+        self.back_off(step.now + pause);
+        step.say(Notice::UnitDied { name: name.clone(), exit, ran, pause });
+        if served && self.in_a_row == policy.give_up_after {
+            step.say(Notice::DiesInService { name, deaths: policy.give_up_after });
+        }
+        false
+    }
+
+    /// Records a failure. Returns whether that was one too many, so that the unit is given up.
+    pub(super) fn failed(&mut self, policy: &Supervise, step: &Step) -> bool {
+        self.in_a_row = self.in_a_row.saturating_add(1);
+        self.failures.push_back(step.now);
+        self.failures.retain(|at| step.now.saturating_sub(*at) <= policy.give_up_window);
+        let too_often = self.failures.len() >= policy.give_up_after as usize;
+        if too_often {
+            self.state = State::GivenUp;
+        }
+        too_often
+    }
+
+    pub(super) fn back_off(&mut self, until: Moment) {
+        self.state = State::BackingOff { until };
+    }
+
+    pub(super) fn backs_off(&self) -> bool {
+        matches!(self.state, State::BackingOff { .. })
+    }
+
+    pub(super) fn forget_failures(&mut self) {
+        self.failures.clear();
+        self.in_a_row = 0;
+    }
+
+    /// The pause before the next start: none after the first failure, then doubling, with 25 % jitter.
+    fn pause(&self, policy: &Supervise, random: u64) -> Duration {
+        let percent = 75 + u32::try_from(random % 51).unwrap_or(0);
+        let failures = self.in_a_row.saturating_sub(1);
+        doubling(failures, policy.restart_initial_delay, policy.restart_max_delay).saturating_mul(percent) / 100
+    }
+}
+
+/// The pause after `times` events: none, `first`, twice that, and so on up to `most`.
+pub(super) fn doubling(times: u32, first: Duration, most: Duration) -> Duration {
+    let Some(doubled) = times.checked_sub(1) else { return Duration::ZERO };
+    first.saturating_mul(1_u32.checked_shl(doubled).unwrap_or(u32::MAX)).min(most)
+}

@@ -1,0 +1,124 @@
+//! The collection of units.
+
+use std::ops::{Index, IndexMut};
+
+use serde::{Deserialize, Serialize};
+
+use model::daemons::DaemonName;
+
+use super::Notice;
+use super::step::Step;
+use super::unit::Unit;
+use model::unit::Spec;
+
+/// A unit's index. Only [`Units`] creates these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct UnitId(pub(crate) usize);
+
+/// All daemons and services. Only this type creates a [`UnitId`], so every ID refers to a unit.
+#[derive(Debug)]
+pub struct Units(Vec<Unit>);
+
+impl Units {
+    /// The configuration has already checked that every name in an `after` exists.
+    pub(super) fn new(specs: Vec<Spec>) -> Self {
+        let id = |name: &String| specs.iter().position(|spec| spec.name == *name).map(UnitId);
+        let needs: Vec<Vec<_>> = specs.iter().map(|spec| spec.after.iter().filter_map(id).collect()).collect();
+        let units = specs.into_iter().zip(needs).enumerate();
+        Self(units.map(|(at, (spec, needs))| Unit::new(UnitId(at), spec, needs)).collect())
+    }
+
+    /// The units in start order.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Unit> {
+        self.0.iter()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Unit> {
+        self.0.iter_mut()
+    }
+
+    /// All IDs. They do not borrow the units, so the caller may change units while iterating.
+    pub fn ids(&self) -> impl Iterator<Item = UnitId> + use<> {
+        (0..self.0.len()).map(UnitId)
+    }
+
+    /// The unit with this name.
+    pub fn named(&self, name: &str) -> Option<&Unit> {
+        self.iter().find(|unit| unit.spec.name == name)
+    }
+
+    pub(super) fn daemon(&self, name: DaemonName) -> Option<&Unit> {
+        self.daemons(name).next()
+    }
+
+    /// One for each simulated node, if it is slurmd.
+    pub(super) fn daemons(&self, name: DaemonName) -> impl Iterator<Item = &Unit> {
+        self.iter().filter(move |unit| unit.is(name))
+    }
+
+    /// slurmctld runs as the user that the operator's slurm.conf names.
+    pub(super) fn take_slurm_user(&mut self, user: Option<&str>) {
+        let slurmctld = self.iter_mut().find(|unit| unit.is(DaemonName::Slurmctld));
+        if let (Some(unit), Some(user)) = (slurmctld, user) {
+            unit.spec.user = Some(user.to_owned());
+        }
+    }
+
+    /// Whether this daemon is one of the units, and ready.
+    pub(super) fn has_ready(&self, name: DaemonName) -> bool {
+        self.daemon(name).is_some_and(Unit::is_ready)
+    }
+
+    /// The daemons that read Slurm's files, in stop order.
+    pub(super) fn slurm(&self) -> impl Iterator<Item = UnitId> + use<> {
+        let slurm: Vec<_> = self.iter().rev().filter(|unit| unit.reads_slurms_files()).map(|unit| unit.id).collect();
+        slurm.into_iter()
+    }
+
+    /// The container's exit code if the unit cannot be kept alive. Jobs do not end because nobody counts them any more.
+    pub(super) fn essential(&self, unit: &Unit) -> Option<u8> {
+        unit.spec.essential.filter(|_| !(unit.is_for_accounting() && self.has_had_controller()))
+    }
+
+    /// Whether slurmctld has been ready: it has saved what it must know of accounting.
+    fn has_had_controller(&self) -> bool {
+        self.daemon(DaemonName::Slurmctld).is_some_and(Unit::has_been_ready)
+    }
+
+    /// Whether everything that this unit needs is ready, or has ended with 0. slurmctld needs accounting once.
+    pub(super) fn needs_are_met(&self, id: UnitId) -> bool {
+        let is_controller = self[id].is(DaemonName::Slurmctld);
+        let is_spared = |other: &Unit| is_controller && other.is_for_accounting() && self.has_had_controller();
+        self[id].needs.iter().map(|other| &self[*other]).all(|other| other.satisfies() || is_spared(other))
+    }
+
+    /// Logs, once, that this unit does not start because one that it needs has failed and is not started again.
+    pub(super) fn say_failed_need(&mut self, id: UnitId, step: &mut Step) {
+        let has_failed = |other: &&UnitId| self[**other].has_finished() && !self[**other].has_succeeded();
+        let failed = self[id].needs.iter().find(has_failed).copied();
+        if let Some(other) = failed.filter(|_| failed != self[id].failed_need) {
+            step.say(Notice::NeedFailed { name: self[id].name(), need: self[other].name() });
+        }
+        self[id].failed_need = failed;
+    }
+
+    /// Whether a living unit needs this one, so that it must end first.
+    pub(super) fn is_needed(&self, id: UnitId) -> bool {
+        self.iter().any(|other| other.is_alive() && other.needs.contains(&id))
+    }
+}
+
+impl Index<UnitId> for Units {
+    type Output = Unit;
+
+    fn index(&self, id: UnitId) -> &Unit {
+        &self.0[id.0]
+    }
+}
+
+impl IndexMut<UnitId> for Units {
+    fn index_mut(&mut self, id: UnitId) -> &mut Unit {
+        &mut self.0[id.0]
+    }
+}

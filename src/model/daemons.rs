@@ -1,0 +1,293 @@
+//! How daemons, services and hooks are run.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::de::{self, Deserializer, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
+
+use super::value;
+use crate::liveness_test::LivenessTest;
+
+/// The daemons of Slurm and munge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DaemonName {
+    /// Authentication.
+    Munged,
+    /// The accounting database.
+    Mariadbd,
+    /// Accounting.
+    Slurmdbd,
+    /// The controller.
+    Slurmctld,
+    /// The node's daemon.
+    Slurmd,
+    /// The REST API.
+    Slurmrestd,
+    /// slurminit's own, which looks after the GPUs.
+    Agent,
+    /// slurminit's own, which serves metrics and the page.
+    Metrics,
+}
+
+impl DaemonName {
+    /// All daemons, in start order.
+    pub const ALL: [Self; 8] = [
+        Self::Munged,
+        Self::Mariadbd,
+        Self::Slurmdbd,
+        Self::Slurmctld,
+        Self::Slurmd,
+        Self::Slurmrestd,
+        Self::Agent,
+        Self::Metrics,
+    ];
+
+    /// The program's name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Munged => "munged",
+            Self::Mariadbd => "mariadbd",
+            Self::Slurmdbd => "slurmdbd",
+            Self::Slurmctld => "slurmctld",
+            Self::Slurmd => "slurmd",
+            Self::Slurmrestd => "slurmrestd",
+            Self::Agent => "agent",
+            Self::Metrics => "metrics",
+        }
+    }
+
+    /// What the daemon is called on a simulated node, by the node's number from 1. The first has the daemon's own name, which others may
+    /// have in their `after`.
+    pub fn of_simulated_node(self, number: u32) -> String {
+        if number == 1 { self.to_string() } else { format!("{self}-{number}") }
+    }
+
+    /// The default user of the daemon; `None` means slurminit's own.
+    pub const fn user(self) -> Option<&'static str> {
+        match self {
+            Self::Munged => Some("munge"),
+            Self::Mariadbd => Some("mysql"),
+            Self::Slurmdbd | Self::Slurmctld => Some("slurm"),
+            Self::Slurmrestd => Some("slurmrestd"),
+            Self::Slurmd | Self::Agent | Self::Metrics => None,
+        }
+    }
+
+    /// Whether there is a question that costs little and that tells whether the daemon still serves.
+    pub const fn has_question(self) -> bool {
+        matches!(self, Self::Munged | Self::Slurmctld | Self::Slurmd)
+    }
+
+    /// Whether this daemon serves accounting, without which a cluster that has started goes on.
+    pub const fn is_for_accounting(self) -> bool {
+        matches!(self, Self::Mariadbd | Self::Slurmdbd)
+    }
+}
+
+impl fmt::Display for DaemonName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// Overrides for one daemon; `None` keeps the default.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DaemonSettings {
+    /// Program and arguments.
+    #[serde(deserialize_with = "value::optional_command")]
+    pub command: Option<Vec<String>>,
+    /// The user to run as.
+    pub user: Option<String>,
+    /// Variables added to the environment.
+    pub env: BTreeMap<String, String>,
+    /// The time from SIGTERM to SIGKILL.
+    #[serde(deserialize_with = "value::optional_seconds")]
+    pub stop_timeout: Option<Duration>,
+    /// When the daemon counts as ready.
+    pub readiness: Option<Readiness>,
+    /// How to check that the daemon still answers.
+    pub liveness: Option<LivenessTest>,
+    /// When the daemon is restarted.
+    pub restart: Option<RestartPolicy>,
+}
+
+/// A process that the operator runs beside Slurm.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Service {
+    /// The name in logs and in `after`.
+    pub name: String,
+    /// Program and arguments.
+    #[serde(deserialize_with = "value::command")]
+    pub command: Vec<String>,
+    /// The user to run as; `None` means root.
+    #[serde(default)]
+    pub user: Option<String>,
+    /// Daemons and services that must be ready first.
+    #[serde(default)]
+    pub after: Vec<String>,
+    /// When the service counts as ready; `None` means as soon as it runs.
+    #[serde(default)]
+    pub readiness: Option<Readiness>,
+    /// How to check that the service still answers; `None` disables the check.
+    #[serde(default)]
+    pub liveness: Option<LivenessTest>,
+    /// When the service is restarted.
+    #[serde(default)]
+    pub restart: RestartPolicy,
+    /// Whether the container ends if the service cannot be kept alive.
+    #[serde(default)]
+    pub essential: bool,
+    /// Variables added to the environment.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// The time from SIGTERM to SIGKILL; `None` means the same as for the daemons.
+    #[serde(default, deserialize_with = "value::optional_seconds")]
+    pub stop_timeout: Option<Duration>,
+}
+
+/// When a process is restarted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RestartPolicy {
+    /// Whenever it ends.
+    #[default]
+    Always,
+    /// When it exits with a code other than 0, or is killed by a signal.
+    OnFailure,
+    /// Never.
+    Never,
+}
+
+/// When a process counts as ready.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Readiness {
+    /// The condition to check.
+    pub test: ReadinessTest,
+    /// How long it may take; `None` is `supervise.ready_timeout`.
+    pub timeout: Option<Duration>,
+}
+
+/// The condition under which a process is ready.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReadinessTest {
+    /// The process is running.
+    #[default]
+    Started,
+    /// This Unix socket is listening.
+    Socket(PathBuf),
+    /// This TCP port is listening.
+    Port(u16),
+    /// This command exits with 0.
+    Command(Vec<String>),
+}
+
+impl<'de> Deserialize<'de> for Readiness {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ReadinessVisitor)
+    }
+}
+
+struct ReadinessVisitor;
+
+const READINESS_FORMS: &str = r#""started", { socket = "/path" }, { port = 6817 } or { command = ["..."] }"#;
+
+impl<'de> Visitor<'de> for ReadinessVisitor {
+    type Value = Readiness;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(READINESS_FORMS)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Readiness, E> {
+        match text {
+            "started" => Ok(Readiness { test: ReadinessTest::Started, timeout: None }),
+            _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Readiness, A::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Table {
+            socket: Option<PathBuf>,
+            port: Option<u16>,
+            #[serde(default, deserialize_with = "value::optional_command")]
+            command: Option<Vec<String>>,
+            #[serde(default, deserialize_with = "value::optional_seconds")]
+            timeout: Option<Duration>,
+        }
+        let Table { socket, port, command, timeout } = Table::deserialize(de::value::MapAccessDeserializer::new(map))?;
+        let test = match (socket, port, command) {
+            (Some(path), None, None) => ReadinessTest::Socket(path),
+            (None, Some(port), None) if port != 0 => ReadinessTest::Port(port),
+            (None, None, Some(command)) => ReadinessTest::Command(command),
+            _ => return Err(de::Error::custom(format_args!("want exactly one of {READINESS_FORMS}"))),
+        };
+        Ok(Readiness { test, timeout })
+    }
+}
+
+/// Commands run at fixed points of the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Hooks {
+    /// Run one after the other, before anything else.
+    pub pre_start: Vec<Hook>,
+    /// Run on each node of a job, before its first process there.
+    pub pre_job: Vec<JobHook>,
+    /// Run on each node of a job, after its end.
+    pub post_job: Vec<JobHook>,
+}
+
+/// A command that runs for each job.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JobHook {
+    /// Program and arguments.
+    #[serde(deserialize_with = "value::command")]
+    pub command: Vec<String>,
+    /// How long it may take.
+    #[serde(default = "one_minute", deserialize_with = "value::seconds")]
+    pub timeout: Duration,
+    /// What its failure means.
+    #[serde(default)]
+    pub on_failure: OnHookFailure,
+}
+
+const fn one_minute() -> Duration {
+    Duration::from_secs(60)
+}
+
+/// What the failure of a job's hook means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnHookFailure {
+    /// It is said in the log.
+    #[default]
+    Warn,
+    /// Slurm also drains the node; before a job it also requeues the job and holds it.
+    Drain,
+}
+
+/// A command that must succeed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hook {
+    /// Program and arguments.
+    #[serde(deserialize_with = "value::command")]
+    pub command: Vec<String>,
+    /// How long it may take.
+    #[serde(default = "five_minutes", serialize_with = "value::as_seconds", deserialize_with = "value::seconds")]
+    pub timeout: Duration,
+}
+
+const fn five_minutes() -> Duration {
+    Duration::from_secs(300)
+}

@@ -1,0 +1,73 @@
+//! The names of the files that slurminit writes for Slurm.
+
+use std::fmt;
+
+/// Slurm's files that slurminit writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FileName {
+    /// slurm.conf.
+    SlurmConf,
+    /// gres.conf.
+    GresConf,
+    /// cgroup.conf.
+    CgroupConf,
+    /// The script of `TaskProlog`.
+    TaskProlog,
+    /// The script of `Prolog`.
+    Prolog,
+    /// The script of `Epilog`.
+    Epilog,
+    /// The script of `MailProg`.
+    Mail,
+    /// The script that starts nodes: `PowerScript`.
+    Resume,
+    /// The script that stops nodes.
+    Suspend,
+}
+
+impl FileName {
+    /// The files that the user may provide.
+    pub const ALL: [Self; 3] = [Self::SlurmConf, Self::GresConf, Self::CgroupConf];
+
+    /// All files that slurminit writes.
+    pub const WRITTEN: [Self; 9] = [
+        Self::SlurmConf,
+        Self::GresConf,
+        Self::CgroupConf,
+        Self::TaskProlog,
+        Self::Prolog,
+        Self::Epilog,
+        Self::Mail,
+        Self::Resume,
+        Self::Suspend,
+    ];
+
+    /// The name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::SlurmConf => "slurm.conf",
+            Self::GresConf => "gres.conf",
+            Self::CgroupConf => "cgroup.conf",
+            Self::TaskProlog => "task_prolog",
+            Self::Prolog => "prolog",
+            Self::Epilog => "epilog",
+            Self::Mail => "mail",
+            Self::Resume => "resume",
+            Self::Suspend => "suspend",
+        }
+    }
+
+    /// The file's mode. Slurm runs the task prolog as the job's user.
+    pub const fn mode(self) -> u32 {
+        match self {
+            Self::SlurmConf | Self::GresConf | Self::CgroupConf => 0o644,
+            _ => 0o755,
+        }
+    }
+}
+
+impl fmt::Display for FileName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}

@@ -1,0 +1,205 @@
+//! The Slurm of this image: its release, its plugins, and what that release can do.
+//!
+//! Everything that depends on a release stands in two tables here. docs/versions.md shows both.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The Slurm installed in this image.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlurmInstall {
+    /// The version; `None` if neither the image's note nor `slurmd -V` reveals it.
+    pub version: Option<SlurmVersion>,
+    /// The installed plugins that affect the configuration, such as `gpu_nvml` or `cgroup_v2`; `mpi_pmix` only if its
+    /// library exists and it can write to /tmp.
+    pub plugins: Vec<String>,
+}
+
+impl SlurmInstall {
+    /// Whether the plugin `name` (without `.so`) is installed.
+    pub fn has_plugin(&self, name: &str) -> bool {
+        self.plugins.iter().any(|plugin| plugin == name)
+    }
+
+    /// Whether this Slurm does it. Where its release is unknown, the table says what is the safe answer.
+    pub fn does(&self, behavior: Behavior) -> bool {
+        let since = behavior.since();
+        self.version.map_or(since.if_unknown, |version| version >= since.release)
+    }
+}
+
+/// A Slurm release, year and month: `24.11`. Patch releases do not change the meaning of a configuration file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct SlurmVersion {
+    /// Two-digit year.
+    pub year: u16,
+    /// Month.
+    pub month: u16,
+}
+
+impl SlurmVersion {
+    const fn new(year: u16, month: u16) -> Self {
+        Self { year, month }
+    }
+}
+
+impl fmt::Display for SlurmVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:02}.{:02}", self.year, self.month)
+    }
+}
+
+/// What newer releases do and older ones do not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Behavior {
+    /// slurmd enables the controllers of a cgroup v2 by itself, where there is no systemd (`EnableControllers`).
+    EnablesControllers,
+    /// slurmctld follows a node that comes back with another address.
+    FollowsAddresses,
+    /// With `--systemd`, a daemon hands over to a successor on `scontrol reconfigure`, and goes on if that fails.
+    HandsOver,
+    /// slurmd makes namespaces to read the environment of a user's login.
+    MakesNamespaces,
+    /// cgroup.conf knows `CgroupPlugin=disabled`.
+    DisablesCgroups,
+    /// GetEnvTimeout is gone, and with it the file that slurmd read in place of a login's environment.
+    IgnoresGetEnvTimeout,
+    /// A daemon waits until its announcement of a successor was read (`BARRIER=1`).
+    WaitsForTheReader,
+    /// slurmctld and slurmd answer HTTP on their own ports.
+    AnswersHttp,
+}
+
+/// A row of the table of behaviors.
+#[derive(Clone, Copy, Debug)]
+pub struct Since {
+    /// The first release that does.
+    pub release: SlurmVersion,
+    /// What is assumed of an unknown release.
+    pub if_unknown: bool,
+    /// What that is, for docs/versions.md.
+    pub what: &'static str,
+    /// What slurminit does about it, for docs/versions.md.
+    pub here: &'static str,
+}
+
+impl Behavior {
+    /// All of them, by release.
+    pub const ALL: [Self; 8] = [
+        Self::EnablesControllers,
+        Self::FollowsAddresses,
+        Self::HandsOver,
+        Self::MakesNamespaces,
+        Self::DisablesCgroups,
+        Self::IgnoresGetEnvTimeout,
+        Self::WaitsForTheReader,
+        Self::AnswersHttp,
+    ];
+
+    /// Its row of the table. The sources are Slurm's RELEASE_NOTES, cgroup.conf(5) of 23.02, and `env.c` of 23.11 (23.02 only
+    /// forks).
+    pub const fn since(self) -> Since {
+        match self {
+            Self::EnablesControllers => Since {
+                release: SlurmVersion::new(23, 2),
+                if_unknown: true,
+                what: "`EnableControllers` in cgroup.conf",
+                here: "older: no cgroups for jobs",
+            },
+            Self::FollowsAddresses => Since {
+                release: SlurmVersion::new(23, 11),
+                if_unknown: true,
+                what: "the controller follows a node to another address",
+                here: "older: the roles controller, compute and login are refused",
+            },
+            Self::HandsOver => Since {
+                release: SlurmVersion::new(23, 11),
+                if_unknown: false,
+                what: "`--systemd`: a daemon hands over to a successor on `scontrol reconfigure`",
+                here: "older: a daemon executes itself anew, and a broken file ends it",
+            },
+            Self::MakesNamespaces => Since {
+                release: SlurmVersion::new(23, 11),
+                if_unknown: true,
+                what: "slurmd makes namespaces to read a login's environment",
+                here: "without CAP_SYS_ADMIN: `GetEnvTimeout=0`, and slurminit writes those environments",
+            },
+            Self::DisablesCgroups => Since {
+                release: SlurmVersion::new(24, 5),
+                if_unknown: true,
+                what: "`CgroupPlugin=disabled`",
+                here: "older: `cgroup/v1`, with task/none",
+            },
+            Self::IgnoresGetEnvTimeout => Since {
+                release: SlurmVersion::new(25, 5),
+                if_unknown: false,
+                what: "`GetEnvTimeout` is gone: without CAP_SYS_ADMIN `sbatch --export=NONE` ends slurmd",
+                here: "not written; `docker/build-slurm` has slurmd ask for the environment without namespaces there",
+            },
+            Self::WaitsForTheReader => Since {
+                release: SlurmVersion::new(25, 11),
+                if_unknown: true,
+                what: "`BARRIER=1`: a daemon waits until its message about a successor was read",
+                here: "the descriptor that comes along is closed as soon as it is read, with every release",
+            },
+            Self::AnswersHttp => Since {
+                release: SlurmVersion::new(25, 11),
+                if_unknown: true,
+                what: "`/metrics`, `/livez` and `/readyz` on the ports of slurmctld and slurmd",
+                here: "left as Slurm has it",
+            },
+        }
+    }
+}
+
+/// A release that slurminit is tested with.
+#[derive(Clone, Copy, Debug)]
+pub struct Release {
+    /// Which one.
+    pub version: SlurmVersion,
+    /// Where it comes from.
+    pub from: &'static str,
+    /// The argument of `docker build`; empty for the default.
+    pub argument: &'static str,
+}
+
+/// Oldest first.
+pub const RELEASES: [Release; 5] = [
+    Release { version: SlurmVersion::new(22, 5), from: "Debian 12", argument: "BASE_IMAGE=debian:bookworm-slim" },
+    Release { version: SlurmVersion::new(23, 11), from: "Ubuntu 24.04", argument: "BASE_IMAGE=ubuntu:24.04" },
+    Release { version: DEFAULT, from: "Debian 13", argument: "" },
+    Release { version: SlurmVersion::new(25, 11), from: "source", argument: "SLURM_VERSION=25.11.7" },
+    Release { version: SlurmVersion::new(26, 5), from: "source", argument: "SLURM_VERSION=26.05.3" },
+];
+
+/// What an image has that is built without arguments.
+pub const DEFAULT: SlurmVersion = SlurmVersion::new(24, 11);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slurm(version: Option<SlurmVersion>) -> SlurmInstall {
+        SlurmInstall { version, ..SlurmInstall::default() }
+    }
+
+    #[test]
+    fn a_behavior_begins_with_its_release() {
+        for behavior in Behavior::ALL {
+            let since = behavior.since();
+            let before = SlurmVersion { month: since.release.month - 1, ..since.release };
+            assert!(slurm(Some(since.release)).does(behavior), "{behavior:?}");
+            assert!(!slurm(Some(before)).does(behavior), "{behavior:?}");
+            assert_eq!(slurm(None).does(behavior), since.if_unknown, "{behavior:?}");
+        }
+    }
+
+    #[test]
+    fn both_tables_are_in_order() {
+        assert!(Behavior::ALL.windows(2).all(|pair| pair[0].since().release <= pair[1].since().release));
+        assert!(RELEASES.windows(2).all(|pair| pair[0].version < pair[1].version));
+        let default: Vec<_> = RELEASES.iter().filter(|release| release.argument.is_empty()).collect();
+        assert!(default.len() == 1 && default[0].version == DEFAULT);
+    }
+}

@@ -1,0 +1,234 @@
+//! GPU vendors. Everything that differs between them is in one table per vendor.
+
+mod amd;
+mod intel;
+mod nvidia;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The vendor of a GPU, which determines the driver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Vendor {
+    /// NVIDIA: NVML and `/dev/nvidiaN`.
+    #[default]
+    Nvidia,
+    /// AMD: KFD and `/dev/dri/renderDN`.
+    Amd,
+    /// Intel: the drivers xe and i915, and `/dev/dri/renderDN`.
+    Intel,
+}
+
+impl Vendor {
+    /// All vendors, in the order of gres.conf's lines.
+    pub const ALL: [Self; 3] = [Self::Nvidia, Self::Amd, Self::Intel];
+
+    /// Everything that differs between vendors.
+    pub const fn traits(self) -> &'static Traits {
+        match self {
+            Self::Nvidia => &nvidia::TRAITS,
+            Self::Amd => &amd::TRAITS,
+            Self::Intel => &intel::TRAITS,
+        }
+    }
+
+    /// The name in `GPU_TYPE`, GRES types and logs.
+    pub const fn as_str(self) -> &'static str {
+        self.traits().name
+    }
+}
+
+/// The source of the facts about a vendor's GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Source {
+    /// The NVIDIA management library.
+    Nvml,
+    /// `/proc/driver/nvidia/gpus` and the device files, without links, memory size or compute capability.
+    NvidiaProc,
+    /// A Jetson's device file; without model and memory size if the container hides the device tree.
+    Nvgpu,
+    /// The AMD kernel driver's topology in sysfs.
+    Kfd,
+    /// The render nodes of the kernel's Direct Rendering Manager, in sysfs.
+    Drm,
+}
+
+impl Source {
+    /// In words, for a table.
+    pub const fn through(self) -> &'static str {
+        match self {
+            Self::Nvml => "NVML",
+            Self::NvidiaProc => "/proc and /dev",
+            Self::Nvgpu => "nvgpu (Jetson)",
+            Self::Kfd => "KFD",
+            Self::Drm => "sysfs (DRM)",
+        }
+    }
+}
+
+/// The GPU type that an image was built for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GpuType {
+    /// NVIDIA GPUs.
+    Nvidia,
+    /// AMD GPUs.
+    Amd,
+    /// Intel GPUs.
+    Intel,
+    /// No GPU.
+    None,
+}
+
+impl GpuType {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Nvidia, Self::Amd, Self::Intel, Self::None];
+
+    /// The vendor; `None` for an image without GPU support.
+    pub const fn vendor(self) -> Option<Vendor> {
+        match self {
+            Self::Nvidia => Some(Vendor::Nvidia),
+            Self::Amd => Some(Vendor::Amd),
+            Self::Intel => Some(Vendor::Intel),
+            Self::None => None,
+        }
+    }
+
+    /// As in `GPU_TYPE`.
+    pub const fn as_str(self) -> &'static str {
+        match self.vendor() {
+            Some(vendor) => vendor.as_str(),
+            None => "none",
+        }
+    }
+}
+
+impl From<Vendor> for GpuType {
+    fn from(vendor: Vendor) -> Self {
+        match vendor {
+            Vendor::Nvidia => Self::Nvidia,
+            Vendor::Amd => Self::Amd,
+            Vendor::Intel => Self::Intel,
+        }
+    }
+}
+
+impl fmt::Display for Vendor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// Everything that differs between vendors.
+#[derive(Debug)]
+pub struct Traits {
+    /// The name in `GPU_TYPE`, GRES types and logs: `nvidia`.
+    pub name: &'static str,
+    /// The vendor's own spelling: `NVIDIA`.
+    pub maker: &'static str,
+    /// The PCI vendor ID, as in sysfs.
+    pub pci_vendor: &'static str,
+    /// Prefixes of the GPUs' PCI classes: display controllers, and processing accelerators such as the MI300.
+    pub pci_classes: &'static [&'static str],
+    /// The kernel drivers that jobs can use.
+    pub drivers: &'static [&'static str],
+    /// Whether jobs get an integrated GPU if there is no other GPU and none was requested.
+    pub offers_integrated: bool,
+    /// The resource names of Kubernetes device plugins for these GPUs.
+    pub kubernetes: &'static [&'static str],
+    /// Values in Slurm's files.
+    pub slurm: Slurm,
+    /// How the vendor's runtime identifies GPUs.
+    pub runtime: Runtime,
+    /// How GPUs are passed to a container by their device files; `None` if a runtime does it, as with NVIDIA.
+    pub files: Option<Files>,
+    /// Messages if the image and the GPUs do not match.
+    pub mismatch: MismatchWords,
+    /// Messages if a GPU cannot be used.
+    pub obstacles: ObstacleWords,
+}
+
+/// Values in Slurm's files.
+#[derive(Debug)]
+pub struct Slurm {
+    /// The flag in gres.conf that makes Slurm set the runtime's variable.
+    pub flag: &'static str,
+    /// The `AutoDetect` value, which is also the plugin's name after `gpu_`.
+    pub auto_detect: &'static str,
+    /// Whether the plugin and detection use the same model names. Slurm keeps a `Type` only if it is part of the
+    /// plugin's name.
+    pub plugin_names_models: bool,
+    /// Whether CUDA's Multi-Process Service can share a GPU.
+    pub has_mps: bool,
+    /// The prefix of the `Feature` for a compute capability.
+    pub compute_prefix: &'static str,
+    /// Whether the driver branch determines which programs run, and is therefore a `Feature`.
+    pub driver_is_feature: bool,
+}
+
+/// How the vendor's runtime identifies GPUs.
+#[derive(Debug)]
+pub struct Runtime {
+    /// The variable that selects a program's GPUs.
+    pub variable: &'static str,
+    /// Whether the runtime identifies a GPU by its number among those that can be opened, in driver order, rather than
+    /// by UUID.
+    pub counts: bool,
+    /// The same as a sentence, for the script that sets the variable.
+    pub finds: &'static str,
+    /// Whether it goes on without a GPU whose device file the user may not open (EACCES). NVML counts such GPUs and refuses to open
+    /// them (nvmlDeviceGetHandleByIndex: NVML_ERROR_NO_PERMISSION); libhsakmt ends at the first (topology.c).
+    pub skips_closed: bool,
+    /// Further variables that must be set for the runtime's numbers to be right.
+    pub settings: &'static [(&'static str, &'static str)],
+}
+
+/// GPUs that are passed by their device files; each has a render node in `/dev/dri`.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Files {
+    /// The device that all GPUs share.
+    pub shared: Option<&'static str>,
+    /// An option for `--security-opt` that the runtime needs, and why.
+    pub security: Option<(&'static str, &'static str)>,
+    /// Cause and repair if a GPU lacks device files.
+    pub incomplete: (&'static str, &'static str),
+    /// The repair if the files belong to no group.
+    pub groups: &'static str,
+    /// The repair if the files are missing in a container.
+    pub missing: &'static str,
+    /// The repair if a rootless engine may not open the files.
+    pub rootless: &'static str,
+}
+
+/// Messages if the image and the GPUs do not match.
+#[derive(Debug)]
+pub struct MismatchWords {
+    /// How to start a container with the GPUs.
+    pub start: &'static str,
+    /// The program on the host that lists the GPUs.
+    pub tool: &'static str,
+    /// Why an image for these GPUs finds none.
+    pub unseen: &'static str,
+    /// What an image for other GPUs lacks.
+    pub lacks: &'static str,
+    /// How not to pass the GPUs to a container.
+    pub withhold: &'static str,
+}
+
+/// Repairs if a GPU cannot be used.
+#[derive(Debug)]
+pub struct ObstacleWords {
+    /// The GPU was not passed to the container.
+    pub not_given: &'static str,
+    /// Cause and repair if the device rules deny access.
+    pub denied: (&'static str, &'static str),
+    /// The driver is not loaded.
+    pub no_driver: &'static str,
+    /// The GPU fell off the bus.
+    pub lost: &'static str,
+    /// The driver hangs.
+    pub hang: &'static str,
+}

@@ -1,0 +1,20 @@
+//! What all parts of slurminit have in common: the machine, what runs on it, the task of PID 1, findings and exit codes.
+
+#[macro_use]
+pub mod text_type;
+
+pub mod daemons;
+pub mod exit_code;
+pub mod file_name;
+pub mod inventory;
+pub mod jobs;
+pub mod liveness_test;
+pub mod log;
+pub mod paths;
+pub mod prepared;
+pub mod printable;
+pub mod role;
+pub mod supervise;
+pub mod task;
+pub mod unit;
+pub mod value;

@@ -1,0 +1,36 @@
+//! `[log]`: what slurminit and the daemons say, and how.
+
+use serde::{Deserialize, Serialize};
+
+/// The logs of slurminit and the daemons.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Log {
+    /// Text for people, or JSON for log collectors.
+    pub format: LogFormat,
+    /// The least severe level that is logged; `None` means `warn` with a CMD and `info` without.
+    pub level: Option<Level>,
+}
+
+/// The format of log lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// One readable line, prefixed with the daemon's name.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// The severity of a log line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "the words are the field's own")]
+pub enum Level {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}

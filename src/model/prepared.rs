@@ -1,0 +1,131 @@
+//! The messages from the preparation child (`slurminit prepare`) to PID 1: one JSON object per line on its standard
+//! output.
+//!
+//! Detection, planning, rendering and installing all happen in that child. A driver that hangs or a disk that
+//! stalls costs the child its deadline, but does not affect PID 1.
+
+pub mod announced;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::inventory::Finding;
+
+/// A line of the preparation's standard output.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "event")]
+pub enum PrepareEvent {
+    /// The munge key is in place: munged may start while detection goes on.
+    MungeKeyReady,
+    /// The GPUs, CPUs and memory are known.
+    Detected,
+    /// The files are installed: the daemons may start.
+    Done(Prepared),
+    /// The cluster must not start.
+    Failed {
+        /// The container's exit code, one of [`crate::exit_code`].
+        exit_code: u8,
+        /// What is wrong, why, and the repair.
+        finding: Finding,
+    },
+}
+
+/// What PID 1 gives to the preparation on its standard input, as JSON: every user can read a command line.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Given {
+    /// Checksums of the configuration that PID 1 uses ([`config::Held`] as text).
+    pub held: Option<String>,
+    /// The last log lines of the daemon that died.
+    pub words: String,
+}
+
+/// How the daemons take over the files that a preparation installed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Apply {
+    /// Nothing to do: they already use these files, or read them at each use.
+    #[default]
+    Nothing,
+    /// `scontrol reconfigure`.
+    Reconfigure,
+    /// A restart of slurmctld and slurmd.
+    Restart,
+}
+
+/// A GPU or MIG instance that jobs can get.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OfferedGpu {
+    /// The device file; for a MIG instance the last one.
+    pub file: String,
+    /// The model, or the GPU's model and the profile of a MIG instance.
+    pub model: String,
+    /// Its memory, in MiB, if known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<u64>,
+    /// The PCI address, if known.
+    pub pci_address: Option<String>,
+    /// All known facts in one readable line.
+    pub line: String,
+}
+
+/// The result of a finished preparation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Prepared {
+    /// The node's name in slurm.conf.
+    pub node_name: String,
+    /// How many simulated nodes that name stands for; 0 for a node that is one.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub simulated_nodes: usize,
+    /// What slurmd tells the controller of this node (`slurmd -Z --conf`), where slurm.conf does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dynamic_node: Option<String>,
+    /// The name that slurmd must be told (`slurmd -N`), because it does not find it by the host's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub told_node: Option<String>,
+    /// The user that slurmctld runs as, if the operator's files name one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slurm_user: Option<String>,
+    /// The node's GRES in slurm.conf (`gpu:nvidia:2`); empty without GPUs.
+    pub gres: String,
+    /// Whether the controller will find jobs saved by an earlier start.
+    pub saved_jobs: bool,
+    /// Whether the controller's state directory is still empty, so that nothing can be lost.
+    pub new_state: bool,
+    /// Whether Slurm is configured without cgroups.
+    pub without_cgroups: bool,
+    /// Whether this Slurm supports `--systemd` (23.11): on `scontrol reconfigure` the daemons hand over to a new
+    /// process.
+    pub hands_over: bool,
+    /// Whether slurmd runs slurminit's own Epilog, which never fails. If it ends together with slurmd, Slurm mistakes
+    /// that for a failure.
+    pub own_epilog: bool,
+    /// One readable line: `2 NVIDIA H200, 8 CPUs, 14374 MiB`.
+    pub summary: String,
+    /// The GPUs that jobs can get, in Slurm's order.
+    pub gpus: Vec<OfferedGpu>,
+    /// The files whose content changed at this start.
+    pub changed: Vec<PathBuf>,
+    /// All findings, worst first.
+    pub findings: Vec<Finding>,
+    /// After a reload: how the daemons take over the files.
+    pub apply: Apply,
+    /// After a reload: what changed, one readable item each.
+    pub news: Vec<String>,
+    /// After a reload: changed tables of slurminit.toml that take effect only at the container's next start.
+    pub deferred: Vec<String>,
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
+impl Prepared {
+    /// The node's name in the files of this start, which can differ from the configuration if the user has their own
+    /// slurm.conf.
+    pub fn name_of_node(&self) -> Option<&str> {
+        Some(self.node_name.as_str()).filter(|name| !name.is_empty())
+    }
+}

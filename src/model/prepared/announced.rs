@@ -1,0 +1,106 @@
+//! What a node of several tells the controller of its GPUs, for those who ask the controller: model and memory, which a GRES does not have.
+//!
+//! The controller keeps it as the node's `Extra`, and whoever is root on a node decides what stands there.
+
+use serde::{Deserialize, Serialize};
+
+use super::OfferedGpu;
+use crate::inventory::gres;
+
+/// The longest text that is written, in bytes. Eight GPUs of seven instances each are less.
+const LONGEST: usize = 8 << 10;
+/// The longest name of a model, in characters.
+const LONGEST_MODEL: usize = 64;
+
+/// One GPU of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Announced {
+    /// The model, or the GPU's model and the profile of a MIG instance.
+    pub model: String,
+    /// Its memory, in MiB, if known.
+    pub memory_mib: Option<u64>,
+}
+
+/// The text. JSON, because slurmctld takes it for that where `SchedulerParameters` has `extra_constraints`.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Extra {
+    gpus: Vec<Run>,
+}
+
+/// GPUs of the same kind, one after the other.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Run {
+    n: usize,
+    model: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mib: Option<u64>,
+}
+
+/// The text for a node with these GPUs, in Slurm's order; empty without GPUs. It is printable ASCII.
+pub fn text(gpus: &[OfferedGpu]) -> String {
+    let mut extra = Extra::default();
+    let mut text = String::new();
+    for gpu in gpus {
+        let model: String = gpu.model.chars().map(printable).take(LONGEST_MODEL).collect();
+        match extra.gpus.last_mut() {
+            Some(last) if last.model == model && last.mib == gpu.memory_mib => last.n += 1,
+            _ => extra.gpus.push(Run { n: 1, model, mib: gpu.memory_mib }),
+        }
+        // What does not fit is not known, and what stands before it keeps its place.
+        match serde_json::to_string(&extra) {
+            Ok(longer) if longer.len() <= LONGEST => text = longer,
+            _ => break,
+        }
+    }
+    text
+}
+
+/// Slurm prints the text as it is.
+fn printable(c: char) -> char {
+    if c.is_ascii_graphic() || c == ' ' { c } else { '?' }
+}
+
+/// The GPUs of a text, in Slurm's order; none if it is another one.
+pub fn parse(text: &str) -> Vec<Announced> {
+    if text.len() > LONGEST {
+        return Vec::new();
+    }
+    let extra: Extra = serde_json::from_str(text).unwrap_or_default();
+    let gpus = extra.gpus.into_iter().flat_map(|run| {
+        let model = run.model.chars().take(LONGEST_MODEL).collect();
+        std::iter::repeat_n(Announced { model, memory_mib: run.mib }, run.n.min(gres::MOST))
+    });
+    gpus.take(gres::MOST).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gpu(model: &str, memory_mib: Option<u64>) -> OfferedGpu {
+        OfferedGpu { model: model.to_owned(), memory_mib, ..OfferedGpu::default() }
+    }
+
+    #[test]
+    fn what_is_told_is_what_is_read() {
+        let gpus =
+            [gpu("NVIDIA H200", Some(143_771)), gpu("NVIDIA H200", Some(143_771)), gpu("AMD\n\u{202e}\"x", None)];
+        let told = text(&gpus);
+        assert_eq!(told, r#"{"gpus":[{"n":2,"model":"NVIDIA H200","mib":143771},{"n":1,"model":"AMD??\"x"}]}"#);
+        let read = parse(&told);
+        assert_eq!((read.len(), read[1].memory_mib, read[2].model.as_str()), (3, Some(143_771), "AMD??\"x"));
+        assert_eq!(text(&[]), "");
+        let many: Vec<OfferedGpu> = (0..200).map(|number| gpu(&"x".repeat(99), Some(number))).collect();
+        let told = text(&many);
+        assert!(told.len() <= LONGEST && parse(&told).len() > 50, "{}", told.len());
+    }
+
+    #[test]
+    fn what_anybody_writes_there_is_bounded() {
+        for other in ["", "somebody's own text", "[]", "{}", r#"{"gpus":[{"n":-1,"model":"x"}]}"#, &"{".repeat(8000)] {
+            assert_eq!(parse(other), [], "{other:.40}");
+        }
+        assert_eq!(parse(r#"{"gpus":[{"n":18446744073709551615,"model":"x"},{"n":9,"model":"y"}]}"#).len(), gres::MOST);
+        assert_eq!(parse(&" ".repeat(LONGEST + 1)), []);
+    }
+}

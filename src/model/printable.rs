@@ -1,0 +1,130 @@
+//! Makes untrusted text safe for a line on a terminal or in a log.
+//!
+//! Job names, comments, reasons and daemons' output can contain anything: terminal escape sequences, newlines that
+//! imitate another log line, characters that reverse the text direction. They are shown escaped, as `\x1b` or
+//! `\u{202e}`.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+/// Whether a terminal or an editor interprets the character instead of showing it. Tabs are harmless.
+pub fn is_active(c: char) -> bool {
+    c != '\t' && c.is_control()
+        || matches!(c,
+            // Bidirectional controls, and invisible joiners.
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            // Line and paragraph separators.
+            | '\u{2028}' | '\u{2029}'
+            // Byte order mark, annotation marks, and tags.
+            | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+/// The text as one harmless line.
+pub fn line(text: &str) -> Cow<'_, str> {
+    escape(text, is_active)
+}
+
+/// Like [`line`], for our own multi-line text that contains untrusted text.
+pub fn lines(text: &str) -> Cow<'_, str> {
+    escape(text, |c| c != '\n' && is_active(c))
+}
+
+/// Like [`line`], cut to `longest` characters.
+pub fn short(text: &str, longest: usize) -> String {
+    match text.char_indices().nth(longest) {
+        Some((end, _)) => line(text.get(..end).unwrap_or_default()).into_owned() + "...",
+        None => line(text).into_owned(),
+    }
+}
+
+/// Appends a line of any bytes to `out`. Bytes that are not UTF-8 are escaped, because some terminals take them for
+/// control characters.
+pub fn push(out: &mut Vec<u8>, bytes: &[u8]) {
+    for chunk in bytes.utf8_chunks() {
+        out.extend_from_slice(line(chunk.valid()).as_bytes());
+        for byte in chunk.invalid() {
+            out.extend_from_slice(format!("\\x{byte:02x}").as_bytes());
+        }
+    }
+}
+
+/// Escapes JSON without changing its meaning: such characters occur only in strings, where JSON has its own escapes.
+pub fn json(text: &str) -> Cow<'_, str> {
+    let acts = |c: char| c != '\n' && is_active(c);
+    if !text.contains(acts) {
+        return Cow::Borrowed(text);
+    }
+    let mut safe = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match acts(c) {
+            true => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| {
+                // Writing to a String cannot fail.
+                let _ = write!(safe, "\\u{unit:04x}");
+            }),
+            false => safe.push(c),
+        }
+    }
+    Cow::Owned(safe)
+}
+
+fn escape(text: &str, acts: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.contains(&acts) {
+        return Cow::Borrowed(text);
+    }
+    let mut safe = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        // Writing to a String cannot fail.
+        let _ = match c {
+            c if !acts(c) => safe.write_char(c),
+            c if c.is_ascii() => write!(safe, "\\x{:02x}", u32::from(c)),
+            c => write!(safe, "{}", c.escape_unicode()),
+        };
+    }
+    Cow::Owned(safe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_acts_is_shown_and_the_rest_stays() {
+        assert_eq!(
+            line("\x1b]0;pwn\x07 \u{9b}2J \u{202e}a\nb\x7f"),
+            "\\x1b]0;pwn\\x07 \\u{9b}2J \\u{202e}a\\x0ab\\x7f"
+        );
+        assert_eq!(line("Grüße\t日本 🦀"), "Grüße\t日本 🦀");
+        assert_eq!(lines("a\n\u{2028}\r"), "a\n\\u{2028}\\x0d");
+        assert_eq!(short("äöü\n", 3), "äöü...");
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_shown_by_their_number() {
+        let mut out = Vec::new();
+        push(&mut out, b"a\x9b2J\xff\xc3\xa4\xc2\x9b");
+        assert_eq!(String::from_utf8(out).unwrap(), "a\\x9b2J\\xff\u{e4}\\u{9b}");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn nothing_that_acts_is_left(text in proptest::collection::vec(proptest::char::any(), 0..40)) {
+            let text: String = text.into_iter().collect();
+            proptest::prop_assert!(!line(&text).contains(is_active));
+            let mut out = Vec::new();
+            push(&mut out, text.as_bytes());
+            let said = line(&text).into_owned();
+            proptest::prop_assert_eq!(said.as_bytes(), out.as_slice());
+            let plain = serde_json::to_string(&text).unwrap();
+            let safe = json(&plain);
+            proptest::prop_assert!(!safe.contains(is_active));
+            proptest::prop_assert_eq!(serde_json::from_str::<String>(&safe).unwrap(), text);
+        }
+
+        #[test]
+        fn no_bytes_are_passed_on_as_they_are(bytes in proptest::collection::vec(0_u8.., 0..60)) {
+            let mut out = Vec::new();
+            push(&mut out, &bytes);
+            proptest::prop_assert!(!String::from_utf8(out).unwrap().contains(is_active));
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Small validated types, and parsers for seconds and commands.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// A node or cluster name: at most 63 letters, digits, `-`, `_` and `.`, as valid for both Slurm and host names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String")]
+pub struct NodeName(String);
+
+impl Default for NodeName {
+    /// The node's name in the one-container role.
+    fn default() -> Self {
+        Self("localhost".to_owned())
+    }
+}
+
+text_type!(
+    NodeName,
+    "`{}` is not a name: want letters, digits, `-`, `_`, `.`, at most 63, not ALL or DEFAULT",
+    |text| {
+        // ALL and DEFAULT have a meaning of their own in slurm.conf.
+        let reserved = ["all", "default"].contains(&text.to_ascii_lowercase().as_str());
+        is_name(text, 63) && !reserved
+    }
+);
+
+/// A node feature: letters, digits, `-`, `_`, `.`. In a constraint, Slurm reads `&|()[]*,` as operators.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String")]
+pub struct FeatureName(String);
+
+impl FeatureName {
+    /// Derives a feature from a driver's name: lower case, with `_` for runs of other characters; `None` if nothing is
+    /// left.
+    pub fn from_hardware(name: &str) -> Option<Self> {
+        let mut text = String::new();
+        for c in name.chars().flat_map(char::to_lowercase).take(64) {
+            if is_name_character(c) {
+                text.push(c);
+            } else if !text.ends_with('_') {
+                text.push('_');
+            }
+        }
+        Self::try_from(text.trim_matches(['_', '-', '.']).to_owned()).ok()
+    }
+}
+
+text_type!(FeatureName, "`{}` is not a Feature: want letters, digits, `-`, `_` and `.`, at most 64", |text| is_name(
+    text, 64
+));
+
+fn is_name(text: &str, longest: usize) -> bool {
+    let starts = text.starts_with(|c: char| c.is_ascii_alphanumeric());
+    starts && text.len() <= longest && text.chars().all(is_name_character)
+}
+
+fn is_name_character(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')
+}
+
+/// One year. Longer values are typing errors, and the limit keeps `Duration` arithmetic from overflowing.
+const LONGEST: f64 = 366.0 * 86_400.0;
+
+/// Reads seconds, possibly fractional.
+pub fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    let seconds = f64::deserialize(deserializer)?;
+    if (0.0..=LONGEST).contains(&seconds) {
+        Ok(Duration::from_secs_f64(seconds))
+    } else {
+        Err(de::Error::custom(format_args!("want seconds from 0 to {LONGEST}, not {seconds}")))
+    }
+}
+
+/// Writes what [`seconds`] reads.
+pub fn as_seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(time.as_secs_f64())
+}
+
+/// Writes what [`optional_seconds`] reads.
+pub fn as_optional_seconds<S: Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    time.map(|time| time.as_secs_f64()).serialize(serializer)
+}
+
+/// Like [`seconds`], for an optional key.
+pub fn optional_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    seconds(deserializer).map(Some)
+}
+
+/// On a busy machine no daemon answers faster, so a shorter limit would fail every check.
+const SHORTEST_PROBE: Duration = Duration::from_millis(100);
+
+/// Like [`seconds`], for the time limit of an answer.
+pub fn probe_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    match seconds(deserializer)? {
+        time if time < SHORTEST_PROBE => Err(de::Error::custom("want at least 0.1 seconds")),
+        time => Ok(time),
+    }
+}
+
+/// Like [`probe_seconds`], but zero means never.
+pub fn probe_seconds_or_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    match seconds(deserializer)? {
+        time if !time.is_zero() && time < SHORTEST_PROBE => {
+            Err(de::Error::custom("want 0 (never) or at least 0.1 seconds"))
+        }
+        time => Ok(time),
+    }
+}
+
+/// Like [`probe_seconds`], for an optional key.
+pub fn optional_probe_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    probe_seconds(deserializer).map(Some)
+}
+
+/// Reads a program and its arguments.
+pub fn command<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    let command = Vec::<String>::deserialize(deserializer)?;
+    if command.first().is_none_or(String::is_empty) {
+        return Err(de::Error::custom("a command needs a program: [\"/path/to/program\", \"argument\"]"));
+    }
+    if command.iter().any(|argument| argument.contains('\0')) {
+        return Err(de::Error::custom("a command cannot hold a NUL character"));
+    }
+    Ok(command)
+}
+
+/// A path from /, without `..`, and without what divides paths in Docker's options and in /etc/passwd.
+pub fn whole_path(text: &str) -> Option<PathBuf> {
+    let is_whole = text.starts_with('/') && !text.split('/').any(|part| part == "..");
+    (is_whole && !text.chars().any(|c| c == ':' || c.is_control())).then(|| PathBuf::from(text))
+}
+
+/// An optional directory of the operator's.
+pub fn optional_directory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let want = "want a path from /, without `..`, `:` and control characters";
+    whole_path(&text).map(Some).ok_or_else(|| de::Error::custom(format_args!("{text:?} is no directory: {want}")))
+}
+
+/// Like [`command`], for an optional key.
+pub fn optional_command<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
+    command(deserializer).map(Some)
+}

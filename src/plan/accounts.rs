@@ -1,0 +1,220 @@
+//! Users' accounts as lines of /etc/passwd, /etc/group and /etc/shadow.
+//!
+//! Lines added by an earlier start of the same container are recognized by a mark and replaced, so that accounts
+//! removed from `[[user]]` are gone after a restart. All other lines stay as they are, byte for byte. A name or ID that
+//! they use already is refused.
+
+mod environment;
+
+use std::collections::BTreeSet;
+
+use config::{AccountName, Fault, Group, Step, User};
+
+pub use environment::LoginFiles;
+
+/// The mark in the comment field of a user that we added.
+const USER_MARK: &str = "made by slurminit";
+/// The mark in the password field of a group that we added, because groups have no comment field. No real password
+/// begins with `!`.
+const GROUP_MARK: &str = "!slurminit";
+/// Every Debian has it.
+const SHELL: &str = "/bin/bash";
+
+/// The text of the three files. Some images have no /etc/shadow.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each is the file of that name")]
+pub struct AccountFiles {
+    pub passwd: String,
+    pub group: String,
+    pub shadow: Option<String>,
+}
+
+impl AccountFiles {
+    /// Whether an earlier start added anything.
+    pub fn has_ours(&self) -> bool {
+        self.passwd.lines().any(is_our_user) || self.group.lines().any(is_our_group)
+    }
+
+    /// Removes what an earlier start added. Also removes memberships and passwords that the image has for names without
+    /// an account: a new account must not inherit them.
+    fn without_ours(&self, wanted: &[User]) -> Self {
+        let (ours, others): (Vec<&str>, Vec<&str>) = self.passwd.lines().partition(|line| is_our_user(line));
+        let others: BTreeSet<&str> = others.into_iter().map(name).collect();
+        let unknown = wanted.iter().map(|user| user.name.as_str()).filter(|name| !others.contains(name));
+        let ours: BTreeSet<&str> = ours.into_iter().map(name).chain(unknown).collect();
+        let group_line = |line: &str| match line.rsplit_once(':') {
+            Some((rest, members)) if members.split(',').any(|member| ours.contains(member)) => {
+                let kept: Vec<&str> = members.split(',').filter(|member| !ours.contains(member)).collect();
+                format!("{rest}:{}", kept.join(","))
+            }
+            _ => line.to_owned(),
+        };
+        Self {
+            passwd: lines(self.passwd.lines().filter(|line| !is_our_user(line))),
+            group: lines(self.group.lines().filter(|line| !is_our_group(line)).map(group_line)),
+            shadow: self.shadow.as_ref().map(|text| lines(text.lines().filter(|line| !ours.contains(name(line))))),
+        }
+    }
+
+    /// Adds these users and groups.
+    ///
+    /// # Errors
+    /// The first value that another account already has, or that names a missing group.
+    pub fn with(&self, users: &[User], groups: &[Group]) -> Result<Self, Fault> {
+        let base = self.without_ours(users);
+        let mut group = base.groups();
+        for (index, wanted) in groups.iter().enumerate() {
+            group.add(&wanted.name, wanted.gid).map_err(|(key, what)| {
+                Fault::new(
+                    vec!["group".into(), index.into(), if key == Key::Name { "name" } else { "gid" }.into()],
+                    what,
+                )
+            })?;
+        }
+        let (mut passwd, mut shadow) = (base.passwd.clone(), base.shadow.clone());
+        for (index, user) in users.iter().enumerate() {
+            let fault = |rest: Vec<Step>, what| {
+                Fault::new([vec!["user".into(), index.into()], rest].into_iter().flatten().collect(), what)
+            };
+            if !base.has_user(user).map_err(|(key, what)| fault(vec![key.into()], what))? {
+                let User { name, uid, .. } = user;
+                if group.name_of(user.gid()).is_none() {
+                    group.add(name, user.gid()).map_err(|(_, what)| {
+                        let key = if user.gid.is_some() { "gid" } else { "name" };
+                        fault(vec![key.into()], format!("{what}; name the group of this user in a [[group]]"))
+                    })?;
+                }
+                let (gid, home) = (user.gid(), user.home());
+                passwd += &format!("{name}:x:{uid}:{gid}:{USER_MARK}:{}:{SHELL}\n", home.display());
+                if let Some(shadow) = &mut shadow {
+                    // No password matches, and it never expires.
+                    *shadow += &format!("{name}:*::0:99999:7:::\n");
+                }
+            }
+            for (place, wanted) in user.groups.iter().enumerate() {
+                group.join(wanted, &user.name).map_err(|what| fault(vec!["groups".into(), place.into()], what))?;
+            }
+        }
+        Ok(Self { passwd, group: lines(group.0.iter().map(|line| line.0.join(":"))), shadow })
+    }
+
+    /// The users that an earlier start added and whose uid is none of `users`: uid and name.
+    pub fn leaving(&self, users: &[User]) -> Vec<(u32, String)> {
+        let ours = self.passwd.lines().filter(|line| is_our_user(line));
+        let entry = |line: &str| Some((line.split(':').nth(2)?.parse().ok()?, name(line).to_owned()));
+        ours.filter_map(entry).filter(|(uid, _)| !users.iter().any(|user| user.uid == *uid)).collect()
+    }
+
+    /// Those of `users` whose account is missing or different in these files.
+    pub fn lacks<'a>(&self, users: &'a [User]) -> Vec<&'a User> {
+        users.iter().filter(|user| !self.has_user(user).unwrap_or(false)).collect()
+    }
+
+    /// Whether the account exists with the same values.
+    fn has_user(&self, user: &User) -> Result<bool, (&'static str, String)> {
+        let rows = || self.passwd.lines().map(|line| line.split(':').collect::<Vec<_>>()).filter(|row| row.len() == 7);
+        let (uid, gid) = (user.uid.to_string(), user.gid().to_string());
+        if let Some(row) = rows().find(|row| row[0] == user.name.as_str()) {
+            let is = |key, value: &str| {
+                Err((
+                    key,
+                    format!("the image has a user `{}` already, with {key} {}", user.name, value.escape_default()),
+                ))
+            };
+            return match (&row[..], &user.home) {
+                (row, _) if row[2] != uid => is("uid", row[2]),
+                (row, _) if row[3] != gid => is(if user.gid.is_some() { "gid" } else { "uid" }, row[3]),
+                (row, Some(home)) if home.to_str() != Some(row[5]) => is("home", row[5]),
+                _ => Ok(true),
+            };
+        }
+        match rows().find(|row| row[2] == uid) {
+            Some(row) => Err(("uid", format!("{uid} is the user `{}` of the image", row[0].escape_default()))),
+            None => Ok(false),
+        }
+    }
+
+    fn groups(&self) -> GroupLines {
+        GroupLines(self.group.lines().map(|line| GroupLine(line.split(':').map(str::to_owned).collect())).collect())
+    }
+}
+
+/// /etc/group, line by line.
+struct GroupLines(Vec<GroupLine>);
+
+/// The fields: name, password, ID, members.
+struct GroupLine(Vec<String>);
+
+/// The value that belongs to another account.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Key {
+    Name,
+    Gid,
+}
+
+impl GroupLine {
+    fn name(&self) -> &str {
+        self.0.first().map_or("", String::as_str)
+    }
+
+    fn has_gid(&self, gid: u32) -> bool {
+        self.0.get(2).is_some_and(|own| *own == gid.to_string())
+    }
+}
+
+impl GroupLines {
+    fn name_of(&self, gid: u32) -> Option<&str> {
+        self.0.iter().find(|line| line.has_gid(gid)).map(GroupLine::name)
+    }
+
+    /// Adds a group, unless it exists with the same ID.
+    fn add(&mut self, name: &AccountName, gid: u32) -> Result<(), (Key, String)> {
+        if let Some(line) = self.0.iter().find(|line| line.name() == name.as_str()) {
+            return if line.has_gid(gid) {
+                Ok(())
+            } else {
+                let own = line.0.get(2).map_or("none", String::as_str).escape_default();
+                Err((Key::Gid, format!("there is a group `{name}` already, with gid {own}")))
+            };
+        }
+        if let Some(other) = self.name_of(gid) {
+            return Err((Key::Name, format!("{gid} is the group `{}` already: use that name", other.escape_default())));
+        }
+        self.0.push(GroupLine([name.as_str(), GROUP_MARK, &gid.to_string(), ""].map(str::to_owned).to_vec()));
+        Ok(())
+    }
+
+    /// Makes `user` a member of `group`.
+    fn join(&mut self, group: &AccountName, user: &AccountName) -> Result<(), String> {
+        let line = self.0.iter_mut().find(|line| line.name() == group.as_str() && line.0.len() == 4);
+        let Some(members) = line.and_then(|line| line.0.last_mut()) else {
+            return Err(format!("there is no group `{group}`, neither in the image nor as a [[group]]"));
+        };
+        if !members.split(',').any(|member| member == user.as_str()) {
+            if !members.is_empty() {
+                members.push(',');
+            }
+            members.push_str(user.as_str());
+        }
+        Ok(())
+    }
+}
+
+fn name(line: &str) -> &str {
+    line.split(':').next().unwrap_or_default()
+}
+
+fn is_our_user(line: &str) -> bool {
+    line.split(':').nth(4) == Some(USER_MARK)
+}
+
+fn is_our_group(line: &str) -> bool {
+    line.split(':').nth(1) == Some(GROUP_MARK)
+}
+
+fn lines(lines: impl Iterator<Item = impl AsRef<str>>) -> String {
+    lines.fold(String::new(), |text, line| text + line.as_ref() + "\n")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,14 @@
+//! The script that Slurm runs when a job ends.
+
+use crate::{Epilog, HEADER};
+
+/// Slurm drains a node whose epilog fails, even if the program was killed or is missing. So the script succeeds unless a hook of the
+/// operator's is to drain.
+pub(super) fn text(epilog: &Epilog) -> String {
+    let own = if epilog.ends_leftovers { "slurminit epilog\n" } else { "" };
+    let hooks = super::job_hooks::lines("post_job", &epilog.hooks);
+    let job_map = super::job_hooks::job_map("end", epilog.job_map.as_deref());
+    format!(
+        "#!/bin/sh\n{HEADER}\n# Slurm gives no PATH, and drains the node if this fails, also where slurmd ends it with TERM as it stops.\ntrap 'exit 0' TERM\nexport PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n{own}{job_map}{hooks}exit 0\n"
+    )
+}

@@ -1,0 +1,58 @@
+//! The lines that run the operator's commands for a job.
+
+use std::path::Path;
+
+use config::{JobHook, OnHookFailure};
+
+/// One line for each hook, for a shell.
+pub(super) fn lines(name: &str, hooks: &[JobHook]) -> String {
+    hooks.iter().map(|hook| line(name, hook)).collect()
+}
+
+fn line(name: &str, hook: &JobHook) -> String {
+    let command = hook.command.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
+    let end = match hook.on_failure {
+        OnHookFailure::Warn => "",
+        OnHookFailure::Drain => " || exit 1",
+    };
+    format!("slurminit hook {name} --timeout {} -- {command}{end}\n", hook.timeout.as_secs_f64())
+}
+
+/// The line that tells exporters of the host about a job with GPUs.
+pub(super) fn job_map(when: &str, dir: Option<&Path>) -> String {
+    let line = |dir: &Path| {
+        let dir = quoted(&dir.to_string_lossy());
+        format!("[ -z \"$SLURM_JOB_GPUS\" ] || slurminit job-map {when} {dir}\n")
+    };
+    dir.map(line).unwrap_or_default()
+}
+
+/// One word, whatever it holds.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_command_reaches_the_hook_word_by_word() {
+        let words = ["/bin/x", "a b", "it's", "$(reboot)", "`id`", "\\", "", "new\nline", ";", "\u{fc}"];
+        let command: Vec<String> = words.iter().map(ToString::to_string).collect();
+        for (on_failure, last) in [(OnHookFailure::Warn, "went on"), (OnHookFailure::Drain, "")] {
+            let hook = JobHook { command: command.clone(), timeout: Duration::from_millis(1500), on_failure };
+            let script = format!(
+                "slurminit() {{ printf '%s|' \"$@\"; return 1; }}\n{}printf 'went on'",
+                lines("pre_job", &[hook])
+            );
+            let output = sys::tool::output(Command::new("sh").args(["-c", &script]), Duration::from_secs(20)).unwrap();
+            let said = String::from_utf8(output.stdout).unwrap();
+            assert_eq!(said, format!("hook|pre_job|--timeout|1.5|--|{}|{last}", words.join("|")));
+            assert_eq!(output.status.success(), on_failure == OnHookFailure::Warn);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The script that Slurm runs before each task.
+
+use std::fmt::Write as _;
+
+use crate::TaskProlog;
+use model::inventory::Vendor;
+
+use crate::HEADER;
+
+/// Uses POSIX sh only: no other interpreter is guaranteed in the image.
+pub(super) fn text(prolog: &TaskProlog) -> String {
+    let has = |vendor| prolog.names.iter().any(|(own, _)| *own == vendor);
+    let vendors: Vec<Vendor> = Vendor::ALL.into_iter().filter(|vendor| has(*vendor)).collect();
+    let Some(first) = vendors.first().copied() else { return format!("#!/bin/sh\n{HEADER}\n") };
+    let finds: Vec<&str> = vendors.iter().map(|vendor| vendor.traits().runtime.finds).collect();
+    let lists: Vec<String> = vendors.iter().map(|vendor| format!("{vendor}=")).collect();
+    let mut text = format!(
+        "#!/bin/sh\n{HEADER}\n\
+         # Slurm counts the lines of gres.conf. {finds}.\n\
+         [ -n \"${variable}\" ] || exit 0\n\
+         devices=${variable}\n\
+         set -f\nIFS=,\n{lists}\n",
+        finds = finds.join(", "),
+        variable = first.traits().runtime.variable,
+        lists = lists.join(" "),
+    );
+    if prolog.counts_from_zero {
+        text.push_str(&numbers_within_the_step(prolog));
+    }
+    text.push_str("for device in $devices; do\n");
+    if prolog.counts_from_zero {
+        text.push_str(
+            "    # Slurm counts from 0 in each step, whose list says which devices these are.\n\
+            \x20   set -- $step\n\
+            \x20   case $device in\n\
+            \x20       *[!0-9]* | '') ;;\n\
+            \x20       *) [ \"$device\" -ge $# ] || { shift \"$device\"; device=$1; } ;;\n\
+            \x20   esac\n",
+        );
+    }
+    text.push_str("    case $device in\n");
+    for (position, (vendor, name)) in prolog.names.iter().enumerate() {
+        let name = match vendor {
+            _ if prolog.counts_from_zero && vendor.traits().runtime.counts => format!("$number_{position}"),
+            _ => name.clone(),
+        };
+        let _ = writeln!(text, "        {position}) {} ;;", append(*vendor, &name));
+    }
+    let _ = writeln!(text, "        *) {} ;;\n    esac\ndone", append(first, "$device"));
+    for vendor in &vendors {
+        let (runtime, list) = (&vendor.traits().runtime, vendor.as_str());
+        let export = format!("echo \"export {}=${list}\"", runtime.variable);
+        // A job on one vendor's GPUs must not have the other's variable set: HIP also reads CUDA_VISIBLE_DEVICES.
+        let _ = match vendors.len() {
+            1 => writeln!(text, "{export}"),
+            _ => writeln!(text, "if [ -n \"${list}\" ]; then {export}; else echo \"unset {}\"; fi", runtime.variable),
+        };
+        for (name, value) in runtime.settings {
+            let _ = writeln!(text, "echo \"export {name}={value}\"");
+        }
+    }
+    text
+}
+
+/// Appends a name to the list of its vendor.
+fn append(vendor: Vendor, name: &str) -> String {
+    format!("{vendor}=${{{vendor}:+${vendor},}}{name}")
+}
+
+/// With a device cgroup a step cannot open other jobs' GPUs. A runtime that uses numbers then counts only the step's
+/// GPUs, in its own order, and GPUs that are not GRES, because Slurm denies only GRES devices (24.11, cgroup/v2,
+/// ebpf.c).
+fn numbers_within_the_step(prolog: &TaskProlog) -> String {
+    let mut text = "step=${SLURM_STEP_GPUS-$SLURM_JOB_GPUS}\n".to_owned();
+    for vendor in Vendor::ALL.into_iter().filter(|vendor| vendor.traits().runtime.counts) {
+        let own = prolog.names.iter().enumerate().filter(|(_, (whose, _))| *whose == vendor);
+        let mut own: Vec<(u32, usize)> =
+            own.map(|(position, (_, name))| (name.parse().unwrap_or(u32::MAX), position)).collect();
+        own.sort_unstable();
+        if !own.is_empty() {
+            let maker = vendor.traits().maker;
+            let _ = writeln!(text, "# {maker}'s runtime sees the step's GPUs only, and counts them from 0.\ncount=0");
+        }
+        let mut next = 0;
+        for (number, position) in own {
+            if number > next {
+                let _ = writeln!(text, "count=$((count + {})) # jobs are not to have these", number - next);
+            }
+            next = number.saturating_add(1);
+            let _ = writeln!(
+                text,
+                "case ,$step, in *,{position},*) number_{position}=$count; count=$((count + 1)) ;; esac"
+            );
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+//! A table of what a container runs in each role.
+
+use std::time::Duration;
+
+use crate::units;
+use config::{AccountingMode, Config, DaemonName, Role};
+use model::unit::{JobCare, Spec};
+
+/// What a role starts.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Whether there is a cluster: hooks, the preparation, services, a status file and a control socket. Without one,
+    /// slurminit is a plain init for its command: it may run as any user, and writes nothing.
+    pub has_cluster: bool,
+    /// Whose jobs slurminit looks after.
+    pub jobs: JobCare,
+    /// Whether slurmctld is here and its nodes are other containers, which may be away for a while.
+    pub has_other_nodes: bool,
+    /// Slurm's daemons in the order of their start, each with those that must be ready first.
+    daemons: &'static [(DaemonName, &'static [DaemonName])],
+}
+
+const ALL: Target = Target {
+    has_cluster: true,
+    jobs: JobCare::Cluster,
+    has_other_nodes: false,
+    daemons: &[
+        (DaemonName::Munged, &[]),
+        (DaemonName::Slurmctld, &[DaemonName::Munged]),
+        (DaemonName::Slurmd, &[DaemonName::Slurmctld]),
+    ],
+};
+
+/// The first container of a cluster of several: its jobs are those of a node, and others go on without it.
+const ALL_OF_SEVERAL: Target = Target { jobs: JobCare::Node, has_other_nodes: true, ..ALL };
+
+const CONTROLLER: Target = Target {
+    has_cluster: true,
+    jobs: JobCare::Nobody,
+    has_other_nodes: true,
+    daemons: &[(DaemonName::Munged, &[]), (DaemonName::Slurmctld, &[DaemonName::Munged])],
+};
+
+const COMPUTE: Target = Target {
+    has_cluster: true,
+    jobs: JobCare::Node,
+    has_other_nodes: false,
+    daemons: &[(DaemonName::Munged, &[]), (DaemonName::Slurmd, &[DaemonName::Munged])],
+};
+
+const LOGIN: Target =
+    Target { has_cluster: true, jobs: JobCare::Nobody, has_other_nodes: false, daemons: &[(DaemonName::Munged, &[])] };
+
+const NONE: Target = Target { has_cluster: false, jobs: JobCare::Nobody, has_other_nodes: false, daemons: &[] };
+
+impl Target {
+    /// The row of a role.
+    pub fn of(config: &Config) -> &'static Self {
+        match config.role {
+            Role::All if config.shares_a_cluster() => &ALL_OF_SEVERAL,
+            Role::All => &ALL,
+            Role::Controller => &CONTROLLER,
+            Role::Compute => &COMPUTE,
+            Role::Login => &LOGIN,
+            Role::None => &NONE,
+        }
+    }
+
+    /// Whether this container has the cluster's state: slurmctld's jobs, and the accounting database.
+    pub fn has_state(&self) -> bool {
+        self.daemons.iter().any(|(name, _)| *name == DaemonName::Slurmctld)
+    }
+
+    /// Slurm's daemons, then the services in the order of the configuration.
+    pub fn units(&self, config: &Config) -> Vec<Spec> {
+        let daemons = self.daemons(config);
+        let simulated = config.simulated();
+        let daemons = daemons.iter().flat_map(|(name, after)| match &simulated {
+            Some(nodes) if *name == DaemonName::Slurmd => units::simulated(config, nodes, after),
+            _ => vec![units::daemon(config, *name, after)],
+        });
+        let daemons = daemons.map(|spec| self.patient(spec));
+        let services = config.services.iter().filter(|_| self.has_cluster);
+        daemons.chain(services.map(|service| units::service(config, service))).collect()
+    }
+
+    /// slurmctld's first start needs the accounting daemons, where they are. slurmrestd needs slurmctld.
+    fn daemons(&self, config: &Config) -> Vec<(DaemonName, &'static [DaemonName])> {
+        let mut daemons = self.daemons.to_vec();
+        if config.runs_rest() {
+            daemons.push((DaemonName::Slurmrestd, &[DaemonName::Slurmctld]));
+        }
+        if config.runs_agent() {
+            daemons.push((DaemonName::Agent, &[DaemonName::Slurmd]));
+        }
+        if config.runs_metrics() {
+            daemons.push((DaemonName::Metrics, &[]));
+        }
+        let slurmctld = daemons.iter().position(|(name, _)| *name == DaemonName::Slurmctld);
+        let Some(at) = slurmctld.filter(|_| config.runs_accounting()) else { return daemons };
+        daemons[at].1 = &[DaemonName::Munged, DaemonName::Slurmdbd];
+        if config.accounting.mode() == AccountingMode::Embedded {
+            daemons.insert(at, (DaemonName::Slurmdbd, &[DaemonName::Munged, DaemonName::Mariadbd]));
+            daemons.insert(at, (DaemonName::Mariadbd, &[]));
+        } else {
+            daemons.insert(at, (DaemonName::Slurmdbd, &[DaemonName::Munged]));
+        }
+        daemons
+    }
+
+    /// A compute's slurmd waits for a controller that may come much later.
+    fn patient(&self, spec: Spec) -> Spec {
+        let is_elsewhere = !self.daemons.iter().any(|(name, _)| *name == DaemonName::Slurmctld);
+        let waits = is_elsewhere && spec.daemon == Some(DaemonName::Slurmd);
+        Spec {
+            ready_timeout: if waits { FOR_THE_CONTROLLER.max(spec.ready_timeout) } else { spec.ready_timeout },
+            ..spec
+        }
+    }
+}
+
+/// How long a compute's slurmd waits for the controller before it is started anew.
+const FOR_THE_CONTROLLER: Duration = Duration::from_secs(3600);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_role_has_the_units_of_its_row() {
+        let mut config = Config::parse(
+            "[[service]]\nname = 'api'\ncommand = ['api']\nafter = ['slurmd']\n",
+            std::path::Path::new("x"),
+        )
+        .unwrap();
+        let mut units = |role| {
+            config.role = role;
+            let units = Target::of(&config).units(&config).into_iter();
+            units.map(|unit| format!("{} after {:?}", unit.name, unit.after)).collect::<Vec<_>>().join(", ")
+        };
+        let all = r#"munged after [], slurmctld after ["munged"], slurmd after ["slurmctld"], agent after ["slurmd"], api after ["slurmd"]"#;
+        assert_eq!(units(Role::All), all);
+        assert_eq!(units(Role::None), "");
+        assert_eq!(units(Role::Controller), r#"munged after [], slurmctld after ["munged"], api after ["slurmd"]"#);
+        assert_eq!(
+            units(Role::Compute),
+            r#"munged after [], slurmd after ["munged"], agent after ["slurmd"], api after ["slurmd"]"#
+        );
+        assert_eq!(units(Role::Login), r#"munged after [], api after ["slurmd"]"#);
+        config.accounting.mode = Some(AccountingMode::Embedded);
+        config.services.clear();
+        let mut units = |role| {
+            config.role = role;
+            let units = Target::of(&config).units(&config).into_iter();
+            units.map(|unit| format!("{} after {:?}", unit.name, unit.after)).collect::<Vec<_>>().join(", ")
+        };
+        let accounting = r#"munged after [], mariadbd after [], slurmdbd after ["munged", "mariadbd"], slurmctld after ["munged", "slurmdbd"]"#;
+        assert_eq!(units(Role::Controller), accounting);
+        assert_eq!(units(Role::Compute), r#"munged after [], slurmd after ["munged"], agent after ["slurmd"]"#);
+        config.accounting.mode = None;
+        config.metrics.listen = Some(([127, 0, 0, 1], 9835).into());
+        let mut units = |role| {
+            config.role = role;
+            Target::of(&config).units(&config).into_iter().filter(|unit| unit.name == "metrics").count()
+        };
+        let all = [Role::All, Role::Controller, Role::Compute, Role::Login, Role::None];
+        assert_eq!(all.map(&mut units), [1, 1, 1, 1, 0]);
+        (config.role, config.slurm.controller) = (Role::All, "head".to_owned().try_into().ok());
+        assert_eq!(Target::of(&config), &ALL_OF_SEVERAL);
+        config.slurm.controller = None;
+        config.simulate.nodes = Some(3);
+        let of_slurmd = Target::of(&config).units(&config).into_iter();
+        let of_slurmd = of_slurmd.filter(|unit| unit.daemon == Some(DaemonName::Slurmd));
+        let shown: Vec<_> =
+            of_slurmd.map(|unit| format!("{} {:?} {}", unit.name, unit.readiness, unit.command.join(" "))).collect();
+        let wanted = [
+            "slurmd Port(6818) slurmd -D -N node1",
+            "slurmd-2 Port(6819) slurmd -D -N node2",
+            "slurmd-3 Port(6820) slurmd -D -N node3",
+        ];
+        assert_eq!(shown, wanted);
+    }
+}

@@ -1,0 +1,72 @@
+//! The task of PID 1: what it has to know of the configuration, and of the command line, for as long as the container lives.
+//!
+//! `slurminit run` makes it, and hands it to `slurminit-init`: PID 1 itself reads nothing that an operator has written.
+
+use std::ffi::OsString;
+
+use super::target::Target;
+use config::{Config, Held, Level};
+use model::task::{Setup, Task};
+
+/// What the configuration makes of PID 1; the files are still to be named. `seed`: of the machine's jitter.
+pub fn task(config: &Config, held: &Held, target: &Target, has_cmd: bool, seed: u64) -> Task {
+    let usual_level = if has_cmd { Level::Warn } else { Level::Info };
+    Task {
+        setup: Setup {
+            has_cluster: target.has_cluster,
+            jobs: target.jobs,
+            units: target.units(config),
+            hooks: config.hooks.pre_start.clone(),
+            has_cmd,
+            supervise: config.supervise.clone(),
+            has_associations: config.has_associations(),
+            jobs_grace: config.jobs.grace,
+            wait_jobs: config.jobs.wait,
+            seed,
+        },
+        has_other_nodes: target.has_other_nodes,
+        on_stop: config.jobs.on_stop,
+        role: config.role,
+        simulated_nodes: config.simulate.nodes,
+        node: config.node.name.to_string(),
+        daemon_port: config.slurm.daemon_port,
+        paths: config.paths.clone(),
+        log_format: config.log.format,
+        log_level: config.log.level.unwrap_or(usual_level),
+        config_file: None,
+        watched_file: OsString::new(),
+        held: held.to_string(),
+        warnings: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// Each kind of value that a task can hold is in one of these.
+    const CONFIGURATIONS: [&str; 4] = [
+        "",
+        "[supervise]\nstop_timeout = 4.25\nrestart_initial_delay = 0.123456789\nprobe_interval = 0\non_give_up = 'hold'\n\
+         [log]\nformat = 'json'\nlevel = 'trace'\n[jobs]\ngrace = 0.5\non_stop = 'cancel'\nwait = true\n",
+        "[[hooks.pre_start]]\ncommand = ['sh', '-c', 'a \"b\" \u{e4}']\n[accounting]\nmode = 'embedded'\n[daemon.slurmd]\nuser = 'x'\n\
+         env = { A = 'b' }\n[daemon.slurmctld]\ncommand = ['slurmctld', '--systemd']\nliveness = 'off'\n\
+         [[service]]\nname = 'api'\ncommand = ['api']\nafter = ['slurmd']\nrestart = 'on-failure'\n\
+         readiness = { command = ['true'], timeout = 3 }\nliveness = { command = ['true'], timeout = 2 }\n",
+        "[simulate]\nnodes = 3\n[metrics]\nlisten = '127.0.0.1:9835'\n",
+    ];
+
+    #[test]
+    fn pid_1_gets_what_the_configuration_says() {
+        for text in CONFIGURATIONS {
+            let config = Config::parse(text, Path::new("x")).unwrap();
+            let mut task = task(&config, &Held::of(&config), Target::of(&config), true, u64::MAX);
+            task.config_file = Some("/x y.toml".into());
+            task.warnings.push("odd".to_owned());
+            let handed_over: Task = serde_json::from_str(&serde_json::to_string(&task).unwrap()).unwrap();
+            assert_eq!(handed_over, task, "{text}");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! The units of a container: the command line, readiness and liveness of each daemon and service.
+
+use config::{Config, DaemonName, Paths, Readiness, ReadinessTest, RestartPolicy, Service, SimulatedNodes};
+use model::exit_code;
+use model::unit::{Gate, HANDS_OVER, Handover, Probe, ProbeTest, Spec};
+use std::time::Duration;
+
+/// Each daemon of Slurm asks for the name of 0.0.0.0, for a line of its log, at its start and at a reconfiguration. A name server that
+/// does not answer would hold slurmctld for 10 s, which is longer than its liveness allows.
+const NAME_SERVER: (&str, &str) = ("RES_OPTIONS", "timeout:1 attempts:2");
+
+const SLURM_ENV: &[(&str, &str)] = &[NAME_SERVER];
+
+/// slurmd, and each job step after it, would load all hwloc plugins (X11, OpenCL, Level Zero). Slurm needs none of
+/// them. They cost 17 ms at start-up and 8 ms per step, and the OpenCL plugin would wake the GPU driver.
+const SLURMD_ENV: &[(&str, &str)] = &[NAME_SERVER, ("HWLOC_PLUGINS_PATH", "/var/empty")];
+
+/// Without CAP_SYS_ADMIN it can make no namespaces, and would end. It has nobody's rights anyway, and passes on the tokens that it is given.
+const SLURMRESTD_ENV: &[(&str, &str)] =
+    &[NAME_SERVER, ("SLURM_JWT", "daemon"), ("SLURMRESTD_SECURITY", "disable_unshare_sysv,disable_unshare_files")];
+
+/// A Slurm daemon, which starts once the daemons in `after` are ready.
+pub(super) fn daemon(config: &Config, name: DaemonName, after: &[DaemonName]) -> Spec {
+    let settings = config.daemons.get(&name).cloned().unwrap_or_default();
+    let (command, gate, readiness, essential) = usual(config, name);
+    let (readiness, ready_timeout) = readiness_or(config, settings.readiness, readiness);
+    Spec {
+        handover: handover(name, settings.command.as_deref(), settings.user.is_some()),
+        name: name.to_string(),
+        command: settings.command.unwrap_or(command),
+        user: settings.user.or_else(|| name.user().map(str::to_owned)),
+        env: settings.env,
+        default_env: default_env(name).iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+        after: after.iter().map(ToString::to_string).collect(),
+        gate,
+        readiness,
+        ready_timeout,
+        liveness: liveness(settings.liveness, Some(name)),
+        restart: settings.restart.unwrap_or(RestartPolicy::Always),
+        essential,
+        stop_timeout: settings.stop_timeout.unwrap_or_else(|| config.supervise.stop_timeout()),
+        daemon: Some(name),
+        node: None,
+    }
+}
+
+fn default_env(name: DaemonName) -> &'static [(&'static str, &'static str)] {
+    match name {
+        DaemonName::Slurmd => SLURMD_ENV,
+        DaemonName::Slurmrestd => SLURMRESTD_ENV,
+        DaemonName::Slurmctld | DaemonName::Slurmdbd => SLURM_ENV,
+        _ => &[],
+    }
+}
+
+/// With the option slurmctld does not switch to SlurmUser. A daemon with its own `user` therefore keeps `-D`, which does.
+fn handover(name: DaemonName, own: Option<&[String]>, has_own_user: bool) -> Handover {
+    match own {
+        Some(command) if command.iter().any(|word| word.contains(HANDS_OVER)) => Handover::Always,
+        None if matches!(name, DaemonName::Slurmctld | DaemonName::Slurmd) && !has_own_user => Handover::WhereItCan,
+        _ => Handover::Never,
+    }
+}
+
+/// The slurmd of each simulated node.
+pub(super) fn simulated(config: &Config, nodes: &SimulatedNodes, after: &[DaemonName]) -> Vec<Spec> {
+    let first = daemon(config, DaemonName::Slurmd, after);
+    let is_usual = first.readiness == ReadinessTest::Port(config.slurm.daemon_port);
+    let spec = |(number, (node, port)): (u32, &(String, u16))| {
+        let name = DaemonName::Slurmd.of_simulated_node(number);
+        let own = [first.command.clone(), vec!["-N".to_owned(), node.clone()]].concat();
+        let readiness = if is_usual { ReadinessTest::Port(*port) } else { first.readiness.clone() };
+        Spec { name, command: own, readiness, node: Some(node.clone()), ..first.clone() }
+    };
+    (1..).zip(nodes.iter()).map(spec).collect()
+}
+
+/// What each daemon is without the operator's settings: its command, what it waits for, when it is ready, and the container's exit code
+/// without it.
+fn usual(config: &Config, name: DaemonName) -> (Vec<String>, Gate, ReadinessTest, Option<u8>) {
+    let words = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let paths = &config.paths;
+    match name {
+        DaemonName::Munged => (
+            vec![
+                "munged".to_owned(),
+                "--foreground".to_owned(),
+                format!("--key-file={}", paths.munge_key.display()),
+                format!("--socket={}", paths.munge_socket.display()),
+                // An idle connection occupies a thread for two seconds, and munged has two threads by default.
+                "--num-threads=32".to_owned(),
+                // Kept beside the socket, because /var/lib/munge may be read-only. The seed only supplements the
+                // kernel's randomness.
+                format!("--seed-file={}", paths.munge_socket.with_file_name("munged.seed").display()),
+            ],
+            Gate::MungeKey,
+            ReadinessTest::Socket(paths.munge_socket.clone()),
+            Some(exit_code::MUNGED),
+        ),
+        DaemonName::Mariadbd => (
+            mariadbd(paths),
+            Gate::Files,
+            ReadinessTest::Socket(Paths::DATABASE_SOCKET.into()),
+            Some(exit_code::ACCOUNTING),
+        ),
+        DaemonName::Slurmdbd => (
+            words(&["slurmdbd", "-D"]),
+            Gate::Files,
+            ReadinessTest::Port(config.accounting.port),
+            Some(exit_code::ACCOUNTING),
+        ),
+        DaemonName::Slurmctld => (
+            words(&["slurmctld", "-D"]),
+            Gate::Files,
+            ReadinessTest::Port(config.slurm.controller_port),
+            Some(exit_code::SLURMCTLD),
+        ),
+        DaemonName::Slurmd => (
+            words(&["slurmd", "-D"]),
+            Gate::Jobs,
+            ReadinessTest::Port(config.slurm.daemon_port),
+            Some(exit_code::SLURMD),
+        ),
+        DaemonName::Slurmrestd => {
+            let listen = config.rest.listen.map(|address| address.to_string()).unwrap_or_default();
+            let port = config.rest.listen.map_or(0, |address| address.port());
+            // Jobs go on without it.
+            (words(&["slurmrestd", "-a", "rest_auth/jwt", &listen]), Gate::Files, ReadinessTest::Port(port), None)
+        }
+        DaemonName::Metrics => {
+            let port = config.metrics.listen.map_or(0, |address| address.port());
+            (metrics(config), Gate::Files, ReadinessTest::Port(port), None)
+        }
+        DaemonName::Agent => (words(&["slurminit", "agent"]), Gate::Served, ReadinessTest::Started, None),
+    }
+}
+
+/// All that it needs to know is in its arguments: it cannot read a configuration with secrets. It gives up root itself.
+fn metrics(config: &Config) -> Vec<String> {
+    let listen = config.metrics.listen.map(|address| address.to_string()).unwrap_or_default();
+    let run = config.paths.run.display().to_string();
+    let words = ["slurminit", "metrics", "--listen", &listen, "--run", &run].map(str::to_owned);
+    let switches = [(config.metrics.dcgm, "--dcgm"), (config.accounting.is_on(), "--accounting")];
+    words.into_iter().chain(switches.into_iter().filter(|(is_on, _)| *is_on).map(|(_, word)| word.to_owned())).collect()
+}
+
+/// The embedded database: small, reached by its socket alone, without a log for replicas. slurmdbd asks for the lock's timeout.
+fn mariadbd(paths: &Paths) -> Vec<String> {
+    let own = [
+        "mariadbd".to_owned(),
+        "--no-defaults".to_owned(),
+        format!("--datadir={}", paths.database().display()),
+        format!("--socket={}", Paths::DATABASE_SOCKET),
+        format!("--pid-file={}", paths.database().with_extension("pid").display()),
+    ];
+    let fixed = [
+        "--skip-networking",
+        // It would make a key for TLS at each start, which takes half a second.
+        "--skip-ssl",
+        "--table-open-cache-instances=1",
+        "--skip-log-bin",
+        "--skip-performance-schema",
+        "--innodb-lock-wait-timeout=900",
+        // On since MariaDB 11.6. slurmdbd, which does not try a write again, would end at one that meets another (26.05 says so).
+        "--loose-innodb-snapshot-isolation=OFF",
+    ];
+    own.into_iter().chain(fixed.map(str::to_owned)).chain(MARIADBD_SIZES.map(str::to_owned)).collect()
+}
+
+/// The sizes of the empty database in the image, and what a database of some million jobs needs.
+const MARIADBD_SIZES: [&str; 4] = [
+    "--innodb-undo-tablespaces=0",
+    "--innodb-data-file-path=ibdata1:4M:autoextend",
+    "--innodb-log-file-size=48M",
+    "--innodb-buffer-pool-size=128M",
+];
+
+/// A service from the operator's configuration.
+pub(super) fn service(config: &Config, service: &Service) -> Spec {
+    let (readiness, ready_timeout) = readiness_or(config, service.readiness.clone(), ReadinessTest::Started);
+    Spec {
+        name: service.name.clone(),
+        command: service.command.clone(),
+        user: service.user.clone(),
+        env: service.env.clone(),
+        default_env: Vec::new(),
+        after: service.after.clone(),
+        gate: Gate::Hooks,
+        readiness,
+        ready_timeout,
+        liveness: liveness(service.liveness.clone(), None),
+        restart: service.restart,
+        essential: service.essential.then_some(exit_code::SERVICE),
+        stop_timeout: service.stop_timeout.unwrap_or_else(|| config.supervise.stop_timeout()),
+        handover: Handover::Never,
+        daemon: None,
+        node: None,
+    }
+}
+
+fn readiness_or(config: &Config, own: Option<Readiness>, default: ReadinessTest) -> (ReadinessTest, Duration) {
+    let timeout = own.as_ref().and_then(|readiness| readiness.timeout).unwrap_or(config.supervise.ready_timeout);
+    (own.map_or(default, |readiness| readiness.test), timeout)
+}
+
+fn liveness(own: Option<config::LivenessTest>, daemon: Option<DaemonName>) -> Option<Probe> {
+    match own {
+        None if daemon.is_some_and(|name| !name.has_question()) => None,
+        None => Some(Probe { test: ProbeTest::Daemon(daemon?), timeout: None }),
+        Some(config::LivenessTest::Off) => None,
+        Some(config::LivenessTest::Command { command, timeout }) => {
+            Some(Probe { test: ProbeTest::Command(command), timeout })
+        }
+    }
+}

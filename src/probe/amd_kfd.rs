@@ -1,0 +1,186 @@
+//! AMD GPUs, as listed by the kernel driver KFD.
+//!
+//! `/dev/dri` does not list them reliably: `renderD128` may be an integrated GPU of another vendor, and some
+//! accelerators have render nodes that nothing uses. Each partition of a partitioned GPU is a KFD node with its own
+//! render node.
+
+mod memory;
+mod product_name;
+mod resets;
+mod smi_line;
+mod topology;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use super::Found;
+use super::device;
+use super::groups;
+use super::left_out;
+use super::pci::{self, Place};
+use super::regular;
+use model::inventory::{Access, CpuSet, Driver, Finding, Gpu, Kind, Obstacle, PciAddress, Source, Vendor};
+use product_name::Names;
+use topology::{GpuNode, Topology};
+
+pub(super) use resets::Resets;
+
+const NODES: &str = "sys/class/kfd/kfd/topology/nodes";
+
+/// Reads KFD's topology, and opens each device as a job would. Call it only inside the sandbox.
+pub fn probe(root: &Path) -> Found {
+    let nodes = root.join(NODES);
+    if !nodes.is_dir() {
+        return Found::default();
+    }
+    let topology = topology::read(&nodes, |path| fs::read_to_string(path));
+    let driver = Driver { vendor: Vendor::Amd, source: Source::Kfd, version: version(root), cuda_version: None };
+    let mut findings = findings(&topology, root.join("dev/kfd").exists());
+    let gpus = gpus(root, &topology);
+    findings.extend(left_out::findings(&gpus));
+    findings.extend(groups::finding(root, Vendor::Amd, &gpus));
+    Found { driver: Some(driver), gpus, findings }
+}
+
+/// The numbers by which KFD's ioctls know the GPUs, in the order of [`probe`].
+fn gpu_ids(root: &Path) -> Vec<Option<u32>> {
+    let topology = topology::read(&root.join(NODES), |path| fs::read_to_string(path));
+    let id = |node: &GpuNode| regular::line(&node.directory.join("gpu_id"))?.parse().ok();
+    topology.gpus.iter().map(id).collect()
+}
+
+/// Only AMD's own packages provide this file; the in-tree driver has the kernel's version.
+fn version(root: &Path) -> Option<String> {
+    regular::line(&root.join("sys/module/amdgpu/version"))
+}
+
+fn gpus(root: &Path, topology: &Topology) -> Vec<Gpu> {
+    if topology.gpus.is_empty() {
+        return Vec::new();
+    }
+    let names = Names::read(root);
+    let nodes_with_cpus = nodes_with_cpus(root);
+    let kfd = device::access(&root.join("dev/kfd"));
+    // Cached, because all partitions of a chip share a location. With 64 partitions the links alone are thousands of
+    // files.
+    let mut places: BTreeMap<PciAddress, Place> = BTreeMap::new();
+    let mut gpus: Vec<Gpu> = Vec::new();
+    for (index, node) in (0..).zip(&topology.gpus) {
+        let minor = node.properties.render_minor;
+        let address = node.properties.pci_address;
+        let place = || place(root, node, &topology.cpu_nodes, &nodes_with_cpus);
+        let place = places.entry(address).or_insert_with(place).clone();
+        let access = access(root, &kfd, node, &gpus);
+        let memory = memory::of(root, node, place.numa_node);
+        gpus.push(Gpu {
+            vendor: Vendor::Amd,
+            index,
+            minor: Some(minor),
+            device_file: Some(format!("/dev/dri/renderD{minor}").into()),
+            uuid: uuid(node, &topology.gpus),
+            model: names.model(root, &node.properties),
+            pci_address: Some(address),
+            memory_mib: memory.mib,
+            shares_memory: memory.is_shared,
+            memory_node: pci::memory_node(root, [place.numa_node]),
+            integrated: memory::is_integrated(&node.properties, &memory),
+            compute: node.properties.gfx.clone(),
+            cpus: place.cpus,
+            numa_node: place.numa_node,
+            access,
+            ..Gpu::default()
+        });
+    }
+    gpus
+}
+
+/// A job needs `/dev/kfd`, which all GPUs share, and the GPU's own render node.
+fn access(root: &Path, kfd: &Access, node: &GpuNode, before: &[Gpu]) -> Access {
+    let minor = node.properties.render_minor;
+    // slurmd exits if two gres.conf lines name the same file.
+    if let Some(same) = before.iter().find(|gpu| gpu.minor == Some(minor)) {
+        let reason = format!("/dev/dri/renderD{minor} is already that of AMD GPU {}", same.index);
+        return Access::unusable(Obstacle::SharedFile, reason);
+    }
+    match kfd {
+        Access::Usable => device::access(&root.join(format!("dev/dri/renderD{minor}"))),
+        Access::Unusable { .. } => kfd.clone(),
+    }
+}
+
+/// The chip's serial number as ROCm writes it. Partitions of a GPU share it, so they have none: `None`.
+fn uuid(node: &GpuNode, all: &[GpuNode]) -> Option<String> {
+    let id = node.properties.unique_id?;
+    let owners = all.iter().filter(|other| other.properties.unique_id == Some(id)).count();
+    (owners == 1).then(|| format!("GPU-{id:016x}"))
+}
+
+/// The place according to the PCI device, otherwise the CPU node at the end of the GPU's lightest link.
+fn place(root: &Path, node: &GpuNode, cpu_nodes: &[u64], nodes_with_cpus: &[(u32, CpuSet)]) -> Place {
+    let place = pci::place(root, node.properties.pci_address);
+    if place != Place::default() {
+        return place;
+    }
+    // KFD makes one CPU node per NUMA node with CPUs, in the same order. If the numbers differ, this proves nothing.
+    let nearest = || {
+        let position = node.nearest_cpu_node(cpu_nodes)?;
+        nodes_with_cpus.get(position).filter(|_| cpu_nodes.len() == nodes_with_cpus.len())
+    };
+    nearest().map_or(place, |(number, cpus)| Place { cpus: Some(cpus.clone()), numa_node: Some(*number) })
+}
+
+/// The NUMA nodes that have CPUs, ascending.
+fn nodes_with_cpus(root: &Path) -> Vec<(u32, CpuSet)> {
+    let entries = fs::read_dir(root.join("sys/devices/system/node")).into_iter().flatten().flatten();
+    let mut nodes: Vec<(u32, CpuSet)> = entries
+        .filter_map(|entry| {
+            let number = entry.file_name().to_str()?.strip_prefix("node")?.parse().ok()?;
+            let cpus: CpuSet = fs::read_to_string(entry.path().join("cpulist")).ok()?.parse().ok()?;
+            (!cpus.is_empty()).then_some((number, cpus))
+        })
+        .collect();
+    nodes.sort();
+    nodes
+}
+
+fn findings(topology: &Topology, has_kfd: bool) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if !topology.gpus.is_empty() && !has_kfd {
+        findings.push(Finding::warning(
+            Kind::AmdDevices,
+            format!("{} AMD GPU(s) are visible, and /dev/kfd is not in this container", topology.gpus.len()),
+            "the container was started without AMD's compute device",
+            "start it with --device /dev/kfd --device /dev/dri",
+        ));
+    }
+    if !topology.riddles.is_empty() {
+        let nodes = topology.riddles.iter().map(|(number, why)| format!("node {number} ({why})"));
+        let nodes = nodes.collect::<Vec<_>>().join("; ");
+        findings.push(Finding::warning(
+            Kind::DriverFails,
+            format!("the AMD kernel driver (KFD) lists what cannot be used: {nodes}"),
+            "the GPU failed or is being reset, or this kernel writes its topology in another way",
+            "look for amdgpu messages on the host (dmesg | grep -i amdgpu) and compare with `rocminfo` there; where it \
+             has the GPU, report what /sys/class/kfd/kfd/topology/nodes/N/properties says",
+        ));
+    }
+    if topology.hidden > 0 {
+        let repair = match has_kfd {
+            true => {
+                "to use them too, pass their render nodes: --device /dev/dri, or --device /dev/dri/renderDN for each"
+            }
+            false => "to use them, start it with --device /dev/kfd --device /dev/dri",
+        };
+        findings.push(Finding::info(
+            Kind::AmdDevices,
+            format!("{} AMD GPU(s) of this machine are hidden from this container", topology.hidden),
+            "the container's device rules do not hold their render nodes",
+            repair,
+        ));
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests;

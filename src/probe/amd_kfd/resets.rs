@@ -1,0 +1,256 @@
+//! Hears of the resets that the AMD driver makes.
+//!
+//! KFD gives a descriptor for each GPU, from which lines are read (`AMDKFD_IOC_SMI_EVENTS`, since Linux 5.10). Resets are told to
+//! everybody who may open `/dev/kfd`; it takes no rights.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::{gpu_ids, smi_line};
+use faults::look::{Identity, Key, Line, Phase};
+use init::logs::LineSplitter;
+
+/// `AMDKFD_IOC_SMI_EVENTS` of `linux/kfd_ioctl.h`: `_IOWR('K', 0x1f, struct kfd_ioctl_smi_events_args)`.
+const SMI_EVENTS: libc::Ioctl = 0xC008_4B1F;
+
+/// `struct kfd_ioctl_smi_events_args`.
+#[repr(C)]
+struct SmiEventsArgs {
+    gpu_id: u32,
+    /// The answer.
+    descriptor: u32,
+}
+
+/// Those who tell of resets.
+#[derive(Debug, Default)]
+pub(crate) struct Resets {
+    tellers: Vec<Teller>,
+    /// The GPUs for which everything was tried.
+    tried: Vec<Key>,
+    complained: bool,
+}
+
+/// A GPU's descriptor.
+#[derive(Debug)]
+struct Teller {
+    gpu: Key,
+    gpu_id: u32,
+    events: File,
+    lines: LineSplitter,
+}
+
+impl Resets {
+    /// Asks the driver to tell of these GPUs' resets, where it has not been asked yet.
+    pub(crate) fn follow(&mut self, root: &Path, gpus: &[Identity]) {
+        let keys: Vec<Key> = gpus.iter().map(Identity::key).collect();
+        if keys == self.tried {
+            return;
+        }
+        let ids = gpu_ids(root);
+        let id_of = |gpu: &Identity| ids.get(usize::try_from(gpu.index).ok()?).copied().flatten();
+        let wanted: Vec<(Key, u32)> = gpus.iter().filter_map(|gpu| Some((gpu.key(), id_of(gpu)?))).collect();
+        self.tellers.retain(|teller| wanted.iter().any(|(_, id)| *id == teller.gpu_id));
+        self.tried = keys;
+        for (gpu, gpu_id) in wanted {
+            if self.tellers.iter().any(|teller| teller.gpu_id == gpu_id) {
+                continue;
+            }
+            match subscribe(&root.join("dev/kfd"), gpu_id) {
+                Ok(events) => self.tellers.push(Teller { gpu, gpu_id, events, lines: LineSplitter::default() }),
+                // KFD opens for nobody while it resets a GPU.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.tried.clear(),
+                Err(error) => self.complain(&error),
+            }
+        }
+    }
+
+    /// A kernel without these events, or a file that this user may not open, is no fault.
+    fn complain(&mut self, error: &io::Error) {
+        if !std::mem::replace(&mut self.complained, true) {
+            eprintln!("debug: the AMD driver's resets are not heard of: /dev/kfd: {error}");
+        }
+    }
+
+    /// Passes on what is told, until then.
+    ///
+    /// # Errors
+    /// Nobody takes the lines.
+    pub(crate) fn hear(&mut self, until: Instant, say: &mut dyn FnMut(&Line) -> io::Result<()>) -> io::Result<()> {
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let timeout = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
+            let mut fds: Vec<PollFd<'_>> =
+                self.tellers.iter().map(|teller| PollFd::new(teller.events.as_fd(), PollFlags::POLLIN)).collect();
+            match poll(&mut fds, timeout) {
+                Ok(0) => return Ok(()),
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let speak: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(true)).collect();
+            let mut ended = Vec::new();
+            for (teller, _) in self.tellers.iter_mut().zip(speak).filter(|(_, speaks)| *speaks) {
+                match teller.read() {
+                    Some(phases) => {
+                        for phase in phases {
+                            say(&Line::Reset { gpu: teller.gpu.clone(), phase })?;
+                        }
+                    }
+                    None => ended.push(teller.gpu_id),
+                }
+            }
+            if !ended.is_empty() {
+                self.tellers.retain(|teller| !ended.contains(&teller.gpu_id));
+                self.tried.clear();
+            }
+            if left.is_zero() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Teller {
+    /// What it tells. `None` if it tells nothing any more. The kernel's read never waits, and may give 8 bytes at a time.
+    fn read(&mut self) -> Option<Vec<Phase>> {
+        let mut chunk = [0; 1024];
+        let count = match self.events.read(&mut chunk) {
+            Ok(0) => return None,
+            Ok(count) => count,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => 0,
+            Err(_) => return None,
+        };
+        let mut phases = Vec::new();
+        self.lines.push(chunk.get(..count).unwrap_or_default(), |line| phases.extend(smi_line::parse(line)));
+        Some(phases)
+    }
+}
+
+fn subscribe(kfd: &Path, gpu_id: u32) -> io::Result<File> {
+    // Not needed any more afterwards: the descriptor belongs to the GPU.
+    let kfd = File::options().read(true).write(true).open(kfd)?;
+    let mut args = SmiEventsArgs { gpu_id, descriptor: 0 };
+    let mut events = File::from(smi_events(&kfd, &mut args)?);
+    events.write_all(&smi_line::MASK.to_ne_bytes())?;
+    Ok(events)
+}
+
+#[expect(unsafe_code, reason = "nobody wraps KFD's ioctls")]
+fn smi_events(kfd: &File, args: &mut SmiEventsArgs) -> io::Result<OwnedFd> {
+    // SAFETY: the kernel reads and writes what the request's number says: 8 bytes, which `args` has.
+    let answer = unsafe { libc::ioctl(kfd.as_raw_fd(), SMI_EVENTS, std::ptr::from_mut(args)) };
+    Errno::result(answer)?;
+    let descriptor = i32::try_from(args.descriptor).map_err(|_| io::Error::from(ErrorKind::InvalidData))?;
+    if descriptor <= libc::STDERR_FILENO {
+        return Err(ErrorKind::InvalidData.into());
+    }
+    // SAFETY: the kernel has just made it for this process, and nothing else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn identity(index: u32) -> Identity {
+        Identity { index, uuid: Some(format!("GPU-{index}")), ..Identity::default() }
+    }
+
+    /// Two GPUs; a pipe stands for each one's descriptor.
+    fn two() -> (Resets, Vec<File>) {
+        let (mut resets, mut kernels) = (Resets::default(), Vec::new());
+        for index in 0..2 {
+            let (events, kernel) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).unwrap();
+            let (events, kernel) = (File::from(events), File::from(kernel));
+            let gpu = identity(index).key();
+            resets.tellers.push(Teller { gpu, gpu_id: 100 + index, events, lines: LineSplitter::default() });
+            kernels.push(kernel);
+        }
+        resets.tried = (0..2).map(|index| identity(index).key()).collect();
+        (resets, kernels)
+    }
+
+    fn heard(resets: &mut Resets) -> Vec<(String, Phase)> {
+        let mut heard = Vec::new();
+        let until = Instant::now() + Duration::from_millis(100);
+        let mut say = |line: &Line| match line {
+            Line::Reset { gpu, phase } => {
+                heard.push((gpu.to_string(), phase.clone()));
+                Ok(())
+            }
+            other => panic!("{other:?}"),
+        };
+        resets.hear(until, &mut say).unwrap();
+        assert!(Instant::now() >= until, "the next look is not due");
+        heard
+    }
+
+    #[test]
+    fn what_each_gpus_descriptor_says_is_told_also_in_pieces() {
+        let (mut resets, mut kernels) = two();
+        kernels[1].write_all(b"3 1 HWS hang\n").unwrap();
+        kernels[0].write_all(b"2 8:1a\ngarb\xffage\n3 1 RAS").unwrap();
+        let begins = |cause: &str| Phase::Begins { cause: Some(cause.to_owned()) };
+        assert_eq!(heard(&mut resets), [("GPU-1".to_owned(), begins("HWS hang"))]);
+        kernels[0].write_all(b" error\n4 1 \n").unwrap();
+        let want = [("GPU-0".to_owned(), begins("RAS error")), ("GPU-0".to_owned(), Phase::Ends)];
+        assert_eq!(heard(&mut resets), want);
+        assert_eq!(heard(&mut resets), []);
+    }
+
+    #[test]
+    fn a_descriptor_that_ends_is_given_up_and_asked_for_again() {
+        let (mut resets, mut kernels) = two();
+        kernels[0].write_all(b"4 1\n").unwrap();
+        drop(kernels.remove(0));
+        assert_eq!(heard(&mut resets), [("GPU-0".to_owned(), Phase::Ends)]);
+        assert_eq!((resets.tellers.len(), resets.tried.len()), (1, 0));
+    }
+
+    #[test]
+    fn nobody_who_listens_ends_it() {
+        let (mut resets, mut kernels) = two();
+        kernels[0].write_all(b"4 1\n").unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        assert!(resets.hear(until, &mut |_| Err(ErrorKind::BrokenPipe.into())).is_err());
+    }
+
+    #[test]
+    fn a_machine_without_these_events_is_no_fault_and_is_not_asked_at_every_look() {
+        let root = tempfile::tempdir().unwrap();
+        let node = root.path().join(super::super::NODES).join("1");
+        std::fs::create_dir_all(&node).unwrap();
+        std::fs::create_dir_all(root.path().join("dev")).unwrap();
+        std::fs::write(
+            node.join("properties"),
+            "simd_count 1216\nvendor_id 4098\ndevice_id 29857\nlocation_id 256\ndomain 0\ndrm_render_minor 128\n\
+             gfx_target_version 90402\n",
+        )
+        .unwrap();
+        std::fs::write(node.join("gpu_id"), "51110\n").unwrap();
+        assert_eq!(gpu_ids(root.path()), [Some(51110)]);
+        let kfd = root.path().join("dev/kfd");
+        assert_eq!(subscribe(&kfd, 51110).unwrap_err().kind(), ErrorKind::NotFound);
+        // What knows no ioctl answers as a kernel without this one does.
+        symlink("/dev/null", &kfd).unwrap();
+        assert_eq!(subscribe(&kfd, 51110).unwrap_err().raw_os_error(), Some(libc::ENOTTY));
+        let mut resets = Resets::default();
+        resets.follow(root.path(), &[identity(0)]);
+        assert_eq!((resets.tellers.len(), resets.tried.len(), resets.complained), (0, 1, true));
+        assert_eq!(heard(&mut resets), []);
+    }
+
+    #[test]
+    fn the_requests_number_is_the_kernels() {
+        // _IOC(_IOC_READ | _IOC_WRITE, 'K', 0x1f, 8), as asm-generic/ioctl.h has it.
+        let want = 3_u64 << 30 | (size_of::<SmiEventsArgs>() as u64) << 16 | u64::from(b'K') << 8 | 0x1f;
+        assert_eq!((SMI_EVENTS, smi_line::MASK), (want, 0b1100));
+    }
+}

@@ -1,0 +1,68 @@
+//! The capabilities of root in this container.
+
+use std::path::Path;
+
+use super::regular;
+use model::inventory::{Finding, Kind};
+use sys::proc::parse;
+
+/// `CAP_SYS_ADMIN` of `linux/capability.h`.
+pub(super) const SYS_ADMIN: u32 = 21;
+/// `CAP_SYS_NICE` of `linux/capability.h`.
+pub(super) const SYS_NICE: u32 = 23;
+
+/// The capabilities that Slurm and its supervision need (measured: docs/security.md), with the numbers of
+/// `linux/capability.h`.
+const NEEDED: [(u32, &str); 5] = [(0, "CHOWN"), (1, "DAC_OVERRIDE"), (5, "KILL"), (6, "SETGID"), (7, "SETUID")];
+
+/// This process's effective capabilities; `None` if the kernel does not report them.
+pub(super) fn effective(root: &Path) -> Option<u64> {
+    parse::capabilities(&regular::text(&root.join("proc/self/status")).ok()?)
+}
+
+/// Reports capabilities that root lacks. Another user has none, and learns that from whatever fails.
+pub fn detect(root: &Path) -> Option<Finding> {
+    let status = regular::text(&root.join("proc/self/status")).ok()?;
+    let [_, 0] = parse::numbers(&status, "Uid")? else { return None };
+    let set = parse::capabilities(&status)?;
+    let missing: Vec<&str> = NEEDED.iter().filter(|(bit, _)| set & (1 << bit) == 0).map(|(_, name)| *name).collect();
+    if missing.is_empty() {
+        return None;
+    }
+    Some(Finding::warning(
+        Kind::Container,
+        format!("root lacks the capability {} in this container", missing.join(", ")),
+        "it was started with --cap-drop; without CHOWN, DAC_OVERRIDE, SETGID and SETUID the daemons do not start, \
+                without KILL neither jobs of other users nor the container can be stopped",
+        missing.iter().map(|name| format!("--cap-add {name}")).collect::<Vec<_>>().join(" "),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn finding(uid: u32, set: u64) -> Option<Finding> {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("proc/self")).unwrap();
+        let status = format!("Name:\tslurminit\nUid:\t1000\t{uid}\t1000\t1000\nCapEff:\t{set:016x}\n");
+        fs::write(root.path().join("proc/self/status"), status).unwrap();
+        detect(root.path())
+    }
+
+    #[test]
+    fn what_root_lacks_is_named_with_its_repair() {
+        assert_eq!(finding(0, 0b1110_0011), None);
+        let finding = finding(0, 0b0100_0011).unwrap();
+        assert!(finding.what.contains("KILL, SETUID"), "{finding:?}");
+        assert_eq!(finding.repair, "--cap-add KILL --cap-add SETUID");
+    }
+
+    #[test]
+    fn another_user_needs_none() {
+        assert_eq!(finding(1234, 0), None);
+        assert_eq!(detect(tempfile::tempdir().unwrap().path()), None);
+    }
+}

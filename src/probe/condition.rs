@@ -1,0 +1,111 @@
+//! The current condition of NVIDIA's GPUs, read through NVML inside the sandbox.
+
+use std::mem::ManuallyDrop;
+use std::path::Path;
+use std::time::Instant;
+
+use nvml_wrapper::Device;
+use nvml_wrapper::bitmasks::device::ThrottleReasons;
+use nvml_wrapper::enum_wrappers::device::{ComputeMode as NvmlComputeMode, EccCounter, MemoryError, TemperatureSensor};
+use nvml_wrapper::enums::device::UsedGpuMemory;
+
+use super::nvidia::NoNvml;
+use super::nvml::{self, Answers, NvmlTrouble};
+use super::sandbox::Sandbox;
+use model::inventory::{ComputeMode, Condition, Ecc, Pcie, Process, Slowdown};
+
+/// Processes of one GPU beyond this number are not listed.
+const MOST_PROCESSES: usize = 64;
+/// Hotter than any chip can run. Higher readings are discarded.
+const HOTTEST: u32 = 150;
+
+/// Reads the condition of every GPU that the driver hands out. It forks, so the process must be single-threaded.
+///
+/// # Errors
+/// Why there is no answer, in words.
+pub fn conditions(root: &Path, library: Option<&Path>, deadline: Instant) -> Result<Vec<Condition>, String> {
+    let probe = Sandbox::start(|| probe(root, library));
+    let answer = probe.finish(deadline).map_err(NoNvml::from).and_then(|answer| answer.map_err(NoNvml::from));
+    answer.map_err(|why| why.to_string())
+}
+
+/// Like [`conditions`], but in this process.
+pub(super) fn probe(root: &Path, library: Option<&Path>) -> Result<Vec<Condition>, NvmlTrouble> {
+    // Never shut down: see `nvml::probe`.
+    let nvml = ManuallyDrop::new(nvml::load(root, library)?);
+    let count = nvml::count(&nvml)?;
+    let of_gpu = |index| match nvml.device_by_index(index) {
+        Ok(device) => condition(index, &device),
+        Err(error) => Condition { index, obstacle: nvml::refused(&error).obstacle(), ..Condition::default() },
+    };
+    Ok((0..count).map(of_gpu).collect())
+}
+
+/// The condition of one GPU.
+pub(super) fn condition(index: u32, device: &Device<'_>) -> Condition {
+    let answers = Answers::default();
+    let memory = answers.of(nvml::memory(device));
+    let processes = answers.of(device.running_compute_processes());
+    let utilization = answers.of(device.utilization_rates()).map(|rates| rates.gpu);
+    Condition {
+        index,
+        memory_mib: memory.filter(|(whole, used)| used <= whole).map(|(whole, used)| (used >> 20, whole >> 20)),
+        processes: processes.map(|all| all.iter().take(MOST_PROCESSES).map(process).collect()),
+        slowdowns: answers.of(device.current_throttle_reasons()).and_then(slowdowns),
+        temperature: answers.of(device.temperature(TemperatureSensor::Gpu)).filter(|degrees| *degrees <= HOTTEST),
+        pcie: pcie(device, &answers),
+        ecc: answers.of(device.is_ecc_enabled()).map(|ecc| ecc_state(ecc.currently_enabled, device, &answers)),
+        compute_mode: answers.of(device.compute_mode()).and_then(compute_mode),
+        is_persistent: answers.of(device.is_in_persistent_mode()),
+        utilization: utilization.filter(|percent| *percent <= 100),
+        obstacle: answers.obstacle().and_then(|access| access.obstacle()),
+    }
+}
+
+fn process(info: &nvml_wrapper::struct_wrappers::device::ProcessInfo) -> Process {
+    let memory_mib = match info.used_gpu_memory {
+        UsedGpuMemory::Used(bytes) => Some(bytes >> 20),
+        UsedGpuMemory::Unavailable => None,
+    };
+    Process { pid: info.pid, memory_mib }
+}
+
+fn slowdowns(reasons: ThrottleReasons) -> Option<Vec<Slowdown>> {
+    let heat = ThrottleReasons::SW_THERMAL_SLOWDOWN | ThrottleReasons::HW_THERMAL_SLOWDOWN;
+    let known = [
+        (heat, Slowdown::Heat),
+        (ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN, Slowdown::PowerBrake),
+        (ThrottleReasons::HW_SLOWDOWN, Slowdown::Hardware),
+        (ThrottleReasons::SW_POWER_CAP, Slowdown::PowerCap),
+    ];
+    // A driver that sets every bit tells nothing.
+    if reasons.is_all() {
+        return None;
+    }
+    Some(known.into_iter().filter(|(bits, _)| reasons.intersects(*bits)).map(|(_, slowdown)| slowdown).collect())
+}
+
+fn ecc_state(is_on: bool, device: &Device<'_>, answers: &Answers) -> Ecc {
+    let uncorrected = answers.of(device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile));
+    // All bits set means that there is no counter.
+    Ecc { is_on, uncorrected: uncorrected.filter(|count| is_on && *count != u64::MAX) }
+}
+
+fn pcie(device: &Device<'_>, answers: &Answers) -> Option<Pcie> {
+    let link = Pcie {
+        generation: answers.of(device.current_pcie_link_gen())?,
+        highest_generation: answers.of(device.max_pcie_link_gen())?,
+        lanes: answers.of(device.current_pcie_link_width())?,
+        most_lanes: answers.of(device.max_pcie_link_width())?,
+    };
+    let is_plausible = (1..=16).contains(&link.highest_generation) && (1..=32).contains(&link.most_lanes);
+    (is_plausible && link.generation > 0 && link.lanes > 0).then_some(link)
+}
+
+fn compute_mode(mode: NvmlComputeMode) -> Option<ComputeMode> {
+    match mode {
+        NvmlComputeMode::Default => Some(ComputeMode::Shared),
+        NvmlComputeMode::ExclusiveProcess | NvmlComputeMode::ExclusiveThread => Some(ComputeMode::Exclusive),
+        NvmlComputeMode::Prohibited => Some(ComputeMode::Prohibited),
+    }
+}

@@ -1,0 +1,104 @@
+//! Whether this container may open a GPU's device file.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+use model::inventory::{Access, Obstacle};
+
+/// Opens the device file at `path` for reading and writing, as a job would, and closes it again.
+///
+/// The first open can wake a sleeping GPU and take seconds; with a stuck driver it never returns. Call it only inside
+/// the sandbox.
+pub fn access(path: &Path) -> Access {
+    open(path, true)
+}
+
+/// Like [`access`], but read-only, as for NVIDIA's capability files (mode 0444).
+pub fn access_for_reading(path: &Path) -> Access {
+    open(path, false)
+}
+
+/// The group that may open the device file at `path`, if only its members and root may.
+pub fn only_for_group(path: &Path) -> Option<u32> {
+    let metadata = path.metadata().ok()?;
+    closed_to_others(metadata.mode()).then(|| metadata.gid())
+}
+
+fn closed_to_others(mode: u32) -> bool {
+    mode & 0o006 != 0o006
+}
+
+fn open(path: &Path, write: bool) -> Access {
+    let opened = File::options().read(true).write(write).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
+    match opened.and_then(|file| file.metadata()) {
+        // slurmd accepts nothing else as a GRES file ("not a valid character or block device").
+        Ok(metadata) if !metadata.file_type().is_char_device() => {
+            Access::unusable(Obstacle::NoDevice, format!("{} is not a device file", path.display()))
+        }
+        Ok(_) => Access::Usable,
+        Err(error) => why_not(path, &error),
+    }
+}
+
+fn why_not(path: &Path, error: &io::Error) -> Access {
+    let (obstacle, why) = match error.raw_os_error() {
+        Some(libc::ENOENT) => (Obstacle::NotGiven, "is not in this container"),
+        // The kernel checks the device cgroup before the file's mode. The cgroup yields EPERM, the mode EACCES.
+        Some(libc::EPERM) => (Obstacle::Denied, "is denied by the container's device rules (device cgroup)"),
+        Some(libc::EACCES) => (Obstacle::Mode, "may not be opened by this user (file mode, or a mount with nodev)"),
+        Some(libc::EISDIR) => (Obstacle::NoDevice, "is a directory, not a device file"),
+        Some(libc::ENXIO | libc::ENODEV) => (Obstacle::NoDriver, "has no device behind it (is the driver loaded?)"),
+        Some(libc::EIO) => (Obstacle::Lost, "gives an input/output error (the GPU may have fallen off the bus)"),
+        _ => return Access::unusable(Obstacle::Other, format!("{} cannot be opened: {error}", path.display())),
+    };
+    Access::unusable(obstacle, format!("{} {why}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reason(path: &Path) -> String {
+        match access(path) {
+            Access::Unusable { reason, .. } => reason,
+            Access::Usable => panic!("{} opened", path.display()),
+        }
+    }
+
+    #[test]
+    fn a_character_device_opens() {
+        assert_eq!(access(Path::new("/dev/null")), Access::Usable);
+    }
+
+    #[test]
+    fn what_others_may_not_write_is_for_the_group_alone() {
+        assert_eq!([0o020_660, 0o020_664, 0o020_666, 0o020_600].map(closed_to_others), [true, true, false, true]);
+        assert_eq!(only_for_group(Path::new("/dev/null")), None);
+        assert_eq!(only_for_group(Path::new("/no/such")), None);
+    }
+
+    #[test]
+    fn each_way_to_fail_has_its_own_reason() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("nvidia0");
+        assert!(reason(&file).ends_with("nvidia0 is not in this container"));
+        std::fs::write(&file, "").unwrap();
+        assert!(reason(&file).ends_with("nvidia0 is not a device file"));
+        assert!(reason(directory.path()).contains("is a directory"));
+        for (errno, want, word) in [
+            (libc::EPERM, Obstacle::Denied, "device cgroup"),
+            (libc::EACCES, Obstacle::Mode, "file mode"),
+            (libc::EIO, Obstacle::Lost, "bus"),
+            (libc::ENODEV, Obstacle::NoDriver, "driver"),
+            (libc::EMFILE, Obstacle::Other, "cannot be opened"),
+        ] {
+            let Access::Unusable { obstacle, reason: why } = why_not(&file, &io::Error::from_raw_os_error(errno))
+            else {
+                panic!("{errno}")
+            };
+            assert!(obstacle == want && why.contains(word) && why.contains("nvidia0"), "{why}");
+        }
+    }
+}

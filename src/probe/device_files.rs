@@ -1,0 +1,89 @@
+//! Whether the GPUs' device files are this container's own.
+//!
+//! `docker run --device`, CDI and Kubernetes make them in the container's own /dev, a tmpfs. libnvidia-container's older mode binds those
+//! of the host, and so does a user namespace: what is changed there is changed for the whole host.
+
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::Path;
+
+use super::{capabilities, regular};
+use model::inventory::{DeviceFiles, Inventory};
+use sys::proc::parse::Mount;
+
+/// `CAP_CHOWN` of `linux/capability.h`.
+const CHOWN: u32 = 0;
+
+/// Whose the files of the usable GPUs are.
+pub(super) fn detect(root: &Path, inventory: &Inventory) -> DeviceFiles {
+    let of = |vendor_skips: bool, file: &Path| match own_mode(root, file) {
+        Some(mode) if vendor_skips => Some(is_closed(mode)),
+        _ => None,
+    };
+    let files = inventory.usable_gpus().flat_map(|gpu| {
+        let instances = gpu.mig.iter().flatten().filter_map(|instance| instance.device_files.last());
+        let whole = gpu.device_file.iter().filter(|_| gpu.mig.is_none());
+        whole.chain(instances).map(|file| of(gpu.vendor.traits().runtime.skips_closed, file))
+    });
+    let closed: Option<Vec<bool>> = files.collect();
+    let may_give = capabilities::effective(root).is_some_and(|set| set & (1 << CHOWN) != 0);
+    match closed.filter(|closed| may_give && !closed.is_empty()) {
+        Some(closed) if closed.iter().all(|closed| *closed) => DeviceFiles::Closed,
+        Some(_) => DeviceFiles::Open,
+        None => DeviceFiles::Hosts,
+    }
+}
+
+/// The mode of a device file, if it was made in the container's own /dev.
+fn own_mode(root: &Path, file: &Path) -> Option<u32> {
+    let mounts = regular::text(&root.join("proc/self/mountinfo")).ok()?;
+    // The host's /dev is of the kind devtmpfs.
+    Mount::all(&mounts).filter(|mount| mount.at == "/dev").last().filter(|mount| mount.kind == "tmpfs")?;
+    let own = root.join("dev").symlink_metadata().ok()?;
+    let found = root.join(file.strip_prefix("/").ok()?).symlink_metadata().ok()?;
+    (found.file_type().is_char_device() && found.dev() == own.dev()).then(|| found.mode())
+}
+
+/// Whether the device file was made in this container's own /dev.
+pub fn is_own(file: &Path) -> bool {
+    own_mode(Path::new("/"), file).is_some()
+}
+
+/// Whether a file's mode keeps those out who are neither its owner nor of its group.
+pub const fn is_closed(mode: u32) -> bool {
+    mode & 0o007 == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// The file's mode in a tree with this mount at /dev.
+    fn of(mount: &str, file: &str) -> Option<u32> {
+        let root = tempfile::tempdir().unwrap();
+        for directory in ["proc/self", "dev"] {
+            fs::create_dir_all(root.path().join(directory)).unwrap();
+        }
+        fs::write(root.path().join("proc/self/mountinfo"), mount).unwrap();
+        std::os::unix::fs::symlink("/dev/null", root.path().join("dev/nvidia0")).unwrap();
+        fs::write(root.path().join("dev/nvidia1"), "").unwrap();
+        own_mode(root.path(), Path::new(file))
+    }
+
+    #[test]
+    fn a_link_a_plain_file_and_the_hosts_dev_are_not_ours() {
+        for kind in ["tmpfs", "devtmpfs", "ext4"] {
+            let mount = format!("29 28 0:26 / /dev rw,nosuid - {kind} {kind} rw\n");
+            for file in ["/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia2", "relative"] {
+                assert_eq!(of(&mount, file), None, "{kind} {file}");
+            }
+        }
+        // This machine's own, whose /dev is the kernel's, or that of a container which has /dev/null made for it.
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let dev = Mount::all(&mounts).filter(|mount| mount.at == "/dev").last().map(|mount| mount.kind.to_owned());
+        let is_bound = Mount::all(&mounts).any(|mount| mount.at == "/dev/null");
+        assert_eq!(is_own(Path::new("/dev/null")), dev.as_deref() == Some("tmpfs") && !is_bound);
+        assert!([0o660, 0o600, 0].into_iter().all(is_closed) && ![0o666, 0o444, 0o662].into_iter().any(is_closed));
+    }
+}

@@ -1,0 +1,170 @@
+//! GPUs that are visible but cannot be offered, each with the reason.
+
+use std::fs;
+use std::path::Path;
+
+use super::regular;
+use model::inventory::{Finding, Gpu, Kind, PciAddress, Traits, Vendor, WSL_DEVICE};
+
+/// Searches sysfs; opens no device. `gpus` are those that a driver reports.
+pub fn findings(root: &Path, gpus: &[Gpu]) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = wsl(root, gpus).into_iter().chain(driverless(root)).collect();
+    findings.extend(accelerators(root));
+    findings
+}
+
+/// On WSL2, a device without NVIDIA's library belongs to another vendor, or Windows lacks NVIDIA's driver.
+fn wsl(root: &Path, gpus: &[Gpu]) -> Option<Finding> {
+    let has_device = root.join(WSL_DEVICE.trim_start_matches('/')).exists();
+    (has_device && gpus.is_empty()).then(|| {
+        Finding::warning(
+            Kind::GpuNotGiven,
+            "WSL2's GPU device is in this container, and no NVIDIA GPU answers",
+            "in WSL2 jobs can be given NVIDIA's GPUs only: AMD's lack their kernel interface (KFD) there, Intel's their render nodes",
+            "NVIDIA: install the current driver in Windows, then `wsl --update` and `docker run --gpus all`; AMD and Intel: \
+             use Linux itself",
+        )
+    })
+}
+
+/// GPUs that have no driver or another than their vendor's, so no library and no device file reveals them.
+fn driverless(root: &Path) -> Vec<Finding> {
+    let entries = fs::read_dir(root.join("sys/bus/pci/devices")).into_iter().flatten().flatten();
+    let mut devices: Vec<(Vendor, String)> = entries.filter_map(|entry| without_driver(&entry)).collect();
+    devices.sort();
+    let finding = |vendor: Vendor| {
+        let Traits { maker, drivers, .. } = vendor.traits();
+        let driver = drivers.join(" or ");
+        let own: Vec<&str> =
+            devices.iter().filter(|(whose, _)| *whose == vendor).map(|(_, device)| device.as_str()).collect();
+        let first = drivers[0];
+        (!own.is_empty()).then(|| Finding::info(
+            Kind::GpuNotOffered,
+            format!("{} of {maker}'s without the driver {driver} cannot be used: {}", count(own.len()), own.join(", ")),
+            format!("the host has not loaded {driver}, another driver has the GPU, or a virtual machine is to get it (vfio-pci)"),
+            format!("nothing, if that is meant; else load the driver on the host (modprobe {first}; lspci -nnk shows who has the GPU)"),
+        ))
+    };
+    Vendor::ALL.into_iter().filter_map(finding).collect()
+}
+
+fn without_driver(entry: &fs::DirEntry) -> Option<(Vendor, String)> {
+    let read = |file: &str| regular::line(&entry.path().join(file));
+    let number = read("vendor")?;
+    let vendor = Vendor::ALL.into_iter().find(|vendor| vendor.traits().pci_vendor == number)?;
+    let class = read("class")?;
+    if !vendor.traits().pci_classes.iter().any(|known| class.starts_with(known)) {
+        return None;
+    }
+    let driver = fs::read_link(entry.path().join("driver")).ok();
+    let driver = driver.as_deref().and_then(Path::file_name).and_then(std::ffi::OsStr::to_str);
+    if driver.is_some_and(|driver| vendor.traits().drivers.contains(&driver)) {
+        return None;
+    }
+    let address: PciAddress = entry.file_name().into_string().ok()?.parse().ok()?;
+    // An integrated GPU that jobs would not get anyway is not worth reporting.
+    if address.is_on_root_bus() && !vendor.traits().offers_integrated {
+        return None;
+    }
+    let is_plain = |name: &&str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+    let driver = driver.filter(is_plain).unwrap_or("no driver");
+    Some((vendor, format!("{address} ({driver})")))
+}
+
+/// Device files of accelerators that are not supported GPUs: TPUs, Gaudi, NPUs (`/dev/accel*`), Trainium
+/// (`/dev/neuron*`).
+fn accelerators(root: &Path) -> Option<Finding> {
+    let names = |directory: &str, prefix: &str| -> Vec<String> {
+        let entries = fs::read_dir(root.join(directory)).into_iter().flatten().flatten();
+        let is_device = |name: &String| {
+            name.strip_prefix(prefix).is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|it| it.is_ascii_digit()))
+        };
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok()).filter(is_device);
+        names.map(|name| format!("/{directory}/{name}")).collect()
+    };
+    let mut files = [names("dev", "accel"), names("dev/accel", "accel"), names("dev", "neuron")].concat();
+    files.sort();
+    let first = files.first()?;
+    Some(Finding::info(
+        Kind::GpuNotOffered,
+        format!("accelerators that are not offered to jobs: {}", files.join(", ")),
+        "their numbers and variables are their makers' own; GPUs of NVIDIA, AMD and Intel are what is offered by itself",
+        format!(
+            "nothing, if jobs need none; else count them as a resource of their own: a gres.conf of your own (USER_CUSTOMIZED) with \
+             Name=accel File={first}, and in slurminit.toml GresTypes = \"gpu,accel\" under [slurm.conf]"
+        ),
+    ))
+}
+
+fn count(number: usize) -> String {
+    if number == 1 { "1 GPU".to_owned() } else { format!("{number} GPUs") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nvidia_proc::nameless_gpu;
+    use crate::tests::tree as root;
+
+    #[test]
+    fn a_device_of_wsl2_without_nvidia_is_said_and_with_nvidia_is_not() {
+        let root = root(&[("dev/dxg", "")]);
+        let found = findings(root.path(), &[]);
+        assert!(found[0].cause.contains("NVIDIA's GPUs only"), "{found:?}");
+        assert_eq!(findings(root.path(), &[nameless_gpu(0)]), []);
+    }
+
+    #[test]
+    fn a_gpu_without_its_driver_is_one_line_for_each_maker() {
+        let device = |address: &str, file: &str| format!("sys/bus/pci/devices/{address}/{file}");
+        let root = tempfile::tempdir().unwrap();
+        for (address, vendor, class, driver) in [
+            ("0000:17:00.0", "0x10de", "0x030200", Some("nvidia")),
+            ("0000:18:00.0", "0x10de", "0x030200", Some("vfio-pci")),
+            ("0000:18:00.1", "0x10de", "0x040300", None),
+            ("0000:19:00.0", "0x10de", "0x030000", None),
+            ("0000:c1:00.0", "0x1002", "0x120000", None),
+            ("0000:c2:00.0", "0x1002", "0x038000", Some("amdgpu")),
+            ("0000:00:02.0", "0x8086", "0x030000", None),
+            ("0000:c3:00.0", "0x8086", "0x030000", Some("i915")),
+            ("0000:c4:00.0", "0x8086", "0x120000", None),
+        ] {
+            for (file, text) in [("vendor", vendor), ("class", class)] {
+                let path = root.path().join(device(address, file));
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, format!("{text}\n")).unwrap();
+            }
+            if let Some(driver) = driver {
+                let target = format!("../../../bus/pci/drivers/{driver}");
+                std::os::unix::fs::symlink(target, root.path().join(device(address, "driver"))).unwrap();
+            }
+        }
+        let found = findings(root.path(), &[]);
+        let [nvidia, amd] = found.as_slice() else { panic!("{found:?}") };
+        assert!(nvidia.what.ends_with(": 0000:18:00.0 (vfio-pci), 0000:19:00.0 (no driver)"), "{nvidia:?}");
+        assert!(amd.what.ends_with(": 0000:c1:00.0 (no driver)") && amd.repair.contains("modprobe amdgpu"), "{amd:?}");
+    }
+
+    #[test]
+    fn other_accelerators_are_one_line() {
+        let root = root(&[
+            ("dev/accel/accel0", ""),
+            ("dev/accel1", ""),
+            ("dev/neuron0", ""),
+            ("dev/neuron_x", ""),
+            ("dev/accelerate", ""),
+        ]);
+        let found = findings(root.path(), &[]);
+        let [finding] = found.as_slice() else { panic!("{found:?}") };
+        assert!(finding.what.ends_with(": /dev/accel/accel0, /dev/accel1, /dev/neuron0"), "{finding:?}");
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(32))]
+        #[test]
+        fn no_content_panics(text in "(?s).{0,32}", name in "[0-9a-f:.]{0,12}", file in "vendor|class") {
+            let root = root(&[(&format!("sys/bus/pci/devices/{name}x/{file}"), &text)]);
+            findings(root.path(), &[]);
+        }
+    }
+}

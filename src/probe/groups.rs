@@ -1,0 +1,38 @@
+//! Device files that only members of a group may open, when jobs' users are not in the group.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::device;
+use model::inventory::{Finding, Gpu, Kind, Vendor};
+
+/// A finding if that applies to one of `gpus`, which are all of this vendor. A single "permission denied" can make a
+/// whole runtime fail, as with ROCr (libhsakmt, topology.c).
+pub(super) fn finding(root: &Path, vendor: Vendor, gpus: &[Gpu]) -> Option<Finding> {
+    let shared = vendor.traits().files.as_ref().and_then(|files| files.shared).map(Path::new);
+    let own = gpus.iter().filter(|gpu| gpu.is_usable()).filter_map(|gpu| gpu.device_file.as_deref());
+    let groups: BTreeMap<u32, &Path> = own
+        .flat_map(|file| shared.into_iter().chain([file]))
+        .filter_map(|file| Some((device::only_for_group(&root.join(file.strip_prefix("/").ok()?))?, file)))
+        .collect();
+    of_groups(vendor, &groups)
+}
+
+pub(super) fn of_groups(vendor: Vendor, groups: &BTreeMap<u32, &Path>) -> Option<Finding> {
+    let (first, file) = groups.first_key_value()?;
+    let numbers: Vec<String> = groups.keys().map(u32::to_string).collect();
+    let numbers = numbers.join(" and ");
+    let (maker, file) = (vendor.traits().maker, file.display());
+    Some(Finding::info(
+        Kind::GpuGroups,
+        format!("jobs of other users than root can use {maker} GPUs only as members of group {numbers} (the number)"),
+        format!(
+            "{file} and its like are closed to others, and Slurm gives a job the groups that its user has in /etc/group, not \
+             those of docker's --group-add"
+        ),
+        format!(
+            "before the start, in the image or a hook: groupadd -g {first} {vendor}-gpu && usermod -aG {vendor}-gpu USER; or open \
+             the files to all on the host by a udev rule (MODE=\"0666\")"
+        ),
+    ))
+}

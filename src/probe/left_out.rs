@@ -1,0 +1,63 @@
+//! GPUs that a driver reports but that jobs cannot use because of a fault: cause and repair.
+
+use std::collections::BTreeMap;
+
+use model::inventory::{Access, Finding, Gpu, Kind, Obstacle, Vendor};
+
+/// One finding per kind of fault. A device that the container was not given is no fault, and a stuck driver is reported
+/// where it was detected.
+pub(super) fn findings(gpus: &[Gpu]) -> Vec<Finding> {
+    let mut reasons: BTreeMap<(Vendor, Obstacle), Vec<String>> = BTreeMap::new();
+    for gpu in gpus {
+        if let Access::Unusable { reason, obstacle } = &gpu.access {
+            let name = format!("{} GPU {} ({reason})", gpu.vendor, gpu.index);
+            reasons.entry((gpu.vendor, *obstacle)).or_default().push(name);
+        }
+    }
+    reasons.retain(|(_, obstacle), _| obstacle.is_fault() && *obstacle != Obstacle::Hang);
+    reasons.into_iter().map(|((vendor, obstacle), gpus)| finding(vendor, obstacle, &gpus)).collect()
+}
+
+fn finding(vendor: Vendor, obstacle: Obstacle, gpus: &[String]) -> Finding {
+    let list = gpus.join("; ");
+    let (cause, repair) = obstacle.words(vendor);
+    let of_counted = |how| format!("{how}, of the GPUs that the {vendor} driver counts: {list}");
+    match obstacle {
+        Obstacle::Denied | Obstacle::Mode | Obstacle::NoDevice | Obstacle::NoDriver => {
+            let what = format!("device files of {vendor} GPUs are in this container and do not open: {list}");
+            Finding::error(Kind::GpuDoesNotOpen, what, cause, repair)
+        }
+        Obstacle::Lost => Finding::error(Kind::GpuLost, of_counted("lost"), cause, repair),
+        _ => Finding::warning(Kind::GpuLeftOut, of_counted("left out"), cause, repair),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nvidia_proc::nameless_gpu;
+    use model::inventory::Severity;
+
+    #[test]
+    fn each_fault_has_its_own_cause_and_what_was_not_given_has_none() {
+        let gpu = |vendor, index, obstacle| Gpu {
+            vendor,
+            access: Access::unusable(obstacle, format!("reason {index}")),
+            ..nameless_gpu(index)
+        };
+        let gpus = [
+            gpu(Vendor::Nvidia, 0, Obstacle::NotGiven),
+            gpu(Vendor::Nvidia, 1, Obstacle::Lost),
+            gpu(Vendor::Nvidia, 2, Obstacle::Denied),
+            gpu(Vendor::Nvidia, 3, Obstacle::Lost),
+            gpu(Vendor::Nvidia, 4, Obstacle::Hang),
+            gpu(Vendor::Amd, 0, Obstacle::Lost),
+            nameless_gpu(5),
+        ];
+        let found = findings(&gpus);
+        let [denied, lost, amd] = found.as_slice() else { panic!("{found:?}") };
+        assert!(denied.severity == Severity::Error && denied.repair.contains("re-create"), "{denied:?}");
+        assert!(lost.what.ends_with("nvidia GPU 1 (reason 1); nvidia GPU 3 (reason 3)"), "{lost:?}");
+        assert!(lost.repair.contains("grep -i xid") && amd.repair.contains("grep -i amdgpu"), "{lost:?} {amd:?}");
+    }
+}

@@ -1,0 +1,210 @@
+//! The memory of the machine, and how much of it this container may use.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::cgroup::Hierarchies;
+use super::regular;
+use model::inventory::{CgroupVersion, Gpu, Memory};
+
+/// How the memory is.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Sample {
+    /// What is free, in MiB.
+    pub free_mib: u64,
+    /// What the container may use, in MiB.
+    pub usable_mib: u64,
+    /// The share of the last 10 s in which processes waited for memory, in percent, if the kernel says that (PSI).
+    pub pressure: Option<f64>,
+}
+
+impl Sample {
+    /// What is free, in percent.
+    pub fn free_percent(&self) -> u64 {
+        self.free_mib.saturating_mul(100).checked_div(self.usable_mib).unwrap_or(100)
+    }
+}
+
+/// cgroup v1 has no value for "unlimited": it shows the highest multiple of the page size (4 or 64 KiB) below 2^63.
+const V1_UNLIMITED: u64 = i64::MAX as u64 - 65_536;
+
+/// `/proc/meminfo` describes the whole machine even in a container, so the limit comes from the cgroups.
+pub fn detect(root: &Path) -> Memory {
+    let meminfo = regular::text(&root.join("proc/meminfo")).unwrap_or_default();
+    let limit = limit_bytes(root).map(|bytes| bytes / (1024 * 1024));
+    Memory { total_mib: parse_total_kib(&meminfo).unwrap_or_default() / 1024, gpu_mib: 0, limit_mib: limit }
+}
+
+/// How much of the memory is free now: of the container's if it has a limit, otherwise of the machine's. What the kernel can take back
+/// at once counts as free.
+pub fn free(root: &Path) -> Option<Sample> {
+    let group =
+        Hierarchies::read(root).groups("memory").and_then(|(version, groups)| Some((version, groups.first()?.clone())));
+    let pressure = group.as_ref().and_then(|(_, group)| pressure(&regular::text(&group.join("memory.pressure")).ok()?));
+    if let Some((limit, (version, group))) = limit_bytes(root).zip(group) {
+        let number = |file: &str| regular::text(&group.join(file)).ok()?.trim().parse::<u64>().ok();
+        let (used, cache) = match version {
+            CgroupVersion::V2 => ("memory.current", "inactive_file"),
+            _ => ("memory.usage_in_bytes", "total_inactive_file"),
+        };
+        let stat = regular::text(&group.join("memory.stat")).unwrap_or_default();
+        let cache = stat.lines().find_map(|line| line.strip_prefix(cache)?.trim().parse().ok()).unwrap_or(0);
+        let free = limit.saturating_sub(number(used)?.saturating_sub(cache));
+        return Some(Sample { free_mib: free >> 20, usable_mib: limit >> 20, pressure });
+    }
+    let meminfo = regular::text(&root.join("proc/meminfo")).ok()?;
+    let available = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let free = available.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?;
+    Some(Sample { free_mib: free >> 10, usable_mib: parse_total_kib(&meminfo)? >> 10, pressure })
+}
+
+/// `some avg10=0.00 avg60=...`
+fn pressure(text: &str) -> Option<f64> {
+    let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
+    some.split_whitespace().find_map(|word| word.strip_prefix("avg10="))?.parse().ok()
+}
+
+/// Subtracts GPU memory that appears as a NUMA node (POWER9 with V100, GH200, GB200). The kernel counts it as memory,
+/// and a job that was granted it would fill the GPU.
+pub fn leave_out_gpus(root: &Path, gpus: &[Gpu], memory: &mut Memory) {
+    let nodes: BTreeSet<u32> = gpus.iter().filter_map(|gpu| gpu.memory_node).collect();
+    let kib = |node: &u32| {
+        let text = regular::text(&root.join(format!("sys/devices/system/node/node{node}/meminfo"))).ok()?;
+        parse_total_kib(text.lines().find_map(|line| line.strip_prefix(&format!("Node {node} ")))?)
+    };
+    memory.gpu_mib = nodes.iter().filter_map(kib).fold(0, u64::saturating_add) / 1024;
+    memory.total_mib = memory.total_mib.saturating_sub(memory.gpu_mib);
+}
+
+/// The tightest limit of this group and all visible ancestors.
+fn limit_bytes(root: &Path) -> Option<u64> {
+    let (version, groups) = Hierarchies::read(root).groups("memory")?;
+    let limit = |group: &Path| {
+        let text = |file: &str| regular::text(&group.join(file)).unwrap_or_default();
+        match version {
+            CgroupVersion::V2 => parse_limit(&text("memory.max")),
+            // memory.stat includes limits of ancestors outside the mount.
+            _ => [parse_limit(&text("memory.limit_in_bytes")), parse_hierarchical_limit(&text("memory.stat"))]
+                .into_iter()
+                .flatten()
+                .min(),
+        }
+    };
+    groups.iter().filter_map(|group| limit(group)).min()
+}
+
+/// `MemTotal:       32780488 kB`
+fn parse_total_kib(meminfo: &str) -> Option<u64> {
+    let value = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    value.trim().strip_suffix("kB")?.trim().parse().ok()
+}
+
+/// In bytes; `max` (v2) and v1's huge number mean no limit.
+fn parse_limit(text: &str) -> Option<u64> {
+    text.trim().parse().ok().filter(|bytes| *bytes < V1_UNLIMITED)
+}
+
+/// The line `hierarchical_memory_limit 536870912` of v1's `memory.stat`.
+fn parse_hierarchical_limit(stat: &str) -> Option<u64> {
+    parse_limit(stat.lines().find_map(|line| line.strip_prefix("hierarchical_memory_limit "))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nvidia_proc::nameless_gpu;
+    use crate::tests::tree;
+
+    const MEMINFO: (&str, &str) = ("proc/meminfo", "MemTotal:       32780488 kB\nMemFree:         1000 kB\n");
+    const V1: (&str, &str) =
+        ("proc/self/mountinfo", "36 31 0:33 /docker/4f2 /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n");
+
+    fn memory(files: &[(&str, &str)]) -> Memory {
+        detect(tree(files).path())
+    }
+
+    #[test]
+    fn what_is_free_is_the_containers_and_the_kernels_cache_counts_as_free() {
+        let free =
+            |files: &[(&str, &str)]| free(tree(files).path()).map(|it| (it.free_mib, it.usable_mib, it.pressure));
+        let v1 = |file: &'static str, text: &'static str| (file, text);
+        assert_eq!(
+            free(&[
+                ("proc/meminfo", "MemTotal: 8388608 kB\nMemAvailable: 4194304 kB\n"),
+                V1,
+                v1("sys/fs/cgroup/memory/memory.limit_in_bytes", "1073741824\n"),
+                v1("sys/fs/cgroup/memory/memory.usage_in_bytes", "805306368\n"),
+                v1("sys/fs/cgroup/memory/memory.stat", "inactive_file 1\ntotal_inactive_file 268435456\n"),
+            ]),
+            Some((512, 1024, None))
+        );
+        assert_eq!(
+            free(&[("proc/meminfo", "MemTotal: 8388608 kB\nMemAvailable: 4194304 kB\n")]),
+            Some((4096, 8192, None))
+        );
+        assert_eq!(free(&[]), None);
+        assert_eq!(pressure("some avg10=1.25 avg60=0.00\nfull avg10=9.00\n"), Some(1.25));
+    }
+
+    #[test]
+    fn the_memory_of_gpus_that_are_numa_nodes_is_not_the_machines() {
+        let root = tree(&[
+            MEMINFO,
+            ("sys/devices/system/node/node0/meminfo", "Node 0 MemTotal:       16390244 kB\nNode 0 MemFree: 1 kB\n"),
+            ("sys/devices/system/node/node254/meminfo", "\nNode 254 MemTotal:       8388608 kB\n"),
+            ("sys/devices/system/node/node255/meminfo", "Node 255 MemTotal:       0 kB\n"),
+        ]);
+        let gpu = |index, memory_node| Gpu { memory_node, ..nameless_gpu(index) };
+        // Two partitions of one GPU share a node. The kernel counts the memory of unused GPUs too.
+        let gpus = [gpu(0, Some(254)), gpu(1, Some(254)), gpu(2, Some(255)), gpu(3, None), gpu(4, Some(9))];
+        let mut memory = detect(root.path());
+        leave_out_gpus(root.path(), &gpus, &mut memory);
+        assert_eq!(memory, Memory { total_mib: 32_012 - 8192, gpu_mib: 8192, limit_mib: None });
+    }
+
+    #[test]
+    fn a_v1_limit_is_read_and_its_unlimited_is_none() {
+        let limit = |text| memory(&[MEMINFO, V1, ("sys/fs/cgroup/memory/memory.limit_in_bytes", text)]);
+        assert_eq!(limit("536870912\n"), Memory { total_mib: 32_012, gpu_mib: 0, limit_mib: Some(512) });
+        assert_eq!(limit("9223372036854771712\n").limit_mib, None);
+        assert_eq!(limit("9223372036854710272\n").limit_mib, None, "64 KiB pages");
+    }
+
+    #[test]
+    fn a_v1_ancestor_outside_of_the_mount_counts() {
+        let files = [
+            MEMINFO,
+            V1,
+            ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
+            ("sys/fs/cgroup/memory/memory.stat", "cache 0\nhierarchical_memory_limit 1073741824\n"),
+        ];
+        assert_eq!(memory(&files).limit_mib, Some(1024));
+    }
+
+    #[test]
+    fn the_tightest_v2_limit_counts() {
+        let files = [
+            MEMINFO,
+            ("proc/self/mountinfo", "30 23 0:26 / /sys/fs/cgroup ro - cgroup2 cgroup rw\n"),
+            ("proc/self/cgroup", "0::/a/b\n"),
+            ("sys/fs/cgroup/a/memory.max", "2147483648\n"),
+            ("sys/fs/cgroup/a/b/memory.max", "max\n"),
+        ];
+        assert_eq!(memory(&files).limit_mib, Some(2048));
+    }
+
+    #[test]
+    fn without_files_nothing_is_known() {
+        assert_eq!(memory(&[]), Memory::default());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_content_panics(text in "(?s).{0,64}") {
+            parse_limit(&text);
+            parse_hierarchical_limit(&format!("hierarchical_memory_limit {text}"));
+            parse_total_kib(&format!("MemTotal:{text}"));
+            parse_total_kib(&format!("MemTotal:{text}kB"));
+        }
+    }
+}

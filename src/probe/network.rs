@@ -1,0 +1,56 @@
+//! Whether this container has IPv6 addresses alone.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use super::regular;
+
+/// With an IPv6 address of global scope and no IPv4 address but those of loopback, getaddrinfo(3) with AI_ADDRCONFIG, which Slurm
+/// uses, finds no IPv4 address either, not even 127.0.0.1.
+pub(super) fn has_ipv6_alone(root: &Path) -> bool {
+    let text = |path: &str| regular::text(&root.join(path)).unwrap_or_default();
+    has_global_ipv6(&text("proc/net/if_inet6")) && !has_ipv4(&text("proc/net/fib_trie"))
+}
+
+/// `fd000000000000000000000000000002 2a 40 00 80 eth0`: the fourth field is the scope, 00 for global.
+fn has_global_ipv6(if_inet6: &str) -> bool {
+    if_inet6.lines().any(|line| line.split_whitespace().nth(3) == Some("00"))
+}
+
+/// The line after `|-- 172.17.0.2` says `/32 host LOCAL` for an address of this machine.
+fn has_ipv4(fib_trie: &str) -> bool {
+    let lines: Vec<&str> = fib_trie.lines().map(str::trim).collect();
+    let is_own = |pair: &[&str]| match pair {
+        [address, kind] if kind.ends_with("host LOCAL") => {
+            let address = address.strip_prefix("|-- ").and_then(|address| address.parse::<Ipv4Addr>().ok());
+            address.is_some_and(|address| !address.is_loopback())
+        }
+        _ => false,
+    };
+    lines.windows(2).any(is_own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOOPBACK: &str = "Main:\n  +-- 127.0.0.0/8 2 0 2\n     |-- 127.0.0.0\n        /8 host LOCAL\n     |-- 127.0.0.1\n        /32 host LOCAL\n";
+    const LINK_LOCAL: &str = "fe800000000000000042acfffe1f1902 698 40 20 80     eth0\n00000000000000000000000000000001 01 80 10 80       lo\n";
+    const GLOBAL: &str = "fd00dead000200000000000000000002 698 40 00 82     eth0\n";
+
+    #[test]
+    fn loopback_and_link_local_addresses_do_not_count() {
+        let with = |ipv6: &str, ipv4: &str| {
+            let root = tempfile::tempdir().unwrap();
+            std::fs::create_dir_all(root.path().join("proc/net")).unwrap();
+            std::fs::write(root.path().join("proc/net/if_inet6"), ipv6).unwrap();
+            std::fs::write(root.path().join("proc/net/fib_trie"), ipv4).unwrap();
+            has_ipv6_alone(root.path())
+        };
+        assert!(with(&format!("{LINK_LOCAL}{GLOBAL}"), LOOPBACK));
+        assert!(!with(LINK_LOCAL, LOOPBACK), "no network at all");
+        let docker = format!("{LOOPBACK}        |-- 172.31.25.2\n           /32 host LOCAL\n");
+        assert!(!with(GLOBAL, &docker));
+        assert!(!with("", ""));
+    }
+}

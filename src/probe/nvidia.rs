@@ -1,0 +1,258 @@
+//! NVIDIA GPUs, from NVML or otherwise the kernel's files, and findings about both.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use super::Found;
+use super::nvidia_request::Request;
+use super::nvml::{self, NvmlTrouble};
+use super::sandbox::{NoAnswer, Sandbox};
+use super::{condition, left_out, nvidia_proc, nvidia_trouble, tegra};
+use faults::ward::Out;
+use model::inventory::{Access, Condition, Driver, Finding, Gpu, Kind, Obstacle, Source, Vendor, WSL_DEVICE};
+
+/// Why NVML gave no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoNvml {
+    #[error(transparent)]
+    Trouble(#[from] NvmlTrouble),
+    #[error("it {0}")]
+    NoAnswer(#[from] NoAnswer),
+}
+
+/// A detection in progress.
+#[derive(Debug)]
+pub struct Detection {
+    root: PathBuf,
+    /// Whether the operator named the library. Then its absence is reported.
+    library_is_named: bool,
+    request: Request,
+    /// Whether the child also reads the condition of the GPUs.
+    conditions: bool,
+    nvml: Sandbox<Result<nvml::Probe, NvmlTrouble>>,
+}
+
+impl Detection {
+    /// Starts to query NVML, and if `conditions` also the condition of the GPUs.
+    pub fn start(root: &Path, library: Option<&Path>, request: &Request, conditions: bool, left_out: &[Out]) -> Self {
+        let probe = || nvml::probe(root, library, left_out);
+        let nvml = if conditions {
+            Sandbox::start_both(probe, || condition::probe(root, library))
+        } else {
+            Sandbox::start(probe)
+        };
+        Self { root: root.to_owned(), library_is_named: library.is_some(), request: request.clone(), conditions, nvml }
+    }
+
+    /// Waits for NVML until `nvml_deadline`, and for the kernel's files until `deadline`.
+    pub fn finish(self, nvml_deadline: Instant, deadline: Instant) -> Found {
+        let (answer, conditions) = match self.nvml.first(nvml_deadline) {
+            Ok((answer, child)) => (answer.map_err(NoNvml::from), self.conditions.then_some(child)),
+            Err(why) => (Err(NoNvml::from(why)), None),
+        };
+        let mut found = match answer {
+            Ok(mut probe) => {
+                give(&mut probe.gpus, conditions, nvml_deadline);
+                from_nvml(probe)
+            }
+            Err(why) => {
+                let is_absent = matches!(why, NoNvml::Trouble(NvmlTrouble::LibraryMissing(_)));
+                if is_absent && !self.library_is_named && !has_traces(&self.root) && !tegra::is_here(&self.root) {
+                    return Found { findings: self.request.finding(&[]).into_iter().collect(), ..Found::default() };
+                }
+                from_kernel(&self.root, &why, &self.request, deadline)
+            }
+        };
+        // On a Jetson, NVML and /dev/nvidia0 describe the display, if they exist at all.
+        if tegra::is_here(&self.root)
+            && !found.gpus.iter().any(|gpu| gpu.access == Access::Usable && gpu.memory_mib.is_some())
+        {
+            found = from_tegra(&self.root, deadline).unwrap_or(found);
+        }
+        refuse_twins(&mut found.gpus);
+        found.findings.extend(found.gpus.iter().filter_map(mig_finding));
+        found.findings.extend(left_out::findings(&found.gpus));
+        found.findings.extend(none_given(&found.gpus));
+        found.findings.extend(self.request.finding(&found.gpus));
+        found
+    }
+}
+
+/// Adds its condition to each GPU. If the driver crashes on these questions, the list of GPUs was already received.
+fn give(gpus: &mut [Gpu], child: Option<Sandbox<Result<Vec<Condition>, NvmlTrouble>>>, deadline: Instant) {
+    let Some(Ok(Ok(conditions))) = child.map(|child| child.finish(deadline)) else { return };
+    for condition in conditions {
+        let Some(gpu) = gpus.iter_mut().find(|gpu| gpu.index == condition.index) else { continue };
+        if condition.obstacle == Some(Obstacle::Lost) && gpu.access == Access::Usable {
+            gpu.access = Access::unusable(Obstacle::Lost, "NVML says that it is lost, or needs a reset");
+        }
+        gpu.condition = Some(condition);
+    }
+}
+
+/// Cheap signs of an NVIDIA GPU: each check takes a microsecond.
+fn has_traces(root: &Path) -> bool {
+    root.join("proc/driver/nvidia").exists() || !nvidia_proc::device_minors(root).is_empty()
+}
+
+fn from_nvml(probe: nvml::Probe) -> Found {
+    let unknown = probe.unknown_to_nvml.iter().map(|minor| {
+        Finding::warning(
+            Kind::GpuLost,
+            format!("/dev/nvidia{minor} opens, and NVML counts no such GPU; it is not used"),
+            "the GPU fell off the bus or is excluded, or the file stands in for a device",
+            "look for Xid messages of the GPU on the host (dmesg | grep -i xid), or do not pass the file in",
+        )
+    });
+    let findings = unknown.collect();
+    Found { driver: Some(probe.driver), gpus: probe.gpus, findings }
+}
+
+/// Warns if a GPU in MIG mode cannot be given to jobs, or only in part.
+fn mig_finding(gpu: &Gpu) -> Option<Finding> {
+    let index = gpu.index;
+    let instances = gpu.mig.as_ref().filter(|_| gpu.access == Access::Usable)?;
+    if instances.is_empty() {
+        return Some(Finding::warning(
+            Kind::Mig,
+            format!("NVIDIA GPU {index} is in MIG mode and has no instance; no job can use it"),
+            "a GPU in MIG mode computes only in its instances, and none was made, or none was given to this container",
+            format!(
+                "on the host: `nvidia-smi mig -i {index} -lgip` lists the profiles, `nvidia-smi mig -i {index} -cgi PROFILE -C` \
+                 makes an instance, `nvidia-smi -i {index} -mig 0` turns the mode off; then start the container anew"
+            ),
+        ));
+    }
+    let mut reasons = Vec::new();
+    let mut repairs = BTreeSet::new();
+    for instance in instances {
+        if let Access::Unusable { reason, obstacle } = &instance.access {
+            reasons.push(reason.clone());
+            repairs.insert(match obstacle {
+                Obstacle::NotGiven | Obstacle::UnknownFile => GIVE_INSTANCES,
+                _ => obstacle.words(Vendor::Nvidia).1,
+            });
+        }
+    }
+    (!reasons.is_empty()).then(|| {
+        Finding::warning(
+            Kind::Mig,
+            format!("{} of {} MIG instances of NVIDIA GPU {index} cannot be used", reasons.len(), instances.len()),
+            reasons.join("; "),
+            repairs.into_iter().collect::<Vec<_>>().join("; "),
+        )
+    })
+}
+
+const GIVE_INSTANCES: &str = "if jobs are to have them, give them to the container, with NVIDIA's library: \
+                              NVIDIA_VISIBLE_DEVICES=all, or their UUIDs, and NVIDIA_DRIVER_CAPABILITIES=compute,utility";
+
+/// The one GPU of a Jetson.
+fn from_tegra(root: &Path, deadline: Instant) -> Option<Found> {
+    let gpu = Sandbox::start(|| tegra::probe(root)).finish(deadline).ok()??;
+    let driver = Driver { vendor: Vendor::Nvidia, source: Source::Nvgpu, version: None, cuda_version: None };
+    Some(Found { driver: Some(driver), gpus: vec![gpu], ..Found::default() })
+}
+
+fn from_kernel(root: &Path, why: &NoNvml, request: &Request, deadline: Instant) -> Found {
+    let (mut found, is_stuck) = match Sandbox::start(|| nvidia_proc::probe(root)).finish(deadline) {
+        Ok(probe) => (Found { driver: probe.driver, gpus: probe.gpus, ..Found::default() }, false),
+        // Even opening the files failed. Only their names are known.
+        Err(why) => (Found { gpus: unopened(root, &why), ..Found::default() }, true),
+    };
+    found.findings.push(nvidia_trouble::finding(why, request, found.gpus.len(), is_stuck));
+    found
+}
+
+fn unopened(root: &Path, why: &NoAnswer) -> Vec<Gpu> {
+    let gpu = |(index, minor): (u32, u32)| Gpu {
+        minor: Some(minor),
+        device_file: Some(format!("/dev/nvidia{minor}").into()),
+        access: Access::unusable(Obstacle::Hang, format!("nobody knows whether it opens: the driver {why}")),
+        ..nvidia_proc::nameless_gpu(index)
+    };
+    (0..).zip(nvidia_proc::device_minors(root)).map(gpu).collect()
+}
+
+/// Rejects GPUs and instances that share a device file or UUID with an earlier one. Slurm exits if two lines name the
+/// same file, and CUDA would give two jobs the same device. On WSL2 all GPUs share one device.
+fn refuse_twins(gpus: &mut [Gpu]) {
+    let (mut files, mut names) = (BTreeMap::new(), BTreeMap::new());
+    for gpu in gpus.iter_mut().filter(|gpu| gpu.access == Access::Usable) {
+        let index = gpu.index;
+        let file = gpu.device_file.as_ref().filter(|file| file.as_path() != Path::new(WSL_DEVICE));
+        if let Some(first) = file.and_then(|file| earlier(&mut files, file, index)) {
+            let reason = format!("{} belongs to GPU {first} already", shown(gpu.device_file.as_deref()));
+            gpu.access = Access::unusable(Obstacle::SharedFile, reason);
+        } else if let Some(first) = gpu.uuid.as_ref().and_then(|uuid| earlier(&mut names, uuid, index)) {
+            let reason = format!("{} is the UUID of GPU {first} already", gpu.uuid.as_deref().unwrap_or_default());
+            gpu.access = Access::unusable(Obstacle::SharedName, reason);
+        }
+    }
+    let mut uuids = BTreeSet::new();
+    let instances = gpus.iter_mut().flat_map(|gpu| gpu.mig.iter_mut().flatten());
+    for instance in instances.filter(|instance| instance.access == Access::Usable) {
+        let Some(uuid) = &instance.uuid else { continue };
+        if !uuids.insert(uuid.clone()) {
+            let reason = format!("{uuid} is the UUID of another instance already");
+            instance.access = Access::unusable(Obstacle::SharedName, reason);
+        }
+    }
+}
+
+/// The GPU that already owns `thing`; otherwise `index` owns it from now on.
+fn earlier<T: Clone + Ord>(owners: &mut BTreeMap<T, u32>, thing: &T, index: u32) -> Option<u32> {
+    let first = *owners.entry(thing.clone()).or_insert(index);
+    (first != index).then_some(first)
+}
+
+fn shown(file: Option<&Path>) -> String {
+    file.map(|file| file.display().to_string()).unwrap_or_default()
+}
+
+/// The driver reports GPUs, but the container has no device file.
+fn none_given(gpus: &[Gpu]) -> Option<Finding> {
+    let is_given = |gpu: &Gpu| gpu.access.obstacle() != Some(Obstacle::NotGiven);
+    (!gpus.is_empty() && !gpus.iter().any(is_given)).then(|| {
+        Finding::error(
+            Kind::GpuNotGiven,
+            format!("the NVIDIA driver counts {} GPUs, and this container may use none of them", gpus.len()),
+            "the container was started without GPUs",
+            "start it with GPUs: docker run --gpus all, or the nvidia overlay of compose",
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_gpus_never_share_a_device_file() {
+        let gpu = |index, file: &str| Gpu { device_file: Some(file.into()), ..nvidia_proc::nameless_gpu(index) };
+        let mut gpus = [gpu(0, "/dev/nvidia0"), gpu(1, "/dev/nvidia0"), gpu(2, "/dev/dxg"), gpu(3, "/dev/dxg")];
+        refuse_twins(&mut gpus);
+        assert_eq!(gpus.clone().map(|gpu| gpu.access == Access::Usable), [true, false, true, true]);
+        assert!(matches!(&gpus[1].access, Access::Unusable { reason, .. } if reason.contains("GPU 0")));
+    }
+
+    #[test]
+    fn a_uuid_is_one_gpus_only() {
+        let gpu = |index, uuid: &str| Gpu { uuid: Some(uuid.to_owned()), ..nvidia_proc::nameless_gpu(index) };
+        let mut gpus = [gpu(0, "GPU-a"), gpu(1, "GPU-b"), gpu(2, "GPU-a")];
+        refuse_twins(&mut gpus);
+        assert_eq!(gpus.clone().map(|gpu| gpu.access.obstacle()), [None, None, Some(Obstacle::SharedName)]);
+    }
+
+    #[test]
+    fn gpus_that_are_counted_and_not_given_are_said() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("dev")).unwrap();
+        std::fs::write(root.path().join("dev/nvidia0"), "").unwrap();
+        let gpus = nvidia_proc::probe(root.path()).gpus;
+        assert_eq!(none_given(&gpus), None, "it is given, and no device");
+        let gpu = Gpu { access: Access::unusable(Obstacle::NotGiven, ""), ..nvidia_proc::nameless_gpu(0) };
+        assert!(none_given(&[gpu]).unwrap().what.contains("may use none"));
+    }
+}

@@ -1,0 +1,180 @@
+//! What the container requested from NVIDIA's runtime, in case that explains missing GPUs.
+//!
+//! The variables do not prove that there are GPUs. With CDI (and in Kubernetes) the runtime sets
+//! `NVIDIA_VISIBLE_DEVICES=void` while it adds GPUs, and NVIDIA's base images set `all` on every machine (container
+//! toolkit documentation, "GPU Enumeration").
+
+use model::inventory::{Access, Finding, Gpu, Kind};
+
+/// The two variables, if set.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// `NVIDIA_VISIBLE_DEVICES`.
+    pub devices: Option<String>,
+    /// `NVIDIA_DRIVER_CAPABILITIES`.
+    pub capabilities: Option<String>,
+}
+
+impl Request {
+    /// The variables of this process.
+    pub fn from_environment() -> Self {
+        let variable = |name| std::env::var_os(name).map(|value| value.to_string_lossy().trim().to_owned());
+        Self { devices: variable("NVIDIA_VISIBLE_DEVICES"), capabilities: variable("NVIDIA_DRIVER_CAPABILITIES") }
+    }
+
+    /// Whether NVIDIA's library was requested; `None` if unset, which older runtimes take as a yes.
+    pub(super) fn utility(&self) -> Option<bool> {
+        let capabilities = self.capabilities.as_deref().filter(|text| !text.is_empty())?;
+        Some(capabilities.split(',').any(|one| matches!(one.trim(), "utility" | "all")))
+    }
+
+    /// Why requested GPUs are missing, or why there are none.
+    pub(super) fn finding(&self, gpus: &[Gpu]) -> Option<Finding> {
+        let asked = self.devices.as_deref().filter(|text| !text.is_empty())?;
+        let usable = gpus.iter().filter(|gpu| gpu.is_usable()).count();
+        let shown = shown(asked);
+        match asked {
+            "void" | "none" if gpus.is_empty() => Some(Finding::info(
+                Kind::GpuNotGiven,
+                format!("NVIDIA_VISIBLE_DEVICES={shown} asks for no GPU, and none is here"),
+                "the container was started without NVIDIA GPUs, on purpose or by its image",
+                "nothing, if that is meant; else `docker run --gpus all`, or in Kubernetes a limit nvidia.com/gpu: 1",
+            )),
+            "void" | "none" => None,
+            // A path: the list is mounted there.
+            _ if asked.starts_with('/') => None,
+            _ if gpus.is_empty() => Some(Finding::info(
+                Kind::GpuNotGiven,
+                format!("NVIDIA_VISIBLE_DEVICES={shown} asks for GPUs, and none is here"),
+                "only NVIDIA's container runtime obeys this variable, which images set for every machine; the container \
+                        was started by another runtime",
+                "`docker run --gpus all` (or --runtime=nvidia), in Kubernetes runtimeClassName: nvidia or a limit \
+                         nvidia.com/gpu: 1; without GPUs on purpose, NVIDIA_VISIBLE_DEVICES=void",
+            )),
+            "all" => None,
+            _ => missing(asked, gpus, usable).map(|what| {
+                Finding::warning(
+                    Kind::GpuNotGiven,
+                    format!("NVIDIA_VISIBLE_DEVICES={shown}, and {what}"),
+                    "the machine has no such GPU, or its driver does not hand it out",
+                    "`nvidia-smi -L` on the host lists what can be asked for; then create the container anew",
+                )
+            }),
+        }
+    }
+}
+
+/// The items of a list that are missing here.
+fn missing(asked: &str, gpus: &[Gpu], usable: usize) -> Option<String> {
+    // CDI's spelling: nvidia.com/gpu=0.
+    let name = |item: &str| item.trim().rsplit('=').next().unwrap_or_default().to_owned();
+    let mut items: Vec<String> = asked.split(',').map(name).filter(|item| !item.is_empty()).collect();
+    items.sort();
+    items.dedup();
+    if items.iter().any(|item| item == "all") {
+        return None;
+    }
+    let (uuids, numbers): (Vec<&String>, Vec<&String>) =
+        items.iter().partition(|item| item.starts_with("GPU-") || item.starts_with("MIG-"));
+    let absent: Vec<String> = uuids.iter().filter(|uuid| !is_here(uuid, gpus)).map(|uuid| shown(uuid)).collect();
+    if !absent.is_empty() {
+        return Some(format!("{} cannot be used here", absent.join(", ")));
+    }
+    // The driver numbers GPUs from 0 inside the container, so only the count can be compared. `0:1` is a MIG instance.
+    let instances = gpus.iter().filter_map(|gpu| gpu.mig.as_ref()).flatten();
+    let instances = instances.filter(|instance| instance.access == Access::Usable).count();
+    let (asked_for, here) = (numbers.len() + uuids.len(), usable.max(instances));
+    (!numbers.is_empty() && here < asked_for).then(|| format!("{here} of these {asked_for} can be used here"))
+}
+
+/// Whether a usable GPU or instance has this UUID or prefix. A GPU whose UUID is unknown may match.
+fn is_here(uuid: &str, gpus: &[Gpu]) -> bool {
+    let is = |own: &Option<String>| own.as_deref().is_none_or(|own| own.starts_with(uuid));
+    gpus.iter().filter(|gpu| gpu.access == Access::Usable).any(|gpu| {
+        let mut instances = gpu.mig.iter().flatten().filter(|instance| instance.access == Access::Usable);
+        match uuid.starts_with("MIG-") {
+            // The older form: MIG-GPU-UUID/GI/CI.
+            true => instances.any(|instance| is(&instance.uuid)) || uuid.contains('/'),
+            false => is(&gpu.uuid),
+        }
+    })
+}
+
+/// One line of limited length.
+fn shown(text: &str) -> String {
+    text.chars().take(120).flat_map(char::escape_default).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nvidia_proc::nameless_gpu;
+    use model::inventory::MigInstance;
+
+    fn request(devices: &str) -> Request {
+        Request { devices: Some(devices.to_owned()), capabilities: None }
+    }
+
+    /// Two GPUs; the second is in MIG mode.
+    fn gpus() -> Vec<Gpu> {
+        let instance = MigInstance {
+            profile: None,
+            uuid: Some("MIG-7".to_owned()),
+            gpu_instance: None,
+            compute_instance: None,
+            memory_mib: None,
+            device_files: Vec::new(),
+            access: Access::Usable,
+        };
+        let first = Gpu { uuid: Some("GPU-aaaa".to_owned()), ..nameless_gpu(0) };
+        vec![first, Gpu { uuid: Some("GPU-bbbb".to_owned()), mig: Some(vec![instance]), ..nameless_gpu(1) }]
+    }
+
+    fn said(devices: &str, gpus: &[Gpu]) -> String {
+        request(devices).finding(gpus).map(|finding| finding.what).unwrap_or_default()
+    }
+
+    #[test]
+    fn what_is_here_needs_no_word() {
+        for devices in
+            ["", "all", "void", "none", "0", "0,1", "GPU-aaaa", "GPU-a,MIG-7", "GPU-bbbb", "nvidia.com/gpu=all"]
+        {
+            assert_eq!(said(devices, &gpus()), "", "{devices}");
+        }
+        assert_eq!(Request::default().finding(&[]), None);
+        assert_eq!(said("/var/run/nvidia-container-devices", &[]), "");
+        assert_eq!(said("GPU-cccc", &[nameless_gpu(0)]), "", "its UUID is not told");
+    }
+
+    #[test]
+    fn an_absence_has_its_reason() {
+        for (devices, gpus, words) in [
+            ("void", vec![], "asks for no GPU"),
+            ("none", vec![], "asks for no GPU"),
+            ("all", vec![], "asks for GPUs, and none is here"),
+            ("0", vec![], "asks for GPUs, and none is here"),
+            ("GPU-cccc,GPU-aaaa", gpus(), "and GPU-cccc cannot be used here"),
+            ("MIG-8", gpus(), "and MIG-8 cannot be used here"),
+            ("0,1,5", gpus(), "2 of these 3 can be used here"),
+            ("nvidia.com/gpu=GPU-cccc", gpus(), "and GPU-cccc cannot"),
+        ] {
+            assert!(said(devices, &gpus).contains(words), "{devices}: {}", said(devices, &gpus));
+        }
+    }
+
+    #[test]
+    fn the_library_comes_with_the_capability_utility() {
+        let utility = |text: &str| Request { devices: None, capabilities: Some(text.to_owned()) }.utility();
+        assert_eq!(["compute", "compute,utility", "all", ""].map(utility), [Some(false), Some(true), Some(true), None]);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_value_panics_or_reaches_a_terminal(value in "(?s).{0,200}") {
+            for gpus in [vec![], gpus()] {
+                let said = said(value.trim(), &gpus);
+                proptest::prop_assert!(!said.contains(char::is_control), "{said:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! NVIDIA's management library, called through nvml-wrapper. Runs inside the sandbox.
+//!
+//! Every answer is checked for plausibility, and a call that fails costs only its own fact.
+
+mod answers;
+mod fabric;
+mod gpm;
+mod instance_ids;
+mod memory;
+mod meters;
+mod mig;
+mod pcie;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::mem::ManuallyDrop;
+use std::path::Path;
+
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, Nvml, cuda_driver_version_major, cuda_driver_version_minor};
+use serde::{Deserialize, Serialize};
+
+pub(super) use answers::Answers;
+pub(super) use answers::refused;
+pub(super) use fabric::fabric_state;
+pub(super) use memory::memory;
+pub(super) use meters::Meters;
+
+use super::{nvidia_proc, pci};
+use faults::ward::Out;
+use model::inventory::{Access, CpuSet, Driver, Gpu, Obstacle, PciAddress, Source, Vendor};
+
+/// More GPUs than any machine has. A larger count is implausible.
+const MOST_GPUS: u32 = 1024;
+/// Room for 32,768 CPUs. NVML refuses a buffer that is too small for the machine.
+const AFFINITY_WORDS: usize = 512;
+/// The kernel's own limit (CONFIG_NR_CPUS).
+const MOST_CPUS: u32 = 8192;
+/// More links than any GPU has (18 on H100 and B200).
+const MOST_LINKS: u32 = 64;
+/// 16 TiB.
+const MOST_MEMORY_MIB: u64 = 16 << 20;
+/// NVML's own limit in bytes (NVML_DEVICE_NAME_V2_BUFFER_SIZE, minus the NUL). A longer text was not terminated.
+const LONGEST_TEXT: usize = 95;
+/// Device minors have 20 bits.
+pub(super) const HIGHEST_MINOR: u32 = (1 << 20) - 1;
+
+/// NVML's answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Probe {
+    /// The driver and CUDA version.
+    pub driver: Driver,
+    /// The GPUs in NVML's order.
+    pub gpus: Vec<Gpu>,
+    /// The minors of the `/dev/nvidiaN` that open but that NVML does not list.
+    pub unknown_to_nvml: Vec<u32>,
+}
+
+/// Why NVML gave no answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what the variant is")]
+pub enum NvmlTrouble {
+    #[error("the library is not in this container ({0})")]
+    LibraryMissing(String),
+    #[error("the library cannot be loaded ({0})")]
+    LibraryBroken(String),
+    #[error("the library and the kernel's driver are of different versions")]
+    VersionMismatch,
+    #[error("the kernel's NVIDIA driver is not loaded")]
+    DriverNotLoaded,
+    // In containers the device cgroup was nearly always rewritten.
+    #[error("{call} failed with NVML's \"Unknown Error\"")]
+    UnknownError { call: String },
+    #[error("{call} was refused: {error}")]
+    NoPermission { call: String, error: String },
+    #[error("{call} failed: {error}")]
+    Failed { call: String, error: String },
+    #[error("it counts {0} GPUs, which cannot be")]
+    ImpossibleCount(u32),
+}
+
+impl NvmlTrouble {
+    fn new(call: &str, error: NvmlError) -> Self {
+        let call = call.to_owned();
+        match error {
+            NvmlError::LibloadingError(error) => {
+                let error = error.to_string();
+                let missing = error.contains("No such file");
+                if missing { Self::LibraryMissing(error) } else { Self::LibraryBroken(error) }
+            }
+            NvmlError::FailedToLoadSymbol(error) => Self::LibraryBroken(error),
+            NvmlError::LibRmVersionMismatch => Self::VersionMismatch,
+            NvmlError::DriverNotLoaded => Self::DriverNotLoaded,
+            NvmlError::Unknown => Self::UnknownError { call },
+            NvmlError::NoPermission | NvmlError::OperatingSystem => {
+                Self::NoPermission { call, error: error.to_string() }
+            }
+            _ => Self::Failed { call, error: error.to_string() },
+        }
+    }
+}
+
+/// Queries NVML for everything. Uses the library at `library`, otherwise the default one.
+///
+/// # Errors
+/// There is no answer at all, for this reason.
+pub fn probe(root: &Path, library: Option<&Path>, left_out: &[Out]) -> Result<Probe, NvmlTrouble> {
+    // NVML is never shut down: that can block in the driver for long or for ever, and this process is about to exit
+    // anyway.
+    let nvml = ManuallyDrop::new(load(root, library)?);
+    let count = count(&nvml)?;
+    let devices: Vec<_> = (0..count).map(|index| nvml.device_by_index(index)).collect();
+    let answers: Vec<Answers> = devices.iter().map(|_| Answers::default()).collect();
+    let of_each = || devices.iter().zip(&answers);
+    let mut gpus: Vec<Gpu> =
+        (0..).zip(of_each()).map(|(index, (device, answers))| gpu(root, index, device, answers, left_out)).collect();
+    let index_of = gpus.iter().filter_map(|gpu| Some((gpu.pci_address?, gpu.index))).collect();
+    for (gpu, (device, answers)) in gpus.iter_mut().zip(of_each()) {
+        let Ok(device) = device else { continue };
+        if gpu.access.obstacle() == Some(Obstacle::Faulty) {
+            continue;
+        }
+        gpu.links = links(device, gpu.index, &index_of, answers);
+        gpu.mig = mig::instances(root, gpu, device, answers);
+        // Some calls may still succeed, but one of them reported that the GPU is gone.
+        if let Some(access) = answers.obstacle() {
+            gpu.access = access;
+        }
+    }
+    // A file that no GPU claims most likely belongs to a GPU that NVML counts but does not hand out.
+    let all_known = devices.iter().all(Result::is_ok);
+    let unknown_to_nvml = if all_known { unknown_minors(root, &gpus) } else { Vec::new() };
+    Ok(Probe { driver: driver(&nvml), gpus, unknown_to_nvml })
+}
+
+/// The number of GPUs.
+pub(super) fn count(nvml: &Nvml) -> Result<u32, NvmlTrouble> {
+    let count = nvml.device_count().map_err(|error| NvmlTrouble::new("nvmlDeviceGetCount", error))?;
+    if count > MOST_GPUS { Err(NvmlTrouble::ImpossibleCount(count)) } else { Ok(count) }
+}
+
+/// Loads the library and initialises it.
+pub(super) fn load(root: &Path, library: Option<&Path>) -> Result<Nvml, NvmlTrouble> {
+    let init =
+        |path: &OsStr| Nvml::builder().lib_path(path).init().map_err(|error| NvmlTrouble::new("nvmlInit", error));
+    // WSL2's own path, which the dynamic loader does not search.
+    let wsl = root.join("usr/lib/wsl/lib/libnvidia-ml.so.1");
+    match library {
+        Some(path) => init(path.as_os_str()),
+        // The default library would describe this machine, not the one under `root`.
+        None if root != Path::new("/") => Err(NvmlTrouble::LibraryMissing("none is looked for in another root".into())),
+        None => init(OsStr::new("libnvidia-ml.so.1")).or_else(|trouble| match trouble {
+            NvmlTrouble::LibraryMissing(_) if wsl.exists() => init(wsl.as_os_str()),
+            _ => Err(trouble),
+        }),
+    }
+}
+
+fn driver(nvml: &Nvml) -> Driver {
+    let cuda = nvml.sys_cuda_driver_version().ok().filter(|version| (1_000..1_000_000).contains(version));
+    Driver {
+        vendor: Vendor::Nvidia,
+        source: Source::Nvml,
+        version: nvml.sys_driver_version().ok().filter(|version| nvidia_proc::is_version(version)),
+        cuda_version: cuda.map(|it| format!("{}.{}", cuda_driver_version_major(it), cuda_driver_version_minor(it))),
+    }
+}
+
+fn gpu(root: &Path, index: u32, device: &Result<Device<'_>, NvmlError>, answers: &Answers, left_out: &[Out]) -> Gpu {
+    let mut gpu = nvidia_proc::nameless_gpu(index);
+    match device {
+        Ok(device) => {
+            identify(device, answers, &mut gpu);
+            match left_out.iter().find(|out| out.gpu.is(&gpu)) {
+                Some(out) => leave_out(root, out, &mut gpu),
+                None => describe(root, device, answers, &mut gpu),
+            }
+        }
+        Err(error) => gpu.access = refused(error),
+    }
+    gpu
+}
+
+fn identify(device: &Device<'_>, answers: &Answers, gpu: &mut Gpu) {
+    gpu.uuid = answers.of(device.uuid()).and_then(identifier);
+    gpu.model = answers.of(device.name()).and_then(|text| name(&text));
+    gpu.pci_address = answers.of(device.pci_info()).and_then(|info| info.bus_id.parse().ok());
+}
+
+/// A GPU with a fault is known by name, and the driver is asked for nothing more of it.
+fn leave_out(root: &Path, out: &Out, gpu: &mut Gpu) {
+    gpu.minor = out.gpu.file.as_ref().and_then(|file| file.strip_prefix("/dev/nvidia")?.parse().ok());
+    gpu.minor = gpu.minor.or_else(|| nvidia_proc::minor_of(root, gpu.pci_address?));
+    gpu.device_file = out.gpu.file.as_ref().map(Into::into);
+    gpu.access = Access::unusable(Obstacle::Faulty, out.reason.clone());
+}
+
+fn describe(root: &Path, device: &Device<'_>, answers: &Answers, gpu: &mut Gpu) {
+    gpu.memory_mib = answers.of(memory(device)).map(|(whole, _)| whole >> 20).filter(plausible_memory);
+    gpu.compute = answers
+        .of(device.cuda_compute_capability())
+        .filter(|it| (1..100).contains(&it.major) && (0..10).contains(&it.minor))
+        .map(|it| format!("{}.{}", it.major, it.minor));
+    let place = gpu.pci_address.map(|address| pci::place(root, address)).unwrap_or_default();
+    gpu.cpus = answers.of(device.cpu_affinity(AFFINITY_WORDS)).and_then(|words| cpu_set(&words)).or(place.cpus);
+    // On Grace Hopper NVML returns the NUMA node of the GPU's own memory, which has no CPUs.
+    let named = answers.of(device.numa_node_id()).and_then(pci::numa_node);
+    gpu.numa_node = place.numa_node.or(named);
+    let listed = gpu.pci_address.and_then(|address| nvidia_proc::memory_node(root, address));
+    gpu.memory_node = pci::memory_node(root, [listed, named, place.numa_node]);
+    let minor = answers.of(device.minor_number()).filter(|minor| *minor <= HIGHEST_MINOR);
+    gpu.minor = minor.or_else(|| nvidia_proc::minor_of(root, gpu.pci_address?));
+    (gpu.device_file, gpu.access) = nvidia_proc::device_file(root, gpu.minor);
+}
+
+fn plausible_memory(mib: &u64) -> bool {
+    (1..=MOST_MEMORY_MIB).contains(mib)
+}
+
+fn cpu_set(words: &[std::ffi::c_ulong]) -> Option<CpuSet> {
+    let bits = std::ffi::c_ulong::BITS;
+    let cpus: CpuSet = (0..)
+        .zip(words)
+        .flat_map(|(word, mask): (u32, _)| {
+            (0..bits).filter(move |bit| mask >> bit & 1 == 1).map(move |bit| word * bits + bit)
+        })
+        .collect();
+    (!cpus.is_empty() && cpus.iter().all(|cpu| cpu < MOST_CPUS)).then_some(cpus)
+}
+
+/// Counts the active links to each peer GPU. Links to an NVSwitch are not counted.
+///
+/// The wrapper always reports the remote device type as "unknown", so it is not queried.
+fn links(device: &Device<'_>, own: u32, index_of: &BTreeMap<PciAddress, u32>, answers: &Answers) -> BTreeMap<u32, u32> {
+    let mut peers = BTreeMap::new();
+    for link in 0..MOST_LINKS {
+        let link = device.link_wrapper_for(link);
+        match link.is_active() {
+            Ok(true) => {}
+            Err(NvmlError::InvalidArg | NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_)) => break,
+            Ok(false) => continue,
+            other @ Err(_) => {
+                answers.of(other);
+                continue;
+            }
+        }
+        let far_end = answers.of(link.remote_pci_info()).and_then(|info| info.bus_id.parse().ok());
+        if let Some(peer) = far_end.and_then(|address: PciAddress| index_of.get(&address)).filter(|peer| **peer != own)
+        {
+            *peers.entry(*peer).or_default() += 1;
+        }
+    }
+    peers
+}
+
+fn unknown_minors(root: &Path, gpus: &[Gpu]) -> Vec<u32> {
+    let known: BTreeSet<u32> = gpus.iter().filter_map(|gpu| gpu.minor).collect();
+    let opens = |minor: &u32| nvidia_proc::device_file(root, Some(*minor)).1 == Access::Usable;
+    nvidia_proc::device_minors(root).into_iter().filter(|minor| !known.contains(minor)).filter(opens).collect()
+}
+
+/// Validates a UUID: only letters, digits and `-`.
+pub(super) fn identifier(text: String) -> Option<String> {
+    let valid = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    (!text.is_empty() && text.len() <= LONGEST_TEXT && text.bytes().all(valid)).then_some(text)
+}
+
+/// A model name of limited length. Its contents are not validated and must be treated as hostile.
+pub(super) fn name(text: &str) -> Option<String> {
+    let text = text.trim();
+    (!text.is_empty() && text.len() <= LONGEST_TEXT).then(|| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_affinity_mask_becomes_cpus_and_nonsense_becomes_nothing() {
+        let mut words = vec![0; AFFINITY_WORDS];
+        assert_eq!(cpu_set(&words), None);
+        (words[0], words[1]) = (0b1011, 1);
+        assert_eq!(cpu_set(&words).unwrap().to_string(), "0-1,3,64");
+        assert_eq!(cpu_set(&vec![std::ffi::c_ulong::MAX; AFFINITY_WORDS]), None);
+    }
+
+    #[test]
+    fn an_identifier_holds_nothing_that_a_file_or_terminal_minds() {
+        assert!(identifier("GPU-1c1d-90".to_owned()).is_some());
+        for bad in ["", "a b", "a\n", "\u{1b}[2J", "ÿÿ"] {
+            assert_eq!(identifier(bad.to_owned()), None, "{bad:?}");
+        }
+        assert_eq!(identifier("a".repeat(96)), None);
+    }
+}

@@ -1,0 +1,144 @@
+//! What a GPU or a MIG instance did between two looks, by NVML's GPM (GPU performance monitoring): Hopper and newer, driver 525 and newer.
+//!
+//! What GPM refuses is no fault of the GPU: there is no value then.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use nvml_wrapper::enums::gpm::GpmMetricId;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::gpm::gpm_metrics_get;
+use nvml_wrapper::{Device, GpmSample, Nvml};
+
+use faults::look::Key;
+use model::inventory::PcieTraffic;
+
+/// The driver renews its counters each 100 ms (NVML's documentation, "GPM Functions"), so samples are no closer than that.
+const APART: Duration = Duration::from_millis(100);
+
+const WANTED: [GpmMetricId; 4] =
+    [GpmMetricId::SmUtil, GpmMetricId::AnyTensorUtil, GpmMetricId::PcieTxPerSec, GpmMetricId::PcieRxPerSec];
+
+/// 1 TiB/s, in MiB/s: no link carries as much.
+const MOST_MIB: f64 = 1_048_576.0;
+
+/// A GPU instance. The driver gives its number to another one at once, so the UUID of a MIG device in it belongs to its name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Instance {
+    pub(super) number: u32,
+    pub(super) uuid: Option<String>,
+}
+
+/// The whole GPU, or a part of it.
+type Whose = (Key, Option<Instance>);
+
+/// Means since the look before.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Activity {
+    /// How much of the time multiprocessors had work, in parts per million.
+    pub(super) sm_ppm: Option<u32>,
+    /// The same of tensor cores.
+    pub(super) tensor_ppm: Option<u32>,
+    pub(super) pcie: PcieTraffic,
+}
+
+/// The last sample of each, with which the next one is compared.
+pub(super) struct Gpm<'nvml> {
+    nvml: &'nvml Nvml,
+    of: BTreeMap<Whose, State<'nvml>>,
+}
+
+enum State<'nvml> {
+    /// The GPU has no GPM, or the driver.
+    Missing,
+    Sampled {
+        sample: GpmSample<'nvml>,
+        at: Instant,
+        activity: Activity,
+    },
+}
+
+impl<'nvml> Gpm<'nvml> {
+    pub(super) const fn new(nvml: &'nvml Nvml) -> Self {
+        Self { nvml, of: BTreeMap::new() }
+    }
+
+    /// Nothing at the first look. `device` is the GPU also where an instance of it is asked for.
+    pub(super) fn activity(&mut self, gpu: &Key, instance: Option<Instance>, device: &Device<'nvml>) -> Activity {
+        let number = instance.as_ref().map(|instance| instance.number);
+        let whose = (gpu.clone(), instance);
+        let former = match self.of.remove(&whose) {
+            Some(State::Sampled { sample, at, activity }) if at.elapsed() < APART => {
+                self.of.insert(whose, State::Sampled { sample, at, activity });
+                return activity;
+            }
+            Some(State::Sampled { sample, .. }) => Some(sample),
+            Some(State::Missing) => return self.is_missing(whose),
+            None => match device.gpm_support() {
+                Ok(true) => None,
+                Ok(false) | Err(NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_)) => {
+                    return self.is_missing(whose);
+                }
+                Err(_) => return Activity::default(),
+            },
+        };
+        let taken = number.map_or_else(|| device.gpm_sample(), |number| device.gpm_mig_sample(number));
+        // If this fails, the next look begins anew.
+        let Ok(sample) = taken else { return Activity::default() };
+        let activity = former.map(|former| between(self.nvml, &former, &sample)).unwrap_or_default();
+        self.of.insert(whose, State::Sampled { sample, at: Instant::now(), activity });
+        activity
+    }
+
+    /// Frees the samples of instances of `gpu` that are no more.
+    pub(super) fn keep(&mut self, gpu: &Key, instances: &[Instance]) {
+        self.of.retain(|(of, instance), _| {
+            of != gpu || instance.as_ref().is_none_or(|instance| instances.contains(instance))
+        });
+    }
+
+    fn is_missing(&mut self, whose: Whose) -> Activity {
+        self.of.insert(whose, State::Missing);
+        Activity::default()
+    }
+}
+
+fn between<'nvml>(nvml: &'nvml Nvml, former: &GpmSample<'nvml>, now: &GpmSample<'nvml>) -> Activity {
+    let Ok(answers) = gpm_metrics_get(nvml, former, now, &WANTED) else { return Activity::default() };
+    let values: Vec<Option<f64>> = answers.into_iter().map(|answer| answer.ok().map(|answer| answer.value)).collect();
+    let [sm, tensor, sent, received] = values[..] else { return Activity::default() };
+    Activity {
+        sm_ppm: sm.and_then(ppm),
+        tensor_ppm: tensor.and_then(ppm),
+        pcie: PcieTraffic { sent: sent.and_then(bytes), received: received.and_then(bytes) },
+    }
+}
+
+/// NVML's percentage in parts per million.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 100 was checked")]
+fn ppm(percent: f64) -> Option<u32> {
+    (0.0..=100.0).contains(&percent).then(|| (percent * 10_000.0).round() as u32)
+}
+
+/// NVML's MiB in bytes.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the range was checked")]
+fn bytes(mib: f64) -> Option<u64> {
+    (0.0..=MOST_MIB).contains(&mib).then(|| (mib * 1_048_576.0).round() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentage_is_one_from_0_to_100() {
+        assert_eq!([0.0, 40.5, 100.0].map(ppm), [Some(0), Some(405_000), Some(1_000_000)]);
+        assert_eq!([f64::NAN, -0.1, 100.1, f64::INFINITY].map(ppm), [None; 4]);
+    }
+
+    #[test]
+    fn mebibytes_are_bytes_and_nonsense_is_nothing() {
+        assert_eq!([0.0, 1.5].map(bytes), [Some(0), Some(3 << 19)]);
+        assert_eq!([f64::NAN, -1.0, 1e300].map(bytes), [None; 3]);
+    }
+}

@@ -1,0 +1,48 @@
+//! Measurements that take calls of their own, and often the look before: only for those who have asked for metrics.
+
+use nvml_wrapper::{Device, Nvml};
+
+use super::gpm::{Gpm, Instance};
+use super::pcie::Counters;
+use super::{Answers, mig};
+use faults::look::Key;
+use model::inventory::{InstanceReadings, PcieTraffic, Readings};
+
+/// What was measured at the last look.
+pub(crate) struct Meters<'nvml> {
+    gpm: Gpm<'nvml>,
+    counters: Counters,
+}
+
+impl<'nvml> Meters<'nvml> {
+    pub(crate) fn new(nvml: &'nvml Nvml) -> Self {
+        Self { gpm: Gpm::new(nvml), counters: Counters::default() }
+    }
+
+    /// Adds to what is known of a GPU.
+    pub(crate) fn read(&mut self, gpu: &Key, device: &Device<'nvml>, readings: &mut Readings) {
+        let whole = self.gpm.activity(gpu, None, device);
+        readings.tensor_ppm = whole.tensor_ppm;
+        // GPM knows it on each of its GPUs; the counters do on those whose counters are wide.
+        let counted = self.counters.traffic(gpu, device);
+        readings.pcie_traffic =
+            PcieTraffic { sent: whole.pcie.sent.or(counted.sent), received: whole.pcie.received.or(counted.received) };
+        readings.instances = mig::readings(device, &Answers::default());
+        self.read_instances(gpu, device, &mut readings.instances);
+    }
+
+    fn read_instances(&mut self, gpu: &Key, device: &Device<'nvml>, instances: &mut [InstanceReadings]) {
+        let mut asked: Vec<Instance> = Vec::new();
+        for instance in instances {
+            // Its first compute instance stands for a GPU instance.
+            if asked.iter().any(|other| other.number == instance.gpu_instance) {
+                continue;
+            }
+            let name = Instance { number: instance.gpu_instance, uuid: instance.uuid.clone() };
+            let activity = self.gpm.activity(gpu, Some(name.clone()), device);
+            (instance.sm_ppm, instance.tensor_ppm) = (activity.sm_ppm, activity.tensor_ppm);
+            asked.push(name);
+        }
+        self.gpm.keep(gpu, &asked);
+    }
+}

@@ -1,0 +1,155 @@
+//! The MIG instances of a GPU, which are what jobs can get while MIG mode is on.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nvml_wrapper::Device;
+use nvml_wrapper::error::NvmlError;
+
+use super::instance_ids::instance_ids;
+use super::{Answers, LONGEST_TEXT, memory, plausible_memory};
+use crate::device;
+use model::inventory::{Access, Gpu, InstanceReadings, MIG_MINORS, MigInstance, MigMinors, Obstacle};
+
+/// More slots than any GPU has (7 up to B200).
+const MOST_INSTANCES: u32 = 64;
+
+/// The instances of `gpu` in NVML's order; `None` if the GPU is not in MIG mode.
+pub(super) fn instances(root: &Path, gpu: &Gpu, device: &Device<'_>, answers: &Answers) -> Option<Vec<MigInstance>> {
+    if answers.of(device.mig_mode()).is_none_or(|mode| mode.current != 1) {
+        return None;
+    }
+    let minors = fs::read_to_string(root.join(MIG_MINORS)).map(|text| MigMinors::parse(&text)).unwrap_or_default();
+    let handles = handles(device, answers);
+    Some(handles.iter().map(|instance| describe(root, gpu, instance, &minors, answers)).collect())
+}
+
+/// What the driver measures of each instance; nothing if the GPU is not in MIG mode.
+pub(super) fn readings(device: &Device<'_>, answers: &Answers) -> Vec<InstanceReadings> {
+    if answers.of(device.mig_mode()).is_none_or(|mode| mode.current != 1) {
+        return Vec::new();
+    }
+    let of = |instance: &Device<'_>| {
+        let (gpu_instance, compute_instance) = answers.of(instance_ids(instance))?;
+        Some(InstanceReadings {
+            uuid: answers.of(instance.uuid()).filter(|uuid| is_uuid(uuid)),
+            gpu_instance,
+            compute_instance,
+            profile: answers.of(instance.name()).and_then(|name| profile(&name)),
+            memory_used: answers.of(memory(instance)).filter(|(whole, used)| used <= whole).map(|(_, used)| used),
+            ..InstanceReadings::default()
+        })
+    };
+    handles(device, answers).iter().filter_map(of).collect()
+}
+
+fn handles<'nvml>(device: &Device<'nvml>, answers: &Answers) -> Vec<Device<'nvml>> {
+    let slots = answers.of(device.mig_device_count()).unwrap_or(0).min(MOST_INSTANCES);
+    let mut handles = Vec::new();
+    for slot in 0..slots {
+        match device.mig_device_by_index(slot) {
+            Ok(instance) => handles.push(instance),
+            // A slot can be empty while a later one is not. Only a driver that lacks the call has no more instances.
+            Err(NvmlError::FailedToLoadSymbol(_) | NvmlError::NotSupported) => break,
+            other @ Err(_) => drop(answers.of(other)),
+        }
+    }
+    handles
+}
+
+fn describe(root: &Path, gpu: &Gpu, instance: &Device<'_>, minors: &MigMinors, answers: &Answers) -> MigInstance {
+    let mut found = MigInstance {
+        profile: answers.of(instance.name()).and_then(|name| profile(&name)),
+        uuid: answers.of(instance.uuid()).filter(|uuid| is_uuid(uuid)),
+        memory_mib: answers.of(memory(instance)).map(|(whole, _)| whole >> 20).filter(plausible_memory),
+        ..MigInstance::default()
+    };
+    match instance_ids(instance) {
+        Ok((gpu_instance, compute_instance)) => {
+            (found.gpu_instance, found.compute_instance) = (Some(gpu_instance), Some(compute_instance));
+            match device_files(gpu, (gpu_instance, compute_instance), minors) {
+                Ok(files) => found.device_files = files,
+                Err(reason) => found.access = Access::unusable(Obstacle::UnknownFile, reason),
+            }
+        }
+        Err(error) => {
+            let reason = format!("NVML does not say which instance it is: {error}");
+            answers.of::<()>(Err(error));
+            found.access = Access::unusable(Obstacle::UnknownFile, reason);
+        }
+    }
+    if found.access == Access::Usable {
+        found.access = access(root, gpu, &found.device_files);
+    }
+    if found.access == Access::Usable && found.uuid.is_none() {
+        found.access = Access::unusable(
+            Obstacle::Nameless,
+            "the driver gives it no UUID, and CUDA finds an instance by nothing else",
+        );
+    }
+    found
+}
+
+/// `1g.18gb` of `NVIDIA H200 MIG 1g.18gb`.
+fn profile(name: &str) -> Option<String> {
+    let (_, profile) = name.rsplit_once(" MIG ")?;
+    let profile = profile.trim();
+    let valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'+' | b'-' | b'_');
+    (!profile.is_empty() && profile.len() <= 32 && profile.bytes().all(valid)).then(|| profile.to_owned())
+}
+
+/// `MIG-` and a UUID; drivers before 470 wrote `MIG-GPU-.../1/0`.
+fn is_uuid(text: &str) -> bool {
+    let valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'/');
+    text.starts_with("MIG-") && text.len() <= LONGEST_TEXT && text.bytes().all(valid)
+}
+
+/// The files that must open: those of the GPU, the GPU instance and the compute instance.
+fn device_files(gpu: &Gpu, ids: (u32, u32), minors: &MigMinors) -> Result<Vec<PathBuf>, String> {
+    let (Some(own), Some(minor)) = (&gpu.device_file, gpu.minor) else {
+        return Err("its GPU's device file is not known".to_owned());
+    };
+    let capability = |compute_instance: Option<u32>| {
+        let number = minors
+            .capability(minor, ids.0, compute_instance)
+            .ok_or_else(|| format!("/{MIG_MINORS} has no line for GPU instance {} of /dev/nvidia{minor}", ids.0))?;
+        Ok::<_, String>(PathBuf::from(format!("/dev/nvidia-caps/nvidia-cap{number}")))
+    };
+    Ok(vec![own.clone(), capability(None)?, capability(Some(ids.1))?])
+}
+
+fn access(root: &Path, gpu: &Gpu, files: &[PathBuf]) -> Access {
+    if gpu.access != Access::Usable {
+        return gpu.access.clone();
+    }
+    let capabilities =
+        files.iter().skip(1).map(|file| device::access_for_reading(&root.join(file.strip_prefix("/").unwrap_or(file))));
+    capabilities.into_iter().find(|access| *access != Access::Usable).unwrap_or(Access::Usable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_profile_is_the_tail_of_the_name_and_nothing_else() {
+        for (name, expected) in [
+            ("NVIDIA H200 MIG 1g.18gb", Some("1g.18gb")),
+            ("NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb", Some("1c.3g.20gb")),
+            ("NVIDIA H200 MIG 1g.18gb+me", Some("1g.18gb+me")),
+            ("NVIDIA H200", None),
+            ("NVIDIA H200 MIG ", None),
+            ("NVIDIA H200 MIG 1g\nCount=9", None),
+        ] {
+            assert_eq!(profile(name).as_deref(), expected, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_uuid_is_safe_in_a_shell_script() {
+        assert!(is_uuid("MIG-fa4e0000-0000-0000-0000-000000000001") && is_uuid("MIG-GPU-fa4e/1/0"));
+        for bad in ["", "GPU-1", "MIG-$(x)", "MIG-1\n", "MIG-1;"] {
+            assert!(!is_uuid(bad), "{bad:?}");
+        }
+    }
+}

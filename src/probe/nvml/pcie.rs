@@ -1,0 +1,95 @@
+//! What crosses PCI Express, by the driver's counters of bytes (driver 550 and newer).
+//!
+//! `nvmlDeviceGetPcieThroughput` blocks for 20 ms a GPU and direction; this call does not measure anything itself.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use nvml_wrapper::Device;
+use nvml_wrapper::enums::device::SampleValue;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::structs::device::FieldId;
+
+use faults::look::Key;
+use model::inventory::PcieTraffic;
+
+/// `NVML_FI_DEV_PCIE_COUNT_TX_BYTES` and `..._RX_BYTES` of nvml.h.
+const SENT: u32 = 197;
+const RECEIVED: u32 = 198;
+
+/// The counters at the last look.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    of: BTreeMap<Key, Option<Counted>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    at: Instant,
+    bytes: [Option<u64>; 2],
+}
+
+impl Counters {
+    /// Nothing at the first look, and where the driver does not count.
+    pub(super) fn traffic(&mut self, gpu: &Key, device: &Device<'_>) -> PcieTraffic {
+        let former = self.of.get(gpu).copied();
+        if matches!(former, Some(None)) {
+            return PcieTraffic::default();
+        }
+        let bytes = match device.field_values_for(&[SENT, RECEIVED].map(FieldId)) {
+            Ok(values) => values.into_iter().map(|value| number(value.ok()?.value.ok()?)).collect(),
+            Err(NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_)) => Vec::new(),
+            Err(_) => {
+                self.of.remove(gpu);
+                return PcieTraffic::default();
+            }
+        };
+        let now = Counted { at: Instant::now(), bytes: [0, 1].map(|field| bytes.get(field).copied().flatten()) };
+        // A driver that does not count is not asked again.
+        self.of.insert(gpu.clone(), Some(now).filter(|now| now.bytes != [None; 2]));
+        former.flatten().map(|former| former.traffic(&now)).unwrap_or_default()
+    }
+}
+
+impl Counted {
+    fn traffic(&self, now: &Self) -> PcieTraffic {
+        let [sent, received] = [0, 1].map(|direction| {
+            let (former, bytes) = self.bytes[direction].zip(now.bytes[direction])?;
+            rate(former, bytes, now.at.saturating_duration_since(self.at))
+        });
+        PcieTraffic { sent, received }
+    }
+}
+
+fn number(value: SampleValue) -> Option<u64> {
+    match value {
+        SampleValue::U64(number) => Some(number).filter(|number| *number != u64::MAX),
+        SampleValue::U32(number) => Some(number.into()).filter(|number| *number != u64::from(u32::MAX)),
+        SampleValue::I64(number) => number.try_into().ok(),
+        SampleValue::F64(_) => None,
+    }
+}
+
+/// Bytes in a second. nvml.h says of the counters that they wrap, and on some GPUs they have 32 bits: a fast link fills those ten times
+/// in a second, and nobody sees it. A counter that has passed 32 bits is a wider one.
+fn rate(former: u64, now: u64, elapsed: Duration) -> Option<u64> {
+    let bytes = now.checked_sub(former).filter(|_| former > u64::from(u32::MAX))?;
+    let rate = u128::from(bytes) * 1_000_000 / Some(elapsed.as_micros()).filter(|elapsed| *elapsed > 0)?;
+    u64::try_from(rate).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_takes_a_counter_that_only_grows() {
+        let start = 1 << 33;
+        let of = |former, now| rate(former, now, Duration::from_millis(500));
+        assert_eq!((of(start, start + 1000), of(start, start)), (Some(2000), Some(0)));
+        for (former, now) in [(start, start - 1), (start, 0), (1000, 2000), (u32::MAX.into(), start)] {
+            assert_eq!(of(former, now), None, "{former} {now}");
+        }
+        assert_eq!(rate(start, start + 1, Duration::ZERO), None);
+    }
+}

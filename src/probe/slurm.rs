@@ -1,0 +1,152 @@
+//! The installed Slurm: its version and its plugins.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use nix::sys::statvfs::{FsFlags, statvfs};
+
+use super::regular;
+use model::inventory::{SlurmInstall, SlurmVersion};
+use sys::tool::Running;
+
+/// The image stores the output of `slurmd -V` here. Reading a file is instant, while slurmd first loads a dozen
+/// libraries.
+const NOTE: &str = "usr/share/slurminit/slurm-version";
+
+/// The kinds of plugins that lines of configuration files depend on.
+const KINDS: [&str; 10] = [
+    "accounting_storage_mysql",
+    "auth_",
+    "cgroup_",
+    "gpu_",
+    "jobacct_gather_",
+    "jobcomp_",
+    "mpi_pmix",
+    "proctrack_",
+    "select_",
+    "task_",
+];
+
+/// `mpi_pmix` loads this library when it starts (24.11, `mpi_pmix.c`). Without it every srun would fail.
+const PMIX_LIBRARY: &str = "libpmix.so.2";
+/// PMIx creates a directory for each step here. If it cannot, every srun fails.
+const PMIX_DIRECTORY: &str = "tmp";
+
+/// No version line is longer. Longer output is not Slurm's.
+const LONGEST_ANSWER: usize = 4096;
+
+/// Reads the image's note; otherwise runs `slurmd -V` for at most `deadline` (only if `root` is this system's own).
+pub fn detect(root: &Path, deadline: Duration) -> SlurmInstall {
+    let noted = read_note(&root.join(NOTE)).and_then(|text| parse_version(&text));
+    let version = noted.or_else(|| (root == Path::new("/")).then(|| ask(deadline)).flatten());
+    SlurmInstall { version, plugins: plugins(root) }
+}
+
+fn read_note(path: &Path) -> Option<String> {
+    regular::text(path).ok()
+}
+
+/// Parses `slurm 24.11.5`, or `slurm-wlm 22.05.8` as in Debian.
+fn parse_version(text: &str) -> Option<SlurmVersion> {
+    let words = text.split_whitespace();
+    words.skip_while(|word| !word.starts_with("slurm")).skip(1).find_map(|word| {
+        let mut numbers = word.split('.').map(|number| number.parse::<u16>().ok());
+        let (year, month) = (numbers.next()??, numbers.next()??);
+        (year < 100 && (1..=12).contains(&month)).then_some(SlurmVersion { year, month })
+    })
+}
+
+fn ask(deadline: Duration) -> Option<SlurmVersion> {
+    let child = Running::start(Command::new("slurmd").arg("-V"), b"").ok()?;
+    parse_version(&String::from_utf8_lossy(&child.finish(deadline, LONGEST_ANSWER).ok()?.stdout))
+}
+
+/// The loadable plugins of the relevant kinds, sorted, without `.so`.
+fn plugins(root: &Path) -> Vec<String> {
+    let has_pmix = library_directories(root).iter().any(|directory| directory.join(PMIX_LIBRARY).exists())
+        && is_writable(&root.join(PMIX_DIRECTORY));
+    let files = plugin_directories(root).into_iter().flat_map(|directory| names_in(&directory));
+    let mut plugins: Vec<String> = files
+        .filter_map(|file| file.strip_suffix(".so").map(str::to_owned))
+        .filter(|name| KINDS.iter().any(|kind| name.starts_with(kind)))
+        .filter(|name| has_pmix || !name.starts_with("mpi_pmix"))
+        .collect();
+    plugins.sort();
+    plugins.dedup();
+    plugins
+}
+
+/// Debian's multiarch directories, and those of a Slurm built from source or installed from an RPM.
+fn plugin_directories(root: &Path) -> Vec<PathBuf> {
+    let bases = library_directories(root).into_iter();
+    bases.flat_map(|base| ["slurm-wlm", "slurm"].map(|name| base.join(name))).collect()
+}
+
+/// Whether it exists and is not on a read-only mount.
+fn is_writable(directory: &Path) -> bool {
+    statvfs(directory).is_ok_and(|mount| !mount.flags().contains(FsFlags::ST_RDONLY))
+}
+
+fn library_directories(root: &Path) -> Vec<PathBuf> {
+    let usr_lib = root.join("usr/lib");
+    let multiarch = names_in(&usr_lib).map(|name| usr_lib.join(name)).collect::<Vec<_>>();
+    let others = ["usr/lib", "usr/lib64", "usr/local/lib", "usr/local/lib64"].map(|path| root.join(path));
+    multiarch.into_iter().chain(others).collect()
+}
+
+fn names_in(directory: &Path) -> impl Iterator<Item = String> + use<> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOME_TIME: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn versions_of_debian_and_upstream_are_read() {
+        let version = |year, month| Some(SlurmVersion { year, month });
+        assert_eq!(parse_version("slurm 24.11.5\n"), version(24, 11));
+        assert_eq!(parse_version("slurm-wlm 22.05.8\n"), version(22, 5));
+        assert_eq!(parse_version("slurm 25.05.0-0rc1\n"), version(25, 5));
+        for bad in ["", "slurm", "24.11.5", "slurm x.y", "slurm 2411", "slurm 24.13.1", "munge-0.5.16 (2024-03-15)"] {
+            assert_eq!(parse_version(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_note_and_the_plugins_are_found() {
+        let root = tempfile::tempdir().unwrap();
+        for path in [
+            "usr/lib/x86_64-linux-gnu/slurm-wlm/gpu_nvml.so",
+            "usr/lib/x86_64-linux-gnu/slurm-wlm/cgroup_v2.so",
+            "usr/lib/x86_64-linux-gnu/slurm-wlm/mpi_pmix.so",
+            "usr/lib/x86_64-linux-gnu/slurm-wlm/gpu_nvml.a",
+            "usr/lib64/slurm/task_cgroup.so",
+        ] {
+            fs::create_dir_all(root.path().join(path).parent().unwrap()).unwrap();
+            fs::write(root.path().join(path), "").unwrap();
+        }
+        fs::create_dir_all(root.path().join("usr/share/slurminit")).unwrap();
+        fs::write(root.path().join(NOTE), "slurm 24.11.5\n").unwrap();
+        let found = detect(root.path(), SOME_TIME);
+        assert_eq!(found.version, Some(SlurmVersion { year: 24, month: 11 }));
+        assert_eq!(found.plugins, ["cgroup_v2", "gpu_nvml", "task_cgroup"], "mpi_pmix lacks its library");
+        fs::write(root.path().join("usr/lib/x86_64-linux-gnu/libpmix.so.2"), "").unwrap();
+        assert!(!detect(root.path(), SOME_TIME).has_plugin("mpi_pmix"), "there is no /tmp for it");
+        fs::create_dir(root.path().join("tmp")).unwrap();
+        assert!(detect(root.path(), SOME_TIME).has_plugin("mpi_pmix"));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_version_text_panics(text in "(?s).{0,40}", number in "[0-9.]{0,12}") {
+            parse_version(&text);
+            parse_version(&format!("slurm {number}"));
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Memory used by files. A tmpfs counts against the container's memory limit, and killing processes does not free it.
+//! If one can be filled beyond the limit, it costs the life of every process, PID 1 last.
+
+use std::path::Path;
+
+use super::regular;
+use model::inventory::{Finding, Kind, Memory};
+use sys::proc::parse::Mount;
+
+/// What the daemons and PID 1 need besides, in MiB.
+const CLUSTER: u64 = 64;
+
+/// Warns if writable tmpfs mounts can hold more than the container's memory.
+pub fn detect(root: &Path, memory: &Memory) -> Option<Finding> {
+    finding(&regular::text(&root.join("proc/self/mountinfo")).ok()?, memory)
+}
+
+fn finding(mountinfo: &str, memory: &Memory) -> Option<Finding> {
+    let limit = memory.limit_mib?;
+    // The default size, half of the machine's memory, does not appear in the mount options.
+    let size = |tmpfs: &Tmpfs| tmpfs.mib.unwrap_or(memory.total_mib / 2);
+    let mut all: Vec<Tmpfs> = Mount::all(mountinfo).filter_map(Tmpfs::of).collect();
+    all.sort_by_key(|tmpfs| std::cmp::Reverse(size(tmpfs)));
+    if all.iter().map(size).sum::<u64>() + CLUSTER <= limit {
+        return None;
+    }
+    let shown: Vec<String> =
+        all.iter().filter(|tmpfs| size(tmpfs) > 0).map(|tmpfs| format!("{} {} MiB", tmpfs.at, size(tmpfs))).collect();
+    Some(Finding::warning(
+        Kind::Container,
+        format!(
+            "files in memory may take more than the container's {limit} MiB, and then the kernel ends everything in it: {}",
+            shown.join(", ")
+        ),
+        "a tmpfs without a size, or with one too large: what lies in it counts against the container's memory",
+        "give each a size that leaves the daemons 64 MiB: `--tmpfs /tmp:size=256m`, `--shm-size 64m` (compose: `tmpfs: /tmp:size=256m`, \
+                 `shm_size`; Kubernetes: `sizeLimit`), or raise the memory limit",
+    ))
+}
+
+/// A writable tmpfs.
+struct Tmpfs {
+    at: String,
+    /// `None` if it was mounted without a size.
+    mib: Option<u64>,
+}
+
+impl Tmpfs {
+    fn of(mount: Mount<'_>) -> Option<Self> {
+        let Mount { from, at, kind, options, read_only } = mount;
+        // Only root can write to /dev and to mounts below /sys (cgroup v1). A mount of a part of a tmpfs is a file or
+        // directory that the container runtime put there.
+        if kind != "tmpfs" || read_only || at == "/dev" || at.starts_with("/sys/") || from != "/" {
+            return None;
+        }
+        let size = options.split(',').find_map(|option| option.strip_prefix("size="));
+        Some(Self { at, mib: size.and_then(|size| size.strip_suffix('k')?.parse::<u64>().ok()).map(|kib| kib / 1024) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DOCKERS: &str = "1 0 0:9 / /dev rw,nosuid - tmpfs tmpfs rw,size=65536k,mode=755\n\
+        2 0 0:9 / /dev/shm rw,nosuid,nodev,noexec,relatime - tmpfs shm rw,size=65536k\n\
+        3 0 0:9 / /proc/scsi ro,relatime - tmpfs tmpfs ro\n\
+        6 0 0:7 / /sys/fs/cgroup rw,nosuid - tmpfs cgroup rw,mode=755\n\
+        4 0 0:8 / / rw - overlay overlay rw\n";
+
+    fn said(more: &str, limit_mib: Option<u64>) -> Option<String> {
+        finding(&format!("{DOCKERS}{more}"), &Memory { total_mib: 24_000, limit_mib, ..Memory::default() })
+            .map(|finding| finding.what)
+    }
+
+    #[test]
+    fn what_fits_the_limit_or_has_none_is_no_news() {
+        assert_eq!(said("", Some(300)), None);
+        assert_eq!(said("5 0 0:9 / /tmp rw - tmpfs tmpfs rw,size=102400k\n", Some(300)), None);
+        assert_eq!(said("5 0 0:9 / /tmp rw - tmpfs tmpfs rw\n", None), None);
+    }
+
+    #[test]
+    fn what_may_be_too_much_is_named_with_its_size() {
+        let unsized_one = said("5 0 0:9 / /tmp rw,nosuid - tmpfs tmpfs rw\n", Some(300)).unwrap();
+        assert!(
+            unsized_one.contains("300 MiB") && unsized_one.ends_with(": /tmp 12000 MiB, /dev/shm 64 MiB"),
+            "{unsized_one}"
+        );
+        assert!(said("5 0 0:9 / /tmp rw - tmpfs tmpfs rw,size=204800k\n", Some(300)).is_some());
+        assert!(said("", Some(100)).is_some());
+    }
+}

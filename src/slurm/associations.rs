@@ -1,0 +1,101 @@
+//! Brings the accounting database in line with `[[account]]`, `[[qos]]` and `[[user]]`.
+//!
+//! What the file says is made or changed. Nothing is removed: what somebody made by hand stays, and so does each key that the
+//! file does not name.
+
+use std::time::Duration;
+
+use config::{Config, Limits, SlurmKey, SlurmSettings};
+use sys::tool;
+use sys::tool::answer::{Answer, first_line};
+
+/// How long slurmdbd may take for one request.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Applies the configuration to the cluster called `cluster`. slurmctld must have registered it: only then slurmdbd knows GPUs, which can
+/// be limited.
+///
+/// # Errors
+/// The first request that fails; those after it are not made.
+pub fn apply(config: &Config, cluster: &str) -> Result<(), String> {
+    let known = sacctmgr(&["show", "qos", "format=name"])?;
+    for qos in &config.qos {
+        let is_known = known.lines().any(|name| name == qos.name.as_str());
+        settle(qos, is_known, "qos", &[&format!("name={}", qos.name)])?;
+    }
+    let of_cluster = format!("cluster={cluster}");
+    let known = sacctmgr(&["show", "assoc", &of_cluster, "format=account,user"])?;
+    for account in &config.accounts {
+        let is_known = known.lines().any(|line| line == format!("{}|", account.name));
+        settle(account, is_known, "account", &[&format!("name={}", account.name), &of_cluster])?;
+    }
+    let defaults = sacctmgr(&["show", "user", "format=user,defaultaccount"])?;
+    for user in &config.users {
+        let Some(account) = &user.account else { continue };
+        let name = format!("name={}", user.name);
+        if !known.lines().any(|line| line == format!("{account}|{}", user.name)) {
+            sacctmgr(&["add", "user", &name, &format!("account={account}"), &of_cluster])?;
+        }
+        // A new user's first account is the default one.
+        let default = defaults.lines().find_map(|line| line.strip_prefix(user.name.as_str())?.strip_prefix('|'));
+        if default.is_some_and(|default| default != account.as_str()) {
+            sacctmgr(&["modify", "user", "where", &name, &of_cluster, "set", &format!("defaultaccount={account}")])?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes an account or QOS, or changes it if it differs.
+fn settle(wanted: &Limits, is_known: bool, kind: &str, place: &[&str]) -> Result<(), String> {
+    let settings = pairs(&wanted.settings);
+    let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
+    if !is_known {
+        return sacctmgr(&[&["add", kind], place, &settings].concat()).map(drop);
+    }
+    if settings.is_empty() || is_so(&wanted.settings, kind, place) {
+        return Ok(());
+    }
+    match sacctmgr(&[&["modify", kind, "where"], place, &["set"], &settings].concat()) {
+        // The values are the same, written differently.
+        Err(why) if why.contains("Request didn't affect anything") => Ok(()),
+        said => said.map(drop),
+    }
+}
+
+/// Whether the database has these values, written in the same way. Of a key that it cannot show, nobody knows.
+fn is_so(settings: &SlurmSettings, kind: &str, place: &[&str]) -> bool {
+    // sacctmgr shows an account's parent under another key than it sets it.
+    let shown = |key: &SlurmKey| if key.is("Parent") { "ParentName".to_owned() } else { key.as_str().to_owned() };
+    let keys: Vec<String> = settings.iter().map(|(key, _)| shown(key)).collect();
+    let values: Vec<&str> = settings.iter().map(|(_, value)| value.as_str()).collect();
+    let mut arguments: Vec<String> = match kind {
+        // The limits of an account are those of its association without a user.
+        "account" => ["show", "assoc", "user="].map(str::to_owned).to_vec(),
+        kind => ["show", kind].map(str::to_owned).to_vec(),
+    };
+    arguments.extend(place.iter().map(|part| match (kind, part.strip_prefix("name=")) {
+        ("account", Some(name)) => format!("account={name}"),
+        _ => (*part).to_owned(),
+    }));
+    arguments.push(format!("format={}", keys.join(",")));
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    sacctmgr(&arguments).is_ok_and(|said| said == values.join("|"))
+}
+
+fn pairs(settings: &SlurmSettings) -> Vec<String> {
+    settings.iter().map(|(key, value)| format!("{}={}", key.as_str(), value.as_str())).collect()
+}
+
+fn sacctmgr(arguments: &[&str]) -> Result<String, String> {
+    let fixed = ["--immediate", "--noheader", "--parsable2"];
+    let said = tool::ask("sacctmgr", &[&fixed[..], arguments].concat(), PATIENCE);
+    let said = match said {
+        // Of several settings it takes those that it understands, and calls that a success.
+        Answer::Ended { succeeded: true, stderr, .. } if !stderr.trim().is_empty() => {
+            Err(first_line([stderr.as_str()]))
+        }
+        said => said.output_of("sacctmgr"),
+    };
+    let said = said.map_err(|why| format!("{why} (sacctmgr {})", arguments.join(" ")))?;
+    Ok(said.trim_end().to_owned())
+}

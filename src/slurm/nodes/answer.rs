@@ -1,0 +1,329 @@
+//! Parses what Slurm says of all nodes: JSON, in which no user's text can pass for Slurm's own.
+//!
+//! Slurm 24.11 (`scontrol --json`, data_parser v0.0.42) and 22.05 (`sinfo --json`, openapi v0.0.38) agree on the keys that are read
+//! here but for those of a state and of a job's nodes.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use machine::node_report::{NodeReport, NodeVerdict};
+use model::inventory::gres;
+use model::prepared::OfferedGpu;
+use model::prepared::announced;
+use model::prepared::announced::Announced;
+use model::printable;
+
+/// The states in which a job holds its GPUs.
+pub(super) const HOLDING: &str = "RUNNING,SUSPENDED,CONFIGURING,STOPPED,COMPLETING";
+
+/// How much is kept of a text that people or machines chose, in characters.
+const LONGEST: usize = 400;
+
+/// All nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Cluster {
+    /// In the order of their names.
+    pub nodes: Vec<Node>,
+    /// The most that there can be; `None` if Slurm does not say.
+    pub most_nodes: Option<u64>,
+}
+
+/// A node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Node {
+    /// Its name in Slurm.
+    pub name: String,
+    /// Its state and reason.
+    #[serde(flatten)]
+    pub report: NodeReport,
+    /// Whether it is drained or draining, whatever else it is.
+    pub drained: bool,
+    /// The words of its state in capitals, with all flags: `IDLE`, `MAINTENANCE`.
+    #[serde(skip)]
+    pub words: Vec<String>,
+    /// The partitions that it is in.
+    pub partitions: Vec<String>,
+    /// The CPUs of jobs.
+    pub cpus: u64,
+    /// Those of them that jobs have.
+    pub cpus_allocated: u64,
+    /// The memory of jobs, in MiB.
+    pub memory_mib: u64,
+    /// What of it jobs have.
+    pub memory_allocated_mib: u64,
+    /// The GPUs, by their index.
+    pub gpus: Vec<Gpu>,
+    /// The jobs that are on the node.
+    pub jobs: Vec<Job>,
+}
+
+/// A job that is on a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Job {
+    /// Its number.
+    pub job: u64,
+    /// Whose it is.
+    pub user: String,
+}
+
+/// A GPU of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Gpu {
+    /// Slurm's index on the node, from 0.
+    pub index: usize,
+    /// Its GRES type.
+    #[serde(rename = "type")]
+    pub gres_type: String,
+    /// The model, or the GPU's model and the profile of a MIG instance; `None` if the node has not told.
+    pub model: Option<String>,
+    /// Its memory, in MiB, if known.
+    pub memory_mib: Option<u64>,
+    /// Its state.
+    #[serde(flatten)]
+    pub state: GpuState,
+}
+
+/// The state of a GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "state")]
+pub enum GpuState {
+    /// Jobs can get it.
+    Free,
+    /// A job holds it.
+    Allocated {
+        /// The job, if known.
+        #[serde(flatten)]
+        job: Option<Job>,
+    },
+    /// Jobs have parts of it (shards, MPS).
+    Shared {
+        /// These, if known.
+        jobs: Vec<Job>,
+    },
+    /// No job holds it, and the node takes none.
+    Unavailable,
+}
+
+impl Node {
+    /// Whether jobs can start on it, now or when others have ended.
+    pub fn takes_jobs(&self) -> bool {
+        self.report.verdict() == NodeVerdict::Usable || self.is_on_demand()
+    }
+
+    /// Whether slurmctld starts it for a job, or does so now.
+    fn is_on_demand(&self) -> bool {
+        matches!(self.report.state.as_str(), "powered_down" | "powering_up")
+    }
+
+    fn parse(value: &Value) -> Option<Self> {
+        let words = words(value, &["state", "state_flags"]);
+        let report = NodeReport {
+            state: state(&words),
+            responding: !words.iter().any(|word| word == "NOT_RESPONDING" || word == "NO_RESPOND"),
+            // As sinfo prints it, and as `NO_REASON` is kept.
+            reason: Some(text(value, "reason")).filter(|reason| reason != "none").unwrap_or_default(),
+        };
+        let in_use = value["gres_used"].as_str().unwrap_or_default();
+        let (used, shared) = (gres::indices(in_use), gres::shared(in_use));
+        let state_of = |index: usize, free: &GpuState| match index {
+            _ if used.contains(&index) => GpuState::Allocated { job: None },
+            _ if shared.contains(&index) => GpuState::Shared { jobs: Vec::new() },
+            _ => free.clone(),
+        };
+        let told = announced::parse(value["extra"].as_str().unwrap_or_default());
+        let mut node = Self {
+            name: Some(text(value, "name")).filter(|name| !name.is_empty())?,
+            report,
+            drained: words.iter().any(|word| word == "DRAIN"),
+            words,
+            partitions: value["partitions"].as_array().into_iter().flatten().filter_map(word).collect(),
+            cpus: number(&value["effective_cpus"]).or_else(|| number(&value["cpus"])).unwrap_or_default(),
+            cpus_allocated: number(&value["alloc_cpus"]).unwrap_or_default(),
+            memory_mib: number(&value["real_memory"]).unwrap_or_default(),
+            memory_allocated_mib: number(&value["alloc_memory"]).unwrap_or_default(),
+            gpus: Vec::new(),
+            jobs: Vec::new(),
+        };
+        let free = if node.takes_jobs() { GpuState::Free } else { GpuState::Unavailable };
+        let types = gres::types(value["gres"].as_str().unwrap_or_default()).into_iter().enumerate();
+        let gpu = |(index, gres_type): (usize, &str)| Gpu {
+            index,
+            gres_type: printable::short(gres_type, LONGEST),
+            model: None,
+            memory_mib: None,
+            state: state_of(index, &free),
+        };
+        node.gpus = types.map(gpu).collect();
+        node.describe(told);
+        Some(node)
+    }
+
+    /// A text that tells of another number of GPUs tells of another node.
+    fn describe(&mut self, told: Vec<Announced>) {
+        if told.len() == self.gpus.len() {
+            for (gpu, told) in self.gpus.iter_mut().zip(told) {
+                (gpu.model, gpu.memory_mib) = (Some(printable::line(&told.model).into_owned()), told.memory_mib);
+            }
+        }
+    }
+
+    fn assign(&mut self, job: &Job, detail: &str, doubtful: &mut Vec<(String, usize)>) {
+        self.jobs.push(job.clone());
+        let (whole, parts) = (gres::indices(detail), gres::shared(detail));
+        for gpu in &mut self.gpus {
+            // The questions are asked one after the other: what the node does not hold any more, or not yet, is not assigned.
+            match &mut gpu.state {
+                GpuState::Allocated { job: holder @ None } if whole.contains(&gpu.index) => *holder = Some(job.clone()),
+                GpuState::Allocated { job: Some(_) } if whole.contains(&gpu.index) => {
+                    doubtful.push((self.name.clone(), gpu.index));
+                }
+                GpuState::Shared { jobs } if parts.contains(&gpu.index) => jobs.push(job.clone()),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Cluster {
+    /// Parses the JSON of the nodes and of the jobs that hold GPUs, and the text of `scontrol show config`.
+    ///
+    /// # Errors
+    /// It is no JSON, or has no nodes or no jobs.
+    pub fn parse(nodes: &str, jobs: &str, config: &str) -> anyhow::Result<Self> {
+        let list = |text: &str, key: &str| -> anyhow::Result<Vec<Value>> {
+            let mut all: Value = serde_json::from_str(text)?;
+            match all.get_mut(key).map(Value::take) {
+                Some(Value::Array(list)) => Ok(list),
+                _ => anyhow::bail!("it has no {key}"),
+            }
+        };
+        let mut nodes: Vec<Node> = list(nodes, "nodes")?.iter().filter_map(Node::parse).collect();
+        nodes.sort_by_cached_key(|node| by_number(&node.name));
+        let mut cluster = Self { nodes, most_nodes: most_nodes(config) };
+        let mut doubtful = Vec::new();
+        for value in list(jobs, "jobs")?.into_iter().filter(holds) {
+            let Some(job) = job(&value) else { continue };
+            for (node, detail) in grants(&value) {
+                let nodes = cluster.nodes.iter_mut().filter(|known| known.name == node);
+                nodes.for_each(|node| node.assign(&job, &detail, &mut doubtful));
+            }
+        }
+        for (name, index) in doubtful {
+            let node = cluster.nodes.iter_mut().find(|node| node.name == name);
+            node.and_then(|node| node.gpus.get_mut(index))
+                .into_iter()
+                .for_each(|gpu| gpu.state = GpuState::Allocated { job: None });
+        }
+        Ok(cluster)
+    }
+
+    /// What a start found on this node, where the node itself has told the controller nothing.
+    pub(super) fn describe(&mut self, name: &str, gpus: &[OfferedGpu]) {
+        let found = || gpus.iter().map(|gpu| Announced { model: gpu.model.clone(), memory_mib: gpu.memory_mib });
+        for node in self.nodes.iter_mut().filter(|node| node.name == name) {
+            if node.gpus.iter().all(|gpu| gpu.model.is_none()) {
+                node.describe(found().collect());
+            }
+        }
+    }
+
+    /// The node of this name.
+    ///
+    /// # Errors
+    /// There is none; the error says which there are.
+    pub fn node(&self, name: &str) -> anyhow::Result<&Node> {
+        let known = self.nodes.iter().find(|node| node.name == name);
+        known.ok_or_else(|| anyhow::anyhow!("there is no node {name}; {}", self.there_are()))
+    }
+
+    fn there_are(&self) -> String {
+        const NAMED: usize = 20;
+        let mut names: Vec<&str> = self.nodes.iter().map(|node| node.name.as_str()).take(NAMED).collect();
+        if self.nodes.len() > NAMED {
+            names.push("...");
+        }
+        match names.len() {
+            0 => "the cluster has none yet".to_owned(),
+            1 => format!("the cluster has {}", names.concat()),
+            _ => format!("the cluster has {}", names.join(", ")),
+        }
+    }
+}
+
+/// `c2` comes before `c10`.
+fn by_number(name: &str) -> (String, u64, String) {
+    let digits = name.chars().rev().take_while(char::is_ascii_digit).count();
+    let (stem, number) = name.split_at(name.len() - digits);
+    (stem.to_owned(), number.parse().unwrap_or_default(), name.to_owned())
+}
+
+/// A string of a node or job, as one line.
+fn text(value: &Value, key: &str) -> String {
+    printable::short(value[key].as_str().unwrap_or_default().trim(), LONGEST)
+}
+
+fn word(value: &Value) -> Option<String> {
+    value.as_str().map(|word| printable::short(word, LONGEST))
+}
+
+/// A number, or 24.11's `{"set": true, "infinite": false, "number": 7}`.
+fn number(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| value["number"].as_u64())
+}
+
+/// The state's words in capitals: 24.11 has one list, 22.05 a word and a list of flags.
+fn words(value: &Value, keys: &[&str]) -> Vec<String> {
+    let words = keys
+        .iter()
+        .map(|key| &value[*key])
+        .flat_map(|list| list.as_array().map_or(std::slice::from_ref(list), Vec::as_slice));
+    words.filter_map(Value::as_str).map(str::to_ascii_uppercase).collect()
+}
+
+/// The state in sinfo's words (`node_state_string` of `slurm_protocol_defs.c`).
+fn state(words: &[String]) -> String {
+    let has = |word: &str| words.iter().any(|known| known == word);
+    let is_busy = ["ALLOCATED", "MIXED", "COMPLETING"].into_iter().any(has);
+    let flag = ["DOWN", "INVALID_REG", "POWERED_DOWN", "POWERING_UP", "POWERING_DOWN", "COMPLETING", "PLANNED"];
+    match flag.into_iter().find(|flag| has(flag)) {
+        _ if has("DRAIN") => if is_busy { "draining" } else { "drained" }.to_owned(),
+        _ if has("FAIL") => if is_busy { "failing" } else { "fail" }.to_owned(),
+        Some("INVALID_REG") => "inval".to_owned(),
+        Some(flag) => flag.to_ascii_lowercase(),
+        None => words.first().map_or("unknown".to_owned(), |word| printable::short(&word.to_ascii_lowercase(), 20)),
+    }
+}
+
+/// With `--json` the squeue of 22.05 prints jobs of all states.
+fn holds(job: &Value) -> bool {
+    words(job, &["job_state"]).iter().any(|state| HOLDING.split(',').any(|holding| holding == state))
+}
+
+fn job(value: &Value) -> Option<Job> {
+    let named = Some(text(value, "user_name")).filter(|user| !user.is_empty());
+    let user = named.or_else(|| number(&value["user_id"]).map(|id| id.to_string()));
+    Some(Job { job: number(&value["job_id"])?, user: user.unwrap_or_else(|| "?".to_owned()) })
+}
+
+/// The nodes of a job, and its GRES on each. `gres_detail` has them in the order in which slurmctld knows the nodes, which is that of
+/// `job_resources` and not that of the names.
+fn grants(job: &Value) -> Vec<(String, String)> {
+    let own = &job["job_resources"];
+    let nodes = own["nodes"]["allocation"].as_array().into_iter().flatten();
+    let mut names: Vec<String> = nodes.filter_map(|node| node["name"].as_str().map(str::to_owned)).collect();
+    if names.is_empty() {
+        names.extend(own["nodes"].as_str().map(str::to_owned));
+    }
+    let detail = job["gres_detail"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let detail = detail.chain(std::iter::repeat("")).map(str::to_owned);
+    names.into_iter().zip(detail).collect()
+}
+
+/// `MaxNodeCount = 1024`, where nodes can come by themselves.
+fn most_nodes(config: &str) -> Option<u64> {
+    let line = config.lines().find_map(|line| line.strip_prefix("MaxNodeCount"));
+    line?.trim_start().strip_prefix('=')?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests;

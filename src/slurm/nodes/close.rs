@@ -1,0 +1,162 @@
+//! A drain of nodes by a person, and its end.
+//!
+//! what is to be done with a node in its state, and what is said about it.
+
+use super::{Cluster, Node};
+use machine::node_report::NodeReport;
+use model::printable;
+
+/// What is done with a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing: the node is as it is wanted.
+    Nothing(String),
+    /// `scontrol update nodename=NODE` with these arguments, and what it does.
+    Update(Vec<String>, String),
+    /// It cannot be done.
+    Refused(String),
+}
+
+/// The longest reason, in characters.
+const LONGEST: usize = 400;
+
+/// A person's reason as it is given to Slurm. Some drains a start takes back, by their reason: a person's is none of these.
+pub fn reason(text: &str) -> String {
+    let text = printable::short(text.trim(), LONGEST);
+    let as_drain = NodeReport { state: "drained".to_owned(), responding: true, reason: text.clone() };
+    if as_drain.is_closed_for_good() { text } else { format!("by hand: {text}") }
+}
+
+/// `reason` is the result of [`reason`], or `None` if the person gave none.
+pub fn drain(node: &Node, reason: Option<&str>) -> Step {
+    let name = &node.name;
+    let as_drained = || NodeReport { state: "drained".to_owned(), ..node.report.clone() };
+    if node.report.is_closed_for_good() || node.drained && as_drained().is_closed_for_good() {
+        return Step::Nothing(format!("{name} is {} already", node.report));
+    }
+    let reason = reason.unwrap_or("drained by hand");
+    let still = match jobs(node).as_str() {
+        "" => "no job is on it".to_owned(),
+        jobs => format!("it takes no more jobs, and these go on: {jobs}"),
+    };
+    let arguments = vec!["state=drain".to_owned(), format!("reason={reason}")];
+    Step::Update(arguments, format!("{name} is drained ({reason}): {still}"))
+}
+
+/// Takes back a drain, whoever made it, and a down of a node that answers.
+pub fn resume(node: &Node) -> Step {
+    let (name, report) = (&node.name, &node.report);
+    let is_down = matches!(report.state.as_str(), "down" | "fail" | "failing");
+    let was = if node.drained { format!("it was {report}") } else { format!("it was {}", report.state) };
+    match (node.drained, report.responding) {
+        // DOWN belongs to slurmctld as long as nobody answers.
+        (true, false) => Step::Update(
+            vec!["state=undrain".to_owned()],
+            format!(
+                "{name} is no longer drained, {was}; but it does not answer the controller: is its container running?"
+            ),
+        ),
+        (true, true) => Step::Update(vec!["state=resume".to_owned()], format!("{name} takes jobs again; {was}")),
+        (false, true) if is_down => {
+            Step::Update(vec!["state=resume".to_owned()], format!("{name} takes jobs again; it was {report}"))
+        }
+        (false, true) if node.takes_jobs() => {
+            Step::Nothing(format!("{name} is {}: there is nothing to resume", report.state))
+        }
+        // slurmctld asks a node that it has just resumed.
+        (false, false) if !is_down => {
+            Step::Nothing(format!("{name} is {}, and has yet to answer the controller", report.state))
+        }
+        (false, _) => Step::Refused(format!(
+            "{name} is {report}, and no drain keeps it: it comes back by itself when its container runs and reaches the \
+             controller (docker logs there)"
+        )),
+    }
+}
+
+/// The jobs on the node: `17 of alice, 18 of bob`.
+pub fn jobs(node: &Node) -> String {
+    const NAMED: usize = 8;
+    let mut named: Vec<String> =
+        node.jobs.iter().take(NAMED).map(|job| format!("{} of {}", job.job, job.user)).collect();
+    if let Some(more) = node.jobs.len().checked_sub(NAMED).filter(|more| *more > 0) {
+        named.push(format!("and {more} more"));
+    }
+    named.join(", ")
+}
+
+/// What still runs on any of these nodes, for each that has a job.
+pub fn unfinished(cluster: &Cluster, names: &[String]) -> Vec<String> {
+    let busy = cluster.nodes.iter().filter(|node| names.contains(&node.name) && !node.jobs.is_empty());
+    busy.map(|node| format!("{}: {}", node.name, jobs(node))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nodes::answer::Job;
+
+    fn node(state: &str, responding: bool, reason: &str) -> Node {
+        Node {
+            name: "c1".to_owned(),
+            report: NodeReport { state: state.to_owned(), responding, reason: reason.to_owned() },
+            drained: state.starts_with("drain"),
+            words: Vec::new(),
+            partitions: Vec::new(),
+            cpus: 8,
+            cpus_allocated: 0,
+            memory_mib: 1,
+            memory_allocated_mib: 0,
+            gpus: Vec::new(),
+            jobs: Vec::new(),
+        }
+    }
+
+    fn arguments(step: Step) -> Vec<String> {
+        match step {
+            Step::Update(arguments, _) => arguments,
+            Step::Nothing(why) => vec!["nothing".to_owned(), why],
+            Step::Refused(why) => vec!["refused".to_owned(), why],
+        }
+    }
+
+    #[test]
+    fn a_persons_drain_is_none_that_a_start_takes_back() {
+        assert_eq!(reason(" fan broken\n"), "fan broken");
+        assert_eq!(reason("a\nb\x1b"), "a\\x0ab\\x1b");
+        for own in ["Low fan", "slurminit: x", "gres/gpu is wrong", "CPUs burn"] {
+            assert_eq!(reason(own), format!("by hand: {own}"));
+        }
+        assert!(reason(&"x".repeat(999)).chars().count() <= LONGEST + 3);
+    }
+
+    #[test]
+    fn a_drain_keeps_the_reason_that_is_there_and_names_the_jobs() {
+        let mut busy = node("mixed", true, "");
+        busy.jobs = (1..=10).map(|job| Job { job, user: "eve".to_owned() }).collect();
+        let Step::Update(arguments, what) = drain(&busy, Some("fan")) else { panic!() };
+        assert_eq!(arguments, ["state=drain", "reason=fan"]);
+        assert!(what.contains("1 of eve, 2 of eve") && what.ends_with("8 of eve, and 2 more"), "{what}");
+        let already = self::arguments(drain(&node("drained", true, "fan"), Some("other")));
+        assert_eq!(already, ["nothing", "c1 is drained (fan) already"]);
+        let failed = self::arguments(drain(&node("fail", true, "disk"), Some("other")));
+        assert_eq!(failed, ["nothing", "c1 is fail (disk) already"]);
+        // One that the next start would take back becomes a person's.
+        let ours = node("drained", true, "slurminit: the container stops");
+        assert_eq!(self::arguments(drain(&ours, None)), ["state=drain", "reason=drained by hand"]);
+    }
+
+    #[test]
+    fn a_resume_says_what_it_took_back() {
+        let Step::Update(arguments, what) = resume(&node("draining", true, "fan")) else { panic!() };
+        assert_eq!(
+            (arguments, what.as_str()),
+            (vec!["state=resume".to_owned()], "c1 takes jobs again; it was draining (fan)")
+        );
+        assert_eq!(self::arguments(resume(&node("drained", false, "fan"))), vec!["state=undrain".to_owned()]);
+        assert_eq!(self::arguments(resume(&node("down", true, "x"))), vec!["state=resume".to_owned()]);
+        assert_eq!(self::arguments(resume(&node("idle", true, "")))[0], "nothing");
+        assert_eq!(self::arguments(resume(&node("mixed", false, "")))[0], "nothing");
+        assert_eq!(self::arguments(resume(&node("down", false, "Not responding")))[0], "refused");
+    }
+}

@@ -1,0 +1,147 @@
+//! Waits until jobs have ended.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::PATIENCE;
+use sys::tool;
+
+/// The pause between two looks at the jobs, because Slurm has no event for the end of a job. It grows: for a long job, precision does
+/// not matter.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// How long slurmctld may fail to answer. It knows a job for five minutes after its end (`MinJobAge`).
+const AWAY: Duration = Duration::from_secs(240);
+
+/// Job, state, and exit code or signal: the submitter controls none of them. squeue cuts a longer field off.
+const FORMAT: &str = "--Format=JobArrayID:24,State:24,exit_code:16";
+
+/// Waits for these jobs, each with all tasks of its array; returns how each ended that failed.
+///
+/// # Errors
+/// slurmctld could not be asked, or knows a job no more.
+pub fn wait(jobs: &[String]) -> anyhow::Result<Vec<String>> {
+    let (mut answered, mut pause) = (Instant::now(), FIRST_PAUSE);
+    let mut waiting = Waiting { open: jobs.to_vec(), failed: BTreeMap::new() };
+    loop {
+        let list = format!("--jobs={}", waiting.open.join(","));
+        let said = tool::ask("squeue", &["--noheader", "--states=all", &list, FORMAT], PATIENCE).output_of("squeue");
+        match said.map_err(anyhow::Error::msg).and_then(|said| waiting.hear(&said)) {
+            Ok(()) if waiting.open.is_empty() => return Ok(waiting.failed.into_values().collect()),
+            Ok(()) => answered = Instant::now(),
+            Err(error) if answered.elapsed() >= AWAY => return Err(error),
+            Err(_) => {}
+        }
+        sleep(pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "Slurm has no event for the end of a job")]
+fn sleep(pause: Duration) {
+    std::thread::sleep(pause);
+}
+
+/// What is remembered from one look to the next: slurmctld forgets a job while others still run.
+struct Waiting {
+    /// The jobs that have not ended.
+    open: Vec<String>,
+    /// How each ended that failed, by its number and that of its array's task.
+    failed: BTreeMap<(u64, Option<u64>), String>,
+}
+
+impl Waiting {
+    fn hear(&mut self, said: &str) -> anyhow::Result<()> {
+        let mut known: BTreeMap<&str, bool> = BTreeMap::new();
+        for line in said.lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let &[name, state, ref code @ ..] = words.as_slice() else { continue };
+            // `5`, a task `5_1`, and the tasks that have not begun in one: `5_[2-9]`.
+            let (job, task) = name.split_once('_').unwrap_or((name, ""));
+            let Ok(number) = job.parse() else { continue };
+            let has_failed = match state {
+                "COMPLETED" => Some(false),
+                "FAILED" | "CANCELLED" | "TIMEOUT" | "NODE_FAIL" | "OUT_OF_MEMORY" | "BOOT_FAIL" | "DEADLINE"
+                | "PREEMPTED" => Some(true),
+                _ => None,
+            };
+            *known.entry(job).or_insert(true) &= has_failed.is_some();
+            let key = (number, task.parse().ok());
+            if has_failed == Some(true) {
+                let code = code_of(code.first().unwrap_or(&""));
+                self.failed.insert(key, format!("job {name} is {state}{code}"));
+            } else {
+                self.failed.remove(&key);
+            }
+        }
+        if let Some(job) = self.open.iter().find(|job| !known.contains_key(job.as_str())) {
+            anyhow::bail!(
+                "slurmctld knows job {job} no more; `slurminit logs slurmctld` on the controller has its end"
+            );
+        }
+        self.open.retain(|job| known.get(job.as_str()) != Some(&true));
+        Ok(())
+    }
+}
+
+/// `CODE:SIGNAL`; before 23.02 the wait status in decimal.
+fn code_of(text: &str) -> String {
+    let (code, signal) = match text.split_once(':') {
+        Some((code, signal)) => (code.parse().ok(), signal.parse().ok()),
+        None => (
+            text.parse().ok().map(|status: u32| status >> 8 & 0xff),
+            text.parse().ok().map(|status: u32| status & 0x7f),
+        ),
+    };
+    match (code.unwrap_or_default(), signal.unwrap_or_default()) {
+        (0, 0) => String::new(),
+        (0, signal) => format!(", signal {signal}"),
+        (code, _) => format!(", exit code {code}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(jobs: &[&str], said: &[&str]) -> (Vec<String>, Vec<String>) {
+        let mut waiting = Waiting { open: jobs.iter().map(ToString::to_string).collect(), failed: BTreeMap::new() };
+        for said in said {
+            waiting.hear(said).unwrap();
+        }
+        (waiting.open, waiting.failed.into_values().collect())
+    }
+
+    #[test]
+    fn all_have_ended_or_one_is_waited_for() {
+        let jobs = ["1", "2", "3", "4"];
+        let said = "3  COMPLETED  0:0  \n1  FAILED  3:0  \n2  FAILED  0:9\n4 CANCELLED 0:15\n";
+        let want = ["job 1 is FAILED, exit code 3", "job 2 is FAILED, signal 9", "job 4 is CANCELLED, signal 15"];
+        assert_eq!(after(&jobs, &[said]), (vec![], want.map(str::to_owned).to_vec()));
+        let (open, failed) = after(&jobs, &[&said.replace("COMPLETED", "COMPLETING")]);
+        assert_eq!((open, failed.len()), (vec!["3".to_owned()], 3));
+        // Before 23.02 the wait status is in decimal.
+        assert_eq!(after(&jobs[..2], &["1 FAILED 768\n2 FAILED 9\n"]).1, want[..2]);
+    }
+
+    #[test]
+    fn a_job_that_ended_long_before_the_others_counts() {
+        let (open, failed) = after(&["1", "2"], &["1 FAILED 1:0\n2 RUNNING 0:0\n", "2 COMPLETED 0:0\n"]);
+        assert_eq!((open.len(), failed), (0, vec!["job 1 is FAILED, exit code 1".to_owned()]));
+        let mut waiting = Waiting { open: vec!["1".to_owned(), "2".to_owned()], failed: BTreeMap::new() };
+        assert!(waiting.hear("1 COMPLETED 0:0\n").unwrap_err().to_string().contains("job 2"));
+    }
+
+    #[test]
+    fn an_array_has_ended_with_its_last_task() {
+        let begun = "7_[3-9%2] PENDING 0:0\n7_1 FAILED 1:0\n7_2 COMPLETED 0:0\n";
+        assert_eq!(after(&["7"], &[begun]).0, ["7"]);
+        let (open, failed) = after(&["7"], &[begun, "7_9 COMPLETED 0:0\n7_8 FAILED 2:0\n"]);
+        assert_eq!(
+            (open.len(), failed),
+            (0, vec!["job 7_1 is FAILED, exit code 1".to_owned(), "job 7_8 is FAILED, exit code 2".to_owned()])
+        );
+        // One that was requeued is not lost any more.
+        assert!(after(&["7"], &["7_1 NODE_FAIL 0:0\n", "7_1 PENDING 0:0\n"]).1.is_empty());
+    }
+}

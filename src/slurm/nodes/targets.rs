@@ -1,0 +1,258 @@
+//! The targets of `slurminit submit`, and the request to Slurm that gives exactly their GPUs.
+//!
+//! Slurm chooses among the GPUs of one type itself. So particular ones can be requested where they are all of their types: always,
+//! if each has a type of its own (`type_name = "index"`).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use super::{Gpu, GpuState, Node};
+use model::inventory::gres;
+
+/// A node, and which of its GPUs: `compute-1::0,2`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The node's name.
+    pub node: String,
+    /// Its GPUs.
+    pub gpus: Gpus,
+}
+
+/// Which GPUs of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Gpus {
+    /// `compute-1`
+    None,
+    /// `compute-1::all`
+    All,
+    /// `compute-1::0,2-3`, in ascending order.
+    These(Vec<usize>),
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (node, gpus) = text.split_once("::").map_or((text, None), |(node, gpus)| (node, Some(gpus)));
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+        if !node.starts_with(|c: char| c.is_ascii_alphanumeric()) || !node.chars().all(is_plain) || node.len() > 255 {
+            return Err(format!("{node:?} is no node; want NODE, NODE::0,2 or NODE::all"));
+        }
+        let gpus = match gpus {
+            None => Gpus::None,
+            Some("all") => Gpus::All,
+            Some(list) => Gpus::These(indices(list)?),
+        };
+        Ok(Self { node: node.to_owned(), gpus })
+    }
+}
+
+/// `0,2-3` as 0, 2, 3.
+fn indices(list: &str) -> Result<Vec<usize>, String> {
+    let wrong = || format!("{list:?} are no GPUs; want their numbers, such as 0,2 or 0-3, or all");
+    let mut all = Vec::new();
+    for part in list.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| text.parse::<u16>().map(usize::from).map_err(|_| wrong());
+        let (first, last) = (number(first)?, number(last)?);
+        if first > last || last >= gres::MOST {
+            return Err(wrong());
+        }
+        all.extend(first..=last);
+    }
+    all.sort_unstable();
+    match all.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(format!("GPU {} is there twice in {list:?}", pair[0])),
+        None => Ok(all),
+    }
+}
+
+/// What a target asks of Slurm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The value of `--gres`, if there is one: `gpu:gpu0:1,gpu:gpu2:1`.
+    pub gres: Option<String>,
+    /// The indices of the GPUs.
+    pub gpus: Vec<usize>,
+    /// What it has to wait for: `GPU 0 (job 17 of alice)`.
+    pub busy: Vec<String>,
+}
+
+/// Why there is no such request.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct NoRequest(String);
+
+impl Target {
+    /// The request that gives exactly these GPUs of `node`.
+    ///
+    /// # Errors
+    /// The node takes no jobs, has no such GPUs, or Slurm cannot be asked for just these.
+    pub fn request(&self, node: &Node) -> Result<Request, NoRequest> {
+        if !node.takes_jobs() {
+            let answers = if node.report.responding { "" } else { ", and does not answer the controller" };
+            let repair = if node.drained {
+                format!("; `slurminit resume {}` takes that back", node.name)
+            } else {
+                String::new()
+            };
+            return Err(NoRequest(format!("{} takes no jobs: it is {}{answers}{repair}", node.name, node.report)));
+        }
+        let wanted = match &self.gpus {
+            Gpus::None => return Ok(Request { gres: None, gpus: Vec::new(), busy: Vec::new() }),
+            Gpus::All => (0..node.gpus.len()).collect(),
+            Gpus::These(gpus) => gpus.clone(),
+        };
+        if node.gpus.is_empty() {
+            return Err(NoRequest(format!("{} has no GPU", node.name)));
+        }
+        if let Some(missing) = wanted.iter().find(|index| **index >= node.gpus.len()) {
+            let there_are = match node.gpus.len() {
+                1 => "its only one is 0".to_owned(),
+                count => format!("it has 0-{}", count - 1),
+            };
+            return Err(NoRequest(format!("{} has no GPU {missing}; {there_are}", node.name)));
+        }
+        let gpus = node.gpus.iter().filter(|gpu| wanted.contains(&gpu.index));
+        let busy = gpus.filter_map(|gpu| Some(format!("GPU {} ({})", gpu.index, holder(gpu)?))).collect();
+        Ok(Request { gres: Some(exactly(node, &wanted)?), gpus: wanted, busy })
+    }
+}
+
+fn holder(gpu: &Gpu) -> Option<String> {
+    match &gpu.state {
+        GpuState::Allocated { job: Some(job) } => Some(format!("job {} of {}", job.job, job.user)),
+        GpuState::Allocated { job: None } => Some("somebody's job".to_owned()),
+        GpuState::Shared { jobs } => {
+            let jobs: Vec<String> = jobs.iter().map(|job| format!("{} of {}", job.job, job.user)).collect();
+            Some(format!("shared by jobs {}", jobs.join(", ")))
+        }
+        GpuState::Free | GpuState::Unavailable => None,
+    }
+}
+
+/// All GPUs of some types.
+fn exactly(node: &Node, wanted: &[usize]) -> Result<String, NoRequest> {
+    let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    for gpu in &node.gpus {
+        let (chosen, all) = counts.entry(&gpu.gres_type).or_default();
+        *chosen += usize::from(wanted.contains(&gpu.index));
+        *all += 1;
+    }
+    if let Some((name, (_, all))) = counts.iter().find(|(_, (chosen, all))| *chosen > 0 && chosen < all) {
+        return Err(NoRequest(format!(
+            "Slurm chooses itself among the {all} GPUs of the type {name} of {0}. Where each is to have a type of its own, set \
+             type_name = \"index\" under [gpu] (SLURMINIT_GPU_TYPE_NAME=index) and restart the container of {0}; `{0}::all` and \
+             `sbatch --gres=gpu:{1}` need no such thing",
+            node.name,
+            wanted.len()
+        )));
+    }
+    let chosen = counts.iter().filter(|(_, (chosen, _))| *chosen > 0);
+    let each = chosen.map(
+        |(name, (chosen, _))| if *name == "gpu" { format!("gpu:{chosen}") } else { format!("gpu:{name}:{chosen}") },
+    );
+    Ok(each.collect::<Vec<_>>().join(","))
+}
+
+/// `GPUs 0,2`
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let numbers: Vec<String> = self.gpus.iter().map(usize::to_string).collect();
+        match numbers.len() {
+            0 => f.write_str("no GPU"),
+            1 => write!(f, "GPU {}", numbers.concat()),
+            _ => write!(f, "GPUs {}", numbers.join(",")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nodes::answer::Job;
+    use machine::node_report::NodeReport;
+
+    fn node(types: &[&str]) -> Node {
+        let gpu = |(index, name): (usize, &&str)| Gpu {
+            index,
+            gres_type: (*name).to_owned(),
+            model: None,
+            memory_mib: None,
+            state: GpuState::Free,
+        };
+        Node {
+            name: "c1".to_owned(),
+            report: NodeReport { state: "idle".to_owned(), responding: true, reason: String::new() },
+            drained: false,
+            words: Vec::new(),
+            partitions: Vec::new(),
+            cpus: 8,
+            cpus_allocated: 0,
+            memory_mib: 1,
+            memory_allocated_mib: 0,
+            gpus: types.iter().enumerate().map(gpu).collect(),
+            jobs: Vec::new(),
+        }
+    }
+
+    fn gres(target: &str, types: &[&str]) -> Result<String, String> {
+        let request = target.parse::<Target>()?.request(&node(types)).map_err(|error| error.to_string())?;
+        Ok(request.gres.unwrap_or_else(|| "-".to_owned()))
+    }
+
+    #[test]
+    fn a_target_is_a_node_and_its_gpus() {
+        let these = |list: &str| format!("c1::{list}").parse::<Target>().map(|target| target.gpus);
+        assert_eq!(these("2,0"), Ok(Gpus::These(vec![0, 2])));
+        assert_eq!(these("0-2,7"), Ok(Gpus::These(vec![0, 1, 2, 7])));
+        assert_eq!(these("all"), Ok(Gpus::All));
+        assert_eq!("c-1.lab".parse::<Target>().map(|target| target.gpus), Ok(Gpus::None));
+        for bad in ["", ",", "0,", "a", "-1", "2-1", "0,0", "0-99999999", "1::2", " 1"] {
+            assert!(these(bad).is_err(), "{bad}");
+        }
+        for bad in ["", "::0", "-x", "a b", "c1;id", "c[1-2]::0", "c1:0"] {
+            assert!(bad.parse::<Target>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn slurm_is_asked_for_exactly_these() {
+        let each = ["gpu0", "gpu1", "gpu2"];
+        assert_eq!(gres("c1::2,0", &each).unwrap(), "gpu:gpu0:1,gpu:gpu2:1");
+        assert_eq!(gres("c1::all", &each).unwrap(), "gpu:gpu0:1,gpu:gpu1:1,gpu:gpu2:1");
+        assert_eq!(gres("c1", &each).unwrap(), "-");
+        assert_eq!(gres("c1::0,1", &["a", "a", "b"]).unwrap(), "gpu:a:2");
+        assert_eq!(gres("c1::2", &["a", "a", "b"]).unwrap(), "gpu:b:1");
+        assert_eq!(gres("c1::all", &["gpu", "gpu"]).unwrap(), "gpu:2");
+        let chosen = gres("c1::1", &["nvidia", "nvidia"]).unwrap_err();
+        assert!(
+            chosen.contains("among the 2 GPUs of the type nvidia of c1") && chosen.contains("\"index\""),
+            "{chosen}"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_says_what_there_is() {
+        assert_eq!(gres("c1::0,3", &["a", "a"]).unwrap_err(), "c1 has no GPU 3; it has 0-1");
+        assert_eq!(gres("c1::1", &["a"]).unwrap_err(), "c1 has no GPU 1; its only one is 0");
+        assert_eq!(gres("c1::all", &[]).unwrap_err(), "c1 has no GPU");
+        let mut closed = node(&["a"]);
+        closed.report = NodeReport { state: "drained".to_owned(), responding: true, reason: "fan".to_owned() };
+        closed.drained = true;
+        let target: Target = "c1".parse().unwrap();
+        let why = target.request(&closed).unwrap_err().to_string();
+        assert_eq!(why, "c1 takes no jobs: it is drained (fan); `slurminit resume c1` takes that back");
+        closed.report = NodeReport { state: "down".to_owned(), responding: false, reason: "Not responding".to_owned() };
+        closed.drained = false;
+        let why = target.request(&closed).unwrap_err().to_string();
+        assert_eq!(why, "c1 takes no jobs: it is down (Not responding), and does not answer the controller");
+        let mut busy = node(&["a", "b"]);
+        let job = Job { job: 17, user: "alice".to_owned() };
+        busy.gpus[0].state = GpuState::Allocated { job: Some(job) };
+        let request = "c1::0-1".parse::<Target>().unwrap().request(&busy).unwrap();
+        assert_eq!(request.busy, ["GPU 0 (job 17 of alice)"]);
+        assert_eq!(request.to_string(), "GPUs 0,1");
+    }
+}

@@ -1,0 +1,112 @@
+//! Turns the `resources` of a method.json into arguments for sbatch.
+//!
+//! The output consists only of fixed words and numbers, so a shell may split it at blanks.
+
+mod cluster;
+mod resources;
+mod time_limit;
+
+pub use cluster::{Cluster, Node, Partition, is_name};
+pub use resources::Resources;
+pub use time_limit::TimeLimit;
+
+use resources::Cpus;
+
+/// Where a job can be placed: the nodes of one partition.
+#[derive(Clone, Copy, Debug)]
+struct Place<'a> {
+    partition: &'a Partition,
+    nodes: &'a [&'a Node],
+}
+
+/// The arguments, in one line. Without a `cluster` nothing is checked against it. `partition` is the one to use, by
+/// default the cluster's default partition.
+///
+/// # Errors
+/// No node has the requested resources: one line with the key and the repair.
+pub fn line(wanted: &Resources, cluster: Option<&Cluster>, partition: Option<&str>) -> Result<String, String> {
+    let cpus = match cluster {
+        None => wanted.cpus.and_then(Cpus::count),
+        Some(cluster) => {
+            let own = cluster.partition(partition)?;
+            let nodes: Vec<&Node> = cluster.nodes_of(own).collect();
+            let place = Place { partition: own, nodes: &nodes };
+            each_is_there(wanted, place)?;
+            let largest = all_are_together(wanted, place)?;
+            wanted.cpus.map(|cpus| cpus.count().unwrap_or(largest))
+        }
+    };
+    // The number of CPUs in "all" is unknown here, but Slurm knows it.
+    let is_whole_node = wanted.exclusive || (wanted.cpus == Some(Cpus::All) && cpus.is_none());
+    let arguments = [
+        Some("--nodes=1 --ntasks=1".to_owned()),
+        partition.map(|name| format!("--partition={name}")),
+        cpus.map(|count| format!("--cpus-per-task={count}")),
+        wanted.memory_mib().map(|mib| format!("--mem={mib}M")),
+        (wanted.gpus > 0).then(|| format!("--gres=gpu:{}", wanted.gpus)),
+        wanted.time_limit.map(|limit| format!("--time={limit}")),
+        is_whole_node.then(|| "--exclusive".to_owned()),
+    ];
+    Ok(arguments.into_iter().flatten().collect::<Vec<_>>().join(" "))
+}
+
+/// Whether some node has each resource by itself, so that a refusal can name the missing one.
+fn each_is_there(wanted: &Resources, place: Place<'_>) -> Result<(), String> {
+    let Place { partition, nodes } = place;
+    let name = &partition.name;
+    let elsewhere = "or name another partition (--partition NAME)";
+    if nodes.is_empty() {
+        return Err(format!("the partition {name} has no node; add one, {elsewhere}"));
+    }
+    let most = |of: &dyn Fn(&Node) -> u64| nodes.iter().map(|node| of(node)).max().unwrap_or(0);
+    let lacks = |what: String, has: u64, key: &str| {
+        let largest = if has == 0 { "no node has any".to_owned() } else { format!("the largest node has {has}") };
+        Err(format!("asks for {what}, {largest} (partition {name}); lower resources.{key}, {elsewhere}"))
+    };
+    let most_gpus = most(&|node| node.gpus);
+    if wanted.gpus > most_gpus {
+        return lacks(counted(wanted.gpus, "GPU"), most_gpus, "gpus");
+    }
+    let most_cpus = most(&|node| node.cpus).min(partition.most_cpus.unwrap_or(u64::MAX));
+    if let Some(cpus) = wanted.cpus.and_then(Cpus::count).filter(|cpus| *cpus > most_cpus) {
+        return lacks(counted(cpus, "CPU"), most_cpus, "cpus");
+    }
+    let most_memory = most(&|node| node.memory_mib);
+    if let Some(mib) = wanted.memory_mib().filter(|mib| *mib > most_memory) {
+        return lacks(format!("{mib} MiB of memory{}", wanted.why_memory()), most_memory, wanted.memory_key());
+    }
+    let (Some(limit), Some(most)) = (wanted.time_limit, partition.max_time) else { return Ok(()) };
+    if limit.minutes() > most.minutes() {
+        return Err(format!(
+            "asks for a time of {limit}, the partition {name} allows {most} (MaxTime); lower resources.time_limit, {elsewhere}"
+        ));
+    }
+    Ok(())
+}
+
+fn counted(count: u64, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
+/// Whether one node has all resources together, and the most CPUs of such a node.
+fn all_are_together(wanted: &Resources, place: Place<'_>) -> Result<u64, String> {
+    let cpus = wanted.cpus.and_then(Cpus::count).unwrap_or(1);
+    let memory = wanted.memory_mib().unwrap_or(0);
+    let fits = |node: &&&Node| node.gpus >= wanted.gpus && node.cpus >= cpus && node.memory_mib >= memory;
+    let most = place.nodes.iter().filter(fits).map(|node| node.cpus).max();
+    most.map(|most| most.min(place.partition.most_cpus.unwrap_or(u64::MAX))).ok_or_else(|| {
+        let asked = [
+            (wanted.gpus > 0).then(|| counted(wanted.gpus, "GPU")),
+            wanted.cpus.and_then(Cpus::count).map(|cpus| counted(cpus, "CPU")),
+            (memory > 0).then(|| format!("{memory} MiB of memory{}", wanted.why_memory())),
+        ];
+        let asked = asked.into_iter().flatten().collect::<Vec<_>>().join(", ");
+        let name = &place.partition.name;
+        format!(
+            "asks for {asked}: nodes of the partition {name} have each, none has all at once; lower one of them in resources"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,117 @@
+//! A cluster, from the output of `scontrol --oneliner show node` and `scontrol --oneliner show partition`.
+
+use super::TimeLimit;
+use model::inventory::gres;
+
+/// The nodes and partitions for jobs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cluster {
+    nodes: Vec<Node>,
+    partitions: Vec<Partition>,
+}
+
+/// A node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// The CPUs available to jobs.
+    pub(super) cpus: u64,
+    /// The memory available to jobs, in MiB.
+    pub(super) memory_mib: u64,
+    pub(super) gpus: u64,
+    partitions: Vec<String>,
+}
+
+/// A partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Partition {
+    pub(super) name: String,
+    is_default: bool,
+    /// `None` if Slurm reports none.
+    pub(super) max_time: Option<TimeLimit>,
+    pub(super) most_cpus: Option<u64>,
+}
+
+impl Cluster {
+    /// Parses the output of both commands. Ignores unknown lines.
+    pub fn parse(nodes: &str, partitions: &str) -> Self {
+        Self {
+            nodes: nodes.lines().filter_map(Node::parse).collect(),
+            partitions: partitions.lines().filter_map(Partition::parse).collect(),
+        }
+    }
+
+    /// The partition of this name, or the default one.
+    pub(super) fn partition(&self, name: Option<&str>) -> Result<&Partition, String> {
+        let is_it = |partition: &&Partition| name.map_or(partition.is_default, |name| partition.name == name);
+        self.partitions.iter().find(is_it).ok_or_else(|| {
+            let names: Vec<&str> = self.partitions.iter().map(|partition| partition.name.as_str()).collect();
+            let there_are = format!("--partition NAME names one of: {}", names.join(", "));
+            match name {
+                Some(name) => format!("there is no partition {name}; {there_are}"),
+                None => format!("the cluster has no default partition; {there_are}"),
+            }
+        })
+    }
+
+    pub(super) fn nodes_of<'a>(&'a self, partition: &'a Partition) -> impl Iterator<Item = &'a Node> {
+        self.nodes.iter().filter(|node| node.partitions.contains(&partition.name))
+    }
+}
+
+/// The first value of this key. Free text (OS, Comment, Reason) comes after all keys that are read here, except a
+/// node's memory and partitions, which come after its OS.
+fn value<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+    line.split_ascii_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+}
+
+fn number(line: &str, key: &str) -> Option<u64> {
+    value(line, key)?.parse().ok()
+}
+
+impl Node {
+    fn parse(line: &str) -> Option<Self> {
+        value(line, "NodeName")?;
+        // CPUEfctv, since 22.05, excludes the cores reserved for the system.
+        let cpus = number(line, "CPUEfctv").or_else(|| number(line, "CPUTot"))?;
+        let kept = number(line, "MemSpecLimit").unwrap_or(0);
+        Some(Self {
+            cpus,
+            memory_mib: number(line, "RealMemory")?.saturating_sub(kept),
+            gpus: gres::gpus(value(line, "Gres").unwrap_or_default()),
+            partitions: value(line, "Partitions").unwrap_or_default().split(',').map(str::to_owned).collect(),
+        })
+    }
+}
+
+impl Partition {
+    fn parse(line: &str) -> Option<Self> {
+        let name = value(line, "PartitionName").filter(|name| is_name(name))?;
+        Some(Self {
+            name: name.to_owned(),
+            is_default: value(line, "Default") == Some("YES"),
+            max_time: value(line, "MaxTime").and_then(TimeLimit::parse),
+            most_cpus: number(line, "MaxCPUsPerNode"),
+        })
+    }
+}
+
+/// Whether a partition's name is safe in a line that a shell splits.
+pub fn is_name(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.+@".contains(&byte);
+    !name.is_empty() && name.len() <= 255 && !name.starts_with('-') && name.bytes().all(is_plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_names_are_names() {
+        for good in ["debug", "gpu-a100_long", "1"] {
+            assert!(is_name(good), "{good}");
+        }
+        for bad in ["", "-x", "a b", "a;b", "$(id)", "a\n", "a'b", "ä"] {
+            assert!(!is_name(bad), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Whether the cluster is alive, and whether jobs can run, each with one line that says why.
+//!
+//! Reads the status of PID 1, and asks PID 1 and slurmctld.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use init::control;
+use init::control::client;
+use init::control::client::ControlError;
+use init::control::protocol::Request;
+use init::status;
+use init::status::{News, Status};
+use machine::{Snapshot, UnitState};
+use slurm::now;
+
+/// The first pause between two questions to Slurm while no job can run; it doubles. Slurm has no event for this.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// Whether PID 1 answers and no essential daemon is given up.
+pub fn live(directory: &Path) -> (bool, String) {
+    match running(status::read(directory), directory) {
+        Err(why) => (false, why),
+        Ok(status) => {
+            // A caller without permission uses the status file, and so does everybody if there is no socket.
+            let answer = client::ask(&control::socket(directory), &Request::Ping);
+            is_live(&status.snapshot, answer.err())
+        }
+    }
+}
+
+/// Whether jobs can run now, waiting up to `wait`; and whether they still can after `hold`, unless they could for
+/// longer already.
+pub fn ready_within(directory: &Path, wait: Duration, hold: Duration) -> (bool, String) {
+    let begin = Instant::now();
+    let news = News::of(directory);
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let left = wait.saturating_sub(begin.elapsed());
+        match ready(directory) {
+            Ok(since) if !hold.is_zero() && hold <= since => return hold_on(directory, &news, hold),
+            Ok(_) => return (true, READY.to_owned()),
+            Err(why) if left.is_zero() => return (false, why),
+            // PID 1's news arrive by event; Slurm has to be polled.
+            Err(_) => {
+                news.wait(left.min(pause));
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
+}
+
+const READY: &str = "ready";
+
+/// Waits for news from PID 1 and finally asks Slurm once more.
+fn hold_on(directory: &Path, news: &News, hold: Duration) -> (bool, String) {
+    let begin = Instant::now();
+    while let Some(left) = hold.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) {
+        news.wait(left);
+        match running(status::read(directory), directory) {
+            Ok(status) if status.snapshot.ready => {}
+            Ok(status) => return (false, status.snapshot.why),
+            Err(why) => return (false, why),
+        }
+    }
+    ready(directory).map_or_else(|why| (false, why), |_| (true, READY.to_owned()))
+}
+
+/// How long the cluster has been ready, or why no job can run now.
+fn ready(directory: &Path) -> Result<Duration, String> {
+    let Status { snapshot, started_ms, .. } = running(status::read(directory), directory)?;
+    if !snapshot.ready {
+        return Err(snapshot.why);
+    }
+    let name = snapshot.prepared.as_ref().map(|prepared| prepared.node_name.as_str()).unwrap_or_default();
+    if let Some(why) = now::node(name)?.why_closed() {
+        return Err(why);
+    }
+    let start_took = snapshot.timeline.iter().filter_map(|span| span.until_us).max().unwrap_or_default();
+    let ready_ms = started_ms + start_took / 1000;
+    Ok(Duration::from_millis(status::monotonic_ms().saturating_sub(ready_ms)))
+}
+
+/// The status, if the process that wrote it is alive; otherwise why there is none.
+fn running(status: std::io::Result<Status>, directory: &Path) -> Result<Status, String> {
+    match status {
+        Err(error) => {
+            let file = directory.join(status::FILE);
+            Err(format!("no slurminit runs here as PID 1 of a cluster ({}: {error})", file.display()))
+        }
+        Ok(status) if !status.is_of_the_living() => Err(format!("slurminit (pid {}) is gone", status.pid)),
+        Ok(status) => Ok(status),
+    }
+}
+
+fn is_live(snapshot: &Snapshot, error: Option<ControlError>) -> (bool, String) {
+    if let Some(error @ ControlError::NoAnswer { .. }) = error {
+        return (false, error.to_string());
+    }
+    match snapshot.units.iter().find(|unit| unit.essential && unit.state == UnitState::GivenUp) {
+        Some(unit) => {
+            let (name, how) = (&unit.name, unit.how_it_ended());
+            (false, format!("{name} is given up: it last {how}; `slurminit restart {name}`"))
+        }
+        None if snapshot.ready => (true, "alive, and ready".to_owned()),
+        None => (true, format!("alive, and {}", snapshot.phase)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use machine::{PhaseName, UnitSnapshot};
+
+    #[test]
+    fn without_a_status_file_the_reason_names_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let why = running(status::read(directory.path()), directory.path()).unwrap_err();
+        assert!(why.contains("status.json"), "{why}");
+    }
+
+    #[test]
+    fn what_is_given_up_and_essential_is_not_live_and_a_start_is() {
+        let unit = |name: &str, essential, state| UnitSnapshot {
+            name: name.to_owned(),
+            essential,
+            state,
+            ..UnitSnapshot::default()
+        };
+        let snapshot = |units| Snapshot { phase: PhaseName::Starting, units, ..Snapshot::default() };
+        let starting =
+            snapshot(vec![unit("munged", true, UnitState::BackingOff), unit("api", false, UnitState::GivenUp)]);
+        assert_eq!(is_live(&starting, None), (true, "alive, and starting".to_owned()));
+        let (live, why) = is_live(&snapshot(vec![unit("munged", true, UnitState::GivenUp)]), None);
+        assert!(!live && why.contains("munged is given up"), "{why}");
+        let silent = ControlError::NoAnswer { socket: "/run/slurminit/control".into() };
+        assert!(!is_live(&starting, Some(silent)).0);
+        let not_root = ControlError::NotPermitted { socket: "/run/slurminit/control".into() };
+        assert!(is_live(&starting, Some(not_root)).0);
+    }
+}

@@ -1,0 +1,273 @@
+//! Finds batch jobs that have begun without slurmctld knowing.
+//!
+//! slurmctld saves changes within five seconds. If it is killed in that time, its successor believes that such jobs are
+//! pending, and starts them again within 0.2 s of coming up. PID 1 suspends slurmd meanwhile: a launch request that
+//! slurmd has not read yet is lost when slurmd is killed.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::follow::BEGUN;
+use super::notes::Notes;
+use super::{ids, names, output, quiesce, reclaim, slurm, spool};
+use config::DaemonName;
+use init::logs::split_text;
+use plan::last_value;
+use sys::leftovers::look;
+use sys::proc;
+
+/// Why a job is cancelled.
+const ONCE: &str = "it had begun when slurmctld died, and --no-requeue lets it run once";
+
+/// squeue's columns, with one line per job or array task.
+const COLUMNS: &str = "JobID:16,ArrayJobID:16,ArrayTaskID:16,Requeue:16,State:16,StartTime:24,NodeList:16";
+
+/// What has begun on this node, as far back as the daemons' last lines go.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Begun {
+    /// Jobs, by ID.
+    pub(super) ids: BTreeSet<String>,
+    /// Array tasks, as `ARRAY_TASK`: a task that slurmctld has forgotten gets another job ID.
+    tasks: BTreeSet<String>,
+}
+
+/// A log line in which slurmctld assigns a job to the node (Slurm 22.05 to 24.11, `job_scheduler.c`, `backfill.c`).
+/// Other lines, and the rest of these, contain users' text.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Allocated {
+    /// `7`, or `12_3(15)` for the task of an array.
+    pub(super) job: String,
+    /// Whether the backfill scheduler started it.
+    pub(super) by_backfill: bool,
+}
+
+impl Allocated {
+    /// Parses a line of `slurminit logs`.
+    pub(super) fn parse(line: &str) -> Option<Self> {
+        let (_, said) = split_text(line, DaemonName::Slurmctld.as_str())?;
+        let of = |begin, by_backfill| {
+            let (job, _) = said.strip_prefix(begin)?.split_once(' ')?;
+            job.starts_with(|c: char| c.is_ascii_digit()).then(|| Self { job: job.to_owned(), by_backfill })
+        };
+        of("sched: Allocate JobId=", false).or_else(|| of("sched/backfill: _start_job: Started JobId=", true))
+    }
+}
+
+impl Begun {
+    /// Combines slurmd's records, slurmctld's log, which alone has both names of a task, and the notes.
+    fn of(mut ids: BTreeSet<String>, slurmctld: &str, noted: &str) -> Self {
+        ids.extend(noted.lines().filter(|line| is_number(line)).map(str::to_owned));
+        let given: Vec<String> = slurmctld.lines().filter_map(|line| Some(Allocated::parse(line)?.job)).collect();
+        let noted = noted.lines().filter_map(|line| line.split_once(' ')).map(|(id, task)| (task, id));
+        let tasks = given.iter().filter_map(|job| task(job)).chain(noted);
+        let tasks = tasks.filter(|(_, id)| ids.contains(*id)).map(|(task, _)| task.to_owned()).collect();
+        Self { ids, tasks }
+    }
+
+    fn contains(&self, job: &Job) -> bool {
+        match &job.task {
+            Some(task) => self.tasks.contains(task),
+            None => self.ids.contains(&job.id),
+        }
+    }
+}
+
+/// A job that may run only once.
+#[derive(Debug, PartialEq, Eq)]
+struct Job {
+    id: String,
+    task: Option<String>,
+    waits: bool,
+    /// When the job was assigned to a node, in Slurm's format; `None` if it was not.
+    started: Option<String>,
+}
+
+impl Job {
+    /// Parses a line of squeue; `None` if the job may run again.
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.split_whitespace();
+        let [id, array, task, requeue, state, start] = std::array::from_fn(|_| words.next().unwrap_or_default());
+        let node = words.next();
+        (is_number(id) && requeue == "0").then(|| Self {
+            id: id.to_owned(),
+            task: is_number(task).then(|| format!("{array}_{task}")),
+            waits: state == "PENDING",
+            started: node.map(|_| start.to_owned()),
+        })
+    }
+
+    /// The job's name for Slurm's commands.
+    fn name(&self) -> &str {
+        self.task.as_ref().unwrap_or(&self.id)
+    }
+
+    /// Whether the slurmctld started at `boot` has assigned it to a node.
+    fn was_started_since(&self, boot: &str) -> bool {
+        self.started.as_ref().is_some_and(|start| start.as_str() >= boot)
+    }
+}
+
+/// Parses `12_3(15) ...` (`%pJ`): the task and its job ID, which is the array's or a later one.
+pub(super) fn task(text: &str) -> Option<(&str, &str)> {
+    let (task, rest) = text.split_once('(')?;
+    let (id, _) = rest.split_once(')')?;
+    let (array, index) = task.split_once('_')?;
+    let number = |word: &str| word.parse::<u32>().ok().filter(|_| is_number(word));
+    (number(index).is_some() && number(id)? >= number(array)?).then_some((task, id))
+}
+
+fn is_number(word: &str) -> bool {
+    !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Keeps jobs that may run only once from running twice, and names what slurmctld has forgotten. If slurmd was held,
+/// everything that has begun had begun before this slurmctld.
+pub(super) fn run(node: &str, held: bool) -> anyhow::Result<()> {
+    let begun = begun(node)?;
+    let boot = last_value(&output("scontrol", &["show", "config"])?, "BOOT_TIME").unwrap_or_default();
+    let mut ordered = BTreeSet::new();
+    // A job that is pending at the first look may be assigned before it is cancelled. The second look finds it.
+    for _ in 0..2 {
+        let with_step = reclaim::with_step();
+        for job in known_once()?.iter().filter(|job| begun.contains(job)) {
+            let again = held && job.was_started_since(&boot) && !with_step.contains(&job.id);
+            if job.waits || again && ordered.insert(job.name().to_owned()) {
+                cancel(job.name())?;
+            }
+        }
+    }
+    if !ordered.is_empty() {
+        let jobs = ordered.into_iter().collect::<Vec<_>>().join(",");
+        eprintln!(
+            "warning: slurmctld had forgotten that jobs {jobs} had begun, and launches them again; slurmd is started anew without that order"
+        );
+        end_slurmd();
+    }
+    if let Err(error) = ids::name_the_lost() {
+        eprintln!("warning: batch jobs that slurmctld may have forgotten are not named: {error:#}");
+    }
+    Ok(())
+}
+
+/// Removes what jobs of an earlier container left in the spool.
+pub(super) fn clean_spool(node: &str) -> anyhow::Result<()> {
+    let config = output("scontrol", &["show", "config"])?;
+    for node in names(node) {
+        let spool = spool_directory(&config, &node);
+        if let Err(error) = spool::clean(&spool, &node) {
+            eprintln!("warning: {spool}: what former jobs left is not removed: {error}");
+        }
+    }
+    Ok(())
+}
+
+/// The jobs that slurmd has begun.
+pub(super) fn begun(node: &str) -> anyhow::Result<Begun> {
+    let config = output("scontrol", &["show", "config"])?;
+    let mut ids = BTreeSet::new();
+    for (node, number) in names(node).iter().zip(1..) {
+        ids.extend(spool::begun(&spool_directory(&config, node)));
+        let slurmd = DaemonName::Slurmd.of_simulated_node(number);
+        ids.extend(last_lines(&slurmd).lines().filter_map(|line| launched(&slurmd, line)).map(str::to_owned));
+    }
+    let noted = noted(&config).unwrap_or_default();
+    Ok(Begun::of(ids, &last_lines("slurmctld"), &noted))
+}
+
+/// The job that slurmd launches, according to this line of `slurminit logs`. Once a job has ended, this is the only
+/// trace (Slurm 22.05 to 24.11, `req.c`).
+pub(super) fn launched<'a>(slurmd: &str, line: &'a str) -> Option<&'a str> {
+    let (_, said) = split_text(line, slurmd)?;
+    let rest = said.strip_prefix("Launching batch job ")?;
+    rest.split_once(" for UID ").map(|(id, _)| id).filter(|id| is_number(id))
+}
+
+/// The notes about jobs, including those of an earlier container.
+fn noted(config: &str) -> anyhow::Result<String> {
+    let state = last_value(config, "StateSaveLocation").unwrap_or_default();
+    Ok(Notes::of_slurm(Path::new(&state))?.text(BEGUN)?.unwrap_or_default())
+}
+
+fn last_lines(daemon: &str) -> String {
+    let own = std::env::current_exe().unwrap_or_else(|_| "slurminit".into());
+    output(&own.to_string_lossy(), &["logs", daemon, "--lines", "1000"]).unwrap_or_default()
+}
+
+fn spool_directory(config: &str, node: &str) -> String {
+    let spool = config.lines().find_map(|line| line.strip_prefix("SlurmdSpoolDir")?.split_once("= "));
+    spool.map(|(_, spool)| spool.trim().replace("%n", node)).unwrap_or_default()
+}
+
+/// The jobs known to slurmctld that may run only once.
+fn known_once() -> anyhow::Result<Vec<Job>> {
+    let list = output("squeue", &["--noheader", "--array", "--states=all", "--Format", COLUMNS])?;
+    Ok(list.lines().filter_map(Job::parse).collect())
+}
+
+fn cancel(job: &str) -> anyhow::Result<()> {
+    // A job that has ended by itself meanwhile accepts neither.
+    quiesce::comment(&[job], ONCE);
+    slurm("scancel", &[job])?;
+    eprintln!("warning: job {job} had begun when slurmctld died, and is cancelled: --no-requeue lets it run once");
+    Ok(())
+}
+
+/// Kills only the daemon: slurmstepd processes live on, and PID 1 starts a new slurmd.
+fn end_slurmd() {
+    for pid in proc::pids().filter(|pid| look::is_slurmd_of(*pid, 1)) {
+        let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Begun, Job, split_text};
+
+    fn tasks(slurmctld: &str) -> Vec<String> {
+        let ids = ["15", "16", "5"].map(str::to_owned).into();
+        Begun::of(ids, slurmctld, "").tasks.into_iter().collect()
+    }
+
+    #[test]
+    fn a_task_is_known_by_the_line_that_gives_it_to_a_node() {
+        let time = "2026-11-22T10:10:55.002778Z  info slurmctld: ";
+        let log = format!(
+            "{time}sched: Allocate JobId=12_3(15) NodeList=localhost #CPUs=1 Partition=debug\n\
+             {time}sched/backfill: _start_job: Started JobId=12_4(16) in debug on localhost\n\
+             {time}sched: Allocate JobId=12_5(17) NodeList=localhost\n{time}sched: Allocate JobId=7 NodeList=localhost\n"
+        );
+        assert_eq!(tasks(&log), ["12_3", "12_4"], "slurmd has not begun 17");
+    }
+
+    #[test]
+    fn what_a_user_writes_names_no_task() {
+        let time = "2026-11-22T10:10:55.002778Z  info slurmctld: ";
+        for text in [
+            "_update_job: setting comment to JobId=99_1(15) for JobId=5",
+            "_update_job: setting comment to x slurmctld: sched: Allocate JobId=99_1(15) for JobId=5",
+            "sched: Allocate JobId=5 NodeList=localhost JobId=99_1(15)",
+            "sched: Allocate JobId=99_1(15)",
+        ] {
+            assert_eq!(tasks(&format!("{time}{text}\n")), [""; 0], "{text}");
+        }
+        assert_eq!(split_text("2026 info slurmstepd: Launching batch job 7 for UID 0", "slurmd"), None);
+    }
+
+    #[test]
+    fn a_task_is_known_by_what_was_noted_of_it() {
+        let begun = Begun::of(["15".to_owned()].into(), "", "15 12_3\n16 12_4\n17 12_5\n17\n18\nx\n\n");
+        assert_eq!(begun.tasks.into_iter().collect::<Vec<_>>(), ["12_3", "12_5"], "slurmd has not begun 16");
+        assert_eq!(begun.ids.into_iter().collect::<Vec<_>>(), ["15", "17", "18"]);
+    }
+
+    #[test]
+    fn squeue_tells_what_may_run_once() {
+        let job = Job::parse("15  12  3  0  RUNNING  2026-11-22T10:10:55  localhost").unwrap();
+        assert_eq!((job.name(), job.waits), ("12_3", false));
+        assert!(job.was_started_since("2026-11-22T10:10:50") && !job.was_started_since("2026-11-22T10:10:56"));
+        let job = Job::parse("12  12  N/A  0  PENDING  N/A").unwrap();
+        assert_eq!((job.name(), job.waits), ("12", true));
+        assert!(!job.was_started_since("2026-11-22T10:10:50"), "it has no node");
+        assert_eq!(Job::parse("12  12  N/A  1  PENDING  N/A"), None, "it may run again");
+    }
+}

@@ -1,0 +1,111 @@
+//! Follows the daemons' logs: which jobs slurmctld assigns to the node, and which slurmd begins.
+//!
+//! PID 1 runs this as a child for as long as the cluster lives. It has four purposes. First, slurmctld saves the start
+//! of a job up to five seconds late, slurmd keeps nothing about an ended job, and nothing else records which array task
+//! has which job ID. So all this is written down at once, for the accounting after a KILL of the whole container.
+//! Second, slurmctld does not save a start by its backfill scheduler at all (Slurm 22.05 to 24.11, `backfill.c`): its
+//! successor would find the job pending, abort it, and start it again. So slurmctld is made to save. Third, it warns when
+//! slurmctld cannot save, because the disk is full. Fourth, it names the jobs whose output file cannot be opened.
+
+mod without_output;
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use super::account::{Allocated, launched, task};
+use super::notes::{self, Notes};
+use super::{output, pause};
+use crate::state_disk;
+use config::DaemonName;
+use init::control::client;
+use init::control::protocol::Request;
+use model::exit_code;
+
+/// `15`: a job that slurmd has begun; `15 12_3`: job ID and name of a task that slurmctld assigned to the node.
+pub(super) const BEGUN: &str = "slurminit.begun";
+/// PID 1 keeps no more.
+const LINES: u32 = 1000;
+/// Jobs that start within this time are saved together. slurmctld itself saves at most every five seconds.
+const TOGETHER: Duration = Duration::from_millis(500);
+/// The pause between two looks at the disk, which has no event.
+const DISK: Duration = Duration::from_secs(5);
+
+/// Follows until PID 1 ends it.
+pub fn run(slurm_conf: &Path, state: &Path, socket: &Path) -> anyhow::Result<()> {
+    let state = notes::place(slurm_conf, state).1;
+    let notes = Notes::of_slurm(&state).and_then(|notes| notes.go_on_with(BEGUN));
+    let notes = notes
+        .map_err(|error| eprintln!("warning: which jobs have begun is not noted, and they may run twice: {error:#}"))
+        .ok();
+    let notes = Arc::new(notes);
+    std::thread::spawn(move || watch_disk(&state));
+    let (started, starts) = channel();
+    std::thread::spawn(move || save_together(&starts));
+    let (failed, failures) = channel();
+    std::thread::spawn(move || without_output::name(&failures));
+    let (of_slurmd, begun) = (socket.to_owned(), Arc::clone(&notes));
+    std::thread::spawn(move || {
+        let _ = follow(&of_slurmd, DaemonName::Slurmd, &mut |line| {
+            let _ = launched(DaemonName::Slurmd.as_str(), line).map(|id| note(&begun, &format!("{id}\n")));
+        });
+        // PID 1 starts another one, which follows both again.
+        std::process::exit(i32::from(exit_code::FAILURE));
+    });
+    follow(socket, DaemonName::Slurmctld, &mut |line| {
+        let _ = without_output::parse(line).map(|job| failed.send(job));
+        let Some(Allocated { job, by_backfill }) = Allocated::parse(line) else { return };
+        let _ = task(&job).map(|(task, id)| note(&notes, &format!("{id} {task}\n")));
+        if by_backfill {
+            let _ = started.send(job);
+        }
+    })
+}
+
+/// A full disk also keeps slurmctld from saving, and [`watch_disk`] reports that.
+fn note(notes: &Option<File>, line: &str) {
+    let _ = notes.as_ref().map(|mut notes| notes.write_all(line.as_bytes()));
+}
+
+/// Passes on each line of a daemon.
+fn follow(socket: &Path, daemon: DaemonName, take: &mut dyn FnMut(&str)) -> anyhow::Result<()> {
+    let mut text = Vec::new();
+    let request = Request::Follow { name: daemon.as_str().to_owned(), lines: LINES };
+    Ok(client::follow(socket, &request, &mut |bytes| {
+        text.extend_from_slice(bytes);
+        while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = text.drain(..=end).collect();
+            take(&String::from_utf8_lossy(&line));
+        }
+        Ok(())
+    })?)
+}
+
+/// Logs when the disk becomes full, and when it is no longer.
+fn watch_disk(state: &Path) {
+    let mut is_full = false;
+    loop {
+        match state_disk::check_room(state) {
+            Err(error) if !std::mem::replace(&mut is_full, true) => eprintln!("error: {error}"),
+            Ok(()) if std::mem::take(&mut is_full) => {
+                eprintln!("slurmctld can save its jobs again: there is room on the disk of {}", state.display());
+            }
+            _ => {}
+        }
+        pause(DISK);
+    }
+}
+
+/// Any change of a job makes slurmctld save everything. This change has no effect on a node that is up. For a job that
+/// has ended it is refused, but then the end was saved anyway.
+fn save_together(starts: &Receiver<String>) {
+    while let Ok(first) = starts.recv() {
+        pause(TOGETHER);
+        let last = starts.try_iter().last().unwrap_or(first);
+        let name = last.split('(').next().unwrap_or_default();
+        let _ = output("scontrol", &["update", &format!("jobid={name}"), "delayboot=0"]);
+    }
+}

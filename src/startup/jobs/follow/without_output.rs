@@ -1,0 +1,61 @@
+//! Names batch jobs that failed because slurmstepd could not open their output file.
+//!
+//! slurmstepd has nowhere to report that: the job is FAILED with the reason `RaisedSignal:53`, which is the last seven bits of
+//! ESLURMD_IO_ERROR (4021), and no file and no line of slurmd's log names the cause (Slurm 22.05 to 24.11).
+
+use std::sync::mpsc::Receiver;
+
+use super::output;
+use config::DaemonName;
+use init::logs::split_text;
+use model::printable;
+
+/// How the state of a job ends that slurmstepd could not give an output file, in slurmctld's log.
+const IO_ERROR: &str = "WTERMSIG 53";
+
+/// The job of a line of `slurminit logs`, such as `_job_complete: JobId=12_3(15) WTERMSIG 53`.
+pub(super) fn parse(line: &str) -> Option<String> {
+    let (_, said) = split_text(line, DaemonName::Slurmctld.as_str())?;
+    let (job, how) = said.trim_end().strip_prefix("_job_complete: JobId=")?.split_once(' ')?;
+    let job = job.split('(').next().unwrap_or_default();
+    let is_job = job.starts_with(|c: char| c.is_ascii_digit()) && job.bytes().all(|c| c.is_ascii_digit() || c == b'_');
+    (how == IO_ERROR && is_job).then(|| job.to_owned())
+}
+
+/// Names them until there are no more.
+pub(super) fn name(jobs: &Receiver<String>) {
+    while let Ok(job) = jobs.recv() {
+        let shown = output("scontrol", &["--oneliner", "show", "job", &job]).unwrap_or_default();
+        let field = |key: &str| Some(shown.rsplit_once(key)?.1.split(' ').next()?.trim_end().to_owned());
+        let (user, node) = (field(" UserId=").unwrap_or_default(), field(" BatchHost=").unwrap_or_default());
+        let (out, err) = (field(" StdOut=").unwrap_or_default(), field(" StdErr=").unwrap_or_default());
+        let files = if out == err { out } else { format!("{out} and {err}") };
+        let line = format!(
+            "warning: output file of job {job} cannot be opened (RaisedSignal:53): {files}, user {user}, node {node}; submit the job \
+             from a directory that exists on the node and that the user may write to, or set --output and --error"
+        );
+        eprintln!("{}", printable::line(&line));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    #[test]
+    fn only_slurmctld_names_a_job_without_output() {
+        let line = |said: &str| parse(&format!("2026-11-22T10:10:55.002778Z  info {said}\n"));
+        assert_eq!(line("slurmctld: _job_complete: JobId=7 WTERMSIG 53").as_deref(), Some("7"));
+        assert_eq!(line("slurmctld: _job_complete: JobId=12_3(15) WTERMSIG 53").as_deref(), Some("12_3"));
+        for other in [
+            "slurmctld: _job_complete: JobId=7 WTERMSIG 5",
+            "slurmctld: _job_complete: JobId=7 WEXITSTATUS 53",
+            "slurmctld: _job_complete: JobId=7 done",
+            "slurmd: _job_complete: JobId=7 WTERMSIG 53",
+            "slurmctld: comment _job_complete: JobId=7 WTERMSIG 53",
+            "slurmctld: _job_complete: JobId=$(x) WTERMSIG 53",
+        ] {
+            assert_eq!(line(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Ensures that no job ID is used twice.
+//!
+//! slurmctld saves its state, including the next job ID, five seconds late, and no setting changes that
+//! (`state_save.c`, SAVE_MAX_WAIT, Slurm 22.05 to 24.11). If it is killed in that time, it forgets the latest jobs, and
+//! its successor would reuse their IDs. So unless its predecessor shut down in order, a slurmctld starts with the saved
+//! number raised: beyond every batch script in the state directory, which slurmctld writes before it answers sbatch,
+//! and beyond what else it can have used in five seconds. An ordered stop records the next ID in a file, so that there
+//! is no gap after it. If slurmctld died before it read the state, there is none either.
+
+mod begun;
+mod saved;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use super::follow::BEGUN;
+use super::notes::{self, Notes};
+use super::output;
+use plan::last_value;
+
+/// More than slurmctld can use between two saves: it accepts about 500 jobs per second at most.
+const MARGIN: u32 = 10_000;
+/// Slurm's default for MaxJobId. Beyond it slurmctld starts over and ignores a saved number.
+const MAX_JOB_ID: u32 = 67_043_328;
+
+/// The next ID, recorded by an ordered stop.
+const NEXT: &str = "slurminit.next_job_id";
+/// The batch jobs that had a script when slurmctld died.
+const SCRIPTS: &str = "slurminit.scripts";
+
+/// How many lost jobs are named.
+const NAMED: usize = 1000;
+
+/// Raises the number if necessary, then execs slurmctld. `saved_within`: the previous slurmctld ended in order, and this long
+/// ago it began to.
+pub fn run(slurm_conf: &Path, state: &Path, saved_within: Option<Duration>, command: &[String]) -> anyhow::Result<()> {
+    if let Err(error) = raise(slurm_conf, state, saved_within) {
+        eprintln!("warning: job ids may be given twice: {error:#}");
+    }
+    let (program, arguments) = command.split_first().context("no command")?;
+    let error = Command::new(program).args(arguments).exec();
+    Err(error).with_context(|| format!("`{program}` cannot be executed"))
+}
+
+fn raise(slurm_conf: &Path, state: &Path, saved_within: Option<Duration>) -> anyhow::Result<()> {
+    let (conf, state) = notes::place(slurm_conf, state);
+    let highest = last_value(&conf, "MaxJobId").and_then(|id| id.parse().ok()).unwrap_or(MAX_JOB_ID);
+    let notes = Notes::ours(&state)?;
+    let stopped_at = notes.ids(NEXT).ok().flatten().and_then(|ids| ids.last().copied());
+    // It is valid for this start only.
+    notes.remove(NEXT)?;
+    // Without any saved file, no slurmctld has served long enough to lose a job.
+    let Some(saved) = saved::read(&state)? else { return Ok(()) };
+    let scripts = scripts(&state);
+    // Before the first job slurmctld saves 0, but uses FirstJobId.
+    let first = last_value(&conf, "FirstJobId").and_then(|id| id.parse().ok()).unwrap_or(1);
+    let from = saved.next.max(first);
+    // A job submitted after the note has a script.
+    let is_whole = |next: u32| next.max(scripts.last().map_or(0, |last| last + 1)) <= from;
+    // On a full disk slurmctld exits with 0 as well, without having saved.
+    let was_saved = saved_within.is_some_and(|age| saved.was_written_within(age));
+    if was_saved || stopped_at.is_some_and(is_whole) || begun::is_unread(&notes, &state, from) {
+        begun::note(&notes, &state, from);
+        return Ok(());
+    }
+    let known = scripts.last().map_or(0, |last| last + 1).max(from).max(stopped_at.unwrap_or_default());
+    let next = known.saturating_add(MARGIN);
+    anyhow::ensure!(next < highest, "MaxJobId {highest} is too near: set it higher, or remove the state");
+    saved.write(&state, next)?;
+    begun::note(&notes, &state, next);
+    eprintln!(
+        "warning: slurmctld ended without saving its last seconds: jobs from id {from} on may be lost; the next id is {next}"
+    );
+    // The lost jobs of an even earlier slurmctld may not have been named yet; their scripts are gone by now.
+    let unnamed = notes.ids(SCRIPTS).ok().flatten().unwrap_or_default();
+    if let Err(error) = notes.write(SCRIPTS, scripts.union(&unnamed).copied()) {
+        eprintln!("warning: cannot note which jobs may be lost: {error:#}");
+        say_lost(&scripts.range(from..).copied().collect::<Vec<_>>());
+    }
+    Ok(())
+}
+
+/// The batch jobs with a script: `hash.7/job.17`.
+fn scripts(state: &Path) -> BTreeSet<u32> {
+    let hashes = (0..10).filter_map(|hash| fs::read_dir(state.join(format!("hash.{hash}"))).ok());
+    let id = |name: &str| name.strip_prefix("job.")?.parse().ok();
+    hashes.flatten().flatten().filter_map(|entry| id(entry.file_name().to_str()?)).collect()
+}
+
+/// At an ordered stop: records the next ID for the next start.
+pub(super) fn note_next() -> anyhow::Result<()> {
+    let config = output("scontrol", &["show", "config"])?;
+    let next = last_value(&config, "NEXT_JOB_ID").and_then(|next| next.parse().ok());
+    let next = next.context("`scontrol show config` names no NEXT_JOB_ID")?;
+    let state =
+        last_value(&config, "StateSaveLocation").context("`scontrol show config` names no StateSaveLocation")?;
+    let notes = Notes::of_slurm(Path::new(&state))?;
+    // slurmctld now saves everything itself.
+    notes.remove(BEGUN)?;
+    notes.write(NEXT, [next])
+}
+
+/// After a slurmctld ended without saving: names the batch jobs that its successor does not know.
+pub(super) fn name_the_lost() -> anyhow::Result<()> {
+    let config = output("scontrol", &["show", "config"])?;
+    let Some(state) = last_value(&config, "StateSaveLocation") else { return Ok(()) };
+    let notes = Notes::of_slurm(Path::new(&state))?;
+    let Some(scripts) = notes.ids(SCRIPTS)? else { return Ok(()) };
+    let known = output("squeue", &["--noheader", "--states=all", "--array", "--format=%A %F"])?;
+    let known: BTreeSet<u32> = known.split_whitespace().filter_map(|id| id.parse().ok()).collect();
+    say_lost(&scripts.difference(&known).copied().collect::<Vec<_>>());
+    notes.remove(SCRIPTS)
+}
+
+fn say_lost(lost: &[u32]) {
+    if lost.is_empty() {
+        return;
+    }
+    let named: Vec<String> = lost.iter().take(NAMED).map(ToString::to_string).collect();
+    let more = lost.len().checked_sub(NAMED).filter(|more| *more > 0);
+    eprintln!(
+        "warning: jobs {}{} are lost: slurmctld ended before it had saved them; submit them again",
+        named.join(","),
+        more.map(|more| format!(" and {more} more")).unwrap_or_default()
+    );
+}

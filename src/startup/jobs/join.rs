@@ -1,0 +1,369 @@
+//! A node of a cluster whose controller is another container: how it comes and how it goes.
+//!
+//! A dynamic node (`slurmd -Z --conf`) tells slurmctld what it has. slurmctld keeps that for as long as it knows the node, and a node
+//! that comes back with fewer GPUs is INVAL to it (Slurm 24.11, "gres/gpu count reported lower than configured"). So what it
+//! knows is compared first, and forgotten where it is not true any more: at a start with whatever jobs it thinks are there, and after a
+//! reload only where there are none.
+
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+use super::{STOPS, closed_for_good, reached, reports, requeue_ghosts, slurm, wanted};
+use machine::node_report::OUR_REASON;
+use plan::in_use;
+use slurm::nodes;
+use sys::tool;
+use sys::tool::answer::Answer;
+
+/// How often the controller is asked whether it is there.
+const ASK: Duration = Duration::from_millis(100);
+/// How often it is said that it is not.
+const SAY: Duration = Duration::from_secs(30);
+/// How long a node that is known to the controller waits for it when slurmd died: slurmd itself waits longer.
+const AGAIN: Duration = Duration::from_secs(5);
+/// How long the controller may take to forget a node, whose jobs it ends first.
+const FORGET: Duration = Duration::from_secs(15);
+
+/// How long the controller may take to forget a node without jobs.
+const RELEASE: Duration = Duration::from_secs(2);
+
+/// Waits for the controller, makes it forget what is not true any more, and becomes slurmd. `again`: one of this container was
+/// ready before.
+pub fn run(node: &str, mut conf: String, gpus: &str, again: bool, port: u16, command: &[String]) -> anyhow::Result<()> {
+    let mut known = if again { known(node, Some(AGAIN))? } else { with_the_name_free(node, port)? };
+    if known.as_deref().is_some_and(is_cloud) {
+        known = with_no_more_promised(node, known, &conf)?;
+    }
+    let is_known = known.is_some();
+    let is_cloud = known.as_deref().is_some_and(is_cloud);
+    // Its jobs have not begun: they are what it was started for.
+    let is_awaited = known.as_deref().is_some_and(|known| flags(known).any(|flag| flag == "POWERING_UP"));
+    // An administrator may have changed its features while it runs.
+    let is_true =
+        |known: &str| !is_invalid(known) && has_hardware(known, &conf) && (again || has_features(known, &conf));
+    if let Some(known) = known.filter(|known| !is_cloud && !is_true(known)) {
+        eprintln!(
+            "the controller knows this node with other hardware, and forgets that: {}",
+            hardware(&known).join(" ")
+        );
+        if let Some(reason) = reason_to_keep(node, &known, again)? {
+            conf.push_str(&format!(" State=DRAIN Reason=\"{reason}\""));
+        }
+        if again { release(node) } else { forget(node)? }
+    } else if is_known && !again && !is_awaited {
+        // slurmctld misses a batch job that began less than 20 s ago at one of the next registrations, minutes later, and the
+        // allocation of an srun never.
+        requeue_ghosts(node, Some(node))?;
+    }
+    let (program, arguments) = command.split_first().context("no command")?;
+    let mut slurmd = Command::new(program);
+    slurmd.args(arguments).args(["-N", node, "--extra", gpus]);
+    match (is_cloud, again) {
+        (false, _) => slurmd.args(["-Z", "--conf", &conf]),
+        // slurmctld waits for one that has booted since it asked, and a container has the uptime of its host.
+        (true, false) => slurmd.arg("-b"),
+        (true, true) => &mut slurmd,
+    };
+    let error = slurmd.exec();
+    Err(error).with_context(|| format!("`{program}` cannot be executed"))
+}
+
+/// Whether slurmctld has the node started and stopped: it is in slurm.conf, and nothing can be told of it.
+pub(super) fn is_cloud(known: &str) -> bool {
+    flags(known).any(|flag| flag == "CLOUD")
+}
+
+/// Whether slurmctld has refused what the node registered with: it shows that hardware, and goes by what it knew before.
+pub(super) fn is_invalid(known: &str) -> bool {
+    flags(known).any(|flag| flag == "INVALID_REG")
+}
+
+pub(super) fn flags(known: &str) -> impl Iterator<Item = &str> {
+    value(known, "State").unwrap_or_default().split('+')
+}
+
+/// What the controller knows of the node, once that is no more than there is. Until then no slurmd registers: slurmctld would call the
+/// node invalid, without saying what to do.
+fn with_no_more_promised(node: &str, first: Option<String>, conf: &str) -> anyhow::Result<Option<String>> {
+    let (mut now, mut said) = (first, None::<Instant>);
+    while let Some(short) = now.as_deref().and_then(|known| shortfall(known, conf)) {
+        if said.is_none() {
+            // Its jobs go elsewhere, and no others come.
+            let reason = format!("reason={}{short}", nodes::less_than_promised());
+            slurm("scontrol", &["update", &format!("nodename={node}"), "state=down", &reason])?;
+        }
+        if said.is_none_or(|said| said.elapsed() >= SAY) {
+            said = Some(Instant::now());
+            eprintln!(
+                "error: this node has less than [autoscale] promises, {short}, and takes no jobs; repair: correct [[autoscale.nodes]] for all \
+                 containers, restart the controller, and `slurminit resume {node}` there"
+            );
+        }
+        (0..10).for_each(|_| pause());
+        now = known(node, None)?;
+    }
+    Ok(now)
+}
+
+/// What of the promised hardware is not there.
+fn shortfall(known: &str, conf: &str) -> Option<String> {
+    let number = |text: &str, key: &str| value(text, key).and_then(|value| value.parse::<u64>().ok());
+    let fewer = |key: &str, conf_key: &str| {
+        let (promised, has) = (number(known, key)?, number(conf, conf_key)?);
+        (has < promised).then(|| format!("{conf_key}={has} of {promised}"))
+    };
+    let gpus = || {
+        let promised = value(known, "Gres").filter(|gres| *gres != "(null)").map(without_sockets)?;
+        let (kind, count) = promised.rsplit_once(':')?;
+        let own = value(conf, "Gres").unwrap_or_default();
+        let has = own.split(',').find_map(|gres| gres.strip_prefix(kind)?.strip_prefix(':')?.parse::<u64>().ok());
+        let has = has.unwrap_or_default();
+        (has < count.parse().ok()?).then(|| format!("{kind}:{has} of {count}"))
+    };
+    fewer("CPUTot", "CPUs").or_else(|| fewer("RealMemory", "RealMemory")).or_else(gpus)
+}
+
+/// What the controller knows of the node, once no other container answers under its name.
+fn with_the_name_free(node: &str, port: u16) -> anyhow::Result<Option<String>> {
+    let mut said: Option<Instant> = None;
+    loop {
+        let known = known(node, None)?;
+        let Some(why) = known.as_deref().and_then(|known| reached::taken(node, known, port)) else { return Ok(known) };
+        if said.is_none() {
+            reached::tell_controller(node, known.as_deref().unwrap_or_default());
+        }
+        if said.is_none_or(|said| said.elapsed() >= SAY) {
+            said = Some(Instant::now());
+            eprintln!("{why}");
+        }
+        (0..10).for_each(|_| pause());
+    }
+}
+
+/// What the controller knows of the node, once it answers.
+fn known(node: &str, patience: Option<Duration>) -> anyhow::Result<Option<String>> {
+    let begin = Instant::now();
+    let mut said: Option<Instant> = None;
+    loop {
+        let why = match show(node) {
+            Ok(known) => return Ok(known),
+            Err(why) => why,
+        };
+        if patience.is_some_and(|patience| begin.elapsed() >= patience) {
+            return Ok(None);
+        }
+        // One that starts at the same time is not there yet.
+        if begin.elapsed() > Duration::from_secs(2) && said.is_none_or(|said| said.elapsed() >= SAY) {
+            said = Some(Instant::now());
+            eprintln!("warning: waiting for the controller: {}", cause(&why));
+        }
+        pause();
+    }
+}
+
+/// What slurmctld says of the node; `None` if it does not know it, which scontrol says as a failure (`info_node.c`).
+pub(super) fn show(node: &str) -> Result<Option<String>, String> {
+    match tool::ask("scontrol", &["--oneliner", "show", "node", node], super::PATIENCE) {
+        Answer::Ended { succeeded: true, stdout, .. } => Ok(Some(stdout).filter(|said| said.contains("NodeName="))),
+        Answer::Ended { stdout, stderr, .. } => {
+            let said = format!("{stdout}{stderr}");
+            if said.contains(&format!("Node {node} not found")) { Ok(None) } else { Err(said) }
+        }
+        Answer::Silent => Err("scontrol does not answer".to_owned()),
+        Answer::Missing => Err("scontrol cannot be executed".to_owned()),
+    }
+}
+
+/// Slurm's words, and what to do about them.
+fn cause(words: &str) -> String {
+    let words = words.trim().replace('\n', "; ");
+    let repair = REPAIRS.iter().find(|(sign, _)| words.contains(sign)).map_or(
+        "see the log of the controller's container (docker logs), and `slurminit doctor` there",
+        |(_, repair)| repair,
+    );
+    format!("{words}; repair: {repair}")
+}
+
+/// Slurm's words for what keeps two of its programs apart (24.11, `slurm_errno.c`, `auth_munge.c`), and what helps.
+const REPAIRS: [(&str, &str); 6] = [
+    (
+        "Invalid credential",
+        "use one munge key in all containers: one volume at /etc/munge, one secret at /run/secrets/munge.key, or a new token (slurminit \
+         join-command on the controller)",
+    ),
+    ("Rewound credential", "the clocks of the two machines differ: set them (chrony, systemd-timesyncd)"),
+    ("Expired credential", "the clocks of the two machines differ: set them (chrony, systemd-timesyncd)"),
+    (
+        "authentication",
+        "use one munge key in all containers, and clocks that agree: one volume at /etc/munge, or one secret at /run/secrets/munge.key",
+    ),
+    (
+        "resolve",
+        "SLURMINIT_CONTROLLER must be a name that this container can look up: put both into one network, or use --add-host NAME:ADDRESS",
+    ),
+    (
+        "Unable to contact slurm controller",
+        "start the controller's container, and let this one reach its port (6817 unless configured)",
+    ),
+];
+
+/// The words of `scontrol show node` that the hardware is in.
+const HARDWARE: [&str; 6] = ["CPUTot", "Sockets", "CoresPerSocket", "ThreadsPerCore", "RealMemory", "Gres"];
+
+/// How `slurmd --conf` calls them.
+const CONF: [&str; 6] = ["CPUs", "Sockets", "CoresPerSocket", "ThreadsPerCore", "RealMemory", "Gres"];
+
+pub(super) fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    text.split_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+}
+
+pub(super) fn hardware(known: &str) -> Vec<String> {
+    HARDWARE.iter().filter_map(|key| Some(format!("{key}={}", value(known, key)?))).collect()
+}
+
+/// Whether what slurmctld knows is what slurmd is about to say. What slurmd leaves open, slurmctld fills in.
+pub(super) fn has_hardware(known: &str, conf: &str) -> bool {
+    let same = |known: &str, new: &str| without_sockets(known) == without_sockets(new);
+    HARDWARE.iter().zip(CONF).all(|(key, conf_key)| match (value(known, key), value(conf, conf_key)) {
+        (known, None) if conf_key == "Gres" => known.is_none_or(|known| known == "(null)"),
+        (_, None) => true,
+        (known, Some(new)) => known.is_some_and(|known| same(known, new)),
+    })
+}
+
+fn has_features(known: &str, conf: &str) -> bool {
+    features(known, "AvailableFeatures") == features(conf, "Feature")
+}
+
+/// `gpu:nvidia:2(S:0-1)` is `gpu:nvidia:2`.
+fn without_sockets(gres: &str) -> String {
+    let mut pieces = gres.split("(S:");
+    let first = pieces.next().unwrap_or_default().to_owned();
+    pieces.fold(first, |text, piece| text + piece.split_once(')').map_or("", |(_, rest)| rest))
+}
+
+fn features<'a>(text: &'a str, key: &str) -> std::collections::BTreeSet<&'a str> {
+    value(text, key).unwrap_or_default().split(',').filter(|feature| !["", "(null)"].contains(feature)).collect()
+}
+
+/// The reason of a drain that outlives the node, as it can stand in `slurmd --conf`: at a start a person's, later anybody's. The state of a
+/// node that slurmctld calls invalid says nothing of its drain; the flags do. A person's FAIL comes back as a drain with its reason.
+fn reason_to_keep(node: &str, known: &str, again: bool) -> anyhow::Result<Option<String>> {
+    let is_drained = flags(known).any(|flag| ["DRAIN", "FAIL"].contains(&flag));
+    let report = match again {
+        // A drain for other hardware goes with what slurmctld knew of it.
+        true => reports(node)?.into_iter().find(|report| is_drained && !report.blames_the_hardware()),
+        false => closed_for_good(node)?,
+    };
+    Ok(report.map(|report| quotable(&report.reason)))
+}
+
+fn quotable(reason: &str) -> String {
+    reason.chars().map(|c| if c.is_control() || matches!(c, '"' | '\\' | '=') { ' ' } else { c }).collect()
+}
+
+/// Has the controller forget the node. A node with a job cannot be forgotten, and one that is down has none.
+fn forget(node: &str) -> anyhow::Result<()> {
+    let begin = Instant::now();
+    let name = format!("nodename={node}");
+    loop {
+        let reason = format!("reason={OUR_REASON}it comes back as another one");
+        let gone = slurm("scontrol", &["update", &name, "state=down", &reason])
+            .and_then(|()| slurm("scontrol", &["delete", &name]));
+        match gone {
+            Ok(()) => return Ok(()),
+            Err(error) if begin.elapsed() >= FORGET => return Err(error),
+            Err(_) => pause(),
+        }
+    }
+}
+
+/// Has the controller forget the node, unless a job is there.
+fn release(node: &str) {
+    let begin = Instant::now();
+    while let Err(error) = slurm("scontrol", &["delete", &format!("nodename={node}")]) {
+        if begin.elapsed() >= RELEASE {
+            return eprintln!("warning: {error:#}; the node comes back as the controller knows it, if it can");
+        }
+        pause();
+    }
+}
+
+/// The node leaves: what still runs on it is requeued by the controller, and its name is free. One that a person has drained is not
+/// deleted, and the drain with it: the controller finds it silent. Nor is one that a job asks for by its name: slurmctld would end the job
+/// at its own next start ("Invalid req_nodes").
+pub(super) fn leave(node: &str) -> anyhow::Result<()> {
+    if closed_for_good(node)?.is_some() {
+        return Ok(());
+    }
+    let name = format!("nodename={node}");
+    let reason = format!("reason={OUR_REASON}{STOPS}");
+    let known = show(node).map_err(anyhow::Error::msg)?.unwrap_or_default();
+    if is_cloud(&known) {
+        // One that slurmctld has stopped is on its way already; only the drain of its last jobs is left to take back.
+        let is_told = flags(&known).any(|flag| ["POWERING_DOWN", "POWER_DOWN", "POWERED_DOWN"].contains(&flag));
+        return match is_told {
+            _ if known.contains(&nodes::less_than_promised()) => Ok(()),
+            true if flags(&known).any(|flag| flag == "DRAIN") => slurm("scontrol", &["update", &name, "state=undrain"]),
+            true => Ok(()),
+            false => slurm("scontrol", &["update", &name, "state=power_down_force", &reason]),
+        };
+    }
+    slurm("scontrol", &["update", &name, "state=down", &reason])?;
+    match wanted::by_jobs(&known)? {
+        jobs if jobs.is_empty() => slurm("scontrol", &["delete", &name]),
+        jobs => {
+            eprintln!(
+                "the node stays in the cluster until it comes back: jobs ask for it by its name: {}",
+                in_use::list(&jobs)
+            );
+            // Its drain stays: an answer of slurmd that is still under way takes it out of DOWN (`_node_did_resp`).
+            Ok(())
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is a child of PID 1; the controller tells nobody when it comes")]
+fn pause() {
+    std::thread::sleep(ASK);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KNOWN: &str = "NodeName=c1 Arch=x86_64 CoresPerSocket=1 CPUAlloc=0 CPUEfctv=2 CPUTot=2 CPULoad=0.1 \
+        AvailableFeatures=nvidia,h200 ActiveFeatures=nvidia,h200 Gres=gpu:nvidia:2(S:0) NodeAddr=172.18.0.3 RealMemory=8000 Sockets=2 \
+        ThreadsPerCore=1 State=IDLE+DYNAMIC_NORM";
+
+    #[test]
+    fn a_node_that_is_what_it_was_is_left_alone() {
+        let is_true = |known: &str, conf: &str| has_hardware(known, conf) && has_features(known, conf);
+        assert!(is_true(KNOWN, "CPUs=2 RealMemory=8000 Gres=gpu:nvidia:2 Feature=h200,nvidia"));
+        for other in [
+            "CPUs=2 RealMemory=8000 Gres=gpu:nvidia:1 Feature=h200,nvidia",
+            "CPUs=4 RealMemory=8000 Gres=gpu:nvidia:2 Feature=h200,nvidia",
+            "CPUs=2 RealMemory=9000 Gres=gpu:nvidia:2 Feature=h200,nvidia",
+            "CPUs=2 RealMemory=8000 Gres=gpu:nvidia:2 Feature=h200",
+            "CPUs=2 RealMemory=8000 Feature=h200,nvidia",
+        ] {
+            assert!(!is_true(KNOWN, other), "{other}");
+        }
+        assert!(is_true(&KNOWN.replace("gpu:nvidia:2(S:0)", "(null)"), "CPUs=2 RealMemory=8000 Feature=h200,nvidia"));
+    }
+
+    #[test]
+    fn a_reason_stays_within_its_quotes() {
+        assert_eq!(quotable("fan broken"), "fan broken");
+        assert_eq!(quotable("x\" Gres=gpu:9 \\\n"), "x  Gres gpu:9   ");
+    }
+
+    #[test]
+    fn what_keeps_the_controller_away_has_a_repair() {
+        assert!(cause("Invalid credential").contains("one munge key"));
+        assert!(cause("slurm_load_node error: Unable to contact slurm controller (connect failure)").contains("6817"));
+    }
+}

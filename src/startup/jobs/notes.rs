@@ -1,0 +1,170 @@
+//! slurminit's own files in slurmctld's directory (`StateSaveLocation`).
+//!
+//! That directory belongs to slurm, which can forge its contents. So root opens it without following links and only
+//! once, and reads nothing but job IDs from it. These only determine the next ID and what a log line says.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+use plan::last_value;
+use sys::trusted_path;
+use sys::trusted_path::Dir;
+
+/// Our files are much shorter. Of a longer one, which someone else wrote, this much is read.
+const LONGEST: u64 = 1 << 20;
+/// How much of a growing file is kept.
+const KEPT: usize = 64 << 10;
+/// The name of a file while it is written.
+const NEW: &str = "slurminit.new";
+
+/// The text of slurm.conf, and the directory: `state` if slurm.conf names none. slurmctld is not asked.
+pub(super) fn place(slurm_conf: &Path, state: &Path) -> (String, PathBuf) {
+    let conf = std::fs::read_to_string(slurm_conf).unwrap_or_default();
+    let state = last_value(&conf, "StateSaveLocation").map_or_else(|| state.to_owned(), PathBuf::from);
+    (conf, state)
+}
+
+#[derive(Debug)]
+pub(super) struct Notes(Dir);
+
+impl Notes {
+    /// Opens it as root, if only root controls where the path leads.
+    pub(super) fn of_slurm(state: &Path) -> anyhow::Result<Self> {
+        Ok(Self(trusted_path::open(Path::new("/"), state)?))
+    }
+
+    /// Opens it as slurmctld's own user.
+    pub(super) fn ours(state: &Path) -> anyhow::Result<Self> {
+        Ok(Self(Dir::of_the_user(state).with_context(|| state.display().to_string())?))
+    }
+
+    /// The IDs in a file, in order; `None` without the file. Anything else in it is ignored.
+    pub(super) fn ids(&self, name: &str) -> anyhow::Result<Option<BTreeSet<u32>>> {
+        let text = self.text(name)?;
+        Ok(text.map(|text| text.split_whitespace().filter_map(|id| id.parse().ok()).collect()))
+    }
+
+    /// The end of a file, at most [`LONGEST`] bytes; `None` without the file.
+    pub(super) fn text(&self, name: &str) -> anyhow::Result<Option<String>> {
+        let mut file = match self.0.open_file(name) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            file => file.with_context(|| self.place(name))?,
+        };
+        let begin = file.metadata().map_or(0, |file| file.len().saturating_sub(LONGEST));
+        file.seek(SeekFrom::Start(begin)).with_context(|| self.place(name))?;
+        let mut bytes = Vec::new();
+        file.take(LONGEST).read_to_end(&mut bytes).with_context(|| self.place(name))?;
+        Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+    }
+
+    /// Starts a new file with the last lines of the old one. The descriptor refers to our file, whatever slurm does to
+    /// the name.
+    pub(super) fn go_on_with(&self, name: &str) -> anyhow::Result<File> {
+        let before = self.text(name)?.unwrap_or_default();
+        let kept = before.len().saturating_sub(KEPT);
+        let kept = before.get(kept..).and_then(|text| text.split_once('\n')).map_or("", |(_, lines)| lines);
+        let kept = if before.len() <= KEPT { &before } else { kept };
+        let new = format!("{name}.new");
+        let write = || {
+            self.0.remove(&new)?;
+            let mut file = self.0.create(&new, 0o644)?;
+            file.write_all(kept.as_bytes())?;
+            self.0.rename(&new, name)?;
+            Ok(file)
+        };
+        write().map_err(|error: std::io::Error| anyhow::Error::new(error).context(self.place(name)))
+    }
+
+    /// Atomically replaces whatever has this name by a file with these IDs.
+    pub(super) fn write(&self, name: &str, ids: impl IntoIterator<Item = u32>) -> anyhow::Result<()> {
+        self.write_text(name, &ids.into_iter().map(|id| format!("{id}\n")).collect::<String>())
+    }
+
+    /// Atomically replaces whatever has this name by a file with this text.
+    pub(super) fn write_text(&self, name: &str, text: &str) -> anyhow::Result<()> {
+        let write = || {
+            self.0.remove(NEW)?;
+            let mut file = self.0.create(NEW, 0o644)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            self.0.rename(NEW, name)
+        };
+        // On a full disk half a file would be left.
+        write().inspect_err(|_| drop(self.0.remove(NEW))).with_context(|| self.place(name))
+    }
+
+    pub(super) fn remove(&self, name: &str) -> anyhow::Result<()> {
+        self.0.remove(name).with_context(|| self.place(name))
+    }
+
+    fn place(&self, name: &str) -> String {
+        self.0.path().join(name).display().to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{KEPT, LONGEST, Notes};
+    use std::io::Write as _;
+
+    #[test]
+    fn a_file_that_grows_keeps_its_last_lines() {
+        let state = tempfile::tempdir().unwrap();
+        let notes = Notes::ours(state.path()).unwrap();
+        let path = state.path().join("notes");
+        std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
+        notes.go_on_with("notes").unwrap_err();
+        std::fs::remove_file(&path).unwrap();
+        let line = format!("{}\n", "x".repeat(99));
+        for _ in 0..3 {
+            let mut file = notes.go_on_with("notes").unwrap();
+            file.write_all(line.repeat(500).as_bytes()).unwrap();
+        }
+        let text = notes.text("notes").unwrap().unwrap();
+        assert!(text.len() <= KEPT + 50_000 && text.lines().all(|line| line.len() == 99), "{}", text.len());
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let state = tempfile::tempdir().unwrap();
+        let notes = Notes::ours(state.path()).unwrap();
+        assert_eq!(notes.ids("slurminit.scripts").unwrap(), None);
+        notes.write("slurminit.scripts", [12, 7]).unwrap();
+        assert_eq!(notes.ids("slurminit.scripts").unwrap(), Some([7, 12].into()));
+        notes.remove("slurminit.scripts").unwrap();
+        assert_eq!(std::fs::read_dir(state.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_link_is_neither_read_nor_written_through() {
+        let (state, outside) = (tempfile::tempdir().unwrap(), tempfile::NamedTempFile::new().unwrap());
+        std::fs::write(outside.path(), "5").unwrap();
+        let notes = Notes::ours(state.path()).unwrap();
+        for name in ["slurminit.next_job_id", super::NEW] {
+            std::os::unix::fs::symlink(outside.path(), state.path().join(name)).unwrap();
+        }
+        assert!(notes.ids("slurminit.next_job_id").is_err());
+        notes.write("slurminit.next_job_id", [9]).unwrap();
+        assert_eq!(std::fs::read_to_string(outside.path()).unwrap(), "5");
+        assert_eq!(notes.ids("slurminit.next_job_id").unwrap(), Some([9].into()));
+    }
+
+    #[test]
+    fn what_slurm_forges_is_ids_or_nothing() {
+        let state = tempfile::tempdir().unwrap();
+        let notes = Notes::ours(state.path()).unwrap();
+        let forged = "5\n\u{1b}[2J\n99999999999\n-3\n6 lost; all is well\n";
+        std::fs::write(state.path().join("slurminit.scripts"), forged).unwrap();
+        assert_eq!(notes.ids("slurminit.scripts").unwrap(), Some([5, 6].into()));
+        let long = std::fs::File::create(state.path().join("slurminit.scripts")).unwrap();
+        long.set_len(LONGEST << 10).unwrap();
+        assert_eq!(notes.ids("slurminit.scripts").unwrap(), Some([].into()));
+        std::fs::remove_file(state.path().join("slurminit.scripts")).unwrap();
+        nix::unistd::mkfifo(&state.path().join("slurminit.scripts"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(notes.ids("slurminit.scripts").is_err());
+    }
+}

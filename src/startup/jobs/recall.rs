@@ -1,0 +1,126 @@
+//! Nodes that were silent, and can be reached again.
+//!
+//! slurmctld asks a node that is down and silent to register in every twentieth of its rounds, three minutes apart with a
+//! SlurmdTimeout of 30 s (Slurm 24.11, `ping_nodes.c`), and slurmd registers by itself only when it starts. So a network that
+//! was away for a minute would cost its nodes four. `State=RESUME` makes slurmctld ask at once (`_require_node_reg` in
+//! `node_mgr.c`).
+//!
+//! When it registers, the node ends what it still ran of jobs that were requeued meanwhile, and slurmd refuses a job in the second
+//! in which it ended it; slurmctld then fails the job. So the node is drained until the next round.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher as _;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::time::Duration;
+
+use super::{OUR_REASON, output, slurm};
+
+/// What slurmctld sets a node down with that does not answer. Another reason is a person's, or another cause's.
+const SILENT: &str = "Not responding";
+/// Why a node is drained that comes back.
+const RETURNS: &str = "it was silent, and comes back";
+/// How long a connection may take. Those that are away for good must not hold up those that are back.
+const CONNECT: Duration = Duration::from_millis(500);
+/// How many are tried in one round; each has a thread. Where more are away, chance decides which.
+const AT_ONCE: usize = 64;
+
+/// What a node needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Need {
+    /// To be asked, if it can be reached at this address.
+    Asked,
+    /// The same, as it was asked in the round before and did not register.
+    AskedAgain,
+    /// To take jobs again: it has registered.
+    Opened,
+}
+
+/// One round: opens those that have come back, and asks those that can be reached again.
+pub fn run(port: u16) -> anyhow::Result<()> {
+    let list = output("sinfo", &["--noheader", "--Node", "--states=down,drain", "--format=%N|%o|%T|%E"])?;
+    let mut nodes: Vec<(Need, &str, &str)> = list.lines().filter_map(need).collect();
+    // A node has a line for each of its partitions.
+    nodes.sort_unstable();
+    nodes.dedup();
+    let open = nodes.iter().filter(|node| node.0 == Need::Opened).map(|node| node.1).collect::<Vec<_>>().join(",");
+    if !open.is_empty() {
+        slurm("scontrol", &["update", &format!("nodename={open}"), "state=undrain"])?;
+    }
+    nodes.retain(|node| node.0 != Need::Opened);
+    let chance = usize::try_from(RandomState::new().hash_one(port) >> 32).unwrap_or_default();
+    let first = chance.checked_rem(nodes.len()).unwrap_or_default();
+    nodes.rotate_left(first);
+    let back: Vec<(Need, &str)> = std::thread::scope(|all| {
+        let ask = |(need, name, address)| answers(address, port).then_some((need, name));
+        let threads: Vec<_> = nodes.iter().take(AT_ONCE).map(|node| all.spawn(move || ask(*node))).collect();
+        threads.into_iter().filter_map(|thread| thread.join().ok().flatten()).collect()
+    });
+    let names = |of: &dyn Fn(Need) -> bool| {
+        back.iter().filter(|node| of(node.0)).map(|node| node.1).collect::<Vec<_>>().join(",")
+    };
+    let (new, all) = (names(&|need| need == Need::Asked), names(&|_| true));
+    if !new.is_empty() {
+        eprintln!(
+            "silent for a while and reached again on port {port}: {new}; slurmctld is told to ask for what is there"
+        );
+    }
+    if all.is_empty() {
+        return Ok(());
+    }
+    let name = format!("nodename={all}");
+    slurm("scontrol", &["update", &name, "state=resume"])?;
+    slurm("scontrol", &["update", &name, "state=drain", &format!("reason={OUR_REASON}{RETURNS}")])
+}
+
+/// Name and address of a node that slurmctld gave up, or that is on its way back.
+fn need(line: &str) -> Option<(Need, &str, &str)> {
+    let mut fields = line.splitn(4, '|');
+    let (name, address, state, reason) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?.trim_end());
+    let returns = reason.strip_prefix(OUR_REASON) == Some(RETURNS);
+    match state {
+        // slurmctld leaves a reason that is there as it is, and each of ours is of something that has passed.
+        "down*" if reason == SILENT || reason.starts_with(OUR_REASON) => Some((Need::Asked, name, address)),
+        "drained*" if returns => Some((Need::AskedAgain, name, address)),
+        "drained" | "draining" if returns => Some((Need::Opened, name, address)),
+        _ => None,
+    }
+}
+
+fn answers(address: &str, port: u16) -> bool {
+    let addresses: Vec<SocketAddr> = (address, port).to_socket_addrs().map(Iterator::collect).unwrap_or_default();
+    addresses.iter().any(|address| TcpStream::connect_timeout(address, CONNECT).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_slurmctld_gave_up_is_asked_again() {
+        assert_eq!(need("c1|10.0.0.2|down*|Not responding"), Some((Need::Asked, "c1", "10.0.0.2")));
+        let ours = "slurminit: it was silent, and comes back";
+        assert_eq!(need(&format!("c1|a|drained*|{ours}")), Some((Need::AskedAgain, "c1", "a")));
+        // Another container had wanted its name.
+        assert_eq!(need("c1|a|down*|slurminit: another container"), Some((Need::Asked, "c1", "a")));
+        assert_eq!(need(&format!("c1|a|drained|{ours}\n")), Some((Need::Opened, "c1", "a")));
+        for other in [
+            "c1|10.0.0.2|down*|fan broken",
+            "c1|10.0.0.2|down|Not responding",
+            "c1|10.0.0.2|drained*|Not responding",
+            "c1|10.0.0.2|drained|slurminit: the container stops",
+            "c1|10.0.0.2|down*",
+            "",
+        ] {
+            assert_eq!(need(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_port_is_there_or_not() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert!(answers("127.0.0.1", port));
+        drop(listener);
+        assert!(!answers("127.0.0.1", port) && !answers("no.such.host.invalid", port));
+    }
+}

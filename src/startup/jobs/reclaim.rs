@@ -1,0 +1,323 @@
+//! Finds jobs that are running only in slurmctld's view, and hold CPUs and GPUs that nobody uses.
+//!
+//! slurmctld saves changes within five seconds. If it dies in that time, its successor believes that jobs which have
+//! just ended are still running. Slurm notices a missing batch job when the node registers again, every half hour, and
+//! never notices an allocation whose srun is gone (22.05 to 24.11, `ping_nodes.c`, `job_mgr.c`; both seen for minutes).
+//! Its `InactiveLimit` asks srun itself, but mistakes a stopped one for a missing one, and after a pause of the
+//! container all of them: docs/decisions/reclaim-jobs-after-a-daemons-return.md.
+
+mod processes;
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+use super::{names, output, pause, slurm};
+use doctor::look::seconds;
+use machine::node_report::OUR_REASON;
+use plan::last_value;
+use processes::{Client, InUse, in_use};
+
+/// squeue's columns and their widths, which exceed the longest values.
+const COLUMNS: [(&str, usize); 7] = [
+    ("JobID", 16),
+    ("JobArrayID", 32),
+    ("BatchFlag", 4),
+    ("TimeUsed", 16),
+    ("AllocSID", 16),
+    ("BatchHost", 256),
+    ("AllocNodes", 256),
+];
+
+/// Why an allocation is cancelled.
+const NOBODY: &str = "its srun or salloc is gone";
+
+/// Why a batch job is requeued or cancelled.
+const NO_SCRIPT: &str = "its script ended, or was to start, while slurmctld or slurmd was away";
+
+/// slurmctld's answer for a job of another kind (Slurm 22.05 to 24.11, ESLURM_DISABLED).
+const NOT_OF_THAT_KIND: &str = "presently disabled";
+
+/// What Slurm adds to BatchStartTimeout before it treats a batch job as missing (`job_mgr.c`).
+const LAUNCH_MARGIN: Duration = Duration::from_secs(10);
+
+/// How often uncertain jobs are checked again: an srun that gives up has no event.
+const LOOK: Duration = Duration::from_secs(3);
+/// By then an srun has given up (seen: 17 s), and a batch script exists or is missing.
+const PATIENCE: Duration = Duration::from_secs(50);
+
+#[derive(Debug, PartialEq, Eq)]
+struct Job {
+    id: String,
+    /// The job's own name for Slurm's commands.
+    name: String,
+    age: Duration,
+    held_by: Holder,
+}
+
+/// The process without which a job holds its CPUs for nothing.
+#[derive(Debug, PartialEq, Eq)]
+enum Holder {
+    /// The srun or salloc that requested the job, in this session of this host.
+    Client { session: String, host: String },
+    /// The batch script, on this node.
+    Script { node: String },
+}
+
+/// A process whose end would make a job a lost one.
+#[derive(Debug, PartialEq, Eq)]
+enum Suspect {
+    /// One of these, which lived when slurmctld came back, must be the job's srun or salloc.
+    HeldByOneOf(BTreeSet<Client>),
+    /// A missing batch script.
+    WithoutScript,
+}
+
+/// The jobs with a step on this node.
+pub(super) fn with_step() -> BTreeSet<String> {
+    in_use().steps
+}
+
+/// Cancels or requeues lost jobs.
+pub(super) fn run(node: &str) -> anyhow::Result<()> {
+    let begin = Instant::now();
+    let jobs = patiently(begin)?;
+    if jobs.is_empty() {
+        return Ok(());
+    }
+    let host = nix::unistd::gethostname()?.to_string_lossy().into_owned();
+    let mut in_use = in_use();
+    let nodes = names(node);
+    let suspicion = |job: Job| Some((suspect(&job, &in_use, &host, &nodes)?, job.id));
+    let mut suspects: Vec<(Suspect, String)> = jobs.into_iter().filter_map(suspicion).collect();
+    while !suspects.is_empty() {
+        // squeue runs after the look at the processes: whatever had ended by then had told slurmctld first.
+        suspects = settle(suspects, &in_use, &patiently(begin)?)?;
+        if suspects.is_empty() || begin.elapsed() > PATIENCE {
+            break;
+        }
+        pause(LOOK);
+        in_use = processes::in_use();
+    }
+    Ok(())
+}
+
+/// Why a job may be lost. A job requested on another host has its srun there; another node has its own scripts.
+fn suspect(job: &Job, in_use: &InUse, our_host: &str, our_nodes: &[String]) -> Option<Suspect> {
+    let short = |host: &str| host.split('.').next().unwrap_or_default().to_owned();
+    match &job.held_by {
+        Holder::Client { session, host } if short(host) == short(our_host) => {
+            let in_session = in_use.clients.iter().filter(|(_, of)| of.to_string() == *session);
+            let clients: BTreeSet<_> = in_session.map(|(client, _)| *client).collect();
+            let is_well = !clients.is_empty() && in_use.tasks.contains(&job.id);
+            (!is_well).then_some(Suspect::HeldByOneOf(clients))
+        }
+        Holder::Script { node } if our_nodes.contains(node) => {
+            (!in_use.steps.contains(&job.id)).then_some(Suspect::WithoutScript)
+        }
+        Holder::Client { .. } | Holder::Script { .. } => None,
+    }
+}
+
+/// Handles the lost jobs, and returns those that are still uncertain.
+fn settle(suspects: Vec<(Suspect, String)>, in_use: &InUse, jobs: &[Job]) -> anyhow::Result<Vec<(Suspect, String)>> {
+    let has_script = suspects.iter().any(|(suspect, _)| *suspect == Suspect::WithoutScript);
+    let launch = if has_script { launch_time()? } else { Duration::MAX };
+    let mut in_doubt = Vec::new();
+    for (suspect, id) in suspects {
+        let Some(job) = jobs.iter().find(|job| job.id == id) else { continue };
+        match &suspect {
+            Suspect::HeldByOneOf(clients) => {
+                let is_held = clients.iter().any(|client| in_use.clients.contains_key(client));
+                match (is_held, in_use.tasks.contains(&id)) {
+                    (true, true) => {}
+                    (false, false) => release(&job.name)?,
+                    _ => in_doubt.push((suspect, id)),
+                }
+            }
+            Suspect::WithoutScript if in_use.steps.contains(&id) => {}
+            Suspect::WithoutScript if job.age > launch => requeue(&job.name)?,
+            Suspect::WithoutScript => in_doubt.push((suspect, id)),
+        }
+    }
+    Ok(in_doubt)
+}
+
+/// slurmctld listens before it has read its saved state. On a busy machine squeue gives up before that (seen: 10 s).
+fn patiently(begin: Instant) -> anyhow::Result<Vec<Job>> {
+    loop {
+        match running() {
+            Err(_) if begin.elapsed() < PATIENCE => pause(LOOK),
+            answer => return answer,
+        }
+    }
+}
+
+fn running() -> anyhow::Result<Vec<Job>> {
+    let format = COLUMNS.map(|(name, width)| format!("{name}:{width}")).join(",");
+    let list = output("squeue", &["--noheader", "--states=RUNNING,SUSPENDED", "--Format", &format])?;
+    Ok(list.lines().filter_map(parse).collect())
+}
+
+fn parse(line: &str) -> Option<Job> {
+    let mut from = 0;
+    let [id, name, batch, used, session, node, host] = COLUMNS.map(|(_, width)| {
+        let column = line.get(from..line.len().min(from + width)).unwrap_or_default().trim();
+        from += width;
+        column.to_owned()
+    });
+    let held_by = match batch.as_str() {
+        "0" => Holder::Client { session, host },
+        "1" => Holder::Script { node },
+        _ => return None,
+    };
+    Some(Job { id, name, age: Duration::from_secs(seconds(&used)), held_by })
+}
+
+/// Ends an allocation that nobody holds. `salloc --no-shell` and slurmrestd leave such allocations on purpose.
+/// slurmctld delivers a message only if there was a client to receive it, which tells them apart. A client that does
+/// exist learns why the job ends.
+fn release(job: &str) -> anyhow::Result<()> {
+    if is_possible(slurm("scontrol", &["notify", job, &format!("{OUR_REASON}{NOBODY}")]))? {
+        cancel(job, NOBODY)?;
+    }
+    Ok(())
+}
+
+/// Does what Slurm does with a batch job that is missing from its node.
+fn requeue(job: &str) -> anyhow::Result<()> {
+    if !is_possible(slurm("scontrol", &["requeue", "incomplete", job]))? {
+        return cancel(job, NO_SCRIPT);
+    }
+    // The wait of two minutes begins when the node reports that nothing of the job is left.
+    let begin = Instant::now();
+    while begin.elapsed() < LOOK && output("squeue", &["--noheader", "--jobs", job, "--format=%T"])?.trim() != "PENDING"
+    {
+        pause(super::LOOK);
+    }
+    super::start_soon(job);
+    eprintln!("warning: job {job} runs in slurmctld's eyes alone, and is requeued: {NO_SCRIPT}");
+    Ok(())
+}
+
+fn cancel(job: &str, why: &str) -> anyhow::Result<()> {
+    slurm("scontrol", &["update", &format!("jobid={job}"), &format!("admincomment={OUR_REASON}{why}")])?;
+    slurm("scancel", &[job])?;
+    eprintln!("warning: job {job} runs in slurmctld's eyes alone, and is cancelled: {why}");
+    Ok(())
+}
+
+fn is_possible(answer: anyhow::Result<()>) -> anyhow::Result<bool> {
+    match answer {
+        Ok(()) => Ok(true),
+        Err(error) if error.to_string().contains(NOT_OF_THAT_KIND) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// How long after a job's start its batch script may still be missing, because a prolog runs.
+fn launch_time() -> anyhow::Result<Duration> {
+    let config = output("scontrol", &["show", "config"])?;
+    parse_launch_time(&config).context("`scontrol show config` names no BatchStartTimeout")
+}
+
+/// `BatchStartTimeout       = 10 sec`
+fn parse_launch_time(config: &str) -> Option<Duration> {
+    let seconds = last_value(config, "BatchStartTimeout")?.parse().ok()?;
+    Some(Duration::from_secs(seconds) + LAUNCH_MARGIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::processes::Process;
+    use super::*;
+    use sys::proc::Stat;
+
+    fn row(columns: [&str; 7]) -> String {
+        COLUMNS.iter().zip(columns).map(|((_, width), text)| format!("{text:width$}")).collect()
+    }
+
+    fn job(held_by: Holder) -> Job {
+        Job { id: "7".to_owned(), name: "5_2".to_owned(), age: Duration::from_secs(62), held_by }
+    }
+
+    fn client_job(host: &str) -> Job {
+        job(Holder::Client { session: "40".to_owned(), host: host.to_owned() })
+    }
+
+    fn script(node: &str) -> Job {
+        job(Holder::Script { node: node.to_owned() })
+    }
+
+    #[test]
+    fn squeue_tells_who_holds_a_job() {
+        assert_eq!(parse(&row(["7", "5_2", "0", "1:02", "40", "node1", "node1.lab"])), Some(client_job("node1.lab")));
+        assert_eq!(parse(&row(["7", "5_2", "1", "1:02", "40", "localhost", ""])), Some(script("localhost")));
+        assert_eq!(parse(row(["7", "5_2", "1", "1:02", "40", "localhost", ""]).trim_end()), Some(script("localhost")));
+        for bad in ["", "7", "slurm_load_jobs error: Unable to contact slurm controller"] {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
+    }
+
+    /// A process with its parent and session.
+    fn process(pid: i32, parent: i32, name: &str, state: char, session: i32, title: &str) -> Option<Process> {
+        let start = u64::from(pid.unsigned_abs());
+        Process::new(Stat { pid, name: name.to_owned(), state, parent, session, start }, title)
+    }
+
+    fn srun(pid: i32, session: i32) -> Option<Process> {
+        process(pid, 1, "srun", 'S', session, "srun\0hostname\0")
+    }
+
+    fn step(step: &str) -> Option<Process> {
+        process(60, 1, "slurmstepd", 'S', 60, &format!("slurmstepd: [7.{step}]\0"))
+    }
+
+    fn task() -> Option<Process> {
+        process(61, 60, "hostname", 'S', 60, "hostname\0")
+    }
+
+    fn of<const N: usize>(processes: [Option<Process>; N]) -> InUse {
+        InUse::of(&processes.into_iter().flatten().collect::<Vec<_>>())
+    }
+
+    fn held_by<const N: usize>(pids: [i32; N]) -> Option<Suspect> {
+        Some(Suspect::HeldByOneOf(pids.iter().map(|pid| (*pid, u64::from(pid.unsigned_abs()))).collect()))
+    }
+
+    #[test]
+    fn an_allocation_is_well_while_its_srun_and_a_task_of_it_live() {
+        let suspect = |in_use: &InUse| suspect(&client_job("node1.lab"), in_use, "node1", &["localhost".to_owned()]);
+        assert_eq!(suspect(&of([srun(51, 40), step("0"), task()])), None);
+        assert_eq!(suspect(&of([srun(51, 40), step("0")])), held_by([51]), "slurmstepd alone is no work");
+        assert_eq!(suspect(&of([srun(51, 40), srun(52, 41)])), held_by([51]), "of its own session");
+        assert_eq!(suspect(&of([step("0"), task()])), held_by([]));
+        assert_eq!(suspect(&of([process(51, 1, "bash", 'S', 40, "bash\0")])), held_by([]));
+        assert_eq!(suspect(&of([process(51, 1, "srun", 'Z', 40, "")])), held_by([]));
+        assert_eq!(suspect(&of([process(51, 1, "salloc", 'T', 40, "salloc\0")])), held_by([51]), "stopped, not gone");
+    }
+
+    #[test]
+    fn what_is_held_elsewhere_is_no_suspect() {
+        let suspect = |job: &Job| suspect(job, &InUse::default(), "node1", &["localhost".to_owned()]);
+        assert_eq!(suspect(&client_job("login")), None);
+        assert_eq!(suspect(&script("node2")), None);
+    }
+
+    #[test]
+    fn a_batch_job_is_well_while_its_slurmstepd_lives() {
+        let suspect = |in_use: &InUse| suspect(&script("localhost"), in_use, "node1", &["localhost".to_owned()]);
+        assert_eq!(suspect(&InUse::default()), Some(Suspect::WithoutScript));
+        assert_eq!(suspect(&of([step("batch"), task()])), None);
+        assert_eq!(suspect(&of([step("batch")])), None, "it tells how the script ended");
+        assert_eq!(suspect(&of([step("extern"), task()])), Some(Suspect::WithoutScript));
+    }
+
+    #[test]
+    fn a_script_may_be_late_as_long_as_slurm_lets_it() {
+        let config = "BOOT_TIME = x\nBatchStartTimeout       = 10 sec\nBurstBufferType = (null)\n";
+        assert_eq!(parse_launch_time(config), Some(Duration::from_secs(20)));
+        assert_eq!(parse_launch_time("Configuration data as of\n"), None);
+    }
+}

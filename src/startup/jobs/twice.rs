@@ -1,0 +1,39 @@
+//! Handles batch jobs that slurmd still knows and that slurmctld starts again.
+//!
+//! If slurmctld is killed before it has saved the start of a batch job, its successor starts the job again. slurmd does
+//! not know that the first run is over, and refuses. slurmctld then requeues the job for two minutes, and drains the
+//! whole node with "Duplicate jobid" until a person resumes it (Slurm 22.05 to 24.11, `req.c` and `agent.c`).
+
+use std::time::{Duration, Instant};
+
+use super::{account, output, pause, reports, slurm, start_soon};
+use machine::node_report::TWICE;
+
+/// By then slurmctld has begun to schedule (seen: 5 s) and has slurmd's answer.
+const PATIENCE: Duration = Duration::from_secs(15);
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Resumes the node, and lets the jobs start as soon as possible.
+pub(super) fn watch(node: &str) -> anyhow::Result<()> {
+    let begin = Instant::now();
+    let begun = account::begun(node)?.ids;
+    // slurmctld may have been faster than this check.
+    let mut drained = false;
+    while !begun.is_empty() && begin.elapsed() < PATIENCE {
+        if reports(node)?.iter().any(|report| report.is_drained_because(TWICE)) {
+            drained = true;
+            slurm("scontrol", &["update", &format!("nodename={node}"), "state=undrain"])?;
+            eprintln!(
+                "warning: slurmctld had forgotten that a job ran, started it again and drained the node (\"{TWICE}\"); the drain is \
+                 taken back"
+            );
+        }
+        if drained {
+            let waiting = output("squeue", &["--noheader", "--states=PENDING", "--format=%A %i"])?;
+            let waiting = waiting.lines().filter_map(|line| line.trim().split_once(' '));
+            waiting.filter(|(id, _)| begun.contains(*id)).for_each(|(_, name)| start_soon(name));
+        }
+        pause(LOOK);
+    }
+    Ok(())
+}

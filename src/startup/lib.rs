@@ -1,0 +1,15 @@
+//! From the probe to running daemons, and everything that PID 1 runs as a child.
+
+pub mod free_port;
+pub mod health;
+pub mod holders;
+pub mod jobs;
+pub mod liveness;
+pub mod oom_score;
+pub mod prepare;
+pub mod start;
+pub mod state_disk;
+pub mod take_token;
+pub mod take_variables;
+pub mod timeline;
+pub mod up;

@@ -1,0 +1,398 @@
+//! Checks whether the daemons still answer.
+//!
+//! PID 1 runs this in a child, once per interval and never twice at a time, so it may block. It tells a hung
+//! daemon from a slow one. Time in which this process itself could not run does not count.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use machine::liveness_result::{Liveness, Probed, QUESTIONS, Question};
+use sys::tool::Running;
+use sys::users;
+
+mod crowd;
+mod helper;
+pub mod stuck;
+mod work;
+
+/// Asks all questions at once, and judges the answers.
+pub fn ask_all(questions: Vec<Question>) -> anyhow::Result<Vec<Probed>> {
+    let (said, hear) = channel();
+    let own: Rc<BTreeSet<u32>> = Rc::new(crowd::own_users(questions.iter().map(|question| question.pid)));
+    let waiting = questions.into_iter().map(|question| Waiting::new(question, Rc::clone(&own)));
+    let waiting: BTreeMap<_, _> = waiting.enumerate().collect();
+    for (index, waiting) in &waiting {
+        let (index, said) = (*index, said.clone());
+        let (question, running) = (waiting.question.clone(), Arc::clone(&waiting.running));
+        let pid = u32::try_from(waiting.question.pid).unwrap_or_default();
+        // By then nobody listens any more, unless this process has hardly run.
+        let deadline = 2 * waiting.question.timeout();
+        let attempt = move || ask(&question, &running, deadline).and_then(|()| helper::look(pid));
+        std::thread::Builder::new().spawn(move || ask_until_it_answers(index, attempt, &said))?;
+    }
+    Ok(listen(waiting, &hear))
+}
+
+/// Why a question got no answer.
+#[derive(Debug)]
+enum Failure {
+    /// The command could not be executed.
+    NotAsked(String),
+    /// The command failed. It is repeated, because the daemon may be restarting itself. `broken`: being busy is no
+    /// excuse for this failure.
+    Failed { why: String, broken: bool },
+}
+
+/// The result of one attempt: the index of the question, and its outcome.
+type Try = (usize, Result<(), Failure>);
+
+/// The pause before a repetition: a daemon that reconfigures itself closes its port for a moment.
+const RETRY_PAUSE: Duration = Duration::from_millis(250);
+/// After this many broken results in a row, the daemon is not just restarting itself.
+const CERTAIN: u32 = 5;
+/// A single wait counts for at most twice this long. Otherwise a frozen container, or a machine without CPU time for
+/// this process, would count against the daemon.
+const SLICE: Duration = Duration::from_millis(100);
+
+/// A question that was not answered yet.
+struct Waiting {
+    question: Question,
+    /// The command that is running.
+    running: Arc<AtomicU32>,
+    /// The work of the process when the answer became late, and how often it had been scheduled.
+    work: Option<(work::Work, u64)>,
+    /// The users of all daemons.
+    own: Rc<BTreeSet<u32>>,
+    why: Option<String>,
+    /// How often in a row it was found broken.
+    broken: u32,
+}
+
+impl Waiting {
+    fn new(question: Question, own: Rc<BTreeSet<u32>>) -> Self {
+        Self { question, running: Arc::default(), work: None, own, why: None, broken: 0 }
+    }
+
+    fn answer(&self, liveness: Liveness) -> Probed {
+        Probed { unit: self.question.unit, liveness }
+    }
+
+    /// The work so far of the daemon and of the command that asks it.
+    fn done(&self) -> (work::Work, u64) {
+        let [daemon, _] = self.who_works();
+        (work::Work::of(&self.who_works()), work::turns(daemon))
+    }
+
+    /// The daemon, and the command that asks it, which may not have had CPU time either.
+    fn who_works(&self) -> [u32; 2] {
+        let daemon = u32::try_from(self.question.pid).unwrap_or_default();
+        [daemon, self.running.load(Ordering::Relaxed)]
+    }
+
+    /// The verdict when the time is over.
+    fn liveness(&self) -> Liveness {
+        let Some((before, turns)) = &self.work else { return Liveness::Unknown("the probe had no time".to_owned()) };
+        let time = self.question.timeout();
+        let seen = self.why.clone().unwrap_or_else(|| "no answer".to_owned());
+        let (done, now) = self.done();
+        let (work, why) = match self.broken {
+            0 => (done.since(before), format!("{seen} within {:.1} s", time.as_secs_f64())),
+            _ => (Duration::ZERO, seen),
+        };
+        let crowd = || crowd::at(&self.question.door, &self.own);
+        work::liveness(self.question.pid, work, self.broken == 0 && now != *turns, time, why, crowd)
+    }
+}
+
+fn listen(mut waiting: BTreeMap<usize, Waiting>, hear: &Receiver<Try>) -> Vec<Probed> {
+    let mut answers = Vec::new();
+    let mut waited = Duration::ZERO;
+    while !waiting.is_empty() {
+        let begin = Instant::now();
+        let heard = hear.recv_timeout(SLICE);
+        waited += begin.elapsed().min(2 * SLICE);
+        match heard {
+            Ok((index, Ok(()))) => answers.extend(waiting.remove(&index).map(|w| w.answer(Liveness::Answers))),
+            Ok((index, Err(Failure::NotAsked(why)))) => {
+                answers.extend(waiting.remove(&index).map(|w| w.answer(Liveness::Unknown(why))));
+            }
+            Ok((index, Err(Failure::Failed { why, broken }))) => {
+                if let Some(waiting) = waiting.get_mut(&index) {
+                    (waiting.why, waiting.broken) = (Some(why), if broken { waiting.broken + 1 } else { 0 });
+                }
+            }
+            Err(_) => {}
+        }
+        let is_over = |waiting: &Waiting| waited >= waiting.question.timeout() || waiting.broken >= CERTAIN;
+        let (over, rest): (BTreeMap<_, _>, _) = waiting.into_iter().partition(|(_, waiting)| is_over(waiting));
+        answers.extend(over.into_values().map(|waiting| waiting.answer(waiting.liveness())));
+        waiting = rest;
+        if waited >= SLICE {
+            for waiting in waiting.values_mut().filter(|waiting| waiting.work.is_none()) {
+                waiting.work = Some(waiting.done());
+            }
+        }
+    }
+    answers
+}
+
+#[expect(clippy::disallowed_methods, reason = "what refuses at once can only be asked again after a while")]
+fn ask_until_it_answers(index: usize, attempt: impl Fn() -> Result<(), Failure>, said: &Sender<Try>) {
+    loop {
+        let result = attempt();
+        let again = matches!(result, Err(Failure::Failed { .. }));
+        if said.send((index, result)).is_err() || !again {
+            return;
+        }
+        std::thread::sleep(RETRY_PAUSE);
+    }
+}
+
+fn ask(question: &Question, running: &AtomicU32, deadline: Duration) -> Result<(), Failure> {
+    let execute = |input: Vec<u8>, command: &Vec<String>| execute(question, command, &input, running, deadline);
+    question.commands.iter().try_fold(Vec::new(), execute).map(drop)
+}
+
+/// The command as the unit's user, with the unit's variables.
+fn command_of(question: &Question, words: &[String]) -> std::io::Result<Command> {
+    let mut command = match &question.user {
+        Some(user) => {
+            let mut command = Command::new(std::env::current_exe()?);
+            command.args(["as-user", user, "--"]).args(words);
+            for name in users::VARIABLES {
+                command.env_remove(name);
+            }
+            command
+        }
+        None => {
+            let mut command = Command::new(words.first().map(String::as_str).unwrap_or_default());
+            command.args(words.get(1..).unwrap_or_default());
+            command
+        }
+    };
+    command.env_remove(QUESTIONS).envs(&question.env);
+    Ok(command)
+}
+
+/// Runs a command and returns its output.
+fn execute(
+    question: &Question,
+    command: &[String],
+    input: &[u8],
+    running: &AtomicU32,
+    deadline: Duration,
+) -> Result<Vec<u8>, Failure> {
+    let Some(program) = command.first() else { return Ok(Vec::new()) };
+    let not_asked = |error: std::io::Error| Failure::NotAsked(format!("`{program}` cannot be executed: {error}"));
+    let child = command_of(question, command).and_then(|mut command| Running::start(&mut command, input));
+    let child = child.map_err(not_asked)?;
+    running.store(child.pid(), Ordering::Relaxed);
+    let output = match child.finish(deadline, LONGEST) {
+        Err(error) => return Err(Failure::Failed { why: format!("`{}`: {error}", command.join(" ")), broken: false }),
+        Ok(output) => output,
+    };
+    if output.status.success() {
+        return Ok(output.stdout);
+    }
+    let first_line = [&output.stderr, &output.stdout].into_iter().find_map(|text| first_line(text));
+    let said = first_line.unwrap_or_else(|| output.status.to_string());
+    let why = format!("`{}`: {said}", command.join(" "));
+    Err(if gave_up(program, &output.stderr) { Failure::NotAsked(why) } else { Failure::Failed { why, broken: false } })
+}
+
+/// Whether a command of Slurm's says that it could not even ask (`fatal()` in its `src/common/log.c`): somebody may have made a mistake in
+/// slurm.conf, which it reads and the daemon has read long ago.
+fn gave_up(program: &str, stderr: &[u8]) -> bool {
+    let word = format!("{}: fatal: ", program.rsplit('/').next().unwrap_or(program));
+    String::from_utf8_lossy(stderr).lines().any(|line| line.starts_with(&word))
+}
+
+/// The most of it that is read.
+const LONGEST: usize = 1 << 20;
+/// How much of a command's message is kept.
+const LINE: usize = 200;
+
+fn first_line(text: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(text);
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty())?;
+    Some(model::printable::short(line, LINE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use config::ReadinessTest;
+    use machine::UnitId;
+
+    fn words(command: &[&str]) -> Vec<String> {
+        command.iter().map(ToString::to_string).collect()
+    }
+
+    fn unit() -> UnitId {
+        serde_json::from_str("7").unwrap()
+    }
+
+    /// The verdict on an idle process, asked by these commands.
+    fn liveness(commands: &[&[&str]], pid: u32) -> Liveness {
+        let question = Question {
+            unit: unit(),
+            pid: i32::try_from(pid).unwrap(),
+            commands: commands.iter().map(|command| words(command)).collect(),
+            timeout_ms: 500,
+            door: ReadinessTest::Started,
+            user: None,
+            env: BTreeMap::new(),
+        };
+        let (said, hear) = channel();
+        let asked = question.clone();
+        let waiting = Waiting::new(question, Rc::default());
+        let running = Arc::clone(&waiting.running);
+        std::thread::spawn(move || ask_until_it_answers(0, || ask(&asked, &running, Duration::from_secs(9)), &said));
+        let mut answers = listen(BTreeMap::from([(0, waiting)]), &hear);
+        assert_eq!((answers.len(), answers[0].unit), (1, unit()));
+        answers.remove(0).liveness
+    }
+
+    /// A sleeping child, killed when dropped.
+    struct Sleeper(std::process::Child);
+
+    impl Sleeper {
+        #[expect(clippy::disallowed_methods, reason = "a test is nobody's PID 1")]
+        fn new(command: &[&str]) -> Self {
+            Self(Command::new(command[0]).args(&command[1..]).spawn().unwrap())
+        }
+    }
+
+    impl Drop for Sleeper {
+        #[expect(clippy::disallowed_methods, reason = "a test is nobody's PID 1")]
+        fn drop(&mut self) {
+            self.0.kill().unwrap();
+            self.0.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn what_one_command_writes_the_next_one_reads() {
+        assert_eq!(liveness(&[&["printf", "a\\n"], &["grep", "-q", "a"]], std::process::id()), Liveness::Answers);
+    }
+
+    #[test]
+    fn the_reason_is_what_was_seen_or_said() {
+        let idle = Sleeper::new(&["sleep", "60"]);
+        // On a fully loaded machine, an idle process cannot be recognized as idle.
+        let why = |commands: &[&[&str]]| match liveness(commands, idle.0.id()) {
+            Liveness::Silent(why) | Liveness::Slow(why) => why,
+            other => panic!("{other:?}"),
+        };
+        assert!(why(&[&["sleep", "60"]]).starts_with("no answer within 0.5 s"));
+        let refused = why(&[&["sh", "-c", "echo refused >&2; exit 3"]]);
+        assert!(refused.contains("refused"), "{refused}");
+    }
+
+    #[test]
+    fn who_did_nothing_is_silent_and_who_worked_is_slow() {
+        let idle = Sleeper::new(&["sleep", "60"]);
+        let after = |work| {
+            let pid = i32::try_from(idle.0.id()).unwrap();
+            let (work, time) = (Duration::from_millis(work), Duration::from_secs(3));
+            work::liveness(pid, work, true, time, "no answer".to_owned(), || None)
+        };
+        assert_eq!(after(5), Liveness::Silent("no answer".to_owned()));
+        assert!(matches!(after(500), Liveness::Slow(_)));
+    }
+
+    #[test]
+    fn who_was_stopped_is_no_question_of_time_and_who_runs_in_a_crowd_is_not_silent() {
+        let idle = Sleeper::new(&["sleep", "60"]);
+        let pid = i32::try_from(idle.0.id()).unwrap();
+        let liveness = |runs| {
+            let crowd = || Some("60 connections".to_owned());
+            work::liveness(pid, Duration::ZERO, runs, Duration::from_secs(3), "no answer".to_owned(), crowd)
+        };
+        assert_eq!(liveness(true), Liveness::Overloaded("no answer; 60 connections".to_owned()));
+        assert_eq!(liveness(false), Liveness::Silent("no answer".to_owned()), "a deadlock collects connections, too");
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGSTOP).unwrap();
+        while !std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") T ") {
+            std::thread::yield_now();
+        }
+        assert!(matches!(liveness(true), Liveness::Stopped(_)));
+    }
+
+    #[test]
+    #[expect(unsafe_code, reason = "ptrace has no safe wrapper here")]
+    fn a_process_that_is_being_debugged_is_left_alone() {
+        let traced = Sleeper::new(&["sleep", "60"]);
+        let pid = i32::try_from(traced.0.id()).unwrap();
+        // SAFETY: the addresses are not used; the tracee is detached when the tracer ends.
+        assert_eq!(unsafe { nix::libc::ptrace(nix::libc::PTRACE_SEIZE, pid, 0, 0) }, 0);
+        let Liveness::Unknown(why) = liveness(&[&["sleep", "60"]], traced.0.id()) else { panic!("it is known") };
+        assert!(why.contains("is debugging it"), "{why}");
+    }
+
+    #[test]
+    fn a_process_that_works_is_slow() {
+        let busy = Sleeper::new(&["sh", "-c", "while :; do :; done"]);
+        assert!(matches!(liveness(&[&["sleep", "60"]], busy.0.id()), Liveness::Slow(_)));
+    }
+
+    #[test]
+    fn a_process_that_works_and_is_seen_to_be_broken_is_silent() {
+        let busy = Sleeper::new(&["sh", "-c", "while :; do :; done"]);
+        let pid = i32::try_from(busy.0.id()).unwrap();
+        let waiting = Waiting::new(
+            Question {
+                unit: unit(),
+                pid,
+                commands: vec![],
+                timeout_ms: 500,
+                door: ReadinessTest::Started,
+                user: None,
+                env: BTreeMap::new(),
+            },
+            Rc::default(),
+        );
+        let (said, hear) = channel();
+        let broken = || Err(Failure::Failed { why: "its helper is dead".to_owned(), broken: true });
+        std::thread::spawn(move || ask_until_it_answers(0, broken, &said));
+        let answers = listen(BTreeMap::from([(0, waiting)]), &hear);
+        assert_eq!(answers[0].liveness, Liveness::Silent("its helper is dead".to_owned()));
+    }
+
+    #[test]
+    fn one_that_refuses_for_a_moment_answers() {
+        let directory = tempfile::tempdir().unwrap();
+        let flag = directory.path().join("flag").display().to_string();
+        let script = format!("test -e {flag} && exit 0; touch {flag}; exit 1");
+        assert_eq!(liveness(&[&["sh", "-c", &script]], std::process::id()), Liveness::Answers);
+    }
+
+    #[test]
+    fn a_command_that_cannot_read_its_own_files_says_nothing_about_the_daemon() {
+        let idle = Sleeper::new(&["sleep", "60"]);
+        let directory = tempfile::tempdir().unwrap();
+        let scontrol = directory.path().join("scontrol");
+        let says = |line: &str| {
+            std::fs::write(&scontrol, format!("echo 'scontrol: error: no such key' >&2; echo '{line}' >&2; exit 1\n"))
+                .unwrap();
+            liveness(&[&["sh", scontrol.to_str().unwrap()]], idle.0.id())
+        };
+        assert!(matches!(says("Slurmctld(primary) at node1 is DOWN"), Liveness::Silent(_) | Liveness::Slow(_)));
+        let Liveness::Unknown(why) = says("sh: fatal: Unable to process configuration file") else {
+            panic!("it is known")
+        };
+        assert!(why.ends_with("no such key"), "the first line says what it is: {why}");
+    }
+
+    #[test]
+    fn a_probe_that_cannot_run_and_a_process_that_is_gone_say_nothing() {
+        let Liveness::Unknown(why) = liveness(&[&["/no/such/probe"]], 1) else { panic!("it is known") };
+        assert!(why.contains("/no/such/probe"), "{why}");
+        let gone = Sleeper::new(&["true"]).0.id();
+        assert!(matches!(liveness(&[&["sleep", "60"]], gone), Liveness::Unknown(_)));
+    }
+}

@@ -1,0 +1,114 @@
+//! Finds a slurmstepd that waits for ever on behalf of a cancelled job.
+//!
+//! slurmstepd opens a job's input and output files with the rights of the job's user, and takes no request before that.
+//! A FIFO that nobody else opens blocks it: the job stays COMPLETING, and no other starts. Slurm's own
+//! `UnkillableStepTimeout` starts only after that wait (Slurm 22.05 to 24.11, `slurmstepd/req.c`).
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use model::printable;
+use sys::leftovers::Handle;
+use sys::proc;
+use sys::proc::parse;
+use sys::tool;
+
+/// By then a regular file is usually open; a cancelled job loses nothing either way. The time is short because
+/// slurmctld waits 10 s for the node's answer to the cancellation, and retries only a minute later.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How long slurmctld may take to say which jobs are to end.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// A slurmstepd with a user's rights, which it has only while it prepares a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Step {
+    start: u64,
+    job: u32,
+    /// How often its first thread gave up the CPU voluntarily. This does not change while it waits in one place.
+    waits: u64,
+}
+
+/// Ends those whose job is COMPLETING. Slurm is asked only if there is one, so normally a round just reads /proc.
+pub fn end() {
+    let before = waiting();
+    if before.is_empty() {
+        return;
+    }
+    let completing = completing();
+    if !before.values().any(|step| completing.contains_key(&step.job)) {
+        return;
+    }
+    pause();
+    let now = waiting();
+    for (pid, step) in before.iter().filter(|(pid, step)| now.get(pid) == Some(step)) {
+        let (Some(user), Some(handle)) = (completing.get(&step.job), Handle::of(*pid, step.start)) else { continue };
+        handle.send(Signal::SIGKILL);
+        eprintln!(
+            "warning: job {} of {user} was to end, and its slurmstepd (process {pid}) waited for somebody to open a file of the job's \
+             input or output, a FIFO most likely (`scontrol show job {}` names them); no other job could start, so that \
+             slurmstepd was killed",
+            step.job, step.job
+        );
+    }
+}
+
+/// The slurmstepds that sleep with a user's rights.
+fn waiting() -> BTreeMap<i32, Step> {
+    let step = |pid| {
+        let stat = proc::stat(pid).filter(|stat| stat.name == "slurmstepd")?;
+        let waits = waits(&proc::status(pid)?)?;
+        Some((pid, Step { start: stat.start, job: parse::step(&proc::title(pid)?)?.0, waits }))
+    };
+    proc::pids().filter_map(step).collect()
+}
+
+/// How often it has waited; `None` if it is not waiting, has root's rights, or was started by a user.
+fn waits(status: &str) -> Option<u64> {
+    let [real, effective] = parse::numbers(status, "Uid")?;
+    let waits = parse::field(status, "State")?.starts_with('S') && real == 0 && effective != 0;
+    waits.then(|| parse::field(status, "voluntary_ctxt_switches")?.parse().ok())?
+}
+
+/// The jobs that Slurm is ending, and their users.
+fn completing() -> BTreeMap<u32, String> {
+    let squeue = ["--noheader", "--states=COMPLETING", "--format=%A %u"];
+    let list =
+        tool::output(Command::new("squeue").args(squeue), ANSWER).map(|output| output.stdout).unwrap_or_default();
+    let job = |line: &str| {
+        let (job, user) = line.trim().split_once(' ')?;
+        Some((job.parse().ok()?, printable::short(user, 64)))
+    };
+    String::from_utf8_lossy(&list).lines().filter_map(job).collect()
+}
+
+#[expect(clippy::disallowed_methods, reason = "nothing tells that a process goes on waiting")]
+fn pause() {
+    std::thread::sleep(PATIENCE);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_sleeps_with_a_users_rights_waits() {
+        let status = |state: &str, users: &str| {
+            format!(
+                "Name:\tslurmstepd\nState:\t{state}\nUid:\t{users}\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t3\n"
+            )
+        };
+        assert_eq!(waits(&status("S (sleeping)", "0\t65534\t0\t65534")), Some(12));
+        for (state, users) in [
+            ("R (running)", "0\t65534\t0\t65534"),
+            ("D (disk sleep)", "0\t65534\t0\t65534"),
+            ("S (sleeping)", "0\t0\t0\t0"),
+            ("S (sleeping)", "65534\t65534\t65534\t65534"),
+        ] {
+            assert_eq!(waits(&status(state, users)), None, "{state} {users}");
+        }
+        assert_eq!(waits(""), None);
+    }
+}

@@ -1,0 +1,94 @@
+//! Measures what processes did while a daemon did not answer, from the kernel's statistics.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+
+use machine::liveness_result::Liveness;
+use sys::proc::parse::field;
+
+/// For each thread, the time on a CPU and in the run queue.
+pub(super) struct Work(BTreeMap<String, Duration>);
+
+/// A process that worked or waited for a CPU for more than one part in this many is not hung: a hung daemon's timers
+/// use a thousandth.
+const BUSY: u32 = 10;
+
+impl Work {
+    /// What the threads of these processes have done so far.
+    pub(super) fn of(pids: &[u32]) -> Self {
+        let all = pids.iter().flat_map(|pid| threads(*pid).into_iter().map(move |thread| (*pid, thread)));
+        Self(
+            all.filter_map(|(pid, thread)| Some((thread.clone(), schedstat(&read(pid, &thread, "schedstat")?)?)))
+                .collect(),
+        )
+    }
+
+    /// The work done since `before`.
+    pub(super) fn since(&self, before: &Self) -> Duration {
+        let of_thread = |(thread, done): (&String, &Duration)| {
+            done.saturating_sub(before.0.get(thread).copied().unwrap_or_default())
+        };
+        self.0.iter().map(of_thread).sum()
+    }
+}
+
+/// Judges a process that did not answer during `time`, in which it and the probe did this much `work`. With a `crowd`
+/// at its door it counts as overloaded, if it runs at all.
+pub(super) fn liveness(
+    pid: i32,
+    work: Duration,
+    runs: bool,
+    time: Duration,
+    why: String,
+    crowd: impl FnOnce() -> Option<String>,
+) -> Liveness {
+    let pid = u32::try_from(pid).unwrap_or_default();
+    let threads = threads(pid);
+    if threads.is_empty() {
+        return Liveness::Unknown("it is gone".to_owned());
+    }
+    let statuses: Vec<String> = threads.iter().filter_map(|thread| read(pid, thread, "status")).collect();
+    for status in &statuses {
+        if let Some(tracer) = field(status, "TracerPid").filter(|tracer| *tracer != "0") {
+            return Liveness::Unknown(format!("{why}; process {tracer} is debugging it"));
+        }
+        if field(status, "State").is_some_and(|state| state.starts_with('D')) {
+            return Liveness::Unknown(format!("{why}; it waits in the kernel for a disk or a device"));
+        }
+    }
+    if !statuses.is_empty()
+        && statuses.iter().all(|status| field(status, "State").is_some_and(|state| state.starts_with('T')))
+    {
+        return Liveness::Stopped(format!("{why}; it was stopped by a signal"));
+    }
+    if let Some(crowd) = runs.then(crowd).flatten() {
+        return Liveness::Overloaded(format!("{why}; {crowd}"));
+    }
+    if work * BUSY >= time {
+        let work = work.as_secs_f64();
+        return Liveness::Slow(format!("{why}, but {work:.1} s of work or of waiting for a CPU"));
+    }
+    Liveness::Silent(why)
+}
+
+/// How often the threads of a process were scheduled on a CPU. In a deadlock that does not change.
+pub(super) fn turns(pid: u32) -> u64 {
+    let turns = |thread: String| read(pid, &thread, "schedstat")?.split_ascii_whitespace().nth(2)?.parse::<u64>().ok();
+    threads(pid).into_iter().filter_map(turns).sum()
+}
+
+fn threads(pid: u32) -> Vec<String> {
+    let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}
+
+fn read(pid: u32, thread: &str, file: &str) -> Option<String> {
+    fs::read_to_string(format!("/proc/{pid}/task/{thread}/{file}")).ok()
+}
+
+/// Time on a CPU and time waiting for one, in nanoseconds (the kernel's Documentation/scheduler/sched-stats.rst).
+fn schedstat(text: &str) -> Option<Duration> {
+    let mut fields = text.split_ascii_whitespace().map_while(|field| field.parse().ok());
+    Some(Duration::from_nanos(fields.next()?).saturating_add(Duration::from_nanos(fields.next()?)))
+}

@@ -1,0 +1,362 @@
+//! Everything that may hang or fail before the daemons start, at a start and at a reload. It runs in a child of
+//! PID 1.
+
+mod ask_slurm;
+mod daemon_directories;
+pub mod environments;
+mod explain;
+mod held_gpus;
+mod in_use;
+mod jobs_on_node;
+mod joining;
+mod reload;
+
+pub use explain::explain;
+pub use reload::{dry_run, reload, restore};
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+use config::{Config, ConfigError, DaemonName, Held, JobHook, OnHookFailure, Role};
+use doctor::facts::Start;
+use install::load_config;
+use install::planned::{Planned, cluster_name, plan_files, state_directory, with_slurm_user};
+use install::{AccountError, InstallError, MungeKey};
+use model::exit_code;
+use model::inventory::{Behavior, Finding, Inventory, Kind};
+use model::prepared::{OfferedGpu, PrepareEvent, Prepared};
+use plan::Text;
+use plan::render;
+use plan::target::Target;
+use plan::{DevicePath, FileName, Refusal};
+use probe::job_map;
+use sys::lock;
+use watch::agent;
+
+/// How long the key of another container's cluster is waited for.
+const KEY_COMES: Duration = Duration::from_secs(15);
+
+/// The inputs of a preparation.
+#[derive(Debug)]
+pub struct Sources<'a> {
+    /// The operator's file, if the command line names one.
+    pub config: Option<&'a Path>,
+    /// The directory below which everything is read and written.
+    pub root: &'a Path,
+    /// An inventory that replaces detection.
+    pub inventory: Option<&'a Path>,
+    /// Checksums of the configuration that PID 1 uses.
+    pub held: Option<&'a Held>,
+    /// At a reload: the node's current name.
+    pub node: Option<&'a str>,
+}
+
+/// Reports progress to PID 1.
+pub type Tell<'a> = &'a dyn Fn(&PrepareEvent) -> anyhow::Result<()>;
+
+/// Prepares a start. The caller must still sync the key.
+pub fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, MungeKey), Refusal> {
+    let config = load(sources)?;
+    plan::names_a_controller(&config)?;
+    let (what, cause) = ("a slurminit runs this cluster", "two would take the files from each other");
+    if let Some(pid) = lock::holder_other_than_parent(sources.root, &config.paths.run) {
+        let what = format!("{what} already (pid {pid})");
+        return Err(Refusal::new(exit_code::PREPARE, what, cause, "for new files: slurminit reload"));
+    }
+    // What an agent of a former start knew of the GPUs is past.
+    let _ = agent::files::forget(&config.paths.run);
+    let joining = joining::check(&config, sources.root)?;
+    let accounts = accounts(&config, sources)?;
+    let owners = with_slurm_user(&config, sources.config, sources.root)?;
+    let unusable = install::make_directories(&owners, sources.root)?;
+    let key = match &joining {
+        Some(joining) => joining.install(&config, sources.root)?,
+        None => munge_key(&config, sources.root)?,
+    };
+    // munged starts while the driver is asked.
+    tell_or_fail(tell, &PrepareEvent::MungeKeyReady)?;
+
+    let inventory = detected(&config, sources.root, sources.inventory)?;
+    tell_or_fail(tell, &PrepareEvent::Detected)?;
+    plan::can_account(&config, &inventory)?;
+    plan::can_authenticate(&config, &inventory)?;
+    let mut planned = plan_files(&config, sources.config, &inventory, sources.root)?;
+    is_own_state(&config, sources.root, &planned.files)?;
+    let kept = in_use::keep_at_start(&config, sources.root, &mut planned)?;
+    let named = daemon_directories::make(&owners, sources, &planned, &inventory.hostname)?;
+    install::note_copies(&config.paths, sources.root, &planned.customized)?;
+    make_simulated_gpus(&config, sources.root)?;
+    let changed = install::install_files(&config.paths, sources.root, &planned.files)?;
+    let accounting = install::install_accounting(&config, sources.root)?;
+    let jwt_key = install::install_jwt_key(&owners, sources.root)?;
+    if let Err(error) = install::keep_applied(&config.paths, sources.root, &planned.files) {
+        eprintln!("warning: {error}; a reload will compare with the installed files");
+    }
+    let device_files = close_device_files(&planned);
+    let job_map = clear_job_map(&config, sources.root, &planned);
+    let cheap = cheap_findings(&config, sources.root, &inventory, &planned.files);
+    let mut prepared = report(&config, sources.root, planned, &inventory, changed);
+    prepared.slurm_user = slurm_user(&owners);
+    if let Some(held) = sources.held {
+        let alike = config.simulate.nodes.unwrap_or_default();
+        let kept = format!("{held}\n{}\n{alike}", prepared.node_name);
+        if let Err(error) = install::keep_held(&config.paths, sources.root, &kept) {
+            eprintln!("warning: {error}; `slurminit reload --dry-run` will not compare what only a start takes");
+        }
+    }
+    if !config.shares_a_cluster() {
+        prepared.findings.extend(host_name(sources.root, &prepared.node_name));
+    }
+    prepared.findings.extend(kept);
+    prepared.findings.extend(accounts);
+    prepared.findings.extend(unusable);
+    prepared.findings.extend(named);
+    prepared.findings.extend(accounting);
+    prepared.findings.extend(jwt_key);
+    prepared.findings.extend(device_files);
+    prepared.findings.extend(job_map);
+    prepared.findings.extend(cheap);
+    prepared.findings.extend(key.findings.iter().cloned());
+    prepared.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    Ok((prepared, key))
+}
+
+/// The user of slurmctld, where the operator's slurm.conf or slurminit.toml names one.
+fn slurm_user(owners: &Config) -> Option<String> {
+    owners.daemons.get(&DaemonName::Slurmctld)?.user.clone()
+}
+
+/// Puts the key in place. The controller's container, which starts at the same time, may not have made it yet.
+#[expect(clippy::disallowed_methods, reason = "this is a child of PID 1; a volume tells nobody that a file has come")]
+fn munge_key(config: &Config, root: &Path) -> Result<MungeKey, InstallError> {
+    let begin = Instant::now();
+    let mut told = false;
+    loop {
+        match install::install_munge_key(config, root) {
+            Err(InstallError::NoKey { .. }) if begin.elapsed() < KEY_COMES => {
+                if !told && begin.elapsed() >= Duration::from_secs(1) {
+                    told = true;
+                    eprintln!(
+                        "warning: waiting for the controller's container to make {}",
+                        config.paths.munge_key.display()
+                    );
+                }
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// slurmctld ends if the saved jobs are those of a cluster of another name.
+fn is_own_state(config: &Config, root: &Path, files: &[Text]) -> Result<(), Refusal> {
+    let state = state_directory(config, root, files);
+    let Some(saved) = doctor::look::saved_cluster(&state).filter(|_| Target::of(config).has_state()) else {
+        return Ok(());
+    };
+    let name = cluster_name(files);
+    // Slurm reads the name in lower case. A name in an included file is not seen here.
+    if name.is_empty() || name.eq_ignore_ascii_case(&saved) {
+        return Ok(());
+    }
+    let state = state.display();
+    let what =
+        format!("the saved jobs belong to another cluster: {state} is that of {saved}, and this one is called {name}");
+    let cause = "slurmctld ends with CLUSTER NAME MISMATCH, so that it does not lose them";
+    let repair = format!(
+        "set cluster_name = \"{saved}\"; to keep the jobs under the new name, remove {state}/clustername; to lose them, use a new volume"
+    );
+    Err(Refusal::new(exit_code::CONFIG, what, cause, repair))
+}
+
+/// Lets programs in jobs find the node by its name; says it where that cannot be.
+fn host_name(root: &Path, node_name: &str) -> Option<Finding> {
+    // A user's slurm.conf may name several nodes at once: `gpu[1-4]`.
+    let name = plan::HostName::try_from(node_name.to_owned()).ok()?;
+    let error = install::install_host_name(root, name.as_str()).err()?;
+    Some(Finding::warning(
+        Kind::Files,
+        error.to_string(),
+        "programs in jobs that look for the node by its name, such as PyTorch's MASTER_ADDR, may not find it",
+        "nothing, if no job does that",
+    ))
+}
+
+fn invalid(error: ConfigError) -> Refusal {
+    Refusal::new(exit_code::CONFIG, error, "the configuration is not valid", "correct it and start again")
+}
+
+fn load(sources: &Sources<'_>) -> Result<Config, Refusal> {
+    load_config::load(sources.config).map_err(invalid)
+}
+
+/// Creates the accounts of `[[user]]`, and returns messages about them.
+fn accounts(config: &Config, sources: &Sources<'_>) -> Result<Vec<Finding>, Refusal> {
+    install::install_accounts(config, sources.root).map_err(|error| no_accounts(error, sources.config))
+}
+
+fn no_accounts(error: AccountError, config_file: Option<&Path>) -> Refusal {
+    match error {
+        AccountError::Refused(fault) => invalid(load_config::locate(config_file, fault)),
+        AccountError::Install(error) => error.into(),
+    }
+}
+
+fn detected(config: &Config, root: &Path, file: Option<&Path>) -> Result<Inventory, Refusal> {
+    inventory(config, root, file).map_err(|error| {
+        Refusal::new(exit_code::PREPARE, format!("{error:#}"), "detection failed", "run `slurminit detect`")
+    })
+}
+
+/// The result for PID 1.
+fn report(config: &Config, root: &Path, planned: Planned, inventory: &Inventory, changed: Vec<PathBuf>) -> Prepared {
+    let (node_name, gres) = match config.role {
+        Role::Controller | Role::Login => (String::new(), String::new()),
+        Role::All | Role::None | Role::Compute => planned.node(),
+    };
+    let dynamic_node = config.adds_its_node().then(|| render::dynamic_node(&planned.plan));
+    let state = state_directory(config, root, &planned.files);
+    let (saved_jobs, new_state) = (has_saved_jobs(&state), is_empty(&state));
+    let without_cgroups = !planned.plan.cgroup.is_used();
+    let own_epilog = runs_own_epilog(&planned);
+    let has_own_command = config.daemons.get(&DaemonName::Slurmd).is_some_and(|slurmd| slurmd.command.is_some());
+    let told_node = planned.customized.own_node.as_ref().filter(|node| node.is_told && !has_own_command);
+    let told_node = told_node.map(|node| node.name.clone());
+    let plan = planned.plan;
+    let mut findings = plan.findings;
+    findings.extend(inventory.findings.iter().cloned());
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    let gpu = |line: &plan::GresLine| {
+        let file = line.files.last().map_or("no file", DevicePath::as_str).to_owned();
+        let pci_address = line.pci_address.map(|address| address.to_string());
+        OfferedGpu {
+            line: format!("{file}: {}", line.comment),
+            model: line.name.clone(),
+            memory_mib: line.memory_mib,
+            pci_address,
+            file,
+        }
+    };
+    let gpus = plan.nodes.gres.lines.iter().map(gpu).collect();
+    let hands_over = inventory.slurm.does(Behavior::HandsOver);
+    let summary = plan.summary;
+    Prepared {
+        node_name,
+        simulated_nodes: config.simulated().map_or(0, |nodes| nodes.iter().count()),
+        dynamic_node,
+        told_node,
+        gres,
+        saved_jobs,
+        new_state,
+        without_cgroups,
+        hands_over,
+        own_epilog,
+        summary,
+        gpus,
+        changed,
+        findings,
+        ..Prepared::default()
+    }
+}
+
+/// Whether slurm.conf, generated or not, sets slurminit's own Epilog, which never fails unless a hook is to drain.
+fn runs_own_epilog(planned: &Planned) -> bool {
+    let drains = |hook: &JobHook| hook.on_failure == OnHookFailure::Drain;
+    let own = planned.plan.epilog.as_ref().filter(|epilog| !epilog.hooks.iter().any(drains));
+    own.is_some_and(|epilog| runs(planned, "Epilog", &epilog.path))
+}
+
+/// Whether slurm.conf, generated or not, sets this script and no other for the key.
+fn runs(planned: &Planned, key: &str, script: &Path) -> bool {
+    let own = format!("{key}={}", script.display());
+    let mut set = text_of(planned, FileName::SlurmConf)
+        .lines()
+        .map(str::trim)
+        .filter(|line| line.split_once('=').is_some_and(|(found, _)| found.trim().eq_ignore_ascii_case(key)));
+    set.next() == Some(&own) && set.next().is_none()
+}
+
+fn text_of(planned: &Planned, name: FileName) -> &str {
+    planned.files.iter().find(|file| file.name == name).map_or("", |file| &file.text)
+}
+
+/// Keeps the GPUs' device files from all but the users of the jobs that have them. A job that runs keeps its own.
+fn close_device_files(planned: &Planned) -> Option<Finding> {
+    let prolog = planned.plan.prolog.as_ref().filter(|prolog| prolog.gives_gpus)?;
+    if !runs(planned, "Prolog", &prolog.path) || !runs_own_epilog(planned) {
+        return None;
+    }
+    let files = plan::gpu_files(text_of(planned, FileName::GresConf), &planned.node().0);
+    let close = |file: &String| Some((file.clone(), install::close_device_file(Path::new(file), None).err()?));
+    let (file, error) = files.iter().find_map(close)?;
+    let what = format!("{file} cannot be closed to other users than its job's: {error}");
+    let (cause, repair) = ("root may not change the files in this container's /dev", "--cap-add CHOWN");
+    Some(Finding::warning(Kind::JobsNotHeld, what, cause, repair))
+}
+
+fn make_simulated_gpus(config: &Config, root: &Path) -> Result<(), InstallError> {
+    let groups = config.simulated().map(|nodes| nodes.groups).unwrap_or_default();
+    let count = groups.iter().filter_map(|group| group.each.gpus).max().unwrap_or_default();
+    if count == 0 { Ok(()) } else { install::make_simulated_gpus(root, Path::new(plan::SIMULATED_DEVICES), count) }
+}
+
+/// Jobs of a former start have ended, whatever exporters on the host were told.
+fn clear_job_map(config: &Config, root: &Path, planned: &Planned) -> Option<Finding> {
+    let dir = config.metrics.job_map.as_deref()?;
+    let files = plan::gpu_files(text_of(planned, FileName::GresConf), &planned.node().0);
+    let error = job_map::clear(root, dir, &files).err()?;
+    let what = "exporters on the host do not learn which job has which GPU";
+    let cause = format!("[metrics] job_map: {error}");
+    let repair = format!("mount a directory there that is root's: --volume {0}:{0}", dir.display());
+    Some(Finding::warning(Kind::Files, what, cause, repair))
+}
+
+/// The findings of `slurminit doctor` about the key, the ports, the disk and the like, from the cheap checks.
+fn cheap_findings(config: &Config, root: &Path, inventory: &Inventory, files: &[Text]) -> Vec<Finding> {
+    let cheap = doctor::look::look_cheaply(root, config, inventory, &cluster_name(files));
+    let environment = doctor::look::environment();
+    doctor::at_start(&Start { inventory, environment: &environment, cheap: &cheap })
+}
+
+/// Whether slurmctld will find jobs of an earlier start. It reads the older file if the newer one is missing, which
+/// happens for a moment at each save (Slurm 22.05 to 24.11, `job_mgr.c`).
+fn has_saved_jobs(state: &Path) -> bool {
+    ["job_state", "job_state.old", "node_state"].iter().any(|name| state.join(name).symlink_metadata().is_ok())
+}
+
+/// Whether there is no file but slurminit's lock. slurmctld writes the first (`clustername`) at once; directories may be
+/// slurminit's.
+fn is_empty(state: &Path) -> bool {
+    let is_file = |entry: std::io::Result<std::fs::DirEntry>| {
+        let kind =
+            |entry: std::fs::DirEntry| Ok(entry.file_name() != lock::state::FILE && !entry.file_type()?.is_dir());
+        entry.and_then(kind).unwrap_or(true)
+    };
+    match std::fs::read_dir(state) {
+        Ok(entries) => !entries.into_iter().any(is_file),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    }
+}
+
+fn tell_or_fail(tell: Tell<'_>, event: &PrepareEvent) -> Result<(), Refusal> {
+    tell(event).map_err(|error| Refusal::new(exit_code::INTERNAL, error, "nobody reads the events", "report this"))
+}
+
+/// The inventory from a file, or from detection.
+pub fn inventory(config: &Config, root: &Path, file: Option<&Path>) -> anyhow::Result<Inventory> {
+    let Some(path) = file else {
+        // The same variable as in `slurminit detect`.
+        let mut options = probe::Options::from_environment(root.to_owned(), config.gpu.detect_timeout);
+        options.asks_name = config.names_node_after_container();
+        // Those that the agent found faults of.
+        options.left_out = agent::files::left_out(&config.paths.run);
+        let mut inventory = probe::detect(&options);
+        agent::files::leave_out(&config.paths.run, &mut inventory);
+        return Ok(inventory);
+    };
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let inventory = serde_json::from_str(&text);
+    inventory.with_context(|| format!("{} is not the output of `slurminit detect --json`", path.display()))
+}

@@ -1,0 +1,172 @@
+//! Lets Slurm check new files before they are installed: `slurmd -G` parses slurm.conf, gres.conf and cgroup.conf as
+//! the daemons do, prints the GRES and exits (22.05 and later). It does not load every plugin that slurm.conf names.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::explain::refusal;
+use config::{Config, DaemonName};
+use install::planned::Planned;
+use model::exit_code;
+use plan::Refusal;
+use plan::render;
+use plan::{Customized, FileName, Text, line_of_key};
+use sys::tool;
+
+/// Where the files are put for the check, in the run directory.
+const DIRECTORY: &str = "check";
+
+/// What slurmd is where slurm.conf names no node: no node of a cluster has this name, and no controller is told of it.
+const NODE: &str = "slurminit-check";
+
+/// Fails with Slurm's own message, and with the file and line that it is about.
+pub(super) fn ask_slurm(
+    config: &Config,
+    config_file: Option<&Path>,
+    root: &Path,
+    planned: &Planned,
+) -> Result<(), Refusal> {
+    let (files, own) = (planned.files.as_slice(), &planned.customized);
+    let dynamic_node = config.shares_a_cluster().then(|| render::dynamic_node(&planned.plan));
+    let directory = sys::under(root, &config.paths.run).join(DIRECTORY);
+    let asked = lay_out(&directory, &sys::under(root, &config.paths.slurm), files)
+        .map_err(|error| cannot_check(&directory, &error))
+        .and_then(|()| parse(config, &directory, dynamic_node.as_deref()));
+    // If something remains, the next check replaces it.
+    let _ = fs::remove_dir_all(&directory);
+    match asked? {
+        None => Ok(()),
+        Some(words) => {
+            let said: Vec<&str> = complaints(&words).collect();
+            let refusal = refusal(config, config_file, files, own, &said, "`slurmd -G` says so");
+            Err(refusal.unwrap_or_else(|| refused(&words, &directory, files, own)))
+        }
+    }
+}
+
+fn cannot_check(directory: &Path, error: &io::Error) -> Refusal {
+    let what = format!("the new files cannot be checked in {}: {error}", directory.display());
+    Refusal::new(exit_code::PREPARE, what, "Slurm reads them there first", "make the run directory writable")
+}
+
+/// Writes the files, and links whatever else is in Slurm's directory, because they may include it.
+fn lay_out(directory: &Path, slurm: &Path, files: &[Text]) -> io::Result<()> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => fs::create_dir_all(directory)?,
+    }
+    for Text { name, text } in files {
+        fs::write(directory.join(name.as_str()), text)?;
+    }
+    for beside in fs::read_dir(slurm).into_iter().flatten() {
+        let beside = beside?;
+        let link = directory.join(beside.file_name());
+        if !link.exists() {
+            std::os::unix::fs::symlink(beside.path(), link)?;
+        }
+    }
+    Ok(())
+}
+
+/// What slurmd complains about; `None` if nothing.
+fn parse(config: &Config, directory: &Path, dynamic_node: Option<&str>) -> Result<Option<String>, Refusal> {
+    let own = config.daemons.get(&DaemonName::Slurmd).and_then(|daemon| daemon.command.as_ref()?.first());
+    let is_slurmd = |program: &&String| Path::new(program).file_name().is_some_and(|name| name == "slurmd");
+    let program = own.filter(is_slurmd).map_or("slurmd", String::as_str);
+    let conf = directory.join(FileName::SlurmConf.as_str());
+    let mut command = Command::new(program);
+    command.args(["-G", "-f"]).arg(&conf).env("SLURM_CONF", &conf);
+    if let Some(node) = dynamic_node {
+        command.args(["-Z", "-N", NODE, "--conf", node]);
+    }
+    match tool::output(&mut command, config.supervise.prepare_timeout) {
+        Ok(output) if output.status.success() => Ok(None),
+        Ok(output) => Ok(Some(String::from_utf8_lossy(&output.stderr).into_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            eprintln!("warning: there is no `{program}` to ask about the new files; they are taken unchecked");
+            Ok(None)
+        }
+        Err(error) => Err(cannot_check(directory, &error)),
+    }
+}
+
+/// slurmd's complaints, without their prefix.
+fn complaints(words: &str) -> impl Iterator<Item = &str> {
+    let complaint = |line| ["error: ", "fatal: "].iter().find_map(|word| Some(str::split_once(line, *word)?.1));
+    words.lines().filter_map(complaint)
+}
+
+/// The refusal if no line of the operator's files is to blame.
+fn refused(words: &str, directory: &Path, files: &[Text], own: &Customized) -> Refusal {
+    let faults: Vec<String> =
+        complaints(words).map(|fault| fault.replace("_parse_next_key: ", "").trim().to_owned()).collect();
+    let mut what = if faults.is_empty() { words.trim().replace('\n', "; ") } else { faults.join("; ") };
+    if what.is_empty() {
+        what = "it gives no reason here; see the file that SlurmdLogFile names".to_owned();
+    }
+    let shown = |name: FileName| own.get(name).map_or_else(|| PathBuf::from(name.as_str()), |file| file.path.clone());
+    let checked = |name: FileName| directory.join(name.as_str()).display().to_string();
+    let named = files.iter().find(|file| what.contains(&format!("{} line ", checked(file.name))));
+    let found = files.iter().find_map(|file| {
+        let line = faults.iter().find_map(|fault| line_of_key(&file.text, key_in(fault)?))?;
+        Some((file, line))
+    });
+    let about = named.or(found.map(|(file, _)| file));
+    if let (None, Some((file, line))) = (named, found) {
+        what = format!("{}:{line}: {what}", shown(file.name).display());
+    }
+    for file in files {
+        what = what.replace(&checked(file.name), &shown(file.name).display().to_string());
+    }
+    let repair = match about.and_then(|file| own.get(file.name)) {
+        Some(file) => format!("correct {}", file.path.display()),
+        None => "correct what slurminit.toml says for it ([slurm.conf], [[partition]]), or your own file".to_owned(),
+    };
+    Refusal::new(exit_code::CONFIG, format!("Slurm refuses the new files: {what}"), "`slurmd -G` says so", &repair)
+}
+
+/// The key in one of Slurm's messages that names no line.
+fn key_in(fault: &str) -> Option<&str> {
+    let named = fault.split_once("unrecognized key: ").map(|(_, key)| key);
+    let key = named.or_else(|| Some(fault.split_once(" value (")?.0))?;
+    key.split_whitespace().next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(slurm: &str, files: &[(FileName, &str)]) -> String {
+        let files: Vec<_> = files.iter().map(|(name, text)| Text { name: *name, text: (*text).to_owned() }).collect();
+        let finding = refused(slurm, Path::new("/run/check"), &files, &Customized::default()).finding;
+        format!("{}; {}", finding.what, finding.repair)
+    }
+
+    #[test]
+    fn a_key_that_slurm_does_not_know_is_found_in_its_line() {
+        let said = "slurmd: error: _parse_next_key: Parsing error at unrecognized key: Foo\n\
+                    slurmd: fatal: Unable to process configuration file\n";
+        let conf = "ClusterName=c\n# Foo\nFoo=bar\n";
+        let words_of = words(said, &[(FileName::SlurmConf, conf)]);
+        let start = "Slurm refuses the new files: slurm.conf:3: Parsing error at unrecognized key: Foo; Unable to";
+        assert!(words_of.starts_with(start), "{words_of}");
+        let said = "slurmd: error: MaxJobCount value (abc) is not a valid number\n";
+        assert!(words(said, &[(FileName::SlurmConf, "MaxJobCount=abc")]).contains("slurm.conf:1: MaxJobCount value"));
+    }
+
+    #[test]
+    fn the_place_that_slurm_names_is_shown_as_the_files_own() {
+        let said = "slurmd-n: error: Parsing error at unrecognized key: Foo\n\
+                    slurmd-n: error: Parse error in file /run/check/gres.conf line 2: \" Foo=1\"\n";
+        let files = [(FileName::SlurmConf, "A=1\n"), (FileName::GresConf, "Name=gpu\nName=gpu Foo=1\n")];
+        let words = words(said, &files);
+        assert!(words.contains("in file gres.conf line 2: \" Foo=1\"") && !words.contains("/run/check"), "{words}");
+    }
+
+    #[test]
+    fn words_without_a_level_are_shown_as_they_are() {
+        assert!(words("Illegal instruction\n", &[]).contains("the new files: Illegal instruction;"));
+    }
+}

@@ -1,0 +1,28 @@
+//! Writes each user's login environment for Slurm.
+//!
+//! slurmd needs it for `sbatch --export=NONE` and the like, and would run `su - USER` in namespaces of its own (Slurm
+//! 23.11 and newer). Without CAP_SYS_ADMIN the kernel refuses those, and slurmd exits. With `GetEnvTimeout=0` it reads
+//! these files instead.
+
+use std::path::{Path, PathBuf};
+
+use config::DaemonName;
+use install::load_config;
+use install::planned::as_slurm_user;
+use install::{Owner, install_environments, read_login_files};
+use plan::FileName;
+use sys::under;
+
+/// Writes the files to the state directory of the installed slurm.conf. Afterwards this process no longer has root's
+/// rights.
+pub fn write(config: Option<&Path>, root: &Path) -> anyhow::Result<()> {
+    let config = load_config::load(config)?;
+    let slurm_conf = config.paths.slurm.join(FileName::SlurmConf.as_str());
+    let slurm_conf = std::fs::read_to_string(under(root, &slurm_conf)).unwrap_or_default();
+    let own = plan::last_value(&slurm_conf, "StateSaveLocation").map(PathBuf::from);
+    let state = own.unwrap_or_else(|| config.paths.state.join("slurmctld"));
+    let user = plan::last_value(&slurm_conf, "SlurmUser").unwrap_or_default();
+    let config = as_slurm_user(&config, &user).unwrap_or(config);
+    let owner = Owner::of(DaemonName::Slurmctld, &config, &state)?;
+    Ok(install_environments(&state, root, &owner, &read_login_files(root))?)
+}

@@ -1,0 +1,58 @@
+//! Finds out what a daemon's last words say about the configuration. Only Slurm's daemons know everything that they
+//! reject.
+
+use std::path::Path;
+
+use super::{Sources, load};
+use config::Config;
+use install::planned::at;
+use model::exit_code;
+use plan::{Blame, Customized, Refusal, Text};
+
+/// The line that killed the daemon, according to its last words. At a start, `None` if they are not about the
+/// configuration.
+pub fn explain(sources: &Sources<'_>, daemon: &str, words: &str, is_reload: bool) -> Option<Refusal> {
+    let config = load(sources).ok()?;
+    let files = install::read_applied(&config.paths, sources.root).ok()?;
+    let own = plan::choose(&config, &install::find_user_files(&config.paths, sources.root).ok()?);
+    let words: Vec<&str> = words.lines().collect();
+    let cause = format!("{daemon} does not start with it");
+    refusal(&config, sources.config, &files, &own, &words, &cause)
+        .or_else(|| no_network(daemon, &words))
+        .or_else(|| last_words(is_reload, &words, &cause))
+}
+
+/// slurmctld and slurmd cannot listen in a container that has only its loopback interface (22.05 to 24.11, `xgetaddrinfo`).
+fn no_network(daemon: &str, words: &[&str]) -> Option<Refusal> {
+    words.iter().find(|line| line.contains("Unable to resolve \"(null)\""))?;
+    let exit_code = if daemon == "slurmd" { exit_code::SLURMD } else { exit_code::SLURMCTLD };
+    let what = format!("{daemon} cannot listen: no network interface but loopback has an address");
+    let cause = "Slurm cannot run in a container without a network (--network none)";
+    Some(Refusal::new(
+        exit_code,
+        what,
+        cause,
+        "start the container in a network; `docker network create --internal` makes one without access to others",
+    ))
+}
+
+/// A reload that is taken back reports its reason even if that is not about a line.
+fn last_words(is_reload: bool, words: &[&str], cause: &str) -> Option<Refusal> {
+    let last = words.last().filter(|_| is_reload)?;
+    let repair = "see its lines in the log, correct what changed and reload again";
+    Some(Refusal::new(exit_code::CONFIG, format!("its last words are: {last}"), cause, repair))
+}
+
+/// The line that Slurm's message is about, if any.
+pub(super) fn refusal(
+    config: &Config,
+    config_file: Option<&Path>,
+    files: &[Text],
+    own: &Customized,
+    words: &[&str],
+    cause: &str,
+) -> Option<Refusal> {
+    let Blame { culprit, words } = plan::blame(config, files, own, words)?;
+    let (what, file) = at(config_file, Some(&culprit), &format!("Slurm refuses it: {words}"));
+    Some(Refusal::new(exit_code::CONFIG, what, cause, format!("correct that line of {}", file.display())))
+}

@@ -1,0 +1,87 @@
+//! Running jobs that hold GPUs. If slurmctld starts with another number of GPUs on their node, it aborts them,
+//! whichever GPU they hold (24.11, `_find_invalid_job_gres_on_node`: "gres/gpu count mismatch").
+
+use std::io::{self, ErrorKind};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use model::exit_code;
+use model::inventory::gres::has_gpu;
+use plan::Refusal;
+use sys::tool;
+
+/// How long slurmctld may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Fails if there is such a job, or if that cannot be determined.
+pub(super) fn check_nobody_holds_gpus() -> Result<(), Refusal> {
+    // Uses JSON (22.05 and later): in `scontrol show job`, a job's name and comment can imitate Slurm's own lines.
+    let answer = match squeue("--json") {
+        Ok(answer) if answer.status.success() => String::from_utf8_lossy(&answer.stdout).into_owned(),
+        Err(error) if error.kind() == ErrorKind::TimedOut => {
+            return Err(refusal("slurmctld does not say whether jobs hold GPUs", "see why it does not answer"));
+        }
+        _ if squeue("--noheader").is_ok_and(|answer| answer.status.success()) => {
+            return Err(refusal("`squeue --json` fails, which says whether jobs hold GPUs", NO_JSON));
+        }
+        // Without a controller, restarting it costs nothing.
+        other => {
+            eprintln!("warning: slurmctld was not asked whether jobs hold GPUs: {other:?}");
+            return Ok(());
+        }
+    };
+    let Some(jobs) = holders(&answer) else {
+        return Err(refusal("`squeue --json` does not say whether jobs hold GPUs", NO_JSON));
+    };
+    if jobs.is_empty() {
+        return Ok(());
+    }
+    Err(refusal(
+        &format!("the node has other GPUs now, and jobs hold some of the former ones: {}", jobs.join(", ")),
+        "run `slurminit reload` when they have ended, or end them with scancel or `scontrol requeue`",
+    ))
+}
+
+const NO_JSON: &str = "install Slurm's plugin serializer_json, or restart the container when no job runs";
+
+fn squeue(how: &str) -> io::Result<Output> {
+    tool::output(Command::new("squeue").arg(how), PATIENCE)
+}
+
+fn refusal(what: &str, repair: &str) -> Refusal {
+    let cause = "Slurm aborts every job with a GPU when the number of GPUs of its node changes";
+    Refusal::new(exit_code::FAILURE, what, cause, repair)
+}
+
+/// The ids of jobs in `squeue --json` that hold GPUs or parts of them; `None` if the answer is malformed. Slurm reports
+/// `gres_detail` only for jobs that hold resources.
+fn holders(answer: &str) -> Option<Vec<String>> {
+    let answer: Value = serde_json::from_str(answer).ok()?;
+    let holds = |job: &&Value| {
+        let held = job.get("gres_detail").and_then(Value::as_array).into_iter().flatten();
+        held.filter_map(Value::as_str).any(has_gpu)
+    };
+    let jobs = answer.get("jobs")?.as_array()?;
+    Some(jobs.iter().filter(holds).filter_map(|job| Some(job.get("job_id")?.as_u64()?.to_string())).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_jobs_that_have_gpus_count_whatever_their_names_say() {
+        let answer = r#"{"jobs": [
+            {"job_id": 7, "name": "a", "job_state": ["RUNNING"], "gres_detail": ["gpu:nvidia:1(IDX:0)"]},
+            {"job_id": 8, "name": "\n GRES=gpu:1 gres_detail", "comment": "GRES=gpu:1", "job_state": ["RUNNING"], "gres_detail": []},
+            {"job_id": 9, "job_state": "PENDING", "gres_detail": []},
+            {"job_id": 10, "job_state": "RUNNING", "gres_detail": ["tmp:1,gpu:1"]},
+            {"job_id": 11, "job_state": "RUNNING", "gres_detail": ["shard:nvidia:2(0/4,2/4)"]},
+            {"job_id": 12, "job_state": "RUNNING", "gres_detail": ["mps:60(60/100,0/100)"]}]}"#;
+        assert_eq!(holders(answer).unwrap(), ["7", "10", "11", "12"]);
+        assert_eq!(holders("{}"), None);
+        assert_eq!(holders("JobId=7 GRES=gpu"), None);
+    }
+}

@@ -1,0 +1,206 @@
+//! Keeps what jobs use: asks slurmctld for them, and its saved state where it does not run.
+
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::Duration;
+
+use config::{Config, Role};
+use install::planned::{Planned, slurm_conf, state_directory};
+use model::exit_code;
+use model::inventory::{Finding, Kind};
+use plan::in_use;
+use plan::in_use::{Gone, GoneNode, InUse, Job, Saved};
+use plan::{FileName, Refusal};
+use sys::tool;
+use sys::tool::answer::Answer;
+use sys::trusted_path;
+
+/// How long slurmctld may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Whether slurmctld of this container reads the slurm.conf of this container.
+fn has_slurmctld(config: &Config) -> bool {
+    matches!(config.role, Role::All | Role::Controller)
+}
+
+/// At a start: keeps the partitions and nodes that the saved jobs are in. What only the user can keep is an error.
+pub(super) fn keep_at_start(config: &Config, root: &Path, planned: &mut Planned) -> Result<Vec<Finding>, Refusal> {
+    let Some(former) = install::read_former(&config.paths, root)?.filter(|_| has_slurmctld(config)) else {
+        return Ok(Vec::new());
+    };
+    let now = slurm_conf(&planned.files);
+    let (gone, nodes) = (in_use::gone(&former, now), in_use::gone_nodes(&former, now));
+    if gone.is_empty() && nodes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let used = InUse { jobs: None, saved: saved(config, root, planned) };
+    Ok(keep(planned, gone, nodes, &used).into_iter().map(|kept| kept.finding()).collect())
+}
+
+/// A partition or node that is not configured any more, and jobs that use it.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// `the partition debug`
+    what: String,
+    state: &'static str,
+    jobs: Vec<String>,
+    /// The user's slurm.conf, which does not have it.
+    own: Option<String>,
+}
+
+impl Kept {
+    pub fn finding(&self) -> Finding {
+        let Self { what, state, jobs, own } = self;
+        let jobs = if jobs.is_empty() { "saved jobs".to_owned() } else { format!("jobs {}", in_use::list(jobs)) };
+        match own {
+            None => Finding::warning(
+                Kind::Settings,
+                format!("{what} is not configured any more, and stays with State={state} for {jobs}"),
+                "without it slurmctld would end them as NODE_FAIL",
+                "nothing: the first reload or start after their end removes it; scancel ends them now",
+            ),
+            Some(own) => Finding::error(
+                Kind::OwnFiles,
+                format!("{own} does not have {what} any more, and slurmctld ends {jobs} that use it as NODE_FAIL"),
+                "slurm.conf is the user's, and slurmctld keeps no job without its partition and nodes",
+                format!("leave its line there with State={state} until its jobs have ended"),
+            ),
+        }
+    }
+}
+
+fn keep(planned: &mut Planned, mut gone: Vec<Gone>, mut nodes: Vec<GoneNode>, used: &InUse) -> Vec<Kept> {
+    let own = planned.customized.get(FileName::SlurmConf).map(|file| file.path.display().to_string());
+    let mut kept = Vec::new();
+    let mut stays = |what: String, state, users: Option<Vec<String>>| {
+        let is_used = users.is_some();
+        kept.extend(users.map(|jobs| Kept { what, state, jobs, own: own.clone() }));
+        is_used
+    };
+    gone.retain(|gone| stays(format!("the partition {}", gone.name), "DRAIN", gone.users(used)));
+    nodes.retain(|node| stays(format!("the node {}", node.name), "DOWN", node.users(used)));
+    if own.is_none() && !kept.is_empty() {
+        planned.keep(&gone, &nodes);
+    }
+    kept
+}
+
+/// At a reload: keeps the partitions that jobs are in, and fails where jobs would lose something else. `closed`: what takes no new jobs
+/// meanwhile.
+pub(super) fn keep_at_reload(
+    config: &Config,
+    root: &Path,
+    former: &str,
+    planned: &mut Planned,
+    closed: &mut Closed,
+) -> Result<Vec<Kept>, Refusal> {
+    let now = slurm_conf(&planned.files);
+    let (gone, mut nodes) = (in_use::gone(former, now), in_use::gone_nodes(former, now));
+    if !has_slurmctld(config) || (gone.is_empty() && in_use::has_same_nodes(former, now)) {
+        return Ok(Vec::new());
+    }
+    nodes.retain(|node| node.is_kept);
+    closed.close(&gone);
+    let used = InUse { jobs: jobs()?, saved: saved(config, root, planned) };
+    let kept = keep(planned, gone, nodes, &used);
+    if let Some((kept, own)) = kept.iter().find_map(|kept| Some((kept, kept.own.as_ref()?))) {
+        return Err(in_use::missing(&kept.what, kept.state, &kept.jobs, own));
+    }
+    in_use::check_nodes(former, slurm_conf(&planned.files), used.jobs.as_deref().unwrap_or_default())?;
+    Ok(kept)
+}
+
+/// Fails where jobs are those of users whose accounts a reload removes.
+pub(super) fn check_accounts_in_use(config: &Config, root: &Path) -> Result<(), Refusal> {
+    let leaving = install::leaving_users(config, root)?;
+    if leaving.is_empty() {
+        return Ok(());
+    }
+    let jobs = jobs()?.unwrap_or_default();
+    for (uid, name) in leaving {
+        let own: Vec<String> = jobs.iter().filter(|job| job.uid == uid).map(|job| job.id.clone()).collect();
+        if !own.is_empty() {
+            return Err(Refusal::new(
+                exit_code::FAILURE,
+                format!("the user {name} is not configured any more, and has jobs: {}", in_use::list(&own)),
+                "slurmctld starts no job of a user without an account",
+                format!("run `slurminit reload` when they have ended, or end them: scancel --user={uid}"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The texts of what slurmctld has saved. It reads the older file where the newer is missing.
+fn saved(config: &Config, root: &Path, planned: &Planned) -> Saved {
+    let (state, mut saved) = (state_directory(config, root, &planned.files), Saved::default());
+    let directory = match trusted_path::open(Path::new("/"), &state) {
+        Err(astray) if astray.is_missing() => return saved,
+        directory => directory.ok(),
+    };
+    for name in ["job_state", "job_state.old"] {
+        match directory.as_ref().map(|directory| directory.read(name)) {
+            Some(Ok(bytes)) => saved.add(&bytes),
+            Some(Err(error)) if error.kind() == ErrorKind::NotFound => {}
+            _ => saved.is_unknown(),
+        }
+    }
+    saved
+}
+
+/// All jobs that have not ended; `None` without a controller.
+pub(super) fn jobs() -> Result<Option<Vec<Job>>, Refusal> {
+    let format = format!("--format={}", in_use::COLUMNS);
+    match tool::ask("squeue", &["--noheader", "--all", "--sort=i", &format], PATIENCE) {
+        Answer::Ended { succeeded: true, stdout, .. } => Ok(Some(stdout.lines().filter_map(Job::parse).collect())),
+        Answer::Silent => Err(Refusal::new(
+            exit_code::FAILURE,
+            "slurmctld does not say which jobs there are",
+            "a reload must not take from them what they use",
+            "see why it does not answer, then run `slurminit reload`",
+        )),
+        other => {
+            eprintln!("warning: slurmctld was not asked for its jobs: {other:?}");
+            Ok(None)
+        }
+    }
+}
+
+/// Partitions that take no new jobs while a reload removes them; they do again if it does not.
+#[derive(Debug)]
+pub(super) struct Closed {
+    is_dry: bool,
+    names: Vec<String>,
+}
+
+impl Closed {
+    /// `is_dry`: nothing is to change.
+    pub(super) fn new(is_dry: bool) -> Self {
+        Self { is_dry, names: Vec::new() }
+    }
+
+    fn close(&mut self, gone: &[Gone]) {
+        if !self.is_dry {
+            let open = gone.iter().filter(|gone| gone.is_up && update(&gone.name, "DRAIN"));
+            self.names.extend(open.map(|gone| gone.name.clone()));
+        }
+    }
+
+    /// They are gone, or stay closed.
+    pub(super) fn for_good(mut self) {
+        self.names.clear();
+    }
+}
+
+impl Drop for Closed {
+    fn drop(&mut self) {
+        for name in &self.names {
+            update(name, "UP");
+        }
+    }
+}
+
+fn update(partition: &str, state: &str) -> bool {
+    let arguments = ["update", &format!("PartitionName={partition}"), &format!("State={state}")];
+    tool::ask("scontrol", &arguments, PATIENCE).output().is_some()
+}

@@ -1,0 +1,183 @@
+//! The start of a container that joins by a token: whether it may, and what it needs for that.
+
+use std::net::ToSocketAddrs as _;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use config::Config;
+use config::token::{DIRECTORY, KEPT, Says, Token};
+use install::{InstallError, MungeKey};
+use model::exit_code;
+use plan::Refusal;
+use sys::trusted_path;
+
+/// How long `slurmd -V` may take, in an image that does not note its version.
+const VERSION: Duration = Duration::from_secs(10);
+/// How far munge lets two clocks differ.
+const CREDENTIAL: u64 = 300;
+
+/// A token that is good.
+#[derive(Debug)]
+pub(super) struct Joining(Token);
+
+/// The token that PID 1 took in, if it did; refused where it cannot work here.
+pub(super) fn check(config: &Config, root: &Path) -> Result<Option<Joining>, Refusal> {
+    let Some(token) = kept(root)? else { return Ok(None) };
+    let own = probe::slurm::detect(root, VERSION).version;
+    if let Some(own) = own.map(|version| version.to_string()).filter(|own| *own != token.says.slurm) {
+        return Err(other_version(&own, &token.says.slurm));
+    }
+    let [own, mounted] = install::munge_keys(config, root)?;
+    for (path, key) in [(&config.paths.munge_key, &own), (&config.paths.munge_secret, &mounted)] {
+        if key.as_ref().is_some_and(|key| *key != token.key) {
+            return Err(other_key(path));
+        }
+    }
+    // A container that had joined before has the key, and may come back at any time.
+    if own.is_none() {
+        check_time(&token.says, now())?;
+    }
+    // The one of the settings is a name. What the token says beside it may be anything.
+    if let Some(controller) = &config.slurm.controller {
+        name_controller(controller.as_str(), &token.says, root, config.slurm.controller_port);
+    }
+    Ok(Some(Joining(token)))
+}
+
+impl Joining {
+    /// Puts its key in place; then nothing is left of the token.
+    pub(super) fn install(&self, config: &Config, root: &Path) -> Result<MungeKey, InstallError> {
+        let key = install::install_token_key(config, root, &self.0.key)?;
+        let removed = trusted_path::open(root, Path::new(DIRECTORY)).map_err(std::io::Error::from);
+        if let Err(error) = removed.and_then(|directory| directory.remove(KEPT)) {
+            eprintln!("warning: the token stays in {DIRECTORY}/{KEPT}, readable for root alone: {error}");
+        }
+        Ok(key)
+    }
+}
+
+fn kept(root: &Path) -> Result<Option<Token>, Refusal> {
+    let path = Path::new(DIRECTORY).join(KEPT);
+    let repair = "make a new one: slurminit join-command, in the controller's container";
+    let unreadable = |why: String| Refusal::new(exit_code::CONFIG, "the token cannot be read", why, repair);
+    let file = match trusted_path::open_file(root, &path) {
+        Ok(file) => file,
+        Err(astray) if astray.is_missing() => return Ok(None),
+        // PID 1 puts its own where nobody else may. Somebody else's must not keep the cluster from starting.
+        Err(astray) if !matches!(astray, trusted_path::Astray::Io { .. }) => {
+            eprintln!("warning: what is in {DIRECTORY} is not taken: {astray}");
+            return Ok(None);
+        }
+        Err(astray) => return Err(unreadable(astray.to_string())),
+    };
+    let bytes = trusted_path::read_whole(&file).map_err(|error| unreadable(error.to_string()))?;
+    let token = Token::decode(&String::from_utf8_lossy(&bytes)).map_err(|error| unreadable(error.to_string()))?;
+    Ok(Some(token))
+}
+
+fn other_version(own: &str, controllers: &str) -> Refusal {
+    Refusal::new(
+        exit_code::CONFIG,
+        format!("this container has Slurm {own}, and the controller Slurm {controllers}"),
+        "they are not made of one image, and a slurm.conf of the one is not the other's",
+        "use the controller's image here: docker save on its host, docker load on this one, or build both from one version",
+    )
+}
+
+fn other_key(path: &Path) -> Refusal {
+    let path = path.display();
+    Refusal::new(
+        exit_code::CONFIG,
+        format!("{path} holds another munge key than the token"),
+        "the key is that of another cluster, or the controller has got a new one since; slurminit overwrites no key of somebody else's",
+        format!(
+            "leave out the volume or secret with {path}, or remove that file where nothing else needs it; or take the token of the cluster \
+             that the key belongs to"
+        ),
+    )
+}
+
+/// Fails where the token is too old, or this clock behind the controller's.
+fn check_time(says: &Says, now: u64) -> Result<(), Refusal> {
+    let clocks = "set this machine's clock (chrony, timedatectl set-ntp true)";
+    if says.issued > now.saturating_add(CREDENTIAL) {
+        let behind = span(says.issued - now);
+        return Err(Refusal::new(
+            exit_code::CONFIG,
+            format!("the token was made {behind} from now, by this machine's clock"),
+            "this clock is behind the controller's, and munge takes no credential whose clock is more than five minutes off",
+            clocks,
+        ));
+    }
+    if now > says.expires {
+        let (age, life) = (span(now - says.expires), span(says.expires.saturating_sub(says.issued)));
+        return Err(Refusal::new(
+            exit_code::CONFIG,
+            format!("the token expired {age} ago, by this machine's clock (it was made for {life})"),
+            "a new node joins only with a token that has not expired",
+            format!(
+                "make a new one: slurminit join-command, in the controller's container; if this one is new, {clocks}"
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// In the largest unit that says enough.
+fn span(seconds: u64) -> String {
+    match seconds {
+        0..=119 => format!("{seconds} s"),
+        120..=7199 => format!("{} min", seconds / 60),
+        7200..=172_799 => format!("{} h", seconds / 3600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}
+
+/// Lets this container find the controller by its name.
+fn name_controller(controller: &str, says: &Says, root: &Path, port: u16) {
+    let Says { address, pinned, .. } = says;
+    if !pinned && (controller, port).to_socket_addrs().is_ok_and(|mut found| found.next().is_some()) {
+        return;
+    }
+    match install::install_address(root, controller, &address.to_string()) {
+        Ok(true) => eprintln!("the controller {controller} is at {address}, as the token says (/etc/hosts)"),
+        Ok(false) => {}
+        Err(error) => eprintln!(
+            "warning: /etc/hosts cannot be written ({error}), and this container may not find the controller; repair: start it with \
+             --add-host {controller}:{address}"
+        ),
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a token expires by the wall clock")]
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_good_from_its_making_to_its_end_as_far_as_clocks_agree() {
+        let says = Says {
+            controller: "head".to_owned(),
+            address: [10, 0, 0, 1].into(),
+            pinned: true,
+            slurm: "24.11".to_owned(),
+            issued: 100_000,
+            expires: 103_600,
+            settings: String::new(),
+        };
+        for good in [99_700, 100_000, 103_600] {
+            assert!(check_time(&says, good).is_ok(), "{good}");
+        }
+        let said = |now| check_time(&says, now).unwrap_err().finding.to_string();
+        assert!(said(90_000).contains("made 2 h from now") && said(90_000).contains("behind the controller's"));
+        assert!(
+            said(104_000).contains("expired 6 min ago") && said(104_000).contains("made for 60 min"),
+            "{}",
+            said(104_000)
+        );
+    }
+}

@@ -1,0 +1,241 @@
+//! The preparation of a reload: the same decisions as at a start, compared with what is running. Whatever would not run
+//! is refused here, before anything is written.
+
+use std::path::Path;
+
+use super::ask_slurm::ask_slurm;
+use super::held_gpus::check_nobody_holds_gpus;
+use super::in_use::{Closed, Kept, check_accounts_in_use, keep_at_reload};
+use super::jobs_on_node::check_no_job_is_on;
+use super::{Sources, accounts, detected, load, no_accounts, report};
+use crate::state_disk;
+use config::{Config, Held, Paths};
+use init::status;
+use install::planned::{Planned, cluster_name, plan_files, slurm_conf, state_directory};
+use model::exit_code;
+use model::inventory::{DeviceFiles, Finding, Inventory, Kind, Severity};
+use model::prepared::{Apply, Prepared};
+use plan::render;
+use plan::target::Target;
+use plan::{Change, FileName, Refusal, Text};
+use probe::own_name;
+use slurm::associations;
+
+/// The effect of a reload.
+pub struct Weighed {
+    pub change: Change,
+    /// A unified diff against the files that the daemons use.
+    pub difference: String,
+    /// Changed tables that take effect only at the next start.
+    pub deferred: Vec<String>,
+    /// The partitions that stay for their jobs.
+    pub kept: Vec<Kept>,
+    planned: Planned,
+    /// The node's name.
+    node: String,
+}
+
+/// Prepares a reload. Nothing is written unless everything can be applied.
+pub fn reload(sources: &Sources<'_>) -> Result<Prepared, Refusal> {
+    let config = load(sources)?;
+    let deferred = deferred(&config, sources.held)?;
+    let inventory = detected(&config, sources.root, sources.inventory)?;
+    // Opened again where this fails.
+    let mut closed = Closed::new(false);
+    let weighed = weigh(&config, sources.config, &inventory, sources.root, sources.node, &mut closed)?;
+    for line in weighed.difference.lines() {
+        eprintln!("{line}");
+    }
+    check(&config, sources.config, sources.root, &weighed)?;
+    let Weighed { planned, change, kept, .. } = weighed;
+    let before = people(sources.root);
+    let accounts = accounts(&config, sources)?;
+    let associations = associations(&config, &planned);
+    install::note_copies(&config.paths, sources.root, &planned.customized)?;
+    super::make_simulated_gpus(&config, sources.root)?;
+    install::install_files(&config.paths, sources.root, &planned.files)?;
+    install::keep_applied(&config.paths, sources.root, &planned.files)?;
+    closed.for_good();
+    let device_files = super::close_device_files(&planned);
+    let changed = change.files.iter().map(|name| config.paths.slurm.join(name.as_str())).collect();
+    let mut prepared = report(&config, sources.root, planned, &inventory, changed);
+    prepared.findings.extend(accounts);
+    prepared.findings.extend(associations);
+    prepared.findings.extend(isolated_later(&config, &inventory));
+    prepared.findings.extend(device_files);
+    (prepared.apply, prepared.news, prepared.deferred) = (change.apply, change.news, deferred);
+    for finding in kept.iter().map(Kept::finding) {
+        prepared.news.push(finding.what.clone());
+        prepared.findings.push(finding);
+    }
+    if people(sources.root) != before {
+        prepared.news.push("the accounts".to_owned());
+    }
+    Ok(prepared)
+}
+
+/// Isolation of GPUs that only the next start can begin: jobs that run may have opened the device files.
+fn isolated_later(config: &Config, inventory: &Inventory) -> Option<Finding> {
+    let is_later =
+        config.isolates() && inventory.device_files == DeviceFiles::Open && inventory.usable_gpus().next().is_some();
+    is_later.then(|| {
+        let cause = "jobs may have opened the device files, so a reload leaves them as they are";
+        let repair = "restart the container (docker restart): the start isolates the GPUs";
+        Finding::warning(Kind::JobsNotHeld, "every user may open every GPU until the next start", cause, repair)
+    })
+}
+
+/// The accounts and QOS of the configuration; no reason to refuse the rest of a reload.
+fn associations(config: &Config, planned: &Planned) -> Option<Finding> {
+    if !config.has_associations() {
+        return None;
+    }
+    let what = associations::apply(config, &cluster_name(&planned.files)).err()?;
+    let (cause, repair) =
+        ("slurmdbd did not take it", "correct [[account]], [[qos]] or [[user]], then `slurminit reload`");
+    Some(Finding::warning(Kind::Settings, what, cause, repair))
+}
+
+/// The effect that a reload would have. Changes nothing, and refuses what a reload would refuse.
+pub fn dry_run(config: &Config, config_file: Option<&Path>) -> Result<Weighed, Refusal> {
+    let root = Path::new("/");
+    let kept = match install::read_held(&config.paths, root)? {
+        Some(kept) => kept,
+        // The run directory itself may have changed.
+        None => install::read_held(&Paths::default(), root)?.unwrap_or_default(),
+    };
+    let mut kept = kept.lines();
+    // The start may have taken it from its command line.
+    let simulated = kept.clone().nth(2).and_then(|nodes| nodes.parse().ok()).filter(|nodes| *nodes > 0);
+    let config = &match simulated {
+        Some(nodes) => config.clone().with_simulated_nodes(nodes).map_err(super::invalid)?,
+        None => config.clone(),
+    };
+    let deferred = deferred(config, kept.next().and_then(|held| held.parse().ok()).as_ref())?;
+    let inventory = detected(config, root, None)?;
+    let mut closed = Closed::new(true);
+    let weighed = Weighed { deferred, ..weigh(config, config_file, &inventory, root, kept.next(), &mut closed)? };
+    check(config, config_file, root, &weighed)?;
+    install::check_accounts(config, root).map_err(|error| no_accounts(error, config_file))?;
+    Ok(weighed)
+}
+
+/// Asks everyone who could refuse the change.
+fn check(config: &Config, config_file: Option<&Path>, root: &Path, weighed: &Weighed) -> Result<(), Refusal> {
+    if weighed.change.apply != Apply::Nothing {
+        ask_slurm(config, config_file, root, &weighed.planned)?;
+        if Target::of(config).has_state() {
+            can_save(&state_directory(config, root, &weighed.planned.files))?;
+        }
+    }
+    if weighed.change.gres {
+        check_nobody_holds_gpus()?;
+    }
+    if weighed.change.node {
+        check_no_job_is_on(&weighed.node)?;
+    }
+    check_accounts_in_use(config, root)
+}
+
+/// slurmctld saves its jobs before it is restarted or reconfigured, and its successor has those alone.
+fn can_save(state: &Path) -> Result<(), Refusal> {
+    state_disk::try_to_save(state).map_err(|error| {
+        let (cause, repair) =
+            ("this change restarts slurmctld, which would lose jobs", "see the message; then reload again");
+        Refusal::new(exit_code::PREPARE, error, cause, repair)
+    })
+}
+
+/// The current account files, to detect changes.
+fn people(root: &Path) -> [Option<Vec<u8>>; 2] {
+    ["/etc/passwd", "/etc/group"].map(|path| sys::trusted_path::read(&sys::under(root, Path::new(path))).ok())
+}
+
+/// Restores the files that the daemons used before the last reload.
+pub fn restore(sources: &Sources<'_>, files: &[FileName]) -> Result<(), Refusal> {
+    // If the operator's file is broken by now, the default paths are the best guess.
+    let paths = load(sources).map_or_else(|_| Paths::default(), |config| config.paths);
+    Ok(install::restore_applied(&paths, sources.root, files)?)
+}
+
+/// The changed tables that take effect only at the next start.
+fn deferred(config: &Config, held: Option<&Held>) -> Result<Vec<String>, Refusal> {
+    let changed = held.map(|held| held.changed(&Held::of(config))).unwrap_or_default();
+    let needed: Vec<&str> = changed.iter().map(String::as_str).filter(|name| Held::is_needed(name)).collect();
+    if !needed.is_empty() {
+        return Err(only_at_a_start(&format!("{} in slurminit.toml changed", needed.join(" and "))));
+    }
+    Ok(changed)
+}
+
+fn only_at_a_start(what: &str) -> Refusal {
+    let cause = "slurminit and the daemons hold on to it for as long as the container runs";
+    Refusal::new(exit_code::CONFIG, what, cause, "restart the container (docker restart), or take the change back")
+}
+
+/// Plans, renders, and compares with the files that the daemons use.
+fn weigh(
+    config: &Config,
+    config_file: Option<&Path>,
+    inventory: &Inventory,
+    root: &Path,
+    node: Option<&str>,
+    closed: &mut Closed,
+) -> Result<Weighed, Refusal> {
+    let known = node.filter(|_| own_name::is_container_id(&inventory.hostname)).map(str::to_owned);
+    let container_name = inventory.container_name.clone().or(known);
+    let inventory = &Inventory { container_name, ..inventory.clone() };
+    let mut config = config.clone();
+    // Jobs that run have opened their GPUs' files, and may want to again: what is open stays so until the next start.
+    config.gpu.isolate = Some(config.isolates() && inventory.device_files == DeviceFiles::Closed);
+    let config = &config;
+    let mut planned = plan_files(config, config_file, inventory, root)?;
+    // At a start these are only errors in the log, because there is nothing to lose. Here there is.
+    if let Some(fault) = planned.customized.findings.iter().find(|finding| finding.severity == Severity::Error) {
+        return Err(Refusal { exit_code: exit_code::CONFIG, finding: fault.clone() });
+    }
+    let (name, _) = planned.node();
+    if let Some(running) = node.filter(|running| !running.is_empty() && *running != name) {
+        return Err(only_at_a_start(&format!("the node's name changed from {running} to {name}")));
+    }
+    let old = install::read_applied(&config.paths, root)?;
+    let kept = keep_at_reload(config, root, slurm_conf(&old), &mut planned, closed)?;
+    let mut change = plan::change(&old, &planned.files);
+    if config.adds_its_node() {
+        let now = render::dynamic_node(&planned.plan);
+        if let Some(told) = told(config, root).filter(|told| *told != now) {
+            if config.autoscale.has(&name) || without_features(&told).eq(without_features(&now)) {
+                return Err(only_at_a_start(&format!(
+                    "this node is not what the controller was told: {told} became {now}"
+                )));
+            }
+            change.renew_node(&told, &now);
+        }
+    }
+    if !change.fixed.is_empty() {
+        return Err(only_at_a_start(&format!("{} in slurm.conf changed", change.fixed.join(" and "))));
+    }
+    let difference = difference(&old, &planned.files);
+    Ok(Weighed { difference, deferred: Vec::new(), kept, planned, change, node: name })
+}
+
+/// What slurmd told the controller of this node.
+fn told(config: &Config, root: &Path) -> Option<String> {
+    let status = status::read(&sys::under(root, &config.paths.run)).ok()?;
+    status.snapshot.prepared?.dynamic_node
+}
+
+fn without_features(node: &str) -> impl Iterator<Item = &str> {
+    node.split_whitespace().filter(|word| !word.starts_with("Feature="))
+}
+
+fn difference(old: &[Text], new: &[Text]) -> String {
+    let mut all = String::new();
+    for Text { name, text } in new {
+        let before = old.iter().find(|file| file.name == *name).map_or("", |file| file.text.as_str());
+        let (from, to) = (format!("{name} (running)"), format!("{name} (new)"));
+        let lines = similar::TextDiff::from_lines(before, text);
+        all.push_str(&lines.unified_diff().context_radius(0).header(&from, &to).to_string());
+    }
+    all
+}

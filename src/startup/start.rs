@@ -1,0 +1,143 @@
+//! The command line of a start: what `slurminit run` and `slurminit up` are told.
+//!
+//! it reads the configuration.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use config::{Config, ConfigError, DaemonName, Held, Role};
+use install::load_config;
+use machine::Snapshot;
+use model::text_type::word;
+use plan::target::Target;
+
+/// What the command line says of a new cluster.
+#[derive(Debug, clap::Args)]
+pub struct Cluster {
+    /// Which daemons to run: all, controller, compute, login, or none for a plain init of CMD
+    #[arg(long, value_parser = parse_role)]
+    role: Option<Role>,
+    /// The configuration; /config/slurminit.toml if there is one
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Simulate a cluster of so many nodes in this container
+    #[arg(long, value_name = "N")]
+    pub nodes: Option<u32>,
+}
+
+fn parse_role(text: &str) -> Result<Role, &'static str> {
+    word(text).map_err(|_| "want all, controller, compute, login or none")
+}
+
+impl Cluster {
+    /// The configuration's file, if one was given.
+    pub fn file(&self) -> Option<&Path> {
+        self.config.as_deref()
+    }
+
+    /// The configuration alone.
+    ///
+    /// # Errors
+    /// It is not valid.
+    pub fn configured(&self) -> Result<Config, ConfigError> {
+        load_config::load(self.file())
+    }
+
+    /// The configuration with what was given here, and what of it counts from the start on.
+    ///
+    /// # Errors
+    /// It is not valid.
+    pub fn load(&self) -> anyhow::Result<(Config, Held)> {
+        let mut config = self.configured()?;
+        let held = Held::of(&config);
+        if let Some(role) = self.role {
+            config.role = role;
+            if let Some(joined) = load_config::joined()? {
+                joined.check(&config)?;
+            }
+        }
+        if let Some(nodes) = self.nodes {
+            config = config.with_simulated_nodes(nodes)?;
+        }
+        Ok((config, held))
+    }
+
+    /// The same as a command line of another process, in another directory.
+    ///
+    /// # Errors
+    /// The configuration's path is relative, and there is no current directory.
+    pub fn arguments(&self) -> io::Result<Vec<OsString>> {
+        let file = load_config::named(self.file()).map(std::path::absolute).transpose()?;
+        let mut words: Vec<OsString> = Vec::new();
+        if let Some(role) = self.role {
+            words.extend(["--role".into(), role.to_string().into()]);
+        }
+        if let Some(file) = file {
+            words.extend(["--config".into(), file.into()]);
+        }
+        if let Some(nodes) = self.nodes {
+            words.extend(["--nodes".into(), nodes.to_string().into()]);
+        }
+        Ok(words)
+    }
+
+    /// How long a start may take.
+    pub fn patience(&self) -> Duration {
+        let supervise = self.load().map(|(config, _)| config.supervise).unwrap_or_default();
+        supervise.prepare_timeout + supervise.ready_timeout
+    }
+
+    /// What the cluster that runs is not.
+    pub fn contradiction(&self, running: &Snapshot) -> Option<String> {
+        let (role, nodes) = (role(running), running.prepared.as_ref().map_or(0, |prepared| prepared.simulated_nodes));
+        if let Some(wanted) = self.role.filter(|wanted| *wanted != role) {
+            return Some(format!("has the role {role}, not {wanted}"));
+        }
+        let wanted = self.nodes.filter(|wanted| usize::try_from(*wanted) != Ok(nodes))?;
+        let has = if nodes == 0 { "no simulated nodes".to_owned() } else { format!("{nodes} simulated nodes") };
+        Some(format!("has {has}, not {wanted}"))
+    }
+}
+
+/// A role is what it runs.
+fn role(running: &Snapshot) -> Role {
+    let runs = |daemon: DaemonName| running.units.iter().any(|unit| unit.name == daemon.as_str());
+    match (runs(DaemonName::Slurmctld), runs(DaemonName::Slurmd)) {
+        (true, true) => Role::All,
+        (true, false) => Role::Controller,
+        (false, true) => Role::Compute,
+        (false, false) => Role::Login,
+    }
+}
+
+/// A cluster, and the command that it is for.
+#[derive(Debug, clap::Args)]
+pub struct Start {
+    /// The options of the cluster.
+    #[command(flatten)]
+    pub cluster: Cluster,
+    /// After CMD has ended, continue until no job is left that can still run
+    #[arg(long)]
+    wait_jobs: bool,
+    /// The command to run when the cluster is ready; its exit code becomes the container's
+    #[arg(last = true, value_name = "CMD")]
+    pub cmd: Vec<OsString>,
+}
+
+impl Start {
+    /// What is to be started.
+    ///
+    /// # Errors
+    /// The configuration is not valid, or there is nothing to do.
+    pub fn configuration(&self) -> anyhow::Result<(Config, Held, &'static Target)> {
+        let (mut config, held) = self.cluster.load()?;
+        config.jobs.wait |= self.wait_jobs;
+        let target = Target::of(&config);
+        if !target.has_cluster && self.cmd.is_empty() {
+            anyhow::bail!("the role none runs CMD and nothing else: give one after `--`")
+        }
+        Ok((config, held, target))
+    }
+}

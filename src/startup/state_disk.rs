@@ -1,0 +1,102 @@
+//! Whether slurmctld can save its state. If it cannot, it keeps running and loses its changes when it ends.
+//!
+//! looks at the disk, and tries to write to it.
+
+use std::io::{self, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use nix::sys::statvfs::statvfs;
+
+use config::Paths;
+use sys::trusted_path;
+use sys::trusted_path::Dir;
+
+/// What must be free beside a second copy of the state, in bytes: the state may have grown since the last save.
+const RESERVE: u64 = 256 << 10;
+/// The file with which a write is tried.
+const TRIAL: &str = "slurminit.trial";
+/// slurmctld's older copies, which the next save replaces.
+const OLDER: &str = ".old";
+
+/// Why slurmctld cannot save its state.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message states it")]
+pub enum CannotSave {
+    #[error(
+        "slurmctld cannot save its jobs: the disk is full: {} has {free_kib} KiB free and needs {needed_kib}. Free some space on that disk",
+        path.display()
+    )]
+    Full { path: PathBuf, free_kib: u64, needed_kib: u64 },
+    #[error("slurmctld cannot save its jobs: the disk has no inodes left: {}. Remove files on that disk", path.display())]
+    NoInodes { path: PathBuf },
+    #[error("slurmctld cannot save its jobs: {}: {why}. Make that directory writable", path.display())]
+    Io { path: PathBuf, why: io::Error },
+}
+
+/// slurmctld's directory, according to the installed slurm.conf.
+pub fn directory(paths: &Paths) -> PathBuf {
+    let conf = std::fs::read_to_string(paths.slurm.join("slurm.conf")).unwrap_or_default();
+    plan::last_value(&conf, "StateSaveLocation").map_or_else(|| paths.state.join("slurmctld"), PathBuf::from)
+}
+
+/// Whether there is room to save. Writes nothing, so any user may call it.
+///
+/// # Errors
+/// There is too little room. A directory that cannot be looked at counts as having enough.
+pub fn check_room(state: &Path) -> Result<(), CannotSave> {
+    let Ok(disk) = statvfs(state) else { return Ok(()) };
+    let path = || state.to_owned();
+    let free = disk.blocks_available().saturating_mul(disk.fragment_size());
+    let needed = size(state) + RESERVE;
+    if free < needed {
+        return Err(CannotSave::Full { path: path(), free_kib: free >> 10, needed_kib: needed >> 10 });
+    }
+    // Some file systems do not count them.
+    match disk.files() > 0 && disk.files_available() == 0 {
+        true => Err(CannotSave::NoInodes { path: path() }),
+        false => Ok(()),
+    }
+}
+
+/// Like [`check_room`], and tries to write as much as a save would. For root and slurmctld's user.
+///
+/// # Errors
+/// It cannot be written.
+pub fn try_to_save(state: &Path) -> Result<(), CannotSave> {
+    check_room(state)?;
+    let write = || -> io::Result<()> {
+        let dir = trusted_path::open(Path::new("/"), state)?;
+        dir.remove(TRIAL)?;
+        let mut file = dir.create(TRIAL, 0o600)?;
+        let written = io::copy(&mut io::Read::take(io::repeat(0), size(state) + RESERVE), &mut file);
+        let written = written.and_then(|_| file.flush()).and_then(|()| file.sync_all());
+        dir.remove(TRIAL).and(written)
+    };
+    write().map_err(|why| CannotSave::Io { path: state.to_owned(), why })
+}
+
+/// The size of a save, in bytes: slurmctld's own files in the directory.
+fn size(state: &Path) -> u64 {
+    let Ok(dir) = Dir::of_the_user(state) else { return 0 };
+    let names = dir.names().unwrap_or_default().into_iter().filter_map(|name| name.into_string().ok());
+    let files = names.filter(|name| !name.ends_with(OLDER)).filter_map(|name| dir.metadata_of(&name).ok());
+    files.filter(std::fs::Metadata::is_file).map(|file| file.size()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_trial_and_removes_it() {
+        let state = tempfile::tempdir().unwrap();
+        std::fs::write(state.path().join("job_state"), [0; 99]).unwrap();
+        std::fs::write(state.path().join("job_state.old"), [0; 999]).unwrap();
+        assert_eq!(size(state.path()), 99);
+        try_to_save(state.path()).unwrap();
+        assert_eq!(std::fs::read_dir(state.path()).unwrap().count(), 2);
+        check_room(Path::new("/nonexistent")).unwrap();
+        assert!(matches!(try_to_save(Path::new("/nonexistent")), Err(CannotSave::Io { .. })));
+    }
+}

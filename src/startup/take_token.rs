@@ -1,0 +1,175 @@
+//! Takes a join token in when a container starts. This comes before PID 1 starts anything.
+//!
+//! The token holds the munge key, and what PID 1 has in its command line every user of the container can read; what is in its environment
+//! all daemons and jobs get. So what it says is put into files, and PID 1 begins anew without it, by exec.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::parent_id;
+use std::path::Path;
+
+use config::token::{DIRECTORY, KEPT, SETTINGS, Token, TokenError};
+use config::{ConfigError, Joined};
+use sys::inherited::{Inherited, execute_again};
+use sys::secret_variables::JOIN;
+use sys::trusted_path;
+use sys::trusted_path::Astray;
+
+/// The option that may.
+const OPTION: &str = "--join";
+/// The secret that may.
+const SECRET: &str = "/run/secrets/slurminit.join";
+
+/// A token is not taken.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message states it")]
+pub enum Untaken {
+    #[error("{place}: {source}")]
+    Token { place: &'static str, source: TokenError },
+    #[error("{0} is given without a token; slurminit join-command, in the controller's container, prints one")]
+    Nothing(&'static str),
+    #[error("{0} and {1} hold two different tokens: give one of them")]
+    Two(&'static str, &'static str),
+    #[error("{place}: {source}")]
+    Settings { place: &'static str, source: Box<ConfigError> },
+    #[error(
+        "{SECRET} must be root's alone, for who can read it has the key of the cluster (it is uid {uid}'s, mode {mode:04o}): chown root and \
+         chmod 0400 where it comes from"
+    )]
+    Open { uid: u32, mode: u32 },
+    #[error(
+        "the process that started slurminit shows the token to every user of this container in its command line: start the container \
+         without an init in front (docker run without --init), or give the token in the file {SECRET}"
+    )]
+    Shown,
+    #[error("{SECRET} cannot be read: {0}")]
+    Secret(#[from] Astray),
+    #[error(
+        "what the token says cannot be kept in {DIRECTORY}: {0}; start the container as root, with /run writable (--tmpfs /run)"
+    )]
+    Keep(io::Error),
+    #[error("slurminit cannot begin anew without the token: {0}")]
+    Exec(io::Error),
+}
+
+/// Takes the token in, if there is one. `given`: the option stands on the command line, with or without a value. Does not return where the
+/// token came by command line or environment: this process is then executed anew.
+pub fn take_token(given: Option<Option<&OsStr>>, inherited: Option<&Inherited>) -> Result<(), Untaken> {
+    let option = match given {
+        Some(None) => return Err(Untaken::Nothing(OPTION)),
+        given => given.flatten().map(|text| (OPTION, text.to_string_lossy().into_owned())),
+    };
+    let variable = std::env::var_os(JOIN).map(|text| text.to_string_lossy().into_owned());
+    // compose turns an unset variable into an empty one.
+    let variable = variable.filter(|text| !text.trim().is_empty()).map(|text| (JOIN, text));
+    let is_shown = option.is_some() || variable.is_some();
+    let secret = secret()?.map(|text| (SECRET, text));
+    let given: Vec<(&'static str, String)> = [option, variable, secret].into_iter().flatten().collect();
+    let Some((place, text)) = given.first() else { return Ok(()) };
+    let decoded =
+        |(place, text): &(&'static str, String)| Token::decode(text).map_err(|source| Untaken::Token { place, source });
+    let token = decoded(&given[0])?;
+    for other in &given[1..] {
+        if decoded(other)? != token {
+            return Err(Untaken::Two(place, other.0));
+        }
+    }
+    Joined::parse(&token.says.settings).map_err(|error| Untaken::Settings { place, source: Box::new(error) })?;
+    if *place == OPTION && is_in_the_parents_command(text) {
+        return Err(Untaken::Shown);
+    }
+    keep(&token).map_err(Untaken::Keep)?;
+    if given.iter().any(|(place, _)| *place == JOIN) {
+        eprintln!(
+            "slurminit: `docker exec` hands {JOIN}, and the cluster's key in it, to what it starts, and srun and sbatch to their jobs; \
+             behind the image's name ({OPTION} TOKEN), or in the file {SECRET}, it stays here"
+        );
+    }
+    let has_option = given.iter().any(|(place, _)| *place == OPTION);
+    if is_shown { Err(Untaken::Exec(execute_without_token(has_option, inherited))) } else { Ok(()) }
+}
+
+/// The file, which an orchestrator mounts.
+fn secret() -> Result<Option<String>, Untaken> {
+    let file = match trusted_path::open_file(Path::new("/"), Path::new(SECRET)) {
+        Ok(file) => file,
+        Err(astray) if astray.is_missing() => return Ok(None),
+        // What others can put there must not keep the cluster from starting.
+        Err(astray) if !matches!(astray, Astray::Io { .. }) => {
+            if std::fs::symlink_metadata(SECRET).is_ok() {
+                eprintln!("slurminit: the token {SECRET} is not taken: {astray}");
+            }
+            return Ok(None);
+        }
+        Err(astray) => return Err(astray.into()),
+    };
+    let failed = |source| Untaken::Secret(Astray::Io { path: SECRET.into(), source });
+    let metadata = file.metadata().map_err(failed)?;
+    let (uid, mode) = (metadata.uid(), metadata.mode() & 0o7777);
+    if uid != 0 || mode & 0o077 != 0 {
+        return Err(Untaken::Open { uid, mode });
+    }
+    read(&file).map_err(failed)
+}
+
+fn read(file: &File) -> io::Result<Option<String>> {
+    let text = String::from_utf8_lossy(&trusted_path::read_whole(file)?).into_owned();
+    Ok((!text.trim().is_empty()).then_some(text))
+}
+
+/// An init in front of slurminit keeps its command line.
+fn is_in_the_parents_command(token: &str) -> bool {
+    let command = std::fs::read(format!("/proc/{}/cmdline", parent_id())).unwrap_or_default();
+    String::from_utf8_lossy(&command).contains(token.trim())
+}
+
+fn keep(token: &Token) -> io::Result<()> {
+    let mut mended = Vec::new();
+    let (mut directory, _) = trusted_path::make(Path::new("/"), Path::new(DIRECTORY), &mut mended)?;
+    directory.settle(Some((0, 0)), 0o755, &mut mended)?;
+    for (name, text, mode) in [(SETTINGS, token.says.settings.as_str(), 0o644), (KEPT, &token.encode(), 0o400)] {
+        directory.remove(name)?;
+        directory.create(name, mode)?.write_all(text.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// This program again, without the token. Returns only if that fails.
+fn execute_without_token(has_option: bool, inherited: Option<&Inherited>) -> io::Error {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    // Where the token came in the variable, such an option is one of the command's.
+    let words = if has_option { without_option(words) } else { words };
+    execute_again(words, &[JOIN], inherited)
+}
+
+/// Without the first `--join TOKEN` or `--join=TOKEN`.
+fn without_option(mut words: Vec<OsString>) -> Vec<OsString> {
+    let is_option = |word: &OsString| {
+        let word = word.to_string_lossy();
+        word == OPTION || word.starts_with("--join=")
+    };
+    if let Some(at) = words.iter().position(is_option) {
+        let takes_next = words[at] == OPTION && at + 1 < words.len();
+        words.drain(at..=at + usize::from(takes_next));
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_without_the_token_is_what_it_was() {
+        let without = |words: &[&str]| {
+            let words = without_option(words.iter().map(OsString::from).collect());
+            words.into_iter().map(|word| word.into_string().unwrap()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(without(&["run", "--", "--join", "sj1-x"]), "run --");
+        assert_eq!(without(&["run", "--", "--join=sj1-x", "srun", "--join", "y"]), "run -- srun --join y");
+        assert_eq!(without(&["run", "--role", "login", "--join", "sj1-x", "--", "sh"]), "run --role login -- sh");
+        assert_eq!(without(&["run", "--"]), "run --");
+    }
+}

@@ -1,0 +1,212 @@
+//! Takes in the variables that hold a whole configuration and munge's key when a cluster starts. This comes before anything else of a start.
+//!
+//! What is in PID 1's environment all daemons get, and both may be secret. So they are put into files of root's, and slurminit begins anew
+//! without them, by exec.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use config::given::{DIRECTORY, KEY_FILE, TOML_FILE};
+use config::{Config, ConfigError};
+use install::load_config;
+use sys::inherited::{Inherited, execute_again};
+use sys::secret_variables::{JOIN, MUNGE_KEY, TOML};
+use sys::trusted_path;
+
+/// munged's limits on a key (munge 0.5.13 and later).
+const KEY: std::ops::RangeInclusive<usize> = 32..=1024;
+
+/// A variable is not taken.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message states it")]
+pub enum Untaken {
+    #[error(transparent)]
+    Toml(#[from] ConfigError),
+    #[error("{TOML} and --config are two whole configurations: give one of them")]
+    Two,
+    #[error(
+        "{MUNGE_KEY} has {0} bytes, and munge wants {min} to {max}; `openssl rand -base64 48` makes a good one",
+        min = KEY.start(), max = KEY.end()
+    )]
+    Key(usize),
+    #[error(
+        "what {TOML} and {MUNGE_KEY} hold cannot be kept in {DIRECTORY}: {0}; start the container with /run writable (--tmpfs /run)"
+    )]
+    Keep(io::Error),
+    #[error("slurminit cannot begin anew without {TOML} and {MUNGE_KEY}: {0}")]
+    Exec(io::Error),
+}
+
+/// Takes them in, if they are there. Does not return then: this process is executed anew. `config_file`: what the command line names.
+pub fn take_variables(config_file: Option<&Path>, inherited: Option<&Inherited>) -> Result<(), Untaken> {
+    // Who is not root has no cluster to start, and no place to keep anything in.
+    if !nix::unistd::geteuid().is_root() {
+        return Ok(());
+    }
+    let toml = load_config::variable()?;
+    let key = std::env::var_os(MUNGE_KEY).map(OsString::into_encoded_bytes).unwrap_or_default();
+    let key = Some(key.trim_ascii()).filter(|key| !key.is_empty());
+    let config = check(config_file, toml.as_deref(), key)?;
+    let root = Path::new("/");
+    if toml.is_none() && key.is_none() {
+        // A former start may have had one.
+        let is_kept = config_file == Some(&kept_toml());
+        return if is_kept { Ok(()) } else { keep(root, TOML_FILE, None).map_err(Untaken::Keep) };
+    }
+    if config.is_some_and(|config| config.holds_secrets()) && is_handed_on(TOML) {
+        eprintln!("slurminit: {}", handed_on(TOML, "what is secret in it"));
+    }
+    if key.is_some() && is_handed_on(MUNGE_KEY) {
+        eprintln!("slurminit: {}", handed_on(MUNGE_KEY, "the key of the cluster"));
+    }
+    let kept = keep(root, TOML_FILE, toml.as_deref().map(str::as_bytes)).and_then(|()| keep(root, KEY_FILE, key));
+    kept.map_err(Untaken::Keep)?;
+    Err(Untaken::Exec(execute_without_variables(toml.is_some(), inherited)))
+}
+
+/// Whether what the variables hold can be taken; the configuration that is in them.
+fn check(config_file: Option<&Path>, toml: Option<&str>, key: Option<&[u8]>) -> Result<Option<Config>, Untaken> {
+    if toml.is_some() && config_file.is_some() {
+        return Err(Untaken::Two);
+    }
+    if let Some(length) = key.map(<[u8]>::len).filter(|length| !KEY.contains(length)) {
+        return Err(Untaken::Key(length));
+    }
+    Ok(toml.map(|toml| Config::parse(toml, Path::new(TOML))).transpose()?)
+}
+
+/// Where the configuration is kept.
+pub fn kept_toml() -> PathBuf {
+    Path::new(DIRECTORY).join(TOML_FILE)
+}
+
+/// Whether every process that Docker starts here has this variable, not only this one.
+fn is_handed_on(name: &str) -> bool {
+    let environment = std::fs::read("/proc/1/environ").unwrap_or_default();
+    let begin = format!("{name}=");
+    environment.split(|byte| *byte == 0).any(|pair| pair.starts_with(begin.as_bytes()))
+}
+
+fn handed_on(name: &str, what: &str) -> String {
+    format!(
+        "`docker exec` hands {name}, and {what}, to all that it starts, and srun and sbatch hand it to their jobs; in the environment of \
+         `slurminit up` alone, or as a file, it stays with slurminit"
+    )
+}
+
+/// Replaces what is kept.
+fn keep(root: &Path, name: &str, bytes: Option<&[u8]>) -> io::Result<()> {
+    let directory = match bytes {
+        None => match trusted_path::open(root, Path::new(DIRECTORY)) {
+            Ok(directory) => directory,
+            // What others can write is read by nobody.
+            Err(_) => return Ok(()),
+        },
+        Some(_) => {
+            let mut mended = Vec::new();
+            let (mut directory, _) = trusted_path::make(root, Path::new(DIRECTORY), &mut mended)?;
+            directory.settle(Some((0, 0)), 0o755, &mut mended)?;
+            directory
+        }
+    };
+    directory.remove(name)?;
+    match bytes {
+        None => Ok(()),
+        Some(bytes) => directory.create(name, 0o400)?.write_all(bytes),
+    }
+}
+
+/// Executes this program again without the key, if a verb that does not start a cluster was given one: `docker exec` and health checks
+/// pass on the container's environment. A child of this process has its environment until the child's own exec, where root's jobs can read
+/// it in /proc, and so has this process itself for as long as it waits.
+pub fn drop_keys() {
+    if [MUNGE_KEY, JOIN].iter().any(|name| std::env::var_os(name).is_some()) {
+        let mut words = std::env::args_os();
+        if let (Ok(file), Some(name)) = (std::env::current_exe(), words.next()) {
+            // If it fails, the verb still does its work.
+            let _ = Command::new(file).arg0(name).args(words).env_remove(MUNGE_KEY).env_remove(JOIN).exec();
+        }
+    }
+}
+
+/// This program again, without the variables. Returns only if that fails.
+fn execute_without_variables(has_toml: bool, inherited: Option<&Inherited>) -> io::Error {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let words = if has_toml { with_config(words, kept_toml().as_os_str()) } else { words };
+    execute_again(words, &[TOML, MUNGE_KEY], inherited)
+}
+
+/// With the option behind the program and the verb, if there is one.
+fn with_config(mut words: Vec<OsString>, file: &OsStr) -> Vec<OsString> {
+    let has_verb = words.get(1).is_some_and(|word| !word.as_encoded_bytes().starts_with(b"-"));
+    let behind = words.len().min(1 + usize::from(has_verb));
+    words.splice(behind..behind, ["--config".into(), file.to_owned()]);
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_configurations_a_bad_key_and_a_broken_configuration_are_refused_with_what_to_do() {
+        let (toml, long) = ("role = 'none'\n", [b'k'; 1025]);
+        let refused = |file: Option<&str>, toml: Option<&str>, key: Option<&[u8]>| {
+            check(file.map(Path::new), toml, key).map(|config| config.is_some()).map_err(|untaken| untaken.to_string())
+        };
+        for (file, toml, key, words) in [
+            (Some("/x.toml"), Some(toml), None, &["SLURMINIT_TOML and --config", "give one of them"][..]),
+            (None, None, Some(&b"short"[..]), &["SLURMINIT_MUNGE_KEY has 5 bytes", "32 to 1024", "openssl rand"]),
+            (None, Some(toml), Some(&long[..31]), &["has 31 bytes"]),
+            (None, None, Some(&long), &["has 1025 bytes"]),
+            // The line is that of the variable.
+            (None, Some("role = 'none'\nroll = 1\n"), None, &["SLURMINIT_TOML:2:1", "roll"]),
+            (None, Some("role ="), None, &["SLURMINIT_TOML:1"]),
+        ] {
+            let error = refused(file, toml, key).unwrap_err();
+            assert!(words.iter().all(|word| error.contains(word)), "{error}");
+        }
+        assert_eq!(refused(None, Some(toml), Some(&long[..32])), Ok(true));
+        assert_eq!(refused(Some("/x.toml"), None, Some(&long[..1024])), Ok(false));
+        assert_eq!(refused(None, None, None), Ok(false));
+    }
+
+    #[test]
+    fn what_is_kept_is_roots_alone_and_goes_when_the_next_start_has_none() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join(DIRECTORY.trim_start_matches('/')).join(TOML_FILE);
+        // Nothing was kept, and there is no such directory.
+        keep(root.path(), TOML_FILE, None).unwrap();
+        std::fs::create_dir(root.path().join("run")).unwrap();
+        for text in ["one", "two"] {
+            keep(root.path(), TOML_FILE, Some(text.as_bytes())).unwrap();
+            assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
+            assert_eq!(std::os::unix::fs::MetadataExt::mode(&file.metadata().unwrap()) & 0o777, 0o400);
+        }
+        keep(root.path(), TOML_FILE, None).unwrap();
+        assert!(!file.exists());
+        // A directory that nobody can make.
+        std::fs::remove_dir(file.parent().unwrap()).unwrap();
+        std::fs::write(file.parent().unwrap(), "").unwrap();
+        let error = Untaken::Keep(keep(root.path(), TOML_FILE, Some(b"x")).unwrap_err()).to_string();
+        assert!(error.contains(DIRECTORY) && error.contains("--tmpfs /run"), "{error}");
+        assert!(
+            Untaken::Exec(io::ErrorKind::NotFound.into())
+                .to_string()
+                .contains("cannot begin anew without SLURMINIT_TOML")
+        );
+    }
+
+    #[test]
+    fn the_option_stands_where_slurminit_reads_it() {
+        let with_config = |words: &str| {
+            let words = with_config(words.split(' ').map(OsString::from).collect(), OsStr::new("/f"));
+            words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(with_config("slurminit up --nodes 2"), "slurminit up --config /f --nodes 2");
+        assert_eq!(with_config("slurminit run -- srun --config x"), "slurminit run --config /f -- srun --config x");
+    }
+}

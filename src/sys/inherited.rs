@@ -1,0 +1,201 @@
+//! The signal mask and the ignored signals at the start of slurminit, and the exec that keeps signals pending.
+
+use std::convert::Infallible;
+use std::ffi::{CString, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use nix::libc;
+use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+use serde::{Deserialize, Serialize};
+
+/// The highest signal number of Linux (`_NSIG`).
+pub const HIGHEST: i32 = 64;
+/// glibc reserves these two and refuses a handler.
+pub const GLIBC_OWN: [i32; 2] = [32, 33];
+
+static SIGPIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
+/// The mask at the start of the program, and whether the constructor has replaced it.
+static MASK_AT_START: AtomicU64 = AtomicU64::new(0);
+static IS_BLOCKED: AtomicBool = AtomicBool::new(false);
+
+/// Rust's runtime ignores SIGPIPE before `main`. Only a constructor can read the disposition before that.
+///
+/// The kernel drops a signal that PID 1 neither handles nor blocks, and queues a blocked one. So as PID 1 the constructor blocks all
+/// signals, and they stay blocked, through every exec, until PID 1 has its handlers. Any other process stays interruptible.
+extern "C" fn before_main() {
+    SIGPIPE_WAS_IGNORED.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
+    if nix::unistd::getpid().as_raw() == 1 {
+        MASK_AT_START.store(block_all(), Ordering::Relaxed);
+        IS_BLOCKED.store(true, Ordering::Relaxed);
+    }
+}
+
+#[expect(unsafe_code, reason = "the loader calls every function in .init_array before Rust's runtime starts")]
+// SAFETY: `before_main` has the signature of a constructor, and only makes system calls and stores atomics.
+#[unsafe(link_section = ".init_array")]
+#[used]
+static BEFORE_MAIN: extern "C" fn() = before_main;
+
+/// The signal mask and the ignored signals at the start of slurminit. Its children get them back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inherited {
+    /// Bit n-1 stands for signal n.
+    mask: u64,
+    ignored: Vec<i32>,
+}
+
+impl Inherited {
+    /// Records both, and blocks all signals until PID 1 has its handlers.
+    pub fn capture() -> Self {
+        let ignored = (1..=HIGHEST)
+            .filter(|signal| match *signal {
+                libc::SIGPIPE => SIGPIPE_WAS_IGNORED.load(Ordering::Relaxed),
+                signal => is_ignored(signal),
+            })
+            .collect();
+        let mask = block_all();
+        let mask = if IS_BLOCKED.load(Ordering::Relaxed) { MASK_AT_START.load(Ordering::Relaxed) } else { mask };
+        Self { mask, ignored }
+    }
+
+    /// Applies them to this process, a child about to exec. Handlers need no reset: `execve` resets them.
+    pub fn restore(&self) {
+        for signal in 1..=HIGHEST {
+            let action = if self.ignored.contains(&signal) { libc::SIG_IGN } else { libc::SIG_DFL };
+            if !GLIBC_OWN.contains(&signal) {
+                set_action(signal, action);
+            }
+        }
+        set_mask(self.mask);
+    }
+}
+
+/// Restores the mask at the start of the program, if the constructor has replaced it: for a verb that is PID 1 and supervises nothing.
+pub fn unblock() {
+    if IS_BLOCKED.swap(false, Ordering::Relaxed) {
+        set_mask(MASK_AT_START.load(Ordering::Relaxed));
+    }
+}
+
+/// Blocks all signals and returns the mask before.
+pub fn block_all() -> u64 {
+    let mut before = SigSet::empty();
+    // It cannot fail with these arguments.
+    let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before));
+    (1..=HIGHEST).filter(|signal| is_member(&before, *signal)).fold(0, |mask, signal| mask | bit(signal))
+}
+
+/// Sets this thread's mask of blocked signals.
+pub fn set_mask(mask: u64) {
+    let mut set = SigSet::empty();
+    (1..=HIGHEST).filter(|signal| mask & bit(*signal) != 0).for_each(|signal| add(&mut set, signal));
+    // It cannot fail with these arguments.
+    let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&set), None);
+}
+
+#[expect(unsafe_code, reason = "neither nix nor std can read a disposition without changing it")]
+fn is_ignored(signal: i32) -> bool {
+    // SAFETY: an all-zero sigaction is valid, and without a new action the call only stores the old one.
+    unsafe {
+        let mut old: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &raw mut old) == 0 && old.sa_sigaction == libc::SIG_IGN
+    }
+}
+
+/// Sets the action of a signal: SIG_IGN, SIG_DFL or a handler.
+#[expect(unsafe_code, reason = "nix's `signal` takes no real-time signal")]
+pub fn set_action(signal: i32, action: libc::sighandler_t) {
+    // SAFETY: only SIG_IGN and SIG_DFL come here: no code of ours runs in a handler.
+    unsafe { libc::signal(signal, action) };
+}
+
+#[expect(unsafe_code, reason = "nix's SigSet has no real-time signals")]
+fn is_member(set: &SigSet, signal: i32) -> bool {
+    // SAFETY: the set is initialised; a signal that does not exist is an error, not a member.
+    unsafe { libc::sigismember(set.as_ref(), signal) == 1 }
+}
+
+#[expect(unsafe_code, reason = "nix's SigSet has no real-time signals")]
+fn add(set: &mut SigSet, signal: i32) {
+    let mut raw = *set.as_ref();
+    // SAFETY: the set is a valid copy. glibc refuses its own two signals, which nothing can block.
+    *set = unsafe {
+        libc::sigaddset(&raw mut raw, signal);
+        SigSet::from_sigset_t_unchecked(raw)
+    };
+}
+
+/// The bit of a signal in a mask of the kernel.
+pub const fn bit(signal: i32) -> u64 {
+    1 << (signal - 1)
+}
+
+/// Becomes the program in this file. Returns only if that fails. The signal mask is unchanged, so that blocked signals stay pending.
+pub fn become_program(file: &Path, words: &[OsString], env: &[(OsString, OsString)]) -> io::Error {
+    let exec = || -> io::Result<Infallible> {
+        let words: Vec<CString> = words.iter().map(|word| CString::new(word.as_bytes())).collect::<Result<_, _>>()?;
+        let env = env.iter().map(|(name, value)| CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()));
+        let env: Vec<CString> = env.collect::<Result<_, _>>()?;
+        Ok(nix::unistd::execve(&CString::new(file.as_os_str().as_bytes())?, &words, &env)?)
+    };
+    match exec() {
+        Ok(never) => match never {},
+        Err(error) => error,
+    }
+}
+
+/// The option with which `slurminit run` hands [`Inherited`] on when it executes itself again.
+const OPTION: &str = "--inherited";
+
+/// Executes this program again with these words and without these variables. Returns only if that fails. `inherited`: of `slurminit run`,
+/// whose blocked signals stay blocked.
+pub fn execute_again(words: Vec<OsString>, without: &[&str], inherited: Option<&Inherited>) -> io::Error {
+    let env: Vec<_> = std::env::vars_os().filter(|(name, _)| !without.iter().any(|other| name == other)).collect();
+    match (with_inherited(words, inherited), std::env::current_exe()) {
+        (Ok(words), Ok(file)) => become_program(&file, &words, &env),
+        (Err(error), _) | (_, Err(error)) => error,
+    }
+}
+
+/// The words with the option behind the verb, and without the one of a former execution.
+fn with_inherited(mut words: Vec<OsString>, inherited: Option<&Inherited>) -> io::Result<Vec<OsString>> {
+    let Some(inherited) = inherited else { return Ok(words) };
+    if let Some(at) = words.iter().take_while(|word| *word != "--").position(|word| word == OPTION) {
+        words.drain(at..words.len().min(at + 2));
+    }
+    let behind_verb = words.len().min(2);
+    words.splice(behind_verb..behind_verb, [OPTION.into(), serde_json::to_string(inherited)?.into()]);
+    Ok(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hands_the_mask_on_through_each_execution() {
+        let inherited = Inherited { mask: 1 << 63, ignored: vec![13] };
+        let text = serde_json::to_string(&inherited).unwrap();
+        assert_eq!(serde_json::from_str::<Inherited>(&text).unwrap(), inherited);
+        let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
+        let first = with_inherited(words(&["slurminit", "run", "--", "--inherited", "x"]), Some(&inherited)).unwrap();
+        assert_eq!(first, words(&["slurminit", "run", OPTION, &text, "--", "--inherited", "x"]));
+        let config = [&first[..2], &words(&["--config", "f"]), &first[2..]].concat();
+        let second = with_inherited(config, Some(&inherited)).unwrap();
+        assert_eq!(second, words(&["slurminit", "run", OPTION, &text, "--config", "f", "--", "--inherited", "x"]));
+        assert_eq!(with_inherited(words(&["slurminit", "up"]), None).unwrap(), words(&["slurminit", "up"]));
+    }
+
+    #[test]
+    fn a_mask_with_real_time_signals_is_read_back_as_it_was_set() {
+        // Of this thread alone.
+        let before = block_all();
+        let mask = bit(libc::SIGTERM) | bit(64);
+        set_mask(mask);
+        assert_eq!(block_all(), mask);
+        set_mask(before);
+    }
+}

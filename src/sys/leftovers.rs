@@ -1,0 +1,209 @@
+//! Finds processes that a job leaves behind where no cgroup contains its processes.
+//!
+//! `ending`, `look` and `handle` are edge. Slurm's proctrack/linuxproc ends the descendants of slurmstepd. A process that
+//! called setsid() and outlived its parent becomes a child of PID 1, where Slurm no longer finds it. To tell it from
+//! the same user's `docker exec` shell, service or waiting srun, slurmd's descendants inherit a mark that they cannot
+//! remove: docs/decisions/mark-job-processes-with-a-resource-limit.md.
+
+mod ending;
+mod handle;
+pub mod look;
+
+pub use ending::end;
+pub use handle::Handle;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A job that has ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Job {
+    /// The job ID.
+    pub id: u32,
+    /// The user ID.
+    pub uid: u32,
+    /// The device files of the job's GPUs that no other job can have used.
+    pub devices: BTreeSet<String>,
+}
+
+/// The role of a process in Slurm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// slurmd.
+    Daemon,
+    /// A slurmstepd, with its job ID once its title shows it.
+    Step(Option<u32>),
+    /// Anything else.
+    Other,
+}
+
+/// A living process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// The PID.
+    pub pid: i32,
+    /// The parent's PID.
+    pub parent: i32,
+    /// The session ID.
+    pub session: i32,
+    /// The start time in clock ticks, to detect a reused PID.
+    pub start: u64,
+    /// The real user ID.
+    pub uid: u32,
+    /// The effective group ID, which the kernel requires for reading the environment.
+    pub gid: u32,
+    /// The name that the process chose, in printable characters.
+    pub name: String,
+    /// The role in Slurm.
+    pub role: Role,
+    /// Whether the process descends from slurmd.
+    pub is_marked: bool,
+}
+
+/// What a process reveals about itself. It can be forged.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Evidence {
+    /// `SLURM_JOB_ID` in the process's initial environment.
+    pub job: Option<u32>,
+    /// Whether its environment is that of slurmd's prolog or epilog.
+    pub is_script: bool,
+    /// The GPU device files that the process has open.
+    pub devices: Vec<String>,
+}
+
+/// All processes of the container.
+#[derive(Clone, Debug, Default)]
+pub struct Processes(BTreeMap<i32, Process>);
+
+impl FromIterator<Process> for Processes {
+    fn from_iter<I: IntoIterator<Item = Process>>(processes: I) -> Self {
+        Self(processes.into_iter().map(|process| (process.pid, process)).collect())
+    }
+}
+
+impl Processes {
+    /// The process with this PID.
+    pub fn get(&self, pid: i32) -> Option<&Process> {
+        self.0.get(&pid)
+    }
+
+    /// The job user's processes that descend from slurmd but no longer belong to slurmd or a slurmstepd.
+    pub fn suspects(&self, job: &Job) -> Vec<&Process> {
+        self.0
+            .values()
+            .filter(|process| process.uid == job.uid && process.is_marked && !self.is_held(process))
+            .collect()
+    }
+
+    /// Whether `left` is everything that the job's user runs here, so that a signal to all of the user's processes hits
+    /// nothing else.
+    pub fn is_all_of_user(&self, job: &Job, left: &BTreeSet<i32>) -> bool {
+        job.uid != 0
+            && self.0.values().filter(|process| process.uid == job.uid).all(|process| left.contains(&process.pid))
+    }
+
+    /// Whether the user has, or may have, a step of another job here: a step that just starts has no process of its
+    /// user yet.
+    pub fn has_other_steps(&self, job: &Job) -> bool {
+        let is_other = |process: &&Process| matches!(process.role, Role::Step(id) if id != Some(job.id));
+        self.0.values().filter(is_other).any(|step| {
+            let users: BTreeSet<u32> =
+                self.0.values().filter(|one| self.descends(one, step.pid)).map(|one| one.uid).collect();
+            users.contains(&job.uid) || users.iter().all(|uid| *uid == 0)
+        })
+    }
+
+    /// Whether the process belongs to Slurm: its own processes, their descendants, and an operator's script that
+    /// started slurmd.
+    fn is_held(&self, process: &Process) -> bool {
+        let is_own = |process: &Process| process.role != Role::Other;
+        is_own(process)
+            || self.ancestors(process).any(is_own)
+            || self.0.values().any(|other| is_own(other) && self.descends(other, process.pid))
+    }
+
+    fn descends(&self, process: &Process, from: i32) -> bool {
+        self.ancestors(process).any(|ancestor| ancestor.pid == from)
+    }
+
+    /// From the parent upwards. Processes are read one after the other, so a PID may have been reused and form a loop.
+    /// The walk is therefore limited to the number of processes.
+    fn ancestors(&self, process: &Process) -> impl Iterator<Item = &Process> {
+        let first = self.0.get(&process.parent);
+        std::iter::successors(first, |process| self.0.get(&process.parent)).take(self.0.len())
+    }
+
+    fn jobs_with_steps(&self) -> BTreeSet<u32> {
+        let job = |process: &Process| if let Role::Step(job) = process.role { job } else { None };
+        self.0.values().filter_map(job).collect()
+    }
+}
+
+/// The owner of a suspect, by its own evidence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    /// The ended job.
+    Ended,
+    /// A job that has a step here, and will clean up when it ends.
+    Running,
+    /// The ended job, unless a relative says otherwise: the process holds one of its GPUs.
+    HoldsDevice,
+    /// The environment cannot be read, or names a job without a step here.
+    Unknown,
+}
+
+/// The suspects that the ended job left behind. `known` are those that an earlier pass found.
+pub fn leftovers(all: &Processes, job: &Job, told: &BTreeMap<i32, Evidence>, known: &BTreeSet<i32>) -> BTreeSet<i32> {
+    let (running, suspects) = (all.jobs_with_steps(), all.suspects(job));
+    let whose: BTreeMap<i32, Whose> =
+        suspects.iter().map(|process| (process.pid, whose(job, &running, told.get(&process.pid)))).collect();
+    // If the user has nothing else on the node, nothing else can be hit.
+    let is_alone = !all.has_other_steps(job);
+    let ended = |pid: i32| whose.get(&pid) == Some(&Whose::Ended) || known.contains(&pid);
+    let runs = |pid: i32| whose.get(&pid) == Some(&Whose::Running);
+    let sessions = |of: &dyn Fn(i32) -> bool| -> BTreeSet<i32> {
+        suspects.iter().filter(|process| of(process.pid)).map(|process| process.session).collect()
+    };
+    let (ended_sessions, running_sessions) = (sessions(&ended), sessions(&runs));
+    let near = |process: &Process, of: &dyn Fn(i32) -> bool, sessions: &BTreeSet<i32>| {
+        sessions.contains(&process.session) || all.ancestors(process).any(|ancestor| of(ancestor.pid))
+    };
+    let is_left = |process: &&&Process| match whose.get(&process.pid).copied().unwrap_or(Whose::Unknown) {
+        Whose::Ended => true,
+        Whose::Running => false,
+        _ if known.contains(&process.pid) => true,
+        _ if near(process, &runs, &running_sessions) => false,
+        Whose::HoldsDevice => true,
+        Whose::Unknown => is_alone || near(process, &ended, &ended_sessions),
+    };
+    suspects.iter().filter(is_left).map(|process| process.pid).collect()
+}
+
+fn whose(job: &Job, running: &BTreeSet<u32>, told: Option<&Evidence>) -> Whose {
+    match told {
+        // Those of other jobs, and of other simulated nodes, begin and end while the processes are read, and the parent of one may be gone
+        // by then. Nobody but root has such processes.
+        Some(told) if told.is_script && job.uid == 0 => Whose::Running,
+        Some(told) if told.job == Some(job.id) => Whose::Ended,
+        Some(told) if told.job.is_some_and(|other| running.contains(&other)) => Whose::Running,
+        Some(told) if told.devices.iter().any(|device| job.devices.contains(device)) => Whose::HoldsDevice,
+        _ => Whose::Unknown,
+    }
+}
+
+/// Whether this is the device file of one GPU. All NVIDIA jobs share `nvidiactl` and `nvidia-uvm`, all AMD jobs `kfd`.
+pub fn is_gpu(path: &str) -> bool {
+    let numbered = |prefix: &str| {
+        let rest = path.strip_prefix(prefix);
+        rest.is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    ["/dev/nvidia", "/dev/nvidia-caps/nvidia-cap", "/dev/dri/renderD"].into_iter().any(numbered)
+        || ["/dev/kfd", "/dev/dxg"].contains(&path)
+}
+
+/// Makes a name chosen by another user safe for a terminal or a log line.
+pub fn printable(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).take(64).collect()
+}
+
+#[cfg(test)]
+mod tests;

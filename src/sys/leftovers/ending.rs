@@ -1,0 +1,188 @@
+//! Ends what a job left behind, within a second.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::BorrowedFd;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
+
+use super::look::{self, Mark};
+use super::{Evidence, Handle, Job, Process, leftovers};
+use crate::tool;
+
+/// After this, only the last rounds of KILL follow.
+const DEADLINE: Duration = Duration::from_millis(700);
+/// How long reading evidence may take, because processes can block it.
+const LOOK: Duration = Duration::from_millis(150);
+const NOTICE: Duration = Duration::from_millis(250);
+/// How long to wait after a round of KILL.
+const ROUND: Duration = Duration::from_millis(20);
+/// The same, after the deadline.
+const LATE_ROUND: Duration = Duration::from_millis(60);
+/// How often the processes are listed before nothing found means that nothing is there. Of one that forks and exits all
+/// the time, a list may show only what is gone when it is read.
+const TRIES: usize = 8;
+/// How many processes are named; the others are counted.
+const NAMED: usize = 10;
+
+/// Ends the leftovers, and returns the log lines.
+pub fn end(job: &Job, user: &str) -> Vec<String> {
+    let Some(mark) = Mark::own() else {
+        return vec![format!(
+            "warning: job {} of {user}: what it may have left is not looked for: slurmd was not started by slurminit",
+            job.id
+        )];
+    };
+    let mut hunt = Hunt {
+        job,
+        mark,
+        until: Instant::now() + DEADLINE,
+        told: BTreeMap::new(),
+        found: BTreeMap::new(),
+        is_all: false,
+    };
+    let first = hunt.look();
+    if first.is_empty() {
+        return Vec::new();
+    }
+    signal_all(&first, Signal::SIGTERM, NOTICE);
+    let deaf = hunt.look();
+    let willing = deaf.is_empty();
+    let left = hunt.kill(deaf);
+    hunt.report(user, willing, left)
+}
+
+struct Hunt<'a> {
+    job: &'a Job,
+    mark: Mark,
+    until: Instant,
+    told: BTreeMap<i32, Evidence>,
+    /// All processes found so far, with their names.
+    found: BTreeMap<i32, String>,
+    /// Whether the user has nothing else in this container.
+    is_all: bool,
+}
+
+impl Hunt<'_> {
+    /// Inspects all processes, and returns the leftovers.
+    fn look(&mut self) -> Vec<Process> {
+        // What stays dead waits to be reaped by its parent, and hides nothing.
+        let mut known_dead = Vec::new();
+        for _ in 0..TRIES {
+            let (left, dead) = self.look_once();
+            if !left.is_empty() || dead == known_dead {
+                return left;
+            }
+            known_dead = dead;
+        }
+        Vec::new()
+    }
+
+    /// Also returns what ended between being listed and being read.
+    fn look_once(&mut self) -> (Vec<Process>, Vec<i32>) {
+        let (all, mut dead) = look::processes(self.mark, self.job.uid);
+        let suspects = all.suspects(self.job);
+        let new = suspects.into_iter().filter(|process| !self.told.contains_key(&process.pid));
+        let new: Vec<&Process> = new.collect();
+        // If the user has no other job, no evidence is needed, except once for the report.
+        if !new.is_empty() && (self.found.is_empty() || all.has_other_steps(self.job)) {
+            self.told.extend(look::evidence(&new, self.until.min(Instant::now() + LOOK)));
+        }
+        let known: BTreeSet<i32> = self.found.keys().copied().collect();
+        let left = leftovers(&all, self.job, &self.told, &known);
+        self.is_all = all.is_all_of_user(self.job, &left);
+        // One that ends by itself was left by nobody: of another job's epilog, the shell that tells whose it is may be gone before it.
+        let (left, ending): (Vec<Process>, Vec<Process>) = left
+            .into_iter()
+            .filter_map(|pid| all.get(pid).cloned())
+            .partition(|process| known.contains(&process.pid) || self.holds_gpu(process.pid) || look::goes_on(process));
+        dead.extend(ending.iter().map(|process| process.pid));
+        self.found.extend(left.iter().map(|process| (process.pid, process.name.clone())));
+        (left, dead)
+    }
+
+    /// Kills these processes and their descendants until none is left or the deadline has passed; returns what is left.
+    fn kill(&mut self, mut left: Vec<Process>) -> Vec<Process> {
+        // Children of a dying process are found only after its death.
+        let mut last_rounds = 3;
+        while !left.is_empty() && last_rounds > 0 {
+            let is_late = Instant::now() >= self.until;
+            last_rounds -= u32::from(is_late);
+            // A single system call hits all, even if they fork faster than they can be listed.
+            if self.is_all {
+                kill_all_of(&left);
+            }
+            signal_all(&left, Signal::SIGKILL, if is_late { LATE_ROUND } else { ROUND });
+            left = self.look();
+        }
+        left
+    }
+
+    fn holds_gpu(&self, pid: i32) -> bool {
+        self.told.get(&pid).is_some_and(|told| !told.devices.is_empty())
+    }
+
+    fn report(&self, user: &str, willing: bool, left: Vec<Process>) -> Vec<String> {
+        let job = self.job.id;
+        let how = if willing { "ended with TERM" } else { "ended with TERM and KILL" };
+        let still: BTreeSet<i32> = left.iter().map(|process| process.pid).collect();
+        let mut ended: Vec<(&i32, &String)> = self.found.iter().filter(|(pid, _)| !still.contains(pid)).collect();
+        // Processes that held a GPU come first.
+        ended.sort_by_key(|(pid, _)| !self.holds_gpu(**pid));
+        let mut lines: Vec<String> = ended
+            .iter()
+            .take(NAMED)
+            .map(|(pid, name)| {
+                let held = self.told.get(*pid).map(|told| told.devices.join(", ")).unwrap_or_default();
+                let held = if held.is_empty() { String::new() } else { format!(", which held {held} open") };
+                format!("warning: job {job} of {user} left process {pid} ({name}) behind{held}: {how}")
+            })
+            .collect();
+        if ended.len() > NAMED {
+            lines.push(format!(
+                "warning: job {job} of {user} left {} more processes behind: {how}",
+                ended.len() - NAMED
+            ));
+        }
+        if let Some(one) = left.first() {
+            lines.push(format!(
+                "error: job {job} of {user} left processes behind that still run, and may hold its GPUs: {}, the first is {} ({}); \
+                 they start faster than they can be ended one by one, or hang in a driver; \
+                 `docker exec --user {user} CONTAINER sh -c 'kill -KILL -1'` ends all that {user} runs here",
+                left.len(), one.pid, one.name
+            ));
+        }
+        lines
+    }
+}
+
+/// Sends the signal, and waits for their end, at most for `patience`.
+fn signal_all(processes: &[Process], signal: Signal, patience: Duration) {
+    let handles: Vec<Handle> = processes.iter().filter_map(Handle::open).collect();
+    handles.iter().for_each(|handle| handle.send(signal));
+    let until = Instant::now() + patience;
+    let mut alive: Vec<BorrowedFd> = handles.iter().filter_map(Handle::descriptor).collect();
+    while !alive.is_empty() {
+        let left = until.saturating_duration_since(Instant::now());
+        let mut polled: Vec<PollFd> = alive.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
+        if left.is_zero()
+            || !poll(&mut polled, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)).is_ok_and(|n| n > 0)
+        {
+            return;
+        }
+        let ended: Vec<bool> = polled.iter().map(|fd| fd.any().unwrap_or(false)).collect();
+        let mut ended = ended.into_iter();
+        alive.retain(|_| !ended.next().unwrap_or(false));
+    }
+}
+
+/// Runs as that user, so that the kernel spares all other processes.
+fn kill_all_of(left: &[Process]) {
+    let Some(one) = left.first() else { return };
+    // If this fails, for example at the user's process limit, the rounds of KILL do it.
+    let mut shell = Command::new("/bin/sh");
+    let _ = tool::output(shell.args(["-c", "kill -KILL -1"]).uid(one.uid).gid(one.gid).env_clear(), LATE_ROUND);
+}

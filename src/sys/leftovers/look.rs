@@ -1,0 +1,228 @@
+//! Reads /proc.
+//!
+//! `stat`, `status` and `limits` are readable for everybody. The environment and open files of another user's
+//! process are hidden even from root without CAP_SYS_PTRACE, which Docker withholds. So a thread takes on that user and
+//! group for file access (setfsuid(2)), and remains root for signals and ptrace. A process can make reads of its memory
+//! block, so these reads have a deadline.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read as _};
+use std::sync::mpsc;
+use std::time::Instant;
+
+use nix::sys::resource::{Resource, getrlimit};
+use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
+
+use crate::proc::{self, Stat, parse};
+
+use super::{Evidence, Process, Processes, Role, is_gpu, printable};
+
+/// How much of an environment is read. Variables beyond that count as missing.
+const LONGEST_ENVIRONMENT: u64 = 1 << 20;
+
+/// How many open files per process are inspected.
+const MOST_FILES: usize = 4096;
+
+/// The mark inherited by slurmd's descendants: a hard limit on file locks below that of PID 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark(u64);
+
+impl Mark {
+    /// The mark of this process, a descendant of slurmd; `None` if it has none.
+    pub fn own() -> Option<Self> {
+        let (_, own) = getrlimit(Resource::RLIMIT_LOCKS).ok()?;
+        let unmarked = hard_limit(1)?;
+        (own < unmarked).then_some(Self(own))
+    }
+
+    /// A hard limit cannot be raised, and lowering it further keeps the mark.
+    fn is_on(self, pid: i32) -> bool {
+        hard_limit(pid).is_some_and(|limit| limit <= self.0)
+    }
+}
+
+/// Whether a process is slurmd or one of its descendants.
+pub fn is_slurmds(pid: i32) -> bool {
+    hard_limit(1).zip(hard_limit(pid)).is_some_and(|(unmarked, own)| own < unmarked)
+}
+
+fn hard_limit(pid: i32) -> Option<u64> {
+    parse_hard_limit(&fs::read_to_string(format!("/proc/{pid}/limits")).ok()?)
+}
+
+/// `Max file locks            unlimited            unlimited            locks`
+fn parse_hard_limit(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max file locks"))?;
+    match line.split_whitespace().nth(1)? {
+        "unlimited" => Some(u64::MAX),
+        number => number.parse().ok(),
+    }
+}
+
+/// All processes, and the PIDs that were listed but had ended when they were read; for those of `uid`, also whether they
+/// are marked.
+pub fn processes(mark: Mark, uid: u32) -> (Processes, Vec<i32>) {
+    let mut listed: Vec<i32> = proc::pids().collect();
+    // The newest first: it is what a chain of short-lived processes has left.
+    listed.sort_unstable_by(|one, other| other.cmp(one));
+    let all: Processes = listed.iter().filter_map(|pid| process(mark, uid, *pid)).collect();
+    listed.retain(|pid| all.get(*pid).is_none());
+    (all, listed)
+}
+
+fn alive(pid: i32) -> Option<Stat> {
+    proc::stat(pid).filter(|stat| !stat.is_dead())
+}
+
+/// The start time of this process.
+pub fn start(pid: i32) -> Option<u64> {
+    alive(pid).map(|stat| stat.start)
+}
+
+/// Whether this is still the same process, and not one that has given its memory back already, and with it its environment
+/// and its program, on its way out.
+pub fn goes_on(process: &Process) -> bool {
+    let program = fs::read_link(format!("/proc/{}/exe", process.pid));
+    start(process.pid) == Some(process.start) && !program.is_err_and(|error| error.kind() == ErrorKind::NotFound)
+}
+
+/// Whether the process is a slurmd started by `parent`.
+pub fn is_slurmd_of(pid: i32, parent: i32) -> bool {
+    alive(pid).is_some_and(|stat| stat.parent == parent && role(pid, &stat.name) == Role::Daemon) && is_slurmds(pid)
+}
+
+fn process(mark: Mark, uid: u32, pid: i32) -> Option<Process> {
+    let stat = alive(pid)?;
+    let status = proc::status(pid)?;
+    // The real user, and the effective group.
+    let ([real], [_, gid]) = (parse::numbers(&status, "Uid")?, parse::numbers(&status, "Gid")?);
+    let role = if real == 0 { role(pid, &stat.name) } else { Role::Other };
+    Some(Process {
+        pid,
+        parent: stat.parent,
+        session: stat.session,
+        start: stat.start,
+        uid: real,
+        gid,
+        name: printable(&stat.name),
+        role,
+        is_marked: real == uid && mark.is_on(pid),
+    })
+}
+
+/// A user can choose any process name, but root's processes have their real names.
+fn role(pid: i32, name: &str) -> Role {
+    match plain_name(name) {
+        "slurmd" => Role::Daemon,
+        "slurmstepd" => Role::Step(proc::title(pid).and_then(|title| Some(parse::step(&title)?.0))),
+        _ => Role::Other,
+    }
+}
+
+/// Debian's slurmd is a link to `slurmd-wlm`, and uses that name after a reconfiguration.
+pub fn plain_name(name: &str) -> &str {
+    name.strip_suffix("-wlm").unwrap_or(name)
+}
+
+/// What these processes reveal, as far as it can be read until the deadline.
+pub fn evidence(of: &[&Process], until: Instant) -> BTreeMap<i32, Evidence> {
+    let wanted: Vec<(i32, Uid, Gid)> =
+        of.iter().map(|process| (process.pid, Uid::from_raw(process.uid), Gid::from_raw(process.gid))).collect();
+    let (tell, told) = mpsc::channel();
+    // If the thread hangs, it ends with the program.
+    let thread = std::thread::Builder::new().spawn(move || {
+        for (pid, uid, gid) in wanted {
+            setfsgid(gid);
+            setfsuid(uid);
+            let told = read_evidence(pid);
+            setfsuid(Uid::from_raw(0));
+            if tell.send((pid, told)).is_err() {
+                return;
+            }
+        }
+    });
+    if thread.is_err() {
+        return BTreeMap::new();
+    }
+    let next = || told.recv_timeout(until.saturating_duration_since(Instant::now())).ok();
+    std::iter::from_fn(next).collect()
+}
+
+fn read_evidence(pid: i32) -> Evidence {
+    let mut environment = Vec::new();
+    // What cannot be read counts as unknown.
+    if let Ok(file) = File::open(format!("/proc/{pid}/environ")) {
+        let _ = file.take(LONGEST_ENVIRONMENT).read_to_end(&mut environment);
+    }
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten().take(MOST_FILES);
+    let path = |file: fs::DirEntry| Some(fs::read_link(file.path()).ok()?.to_str()?.to_owned());
+    let mut devices: Vec<String> = files.filter_map(path).filter(|path| is_gpu(path)).collect();
+    devices.sort_unstable();
+    devices.dedup();
+    Evidence { job: parse_job(&environment), is_script: is_script(&environment), devices }
+}
+
+fn parse_job(environment: &[u8]) -> Option<u32> {
+    let value = environment.split(|byte| *byte == 0).find_map(|pair| pair.strip_prefix(b"SLURM_JOB_ID="))?;
+    std::str::from_utf8(value).ok()?.parse().ok()
+}
+
+/// Whether slurmd says so of its prolog or epilog (Slurm 20.11 and later).
+fn is_script(environment: &[u8]) -> bool {
+    environment.split(|byte| *byte == 0).any(|pair| {
+        let context = pair.strip_prefix(b"SLURM_SCRIPT_CONTEXT=");
+        context.is_some_and(|context| context == b"prolog_slurmd" || context == b"epilog_slurmd")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slurmd_has_two_names() {
+        assert_eq!([role(0, "slurmd"), role(0, "slurmd-wlm")], [Role::Daemon, Role::Daemon]);
+        assert_eq!([role(0, "sh"), role(0, "slurmd-other")], [Role::Other, Role::Other]);
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a test waits for its own child; the rule is PID 1's")]
+    fn one_that_ends_by_itself_does_not_go_on() {
+        let process = |pid: u32| {
+            let pid = i32::try_from(pid).unwrap();
+            let start = proc::stat(pid).unwrap().start;
+            let (parent, session, uid, gid, name, role) = (0, 0, 0, 0, String::new(), Role::Other);
+            Process { pid, parent, session, start, uid, gid, name, role, is_marked: true }
+        };
+        let own = process(std::process::id());
+        assert!(goes_on(&own));
+        assert!(!goes_on(&Process { start: own.start + 1, ..own }), "another process has its number now");
+        // It has ended, and its parent has not waited for it.
+        let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let cat = process(child.id());
+        drop(child.stdin.take());
+        while alive(cat.pid).is_some() {
+            std::thread::yield_now();
+        }
+        assert!(!goes_on(&cat));
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn the_mark_is_the_hard_limit() {
+        let line =
+            |hard: &str| format!("Limit  Soft Limit\nMax file locks            5            {hard}        locks \n");
+        assert_eq!(parse_hard_limit(&line("unlimited")), Some(u64::MAX));
+        assert_eq!(parse_hard_limit(&line("18446744073709551614")), Some(u64::MAX - 1));
+        assert_eq!(parse_hard_limit(""), None);
+    }
+
+    #[test]
+    fn environments_are_read() {
+        assert_eq!(parse_job(b"A=1\0SLURM_JOB_ID=12\0"), Some(12));
+        assert_eq!(parse_job(b"XSLURM_JOB_ID=12\0SLURM_JOB_ID=-1\0"), None);
+        assert!(is_script(b"A=1\0SLURM_SCRIPT_CONTEXT=epilog_slurmd\0"));
+        assert!(!is_script(b"SLURM_SCRIPT_CONTEXT=prolog_task\0XSLURM_SCRIPT_CONTEXT=epilog_slurmd\0"));
+    }
+}

@@ -1,0 +1,21 @@
+//! The kernel, safely: processes, files that other users may have tampered with, signals, sockets, locks, and programs that are run to
+//! their end.
+
+pub mod async_fd;
+pub mod inherited;
+pub mod leftovers;
+pub mod lock;
+pub mod pidfd;
+pub mod proc;
+pub mod secret_variables;
+pub mod sockets;
+pub mod tool;
+pub mod trusted_path;
+pub mod users;
+
+use std::path::{Path, PathBuf};
+
+/// `path` below `root`.
+pub fn under(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}

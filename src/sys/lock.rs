@@ -1,0 +1,121 @@
+//! Allows only one slurminit per run directory. A second one (`docker exec CONTAINER slurminit run`) would take over
+//! the sockets and files of the first.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::parent_id;
+use std::path::Path;
+
+use nix::fcntl::{Flock, FlockArg};
+
+use crate::trusted_path;
+use crate::trusted_path::Mended;
+
+pub mod state;
+
+const FILE: &str = "lock";
+/// No PID is longer.
+const LONGEST: u64 = 20;
+
+/// Held as long as this value exists. The kernel releases it when the process dies.
+#[derive(Debug, Default)]
+pub struct Lock {
+    file: Option<Flock<File>>,
+    /// Repairs on the way to the run directory.
+    pub mended: Vec<Mended>,
+}
+
+/// Another slurminit holds the lock.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "slurminit runs this cluster already (pid {pid}), and a second one would take its sockets and files; nothing was changed. \
+     See `slurminit status`; for a command in the cluster run it as it is, for new files `slurminit reload`"
+)]
+pub struct Running {
+    pid: String,
+}
+
+impl Lock {
+    /// Takes the lock. If that is impossible (a run directory that is not writable or belongs to another user), the
+    /// preparation reports why the cluster cannot start.
+    pub fn take(run: &Path) -> Result<Self, Running> {
+        let mut mended = Vec::new();
+        let mut open = || {
+            let (mut run, _) = trusted_path::make(Path::new("/"), run, &mut mended)?;
+            run.keep_ours(&mut mended)?;
+            if run.metadata_of(FILE).is_ok_and(|found| !found.is_file() || !trusted_path::is_ours(found.uid())) {
+                run.remove(FILE)?;
+            }
+            run.open_or_create(FILE, 0o600)
+        };
+        let file: std::io::Result<File> = open();
+        let file = match file.map(|file| Flock::lock(file, FlockArg::LockExclusiveNonblock)) {
+            Ok(Ok(file)) => note(file),
+            Ok(Err((file, nix::Error::EWOULDBLOCK))) => return Err(Running { pid: noted(&file) }),
+            Ok(Err(_)) | Err(_) => None,
+        };
+        Ok(Self { file, mended })
+    }
+
+    /// The file through which it is held, also after an exec that leaves it open.
+    pub fn file(&self) -> Option<&File> {
+        self.file.as_deref()
+    }
+}
+
+/// Writes the holder's PID into the file.
+fn note(mut file: Flock<File>) -> Option<Flock<File>> {
+    let _ = file.set_len(0).and_then(|()| write!(file, "{}", std::process::id()));
+    Some(file)
+}
+
+fn noted(file: &File) -> String {
+    let mut text = String::new();
+    let _ = file.take(LONGEST).read_to_string(&mut text);
+    text.trim().to_owned()
+}
+
+/// The PID of a slurminit that uses this run directory and did not start this process.
+pub fn holder_other_than_parent(root: &Path, run: &Path) -> Option<String> {
+    let file = trusted_path::open(root, run).ok()?.open_file(FILE).ok()?;
+    match Flock::lock(file, FlockArg::LockSharedNonblock) {
+        Err((file, nix::Error::EWOULDBLOCK)) => Some(noted(&file)).filter(|pid| *pid != parent_id().to_string()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn there_is_one_for_each_run_directory_and_it_ends_with_its_holder() {
+        let root = tempfile::tempdir().unwrap();
+        let run = root.path().join("run");
+        let first = Lock::take(&run).unwrap();
+        let own = std::process::id().to_string();
+        assert_eq!(Lock::take(&run).unwrap_err().pid, own);
+        // A preparation that this process did not start has another parent.
+        assert_eq!(holder_other_than_parent(root.path(), Path::new("/run")), Some(own));
+        fs::write(run.join(FILE), parent_id().to_string()).unwrap();
+        assert_eq!(holder_other_than_parent(root.path(), Path::new("/run")), None, "its parent's own child");
+        drop(first);
+        assert_eq!(holder_other_than_parent(root.path(), Path::new("/run")), None);
+        Lock::take(&run).unwrap();
+    }
+
+    #[test]
+    fn a_link_in_its_place_writes_nowhere_else() {
+        let root = tempfile::tempdir().unwrap();
+        let (run, victim) = (root.path().join("run"), root.path().join("victim"));
+        fs::create_dir(&run).unwrap();
+        fs::write(&victim, "safe").unwrap();
+        std::os::unix::fs::symlink(&victim, run.join(FILE)).unwrap();
+        let _lock = Lock::take(&run).unwrap();
+        assert!(Lock::take(&run).is_err());
+        assert_eq!(fs::read_to_string(victim).unwrap(), "safe");
+    }
+}

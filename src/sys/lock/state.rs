@@ -1,0 +1,185 @@
+//! Allows only one container per state directory. Two would overwrite each other's saved jobs, and use job ids twice.
+//!
+//! The lock is flock(2) on a file of root's, so no user in the container can take it. The kernel releases it when the
+//! last process that has it open has ended, however it ends: no lock is ever stale. On NFS the server holds it. A server
+//! that does not answer must not block PID 1, so a thread takes the lock and is given up at a deadline.
+
+use std::fs::{File, Permissions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, fchown};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use nix::fcntl::{Flock, FlockArg};
+
+use crate::trusted_path;
+use crate::trusted_path::{Dir, Mended};
+use model::printable;
+
+/// The file's name in the state directory.
+pub const FILE: &str = "slurminit.lock";
+/// A local file system answers within microseconds.
+const LIMIT: Duration = Duration::from_secs(10);
+/// The longest host name is 64 bytes.
+const LONGEST: u64 = 256;
+const MODE: u32 = 0o600;
+
+/// The locks of the state directories, held as long as this value exists.
+#[derive(Debug, Default)]
+pub struct StateLock {
+    files: Vec<Flock<File>>,
+    /// Why a directory is not locked.
+    pub warnings: Vec<String>,
+    /// Repairs on the way to the directories.
+    pub mended: Vec<Mended>,
+}
+
+/// Why the container must not start.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message states it")]
+pub enum StateInUse {
+    #[error(
+        "the state directory is in use by another container: {}, host name {holder}. Two containers with one state lose jobs; nothing was \
+         changed. Run a command in the cluster's own container (docker exec, docker compose exec), stop that container first, or give \
+         this one a volume of its own",
+        path.display()
+    )]
+    Held { path: PathBuf, holder: String },
+    #[error(
+        "the state directory does not respond: {directories}, no lock after {} s. Check the file server of the volume; NFSv3 also needs \
+         its lock manager (lockd)",
+        LIMIT.as_secs()
+    )]
+    Silent { directories: String },
+}
+
+impl StateLock {
+    /// Locks `state`, which is created if missing, and `others`, which belong to other users and are skipped if missing.
+    pub fn take(state: PathBuf, others: Vec<PathBuf>) -> Result<Self, StateInUse> {
+        let directories = std::iter::once(&state).chain(&others).map(|path| path.display().to_string());
+        let directories = directories.collect::<Vec<_>>().join(", ");
+        let (tell, told) = channel();
+        std::thread::spawn(move || tell.send(lock_all(&state, &others)));
+        told.recv_timeout(LIMIT).unwrap_or(Err(StateInUse::Silent { directories }))
+    }
+
+    /// The files through which the locks are held, also after an exec that leaves them open.
+    pub fn files(&self) -> impl Iterator<Item = &File> {
+        self.files.iter().map(|file| &**file)
+    }
+}
+
+fn lock_all(state: &Path, others: &[PathBuf]) -> Result<StateLock, StateInUse> {
+    let mut lock = StateLock::default();
+    let mut mended = Vec::new();
+    // The preparation takes the directory itself from other users, and must see that it was theirs.
+    let dir = trusted_path::make(Path::new("/"), state, &mut mended).map(|(dir, _)| dir);
+    lock.mended = mended;
+    lock.add(state, dir.map_err(io::Error::from))?;
+    for path in others {
+        match trusted_path::open(Path::new("/"), path) {
+            Err(astray) if astray.is_missing() => {}
+            dir => lock.add(path, dir.map_err(io::Error::from))?,
+        }
+    }
+    Ok(lock)
+}
+
+impl StateLock {
+    fn add(&mut self, path: &Path, dir: io::Result<Dir>) -> Result<(), StateInUse> {
+        let locked = dir.and_then(|dir| open(&dir)).map(|file| Flock::lock(file, FlockArg::LockExclusiveNonblock));
+        let error = match locked {
+            Ok(Ok(file)) => {
+                self.files.push(note_host(file));
+                return Ok(());
+            }
+            Ok(Err((file, nix::Error::EWOULDBLOCK))) => {
+                return Err(StateInUse::Held { path: path.to_owned(), holder: noted_host(&file) });
+            }
+            Ok(Err((_, errno))) => errno.into(),
+            Err(error) => error,
+        };
+        self.warnings.push(format!(
+            "the state directory cannot be locked: {}: {error}; never start a second container with it",
+            path.display()
+        ));
+        Ok(())
+    }
+}
+
+/// The file, which must be root's: any process that can open it can hold the lock. A holder's file is not replaced, because its
+/// lock would not count any more.
+fn open(dir: &Dir) -> io::Result<File> {
+    if dir.metadata_of(FILE).is_ok_and(|found| !found.is_file()) {
+        dir.remove(FILE)?;
+    }
+    let file = dir.open_or_create(FILE, MODE)?;
+    let metadata = file.metadata()?;
+    if !trusted_path::is_ours(metadata.uid()) {
+        fchown(&file, Some(0), Some(0))?;
+    }
+    if metadata.permissions().mode() & 0o7777 != MODE {
+        file.set_permissions(Permissions::from_mode(MODE))?;
+    }
+    Ok(file)
+}
+
+/// Writes the host's name into the file, for those who are refused. On a full disk it stays empty.
+fn note_host(mut file: Flock<File>) -> Flock<File> {
+    let host = nix::unistd::gethostname().unwrap_or_default();
+    let _ = file.set_len(0).and_then(|()| write!(file, "{}", host.to_string_lossy()));
+    file
+}
+
+fn noted_host(file: &File) -> String {
+    let mut bytes = Vec::new();
+    let _ = file.take(LONGEST).read_to_end(&mut bytes);
+    match printable::line(String::from_utf8_lossy(&bytes).trim()) {
+        name if name.is_empty() => "unknown".to_owned(),
+        name => name.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn take(state: &Path, others: &[&Path]) -> Result<StateLock, StateInUse> {
+        StateLock::take(state.to_owned(), others.iter().map(|path| (*path).to_owned()).collect())
+    }
+
+    #[test]
+    fn refuses_second_holder_of_either_directory_and_names_first() {
+        let root = tempfile::tempdir().unwrap();
+        let [state, own, missing, third] = ["state", "own", "missing", "third"].map(|name| root.path().join(name));
+        fs::create_dir(&own).unwrap();
+        let first = take(&state, &[&own, &missing]).unwrap();
+        assert_eq!((first.files().count(), first.warnings.len()), (2, 0));
+        let host = nix::unistd::gethostname().unwrap().to_string_lossy().into_owned();
+        for refused in [take(&state, &[]).unwrap_err(), take(&third, &[&own]).unwrap_err()] {
+            assert!(matches!(refused, StateInUse::Held { holder, .. } if holder == host));
+        }
+        drop(first);
+        assert_eq!(take(&state, &[&own]).unwrap().files().count(), 2);
+    }
+
+    #[test]
+    fn replaces_link_and_keeps_file_from_other_users() {
+        let root = tempfile::tempdir().unwrap();
+        let (state, victim) = (root.path().join("state"), root.path().join("victim"));
+        fs::create_dir(&state).unwrap();
+        fs::write(&victim, "safe").unwrap();
+        symlink(&victim, state.join(FILE)).unwrap();
+        let lock = take(&state, &[]).unwrap();
+        assert!(take(&state, &[]).is_err());
+        assert_eq!(fs::read_to_string(victim).unwrap(), "safe");
+        drop(lock);
+        fs::set_permissions(state.join(FILE), Permissions::from_mode(0o666)).unwrap();
+        let _lock = take(&state, &[]).unwrap();
+        assert_eq!(fs::metadata(state.join(FILE)).unwrap().permissions().mode() & 0o7777, 0o600);
+    }
+}

@@ -1,0 +1,145 @@
+//! The files of proc(5).
+
+/// `/proc/PID/stat`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// The process.
+    pub pid: i32,
+    /// What it calls itself, 15 bytes at most: anything that it likes.
+    pub name: String,
+    /// `S` for asleep, `Z` for dead and not reaped.
+    pub state: char,
+    /// The process that gets the news of its death.
+    pub parent: i32,
+    /// Its session; the number is that of the process which made it.
+    pub session: i32,
+    /// When it started, in clock ticks since the boot: no two processes share both this and the number.
+    pub start: u64,
+}
+
+impl Stat {
+    /// `PID (NAME) STATE PPID PGRP SESSION ...`, and the time of its start as the 22nd of all.
+    pub fn parse(stat: &str) -> Option<Self> {
+        let (pid, rest) = stat.split_once(" (")?;
+        let (name, rest) = rest.rsplit_once(')')?;
+        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+        let number = |at: usize| fields.get(at)?.parse().ok();
+        Some(Self {
+            pid: pid.parse().ok()?,
+            name: name.to_owned(),
+            state: fields.first()?.chars().next()?,
+            parent: number(1)?,
+            session: number(3)?,
+            start: fields.get(19)?.parse().ok()?,
+        })
+    }
+
+    /// Whether it has ended.
+    pub fn is_dead(&self) -> bool {
+        matches!(self.state, 'Z' | 'X')
+    }
+}
+
+/// A line of `/proc/PID/status`. The process's name is in the first one, with its line feeds escaped.
+pub fn field<'a>(status: &'a str, key: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| Some(line.strip_prefix(key)?.strip_prefix(':')?.trim()))
+}
+
+/// A line of `/proc/PID/status` that has a number for each kind: real, effective, saved, of the file system.
+pub fn numbers<const N: usize>(status: &str, key: &str) -> Option<[u32; N]> {
+    let numbers = field(status, key)?.split_ascii_whitespace().map_while(|number| number.parse().ok());
+    numbers.take(N).collect::<Vec<_>>().try_into().ok()
+}
+
+/// The capabilities that a process can use, one bit each (`linux/capability.h`).
+pub fn capabilities(status: &str) -> Option<u64> {
+    u64::from_str_radix(field(status, "CapEff")?, 16).ok()
+}
+
+/// Job and step in a slurmstepd's title, `slurmstepd: [JOB.STEP]` (Slurm 22.05 to 24.11, `slurmstepd.c`).
+pub fn step(title: &str) -> Option<(u32, &str)> {
+    let (job, step) = title.strip_prefix("slurmstepd: [")?.split_once(']')?.0.split_once('.')?;
+    Some((job.parse().ok()?, step))
+}
+
+/// A line of `/proc/PID/mountinfo`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount<'a> {
+    /// What of the file system is mounted.
+    pub from: String,
+    /// Where.
+    pub at: String,
+    /// `ext4`.
+    pub kind: &'a str,
+    /// The file system's own.
+    pub options: &'a str,
+    /// Whether nothing there can be written.
+    pub read_only: bool,
+}
+
+impl<'a> Mount<'a> {
+    /// All of them: a later one hides an earlier one at the same place.
+    pub fn all(mountinfo: &'a str) -> impl Iterator<Item = Self> {
+        mountinfo.lines().filter_map(Self::parse)
+    }
+
+    /// `36 31 0:33 /docker/4f2 /sys/fs/cgroup/memory ro,relatime master:9 - cgroup cgroup rw,memory`
+    fn parse(line: &'a str) -> Option<Self> {
+        let (mount, file_system) = line.split_once(" - ")?;
+        let mut mount = mount.split(' ').skip(3);
+        let (from, at, mounted) = (unescaped(mount.next()?), unescaped(mount.next()?), mount.next()?);
+        let mut file_system = file_system.split(' ');
+        let (kind, options) = (file_system.next()?, file_system.nth(1).unwrap_or_default());
+        let read_only = [mounted, options].iter().any(|options| options.split(',').any(|option| option == "ro"));
+        Some(Self { from, at, kind, options, read_only })
+    }
+}
+
+/// The kernel writes a space, a tab, a line feed and a backslash in a path as `\ooo`.
+fn unescaped(text: &str) -> String {
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .into_iter()
+        .fold(text.to_owned(), |text, (escape, plain)| text.replace(escape, plain))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_cannot_pretend_to_be_other_fields() {
+        let rest = "S 5 6 7 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 99 0";
+        for name in ["slurmctld", "a) R 1 1 1 (\n", "", "\n", "\u{fffd}"] {
+            let (name, state) = (name.to_owned(), 'S');
+            let stat = Stat::parse(&format!("42 ({name}) {rest}\n"));
+            assert_eq!(stat, Some(Stat { pid: 42, name, state, parent: 5, session: 7, start: 99 }));
+        }
+        assert!(Stat::parse(&format!("7 (a) {}", rest.replace('S', "Z"))).unwrap().is_dead());
+        assert_eq!([Stat::parse("42 (x) S 1"), Stat::parse("")], [None, None]);
+    }
+
+    #[test]
+    fn ids_and_titles_are_read() {
+        let status = "Name:\tx\\nUid:\t0\nUid:\t1000\t0\t0\t0\nGid:\t5\t6\t7\t8\nCapEff:\t0000000000000003\n";
+        assert_eq!((numbers(status, "Uid"), numbers(status, "Gid")), (Some([1000]), Some([5, 6])));
+        assert_eq!((capabilities(status), field(status, "State")), (Some(3), None));
+        assert_eq!(step("slurmstepd: [7.batch]\0"), Some((7, "batch")));
+        for other in ["", "slurmstepd infinity", "sh\0-c\0echo [7.0]", "slurmstepd: [7]", "sh -c [7.batch]"] {
+            assert_eq!(step(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_mount_is_known_by_its_place_and_its_kind() {
+        let table = "1 0 0:1 /a /my\\040disk rw,relatime shared:1 - ext4 /dev/a ro,x\n\n2 1 0:2 / /tmp\n";
+        let disk = Mount { from: "/a".into(), at: "/my disk".into(), kind: "ext4", options: "ro,x", read_only: true };
+        assert_eq!(Mount::all(table).collect::<Vec<_>>(), [disk]);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_panics(text in "(?s).{0,300}") {
+            let _ = (Stat::parse(&text), numbers::<2>(&text, "Uid"), step(&text), Mount::all(&text).count());
+        }
+    }
+}

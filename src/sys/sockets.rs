@@ -1,0 +1,259 @@
+//! The sockets of this network namespace: who listens, who is connected, and who owns them.
+//!
+//! Uses netlink (sock_diag(7)). `/proc/net/tcp` shows less, and the kernel scans its whole connection table for
+//! it: 6 ms on a machine with 24 GiB, against 25 microseconds for one port here.
+
+use std::os::fd::{AsRawFd as _, OwnedFd};
+
+use nix::libc;
+use nix::sys::socket::{AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendto, socket};
+
+/// `SOCK_DIAG_BY_FAMILY` of `linux/sock_diag.h`.
+const BY_FAMILY: u16 = 20;
+/// `TCP_LISTEN` of `net/tcp_states.h`; listening Unix sockets have it too.
+const LISTEN: u8 = 10;
+/// All states, including those that newer kernels have added.
+const ANY_STATE: u32 = u32::MAX;
+/// The size of `struct nlmsghdr`.
+const HEADER: usize = 16;
+/// Large enough for one answer: the kernel cuts answers at one to eight pages.
+const BUFFER: usize = 32 * 1024;
+/// The most answers read per dump; enough for several hundred thousand sockets.
+const ANSWERS: usize = 4096;
+
+/// A TCP socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tcp {
+    /// The local port.
+    pub local: u16,
+    /// The remote port.
+    pub remote: u16,
+    /// Whether the socket is listening.
+    pub listens: bool,
+    /// The backlog of a listening socket: connections not yet accepted.
+    pub waiting: u32,
+    /// The user that created the socket; 0 also for a connection not yet accepted.
+    pub uid: u32,
+    /// The inode, as in `/proc/PID/fd`; 0 if no process has the socket open.
+    pub inode: u32,
+}
+
+/// A Unix socket.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unix {
+    /// Whether the socket is listening.
+    pub listens: bool,
+    /// The inode, as in `/proc/PID/fd`.
+    pub inode: u32,
+    /// The inode of the connected socket.
+    pub peer: Option<u32>,
+    /// The path, or the name in the abstract namespace.
+    pub name: Vec<u8>,
+    /// The backlog of a listening socket: the inodes of connections not yet accepted.
+    pub waiting: Vec<u32>,
+    /// The user that created the socket (Linux 5.3 and later).
+    pub uid: Option<u32>,
+}
+
+/// The sockets that listen on `port`; `None` if the kernel does not support the request.
+pub fn listeners(port: u16) -> Option<Vec<Tcp>> {
+    tcp(1 << LISTEN, port, 0)
+}
+
+/// All sockets with this local port.
+pub fn bound(port: u16) -> Option<Vec<Tcp>> {
+    tcp(ANY_STATE, port, 0)
+}
+
+/// The client ends of all connections to this port.
+pub fn connected_to(port: u16) -> Option<Vec<Tcp>> {
+    tcp(ANY_STATE, 0, port)
+}
+
+/// All TCP sockets that the kernel reports. It omits sockets that are bound but neither listen nor are connected.
+pub fn all() -> Option<Vec<Tcp>> {
+    tcp(ANY_STATE, 0, 0)
+}
+
+fn tcp(states: u32, local: u16, remote: u16) -> Option<Vec<Tcp>> {
+    let families = [libc::AF_INET, libc::AF_INET6];
+    let mut answers = families.into_iter().map(|family| {
+        let mut found = Vec::new();
+        dump(&inet_request(u8::try_from(family).ok()?, states, local, remote), |body| found.extend(inet(body)))?;
+        Some(found)
+    });
+    let first = answers.next()??;
+    // A kernel without IPv6 sends no such answer and has no such sockets.
+    let all = first.into_iter().chain(answers.next().flatten().unwrap_or_default());
+    Some(all.filter(|tcp| (local == 0 || tcp.local == local) && (remote == 0 || tcp.remote == remote)).collect())
+}
+
+/// All Unix sockets.
+pub fn unix() -> Option<Vec<Unix>> {
+    let mut found = Vec::new();
+    dump(&unix_request(), |body| found.extend(unix_message(body)))?;
+    Some(found)
+}
+
+/// Sends a request and passes the body of each message in the answers to `take`.
+fn dump(request: &[u8], mut take: impl FnMut(&[u8])) -> Option<()> {
+    let netlink =
+        socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkSockDiag).ok()?;
+    sendto(netlink.as_raw_fd(), request, &NetlinkAddr::new(0, 0), MsgFlags::empty()).ok()?;
+    let mut buffer = vec![0; BUFFER];
+    for _ in 0..ANSWERS {
+        if part(&netlink, &mut buffer, &mut take)? {
+            return Some(());
+        }
+    }
+    None
+}
+
+/// Reads one answer and returns whether it was the last. The kernel prepares the next answer while this one is read, so
+/// this never blocks.
+fn part(netlink: &OwnedFd, buffer: &mut [u8], take: &mut impl FnMut(&[u8])) -> Option<bool> {
+    let length = recv(netlink.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT).ok()?;
+    messages(buffer.get(..length)?, take)
+}
+
+/// Goes through the messages of an answer and returns whether it was the last; `None` on an error or a malformed
+/// message.
+fn messages(mut bytes: &[u8], take: &mut impl FnMut(&[u8])) -> Option<bool> {
+    while let Some(header) = bytes.get(..HEADER) {
+        let length = u32_at(header, 0)? as usize;
+        let kind = u16_at(header, 4)?;
+        let body = bytes.get(HEADER..length)?;
+        match kind {
+            BY_FAMILY => take(body),
+            kind if i32::from(kind) == libc::NLMSG_DONE => return Some(true),
+            _ => return None,
+        }
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    Some(false)
+}
+
+fn header(length: u32) -> Vec<u8> {
+    let flags = u16::try_from(libc::NLM_F_REQUEST | libc::NLM_F_DUMP).unwrap_or_default();
+    let mut bytes = Vec::with_capacity(length as usize);
+    bytes.extend(length.to_ne_bytes());
+    bytes.extend(BY_FAMILY.to_ne_bytes());
+    bytes.extend(flags.to_ne_bytes());
+    bytes.extend([0; 8]);
+    bytes
+}
+
+/// `struct nlmsghdr` and `struct inet_diag_req_v2`; port 0 means any.
+fn inet_request(family: u8, states: u32, local: u16, remote: u16) -> Vec<u8> {
+    const LENGTH: u32 = 16 + 56;
+    let mut bytes = header(LENGTH);
+    bytes.extend([family, u8::try_from(libc::IPPROTO_TCP).unwrap_or_default(), 0, 0]);
+    bytes.extend(states.to_ne_bytes());
+    bytes.extend(local.to_be_bytes());
+    bytes.extend(remote.to_be_bytes());
+    bytes.resize(LENGTH as usize, 0);
+    bytes
+}
+
+/// `struct inet_diag_msg`: family, state, timer, retransmits; ports and addresses; then times, queues, owner and inode.
+fn inet(body: &[u8]) -> Option<Tcp> {
+    let port = |at: usize| Some(u16::from_be_bytes(body.get(at..at + 2)?.try_into().ok()?));
+    let listens = *body.get(1)? == LISTEN;
+    let waiting = if listens { u32_at(body, 56)? } else { 0 };
+    Some(Tcp { local: port(4)?, remote: port(6)?, listens, waiting, uid: u32_at(body, 64)?, inode: u32_at(body, 68)? })
+}
+
+/// `struct nlmsghdr` and `struct unix_diag_req`; asks for name, peer, backlog and owner.
+fn unix_request() -> Vec<u8> {
+    const LENGTH: u32 = 16 + 24;
+    const SHOW: u32 = 1 | 4 | 8 | 64;
+    let mut bytes = header(LENGTH);
+    bytes.extend([u8::try_from(libc::AF_UNIX).unwrap_or_default(), 0, 0, 0]);
+    bytes.extend(ANY_STATE.to_ne_bytes());
+    bytes.extend(0_u32.to_ne_bytes());
+    bytes.extend(SHOW.to_ne_bytes());
+    bytes.resize(LENGTH as usize, 0);
+    bytes
+}
+
+/// `struct unix_diag_msg`: family, type, state, inode and a cookie; then attributes, each with length and kind.
+fn unix_message(body: &[u8]) -> Option<Unix> {
+    let mut socket = Unix { listens: *body.get(2)? == LISTEN, inode: u32_at(body, 4)?, ..Unix::default() };
+    let mut rest = body.get(16..)?;
+    while let (Some(length), Some(kind)) = (u16_at(rest, 0), u16_at(rest, 2)) {
+        let length = usize::from(length);
+        let Some(value) = rest.get(4..length) else { break };
+        match kind {
+            0 => socket.name = value.strip_suffix(&[0]).unwrap_or(value).to_vec(),
+            2 => socket.peer = u32_at(value, 0),
+            3 => socket.waiting = value.chunks_exact(4).filter_map(|inode| u32_at(inode, 0)).collect(),
+            7 => socket.uid = u32_at(value, 0),
+            _ => {}
+        }
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    Some(socket)
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(bytes.get(at..at.checked_add(2)?)?.try_into().ok()?))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_kernel_tells_of_a_port_of_our_own_and_of_who_is_connected_to_it() {
+        let own = nix::unistd::Uid::current().as_raw();
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let socket = std::net::TcpListener::bind(address).unwrap();
+            let port = socket.local_addr().unwrap().port();
+            let found = listeners(port).unwrap();
+            assert_eq!((found.len(), found[0].uid, found[0].waiting), (1, own, 0));
+            let _client = std::net::TcpStream::connect(socket.local_addr().unwrap()).unwrap();
+            assert_eq!(listeners(port).unwrap()[0].waiting, 1);
+            let clients = connected_to(port).unwrap();
+            assert!(clients.len() == 1 && clients[0].uid == own && clients[0].inode != 0, "{clients:?}");
+            drop(socket);
+            assert_eq!(listeners(port).unwrap(), []);
+        }
+    }
+
+    #[test]
+    fn the_kernel_tells_of_unix_sockets_of_our_own() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let _accepted = std::os::unix::net::UnixStream::connect(&path).unwrap();
+        let _server = listener.accept().unwrap();
+        let _waits = std::os::unix::net::UnixStream::connect(&path).unwrap();
+        let sockets = unix().unwrap();
+        let listening =
+            sockets.iter().find(|socket| socket.listens && socket.name == path.as_os_str().as_encoded_bytes());
+        assert_eq!(listening.unwrap().waiting.len(), 1);
+        let ends: Vec<_> =
+            sockets.iter().filter(|s| !s.listens && s.name == path.as_os_str().as_encoded_bytes()).collect();
+        assert!(ends.iter().any(|end| sockets.iter().any(|client| client.peer == Some(end.inode))), "{ends:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn no_answer_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = messages(&bytes, &mut |body| { let _ = (inet(body), unix_message(body)); });
+            let _ = (inet(&bytes), unix_message(&bytes));
+        }
+
+        #[test]
+        fn lengths_that_lie_end(length in any::<u32>(), kind in any::<u16>()) {
+            let mut bytes = [length.to_ne_bytes().as_slice(), &kind.to_ne_bytes()].concat();
+            bytes.resize(64, 0);
+            let _ = messages(&bytes, &mut |_| {});
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Runs a program, and waits for it no longer than until a deadline.
+//!
+//! For all but PID 1, which waits for nothing. No thread is started: whoever runs a tool may fork afterwards.
+
+pub mod answer;
+mod ending;
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Error, ErrorKind, Result, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::{pidfd, secret_variables};
+use answer::Answer;
+pub use ending::end;
+
+/// The most bytes of each stream that are read: Slurm's JSON of ten thousand jobs is less.
+const LONGEST: usize = 256 << 20;
+/// How often the exit is looked for on a kernel that has no event for it.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// Runs `program`, looked for in PATH; one that has not ended at the deadline is killed.
+pub fn ask<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: &[S], deadline: Duration) -> Answer {
+    // Messages are compared with English words.
+    match output(Command::new(program).args(arguments).env("LC_ALL", "C"), deadline) {
+        Ok(output) => Answer::Ended {
+            succeeded: output.status.success(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        },
+        Err(error) if error.kind() == ErrorKind::TimedOut => Answer::Silent,
+        Err(_) => Answer::Missing,
+    }
+}
+
+/// What `command` says, and how it ends. Its standard input is empty.
+///
+/// # Errors
+/// It cannot be executed, or has not ended at the deadline (`TimedOut`) and is killed.
+pub fn output(command: &mut Command, deadline: Duration) -> Result<Output> {
+    Running::start(command, b"")?.finish(deadline, LONGEST)
+}
+
+/// A program that runs.
+#[derive(Debug)]
+pub struct Running(Child);
+
+impl Running {
+    /// Starts it, without what is secret in this process's environment. `input`, less than a pipe holds (64 KiB), is its standard input.
+    ///
+    /// # Errors
+    /// It cannot be executed.
+    #[expect(clippy::disallowed_methods, reason = "this process is nobody's PID 1: it may have children of its own")]
+    pub fn start(command: &mut Command, input: &[u8]) -> Result<Self> {
+        ending::reap();
+        for name in secret_variables::ALL {
+            command.env_remove(name);
+        }
+        let stdin = if input.is_empty() { Stdio::null() } else { filled_pipe(input)?.into() };
+        command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map(Self)
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// What it says, of each stream at most `longest` bytes, and how it ends.
+    ///
+    /// # Errors
+    /// It has not ended at the deadline (`TimedOut`), and is killed with its descendants.
+    pub fn finish(mut self, deadline: Duration, longest: usize) -> Result<Output> {
+        let output = self.wait(Instant::now() + deadline, longest);
+        if output.is_err() {
+            end(self.0);
+        }
+        output
+    }
+
+    /// Waits for the exit, not for the end of the output: a process that it leaves in the background keeps the pipes open.
+    fn wait(&mut self, until: Instant, longest: usize) -> Result<Output> {
+        let pipes = [self.0.stdout.take().map(OwnedFd::from), self.0.stderr.take().map(OwnedFd::from)];
+        let mut said = [Vec::new(), Vec::new()];
+        let mut open: Vec<(OwnedFd, &mut Vec<u8>)> = pipes.into_iter().flatten().zip(&mut said).collect();
+        for (pipe, _) in &open {
+            fcntl(pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        }
+        let handle = i32::try_from(self.pid()).ok().and_then(pidfd::open);
+        loop {
+            let watched = open.iter().map(|(pipe, _)| pipe).chain(&handle);
+            // Before Linux 5.3 nothing tells of the exit.
+            let slice = if handle.is_some() { until } else { until.min(Instant::now() + SLICE) };
+            match wait_for(watched, slice) {
+                Err(error) if error.kind() == ErrorKind::TimedOut && Instant::now() < until => {}
+                ready => drop(ready?),
+            }
+            // What it has written before its exit is read after this.
+            let status = self.0.try_wait()?;
+            // A program that writes beyond the limit finds its pipe closed.
+            open.retain_mut(|(pipe, said)| read(pipe, said, longest));
+            if let Some(status) = status {
+                let [stdout, stderr] = said;
+                return Ok(Output { status, stdout, stderr });
+            }
+        }
+    }
+}
+
+fn filled_pipe(input: &[u8]) -> Result<OwnedFd> {
+    let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+    File::from(write).write_all(input)?;
+    fcntl(&read, FcntlArg::F_SETFL(OFlag::empty()))?;
+    Ok(read)
+}
+
+/// Waits until one of these can be read.
+fn wait_for<'a>(files: impl Iterator<Item = &'a OwnedFd>, until: Instant) -> Result<()> {
+    let mut polled: Vec<PollFd> = files.map(|file| PollFd::new(file.as_fd(), PollFlags::POLLIN)).collect();
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        // A started millisecond counts as a whole one.
+        let left = PollTimeout::try_from(left + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX);
+        match poll(&mut polled, left) {
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+            Ok(0) if Instant::now() >= until => return Err(Error::from(ErrorKind::TimedOut)),
+            Ok(0) => {}
+            Ok(_) => return Ok(()),
+        }
+    }
+}
+
+/// Reads what there is; returns whether there may be more later.
+fn read(pipe: &OwnedFd, said: &mut Vec<u8>, longest: usize) -> bool {
+    let mut chunk = [0; 8192];
+    while said.len() < longest {
+        match nix::unistd::read(pipe, &mut chunk) {
+            Ok(0) => return false,
+            Ok(length) => said.extend_from_slice(&chunk[..length]),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return errno == Errno::EAGAIN,
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOME_TIME: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn a_program_ends_hangs_or_is_missing() {
+        assert_eq!(
+            ask("sh", &["-c", "echo out; echo err >&2; exit 3"], SOME_TIME),
+            Answer::Ended { succeeded: false, stdout: "out\n".to_owned(), stderr: "err\n".to_owned() }
+        );
+        assert_eq!(ask("/nowhere/docker", &["info"], SOME_TIME), Answer::Missing);
+        let soon = Duration::from_millis(50);
+        for hangs in ["exec sleep 600", "exec >&- 2>&-; exec sleep 600"] {
+            assert_eq!(ask("sh", &["-c", hangs], soon), Answer::Silent, "{hangs}");
+        }
+    }
+
+    /// The children of this process: parallel tests have others.
+    fn is_a_child(pid: i32) -> bool {
+        crate::proc::children(i32::try_from(std::process::id()).unwrap()).contains(&pid)
+    }
+
+    #[test]
+    fn returns_when_the_program_exits_and_leaves_its_background_process_alone() {
+        let said = output(Command::new("sh").args(["-c", "sleep 600 & echo $!; exit 3"]), 9 * SOME_TIME).unwrap();
+        assert_eq!(said.status.code(), Some(3));
+        let background: i32 = String::from_utf8(said.stdout).unwrap().trim().parse().unwrap();
+        assert!(!crate::proc::stat(background).unwrap().is_dead());
+        pidfd::send(&pidfd::open(background).unwrap(), nix::libc::SIGKILL);
+    }
+
+    #[test]
+    fn a_timeout_kills_the_descendants_and_leaves_no_zombie() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("pids");
+        // One in a session of its own, too.
+        let script = format!("setsid sleep 601 & sleep 602 & echo $! $$ > {}; wait", file.display());
+        let child = Running::start(Command::new("sh").args(["-c", &script]), b"").unwrap();
+        let pids: Vec<i32> = loop {
+            let pids = std::fs::read_to_string(&file).unwrap_or_default();
+            if pids.ends_with('\n') {
+                break pids.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
+            }
+            std::thread::yield_now();
+        };
+        let descendants = crate::proc::children(pids[1]);
+        assert_eq!(descendants.len(), 2);
+        assert_eq!(child.finish(Duration::ZERO, 4096).unwrap_err().kind(), ErrorKind::TimedOut);
+        assert!(!is_a_child(pids[1]), "a zombie is left");
+        for pid in descendants {
+            let is_gone = || crate::proc::stat(pid).is_none_or(|stat| stat.is_dead());
+            let begin = Instant::now();
+            while !is_gone() {
+                assert!(begin.elapsed() < SOME_TIME, "{pid} lives");
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_secret_here_no_tool_gets() {
+        let mut command = Command::new("env");
+        let said = output(command.env(secret_variables::MUNGE_KEY, "x").env("OTHER", "y"), SOME_TIME).unwrap();
+        let said = String::from_utf8(said.stdout).unwrap();
+        assert!(said.contains("OTHER=y") && !said.contains("MUNGE_KEY"), "{said}");
+    }
+
+    #[test]
+    fn a_program_that_babbles_is_cut_off() {
+        let output = Running::start(Command::new("sh").args(["-c", "cat; exec yes"]), b"fed\n").unwrap();
+        let output = output.finish(SOME_TIME, 4096).unwrap();
+        assert!(output.stdout.starts_with(b"fed\ny\n") && output.stdout.len() < 3 * 8192, "{}", output.stdout.len());
+        assert!(!output.status.success());
+    }
+}

@@ -1,0 +1,48 @@
+//! The result of running a program.
+
+/// The result of running a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The program does not exist or cannot be executed.
+    Missing,
+    /// The program was still running at the deadline and was killed.
+    Silent,
+    /// The program ended.
+    Ended {
+        /// Whether its exit code was 0.
+        succeeded: bool,
+        /// Its standard output.
+        stdout: String,
+        /// Its standard error.
+        stderr: String,
+    },
+}
+
+impl Answer {
+    /// The standard output, if the program succeeded.
+    pub fn output(&self) -> Option<&str> {
+        match self {
+            Self::Ended { succeeded: true, stdout, .. } => Some(stdout),
+            _ => None,
+        }
+    }
+
+    /// The standard output of `program`, or why there is none.
+    pub fn output_of(self, program: &str) -> Result<String, String> {
+        match self {
+            Self::Missing => Err(format!("{program} is not here")),
+            Self::Silent => Err(format!("{program} did not answer in time")),
+            Self::Ended { succeeded: true, stdout, .. } => Ok(stdout),
+            Self::Ended { stdout, stderr, .. } => {
+                Err(format!("{program}: {}", first_line([stderr.as_str(), stdout.as_str()])))
+            }
+        }
+    }
+}
+
+/// The first non-empty line of `texts`, shortened for a report.
+pub fn first_line<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
+    let mut lines = texts.into_iter().flat_map(str::lines).map(str::trim);
+    let line = lines.find(|line| !line.is_empty()).unwrap_or("it says nothing");
+    line.chars().take(300).collect()
+}

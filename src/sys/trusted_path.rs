@@ -1,0 +1,254 @@
+//! Opens paths safely, although other users may be able to tamper with parts of them.
+//!
+//! Whoever can write to a directory decides where paths through it lead. So a path is walked one name at a time:
+//! each name is opened relative to the previous directory and without following links. All work is done through the
+//! open directory, never through the path again.
+//!
+//! A link is followed only if nobody but root could have made it: the image's links (`/var/run`) and the operator's.
+//! The kernel's openat2(2) cannot distinguish these and ignores owners, hence this module.
+
+mod dir;
+mod mended;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Component, Path, PathBuf};
+
+use nix::fcntl::OFlag;
+
+pub use dir::{Dir, is_ours};
+pub use mended::Mended;
+
+/// The same limit on links as in the kernel.
+const LINKS: u32 = 40;
+/// The maximum size of a file that is read whole. slurminit's files are much shorter.
+const LONGEST: u64 = 64 << 20;
+
+/// Why a path was refused.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what the variant is")]
+pub enum Astray {
+    #[error(
+        "{path} belongs to uid {uid}, who can put anything in place of what is in it, and root would obey that; \
+         chown root {path}, or choose another place in [paths]"
+    )]
+    Foreign { path: PathBuf, uid: u32 },
+    #[error(
+        "others may write to {path} (mode {mode:04o}), and so put anything in place of what is in it; chmod go-w {path}, \
+         or choose another place in [paths]"
+    )]
+    Open { path: PathBuf, mode: u32 },
+    #[error("{path} is a symbolic link that is not followed: others than root could have made it; remove it")]
+    Link { path: PathBuf },
+    #[error("{path}: {source}")]
+    Io { path: PathBuf, source: io::Error },
+}
+
+impl From<Astray> for io::Error {
+    fn from(astray: Astray) -> Self {
+        match astray {
+            Astray::Io { source, .. } => source,
+            other => Self::other(other),
+        }
+    }
+}
+
+impl Astray {
+    fn io(path: &Path, source: impl Into<io::Error>) -> Self {
+        Self::Io { path: path.to_owned(), source: source.into() }
+    }
+
+    /// Whether nothing exists at the path.
+    pub fn is_missing(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+}
+
+/// How a path is walked.
+#[derive(Debug)]
+enum Manner<'a> {
+    /// Only through existing directories that only root controls.
+    Strict,
+    /// Like `Strict`, but missing directories are created, and those that others could change are taken from them.
+    Mend(&'a mut Vec<Mended>),
+    /// Missing directories are created, whoever owns the others. Other users' links are not followed.
+    Anybodys,
+}
+
+/// Opens a directory.
+///
+/// # Errors
+/// It does not exist, or someone other than root controls where the path leads.
+pub fn open(root: &Path, path: &Path) -> Result<Dir, Astray> {
+    walk(root, path, Manner::Strict).map(|(dir, _)| dir)
+}
+
+/// Opens a directory, creates missing parts, and repairs parent directories to which others may write. Returns whether
+/// it is new.
+///
+/// # Errors
+/// It cannot be created, or a parent belongs to another user.
+pub fn make(root: &Path, path: &Path, mended: &mut Vec<Mended>) -> Result<(Dir, bool), Astray> {
+    walk(root, path, Manner::Mend(mended))
+}
+
+/// Like [`make`], but within directories of any owner: for something that will belong to another user too.
+///
+/// # Errors
+/// It cannot be created, or the path contains a link that root did not make.
+pub fn make_anywhere(root: &Path, path: &Path) -> Result<Dir, Astray> {
+    walk(root, path, Manner::Anybodys).map(|(dir, _)| dir)
+}
+
+/// Opens a file for reading if only root could have put it there. The file's own owner does not matter, because a
+/// mounted secret keeps its owner from the host.
+///
+/// # Errors
+/// It does not exist or is not a regular file, or someone other than root controls where the path leads.
+pub fn open_file(root: &Path, path: &Path) -> Result<File, Astray> {
+    let mut way = Way::begin(root, path)?;
+    let last = way.go(&mut Manner::Strict, true)?;
+    let dir = way.holder(path)?;
+    match last {
+        Some(name) => dir.open_file(&name).map_err(|error| Astray::io(path, error)),
+        None => Err(Astray::io(path, nix::Error::EISDIR)),
+    }
+}
+
+/// The directory of a socket, and the socket's name. The kernel creates sockets only by path. If only root can write to
+/// the directory and its parents, the path keeps leading there.
+///
+/// # Errors
+/// The directory does not exist, or others may write to it.
+pub fn socket_place(socket: &Path) -> io::Result<(Dir, String)> {
+    let dir = open(Path::new("/"), socket.parent().unwrap_or(Path::new("/")))?;
+    dir.require_ours()?;
+    let name = socket.file_name().and_then(OsStr::to_str).ok_or(io::ErrorKind::InvalidInput)?;
+    Ok((dir, name.to_owned()))
+}
+
+/// Reads a regular file of the operator's, which may lie anywhere and be a link. A pipe or device in its place is an
+/// error instead of blocking.
+///
+/// # Errors
+/// It does not exist, is not a regular file, or is too long.
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let flags = (OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits();
+    read_whole(&File::options().read(true).custom_flags(flags).open(path)?)
+}
+
+/// Reads an open regular file completely.
+///
+/// # Errors
+/// It is not a regular file, is too long, or cannot be read.
+pub fn read_whole(file: &File) -> io::Result<Vec<u8>> {
+    let metadata = file.metadata()?;
+    if metadata.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    if metadata.len() > LONGEST {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    let mut bytes = Vec::new();
+    file.take(LONGEST).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn walk(root: &Path, path: &Path, mut manner: Manner<'_>) -> Result<(Dir, bool), Astray> {
+    let mut way = Way::begin(root, path)?;
+    way.go(&mut manner, false)?;
+    let made = way.made;
+    way.holder(path).map(|dir| (dir, made))
+}
+
+/// The directories walked so far, and the names still to go.
+struct Way {
+    gone: Vec<Dir>,
+    rest: VecDeque<OsString>,
+    links: u32,
+    /// Whether the last name was created.
+    made: bool,
+}
+
+impl Way {
+    fn begin(root: &Path, path: &Path) -> Result<Self, Astray> {
+        let path = std::path::absolute(path).map_err(|error| Astray::io(path, error))?;
+        let top = Dir::top(root).map_err(|error| Astray::io(root, error))?;
+        Ok(Self { gone: vec![top], rest: names(&path).collect(), links: 0, made: false })
+    }
+
+    fn holder(mut self, path: &Path) -> Result<Dir, Astray> {
+        self.gone.pop().ok_or_else(|| Astray::io(path, nix::Error::ENOENT))
+    }
+
+    /// Walks to the end. With `to_a_file`, the last name may be a file and is then returned.
+    fn go(&mut self, manner: &mut Manner<'_>, to_a_file: bool) -> Result<Option<OsString>, Astray> {
+        while let Some(name) = self.rest.pop_front() {
+            if name == ".." {
+                if self.gone.len() > 1 {
+                    self.gone.pop();
+                }
+                continue;
+            }
+            let Some(holder) = self.gone.last() else { break };
+            let place = holder.path().join(&name);
+            let others_may_add = holder.judge(manner)?;
+            self.made = false;
+            let entry = match holder.look(&name) {
+                Err(error) if error == nix::Error::ENOENT && !matches!(manner, Manner::Strict) => {
+                    self.made = true;
+                    holder.make(&name).map_err(|error| Astray::io(&place, error))?
+                }
+                entry => entry.map_err(|error| Astray::io(&place, error))?,
+            };
+            if entry.is_dir() {
+                self.gone.push(entry);
+                continue;
+            }
+            let is_anybodys = others_may_add && !entry.is_roots();
+            if let Manner::Mend(mended) = manner {
+                if is_anybodys {
+                    // Root owns the directory, so what another user put there is removed.
+                    holder.remove(&name).map_err(|error| Astray::io(&place, error))?;
+                    mended.push(Mended::Removed { path: place });
+                    self.rest.push_front(name);
+                    continue;
+                }
+            }
+            if entry.is_link() {
+                self.links += 1;
+                if is_anybodys || !entry.is_roots() || self.links > LINKS {
+                    return Err(Astray::Link { path: place });
+                }
+                let target = holder.read_link(&name).map_err(|error| Astray::io(&place, error))?;
+                if target.is_absolute() {
+                    self.gone.truncate(1);
+                }
+                names(&target).rev().for_each(|name| self.rest.push_front(name));
+            } else if to_a_file && self.rest.is_empty() {
+                return if is_anybodys { Err(entry.foreign()) } else { Ok(Some(name)) };
+            } else {
+                return Err(Astray::io(&place, nix::Error::ENOTDIR));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The names of a path, one by one.
+fn names(path: &Path) -> impl DoubleEndedIterator<Item = OsString> + '_ {
+    path.components().filter_map(|component| match component {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some(OsStr::new("..").to_owned()),
+        _ => None,
+    })
+}

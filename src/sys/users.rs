@@ -1,0 +1,110 @@
+//! Users and groups from /etc/passwd and /etc/group. A user of a directory service is left to `slurminit as-user`.
+//!
+//! PID 1 does not use NSS: a directory service that does not answer would stop it.
+
+use std::path::Path;
+
+use crate::trusted_path;
+
+/// A user of /etc/passwd.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    /// The name.
+    pub name: String,
+    /// The user id.
+    pub uid: u32,
+    /// The primary group.
+    pub gid: u32,
+    /// The groups of /etc/group that have the user as a member, and `gid`.
+    pub groups: Vec<u32>,
+    /// The home directory.
+    pub home: String,
+    /// The login shell.
+    pub shell: String,
+}
+
+/// The variables that describe the user, which a process of another user must not inherit.
+pub const VARIABLES: [&str; 4] = ["HOME", "LOGNAME", "SHELL", "USER"];
+
+impl User {
+    /// The values of [`VARIABLES`].
+    pub fn variables(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let values: [&str; 4] = [&self.home, &self.name, &self.shell, &self.name];
+        VARIABLES.into_iter().zip(values)
+    }
+}
+
+/// The user of this name, if all that NSS would tell of it is in the two files.
+pub fn complete(name: &str) -> Option<User> {
+    local(name).filter(|_| read("/etc/nsswitch.conf").lines().all(is_local))
+}
+
+/// The user of this name as the two files have it: a Slurm daemon needs no more.
+pub fn local(name: &str) -> Option<User> {
+    parse(name, &read("/etc/passwd"), &read("/etc/group"))
+}
+
+fn read(file: &str) -> String {
+    let bytes = trusted_path::read(Path::new(file)).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// `name:password:uid:gid:comment:home:shell`, and `name:password:gid:member,member` (passwd(5), group(5)).
+fn parse(name: &str, passwd: &str, group: &str) -> Option<User> {
+    let mut users = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let user = users.find(|fields| fields.len() == 7 && fields[0] == name)?;
+    let (uid, gid) = (user[2].parse().ok()?, user[3].parse().ok()?);
+    let of = |line: &str| {
+        let fields: Vec<&str> = line.split(':').collect();
+        let is_member = fields.len() == 4 && fields[3].split(',').any(|member| member.trim() == name);
+        fields.get(2).filter(|_| is_member)?.parse().ok().filter(|other| *other != gid)
+    };
+    let groups = std::iter::once(gid).chain(group.lines().filter_map(of)).collect();
+    let text = |at: usize| user[at].to_owned();
+    Some(User { name: text(0), uid, gid, groups, home: text(5), shell: text(6) })
+}
+
+/// Whether a line of nsswitch.conf(5) names no source of users and groups but the two files, and the kernel's and systemd's own.
+fn is_local(line: &str) -> bool {
+    let line = line.split('#').next().unwrap_or_default();
+    let Some((database, sources)) = line.split_once(':') else { return true };
+    let is_about_users = ["passwd", "group", "initgroups"].contains(&database.trim());
+    let own = |source: &str| ["files", "compat", "systemd"].contains(&source) || source.starts_with('[');
+    !is_about_users || sources.split_ascii_whitespace().all(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_has_the_groups_that_name_it_and_its_own() {
+        let passwd = "root:x:0:0:root:/root:/bin/bash\nbroken\nalice:x:1000:100:A:/home/alice:/bin/sh\n+::::::\n";
+        let group = "root:x:0:\nusers:x:100:alice\nvideo:x:44:bob,alice\nalice:x:7:\nbad:x:y:alice\n";
+        let alice = parse("alice", passwd, group).unwrap();
+        assert_eq!((alice.uid, alice.gid, alice.groups.as_slice()), (1000, 100, &[100, 44][..]));
+        let variables: Vec<_> = alice.variables().collect();
+        assert_eq!(variables, [("HOME", "/home/alice"), ("LOGNAME", "alice"), ("SHELL", "/bin/sh"), ("USER", "alice")]);
+        assert_eq!(parse("root", passwd, group).unwrap().groups, [0]);
+        for unknown in ["bob", "", "broken", "+"] {
+            assert_eq!(parse(unknown, passwd, group), None, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn another_source_of_users_or_groups_is_noticed() {
+        for line in [
+            "passwd: files systemd",
+            "group:  compat",
+            "hosts: files dns",
+            "# passwd: ldap",
+            "",
+            "group: files [NOTFOUND=return]",
+        ] {
+            assert!(is_local(line), "{line}");
+        }
+        for line in ["passwd: files sss", "group: ldap files # local", "initgroups: winbind"] {
+            assert!(!is_local(line), "{line}");
+        }
+    }
+}

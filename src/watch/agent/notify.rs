@@ -1,0 +1,156 @@
+//! Runs the operator's commands and calls their webhooks for faults, one at a time.
+//!
+//! Nothing waits for a command: one that hangs is killed at its deadline, and one that runs too often is left out and counted.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use nix::unistd::User;
+use serde::Serialize;
+
+use super::say;
+use config::{Notify, Receiver, WebhookUrl};
+use faults::report::Told;
+use sys::tool;
+
+const HOUR: Duration = Duration::from_secs(3600);
+/// The pause between two looks at a command that runs.
+const LOOK: Duration = Duration::from_millis(100);
+/// Faults that wait for their command beyond this number are left out.
+const MOST: usize = 100;
+
+/// What a command reads from its standard input, and a webhook gets: one line of JSON.
+#[derive(Debug, Serialize)]
+struct Message<'a> {
+    /// The node's name in Slurm.
+    node: &'a str,
+    #[serde(flatten)]
+    told: &'a Told,
+    /// The line of the log again, by the name that chat services (Slack, Mattermost, Rocket.Chat) show.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<&'a str>,
+    /// How many were left out before this one.
+    skipped: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Notifier<'a> {
+    receivers: Vec<Rated<'a>>,
+    waiting: VecDeque<(usize, Told)>,
+    running: Option<Running>,
+}
+
+#[derive(Debug)]
+struct Rated<'a> {
+    notify: &'a Notify,
+    receiver: &'a Receiver,
+    runs: VecDeque<Instant>,
+    skipped: u64,
+}
+
+#[derive(Debug)]
+struct Running {
+    child: Child,
+    receiver: String,
+    until: Instant,
+}
+
+impl<'a> Notifier<'a> {
+    pub(super) fn new(all: &'a [Notify]) -> Self {
+        let pairs = all.iter().flat_map(|notify| notify.receivers.iter().map(move |receiver| (notify, receiver)));
+        let rated = pairs.map(|(notify, receiver)| Rated { notify, receiver, runs: VecDeque::new(), skipped: 0 });
+        Self { receivers: rated.collect(), waiting: VecDeque::new(), running: None }
+    }
+
+    /// When it has something to do.
+    pub(super) fn due(&self, now: Instant) -> Option<Instant> {
+        self.running.as_ref().map(|running| running.until.min(now + LOOK))
+    }
+
+    pub(super) fn tell(&mut self, now: Instant, told: &Told) {
+        for (index, rated) in self.receivers.iter_mut().enumerate() {
+            if told.policy < rated.notify.at_least {
+                continue;
+            }
+            rated.runs.retain(|run| now.saturating_duration_since(*run) < HOUR);
+            let most = usize::try_from(rated.notify.per_hour).unwrap_or(usize::MAX);
+            if rated.runs.len() >= most || self.waiting.len() >= MOST {
+                rated.skipped += 1;
+            } else {
+                rated.runs.push_back(now);
+                self.waiting.push_back((index, told.clone()));
+            }
+        }
+    }
+
+    pub(super) fn step(&mut self, now: Instant, node: &str) {
+        if let Some(running) = &mut self.running {
+            let why = match running.child.try_wait() {
+                Ok(None) if now < running.until => return,
+                Ok(None) => Some("it did not end in time, and was killed".to_owned()),
+                Ok(Some(status)) => (!status.success()).then(|| status.to_string()),
+                Err(error) => Some(error.to_string()),
+            };
+            if let Some(why) = why {
+                say(false, &format!("{} of [[notify]] failed: {why}", running.receiver));
+            }
+            // This kills one that is late.
+            self.running.take().into_iter().for_each(|running| tool::end(running.child));
+        }
+        let Some((index, told)) = self.waiting.pop_front() else { return };
+        let Some(rated) = self.receivers.get_mut(index) else { return };
+        let receiver = rated.receiver.to_string();
+        let is_command = matches!(rated.receiver, Receiver::Command(_));
+        let text = (!is_command).then_some(told.line.as_str());
+        let message = Message { node, told: &told, text, skipped: std::mem::take(&mut rated.skipped) };
+        match launch(rated, &message) {
+            Ok(child) => self.running = Some(Running { child, receiver, until: now + rated.notify.timeout }),
+            Err(error) => say(false, &format!("{receiver} of [[notify]] cannot be run: {error:#}")),
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "this process is nobody's PID 1: it may have children of its own")]
+fn launch(rated: &Rated<'_>, message: &Message<'_>) -> anyhow::Result<Child> {
+    let (mut command, mut input) = program(rated)?;
+    let name = rated.notify.user.as_deref().unwrap_or(install::LOOKERS);
+    let user = User::from_name(name)?.with_context(|| format!("there is no user {name}"))?;
+    command.current_dir("/").uid(user.uid.as_raw()).gid(user.gid.as_raw());
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
+    serde_json::to_writer(&mut input, message)?;
+    input.push(b'\n');
+    // A fault's line is far shorter than what a pipe holds, so this does not wait for a reader; one that does not read is no error.
+    let _ = child.stdin.take().map(|mut stdin| stdin.write_all(&input));
+    Ok(child)
+}
+
+/// What is run, and the beginning of what it reads: a URL may hold a secret, and everybody may read a process's arguments.
+fn program(rated: &Rated<'_>) -> anyhow::Result<(Command, Vec<u8>)> {
+    let url = match rated.receiver {
+        Receiver::Command(words) => {
+            let [program, arguments @ ..] = words.as_slice() else { anyhow::bail!("no program is named") };
+            let mut command = Command::new(program);
+            command.args(arguments);
+            return Ok((command, Vec::new()));
+        }
+        Receiver::Url(url) => url.clone(),
+        Receiver::UrlFile(path) => {
+            let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+            WebhookUrl::try_from(text.trim().to_owned()).map_err(anyhow::Error::msg)?
+        }
+    };
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["webhook", "--timeout", &rated.notify.timeout.as_secs_f64().to_string()]);
+    Ok((command, format!("{}\n", url.as_str()).into_bytes()))
+}
+
+impl Drop for Notifier<'_> {
+    fn drop(&mut self) {
+        self.running.take().into_iter().for_each(|running| tool::end(running.child));
+    }
+}

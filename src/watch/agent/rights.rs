@@ -1,0 +1,62 @@
+//! What the process that looks at the GPUs may do: open them, and nothing else.
+
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use anyhow::Context as _;
+use nix::sys::prctl;
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::Signal;
+use nix::unistd::{Gid, Pid, Uid, User, getppid, setgid, setgroups, setuid};
+
+use probe::device_files;
+
+/// Where the image has no such user.
+const NOBODY: u32 = 65534;
+
+/// Gives up root and every capability for good. `parent` is the process with which this one ends.
+///
+/// # Errors
+/// The rights cannot be given up.
+pub fn give_up(parent: Pid) -> anyhow::Result<()> {
+    let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
+    if Uid::effective().is_root() {
+        let known = User::from_name(install::LOOKERS).ok().flatten();
+        let (uid, gid) = known.map_or((Uid::from_raw(NOBODY), Gid::from_raw(NOBODY)), |user| (user.uid, user.gid));
+        setgroups(&groups()).context("cannot change the groups")?;
+        setgid(gid).context("cannot change the group")?;
+        setuid(uid).context("cannot change the user")?;
+    }
+    prctl::set_no_new_privs().context("cannot give up the way to new rights")?;
+    // The kernel forgets this when the user changes.
+    prctl::set_pdeathsig(Signal::SIGKILL).context("cannot bind itself to the agent")?;
+    anyhow::ensure!(getppid() == parent, "the agent has ended");
+    Ok(())
+}
+
+/// The groups of the device files that are closed to others: a file of `render` or `video`, and a GPU that belongs to a job's user.
+fn groups() -> Vec<Gid> {
+    let directories = ["/dev", "/dev/dri"].map(Path::new);
+    let entries = directories.into_iter().flat_map(|directory| directory.read_dir().into_iter().flatten().flatten());
+    let is_gpus = |name: &str| ["nvidia", "renderD", "kfd"].iter().any(|start| name.starts_with(start));
+    let files = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_gpus));
+    let closed = files.filter_map(|entry| entry.metadata().ok()).filter(|file| device_files::is_closed(file.mode()));
+    // Root's own group opens more than GPUs.
+    let mut groups: Vec<u32> = closed.map(|file| file.gid()).filter(|gid| *gid != 0).collect();
+    groups.sort_unstable();
+    groups.dedup();
+    groups.into_iter().map(Gid::from_raw).collect()
+}
+
+/// Moves standard output out of the reach of a library that prints: what it prints goes nowhere.
+///
+/// # Errors
+/// There is no descriptor left.
+pub fn own_output() -> io::Result<std::fs::File> {
+    let own = nix::unistd::dup(io::stdout())?;
+    nix::fcntl::fcntl(&own, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC))?;
+    let null = std::fs::File::options().write(true).open("/dev/null")?;
+    nix::unistd::dup2_stdout(&null)?;
+    Ok(std::fs::File::from(own))
+}

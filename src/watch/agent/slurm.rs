@@ -1,0 +1,119 @@
+//! What the agent asks of Slurm, and has it do.
+//!
+//! Each question has a deadline.
+
+use std::time::Duration;
+
+use config::Victim;
+use faults::report::JobOnGpu;
+use faults::ward::{Drained, OnNode};
+use machine::node_report::{GPUS_REASON, MEMORYS_REASON, NodeReport, OUR_REASON, SINFO_FORMAT};
+use slurm::nodes;
+use slurm::nodes::{GpuState, Job};
+use sys::tool;
+
+/// How long Slurm may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The longest reason, in characters.
+const LONGEST: usize = 400;
+
+/// Lets the node take no more jobs, unless somebody else has done that: Slurm keeps one reason, and a drain ends FAIL.
+pub(super) fn drain(node: &str, reason: &str) -> Drained {
+    if let Some(report) = report(node).filter(NodeReport::is_closed_by_others) {
+        return Drained::Others(report.reason);
+    }
+    let reason = format!("reason={OUR_REASON}{}", model::printable::short(reason, LONGEST));
+    match update(node, &["state=drain", &reason]) {
+        Ok(()) => Drained::Ours,
+        Err(why) => Drained::Failed(why),
+    }
+}
+
+/// Takes the agent's own drain because of a GPU back, and no other.
+pub(super) fn resume(node: &str) -> Result<(), String> {
+    resume_from(node, GPUS_REASON)
+}
+
+fn resume_from(node: &str, reason: &str) -> Result<(), String> {
+    let Some(report) = report(node) else { return Err("slurmctld does not say how the node is".to_owned()) };
+    if !report.is_drained_because(reason) {
+        return Ok(());
+    }
+    // `resume` would also end a DOWN, a reboot and a power-down, which are not the agent's. The reason stays, as Slurm has it: slurmctld
+    // adds none of its own to a node that has one, so a later drain of slurmctld's is still recognized as one that may be taken back.
+    update(node, &["state=undrain"])
+}
+
+/// Whether the node is drained because of its memory; `None` if nobody says.
+pub(super) fn is_closed_for_memory(node: &str) -> Option<bool> {
+    report(node).map(|report| report.is_drained_because(MEMORYS_REASON))
+}
+
+/// Lets the node take no more jobs because of its memory, unless it takes none anyway.
+pub(super) fn close_for_memory(node: &str, reason: &str) -> Result<(), String> {
+    let Some(report) = report(node) else { return Err("slurmctld does not say how the node is".to_owned()) };
+    if report.state.starts_with("drain") || report.is_closed_by_others() {
+        return Ok(());
+    }
+    update(node, &["state=drain", &format!("reason={OUR_REASON}{reason}")])
+}
+
+/// Takes that back.
+pub(super) fn open_after_memory(node: &str) -> Result<(), String> {
+    resume_from(node, MEMORYS_REASON)
+}
+
+/// Cancels the node's youngest or oldest job with a word to it; returns which.
+pub(super) fn cancel(node: &str, victim: Victim, why: &str) -> Result<Option<String>, String> {
+    let nodes = format!("--nodelist={node}");
+    // By the time of their start. squeue takes `localhost` for this machine's name.
+    let arguments = ["--noheader", "--states=RUNNING", "--sort=S", "--format=%A", &nodes];
+    let arguments = arguments.get(..if node == "localhost" { 4 } else { 5 }).unwrap_or_default();
+    let said = tool::ask("squeue", arguments, PATIENCE).output_of("squeue")?;
+    let mut jobs = said.split_whitespace();
+    let job = match victim {
+        Victim::Youngest => jobs.last(),
+        Victim::Oldest => jobs.next(),
+        Victim::None => None,
+    };
+    let Some(job) = job.filter(|job| job.bytes().all(|byte| byte.is_ascii_digit())) else { return Ok(None) };
+    let ask = |program: &str, arguments: &[&str]| tool::ask(program, arguments, PATIENCE).output_of(program);
+    let word = format!("slurminit: cancelled, because the node's {why}");
+    // Only srun shows it; the comment stays with the job.
+    let _ = ask("scontrol", &["notify", job, &word]);
+    let _ = ask("scontrol", &["update", &format!("jobid={job}"), &format!("admincomment={word}")]);
+    ask("scancel", &[job]).map(|_| Some(job.to_owned()))
+}
+
+/// Which jobs have GPUs of the node.
+pub(super) fn on_node(node: &str) -> anyhow::Result<OnNode> {
+    let cluster = nodes::cluster_of(node, PATIENCE)?;
+    let node = cluster.node(node)?;
+    let job = |job: &Job| JobOnGpu { job: job.job, user: job.user.clone() };
+    let jobs = |gpu: &nodes::Gpu| match &gpu.state {
+        GpuState::Allocated { job: holder } => holder.iter().map(job).collect(),
+        GpuState::Shared { jobs } => jobs.iter().map(job).collect(),
+        GpuState::Free | GpuState::Unavailable => Vec::new(),
+    };
+    let is_held = |gpu: &&nodes::Gpu| matches!(gpu.state, GpuState::Allocated { .. } | GpuState::Shared { .. });
+    Ok(OnNode {
+        is_closed: node.drained || ["FAIL", "DOWN"].iter().any(|flag| node.words.iter().any(|word| word == flag)),
+        is_ours: node.drained && node.report.reason.starts_with(GPUS_REASON),
+        gpus: node.gpus.iter().map(jobs).collect(),
+        held: node.gpus.iter().filter(is_held).count(),
+        is_empty: node.cpus_allocated == 0 && !node.words.iter().any(|word| word == "COMPLETING"),
+    })
+}
+
+fn report(node: &str) -> Option<NodeReport> {
+    let nodes = format!("--nodes={node}");
+    let format = format!("--format={SINFO_FORMAT}");
+    let said = tool::ask("sinfo", &["--noheader", "--all", &nodes, &format], PATIENCE).output_of("sinfo").ok()?;
+    NodeReport::parse(said.lines().next()?)
+}
+
+fn update(node: &str, what: &[&str]) -> Result<(), String> {
+    let name = format!("nodename={node}");
+    let arguments = [["update", &name].as_slice(), what].concat();
+    tool::ask("scontrol", &arguments, PATIENCE).output_of("scontrol").map(drop)
+}

@@ -1,0 +1,43 @@
+//! Metrics for Prometheus, and a page for people, over HTTP.
+//!
+//! The process has nobody's rights and reads what others have found out; `scrape` and what it uses is pure.
+
+mod cluster;
+mod dcgm;
+mod exposition;
+mod gpus;
+mod mig;
+mod own;
+mod rights;
+mod scrape;
+mod server;
+mod source;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+pub use scrape::text;
+
+/// What is served, and where.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The address and port.
+    pub listen: SocketAddr,
+    /// The run directory.
+    pub run: PathBuf,
+    /// Whether GPUs also have DCGM's names.
+    pub dcgm: bool,
+    /// The machine's name, for these.
+    pub host: String,
+    /// Whether the cluster has accounting, so that its accounts have shares.
+    pub accounting: bool,
+}
+
+/// Serves until the process is ended.
+///
+/// # Errors
+/// The address cannot be listened on, or rights cannot be given up.
+pub fn run(settings: Settings) -> anyhow::Result<()> {
+    rights::give_up()?;
+    server::run(settings)
+}

@@ -1,0 +1,232 @@
+//! The cluster by the names of vpenso/prometheus-slurm-exporter (`slurm_*`).
+//!
+//! Its names of gauges that end in `_total` are untyped here, because Prometheus has that ending for counters.
+
+use std::collections::BTreeMap;
+
+use super::exposition::{Family, Kind, Value};
+use crate::overview::seen::Slurm;
+use slurm::nodes::answer::{GpuState, Node};
+
+use Kind::{Gauge, Untyped};
+
+/// The start of vpenso's name of a node state, what it is, and the starts of Slurm's own.
+const NODE_STATES: [(&str, &str, &str); 10] = [
+    ("alloc", "Nodes whose CPUs are all allocated.", "allocated"),
+    ("comp", "Nodes on which jobs end.", "completing"),
+    ("down", "Nodes that are down.", "down"),
+    ("drain", "Nodes that are drained or draining.", "drain"),
+    ("err", "Nodes with an error.", "err"),
+    ("fail", "Nodes that fail.", "fail"),
+    ("idle", "Nodes without jobs.", "idle"),
+    ("maint", "Nodes in maintenance.", "maint"),
+    ("mix", "Nodes with some CPUs allocated.", "mix"),
+    ("resv", "Nodes that are reserved.", "res"),
+];
+
+const JOB_STATES: [(&str, &str, &str); 11] = [
+    ("pending", "PENDING", "Jobs that wait."),
+    ("running", "RUNNING", "Jobs that run."),
+    ("suspended", "SUSPENDED", "Jobs that are suspended."),
+    ("cancelled", "CANCELLED", "Jobs that were cancelled, as long as slurmctld knows them."),
+    ("completing", "COMPLETING", "Jobs that end."),
+    ("completed", "COMPLETED", "Jobs that have ended, as long as slurmctld knows them."),
+    ("configuring", "CONFIGURING", "Jobs whose nodes are being prepared."),
+    ("failed", "FAILED", "Jobs that failed, as long as slurmctld knows them."),
+    ("timeout", "TIMEOUT", "Jobs that ran out of time, as long as slurmctld knows them."),
+    ("preempted", "PREEMPTED", "Jobs that made room, as long as slurmctld knows them."),
+    ("node_fail", "NODE_FAIL", "Jobs whose node failed, as long as slurmctld knows them."),
+];
+
+/// All families.
+pub(super) fn families(slurm: &Slurm) -> Vec<Family> {
+    let parts = [nodes, queue, cpus_and_gpus, partitions, shares, fair_shares, each_node, scheduler];
+    parts.iter().flat_map(|part: &fn(&Slurm) -> Vec<Family>| part(slurm)).collect()
+}
+
+fn gauge(name: String, help: &'static str, value: impl Into<Value>) -> Family {
+    Family::new(name, Gauge, help).with(&[], value)
+}
+
+fn nodes(slurm: &Slurm) -> Vec<Family> {
+    let states: Vec<&str> = slurm.cluster.nodes.iter().map(state).collect();
+    let count = |start: &str| states.iter().filter(|state| state.starts_with(start)).count() as u64;
+    NODE_STATES.iter().map(|(name, help, start)| gauge(format!("slurm_nodes_{name}"), help, count(start))).collect()
+}
+
+/// As `sinfo` has it: a node that would be idle, in a reservation, is reserved or in maintenance.
+fn state(node: &Node) -> &str {
+    let has = |word: &str| node.words.iter().any(|own| own == word);
+    match node.report.state.as_str() {
+        "idle" | "mixed" | "allocated" if has("MAINTENANCE") => "maint",
+        "idle" if has("RESERVED") => "reserved",
+        state => state,
+    }
+}
+
+fn queue(slurm: &Slurm) -> Vec<Family> {
+    let state = |(name, state, help): &(&str, &str, &'static str)| {
+        gauge(format!("slurm_queue_{name}"), help, slurm.queue.count(state))
+    };
+    let waiting = gauge(
+        "slurm_queue_pending_dependency".to_owned(),
+        "Jobs that wait for other jobs.",
+        slurm.queue.waiting_for_others(),
+    );
+    JOB_STATES.iter().map(state).chain([waiting]).collect()
+}
+
+/// CPUs as `sinfo --format=%C` tells them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cpus {
+    allocated: u64,
+    idle: u64,
+    other: u64,
+    total: u64,
+}
+
+impl Cpus {
+    fn of(node: &Node) -> Self {
+        let rest = node.cpus.saturating_sub(node.cpus_allocated);
+        let is_closed = node.drained || ["down", "fail", "inval"].contains(&node.report.state.as_str());
+        let (idle, other) = if is_closed { (0, rest) } else { (rest, 0) };
+        Self { allocated: node.cpus_allocated, idle, other, total: node.cpus }
+    }
+
+    const fn plus(self, more: Self) -> Self {
+        Self {
+            allocated: self.allocated + more.allocated,
+            idle: self.idle + more.idle,
+            other: self.other + more.other,
+            total: self.total + more.total,
+        }
+    }
+}
+
+fn cpus_and_gpus(slurm: &Slurm) -> Vec<Family> {
+    let nodes = &slurm.cluster.nodes;
+    let cpus = nodes.iter().map(Cpus::of).fold(Cpus::default(), Cpus::plus);
+    let gpus = || nodes.iter().flat_map(|node| &node.gpus);
+    let is_used = |state: &GpuState| matches!(state, GpuState::Allocated { .. } | GpuState::Shared { .. });
+    let (total, used) = (gpus().count() as u64, gpus().filter(|gpu| is_used(&gpu.state)).count() as u64);
+    #[expect(clippy::cast_precision_loss, reason = "no cluster has so many GPUs")]
+    let ratio = (total > 0).then(|| used as f64 / total as f64);
+    vec![
+        gauge("slurm_cpus_alloc".to_owned(), "CPUs that jobs have.", cpus.allocated),
+        gauge("slurm_cpus_idle".to_owned(), "CPUs that jobs can get.", cpus.idle),
+        gauge("slurm_cpus_other".to_owned(), "CPUs of nodes that take no jobs.", cpus.other),
+        Family::new("slurm_cpus_total", Untyped, "All CPUs.").with(&[], cpus.total),
+        gauge("slurm_gpus_alloc".to_owned(), "GPUs that jobs have, or parts of.", used),
+        gauge("slurm_gpus_idle".to_owned(), "GPUs that no job has.", total - used),
+        Family::new("slurm_gpus_total", Untyped, "All GPUs.").with(&[], total),
+        gauge("slurm_gpus_utilization".to_owned(), "The part of the GPUs that jobs have.", ratio),
+    ]
+}
+
+fn partitions(slurm: &Slurm) -> Vec<Family> {
+    let mut cpus: BTreeMap<&str, Cpus> = BTreeMap::new();
+    for node in &slurm.cluster.nodes {
+        for partition in &node.partitions {
+            let sum = cpus.entry(partition).or_default();
+            *sum = sum.plus(Cpus::of(node));
+        }
+    }
+    let family = |name: &str, kind, help, value: fn(&Cpus) -> u64| {
+        let mut family = Family::new(format!("slurm_partition_cpus_{name}"), kind, help);
+        cpus.iter().for_each(|(partition, cpus)| family.add(&[("partition", partition)], value(cpus)));
+        family
+    };
+    let mut pending = Family::new("slurm_partition_jobs_pending", Gauge, "Jobs that wait for the partition.");
+    let waiting = slurm.queue.pending_by_partition();
+    for partition in cpus.keys() {
+        pending.add(&[("partition", partition)], waiting.get(partition).copied().unwrap_or_default());
+    }
+    vec![
+        family("allocated", Gauge, "The partition's CPUs that jobs have.", |cpus| cpus.allocated),
+        family("idle", Gauge, "The partition's CPUs that jobs can get.", |cpus| cpus.idle),
+        family("other", Gauge, "The CPUs of the partition's nodes that take no jobs.", |cpus| cpus.other),
+        family("total", Untyped, "The partition's CPUs.", |cpus| cpus.total),
+        pending,
+    ]
+}
+
+fn fair_shares(slurm: &Slurm) -> Vec<Family> {
+    let mut family = Family::new("slurm_account_fairshare", Gauge, "What the account has of its fair share.");
+    slurm.fair_shares.iter().for_each(|share| family.add(&[("account", &share.account)], share.factor));
+    vec![family]
+}
+
+/// What users and accounts have. Who has nothing has no series, as there.
+fn shares(slurm: &Slurm) -> Vec<Family> {
+    let by_user = slurm.queue.by(|job| &job.user);
+    let by_account = slurm.queue.by(|job| &job.account);
+    let mut families = Vec::new();
+    for (label, shares) in [("account", &by_account), ("user", &by_user)] {
+        let mut add = |what: &str, help, value: fn(&crate::overview::queue::Share) -> u64| {
+            let mut family = Family::new(format!("slurm_{label}_{what}"), Gauge, help);
+            for (name, share) in shares {
+                family.add(&[(label, name)], Some(value(share)).filter(|value| *value > 0));
+            }
+            families.push(family);
+        };
+        add("jobs_pending", "Jobs that wait.", |share| share.pending);
+        add("jobs_running", "Jobs that run.", |share| share.running);
+        add("cpus_running", "The CPUs of jobs that run.", |share| share.cpus);
+        add("jobs_suspended", "Jobs that are suspended.", |share| share.suspended);
+    }
+    families
+}
+
+fn each_node(slurm: &Slurm) -> Vec<Family> {
+    let family = |name: &str, kind, help, value: fn(&Node) -> u64| {
+        let mut family = Family::new(format!("slurm_node_{name}"), kind, help);
+        for node in &slurm.cluster.nodes {
+            family.add(&[("node", &node.name), ("status", state(node))], value(node));
+        }
+        family
+    };
+    vec![
+        family("cpu_alloc", Gauge, "The node's CPUs that jobs have.", |node| Cpus::of(node).allocated),
+        family("cpu_idle", Gauge, "The node's CPUs that jobs can get.", |node| Cpus::of(node).idle),
+        family("cpu_other", Gauge, "The node's CPUs while it takes no jobs.", |node| Cpus::of(node).other),
+        family("cpu_total", Untyped, "The node's CPUs.", |node| Cpus::of(node).total),
+        family("mem_alloc", Gauge, "The node's memory that jobs have, in MiB.", |node| node.memory_allocated_mib),
+        family("mem_total", Untyped, "The node's memory for jobs, in MiB.", |node| node.memory_mib),
+    ]
+}
+
+fn scheduler(slurm: &Slurm) -> Vec<Family> {
+    let told = &slurm.scheduler;
+    let rows: [(&str, Kind, &'static str, Option<u64>); 12] = [
+        ("threads", Gauge, "slurmctld's threads that serve requests.", told.threads),
+        ("queue_size", Gauge, "Messages that slurmctld has to send.", told.queue_size),
+        ("dbd_queue_size", Gauge, "Messages for slurmdbd.", told.dbd_queue_size),
+        ("last_cycle", Gauge, "The last cycle of the main scheduler, in microseconds.", told.last_cycle),
+        ("mean_cycle", Gauge, "Its mean cycle, in microseconds.", told.mean_cycle),
+        ("cycle_per_minute", Gauge, "Its cycles in a minute.", told.cycles_per_minute),
+        ("backfill_last_cycle", Gauge, "The last cycle of backfill, in microseconds.", told.backfill_last_cycle),
+        ("backfill_mean_cycle", Gauge, "Its mean cycle, in microseconds.", told.backfill_mean_cycle),
+        ("backfill_depth_mean", Gauge, "How many jobs it looks at.", told.backfill_depth_mean),
+        (
+            "backfilled_jobs_since_start_total",
+            Kind::Counter,
+            "Jobs that backfill started since slurmctld's start.",
+            told.backfilled_since_start,
+        ),
+        (
+            "backfilled_jobs_since_cycle_total",
+            Kind::Counter,
+            "Jobs that backfill started since the numbers were reset.",
+            told.backfilled_since_cycle,
+        ),
+        (
+            "backfilled_heterogeneous_total",
+            Kind::Counter,
+            "Parts of heterogeneous jobs that backfill started.",
+            told.backfilled_heterogeneous,
+        ),
+    ];
+    let family =
+        |(name, kind, help, value)| Family::new(format!("slurm_scheduler_{name}"), kind, help).with(&[], value);
+    rows.into_iter().map(family).collect()
+}

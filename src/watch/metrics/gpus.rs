@@ -1,0 +1,265 @@
+//! The GPUs by the names of utkuozdemir/nvidia_gpu_exporter (`nvidia_smi_*`), for all vendors.
+//!
+//! Units are Prometheus's own: bytes, watts, joules, hertz, ratios from 0 to 1.
+
+use super::exposition::{Family, Kind, Value};
+use super::mig;
+use faults::fault::FaultKind;
+use faults::report::GpuReport;
+use model::inventory::{ComputeMode, PciAddress};
+
+/// The name of a family, what it is, and its value for a GPU.
+pub(super) type Row = (&'static str, Kind, &'static str, fn(&GpuReport) -> Value);
+
+use Kind::{Counter, Gauge};
+
+const MIB: u64 = 1 << 20;
+
+const MEASURED: [Row; 42] = [
+    ("utilization_gpu_ratio", Gauge, "How much of the time the GPU computed.", |gpu| {
+        percent(gpu.condition.utilization)
+    }),
+    ("utilization_memory_ratio", Gauge, "How much of the time its memory was read or written.", |gpu| {
+        percent(gpu.readings.memory_utilization)
+    }),
+    ("memory_used_bytes", Gauge, "Memory in use.", |gpu| {
+        gpu.condition.memory_mib.map(|(used, _)| used.saturating_mul(MIB)).into()
+    }),
+    ("memory_total_bytes", Gauge, "All memory.", |gpu| {
+        gpu.condition.memory_mib.map(|(_, total)| total.saturating_mul(MIB)).into()
+    }),
+    ("memory_free_bytes", Gauge, "Memory that is not in use.", |gpu| {
+        gpu.condition.memory_mib.map(|(used, total)| total.saturating_sub(used).saturating_mul(MIB)).into()
+    }),
+    ("temperature_gpu", Gauge, "The temperature in degrees Celsius.", |gpu| gpu.condition.temperature.into()),
+    ("power_draw_watts", Gauge, "The power that it draws.", |gpu| thousandth(gpu.readings.power_mw)),
+    ("enforced_power_limit_watts", Gauge, "The limit of that power.", |gpu| thousandth(gpu.readings.power_limit_mw)),
+    ("power_limit_watts", Gauge, "The limit that was set.", |gpu| thousandth(gpu.readings.set_power_limit_mw)),
+    ("power_default_limit_watts", Gauge, "The limit that the model comes with.", |gpu| {
+        thousandth(gpu.readings.default_power_limit_mw)
+    }),
+    ("energy_joules_total", Counter, "The energy since the driver was loaded.", |gpu| {
+        thousandth(gpu.readings.energy_mj)
+    }),
+    ("fan_speed_ratio", Gauge, "The speed of the fan, of its highest.", |gpu| percent(gpu.readings.fan_percent)),
+    ("pstate", Gauge, "The performance state, 0 (fastest) to 15.", |gpu| gpu.readings.pstate.into()),
+    ("clocks_current_graphics_clock_hz", Gauge, "The graphics clock.", |gpu| hertz(gpu.readings.clocks.graphics)),
+    ("clocks_current_sm_clock_hz", Gauge, "The clock of the multiprocessors.", |gpu| hertz(gpu.readings.clocks.sm)),
+    ("clocks_current_memory_clock_hz", Gauge, "The clock of the memory.", |gpu| hertz(gpu.readings.clocks.memory)),
+    ("clocks_current_video_clock_hz", Gauge, "The clock of the video engines.", |gpu| hertz(gpu.readings.clocks.video)),
+    ("clocks_max_graphics_clock_hz", Gauge, "The highest graphics clock.", |gpu| {
+        hertz(gpu.readings.highest_clocks.graphics)
+    }),
+    ("clocks_max_sm_clock_hz", Gauge, "The highest clock of the multiprocessors.", |gpu| {
+        hertz(gpu.readings.highest_clocks.sm)
+    }),
+    ("clocks_max_memory_clock_hz", Gauge, "The highest clock of the memory.", |gpu| {
+        hertz(gpu.readings.highest_clocks.memory)
+    }),
+    ("clocks_event_reasons_active", Gauge, "What limits the clocks, as NVML's bits.", |gpu| {
+        gpu.readings.clock_event_reasons.into()
+    }),
+    ("clocks_event_reasons_gpu_idle", Gauge, "Whether the clocks are low because nothing runs.", |gpu| bit(gpu, 0)),
+    ("clocks_event_reasons_applications_clocks_setting", Gauge, "Whether a setting limits the clocks.", |gpu| {
+        bit(gpu, 1)
+    }),
+    ("clocks_event_reasons_sw_power_cap", Gauge, "Whether the power limit lowers the clocks.", |gpu| bit(gpu, 2)),
+    ("clocks_event_reasons_hw_slowdown", Gauge, "Whether the hardware lowers the clocks.", |gpu| bit(gpu, 3)),
+    ("clocks_event_reasons_sync_boost", Gauge, "Whether GPUs that boost together lower the clocks.", |gpu| bit(gpu, 4)),
+    (
+        "clocks_event_reasons_sw_thermal_slowdown",
+        Gauge,
+        "Whether the driver lowers the clocks because of heat.",
+        |gpu| bit(gpu, 5),
+    ),
+    (
+        "clocks_event_reasons_hw_thermal_slowdown",
+        Gauge,
+        "Whether the hardware lowers the clocks because of heat.",
+        |gpu| bit(gpu, 6),
+    ),
+    (
+        "clocks_event_reasons_hw_power_brake_slowdown",
+        Gauge,
+        "Whether the machine's power supply has the clocks lowered.",
+        |gpu| bit(gpu, 7),
+    ),
+    ("ecc_mode_current", Gauge, "Whether the memory's error correction is on.", |gpu| {
+        gpu.condition.ecc.map(|ecc| ecc.is_on).into()
+    }),
+    (
+        "ecc_errors_uncorrected_volatile_total",
+        Kind::Untyped,
+        "Uncorrected errors since the driver was loaded.",
+        |gpu| gpu.condition.ecc.and_then(|ecc| ecc.uncorrected).into(),
+    ),
+    ("ecc_errors_corrected_aggregate_total", Kind::Untyped, "Corrected errors over the GPU's life.", |gpu| {
+        gpu.readings.ecc_corrected.into()
+    }),
+    ("ecc_errors_uncorrected_aggregate_total", Kind::Untyped, "Uncorrected errors over the GPU's life.", |gpu| {
+        gpu.readings.ecc_uncorrected.or(gpu.readings.ras_uncorrected).into()
+    }),
+    ("remapped_rows_correctable", Gauge, "Rows replaced after errors that could be corrected.", |gpu| {
+        gpu.readings.remapped_rows.map(|rows| rows.correctable).into()
+    }),
+    ("remapped_rows_uncorrectable", Gauge, "Rows replaced after errors that could not.", |gpu| {
+        gpu.readings.remapped_rows.map(|rows| rows.uncorrectable).into()
+    }),
+    ("remapped_rows_pending", Gauge, "Whether a reset is to replace more rows.", |gpu| {
+        gpu.readings.remapped_rows.map(|rows| rows.is_pending).into()
+    }),
+    ("remapped_rows_failure", Gauge, "Whether no spare row was left.", |gpu| {
+        gpu.readings.remapped_rows.map(|rows| rows.has_failed).into()
+    }),
+    ("gpu_recovery_action", Gauge, "What the driver says is to be done; 0 is nothing, 1 a reset.", |gpu| {
+        gpu.readings.recovery_action.into()
+    }),
+    ("fabric_state", Gauge, "The NVLink fabric: 1 not started, 2 in progress, 3 completed.", |gpu| {
+        gpu.readings.fabric_state.into()
+    }),
+    ("compute_mode", Gauge, "0: shared, 2: prohibited, 3: one process.", |gpu| {
+        let number = |mode| match mode {
+            ComputeMode::Shared => 0_u32,
+            ComputeMode::Prohibited => 2,
+            ComputeMode::Exclusive => 3,
+        };
+        gpu.condition.compute_mode.map(number).into()
+    }),
+    ("persistence_mode", Gauge, "Whether the driver stays loaded while nobody uses the GPU.", |gpu| {
+        gpu.condition.is_persistent.into()
+    }),
+    ("compute_apps", Gauge, "Processes that compute on it.", |gpu| {
+        gpu.condition.processes.as_ref().map(|all| all.len() as u64).into()
+    }),
+];
+
+/// PCI Express.
+const LINK: [Row; 6] = [
+    ("pcie_link_gen_current", Gauge, "The generation of the PCI Express link.", |gpu| {
+        gpu.condition.pcie.map(|link| link.generation).into()
+    }),
+    ("pcie_link_gen_max", Gauge, "The highest generation of GPU and machine.", |gpu| {
+        gpu.condition.pcie.map(|link| link.highest_generation).into()
+    }),
+    ("pcie_link_width_current", Gauge, "The lanes of the PCI Express link.", |gpu| {
+        gpu.condition.pcie.map(|link| link.lanes).into()
+    }),
+    ("pcie_link_width_max", Gauge, "The most lanes of GPU and machine.", |gpu| {
+        gpu.condition.pcie.map(|link| link.most_lanes).into()
+    }),
+    ("pcie_throughput_tx_bytes_per_second", Gauge, "What the GPU sends over PCI Express.", |gpu| {
+        gpu.readings.pcie_traffic.sent.into()
+    }),
+    ("pcie_throughput_rx_bytes_per_second", Gauge, "What the GPU receives over PCI Express.", |gpu| {
+        gpu.readings.pcie_traffic.received.into()
+    }),
+];
+
+/// How the names of the clocks' reasons begin, and how they began before NVIDIA's driver 535. Dashboards ask for either.
+const REASONS: [&str; 2] = ["clocks_event_reasons", "clocks_throttle_reasons"];
+
+/// The families. What a look measured is left out where the last look is too old.
+pub(super) fn families(gpus: &[GpuReport], is_fresh: bool) -> Vec<Family> {
+    let named = |name: &str| format!("nvidia_smi_{name}");
+    let mut all = identity(gpus);
+    all.push(
+        Family::new(named("last_collect_success"), Gauge, "Whether the agent's report is recent.").with(&[], is_fresh),
+    );
+    if is_fresh {
+        let rows = MEASURED.iter().chain(&LINK).map(|row| (row.0.to_owned(), row));
+        let older = MEASURED.iter().filter_map(|row| {
+            let reason = row.0.strip_prefix(REASONS[0])?;
+            Some((format!("{}{reason}", REASONS[1]), row))
+        });
+        all.extend(rows.chain(older).map(|(name, (_, kind, help, value))| {
+            let mut family = Family::new(named(&name), *kind, help);
+            gpus.iter().for_each(|gpu| family.add(&[("uuid", &uuid(gpu))], value(gpu)));
+            family
+        }));
+        all.extend(mig::families(gpus));
+        all.extend(processes(gpus));
+    }
+    all.extend(xids(gpus));
+    all
+}
+
+fn identity(gpus: &[GpuReport]) -> Vec<Family> {
+    let mut info = Family::new("nvidia_smi_gpu_info", Gauge, "What the GPU is, in labels.");
+    let mut index = Family::new("nvidia_smi_index", Gauge, "The driver's index of the GPU.");
+    for gpu in gpus {
+        let (uuid, number) = (uuid(gpu), gpu.index.to_string());
+        let address = gpu.pci_address.as_ref().map(bus_id).unwrap_or_default();
+        let model = gpu.model.as_deref().unwrap_or_default();
+        info.add(&[("uuid", &uuid), ("index", &number), ("name", model), ("pci_bus_id", &address)], 1_u64);
+        index.add(&[("uuid", &uuid)], gpu.index);
+    }
+    vec![info, index]
+}
+
+fn processes(gpus: &[GpuReport]) -> Vec<Family> {
+    let mut info =
+        Family::new("nvidia_smi_compute_app_info", Gauge, "A process on the GPU, by its number on the host.");
+    let mut used =
+        Family::new("nvidia_smi_compute_app_used_memory_bytes", Gauge, "The memory of the GPU that a process uses.");
+    for gpu in gpus {
+        for process in gpu.condition.processes.iter().flatten() {
+            let (uuid, pid) = (uuid(gpu), process.pid.to_string());
+            info.add(&[("uuid", &uuid), ("pid", &pid)], 1_u64);
+            used.add(&[("uuid", &uuid), ("pid", &pid)], process.memory_mib.map(|mib| mib.saturating_mul(MIB)));
+        }
+    }
+    let heard = gpus.iter().any(|gpu| gpu.condition.processes.is_some());
+    let success =
+        Family::new("nvidia_smi_compute_apps_last_collect_success", Gauge, "Whether the processes are known.");
+    vec![info, used, success.with(&[], heard)]
+}
+
+fn xids(gpus: &[GpuReport]) -> [Family; 2] {
+    let mut total = Family::new("nvidia_smi_xid_errors_total", Counter, "XID errors since the start of the container.");
+    let mut last = Family::new("nvidia_smi_xid_last_timestamp_seconds", Gauge, "When an XID error was last seen.");
+    for gpu in gpus {
+        for (kind, count) in &gpu.counts {
+            let FaultKind::Xid(xid) = kind else { continue };
+            let (uuid, xid) = (uuid(gpu), xid.to_string());
+            total.add(&[("uuid", &uuid), ("xid", &xid)], count.count);
+            last.add(&[("uuid", &uuid), ("xid", &xid)], count.last);
+        }
+    }
+    [total, last]
+}
+
+/// The label: the driver's name in lower case without `GPU-`; else the PCI address, else the index.
+pub(super) fn uuid(gpu: &GpuReport) -> String {
+    let own = gpu.uuid.as_deref().map(|uuid| bare(uuid, "gpu-"));
+    let address = || gpu.pci_address.as_ref().map(ToString::to_string);
+    own.filter(|uuid| !uuid.is_empty()).or_else(address).unwrap_or_else(|| gpu.index.to_string())
+}
+
+/// A driver's name in lower case without what tells its kind.
+pub(super) fn bare(uuid: &str, kind: &str) -> String {
+    let lower = uuid.trim().to_lowercase();
+    lower.strip_prefix(kind).map_or_else(|| lower.clone(), str::to_owned)
+}
+
+/// As NVML writes it: `00000000:17:00.0`.
+pub(super) fn bus_id(address: &PciAddress) -> String {
+    format!("{:0>16}", address.to_string().to_uppercase())
+}
+
+fn percent(percent: Option<u32>) -> Value {
+    percent.map(|percent| f64::from(percent) / 100.0).into()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a meter that counts so far has no such precision")]
+fn thousandth(value: Option<u64>) -> Value {
+    value.map(|value| value as f64 / 1000.0).into()
+}
+
+fn hertz(mhz: Option<u32>) -> Value {
+    mhz.map(|mhz| u64::from(mhz) * 1_000_000).into()
+}
+
+/// A bit of `nvmlClocksEventReason...`.
+fn bit(gpu: &GpuReport, bit: u32) -> Value {
+    gpu.readings.clock_event_reasons.map(|reasons| reasons >> bit & 1 == 1).into()
+}

@@ -1,0 +1,130 @@
+//! What slurminit alone knows (`slurminit_*`).
+
+use super::exposition::{Family, Kind};
+use super::gpus::uuid;
+use crate::overview::seen::{Files, Slurm};
+use faults::report::GpuReport;
+use machine::{Part, Snapshot, UnitState};
+
+use Kind::{Counter, Gauge};
+
+/// The states of a unit.
+const STATES: [UnitState; 7] = [
+    UnitState::Waiting,
+    UnitState::Starting,
+    UnitState::Ready,
+    UnitState::Stopping,
+    UnitState::BackingOff,
+    UnitState::Finished,
+    UnitState::GivenUp,
+];
+
+/// Our own families. `slurm` is slurmctld's answer.
+pub(super) fn families(files: &Files, slurm: Result<&Slurm, &str>) -> Vec<Family> {
+    let mut all = vec![
+        Family::new("slurminit_build_info", Gauge, "slurminit's version, in a label.")
+            .with(&[("version", env!("CARGO_PKG_VERSION"))], 1_u64),
+        Family::new("slurminit_slurm_up", Gauge, "Whether slurmctld answers.").with(&[], slurm.is_ok()),
+        Family::new("slurminit_slurm_answer_seconds", Gauge, "How long slurmctld's answers took.")
+            .with(&[], slurm.ok().map(|slurm| slurm.took.as_secs_f64())),
+        Family::new("slurminit_gpu_report_age_seconds", Gauge, "The age of the last report on the GPUs.")
+            .with(&[], files.report_age()),
+    ];
+    if let Some(snapshot) = &files.snapshot {
+        all.extend(daemons(snapshot, files.uptime_ms));
+        all.extend(boot(snapshot));
+    }
+    let gpus = files.report.as_ref().map_or(&[][..], |report| &report.gpus);
+    all.extend(faults(gpus));
+    all.extend(allocation(gpus, files.now));
+    all
+}
+
+#[expect(clippy::cast_precision_loss, reason = "no container runs so long")]
+fn daemons(snapshot: &Snapshot, uptime_ms: u64) -> Vec<Family> {
+    let mut up = Family::new("slurminit_daemon_up", Gauge, "Whether a daemon or service serves.");
+    let mut restarts = Family::new("slurminit_daemon_restarts_total", Counter, "How often it was started again.");
+    let mut state = Family::new("slurminit_daemon_state", Gauge, "1 for the state that it is in.");
+    for unit in &snapshot.units {
+        up.add(&[("daemon", &unit.name)], unit.is_up());
+        restarts.add(&[("daemon", &unit.name)], unit.restarts);
+        for known in STATES {
+            let word = known.to_string();
+            state.add(&[("daemon", &unit.name), ("state", &word)], unit.state == known);
+        }
+    }
+    vec![
+        Family::new("slurminit_ready", Gauge, "Whether jobs can run.").with(&[], snapshot.ready),
+        Family::new("slurminit_uptime_seconds", Gauge, "How long slurminit has been running.")
+            .with(&[], uptime_ms as f64 / 1000.0),
+        Family::new("slurminit_reloads_total", Counter, "How many reloads were asked for.")
+            .with(&[], snapshot.reload.asked),
+        up,
+        restarts,
+        state,
+    ]
+}
+
+#[expect(clippy::cast_precision_loss, reason = "no start takes so long")]
+fn boot(snapshot: &Snapshot) -> Vec<Family> {
+    let mut parts = Family::new("slurminit_boot_part_seconds", Gauge, "How long a part of the start took.");
+    let mut ready = Family::new("slurminit_boot_ready_seconds", Gauge, "When the node could be used, after the start.");
+    for span in &snapshot.timeline {
+        let until = span.until_us.filter(|_| span.part != Part::Command);
+        parts.add(&[("part", &part(&span.part))], until.map(|until| until.saturating_sub(span.from_us) as f64 / 1e6));
+        if span.part == Part::Node {
+            ready.add(&[], until.map(|until| until as f64 / 1e6));
+        }
+    }
+    vec![parts, ready]
+}
+
+fn part(part: &Part) -> String {
+    match part {
+        Part::Hook(number) => format!("hook {number}"),
+        Part::Prepare => "prepare".to_owned(),
+        Part::Key => "key".to_owned(),
+        Part::Detection => "detection".to_owned(),
+        Part::Files => "files".to_owned(),
+        Part::Unit(name) => name.clone(),
+        Part::Jobs => "jobs".to_owned(),
+        Part::Node => "node".to_owned(),
+        Part::Command => "command".to_owned(),
+    }
+}
+
+fn faults(gpus: &[GpuReport]) -> Vec<Family> {
+    let mut total = Family::new("slurminit_gpu_faults_total", Counter, "Faults since the start of the container.");
+    let mut last = Family::new("slurminit_gpu_fault_last_timestamp_seconds", Gauge, "When a fault was last seen.");
+    let mut open = Family::new("slurminit_gpu_fault_open", Gauge, "A fault that the GPU has now.");
+    let mut out = Family::new("slurminit_gpu_out", Gauge, "Whether the GPU is kept from jobs because of its faults.");
+    for gpu in gpus {
+        let uuid = uuid(gpu);
+        for (kind, count) in &gpu.counts {
+            let kind = kind.to_string();
+            total.add(&[("uuid", &uuid), ("kind", &kind)], count.count);
+            last.add(&[("uuid", &uuid), ("kind", &kind)], count.last);
+        }
+        for fault in &gpu.faults {
+            open.add(&[("uuid", &uuid), ("kind", &fault.kind.to_string())], 1_u64);
+        }
+        out.add(&[("uuid", &uuid)], gpu.is_out);
+    }
+    vec![total, last, open, out]
+}
+
+fn allocation(gpus: &[GpuReport], now: u64) -> Vec<Family> {
+    let mut allocated = Family::new("slurminit_gpu_allocated", Gauge, "Whether a job has the GPU or a part of it.");
+    let mut since =
+        Family::new("slurminit_gpu_allocation_seconds", Gauge, "For how long a job has had the GPU, or none has.");
+    let mut info = Family::new("slurminit_gpu_job_info", Gauge, "A job that has the GPU or a part of it.");
+    for gpu in gpus {
+        let uuid = uuid(gpu);
+        allocated.add(&[("uuid", &uuid)], !gpu.jobs.is_empty());
+        since.add(&[("uuid", &uuid)], (gpu.since > 0).then(|| now.saturating_sub(gpu.since)));
+        for job in &gpu.jobs {
+            info.add(&[("uuid", &uuid), ("slurmjobid", &job.job.to_string()), ("user", &job.user)], 1_u64);
+        }
+    }
+    vec![allocated, since, info]
+}

@@ -1,0 +1,147 @@
+//! The HTTP server: a few fixed paths, no file, no request with a body.
+//!
+//! One thread serves all. Each connection has one request, and a deadline for each of its parts; where there are too many, one that
+//! has asked for nothing yet gives way.
+
+mod connections;
+mod reply;
+mod stream;
+mod viewers;
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use hyper::body::{Body as _, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode, header};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::Settings;
+use super::source::Source;
+use connections::{Connections, Place};
+use reply::{Content, Reply, answer};
+use stream::Stream;
+use viewers::Viewers;
+
+/// How long a request's header may take to come.
+const FOR_THE_HEADER: Duration = Duration::from_secs(5);
+/// The longest header, in bytes; hyper allows no less.
+const LONGEST_HEADER: usize = 8192;
+/// The pause where no connection can be accepted because there are no descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The page.
+const PAGE: &str = include_str!("page.html");
+
+struct Server {
+    source: Arc<Source>,
+    viewers: Arc<Viewers>,
+    listen: SocketAddr,
+}
+
+/// Serves until the process is ended.
+pub(super) fn run(settings: Settings) -> anyhow::Result<()> {
+    // The only thread beside this one asks slurmctld.
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_io().enable_time().max_blocking_threads(1).build()?;
+    runtime.block_on(serve(settings))
+}
+
+async fn serve(settings: Settings) -> anyhow::Result<()> {
+    let listen = settings.listen;
+    let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
+    let source = Source::new(settings);
+    let viewers = Viewers::new(Arc::clone(&source));
+    let server = Arc::new(Server { source, viewers, listen });
+    let connections = Arc::new(Connections::default());
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => accept(&server, &connections, stream),
+            Err(_) => tokio::time::sleep(PAUSE).await,
+        }
+    }
+}
+
+/// Without a free place the connection is closed.
+fn accept(server: &Arc<Server>, connections: &Arc<Connections>, stream: TcpStream) {
+    let Some(place) = connections.enter() else { return };
+    let number = place.number();
+    let task = tokio::spawn(converse(Arc::clone(server), stream, place));
+    connections.started(number, task.abort_handle());
+}
+
+async fn converse(server: Arc<Server>, stream: TcpStream, place: Place) {
+    let place = Arc::new(place);
+    let service = service_fn(move |request: Request<Incoming>| {
+        place.asks();
+        let (server, place) = (Arc::clone(&server), Arc::clone(&place));
+        async move {
+            let _kept = place;
+            Ok::<Response<Reply>, Infallible>(server.serve(&request).await)
+        }
+    });
+    let mut http = http1::Builder::new();
+    http.keep_alive(false).max_buf_size(LONGEST_HEADER).max_headers(64);
+    http.timer(TokioTimer::new()).header_read_timeout(FOR_THE_HEADER);
+    // What goes wrong on a connection is the client's affair.
+    let _ = http.serve_connection(TokioIo::new(Stream::new(stream)), service).await;
+}
+
+impl Server {
+    async fn serve(&self, request: &Request<Incoming>) -> Response<Reply> {
+        let is_head = request.method() == Method::HEAD;
+        if request.method() != Method::GET && !is_head {
+            return answer(StatusCode::METHOD_NOT_ALLOWED, Content::Text, "only GET and HEAD\n");
+        }
+        if !request.body().is_end_stream() {
+            return answer(StatusCode::PAYLOAD_TOO_LARGE, Content::Text, "no request here has a body\n");
+        }
+        if !self.is_meant(request) {
+            return answer(StatusCode::MISDIRECTED_REQUEST, Content::Text, "ask for this machine by its address\n");
+        }
+        match request.uri().path() {
+            "/" => answer(StatusCode::OK, Content::Page, PAGE),
+            "/metrics" => answer(StatusCode::OK, Content::Metrics, self.source.metrics().await),
+            "/api/state" => answer(StatusCode::OK, Content::Json, self.source.state().await),
+            "/events" if is_head => answer(StatusCode::OK, Content::Events, ""),
+            "/events" => match self.viewers.join().await {
+                Some(events) => reply::events(events),
+                None => answer(StatusCode::SERVICE_UNAVAILABLE, Content::Text, "too many pages are open\n"),
+            },
+            _ => answer(StatusCode::NOT_FOUND, Content::Text, "there are /, /metrics and /api/state\n"),
+        }
+    }
+
+    /// On loopback a web site elsewhere could have its own name lead here, and a browser on this machine read it for it.
+    fn is_meant(&self, request: &Request<Incoming>) -> bool {
+        let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+        !self.listen.ip().is_loopback() || host.is_none_or(is_local)
+    }
+}
+
+/// Whether a Host header is an address or `localhost`, with or without a port.
+fn is_local(host: &str) -> bool {
+    let name = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
+    let name = name.map_or(host, |(name, _)| name);
+    let bare = name.trim_start_matches('[').trim_end_matches(']');
+    bare.parse::<std::net::IpAddr>().is_ok() || name.eq_ignore_ascii_case("localhost")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_addresses_and_localhost_are_this_machine() {
+        for local in ["127.0.0.1:9835", "[::1]:9835", "localhost", "localhost:1", "10.0.0.7"] {
+            assert!(is_local(local), "{local}");
+        }
+        for foreign in ["evil.example:9835", "evil.example", "", "127.0.0.1.evil.example", "localhost.evil.example:9"] {
+            assert!(!is_local(foreign), "{foreign}");
+        }
+    }
+}

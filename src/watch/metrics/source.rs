@@ -1,0 +1,80 @@
+//! What is served: the files, read for each request, and slurmctld's answers, kept for some seconds.
+
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Mutex;
+
+use super::Settings;
+use crate::overview::{self, Allocations, Files, Slurm, State, slurm};
+use model::printable;
+
+/// How long an answer of slurmctld is used, however many ask.
+const KEPT: Duration = Duration::from_secs(5);
+
+/// slurmctld's answer, or why there is none.
+type Answer = Arc<Result<Slurm, String>>;
+
+/// Where everything comes from.
+#[derive(Debug)]
+pub(super) struct Source {
+    run: PathBuf,
+    dcgm: Option<String>,
+    accounting: bool,
+    answer: Mutex<Option<(Instant, Answer)>>,
+    allocations: std::sync::Mutex<Allocations>,
+}
+
+impl Source {
+    /// DCGM's names have the machine's.
+    pub(super) fn new(settings: Settings) -> Arc<Self> {
+        let Settings { run, dcgm, host, accounting, .. } = settings;
+        let dcgm = dcgm.then_some(host);
+        Arc::new(Self { run, dcgm, accounting, answer: Mutex::new(None), allocations: std::sync::Mutex::default() })
+    }
+
+    /// The text of `/metrics`.
+    pub(super) async fn metrics(self: &Arc<Self>) -> String {
+        let (files, answer) = self.look().await;
+        super::text(&files, answer.as_ref().as_ref().map_err(String::as_str), self.dcgm.as_deref())
+    }
+
+    /// The page's data, as JSON on one line.
+    pub(super) async fn state(self: &Arc<Self>) -> String {
+        let (files, answer) = self.look().await;
+        let state = State::of(&files, answer.as_ref().as_ref().map_err(String::as_str));
+        let json = serde_json::to_string(&state).unwrap_or_else(|_| "{}".to_owned());
+        printable::json(&json).into_owned()
+    }
+
+    async fn look(self: &Arc<Self>) -> (Files, Answer) {
+        let own = Arc::clone(self);
+        // A task of its own: a client that leaves meanwhile ends no question, and causes no second one.
+        let asked = tokio::spawn(async move { own.ask().await }).await;
+        let answer = asked.unwrap_or_else(|_| Arc::new(Err("slurmctld could not be asked".to_owned())));
+        let mut files = overview::files(&self.run);
+        let mut allocations = self.allocations.lock().unwrap_or_else(PoisonError::into_inner);
+        allocations.apply(&mut files, answer.as_ref().as_ref().map_err(String::as_str));
+        drop(allocations);
+        (files, answer)
+    }
+
+    /// One question at a time: whoever comes meanwhile waits for its answer.
+    async fn ask(&self) -> Answer {
+        let mut kept = self.answer.lock().await;
+        if let Some((at, answer)) = kept.as_ref() {
+            if at.elapsed() < KEPT {
+                return Arc::clone(answer);
+            }
+        }
+        let (run, accounting) = (self.run.clone(), self.accounting);
+        let asked = tokio::task::spawn_blocking(move || {
+            let snapshot = overview::files(&run).snapshot;
+            slurm::ask(snapshot.and_then(|snapshot| snapshot.prepared).as_ref(), accounting)
+        });
+        let answer = Arc::new(asked.await.unwrap_or_else(|_| Err("the question failed".to_owned())));
+        *kept = Some((Instant::now(), Arc::clone(&answer)));
+        answer
+    }
+}

@@ -1,0 +1,45 @@
+//! What this container, its GPUs and its cluster do now, for those who watch: the metrics, the page, `slurminit top`.
+//!
+//! It reads PID 1's and the agent's files and asks slurmctld as any user may; it opens no GPU.
+
+pub mod allocation;
+pub mod fair_share;
+pub mod queue;
+pub mod scheduler;
+pub mod seen;
+pub mod slurm;
+pub mod state;
+
+use std::io::Read as _;
+use std::path::Path;
+
+use crate::agent;
+use faults::report;
+use faults::report::Report;
+use init::status;
+use init::status::Status;
+
+pub use allocation::Allocations;
+pub use seen::{Files, Slurm};
+pub use state::State;
+
+/// The largest file that is read. A report of 64 GPUs has 100 KiB.
+const LONGEST: u64 = 16 << 20;
+
+/// Reads the files in the run directory. What is missing or half-written is `None`.
+pub fn files(run: &Path) -> Files {
+    let status = read(&run.join(status::FILE)).and_then(|text| serde_json::from_slice::<Status>(&text).ok());
+    let status = status.filter(|status| status.is_of_the_living());
+    Files {
+        uptime_ms: status.as_ref().map_or(0, |status| status::monotonic_ms().saturating_sub(status.started_ms)),
+        snapshot: status.map(|status| status.snapshot),
+        report: read(&run.join(report::FILE)).and_then(|text| serde_json::from_slice::<Report>(&text).ok()),
+        now: agent::unix(),
+    }
+}
+
+fn read(path: &Path) -> Option<Vec<u8>> {
+    let mut text = Vec::new();
+    std::fs::File::open(path).ok()?.take(LONGEST).read_to_end(&mut text).ok()?;
+    Some(text)
+}

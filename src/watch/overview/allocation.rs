@@ -1,0 +1,61 @@
+//! Who has this container's GPUs, and for how long.
+//!
+//! The agent asks slurmctld only about GPUs that work; here also a job that lets its GPU idle counts.
+
+use std::collections::BTreeMap;
+
+use super::seen::{Files, Slurm};
+use faults::report::{GpuReport, JobOnGpu};
+use slurm::nodes::answer::{GpuState, Node};
+
+/// Since when GPUs have had no job, by their vendor and index.
+#[derive(Debug, Default)]
+pub struct Allocations(BTreeMap<(String, u32), u64>);
+
+impl Allocations {
+    /// Writes slurmctld's answer into the report. Without one, the report stays as it is.
+    pub fn apply(&mut self, files: &mut Files, slurm: Result<&Slurm, &str>) {
+        let prepared = files.snapshot.as_ref().and_then(|snapshot| snapshot.prepared.as_ref());
+        let (Ok(slurm), Some(prepared), Some(report)) = (slurm, prepared, files.report.as_mut()) else { return };
+        let Some(node) = slurm.cluster.nodes.iter().find(|node| node.name == prepared.node_name) else { return };
+        for gpu in &mut report.gpus {
+            if gpu.offered.iter().any(|index| is_unknown(node, *index)) {
+                continue;
+            }
+            gpu.jobs = jobs(node, gpu);
+            let idle = self.0.entry((gpu.vendor.to_string(), gpu.index)).or_insert(files.now);
+            let elapsed = |job: &JobOnGpu| slurm.queue.jobs.iter().find(|queued| queued.number == job.job)?.seconds();
+            match gpu.jobs.iter().filter_map(elapsed).max() {
+                _ if gpu.jobs.is_empty() => gpu.since = *idle,
+                Some(seconds) => gpu.since = files.now.saturating_sub(seconds),
+                None => {}
+            }
+            if !gpu.jobs.is_empty() {
+                // From now on, once they have ended.
+                *idle = files.now;
+            }
+        }
+    }
+}
+
+fn is_unknown(node: &Node, index: usize) -> bool {
+    node.gpus.get(index).is_some_and(|gpu| gpu.state == GpuState::Allocated { job: None })
+}
+
+fn jobs(node: &Node, gpu: &GpuReport) -> Vec<JobOnGpu> {
+    let states = gpu.offered.iter().filter_map(|index| node.gpus.get(*index)).map(|gpu| &gpu.state);
+    let mut jobs: Vec<JobOnGpu> = states.flat_map(holders).collect();
+    jobs.sort_unstable_by_key(|job| job.job);
+    jobs.dedup();
+    jobs
+}
+
+/// The jobs that have a GPU or parts of it.
+pub(super) fn holders(state: &GpuState) -> Vec<JobOnGpu> {
+    let jobs = match state {
+        GpuState::Allocated { job: Some(job) } => std::slice::from_ref(job),
+        GpuState::Shared { jobs } => jobs,
+        _ => &[],
+    };
+    jobs.iter().map(|job| JobOnGpu { job: job.job, user: job.user.clone() }).collect()
+}

@@ -1,0 +1,45 @@
+//! What accounts have of their fair share, from `sshare`.
+
+/// Users' own lines have a user.
+pub(super) const ARGUMENTS: [&str; 3] = ["--noheader", "--parsable2", "--format=Account,User,FairShare,LevelFS"];
+
+/// An account's place. Higher is better: it has used less than its share.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FairShare {
+    /// The account.
+    pub account: String,
+    /// Slurm's FairShare, 0 to 1; under Fair Tree, which gives accounts none, its LevelFS, where 1 is just the share.
+    pub factor: f64,
+}
+
+/// Reads what sshare prints. An account that has used nothing has an infinite LevelFS under Fair Tree, which is no number here.
+pub(super) fn parse(text: &str) -> Vec<FairShare> {
+    let of = |line: &str| {
+        let mut fields = line.split('|').map(str::trim);
+        let (account, user) = (fields.next()?, fields.next()?);
+        let (share, level) = (fields.next()?, fields.next()?);
+        // All else hangs from root, which has no level.
+        let level = Some(level).filter(|_| account != "root").and_then(|level| level.parse().ok());
+        let factor = share.parse::<f64>().ok().or(level)?;
+        let is_account = !account.is_empty() && user.is_empty() && factor.is_finite();
+        is_account.then(|| FairShare { account: account.to_owned(), factor })
+    };
+    text.lines().filter_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accounts_have_the_number_of_their_algorithm_and_users_none() {
+        let told = |text: &str| {
+            parse(text).into_iter().map(|share| (share.account, share.factor)).collect::<Vec<(String, f64)>>()
+        };
+        let tree = "root|||0.000000\n root|root|1.000000|inf\n lab|||0.333333\n  lab|alice|0.500000|1.0\n new|||inf\n";
+        assert_eq!(told(tree), [("lab".to_owned(), 0.333_333)]);
+        let classic = "root||1.000000|\n lab||0.250000|0.1\n";
+        assert_eq!(told(classic), [("root".to_owned(), 1.0), ("lab".to_owned(), 0.25)]);
+        assert_eq!(told("no such thing\n||1|\n"), []);
+    }
+}

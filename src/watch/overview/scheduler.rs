@@ -1,0 +1,63 @@
+//! What slurmctld says of its scheduler, from `sdiag`.
+
+/// Slurm's numbers; `None` where this Slurm does not tell. Cycles are in microseconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the words are Slurm's")]
+pub struct Scheduler {
+    pub threads: Option<u64>,
+    pub queue_size: Option<u64>,
+    pub dbd_queue_size: Option<u64>,
+    pub last_cycle: Option<u64>,
+    pub mean_cycle: Option<u64>,
+    pub cycles_per_minute: Option<u64>,
+    pub backfill_last_cycle: Option<u64>,
+    pub backfill_mean_cycle: Option<u64>,
+    pub backfill_depth_mean: Option<u64>,
+    pub backfilled_since_start: Option<u64>,
+    pub backfilled_since_cycle: Option<u64>,
+    pub backfilled_heterogeneous: Option<u64>,
+}
+
+impl Scheduler {
+    /// Reads what sdiag prints. The part on backfill repeats names of the part on the main scheduler.
+    pub fn parse(text: &str) -> Self {
+        let (main, backfill) = text.split_once("Backfilling stats").unwrap_or((text, ""));
+        // What follows are counts by user, who have chosen their names.
+        let backfill = backfill.split("Remote Procedure Call").next().unwrap_or_default();
+        let number = |part: &str, name: &str| {
+            let mut lines = part.lines().filter_map(|line| line.trim().split_once(':'));
+            lines.find(|(key, _)| key.trim() == name).and_then(|(_, value)| value.trim().parse().ok())
+        };
+        Self {
+            threads: number(main, "Server thread count"),
+            queue_size: number(main, "Agent queue size"),
+            dbd_queue_size: number(main, "DBD Agent queue size"),
+            last_cycle: number(main, "Last cycle"),
+            mean_cycle: number(main, "Mean cycle"),
+            cycles_per_minute: number(main, "Cycles per minute"),
+            backfill_last_cycle: number(backfill, "Last cycle"),
+            backfill_mean_cycle: number(backfill, "Mean cycle"),
+            backfill_depth_mean: number(backfill, "Depth Mean"),
+            backfilled_since_start: number(backfill, "Total backfilled jobs (since last slurm start)"),
+            backfilled_since_cycle: number(backfill, "Total backfilled jobs (since last stats cycle start)"),
+            backfilled_heterogeneous: number(backfill, "Total backfilled heterogeneous job components"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_two_schedulers_are_told_apart() {
+        let text = "Server thread count:  3\nDBD Agent queue size: 1\n\nMain schedule statistics (microseconds):\n\tLast cycle:   970\n\
+                    \tMean cycle:   745\n\nBackfilling stats\n\tTotal backfilled jobs (since last slurm start): 11\n\tLast cycle: 1942\n\
+                    \tDepth Mean: 29\n\nRemote Procedure Call statistics by user\n\tMean cycle: 9\n";
+        let told = Scheduler::parse(text);
+        assert_eq!((told.threads, told.dbd_queue_size, told.queue_size), (Some(3), Some(1), None));
+        assert_eq!((told.last_cycle, told.backfill_last_cycle), (Some(970), Some(1942)));
+        assert_eq!((told.mean_cycle, told.backfill_mean_cycle), (Some(745), None));
+        assert_eq!((told.backfilled_since_start, told.backfill_depth_mean), (Some(11), Some(29)));
+    }
+}

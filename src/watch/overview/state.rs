@@ -1,0 +1,257 @@
+//! What people see: the page and `slurminit top`.
+//!
+//! Every text in it is one line that is safe for a terminal.
+
+use serde::Serialize;
+
+use super::allocation::holders;
+use super::queue::QueuedJob;
+use super::seen::{Files, Slurm};
+use faults::report::{GpuReport, JobOnGpu, Report};
+use machine::{Snapshot, UnitSnapshot};
+use model::prepared::{OfferedGpu, Prepared};
+use model::printable;
+use slurm::nodes::answer::Node;
+
+/// How many jobs are shown.
+const MOST_JOBS: usize = 100;
+/// How many nodes are shown.
+const MOST_NODES: usize = 256;
+/// How much is kept of a text that others chose, in characters.
+const LONGEST: usize = 400;
+/// How much is kept of a fault's line, which ends with the repair.
+const LONGEST_FAULT: usize = 1200;
+
+/// Everything.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct State {
+    /// The time, in seconds since 1970.
+    pub at: u64,
+    /// slurminit's version.
+    pub version: &'static str,
+    /// The node's name in Slurm; empty where there is none.
+    pub node: String,
+    /// Whether jobs can start here.
+    pub is_ready: bool,
+    /// Why not, in one line.
+    pub why: String,
+    /// Whether GPUs are made up.
+    pub is_simulated: bool,
+    /// How many nodes are made up; 0 for a node that is one.
+    pub simulated_nodes: usize,
+    /// The age of the agent's report in seconds; `None` if there is none.
+    pub report_age: Option<u64>,
+    /// Whether that is so old that its measurements are left out.
+    pub is_stale: bool,
+    /// What happens to the node because of a GPU.
+    pub notice: Option<String>,
+    /// This container's GPUs.
+    pub gpus: Vec<GpuView>,
+    /// The last faults, the latest first.
+    pub faults: Vec<FaultView>,
+    /// The daemons and services.
+    pub daemons: Vec<DaemonView>,
+    /// What slurmctld says, or why it says nothing.
+    pub slurm: Result<SlurmView, String>,
+}
+
+/// A GPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct GpuView {
+    /// The position in the driver's order.
+    pub index: u32,
+    /// The model.
+    pub model: String,
+    /// The driver's name of it, or its PCI address.
+    pub id: String,
+    /// Memory in use and all memory, in MiB.
+    pub memory_mib: Option<(u64, u64)>,
+    /// In percent.
+    pub utilization: Option<u32>,
+    /// In degrees Celsius.
+    pub temperature: Option<u32>,
+    /// In watts.
+    pub watts: Option<u64>,
+    /// The limit of that.
+    pub watts_limit: Option<u64>,
+    /// The jobs that have it.
+    pub jobs: Vec<JobOnGpu>,
+    /// For how many seconds they have, or nobody has.
+    pub for_seconds: Option<u64>,
+    /// What is wrong with it now.
+    pub faults: Vec<String>,
+    /// Whether it is kept from jobs because of that.
+    pub is_out: bool,
+}
+
+/// A fault that was told.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct FaultView {
+    /// How many seconds ago.
+    pub age: u64,
+    /// What the log said.
+    pub line: String,
+}
+
+/// A daemon or service.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DaemonView {
+    /// Its name.
+    pub name: String,
+    /// Its state, in a word.
+    pub state: String,
+    /// Whether it serves.
+    pub is_up: bool,
+    /// Whether the container ends without it.
+    pub is_essential: bool,
+    /// How often it was restarted.
+    pub restarts: u32,
+    /// For how many seconds it has been in this state, where that is known.
+    pub for_seconds: Option<u64>,
+    /// How its last process ended, if it was restarted or is away.
+    pub last_exit: Option<String>,
+}
+
+/// The cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SlurmView {
+    /// The nodes.
+    pub nodes: Vec<Node>,
+    /// How many there are.
+    pub node_count: usize,
+    /// How many jobs run.
+    pub running: u64,
+    /// How many jobs wait.
+    pub pending: u64,
+    /// The first jobs.
+    pub jobs: Vec<QueuedJob>,
+}
+
+impl State {
+    /// Puts together what was read.
+    pub fn of(files: &Files, slurm: Result<&Slurm, &str>) -> Self {
+        let snapshot = files.snapshot.as_ref();
+        let prepared = snapshot.and_then(|snapshot| snapshot.prepared.as_ref());
+        let report = files.report.as_ref();
+        let gpus = match report {
+            Some(report) if !report.gpus.is_empty() => report.gpus.iter().map(|gpu| of_report(gpu, files)).collect(),
+            _ => prepared.map(|prepared| offered(prepared, slurm.ok())).unwrap_or_default(),
+        };
+        let (is_ready, why) = readiness(snapshot, slurm);
+        Self {
+            at: files.now,
+            version: env!("CARGO_PKG_VERSION"),
+            node: prepared.map(|prepared| line(&prepared.node_name)).unwrap_or_default(),
+            is_ready,
+            why,
+            is_simulated: gpus.iter().any(|gpu: &GpuView| gpu.model.contains("Simulated")),
+            simulated_nodes: prepared.map_or(0, |prepared| prepared.simulated_nodes),
+            report_age: files.report_age(),
+            is_stale: files.is_stale(),
+            notice: report.and_then(|report| report.node.as_deref()).map(line),
+            gpus,
+            faults: report.map(|report| faults(report, files.now)).unwrap_or_default(),
+            daemons: snapshot
+                .into_iter()
+                .flat_map(|snapshot| &snapshot.units)
+                .map(|unit| daemon(unit, files))
+                .collect(),
+            slurm: slurm.map(cluster).map_err(line),
+        }
+    }
+}
+
+/// Whether jobs can start here, and why not: what PID 1 knows, and then what slurmctld says of the node.
+fn readiness(snapshot: Option<&Snapshot>, slurm: Result<&Slurm, &str>) -> (bool, String) {
+    let Some(snapshot) = snapshot else {
+        return (false, "slurminit does not run here".to_owned());
+    };
+    let name = snapshot.prepared.as_ref().map_or("", |prepared| &prepared.node_name);
+    let own = slurm.ok().and_then(|slurm| slurm.cluster.nodes.iter().find(|node| node.name == name));
+    match (slurm, own) {
+        _ if !snapshot.ready => (false, line(&snapshot.why)),
+        (Err(why), _) => (false, line(why)),
+        (Ok(_), Some(node)) if !node.takes_jobs() => {
+            let report = &node.report;
+            let silence = if report.responding { "" } else { " and does not answer" };
+            let reason = if report.reason.is_empty() { String::new() } else { format!(": {}", report.reason) };
+            (false, line(&format!("the node is {}{silence}{reason}", report.state)))
+        }
+        _ => (true, line(&snapshot.why)),
+    }
+}
+
+fn line(text: &str) -> String {
+    printable::short(text, LONGEST)
+}
+
+fn of_report(gpu: &GpuReport, files: &Files) -> GpuView {
+    let (condition, readings) = (&gpu.condition, &gpu.readings);
+    let is_fresh = !files.is_stale();
+    let address = || gpu.pci_address.as_ref().map(ToString::to_string).unwrap_or_default();
+    GpuView {
+        index: gpu.index,
+        model: line(gpu.model.as_deref().unwrap_or("unknown model")),
+        id: line(&gpu.uuid.clone().unwrap_or_else(address)),
+        memory_mib: condition.memory_mib.filter(|_| is_fresh),
+        utilization: condition.utilization.filter(|_| is_fresh),
+        temperature: condition.temperature.filter(|_| is_fresh),
+        watts: readings.power_mw.filter(|_| is_fresh).map(|mw| mw.saturating_add(500) / 1000),
+        watts_limit: readings.power_limit_mw.map(|mw| mw / 1000),
+        jobs: gpu.jobs.iter().map(|job| JobOnGpu { job: job.job, user: line(&job.user) }).collect(),
+        for_seconds: (gpu.since > 0).then(|| files.now.saturating_sub(gpu.since)),
+        faults: gpu.faults.iter().map(|fault| line(&format!("{}: {}", fault.kind, fault.what))).collect(),
+        is_out: gpu.is_out,
+    }
+}
+
+/// Without a report: what a start found, and what slurmctld says of it.
+fn offered(prepared: &Prepared, slurm: Option<&Slurm>) -> Vec<GpuView> {
+    if prepared.simulated_nodes > 0 {
+        // The table of nodes has those of each.
+        return Vec::new();
+    }
+    let own = |node: &&Node| node.name == prepared.node_name;
+    let node = slurm.and_then(|slurm| slurm.cluster.nodes.iter().find(own));
+    let view = |(index, gpu): (usize, &OfferedGpu)| GpuView {
+        index: u32::try_from(index).unwrap_or(u32::MAX),
+        model: line(&gpu.model),
+        id: line(gpu.pci_address.as_deref().unwrap_or(&gpu.file)),
+        jobs: node.and_then(|node| node.gpus.get(index)).map(|gpu| holders(&gpu.state)).unwrap_or_default(),
+        ..GpuView::default()
+    };
+    prepared.gpus.iter().enumerate().map(view).collect()
+}
+
+fn faults(report: &Report, now: u64) -> Vec<FaultView> {
+    let view = |told: &faults::report::Told| FaultView {
+        age: now.saturating_sub(told.at),
+        line: printable::short(&told.line, LONGEST_FAULT),
+    };
+    report.recent.iter().rev().map(view).collect()
+}
+
+fn daemon(unit: &UnitSnapshot, files: &Files) -> DaemonView {
+    let is_up = unit.is_up();
+    let told = unit.restarts > 0 || !is_up;
+    DaemonView {
+        name: line(&unit.name),
+        state: unit.state.to_string(),
+        is_up,
+        is_essential: unit.essential,
+        restarts: unit.restarts,
+        for_seconds: unit.since_ms.map(|since| files.uptime_ms.saturating_sub(since) / 1000),
+        last_exit: unit.last_exit.as_ref().filter(|_| told).map(|exit| line(&exit.to_string())),
+    }
+}
+
+fn cluster(slurm: &Slurm) -> SlurmView {
+    let nodes = &slurm.cluster.nodes;
+    SlurmView {
+        nodes: nodes.iter().take(MOST_NODES).cloned().collect(),
+        node_count: nodes.len(),
+        running: slurm.queue.count("RUNNING"),
+        pending: slurm.queue.count("PENDING"),
+        jobs: slurm.queue.active().take(MOST_JOBS).cloned().collect(),
+    }
+}

@@ -1,0 +1,49 @@
+//! What the tests of the programs have in common: where the repository and the programs are.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+
+/// The repository's root.
+pub fn root() -> &'static Path {
+    static ROOT: LazyLock<PathBuf> =
+        LazyLock::new(|| Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default());
+    &ROOT
+}
+
+/// The program `slurminit`, with `slurminit-init` beside it. Cargo builds programs only for tests of their own package, so this has it
+/// build them; without cargo (tests that were built elsewhere) they are taken as they are.
+///
+/// # Panics
+/// They cannot be built.
+#[expect(clippy::panic, reason = "a test fails by panicking")]
+#[expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
+pub fn slurminit() -> &'static Path {
+    static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| {
+        let directory = directory();
+        if let Some(cargo) = std::env::var_os("CARGO") {
+            let mut build = Command::new(cargo);
+            build.args(["build", "--quiet", "--locked", "--package", "slurminit", "--package", "init", "--bins"]);
+            if directory.ends_with("release") {
+                build.arg("--release");
+            }
+            match build.current_dir(root()).status() {
+                Ok(status) if status.success() => {}
+                failed => panic!("cannot build slurminit: {failed:?}"),
+            }
+        }
+        directory.join("slurminit")
+    });
+    &PROGRAM
+}
+
+/// The library that stands in for NVIDIA's.
+pub fn fake_nvml() -> PathBuf {
+    directory().join("deps/libfake_nvml.so")
+}
+
+/// Where cargo puts programs: the parent of the directory of the tests' own.
+fn directory() -> PathBuf {
+    let own = std::env::current_exe().unwrap_or_default();
+    own.ancestors().nth(2).map(Path::to_owned).unwrap_or_default()
+}
