@@ -1,4 +1,4 @@
-//! What the tests of the programs have in common: where the repository and the programs are.
+//! Paths that the tests of the programs share: the repository, the programs, the fake NVML library.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,8 +11,8 @@ pub fn root() -> &'static Path {
     &ROOT
 }
 
-/// The program `slurminit`, with `slurminit-init` beside it. Cargo builds programs only for tests of their own package, so this has it
-/// build them; without cargo (tests that were built elsewhere) they are taken as they are.
+/// The program `slurminit`, with `slurminit-init` beside it. Cargo builds programs only for tests of their own package, so this
+/// function runs `cargo build`. Without cargo (tests that were built elsewhere) it uses the existing programs.
 ///
 /// # Panics
 /// They cannot be built.

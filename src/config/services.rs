@@ -1,4 +1,4 @@
-//! Whether the services of a configuration fit together.
+//! Checks of the services of a configuration as a whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -145,7 +145,7 @@ impl Logs {
 impl<S: tracing::Subscriber> Layer<S> for Logs {
     fn on_event(&self, event: &tracing::Event<'_>, _context: Context<'_, S>) {
         // Libraries also use tracing, but their internals do not concern an operator.
-        if !event.metadata().target().starts_with(env!("CARGO_CRATE_NAME")) {
+        if event.metadata().target().split("::").next() != Some(env!("CARGO_CRATE_NAME")) {
             return;
         }
         let mut message = Message::default();

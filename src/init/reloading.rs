@@ -1,5 +1,6 @@
 //! Has PID 1 reload, and waits for the outcome.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -9,7 +10,6 @@ use crate::status;
 use crate::status::News;
 use machine::{LastReload, PhaseName};
 use model::supervise::Supervise;
-use std::path::Path;
 
 /// How much longer than its own deadlines a reload may take on a busy machine.
 const MARGIN: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! What all parts of slurminit have in common: the machine, what runs on it, the task of PID 1, findings and exit codes.
+//! Types that all crates share: the machine, units, the task of PID 1, findings and exit codes.
 
 #[macro_use]
 pub mod text_type;

@@ -1,6 +1,4 @@
-//! The task of PID 1: what it has to know of the configuration, and of the command line, for as long as the container lives.
-//!
-//! `slurminit run` makes it, and hands it to `slurminit-init`: PID 1 itself reads nothing that an operator has written.
+//! Makes the task of PID 1 from the configuration.
 
 use std::ffi::OsString;
 

@@ -1,4 +1,4 @@
-//! Slurm's commands: what they are asked, and what their answers mean.
+//! Queries to Slurm's commands, and parsers of their output.
 
 pub mod associations;
 pub mod nodes;

@@ -1,5 +1,4 @@
-//! The kernel, safely: processes, files that other users may have tampered with, signals, sockets, locks, and programs that are run to
-//! their end.
+//! Safe access to the kernel: processes, paths that other users may have changed, signals, sockets, locks, and programs with a deadline.
 
 pub mod async_fd;
 pub mod inherited;

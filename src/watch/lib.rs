@@ -1,4 +1,4 @@
-//! What watches the GPUs, the memory and the jobs while they run, and shows them.
+//! Monitoring of GPUs, memory and jobs: the agent, metrics, the page, `top` and job mail.
 
 pub mod agent;
 pub mod mail;

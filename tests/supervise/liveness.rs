@@ -53,7 +53,7 @@ fn probes_that_hang_never_pile_up_and_leave_no_zombie() {
     fs::write(cluster.path("hung"), "").unwrap();
     let rounds = || fs::read_to_string(cluster.path("probes")).unwrap_or_default().lines().count();
     let mut begun: BTreeMap<i32, usize> = BTreeMap::new();
-    wait_for("six rounds", || {
+    wait_for("six rounds and a probe among them", || {
         let round = rounds();
         let probes = descendants(init.pid).into_iter().filter(|pid| command_line(*pid).contains("/probes"));
         for pid in probes {
@@ -61,9 +61,9 @@ fn probes_that_hang_never_pile_up_and_leave_no_zombie() {
             let first = *begun.entry(pid).or_insert(round);
             assert!(round <= first + 1, "a probe of round {first} is there in round {round}");
         }
-        (round >= 6).then_some(())
+        // A busy machine may show none of the first probes.
+        (round >= 6 && !begun.is_empty()).then_some(())
     });
-    assert!(!begun.is_empty(), "no probe was seen");
     let slept = descendants(init.pid).into_iter().filter(|pid| command_line(*pid).starts_with("sleep 1000")).count();
     // Each stand-in has one, the probe that is under way another.
     assert!(slept <= 4, "{slept} processes are left of {} probes", rounds());
