@@ -39,6 +39,12 @@ RUN find . -type f ! -name 'Cargo.*' -delete && find . -type l -delete && find .
  && mkdir -p tests/fake-nvml/src && touch tests/harness.rs tests/fake-nvml/src/lib.rs
 
 
+# The sources of all crates but cli.
+FROM ${BUILDER_IMAGE} AS libraries
+COPY src /src
+RUN rm -r /src/cli
+
+
 FROM ${BUILDER_IMAGE} AS builder
 RUN apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends ca-certificates cargo gcc libc6-dev rustc \
@@ -54,15 +60,18 @@ RUN if [ -n "${EXTRA_CA_CERTS}" ]; then \
 # reads whole, is packed, as glibc can read it since 2.36: PID 1 has 200 KiB less in memory.
 ENV RUSTFLAGS="-C link-arg=-Wl,--defsym=pidfd_spawnp=0 -C link-arg=-Wl,--defsym=pidfd_getpid=0 -C link-arg=-Wl,-z,pack-relative-relocs"
 WORKDIR /src
-# The dependencies are a layer of their own: they are built again only when a manifest changes.
+# The dependencies are a layer of their own, built again only when a manifest changes, and so are all crates but cli, which most changes leave alone.
 COPY --from=manifests /src ./
 RUN cargo build --release --locked --package slurminit --package init --package fake-nvml
-COPY src src
+COPY --from=libraries /src src
 COPY config/slurminit.toml config/
 COPY tests/fake-nvml/src tests/fake-nvml/src
 # cargo goes by time stamps, and the copied files are older than the empty ones that were built above.
 RUN find src tests/fake-nvml/src -name '*.rs' -exec touch {} + \
  && cargo build --release --locked --package slurminit --package init --package fake-nvml
+COPY src/cli src/cli
+RUN find src/cli -name '*.rs' -exec touch {} + \
+ && cargo build --release --locked --package slurminit
 
 
 # On the image's own base, whose libraries it is linked with. Without SLURM_VERSION it does nothing.

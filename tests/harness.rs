@@ -23,7 +23,8 @@ pub fn slurminit() -> &'static Path {
         let directory = directory();
         if let Some(cargo) = std::env::var_os("CARGO") {
             let mut build = Command::new(cargo);
-            build.args(["build", "--quiet", "--locked", "--package", "slurminit", "--package", "init", "--bins"]);
+            // Of the whole workspace: with other packages the dependencies would have other features, and be compiled again.
+            build.args(["build", "--quiet", "--locked", "--workspace", "--bins"]);
             if directory.ends_with("release") {
                 build.arg("--release");
             }
