@@ -20,7 +20,6 @@ mod join_command;
 mod liveness;
 mod logs;
 mod look;
-mod mail;
 mod mariadb;
 mod metrics;
 mod nodes;
@@ -37,7 +36,6 @@ mod sbatch_args;
 mod status;
 mod stop;
 mod submit;
-mod timeline;
 mod token;
 mod top;
 mod up;
@@ -156,9 +154,6 @@ verbs! {
     /// Run a command of the operator's before or after a job; slurmd runs it
     #[command(hide = true)]
     Hook(hook),
-    /// Hand the mail of a job to a mail server; slurmctld runs it
-    #[command(hide = true)]
-    Mail(mail),
     /// Make the accounting database at its first start, and become mariadbd; PID 1 runs it
     #[command(hide = true)]
     Mariadb(mariadb),
@@ -194,8 +189,6 @@ verbs! {
     Stop(stop),
     /// Show the last lines of a daemon, of a service, or of slurminit itself
     Logs(logs),
-    /// Show how long each part of the start took
-    Timeline(timeline),
     /// In a controller's container: print the command with which another machine joins the cluster (it contains the cluster's key)
     JoinCommand(join_command),
     /// Print the arguments of sbatch for the resources of a method.json

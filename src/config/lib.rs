@@ -14,7 +14,6 @@ mod floors;
 pub mod given;
 mod held;
 mod joined;
-mod mail;
 mod memory;
 mod metrics;
 mod notify;
@@ -36,7 +35,6 @@ pub use error::{ConfigError, Fault, Step};
 pub use floors::{ComputeCapability, Floors};
 pub use held::Held;
 pub use joined::{Joined, shared};
-pub use mail::{Address, Mail, Relay};
 pub use memory::{Memory, Victim};
 pub use metrics::Metrics;
 pub use notify::{Notify, Receiver, WebhookUrl};
@@ -138,8 +136,6 @@ pub struct Config {
     /// Users whose accounts are created at the start.
     #[serde(rename = "user")]
     pub users: Vec<User>,
-    /// Slurm's job mail.
-    pub mail: Mail,
     /// What happens to running jobs when the container stops.
     pub jobs: Jobs,
     /// Restart policy and deadlines.

@@ -17,8 +17,6 @@ pub enum FileName {
     Prolog,
     /// The script of `Epilog`.
     Epilog,
-    /// The script of `MailProg`.
-    Mail,
     /// The script that starts nodes: `PowerScript`.
     Resume,
     /// The script that stops nodes.
@@ -30,14 +28,13 @@ impl FileName {
     pub const ALL: [Self; 3] = [Self::SlurmConf, Self::GresConf, Self::CgroupConf];
 
     /// All files that slurminit writes.
-    pub const WRITTEN: [Self; 9] = [
+    pub const WRITTEN: [Self; 8] = [
         Self::SlurmConf,
         Self::GresConf,
         Self::CgroupConf,
         Self::TaskProlog,
         Self::Prolog,
         Self::Epilog,
-        Self::Mail,
         Self::Resume,
         Self::Suspend,
     ];
@@ -51,7 +48,6 @@ impl FileName {
             Self::TaskProlog => "task_prolog",
             Self::Prolog => "prolog",
             Self::Epilog => "epilog",
-            Self::Mail => "mail",
             Self::Resume => "resume",
             Self::Suspend => "suspend",
         }

@@ -15,7 +15,6 @@ mod epilog;
 mod gpus;
 pub mod in_use;
 mod login;
-mod mail;
 mod mismatch;
 mod names;
 mod node;
@@ -38,7 +37,6 @@ pub use cluster::{controller, names_a_controller};
 pub use customized::{Customized, Fatal, FileName, Names, Origin, OwnNode, UserFile, choose, gpu_files, last_value};
 pub use epilog::Epilog;
 pub use gpus::{AutoDetect, GresLine, GresPlan, select};
-pub use mail::MailProg;
 pub use mismatch::Mismatch;
 pub use names::{DevicePath, GresType, HostName};
 pub use node::{NodePlan, Topology};
@@ -79,8 +77,6 @@ pub struct Plan {
     pub prolog: Option<Prolog>,
     /// The script that ends a job's leftover processes, if no cgroup does.
     pub epilog: Option<Epilog>,
-    /// The script that handles mail.
-    pub mail: MailProg,
     /// cgroup.conf, and the settings in slurm.conf that depend on it.
     pub cgroup: CgroupPlan,
     /// All decisions, in the order of the files.
@@ -209,13 +205,8 @@ pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
     if prolog.as_ref().is_some_and(|prolog| prolog.gives_gpus) {
         reasons.findings.retain(|finding| finding.kind != Kind::JobsNotHeld);
     }
-    let mail = MailProg::plan(config, &host);
-    let scripts = settings::Scripts {
-        task_prolog: task_prolog.as_ref(),
-        prolog: prolog.as_ref(),
-        epilog: epilog.as_ref(),
-        mail: &mail,
-    };
+    let scripts =
+        settings::Scripts { task_prolog: task_prolog.as_ref(), prolog: prolog.as_ref(), epilog: epilog.as_ref() };
     let settings =
         settings::plan(config, &host, tightest(&nodes, &other_nodes), &cgroup, &scripts, common, &mut reasons);
     reasons.findings.extend(task_prolog.as_ref().and_then(|prolog| prolog.check(&settings)));
@@ -238,7 +229,6 @@ pub fn plan(config: &Config, inventory: &Inventory) -> Result<Plan, Refusal> {
         task_prolog,
         prolog,
         epilog,
-        mail,
         cgroup,
         decisions,
         findings,

@@ -8,7 +8,6 @@ mod epilog;
 mod explain;
 mod gres_conf;
 mod job_hooks;
-mod mail;
 mod power;
 mod prolog;
 mod slurm_conf;
@@ -20,7 +19,7 @@ pub use slurmdbd_conf::slurmdbd_conf;
 
 use crate::{FileName, HEADER, Plan, Text};
 
-/// slurm.conf, gres.conf, cgroup.conf and the mail program; task prolog, prolog and epilog if needed.
+/// slurm.conf, gres.conf and cgroup.conf; task prolog, prolog and epilog if needed.
 pub fn render(plan: &Plan) -> Vec<Text> {
     let mut files = vec![
         Text { name: FileName::SlurmConf, text: slurm_conf::text(plan) },
@@ -31,7 +30,6 @@ pub fn render(plan: &Plan) -> Vec<Text> {
     files.extend(plan.task_prolog.as_ref().map(script));
     files.extend(plan.prolog.as_ref().map(|prolog| Text { name: FileName::Prolog, text: prolog::text(prolog) }));
     files.extend(plan.epilog.as_ref().map(|epilog| Text { name: FileName::Epilog, text: epilog::text(epilog) }));
-    files.push(Text { name: FileName::Mail, text: mail::text(&plan.mail) });
     let scripts = plan.autoscale.iter().flat_map(|autoscale| &autoscale.scripts);
     files.extend(scripts.map(|script| Text { name: script.name, text: power::text(script) }));
     files

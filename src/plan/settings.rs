@@ -5,8 +5,7 @@ use model::inventory::Inventory;
 
 use super::names::HostName;
 use super::{
-    CgroupPlan, Epilog, GresPlan, MailProg, NodePlan, Prolog, Reasons, TaskProlog, accounting, autoscale, cluster,
-    login, rest,
+    CgroupPlan, Epilog, GresPlan, NodePlan, Prolog, Reasons, TaskProlog, accounting, autoscale, cluster, login, rest,
 };
 
 /// A line of slurm.conf.
@@ -36,7 +35,6 @@ pub(super) struct Scripts<'a> {
     pub(super) task_prolog: Option<&'a TaskProlog>,
     pub(super) prolog: Option<&'a Prolog>,
     pub(super) epilog: Option<&'a Epilog>,
-    pub(super) mail: &'a MailProg,
 }
 
 /// The generated settings, overridden and extended by the operator's.
@@ -51,7 +49,7 @@ pub(super) fn plan(
 ) -> Vec<Setting> {
     let mut settings = Settings::default();
     settings.identity(config, host, inventory);
-    settings.files(config, scripts.mail, inventory);
+    settings.files(config, inventory);
     settings.processes(config, cgroup, inventory, reasons);
     let task_prolog = scripts.task_prolog.map(|prolog| ("TaskProlog", &prolog.path, TaskProlog::WHY));
     let epilog = scripts.epilog.map(|epilog| ("Epilog", &epilog.path, epilog.why()));
@@ -129,7 +127,7 @@ impl Settings {
         self.add_because("AuthInfo", format_args!("socket={socket},cred_expire=10"), why);
     }
 
-    fn files(&mut self, config: &Config, mail: &MailProg, inventory: &Inventory) {
+    fn files(&mut self, config: &Config, inventory: &Inventory) {
         let (state, run) = (config.paths.state.display(), config.paths.run.display());
         self.add("StateSaveLocation", format_args!("{state}/slurmctld"));
         let of_node = if config.simulated().is_some() { ["/%n", "-%n"] } else { [""; 2] };
@@ -141,7 +139,8 @@ impl Settings {
         // slurmctld writes its PID file as SlurmUser, who may not write to the run directory itself.
         self.add("SlurmctldPidFile", format_args!("{run}/slurm/slurmctld.pid"));
         self.add("SlurmdPidFile", format_args!("{run}/slurmd{}.pid", of_node[1]));
-        self.add_because("MailProg", mail.path.display(), MailProg::WHY);
+        let why = "the image has no mail program; name your own as MailProg in [slurm.conf]";
+        self.add_because("MailProg", "/bin/true", why);
         if inventory.slurm.has_plugin("jobcomp_filetxt") {
             let why = "what ended, for `sacct -c`; slurmctld itself forgets a job after five minutes";
             self.add_because("JobCompType", "jobcomp/filetxt", why);

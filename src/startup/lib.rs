@@ -11,5 +11,4 @@ pub mod start;
 pub mod state_disk;
 pub mod take_token;
 pub mod take_variables;
-pub mod timeline;
 pub mod up;

@@ -1,7 +1,6 @@
-//! Monitoring of GPUs, memory and jobs: the agent, metrics, the page, `top` and job mail.
+//! Monitoring of GPUs, memory and jobs: the agent, metrics, the page and `top`.
 
 pub mod agent;
-pub mod mail;
 pub mod memory_guard;
 pub mod metrics;
 pub mod overview;

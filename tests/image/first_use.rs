@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::docker::{Container, DEMO, Image, PLAIN, Volume, debians, directory, docker, is_of_a_busy_machine};
+use crate::docker::{Container, DEMO, Image, PLAIN, Volume, debians, docker, is_of_a_busy_machine};
 
 /// What in the log is worse than information. The simulated GPUs are announced, and Debian 12's image has them.
 fn bad(container: &Container) -> Vec<Value> {
@@ -209,36 +209,4 @@ fn a_daemons_log_is_followed() {
     container.until("test $(grep -c \"launch task\" /tmp/followed) = 2");
     assert!(container.sh("cat /tmp/followed").contains("slurmd version"), "the next process speaks there, too");
     container.sh("kill -INT $(cat /tmp/follower)");
-}
-
-/// slurmctld runs it as its own user, without a PATH.
-#[test]
-#[ignore = "needs Docker and the images: run docker/test"]
-fn job_mail_goes_to_the_relay_or_the_log_says_what_to_set_on_each_debian() {
-    let submit = "sbatch -o /dev/null --mail-type=END --mail-user=alice@example.org --wrap true";
-    for image in debians(PLAIN) {
-        let container = Image::new(image).serve();
-        container.sh(submit);
-        container.until("slurminit logs slurmctld -n 500 | grep -q \"in .mail. of slurminit.toml\"");
-
-        // A server that never has heard of anything but a greeting: what it hears is in a file.
-        let config =
-            directory(&[("slurminit.toml", "[mail]\nrelay = 'localhost:2525'\nfrom = 'cluster@example.org'\n")]);
-        let container = Image::new(image).mount(config.path(), "/config").serve();
-        let server = "perl -MIO::Socket::INET -e '$s = IO::Socket::INET->new(LocalPort => 2525, Listen => 1, ReuseAddr => 1) or die; \
-            open L, \">/tmp/up\"; close L; $c = $s->accept; print $c \"220 here\\r\\n\"; \
-            while (<$c>) { print; $| = 1; if (/^DATA/) { print $c \"354 go\\r\\n\"; while (<$c>) { print; last if /^\\.\\r/ } } \
-            print $c \"250 ok\\r\\n\" }' > /tmp/mail 2>&1 & timeout 120 sh -c 'until test -e /tmp/up; do sleep 0.1; done'";
-        container.sh(server);
-        container.sh(submit);
-        container.until("grep -q QUIT /tmp/mail");
-        let mail = container.sh("cat /tmp/mail");
-        for words in [
-            "MAIL FROM:<cluster@example.org>",
-            "RCPT TO:<alice@example.org>",
-            "Subject: Slurm Job_id=1 Name=wrap Ended",
-        ] {
-            assert!(mail.contains(words), "{image}: {words}: {mail}\n{}", container.log());
-        }
-    }
 }

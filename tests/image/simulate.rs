@@ -104,13 +104,6 @@ fn nodes_differ_and_are_accounted_for_on_each_debian() {
 #[ignore = "needs Docker and the images: run docker/test"]
 fn sixty_four_nodes_take_jobs() {
     crate::docker::share::hold(3);
-    let said = Image::new(PLAIN).run(&[
-        "--nodes",
-        "64",
-        "sh",
-        "-c",
-        "srun -N64 true && sinfo --noheader --format %D && slurminit timeline",
-    ]);
+    let said = Image::new(PLAIN).run(&["--nodes", "64", "sh", "-c", "srun -N64 true && sinfo --noheader --format %D"]);
     assert!(said.code == 0 && said.stdout.contains("64"), "{}\n{}", said.stdout, said.stderr);
-    println!("{}", said.stdout.lines().filter(|line| line.contains("could be used")).collect::<String>());
 }

@@ -229,22 +229,6 @@ fn followers_that_do_not_read_hold_nothing_up_and_are_few() {
 }
 
 #[test]
-fn the_timeline_names_every_daemon_and_phase() {
-    let cluster = Cluster::new("[[hooks.pre_start]]\ncommand = ['true']\n");
-    let init = cluster.start();
-    cluster.wait_until_ready();
-    let text = verb(&cluster, &["timeline"]).stdout;
-    for word in ["hook 1", "preparation", "munge key", "detection", "files", "munged", "slurmctld", "slurmd", "node"] {
-        assert!(text.contains(word), "{word}: {text}");
-    }
-    assert!(text.contains("the node could be used after "), "{text}");
-    verb(&cluster, &["restart", "slurmd"]);
-    assert_eq!(verb(&cluster, &["timeline"]).stdout, text, "it is the start's");
-    init.signal(15);
-    init.end();
-}
-
-#[test]
 fn health_tells_alive_from_ready() {
     let cluster = Cluster::new(
         "[daemon.slurmctld]\nuser = 'root'\nreadiness = 'started'\ncommand = ['sh', '-c', 'echo no disk; exit 4']\n\
