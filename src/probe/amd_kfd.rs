@@ -7,6 +7,7 @@
 mod memory;
 mod product_name;
 mod resets;
+mod smi_ioctl;
 mod smi_line;
 mod topology;
 

@@ -5,11 +5,11 @@
 mod answers;
 mod fabric;
 mod gpm;
-mod instance_ids;
 mod memory;
 mod meters;
 mod mig;
 mod pcie;
+mod raw_calls;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;

@@ -1,31 +1,20 @@
-//! Hears of the resets that the AMD driver makes.
+//! The resets that the AMD driver reports.
 //!
-//! KFD gives a descriptor for each GPU, from which lines are read (`AMDKFD_IOC_SMI_EVENTS`, since Linux 5.10). Resets are told to
-//! everybody who may open `/dev/kfd`; it takes no rights.
+//! KFD gives a descriptor for each GPU, from which lines are read. Every process that may open `/dev/kfd` gets the events of resets.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use super::smi_ioctl::open_event_descriptor;
 use super::{gpu_ids, smi_line};
 use faults::look::{Identity, Key, Line, Phase};
 use init::logs::LineSplitter;
-
-/// `AMDKFD_IOC_SMI_EVENTS` of `linux/kfd_ioctl.h`: `_IOWR('K', 0x1f, struct kfd_ioctl_smi_events_args)`.
-const SMI_EVENTS: libc::Ioctl = 0xC008_4B1F;
-
-/// `struct kfd_ioctl_smi_events_args`.
-#[repr(C)]
-struct SmiEventsArgs {
-    gpu_id: u32,
-    /// The answer.
-    descriptor: u32,
-}
 
 /// Those who tell of resets.
 #[derive(Debug, Default)]
@@ -134,23 +123,9 @@ impl Teller {
 fn subscribe(kfd: &Path, gpu_id: u32) -> io::Result<File> {
     // Not needed any more afterwards: the descriptor belongs to the GPU.
     let kfd = File::options().read(true).write(true).open(kfd)?;
-    let mut args = SmiEventsArgs { gpu_id, descriptor: 0 };
-    let mut events = File::from(smi_events(&kfd, &mut args)?);
+    let mut events = File::from(open_event_descriptor(&kfd, gpu_id)?);
     events.write_all(&smi_line::MASK.to_ne_bytes())?;
     Ok(events)
-}
-
-#[expect(unsafe_code, reason = "nobody wraps KFD's ioctls")]
-fn smi_events(kfd: &File, args: &mut SmiEventsArgs) -> io::Result<OwnedFd> {
-    // SAFETY: the kernel reads and writes what the request's number says: 8 bytes, which `args` has.
-    let answer = unsafe { libc::ioctl(kfd.as_raw_fd(), SMI_EVENTS, std::ptr::from_mut(args)) };
-    Errno::result(answer)?;
-    let descriptor = i32::try_from(args.descriptor).map_err(|_| io::Error::from(ErrorKind::InvalidData))?;
-    if descriptor <= libc::STDERR_FILENO {
-        return Err(ErrorKind::InvalidData.into());
-    }
-    // SAFETY: the kernel has just made it for this process, and nothing else has it.
-    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
 #[cfg(test)]
@@ -248,9 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_requests_number_is_the_kernels() {
-        // _IOC(_IOC_READ | _IOC_WRITE, 'K', 0x1f, 8), as asm-generic/ioctl.h has it.
-        let want = 3_u64 << 30 | (size_of::<SmiEventsArgs>() as u64) << 16 | u64::from(b'K') << 8 | 0x1f;
-        assert_eq!((SMI_EVENTS, smi_line::MASK), (want, 0b1100));
+    fn asks_for_the_events_before_and_after_a_reset() {
+        assert_eq!(smi_line::MASK, 0b1100);
     }
 }

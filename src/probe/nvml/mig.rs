@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use nvml_wrapper::Device;
 use nvml_wrapper::error::NvmlError;
 
-use super::instance_ids::instance_ids;
+use super::raw_calls::instance_ids;
 use super::{Answers, LONGEST_TEXT, memory, plausible_memory};
 use crate::device;
 use model::inventory::{Access, Gpu, InstanceReadings, MIG_MINORS, MigInstance, MigMinors, Obstacle};

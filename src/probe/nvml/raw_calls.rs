@@ -1,0 +1,67 @@
+//! The NVML calls for which nvml-wrapper has only the raw symbol.
+//!
+//! Every unsafe call into NVML is in this file. Each function takes a [`Device`], which keeps its library loaded and initialised.
+
+#![expect(unsafe_code, reason = "nvml-wrapper has only the raw symbols of these calls")]
+
+use std::ffi::c_uint;
+
+use nvml_wrapper::Device;
+use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
+
+/// The second version of `nvmlGpuFabricInfoV_t`: its size, as in nvml.h, which later versions only extend, and the version.
+const FABRIC_INFO_V2: c_uint = 36 | 2 << 24;
+
+/// `nvmlDeviceGetMemoryInfo`: total and used memory in bytes.
+pub(super) fn memory_info_v1(device: &Device<'_>) -> Result<(u64, u64), NvmlError> {
+    let call = nvml_sym(device.nvml().lib().nvmlDeviceGetMemoryInfo.as_ref())?;
+    // SAFETY: nvmlMemory_t has integers only.
+    let mut info = unsafe { zeroed_for(*call) };
+    // SAFETY: the symbol has the type of NVML's header, and the out-parameter is live for the call.
+    unsafe { nvml_try(call(device.handle(), &raw mut info))? };
+    Ok((info.total, info.used))
+}
+
+/// The IDs of a MIG device's GPU instance and, within that, of its compute instance, as used in `mig-minors`.
+pub(super) fn instance_ids(mig_device: &Device<'_>) -> Result<(u32, u32), NvmlError> {
+    let library = mig_device.nvml().lib();
+    let gpu_instance = nvml_sym(library.nvmlDeviceGetGpuInstanceId.as_ref())?;
+    let compute_instance = nvml_sym(library.nvmlDeviceGetComputeInstanceId.as_ref())?;
+    let (mut gpu, mut compute): (c_uint, c_uint) = (0, 0);
+    // SAFETY: the symbols have the types of NVML's header, and both out-parameters are live for the calls.
+    unsafe {
+        nvml_try(gpu_instance(mig_device.handle(), &raw mut gpu))?;
+        nvml_try(compute_instance(mig_device.handle(), &raw mut compute))?;
+    }
+    Ok((gpu, compute))
+}
+
+/// `nvmlDeviceGetGpuFabricInfoV`: the state of the registration with the NVLink fabric. From driver 545 on.
+pub(super) fn fabric_state_v2(device: &Device<'_>) -> Result<u32, NvmlError> {
+    let call = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuFabricInfoV.as_ref())?;
+    // SAFETY: nvmlGpuFabricInfoV_t has integers only.
+    let mut info = unsafe { zeroed_for(*call) };
+    info.version = FABRIC_INFO_V2;
+    // SAFETY: the symbol has the type of NVML's header, and the out-parameter, no smaller than its version says, is live for the call.
+    unsafe { nvml_try(call(device.handle(), &raw mut info))? };
+    Ok(info.state.into())
+}
+
+/// `nvmlDeviceGetGpuFabricInfo`: as [`fabric_state_v2`].
+pub(super) fn fabric_state_v1(device: &Device<'_>) -> Result<u32, NvmlError> {
+    let call = nvml_sym(device.nvml().lib().nvmlDeviceGetGpuFabricInfo.as_ref())?;
+    // SAFETY: nvmlGpuFabricInfo_t has integers only.
+    let mut info = unsafe { zeroed_for(*call) };
+    // SAFETY: the symbol has the type of NVML's header, and the out-parameter is live for the call.
+    unsafe { nvml_try(call(device.handle(), &raw mut info))? };
+    Ok(info.state.into())
+}
+
+/// An out-parameter for this call, whose type nvml-wrapper does not name.
+///
+/// # Safety
+/// All-zero bytes are a valid `Out`.
+unsafe fn zeroed_for<Handle, Out, Code>(_call: unsafe extern "C" fn(Handle, *mut Out) -> Code) -> Out {
+    // SAFETY: this function's contract.
+    unsafe { std::mem::zeroed() }
+}
