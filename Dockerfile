@@ -15,7 +15,7 @@ ARG BASE_IMAGE=debian:trixie-slim
 # Must have Rust 1.85 or newer; its glibc may be newer than BASE_IMAGE's (tests/image checks which symbols are used).
 ARG BUILDER_IMAGE=debian:trixie-slim
 ARG GPU_TYPE=none
-# Empty: Slurm from BASE_IMAGE's packages. A whole version, such as 25.11.7: from source (docs/versions.md).
+# Empty: Slurm from BASE_IMAGE's packages. A whole version, such as 25.11.7: from source (docs/your-software.md).
 ARG SLURM_VERSION=
 
 # The classic builder comes through here first. BuildKit does not, and stops with the lines around "AS vendor" below.

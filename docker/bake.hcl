@@ -1,4 +1,4 @@
-# Every image of a release: docs/releasing.md.
+# Every image of a release: docs/contributing.md.
 #
 #   docker buildx bake -f docker/bake.hcl --print release           what would be built
 #   docker buildx bake -f docker/bake.hcl slurm-24-11-nvidia        one image
@@ -13,7 +13,7 @@ variable "REVISION" { default = "" }
 variable "SOURCE" { default = "" }
 # RFC 3339; the present moment if it is empty.
 variable "CREATED" { default = "" }
-# Comma-separated. Both, as a release has it, takes a builder that has both: docs/releasing.md.
+# Comma-separated. Both, as a release has it, takes a builder that has both: docs/contributing.md.
 variable "PLATFORMS" { default = "linux/amd64,linux/arm64" }
 # Certificates of a proxy that looks into TLS, for the stages that download.
 variable "EXTRA_CA_CERTS" { default = "" }

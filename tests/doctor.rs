@@ -2,9 +2,8 @@
 //! `doctor/hosts.rs` and `doctor/containers.rs` list them, and NVIDIA's library that tells of any machine. The faults that
 //! need real daemons are made in `tests/image/doctor.rs`.
 //!
-//! `tests/doctor/answers` has the answer to each fault, docs/evidence/symptoms.md lists them, and docs/troubleshooting.md is made of the
-//! entries. `UPDATE=1 cargo test --test doctor` writes all of them anew (run it twice: the pages are made of the answers); read
-//! the difference.
+//! `tests/doctor/answers` has the answer to each fault, and docs/reference/doctor.md is generated from the entries. `UPDATE=1 cargo test --test doctor`
+//! writes both; review the difference. Each run lists symptoms, faults and answers in `target/evidence`.
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
 
@@ -48,7 +47,7 @@ fn report(output: &Output) -> Report {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
-/// The exit code that belongs to a verdict, as docs/exit-codes.md has it.
+/// The exit code that belongs to a verdict, as docs/reference/exit-codes.md has it.
 fn code(verdict: &str) -> i32 {
     match verdict {
         "ok" | "note" => 0,

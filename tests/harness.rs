@@ -43,6 +43,18 @@ pub fn fake_nvml() -> PathBuf {
     directory().join("deps/libfake_nvml.so")
 }
 
+/// Writes a table to `target/evidence`, in a file named after the running test. `docker/test --all` leaves these files as its result.
+///
+/// # Panics
+/// The file cannot be written.
+#[expect(clippy::expect_used, reason = "a test fails by panicking")]
+pub fn write_evidence(table: &str) {
+    let folder = root().join("target/evidence");
+    std::fs::create_dir_all(&folder).expect("a directory below target");
+    let name = std::thread::current().name().unwrap_or("table").replace("::", "-");
+    std::fs::write(folder.join(format!("{name}.md")), table).expect("a file below target");
+}
+
 /// Where cargo puts programs: the parent of the directory of the tests' own.
 fn directory() -> PathBuf {
     let own = std::env::current_exe().unwrap_or_default();

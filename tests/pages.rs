@@ -1,6 +1,6 @@
-//! Manual pages, shell completions and the verbs' table of docs/commands.md, made of the command line's definition.
+//! Manual pages, shell completions and the verbs' table of docs/reference/commands.md, made of the command line's definition.
 //! What the definition does not hold (who may use a verb, EXIT STATUS, ENVIRONMENT, FILES, EXAMPLES) is in tests/pages/sections.toml. slurminit.toml(5) is made
-//! beside docs/configuration.md, by tests/reference. `UPDATE=1 cargo test --test pages` writes them anew.
+//! beside docs/reference/configuration.md, by tests/reference. `UPDATE=1 cargo test --test pages` writes them anew.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -135,12 +135,12 @@ fn table_of_verbs() -> String {
 
 #[test]
 fn the_table_of_verbs_is_that_of_the_command_line() {
-    a_page_has("commands.md", BEGIN, &table_of_verbs());
+    a_page_has("reference/commands.md", BEGIN, &table_of_verbs());
 }
 
 #[test]
 fn the_tables_of_releases_are_those_of_the_program() {
-    a_page_has("versions.md", releases::BEGIN, &releases::tables());
+    a_page_has("reference/versions.md", releases::BEGIN, &releases::tables());
 }
 
 /// Between the two marks; with UPDATE=1 it is written there.

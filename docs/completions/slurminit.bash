@@ -70,9 +70,6 @@ _slurminit() {
             slurminit,submit)
                 cmd="slurminit__subcmd__submit"
                 ;;
-            slurminit,timeline)
-                cmd="slurminit__subcmd__timeline"
-                ;;
             slurminit,token)
                 cmd="slurminit__subcmd__token"
                 ;;
@@ -139,9 +136,6 @@ _slurminit() {
             slurminit__subcmd__help,submit)
                 cmd="slurminit__subcmd__help__subcmd__submit"
                 ;;
-            slurminit__subcmd__help,timeline)
-                cmd="slurminit__subcmd__help__subcmd__timeline"
-                ;;
             slurminit__subcmd__help,token)
                 cmd="slurminit__subcmd__help__subcmd__token"
                 ;;
@@ -161,7 +155,7 @@ _slurminit() {
 
     case "${cmd}" in
         slurminit)
-            opts="-h -V --help --version run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs timeline join-command sbatch-args help"
+            opts="-h -V --help --version run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -329,7 +323,7 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__help)
-            opts="run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs timeline join-command sbatch-args help"
+            opts="run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -581,20 +575,6 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__help__subcmd__submit)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        slurminit__subcmd__help__subcmd__timeline)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -969,24 +949,6 @@ _slurminit() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --config)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        slurminit__subcmd__timeline)
-            opts="-h --config --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
                 --config)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0

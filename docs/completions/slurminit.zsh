@@ -231,13 +231,6 @@ _arguments "${_arguments_options[@]}" : \
 ':name -- The daemon or service; slurminit for its own lines. `docker logs` has everything, and of a cluster that `slurminit up` started /var/log/slurminit.log:_default' \
 && ret=0
 ;;
-(timeline)
-_arguments "${_arguments_options[@]}" : \
-'--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
-'-h[Print help]' \
-'--help[Print help]' \
-&& ret=0
-;;
 (join-command)
 _arguments "${_arguments_options[@]}" : \
 '--network=[The network of the new container\: host, or one of the container engine'\''s that the controller is in \[default\: host, where the controller has its host'\''s\]]:NAME:_default' \
@@ -349,10 +342,6 @@ _arguments "${_arguments_options[@]}" : \
 _arguments "${_arguments_options[@]}" : \
 && ret=0
 ;;
-(timeline)
-_arguments "${_arguments_options[@]}" : \
-&& ret=0
-;;
 (join-command)
 _arguments "${_arguments_options[@]}" : \
 && ret=0
@@ -396,7 +385,6 @@ _slurminit_commands() {
 'restart:Start a daemon or service again, and wait until it is ready' \
 'stop:Stop the container in order, as \`docker stop\` does' \
 'logs:Show the last lines of a daemon, of a service, or of slurminit itself' \
-'timeline:Show how long each part of the start took' \
 'join-command:In a controller'\''s container\: print the command with which another machine joins the cluster (it contains the cluster'\''s key)' \
 'sbatch-args:Print the arguments of sbatch for the resources of a method.json' \
 'help:Print this message or the help of the given subcommand(s)' \
@@ -450,7 +438,6 @@ _slurminit__subcmd__help_commands() {
 'restart:Start a daemon or service again, and wait until it is ready' \
 'stop:Stop the container in order, as \`docker stop\` does' \
 'logs:Show the last lines of a daemon, of a service, or of slurminit itself' \
-'timeline:Show how long each part of the start took' \
 'join-command:In a controller'\''s container\: print the command with which another machine joins the cluster (it contains the cluster'\''s key)' \
 'sbatch-args:Print the arguments of sbatch for the resources of a method.json' \
 'help:Print this message or the help of the given subcommand(s)' \
@@ -547,11 +534,6 @@ _slurminit__subcmd__help__subcmd__submit_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit help submit commands' commands "$@"
 }
-(( $+functions[_slurminit__subcmd__help__subcmd__timeline_commands] )) ||
-_slurminit__subcmd__help__subcmd__timeline_commands() {
-    local commands; commands=()
-    _describe -t commands 'slurminit help timeline commands' commands "$@"
-}
 (( $+functions[_slurminit__subcmd__help__subcmd__token_commands] )) ||
 _slurminit__subcmd__help__subcmd__token_commands() {
     local commands; commands=()
@@ -631,11 +613,6 @@ _slurminit__subcmd__stop_commands() {
 _slurminit__subcmd__submit_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit submit commands' commands "$@"
-}
-(( $+functions[_slurminit__subcmd__timeline_commands] )) ||
-_slurminit__subcmd__timeline_commands() {
-    local commands; commands=()
-    _describe -t commands 'slurminit timeline commands' commands "$@"
 }
 (( $+functions[_slurminit__subcmd__token_commands] )) ||
 _slurminit__subcmd__token_commands() {

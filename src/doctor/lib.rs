@@ -1,7 +1,7 @@
 //! An answer for each symptom: what was examined and seen, the verdict, the cause, the repair.
 //!
 //! [`facts`], [`entry`] and the entries are pure: they turn observations into answers. [`look`] collects the observations. All entries
-//! form one table: `slurminit doctor` runs all of it, each start runs the cheap part, and docs/troubleshooting.md is
+//! form one table: `slurminit doctor` runs all of it, each start runs the cheap part, and docs/reference/doctor.md is
 //! generated from it.
 
 pub mod configure;

@@ -147,7 +147,7 @@ pub enum Notice {
     Unkillable,
     #[error(
         "stopped; exit code {code}{}",
-        why.as_ref().map(|why| format!(" (see docs/exit-codes.md), because {why}")).unwrap_or_default()
+        why.as_ref().map(|why| format!(" (see docs/reference/exit-codes.md), because {why}")).unwrap_or_default()
     )]
     Ended { code: u8, why: Option<Box<Notice>> },
 }

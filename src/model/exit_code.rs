@@ -1,4 +1,4 @@
-//! All exit codes of slurminit. The meaning of a code never changes; docs/exit-codes.md explains what to do about each.
+//! All exit codes of slurminit. docs/reference/exit-codes.md explains what to do about each.
 //!
 //! If a CMD ran, the container's code is CMD's own (128+n if signal n killed it).
 

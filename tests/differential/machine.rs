@@ -21,7 +21,7 @@ pub(crate) struct Machine {
 pub(crate) enum Expected {
     /// Slurm's detection and our lines come out the same.
     Same,
-    /// They differ, for the reason that docs/evidence/slurm-detection.md gives under this title, and in this way.
+    /// They differ, for the reason that tests/differential/differences.md gives under this title, and in this way.
     Differs {
         title: &'static str,
         /// What AutoDetect=nvml makes of it; `Err` holds a part of the message that slurmd dies of.

@@ -1,4 +1,4 @@
-//! Slurm's own GPU detection as the oracle for ours: docs/evidence/slurm-detection.md.
+//! Slurm's own GPU detection as the oracle for ours: tests/differential/differences.md.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "a test is no PID 1: it may wait for the commands that it runs")]
 
@@ -34,12 +34,12 @@ fn our_lines_come_out_as_slurms_own_detection() {
 
 #[test]
 fn every_difference_is_explained() {
-    let explained = include_str!("../../docs/evidence/slurm-detection.md");
+    let explained = include_str!("differences.md");
     for machine in machines() {
         if let Expected::Differs { title, .. } = machine.expected {
             assert!(
                 explained.contains(&format!("### {title}\n")),
-                "docs/evidence/slurm-detection.md does not explain `{title}`"
+                "tests/differential/differences.md does not explain `{title}`"
             );
         }
     }

@@ -1,8 +1,7 @@
-//! docs/evidence/symptoms.md is made of the symptoms and their answers, and the tables of docs/troubleshooting.md of the entries.
+//! Generates the tables of docs/reference/doctor.md from the entries, and lists the symptoms with their recorded answers.
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::PathBuf;
 
 use doctor::{Entry, PARTS};
 
@@ -13,27 +12,21 @@ const BEGIN: &str =
     "<!-- From here on this is made of the entries of `slurminit doctor`: UPDATE=1 cargo test --test doctor -->\n";
 const END: &str = "<!-- Up to here. -->\n";
 
-/// Holds both against what they are made of; with `UPDATE=1` they are written.
+/// Fails if the page differs from the entries, or if a symptom has no recorded answer. With `UPDATE=1` the page is written.
 pub(crate) fn compare() {
-    let troubleshooting = fs::read_to_string(path("troubleshooting.md")).unwrap();
-    let (head, rest) = troubleshooting.split_once(BEGIN).expect("the mark where the tables begin");
+    harness::write_evidence(&symptoms());
+    let path = harness::root().join("docs/reference/doctor.md");
+    let old = fs::read_to_string(&path).unwrap();
+    let (head, rest) = old.split_once(BEGIN).expect("the mark where the tables begin");
     let (_, tail) = rest.split_once(END).expect("the mark where they end");
     let made = [head, BEGIN, &tables(), END, tail].concat();
-    let mut wrong = String::new();
-    for (name, made) in [("troubleshooting.md", made), ("evidence/symptoms.md", symptoms())] {
-        if std::env::var_os("UPDATE").is_some() {
-            fs::write(path(name), &made).unwrap();
-        }
-        let old = fs::read_to_string(path(name)).unwrap_or_default();
-        if old != made {
-            wrong += &similar::TextDiff::from_lines(&old, &made).unified_diff().header(name, "now").to_string();
-        }
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(&path, &made).unwrap();
+        return;
     }
+    let wrong =
+        similar::TextDiff::from_lines(&old, &made).unified_diff().header("docs/reference/doctor.md", "now").to_string();
     assert!(wrong.is_empty(), "{wrong}\nIf that is right: UPDATE=1 cargo test --test doctor");
-}
-
-fn path(name: &str) -> PathBuf {
-    harness::root().join("docs").join(name)
 }
 
 /// A cell of a table cannot hold the sign that ends it.
@@ -47,7 +40,13 @@ fn tables() -> String {
         let _ = write!(text, "\n## {}\n\n| Symptom | Cause | Repair | Entry |\n|---|---|---|---|\n", part.title);
         for Entry { id, symptoms, cause, repair, .. } in part.entries {
             let symptoms: Vec<String> = symptoms.iter().map(|symptom| cell(symptom)).collect();
-            let _ = writeln!(text, "| {} | {} | {} | `{id}` |", symptoms.join("<br>"), cell(cause), cell(repair));
+            let _ = writeln!(
+                text,
+                "| {} | {} | {} | `{id}` |",
+                symptoms.join("<br>"),
+                cell(cause),
+                cell(repair).replace("](", "](../")
+            );
         }
     }
     text + "\n"
@@ -55,11 +54,10 @@ fn tables() -> String {
 
 fn symptoms() -> String {
     let mut text = String::from(
-        "# Symptoms, and what doctor says\n\n\
-         Every symptom in the troubleshooting parts of five guides to GPUs in containers, and what else is known to go wrong. For\n\
-         each, a test makes the fault and holds the answer of `slurminit doctor` against the one below: `tests/doctor` with\n\
-         stand-ins for hardware and programs, `tests/image/doctor.rs` (the rows whose record begins with `image-`) with the real\n\
-         munged, slurmctld and slurmd. This page is made by these tests: a row is here because its test passes.\n",
+        "# Symptoms and the answers of doctor\n\n\
+         Symptoms from the troubleshooting parts of five guides to GPUs in containers, and other known faults. For each, a test makes the\n\
+         fault and compares the answer of `slurminit doctor` with the record: `tests/doctor` with stand-ins for hardware and programs,\n\
+         `tests/image/doctor.rs` (records that begin with `image-`) with the real munged, slurmctld and slurmd.\n",
     );
     for source in SOURCES {
         let _ = write!(

@@ -1,6 +1,6 @@
 //! What goes wrong between the machines of a cluster: real daemons in containers on a network, one row for each.
 //!
-//! `SLURMINIT_BETWEEN=WORD` runs only the cases with that word; `UPDATE=1` writes the rows of docs/evidence/faults.md. A case removes the fault, and
+//! `SLURMINIT_BETWEEN=WORD` runs only the cases with that word; `UPDATE=1` writes the rows of tests/image/faults/expected.md. A case removes the fault, and
 //! does nothing else that brings the cluster back.
 
 use std::path::PathBuf;
@@ -67,15 +67,15 @@ fn network_key_and_clock_faults_need_no_repair() {
     check(|what| ["network", "munge key", "clock"].contains(&what));
 }
 
-/// The page has a row for each case and no other.
+/// The record has a row for each case and no other.
 #[test]
-fn the_page_lists_every_case() {
+fn the_record_lists_every_case() {
     let names: Vec<String> = CASES.iter().map(|case| format!("| {} | {}", case.what, case.fault)).collect();
-    assert_eq!(report::row_names(&page(), &MARKS, 2), names, "make it again with the command in {:?}", page());
+    assert_eq!(report::row_names(&record(), &MARKS, 2), names, "make it again with the command in {:?}", record());
 }
 
-fn page() -> PathBuf {
-    harness::root().join("docs/evidence/faults.md")
+fn record() -> PathBuf {
+    harness::root().join("tests/image/faults/expected.md")
 }
 
 fn check(selects: impl Fn(&str) -> bool) {
@@ -91,10 +91,11 @@ fn check(selects: impl Fn(&str) -> bool) {
     });
     let table = format!("| what | fault | outcome | jobs that ran |\n|---|---|---|---|\n{}", rows.concat());
     println!("{table}");
+    harness::write_evidence(&table);
     if std::env::var_os("UPDATE").is_some() {
-        report::update(&page(), &MARKS, &table, 2);
+        report::update(&record(), &MARKS, &table, 2);
     } else {
-        report::compare(&page(), &MARKS, &table, 4);
+        report::compare(&record(), &MARKS, &table, 4);
     }
 }
 

@@ -1,5 +1,5 @@
 //! `slurminit doctor` in the image, beside the real munged, slurmctld and slurmd: each fault is made, and the answer is held
-//! against the record in `tests/doctor/answers`, of which docs/evidence/symptoms.md is made. `UPDATE=1` makes the record anew.
+//! against the record in `tests/doctor/answers`. `UPDATE=1` writes the record.
 
 use crate::answer::{Answer, Report, difference};
 use crate::docker::{Container, DEMO, Image, PLAIN, Volume, directory};

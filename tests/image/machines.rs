@@ -1,5 +1,4 @@
-//! Every kind of machine: detected, booted on the real Slurm, with a job on its first and its last device. The table of
-//! docs/evidence/machines.md is made here: `UPDATE=1 cargo test --test image -- --ignored machines` writes it anew.
+//! Every kind of machine: detected, booted on the real Slurm, with a job on its first and its last device.
 
 #[path = "machines/kfd.rs"]
 mod kfd;
@@ -16,13 +15,7 @@ mod sharing;
 #[path = "machines/tree.rs"]
 mod tree;
 
-use std::fs;
-
 use machine::{Machine, Seen};
-
-const BEGIN: &str =
-    "<!-- made by tests/image/machines.rs: UPDATE=1 cargo test --test image -- --ignored machines -->\n";
-const END: &str = "<!-- end of the made table -->\n";
 
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
@@ -33,7 +26,7 @@ fn a_job_on_the_first_and_last_device_of_every_machine_sees_the_right_variable_o
     let wanted = std::env::var("SLURMINIT_MACHINE").unwrap_or_default();
     let here: Vec<_> = machines.iter().filter(|machine| machine.is_built() && machine.name.contains(&wanted)).collect();
     assert!(!here.is_empty(), "no machine is called {wanted:?}");
-    for machine in here {
+    for machine in &here {
         match machine.look() {
             Ok(seen) if seen == machine.expected => {}
             Ok(seen) => wrong += &format!("\n## {}\n{seen:#?}\nexpected: {:#?}\n", machine.name, machine.expected),
@@ -41,9 +34,7 @@ fn a_job_on_the_first_and_last_device_of_every_machine_sees_the_right_variable_o
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
-    if wanted.is_empty() && std::env::var_os("UPDATE").is_some() {
-        write_table(&machines);
-    }
+    harness::write_evidence(&table_of(&here));
 }
 
 /// A batch script with GPUs of both vendors has both variables, a step of it that has one vendor's has that, and a job
@@ -90,32 +81,7 @@ fn listed_machines_give_a_job_their_last_partition() {
     }
 }
 
-/// The table says what was seen, and that is what was expected.
-#[test]
-fn the_documents_table_is_that_of_the_machines() {
-    let document = fs::read_to_string(document()).expect("the document");
-    let table = document.split_once(BEGIN).and_then(|(_, rest)| rest.split_once(END)).map(|(table, _)| table);
-    let wanted = table_of(&rows::machines());
-    assert_eq!(
-        table,
-        Some(wanted.as_str()),
-        "to write it anew: UPDATE=1 cargo test --test image -- --ignored machines"
-    );
-}
-
-fn document() -> std::path::PathBuf {
-    harness::root().join("docs/evidence/machines.md")
-}
-
-fn write_table(machines: &[Machine]) {
-    let text = fs::read_to_string(document()).expect("the document");
-    let (before, rest) = text.split_once(BEGIN).expect("the beginning of the table");
-    let (_, after) = rest.split_once(END).expect("its end");
-    fs::write(document(), format!("{before}{BEGIN}{}{END}{after}", table_of(machines)))
-        .expect("a document that can be written");
-}
-
-fn table_of(machines: &[Machine]) -> String {
+fn table_of(machines: &[&Machine]) -> String {
     let mut table = "| machine | `sinfo -o %G` | last file | job on the first device | job on the last device |\n\
                      |---|---|---|---|---|\n"
         .to_owned();

@@ -34,7 +34,7 @@ fn a_token_opens_it_and_nothing_else_does() {
     }
     // A user makes tokens for nobody else, and reads no key.
     let other = container.exec(&["su", "alice", "-c", "slurminit token root"]);
-    assert!(other.code == 1 && other.stderr.contains("docs/rest.md"), "{} {}", other.stdout, other.stderr);
+    assert!(other.code == 1 && other.stderr.contains("docs/accounting.md"), "{} {}", other.stdout, other.stderr);
     assert_eq!(
         container.sh("stat -c '%U %a' /var/lib/slurm/jwt /var/lib/slurm/jwt/jwt_hs256.key"),
         "slurm 700\nslurm 600"

@@ -1,4 +1,4 @@
-//! The two tables of src/model/inventory/slurm.rs in docs/versions.md.
+//! The two tables of src/model/inventory/slurm.rs in docs/reference/versions.md.
 
 use std::fmt::Write as _;
 

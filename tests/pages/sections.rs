@@ -24,7 +24,7 @@ pub(crate) struct Verb {
     pub(crate) who: String,
     /// What each code means.
     exit: BTreeMap<String, String>,
-    /// Whether its codes are the container's as well, which docs/exit-codes.md has.
+    /// Whether its codes are the container's as well, which docs/reference/exit-codes.md has.
     #[serde(default)]
     is_container: bool,
     /// Keys of [`Sections::files`].
@@ -53,9 +53,9 @@ pub(crate) fn sections() -> Sections {
     toml::from_str(include_str!("sections.toml")).expect("tests/pages/sections.toml is as it must be")
 }
 
-/// The codes of docs/exit-codes.md with their meaning.
+/// The codes of docs/reference/exit-codes.md with their meaning.
 pub(crate) fn exit_codes() -> Vec<(String, String)> {
-    let rows = include_str!("../../docs/exit-codes.md").lines().filter_map(|line| {
+    let rows = include_str!("../../docs/reference/exit-codes.md").lines().filter_map(|line| {
         let cells: Vec<&str> = line.strip_prefix("| ")?.split(" | ").collect();
         let code = cells.first()?.parse::<u8>().ok()?;
         Some((code.to_string(), (*cells.get(1)?).to_owned()))

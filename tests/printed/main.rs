@@ -43,7 +43,7 @@ fn root() -> &'static Path {
 
 /// README.md and the pages below docs, from the project's directory.
 fn pages() -> Vec<(PathBuf, String)> {
-    let folders = ["docs", "docs/decisions", "docs/evidence"].map(|folder| root().join(folder));
+    let folders = ["docs", "docs/decisions", "docs/reference"].map(|folder| root().join(folder));
     let entries = folders.iter().flat_map(|folder| fs::read_dir(folder).expect("a folder of docs"));
     let paths = entries.map(|entry| entry.expect("an entry").path());
     let mut paths: Vec<PathBuf> = paths.filter(|path| path.extension().is_some_and(|end| end == "md")).collect();

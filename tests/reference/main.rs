@@ -1,4 +1,4 @@
-//! The reference in docs/configuration.md is made of what the program reads (the types, by a deserializer that notes what is
+//! The reference in docs/reference/configuration.md is made of what the program reads (the types, by a deserializer that notes what is
 //! asked of it; the environment, by noting which variables are asked for) and of config/slurminit.toml, which explains
 //! each key. Nothing of the three can be without the others. So is slurminit.toml(5). `UPDATE=1 cargo test --test reference` writes
 //! both anew.
@@ -26,7 +26,7 @@ const BEGIN: &str = "<!-- Made of config/slurminit.toml and the types by: UPDATE
 const END: &str = "<!-- End of what is made. -->\n";
 
 fn document() -> PathBuf {
-    harness::root().join("docs/configuration.md")
+    harness::root().join("docs/reference/configuration.md")
 }
 
 /// Every key that the types ask for, and of what type it is; and those that the file with all its examples lacks.
@@ -182,7 +182,7 @@ fn the_reference_is_of_the_types_and_of_the_file() {
         return;
     }
     let diff = similar::TextDiff::from_lines(written.trim_end(), made.trim_end());
-    let shown = diff.unified_diff().header("docs/configuration.md", "now").to_string();
+    let shown = diff.unified_diff().header("docs/reference/configuration.md", "now").to_string();
     assert!(shown.is_empty(), "{shown}\nTo write it anew: UPDATE=1 cargo test --test reference");
 }
 

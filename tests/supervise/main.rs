@@ -1,4 +1,4 @@
-//! The real binary as PID 1 of a PID namespace of its own: what ../docs/reliability.md promises, seen from outside.
+//! The real binary as PID 1 of a PID namespace of its own: what docs/operations.md describes, seen from outside.
 //!
 //! Needs root or unprivileged user namespaces for `unshare`; a machine without them fails these tests, loudly.
 

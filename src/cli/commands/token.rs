@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let (user, lifespan) = (format!("username={}", args.user), format!("lifespan={}", args.lifespan));
     let said = tool::ask("scontrol", &["token", &user, &lifespan], PATIENCE).output_of("scontrol");
-    let hint = "tokens for others are root's to make, and need `listen` in [rest]: docs/rest.md";
+    let hint = "tokens for others are root's to make, and need `listen` in [rest]: docs/accounting.md";
     let said = said.map_err(|why| anyhow::anyhow!("{why}; {hint}"))?;
     let token = said.trim().strip_prefix("SLURM_JWT=").filter(|token| !token.is_empty());
     super::print(&format!("{}\n", token.ok_or_else(|| anyhow::anyhow!("scontrol printed no token; {hint}"))?))?;

@@ -1,6 +1,6 @@
 //! The Slurm of this image: its release, its plugins, and what that release can do.
 //!
-//! Everything that depends on a release stands in two tables here. docs/versions.md shows both.
+//! Everything that depends on a release stands in two tables here. docs/reference/versions.md shows both.
 
 use std::fmt;
 
@@ -78,9 +78,9 @@ pub struct Since {
     pub release: SlurmVersion,
     /// What is assumed of an unknown release.
     pub if_unknown: bool,
-    /// What that is, for docs/versions.md.
+    /// What that is, for docs/reference/versions.md.
     pub what: &'static str,
-    /// What slurminit does about it, for docs/versions.md.
+    /// What slurminit does about it, for docs/reference/versions.md.
     pub here: &'static str,
 }
 

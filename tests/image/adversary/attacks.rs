@@ -2,7 +2,7 @@
 //!
 //! Each attack is a container. A job of somebody else's counts five times a second meanwhile. The container must live, the
 //! job must miss nothing, `srun` must work again within 10 s after the attack, and the log must say what went on.
-//! `SLURMINIT_ATTACKS=WORD` runs only the attacks with that word; `UPDATE=1` writes the rows of docs/evidence/faults.md.
+//! `SLURMINIT_ATTACKS=WORD` runs only the attacks with that word; `UPDATE=1` writes the rows of tests/image/faults/expected.md.
 
 mod attack;
 mod connections;
@@ -53,17 +53,17 @@ fn no_attack_by_memory_ends_the_cluster() {
     check(memory::attacks());
 }
 
-/// The page has a row for each attack and no other.
+/// The record has a row for each attack and no other.
 #[test]
-fn the_page_lists_every_attack() {
+fn the_record_lists_every_attack() {
     let attackers = [requests::attacks, connections::attacks, ports::attacks, processes::attacks, memory::attacks];
     let names: Vec<String> =
         attackers.into_iter().flat_map(|attacks| attacks()).map(|attack| format!("| {}", attack.what)).collect();
-    assert_eq!(report::row_names(&page(), &MARKS, 1), names, "make it again with the command in {:?}", page());
+    assert_eq!(report::row_names(&record(), &MARKS, 1), names, "make it again with the command in {:?}", record());
 }
 
-fn page() -> PathBuf {
-    harness::root().join("docs/evidence/faults.md")
+fn record() -> PathBuf {
+    harness::root().join("tests/image/faults/expected.md")
 }
 
 fn check(attacks: Vec<Attack>) {
@@ -82,8 +82,9 @@ fn check(attacks: Vec<Attack>) {
         results().filter_map(|(attack, result)| Some(format!("{}: {}", attack.what, result.as_ref().err()?))).collect();
     let table = attack::table(&rows);
     println!("{table}");
+    harness::write_evidence(&table);
     assert!(failed.is_empty(), "{} of {} attacks succeeded:\n\n{}", failed.len(), seen.len(), failed.join("\n\n"));
     if std::env::var_os("UPDATE").is_some() {
-        report::update(&page(), &MARKS, &table, 1);
+        report::update(&record(), &MARKS, &table, 1);
     }
 }

@@ -3,7 +3,7 @@
 //! No cell may be a hang or silence: a case fails when the cluster does not come back (or the container does not end with
 //! the documented code) in time, when a job or the saved state is lost that should not be, and when the log does not say
 //! what happened. `SLURMINIT_FAULTS=WORD` runs only the cases with that word; `UPDATE=1`
-//! writes the rows of docs/evidence/faults.md.
+//! writes the rows of tests/image/faults/expected.md.
 
 mod at_the_start;
 mod at_the_stop;
@@ -54,17 +54,22 @@ fn no_fault_of_the_surroundings_hangs_or_goes_unreported() {
     check(surroundings::cases());
 }
 
-/// The page has a row for each case and no other.
+/// The record has a row for each case and no other.
 #[test]
-fn the_page_lists_every_case() {
+fn the_record_lists_every_case() {
     let cases = [at_the_start::cases(), while_ready::cases(), while_reloading::cases(), at_the_stop::cases()].concat();
     let cases = [cases, surroundings::cases()].concat();
     let names: Vec<String> = cases.iter().map(report::row_name).collect();
-    assert_eq!(report::row_names(&page(), &report::MARKS, 3), names, "make it again with the command in {:?}", page());
+    assert_eq!(
+        report::row_names(&record(), &report::MARKS, 3),
+        names,
+        "make it again with the command in {:?}",
+        record()
+    );
 }
 
-fn page() -> PathBuf {
-    harness::root().join("docs/evidence/faults.md")
+fn record() -> PathBuf {
+    harness::root().join("tests/image/faults/expected.md")
 }
 
 fn check(cases: Vec<Case>) {
@@ -83,10 +88,11 @@ fn check(cases: Vec<Case>) {
         results().filter_map(|(case, result)| Some(format!("{}: {}", case.name(), result.as_ref().err()?))).collect();
     let table = report::table(&rows);
     println!("{table}");
+    harness::write_evidence(&table);
     assert!(failed.is_empty(), "{} of {} cases failed:\n\n{}", failed.len(), seen.len(), failed.join("\n\n"));
     if std::env::var_os("UPDATE").is_some() {
-        report::update(&page(), &report::MARKS, &table, 3);
+        report::update(&record(), &report::MARKS, &table, 3);
     } else {
-        report::compare(&page(), &report::MARKS, &table, 4);
+        report::compare(&record(), &report::MARKS, &table, 4);
     }
 }

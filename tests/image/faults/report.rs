@@ -50,7 +50,7 @@ fn parts<'a>(text: &'a str, marks: &Marks) -> (&'a str, &'a str, &'a str) {
     (before, table, after)
 }
 
-/// The first columns of each row of the page's table.
+/// The first columns of each row of the recorded table.
 pub(crate) fn row_names(file: &Path, marks: &Marks, columns: usize) -> Vec<String> {
     let text = fs::read_to_string(file).expect("the file with the marks");
     let (_, table, _) = parts(&text, marks);
@@ -65,7 +65,7 @@ pub(super) fn row_name(case: &Case) -> String {
     format!("| {} | {} | {}", case.target, case.phase, case.fault)
 }
 
-/// Replaces the rows of the page that the table has, known by their first columns, and appends the others.
+/// Replaces the recorded rows that the table has, identified by their first columns, and appends the others.
 pub(crate) fn update(file: &Path, marks: &Marks, table: &str, columns: usize) {
     let text = fs::read_to_string(file).expect("the file with the marks");
     let (before, old, after) = parts(&text, marks);
@@ -80,7 +80,7 @@ pub(crate) fn update(file: &Path, marks: &Marks, table: &str, columns: usize) {
         .expect("the file can be written");
 }
 
-/// Each row of the table is on the page with the same first columns. Times and messages of a run are its own.
+/// Fails unless each row of the table is recorded with the same first columns. Times and messages are not compared.
 pub(crate) fn compare(file: &Path, marks: &Marks, table: &str, columns: usize) {
     let text = fs::read_to_string(file).expect("the file with the marks");
     let key = |row: &str| key(&without_times(row), columns);
