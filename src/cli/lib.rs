@@ -1,5 +1,7 @@
 //! The command line.
 
+#![forbid(unsafe_code)]
+
 mod commands;
 
 use clap::Parser;

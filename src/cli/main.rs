@@ -1,5 +1,7 @@
 //! The slurminit binary: chooses the verb and returns its exit code.
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 
 use clap::Parser;

@@ -3,6 +3,8 @@
 //! [`install::load_config`] reads the file. `config/slurminit.toml`, embedded as [`EXAMPLE`], explains
 //! every key. All values in these types are valid; no later check is needed.
 
+#![forbid(unsafe_code)]
+
 mod account;
 mod accounting;
 mod agent;

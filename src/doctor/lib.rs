@@ -4,6 +4,8 @@
 //! form one table: `slurminit doctor` runs all of it, each start runs the cheap part, and docs/reference/doctor.md is
 //! generated from it.
 
+#![forbid(unsafe_code)]
+
 pub mod configure;
 mod entries;
 pub mod entry;

@@ -2,6 +2,8 @@
 //!
 //! `agent` looks at the GPUs and does what is decided here.
 
+#![forbid(unsafe_code)]
+
 pub mod fault;
 pub mod look;
 pub mod policies;

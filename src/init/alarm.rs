@@ -10,7 +10,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
-use sys::async_fd::watch;
+use sys::system_calls::async_fd;
 
 /// Holds one deadline at a time. Without a timerfd, tokio's timers are used.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ impl Alarm {
     pub(super) fn new() -> Self {
         let timer = || -> std::io::Result<_> {
             let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)?;
-            let readable = watch(timer.as_fd().try_clone_to_owned()?, Interest::READABLE)?;
+            let readable = async_fd(timer.as_fd().try_clone_to_owned()?, Interest::READABLE)?;
             Ok((timer, readable))
         };
         Self(timer().ok())

@@ -19,7 +19,7 @@ use tracing::warn;
 use machine::Event;
 use model::file_name::FileName;
 use model::task::Task;
-use sys::async_fd::watch;
+use sys::system_calls::async_fd;
 
 const KUBERNETES_LINK: &str = "..data";
 
@@ -55,7 +55,7 @@ struct Changes {
 impl Changes {
     fn new(task: &Task) -> std::io::Result<Self> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
-        let readable = watch(inotify.as_fd().try_clone_to_owned()?, Interest::READABLE)?;
+        let readable = async_fd(inotify.as_fd().try_clone_to_owned()?, Interest::READABLE)?;
         let own = &task.paths.config;
         let mut files = Vec::new();
         if task.setup.supervise.reload_on_change {

@@ -4,6 +4,8 @@
 //! network's protocol or reads a configuration is in it (docs/decisions/make-pid-1-a-program-of-its-own.md). What it is to do lies in a
 //! memory file, whose descriptor stands on its command line.
 
+#![forbid(unsafe_code)]
+
 mod advice;
 mod alarm;
 mod changes;
@@ -26,7 +28,7 @@ use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::libc::STDERR_FILENO;
@@ -40,6 +42,7 @@ use model::{exit_code, printable};
 use sys::inherited::{Inherited, become_program};
 use sys::lock::Lock;
 use sys::lock::state::StateLock;
+use sys::system_calls::adopt_descriptor;
 
 /// The file name, beside slurminit's own.
 const PROGRAM: &str = "slurminit-init";
@@ -120,10 +123,9 @@ fn order(words: &mut impl Iterator<Item = OsString>) -> Result<Order, String> {
 }
 
 /// A descriptor that `slurminit run` has left open. No child gets it.
-#[expect(unsafe_code, reason = "a number is all that comes through an exec")]
 fn inherited_descriptor(number: RawFd) -> OwnedFd {
-    // SAFETY: the number is above those of the standard descriptors, this process has opened nothing that it keeps, and each is adopted once.
-    let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
+    // It is above the standard descriptors, this process has opened nothing that it keeps, and each is adopted once.
+    let descriptor = adopt_descriptor(number);
     // Where it is not open, reading it says so.
     let _ = fcntl(&descriptor, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC));
     descriptor

@@ -10,7 +10,6 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 
-use nix::libc;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, setsockopt, socket, sockopt};
 use nix::sys::stat::Mode;
 use nix::unistd::{Pid, getpid};
@@ -22,7 +21,7 @@ use tracing::warn;
 use super::handover::{Claim, LONGEST, NoHandover, Process, Successor, judge, main_pid};
 use machine::SpawnFailure;
 use model::exit_code::FAILURE;
-use sys::async_fd::watch;
+use sys::system_calls::{async_fd, receive_with_sender};
 
 /// How many messages are read before other tasks get their turn.
 const BATCH: usize = 32;
@@ -66,7 +65,7 @@ impl Notify {
             run.chown_entry(&file, owner)?;
         }
         let channel = Rc::new(Channel {
-            socket: watch(socket, Interest::READABLE)?,
+            socket: async_fd(socket, Interest::READABLE)?,
             name: name.to_owned(),
             main: Cell::default(),
             session: Cell::default(),
@@ -117,7 +116,8 @@ impl Channel {
     fn read(&self, limit: usize) -> usize {
         let mut buffer = [0; LONGEST + 1];
         for count in 0..limit {
-            let Some((length, sender)) = receive(self.socket.get_ref(), &mut buffer) else { return count };
+            // Slurm 25.11 waits until the descriptor that it sends with `BARRIER=1` is closed.
+            let Ok((length, sender)) = receive_with_sender(self.socket.get_ref(), &mut buffer) else { return count };
             self.take(buffer.get(..length).unwrap_or_default(), sender);
         }
         limit
@@ -151,42 +151,4 @@ impl Channel {
 
 fn look(pid: i32) -> Option<Process> {
     sys::proc::stat(pid).map(Process::from)
-}
-
-/// Receives one message and its sender's PID, which the kernel guarantees; `None` when no message is queued.
-///
-/// The control buffer has no room for file descriptors, so the kernel closes any that come along. (Slurm 25.11 waits
-/// until the one sent with `BARRIER=1` is closed.)
-#[expect(unsafe_code, reason = "nix calls a message without room for its descriptors an error")]
-fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Option<(usize, i32)> {
-    let size = libc::c_uint::try_from(size_of::<libc::ucred>()).ok()?;
-    let mut control = [0_u64; 4];
-    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-    loop {
-        // SAFETY: the pointers are to the buffers above, with their lengths; the control buffer is aligned for its
-        // header, and has room for exactly the sender's credentials, which are read only if the kernel stored them
-        // there.
-        unsafe {
-            let mut header: libc::msghdr = std::mem::zeroed();
-            header.msg_iov = &raw mut part;
-            header.msg_iovlen = 1;
-            header.msg_control = control.as_mut_ptr().cast();
-            header.msg_controllen = libc::CMSG_SPACE(size) as _;
-            let length =
-                libc::recvmsg(socket.as_raw_fd(), &raw mut header, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC);
-            let Ok(length) = usize::try_from(length) else {
-                if nix::Error::last() == nix::Error::EINTR {
-                    continue;
-                }
-                return None;
-            };
-            let first = libc::CMSG_FIRSTHDR(&raw const header);
-            let sender = first.as_ref().filter(|first| {
-                (first.cmsg_level, first.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_CREDENTIALS)
-                    && first.cmsg_len >= libc::CMSG_LEN(size) as _
-            });
-            let sender = sender.map_or(0, |first| libc::CMSG_DATA(first).cast::<libc::ucred>().read_unaligned().pid);
-            return Some((length, sender));
-        }
-    }
 }

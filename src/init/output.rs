@@ -13,7 +13,7 @@ use crate::logs::{Circumstances, LineSplitter, Logs, Record, parse_daemon_line};
 use machine::Event;
 use machine::liveness_result::Probed;
 use machine::node_report::NodeReport;
-use sys::async_fd::watch;
+use sys::system_calls::async_fd;
 
 /// Bytes per read. Other tasks get their turn between two reads.
 const CHUNK: usize = 16 * 1024;
@@ -58,7 +58,7 @@ impl Pump {
 
     /// Reads until the last writer has closed the pipe, which may be long after the child's death.
     pub(super) async fn run(self: Rc<Self>) {
-        let Ok(pipe) = self.pipe.try_clone().and_then(|pipe| watch(pipe, Interest::READABLE)) else { return };
+        let Ok(pipe) = self.pipe.try_clone().and_then(|pipe| async_fd(pipe, Interest::READABLE)) else { return };
         while let Ok(mut guard) = pipe.readable().await {
             match self.read() {
                 Read::Some => tokio::task::yield_now().await,

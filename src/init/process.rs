@@ -6,24 +6,30 @@
 use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io::{Seek as _, Write as _};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::unistd::{ForkResult, Gid, Pid, Uid, fork, pipe2, setgid, setuid};
+use nix::unistd::{
+    Gid, Pid, Uid, dup2_stderr, dup2_stdin, dup2_stdout, pipe2, setgid, setgroups, setpgid, setsid, setuid, write,
+};
 
 use super::limits::Counts;
 use machine::{Shortage, SpawnFailure};
 use model::exit_code::{CMD_NOT_EXECUTABLE, CMD_NOT_FOUND, FAILURE};
 use sys::inherited::{Inherited, block_all, set_mask};
+use sys::proc;
+use sys::system_calls::{fork, kill, pidfd_open, pidfd_send_signal};
 use sys::users::User;
-use sys::{pidfd, proc};
 
 /// The size of a pipe that holds 64 messages, in bytes.
 const MESSAGES: libc::c_int = 64 * 4096;
+
+/// The child's exit code if its exec failed. [`failure_of`] has the reason.
+const EXEC_FAILED: i32 = 127;
 
 /// Where a child's output goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,17 +84,31 @@ pub(super) struct Started {
 }
 
 /// Everything that the child needs, allocated before the fork.
-struct ChildSetup {
+struct ChildSetup<'fd> {
     argv: Vec<CString>,
     envp: Vec<CString>,
     candidates: Vec<CString>,
-    user: Option<User>,
+    user: Option<Credentials>,
     is_cmd: bool,
     is_marked: bool,
     stdin: Option<OwnedFd>,
-    stdout: Option<RawFd>,
-    stderr: Option<RawFd>,
-    failure: RawFd,
+    stdout: Option<BorrowedFd<'fd>>,
+    stderr: Option<BorrowedFd<'fd>>,
+    failure: BorrowedFd<'fd>,
+}
+
+/// The user that a child becomes.
+struct Credentials {
+    uid: Uid,
+    gid: Gid,
+    groups: Vec<Gid>,
+}
+
+impl Credentials {
+    fn of(user: &User) -> Self {
+        let groups = user.groups.iter().map(|group| Gid::from_raw(*group)).collect();
+        Self { uid: Uid::from_raw(user.uid), gid: Gid::from_raw(user.gid), groups }
+    }
 }
 
 /// Starts `program`.
@@ -119,25 +139,25 @@ pub(super) fn start(program: &Program, inherited: &Inherited) -> Result<Started,
         .transpose()
         .map_err(failed(&format!("no standard input for `{name}`")))?;
     let uid = program.user.as_ref().map_or_else(Uid::effective, |user| Uid::from_raw(user.uid));
-    let log_in_child = log.as_ref().map(|(_, write)| write.as_raw_fd());
-    let prepared = ChildSetup {
+    let log_in_child = log.as_ref().map(|(_, write)| write.as_fd());
+    let setup = ChildSetup {
         argv: program.argv.iter().map(|word| c_string(word)).collect(),
         envp: program.env.iter().map(|word| c_string(word)).collect(),
         candidates: candidates(program),
-        user: program.user.clone(),
+        user: program.user.as_ref().map(Credentials::of),
         is_cmd: program.is_cmd,
         is_marked: program.is_marked,
         stdin,
-        stdout: captured.as_ref().map(|(_, write)| write.as_raw_fd()).or(log_in_child),
+        stdout: captured.as_ref().map(|(_, write)| write.as_fd()).or(log_in_child),
         stderr: log_in_child,
-        failure: failure_in_child.as_raw_fd(),
+        failure: failure_in_child.as_fd(),
     };
-    match fork_child(&prepared, inherited) {
+    match fork_child(&setup, inherited) {
         Err(errno) => Err(failed(&format!("cannot start `{name}`"))(errno)),
         Ok(pid) => {
             let ours = |pipe: Option<(OwnedFd, OwnedFd)>| pipe.map(|(read, _)| read);
             set_nonblocking(&failure);
-            let (handle, log, captured) = (pidfd::open(pid.as_raw()), ours(log), ours(captured));
+            let (handle, log, captured) = (pidfd_open(pid.as_raw()), ours(log), ours(captured));
             Ok(Started { pid, group: pid, handle, failure, log, is_apart, captured, uid, limits: Counts::default() })
         }
     }
@@ -201,7 +221,7 @@ fn shortage(errno: nix::Error) -> Option<Shortage> {
 /// Sends a signal to exactly this process. A zombie ignores it.
 pub(super) fn send(started: &Started, signal: i32) {
     match &started.handle {
-        Some(handle) => pidfd::send(handle, signal),
+        Some(handle) => pidfd_send_signal(handle, signal),
         None => kill(started.pid.as_raw(), signal),
     }
 }
@@ -239,66 +259,55 @@ fn c_string(bytes: &[u8]) -> CString {
     CString::new(bytes.get(..end).unwrap_or_default()).unwrap_or_default()
 }
 
-#[expect(unsafe_code, reason = "fork")]
-fn fork_child(prepared: &ChildSetup, inherited: &Inherited) -> nix::Result<Pid> {
+fn fork_child(setup: &ChildSetup<'_>, inherited: &Inherited) -> nix::Result<Pid> {
     // Until its exec the child must not run this process's handlers, which would swallow a signal sent to the child.
     let mask = block_all();
-    // SAFETY: slurminit is single-threaded, so the child may call anything that the parent may.
-    let forked = unsafe { fork() };
-    if !matches!(forked, Ok(ForkResult::Child)) {
-        set_mask(mask);
+    // slurminit is single-threaded.
+    let forked = fork(|| {
+        let errno = become_program(setup, inherited) as i32;
+        let _ = write(setup.failure, &errno.to_ne_bytes());
+        EXEC_FAILED
+    });
+    set_mask(mask);
+    let child = forked?;
+    if setup.is_cmd {
+        // Parent and child both do this, because either may run first.
+        let _ = setpgid(child, child);
     }
-    match forked? {
-        ForkResult::Parent { child } => {
-            if prepared.is_cmd {
-                // Parent and child both do this, because either may run first.
-                let _ = nix::unistd::setpgid(child, child);
-            }
-            Ok(child)
+    Ok(child)
+}
+
+/// Turns this child into the program. Returns only on failure. It must not allocate.
+fn become_program(setup: &ChildSetup<'_>, inherited: &Inherited) -> nix::Error {
+    match set_up(setup) {
+        Ok(()) => {
+            inherited.restore();
+            execute(setup)
         }
-        ForkResult::Child => {
-            let errno = become_program(prepared, inherited) as i32;
-            // SAFETY: plain system calls on an open descriptor; `_exit` runs none of the parent's exit handlers.
-            unsafe {
-                libc::write(prepared.failure, errno.to_ne_bytes().as_ptr().cast(), 4);
-                libc::_exit(127)
-            }
-        }
+        Err(errno) => errno,
     }
 }
 
-/// Turns this child into the program. Returns only on failure.
-#[expect(unsafe_code, reason = "dup2 onto the standard descriptors, and execve with arrays made before the fork")]
-fn become_program(prepared: &ChildSetup, inherited: &Inherited) -> nix::Error {
-    let own_group = if prepared.is_cmd {
-        nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0)).map(|()| take_terminal())
+fn set_up(setup: &ChildSetup<'_>) -> nix::Result<()> {
+    if setup.is_cmd {
+        setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
+        take_terminal();
     } else {
-        nix::unistd::setsid().map(drop)
-    };
-    if let Err(errno) = own_group {
-        return errno;
+        setsid()?;
     }
-    let wanted = [(prepared.stdin.as_ref().map(AsRawFd::as_raw_fd), 0), (prepared.stdout, 1), (prepared.stderr, 2)];
-    for (from, to) in wanted {
-        // SAFETY: both are plain descriptors of this process; the copy has no close-on-exec.
-        if from.is_some_and(|from| unsafe { libc::dup2(from, to) } < 0) {
-            return nix::Error::last();
-        }
-    }
-    if prepared.is_marked {
+    // The copies have no close-on-exec.
+    setup.stdin.as_ref().map_or(Ok(()), dup2_stdin)?;
+    setup.stdout.map_or(Ok(()), dup2_stdout)?;
+    setup.stderr.map_or(Ok(()), dup2_stderr)?;
+    if setup.is_marked {
         mark();
     }
-    if let Some(User { uid, gid, groups, .. }) = &prepared.user {
-        // SAFETY: the pointer and the length are of the same vector.
-        if unsafe { libc::setgroups(groups.len(), groups.as_ptr()) } != 0 {
-            return nix::Error::last();
-        }
-        if let Err(errno) = setgid(Gid::from_raw(*gid)).and_then(|()| setuid(Uid::from_raw(*uid))) {
-            return errno;
-        }
+    if let Some(user) = &setup.user {
+        setgroups(&user.groups)?;
+        setgid(user.gid)?;
+        setuid(user.uid)?;
     }
-    inherited.restore();
-    execute(prepared)
+    Ok(())
 }
 
 /// Marks a process by lowering RLIMIT_LOCKS, a hard limit that Linux has not enforced since 2.4 (setrlimit(2)). All
@@ -312,10 +321,10 @@ fn mark() {
 }
 
 /// Tries each candidate. The most specific error wins, as with `execvp`.
-fn execute(prepared: &ChildSetup) -> nix::Error {
+fn execute(setup: &ChildSetup<'_>) -> nix::Error {
     let mut last = nix::Error::ENOENT;
-    for file in &prepared.candidates {
-        let Err(errno) = nix::unistd::execve(file, &prepared.argv, &prepared.envp);
+    for file in &setup.candidates {
+        let Err(errno) = nix::unistd::execve(file, &setup.argv, &setup.envp);
         match errno {
             nix::Error::ENOENT | nix::Error::ENOTDIR => {}
             nix::Error::EACCES => last = errno,
@@ -336,12 +345,6 @@ fn take_terminal() {
 
 fn set_nonblocking(fd: &OwnedFd) {
     let _ = nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_SETFL(OFlag::O_NONBLOCK));
-}
-
-#[expect(unsafe_code, reason = "nix's kill takes no real-time signal")]
-pub(super) fn kill(pid: libc::pid_t, signal: i32) {
-    // SAFETY: a system call without pointers. A process that is gone is no error.
-    unsafe { libc::kill(pid, signal) };
 }
 
 #[cfg(test)]

@@ -1,21 +1,24 @@
 //! Whose a GPU's device file is, for the time of a job: docs/decisions/give-a-gpus-device-file-to-the-jobs-user.md.
 
+use std::ffi::{CStr, CString};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
+use nix::errno::Errno;
 use nix::fcntl::AtFlags;
 use nix::unistd::{Gid, Group, Uid, fchownat};
 
 use probe::device_files;
+use sys::system_calls::remove_xattr;
 
 /// The user and group of those who look at the GPUs while they run: they may open a GPU that belongs to a job's user.
 pub const LOOKERS: &str = "slurminit";
 
 /// An access control list, which the owner of a file can add to its mode.
-const ACL: &std::ffi::CStr = c"system.posix_acl_access";
+const ACL: &CStr = c"system.posix_acl_access";
 
 /// Keeps all users but root out of a file: of one that nobody was given, or of one that is taken `from` a job's user.
 ///
@@ -60,14 +63,9 @@ fn lookers() -> Gid {
     Group::from_name(LOOKERS).ok().flatten().map_or(Gid::from_raw(0), |group| group.gid)
 }
 
-#[expect(unsafe_code, reason = "nix has no extended attributes")]
 fn remove_acl(path: &str) -> io::Result<()> {
-    let path = std::ffi::CString::new(path)?;
-    // SAFETY: both are strings that end with NUL and live until the call returns.
-    let outcome = unsafe { libc::removexattr(path.as_ptr(), ACL.as_ptr()) };
-    match io::Error::last_os_error() {
-        _ if outcome == 0 => Ok(()),
-        error if matches!(error.raw_os_error(), Some(libc::ENODATA | libc::EOPNOTSUPP)) => Ok(()),
-        error => Err(error),
+    match remove_xattr(&CString::new(path)?, ACL) {
+        Ok(()) | Err(Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }

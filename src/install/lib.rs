@@ -4,6 +4,8 @@
 //! they lead ([`sys::trusted_path`]). Files that are already right are not written, and nothing is synced unless data could
 //! be lost. So neither a first start nor one without changes waits for the disk.
 
+#![forbid(unsafe_code)]
+
 mod accounting;
 mod accounts;
 mod applied;

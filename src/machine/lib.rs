@@ -4,6 +4,8 @@
 //! its purpose, so there can be only one of each kind; only the edge knows PIDs. Deadlines are not timers to be set and
 //! cancelled: each state owns its deadline, and [`Machine::next_wake`] returns the earliest.
 
+#![forbid(unsafe_code)]
+
 mod boot;
 mod child;
 mod cluster;

@@ -1,5 +1,7 @@
 //! Types that all crates share: the machine, units, the task of PID 1, findings and exit codes.
 
+#![forbid(unsafe_code)]
+
 #[macro_use]
 pub mod text_type;
 

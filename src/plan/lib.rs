@@ -3,6 +3,8 @@
 //! [`plan`] turns the operator's configuration and the detected machine into values that `render` only has to
 //! write. Every decision carries its reason, which `render --explain`, the log and the comments in the files all show.
 
+#![forbid(unsafe_code)]
+
 mod accounting;
 pub mod accounts;
 mod autoscale;

@@ -6,7 +6,6 @@ use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::marker::PhantomData;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -15,16 +14,16 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{ForkResult, Pid, getpid, getppid, pipe2};
+use nix::unistd::{Pid, close, getpid, getppid, pipe2};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+use sys::system_calls::fork;
 
 /// The longest answer that is read, in bytes. A thousand GPUs need a fifth of it.
 const LONGEST_ANSWER: usize = 4 << 20;
 /// How long a child may take to become reapable after it closed its pipe. Its GPUs are closed before that.
 const REAP_ENDED_WITHIN: Duration = Duration::from_millis(500);
-/// The child's exit code after a panic, as in Rust's runtime.
-const PANICKED: i32 = 101;
 
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -124,18 +123,13 @@ impl Child {
         // Close-on-exec: NVML runs nvidia-modprobe, which must not keep the pipe open.
         let (read_end, write_end) = pipe2(OFlag::O_CLOEXEC)?;
         let parent = getpid();
-        // SAFETY: the verbs that run detection are single-threaded, so no other thread can hold a lock that the child
-        // needs.
-        #[expect(unsafe_code, reason = "fork has no safe form")]
-        match unsafe { nix::unistd::fork() }? {
-            ForkResult::Child => {
-                drop(read_end);
-                exit_now(serve(parent, write_end, work))
-            }
-            ForkResult::Parent { child } => {
-                Ok(Self { pid: child, pipe: File::from(read_end), unread: Vec::new(), reaped: false })
-            }
-        }
+        // The verbs that run detection are single-threaded.
+        let pid = fork(|| {
+            // Of the copy in the child only.
+            let _ = close(read_end.as_raw_fd());
+            serve(parent, write_end, work)
+        })?;
+        Ok(Self { pid, pipe: File::from(read_end), unread: Vec::new(), reaped: false })
     }
 
     fn answer<T: DeserializeOwned>(&mut self, started: Instant, deadline: Instant) -> Result<T, NoAnswer> {
@@ -236,12 +230,7 @@ fn serve(parent: Pid, pipe: OwnedFd, work: impl FnOnce(&mut File) -> io::Result<
     // A crash is expected here, but must not leave a core dump on the host.
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
     silence(&pipe);
-    let outcome = catch_unwind(AssertUnwindSafe(|| work(&mut File::from(pipe))));
-    match outcome {
-        Ok(Ok(())) => 0,
-        Ok(Err(_)) => 1,
-        Err(_) => PANICKED,
-    }
+    i32::from(work(&mut File::from(pipe)).is_err())
 }
 
 fn say<T: Serialize>(pipe: &mut File, answer: &T) -> io::Result<()> {
@@ -257,18 +246,10 @@ fn silence(pipe: &OwnedFd) {
     debug_assert!(pipe.as_raw_fd() > 2, "Rust opens 0, 1 and 2 before main");
 }
 
-/// Ends the child without running the parent's exit handlers or flushing its buffers.
-fn exit_now(code: i32) -> ! {
-    // SAFETY: _exit only ends the process.
-    #[expect(unsafe_code, reason = "std::process::exit would run the parent's exit handlers")]
-    unsafe {
-        libc::_exit(code)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sys::system_calls::exit_now;
 
     /// Long enough that the test would fail for good.
     const PATIENCE: Duration = Duration::from_secs(60);

@@ -5,17 +5,18 @@
 //! forge its output, so [`find`] only accepts PIDs that belong to that user according to the kernel.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CString;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use nix::libc;
-
 use sys::proc;
 use sys::proc::parse;
 use sys::sockets;
+use sys::system_calls::get_xattr;
 use sys::tool::Running;
 
 /// A process that has one of the sockets open.
@@ -157,16 +158,10 @@ fn inode(link: &str) -> Option<u32> {
 }
 
 /// The kernel exposes the protocol of a socket as an attribute of its file (`net/socket.c`).
-#[expect(unsafe_code, reason = "nix has no getxattr")]
 fn is_tcp(path: &Path) -> bool {
-    use std::os::unix::ffi::OsStrExt as _;
-    let Ok(path) = std::ffi::CString::new(path.as_os_str().as_bytes()) else { return false };
-    let mut value = [0_u8; 16];
-    // SAFETY: both strings end with a NUL, and the length is the buffer's.
-    let length = unsafe {
-        libc::getxattr(path.as_ptr(), c"system.sockprotoname".as_ptr(), value.as_mut_ptr().cast(), value.len())
-    };
-    let length = usize::try_from(length).unwrap_or_default();
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
+    let mut value = [0; 16];
+    let length = get_xattr(&path, c"system.sockprotoname", &mut value).unwrap_or_default();
     value.get(..length).is_some_and(|value| value.starts_with(b"TCP"))
 }
 

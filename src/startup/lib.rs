@@ -1,5 +1,7 @@
 //! From the probe to running daemons, and everything that PID 1 runs as a child.
 
+#![forbid(unsafe_code)]
+
 pub mod free_port;
 pub mod health;
 pub mod holders;

@@ -324,12 +324,11 @@ mod tests {
     }
 
     #[test]
-    #[expect(unsafe_code, reason = "ptrace has no safe wrapper here")]
     fn a_process_that_is_being_debugged_is_left_alone() {
         let traced = Sleeper::new(&["sleep", "60"]);
-        let pid = i32::try_from(traced.0.id()).unwrap();
-        // SAFETY: the addresses are not used; the tracee is detached when the tracer ends.
-        assert_eq!(unsafe { nix::libc::ptrace(nix::libc::PTRACE_SEIZE, pid, 0, 0) }, 0);
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(traced.0.id()).unwrap());
+        // The tracee is detached when this thread ends.
+        nix::sys::ptrace::seize(pid, nix::sys::ptrace::Options::empty()).unwrap();
         let Liveness::Unknown(why) = liveness(&[&["sleep", "60"]], traced.0.id()) else { panic!("it is known") };
         assert!(why.contains("is debugging it"), "{why}");
     }

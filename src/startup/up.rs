@@ -18,7 +18,8 @@ use crate::health;
 use init::status;
 use init::status::Status;
 use model::exit_code;
-use sys::{pidfd, trusted_path};
+use sys::system_calls::{pidfd_open, pidfd_send_signal};
+use sys::trusted_path;
 
 /// The log of the last start, root's.
 pub const LOG: &str = "/var/log/slurminit.log";
@@ -58,7 +59,7 @@ pub fn start(arguments: &[OsString], directory: &Path, limit: Duration, stop: Du
     // So that there is a directory to watch. If this fails, slurminit itself says why.
     let _ = trusted_path::make(Path::new("/"), directory, &mut Vec::new());
     let child = spawn(arguments, log).context("cannot start slurminit run")?;
-    let handle = i32::try_from(child.id()).ok().and_then(pidfd::open);
+    let handle = i32::try_from(child.id()).ok().and_then(pidfd_open);
     let (tell, told) = mpsc::channel();
     watch(child, directory.to_owned(), limit, tell);
     Ok(match told.recv()? {
@@ -69,7 +70,7 @@ pub fn start(arguments: &[OsString], directory: &Path, limit: Duration, stop: Du
         News::Ended(status) => Outcome::Ended(exit_code::of(status?)),
         News::Ready(false, why) => {
             if let Some(handle) = &handle {
-                pidfd::send(handle, libc::SIGTERM);
+                pidfd_send_signal(handle, libc::SIGTERM);
             }
             let _ = told.recv_timeout(stop + MARGIN);
             Outcome::Late(why)
@@ -122,7 +123,7 @@ pub fn last_lines() -> Vec<String> {
 
 /// Waits for the end of the slurminit that runs beside another PID 1, at most as long as its stop may take. Returns whether it has ended.
 pub fn wait_for_end(status: &Status, stop: Duration) -> bool {
-    let Some(handle) = i32::try_from(status.pid).ok().and_then(pidfd::open) else { return !status.is_of_the_living() };
+    let Some(handle) = i32::try_from(status.pid).ok().and_then(pidfd_open) else { return !status.is_of_the_living() };
     let timeout = PollTimeout::try_from(stop + MARGIN).unwrap_or(PollTimeout::MAX);
     // An interrupted poll only makes the caller say less.
     let _ = poll(&mut [PollFd::new(std::os::fd::AsFd::as_fd(&handle), PollFlags::POLLIN)], timeout);

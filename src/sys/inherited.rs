@@ -8,8 +8,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use nix::libc;
-use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use serde::{Deserialize, Serialize};
+
+use crate::system_calls::{SignalAction, is_ignored, replace_signal_mask, set_action};
 
 /// The highest signal number of Linux (`_NSIG`).
 pub const HIGHEST: i32 = 64;
@@ -25,19 +26,13 @@ static IS_BLOCKED: AtomicBool = AtomicBool::new(false);
 ///
 /// The kernel drops a signal that PID 1 neither handles nor blocks, and queues a blocked one. So as PID 1 the constructor blocks all
 /// signals, and they stay blocked, through every exec, until PID 1 has its handlers. Any other process stays interruptible.
-extern "C" fn before_main() {
+pub(crate) extern "C" fn before_main() {
     SIGPIPE_WAS_IGNORED.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
     if nix::unistd::getpid().as_raw() == 1 {
         MASK_AT_START.store(block_all(), Ordering::Relaxed);
         IS_BLOCKED.store(true, Ordering::Relaxed);
     }
 }
-
-#[expect(unsafe_code, reason = "the loader calls every function in .init_array before Rust's runtime starts")]
-// SAFETY: `before_main` has the signature of a constructor, and only makes system calls and stores atomics.
-#[unsafe(link_section = ".init_array")]
-#[used]
-static BEFORE_MAIN: extern "C" fn() = before_main;
 
 /// The signal mask and the ignored signals at the start of slurminit. Its children get them back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,7 +59,7 @@ impl Inherited {
     /// Applies them to this process, a child about to exec. Handlers need no reset: `execve` resets them.
     pub fn restore(&self) {
         for signal in 1..=HIGHEST {
-            let action = if self.ignored.contains(&signal) { libc::SIG_IGN } else { libc::SIG_DFL };
+            let action = if self.ignored.contains(&signal) { SignalAction::Ignore } else { SignalAction::Default };
             if !GLIBC_OWN.contains(&signal) {
                 set_action(signal, action);
             }
@@ -80,52 +75,14 @@ pub fn unblock() {
     }
 }
 
-/// Blocks all signals and returns the mask before.
+/// Blocks all signals in this thread and returns the former mask.
 pub fn block_all() -> u64 {
-    let mut before = SigSet::empty();
-    // It cannot fail with these arguments.
-    let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before));
-    (1..=HIGHEST).filter(|signal| is_member(&before, *signal)).fold(0, |mask, signal| mask | bit(signal))
+    replace_signal_mask(u64::MAX)
 }
 
 /// Sets this thread's mask of blocked signals.
 pub fn set_mask(mask: u64) {
-    let mut set = SigSet::empty();
-    (1..=HIGHEST).filter(|signal| mask & bit(*signal) != 0).for_each(|signal| add(&mut set, signal));
-    // It cannot fail with these arguments.
-    let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&set), None);
-}
-
-#[expect(unsafe_code, reason = "neither nix nor std can read a disposition without changing it")]
-fn is_ignored(signal: i32) -> bool {
-    // SAFETY: an all-zero sigaction is valid, and without a new action the call only stores the old one.
-    unsafe {
-        let mut old: libc::sigaction = std::mem::zeroed();
-        libc::sigaction(signal, std::ptr::null(), &raw mut old) == 0 && old.sa_sigaction == libc::SIG_IGN
-    }
-}
-
-/// Sets the action of a signal: SIG_IGN, SIG_DFL or a handler.
-#[expect(unsafe_code, reason = "nix's `signal` takes no real-time signal")]
-pub fn set_action(signal: i32, action: libc::sighandler_t) {
-    // SAFETY: only SIG_IGN and SIG_DFL come here: no code of ours runs in a handler.
-    unsafe { libc::signal(signal, action) };
-}
-
-#[expect(unsafe_code, reason = "nix's SigSet has no real-time signals")]
-fn is_member(set: &SigSet, signal: i32) -> bool {
-    // SAFETY: the set is initialised; a signal that does not exist is an error, not a member.
-    unsafe { libc::sigismember(set.as_ref(), signal) == 1 }
-}
-
-#[expect(unsafe_code, reason = "nix's SigSet has no real-time signals")]
-fn add(set: &mut SigSet, signal: i32) {
-    let mut raw = *set.as_ref();
-    // SAFETY: the set is a valid copy. glibc refuses its own two signals, which nothing can block.
-    *set = unsafe {
-        libc::sigaddset(&raw mut raw, signal);
-        SigSet::from_sigset_t_unchecked(raw)
-    };
+    replace_signal_mask(mask);
 }
 
 /// The bit of a signal in a mask of the kernel.

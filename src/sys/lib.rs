@@ -1,13 +1,12 @@
 //! Safe access to the kernel: processes, paths that other users may have changed, signals, sockets, locks, and programs with a deadline.
 
-pub mod async_fd;
 pub mod inherited;
 pub mod leftovers;
 pub mod lock;
-pub mod pidfd;
 pub mod proc;
 pub mod secret_variables;
 pub mod sockets;
+pub mod system_calls;
 pub mod tool;
 pub mod trusted_path;
 pub mod users;

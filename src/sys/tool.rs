@@ -16,7 +16,8 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::{pidfd, secret_variables};
+use crate::secret_variables;
+use crate::system_calls::pidfd_open;
 use answer::Answer;
 pub use ending::end;
 
@@ -91,7 +92,7 @@ impl Running {
         for (pipe, _) in &open {
             fcntl(pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         }
-        let handle = i32::try_from(self.pid()).ok().and_then(pidfd::open);
+        let handle = i32::try_from(self.pid()).ok().and_then(pidfd_open);
         loop {
             let watched = open.iter().map(|(pipe, _)| pipe).chain(&handle);
             // Before Linux 5.3 nothing tells of the exit.
@@ -180,7 +181,7 @@ mod tests {
         assert_eq!(said.status.code(), Some(3));
         let background: i32 = String::from_utf8(said.stdout).unwrap().trim().parse().unwrap();
         assert!(!crate::proc::stat(background).unwrap().is_dead());
-        pidfd::send(&pidfd::open(background).unwrap(), nix::libc::SIGKILL);
+        crate::system_calls::pidfd_send_signal(&pidfd_open(background).unwrap(), nix::libc::SIGKILL);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Monitoring of GPUs, memory and jobs: the agent, metrics, the page and `top`.
 
+#![forbid(unsafe_code)]
+
 pub mod agent;
 pub mod memory_guard;
 pub mod metrics;

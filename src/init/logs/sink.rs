@@ -12,7 +12,7 @@ use nix::sys::stat::{SFlag, fstat};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use sys::async_fd::watch;
+use sys::system_calls::async_fd;
 
 /// The backlog for a reader that does not keep up, in bytes.
 const BACKLOG: usize = 4 << 20;
@@ -65,7 +65,7 @@ impl Sink {
     /// A handle to wait for until writing is possible again; not needed for a file.
     pub(super) fn readiness(&self) -> Option<AsyncFd<OwnedFd>> {
         let fd = self.fd.as_ref()?.try_clone().ok()?;
-        watch(fd, Interest::WRITABLE).ok()
+        async_fd(fd, Interest::WRITABLE).ok()
     }
 
     pub(super) fn has_backlog(&self) -> bool {

@@ -50,7 +50,7 @@ impl Supervisor {
         let name = self.source(living.child);
         info!(kind = "unit-handed-over", unit = name, "{name} has handed over to process {next}");
         living.started.pid = next;
-        living.started.handle = sys::pidfd::open(next.as_raw());
+        living.started.handle = sys::system_calls::pidfd_open(next.as_raw());
         living.outputs.iter().for_each(|output| output.handed_over());
         self.living.insert(next, living);
     }

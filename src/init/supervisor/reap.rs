@@ -1,6 +1,7 @@
 //! The only place in PID 1 that waits for children.
 
 use std::collections::BTreeSet;
+use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
 use nix::libc;
@@ -12,6 +13,7 @@ use super::Supervisor;
 use crate::notify::Notify;
 use crate::process;
 use machine::{Child, Event, Exit};
+use sys::system_calls;
 
 /// A unit whose main process is dead. The rest of its group got SIGKILL but may still hold the unit's port, and a new
 /// process would find it taken. The remaining processes are reparented to PID 1 as they die, so each death triggers a
@@ -27,24 +29,14 @@ pub(super) struct Dying {
 /// How long the rest of a group may take to die.
 const GROUP: Duration = Duration::from_millis(500);
 
-/// The result of looking for a dead child.
-enum Dead {
-    /// This child is dead and was not reaped yet.
-    Zombie(Pid),
-    /// All children are alive.
-    None,
-    /// There are no children.
-    NoChild,
-}
-
 impl Supervisor {
     /// Reaps all dead children: one SIGCHLD can stand for many deaths.
     pub(super) fn reap(&mut self) {
         loop {
-            match peek() {
-                Dead::Zombie(pid) => self.reap_one(pid),
-                Dead::None => return self.tell_deaths(),
-                Dead::NoChild => {
+            match system_calls::find_zombie() {
+                Ok(Some(zombie)) => self.reap_one(zombie),
+                Ok(None) => return self.tell_deaths(),
+                Err(_no_children) => {
                     self.tell_deaths();
                     return self.send(Event::NoChildren);
                 }
@@ -100,47 +92,19 @@ impl Supervisor {
     }
 }
 
-/// Finds a dead child without reaping it.
-#[expect(unsafe_code, reason = "nix's wait knows no real-time signals, and fails when one ended a child")]
-fn peek() -> Dead {
-    loop {
-        // SAFETY: an all-zero siginfo is valid, and the kernel fills it in; with WNOHANG the call does not block.
-        let (result, pid) = unsafe {
-            let mut info: libc::siginfo_t = std::mem::zeroed();
-            let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-            (libc::waitid(libc::P_ALL, 0, &raw mut info, flags), info.si_pid())
-        };
-        match result {
-            0 if pid == 0 => return Dead::None,
-            0 => return Dead::Zombie(Pid::from_raw(pid)),
-            _ if nix::Error::last() == nix::Error::EINTR => {}
-            _ => return Dead::NoChild,
-        }
-    }
-}
-
-/// Reaps a child that is dead.
-#[expect(unsafe_code, reason = "nix's wait knows no real-time signals, and fails when one ended a child")]
-fn collect(pid: Pid) -> Exit {
-    let mut status = 0;
-    loop {
-        // SAFETY: `status` is a local variable, and the child is dead, so this does not block.
-        let result = unsafe { libc::waitpid(pid.as_raw(), &raw mut status, libc::WNOHANG) };
-        if result >= 0 || nix::Error::last() != nix::Error::EINTR {
-            break;
-        }
-    }
-    if libc::WIFSIGNALED(status) {
-        Exit::Signal(libc::WTERMSIG(status))
-    } else {
-        Exit::Code(u8::try_from(libc::WEXITSTATUS(status)).unwrap_or(u8::MAX))
+/// Reaps a zombie.
+fn collect(zombie: Pid) -> Exit {
+    let status = system_calls::reap(zombie);
+    match status.signal() {
+        Some(signal) => Exit::Signal(signal),
+        None => Exit::Code(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)),
     }
 }
 
 /// Sends a signal to every remaining process: as PID 1 to the whole PID namespace, otherwise to all descendants.
 pub(super) fn signal_all(signal: i32) {
     if nix::unistd::getpid().as_raw() == 1 {
-        return process::kill(-1, signal);
+        return system_calls::kill(-1, signal);
     }
     let mut seen = BTreeSet::new();
     let mut waiting = vec![nix::unistd::getpid().as_raw()];
@@ -149,7 +113,7 @@ pub(super) fn signal_all(signal: i32) {
         for child in children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()) {
             if seen.insert(child) {
                 waiting.push(child);
-                process::kill(child, signal);
+                system_calls::kill(child, signal);
             }
         }
     }

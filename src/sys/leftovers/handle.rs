@@ -6,7 +6,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::{Process, look};
-use crate::pidfd;
+use crate::system_calls::{pidfd_open, pidfd_send_signal};
 
 /// A pidfd, which cannot come to refer to another process (Linux 5.3 and later); before that, a PID.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl Handle {
 
     /// Like [`Self::open`], by PID and start time.
     pub fn of(pid: i32, start: u64) -> Option<Self> {
-        let handle = Self { pid: Pid::from_raw(pid), descriptor: pidfd::open(pid) };
+        let handle = Self { pid: Pid::from_raw(pid), descriptor: pidfd_open(pid) };
         // The pidfd is open, so a matching start time now proves that it refers to the inspected process.
         (look::start(pid) == Some(start)).then_some(handle)
     }
@@ -31,7 +31,7 @@ impl Handle {
     /// Sends a signal. A process that has ended ignores it.
     pub fn send(&self, signal: Signal) {
         match &self.descriptor {
-            Some(descriptor) => pidfd::send(descriptor, signal as i32),
+            Some(descriptor) => pidfd_send_signal(descriptor, signal as i32),
             None => drop(kill(self.pid, signal)),
         }
     }

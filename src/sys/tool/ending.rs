@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use nix::libc;
 
-use crate::{pidfd, proc};
+use crate::proc;
+use crate::system_calls::{pidfd_open, pidfd_send_signal};
 
 /// How long a killed child may take to die. One in uninterruptible sleep takes longer, and is reaped later.
 const DEATH: Duration = Duration::from_secs(1);
@@ -33,7 +34,7 @@ pub fn end(mut child: Child) {
         stop_tree(pid, &mut tree);
     }
     for handle in tree.values() {
-        pidfd::send(handle, libc::SIGKILL);
+        pidfd_send_signal(handle, libc::SIGKILL);
     }
     // Before Linux 5.3 there are no handles.
     let _ = child.kill();
@@ -55,12 +56,12 @@ fn stop_tree(root: i32, tree: &mut BTreeMap<i32, OwnedFd>) {
     let mut waiting = vec![(root, None)];
     while let Some((pid, parent)) = waiting.pop() {
         if let Entry::Vacant(unknown) = tree.entry(pid) {
-            let Some(handle) = pidfd::open(pid) else { continue };
+            let Some(handle) = pidfd_open(pid) else { continue };
             // The number may be another process's by now.
             if parent.is_some() && proc::stat(pid).map(|stat| stat.parent) != parent {
                 continue;
             }
-            pidfd::send(&handle, libc::SIGSTOP);
+            pidfd_send_signal(&handle, libc::SIGSTOP);
             unknown.insert(handle);
         }
         waiting.extend(proc::children(pid).into_iter().map(|child| (child, Some(pid))));
