@@ -1,5 +1,5 @@
 //! Every link of README.md, CHANGELOG.md and docs leads to a page that exists and to a heading in it, and so does every page that code
-//! and scripts name. The rows of a table have as many cells as its head. Each decision is a page of the same form, and stands in the index.
+//! and scripts name. The rows of a table have as many cells as its head. Each decision is a page of the same form, and stands in the index. Pages keep their word budgets.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -184,6 +184,20 @@ fn every_decision_has_its_headings_and_a_line_in_the_index() {
     }
     assert!(seen > 10, "only {seen} decisions are found");
     assert!(wrong.is_empty(), "{wrong}");
+}
+
+/// Generated pages, in docs/reference, are not counted.
+#[test]
+fn pages_keep_their_word_budgets() {
+    let pages = pages();
+    let words = |page: &String| page.split_whitespace().count();
+    let readme = words(&pages[Path::new("README.md")]);
+    assert!(readme <= 900, "README.md has {readme} words, at most 900 are allowed");
+    let written = |path: &Path| path.starts_with("docs") && !path.starts_with("docs/reference");
+    let all: usize = pages.iter().filter(|(path, _)| written(path)).map(|(_, page)| words(page)).sum();
+    assert!(all <= 25_000, "the pages in docs have {all} words, at most 25,000 are allowed: shorten or merge");
+    let decisions = pages.keys().filter(|path| path.starts_with("docs/decisions")).count() - 1;
+    assert!(decisions <= 30, "there are {decisions} decisions, at most 30 are allowed: merge related ones");
 }
 
 /// But for those with a placeholder in capital letters.

@@ -9,6 +9,8 @@ pub(crate) struct Block {
     /// Whether it shows prompts and what the commands print.
     pub(crate) is_session: bool,
     pub(crate) how: How,
+    /// Whether it contains commands, and is not a file.
+    pub(crate) is_commands: bool,
     /// Whether its commands end with an error.
     pub(crate) fails: bool,
 }
@@ -54,7 +56,8 @@ pub(crate) fn blocks(page: &str) -> Result<Vec<Block>, String> {
         if !is_commands && !matches!(how, How::File(_) | How::Skip) {
             return Err(format!("{number}: a block of {language:?} is no commands; bash, sh or console is"));
         }
-        blocks.push(Block { line: number, text, is_session: language == "console", how, fails });
+        let is_commands = is_commands && !matches!(how, How::File(_));
+        blocks.push(Block { line: number, text, is_session: language == "console", how, is_commands, fails });
     }
     Ok(blocks)
 }
