@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use super::facts::{Facts, Side};
 use install::load_config;
-use probe::condition;
-use probe::nvidia_request::Request;
+use probe::nvidia::condition;
+use probe::nvidia::request::Request;
 use sys::tool;
 use sys::tool::answer::Answer;
 

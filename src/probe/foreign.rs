@@ -103,7 +103,7 @@ fn count(number: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nvidia_proc::nameless_gpu;
+    use crate::nvidia::proc::nameless_gpu;
     use crate::tests::tree as root;
 
     #[test]

@@ -3,10 +3,9 @@
 //! All files are read below a root directory. Each vendor's probe runs in its own child process with a deadline,
 //! so a driver that hangs, crashes or lies ends in why it gave no answer ([`sandbox`]).
 
-pub mod amd_kfd;
+pub mod amd;
 pub mod capabilities;
 pub mod cgroup;
-pub mod condition;
 pub mod cpu;
 pub mod device;
 pub mod device_files;
@@ -20,19 +19,14 @@ pub mod memory;
 mod namespaces;
 mod network;
 pub mod nvidia;
-pub mod nvidia_proc;
-pub mod nvidia_request;
-mod nvidia_trouble;
-pub mod nvml;
 pub mod own_name;
 pub mod pci;
-mod readings;
 mod regular;
 pub mod sandbox;
 pub mod scratch;
 pub mod slurm;
-mod tegra;
 pub mod tmpfs;
+pub mod vendor;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -40,9 +34,9 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use faults::ward::Out;
-use model::inventory::{Driver, Finding, Gpu, Inventory, Kind, Obstacle, Platform, Vendor};
-use nvidia_request::Request;
-use sandbox::{NoAnswer, Sandbox};
+use model::inventory::{Driver, Finding, Gpu, Inventory, Platform, Vendor};
+use nvidia::request::Request;
+use vendor::Deadlines;
 
 /// The parameters of a detection.
 #[derive(Clone, Debug)]
@@ -54,7 +48,7 @@ pub struct Options {
     /// The path of NVIDIA's management library; `None` searches the usual places.
     pub nvml_library: Option<PathBuf>,
     /// What the container requested from NVIDIA's runtime.
-    pub request: nvidia_request::Request,
+    pub request: Request,
     /// Whether to read the condition of NVIDIA's GPUs. There is no time for that at a start.
     pub conditions: bool,
     /// GPUs that are left out because of their faults: a driver that hangs at one is not asked for it.
@@ -91,13 +85,10 @@ impl Options {
 /// The probes run while the host's files are read. NVML gets six tenths of the time, every other probe seven; reasons
 /// and the kernel's files need the rest.
 pub fn detect(options: &Options) -> Inventory {
-    let Options { root, deadline, nvml_library, request, conditions, left_out, asks_name } = options;
-    let started = Instant::now();
-    let tenths = |tenths: u32| started + *deadline / 10 * tenths;
-    let nvidia = nvidia::Detection::start(root, nvml_library.as_deref(), request, *conditions, left_out);
-    // Most machines lack most vendors' GPUs, and a look at a path is cheaper than a process.
-    let here = PROBES.into_iter().filter(|probe| root.join(probe.trace).exists());
-    let others: Vec<_> = here.map(|probe| (probe, Sandbox::start(|| (probe.run)(root)))).collect();
+    let Options { root, deadline, asks_name, .. } = options;
+    let began = Instant::now();
+    let tenths = |tenths: u32| began + *deadline / 10 * tenths;
+    let started: Vec<_> = Vendor::ALL.into_iter().filter_map(|vendor| vendor::of(vendor).start(options)).collect();
     let mut inventory = Inventory {
         hostname: hostname(),
         platform: platform(root),
@@ -115,11 +106,8 @@ pub fn detect(options: &Options) -> Inventory {
         Some(Err(finding)) => inventory.findings.push(finding),
         None => {}
     }
-    let nvidia = nvidia.finish(tenths(6), tenths(7));
-    let others = others
-        .into_iter()
-        .map(|(probe, sandbox)| sandbox.finish(tenths(7)).unwrap_or_else(|why| no_answer(&probe, &why)));
-    for found in std::iter::once(nvidia).chain(others) {
+    let deadlines = Deadlines { library: tenths(6), files: tenths(7) };
+    for found in started.into_iter().map(|finish| finish(deadlines)) {
         inventory.drivers.extend(found.driver);
         inventory.gpus.extend(found.gpus);
         inventory.findings.extend(found.findings);
@@ -141,31 +129,6 @@ pub struct Found {
     pub gpus: Vec<Gpu>,
     /// Messages for the operator.
     pub findings: Vec<Finding>,
-}
-
-/// The probe of one vendor. NVIDIA is handled separately, with a library and the kernel's files as a fallback.
-#[derive(Clone, Copy)]
-struct Probe {
-    vendor: Vendor,
-    /// The name of the driver or interface.
-    driver: &'static str,
-    /// Without this path there is nothing to probe.
-    trace: &'static str,
-    run: fn(&Path) -> Found,
-}
-
-const PROBES: [Probe; 2] = [
-    Probe { vendor: Vendor::Amd, driver: "the AMD kernel driver (KFD)", trace: "sys/class/kfd", run: amd_kfd::probe },
-    Probe { vendor: Vendor::Intel, driver: "Intel's kernel driver (xe or i915)", trace: "dev/dri", run: intel::probe },
-];
-
-fn no_answer(probe: &Probe, why: &NoAnswer) -> Found {
-    let (cause, repair) = match why {
-        NoAnswer::NotStarted(_) => NoAnswer::NO_PROCESS,
-        _ => Obstacle::Hang.words(probe.vendor),
-    };
-    let what = format!("{} {why}; no {} GPU is used", probe.driver, probe.vendor.traits().maker);
-    Found { findings: vec![Finding::warning(Kind::DriverFails, what, cause, repair)], ..Found::default() }
 }
 
 /// Derived from the kernel's release string, which vendors of virtual machines mark.

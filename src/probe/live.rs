@@ -3,26 +3,16 @@
 //! It runs in a process of its own, which whoever reads its lines ends when a driver hangs.
 
 use std::io;
-use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use nvml_wrapper::bitmasks::event::EventTypes;
-use nvml_wrapper::enums::event::XidError;
-use nvml_wrapper::error::NvmlError;
-use nvml_wrapper::{Device, EventSet, Nvml};
-
-use super::amd_kfd::Resets;
-use super::nvml::{self, Answers, Meters, NvmlTrouble};
-use super::{amd_kfd, condition, device, intel, nvidia_proc, readings};
+use super::vendor;
 use faults::fault::FaultKind;
-use faults::look::{Identity, Key, Line, Seen};
-use model::inventory::{Access, Condition, Gpu, Obstacle, Vendor};
+use faults::look::{Identity, Line, Seen};
+use model::inventory::{Access, Gpu, Obstacle, Vendor};
 
-/// The longest wait for an event in one call.
-const WAIT: Duration = Duration::from_secs(1);
-/// The pause after an event, in which those that belong to it arrive before the GPUs are looked at.
-const AFTER_EVENT: Duration = Duration::from_millis(20);
+/// 100 kW. A power above cannot be.
+pub(crate) const MOST_MW: u64 = 100_000_000;
 
 /// What to look at, and how often.
 #[derive(Clone, Debug)]
@@ -46,15 +36,7 @@ pub type Say<'a> = &'a mut dyn FnMut(&Line) -> io::Result<()>;
 
 /// Whether there is a trace of this vendor's GPUs.
 pub fn has_traces(root: &Path, vendor: Vendor) -> bool {
-    match vendor {
-        Vendor::Nvidia => {
-            root.join("proc/driver/nvidia").exists()
-                || !nvidia_proc::device_minors(root).is_empty()
-                || root.join(model::inventory::WSL_DEVICE.trim_start_matches('/')).exists()
-        }
-        Vendor::Amd => root.join("sys/class/kfd/kfd/topology/nodes").is_dir(),
-        Vendor::Intel => root.join("dev/dri").is_dir(),
-    }
+    vendor::of(vendor).has_traces(root)
 }
 
 /// Looks until `say` fails.
@@ -62,81 +44,11 @@ pub fn has_traces(root: &Path, vendor: Vendor) -> bool {
 /// # Errors
 /// Nobody takes the lines.
 pub fn watch(options: &Options, say: Say<'_>) -> io::Result<()> {
-    if options.vendor != Vendor::Nvidia {
-        return watch_files(options, say);
-    }
-    loop {
-        match nvml::load(&options.root, options.library.as_deref()) {
-            Ok(nvml) => watch_nvml(options, &ManuallyDrop::new(nvml), say)?,
-            Err(NvmlTrouble::LibraryMissing(_)) => return watch_files(options, say),
-            Err(trouble) => say(&Line::Trouble { kind: kind_of(&trouble), what: trouble.to_string() })?,
-        }
-        pause(options.interval);
-    }
-}
-
-fn kind_of(trouble: &NvmlTrouble) -> FaultKind {
-    match trouble {
-        NvmlTrouble::UnknownError { .. } => FaultKind::DeviceDenied,
-        _ => FaultKind::Lost,
-    }
-}
-
-/// Returns when the library has to be initialised again.
-fn watch_nvml(options: &Options, nvml: &Nvml, say: Say<'_>) -> io::Result<()> {
-    let mut events: Option<EventSet<'_>> = None;
-    let mut registered = 0;
-    let mut meters = options.meters.then(|| Meters::new(nvml));
-    loop {
-        let next = Instant::now() + options.interval;
-        let devices: Vec<(Identity, Device<'_>)> = match nvml::count(nvml) {
-            Ok(count) => (0..count).filter_map(|index| identify(options, nvml, index)).collect(),
-            Err(trouble) => return say(&Line::Trouble { kind: kind_of(&trouble), what: trouble.to_string() }),
-        };
-        if devices.len() != registered || events.is_none() {
-            registered = devices.len();
-            events = register(nvml, &devices);
-        }
-        say(&Line::Listed { gpus: devices.iter().map(|(identity, _)| identity.clone()).collect() })?;
-        for (identity, device) in &devices {
-            look(options, identity, say, || {
-                let mut seen = see(&options.root, identity, device);
-                if let Some(meters) = meters.as_mut().filter(|_| seen.trouble.is_none()) {
-                    meters.read(&identity.key(), device, &mut seen.readings);
-                }
-                seen
-            })?;
-        }
-        say(&Line::Done)?;
-        if !hear(events.as_ref(), &devices, next, say)? {
-            events = None;
-        }
-    }
-}
-
-/// A GPU that does not give its handle is no longer listed, which means that it is lost; one that this container was not given never is.
-fn identify<'a>(options: &Options, nvml: &'a Nvml, index: u32) -> Option<(Identity, Device<'a>)> {
-    let device = nvml.device_by_index(index).ok()?;
-    let answers = Answers::default();
-    let pci_address = answers.of(device.pci_info()).and_then(|info| info.bus_id.parse().ok());
-    let minor = answers.of(device.minor_number()).or_else(|| nvidia_proc::minor_of(&options.root, pci_address?));
-    let identity = Identity {
-        vendor: Vendor::Nvidia,
-        index,
-        uuid: answers.of(device.uuid()).and_then(nvml::identifier),
-        pci_address,
-        model: answers.of(device.name()).and_then(|text| nvml::name(&text)),
-        file: minor.and_then(|minor| file_of(&options.root, minor)),
-    };
-    (answers.obstacle().is_none()).then_some((identity, device))
-}
-
-fn file_of(root: &Path, minor: u32) -> Option<String> {
-    nvidia_proc::device_file(root, Some(minor)).0.map(|file| file.display().to_string())
+    vendor::of(options.vendor).watch(options, say)
 }
 
 /// Asks one GPU, unless it is one that does not answer.
-fn look(options: &Options, identity: &Identity, say: Say<'_>, see: impl FnOnce() -> Seen) -> io::Result<()> {
+pub(crate) fn look(options: &Options, identity: &Identity, say: Say<'_>, see: impl FnOnce() -> Seen) -> io::Result<()> {
     let gpu = identity.key();
     if options.skip.contains(&gpu.to_string()) {
         return Ok(());
@@ -146,24 +58,8 @@ fn look(options: &Options, identity: &Identity, say: Say<'_>, see: impl FnOnce()
     say(&Line::Seen { gpu, seen })
 }
 
-fn see(root: &Path, identity: &Identity, device: &Device<'_>) -> Seen {
-    // The driver goes on answering a process that has the device open when a new one may no longer open it.
-    if let Some(trouble) = identity.file.as_deref().and_then(|file| trouble_of(&access(root, file))) {
-        return Seen { trouble: Some(trouble), ..Seen::default() };
-    }
-    let answers = Answers::default();
-    let condition = condition::condition(identity.index, device);
-    let readings = readings::of_nvml(device, &answers);
-    let is_lost = condition.obstacle == Some(Obstacle::Lost) || answers.obstacle().is_some();
-    Seen { condition, readings, trouble: is_lost.then_some(FaultKind::Lost) }
-}
-
-fn access(root: &Path, file: &str) -> Access {
-    device::access(&root.join(file.trim_start_matches('/')))
-}
-
 /// What it means for the GPU that its file does not open. That this user may not open it means nothing.
-fn trouble_of(access: &Access) -> Option<FaultKind> {
+pub(crate) fn trouble_of(access: &Access) -> Option<FaultKind> {
     match access.obstacle()? {
         Obstacle::Denied => Some(FaultKind::DeviceDenied),
         Obstacle::Lost | Obstacle::NoDriver => Some(FaultKind::Lost),
@@ -171,88 +67,26 @@ fn trouble_of(access: &Access) -> Option<FaultKind> {
     }
 }
 
-/// `None` if the driver reports no events.
-fn register<'a>(nvml: &'a Nvml, devices: &[(Identity, Device<'a>)]) -> Option<EventSet<'a>> {
-    let mut left: Vec<&Device<'a>> = devices.iter().map(|(_, device)| device).collect();
-    // A GPU that cannot report takes the set with it, so the others begin anew without it.
-    'anew: while !left.is_empty() {
-        let mut set = nvml.create_event_set().ok()?;
-        for position in 0..left.len() {
-            match left[position].register_events(EventTypes::CRITICAL_XID_ERROR, set) {
-                Ok(same) => set = same,
-                Err(_) => {
-                    left.remove(position);
-                    continue 'anew;
-                }
-            }
-        }
-        return Some(set);
-    }
-    None
-}
-
-/// Passes events on until the next look is due; returns whether the set is still good.
-fn hear(
-    events: Option<&EventSet<'_>>,
-    devices: &[(Identity, Device<'_>)],
-    mut next: Instant,
-    say: Say<'_>,
-) -> io::Result<bool> {
-    let Some(events) = events else {
-        pause(next.saturating_duration_since(Instant::now()));
-        return Ok(true);
-    };
-    loop {
-        let left = next.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Ok(true);
-        }
-        let timeout = left.min(WAIT).as_millis().max(1);
-        match events.wait(u32::try_from(timeout).unwrap_or(u32::MAX)) {
-            Ok(event) => {
-                let key = event.device.uuid().ok().and_then(|uuid| key_of(devices, &uuid));
-                if let Some(XidError::Value(xid)) = event.event_data {
-                    say(&Line::Event { gpu: key, xid: u32::try_from(xid).unwrap_or(u32::MAX) })?;
-                    next = next.min(Instant::now() + AFTER_EVENT);
-                }
-            }
-            Err(NvmlError::Timeout) => {}
-            // A look tells which; the set may be of no use any more.
-            Err(_) => {
-                pause(left.min(WAIT));
-                return Ok(false);
-            }
-        }
-    }
-}
-
-fn key_of(devices: &[(Identity, Device<'_>)], uuid: &str) -> Option<Key> {
-    devices.iter().find(|(identity, _)| identity.uuid.as_deref() == Some(uuid)).map(|(identity, _)| identity.key())
-}
-
-/// Looks at the kernel's files: AMD's and Intel's drivers, and NVIDIA's without its library.
-fn watch_files(options: &Options, say: Say<'_>) -> io::Result<()> {
-    let root = &options.root;
-    let mut resets = Resets::default();
+/// Looks at the kernel's files.
+pub(crate) fn watch_files(options: &Options, say: Say<'_>) -> io::Result<()> {
+    let (root, vendor) = (&options.root, vendor::of(options.vendor));
+    let mut events = vendor.events();
     loop {
         let next = Instant::now() + options.interval;
-        let gpus: Vec<Gpu> = match options.vendor {
-            Vendor::Nvidia => nvidia_proc::probe(root).gpus,
-            Vendor::Amd => amd_kfd::probe(root).gpus,
-            Vendor::Intel => intel::probe(root).gpus,
-        };
         // One that this container was not given is none of ours.
-        let gpus: Vec<Gpu> = gpus.into_iter().filter(|gpu| gpu.access.obstacle() != Some(Obstacle::NotGiven)).collect();
+        let mut gpus = vendor.probe(root).gpus;
+        gpus.retain(|gpu| gpu.access.obstacle() != Some(Obstacle::NotGiven));
         let names: Vec<Identity> = gpus.iter().map(identity).collect();
         say(&Line::Listed { gpus: names.clone() })?;
         for (gpu, name) in gpus.iter().zip(&names) {
-            look(options, name, say, || see_files(root, gpu))?;
+            look(options, name, say, || {
+                let (condition, readings) = vendor.sample(root, gpu);
+                Seen { trouble: trouble_of(&gpu.access), condition, readings }
+            })?;
         }
         say(&Line::Done)?;
-        if options.vendor == Vendor::Amd {
-            resets.follow(root, &names);
-        }
-        resets.hear(next, say)?;
+        events.follow(root, &names);
+        events.hear(next, say)?;
     }
 }
 
@@ -267,18 +101,8 @@ fn identity(gpu: &Gpu) -> Identity {
     }
 }
 
-fn see_files(root: &Path, gpu: &Gpu) -> Seen {
-    let trouble = trouble_of(&gpu.access);
-    let mut seen =
-        Seen { trouble, condition: Condition { index: gpu.index, ..Condition::default() }, ..Seen::default() };
-    if let Some(address) = gpu.pci_address.filter(|_| gpu.vendor == Vendor::Amd) {
-        (seen.condition, seen.readings) = readings::of_amd(root, gpu.index, address);
-    }
-    seen
-}
-
 #[expect(clippy::disallowed_methods, reason = "this process does nothing else, and is ended from outside")]
-fn pause(time: Duration) {
+pub(crate) fn pause(time: Duration) {
     std::thread::sleep(time);
 }
 

@@ -112,7 +112,7 @@ fn parse_hierarchical_limit(stat: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nvidia_proc::nameless_gpu;
+    use crate::nvidia::proc::nameless_gpu;
     use crate::tests::tree;
 
     const MEMINFO: (&str, &str) = ("proc/meminfo", "MemTotal:       32780488 kB\nMemFree:         1000 kB\n");

@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use config::Config;
-use probe::amd_kfd;
+use probe::amd;
 
 fuzz_target!(|bytes: &[u8]| {
     let root = slurminit_fuzz::Root::new();
@@ -18,7 +18,7 @@ fuzz_target!(|bytes: &[u8]| {
             root.write(&format!("{nodes}/{number}/{name}"), text);
         }
     }
-    let probe = amd_kfd::probe(root.path());
+    let probe = amd::probe(root.path());
     let mut inventory = slurminit_fuzz::machine();
     inventory.gpus = probe.gpus;
     let _ = slurminit_fuzz::plan_and_check(&Config::default(), &inventory);

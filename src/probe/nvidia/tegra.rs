@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use super::{device, nvidia_proc, nvml};
+use super::{nvml, proc};
+use crate::device;
 use model::inventory::Gpu;
 
 /// The file that CUDA opens first (nvgpu's uapi header, nvgpu-ctrl.h): JetPack 6 and newer, then the older name.
@@ -31,7 +32,7 @@ pub(super) fn probe(root: &Path) -> Option<Gpu> {
         model: text("model").and_then(|text| nvml::name(text.trim_end_matches('\0'))),
         compute,
         access: device::access(&root.join(file)),
-        ..nvidia_proc::nameless_gpu(0)
+        ..proc::nameless_gpu(0)
     })
 }
 

@@ -9,9 +9,9 @@ use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::enum_wrappers::device::{ComputeMode as NvmlComputeMode, EccCounter, MemoryError, TemperatureSensor};
 use nvml_wrapper::enums::device::UsedGpuMemory;
 
-use super::nvidia::NoNvml;
+use super::NoNvml;
 use super::nvml::{self, Answers, NvmlTrouble};
-use super::sandbox::Sandbox;
+use crate::sandbox::Sandbox;
 use model::inventory::{ComputeMode, Condition, Ecc, Pcie, Process, Slowdown};
 
 /// Processes of one GPU beyond this number are not listed.

@@ -6,6 +6,7 @@
 
 mod memory;
 mod product_name;
+mod readings;
 mod resets;
 mod smi_ioctl;
 mod smi_line;
@@ -15,19 +16,48 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use super::Found;
-use super::device;
-use super::groups;
-use super::left_out;
 use super::pci::{self, Place};
-use super::regular;
-use model::inventory::{Access, CpuSet, Driver, Finding, Gpu, Kind, Obstacle, PciAddress, Source, Vendor};
+use super::vendor::{Events, VendorProbe};
+use super::{Found, device, groups, left_out, regular};
+use model::inventory::{
+    Access, Condition, CpuSet, Driver, Finding, Gpu, Kind, Obstacle, PciAddress, Readings, Source, Vendor,
+};
 use product_name::Names;
+use resets::Resets;
 use topology::{GpuNode, Topology};
 
-pub(super) use resets::Resets;
-
 const NODES: &str = "sys/class/kfd/kfd/topology/nodes";
+
+/// AMD's GPUs.
+#[derive(Debug)]
+pub struct Amd;
+
+impl VendorProbe for Amd {
+    fn vendor(&self) -> Vendor {
+        Vendor::Amd
+    }
+
+    fn driver(&self) -> &'static str {
+        "the AMD kernel driver (KFD)"
+    }
+
+    fn has_traces(&self, root: &Path) -> bool {
+        root.join(NODES).is_dir()
+    }
+
+    fn probe(&self, root: &Path) -> Found {
+        probe(root)
+    }
+
+    fn sample(&self, root: &Path, gpu: &Gpu) -> (Condition, Readings) {
+        let nothing = || (Condition { index: gpu.index, ..Condition::default() }, Readings::default());
+        gpu.pci_address.map_or_else(nothing, |address| readings::of(root, gpu.index, address))
+    }
+
+    fn events(&self) -> Box<dyn Events> {
+        Box::new(Resets::default())
+    }
+}
 
 /// Reads KFD's topology, and opens each device as a job would. Call it only inside the sandbox.
 pub fn probe(root: &Path) -> Found {

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{device, nvml, pci};
+use super::nvml;
+use crate::{device, pci};
 use model::inventory::{Access, Driver, Gpu, MigInstance, Obstacle, PciAddress, Source, Vendor, WSL_DEVICE};
 
 /// The data from the kernel's files.
@@ -44,7 +45,7 @@ pub fn probe(root: &Path) -> Probe {
 }
 
 /// An NVIDIA GPU without any known facts.
-pub(super) fn nameless_gpu(index: u32) -> Gpu {
+pub(crate) fn nameless_gpu(index: u32) -> Gpu {
     Gpu { index, ..Gpu::default() }
 }
 

@@ -26,7 +26,8 @@ pub(super) use fabric::fabric_state;
 pub(super) use memory::memory;
 pub(super) use meters::Meters;
 
-use super::{nvidia_proc, pci};
+use super::proc;
+use crate::pci;
 use faults::ward::Out;
 use model::inventory::{Access, CpuSet, Driver, Gpu, Obstacle, PciAddress, Source, Vendor};
 
@@ -161,13 +162,13 @@ fn driver(nvml: &Nvml) -> Driver {
     Driver {
         vendor: Vendor::Nvidia,
         source: Source::Nvml,
-        version: nvml.sys_driver_version().ok().filter(|version| nvidia_proc::is_version(version)),
+        version: nvml.sys_driver_version().ok().filter(|version| proc::is_version(version)),
         cuda_version: cuda.map(|it| format!("{}.{}", cuda_driver_version_major(it), cuda_driver_version_minor(it))),
     }
 }
 
 fn gpu(root: &Path, index: u32, device: &Result<Device<'_>, NvmlError>, answers: &Answers, left_out: &[Out]) -> Gpu {
-    let mut gpu = nvidia_proc::nameless_gpu(index);
+    let mut gpu = proc::nameless_gpu(index);
     match device {
         Ok(device) => {
             identify(device, answers, &mut gpu);
@@ -190,7 +191,7 @@ fn identify(device: &Device<'_>, answers: &Answers, gpu: &mut Gpu) {
 /// A GPU with a fault is known by name, and the driver is asked for nothing more of it.
 fn leave_out(root: &Path, out: &Out, gpu: &mut Gpu) {
     gpu.minor = out.gpu.file.as_ref().and_then(|file| file.strip_prefix("/dev/nvidia")?.parse().ok());
-    gpu.minor = gpu.minor.or_else(|| nvidia_proc::minor_of(root, gpu.pci_address?));
+    gpu.minor = gpu.minor.or_else(|| proc::minor_of(root, gpu.pci_address?));
     gpu.device_file = out.gpu.file.as_ref().map(Into::into);
     gpu.access = Access::unusable(Obstacle::Faulty, out.reason.clone());
 }
@@ -206,11 +207,11 @@ fn describe(root: &Path, device: &Device<'_>, answers: &Answers, gpu: &mut Gpu) 
     // On Grace Hopper NVML returns the NUMA node of the GPU's own memory, which has no CPUs.
     let named = answers.of(device.numa_node_id()).and_then(pci::numa_node);
     gpu.numa_node = place.numa_node.or(named);
-    let listed = gpu.pci_address.and_then(|address| nvidia_proc::memory_node(root, address));
+    let listed = gpu.pci_address.and_then(|address| proc::memory_node(root, address));
     gpu.memory_node = pci::memory_node(root, [listed, named, place.numa_node]);
     let minor = answers.of(device.minor_number()).filter(|minor| *minor <= HIGHEST_MINOR);
-    gpu.minor = minor.or_else(|| nvidia_proc::minor_of(root, gpu.pci_address?));
-    (gpu.device_file, gpu.access) = nvidia_proc::device_file(root, gpu.minor);
+    gpu.minor = minor.or_else(|| proc::minor_of(root, gpu.pci_address?));
+    (gpu.device_file, gpu.access) = proc::device_file(root, gpu.minor);
 }
 
 fn plausible_memory(mib: &u64) -> bool {
@@ -255,8 +256,8 @@ fn links(device: &Device<'_>, own: u32, index_of: &BTreeMap<PciAddress, u32>, an
 
 fn unknown_minors(root: &Path, gpus: &[Gpu]) -> Vec<u32> {
     let known: BTreeSet<u32> = gpus.iter().filter_map(|gpu| gpu.minor).collect();
-    let opens = |minor: &u32| nvidia_proc::device_file(root, Some(*minor)).1 == Access::Usable;
-    nvidia_proc::device_minors(root).into_iter().filter(|minor| !known.contains(minor)).filter(opens).collect()
+    let opens = |minor: &u32| proc::device_file(root, Some(*minor)).1 == Access::Usable;
+    proc::device_minors(root).into_iter().filter(|minor| !known.contains(minor)).filter(opens).collect()
 }
 
 /// Validates a UUID: only letters, digits and `-`.

@@ -1,16 +1,59 @@
 //! NVIDIA GPUs, from NVML or otherwise the kernel's files, and findings about both.
 
+pub mod condition;
+pub mod nvml;
+pub mod proc;
+mod readings;
+pub mod request;
+mod tegra;
+mod trouble;
+mod watch;
+
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use super::Found;
-use super::nvidia_request::Request;
-use super::nvml::{self, NvmlTrouble};
+use super::live::{self, Say};
 use super::sandbox::{NoAnswer, Sandbox};
-use super::{condition, left_out, nvidia_proc, nvidia_trouble, tegra};
-use faults::ward::Out;
+use super::vendor::{Deadlines, Finish, VendorProbe};
+use super::{Found, Options, left_out};
 use model::inventory::{Access, Condition, Driver, Finding, Gpu, Kind, Obstacle, Source, Vendor, WSL_DEVICE};
+use nvml::NvmlTrouble;
+use request::Request;
+
+/// NVIDIA's GPUs: through NVML, and where it does not answer through the kernel's files.
+#[derive(Debug)]
+pub struct Nvidia;
+
+impl VendorProbe for Nvidia {
+    fn vendor(&self) -> Vendor {
+        Vendor::Nvidia
+    }
+
+    fn driver(&self) -> &'static str {
+        "NVML"
+    }
+
+    fn has_traces(&self, root: &Path) -> bool {
+        has_traces(root) || root.join(WSL_DEVICE.trim_start_matches('/')).exists()
+    }
+
+    fn probe(&self, root: &Path) -> Found {
+        let proc::Probe { driver, gpus } = proc::probe(root);
+        Found { driver, gpus, findings: Vec::new() }
+    }
+
+    /// Starts always: what the container asked for can be missing.
+    fn start(&'static self, options: &Options) -> Option<Finish> {
+        let detection = Detection::start(options);
+        Some(Box::new(move |deadlines| detection.finish(deadlines)))
+    }
+
+    fn watch(&self, options: &live::Options, say: Say<'_>) -> io::Result<()> {
+        watch::watch(options, say)
+    }
+}
 
 /// Why NVML gave no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,8 +65,7 @@ pub(super) enum NoNvml {
 }
 
 /// A detection in progress.
-#[derive(Debug)]
-pub struct Detection {
+struct Detection {
     root: PathBuf,
     /// Whether the operator named the library. Then its absence is reported.
     library_is_named: bool,
@@ -35,7 +77,9 @@ pub struct Detection {
 
 impl Detection {
     /// Starts to query NVML, and if `conditions` also the condition of the GPUs.
-    pub fn start(root: &Path, library: Option<&Path>, request: &Request, conditions: bool, left_out: &[Out]) -> Self {
+    fn start(options: &Options) -> Self {
+        let Options { root, request, conditions, left_out, .. } = options;
+        let (library, conditions) = (options.nvml_library.as_deref(), *conditions);
         let probe = || nvml::probe(root, library, left_out);
         let nvml = if conditions {
             Sandbox::start_both(probe, || condition::probe(root, library))
@@ -45,8 +89,9 @@ impl Detection {
         Self { root: root.to_owned(), library_is_named: library.is_some(), request: request.clone(), conditions, nvml }
     }
 
-    /// Waits for NVML until `nvml_deadline`, and for the kernel's files until `deadline`.
-    pub fn finish(self, nvml_deadline: Instant, deadline: Instant) -> Found {
+    /// Waits for NVML, and then for the kernel's files.
+    fn finish(self, deadlines: Deadlines) -> Found {
+        let Deadlines { library: nvml_deadline, files: deadline } = deadlines;
         let (answer, conditions) = match self.nvml.first(nvml_deadline) {
             Ok((answer, child)) => (answer.map_err(NoNvml::from), self.conditions.then_some(child)),
             Err(why) => (Err(NoNvml::from(why)), None),
@@ -93,7 +138,7 @@ fn give(gpus: &mut [Gpu], child: Option<Sandbox<Result<Vec<Condition>, NvmlTroub
 
 /// Cheap signs of an NVIDIA GPU: each check takes a microsecond.
 fn has_traces(root: &Path) -> bool {
-    root.join("proc/driver/nvidia").exists() || !nvidia_proc::device_minors(root).is_empty()
+    root.join("proc/driver/nvidia").exists() || !proc::device_minors(root).is_empty()
 }
 
 fn from_nvml(probe: nvml::Probe) -> Found {
@@ -156,12 +201,12 @@ fn from_tegra(root: &Path, deadline: Instant) -> Option<Found> {
 }
 
 fn from_kernel(root: &Path, why: &NoNvml, request: &Request, deadline: Instant) -> Found {
-    let (mut found, is_stuck) = match Sandbox::start(|| nvidia_proc::probe(root)).finish(deadline) {
-        Ok(probe) => (Found { driver: probe.driver, gpus: probe.gpus, ..Found::default() }, false),
+    let (mut found, is_stuck) = match Sandbox::start(|| Nvidia.probe(root)).finish(deadline) {
+        Ok(found) => (found, false),
         // Even opening the files failed. Only their names are known.
         Err(why) => (Found { gpus: unopened(root, &why), ..Found::default() }, true),
     };
-    found.findings.push(nvidia_trouble::finding(why, request, found.gpus.len(), is_stuck));
+    found.findings.push(trouble::finding(why, request, found.gpus.len(), is_stuck));
     found
 }
 
@@ -170,9 +215,9 @@ fn unopened(root: &Path, why: &NoAnswer) -> Vec<Gpu> {
         minor: Some(minor),
         device_file: Some(format!("/dev/nvidia{minor}").into()),
         access: Access::unusable(Obstacle::Hang, format!("nobody knows whether it opens: the driver {why}")),
-        ..nvidia_proc::nameless_gpu(index)
+        ..proc::nameless_gpu(index)
     };
-    (0..).zip(nvidia_proc::device_minors(root)).map(gpu).collect()
+    (0..).zip(proc::device_minors(root)).map(gpu).collect()
 }
 
 /// Rejects GPUs and instances that share a device file or UUID with an earlier one. Slurm exits if two lines name the
@@ -230,7 +275,7 @@ mod tests {
 
     #[test]
     fn two_gpus_never_share_a_device_file() {
-        let gpu = |index, file: &str| Gpu { device_file: Some(file.into()), ..nvidia_proc::nameless_gpu(index) };
+        let gpu = |index, file: &str| Gpu { device_file: Some(file.into()), ..proc::nameless_gpu(index) };
         let mut gpus = [gpu(0, "/dev/nvidia0"), gpu(1, "/dev/nvidia0"), gpu(2, "/dev/dxg"), gpu(3, "/dev/dxg")];
         refuse_twins(&mut gpus);
         assert_eq!(gpus.clone().map(|gpu| gpu.access == Access::Usable), [true, false, true, true]);
@@ -239,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_uuid_is_one_gpus_only() {
-        let gpu = |index, uuid: &str| Gpu { uuid: Some(uuid.to_owned()), ..nvidia_proc::nameless_gpu(index) };
+        let gpu = |index, uuid: &str| Gpu { uuid: Some(uuid.to_owned()), ..proc::nameless_gpu(index) };
         let mut gpus = [gpu(0, "GPU-a"), gpu(1, "GPU-b"), gpu(2, "GPU-a")];
         refuse_twins(&mut gpus);
         assert_eq!(gpus.clone().map(|gpu| gpu.access.obstacle()), [None, None, Some(Obstacle::SharedName)]);
@@ -250,9 +295,9 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("dev")).unwrap();
         std::fs::write(root.path().join("dev/nvidia0"), "").unwrap();
-        let gpus = nvidia_proc::probe(root.path()).gpus;
+        let gpus = proc::probe(root.path()).gpus;
         assert_eq!(none_given(&gpus), None, "it is given, and no device");
-        let gpu = Gpu { access: Access::unusable(Obstacle::NotGiven, ""), ..nvidia_proc::nameless_gpu(0) };
+        let gpu = Gpu { access: Access::unusable(Obstacle::NotGiven, ""), ..proc::nameless_gpu(0) };
         assert!(none_given(&[gpu]).unwrap().what.contains("may use none"));
     }
 }

@@ -13,12 +13,14 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::smi_ioctl::open_event_descriptor;
 use super::{gpu_ids, smi_line};
+use crate::live::Say;
+use crate::vendor::Events;
 use faults::look::{Identity, Key, Line, Phase};
 use init::logs::LineSplitter;
 
 /// Those who tell of resets.
 #[derive(Debug, Default)]
-pub(crate) struct Resets {
+pub(super) struct Resets {
     tellers: Vec<Teller>,
     /// The GPUs for which everything was tried.
     tried: Vec<Key>,
@@ -34,9 +36,8 @@ struct Teller {
     lines: LineSplitter,
 }
 
-impl Resets {
-    /// Asks the driver to tell of these GPUs' resets, where it has not been asked yet.
-    pub(crate) fn follow(&mut self, root: &Path, gpus: &[Identity]) {
+impl Events for Resets {
+    fn follow(&mut self, root: &Path, gpus: &[Identity]) {
         let keys: Vec<Key> = gpus.iter().map(Identity::key).collect();
         if keys == self.tried {
             return;
@@ -59,18 +60,7 @@ impl Resets {
         }
     }
 
-    /// A kernel without these events, or a file that this user may not open, is no fault.
-    fn complain(&mut self, error: &io::Error) {
-        if !std::mem::replace(&mut self.complained, true) {
-            eprintln!("debug: the AMD driver's resets are not heard of: /dev/kfd: {error}");
-        }
-    }
-
-    /// Passes on what is told, until then.
-    ///
-    /// # Errors
-    /// Nobody takes the lines.
-    pub(crate) fn hear(&mut self, until: Instant, say: &mut dyn FnMut(&Line) -> io::Result<()>) -> io::Result<()> {
+    fn hear(&mut self, until: Instant, say: Say<'_>) -> io::Result<()> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let timeout = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
@@ -100,6 +90,15 @@ impl Resets {
             if left.is_zero() {
                 return Ok(());
             }
+        }
+    }
+}
+
+impl Resets {
+    /// A kernel without these events, or a file that this user may not open, is no fault.
+    fn complain(&mut self, error: &io::Error) {
+        if !std::mem::replace(&mut self.complained, true) {
+            eprintln!("debug: the AMD driver's resets are not heard of: /dev/kfd: {error}");
         }
     }
 }

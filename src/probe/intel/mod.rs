@@ -6,6 +6,7 @@
 use std::fs;
 use std::path::Path;
 
+use super::vendor::VendorProbe;
 use super::{Found, device, groups, left_out, pci, regular};
 use model::inventory::{Driver, Gpu, PciAddress, Source, Vendor};
 
@@ -43,8 +44,30 @@ const CARDS: [(u16, &str); 29] = [
     (0xe212, "Intel Arc Pro B50"),
 ];
 
+/// Intel's GPUs.
+#[derive(Debug)]
+pub struct Intel;
+
+impl VendorProbe for Intel {
+    fn vendor(&self) -> Vendor {
+        Vendor::Intel
+    }
+
+    fn driver(&self) -> &'static str {
+        "Intel's kernel driver (xe or i915)"
+    }
+
+    fn has_traces(&self, root: &Path) -> bool {
+        root.join("dev/dri").is_dir()
+    }
+
+    fn probe(&self, root: &Path) -> Found {
+        probe(root)
+    }
+}
+
 /// Reads sysfs, and opens each device as a job would. Call it only inside the sandbox.
-pub fn probe(root: &Path) -> Found {
+fn probe(root: &Path) -> Found {
     let entries = fs::read_dir(root.join("sys/class/drm")).into_iter().flatten().flatten();
     let mut nodes: Vec<Node> = entries.filter_map(|entry| node(root, &entry)).collect();
     // The order in which the runtime numbers them; its device selector uses these numbers.

@@ -1,9 +1,9 @@
 //! A finding for each way in which NVML can fail: cause and repair.
 
-use super::nvidia::NoNvml;
-use super::nvidia_request::Request;
+use super::NoNvml;
 use super::nvml::NvmlTrouble;
-use super::sandbox::NoAnswer;
+use super::request::Request;
+use crate::sandbox::NoAnswer;
 use model::inventory::{Finding, Kind, Severity};
 
 /// Says why NVML is missing, what that costs, and how to repair it. `gpus` is the number of GPUs found without it;

@@ -1,0 +1,87 @@
+//! Measurements of AMD GPUs from sysfs.
+
+use std::fs;
+use std::path::Path;
+
+use crate::live::MOST_MW;
+use model::inventory::{Condition, PciAddress, Readings};
+
+/// What the kernel's files say of an AMD GPU.
+pub(super) fn of(root: &Path, index: u32, address: PciAddress) -> (Condition, Readings) {
+    let device = root.join("sys/bus/pci/devices").join(address.to_string());
+    let number = |name: &str| value(&device.join(name));
+    let percent =
+        |name: &str| number(name).and_then(|percent| u32::try_from(percent).ok()).filter(|percent| *percent <= 100);
+    let sensor = |name: &str| sensors(&device).find_map(|sensors| value(&sensors.join(name)));
+    // In microwatts.
+    let power = |name: &str| sensor(name).map(|microwatts| microwatts / 1000).filter(|mw| *mw <= MOST_MW);
+    let memory = number("mem_info_vram_used").zip(number("mem_info_vram_total"));
+    let celsius = sensor("temp1_input").and_then(|thousandths| u32::try_from(thousandths / 1000).ok());
+    let readings = Readings {
+        memory_utilization: percent("mem_busy_percent"),
+        power_mw: power("power1_average").or_else(|| power("power1_input")),
+        power_limit_mw: power("power1_cap"),
+        default_power_limit_mw: power("power1_cap_default"),
+        ras_uncorrected: ras(&device.join("ras")),
+        ..Readings::default()
+    };
+    let memory = memory.filter(|(used, whole)| used <= whole).map(|(used, whole)| (used >> 20, whole >> 20));
+    let condition = Condition {
+        index,
+        memory_mib: memory,
+        temperature: celsius,
+        utilization: percent("gpu_busy_percent"),
+        ..Condition::default()
+    };
+    (condition, readings)
+}
+
+fn sensors(device: &Path) -> impl Iterator<Item = std::path::PathBuf> + use<> {
+    fs::read_dir(device.join("hwmon")).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+fn value(file: &Path) -> Option<u64> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+/// The uncorrectable errors of all blocks: lines `ue: N` of `ras/*_err_count`. "Query currently inaccessible" is no error.
+fn ras(directory: &Path) -> Option<u64> {
+    let files = fs::read_dir(directory).ok()?.flatten().map(|entry| entry.path());
+    let counts = files.filter(|file| file.to_string_lossy().ends_with("_err_count")).filter_map(|file| {
+        let text = fs::read_to_string(file).ok()?;
+        text.lines().find_map(|line| line.trim().strip_prefix("ue:")?.trim().parse::<u64>().ok())
+    });
+    Some(counts.fold(0, u64::saturating_add))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amds_files_become_measurements_and_what_they_lack_stays_open() {
+        let root = tempfile::tempdir().unwrap();
+        let device = root.path().join("sys/bus/pci/devices/0000:03:00.0");
+        let write = |name: &str, text: &str| {
+            let file = device.join(name);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, text).unwrap();
+        };
+        let address = "0000:03:00.0".parse().unwrap();
+        assert_eq!(of(root.path(), 0, address), (Condition::default(), Readings::default()));
+        write("gpu_busy_percent", "37\n");
+        write("mem_busy_percent", "200\n");
+        write("mem_info_vram_used", "1073741824\n");
+        write("mem_info_vram_total", "68702699520\n");
+        write("hwmon/hwmon4/temp1_input", "45000\n");
+        write("hwmon/hwmon4/power1_average", "93000000\n");
+        write("ras/umc_err_count", "ue: 2\nce: 7\nde: 0\n");
+        write("ras/gfx_err_count", "Query currently inaccessible\n");
+        write("ras/features", "ue: 99\n");
+        let (condition, readings) = of(root.path(), 1, address);
+        let seen = (condition.utilization, condition.memory_mib, condition.temperature);
+        assert_eq!(seen, (Some(37), Some((1024, 65520)), Some(45)));
+        assert_eq!((readings.power_mw, readings.memory_utilization), (Some(93_000), None));
+        assert_eq!(readings.ras_uncorrected, Some(2));
+    }
+}

@@ -1,0 +1,169 @@
+//! Looks at NVIDIA's GPUs through NVML, and hears its events.
+
+use std::io;
+use std::mem::ManuallyDrop;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nvml_wrapper::bitmasks::event::EventTypes;
+use nvml_wrapper::enums::event::XidError;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, EventSet, Nvml};
+
+use super::nvml::{self, Answers, Meters, NvmlTrouble};
+use super::{condition, proc, readings};
+use crate::device;
+use crate::live::{self, Options, Say, look, pause, trouble_of};
+use faults::fault::FaultKind;
+use faults::look::{Identity, Key, Line, Seen};
+use model::inventory::{Obstacle, Vendor};
+
+/// The longest wait for an event in one call.
+const WAIT: Duration = Duration::from_secs(1);
+/// The pause after an event, in which those that belong to it arrive before the GPUs are looked at.
+const AFTER_EVENT: Duration = Duration::from_millis(20);
+
+/// Looks until `say` fails; without the library, at the kernel's files.
+pub(super) fn watch(options: &Options, say: Say<'_>) -> io::Result<()> {
+    loop {
+        match nvml::load(&options.root, options.library.as_deref()) {
+            Ok(nvml) => watch_nvml(options, &ManuallyDrop::new(nvml), say)?,
+            Err(NvmlTrouble::LibraryMissing(_)) => return live::watch_files(options, say),
+            Err(trouble) => say(&Line::Trouble { kind: kind_of(&trouble), what: trouble.to_string() })?,
+        }
+        pause(options.interval);
+    }
+}
+
+fn kind_of(trouble: &NvmlTrouble) -> FaultKind {
+    match trouble {
+        NvmlTrouble::UnknownError { .. } => FaultKind::DeviceDenied,
+        _ => FaultKind::Lost,
+    }
+}
+
+/// Returns when the library has to be initialised again.
+fn watch_nvml(options: &Options, nvml: &Nvml, say: Say<'_>) -> io::Result<()> {
+    let mut events: Option<EventSet<'_>> = None;
+    let mut registered = 0;
+    let mut meters = options.meters.then(|| Meters::new(nvml));
+    loop {
+        let next = Instant::now() + options.interval;
+        let devices: Vec<(Identity, Device<'_>)> = match nvml::count(nvml) {
+            Ok(count) => (0..count).filter_map(|index| identify(options, nvml, index)).collect(),
+            Err(trouble) => return say(&Line::Trouble { kind: kind_of(&trouble), what: trouble.to_string() }),
+        };
+        if devices.len() != registered || events.is_none() {
+            registered = devices.len();
+            events = register(nvml, &devices);
+        }
+        say(&Line::Listed { gpus: devices.iter().map(|(identity, _)| identity.clone()).collect() })?;
+        for (identity, device) in &devices {
+            look(options, identity, say, || {
+                let mut seen = see(&options.root, identity, device);
+                if let Some(meters) = meters.as_mut().filter(|_| seen.trouble.is_none()) {
+                    meters.read(&identity.key(), device, &mut seen.readings);
+                }
+                seen
+            })?;
+        }
+        say(&Line::Done)?;
+        if !hear(events.as_ref(), &devices, next, say)? {
+            events = None;
+        }
+    }
+}
+
+/// A GPU that does not give its handle is no longer listed, which means that it is lost; one that this container was not given never is.
+fn identify<'a>(options: &Options, nvml: &'a Nvml, index: u32) -> Option<(Identity, Device<'a>)> {
+    let device = nvml.device_by_index(index).ok()?;
+    let answers = Answers::default();
+    let pci_address = answers.of(device.pci_info()).and_then(|info| info.bus_id.parse().ok());
+    let minor = answers.of(device.minor_number()).or_else(|| proc::minor_of(&options.root, pci_address?));
+    let identity = Identity {
+        vendor: Vendor::Nvidia,
+        index,
+        uuid: answers.of(device.uuid()).and_then(nvml::identifier),
+        pci_address,
+        model: answers.of(device.name()).and_then(|text| nvml::name(&text)),
+        file: minor.and_then(|minor| file_of(&options.root, minor)),
+    };
+    (answers.obstacle().is_none()).then_some((identity, device))
+}
+
+fn file_of(root: &Path, minor: u32) -> Option<String> {
+    proc::device_file(root, Some(minor)).0.map(|file| file.display().to_string())
+}
+
+fn see(root: &Path, identity: &Identity, device: &Device<'_>) -> Seen {
+    // The driver goes on answering a process that has the device open when a new one may no longer open it.
+    if let Some(trouble) =
+        identity.file.as_deref().and_then(|file| trouble_of(&device::access(&root.join(file.trim_start_matches('/')))))
+    {
+        return Seen { trouble: Some(trouble), ..Seen::default() };
+    }
+    let answers = Answers::default();
+    let condition = condition::condition(identity.index, device);
+    let readings = readings::of_nvml(device, &answers);
+    let is_lost = condition.obstacle == Some(Obstacle::Lost) || answers.obstacle().is_some();
+    Seen { condition, readings, trouble: is_lost.then_some(FaultKind::Lost) }
+}
+
+/// `None` if the driver reports no events.
+fn register<'a>(nvml: &'a Nvml, devices: &[(Identity, Device<'a>)]) -> Option<EventSet<'a>> {
+    let mut left: Vec<&Device<'a>> = devices.iter().map(|(_, device)| device).collect();
+    // A GPU that cannot report takes the set with it, so the others begin anew without it.
+    'anew: while !left.is_empty() {
+        let mut set = nvml.create_event_set().ok()?;
+        for position in 0..left.len() {
+            match left[position].register_events(EventTypes::CRITICAL_XID_ERROR, set) {
+                Ok(same) => set = same,
+                Err(_) => {
+                    left.remove(position);
+                    continue 'anew;
+                }
+            }
+        }
+        return Some(set);
+    }
+    None
+}
+
+/// Passes events on until the next look is due; returns whether the set is still good.
+fn hear(
+    events: Option<&EventSet<'_>>,
+    devices: &[(Identity, Device<'_>)],
+    mut next: Instant,
+    say: Say<'_>,
+) -> io::Result<bool> {
+    let Some(events) = events else {
+        pause(next.saturating_duration_since(Instant::now()));
+        return Ok(true);
+    };
+    loop {
+        let left = next.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(true);
+        }
+        let timeout = left.min(WAIT).as_millis().max(1);
+        match events.wait(u32::try_from(timeout).unwrap_or(u32::MAX)) {
+            Ok(event) => {
+                let key = event.device.uuid().ok().and_then(|uuid| key_of(devices, &uuid));
+                if let Some(XidError::Value(xid)) = event.event_data {
+                    say(&Line::Event { gpu: key, xid: u32::try_from(xid).unwrap_or(u32::MAX) })?;
+                    next = next.min(Instant::now() + AFTER_EVENT);
+                }
+            }
+            Err(NvmlError::Timeout) => {}
+            // A look tells which; the set may be of no use any more.
+            Err(_) => {
+                pause(left.min(WAIT));
+                return Ok(false);
+            }
+        }
+    }
+}
+
+fn key_of(devices: &[(Identity, Device<'_>)], uuid: &str) -> Option<Key> {
+    devices.iter().find(|(identity, _)| identity.uuid.as_deref() == Some(uuid)).map(|(identity, _)| identity.key())
+}

@@ -1,0 +1,113 @@
+//! What differs between the vendors of GPUs here: each has a directory that implements [`VendorProbe`].
+
+use std::io;
+use std::path::Path;
+use std::time::Instant;
+
+use super::amd::Amd;
+use super::intel::Intel;
+use super::live::{self, Say, pause};
+use super::nvidia::Nvidia;
+use super::sandbox::{NoAnswer, Sandbox};
+use super::{Found, Options};
+use faults::look::Identity;
+use model::inventory::{Condition, Finding, Gpu, Kind, Obstacle, Readings, Vendor};
+
+/// The registry.
+pub fn of(vendor: Vendor) -> &'static dyn VendorProbe {
+    match vendor {
+        Vendor::Nvidia => &Nvidia,
+        Vendor::Amd => &Amd,
+        Vendor::Intel => &Intel,
+    }
+}
+
+/// How long a detection may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadlines {
+    /// For a vendor's library, after which the kernel's files are read.
+    pub library: Instant,
+    /// For the kernel's files.
+    pub files: Instant,
+}
+
+/// The rest of a detection that was started.
+pub type Finish = Box<dyn FnOnce(Deadlines) -> Found>;
+
+/// One vendor's GPUs in this container. Without a library of the vendor, all is read from the kernel's files.
+pub trait VendorProbe: Sync {
+    /// The vendor.
+    fn vendor(&self) -> Vendor;
+
+    /// The name of the driver or interface.
+    fn driver(&self) -> &'static str;
+
+    /// Whether there is a trace of its GPUs. Most machines lack most vendors' GPUs, and a look at a path is cheaper than a process.
+    fn has_traces(&self, root: &Path) -> bool;
+
+    /// Reads the kernel's files, and opens each device as a job would. Call it only inside the sandbox.
+    fn probe(&self, root: &Path) -> Found;
+
+    /// Starts a detection in a child process; `None` if there is nothing to detect.
+    fn start(&'static self, options: &Options) -> Option<Finish> {
+        if !self.has_traces(&options.root) {
+            return None;
+        }
+        let sandbox = Sandbox::start(|| self.probe(&options.root));
+        let (vendor, driver) = (self.vendor(), self.driver());
+        Some(Box::new(move |deadlines| {
+            sandbox.finish(deadlines.files).unwrap_or_else(|why| no_answer(vendor, driver, &why))
+        }))
+    }
+
+    /// Looks at the GPUs until `say` fails.
+    ///
+    /// # Errors
+    /// Nobody takes the lines.
+    fn watch(&self, options: &live::Options, say: Say<'_>) -> io::Result<()> {
+        live::watch_files(options, say)
+    }
+
+    /// The condition of a GPU, and what can be measured.
+    fn sample(&self, _root: &Path, gpu: &Gpu) -> (Condition, Readings) {
+        (Condition { index: gpu.index, ..Condition::default() }, Readings::default())
+    }
+
+    /// The events that the kernel's driver reports.
+    fn events(&self) -> Box<dyn Events> {
+        Box::new(NoEvents)
+    }
+}
+
+/// Events of a driver, between two looks.
+pub trait Events {
+    /// Subscribes to those of these GPUs, where that was not done yet.
+    fn follow(&mut self, root: &Path, gpus: &[Identity]);
+
+    /// Passes on the events until then.
+    ///
+    /// # Errors
+    /// Nobody takes the lines.
+    fn hear(&mut self, until: Instant, say: Say<'_>) -> io::Result<()>;
+}
+
+/// A driver that reports no events.
+struct NoEvents;
+
+impl Events for NoEvents {
+    fn follow(&mut self, _: &Path, _: &[Identity]) {}
+
+    fn hear(&mut self, until: Instant, _: Say<'_>) -> io::Result<()> {
+        pause(until.saturating_duration_since(Instant::now()));
+        Ok(())
+    }
+}
+
+fn no_answer(vendor: Vendor, driver: &str, why: &NoAnswer) -> Found {
+    let (cause, repair) = match why {
+        NoAnswer::NotStarted(_) => NoAnswer::NO_PROCESS,
+        _ => Obstacle::Hang.words(vendor),
+    };
+    let what = format!("{driver} {why}; no {} GPU is used", vendor.traits().maker);
+    Found { findings: vec![Finding::warning(Kind::DriverFails, what, cause, repair)], ..Found::default() }
+}
