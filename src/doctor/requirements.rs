@@ -9,7 +9,7 @@ use super::entries::{gpus, work};
 use super::facts::{CudaFacts, Environment, Looked};
 use super::{Observation, Observations};
 use config::{ComputeCapability, Floors};
-use model::inventory::{Access, Condition, Gpu, Inventory, Vendor};
+use model::inventory::{Access, Condition, Gpu, Inventory};
 
 /// The facts to judge.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +62,7 @@ pub fn requirements(known: &Known<'_>) -> Vec<Requirement> {
 
 /// Compares the driver with the container's CUDA; if the container has none, with CUDA releases in general.
 fn driver(known: &Known<'_>) -> Option<Observations> {
-    let driver = known.inventory.drivers.iter().find(|driver| driver.vendor == Vendor::Nvidia)?;
+    let driver = known.inventory.cuda_driver()?;
     let of_image = known.environment.cuda_version.as_deref().or(known.cuda.toolkit.as_deref());
     of_image.map(|of_image| gpus::cuda_of(Some(driver), of_image)).or_else(|| gpus::driver_alone(driver))
 }

@@ -83,6 +83,16 @@ impl Inventory {
     pub fn usable_gpus(&self) -> impl Iterator<Item = &Gpu> {
         self.gpus.iter().filter(|gpu| gpu.is_usable())
     }
+
+    /// The GPUs that programs use through CUDA, whether or not jobs can get them.
+    pub fn cuda_gpus(&self) -> impl Iterator<Item = &Gpu> {
+        self.gpus.iter().filter(|gpu| gpu.vendor.traits().has_cuda)
+    }
+
+    /// The driver that CUDA needs.
+    pub fn cuda_driver(&self) -> Option<&Driver> {
+        self.drivers.iter().find(|driver| driver.vendor.traits().has_cuda)
+    }
 }
 
 /// Whose the GPUs' device files are.

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use config::{Config, GresMode, Sharing, TypeName};
 use model::inventory::gres::counted;
-use model::inventory::{CpuSet, Driver, Finding, Inventory, Kind, Obstacle, PciAddress, Severity, Source, Vendor};
+use model::inventory::{CpuSet, Driver, Finding, Inventory, Kind, Obstacle, PciAddress, Severity, Vendor};
 
 use super::names::{DevicePath, GresType};
 use super::{NodePlan, Reasons};
@@ -180,10 +180,11 @@ fn auto_detect(
         Ok(vendor) => vendor,
         Err(why) => return explicit(why, reasons),
     };
-    if let Some(why) = numbering::rsmi_fault(gpus).filter(|_| vendor == Vendor::Amd) {
+    if let Some(why) = numbering::plugin_fault(vendor, gpus) {
+        let maker = vendor.traits().maker;
         reasons.warn(
             Kind::Settings,
-            "gres = \"autodetect\" is not possible with these AMD GPUs; explicit lines are used",
+            format!("gres = \"autodetect\" is not possible with these {maker} GPUs; explicit lines are used"),
             why,
             "nothing; gres = \"explicit\" says the same without this warning",
         );
@@ -241,12 +242,11 @@ pub(super) fn auto_detect_fault(vendor: Vendor, inventory: &Inventory, node: &No
     let fault = |severity, cause: String, repair: &str| {
         Some(Finding { kind: Kind::Settings, severity, what: String::new(), cause, repair: repair.to_owned() })
     };
-    let is_nvml = |driver: &Driver| driver.vendor == Vendor::Nvidia && driver.source == Source::Nvml;
-    if vendor == Vendor::Nvidia && !inventory.drivers.iter().any(is_nvml) {
-        let cause = "Slurm's plugin asks NVIDIA's library (libnvidia-ml.so.1), and it does not answer in this container: slurmd \
-                     would find no GPU, and the node be taken out of service";
-        let repair = "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility";
-        return fault(Severity::Error, cause.to_owned(), repair);
+    if let Some((source, cause, repair)) = vendor.traits().slurm.plugin_source {
+        let answers = |driver: &Driver| driver.vendor == vendor && driver.source == source;
+        if !inventory.drivers.iter().any(answers) {
+            return fault(Severity::Error, cause.to_owned(), repair);
+        }
     }
     let machine: usize = inventory.cpu.sockets.iter().flatten().map(|core| core.len()).sum();
     if machine > node.cpus as usize {

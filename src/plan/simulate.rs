@@ -25,8 +25,7 @@ pub(super) fn gres(node: &NodePlan, reasons: &mut Reasons) -> Option<GresPlan> {
             files: vec![DevicePath::try_from(Path::new(&format!("{DEVICES}/gpu{index}"))).ok()?],
             cores: None,
             links: Vec::new(),
-            // For CUDA_VISIBLE_DEVICES.
-            vendor: Vendor::Nvidia,
+            vendor: Vendor::SIMULATED,
             runtime_name: index.to_string(),
             name: "Simulated GPU".to_owned(),
             memory_mib: None,

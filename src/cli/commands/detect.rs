@@ -9,7 +9,7 @@ use doctor::facts::CudaFacts;
 use doctor::look;
 use doctor::requirements::{Known, Requirement, requirements};
 use install::load_config;
-use model::inventory::{Inventory, Vendor};
+use model::inventory::Inventory;
 use model::{exit_code, printable};
 use probe::Options;
 use probe::nvidia::request::Request;
@@ -68,8 +68,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     // A broken file must not hide the hardware.
     let config = load_config::load(args.config.as_deref());
     let floors = config.as_ref().map(|config| config.gpu.floors()).map_err(ToString::to_string);
-    let has_nvidia = inventory.drivers.iter().any(|driver| driver.vendor == Vendor::Nvidia);
-    let (environment, cuda) = (look::environment(), if has_nvidia { look::cuda(&root) } else { CudaFacts::default() });
+    let has_cuda = inventory.cuda_driver().is_some();
+    let (environment, cuda) = (look::environment(), if has_cuda { look::cuda(&root) } else { CudaFacts::default() });
     let known = Known { inventory: &inventory, environment: &environment, cuda: &cuda, floors: &floors };
     let requirements = requirements(&known);
     let text = if args.json {

@@ -2,7 +2,7 @@
 
 use crate::entry::{Entry, Judge};
 use crate::facts::{ContainerFacts, Facts, Limit};
-use model::inventory::{Driver, Gpu, Observations, Vendor};
+use model::inventory::Observations;
 
 use super::gpus::newest_cuda;
 
@@ -91,16 +91,12 @@ pub(super) const ENTRIES: &[Entry] = &[
     },
 ];
 
-fn nvidia_driver(facts: &Facts) -> Option<&Driver> {
-    facts.inventory.drivers.iter().find(|driver| driver.vendor == Vendor::Nvidia)
-}
-
 fn require(facts: &Facts) -> Observations {
     let environment = &facts.environment;
     let Some(wanted) = environment.require_cuda.as_deref() else {
         return Observations::note("NVIDIA_REQUIRE_CUDA is not set: the image asks nothing of the driver");
     };
-    let Some(driver) = nvidia_driver(facts) else { return Observations::note("no trace of an NVIDIA driver") };
+    let Some(driver) = facts.inventory.cuda_driver() else { return Observations::note("no trace of an NVIDIA driver") };
     let cuda = newest_cuda(driver);
     let version = driver.version.as_deref();
     if is_met(wanted, cuda.as_deref(), version) {
@@ -187,8 +183,8 @@ fn series(model: &str) -> Option<char> {
 }
 
 fn virtual_gpus(facts: &Facts) -> Observations {
-    let nvidia = facts.inventory.gpus.iter().filter(|gpu| gpu.vendor == Vendor::Nvidia);
-    let seen = nvidia.filter_map(|gpu: &Gpu| Some((gpu.model.as_deref()?, series(gpu.model.as_deref()?)?)));
+    let seen =
+        facts.inventory.cuda_gpus().filter_map(|gpu| Some((gpu.model.as_deref()?, series(gpu.model.as_deref()?)?)));
     Observations::all(seen.map(|(model, series)| virtual_gpu(model, series)).collect::<Vec<_>>(), || {
         Observations::ok("no GPU is a virtual one")
     })

@@ -3,7 +3,7 @@
 use crate::entry::{Entry, Judge};
 use crate::facts::{ContainerFacts, Facts, Start};
 use faults::fault::Policy;
-use model::inventory::{Access, DeviceFiles, Driver, Gpu, Kind, Observations, Vendor};
+use model::inventory::{Access, DeviceFiles, Driver, Gpu, Kind, Observations};
 
 const RECREATE: &str = "`docker compose up -d --force-recreate`";
 
@@ -183,7 +183,7 @@ pub(super) const ENTRIES: &[Entry] = &[
 
 /// An answer about NVIDIA's driver, if there is one.
 fn of_driver(facts: &Facts, found: Vec<Observations>, otherwise: &str) -> Observations {
-    let is_there = facts.inventory.drivers.iter().any(|driver| driver.vendor == Vendor::Nvidia);
+    let is_there = facts.inventory.cuda_driver().is_some();
     Observations::all(found, || match is_there {
         true => Observations::ok(otherwise),
         false => Observations::note("no trace of an NVIDIA driver"),
@@ -234,8 +234,13 @@ fn count(gpus: usize) -> String {
     if gpus == 1 { "1 GPU".to_owned() } else { format!("{gpus} GPUs") }
 }
 
+/// Whether jobs reach the GPU through KFD.
+fn has_kfd(gpu: &Gpu) -> bool {
+    gpu.vendor.traits().files.as_ref().is_some_and(|files| files.shared == Some("/dev/kfd"))
+}
+
 fn amd_devices(facts: &Facts, container: &ContainerFacts, found: Vec<Observations>) -> Observations {
-    let has_gpu = facts.inventory.gpus.iter().any(|gpu| gpu.vendor == Vendor::Amd);
+    let has_gpu = facts.inventory.gpus.iter().any(has_kfd);
     Observations::all(found, || match (container.cheap.has_kfd, has_gpu) {
         (true, false) => Observations::warn(
             "/dev/kfd is in this container, and no AMD GPU",
@@ -264,7 +269,7 @@ fn left_out(facts: &Facts, _: &ContainerFacts, found: Vec<Observations>) -> Obse
 }
 
 fn nvidia(start: &Start<'_>) -> bool {
-    start.inventory.usable_gpus().any(|gpu| gpu.vendor == Vendor::Nvidia)
+    start.inventory.cuda_gpus().any(Gpu::is_usable)
 }
 
 fn cuda_libraries(start: &Start<'_>) -> Observations {
@@ -311,7 +316,7 @@ fn cuda_version(start: &Start<'_>) -> Observations {
     let Some(of_image) = of_image else {
         return Observations::note("the container has no CUDA toolkit: what jobs bring is their own");
     };
-    cuda_of(start.inventory.drivers.iter().find(|driver| driver.vendor == Vendor::Nvidia), of_image)
+    cuda_of(start.inventory.cuda_driver(), of_image)
 }
 
 /// The newest CUDA that the driver reports, or that its version supports according to NVIDIA's release notes.
@@ -377,7 +382,7 @@ fn visible_devices(start: &Start<'_>) -> Observations {
     let Some(list) = start.environment.cuda_visible_devices.as_deref() else {
         return Observations::ok("CUDA_VISIBLE_DEVICES is not set outside of jobs; Slurm sets it in each");
     };
-    let gpus = start.inventory.usable_gpus().filter(|gpu| gpu.vendor == Vendor::Nvidia).count();
+    let gpus = start.inventory.cuda_gpus().filter(|gpu| gpu.is_usable()).count();
     let missing: Vec<&str> =
         list.split(',').map(str::trim).filter(|id| id.parse::<usize>().is_ok_and(|id| id >= gpus)).collect();
     let repair =

@@ -27,7 +27,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         looks_at: "the processes and the compute mode of each GPU, through NVML, and the GPUs that Slurm gave to jobs",
         cause: "somebody uses the GPU past Slurm, or its compute mode lets one process in, or none",
         repair: "`nvidia-smi pmon -c 1` on the host names the processes; `sudo nvidia-smi -c DEFAULT` lets all in",
-        judge: Judge::Anywhere(|facts| Observations::either(conditions(facts).map(|all| processes(all, &facts.side)))),
+        judge: Judge::Anywhere(|facts| Observations::either(conditions(facts).map(|all| processes(all, facts)))),
     },
     Entry {
         id: "gpu-speed",
@@ -74,25 +74,30 @@ pub(super) const ENTRIES: &[Entry] = &[
 
 /// An answer for each GPU, or why there is none.
 fn each(facts: &Facts, judge: fn(&Condition) -> Observations) -> Observations {
-    let of_each =
-        |all: &[Condition]| Observations::all(all.iter().map(|it| silent(it).unwrap_or_else(|| judge(it))), no_gpu);
+    let answer = |it: &Condition| silent(it, vendor(facts)).unwrap_or_else(|| judge(it));
+    let of_each = |all: &[Condition]| Observations::all(all.iter().map(answer), no_gpu);
     Observations::either(conditions(facts).map(of_each))
 }
 
 /// The answer for a GPU that reports nothing, or that will soon stop doing so.
-pub(crate) fn silent(condition: &Condition) -> Option<Observations> {
+pub(crate) fn silent(condition: &Condition, vendor: Vendor) -> Option<Observations> {
     let index = condition.index;
     let obstacle = condition.obstacle?;
-    let (cause, repair) = obstacle.words(Vendor::Nvidia);
+    let (cause, repair) = obstacle.words(vendor);
     Some(match obstacle {
         Obstacle::Lost => Observations::fail(format!("GPU {index} is lost, or needs a reset"), cause, repair),
         _ => Observations::could_not_look(format!("the driver does not hand GPU {index} out")),
     })
 }
 
+/// The vendor of the GPUs whose condition is known.
+fn vendor(facts: &Facts) -> Vendor {
+    facts.inventory.cuda_gpus().next().map(|gpu| gpu.vendor).unwrap_or_default()
+}
+
 /// The condition of the GPUs. Without an NVIDIA GPU the library is not asked.
 fn conditions(facts: &Facts) -> Result<&[Condition], Observations> {
-    let has_gpu = facts.inventory.gpus.iter().any(|gpu| gpu.vendor == model::inventory::Vendor::Nvidia);
+    let has_gpu = facts.inventory.cuda_gpus().next().is_some();
     match &facts.conditions {
         Err(why) if has_gpu => Err(Observations::could_not_look(format!("NVML gives no answer: {why}"))),
         Ok(all) if !all.is_empty() => Ok(all),
@@ -133,12 +138,12 @@ fn memory(condition: &Condition) -> Observations {
     )
 }
 
-fn processes(all: &[Condition], side: &Side) -> Observations {
-    let jobs = match side {
+fn processes(all: &[Condition], facts: &Facts) -> Observations {
+    let jobs = match &facts.side {
         Side::Host(_) => None,
         Side::Container(container) => container.slurm.gpu_jobs.as_ref().ok().map(Vec::len),
     };
-    let judge = |it: &Condition| silent(it).unwrap_or_else(|| conflict(it, jobs));
+    let judge = |it: &Condition| silent(it, vendor(facts)).unwrap_or_else(|| conflict(it, jobs));
     Observations::all(all.iter().map(judge), no_gpu)
 }
 

@@ -9,7 +9,7 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 use super::ports;
 use crate::facts::{CheapFacts, CudaFacts, Disk, Given, Holder, KeyFacts, Limit, Looked, Port};
 use config::{Config, Role};
-use model::inventory::{Inventory, Vendor};
+use model::inventory::Inventory;
 use sys::proc::parse::Mount;
 use sys::sockets;
 use sys::trusted_path;
@@ -39,7 +39,7 @@ pub fn look_cheaply(root: &Path, config: &Config, inventory: &Inventory, cluster
         key: &config.paths.munge_key,
         state: &config.paths.state,
         cluster,
-        has_nvidia: inventory.drivers.iter().any(|driver| driver.vendor == Vendor::Nvidia),
+        has_nvidia: inventory.cuda_driver().is_some(),
         ports: [("slurmctld", config.slurm.controller_port), ("slurmd", config.slurm.daemon_port)],
     };
     // With the host's network the port of a daemon that another container runs is that container's.

@@ -1,5 +1,5 @@
 use super::*;
-use model::inventory::{Access, Driver, Ecc, MigInstance, Obstacle, Pcie, Slowdown, Source};
+use model::inventory::{Access, Driver, Ecc, MigInstance, Obstacle, Pcie, Slowdown, Source, Vendor};
 
 fn nvidia(version: Option<&str>, cuda: Option<&str>) -> Driver {
     let of = |text: Option<&str>| text.map(str::to_owned);
@@ -134,10 +134,10 @@ fn a_gpu_that_did_not_answer_is_not_spoken_for() {
     let seen = |answer: &Observations| answer.observations()[0].seen.clone();
     let awake = work::persistence_of(&[&Condition { is_persistent: Some(true), ..told }, &silent]).unwrap();
     assert_eq!(seen(&awake), "the driver keeps GPU 0 awake");
-    assert_eq!(work::silent(&silent), None, "a driver may be too old for every call");
+    assert_eq!(work::silent(&silent, Vendor::default()), None, "a driver may be too old for every call");
     let lost = Condition { obstacle: Some(Obstacle::Lost), ..silent.clone() };
-    let lost = work::silent(&lost).unwrap();
+    let lost = work::silent(&lost, Vendor::default()).unwrap();
     assert_eq!((lost.verdict(), seen(&lost).as_str()), (crate::Verdict::Fail, "GPU 1 is lost, or needs a reset"));
     let refused = Condition { obstacle: Some(Obstacle::Refused), ..silent };
-    assert_eq!(work::silent(&refused).unwrap().verdict(), crate::Verdict::CouldNotLook);
+    assert_eq!(work::silent(&refused, Vendor::default()).unwrap().verdict(), crate::Verdict::CouldNotLook);
 }

@@ -25,6 +25,9 @@ impl Vendor {
     /// All vendors, in the order of gres.conf's lines.
     pub const ALL: [Self; 3] = [Self::Nvidia, Self::Amd, Self::Intel];
 
+    /// The vendor of simulated GPUs, whose variable their jobs get.
+    pub const SIMULATED: Self = Self::Nvidia;
+
     /// Everything that differs between vendors.
     pub const fn traits(self) -> &'static Traits {
         match self {
@@ -137,6 +140,8 @@ pub struct Traits {
     pub drivers: &'static [&'static str],
     /// Whether jobs get an integrated GPU if there is no other GPU and none was requested.
     pub offers_integrated: bool,
+    /// Whether programs use CUDA on these GPUs. The names of their metrics are then also those of DCGM.
+    pub has_cuda: bool,
     /// The resource names of Kubernetes device plugins for these GPUs.
     pub kubernetes: &'static [&'static str],
     /// Values in Slurm's files.
@@ -161,6 +166,10 @@ pub struct Slurm {
     /// Whether the plugin and detection use the same model names. Slurm keeps a `Type` only if it is part of the
     /// plugin's name.
     pub plugin_names_models: bool,
+    /// The source that the plugin needs; cause and repair where it does not answer.
+    pub plugin_source: Option<(Source, &'static str, &'static str)>,
+    /// Why the plugin fails if two GPUs share a PCI address, and if the runtime numbers them in another order than that of the bus.
+    pub plugin_order: Option<(&'static str, &'static str)>,
     /// Whether CUDA's Multi-Process Service can share a GPU.
     pub has_mps: bool,
     /// The prefix of the `Feature` for a compute capability.

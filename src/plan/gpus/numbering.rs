@@ -40,18 +40,19 @@ pub(super) fn number(inventory: &Inventory, offers: &[Offer<'_>]) -> Numbering {
     Numbering { names, is_slurms }
 }
 
-/// True for whole GPUs of a single NVIDIA model, with none left out. If a minor differs from the index, the container
+/// True for whole GPUs of a single model that CUDA numbers, with none left out. If a minor differs from the index, the container
 /// sees only part of the machine (such as a pod with one GPU), and CUDA's numbers there are unknown.
 fn is_cudas_order(offers: &[Offer<'_>], inventory: &Inventory) -> bool {
     let is_next = |(position, offer): (u32, &Offer<'_>)| {
         let Gpu { vendor, index, minor, .. } = offer.gpu;
-        *vendor == Vendor::Nvidia
+        vendor.traits().has_cuda
             && offer.instance.is_none()
             && *index == position
             && minor.is_none_or(|minor| minor == position)
     };
     // CUDA puts a faster GPU first, even if jobs may not use it.
-    let mut seen = seen_by_runtime(inventory, Vendor::Nvidia);
+    let vendor = offers.first().map(|offer| offer.gpu.vendor).unwrap_or_default();
+    let mut seen = seen_by_runtime(inventory, vendor);
     let first = seen.next().map(|gpu| &gpu.model);
     seen.all(|gpu| Some(&gpu.model) == first) && (0..).zip(offers).all(is_next)
 }
@@ -64,7 +65,7 @@ fn seen_by_runtime(inventory: &Inventory, vendor: Vendor) -> impl Iterator<Item 
 
 /// The best guess for a GPU without a UUID: CUDA counts the GPUs that it can open.
 fn cuda_number(own: &Gpu, inventory: &Inventory) -> usize {
-    let whole = seen_by_runtime(inventory, Vendor::Nvidia).filter(|gpu| gpu.mig.is_none());
+    let whole = seen_by_runtime(inventory, own.vendor).filter(|gpu| gpu.mig.is_none());
     whole.filter(|gpu| gpu.index < own.index).count()
 }
 
@@ -79,15 +80,12 @@ fn number_among_open(own: &Gpu, inventory: &Inventory) -> usize {
     of_vendor().filter(|gpu| gpu.index < own.index).filter(opens).count()
 }
 
-/// Why Slurm's rsmi plugin would fail with these GPUs; `None` if it would not.
-pub(super) fn rsmi_fault(offers: &[Offer<'_>]) -> Option<&'static str> {
+/// Why Slurm's plugin would fail with these GPUs; `None` if it would not.
+pub(super) fn plugin_fault(vendor: Vendor, offers: &[Offer<'_>]) -> Option<&'static str> {
+    let (twins, order) = vendor.traits().slurm.plugin_order?;
     let places: Vec<_> = offers.iter().map(|offer| offer.gpu.pci_address).collect();
     if places.windows(2).any(|pair| pair[0].is_some() && pair[0] == pair[1]) {
-        return Some(
-            "Slurm's rsmi plugin gives one render node to all partitions of a GPU, and slurmd dies of a file that is there twice",
-        );
+        return Some(twins);
     }
-    (!places.is_sorted()).then_some(
-        "Slurm's rsmi plugin numbers the GPUs in the order of the PCI bus, and ROCr in KFD's, so a job would compute on another GPU than its own",
-    )
+    (!places.is_sorted()).then_some(order)
 }

@@ -6,7 +6,6 @@ use super::exposition::{Family, Kind};
 use super::gpus::{Row, bus_id};
 use faults::fault::FaultKind;
 use faults::report::GpuReport;
-use model::inventory::Vendor;
 
 use Kind::{Counter, Gauge};
 
@@ -50,7 +49,7 @@ const ROWS: [Row; 16] = [
 /// The families of the GPUs that the last look could measure.
 pub(super) fn families(gpus: &[GpuReport], is_fresh: bool, host: &str) -> Vec<Family> {
     let named = |name: &str| format!("DCGM_FI_{name}");
-    let nvidia = || gpus.iter().filter(|gpu| gpu.vendor == Vendor::Nvidia);
+    let nvidia = || gpus.iter().filter(|gpu| gpu.vendor.traits().has_cuda);
     let rows = ROWS.iter().filter(|_| is_fresh);
     let mut families: Vec<Family> = rows
         .map(|(name, kind, help, value)| {

@@ -9,11 +9,18 @@ pub(super) const TRAITS: Traits = Traits {
     pci_classes: &["0x03", "0x12"],
     drivers: &["amdgpu"],
     offers_integrated: true,
+    has_cuda: false,
     kubernetes: &["amd.com/gpu"],
     slurm: Slurm {
         flag: "amd_gpu_env",
         auto_detect: "rsmi",
         plugin_names_models: true,
+        plugin_source: None,
+        plugin_order: Some((
+            "Slurm's rsmi plugin gives one render node to all partitions of a GPU, and slurmd dies of a file that is there twice",
+            "Slurm's rsmi plugin numbers the GPUs in the order of the PCI bus, and ROCr in KFD's, so a job would compute on another \
+             GPU than its own",
+        )),
         has_mps: false,
         compute_prefix: "",
         // The driver is the kernel's own, so its version says nothing about ROCm.

@@ -10,12 +10,15 @@ pub(super) const TRAITS: Traits = Traits {
     drivers: &["xe", "i915"],
     // Otherwise nearly every desktop would become a GPU node.
     offers_integrated: false,
+    has_cuda: false,
     kubernetes: &["gpu.intel.com/xe", "gpu.intel.com/i915"],
     slurm: Slurm {
         flag: "intel_gpu_env",
         auto_detect: "oneapi",
         // The plugin's names contain trademark signs: intel(r)_arc(tm)_a770_graphics.
         plugin_names_models: false,
+        plugin_source: None,
+        plugin_order: None,
         has_mps: false,
         compute_prefix: "",
         driver_is_feature: false,

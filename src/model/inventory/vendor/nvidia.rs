@@ -1,6 +1,6 @@
 //! NVIDIA.
 
-use super::{MismatchWords, ObstacleWords, Runtime, Slurm, Traits};
+use super::{MismatchWords, ObstacleWords, Runtime, Slurm, Source, Traits};
 
 pub(super) const TRAITS: Traits = Traits {
     name: "nvidia",
@@ -9,11 +9,19 @@ pub(super) const TRAITS: Traits = Traits {
     pci_classes: &["0x03"],
     drivers: &["nvidia"],
     offers_integrated: true,
+    has_cuda: true,
     kubernetes: &["nvidia.com/gpu"],
     slurm: Slurm {
         flag: "nvidia_gpu_env",
         auto_detect: "nvml",
         plugin_names_models: true,
+        plugin_source: Some((
+            Source::Nvml,
+            "Slurm's plugin asks NVIDIA's library (libnvidia-ml.so.1), and it does not answer in this container: slurmd \
+             would find no GPU, and the node be taken out of service",
+            "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        )),
+        plugin_order: None,
         has_mps: true,
         compute_prefix: "cc",
         driver_is_feature: true,
