@@ -1,8 +1,5 @@
 //! GPUs that fail while the cluster runs: `slurminit agent`, with a driver that a file describes.
 
-#[path = "gpu_faults/computes.rs"]
-mod computes;
-
 use serde_json::Value;
 
 use crate::docker::{Container, DEMO, Image, debians, directory, docker};
@@ -10,7 +7,7 @@ use crate::docker::{Container, DEMO, Image, debians, directory, docker};
 const FILE: &str = "/etc/fake-nvml.toml";
 
 /// A cluster whose agent looks each second.
-fn serve(image: &str, gpus: u32, toml: &str) -> (Container, tempfile::TempDir) {
+pub(crate) fn serve(image: &str, gpus: u32, toml: &str) -> (Container, tempfile::TempDir) {
     let text = format!("[agent]\ninterval = 1\ntimeout = 2\n{toml}");
     let config = directory(&[("slurminit.toml", &text)]);
     let image = Image::new(image).with(["--env", &format!("DEMO_GPUS={gpus}")]);
@@ -20,20 +17,20 @@ fn serve(image: &str, gpus: u32, toml: &str) -> (Container, tempfile::TempDir) {
 }
 
 /// More for the driver's file, in one step.
-fn append(container: &Container, text: &str) {
+pub(crate) fn append(container: &Container, text: &str) {
     container.sh(&format!("cp {FILE} /tmp/new && printf '{text}' >>/tmp/new && mv /tmp/new {FILE}"));
 }
 
-fn xid(gpu: u32, code: u32) -> String {
+pub(crate) fn xid(gpu: u32, code: u32) -> String {
     format!("[[xid]]\\ngpu = {gpu}\\ncode = {code}\\n")
 }
 
-fn fault(at: &str, gpu: u32, kind: &str) -> String {
+pub(crate) fn fault(at: &str, gpu: u32, kind: &str) -> String {
     format!("[[fault]]\\nat = \"{at}\"\\ngpu = {gpu}\\nkind = \"{kind}\"\\n")
 }
 
 /// The machine's file as it was at the start.
-fn repair(container: &Container) {
+pub(crate) fn repair(container: &Container) {
     container.sh(&format!("sed '/^\\[\\[fault/,$d' {FILE} >/tmp/new && mv /tmp/new {FILE}"));
 }
 
@@ -43,7 +40,7 @@ fn report(container: &Container) -> Value {
 }
 
 /// Until the agent has looked at the GPUs so many times more.
-fn until_looks(container: &Container, looks: u32) {
+pub(crate) fn until_looks(container: &Container, looks: u32) {
     for _ in 0..looks {
         let before = container.sh("stat -c %y /run/slurminit/gpus.json");
         container.until(&format!("[ \"$(stat -c %y /run/slurminit/gpus.json)\" != \"{before}\" ]"));
@@ -51,12 +48,12 @@ fn until_looks(container: &Container, looks: u32) {
 }
 
 /// State and GRES.
-fn node(container: &Container) -> String {
+pub(crate) fn node(container: &Container) -> String {
     container.sh("sinfo --noheader --format '%T %G'")
 }
 
 /// A step that writes one number after the other, until it is cancelled.
-fn count(container: &Container, name: &str) {
+pub(crate) fn count(container: &Container, name: &str) {
     let line = "i=0; while :; do echo $i; i=$((i + 1)); sleep 0.02; done";
     container.sh(&format!(
         "srun --job-name {name} --mem 100 --gres=gpu:1 sh -c '{line}' > /tmp/{name} 2> /tmp/{name}.err &\n\
@@ -252,17 +249,4 @@ fn who_looks_has_no_rights_and_a_user_can_neither_forge_nor_hinder() {
         container.sh("slurminit status --json | grep -A8 '\"name\": \"agent\"' | grep restarts").trim(),
         "\"restarts\": 0,"
     );
-}
-
-/// Somebody computes past Slurm, or a job's process outlived it.
-#[test]
-#[ignore = "needs Docker and the images: run docker/test"]
-fn memory_that_no_job_has_is_told() {
-    let (container, _config) = serve(DEMO, 2, "");
-    let used = "condition = { used_mib = 20480, processes = [{ pid = 4711, memory_mib = 20000 }] }";
-    append(&container, used);
-    container.wait_until(180, "grep -q leftover /run/slurminit/gpus.json").ok();
-    let log = container.log();
-    assert!(log.contains("20480 MiB") && log.contains("4711"), "{log}");
-    assert_eq!(node(&container), "idle gpu:nvidia:2");
 }

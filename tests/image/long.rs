@@ -5,8 +5,11 @@ mod adversary;
 mod autoscale;
 mod between;
 mod change_rounds;
+mod cluster_failures;
 #[path = "faults/matrix.rs"]
 mod faults;
+#[path = "gpu_faults/computes.rs"]
+mod gpu_faults;
 mod hosts;
 mod jobs_rounds;
 mod join;

@@ -1,7 +1,7 @@
-//! GPUs of a compute that fail: its controller is another container, and has to forget the node before it can be another one.
+//! Faults that take long to show. GPUs of a compute that fail: its controller is another container, and has to forget the node before it can be another one.
 
-use super::{append, count, fault, repair, xid};
 use crate::docker::{DEMO, directory};
+use crate::gpu_faults::{append, count, fault, node, repair, serve, until_looks, xid};
 use crate::members::Cluster;
 
 #[test]
@@ -28,7 +28,7 @@ fn a_computes_lost_gpu_costs_one_gpu_and_it_comes_back_without_a_human() {
     assert_eq!(cluster.controller.sh("head -n -1 /tmp/step | awk '$1 != NR - 1 { print NR, $1; exit }'"), "");
     // A job without a GPU is on the node, which the controller would not forget.
     compute.until("slurminit status | grep -q \"until all of its jobs have ended\"");
-    super::until_looks(&compute, 3);
+    until_looks(&compute, 3);
     shows("c1 draining gpu:nvidia:4");
     assert_eq!(cluster.controller.sh(&format!("squeue -h -j {other} -o %T")), "RUNNING");
     cluster.controller.sh(&format!("scancel {other}"));
@@ -81,7 +81,7 @@ fn a_controller_that_is_killed_just_after_a_compute_lost_a_gpu_comes_to_know_it(
         cluster.controller.sh(&format!("sleep {}.{}; kill -KILL $(pidof slurmctld)", tenths / 10, tenths % 10));
         cluster.controller.until("scontrol ping | grep -q UP");
         // Nobody may believe what slurmctld has forgotten: it takes jobs for three GPUs, and none for four.
-        super::until_looks(&compute, 5);
+        until_looks(&compute, 5);
         shows(3, 120);
         cluster.controller.sh("timeout 60 srun --gres=gpu:3 true");
         repair(&compute);
@@ -104,4 +104,17 @@ fn a_reload_on_a_drained_compute_takes_a_gpu_that_was_added() {
     cluster.until("sinfo -h -N -o \"%N %T %G\" | grep -q \"^c1 idle gpu:nvidia:2$\"");
     let devices = "printenv CUDA_VISIBLE_DEVICES | awk -F , '{ print NF }'";
     assert_eq!(cluster.controller.sh(&format!("srun --gres=gpu:2 {devices}")), "2");
+}
+
+/// A process outside of Slurm computes, or a job's process outlived it.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn logs_gpu_memory_that_no_job_uses() {
+    let (container, _config) = serve(DEMO, 2, "");
+    let used = "condition = { used_mib = 20480, processes = [{ pid = 4711, memory_mib = 20000 }] }";
+    append(&container, used);
+    container.wait_until(180, "grep -q leftover /run/slurminit/gpus.json").ok();
+    let log = container.log();
+    assert!(log.contains("20480 MiB") && log.contains("4711"), "{log}");
+    assert_eq!(node(&container), "idle gpu:nvidia:2");
 }
