@@ -137,8 +137,6 @@ fn several_containers_are_refused_on_debian12() {
     assert!(outcome.code == 78 && outcome.stderr.contains("Debian 13"), "{outcome:?}");
 }
 
-/// As `docker compose up --scale` starts them: no host name, and so only an id; Docker's name server knows the container's name.
-
 /// The first container of a lab is controller and node in one.
 #[test]
 #[ignore = "needs Docker and the images: run docker/test"]
