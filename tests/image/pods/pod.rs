@@ -25,20 +25,28 @@ pub(crate) struct Namespace {
     config: String,
 }
 
-/// A network with addresses that are chosen here: the kubelet writes a pod's into its /etc/hosts.
+/// A network in which the test chooses the addresses: the kubelet writes a pod's into its /etc/hosts.
 struct Network {
     name: String,
     prefix: String,
 }
 
 impl Network {
+    /// Docker allows chosen addresses only where the subnet was given. The subnet is one that the engine itself chose a moment before: its
+    /// firewall forwards those.
     #[track_caller]
     fn new() -> Self {
         let name = unique("pods");
-        let is_free =
-            |prefix: &String| docker(["network", "create", "--subnet", &format!("{prefix}.0/24"), &name]).code == 0;
-        let prefix = (0..=255).map(|third| format!("10.203.{third}")).find(is_free).expect("a network that is free");
-        Self { name, prefix }
+        let created = (0..20).find_map(|_| {
+            docker(["network", "create", &name]).ok();
+            let format = "{{(index .IPAM.Config 0).Subnet}}";
+            let subnet = docker(["network", "inspect", "--format", format, &name]).ok();
+            docker(["network", "rm", &name]).ok();
+            let (prefix, _) = subnet.split_once('/')?.0.rsplit_once('.')?;
+            let again = docker(["network", "create", "--subnet", &format!("{prefix}.0/24"), &name]);
+            (again.code == 0).then(|| prefix.to_owned())
+        });
+        Self { name, prefix: created.expect("other tests took each subnet") }
     }
 }
 
