@@ -1,7 +1,8 @@
 //! The table of entries, a heading in each file.
 
+pub(super) mod cuda;
 mod given;
-pub(super) mod gpus;
+mod gpus;
 mod host;
 mod joining;
 mod node;

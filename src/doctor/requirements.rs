@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 
-use super::entries::{gpus, work};
+use super::entries::{cuda, work};
 use super::facts::{CudaFacts, Environment, Looked};
 use super::{Observation, Observations};
 use config::{ComputeCapability, Floors};
@@ -64,7 +64,7 @@ pub fn requirements(known: &Known<'_>) -> Vec<Requirement> {
 fn driver(known: &Known<'_>) -> Option<Observations> {
     let driver = known.inventory.cuda_driver()?;
     let of_image = known.environment.cuda_version.as_deref().or(known.cuda.toolkit.as_deref());
-    of_image.map(|of_image| gpus::cuda_of(Some(driver), of_image)).or_else(|| gpus::driver_alone(driver))
+    of_image.map(|of_image| cuda::cuda_of(Some(driver), of_image)).or_else(|| cuda::driver_alone(driver))
 }
 
 fn name(gpu: &Gpu) -> String {

@@ -4,6 +4,7 @@ use model::daemons::{DaemonName, RestartPolicy};
 use model::supervise::OnGiveUp;
 
 use super::cluster::Cluster;
+use super::unit::end::AfterDeath;
 use super::unit::{Again, Unit};
 use super::{Child, Cmd, Exit, Machine, Notice, Phase, Shortage};
 use crate::UnitId;
@@ -50,23 +51,24 @@ impl Machine {
         if units[id].is(DaemonName::Slurmctld) {
             jobs.release_orders(units, step);
         }
-        let (name, run) = (units[id].name(), units[id].ended(exit.clone(), step.now));
+        let (name, run) = (units[id].name(), units[id].ended_run(exit.clone(), step.now));
+        let told = run.told;
         if is_stopping {
             let may_end = units[id].spec.restart != RestartPolicy::Always && exit == Exit::Code(0);
-            return step.say(Notice::UnitStopped { name, exit, expected: run.told.is_some() || may_end });
+            units[id].finish(run);
+            return step.say(Notice::UnitStopped { name, exit, expected: told.is_some() || may_end });
         }
-        if self.reload.takes_exit(id, run.told, &mut self.cluster) {
-            return self.cluster.step.say(Notice::UnitStopped { name, exit, expected: run.told.is_some() });
+        let is_asked = matches!(told, Some(Again::AsAsked | Again::AfterSilence));
+        if self.reload.takes_exit(id, told, &mut self.cluster) || is_asked {
+            let Cluster { units, step, .. } = &mut self.cluster;
+            units[id].wait_after(run);
+            return step.say(Notice::UnitStopped { name, exit, expected: told.is_some() });
         }
         let Cluster { units, policy, step, .. } = &mut self.cluster;
-        if let Some(Again::AsAsked | Again::AfterSilence) = run.told {
-            units[id].wait();
-            return step.say(Notice::UnitStopped { name, exit, expected: true });
-        }
-        if units[id].died(run, shortage, policy, step) {
-            self.gave_up(id, exit);
-        } else if shortage.is_none() && units[id].backs_off() {
-            self.explain_death(id);
+        match units[id].died(run, shortage, policy, step) {
+            AfterDeath::GivenUp => self.gave_up(id, exit),
+            AfterDeath::StartsAgain if shortage.is_none() => self.explain_death(id),
+            AfterDeath::StartsAgain | AfterDeath::Finished => {}
         }
     }
 

@@ -1,16 +1,17 @@
-//! The life cycle of a daemon or service. A unit's state changes only here.
+//! The life cycle of a daemon or service. A unit's state changes only here and in [`end`].
+
+pub(super) mod end;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use model::daemons::{DaemonName, ReadinessTest, RestartPolicy};
-use model::supervise::Supervise;
 
 use super::liveness::Pulse;
 use super::readiness::Check;
-use super::setback::{LONGEST, Setbacks};
+use super::setback::Setbacks;
 use super::step::Step;
-use super::{Child, Effect, Exit, Moment, Notice, Shortage};
+use super::{Child, Effect, Exit, Moment, Notice};
 use crate::UnitId;
 use model::unit::Spec;
 
@@ -80,24 +81,11 @@ pub(super) enum State {
     GivenUp,
 }
 
-/// The run of a process that has ended.
-#[derive(Debug)]
-pub(super) struct Run {
-    pub(super) exit: Exit,
-    /// Why slurminit told the process to end; `None` if it did not.
-    pub(super) told: Option<Again>,
-    /// How long the process ran; zero if it was told to end.
-    ran: Duration,
-    was_ready: bool,
-}
-
 /// After this time the start is logged as slow.
 const SLOW_START: Duration = Duration::from_secs(2);
 /// munged can lose a SIGTERM while it starts (0.5.16: seen in its first 20 ms), so the signal is repeated. Slurm's
 /// daemons tolerate a second SIGTERM. A service might take it as a demand to hurry, and gets only one.
 const NUDGE: Duration = Duration::from_millis(100);
-/// How long a daemon takes to end that was not told to by slurminit (`scontrol shutdown`).
-const LONGEST_END: Duration = Duration::from_secs(10);
 /// The time from SIGTERM to SIGKILL of a database that is still starting. A SIGTERM in its first second can make mariadbd hang
 /// (11.8); nobody uses it yet, and InnoDB recovers from SIGKILL.
 const STARTING_DATABASE: Duration = Duration::from_secs(1);
@@ -311,97 +299,6 @@ impl Unit {
             State::Stopping { again, .. } => *again = Again::AsAsked,
             State::Waiting | State::BackingOff { .. } | State::Finished | State::GivenUp => self.wait(),
         }
-    }
-
-    /// The process has ended. Until the caller decides what follows, the unit counts as finished.
-    pub(super) fn ended(&mut self, exit: Exit, now: Moment) -> Run {
-        let before = std::mem::replace(&mut self.state, State::Finished);
-        let told = match before {
-            State::Stopping { again, .. } => Some(again),
-            _ => None,
-        };
-        let began = match before {
-            State::Stopping { since, .. } => since,
-            _ => now.saturating_sub(LONGEST_END),
-        };
-        let silence = self.pulse.silence.take();
-        self.last_end = Some(End { at: now, began, exit: exit.clone(), told, silence });
-        let ran = match before {
-            State::Ready { since } | State::Starting { since, .. } => now.saturating_sub(since),
-            _ => Duration::ZERO,
-        };
-        Run { exit, told, ran, was_ready: matches!(before, State::Ready { .. }) }
-    }
-
-    /// The process died without being asked to. Returns whether the unit has failed too often.
-    pub(super) fn died(&mut self, run: Run, shortage: Option<Shortage>, policy: &Supervise, step: &mut Step) -> bool {
-        let (name, Run { exit, told, ran, was_ready }) = (self.name(), run);
-        let again = match self.spec.restart {
-            RestartPolicy::Always => true,
-            RestartPolicy::OnFailure => exit != Exit::Code(0) || told == Some(Again::AfterFailure),
-            RestartPolicy::Never => false,
-        };
-        if !again {
-            step.say(Notice::UnitFinished { name, exit });
-            return false;
-        }
-        // A long run clears the failures before it.
-        if ran >= policy.reset_after {
-            self.forget_failures();
-            self.setbacks.in_a_row = 0;
-        }
-        if let Some(shortage) = shortage {
-            self.struck(exit, shortage, policy, step);
-            return false;
-        }
-        // A unit that is ready as soon as it starts may never have listened.
-        let is_seen = self.spec.readiness != ReadinessTest::Started;
-        // The configuration is not at fault: the unit served until now, and any user's request may have killed it.
-        let served = is_seen && was_ready && self.pulse.has_answered();
-        if served {
-            self.in_a_row = self.in_a_row.saturating_add(1);
-        } else if self.failed(policy, step) {
-            return true;
-        }
-        let pause = self.pause(policy, step.random()).min(if served { LONGEST } else { Duration::MAX });
-        self.back_off(step.now + pause);
-        step.say(Notice::UnitDied { name: name.clone(), exit, ran, pause });
-        if served && self.in_a_row == policy.give_up_after {
-            step.say(Notice::DiesInService { name, deaths: policy.give_up_after });
-        }
-        false
-    }
-
-    /// Records a failure. Returns whether that was one too many, so that the unit is given up.
-    pub(super) fn failed(&mut self, policy: &Supervise, step: &Step) -> bool {
-        self.in_a_row = self.in_a_row.saturating_add(1);
-        self.failures.push_back(step.now);
-        self.failures.retain(|at| step.now.saturating_sub(*at) <= policy.give_up_window);
-        let too_often = self.failures.len() >= policy.give_up_after as usize;
-        if too_often {
-            self.state = State::GivenUp;
-        }
-        too_often
-    }
-
-    pub(super) fn back_off(&mut self, until: Moment) {
-        self.state = State::BackingOff { until };
-    }
-
-    pub(super) fn backs_off(&self) -> bool {
-        matches!(self.state, State::BackingOff { .. })
-    }
-
-    pub(super) fn forget_failures(&mut self) {
-        self.failures.clear();
-        self.in_a_row = 0;
-    }
-
-    /// The pause before the next start: none after the first failure, then doubling, with 25 % jitter.
-    fn pause(&self, policy: &Supervise, random: u64) -> Duration {
-        let percent = 75 + u32::try_from(random % 51).unwrap_or(0);
-        let failures = self.in_a_row.saturating_sub(1);
-        doubling(failures, policy.restart_initial_delay, policy.restart_max_delay).saturating_mul(percent) / 100
     }
 }
 

@@ -4,7 +4,7 @@ use crate::entry::{Entry, Judge};
 use crate::facts::{ContainerFacts, Facts, Limit};
 use model::inventory::Observations;
 
-use super::gpus::newest_cuda;
+use super::cuda::newest_cuda;
 
 /// What NVIDIA's own images request (`--shm-size=1g`, NGC's notes on PyTorch).
 const MIN_SHARED_MIB: u64 = 1024;

@@ -1,0 +1,155 @@
+//! The end of a unit's process, and what follows it.
+//!
+//! [`Unit::ended_run`] describes the run that has ended. Its receiver hands it to exactly one of [`Unit::finish`], [`Unit::wait_after`] and
+//! [`Unit::died`], which records the end and sets the unit's next state.
+
+use std::time::Duration;
+
+use model::daemons::{ReadinessTest, RestartPolicy};
+use model::supervise::Supervise;
+
+use super::{Again, End, State, Unit, doubling};
+use crate::setback::LONGEST;
+use crate::step::Step;
+use crate::{Exit, Moment, Notice, Shortage};
+
+/// How long a daemon takes to end that was not told to by slurminit (`scontrol shutdown`).
+const LONGEST_END: Duration = Duration::from_secs(10);
+
+/// The run of a process that has ended.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Run {
+    ended_at: Moment,
+    exit: Exit,
+    /// Why slurminit told the process to end; `None` if it did not.
+    pub(crate) told: Option<Again>,
+    /// When the process was told to end, or the earliest time at which it may have begun to end by itself.
+    end_began: Moment,
+    /// How long the process ran; zero if it was told to end.
+    ran: Duration,
+    was_ready: bool,
+}
+
+/// What follows the death of a process that nothing asked to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AfterDeath {
+    /// The unit has finished.
+    Finished,
+    /// The unit starts again after a pause.
+    StartsAgain,
+    /// The unit failed too often.
+    GivenUp,
+}
+
+impl Unit {
+    /// The run of the unit's process, which has just ended.
+    pub(crate) fn ended_run(&self, exit: Exit, now: Moment) -> Run {
+        let (told, end_began) = match self.state {
+            State::Stopping { since, again, .. } => (Some(again), since),
+            _ => (None, now.saturating_sub(LONGEST_END)),
+        };
+        let ran = match self.state {
+            State::Ready { since } | State::Starting { since, .. } => now.saturating_sub(since),
+            _ => Duration::ZERO,
+        };
+        Run { ended_at: now, exit, told, end_began, ran, was_ready: self.is_ready() }
+    }
+
+    /// The unit does not run again.
+    pub(crate) fn finish(&mut self, run: Run) {
+        self.record(run);
+        self.state = State::Finished;
+    }
+
+    /// The unit starts again as soon as what it needs is ready.
+    pub(crate) fn wait_after(&mut self, run: Run) {
+        self.record(run);
+        self.wait();
+    }
+
+    /// The process died without being asked to.
+    pub(crate) fn died(
+        &mut self,
+        run: Run,
+        shortage: Option<Shortage>,
+        policy: &Supervise,
+        step: &mut Step,
+    ) -> AfterDeath {
+        let (name, exit, ran, was_ready) = (self.name(), run.exit.clone(), run.ran, run.was_ready);
+        let runs_again = match self.spec.restart {
+            RestartPolicy::Always => true,
+            RestartPolicy::OnFailure => exit != Exit::Code(0) || run.told == Some(Again::AfterFailure),
+            RestartPolicy::Never => false,
+        };
+        if !runs_again {
+            self.finish(run);
+            step.say(Notice::UnitFinished { name, exit });
+            return AfterDeath::Finished;
+        }
+        self.record(run);
+        // A long run clears the failures before it.
+        if ran >= policy.reset_after {
+            self.forget_failures();
+            self.setbacks.in_a_row = 0;
+        }
+        if let Some(shortage) = shortage {
+            self.struck(exit, shortage, policy, step);
+            return AfterDeath::StartsAgain;
+        }
+        // A unit that is ready as soon as it starts may never have listened.
+        let is_seen = self.spec.readiness != ReadinessTest::Started;
+        // The configuration is not at fault: the unit served until now, and any user's request may have killed it.
+        let served = is_seen && was_ready && self.pulse.has_answered();
+        if served {
+            self.in_a_row = self.in_a_row.saturating_add(1);
+        } else if self.failed(policy, step) {
+            return AfterDeath::GivenUp;
+        }
+        let pause = self.pause(policy, step.random()).min(if served { LONGEST } else { Duration::MAX });
+        self.back_off(step.now + pause);
+        step.say(Notice::UnitDied { name: name.clone(), exit, ran, pause });
+        if served && self.in_a_row == policy.give_up_after {
+            step.say(Notice::DiesInService { name, deaths: policy.give_up_after });
+        }
+        AfterDeath::StartsAgain
+    }
+
+    fn record(&mut self, run: Run) {
+        let Run { ended_at: at, exit, told, end_began: began, .. } = run;
+        let silence = self.pulse.silence.take();
+        self.last_end = Some(End { at, began, exit, told, silence });
+    }
+
+    /// Records a failure. Returns whether that was one too many, so that the unit is given up.
+    pub(crate) fn failed(&mut self, policy: &Supervise, step: &Step) -> bool {
+        self.in_a_row = self.in_a_row.saturating_add(1);
+        self.failures.push_back(step.now);
+        self.failures.retain(|at| step.now.saturating_sub(*at) <= policy.give_up_window);
+        let too_often = self.failures.len() >= policy.give_up_after as usize;
+        if too_often {
+            self.state = State::GivenUp;
+        }
+        too_often
+    }
+
+    pub(crate) fn back_off(&mut self, until: Moment) {
+        self.state = State::BackingOff { until };
+    }
+
+    pub(crate) fn backs_off(&self) -> bool {
+        matches!(self.state, State::BackingOff { .. })
+    }
+
+    pub(crate) fn forget_failures(&mut self) {
+        self.failures.clear();
+        self.in_a_row = 0;
+    }
+
+    /// The pause before the next start: none after the first failure, then doubling, with 25 % jitter.
+    fn pause(&self, policy: &Supervise, random: u64) -> Duration {
+        let percent = 75 + u32::try_from(random % 51).unwrap_or(0);
+        let failures = self.in_a_row.saturating_sub(1);
+        doubling(failures, policy.restart_initial_delay, policy.restart_max_delay).saturating_mul(percent) / 100
+    }
+}
