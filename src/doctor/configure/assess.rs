@@ -1,14 +1,13 @@
 //! Turns observations into verdicts, each with cause and repair.
 
-pub mod files;
-pub mod nvidia;
+mod files;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::choice::{GpuType, Selection};
 use super::gpu_file::Wanted;
-use super::passthrough::{self, Failure, Part, Trial};
-use super::situation::{Compose, Engine, FileGpus, PlatformKind, Situation, Version};
+use super::passthrough::{Failure, Part, Trial};
+use super::situation::{Compose, Engine, PlatformKind, Situation, Version};
 use model::inventory::{Observations, Vendor, Verdict};
 
 /// The first compose with GPU support (`deploy.resources.reservations.devices`).
@@ -88,11 +87,10 @@ impl Assessment {
             Some(gpu_type) => gpu_type.vendor() == Some(vendor),
         };
         let found = Vendor::ALL.into_iter().find(|vendor| is_wanted(*vendor)).map_or(GpuType::None, GpuType::from);
-        let by_files = seen.by_files.iter().filter(|gpus| is_wanted(gpus.vendor));
+        let given = seen.gpus.iter().filter(|gpus| is_wanted(gpus.vendor()));
         Wanted {
             gpu_type: gpu_type.unwrap_or(found),
-            nvidia: is_wanted(Vendor::Nvidia).then(|| passthrough::way(seen)),
-            by_files: by_files.cloned().collect(),
+            given: given.map(|gpus| (gpus.vendor(), gpus.way(seen))).collect(),
             selection: selection.clone(),
         }
     }
@@ -105,19 +103,15 @@ pub fn assess(seen: &Situation, trials: &Trials) -> Assessment {
         Section { topic: Topic::Docker, lines: vec![engine(&seen.engine), compose(seen.compose)] },
     ];
     let mut usable = BTreeSet::new();
-    for vendor in Vendor::ALL {
-        if !seen.has(vendor) {
-            continue;
-        }
-        let trial = trials.of(vendor);
-        let by_files = seen.by_files(vendor).map(|gpus| files::assess(seen, gpus, trial));
-        let (checks, is_usable) = by_files.unwrap_or_else(|| nvidia::assess(seen, trial));
+    for gpus in seen.present() {
+        let vendor = gpus.vendor();
+        let (checks, is_usable) = gpus.assess(seen, trials.of(vendor));
         sections.push(Section { topic: Topic::Gpus(vendor), lines: checks });
         if is_usable {
             usable.insert(vendor);
         }
     }
-    if !Vendor::ALL.into_iter().any(|vendor| seen.has(vendor)) {
+    if seen.present().next().is_none() {
         sections.push(Section {
             topic: Topic::NoGpu,
             lines: vec![Observations::note("none that a container could be given".to_owned())],
@@ -130,7 +124,7 @@ pub fn assess(seen: &Situation, trials: &Trials) -> Assessment {
 pub fn platform(seen: &Situation) -> Vec<Observations> {
     let name = &seen.platform.name;
     // Without a GPU on the host, nothing is missing.
-    let has_gpus = seen.nvidia.is_present() || seen.by_files.iter().any(FileGpus::has_files);
+    let has_gpus = seen.gpus.iter().any(|gpus| gpus.can_be_meant());
     let verdict = if has_gpus { Verdict::Fail } else { Verdict::Warn };
     let no_gpu = |what: String| {
         let cause = "Docker's virtual machine has no GPU";
@@ -145,13 +139,7 @@ pub fn platform(seen: &Situation) -> Vec<Observations> {
         }
         PlatformKind::Wsl2 => {
             let mut checks = vec![Observations::ok(format!("{name}, in Windows (WSL2)"))];
-            if seen.nvidia.has_dxg && !seen.nvidia.has_wsl_library {
-                checks.push(Observations::warn(
-                    "WSL2 has a GPU, and it is none of NVIDIA's with a driver for WSL2",
-                    "AMD and Intel GPUs do not work in WSL2's containers; for NVIDIA the Windows driver is missing or too old",
-                    "NVIDIA: install the current driver in Windows, then `wsl --update`; AMD: use Linux itself",
-                ));
-            }
+            checks.extend(seen.gpus.iter().filter_map(|gpus| gpus.lacks_in_wsl()));
             checks
         }
     }
@@ -211,15 +199,15 @@ pub fn compose(compose: Compose) -> Observations {
 }
 
 /// The repair of a failed trial, where it depends on vendor and engine.
-struct Repairs<'a> {
-    tool: &'a str,
-    toolkit: &'a str,
-    device: &'a str,
-    permission: &'a str,
+pub(super) struct Repairs<'a> {
+    pub(super) tool: &'a str,
+    pub(super) toolkit: &'a str,
+    pub(super) device: &'a str,
+    pub(super) permission: &'a str,
 }
 
 /// The report's line about a failed trial.
-fn failed_trial(failure: &Failure, is_explained: bool, repairs: &Repairs<'_>) -> Observations {
+pub(super) fn failed_trial(failure: &Failure, is_explained: bool, repairs: &Repairs<'_>) -> Observations {
     let what = format!("the trial failed, because of {}: {}", failure.part.as_str(), failure.words);
     if is_explained {
         return Observations::fail(what, "what is said above", "that of above, then run this again");

@@ -3,9 +3,10 @@
 use std::str::FromStr;
 
 use super::gpu_file::Wanted;
-use super::situation::{FileGpus, Situation};
+use super::host_gpus::HostGpus;
+use super::situation::Situation;
 pub use config::GpuType;
-use model::inventory::{Finding, Kind, Vendor};
+use model::inventory::{Finding, Kind};
 
 /// The GPUs that the container gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,49 +72,29 @@ impl GpuId {
 /// # Errors
 /// The first GPU that does not exist.
 pub fn check(selection: &Selection, gpu_type: Option<GpuType>, seen: &Situation) -> Result<(), String> {
-    let no_such =
-        |id: &GpuId, has: String| Err(format!("--gpus {id}: there is no such GPU on this host; it has {has}"));
     let Selection::Ids(ids) = selection else { return Ok(()) };
-    let nvidia = &seen.nvidia;
-    let can_be_meant = |vendor: &Vendor| match gpu_type {
-        Some(gpu_type) => gpu_type.vendor() == Some(*vendor),
-        None => seen.by_files(*vendor).map_or_else(|| nvidia.is_present(), FileGpus::has_files),
+    let can_be_meant = |gpus: &&dyn HostGpus| match gpu_type {
+        Some(gpu_type) => gpu_type.vendor() == Some(gpus.vendor()),
+        None => gpus.can_be_meant(),
     };
-    let meant: Vec<Vendor> = Vendor::ALL.into_iter().filter(can_be_meant).collect();
+    let all = || seen.gpus.iter().map(Box::as_ref);
+    let meant: Vec<&dyn HostGpus> = all().filter(can_be_meant).collect();
+    let whose = meant.first().copied().or_else(|| all().next());
     for id in ids {
         if meant.len() > 1 {
-            let options: Vec<String> = meant.iter().map(|vendor| format!("--gpu-type {vendor}")).collect();
-            let makers: Vec<&str> = meant.iter().map(|vendor| vendor.traits().maker).collect();
+            let options: Vec<String> = meant.iter().map(|gpus| format!("--gpu-type {}", gpus.vendor())).collect();
+            let makers: Vec<&str> = meant.iter().map(|gpus| gpus.vendor().traits().maker).collect();
             let (makers, options) = (makers.join(" and of "), options.join(" or "));
             return Err(format!("--gpus {id}: this host has GPUs of {makers}; say whose with {options}"));
         }
-        if let Some(gpus) = meant.first().and_then(|vendor| seen.by_files(*vendor)) {
-            let (maker, has) = (gpus.vendor.traits().maker, numbers(gpus.render_nodes.len()));
-            match id.index() {
-                None => return Err(format!("--gpus {id}: {maker} GPUs are chosen by number; this host has {has}")),
-                Some(index) if index >= gpus.render_nodes.len() => return no_such(id, has),
-                Some(_) => {}
-            }
-            continue;
-        }
-        let uuids: Vec<&str> = nvidia.gpus.iter().filter_map(|gpu| gpu.uuid.as_deref()).collect();
-        let knows = match id.index() {
-            Some(index) => index < nvidia.gpus.len(),
-            None if id.as_str().starts_with("GPU-") => uuids.len() < nvidia.gpus.len() || uuids.contains(&id.as_str()),
-            None => nvidia.mig_ids.is_empty() || nvidia.mig_ids.iter().any(|mig| mig == id.as_str()),
-        };
-        // Without a driver nothing is known; the user may be preparing for another host.
-        if !knows && !nvidia.gpus.is_empty() {
-            return no_such(id, numbers(nvidia.gpus.len()));
-        }
+        whose.map_or(Ok(()), |gpus| gpus.check(id))?;
     }
     Ok(())
 }
 
 /// Reports a request that this host cannot meet. The files are still written, because they may be for another host.
 pub fn unmet(selection: &Selection, gpu_type: Option<GpuType>, wanted: &Wanted, seen: &Situation) -> Option<Finding> {
-    // WSL2's device alone can mean NVIDIA.
-    let can_be_here = |vendor| seen.has(vendor) || (vendor == Vendor::Nvidia && seen.nvidia.has_dxg);
+    let can_be_here = |vendor| seen.gpus.iter().any(|gpus| gpus.vendor() == vendor && gpus.may_be_present());
     let option = match (gpu_type.and_then(GpuType::vendor), selection) {
         (Some(vendor), _) if !can_be_here(vendor) => format!("--gpu-type {vendor}"),
         (_, Selection::Ids(_)) if wanted.is_plain() => "--gpus".to_owned(),
@@ -128,7 +109,12 @@ pub fn unmet(selection: &Selection, gpu_type: Option<GpuType>, wanted: &Wanted, 
     ))
 }
 
-fn numbers(count: usize) -> String {
+/// Reports a GPU that the host does not have among this number of GPUs.
+pub(super) fn no_such(id: &GpuId, count: usize) -> String {
+    format!("--gpus {id}: there is no such GPU on this host; it has {}", numbers(count))
+}
+
+pub(super) fn numbers(count: usize) -> String {
     match count {
         0 => "none".to_owned(),
         1 => "only GPU 0".to_owned(),

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use super::choice::{GpuType, Selection};
 use super::passthrough::{CDI_ALL, Way};
 use super::situation::FileGpus;
+use model::inventory::Vendor;
 
 /// The file's name.
 pub const NAME: &str = "compose.gpus.yaml";
@@ -24,10 +25,8 @@ pub const MARK: &str = "# Written by slurminit configure";
 pub struct Wanted {
     /// What the image is built for.
     pub gpu_type: GpuType,
-    /// How NVIDIA GPUs are passed, if any.
-    pub nvidia: Option<Way>,
-    /// The GPUs that are passed by their device files.
-    pub by_files: Vec<FileGpus>,
+    /// The vendors whose GPUs are passed, and how.
+    pub given: Vec<(Vendor, Way)>,
     /// The selected GPUs.
     pub selection: Selection,
 }
@@ -35,7 +34,7 @@ pub struct Wanted {
 impl Wanted {
     /// Whether compose.yaml is enough.
     pub fn is_plain(&self) -> bool {
-        self.nvidia.is_none() && self.by_files.is_empty()
+        self.given.is_empty()
     }
 
     /// Whether the user's own file contains all of our lines, as the report asks, whatever else it contains.
@@ -49,29 +48,33 @@ impl Wanted {
 
 /// Renders the file.
 pub fn render(wanted: &Wanted) -> String {
-    let Wanted { gpu_type, nvidia, by_files, selection } = wanted;
+    let Wanted { gpu_type, given, selection } = wanted;
     let mut text = format!(
         "{MARK} for the GPUs of this host; `slurminit configure` replaces it.\n\
          # A file without the first line is yours, and stays as it is.\n\
          services:\n  slurm:\n    image: slurminit:latest\n    build:\n      args:\n        GPU_TYPE: {}\n",
         gpu_type.as_str()
     );
-    if let Some(way) = nvidia {
-        text += &nvidia_section(*way, selection);
+    let mut by_files = Vec::new();
+    for (_, way) in given {
+        match way {
+            Way::Gpus => text += &reservation("nvidia", "count: all", "", selection),
+            Way::Cdi => text += &reservation("cdi", &device_ids([CDI_ALL.to_owned()]), "nvidia.com/gpu=", selection),
+            Way::Files(gpus) => by_files.push(gpus),
+        }
     }
-    text + &files_section(by_files, selection)
+    text + &files_section(&by_files, selection)
 }
 
-fn nvidia_section(way: Way, selection: &Selection) -> String {
-    let head = "    deploy:\n      resources:\n        reservations:\n          devices:\n";
-    let (driver, which) = match (way, selection) {
-        (Way::Gpus, Selection::All) => ("nvidia", "count: all".to_owned()),
-        (Way::Gpus, Selection::Ids(ids)) => ("nvidia", device_ids(ids.iter().map(ToString::to_string))),
-        (Way::Cdi, Selection::All) => ("cdi", device_ids([CDI_ALL.to_owned()])),
-        (Way::Cdi, Selection::Ids(ids)) => ("cdi", device_ids(ids.iter().map(|id| format!("nvidia.com/gpu={id}")))),
+/// The devices that a driver of Docker's provides: all, or the selected ones by their names after the prefix.
+fn reservation(driver: &str, all: &str, prefix: &str, selection: &Selection) -> String {
+    let which = match selection {
+        Selection::All => all.to_owned(),
+        Selection::Ids(ids) => device_ids(ids.iter().map(|id| format!("{prefix}{id}"))),
     };
     format!(
-        "{head}            - driver: {driver}\n              {which}\n              capabilities: [gpu, compute, utility]\n"
+        "    deploy:\n      resources:\n        reservations:\n          devices:\n            - driver: {driver}\n              \
+         {which}\n              capabilities: [gpu, compute, utility]\n"
     )
 }
 
@@ -80,7 +83,7 @@ fn device_ids(ids: impl IntoIterator<Item = String>) -> String {
     format!("device_ids: [{}]", quoted.join(", "))
 }
 
-fn files_section(by_files: &[FileGpus], selection: &Selection) -> String {
+fn files_section(by_files: &[&FileGpus], selection: &Selection) -> String {
     let mut devices: Vec<&str> = by_files.iter().filter_map(|gpus| gpus.files.shared).collect();
     match selection {
         Selection::All => devices.extend(by_files.first().map(|_| "/dev/dri")),
@@ -88,7 +91,7 @@ fn files_section(by_files: &[FileGpus], selection: &Selection) -> String {
             ids.iter().filter_map(|id| gpus.render_nodes.get(id.index()?)).map(|node| node.path.as_str())
         })),
     }
-    let mut groups: Vec<u32> = by_files.iter().flat_map(FileGpus::groups).collect();
+    let mut groups: Vec<u32> = by_files.iter().flat_map(|gpus| gpus.groups()).collect();
     groups.sort_unstable();
     groups.dedup();
     let mut text = list("devices", devices.iter().map(|path| format!("{path}:{path}")));

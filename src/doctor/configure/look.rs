@@ -2,7 +2,6 @@
 
 mod docker;
 mod files;
-mod nvidia;
 mod trials;
 
 pub use trials::trials;
@@ -11,6 +10,8 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use super::host_gpus::HostGpus;
+use super::nvidia;
 use super::situation::{Engine, Platform, PlatformKind, Situation};
 use model::inventory::{Inventory, PciAddress, Traits, Vendor};
 use sys::tool;
@@ -19,11 +20,16 @@ use sys::tool;
 /// below the same root.
 pub fn look(root: &Path, deadline: Duration, inventory: &Inventory) -> Situation {
     let engine = docker::engine(root, deadline);
+    let of_vendor = |vendor: Vendor| -> Box<dyn HostGpus> {
+        match &vendor.traits().files {
+            Some(files) => Box::new(files::look(root, vendor, files, inventory)),
+            None => Box::new(nvidia::look(root, deadline, inventory)),
+        }
+    };
     Situation {
         platform: platform(root, &engine),
         compose: docker::compose(deadline, &engine),
-        nvidia: nvidia::look(root, deadline, inventory),
-        by_files: files::look(root, inventory),
+        gpus: Vendor::ALL.into_iter().map(of_vendor).collect(),
         engine,
     }
 }
@@ -53,12 +59,12 @@ fn platform(root: &Path, engine: &Engine) -> Platform {
 }
 
 /// The file's text; empty if it cannot be read.
-fn read(root: &Path, path: &str) -> String {
+pub(super) fn read(root: &Path, path: &str) -> String {
     fs::read(root.join(path)).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
 
 /// The names in a directory, sorted.
-fn names(root: &Path, path: &str) -> Vec<String> {
+pub(super) fn names(root: &Path, path: &str) -> Vec<String> {
     let entries = fs::read_dir(root.join(path)).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
     names.sort();
@@ -66,7 +72,7 @@ fn names(root: &Path, path: &str) -> Vec<String> {
 }
 
 /// The number of this vendor's GPUs on the PCI bus.
-fn gpus_on_pci(root: &Path, vendor: Vendor) -> usize {
+pub(super) fn gpus_on_pci(root: &Path, vendor: Vendor) -> usize {
     let Traits { pci_vendor, pci_classes, offers_integrated, .. } = vendor.traits();
     let devices = names(root, "sys/bus/pci/devices");
     let is_on_root_bus = |name: &str| name.parse().is_ok_and(|address: PciAddress| address.is_on_root_bus());

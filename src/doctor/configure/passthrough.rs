@@ -1,30 +1,21 @@
 //! The trial: runs a container with the GPUs and reads what it reports.
 
-use super::situation::{FileGpus, Situation};
+use super::situation::FileGpus;
 use model::inventory::{Access, Inventory, Kind, Obstacle, Vendor};
 use sys::tool::answer::{Answer, first_line};
 
 /// Docker's CDI name for all NVIDIA GPUs.
 pub const CDI_ALL: &str = "nvidia.com/gpu=all";
 
-/// How Docker passes NVIDIA GPUs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How Docker passes GPUs.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Way {
     /// `--gpus all`: through NVIDIA's runtime hook.
     Gpus,
     /// `--device nvidia.com/gpu=all`: the engine reads the toolkit's CDI specification itself.
     Cdi,
-}
-
-/// The method that works on this host: NVIDIA's runtime if Docker has it, because every version of compose supports it.
-pub fn way(seen: &Situation) -> Way {
-    let toolkit = &seen.nvidia.toolkit;
-    let (has_runtime, has_cdi) = match seen.engine.info() {
-        Some(info) => (info.runtimes.iter().any(|name| name == "nvidia"), info.has_cdi),
-        // Docker cannot be asked, so its files decide.
-        None => (toolkit.is_in_daemon_json, toolkit.programs.is_empty()),
-    };
-    if has_cdi && !has_runtime && !toolkit.cdi_specs.is_empty() { Way::Cdi } else { Way::Gpus }
+    /// Their device files.
+    Files(FileGpus),
 }
 
 /// The result of the trial.
@@ -76,13 +67,13 @@ impl Part {
 }
 
 /// The arguments of `docker` for a trial.
-pub fn arguments(way: Way, by_files: Option<&FileGpus>, image: &str, container: &str) -> Vec<String> {
+pub fn arguments(way: &Way, image: &str, container: &str) -> Vec<String> {
     let mut arguments = vec!["run".to_owned(), "--rm".to_owned(), "--name".to_owned(), container.to_owned()];
     let mut option = |name: &str, value: &str| arguments.extend([name.to_owned(), value.to_owned()]);
-    match (by_files, way) {
-        (None, Way::Gpus) => option("--gpus", "all"),
-        (None, Way::Cdi) => option("--device", CDI_ALL),
-        (Some(gpus), _) => {
+    match way {
+        Way::Gpus => option("--gpus", "all"),
+        Way::Cdi => option("--device", CDI_ALL),
+        Way::Files(gpus) => {
             for device in gpus.files.shared.into_iter().chain(["/dev/dri"]) {
                 option("--device", device);
             }

@@ -2,10 +2,11 @@
 
 use std::fmt;
 
+use super::host_gpus::HostGpus;
 use model::inventory::{Files, Vendor};
 
 /// All observations.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Situation {
     /// The operating system.
     pub platform: Platform,
@@ -13,24 +14,24 @@ pub struct Situation {
     pub engine: Engine,
     /// Docker compose.
     pub compose: Compose,
-    /// NVIDIA's hardware and software.
-    pub nvidia: Nvidia,
-    /// Vendors whose GPUs are passed by their device files.
-    pub by_files: Vec<FileGpus>,
+    /// The GPUs of each vendor, even if the host has none.
+    pub gpus: Vec<Box<dyn HostGpus>>,
 }
 
 impl Situation {
-    /// This vendor's observations, if its GPUs are passed by their device files.
-    pub fn by_files(&self, vendor: Vendor) -> Option<&FileGpus> {
-        self.by_files.iter().find(|gpus| gpus.vendor == vendor)
+    /// The vendors of which the host has anything.
+    pub fn present(&self) -> impl Iterator<Item = &dyn HostGpus> {
+        self.gpus.iter().map(Box::as_ref).filter(|gpus| gpus.is_present())
     }
 
-    /// Whether the host has anything of this vendor.
-    pub fn has(&self, vendor: Vendor) -> bool {
-        match vendor {
-            Vendor::Nvidia => self.nvidia.is_present(),
-            _ => self.by_files(vendor).is_some_and(FileGpus::is_present),
-        }
+    /// The vendors whose GPUs can be handed to a container.
+    pub fn ready(&self) -> impl Iterator<Item = &dyn HostGpus> {
+        self.gpus.iter().map(Box::as_ref).filter(|gpus| gpus.is_ready(self))
+    }
+
+    /// Whether the engine runs rootless.
+    pub fn is_rootless(&self) -> bool {
+        self.engine.info().is_some_and(|info| info.is_rootless)
     }
 }
 
@@ -152,70 +153,6 @@ impl fmt::Display for Version {
     }
 }
 
-/// NVIDIA's hardware and software.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Nvidia {
-    /// The GPUs that the driver reports.
-    pub gpus: Vec<NvidiaGpu>,
-    /// The number of GPUs on the PCI bus, with or without a driver.
-    pub on_pci: usize,
-    /// The driver's version, such as `535.154.05`.
-    pub driver: Option<String>,
-    /// Whether the kernel uses the nouveau driver, which cannot compute.
-    pub has_nouveau: bool,
-    /// The result of `nvidia-smi`.
-    pub smi: Smi,
-    /// The IDs of MIG instances.
-    pub mig_ids: Vec<String>,
-    /// Whether WSL2's single device for all GPUs exists.
-    pub has_dxg: bool,
-    /// Whether WSL2's library of the Windows driver exists.
-    pub has_wsl_library: bool,
-    /// NVIDIA's container toolkit.
-    pub toolkit: Toolkit,
-}
-
-impl Nvidia {
-    /// Whether the host has any NVIDIA GPU.
-    pub fn is_present(&self) -> bool {
-        self.on_pci > 0 || !self.gpus.is_empty() || self.has_wsl_library
-    }
-}
-
-/// An NVIDIA GPU.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NvidiaGpu {
-    /// The model name, an untrusted text.
-    pub model: Option<String>,
-    /// The UUID: `GPU-...`.
-    pub uuid: Option<String>,
-}
-
-/// The result of `nvidia-smi -L`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Smi {
-    /// The program is missing, which proves nothing.
-    #[default]
-    Missing,
-    /// It lists GPUs.
-    Works,
-    /// It fails; the text is the first line of its message.
-    Fails(String),
-}
-
-/// NVIDIA's container toolkit.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Toolkit {
-    /// The installed programs.
-    pub programs: Vec<&'static str>,
-    /// Whether `/etc/docker/daemon.json` names its runtime.
-    pub is_in_daemon_json: bool,
-    /// Whether `no-cgroups` is set, which a rootless engine needs.
-    pub leaves_cgroups_alone: bool,
-    /// The CDI specifications.
-    pub cdi_specs: Vec<String>,
-}
-
 /// A vendor whose GPUs are passed to containers by their device files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileGpus {
@@ -232,11 +169,6 @@ pub struct FileGpus {
 }
 
 impl FileGpus {
-    /// Whether the host has any GPU of the vendor.
-    pub fn is_present(&self) -> bool {
-        self.on_pci > 0 || self.has_files()
-    }
-
     /// Whether a driver has created the device files that every job needs.
     pub fn has_files(&self) -> bool {
         match self.files.shared {

@@ -109,8 +109,7 @@ pub fn unread(cause: &str) -> String {
 
 /// What the container is given.
 pub fn result(wanted: &Wanted) -> String {
-    let nvidia = wanted.nvidia.map(|_| Vendor::Nvidia);
-    let whose: Vec<Vendor> = nvidia.into_iter().chain(wanted.by_files.iter().map(|gpus| gpus.vendor)).collect();
+    let whose: Vec<Vendor> = wanted.given.iter().map(|(vendor, _)| *vendor).collect();
     let given = match whose.as_slice() {
         [] => "the container gets no GPU".to_owned(),
         [vendor] => format!("the container gets {} GPUs", vendor.traits().maker),

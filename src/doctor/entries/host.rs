@@ -1,7 +1,7 @@
 //! The host: what must be right before a container can start. The verdicts are those of `slurminit configure`.
 
 use crate::configure::assess;
-use crate::configure::situation::{FileGpus, Situation};
+use crate::configure::situation::Situation;
 use crate::entry::{Entry, Judge};
 use crate::facts::{HostFacts, Kubernetes, KubernetesNode, RunningContainer};
 use config::GpuType;
@@ -120,45 +120,23 @@ fn nothing() -> Observations {
 }
 
 fn driver(seen: &Situation) -> Observations {
-    let nvidia = if seen.nvidia.is_present() { assess::nvidia::driver(seen) } else { Vec::new() };
-    let by_files = seen.by_files.iter().filter(|gpus| gpus.is_present()).map(assess::files::hardware);
-    Observations::all(nvidia.into_iter().chain(by_files), || {
+    Observations::all(seen.present().flat_map(|gpus| gpus.hardware(seen)), || {
         Observations::note(
             "no GPU is on the PCI bus: a computer without GPUs, or a virtual machine that was given none",
         )
     })
 }
 
-fn has_nvidia(seen: &Situation) -> bool {
-    seen.nvidia.is_present() && !assess::nvidia::driver(seen).iter().any(Observations::has_failed)
-}
-
-/// Vendors whose GPUs are passed to containers by their device files.
-fn by_files(seen: &Situation) -> impl Iterator<Item = &FileGpus> {
-    seen.by_files.iter().filter(|gpus| gpus.is_complete())
-}
-
-/// The vendors whose GPUs can be passed to containers.
-fn vendors(seen: &Situation) -> Vec<Vendor> {
-    let nvidia = has_nvidia(seen).then_some(Vendor::Nvidia);
-    nvidia.into_iter().chain(by_files(seen).map(|gpus| gpus.vendor)).collect()
-}
-
 fn toolkit(host: &HostFacts) -> Observations {
     let seen = &host.situation;
-    let nvidia =
-        if has_nvidia(seen) { assess::nvidia::passes(seen, host.trials.of(Vendor::Nvidia)) } else { Vec::new() };
-    let groups = by_files(seen).filter_map(assess::files::groups);
-    Observations::all(nvidia.into_iter().chain(groups), || {
+    Observations::all(seen.ready().flat_map(|gpus| gpus.passes(seen, host.trials.of(gpus.vendor()))), || {
         Observations::note("there is no GPU with a driver to hand over")
     })
 }
 
 fn passthrough(host: &HostFacts) -> Observations {
     let seen = &host.situation;
-    let nvidia = has_nvidia(seen).then(|| assess::nvidia::tried(seen, host.trials.of(Vendor::Nvidia)));
-    let others = by_files(seen).map(|gpus| assess::files::tried(gpus, host.trials.of(gpus.vendor)));
-    Observations::all(nvidia.into_iter().chain(others), || {
+    Observations::all(seen.ready().map(|gpus| gpus.tried(seen, host.trials.of(gpus.vendor()))), || {
         Observations::note("there is no GPU with a driver to hand over")
     })
 }
@@ -169,7 +147,7 @@ fn container_gpus(host: &HostFacts) -> Observations {
         Ok(containers) => containers,
     };
     let seen = &host.situation;
-    if vendors(seen).is_empty() {
+    if seen.ready().next().is_none() {
         return Observations::note("this host has no GPU to give");
     }
     let of_container = |RunningContainer { name, has_gpu }: &RunningContainer| match has_gpu {
@@ -192,7 +170,7 @@ fn image_gpu_type(host: &HostFacts) -> Observations {
         Ok(Some(image)) => image,
     };
     let seen = &host.situation;
-    let vendors = vendors(seen);
+    let vendors: Vec<Vendor> = seen.ready().map(|gpus| gpus.vendor()).collect();
     let wanted = vendors.first().copied().map_or(GpuType::None, GpuType::from);
     let name = &image.name;
     match image.gpu_type.as_deref() {

@@ -1,30 +1,81 @@
 //! GPUs that are passed by their device files: hardware, files, groups, trial.
 
 use super::{Repairs, failed_trial};
-use crate::configure::passthrough::Trial;
+use crate::configure::choice::{GpuId, no_such, numbers};
+use crate::configure::host_gpus::HostGpus;
+use crate::configure::passthrough::{Trial, Way};
 use crate::configure::situation::{FileGpus, PlatformKind, Situation};
-use model::inventory::Observations;
+use model::inventory::{Observations, Vendor};
 
-/// The lines of the report, and whether the GPUs can be passed to containers.
-pub(super) fn assess(seen: &Situation, gpus: &FileGpus, trial: &Trial) -> (Vec<Observations>, bool) {
-    if matches!(seen.platform.kind, PlatformKind::MacOs | PlatformKind::DesktopVm) {
-        return (vec![Observations::note("Docker Desktop's virtual machine cannot reach it".to_owned())], false);
+impl HostGpus for FileGpus {
+    fn vendor(&self) -> Vendor {
+        self.vendor
     }
-    let mut checks = vec![hardware(gpus)];
-    if !gpus.is_complete() {
-        return (checks, false);
+
+    fn is_present(&self) -> bool {
+        self.on_pci > 0 || self.has_files()
     }
-    checks.extend(groups(gpus));
-    if let Trial::NotTried(_) = trial {
-        checks.extend(rootless(seen, gpus));
+
+    fn can_be_meant(&self) -> bool {
+        self.has_files()
     }
-    checks.push(tried(gpus, trial));
-    let is_usable = !checks.iter().any(Observations::has_failed);
-    (checks, is_usable)
+
+    fn can_be_tried(&self) -> bool {
+        self.is_complete()
+    }
+
+    fn is_ready(&self, _: &Situation) -> bool {
+        self.is_complete()
+    }
+
+    fn check(&self, id: &GpuId) -> Result<(), String> {
+        let count = self.render_nodes.len();
+        match id.index() {
+            None => {
+                let (maker, has) = (self.vendor.traits().maker, numbers(count));
+                Err(format!("--gpus {id}: {maker} GPUs are chosen by number; this host has {has}"))
+            }
+            Some(index) if index >= count => Err(no_such(id, count)),
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn way(&self, _: &Situation) -> Way {
+        Way::Files(self.clone())
+    }
+
+    fn hardware(&self, _: &Situation) -> Vec<Observations> {
+        vec![hardware(self)]
+    }
+
+    fn passes(&self, _: &Situation, _: &Trial) -> Vec<Observations> {
+        groups(self).into_iter().collect()
+    }
+
+    fn tried(&self, _: &Situation, trial: &Trial) -> Observations {
+        tried(self, trial)
+    }
+
+    fn assess(&self, seen: &Situation, trial: &Trial) -> (Vec<Observations>, bool) {
+        if matches!(seen.platform.kind, PlatformKind::MacOs | PlatformKind::DesktopVm) {
+            return (vec![Observations::note("Docker Desktop's virtual machine cannot reach it".to_owned())], false);
+        }
+        let mut checks = vec![hardware(self)];
+        if !self.is_complete() {
+            return (checks, false);
+        }
+        checks.extend(groups(self));
+        if let Trial::NotTried(_) = trial {
+            checks.extend(rootless(seen, self));
+        }
+        checks.push(tried(self, trial));
+        let is_usable = !checks.iter().any(Observations::has_failed);
+        (checks, is_usable)
+    }
 }
 
 /// The hardware and its driver.
-pub fn hardware(gpus: &FileGpus) -> Observations {
+fn hardware(gpus: &FileGpus) -> Observations {
     if !gpus.is_complete() {
         return incomplete(gpus);
     }
@@ -34,7 +85,7 @@ pub fn hardware(gpus: &FileGpus) -> Observations {
 }
 
 /// The result of the trial.
-pub fn tried(gpus: &FileGpus, trial: &Trial) -> Observations {
+fn tried(gpus: &FileGpus, trial: &Trial) -> Observations {
     let files = gpus.files;
     let toolkit = format!("docker build the image again with --build-arg GPU_TYPE={}", gpus.vendor);
     match trial {
@@ -61,7 +112,7 @@ fn incomplete(gpus: &FileGpus) -> Observations {
 }
 
 /// The groups that own the device files.
-pub fn groups(gpus: &FileGpus) -> Option<Observations> {
+fn groups(gpus: &FileGpus) -> Option<Observations> {
     let closed = gpus.devices().filter(|it| it.group == 0 && !it.is_for_all);
     let closed: Vec<&str> = closed.map(|it| it.path.as_str()).collect();
     if !closed.is_empty() {
@@ -76,8 +127,7 @@ pub fn groups(gpus: &FileGpus) -> Option<Observations> {
 }
 
 fn rootless(seen: &Situation, gpus: &FileGpus) -> Option<Observations> {
-    let is_rootless = seen.engine.info().is_some_and(|info| info.is_rootless);
-    is_rootless.then(|| {
+    seen.is_rootless().then(|| {
         Observations::warn(
             "a rootless Docker may not be able to open the GPU's files",
             "groups of the host mean nothing inside it",

@@ -6,21 +6,16 @@ use std::path::Path;
 
 use super::{gpus_on_pci, names, read};
 use crate::configure::situation::{Device, FileGpus};
-use model::inventory::{Inventory, Vendor};
+use model::inventory::{Files, Inventory, Vendor};
 
-/// One entry per vendor, even if the host has none of its GPUs.
-pub(super) fn look(root: &Path, inventory: &Inventory) -> Vec<FileGpus> {
-    let of_vendor = |vendor: Vendor| {
-        let files = vendor.traits().files.as_ref()?;
-        Some(FileGpus {
-            vendor,
-            files,
-            on_pci: gpus_on_pci(root, vendor),
-            shared: files.shared.and_then(|path| device(root, path)),
-            render_nodes: render_nodes(root, vendor, inventory),
-        })
-    };
-    Vendor::ALL.into_iter().filter_map(of_vendor).collect()
+pub(super) fn look(root: &Path, vendor: Vendor, files: &'static Files, inventory: &Inventory) -> FileGpus {
+    FileGpus {
+        vendor,
+        files,
+        on_pci: gpus_on_pci(root, vendor),
+        shared: files.shared.and_then(|path| device(root, path)),
+        render_nodes: render_nodes(root, vendor, inventory),
+    }
 }
 
 /// On many machines renderD128 is an integrated GPU of another vendor.

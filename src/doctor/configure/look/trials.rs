@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::has_image;
 use crate::configure::assess::Trials;
-use crate::configure::passthrough::{self, Trial, way};
-use crate::configure::situation::{FileGpus, Situation};
-use model::inventory::Vendor;
+use crate::configure::host_gpus::HostGpus;
+use crate::configure::passthrough::{self, Trial};
+use crate::configure::situation::Situation;
 use sys::tool;
 use sys::tool::answer::Answer;
 
@@ -24,24 +24,22 @@ pub fn trials(image: &str, no_trial: bool, deadline: Duration, seen: &Situation)
     } else {
         Ok(())
     };
-    let trial = |vendor: Vendor, is_worth_it: bool| match can_try {
+    let trial = |gpus: &dyn HostGpus| match can_try {
         Err(why) => Trial::NotTried(why),
-        Ok(()) if !is_worth_it => Trial::NotTried("something else is missing"),
-        Ok(()) => try_with(vendor, image, seen),
+        Ok(()) if !gpus.can_be_tried() => Trial::NotTried("something else is missing"),
+        Ok(()) => try_with(gpus, image, seen),
     };
-    let is_worth_it =
-        |vendor| seen.by_files(vendor).map_or_else(|| !seen.nvidia.gpus.is_empty(), FileGpus::is_complete);
-    Trials(Vendor::ALL.into_iter().map(|vendor| (vendor, trial(vendor, is_worth_it(vendor)))).collect())
+    Trials(seen.gpus.iter().map(|gpus| (gpus.vendor(), trial(gpus.as_ref()))).collect())
 }
 
-fn try_with(vendor: Vendor, image: &str, seen: &Situation) -> Trial {
+fn try_with(gpus: &dyn HostGpus, image: &str, seen: &Situation) -> Trial {
     let name = format!("slurminit-trial-{}", std::process::id());
-    let arguments = passthrough::arguments(way(seen), seen.by_files(vendor), image, &name);
+    let arguments = passthrough::arguments(&gpus.way(seen), image, &name);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let answer = tool::ask("docker", &arguments, TRIAL);
     if answer == Answer::Silent {
         // Only its client was killed.
         tool::ask("docker", &["rm", "--force", &name], TRIAL);
     }
-    passthrough::judge(vendor, &answer)
+    passthrough::judge(gpus.vendor(), &answer)
 }

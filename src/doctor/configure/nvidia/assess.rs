@@ -1,8 +1,9 @@
 //! NVIDIA: hardware, driver, toolkit, trial.
 
-use super::{Repairs, failed_trial};
-use crate::configure::passthrough::{Part, Trial, Way, way};
-use crate::configure::situation::{Engine, EngineInfo, Nvidia, PlatformKind, Situation, Smi, Version};
+use super::{Nvidia, Smi, way};
+use crate::configure::assess::{Repairs, failed_trial};
+use crate::configure::passthrough::{Part, Trial, Way};
+use crate::configure::situation::{Engine, EngineInfo, PlatformKind, Situation, Version};
 use model::inventory::gres::counted;
 use model::inventory::{Observations, Vendor};
 
@@ -20,8 +21,8 @@ const OWN_CGROUPS: &str = "sudo nvidia-ctk config --set nvidia-container-cli.no-
     sudo systemctl restart docker";
 
 /// The lines of the report, and whether the GPUs can be passed to containers.
-pub(super) fn assess(seen: &Situation, trial: &Trial) -> (Vec<Observations>, bool) {
-    let mut checks = driver(seen);
+pub(super) fn assess(nvidia: &Nvidia, seen: &Situation, trial: &Trial) -> (Vec<Observations>, bool) {
+    let mut checks = driver(nvidia, seen);
     if checks.iter().any(Observations::has_failed) {
         return (checks, false);
     }
@@ -30,31 +31,31 @@ pub(super) fn assess(seen: &Situation, trial: &Trial) -> (Vec<Observations>, boo
         return (checks, false);
     }
     if let Trial::Works(_) = trial {
-        checks.push(tried(seen, trial));
+        checks.push(tried(nvidia, seen, trial));
         return (checks, true);
     }
-    checks.extend(passes(seen, trial));
-    checks.push(tried(seen, trial));
+    checks.extend(passes(nvidia, seen, trial));
+    checks.push(tried(nvidia, seen, trial));
     let is_usable = !checks.iter().any(Observations::has_failed);
     (checks, is_usable)
 }
 
 /// The toolkit that passes the GPUs to containers.
-pub fn passes(seen: &Situation, trial: &Trial) -> Vec<Observations> {
+pub(super) fn passes(nvidia: &Nvidia, seen: &Situation, trial: &Trial) -> Vec<Observations> {
     if let Trial::Works(_) = trial {
         return vec![Observations::ok("Docker hands the GPUs over".to_owned())];
     }
-    std::iter::once(toolkit(seen)).chain(cgroups(seen)).collect()
+    std::iter::once(toolkit(nvidia, seen)).chain(cgroups(nvidia, seen)).collect()
 }
 
 /// The result of the trial.
-pub fn tried(seen: &Situation, trial: &Trial) -> Observations {
+pub(super) fn tried(nvidia: &Nvidia, seen: &Situation, trial: &Trial) -> Observations {
     match trial {
         // The trial outweighs whatever the files suggest.
         Trial::Works(count) => Observations::ok(format!("a container can use {count} of them (tried with the image)")),
         Trial::Fails(failure) => {
             let is_explained = matches!(failure.part, Part::Toolkit | Part::Permission)
-                && passes(seen, trial).iter().any(Observations::has_failed);
+                && passes(nvidia, seen, trial).iter().any(Observations::has_failed);
             failed_trial(failure, is_explained, &repairs(seen))
         }
         Trial::NotTried(why) => Observations::note(format!("not tried with a container: {why}")),
@@ -62,8 +63,7 @@ pub fn tried(seen: &Situation, trial: &Trial) -> Observations {
 }
 
 /// The hardware and its driver.
-pub fn driver(seen: &Situation) -> Vec<Observations> {
-    let nvidia = &seen.nvidia;
+pub(super) fn driver(nvidia: &Nvidia, seen: &Situation) -> Vec<Observations> {
     if let Smi::Fails(words) = &nvidia.smi {
         let (cause, repair) = if words.contains("version mismatch") {
             ("the driver was updated and the old kernel module is still loaded", "reboot the host")
@@ -76,7 +76,7 @@ pub fn driver(seen: &Situation) -> Vec<Observations> {
         return vec![Observations::fail(format!("nvidia-smi fails: {words}"), cause, repair)];
     }
     if nvidia.gpus.is_empty() {
-        return vec![no_driver(seen)];
+        return vec![no_driver(nvidia, seen)];
     }
     let mut checks = vec![];
     let version = nvidia.driver.as_deref().unwrap_or("of unknown version");
@@ -109,8 +109,7 @@ fn list(nvidia: &Nvidia) -> String {
     counts.iter().map(|(model, count)| format!("{count}x {model}")).collect::<Vec<_>>().join(", ")
 }
 
-fn no_driver(seen: &Situation) -> Observations {
-    let nvidia = &seen.nvidia;
+fn no_driver(nvidia: &Nvidia, seen: &Situation) -> Observations {
     if seen.platform.kind == PlatformKind::Wsl2 {
         return Observations::fail(
             "WSL2 has NVIDIA's library, and no GPU answers",
@@ -142,8 +141,8 @@ fn plural(gpus: usize) -> String {
     if gpus == 1 { "1 NVIDIA GPU is".to_owned() } else { format!("{gpus} NVIDIA GPUs are") }
 }
 
-fn toolkit(seen: &Situation) -> Observations {
-    let toolkit = &seen.nvidia.toolkit;
+fn toolkit(nvidia: &Nvidia, seen: &Situation) -> Observations {
+    let toolkit = &nvidia.toolkit;
     if seen.engine.info().is_some_and(|info| info.is_desktop) && seen.platform.kind == PlatformKind::Wsl2 {
         return Observations::ok("Docker Desktop hands the GPUs over by itself".to_owned());
     }
@@ -151,12 +150,12 @@ fn toolkit(seen: &Situation) -> Observations {
         if info.runtimes.iter().any(|name| name == "nvidia") {
             return Observations::ok("the NVIDIA runtime is registered with Docker".to_owned());
         }
-        if way(seen) == Way::Cdi {
+        if way(&nvidia.toolkit, seen) == Way::Cdi {
             return Observations::ok(format!("Docker hands the GPUs over by CDI ({})", toolkit.cdi_specs.join(", ")));
         }
-        return not_registered(seen, info);
+        return not_registered(nvidia, seen, info);
     }
-    if way(seen) == Way::Cdi {
+    if way(&nvidia.toolkit, seen) == Way::Cdi {
         return Observations::note(format!(
             "there is a CDI specification ({}): Docker from 28.2 on uses it, older ones if \"features\" say so",
             toolkit.cdi_specs.join(", ")
@@ -171,8 +170,8 @@ fn toolkit(seen: &Situation) -> Observations {
     }
 }
 
-fn not_registered(seen: &Situation, info: &EngineInfo) -> Observations {
-    let toolkit = &seen.nvidia.toolkit;
+fn not_registered(nvidia: &Nvidia, seen: &Situation, info: &EngineInfo) -> Observations {
+    let toolkit = &nvidia.toolkit;
     if toolkit.is_in_daemon_json && !toolkit.programs.is_empty() {
         return Observations::fail(
             "Docker does not know the NVIDIA runtime yet",
@@ -220,26 +219,22 @@ fn unnamed(engine: &Engine) -> Observations {
     )
 }
 
-fn is_rootless(seen: &Situation) -> bool {
-    seen.engine.info().is_some_and(|info| info.is_rootless)
-}
-
 fn repairs(seen: &Situation) -> Repairs<'static> {
     Repairs {
         tool: Vendor::Nvidia.traits().mismatch.tool,
         toolkit: REGISTER,
         device: "look for /dev/nvidia* on the host (nvidia-modprobe -u -c 0 makes them), and see that Docker's engine runs on \
                  this host and not elsewhere (docker context ls)",
-        permission: if is_rootless(seen) { NO_CGROUPS } else { OWN_CGROUPS },
+        permission: if seen.is_rootless() { NO_CGROUPS } else { OWN_CGROUPS },
     }
 }
 
 /// The toolkit's setting `no-cgroups`: a rootless engine needs it; with any other engine it makes the GPUs
 /// inaccessible.
-fn cgroups(seen: &Situation) -> Option<Observations> {
+fn cgroups(nvidia: &Nvidia, seen: &Situation) -> Option<Observations> {
     seen.engine.info()?;
-    let leaves_alone = seen.nvidia.toolkit.leaves_cgroups_alone;
-    match (is_rootless(seen), leaves_alone, way(seen)) {
+    let leaves_alone = nvidia.toolkit.leaves_cgroups_alone;
+    match (seen.is_rootless(), leaves_alone, way(&nvidia.toolkit, seen)) {
         (true, false, Way::Gpus) => Some(Observations::fail(
             "the toolkit fails under a rootless Docker",
             "it sets device rules in cgroups, which a rootless engine may not change",

@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::{gpus_on_pci, names, read};
-use crate::configure::situation::{Nvidia, NvidiaGpu, Smi, Toolkit};
+use super::{Nvidia, NvidiaGpu, Smi, Toolkit};
+use crate::configure::look::{gpus_on_pci, names, read};
 use model::inventory::{Inventory, Vendor};
 use sys::tool;
 use sys::tool::answer::{Answer, first_line};
 
-pub(super) fn look(root: &Path, deadline: Duration, inventory: &Inventory) -> Nvidia {
+pub(in crate::configure) fn look(root: &Path, deadline: Duration, inventory: &Inventory) -> Nvidia {
     let (smi, list) = smi(root, deadline);
     let (listed, mig_ids) = parse_list(&list);
     let counted = inventory.gpus.iter().filter(|gpu| gpu.vendor == Vendor::Nvidia);
