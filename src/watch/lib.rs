@@ -1,9 +1,7 @@
-//! Monitoring of GPUs, memory and jobs: the agent, metrics, the page and `top`.
+//! Monitoring of GPUs: the agent, metrics and the page.
 
 #![forbid(unsafe_code)]
 
 pub mod agent;
-pub mod memory_guard;
 pub mod metrics;
 pub mod overview;
-pub mod top;

@@ -239,21 +239,11 @@ fn files() -> Vec<(&'static str, Host)> {
                 .project(".env", "COMPOSE_FILE=compose.yaml:compose.mine.yaml\n"),
         ),
         ("file-of-ours-replaced", two_h200().project("compose.gpus.yaml", ours)),
-        ("file-of-ours-by-its-former-name", two_h200().project("compose.override.yaml", ours)),
         ("second-run", two_h200().project(".env", "PASSWORD=secret\n").twice()),
         ("env-kept", two_h200().project(".env", "# mine\nGPU_TYPE=none\nPASSWORD=secret")),
         (
-            "env-of-docker-up",
-            two_h200().project(
-                ".env",
-                "# Written by docker/up; a .env without this line is left alone.\n\
-                 COMPOSE_FILE=compose.yaml:docker/compose.nvidia.yaml\nGPU_TYPE=nvidia\n",
-            ),
-        ),
-        (
             "dry-run",
             two_h200()
-                .project("compose.override.yaml", ours)
                 .project(".env", "PASSWORD=secret\n")
                 .argument(["--dry-run"]),
         ),

@@ -14,17 +14,13 @@ pub(crate) struct Args {
     /// The run directory
     #[arg(long)]
     run: PathBuf,
-    /// GPUs also have the names of dcgm-exporter
-    #[arg(long)]
-    dcgm: bool,
     /// The cluster has accounting
     #[arg(long)]
     accounting: bool,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let host = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let Args { listen, run, dcgm, accounting } = args;
-    metrics::run(metrics::Settings { listen, run, dcgm, host, accounting })?;
+    let Args { listen, run, accounting } = args;
+    metrics::run(metrics::Settings { listen, run, accounting })?;
     Ok(exit_code::SUCCESS)
 }

@@ -21,7 +21,6 @@ pub struct Place<'a> {
 /// Writes both files, or says what would be written; and whether all that could be done.
 pub fn write_both(place: Place<'_>, wanted: &Wanted) -> anyhow::Result<(String, bool)> {
     let mut lines = String::from("\nFiles\n");
-    lines += &move_former_file(place)?;
     let text = gpu_file::render(wanted);
     let path = place.directory.join(gpu_file::NAME);
     let old = read(&path)?;
@@ -70,20 +69,6 @@ fn people_give_it(place: Place<'_>, wanted: &Wanted) -> anyhow::Result<Option<&'
         }
     }
     Ok(None)
-}
-
-/// An older version wrote what is now people's own file. It stays, under another name, for they may have added to it.
-fn move_former_file(place: Place<'_>) -> anyhow::Result<String> {
-    let path = place.directory.join(gpu_file::FORMER_NAME);
-    if !read(&path)?.is_some_and(|text| gpu_file::is_ours(&text)) {
-        return Ok(String::new());
-    }
-    if !place.is_dry_run {
-        let aside = place.directory.join(format!("{}.previous", gpu_file::FORMER_NAME));
-        fs::rename(&path, &aside)
-            .with_context(|| format!("cannot rename {} to {}", path.display(), aside.display()))?;
-    }
-    Ok(text::moved(place.is_dry_run))
 }
 
 /// Why compose does not read our file, if it does not: `COMPOSE_FILE` leaves out what names it, or compose.yaml is of an

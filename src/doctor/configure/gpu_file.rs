@@ -12,11 +12,9 @@ use model::inventory::Vendor;
 pub const NAME: &str = "compose.gpus.yaml";
 /// The variable by which compose.yaml finds the file.
 pub const VARIABLE: &str = "GPU_COMPOSE_FILE";
-/// The file's former name. If such a file with our first line remains, the GPUs are passed twice.
-pub const FORMER_NAME: &str = "compose.override.yaml";
 /// The user's own override file, of which compose reads the first that exists.
 pub const OVERRIDES: [&str; 4] =
-    [FORMER_NAME, "compose.override.yml", "docker-compose.override.yml", "docker-compose.override.yaml"];
+    ["compose.override.yaml", "compose.override.yml", "docker-compose.override.yml", "docker-compose.override.yaml"];
 /// The first line of our file. A file without it is the user's.
 pub const MARK: &str = "# Written by slurminit configure";
 

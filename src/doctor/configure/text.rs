@@ -6,7 +6,7 @@ use similar::TextDiff;
 
 use super::assess::Assessment;
 use super::choice::GpuType;
-use super::gpu_file::{FORMER_NAME, MARK, NAME, VARIABLE, Wanted};
+use super::gpu_file::{MARK, NAME, VARIABLE, Wanted};
 use model::inventory::{Finding, Observation, Observations, Vendor};
 use model::printable;
 
@@ -56,15 +56,6 @@ pub fn foreign(name: &str, wanted: &str) -> String {
 /// The same, where nothing has to be done about it.
 pub fn foreign_and_well(name: &str) -> String {
     format!("  - {name} is yours, and stays as it is: it has all that the GPUs need\n")
-}
-
-/// What an older version wrote is out of the way.
-pub fn moved(is_dry_run: bool) -> String {
-    let is = if is_dry_run { "would be" } else { "is" };
-    format!(
-        "  - {FORMER_NAME} {is} {FORMER_NAME}.previous now: an older version wrote it. The GPUs are in {NAME}; \
-         {FORMER_NAME} is for lines of your own\n"
-    )
 }
 
 /// Reports a file that was written, or was up to date.

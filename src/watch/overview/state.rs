@@ -1,4 +1,4 @@
-//! What people see: the page and `slurminit top`.
+//! The state that the page shows.
 //!
 //! Every text in it is one line that is safe for a terminal.
 
