@@ -8,6 +8,7 @@ use super::directories::{finding, owned};
 use super::{InstallError, Owner};
 use config::{Config, DaemonName};
 use model::inventory::Finding;
+use sys::lock;
 use sys::trusted_path;
 use sys::trusted_path::Dir;
 use sys::under;
@@ -52,11 +53,11 @@ fn serves(owner: &Owner, path: &Path) -> bool {
     has(path) || is_missing && path.parent().is_some_and(has)
 }
 
-/// Whether nothing but slurmctld's state is in it.
+/// Whether nothing but slurmctld's state and the lock that this start has taken is in it.
 fn may_be_given(dir: &Dir) -> io::Result<bool> {
     let names = dir.names()?;
     let has_state = || STATE.iter().any(|name| names.iter().any(|found| found == name));
-    Ok(names.iter().all(|name| name == LOST_AND_FOUND) || has_state())
+    Ok(names.iter().all(|name| name == LOST_AND_FOUND || name == lock::state::FILE) || has_state())
 }
 
 #[cfg(test)]
@@ -86,9 +87,12 @@ mod tests {
 
     #[test]
     fn only_an_empty_directory_or_one_with_state_may_be_given() {
-        for (content, expected) in
-            [(&[][..], true), (&[LOST_AND_FOUND], true), (&["clustername", "x"], true), (&["x"], false)]
-        {
+        for (content, expected) in [
+            (&[][..], true),
+            (&[LOST_AND_FOUND, lock::state::FILE], true),
+            (&["clustername", "x"], true),
+            (&["x"], false),
+        ] {
             let root = tempfile::tempdir().unwrap();
             content.iter().for_each(|name| fs::write(root.path().join(name), "").unwrap());
             let dir = Dir::of_the_user(root.path()).unwrap();

@@ -1,6 +1,6 @@
 //! Slurm files of the operator's own, as sites have them: each case is a container with one of them.
 
-use crate::docker::{Image, PLAIN, directory};
+use crate::docker::{Image, PLAIN, Volume, directory};
 use crate::doctor::report;
 
 /// A slurm.conf that works.
@@ -80,6 +80,18 @@ fn runs_with_the_files_of_a_site() {
     std::fs::write(files.path().join("nodes.conf"), nodes.replace("box", "other")).expect("the file");
     assert_ne!(container.exec(&["slurminit", "reload"]).code, 0);
     container.sh("srun --nodelist=box true");
+}
+
+/// A fresh volume is root's, and the start's own lock is in it. A missing directory is created.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn gives_an_empty_state_directory_to_the_user_of_slurmctld() {
+    let state = Volume::new("state");
+    let conf = BASE.replace("/var/lib/slurm/slurmctld", "/srv/state");
+    let (_files, image) = image(&[("slurm.conf", &conf)]);
+    assert_eq!(image.clone().volume(&state, "/srv/state").run(&["srun", "hostname"]).stdout, "box\n");
+    assert_eq!(image.clone().volume(&state, "/srv/state").run(&["stat", "-c", "%U", "/srv/state"]).stdout, "slurm\n");
+    assert_eq!(image.run(&["srun", "hostname"]).stdout, "box\n");
 }
 
 #[test]
