@@ -66,6 +66,8 @@ mod long;
 mod manual;
 #[path = "image/members.rs"]
 mod members;
+#[path = "image/memory.rs"]
+mod memory;
 #[path = "image/metrics.rs"]
 mod metrics;
 #[path = "image/mig.rs"]

@@ -73,8 +73,14 @@ _slurminit() {
             slurminit,token)
                 cmd="slurminit__subcmd__token"
                 ;;
+            slurminit,top)
+                cmd="slurminit__subcmd__top"
+                ;;
             slurminit,up)
                 cmd="slurminit__subcmd__up"
+                ;;
+            slurminit,usage)
+                cmd="slurminit__subcmd__usage"
                 ;;
             slurminit__subcmd__help,configure)
                 cmd="slurminit__subcmd__help__subcmd__configure"
@@ -133,8 +139,14 @@ _slurminit() {
             slurminit__subcmd__help,token)
                 cmd="slurminit__subcmd__help__subcmd__token"
                 ;;
+            slurminit__subcmd__help,top)
+                cmd="slurminit__subcmd__help__subcmd__top"
+                ;;
             slurminit__subcmd__help,up)
                 cmd="slurminit__subcmd__help__subcmd__up"
+                ;;
+            slurminit__subcmd__help,usage)
+                cmd="slurminit__subcmd__help__subcmd__usage"
                 ;;
             *)
                 ;;
@@ -143,7 +155,7 @@ _slurminit() {
 
     case "${cmd}" in
         slurminit)
-            opts="-h -V --help --version run up detect render configure doctor reload status nodes drain resume token submit health restart stop logs join-command sbatch-args help"
+            opts="-h -V --help --version run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -311,7 +323,7 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__help)
-            opts="run up detect render configure doctor reload status nodes drain resume token submit health restart stop logs join-command sbatch-args help"
+            opts="run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -590,7 +602,35 @@ _slurminit() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        slurminit__subcmd__help__subcmd__top)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         slurminit__subcmd__help__subcmd__up)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__help__subcmd__usage)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -938,6 +978,24 @@ _slurminit() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        slurminit__subcmd__top)
+            opts="-h --config --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         slurminit__subcmd__up)
             opts="-h --role --config --nodes --timeout --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -958,6 +1016,28 @@ _slurminit() {
                     return 0
                     ;;
                 --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__usage)
+            opts="-h --since --until --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --since)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --until)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -132,6 +132,13 @@ _arguments "${_arguments_options[@]}" : \
 '--help[Print help]' \
 && ret=0
 ;;
+(top)
+_arguments "${_arguments_options[@]}" : \
+'--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
+'-h[Print help]' \
+'--help[Print help]' \
+&& ret=0
+;;
 (drain)
 _arguments "${_arguments_options[@]}" : \
 '--reason=[Why, for those who look at the node]:TEXT:_default' \
@@ -156,6 +163,15 @@ _arguments "${_arguments_options[@]}" : \
 '-h[Print help]' \
 '--help[Print help]' \
 ':user -- The user as whom its holder works:_default' \
+&& ret=0
+;;
+(usage)
+_arguments "${_arguments_options[@]}" : \
+'--since=[From when on\: 2026-11-01, now-7days, or another time that sacct takes]:TIME:_default' \
+'--until=[Until when]:TIME:_default' \
+'--json[Print everything as JSON]' \
+'-h[Print help]' \
+'--help[Print help]' \
 && ret=0
 ;;
 (submit)
@@ -286,6 +302,10 @@ _arguments "${_arguments_options[@]}" : \
 _arguments "${_arguments_options[@]}" : \
 && ret=0
 ;;
+(top)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
 (drain)
 _arguments "${_arguments_options[@]}" : \
 && ret=0
@@ -295,6 +315,10 @@ _arguments "${_arguments_options[@]}" : \
 && ret=0
 ;;
 (token)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(usage)
 _arguments "${_arguments_options[@]}" : \
 && ret=0
 ;;
@@ -351,9 +375,11 @@ _slurminit_commands() {
 'reload:Detect again and apply what changed in hardware and configuration, with as few restarts as possible' \
 'status:Show the daemons, the node and the GPUs' \
 'nodes:Show all nodes of the cluster, and who has which of their GPUs' \
+'top:Show GPUs, queue, nodes and daemons in the terminal, live (q quits)' \
 'drain:Have nodes take no more jobs; those that run go on' \
 'resume:Have drained nodes take jobs again' \
 'token:Make a token for the REST API, with which its holder works as that user' \
+'usage:Show how many GPU and CPU hours each user has used' \
 'submit:Submit a command to particular nodes and GPUs, one job for each' \
 'health:Exit with 0 if the cluster is ready (or, with --live, alive), else with 1 and a line that says why' \
 'restart:Start a daemon or service again, and wait until it is ready' \
@@ -402,9 +428,11 @@ _slurminit__subcmd__help_commands() {
 'reload:Detect again and apply what changed in hardware and configuration, with as few restarts as possible' \
 'status:Show the daemons, the node and the GPUs' \
 'nodes:Show all nodes of the cluster, and who has which of their GPUs' \
+'top:Show GPUs, queue, nodes and daemons in the terminal, live (q quits)' \
 'drain:Have nodes take no more jobs; those that run go on' \
 'resume:Have drained nodes take jobs again' \
 'token:Make a token for the REST API, with which its holder works as that user' \
+'usage:Show how many GPU and CPU hours each user has used' \
 'submit:Submit a command to particular nodes and GPUs, one job for each' \
 'health:Exit with 0 if the cluster is ready (or, with --live, alive), else with 1 and a line that says why' \
 'restart:Start a daemon or service again, and wait until it is ready' \
@@ -511,10 +539,20 @@ _slurminit__subcmd__help__subcmd__token_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit help token commands' commands "$@"
 }
+(( $+functions[_slurminit__subcmd__help__subcmd__top_commands] )) ||
+_slurminit__subcmd__help__subcmd__top_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help top commands' commands "$@"
+}
 (( $+functions[_slurminit__subcmd__help__subcmd__up_commands] )) ||
 _slurminit__subcmd__help__subcmd__up_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit help up commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__usage_commands] )) ||
+_slurminit__subcmd__help__subcmd__usage_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help usage commands' commands "$@"
 }
 (( $+functions[_slurminit__subcmd__join-command_commands] )) ||
 _slurminit__subcmd__join-command_commands() {
@@ -581,10 +619,20 @@ _slurminit__subcmd__token_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit token commands' commands "$@"
 }
+(( $+functions[_slurminit__subcmd__top_commands] )) ||
+_slurminit__subcmd__top_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit top commands' commands "$@"
+}
 (( $+functions[_slurminit__subcmd__up_commands] )) ||
 _slurminit__subcmd__up_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit up commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__usage_commands] )) ||
+_slurminit__subcmd__usage_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit usage commands' commands "$@"
 }
 
 if [ "$funcstack[1]" = "_slurminit" ]; then

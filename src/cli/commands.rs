@@ -14,6 +14,7 @@ mod free_port;
 mod health;
 mod holders;
 mod hook;
+mod job_map;
 mod jobs;
 mod join_command;
 mod liveness;
@@ -36,7 +37,9 @@ mod status;
 mod stop;
 mod submit;
 mod token;
+mod top;
 mod up;
+mod usage;
 mod webhook;
 
 use std::io::Write as _;
@@ -130,6 +133,9 @@ verbs! {
     /// Post a message to a webhook; the agent runs it as a child
     #[command(hide = true)]
     Webhook(webhook),
+    /// Write which job has which GPU, for exporters on the host; slurmd runs it
+    #[command(hide = true)]
+    JobMap(job_map),
     /// Keep oom_score_adj of jobs' and users' processes above the daemons'; PID 1 runs it as a child
     #[command(hide = true)]
     OomScore(oom_score),
@@ -163,12 +169,16 @@ verbs! {
     Status(status),
     /// Show all nodes of the cluster, and who has which of their GPUs
     Nodes(nodes),
+    /// Show GPUs, queue, nodes and daemons in the terminal, live (q quits)
+    Top(top),
     /// Have nodes take no more jobs; those that run go on
     Drain(drain),
     /// Have drained nodes take jobs again
     Resume(resume),
     /// Make a token for the REST API, with which its holder works as that user
     Token(token),
+    /// Show how many GPU and CPU hours each user has used
+    Usage(usage),
     /// Submit a command to particular nodes and GPUs, one job for each
     Submit(submit),
     /// Exit with 0 if the cluster is ready (or, with --live, alive), else with 1 and a line that says why

@@ -32,6 +32,7 @@ impl Held {
             entry("[metrics]", &config.metrics),
             entry("[agent]", &config.agent),
             entry("[faults]", &config.faults),
+            entry("[memory]", &config.memory),
             entry("[[notify]]", &config.notifies),
             entry("[supervise]", &config.supervise),
             entry(SIMULATED, &config.simulate.node.iter().map(|other| &other.name).collect::<Vec<_>>()),

@@ -16,6 +16,7 @@ mod floors;
 pub mod given;
 mod held;
 mod joined;
+mod memory;
 mod metrics;
 mod notify;
 mod rest;
@@ -36,6 +37,7 @@ pub use error::{ConfigError, Fault, Step};
 pub use floors::{ComputeCapability, Floors};
 pub use held::Held;
 pub use joined::{Joined, shared};
+pub use memory::{Memory, Victim};
 pub use metrics::Metrics;
 pub use notify::{Notify, Receiver, WebhookUrl};
 pub use rest::Rest;
@@ -112,6 +114,8 @@ pub struct Config {
     /// Who is told of a GPU's fault.
     #[serde(rename = "notify")]
     pub notifies: Vec<Notify>,
+    /// The guard of the container's memory.
+    pub memory: Memory,
     /// Metrics for Prometheus, and the page.
     pub metrics: Metrics,
     /// Accounts in that database.
@@ -154,6 +158,7 @@ impl Config {
             .and_then(|()| sharing::check(&config.gpu))
             .and_then(|()| autoscale::check(&config))
             .and_then(|()| accounting::check(&config))
+            .and_then(|()| memory::check(&config.memory))
             .and_then(|()| simulate::check(&config))
             .and_then(|()| association::check(&config))
             .and_then(|()| account::check_accounts(&config.users, &config.groups))
@@ -241,7 +246,7 @@ impl Config {
     pub fn runs_agent(&self) -> bool {
         let may_have_gpus = self.gpu_type != Some(GpuType::None);
         self.agent.interval.is_some()
-            && may_have_gpus
+            && (may_have_gpus || self.memory.guard)
             && self.simulated().is_none()
             && matches!(self.role, Role::All | Role::Compute)
     }

@@ -1,8 +1,11 @@
 //! Metrics for Prometheus, and the page.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use serde::Deserialize;
+
+use model::value;
 
 /// `[metrics]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -10,4 +13,9 @@ use serde::Deserialize;
 pub struct Metrics {
     /// The address and port that they are served on; `None` means that they are not.
     pub listen: Option<SocketAddr>,
+    /// Whether GPUs also have the names of NVIDIA's dcgm-exporter.
+    pub dcgm: bool,
+    /// The directory where exporters on the host learn which job has which GPU.
+    #[serde(deserialize_with = "value::optional_directory")]
+    pub job_map: Option<PathBuf>,
 }

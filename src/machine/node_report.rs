@@ -56,9 +56,11 @@ pub const NO_REASON: &str = "reason=none";
 /// Prefix of the reasons that slurminit sets.
 pub const OUR_REASON: &str = "slurminit: ";
 
-/// How the agent's reasons begin, which drains the node because of a GPU. They never change: an agent knows those of
+/// How the agent's reasons begin, which drains the node because of a GPU or of memory. They never change: an agent knows those of
 /// older versions by them.
 pub const GPUS_REASON: &str = "slurminit: GPU ";
+/// As [`GPUS_REASON`].
+pub const MEMORYS_REASON: &str = "slurminit: memory ";
 
 /// The state of a controller that answers.
 const UP: &str = "up";
@@ -124,7 +126,7 @@ impl NodeReport {
 
     /// Whether the agent drained the node. A start takes that back, for it looks at the GPUs itself; later the agent does.
     pub fn is_the_agents_drain(&self) -> bool {
-        self.is_drained_because(GPUS_REASON)
+        self.is_drained_because(GPUS_REASON) || self.is_drained_because(MEMORYS_REASON)
     }
 
     /// Whether slurminit drained the node, for a reason that begins so.

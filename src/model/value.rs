@@ -133,6 +133,13 @@ pub fn whole_path(text: &str) -> Option<PathBuf> {
     (is_whole && !text.chars().any(|c| c == ':' || c.is_control())).then(|| PathBuf::from(text))
 }
 
+/// An optional directory of the operator's.
+pub fn optional_directory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let want = "want a path from /, without `..`, `:` and control characters";
+    whole_path(&text).map(Some).ok_or_else(|| de::Error::custom(format_args!("{text:?} is no directory: {want}")))
+}
+
 /// Like [`command`], for an optional key.
 pub fn optional_command<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
     command(deserializer).map(Some)

@@ -17,6 +17,8 @@ pub struct Epilog {
     pub path: PathBuf,
     /// Whether it ends what a job leaves behind.
     pub ends_leftovers: bool,
+    /// Where exporters on the host learn which job has which GPU.
+    pub job_map: Option<PathBuf>,
     /// The operator's commands.
     pub hooks: Vec<JobHook>,
 }
@@ -26,6 +28,8 @@ impl Epilog {
     pub(super) const fn why(&self) -> &'static str {
         if self.ends_leftovers {
             "ends what a job leaves behind, before its GPUs are given to another: no cgroup holds a job's processes here"
+        } else if self.job_map.is_some() {
+            "tells exporters on the host which job has which GPU ([metrics] job_map)"
         } else {
             "runs [[hooks.post_job]]"
         }
@@ -35,8 +39,9 @@ impl Epilog {
     pub(super) fn plan(config: &Config, cgroup: &CgroupPlan) -> Option<Self> {
         let (ends_leftovers, hooks) = (!cgroup.is_used(), config.hooks.post_job.clone());
         let path = config.paths.slurm.join(FileName::Epilog.as_str());
-        let is_needed = ends_leftovers || !hooks.is_empty();
-        is_needed.then_some(Self { path, ends_leftovers, hooks })
+        let job_map = config.metrics.job_map.clone();
+        let is_needed = ends_leftovers || job_map.is_some() || !hooks.is_empty();
+        is_needed.then_some(Self { path, ends_leftovers, job_map, hooks })
     }
 
     /// Warns an operator who has an Epilog of their own. Theirs can call ours.
@@ -48,7 +53,9 @@ impl Epilog {
             true => {
                 format!("processes that leave their job by setsid live on after it, unless your Epilog runs {path}")
             }
-            false => format!("[[hooks.post_job]] has no effect, unless your Epilog runs {path}"),
+            false => format!(
+                "neither [[hooks.post_job]] nor [metrics] job_map has an effect, unless your Epilog runs {path}"
+            ),
         };
         let (cause, repair) =
             ("[slurm.conf] of slurminit.toml sets Epilog", format!("let your script run `{path}` first"));

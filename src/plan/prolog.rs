@@ -18,6 +18,8 @@ pub struct Prolog {
     pub gives_gpus: bool,
     /// Whether a job can have several nodes.
     pub names_nodes: bool,
+    /// Where exporters on the host learn which job has which GPU.
+    pub job_map: Option<PathBuf>,
     /// The operator's commands.
     pub hooks: Vec<JobHook>,
 }
@@ -37,8 +39,9 @@ impl Prolog {
         let names_nodes = config.shares_a_cluster();
         let path = config.paths.slurm.join(FileName::Prolog.as_str());
         let hooks = config.hooks.pre_job.clone();
-        let is_needed = gives_gpus || names_nodes || !hooks.is_empty();
-        is_needed.then_some(Self { path, gives_gpus, names_nodes, hooks })
+        let job_map = config.metrics.job_map.clone();
+        let is_needed = gives_gpus || names_nodes || job_map.is_some() || !hooks.is_empty();
+        is_needed.then_some(Self { path, gives_gpus, names_nodes, job_map, hooks })
     }
 
     /// The reason for the script. In a cluster of several containers it is the same on all nodes.
@@ -47,6 +50,8 @@ impl Prolog {
             "prepares a node for a job: its GPUs' device files, and the names of its nodes (PyTorch's MASTER_ADDR)"
         } else if self.gives_gpus {
             "gives a job's user the device files of its GPUs, which other users cannot open: no cgroup holds jobs to their GPUs here"
+        } else if self.job_map.is_some() {
+            "tells exporters on the host which job has which GPU ([metrics] job_map)"
         } else {
             "runs [[hooks.pre_job]]"
         }
@@ -67,7 +72,10 @@ impl Prolog {
                 "leave Prolog out".to_owned(),
             )
         } else if !self.names_nodes {
-            ("[[hooks.pre_job]] has no effect".to_owned(), format!("let your script run `{path}` first"))
+            (
+                "neither [[hooks.pre_job]] nor [metrics] job_map has an effect".to_owned(),
+                format!("let your script run `{path}` first"),
+            )
         } else {
             ("a job may not find its nodes by their names".to_owned(), format!("let your script run `{path}` first"))
         };

@@ -140,7 +140,8 @@ fn metrics(config: &Config) -> Vec<String> {
     let listen = config.metrics.listen.map(|address| address.to_string()).unwrap_or_default();
     let run = config.paths.run.display().to_string();
     let words = ["slurminit", "metrics", "--listen", &listen, "--run", &run].map(str::to_owned);
-    words.into_iter().chain(config.accounting.is_on().then(|| "--accounting".to_owned())).collect()
+    let switches = [(config.metrics.dcgm, "--dcgm"), (config.accounting.is_on(), "--accounting")];
+    words.into_iter().chain(switches.into_iter().filter(|(is_on, _)| *is_on).map(|(_, word)| word.to_owned())).collect()
 }
 
 /// The embedded database: small, reached by its socket alone, without a log for replicas. slurmdbd asks for the lock's timeout.

@@ -12,6 +12,7 @@ pub mod device_files;
 pub mod foreign;
 mod groups;
 pub mod intel;
+pub mod job_map;
 mod left_out;
 pub mod live;
 pub mod memory;

@@ -7,6 +7,24 @@ use super::cgroup::Hierarchies;
 use super::regular;
 use model::inventory::{CgroupVersion, Gpu, Memory};
 
+/// How the memory is.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Sample {
+    /// What is free, in MiB.
+    pub free_mib: u64,
+    /// What the container may use, in MiB.
+    pub usable_mib: u64,
+    /// The share of the last 10 s in which processes waited for memory, in percent, if the kernel says that (PSI).
+    pub pressure: Option<f64>,
+}
+
+impl Sample {
+    /// What is free, in percent.
+    pub fn free_percent(&self) -> u64 {
+        self.free_mib.saturating_mul(100).checked_div(self.usable_mib).unwrap_or(100)
+    }
+}
+
 /// cgroup v1 has no value for "unlimited": it shows the highest multiple of the page size (4 or 64 KiB) below 2^63.
 const V1_UNLIMITED: u64 = i64::MAX as u64 - 65_536;
 
@@ -15,6 +33,35 @@ pub fn detect(root: &Path) -> Memory {
     let meminfo = regular::text(&root.join("proc/meminfo")).unwrap_or_default();
     let limit = limit_bytes(root).map(|bytes| bytes / (1024 * 1024));
     Memory { total_mib: parse_total_kib(&meminfo).unwrap_or_default() / 1024, gpu_mib: 0, limit_mib: limit }
+}
+
+/// How much of the memory is free now: of the container's if it has a limit, otherwise of the machine's. What the kernel can take back
+/// at once counts as free.
+pub fn free(root: &Path) -> Option<Sample> {
+    let group =
+        Hierarchies::read(root).groups("memory").and_then(|(version, groups)| Some((version, groups.first()?.clone())));
+    let pressure = group.as_ref().and_then(|(_, group)| pressure(&regular::text(&group.join("memory.pressure")).ok()?));
+    if let Some((limit, (version, group))) = limit_bytes(root).zip(group) {
+        let number = |file: &str| regular::text(&group.join(file)).ok()?.trim().parse::<u64>().ok();
+        let (used, cache) = match version {
+            CgroupVersion::V2 => ("memory.current", "inactive_file"),
+            _ => ("memory.usage_in_bytes", "total_inactive_file"),
+        };
+        let stat = regular::text(&group.join("memory.stat")).unwrap_or_default();
+        let cache = stat.lines().find_map(|line| line.strip_prefix(cache)?.trim().parse().ok()).unwrap_or(0);
+        let free = limit.saturating_sub(number(used)?.saturating_sub(cache));
+        return Some(Sample { free_mib: free >> 20, usable_mib: limit >> 20, pressure });
+    }
+    let meminfo = regular::text(&root.join("proc/meminfo")).ok()?;
+    let available = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let free = available.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?;
+    Some(Sample { free_mib: free >> 10, usable_mib: parse_total_kib(&meminfo)? >> 10, pressure })
+}
+
+/// `some avg10=0.00 avg60=...`
+fn pressure(text: &str) -> Option<f64> {
+    let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
+    some.split_whitespace().find_map(|word| word.strip_prefix("avg10="))?.parse().ok()
 }
 
 /// Subtracts GPU memory that appears as a NUMA node (POWER9 with V100, GH200, GB200). The kernel counts it as memory,
@@ -74,6 +121,29 @@ mod tests {
 
     fn memory(files: &[(&str, &str)]) -> Memory {
         detect(tree(files).path())
+    }
+
+    #[test]
+    fn what_is_free_is_the_containers_and_the_kernels_cache_counts_as_free() {
+        let free =
+            |files: &[(&str, &str)]| free(tree(files).path()).map(|it| (it.free_mib, it.usable_mib, it.pressure));
+        let v1 = |file: &'static str, text: &'static str| (file, text);
+        assert_eq!(
+            free(&[
+                ("proc/meminfo", "MemTotal: 8388608 kB\nMemAvailable: 4194304 kB\n"),
+                V1,
+                v1("sys/fs/cgroup/memory/memory.limit_in_bytes", "1073741824\n"),
+                v1("sys/fs/cgroup/memory/memory.usage_in_bytes", "805306368\n"),
+                v1("sys/fs/cgroup/memory/memory.stat", "inactive_file 1\ntotal_inactive_file 268435456\n"),
+            ]),
+            Some((512, 1024, None))
+        );
+        assert_eq!(
+            free(&[("proc/meminfo", "MemTotal: 8388608 kB\nMemAvailable: 4194304 kB\n")]),
+            Some((4096, 8192, None))
+        );
+        assert_eq!(free(&[]), None);
+        assert_eq!(pressure("some avg10=1.25 avg60=0.00\nfull avg10=9.00\n"), Some(1.25));
     }
 
     #[test]

@@ -31,6 +31,7 @@ use plan::Text;
 use plan::render;
 use plan::target::Target;
 use plan::{DevicePath, FileName, Refusal};
+use probe::job_map;
 use sys::lock;
 use watch::agent;
 
@@ -94,6 +95,7 @@ pub fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, MungeKe
         eprintln!("warning: {error}; a reload will compare with the installed files");
     }
     let device_files = close_device_files(&planned);
+    let job_map = clear_job_map(&config, sources.root, &planned);
     let cheap = cheap_findings(&config, sources.root, &inventory, &planned.files);
     let mut prepared = report(&config, sources.root, planned, &inventory, changed);
     prepared.slurm_user = slurm_user(&owners);
@@ -114,6 +116,7 @@ pub fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, MungeKe
     prepared.findings.extend(accounting);
     prepared.findings.extend(jwt_key);
     prepared.findings.extend(device_files);
+    prepared.findings.extend(job_map);
     prepared.findings.extend(cheap);
     prepared.findings.extend(key.findings.iter().cloned());
     prepared.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
@@ -297,6 +300,17 @@ fn make_simulated_gpus(config: &Config, root: &Path) -> Result<(), InstallError>
     let groups = config.simulated().map(|nodes| nodes.groups).unwrap_or_default();
     let count = groups.iter().filter_map(|group| group.each.gpus).max().unwrap_or_default();
     if count == 0 { Ok(()) } else { install::make_simulated_gpus(root, Path::new(plan::SIMULATED_DEVICES), count) }
+}
+
+/// Jobs of a former start have ended, whatever exporters on the host were told.
+fn clear_job_map(config: &Config, root: &Path, planned: &Planned) -> Option<Finding> {
+    let dir = config.metrics.job_map.as_deref()?;
+    let files = plan::gpu_files(text_of(planned, FileName::GresConf), &planned.node().0);
+    let error = job_map::clear(root, dir, &files).err()?;
+    let what = "exporters on the host do not learn which job has which GPU";
+    let cause = format!("[metrics] job_map: {error}");
+    let repair = format!("mount a directory there that is root's: --volume {0}:{0}", dir.display());
+    Some(Finding::warning(Kind::Files, what, cause, repair))
 }
 
 /// The findings of `slurminit doctor` about the key, the ports, the disk and the like, from the cheap checks.

@@ -5,6 +5,7 @@
 
 pub mod files;
 mod looker;
+mod memory;
 mod notify;
 pub mod rights;
 mod slurm;
@@ -54,6 +55,7 @@ struct Agent<'a> {
     node: String,
     ward: Ward,
     lookers: Vec<Looker>,
+    memory: Option<memory::Watch<'a>>,
     notifier: notify::Notifier<'a>,
     began: Instant,
     last: Option<Report>,
@@ -76,6 +78,7 @@ impl<'a> Agent<'a> {
             config,
             node,
             ward,
+            memory: guards(config, &prepared).then(|| memory::Watch::new(config, interval, began)),
             lookers: vendors.map(|vendor| Looker::new(vendor, config, interval)).collect(),
             notifier: notify::Notifier::new(&config.notifies),
             began,
@@ -107,7 +110,8 @@ impl<'a> Agent<'a> {
             }
             acts.into_iter().for_each(|act| self.act(act));
         }
-        let node = &self.node;
+        let (now, node) = (self.now(), &self.node);
+        self.memory.iter_mut().for_each(|memory| memory.step(instant, now.ms, node));
         self.notifier.step(instant, node);
         self.write();
     }
@@ -116,7 +120,13 @@ impl<'a> Agent<'a> {
         let waits: Vec<_> = self.lookers.iter().map(Looker::waits).collect();
         let now = Instant::now();
         let due = self.ward.next().map(|ms| self.began + Duration::from_millis(ms));
-        let until = waits.iter().map(|(_, until)| *until).chain(due).chain(self.notifier.due(now)).min();
+        let until = waits
+            .iter()
+            .map(|(_, until)| *until)
+            .chain(due)
+            .chain(self.memory.as_ref().map(memory::Watch::due))
+            .chain(self.notifier.due(now))
+            .min();
         // Without GPUs there is nothing to do but to end.
         let left = until.map_or(Duration::from_secs(3600), |until| until.saturating_duration_since(now));
         let timeout = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
@@ -235,6 +245,14 @@ fn recount(config: &Config, node: &str) -> Recount {
         true if config.autoscale.has(node) => Recount::Never,
         true => Recount::WithoutJobs,
     }
+}
+
+/// Whether the guard of the memory is on, which Slurm makes needless where it has cgroups.
+fn guards(config: &Config, prepared: &Prepared) -> bool {
+    if config.memory.guard && !prepared.without_cgroups {
+        say(true, "[memory] guard has nothing to do: Slurm itself holds jobs to their memory here, by cgroups");
+    }
+    config.memory.guard && prepared.without_cgroups
 }
 
 fn prepared(config: &Config) -> anyhow::Result<Prepared> {

@@ -1,7 +1,9 @@
-//! Monitoring of GPUs: the agent, metrics and the page.
+//! Monitoring of GPUs, memory and jobs: the agent, metrics, the page and `top`.
 
 #![forbid(unsafe_code)]
 
 pub mod agent;
+pub mod memory_guard;
 pub mod metrics;
 pub mod overview;
+pub mod top;

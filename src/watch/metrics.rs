@@ -3,6 +3,7 @@
 //! The process has nobody's rights and reads what others have found out; `scrape` and what it uses is pure.
 
 mod cluster;
+mod dcgm;
 mod exposition;
 mod gpus;
 mod mig;
@@ -24,6 +25,10 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// The run directory.
     pub run: PathBuf,
+    /// Whether GPUs also have DCGM's names.
+    pub dcgm: bool,
+    /// The machine's name, for these.
+    pub host: String,
     /// Whether the cluster has accounting, so that its accounts have shares.
     pub accounting: bool,
 }

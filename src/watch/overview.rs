@@ -1,4 +1,4 @@
-//! What this container, its GPUs and its cluster do now, for the metrics and the page.
+//! What this container, its GPUs and its cluster do now, for those who watch: the metrics, the page, `slurminit top`.
 //!
 //! It reads PID 1's and the agent's files and asks slurmctld as any user may; it opens no GPU.
 

@@ -74,6 +74,8 @@ fn accounts_and_limits_are_those_of_the_configuration_and_others_stay() {
     for line in ["own||", "lab|gres/gpu=4|7"] {
         assert!(tree.lines().any(|found| found == line), "{line}: {tree}");
     }
+    let usage = container.sh("slurminit usage --json");
+    assert!(usage.contains("\"alice\"") && usage.contains("\"jobs\": 1"), "{usage}");
     // What slurmdbd refuses is said, and costs no more than itself.
     fs::write(config.path().join("slurminit.toml"), ACCOUNTS.replace("Priority = 100", "Priority = 'high'")).unwrap();
     let outcome = container.exec(&["slurminit", "reload"]);
@@ -111,7 +113,13 @@ fn gpu_hours_are_those_of_the_jobs_of_all_nodes() {
     let job = counted(&node, "1", "ElapsedRaw,AllocTRES");
     assert!(job.contains("gres/gpu=2"), "{job}");
     counted(&node, "2", "State");
-    node.sh("sreport -t hours --tres=cpu,gres/gpu cluster AccountUtilizationByUser start=today");
+    let seconds: u64 = job.split('|').next().unwrap().parse().unwrap();
+    let usage = node.sh("slurminit usage --json");
+    for part in [format!("\"gpu_seconds\": {}", seconds * 2), "\"jobs\": 2".to_owned()] {
+        assert!(usage.contains(&part), "{part}: {usage}");
+    }
+    let usage = head.sh("slurminit usage");
+    assert!(usage.starts_with("USER") && usage.contains("root"), "{usage}");
 }
 
 #[test]
@@ -176,6 +184,10 @@ fn what_is_missing_is_said() {
     let outcome = Image::new(ACCOUNTING).mount(config.path(), "/config").run(&["true"]);
     let said = outcome.stderr + &outcome.stdout;
     assert!(outcome.code == 104 && said.contains("/run/secrets/accounting_password"), "{said}");
+    // A cluster without accounting says so.
+    let plain = Image::new(DEMO).serve();
+    let outcome = plain.exec(&["slurminit", "usage"]);
+    assert!(outcome.code == 1 && outcome.stderr.contains("docs/accounting.md"), "{}", outcome.stderr);
     // The image has a cluster of several without accounting, too.
     let off = Image::new(ACCOUNTING).with(["--env", "SLURMINIT_ACCOUNTING=none"]).serve();
     assert_eq!(off.sh("pidof mariadbd slurmdbd || echo none"), "none");

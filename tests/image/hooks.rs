@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
-use crate::docker::{Container, DEMO, Image, debians, directory};
+use crate::docker::{Container, DEMO, Image, Volume, debians, directory, docker};
 
 const HOOKS: &str = r#"
 [[hooks.pre_job]]
@@ -51,4 +51,25 @@ fn they_run_as_root_around_each_job_and_what_fails_is_said_on_each_debian() {
         container.until("sinfo --noheader --format %T | grep -q drained");
         assert_eq!(container.sh("squeue --noheader --format %T"), "PENDING");
     }
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn exporters_on_the_host_learn_which_job_has_which_gpu() {
+    let config = directory(&[("slurminit.toml", "[metrics]\njob_map = '/run/job-map'\n")]);
+    let map = Volume::new("map");
+    let image = Image::new(DEMO).with(["--env", "DEMO_GPUS=2"]).volume(&map, "/run/job-map");
+    let container = image.mount(config.path(), "/config").serve();
+    let shown = "grep -r . /run/job-map | sort | tr \"\\n\" \" \"";
+    container.sh("sbatch --no-requeue --output /dev/null --gres=gpu:2 --wrap 'sleep 600'; srun true");
+    container.until("[ -s /run/job-map/1 ]");
+    assert_eq!(container.sh(shown).trim(), "/run/job-map/0:1 /run/job-map/1:1");
+    container.sh("scancel 1");
+    container.until("[ ! -e /run/job-map/0 ] && [ ! -e /run/job-map/1 ]");
+    // What a start finds there is of a container that was killed.
+    container.sh("echo 99 >/run/job-map/1; echo 98 >/run/job-map/7");
+    docker(["kill", &container.name]).ok();
+    docker(["start", &container.name]).ok();
+    container.wait_until_healthy();
+    assert_eq!(container.sh(shown).trim(), "/run/job-map/7:98");
 }

@@ -146,3 +146,65 @@ fn a_crowd_a_slow_reader_and_kill_stop_no_scrape() {
     container.sh("pkill -CONT slurmctld");
     assert!(!text.contains("\nslurm_") && text.contains("slurminit_daemon_up"), "{text}");
 }
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn top_draws_and_gives_the_terminal_back() {
+    let container = Image::new(DEMO).serve();
+    let without = container.exec(&["slurminit", "top"]);
+    assert!(without.code == 1 && without.stderr.contains("needs a terminal"), "{}", without.stderr);
+    // script(1) is a terminal; q when all is drawn. Between words the cursor is moved, or so it may be.
+    let drawn = container
+        .sh("cd /tmp; (timeout 120 sh -c 'until grep -qs DAEMON drawn; do sleep 0.1; done'; printf q) | \
+         timeout 30 script -qefc 'stty rows 24 cols 80; slurminit top; echo code $?' drawn | tr -d '\\000'");
+    for word in ["Simulated", "NVIDIA", "GPUs", "simulated", "DAEMON", "slurmctld"] {
+        assert!(drawn.contains(word), "{word}: {drawn}");
+    }
+    // The alternate screen is left, and the cursor shown.
+    assert!(drawn.contains("\u{1b}[?1049l") && drawn.contains("\u{1b}[?25h") && drawn.contains("code 0"), "{drawn}");
+}
+
+/// The driver's file: the first GPU is a Hopper whose tensor cores work, the second is older.
+const TENSORS: &str = "printf '[[gpu]]\\nname = \"Simulated NVIDIA H200\"\\ncondition = { tensor = 40.5 }\\n[[gpu]]\\nname = \"Simulated NVIDIA A100\"\\n%s' \
+    >/tmp/new && mv /tmp/new /etc/fake-nvml.toml";
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn dcgms_names_have_the_tensor_cores_of_gpus_that_measure_them() {
+    let agent = "[agent]\ninterval = 0.2\n";
+    let serve = |dcgm: &str| {
+        let config = directory(&[("slurminit.toml", &format!("{}{agent}", CONFIG.replacen('\n', dcgm, 1)))]);
+        let image = Image::new(DEMO).with(["--env", "DEMO_GPUS=2"]).mount(config.path(), "/config");
+        let container = image.serve();
+        container.sh(&TENSORS.replace("%s", ""));
+        // Whether a GPU measures it does not change, and is asked once.
+        container.sh("slurminit restart agent");
+        (config, container)
+    };
+    let (_config, container) = serve("\ndcgm = true\n");
+    let active = "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{gpu=";
+    let until = |condition: &dyn Fn(&str) -> bool| {
+        let deadline = Instant::now() + Duration::from_secs(120);
+        loop {
+            let text = get(&container, "/metrics");
+            if condition(&text) {
+                return text;
+            }
+            assert!(Instant::now() < deadline, "{text}");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    };
+    let text = until(&|text| text.contains(active));
+    let series: Vec<&str> = text.lines().filter(|line| line.starts_with(active)).collect();
+    assert!(series.len() == 1 && series[0].contains("gpu=\"0\"") && series[0].ends_with(" 0.405"), "{series:?}");
+    // What the profiling refuses is nothing that jobs mind.
+    container.sh(&TENSORS.replace("%s", "[[fault]]\\nat = \"gpm\"\\nkind = \"gpu-is-lost\"\\n"));
+    let text = until(&|text| !text.contains(active));
+    assert!(text.contains("DCGM_FI_DEV_GPU_TEMP{gpu=\"0\""), "{text}");
+    assert!(!container.log().contains("GPU 0 ("), "{}", container.log());
+    assert_eq!(container.sh("sinfo --noheader --format %T"), "idle");
+    // Nobody asks for these names.
+    let (_config, container) = serve("\n");
+    container.until("grep -q A100 /run/slurminit/gpus.json");
+    assert!(!get(&container, "/metrics").contains("DCGM_"));
+}

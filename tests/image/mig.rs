@@ -2,7 +2,7 @@
 
 use tempfile::TempDir;
 
-use crate::docker::{BOOKWORM, Container, DEMO, Image, directory};
+use crate::docker::{BOOKWORM, Container, DEMO, Image, Volume, directory, docker};
 
 /// GPU 0 is whole and has minor 1, GPU 1 has minor 0 and is in MIG mode; one of NVML's slots is empty.
 const MACHINE: &str = r#"
@@ -121,4 +121,28 @@ fn with_two_models_in_turn_a_job_gets_the_gpu_of_its_type() {
         devices(&container, "gpu:nvidia_h200:2"),
         "GPU-fa4e0000-0000-0000-0000-000000000000,GPU-fa4e0000-0000-0000-0000-000000000002"
     );
+}
+
+/// dcgm-exporter knows an instance by the number of its GPU and that of its GPU instance.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn exporters_on_the_host_learn_which_job_has_which_instance() {
+    let (files, map) = (files(), Volume::new("map"));
+    let config = directory(&[("slurminit.toml", "[metrics]\njob_map = '/run/job-map'\n")]);
+    let image = machine(DEMO, &files).mount(config.path(), "/config").volume(&map, "/run/job-map");
+    let container = image.serve();
+    let submit = |gres: &str| {
+        container.sh(&format!("cd /tmp; sbatch --parsable --no-requeue --mem=100 --gres={gres} --wrap 'sleep 600'"))
+    };
+    let jobs = [submit("gpu:nvidia_h200_3g.71gb:1"), submit("gpu:nvidia:1")];
+    container.until("[ $(ls /run/job-map | wc -l) = 2 ]");
+    assert_eq!(container.sh("cd /run/job-map; grep . 0.2 1"), format!("0.2:{}\n1:{}", jobs[0], jobs[1]));
+    container.sh(&format!("scancel {} {}", jobs[0], jobs[1]));
+    container.until("[ $(ls /run/job-map | wc -l) = 0 ]");
+    // What a start finds there is of a container that was killed.
+    container.sh("echo 99 >/run/job-map/0.9; echo 98 >/run/job-map/7.9");
+    docker(["kill", &container.name]).ok();
+    docker(["start", &container.name]).ok();
+    container.wait_until_healthy();
+    assert_eq!(container.sh("ls /run/job-map"), "7.9");
 }

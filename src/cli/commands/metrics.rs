@@ -14,13 +14,17 @@ pub(crate) struct Args {
     /// The run directory
     #[arg(long)]
     run: PathBuf,
+    /// GPUs also have the names of dcgm-exporter
+    #[arg(long)]
+    dcgm: bool,
     /// The cluster has accounting
     #[arg(long)]
     accounting: bool,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let Args { listen, run, accounting } = args;
-    metrics::run(metrics::Settings { listen, run, accounting })?;
+    let host = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let Args { listen, run, dcgm, accounting } = args;
+    metrics::run(metrics::Settings { listen, run, dcgm, host, accounting })?;
     Ok(exit_code::SUCCESS)
 }

@@ -7,7 +7,8 @@ use crate::{Epilog, HEADER};
 pub(super) fn text(epilog: &Epilog) -> String {
     let own = if epilog.ends_leftovers { "slurminit epilog\n" } else { "" };
     let hooks = super::job_hooks::lines("post_job", &epilog.hooks);
+    let job_map = super::job_hooks::job_map("end", epilog.job_map.as_deref());
     format!(
-        "#!/bin/sh\n{HEADER}\n# Slurm gives no PATH, and drains the node if this fails, also where slurmd ends it with TERM as it stops.\ntrap 'exit 0' TERM\nexport PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n{own}{hooks}exit 0\n"
+        "#!/bin/sh\n{HEADER}\n# Slurm gives no PATH, and drains the node if this fails, also where slurmd ends it with TERM as it stops.\ntrap 'exit 0' TERM\nexport PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n{own}{job_map}{hooks}exit 0\n"
     )
 }

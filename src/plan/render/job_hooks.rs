@@ -1,5 +1,7 @@
 //! The lines that run the operator's commands for a job.
 
+use std::path::Path;
+
 use config::{JobHook, OnHookFailure};
 
 /// One line for each hook, for a shell.
@@ -14,6 +16,15 @@ fn line(name: &str, hook: &JobHook) -> String {
         OnHookFailure::Drain => " || exit 1",
     };
     format!("slurminit hook {name} --timeout {} -- {command}{end}\n", hook.timeout.as_secs_f64())
+}
+
+/// The line that tells exporters of the host about a job with GPUs.
+pub(super) fn job_map(when: &str, dir: Option<&Path>) -> String {
+    let line = |dir: &Path| {
+        let dir = quoted(&dir.to_string_lossy());
+        format!("[ -z \"$SLURM_JOB_GPUS\" ] || slurminit job-map {when} {dir}\n")
+    };
+    dir.map(line).unwrap_or_default()
 }
 
 /// One word, whatever it holds.

@@ -15,8 +15,9 @@ pub(super) fn text(prolog: &Prolog) -> String {
         false => String::new(),
     };
     let hooks = super::job_hooks::lines("pre_job", &prolog.hooks);
+    let job_map = super::job_hooks::job_map("begin", prolog.job_map.as_deref());
     format!(
-        "#!/bin/sh\n{HEADER}\n# Slurm gives no PATH, and drains the node if this fails, also where slurmd ends it with TERM as it stops.\ntrap 'exit 0' TERM\nexport PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n{call}{hooks}exit 0\n"
+        "#!/bin/sh\n{HEADER}\n# Slurm gives no PATH, and drains the node if this fails, also where slurmd ends it with TERM as it stops.\ntrap 'exit 0' TERM\nexport PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n{call}{job_map}{hooks}exit 0\n"
     )
 }
 
@@ -29,7 +30,8 @@ mod tests {
 
     /// Whether the script calls slurminit for a job with these GPUs and nodes.
     fn calls(gives_gpus: bool, names_nodes: bool, gpus: Option<&str>, nodes: &str) -> bool {
-        let prolog = Prolog { path: "/etc/slurm/prolog".into(), gives_gpus, names_nodes, hooks: Vec::new() };
+        let prolog =
+            Prolog { path: "/etc/slurm/prolog".into(), gives_gpus, names_nodes, job_map: None, hooks: Vec::new() };
         let script = text(&prolog).replace(" slurminit prolog ", " echo called ");
         let mut shell = Command::new("sh");
         shell.args(["-c", &script]).env("SLURM_JOB_NODELIST", nodes).env_remove("SLURM_JOB_GPUS");

@@ -4,9 +4,10 @@
 
 use std::time::Duration;
 
+use config::Victim;
 use faults::report::JobOnGpu;
 use faults::ward::{Drained, OnNode};
-use machine::node_report::{GPUS_REASON, NodeReport, OUR_REASON, SINFO_FORMAT};
+use machine::node_report::{GPUS_REASON, MEMORYS_REASON, NodeReport, OUR_REASON, SINFO_FORMAT};
 use slurm::nodes;
 use slurm::nodes::{GpuState, Job};
 use sys::tool;
@@ -30,13 +31,58 @@ pub(super) fn drain(node: &str, reason: &str) -> Drained {
 
 /// Takes the agent's own drain because of a GPU back, and no other.
 pub(super) fn resume(node: &str) -> Result<(), String> {
+    resume_from(node, GPUS_REASON)
+}
+
+fn resume_from(node: &str, reason: &str) -> Result<(), String> {
     let Some(report) = report(node) else { return Err("slurmctld does not say how the node is".to_owned()) };
-    if !report.is_drained_because(GPUS_REASON) {
+    if !report.is_drained_because(reason) {
         return Ok(());
     }
     // `resume` would also end a DOWN, a reboot and a power-down, which are not the agent's. The reason stays, as Slurm has it: slurmctld
     // adds none of its own to a node that has one, so a later drain of slurmctld's is still recognized as one that may be taken back.
     update(node, &["state=undrain"])
+}
+
+/// Whether the node is drained because of its memory; `None` if nobody says.
+pub(super) fn is_closed_for_memory(node: &str) -> Option<bool> {
+    report(node).map(|report| report.is_drained_because(MEMORYS_REASON))
+}
+
+/// Lets the node take no more jobs because of its memory, unless it takes none anyway.
+pub(super) fn close_for_memory(node: &str, reason: &str) -> Result<(), String> {
+    let Some(report) = report(node) else { return Err("slurmctld does not say how the node is".to_owned()) };
+    if report.state.starts_with("drain") || report.is_closed_by_others() {
+        return Ok(());
+    }
+    update(node, &["state=drain", &format!("reason={OUR_REASON}{reason}")])
+}
+
+/// Takes that back.
+pub(super) fn open_after_memory(node: &str) -> Result<(), String> {
+    resume_from(node, MEMORYS_REASON)
+}
+
+/// Cancels the node's youngest or oldest job with a word to it; returns which.
+pub(super) fn cancel(node: &str, victim: Victim, why: &str) -> Result<Option<String>, String> {
+    let nodes = format!("--nodelist={node}");
+    // By the time of their start. squeue takes `localhost` for this machine's name.
+    let arguments = ["--noheader", "--states=RUNNING", "--sort=S", "--format=%A", &nodes];
+    let arguments = arguments.get(..if node == "localhost" { 4 } else { 5 }).unwrap_or_default();
+    let said = tool::ask("squeue", arguments, PATIENCE).output_of("squeue")?;
+    let mut jobs = said.split_whitespace();
+    let job = match victim {
+        Victim::Youngest => jobs.last(),
+        Victim::Oldest => jobs.next(),
+        Victim::None => None,
+    };
+    let Some(job) = job.filter(|job| job.bytes().all(|byte| byte.is_ascii_digit())) else { return Ok(None) };
+    let ask = |program: &str, arguments: &[&str]| tool::ask(program, arguments, PATIENCE).output_of(program);
+    let word = format!("slurminit: cancelled, because the node's {why}");
+    // Only srun shows it; the comment stays with the job.
+    let _ = ask("scontrol", &["notify", job, &word]);
+    let _ = ask("scontrol", &["update", &format!("jobid={job}"), &format!("admincomment={word}")]);
+    ask("scancel", &[job]).map(|_| Some(job.to_owned()))
 }
 
 /// Which jobs have GPUs of the node.

@@ -20,21 +20,24 @@ type Answer = Arc<Result<Slurm, String>>;
 #[derive(Debug)]
 pub(super) struct Source {
     run: PathBuf,
+    dcgm: Option<String>,
     accounting: bool,
     answer: Mutex<Option<(Instant, Answer)>>,
     allocations: std::sync::Mutex<Allocations>,
 }
 
 impl Source {
+    /// DCGM's names have the machine's.
     pub(super) fn new(settings: Settings) -> Arc<Self> {
-        let Settings { run, accounting, .. } = settings;
-        Arc::new(Self { run, accounting, answer: Mutex::new(None), allocations: std::sync::Mutex::default() })
+        let Settings { run, dcgm, host, accounting, .. } = settings;
+        let dcgm = dcgm.then_some(host);
+        Arc::new(Self { run, dcgm, accounting, answer: Mutex::new(None), allocations: std::sync::Mutex::default() })
     }
 
     /// The text of `/metrics`.
     pub(super) async fn metrics(self: &Arc<Self>) -> String {
         let (files, answer) = self.look().await;
-        super::text(&files, answer.as_ref().as_ref().map_err(String::as_str))
+        super::text(&files, answer.as_ref().as_ref().map_err(String::as_str), self.dcgm.as_deref())
     }
 
     /// The page's data, as JSON on one line.

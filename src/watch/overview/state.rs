@@ -1,4 +1,4 @@
-//! The state that the page shows.
+//! What people see: the page and `slurminit top`.
 //!
 //! Every text in it is one line that is safe for a terminal.
 

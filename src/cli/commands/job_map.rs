@@ -1,0 +1,34 @@
+//! `slurminit job-map`: writes for exporters on the host which job has which GPU.
+//!
+//! slurmd runs it as root through `/etc/slurm/prolog` and `/etc/slurm/epilog`. It never fails, because Slurm drains a node whose prolog fails.
+
+use std::path::PathBuf;
+
+use model::{exit_code, printable};
+use probe::job_map;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Whether the job begins or has ended
+    #[arg(value_parser = ["begin", "end"])]
+    when: String,
+    /// The directory
+    dir: PathBuf,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    let outcome = super::epilog::job().and_then(|(job, _)| {
+        match args.when.as_str() {
+            "begin" => job_map::begin(&args.dir, &job, &|name| std::env::var(name).ok()),
+            _ => job_map::end(&args.dir, &job),
+        }
+        .map_err(anyhow::Error::from)
+    });
+    if let Err(error) = outcome {
+        let (id, dir) = (std::env::var("SLURM_JOB_ID").unwrap_or_default(), args.dir.display());
+        let line =
+            format!("warning: exporters on the host do not see that job {id} {}s in {dir}: {error:#}", args.when);
+        super::epilog::tell(&printable::short(&line, 400));
+    }
+    Ok(exit_code::SUCCESS)
+}

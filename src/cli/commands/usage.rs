@@ -1,0 +1,119 @@
+//! `slurminit usage`: GPU and CPU hours of each user, from the accounting database.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::columns::{Column, aligned};
+use model::exit_code;
+use sys::tool;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// From when on: 2026-11-01, now-7days, or another time that sacct takes
+    #[arg(long, value_name = "TIME", default_value = "now-30days")]
+    since: String,
+    /// Until when
+    #[arg(long, value_name = "TIME", default_value = "now")]
+    until: String,
+    /// Print everything as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// How long slurmdbd may take for the jobs of a month.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What one user used in one account.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+struct Used {
+    user: String,
+    account: String,
+    /// Jobs that ran in this time.
+    jobs: u64,
+    /// Seconds, for each GPU that a job had.
+    gpu_seconds: u64,
+    /// Seconds, for each CPU that a job had.
+    cpu_seconds: u64,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    // Times are cut off at both ends.
+    let fixed = ["--allusers", "--allocations", "--parsable2", "--noheader", "--truncate"];
+    let (since, until) = (format!("--starttime={}", args.since), format!("--endtime={}", args.until));
+    let format = "--format=User,Account,ElapsedRaw,AllocTRES";
+    let said = tool::ask("sacct", &[&fixed[..], &[&since, &until, format]].concat(), PATIENCE);
+    let said = said.output_of("sacct").map_err(|why| {
+        anyhow::anyhow!("{why}; without a database nothing is counted: docs/accounting.md has how to get one")
+    })?;
+    let used = sums(&said);
+    let text = if args.json { format!("{:#}\n", serde_json::json!({ "used": used })) } else { table(&used) };
+    super::print(&text)?;
+    Ok(exit_code::SUCCESS)
+}
+
+/// Who used most GPU time comes first. A job that waits has no TRES yet.
+fn sums(said: &str) -> Vec<Used> {
+    let mut sums: BTreeMap<(String, String), Used> = BTreeMap::new();
+    for line in said.lines() {
+        let mut fields = line.split('|');
+        let mut field = || fields.next().unwrap_or_default();
+        let (user, account, seconds, tres) =
+            (field().to_owned(), field().to_owned(), field().parse().unwrap_or(0), field());
+        if tres.is_empty() {
+            continue;
+        }
+        let count =
+            |name: &str| tres.split(',').find_map(|part| part.strip_prefix(name)?.parse::<u64>().ok()).unwrap_or(0);
+        let sum = sums.entry((user.clone(), account.clone())).or_insert(Used { user, account, ..Used::default() });
+        sum.jobs += 1;
+        sum.gpu_seconds += seconds * count("gres/gpu=");
+        sum.cpu_seconds += seconds * count("cpu=");
+    }
+    let mut used: Vec<Used> = sums.into_values().collect();
+    used.sort_by_key(|used| std::cmp::Reverse((used.gpu_seconds, used.cpu_seconds)));
+    used
+}
+
+fn table(used: &[Used]) -> String {
+    let columns = [
+        Column::left("USER", 10, 32),
+        Column::left("ACCOUNT", 10, 32),
+        Column::right("JOBS", 8),
+        Column::right("GPU HOURS", 12),
+        Column::right("CPU HOURS", 12),
+    ];
+    #[expect(clippy::cast_precision_loss, reason = "it is shown with one digit")]
+    let hours = |seconds: u64| format!("{:.1}", seconds as f64 / 3600.0);
+    let row = |used: &Used| {
+        let (gpu, cpu) = (hours(used.gpu_seconds), hours(used.cpu_seconds));
+        [used.user.clone(), used.account.clone(), used.jobs.to_string(), gpu, cpu]
+    };
+    aligned(&columns, &used.iter().map(row).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_summed_for_each_gpu_and_user() {
+        let said = "bob|lab|3600|billing=1,cpu=1,mem=1G,node=1\nalice|lab|1800|billing=4,cpu=4,gres/gpu=2,gres/gpu:nvidia=2,mem=1G\n\
+                    alice|lab|1800|cpu=2,gres/gpu=1\nalice|lab|0|\n";
+        let used = sums(said);
+        assert_eq!(
+            used[0],
+            Used {
+                user: "alice".to_owned(),
+                account: "lab".to_owned(),
+                jobs: 2,
+                gpu_seconds: 5400,
+                cpu_seconds: 10_800
+            }
+        );
+        assert_eq!((used[1].user.as_str(), used[1].gpu_seconds, used[1].cpu_seconds), ("bob", 0, 3600));
+        let table = table(&used);
+        assert!(table.contains("alice") && table.contains(" 1.5 ") && table.contains(" 3.0"), "{table}");
+    }
+}

@@ -1,0 +1,69 @@
+//! The guard of the container's memory.
+
+use serde::Deserialize;
+
+use super::{Fault, Step};
+
+/// `[memory]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Memory {
+    /// Whether the container's memory is watched.
+    pub guard: bool,
+    /// The node takes no more jobs when less than this is free, in percent.
+    pub close_below: u8,
+    /// A job is cancelled when less than this is free, in percent.
+    pub cancel_below: u8,
+    /// The node takes jobs again when more than this is free, in percent.
+    pub open_above: u8,
+    /// Which job is cancelled.
+    pub cancel: Victim,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self { guard: false, close_below: 35, cancel_below: 15, open_above: 50, cancel: Victim::Youngest }
+    }
+}
+
+/// Which job is cancelled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Victim {
+    /// The one that started last: it loses least.
+    #[default]
+    Youngest,
+    /// The one that started first.
+    Oldest,
+    /// None.
+    None,
+}
+
+/// Checks that the levels are in order.
+pub(super) fn check(memory: &Memory) -> Result<(), Fault> {
+    let Memory { cancel_below, close_below, open_above, .. } = *memory;
+    if cancel_below < close_below && close_below < open_above && open_above <= 100 {
+        return Ok(());
+    }
+    let what = format!(
+        "the levels are percent of free memory, in order: cancel_below ({cancel_below}) < close_below ({close_below}) < open_above \
+         ({open_above}) <= 100"
+    );
+    Err(Fault::new(vec![Step::from("memory"), Step::from("close_below")], what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Config;
+
+    #[test]
+    fn levels_out_of_order_are_refused() {
+        let parse = |text: &str| Config::parse(text, std::path::Path::new("t"));
+        assert!(parse("[memory]\nguard = true\n").unwrap().memory.guard);
+        assert!(!parse("").unwrap().memory.guard);
+        for wrong in ["close_below = 50", "cancel_below = 35", "open_above = 101", "close_below = 10"] {
+            let error = parse(&format!("[memory]\n{wrong}\n")).unwrap_err().to_string();
+            assert!(error.contains("in order"), "{error}");
+        }
+    }
+}

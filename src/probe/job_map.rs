@@ -1,0 +1,220 @@
+//! Tells exporters on the host which job has which GPU, by a file for each GPU in a directory that is mounted from there.
+//!
+//! The file's name is the GPU's number on the host. NVIDIA's dcgm-exporter (`--hpc-job-mapping-dir`) reads a job's number from each of
+//! its lines, and knows a MIG instance by `GPU.INSTANCE`, where the second number is that of the GPU instance (4.8.2 and newer; older ones pass
+//! over such a file). AMD's device-metrics-exporter reads the JSON that AMD's own prolog writes (`example/slurm`).
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use nix::fcntl::{Flock, FlockArg};
+use serde_json::{Value, json};
+
+use model::inventory::{MIG_MINORS, MigMinors};
+use sys::leftovers::Job;
+use sys::trusted_path;
+use sys::trusted_path::{Astray, Dir};
+
+/// Who changes the map holds this; its name is no GPU's, so exporters pass over it.
+const LOCK: &str = ".slurminit.lock";
+const NEW: &str = ".slurminit.new";
+
+/// The device file of a MIG instance is that of its capability.
+const CAPABILITY: &str = "/dev/nvidia-caps/nvidia-cap";
+
+/// The first of the kernel's numbers of render nodes.
+const FIRST_RENDER_NODE: u32 = 128;
+
+/// What AMD's exporter is told of a job, by the names of Slurm's variables.
+const TOLD: [&str; 4] = ["SLURM_JOB_USER", "SLURM_JOB_PARTITION", "SLURM_CLUSTER_NAME", "SLURM_JOB_GPUS"];
+
+/// Why the map was not changed.
+#[derive(Debug, thiserror::Error)]
+pub enum Failed {
+    /// The directory is not there, or not root's alone.
+    #[error(transparent)]
+    Directory(#[from] Astray),
+    /// A file cannot be read or written.
+    #[error("{0}")]
+    File(#[from] io::Error),
+}
+
+/// How a file is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    /// A job's number on each line.
+    Lines,
+    /// A JSON object.
+    Json,
+}
+
+/// The job has its GPUs from now on. `variable` is its environment.
+///
+/// # Errors
+/// The directory is not usable, or a file cannot be written.
+pub fn begin(dir: &Path, job: &Job, variable: &dyn Fn(&str) -> Option<String>) -> Result<(), Failed> {
+    change(dir, job, &|format, former| match format {
+        Format::Lines => Some(lines(former, job.id, true)),
+        Format::Json => {
+            let mut told = json!({ "SLURM_JOB_ID": job.id.to_string() });
+            for name in TOLD {
+                told[name] = Value::String(variable(name).unwrap_or_default());
+            }
+            Some(format!("{told}\n"))
+        }
+    })
+}
+
+/// The job has ended.
+///
+/// # Errors
+/// As for [`begin`].
+pub fn end(dir: &Path, job: &Job) -> Result<(), Failed> {
+    change(dir, job, &|format, former| match format {
+        Format::Lines => Some(lines(former, job.id, false)).filter(|lines| !lines.is_empty()),
+        Format::Json => {
+            let told: Value = serde_json::from_str(former).unwrap_or_default();
+            let is_its = told["SLURM_JOB_ID"].as_str().and_then(|id| id.parse().ok()) == Some(job.id);
+            (!is_its).then(|| former.to_owned())
+        }
+    })
+}
+
+/// No job has any of these GPUs.
+///
+/// # Errors
+/// As for [`begin`].
+pub fn clear(root: &Path, dir: &Path, devices: &[String]) -> Result<(), Failed> {
+    let (dir, _lock) = open(root, dir)?;
+    let minors = minors(root, devices);
+    let files = devices.iter().filter_map(|device| place(device, &minors));
+    files.into_iter().try_for_each(|(name, _)| dir.remove(&name)).map_err(Failed::from)
+}
+
+/// Writes for each GPU of the job what `now` makes of its file; `None` removes it.
+fn change(dir: &Path, job: &Job, now: &dyn Fn(Format, &str) -> Option<String>) -> Result<(), Failed> {
+    let root = Path::new("/");
+    let (dir, _lock) = open(root, dir)?;
+    let minors = minors(root, &job.devices);
+    for (name, format) in job.devices.iter().filter_map(|device| place(device, &minors)) {
+        let former = match dir.read(&name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            read => read?,
+        };
+        match now(format, &String::from_utf8_lossy(&former)) {
+            None => dir.remove(&name)?,
+            Some(text) => {
+                dir.remove(NEW)?;
+                dir.create(NEW, 0o644)?.write_all(text.as_bytes())?;
+                dir.rename(NEW, &name)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn open(root: &Path, dir: &Path) -> Result<(Dir, Flock<std::fs::File>), Failed> {
+    let dir = trusted_path::open(root, dir)?;
+    dir.require_ours()?;
+    let lock = Flock::lock(dir.open_or_create(LOCK, 0o600)?, FlockArg::LockExclusive);
+    Ok((dir, lock.map_err(|(_, errno)| io::Error::from(errno))?))
+}
+
+/// The jobs' numbers, with or without this one.
+fn lines(former: &str, job: u32, has: bool) -> String {
+    let others = former.lines().filter_map(|line| line.trim().parse::<u32>().ok()).filter(|other| *other != job);
+    others.chain(has.then_some(job)).map(|job| format!("{job}\n")).collect()
+}
+
+/// The driver's list, if one of these is a MIG instance.
+fn minors<'a>(root: &Path, devices: impl IntoIterator<Item = &'a String>) -> MigMinors {
+    let is_mig = devices.into_iter().any(|device| device.starts_with(CAPABILITY));
+    let text = is_mig.then(|| fs::read_to_string(root.join(MIG_MINORS)).ok()).flatten();
+    text.map(|text| MigMinors::parse(&text)).unwrap_or_default()
+}
+
+/// The name of a GPU's or a MIG instance's file.
+fn place(device: &str, minors: &MigMinors) -> Option<(String, Format)> {
+    let number = |text: &str| text.parse::<u32>().ok();
+    if let Some(capability) = device.strip_prefix(CAPABILITY) {
+        let (gpu, instance) = minors.instance(number(capability)?)?;
+        return Some((format!("{gpu}.{instance}"), Format::Lines));
+    }
+    let nvidia = device.strip_prefix("/dev/nvidia").and_then(number).map(|number| (number, Format::Lines));
+    let render = || number(device.strip_prefix("/dev/dri/renderD")?)?.checked_sub(FIRST_RENDER_NODE);
+    let (number, format) = nvidia.or_else(|| Some((render()?, Format::Json)))?;
+    Some((number.to_string(), format))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(id: u32, devices: &[&str]) -> Job {
+        Job { id, uid: 1501, devices: devices.iter().map(ToString::to_string).collect() }
+    }
+
+    #[test]
+    fn jobs_come_and_go_and_a_start_clears_only_its_own() {
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = temporary.path();
+        let seen = |name: &str| fs::read_to_string(dir.join(name)).ok();
+        let no = |_: &str| None;
+        begin(dir, &job(17, &["/dev/nvidia3", "/dev/nvidia4", "/dev/nvidia-caps/nvidia-cap3"]), &no).unwrap();
+        begin(dir, &job(18, &["/dev/nvidia3"]), &no).unwrap();
+        begin(dir, &job(18, &["/dev/nvidia3"]), &no).unwrap();
+        assert_eq!((seen("3").as_deref(), seen("4").as_deref()), (Some("17\n18\n"), Some("17\n")));
+        end(dir, &job(17, &["/dev/nvidia3", "/dev/nvidia4"])).unwrap();
+        assert_eq!((seen("3").as_deref(), seen("4")), (Some("18\n"), None));
+        begin(dir, &job(19, &["/dev/nvidia5"]), &no).unwrap();
+        clear(Path::new("/"), dir, &["/dev/nvidia3".to_owned(), "/dev/null".to_owned()]).unwrap();
+        assert_eq!((seen("3"), seen("5").as_deref()), (None, Some("19\n")));
+        let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut names: Vec<_> = names.collect();
+        names.sort();
+        assert_eq!(names, [LOCK, "5"]);
+    }
+
+    #[test]
+    fn a_mig_instance_is_named_by_its_gpu_and_gpu_instance() {
+        let minors = MigMinors::parse("gpu2/gi9/access 84\ngpu2/gi9/ci0/access 85\ngpu2/gi9/ci1/access 86\n");
+        let name = |device: &str| place(device, &minors).map(|(name, _)| name);
+        for compute_instance in ["85", "86"] {
+            let name = name(&format!("/dev/nvidia-caps/nvidia-cap{compute_instance}"));
+            assert_eq!(name.as_deref(), Some("2.9"));
+        }
+        assert_eq!((name("/dev/nvidia-caps/nvidia-cap1"), name("/dev/nvidia-caps/nvidia-cap")), (None, None));
+    }
+
+    #[test]
+    fn amds_exporter_reads_json_and_a_hostile_name_is_a_text_in_it() {
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = temporary.path();
+        let variable = |name: &str| (name == "SLURM_JOB_USER").then(|| "a\",\n\"x".to_owned());
+        begin(dir, &job(7, &["/dev/dri/renderD130"]), &variable).unwrap();
+        let told: Value = serde_json::from_str(&fs::read_to_string(dir.join("2")).unwrap()).unwrap();
+        assert_eq!((&told["SLURM_JOB_ID"], &told["SLURM_JOB_USER"]), (&json!("7"), &json!("a\",\n\"x")));
+        end(dir, &job(6, &["/dev/dri/renderD130"])).unwrap();
+        assert!(dir.join("2").exists());
+        end(dir, &job(7, &["/dev/dri/renderD130"])).unwrap();
+        assert!(!dir.join("2").exists());
+    }
+
+    #[test]
+    fn nothing_is_written_where_others_write_or_through_a_link() {
+        use std::os::unix::fs::{PermissionsExt as _, symlink};
+        let temporary = tempfile::tempdir().unwrap();
+        let target = temporary.path().join("target");
+        fs::write(&target, "root's").unwrap();
+        let dir = temporary.path().join("map");
+        fs::create_dir(&dir).unwrap();
+        let give = |dir: &Path| begin(dir, &job(7, &["/dev/nvidia0"]), &|_| None);
+        symlink(&target, dir.join("0")).unwrap();
+        assert!(give(&dir).is_err());
+        assert_eq!(fs::read_to_string(&target).unwrap(), "root's");
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(matches!(give(&dir), Err(Failed::Directory(_))));
+        assert!(matches!(give(&temporary.path().join("missing")), Err(Failed::Directory(_))));
+    }
+}

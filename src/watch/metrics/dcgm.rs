@@ -1,0 +1,91 @@
+//! NVIDIA's GPUs by the names of dcgm-exporter.
+//!
+//! DCGM's units: MHz, MiB, percent, watts, mJ; a ratio from 0 to 1 for what its profiling measures (`DCGM_FI_PROF_...`).
+
+use super::exposition::{Family, Kind};
+use super::gpus::{Row, bus_id};
+use faults::fault::FaultKind;
+use faults::report::GpuReport;
+
+use Kind::{Counter, Gauge};
+
+const ROWS: [Row; 16] = [
+    ("DEV_SM_CLOCK", Gauge, "The clock of the multiprocessors (MHz).", |gpu| gpu.readings.clocks.sm.into()),
+    ("DEV_MEM_CLOCK", Gauge, "The clock of the memory (MHz).", |gpu| gpu.readings.clocks.memory.into()),
+    ("DEV_GPU_TEMP", Gauge, "The temperature (C).", |gpu| gpu.condition.temperature.into()),
+    ("DEV_POWER_USAGE", Gauge, "The power that it draws (W).", |gpu| watts(gpu.readings.power_mw)),
+    ("DEV_POWER_MGMT_LIMIT", Gauge, "The limit of that power (W).", |gpu| watts(gpu.readings.power_limit_mw)),
+    ("DEV_TOTAL_ENERGY_CONSUMPTION", Counter, "The energy since the driver was loaded (mJ).", |gpu| {
+        gpu.readings.energy_mj.into()
+    }),
+    ("DEV_GPU_UTIL", Gauge, "How much of the time it computed (%).", |gpu| gpu.condition.utilization.into()),
+    ("DEV_MEM_COPY_UTIL", Gauge, "How much of the time its memory was read or written (%).", |gpu| {
+        gpu.readings.memory_utilization.into()
+    }),
+    ("DEV_FB_USED", Gauge, "Memory in use (MiB).", |gpu| gpu.condition.memory_mib.map(|(used, _)| used).into()),
+    ("DEV_FB_FREE", Gauge, "Memory that is not in use (MiB).", |gpu| {
+        gpu.condition.memory_mib.map(|(used, total)| total.saturating_sub(used)).into()
+    }),
+    ("DEV_ECC_DBE_VOL_TOTAL", Counter, "Uncorrected errors since the driver was loaded.", |gpu| {
+        gpu.condition.ecc.and_then(|ecc| ecc.uncorrected).into()
+    }),
+    ("DEV_ECC_DBE_AGG_TOTAL", Counter, "Uncorrected errors over the GPU's life.", |gpu| {
+        gpu.readings.ecc_uncorrected.into()
+    }),
+    ("DEV_CORRECTABLE_REMAPPED_ROWS", Counter, "Rows replaced after errors that could be corrected.", |gpu| {
+        gpu.readings.remapped_rows.map(|rows| rows.correctable).into()
+    }),
+    ("DEV_UNCORRECTABLE_REMAPPED_ROWS", Counter, "Rows replaced after errors that could not.", |gpu| {
+        gpu.readings.remapped_rows.map(|rows| rows.uncorrectable).into()
+    }),
+    ("DEV_ROW_REMAP_FAILURE", Gauge, "Whether no spare row was left.", |gpu| {
+        gpu.readings.remapped_rows.map(|rows| rows.has_failed).into()
+    }),
+    ("PROF_PIPE_TENSOR_ACTIVE", Gauge, "How much of the time its tensor cores were busy.", |gpu| {
+        gpu.readings.tensor_ppm.map(|ppm| f64::from(ppm) / 1e6).into()
+    }),
+];
+
+/// The families of the GPUs that the last look could measure.
+pub(super) fn families(gpus: &[GpuReport], is_fresh: bool, host: &str) -> Vec<Family> {
+    let named = |name: &str| format!("DCGM_FI_{name}");
+    let nvidia = || gpus.iter().filter(|gpu| gpu.vendor.traits().has_cuda);
+    let rows = ROWS.iter().filter(|_| is_fresh);
+    let mut families: Vec<Family> = rows
+        .map(|(name, kind, help, value)| {
+            let mut family = Family::new(named(name), *kind, help);
+            nvidia().for_each(|gpu| labelled(gpu, host, |labels| family.add(labels, value(gpu))));
+            family
+        })
+        .collect();
+    let mut xid = Family::new(named("DEV_XID_ERRORS"), Gauge, "The last XID error; 0 is none.");
+    nvidia().for_each(|gpu| labelled(gpu, host, |labels| xid.add(labels, last_xid(gpu))));
+    families.push(xid);
+    families
+}
+
+fn labelled(gpu: &GpuReport, host: &str, mut add: impl FnMut(&[(&str, &str)])) {
+    let (index, address) = (gpu.index.to_string(), gpu.pci_address.as_ref().map(bus_id).unwrap_or_default());
+    let device = gpu.file.as_deref().unwrap_or_default().trim_start_matches("/dev/");
+    add(&[
+        ("gpu", &index),
+        ("UUID", gpu.uuid.as_deref().unwrap_or_default()),
+        ("pci_bus_id", &address),
+        ("device", device),
+        ("modelName", gpu.model.as_deref().unwrap_or_default()),
+        ("Hostname", host),
+    ]);
+}
+
+fn last_xid(gpu: &GpuReport) -> u32 {
+    let xids = gpu.counts.iter().filter_map(|(kind, count)| match kind {
+        FaultKind::Xid(xid) => Some((count.last, *xid)),
+        _ => None,
+    });
+    xids.max().map_or(0, |(_, xid)| xid)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "no GPU draws so much")]
+fn watts(mw: Option<u64>) -> super::exposition::Value {
+    mw.map(|mw| mw as f64 / 1000.0).into()
+}

@@ -1,0 +1,109 @@
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+
+use super::*;
+use crate::overview::state::{FaultView, SlurmView};
+use faults::report::JobOnGpu;
+use slurm::nodes::answer::Cluster;
+
+fn state() -> State {
+    let gpu = |index, model: &str| GpuView {
+        index,
+        model: model.to_owned(),
+        memory_mib: Some((33_934, 143_771)),
+        utilization: Some(51),
+        temperature: Some(52),
+        watts: Some(627),
+        watts_limit: Some(700),
+        for_seconds: Some(90),
+        ..GpuView::default()
+    };
+    let busy = GpuView { jobs: vec![JobOnGpu { job: 17, user: "alice".to_owned() }], ..gpu(0, "NVIDIA H200") };
+    let lost = GpuView {
+        faults: vec!["lost: it fell off the bus".to_owned()],
+        is_out: true,
+        utilization: None,
+        memory_mib: None,
+        ..gpu(2, "Some vendor's model with a name that is much too long for this")
+    };
+    let nodes = r#"{"nodes": [{"name": "c1", "state": ["IDLE", "DRAIN"], "reason": "fan", "cpus": 8}]}"#;
+    let job = QueuedJob {
+        id: "18_[1-3]".to_owned(),
+        state: "PENDING".to_owned(),
+        user: "bob".to_owned(),
+        time: "0:00".to_owned(),
+        partition: "debug".to_owned(),
+        reason: "Resources".to_owned(),
+        ..QueuedJob::default()
+    };
+    State {
+        at: 0,
+        version: "0",
+        node: "c1".to_owned(),
+        is_ready: true,
+        simulated_nodes: 0,
+        why: String::new(),
+        is_simulated: true,
+        report_age: Some(3),
+        is_stale: false,
+        notice: None,
+        gpus: vec![busy, gpu(1, "NVIDIA H200"), lost],
+        faults: vec![FaultView { age: 60, line: "GPU 2: XID 79".to_owned() }],
+        daemons: vec![
+            DaemonView {
+                name: "slurmctld".to_owned(),
+                state: "ready".to_owned(),
+                is_up: true,
+                for_seconds: Some(7200),
+                ..DaemonView::default()
+            },
+            DaemonView {
+                name: "slurmd".to_owned(),
+                state: "backing off".to_owned(),
+                restarts: 3,
+                last_exit: Some("killed by KILL".to_owned()),
+                ..DaemonView::default()
+            },
+        ],
+        slurm: Ok(SlurmView {
+            nodes: Cluster::parse(nodes, r#"{"jobs": []}"#, "").unwrap().nodes,
+            node_count: 1,
+            running: 1,
+            pending: 1,
+            jobs: vec![job],
+        }),
+    }
+}
+
+fn drawn(state: Option<&State>, width: u16, height: u16, scroll: u16) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| _ = draw(frame, state, scroll)).unwrap();
+    terminal.backend().to_string()
+}
+
+#[test]
+fn everything_has_a_place_in_80_columns_and_24_lines() {
+    insta::assert_snapshot!(drawn(Some(&state()), 80, 24, 0));
+}
+
+#[test]
+fn it_scrolls_and_no_size_breaks_it() {
+    let mut state = state();
+    state.gpus = (0..64).map(|index| GpuView { index, ..state.gpus[0].clone() }).collect();
+    assert!(drawn(Some(&state), 80, 24, u16::MAX).contains("slurmd "));
+    for (width, height) in [(1, 1), (10, 3), (200, 2), (3, 60)] {
+        drawn(Some(&state), width, height, 3);
+        drawn(None, width, height, 0);
+    }
+}
+
+#[test]
+fn what_is_old_or_silent_says_so() {
+    let mut state = state();
+    (state.is_stale, state.report_age, state.slurm) = (true, Some(120), Err("no answer".to_owned()));
+    (state.is_ready, state.why) = (false, "slurmd is backing off".to_owned());
+    let text = drawn(Some(&state), 80, 40, 0);
+    for said in ["last looked at 2m ago", "slurmctld does not answer: no answer", "not ready: slurmd is backing off"] {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+}

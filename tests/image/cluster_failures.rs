@@ -1,0 +1,86 @@
+//! Nodes of a cluster of several containers that vanish, cannot join, or are replicas: each waits for Slurm's own timeouts.
+
+use crate::docker::{DEMO, Image, PLAIN, Volume, docker};
+use crate::members::Cluster;
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn what_vanishes_is_down_in_time_and_its_job_goes_back_to_the_queue() {
+    let cluster = Cluster::new("");
+    let first = cluster.compute("c1", 1);
+    let job = cluster.submit("--gres=gpu:1");
+    cluster.until(&format!("squeue -h -j {job} -t R | grep -q ."));
+    let other = cluster.compute("c2", 1);
+    docker(["kill", &first.name]).ok();
+    cluster.until("sinfo -h -N -o \"%N %T\" | grep -q \"c1 down\"");
+    cluster.until(&format!("squeue -h -j {job} -t R -o %N | grep -qx c2"));
+    docker(["start", &first.name]).ok();
+    first.wait_until_healthy();
+    cluster.until("sinfo -h -N -o \"%N %T\" | grep -q \"c1 idle\"");
+    drop(other);
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn what_keeps_a_node_away_is_said_with_its_repair() {
+    let cluster = Cluster::new("");
+    // Another key.
+    let key = Volume::new("other-key");
+    docker(["run", "--rm", "--volume", &format!("{}:/etc/munge", key.name), &crate::docker::tag(PLAIN), "true"]).ok();
+    let apart = Image::new(DEMO).with(["--hostname", "c1", "--network", &cluster.network.0]).with([
+        "--env",
+        "SLURMINIT_ROLE=compute",
+        "--env",
+        "SLURMINIT_CONTROLLER=controller",
+    ]);
+    let stranger = apart.clone().volume(&key, "/etc/munge").start();
+    stranger.until_said("use one munge key in all containers");
+    assert_eq!(stranger.stop(), 0, "{}", stranger.log());
+    // A controller that is not there.
+    let lost = cluster.member(DEMO, "compute", "c2").with(["--env", "SLURMINIT_CONTROLLER=nowhere"]).start();
+    lost.until_said("waiting for the controller");
+    assert_eq!(lost.exec(&["slurminit", "health", "--ready"]).code, 1);
+    assert_eq!(lost.stop(), 0, "{}", lost.log());
+    // No key, no name, an old Slurm.
+    let outcome = apart.run(&["true"]);
+    assert!(outcome.code == 104 && outcome.stderr.contains("/etc/munge/munge.key"), "{outcome:?}");
+    let outcome = Image::new(DEMO).with(["--env", "SLURMINIT_ROLE=compute"]).run(&["true"]);
+    assert!(outcome.code != 0 && outcome.stderr.contains("SLURMINIT_CONTROLLER"), "{outcome:?}");
+    assert_eq!(cluster.nodes(), "");
+}
+
+/// `docker compose up --scale` gives replicas no host name: the host name is the id, and Docker's name server resolves the container's name.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn a_replica_is_called_what_its_container_is_called_and_jobs_find_its_nodes_by_name() {
+    let cluster = Cluster::new("");
+    let image = Image::new(DEMO)
+        .with(["--network", &cluster.network.0, "--env", "DEMO_GPUS=1"])
+        .with(["--env", "SLURMINIT_ROLE=compute", "--env", "SLURMINIT_CONTROLLER=controller"])
+        .volume(&cluster.key, "/etc/munge");
+    let replicas = [image.serve(), image.serve()];
+    let mut names: Vec<&str> = replicas.iter().map(|container| container.name.as_str()).collect();
+    names.sort_unstable();
+    assert_eq!(cluster.controller.sh("sinfo --noheader -N -o %N | sort"), names.join("\n"));
+    // Every node of a job finds the first one by its name, as PyTorch's MASTER_ADDR has it.
+    let first = "getent ahostsv4 $(scontrol show hostnames | head -n 1) | head -n 1 | cut -d ' ' -f 1";
+    let found = cluster.controller.sh(&format!("srun -N2 sh -c \"{}\"", first.replace('$', "\\$")));
+    let addresses: Vec<&str> = found.lines().collect();
+    assert!(addresses.len() == 2 && addresses[0] == addresses[1] && !addresses[0].starts_with("127."), "{found}");
+    // Whoever may read a file may lock it, and all read this one.
+    let lock = "exec flock --exclusive /etc/hosts sleep 1000";
+    docker(["exec", "--detach", &replicas[1].name, "su", "-s", "/bin/sh", "nobody", "-c", lock]).ok();
+    replicas[1].sh("timeout 120 sh -c 'while flock --nonblock /etc/hosts true; do sleep 0.1; done'");
+    // It comes back with another address, and is the same node.
+    let old = replicas[0].sh("hostname -i");
+    docker(["kill", &replicas[0].name]).ok();
+    let filler = Image::new(PLAIN).with(["--network", &cluster.network.0]).command(["sleep", "600"]).start();
+    docker(["start", &replicas[0].name]).ok();
+    replicas[0].wait_until_healthy();
+    let new = replicas[0].sh("hostname -i");
+    assert_ne!(new, old);
+    assert_eq!(cluster.controller.sh("srun -N2 printenv SLURMD_NODENAME | sort"), names.join("\n"));
+    let found = format!("getent hosts {} | cut -d ' ' -f 1 | sort -u", replicas[0].name);
+    assert_eq!(cluster.controller.sh(&format!("srun -N2 sh -c \"{found}\" | sort -u")), new);
+    drop(filler);
+}

@@ -1,0 +1,59 @@
+//! The guard of the container's memory: `[memory] guard`.
+
+use crate::docker::{Container, Image, PLAIN, directory, docker};
+
+/// A gigabyte of memory, and a guard that looks twice a second.
+fn serve(toml: &str) -> (Container, tempfile::TempDir) {
+    let text = format!("[agent]\ninterval = 0.5\n[memory]\nguard = true\n{toml}");
+    let config = directory(&[("slurminit.toml", &text)]);
+    let image = Image::new(PLAIN).with(["--memory", "1g", "--memory-swap", "1g"]);
+    (image.mount(config.path(), "/config").serve(), config)
+}
+
+/// A job that fills so many MiB and keeps them.
+fn fill(container: &Container, mib: u32) -> String {
+    let line = format!("exec perl -e \"read(STDIN, \\$x, {mib} << 20); sleep 600\" </dev/zero");
+    container.sh(&format!("sbatch --parsable --mem 10 --output /dev/null --wrap '{line}'"))
+}
+
+fn state(container: &Container) -> String {
+    container.sh("sinfo --noheader --format '%T %E'")
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn the_node_closes_before_memory_runs_out_and_opens_when_there_is_some() {
+    let (container, _config) = serve("");
+    let first = fill(&container, 680);
+    container.until("sinfo --noheader --format %T | grep -q draining");
+    assert!(state(&container).starts_with("draining slurminit: memory is short: "), "{}", state(&container));
+    // A restart of the agent, of a daemon, and a reload leave it closed.
+    container.sh("slurminit restart agent; slurminit restart slurmd; slurminit reload");
+    container.until("scontrol ping | grep -q UP");
+    assert!(state(&container).starts_with("draining"), "{}", state(&container));
+    // It does not stick.
+    docker(["kill", &container.name]).ok();
+    docker(["start", &container.name]).ok();
+    container.wait_until_healthy();
+    assert!(state(&container).starts_with("idle") || state(&container).starts_with("mixed"), "{}", state(&container));
+    container.sh(&format!("scancel {first} || true"));
+    container.until("! squeue --noheader | grep -q .");
+    let first = fill(&container, 680);
+    container.until("sinfo --noheader --format %T | grep -q draining");
+    container.sh(&format!("scancel {first}"));
+    container.until("sinfo --noheader --format %T | grep -q idle");
+}
+
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn the_youngest_job_is_cancelled_before_the_kernel_ends_any() {
+    let (container, _config) = serve("close_below = 20\n");
+    let first = fill(&container, 500);
+    container.until(&format!("squeue --noheader --jobs {first} --format %T | grep -q RUNNING"));
+    let second = fill(&container, 390);
+    container.until(&format!("scontrol show job {second} | grep -q JobState=CANCELLED"));
+    let job = container.sh(&format!("scontrol show job {second}"));
+    assert!(job.contains("AdminComment=slurminit: "), "{job}");
+    assert_eq!(container.sh(&format!("squeue --noheader --jobs {first} --format %T")), "RUNNING");
+    container.until("sinfo --noheader --format %T | grep -q -e mixed -e draining");
+}
