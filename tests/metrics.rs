@@ -6,17 +6,18 @@ use std::fs;
 use std::time::Duration;
 
 use faults::fault::{FaultKind, Policy};
-use faults::report::{Count, GpuReport, JobOnGpu, OpenFault, Report};
+use faults::report::{Count, GpuReport, OpenFault, Report};
 use machine::{Part, Snapshot, Span, UnitSnapshot, UnitState};
 use model::inventory::{
     Clocks, Condition, Ecc, InstanceReadings, Pcie, PcieTraffic, Process, Readings, RemappedRows, Vendor,
 };
 use model::prepared::Prepared;
+use model::queued_job::{OwnedJob, QueuedJob};
 use slurm::nodes::Cluster;
+use slurm::scheduler::Scheduler;
+use slurm::shares::FairShare;
 use watch::metrics;
-use watch::overview::fair_share::FairShare;
 use watch::overview::queue::Queue;
-use watch::overview::scheduler::Scheduler;
 use watch::overview::{Allocations, Files, Slurm, State};
 
 const NOW: u64 = 1_790_000_000;
@@ -91,7 +92,7 @@ fn report() -> Report {
         model: Some("NVIDIA H200".to_owned()),
         file: Some("/dev/nvidia0".to_owned()),
         offered: vec![0],
-        jobs: vec![JobOnGpu { job: 17, user: "alice".to_owned() }],
+        jobs: vec![OwnedJob { job: 17, user: "alice".to_owned() }],
         since: NOW - 90,
         condition,
         readings,
@@ -103,7 +104,7 @@ fn report() -> Report {
         uuid: Some("GPU-2".to_owned()),
         model: Some("evil\"model\\\n\u{202e}".to_owned()),
         file: Some("/dev/nvidia1".to_owned()),
-        jobs: vec![JobOnGpu { job: 18, user: "bo\"b\n# HELP x".to_owned() }],
+        jobs: vec![OwnedJob { job: 18, user: "bo\"b\n# HELP x".to_owned() }],
         faults: vec![fault],
         counts: [
             (FaultKind::Xid(79), Count { count: 1, last: NOW - 60 }),
@@ -159,18 +160,23 @@ const NODES: &str = r#"{"nodes": [
   {"name": "c4", "state": ["DOWN"], "reason": "x", "cpus": 4, "real_memory": 8000, "partitions": ["main"]}]}"#;
 const JOBS: &str = r#"{"jobs": [{"job_id": 17, "user_name": "alice", "job_state": ["RUNNING"],
   "job_resources": {"nodes": {"allocation": [{"name": "c1"}]}}, "gres_detail": ["gpu:nvidia:1(IDX:0)"]}]}"#;
-const QUEUE: &str = "17|17|RUNNING|3|1:02|gpu|alice|lab|None\n18|18|PENDING|2|0:00|main,gpu|bob|(null)|Dependency\n\
-                     19|19|PENDING|2|0:00|main|bob|(null)|Resources\n16|16|FAILED|1|0:01|main|bob|(null)|NonZeroExitCode\n\
-                     15|15|SUSPENDED|1|0:01|main|alice|lab|None\n";
+const QUEUE: &str = "17|17|RUNNING|3|1:02|gpu|alice|1|||||None|lab\n18|18|PENDING|2|0:00|main,gpu|bob|2|||||Dependency|(null)\n\
+                     19|19|PENDING|2|0:00|main|bob|2|||||Resources|(null)\n16|16|FAILED|1|0:01|main|bob|2|||||NonZeroExitCode|(null)\n\
+                     15|15|SUSPENDED|1|0:01|main|alice|1|||||None|lab\n";
 const SDIAG: &str = "Server thread count:  3\nAgent queue size:     0\nAgent count:          0\nDBD Agent queue size: 0\n\n\
     Main schedule statistics (microseconds):\n\tLast cycle:   97\n\tMean cycle:   74\n\tCycles per minute: 63\n\n\
     Backfilling stats\n\tTotal backfilled jobs (since last slurm start): 111\n\tTotal backfilled jobs (since last stats cycle start): 7\n\
     \tTotal backfilled heterogeneous job components: 1\n\tLast cycle: 1942\n\tMean cycle: 1960\n\tDepth Mean: 29\n";
 
+fn job(line: &str) -> QueuedJob {
+    let (job, account) = QueuedJob::parse(line).unwrap();
+    QueuedJob { account: account.to_owned(), ..job }
+}
+
 fn slurm() -> Slurm {
     Slurm {
-        cluster: Cluster::parse(NODES, JOBS, "").unwrap(),
-        queue: Queue::parse(QUEUE),
+        cluster: Cluster::parse(NODES, JOBS).unwrap(),
+        queue: Queue { jobs: QUEUE.lines().map(job).collect() },
         scheduler: Scheduler::parse(SDIAG),
         fair_shares: vec![FairShare { account: "lab".to_owned(), factor: 0.25 }],
         took: Duration::from_millis(40),
@@ -381,7 +387,7 @@ fn slurmctld_says_who_has_a_gpu_and_the_queue_for_how_long() {
     allocations.apply(&mut files, Ok(&slurm()));
     assert_eq!(seen(&files), [(1, 62), (0, 30), (0, 30)]);
     let free = Slurm {
-        cluster: Cluster::parse(&NODES.replace("(IDX:0)", "(IDX:N/A)"), r#"{"jobs": []}"#, "").unwrap(),
+        cluster: Cluster::parse(&NODES.replace("(IDX:0)", "(IDX:N/A)"), r#"{"jobs": []}"#).unwrap(),
         ..slurm()
     };
     files.now += 30;

@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::error::Fault;
 use super::{Config, Step};
+use model::hostlist;
 use model::value;
-use model::value::{FeatureName, NodeName};
+use model::value::FeatureName;
 
 /// `[autoscale]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -75,47 +76,14 @@ pub struct CloudNodes {
 pub struct NodeRange(String);
 
 model::text_type!(NodeRange, "`{}` names no nodes: want a name, or a range such as burst-[1-4]", |text| {
-    names(text).is_some_and(|names| names.iter().all(|name| NodeName::try_from(name.clone()).is_ok()))
+    hostlist::range(text).is_some()
 });
 
 impl NodeRange {
-    /// Each range of a list such as `node[1-4],big[1,3]`; `None` if there is one that is none.
-    pub fn each(list: &str) -> Option<Vec<Self>> {
-        let (mut ranges, mut is_within) = (vec![String::new()], false);
-        for letter in list.chars() {
-            is_within = if is_within { letter != ']' } else { letter == '[' };
-            match ranges.last_mut() {
-                Some(range) if letter != ',' || is_within => range.push(letter),
-                _ => ranges.push(String::new()),
-            }
-        }
-        ranges.into_iter().map(|range| Self::try_from(range).ok()).collect()
-    }
-
     /// Each name.
     pub fn names(&self) -> Vec<String> {
-        names(&self.0).unwrap_or_default()
+        hostlist::range(&self.0).unwrap_or_default()
     }
-}
-
-/// The most nodes that Slurm knows.
-const MOST: u32 = 65_536;
-
-fn names(text: &str) -> Option<Vec<String>> {
-    let Some((prefix, list)) = text.split_once('[') else { return Some(vec![text.to_owned()]) };
-    let mut names = Vec::new();
-    for range in list.strip_suffix(']')?.split(',') {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let number =
-            |digits: &str| digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse::<u32>().ok());
-        let (from, until) = (number(first).flatten()?, number(last).flatten()?);
-        if until < from || until - from >= MOST {
-            return None;
-        }
-        // burst-[01-10] counts with leading zeros, as Slurm does.
-        names.extend((from..=until).map(|number| format!("{prefix}{number:0width$}", width = first.len())));
-    }
-    Some(names)
 }
 
 /// GPUs as jobs ask for them: `nvidia:2`.
@@ -185,16 +153,6 @@ mod tests {
             let names = NodeRange::try_from(text.to_owned()).ok().map(|range| range.names());
             assert_eq!(names, expected.map(|names| names.into_iter().map(str::to_owned).collect()), "{text}");
         }
-    }
-
-    #[test]
-    fn a_list_is_split_between_its_ranges() {
-        let each = |text: &str| {
-            NodeRange::each(text).map(|ranges| ranges.iter().flat_map(NodeRange::names).collect::<Vec<_>>().join(" "))
-        };
-        assert_eq!(each("a[1-2,4],b,c[01-02]").as_deref(), Some("a1 a2 a4 b c01 c02"));
-        assert_eq!(each("localhost").as_deref(), Some("localhost"));
-        assert_eq!((each("a[1,b"), each("a,,b"), each("")), (None, None, None));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use faults::report::Report;
 use machine::Snapshot;
 use machine::node_report::NodeReport;
 use model::inventory::{Condition, Finding, Inventory, Kind, Observations};
+use model::queued_job::QueuedJob;
 
 /// An observation, or why it could not be made.
 pub type Looked<T> = Result<T, String>;
@@ -270,9 +271,9 @@ pub struct SlurmFacts {
     /// The node.
     pub node: Looked<NodeFacts>,
     /// Running jobs with GPUs.
-    pub gpu_jobs: Looked<Vec<RunningJob>>,
+    pub gpu_jobs: Looked<Vec<QueuedJob>>,
     /// Waiting jobs, with the reason.
-    pub waiting_jobs: Looked<Vec<WaitingJob>>,
+    pub waiting_jobs: Looked<Vec<QueuedJob>>,
 }
 
 impl SlurmFacts {
@@ -297,28 +298,6 @@ pub struct NodeFacts {
     pub report: NodeReport,
     /// The node's GRES, `gpu:nvidia:2`; may be empty.
     pub gres: String,
-}
-
-/// A running job with GPUs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RunningJob {
-    /// The job ID.
-    pub id: String,
-    /// The GRES that the job requested.
-    pub gres: String,
-    /// The run time in seconds.
-    pub seconds: u64,
-}
-
-/// A waiting job.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WaitingJob {
-    /// The job ID.
-    pub id: String,
-    /// Slurm's reason.
-    pub reason: String,
-    /// The user's number, if this container has no account of it.
-    pub uid_without_account: Option<String>,
 }
 
 /// What `unmunge` reports about a credential.

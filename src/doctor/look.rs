@@ -12,7 +12,7 @@ pub use cheap::{Places, cheap, cuda};
 pub use cheap::{look_cheaply, saved_cluster};
 pub use environment::environment;
 pub use host::{clock, containers, image, kubernetes};
-pub use slurm::{address, credential, own_credential, seconds, slurm};
+pub use slurm::{address, credential, own_credential, slurm};
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

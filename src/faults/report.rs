@@ -2,6 +2,7 @@
 //!
 //! Everyone may read it; only root writes it. Times are seconds since 1970.
 
+use model::queued_job::OwnedJob;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -48,7 +49,7 @@ pub struct GpuReport {
     /// Slurm's indices of it, from 0: none if jobs cannot get it now, several if it is divided into MIG instances.
     pub offered: Vec<usize>,
     /// The jobs that have it or a part of it.
-    pub jobs: Vec<JobOnGpu>,
+    pub jobs: Vec<OwnedJob>,
     /// Since when a job has it, or none has.
     pub since: u64,
     /// Its condition at the last look.
@@ -62,15 +63,6 @@ pub struct GpuReport {
     pub counts: BTreeMap<FaultKind, Count>,
     /// Whether it is kept from jobs because of its faults.
     pub is_out: bool,
-}
-
-/// A job on a GPU.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JobOnGpu {
-    /// Its number.
-    pub job: u64,
-    /// Its user's name; untrusted text.
-    pub user: String,
 }
 
 /// A fault that a GPU has.
@@ -109,7 +101,7 @@ pub struct Told {
     /// What it means for the node.
     pub policy: Policy,
     /// The jobs that had the GPU.
-    pub jobs: Vec<JobOnGpu>,
+    pub jobs: Vec<OwnedJob>,
     /// All of it in one line.
     pub line: String,
 }

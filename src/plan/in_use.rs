@@ -6,6 +6,7 @@ mod saved;
 
 use config::FeatureName;
 use model::exit_code;
+use model::queued_job::QueuedJob;
 
 use super::customized::parse::{self, Line};
 use super::{PartitionPlan, Plan, Refusal};
@@ -13,49 +14,11 @@ use super::{PartitionPlan, Plan, Refusal};
 pub use nodes::{GoneNode, check_nodes, gone_nodes, has_same_nodes};
 pub use saved::Saved;
 
-/// squeue's columns of [`Job::parse`].
-pub const COLUMNS: &str = "%i|%U|%T|%M|%P|%N|%n";
-
-/// A job that has not ended.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Job {
-    /// `7`, or `12_[1-3]` for tasks of an array.
-    pub id: String,
-    /// Whose it is.
-    pub uid: u32,
-    waits: bool,
-    is_young: bool,
-    /// All that it asked for while it waits, then the one that it runs in.
-    partitions: Vec<String>,
-    /// Those that it has.
-    nodes: String,
-    /// Those that it asked for by name.
-    required: String,
-}
-
-impl Job {
-    /// Parses a line of `squeue --format=`[`COLUMNS`].
-    pub fn parse(line: &str) -> Option<Self> {
-        let mut words = line.trim().split('|');
-        let [id, uid, state, time, partitions, nodes, required] =
-            std::array::from_fn(|_| words.next().unwrap_or_default());
-        Some(Self {
-            id: Some(id).filter(|id| !id.is_empty())?.to_owned(),
-            uid: uid.parse().ok()?,
-            waits: state == "PENDING",
-            is_young: time.starts_with("0:0"),
-            partitions: partitions.split(',').map(str::to_owned).collect(),
-            nodes: nodes.to_owned(),
-            required: required.to_owned(),
-        })
-    }
-}
-
 /// The jobs that use what a new slurm.conf may lack.
 #[derive(Clone, Debug)]
 pub struct InUse {
     /// What slurmctld says; `None` if it does not run.
-    pub jobs: Option<Vec<Job>>,
+    pub jobs: Option<Vec<QueuedJob>>,
     /// What is in its saved state.
     pub saved: Saved,
 }
@@ -111,8 +74,10 @@ impl Gone {
     pub fn users(&self, used: &InUse) -> Option<Vec<String>> {
         let Some(jobs) = &used.jobs else { return used.saved.names(&self.name).then(Vec::new) };
         // Of a job that runs slurmctld shows only the partition that it has. It saves what else the job asked for, within 5 s.
-        let may_have_asked = |job: &Job| !job.waits && (job.is_young || used.saved.names_among_others(&self.name));
-        let uses = |job: &&Job| job.partitions.contains(&self.name) || may_have_asked(job);
+        let may_have_asked = |job: &QueuedJob| {
+            !job.waits() && (job.time.starts_with("0:0") || used.saved.names_among_others(&self.name))
+        };
+        let uses = |job: &&QueuedJob| job.partition.split(',').any(|name| name == self.name) || may_have_asked(job);
         let ids: Vec<String> = jobs.iter().filter(uses).map(|job| job.id.clone()).collect();
         (!ids.is_empty()).then_some(ids)
     }
@@ -158,7 +123,7 @@ pub fn list(jobs: &[String]) -> String {
     }
 }
 
-fn ids<'a>(jobs: impl Iterator<Item = &'a Job>) -> Vec<String> {
+fn ids<'a>(jobs: impl Iterator<Item = &'a QueuedJob>) -> Vec<String> {
     jobs.map(|job| job.id.clone()).collect()
 }
 

@@ -3,14 +3,10 @@
 //! What the file says is made or changed. Nothing is removed: what somebody made by hand stays, and so does each key that the
 //! file does not name.
 
-use std::time::Duration;
-
 use config::{Config, Limits, SlurmKey, SlurmSettings};
-use sys::tool;
-use sys::tool::answer::{Answer, first_line};
+use sys::tool::answer::first_line;
 
-/// How long slurmdbd may take for one request.
-const PATIENCE: Duration = Duration::from_secs(10);
+use crate::client::{Client, limit};
 
 /// Applies the configuration to the cluster called `cluster`. slurmctld must have registered it: only then slurmdbd knows GPUs, which can
 /// be limited.
@@ -88,13 +84,11 @@ fn pairs(settings: &SlurmSettings) -> Vec<String> {
 
 fn sacctmgr(arguments: &[&str]) -> Result<String, String> {
     let fixed = ["--immediate", "--noheader", "--parsable2"];
-    let said = tool::ask("sacctmgr", &[&fixed[..], arguments].concat(), PATIENCE);
+    let said = Client::each(limit::COMMAND).answer("sacctmgr", &[&fixed[..], arguments].concat());
     let said = match said {
         // Of several settings it takes those that it understands, and calls that a success.
-        Answer::Ended { succeeded: true, stderr, .. } if !stderr.trim().is_empty() => {
-            Err(first_line([stderr.as_str()]))
-        }
-        said => said.output_of("sacctmgr"),
+        Ok((_, stderr)) if !stderr.trim().is_empty() => Err(first_line([stderr.as_str()])),
+        said => said.map(|(stdout, _)| stdout).map_err(String::from),
     };
     let said = said.map_err(|why| format!("{why} (sacctmgr {})", arguments.join(" ")))?;
     Ok(said.trim_end().to_owned())

@@ -1,8 +1,13 @@
-//! Queries to Slurm's commands, and parsers of their output.
+//! The client of Slurm's commands, and parsers of their output.
 
 #![forbid(unsafe_code)]
 
 pub mod associations;
+pub mod client;
+pub mod config;
+pub mod error;
+pub mod node_record;
 pub mod nodes;
-pub mod now;
 pub mod sbatch_args;
+pub mod scheduler;
+pub mod shares;

@@ -2,13 +2,12 @@
 //!
 //! The output consists only of fixed words and numbers, so a shell may split it at blanks.
 
-mod cluster;
+mod capacity;
 mod resources;
-mod time_limit;
 
-pub use cluster::{Cluster, Node, Partition, is_name};
+pub use capacity::{Capacity, NodeSize, Partition, is_name};
+pub use model::slurm_time::TimeLimit;
 pub use resources::Resources;
-pub use time_limit::TimeLimit;
 
 use resources::Cpus;
 
@@ -16,7 +15,7 @@ use resources::Cpus;
 #[derive(Clone, Copy, Debug)]
 struct Place<'a> {
     partition: &'a Partition,
-    nodes: &'a [&'a Node],
+    nodes: &'a [&'a NodeSize],
 }
 
 /// The arguments, in one line. Without a `cluster` nothing is checked against it. `partition` is the one to use, by
@@ -24,12 +23,12 @@ struct Place<'a> {
 ///
 /// # Errors
 /// No node has the requested resources: one line with the key and the repair.
-pub fn line(wanted: &Resources, cluster: Option<&Cluster>, partition: Option<&str>) -> Result<String, String> {
+pub fn line(wanted: &Resources, cluster: Option<&Capacity>, partition: Option<&str>) -> Result<String, String> {
     let cpus = match cluster {
         None => wanted.cpus.and_then(Cpus::count),
         Some(cluster) => {
             let own = cluster.partition(partition)?;
-            let nodes: Vec<&Node> = cluster.nodes_of(own).collect();
+            let nodes: Vec<&NodeSize> = cluster.nodes_of(own).collect();
             let place = Place { partition: own, nodes: &nodes };
             each_is_there(wanted, place)?;
             let largest = all_are_together(wanted, place)?;
@@ -58,7 +57,7 @@ fn each_is_there(wanted: &Resources, place: Place<'_>) -> Result<(), String> {
     if nodes.is_empty() {
         return Err(format!("the partition {name} has no node; add one, {elsewhere}"));
     }
-    let most = |of: &dyn Fn(&Node) -> u64| nodes.iter().map(|node| of(node)).max().unwrap_or(0);
+    let most = |of: &dyn Fn(&NodeSize) -> u64| nodes.iter().map(|node| of(node)).max().unwrap_or(0);
     let lacks = |what: String, has: u64, key: &str| {
         let largest = if has == 0 { "no node has any".to_owned() } else { format!("the largest node has {has}") };
         Err(format!("asks for {what}, {largest} (partition {name}); lower resources.{key}, {elsewhere}"))
@@ -92,7 +91,7 @@ fn counted(count: u64, what: &str) -> String {
 fn all_are_together(wanted: &Resources, place: Place<'_>) -> Result<u64, String> {
     let cpus = wanted.cpus.and_then(Cpus::count).unwrap_or(1);
     let memory = wanted.memory_mib().unwrap_or(0);
-    let fits = |node: &&&Node| node.gpus >= wanted.gpus && node.cpus >= cpus && node.memory_mib >= memory;
+    let fits = |node: &&&NodeSize| node.gpus >= wanted.gpus && node.cpus >= cpus && node.memory_mib >= memory;
     let most = place.nodes.iter().filter(fits).map(|node| node.cpus).max();
     most.map(|most| most.min(place.partition.most_cpus.unwrap_or(u64::MAX))).ok_or_else(|| {
         let asked = [

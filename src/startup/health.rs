@@ -12,7 +12,7 @@ use init::control::protocol::Request;
 use init::status;
 use init::status::{News, Status};
 use machine::{Snapshot, UnitState};
-use slurm::now;
+use slurm::nodes::own;
 
 /// The first pause between two questions to Slurm while no job can run; it doubles. Slurm has no event for this.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -75,7 +75,7 @@ fn ready(directory: &Path) -> Result<Duration, String> {
         return Err(snapshot.why);
     }
     let name = snapshot.prepared.as_ref().map(|prepared| prepared.node_name.as_str()).unwrap_or_default();
-    if let Some(why) = now::node(name)?.why_closed() {
+    if let Some(why) = own::node(name)?.why_closed() {
         return Err(why);
     }
     let start_took = snapshot.timeline.iter().filter_map(|span| span.until_us).max().unwrap_or_default();

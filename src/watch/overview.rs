@@ -3,9 +3,7 @@
 //! It reads PID 1's and the agent's files and asks slurmctld as any user may; it opens no GPU.
 
 pub mod allocation;
-pub mod fair_share;
 pub mod queue;
-pub mod scheduler;
 pub mod seen;
 pub mod slurm;
 pub mod state;

@@ -130,7 +130,11 @@ fn work() -> Vec<Case> {
         ("power-brake", "gpu-speed", condition("slowdown = [\"power-brake\"]")),
         ("narrow-link", "gpu-speed", condition("pcie = [5, 5, 4, 16]")),
         ("slow-link", "gpu-speed", condition("pcie = [1, 5, 16, 16], utilization = 90")),
-        ("job-on-the-cpu", "idle-gpus", healthy().answer("squeue", "running", "12|gres/gpu:1|10:00\n")),
+        (
+            "job-on-the-cpu",
+            "idle-gpus",
+            healthy().answer("squeue", "running", "12|12|RUNNING|1|10:00|main|eve|1000|c1|||(null)|None|gres/gpu:1\n"),
+        ),
         ("persistence-off", "persistence", healthy().machine("[[gpu]]\nnuma = 0\n")),
         (
             "numa-unknown",
@@ -284,6 +288,6 @@ fn node() -> Vec<Case> {
             "stale-files",
             healthy().file("etc/slurm/gres.conf", "# Written by slurminit\nAutoDetect=off\n"),
         ),
-        ("job-waits", "waiting-jobs", healthy().answer("squeue", "waiting", "12|Resources\n13|Priority\n")),
+        ("job-waits", "waiting-jobs", healthy().answer("squeue", "waiting", "12|12|PENDING|1|0:00|main|eve|1000||||(null)|Resources|\n13|13|PENDING|1|0:00|main|eve|1000||||(null)|Priority|\n")),
     ]
 }

@@ -9,12 +9,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use faults::fault::{FaultKind, Policy};
 use faults::report;
-use faults::report::{GpuReport, JobOnGpu, OpenFault, Report, Told};
+use faults::report::{GpuReport, OpenFault, Report, Told};
 use init::status;
 use init::status::Status;
 use machine::{Snapshot, UnitSnapshot, UnitState};
 use model::inventory::{Condition, Readings};
 use model::prepared::Prepared;
+use model::queued_job::OwnedJob;
 use tempfile::TempDir;
 
 /// What a driver and a name service could say.
@@ -52,8 +53,8 @@ impl Site {
             open(&path);
         };
         let queue = format!(
-            "17|17|RUNNING|3|1:02|gpu|alice|lab|None\n18|18|RUNNING|64|2-03:04:05|gpu|{EVIL_USER}|lab|None\n\
-             19|19_[1-99]|PENDING|2|0:00|main,gpu|bob|(null)|Dependency\n20|20|PENDING|2|0:00|main|{EVIL_USER}|(null)|Resources\n"
+            "17|17|RUNNING|3|1:02|gpu|alice|1|||||None|lab\n18|18|RUNNING|64|2-03:04:05|gpu|{EVIL_USER}|2|||||None|lab\n\
+             19|19_[1-99]|PENDING|2|0:00|main,gpu|bob|3|||||Dependency|\n20|20|PENDING|2|0:00|main|{EVIL_USER}|2|||||Resources|\n"
         );
         for (file, text) in [("nodes", NODES), ("jobs", &JOBS.replace("EVIL", EVIL_USER)), ("queue", &queue)] {
             fs::write(run.path().join(file), text).unwrap();
@@ -118,7 +119,7 @@ fn report(percent: u32) -> Report {
         ..Condition::default()
     };
     let watts = |mw| Readings { power_mw: Some(mw), power_limit_mw: Some(700_000), ..Readings::default() };
-    let gpu = |index: u32, model: &str, jobs: Vec<JobOnGpu>| GpuReport {
+    let gpu = |index: u32, model: &str, jobs: Vec<OwnedJob>| GpuReport {
         index,
         uuid: Some(format!("GPU-1c67088e-9ecb-4564-bb97-6151ecc2ef6{index}")),
         model: Some(model.to_owned()),
@@ -127,7 +128,7 @@ fn report(percent: u32) -> Report {
         since: now - 90,
         ..GpuReport::default()
     };
-    let job = |job, user: &str| vec![JobOnGpu { job, user: user.to_owned() }];
+    let job = |job, user: &str| vec![OwnedJob { job, user: user.to_owned() }];
     let what = "it fell off the bus: reboot the host".to_owned();
     let fault = OpenFault {
         kind: FaultKind::Lost,

@@ -8,11 +8,11 @@ use anyhow::Context as _;
 use super::Configuration;
 use crate::commands::nodes::ask;
 use model::{exit_code, printable};
+use slurm::client::{Client, limit};
 use slurm::nodes;
 use slurm::nodes::close;
 use slurm::nodes::close::Step;
 use slurm::nodes::{Cluster, Node};
-use sys::tool;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -29,8 +29,6 @@ pub(crate) struct Args {
     at: Configuration,
 }
 
-/// How long slurmctld may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// The pause between two looks at the jobs, because Slurm has no event for the end of a job.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -73,10 +71,7 @@ pub(super) fn each(
 }
 
 pub(super) fn update(node: &str, arguments: &[String]) -> anyhow::Result<()> {
-    let fixed = ["update".to_owned(), format!("nodename={node}")];
-    let arguments: Vec<String> = fixed.into_iter().chain(arguments.iter().cloned()).collect();
-    let said = tool::ask("scontrol", &arguments, PATIENCE).output_of("scontrol").map_err(anyhow::Error::msg);
-    said.map(drop).with_context(|| {
+    Client::each(limit::COMMAND).update_node(node, arguments).with_context(|| {
         let root = nix::unistd::geteuid().is_root();
         let hint = if root { "" } else { " (only root may do that, in any container of the cluster)" };
         format!("{node} is not changed{hint}")

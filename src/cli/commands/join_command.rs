@@ -15,7 +15,8 @@ use install::load_config;
 use line::{Line, Network};
 use model::exit_code;
 use mounts::Shared;
-use sys::{tool, trusted_path};
+use slurm::client::Client;
+use sys::trusted_path;
 
 /// How long Slurm may take to say which nodes there are, and which version it is.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -167,8 +168,8 @@ fn mounts(args: &Args, config: &Config, network: &Network) -> Vec<Shared> {
 
 /// The nodes that the controller knows, a line for each with its GPUs.
 fn nodes() -> String {
-    let answer = tool::ask("sinfo", &["--noheader", "--Node", "--format", "%N %G"], PATIENCE);
-    answer.output_of("sinfo").unwrap_or_default()
+    let client = Client::each(PATIENCE);
+    client.output("sinfo", &["--noheader", "--Node", "--format", "%N %G"]).unwrap_or_default()
 }
 
 /// Whether Slurm reads a file that slurminit has not written.

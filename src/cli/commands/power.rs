@@ -7,6 +7,7 @@ use anyhow::Context as _;
 
 use machine::node_report::OUR_REASON;
 use model::exit_code;
+use slurm::client::{Client, limit};
 use slurm::nodes;
 use sys::tool;
 use sys::tool::answer::first_line;
@@ -32,8 +33,7 @@ enum Action {
     Suspend,
 }
 
-/// How long slurmctld may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const SLURM: Client = Client::each(limit::COMMAND);
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let names = nodes::names(&args.nodes)?;
@@ -41,7 +41,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let said = tool::output(Command::new(program).args(arguments).args(&names), Duration::from_secs(args.limit));
     let Some(why) = failure(program, args.limit, said) else {
         if args.action == Action::Suspend {
-            names.iter().filter(|name| came_too_late(name)).try_for_each(|name| update(name, &["state=resume"]))?;
+            names
+                .iter()
+                .filter(|name| came_too_late(name))
+                .try_for_each(|name| SLURM.update_node(name, &["state=resume"]))?;
         }
         return Ok(exit_code::SUCCESS);
     };
@@ -51,23 +54,19 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         // It may go on at somebody's cost: a person must look.
         Action::Suspend => ("state=drain", "; it may still run: stop it by hand, then `slurminit resume`"),
     };
-    update(&args.nodes, &[state, &format!("reason={OUR_REASON}{why}{after}")]).with_context(|| why.clone())?;
+    SLURM
+        .update_node(&args.nodes, &[state, &format!("reason={OUR_REASON}{why}{after}")])
+        .with_context(|| why.clone())?;
     anyhow::bail!("{why}")
 }
 
 /// slurmctld leaves a node down that was not there in time, and calls the program for such nodes.
 fn came_too_late(node: &str) -> bool {
-    let said = tool::ask("scontrol", &["--oneliner", "show", "node", node], PATIENCE);
-    said.output().is_some_and(|said| {
-        let is_late = said.contains(" State=DOWN+") && said.contains("ResumeTimeout reached");
-        is_late && !said.contains(&nodes::less_than_promised())
+    SLURM.node(node).ok().flatten().is_some_and(|known| {
+        known.is(&["DOWN"])
+            && known.reason_contains("ResumeTimeout reached")
+            && !known.reason_contains(&nodes::less_than_promised())
     })
-}
-
-fn update(nodes: &str, what: &[&str]) -> anyhow::Result<()> {
-    let name = format!("nodename={nodes}");
-    let arguments: Vec<&str> = ["update", &name].into_iter().chain(what.iter().copied()).collect();
-    tool::ask("scontrol", &arguments, PATIENCE).output_of("scontrol").map(drop).map_err(anyhow::Error::msg)
 }
 
 /// Why the command has failed, on one line without what Slurm could take for an end of the reason.
@@ -101,7 +100,7 @@ mod tests {
             "start-node failed (exit status: 1): bad "
         );
         assert!(why("exec sleep 1000", 0).unwrap().contains("not done after 0 s"));
-        let missing = tool::output(&mut Command::new("/no/such"), PATIENCE);
+        let missing = tool::output(&mut Command::new("/no/such"), limit::COMMAND);
         assert!(failure("/no/such", 1, missing).unwrap().contains("cannot be executed"));
     }
 }

@@ -14,6 +14,7 @@ use init::status;
 use init::status::News;
 use machine::{LastExit, Snapshot, UnitSnapshot, UnitState};
 use model::exit_code;
+use slurm::client::{Client, limit};
 use slurm::nodes;
 use slurm::nodes::Node;
 use startup::state_disk;
@@ -85,8 +86,6 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
 
 /// How long a node may take to register with a restarted slurmctld.
 const REGISTRATION: Duration = Duration::from_secs(10);
-/// How long slurmctld may take to answer.
-const ASK_DEADLINE: Duration = Duration::from_secs(3);
 /// The pause between two questions, because Slurm has no event for a registration.
 const ASK: Duration = Duration::from_millis(100);
 
@@ -99,8 +98,10 @@ fn wait_for_node(directory: &Path, snapshot: &Snapshot, daemon: &str, was_ready:
     let until = until.min(Instant::now() + REGISTRATION);
     // The flags: a drain hides the state in Slurm's name of it.
     let is_registered = |node: &Node| node.report.responding && !node.words.iter().any(|word| word == "UNKNOWN");
-    let is_known =
-        || nodes::cluster_of(name, ASK_DEADLINE).is_ok_and(|cluster| cluster.nodes.iter().all(is_registered));
+    let is_known = || {
+        nodes::cluster_of(name, &Client::together(limit::STATUS))
+            .is_ok_and(|cluster| cluster.nodes.iter().all(is_registered))
+    };
     while !(is_known() && (!was_ready || is_ready(directory))) && Instant::now() < until {
         std::thread::sleep(ASK);
     }

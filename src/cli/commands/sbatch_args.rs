@@ -2,15 +2,15 @@
 
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context as _;
 
 use crate::commands::detect::parse_seconds;
 use model::exit_code;
-use slurm::sbatch_args::{Cluster, Resources, is_name, line};
-use sys::tool;
-use sys::tool::answer::{Answer, first_line};
+use slurm::client::Client;
+use slurm::error::QueryError;
+use slurm::sbatch_args::{Capacity, Resources, is_name, line};
 
 /// The maximum size of a method.json (1 MiB).
 const LONGEST: u64 = 1 << 20;
@@ -50,7 +50,7 @@ fn arguments(args: &Args) -> anyhow::Result<String> {
     let name = args.method.display();
     let text = read(&args.method).with_context(|| format!("{name}"))?;
     let wanted = Resources::parse(&text).map_err(anyhow::Error::msg).with_context(|| format!("{name}"))?;
-    let cluster = if args.offline { None } else { Some(cluster(args.timeout)?) };
+    let cluster = if args.offline { None } else { Some(capacity(args.timeout)?) };
     let line = line(&wanted, cluster.as_ref(), args.partition.as_deref());
     line.map_err(anyhow::Error::msg).with_context(|| format!("{name}"))
 }
@@ -68,22 +68,13 @@ fn read(path: &Path) -> anyhow::Result<String> {
 }
 
 /// Asks the controller that Slurm's commands are configured for.
-fn cluster(timeout: Duration) -> anyhow::Result<Cluster> {
-    let deadline = Instant::now() + timeout;
-    let show = |what: &str| {
-        let left = deadline.saturating_duration_since(Instant::now());
-        match tool::ask("scontrol", &["--oneliner", "show", what], left) {
-            Answer::Ended { succeeded: true, stdout, .. } => Ok(stdout),
-            Answer::Missing => anyhow::bail!("scontrol is not here; use --offline to print the arguments unchecked"),
-            Answer::Silent => anyhow::bail!(
-                "the controller did not answer in {} s; see `slurminit status`, give it longer with --timeout, or use --offline",
-                timeout.as_secs_f64()
-            ),
-            Answer::Ended { stdout, stderr, .. } => anyhow::bail!(
-                "`scontrol show {what}`: {:?}; see `slurminit status`, or use --offline",
-                first_line([stderr.as_str(), stdout.as_str()])
-            ),
-        }
-    };
-    Ok(Cluster::parse(&show("node")?, &show("partition")?))
+fn capacity(timeout: Duration) -> anyhow::Result<Capacity> {
+    Client::together(timeout).capacity().map_err(|error| match error {
+        QueryError::Missing(_) => anyhow::anyhow!("{error}; use --offline to print the arguments unchecked"),
+        QueryError::Silent(_) => anyhow::anyhow!(
+            "the controller did not answer in {} s; see `slurminit status`, give it longer with --timeout, or use --offline",
+            timeout.as_secs_f64()
+        ),
+        QueryError::Failed { .. } => anyhow::anyhow!("{error}; see `slurminit status`, or use --offline"),
+    })
 }

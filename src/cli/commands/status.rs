@@ -14,8 +14,8 @@ use init::status;
 use init::status::{News, Status};
 use install::load_config;
 use model::{exit_code, printable};
-use slurm::now;
-use slurm::now::Now;
+use slurm::nodes::own;
+use slurm::nodes::own::Now;
 use table::table;
 use watch::agent;
 
@@ -40,7 +40,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let status = current(directory)?;
     let lost = lost(&status);
     if args.json {
-        let mut value = json(&status, &now::now(&status.snapshot, &lost))?;
+        let mut value = json(&status, &own::now(&status.snapshot, &lost))?;
         value["gpu_health"] = serde_json::to_value(agent::files::report(directory))?;
         writeln!(out, "{}", printable::json(&serde_json::to_string_pretty(&value)?))?;
     } else if args.watch {
@@ -84,11 +84,11 @@ pub(super) fn current(directory: &Path) -> anyhow::Result<Status> {
 }
 
 fn lost(status: &Status) -> Vec<Option<String>> {
-    status.snapshot.prepared.as_ref().map(|prepared| now::lost(Path::new("/"), &prepared.gpus)).unwrap_or_default()
+    status.snapshot.prepared.as_ref().map(|prepared| own::lost(Path::new("/"), &prepared.gpus)).unwrap_or_default()
 }
 
 fn text(directory: &Path, status: &Status, lost: &[Option<String>]) -> String {
-    let table = table(status, &now::now(&status.snapshot, lost), status::monotonic_ms(), memory_kib);
+    let table = table(status, &own::now(&status.snapshot, lost), status::monotonic_ms(), memory_kib);
     let faults = agent::files::report(directory).map(|report| faults::faults(&report, agent::unix(), table::age));
     table + &faults.unwrap_or_default()
 }

@@ -1,9 +1,7 @@
 //! `slurminit token`: a JSON Web Token for Slurm's REST API.
 
-use std::time::Duration;
-
 use model::exit_code;
-use sys::tool;
+use slurm::client::{Client, limit};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -15,12 +13,9 @@ pub(crate) struct Args {
     lifespan: u32,
 }
 
-/// How long slurmctld may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
-
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let (user, lifespan) = (format!("username={}", args.user), format!("lifespan={}", args.lifespan));
-    let said = tool::ask("scontrol", &["token", &user, &lifespan], PATIENCE).output_of("scontrol");
+    let said = Client::each(limit::COMMAND).output("scontrol", &["token", &user, &lifespan]);
     let hint = "tokens for others are root's to make, and need `listen` in [rest]: docs/accounting.md";
     let said = said.map_err(|why| anyhow::anyhow!("{why}; {hint}"))?;
     let token = said.trim().strip_prefix("SLURM_JWT=").filter(|token| !token.is_empty());

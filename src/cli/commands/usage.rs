@@ -1,13 +1,12 @@
 //! `slurminit usage`: GPU and CPU hours of each user, from the accounting database.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use serde::Serialize;
 
 use super::columns::{Column, aligned};
 use model::exit_code;
-use sys::tool;
+use slurm::client::{Client, limit};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -21,9 +20,6 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 }
-
-/// How long slurmdbd may take for the jobs of a month.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What one user used in one account.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -43,8 +39,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let fixed = ["--allusers", "--allocations", "--parsable2", "--noheader", "--truncate"];
     let (since, until) = (format!("--starttime={}", args.since), format!("--endtime={}", args.until));
     let format = "--format=User,Account,ElapsedRaw,AllocTRES";
-    let said = tool::ask("sacct", &[&fixed[..], &[&since, &until, format]].concat(), PATIENCE);
-    let said = said.output_of("sacct").map_err(|why| {
+    let said = Client::each(limit::HISTORY).output("sacct", &[&fixed[..], &[&since, &until, format]].concat());
+    let said = said.map_err(|why| {
         anyhow::anyhow!("{why}; without a database nothing is counted: docs/accounting.md has how to get one")
     })?;
     let used = sums(&said);

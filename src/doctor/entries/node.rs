@@ -1,12 +1,13 @@
 //! Slurm's daemons, node and jobs.
 
 use crate::entry::{Entry, Judge};
-use crate::facts::{ContainerFacts, Facts, Looked, NodeFacts, WaitingJob};
+use crate::facts::{ContainerFacts, Facts, Looked, NodeFacts};
 use config::DaemonName;
 use machine::node_report::NodeVerdict;
 use machine::{ToldWhy, UnitSnapshot, UnitState};
 use model::inventory::gres::gpus;
 use model::inventory::{Kind, Observations};
+use model::queued_job::QueuedJob;
 
 pub(super) const ENTRIES: &[Entry] = &[
     Entry {
@@ -295,21 +296,22 @@ fn stale_files(files: &[String]) -> Observations {
     )
 }
 
-fn waiting_jobs(jobs: &[WaitingJob]) -> Observations {
+fn waiting_jobs(jobs: &[QueuedJob]) -> Observations {
     if jobs.is_empty() {
         return Observations::ok("no job waits");
     }
-    if let Some((job, uid)) = jobs.iter().find_map(|job| Some((job, job.uid_without_account.as_ref()?))) {
+    // squeue prints the number of a user whose name slurmctld does not find.
+    if let Some(job) = jobs.iter().find(|job| job.user == job.uid.to_string()) {
+        let (id, uid) = (job.number, job.uid);
         return Observations::fail(
-            format!("job {} waits ({}), and its user, uid {uid}, has no account in this container", job.id, job.reason),
+            format!("job {id} waits ({}), and its user, uid {uid}, has no account in this container", job.reason),
             "Slurm makes no credential for a user without an account, and holds the job",
             format!(
-                "add a [[user]] with uid = {uid} to slurminit.toml, or an account to /etc/passwd, then slurminit reload; scontrol release {}",
-                job.id
+                "add a [[user]] with uid = {uid} to slurminit.toml, or an account to /etc/passwd, then slurminit reload; scontrol release {id}"
             ),
         );
     }
-    let some: Vec<String> = jobs.iter().take(5).map(|job| format!("{} ({})", job.id, job.reason)).collect();
+    let some: Vec<String> = jobs.iter().take(5).map(|job| format!("{} ({})", job.number, job.reason)).collect();
     let more = if jobs.len() > some.len() { format!(" and {} more", jobs.len() - some.len()) } else { String::new() };
     Observations::hint(
         format!("jobs wait: {}{more}", some.join(", ")),

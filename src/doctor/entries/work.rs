@@ -1,8 +1,9 @@
 //! GPUs under load: memory, processes, speed.
 
 use crate::entry::{Entry, Judge};
-use crate::facts::{Facts, RunningJob, Side};
+use crate::facts::{Facts, Side};
 use model::inventory::{ComputeMode, Condition, Gpu, Observations, Obstacle, Process, Slowdown, Vendor};
+use model::queued_job::QueuedJob;
 
 /// Above this percentage of used memory, a GPU counts as full.
 const FULL: u64 = 95;
@@ -250,8 +251,9 @@ pub(crate) fn speed(condition: &Condition) -> Option<Observations> {
     }))
 }
 
-fn idle(all: &[Condition], jobs: &[RunningJob]) -> Observations {
-    let long: Vec<String> = jobs.iter().filter(|job| job.seconds >= LOADING).map(|job| job.id.clone()).collect();
+fn idle(all: &[Condition], jobs: &[QueuedJob]) -> Observations {
+    let is_long = |job: &&QueuedJob| job.seconds() >= Some(LOADING);
+    let long: Vec<String> = jobs.iter().filter(is_long).map(|job| job.number.to_string()).collect();
     let is_working = |it: &Condition| {
         it.utilization.is_some_and(|percent| percent > 0) || it.processes.as_ref().is_some_and(|all| !all.is_empty())
     };

@@ -1,59 +1,36 @@
 //! What Slurm's and munge's own commands report.
 
 use super::{Ask, output};
-use crate::facts::{Credential, Looked, NodeFacts, RunningJob, SlurmFacts, WaitingJob};
-use machine::node_report::{NodeReport, SINFO_FORMAT};
+use crate::facts::{Credential, Looked, NodeFacts, SlurmFacts};
+use model::queued_job::{PENDING, QueuedJob};
+use slurm::client::{Client, Jobs};
 use sys::tool::answer::{Answer, first_line};
 
 /// Queries the controller.
 pub fn slurm(ask: Ask<'_>, node: &str) -> SlurmFacts {
-    let controller = output(ask, "scontrol", &["ping"]).map(|text| text.contains("is UP"));
+    let client = Client::with(ask);
     // If the controller does not answer, every other command would block until its own deadline.
-    if let Ok(false) | Err(_) = controller {
+    if client.ping().is_err() {
         let nothing = SlurmFacts::unasked("the controller does not answer");
-        return SlurmFacts { controller: controller.or(Ok(false)), ..nothing };
+        return SlurmFacts { controller: Ok(false), ..nothing };
     }
-    let format = format!("--format=%G|{SINFO_FORMAT}");
-    let answer = output(ask, "sinfo", &["--noheader", "--nodes", node, &format]);
-    let running = ["--noheader", "--states=RUNNING", "--format=%A|%b|%M"];
-    let pending = ["--noheader", "--states=PENDING", "--format=%A|%r|%u|%U"];
-    SlurmFacts {
-        controller,
-        node: answer.and_then(|text| parse_node(node, &text)),
-        gpu_jobs: output(ask, "squeue", &running).map(|text| text.lines().filter_map(running_job).collect()),
-        waiting_jobs: output(ask, "squeue", &pending).map(|text| text.lines().filter_map(waiting_job).collect()),
-    }
-}
-
-fn parse_node(name: &str, text: &str) -> Looked<NodeFacts> {
-    let line = text.lines().next().unwrap_or_default();
-    let parsed = line.split_once('|').and_then(|(gres, rest)| Some((gres, NodeReport::parse(rest)?)));
-    let (gres, report) = parsed.ok_or_else(|| format!("the controller knows no node {name}"))?;
-    let gres = if gres == "(null)" { String::new() } else { gres.to_owned() };
-    Ok(NodeFacts { name: name.to_owned(), report, gres })
-}
-
-fn running_job(line: &str) -> Option<RunningJob> {
-    let mut fields = line.trim().split('|');
-    let (id, gres, time) = (fields.next()?, fields.next()?, fields.next()?);
+    let jobs = |state: &str| {
+        let which = Jobs { states: &[state], ..Jobs::default() };
+        client.jobs_with_gres(&which).map_err(String::from)
+    };
     // A part of a GPU counts like a whole one.
-    let has_gpu = ["gpu", "shard", "mps"].iter().any(|name| gres.contains(name));
-    has_gpu.then(|| RunningJob { id: id.to_owned(), gres: gres.to_owned(), seconds: seconds(time) })
+    let has_gpu = |job: &QueuedJob| ["gpu", "shard", "mps"].iter().any(|name| job.gres.contains(name));
+    SlurmFacts {
+        controller: Ok(true),
+        node: self::node(&client, node),
+        gpu_jobs: jobs("RUNNING").map(|jobs| jobs.into_iter().filter(has_gpu).collect()),
+        waiting_jobs: jobs(PENDING),
+    }
 }
 
-fn waiting_job(line: &str) -> Option<WaitingJob> {
-    let mut fields = line.trim().split('|');
-    let (id, reason) = (fields.next()?, fields.next()?);
-    // squeue prints the number of a user whose name slurmctld does not find.
-    let uid_without_account = fields.next().filter(|user| fields.next() == Some(user)).map(str::to_owned);
-    Some(WaitingJob { id: id.to_owned(), reason: reason.to_owned(), uid_without_account })
-}
-
-/// Converts `1-02:03:04`, `02:03:04` or `3:04` to seconds; 0 for anything else.
-pub fn seconds(time: &str) -> u64 {
-    let (days, rest) = time.split_once('-').unwrap_or(("0", time));
-    let of_rest = rest.split(':').try_fold(0, |sum: u64, part| Some(sum * 60 + part.parse::<u64>().ok()?));
-    days.parse::<u64>().ok().zip(of_rest).map_or(0, |(days, rest)| days * 86_400 + rest)
+fn node(client: &Client, name: &str) -> Looked<NodeFacts> {
+    let (gres, report) = client.node_with_gres(name)?.ok_or_else(|| format!("the controller knows no node {name}"))?;
+    Ok(NodeFacts { name: name.to_owned(), report, gres })
 }
 
 /// Lets munged encode and decode a credential.
@@ -107,16 +84,6 @@ pub fn address(ask: Ask<'_>, host: &str) -> Looked<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_jobs_time_is_read() {
-        for (text, want) in [("0:02", 2), ("1:02:03", 3723), ("2-00:00:01", 172_801), ("INVALID", 0)] {
-            assert_eq!(seconds(text), want, "{text}");
-        }
-        assert_eq!(running_job("7|gres/gpu:nvidia:1|1:00").map(|job| job.seconds), Some(60));
-        assert!(running_job("7|gres/shard:2|1:00").is_some() && running_job("7|gres:mps:50|1:00").is_some());
-        assert_eq!(running_job("7|N/A|1:00"), None);
-    }
 
     #[test]
     fn a_credential_is_read_also_where_it_is_refused() {

@@ -6,8 +6,9 @@ use super::Clock;
 use crate::fault::{FaultKind, Policy};
 use crate::look::{Identity, Seen};
 use crate::policy;
-use crate::report::{Count, GpuReport, JobOnGpu, OpenFault};
+use crate::report::{Count, GpuReport, OpenFault};
 use model::inventory::{Condition, Readings, Slowdown};
+use model::queued_job::OwnedJob;
 
 /// So many looks in a row must be free of a fault before it is over.
 const GOOD_LOOKS: u32 = 2;
@@ -29,7 +30,7 @@ pub(super) struct Gpu {
     counts: BTreeMap<FaultKind, Count>,
     /// Slurm's indices of it.
     pub(super) offered: Vec<usize>,
-    pub(super) jobs: Vec<JobOnGpu>,
+    pub(super) jobs: Vec<OwnedJob>,
     since: u64,
     /// How many answers in a row knew no job of it while it was in use.
     unowned: u32,
@@ -222,7 +223,7 @@ impl Gpu {
         if pids.is_empty() { used } else { format!("{used}, processes {}", pids.join(", ")) }
     }
 
-    pub(super) fn holds(&mut self, now: Clock, jobs: Vec<JobOnGpu>) {
+    pub(super) fn holds(&mut self, now: Clock, jobs: Vec<OwnedJob>) {
         let is_unowned = jobs.is_empty() && self.is_in_use() && !self.offered.is_empty();
         self.unowned = if is_unowned { self.unowned.saturating_add(1) } else { 0 };
         if jobs.is_empty() != self.jobs.is_empty() {

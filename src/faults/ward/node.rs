@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Act, Clock, Key, Out, Recount, Ward};
 use crate::policy;
-use crate::report::JobOnGpu;
+use model::queued_job::OwnedJob;
 
 /// The pause between two questions while jobs are waited for, in ms.
 const ASK: u64 = 1_000;
@@ -89,7 +89,7 @@ pub struct OnNode {
     /// Whether it is so for the agent's own reason, a GPU.
     pub is_ours: bool,
     /// The jobs on each GPU, in Slurm's order.
-    pub gpus: Vec<Vec<JobOnGpu>>,
+    pub gpus: Vec<Vec<OwnedJob>>,
     /// The GPUs that jobs have, whoever they are.
     pub held: usize,
     /// Whether no job is on it, with a GPU or without.
@@ -209,7 +209,7 @@ impl Ward {
         if let Some(node) = node {
             for gpu in self.gpus.values_mut() {
                 let jobs = gpu.offered.iter().filter_map(|index| node.gpus.get(*index)).flatten();
-                let mut jobs: Vec<JobOnGpu> = jobs.cloned().collect();
+                let mut jobs: Vec<OwnedJob> = jobs.cloned().collect();
                 jobs.dedup();
                 gpu.holds(now, jobs);
             }

@@ -2,7 +2,7 @@
 
 use super::{Act, Clock, FaultKind, Key, Policy, RECENT, Recount, Told, Ward};
 use crate::policy;
-use crate::report::JobOnGpu;
+use model::queued_job::OwnedJob;
 
 /// The same fault of the same GPU is told once in this time, in ms.
 const AGAIN: u64 = 60_000;
@@ -89,7 +89,7 @@ impl Ward {
 }
 
 /// `, which job 17 of alice had`.
-fn whose(jobs: &[JobOnGpu]) -> String {
+fn whose(jobs: &[OwnedJob]) -> String {
     let each = jobs.iter().map(|job| format!("job {} of {}", job.job, job.user)).collect::<Vec<_>>();
     if each.is_empty() { String::new() } else { format!("; {} had it", each.join(", ")) }
 }

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::look::Phase;
-use crate::report::JobOnGpu;
 use model::inventory::{Condition, Readings, RemappedRows, Slowdown};
+use model::queued_job::OwnedJob;
 
 const NVIDIA: Vendor = Vendor::Nvidia;
 
@@ -139,8 +139,8 @@ impl World {
                 self.ward.drained(self.now, &outcome);
             }
             Act::Ask => {
-                let job = |index: &usize| self.jobs[*index].map(|job| JobOnGpu { job, user: "alice".to_owned() });
-                let gpus: Vec<Vec<JobOnGpu>> =
+                let job = |index: &usize| self.jobs[*index].map(|job| OwnedJob { job, user: "alice".to_owned() });
+                let gpus: Vec<Vec<OwnedJob>> =
                     self.offered.iter().map(|index| job(index).into_iter().collect()).collect();
                 let held = gpus.iter().filter(|jobs| !jobs.is_empty()).count();
                 let is_empty = held == 0 && !self.has_other_job;

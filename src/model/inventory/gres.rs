@@ -16,6 +16,13 @@ pub fn gpus(gres: &str) -> u64 {
     gres.split(',').map(count).fold(0, u64::saturating_add)
 }
 
+/// `gpu:nvidia:2(S:0-1)` is `gpu:nvidia:2`.
+pub fn without_sockets(gres: &str) -> String {
+    let mut pieces = gres.split("(S:");
+    let first = pieces.next().unwrap_or_default().to_owned();
+    pieces.fold(first, |text, piece| text + piece.split_once(')').map_or("", |(_, rest)| rest))
+}
+
 /// The sum for each name, in the order of their first appearance.
 pub fn counted<T: PartialEq>(named: impl IntoIterator<Item = (T, usize)>) -> Vec<(T, usize)> {
     let mut counts: Vec<(T, usize)> = Vec::new();
@@ -71,13 +78,10 @@ pub fn shared(gres: &str) -> Vec<usize> {
     all
 }
 
-/// No node has more. A longer range is rejected.
-const MOST_GPUS: usize = 4096;
-
 fn range(text: &str) -> Option<std::ops::RangeInclusive<usize>> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-    (last < MOST_GPUS).then_some(first..=last)
+    (last < MOST).then_some(first..=last)
 }
 
 /// The most GPUs that a node can have here.

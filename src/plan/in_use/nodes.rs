@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::saved::names as names_of;
-use super::{InUse, Job, ids, refusal};
+use super::{InUse, ids, refusal};
 use crate::Refusal;
 use crate::customized::{last_value, parse};
+use model::queued_job::QueuedJob;
 
 /// Where nothing listens: slurmctld asks the nodes that are down whether they are back.
 const NO_PORT: &str = "1";
@@ -68,7 +69,7 @@ pub fn has_same_nodes(former: &str, now: &str) -> bool {
 ///
 /// # Errors
 /// The jobs, and what they would miss.
-pub fn check_nodes(former: &str, now: &str, jobs: &[Job]) -> Result<(), Refusal> {
+pub fn check_nodes(former: &str, now: &str, jobs: &[QueuedJob]) -> Result<(), Refusal> {
     let (was, is) = (Nodes::parse(former), Nodes::parse(now));
     if was.select.as_ref().zip(is.select.as_ref()).is_some_and(|(was, is)| was != is) && !jobs.is_empty() {
         return Err(refusal("SelectType changed, and slurmctld would lose all jobs", &ids(jobs.iter())));
@@ -82,7 +83,7 @@ pub fn check_nodes(former: &str, now: &str, jobs: &[Job]) -> Result<(), Refusal>
     }
     let differs =
         |name: String| was.known.get(&name).zip(is.known.get(&name)).is_some_and(|(was, is)| cores(was) != cores(is));
-    let cut = ids(jobs.iter().filter(|job| !job.waits && names_of(&job.nodes).any(differs)));
+    let cut = ids(jobs.iter().filter(|job| !job.waits() && names_of(&job.nodes).any(differs)));
     if !cut.is_empty() {
         return Err(refusal("a node has other CPUs, sockets or cores now, and jobs run on it", &cut));
     }

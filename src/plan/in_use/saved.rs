@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use config::NodeRange;
+use model::hostlist;
 
 /// The longest text that is taken for a list of partitions or nodes.
 const LONGEST: usize = 64 << 10;
@@ -60,7 +60,7 @@ fn text_at(bytes: &[u8], at: usize) -> Option<&str> {
 
 /// The names of a list such as `node[1-4],big`; none of what is no such list.
 pub(super) fn names(list: &str) -> impl Iterator<Item = String> {
-    NodeRange::each(list).unwrap_or_default().into_iter().flat_map(|range| range.names())
+    hostlist::names(list).unwrap_or_default().into_iter()
 }
 
 #[cfg(test)]

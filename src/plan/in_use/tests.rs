@@ -3,8 +3,14 @@ use super::*;
 const FORMER: &str = "NodeSet=big Feature=h200\nNodeName=a[1-2] CPUs=4 State=UNKNOWN\nNodeName=DEFAULT Sockets=2\nNodeName=b CPUs=2\n\
     PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP\nPartitionName=gpu Nodes=big State=DOWN\n";
 
-fn jobs(lines: &str) -> Vec<Job> {
-    lines.lines().map(|line| Job::parse(line).unwrap()).collect()
+/// Jobs by id, user, state, time, partitions, nodes and required nodes.
+fn jobs(lines: &str) -> Vec<QueuedJob> {
+    let job = |line: &str| {
+        let [id, uid, state, time, partition, nodes, required] =
+            line.split('|').map(str::to_owned).collect::<Vec<_>>().try_into().unwrap();
+        QueuedJob { id, uid: uid.parse().unwrap(), state, time, partition, nodes, required, ..QueuedJob::default() }
+    };
+    lines.lines().map(job).collect()
 }
 
 fn users(name: &str, lines: &str, saved: &Saved) -> Option<Vec<String>> {

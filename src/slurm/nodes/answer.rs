@@ -12,9 +12,7 @@ use model::prepared::OfferedGpu;
 use model::prepared::announced;
 use model::prepared::announced::Announced;
 use model::printable;
-
-/// The states in which a job holds its GPUs.
-pub(super) const HOLDING: &str = "RUNNING,SUSPENDED,CONFIGURING,STOPPED,COMPLETING";
+use model::queued_job::{HOLDING, OwnedJob};
 
 /// How much is kept of a text that people or machines chose, in characters.
 const LONGEST: usize = 400;
@@ -54,16 +52,7 @@ pub struct Node {
     /// The GPUs, by their index.
     pub gpus: Vec<Gpu>,
     /// The jobs that are on the node.
-    pub jobs: Vec<Job>,
-}
-
-/// A job that is on a node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Job {
-    /// Its number.
-    pub job: u64,
-    /// Whose it is.
-    pub user: String,
+    pub jobs: Vec<OwnedJob>,
 }
 
 /// A GPU of a node.
@@ -93,15 +82,31 @@ pub enum GpuState {
     Allocated {
         /// The job, if known.
         #[serde(flatten)]
-        job: Option<Job>,
+        job: Option<OwnedJob>,
     },
     /// Jobs have parts of it (shards, MPS).
     Shared {
         /// These, if known.
-        jobs: Vec<Job>,
+        jobs: Vec<OwnedJob>,
     },
     /// No job holds it, and the node takes none.
     Unavailable,
+}
+
+impl GpuState {
+    /// Whether a job has it, or a part of it.
+    pub const fn is_held(&self) -> bool {
+        matches!(self, Self::Allocated { .. } | Self::Shared { .. })
+    }
+
+    /// The jobs that have it or parts of it, as far as known.
+    pub fn jobs(&self) -> &[OwnedJob] {
+        match self {
+            Self::Allocated { job } => job.as_slice(),
+            Self::Shared { jobs } => jobs,
+            Self::Free | Self::Unavailable => &[],
+        }
+    }
 }
 
 impl Node {
@@ -167,7 +172,7 @@ impl Node {
         }
     }
 
-    fn assign(&mut self, job: &Job, detail: &str, doubtful: &mut Vec<(String, usize)>) {
+    fn assign(&mut self, job: &OwnedJob, detail: &str, doubtful: &mut Vec<(String, usize)>) {
         self.jobs.push(job.clone());
         let (whole, parts) = (gres::indices(detail), gres::shared(detail));
         for gpu in &mut self.gpus {
@@ -185,11 +190,11 @@ impl Node {
 }
 
 impl Cluster {
-    /// Parses the JSON of the nodes and of the jobs that hold GPUs, and the text of `scontrol show config`.
+    /// Parses the JSON of the nodes and of the jobs that hold GPUs.
     ///
     /// # Errors
     /// It is no JSON, or has no nodes or no jobs.
-    pub fn parse(nodes: &str, jobs: &str, config: &str) -> anyhow::Result<Self> {
+    pub fn parse(nodes: &str, jobs: &str) -> anyhow::Result<Self> {
         let list = |text: &str, key: &str| -> anyhow::Result<Vec<Value>> {
             let mut all: Value = serde_json::from_str(text)?;
             match all.get_mut(key).map(Value::take) {
@@ -199,7 +204,7 @@ impl Cluster {
         };
         let mut nodes: Vec<Node> = list(nodes, "nodes")?.iter().filter_map(Node::parse).collect();
         nodes.sort_by_cached_key(|node| by_number(&node.name));
-        let mut cluster = Self { nodes, most_nodes: most_nodes(config) };
+        let mut cluster = Self { nodes, most_nodes: None };
         let mut doubtful = Vec::new();
         for value in list(jobs, "jobs")?.into_iter().filter(holds) {
             let Some(job) = job(&value) else { continue };
@@ -296,13 +301,13 @@ fn state(words: &[String]) -> String {
 
 /// With `--json` the squeue of 22.05 prints jobs of all states.
 fn holds(job: &Value) -> bool {
-    words(job, &["job_state"]).iter().any(|state| HOLDING.split(',').any(|holding| holding == state))
+    words(job, &["job_state"]).iter().any(|state| HOLDING.contains(&state.as_str()))
 }
 
-fn job(value: &Value) -> Option<Job> {
+fn job(value: &Value) -> Option<OwnedJob> {
     let named = Some(text(value, "user_name")).filter(|user| !user.is_empty());
     let user = named.or_else(|| number(&value["user_id"]).map(|id| id.to_string()));
-    Some(Job { job: number(&value["job_id"])?, user: user.unwrap_or_else(|| "?".to_owned()) })
+    Some(OwnedJob { job: number(&value["job_id"])?, user: user.unwrap_or_else(|| "?".to_owned()) })
 }
 
 /// The nodes of a job, and its GRES on each. `gres_detail` has them in the order in which slurmctld knows the nodes, which is that of
@@ -317,12 +322,6 @@ fn grants(job: &Value) -> Vec<(String, String)> {
     let detail = job["gres_detail"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let detail = detail.chain(std::iter::repeat("")).map(str::to_owned);
     names.into_iter().zip(detail).collect()
-}
-
-/// `MaxNodeCount = 1024`, where nodes can come by themselves.
-fn most_nodes(config: &str) -> Option<u64> {
-    let line = config.lines().find_map(|line| line.strip_prefix("MaxNodeCount"));
-    line?.trim_start().strip_prefix('=')?.trim().parse().ok()
 }
 
 #[cfg(test)]

@@ -94,7 +94,7 @@ pub fn unfinished(cluster: &Cluster, names: &[String]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nodes::answer::Job;
+    use model::queued_job::OwnedJob;
 
     fn node(state: &str, responding: bool, reason: &str) -> Node {
         Node {
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn a_drain_keeps_the_reason_that_is_there_and_names_the_jobs() {
         let mut busy = node("mixed", true, "");
-        busy.jobs = (1..=10).map(|job| Job { job, user: "eve".to_owned() }).collect();
+        busy.jobs = (1..=10).map(|job| OwnedJob { job, user: "eve".to_owned() }).collect();
         let Step::Update(arguments, what) = drain(&busy, Some("fan")) else { panic!() };
         assert_eq!(arguments, ["state=drain", "reason=fan"]);
         assert!(what.contains("1 of eve, 2 of eve") && what.ends_with("8 of eve, and 2 more"), "{what}");

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::PATIENCE;
-use sys::tool;
+use crate::client::{Client, Jobs, limit};
 
 /// The pause between two looks at the jobs, because Slurm has no event for the end of a job. It grows: for a long job, precision does
 /// not matter.
@@ -14,7 +13,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 const AWAY: Duration = Duration::from_secs(240);
 
 /// Job, state, and exit code or signal: the submitter controls none of them. squeue cuts a longer field off.
-const FORMAT: &str = "--Format=JobArrayID:24,State:24,exit_code:16";
+const COLUMNS: [(&str, usize); 3] = [("JobArrayID", 24), ("State", 24), ("exit_code", 16)];
 
 /// Waits for these jobs, each with all tasks of its array; returns how each ended that failed.
 ///
@@ -25,8 +24,9 @@ pub fn wait(jobs: &[String]) -> anyhow::Result<Vec<String>> {
     let mut waiting = Waiting { open: jobs.to_vec(), failed: BTreeMap::new() };
     loop {
         let list = format!("--jobs={}", waiting.open.join(","));
-        let said = tool::ask("squeue", &["--noheader", "--states=all", &list, FORMAT], PATIENCE).output_of("squeue");
-        match said.map_err(anyhow::Error::msg).and_then(|said| waiting.hear(&said)) {
+        let which = Jobs { states: &["all"], options: &[&list], ..Jobs::default() };
+        let said = Client::each(limit::COMMAND).job_columns(&which, &COLUMNS);
+        match said.map_err(anyhow::Error::from).and_then(|said| waiting.hear(&said)) {
             Ok(()) if waiting.open.is_empty() => return Ok(waiting.failed.into_values().collect()),
             Ok(()) => answered = Instant::now(),
             Err(error) if answered.elapsed() >= AWAY => return Err(error),
@@ -51,15 +51,13 @@ struct Waiting {
 }
 
 impl Waiting {
-    fn hear(&mut self, said: &str) -> anyhow::Result<()> {
+    fn hear(&mut self, said: &[[String; 3]]) -> anyhow::Result<()> {
         let mut known: BTreeMap<&str, bool> = BTreeMap::new();
-        for line in said.lines() {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            let &[name, state, ref code @ ..] = words.as_slice() else { continue };
+        for [name, state, code] in said {
             // `5`, a task `5_1`, and the tasks that have not begun in one: `5_[2-9]`.
-            let (job, task) = name.split_once('_').unwrap_or((name, ""));
+            let (job, task) = name.split_once('_').unwrap_or((name.as_str(), ""));
             let Ok(number) = job.parse() else { continue };
-            let has_failed = match state {
+            let has_failed = match state.as_str() {
                 "COMPLETED" => Some(false),
                 "FAILED" | "CANCELLED" | "TIMEOUT" | "NODE_FAIL" | "OUT_OF_MEMORY" | "BOOT_FAIL" | "DEADLINE"
                 | "PREEMPTED" => Some(true),
@@ -68,7 +66,7 @@ impl Waiting {
             *known.entry(job).or_insert(true) &= has_failed.is_some();
             let key = (number, task.parse().ok());
             if has_failed == Some(true) {
-                let code = code_of(code.first().unwrap_or(&""));
+                let code = code_of(code);
                 self.failed.insert(key, format!("job {name} is {state}{code}"));
             } else {
                 self.failed.remove(&key);
@@ -104,10 +102,15 @@ fn code_of(text: &str) -> String {
 mod tests {
     use super::*;
 
+    fn rows(said: &str) -> Vec<[String; 3]> {
+        let row = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>().try_into().unwrap();
+        said.lines().map(row).collect()
+    }
+
     fn after(jobs: &[&str], said: &[&str]) -> (Vec<String>, Vec<String>) {
         let mut waiting = Waiting { open: jobs.iter().map(ToString::to_string).collect(), failed: BTreeMap::new() };
         for said in said {
-            waiting.hear(said).unwrap();
+            waiting.hear(&rows(said)).unwrap();
         }
         (waiting.open, waiting.failed.into_values().collect())
     }
@@ -129,7 +132,7 @@ mod tests {
         let (open, failed) = after(&["1", "2"], &["1 FAILED 1:0\n2 RUNNING 0:0\n", "2 COMPLETED 0:0\n"]);
         assert_eq!((open.len(), failed), (0, vec!["job 1 is FAILED, exit code 1".to_owned()]));
         let mut waiting = Waiting { open: vec!["1".to_owned(), "2".to_owned()], failed: BTreeMap::new() };
-        assert!(waiting.hear("1 COMPLETED 0:0\n").unwrap_err().to_string().contains("job 2"));
+        assert!(waiting.hear(&rows("1 COMPLETED 0:0\n")).unwrap_err().to_string().contains("job 2"));
     }
 
     #[test]

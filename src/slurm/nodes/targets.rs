@@ -171,8 +171,8 @@ impl fmt::Display for Request {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nodes::answer::Job;
     use machine::node_report::NodeReport;
+    use model::queued_job::OwnedJob;
 
     fn node(types: &[&str]) -> Node {
         let gpu = |(index, name): (usize, &&str)| Gpu {
@@ -249,7 +249,7 @@ mod tests {
         let why = target.request(&closed).unwrap_err().to_string();
         assert_eq!(why, "c1 takes no jobs: it is down (Not responding), and does not answer the controller");
         let mut busy = node(&["a", "b"]);
-        let job = Job { job: 17, user: "alice".to_owned() };
+        let job = OwnedJob { job: 17, user: "alice".to_owned() };
         busy.gpus[0].state = GpuState::Allocated { job: Some(job) };
         let request = "c1::0-1".parse::<Target>().unwrap().request(&busy).unwrap();
         assert_eq!(request.busy, ["GPU 0 (job 17 of alice)"]);

@@ -13,7 +13,7 @@ PartitionName=debug AllowGroups=ALL Default=YES MaxNodes=UNLIMITED MaxTime=1-00:
 PartitionName=long AllowGroups=ALL Default=NO MaxTime=UNLIMITED MaxCPUsPerNode=4 Nodes=n1\n\
 PartitionName=empty Default=NO MaxTime=UNLIMITED\n";
 
-fn ask(resources: &str, cluster: Option<&Cluster>, partition: Option<&str>) -> String {
+fn ask(resources: &str, cluster: Option<&Capacity>, partition: Option<&str>) -> String {
     let method = format!("{{\"name\": \"deep\", \"resources\": {{{resources}}}}}");
     let outcome = Resources::parse(&method).and_then(|wanted| line(&wanted, cluster, partition));
     outcome.unwrap_or_else(|refusal| format!("refused: {refusal}"))
@@ -21,7 +21,7 @@ fn ask(resources: &str, cluster: Option<&Cluster>, partition: Option<&str>) -> S
 
 #[test]
 fn the_arguments_are_what_the_resources_say() {
-    let cluster = Cluster::parse(NODES, PARTITIONS);
+    let cluster = Capacity::parse(NODES, PARTITIONS);
     let mut seen = String::new();
     for resources in [
         "",
@@ -42,7 +42,7 @@ fn the_arguments_are_what_the_resources_say() {
 
 #[test]
 fn what_the_cluster_does_not_have_is_named() {
-    let cluster = Cluster::parse(NODES, PARTITIONS);
+    let cluster = Capacity::parse(NODES, PARTITIONS);
     let mut seen = String::new();
     for (resources, partition) in [
         (r#""gpus": 4"#, None),
@@ -59,9 +59,9 @@ fn what_the_cluster_does_not_have_is_named() {
     ] {
         seen += &format!("{}\n", ask(resources, Some(&cluster), partition));
     }
-    let without_gpus = Cluster::parse(NODES.lines().last().unwrap(), PARTITIONS);
+    let without_gpus = Capacity::parse(NODES.lines().last().unwrap(), PARTITIONS);
     seen += &format!("{}\n", ask(r#""gpus": 1"#, Some(&without_gpus), None));
-    let without_default = Cluster::parse(NODES, PARTITIONS.lines().nth(1).unwrap());
+    let without_default = Capacity::parse(NODES, PARTITIONS.lines().nth(1).unwrap());
     seen += &format!("{}\n", ask("", Some(&without_default), None));
     insta::assert_snapshot!(seen);
 }

@@ -5,22 +5,33 @@
 //! slurmd has not read yet is lost when slurmd is killed.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
-use super::follow::BEGUN;
+use super::follow::{BEGUN, LINES};
+use super::note::JobNote;
 use super::notes::Notes;
-use super::{ids, names, output, quiesce, reclaim, slurm, spool};
+use super::{SLURM, ids, names, reclaim, spool};
 use config::DaemonName;
+use init::control;
+use init::control::client;
+use init::control::protocol::Request;
 use init::logs::split_text;
-use plan::last_value;
+use install::load_config;
+use model::queued_job::PENDING;
+use slurm::client::Jobs;
+use slurm::config::RunningConfig;
 use sys::leftovers::look;
 use sys::proc;
 
-/// Why a job is cancelled.
-const ONCE: &str = "it had begun when slurmctld died, and --no-requeue lets it run once";
-
 /// squeue's columns, with one line per job or array task.
-const COLUMNS: &str = "JobID:16,ArrayJobID:16,ArrayTaskID:16,Requeue:16,State:16,StartTime:24,NodeList:16";
+const COLUMNS: [(&str, usize); 7] = [
+    ("JobID", 16),
+    ("ArrayJobID", 16),
+    ("ArrayTaskID", 16),
+    ("Requeue", 16),
+    ("State", 16),
+    ("StartTime", 24),
+    ("NodeList", 16),
+];
 
 /// What has begun on this node, as far back as the daemons' last lines go.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -64,7 +75,7 @@ impl Begun {
         Self { ids, tasks }
     }
 
-    fn contains(&self, job: &Job) -> bool {
+    fn contains(&self, job: &OnceJob) -> bool {
         match &job.task {
             Some(task) => self.tasks.contains(task),
             None => self.ids.contains(&job.id),
@@ -74,7 +85,7 @@ impl Begun {
 
 /// A job that may run only once.
 #[derive(Debug, PartialEq, Eq)]
-struct Job {
+struct OnceJob {
     id: String,
     task: Option<String>,
     waits: bool,
@@ -82,17 +93,14 @@ struct Job {
     started: Option<String>,
 }
 
-impl Job {
-    /// Parses a line of squeue; `None` if the job may run again.
-    fn parse(line: &str) -> Option<Self> {
-        let mut words = line.split_whitespace();
-        let [id, array, task, requeue, state, start] = std::array::from_fn(|_| words.next().unwrap_or_default());
-        let node = words.next();
-        (is_number(id) && requeue == "0").then(|| Self {
-            id: id.to_owned(),
-            task: is_number(task).then(|| format!("{array}_{task}")),
-            waits: state == "PENDING",
-            started: node.map(|_| start.to_owned()),
+impl OnceJob {
+    /// From a row of squeue; `None` if the job may run again.
+    fn of([id, array, task, requeue, state, start, node]: [String; 7]) -> Option<Self> {
+        (is_number(&id) && requeue == "0").then(|| Self {
+            id,
+            task: is_number(&task).then(|| format!("{array}_{task}")),
+            waits: state == PENDING,
+            started: (!node.is_empty()).then_some(start),
         })
     }
 
@@ -124,7 +132,7 @@ fn is_number(word: &str) -> bool {
 /// everything that has begun had begun before this slurmctld.
 pub(super) fn run(node: &str, held: bool) -> anyhow::Result<()> {
     let begun = begun(node)?;
-    let boot = last_value(&output("scontrol", &["show", "config"])?, "BOOT_TIME").unwrap_or_default();
+    let boot = SLURM.config()?.get("BOOT_TIME").unwrap_or_default();
     let mut ordered = BTreeSet::new();
     // A job that is pending at the first look may be assigned before it is cancelled. The second look finds it.
     for _ in 0..2 {
@@ -151,9 +159,9 @@ pub(super) fn run(node: &str, held: bool) -> anyhow::Result<()> {
 
 /// Removes what jobs of an earlier container left in the spool.
 pub(super) fn clean_spool(node: &str) -> anyhow::Result<()> {
-    let config = output("scontrol", &["show", "config"])?;
+    let config = SLURM.config()?;
     for node in names(node) {
-        let spool = spool_directory(&config, &node);
+        let spool = config.spool(&node);
         if let Err(error) = spool::clean(&spool, &node) {
             eprintln!("warning: {spool}: what former jobs left is not removed: {error}");
         }
@@ -163,10 +171,10 @@ pub(super) fn clean_spool(node: &str) -> anyhow::Result<()> {
 
 /// The jobs that slurmd has begun.
 pub(super) fn begun(node: &str) -> anyhow::Result<Begun> {
-    let config = output("scontrol", &["show", "config"])?;
+    let config = SLURM.config()?;
     let mut ids = BTreeSet::new();
     for (node, number) in names(node).iter().zip(1..) {
-        ids.extend(spool::begun(&spool_directory(&config, node)));
+        ids.extend(spool::begun(&config.spool(node)));
         let slurmd = DaemonName::Slurmd.of_simulated_node(number);
         ids.extend(last_lines(&slurmd).lines().filter_map(|line| launched(&slurmd, line)).map(str::to_owned));
     }
@@ -183,31 +191,28 @@ pub(super) fn launched<'a>(slurmd: &str, line: &'a str) -> Option<&'a str> {
 }
 
 /// The notes about jobs, including those of an earlier container.
-fn noted(config: &str) -> anyhow::Result<String> {
-    let state = last_value(config, "StateSaveLocation").unwrap_or_default();
-    Ok(Notes::of_slurm(Path::new(&state))?.text(BEGUN)?.unwrap_or_default())
+fn noted(config: &RunningConfig) -> anyhow::Result<String> {
+    Ok(Notes::of_slurm(&config.state().unwrap_or_default())?.text(BEGUN)?.unwrap_or_default())
 }
 
+/// The last lines of a daemon, which PID 1 keeps; none if it does not answer.
 fn last_lines(daemon: &str) -> String {
-    let own = std::env::current_exe().unwrap_or_else(|_| "slurminit".into());
-    output(&own.to_string_lossy(), &["logs", daemon, "--lines", "1000"]).unwrap_or_default()
-}
-
-fn spool_directory(config: &str, node: &str) -> String {
-    let spool = config.lines().find_map(|line| line.strip_prefix("SlurmdSpoolDir")?.split_once("= "));
-    spool.map(|(_, spool)| spool.trim().replace("%n", node)).unwrap_or_default()
+    let Ok(run) = load_config::run_directory(None) else { return String::new() };
+    let request = Request::Logs { name: daemon.to_owned(), lines: LINES };
+    let lines = client::ask(&control::socket(&run), &request).map(|(_, lines)| lines).unwrap_or_default();
+    String::from_utf8_lossy(&lines).into_owned()
 }
 
 /// The jobs known to slurmctld that may run only once.
-fn known_once() -> anyhow::Result<Vec<Job>> {
-    let list = output("squeue", &["--noheader", "--array", "--states=all", "--Format", COLUMNS])?;
-    Ok(list.lines().filter_map(Job::parse).collect())
+fn known_once() -> anyhow::Result<Vec<OnceJob>> {
+    let which = Jobs { states: &["all"], options: &["--array"], ..Jobs::default() };
+    Ok(SLURM.job_columns(&which, &COLUMNS)?.into_iter().filter_map(OnceJob::of).collect())
 }
 
 fn cancel(job: &str) -> anyhow::Result<()> {
     // A job that has ended by itself meanwhile accepts neither.
-    quiesce::comment(&[job], ONCE);
-    slurm("scancel", &[job])?;
+    JobNote::HadBegun.write(&[job]);
+    SLURM.run("scancel", &[job])?;
     eprintln!("warning: job {job} had begun when slurmctld died, and is cancelled: --no-requeue lets it run once");
     Ok(())
 }
@@ -221,7 +226,7 @@ fn end_slurmd() {
 
 #[cfg(test)]
 mod tests {
-    use super::{Begun, Job, split_text};
+    use super::{Begun, OnceJob, split_text};
 
     fn tasks(slurmctld: &str) -> Vec<String> {
         let ids = ["15", "16", "5"].map(str::to_owned).into();
@@ -262,12 +267,13 @@ mod tests {
 
     #[test]
     fn squeue_tells_what_may_run_once() {
-        let job = Job::parse("15  12  3  0  RUNNING  2026-11-22T10:10:55  localhost").unwrap();
+        let of = |row: [&str; 7]| OnceJob::of(row.map(str::to_owned));
+        let job = of(["15", "12", "3", "0", "RUNNING", "2026-11-22T10:10:55", "localhost"]).unwrap();
         assert_eq!((job.name(), job.waits), ("12_3", false));
         assert!(job.was_started_since("2026-11-22T10:10:50") && !job.was_started_since("2026-11-22T10:10:56"));
-        let job = Job::parse("12  12  N/A  0  PENDING  N/A").unwrap();
+        let job = of(["12", "12", "N/A", "0", "PENDING", "N/A", ""]).unwrap();
         assert_eq!((job.name(), job.waits), ("12", true));
         assert!(!job.was_started_since("2026-11-22T10:10:50"), "it has no node");
-        assert_eq!(Job::parse("12  12  N/A  1  PENDING  N/A"), None, "it may run again");
+        assert_eq!(of(["12", "12", "N/A", "1", "PENDING", "N/A", ""]), None, "it may run again");
     }
 }

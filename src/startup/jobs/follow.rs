@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use super::account::{Allocated, launched, task};
 use super::notes::{self, Notes};
-use super::{output, pause};
+use super::{SLURM, pause};
 use crate::state_disk;
 use config::DaemonName;
 use init::control::client;
@@ -28,7 +28,7 @@ use model::exit_code;
 /// `15`: a job that slurmd has begun; `15 12_3`: job ID and name of a task that slurmctld assigned to the node.
 pub(super) const BEGUN: &str = "slurminit.begun";
 /// PID 1 keeps no more.
-const LINES: u32 = 1000;
+pub(super) const LINES: u32 = 1000;
 /// Jobs that start within this time are saved together. slurmctld itself saves at most every five seconds.
 const TOGETHER: Duration = Duration::from_millis(500);
 /// The pause between two looks at the disk, which has no event.
@@ -106,6 +106,6 @@ fn save_together(starts: &Receiver<String>) {
         pause(TOGETHER);
         let last = starts.try_iter().last().unwrap_or(first);
         let name = last.split('(').next().unwrap_or_default();
-        let _ = output("scontrol", &["update", &format!("jobid={name}"), "delayboot=0"]);
+        let _ = SLURM.update_job(name, &["delayboot=0"]);
     }
 }

@@ -19,10 +19,11 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
+use super::SLURM;
 use super::follow::BEGUN;
 use super::notes::{self, Notes};
-use super::output;
 use plan::last_value;
+use slurm::client::Jobs;
 
 /// More than slurmctld can use between two saves: it accepts about 500 jobs per second at most.
 const MARGIN: u32 = 10_000;
@@ -95,12 +96,9 @@ fn scripts(state: &Path) -> BTreeSet<u32> {
 
 /// At an ordered stop: records the next ID for the next start.
 pub(super) fn note_next() -> anyhow::Result<()> {
-    let config = output("scontrol", &["show", "config"])?;
-    let next = last_value(&config, "NEXT_JOB_ID").and_then(|next| next.parse().ok());
-    let next = next.context("`scontrol show config` names no NEXT_JOB_ID")?;
-    let state =
-        last_value(&config, "StateSaveLocation").context("`scontrol show config` names no StateSaveLocation")?;
-    let notes = Notes::of_slurm(Path::new(&state))?;
+    let config = SLURM.config()?;
+    let next = config.number("NEXT_JOB_ID").context("`scontrol show config` names no NEXT_JOB_ID")?;
+    let notes = Notes::of_slurm(&config.state().context("`scontrol show config` names no StateSaveLocation")?)?;
     // slurmctld now saves everything itself.
     notes.remove(BEGUN)?;
     notes.write(NEXT, [next])
@@ -108,12 +106,12 @@ pub(super) fn note_next() -> anyhow::Result<()> {
 
 /// After a slurmctld ended without saving: names the batch jobs that its successor does not know.
 pub(super) fn name_the_lost() -> anyhow::Result<()> {
-    let config = output("scontrol", &["show", "config"])?;
-    let Some(state) = last_value(&config, "StateSaveLocation") else { return Ok(()) };
-    let notes = Notes::of_slurm(Path::new(&state))?;
+    let Some(state) = SLURM.config()?.state() else { return Ok(()) };
+    let notes = Notes::of_slurm(&state)?;
     let Some(scripts) = notes.ids(SCRIPTS)? else { return Ok(()) };
-    let known = output("squeue", &["--noheader", "--states=all", "--array", "--format=%A %F"])?;
-    let known: BTreeSet<u32> = known.split_whitespace().filter_map(|id| id.parse().ok()).collect();
+    let which = Jobs { states: &["all"], options: &["--array"], ..Jobs::default() };
+    let known = SLURM.job_columns(&which, &[("JobID", 16), ("ArrayJobID", 16)])?;
+    let known: BTreeSet<u32> = known.iter().flatten().filter_map(|id| id.parse().ok()).collect();
     say_lost(&scripts.difference(&known).copied().collect::<Vec<_>>());
     notes.remove(SCRIPTS)
 }

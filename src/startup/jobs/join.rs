@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use super::{STOPS, closed_for_good, reached, reports, requeue_ghosts, slurm, wanted};
+use super::{SLURM, STOPS, closed_for_good, reached, requeue_ghosts, wanted};
 use machine::node_report::OUR_REASON;
 use plan::in_use;
+use slurm::error::QueryError;
+use slurm::node_record::NodeRecord;
 use slurm::nodes;
-use sys::tool;
-use sys::tool::answer::Answer;
 
 /// How often the controller is asked whether it is there.
 const ASK: Duration = Duration::from_millis(100);
@@ -34,21 +34,18 @@ const RELEASE: Duration = Duration::from_secs(2);
 /// ready before.
 pub fn run(node: &str, mut conf: String, gpus: &str, again: bool, port: u16, command: &[String]) -> anyhow::Result<()> {
     let mut known = if again { known(node, Some(AGAIN))? } else { with_the_name_free(node, port)? };
-    if known.as_deref().is_some_and(is_cloud) {
+    if known.as_ref().is_some_and(NodeRecord::is_cloud) {
         known = with_no_more_promised(node, known, &conf)?;
     }
     let is_known = known.is_some();
-    let is_cloud = known.as_deref().is_some_and(is_cloud);
+    let is_cloud = known.as_ref().is_some_and(NodeRecord::is_cloud);
     // Its jobs have not begun: they are what it was started for.
-    let is_awaited = known.as_deref().is_some_and(|known| flags(known).any(|flag| flag == "POWERING_UP"));
+    let is_awaited = known.as_ref().is_some_and(|known| known.is(&["POWERING_UP"]));
     // An administrator may have changed its features while it runs.
     let is_true =
-        |known: &str| !is_invalid(known) && has_hardware(known, &conf) && (again || has_features(known, &conf));
+        |known: &NodeRecord| !known.is_invalid() && known.has_hardware(&conf) && (again || known.has_features(&conf));
     if let Some(known) = known.filter(|known| !is_cloud && !is_true(known)) {
-        eprintln!(
-            "the controller knows this node with other hardware, and forgets that: {}",
-            hardware(&known).join(" ")
-        );
+        eprintln!("the controller knows this node with other hardware, and forgets that: {}", known.hardware());
         if let Some(reason) = reason_to_keep(node, &known, again)? {
             conf.push_str(&format!(" State=DRAIN Reason=\"{reason}\""));
         }
@@ -71,29 +68,15 @@ pub fn run(node: &str, mut conf: String, gpus: &str, again: bool, port: u16, com
     Err(error).with_context(|| format!("`{program}` cannot be executed"))
 }
 
-/// Whether slurmctld has the node started and stopped: it is in slurm.conf, and nothing can be told of it.
-pub(super) fn is_cloud(known: &str) -> bool {
-    flags(known).any(|flag| flag == "CLOUD")
-}
-
-/// Whether slurmctld has refused what the node registered with: it shows that hardware, and goes by what it knew before.
-pub(super) fn is_invalid(known: &str) -> bool {
-    flags(known).any(|flag| flag == "INVALID_REG")
-}
-
-pub(super) fn flags(known: &str) -> impl Iterator<Item = &str> {
-    value(known, "State").unwrap_or_default().split('+')
-}
-
 /// What the controller knows of the node, once that is no more than there is. Until then no slurmd registers: slurmctld would call the
 /// node invalid, without saying what to do.
-fn with_no_more_promised(node: &str, first: Option<String>, conf: &str) -> anyhow::Result<Option<String>> {
+fn with_no_more_promised(node: &str, first: Option<NodeRecord>, conf: &str) -> anyhow::Result<Option<NodeRecord>> {
     let (mut now, mut said) = (first, None::<Instant>);
-    while let Some(short) = now.as_deref().and_then(|known| shortfall(known, conf)) {
+    while let Some(short) = now.as_ref().and_then(|known| known.shortfall(conf)) {
         if said.is_none() {
             // Its jobs go elsewhere, and no others come.
             let reason = format!("reason={}{short}", nodes::less_than_promised());
-            slurm("scontrol", &["update", &format!("nodename={node}"), "state=down", &reason])?;
+            SLURM.update_node(node, &["state=down", &reason])?;
         }
         if said.is_none_or(|said| said.elapsed() >= SAY) {
             said = Some(Instant::now());
@@ -108,32 +91,14 @@ fn with_no_more_promised(node: &str, first: Option<String>, conf: &str) -> anyho
     Ok(now)
 }
 
-/// What of the promised hardware is not there.
-fn shortfall(known: &str, conf: &str) -> Option<String> {
-    let number = |text: &str, key: &str| value(text, key).and_then(|value| value.parse::<u64>().ok());
-    let fewer = |key: &str, conf_key: &str| {
-        let (promised, has) = (number(known, key)?, number(conf, conf_key)?);
-        (has < promised).then(|| format!("{conf_key}={has} of {promised}"))
-    };
-    let gpus = || {
-        let promised = value(known, "Gres").filter(|gres| *gres != "(null)").map(without_sockets)?;
-        let (kind, count) = promised.rsplit_once(':')?;
-        let own = value(conf, "Gres").unwrap_or_default();
-        let has = own.split(',').find_map(|gres| gres.strip_prefix(kind)?.strip_prefix(':')?.parse::<u64>().ok());
-        let has = has.unwrap_or_default();
-        (has < count.parse().ok()?).then(|| format!("{kind}:{has} of {count}"))
-    };
-    fewer("CPUTot", "CPUs").or_else(|| fewer("RealMemory", "RealMemory")).or_else(gpus)
-}
-
 /// What the controller knows of the node, once no other container answers under its name.
-fn with_the_name_free(node: &str, port: u16) -> anyhow::Result<Option<String>> {
+fn with_the_name_free(node: &str, port: u16) -> anyhow::Result<Option<NodeRecord>> {
     let mut said: Option<Instant> = None;
     loop {
-        let known = known(node, None)?;
-        let Some(why) = known.as_deref().and_then(|known| reached::taken(node, known, port)) else { return Ok(known) };
+        let Some(known) = known(node, None)? else { return Ok(None) };
+        let Some(why) = reached::taken(node, &known, port) else { return Ok(Some(known)) };
         if said.is_none() {
-            reached::tell_controller(node, known.as_deref().unwrap_or_default());
+            reached::tell_controller(node, &known);
         }
         if said.is_none_or(|said| said.elapsed() >= SAY) {
             said = Some(Instant::now());
@@ -144,11 +109,11 @@ fn with_the_name_free(node: &str, port: u16) -> anyhow::Result<Option<String>> {
 }
 
 /// What the controller knows of the node, once it answers.
-fn known(node: &str, patience: Option<Duration>) -> anyhow::Result<Option<String>> {
+fn known(node: &str, patience: Option<Duration>) -> anyhow::Result<Option<NodeRecord>> {
     let begin = Instant::now();
     let mut said: Option<Instant> = None;
     loop {
-        let why = match show(node) {
+        let why = match SLURM.node(node) {
             Ok(known) => return Ok(known),
             Err(why) => why,
         };
@@ -164,22 +129,12 @@ fn known(node: &str, patience: Option<Duration>) -> anyhow::Result<Option<String
     }
 }
 
-/// What slurmctld says of the node; `None` if it does not know it, which scontrol says as a failure (`info_node.c`).
-pub(super) fn show(node: &str) -> Result<Option<String>, String> {
-    match tool::ask("scontrol", &["--oneliner", "show", "node", node], super::PATIENCE) {
-        Answer::Ended { succeeded: true, stdout, .. } => Ok(Some(stdout).filter(|said| said.contains("NodeName="))),
-        Answer::Ended { stdout, stderr, .. } => {
-            let said = format!("{stdout}{stderr}");
-            if said.contains(&format!("Node {node} not found")) { Ok(None) } else { Err(said) }
-        }
-        Answer::Silent => Err("scontrol does not answer".to_owned()),
-        Answer::Missing => Err("scontrol cannot be executed".to_owned()),
-    }
-}
-
-/// Slurm's words, and what to do about them.
-fn cause(words: &str) -> String {
-    let words = words.trim().replace('\n', "; ");
+/// Why there is no answer, and what to do about it.
+fn cause(error: &QueryError) -> String {
+    let words = match error {
+        QueryError::Failed { said, .. } => said.trim().replace('\n', "; "),
+        error => error.to_string(),
+    };
     let repair = REPAIRS.iter().find(|(sign, _)| words.contains(sign)).map_or(
         "see the log of the controller's container (docker logs), and `slurminit doctor` there",
         |(_, repair)| repair,
@@ -210,52 +165,13 @@ const REPAIRS: [(&str, &str); 6] = [
     ),
 ];
 
-/// The words of `scontrol show node` that the hardware is in.
-const HARDWARE: [&str; 6] = ["CPUTot", "Sockets", "CoresPerSocket", "ThreadsPerCore", "RealMemory", "Gres"];
-
-/// How `slurmd --conf` calls them.
-const CONF: [&str; 6] = ["CPUs", "Sockets", "CoresPerSocket", "ThreadsPerCore", "RealMemory", "Gres"];
-
-pub(super) fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
-    text.split_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
-}
-
-pub(super) fn hardware(known: &str) -> Vec<String> {
-    HARDWARE.iter().filter_map(|key| Some(format!("{key}={}", value(known, key)?))).collect()
-}
-
-/// Whether what slurmctld knows is what slurmd is about to say. What slurmd leaves open, slurmctld fills in.
-pub(super) fn has_hardware(known: &str, conf: &str) -> bool {
-    let same = |known: &str, new: &str| without_sockets(known) == without_sockets(new);
-    HARDWARE.iter().zip(CONF).all(|(key, conf_key)| match (value(known, key), value(conf, conf_key)) {
-        (known, None) if conf_key == "Gres" => known.is_none_or(|known| known == "(null)"),
-        (_, None) => true,
-        (known, Some(new)) => known.is_some_and(|known| same(known, new)),
-    })
-}
-
-fn has_features(known: &str, conf: &str) -> bool {
-    features(known, "AvailableFeatures") == features(conf, "Feature")
-}
-
-/// `gpu:nvidia:2(S:0-1)` is `gpu:nvidia:2`.
-fn without_sockets(gres: &str) -> String {
-    let mut pieces = gres.split("(S:");
-    let first = pieces.next().unwrap_or_default().to_owned();
-    pieces.fold(first, |text, piece| text + piece.split_once(')').map_or("", |(_, rest)| rest))
-}
-
-fn features<'a>(text: &'a str, key: &str) -> std::collections::BTreeSet<&'a str> {
-    value(text, key).unwrap_or_default().split(',').filter(|feature| !["", "(null)"].contains(feature)).collect()
-}
-
 /// The reason of a drain that outlives the node, as it can stand in `slurmd --conf`: at a start a person's, later anybody's. The state of a
 /// node that slurmctld calls invalid says nothing of its drain; the flags do. A person's FAIL comes back as a drain with its reason.
-fn reason_to_keep(node: &str, known: &str, again: bool) -> anyhow::Result<Option<String>> {
-    let is_drained = flags(known).any(|flag| ["DRAIN", "FAIL"].contains(&flag));
+fn reason_to_keep(node: &str, known: &NodeRecord, again: bool) -> anyhow::Result<Option<String>> {
+    let is_drained = known.is(&["DRAIN", "FAIL"]);
     let report = match again {
         // A drain for other hardware goes with what slurmctld knew of it.
-        true => reports(node)?.into_iter().find(|report| is_drained && !report.blames_the_hardware()),
+        true => SLURM.node_reports(node)?.into_iter().find(|report| is_drained && !report.blames_the_hardware()),
         false => closed_for_good(node)?,
     };
     Ok(report.map(|report| quotable(&report.reason)))
@@ -271,11 +187,11 @@ fn forget(node: &str) -> anyhow::Result<()> {
     let name = format!("nodename={node}");
     loop {
         let reason = format!("reason={OUR_REASON}it comes back as another one");
-        let gone = slurm("scontrol", &["update", &name, "state=down", &reason])
-            .and_then(|()| slurm("scontrol", &["delete", &name]));
+        let gone =
+            SLURM.update(&name, &["state=down", &reason]).and_then(|()| SLURM.run("scontrol", &["delete", &name]));
         match gone {
             Ok(()) => return Ok(()),
-            Err(error) if begin.elapsed() >= FORGET => return Err(error),
+            Err(error) if begin.elapsed() >= FORGET => return Err(error.into()),
             Err(_) => pause(),
         }
     }
@@ -284,9 +200,9 @@ fn forget(node: &str) -> anyhow::Result<()> {
 /// Has the controller forget the node, unless a job is there.
 fn release(node: &str) {
     let begin = Instant::now();
-    while let Err(error) = slurm("scontrol", &["delete", &format!("nodename={node}")]) {
+    while let Err(error) = SLURM.run("scontrol", &["delete", &format!("nodename={node}")]) {
         if begin.elapsed() >= RELEASE {
-            return eprintln!("warning: {error:#}; the node comes back as the controller knows it, if it can");
+            return eprintln!("warning: {error}; the node comes back as the controller knows it, if it can");
         }
         pause();
     }
@@ -301,20 +217,19 @@ pub(super) fn leave(node: &str) -> anyhow::Result<()> {
     }
     let name = format!("nodename={node}");
     let reason = format!("reason={OUR_REASON}{STOPS}");
-    let known = show(node).map_err(anyhow::Error::msg)?.unwrap_or_default();
-    if is_cloud(&known) {
+    let known = SLURM.node(node)?;
+    if let Some(known) = known.as_ref().filter(|known| known.is_cloud()) {
         // One that slurmctld has stopped is on its way already; only the drain of its last jobs is left to take back.
-        let is_told = flags(&known).any(|flag| ["POWERING_DOWN", "POWER_DOWN", "POWERED_DOWN"].contains(&flag));
-        return match is_told {
-            _ if known.contains(&nodes::less_than_promised()) => Ok(()),
-            true if flags(&known).any(|flag| flag == "DRAIN") => slurm("scontrol", &["update", &name, "state=undrain"]),
+        return match known.is(&["POWERING_DOWN", "POWER_DOWN", "POWERED_DOWN"]) {
+            _ if known.reason_contains(&nodes::less_than_promised()) => Ok(()),
+            true if known.is(&["DRAIN"]) => Ok(SLURM.update(&name, &["state=undrain"])?),
             true => Ok(()),
-            false => slurm("scontrol", &["update", &name, "state=power_down_force", &reason]),
+            false => Ok(SLURM.update(&name, &["state=power_down_force", &reason])?),
         };
     }
-    slurm("scontrol", &["update", &name, "state=down", &reason])?;
-    match wanted::by_jobs(&known)? {
-        jobs if jobs.is_empty() => slurm("scontrol", &["delete", &name]),
+    SLURM.update(&name, &["state=down", &reason])?;
+    match known.map_or_else(|| Ok(Vec::new()), |known| wanted::by_jobs(&known))? {
+        jobs if jobs.is_empty() => Ok(SLURM.run("scontrol", &["delete", &name])?),
         jobs => {
             eprintln!(
                 "the node stays in the cluster until it comes back: jobs ask for it by its name: {}",
@@ -335,26 +250,6 @@ fn pause() {
 mod tests {
     use super::*;
 
-    const KNOWN: &str = "NodeName=c1 Arch=x86_64 CoresPerSocket=1 CPUAlloc=0 CPUEfctv=2 CPUTot=2 CPULoad=0.1 \
-        AvailableFeatures=nvidia,h200 ActiveFeatures=nvidia,h200 Gres=gpu:nvidia:2(S:0) NodeAddr=172.18.0.3 RealMemory=8000 Sockets=2 \
-        ThreadsPerCore=1 State=IDLE+DYNAMIC_NORM";
-
-    #[test]
-    fn a_node_that_is_what_it_was_is_left_alone() {
-        let is_true = |known: &str, conf: &str| has_hardware(known, conf) && has_features(known, conf);
-        assert!(is_true(KNOWN, "CPUs=2 RealMemory=8000 Gres=gpu:nvidia:2 Feature=h200,nvidia"));
-        for other in [
-            "CPUs=2 RealMemory=8000 Gres=gpu:nvidia:1 Feature=h200,nvidia",
-            "CPUs=4 RealMemory=8000 Gres=gpu:nvidia:2 Feature=h200,nvidia",
-            "CPUs=2 RealMemory=9000 Gres=gpu:nvidia:2 Feature=h200,nvidia",
-            "CPUs=2 RealMemory=8000 Gres=gpu:nvidia:2 Feature=h200",
-            "CPUs=2 RealMemory=8000 Feature=h200,nvidia",
-        ] {
-            assert!(!is_true(KNOWN, other), "{other}");
-        }
-        assert!(is_true(&KNOWN.replace("gpu:nvidia:2(S:0)", "(null)"), "CPUs=2 RealMemory=8000 Feature=h200,nvidia"));
-    }
-
     #[test]
     fn a_reason_stays_within_its_quotes() {
         assert_eq!(quotable("fan broken"), "fan broken");
@@ -363,6 +258,7 @@ mod tests {
 
     #[test]
     fn what_keeps_the_controller_away_has_a_repair() {
+        let cause = |said: &str| cause(&QueryError::Failed { program: "scontrol", said: said.to_owned() });
         assert!(cause("Invalid credential").contains("one munge key"));
         assert!(cause("slurm_load_node error: Unable to contact slurm controller (connect failure)").contains("6817"));
     }

@@ -13,22 +13,22 @@ mod scripts;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use super::wait::Queue;
-use super::{COMPLETING, Job, LOOK, STOPS, closed_for_good, jobs_on_the_node, output, pause, slurm, start_soon};
+use super::note::JobNote;
+use super::wait::Backlog;
+use super::{LOOK, SLURM, STOPS, closed_for_good, jobs_on_the_node, names_of, pause, start_soon};
 use config::OnStop;
 use machine::node_report::OUR_REASON;
 use model::exit_code;
-
-/// The AdminComment of a job that was affected by the stop.
-pub(super) const STOPPED: &str = "the container stopped while this job ran";
+use model::queued_job::{PENDING, QueuedJob};
+use slurm::client::Jobs;
 
 /// How long jobs may take to end after SIGKILL: slurmd runs the Epilog, and reports to slurmctld.
 const AFTER_KILL: Duration = Duration::from_secs(1);
 
 /// Users of `docker run IMAGE sbatch job.sh` may expect the container to wait.
 pub(super) fn hint() {
-    let Ok(queue) = output("squeue", &["--noheader", "--format=%A %T %r"]) else { return };
-    let Queue { running, waiting, .. } = Queue::parse(&queue);
+    let Ok(queue) = SLURM.jobs(&Jobs::default()) else { return };
+    let Backlog { running, waiting, .. } = Backlog::of(&queue);
     if running + waiting > 0 {
         eprintln!(
             "warning: the command has ended and the container stops, with jobs in the queue ({running} running, {waiting} \
@@ -45,19 +45,19 @@ pub(super) fn run(node: &str, grace: Duration, on_stop: OnStop, leaves: bool) ->
     let begin = Instant::now();
     let own = leaves.then_some(node);
     // Where others share the queue, a job may start here until the node is closed.
-    if !leaves && output("squeue", &["--noheader", "--format=%A"])?.trim().is_empty() {
+    if !leaves && SLURM.jobs(&Jobs::default())?.is_empty() {
         return Ok(exit_code::SUCCESS);
     }
     // This comes before the look at running jobs: nothing may start after it.
     if closed_for_good(node)?.is_none() {
         let reason = format!("reason={OUR_REASON}{STOPS}");
-        slurm("scontrol", &["update", &format!("nodename={node}"), "state=drain", &reason])?;
+        SLURM.update_node(node, &["state=drain", &reason])?;
     }
     let met = jobs_on_the_node(own)?;
     if met.is_empty() && leaves {
         return Ok(exit_code::SUCCESS);
     }
-    let running: Vec<&Job> = met.iter().filter(|job| job.state != COMPLETING).collect();
+    let running: Vec<&QueuedJob> = met.iter().filter(|job| !job.is_completing()).collect();
     let waiting = dependents()?;
     let noticed = if running.is_empty() { Noticed::default() } else { give_notice(&running, own, grace, on_stop)? };
 
@@ -68,7 +68,7 @@ pub(super) fn run(node: &str, grace: Duration, on_stop: OnStop, leaves: bool) ->
         requeued.extend(end_now(&left, own, on_stop)?);
         left = jobs_on_the_node(own)?;
     }
-    let is_left = |name: &String| left.iter().any(|job| job.name == *name);
+    let is_left = |name: &String| left.iter().any(|job| job.id == *name);
     if on_stop == OnStop::Requeue {
         let ended: Vec<String> =
             noticed.told.into_iter().filter(|name| !is_left(name) && !requeued.contains(name)).collect();
@@ -79,7 +79,7 @@ pub(super) fn run(node: &str, grace: Duration, on_stop: OnStop, leaves: bool) ->
     if left.is_empty() {
         return Ok(exit_code::SUCCESS);
     }
-    let left = names(left.iter()).join(",");
+    let left = names_of(&left).join(",");
     // Taking the node down now would make slurmd wait for its job steps; the next start accounts for these jobs first.
     let who = if leaves { "the controller" } else { "the next start" };
     eprintln!("jobs {left} are still ending; {who} requeues them, or fails those with --no-requeue");
@@ -91,8 +91,8 @@ pub(super) fn run(node: &str, grace: Duration, on_stop: OnStop, leaves: bool) ->
 fn wait_for_end(
     own: Option<&str>,
     until: Instant,
-    mut goes_on: impl FnMut(&[Job]) -> bool,
-) -> anyhow::Result<Vec<Job>> {
+    mut goes_on: impl FnMut(&[QueuedJob]) -> bool,
+) -> anyhow::Result<Vec<QueuedJob>> {
     let mut left = jobs_on_the_node(own)?;
     while !left.is_empty() && goes_on(&left) && Instant::now() < until {
         pause(LOOK);
@@ -102,9 +102,9 @@ fn wait_for_end(
 }
 
 /// Ends jobs whose grace period is over, and waits until slurmctld has learned of their end. Returns the jobs that are requeued.
-fn end_now(left: &[Job], own: Option<&str>, on_stop: OnStop) -> anyhow::Result<Vec<String>> {
-    let all = names(left.iter()).join(",");
-    let running: Vec<&Job> = left.iter().filter(|job| job.state != COMPLETING).collect();
+fn end_now(left: &[QueuedJob], own: Option<&str>, on_stop: OnStop) -> anyhow::Result<Vec<String>> {
+    let all = names_of(left).join(",");
+    let running: Vec<&QueuedJob> = left.iter().filter(|job| !job.is_completing()).collect();
     let requeued = match on_stop {
         OnStop::Requeue => {
             eprintln!("warning: jobs {all} did not end in time; killing their processes");
@@ -114,37 +114,34 @@ fn end_now(left: &[Job], own: Option<&str>, on_stop: OnStop) -> anyhow::Result<V
             eprintln!("warning: jobs {all} did not end in time; cancelling them and killing their processes");
             if !running.is_empty() {
                 // A job that has just ended makes scancel fail, but only after it has cancelled the others.
-                let _ = slurm("scancel", &names(running.iter().copied()));
+                let _ = SLURM.run("scancel", &names_of(running));
             }
             Vec::new()
         }
     };
     // An allocation without a step on this node has nothing to kill, and stays.
-    let goes_on = |left: &[Job]| {
-        let has_step = kill::kill(&left.iter().map(|job| job.id.as_str()).collect());
-        has_step || left.iter().any(|job| job.state == COMPLETING)
+    let goes_on = |left: &[QueuedJob]| {
+        let ids: Vec<String> = left.iter().map(|job| job.number.to_string()).collect();
+        let has_step = kill::kill(&ids.iter().map(String::as_str).collect());
+        has_step || left.iter().any(|job| job.is_completing())
     };
     wait_for_end(own, Instant::now() + AFTER_KILL, goes_on)?;
     Ok(requeued)
 }
 
 /// Requeues those of these jobs that Slurm lets run again, and returns them. A job that is requeued never becomes FAILED.
-fn requeue(jobs: &[&Job], own: Option<&str>) -> anyhow::Result<Vec<String>> {
-    let mut requeued: Vec<String> = jobs.iter().map(|job| job.name.clone()).collect();
+fn requeue(jobs: &[&QueuedJob], own: Option<&str>) -> anyhow::Result<Vec<String>> {
+    let mut requeued: Vec<String> = jobs.iter().map(|job| job.id.clone()).collect();
     if requeued.is_empty() {
         return Ok(requeued);
     }
     // Slurm refuses this for allocations and for jobs with --no-requeue, and continues with the next.
     // "incomplete" leaves alone a job that has ended by itself meanwhile.
-    let _ = slurm("scontrol", &["requeue", "incomplete", &requeued.join(",")]);
+    let _ = SLURM.run("scontrol", &["requeue", "incomplete", &requeued.join(",")]);
     let still = jobs_on_the_node(own)?;
-    let runs = |name: &String| still.iter().any(|job| job.state != COMPLETING && job.name == *name);
+    let runs = |name: &String| still.iter().any(|job| !job.is_completing() && job.id == *name);
     requeued.retain(|name| !runs(name));
     Ok(requeued)
-}
-
-fn names<'a>(jobs: impl Iterator<Item = &'a Job>) -> Vec<&'a str> {
-    jobs.map(|job| job.name.as_str()).collect()
 }
 
 /// How the jobs were notified of the stop.
@@ -156,18 +153,19 @@ struct Noticed {
     told: Vec<String>,
 }
 
-fn give_notice(running: &[&Job], own: Option<&str>, grace: Duration, on_stop: OnStop) -> anyhow::Result<Noticed> {
-    comment(&names(running.iter().copied()), STOPPED);
+fn give_notice(running: &[&QueuedJob], own: Option<&str>, grace: Duration, on_stop: OnStop) -> anyhow::Result<Noticed> {
+    JobNote::Stopped.write(&names_of(running.iter().copied()));
     let requeued = match on_stop {
         OnStop::Requeue => {
             let own_way = scripts::that_hear_term();
-            let others: Vec<&Job> = running.iter().copied().filter(|job| !own_way.contains(&job.id)).collect();
+            let others: Vec<&QueuedJob> =
+                running.iter().copied().filter(|job| !own_way.contains(&job.number.to_string())).collect();
             requeue(&others, own)?
         }
         OnStop::Cancel => Vec::new(),
     };
     let still = jobs_on_the_node(own)?;
-    let told: Vec<&str> = names(still.iter().filter(|job| job.state != COMPLETING));
+    let told: Vec<&str> = names_of(still.iter().filter(|job| !job.is_completing()));
     if !requeued.is_empty() {
         eprintln!("jobs {} are requeued, and have {:.1} s to end", requeued.join(","), grace.as_secs_f64());
     }
@@ -175,7 +173,7 @@ fn give_notice(running: &[&Job], own: Option<&str>, grace: Duration, on_stop: On
         eprintln!("jobs {} get TERM, and {:.1} s to end", told.join(","), grace.as_secs_f64());
         // --full also signals the batch script, which may write a checkpoint. If a job ends at this moment scancel
         // fails, but only after it has signalled the others.
-        let _ = slurm("scancel", &[&["--full", "--signal=TERM"], told.as_slice()].concat());
+        let _ = SLURM.run("scancel", &[&["--full", "--signal=TERM"], told.as_slice()].concat());
     }
     let told = told.into_iter().map(str::to_owned).collect();
     Ok(Noticed { requeued, told })
@@ -187,11 +185,11 @@ fn requeue_failed(ended: &[String], waiting: &BTreeMap<String, String>) -> anyho
     if ended.is_empty() {
         return Ok(Vec::new());
     }
-    let list = output("squeue", &["--noheader", "--states=FAILED", "--format=%i"])?;
-    let failed: BTreeSet<&str> = list.lines().map(str::trim).collect();
+    let failed = SLURM.jobs(&Jobs { states: &["FAILED"], ..Jobs::default() })?;
+    let failed: BTreeSet<&str> = failed.iter().map(|job| job.id.as_str()).collect();
     let mut again = Vec::new();
     for name in ended.iter().filter(|name| failed.contains(name.as_str())) {
-        if slurm("scontrol", &["requeue", name]).is_ok() {
+        if SLURM.run("scontrol", &["requeue", name]).is_ok() {
             eprintln!("job {name} failed by the stop and is requeued");
             again.push(name.clone());
         }
@@ -200,24 +198,23 @@ fn requeue_failed(ended: &[String], waiting: &BTreeMap<String, String>) -> anyho
         waiting.iter().filter(|(_, dependency)| again.iter().any(|name| waits_for(dependency, name)))
     {
         // Jobs that the failure released, or made impossible, depend on the job again.
-        let _ = slurm("scontrol", &["update", &format!("jobid={job}"), &format!("dependency={dependency}")]);
+        let _ = SLURM.update_job(job, &[format!("dependency={dependency}")]);
     }
     Ok(again)
 }
 
 /// The dependency of each pending job, in the format of `scontrol update`.
 fn dependents() -> anyhow::Result<BTreeMap<String, String>> {
-    let list = output("squeue", &["--noheader", "--states=PENDING", "--format=%A %E"])?;
-    Ok(list.lines().filter_map(dependent).collect())
+    let waiting = SLURM.jobs(&Jobs { states: &[PENDING], ..Jobs::default() })?;
+    Ok(waiting.iter().filter_map(|job| Some((job.number.to_string(), plain(&job.dependency)?))).collect())
 }
 
-/// `7 afterok:5(unfulfilled),afterany:6_*(unfulfilled)`
-fn dependent(line: &str) -> Option<(String, String)> {
-    let (job, dependency) = line.trim().split_once(' ')?;
+/// `afterok:5(unfulfilled),afterany:6_*(unfulfilled)` as scontrol takes it; `None` if it is none.
+fn plain(dependency: &str) -> Option<String> {
     let mut pieces = dependency.split('(');
     let first = pieces.next()?.to_owned();
     let plain = pieces.fold(first, |text, piece| text + piece.split_once(')').map_or("", |(_, rest)| rest));
-    (plain.contains(':')).then(|| (job.to_owned(), plain))
+    plain.contains(':').then_some(plain)
 }
 
 /// Whether a dependency includes this job, or its array.
@@ -226,27 +223,18 @@ fn waits_for(dependency: &str, job: &str) -> bool {
     dependency.split([',', '?', ':', '+', '_']).any(|word| word == array)
 }
 
-/// Adds a comment to the jobs. For a job that has just ended this may fail.
-pub(super) fn comment(jobs: &[&str], what: &str) {
-    if !jobs.is_empty() {
-        let to = format!("jobid={}", jobs.join(","));
-        let _ = slurm("scontrol", &["update", &to, &format!("admincomment={OUR_REASON}{what}")]);
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{dependent, waits_for};
+    use super::{plain, waits_for};
 
     #[test]
     fn a_dependency_is_given_back_as_it_was() {
-        let read = |line| dependent(line).map(|(_, dependency)| dependency);
-        assert_eq!(read("7 afterok:5(unfulfilled)").as_deref(), Some("afterok:5"));
-        let two = "7 afterok:5(unfulfilled),afterany:6_*(unfulfilled)";
-        assert_eq!(read(two).as_deref(), Some("afterok:5,afterany:6_*"));
-        assert_eq!(read("7 afterok:5(failed)?afternotok:15(unfulfilled)").as_deref(), Some("afterok:5?afternotok:15"));
-        assert_eq!(read("7 (null)"), None);
-        assert_eq!(read("7"), None);
+        assert_eq!(plain("afterok:5(unfulfilled)").as_deref(), Some("afterok:5"));
+        let two = "afterok:5(unfulfilled),afterany:6_*(unfulfilled)";
+        assert_eq!(plain(two).as_deref(), Some("afterok:5,afterany:6_*"));
+        assert_eq!(plain("afterok:5(failed)?afternotok:15(unfulfilled)").as_deref(), Some("afterok:5?afternotok:15"));
+        assert_eq!(plain("(null)"), None);
+        assert_eq!(plain(""), None);
     }
 
     #[test]

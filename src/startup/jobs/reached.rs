@@ -8,14 +8,14 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::join::{flags, hardware, has_hardware, is_cloud, is_invalid, show, value};
-use super::{STOPS, slurm};
+use super::{SLURM, STOPS};
 use config::DaemonName;
 use init::control::client;
 use init::control::protocol::Request;
 use init::status;
 use machine::PhaseName;
 use machine::node_report::{OUR_REASON, TWICE};
+use slurm::node_record::NodeRecord;
 
 /// How long a connection within a cluster may take.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -35,7 +35,7 @@ pub fn watch(node: &str, port: u16, socket: &Path) -> anyhow::Result<()> {
     let mut other = Other::default();
     loop {
         pause();
-        let Ok(known) = show(node) else { continue };
+        let Ok(known) = SLURM.node(node) else { continue };
         let Some(known) = known else {
             unknown += 1;
             // Nor is it a sign while slurmd is still on its way to the controller.
@@ -48,15 +48,15 @@ pub fn watch(node: &str, port: u16, socket: &Path) -> anyhow::Result<()> {
         unknown = 0;
         if is_closed_for_nothing(&known) && is_ready(socket) {
             eprintln!("the node is drained for a cause that is over, so the drain is taken back");
-            let _ = slurm("scontrol", &["update", &format!("nodename={node}"), "state=resume"]);
+            let _ = SLURM.update_node(node, &["state=resume"]);
         }
         let told = told(socket);
         if other.is_to_be_told(told.is_some_and(|told| is_another(&known, &told))) {
-            let hardware = hardware(&known).join(" ");
+            let hardware = known.hardware();
             register_again(socket, &format!("the controller knows {node} as it is not any more ({hardware})"));
             continue;
         }
-        if !is_silent(&known) {
+        if !known.is_silent() {
             if said.take().is_some() {
                 eprintln!("the controller reaches this node again");
             }
@@ -69,7 +69,7 @@ pub fn watch(node: &str, port: u16, socket: &Path) -> anyhow::Result<()> {
             continue;
         }
         said = Some(Instant::now());
-        let (address, port) = place(&known, port);
+        let (address, port) = known.place(port);
         eprintln!(
             "error: the controller does not reach this node: it calls {address}, port {port}, and slurmd, which listens here on that port, \
              hears nothing; cause: {address} is not this machine's for the controller, or something between them lets nothing through; repair: \
@@ -80,9 +80,8 @@ pub fn watch(node: &str, port: u16, socket: &Path) -> anyhow::Result<()> {
 
 /// Whether a node is drained by its last stop, or because a job was started again there: slurmctld was killed before it had saved that
 /// the drain was taken back, or that the job had started.
-fn is_closed_for_nothing(known: &str) -> bool {
-    let is_over = |reason: &str| known.contains(&format!(" Reason={reason} ["));
-    flags(known).any(|flag| flag == "DRAIN") && (is_over(&format!("{OUR_REASON}{STOPS}")) || is_over(TWICE))
+fn is_closed_for_nothing(known: &NodeRecord) -> bool {
+    known.is(&["DRAIN"]) && (known.has_reason(&format!("{OUR_REASON}{STOPS}")) || known.has_reason(TWICE))
 }
 
 /// Whether this container serves, and does not stop.
@@ -97,10 +96,8 @@ fn told(socket: &Path) -> Option<String> {
 }
 
 /// Whether slurmctld knows a node with other hardware than it was told, and would forget that: it does not where a job is.
-fn is_another(known: &str, told: &str) -> bool {
-    let is_free =
-        value(known, "CPUAlloc") == Some("0") && !flags(known).any(|flag| ["COMPLETING", "RESERVED"].contains(&flag));
-    is_free && !is_cloud(known) && (is_invalid(known) || !has_hardware(known, told))
+fn is_another(known: &NodeRecord, told: &str) -> bool {
+    !known.is_in_use() && !known.is_cloud() && (known.is_invalid() || !known.has_hardware(told))
 }
 
 /// How long slurmctld has known another node.
@@ -136,10 +133,10 @@ fn register_again(socket: &Path, why: &str) {
 }
 
 /// Why the name cannot be this container's: another one answers under it.
-pub(super) fn taken(node: &str, known: &str, port: u16) -> Option<String> {
-    let (address, port) = place(known, port);
+pub(super) fn taken(node: &str, known: &NodeRecord, port: u16) -> Option<String> {
+    let (address, port) = known.place(port);
     let at: IpAddr = address.parse().ok()?;
-    if is_silent(known) || is_own(at) || is_another_nodes(node, address) || !answers(at, port) {
+    if known.is_silent() || is_own(at) || is_another_nodes(node, address) || !answers(at, port) {
         return None;
     }
     Some(format!(
@@ -150,27 +147,15 @@ pub(super) fn taken(node: &str, known: &str, port: u16) -> Option<String> {
 }
 
 /// Has the controller's log say it, too: slurmctld logs each reason that it is given. A reason that is there is somebody's.
-pub(super) fn tell_controller(node: &str, known: &str) {
-    if value(known, "Reason").is_none() {
+pub(super) fn tell_controller(node: &str, known: &NodeRecord) {
+    if known.get("Reason").is_none() {
         let host = nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();
         let reason = format!(
             "reason={OUR_REASON}another container ({host}) wants the name of this node; give it another host name"
         );
         // The log of this container says it in any case.
-        let _ = slurm("scontrol", &["update", &format!("nodename={node}"), &reason]);
+        let _ = SLURM.update_node(node, &[reason]);
     }
-}
-
-/// The address and port that slurmctld calls.
-fn place(known: &str, port: u16) -> (&str, u16) {
-    let port = value(known, "Port").and_then(|port| port.parse().ok()).unwrap_or(port);
-    (value(known, "NodeAddr").unwrap_or("an address that it does not say"), port)
-}
-
-/// Whether slurmctld hears nothing of the node.
-fn is_silent(known: &str) -> bool {
-    let state = value(known, "State").unwrap_or_default();
-    state.contains("NOT_RESPONDING") || state.contains('*') || state.starts_with("DOWN")
 }
 
 /// Whether the address is one of this machine's.
@@ -180,8 +165,8 @@ fn is_own(address: IpAddr) -> bool {
 
 /// Whether the address belongs to a node of another name by now, as it does after a container has got it anew.
 fn is_another_nodes(node: &str, address: &str) -> bool {
-    let nodes = super::output("scontrol", &["--oneliner", "show", "nodes"]).unwrap_or_default();
-    nodes.lines().any(|other| value(other, "NodeName") != Some(node) && value(other, "NodeAddr") == Some(address))
+    let nodes = SLURM.nodes().unwrap_or_default();
+    nodes.iter().any(|other| other.get("NodeName") != Some(node) && other.get("NodeAddr") == Some(address))
 }
 
 fn answers(address: IpAddr, port: u16) -> bool {
@@ -200,19 +185,15 @@ fn pause() {
 mod tests {
     use super::*;
 
-    #[test]
-    fn where_the_controller_calls_and_whether_it_hears_anything() {
-        let known = "NodeName=c1 NodeAddr=172.18.0.3 NodeHostName=c1 Port=7000 State=IDLE+DYNAMIC_NORM+NOT_RESPONDING";
-        assert_eq!(place(known, 6818), ("172.18.0.3", 7000));
-        assert_eq!(place("NodeName=c1 NodeAddr=172.18.0.3", 6818), ("172.18.0.3", 6818));
-        assert!(is_silent(known) && is_silent("State=DOWN+DYNAMIC_NORM") && is_silent("State=IDLE*"));
-        assert!(!is_silent("State=IDLE+DYNAMIC_NORM") && !is_silent("State=MIXED+DRAIN"));
+    fn record(line: &str) -> NodeRecord {
+        NodeRecord::parse(line).unwrap()
     }
 
     #[test]
     fn takes_back_only_drains_whose_cause_is_over() {
-        let known =
-            |state: &str, reason: &str| format!("NodeName=c1 State={state}+DYNAMIC_NORM Reason={reason} [root@x]");
+        let known = |state: &str, reason: &str| {
+            record(&format!("NodeName=c1 State={state}+DYNAMIC_NORM Reason={reason} [root@x]"))
+        };
         assert!(is_closed_for_nothing(&known("IDLE+DRAIN", "slurminit: the container stops")));
         assert!(is_closed_for_nothing(&known("MIXED+DRAIN", "Duplicate jobid")));
         assert!(!is_closed_for_nothing(&known("IDLE", "slurminit: the container stops")));
@@ -223,9 +204,9 @@ mod tests {
     fn a_controller_that_lost_how_a_node_changed_is_told_again_while_no_job_is_there() {
         let told = "CPUs=2 RealMemory=8000 Gres=gpu:nvidia:3 Feature=h200";
         let known = |gres: u32, allocated: u32, state: &str| {
-            format!(
+            record(&format!(
                 "NodeName=c1 CPUAlloc={allocated} CPUTot=2 Gres=gpu:nvidia:{gres}(S:0) RealMemory=8000 State={state}"
-            )
+            ))
         };
         assert!(is_another(&known(4, 0, "IDLE+DRAIN+DYNAMIC_NORM+INVALID_REG"), told));
         assert!(is_another(&known(2, 0, "IDLE+DYNAMIC_NORM"), told), "the GPU that is back");
@@ -251,9 +232,8 @@ mod tests {
 
     #[test]
     fn what_is_this_machines_own_is_no_other_node() {
-        let known = "NodeName=c1 NodeAddr=127.0.0.1 State=IDLE";
         assert!(is_own([127, 0, 0, 1].into()) && !is_own([192, 0, 2, 1].into()));
-        assert_eq!(taken("c1", known, 1), None);
-        assert_eq!(taken("c1", "NodeName=c1 NodeAddr=name State=IDLE", 1), None);
+        assert_eq!(taken("c1", &record("NodeName=c1 NodeAddr=127.0.0.1 State=IDLE"), 1), None);
+        assert_eq!(taken("c1", &record("NodeName=c1 NodeAddr=name State=IDLE"), 1), None);
     }
 }

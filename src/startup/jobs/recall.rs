@@ -13,7 +13,8 @@ use std::hash::BuildHasher as _;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
 
-use super::{OUR_REASON, output, slurm};
+use super::SLURM;
+use machine::node_report::OUR_REASON;
 
 /// What slurmctld sets a node down with that does not answer. Another reason is a person's, or another cause's.
 const SILENT: &str = "Not responding";
@@ -37,14 +38,14 @@ enum Need {
 
 /// One round: opens those that have come back, and asks those that can be reached again.
 pub fn run(port: u16) -> anyhow::Result<()> {
-    let list = output("sinfo", &["--noheader", "--Node", "--states=down,drain", "--format=%N|%o|%T|%E"])?;
+    let list = SLURM.output("sinfo", &["--noheader", "--Node", "--states=down,drain", "--format=%N|%o|%T|%E"])?;
     let mut nodes: Vec<(Need, &str, &str)> = list.lines().filter_map(need).collect();
     // A node has a line for each of its partitions.
     nodes.sort_unstable();
     nodes.dedup();
     let open = nodes.iter().filter(|node| node.0 == Need::Opened).map(|node| node.1).collect::<Vec<_>>().join(",");
     if !open.is_empty() {
-        slurm("scontrol", &["update", &format!("nodename={open}"), "state=undrain"])?;
+        SLURM.update_node(&open, &["state=undrain"])?;
     }
     nodes.retain(|node| node.0 != Need::Opened);
     let chance = usize::try_from(RandomState::new().hash_one(port) >> 32).unwrap_or_default();
@@ -67,9 +68,8 @@ pub fn run(port: u16) -> anyhow::Result<()> {
     if all.is_empty() {
         return Ok(());
     }
-    let name = format!("nodename={all}");
-    slurm("scontrol", &["update", &name, "state=resume"])?;
-    slurm("scontrol", &["update", &name, "state=drain", &format!("reason={OUR_REASON}{RETURNS}")])
+    SLURM.update_node(&all, &["state=resume"])?;
+    Ok(SLURM.update_node(&all, &["state=drain", &format!("reason={OUR_REASON}{RETURNS}")])?)
 }
 
 /// Name and address of a node that slurmctld gave up, or that is on its way back.

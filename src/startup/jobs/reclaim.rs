@@ -13,11 +13,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use super::{names, output, pause, slurm};
-use doctor::look::seconds;
+use super::note::JobNote;
+use super::{SLURM, names, pause};
 use machine::node_report::OUR_REASON;
-use plan::last_value;
+use model::queued_job::PENDING;
+use model::slurm_time;
 use processes::{Client, InUse, in_use};
+use slurm::client::Jobs;
+use slurm::error::QueryError;
 
 /// squeue's columns and their widths, which exceed the longest values.
 const COLUMNS: [(&str, usize); 7] = [
@@ -30,15 +33,6 @@ const COLUMNS: [(&str, usize); 7] = [
     ("AllocNodes", 256),
 ];
 
-/// Why an allocation is cancelled.
-const NOBODY: &str = "its srun or salloc is gone";
-
-/// Why a batch job is requeued or cancelled.
-const NO_SCRIPT: &str = "its script ended, or was to start, while slurmctld or slurmd was away";
-
-/// slurmctld's answer for a job of another kind (Slurm 22.05 to 24.11, ESLURM_DISABLED).
-const NOT_OF_THAT_KIND: &str = "presently disabled";
-
 /// What Slurm adds to BatchStartTimeout before it treats a batch job as missing (`job_mgr.c`).
 const LAUNCH_MARGIN: Duration = Duration::from_secs(10);
 
@@ -48,7 +42,7 @@ const LOOK: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(50);
 
 #[derive(Debug, PartialEq, Eq)]
-struct Job {
+struct HeldJob {
     id: String,
     /// The job's own name for Slurm's commands.
     name: String,
@@ -89,7 +83,7 @@ pub(super) fn run(node: &str) -> anyhow::Result<()> {
     let host = nix::unistd::gethostname()?.to_string_lossy().into_owned();
     let mut in_use = in_use();
     let nodes = names(node);
-    let suspicion = |job: Job| Some((suspect(&job, &in_use, &host, &nodes)?, job.id));
+    let suspicion = |job: HeldJob| Some((suspect(&job, &in_use, &host, &nodes)?, job.id));
     let mut suspects: Vec<(Suspect, String)> = jobs.into_iter().filter_map(suspicion).collect();
     while !suspects.is_empty() {
         // squeue runs after the look at the processes: whatever had ended by then had told slurmctld first.
@@ -104,7 +98,7 @@ pub(super) fn run(node: &str) -> anyhow::Result<()> {
 }
 
 /// Why a job may be lost. A job requested on another host has its srun there; another node has its own scripts.
-fn suspect(job: &Job, in_use: &InUse, our_host: &str, our_nodes: &[String]) -> Option<Suspect> {
+fn suspect(job: &HeldJob, in_use: &InUse, our_host: &str, our_nodes: &[String]) -> Option<Suspect> {
     let short = |host: &str| host.split('.').next().unwrap_or_default().to_owned();
     match &job.held_by {
         Holder::Client { session, host } if short(host) == short(our_host) => {
@@ -121,7 +115,11 @@ fn suspect(job: &Job, in_use: &InUse, our_host: &str, our_nodes: &[String]) -> O
 }
 
 /// Handles the lost jobs, and returns those that are still uncertain.
-fn settle(suspects: Vec<(Suspect, String)>, in_use: &InUse, jobs: &[Job]) -> anyhow::Result<Vec<(Suspect, String)>> {
+fn settle(
+    suspects: Vec<(Suspect, String)>,
+    in_use: &InUse,
+    jobs: &[HeldJob],
+) -> anyhow::Result<Vec<(Suspect, String)>> {
     let has_script = suspects.iter().any(|(suspect, _)| *suspect == Suspect::WithoutScript);
     let launch = if has_script { launch_time()? } else { Duration::MAX };
     let mut in_doubt = Vec::new();
@@ -145,7 +143,7 @@ fn settle(suspects: Vec<(Suspect, String)>, in_use: &InUse, jobs: &[Job]) -> any
 }
 
 /// slurmctld listens before it has read its saved state. On a busy machine squeue gives up before that (seen: 10 s).
-fn patiently(begin: Instant) -> anyhow::Result<Vec<Job>> {
+fn patiently(begin: Instant) -> anyhow::Result<Vec<HeldJob>> {
     loop {
         match running() {
             Err(_) if begin.elapsed() < PATIENCE => pause(LOOK),
@@ -154,78 +152,67 @@ fn patiently(begin: Instant) -> anyhow::Result<Vec<Job>> {
     }
 }
 
-fn running() -> anyhow::Result<Vec<Job>> {
-    let format = COLUMNS.map(|(name, width)| format!("{name}:{width}")).join(",");
-    let list = output("squeue", &["--noheader", "--states=RUNNING,SUSPENDED", "--Format", &format])?;
-    Ok(list.lines().filter_map(parse).collect())
+fn running() -> anyhow::Result<Vec<HeldJob>> {
+    let which = Jobs { states: &["RUNNING", "SUSPENDED"], ..Jobs::default() };
+    Ok(SLURM.job_columns(&which, &COLUMNS)?.into_iter().filter_map(parse).collect())
 }
 
-fn parse(line: &str) -> Option<Job> {
-    let mut from = 0;
-    let [id, name, batch, used, session, node, host] = COLUMNS.map(|(_, width)| {
-        let column = line.get(from..line.len().min(from + width)).unwrap_or_default().trim();
-        from += width;
-        column.to_owned()
-    });
+fn parse([id, name, batch, used, session, node, host]: [String; 7]) -> Option<HeldJob> {
     let held_by = match batch.as_str() {
         "0" => Holder::Client { session, host },
         "1" => Holder::Script { node },
         _ => return None,
     };
-    Some(Job { id, name, age: Duration::from_secs(seconds(&used)), held_by })
+    Some(HeldJob { id, name, age: Duration::from_secs(slurm_time::seconds(&used).unwrap_or_default()), held_by })
 }
 
 /// Ends an allocation that nobody holds. `salloc --no-shell` and slurmrestd leave such allocations on purpose.
 /// slurmctld delivers a message only if there was a client to receive it, which tells them apart. A client that does
 /// exist learns why the job ends.
 fn release(job: &str) -> anyhow::Result<()> {
-    if is_possible(slurm("scontrol", &["notify", job, &format!("{OUR_REASON}{NOBODY}")]))? {
-        cancel(job, NOBODY)?;
+    let note = JobNote::WithoutClient;
+    if is_possible(SLURM.run("scontrol", &["notify", job, &format!("{OUR_REASON}{}", note.words())]))? {
+        cancel(job, note)?;
     }
     Ok(())
 }
 
 /// Does what Slurm does with a batch job that is missing from its node.
 fn requeue(job: &str) -> anyhow::Result<()> {
-    if !is_possible(slurm("scontrol", &["requeue", "incomplete", job]))? {
-        return cancel(job, NO_SCRIPT);
+    let note = JobNote::WithoutScript;
+    if !is_possible(SLURM.run("scontrol", &["requeue", "incomplete", job]))? {
+        return cancel(job, note);
     }
     // The wait of two minutes begins when the node reports that nothing of the job is left.
     let begin = Instant::now();
-    while begin.elapsed() < LOOK && output("squeue", &["--noheader", "--jobs", job, "--format=%T"])?.trim() != "PENDING"
-    {
+    let which = Jobs { states: &[PENDING], options: &["--jobs", job], ..Jobs::default() };
+    while begin.elapsed() < LOOK && SLURM.jobs(&which)?.is_empty() {
         pause(super::LOOK);
     }
     super::start_soon(job);
-    eprintln!("warning: job {job} runs in slurmctld's eyes alone, and is requeued: {NO_SCRIPT}");
+    eprintln!("warning: job {job} runs in slurmctld's eyes alone, and is requeued: {}", note.words());
     Ok(())
 }
 
-fn cancel(job: &str, why: &str) -> anyhow::Result<()> {
-    slurm("scontrol", &["update", &format!("jobid={job}"), &format!("admincomment={OUR_REASON}{why}")])?;
-    slurm("scancel", &[job])?;
+fn cancel(job: &str, note: JobNote) -> anyhow::Result<()> {
+    let why = note.words();
+    SLURM.update_job(job, &[format!("admincomment={OUR_REASON}{why}")])?;
+    SLURM.run("scancel", &[job])?;
     eprintln!("warning: job {job} runs in slurmctld's eyes alone, and is cancelled: {why}");
     Ok(())
 }
 
-fn is_possible(answer: anyhow::Result<()>) -> anyhow::Result<bool> {
+fn is_possible(answer: Result<(), QueryError>) -> anyhow::Result<bool> {
     match answer {
-        Ok(()) => Ok(true),
-        Err(error) if error.to_string().contains(NOT_OF_THAT_KIND) => Ok(false),
-        Err(error) => Err(error),
+        Err(error) if error.is_of_another_kind() => Ok(false),
+        answer => Ok(answer.map(|()| true)?),
     }
 }
 
 /// How long after a job's start its batch script may still be missing, because a prolog runs.
 fn launch_time() -> anyhow::Result<Duration> {
-    let config = output("scontrol", &["show", "config"])?;
-    parse_launch_time(&config).context("`scontrol show config` names no BatchStartTimeout")
-}
-
-/// `BatchStartTimeout       = 10 sec`
-fn parse_launch_time(config: &str) -> Option<Duration> {
-    let seconds = last_value(config, "BatchStartTimeout")?.parse().ok()?;
-    Some(Duration::from_secs(seconds) + LAUNCH_MARGIN)
+    let timeout = SLURM.config()?.batch_start_timeout();
+    Ok(timeout.context("`scontrol show config` names no BatchStartTimeout")? + LAUNCH_MARGIN)
 }
 
 #[cfg(test)]
@@ -234,30 +221,24 @@ mod tests {
     use super::*;
     use sys::proc::Stat;
 
-    fn row(columns: [&str; 7]) -> String {
-        COLUMNS.iter().zip(columns).map(|((_, width), text)| format!("{text:width$}")).collect()
+    fn job(held_by: Holder) -> HeldJob {
+        HeldJob { id: "7".to_owned(), name: "5_2".to_owned(), age: Duration::from_secs(62), held_by }
     }
 
-    fn job(held_by: Holder) -> Job {
-        Job { id: "7".to_owned(), name: "5_2".to_owned(), age: Duration::from_secs(62), held_by }
-    }
-
-    fn client_job(host: &str) -> Job {
+    fn client_job(host: &str) -> HeldJob {
         job(Holder::Client { session: "40".to_owned(), host: host.to_owned() })
     }
 
-    fn script(node: &str) -> Job {
+    fn script(node: &str) -> HeldJob {
         job(Holder::Script { node: node.to_owned() })
     }
 
     #[test]
     fn squeue_tells_who_holds_a_job() {
-        assert_eq!(parse(&row(["7", "5_2", "0", "1:02", "40", "node1", "node1.lab"])), Some(client_job("node1.lab")));
-        assert_eq!(parse(&row(["7", "5_2", "1", "1:02", "40", "localhost", ""])), Some(script("localhost")));
-        assert_eq!(parse(row(["7", "5_2", "1", "1:02", "40", "localhost", ""]).trim_end()), Some(script("localhost")));
-        for bad in ["", "7", "slurm_load_jobs error: Unable to contact slurm controller"] {
-            assert_eq!(parse(bad), None, "{bad}");
-        }
+        let parse = |columns: [&str; 7]| parse(columns.map(str::to_owned));
+        assert_eq!(parse(["7", "5_2", "0", "1:02", "40", "node1", "node1.lab"]), Some(client_job("node1.lab")));
+        assert_eq!(parse(["7", "5_2", "1", "1:02", "40", "localhost", ""]), Some(script("localhost")));
+        assert_eq!(parse(["slurm_load_jobs", "error: Unable", "to", "", "", "", ""]), None);
     }
 
     /// A process with its parent and session.
@@ -300,7 +281,7 @@ mod tests {
 
     #[test]
     fn what_is_held_elsewhere_is_no_suspect() {
-        let suspect = |job: &Job| suspect(job, &InUse::default(), "node1", &["localhost".to_owned()]);
+        let suspect = |job: &HeldJob| suspect(job, &InUse::default(), "node1", &["localhost".to_owned()]);
         assert_eq!(suspect(&client_job("login")), None);
         assert_eq!(suspect(&script("node2")), None);
     }
@@ -312,12 +293,5 @@ mod tests {
         assert_eq!(suspect(&of([step("batch"), task()])), None);
         assert_eq!(suspect(&of([step("batch")])), None, "it tells how the script ended");
         assert_eq!(suspect(&of([step("extern"), task()])), Some(Suspect::WithoutScript));
-    }
-
-    #[test]
-    fn a_script_may_be_late_as_long_as_slurm_lets_it() {
-        let config = "BOOT_TIME = x\nBatchStartTimeout       = 10 sec\nBurstBufferType = (null)\n";
-        assert_eq!(parse_launch_time(config), Some(Duration::from_secs(20)));
-        assert_eq!(parse_launch_time("Configuration data as of\n"), None);
     }
 }

@@ -6,8 +6,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::{account, output, pause, reports, slurm, start_soon};
+use super::{SLURM, account, pause, start_soon};
 use machine::node_report::TWICE;
+use model::queued_job::PENDING;
+use slurm::client::Jobs;
 
 /// By then slurmctld has begun to schedule (seen: 5 s) and has slurmd's answer.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -20,18 +22,18 @@ pub(super) fn watch(node: &str) -> anyhow::Result<()> {
     // slurmctld may have been faster than this check.
     let mut drained = false;
     while !begun.is_empty() && begin.elapsed() < PATIENCE {
-        if reports(node)?.iter().any(|report| report.is_drained_because(TWICE)) {
+        if SLURM.node_reports(node)?.iter().any(|report| report.is_drained_because(TWICE)) {
             drained = true;
-            slurm("scontrol", &["update", &format!("nodename={node}"), "state=undrain"])?;
+            SLURM.update_node(node, &["state=undrain"])?;
             eprintln!(
                 "warning: slurmctld had forgotten that a job ran, started it again and drained the node (\"{TWICE}\"); the drain is \
                  taken back"
             );
         }
         if drained {
-            let waiting = output("squeue", &["--noheader", "--states=PENDING", "--format=%A %i"])?;
-            let waiting = waiting.lines().filter_map(|line| line.trim().split_once(' '));
-            waiting.filter(|(id, _)| begun.contains(*id)).for_each(|(_, name)| start_soon(name));
+            let waiting = SLURM.jobs(&Jobs { states: &[PENDING], ..Jobs::default() })?;
+            let again = waiting.iter().filter(|job| begun.contains(&job.number.to_string()));
+            again.for_each(|job| start_soon(&job.id));
         }
         pause(LOOK);
     }

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use super::{COMPLETING, output};
+use super::SLURM;
+use model::queued_job::QueuedJob;
+use slurm::client::Jobs;
 
 /// The pause between two checks of the queue, because Slurm has no event for the end of a job. It grows: for a long
 /// job, precision does not matter.
@@ -20,9 +22,9 @@ const NEVER_BY_ITSELF: [&str; 4] =
 pub fn run() -> anyhow::Result<()> {
     let (mut pause, mut answered, mut said) = (FIRST_PAUSE, Instant::now(), BTreeSet::new());
     loop {
-        match output("squeue", &["--noheader", "--format=%A %T %r"]) {
+        match SLURM.jobs(&Jobs::default()) {
             Ok(queue) => {
-                let queue = Queue::parse(&queue);
+                let queue = Backlog::of(&queue);
                 for (job, reason) in &queue.held {
                     if said.insert(job.clone()) {
                         eprintln!("warning: job {job} is not waited for: it does not run by itself ({reason})");
@@ -33,7 +35,7 @@ pub fn run() -> anyhow::Result<()> {
                 }
                 answered = Instant::now();
             }
-            Err(error) if answered.elapsed() >= PATIENCE => return Err(error),
+            Err(error) if answered.elapsed() >= PATIENCE => return Err(error.into()),
             Err(_) => {}
         }
         super::pause(pause);
@@ -42,7 +44,7 @@ pub fn run() -> anyhow::Result<()> {
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Queue {
+pub(super) struct Backlog {
     /// Jobs that are running, ending, or will run.
     open: BTreeSet<String>,
     /// How many of these are running and pending, for messages.
@@ -52,25 +54,18 @@ pub(super) struct Queue {
     held: Vec<(String, String)>,
 }
 
-impl Queue {
-    /// Parses lines of `%A %T %r`; the reason may contain blanks.
-    pub(super) fn parse(text: &str) -> Self {
+impl Backlog {
+    pub(super) fn of(jobs: &[QueuedJob]) -> Self {
         let mut queue = Self::default();
-        for line in text.lines() {
-            let mut words = line.trim().splitn(3, ' ');
-            let (Some(id), Some(state)) = (words.next(), words.next()) else { continue };
-            let reason = words.next().unwrap_or_default().trim();
-            match state {
-                "PENDING" if NEVER_BY_ITSELF.contains(&reason) => {
-                    queue.waiting += 1;
-                    queue.held.push((id.to_owned(), reason.to_owned()));
-                    continue;
-                }
-                "PENDING" => queue.waiting += 1,
-                COMPLETING => {}
-                _ => queue.running += 1,
+        for job in jobs {
+            let id = job.number.to_string();
+            queue.waiting += usize::from(job.waits());
+            if job.waits() && NEVER_BY_ITSELF.contains(&job.reason.as_str()) {
+                queue.held.push((id, job.reason.clone()));
+                continue;
             }
-            queue.open.insert(id.to_owned());
+            queue.running += usize::from(!job.waits() && !job.is_completing());
+            queue.open.insert(id);
         }
         queue
     }
@@ -82,13 +77,23 @@ mod tests {
 
     #[test]
     fn what_waits_for_a_person_is_not_waited_for() {
-        let queue = Queue::parse(
-            "1 RUNNING None\n2 PENDING Resources\n3 PENDING JobHeldUser\n4 COMPLETING None\n5 PENDING DependencyNeverSatisfied\n\
-             6 PENDING Nodes required for job are DOWN, DRAINED or reserved\n",
-        );
+        let jobs = [
+            (1, "RUNNING", "None"),
+            (2, "PENDING", "Resources"),
+            (3, "PENDING", "JobHeldUser"),
+            (4, "COMPLETING", "None"),
+            (5, "PENDING", "DependencyNeverSatisfied"),
+            (6, "PENDING", "Nodes required for job are DOWN, DRAINED or reserved"),
+        ];
+        let job = |(number, state, reason): (u64, &str, &str)| QueuedJob {
+            number,
+            state: state.to_owned(),
+            reason: reason.to_owned(),
+            ..QueuedJob::default()
+        };
+        let queue = Backlog::of(&jobs.map(job));
         assert_eq!(queue.open.iter().map(String::as_str).collect::<Vec<_>>(), ["1", "2", "4", "6"]);
         assert_eq!((queue.running, queue.waiting), (1, 4));
         assert_eq!(queue.held.iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(), ["3", "5"]);
-        assert_eq!(Queue::parse("\n"), Queue::default());
     }
 }

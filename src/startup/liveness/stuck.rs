@@ -5,22 +5,20 @@
 //! `UnkillableStepTimeout` starts only after that wait (Slurm 22.05 to 24.11, `slurmstepd/req.c`).
 
 use std::collections::BTreeMap;
-use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
 use model::printable;
+use model::queued_job::{COMPLETING, QueuedJob};
+use slurm::client::{Client, Jobs, limit};
 use sys::leftovers::Handle;
 use sys::proc;
 use sys::proc::parse;
-use sys::tool;
 
 /// By then a regular file is usually open; a cancelled job loses nothing either way. The time is short because
 /// slurmctld waits 10 s for the node's answer to the cancellation, and retries only a minute later.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long slurmctld may take to say which jobs are to end.
-const ANSWER: Duration = Duration::from_secs(10);
 
 /// A slurmstepd with a user's rights, which it has only while it prepares a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,14 +72,10 @@ fn waits(status: &str) -> Option<u64> {
 
 /// The jobs that Slurm is ending, and their users.
 fn completing() -> BTreeMap<u32, String> {
-    let squeue = ["--noheader", "--states=COMPLETING", "--format=%A %u"];
-    let list =
-        tool::output(Command::new("squeue").args(squeue), ANSWER).map(|output| output.stdout).unwrap_or_default();
-    let job = |line: &str| {
-        let (job, user) = line.trim().split_once(' ')?;
-        Some((job.parse().ok()?, printable::short(user, 64)))
-    };
-    String::from_utf8_lossy(&list).lines().filter_map(job).collect()
+    let which = Jobs { states: &[COMPLETING], ..Jobs::default() };
+    let jobs = Client::each(limit::COMMAND).jobs(&which).unwrap_or_default();
+    let job = |job: QueuedJob| Some((u32::try_from(job.number).ok()?, printable::short(&job.user, 64)));
+    jobs.into_iter().filter_map(job).collect()
 }
 
 #[expect(clippy::disallowed_methods, reason = "nothing tells that a process goes on waiting")]

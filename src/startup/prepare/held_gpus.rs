@@ -1,34 +1,29 @@
 //! Running jobs that hold GPUs. If slurmctld starts with another number of GPUs on their node, it aborts them,
 //! whichever GPU they hold (24.11, `_find_invalid_job_gres_on_node`: "gres/gpu count mismatch").
 
-use std::io::{self, ErrorKind};
-use std::process::{Command, Output};
-use std::time::Duration;
-
 use serde_json::Value;
 
 use model::exit_code;
 use model::inventory::gres::has_gpu;
 use plan::Refusal;
-use sys::tool;
-
-/// How long slurmctld may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+use slurm::client::{Client, Jobs, limit};
+use slurm::error::QueryError;
 
 /// Fails if there is such a job, or if that cannot be determined.
 pub(super) fn check_nobody_holds_gpus() -> Result<(), Refusal> {
     // Uses JSON (22.05 and later): in `scontrol show job`, a job's name and comment can imitate Slurm's own lines.
-    let answer = match squeue("--json") {
-        Ok(answer) if answer.status.success() => String::from_utf8_lossy(&answer.stdout).into_owned(),
-        Err(error) if error.kind() == ErrorKind::TimedOut => {
+    let client = Client::each(limit::RELOAD);
+    let answer = match client.output("squeue", &["--json"]) {
+        Ok(answer) => answer,
+        Err(QueryError::Silent(_)) => {
             return Err(refusal("slurmctld does not say whether jobs hold GPUs", "see why it does not answer"));
         }
-        _ if squeue("--noheader").is_ok_and(|answer| answer.status.success()) => {
+        _ if client.jobs(&Jobs::default()).is_ok() => {
             return Err(refusal("`squeue --json` fails, which says whether jobs hold GPUs", NO_JSON));
         }
         // Without a controller, restarting it costs nothing.
-        other => {
-            eprintln!("warning: slurmctld was not asked whether jobs hold GPUs: {other:?}");
+        Err(error) => {
+            eprintln!("warning: slurmctld was not asked whether jobs hold GPUs: {error}");
             return Ok(());
         }
     };
@@ -45,10 +40,6 @@ pub(super) fn check_nobody_holds_gpus() -> Result<(), Refusal> {
 }
 
 const NO_JSON: &str = "install Slurm's plugin serializer_json, or restart the container when no job runs";
-
-fn squeue(how: &str) -> io::Result<Output> {
-    tool::output(Command::new("squeue").arg(how), PATIENCE)
-}
 
 fn refusal(what: &str, repair: &str) -> Refusal {
     let cause = "Slurm aborts every job with a GPU when the number of GPUs of its node changes";

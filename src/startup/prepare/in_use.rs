@@ -2,21 +2,20 @@
 
 use std::io::ErrorKind;
 use std::path::Path;
-use std::time::Duration;
 
 use config::{Config, Role};
 use install::planned::{Planned, slurm_conf, state_directory};
 use model::exit_code;
 use model::inventory::{Finding, Kind};
+use model::queued_job::QueuedJob;
 use plan::in_use;
-use plan::in_use::{Gone, GoneNode, InUse, Job, Saved};
+use plan::in_use::{Gone, GoneNode, InUse, Saved};
 use plan::{FileName, Refusal};
-use sys::tool;
-use sys::tool::answer::Answer;
+use slurm::client::{Client, Jobs, limit};
+use slurm::error::QueryError;
 use sys::trusted_path;
 
-/// How long slurmctld may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const SLURM: Client = Client::each(limit::RELOAD);
 
 /// Whether slurmctld of this container reads the slurm.conf of this container.
 fn has_slurmctld(config: &Config) -> bool {
@@ -149,18 +148,17 @@ fn saved(config: &Config, root: &Path, planned: &Planned) -> Saved {
 }
 
 /// All jobs that have not ended; `None` without a controller.
-pub(super) fn jobs() -> Result<Option<Vec<Job>>, Refusal> {
-    let format = format!("--format={}", in_use::COLUMNS);
-    match tool::ask("squeue", &["--noheader", "--all", "--sort=i", &format], PATIENCE) {
-        Answer::Ended { succeeded: true, stdout, .. } => Ok(Some(stdout.lines().filter_map(Job::parse).collect())),
-        Answer::Silent => Err(Refusal::new(
+pub(super) fn jobs() -> Result<Option<Vec<QueuedJob>>, Refusal> {
+    match SLURM.jobs(&Jobs { options: &["--all", "--sort=i"], ..Jobs::default() }) {
+        Ok(jobs) => Ok(Some(jobs)),
+        Err(QueryError::Silent(_)) => Err(Refusal::new(
             exit_code::FAILURE,
             "slurmctld does not say which jobs there are",
             "a reload must not take from them what they use",
             "see why it does not answer, then run `slurminit reload`",
         )),
-        other => {
-            eprintln!("warning: slurmctld was not asked for its jobs: {other:?}");
+        Err(error) => {
+            eprintln!("warning: slurmctld was not asked for its jobs: {error}");
             Ok(None)
         }
     }
@@ -201,6 +199,5 @@ impl Drop for Closed {
 }
 
 fn update(partition: &str, state: &str) -> bool {
-    let arguments = ["update", &format!("PartitionName={partition}"), &format!("State={state}")];
-    tool::ask("scontrol", &arguments, PATIENCE).output().is_some()
+    SLURM.update(&format!("PartitionName={partition}"), &[format!("State={state}")]).is_ok()
 }

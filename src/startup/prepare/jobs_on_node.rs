@@ -1,41 +1,36 @@
 //! A node of a cluster of several containers can be another one only once the controller has forgotten it, which it does of a node without
 //! jobs and reservations alone (24.11, `_delete_node_ptr`). It has to be drained, so that no job begins meanwhile.
 
-use std::time::Duration;
-
 use model::exit_code;
 use plan::Refusal;
-use sys::tool;
-
-/// How long slurmctld may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// Slurm would forget a node with a suspended job.
-const STATES: &str = "--states=RUNNING,SUSPENDED,CONFIGURING,STOPPED,COMPLETING";
+use slurm::client::{Client, Jobs, limit};
+use slurm::error::QueryError;
+use slurm::node_record::NodeRecord;
 
 /// Fails if the controller would not forget the node, or a job would miss something, or slurmctld does not say.
 pub(super) fn check_no_job_is_on(node: &str) -> Result<(), Refusal> {
-    let said = |program: &str, arguments: &[&str]| {
-        let answer = tool::ask(program, arguments, PATIENCE).output_of(program);
-        answer.map_err(|why| refusal(format!("slurmctld does not say which jobs are on {node}: {why}"), node))
-    };
-    let known = said("scontrol", &["--oneliner", "show", "node", node])?;
-    let jobs = said("squeue", &["--noheader", "--all", "--format=%A", STATES, &format!("--nodelist={node}")])?;
-    match hindrance(&known, &jobs) {
+    let client = Client::each(limit::RELOAD);
+    let silent = |why: QueryError| refusal(format!("slurmctld does not say which jobs are on {node}: {why}"), node);
+    let known = client.node(node).map_err(silent)?;
+    // Slurm would forget a node with a suspended job.
+    let jobs = client.jobs(&Jobs { node: Some(node), options: &["--all"], ..Jobs::HOLDING }).map_err(silent)?;
+    let jobs: Vec<String> = jobs.iter().map(|job| job.number.to_string()).collect();
+    match hindrance(known.as_ref(), &jobs) {
         None => Ok(()),
         Some(why) => Err(refusal(format!("the node {node} has other hardware now, and {why}"), node)),
     }
 }
 
-/// What keeps the node from being forgotten, by the words of scontrol and squeue.
-fn hindrance(known: &str, jobs: &str) -> Option<String> {
-    let state = known.split_whitespace().find_map(|word| word.strip_prefix("State=")).unwrap_or_default();
-    let is = |flag: &str| state.split('+').any(|word| word.trim_end_matches('*') == flag);
-    let jobs: Vec<&str> = jobs.split_whitespace().collect();
-    match jobs.as_slice() {
+/// What keeps the node from being forgotten.
+fn hindrance(known: Option<&NodeRecord>, jobs: &[String]) -> Option<String> {
+    let is = |flag: &str| known.is_some_and(|known| known.is(&[flag]));
+    match jobs {
         [] if is("RESERVED") => Some("it is in a reservation".to_owned()),
         [] if is("DRAIN") => None,
-        [] => Some(format!("it is not drained ({state})")),
+        [] => {
+            let state = known.and_then(|known| known.get("State")).unwrap_or_default();
+            Some(format!("it is not drained ({state})"))
+        }
         jobs => Some(format!("jobs are on it: {}", jobs.join(", "))),
     }
 }
@@ -55,7 +50,8 @@ mod tests {
     #[test]
     fn only_a_drained_node_without_jobs_and_reservations_is_forgotten() {
         let said = |state: &str, jobs: &str| {
-            hindrance(&format!("NodeName=c1 Gres=gpu:1 State={state} ThreadsPerCore=1"), jobs)
+            let known = NodeRecord::parse(&format!("NodeName=c1 Gres=gpu:1 State={state} ThreadsPerCore=1"));
+            hindrance(known.as_ref(), &jobs.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
         };
         assert_eq!(said("IDLE+DRAIN+DYNAMIC_NORM", ""), None);
         assert_eq!(said("IDLE*+DRAIN+DYNAMIC_NORM", "\n"), None);

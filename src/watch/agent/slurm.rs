@@ -1,19 +1,13 @@
 //! What the agent asks of Slurm, and has it do.
-//!
-//! Each question has a deadline.
-
-use std::time::Duration;
 
 use config::Victim;
-use faults::report::JobOnGpu;
 use faults::ward::{Drained, OnNode};
-use machine::node_report::{GPUS_REASON, MEMORYS_REASON, NodeReport, OUR_REASON, SINFO_FORMAT};
+use machine::node_report::{GPUS_REASON, MEMORYS_REASON, NodeReport, OUR_REASON};
+use slurm::client::{Client, Jobs, limit};
 use slurm::nodes;
-use slurm::nodes::{GpuState, Job};
-use sys::tool;
 
-/// How long Slurm may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const SLURM: Client = Client::each(limit::COMMAND);
+
 /// The longest reason, in characters.
 const LONGEST: usize = 400;
 
@@ -65,55 +59,40 @@ pub(super) fn open_after_memory(node: &str) -> Result<(), String> {
 
 /// Cancels the node's youngest or oldest job with a word to it; returns which.
 pub(super) fn cancel(node: &str, victim: Victim, why: &str) -> Result<Option<String>, String> {
-    let nodes = format!("--nodelist={node}");
-    // By the time of their start. squeue takes `localhost` for this machine's name.
-    let arguments = ["--noheader", "--states=RUNNING", "--sort=S", "--format=%A", &nodes];
-    let arguments = arguments.get(..if node == "localhost" { 4 } else { 5 }).unwrap_or_default();
-    let said = tool::ask("squeue", arguments, PATIENCE).output_of("squeue")?;
-    let mut jobs = said.split_whitespace();
+    // By the time of their start.
+    let which = Jobs { states: &["RUNNING"], node: Some(node), options: &["--sort=S"] };
+    let mut jobs = SLURM.jobs(&which)?.into_iter().map(|job| job.number.to_string());
     let job = match victim {
         Victim::Youngest => jobs.last(),
         Victim::Oldest => jobs.next(),
         Victim::None => None,
     };
-    let Some(job) = job.filter(|job| job.bytes().all(|byte| byte.is_ascii_digit())) else { return Ok(None) };
-    let ask = |program: &str, arguments: &[&str]| tool::ask(program, arguments, PATIENCE).output_of(program);
+    let Some(job) = job else { return Ok(None) };
     let word = format!("slurminit: cancelled, because the node's {why}");
     // Only srun shows it; the comment stays with the job.
-    let _ = ask("scontrol", &["notify", job, &word]);
-    let _ = ask("scontrol", &["update", &format!("jobid={job}"), &format!("admincomment={word}")]);
-    ask("scancel", &[job]).map(|_| Some(job.to_owned()))
+    let _ = SLURM.run("scontrol", &["notify", &job, &word]);
+    let _ = SLURM.update_job(&job, &[format!("admincomment={word}")]);
+    SLURM.run("scancel", &[&job])?;
+    Ok(Some(job))
 }
 
 /// Which jobs have GPUs of the node.
 pub(super) fn on_node(node: &str) -> anyhow::Result<OnNode> {
-    let cluster = nodes::cluster_of(node, PATIENCE)?;
+    let cluster = nodes::cluster_of(node, &Client::together(limit::COMMAND))?;
     let node = cluster.node(node)?;
-    let job = |job: &Job| JobOnGpu { job: job.job, user: job.user.clone() };
-    let jobs = |gpu: &nodes::Gpu| match &gpu.state {
-        GpuState::Allocated { job: holder } => holder.iter().map(job).collect(),
-        GpuState::Shared { jobs } => jobs.iter().map(job).collect(),
-        GpuState::Free | GpuState::Unavailable => Vec::new(),
-    };
-    let is_held = |gpu: &&nodes::Gpu| matches!(gpu.state, GpuState::Allocated { .. } | GpuState::Shared { .. });
     Ok(OnNode {
         is_closed: node.drained || ["FAIL", "DOWN"].iter().any(|flag| node.words.iter().any(|word| word == flag)),
         is_ours: node.drained && node.report.reason.starts_with(GPUS_REASON),
-        gpus: node.gpus.iter().map(jobs).collect(),
-        held: node.gpus.iter().filter(is_held).count(),
+        gpus: node.gpus.iter().map(|gpu| gpu.state.jobs().to_vec()).collect(),
+        held: node.gpus.iter().filter(|gpu| gpu.state.is_held()).count(),
         is_empty: node.cpus_allocated == 0 && !node.words.iter().any(|word| word == "COMPLETING"),
     })
 }
 
 fn report(node: &str) -> Option<NodeReport> {
-    let nodes = format!("--nodes={node}");
-    let format = format!("--format={SINFO_FORMAT}");
-    let said = tool::ask("sinfo", &["--noheader", "--all", &nodes, &format], PATIENCE).output_of("sinfo").ok()?;
-    NodeReport::parse(said.lines().next()?)
+    SLURM.node_reports(node).ok()?.into_iter().next()
 }
 
 fn update(node: &str, what: &[&str]) -> Result<(), String> {
-    let name = format!("nodename={node}");
-    let arguments = [["update", &name].as_slice(), what].concat();
-    tool::ask("scontrol", &arguments, PATIENCE).output_of("scontrol").map(drop)
+    Ok(SLURM.update_node(node, what)?)
 }

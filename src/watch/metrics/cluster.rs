@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use super::exposition::{Family, Kind, Value};
 use crate::overview::seen::Slurm;
-use slurm::nodes::answer::{GpuState, Node};
+use slurm::nodes::Node;
 
 use Kind::{Gauge, Untyped};
 
@@ -107,8 +107,7 @@ fn cpus_and_gpus(slurm: &Slurm) -> Vec<Family> {
     let nodes = &slurm.cluster.nodes;
     let cpus = nodes.iter().map(Cpus::of).fold(Cpus::default(), Cpus::plus);
     let gpus = || nodes.iter().flat_map(|node| &node.gpus);
-    let is_used = |state: &GpuState| matches!(state, GpuState::Allocated { .. } | GpuState::Shared { .. });
-    let (total, used) = (gpus().count() as u64, gpus().filter(|gpu| is_used(&gpu.state)).count() as u64);
+    let (total, used) = (gpus().count() as u64, gpus().filter(|gpu| gpu.state.is_held()).count() as u64);
     #[expect(clippy::cast_precision_loss, reason = "no cluster has so many GPUs")]
     let ratio = (total > 0).then(|| used as f64 / total as f64);
     vec![

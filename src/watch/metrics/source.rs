@@ -2,16 +2,14 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tokio::sync::Mutex;
 
 use super::Settings;
 use crate::overview::{self, Allocations, Files, Slurm, State, slurm};
+use ::slurm::client::limit;
 use model::printable;
-
-/// How long an answer of slurmctld is used, however many ask.
-const KEPT: Duration = Duration::from_secs(5);
 
 /// slurmctld's answer, or why there is none.
 type Answer = Arc<Result<Slurm, String>>;
@@ -64,7 +62,7 @@ impl Source {
     async fn ask(&self) -> Answer {
         let mut kept = self.answer.lock().await;
         if let Some((at, answer)) = kept.as_ref() {
-            if at.elapsed() < KEPT {
+            if at.elapsed() < limit::KEPT {
                 return Arc::clone(answer);
             }
         }

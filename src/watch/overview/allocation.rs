@@ -5,8 +5,9 @@
 use std::collections::BTreeMap;
 
 use super::seen::{Files, Slurm};
-use faults::report::{GpuReport, JobOnGpu};
-use slurm::nodes::answer::{GpuState, Node};
+use faults::report::GpuReport;
+use model::queued_job::OwnedJob;
+use slurm::nodes::{GpuState, Node};
 
 /// Since when GPUs have had no job, by their vendor and index.
 #[derive(Debug, Default)]
@@ -24,7 +25,7 @@ impl Allocations {
             }
             gpu.jobs = jobs(node, gpu);
             let idle = self.0.entry((gpu.vendor.to_string(), gpu.index)).or_insert(files.now);
-            let elapsed = |job: &JobOnGpu| slurm.queue.jobs.iter().find(|queued| queued.number == job.job)?.seconds();
+            let elapsed = |job: &OwnedJob| slurm.queue.jobs.iter().find(|queued| queued.number == job.job)?.seconds();
             match gpu.jobs.iter().filter_map(elapsed).max() {
                 _ if gpu.jobs.is_empty() => gpu.since = *idle,
                 Some(seconds) => gpu.since = files.now.saturating_sub(seconds),
@@ -42,20 +43,10 @@ fn is_unknown(node: &Node, index: usize) -> bool {
     node.gpus.get(index).is_some_and(|gpu| gpu.state == GpuState::Allocated { job: None })
 }
 
-fn jobs(node: &Node, gpu: &GpuReport) -> Vec<JobOnGpu> {
+fn jobs(node: &Node, gpu: &GpuReport) -> Vec<OwnedJob> {
     let states = gpu.offered.iter().filter_map(|index| node.gpus.get(*index)).map(|gpu| &gpu.state);
-    let mut jobs: Vec<JobOnGpu> = states.flat_map(holders).collect();
+    let mut jobs: Vec<OwnedJob> = states.flat_map(GpuState::jobs).cloned().collect();
     jobs.sort_unstable_by_key(|job| job.job);
     jobs.dedup();
     jobs
-}
-
-/// The jobs that have a GPU or parts of it.
-pub(super) fn holders(state: &GpuState) -> Vec<JobOnGpu> {
-    let jobs = match state {
-        GpuState::Allocated { job: Some(job) } => std::slice::from_ref(job),
-        GpuState::Shared { jobs } => jobs,
-        _ => &[],
-    };
-    jobs.iter().map(|job| JobOnGpu { job: job.job, user: job.user.clone() }).collect()
 }

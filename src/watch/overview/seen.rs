@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::fair_share::FairShare;
 use super::queue::Queue;
-use super::scheduler::Scheduler;
 use faults::report::Report;
 use machine::Snapshot;
-use slurm::nodes::answer::Cluster;
+use slurm::nodes::Cluster;
+use slurm::scheduler::Scheduler;
+use slurm::shares::FairShare;
 
 /// What lies in the run directory.
 #[derive(Clone, Debug, Default)]

@@ -1,21 +1,17 @@
 //! Asks slurmctld for the nodes, the queue, the scheduler and, where there is accounting, the accounts' shares.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use model::prepared::Prepared;
+use model::printable;
+use slurm::client::{Client, Jobs, limit};
 use slurm::nodes;
-use sys::tool;
 
-use super::fair_share;
-use super::queue::{self, Queue};
-use super::scheduler::Scheduler;
+use super::queue::Queue;
 use super::seen::Slurm;
 
-/// How long all questions may take together. Prometheus waits for 10 s.
-pub const PATIENCE: Duration = Duration::from_secs(4);
-
-/// How much of that the accounts' shares may take: nothing else waits for an accounting database.
-const FOR_SHARES: Duration = Duration::from_secs(1);
+/// How much of a field of a job is kept, in characters.
+const LONGEST: usize = 100;
 
 /// Asks, with `has_shares` also for the accounts' shares. `own` is what this container's start found.
 ///
@@ -23,17 +19,24 @@ const FOR_SHARES: Duration = Duration::from_secs(1);
 /// Why there is no answer, in one line.
 pub fn ask(own: Option<&Prepared>, has_shares: bool) -> Result<Slurm, String> {
     let began = Instant::now();
-    let left = || PATIENCE.saturating_sub(began.elapsed());
-    let queue = tool::ask("squeue", &queue::ARGUMENTS, left()).output_of("squeue")?;
-    let cluster = nodes::within(own, left()).map_err(|error| format!("{error:#}"))?;
-    let scheduler = tool::ask("sdiag", &[] as &[&str], left()).output_of("sdiag")?;
-    let shares = || tool::ask("sshare", &fair_share::ARGUMENTS, left().min(FOR_SHARES)).output_of("sshare").ok();
-    let shares = has_shares.then(shares).flatten().unwrap_or_default();
+    let client = Client::together(limit::SCRAPE);
+    // Arrays are listed task by task.
+    let which = Jobs { states: &["all"], options: &["--all", "--array"], ..Jobs::default() };
+    let mut jobs = client.jobs_with_accounts(&which)?;
+    for job in &mut jobs {
+        for text in [&mut job.id, &mut job.partition, &mut job.account] {
+            *text = printable::short(text, LONGEST);
+        }
+    }
+    let cluster = nodes::asked(&client, own).map_err(|error| format!("{error:#}"))?;
+    let scheduler = client.scheduler()?;
+    let left = limit::SCRAPE.saturating_sub(began.elapsed()).min(limit::SHARES);
+    let shares = has_shares.then(|| Client::each(left).shares().ok()).flatten();
     Ok(Slurm {
         cluster,
-        queue: Queue::parse(&queue),
-        scheduler: Scheduler::parse(&scheduler),
-        fair_shares: fair_share::parse(&shares),
+        queue: Queue { jobs },
+        scheduler,
+        fair_shares: shares.unwrap_or_default(),
         took: began.elapsed(),
     })
 }

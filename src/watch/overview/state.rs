@@ -4,14 +4,13 @@
 
 use serde::Serialize;
 
-use super::allocation::holders;
-use super::queue::QueuedJob;
 use super::seen::{Files, Slurm};
-use faults::report::{GpuReport, JobOnGpu, Report};
+use faults::report::{GpuReport, Report};
 use machine::{Snapshot, UnitSnapshot};
 use model::prepared::{OfferedGpu, Prepared};
 use model::printable;
-use slurm::nodes::answer::Node;
+use model::queued_job::{OwnedJob, QueuedJob};
+use slurm::nodes::Node;
 
 /// How many jobs are shown.
 const MOST_JOBS: usize = 100;
@@ -75,7 +74,7 @@ pub struct GpuView {
     /// The limit of that.
     pub watts_limit: Option<u64>,
     /// The jobs that have it.
-    pub jobs: Vec<JobOnGpu>,
+    pub jobs: Vec<OwnedJob>,
     /// For how many seconds they have, or nobody has.
     pub for_seconds: Option<u64>,
     /// What is wrong with it now.
@@ -198,7 +197,7 @@ fn of_report(gpu: &GpuReport, files: &Files) -> GpuView {
         temperature: condition.temperature.filter(|_| is_fresh),
         watts: readings.power_mw.filter(|_| is_fresh).map(|mw| mw.saturating_add(500) / 1000),
         watts_limit: readings.power_limit_mw.map(|mw| mw / 1000),
-        jobs: gpu.jobs.iter().map(|job| JobOnGpu { job: job.job, user: line(&job.user) }).collect(),
+        jobs: gpu.jobs.iter().map(|job| OwnedJob { job: job.job, user: line(&job.user) }).collect(),
         for_seconds: (gpu.since > 0).then(|| files.now.saturating_sub(gpu.since)),
         faults: gpu.faults.iter().map(|fault| line(&format!("{}: {}", fault.kind, fault.what))).collect(),
         is_out: gpu.is_out,
@@ -217,7 +216,7 @@ fn offered(prepared: &Prepared, slurm: Option<&Slurm>) -> Vec<GpuView> {
         index: u32::try_from(index).unwrap_or(u32::MAX),
         model: line(&gpu.model),
         id: line(gpu.pci_address.as_deref().unwrap_or(&gpu.file)),
-        jobs: node.and_then(|node| node.gpus.get(index)).map(|gpu| holders(&gpu.state)).unwrap_or_default(),
+        jobs: node.and_then(|node| node.gpus.get(index)).map(|gpu| gpu.state.jobs().to_vec()).unwrap_or_default(),
         ..GpuView::default()
     };
     prepared.gpus.iter().enumerate().map(view).collect()

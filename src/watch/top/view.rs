@@ -6,8 +6,8 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::Paragraph;
 
-use crate::overview::queue::QueuedJob;
 use crate::overview::state::{DaemonView, GpuView, State};
+use model::queued_job::QueuedJob;
 use slurm::nodes::answer::{GpuState, Node};
 
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);

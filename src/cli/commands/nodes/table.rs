@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::commands::columns::{Column, WIDTH, aligned, dash, wrapped};
-use slurm::nodes::{Cluster, Gpu, GpuState, Job, Node};
+use model::queued_job::OwnedJob;
+use slurm::nodes::{Cluster, Gpu, GpuState, Node};
 
 /// The model has what the others leave.
 fn columns(rows: &[[String; 7]]) -> [Column; 7] {
@@ -78,7 +79,7 @@ fn rows(node: &Node) -> Vec<[String; 7]> {
 }
 
 /// Who has parts of a GPU.
-fn users(jobs: &[Job]) -> String {
+fn users(jobs: &[OwnedJob]) -> String {
     match jobs.split_first() {
         Some((first, others)) if others.iter().all(|job| job.user == first.user) => first.user.clone(),
         Some(_) => "several".to_owned(),

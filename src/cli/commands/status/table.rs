@@ -6,7 +6,7 @@ use crate::commands::columns::{Column, aligned, dash, wrapped};
 use init::status::Status;
 use machine::UnitSnapshot;
 use model::prepared::Prepared;
-use slurm::now::{GpuState, GpuUse, NodeNow, Now};
+use slurm::nodes::own::{Now, OwnGpu, OwnGpuState, OwnNode};
 
 const DAEMONS: [Column; 6] = [
     Column::left("DAEMON", 12, 31),
@@ -53,28 +53,30 @@ fn node(prepared: &Prepared, now: &Now) -> String {
         return format!("no node of its own; the controller {state}");
     }
     let state = match &now.node {
-        Ok(NodeNow { report, .. }) => format!("is {report}"),
+        Ok(OwnNode { report, .. }) => format!("is {report}"),
         Err(why) => format!("is not known: {why}"),
     };
     format!("node {} {state}: {}", prepared.node_name, prepared.summary)
 }
 
-fn gpus(gpus: &[GpuUse]) -> String {
+fn gpus(gpus: &[OwnGpu]) -> String {
     if gpus.is_empty() {
         return String::new();
     }
-    let row = |gpu: &GpuUse| {
+    let row = |gpu: &OwnGpu| {
         let (state, user) = match &gpu.state {
-            GpuState::Free => ("free".to_owned(), dash()),
-            GpuState::Allocated { job: Some(job), user } => (format!("job {job}"), user.clone().unwrap_or_else(dash)),
-            GpuState::Allocated { job: None, .. } => ("in use".to_owned(), "?".to_owned()),
-            GpuState::Lost { .. } => ("lost".to_owned(), dash()),
-            GpuState::Unknown => ("?".to_owned(), "?".to_owned()),
+            OwnGpuState::Free => ("free".to_owned(), dash()),
+            OwnGpuState::Allocated { job: Some(job), user } => {
+                (format!("job {job}"), user.clone().unwrap_or_else(dash))
+            }
+            OwnGpuState::Allocated { job: None, .. } => ("in use".to_owned(), "?".to_owned()),
+            OwnGpuState::Lost { .. } => ("lost".to_owned(), dash()),
+            OwnGpuState::Unknown => ("?".to_owned(), "?".to_owned()),
         };
         [gpu.index.to_string(), gpu.model.clone(), state, user, gpu.file.clone()]
     };
-    let why = |gpu: &GpuUse| match &gpu.state {
-        GpuState::Lost { why } => Some(wrapped(&format!("GPU {}: {why}", gpu.index), "  ")),
+    let why = |gpu: &OwnGpu| match &gpu.state {
+        OwnGpuState::Lost { why } => Some(wrapped(&format!("GPU {}: {why}", gpu.index), "  ")),
         _ => None,
     };
     let lost: String = gpus.iter().filter_map(why).collect();
@@ -133,13 +135,13 @@ mod tests {
     use machine::node_report::NodeReport;
     use machine::{LastExit, PhaseName, Snapshot, ToldWhy, UnitState};
 
-    fn node(line: &str) -> Result<NodeNow, String> {
+    fn node(line: &str) -> Result<OwnNode, String> {
         let report = NodeReport::parse(line).ok_or("no node")?;
-        Ok(NodeNow { report, has_open_partition: true })
+        Ok(OwnNode { report, has_open_partition: true })
     }
 
-    fn gpu(index: usize, model: &str, state: GpuState) -> GpuUse {
-        GpuUse { index, model: model.to_owned(), file: format!("/dev/dri/renderD{}", 128 + index), state }
+    fn gpu(index: usize, model: &str, state: OwnGpuState) -> OwnGpu {
+        OwnGpu { index, model: model.to_owned(), file: format!("/dev/dri/renderD{}", 128 + index), state }
     }
 
     #[test]
@@ -185,15 +187,15 @@ mod tests {
         let memory = |pid| {
             [(1, 1_224), (17, 10_239)].into_iter().find(|(of, _)| *of == pid).map_or(Some(20_480), |(_, kib)| Some(kib))
         };
-        let allocated = |job: Option<&str>, user: Option<&str>| GpuState::Allocated {
+        let allocated = |job: Option<&str>, user: Option<&str>| OwnGpuState::Allocated {
             job: job.map(str::to_owned),
             user: user.map(str::to_owned),
         };
         let gpus = vec![
-            gpu(0, "NVIDIA H200", GpuState::Free),
+            gpu(0, "NVIDIA H200", OwnGpuState::Free),
             gpu(1, "NVIDIA H200", allocated(Some("1207"), Some("alice"))),
             gpu(2, "NVIDIA A100-SXM4-80GB MIG 1g.10gb+me", allocated(None, None)),
-            gpu(3, "NVIDIA H200", GpuState::Lost { why: "/dev/nvidia3 is gone".to_owned() }),
+            gpu(3, "NVIDIA H200", OwnGpuState::Lost { why: "/dev/nvidia3 is gone".to_owned() }),
         ];
         let now =
             Now { node: node("drained|fan broken, ask Eve about it before anybody touches the machine again"), gpus };
@@ -204,7 +206,7 @@ mod tests {
 
     #[test]
     fn what_nobody_tells_is_not_called_free() {
-        let gpus = vec![gpu(0, "NVIDIA H200", GpuState::Unknown)];
+        let gpus = vec![gpu(0, "NVIDIA H200", OwnGpuState::Unknown)];
         let text = super::gpus(&gpus);
         assert!(text.lines().nth(2).is_some_and(|line| line.split_whitespace().nth(3) == Some("?")), "{text}");
     }

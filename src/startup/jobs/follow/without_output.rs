@@ -5,7 +5,7 @@
 
 use std::sync::mpsc::Receiver;
 
-use super::output;
+use crate::jobs::SLURM;
 use config::DaemonName;
 use init::logs::split_text;
 use model::printable;
@@ -25,7 +25,7 @@ pub(super) fn parse(line: &str) -> Option<String> {
 /// Names them until there are no more.
 pub(super) fn name(jobs: &Receiver<String>) {
     while let Ok(job) = jobs.recv() {
-        let shown = output("scontrol", &["--oneliner", "show", "job", &job]).unwrap_or_default();
+        let shown = SLURM.output("scontrol", &["--oneliner", "show", "job", &job]).unwrap_or_default();
         let field = |key: &str| Some(shown.rsplit_once(key)?.1.split(' ').next()?.trim_end().to_owned());
         let (user, node) = (field(" UserId=").unwrap_or_default(), field(" BatchHost=").unwrap_or_default());
         let (out, err) = (field(" StdOut=").unwrap_or_default(), field(" StdErr=").unwrap_or_default());

@@ -3,7 +3,7 @@ use ratatui::backend::TestBackend;
 
 use super::*;
 use crate::overview::state::{FaultView, SlurmView};
-use faults::report::JobOnGpu;
+use model::queued_job::OwnedJob;
 use slurm::nodes::answer::Cluster;
 
 fn state() -> State {
@@ -18,7 +18,7 @@ fn state() -> State {
         for_seconds: Some(90),
         ..GpuView::default()
     };
-    let busy = GpuView { jobs: vec![JobOnGpu { job: 17, user: "alice".to_owned() }], ..gpu(0, "NVIDIA H200") };
+    let busy = GpuView { jobs: vec![OwnedJob { job: 17, user: "alice".to_owned() }], ..gpu(0, "NVIDIA H200") };
     let lost = GpuView {
         faults: vec!["lost: it fell off the bus".to_owned()],
         is_out: true,
@@ -66,7 +66,7 @@ fn state() -> State {
             },
         ],
         slurm: Ok(SlurmView {
-            nodes: Cluster::parse(nodes, r#"{"jobs": []}"#, "").unwrap().nodes,
+            nodes: Cluster::parse(nodes, r#"{"jobs": []}"#).unwrap().nodes,
             node_count: 1,
             running: 1,
             pending: 1,

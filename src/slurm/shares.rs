@@ -1,7 +1,7 @@
 //! What accounts have of their fair share, from `sshare`.
 
 /// Users' own lines have a user.
-pub(super) const ARGUMENTS: [&str; 3] = ["--noheader", "--parsable2", "--format=Account,User,FairShare,LevelFS"];
+pub(crate) const ARGUMENTS: [&str; 3] = ["--noheader", "--parsable2", "--format=Account,User,FairShare,LevelFS"];
 
 /// An account's place. Higher is better: it has used less than its share.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,7 +13,7 @@ pub struct FairShare {
 }
 
 /// Reads what sshare prints. An account that has used nothing has an infinite LevelFS under Fair Tree, which is no number here.
-pub(super) fn parse(text: &str) -> Vec<FairShare> {
+pub(crate) fn parse(text: &str) -> Vec<FairShare> {
     let of = |line: &str| {
         let mut fields = line.split('|').map(str::trim);
         let (account, user) = (fields.next()?, fields.next()?);

@@ -1,18 +1,19 @@
-//! A cluster, from the output of `scontrol --oneliner show node` and `scontrol --oneliner show partition`.
+//! What a cluster has for jobs, from the output of `scontrol --oneliner show node` and `scontrol --oneliner show partition`.
 
 use super::TimeLimit;
+use crate::node_record::{number, value};
 use model::inventory::gres;
 
 /// The nodes and partitions for jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cluster {
-    nodes: Vec<Node>,
+pub struct Capacity {
+    nodes: Vec<NodeSize>,
     partitions: Vec<Partition>,
 }
 
-/// A node.
+/// The size of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
+pub struct NodeSize {
     /// The CPUs available to jobs.
     pub(super) cpus: u64,
     /// The memory available to jobs, in MiB.
@@ -31,11 +32,11 @@ pub struct Partition {
     pub(super) most_cpus: Option<u64>,
 }
 
-impl Cluster {
+impl Capacity {
     /// Parses the output of both commands. Ignores unknown lines.
     pub fn parse(nodes: &str, partitions: &str) -> Self {
         Self {
-            nodes: nodes.lines().filter_map(Node::parse).collect(),
+            nodes: nodes.lines().filter_map(NodeSize::parse).collect(),
             partitions: partitions.lines().filter_map(Partition::parse).collect(),
         }
     }
@@ -53,30 +54,20 @@ impl Cluster {
         })
     }
 
-    pub(super) fn nodes_of<'a>(&'a self, partition: &'a Partition) -> impl Iterator<Item = &'a Node> {
+    pub(super) fn nodes_of<'a>(&'a self, partition: &'a Partition) -> impl Iterator<Item = &'a NodeSize> {
         self.nodes.iter().filter(|node| node.partitions.contains(&partition.name))
     }
 }
 
-/// The first value of this key. Free text (OS, Comment, Reason) comes after all keys that are read here, except a
-/// node's memory and partitions, which come after its OS.
-fn value<'a>(line: &'a str, key: &str) -> Option<&'a str> {
-    line.split_ascii_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
-}
-
-fn number(line: &str, key: &str) -> Option<u64> {
-    value(line, key)?.parse().ok()
-}
-
-impl Node {
+impl NodeSize {
     fn parse(line: &str) -> Option<Self> {
         value(line, "NodeName")?;
         // CPUEfctv, since 22.05, excludes the cores reserved for the system.
         let cpus = number(line, "CPUEfctv").or_else(|| number(line, "CPUTot"))?;
-        let kept = number(line, "MemSpecLimit").unwrap_or(0);
+        let kept = number::<u64>(line, "MemSpecLimit").unwrap_or(0);
         Some(Self {
             cpus,
-            memory_mib: number(line, "RealMemory")?.saturating_sub(kept),
+            memory_mib: number::<u64>(line, "RealMemory")?.saturating_sub(kept),
             gpus: gres::gpus(value(line, "Gres").unwrap_or_default()),
             partitions: value(line, "Partitions").unwrap_or_default().split(',').map(str::to_owned).collect(),
         })

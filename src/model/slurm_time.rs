@@ -1,4 +1,4 @@
-//! Slurm's time limits.
+//! Times as Slurm writes them: how long a job has run, and how long it may.
 
 use std::fmt;
 
@@ -15,29 +15,16 @@ pub enum TimeLimit {
 }
 
 impl TimeLimit {
-    /// Parses the formats of sbatch(1), --time: `minutes`, `minutes:seconds`, `hours:minutes:seconds`, `days-hours`,
-    /// `days-hours:minutes`, `days-hours:minutes:seconds`, `UNLIMITED`, `INFINITE`.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    /// Parses the formats of sbatch(1), --time: those of [`seconds`], `UNLIMITED` and `INFINITE`.
+    pub fn parse(text: &str) -> Option<Self> {
         if ["UNLIMITED", "INFINITE"].iter().any(|word| text.eq_ignore_ascii_case(word)) {
             return Some(Self::Unlimited);
         }
-        let (days, rest) = match text.split_once('-') {
-            Some((days, rest)) => (Some(number(days)?), rest),
-            None => (None, text),
-        };
-        let fields = rest.split(':').map(number).collect::<Option<Vec<u64>>>()?;
-        let (hours, minutes, seconds) = match (days, fields.as_slice()) {
-            (None, [minutes]) => (0, *minutes, 0),
-            (None, [minutes, seconds]) => (0, *minutes, *seconds),
-            (Some(_), [hours]) => (*hours, 0, 0),
-            (Some(_), [hours, minutes]) => (*hours, *minutes, 0),
-            (_, [hours, minutes, seconds]) => (*hours, *minutes, *seconds),
-            _ => return None,
-        };
-        Self::of_seconds(days.unwrap_or(0) * 86_400 + hours * 3600 + minutes * 60 + seconds)
+        Self::of_seconds(seconds(text)?)
     }
 
-    pub(super) fn of_minutes(minutes: u64) -> Option<Self> {
+    /// A limit in minutes.
+    pub fn of_minutes(minutes: u64) -> Option<Self> {
         Self::of_seconds(minutes.checked_mul(60)?)
     }
 
@@ -47,12 +34,31 @@ impl TimeLimit {
     }
 
     /// In whole minutes, Slurm's unit.
-    pub(super) fn minutes(self) -> u64 {
+    pub fn minutes(self) -> u64 {
         match self {
             Self::Unlimited => u64::MAX,
             Self::Seconds(seconds) => seconds.div_ceil(60),
         }
     }
+}
+
+/// The seconds of `minutes`, `minutes:seconds`, `hours:minutes:seconds`, `days-hours`, `days-hours:minutes` or
+/// `days-hours:minutes:seconds`.
+pub fn seconds(text: &str) -> Option<u64> {
+    let (days, rest) = match text.split_once('-') {
+        Some((days, rest)) => (Some(number(days)?), rest),
+        None => (None, text),
+    };
+    let fields = rest.split(':').map(number).collect::<Option<Vec<u64>>>()?;
+    let (hours, minutes, seconds) = match (days, fields.as_slice()) {
+        (None, [minutes]) => (0, *minutes, 0),
+        (None, [minutes, seconds]) => (0, *minutes, *seconds),
+        (Some(_), [hours]) => (*hours, 0, 0),
+        (Some(_), [hours, minutes]) => (*hours, *minutes, 0),
+        (_, [hours, minutes, seconds]) => (*hours, *minutes, *seconds),
+        _ => return None,
+    };
+    Some(days.unwrap_or(0) * 86_400 + hours * 3600 + minutes * 60 + seconds)
 }
 
 /// Digits only, because `parse` also accepts a sign. Nine digits cannot overflow above.
@@ -71,6 +77,13 @@ impl fmt::Display for TimeLimit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_time_that_a_job_has_run_is_read() {
+        let times = ["0:02", "2:03", "1:02:03", "1-01:00:01", "2-00:00:01", "INVALID"];
+        let want = [Some(2), Some(123), Some(3723), Some(90_001), Some(172_801), None];
+        assert_eq!(times.map(seconds), want);
+    }
 
     #[test]
     fn slurms_formats_are_read_and_nothing_else() {

@@ -1,0 +1,353 @@
+//! The client of Slurm's commands. Each query is a method with a typed result.
+//!
+//! A client limits the time of each command, or of all together. It keeps no result: what shows the cluster to several readers keeps
+//! one for [`limit::KEPT`].
+
+pub mod limit;
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use crate::config::RunningConfig;
+use crate::error::QueryError;
+use crate::node_record::NodeRecord;
+use crate::sbatch_args::Capacity;
+use crate::scheduler::Scheduler;
+use crate::shares::{self, FairShare};
+use machine::node_report::{NodeReport, SINFO_FORMAT};
+use model::queued_job::{COLUMNS, HOLDING, QueuedJob};
+use sys::tool;
+use sys::tool::answer::Answer;
+
+/// Runs a program with arguments.
+pub type Run<'a> = &'a dyn Fn(&str, &[&str]) -> Answer;
+
+/// Runs Slurm's commands.
+#[derive(Clone, Copy)]
+pub struct Client<'a>(Runner<'a>);
+
+#[derive(Clone, Copy)]
+enum Runner<'a> {
+    Each(Duration),
+    Until(Instant),
+    Other(Run<'a>),
+}
+
+/// Which jobs squeue lists.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Jobs<'a> {
+    /// Their states; empty for those that have not ended.
+    pub states: &'a [&'a str],
+    /// The node that they are on.
+    pub node: Option<&'a str>,
+    /// Other options: `--array`, `--all`.
+    pub options: &'a [&'a str],
+}
+
+impl Jobs<'_> {
+    /// Those that hold resources.
+    pub const HOLDING: Self = Self { states: &HOLDING, node: None, options: &[] };
+
+    fn arguments(&self) -> Vec<String> {
+        let mut all = vec!["--noheader".to_owned()];
+        all.extend(self.options.iter().map(|option| (*option).to_owned()));
+        all.extend((!self.states.is_empty()).then(|| format!("--states={}", self.states.join(","))));
+        // squeue takes `localhost` for this machine's name, and that for no node (24.11, "Invalid node name").
+        let node = self.node.filter(|node| *node != "localhost");
+        all.extend(node.map(|node| format!("--nodelist={node}")));
+        all
+    }
+}
+
+impl Client<'static> {
+    /// A client that gives each command this much time.
+    pub const fn each(limit: Duration) -> Self {
+        Self(Runner::Each(limit))
+    }
+
+    /// A client that gives all commands together this much time.
+    pub fn together(limit: Duration) -> Self {
+        Self(Runner::Until(Instant::now() + limit))
+    }
+}
+
+impl<'a> Client<'a> {
+    /// A client that runs commands in this way.
+    pub const fn with(run: Run<'a>) -> Self {
+        Self(Runner::Other(run))
+    }
+
+    /// The output of a command.
+    ///
+    /// # Errors
+    /// It cannot be executed, fails, or does not end in time.
+    pub fn output<S: AsRef<str>>(&self, program: &'static str, arguments: &[S]) -> Result<String, QueryError> {
+        self.answer(program, arguments).map(|(stdout, _)| stdout)
+    }
+
+    /// Both outputs of a command that succeeds.
+    pub(crate) fn answer<S: AsRef<str>>(
+        &self,
+        program: &'static str,
+        arguments: &[S],
+    ) -> Result<(String, String), QueryError> {
+        let arguments: Vec<&str> = arguments.iter().map(AsRef::as_ref).collect();
+        let answer = match self.0 {
+            Runner::Each(limit) => tool::ask(program, &arguments, limit),
+            Runner::Until(until) => tool::ask(program, &arguments, until.saturating_duration_since(Instant::now())),
+            Runner::Other(run) => run(program, &arguments),
+        };
+        match answer {
+            Answer::Ended { succeeded: true, stdout, stderr } => Ok((stdout, stderr)),
+            Answer::Ended { stdout, stderr, .. } => Err(QueryError::Failed { program, said: stderr + &stdout }),
+            Answer::Silent => Err(QueryError::Silent(program)),
+            Answer::Missing => Err(QueryError::Missing(program)),
+        }
+    }
+
+    /// Runs a command for its effect.
+    ///
+    /// # Errors
+    /// As [`Self::output`].
+    pub fn run<S: AsRef<str>>(&self, program: &'static str, arguments: &[S]) -> Result<(), QueryError> {
+        self.output(program, arguments).map(drop)
+    }
+
+    /// `scontrol update` of a node, or of several, with these settings.
+    ///
+    /// # Errors
+    /// As [`Self::output`].
+    pub fn update_node<S: AsRef<str>>(&self, node: &str, settings: &[S]) -> Result<(), QueryError> {
+        self.update(&format!("nodename={node}"), settings)
+    }
+
+    /// `scontrol update` of a job, or of several, with these settings.
+    ///
+    /// # Errors
+    /// As [`Self::output`].
+    pub fn update_job<S: AsRef<str>>(&self, job: &str, settings: &[S]) -> Result<(), QueryError> {
+        self.update(&format!("jobid={job}"), settings)
+    }
+
+    /// `scontrol update` of what `what` names, with these settings.
+    ///
+    /// # Errors
+    /// As [`Self::output`].
+    pub fn update<S: AsRef<str>>(&self, what: &str, settings: &[S]) -> Result<(), QueryError> {
+        let fixed = ["update", what].into_iter();
+        self.run("scontrol", &fixed.chain(settings.iter().map(AsRef::as_ref)).collect::<Vec<&str>>())
+    }
+
+    /// The controller's report of itself, if it answers.
+    ///
+    /// # Errors
+    /// As [`Self::output`]; the output, if no controller is up.
+    pub fn ping(&self) -> Result<NodeReport, QueryError> {
+        let said = self.output("scontrol", &["ping"])?;
+        let report = said.lines().find_map(NodeReport::of_controller);
+        report.ok_or(QueryError::Failed { program: "scontrol", said })
+    }
+
+    /// The controller's reports of a node in any partition, or of several nodes.
+    ///
+    /// # Errors
+    /// As [`Self::output`].
+    pub fn node_reports(&self, node: &str) -> Result<Vec<NodeReport>, QueryError> {
+        let (nodes, format) = (format!("--nodes={node}"), format!("--format={SINFO_FORMAT}"));
+        let said = self.output("sinfo", &["--noheader", "--all", &nodes, &format])?;
+        Ok(said.lines().filter_map(NodeReport::parse).collect())
+    }
+
+    /// The GRES of a node and the controller's report of it, if it is known in a partition.
+    ///
+    /// # Errors
+    /// As [`Self::output`].
+    pub fn node_with_gres(&self, node: &str) -> Result<Option<(String, NodeReport)>, QueryError> {
+        let format = format!("--format=%G|{SINFO_FORMAT}");
+        let said = self.output("sinfo", &["--noheader", "--nodes", node, &format])?;
+        let (gres, rest) = said.lines().next().unwrap_or_default().split_once('|').unwrap_or_default();
+        let gres = if gres == "(null)" { "" } else { gres };
+        Ok(NodeReport::parse(rest).map(|report| (gres.to_owned(), report)))
+    }
+
+    /// What the controller knows of a node; `None` if it does not know the node, which is a failure of scontrol (`info_node.c`).
+    ///
+    /// # Errors
+    /// As [`Self::output`].
+    pub fn node(&self, node: &str) -> Result<Option<NodeRecord>, QueryError> {
+        match self.output("scontrol", &["--oneliner", "show", "node", node]) {
+            Ok(said) => Ok(said.lines().find_map(NodeRecord::parse)),
+            Err(QueryError::Failed { said, .. }) if said.contains(&format!("Node {node} not found")) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What the controller knows of all nodes.
+    ///
+    /// # Errors
+    /// As [`Self::output`].
+    pub fn nodes(&self) -> Result<Vec<NodeRecord>, QueryError> {
+        let said = self.output("scontrol", &["--oneliner", "show", "node"])?;
+        Ok(said.lines().filter_map(NodeRecord::parse).collect())
+    }
+
+    /// The configuration that the controller runs with.
+    ///
+    /// # Errors
+    /// As [`Self::output`].
+    pub fn config(&self) -> Result<RunningConfig, QueryError> {
+        self.output("scontrol", &["show", "config"]).map(RunningConfig::new)
+    }
+
+    /// The names that a list such as `compute-[1-3],gpu7` stands for, expanded by Slurm itself.
+    ///
+    /// # Errors
+    /// As [`Self::output`].
+    pub fn hostnames(&self, list: &str) -> Result<Vec<String>, QueryError> {
+        let said = self.output("scontrol", &["show", "hostnames", list])?;
+        Ok(said.lines().map(str::to_owned).collect())
+    }
+
+    /// The jobs of the queue.
+    ///
+    /// # Errors
+    /// As [`Self::output`].
+    pub fn jobs(&self, which: &Jobs) -> Result<Vec<QueuedJob>, QueryError> {
+        self.jobs_with(which, "", |_, _| ())
+    }
+
+    /// The jobs of the queue and their accounts, which users may choose.
+    ///
+    /// # Errors
+    /// As [`Self::output`].
+    pub fn jobs_with_accounts(&self, which: &Jobs) -> Result<Vec<QueuedJob>, QueryError> {
+        self.jobs_with(which, "|%a", |job, account| job.account = account.to_owned())
+    }
+
+    /// The jobs of the queue and the GRES that they ask for.
+    ///
+    /// # Errors
+    /// As [`Self::output`].
+    pub fn jobs_with_gres(&self, which: &Jobs) -> Result<Vec<QueuedJob>, QueryError> {
+        self.jobs_with(which, "|%b", |job, gres| job.gres = gres.to_owned())
+    }
+
+    /// The jobs as JSON, with `--json` among the options. Since 22.05; that release prints jobs of all states.
+    ///
+    /// # Errors
+    /// As [`Self::output`].
+    pub fn jobs_json(&self, which: &Jobs) -> Result<String, QueryError> {
+        self.output("squeue", &which.arguments())
+    }
+
+    fn jobs_with(
+        &self,
+        which: &Jobs,
+        column: &str,
+        set: fn(&mut QueuedJob, &str),
+    ) -> Result<Vec<QueuedJob>, QueryError> {
+        let mut arguments = which.arguments();
+        arguments.push(format!("--format={COLUMNS}{column}"));
+        let job = |line: &str| {
+            let (mut job, rest) = QueuedJob::parse(line)?;
+            set(&mut job, rest);
+            Some(job)
+        };
+        Ok(self.output("squeue", &arguments)?.lines().filter_map(job).collect())
+    }
+
+    /// Columns that only `squeue --Format` has, each with its width, which must exceed the longest value.
+    ///
+    /// # Errors
+    /// As [`Self::output`].
+    pub fn job_columns<const N: usize>(
+        &self,
+        which: &Jobs,
+        columns: &[(&str, usize); N],
+    ) -> Result<Vec<[String; N]>, QueryError> {
+        let mut arguments = which.arguments();
+        let format: Vec<String> = columns.iter().map(|(name, width)| format!("{name}:{width}")).collect();
+        arguments.push(format!("--Format={}", format.join(",")));
+        Ok(self.output("squeue", &arguments)?.lines().map(|line| cut(line, columns)).collect())
+    }
+
+    /// The scheduler's numbers.
+    ///
+    /// # Errors
+    /// As [`Self::output`].
+    pub fn scheduler(&self) -> Result<Scheduler, QueryError> {
+        self.output("sdiag", &[] as &[&str]).map(|said| Scheduler::parse(&said))
+    }
+
+    /// What accounts have of their fair share, from the accounting database.
+    ///
+    /// # Errors
+    /// As [`Self::output`].
+    pub fn shares(&self) -> Result<Vec<FairShare>, QueryError> {
+        self.output("sshare", &shares::ARGUMENTS).map(|said| shares::parse(&said))
+    }
+
+    /// What the cluster has for jobs.
+    ///
+    /// # Errors
+    /// As [`Self::output`].
+    pub fn capacity(&self) -> Result<Capacity, QueryError> {
+        let show = |what| self.output("scontrol", &["--oneliner", "show", what]);
+        Ok(Capacity::parse(&show("node")?, &show("partition")?))
+    }
+
+    /// The addresses of nodes, by name.
+    ///
+    /// # Errors
+    /// As [`Self::output`].
+    pub fn addresses(&self, nodes: &str) -> Result<Vec<(String, SocketAddr)>, QueryError> {
+        let said = self.output("scontrol", &["getaddrs", nodes])?;
+        Ok(said.lines().filter_map(address).collect())
+    }
+}
+
+/// `compute-1: 172.18.0.3:6818` (Slurm 24.11, `info_node.c`).
+fn address(line: &str) -> Option<(String, SocketAddr)> {
+    let (name, address) = line.split_once(": ")?;
+    let name = model::value::NodeName::try_from(name.to_owned()).ok()?;
+    Some((name.to_string(), address.trim().parse().ok()?))
+}
+
+/// The columns of a line of `squeue --Format`.
+fn cut<const N: usize>(line: &str, columns: &[(&str, usize); N]) -> [String; N] {
+    let mut from = 0;
+    columns.map(|(_, width)| {
+        let column = line.get(from..line.len().min(from + width)).unwrap_or_default().trim();
+        from += width;
+        column.to_owned()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_controller_says_is_a_name_and_an_address() {
+        let pair = |line: &str| address(line).map(|(name, address)| format!("{name} {}", address.ip()));
+        assert_eq!(pair("compute-1: 172.18.0.3:6818").as_deref(), Some("compute-1 172.18.0.3"));
+        assert_eq!(pair("compute-1: [fd00::3]:6818").as_deref(), Some("compute-1 fd00::3"));
+        for other in ["", "compute-1: x:6818", "a b: 172.18.0.3:6818", "172.18.0.3:6818"] {
+            assert_eq!(pair(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn columns_are_cut_by_their_widths() {
+        let columns = [("JobID", 4), ("State", 10), ("NodeList", 6)];
+        assert_eq!(cut("7   PENDING         ", &columns), ["7", "PENDING", ""]);
+        assert_eq!(cut("7   RUNNING   c1", &columns), ["7", "RUNNING", "c1"]);
+        assert_eq!(cut("", &columns), [""; 3]);
+    }
+
+    #[test]
+    fn localhost_is_no_node_of_squeue() {
+        let arguments = |node| Jobs { node: Some(node), ..Jobs::HOLDING }.arguments().len();
+        assert_eq!((arguments("localhost"), arguments("c1")), (2, 3));
+    }
+}

@@ -1,0 +1,62 @@
+//! The configuration that slurmctld runs with, as `scontrol show config` prints it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use plan::last_value;
+
+/// The configuration.
+#[derive(Clone, Debug, Default)]
+pub struct RunningConfig(String);
+
+impl RunningConfig {
+    /// From the output of `scontrol show config`.
+    pub const fn new(text: String) -> Self {
+        Self(text)
+    }
+
+    /// The value of a key.
+    pub fn get(&self, key: &str) -> Option<String> {
+        last_value(&self.0, key)
+    }
+
+    /// A number.
+    pub fn number<N: std::str::FromStr>(&self, key: &str) -> Option<N> {
+        self.get(key)?.parse().ok()
+    }
+
+    /// slurmctld's state directory.
+    pub fn state(&self) -> Option<PathBuf> {
+        self.get("StateSaveLocation").map(PathBuf::from)
+    }
+
+    /// slurmd's spool directory on a node. A path may contain blanks.
+    pub fn spool(&self, node: &str) -> String {
+        let spool = self.0.lines().find_map(|line| line.strip_prefix("SlurmdSpoolDir")?.split_once("= "));
+        spool.map(|(_, spool)| spool.trim().replace("%n", node)).unwrap_or_default()
+    }
+
+    /// The most nodes that there can be, where nodes can come by themselves.
+    pub fn most_nodes(&self) -> Option<u64> {
+        self.number("MaxNodeCount")
+    }
+
+    /// How long after a job's start Slurm waits for its batch script: `BatchStartTimeout       = 10 sec`.
+    pub fn batch_start_timeout(&self) -> Option<Duration> {
+        self.number("BatchStartTimeout").map(Duration::from_secs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_may_have_a_unit_behind_them() {
+        let config = "BOOT_TIME = x\nBatchStartTimeout       = 10 sec\nBurstBufferType = (null)\nMaxNodeCount            = 1024\n";
+        let config = RunningConfig::new(config.to_owned());
+        assert_eq!((config.batch_start_timeout(), config.most_nodes()), (Some(Duration::from_secs(10)), Some(1024)));
+        let none = RunningConfig::new("Configuration data as of\n".to_owned());
+        assert_eq!((none.batch_start_timeout(), none.most_nodes()), (None, None));
+    }
+}

@@ -1,0 +1,38 @@
+//! Why a command of Slurm's has no result.
+
+use sys::tool::answer::first_line;
+
+/// slurmctld's answer for a job of another kind (Slurm 22.05 to 24.11, ESLURM_DISABLED).
+const NOT_OF_THAT_KIND: &str = "presently disabled";
+
+/// Why a command has no result.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QueryError {
+    /// It cannot be executed.
+    #[error("{0} is not here")]
+    Missing(&'static str),
+    /// It did not end in time.
+    #[error("{0} did not answer in time")]
+    Silent(&'static str),
+    /// It failed.
+    #[error("{program}: {}", first_line([said.as_str()]))]
+    Failed {
+        /// The command.
+        program: &'static str,
+        /// Its output.
+        said: String,
+    },
+}
+
+impl QueryError {
+    /// Whether slurmctld refuses this for jobs of that kind, such as a requeue of an allocation.
+    pub fn is_of_another_kind(&self) -> bool {
+        matches!(self, Self::Failed { said, .. } if said.contains(NOT_OF_THAT_KIND))
+    }
+}
+
+impl From<QueryError> for String {
+    fn from(error: QueryError) -> Self {
+        error.to_string()
+    }
+}

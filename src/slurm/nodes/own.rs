@@ -1,0 +1,269 @@
+//! This container's node and its GPUs, for `status` and `health`.
+//!
+//! They ask slurmctld themselves when they run, so the answer is current and PID 1 need not ask.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::{GpuState, cluster_of};
+use crate::client::{Client, limit};
+use crate::error::QueryError;
+use machine::Snapshot;
+use machine::node_report::{NodeReport, NodeVerdict};
+use model::prepared::OfferedGpu;
+use probe::sandbox::Sandbox;
+use sys::under;
+
+/// How long reading the PCI bus may take.
+const LOOKING: Duration = Duration::from_secs(1);
+
+/// One line per partition of the node: whether the partition is up, then the node's state and reason. The reason comes
+/// last, because it can contain anything but a newline.
+const SINFO: &str = "--format=%a|%T|%E";
+
+/// The current state.
+#[derive(Clone, Debug)]
+pub struct Now {
+    /// slurmctld's report about the node, or why there is none.
+    pub node: Result<OwnNode, String>,
+    /// The node's GPUs.
+    pub gpus: Vec<OwnGpu>,
+}
+
+impl Now {
+    /// Why no job can start, in one line; `None` if jobs can start.
+    pub fn why_closed(&self) -> Option<String> {
+        self.node.as_ref().map_or_else(|why| Some(why.clone()), OwnNode::why_closed)
+    }
+}
+
+/// The node and its partitions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnNode {
+    /// The node's state and reason.
+    pub report: NodeReport,
+    /// Whether any of its partitions accepts jobs.
+    pub has_open_partition: bool,
+}
+
+impl OwnNode {
+    fn parse(text: &str) -> Option<Self> {
+        let mut has_open_partition = false;
+        let mut report: Option<NodeReport> = None;
+        for (available, rest) in text.lines().filter_map(|line| line.trim_start().split_once('|')) {
+            has_open_partition |= available.trim() == "up";
+            let other = NodeReport::parse(rest);
+            report = match &report {
+                // Of simulated nodes, the first that takes jobs.
+                Some(known) if known.verdict() == NodeVerdict::Usable => report,
+                known => other.filter(|other| known.is_none() || other.verdict() == NodeVerdict::Usable).or(report),
+            };
+        }
+        Some(Self { report: report?, has_open_partition })
+    }
+
+    /// Why no job can start here, in one line; `None` if jobs can start.
+    pub fn why_closed(&self) -> Option<String> {
+        if self.report.verdict() == NodeVerdict::Usable {
+            return (!self.has_open_partition)
+                .then(|| "every partition is closed (scontrol show partition)".to_owned());
+        }
+        let answers = if self.report.responding { "" } else { ", and slurmd has not answered slurmctld" };
+        Some(format!("the node is {}{answers}", self.report))
+    }
+}
+
+/// The use of one GPU, for `status`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OwnGpu {
+    /// The index in gres.conf, from 0, which is Slurm's index.
+    pub index: usize,
+    /// The model, or the GPU's model and the profile of a MIG instance.
+    pub model: String,
+    /// The device file; for a MIG instance the last one.
+    pub file: String,
+    /// The state.
+    #[serde(flatten)]
+    pub state: OwnGpuState,
+}
+
+/// The state of a GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "state")]
+pub enum OwnGpuState {
+    /// Jobs can get it.
+    Free,
+    /// A job holds it.
+    Allocated {
+        /// The job ID, if known.
+        job: Option<String>,
+        /// The job's user, if known.
+        user: Option<String>,
+    },
+    /// The machine can no longer reach it.
+    Lost {
+        /// The reason.
+        why: String,
+    },
+    /// slurmctld did not say.
+    Unknown,
+}
+
+/// Asks slurmctld, if the cluster is ready. `lost` is the result of [`lost`].
+pub fn now(snapshot: &Snapshot, lost: &[Option<String>]) -> Now {
+    let (name, gpus) =
+        snapshot.prepared.as_ref().map_or(("", &[][..]), |prepared| (&prepared.node_name, &prepared.gpus));
+    let node = if snapshot.ready { node(name) } else { Err(snapshot.why.clone()) };
+    // `slurminit nodes` has the GPUs of each simulated node.
+    let is_simulated = snapshot.prepared.as_ref().is_some_and(|prepared| prepared.simulated_nodes > 0);
+    let gpus = if is_simulated { &[][..] } else { gpus };
+    let states = (node.is_ok() && !name.is_empty()).then(|| states(name)).flatten();
+    Now { gpus: uses(gpus, lost, states.as_deref()), node }
+}
+
+/// The node and its partitions.
+///
+/// # Errors
+/// Why slurmctld could not be asked.
+pub fn node(name: &str) -> Result<OwnNode, String> {
+    let client = Client::each(limit::STATUS);
+    let silence = |error| match error {
+        QueryError::Silent(program) => {
+            format!("slurmctld does not answer ({program} had {:.1} s)", limit::STATUS.as_secs_f64())
+        }
+        error => error.to_string(),
+    };
+    if name.is_empty() {
+        // A container without a node can do its part where the controller answers.
+        return client.ping().map(|report| OwnNode { report, has_open_partition: true }).map_err(silence);
+    }
+    let text = client.output("sinfo", &["--noheader", "--all", "--Node", "--nodes", name, SINFO]).map_err(silence)?;
+    OwnNode::parse(&text).ok_or_else(|| format!("slurmctld knows no node {name} in any partition"))
+}
+
+/// For each GPU, why it cannot be reached, if so. Opens no device, because that would wake a sleeping GPU.
+///
+/// Reading a device that is being reset blocks, so a process of its own does it.
+pub fn lost(root: &Path, gpus: &[OfferedGpu]) -> Vec<Option<String>> {
+    let probe = || gpus.iter().map(|gpu| why_lost(root, gpu)).collect::<Vec<_>>();
+    let nobody_knows = |verdict| vec![Some(format!("its place on the PCI bus {verdict}")); gpus.len()];
+    Sandbox::start(probe).finish(Instant::now() + LOOKING).unwrap_or_else(nobody_knows)
+}
+
+/// Reads from a device that has fallen off the bus return all ones (PCI Express Base Specification, "Completion
+/// Timeout").
+fn why_lost(root: &Path, gpu: &OfferedGpu) -> Option<String> {
+    if !under(root, Path::new(&gpu.file)).exists() {
+        return Some(format!("{} is gone", gpu.file));
+    }
+    let address = gpu.pci_address.as_ref()?;
+    let mut vendor = [0; 2];
+    let config = under(root, &Path::new("/sys/bus/pci/devices").join(address).join("config"));
+    File::open(config).and_then(|mut file| file.read_exact(&mut vendor)).ok()?;
+    (vendor == [0xff; 2]).then(|| format!("it does not answer at {address}: it has fallen off the PCI bus"))
+}
+
+/// The state of each GPU by its index, if slurmctld says it.
+fn states(name: &str) -> Option<Vec<GpuState>> {
+    let cluster = cluster_of(name, &Client::together(limit::STATUS)).ok()?;
+    Some(cluster.node(name).ok()?.gpus.iter().map(|gpu| gpu.state.clone()).collect())
+}
+
+/// The use of each GPU.
+fn uses(gpus: &[OfferedGpu], lost: &[Option<String>], states: Option<&[GpuState]>) -> Vec<OwnGpu> {
+    let state = |index: usize| match (lost.get(index).cloned().flatten(), states) {
+        (Some(why), _) => OwnGpuState::Lost { why },
+        (None, None) => OwnGpuState::Unknown,
+        (None, Some(states)) => match states.get(index) {
+            Some(GpuState::Allocated { job }) => {
+                let (job, user) = job.as_ref().map(|job| (job.job.to_string(), job.user.clone())).unzip();
+                OwnGpuState::Allocated { job, user }
+            }
+            _ => OwnGpuState::Free,
+        },
+    };
+    let each = gpus.iter().enumerate().map(|(index, gpu)| OwnGpu {
+        index,
+        model: gpu.model.clone(),
+        file: gpu.file.clone(),
+        state: state(index),
+    });
+    each.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::queued_job::OwnedJob;
+
+    fn closed(text: &str) -> Option<String> {
+        OwnNode::parse(text).expect("a node").why_closed()
+    }
+
+    #[test]
+    fn a_node_that_takes_no_job_says_why() {
+        assert_eq!(closed("up|idle|none\n"), None);
+        assert_eq!(closed("up|mixed|none\ndown|mixed|none\n"), None, "one open partition is enough");
+        assert_eq!(closed("up|allocated|none\n"), None, "a job can wait there");
+        assert_eq!(closed("up|drained|fan | broken\n").as_deref(), Some("the node is drained (fan | broken)"));
+        assert_eq!(closed("up|draining|x\n").as_deref(), Some("the node is draining (x)"));
+        let silent = "the node is idle, and slurmd has not answered slurmctld";
+        assert_eq!(closed("up|idle*|none\n").as_deref(), Some(silent));
+        assert!(closed("down|idle|none\ndrain|idle|none\n").is_some_and(|why| why.contains("every partition")));
+        assert_eq!(OwnNode::parse(""), None);
+        assert_eq!(OwnNode::parse("sinfo: error\n"), None);
+    }
+
+    #[test]
+    fn a_gpu_that_fell_off_the_bus_is_lost_and_one_of_an_unknown_place_is_not() {
+        let root = tempfile::tempdir().unwrap();
+        let file = |path: &str, content: &[u8]| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, content).unwrap();
+        };
+        let gpu = |number: usize, address: Option<&str>| OfferedGpu {
+            file: format!("/dev/nvidia{number}"),
+            model: "NVIDIA H200".to_owned(),
+            memory_mib: None,
+            pci_address: address.map(str::to_owned),
+            line: String::new(),
+        };
+        let gpus = [
+            gpu(0, Some("0000:10:00.0")),
+            gpu(1, Some("0000:11:00.0")),
+            gpu(2, Some("0000:12:00.0")),
+            gpu(3, None),
+            gpu(4, None),
+        ];
+        for number in 0..4 {
+            file(&format!("dev/nvidia{number}"), b"");
+        }
+        file("sys/bus/pci/devices/0000:10:00.0/config", b"\xde\x10\x35\x23");
+        file("sys/bus/pci/devices/0000:11:00.0/config", b"\xff\xff\xff\xff");
+        let lost: Vec<_> = gpus.iter().map(|gpu| why_lost(root.path(), gpu)).collect();
+        assert_eq!(lost[0], None);
+        assert!(lost[1].as_ref().is_some_and(|why| why.contains("fallen off the PCI bus")), "{lost:?}");
+        assert_eq!((&lost[2], &lost[3]), (&None, &None));
+        assert_eq!(lost[4].as_deref(), Some("/dev/nvidia4 is gone"));
+    }
+
+    #[test]
+    fn a_gpu_has_its_job_and_user_and_what_is_lost_or_not_known_is_no_free_one() {
+        let gpu = |number| OfferedGpu { file: format!("/dev/nvidia{number}"), ..OfferedGpu::default() };
+        let gpus = [gpu(0), gpu(1), gpu(2)];
+        let job = OwnedJob { job: 7, user: "alice".to_owned() };
+        let states = [GpuState::Allocated { job: Some(job) }, GpuState::Allocated { job: None }, GpuState::Free];
+        let words = |lost: &[Option<String>], states: Option<&[GpuState]>| {
+            let json = serde_json::to_value(uses(&gpus, lost, states)).unwrap();
+            json.as_array().unwrap().iter().map(|gpu| format!("{} {}", gpu["state"], gpu["job"])).collect::<Vec<_>>()
+        };
+        assert_eq!(words(&[], Some(&states)), ["\"allocated\" \"7\"", "\"allocated\" null", "\"free\" null"]);
+        let lost = [Some("gone".to_owned())];
+        assert_eq!(words(&lost, None), ["\"lost\" null", "\"unknown\" null", "\"unknown\" null"]);
+    }
+}
