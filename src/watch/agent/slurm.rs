@@ -63,7 +63,7 @@ pub(super) fn cancel(node: &str, victim: Victim, why: &str) -> Result<Option<Str
     let which = Jobs { states: &["RUNNING"], node: Some(node), options: &["--sort=S"] };
     let mut jobs = SLURM.jobs(&which)?.into_iter().map(|job| job.number.to_string());
     let job = match victim {
-        Victim::Youngest => jobs.last(),
+        Victim::Youngest => jobs.next_back(),
         Victim::Oldest => jobs.next(),
         Victim::None => None,
     };
