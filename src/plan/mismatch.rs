@@ -40,23 +40,19 @@ pub(super) fn judge(config: &Config, inventory: &Inventory) -> Result<Option<Mis
 
 /// Adds the platform's cause, if the platform passes GPUs to containers in only one way or not at all.
 fn of_platform(finding: Finding, expected: GpuType, platform: Platform) -> Finding {
-    let (cause, repair) = match (platform, expected) {
-        (Platform::Linux, _) | (_, GpuType::None) => return finding,
-        (Platform::DockerDesktop, _) => (
+    let Some(vendor) = expected.vendor() else { return finding };
+    let (cause, repair) = match platform {
+        Platform::Linux => return finding,
+        Platform::DockerDesktop => (
             "this is Docker Desktop's own virtual machine (macOS, or Windows without WSL2), which passes no GPU on; a Mac's GPU \
              speaks Metal, and neither CUDA nor ROCm",
             "use a machine with Linux, or Windows with WSL2 and an NVIDIA GPU; for a cluster without GPUs set GPU_TYPE=none",
         ),
-        (Platform::Wsl2, GpuType::Nvidia) => (
-            "the container was started without GPUs, or Windows has no NVIDIA driver that serves WSL2",
-            "docker run --gpus all ...; `nvidia-smi` in WSL2 must work: install the current driver in Windows (no Linux driver in \
-             WSL2), then `wsl --update`; without GPUs on purpose, set GPU_TYPE=none",
-        ),
-        (Platform::Wsl2, _) => (
+        Platform::Wsl2 => vendor.traits().mismatch.unseen_in_wsl.unwrap_or((
             "this is WSL2, where only NVIDIA's GPUs have what jobs need: AMD's lack their kernel interface (KFD), Intel's their \
              render nodes",
             "use Linux itself, or an NVIDIA GPU; for a cluster without GPUs set GPU_TYPE=none",
-        ),
+        )),
     };
     Finding { cause: cause.to_owned(), repair: repair.to_owned(), ..finding }
 }

@@ -88,7 +88,8 @@ pub fn detect(options: &Options) -> Inventory {
     let Options { root, deadline, asks_name, .. } = options;
     let began = Instant::now();
     let tenths = |tenths: u32| began + *deadline / 10 * tenths;
-    let started: Vec<_> = Vendor::ALL.into_iter().filter_map(|vendor| vendor::of(vendor).start(options)).collect();
+    let started: Vec<_> =
+        Vendor::ALL.into_iter().filter_map(|vendor| vendor::of(vendor).start(vendor, options)).collect();
     let mut inventory = Inventory {
         hostname: hostname(),
         platform: platform(root),

@@ -3,7 +3,7 @@
 //! It runs in a process of its own, which whoever reads its lines ends when a driver hangs.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::vendor;
@@ -33,19 +33,6 @@ pub struct Options {
 
 /// Takes the lines. An error ends the looks.
 pub type Say<'a> = &'a mut dyn FnMut(&Line) -> io::Result<()>;
-
-/// Whether there is a trace of this vendor's GPUs.
-pub fn has_traces(root: &Path, vendor: Vendor) -> bool {
-    vendor::of(vendor).has_traces(root)
-}
-
-/// Looks until `say` fails.
-///
-/// # Errors
-/// Nobody takes the lines.
-pub fn watch(options: &Options, say: Say<'_>) -> io::Result<()> {
-    vendor::of(options.vendor).watch(options, say)
-}
 
 /// Asks one GPU, unless it is one that does not answer.
 pub(crate) fn look(options: &Options, identity: &Identity, say: Say<'_>, see: impl FnOnce() -> Seen) -> io::Result<()> {

@@ -11,7 +11,7 @@ use super::nvidia::Nvidia;
 use super::sandbox::{NoAnswer, Sandbox};
 use super::{Found, Options};
 use faults::look::Identity;
-use model::inventory::{Condition, Finding, Gpu, Kind, Obstacle, Readings, Vendor};
+use model::inventory::{Condition, Finding, Gpu, Kind, Obstacle, Readings, Traits, Vendor};
 
 /// The registry.
 pub fn of(vendor: Vendor) -> &'static dyn VendorProbe {
@@ -36,12 +36,6 @@ pub type Finish = Box<dyn FnOnce(Deadlines) -> Found>;
 
 /// One vendor's GPUs in this container. Without a library of the vendor, all is read from the kernel's files.
 pub trait VendorProbe: Sync {
-    /// The vendor.
-    fn vendor(&self) -> Vendor;
-
-    /// The name of the driver or interface.
-    fn driver(&self) -> &'static str;
-
     /// Whether there is a trace of its GPUs. Most machines lack most vendors' GPUs, and a look at a path is cheaper than a process.
     fn has_traces(&self, root: &Path) -> bool;
 
@@ -49,15 +43,12 @@ pub trait VendorProbe: Sync {
     fn probe(&self, root: &Path) -> Found;
 
     /// Starts a detection in a child process; `None` if there is nothing to detect.
-    fn start(&'static self, options: &Options) -> Option<Finish> {
+    fn start(&'static self, vendor: Vendor, options: &Options) -> Option<Finish> {
         if !self.has_traces(&options.root) {
             return None;
         }
         let sandbox = Sandbox::start(|| self.probe(&options.root));
-        let (vendor, driver) = (self.vendor(), self.driver());
-        Some(Box::new(move |deadlines| {
-            sandbox.finish(deadlines.files).unwrap_or_else(|why| no_answer(vendor, driver, &why))
-        }))
+        Some(Box::new(move |deadlines| sandbox.finish(deadlines.files).unwrap_or_else(|why| no_answer(vendor, &why))))
     }
 
     /// Looks at the GPUs until `say` fails.
@@ -103,11 +94,12 @@ impl Events for NoEvents {
     }
 }
 
-fn no_answer(vendor: Vendor, driver: &str, why: &NoAnswer) -> Found {
+fn no_answer(vendor: Vendor, why: &NoAnswer) -> Found {
     let (cause, repair) = match why {
         NoAnswer::NotStarted(_) => NoAnswer::NO_PROCESS,
         _ => Obstacle::Hang.words(vendor),
     };
-    let what = format!("{driver} {why}; no {} GPU is used", vendor.traits().maker);
+    let Traits { interface, maker, .. } = vendor.traits();
+    let what = format!("{interface} {why}; no {maker} GPU is used");
     Found { findings: vec![Finding::warning(Kind::DriverFails, what, cause, repair)], ..Found::default() }
 }

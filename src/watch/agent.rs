@@ -30,7 +30,7 @@ use machine::Outcome;
 use model::inventory::Vendor;
 use model::prepared::Prepared;
 use model::printable;
-use probe::live;
+use probe::vendor;
 
 /// Looks after the GPUs until it is told to end.
 ///
@@ -72,7 +72,7 @@ impl<'a> Agent<'a> {
         let mut ward = Ward::new(config.faults.clone(), interval_ms, recount, former.as_ref(), &applied);
         ward.offer(offered(&prepared));
         let node = prepared.node_name.clone();
-        let vendors = Vendor::ALL.into_iter().filter(|vendor| live::has_traces(root, *vendor));
+        let vendors = Vendor::ALL.into_iter().filter(|vendor| vendor::of(*vendor).has_traces(root));
         let began = Instant::now();
         Ok(Self {
             config,

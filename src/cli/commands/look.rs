@@ -9,13 +9,13 @@ use nix::unistd::getppid;
 use faults::look::Line;
 use model::exit_code;
 use model::inventory::Vendor;
-use probe::live;
+use probe::{live, vendor};
 use watch::agent::rights;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The vendor: nvidia, amd, intel
-    #[arg(long, value_parser = vendor)]
+    #[arg(long, value_parser = parse_vendor)]
     vendor: Vendor,
     /// The time between two looks
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 5000)]
@@ -28,7 +28,7 @@ pub(crate) struct Args {
     meters: bool,
 }
 
-fn vendor(word: &str) -> Result<Vendor, String> {
+fn parse_vendor(word: &str) -> Result<Vendor, String> {
     let known = Vendor::ALL.into_iter().find(|vendor| vendor.as_str() == word);
     known.ok_or_else(|| format!("{word:?} is no vendor"))
 }
@@ -51,6 +51,6 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         text.push(b'\n');
         output.write_all(&text)
     };
-    live::watch(&options, &mut say).context("nobody listens")?;
+    vendor::of(args.vendor).watch(&options, &mut say).context("nobody listens")?;
     Ok(exit_code::SUCCESS)
 }

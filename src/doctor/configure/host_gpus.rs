@@ -21,7 +21,9 @@ pub trait HostGpus: fmt::Debug {
     }
 
     /// Whether a user without a preference can mean them.
-    fn can_be_meant(&self) -> bool;
+    fn can_be_meant(&self) -> bool {
+        self.is_present()
+    }
 
     /// Whether a trial can succeed.
     fn can_be_tried(&self) -> bool;

@@ -136,14 +136,18 @@ pub struct Traits {
     pub pci_vendor: &'static str,
     /// Prefixes of the GPUs' PCI classes: display controllers, and processing accelerators such as the MI300.
     pub pci_classes: &'static [&'static str],
+    /// The name of the driver or interface that detection asks.
+    pub interface: &'static str,
     /// The kernel drivers that jobs can use.
     pub drivers: &'static [&'static str],
     /// Whether jobs get an integrated GPU if there is no other GPU and none was requested.
     pub offers_integrated: bool,
-    /// Whether programs use CUDA on these GPUs. The names of their metrics are then also those of DCGM.
+    /// Whether programs use CUDA on these GPUs.
     pub has_cuda: bool,
     /// The resource names of Kubernetes device plugins for these GPUs.
     pub kubernetes: &'static [&'static str],
+    /// The options of `docker run` that pass all GPUs.
+    pub docker_options: &'static str,
     /// Values in Slurm's files.
     pub slurm: Slurm,
     /// How the vendor's runtime identifies GPUs.
@@ -170,8 +174,6 @@ pub struct Slurm {
     pub plugin_source: Option<(Source, &'static str, &'static str)>,
     /// Why the plugin fails if two GPUs share a PCI address, and if the runtime numbers them in another order than that of the bus.
     pub plugin_order: Option<(&'static str, &'static str)>,
-    /// Whether CUDA's Multi-Process Service can share a GPU.
-    pub has_mps: bool,
     /// The prefix of the `Feature` for a compute capability.
     pub compute_prefix: &'static str,
     /// Whether the driver branch determines which programs run, and is therefore a `Feature`.
@@ -225,6 +227,8 @@ pub struct MismatchWords {
     pub lacks: &'static str,
     /// How not to pass the GPUs to a container.
     pub withhold: &'static str,
+    /// Cause and repair on WSL2; `None` if jobs cannot use these GPUs there.
+    pub unseen_in_wsl: Option<(&'static str, &'static str)>,
 }
 
 /// Repairs if a GPU cannot be used.

@@ -38,7 +38,7 @@ pub(super) fn plan(
 
 /// Whether a device can be shared: MIG partitions are not divided again, and MPS is NVIDIA's.
 pub(super) fn is_shared(sharing: Sharing, line: &GresLine) -> bool {
-    line.is_whole() && (sharing != Sharing::Mps || line.vendor.traits().slurm.has_mps)
+    line.is_whole() && (sharing != Sharing::Mps || line.vendor.traits().has_cuda)
 }
 
 fn left_out(sharing: Sharing, lines: &[GresLine], shared: usize) -> Option<Finding> {

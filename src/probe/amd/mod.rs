@@ -33,14 +33,6 @@ const NODES: &str = "sys/class/kfd/kfd/topology/nodes";
 pub struct Amd;
 
 impl VendorProbe for Amd {
-    fn vendor(&self) -> Vendor {
-        Vendor::Amd
-    }
-
-    fn driver(&self) -> &'static str {
-        "the AMD kernel driver (KFD)"
-    }
-
     fn has_traces(&self, root: &Path) -> bool {
         root.join(NODES).is_dir()
     }

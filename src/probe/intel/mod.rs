@@ -49,14 +49,6 @@ const CARDS: [(u16, &str); 29] = [
 pub struct Intel;
 
 impl VendorProbe for Intel {
-    fn vendor(&self) -> Vendor {
-        Vendor::Intel
-    }
-
-    fn driver(&self) -> &'static str {
-        "Intel's kernel driver (xe or i915)"
-    }
-
     fn has_traces(&self, root: &Path) -> bool {
         root.join("dev/dri").is_dir()
     }

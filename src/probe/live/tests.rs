@@ -1,5 +1,6 @@
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::Path;
 
 use super::*;
 
@@ -43,7 +44,7 @@ fn looks(root: &Path, count: usize, skip: &[&str], mut between: impl FnMut(usize
         meters: false,
     };
     let mut looks = vec![Vec::new()];
-    let ended = watch(&options, &mut |line| {
+    let ended = vendor::of(Vendor::Amd).watch(&options, &mut |line| {
         let last = looks.len() - 1;
         looks[last].push(line.clone());
         if *line == Line::Done {
@@ -94,7 +95,8 @@ fn a_gpu_that_does_not_answer_is_listed_and_not_asked() {
     let root = machine();
     let looks = looks(root.path(), 1, &["GPU-0000000000000002"], |_| ());
     assert_eq!((listed(&looks[0]).len(), seen(&looks[0]).len()), (2, 1));
-    assert!(has_traces(root.path(), Vendor::Amd) && !has_traces(root.path(), Vendor::Nvidia));
+    let has_traces = |vendor| vendor::of(vendor).has_traces(root.path());
+    assert!(has_traces(Vendor::Amd) && !has_traces(Vendor::Nvidia));
 }
 
 #[test]

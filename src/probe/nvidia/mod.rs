@@ -27,14 +27,6 @@ use request::Request;
 pub struct Nvidia;
 
 impl VendorProbe for Nvidia {
-    fn vendor(&self) -> Vendor {
-        Vendor::Nvidia
-    }
-
-    fn driver(&self) -> &'static str {
-        "NVML"
-    }
-
     fn has_traces(&self, root: &Path) -> bool {
         has_traces(root) || root.join(WSL_DEVICE.trim_start_matches('/')).exists()
     }
@@ -45,8 +37,16 @@ impl VendorProbe for Nvidia {
     }
 
     /// Starts always: what the container asked for can be missing.
-    fn start(&'static self, options: &Options) -> Option<Finish> {
-        let detection = Detection::start(options);
+    fn start(&'static self, _: Vendor, options: &Options) -> Option<Finish> {
+        let Options { root, request, nvml_library, conditions, left_out, .. } = options.clone();
+        let library = nvml_library.as_deref();
+        let probe = || nvml::probe(&root, library, &left_out);
+        let nvml = if conditions {
+            Sandbox::start_both(probe, || condition::probe(&root, library))
+        } else {
+            Sandbox::start(probe)
+        };
+        let detection = Detection { root, library_is_named: library.is_some(), request, conditions, nvml };
         Some(Box::new(move |deadlines| detection.finish(deadlines)))
     }
 
@@ -76,19 +76,6 @@ struct Detection {
 }
 
 impl Detection {
-    /// Starts to query NVML, and if `conditions` also the condition of the GPUs.
-    fn start(options: &Options) -> Self {
-        let Options { root, request, conditions, left_out, .. } = options;
-        let (library, conditions) = (options.nvml_library.as_deref(), *conditions);
-        let probe = || nvml::probe(root, library, left_out);
-        let nvml = if conditions {
-            Sandbox::start_both(probe, || condition::probe(root, library))
-        } else {
-            Sandbox::start(probe)
-        };
-        Self { root: root.to_owned(), library_is_named: library.is_some(), request: request.clone(), conditions, nvml }
-    }
-
     /// Waits for NVML, and then for the kernel's files.
     fn finish(self, deadlines: Deadlines) -> Found {
         let Deadlines { library: nvml_deadline, files: deadline } = deadlines;

@@ -38,12 +38,8 @@ impl fmt::Display for Line {
             // The engine's name server knows containers by name, and Slurm by host name.
             Network::Named(network) => write!(f, "--hostname {name} --network {network} ")?,
         }
-        let gpus = match gpu_type {
-            Some(GpuType::Nvidia) => "--gpus all ",
-            Some(GpuType::Amd) => "--device /dev/kfd --device /dev/dri --security-opt seccomp=unconfined ",
-            Some(GpuType::Intel) => "--device /dev/dri ",
-            Some(GpuType::None) | None => "",
-        };
+        let vendor = gpu_type.and_then(GpuType::vendor);
+        let gpus = vendor.map(|vendor| format!("{} ", vendor.traits().docker_options)).unwrap_or_default();
         f.write_str("--shm-size 1g ")?;
         mounts.iter().try_for_each(|mount| write!(f, "{mount} "))?;
         write!(f, "{gpus}{image} --join {token}")

@@ -1,7 +1,9 @@
 //! NVIDIA: hardware, driver, toolkit, trial.
 
-use super::{Nvidia, Smi, way};
+use super::{Nvidia, Smi, Toolkit};
 use crate::configure::assess::{Repairs, failed_trial};
+use crate::configure::choice::{GpuId, no_such};
+use crate::configure::host_gpus::HostGpus;
 use crate::configure::passthrough::{Part, Trial, Way};
 use crate::configure::situation::{Engine, EngineInfo, PlatformKind, Situation, Version};
 use model::inventory::gres::counted;
@@ -20,87 +22,143 @@ const NO_CGROUPS: &str = "sudo nvidia-ctk config --set nvidia-container-cli.no-c
 const OWN_CGROUPS: &str = "sudo nvidia-ctk config --set nvidia-container-cli.no-cgroups=false --in-place && \
     sudo systemctl restart docker";
 
-/// The lines of the report, and whether the GPUs can be passed to containers.
-pub(super) fn assess(nvidia: &Nvidia, seen: &Situation, trial: &Trial) -> (Vec<Observations>, bool) {
-    let mut checks = driver(nvidia, seen);
-    if checks.iter().any(Observations::has_failed) {
-        return (checks, false);
+impl HostGpus for Nvidia {
+    fn vendor(&self) -> Vendor {
+        Vendor::Nvidia
     }
-    if matches!(seen.platform.kind, PlatformKind::MacOs | PlatformKind::DesktopVm) {
-        checks.push(Observations::note("Docker Desktop's virtual machine cannot reach it".to_owned()));
-        return (checks, false);
-    }
-    if let Trial::Works(_) = trial {
-        checks.push(tried(nvidia, seen, trial));
-        return (checks, true);
-    }
-    checks.extend(passes(nvidia, seen, trial));
-    checks.push(tried(nvidia, seen, trial));
-    let is_usable = !checks.iter().any(Observations::has_failed);
-    (checks, is_usable)
-}
 
-/// The toolkit that passes the GPUs to containers.
-pub(super) fn passes(nvidia: &Nvidia, seen: &Situation, trial: &Trial) -> Vec<Observations> {
-    if let Trial::Works(_) = trial {
-        return vec![Observations::ok("Docker hands the GPUs over".to_owned())];
+    fn is_present(&self) -> bool {
+        self.on_pci > 0 || !self.gpus.is_empty() || self.has_wsl_library
     }
-    std::iter::once(toolkit(nvidia, seen)).chain(cgroups(nvidia, seen)).collect()
-}
 
-/// The result of the trial.
-pub(super) fn tried(nvidia: &Nvidia, seen: &Situation, trial: &Trial) -> Observations {
-    match trial {
-        // The trial outweighs whatever the files suggest.
-        Trial::Works(count) => Observations::ok(format!("a container can use {count} of them (tried with the image)")),
-        Trial::Fails(failure) => {
-            let is_explained = matches!(failure.part, Part::Toolkit | Part::Permission)
-                && passes(nvidia, seen, trial).iter().any(Observations::has_failed);
-            failed_trial(failure, is_explained, &repairs(seen))
-        }
-        Trial::NotTried(why) => Observations::note(format!("not tried with a container: {why}")),
+    /// WSL2's device alone can mean NVIDIA.
+    fn may_be_present(&self) -> bool {
+        self.is_present() || self.has_dxg
     }
-}
 
-/// The hardware and its driver.
-pub(super) fn driver(nvidia: &Nvidia, seen: &Situation) -> Vec<Observations> {
-    if let Smi::Fails(words) = &nvidia.smi {
-        let (cause, repair) = if words.contains("version mismatch") {
-            ("the driver was updated and the old kernel module is still loaded", "reboot the host")
-        } else {
-            (
-                "the driver is not loaded, does not fit the kernel, or the GPU has failed",
-                "dmesg | grep -i -e nvrm -e xid says more; re-install the driver, or reboot the host",
-            )
+    fn can_be_tried(&self) -> bool {
+        !self.gpus.is_empty()
+    }
+
+    fn is_ready(&self, seen: &Situation) -> bool {
+        self.is_present() && !self.hardware(seen).iter().any(Observations::has_failed)
+    }
+
+    fn check(&self, id: &GpuId) -> Result<(), String> {
+        let uuids: Vec<&str> = self.gpus.iter().filter_map(|gpu| gpu.uuid.as_deref()).collect();
+        let knows = match id.index() {
+            Some(index) => index < self.gpus.len(),
+            None if id.as_str().starts_with("GPU-") => uuids.len() < self.gpus.len() || uuids.contains(&id.as_str()),
+            None => self.mig_ids.is_empty() || self.mig_ids.iter().any(|mig| mig == id.as_str()),
         };
-        return vec![Observations::fail(format!("nvidia-smi fails: {words}"), cause, repair)];
+        // Without a driver nothing is known; the user may be preparing for another host.
+        if knows || self.gpus.is_empty() { Ok(()) } else { Err(no_such(id, self.gpus.len())) }
     }
-    if nvidia.gpus.is_empty() {
-        return vec![no_driver(nvidia, seen)];
+
+    fn way(&self, seen: &Situation) -> Way {
+        way(&self.toolkit, seen)
     }
-    let mut checks = vec![];
-    let version = nvidia.driver.as_deref().unwrap_or("of unknown version");
-    let list = format!("{}, driver {version}", list(nvidia));
-    match nvidia.driver.as_deref().and_then(Version::find) {
-        Some(version) if version.0 < OLDEST_DRIVER => checks.push(Observations::fail(
-            format!("{list}: the driver is too old"),
-            format!("CUDA 11 needs {OLDEST_DRIVER}.57.02, and CUDA 12 needs {CUDA_12_DRIVER}"),
-            "install a newer driver (Ubuntu: sudo apt-get install nvidia-driver-535) and reboot",
-        )),
-        Some(version) if version < CUDA_12_DRIVER => checks.push(Observations::warn(
-            format!("{list}: CUDA 12 programs will not run"),
-            format!("CUDA 12 needs a driver from {CUDA_12_DRIVER} on"),
-            "install a newer driver (Ubuntu: sudo apt-get install nvidia-driver-535) and reboot, if you need CUDA 12",
-        )),
-        _ => checks.push(Observations::ok(list)),
+
+    fn hardware(&self, seen: &Situation) -> Vec<Observations> {
+        if let Smi::Fails(words) = &self.smi {
+            let (cause, repair) = if words.contains("version mismatch") {
+                ("the driver was updated and the old kernel module is still loaded", "reboot the host")
+            } else {
+                (
+                    "the driver is not loaded, does not fit the kernel, or the GPU has failed",
+                    "dmesg | grep -i -e nvrm -e xid says more; re-install the driver, or reboot the host",
+                )
+            };
+            return vec![Observations::fail(format!("nvidia-smi fails: {words}"), cause, repair)];
+        }
+        if self.gpus.is_empty() {
+            return vec![no_driver(self, seen)];
+        }
+        let mut checks = vec![];
+        let version = self.driver.as_deref().unwrap_or("of unknown version");
+        let list = format!("{}, driver {version}", list(self));
+        match self.driver.as_deref().and_then(Version::find) {
+            Some(version) if version.0 < OLDEST_DRIVER => checks.push(Observations::fail(
+                format!("{list}: the driver is too old"),
+                format!("CUDA 11 needs {OLDEST_DRIVER}.57.02, and CUDA 12 needs {CUDA_12_DRIVER}"),
+                "install a newer driver (Ubuntu: sudo apt-get install nvidia-driver-535) and reboot",
+            )),
+            Some(version) if version < CUDA_12_DRIVER => checks.push(Observations::warn(
+                format!("{list}: CUDA 12 programs will not run"),
+                format!("CUDA 12 needs a driver from {CUDA_12_DRIVER} on"),
+                "install a newer driver (Ubuntu: sudo apt-get install nvidia-driver-535) and reboot, if you need CUDA 12",
+            )),
+            _ => checks.push(Observations::ok(list)),
+        }
+        if !self.mig_ids.is_empty() {
+            let ids = self.mig_ids.join(", ");
+            checks.push(Observations::note(format!(
+                "MIG instances: {ids}; choose some of them with --gpus, or a container gets all"
+            )));
+        }
+        checks
     }
-    if !nvidia.mig_ids.is_empty() {
-        let ids = nvidia.mig_ids.join(", ");
-        checks.push(Observations::note(format!(
-            "MIG instances: {ids}; choose some of them with --gpus, or a container gets all"
-        )));
+
+    fn passes(&self, seen: &Situation, trial: &Trial) -> Vec<Observations> {
+        if let Trial::Works(_) = trial {
+            return vec![Observations::ok("Docker hands the GPUs over".to_owned())];
+        }
+        std::iter::once(toolkit(self, seen)).chain(cgroups(self, seen)).collect()
     }
-    checks
+
+    fn tried(&self, seen: &Situation, trial: &Trial) -> Observations {
+        match trial {
+            // The trial outweighs whatever the files suggest.
+            Trial::Works(count) => {
+                Observations::ok(format!("a container can use {count} of them (tried with the image)"))
+            }
+            Trial::Fails(failure) => {
+                let is_explained = matches!(failure.part, Part::Toolkit | Part::Permission)
+                    && self.passes(seen, trial).iter().any(Observations::has_failed);
+                failed_trial(failure, is_explained, &repairs(seen))
+            }
+            Trial::NotTried(why) => Observations::note(format!("not tried with a container: {why}")),
+        }
+    }
+
+    fn assess(&self, seen: &Situation, trial: &Trial) -> (Vec<Observations>, bool) {
+        let mut checks = self.hardware(seen);
+        if checks.iter().any(Observations::has_failed) {
+            return (checks, false);
+        }
+        if matches!(seen.platform.kind, PlatformKind::MacOs | PlatformKind::DesktopVm) {
+            checks.push(Observations::note("Docker Desktop's virtual machine cannot reach it".to_owned()));
+            return (checks, false);
+        }
+        if let Trial::Works(_) = trial {
+            checks.push(self.tried(seen, trial));
+            return (checks, true);
+        }
+        checks.extend(self.passes(seen, trial));
+        checks.push(self.tried(seen, trial));
+        let is_usable = !checks.iter().any(Observations::has_failed);
+        (checks, is_usable)
+    }
+
+    fn lacks_in_wsl(&self) -> Option<Observations> {
+        (self.has_dxg && !self.has_wsl_library).then(|| {
+            Observations::warn(
+                "WSL2 has a GPU, and it is none of NVIDIA's with a driver for WSL2",
+                "AMD and Intel GPUs do not work in WSL2's containers; for NVIDIA the Windows driver is missing or too old",
+                "NVIDIA: install the current driver in Windows, then `wsl --update`; AMD: use Linux itself",
+            )
+        })
+    }
+}
+
+/// The method that works on this host: NVIDIA's runtime if Docker has it, because every version of compose supports it.
+fn way(toolkit: &Toolkit, seen: &Situation) -> Way {
+    let (has_runtime, has_cdi) = match seen.engine.info() {
+        Some(info) => (info.runtimes.iter().any(|name| name == "nvidia"), info.has_cdi),
+        // Docker cannot be asked, so its files decide.
+        None => (toolkit.is_in_daemon_json, toolkit.programs.is_empty()),
+    };
+    if has_cdi && !has_runtime && !toolkit.cdi_specs.is_empty() { Way::Cdi } else { Way::Gpus }
 }
 
 /// `2x NVIDIA H200, 1x NVIDIA A100`, in order of first appearance.

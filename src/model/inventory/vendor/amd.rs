@@ -7,10 +7,12 @@ pub(super) const TRAITS: Traits = Traits {
     maker: "AMD",
     pci_vendor: "0x1002",
     pci_classes: &["0x03", "0x12"],
+    interface: "the AMD kernel driver (KFD)",
     drivers: &["amdgpu"],
     offers_integrated: true,
     has_cuda: false,
     kubernetes: &["amd.com/gpu"],
+    docker_options: "--device /dev/kfd --device /dev/dri --security-opt seccomp=unconfined",
     slurm: Slurm {
         flag: "amd_gpu_env",
         auto_detect: "rsmi",
@@ -21,7 +23,6 @@ pub(super) const TRAITS: Traits = Traits {
             "Slurm's rsmi plugin numbers the GPUs in the order of the PCI bus, and ROCr in KFD's, so a job would compute on another \
              GPU than its own",
         )),
-        has_mps: false,
         compute_prefix: "",
         // The driver is the kernel's own, so its version says nothing about ROCm.
         driver_is_feature: false,
@@ -60,6 +61,7 @@ pub(super) const TRAITS: Traits = Traits {
                  group of these files, or the host's amdgpu driver is not loaded; jobs that ask for a GPU are refused",
         lacks: "the image has no ROCm for them",
         withhold: "do not pass /dev/kfd and /dev/dri to this container",
+        unseen_in_wsl: None,
     },
     obstacles: ObstacleWords {
         not_given: "nothing, if that is meant; else create the container with them \

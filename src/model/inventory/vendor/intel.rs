@@ -7,11 +7,13 @@ pub(super) const TRAITS: Traits = Traits {
     maker: "Intel",
     pci_vendor: "0x8086",
     pci_classes: &["0x03"],
+    interface: "Intel's kernel driver (xe or i915)",
     drivers: &["xe", "i915"],
     // Otherwise nearly every desktop would become a GPU node.
     offers_integrated: false,
     has_cuda: false,
     kubernetes: &["gpu.intel.com/xe", "gpu.intel.com/i915"],
+    docker_options: "--device /dev/dri",
     slurm: Slurm {
         flag: "intel_gpu_env",
         auto_detect: "oneapi",
@@ -19,7 +21,6 @@ pub(super) const TRAITS: Traits = Traits {
         plugin_names_models: false,
         plugin_source: None,
         plugin_order: None,
-        has_mps: false,
         compute_prefix: "",
         driver_is_feature: false,
     },
@@ -54,6 +55,7 @@ pub(super) const TRAITS: Traits = Traits {
                  refused",
         lacks: "the image has no Level Zero for them",
         withhold: "do not pass their files of /dev/dri to this container",
+        unseen_in_wsl: None,
     },
     obstacles: ObstacleWords {
         not_given: "nothing, if that is meant; else create the container with them (docker run --device /dev/dri)",

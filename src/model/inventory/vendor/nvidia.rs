@@ -7,10 +7,12 @@ pub(super) const TRAITS: Traits = Traits {
     maker: "NVIDIA",
     pci_vendor: "0x10de",
     pci_classes: &["0x03"],
+    interface: "NVML",
     drivers: &["nvidia"],
     offers_integrated: true,
     has_cuda: true,
     kubernetes: &["nvidia.com/gpu"],
+    docker_options: "--gpus all",
     slurm: Slurm {
         flag: "nvidia_gpu_env",
         auto_detect: "nvml",
@@ -22,7 +24,6 @@ pub(super) const TRAITS: Traits = Traits {
             "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         )),
         plugin_order: None,
-        has_mps: true,
         compute_prefix: "cc",
         driver_is_feature: true,
     },
@@ -42,6 +43,11 @@ pub(super) const TRAITS: Traits = Traits {
                  host's driver is not loaded; jobs that ask for a GPU are refused",
         lacks: "the image has nothing of NVIDIA's beyond what the container runtime brings",
         withhold: "start the container without --gpus (NVIDIA_VISIBLE_DEVICES=void)",
+        unseen_in_wsl: Some((
+            "the container was started without GPUs, or Windows has no NVIDIA driver that serves WSL2",
+            "docker run --gpus all ...; `nvidia-smi` in WSL2 must work: install the current driver in Windows (no Linux driver in \
+             WSL2), then `wsl --update`; without GPUs on purpose, set GPU_TYPE=none",
+        )),
     },
     obstacles: ObstacleWords {
         not_given: "nothing, if that is meant; else create the container with them (docker run --gpus all)",
