@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use super::facts::{Facts, Side};
 use install::load_config;
-use probe::nvidia::condition;
-use probe::nvidia::request::Request;
+use probe::vendor::nvidia::condition;
+use probe::vendor::nvidia::request::Request;
 use sys::tool;
 use sys::tool::answer::Answer;
 

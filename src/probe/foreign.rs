@@ -103,8 +103,8 @@ fn count(number: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nvidia::proc::nameless_gpu;
     use crate::tests::tree as root;
+    use crate::vendor::nvidia::proc::nameless_gpu;
 
     #[test]
     fn a_device_of_wsl2_without_nvidia_is_said_and_with_nvidia_is_not() {

@@ -35,7 +35,7 @@ fn finding(vendor: Vendor, obstacle: Obstacle, gpus: &[String]) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nvidia::proc::nameless_gpu;
+    use crate::vendor::nvidia::proc::nameless_gpu;
     use model::inventory::Severity;
 
     #[test]

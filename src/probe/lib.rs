@@ -3,7 +3,6 @@
 //! All files are read below a root directory. Each vendor's probe runs in its own child process with a deadline,
 //! so a driver that hangs, crashes or lies ends in why it gave no answer ([`sandbox`]).
 
-pub mod amd;
 pub mod capabilities;
 pub mod cgroup;
 pub mod cpu;
@@ -11,14 +10,12 @@ pub mod device;
 pub mod device_files;
 pub mod foreign;
 mod groups;
-pub mod intel;
 pub mod job_map;
 mod left_out;
 pub mod live;
 pub mod memory;
 mod namespaces;
 mod network;
-pub mod nvidia;
 pub mod own_name;
 pub mod pci;
 mod regular;
@@ -35,8 +32,8 @@ use serde::{Deserialize, Serialize};
 
 use faults::ward::Out;
 use model::inventory::{Driver, Finding, Gpu, Inventory, Platform, Vendor};
-use nvidia::request::Request;
 use vendor::Deadlines;
+use vendor::nvidia::request::Request;
 
 /// The parameters of a detection.
 #[derive(Clone, Debug)]

@@ -112,8 +112,8 @@ fn parse_hierarchical_limit(stat: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nvidia::proc::nameless_gpu;
     use crate::tests::tree;
+    use crate::vendor::nvidia::proc::nameless_gpu;
 
     const MEMINFO: (&str, &str) = ("proc/meminfo", "MemTotal:       32780488 kB\nMemFree:         1000 kB\n");
     const V1: (&str, &str) =

@@ -1,13 +1,14 @@
 //! What differs between the vendors of GPUs here: each has a directory that implements [`VendorProbe`].
 
+pub mod amd;
+pub mod intel;
+pub mod nvidia;
+
 use std::io;
 use std::path::Path;
 use std::time::Instant;
 
-use super::amd::Amd;
-use super::intel::Intel;
 use super::live::{self, Say, pause};
-use super::nvidia::Nvidia;
 use super::sandbox::{NoAnswer, Sandbox};
 use super::{Found, Options};
 use faults::look::Identity;
@@ -16,9 +17,9 @@ use model::inventory::{Condition, Finding, Gpu, Kind, Obstacle, Readings, Traits
 /// The registry.
 pub fn of(vendor: Vendor) -> &'static dyn VendorProbe {
     match vendor {
-        Vendor::Nvidia => &Nvidia,
-        Vendor::Amd => &Amd,
-        Vendor::Intel => &Intel,
+        Vendor::Nvidia => &nvidia::Nvidia,
+        Vendor::Amd => &amd::Amd,
+        Vendor::Intel => &intel::Intel,
     }
 }
 

@@ -12,7 +12,7 @@ use install::load_config;
 use model::inventory::Inventory;
 use model::{exit_code, printable};
 use probe::Options;
-use probe::nvidia::request::Request;
+use probe::vendor::nvidia::request::Request;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use config::Config;
-use probe::amd;
+use probe::vendor::amd;
 
 fuzz_target!(|bytes: &[u8]| {
     let root = slurminit_fuzz::Root::new();

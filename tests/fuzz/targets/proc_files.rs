@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use config::Config;
-use probe::nvidia::proc;
+use probe::vendor::nvidia::proc;
 use probe::{cgroup, cpu, memory};
 use slurminit_fuzz::Root;
 

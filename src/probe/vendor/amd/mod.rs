@@ -16,9 +16,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use super::pci::{self, Place};
-use super::vendor::{Events, VendorProbe};
-use super::{Found, device, groups, left_out, regular};
+use crate::pci::{self, Place};
+use crate::vendor::{Events, VendorProbe};
+use crate::{Found, device, groups, left_out, regular};
 use model::inventory::{
     Access, Condition, CpuSet, Driver, Finding, Gpu, Kind, Obstacle, PciAddress, Readings, Source, Vendor,
 };

@@ -1,4 +1,4 @@
-#[path = "../../../tests/kfd/listing.rs"]
+#[path = "../../../../tests/kfd/listing.rs"]
 mod listing;
 
 use std::os::unix::fs::symlink;

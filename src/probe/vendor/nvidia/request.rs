@@ -108,7 +108,7 @@ fn shown(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nvidia::proc::nameless_gpu;
+    use crate::vendor::nvidia::proc::nameless_gpu;
     use model::inventory::MigInstance;
 
     fn request(devices: &str) -> Request {

@@ -14,10 +14,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use super::live::{self, Say};
-use super::sandbox::{NoAnswer, Sandbox};
-use super::vendor::{Deadlines, Finish, VendorProbe};
-use super::{Found, Options, left_out};
+use crate::live::{self, Say};
+use crate::sandbox::{NoAnswer, Sandbox};
+use crate::vendor::{Deadlines, Finish, VendorProbe};
+use crate::{Found, Options, left_out};
 use model::inventory::{Access, Condition, Driver, Finding, Gpu, Kind, Obstacle, Source, Vendor, WSL_DEVICE};
 use nvml::NvmlTrouble;
 use request::Request;

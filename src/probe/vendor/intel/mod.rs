@@ -6,8 +6,8 @@
 use std::fs;
 use std::path::Path;
 
-use super::vendor::VendorProbe;
-use super::{Found, device, groups, left_out, pci, regular};
+use crate::vendor::VendorProbe;
+use crate::{Found, device, groups, left_out, pci, regular};
 use model::inventory::{Driver, Gpu, PciAddress, Source, Vendor};
 
 /// The discrete GPUs by PCI device ID (compute-runtime, devices_base.inl). If the driver does not report memory, this
