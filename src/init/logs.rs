@@ -12,7 +12,7 @@ mod sink;
 mod tail;
 
 pub use batch::Batch;
-pub use harmless::{Circumstances, KNOWN, Known, When};
+pub use harmless::Circumstances;
 pub use line::{LineSplitter, parse_daemon_line};
 pub use record::{Record, split_text};
 

@@ -126,6 +126,12 @@ const FOR_THE_CONTROLLER: Duration = Duration::from_secs(3600);
 mod tests {
     use super::*;
 
+    fn units_of(config: &mut Config, role: Role) -> String {
+        config.role = role;
+        let units = Target::of(config).units(config).into_iter();
+        units.map(|unit| format!("{} after {:?}", unit.name, unit.after)).collect::<Vec<_>>().join(", ")
+    }
+
     #[test]
     fn each_role_has_the_units_of_its_row() {
         let mut config = Config::parse(
@@ -133,11 +139,7 @@ mod tests {
             std::path::Path::new("x"),
         )
         .unwrap();
-        let mut units = |role| {
-            config.role = role;
-            let units = Target::of(&config).units(&config).into_iter();
-            units.map(|unit| format!("{} after {:?}", unit.name, unit.after)).collect::<Vec<_>>().join(", ")
-        };
+        let mut units = |role| units_of(&mut config, role);
         let all = r#"munged after [], slurmctld after ["munged"], slurmd after ["slurmctld"], agent after ["slurmd"], api after ["slurmd"]"#;
         assert_eq!(units(Role::All), all);
         assert_eq!(units(Role::None), "");
@@ -149,11 +151,7 @@ mod tests {
         assert_eq!(units(Role::Login), r#"munged after [], api after ["slurmd"]"#);
         config.accounting.mode = Some(AccountingMode::Embedded);
         config.services.clear();
-        let mut units = |role| {
-            config.role = role;
-            let units = Target::of(&config).units(&config).into_iter();
-            units.map(|unit| format!("{} after {:?}", unit.name, unit.after)).collect::<Vec<_>>().join(", ")
-        };
+        let mut units = |role| units_of(&mut config, role);
         let accounting = r#"munged after [], mariadbd after [], slurmdbd after ["munged", "mariadbd"], slurmctld after ["munged", "slurmdbd"]"#;
         assert_eq!(units(Role::Controller), accounting);
         assert_eq!(units(Role::Compute), r#"munged after [], slurmd after ["munged"], agent after ["slurmd"]"#);

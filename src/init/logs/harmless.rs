@@ -14,198 +14,29 @@ pub struct Circumstances {
     pub daemon_uids: Vec<u32>,
 }
 
-/// When a message is harmless.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
-    /// Always.
-    Always,
-    /// At the first start, with an empty state directory.
-    NewState,
-    /// Without cgroups.
-    WithoutCgroups,
-    /// When the text matched by the first `*`, up to a blank, is the UID of a user that Slurm's daemons run as.
-    OfDaemon,
+/// The messages; its head describes the format.
+const KNOWN: &str = include_str!("harmless.txt");
+
+/// Daemon, circumstances and pattern of each message.
+fn known() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+    KNOWN.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
+        let (daemon, rest) = line.split_once(' ')?;
+        let (when, pattern) = rest.split_once(": ")?;
+        Some((daemon, when, pattern))
+    })
 }
-
-/// A harmless message.
-#[derive(Clone, Copy, Debug)]
-pub struct Known {
-    /// The daemon that logs it.
-    pub daemon: &'static str,
-    /// The line without name and level; `*` matches anything.
-    pub line: &'static str,
-    /// When it is harmless.
-    pub when: When,
-    /// Its source, and why it is harmless then.
-    pub source: &'static str,
-}
-
-const fn known(daemon: &'static str, line: &'static str, when: When, source: &'static str) -> Known {
-    Known { daemon, line, when, source }
-}
-
-/// The reason for messages that munged logs at each start and end.
-const START: &str = "munged.c, random.c, gids.c, job.c, of 0.5.15 and 0.5.16: a step of its own at each start or end";
-
-/// All known messages of Slurm 22.05 to 24.11 and munge 0.5.15 and 0.5.16.
-pub const KNOWN: [Known; 35] = [
-    known(
-        "slurmd",
-        "xcpuinfo_hwloc_topo_load: failed (load will be required after read failures).",
-        When::Always,
-        "xcpuinfo.c: the cached topology of a former slurmd is not there yet, and is made",
-    ),
-    known(
-        "slurmd",
-        "slurm_receive_msg_and_forward: * failed: Zero Bytes were transmitted or received",
-        When::Always,
-        "slurm_protocol_api.c: whoever connected ended before it had asked anything, as slurmctld does when it stops",
-    ),
-    known(
-        "slurmd",
-        "service_connection: slurm_receive_msg: Zero Bytes were transmitted or received",
-        When::Always,
-        "slurmd.c: the line after it",
-    ),
-    known(
-        "slurmdbd",
-        "Database settings not recommended values: innodb_buffer_pool_size",
-        When::Always,
-        "accounting_storage_mysql.c: the recommendation is for a machine of its own; some million jobs need less",
-    ),
-    known(
-        "slurmdbd",
-        "We can't find assoc * on cluster *",
-        When::Always,
-        "as_mysql_assoc.c: the root of a new cluster's tree, which it makes in the same request",
-    ),
-    known(
-        "slurmctld",
-        "Could not open * state file *: No such file or directory",
-        When::NewState,
-        "job_mgr.c, node_mgr.c, partition_mgr.c, reservation.c, trigger_mgr.c: an error, also where there was nothing to save yet",
-    ),
-    known(
-        "slurmd",
-        "Node configuration differs from hardware: *",
-        When::Always,
-        "slurmd.c: slurm.conf may say less than there is; where it says more, doctor and the node's reason tell",
-    ),
-    known("slurmctld", "NOTE: Trying backup * may be lost*", When::NewState, "the line after it, in the same files"),
-    known("slurmctld", "No * state file (*) to recover", When::NewState, "the line after that, for the backup"),
-    known(
-        "slurmctld",
-        "No job state file (*) found",
-        When::NewState,
-        "job_mgr.c, each time it looks before the first save",
-    ),
-    known("slurmctld", "No last decay (*) to recover", When::NewState, "priority_multifactor.c, before the first save"),
-    known(
-        "slurmctld",
-        "Reinitializing job accounting state",
-        When::NewState,
-        "read_config.c: there are no jobs to account for",
-    ),
-    known("slurmctld", "creating clustername file: *", When::NewState, "read_config.c, once for each state directory"),
-    known(
-        "slurmctld",
-        "slurm_send_node_msg: *slurm_bufs_sendto(msg_type=SRUN_JOB_COMPLETE) failed: *",
-        When::Always,
-        "agent.c, _send_msg_maybe (23.11 and newer): told to an srun that has mostly ended by itself by then; the comment there says \
-         that errors do not matter",
-    ),
-    known(
-        "slurmctld",
-        "slurm_msg_sendto: *msg_type=7004: *",
-        When::Always,
-        "the same in 22.05, slurm_protocol_api.c; 7004 is SRUN_JOB_COMPLETE",
-    ),
-    known(
-        "slurmctld",
-        "slurm_send_node_msg: *slurm_bufs_sendto(msg_type=RESPONSE_*) failed: Unexpected missing socket error",
-        When::Always,
-        "conmgr/con.c (24.11): the connection was closed, by whoever asked or by slurmctld at its own end; a program that still waits says so itself",
-    ),
-    known(
-        "slurmctld",
-        "No memory enforcing mechanism configured.",
-        When::WithoutCgroups,
-        "read_config.c: there is none to configure; docs/security.md says what follows from it",
-    ),
-    known(
-        "slurmctld",
-        "read_slurm_conf: backup_controller not specified",
-        When::Always,
-        "read_config.c: a container has one controller",
-    ),
-    known(
-        "slurmctld",
-        "select/cons_tres: part_data_create_array: *",
-        When::Always,
-        "part_data.c: a step of its own at each configuration",
-    ),
-    known(
-        "slurmctld",
-        "select/cons_tres: select_p_reconfigure: *",
-        When::Always,
-        "select_cons_tres.c: a step of its own at each configuration",
-    ),
-    known(
-        "slurmctld",
-        "High latency for 1000 calls to gettimeofday(): * microseconds",
-        When::Always,
-        "controller.c: the machine is busy, or a virtual one with a slow clock, which thousands of nodes would feel; sdiag has the number",
-    ),
-    known(
-        "slurmctld",
-        "sched: _update_job: setting delay_boot to 0 for *",
-        When::Always,
-        "job_mgr.c: how slurminit has slurmctld save what its backfill scheduler has started",
-    ),
-    known(
-        "slurmctld",
-        "_slurm_rpc_update_job: complete JobId=* uid=0 usec=*",
-        When::Always,
-        "proc_req.c: the line after it, and after each change that says by itself what was changed",
-    ),
-    known(
-        "slurmctld",
-        "_slurm_rpc_update_job: JobId=* uid=0: Job has already finished",
-        When::Always,
-        "the same for a job that has ended meanwhile, and is saved by that; whoever else asks is told so",
-    ),
-    known(
-        "slurmd",
-        "CPU frequency setting not configured for this node",
-        When::Always,
-        "cpu_frequency.c: the machine lets nobody set it, and only --cpu-freq asks for it",
-    ),
-    known(
-        "munged",
-        "Unauthorized credential for client UID=* GID=*",
-        When::OfDaemon,
-        "slurmctld and slurmd 24.11 try at each start to read a credential that is not for them, and end if that works (auth_munge.c, \
-         init). Of anyone else it says that somebody tries to read another's credential",
-    ),
-    known("munged", "Set origin address to *", When::Always, START),
-    known("munged", "Seeded PRNG with *", When::Always, START),
-    known("munged", "Enabled PRNG entropy pool *", When::Always, START),
-    known("munged", "Updating supplementary group mapping every *", When::Always, START),
-    known("munged", "Enabled supplementary group mtime check of *", When::Always, START),
-    known("munged", "Found * users with supplementary groups in *", When::Always, START),
-    known("munged", "Set socket listen backlog to *", When::Always, START),
-    known("munged", "Created * work threads", When::Always, START),
-    known("munged", "Wrote * bytes to PRNG seed *", When::Always, START),
-];
 
 /// Whether this line of this daemon is harmless in these circumstances.
 pub(super) fn is_harmless(daemon: &str, line: &[u8], now: &Circumstances) -> bool {
     let Ok(line) = std::str::from_utf8(line) else { return false };
-    KNOWN.iter().filter(|known| known.daemon == daemon).any(|known| match known.when {
-        When::Always => matches(known.line, line),
-        When::NewState => now.new_state && matches(known.line, line),
-        When::WithoutCgroups => now.without_cgroups && matches(known.line, line),
-        When::OfDaemon => matches(known.line, line) && is_of_daemon(known.line, line, now),
+    known().filter(|(of, ..)| *of == daemon).any(|(_, when, pattern)| {
+        matches(pattern, line)
+            && match when {
+                "always" => true,
+                "new-state" => now.new_state,
+                "without-cgroups" => now.without_cgroups,
+                _ => is_of_daemon(pattern, line, now),
+            }
     })
 }
 
@@ -241,6 +72,15 @@ mod tests {
 
     fn is_harmless(daemon: &str, line: &str, now: &Circumstances) -> bool {
         super::is_harmless(daemon, line.as_bytes(), now)
+    }
+
+    #[test]
+    fn every_line_of_the_table_has_a_daemon_and_known_circumstances() {
+        assert_eq!(known().count(), KNOWN.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).count());
+        for (daemon, when, pattern) in known() {
+            assert!(["munged", "slurmctld", "slurmd", "slurmdbd"].contains(&daemon), "{daemon}");
+            assert!(["always", "new-state", "without-cgroups", "of-daemon"].contains(&when), "{when}: {pattern}");
+        }
     }
 
     #[test]

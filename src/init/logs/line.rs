@@ -54,8 +54,8 @@ impl LineSplitter {
 }
 
 /// Strips the daemon's name and its word for the level from a line: `slurmd: error: no` is an error with the text `no`.
-/// Slurm's words are from `src/common/log.c`, munge's from `src/libcommon/log.c`. A line that is
-/// [`KNOWN`](super::KNOWN) to be harmless in these circumstances gets the level `debug`.
+/// Slurm's words are from `src/common/log.c`, munge's from `src/libcommon/log.c`. A line that
+/// harmless.txt lists for these circumstances gets the level `debug`.
 pub fn parse_daemon_line<'a>(name: &str, line: &'a [u8], now: &Circumstances) -> (Level, &'a [u8]) {
     let name = program(name);
     let line = without_name(name, line.strip_suffix(b"\r").unwrap_or(line));

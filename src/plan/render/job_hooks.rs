@@ -4,6 +4,8 @@ use std::path::Path;
 
 use config::{JobHook, OnHookFailure};
 
+use super::quoted;
+
 /// One line for each hook, for a shell.
 pub(super) fn lines(name: &str, hooks: &[JobHook]) -> String {
     hooks.iter().map(|hook| line(name, hook)).collect()
@@ -25,11 +27,6 @@ pub(super) fn job_map(when: &str, dir: Option<&Path>) -> String {
         format!("[ -z \"$SLURM_JOB_GPUS\" ] || slurminit job-map {when} {dir}\n")
     };
     dir.map(line).unwrap_or_default()
-}
-
-/// One word, whatever it holds.
-fn quoted(word: &str) -> String {
-    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 #[cfg(test)]

@@ -92,11 +92,11 @@ pub fn unfinished(cluster: &Cluster, names: &[String]) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use model::queued_job::OwnedJob;
 
-    fn node(state: &str, responding: bool, reason: &str) -> Node {
+    pub(in crate::nodes) fn node(state: &str, responding: bool, reason: &str) -> Node {
         Node {
             name: "c1".to_owned(),
             report: NodeReport { state: state.to_owned(), responding, reason: reason.to_owned() },

@@ -171,6 +171,7 @@ impl fmt::Display for Request {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nodes::close;
     use machine::node_report::NodeReport;
     use model::queued_job::OwnedJob;
 
@@ -182,19 +183,7 @@ mod tests {
             memory_mib: None,
             state: GpuState::Free,
         };
-        Node {
-            name: "c1".to_owned(),
-            report: NodeReport { state: "idle".to_owned(), responding: true, reason: String::new() },
-            drained: false,
-            words: Vec::new(),
-            partitions: Vec::new(),
-            cpus: 8,
-            cpus_allocated: 0,
-            memory_mib: 1,
-            memory_allocated_mib: 0,
-            gpus: types.iter().enumerate().map(gpu).collect(),
-            jobs: Vec::new(),
-        }
+        Node { gpus: types.iter().enumerate().map(gpu).collect(), ..close::tests::node("idle", true, "") }
     }
 
     fn gres(target: &str, types: &[&str]) -> Result<String, String> {
