@@ -37,6 +37,11 @@ pub fn short(text: &str, longest: usize) -> String {
     }
 }
 
+/// A number and its noun: `1 GPU`, `2 GPUs`.
+pub fn count(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
 /// Appends a line of any bytes to `out`. Bytes that are not UTF-8 are escaped, because some terminals take them for
 /// control characters.
 pub fn push(out: &mut Vec<u8>, bytes: &[u8]) {

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::regular;
 use model::inventory::{Finding, Gpu, Kind, PciAddress, Traits, Vendor, WSL_DEVICE};
+use model::printable::count;
 
 /// Searches sysfs; opens no device. `gpus` are those that a driver reports.
 pub fn findings(root: &Path, gpus: &[Gpu]) -> Vec<Finding> {
@@ -40,7 +41,7 @@ fn driverless(root: &Path) -> Vec<Finding> {
         let first = drivers[0];
         (!own.is_empty()).then(|| Finding::info(
             Kind::GpuNotOffered,
-            format!("{} of {maker}'s without the driver {driver} cannot be used: {}", count(own.len()), own.join(", ")),
+            format!("{} of {maker}'s without the driver {driver} cannot be used: {}", count(own.len(), "GPU"), own.join(", ")),
             format!("the host has not loaded {driver}, another driver has the GPU, or a virtual machine is to get it (vfio-pci)"),
             format!("nothing, if that is meant; else load the driver on the host (modprobe {first}; lspci -nnk shows who has the GPU)"),
         ))
@@ -94,10 +95,6 @@ fn accelerators(root: &Path) -> Option<Finding> {
              Name=accel File={first}, and in slurminit.toml GresTypes = \"gpu,accel\" under [slurm.conf]"
         ),
     ))
-}
-
-fn count(number: usize) -> String {
-    if number == 1 { "1 GPU".to_owned() } else { format!("{number} GPUs") }
 }
 
 #[cfg(test)]

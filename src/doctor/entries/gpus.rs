@@ -5,6 +5,7 @@ use crate::entry::{Entry, Judge};
 use crate::facts::{ContainerFacts, Facts};
 use faults::fault::Policy;
 use model::inventory::{Access, DeviceFiles, Gpu, Kind, Observations};
+use model::printable::count;
 
 const RECREATE: &str = "`docker compose up -d --force-recreate`";
 
@@ -227,12 +228,8 @@ fn no_gpu(facts: &Facts, _: &ContainerFacts, found: Vec<Observations>) -> Observ
     });
     Observations::all(found.into_iter().chain(pod), || match usable.len() {
         0 => Observations::note("this container has no GPU; if the host has: slurminit configure on the host"),
-        gpus => Observations::ok(format!("{} can be used: {}", count(gpus), usable.join(", "))),
+        gpus => Observations::ok(format!("{} can be used: {}", count(gpus, "GPU"), usable.join(", "))),
     })
-}
-
-fn count(gpus: usize) -> String {
-    if gpus == 1 { "1 GPU".to_owned() } else { format!("{gpus} GPUs") }
 }
 
 /// Whether jobs reach the GPU through KFD.
