@@ -13,7 +13,7 @@ use model::inventory::{
 };
 use model::prepared::Prepared;
 use model::queued_job::{OwnedJob, QueuedJob};
-use slurm::nodes::Cluster;
+use slurm::nodes::ClusterNodes;
 use slurm::scheduler::Scheduler;
 use slurm::shares::FairShare;
 use watch::metrics;
@@ -175,7 +175,7 @@ fn job(line: &str) -> QueuedJob {
 
 fn slurm() -> Slurm {
     Slurm {
-        cluster: Cluster::parse(NODES, JOBS).unwrap(),
+        cluster: ClusterNodes::parse(NODES, JOBS).unwrap(),
         queue: Queue { jobs: QUEUE.lines().map(job).collect() },
         scheduler: Scheduler::parse(SDIAG),
         fair_shares: vec![FairShare { account: "lab".to_owned(), factor: 0.25 }],
@@ -387,7 +387,7 @@ fn slurmctld_says_who_has_a_gpu_and_the_queue_for_how_long() {
     allocations.apply(&mut files, Ok(&slurm()));
     assert_eq!(seen(&files), [(1, 62), (0, 30), (0, 30)]);
     let free = Slurm {
-        cluster: Cluster::parse(&NODES.replace("(IDX:0)", "(IDX:N/A)"), r#"{"jobs": []}"#).unwrap(),
+        cluster: ClusterNodes::parse(&NODES.replace("(IDX:0)", "(IDX:N/A)"), r#"{"jobs": []}"#).unwrap(),
         ..slurm()
     };
     files.now += 30;

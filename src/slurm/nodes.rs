@@ -13,7 +13,7 @@ use crate::error::QueryError;
 use machine::node_report::OUR_REASON;
 use model::prepared::Prepared;
 
-pub use answer::{Cluster, Gpu, GpuState, Node};
+pub use answer::{ClusterNode, ClusterNodes, GpuState, NodeGpu};
 
 /// How the reason of a node begins that has less than is promised of it, and which is not to be started again.
 pub fn less_than_promised() -> String {
@@ -24,7 +24,7 @@ pub fn less_than_promised() -> String {
 ///
 /// # Errors
 /// Why there is no answer.
-pub fn cluster(own: Option<&Prepared>) -> anyhow::Result<Cluster> {
+pub fn cluster(own: Option<&Prepared>) -> anyhow::Result<ClusterNodes> {
     let client = Client::together(limit::COMMAND);
     let mut cluster = asked(&client, own)?;
     // Before 23.02 it does not say how many nodes there can be.
@@ -36,10 +36,10 @@ pub fn cluster(own: Option<&Prepared>) -> anyhow::Result<Cluster> {
 ///
 /// # Errors
 /// Why there is no answer.
-pub fn asked(client: &Client, own: Option<&Prepared>) -> anyhow::Result<Cluster> {
+pub fn asked(client: &Client, own: Option<&Prepared>) -> anyhow::Result<ClusterNodes> {
     let nodes = nodes(client, None).context(NO_ANSWER)?;
     let jobs = jobs(client, None).context(NO_ANSWER)?;
-    let mut cluster = Cluster::parse(&nodes, &jobs).context(NO_JSON)?;
+    let mut cluster = ClusterNodes::parse(&nodes, &jobs).context(NO_JSON)?;
     if let Some(own) = own {
         cluster.describe(&own.node_name, &own.gpus);
     }
@@ -50,14 +50,14 @@ pub fn asked(client: &Client, own: Option<&Prepared>) -> anyhow::Result<Cluster>
 ///
 /// # Errors
 /// Why there is no answer.
-pub fn cluster_of(name: &str, client: &Client) -> anyhow::Result<Cluster> {
+pub fn cluster_of(name: &str, client: &Client) -> anyhow::Result<ClusterNodes> {
     let nodes = nodes(client, Some(name)).context(NO_ANSWER)?;
-    let cluster = Cluster::parse(&nodes, NO_JOBS).context(NO_JSON)?;
+    let cluster = ClusterNodes::parse(&nodes, NO_JOBS).context(NO_JSON)?;
     if !cluster.nodes.iter().flat_map(|node| &node.gpus).any(|gpu| gpu.state.is_held()) {
         return Ok(cluster);
     }
     let jobs = jobs(client, Some(name)).context(NO_ANSWER)?;
-    Cluster::parse(&nodes, &jobs).context(NO_JSON)
+    ClusterNodes::parse(&nodes, &jobs).context(NO_JSON)
 }
 
 /// The nodes as JSON. scontrol has no --json before 23.02, and the sinfo of that time prints the nodes as they are.

@@ -12,7 +12,7 @@ use slurm::client::{Client, limit};
 use slurm::nodes;
 use slurm::nodes::close;
 use slurm::nodes::close::Step;
-use slurm::nodes::{Cluster, Node};
+use slurm::nodes::{ClusterNode, ClusterNodes};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -45,7 +45,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
 pub(super) fn each(
     lists: &[String],
     config: Option<&Path>,
-    mut step: impl FnMut(&Node) -> Step,
+    mut step: impl FnMut(&ClusterNode) -> Step,
 ) -> anyhow::Result<Vec<String>> {
     let mut names = Vec::new();
     for list in lists {
@@ -54,7 +54,7 @@ pub(super) fn each(
     names.sort_unstable();
     names.dedup();
     let cluster = ask(config)?;
-    let nodes = names.iter().map(|name| cluster.node(name)).collect::<anyhow::Result<Vec<&Node>>>()?;
+    let nodes = names.iter().map(|name| cluster.node(name)).collect::<anyhow::Result<Vec<&ClusterNode>>>()?;
     let mut refused = Vec::new();
     for node in nodes {
         match step(node) {
@@ -81,7 +81,7 @@ pub(super) fn update(node: &str, arguments: &[String]) -> anyhow::Result<()> {
 #[expect(clippy::disallowed_methods, reason = "Slurm has no event for the end of a job")]
 fn wait(names: &[String], config: Option<&Path>, patience: Duration) -> anyhow::Result<u8> {
     let begin = Instant::now();
-    let mut last: Option<Cluster> = None;
+    let mut last: Option<ClusterNodes> = None;
     loop {
         // slurmctld may be away for a while; the last look counts.
         let asked = ask(config);

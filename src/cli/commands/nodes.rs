@@ -9,7 +9,7 @@ use init::status;
 use install::load_config;
 use model::{exit_code, printable};
 use slurm::nodes;
-use slurm::nodes::Cluster;
+use slurm::nodes::ClusterNodes;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -30,7 +30,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
 }
 
 /// The cluster of this container.
-pub(super) fn ask(config: Option<&Path>) -> anyhow::Result<Cluster> {
+pub(super) fn ask(config: Option<&Path>) -> anyhow::Result<ClusterNodes> {
     let directory = load_config::run_directory(config)?;
     let own = status::read(&directory).ok().and_then(|status| status.snapshot.prepared);
     nodes::cluster(own.as_ref())

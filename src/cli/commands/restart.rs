@@ -16,7 +16,7 @@ use machine::{LastExit, Snapshot, UnitSnapshot, UnitState};
 use model::exit_code;
 use slurm::client::{Client, limit};
 use slurm::nodes;
-use slurm::nodes::Node;
+use slurm::nodes::ClusterNode;
 use startup::state_disk;
 
 #[derive(Debug, clap::Args)]
@@ -97,7 +97,7 @@ fn wait_for_node(directory: &Path, snapshot: &Snapshot, daemon: &str, was_ready:
     let Some(name) = name.filter(|_| is_of_slurm) else { return };
     let until = until.min(Instant::now() + REGISTRATION);
     // The flags: a drain hides the state in Slurm's name of it.
-    let is_registered = |node: &Node| node.report.responding && !node.words.iter().any(|word| word == "UNKNOWN");
+    let is_registered = |node: &ClusterNode| node.report.responding && !node.words.iter().any(|word| word == "UNKNOWN");
     let is_known = || {
         nodes::cluster_of(name, &Client::together(limit::STATUS))
             .is_ok_and(|cluster| cluster.nodes.iter().all(is_registered))

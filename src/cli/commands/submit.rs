@@ -12,7 +12,7 @@ use super::Configuration;
 use crate::commands::nodes::ask;
 use model::{exit_code, printable};
 use slurm::nodes::finish;
-use slurm::nodes::targets::{Request, Target};
+use slurm::nodes::targets::{GpuRequest, Target};
 use sys::tool;
 use sys::tool::answer::first_line;
 
@@ -61,7 +61,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let cluster = ask(args.at.file())?;
     // All must be possible before one is submitted.
     let requests = args.targets.iter().map(|target| Ok((target, target.request(cluster.node(&target.node)?)?)));
-    let requests: Vec<(&Target, Request)> = requests.collect::<anyhow::Result<_>>()?;
+    let requests: Vec<(&Target, GpuRequest)> = requests.collect::<anyhow::Result<_>>()?;
     let mut jobs = Vec::new();
     for (target, request) in requests {
         let job = submit(&args, target, &request).with_context(|| {
@@ -81,7 +81,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
 }
 
 /// Standard output has the numbers alone, for programs.
-fn tell(args: &Args, target: &Target, request: &Request, job: &str) {
+fn tell(args: &Args, target: &Target, request: &GpuRequest, job: &str) {
     let waits = match request.busy.is_empty() {
         true => String::new(),
         false => format!("; waits for {}", request.busy.join(", ")),
@@ -92,7 +92,7 @@ fn tell(args: &Args, target: &Target, request: &Request, job: &str) {
 }
 
 /// Returns the job's number.
-fn submit(args: &Args, target: &Target, request: &Request) -> anyhow::Result<String> {
+fn submit(args: &Args, target: &Target, request: &GpuRequest) -> anyhow::Result<String> {
     let mut sbatch = Command::new("sbatch");
     for variable in VARIABLES {
         sbatch.env_remove(variable);

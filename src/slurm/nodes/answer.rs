@@ -19,16 +19,16 @@ const LONGEST: usize = 400;
 
 /// All nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Cluster {
+pub struct ClusterNodes {
     /// In the order of their names.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<ClusterNode>,
     /// The most that there can be; `None` if Slurm does not say.
     pub most_nodes: Option<u64>,
 }
 
 /// A node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Node {
+pub struct ClusterNode {
     /// Its name in Slurm.
     pub name: String,
     /// Its state and reason.
@@ -50,14 +50,14 @@ pub struct Node {
     /// What of it jobs have.
     pub memory_allocated_mib: u64,
     /// The GPUs, by their index.
-    pub gpus: Vec<Gpu>,
+    pub gpus: Vec<NodeGpu>,
     /// The jobs that are on the node.
     pub jobs: Vec<OwnedJob>,
 }
 
 /// A GPU of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Gpu {
+pub struct NodeGpu {
     /// Slurm's index on the node, from 0.
     pub index: usize,
     /// Its GRES type.
@@ -109,7 +109,7 @@ impl GpuState {
     }
 }
 
-impl Node {
+impl ClusterNode {
     /// Whether jobs can start on it, now or when others have ended.
     pub fn takes_jobs(&self) -> bool {
         self.report.verdict() == NodeVerdict::Usable || self.is_on_demand()
@@ -151,7 +151,7 @@ impl Node {
         };
         let free = if node.takes_jobs() { GpuState::Free } else { GpuState::Unavailable };
         let types = gres::types(value["gres"].as_str().unwrap_or_default()).into_iter().enumerate();
-        let gpu = |(index, gres_type): (usize, &str)| Gpu {
+        let gpu = |(index, gres_type): (usize, &str)| NodeGpu {
             index,
             gres_type: printable::short(gres_type, LONGEST),
             model: None,
@@ -189,7 +189,7 @@ impl Node {
     }
 }
 
-impl Cluster {
+impl ClusterNodes {
     /// Parses the JSON of the nodes and of the jobs that hold GPUs.
     ///
     /// # Errors
@@ -202,7 +202,7 @@ impl Cluster {
                 _ => anyhow::bail!("it has no {key}"),
             }
         };
-        let mut nodes: Vec<Node> = list(nodes, "nodes")?.iter().filter_map(Node::parse).collect();
+        let mut nodes: Vec<ClusterNode> = list(nodes, "nodes")?.iter().filter_map(ClusterNode::parse).collect();
         nodes.sort_by_cached_key(|node| by_number(&node.name));
         let mut cluster = Self { nodes, most_nodes: None };
         let mut doubtful = Vec::new();
@@ -236,7 +236,7 @@ impl Cluster {
     ///
     /// # Errors
     /// There is none; the error says which there are.
-    pub fn node(&self, name: &str) -> anyhow::Result<&Node> {
+    pub fn node(&self, name: &str) -> anyhow::Result<&ClusterNode> {
         let known = self.nodes.iter().find(|node| node.name == name);
         known.ok_or_else(|| anyhow::anyhow!("there is no node {name}; {}", self.there_are()))
     }
@@ -322,6 +322,26 @@ fn grants(job: &Value) -> Vec<(String, String)> {
     let detail = job["gres_detail"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let detail = detail.chain(std::iter::repeat("")).map(str::to_owned);
     names.into_iter().zip(detail).collect()
+}
+
+#[cfg(test)]
+impl ClusterNode {
+    /// A node of 8 CPUs without jobs and GPUs.
+    pub(super) fn empty(state: &str, responding: bool, reason: &str) -> Self {
+        Self {
+            name: "c1".to_owned(),
+            report: NodeReport { state: state.to_owned(), responding, reason: reason.to_owned() },
+            drained: state.starts_with("drain"),
+            words: Vec::new(),
+            partitions: Vec::new(),
+            cpus: 8,
+            cpus_allocated: 0,
+            memory_mib: 1,
+            memory_allocated_mib: 0,
+            gpus: Vec::new(),
+            jobs: Vec::new(),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! what is to be done with a node in its state, and what is said about it.
 
-use super::{Cluster, Node};
+use super::{ClusterNode, ClusterNodes};
 use machine::node_report::NodeReport;
 use model::printable;
 
@@ -28,7 +28,7 @@ pub fn reason(text: &str) -> String {
 }
 
 /// `reason` is the result of [`reason`], or `None` if the person gave none.
-pub fn drain(node: &Node, reason: Option<&str>) -> Step {
+pub fn drain(node: &ClusterNode, reason: Option<&str>) -> Step {
     let name = &node.name;
     let as_drained = || NodeReport { state: "drained".to_owned(), ..node.report.clone() };
     if node.report.is_closed_for_good() || node.drained && as_drained().is_closed_for_good() {
@@ -44,7 +44,7 @@ pub fn drain(node: &Node, reason: Option<&str>) -> Step {
 }
 
 /// Takes back a drain, whoever made it, and a down of a node that answers.
-pub fn resume(node: &Node) -> Step {
+pub fn resume(node: &ClusterNode) -> Step {
     let (name, report) = (&node.name, &node.report);
     let is_down = matches!(report.state.as_str(), "down" | "fail" | "failing");
     let was = if node.drained { format!("it was {report}") } else { format!("it was {}", report.state) };
@@ -75,7 +75,7 @@ pub fn resume(node: &Node) -> Step {
 }
 
 /// The jobs on the node: `17 of alice, 18 of bob`.
-pub fn jobs(node: &Node) -> String {
+pub fn jobs(node: &ClusterNode) -> String {
     const NAMED: usize = 8;
     let mut named: Vec<String> =
         node.jobs.iter().take(NAMED).map(|job| format!("{} of {}", job.job, job.user)).collect();
@@ -86,31 +86,15 @@ pub fn jobs(node: &Node) -> String {
 }
 
 /// What still runs on any of these nodes, for each that has a job.
-pub fn unfinished(cluster: &Cluster, names: &[String]) -> Vec<String> {
+pub fn unfinished(cluster: &ClusterNodes, names: &[String]) -> Vec<String> {
     let busy = cluster.nodes.iter().filter(|node| names.contains(&node.name) && !node.jobs.is_empty());
     busy.map(|node| format!("{}: {}", node.name, jobs(node))).collect()
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
     use model::queued_job::OwnedJob;
-
-    pub(in crate::nodes) fn node(state: &str, responding: bool, reason: &str) -> Node {
-        Node {
-            name: "c1".to_owned(),
-            report: NodeReport { state: state.to_owned(), responding, reason: reason.to_owned() },
-            drained: state.starts_with("drain"),
-            words: Vec::new(),
-            partitions: Vec::new(),
-            cpus: 8,
-            cpus_allocated: 0,
-            memory_mib: 1,
-            memory_allocated_mib: 0,
-            gpus: Vec::new(),
-            jobs: Vec::new(),
-        }
-    }
 
     fn arguments(step: Step) -> Vec<String> {
         match step {
@@ -132,31 +116,34 @@ pub(super) mod tests {
 
     #[test]
     fn a_drain_keeps_the_reason_that_is_there_and_names_the_jobs() {
-        let mut busy = node("mixed", true, "");
+        let mut busy = ClusterNode::empty("mixed", true, "");
         busy.jobs = (1..=10).map(|job| OwnedJob { job, user: "eve".to_owned() }).collect();
         let Step::Update(arguments, what) = drain(&busy, Some("fan")) else { panic!() };
         assert_eq!(arguments, ["state=drain", "reason=fan"]);
         assert!(what.contains("1 of eve, 2 of eve") && what.ends_with("8 of eve, and 2 more"), "{what}");
-        let already = self::arguments(drain(&node("drained", true, "fan"), Some("other")));
+        let already = self::arguments(drain(&ClusterNode::empty("drained", true, "fan"), Some("other")));
         assert_eq!(already, ["nothing", "c1 is drained (fan) already"]);
-        let failed = self::arguments(drain(&node("fail", true, "disk"), Some("other")));
+        let failed = self::arguments(drain(&ClusterNode::empty("fail", true, "disk"), Some("other")));
         assert_eq!(failed, ["nothing", "c1 is fail (disk) already"]);
         // One that the next start would take back becomes a person's.
-        let ours = node("drained", true, "slurminit: the container stops");
+        let ours = ClusterNode::empty("drained", true, "slurminit: the container stops");
         assert_eq!(self::arguments(drain(&ours, None)), ["state=drain", "reason=drained by hand"]);
     }
 
     #[test]
     fn a_resume_says_what_it_took_back() {
-        let Step::Update(arguments, what) = resume(&node("draining", true, "fan")) else { panic!() };
+        let Step::Update(arguments, what) = resume(&ClusterNode::empty("draining", true, "fan")) else { panic!() };
         assert_eq!(
             (arguments, what.as_str()),
             (vec!["state=resume".to_owned()], "c1 takes jobs again; it was draining (fan)")
         );
-        assert_eq!(self::arguments(resume(&node("drained", false, "fan"))), vec!["state=undrain".to_owned()]);
-        assert_eq!(self::arguments(resume(&node("down", true, "x"))), vec!["state=resume".to_owned()]);
-        assert_eq!(self::arguments(resume(&node("idle", true, "")))[0], "nothing");
-        assert_eq!(self::arguments(resume(&node("mixed", false, "")))[0], "nothing");
-        assert_eq!(self::arguments(resume(&node("down", false, "Not responding")))[0], "refused");
+        assert_eq!(
+            self::arguments(resume(&ClusterNode::empty("drained", false, "fan"))),
+            vec!["state=undrain".to_owned()]
+        );
+        assert_eq!(self::arguments(resume(&ClusterNode::empty("down", true, "x"))), vec!["state=resume".to_owned()]);
+        assert_eq!(self::arguments(resume(&ClusterNode::empty("idle", true, "")))[0], "nothing");
+        assert_eq!(self::arguments(resume(&ClusterNode::empty("mixed", false, "")))[0], "nothing");
+        assert_eq!(self::arguments(resume(&ClusterNode::empty("down", false, "Not responding")))[0], "refused");
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Gpu, GpuState, Node};
+use super::{ClusterNode, GpuState, NodeGpu};
 use model::inventory::gres;
 
 /// A node, and which of its GPUs: `compute-1::0,2`.
@@ -70,7 +70,7 @@ fn indices(list: &str) -> Result<Vec<usize>, String> {
 
 /// What a target asks of Slurm.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct GpuRequest {
     /// The value of `--gres`, if there is one: `gpu:gpu0:1,gpu:gpu2:1`.
     pub gres: Option<String>,
     /// The indices of the GPUs.
@@ -89,7 +89,7 @@ impl Target {
     ///
     /// # Errors
     /// The node takes no jobs, has no such GPUs, or Slurm cannot be asked for just these.
-    pub fn request(&self, node: &Node) -> Result<Request, NoRequest> {
+    pub fn request(&self, node: &ClusterNode) -> Result<GpuRequest, NoRequest> {
         if !node.takes_jobs() {
             let answers = if node.report.responding { "" } else { ", and does not answer the controller" };
             let repair = if node.drained {
@@ -100,7 +100,7 @@ impl Target {
             return Err(NoRequest(format!("{} takes no jobs: it is {}{answers}{repair}", node.name, node.report)));
         }
         let wanted = match &self.gpus {
-            Gpus::None => return Ok(Request { gres: None, gpus: Vec::new(), busy: Vec::new() }),
+            Gpus::None => return Ok(GpuRequest { gres: None, gpus: Vec::new(), busy: Vec::new() }),
             Gpus::All => (0..node.gpus.len()).collect(),
             Gpus::These(gpus) => gpus.clone(),
         };
@@ -116,11 +116,11 @@ impl Target {
         }
         let gpus = node.gpus.iter().filter(|gpu| wanted.contains(&gpu.index));
         let busy = gpus.filter_map(|gpu| Some(format!("GPU {} ({})", gpu.index, holder(gpu)?))).collect();
-        Ok(Request { gres: Some(exactly(node, &wanted)?), gpus: wanted, busy })
+        Ok(GpuRequest { gres: Some(exactly(node, &wanted)?), gpus: wanted, busy })
     }
 }
 
-fn holder(gpu: &Gpu) -> Option<String> {
+fn holder(gpu: &NodeGpu) -> Option<String> {
     match &gpu.state {
         GpuState::Allocated { job: Some(job) } => Some(format!("job {} of {}", job.job, job.user)),
         GpuState::Allocated { job: None } => Some("somebody's job".to_owned()),
@@ -133,7 +133,7 @@ fn holder(gpu: &Gpu) -> Option<String> {
 }
 
 /// All GPUs of some types.
-fn exactly(node: &Node, wanted: &[usize]) -> Result<String, NoRequest> {
+fn exactly(node: &ClusterNode, wanted: &[usize]) -> Result<String, NoRequest> {
     let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for gpu in &node.gpus {
         let (chosen, all) = counts.entry(&gpu.gres_type).or_default();
@@ -157,7 +157,7 @@ fn exactly(node: &Node, wanted: &[usize]) -> Result<String, NoRequest> {
 }
 
 /// `GPUs 0,2`
-impl fmt::Display for Request {
+impl fmt::Display for GpuRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let numbers: Vec<String> = self.gpus.iter().map(usize::to_string).collect();
         match numbers.len() {
@@ -171,19 +171,19 @@ impl fmt::Display for Request {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nodes::close;
     use machine::node_report::NodeReport;
     use model::queued_job::OwnedJob;
 
-    fn node(types: &[&str]) -> Node {
-        let gpu = |(index, name): (usize, &&str)| Gpu {
+    fn node(types: &[&str]) -> ClusterNode {
+        let gpu = |(index, name): (usize, &&str)| NodeGpu {
             index,
             gres_type: (*name).to_owned(),
             model: None,
             memory_mib: None,
             state: GpuState::Free,
         };
-        Node { gpus: types.iter().enumerate().map(gpu).collect(), ..close::tests::node("idle", true, "") }
+        let gpus = types.iter().enumerate().map(gpu).collect();
+        ClusterNode { gpus, ..ClusterNode::empty("idle", true, "") }
     }
 
     fn gres(target: &str, types: &[&str]) -> Result<String, String> {

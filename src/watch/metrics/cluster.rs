@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use super::exposition::{Family, Kind, Value};
 use crate::overview::seen::Slurm;
-use slurm::nodes::Node;
+use slurm::nodes::ClusterNode;
 
 use Kind::{Gauge, Untyped};
 
@@ -55,7 +55,7 @@ fn nodes(slurm: &Slurm) -> Vec<Family> {
 }
 
 /// As `sinfo` has it: a node that would be idle, in a reservation, is reserved or in maintenance.
-fn state(node: &Node) -> &str {
+fn state(node: &ClusterNode) -> &str {
     let has = |word: &str| node.words.iter().any(|own| own == word);
     match node.report.state.as_str() {
         "idle" | "mixed" | "allocated" if has("MAINTENANCE") => "maint",
@@ -86,7 +86,7 @@ struct Cpus {
 }
 
 impl Cpus {
-    fn of(node: &Node) -> Self {
+    fn of(node: &ClusterNode) -> Self {
         let rest = node.cpus.saturating_sub(node.cpus_allocated);
         let is_closed = node.drained || ["down", "fail", "inval"].contains(&node.report.state.as_str());
         let (idle, other) = if is_closed { (0, rest) } else { (rest, 0) };
@@ -177,7 +177,7 @@ fn shares(slurm: &Slurm) -> Vec<Family> {
 }
 
 fn each_node(slurm: &Slurm) -> Vec<Family> {
-    let family = |name: &str, kind, help, value: fn(&Node) -> u64| {
+    let family = |name: &str, kind, help, value: fn(&ClusterNode) -> u64| {
         let mut family = Family::new(format!("slurm_node_{name}"), kind, help);
         for node in &slurm.cluster.nodes {
             family.add(&[("node", &node.name), ("status", state(node))], value(node));

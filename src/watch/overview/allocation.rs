@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use super::seen::{Files, Slurm};
 use faults::report::GpuReport;
 use model::queued_job::OwnedJob;
-use slurm::nodes::{GpuState, Node};
+use slurm::nodes::{ClusterNode, GpuState};
 
 /// Since when GPUs have had no job, by their vendor and index.
 #[derive(Debug, Default)]
@@ -39,11 +39,11 @@ impl Allocations {
     }
 }
 
-fn is_unknown(node: &Node, index: usize) -> bool {
+fn is_unknown(node: &ClusterNode, index: usize) -> bool {
     node.gpus.get(index).is_some_and(|gpu| gpu.state == GpuState::Allocated { job: None })
 }
 
-fn jobs(node: &Node, gpu: &GpuReport) -> Vec<OwnedJob> {
+fn jobs(node: &ClusterNode, gpu: &GpuReport) -> Vec<OwnedJob> {
     let states = gpu.offered.iter().filter_map(|index| node.gpus.get(*index)).map(|gpu| &gpu.state);
     let mut jobs: Vec<OwnedJob> = states.flat_map(GpuState::jobs).cloned().collect();
     jobs.sort_unstable_by_key(|job| job.job);

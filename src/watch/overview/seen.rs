@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::queue::Queue;
 use faults::report::Report;
 use machine::Snapshot;
-use slurm::nodes::Cluster;
+use slurm::nodes::ClusterNodes;
 use slurm::scheduler::Scheduler;
 use slurm::shares::FairShare;
 
@@ -42,7 +42,7 @@ impl Files {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Slurm {
     /// The nodes and their GPUs.
-    pub cluster: Cluster,
+    pub cluster: ClusterNodes,
     /// The jobs.
     pub queue: Queue,
     /// The scheduler's numbers.

@@ -10,7 +10,7 @@ use machine::{Snapshot, UnitSnapshot};
 use model::prepared::{OfferedGpu, Prepared};
 use model::printable;
 use model::queued_job::{OwnedJob, QueuedJob};
-use slurm::nodes::Node;
+use slurm::nodes::ClusterNode;
 
 /// How many jobs are shown.
 const MOST_JOBS: usize = 100;
@@ -115,7 +115,7 @@ pub struct DaemonView {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SlurmView {
     /// The nodes.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<ClusterNode>,
     /// How many there are.
     pub node_count: usize,
     /// How many jobs run.
@@ -210,7 +210,7 @@ fn offered(prepared: &Prepared, slurm: Option<&Slurm>) -> Vec<GpuView> {
         // The table of nodes has those of each.
         return Vec::new();
     }
-    let own = |node: &&Node| node.name == prepared.node_name;
+    let own = |node: &&ClusterNode| node.name == prepared.node_name;
     let node = slurm.and_then(|slurm| slurm.cluster.nodes.iter().find(own));
     let view = |(index, gpu): (usize, &OfferedGpu)| GpuView {
         index: u32::try_from(index).unwrap_or(u32::MAX),

@@ -8,7 +8,7 @@ use ratatui::widgets::Paragraph;
 
 use crate::overview::state::{DaemonView, GpuView, State};
 use model::queued_job::QueuedJob;
-use slurm::nodes::answer::{GpuState, Node};
+use slurm::nodes::answer::{ClusterNode, GpuState};
 
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const SOFT: Style = Style::new().add_modifier(Modifier::DIM);
@@ -150,7 +150,7 @@ fn job(job: &QueuedJob) -> Line<'static> {
     Line::from(span(&text, if job.state == "PENDING" { SOFT } else { Style::new() }))
 }
 
-fn node(node: &Node) -> Line<'static> {
+fn node(node: &ClusterNode) -> Line<'static> {
     let free = node.gpus.iter().filter(|gpu| gpu.state == GpuState::Free).count();
     let gpus = if node.gpus.is_empty() { dash() } else { format!("{free}/{}", node.gpus.len()) };
     let silent = if node.report.responding { "" } else { ", silent" };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::commands::columns::{Column, WIDTH, aligned, dash, wrapped};
 use model::queued_job::OwnedJob;
-use slurm::nodes::{Cluster, Gpu, GpuState, Node};
+use slurm::nodes::{ClusterNode, ClusterNodes, GpuState, NodeGpu};
 
 /// The model has what the others leave.
 fn columns(rows: &[[String; 7]]) -> [Column; 7] {
@@ -21,7 +21,7 @@ fn columns(rows: &[[String; 7]]) -> [Column; 7] {
     [node, state, gpu, Column::left("MODEL", 5, model), memory, job, user]
 }
 
-pub(super) fn table(cluster: &Cluster) -> String {
+pub(super) fn table(cluster: &ClusterNodes) -> String {
     let mut text = wrapped(&headline(cluster), "");
     let rows: Vec<[String; 7]> = cluster.nodes.iter().flat_map(rows).collect();
     if !rows.is_empty() {
@@ -35,7 +35,7 @@ pub(super) fn table(cluster: &Cluster) -> String {
 }
 
 /// `3 nodes: 2 idle, 1 drained · 5 GPUs: 3 free · room for 1021 more`
-fn headline(cluster: &Cluster) -> String {
+fn headline(cluster: &ClusterNodes) -> String {
     let count = cluster.nodes.len();
     let room = cluster.most_nodes.and_then(|most| most.checked_sub(count as u64)).filter(|room| *room > 0);
     if count == 0 {
@@ -58,10 +58,10 @@ fn counted(count: usize, what: &str) -> String {
 }
 
 /// One for each GPU, or one.
-fn rows(node: &Node) -> Vec<[String; 7]> {
+fn rows(node: &ClusterNode) -> Vec<[String; 7]> {
     let silent = if node.report.responding { "" } else { "*" };
     let state = format!("{}{silent}", node.report.state);
-    let row = |gpu: &Gpu| {
+    let row = |gpu: &NodeGpu| {
         let (job, user) = match &gpu.state {
             GpuState::Free => ("free".to_owned(), dash()),
             GpuState::Unavailable => (dash(), dash()),
@@ -88,7 +88,7 @@ fn users(jobs: &[OwnedJob]) -> String {
 }
 
 /// Why the node takes no job.
-fn note(node: &Node) -> Option<String> {
+fn note(node: &ClusterNode) -> Option<String> {
     let answers = if node.report.responding { "" } else { "; it does not answer the controller" };
     (!node.takes_jobs()).then(|| wrapped(&format!("{} is {}{answers}", node.name, node.report), "  "))
 }

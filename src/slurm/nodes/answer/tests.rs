@@ -21,12 +21,12 @@ const JOBS: &str = r#"{"jobs": [
    "job_resources": {"nodes": {"allocation": [{"name": "c2"}]}}},
   {"job_id": 19, "job_state": ["RUNNING"], "user_name": "eve", "gres_detail": [], "job_resources": null}, {"user_name": "nobody"}]}"#;
 
-fn cluster() -> Cluster {
-    Cluster::parse(NODES, JOBS).unwrap()
+fn cluster() -> ClusterNodes {
+    ClusterNodes::parse(NODES, JOBS).unwrap()
 }
 
-fn states(node: &Node) -> Vec<String> {
-    let word = |gpu: &Gpu| match &gpu.state {
+fn states(node: &ClusterNode) -> Vec<String> {
+    let word = |gpu: &NodeGpu| match &gpu.state {
         Allocated { job: Some(job) } => format!("{} of {}", job.job, job.user),
         Allocated { job: None } => "somebody's".to_owned(),
         Free => "free".to_owned(),
@@ -71,7 +71,7 @@ fn debian_12_says_the_same_in_other_words() {
         "job_resources": {"nodes": "localhost", "allocated_nodes": [{"cpus": 1}]}},
         {"job_id": 2, "job_state": "CANCELLED", "user_name": "eve", "gres_detail": ["gpu:nvidia:1(IDX:1)"],
         "job_resources": {"nodes": "localhost"}}]}"#;
-    let mut cluster = Cluster::parse(nodes, jobs).unwrap();
+    let mut cluster = ClusterNodes::parse(nodes, jobs).unwrap();
     let gpu = OfferedGpu { model: "H200".to_owned(), memory_mib: Some(7), ..OfferedGpu::default() };
     cluster.describe("localhost", &[gpu.clone(), gpu]);
     let node = &cluster.nodes[0];
@@ -93,7 +93,7 @@ fn a_gpu_of_which_jobs_have_parts_is_not_free() {
         job(2, "bob", "shard:1(1/4,0/4,0/4)"),
         job(3, "eve", "gpu:nvidia:1(IDX:1)"),
     ];
-    let cluster = Cluster::parse(nodes, &serde_json::json!({"jobs": jobs}).to_string()).unwrap();
+    let cluster = ClusterNodes::parse(nodes, &serde_json::json!({"jobs": jobs}).to_string()).unwrap();
     assert_eq!(states(&cluster.nodes[0]), ["shared by alice,bob", "3 of eve", "free"]);
 }
 
@@ -102,13 +102,13 @@ fn what_two_jobs_claim_is_nobodys_and_what_is_no_answer_is_an_error() {
     let claim = r#"{"job_id": 9, "job_state": ["RUNNING"], "user_name": "eve", "gres_detail": ["gpu:nvidia:1(IDX:1)"],
         "job_resources": {"nodes": {"allocation": [{"name": "c2"}]}}}"#;
     let jobs = JOBS.replacen("{\"jobs\": [", &format!("{{\"jobs\": [{claim}, "), 1);
-    let cluster = Cluster::parse(NODES, &jobs).unwrap();
+    let cluster = ClusterNodes::parse(NODES, &jobs).unwrap();
     assert_eq!(states(cluster.node("c2").unwrap()), ["18 of 1003", "somebody's", "free"]);
     for wrong in ["", "[]", "{}", "{\"nodes\": 7}", "slurm_load_node error"] {
-        assert!(Cluster::parse(wrong, JOBS).is_err(), "{wrong}");
+        assert!(ClusterNodes::parse(wrong, JOBS).is_err(), "{wrong}");
     }
-    assert!(Cluster::parse(NODES, "{}").is_err());
-    let none = Cluster::parse("{\"nodes\": []}", "{\"jobs\": []}").unwrap();
+    assert!(ClusterNodes::parse(NODES, "{}").is_err());
+    let none = ClusterNodes::parse("{\"nodes\": []}", "{\"jobs\": []}").unwrap();
     assert_eq!(none.node("c1").unwrap_err().to_string(), "there is no node c1; the cluster has none yet");
 }
 
@@ -134,7 +134,7 @@ proptest::proptest! {
             "extra": extra, "partitions": [name]}]});
         let job = serde_json::json!({"jobs": [{"job_id": 1, "job_state": "RUNNING", "user_name": extra, "gres_detail": [detail],
             "job_resources": {"nodes": {"allocation": [{"name": name}]}}}]});
-        let cluster = Cluster::parse(&node.to_string(), &job.to_string()).unwrap();
+        let cluster = ClusterNodes::parse(&node.to_string(), &job.to_string()).unwrap();
         let all = serde_json::to_string(&cluster).unwrap();
         for node in &cluster.nodes {
             proptest::prop_assert!(!node.name.contains(printable::is_active) && !node.report.reason.contains(printable::is_active));

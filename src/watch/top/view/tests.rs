@@ -4,7 +4,7 @@ use ratatui::backend::TestBackend;
 use super::*;
 use crate::overview::state::{FaultView, SlurmView};
 use model::queued_job::OwnedJob;
-use slurm::nodes::answer::Cluster;
+use slurm::nodes::answer::ClusterNodes;
 
 fn state() -> State {
     let gpu = |index, model: &str| GpuView {
@@ -66,7 +66,7 @@ fn state() -> State {
             },
         ],
         slurm: Ok(SlurmView {
-            nodes: Cluster::parse(nodes, r#"{"jobs": []}"#).unwrap().nodes,
+            nodes: ClusterNodes::parse(nodes, r#"{"jobs": []}"#).unwrap().nodes,
             node_count: 1,
             running: 1,
             pending: 1,
