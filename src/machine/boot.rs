@@ -72,7 +72,7 @@ impl Machine {
         match self.cmd {
             Cmd::Waiting => self.fail(exit_code::NOT_READY, why),
             _ => {
-                self.cluster.open.insert(Gate::Served);
+                self.cluster.gates.open(Gate::Served);
                 self.cluster.step.say(why);
             }
         }
@@ -88,7 +88,7 @@ impl Machine {
             self.phase = Phase::Hook { index, until: step.now + hook.timeout };
             return step.start_task(Child::Hook(index));
         }
-        self.cluster.open.insert(Gate::Hooks);
+        self.cluster.gates.open(Gate::Hooks);
         self.phase =
             Phase::Prepare { since: step.now, until: step.now + self.cluster.policy.prepare_timeout, told: false };
         step.start_task(Child::Prepare);
@@ -106,12 +106,10 @@ impl Machine {
     }
 
     pub(super) fn prepare_said(&mut self, event: PrepareEvent) {
-        if self.reload.said(&event, &mut self.cluster) {
-            return;
-        }
+        let Some(event) = self.reload.handle_message(event, &mut self.cluster) else { return };
         match (&self.phase, event) {
             (Phase::Boot { .. }, PrepareEvent::Failed { exit_code, finding }) => self.explained(exit_code, finding),
-            (Phase::Prepare { .. }, PrepareEvent::MungeKeyReady) => drop(self.cluster.open.insert(Gate::MungeKey)),
+            (Phase::Prepare { .. }, PrepareEvent::MungeKeyReady) => self.cluster.gates.open(Gate::MungeKey),
             (Phase::Prepare { .. }, PrepareEvent::Detected) => self.timeline.is_detected = true,
             (Phase::Prepare { .. }, PrepareEvent::Done(prepared)) => self.boot(prepared),
             (Phase::Prepare { .. }, PrepareEvent::Failed { exit_code, finding }) => {
@@ -123,10 +121,11 @@ impl Machine {
 
     /// Slurm's files are written: the daemons start.
     fn boot(&mut self, prepared: Prepared) {
-        self.cluster.open.extend([Gate::MungeKey, Gate::Files]);
+        self.cluster.gates.open(Gate::MungeKey);
+        self.cluster.gates.open(Gate::Files);
         if self.cluster.care != JobCare::Cluster {
             // The jobs of a former start are the controller's to know of.
-            self.cluster.open.insert(Gate::Jobs);
+            self.cluster.gates.open(Gate::Jobs);
         }
         self.cluster.step.say(Notice::Prepared(Box::new(prepared.clone())));
         self.cluster.units.take_slurm_user(prepared.slurm_user.as_deref());
@@ -194,8 +193,8 @@ impl Machine {
     }
 
     fn serve(&mut self) {
-        let Cluster { prepared, step, care, open, .. } = &mut self.cluster;
-        open.insert(Gate::Served);
+        let Cluster { prepared, step, care, gates, .. } = &mut self.cluster;
+        gates.open(Gate::Served);
         self.phase = Phase::Serve;
         let gres = || prepared.as_ref().map(|prepared| prepared.gres.clone()).unwrap_or_default();
         step.say(Notice::Ready { gres: (*care != JobCare::Nobody).then(gres) });

@@ -1,12 +1,11 @@
 //! The cluster in this container: start order, and the state that its parts share.
 
-use std::collections::BTreeSet;
-
 use model::daemons::{DaemonName, ReadinessTest};
 use model::prepared::Prepared;
 use model::supervise::Supervise;
 
-use super::jobs::{Follows, Jobs};
+use super::gates::Gates;
+use super::jobs::Jobs;
 use super::node::Node;
 use super::step::Step;
 use super::unit::Unit;
@@ -22,8 +21,7 @@ pub(super) struct Cluster {
     /// Whose jobs are looked after.
     pub(super) care: JobCare,
     pub(super) units: Units,
-    /// The steps of the preparation that are done.
-    pub(super) open: BTreeSet<Gate>,
+    pub(super) gates: Gates,
     pub(super) node: Node,
     pub(super) jobs: Jobs,
     pub(super) prepared: Option<Prepared>,
@@ -36,7 +34,7 @@ impl Cluster {
             policy,
             care,
             units: Units::new(units),
-            open: BTreeSet::new(),
+            gates: Gates::default(),
             node: Node::default(),
             jobs: Jobs::default(),
             prepared: None,
@@ -61,13 +59,15 @@ impl Cluster {
 
     fn start_if_possible(&mut self, id: UnitId) {
         let unit = &self.units[id];
-        if !self.open.contains(&unit.spec.gate) || !self.units.needs_are_met(id) || self.jobs.holds(unit) {
+        let is_held = !self.gates.is_open(unit.spec.gate) || self.jobs.launch_hold.holds(unit);
+        if is_held || !self.units.needs_are_met(id) {
             // After the back-off the unit waits like any other, without a deadline.
             self.units[id].wait();
             return self.units.say_failed_need(id, &mut self.step);
         }
-        if unit.is(DaemonName::Slurmctld) && unit.follows(self.prepared.as_ref()) == Some(Follows::Unknown) {
-            self.jobs.hold_orders(&self.units, &mut self.step);
+        if unit.is(DaemonName::Slurmctld) {
+            let follows = unit.follows(self.prepared.as_ref());
+            self.jobs.before_slurmctld(follows, &self.units, &mut self.step);
         }
         self.units[id].start(self.policy.probe_timeout, &mut self.step);
         if self.units[id].spec.readiness == ReadinessTest::Started {
@@ -89,7 +89,7 @@ impl Cluster {
                 self.node.controller_came_up();
                 self.account_for_jobs();
             }
-            Some(DaemonName::Slurmd) => self.slurmd_is_ready(),
+            Some(DaemonName::Slurmd) => self.slurmd_came_up(),
             _ => {}
         }
         let is_awaited = self.units[id].spec.gate != Gate::Served;

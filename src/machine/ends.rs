@@ -37,7 +37,7 @@ impl Machine {
             Child::NodeCheck => self.node_said(None),
             Child::NodeResume => self.cluster.node.ask(&self.cluster.step),
             Child::JobsRecover | Child::JobsAccount | Child::JobsReclaim => {
-                self.cluster.accounts_made(child, exit);
+                self.cluster.accounting_ended(child, exit);
             }
             Child::JobsWait => self.jobs_awaited(exit),
             Child::Reload | Child::Reconfigure | Child::Restore => self.reload.exited(child, &exit, &mut self.cluster),
@@ -49,7 +49,7 @@ impl Machine {
         let Cluster { units, jobs, step, .. } = &mut self.cluster;
         step.kill_task(Child::Probe(id));
         if units[id].is(DaemonName::Slurmctld) {
-            jobs.release_orders(units, step);
+            jobs.launch_hold.release(units, step);
         }
         let (name, run) = (units[id].name(), units[id].ended_run(exit.clone(), step.now));
         let told = run.told;

@@ -1,17 +1,25 @@
-//! Reconciles what slurmctld believes about jobs when it comes up with what is true.
+//! Accounting for jobs: makes slurmctld's view of them match reality when a daemon comes up.
+//!
+//! | what came up | what slurmctld may have wrong | the child that corrects it | what waits for it |
+//! |---|---|---|---|
+//! | the container's first slurmctld, with saved jobs | jobs whose processes ended with the former container | `JobsRecover` | slurmd, at `Gate::Jobs` |
+//! | a later slurmctld | jobs that began or ended shortly before the former one died | `JobsAccount`, then `JobsReclaim` | slurmd, by the [`LaunchHold`] |
+//! | a later slurmd | jobs that were lost before their slurmstepd was forked | the same | nothing |
+//!
+//! Only one such child runs at a time. A daemon that comes up meanwhile has the accounting repeated.
 
 use std::time::Duration;
 
 use model::daemons::DaemonName;
 use model::prepared::Prepared;
+use model::unit::{Gate, JobCare};
 
 use super::cluster::Cluster;
+use super::launch_hold::LaunchHold;
 use super::step::Step;
 use super::unit::Unit;
 use super::units::Units;
 use super::{Child, Exit, Moment, Notice};
-use model::unit::Gate;
-use model::unit::JobCare;
 
 /// How long accounting for the previous start's jobs may take; slurmd waits for it.
 const RECOVER_DEADLINE: Duration = Duration::from_secs(15);
@@ -23,34 +31,21 @@ const RECLAIM_DEADLINE: Duration = Duration::from_secs(60);
 /// The state of job accounting.
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
-    accounts: Accounts,
-    orders: Orders,
-    /// Whether the previous start's jobs were accounted for, or are just being.
+    accounting: Accounting,
+    pub(super) launch_hold: LaunchHold,
+    /// Whether the previous start's jobs are accounted for, or being accounted for.
     recovered: bool,
     /// Whether a slurmd was ready before.
     had_slurmd: bool,
 }
 
-/// Whether jobs are being accounted for.
+/// Whether a child accounts for jobs.
 #[derive(Debug, Default)]
-enum Accounts {
-    /// No.
+enum Accounting {
     #[default]
     Idle,
-    /// A child does it, until this deadline. `again`: slurmctld or slurmd came up once more meanwhile.
-    Made { until: Moment, again: bool },
-}
-
-/// Whether slurmd may take requests. While it is held, it is stopped with SIGSTOP.
-#[derive(Debug, Default)]
-enum Orders {
-    /// It was never held.
-    #[default]
-    Taken,
-    /// It was released at this moment.
-    TakenSince(Moment),
-    /// It is held.
-    Held,
+    /// `repeat`: slurmctld or slurmd came up meanwhile.
+    Running { until: Moment, repeat: bool },
 }
 
 /// What a daemon inherits from its predecessor.
@@ -64,61 +59,27 @@ pub enum Follows {
 
 impl Jobs {
     pub(super) fn next_wake(&self) -> Option<Moment> {
-        match self.accounts {
-            Accounts::Idle => None,
-            Accounts::Made { until, .. } => Some(until),
+        match self.accounting {
+            Accounting::Idle => None,
+            Accounting::Running { until, .. } => Some(until),
         }
     }
 
-    fn make(&mut self, child: Child, limit: Duration, step: &mut Step) {
-        self.accounts = Accounts::Made { until: step.now + limit, again: false };
+    fn start_accounting(&mut self, child: Child, limit: Duration, step: &mut Step) {
+        self.accounting = Accounting::Running { until: step.now + limit, repeat: false };
         step.start_task(child);
     }
 
-    /// The slurmctld about to start may have forgotten which jobs have begun, and would launch them again within 0.2 s
-    /// of coming up. slurmd is suspended until they are accounted for: a launch request that has not reached it can be
-    /// revoked.
-    pub(super) fn hold_orders(&mut self, units: &Units, step: &mut Step) {
-        if !self.recovered {
-            return;
-        }
-        self.orders = Orders::Held;
-        for slurmd in units.daemons(DaemonName::Slurmd).filter(|slurmd| slurmd.is_ready()) {
-            step.signal(Child::Unit(slurmd.id), libc::SIGSTOP);
-        }
-    }
-
-    pub(super) fn release_orders(&mut self, units: &Units, step: &mut Step) {
-        if self.holds_orders() {
-            self.orders = Orders::TakenSince(step.now);
-            // A stopping slurmd was already sent SIGCONT.
-            for slurmd in units.daemons(DaemonName::Slurmd).filter(|slurmd| slurmd.runs()) {
-                step.signal(Child::Unit(slurmd.id), libc::SIGCONT);
-            }
-        }
-    }
-
-    pub(super) fn holds_orders(&self) -> bool {
-        matches!(self.orders, Orders::Held)
-    }
-
-    /// Whether this unit is suspended.
-    pub(super) fn holds(&self, unit: &Unit) -> bool {
-        self.holds_orders() && unit.is(DaemonName::Slurmd)
-    }
-
-    /// Whether this unit was suspended at that time.
-    pub(super) fn held(&self, unit: &Unit, at: Moment) -> bool {
-        match self.orders {
-            Orders::Taken => false,
-            Orders::TakenSince(since) => since >= at && unit.is(DaemonName::Slurmd),
-            Orders::Held => self.holds(unit),
+    /// slurmctld is about to start.
+    pub(super) fn before_slurmctld(&mut self, follows: Option<Follows>, units: &Units, step: &mut Step) {
+        if self.recovered && follows == Some(Follows::Unknown) {
+            self.launch_hold.hold(units, step);
         }
     }
 
     pub(super) fn advance(&mut self, step: &mut Step) {
         if self.next_wake().is_some_and(|until| step.now >= until) {
-            self.accounts = Accounts::Idle;
+            self.accounting = Accounting::Idle;
             for task in [Child::JobsRecover, Child::JobsAccount, Child::JobsReclaim] {
                 step.kill_task(task);
             }
@@ -127,63 +88,59 @@ impl Jobs {
 
     /// The container stops: children that account for jobs are killed with everything else.
     pub(super) fn stop(&mut self, units: &Units, step: &mut Step) {
-        self.accounts = Accounts::Idle;
-        self.release_orders(units, step);
+        self.accounting = Accounting::Idle;
+        self.launch_hold.release(units, step);
     }
 }
 
 impl Cluster {
-    /// slurmctld has come up. At the first start, jobs that it believes to be running lost their processes with the
-    /// previous container; it must learn that before slurmd registers. Later such jobs may well be running, but
-    /// slurmctld does not know about jobs that ended shortly before it died.
+    /// slurmctld has come up, or a later slurmd.
     pub(super) fn account_for_jobs(&mut self) {
         if self.care != JobCare::Cluster {
             return;
         }
-        if let Accounts::Made { again, .. } = &mut self.jobs.accounts {
-            *again = true;
+        if let Accounting::Running { repeat, .. } = &mut self.jobs.accounting {
+            *repeat = true;
             // A running search for lost jobs is started over; slurmd may be waiting.
             return self.step.kill_task(Child::JobsReclaim);
         }
-        // This does not use the gate, which a reload closes while jobs run.
         let saved_jobs = self.prepared.as_ref().is_some_and(|prepared| prepared.saved_jobs);
         match std::mem::replace(&mut self.jobs.recovered, true) {
-            true => self.jobs.make(Child::JobsAccount, ACCOUNT_DEADLINE, &mut self.step),
-            false if saved_jobs => self.jobs.make(Child::JobsRecover, RECOVER_DEADLINE, &mut self.step),
-            false => drop(self.open.insert(Gate::Jobs)),
+            true => self.jobs.start_accounting(Child::JobsAccount, ACCOUNT_DEADLINE, &mut self.step),
+            false if saved_jobs => self.jobs.start_accounting(Child::JobsRecover, RECOVER_DEADLINE, &mut self.step),
+            false => self.gates.open(Gate::Jobs),
         }
     }
 
-    /// If slurmd died between the order to launch a batch job and the fork of its slurmstepd, the job was lost, and the
-    /// next slurmd does not know about it. The first slurmd cannot have had such an order.
-    pub(super) fn slurmd_is_ready(&mut self) {
+    /// slurmd has come up. The first one cannot have lost a job.
+    pub(super) fn slurmd_came_up(&mut self) {
         let had_one = std::mem::replace(&mut self.jobs.had_slurmd, true);
         if had_one && self.jobs.recovered && self.units.has_ready(DaemonName::Slurmctld) {
             self.account_for_jobs();
         }
     }
 
-    /// Jobs are accounted for as far as possible; slurmd need not wait longer.
-    pub(super) fn accounts_made(&mut self, child: Child, exit: Exit) {
-        let again = matches!(std::mem::take(&mut self.jobs.accounts), Accounts::Made { again: true, .. });
+    /// A child has accounted for jobs as far as possible; slurmd need not wait longer.
+    pub(super) fn accounting_ended(&mut self, child: Child, exit: Exit) {
+        let repeat = matches!(std::mem::take(&mut self.jobs.accounting), Accounting::Running { repeat: true, .. });
         if child == Child::JobsRecover {
-            self.open.insert(Gate::Jobs);
+            self.gates.open(Gate::Jobs);
         }
-        if exit != Exit::Code(0) && !(again && child == Child::JobsReclaim) {
+        if exit != Exit::Code(0) && !(repeat && child == Child::JobsReclaim) {
             self.step.say(match child {
                 Child::JobsRecover => Notice::JobsNotRecovered { exit },
                 Child::JobsAccount => Notice::JobsNotAccounted { exit },
                 _ => Notice::JobsNotReclaimed { exit },
             });
         }
-        match again {
+        match repeat {
             // A new slurmctld has replaced the one that slurmd was held for.
             true if self.units.has_ready(DaemonName::Slurmctld) => self.account_for_jobs(),
             true => {}
             false => {
-                self.jobs.release_orders(&self.units, &mut self.step);
+                self.jobs.launch_hold.release(&self.units, &mut self.step);
                 if child == Child::JobsAccount {
-                    self.jobs.make(Child::JobsReclaim, RECLAIM_DEADLINE, &mut self.step);
+                    self.jobs.start_accounting(Child::JobsReclaim, RECLAIM_DEADLINE, &mut self.step);
                 }
             }
         }

@@ -12,7 +12,9 @@ mod cluster;
 mod command;
 mod ends;
 mod environments;
+mod gates;
 mod jobs;
+mod launch_hold;
 mod liveness;
 pub mod liveness_result;
 mod node;
@@ -180,8 +182,8 @@ impl Machine {
     }
 
     /// Whether slurmd is suspended, so that it takes no requests.
-    pub fn holds_orders(&self) -> bool {
-        self.cluster.jobs.holds_orders()
+    pub fn holds_launches(&self) -> bool {
+        self.cluster.jobs.launch_hold.is_held()
     }
 
     /// The units that the current liveness round asks.

@@ -183,7 +183,7 @@ impl Rounds {
         for id in &asked {
             // A check also fails if munged, or another unit that this one needs, does not answer. Then only that unit
             // is judged.
-            let is_excused = is_spared(&units[*id]) || jobs.held(&units[*id], since);
+            let is_excused = is_spared(&units[*id]) || jobs.launch_hold.has_held(&units[*id], since);
             if is_excused || !is_sound(units, *id, since, &answered) {
                 continue;
             }

@@ -10,6 +10,8 @@
 //!
 //! What runs is left alone until the preparation has weighed and installed everything. A daemon that dies twice of the new
 //! files, or a node that does not come back, leads to the former ones.
+//!
+//! Every transition takes the stage out of [`Reload`], with the [`Work`] that it owns, and puts the next one back.
 
 mod apply;
 mod notice;
@@ -51,7 +53,7 @@ impl Reload {
     /// The files to restore, and the unit that died of the new ones.
     pub(super) fn to_restore(&self) -> (&[String], Option<UnitId>) {
         match &self.stage {
-            Stage::Restoring { work, .. } => (&work.changed, work.died),
+            Stage::Restoring { work, .. } => (&work.changed, work.rollback.as_ref().and_then(|rollback| rollback.died)),
             _ => (&[], None),
         }
     }
@@ -63,35 +65,28 @@ impl Reload {
             self.settle = None;
             self.ask(Cause::Change);
         }
-        match &self.stage {
-            Stage::Preparing { until } if now >= *until => {
+        self.stage = match std::mem::take(&mut self.stage) {
+            Stage::Preparing { until } if now >= until => {
                 cluster.step.kill_task(Child::Reload);
                 let limit = cluster.policy.prepare_timeout;
                 let text = format!("the preparation did not end within {limit:?}: a driver or a disk hangs");
-                self.end(Outcome::Refused, text, &mut cluster.step);
+                self.end(Outcome::Refused, text, &mut cluster.step)
             }
-            Stage::Reconfiguring { until, work } if now >= *until => {
-                let work = work.clone();
+            Stage::Reconfiguring { until, work } if now >= until => {
                 cluster.step.say(Notice::Reload(ReloadNotice::ReconfigureTooSlow { limit: RECONFIGURE }));
                 cluster.step.kill_task(Child::Reconfigure);
-                self.stop_slurm(work, cluster);
+                apply::stop_slurm(work, cluster)
             }
-            Stage::Restoring { until, .. } if now >= *until => {
+            Stage::Restoring { until, work } if now >= until => {
                 cluster.step.kill_task(Child::Restore);
-                self.restored(false, cluster);
+                apply::restored(false, work, cluster)
             }
-            Stage::Stopping { .. } => self.advance_stopping(cluster),
-            Stage::Starting { until, work } => {
-                let (late, work) = (now >= *until, work.clone());
-                if cluster.units.slurm().all(|id| cluster.units[id].is_ready()) && cluster.node.is_known() {
-                    self.applied(work, &mut cluster.step);
-                } else if late {
-                    self.never_came_back(work, cluster);
-                }
-            }
-            Stage::Watching { until, .. } if now >= *until => self.stage = Stage::Idle,
-            _ => {}
-        }
+            Stage::Stopping { work } => apply::advance_stopping(work, cluster),
+            Stage::Starting { work, .. } if apply::is_slurm_ready(cluster) => self.applied(work, &mut cluster.step),
+            Stage::Starting { until, work } if now >= until => self.never_came_back(work, cluster),
+            Stage::Watching { until, .. } if now >= until => Stage::Idle,
+            stage => stage,
+        };
         if may_begin {
             self.begin(cluster);
         }
@@ -111,29 +106,29 @@ impl Reload {
         cluster.step.start_task(Child::Reload);
     }
 
-    /// Handles a message of the preparation, if that belongs to a reload. Returns whether it did.
-    pub(super) fn said(&mut self, event: &PrepareEvent, cluster: &mut Cluster) -> bool {
-        if let (Stage::Restoring { work, .. }, PrepareEvent::Failed { finding, .. }) = (&mut self.stage, event) {
+    /// Handles a message of a reload's preparation, and returns any other message.
+    pub(super) fn handle_message(&mut self, message: PrepareEvent, cluster: &mut Cluster) -> Option<PrepareEvent> {
+        match (&mut self.stage, message) {
             // The preparation reports what the daemon died of before it writes anything.
-            if let Some(back) = &mut work.back {
-                *back = format!("{back}: {}; repair: {}", finding.what, finding.repair);
+            (Stage::Restoring { work, .. }, PrepareEvent::Failed { finding, .. }) => {
+                if let Some(rollback) = &mut work.rollback {
+                    rollback.why = format!("{}: {}; repair: {}", rollback.why, finding.what, finding.repair);
+                }
             }
-            return true;
-        }
-        if !matches!(self.stage, Stage::Preparing { .. }) {
-            return false;
-        }
-        match event {
-            PrepareEvent::MungeKeyReady | PrepareEvent::Detected => {}
-            PrepareEvent::Failed { finding, .. } => {
-                self.end(Outcome::Refused, finding.to_string(), &mut cluster.step);
+            (Stage::Preparing { .. }, PrepareEvent::MungeKeyReady | PrepareEvent::Detected) => {}
+            (Stage::Preparing { .. }, PrepareEvent::Failed { finding, .. }) => {
+                self.stage = self.end(Outcome::Refused, finding.to_string(), &mut cluster.step);
             }
-            PrepareEvent::Done(prepared) => self.prepared(prepared.clone(), cluster),
+            (Stage::Preparing { .. }, PrepareEvent::Done(prepared)) => {
+                self.stage = self.begin_applying(prepared, cluster)
+            }
+            (_, message) => return Some(message),
         }
-        true
+        None
     }
 
-    fn prepared(&mut self, prepared: Prepared, cluster: &mut Cluster) {
+    /// The new files are installed.
+    fn begin_applying(&mut self, prepared: Prepared, cluster: &mut Cluster) -> Stage {
         let names = prepared.changed.iter().filter_map(|path| path.file_name()?.to_str().map(str::to_owned));
         let usable = |report: &NodeReport| {
             report.is_the_agents_drain() || matches!(report.verdict(), NodeVerdict::Usable | NodeVerdict::Drained)
@@ -143,11 +138,10 @@ impl Reload {
             news: prepared.news.clone(),
             deferred: prepared.deferred.clone(),
             changed: names.collect(),
-            former: cluster.prepared.clone(),
+            former: cluster.prepared.take(),
             was_usable: cluster.node.report.as_ref().is_some_and(usable),
             deaths: 0,
-            back: None,
-            died: None,
+            rollback: None,
         };
         let told = work.former.as_ref().map(|former| former.findings.as_slice()).unwrap_or_default();
         let mut shown = prepared.clone();
@@ -160,51 +154,50 @@ impl Reload {
         match work.apply {
             Apply::Nothing => {
                 let text = work.text("nothing changed", "the daemons need nothing for it");
-                self.end_with(!work.deferred.is_empty(), Outcome::Unchanged, text, &mut cluster.step);
+                self.end_with(!work.deferred.is_empty(), Outcome::Unchanged, text, &mut cluster.step)
             }
             Apply::Reconfigure if work.was_usable => {
-                self.stage = Stage::Reconfiguring { until: cluster.step.now + RECONFIGURE, work };
                 cluster.step.start_task(Child::Reconfigure);
+                Stage::Reconfiguring { until: cluster.step.now + RECONFIGURE, work }
             }
             // A broken cluster cannot be asked to reconfigure itself.
-            Apply::Reconfigure | Apply::Restart => self.stop_slurm(work, cluster),
+            Apply::Reconfigure | Apply::Restart => apply::stop_slurm(work, cluster),
         }
     }
 
     /// A child of the reload has ended.
     pub(super) fn exited(&mut self, child: Child, exit: &Exit, cluster: &mut Cluster) {
-        match (&self.stage, child) {
+        self.stage = match (std::mem::take(&mut self.stage), child) {
             // Its last message was read before its death. If the stage has not changed, it died without one.
             (Stage::Preparing { .. }, Child::Reload) => {
                 let text = format!("the preparation {exit}; its own words are in the lines above");
-                self.end(Outcome::Refused, text, &mut cluster.step);
+                self.end(Outcome::Refused, text, &mut cluster.step)
+            }
+            (Stage::Reconfiguring { work, .. }, Child::Reconfigure) if *exit == Exit::Code(0) => {
+                cluster.node.stop();
+                cluster.node.ask(&cluster.step);
+                apply::start_slurm(work, cluster)
             }
             (Stage::Reconfiguring { work, .. }, Child::Reconfigure) => {
-                let work = work.clone();
-                if *exit == Exit::Code(0) {
-                    cluster.node.stop();
-                    self.await_slurm(work, cluster);
-                    cluster.node.ask(&cluster.step);
-                } else {
-                    cluster.step.say(Notice::Reload(ReloadNotice::NotReconfigured { exit: exit.clone() }));
-                    self.stop_slurm(work, cluster);
-                }
+                cluster.step.say(Notice::Reload(ReloadNotice::NotReconfigured { exit: exit.clone() }));
+                apply::stop_slurm(work, cluster)
             }
-            (Stage::Restoring { .. }, Child::Restore) => self.restored(*exit == Exit::Code(0), cluster),
-            _ => {}
-        }
+            (Stage::Restoring { work, .. }, Child::Restore) => apply::restored(*exit == Exit::Code(0), work, cluster),
+            (stage, _) => stage,
+        };
     }
 
-    fn end(&mut self, outcome: Outcome, text: String, step: &mut Step) {
-        self.end_with(false, outcome, text, step);
+    /// Records the outcome, and returns the next stage.
+    fn end(&mut self, outcome: Outcome, text: String, step: &mut Step) -> Stage {
+        self.end_with(false, outcome, text, step)
     }
 
-    /// `deferred`: part of the change waits for the next start.
-    fn end_with(&mut self, deferred: bool, outcome: Outcome, text: String, step: &mut Step) {
+    /// As [`Self::end`]. `deferred`: part of the change waits for the next start.
+    fn end_with(&mut self, deferred: bool, outcome: Outcome, text: String, step: &mut Step) -> Stage {
         step.say(Notice::Reload(ReloadNotice::Ended { outcome, text: text.clone(), deferred }));
         let at_ms = u64::try_from(step.now.as_millis()).unwrap_or(u64::MAX);
         self.last = Some(LastReload { serves: self.serves, at_ms, outcome, text });
-        self.stage = Stage::Idle;
+        Stage::Idle
     }
 }
 

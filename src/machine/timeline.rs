@@ -81,7 +81,7 @@ impl Machine {
             line.note(now, Part::Hook(index + 1), hook == Some(index));
         }
         let prepares = matches!(self.phase, Phase::Prepare { .. });
-        let has_key = cluster.open.contains(&Gate::MungeKey);
+        let has_key = cluster.gates.is_open(Gate::MungeKey);
         line.note(now, Part::Prepare, prepares);
         line.note(now, Part::Key, prepares && !has_key);
         line.note(now, Part::Detection, prepares && has_key && !line.is_detected);

@@ -78,7 +78,7 @@ impl Supervisor {
             Child::Environments => (self.own_verb("environments"), Log),
             Child::Associations => (self.own_verb("associations"), Log),
             Child::JobsRecover => (jobs(node, &["recover"]), Log),
-            Child::JobsAccount if self.machine.holds_orders() => (jobs(node, &["account", "--held"]), Log),
+            Child::JobsAccount if self.machine.holds_launches() => (jobs(node, &["account", "--held"]), Log),
             Child::JobsAccount => (jobs(node, &["account"]), Log),
             Child::JobsReclaim => (jobs(node, &["reclaim"]), Log),
             Child::JobsFollow => {

@@ -86,7 +86,6 @@ pub(super) enum Stage {
     /// slurmd, then slurmctld, are told to end; nothing starts meanwhile.
     Stopping {
         work: Work,
-        reopen: bool,
     },
     /// The daemons start, and the node must become usable.
     Starting {
@@ -102,12 +101,11 @@ pub(super) enum Stage {
     Restoring {
         until: Moment,
         work: Work,
-        reopen: bool,
     },
 }
 
 /// A change in progress.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Work {
     pub(super) apply: Apply,
     pub(super) news: Vec<String>,
@@ -116,9 +114,17 @@ pub(super) struct Work {
     /// The result of the preparation before this one.
     pub(super) former: Option<Prepared>,
     pub(super) was_usable: bool,
+    /// How many deaths of slurmctld and slurmd nothing asked for.
     pub(super) deaths: u32,
-    /// Why the former files are restored; `None` while the new ones are applied.
-    pub(super) back: Option<String>,
+    /// `None` while the new files are applied.
+    pub(super) rollback: Option<Rollback>,
+}
+
+/// Why the former files are restored.
+#[derive(Debug)]
+pub(super) struct Rollback {
+    pub(super) why: String,
+    /// The unit that died of the new files.
     pub(super) died: Option<UnitId>,
 }
 
@@ -154,6 +160,19 @@ impl Reload {
     pub(in super::super) fn snapshot(&self) -> ReloadSnapshot {
         let running = self.next.is_some() || !matches!(self.stage, Stage::Idle | Stage::Watching { .. });
         ReloadSnapshot { asked: self.asked, running, last: self.last.clone() }
+    }
+}
+
+impl Stage {
+    pub(super) fn into_work(self) -> Option<Work> {
+        match self {
+            Self::Idle | Self::Preparing { .. } => None,
+            Self::Reconfiguring { work, .. }
+            | Self::Stopping { work, .. }
+            | Self::Starting { work, .. }
+            | Self::Watching { work, .. }
+            | Self::Restoring { work, .. } => Some(work),
+        }
     }
 }
 

@@ -167,7 +167,7 @@ impl Sim {
                 let was_enough = had && other_unit.is_some_and(Unit::is_for_accounting);
                 assert!(is_ready || was_enough, "{} before {other} is ready", spec.name);
             }
-            assert!(self.machine.cluster.open.contains(&spec.gate));
+            assert!(self.machine.cluster.gates.is_open(spec.gate));
             assert!(!self.machine.is_stopping(), "{} started during the stop", spec.name);
         }
     }

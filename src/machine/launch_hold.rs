@@ -1,0 +1,60 @@
+//! The suspension of slurmd while slurmctld may launch a job a second time.
+//!
+//! A slurmctld that starts without its latest state may have forgotten which jobs have begun, and would launch them again within 0.2 s of
+//! coming up. slurmd is therefore stopped with SIGSTOP until the jobs are accounted for: a launch request that has not reached slurmd can
+//! be revoked.
+
+use model::daemons::DaemonName;
+
+use super::step::Step;
+use super::unit::Unit;
+use super::units::Units;
+use super::{Child, Moment};
+
+/// Whether slurmd is suspended.
+#[derive(Debug, Default)]
+pub(super) enum LaunchHold {
+    /// It never was.
+    #[default]
+    Never,
+    Held,
+    /// It is no longer, since this moment.
+    Released(Moment),
+}
+
+impl LaunchHold {
+    pub(super) fn hold(&mut self, units: &Units, step: &mut Step) {
+        *self = Self::Held;
+        for slurmd in units.daemons(DaemonName::Slurmd).filter(|slurmd| slurmd.is_ready()) {
+            step.signal(Child::Unit(slurmd.id), libc::SIGSTOP);
+        }
+    }
+
+    pub(super) fn release(&mut self, units: &Units, step: &mut Step) {
+        if self.is_held() {
+            *self = Self::Released(step.now);
+            // A stopping slurmd was already sent SIGCONT.
+            for slurmd in units.daemons(DaemonName::Slurmd).filter(|slurmd| slurmd.runs()) {
+                step.signal(Child::Unit(slurmd.id), libc::SIGCONT);
+            }
+        }
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        matches!(self, Self::Held)
+    }
+
+    /// Whether this unit is suspended, or must not start.
+    pub(super) fn holds(&self, unit: &Unit) -> bool {
+        self.is_held() && unit.is(DaemonName::Slurmd)
+    }
+
+    /// Whether this unit was suspended at some time since `start`.
+    pub(super) fn has_held(&self, unit: &Unit, start: Moment) -> bool {
+        match self {
+            Self::Never => false,
+            Self::Held => self.holds(unit),
+            Self::Released(at) => *at >= start && unit.is(DaemonName::Slurmd),
+        }
+    }
+}
