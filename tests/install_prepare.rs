@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use model::exit_code;
-use model::prepared::{Given, PrepareEvent, Prepared};
+use model::prepared::{PrepareEvent, PrepareInput, Prepared};
 use tempfile::TempDir;
 
 const CASE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/render/01-two-linked-h200/inventory.json");
@@ -212,7 +212,7 @@ fn the_line_that_a_daemon_died_of_is_named() {
     let root = fixture("[slurm.conf]\nMaxJobCuont = 5\n");
     prepared(root.path());
     let explain = |words: &str| {
-        let given = Given { words: words.to_owned(), ..Given::default() };
+        let given = PrepareInput { last_lines: words.to_owned(), ..PrepareInput::default() };
         let file = root.path().join("given");
         fs::write(&file, serde_json::to_vec(&given).unwrap()).unwrap();
         let before = format!("exec <{}", file.display());

@@ -66,10 +66,10 @@ impl World {
                 self.said_by(child);
                 self.events.push_back(Event::Exited(child, Exit::Code(0)));
             }
-            Effect::Look(unit) => self.events.push_back(Event::Looked(unit, true)),
+            Effect::CheckReadiness(unit) => self.events.push_back(Event::ReadinessChecked(unit, true)),
             Effect::Signal(child, _) => self.events.push_back(Event::Exited(child, Exit::Code(0))),
             Effect::Kill(child) => self.events.push_back(Event::Exited(child, Exit::Signal(9))),
-            Effect::Say(notice) => assert!(!notice.to_string().is_empty()),
+            Effect::Report(notice) => assert!(!notice.to_string().is_empty()),
             Effect::Continue(_) => {}
             Effect::SignalAll(_) | Effect::Exit(_) => panic!("nobody asked for the end: {effect:?}"),
         }

@@ -19,12 +19,12 @@ const SAVED: [(&str, &str); 11] = [
 
 /// The repair commands, to be run on the host. slurmctld's own advice, `-i`, discards the unreadable record and all
 /// jobs after it.
-pub(super) fn repair(last_words: &[String], state: &Path) -> Option<String> {
+pub(super) fn repair(last_lines: &[String], state: &Path) -> Option<String> {
     let named = |words: &String| {
         let what = words.strip_prefix("Incomplete ")?;
         SAVED.iter().find(|(name, _)| what.strip_prefix(name).is_some_and(|rest| rest.starts_with(" file, start with")))
     };
-    let (_, name) = last_words.iter().rev().find_map(named)?;
+    let (_, name) = last_lines.iter().rev().find_map(named)?;
     let file = state.join("slurmctld").join(name);
     let file = file.display();
     Some(format!(

@@ -122,7 +122,7 @@ impl Logs {
     }
 
     /// The final lines of the last process with this name, without its debug output.
-    pub fn last_words(&self, name: &str) -> Vec<String> {
+    pub fn lines_of_last_run(&self, name: &str) -> Vec<String> {
         let text = self.tails().read(name, true);
         let text = String::from_utf8_lossy(&text);
         let said = text.lines().rev().filter_map(|line| split_text(line, name));

@@ -3,12 +3,12 @@
 //! It turns signals, deaths and output into events, and applies the resulting effects. All events pass through one channel,
 //! so they are handled in the order in which they were seen. A child's last output comes before its death.
 
+mod external_failure;
 mod handovers;
 mod programs;
 mod reap;
 mod requests;
 mod rest;
-mod struck;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -86,7 +86,7 @@ impl Supervisor {
         let alarm = alarm::Alarm::new();
         let mut clock = clock::Clock::new();
         loop {
-            self.tell_deaths();
+            self.report_deaths();
             while let Ok(event) = incoming.try_recv() {
                 self.take(event);
             }
@@ -170,9 +170,9 @@ impl Supervisor {
                     process::send_group(&living.started, libc::SIGKILL);
                 }
             }
-            Effect::Look(id) => {
+            Effect::CheckReadiness(id) => {
                 if readiness::is_ready(&self.machine.units()[id].spec.readiness, self.owner(id)) {
-                    self.send(Event::Looked(id, true));
+                    self.send(Event::ReadinessChecked(id, true));
                 }
             }
             Effect::SignalAll(signal) => {
@@ -180,7 +180,7 @@ impl Supervisor {
                 // If no process is left, no SIGCHLD will come.
                 self.reap();
             }
-            Effect::Say(notice) => self.say(&notice),
+            Effect::Report(notice) => self.say(&notice),
             Effect::Exit(code) => self.exit = Some(code),
         }
     }
@@ -295,7 +295,7 @@ impl Supervisor {
             _ => None,
         };
         if let Some(name) = failed {
-            let words = self.logs.last_words(name);
+            let words = self.logs.lines_of_last_run(name);
             for line in &words {
                 error!("last words of {name}: {line}");
             }

@@ -8,32 +8,32 @@ use config::{AccountingMode, Config, DaemonName, Paths};
 use model::inventory::Finding;
 use plan::render;
 use sys::trusted_path;
-use sys::trusted_path::Mended;
+use sys::trusted_path::RepairedPath;
 
 /// Makes the directories of an embedded database, and writes slurmdbd.conf, readable for slurmdbd alone. Returns what was repaired.
 ///
 /// # Errors
 /// There is no password, or something cannot be written.
 pub fn install_accounting(config: &Config, root: &Path) -> Result<Vec<Finding>, InstallError> {
-    let mut mended = Vec::new();
+    let mut repaired = Vec::new();
     if !config.runs_accounting() {
         return Ok(Vec::new());
     }
     if config.accounting.mode() == AccountingMode::Embedded {
-        directories(config, root, &mut mended)?;
+        directories(config, root, &mut repaired)?;
     }
     slurmdbd_conf(config, root)?;
-    Ok(mended.iter().map(finding).collect())
+    Ok(repaired.iter().map(finding).collect())
 }
 
-fn directories(config: &Config, root: &Path, mended: &mut Vec<Mended>) -> Result<(), InstallError> {
+fn directories(config: &Config, root: &Path, repaired: &mut Vec<RepairedPath>) -> Result<(), InstallError> {
     let mysql = Owner::of(DaemonName::Mariadbd, config, &config.paths.database())?;
-    let (state, _) = trusted_path::make(root, &config.paths.state, mended)?;
-    owned(state.child(Paths::DATABASE)?, &mysql, 0o700, mended)?;
+    let (state, _) = trusted_path::make(root, &config.paths.state, repaired)?;
+    owned(state.child(Paths::DATABASE)?, &mysql, 0o700, repaired)?;
     let socket = Path::new(Paths::DATABASE_SOCKET);
     let directory = socket.parent().unwrap_or(socket);
     // Users' connections would be refused, but each takes one of the database's. slurm is in the group mysql.
-    owned(trusted_path::make(root, directory, mended)?, &mysql, 0o750, mended).map(drop)
+    owned(trusted_path::make(root, directory, repaired)?, &mysql, 0o750, repaired).map(drop)
 }
 
 fn slurmdbd_conf(config: &Config, root: &Path) -> Result<(), InstallError> {

@@ -33,14 +33,14 @@ pub fn make_daemon_directory(
     if serves(&owner, &under(root, path)) {
         return Ok(Vec::new());
     }
-    let mut mended = Vec::new();
-    let (dir, is_new) = trusted_path::make(root, path, &mut mended)?;
+    let mut repaired = Vec::new();
+    let (dir, is_new) = trusted_path::make(root, path, &mut repaired)?;
     let is_free = is_new || may_be_given(&dir).map_err(|error| InstallError::directory(path, error))?;
     if !is_free && !owner.owns(dir.metadata()) {
         return Err(InstallError::Occupied { path: path.to_owned(), uid: dir.metadata().uid() });
     }
-    owned((dir, is_new), &owner, 0o700, &mut mended)?;
-    Ok(mended.iter().map(finding).collect())
+    owned((dir, is_new), &owner, 0o700, &mut repaired)?;
+    Ok(repaired.iter().map(finding).collect())
 }
 
 /// Whether the user can write there already, or create the directory itself. Root can write to every directory, but

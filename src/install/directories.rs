@@ -13,7 +13,7 @@ use super::{InstallError, Owner};
 use config::{Config, DaemonName, Paths};
 use model::inventory::{Finding, Kind, Severity};
 use sys::trusted_path;
-use sys::trusted_path::{Astray, Dir, Mended};
+use sys::trusted_path::{Dir, RepairedPath, UntrustedPath};
 
 /// Creates the run, state and socket directories, and gives them to the user that writes there. If state comes from an
 /// image where the user had another ID, it changes owner with everything in it. Returns what will not work and what was
@@ -23,93 +23,98 @@ use sys::trusted_path::{Astray, Dir, Mended};
 /// A directory cannot be created or given away, is on a read-only mount, or lies in a directory of another
 /// user.
 pub fn make_directories(config: &Config, root: &Path) -> Result<Vec<Finding>, InstallError> {
-    let (paths, mut mended) = (&config.paths, Vec::new());
+    let (paths, mut repaired) = (&config.paths, Vec::new());
     let slurm = Owner::of(DaemonName::Slurmctld, config, &paths.state.join("slurmctld"))?;
-    let (run, _) = ours(root, &paths.run, &mut mended)?;
-    owned(run.child("slurm")?, &slurm, 0o755, &mut mended)?;
-    let (state, was_anybodys) = ours(root, &paths.state, &mut mended)?;
-    let spool = spool(&state, was_anybodys, &mut mended)?;
-    of_simulated_nodes(&spool, &run, config, &mut mended)?;
-    let slurm_state = owned(state.child("slurmctld")?, &slurm, 0o700, &mut mended)?;
+    let (run, _) = ours(root, &paths.run, &mut repaired)?;
+    owned(run.child("slurm")?, &slurm, 0o755, &mut repaired)?;
+    let (state, was_anybodys) = ours(root, &paths.state, &mut repaired)?;
+    let spool = spool(&state, was_anybodys, &mut repaired)?;
+    of_simulated_nodes(&spool, &run, config, &mut repaired)?;
+    let slurm_state = owned(state.child("slurmctld")?, &slurm, 0o700, &mut repaired)?;
     if let Some(directory) = paths.munge_socket.parent() {
         let munge = Owner::of(DaemonName::Munged, config, directory)?;
-        let (found, is_new) = trusted_path::make(root, directory, &mut mended)?;
+        let (found, is_new) = trusted_path::make(root, directory, &mut repaired)?;
         // `/tmp/munge.socket` must not make /tmp belong to munge.
         if is_new || directory.file_name().is_some_and(|name| name == "munge") {
-            owned((found, is_new), &munge, 0o755, &mut mended)?;
+            owned((found, is_new), &munge, 0o755, &mut repaired)?;
         }
     }
     // A new volume may lack what every /tmp has (Kubernetes' `emptyDir` on a disk).
     if let Ok(tmp) = trusted_path::open(root, Path::new("/tmp")) {
-        tmp.keep_names_their_owners(&mut mended);
+        tmp.keep_names_their_owners(&mut repaired);
     }
-    let (slurm_files, was_anybodys) = ours(root, &paths.slurm, &mut mended)?;
+    let (slurm_files, was_anybodys) = ours(root, &paths.slurm, &mut repaired)?;
     if was_anybodys && nix::unistd::geteuid().is_root() {
         // Root trusts these files, so they must be root's too. A hard link to another user's file keeps its owner.
         let fault = |error| InstallError::take(&paths.slurm, error);
-        slurm_files.give((0, 0), 0, &mut mended).map_err(fault)?;
+        slurm_files.give((0, 0), 0, &mut repaired).map_err(fault)?;
     }
     if slurm_state.is_read_only() {
         return Err(InstallError::directory(&paths.state, nix::Error::EROFS.into()));
     }
-    ended_jobs(&owned(state.child(Paths::JOBCOMP)?, &slurm, 0o755, &mut mended)?, &slurm);
+    ended_jobs(&owned(state.child(Paths::JOBCOMP)?, &slurm, 0o755, &mut repaired)?, &slurm);
     let mut findings: Vec<Finding> = no_batch_jobs(&spool, &paths.state).into_iter().collect();
     findings.extend(no_scripts(&slurm_files));
     // Earlier versions gave the whole state directory to slurm, and images give it what SlurmUser may now be another of.
     let usual = Owner::of(DaemonName::Slurmctld, &Config::default(), &paths.state).ok();
     let users: Vec<u32> = [Some(slurm), usual].into_iter().flatten().filter_map(|owner| Some(owner.ids()?.0)).collect();
-    let slurms = |mended: &Mended| matches!(mended, Mended::Taken { uid, .. } if users.contains(uid));
+    let slurms = |repaired: &RepairedPath| matches!(repaired, RepairedPath::Taken { uid, .. } if users.contains(uid));
     findings.extend(open_configuration(root, &paths.config));
-    findings.extend(mended.iter().map(|mended| match slurms(mended) {
-        true => Finding { severity: Severity::Info, ..finding(mended) },
-        false => finding(mended),
+    findings.extend(repaired.iter().map(|repaired| match slurms(repaired) {
+        true => Finding { severity: Severity::Info, ..finding(repaired) },
+        false => finding(repaired),
     }));
     Ok(findings)
 }
 
 /// A message about something that was repaired.
-pub(super) fn finding(mended: &Mended) -> Finding {
-    let severity = if mended.is_doubtful() { Severity::Warning } else { Severity::Info };
-    let cause = match mended {
-        Mended::Sticky { .. } => "the volume has no sticky bit",
+pub(super) fn finding(repaired: &RepairedPath) -> Finding {
+    let severity = if repaired.is_doubtful() { Severity::Warning } else { Severity::Info };
+    let cause = match repaired {
+        RepairedPath::Sticky { .. } => "the volume has no sticky bit",
         _ => "root obeys what is there, so nobody else may decide it",
     };
-    Finding::new(Kind::Files, severity, mended.to_string(), cause, mended.repair())
+    Finding::new(Kind::Files, severity, repaired.to_string(), cause, repaired.repair())
 }
 
 /// A directory that only root may own and write. Returns whether that had to be changed.
-fn ours(root: &Path, path: &Path, mended: &mut Vec<Mended>) -> Result<(Dir, bool), InstallError> {
-    let (mut dir, _) = trusted_path::make(root, path, mended)?;
-    let was_anybodys = keep_ours(&mut dir, mended)?;
+fn ours(root: &Path, path: &Path, repaired: &mut Vec<RepairedPath>) -> Result<(Dir, bool), InstallError> {
+    let (mut dir, _) = trusted_path::make(root, path, repaired)?;
+    let was_anybodys = keep_ours(&mut dir, repaired)?;
     Ok((dir, was_anybodys))
 }
 
-fn keep_ours(dir: &mut Dir, mended: &mut Vec<Mended>) -> Result<bool, InstallError> {
+fn keep_ours(dir: &mut Dir, repaired: &mut Vec<RepairedPath>) -> Result<bool, InstallError> {
     let path = dir.path().to_owned();
-    dir.keep_ours(mended).map_err(|error| InstallError::take(&path, error))
+    dir.keep_ours(repaired).map_err(|error| InstallError::take(&path, error))
 }
 
 /// slurmd's directory. If others could write to it, it is emptied: nothing of theirs may survive a start.
-fn spool(state: &Dir, was_anybodys: bool, mended: &mut Vec<Mended>) -> Result<Dir, InstallError> {
+fn spool(state: &Dir, was_anybodys: bool, repaired: &mut Vec<RepairedPath>) -> Result<Dir, InstallError> {
     let (mut spool, is_new) = state.child("slurmd")?;
     let mut told = Vec::new();
     let was_anybodys = keep_ours(&mut spool, &mut told)? || was_anybodys;
     let fault = |error| InstallError::directory(spool.path(), error);
     if !is_new && was_anybodys && !spool.names().map_err(fault)?.is_empty() {
         spool.clear().map_err(fault)?;
-        told.push(Mended::Emptied { path: spool.path().to_owned() });
+        told.push(RepairedPath::Emptied { path: spool.path().to_owned() });
     }
-    mended.extend(told);
+    repaired.extend(told);
     Ok(spool)
 }
 
 /// Directories of each simulated node: in the spool, and for what the node's job steps keep apart from those of others (`TmpFS`).
-fn of_simulated_nodes(spool: &Dir, run: &Dir, config: &Config, mended: &mut Vec<Mended>) -> Result<(), InstallError> {
+fn of_simulated_nodes(
+    spool: &Dir,
+    run: &Dir,
+    config: &Config,
+    repaired: &mut Vec<RepairedPath>,
+) -> Result<(), InstallError> {
     let Some(nodes) = config.simulated() else { return Ok(()) };
     let (mut temporary, _) = run.child("tmp")?;
-    keep_ours(&mut temporary, mended)?;
+    keep_ours(&mut temporary, repaired)?;
     for (name, _) in nodes.iter() {
-        keep_ours(&mut spool.child(name)?.0, mended)?;
+        keep_ours(&mut spool.child(name)?.0, repaired)?;
         let (mut everybodys, _) = temporary.child(name)?;
         let settled = everybodys.settle(geteuid().is_root().then_some((0, 0)), 0o1777, &mut Vec::new());
         settled.map_err(|error| InstallError::directory(everybodys.path(), error))?;
@@ -137,7 +142,7 @@ pub(super) fn owned(
     (mut dir, is_new): (Dir, bool),
     owner: &Owner,
     mode: u32,
-    mended: &mut Vec<Mended>,
+    repaired: &mut Vec<RepairedPath>,
 ) -> Result<Dir, InstallError> {
     let (former, path, was_owners) = (dir.metadata().uid(), dir.path().to_owned(), owner.owns(dir.metadata()));
     let fault = |error| owner.error(&path, error);
@@ -153,7 +158,7 @@ pub(super) fn owned(
         }
     }
     if !is_new {
-        mended.extend(told);
+        repaired.extend(told);
     }
     Ok(dir)
 }
@@ -179,10 +184,10 @@ fn ended_jobs(jobcomp: &Dir, slurm: &Owner) {
 /// root.
 fn open_configuration(root: &Path, config: &Path) -> Option<Finding> {
     match trusted_path::open(root, config).and_then(|dir| dir.require_ours()) {
-        Ok(()) | Err(Astray::Io { .. }) => None,
-        Err(astray) => Some(Finding::warning(
+        Ok(()) | Err(UntrustedPath::Io { .. }) => None,
+        Err(untrusted) => Some(Finding::warning(
             Kind::Files,
-            format!("whoever can write to {} is root here: {astray}", config.display()),
+            format!("whoever can write to {} is root here: {untrusted}", config.display()),
             "hooks and services of slurminit.toml run as root, and so do programs that slurm.conf names",
             format!("mount it read-only: {}:ro", config.display()),
         )),

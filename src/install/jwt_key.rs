@@ -18,10 +18,10 @@ pub fn install_jwt_key(config: &Config, root: &Path) -> Result<Vec<Finding>, Ins
     if !config.runs_rest() {
         return Ok(Vec::new());
     }
-    let (path, mut mended) = (config.paths.jwt_key(), Vec::new());
+    let (path, mut repaired) = (config.paths.jwt_key(), Vec::new());
     let owner = Owner::of(DaemonName::Slurmctld, config, &path)?;
-    let (state, _) = trusted_path::make(root, &config.paths.state, &mut mended)?;
-    let directory = owned(state.child(Paths::JWT)?, &owner, 0o700, &mut mended)?;
+    let (state, _) = trusted_path::make(root, &config.paths.state, &mut repaired)?;
+    let directory = owned(state.child(Paths::JWT)?, &owner, 0o700, &mut repaired)?;
     match directory.metadata_of(Paths::JWT_KEY) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let mut key = [0; 32];
@@ -31,5 +31,5 @@ pub fn install_jwt_key(config: &Config, root: &Path) -> Result<Vec<Finding>, Ins
         found => found.map(drop),
     }
     .map_err(|error| InstallError::write(&path, error))?;
-    Ok(mended.iter().map(finding).collect())
+    Ok(repaired.iter().map(finding).collect())
 }

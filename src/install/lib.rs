@@ -43,7 +43,7 @@ use std::path::{Path, PathBuf};
 
 use config::Paths;
 use plan::{FileName, Origin, Text, UserFile};
-use sys::trusted_path::{self, Astray};
+use sys::trusted_path::{self, UntrustedPath};
 use sys::under;
 
 /// A file or directory could not be written or read.
@@ -76,7 +76,7 @@ pub enum InstallError {
     #[error("the munge key {path} has {length} bytes, and munged wants 32 to 1024; {repair}")]
     KeyLength { path: PathBuf, length: u64, repair: &'static str },
     #[error(transparent)]
-    Astray(Astray),
+    UntrustedPath(UntrustedPath),
     #[error(
         "there is no munge key: a container that belongs to another one's cluster makes none of its own. Give it the controller's: one \
          volume at the directory of {path} in both, one secret at {secret}, or the same SLURMINIT_MUNGE_KEY"
@@ -99,11 +99,11 @@ pub enum InstallError {
     Random { source: io::Error },
 }
 
-impl From<Astray> for InstallError {
-    fn from(astray: Astray) -> Self {
-        match astray {
-            Astray::Io { path, source } => Self::directory(&path, source),
-            other => Self::Astray(other),
+impl From<UntrustedPath> for InstallError {
+    fn from(untrusted: UntrustedPath) -> Self {
+        match untrusted {
+            UntrustedPath::Io { path, source } => Self::directory(&path, source),
+            other => Self::UntrustedPath(other),
         }
     }
 }

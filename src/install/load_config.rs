@@ -152,10 +152,10 @@ pub fn variable() -> Result<Option<String>, ConfigError> {
 fn kept(root: &Path, file: &Path) -> Option<io::Result<Vec<u8>>> {
     match trusted_path::open_file(root, file) {
         Ok(file) => Some(trusted_path::read_whole(&file)),
-        Err(astray) if astray.is_missing() => None,
+        Err(untrusted) if untrusted.is_missing() => None,
         // Where others may write, a former start has put nothing: it closes /run first.
-        Err(astray) if !matches!(astray, trusted_path::Astray::Io { .. }) => None,
-        Err(astray) => Some(Err(astray.into())),
+        Err(untrusted) if !matches!(untrusted, trusted_path::UntrustedPath::Io { .. }) => None,
+        Err(untrusted) => Some(Err(untrusted.into())),
     }
 }
 
@@ -167,10 +167,10 @@ pub fn joined() -> Result<Option<Joined>, ConfigError> {
     let path = Path::new(token::DIRECTORY).join(token::SETTINGS);
     let bytes = match trusted_path::open_file(Path::new("/"), &path) {
         Ok(file) => trusted_path::read_whole(&file),
-        Err(astray) if astray.is_missing() => return Ok(None),
+        Err(untrusted) if untrusted.is_missing() => return Ok(None),
         // Where others may write, a former start has put nothing: it closes /run first.
-        Err(astray) if !matches!(astray, trusted_path::Astray::Io { .. }) => return Ok(None),
-        Err(astray) => Err(astray.into()),
+        Err(untrusted) if !matches!(untrusted, trusted_path::UntrustedPath::Io { .. }) => return Ok(None),
+        Err(untrusted) => Err(untrusted.into()),
     };
     let text = bytes.and_then(|bytes| String::from_utf8(bytes).map_err(|_| ErrorKind::InvalidData.into()));
     match text {

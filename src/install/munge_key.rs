@@ -9,7 +9,7 @@ use super::{InstallError, Owner, atomic, directories};
 use config::{Config, DaemonName, Role, given};
 use model::inventory::{Finding, Kind};
 use sys::trusted_path;
-use sys::trusted_path::{Astray, Dir};
+use sys::trusted_path::{Dir, UntrustedPath};
 
 /// The size of a new key in bytes, as made by munge's own `mungekey`.
 const NEW_KEY: usize = 128;
@@ -136,18 +136,18 @@ impl Place {
     fn prepare(config: &Config, root: &Path, findings: &mut Vec<Finding>) -> Result<Self, InstallError> {
         let path = config.paths.munge_key.clone();
         let owner = Owner::of(DaemonName::Munged, config, &path)?;
-        let mut mended = Vec::new();
+        let mut repaired = Vec::new();
         let parent = path.parent().unwrap_or(Path::new("/"));
-        let found = trusted_path::make(root, parent, &mut mended)?;
+        let found = trusted_path::make(root, parent, &mut repaired)?;
         let directory = match parent.file_name().is_some_and(|name| name == "munge") {
-            true => directories::owned(found, &owner, 0o700, &mut mended)?,
+            true => directories::owned(found, &owner, 0o700, &mut repaired)?,
             false if owner.owns(found.0.metadata()) => found.0,
             false => {
                 found.0.require_ours()?;
                 found.0
             }
         };
-        findings.extend(mended.iter().map(directories::finding));
+        findings.extend(repaired.iter().map(directories::finding));
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Ok(Self { directory, name, path, owner })
     }
@@ -245,11 +245,11 @@ fn secret(root: &Path, path: &Path, findings: &mut Vec<Finding>) -> Result<Optio
     match trusted_path::open_file(root, path) {
         Ok(file) => read_key(&file, path, TOO_SHORT),
         Err(error) if error.is_missing() => Ok(None),
-        Err(Astray::Io { path, source }) => Err(InstallError::Read { path, source }),
-        Err(astray) => {
+        Err(UntrustedPath::Io { path, source }) => Err(InstallError::Read { path, source }),
+        Err(untrusted) => {
             findings.push(Finding::warning(
                 Kind::Files,
-                format!("the key {} is not taken: {astray}", path.display()),
+                format!("the key {} is not taken: {untrusted}", path.display()),
                 "whoever has the key is root in this cluster, and this one could be anybody's",
                 "mount it as a secret, in directories that are root's; or remove it",
             ));

@@ -52,7 +52,7 @@ impl Machine {
             }
             Phase::Prepare { since, told, .. } if !*told && now >= *since + SLOW => {
                 *told = true;
-                self.cluster.step.say(Notice::PrepareSlow);
+                self.cluster.step.report(Notice::PrepareSlow);
             }
             Phase::Boot { until, told } if !*told && now >= *until => {
                 *told = true;
@@ -73,7 +73,7 @@ impl Machine {
             Cmd::Waiting => self.fail(exit_code::NOT_READY, why),
             _ => {
                 self.cluster.gates.open(Gate::Served);
-                self.cluster.step.say(why);
+                self.cluster.step.report(why);
             }
         }
     }
@@ -105,7 +105,7 @@ impl Machine {
         }
     }
 
-    pub(super) fn prepare_said(&mut self, event: PrepareEvent) {
+    pub(super) fn handle_prepare_event(&mut self, event: PrepareEvent) {
         let Some(event) = self.reload.handle_message(event, &mut self.cluster) else { return };
         match (&self.phase, event) {
             (Phase::Boot { .. }, PrepareEvent::Failed { exit_code, finding }) => self.explained(exit_code, finding),
@@ -127,7 +127,7 @@ impl Machine {
             // The jobs of a former start are the controller's to know of.
             self.cluster.gates.open(Gate::Jobs);
         }
-        self.cluster.step.say(Notice::Prepared(Box::new(prepared.clone())));
+        self.cluster.step.report(Notice::Prepared(Box::new(prepared.clone())));
         self.cluster.units.take_slurm_user(prepared.slurm_user.as_deref());
         self.cluster.prepared = Some(prepared);
         self.phase = Phase::Boot { until: self.cluster.step.now + self.cluster.policy.ready_timeout, told: false };
@@ -160,12 +160,12 @@ impl Machine {
         let why = Notice::Refused(finding);
         match self.cluster.policy.on_give_up {
             OnGiveUp::Exit => self.fail(exit_code, why),
-            OnGiveUp::Hold => self.cluster.step.say(why),
+            OnGiveUp::Hold => self.cluster.step.report(why),
         }
     }
 
     /// The controller reported the node's state, or the question ended without an answer.
-    pub(super) fn node_said(&mut self, report: Option<NodeReport>) {
+    pub(super) fn handle_node_report(&mut self, report: Option<NodeReport>) {
         let Cluster { node, prepared, step, units, .. } = &mut self.cluster;
         let late = self.phase.is_overdue_or_serves() && !self.reload.awaits_node();
         if !node.said(report, prepared.as_ref(), late, step) {
@@ -184,7 +184,7 @@ impl Machine {
     /// The cluster serves also where something is wrong with an account: what is there already counts.
     pub(super) fn associations_made(&mut self, exit: Exit) {
         if exit != Exit::Code(0) {
-            self.cluster.step.say(Notice::AssociationsNotMade { exit });
+            self.cluster.step.report(Notice::AssociationsNotMade { exit });
         }
         self.setup.has_associations = false;
         if matches!(self.phase, Phase::Boot { .. }) {
@@ -197,7 +197,7 @@ impl Machine {
         gates.open(Gate::Served);
         self.phase = Phase::Serve;
         let gres = || prepared.as_ref().map(|prepared| prepared.gres.clone()).unwrap_or_default();
-        step.say(Notice::Ready { gres: (*care != JobCare::Nobody).then(gres) });
+        step.report(Notice::Ready { gres: (*care != JobCare::Nobody).then(gres) });
         self.start_cmd();
     }
 

@@ -62,7 +62,7 @@ impl Machine {
                 Phase::Stop(_) => self.hurry(),
                 Phase::End => {}
                 _ => {
-                    self.cluster.step.say(Notice::StopAsked { signal });
+                    self.cluster.step.report(Notice::StopAsked { signal });
                     // A command that never ran, or whose jobs were not waited for, must not pass for a success.
                     let cut_short = matches!(self.cmd, Cmd::Waiting | Cmd::Awaiting(_));
                     let code = if cut_short { Exit::Signal(signal).code() } else { 0 };

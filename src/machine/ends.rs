@@ -34,7 +34,7 @@ impl Machine {
             // Its output was read before its death. The next liveness round restarts the others.
             Child::Explain(_) | Child::OomScore | Child::JobsFollow | Child::JobsReached => {}
             // If an answer came before, this changes nothing.
-            Child::NodeCheck => self.node_said(None),
+            Child::NodeCheck => self.handle_node_report(None),
             Child::NodeResume => self.cluster.node.ask(&self.cluster.step),
             Child::JobsRecover | Child::JobsAccount | Child::JobsReclaim => {
                 self.cluster.accounting_ended(child, exit);
@@ -56,13 +56,13 @@ impl Machine {
         if is_stopping {
             let may_end = units[id].spec.restart != RestartPolicy::Always && exit == Exit::Code(0);
             units[id].finish(run);
-            return step.say(Notice::UnitStopped { name, exit, expected: told.is_some() || may_end });
+            return step.report(Notice::UnitStopped { name, exit, expected: told.is_some() || may_end });
         }
         let is_asked = matches!(told, Some(Again::AsAsked | Again::AfterSilence));
         if self.reload.takes_exit(id, told, &mut self.cluster) || is_asked {
             let Cluster { units, step, .. } = &mut self.cluster;
             units[id].wait_after(run);
-            return step.say(Notice::UnitStopped { name, exit, expected: told.is_some() });
+            return step.report(Notice::UnitStopped { name, exit, expected: told.is_some() });
         }
         let Cluster { units, policy, step, .. } = &mut self.cluster;
         match units[id].died(run, shortage, policy, step) {
@@ -91,7 +91,7 @@ impl Machine {
         };
         match essential {
             Some(code) => self.fail(code, why),
-            None => step.say(why),
+            None => step.report(why),
         }
     }
 
@@ -107,13 +107,13 @@ impl Machine {
         self.cmd = Cmd::Ended;
         let step = &mut self.cluster.step;
         if let Exit::NotStarted(failure) = &exit {
-            step.say(Notice::CmdNotStarted(failure.clone()));
+            step.report(Notice::CmdNotStarted(failure.clone()));
         }
         match &mut self.phase {
             Phase::Stop(stop) => stop.cmd_code(exit.code()),
             Phase::Serve if self.setup.wait_jobs && !matches!(exit, Exit::NotStarted(_)) => {
                 self.cmd = Cmd::Awaiting(exit.code());
-                step.say(Notice::AwaitingJobs);
+                step.report(Notice::AwaitingJobs);
                 step.start_task(Child::JobsWait);
             }
             _ => self.begin_stop(exit.code(), None),
@@ -124,7 +124,7 @@ impl Machine {
     fn jobs_awaited(&mut self, exit: Exit) {
         let Cmd::Awaiting(code) = self.cmd else { return };
         if exit != Exit::Code(0) {
-            self.cluster.step.say(Notice::JobsNotAwaited { exit });
+            self.cluster.step.report(Notice::JobsNotAwaited { exit });
         }
         self.cmd = Cmd::Ended;
         self.begin_stop(code, None);

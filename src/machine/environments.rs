@@ -17,7 +17,7 @@ impl Environments {
 
     pub(super) fn written(&mut self, exit: Exit, step: &mut Step) {
         if exit != Exit::Code(0) {
-            step.say(Notice::EnvironmentsNotWritten { exit });
+            step.report(Notice::EnvironmentsNotWritten { exit });
         }
         if std::mem::take(&mut self.again) {
             step.start_task(Child::Environments);

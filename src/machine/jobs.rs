@@ -127,7 +127,7 @@ impl Cluster {
             self.gates.open(Gate::Jobs);
         }
         if exit != Exit::Code(0) && !(repeat && child == Child::JobsReclaim) {
-            self.step.say(match child {
+            self.step.report(match child {
                 Child::JobsRecover => Notice::JobsNotRecovered { exit },
                 Child::JobsAccount => Notice::JobsNotAccounted { exit },
                 _ => Notice::JobsNotReclaimed { exit },

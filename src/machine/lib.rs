@@ -12,6 +12,7 @@ mod cluster;
 mod command;
 mod ends;
 mod environments;
+mod external_failure;
 mod gates;
 mod jobs;
 mod launch_hold;
@@ -22,7 +23,6 @@ pub mod node_report;
 mod notice;
 mod readiness;
 mod reload;
-mod setback;
 mod snapshot;
 mod step;
 mod stop;
@@ -64,11 +64,11 @@ pub enum Event {
     /// A child has ended and was reaped.
     Exited(Child, Exit),
     /// A unit's process has ended, and the cause lies in its surroundings.
-    Struck(UnitId, Exit, Shortage),
+    FailedExternally(UnitId, Exit, Shortage),
     /// A message from the preparation.
     Prepare(PrepareEvent),
     /// The result of a readiness check.
-    Looked(UnitId, bool),
+    ReadinessChecked(UnitId, bool),
     /// The node's state, as reported by the controller.
     Node(NodeReport),
     /// The result of a liveness check.
@@ -98,12 +98,12 @@ pub enum Effect {
     Continue(Child),
     /// Send SIGKILL to the child's process group.
     Kill(Child),
-    /// Check whether the unit is ready; the answer is [`Event::Looked`].
-    Look(UnitId),
+    /// Check whether the unit is ready; the answer is [`Event::ReadinessChecked`].
+    CheckReadiness(UnitId),
     /// Send a signal to every remaining process.
     SignalAll(i32),
     /// Tell the operator.
-    Say(Notice),
+    Report(Notice),
     /// Exit with this code.
     Exit(u8),
 }
@@ -207,10 +207,10 @@ impl Machine {
         let goes_on = !self.is_stopping();
         match event {
             Event::Exited(child, exit) => self.exited(child, exit),
-            Event::Struck(id, exit, shortage) => self.unit_exited(id, exit, Some(shortage)),
-            Event::Prepare(event) => self.prepare_said(event),
-            Event::Looked(id, ready) => self.looked(id, ready),
-            Event::Node(report) => self.node_said(Some(report)),
+            Event::FailedExternally(id, exit, shortage) => self.unit_exited(id, exit, Some(shortage)),
+            Event::Prepare(event) => self.handle_prepare_event(event),
+            Event::ReadinessChecked(id, ready) => self.looked(id, ready),
+            Event::Node(report) => self.handle_node_report(Some(report)),
             Event::Liveness(id, liveness) => self.liveness.said(id, liveness),
             Event::ConfigurationChanged if goes_on && self.setup.has_cluster => self.reload.note_change(now),
             // Before that it is unnecessary: the preparation reads the accounts last.

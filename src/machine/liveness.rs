@@ -37,7 +37,7 @@ enum Round {
 
 /// The history of a unit's answers.
 #[derive(Debug, Default)]
-pub(super) struct Pulse {
+pub(super) struct LivenessHistory {
     /// When the ready state began in which the unit last answered.
     answered: Option<Moment>,
     /// Since when every question was answered.
@@ -75,7 +75,7 @@ impl Restarts {
     }
 }
 
-impl Pulse {
+impl LivenessHistory {
     /// Whether the unit ever answered. If so, its configuration works.
     pub(super) fn has_answered(&self) -> bool {
         self.answered.is_some()
@@ -177,7 +177,7 @@ impl Rounds {
         self.round = Round::Pause { until: (since + policy.probe_interval).max(step.now) };
         self.unheard = if heard.is_empty() { self.unheard.saturating_add(1) } else { 0 };
         if self.unheard == UNHEARD_ROUNDS {
-            step.say(Notice::NoVerdict { rounds: UNHEARD_ROUNDS });
+            step.report(Notice::NoVerdict { rounds: UNHEARD_ROUNDS });
         }
         let answered = |unit: UnitId| !asked.contains(&unit) || heard.get(&unit) == Some(&Liveness::Answers);
         for id in &asked {
@@ -223,41 +223,42 @@ fn is_sound(units: &Units, id: UnitId, begin: Moment, answered: &impl Fn(UnitId)
 impl Unit {
     /// The node became usable, so this unit has done its part.
     pub(super) fn note_answer(&mut self) {
-        self.pulse.answered = self.ready_since().or(self.pulse.answered);
+        self.liveness_history.answered = self.ready_since().or(self.liveness_history.answered);
     }
 
     fn judge(&mut self, ready: Moment, liveness: Liveness, policy: &Supervise, step: &mut Step) {
         let (name, now) = (self.name(), step.now);
-        let pulse = &mut self.pulse;
+        let liveness_history = &mut self.liveness_history;
         // slurmctld listens before it has read its saved state. A unit that has never answered may still be starting.
-        let starts = pulse.answered != Some(ready) && now < ready + self.spec.ready_timeout;
-        pulse.slow = if matches!(liveness, Liveness::Slow(_)) { pulse.slow.saturating_add(1) } else { 0 };
+        let starts = liveness_history.answered != Some(ready) && now < ready + self.spec.ready_timeout;
+        liveness_history.slow =
+            if matches!(liveness, Liveness::Slow(_)) { liveness_history.slow.saturating_add(1) } else { 0 };
         if !matches!(liveness, Liveness::Answers | Liveness::Unknown(_)) {
-            pulse.calm_since = None;
+            liveness_history.calm_since = None;
         }
         let why = match liveness {
-            Liveness::Answers => return pulse.answers(now, ready),
+            Liveness::Answers => return liveness_history.answers(now, ready),
             Liveness::Unknown(why) => {
-                if pulse.told.as_ref() != Some(&why) {
-                    pulse.told = Some(why.clone());
-                    step.say(Notice::NotAsked { name, why });
+                if liveness_history.told.as_ref() != Some(&why) {
+                    liveness_history.told = Some(why.clone());
+                    step.report(Notice::NotAsked { name, why });
                 }
                 return;
             }
             // Only root and the unit's own user can stop it, so no other user can cause this restart.
             Liveness::Stopped(why) => return self.end_silent(why, policy, step),
             _ if starts => return,
-            Liveness::Slow(why) if pulse.slow < SLOW_ROUNDS => {
-                if pulse.slow == 1 {
-                    step.say(Notice::Slow { name, why });
+            Liveness::Slow(why) if liveness_history.slow < SLOW_ROUNDS => {
+                if liveness_history.slow == 1 {
+                    step.report(Notice::Slow { name, why });
                 }
                 return;
             }
             Liveness::Overloaded(why) => {
-                if !std::mem::replace(&mut pulse.told_overload, true) {
-                    step.say(Notice::Overloaded { name: name.clone(), why: why.clone() });
+                if !std::mem::replace(&mut liveness_history.told_overload, true) {
+                    step.report(Notice::Overloaded { name: name.clone(), why: why.clone() });
                 }
-                if now < *pulse.overloaded_since.get_or_insert(now) + OVERLOAD_PATIENCE {
+                if now < *liveness_history.overloaded_since.get_or_insert(now) + OVERLOAD_PATIENCE {
                     return;
                 }
                 why
@@ -265,21 +266,21 @@ impl Unit {
             Liveness::Silent(why) | Liveness::Slow(why) => why,
         };
         // The unit is restarted, unless that was done recently. Then it is left alone for a while.
-        let restarts = &mut pulse.restarts;
+        let restarts = &mut liveness_history.restarts;
         if now >= restarts.not_before {
             restarts.note(now);
             self.end_silent(why, policy, step);
         } else if !std::mem::replace(&mut restarts.told, true) {
             let pause = restarts.not_before - now;
-            step.say(Notice::LeftSilent { name, why, pause });
+            step.report(Notice::LeftSilent { name, why, pause });
         }
     }
 
     /// A stopped process obeys SIGTERM once it gets SIGCONT. A deadlocked one never does, so SIGKILL follows early.
     fn end_silent(&mut self, why: String, policy: &Supervise, step: &mut Step) {
-        (self.pulse.slow, self.pulse.overloaded_since) = (0, None);
-        self.pulse.silence = Some(why.clone());
-        step.say(Notice::Silent { name: self.name(), why });
+        (self.liveness_history.slow, self.liveness_history.overloaded_since) = (0, None);
+        self.liveness_history.silence = Some(why.clone());
+        step.report(Notice::Silent { name: self.name(), why });
         self.stop(Again::AfterSilence, step);
         self.hurry(step.now + probe_timeout(&self.spec, policy) / 2);
     }

@@ -133,7 +133,7 @@ impl Node {
         let reason = || self.report.as_ref().map(|report| report.reason.clone()).unwrap_or_default();
         match verdict {
             NodeVerdict::Repaired if !self.resumed => {
-                step.say(Notice::Resuming { reason: reason() });
+                step.report(Notice::Resuming { reason: reason() });
                 // Only once: if the drain comes back, its cause still exists.
                 self.resumed = true;
                 self.state = State::Resuming { until: step.now + ASK_DEADLINE };
@@ -147,7 +147,7 @@ impl Node {
                 let is_the_agents = self.report.as_ref().is_some_and(NodeReport::is_the_agents_drain);
                 if changed && !is_the_agents {
                     let node = prepared.and_then(Prepared::name_of_node).unwrap_or("localhost").to_owned();
-                    step.say(Notice::DrainedByAdministrator { node, reason: reason() });
+                    step.report(Notice::DrainedByAdministrator { node, reason: reason() });
                 }
                 self.state = State::Known;
             }

@@ -56,8 +56,8 @@ pub enum Notice {
         if *hold { "goes on without it" } else { "ends" }
     )]
     GaveUp { name: String, failures: u32, within: Duration, last: Exit, hold: bool },
-    #[error("{name} {exit}; {}", struck(*shortage, *pause))]
-    Struck { name: String, exit: Exit, shortage: Shortage, pause: Duration },
+    #[error("{name} {exit}; {}", external_failure(*shortage, *pause))]
+    FailedExternally { name: String, exit: Exit, shortage: Shortage, pause: Duration },
     #[error("{name} lives and does not answer: {why}; restarting it")]
     Silent { name: String, why: String },
     #[error(
@@ -172,7 +172,7 @@ impl Notice {
             Self::RestartAsked { .. } => "restart-requested",
             Self::NeverReady { .. } => "unit-never-ready",
             Self::GaveUp { .. } => "unit-given-up",
-            Self::Struck { .. } => "external-failure",
+            Self::FailedExternally { .. } => "external-failure",
             Self::Silent { .. } => "unit-unresponsive",
             Self::LeftSilent { .. } => "unit-left-unresponsive",
             Self::Overloaded { .. } => "unit-overloaded",
@@ -217,7 +217,7 @@ impl Notice {
             | Self::RestartAsked { name, .. }
             | Self::NeverReady { name, .. }
             | Self::GaveUp { name, .. }
-            | Self::Struck { name, .. }
+            | Self::FailedExternally { name, .. }
             | Self::Silent { name, .. }
             | Self::LeftSilent { name, .. }
             | Self::Overloaded { name, .. }
@@ -270,7 +270,7 @@ fn when(pause: Duration) -> String {
     }
 }
 
-fn struck(shortage: Shortage, pause: Duration) -> String {
+fn external_failure(shortage: Shortage, pause: Duration) -> String {
     let why = match shortage {
         Shortage::Processes => {
             "the container's limit on processes was reached: end what starts so many (`ps -eo user,pid,comm`), or raise \

@@ -79,7 +79,7 @@ impl Unit {
             true => check.advance_command(Child::Probe(id), step),
             false => {
                 check.look(*since, step.now);
-                step.push(Effect::Look(id));
+                step.push(Effect::CheckReadiness(id));
             }
         }
     }

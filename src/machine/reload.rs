@@ -73,7 +73,7 @@ impl Reload {
                 self.end(Outcome::Refused, text, &mut cluster.step)
             }
             Stage::Reconfiguring { until, work } if now >= until => {
-                cluster.step.say(Notice::Reload(ReloadNotice::ReconfigureTooSlow { limit: RECONFIGURE }));
+                cluster.step.report(Notice::Reload(ReloadNotice::ReconfigureTooSlow { limit: RECONFIGURE }));
                 cluster.step.kill_task(Child::Reconfigure);
                 apply::stop_slurm(work, cluster)
             }
@@ -102,7 +102,7 @@ impl Reload {
         let Some(cause) = self.next.take() else { return };
         self.serves = self.asked;
         self.stage = Stage::Preparing { until: cluster.step.now + cluster.policy.prepare_timeout };
-        cluster.step.say(Notice::Reload(ReloadNotice::Begins { cause }));
+        cluster.step.report(Notice::Reload(ReloadNotice::Begins { cause }));
         cluster.step.start_task(Child::Reload);
     }
 
@@ -149,7 +149,7 @@ impl Reload {
         if work.former.as_ref().is_some_and(|former| former.gpus == prepared.gpus) {
             shown.gpus.clear();
         }
-        cluster.step.say(Notice::Reload(ReloadNotice::Found(Box::new(shown))));
+        cluster.step.report(Notice::Reload(ReloadNotice::Found(Box::new(shown))));
         cluster.prepared = Some(prepared);
         match work.apply {
             Apply::Nothing => {
@@ -179,7 +179,7 @@ impl Reload {
                 apply::start_slurm(work, cluster)
             }
             (Stage::Reconfiguring { work, .. }, Child::Reconfigure) => {
-                cluster.step.say(Notice::Reload(ReloadNotice::NotReconfigured { exit: exit.clone() }));
+                cluster.step.report(Notice::Reload(ReloadNotice::NotReconfigured { exit: exit.clone() }));
                 apply::stop_slurm(work, cluster)
             }
             (Stage::Restoring { work, .. }, Child::Restore) => apply::restored(*exit == Exit::Code(0), work, cluster),
@@ -194,7 +194,7 @@ impl Reload {
 
     /// As [`Self::end`]. `deferred`: part of the change waits for the next start.
     fn end_with(&mut self, deferred: bool, outcome: Outcome, text: String, step: &mut Step) -> Stage {
-        step.say(Notice::Reload(ReloadNotice::Ended { outcome, text: text.clone(), deferred }));
+        step.report(Notice::Reload(ReloadNotice::Ended { outcome, text: text.clone(), deferred }));
         let at_ms = u64::try_from(step.now.as_millis()).unwrap_or(u64::MAX);
         self.last = Some(LastReload { serves: self.serves, at_ms, outcome, text });
         Stage::Idle

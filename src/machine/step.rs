@@ -27,8 +27,8 @@ impl Step {
         self.effects.push(effect);
     }
 
-    pub(super) fn say(&mut self, notice: Notice) {
-        self.push(Effect::Say(notice));
+    pub(super) fn report(&mut self, notice: Notice) {
+        self.push(Effect::Report(notice));
     }
 
     pub(super) fn signal(&mut self, child: Child, signal: i32) {

@@ -76,7 +76,7 @@ impl Stop {
 impl Machine {
     /// Reports a failure and begins the stop.
     pub(super) fn fail(&mut self, code: u8, why: Notice) {
-        self.cluster.step.say(why.clone());
+        self.cluster.step.report(why.clone());
         self.begin_stop(code, Some(why));
     }
 
@@ -125,7 +125,7 @@ impl Machine {
         if let Phase::Stop(stop) = &mut self.phase {
             if stop.until > step.now {
                 stop.until = step.now;
-                step.say(Notice::Hurried);
+                step.report(Notice::Hurried);
             }
         }
     }
@@ -145,7 +145,7 @@ impl Machine {
                     None => self.enter_jobs(),
                     Some(child) if late || now >= kill_at => {
                         if child == Child::Cmd {
-                            step.say(Notice::Killing { name: "the command".to_owned() });
+                            step.report(Notice::Killing { name: "the command".to_owned() });
                         }
                         step.push(Effect::Kill(child));
                         self.enter_jobs();
@@ -155,7 +155,7 @@ impl Machine {
             }
             Stage::Jobs { .. } if !step.runs(Child::JobsQuiesce) => self.enter_stage(Stage::Units),
             Stage::Jobs { kill_at } if late || now >= kill_at => {
-                step.say(Notice::JobsNotAsked { within: self.setup.jobs_grace + JOBS_MARGIN });
+                step.report(Notice::JobsNotAsked { within: self.setup.jobs_grace + JOBS_MARGIN });
                 step.kill_task(Child::JobsQuiesce);
                 self.enter_stage(Stage::Units);
             }
@@ -174,7 +174,7 @@ impl Machine {
                 self.enter_stage(Stage::Killing { again_at: now, give_up_at: now + KILL_PATIENCE });
             }
             Stage::Killing { give_up_at, .. } if now >= give_up_at => {
-                step.say(Notice::Unkillable);
+                step.report(Notice::Unkillable);
                 self.end();
             }
             Stage::Killing { again_at, give_up_at } if now >= again_at => {
@@ -207,7 +207,7 @@ impl Machine {
         stop.jobs_left = matches!(exit, Exit::Code(exit_code::JOBS_LEFT) | Exit::Signal(_));
         // If the child was too late, its kill was already reported.
         if matches!(stop.stage, Stage::Jobs { .. }) && !matches!(exit, Exit::Code(0 | exit_code::JOBS_LEFT)) {
-            self.cluster.step.say(Notice::JobsNotTold { exit });
+            self.cluster.step.report(Notice::JobsNotTold { exit });
         }
     }
 
@@ -229,7 +229,7 @@ impl Machine {
 
     fn end(&mut self) {
         if let Phase::Stop(stop) = std::mem::replace(&mut self.phase, Phase::End) {
-            self.cluster.step.say(Notice::Ended { code: stop.code, why: stop.why.map(Box::new) });
+            self.cluster.step.report(Notice::Ended { code: stop.code, why: stop.why.map(Box::new) });
             self.cluster.step.push(Effect::Exit(stop.code));
         }
     }

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use model::daemons::{DaemonName, ReadinessTest, RestartPolicy};
 
-use super::liveness::Pulse;
+use super::external_failure::ExternalFailures;
+use super::liveness::LivenessHistory;
 use super::readiness::Check;
-use super::setback::Setbacks;
 use super::step::Step;
 use super::{Child, Effect, Exit, Moment, Notice};
 use crate::UnitId;
@@ -27,8 +27,8 @@ pub struct Unit {
     pub(super) state: State,
     starts: u32,
     pub(super) last_end: Option<End>,
-    pub(super) pulse: Pulse,
-    pub(super) setbacks: Setbacks,
+    pub(super) liveness_history: LivenessHistory,
+    pub(super) external_failures: ExternalFailures,
     /// The needed unit that failed for good, if that was logged as the reason why this one does not start.
     pub(super) failed_need: Option<UnitId>,
     /// When the unit failed, oldest first; older failures than can matter are dropped.
@@ -101,8 +101,8 @@ impl Unit {
             state: State::Waiting,
             starts: 0,
             last_end: None,
-            pulse: Pulse::default(),
-            setbacks: Setbacks::default(),
+            liveness_history: LivenessHistory::default(),
+            external_failures: ExternalFailures::default(),
             failed_need: None,
             failures: VecDeque::new(),
             in_a_row: 0,
@@ -124,7 +124,7 @@ impl Unit {
 
     /// Whether the unit has been ready since the container started.
     pub fn has_been_ready(&self) -> bool {
-        self.setbacks.served
+        self.external_failures.served
     }
 
     /// Whether the unit is this Slurm daemon.
@@ -228,8 +228,8 @@ impl Unit {
     pub(super) fn becomes_ready(&mut self, step: &mut Step) -> bool {
         let State::Starting { since, .. } = self.state else { return false };
         self.state = State::Ready { since: step.now };
-        self.setbacks.served = true;
-        step.say(Notice::UnitReady { name: self.name(), after: step.now.saturating_sub(since) });
+        self.external_failures.served = true;
+        step.report(Notice::UnitReady { name: self.name(), after: step.now.saturating_sub(since) });
         true
     }
 
@@ -239,20 +239,20 @@ impl Unit {
         match &mut self.state {
             State::Starting { since, until, .. } if now >= *until => {
                 let after = now.saturating_sub(*since);
-                step.say(Notice::NeverReady { name: self.name(), after });
+                step.report(Notice::NeverReady { name: self.name(), after });
                 self.stop(Again::AfterFailure, step);
             }
             State::Starting { since, until, told, .. } => {
                 if now >= *since + SLOW_START && !std::mem::replace(told, true) {
                     let patience = *until - *since;
-                    step.say(Notice::StartsSlowly { name: self.name(), patience });
+                    step.report(Notice::StartsSlowly { name: self.name(), patience });
                 }
                 self.check_readiness(step);
             }
             State::Stopping { deadline, nudge, killed, .. } if now >= *deadline => {
                 (*deadline, *nudge) = (now + KILL_INTERVAL, None);
                 if !std::mem::replace(killed, true) {
-                    step.say(Notice::Killing { name: self.name() });
+                    step.report(Notice::Killing { name: self.name() });
                 }
                 step.push(Effect::Kill(Child::Unit(self.id)));
             }
@@ -293,7 +293,7 @@ impl Unit {
     /// once everything it needs is ready.
     pub(super) fn restart(&mut self, step: &mut Step) {
         self.forget_failures();
-        step.say(Notice::RestartAsked { name: self.name() });
+        step.report(Notice::RestartAsked { name: self.name() });
         match &mut self.state {
             State::Starting { .. } | State::Ready { .. } => self.stop(Again::AsAsked, step),
             State::Stopping { again, .. } => *again = Again::AsAsked,

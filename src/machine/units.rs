@@ -98,7 +98,7 @@ impl Units {
         let has_failed = |other: &&UnitId| self[**other].has_finished() && !self[**other].has_succeeded();
         let failed = self[id].needs.iter().find(has_failed).copied();
         if let Some(other) = failed.filter(|_| failed != self[id].failed_need) {
-            step.say(Notice::NeedFailed { name: self[id].name(), need: self[other].name() });
+            step.report(Notice::NeedFailed { name: self[id].name(), need: self[other].name() });
         }
         self[id].failed_need = failed;
     }

@@ -34,11 +34,11 @@ pub enum PrepareEvent {
 /// What PID 1 gives to the preparation on its standard input, as JSON: every user can read a command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Given {
+pub struct PrepareInput {
     /// Checksums of the configuration that PID 1 uses ([`config::Held`] as text).
     pub held: Option<String>,
     /// The last log lines of the daemon that died.
-    pub words: String,
+    pub last_lines: String,
 }
 
 /// How the daemons take over the files that a preparation installed.

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use model::inventory::{MIG_MINORS, MigMinors};
 use sys::leftovers::Job;
 use sys::trusted_path;
-use sys::trusted_path::{Astray, Dir};
+use sys::trusted_path::{Dir, UntrustedPath};
 
 /// Who changes the map holds this; its name is no GPU's, so exporters pass over it.
 const LOCK: &str = ".slurminit.lock";
@@ -34,7 +34,7 @@ const TOLD: [&str; 4] = ["SLURM_JOB_USER", "SLURM_JOB_PARTITION", "SLURM_CLUSTER
 pub enum Failed {
     /// The directory is not there, or not root's alone.
     #[error(transparent)]
-    Directory(#[from] Astray),
+    Directory(#[from] UntrustedPath),
     /// A file cannot be read or written.
     #[error("{0}")]
     File(#[from] io::Error),

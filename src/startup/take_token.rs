@@ -15,7 +15,7 @@ use config::{ConfigError, Joined};
 use sys::inherited::{Inherited, execute_again};
 use sys::secret_variables::JOIN;
 use sys::trusted_path;
-use sys::trusted_path::Astray;
+use sys::trusted_path::UntrustedPath;
 
 /// The option that may.
 const OPTION: &str = "--join";
@@ -45,7 +45,7 @@ pub enum Untaken {
     )]
     Shown,
     #[error("{SECRET} cannot be read: {0}")]
-    Secret(#[from] Astray),
+    Secret(#[from] UntrustedPath),
     #[error(
         "what the token says cannot be kept in {DIRECTORY}: {0}; start the container as root, with /run writable (--tmpfs /run)"
     )]
@@ -95,17 +95,17 @@ pub fn take_token(given: Option<Option<&OsStr>>, inherited: Option<&Inherited>) 
 fn secret() -> Result<Option<String>, Untaken> {
     let file = match trusted_path::open_file(Path::new("/"), Path::new(SECRET)) {
         Ok(file) => file,
-        Err(astray) if astray.is_missing() => return Ok(None),
+        Err(untrusted) if untrusted.is_missing() => return Ok(None),
         // What others can put there must not keep the cluster from starting.
-        Err(astray) if !matches!(astray, Astray::Io { .. }) => {
+        Err(untrusted) if !matches!(untrusted, UntrustedPath::Io { .. }) => {
             if std::fs::symlink_metadata(SECRET).is_ok() {
-                eprintln!("slurminit: the token {SECRET} is not taken: {astray}");
+                eprintln!("slurminit: the token {SECRET} is not taken: {untrusted}");
             }
             return Ok(None);
         }
-        Err(astray) => return Err(astray.into()),
+        Err(untrusted) => return Err(untrusted.into()),
     };
-    let failed = |source| Untaken::Secret(Astray::Io { path: SECRET.into(), source });
+    let failed = |source| Untaken::Secret(UntrustedPath::Io { path: SECRET.into(), source });
     let metadata = file.metadata().map_err(failed)?;
     let (uid, mode) = (metadata.uid(), metadata.mode() & 0o7777);
     if uid != 0 || mode & 0o077 != 0 {
@@ -126,9 +126,9 @@ fn is_in_the_parents_command(token: &str) -> bool {
 }
 
 fn keep(token: &Token) -> io::Result<()> {
-    let mut mended = Vec::new();
-    let (mut directory, _) = trusted_path::make(Path::new("/"), Path::new(DIRECTORY), &mut mended)?;
-    directory.settle(Some((0, 0)), 0o755, &mut mended)?;
+    let mut repaired = Vec::new();
+    let (mut directory, _) = trusted_path::make(Path::new("/"), Path::new(DIRECTORY), &mut repaired)?;
+    directory.settle(Some((0, 0)), 0o755, &mut repaired)?;
     for (name, text, mode) in [(SETTINGS, token.says.settings.as_str(), 0o644), (KEPT, &token.encode(), 0o400)] {
         directory.remove(name)?;
         directory.create(name, mode)?.write_all(text.as_bytes())?;

@@ -106,9 +106,9 @@ fn keep(root: &Path, name: &str, bytes: Option<&[u8]>) -> io::Result<()> {
             Err(_) => return Ok(()),
         },
         Some(_) => {
-            let mut mended = Vec::new();
-            let (mut directory, _) = trusted_path::make(root, Path::new(DIRECTORY), &mut mended)?;
-            directory.settle(Some((0, 0)), 0o755, &mut mended)?;
+            let mut repaired = Vec::new();
+            let (mut directory, _) = trusted_path::make(root, Path::new(DIRECTORY), &mut repaired)?;
+            directory.settle(Some((0, 0)), 0o755, &mut repaired)?;
             directory
         }
     };

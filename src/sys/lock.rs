@@ -10,7 +10,7 @@ use std::path::Path;
 use nix::fcntl::{Flock, FlockArg};
 
 use crate::trusted_path;
-use crate::trusted_path::Mended;
+use crate::trusted_path::RepairedPath;
 
 pub mod state;
 
@@ -23,7 +23,7 @@ const LONGEST: u64 = 20;
 pub struct Lock {
     file: Option<Flock<File>>,
     /// Repairs on the way to the run directory.
-    pub mended: Vec<Mended>,
+    pub repaired: Vec<RepairedPath>,
 }
 
 /// Another slurminit holds the lock.
@@ -40,10 +40,10 @@ impl Lock {
     /// Takes the lock. If that is impossible (a run directory that is not writable or belongs to another user), the
     /// preparation reports why the cluster cannot start.
     pub fn take(run: &Path) -> Result<Self, Running> {
-        let mut mended = Vec::new();
+        let mut repaired = Vec::new();
         let mut open = || {
-            let (mut run, _) = trusted_path::make(Path::new("/"), run, &mut mended)?;
-            run.keep_ours(&mut mended)?;
+            let (mut run, _) = trusted_path::make(Path::new("/"), run, &mut repaired)?;
+            run.keep_ours(&mut repaired)?;
             if run.metadata_of(FILE).is_ok_and(|found| !found.is_file() || !trusted_path::is_ours(found.uid())) {
                 run.remove(FILE)?;
             }
@@ -55,7 +55,7 @@ impl Lock {
             Ok(Err((file, nix::Error::EWOULDBLOCK))) => return Err(Running { pid: noted(&file) }),
             Ok(Err(_)) | Err(_) => None,
         };
-        Ok(Self { file, mended })
+        Ok(Self { file, repaired })
     }
 
     /// The file through which it is held, also after an exec that leaves it open.

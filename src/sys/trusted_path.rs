@@ -8,7 +8,7 @@
 //! The kernel's openat2(2) cannot distinguish these and ignores owners, hence this module.
 
 mod dir;
-mod mended;
+mod repaired;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -23,7 +23,7 @@ use std::path::{Component, Path, PathBuf};
 use nix::fcntl::OFlag;
 
 pub use dir::{Dir, is_ours};
-pub use mended::Mended;
+pub use repaired::RepairedPath;
 
 /// The same limit on links as in the kernel.
 const LINKS: u32 = 40;
@@ -33,7 +33,7 @@ const LONGEST: u64 = 64 << 20;
 /// Why a path was refused.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what the variant is")]
-pub enum Astray {
+pub enum UntrustedPath {
     #[error(
         "{path} belongs to uid {uid}, who can put anything in place of what is in it, and root would obey that; \
          chown root {path}, or choose another place in [paths]"
@@ -50,16 +50,16 @@ pub enum Astray {
     Io { path: PathBuf, source: io::Error },
 }
 
-impl From<Astray> for io::Error {
-    fn from(astray: Astray) -> Self {
-        match astray {
-            Astray::Io { source, .. } => source,
+impl From<UntrustedPath> for io::Error {
+    fn from(untrusted: UntrustedPath) -> Self {
+        match untrusted {
+            UntrustedPath::Io { source, .. } => source,
             other => Self::other(other),
         }
     }
 }
 
-impl Astray {
+impl UntrustedPath {
     fn io(path: &Path, source: impl Into<io::Error>) -> Self {
         Self::Io { path: path.to_owned(), source: source.into() }
     }
@@ -72,21 +72,21 @@ impl Astray {
 
 /// How a path is walked.
 #[derive(Debug)]
-enum Manner<'a> {
+enum WalkMode<'a> {
     /// Only through existing directories that only root controls.
     Strict,
     /// Like `Strict`, but missing directories are created, and those that others could change are taken from them.
-    Mend(&'a mut Vec<Mended>),
+    Repair(&'a mut Vec<RepairedPath>),
     /// Missing directories are created, whoever owns the others. Other users' links are not followed.
-    Anybodys,
+    Anywhere,
 }
 
 /// Opens a directory.
 ///
 /// # Errors
 /// It does not exist, or someone other than root controls where the path leads.
-pub fn open(root: &Path, path: &Path) -> Result<Dir, Astray> {
-    walk(root, path, Manner::Strict).map(|(dir, _)| dir)
+pub fn open(root: &Path, path: &Path) -> Result<Dir, UntrustedPath> {
+    walk(root, path, WalkMode::Strict).map(|(dir, _)| dir)
 }
 
 /// Opens a directory, creates missing parts, and repairs parent directories to which others may write. Returns whether
@@ -94,16 +94,16 @@ pub fn open(root: &Path, path: &Path) -> Result<Dir, Astray> {
 ///
 /// # Errors
 /// It cannot be created, or a parent belongs to another user.
-pub fn make(root: &Path, path: &Path, mended: &mut Vec<Mended>) -> Result<(Dir, bool), Astray> {
-    walk(root, path, Manner::Mend(mended))
+pub fn make(root: &Path, path: &Path, repaired: &mut Vec<RepairedPath>) -> Result<(Dir, bool), UntrustedPath> {
+    walk(root, path, WalkMode::Repair(repaired))
 }
 
 /// Like [`make`], but within directories of any owner: for something that will belong to another user too.
 ///
 /// # Errors
 /// It cannot be created, or the path contains a link that root did not make.
-pub fn make_anywhere(root: &Path, path: &Path) -> Result<Dir, Astray> {
-    walk(root, path, Manner::Anybodys).map(|(dir, _)| dir)
+pub fn make_anywhere(root: &Path, path: &Path) -> Result<Dir, UntrustedPath> {
+    walk(root, path, WalkMode::Anywhere).map(|(dir, _)| dir)
 }
 
 /// Opens a file for reading if only root could have put it there. The file's own owner does not matter, because a
@@ -111,13 +111,13 @@ pub fn make_anywhere(root: &Path, path: &Path) -> Result<Dir, Astray> {
 ///
 /// # Errors
 /// It does not exist or is not a regular file, or someone other than root controls where the path leads.
-pub fn open_file(root: &Path, path: &Path) -> Result<File, Astray> {
+pub fn open_file(root: &Path, path: &Path) -> Result<File, UntrustedPath> {
     let mut way = Way::begin(root, path)?;
-    let last = way.go(&mut Manner::Strict, true)?;
+    let last = way.go(&mut WalkMode::Strict, true)?;
     let dir = way.holder(path)?;
     match last {
-        Some(name) => dir.open_file(&name).map_err(|error| Astray::io(path, error)),
-        None => Err(Astray::io(path, nix::Error::EISDIR)),
+        Some(name) => dir.open_file(&name).map_err(|error| UntrustedPath::io(path, error)),
+        None => Err(UntrustedPath::io(path, nix::Error::EISDIR)),
     }
 }
 
@@ -163,9 +163,9 @@ pub fn read_whole(file: &File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn walk(root: &Path, path: &Path, mut manner: Manner<'_>) -> Result<(Dir, bool), Astray> {
+fn walk(root: &Path, path: &Path, mut mode: WalkMode<'_>) -> Result<(Dir, bool), UntrustedPath> {
     let mut way = Way::begin(root, path)?;
-    way.go(&mut manner, false)?;
+    way.go(&mut mode, false)?;
     let made = way.made;
     way.holder(path).map(|dir| (dir, made))
 }
@@ -180,18 +180,18 @@ struct Way {
 }
 
 impl Way {
-    fn begin(root: &Path, path: &Path) -> Result<Self, Astray> {
-        let path = std::path::absolute(path).map_err(|error| Astray::io(path, error))?;
-        let top = Dir::top(root).map_err(|error| Astray::io(root, error))?;
+    fn begin(root: &Path, path: &Path) -> Result<Self, UntrustedPath> {
+        let path = std::path::absolute(path).map_err(|error| UntrustedPath::io(path, error))?;
+        let top = Dir::top(root).map_err(|error| UntrustedPath::io(root, error))?;
         Ok(Self { gone: vec![top], rest: names(&path).collect(), links: 0, made: false })
     }
 
-    fn holder(mut self, path: &Path) -> Result<Dir, Astray> {
-        self.gone.pop().ok_or_else(|| Astray::io(path, nix::Error::ENOENT))
+    fn holder(mut self, path: &Path) -> Result<Dir, UntrustedPath> {
+        self.gone.pop().ok_or_else(|| UntrustedPath::io(path, nix::Error::ENOENT))
     }
 
     /// Walks to the end. With `to_a_file`, the last name may be a file and is then returned.
-    fn go(&mut self, manner: &mut Manner<'_>, to_a_file: bool) -> Result<Option<OsString>, Astray> {
+    fn go(&mut self, mode: &mut WalkMode<'_>, to_a_file: bool) -> Result<Option<OsString>, UntrustedPath> {
         while let Some(name) = self.rest.pop_front() {
             if name == ".." {
                 if self.gone.len() > 1 {
@@ -201,25 +201,25 @@ impl Way {
             }
             let Some(holder) = self.gone.last() else { break };
             let place = holder.path().join(&name);
-            let others_may_add = holder.judge(manner)?;
+            let others_may_add = holder.judge(mode)?;
             self.made = false;
             let entry = match holder.look(&name) {
-                Err(error) if error == nix::Error::ENOENT && !matches!(manner, Manner::Strict) => {
+                Err(error) if error == nix::Error::ENOENT && !matches!(mode, WalkMode::Strict) => {
                     self.made = true;
-                    holder.make(&name).map_err(|error| Astray::io(&place, error))?
+                    holder.make(&name).map_err(|error| UntrustedPath::io(&place, error))?
                 }
-                entry => entry.map_err(|error| Astray::io(&place, error))?,
+                entry => entry.map_err(|error| UntrustedPath::io(&place, error))?,
             };
             if entry.is_dir() {
                 self.gone.push(entry);
                 continue;
             }
             let is_anybodys = others_may_add && !entry.is_roots();
-            if let Manner::Mend(mended) = manner {
+            if let WalkMode::Repair(repaired) = mode {
                 if is_anybodys {
                     // Root owns the directory, so what another user put there is removed.
-                    holder.remove(&name).map_err(|error| Astray::io(&place, error))?;
-                    mended.push(Mended::Removed { path: place });
+                    holder.remove(&name).map_err(|error| UntrustedPath::io(&place, error))?;
+                    repaired.push(RepairedPath::Removed { path: place });
                     self.rest.push_front(name);
                     continue;
                 }
@@ -227,9 +227,9 @@ impl Way {
             if entry.is_link() {
                 self.links += 1;
                 if is_anybodys || !entry.is_roots() || self.links > LINKS {
-                    return Err(Astray::Link { path: place });
+                    return Err(UntrustedPath::Link { path: place });
                 }
-                let target = holder.read_link(&name).map_err(|error| Astray::io(&place, error))?;
+                let target = holder.read_link(&name).map_err(|error| UntrustedPath::io(&place, error))?;
                 if target.is_absolute() {
                     self.gone.truncate(1);
                 }
@@ -237,7 +237,7 @@ impl Way {
             } else if to_a_file && self.rest.is_empty() {
                 return if is_anybodys { Err(entry.foreign()) } else { Ok(Some(name)) };
             } else {
-                return Err(Astray::io(&place, nix::Error::ENOTDIR));
+                return Err(UntrustedPath::io(&place, nix::Error::ENOTDIR));
             }
         }
         Ok(None)

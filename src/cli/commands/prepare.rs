@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::Where;
 use config::Held;
 use model::exit_code;
-use model::prepared::{Given, PrepareEvent};
+use model::prepared::{PrepareEvent, PrepareInput};
 use plan::{FileName, Refusal};
 use startup::prepare;
 use startup::prepare::Sources;
@@ -42,14 +42,16 @@ fn parse_file_name(text: &str) -> Result<FileName, String> {
 /// What went wrong is the last event; the exit code says the same.
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let Args { at: Where { config, root }, inventory, node, .. } = &args;
-    let given: Given = if args.given { serde_json::from_reader(std::io::stdin().lock())? } else { Given::default() };
+    let given: PrepareInput =
+        if args.given { serde_json::from_reader(std::io::stdin().lock())? } else { PrepareInput::default() };
     let held: Option<Held> = given.held.as_deref().map(str::parse).transpose().map_err(anyhow::Error::msg)?;
     let (config, inventory) = (config.as_deref(), inventory.as_deref());
     let sources = Sources { config, root, inventory, held: held.as_ref(), node: node.as_deref() };
     let is_restore = !args.restore.is_empty();
     if let Some(daemon) = &args.died {
         // This comes before the files that it died of are replaced.
-        if let Some(Refusal { exit_code, finding }) = prepare::explain(&sources, daemon, &given.words, is_restore) {
+        if let Some(Refusal { exit_code, finding }) = prepare::explain(&sources, daemon, &given.last_lines, is_restore)
+        {
             tell(&PrepareEvent::Failed { exit_code, finding })?;
         }
         if !is_restore {

@@ -175,7 +175,9 @@ fn what_is_odd(config: &Config, file: Option<&Path>, lock: &Lock, state: &StateL
         ));
     }
     odd.extend(state.warnings.iter().cloned());
-    odd.extend(lock.mended.iter().chain(&state.mended).map(|mended| format!("{mended}; {}", mended.repair())));
+    odd.extend(
+        lock.repaired.iter().chain(&state.repaired).map(|repaired| format!("{repaired}; {}", repaired.repair())),
+    );
     let unknown = load_config::unknown_variables().into_iter();
     odd.extend(unknown.map(|Finding { what, repair, .. }| format!("{what}; repair: {repair}")));
     odd

@@ -13,7 +13,7 @@ use machine::node_report::SINFO_FORMAT;
 use machine::{Child, Follows, Unit};
 use model::daemons::{DaemonName, ReadinessTest};
 use model::paths::Paths;
-use model::prepared::{Given, Prepared, announced};
+use model::prepared::{PrepareInput, Prepared, announced};
 use model::unit::JobCare;
 use model::unit::{ProbeTest, Spec};
 use sys::users;
@@ -208,22 +208,22 @@ impl Supervisor {
         let words = words(&["free-port", "--port", &port.to_string(), "--unit", &unit.spec.name]);
         let units = self.living.values().filter(|living| living.child.unit().is_some());
         let spared = units.flat_map(|living| [b"--spare".to_vec(), living.started.group.to_string().into_bytes()]);
-        let again = (unit.setbacks() > 2).then(|| b"--again".to_vec());
+        let again = (unit.external_failures_in_a_row() > 2).then(|| b"--again".to_vec());
         std::iter::once(own_file()).chain(words).chain(spared).chain(again).collect()
     }
 
     /// What a preparation reads from its standard input.
-    fn input(&self, child: Child) -> Option<Given> {
+    fn input(&self, child: Child) -> Option<PrepareInput> {
         let died = match child {
             Child::Prepare | Child::Reload => {
-                return Some(Given { held: Some(self.task.held.clone()), ..Given::default() });
+                return Some(PrepareInput { held: Some(self.task.held.clone()), ..PrepareInput::default() });
             }
             Child::Explain(id) => id,
             Child::Restore => self.machine.to_restore().1?,
             _ => return None,
         };
-        let words = self.logs.last_words(&self.machine.units()[died].spec.name).join("\n");
-        Some(Given { words, ..Given::default() })
+        let last_lines = self.logs.lines_of_last_run(&self.machine.units()[died].spec.name).join("\n");
+        Some(PrepareInput { last_lines, ..PrepareInput::default() })
     }
 
     /// The daemon that died.

@@ -35,9 +35,9 @@ impl Supervisor {
         loop {
             match system_calls::find_zombie() {
                 Ok(Some(zombie)) => self.reap_one(zombie),
-                Ok(None) => return self.tell_deaths(),
+                Ok(None) => return self.report_deaths(),
                 Err(_no_children) => {
-                    self.tell_deaths();
+                    self.report_deaths();
                     return self.send(Event::NoChildren);
                 }
             }
@@ -67,7 +67,7 @@ impl Supervisor {
         let failure = process::failure_of(&living.started, &living.program).or(successor.and_then(Result::err));
         let exit = failure.map_or(exit, Exit::NotStarted);
         let event = match (living.child, self.shortage(&living, &exit)) {
-            (Child::Unit(unit), Some(shortage)) => Event::Struck(unit, exit, shortage),
+            (Child::Unit(unit), Some(shortage)) => Event::FailedExternally(unit, exit, shortage),
             (child, _) => Event::Exited(child, exit),
         };
         match living.child {
@@ -80,7 +80,7 @@ impl Supervisor {
     }
 
     /// Reports deaths after which no process of the unit is left.
-    pub(super) fn tell_deaths(&mut self) {
+    pub(super) fn report_deaths(&mut self) {
         let now = Instant::now();
         for dying in std::mem::take(&mut self.dying) {
             if now < dying.until && nix::sys::signal::killpg(dying.group, None).is_ok() {

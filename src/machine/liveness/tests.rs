@@ -19,7 +19,7 @@ fn up_with(setup: Setup, node: &str) -> Sim {
     let mut sim = Sim::new(setup);
     sim.prepared();
     for unit in UNITS {
-        sim.give(Event::Looked(unit, true));
+        sim.give(Event::ReadinessChecked(unit, true));
     }
     sim.node(node);
     sim
@@ -106,7 +106,7 @@ fn who_cannot_answer_because_another_does_not_is_not_blamed() {
     round(&mut sim, &[(MUNGED, silent()), (SLURMCTLD, silent()), (SLURMD, silent())]);
     assert_eq!(sim.stopped, [Child::Unit(MUNGED)], "all questions need munged");
     sim.exits(Child::Unit(MUNGED), Exit::Code(0));
-    sim.give(Event::Looked(MUNGED, true));
+    sim.give(Event::ReadinessChecked(MUNGED, true));
     round(&mut sim, &[]);
     assert_eq!(restarts(&sim), [1, 0, 0, 0]);
 }
@@ -116,7 +116,7 @@ fn a_unit_that_died_in_the_round_is_not_judged_and_neither_are_those_that_need_i
     let mut sim = answering();
     begin(&mut sim);
     sim.exits(Child::Unit(MUNGED), Exit::Signal(libc::SIGKILL));
-    sim.give(Event::Looked(MUNGED, true));
+    sim.give(Event::ReadinessChecked(MUNGED, true));
     for unit in DAEMONS {
         sim.give(Event::Liveness(unit, silent()));
     }
@@ -186,7 +186,7 @@ fn a_question_that_cannot_be_asked_is_told_once() {
 fn cured(sim: &mut Sim, unit: UnitId) {
     sim.exits(Child::Unit(unit), Exit::Code(0));
     assert!(sim.living.contains(&Child::Unit(unit)), "at once");
-    sim.give(Event::Looked(unit, true));
+    sim.give(Event::ReadinessChecked(unit, true));
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn a_unit_that_is_stopped_again_and_again_is_cured_each_time() {
         round(&mut sim, &[(SLURMCTLD, Liveness::Stopped("it was stopped".to_owned()))]);
         assert_eq!(sim.stopped.len(), times, "nobody whom the cure would serve can stop it: {:?}", sim.said);
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(0));
-        sim.give(Event::Looked(SLURMCTLD, true));
+        sim.give(Event::ReadinessChecked(SLURMCTLD, true));
     }
 }
 

@@ -118,7 +118,7 @@ pub(super) fn start_slurm(work: Work, cluster: &Cluster) -> Stage {
 /// Has the former files restored.
 fn roll_back(died: Option<UnitId>, why: String, mut work: Work, cluster: &mut Cluster) -> Stage {
     let name = died.map(|id| cluster.units[id].name()).unwrap_or_default();
-    cluster.step.say(Notice::Reload(ReloadNotice::GoesBack { name, why: why.clone() }));
+    cluster.step.report(Notice::Reload(ReloadNotice::GoesBack { name, why: why.clone() }));
     cluster.gates.hold_slurm();
     cluster.node.forget(&mut cluster.step);
     cluster.step.kill_task(Child::Reconfigure);
@@ -131,7 +131,7 @@ fn roll_back(died: Option<UnitId>, why: String, mut work: Work, cluster: &mut Cl
 /// The former files are in place, or could not be restored.
 pub(super) fn restored(well: bool, work: Work, cluster: &mut Cluster) -> Stage {
     if !well {
-        cluster.step.say(Notice::Reload(ReloadNotice::NotRestored));
+        cluster.step.report(Notice::Reload(ReloadNotice::NotRestored));
     }
     advance_stopping(work, cluster)
 }

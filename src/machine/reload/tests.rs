@@ -17,7 +17,7 @@ fn serving() -> Sim {
 fn serving_with(setup: model::task::Setup) -> Sim {
     let mut sim = Sim::new(setup);
     sim.ready();
-    sim.give(Event::Looked(API, true));
+    sim.give(Event::ReadinessChecked(API, true));
     sim.node("idle|none");
     sim.spawned.clear();
     sim
@@ -46,11 +46,11 @@ fn daemons_end(sim: &mut Sim) {
 }
 
 fn daemons_start(sim: &mut Sim) {
-    sim.give(Event::Looked(SLURMCTLD, true));
+    sim.give(Event::ReadinessChecked(SLURMCTLD, true));
     while sim.living.contains(&Child::JobsAccount) {
         sim.exits(Child::JobsAccount, Exit::Code(0));
     }
-    sim.give(Event::Looked(SLURMD, true));
+    sim.give(Event::ReadinessChecked(SLURMD, true));
     sim.node("idle|none");
 }
 
@@ -176,7 +176,7 @@ fn a_slurmctld_that_gets_ready_while_it_is_to_end_loses_no_job() {
     sim.give(Event::Prepare(PrepareEvent::Done(saved)));
     sim.exits(Unit(SLURMCTLD), Exit::Code(1));
     sim.exits(Child::Reconfigure, Exit::Code(1));
-    sim.give(Event::Looked(SLURMCTLD, true));
+    sim.give(Event::ReadinessChecked(SLURMCTLD, true));
     assert!(!sim.spawned.contains(&Child::JobsRecover), "they run, and are no ghosts");
 }
 
@@ -216,8 +216,8 @@ fn a_node_that_does_not_come_back_gets_the_former_files() {
     let mut sim = serving();
     reload(&mut sim, Apply::Restart);
     daemons_end(&mut sim);
-    sim.give(Event::Looked(SLURMCTLD, true));
-    sim.give(Event::Looked(SLURMD, true));
+    sim.give(Event::ReadinessChecked(SLURMCTLD, true));
+    sim.give(Event::ReadinessChecked(SLURMD, true));
     sim.node("inval|Low RealMemory");
     sim.wait(Duration::from_secs(60));
     assert!(sim.spawned.contains(&Child::Restore));
@@ -287,7 +287,7 @@ fn a_daemon_that_never_gets_ready_with_the_new_files_gets_the_former_ones() {
     setup.units[1].ready_timeout = Duration::from_secs(2);
     let mut sim = Sim::new(setup);
     sim.ready();
-    sim.give(Event::Looked(API, true));
+    sim.give(Event::ReadinessChecked(API, true));
     reload(&mut sim, Apply::Restart);
     daemons_end(&mut sim);
     for _ in 0..2 {
@@ -318,7 +318,7 @@ fn a_reload_waits_for_the_start_to_be_over() {
     sim.prepared();
     assert!(!sim.spawned.contains(&Child::Reload));
     for unit in DAEMONS {
-        sim.give(Event::Looked(unit, true));
+        sim.give(Event::ReadinessChecked(unit, true));
     }
     sim.node("idle|none");
     assert_eq!(sim.spawned.last(), Some(&Child::Reload));
@@ -329,7 +329,7 @@ fn a_start_that_is_overdue_can_be_mended_by_a_reload() {
     let mut sim = Sim::new(cluster(false));
     sim.prepared();
     for unit in DAEMONS {
-        sim.give(Event::Looked(unit, true));
+        sim.give(Event::ReadinessChecked(unit, true));
     }
     sim.node("inval|gres/gpu count");
     sim.wait(Duration::from_secs(61));

@@ -20,10 +20,10 @@ fn accounting() -> Setup {
 fn slurmctld_waits_for_it_once_and_the_cluster_outlives_it() {
     let mut sim = Sim::new(accounting());
     sim.prepared();
-    sim.give(Event::Looked(MUNGED, true));
+    sim.give(Event::ReadinessChecked(MUNGED, true));
     assert!(!sim.living.contains(&Child::Unit(SLURMCTLD)));
     for unit in [SLURMDBD, SLURMCTLD, SLURMD] {
-        sim.give(Event::Looked(unit, true));
+        sim.give(Event::ReadinessChecked(unit, true));
     }
     sim.node("idle|none");
     assert_eq!(sim.spawned.last(), Some(&Child::Cmd));
@@ -47,11 +47,11 @@ fn one_that_does_not_come_up_ends_the_container_also_if_it_has_listened_for_a_mo
         setup.units[1].gate = Gate::Jobs;
         let mut sim = Sim::new(setup);
         sim.prepared();
-        sim.give(Event::Looked(MUNGED, true));
+        sim.give(Event::ReadinessChecked(MUNGED, true));
         while !sim.machine.is_stopping() {
             match sim.living.contains(&Child::Unit(SLURMDBD)) {
                 true => {
-                    sim.give(Event::Looked(SLURMDBD, listens));
+                    sim.give(Event::ReadinessChecked(SLURMDBD, listens));
                     sim.exits(Child::Unit(SLURMDBD), Exit::Code(1));
                 }
                 false => sim.wait(Duration::from_millis(100)),
@@ -84,9 +84,9 @@ fn kills_a_database_soon_if_it_is_stopped_while_it_starts() {
         (setup.units[4].name, setup.units[4].daemon) = ("slurmdbd".to_owned(), Some(DaemonName::Mariadbd));
         let mut sim = Sim::new(setup);
         sim.prepared();
-        sim.give(Event::Looked(MUNGED, true));
+        sim.give(Event::ReadinessChecked(MUNGED, true));
         if is_ready {
-            sim.give(Event::Looked(SLURMDBD, true));
+            sim.give(Event::ReadinessChecked(SLURMDBD, true));
         }
         sim.stubborn.insert(Child::Unit(SLURMDBD));
         sim.give(Event::Signal(libc::SIGTERM));

@@ -10,11 +10,11 @@ fn the_daemons_start_one_after_the_other_each_when_the_one_before_is_ready() {
     assert_eq!(sim.spawned, [Child::Prepare], "munged waits for its key");
     sim.give(Event::Prepare(PrepareEvent::MungeKeyReady));
     assert_eq!(sim.spawned.last(), Some(&Child::Unit(MUNGED)), "and for nothing else");
-    sim.give(Event::Looked(MUNGED, true));
+    sim.give(Event::ReadinessChecked(MUNGED, true));
     assert_eq!(sim.spawned.len(), 2, "slurmctld waits for its files");
     sim.give(Event::Prepare(PrepareEvent::Done(Prepared::default())));
-    sim.give(Event::Looked(SLURMCTLD, true));
-    sim.give(Event::Looked(SLURMD, true));
+    sim.give(Event::ReadinessChecked(SLURMCTLD, true));
+    sim.give(Event::ReadinessChecked(SLURMD, true));
     sim.node("idle*|none");
     assert!(!sim.spawned.contains(&Child::Cmd), "the node does not respond yet");
     sim.wait(10 * MS);
@@ -50,7 +50,7 @@ fn what_nobody_waits_for_starts_behind_the_command_or_when_the_node_is_overdue()
     let mut sim = Sim::new(setup(false));
     sim.prepared();
     for unit in DAEMONS {
-        sim.give(Event::Looked(unit, true));
+        sim.give(Event::ReadinessChecked(unit, true));
     }
     sim.node("inval|Low RealMemory");
     assert!(!sim.spawned.contains(&Child::Unit(API)));
@@ -99,6 +99,6 @@ fn a_service_waits_for_one_that_comes_later_in_the_file() {
     sim.ready();
     let cache = sim.machine.units().named("cache").unwrap().id;
     assert!(sim.living.contains(&Child::Unit(cache)) && !sim.living.contains(&Child::Unit(API)));
-    sim.give(Event::Looked(cache, true));
+    sim.give(Event::ReadinessChecked(cache, true));
     assert!(sim.living.contains(&Child::Unit(API)));
 }

@@ -19,7 +19,7 @@ fn a_restart_ends_one_unit_and_starts_it_again_without_a_mark() {
         assert_eq!(state(&sim, SLURMCTLD), "stopping");
         sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGTERM));
         assert_eq!(sim.spawned.last(), Some(&Child::Unit(SLURMCTLD)), "at once, also the {round}th time");
-        sim.give(Event::Looked(SLURMCTLD, true));
+        sim.give(Event::ReadinessChecked(SLURMCTLD, true));
         sim.node("idle|none");
     }
     let units = sim.machine.snapshot().units;
@@ -106,11 +106,11 @@ fn the_timeline_has_each_part_of_the_start_once_and_does_not_change_later() {
     after(&mut sim, 4, Event::Prepare(PrepareEvent::MungeKeyReady));
     after(&mut sim, 1, Event::Prepare(PrepareEvent::Detected));
     after(&mut sim, 3, Event::Prepare(PrepareEvent::Done(Prepared::default())));
-    after(&mut sim, 5, Event::Looked(MUNGED, true));
-    after(&mut sim, 20, Event::Looked(SLURMCTLD, true));
-    after(&mut sim, 25, Event::Looked(SLURMD, true));
+    after(&mut sim, 5, Event::ReadinessChecked(MUNGED, true));
+    after(&mut sim, 20, Event::ReadinessChecked(SLURMCTLD, true));
+    after(&mut sim, 25, Event::ReadinessChecked(SLURMD, true));
     after(&mut sim, 10, Event::Node(NodeReport::parse("idle|none").unwrap()));
-    after(&mut sim, 9, Event::Looked(API, true));
+    after(&mut sim, 9, Event::ReadinessChecked(API, true));
     let line = sim.machine.snapshot().timeline;
     let told: Vec<_> =
         line.iter().map(|span| (&span.part, span.from_us / 1000, span.until_us.map(|us| us / 1000))).collect();
@@ -132,7 +132,7 @@ fn the_timeline_has_each_part_of_the_start_once_and_does_not_change_later() {
         ]
     );
     sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
-    after(&mut sim, 9, Event::Looked(SLURMCTLD, true));
+    after(&mut sim, 9, Event::ReadinessChecked(SLURMCTLD, true));
     assert_eq!(sim.machine.snapshot().timeline, line);
 }
 

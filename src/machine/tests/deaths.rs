@@ -35,7 +35,7 @@ fn a_first_death_at_the_start_is_explained_once_and_what_the_configuration_is_to
         let supervise = Supervise { on_give_up, ..Supervise::default() };
         let mut sim = Sim::new(Setup { supervise, ..cluster(false) });
         sim.prepared();
-        sim.give(Event::Looked(MUNGED, true));
+        sim.give(Event::ReadinessChecked(MUNGED, true));
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
         assert_eq!(explained(&sim), 1);
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
@@ -68,7 +68,7 @@ fn failures_long_ago_are_forgotten() {
             "{:?}",
             sim.said.last()
         );
-        sim.give(Event::Looked(MUNGED, true));
+        sim.give(Event::ReadinessChecked(MUNGED, true));
     }
     assert_eq!(sim.machine.snapshot().units[0].restarts, 20);
     assert!(sim.living.contains(&Child::Unit(SLURMCTLD)), "munged's death restarts nothing else");

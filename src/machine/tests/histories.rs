@@ -9,13 +9,13 @@ use model::prepared::Apply;
 #[derive(Clone, Debug)]
 enum Chance {
     Dies(usize, u8),
-    Looked(UnitId),
+    ReadinessChecked(UnitId),
     Key,
     Prepared(Apply),
     Reload,
     Node(&'static str),
     Liveness(UnitId, Liveness),
-    Struck(UnitId, Shortage),
+    FailedExternally(UnitId, Shortage),
     Signal(i32),
     Restart(UnitId),
     Wait(u64),
@@ -40,13 +40,13 @@ fn chance() -> impl Strategy<Value = Chance> {
         prop::sample::select(vec![Shortage::Processes, Shortage::Memory, Shortage::Descriptors, Shortage::Port(6817)]);
     prop_oneof![
         6 => (any::<usize>(), 0..3_u8).prop_map(|(which, code)| Chance::Dies(which, code)),
-        6 => (0..4_usize).prop_map(UnitId).prop_map(Chance::Looked),
+        6 => (0..4_usize).prop_map(UnitId).prop_map(Chance::ReadinessChecked),
         2 => Just(Chance::Key),
         3 => prop::sample::select(vec![Apply::Nothing, Apply::Reconfigure, Apply::Restart]).prop_map(Chance::Prepared),
         1 => Just(Chance::Reload),
         4 => lines.prop_map(Chance::Node),
         4 => ((0..4_usize).prop_map(UnitId), outcomes).prop_map(|(unit, liveness)| Chance::Liveness(unit, liveness)),
-        3 => ((0..4_usize).prop_map(UnitId), shortages).prop_map(|(unit, shortage)| Chance::Struck(unit, shortage)),
+        3 => ((0..4_usize).prop_map(UnitId), shortages).prop_map(|(unit, shortage)| Chance::FailedExternally(unit, shortage)),
         1 => signals.prop_map(Chance::Signal),
         2 => (0..4_usize).prop_map(UnitId).prop_map(Chance::Restart),
         3 => (0..70_000_u64).prop_map(Chance::Wait),
@@ -75,7 +75,7 @@ proptest! {
                     sim.exits(child, Exit::Code(code));
                 }
                 Chance::Dies(..) => {}
-                Chance::Looked(unit) => sim.give(Event::Looked(unit, true)),
+                Chance::ReadinessChecked(unit) => sim.give(Event::ReadinessChecked(unit, true)),
                 Chance::Key => sim.give(Event::Prepare(PrepareEvent::MungeKeyReady)),
                 Chance::Prepared(apply) => {
                     sim.give(Event::Prepare(PrepareEvent::Done(Prepared { apply, ..Prepared::default() })));
@@ -83,9 +83,9 @@ proptest! {
                 Chance::Reload => sim.give(Event::Command(Command::Reload)),
                 Chance::Node(line) => sim.give(Event::Node(NodeReport::parse(line).unwrap())),
                 Chance::Liveness(unit, liveness) => sim.give(Event::Liveness(unit, liveness)),
-                Chance::Struck(unit, shortage) => {
+                Chance::FailedExternally(unit, shortage) => {
                     if sim.living.remove(&Child::Unit(unit)) {
-                        sim.give(Event::Struck(unit, Exit::Code(1), shortage));
+                        sim.give(Event::FailedExternally(unit, Exit::Code(1), shortage));
                     }
                 }
                 Chance::Signal(signal) => sim.give(Event::Signal(signal)),

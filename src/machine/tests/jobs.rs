@@ -48,8 +48,8 @@ fn until_slurmctld(saved_jobs: bool) -> Sim {
     sim.give(Event::Prepare(PrepareEvent::MungeKeyReady));
     sim.give(Event::Prepare(PrepareEvent::Done(Prepared { saved_jobs, ..Prepared::default() })));
     sim.exits(Child::Prepare, Exit::Code(0));
-    sim.give(Event::Looked(MUNGED, true));
-    sim.give(Event::Looked(SLURMCTLD, true));
+    sim.give(Event::ReadinessChecked(MUNGED, true));
+    sim.give(Event::ReadinessChecked(SLURMCTLD, true));
     sim
 }
 
@@ -72,14 +72,14 @@ fn jobs_of_a_former_start_that_nobody_could_account_for_are_told_of_and_slurmd_s
 fn each_slurmctld_after_the_first_is_asked_for_allocations_that_nobody_holds() {
     let mut sim = until_slurmctld(false);
     let asked = |sim: &Sim| sim.spawned.iter().filter(|child| **child == Child::JobsReclaim).count();
-    sim.give(Event::Looked(SLURMD, true));
+    sim.give(Event::ReadinessChecked(SLURMD, true));
     sim.node("idle|none");
-    sim.give(Event::Looked(API, true));
+    sim.give(Event::ReadinessChecked(API, true));
     assert_eq!(asked(&sim), 0, "a first start has none");
     for round in 1..4 {
         sim.wait(Duration::from_secs(61));
         sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
-        sim.give(Event::Looked(SLURMCTLD, true));
+        sim.give(Event::ReadinessChecked(SLURMCTLD, true));
         sim.exits(Child::JobsAccount, Exit::Code(0));
         assert_eq!(asked(&sim), round);
         sim.exits(Child::JobsReclaim, Exit::Code(0));
@@ -93,7 +93,7 @@ fn a_look_for_allocations_that_hangs_or_fails_has_its_time_and_is_told_of() {
     for exit in [None, Some(no_process()), Some(Exit::Code(1))] {
         let mut sim = until_slurmctld(false);
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
-        sim.give(Event::Looked(SLURMCTLD, true));
+        sim.give(Event::ReadinessChecked(SLURMCTLD, true));
         sim.exits(Child::JobsAccount, Exit::Code(0));
         match &exit {
             None => sim.wait(Duration::from_secs(60)),
@@ -104,7 +104,7 @@ fn a_look_for_allocations_that_hangs_or_fails_has_its_time_and_is_told_of() {
         // A stop kills the child silently: nobody needs it any more.
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
         sim.wait(Duration::from_secs(2));
-        sim.give(Event::Looked(SLURMCTLD, true));
+        sim.give(Event::ReadinessChecked(SLURMCTLD, true));
         sim.exits(Child::JobsAccount, Exit::Code(0));
         assert!(sim.living.contains(&Child::JobsReclaim));
         let said = sim.said.len();
@@ -120,14 +120,14 @@ fn a_slurmctld_that_comes_up_while_the_jobs_are_accounted_for_is_asked_after_tha
         let mut sim = until_slurmctld(saved_jobs);
         if !saved_jobs {
             sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
-            sim.give(Event::Looked(SLURMCTLD, true));
+            sim.give(Event::ReadinessChecked(SLURMCTLD, true));
         }
         let first = if saved_jobs { Child::JobsRecover } else { Child::JobsAccount };
         assert_eq!(sim.spawned.iter().filter(|child| **child == first).count(), 1);
         // slurmctld dies again, so what the child was told is worthless.
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
         sim.wait(Duration::from_secs(2));
-        sim.give(Event::Looked(SLURMCTLD, true));
+        sim.give(Event::ReadinessChecked(SLURMCTLD, true));
         let asked = sim.spawned.len();
         sim.exits(first, Exit::Code(1));
         assert!(sim.spawned[asked..].contains(&Child::JobsAccount), "{:?}", sim.spawned);
@@ -136,7 +136,7 @@ fn a_slurmctld_that_comes_up_while_the_jobs_are_accounted_for_is_asked_after_tha
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
         sim.wait(Duration::from_secs(2));
         let said = sim.said.len();
-        sim.give(Event::Looked(SLURMCTLD, true));
+        sim.give(Event::ReadinessChecked(SLURMCTLD, true));
         assert!(!sim.living.contains(&Child::JobsReclaim) && sim.living.contains(&Child::JobsAccount));
         assert!(!sim.said[said..].iter().any(|said| matches!(said, Notice::JobsNotReclaimed { .. })));
         // While slurmctld is down, nobody is asked.
@@ -154,17 +154,17 @@ fn each_slurmd_after_the_first_is_asked_for_batch_jobs_that_never_began() {
         if saved_jobs {
             sim.exits(Child::JobsRecover, Exit::Code(0));
         }
-        sim.give(Event::Looked(SLURMD, true));
+        sim.give(Event::ReadinessChecked(SLURMD, true));
         sim.node("idle|none");
         assert_eq!(asked(&sim), 0, "a first slurmd has launched nothing");
         sim.wait(Duration::from_secs(61));
         sim.exits(Child::Unit(SLURMD), Exit::Signal(libc::SIGKILL));
-        sim.give(Event::Looked(SLURMD, true));
+        sim.give(Event::ReadinessChecked(SLURMD, true));
         assert_eq!(asked(&sim), 1);
         // slurmd restarts once more during the first search.
         sim.exits(Child::Unit(SLURMD), Exit::Signal(libc::SIGKILL));
         sim.wait(Duration::from_secs(2));
-        sim.give(Event::Looked(SLURMD, true));
+        sim.give(Event::ReadinessChecked(SLURMD, true));
         assert_eq!(asked(&sim), 1);
         sim.exits(Child::JobsAccount, Exit::Code(0));
         assert_eq!(asked(&sim), 2);
@@ -174,7 +174,7 @@ fn each_slurmd_after_the_first_is_asked_for_batch_jobs_that_never_began() {
 /// A cluster that has served, with slurmd.
 fn served() -> Sim {
     let mut sim = until_slurmctld(false);
-    sim.give(Event::Looked(SLURMD, true));
+    sim.give(Event::ReadinessChecked(SLURMD, true));
     sim.node("idle|none");
     sim.wait(Duration::from_secs(61));
     sim
@@ -186,7 +186,7 @@ fn slurmd_takes_no_order_of_a_slurmctld_that_may_have_forgotten_until_jobs_are_a
         let mut sim = served();
         sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
         assert!(sim.halted.contains(&Child::Unit(SLURMD)) && sim.living.contains(&Child::Unit(SLURMCTLD)));
-        sim.give(Event::Looked(SLURMCTLD, true));
+        sim.give(Event::ReadinessChecked(SLURMCTLD, true));
         assert!(sim.halted.contains(&Child::Unit(SLURMD)));
         sim.exits(Child::JobsAccount, exit);
         assert!(sim.halted.is_empty() && sim.living.contains(&Child::JobsReclaim));
@@ -201,7 +201,7 @@ fn slurmd_is_stopped_no_longer_than_somebody_accounts_for_jobs() {
     // The accounting child hangs.
     let mut sim = served();
     sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
-    sim.give(Event::Looked(SLURMCTLD, true));
+    sim.give(Event::ReadinessChecked(SLURMCTLD, true));
     sim.wait(Duration::from_secs(15));
     assert!(sim.halted.is_empty(), "{:?}", sim.said);
     assert!(sim.said.iter().any(|said| matches!(said, Notice::JobsNotAccounted { .. })), "{:?}", sim.said);
@@ -213,7 +213,7 @@ fn slurmd_is_stopped_no_longer_than_somebody_accounts_for_jobs() {
     // slurmd is ended meanwhile, and waits for the accounting.
     let mut sim = served();
     sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
-    sim.give(Event::Looked(SLURMCTLD, true));
+    sim.give(Event::ReadinessChecked(SLURMCTLD, true));
     sim.exits(Child::Unit(SLURMD), Exit::Signal(libc::SIGKILL));
     assert!(!sim.living.contains(&Child::Unit(SLURMD)));
     sim.exits(Child::JobsAccount, Exit::Code(0));
@@ -232,11 +232,11 @@ fn slurmd_is_not_silent_while_it_is_kept_from_taking_orders() {
     let mut sim = Sim::new(setup);
     sim.prepared();
     for unit in DAEMONS {
-        sim.give(Event::Looked(unit, true));
+        sim.give(Event::ReadinessChecked(unit, true));
     }
     sim.node("idle|none");
     sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
-    sim.give(Event::Looked(SLURMCTLD, true));
+    sim.give(Event::ReadinessChecked(SLURMCTLD, true));
     sim.wait(Duration::from_secs(5));
     assert!(sim.living.contains(&Child::Liveness) && sim.halted.contains(&Child::Unit(SLURMD)));
     for unit in [MUNGED, SLURMCTLD] {
@@ -287,9 +287,9 @@ fn state_is_new_for_the_first_slurmctld_alone() {
         sim.give(Event::Prepare(PrepareEvent::MungeKeyReady));
         sim.give(Event::Prepare(PrepareEvent::Done(Prepared { new_state, ..Prepared::default() })));
         sim.exits(Child::Prepare, Exit::Code(0));
-        sim.give(Event::Looked(MUNGED, true));
+        sim.give(Event::ReadinessChecked(MUNGED, true));
         assert_eq!(finds_no_state(&sim), new_state);
-        sim.give(Event::Looked(SLURMCTLD, true));
+        sim.give(Event::ReadinessChecked(SLURMCTLD, true));
         sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
         assert!(!finds_no_state(&sim), "the second one finds what the first has saved, or has lost");
     }
@@ -302,7 +302,7 @@ fn a_slurmctld_that_never_answered_leaves_no_jobs() {
     for saved_jobs in [false, true] {
         let mut sim = Sim::new(cluster(false));
         sim.give(Event::Prepare(PrepareEvent::MungeKeyReady));
-        sim.give(Event::Looked(MUNGED, true));
+        sim.give(Event::ReadinessChecked(MUNGED, true));
         sim.give(Event::Prepare(PrepareEvent::Done(Prepared { saved_jobs, ..Prepared::default() })));
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
         assert_eq!(follows(&sim), saved_jobs.then_some(Follows::Unknown));

@@ -7,7 +7,7 @@ fn a_drain_that_this_start_repaired_is_taken_back_once() {
     let mut sim = Sim::new(cluster(true));
     sim.prepared();
     for unit in DAEMONS {
-        sim.give(Event::Looked(unit, true));
+        sim.give(Event::ReadinessChecked(unit, true));
     }
     sim.node("drained|gres/gpu count reported lower than configured (0 < 1)");
     assert_eq!(sim.spawned.last(), Some(&Child::NodeResume));
@@ -26,14 +26,14 @@ fn a_drain_that_another_slurmctld_remembers_is_taken_back_again() {
     let mut sim = Sim::new(cluster(true));
     sim.prepared();
     for unit in DAEMONS {
-        sim.give(Event::Looked(unit, true));
+        sim.give(Event::ReadinessChecked(unit, true));
     }
     let drained = "drained|slurminit: the jobs of the former start are gone";
     sim.node(drained);
     sim.exits(Child::NodeResume, Exit::Code(0));
     sim.node("idle|none");
     sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
-    sim.give(Event::Looked(SLURMCTLD, true));
+    sim.give(Event::ReadinessChecked(SLURMCTLD, true));
     sim.exits(Child::JobsAccount, Exit::Code(0));
     sim.exits(Child::JobsReclaim, Exit::Code(0));
     sim.node(drained);
@@ -46,7 +46,7 @@ fn the_agents_drain_is_taken_back_at_a_start_and_never_later() {
     let mut sim = Sim::new(cluster(true));
     sim.prepared();
     for unit in DAEMONS {
-        sim.give(Event::Looked(unit, true));
+        sim.give(Event::ReadinessChecked(unit, true));
     }
     let drained = "drained|slurminit: GPU 3 (0000:13:00.0): XID 79, it has fallen off the bus";
     sim.node(drained);
@@ -55,7 +55,7 @@ fn the_agents_drain_is_taken_back_at_a_start_and_never_later() {
     sim.node("idle|none");
     let before = sim.spawned.iter().filter(|child| **child == Child::NodeResume).count();
     sim.exits(Child::Unit(SLURMCTLD), Exit::Signal(libc::SIGKILL));
-    sim.give(Event::Looked(SLURMCTLD, true));
+    sim.give(Event::ReadinessChecked(SLURMCTLD, true));
     sim.exits(Child::JobsAccount, Exit::Code(0));
     sim.exits(Child::JobsReclaim, Exit::Code(0));
     sim.node(drained);
@@ -71,11 +71,11 @@ fn a_drain_for_an_epilog_that_ended_with_slurmd_is_taken_back_if_it_is_our_own()
         sim.give(Event::Prepare(PrepareEvent::Done(Prepared { own_epilog, ..Prepared::default() })));
         sim.exits(Child::Prepare, Exit::Code(0));
         for unit in DAEMONS {
-            sim.give(Event::Looked(unit, true));
+            sim.give(Event::ReadinessChecked(unit, true));
         }
         sim.node("idle|none");
         sim.exits(Child::Unit(SLURMD), Exit::Code(1));
-        sim.give(Event::Looked(SLURMD, true));
+        sim.give(Event::ReadinessChecked(SLURMD, true));
         sim.node("drained|Epilog error");
         assert_eq!(sim.spawned.contains(&Child::NodeResume), own_epilog);
     }
@@ -86,9 +86,9 @@ fn a_drain_by_an_administrator_stays_and_the_container_serves() {
     let mut sim = Sim::new(cluster(false));
     sim.prepared();
     for unit in DAEMONS {
-        sim.give(Event::Looked(unit, true));
+        sim.give(Event::ReadinessChecked(unit, true));
     }
-    sim.give(Event::Looked(API, true));
+    sim.give(Event::ReadinessChecked(API, true));
     sim.node("drained|fan broken");
     assert!(!sim.spawned.contains(&Child::NodeResume));
     assert!(sim.machine.snapshot().ready);

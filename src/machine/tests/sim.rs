@@ -140,8 +140,8 @@ impl Sim {
                             events.insert(0, Event::NoChildren);
                         }
                     }
-                    Effect::Look(_) => {}
-                    Effect::Say(notice) => self.said.push(notice),
+                    Effect::CheckReadiness(_) => {}
+                    Effect::Report(notice) => self.said.push(notice),
                     Effect::Exit(code) => self.exit = Some(code),
                 }
             }
@@ -191,7 +191,7 @@ impl Sim {
     pub(in super::super) fn ready(&mut self) {
         self.prepared();
         for unit in DAEMONS {
-            self.give(Event::Looked(unit, true));
+            self.give(Event::ReadinessChecked(unit, true));
         }
         self.node("idle|none");
     }

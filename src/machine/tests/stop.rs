@@ -50,7 +50,7 @@ fn member(role: Role) -> Sim {
     let mut sim = Sim::new(Setup { units: target.units(&config), jobs: target.jobs, ..cluster(false) });
     sim.prepared();
     let units: Vec<_> = sim.machine.units().iter().map(|unit| unit.id).collect();
-    units.into_iter().for_each(|unit| sim.give(Event::Looked(unit, true)));
+    units.into_iter().for_each(|unit| sim.give(Event::ReadinessChecked(unit, true)));
     sim.node("idle|none");
     assert!(!sim.spawned.contains(&Child::JobsAccount) && !sim.spawned.contains(&Child::JobsRecover), "{role:?}");
     sim
@@ -72,7 +72,7 @@ fn a_slurmctld_that_dies_has_no_jobs_accounted_for_that_run_elsewhere() {
     let mut sim = member(Role::Controller);
     let slurmctld = sim.machine.units().iter().find(|unit| unit.is(DaemonName::Slurmctld)).map(|unit| unit.id).unwrap();
     sim.exits(Child::Unit(slurmctld), Exit::Signal(libc::SIGKILL));
-    sim.give(Event::Looked(slurmctld, true));
+    sim.give(Event::ReadinessChecked(slurmctld, true));
     assert!(!sim.spawned.contains(&Child::JobsAccount), "{:?}", sim.spawned);
 }
 
@@ -100,7 +100,7 @@ fn term_at_any_moment_of_the_start_ends_in_bounded_time() {
                 sim.prepared();
             }
             for unit in DAEMONS.into_iter().take(steps.max(2) - 2) {
-                sim.give(Event::Looked(unit, true));
+                sim.give(Event::ReadinessChecked(unit, true));
             }
             if stubborn {
                 sim.stubborn = sim.living.clone();
@@ -145,8 +145,8 @@ fn a_stop_keeps_the_deadline_of_a_daemon_that_is_being_stopped_already() {
 fn a_look_that_was_under_way_when_the_stop_began_starts_nothing() {
     let mut sim = Sim::new(cluster(true));
     sim.prepared();
-    sim.give(Event::Looked(MUNGED, true));
-    sim.give(Event::Looked(SLURMCTLD, true));
+    sim.give(Event::ReadinessChecked(MUNGED, true));
+    sim.give(Event::ReadinessChecked(SLURMCTLD, true));
     // munged is backing off, slurmd is still starting, and the command's deadline has passed.
     sim.exits(Child::Unit(MUNGED), Exit::Code(1));
     sim.exits(Child::Unit(MUNGED), Exit::Code(1));
@@ -154,7 +154,7 @@ fn a_look_that_was_under_way_when_the_stop_began_starts_nothing() {
     sim.wait(Duration::from_secs(60));
     assert!(sim.machine.is_stopping());
     let before = sim.spawned.len();
-    sim.give(Event::Looked(SLURMD, true));
+    sim.give(Event::ReadinessChecked(SLURMD, true));
     assert_eq!(sim.spawned.len(), before);
 }
 
@@ -167,12 +167,12 @@ fn a_slurmd_that_died_while_it_joined_has_not_been_ready() {
     sim.prepared();
     let id = |name| sim.machine.units().iter().find(|unit| unit.is(name)).map(|unit| unit.id).unwrap();
     let (munged, slurmd) = (id(DaemonName::Munged), id(DaemonName::Slurmd));
-    sim.give(Event::Looked(munged, true));
+    sim.give(Event::ReadinessChecked(munged, true));
     sim.exits(Child::Unit(slurmd), Exit::Code(1));
     while sim.machine.units()[slurmd].starts() < 2 {
         sim.wait(Duration::from_millis(100));
     }
     assert!(!sim.machine.units()[slurmd].has_been_ready());
-    sim.give(Event::Looked(slurmd, true));
+    sim.give(Event::ReadinessChecked(slurmd, true));
     assert!(sim.machine.units()[slurmd].has_been_ready());
 }

@@ -9,7 +9,7 @@ use model::daemons::{ReadinessTest, RestartPolicy};
 use model::supervise::Supervise;
 
 use super::{Again, End, State, Unit, doubling};
-use crate::setback::LONGEST;
+use crate::external_failure::LONGEST_PAUSE;
 use crate::step::Step;
 use crate::{Exit, Moment, Notice, Shortage};
 
@@ -84,40 +84,40 @@ impl Unit {
         };
         if !runs_again {
             self.finish(run);
-            step.say(Notice::UnitFinished { name, exit });
+            step.report(Notice::UnitFinished { name, exit });
             return AfterDeath::Finished;
         }
         self.record(run);
         // A long run clears the failures before it.
         if ran >= policy.reset_after {
             self.forget_failures();
-            self.setbacks.in_a_row = 0;
+            self.external_failures.in_a_row = 0;
         }
         if let Some(shortage) = shortage {
-            self.struck(exit, shortage, policy, step);
+            self.failed_externally(exit, shortage, policy, step);
             return AfterDeath::StartsAgain;
         }
         // A unit that is ready as soon as it starts may never have listened.
         let is_seen = self.spec.readiness != ReadinessTest::Started;
         // The configuration is not at fault: the unit served until now, and any user's request may have killed it.
-        let served = is_seen && was_ready && self.pulse.has_answered();
+        let served = is_seen && was_ready && self.liveness_history.has_answered();
         if served {
             self.in_a_row = self.in_a_row.saturating_add(1);
         } else if self.failed(policy, step) {
             return AfterDeath::GivenUp;
         }
-        let pause = self.pause(policy, step.random()).min(if served { LONGEST } else { Duration::MAX });
+        let pause = self.pause(policy, step.random()).min(if served { LONGEST_PAUSE } else { Duration::MAX });
         self.back_off(step.now + pause);
-        step.say(Notice::UnitDied { name: name.clone(), exit, ran, pause });
+        step.report(Notice::UnitDied { name: name.clone(), exit, ran, pause });
         if served && self.in_a_row == policy.give_up_after {
-            step.say(Notice::DiesInService { name, deaths: policy.give_up_after });
+            step.report(Notice::DiesInService { name, deaths: policy.give_up_after });
         }
         AfterDeath::StartsAgain
     }
 
     fn record(&mut self, run: Run) {
         let Run { ended_at: at, exit, told, end_began: began, .. } = run;
-        let silence = self.pulse.silence.take();
+        let silence = self.liveness_history.silence.take();
         self.last_end = Some(End { at, began, exit, told, silence });
     }
 

@@ -134,7 +134,7 @@ pub(super) fn check_accounts_in_use(config: &Config, root: &Path) -> Result<(), 
 fn saved(config: &Config, root: &Path, planned: &Planned) -> Saved {
     let (state, mut saved) = (state_directory(config, root, &planned.files), Saved::default());
     let directory = match trusted_path::open(Path::new("/"), &state) {
-        Err(astray) if astray.is_missing() => return saved,
+        Err(untrusted) if untrusted.is_missing() => return saved,
         directory => directory.ok(),
     };
     for name in ["job_state", "job_state.old"] {

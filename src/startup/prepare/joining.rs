@@ -62,13 +62,13 @@ fn kept(root: &Path) -> Result<Option<Token>, Refusal> {
     let unreadable = |why: String| Refusal::new(exit_code::CONFIG, "the token cannot be read", why, repair);
     let file = match trusted_path::open_file(root, &path) {
         Ok(file) => file,
-        Err(astray) if astray.is_missing() => return Ok(None),
+        Err(untrusted) if untrusted.is_missing() => return Ok(None),
         // PID 1 puts its own where nobody else may. Somebody else's must not keep the cluster from starting.
-        Err(astray) if !matches!(astray, trusted_path::Astray::Io { .. }) => {
-            eprintln!("warning: what is in {DIRECTORY} is not taken: {astray}");
+        Err(untrusted) if !matches!(untrusted, trusted_path::UntrustedPath::Io { .. }) => {
+            eprintln!("warning: what is in {DIRECTORY} is not taken: {untrusted}");
             return Ok(None);
         }
-        Err(astray) => return Err(unreadable(astray.to_string())),
+        Err(untrusted) => return Err(unreadable(untrusted.to_string())),
     };
     let bytes = trusted_path::read_whole(&file).map_err(|error| unreadable(error.to_string()))?;
     let token = Token::decode(&String::from_utf8_lossy(&bytes)).map_err(|error| unreadable(error.to_string()))?;

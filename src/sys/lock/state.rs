@@ -14,7 +14,7 @@ use std::time::Duration;
 use nix::fcntl::{Flock, FlockArg};
 
 use crate::trusted_path;
-use crate::trusted_path::{Dir, Mended};
+use crate::trusted_path::{Dir, RepairedPath};
 use model::printable;
 
 /// The file's name in the state directory.
@@ -32,7 +32,7 @@ pub struct StateLock {
     /// Why a directory is not locked.
     pub warnings: Vec<String>,
     /// Repairs on the way to the directories.
-    pub mended: Vec<Mended>,
+    pub repaired: Vec<RepairedPath>,
 }
 
 /// Why the container must not start.
@@ -72,14 +72,14 @@ impl StateLock {
 
 fn lock_all(state: &Path, others: &[PathBuf]) -> Result<StateLock, StateInUse> {
     let mut lock = StateLock::default();
-    let mut mended = Vec::new();
+    let mut repaired = Vec::new();
     // The preparation takes the directory itself from other users, and must see that it was theirs.
-    let dir = trusted_path::make(Path::new("/"), state, &mut mended).map(|(dir, _)| dir);
-    lock.mended = mended;
+    let dir = trusted_path::make(Path::new("/"), state, &mut repaired).map(|(dir, _)| dir);
+    lock.repaired = repaired;
     lock.add(state, dir.map_err(io::Error::from))?;
     for path in others {
         match trusted_path::open(Path::new("/"), path) {
-            Err(astray) if astray.is_missing() => {}
+            Err(untrusted) if untrusted.is_missing() => {}
             dir => lock.add(path, dir.map_err(io::Error::from))?,
         }
     }

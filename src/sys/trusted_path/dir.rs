@@ -14,7 +14,7 @@ use nix::sys::stat::{Mode, mkdirat};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchownat, geteuid, linkat, symlinkat, unlinkat};
 
-use super::{Astray, Manner, Mended};
+use super::{RepairedPath, UntrustedPath, WalkMode};
 
 const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
@@ -76,13 +76,13 @@ impl Dir {
         is_ours(self.metadata.uid()) && (self.metadata.is_dir() || self.metadata.nlink() == 1)
     }
 
-    pub(super) fn foreign(&self) -> Astray {
-        Astray::Foreign { path: self.path.clone(), uid: self.metadata.uid() }
+    pub(super) fn foreign(&self) -> UntrustedPath {
+        UntrustedPath::Foreign { path: self.path.clone(), uid: self.metadata.uid() }
     }
 
     /// Whether others may add names here without being able to remove root's (`/tmp`). If they can remove those too,
     /// this is an error.
-    pub(super) fn judge(&self, manner: &mut Manner<'_>) -> Result<bool, Astray> {
+    pub(super) fn judge(&self, walk_mode: &mut WalkMode<'_>) -> Result<bool, UntrustedPath> {
         let (uid, mode) = (self.metadata.uid(), self.metadata.mode() & 0o7777);
         let is_open = mode & OTHERS_WRITE != 0;
         if is_ours(uid) && !is_open {
@@ -91,16 +91,16 @@ impl Dir {
         if self.is_read_only() {
             return Ok(false);
         }
-        match manner {
-            Manner::Anybodys => Ok(true),
+        match walk_mode {
+            WalkMode::Anywhere => Ok(true),
             _ if !is_ours(uid) => Err(self.foreign()),
             _ if mode & STICKY != 0 => Ok(true),
-            Manner::Mend(mended) if self.set_mode(mode & !OTHERS_WRITE).is_ok() => {
-                mended.push(Mended::Closed { path: self.path.clone(), mode });
+            WalkMode::Repair(repaired) if self.set_mode(mode & !OTHERS_WRITE).is_ok() => {
+                repaired.push(RepairedPath::Closed { path: self.path.clone(), mode });
                 // Others may have created what is already there.
                 Ok(true)
             }
-            _ => Err(Astray::Open { path: self.path.clone(), mode }),
+            _ => Err(UntrustedPath::Open { path: self.path.clone(), mode }),
         }
     }
 
@@ -108,10 +108,10 @@ impl Dir {
     ///
     /// # Errors
     /// It belongs to another user, or others may write to it.
-    pub fn require_ours(&self) -> Result<(), Astray> {
-        match self.judge(&mut Manner::Strict)? {
+    pub fn require_ours(&self) -> Result<(), UntrustedPath> {
+        match self.judge(&mut WalkMode::Strict)? {
             false => Ok(()),
-            true => Err(Astray::Open { path: self.path.clone(), mode: self.metadata.mode() & 0o7777 }),
+            true => Err(UntrustedPath::Open { path: self.path.clone(), mode: self.metadata.mode() & 0o7777 }),
         }
     }
 
@@ -150,18 +150,18 @@ impl Dir {
     ///
     /// # Errors
     /// Something else has this name, or it cannot be created.
-    pub fn child(&self, name: &str) -> Result<(Self, bool), Astray> {
+    pub fn child(&self, name: &str) -> Result<(Self, bool), UntrustedPath> {
         let place = self.path.join(name);
         let (child, made) = match self.look(OsStr::new(name)) {
             Err(nix::Error::ENOENT) => (self.make(OsStr::new(name)), true),
             found => (found, false),
         };
-        let child = child.map_err(|error| Astray::io(&place, error))?;
+        let child = child.map_err(|error| UntrustedPath::io(&place, error))?;
         if child.is_link() {
-            return Err(Astray::Link { path: place });
+            return Err(UntrustedPath::Link { path: place });
         }
         if !child.is_dir() {
-            return Err(Astray::io(&place, nix::Error::ENOTDIR));
+            return Err(UntrustedPath::io(&place, nix::Error::ENOTDIR));
         }
         Ok((child, made))
     }
@@ -181,7 +181,12 @@ impl Dir {
     ///
     /// # Errors
     /// The system call fails.
-    pub fn settle(&mut self, owner: Option<(u32, u32)>, mode: u32, mended: &mut Vec<Mended>) -> io::Result<bool> {
+    pub fn settle(
+        &mut self,
+        owner: Option<(u32, u32)>,
+        mode: u32,
+        repaired: &mut Vec<RepairedPath>,
+    ) -> io::Result<bool> {
         let (uid, had) = (self.metadata.uid(), self.metadata.mode() & 0o7777);
         let is_owner = owner.is_none_or(|(user, _)| uid == user);
         if is_owner && had == mode {
@@ -206,9 +211,9 @@ impl Dir {
         }
         let (was_anybodys, was_open) = (!is_owner && !is_ours(uid), had & OTHERS_WRITE != 0);
         if was_anybodys {
-            mended.push(Mended::Taken { path: self.path.clone(), uid, now: self.metadata.uid() });
+            repaired.push(RepairedPath::Taken { path: self.path.clone(), uid, now: self.metadata.uid() });
         } else if was_open {
-            mended.push(Mended::Closed { path: self.path.clone(), mode: had });
+            repaired.push(RepairedPath::Closed { path: self.path.clone(), mode: had });
         }
         Ok(was_anybodys || was_open)
     }
@@ -217,7 +222,7 @@ impl Dir {
     ///
     /// # Errors
     /// The system call fails.
-    pub fn keep_ours(&mut self, mended: &mut Vec<Mended>) -> io::Result<bool> {
+    pub fn keep_ours(&mut self, repaired: &mut Vec<RepairedPath>) -> io::Result<bool> {
         let (uid, had) = (self.metadata.uid(), self.metadata.mode() & 0o7777);
         // A mode that another user chose could lock the daemons out.
         let mode = if is_ours(uid) { had & !(OTHERS_WRITE | STICKY) } else { 0o755 };
@@ -226,15 +231,15 @@ impl Dir {
         if is_ours(uid) && !is_open || self.is_read_only() {
             return Ok(false);
         }
-        self.settle(geteuid().is_root().then_some((0, 0)), mode, mended)
+        self.settle(geteuid().is_root().then_some((0, 0)), mode, repaired)
     }
 
     /// Sets the sticky bit of a directory of root's that others may write, so that none of them can remove what is another's.
-    pub fn keep_names_their_owners(&self, mended: &mut Vec<Mended>) {
+    pub fn keep_names_their_owners(&self, repaired: &mut Vec<RepairedPath>) {
         let mode = self.metadata.mode() & 0o7777;
         let lacks = is_ours(self.metadata.uid()) && mode & OTHERS_WRITE != 0 && mode & STICKY == 0;
         if lacks && self.set_mode(mode | STICKY).is_ok() {
-            mended.push(Mended::Sticky { path: self.path.clone(), mode });
+            repaired.push(RepairedPath::Sticky { path: self.path.clone(), mode });
         }
     }
 

@@ -43,11 +43,11 @@ fn a_path_through_directories_of_roots_is_gone_and_made() {
     let root = below(0, 0o755);
     assert_eq!(open(root.path(), Path::new("/srv/deep")).unwrap().path(), Path::new("/srv/deep"));
     assert!(open(root.path(), Path::new("/srv/none")).unwrap_err().is_missing());
-    let mut mended = Vec::new();
-    let (made, is_new) = make(root.path(), Path::new("/srv/a/b"), &mut mended).unwrap();
+    let mut repaired = Vec::new();
+    let (made, is_new) = make(root.path(), Path::new("/srv/a/b"), &mut repaired).unwrap();
     assert!(is_new && made.require_ours().is_ok());
-    assert!(!make(root.path(), Path::new("/srv/a/b"), &mut mended).unwrap().1);
-    assert_eq!(mended, []);
+    assert!(!make(root.path(), Path::new("/srv/a/b"), &mut repaired).unwrap().1);
+    assert_eq!(repaired, []);
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn what_lies_in_a_directory_of_somebody_else_is_not_opened() {
         open(root.path(), Path::new("/srv/deep")),
         make(root.path(), Path::new("/srv/deep"), &mut Vec::new()).map(|(dir, _)| dir),
     ] {
-        assert!(matches!(outcome, Err(Astray::Foreign { uid: OTHER, .. })), "{outcome:?}");
+        assert!(matches!(outcome, Err(UntrustedPath::Foreign { uid: OTHER, .. })), "{outcome:?}");
     }
     assert_eq!(fs::metadata(root.path().join("srv")).unwrap().uid(), OTHER, "a parent is not ours to take");
 }
@@ -66,10 +66,10 @@ fn what_lies_in_a_directory_of_somebody_else_is_not_opened() {
 fn a_parent_that_others_may_write_is_closed() {
     let root = below(0, 0o777);
     let outcome = open(root.path(), Path::new("/srv/deep"));
-    assert!(matches!(outcome, Err(Astray::Open { mode: 0o777, .. })), "{outcome:?}");
-    let mut mended = Vec::new();
-    make(root.path(), Path::new("/srv/deep"), &mut mended).unwrap();
-    assert_eq!(mended, [Mended::Closed { path: "/srv".into(), mode: 0o777 }]);
+    assert!(matches!(outcome, Err(UntrustedPath::Open { mode: 0o777, .. })), "{outcome:?}");
+    let mut repaired = Vec::new();
+    make(root.path(), Path::new("/srv/deep"), &mut repaired).unwrap();
+    assert_eq!(repaired, [RepairedPath::Closed { path: "/srv".into(), mode: 0o777 }]);
     assert_eq!(mode(&root.path().join("srv")), 0o755);
     open(root.path(), Path::new("/srv/deep")).unwrap();
 }
@@ -81,9 +81,9 @@ fn a_directory_for_all_gets_the_sticky_bit_and_no_other_does() {
         let tmp = root.path().join("tmp");
         fs::create_dir(&tmp).unwrap();
         set_mode(&tmp, before);
-        let mut mended = Vec::new();
-        open(root.path(), Path::new("/tmp")).unwrap().keep_names_their_owners(&mut mended);
-        assert_eq!((mode(&tmp), mended.len()), (after, usize::from(before != after)));
+        let mut repaired = Vec::new();
+        open(root.path(), Path::new("/tmp")).unwrap().keep_names_their_owners(&mut repaired);
+        assert_eq!((mode(&tmp), repaired.len()), (after, usize::from(before != after)));
     }
 }
 
@@ -95,12 +95,12 @@ fn a_sticky_parent_stays_but_what_others_put_there_goes() {
     symlink("/victim", srv.join("ours")).unwrap();
     lchown(srv.join("ours"), Some(OTHER), None).unwrap();
     let refused = open(root.path(), Path::new("/srv/ours"));
-    assert!(matches!(refused, Err(Astray::Link { .. })), "{refused:?}");
-    let mut mended = Vec::new();
-    let (made, is_new) = make(root.path(), Path::new("/srv/ours"), &mut mended).unwrap();
+    assert!(matches!(refused, Err(UntrustedPath::Link { .. })), "{refused:?}");
+    let mut repaired = Vec::new();
+    let (made, is_new) = make(root.path(), Path::new("/srv/ours"), &mut repaired).unwrap();
     assert!(is_new);
     assert_eq!(made.path(), Path::new("/srv/ours"));
-    assert_eq!(mended, [Mended::Removed { path: "/srv/ours".into() }]);
+    assert_eq!(repaired, [RepairedPath::Removed { path: "/srv/ours".into() }]);
     assert!(!srv.join("ours").is_symlink() && mode(&srv) == 0o1777);
 }
 
@@ -117,9 +117,9 @@ fn only_links_that_root_made_are_followed() {
     assert_eq!(open(root.path(), Path::new("/var/relative")).unwrap().path(), Path::new("/srv/deep"));
     assert_eq!(open(root.path(), Path::new("/var/../../run")).unwrap().path(), Path::new("/run"));
     lchown(var.join("run"), Some(OTHER), None).unwrap();
-    assert!(matches!(open(root.path(), Path::new("/var/run")), Err(Astray::Link { .. })));
+    assert!(matches!(open(root.path(), Path::new("/var/run")), Err(UntrustedPath::Link { .. })));
     symlink("round", var.join("round")).unwrap();
-    assert!(matches!(open(root.path(), Path::new("/var/round")), Err(Astray::Link { .. })));
+    assert!(matches!(open(root.path(), Path::new("/var/round")), Err(UntrustedPath::Link { .. })));
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_name_of_our_own_is_never_a_link() {
     let root = below(0, 0o755);
     symlink("deep", root.path().join("srv/slurmctld")).unwrap();
     let srv = open(root.path(), Path::new("/srv")).unwrap();
-    assert!(matches!(srv.child("slurmctld"), Err(Astray::Link { .. })));
+    assert!(matches!(srv.child("slurmctld"), Err(UntrustedPath::Link { .. })));
     assert!(matches!(srv.child("deep"), Ok((_, false))));
     assert!(matches!(srv.child("new"), Ok((_, true))));
 }
@@ -138,7 +138,7 @@ fn a_secret_counts_by_its_place_and_not_by_its_owner() {
     let srv = root.path().join("srv");
     let read = |name: &str| {
         open_file(root.path(), &Path::new("/srv").join(name))
-            .and_then(|file| read_whole(&file).map_err(|error| Astray::io(Path::new("/"), error)))
+            .and_then(|file| read_whole(&file).map_err(|error| UntrustedPath::io(Path::new("/"), error)))
     };
     fs::write(srv.join("mounted"), "key").unwrap();
     chown(srv.join("mounted"), Some(OTHER), None).unwrap();
@@ -153,14 +153,14 @@ fn a_secret_counts_by_its_place_and_not_by_its_owner() {
     set_mode(&srv, 0o1777);
     assert_eq!(read("key").unwrap(), b"key");
     // Others may add names there: a file of theirs, or a hard link to one of root's.
-    assert!(matches!(read("mounted"), Err(Astray::Foreign { uid: OTHER, .. })));
+    assert!(matches!(read("mounted"), Err(UntrustedPath::Foreign { uid: OTHER, .. })));
     fs::write(root.path().join("shadow"), "secret").unwrap();
     fs::hard_link(root.path().join("shadow"), srv.join("second")).unwrap();
-    assert!(matches!(read("second"), Err(Astray::Foreign { .. })));
+    assert!(matches!(read("second"), Err(UntrustedPath::Foreign { .. })));
     lchown(srv.join("key"), Some(OTHER), None).unwrap();
-    assert!(matches!(read("key"), Err(Astray::Link { .. })));
+    assert!(matches!(read("key"), Err(UntrustedPath::Link { .. })));
     set_mode(&srv, 0o777);
-    assert!(matches!(read("..data/key"), Err(Astray::Open { .. })));
+    assert!(matches!(read("..data/key"), Err(UntrustedPath::Open { .. })));
 }
 
 /// Runs `work` with a deadline: opening a pipe without a writer would block for ever.
@@ -204,19 +204,23 @@ fn a_tree_is_given_without_what_was_laid_as_a_trap() {
     mkfifo(&tree.join("pipe"), Mode::S_IRWXU).unwrap();
 
     let mut dir = open(root.path(), Path::new("/tree")).unwrap();
-    let mut mended = Vec::new();
-    let give = |dir: &mut Dir, mended: &mut Vec<Mended>| {
-        assert!(dir.settle(Some((4321, 4321)), 0o700, mended).unwrap());
-        dir.give((4321, 4321), OTHER, mended).unwrap();
+    let mut repaired = Vec::new();
+    let give = |dir: &mut Dir, repaired: &mut Vec<RepairedPath>| {
+        assert!(dir.settle(Some((4321, 4321)), 0o700, repaired).unwrap());
+        dir.give((4321, 4321), OTHER, repaired).unwrap();
     };
-    give(&mut dir, &mut mended);
+    give(&mut dir, &mut repaired);
     let uid = |path: &Path| fs::symlink_metadata(path).unwrap().uid();
     for name in [".", "hash.0", "job_state", "job_state.old", "hash.0/script"] {
         assert_eq!(uid(&tree.join(name)), 4321, "{name}");
     }
     assert_eq!((uid(&shadow), uid(&root.path().join("bin")), mode(&tree)), (0, 0, 0o700));
-    assert_eq!(mended.iter().filter(|mended| matches!(mended, Mended::LeftAlone { .. })).count(), 3, "{mended:?}");
-    assert!(mended.contains(&Mended::Taken { path: "/tree".into(), uid: OTHER, now: 4321 }));
+    assert_eq!(
+        repaired.iter().filter(|repaired| matches!(repaired, RepairedPath::LeftAlone { .. })).count(),
+        3,
+        "{repaired:?}"
+    );
+    assert!(repaired.contains(&RepairedPath::Taken { path: "/tree".into(), uid: OTHER, now: 4321 }));
 }
 
 #[test]
@@ -242,6 +246,6 @@ fn a_home_is_made_in_anybodys_directory_but_through_nobodys_link() {
     symlink("/srv/deep", root.path().join("srv/link")).unwrap();
     lchown(root.path().join("srv/link"), Some(OTHER), None).unwrap();
     let refused = make_anywhere(root.path(), Path::new("/srv/link/alice"));
-    assert!(matches!(refused, Err(Astray::Link { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(UntrustedPath::Link { .. })), "{refused:?}");
     assert!(!root.path().join("srv/deep/alice").exists());
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 
-use super::{Dir, Mended, is_ours};
+use super::{Dir, RepairedPath, is_ours};
 
 /// The deepest tree that is followed. Slurm's trees have two levels.
 const DEEPEST: u32 = 32;
@@ -14,11 +14,17 @@ impl Dir {
     ///
     /// # Errors
     /// The first entry that cannot be given away.
-    pub fn give(&self, owner: (u32, u32), former: u32, mended: &mut Vec<Mended>) -> io::Result<()> {
-        self.give_to_depth(owner, former, DEEPEST, mended)
+    pub fn give(&self, owner: (u32, u32), former: u32, repaired: &mut Vec<RepairedPath>) -> io::Result<()> {
+        self.give_to_depth(owner, former, DEEPEST, repaired)
     }
 
-    fn give_to_depth(&self, owner: (u32, u32), former: u32, depth: u32, mended: &mut Vec<Mended>) -> io::Result<()> {
+    fn give_to_depth(
+        &self,
+        owner: (u32, u32),
+        former: u32,
+        depth: u32,
+        repaired: &mut Vec<RepairedPath>,
+    ) -> io::Result<()> {
         for name in self.names()? {
             let entry = self.look(&name)?;
             let (metadata, path) = (entry.metadata(), entry.path().to_owned());
@@ -28,7 +34,7 @@ impl Dir {
                 || metadata.is_file() && (nlink == 1 || uid == owner.0 || uid == former && !is_ours(uid));
             if !is_safe {
                 if !kind.is_socket() && !kind.is_fifo() {
-                    mended.push(Mended::LeftAlone { path });
+                    repaired.push(RepairedPath::LeftAlone { path });
                 }
                 continue;
             }
@@ -36,7 +42,7 @@ impl Dir {
                 entry.chown(owner)?;
             }
             if metadata.is_dir() {
-                entry.give_to_depth(owner, former, depth - 1, mended)?;
+                entry.give_to_depth(owner, former, depth - 1, repaired)?;
             }
         }
         Ok(())

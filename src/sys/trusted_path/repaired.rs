@@ -5,7 +5,7 @@ use std::path::PathBuf;
 /// Something that other users could have exploited against root until now.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what the variant is")]
-pub enum Mended {
+pub enum RepairedPath {
     #[error("others could write to {path} (mode {mode:04o}), and can no more")]
     Closed { path: PathBuf, mode: u32 },
     #[error("in {path} (mode {mode:04o}) everyone could remove what is another's, and can no more")]
@@ -22,7 +22,7 @@ pub enum Mended {
     LeftAlone { path: PathBuf },
 }
 
-impl Mended {
+impl RepairedPath {
     /// Whether this deserves a warning, because it may have been exploited already. A new world-writable volume
     /// (Kubernetes' `emptyDir`) does not.
     pub fn is_doubtful(&self) -> bool {

@@ -1,4 +1,4 @@
-//! External setbacks, in the simulated world.
+//! External external_failures, in the simulated world.
 
 use proptest::prelude::*;
 
@@ -16,7 +16,7 @@ fn refused(shortage: Shortage) -> Exit {
 
 fn strike(sim: &mut Sim, unit: UnitId, exit: Exit, shortage: Shortage) {
     assert!(sim.living.remove(&Child::Unit(unit)), "{unit:?} does not live");
-    sim.give(Event::Struck(unit, exit, shortage));
+    sim.give(Event::FailedExternally(unit, exit, shortage));
 }
 
 fn wait_for(sim: &mut Sim, child: Child) {
@@ -37,10 +37,10 @@ fn who_cannot_be_started_for_want_of_processes_is_tried_again_for_ever_and_soon_
         assert!(sim.now - before <= 4 * SECOND, "{:?}", sim.now - before);
         sim.exits(Child::Unit(SLURMCTLD), refused(Shortage::Processes));
     }
-    let told = sim.said.iter().filter(|said| matches!(said, Notice::Struck { .. })).count();
+    let told = sim.said.iter().filter(|said| matches!(said, Notice::FailedExternally { .. })).count();
     assert_eq!(told, 10, "a line for the first, the second, the fourth, ...");
     wait_for(&mut sim, Child::Unit(SLURMCTLD));
-    sim.give(Event::Looked(SLURMCTLD, true));
+    sim.give(Event::ReadinessChecked(SLURMCTLD, true));
     assert_eq!(sim.exit, None);
 }
 
@@ -52,7 +52,7 @@ fn who_dies_of_requests_is_started_again_for_ever_and_soon_after_the_last() {
         let before = sim.now;
         wait_for(&mut sim, Child::Unit(SLURMCTLD));
         assert!(sim.now - before <= 4 * SECOND, "{:?}", sim.now - before);
-        sim.give(Event::Looked(SLURMCTLD, true));
+        sim.give(Event::ReadinessChecked(SLURMCTLD, true));
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
     }
     assert!(!sim.machine.is_stopping());
@@ -64,10 +64,10 @@ fn who_dies_of_requests_is_started_again_for_ever_and_soon_after_the_last() {
 fn who_dies_before_it_has_ever_answered_dies_of_its_configuration() {
     let mut sim = Sim::new(cluster(false));
     sim.prepared();
-    sim.give(Event::Looked(MUNGED, true));
+    sim.give(Event::ReadinessChecked(MUNGED, true));
     for _ in 0..5 {
         wait_for(&mut sim, Child::Unit(SLURMCTLD));
-        sim.give(Event::Looked(SLURMCTLD, true));
+        sim.give(Event::ReadinessChecked(SLURMCTLD, true));
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
     }
     sim.let_end();
@@ -89,7 +89,7 @@ fn a_port_that_was_taken_from_a_unit_is_got_back_and_counts_nothing() {
             }
             sim.exits(Child::FreePort(SLURMCTLD), Exit::Code(code));
             wait_for(&mut sim, Child::Unit(SLURMCTLD));
-            sim.give(Event::Looked(SLURMCTLD, true));
+            sim.give(Event::ReadinessChecked(SLURMCTLD, true));
             sim.wait(61 * SECOND);
         }
     }
@@ -101,7 +101,7 @@ fn a_port_that_is_taken_from_the_start_by_whom_nobody_may_end_is_a_mistake_of_th
     for (code, gives_up) in [(0, false), (1, true)] {
         let mut sim = Sim::new(cluster(false));
         sim.prepared();
-        sim.give(Event::Looked(MUNGED, true));
+        sim.give(Event::ReadinessChecked(MUNGED, true));
         for _ in 0..5 {
             wait_for(&mut sim, Child::Unit(SLURMCTLD));
             sim.exits(Child::Unit(SLURMCTLD), refused(Shortage::Port(6817)));
@@ -122,12 +122,12 @@ fn a_long_run_makes_up_for_setbacks() {
     for _ in 0..6 {
         strike(&mut sim, SLURMD, Exit::Signal(libc::SIGKILL), Shortage::Memory);
         wait_for(&mut sim, Child::Unit(SLURMD));
-        sim.give(Event::Looked(SLURMD, true));
+        sim.give(Event::ReadinessChecked(SLURMD, true));
     }
-    assert_eq!(sim.machine.units()[SLURMD].setbacks(), 6);
+    assert_eq!(sim.machine.units()[SLURMD].external_failures_in_a_row(), 6);
     sim.wait(61 * SECOND);
     strike(&mut sim, SLURMD, Exit::Signal(libc::SIGKILL), Shortage::Memory);
-    assert_eq!(sim.machine.units()[SLURMD].setbacks(), 1);
+    assert_eq!(sim.machine.units()[SLURMD].external_failures_in_a_row(), 1);
 }
 
 /// What other users can do to a running cluster.
@@ -198,7 +198,7 @@ proptest! {
                         sim.exits(Child::Unit(unit), Exit::Code(1));
                     }
                 }
-                Attack::Looks(unit) => sim.give(Event::Looked(unit, true)),
+                Attack::Looks(unit) => sim.give(Event::ReadinessChecked(unit, true)),
                 Attack::Frees(code) => {
                     for unit in DAEMONS {
                         if sim.living.contains(&Child::FreePort(unit)) {
@@ -220,7 +220,7 @@ proptest! {
                 Attack::Wait(ms) => {
                     // A start that exceeds its timeout is a failure; that is not tested here.
                     for unit in DAEMONS {
-                        sim.give(Event::Looked(unit, true));
+                        sim.give(Event::ReadinessChecked(unit, true));
                     }
                     sim.wait(Duration::from_millis(ms));
                 }

@@ -48,19 +48,19 @@ impl Supervisor {
         if let Exit::NotStarted(failure) = exit {
             return failure.shortage;
         }
-        self.robbed(id, exit).or_else(|| living.started.limits.shortage(exit, limits::Counts::now()))
+        self.lost_port(id, exit).or_else(|| living.started.limits.shortage(exit, limits::Counts::now()))
     }
 
     /// The process ended before it was ready, and its port was taken. The thief may be gone by now, so the daemon's own
     /// log counts as evidence. The message is the C library's.
-    fn robbed(&self, id: UnitId, exit: &Exit) -> Option<Shortage> {
+    fn lost_port(&self, id: UnitId, exit: &Exit) -> Option<Shortage> {
         let unit = &self.machine.units()[id];
         let ReadinessTest::Port(port) = unit.spec.readiness else { return None };
         if matches!(exit, Exit::Code(0) | Exit::Signal(libc::SIGKILL | libc::SIGTERM)) || !unit.is_starting() {
             return None;
         }
         let in_use = Errno::EADDRINUSE.desc();
-        let says = || self.logs.last_words(&unit.spec.name).iter().any(|line| line.contains(in_use));
+        let says = || self.logs.lines_of_last_run(&unit.spec.name).iter().any(|line| line.contains(in_use));
         says().then_some(Shortage::Port(port))
     }
 }
