@@ -67,7 +67,7 @@ fn status_shows_each_gpu_with_its_job_and_user_in_eighty_columns_on_each_debian(
             line.split_whitespace().collect::<Vec<_>>().join(" ")
         };
         assert_eq!(gpu("0"), "0 Simulated NVIDIA H200 job 1 alice /dev/nvidia0", "{image}: {table}");
-        assert_eq!(gpu("1"), "1 Simulated NVIDIA H200 in use ? /dev/nvidia1", "{image}: {table}");
+        assert_eq!(gpu("1"), "1 Simulated NVIDIA H200 job 2 root /dev/nvidia1", "{image}: {table}");
         assert_eq!(gpu("2"), "2 Simulated NVIDIA H200 free - /dev/nvidia2", "{image}: {table}");
         container.sh("rm /dev/nvidia2");
         assert!(container.sh("slurminit status").contains("GPU 2: /dev/nvidia2"));
