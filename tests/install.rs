@@ -219,7 +219,7 @@ fn a_full_record_of_ended_jobs_is_put_aside() {
     assert_eq!(config.paths.ended_jobs(), Path::new("/var/lib/slurm/jobcomp/jobs"));
     install::make_directories(&config, root.path()).unwrap();
     assert_eq!(names(&jobcomp), ["jobs"], "it is there before root's `sacct -c` makes it");
-    assert_eq!((mode(&jobcomp), mode(&record)), (0o755, 0o644));
+    assert_eq!((mode(&jobcomp), mode(&record)), (0o750, 0o640));
     if geteuid().is_root() {
         assert_ne!(fs::metadata(&record).unwrap().uid(), 0, "slurmctld could not write to it");
     }

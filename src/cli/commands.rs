@@ -12,7 +12,6 @@ mod environments;
 mod epilog;
 mod free_port;
 mod health;
-mod holders;
 mod hook;
 mod job_map;
 mod jobs;
@@ -142,9 +141,6 @@ verbs! {
     /// Get a unit's port back from a process that took it; PID 1 runs it as a child
     #[command(hide = true)]
     FreePort(free_port),
-    /// Say which of a user's processes have a socket; runs as that user
-    #[command(hide = true)]
-    Holders(holders),
     /// Let a job find its nodes by their names; slurmd runs it before the job's first process on a node
     #[command(hide = true)]
     Prolog(prolog),

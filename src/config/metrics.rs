@@ -13,6 +13,8 @@ use model::value;
 pub struct Metrics {
     /// The address and port that they are served on; `None` means that they are not.
     pub listen: Option<SocketAddr>,
+    /// The names by which they may be requested, beside IP addresses, the hostname and names without a dot.
+    pub hosts: Vec<String>,
     /// Whether GPUs also have the names of NVIDIA's dcgm-exporter.
     pub dcgm: bool,
     /// The directory where exporters on the host learn which job has which GPU.

@@ -1,13 +1,24 @@
 //! Slurm's REST API.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 
 use serde::Deserialize;
 
 /// `[rest]`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Rest {
     /// The address and port that slurmrestd listens on; `None` means that there is none.
     pub listen: Option<SocketAddr>,
+    /// The longest lifetime of a token, in seconds.
+    pub max_token_lifetime: NonZeroU32,
+}
+
+impl Default for Rest {
+    fn default() -> Self {
+        /// 30 days.
+        const LONGEST: NonZeroU32 = NonZeroU32::new(30 * 86_400).expect("it is above 0");
+        Self { listen: None, max_token_lifetime: LONGEST }
+    }
 }

@@ -13,7 +13,7 @@ mod tail;
 
 pub use batch::Batch;
 pub use harmless::Circumstances;
-pub use line::{LineSplitter, parse_daemon_line};
+pub use line::{LineSplitter, Origin, parse_daemon_line};
 pub use record::{Record, split_text};
 
 use std::fmt::{self, Write as _};
@@ -159,7 +159,7 @@ impl<S: tracing::Subscriber> Layer<S> for Logs {
         };
         let Message { text, kind, unit } = &message;
         let (kind, unit) = (kind.as_deref(), unit.as_deref());
-        self.write(&Record { level, source: OWN_NAME, message: text.as_bytes(), kind, unit });
+        self.write(&Record { level, source: OWN_NAME, message: text.as_bytes(), kind, unit, is_continuation: false });
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::io::Interest;
 use tokio::sync::mpsc::UnboundedSender;
 use tracing::warn;
 
-use crate::logs::{Circumstances, LineSplitter, Logs, Record, parse_daemon_line};
+use crate::logs::{Circumstances, LineSplitter, Logs, Origin, Record, parse_daemon_line};
 use machine::Event;
 use machine::liveness_result::Probed;
 use machine::node_report::NodeReport;
@@ -23,7 +23,7 @@ const LAST_READS: usize = 64;
 /// What happens to the lines.
 #[derive(Debug)]
 pub(super) enum Reader {
-    /// Log them under this name. With `is_apart`, each read is one message.
+    /// Log them under this name. With `is_apart`, each read is one write.
     Log { source: String, is_apart: bool, now: RefCell<Circumstances> },
     /// Each line is an event of the preparation.
     Prepare,
@@ -117,13 +117,16 @@ impl Pump {
             return lines.push(bytes, |line| self.line(line));
         };
         let (mut batch, now) = (self.logs.batch(source), now.borrow());
-        let add = |line: &[u8]| {
-            let (level, message) = parse_daemon_line(source, line, &now);
-            batch.add(level, message);
+        let mut add = |line: &[u8], origin| match origin {
+            Origin::Continuation => batch.add_continuation(line),
+            Origin::Message => {
+                let (level, message) = parse_daemon_line(source, line, &now);
+                batch.add(level, message);
+            }
         };
         match is_apart {
             true => lines.push_write(bytes, add),
-            false => lines.push(bytes, add),
+            false => lines.push(bytes, |line| add(line, Origin::Message)),
         }
         batch.end();
     }

@@ -52,7 +52,7 @@ pub fn make_directories(config: &Config, root: &Path) -> Result<Vec<Finding>, In
     if slurm_state.is_read_only() {
         return Err(InstallError::directory(&paths.state, nix::Error::EROFS.into()));
     }
-    ended_jobs(&owned(state.child(Paths::JOBCOMP)?, &slurm, 0o755, &mut repaired)?, &slurm);
+    ended_jobs(&owned(state.child(Paths::JOBCOMP)?, &slurm, 0o750, &mut repaired)?, &slurm);
     let mut findings: Vec<Finding> = no_batch_jobs(&spool, &paths.state).into_iter().collect();
     findings.extend(no_scripts(&slurm_files));
     // Earlier versions gave the whole state directory to slurm, and images give it what SlurmUser may now be another of.
@@ -169,13 +169,14 @@ const FULL: u64 = 16 * 1024 * 1024;
 /// The record of ended jobs, which slurmctld only appends to. A full record replaces the previously rotated one. A
 /// missing record is created for slurm: otherwise root's `sacct -c` would create it as root's, and slurmctld exits if
 /// it cannot open it. Root does not open anything in slurm's directory here, so links in it are harmless. Without
-/// DAC_OVERRIDE root can do neither: slurmctld then creates the record, and a full one keeps growing.
+/// DAC_OVERRIDE root can do neither: slurmctld then creates the record, and a full one keeps growing. Only slurm and root can read it:
+/// Slurm's PrivateData does not apply to the file.
 fn ended_jobs(jobcomp: &Dir, slurm: &Owner) {
     let record = jobcomp.metadata_of(Paths::ENDED_JOBS);
     if record.is_ok_and(|record| record.is_file() && record.len() >= FULL) {
         let _ = jobcomp.rename(Paths::ENDED_JOBS, &format!("{}.previous", Paths::ENDED_JOBS));
     }
-    if let Ok(record) = jobcomp.create(Paths::ENDED_JOBS, 0o644) {
+    if let Ok(record) = jobcomp.create(Paths::ENDED_JOBS, 0o640) {
         let _ = slurm.own(&record);
     }
 }

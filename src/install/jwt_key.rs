@@ -1,14 +1,19 @@
 //! The key that signs tokens for the REST API. It is made once, and kept with slurmctld's state, outside of its directory: there it would be
 //! taken for saved state.
+//!
+//! Who knows the key is root through the REST API. In a state directory that others could write, they could have put one there. So a key is
+//! used only if it and its directory belong to slurm or root and others cannot write them.
 
+use std::fs::Metadata;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use super::directories::{finding, owned};
 use super::{InstallError, Owner, atomic};
 use config::{Config, DaemonName, Paths};
-use model::inventory::Finding;
-use sys::trusted_path;
+use model::inventory::{Finding, Kind};
+use sys::trusted_path::{self, Dir, is_ours};
 
 /// Makes the key, if there is none, for slurmctld and slurmdbd. Returns what was repaired.
 ///
@@ -21,7 +26,19 @@ pub fn install_jwt_key(config: &Config, root: &Path) -> Result<Vec<Finding>, Ins
     let (path, mut repaired) = (config.paths.jwt_key(), Vec::new());
     let owner = Owner::of(DaemonName::Slurmctld, config, &path)?;
     let (state, _) = trusted_path::make(root, &config.paths.state, &mut repaired)?;
-    let directory = owned(state.child(Paths::JWT)?, &owner, 0o700, &mut repaired)?;
+    let child = state.child(Paths::JWT)?;
+    let untrusted = untrusted(&child.0, &owner);
+    let directory = owned(child, &owner, 0o700, &mut repaired)?;
+    let mut findings: Vec<Finding> = repaired.iter().map(finding).collect();
+    if let Some(what) = untrusted {
+        directory.remove(Paths::JWT_KEY).map_err(|error| InstallError::write(&path, error))?;
+        findings.push(Finding::warning(
+            Kind::Files,
+            format!("{} is replaced: {what}", path.display()),
+            "who knows the key can make tokens for root",
+            "make new tokens; former ones are invalid",
+        ));
+    }
     match directory.metadata_of(Paths::JWT_KEY) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let mut key = [0; 32];
@@ -31,5 +48,57 @@ pub fn install_jwt_key(config: &Config, root: &Path) -> Result<Vec<Finding>, Ins
         found => found.map(drop),
     }
     .map_err(|error| InstallError::write(&path, error))?;
-    Ok(repaired.iter().map(finding).collect())
+    Ok(findings)
+}
+
+/// Why the key in this directory is not used, if there is one. To be called before the directory is given to its owner.
+fn untrusted(directory: &Dir, owner: &Owner) -> Option<String> {
+    let key = directory.metadata_of(Paths::JWT_KEY).ok()?;
+    let fault = |what: &str, found: &Metadata| {
+        let (uid, mode) = (found.uid(), found.mode() & 0o7777);
+        if !is_ours(uid) && owner.ids().is_none_or(|(user, _)| user != uid) {
+            return Some(format!("{what} belongs to uid {uid}"));
+        }
+        (mode & 0o022 != 0).then(|| format!("others may write {what} (mode {mode:o})"))
+    };
+    let is_another = !key.is_file() || key.nlink() != 1;
+    let is_another = is_another.then(|| "it is a link, or has a second name".to_owned());
+    is_another.or_else(|| fault("its directory", directory.metadata())).or_else(|| fault("it", &key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn a_key_that_others_could_have_planted_is_replaced() {
+        let root = tempfile::tempdir().unwrap();
+        let text =
+            "[rest]\nlisten = '127.0.0.1:6820'\n[paths]\nstate = '/state'\n[daemon.slurmctld]\nuser = 'nobody'\n";
+        let config = Config::parse(text, Path::new("t")).unwrap();
+        std::fs::create_dir(root.path().join("state")).unwrap();
+        let (directory, key) = (root.path().join("state/jwt"), root.path().join("state/jwt/jwt_hs256.key"));
+        let mode = |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        let install = || {
+            let findings = install_jwt_key(&config, root.path()).unwrap();
+            (std::fs::read(&key).unwrap(), findings.iter().any(|finding| finding.what.contains("is replaced")))
+        };
+        let (first, is_replaced) = install();
+        assert!(first.len() == 32 && !is_replaced);
+        assert_eq!(install(), (first.clone(), false), "a key of ours is kept");
+        mode(&key, 0o666);
+        let (second, is_replaced) = install();
+        assert!(second != first && is_replaced, "others may write the key");
+        mode(&directory, 0o777);
+        let (third, is_replaced) = install();
+        assert!(third != second && is_replaced, "others may write the directory");
+        std::fs::hard_link(&key, root.path().join("other")).unwrap();
+        let (fourth, is_replaced) = install();
+        assert!(fourth != third && is_replaced, "it has a second name");
+        std::fs::remove_file(&key).unwrap();
+        std::os::unix::fs::symlink(root.path().join("other"), &key).unwrap();
+        let (fifth, is_replaced) = install();
+        assert!(fifth != third && is_replaced && key.symlink_metadata().unwrap().is_file(), "it is a link");
+    }
 }

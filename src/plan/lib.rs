@@ -43,7 +43,7 @@ pub use mismatch::Mismatch;
 pub use names::{DevicePath, GresType, HostName};
 pub use node::{NodePlan, Topology};
 pub use prolog::Prolog;
-pub use rest::{authentication, can_authenticate};
+pub use rest::{MAX_TOKEN_LIFETIME, authentication, can_authenticate};
 pub use settings::{PartitionPlan, Setting};
 pub use simulate::DEVICES as SIMULATED_DEVICES;
 pub use task_prolog::TaskProlog;

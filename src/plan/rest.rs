@@ -9,11 +9,16 @@ use super::Refusal;
 /// Slurm's plugin for JSON Web Tokens. All of Slurm's programs load it.
 const PLUGIN: &str = "auth_jwt";
 
+/// The option of AuthAltParameters with the longest lifetime of a token, in seconds.
+pub const MAX_TOKEN_LIFETIME: &str = "max_token_lifespan";
+
 /// The keys that slurm.conf and slurmdbd.conf have in common.
 pub fn authentication(config: &Config) -> Option<[(&'static str, String); 2]> {
     config.rest.listen?;
-    let key = config.paths.jwt_key();
-    Some([("AuthAltTypes", "auth/jwt".to_owned()), ("AuthAltParameters", format!("jwt_key={}", key.display()))])
+    let (key, longest) = (config.paths.jwt_key(), config.rest.max_token_lifetime);
+    // slurmctld applies the limit to all users but root and slurm.
+    let parameters = format!("jwt_key={},{MAX_TOKEN_LIFETIME}={longest}", key.display());
+    Some([("AuthAltTypes", "auth/jwt".to_owned()), ("AuthAltParameters", parameters)])
 }
 
 /// # Errors

@@ -141,7 +141,9 @@ fn metrics(config: &Config) -> Vec<String> {
     let run = config.paths.run.display().to_string();
     let words = ["slurminit", "metrics", "--listen", &listen, "--run", &run].map(str::to_owned);
     let switches = [(config.metrics.dcgm, "--dcgm"), (config.accounting.is_on(), "--accounting")];
-    words.into_iter().chain(switches.into_iter().filter(|(is_on, _)| *is_on).map(|(_, word)| word.to_owned())).collect()
+    let switches = switches.into_iter().filter(|(is_on, _)| *is_on).map(|(_, word)| word.to_owned());
+    let hosts = config.metrics.hosts.iter().map(|host| format!("--allow-host={host}"));
+    words.into_iter().chain(switches).chain(hosts).collect()
 }
 
 /// The embedded database: small, reached by its socket alone, without a log for replicas. slurmdbd asks for the lock's timeout.

@@ -15,8 +15,8 @@ const CHOWN: u32 = 0;
 
 /// Whose the files of the usable GPUs are.
 pub(super) fn detect(root: &Path, inventory: &Inventory) -> DeviceFiles {
-    let of = |vendor_skips: bool, file: &Path| match own_mode(root, file) {
-        Some(mode) if vendor_skips => Some(is_closed(mode)),
+    let of = |vendor_skips: bool, file: &Path| match own_file(root, file) {
+        Some((mode, uid)) if vendor_skips => Some(is_isolated(mode, uid)),
         _ => None,
     };
     let files = inventory.usable_gpus().flat_map(|gpu| {
@@ -33,19 +33,24 @@ pub(super) fn detect(root: &Path, inventory: &Inventory) -> DeviceFiles {
     }
 }
 
-/// The mode of a device file, if it was made in the container's own /dev.
-fn own_mode(root: &Path, file: &Path) -> Option<u32> {
+/// The mode and owner of a device file, if it was made in the container's own /dev.
+fn own_file(root: &Path, file: &Path) -> Option<(u32, u32)> {
     let mounts = regular::text(&root.join("proc/self/mountinfo")).ok()?;
     // The host's /dev is of the kind devtmpfs.
     Mount::all(&mounts).filter(|mount| mount.at == "/dev").last().filter(|mount| mount.kind == "tmpfs")?;
     let own = root.join("dev").symlink_metadata().ok()?;
     let found = root.join(file.strip_prefix("/").ok()?).symlink_metadata().ok()?;
-    (found.file_type().is_char_device() && found.dev() == own.dev()).then(|| found.mode())
+    (found.file_type().is_char_device() && found.dev() == own.dev()).then(|| (found.mode(), found.uid()))
 }
 
 /// Whether the device file was made in this container's own /dev.
 pub fn is_own(file: &Path) -> bool {
-    own_mode(Path::new("/"), file).is_some()
+    own_file(Path::new("/"), file).is_some()
+}
+
+/// Whether a file is closed, or belongs to a job's user, who can change its mode: the engine makes all of them root's.
+const fn is_isolated(mode: u32, uid: u32) -> bool {
+    is_closed(mode) || uid != 0
 }
 
 /// Whether a file's mode keeps those out who are neither its owner nor of its group.
@@ -59,8 +64,8 @@ mod tests {
 
     use super::*;
 
-    /// The file's mode in a tree with this mount at /dev.
-    fn of(mount: &str, file: &str) -> Option<u32> {
+    /// The file's mode and owner in a tree with this mount at /dev.
+    fn of(mount: &str, file: &str) -> Option<(u32, u32)> {
         let root = tempfile::tempdir().unwrap();
         for directory in ["proc/self", "dev"] {
             fs::create_dir_all(root.path().join(directory)).unwrap();
@@ -68,7 +73,12 @@ mod tests {
         fs::write(root.path().join("proc/self/mountinfo"), mount).unwrap();
         std::os::unix::fs::symlink("/dev/null", root.path().join("dev/nvidia0")).unwrap();
         fs::write(root.path().join("dev/nvidia1"), "").unwrap();
-        own_mode(root.path(), Path::new(file))
+        own_file(root.path(), Path::new(file))
+    }
+
+    #[test]
+    fn a_file_that_a_jobs_user_has_opened_to_all_is_still_isolated() {
+        assert!(is_isolated(0o660, 0) && is_isolated(0o666, 1001) && !is_isolated(0o666, 0));
     }
 
     #[test]

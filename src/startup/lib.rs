@@ -4,7 +4,6 @@
 
 pub mod free_port;
 pub mod health;
-pub mod holders;
 pub mod jobs;
 pub mod liveness;
 pub mod oom_score;

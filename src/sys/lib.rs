@@ -5,6 +5,7 @@ pub mod leftovers;
 pub mod lock;
 pub mod proc;
 pub mod secret_variables;
+pub mod socket_owners;
 pub mod sockets;
 pub mod system_calls;
 pub mod tool;

@@ -36,6 +36,8 @@ pub struct Tcp {
     pub uid: u32,
     /// The inode, as in `/proc/PID/fd`; 0 if no process has the socket open.
     pub inode: u32,
+    /// The inode of the cgroup (version 2) of the process that created the socket (Linux 5.8 and later).
+    pub cgroup: Option<u64>,
 }
 
 /// A Unix socket.
@@ -155,12 +157,17 @@ fn inet_request(family: u8, states: u32, local: u16, remote: u16) -> Vec<u8> {
     bytes
 }
 
-/// `struct inet_diag_msg`: family, state, timer, retransmits; ports and addresses; then times, queues, owner and inode.
+/// `struct inet_diag_msg`: family, state, timer, retransmits; ports and addresses; then times, queues, owner and inode; then
+/// attributes.
 fn inet(body: &[u8]) -> Option<Tcp> {
+    const CGROUP: u16 = 21;
+    let cgroup = attributes(body.get(72..).unwrap_or_default()).find(|(kind, _)| *kind == CGROUP);
+    let cgroup = cgroup.and_then(|(_, id)| Some(u64::from_ne_bytes(id.get(..8)?.try_into().ok()?)));
     let port = |at: usize| Some(u16::from_be_bytes(body.get(at..at + 2)?.try_into().ok()?));
     let listens = *body.get(1)? == LISTEN;
     let waiting = if listens { u32_at(body, 56)? } else { 0 };
-    Some(Tcp { local: port(4)?, remote: port(6)?, listens, waiting, uid: u32_at(body, 64)?, inode: u32_at(body, 68)? })
+    let (uid, inode) = (u32_at(body, 64)?, u32_at(body, 68)?);
+    Some(Tcp { local: port(4)?, remote: port(6)?, listens, waiting, uid, inode, cgroup })
 }
 
 /// `struct nlmsghdr` and `struct unix_diag_req`; asks for name, peer, backlog and owner.
@@ -179,10 +186,7 @@ fn unix_request() -> Vec<u8> {
 /// `struct unix_diag_msg`: family, type, state, inode and a cookie; then attributes, each with length and kind.
 fn unix_message(body: &[u8]) -> Option<Unix> {
     let mut socket = Unix { listens: *body.get(2)? == LISTEN, inode: u32_at(body, 4)?, ..Unix::default() };
-    let mut rest = body.get(16..)?;
-    while let (Some(length), Some(kind)) = (u16_at(rest, 0), u16_at(rest, 2)) {
-        let length = usize::from(length);
-        let Some(value) = rest.get(4..length) else { break };
+    for (kind, value) in attributes(body.get(16..)?) {
         match kind {
             0 => socket.name = value.strip_suffix(&[0]).unwrap_or(value).to_vec(),
             2 => socket.peer = u32_at(value, 0),
@@ -190,9 +194,18 @@ fn unix_message(body: &[u8]) -> Option<Unix> {
             7 => socket.uid = u32_at(value, 0),
             _ => {}
         }
-        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
     Some(socket)
+}
+
+/// `struct nlattr`: the kind and value of each attribute.
+fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let (length, kind) = (usize::from(u16_at(rest, 0)?), u16_at(rest, 2)?);
+        let value = rest.get(4..length)?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {

@@ -222,16 +222,6 @@ pub fn receive_with_sender(socket: &OwnedFd, buffer: &mut [u8]) -> nix::Result<(
     }
 }
 
-/// Reads an extended attribute into `buffer` and returns its length in bytes.
-///
-/// # Errors
-/// The kernel's: `ENODATA` without the attribute, `ERANGE` if it is longer than the buffer.
-pub fn get_xattr(file: &CStr, name: &CStr, buffer: &mut [u8]) -> nix::Result<usize> {
-    // SAFETY: both strings end with a NUL, and the length is the buffer's.
-    let length = unsafe { libc::getxattr(file.as_ptr(), name.as_ptr(), buffer.as_mut_ptr().cast(), buffer.len()) };
-    Errno::result(length).map(isize::unsigned_abs)
-}
-
 /// Removes an extended attribute.
 ///
 /// # Errors

@@ -23,6 +23,8 @@ pub use scrape::text;
 pub struct Settings {
     /// The address and port.
     pub listen: SocketAddr,
+    /// The names by which the server may be requested, beside IP addresses, the hostname and names without a dot.
+    pub hosts: Vec<String>,
     /// The run directory.
     pub run: PathBuf,
     /// Whether GPUs also have DCGM's names.

@@ -51,3 +51,69 @@ fn who_kills_slurmctld_by_a_request_again_and_again_does_not_end_the_container()
     container.until("scontrol ping | grep -q UP");
     assert_eq!(container.sh("timeout 60 srun echo works"), "works", "{}", container.log());
 }
+
+/// A process that keeps four others which take the port whenever it is free, and kills every process of its user with slurminit's name.
+/// The four may hide their descriptors.
+const SQUATTER: &str = r#"
+    use Socket;
+    my ($port, $hides) = @ARGV;
+    my $family = $$;
+    sub take {
+        syscall(157, 4, 0, 0, 0, 0) if $hides; # prctl(PR_SET_DUMPABLE, 0) of x86-64
+        while (kill 0, $family) {
+            socket(my $s, PF_INET, SOCK_STREAM, 0);
+            setsockopt($s, SOL_SOCKET, SO_REUSEADDR, 1);
+            select(undef, undef, undef, 3600) if bind($s, sockaddr_in($port, INADDR_ANY)) && listen($s, 5);
+            close($s);
+            select(undef, undef, undef, 0.001);
+        }
+        exit;
+    }
+    $SIG{CHLD} = "IGNORE";
+    my @children;
+    while (1) {
+        @children = grep { kill 0, $_ } @children;
+        while (@children < 4) { my $child = fork // last; take() unless $child; push @children, $child }
+        for my $name (glob "/proc/[0-9]*/comm") {
+            open(my $file, "<", $name) or next;
+            kill 9, $name =~ /(\d+)/ if (<$file> // "") =~ /slurminit/;
+        }
+        select(undef, undef, undef, 0.002);
+    }
+"#;
+
+/// Nothing that judges the squatter runs with its user ID, and nothing is killed but what has the port.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn slurmctld_gets_its_port_back_while_a_user_takes_it_again_and_again_on_each_debian() {
+    for image in debians(PLAIN) {
+        for hides in ["", "1"] {
+            let container = Image::new(image).with(["--hostname", "node1"]).serve();
+            let spawn = |user: &str, command: &[&str]| {
+                let options = ["exec", "--detach", "--user", user, &container.name];
+                docker(options.into_iter().chain(command.iter().copied())).ok();
+            };
+            spawn("nobody", &["sleep", "7001"]);
+            spawn("daemon", &["sleep", "7002"]);
+            spawn("nobody", &["perl", "-e", SQUATTER, "6817", hides]);
+            container.until("pgrep --uid nobody --count perl | grep -q 5");
+            let begin = std::time::Instant::now();
+            container.sh("pkill -KILL -x slurmctld");
+            let outcome = container.exec(&[
+                "timeout",
+                "60",
+                "sh",
+                "-c",
+                "until scontrol ping | grep -q UP && timeout 5 srun true; do sleep 0.1; done",
+            ]);
+            let took = begin.elapsed();
+            let log = container.log();
+            assert_eq!(outcome.code, 0, "{image}: {log}");
+            assert!(took.as_secs() < 10, "{image}: {took:?} until a job runs\n{log}");
+            assert!(log.contains("was taken by process"), "{image}: {log}");
+            // Those without the port live, and run again.
+            container.until("! ps -o stat= -u nobody | grep -q T");
+            assert_eq!(container.sh("pgrep -c -f \"^sleep 700[12]\""), "2", "{image}: {log}");
+        }
+    }
+}

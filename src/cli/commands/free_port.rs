@@ -1,7 +1,7 @@
 //! `slurminit free-port`: gets a unit's port back from a process that took it while the unit was down.
 
 use model::exit_code;
-use startup::free_port;
+use startup::free_port::{self, Port};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -14,13 +14,20 @@ pub(crate) struct Args {
     /// The session of another unit, which may keep the port
     #[arg(long)]
     spare: Vec<i32>,
-    /// It was taken before, so end all processes of the thief's user
+    /// It was taken before: stop the processes of its owner's user until the unit listens
     #[arg(long)]
     again: bool,
+    /// Wait until the port's unit listens, and resume these processes, as PID:START,...
+    #[arg(long)]
+    resume: Option<String>,
 }
 
 /// The exit code says whether the port is free.
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    let is_free = free_port::free(args.port, &args.unit, &args.spare, args.again);
-    Ok(if is_free { exit_code::SUCCESS } else { exit_code::FAILURE })
+    if let Some(list) = args.resume {
+        free_port::resume_once_it_listens(args.port, &list);
+        return Ok(exit_code::SUCCESS);
+    }
+    let port = Port { number: args.port, unit: &args.unit, spare: &args.spare };
+    Ok(if free_port::free(port, args.again) { exit_code::SUCCESS } else { exit_code::FAILURE })
 }

@@ -11,6 +11,9 @@ pub(crate) struct Args {
     /// The address and port
     #[arg(long)]
     listen: SocketAddr,
+    /// A name by which the server may be requested
+    #[arg(long = "allow-host", value_name = "NAME")]
+    hosts: Vec<String>,
     /// The run directory
     #[arg(long)]
     run: PathBuf,
@@ -24,7 +27,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let host = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let Args { listen, run, dcgm, accounting } = args;
-    metrics::run(metrics::Settings { listen, run, dcgm, host, accounting })?;
+    let Args { listen, hosts, run, dcgm, accounting } = args;
+    metrics::run(metrics::Settings { listen, hosts, run, dcgm, host, accounting })?;
     Ok(exit_code::SUCCESS)
 }

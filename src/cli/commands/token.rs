@@ -14,6 +14,12 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    if let Some(longest) = longest_lifetime().filter(|longest| args.lifespan > *longest) {
+        anyhow::bail!(
+            "--lifespan {} exceeds {longest} s, the longest lifetime of a token: set max_token_lifetime under [rest]",
+            args.lifespan
+        );
+    }
     let (user, lifespan) = (format!("username={}", args.user), format!("lifespan={}", args.lifespan));
     let said = Client::each(limit::COMMAND).output("scontrol", &["token", &user, &lifespan]);
     let hint = "tokens for others are root's to make, and need `listen` in [rest]: docs/accounting.md";
@@ -21,4 +27,23 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let token = said.trim().strip_prefix("SLURM_JWT=").filter(|token| !token.is_empty());
     super::print(&format!("{}\n", token.ok_or_else(|| anyhow::anyhow!("scontrol printed no token; {hint}"))?))?;
     Ok(exit_code::SUCCESS)
+}
+
+/// The limit in slurm.conf, in seconds: slurmctld does not apply it to root.
+fn longest_lifetime() -> Option<u32> {
+    limit_of(&Client::each(limit::COMMAND).config().ok()?.get("AuthAltParameters")?)
+}
+
+fn limit_of(parameters: &str) -> Option<u32> {
+    let value = |parameter: &str| parameter.strip_prefix(plan::MAX_TOKEN_LIFETIME)?.strip_prefix('=')?.parse().ok();
+    parameters.split(',').find_map(value)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn reads_the_limit_from_slurms_parameters() {
+        assert_eq!(super::limit_of("jwt_key=/a/b,max_token_lifespan=600"), Some(600));
+        assert_eq!(super::limit_of("jwt_key=/a/b"), None);
+    }
 }

@@ -32,6 +32,11 @@ impl<'a> Batch<'a> {
         self.push(&Record::line(level, self.source, message));
     }
 
+    /// Adds a text that may belong to the message before it; never blocks.
+    pub fn add_continuation(&mut self, text: &[u8]) {
+        self.push(&Record { is_continuation: true, ..Record::line(Level::Info, self.source, text) });
+    }
+
     pub(super) fn push(&mut self, record: &Record<'_>) {
         let Logs { shared } = self.logs;
         let level = record.level;

@@ -8,11 +8,24 @@ use model::log::Level;
 const LONGEST: usize = 4 << 20;
 /// The kernel splits longer writes into pieces of this many bytes (`PIPE_BUF`).
 const PIECE: usize = 4096;
+/// The C library writes a message to standard error in pieces of this many bytes (glibc 2.37 and later: `Xprintf_buffer_to_file`).
+const STAGE: usize = 128;
+
+/// Where the text of a record comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// It begins with the beginning of a message.
+    Message,
+    /// It may be the rest of the message before it, and so a user's text.
+    Continuation,
+}
 
 /// Splits a byte stream into lines.
 #[derive(Debug, Default)]
 pub struct LineSplitter {
     partial: Vec<u8>,
+    /// Whether the last write ended with a newline and may have been only a piece of its message.
+    is_ambiguous: bool,
 }
 
 impl LineSplitter {
@@ -35,13 +48,17 @@ impl LineSplitter {
     }
 
     /// Adds the bytes of one write, or a piece of it. Only a newline at the end of the write ends the message; an
-    /// earlier one is part of the text. A full piece continues in the next one.
-    pub fn push_write(&mut self, bytes: &[u8], mut line: impl FnMut(&[u8])) {
+    /// earlier one is part of the text. A full piece of the kernel's continues in the next one. A full piece of the C
+    /// library's that ends with a newline is either the end of its message or not, so what follows is a
+    /// [`Origin::Continuation`].
+    pub fn push_write(&mut self, bytes: &[u8], mut line: impl FnMut(&[u8], Origin)) {
         let ends = bytes.len() < PIECE && bytes.ends_with(b"\n");
         let text = bytes.iter().rposition(|byte| *byte != b'\n').map_or(0, |last| last + 1);
         self.partial.extend_from_slice(if ends { bytes.get(..text).unwrap_or_default() } else { bytes });
         if ends || self.partial.len() >= LONGEST {
-            line(&std::mem::take(&mut self.partial));
+            let origin = if self.is_ambiguous { Origin::Continuation } else { Origin::Message };
+            line(&std::mem::take(&mut self.partial), origin);
+            self.is_ambiguous = !ends || bytes.len() == STAGE;
         }
     }
 
@@ -160,13 +177,44 @@ mod tests {
         let mut seen = Vec::new();
         let forged = [&[b'x'; PIECE - 1][..], b"\n"].concat();
         for write in [b"a: x\na: forged\n", &b"a: "[..], b"b\n\n", &forged, b"a: forged\n", b"\n"] {
-            splitter.push_write(write, |line| seen.push(line.to_vec()));
+            splitter.push_write(write, |line, origin| {
+                assert_eq!(origin, Origin::Message);
+                seen.push(line.to_vec());
+            });
         }
         let long = [&forged[..], b"a: forged"].concat();
         assert_eq!(seen, [&b"a: x\na: forged"[..], b"a: b", &long, b""]);
     }
 
     proptest! {
+        /// The C library's pieces of messages with a user's text, in which newlines are where the user wants them.
+        #[test]
+        fn no_text_of_a_user_begins_a_message(
+            texts in proptest::collection::vec(("[a-z]{0,300}", "[a-z]{0,300}", 0..400_usize), 1..8),
+        ) {
+            let mut splitter = LineSplitter::default();
+            for (before, after, offset) in texts {
+                let mut text = format!("slurmctld: error: {before}{}{after}", "x".repeat(offset)).into_bytes();
+                // A newline at the end of each piece, and the forged record after it.
+                for end in (STAGE - 1..text.len()).step_by(STAGE) {
+                    text[end] = b'\n';
+                    for (byte, forged) in text[end + 1..].iter_mut().zip(b"slurmctld: sched: Allocate JobId=1_2(2)") {
+                        *byte = *forged;
+                    }
+                }
+                text.push(b'\n');
+                let mut begun = 0;
+                for piece in text.chunks(STAGE) {
+                    splitter.push_write(piece, |line, origin| {
+                        let is_forged = line.starts_with(b"slurmctld: sched: Allocate");
+                        assert!(!is_forged || origin == Origin::Continuation);
+                        begun += usize::from(origin == Origin::Message);
+                    });
+                }
+                prop_assert!(begun <= 1, "one message, {begun} records");
+            }
+        }
+
         #[test]
         fn however_the_bytes_come_the_lines_are_the_same(
             lines in proptest::collection::vec("[a-z]{0,40}", 1..20),

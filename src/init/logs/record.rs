@@ -20,7 +20,12 @@ pub struct Record<'a> {
     pub kind: Option<&'a str>,
     /// The daemon or service that the event is about.
     pub unit: Option<&'a str>,
+    /// The text may belong to the message before it: then it says nothing about its source or level.
+    pub is_continuation: bool,
 }
+
+/// What a continuation begins with, as text.
+const CONTINUATION: &str = "(continued) ";
 
 #[derive(Serialize)]
 struct Json<'a> {
@@ -31,13 +36,15 @@ struct Json<'a> {
     kind: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     unit: Option<&'a str>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    continued: bool,
     message: &'a str,
 }
 
 impl<'a> Record<'a> {
     /// A line without an event's kind.
     pub fn line(level: Level, source: &'a str, message: &'a [u8]) -> Self {
-        Self { level, source, message, kind: None, unit: None }
+        Self { level, source, message, kind: None, unit: None, is_continuation: false }
     }
 
     /// The line with its newline.
@@ -52,7 +59,8 @@ impl<'a> Record<'a> {
         let mut line = match format {
             LogFormat::Text => {
                 let mut line = Vec::with_capacity(time.len() + self.source.len() + self.message.len() + 16);
-                for part in [time, &"      "[level.len()..], level, " ", self.source, ": "] {
+                let mark = if self.is_continuation { CONTINUATION } else { "" };
+                for part in [time, &"      "[level.len()..], level, " ", self.source, ": ", mark] {
                     line.extend_from_slice(part.as_bytes());
                 }
                 printable::push(&mut line, self.message);
@@ -60,8 +68,8 @@ impl<'a> Record<'a> {
             }
             LogFormat::Json => {
                 let message = String::from_utf8_lossy(self.message);
-                let Self { source, kind, unit, .. } = *self;
-                let json = Json { time, level, source, kind, unit, message: &message };
+                let Self { source, kind, unit, is_continuation: continued, .. } = *self;
+                let json = Json { time, level, source, kind, unit, continued, message: &message };
                 printable::json(&serde_json::to_string(&json).unwrap_or_default()).into_owned().into_bytes()
             }
         };

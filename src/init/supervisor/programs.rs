@@ -199,7 +199,7 @@ impl Supervisor {
         argv
     }
 
-    /// Units are spared: a unit that holds the port is not killed, nor are all processes of a user that runs a unit.
+    /// Units are spared: one that has the port is not killed, and none is stopped with the other processes of its user.
     fn free_port(&self, unit: &Unit) -> Argv {
         let port = match unit.spec.readiness {
             ReadinessTest::Port(port) => port,
@@ -208,7 +208,7 @@ impl Supervisor {
         let words = words(&["free-port", "--port", &port.to_string(), "--unit", &unit.spec.name]);
         let units = self.living.values().filter(|living| living.child.unit().is_some());
         let spared = units.flat_map(|living| [b"--spare".to_vec(), living.started.group.to_string().into_bytes()]);
-        let again = (unit.external_failures_in_a_row() > 2).then(|| b"--again".to_vec());
+        let again = (unit.external_failures_in_a_row() > 1).then(|| b"--again".to_vec());
         std::iter::once(own_file()).chain(words).chain(spared).chain(again).collect()
     }
 

@@ -38,8 +38,26 @@ const COLUMNS: [(&str, usize); 7] = [
 pub(super) struct Begun {
     /// Jobs, by ID.
     pub(super) ids: BTreeSet<String>,
-    /// Array tasks, as `ARRAY_TASK`: a task that slurmctld has forgotten gets another job ID.
-    tasks: BTreeSet<String>,
+    /// Array tasks, as `ARRAY_TASK`, and their job IDs: a task that slurmctld has forgotten gets another job ID.
+    tasks: BTreeSet<(String, String)>,
+}
+
+/// The jobs that slurmctld knows: job IDs with the array tasks that have them, if any.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Listed(BTreeSet<(String, Option<String>)>);
+
+impl Listed {
+    /// From squeue's rows.
+    fn of(rows: Vec<[String; 7]>) -> Self {
+        let one = |[id, array, task, ..]: [String; 7]| (id, is_number(&task).then(|| format!("{array}_{task}")));
+        Self(rows.into_iter().map(one).collect())
+    }
+
+    /// Whether the task can have this job ID. Several waiting tasks have the ID of their array.
+    fn allows(&self, task: &str, id: &str) -> bool {
+        let mut same = self.0.iter().filter(|(listed, _)| listed == id).peekable();
+        same.peek().is_none() || same.any(|(_, other)| other.as_deref() == Some(task))
+    }
 }
 
 /// A log line in which slurmctld assigns a job to the node (Slurm 22.05 to 24.11, `job_scheduler.c`, `backfill.c`).
@@ -71,13 +89,21 @@ impl Begun {
         let given: Vec<String> = slurmctld.lines().filter_map(|line| Some(Allocated::parse(line)?.job)).collect();
         let noted = noted.lines().filter_map(|line| line.split_once(' ')).map(|(id, task)| (task, id));
         let tasks = given.iter().filter_map(|job| task(job)).chain(noted);
-        let tasks = tasks.filter(|(_, id)| ids.contains(*id)).map(|(task, _)| task.to_owned()).collect();
+        let tasks =
+            tasks.filter(|(_, id)| ids.contains(*id)).map(|(task, id)| (task.to_owned(), id.to_owned())).collect();
         Self { ids, tasks }
+    }
+
+    /// Removes what slurmctld contradicts: the log claims that a task has the ID of a job that slurmctld knows as another one.
+    /// Only IDs that slurmctld has forgotten are taken from the log.
+    fn without_contradictions(mut self, listed: &Listed) -> Self {
+        self.tasks.retain(|(task, id)| listed.allows(task, id));
+        self
     }
 
     fn contains(&self, job: &OnceJob) -> bool {
         match &job.task {
-            Some(task) => self.tasks.contains(task),
+            Some(task) => self.tasks.iter().any(|(begun, _)| begun == task),
             None => self.ids.contains(&job.id),
         }
     }
@@ -131,7 +157,7 @@ fn is_number(word: &str) -> bool {
 /// Keeps jobs that may run only once from running twice, and names what slurmctld has forgotten. If slurmd was held,
 /// everything that has begun had begun before this slurmctld.
 pub(super) fn run(node: &str, held: bool) -> anyhow::Result<()> {
-    let begun = begun(node)?;
+    let begun = begun(node)?.without_contradictions(&Listed::of(rows()?));
     let boot = SLURM.config()?.get("BOOT_TIME").unwrap_or_default();
     let mut ordered = BTreeSet::new();
     // A job that is pending at the first look may be assigned before it is cancelled. The second look finds it.
@@ -205,8 +231,12 @@ fn last_lines(daemon: &str) -> String {
 
 /// The jobs known to slurmctld that may run only once.
 fn known_once() -> anyhow::Result<Vec<OnceJob>> {
+    Ok(rows()?.into_iter().filter_map(OnceJob::of).collect())
+}
+
+fn rows() -> anyhow::Result<Vec<[String; 7]>> {
     let which = Jobs { states: &["all"], options: &["--array"], ..Jobs::default() };
-    Ok(SLURM.job_columns(&which, &COLUMNS)?.into_iter().filter_map(OnceJob::of).collect())
+    Ok(SLURM.job_columns(&which, &COLUMNS)?)
 }
 
 fn cancel(job: &str) -> anyhow::Result<()> {
@@ -226,11 +256,28 @@ fn end_slurmd() {
 
 #[cfg(test)]
 mod tests {
-    use super::{Begun, OnceJob, split_text};
+    use super::{Begun, Listed, OnceJob, split_text};
 
     fn tasks(slurmctld: &str) -> Vec<String> {
         let ids = ["15", "16", "5"].map(str::to_owned).into();
-        Begun::of(ids, slurmctld, "").tasks.into_iter().collect()
+        Begun::of(ids, slurmctld, "").tasks.into_iter().map(|(task, _)| task).collect()
+    }
+
+    #[test]
+    fn a_task_with_the_id_of_another_job_has_not_begun() {
+        let time = "2026-11-22T10:10:55.002778Z  info slurmctld: ";
+        let log = format!("{time}sched: Allocate JobId=1_2(5) NodeList=localhost\n");
+        let row = |row: [&str; 7]| row.map(str::to_owned);
+        let waiting = row(["1", "1", "2", "0", "PENDING", "N/A", ""]);
+        let has_begun = |others: &[[String; 7]]| {
+            let listed = Listed::of(others.iter().cloned().chain([waiting.clone()]).collect());
+            let begun = Begun::of(["5".to_owned()].into(), &log, "").without_contradictions(&listed);
+            begun.contains(&OnceJob::of(waiting.clone()).unwrap())
+        };
+        assert!(has_begun(&[row(["1", "1", "1", "0", "PENDING", "N/A", ""])]), "slurmctld has forgotten job 5");
+        assert!(has_begun(&[row(["5", "1", "2", "0", "RUNNING", "N/A", ""])]));
+        assert!(!has_begun(&[row(["5", "5", "N/A", "1", "RUNNING", "N/A", ""])]), "job 5 is another one");
+        assert!(!has_begun(&[row(["5", "4", "1", "1", "RUNNING", "N/A", ""])]));
     }
 
     #[test]
@@ -261,7 +308,8 @@ mod tests {
     #[test]
     fn a_task_is_known_by_what_was_noted_of_it() {
         let begun = Begun::of(["15".to_owned()].into(), "", "15 12_3\n16 12_4\n17 12_5\n17\n18\nx\n\n");
-        assert_eq!(begun.tasks.into_iter().collect::<Vec<_>>(), ["12_3", "12_5"], "slurmd has not begun 16");
+        let tasks: Vec<_> = begun.tasks.into_iter().map(|(task, _)| task).collect();
+        assert_eq!(tasks, ["12_3", "12_5"], "slurmd has not begun 16");
         assert_eq!(begun.ids.into_iter().collect::<Vec<_>>(), ["15", "17", "18"]);
     }
 

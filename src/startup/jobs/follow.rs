@@ -16,6 +16,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use anyhow::Context as _;
+
 use super::account::{Allocated, launched, task};
 use super::notes::{self, Notes};
 use super::{SLURM, pause};
@@ -42,19 +44,19 @@ pub fn run(slurm_conf: &Path, state: &Path, socket: &Path) -> anyhow::Result<()>
         .map_err(|error| eprintln!("warning: which jobs have begun is not noted, and they may run twice: {error:#}"))
         .ok();
     let notes = Arc::new(notes);
-    std::thread::spawn(move || watch_disk(&state));
+    start_thread(move || watch_disk(&state))?;
     let (started, starts) = channel();
-    std::thread::spawn(move || save_together(&starts));
+    start_thread(move || save_together(&starts))?;
     let (failed, failures) = channel();
-    std::thread::spawn(move || without_output::name(&failures));
+    start_thread(move || without_output::name(&failures))?;
     let (of_slurmd, begun) = (socket.to_owned(), Arc::clone(&notes));
-    std::thread::spawn(move || {
+    start_thread(move || {
         let _ = follow(&of_slurmd, DaemonName::Slurmd, &mut |line| {
             let _ = launched(DaemonName::Slurmd.as_str(), line).map(|id| note(&begun, &format!("{id}\n")));
         });
         // PID 1 starts another one, which follows both again.
         std::process::exit(i32::from(exit_code::FAILURE));
-    });
+    })?;
     follow(socket, DaemonName::Slurmctld, &mut |line| {
         let _ = without_output::parse(line).map(|job| failed.send(job));
         let Some(Allocated { job, by_backfill }) = Allocated::parse(line) else { return };
@@ -63,6 +65,12 @@ pub fn run(slurm_conf: &Path, state: &Path, socket: &Path) -> anyhow::Result<()>
             let _ = started.send(job);
         }
     })
+}
+
+/// # Errors
+/// No thread can be created, because the container has no process left: PID 1 starts this program again later.
+fn start_thread(body: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
+    std::thread::Builder::new().spawn(body).map(drop).context("cannot create a thread (--pids-limit)")
 }
 
 /// A full disk also keeps slurmctld from saving, and [`watch_disk`] reports that.
@@ -106,6 +114,10 @@ fn save_together(starts: &Receiver<String>) {
         pause(TOGETHER);
         let last = starts.try_iter().last().unwrap_or(first);
         let name = last.split('(').next().unwrap_or_default();
-        let _ = SLURM.update_job(name, &["delayboot=0"]);
+        // The log is no evidence, and the change has an effect on a job that waits.
+        let states = SLURM.output("squeue", &["--noheader", "--states=all", "--format=%T", "--jobs", name]);
+        if states.is_ok_and(|states| states.split_whitespace().any(|state| state == "RUNNING")) {
+            let _ = SLURM.update_job(name, &["delayboot=0"]);
+        }
     }
 }

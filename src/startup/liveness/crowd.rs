@@ -5,18 +5,18 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::free_port::named;
-use crate::holders::{self, Which};
+use crate::free_port::{name_of, named};
 use config::ReadinessTest;
 use sys::proc;
 use sys::proc::parse;
+use sys::socket_owners;
 use sys::sockets;
 use sys::sockets::Unix;
 
 /// From this number on, connections of other users count as a crowd. A daemon that hangs collects a few, from commands
 /// that wait for it.
 const MANY: usize = 8;
-/// A user who stops the process that looks must not delay the round too much.
+/// Reading the descriptors of many processes must not delay the round too much.
 const NAMING: Duration = Duration::from_secs(1);
 /// How many users are named.
 const USERS: usize = 3;
@@ -48,11 +48,12 @@ pub(super) fn at(door: &ReadinessTest, own: &BTreeSet<u32>) -> Option<String> {
 fn told(uid: Option<u32>, inodes: Vec<u32>, has_time: bool) -> String {
     let Some(uid) = uid else { return format!("{} by a user that this kernel does not tell", inodes.len()) };
     let count = inodes.len();
-    let found = if has_time { holders::find(uid, &Which::Inodes(inodes)) } else { Vec::new() };
+    let of_user = socket_owners::processes().into_iter().filter(|process| has_time && process.uid == uid).collect();
+    let found = socket_owners::find(of_user, &inodes.into_iter().collect()).proven;
     let who = if found.is_empty() { "whose processes were not found".to_owned() } else { named(&found) };
     format!(
         "{count} by {}, {who}; to end all that runs as that user in the container: `pkill -KILL -U {uid}`",
-        holders::name_of(uid)
+        name_of(uid)
     )
 }
 

@@ -115,12 +115,31 @@ impl<'a> Notifier<'a> {
     }
 }
 
+/// The variables that a notifier gets.
+const KEPT: [&str; 11] = [
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "SSL_CERT_FILE",
+    "HTTPS_PROXY",
+    "https_proxy",
+    "HTTP_PROXY",
+    "http_proxy",
+    "NO_PROXY",
+    "no_proxy",
+];
+
 #[expect(clippy::disallowed_methods, reason = "this process is nobody's PID 1: it may have children of its own")]
 fn launch(rated: &Rated<'_>, message: &Message<'_>) -> anyhow::Result<Child> {
     let (mut command, mut input) = program(rated)?;
     let name = rated.notify.user.as_deref().unwrap_or(install::LOOKERS);
     let user = User::from_name(name)?.with_context(|| format!("there is no user {name}"))?;
     command.current_dir("/").uid(user.uid.as_raw()).gid(user.gid.as_raw());
+    // Other processes of that user can read its environment, and the agent's may hold secrets of the operator.
+    command
+        .env_clear()
+        .envs(std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(|name| KEPT.contains(&name))));
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
     serde_json::to_writer(&mut input, message)?;
     input.push(b'\n');

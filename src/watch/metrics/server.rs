@@ -9,7 +9,7 @@ mod stream;
 mod viewers;
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ const PAGE: &str = include_str!("page.html");
 struct Server {
     source: Arc<Source>,
     viewers: Arc<Viewers>,
-    listen: SocketAddr,
+    hosts: Vec<String>,
 }
 
 /// Serves until the process is ended.
@@ -53,35 +53,37 @@ pub(super) fn run(settings: Settings) -> anyhow::Result<()> {
 
 async fn serve(settings: Settings) -> anyhow::Result<()> {
     let listen = settings.listen;
+    let own = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    let hosts = settings.hosts.iter().cloned().chain(own).collect();
     let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
     let source = Source::new(settings);
     let viewers = Viewers::new(Arc::clone(&source));
-    let server = Arc::new(Server { source, viewers, listen });
+    let server = Arc::new(Server { source, viewers, hosts });
     let connections = Arc::new(Connections::default());
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => accept(&server, &connections, stream),
+            Ok((stream, peer)) => accept(&server, &connections, stream, peer.ip()),
             Err(_) => tokio::time::sleep(PAUSE).await,
         }
     }
 }
 
 /// Without a free place the connection is closed.
-fn accept(server: &Arc<Server>, connections: &Arc<Connections>, stream: TcpStream) {
+fn accept(server: &Arc<Server>, connections: &Arc<Connections>, stream: TcpStream, peer: IpAddr) {
     let Some(place) = connections.enter() else { return };
     let number = place.number();
-    let task = tokio::spawn(converse(Arc::clone(server), stream, place));
+    let task = tokio::spawn(converse(Arc::clone(server), stream, peer, place));
     connections.started(number, task.abort_handle());
 }
 
-async fn converse(server: Arc<Server>, stream: TcpStream, place: Place) {
+async fn converse(server: Arc<Server>, stream: TcpStream, peer: IpAddr, place: Place) {
     let place = Arc::new(place);
     let service = service_fn(move |request: Request<Incoming>| {
         place.asks();
         let (server, place) = (Arc::clone(&server), Arc::clone(&place));
         async move {
             let _kept = place;
-            Ok::<Response<Reply>, Infallible>(server.serve(&request).await)
+            Ok::<Response<Reply>, Infallible>(server.serve(&request, peer).await)
         }
     });
     let mut http = http1::Builder::new();
@@ -92,7 +94,7 @@ async fn converse(server: Arc<Server>, stream: TcpStream, place: Place) {
 }
 
 impl Server {
-    async fn serve(&self, request: &Request<Incoming>) -> Response<Reply> {
+    async fn serve(&self, request: &Request<Incoming>, peer: IpAddr) -> Response<Reply> {
         let is_head = request.method() == Method::HEAD;
         if request.method() != Method::GET && !is_head {
             return answer(StatusCode::METHOD_NOT_ALLOWED, Content::Text, "only GET and HEAD\n");
@@ -101,34 +103,37 @@ impl Server {
             return answer(StatusCode::PAYLOAD_TOO_LARGE, Content::Text, "no request here has a body\n");
         }
         if !self.is_meant(request) {
-            return answer(StatusCode::MISDIRECTED_REQUEST, Content::Text, "ask for this machine by its address\n");
+            return answer(
+                StatusCode::MISDIRECTED_REQUEST,
+                Content::Text,
+                "request it by an IP address, or add the name to `hosts` of [metrics]\n",
+            );
         }
         match request.uri().path() {
             "/" => answer(StatusCode::OK, Content::Page, PAGE),
             "/metrics" => answer(StatusCode::OK, Content::Metrics, self.source.metrics().await),
             "/api/state" => answer(StatusCode::OK, Content::Json, self.source.state().await),
             "/events" if is_head => answer(StatusCode::OK, Content::Events, ""),
-            "/events" => match self.viewers.join().await {
-                Some(events) => reply::events(events),
-                None => answer(StatusCode::SERVICE_UNAVAILABLE, Content::Text, "too many pages are open\n"),
-            },
+            "/events" => reply::events(self.viewers.join(peer).await),
             _ => answer(StatusCode::NOT_FOUND, Content::Text, "there are /, /metrics and /api/state\n"),
         }
     }
 
-    /// On loopback a web site elsewhere could have its own name lead here, and a browser on this machine read it for it.
+    /// A web page could have its own name lead here, and a browser that shows it read this server for it (DNS rebinding).
     fn is_meant(&self, request: &Request<Incoming>) -> bool {
-        let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
-        !self.listen.ip().is_loopback() || host.is_none_or(is_local)
+        let host = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or_default());
+        host.is_none_or(|host| is_own(host, &self.hosts))
     }
 }
 
-/// Whether a Host header is an address or `localhost`, with or without a port.
-fn is_local(host: &str) -> bool {
+/// Whether a Host header, with or without a port, is an address, one of the names of this machine, or a name without a dot, which no web
+/// page has.
+fn is_own(host: &str, names: &[String]) -> bool {
     let name = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
     let name = name.map_or(host, |(name, _)| name);
     let bare = name.trim_start_matches('[').trim_end_matches(']');
-    bare.parse::<std::net::IpAddr>().is_ok() || name.eq_ignore_ascii_case("localhost")
+    let is_label = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+    is_label || bare.parse::<std::net::IpAddr>().is_ok() || names.iter().any(|own| own.eq_ignore_ascii_case(name))
 }
 
 #[cfg(test)]
@@ -136,12 +141,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_addresses_and_localhost_are_this_machine() {
-        for local in ["127.0.0.1:9835", "[::1]:9835", "localhost", "localhost:1", "10.0.0.7"] {
-            assert!(is_local(local), "{local}");
+    fn only_addresses_own_names_and_names_without_a_dot_are_this_machine() {
+        let names = ["gpu1.example.org".to_owned()];
+        for own in ["127.0.0.1:9835", "[::1]:9835", "localhost", "slurm:9835", "10.0.0.7", "GPU1.example.org:9835"] {
+            assert!(is_own(own, &names), "{own}");
         }
-        for foreign in ["evil.example:9835", "evil.example", "", "127.0.0.1.evil.example", "localhost.evil.example:9"] {
-            assert!(!is_local(foreign), "{foreign}");
+        for foreign in
+            ["evil.example:9835", "evil.example", "", ".", "127.0.0.1.evil.example", "gpu1.example.org.evil.example"]
+        {
+            assert!(!is_own(foreign, &names), "{foreign}");
         }
     }
 }

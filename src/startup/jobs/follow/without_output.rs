@@ -13,6 +13,9 @@ use model::printable;
 /// How the state of a job ends that slurmstepd could not give an output file, in slurmctld's log.
 const IO_ERROR: &str = "WTERMSIG 53";
 
+/// State and reason of such a job, as squeue shows them.
+const FAILED: &str = "FAILED RaisedSignal:53";
+
 /// The job of a line of `slurminit logs`, such as `_job_complete: JobId=12_3(15) WTERMSIG 53`.
 pub(super) fn parse(line: &str) -> Option<String> {
     let (_, said) = split_text(line, DaemonName::Slurmctld.as_str())?;
@@ -25,6 +28,13 @@ pub(super) fn parse(line: &str) -> Option<String> {
 /// Names them until there are no more.
 pub(super) fn name(jobs: &Receiver<String>) {
     while let Ok(job) = jobs.recv() {
+        // The log is no evidence.
+        let state = SLURM
+            .output("squeue", &["--noheader", "--states=all", "--format=%T %r", "--jobs", &job])
+            .unwrap_or_default();
+        if !state.lines().any(|line| line.starts_with(FAILED)) {
+            continue;
+        }
         let shown = SLURM.output("scontrol", &["--oneliner", "show", "job", &job]).unwrap_or_default();
         let field = |key: &str| Some(shown.rsplit_once(key)?.1.split(' ').next()?.trim_end().to_owned());
         let (user, node) = (field(" UserId=").unwrap_or_default(), field(" BatchHost=").unwrap_or_default());

@@ -1,5 +1,7 @@
 //! The pages that are open: each gets the state anew every two seconds.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,11 +17,18 @@ const MOST: usize = 32;
 /// The time between two states.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// All open pages.
+/// An open page.
+#[derive(Debug)]
+struct Page {
+    peer: IpAddr,
+    events: Sender<Bytes>,
+}
+
+/// All open pages, in the order in which they came.
 #[derive(Debug)]
 pub(super) struct Viewers {
     source: Arc<Source>,
-    open: Mutex<Vec<Sender<Bytes>>>,
+    open: Mutex<Vec<Page>>,
     come: Notify,
 }
 
@@ -31,20 +40,21 @@ impl Viewers {
         viewers
     }
 
-    /// A new page, and what it is sent; `None` if there are too many.
-    pub(super) async fn join(&self) -> Option<Receiver<Bytes>> {
+    /// A new page, and what it is sent. Where there are too many, one gives way.
+    pub(super) async fn join(&self, peer: IpAddr) -> Receiver<Bytes> {
         let (sender, receiver) = channel(1);
-        if !self.with(|open| {
-            open.retain(|other| !other.is_closed());
-            let has_place = open.len() < MOST;
-            has_place.then(|| open.push(sender.clone())).is_some()
-        }) {
-            return None;
-        }
+        self.with(|open| {
+            open.retain(|other| !other.events.is_closed());
+            if open.len() >= MOST {
+                let peers: Vec<IpAddr> = open.iter().map(|page| page.peer).collect();
+                surplus(&peers).map(|index| open.remove(index));
+            }
+            open.push(Page { peer, events: sender.clone() });
+        });
         // If somebody was faster, there is a state in it already.
         let _ = sender.try_send(event(&self.source.state().await));
         self.come.notify_one();
-        Some(receiver)
+        receiver
     }
 
     /// Without pages, nobody is asked.
@@ -57,15 +67,40 @@ impl Viewers {
             }
             let event = event(&self.source.state().await);
             // A page that has not taken the last state gets the next one.
-            self.with(|open| open.retain(|page| !matches!(page.try_send(event.clone()), Err(TrySendError::Closed(_)))));
+            self.with(|open| {
+                open.retain(|page| !matches!(page.events.try_send(event.clone()), Err(TrySendError::Closed(_))))
+            });
         }
     }
 
-    fn with<T>(&self, act: impl FnOnce(&mut Vec<Sender<Bytes>>) -> T) -> T {
+    fn with<T>(&self, act: impl FnOnce(&mut Vec<Page>) -> T) -> T {
         act(&mut self.open.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 fn event(state: &str) -> Bytes {
     Bytes::from(format!("data: {state}\n\n"))
+}
+
+/// The oldest page of the address that has the most: one client with many pages keeps nobody else out.
+fn surplus(peers: &[IpAddr]) -> Option<usize> {
+    let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
+    for peer in peers {
+        *counts.entry(*peer).or_default() += 1;
+    }
+    let (most, _) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+    peers.iter().position(|peer| *peer == most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_page_of_the_address_with_the_most_gives_way() {
+        let [one, other] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(IpAddr::from);
+        assert_eq!(surplus(&[one, other, other, one, other]), Some(1));
+        assert_eq!(surplus(&[one]), Some(0));
+        assert_eq!(surplus(&[]), None);
+    }
 }
