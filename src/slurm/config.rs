@@ -36,7 +36,7 @@ impl RunningConfig {
         spool.map(|(_, spool)| spool.trim().replace("%n", node)).unwrap_or_default()
     }
 
-    /// The most nodes that there can be, where nodes can come by themselves.
+    /// The maximum number of nodes, in a cluster that nodes can join by themselves.
     pub fn most_nodes(&self) -> Option<u64> {
         self.number("MaxNodeCount")
     }

@@ -1,4 +1,4 @@
-//! Gets a unit's port back from a process that took it while the unit was down.
+//! Frees a unit's port that another process took while the unit was down.
 //!
 //! PID 1 runs this in a child. The port cannot be reserved across a restart, because Slurm binds it itself. So if
 //! a process of an ordinary user has it, that process is killed, and all processes of that user if they take it again.
@@ -14,11 +14,11 @@ use nix::unistd::Pid;
 use crate::holders::{self, Holder, Which};
 use sys::sockets;
 
-/// How long to try.
+/// Timeout of one attempt.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// A killed process usually releases its sockets within this time.
 const LOOK: Duration = Duration::from_millis(20);
-/// How many processes are named.
+/// Maximum number of processes named in a message.
 const NAMED: usize = 3;
 
 /// Tries to free the port of this unit, and returns whether it is free now. `spare` are the sessions of other units.
@@ -28,7 +28,7 @@ pub fn free(port: u16, unit: &str, spare: &[i32], again: bool) -> bool {
     let mut seen = BTreeSet::new();
     while is_taken(port) {
         if begin.elapsed() >= PATIENCE {
-            eprintln!("warning: port {port} of {unit} is still taken after {} s", PATIENCE.as_secs());
+            eprintln!("warning: port {port} of {unit} is still in use after {} s", PATIENCE.as_secs());
             return false;
         }
         if !end_holders(port, unit, spare, again, &mut seen) {
@@ -44,7 +44,7 @@ fn is_taken(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_err_and(|error| error.kind() == ErrorKind::AddrInUse)
 }
 
-/// The users who may have the port, and what to look for in their processes.
+/// The users who may own the port, and the sockets to search for in their processes.
 fn suspects(port: u16) -> (BTreeSet<u32>, Which) {
     let bound = sockets::bound(port).unwrap_or_default();
     let users: BTreeSet<u32> = bound.iter().filter(|tcp| tcp.inode != 0).map(|tcp| tcp.uid).collect();
@@ -55,7 +55,7 @@ fn suspects(port: u16) -> (BTreeSet<u32>, Which) {
     (users, Which::Inodes(bound.iter().map(|tcp| tcp.inode).collect()))
 }
 
-/// Ends whoever has the port; returns whether there is hope.
+/// Kills the processes that own the port. Returns whether any was killed.
 fn end_holders(port: u16, unit: &str, spare: &[i32], again: bool, seen: &mut BTreeSet<u32>) -> bool {
     let (users, which) = suspects(port);
     let mut ended = false;
@@ -63,8 +63,8 @@ fn end_holders(port: u16, unit: &str, spare: &[i32], again: bool, seen: &mut BTr
         let who = holders::name_of(uid);
         if uid == 0 {
             eprintln!(
-                "warning: port {port} of {unit} is taken by a process of root's; `ss -ltnp sport = :{port}` on the host or in the \
-                 container shows it. End it, or set another port under [slurm]"
+                "warning: port {port} of {unit} is in use by a root process; find it with `ss -ltnp sport = :{port}` on the host or in the \
+                 container, and stop it, or set another port under [slurm]"
             );
             continue;
         }
@@ -73,8 +73,8 @@ fn end_holders(port: u16, unit: &str, spare: &[i32], again: bool, seen: &mut BTr
             found.into_iter().partition(|holder| spare.contains(&holder.session));
         if let Some(holder) = spared.first() {
             eprintln!(
-                "warning: port {port} of {unit} is taken by process {} ({}) of {who}, which is another unit of this container; give \
-                 one of them another port",
+                "warning: port {port} of {unit} is in use by another unit of this container: process {} ({}) of {who}; give one of \
+                 them another port",
                 holder.pid, holder.name
             );
             continue;
@@ -82,8 +82,8 @@ fn end_holders(port: u16, unit: &str, spare: &[i32], again: bool, seen: &mut BTr
         if strangers.is_empty() {
             if matches!(which, Which::Inodes(_)) {
                 eprintln!(
-                    "warning: port {port} of {unit} is taken by a process of {who} outside of this container (the network is shared \
-                     with it); end it there, give the container a network of its own (no `--network host`), or set another port \
+                    "warning: port {port} of {unit} is in use by a process of {who} outside this container (shared network); \
+                     stop it there, give the container a network of its own (no `--network host`), or set another port \
                      under [slurm]"
                 );
             }
@@ -97,16 +97,16 @@ fn end_holders(port: u16, unit: &str, spare: &[i32], again: bool, seen: &mut BTr
             holders::end_all(uid);
         }
         if first {
-            let all = if again { "all processes of that user were ended" } else { "it was ended" };
+            let all = if again { "killed all processes of that user" } else { "killed it" };
             eprintln!("warning: port {port} of {unit} was taken by {names} of {who}; {all}");
         } else if seen.len() == 1 {
-            eprintln!("warning: port {port} of {unit} was taken again by {who}; all processes of that user were ended");
+            eprintln!("warning: port {port} of {unit} was taken again by {who}; killed all processes of that user");
         }
     }
     if !ended && matches!(which, Which::Unlisted) {
         eprintln!(
-            "warning: port {port} of {unit} is taken and no process has it: a connection that was closed keeps it for a minute, \
-             or a process outside of this container has it"
+            "warning: port {port} of {unit} is in use, owner not found: a recently closed connection keeps it for up to a minute, \
+             or a process outside this container owns it"
         );
     }
     ended
@@ -129,7 +129,7 @@ pub fn named(holders: &[Holder]) -> String {
     names.join(", ")
 }
 
-#[expect(clippy::disallowed_methods, reason = "the kernel tells nobody when a port is free")]
+#[expect(clippy::disallowed_methods, reason = "the kernel has no event for a free port")]
 fn pause() {
     std::thread::sleep(LOOK);
 }

@@ -22,7 +22,7 @@ use sys::tool::Running;
 /// A process that has one of the sockets open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Its pid.
+    /// The PID.
     pub pid: i32,
     /// The process name, without control characters.
     pub name: String,
@@ -30,7 +30,7 @@ pub struct Holder {
     pub session: i32,
 }
 
-/// Whose sockets are searched for.
+/// The sockets to search for.
 #[derive(Clone, Debug)]
 pub enum Which {
     /// Sockets with these inodes.
@@ -39,7 +39,7 @@ pub enum Which {
     Unlisted,
 }
 
-/// How long a look may take: the user may stop the process that looks.
+/// Timeout of the search: the user may stop the searching process.
 const PATIENCE: Duration = Duration::from_millis(800);
 /// A user usually has one group, or a few.
 const GROUPS: usize = 2;
@@ -89,7 +89,7 @@ pub fn find(uid: u32, which: &Which) -> Vec<Holder> {
     for gid in groups(uid) {
         let said = ask(uid, gid, &arguments);
         let pids = said.lines().filter_map(|line| line.trim().parse().ok());
-        // The kernel decides who owns a process; nobody can claim another user's.
+        // The kernel decides who owns a process, so a user cannot claim another user's.
         found.extend(
             pids.filter(|pid| user(*pid).is_some_and(|(of, _)| of == uid)).filter_map(|pid| Some((pid, holder(pid)?))),
         );
@@ -113,7 +113,7 @@ pub fn is_of(pid: i32, uid: u32) -> bool {
     user(pid).is_some_and(|(of, _)| of == uid)
 }
 
-/// `nobody (uid 65534)`.
+/// User name and ID for messages, such as `daemon (uid 1)`.
 pub fn name_of(uid: u32) -> String {
     match nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)) {
         Ok(Some(user)) => format!("{} (uid {uid})", plain(&user.name)),

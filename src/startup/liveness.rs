@@ -1,4 +1,4 @@
-//! Checks whether the daemons still answer.
+//! Checks whether the daemons respond.
 //!
 //! PID 1 runs this in a child, once per interval and never twice at a time, so it may block. It tells a hung
 //! daemon from a slow one. Time in which this process itself could not run does not count.
@@ -20,7 +20,7 @@ mod helper;
 pub mod stuck;
 mod work;
 
-/// Asks all questions at once, and judges the answers.
+/// Runs all liveness tests at once, and judges the results.
 pub fn ask_all(questions: Vec<Question>) -> anyhow::Result<Vec<Probed>> {
     let (said, hear) = channel();
     let own: Rc<BTreeSet<u32>> = Rc::new(crowd::own_users(questions.iter().map(|question| question.pid)));
@@ -30,7 +30,7 @@ pub fn ask_all(questions: Vec<Question>) -> anyhow::Result<Vec<Probed>> {
         let (index, said) = (*index, said.clone());
         let (question, running) = (waiting.question.clone(), Arc::clone(&waiting.running));
         let pid = u32::try_from(waiting.question.pid).unwrap_or_default();
-        // By then nobody listens any more, unless this process has hardly run.
+        // By then PID 1 no longer waits for the result, unless this process has hardly run.
         let deadline = 2 * waiting.question.timeout();
         let attempt = move || ask(&question, &running, deadline).and_then(|()| helper::look(pid));
         std::thread::Builder::new().spawn(move || ask_until_it_answers(index, attempt, &said))?;
@@ -38,17 +38,17 @@ pub fn ask_all(questions: Vec<Question>) -> anyhow::Result<Vec<Probed>> {
     Ok(listen(waiting, &hear))
 }
 
-/// Why a question got no answer.
+/// Why a test got no answer.
 #[derive(Debug)]
 enum Failure {
     /// The command could not be executed.
     NotAsked(String),
-    /// The command failed. It is repeated, because the daemon may be restarting itself. `broken`: being busy is no
-    /// excuse for this failure.
+    /// The command failed. It is repeated, because the daemon may be restarting itself. `broken`: a busy daemon does
+    /// not explain this failure.
     Failed { why: String, broken: bool },
 }
 
-/// The result of one attempt: the index of the question, and its outcome.
+/// The result of one attempt: the index of the test, and its outcome.
 type Try = (usize, Result<(), Failure>);
 
 /// The pause before a repetition: a daemon that reconfigures itself closes its port for a moment.
@@ -59,17 +59,17 @@ const CERTAIN: u32 = 5;
 /// this process, would count against the daemon.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// A question that was not answered yet.
+/// A test without a result yet.
 struct Waiting {
     question: Question,
     /// The command that is running.
     running: Arc<AtomicU32>,
-    /// The work of the process when the answer became late, and how often it had been scheduled.
+    /// CPU work of the process when the answer became late, and how often it had been scheduled.
     work: Option<(work::Work, u64)>,
     /// The users of all daemons.
     own: Rc<BTreeSet<u32>>,
     why: Option<String>,
-    /// How often in a row it was found broken.
+    /// Number of results in a row that found it broken.
     broken: u32,
 }
 
@@ -82,19 +82,19 @@ impl Waiting {
         Probed { unit: self.question.unit, liveness }
     }
 
-    /// The work so far of the daemon and of the command that asks it.
+    /// The work so far of the daemon and of the command that tests it.
     fn done(&self) -> (work::Work, u64) {
         let [daemon, _] = self.who_works();
         (work::Work::of(&self.who_works()), work::turns(daemon))
     }
 
-    /// The daemon, and the command that asks it, which may not have had CPU time either.
+    /// The daemon, and the command that tests it, which may not have had CPU time either.
     fn who_works(&self) -> [u32; 2] {
         let daemon = u32::try_from(self.question.pid).unwrap_or_default();
         [daemon, self.running.load(Ordering::Relaxed)]
     }
 
-    /// The verdict when the time is over.
+    /// The verdict at the timeout.
     fn liveness(&self) -> Liveness {
         let Some((before, turns)) = &self.work else { return Liveness::Unknown("the probe had no time".to_owned()) };
         let time = self.question.timeout();
@@ -141,7 +141,7 @@ fn listen(mut waiting: BTreeMap<usize, Waiting>, hear: &Receiver<Try>) -> Vec<Pr
     answers
 }
 
-#[expect(clippy::disallowed_methods, reason = "what refuses at once can only be asked again after a while")]
+#[expect(clippy::disallowed_methods, reason = "a test that fails at once can only be repeated after a pause")]
 fn ask_until_it_answers(index: usize, attempt: impl Fn() -> Result<(), Failure>, said: &Sender<Try>) {
     loop {
         let result = attempt();
@@ -205,8 +205,8 @@ fn execute(
     Err(if gave_up(program, &output.stderr) { Failure::NotAsked(why) } else { Failure::Failed { why, broken: false } })
 }
 
-/// Whether a command of Slurm's says that it could not even ask (`fatal()` in its `src/common/log.c`): somebody may have made a mistake in
-/// slurm.conf, which it reads and the daemon has read long ago.
+/// Whether a Slurm command reports that it could not even send the request (`fatal()` in its `src/common/log.c`), such as for a mistake in
+/// slurm.conf, which the command reads now and the daemon has read long ago.
 fn gave_up(program: &str, stderr: &[u8]) -> bool {
     let word = format!("{}: fatal: ", program.rsplit('/').next().unwrap_or(program));
     String::from_utf8_lossy(stderr).lines().any(|line| line.starts_with(&word))
@@ -262,14 +262,14 @@ mod tests {
     struct Sleeper(std::process::Child);
 
     impl Sleeper {
-        #[expect(clippy::disallowed_methods, reason = "a test is nobody's PID 1")]
+        #[expect(clippy::disallowed_methods, reason = "a test is not PID 1")]
         fn new(command: &[&str]) -> Self {
             Self(Command::new(command[0]).args(&command[1..]).spawn().unwrap())
         }
     }
 
     impl Drop for Sleeper {
-        #[expect(clippy::disallowed_methods, reason = "a test is nobody's PID 1")]
+        #[expect(clippy::disallowed_methods, reason = "a test is not PID 1")]
         fn drop(&mut self) {
             self.0.kill().unwrap();
             self.0.wait().unwrap();

@@ -202,7 +202,7 @@ fn a_node_that_the_controller_cannot_call_says_so() {
     assert_ne!(settings, token.says.settings);
     token.says.settings = settings;
     let node = cluster.with_token("c1", &token.encode()).start();
-    node.until_said("the controller does not reach this node: it calls");
+    node.until_said("the controller does not reach this node: it connects to");
     assert!(node.log().contains("port 6818"), "{}", node.log());
     cluster.controller.until_said("Nodes c1 not responding");
 }

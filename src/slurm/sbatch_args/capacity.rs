@@ -1,4 +1,4 @@
-//! What a cluster has for jobs, from the output of `scontrol --oneliner show node` and `scontrol --oneliner show partition`.
+//! The capacity of a cluster, from the output of `scontrol --oneliner show node` and `scontrol --oneliner show partition`.
 
 use super::TimeLimit;
 use crate::node_record::{number, value};

@@ -1,4 +1,4 @@
-//! Finds batch jobs that have begun without slurmctld knowing.
+//! Finds batch jobs that have started without slurmctld's knowledge.
 //!
 //! slurmctld saves changes within five seconds. If it is killed in that time, its successor believes that such jobs are
 //! pending, and starts them again within 0.2 s of coming up. PID 1 suspends slurmd meanwhile: a launch request that
@@ -33,7 +33,7 @@ const COLUMNS: [(&str, usize); 7] = [
     ("NodeList", 16),
 ];
 
-/// What has begun on this node, as far back as the daemons' last lines go.
+/// Jobs that have started on this node, as far back as the daemons' logs reach.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Begun {
     /// Jobs, by ID.
@@ -128,8 +128,8 @@ fn is_number(word: &str) -> bool {
     !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Keeps jobs that may run only once from running twice, and names what slurmctld has forgotten. If slurmd was held,
-/// everything that has begun had begun before this slurmctld.
+/// Keeps non-requeueable jobs from running twice, and reports the jobs that slurmctld has forgotten. If slurmd was suspended,
+/// every job found here started before this slurmctld.
 pub(super) fn run(node: &str, held: bool) -> anyhow::Result<()> {
     let begun = begun(node)?;
     let boot = SLURM.config()?.get("BOOT_TIME").unwrap_or_default();
@@ -147,23 +147,23 @@ pub(super) fn run(node: &str, held: bool) -> anyhow::Result<()> {
     if !ordered.is_empty() {
         let jobs = ordered.into_iter().collect::<Vec<_>>().join(",");
         eprintln!(
-            "warning: slurmctld had forgotten that jobs {jobs} had begun, and launches them again; slurmd is started anew without that order"
+            "warning: slurmctld lost the start of jobs {jobs} and launched them again; restarting slurmd without that launch request"
         );
         end_slurmd();
     }
     if let Err(error) = ids::name_the_lost() {
-        eprintln!("warning: batch jobs that slurmctld may have forgotten are not named: {error:#}");
+        eprintln!("warning: cannot check which batch jobs slurmctld has forgotten: {error:#}");
     }
     Ok(())
 }
 
-/// Removes what jobs of an earlier container left in the spool.
+/// Removes spool files of jobs of an earlier container.
 pub(super) fn clean_spool(node: &str) -> anyhow::Result<()> {
     let config = SLURM.config()?;
     for node in names(node) {
         let spool = config.spool(&node);
         if let Err(error) = spool::clean(&spool, &node) {
-            eprintln!("warning: {spool}: what former jobs left is not removed: {error}");
+            eprintln!("warning: {spool}: cannot remove spool files of earlier jobs: {error}");
         }
     }
     Ok(())
@@ -213,7 +213,7 @@ fn cancel(job: &str) -> anyhow::Result<()> {
     // A job that has ended by itself meanwhile accepts neither.
     JobNote::HadBegun.write(&[job]);
     SLURM.run("scancel", &[job])?;
-    eprintln!("warning: job {job} had begun when slurmctld died, and is cancelled: --no-requeue lets it run once");
+    eprintln!("warning: job {job} had started when slurmctld died and may run only once (--no-requeue); cancelled");
     Ok(())
 }
 

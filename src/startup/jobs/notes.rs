@@ -14,7 +14,7 @@ use plan::last_value;
 use sys::trusted_path;
 use sys::trusted_path::Dir;
 
-/// Our files are much shorter. Of a longer one, which someone else wrote, this much is read.
+/// Maximum size to read. slurminit's own files are much shorter; a longer one was written by another program.
 const LONGEST: u64 = 1 << 20;
 /// How much of a growing file is kept.
 const KEPT: usize = 64 << 10;
@@ -61,7 +61,7 @@ impl Notes {
         Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
     }
 
-    /// Starts a new file with the last lines of the old one. The descriptor refers to our file, whatever slurm does to
+    /// Starts a new file with the last lines of the old one. The descriptor stays valid, whatever slurm does to
     /// the name.
     pub(super) fn go_on_with(&self, name: &str) -> anyhow::Result<File> {
         let before = self.text(name)?.unwrap_or_default();
@@ -93,7 +93,7 @@ impl Notes {
             file.sync_all()?;
             self.0.rename(NEW, name)
         };
-        // On a full disk half a file would be left.
+        // A full disk would leave half a file.
         write().inspect_err(|_| drop(self.0.remove(NEW))).with_context(|| self.place(name))
     }
 

@@ -1,4 +1,4 @@
-//! The jobs that ask for a node by its name, or want none on it.
+//! Jobs that request a node by its name, or exclude it.
 
 use super::SLURM;
 use model::hostlist;
@@ -6,7 +6,7 @@ use model::queued_job::QueuedJob;
 use slurm::client::Jobs;
 use slurm::node_record::NodeRecord;
 
-/// Those that have not ended. `known`: what slurmctld says of the node, which users may name by its host name too.
+/// The unfinished jobs that name the node. `known`: the node's record in slurmctld; users may also use its host name.
 pub(super) fn by_jobs(known: &NodeRecord) -> anyhow::Result<Vec<String>> {
     let jobs = SLURM.jobs(&Jobs { options: &["--all"], ..Jobs::default() })?;
     Ok(jobs.into_iter().filter(|job| names(job, known)).map(|job| job.id).collect())

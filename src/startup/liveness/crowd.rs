@@ -1,4 +1,4 @@
-//! Finds out who keeps a daemon busy: connections from users other than the cluster's own.
+//! Reports the users other than the cluster's own whose connections keep a daemon busy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt as _;
@@ -13,18 +13,18 @@ use sys::proc::parse;
 use sys::sockets;
 use sys::sockets::Unix;
 
-/// From this number on, connections of other users count as a crowd. A daemon that hangs collects a few, from commands
+/// From this number on, connections of other users count as high load. A daemon that hangs collects a few, from commands
 /// that wait for it.
 const MANY: usize = 8;
-/// A user who stops the process that looks must not delay the round too much.
+/// A user who stops the searching process must not delay the round too much.
 const NAMING: Duration = Duration::from_secs(1);
-/// How many users are named.
+/// Maximum number of users named in a message.
 const USERS: usize = 3;
 
 /// The sockets at the other ends, by user; `None` if unknown (Unix sockets before Linux 5.3).
 type Ends = BTreeMap<Option<u32>, Vec<u32>>;
 
-/// Describes a crowd at this door; `None` if there is none. `own` are the users of the daemons themselves.
+/// Describes a high load on this socket; `None` if there is none. `own` are the users of the daemons themselves.
 pub(super) fn at(door: &ReadinessTest, own: &BTreeSet<u32>) -> Option<String> {
     let (mut ends, place) = match door {
         ReadinessTest::Port(port) => (at_port(*port)?, format!("port {port}")),
@@ -41,17 +41,17 @@ pub(super) fn at(door: &ReadinessTest, own: &BTreeSet<u32>) -> Option<String> {
     let begin = Instant::now();
     let told = |(uid, inodes)| told(uid, inodes, begin.elapsed() < NAMING);
     let told: Vec<String> = users.into_iter().take(USERS).map(told).collect();
-    Some(format!("{count} connections to {place} are held by others: {}", told.join("; ")))
+    Some(format!("{count} connections to {place} are held by other users: {}", told.join("; ")))
 }
 
-/// `60 by nobody (uid 65534), process 123 (perl); to end all of that user's: pkill -KILL -U 65534`.
+/// Describes one user: `60 by www-data (uid 33), process 123 (perl); to kill all processes of that user: pkill -KILL -U 33`.
 fn told(uid: Option<u32>, inodes: Vec<u32>, has_time: bool) -> String {
-    let Some(uid) = uid else { return format!("{} by a user that this kernel does not tell", inodes.len()) };
+    let Some(uid) = uid else { return format!("{} by an unknown user (needs Linux 5.3)", inodes.len()) };
     let count = inodes.len();
     let found = if has_time { holders::find(uid, &Which::Inodes(inodes)) } else { Vec::new() };
     let who = if found.is_empty() { "whose processes were not found".to_owned() } else { named(&found) };
     format!(
-        "{count} by {}, {who}; to end all that runs as that user in the container: `pkill -KILL -U {uid}`",
+        "{count} by {}, {who}; to kill all processes of that user in the container: `pkill -KILL -U {uid}`",
         holders::name_of(uid)
     )
 }

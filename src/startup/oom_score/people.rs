@@ -29,7 +29,7 @@ pub(super) fn uids(names: &[String]) -> BTreeSet<u32> {
     names.filter_map(|name| Some(User::from_name(name).ok()??.uid.as_raw())).collect()
 }
 
-/// Makes the kernel kill processes of jobs, whoever owns them, and of ordinary users first, before those of `spared`
+/// Makes the kernel kill processes of jobs (of any user) and of ordinary users first, before those of `spared`
 /// and the rest of root's.
 pub(super) fn offer(spared: &BTreeSet<u32>) {
     for pid in proc::pids() {

@@ -22,7 +22,7 @@ pub(super) fn parse(line: &str) -> Option<String> {
     (how == IO_ERROR && is_job).then(|| job.to_owned())
 }
 
-/// Names them until there are no more.
+/// Reports each such job until the channel closes.
 pub(super) fn name(jobs: &Receiver<String>) {
     while let Ok(job) = jobs.recv() {
         let shown = SLURM.output("scontrol", &["--oneliner", "show", "job", &job]).unwrap_or_default();

@@ -12,7 +12,7 @@ use sys::leftovers::Handle;
 use sys::proc;
 use sys::proc::{Stat, parse};
 
-/// A process, and the job whose slurmstepd it is.
+/// A process and the job of its slurmstepd.
 type Process = (Stat, Option<String>);
 
 /// Sends SIGKILL to every process below a slurmstepd of these jobs. Returns whether they have a slurmstepd,
