@@ -1,4 +1,4 @@
-//! The pages that are open: each gets the state anew every two seconds.
+//! The open pages: each receives the state every two seconds.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::super::source::Source;
 
-/// How many pages can be open.
+/// Maximum number of open pages.
 const MOST: usize = 32;
 /// The time between two states.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -31,7 +31,7 @@ impl Viewers {
         viewers
     }
 
-    /// A new page, and what it is sent; `None` if there are too many.
+    /// A new page and its stream; `None` if there are too many.
     pub(super) async fn join(&self) -> Option<Receiver<Bytes>> {
         let (sender, receiver) = channel(1);
         if !self.with(|open| {
@@ -41,13 +41,13 @@ impl Viewers {
         }) {
             return None;
         }
-        // If somebody was faster, there is a state in it already.
+        // A concurrent caller may have stored a state already.
         let _ = sender.try_send(event(&self.source.state().await));
         self.come.notify_one();
         Some(receiver)
     }
 
-    /// Without pages, nobody is asked.
+    /// Queries slurmctld only while pages are open.
     async fn tell(self: Arc<Self>) {
         loop {
             tokio::time::sleep(PAUSE).await;
@@ -56,7 +56,7 @@ impl Viewers {
                 continue;
             }
             let event = event(&self.source.state().await);
-            // A page that has not taken the last state gets the next one.
+            // A page that has not read the last state gets the next one.
             self.with(|open| open.retain(|page| !matches!(page.try_send(event.clone()), Err(TrySendError::Closed(_)))));
         }
     }

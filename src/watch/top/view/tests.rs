@@ -103,7 +103,9 @@ fn what_is_old_or_silent_says_so() {
     (state.is_stale, state.report_age, state.slurm) = (true, Some(120), Err("no answer".to_owned()));
     (state.is_ready, state.why) = (false, "slurmd is backing off".to_owned());
     let text = drawn(Some(&state), 80, 40, 0);
-    for said in ["last looked at 2m ago", "slurmctld does not answer: no answer", "not ready: slurmd is backing off"] {
+    for said in
+        ["the last GPU report is 2m old", "slurmctld does not respond: no answer", "not ready: slurmd is backing off"]
+    {
         assert!(text.contains(said), "{said}: {text}");
     }
 }
