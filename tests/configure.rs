@@ -130,5 +130,5 @@ fn what_cannot_be_meant_is_refused_and_nothing_is_written() {
     let host = two();
     fs::remove_file(host.path("project/compose.yaml")).unwrap();
     let stderr = String::from_utf8(host.configure().stderr).unwrap();
-    assert!(stderr.contains("there is no compose.yaml in"), "{stderr}");
+    assert!(stderr.contains("no compose.yaml in"), "{stderr}");
 }

@@ -187,7 +187,10 @@ fn a_dry_run_refuses_what_a_reload_refuses_and_changes_nothing() {
     }
     write(config.path(), "slurminit.toml", &format!("{quiet}stop_timeout = 7\n[slurm.conf]\nMaxJobCount = 500\n"));
     let dry = container.exec(&["slurminit", "reload", "--dry-run"]).ok();
-    assert!(dry.contains("a restart of slurmctld and slurmd") && dry.contains("not taken"), "{dry}");
+    assert!(
+        dry.contains("a restart of slurmctld and slurmd") && dry.contains("takes effect at the next start"),
+        "{dry}"
+    );
     assert_eq!(container.sh("scontrol show config | grep -c 'MaxJobCount .*= 500$' || true"), "0");
 }
 

@@ -103,7 +103,7 @@ fn stop_stops_as_term_does() {
     cluster.wait_until_ready();
     wait_for("three starts", || (cluster.story().len() == 3).then_some(()));
     let stop = verb(&cluster, &["stop"]);
-    assert_eq!((stop.code, stop.stdout.as_str()), (0, "the container stops\n"), "{}", stop.stderr);
+    assert_eq!((stop.code, stop.stdout.as_str()), (0, "stopping the container\n"), "{}", stop.stderr);
     let end = init.end();
     assert_eq!(end.code, 0, "{}", end.stderr);
     assert_eq!(cluster.story()[3..], ["stop slurmd", "stop slurmctld", "stop munged"]);

@@ -14,7 +14,7 @@ pub(crate) struct Args {
     /// A TCP socket missing from the kernel's tables: bound, but neither listening nor connected
     #[arg(long)]
     unlisted: bool,
-    /// End all processes of this user instead
+    /// Kill all processes of this user instead
     #[arg(long)]
     end_all: bool,
 }

@@ -1,4 +1,4 @@
-//! The inventory for people. Hardware names are untrusted: nothing reaches the terminal unescaped.
+//! The inventory as text. Hardware names are untrusted, so all text is escaped for the terminal.
 
 use doctor::requirements::Requirement;
 use doctor::{Observation, Verdict};
@@ -84,7 +84,7 @@ fn row(gpu: &Gpu) -> [String; 9] {
     let access = match (&gpu.access, &gpu.mig) {
         (Access::Usable, None) => "usable".to_owned(),
         (Access::Usable, Some(instances)) if instances.is_empty() => "MIG mode without an instance".to_owned(),
-        (Access::Usable, Some(_)) => "by its MIG instances".to_owned(),
+        (Access::Usable, Some(_)) => "as MIG instances".to_owned(),
         (Access::Unusable { reason, obstacle }, _) if obstacle.is_seen_by_runtime() => format!("left out: {reason}"),
         (Access::Unusable { reason, .. }, _) => format!("UNUSABLE: {reason}"),
     };
@@ -106,7 +106,7 @@ fn or_dash(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
-/// A line for each of its MIG instances.
+/// One line for each MIG instance.
 fn instances(gpu: &Gpu) -> Vec<String> {
     let line = |instance: &MigInstance| {
         let access = match &instance.access {
@@ -136,7 +136,7 @@ fn driver(driver: &Driver) -> String {
 fn host(inventory: &Inventory) -> impl Iterator<Item = (&'static str, String)> {
     let Inventory { hostname, cpu, memory, cgroup, slurm, .. } = inventory;
     let cores: usize = cpu.sockets.iter().map(Vec::len).sum();
-    let quota = cpu.quota.map(|cpus| format!(", limited to the time of {cpus}")).unwrap_or_default();
+    let quota = cpu.quota.map(|cpus| format!(", limited to {cpus} CPUs of time")).unwrap_or_default();
     let machine: usize = cpu.sockets.iter().flatten().map(CpuSet::len).sum();
     let cpus = format!(
         "{} allowed ({}){quota}; the machine: sockets {}, cores {cores}, CPUs {machine}",

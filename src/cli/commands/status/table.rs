@@ -49,12 +49,12 @@ pub(super) fn table(status: &Status, now: &Now, now_ms: u64, memory: impl Fn(i32
 
 fn node(prepared: &Prepared, now: &Now) -> String {
     if prepared.node_name.is_empty() {
-        let state = now.node.as_ref().map_or_else(|why| format!("is not known: {why}"), |_| "answers".to_owned());
-        return format!("no node of its own; the controller {state}");
+        let state = now.node.as_ref().map_or_else(|why| format!("is unknown: {why}"), |_| "responds".to_owned());
+        return format!("no local node; the controller {state}");
     }
     let state = match &now.node {
         Ok(OwnNode { report, .. }) => format!("is {report}"),
-        Err(why) => format!("is not known: {why}"),
+        Err(why) => format!("is unknown: {why}"),
     };
     format!("node {} {state}: {}", prepared.node_name, prepared.summary)
 }
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_tells_is_not_called_free() {
+    fn unknown_gpu_state_is_not_shown_as_free() {
         let gpus = vec![gpu(0, "NVIDIA H200", OwnGpuState::Unknown)];
         let text = super::gpus(&gpus);
         assert!(text.lines().nth(2).is_some_and(|line| line.split_whitespace().nth(3) == Some("?")), "{text}");

@@ -22,6 +22,6 @@ fn a_row_for_each_gpu_and_why_a_node_takes_no_job() {
 #[test]
 fn a_cluster_without_nodes_says_how_many_can_come() {
     let none = |most_nodes| table(&ClusterNodes { nodes: Vec::new(), most_nodes });
-    assert_eq!(none(Some(1024)), "no nodes yet; up to 1024 can come (max_nodes), each as a compute container\n");
+    assert_eq!(none(Some(1024)), "no nodes yet; up to 1024 compute containers can join (max_nodes)\n");
     assert_eq!(none(None), "no nodes yet\n");
 }
