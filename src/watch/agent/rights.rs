@@ -13,7 +13,7 @@ use nix::unistd::{Gid, Pid, Uid, User, getppid, setgid, setgroups, setuid};
 use probe::device_files;
 
 /// The user ID if the image has no user of slurminit's.
-const NOBODY: u32 = 65534;
+const UNPRIVILEGED: u32 = 65534;
 
 /// Gives up root and every capability for good. `parent` is the process with which this one ends.
 ///
@@ -23,7 +23,7 @@ pub fn give_up(parent: Pid) -> anyhow::Result<()> {
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
     if Uid::effective().is_root() {
         let known = User::from_name(install::LOOKERS).ok().flatten();
-        let (uid, gid) = known.map_or((Uid::from_raw(NOBODY), Gid::from_raw(NOBODY)), |user| (user.uid, user.gid));
+        let (uid, gid) = known.map_or((Uid::from_raw(UNPRIVILEGED), Gid::from_raw(UNPRIVILEGED)), |user| (user.uid, user.gid));
         setgroups(&groups()).context("cannot change the groups")?;
         setgid(gid).context("cannot change the group")?;
         setuid(uid).context("cannot change the user")?;
