@@ -97,7 +97,7 @@ fn a_file_that_is_named_must_be_there() {
     fs::remove_file(root.path().join("slurminit.toml")).unwrap();
     let (code, words) = failure(&slurminit(root.path(), "true", "prepare", &[]));
     assert_eq!(code, exit_code::CONFIG);
-    assert!(words.contains("there is no such file; correct --config"), "{words}");
+    assert!(words.contains("file not found; correct --config"), "{words}");
 }
 
 #[test]

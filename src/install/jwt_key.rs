@@ -1,5 +1,5 @@
-//! The key that signs tokens for the REST API. It is made once, and kept with slurmctld's state, outside of its directory: there it would be
-//! taken for saved state.
+//! The key that signs tokens for the REST API. It is created once and kept beside slurmctld's state directory, not in it,
+//! where it would be taken for saved state.
 
 use std::io;
 use std::path::Path;
@@ -10,7 +10,7 @@ use config::{Config, DaemonName, Paths};
 use model::inventory::Finding;
 use sys::trusted_path;
 
-/// Makes the key, if there is none, for slurmctld and slurmdbd. Returns what was repaired.
+/// Creates the key for slurmctld and slurmdbd if it is missing. Returns findings about repairs.
 ///
 /// # Errors
 /// It cannot be written.

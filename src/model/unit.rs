@@ -119,6 +119,6 @@ pub enum JobCare {
     Cluster,
     /// Those of this node: the controller is another container, and learns that the node comes and goes.
     Node,
-    /// Nobody's: jobs run in other containers, and go on without this one.
-    Nobody,
+    /// None: jobs run in other containers, and continue without this one.
+    OtherContainers,
 }

@@ -36,7 +36,7 @@ const ALL_OF_SEVERAL: Target = Target { jobs: JobCare::Node, has_other_nodes: tr
 
 const CONTROLLER: Target = Target {
     has_cluster: true,
-    jobs: JobCare::Nobody,
+    jobs: JobCare::OtherContainers,
     has_other_nodes: true,
     daemons: &[(DaemonName::Munged, &[]), (DaemonName::Slurmctld, &[DaemonName::Munged])],
 };
@@ -48,10 +48,15 @@ const COMPUTE: Target = Target {
     daemons: &[(DaemonName::Munged, &[]), (DaemonName::Slurmd, &[DaemonName::Munged])],
 };
 
-const LOGIN: Target =
-    Target { has_cluster: true, jobs: JobCare::Nobody, has_other_nodes: false, daemons: &[(DaemonName::Munged, &[])] };
+const LOGIN: Target = Target {
+    has_cluster: true,
+    jobs: JobCare::OtherContainers,
+    has_other_nodes: false,
+    daemons: &[(DaemonName::Munged, &[])],
+};
 
-const NONE: Target = Target { has_cluster: false, jobs: JobCare::Nobody, has_other_nodes: false, daemons: &[] };
+const NONE: Target =
+    Target { has_cluster: false, jobs: JobCare::OtherContainers, has_other_nodes: false, daemons: &[] };
 
 impl Target {
     /// The row of a role.

@@ -3,7 +3,7 @@
 use faults::fault::{FaultKind, Policy};
 use faults::policy;
 use faults::report::{GpuReport, OpenFault, Report};
-use machine::{LastExit, ToldWhy, UnitSnapshot, UnitState};
+use machine::{LastExit, StopReason, UnitSnapshot, UnitState};
 
 use crate::container::{Container, credential};
 
@@ -249,7 +249,7 @@ fn node() -> Vec<Case> {
         (
             "daemon-was-silent",
             "daemons",
-            unit(UnitState::Ready, 1, Some(ToldWhy::Silent("it did not answer".to_owned()))),
+            unit(UnitState::Ready, 1, Some(StopReason::Silent("it did not answer".to_owned()))),
         ),
         ("gpu-with-a-fault", "gpu-faults", faulty()),
         ("controller-down", "controller", healthy().failure("ping", 1, "Slurmctld(primary) at here is DOWN\n")),

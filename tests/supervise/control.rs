@@ -209,7 +209,7 @@ fn followers_that_do_not_read_hold_nothing_up_and_are_few() {
         follower.read_exact(&mut first).unwrap();
         assert_eq!(&first, b"{\"reply\":\"lines\"}");
     }
-    assert!(answer(&mut ask()).contains("follow a log already"));
+    assert!(answer(&mut ask()).contains("clients follow a log already"));
     // Who reads again is told what it has missed.
     let mut text = String::new();
     wait_for("the gap", || {

@@ -40,7 +40,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         true => client::follow(&socket, &Request::Follow { name, lines }, &mut write).map(|()| Vec::new()),
         false => client::ask(&socket, &Request::Logs { name, lines }).map(|(_, lines)| lines),
     };
-    let was_up = matches!(answer, Err(ControlError::Nobody { .. })) && Path::new(up::LOG).exists();
+    let was_up = matches!(answer, Err(ControlError::NotRunning { .. })) && Path::new(up::LOG).exists();
     let lines = match was_up {
         true => answer.with_context(|| format!("see the log of the last `slurminit up`: {}", up::LOG))?,
         false => answer?,

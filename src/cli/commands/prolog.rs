@@ -67,7 +67,7 @@ fn are_known(nodes: &str) -> anyhow::Result<bool> {
         install::Writer::Others => true,
         // The address may have changed.
         install::Writer::Us => false,
-        install::Writer::Nobody => {
+        install::Writer::Missing => {
             let question = [["-s", "hosts:dns", "hosts"].as_slice(), &names].concat();
             matches!(tool::ask("getent", &question, LOOK_UP), Answer::Ended { succeeded: true, .. })
         }

@@ -49,7 +49,7 @@ fn word(outcome: Outcome) -> &'static str {
         Outcome::Unchanged => "nothing changed",
         Outcome::Applied => "reloaded",
         Outcome::Refused => "refused, nothing changed",
-        Outcome::WentBack => "rolled back",
+        Outcome::RolledBack => "rolled back",
         Outcome::Failed => "failed",
     }
 }

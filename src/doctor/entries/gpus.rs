@@ -68,7 +68,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     },
     Entry {
         id: "driver-answers",
-        symptoms: &["the driver hangs or crashes; \"still looking for GPUs\" for seconds", "a GPU fell off the bus"],
+        symptoms: &["the driver hangs or crashes; \"still detecting GPUs\" for seconds", "a GPU fell off the bus"],
         looks_at: "NVML and KFD, each asked by a process with a deadline",
         cause: "a GPU failed or is being reset, or the first use of many GPUs without persistence mode",
         repair: "`dmesg | grep -i -e nvrm -e xid -e amdgpu` on the host; `sudo systemctl enable --now nvidia-persistenced`; reboot",

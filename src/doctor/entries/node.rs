@@ -4,7 +4,7 @@ use crate::entry::{Entry, Judge};
 use crate::facts::{ContainerFacts, Facts, Looked, NodeFacts};
 use config::DaemonName;
 use machine::node_report::NodeVerdict;
-use machine::{ToldWhy, UnitSnapshot, UnitState};
+use machine::{StopReason, UnitSnapshot, UnitState};
 use model::inventory::gres::gpus;
 use model::inventory::{Kind, Observations};
 use model::queued_job::QueuedJob;
@@ -148,7 +148,7 @@ fn daemons(_: &Facts, container: &ContainerFacts) -> Observations {
                 log,
             )),
             // A restart on request is no fault.
-            _ if *restarts > 0 && why != Some(&ToldWhy::RestartAsked) => Some(Observations::warn(
+            _ if *restarts > 0 && why != Some(&StopReason::RestartAsked) => Some(Observations::warn(
                 format!("{name} runs, and was started again {restarts} times: {last}"),
                 why.map_or_else(|| "it died".to_owned(), ToString::to_string),
                 log,

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
     use crate::commands::columns::WIDTH;
     use machine::node_report::NodeReport;
-    use machine::{LastExit, PhaseName, Snapshot, ToldWhy, UnitState};
+    use machine::{LastExit, PhaseName, Snapshot, StopReason, UnitState};
 
     fn node(line: &str) -> Result<OwnNode, String> {
         let report = NodeReport::parse(line).ok_or("no node")?;
@@ -156,7 +156,7 @@ mod tests {
         let died = |how: &str, why: Option<&str>| UnitSnapshot {
             restarts: 2,
             last_exit: Some(LastExit::Failure(how.to_owned())),
-            last_exit_why: why.map(|why| ToldWhy::Silent(why.to_owned())),
+            last_exit_why: why.map(|why| StopReason::Silent(why.to_owned())),
             last_exit_ms: Some(3_600_000),
             ..ready("slurmctld", 40_017)
         };
