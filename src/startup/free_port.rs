@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use crate::holders::{self, Holder, Which};
+use crate::socket_owners::{self, SocketOwner, Which};
 use sys::sockets;
 
 /// Timeout of one attempt.
@@ -50,7 +50,7 @@ fn suspects(port: u16) -> (BTreeSet<u32>, Which) {
     let users: BTreeSet<u32> = bound.iter().filter(|tcp| tcp.inode != 0).map(|tcp| tcp.uid).collect();
     if users.is_empty() {
         // The port is bound without listening, which the kernel's tables do not show.
-        return (holders::users().into_iter().filter(|uid| *uid != 0).collect(), Which::Unlisted);
+        return (socket_owners::users().into_iter().filter(|uid| *uid != 0).collect(), Which::Unlisted);
     }
     (users, Which::Inodes(bound.iter().map(|tcp| tcp.inode).collect()))
 }
@@ -60,7 +60,7 @@ fn end_holders(port: u16, unit: &str, spare: &[i32], again: bool, seen: &mut BTr
     let (users, which) = suspects(port);
     let mut ended = false;
     for uid in users {
-        let who = holders::name_of(uid);
+        let who = socket_owners::name_of(uid);
         if uid == 0 {
             eprintln!(
                 "warning: port {port} of {unit} is in use by a root process; find it with `ss -ltnp sport = :{port}` on the host or in the \
@@ -68,14 +68,14 @@ fn end_holders(port: u16, unit: &str, spare: &[i32], again: bool, seen: &mut BTr
             );
             continue;
         }
-        let found = holders::find(uid, &which);
-        let (spared, strangers): (Vec<Holder>, Vec<Holder>) =
-            found.into_iter().partition(|holder| spare.contains(&holder.session));
-        if let Some(holder) = spared.first() {
+        let found = socket_owners::find(uid, &which);
+        let (spared, strangers): (Vec<SocketOwner>, Vec<SocketOwner>) =
+            found.into_iter().partition(|owner| spare.contains(&owner.session));
+        if let Some(owner) = spared.first() {
             eprintln!(
                 "warning: port {port} of {unit} is in use by another unit of this container: process {} ({}) of {who}; give one of \
                  them another port",
-                holder.pid, holder.name
+                owner.pid, owner.name
             );
             continue;
         }
@@ -94,7 +94,7 @@ fn end_holders(port: u16, unit: &str, spare: &[i32], again: bool, seen: &mut BTr
         end(&strangers, uid);
         let names = named(&strangers);
         if !first || again {
-            holders::end_all(uid);
+            socket_owners::end_all(uid);
         }
         if first {
             let all = if again { "killed all processes of that user" } else { "killed it" };
@@ -113,18 +113,18 @@ fn end_holders(port: u16, unit: &str, spare: &[i32], again: bool, seen: &mut BTr
 }
 
 /// Kills only processes that still belong to this user, because a PID may have been reused.
-fn end(holders: &[Holder], uid: u32) {
-    for holder in holders.iter().filter(|holder| holders::is_of(holder.pid, uid)) {
-        let _ = nix::sys::signal::kill(Pid::from_raw(holder.pid), Signal::SIGKILL);
+fn end(owners: &[SocketOwner], uid: u32) {
+    for owner in owners.iter().filter(|owner| socket_owners::is_of(owner.pid, uid)) {
+        let _ = nix::sys::signal::kill(Pid::from_raw(owner.pid), Signal::SIGKILL);
     }
 }
 
 /// The processes for a message, each with its pid.
-pub fn named(holders: &[Holder]) -> String {
+pub fn named(owners: &[SocketOwner]) -> String {
     let mut names: Vec<String> =
-        holders.iter().take(NAMED).map(|holder| format!("process {} ({})", holder.pid, holder.name)).collect();
-    if holders.len() > NAMED {
-        names.push(format!("{} more", holders.len() - NAMED));
+        owners.iter().take(NAMED).map(|owner| format!("process {} ({})", owner.pid, owner.name)).collect();
+    if owners.len() > NAMED {
+        names.push(format!("{} more", owners.len() - NAMED));
     }
     names.join(", ")
 }

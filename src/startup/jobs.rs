@@ -3,18 +3,18 @@
 //! Everything here runs in children of PID 1 with a deadline, so it may wait for Slurm's commands.
 
 mod account;
+pub mod controller_reachability;
+mod duplicate_launch;
 pub mod follow;
 pub mod ids;
 pub mod join;
 mod note;
 mod notes;
 mod quiesce;
-pub mod reached;
-pub mod recall;
 mod reclaim;
 mod spool;
-mod twice;
 mod wait;
+pub mod wake_silent_nodes;
 mod wanted;
 
 pub use wait::run as wait;
@@ -75,7 +75,7 @@ pub fn account(node: &str, held: bool) -> anyhow::Result<()> {
 pub fn reclaim(node: &str) -> anyhow::Result<()> {
     std::thread::scope(|both| {
         both.spawn(|| {
-            if let Err(error) = twice::watch(node) {
+            if let Err(error) = duplicate_launch::watch(node) {
                 eprintln!("warning: cannot check whether slurmctld started a job twice: {error:#}");
             }
         });

@@ -4,11 +4,11 @@
 
 pub mod free_port;
 pub mod health;
-pub mod holders;
 pub mod jobs;
 pub mod liveness;
 pub mod oom_score;
 pub mod prepare;
+pub mod socket_owners;
 pub mod start;
 pub mod state_disk;
 pub mod take_token;

@@ -15,7 +15,7 @@ use machine::liveness_result::{Liveness, Probed, QUESTIONS, Question};
 use sys::tool::Running;
 use sys::users;
 
-mod crowd;
+mod client_load;
 mod helper;
 pub mod stuck;
 mod work;
@@ -23,7 +23,7 @@ mod work;
 /// Runs all liveness tests at once, and judges the results.
 pub fn ask_all(questions: Vec<Question>) -> anyhow::Result<Vec<Probed>> {
     let (said, hear) = channel();
-    let own: Rc<BTreeSet<u32>> = Rc::new(crowd::own_users(questions.iter().map(|question| question.pid)));
+    let own: Rc<BTreeSet<u32>> = Rc::new(client_load::own_users(questions.iter().map(|question| question.pid)));
     let waiting = questions.into_iter().map(|question| Waiting::new(question, Rc::clone(&own)));
     let waiting: BTreeMap<_, _> = waiting.enumerate().collect();
     for (index, waiting) in &waiting {
@@ -104,8 +104,8 @@ impl Waiting {
             0 => (done.since(before), format!("{seen} within {:.1} s", time.as_secs_f64())),
             _ => (Duration::ZERO, seen),
         };
-        let crowd = || crowd::at(&self.question.door, &self.own);
-        work::liveness(self.question.pid, work, self.broken == 0 && now != *turns, time, why, crowd)
+        let load = || client_load::at(&self.question.door, &self.own);
+        work::liveness(self.question.pid, work, self.broken == 0 && now != *turns, time, why, load)
     }
 }
 
@@ -311,8 +311,8 @@ mod tests {
         let idle = Sleeper::new(&["sleep", "60"]);
         let pid = i32::try_from(idle.0.id()).unwrap();
         let liveness = |runs| {
-            let crowd = || Some("60 connections".to_owned());
-            work::liveness(pid, Duration::ZERO, runs, Duration::from_secs(3), "no answer".to_owned(), crowd)
+            let load = || Some("60 connections".to_owned());
+            work::liveness(pid, Duration::ZERO, runs, Duration::from_secs(3), "no answer".to_owned(), load)
         };
         assert_eq!(liveness(true), Liveness::Overloaded("no answer; 60 connections".to_owned()));
         assert_eq!(liveness(false), Liveness::Silent("no answer".to_owned()), "a deadlock collects connections, too");

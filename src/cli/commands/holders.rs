@@ -3,8 +3,8 @@
 use std::io::Write as _;
 
 use model::exit_code;
-use startup::holders;
-use startup::holders::Which;
+use startup::socket_owners;
+use startup::socket_owners::Which;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -21,10 +21,10 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     if args.end_all {
-        return holders::end_own().map(|()| exit_code::SUCCESS);
+        return socket_owners::end_own().map(|()| exit_code::SUCCESS);
     }
     let which = if args.unlisted { Which::Unlisted } else { Which::Inodes(args.inode) };
-    let lines: String = holders::own(&which).iter().map(|pid| format!("{pid}\n")).collect();
+    let lines: String = socket_owners::own(&which).iter().map(|pid| format!("{pid}\n")).collect();
     std::io::stdout().lock().write_all(lines.as_bytes())?;
     Ok(exit_code::SUCCESS)
 }

@@ -129,7 +129,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
             Ok(())
         }
         What::Join { conf, gpus, again, port, command } => jobs::join::run(node, conf, &gpus, again, port, &command),
-        What::Reached { port, socket } => jobs::reached::watch(node, port, &socket),
+        What::Reached { port, socket } => jobs::controller_reachability::watch(node, port, &socket),
         What::Recover => jobs::recover(node),
         What::Follow { place, socket } => jobs::follow::run(&place.slurm_conf, &place.state, &socket),
         What::Wait => jobs::wait(),

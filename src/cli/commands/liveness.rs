@@ -29,7 +29,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     // The verdicts must not wait for this, and without working daemons Slurm cannot report which jobs are ending.
     if answers.iter().all(|answer| answer.liveness == Liveness::Answers) {
         liveness::stuck::end();
-        if let Some(Err(error)) = args.recall.map(jobs::recall::run) {
+        if let Some(Err(error)) = args.recall.map(jobs::wake_silent_nodes::run) {
             eprintln!("warning: cannot check whether unresponsive nodes are reachable again: {error:#}");
         }
     }

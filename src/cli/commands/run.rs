@@ -1,14 +1,14 @@
 //! `slurminit run`: reads the options of a container, then runs PID 1.
 
-mod beside;
-mod first_word;
+mod attach;
+mod docker_args;
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use config::{Config, DEFAULT_FILE};
-use first_word::Meaning;
+use docker_args::Meaning;
 use init::become_init;
 use init::status;
 use install::load_config;
@@ -26,7 +26,7 @@ use sys::inherited::Inherited;
 use sys::lock::Lock;
 use sys::lock::state::{StateInUse, StateLock};
 
-pub(super) use beside::serving;
+pub(super) use attach::serving;
 
 /// The key of slurm.conf that sets slurmctld's directory.
 const STATE_KEY: &str = "StateSaveLocation";
@@ -67,7 +67,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let lock = match target.has_cluster.then(|| Lock::take(&config.paths.run)).transpose() {
         Ok(lock) => lock.unwrap_or_default(),
         // A concurrent start was faster.
-        Err(_) if !start.cmd.is_empty() => return beside::run(&start.cluster, &config, &start.cmd),
+        Err(_) if !start.cmd.is_empty() => return attach::run(&start.cluster, &config, &start.cmd),
         Err(running) => return Ok(refuse(&running.to_string(), exit_code::FAILURE)),
     };
     if target.has_cluster {
@@ -110,29 +110,29 @@ fn refuse(why: &str, code: u8) -> u8 {
 /// Handles a word in place of a command, runs a command in a running cluster, and saves a token; returns the exit code if nothing
 /// is left to do.
 fn settle_words(start: &mut Start, join: Option<&OsStr>, inherited: &Inherited) -> anyhow::Result<Option<u8>> {
-    let has_token = join.is_some() || first_word::token(&start.cmd).is_some();
+    let has_token = join.is_some() || docker_args::token(&start.cmd).is_some();
     if !has_token {
         if let Some(code) = understand(start)?.map_or_else(|| in_the_running_cluster(start), |code| Ok(Some(code)))? {
             return Ok(Some(code));
         }
     }
     // A token on the command line makes this process execute itself again.
-    let taken = take_token(first_word::token(&start.cmd).or_else(|| join.map(Some)), Some(inherited));
+    let taken = take_token(docker_args::token(&start.cmd).or_else(|| join.map(Some)), Some(inherited));
     Ok(taken.err().map(|untaken| refuse(&untaken.to_string(), exit_code::CONFIG)))
 }
 
 /// Handles a word in place of a command; returns the exit code if nothing is left to do.
 fn understand(start: &mut Start) -> anyhow::Result<Option<u8>> {
-    match first_word::take_nodes(&mut start.cmd) {
+    match docker_args::take_nodes(&mut start.cmd) {
         Ok(nodes) => start.cluster.nodes = nodes.or(start.cluster.nodes),
         Err(why) => {
             return Ok(Some(refuse(&why, exit_code::CONFIG)));
         }
     }
-    match first_word::meaning(&start.cmd, &first_word::is_program) {
+    match docker_args::meaning(&start.cmd, &docker_args::is_program) {
         Meaning::Command => {}
-        Meaning::Help => return say(&first_word::help()).map(Some),
-        Meaning::Version => return say(&format!("{}\n", first_word::version())).map(Some),
+        Meaning::Help => return say(&docker_args::help()).map(Some),
+        Meaning::Version => return say(&format!("{}\n", docker_args::version())).map(Some),
         Meaning::Verb => start.cmd.insert(0, std::env::current_exe()?.into_os_string()),
         Meaning::Option => {
             let option = start.cmd.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
@@ -154,7 +154,7 @@ fn in_the_running_cluster(start: &Start) -> anyhow::Result<Option<u8>> {
     if start.cmd.is_empty() || !target.has_cluster || !runs {
         return Ok(None);
     }
-    beside::run(&start.cluster, &config, &start.cmd).map(Some)
+    attach::run(&start.cluster, &config, &start.cmd).map(Some)
 }
 
 /// The first log lines of PID 1.

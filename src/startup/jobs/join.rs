@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use super::{SLURM, STOPS, closed_for_good, reached, requeue_ghosts, wanted};
+use super::{SLURM, STOPS, closed_for_good, controller_reachability, requeue_ghosts, wanted};
 use machine::node_report::OUR_REASON;
 use plan::in_use;
 use slurm::error::QueryError;
@@ -96,9 +96,9 @@ fn with_the_name_free(node: &str, port: u16) -> anyhow::Result<Option<NodeRecord
     let mut said: Option<Instant> = None;
     loop {
         let Some(known) = known(node, None)? else { return Ok(None) };
-        let Some(why) = reached::taken(node, &known, port) else { return Ok(Some(known)) };
+        let Some(why) = controller_reachability::taken(node, &known, port) else { return Ok(Some(known)) };
         if said.is_none() {
-            reached::tell_controller(node, &known);
+            controller_reachability::tell_controller(node, &known);
         }
         if said.is_none_or(|said| said.elapsed() >= SAY) {
             said = Some(Instant::now());

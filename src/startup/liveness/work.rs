@@ -33,7 +33,7 @@ impl Work {
     }
 }
 
-/// Judges a process that did not respond during `time`, in which it and the test did this much `work`. With a `crowd`
+/// Judges a process that did not respond during `time`, in which it and the test did this much `work`. With a `load`
 /// of clients it counts as overloaded, if it runs at all.
 pub(super) fn liveness(
     pid: i32,
@@ -41,7 +41,7 @@ pub(super) fn liveness(
     runs: bool,
     time: Duration,
     why: String,
-    crowd: impl FnOnce() -> Option<String>,
+    load: impl FnOnce() -> Option<String>,
 ) -> Liveness {
     let pid = u32::try_from(pid).unwrap_or_default();
     let threads = threads(pid);
@@ -62,8 +62,8 @@ pub(super) fn liveness(
     {
         return Liveness::Stopped(format!("{why}; it was stopped by a signal"));
     }
-    if let Some(crowd) = runs.then(crowd).flatten() {
-        return Liveness::Overloaded(format!("{why}; {crowd}"));
+    if let Some(load) = runs.then(load).flatten() {
+        return Liveness::Overloaded(format!("{why}; {load}"));
     }
     if work * BUSY >= time {
         let work = work.as_secs_f64();

@@ -60,11 +60,11 @@ fn lay_out(directory: &Path, slurm: &Path, files: &[Text]) -> io::Result<()> {
     for Text { name, text } in files {
         fs::write(directory.join(name.as_str()), text)?;
     }
-    for beside in fs::read_dir(slurm).into_iter().flatten() {
-        let beside = beside?;
-        let link = directory.join(beside.file_name());
+    for entry in fs::read_dir(slurm).into_iter().flatten() {
+        let entry = entry?;
+        let link = directory.join(entry.file_name());
         if !link.exists() {
-            std::os::unix::fs::symlink(beside.path(), link)?;
+            std::os::unix::fs::symlink(entry.path(), link)?;
         }
     }
     Ok(())

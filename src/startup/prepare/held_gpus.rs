@@ -27,7 +27,7 @@ pub(super) fn check_no_job_holds_gpus() -> Result<(), Refusal> {
             return Ok(());
         }
     };
-    let Some(jobs) = holders(&answer) else {
+    let Some(jobs) = jobs_with_gpus(&answer) else {
         return Err(refusal("`squeue --json` does not report which jobs hold GPUs", NO_JSON));
     };
     if jobs.is_empty() {
@@ -48,7 +48,7 @@ fn refusal(what: &str, repair: &str) -> Refusal {
 
 /// The IDs of jobs in `squeue --json` that hold GPUs or parts of them; `None` if the answer is malformed. Slurm reports
 /// `gres_detail` only for jobs that hold resources.
-fn holders(answer: &str) -> Option<Vec<String>> {
+fn jobs_with_gpus(answer: &str) -> Option<Vec<String>> {
     let answer: Value = serde_json::from_str(answer).ok()?;
     let holds = |job: &&Value| {
         let held = job.get("gres_detail").and_then(Value::as_array).into_iter().flatten();
@@ -71,8 +71,8 @@ mod tests {
             {"job_id": 10, "job_state": "RUNNING", "gres_detail": ["tmp:1,gpu:1"]},
             {"job_id": 11, "job_state": "RUNNING", "gres_detail": ["shard:nvidia:2(0/4,2/4)"]},
             {"job_id": 12, "job_state": "RUNNING", "gres_detail": ["mps:60(60/100,0/100)"]}]}"#;
-        assert_eq!(holders(answer).unwrap(), ["7", "10", "11", "12"]);
-        assert_eq!(holders("{}"), None);
-        assert_eq!(holders("JobId=7 GRES=gpu"), None);
+        assert_eq!(jobs_with_gpus(answer).unwrap(), ["7", "10", "11", "12"]);
+        assert_eq!(jobs_with_gpus("{}"), None);
+        assert_eq!(jobs_with_gpus("JobId=7 GRES=gpu"), None);
     }
 }

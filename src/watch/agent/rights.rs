@@ -23,7 +23,8 @@ pub fn give_up(parent: Pid) -> anyhow::Result<()> {
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
     if Uid::effective().is_root() {
         let known = User::from_name(install::LOOKERS).ok().flatten();
-        let (uid, gid) = known.map_or((Uid::from_raw(UNPRIVILEGED), Gid::from_raw(UNPRIVILEGED)), |user| (user.uid, user.gid));
+        let (uid, gid) =
+            known.map_or((Uid::from_raw(UNPRIVILEGED), Gid::from_raw(UNPRIVILEGED)), |user| (user.uid, user.gid));
         setgroups(&groups()).context("cannot change the groups")?;
         setgid(gid).context("cannot change the group")?;
         setuid(uid).context("cannot change the user")?;

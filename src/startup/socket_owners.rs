@@ -21,7 +21,7 @@ use sys::tool::Running;
 
 /// A process that has one of the sockets open.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
+pub struct SocketOwner {
     /// The PID.
     pub pid: i32,
     /// The process name, without control characters.
@@ -77,7 +77,7 @@ pub fn end_own() -> anyhow::Result<()> {
 }
 
 /// The processes of this user that have one of the sockets open.
-pub fn find(uid: u32, which: &Which) -> Vec<Holder> {
+pub fn find(uid: u32, which: &Which) -> Vec<SocketOwner> {
     let mut arguments = Vec::new();
     match which {
         Which::Unlisted => arguments.push("--unlisted".to_owned()),
@@ -91,7 +91,8 @@ pub fn find(uid: u32, which: &Which) -> Vec<Holder> {
         let pids = said.lines().filter_map(|line| line.trim().parse().ok());
         // The kernel decides who owns a process, so a user cannot claim another user's.
         found.extend(
-            pids.filter(|pid| user(*pid).is_some_and(|(of, _)| of == uid)).filter_map(|pid| Some((pid, holder(pid)?))),
+            pids.filter(|pid| user(*pid).is_some_and(|(of, _)| of == uid))
+                .filter_map(|pid| Some((pid, socket_owner(pid)?))),
         );
     }
     found.into_values().collect()
@@ -143,8 +144,8 @@ fn user(pid: i32) -> Option<(u32, u32)> {
     Some((uid, gid))
 }
 
-fn holder(pid: i32) -> Option<Holder> {
-    proc::stat(pid).map(|stat| Holder { pid, name: plain(&stat.name), session: stat.session })
+fn socket_owner(pid: i32) -> Option<SocketOwner> {
+    proc::stat(pid).map(|stat| SocketOwner { pid, name: plain(&stat.name), session: stat.session })
 }
 
 /// Makes a user's text safe for a log line.
@@ -185,7 +186,7 @@ mod tests {
     fn a_process_is_known_by_its_user_its_name_and_its_session() {
         let own = nix::unistd::getpid().as_raw();
         assert_eq!(user(own).map(|(uid, _)| uid), Some(nix::unistd::Uid::current().as_raw()));
-        let holder = holder(own).unwrap();
+        let holder = socket_owner(own).unwrap();
         assert_eq!(holder.session, nix::unistd::getsid(None).unwrap().as_raw());
         assert!(users().contains(&nix::unistd::Uid::current().as_raw()));
         assert_eq!(plain("a\x1b[1m\n"), "a?[1m?");

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::free_port::named;
-use crate::holders::{self, Which};
+use crate::socket_owners::{self, Which};
 use config::ReadinessTest;
 use sys::proc;
 use sys::proc::parse;
@@ -48,11 +48,11 @@ pub(super) fn at(door: &ReadinessTest, own: &BTreeSet<u32>) -> Option<String> {
 fn told(uid: Option<u32>, inodes: Vec<u32>, has_time: bool) -> String {
     let Some(uid) = uid else { return format!("{} by an unknown user (needs Linux 5.3)", inodes.len()) };
     let count = inodes.len();
-    let found = if has_time { holders::find(uid, &Which::Inodes(inodes)) } else { Vec::new() };
+    let found = if has_time { socket_owners::find(uid, &Which::Inodes(inodes)) } else { Vec::new() };
     let who = if found.is_empty() { "whose processes were not found".to_owned() } else { named(&found) };
     format!(
         "{count} by {}, {who}; to kill all processes of that user in the container: `pkill -KILL -U {uid}`",
-        holders::name_of(uid)
+        socket_owners::name_of(uid)
     )
 }
 
