@@ -328,7 +328,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_controller_says_is_a_name_and_an_address() {
+    fn parses_node_addresses() {
         let pair = |line: &str| address(line).map(|(name, address)| format!("{name} {}", address.ip()));
         assert_eq!(pair("compute-1: 172.18.0.3:6818").as_deref(), Some("compute-1 172.18.0.3"));
         assert_eq!(pair("compute-1: [fd00::3]:6818").as_deref(), Some("compute-1 fd00::3"));
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_cut_by_their_widths() {
+    fn splits_columns_by_width() {
         let columns = [("JobID", 4), ("State", 10), ("NodeList", 6)];
         assert_eq!(cut("7   PENDING         ", &columns), ["7", "PENDING", ""]);
         assert_eq!(cut("7   RUNNING   c1", &columns), ["7", "RUNNING", "c1"]);
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn localhost_is_no_node_of_squeue() {
+    fn omits_localhost_in_squeue_arguments() {
         let arguments = |node| Jobs { node: Some(node), ..Jobs::HOLDING }.arguments().len();
         assert_eq!((arguments("localhost"), arguments("c1")), (2, 3));
     }

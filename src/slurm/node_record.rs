@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_what_it_was_is_left_alone() {
+    fn recognizes_unchanged_node() {
         let is_true = |known: &str, conf: &str| record(known).has_hardware(conf) && record(known).has_features(conf);
         assert!(is_true(KNOWN, "CPUs=2 RealMemory=8000 Gres=gpu:nvidia:2 Feature=h200,nvidia"));
         for other in [
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_controller_calls_and_whether_it_hears_anything() {
+    fn parses_address_and_responsiveness() {
         let known = record("NodeAddr=172.18.0.3 NodeHostName=c1 Port=7000 State=IDLE+DYNAMIC_NORM+NOT_RESPONDING");
         assert_eq!(known.place(6818), ("172.18.0.3", 7000));
         assert_eq!(record("NodeAddr=172.18.0.3").place(6818), ("172.18.0.3", 6818));

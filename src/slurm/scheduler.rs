@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_two_schedulers_are_told_apart() {
+    fn distinguishes_main_and_backfill_scheduler() {
         let text = "Server thread count:  3\nDBD Agent queue size: 1\n\nMain schedule statistics (microseconds):\n\tLast cycle:   970\n\
                     \tMean cycle:   745\n\nBackfilling stats\n\tTotal backfilled jobs (since last slurm start): 11\n\tLast cycle: 1942\n\
                     \tDepth Mean: 29\n\nRemote Procedure Call statistics by user\n\tMean cycle: 9\n";

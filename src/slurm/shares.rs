@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accounts_have_the_number_of_their_algorithm_and_users_none() {
+    fn reads_share_of_accounts_only() {
         let told = |text: &str| {
             parse(text).into_iter().map(|share| (share.account, share.factor)).collect::<Vec<(String, f64)>>()
         };

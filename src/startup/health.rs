@@ -115,14 +115,14 @@ mod tests {
     use machine::{PhaseName, UnitSnapshot};
 
     #[test]
-    fn without_a_status_file_the_reason_names_it() {
+    fn reason_names_missing_status_file() {
         let directory = tempfile::tempdir().unwrap();
         let why = running(status::read(directory.path()), directory.path()).unwrap_err();
         assert!(why.contains("status.json"), "{why}");
     }
 
     #[test]
-    fn what_is_given_up_and_essential_is_not_live_and_a_start_is() {
+    fn essential_given_up_unit_is_not_live() {
         let unit = |name: &str, essential, state| UnitSnapshot {
             name: name.to_owned(),
             essential,

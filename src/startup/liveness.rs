@@ -277,12 +277,12 @@ mod tests {
     }
 
     #[test]
-    fn what_one_command_writes_the_next_one_reads() {
+    fn pipes_output_to_next_command() {
         assert_eq!(liveness(&[&["printf", "a\\n"], &["grep", "-q", "a"]], std::process::id()), Liveness::Answers);
     }
 
     #[test]
-    fn the_reason_is_what_was_seen_or_said() {
+    fn reason_has_timeout_or_message() {
         let idle = Sleeper::new(&["sleep", "60"]);
         // On a fully loaded machine, an idle process cannot be recognized as idle.
         let why = |commands: &[&[&str]]| match liveness(commands, idle.0.id()) {
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn who_did_nothing_is_silent_and_who_worked_is_slow() {
+    fn idle_process_is_silent_and_busy_process_is_slow() {
         let idle = Sleeper::new(&["sleep", "60"]);
         let after = |work| {
             let pid = i32::try_from(idle.0.id()).unwrap();
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_stopped_is_no_question_of_time_and_who_runs_in_a_crowd_is_not_silent() {
+    fn detects_stopped_and_overloaded_processes() {
         let idle = Sleeper::new(&["sleep", "60"]);
         let pid = i32::try_from(idle.0.id()).unwrap();
         let liveness = |runs| {
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_being_debugged_is_left_alone() {
+    fn traced_process_is_unknown() {
         let traced = Sleeper::new(&["sleep", "60"]);
         let pid = nix::unistd::Pid::from_raw(i32::try_from(traced.0.id()).unwrap());
         // The tracee is detached when this thread ends.
@@ -334,13 +334,13 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_works_is_slow() {
+    fn working_process_is_slow() {
         let busy = Sleeper::new(&["sh", "-c", "while :; do :; done"]);
         assert!(matches!(liveness(&[&["sleep", "60"]], busy.0.id()), Liveness::Slow(_)));
     }
 
     #[test]
-    fn a_process_that_works_and_is_seen_to_be_broken_is_silent() {
+    fn broken_working_process_is_silent() {
         let busy = Sleeper::new(&["sh", "-c", "while :; do :; done"]);
         let pid = i32::try_from(busy.0.id()).unwrap();
         let waiting = Waiting::new(
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_refuses_for_a_moment_answers() {
+    fn retries_after_refusal() {
         let directory = tempfile::tempdir().unwrap();
         let flag = directory.path().join("flag").display().to_string();
         let script = format!("test -e {flag} && exit 0; touch {flag}; exit 1");
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_cannot_read_its_own_files_says_nothing_about_the_daemon() {
+    fn fatal_command_error_is_unknown() {
         let idle = Sleeper::new(&["sleep", "60"]);
         let directory = tempfile::tempdir().unwrap();
         let scontrol = directory.path().join("scontrol");
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_cannot_run_and_a_process_that_is_gone_say_nothing() {
+    fn missing_probe_or_process_is_unknown() {
         let Liveness::Unknown(why) = liveness(&[&["/no/such/probe"]], 1) else { panic!("it is known") };
         assert!(why.contains("/no/such/probe"), "{why}");
         let gone = Sleeper::new(&["true"]).0.id();

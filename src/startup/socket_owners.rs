@@ -172,7 +172,7 @@ mod tests {
     use std::os::fd::AsRawFd as _;
 
     #[test]
-    fn a_socket_is_known_by_its_link_and_its_protocol() {
+    fn recognizes_sockets_by_link_and_protocol() {
         assert_eq!(inode("socket:[123]"), Some(123));
         assert_eq!(inode("pipe:[123]"), None);
         let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_known_by_its_user_its_name_and_its_session() {
+    fn reads_user_name_and_session_of_process() {
         let own = nix::unistd::getpid().as_raw();
         assert_eq!(user(own).map(|(uid, _)| uid), Some(nix::unistd::Uid::current().as_raw()));
         let holder = socket_owner(own).unwrap();

@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_without_the_token_is_what_it_was() {
+    fn removes_only_token_from_command_line() {
         let without = |words: &[&str]| {
             let words = without_option(words.iter().map(OsString::from).collect());
             words.into_iter().map(|word| word.into_string().unwrap()).collect::<Vec<_>>().join(" ")

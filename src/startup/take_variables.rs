@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_configurations_a_bad_key_and_a_broken_configuration_are_refused_with_what_to_do() {
+    fn refuses_invalid_variables_with_repair() {
         let (toml, long) = ("role = 'none'\n", [b'k'; 1025]);
         let refused = |file: Option<&str>, toml: Option<&str>, key: Option<&[u8]>| {
             check(file.map(Path::new), toml, key).map(|config| config.is_some()).map_err(|untaken| untaken.to_string())
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_roots_alone_and_goes_when_the_next_start_has_none() {
+    fn saved_files_are_private_and_removed_by_next_start() {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join(DIRECTORY.trim_start_matches('/')).join(TOML_FILE);
         // Nothing was saved, and the directory does not exist.
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_option_stands_where_slurminit_reads_it() {
+    fn inserts_option_after_verb() {
         let with_config = |words: &str| {
             let words = with_config(words.split(' ').map(OsString::from).collect(), OsStr::new("/f"));
             words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")

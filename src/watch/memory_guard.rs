@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn the_node_closes_at_one_level_and_opens_at_another() {
+    fn drains_and_resumes_at_different_levels() {
         let mut guard = Guard::default();
         for (now, (free, want)) in
             (0..).zip([(80, vec![]), (34, vec!["close"]), (36, vec![]), (50, vec![]), (51, vec!["open"]), (36, vec![])])
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_is_cancelled_when_processes_wait_for_memory_and_the_next_one_later() {
+    fn cancels_jobs_under_memory_pressure_with_pause() {
         let mut guard = Guard::new(true);
         assert_eq!(actions(&mut guard, 0, 14, Some(0.0)), [""; 0], "no pressure");
         assert_eq!(actions(&mut guard, 1, 14, Some(0.1)), ["cancel"]);
@@ -106,7 +106,7 @@ mod tests {
     proptest! {
         /// It never drains or resumes twice, and leaves the node resumed when memory is free.
         #[test]
-        fn it_closes_and_opens_in_turn(history in proptest::collection::vec(0..=100_u64, 1..200)) {
+        fn drains_and_resumes_alternately(history in proptest::collection::vec(0..=100_u64, 1..200)) {
             let (mut guard, mut is_closed) = (Guard::default(), false);
             for (now, free) in (0..).zip(history) {
                 for act in actions(&mut guard, now * 5000, free, None) {

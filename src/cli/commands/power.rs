@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_one_line_with_the_commands_own_words() {
+    fn failure_is_one_line_with_command_output() {
         let why = |script: &str, limit: u64| {
             let said = tool::output(Command::new("sh").args(["-c", script]), Duration::from_secs(limit));
             failure("start-node", limit, said)

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_happened_after_the_restart_counts() {
+    fn ignores_ends_before_the_restart() {
         let fate = |starts, state, last: Option<&str>| {
             let last_exit = last.map_or(LastExit::Success, |last| LastExit::Failure(last.to_owned()));
             let unit = UnitSnapshot { state, starts, last_exit: Some(last_exit), ..UnitSnapshot::default() };

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_has_memory_and_one_that_is_gone_has_none() {
+    fn reads_memory_of_running_process_only() {
         let own = i32::try_from(std::process::id()).unwrap();
         assert!(memory_kib(own).is_some_and(|kib| kib > 100));
         assert_eq!(memory_kib(-1), None);

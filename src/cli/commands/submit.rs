@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_typed_is_what_runs() {
+    fn script_runs_exact_arguments() {
         let hostile: [&[u8]; 7] =
             [b"", b"a b", b"it's", b"$(id) `id` \\ \"", b"line\n#SBATCH --mem=1\n", b"-x", b"\xff\xfe*?~"];
         for word in hostile {

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seconds_are_summed_for_each_gpu_and_user() {
+    fn sums_seconds_per_gpu_and_user() {
         let said = "bob|lab|3600|billing=1,cpu=1,mem=1G,node=1\nalice|lab|1800|billing=4,cpu=4,gres/gpu=2,gres/gpu:nvidia=2,mem=1G\n\
                     alice|lab|1800|cpu=2,gres/gpu=1\nalice|lab|0|\n";
         let used = sums(said);

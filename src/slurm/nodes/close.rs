@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_persons_drain_is_none_that_a_start_takes_back() {
+    fn persons_drain_reason_differs_from_slurminits() {
         assert_eq!(reason(" fan broken\n"), "fan broken");
         assert_eq!(reason("a\nb\x1b"), "a\\x0ab\\x1b");
         for own in ["Low fan", "slurminit: x", "gres/gpu is wrong", "CPUs burn"] {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_keeps_the_reason_that_is_there_and_names_the_jobs() {
+    fn drain_keeps_existing_reason_and_names_jobs() {
         let mut busy = ClusterNode::empty("mixed", true, "");
         busy.jobs = (1..=10).map(|job| OwnedJob { job, user: "eve".to_owned() }).collect();
         let Step::Update(arguments, what) = drain(&busy, Some("fan")) else { panic!() };
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resume_says_what_it_took_back() {
+    fn resume_reports_previous_state() {
         let Step::Update(arguments, what) = resume(&ClusterNode::empty("draining", true, "fan")) else { panic!() };
         assert_eq!(
             (arguments, what.as_str()),

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn all_have_ended_or_one_is_waited_for() {
+    fn waits_until_all_jobs_have_ended() {
         let jobs = ["1", "2", "3", "4"];
         let said = "3  COMPLETED  0:0  \n1  FAILED  3:0  \n2  FAILED  0:9\n4 CANCELLED 0:15\n";
         let want = ["job 1 is FAILED, exit code 3", "job 2 is FAILED, signal 9", "job 4 is CANCELLED, signal 15"];
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_ended_long_before_the_others_counts() {
+    fn counts_job_that_slurmctld_has_forgotten() {
         let (open, failed) = after(&["1", "2"], &["1 FAILED 1:0\n2 RUNNING 0:0\n", "2 COMPLETED 0:0\n"]);
         assert_eq!((open.len(), failed), (0, vec!["job 1 is FAILED, exit code 1".to_owned()]));
         let mut waiting = Waiting { open: vec!["1".to_owned(), "2".to_owned()], failed: BTreeMap::new() };
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_has_ended_with_its_last_task() {
+    fn array_ends_with_last_task() {
         let begun = "7_[3-9%2] PENDING 0:0\n7_1 FAILED 1:0\n7_2 COMPLETED 0:0\n";
         assert_eq!(after(&["7"], &[begun]).0, ["7"]);
         let (open, failed) = after(&["7"], &[begun, "7_9 COMPLETED 0:0\n7_8 FAILED 2:0\n"]);

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_takes_no_job_says_why() {
+    fn reports_why_node_accepts_no_jobs() {
         assert_eq!(closed("up|idle|none\n"), None);
         assert_eq!(closed("up|mixed|none\ndown|mixed|none\n"), None, "one open partition is enough");
         assert_eq!(closed("up|allocated|none\n"), None, "a job can wait there");
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_that_fell_off_the_bus_is_lost_and_one_of_an_unknown_place_is_not() {
+    fn detects_gpu_that_fell_off_the_bus() {
         let root = tempfile::tempdir().unwrap();
         let file = |path: &str, content: &[u8]| {
             let path = root.path().join(path);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_has_its_job_and_user_and_what_is_lost_or_not_known_is_no_free_one() {
+    fn assigns_jobs_and_never_shows_lost_or_unknown_gpu_as_free() {
         let gpu = |number| OfferedGpu { file: format!("/dev/nvidia{number}"), ..OfferedGpu::default() };
         let gpus = [gpu(0), gpu(1), gpu(2)];
         let job = OwnedJob { job: 7, user: "alice".to_owned() };

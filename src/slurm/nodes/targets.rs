@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_is_a_node_and_its_gpus() {
+    fn parses_targets() {
         let these = |list: &str| format!("c1::{list}").parse::<Target>().map(|target| target.gpus);
         assert_eq!(these("2,0"), Ok(Gpus::These(vec![0, 2])));
         assert_eq!(these("0-2,7"), Ok(Gpus::These(vec![0, 1, 2, 7])));
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn slurm_is_asked_for_exactly_these() {
+    fn requests_exactly_the_selected_gpus() {
         let each = ["gpu0", "gpu1", "gpu2"];
         assert_eq!(gres("c1::2,0", &each).unwrap(), "gpu:gpu0:1,gpu:gpu2:1");
         assert_eq!(gres("c1::all", &each).unwrap(), "gpu:gpu0:1,gpu:gpu1:1,gpu:gpu2:1");
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_says_what_there_is() {
+    fn impossible_request_names_available_gpus() {
         assert_eq!(gres("c1::0,3", &["a", "a"]).unwrap_err(), "c1 has no GPU 3; it has 0-1");
         assert_eq!(gres("c1::1", &["a"]).unwrap_err(), "c1 has no GPU 1; its only one is 0");
         assert_eq!(gres("c1::all", &[]).unwrap_err(), "c1 has no GPU");

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_plain_names_are_names() {
+    fn accepts_only_plain_names() {
         for good in ["debug", "gpu-a100_long", "1"] {
             assert!(is_name(good), "{good}");
         }

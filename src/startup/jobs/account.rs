@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_is_known_by_the_line_that_gives_it_to_a_node() {
+    fn finds_task_in_allocation_line() {
         let time = "2026-11-22T10:10:55.002778Z  info slurmctld: ";
         let log = format!(
             "{time}sched: Allocate JobId=12_3(15) NodeList=localhost #CPUs=1 Partition=debug\n\
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_user_writes_names_no_task() {
+    fn ignores_users_text_in_log_lines() {
         let time = "2026-11-22T10:10:55.002778Z  info slurmctld: ";
         for text in [
             "_update_job: setting comment to JobId=99_1(15) for JobId=5",
@@ -259,14 +259,14 @@ mod tests {
     }
 
     #[test]
-    fn a_task_is_known_by_what_was_noted_of_it() {
+    fn finds_task_in_notes() {
         let begun = Begun::of(["15".to_owned()].into(), "", "15 12_3\n16 12_4\n17 12_5\n17\n18\nx\n\n");
         assert_eq!(begun.tasks.into_iter().collect::<Vec<_>>(), ["12_3", "12_5"], "slurmd has not begun 16");
         assert_eq!(begun.ids.into_iter().collect::<Vec<_>>(), ["15", "17", "18"]);
     }
 
     #[test]
-    fn squeue_tells_what_may_run_once() {
+    fn parses_non_requeueable_jobs_from_squeue() {
         let of = |row: [&str; 7]| OnceJob::of(row.map(str::to_owned));
         let job = of(["15", "12", "3", "0", "RUNNING", "2026-11-22T10:10:55", "localhost"]).unwrap();
         assert_eq!((job.name(), job.waits), ("12_3", false));

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_back_only_drains_whose_cause_is_over() {
+    fn resumes_only_drains_whose_cause_is_gone() {
         let known = |state: &str, reason: &str| {
             record(&format!("NodeName=c1 State={state}+DYNAMIC_NORM Reason={reason} [root@x]"))
         };
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_controller_that_lost_how_a_node_changed_is_told_again_while_no_job_is_there() {
+    fn registers_again_after_lost_hardware_change_if_no_job_is_there() {
         let told = "CPUs=2 RealMemory=8000 Gres=gpu:nvidia:3 Feature=h200";
         let known = |gres: u32, allocated: u32, state: &str| {
             record(&format!(
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn one_answer_is_no_sign_and_what_does_not_help_is_tried_ever_later() {
+    fn restarts_after_repeated_answers_with_backoff() {
         let mut other = Other::default();
         let after = |other: &mut Other| (1..1000).find(|_| other.is_to_be_told(true)).unwrap();
         assert_eq!([(); 9].map(|()| after(&mut other)), [2, 4, 8, 16, 32, 64, 128, 128, 128]);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_this_machines_own_is_no_other_node() {
+    fn own_address_is_not_another_node() {
         assert!(is_own([127, 0, 0, 1].into()) && !is_own([192, 0, 2, 1].into()));
         assert_eq!(taken("c1", &record("NodeName=c1 NodeAddr=127.0.0.1 State=IDLE"), 1), None);
         assert_eq!(taken("c1", &record("NodeName=c1 NodeAddr=name State=IDLE"), 1), None);

@@ -251,13 +251,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_stays_within_its_quotes() {
+    fn keeps_reason_within_quotes() {
         assert_eq!(quotable("fan broken"), "fan broken");
         assert_eq!(quotable("x\" Gres=gpu:9 \\\n"), "x  Gres gpu:9   ");
     }
 
     #[test]
-    fn what_keeps_the_controller_away_has_a_repair() {
+    fn names_repair_for_unreachable_controller() {
         let cause = |said: &str| cause(&QueryError::Failed { program: "scontrol", said: said.to_owned() });
         assert!(cause("Invalid credential").contains("one munge key"));
         assert!(cause("slurm_load_node error: Unable to contact slurm controller (connect failure)").contains("6817"));

@@ -112,7 +112,7 @@ mod tests {
     use std::io::Write as _;
 
     #[test]
-    fn a_file_that_grows_keeps_its_last_lines() {
+    fn growing_file_keeps_last_lines() {
         let state = tempfile::tempdir().unwrap();
         let notes = Notes::ours(state.path()).unwrap();
         let path = state.path().join("notes");
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn reads_written_ids() {
         let state = tempfile::tempdir().unwrap();
         let notes = Notes::ours(state.path()).unwrap();
         assert_eq!(notes.ids("slurminit.scripts").unwrap(), None);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_neither_read_nor_written_through() {
+    fn does_not_follow_links() {
         let (state, outside) = (tempfile::tempdir().unwrap(), tempfile::NamedTempFile::new().unwrap());
         std::fs::write(outside.path(), "5").unwrap();
         let notes = Notes::ours(state.path()).unwrap();
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_slurm_forges_is_ids_or_nothing() {
+    fn reads_only_ids_from_forged_file() {
         let state = tempfile::tempdir().unwrap();
         let notes = Notes::ours(state.path()).unwrap();
         let forged = "5\n\u{1b}[2J\n99999999999\n-3\n6 lost; all is well\n";

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn squeue_tells_who_holds_a_job() {
+    fn parses_holder_of_job_from_squeue() {
         let parse = |columns: [&str; 7]| parse(columns.map(str::to_owned));
         assert_eq!(parse(["7", "5_2", "0", "1:02", "40", "node1", "node1.lab"]), Some(client_job("node1.lab")));
         assert_eq!(parse(["7", "5_2", "1", "1:02", "40", "localhost", ""]), Some(script("localhost")));
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allocation_is_well_while_its_srun_and_a_task_of_it_live() {
+    fn allocation_is_lost_without_srun_or_task() {
         let suspect = |in_use: &InUse| suspect(&client_job("node1.lab"), in_use, "node1", &["localhost".to_owned()]);
         assert_eq!(suspect(&of([srun(51, 40), step("0"), task()])), None);
         assert_eq!(suspect(&of([srun(51, 40), step("0")])), held_by([51]), "slurmstepd alone is no work");
@@ -280,14 +280,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_elsewhere_is_no_suspect() {
+    fn ignores_jobs_held_on_other_hosts() {
         let suspect = |job: &HeldJob| suspect(job, &InUse::default(), "node1", &["localhost".to_owned()]);
         assert_eq!(suspect(&client_job("login")), None);
         assert_eq!(suspect(&script("node2")), None);
     }
 
     #[test]
-    fn a_batch_job_is_well_while_its_slurmstepd_lives() {
+    fn batch_job_is_lost_without_slurmstepd() {
         let suspect = |in_use: &InUse| suspect(&script("localhost"), in_use, "node1", &["localhost".to_owned()]);
         assert_eq!(suspect(&InUse::default()), Some(Suspect::WithoutScript));
         assert_eq!(suspect(&of([step("batch"), task()])), None);

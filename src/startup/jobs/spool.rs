@@ -73,7 +73,7 @@ mod tests {
     use super::{begun, clean};
 
     #[test]
-    fn what_no_process_belongs_to_goes_and_nothing_else() {
+    fn removes_only_entries_without_process() {
         let spool = tempfile::tempdir().unwrap();
         let path = |name: &str| spool.path().join(name);
         let outside = tempfile::tempdir().unwrap();

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_for_a_person_is_not_waited_for() {
+    fn does_not_wait_for_held_jobs() {
         let jobs = [
             (1, "RUNNING", "None"),
             (2, "PENDING", "Resources"),

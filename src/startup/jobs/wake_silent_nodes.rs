@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_slurmctld_gave_up_is_asked_again() {
+    fn contacts_only_unresponsive_nodes() {
         assert_eq!(need("c1|10.0.0.2|down*|Not responding"), Some((Need::Asked, "c1", "10.0.0.2")));
         let ours = "slurminit: it was unresponsive, and registers again";
         assert_eq!(need(&format!("c1|a|drained*|{ours}")), Some((Need::AskedAgain, "c1", "a")));
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_there_or_not() {
+    fn detects_open_port() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         assert!(answers("127.0.0.1", port));

@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jobs_name_a_node_in_a_list_by_either_name_or_to_be_kept_off_it() {
+    fn finds_jobs_that_request_or_exclude_node() {
         let known = "NodeName=compute-2 NodeAddr=172.18.0.3 NodeHostName=3feeba991c75 State=IDLE+DYNAMIC_NORM";
         let known = NodeRecord::parse(known).unwrap();
         let names = |required: &str, excluded: &str| {

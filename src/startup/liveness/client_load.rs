@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_who_wait_and_those_who_were_accepted_are_told_from_others() {
+    fn counts_waiting_and_accepted_connections() {
         let socket = |inode, name: &str, peer| Unix {
             inode,
             name: name.as_bytes().to_vec(),
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_connections_are_no_crowd_and_many_are_if_they_are_others() {
+    fn reports_load_only_for_many_foreign_connections() {
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = socket.local_addr().unwrap();
         let door = ReadinessTest::Port(address.port());

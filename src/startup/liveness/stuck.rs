@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_that_sleeps_with_a_users_rights_waits() {
+    fn detects_slurmstepd_sleeping_with_user_rights() {
         let status = |state: &str, users: &str| {
             format!(
                 "Name:\tslurmstepd\nState:\t{state}\nUid:\t{users}\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t3\n"

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_raised_and_never_lowered() {
+    fn raises_value_and_never_lowers_it() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("oom_score_adj");
         for (before, to, after) in [
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_of_root_goes_before_its_slurmstepd_and_slurmd_never() {
+    fn kills_root_jobs_before_slurmstepd_and_never_slurmd() {
         assert_eq!(of_slurmds("bash\n"), Some(FIRST));
         assert_eq!(of_slurmds("slurmstepd\n"), Some(STEP));
         assert_eq!(of_slurmds("slurmd-wlm\n"), None);

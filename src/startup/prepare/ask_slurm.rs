@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_slurm_does_not_know_is_found_in_its_line() {
+    fn finds_line_of_unknown_key() {
         let said = "slurmd: error: _parse_next_key: Parsing error at unrecognized key: Foo\n\
                     slurmd: fatal: Unable to process configuration file\n";
         let conf = "ClusterName=c\n# Foo\nFoo=bar\n";
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_place_that_slurm_names_is_shown_as_the_files_own() {
+    fn replaces_check_path_by_file_name() {
         let said = "slurmd-n: error: Parsing error at unrecognized key: Foo\n\
                     slurmd-n: error: Parse error in file /run/check/gres.conf line 2: \" Foo=1\"\n";
         let files = [(FileName::SlurmConf, "A=1\n"), (FileName::GresConf, "Name=gpu\nName=gpu Foo=1\n")];
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn words_without_a_level_are_shown_as_they_are() {
+    fn shows_output_without_level_unchanged() {
         assert!(words("Illegal instruction\n", &[]).contains("the new files: Illegal instruction;"));
     }
 }

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_jobs_that_have_gpus_count_whatever_their_names_say() {
+    fn counts_only_jobs_with_gpus() {
         let answer = r#"{"jobs": [
             {"job_id": 7, "name": "a", "job_state": ["RUNNING"], "gres_detail": ["gpu:nvidia:1(IDX:0)"]},
             {"job_id": 8, "name": "\n GRES=gpu:1 gres_detail", "comment": "GRES=gpu:1", "job_state": ["RUNNING"], "gres_detail": []},

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_drained_node_without_jobs_and_reservations_is_forgotten() {
+    fn only_drained_node_without_jobs_and_reservations_can_be_deleted() {
         let said = |state: &str, jobs: &str| {
             let known = NodeRecord::parse(&format!("NodeName=c1 Gres=gpu:1 State={state} ThreadsPerCore=1"));
             hindrance(known.as_ref(), &jobs.split_whitespace().map(str::to_owned).collect::<Vec<_>>())

@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_good_from_its_making_to_its_end_as_far_as_clocks_agree() {
+    fn token_is_valid_within_lifetime_and_clock_tolerance() {
         let says = Says {
             controller: "head".to_owned(),
             address: [10, 0, 0, 1].into(),

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_are_escaped_and_what_is_no_number_is_left_out() {
+    fn escapes_labels_and_omits_non_numbers() {
         let mut family = Family::new("x", Kind::Gauge, "A thing.");
         family.add(&[("user", "a\"b\\c\nd"), ("none", "")], 1.5);
         family.add(&[("user", "nan")], f64::NAN);

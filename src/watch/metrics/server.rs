@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_addresses_and_localhost_are_this_machine() {
+    fn accepts_only_addresses_and_localhost_as_host() {
         for local in ["127.0.0.1:9835", "[::1]:9835", "localhost", "localhost:1", "10.0.0.7"] {
             assert!(is_local(local), "{local}");
         }

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_lines_up_and_a_hostile_name_cannot_leave_its_cell() {
+    fn aligns_table_and_escapes_hostile_names() {
         let unusable = Access::unusable(Obstacle::NotGiven, "/dev/nvidia1 is not in this container");
         let inventory = Inventory {
             platform: Platform::Linux,

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_is_one_that_a_shell_takes_as_it_is() {
+    fn line_is_a_valid_docker_run() {
         assert_eq!(
             line(Network::Host, Some(GpuType::Nvidia)),
             "docker run -d --restart unless-stopped --stop-timeout 30 --name compute-1 --network host --shm-size 1g -v lab_data:/data --gpus all \
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_gets_into_the_line_that_a_shell_would_read() {
+    fn rejects_words_with_shell_characters() {
         for bad in ["", "-d", "--privileged", "a b", "a;b", "$(x)", "`x`", "a'b", "lab\n", "ä"] {
             assert!(parse_word(bad).is_err() && parse_image(bad).is_err(), "{bad}");
         }
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn times_have_a_unit() {
+    fn parses_times_with_unit() {
         let seconds = |text| parse_time(text).map(|time| time.as_secs());
         assert_eq!(
             [seconds("90s"), seconds("30m"), seconds("12h"), seconds("7d")].map(Result::unwrap),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_node_gets_a_name_that_is_free() {
+    fn new_node_gets_free_name() {
         assert_eq!(free_name(""), "compute-1");
         assert_eq!(free_name("compute-1\ncompute-10\ncompute-3\n"), "compute-2");
     }

@@ -91,14 +91,14 @@ mod tests {
         9 1 254:0 /srv/a;b /srv rw - ext4 /dev/vda rw\n";
 
     #[test]
-    fn volumes_and_directories_are_carried_and_what_is_this_containers_own_is_not() {
+    fn copies_shared_mounts_only() {
         let shared = Shared::of_container(MOUNTS, &[Path::new("/var/lib/slurm")]);
         let options: Vec<String> = shared.iter().map(ToString::to_string).collect();
         assert_eq!(options, ["--mount type=bind,source=/srv/lab/config,target=/config,readonly", "-v lab_data:/data"]);
     }
 
     #[test]
-    fn a_volume_is_one_that_a_shell_takes_as_it_is() {
+    fn volume_has_no_shell_characters() {
         let option = |text| Shared::parse(text).map(|shared| shared.to_string());
         assert_eq!(option("lab_data:/data").unwrap(), "-v lab_data:/data");
         assert_eq!(option("/srv/x:/config:ro").unwrap(), "--mount type=bind,source=/srv/x,target=/config,readonly");

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_containers_own_network_is_told_from_its_hosts() {
+    fn distinguishes_own_network_from_hosts() {
         assert!(pairs(&[(42, 43)]) && pairs(&[(42, 43), (44, 45)]));
         // A card, a card with a VLAN, the engine's bridge with its veth peers; no interface at all.
         assert!(!pairs(&[(2, 2)]) && !pairs(&[(2, 2), (3, 2)]) && !pairs(&[(2, 2), (4, 4), (43, 42)]) && !pairs(&[]));

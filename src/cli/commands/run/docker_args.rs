@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_is_no_command_is_understood() {
+    fn interprets_words_that_are_not_commands() {
         for (cmd, expected) in [
             (&[][..], Meaning::Command),
             (&["--help"], Meaning::Help),
@@ -161,14 +161,14 @@ mod tests {
     }
 
     #[test]
-    fn a_program_of_that_name_is_what_is_meant() {
+    fn prefers_program_with_that_name() {
         for name in ["status", "help", "-x"] {
             assert_eq!(of(&[name], &[name]), Meaning::Command, "{name}");
         }
     }
 
     #[test]
-    fn a_token_is_found_where_the_command_would_begin() {
+    fn finds_token_in_place_of_command() {
         let token = |cmd: &[&str]| {
             let cmd: Vec<OsString> = cmd.iter().map(OsString::from).collect();
             super::token(&cmd).map(|token| token.map(OsStr::to_owned))
@@ -181,12 +181,12 @@ mod tests {
     }
 
     #[test]
-    fn the_help_fits_a_terminal() {
+    fn help_fits_terminal() {
         assert!(HELP.lines().all(|line| line.len() <= 130), "{HELP}");
     }
 
     #[test]
-    fn only_what_can_be_executed_is_a_program() {
+    fn accepts_only_executables_as_programs() {
         assert!(is_program(OsStr::new("sh")) && is_program(OsStr::new("/bin/sh")));
         assert!(!is_program(OsStr::new("/etc")) && !is_program(OsStr::new("no-such-program")));
     }

@@ -34,7 +34,7 @@ mod tests {
     use faults::report::OpenFault;
 
     #[test]
-    fn a_fault_says_since_when_and_what_to_do_and_health_says_nothing() {
+    fn shows_age_and_repair_of_faults_only() {
         let age = |ms: u64| format!("{}s", ms / 1000);
         assert_eq!(faults(&Report { gpus: vec![GpuReport::default()], ..Report::default() }, 9, age), "");
         let fault = OpenFault {

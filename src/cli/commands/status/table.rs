@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_says_what_runs_since_when_and_what_died() {
+    fn shows_units_ages_and_last_exits() {
         let ready = |name: &str, pid| UnitSnapshot {
             name: name.to_owned(),
             state: UnitState::Ready,

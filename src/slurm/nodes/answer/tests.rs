@@ -39,7 +39,7 @@ fn states(node: &ClusterNode) -> Vec<String> {
 }
 
 #[test]
-fn each_gpu_of_each_node_is_free_or_somebodys() {
+fn assigns_gpus_of_all_nodes() {
     let cluster = cluster();
     let names: Vec<&str> = cluster.nodes.iter().map(|node| node.name.as_str()).collect();
     assert_eq!(names, ["c1", "c2", "c3", "c10"]);
@@ -64,7 +64,7 @@ fn each_gpu_of_each_node_is_free_or_somebodys() {
 }
 
 #[test]
-fn debian_12_says_the_same_in_other_words() {
+fn parses_slurm_22_05() {
     let nodes = r#"{"nodes": [{"name": "localhost", "state": "mixed", "state_flags": ["DRAIN"], "reason": "fan broken",
         "gres": "gpu:nvidia:2", "gres_used": "gpu:nvidia:1(IDX:1)", "cpus": 2, "real_memory": 9}]}"#;
     let jobs = r#"{"jobs": [{"job_id": 1, "job_state": "RUNNING", "user_name": "root", "gres_detail": ["gpu:nvidia:1(IDX:1)"],
@@ -81,7 +81,7 @@ fn debian_12_says_the_same_in_other_words() {
 }
 
 #[test]
-fn a_gpu_of_which_jobs_have_parts_is_not_free() {
+fn partly_used_gpu_is_not_free() {
     let nodes = r#"{"nodes": [{"name": "c1", "state": ["MIXED"], "gres": "gpu:nvidia:3,shard:nvidia:12",
         "gres_used": "gpu:nvidia:1(IDX:1),shard:nvidia:3(3/4,0/4,0/4)"}]}"#;
     let job = |id: u64, user: &str, detail: &str| {
@@ -113,7 +113,7 @@ fn gpu_claimed_by_two_jobs_has_no_owner_and_malformed_json_is_an_error() {
 }
 
 #[test]
-fn a_state_is_the_word_of_sinfo() {
+fn state_matches_sinfo() {
     let word = |words: &[&str]| state(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
     assert_eq!(word(&["ALLOCATED", "DRAIN"]), "draining");
     assert_eq!(word(&["IDLE", "COMPLETING", "DRAIN"]), "draining");

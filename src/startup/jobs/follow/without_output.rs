@@ -43,7 +43,7 @@ mod tests {
     use super::parse;
 
     #[test]
-    fn only_slurmctld_names_a_job_without_output() {
+    fn accepts_jobs_without_output_only_from_slurmctld() {
         let line = |said: &str| parse(&format!("2026-11-22T10:10:55.002778Z  info {said}\n"));
         assert_eq!(line("slurmctld: _job_complete: JobId=7 WTERMSIG 53").as_deref(), Some("7"));
         assert_eq!(line("slurmctld: _job_complete: JobId=12_3(15) WTERMSIG 53").as_deref(), Some("12_3"));

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn only_descendants_of_the_jobs_steps_are_killed() {
+    fn kills_only_descendants_of_job_steps() {
         let all = [
             process(1, 0, 'S', None),
             process(10, 1, 'S', Some("5")),

@@ -35,7 +35,7 @@ mod tests {
     use super::handles_term;
 
     #[test]
-    fn a_shell_without_a_trap_does_not_hear_term() {
+    fn shell_without_trap_does_not_handle_term() {
         let status = |ignored, caught| format!("Name:\tsh\nPPid:\t7\nSigIgn:\t{ignored}\nSigCgt:\t{caught}\n");
         assert!(!handles_term(&status("0000000000000000", "0000000000010002")));
         assert!(handles_term(&status("0000000000000000", "0000000000014002")));

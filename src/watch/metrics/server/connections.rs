@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_asked_for_nothing_gives_way_to_the_next() {
+    fn closes_oldest_connection_without_request() {
         let connections = Arc::new(Connections::default());
         let mut places: Vec<Place> = (0..MOST).filter_map(|_| connections.enter()).collect();
         assert_eq!(places.len(), MOST);

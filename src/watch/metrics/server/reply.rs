@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_policy_allows_the_pages_own_style_and_script() {
+    fn policy_allows_only_own_style_and_script() {
         let page = super::super::PAGE;
         for tag in ["style", "script"] {
             let inner = page.split(&format!("<{tag}>")).nth(1).unwrap().split(&format!("</{tag}>")).next().unwrap();
