@@ -136,7 +136,7 @@ fn driver(driver: &Driver) -> String {
 fn host(inventory: &Inventory) -> impl Iterator<Item = (&'static str, String)> {
     let Inventory { hostname, cpu, memory, cgroup, slurm, .. } = inventory;
     let cores: usize = cpu.sockets.iter().map(Vec::len).sum();
-    let quota = cpu.quota.map(|cpus| format!(", limited to {cpus} CPUs of time")).unwrap_or_default();
+    let quota = cpu.quota.map(|cpus| format!(", quota {cpus} CPUs")).unwrap_or_default();
     let machine: usize = cpu.sockets.iter().flatten().map(CpuSet::len).sum();
     let cpus = format!(
         "{} allowed ({}){quota}; the machine: sockets {}, cores {cores}, CPUs {machine}",
@@ -249,7 +249,7 @@ mod tests {
 
         driver   nvidia 590.48.01, CUDA 13.1, through NVML
         host     node\x1b[2J
-        CPUs     4 allowed (0-3), limited to the time of 1.5; the machine: sockets 1, cores 2, CPUs 4
+        CPUs     4 allowed (0-3), quota 1.5 CPUs; the machine: sockets 1, cores 2, CPUs 4
         memory   4096 MiB usable; the machine has 64000 MiB, limit 4096 MiB
         cgroup   v2, read-only: cpu
         Slurm    24.11; plugins: gpu_nvml
