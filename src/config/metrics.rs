@@ -11,11 +11,11 @@ use model::value;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Metrics {
-    /// The address and port that they are served on; `None` means that they are not.
+    /// The listen address and port; `None` disables metrics.
     pub listen: Option<SocketAddr>,
-    /// Whether GPUs also have the names of NVIDIA's dcgm-exporter.
+    /// Whether GPU metrics are also exported under the names of NVIDIA's dcgm-exporter.
     pub dcgm: bool,
-    /// The directory where exporters on the host learn which job has which GPU.
+    /// The directory of the GPU-to-job map for exporters on the host.
     #[serde(deserialize_with = "value::optional_directory")]
     pub job_map: Option<PathBuf>,
 }

@@ -8,6 +8,6 @@ use serde::Deserialize;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Rest {
-    /// The address and port that slurmrestd listens on; `None` means that there is none.
+    /// The listen address and port of slurmrestd; `None` disables it.
     pub listen: Option<SocketAddr>,
 }

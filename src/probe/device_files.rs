@@ -13,7 +13,7 @@ use sys::proc::parse::Mount;
 /// `CAP_CHOWN` of `linux/capability.h`.
 const CHOWN: u32 = 0;
 
-/// Whose the files of the usable GPUs are.
+/// The origin and access of the usable GPUs' device files.
 pub(super) fn detect(root: &Path, inventory: &Inventory) -> DeviceFiles {
     let of = |vendor_skips: bool, file: &Path| match own_mode(root, file) {
         Some(mode) if vendor_skips => Some(is_closed(mode)),
@@ -48,7 +48,7 @@ pub fn is_own(file: &Path) -> bool {
     own_mode(Path::new("/"), file).is_some()
 }
 
-/// Whether a file's mode keeps those out who are neither its owner nor of its group.
+/// Whether a file's mode denies access to other users.
 pub const fn is_closed(mode: u32) -> bool {
     mode & 0o007 == 0
 }

@@ -139,7 +139,7 @@ impl<'a> Agent<'a> {
     fn take(&mut self, vendor: Vendor, heard: WatcherEvent) {
         let now = self.now();
         match heard {
-            WatcherEvent::Started => self.ward.hears_anew(vendor),
+            WatcherEvent::Started => self.ward.watcher_restarted(vendor),
             WatcherEvent::Line(Line::Listed { gpus }) => {
                 // A process reports only GPUs of its own vendor.
                 let own = gpus.into_iter().filter(|gpu| gpu.vendor == vendor).collect();

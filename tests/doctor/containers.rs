@@ -217,7 +217,7 @@ fn faulty() -> Container {
         is_out: true,
         ..GpuReport::default()
     };
-    let node = Some("GPU 3 left out".to_owned());
+    let node = Some("GPU 3 excluded".to_owned());
     let report = Report { pid: std::process::id(), gpus: vec![gpu], node, ..Report::default() };
     healthy().status(Vec::new()).file("run/slurminit/gpus.json", &serde_json::to_string(&report).unwrap())
 }

@@ -147,6 +147,6 @@ fn an_account_of_the_image_is_not_given_to_somebody_else() {
     let outcome = Image::new(PLAIN).mount(config.path(), "/config").run(&["true"]);
     assert_eq!(outcome.code, 78, "{outcome:?}");
     let said =
-        "/config/slurminit.toml:3:7: user[0].uid: in `uid = 1501`: the image has a user `munge` already, with uid 640";
+        "/config/slurminit.toml:3:7: user[0].uid: in `uid = 1501`: the image already has a user `munge` with uid 640";
     assert!(outcome.stderr.contains(said), "{outcome:?}");
 }

@@ -1,4 +1,4 @@
-//! Which fault is told, counted, or keeps jobs from the GPU.
+//! Which fault is reported, counted, or excludes the GPU.
 
 use super::*;
 
