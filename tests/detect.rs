@@ -338,7 +338,9 @@ fn a_probe_does_not_outlive_a_killed_detection() {
 
 #[test]
 fn a_wrong_command_line_says_what_is_wanted() {
-    for (arguments, want) in [(["--timeout", "soon"], "want seconds"), (["--root", "/no/such"], "no such directory")] {
+    for (arguments, want) in
+        [(["--timeout", "soon"], "expected seconds"), (["--root", "/no/such"], "no such directory")]
+    {
         let output = Command::new(harness::slurminit()).arg("detect").args(arguments).output().unwrap();
         assert!(!output.status.success());
         assert!(String::from_utf8(output.stderr).unwrap().contains(want), "{arguments:?}");

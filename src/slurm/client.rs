@@ -36,7 +36,7 @@ enum Runner<'a> {
 /// Which jobs squeue lists.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Jobs<'a> {
-    /// Their states; empty for those that have not ended.
+    /// Job states; empty for jobs that have not ended.
     pub states: &'a [&'a str],
     /// The node that they are on.
     pub node: Option<&'a str>,

@@ -90,7 +90,7 @@ fn running(status: std::io::Result<Status>, directory: &Path) -> Result<Status, 
             let file = directory.join(status::FILE);
             Err(format!("no slurminit runs here as PID 1 of a cluster ({}: {error})", file.display()))
         }
-        Ok(status) if !status.is_of_the_living() => Err(format!("slurminit (pid {}) is gone", status.pid)),
+        Ok(status) if !status.is_of_the_living() => Err(format!("slurminit (pid {}) is not running", status.pid)),
         Ok(status) => Ok(status),
     }
 }

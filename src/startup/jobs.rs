@@ -1,4 +1,4 @@
-//! What happens to jobs when the container stops, and to those that an earlier start left behind.
+//! Handles running jobs when the container stops, and jobs that an earlier start left behind.
 //!
 //! Everything here runs in children of PID 1 with a deadline, so it may wait for Slurm's commands.
 
@@ -100,7 +100,7 @@ fn requeue_ghosts(node: &str, only: Option<&str>) -> anyhow::Result<()> {
         "jobs lost at the last end of the container: {}; requeueing them, those with --no-requeue fail",
         names_of(&ghosts).join(",")
     );
-    // A person's drain stays theirs.
+    // A person's drain keeps its reason.
     let reason = match closed_for_good(node)? {
         Some(report) => format!("reason={}", report.reason),
         None => format!("reason={OUR_REASON}jobs of the previous start were lost"),

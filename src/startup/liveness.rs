@@ -1,6 +1,6 @@
 //! Checks whether the daemons respond.
 //!
-//! PID 1 runs this in a child, once per interval and never twice at a time, so it may block. It tells a hung
+//! PID 1 runs this in a child, once per interval and never twice at a time, so it may block. It distinguishes a hung
 //! daemon from a slow one. Time in which this process itself could not run does not count.
 
 use std::collections::{BTreeMap, BTreeSet};

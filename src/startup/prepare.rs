@@ -292,7 +292,7 @@ fn close_device_files(planned: &Planned) -> Option<Finding> {
     let close = |file: &String| Some((file.clone(), install::close_device_file(Path::new(file), None).err()?));
     let (file, error) = files.iter().find_map(close)?;
     let what = format!("cannot restrict {file} to the user of its job: {error}");
-    let (cause, repair) = ("root lacks the capability to change files in /dev", "--cap-add CHOWN");
+    let (cause, repair) = ("root has no capability to change files in /dev", "--cap-add CHOWN");
     Some(Finding::warning(Kind::JobsNotHeld, what, cause, repair))
 }
 

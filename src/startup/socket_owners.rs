@@ -131,7 +131,7 @@ fn ask(uid: u32, gid: u32, arguments: &[String]) -> String {
     said.map(|said| String::from_utf8_lossy(&said.stdout).into_owned()).unwrap_or_default()
 }
 
-/// The groups of this user's processes: only a process of the same group may look.
+/// The groups of this user's processes: only a process of the same group may read them.
 fn groups(uid: u32) -> BTreeSet<u32> {
     let of = proc::pids().filter_map(user).filter(|(of, _)| *of == uid);
     of.map(|(_, gid)| gid).take(GROUPS * GROUPS).collect::<BTreeSet<_>>().into_iter().take(GROUPS).collect()

@@ -56,7 +56,7 @@ enum News {
 pub fn start(arguments: &[OsString], directory: &Path, limit: Duration, stop: Duration) -> anyhow::Result<Outcome> {
     let log =
         new_log().with_context(|| format!("cannot write {LOG}; run this as root, with {LOG_DIRECTORY} writable"))?;
-    // So that there is a directory to watch. If this fails, slurminit itself says why.
+    // The directory must exist to be watched. If this fails, slurminit itself reports the reason.
     let _ = trusted_path::make(Path::new("/"), directory, &mut Vec::new());
     let child = spawn(arguments, log).context("cannot start slurminit run")?;
     let handle = i32::try_from(child.id()).ok().and_then(pidfd_open);

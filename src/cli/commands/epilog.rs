@@ -58,7 +58,7 @@ pub(super) fn job() -> anyhow::Result<(Job, String)> {
 /// A line of this length fits into a request, even if JSON escapes every character.
 const LONGEST: usize = LONGEST_REQUEST / 2 - 100;
 
-/// Slurm discards the output of an epilog, so the line goes to PID 1, which logs it like slurmd's own. slurmd does not
+/// Slurm discards the output of an epilog, so PID 1 logs the line like slurmd's own. slurmd does not
 /// pass on the path of the configuration, so the control socket is not found if a configuration in another place moves it.
 pub(super) fn tell(line: &str) {
     let kept = line.char_indices().take_while(|(begin, _)| *begin < LONGEST).map(|(_, c)| c);

@@ -29,7 +29,7 @@ pub(crate) struct Args {
 
 pub(super) fn parse_wait(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.0..=86_400.0).contains(seconds));
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| "want seconds, from 0 to 86400".to_owned())
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds, from 0 to 86400".to_owned())
 }
 
 /// Whether slurmctld of this container, if any, can save the jobs that it accepts.

@@ -111,7 +111,7 @@ struct Place {
 }
 
 fn parse_on_stop(text: &str) -> Result<OnStop, &'static str> {
-    word(text).map_err(|_| "want requeue or cancel")
+    word(text).map_err(|_| "expected requeue or cancel")
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {

@@ -310,7 +310,7 @@ fn job(value: &Value) -> Option<OwnedJob> {
     Some(OwnedJob { job: number(&value["job_id"])?, user: user.unwrap_or_else(|| "?".to_owned()) })
 }
 
-/// The nodes of a job, and its GRES on each. `gres_detail` has them in the order in which slurmctld knows the nodes, which is that of
+/// The nodes of a job, and its GRES on each. `gres_detail` lists them in slurmctld's order of the nodes, which equals the order of
 /// `job_resources` and not that of the names.
 fn grants(job: &Value) -> Vec<(String, String)> {
     let own = &job["job_resources"];

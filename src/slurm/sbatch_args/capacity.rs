@@ -48,7 +48,7 @@ impl Capacity {
             let names: Vec<&str> = self.partitions.iter().map(|partition| partition.name.as_str()).collect();
             let there_are = format!("--partition NAME names one of: {}", names.join(", "));
             match name {
-                Some(name) => format!("there is no partition {name}; {there_are}"),
+                Some(name) => format!("no partition named {name}; {there_are}"),
                 None => format!("the cluster has no default partition; {there_are}"),
             }
         })

@@ -128,7 +128,7 @@ fn register_again(socket: &Path, why: &str) {
     eprintln!("warning: {why}; restarting slurmd to register again");
     let restart = Request::Restart { name: DaemonName::Slurmd.to_string() };
     if let Err(error) = client::ask(socket, &restart) {
-        eprintln!("error: {error}; repair: slurminit restart slurmd");
+        eprintln!("error: {error}; repair: run `slurminit restart slurmd`");
     }
 }
 

@@ -31,7 +31,7 @@ pub(super) const BEGUN: &str = "slurminit.begun";
 pub(super) const LINES: u32 = 1000;
 /// Jobs that start within this time are saved together. slurmctld itself saves at most every five seconds.
 const TOGETHER: Duration = Duration::from_millis(500);
-/// The pause between two looks at the disk, which has no event.
+/// Polling interval of the disk, which has no event.
 const DISK: Duration = Duration::from_secs(5);
 
 /// Runs until PID 1 ends it.

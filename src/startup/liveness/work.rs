@@ -46,7 +46,7 @@ pub(super) fn liveness(
     let pid = u32::try_from(pid).unwrap_or_default();
     let threads = threads(pid);
     if threads.is_empty() {
-        return Liveness::Unknown("it is gone".to_owned());
+        return Liveness::Unknown("the process has ended".to_owned());
     }
     let statuses: Vec<String> = threads.iter().filter_map(|thread| read(pid, thread, "status")).collect();
     for status in &statuses {

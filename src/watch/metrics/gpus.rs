@@ -236,7 +236,7 @@ pub(super) fn uuid(gpu: &GpuReport) -> String {
     own.filter(|uuid| !uuid.is_empty()).or_else(address).unwrap_or_else(|| gpu.index.to_string())
 }
 
-/// A driver's name in lower case without what tells its kind.
+/// A driver's name in lower case without its type prefix.
 pub(super) fn bare(uuid: &str, kind: &str) -> String {
     let lower = uuid.trim().to_lowercase();
     lower.strip_prefix(kind).map_or_else(|| lower.clone(), str::to_owned)
