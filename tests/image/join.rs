@@ -177,7 +177,7 @@ fn a_name_is_not_taken_from_a_node_that_lives_and_a_killed_one_gets_it_back() {
     let first = cluster.with_token("c1", &token).serve();
     let second = cluster.with_token("c1", &token).start();
     second.until_said("the name c1 is taken");
-    cluster.controller.until_said("wants the name of this node");
+    cluster.controller.until_said("uses the name of this node");
     assert_eq!(cluster.controller.sh("srun -w c1 cat /etc/hostname"), "c1");
     assert_eq!(first.sh("slurminit health --ready"), "ready");
     assert_eq!(second.exec(&["slurminit", "health", "--ready"]).code, 1);

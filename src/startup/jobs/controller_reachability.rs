@@ -151,7 +151,7 @@ pub(super) fn tell_controller(node: &str, known: &NodeRecord) {
     if known.get("Reason").is_none() {
         let host = nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned();
         let reason = format!(
-            "reason={OUR_REASON}another container ({host}) wants the name of this node; give it another host name"
+            "reason={OUR_REASON}another container ({host}) uses the name of this node; give it another host name"
         );
         // This container logs the conflict in any case.
         let _ = SLURM.update_node(node, &[reason]);
