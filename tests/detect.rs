@@ -155,7 +155,7 @@ fn a_gpu_without_its_device_file_is_listed_with_the_reason() {
 
     let inventory = Machine::new(Some("gpus = 2")).detect();
     assert_eq!(inventory.usable_gpus().count(), 0);
-    assert!(inventory.findings[0].what.contains("counts 2 GPUs"), "{:?}", inventory.findings);
+    assert!(inventory.findings[0].what.contains("lists 2 GPUs"), "{:?}", inventory.findings);
 }
 
 #[test]
@@ -172,7 +172,7 @@ const FAULTS: [(&str, &str, &str, &str); 13] = [
     ("name", "spin", "timed out after 1.", "dmesg"),
     ("init", "crash", "crashed (SIGSEGV)", "re-install"),
     ("count", "abort", "crashed (SIGABRT)", "re-install"),
-    ("uuid", "exit", "exit code 0", "remove copies"),
+    ("uuid", "exit", "exited with code 0", "remove copies"),
     ("count", "nonsense", "count of 4294967295 GPUs", "remove copies"),
     ("init", "unknown", "Unknown Error", "re-create the container"),
     ("count", "unknown", "Unknown Error", "re-create the container"),
