@@ -144,7 +144,7 @@ mod tests {
                 assert!(words(FaultKind::Xid(number)).1.contains("program"), "{number}");
             }
         }
-        assert_eq!(words(FaultKind::Xid(79)).0, "XID 79, it has fallen off the bus");
+        assert_eq!(words(FaultKind::Xid(79)).0, "XID 79, GPU fell off the bus");
         assert_eq!(words(FaultKind::Xid(171)).0, "XID 171");
         assert!(words(FaultKind::RecoveryAction(2)).0.contains("reboot"));
     }

@@ -150,9 +150,9 @@ mod tests {
 
     #[test]
     fn rejects_nodes_that_no_command_starts() {
-        assert!(files(&format!("{COMMANDS}{NODES}")).unwrap_err().contains("cluster of its own"));
+        assert!(files(&format!("{COMMANDS}{NODES}")).unwrap_err().contains("one-container cluster"));
         let shared = format!("role = 'controller'\n{COMMANDS}{NODES}[gpu]\nshards = 4\n");
         assert!(files(&shared).unwrap_err().contains("shares GPUs"));
-        assert!(files(&format!("role = 'controller'\n{NODES}")).unwrap_err().contains("write resume and suspend"));
+        assert!(files(&format!("role = 'controller'\n{NODES}")).unwrap_err().contains("set resume and suspend"));
     }
 }

@@ -148,7 +148,7 @@ mod tests {
         for (platform, expected, words) in [
             (Platform::DockerDesktop, GpuType::Nvidia, "Metal"),
             (Platform::DockerDesktop, GpuType::Amd, "Metal"),
-            (Platform::Wsl2, GpuType::Amd, "this is WSL2"),
+            (Platform::Wsl2, GpuType::Amd, "WSL2 supports only"),
             (Platform::Wsl2, GpuType::Nvidia, "Windows has no NVIDIA driver"),
             (Platform::Linux, GpuType::Amd, "/dev/kfd"),
         ] {

@@ -148,10 +148,7 @@ fn a_group_that_jobs_need_is_named_by_its_number() {
     assert_eq!(groups::of_groups(Vendor::Amd, &BTreeMap::new()), None);
     let groups = [(110, Path::new("/dev/kfd")), (44, Path::new("/dev/dri/renderD128"))].into();
     let finding = groups::of_groups(Vendor::Amd, &groups).unwrap();
-    assert!(
-        finding.what.contains("group 44 and 110") && finding.cause.starts_with("/dev/dri/renderD128"),
-        "{finding:?}"
-    );
+    assert!(finding.what.contains("group 44 and 110") && finding.cause.contains("/dev/dri/renderD128"), "{finding:?}");
     assert!(finding.repair.contains("groupadd -g 44"), "{finding:?}");
 }
 

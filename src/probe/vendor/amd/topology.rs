@@ -205,7 +205,7 @@ mod tests {
             Some("2") => Err(Errno::ENOENT.into()),
             other => panic!("{other:?} was read"),
         };
-        let unrecognized_nodes = vec![(2, "it cannot be read: No such file or directory (os error 2)".to_owned())];
+        let unrecognized_nodes = vec![(2, "unreadable: No such file or directory (os error 2)".to_owned())];
         let want = Topology { gpus: Vec::new(), cpu_nodes: vec![0, 10], hidden: 1, unrecognized_nodes };
         assert_eq!(read(nodes.path(), answers), want);
     }
@@ -218,7 +218,7 @@ mod tests {
             (String::new(), "neither"),
             (gpu.replace("4098", "4318"), "vendor_id"),
             (gpu.replace("128", "0"), "render node"),
-            (gpu.replace("location_id 2560", "location_id x"), "PCI bus"),
+            (gpu.replace("location_id 2560", "location_id x"), "PCI address"),
         ] {
             assert!(matches!(parse_node(&text), Node::Unrecognized(why) if why.contains(word)), "{text}");
         }

@@ -285,6 +285,6 @@ mod tests {
         let gpus = proc::probe(root.path()).gpus;
         assert_eq!(none_given(&gpus), None, "it is given, and no device");
         let gpu = Gpu { access: Access::unusable(Obstacle::NotGiven, ""), ..proc::nameless_gpu(0) };
-        assert!(none_given(&[gpu]).unwrap().what.contains("may use none"));
+        assert!(none_given(&[gpu]).unwrap().what.contains("access to none"));
     }
 }

@@ -149,14 +149,14 @@ mod tests {
     #[test]
     fn an_absence_has_its_reason() {
         for (devices, gpus, words) in [
-            ("void", vec![], "asks for no GPU"),
-            ("none", vec![], "asks for no GPU"),
-            ("all", vec![], "asks for GPUs, and none is here"),
-            ("0", vec![], "asks for GPUs, and none is here"),
-            ("GPU-cccc,GPU-aaaa", gpus(), "and GPU-cccc cannot be used here"),
-            ("MIG-8", gpus(), "and MIG-8 cannot be used here"),
-            ("0,1,5", gpus(), "2 of these 3 can be used here"),
-            ("nvidia.com/gpu=GPU-cccc", gpus(), "and GPU-cccc cannot"),
+            ("void", vec![], "requests no GPU"),
+            ("none", vec![], "requests no GPU"),
+            ("all", vec![], "requests GPUs, but none is available"),
+            ("0", vec![], "requests GPUs, but none is available"),
+            ("GPU-cccc,GPU-aaaa", gpus(), ": GPU-cccc not usable here"),
+            ("MIG-8", gpus(), ": MIG-8 not usable here"),
+            ("0,1,5", gpus(), "2 of these 3 usable here"),
+            ("nvidia.com/gpu=GPU-cccc", gpus(), ": GPU-cccc not"),
         ] {
             assert!(said(devices, &gpus).contains(words), "{devices}: {}", said(devices, &gpus));
         }
