@@ -134,7 +134,7 @@ fn a_home_that_is_there_stays_as_it_is() {
     fs::set_permissions(&home, fs::Permissions::from_mode(0o755)).unwrap();
     let findings = install(root.path(), ALICE).unwrap();
     let owner = geteuid().as_raw();
-    assert!(findings[0].what.contains(&format!("belongs to uid {owner}, and alice has 1001")), "{findings:?}");
+    assert!(findings[0].what.contains(&format!("belongs to uid {owner}, but alice has uid 1001")), "{findings:?}");
     assert_eq!(fs::metadata(&home).unwrap().permissions().mode() & 0o7777, 0o755);
     assert_eq!(fs::metadata(&home).unwrap().uid(), owner);
 
