@@ -18,7 +18,7 @@ ARG GPU_TYPE=none
 # Empty: Slurm from BASE_IMAGE's packages. A whole version, such as 25.11.7: from source (docs/your-software.md).
 ARG SLURM_VERSION=
 
-# The classic builder comes through here first. BuildKit does not, and stops with the lines around "AS vendor" below.
+# The classic builder executes this stage first. BuildKit skips it, and stops with the lines around "AS vendor" below.
 FROM ${BASE_IMAGE} AS checked
 ARG GPU_TYPE
 RUN case "${GPU_TYPE}" in \
@@ -49,7 +49,7 @@ FROM ${BUILDER_IMAGE} AS builder
 RUN apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends ca-certificates cargo gcc libc6-dev rustc \
  && rm -rf /var/lib/apt/lists/*
-# Certificates (PEM text) of a proxy that looks into TLS. They stay in this stage, which the image does not contain.
+# CA certificates (PEM text) of a TLS-inspecting proxy. They stay in this stage, which the image does not contain.
 ARG EXTRA_CA_CERTS=
 RUN if [ -n "${EXTRA_CA_CERTS}" ]; then \
       printf '%s\n' "${EXTRA_CA_CERTS}" > /etc/ssl/extra-ca.pem \
@@ -66,7 +66,7 @@ RUN cargo build --release --locked --package slurminit --package init --package 
 COPY --from=libraries /src src
 COPY config/slurminit.toml config/
 COPY tests/fake-nvml/src tests/fake-nvml/src
-# cargo goes by time stamps, and the copied files are older than the empty ones that were built above.
+# cargo compares time stamps, and the copied files are older than the empty ones that were built above.
 RUN find src tests/fake-nvml/src -name '*.rs' -exec touch {} + \
  && cargo build --release --locked --package slurminit --package init --package fake-nvml
 COPY src/cli src/cli
@@ -74,7 +74,7 @@ RUN find src/cli -name '*.rs' -exec touch {} + \
  && cargo build --release --locked --package slurminit
 
 
-# On the image's own base, whose libraries it is linked with. Without SLURM_VERSION it does nothing.
+# Uses the image's base, whose libraries it is linked with. Without SLURM_VERSION it does nothing.
 FROM ${BASE_IMAGE} AS slurm-build
 COPY docker/build-slurm /usr/local/bin/
 ARG SLURM_VERSION
@@ -88,17 +88,17 @@ RUN build-slurm build
 FROM ${BASE_IMAGE} AS slurm
 ARG SLURM_VERSION
 COPY --from=slurm-build /slurm/common/ /
-# munge gets a number of its own: the key lies in a volume, and must still be munge's when the image is built anew on
+# munge gets a fixed user ID: the key is in a volume, and must still belong to munge when the image is rebuilt on
 # another Debian. slurm has Debian's fixed 64030 everywhere.
 RUN groupadd --gid 640 --system munge \
  && useradd --uid 640 --gid munge --system --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin munge \
  && useradd --uid 643 --user-group --system --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin slurminit
-# systemd-standalone-sysusers stands in for the whole of systemd, where there is such a package. The packages make a munge key at install time: it goes
-# in the same layer, or everyone who has the image would have it. 24.11 calls the stock plugstack.conf an error at every
+# systemd-standalone-sysusers replaces systemd, if the package exists. The packages make a munge key at install time: it is removed
+# in the same layer, so that the image contains no key. 24.11 calls the stock plugstack.conf an error at every
 # start, because its include matches no file. PMIx plugins whose library the packages do not bring (Debian 12, Ubuntu 24.04)
-# say so at every start. A Slurm from source says itself which packages it needs, and its user gets the number that Debian gives slurm.
+# log errors at every start. A Slurm built from source lists the packages it needs, and its user gets Debian's user ID of slurm.
 #
-# The base image's own packages are brought up to date first: it is built less often than Debian mends them. Of their set-user-id
+# The base image's packages are upgraded first: it is built less often than Debian publishes fixes. Of their set-user-id
 # and set-group-id bits nothing here needs one: accounts have no passwords, and root, who calls su, needs none.
 RUN apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get upgrade -y --no-install-recommends \
@@ -125,7 +125,7 @@ RUN apt-get update \
  && chown root:root /var/lib/slurm && chmod 0755 /var/lib/slurm
 
 
-# What the vendor's container runtime reads; a variable cannot depend on another one, but a stage's name can.
+# Variables for the vendor's container runtime; a variable cannot depend on another one, but a stage's name can.
 FROM slurm AS gpu-type-none
 FROM slurm AS gpu-type-amd
 FROM slurm AS gpu-type-intel
@@ -162,7 +162,7 @@ COPY --from=builder /src/target/release/slurminit /src/target/release/slurminit-
 COPY docs/man/*.1 /usr/local/share/man/man1/
 COPY docs/man/*.5 /usr/local/share/man/man5/
 ENV GPU_TYPE=${GPU_TYPE}
-# Whoever builds says which version and commit it is (docker/engine.sh does); empty where nobody did.
+# Version and commit, set by the builder (docker/engine.sh does); empty otherwise.
 ARG VERSION=
 ARG REVISION=
 LABEL org.opencontainers.image.title="slurminit" \
@@ -171,19 +171,19 @@ LABEL org.opencontainers.image.title="slurminit" \
       org.opencontainers.image.description="Slurm in one container; PID 1 finds the GPUs at every start and configures Slurm for them" \
       org.opencontainers.image.licenses="Apache-2.0" \
       slurminit.gpu-type="${GPU_TYPE}"
-# Docker learns of readiness and of its end within a second or two, at one command in ten seconds: each waits for the answer, and
-# while all is well for nine seconds more. (Engines before 25 know no --start-interval.)
+# Docker detects a change of readiness within two seconds, with one command in ten seconds: each command waits for a change,
+# at most nine seconds. (Engines before 25 know no --start-interval.)
 HEALTHCHECK --interval=1s --timeout=20s --start-period=60s --retries=3 CMD ["slurminit", "health", "--wait", "10", "--hold", "9"]
 STOPSIGNAL SIGTERM
-# What follows the image's name in `docker run` is a command for the running cluster; verbs: docker exec NAME slurminit status
+# Arguments after the image name in `docker run` are a command for the cluster. Verbs: docker exec NAME slurminit status
 ENTRYPOINT ["slurminit", "run", "--"]
 
 
-# Simulated GPUs, for a look without hardware: never part of the image itself.
+# Simulated GPUs, for a trial without hardware. Never part of the image itself.
 FROM vendor AS demo
 COPY --from=builder /src/target/release/libfake_nvml.so /usr/lib/libnvidia-ml.so.1
 COPY docker/demo-gpus /usr/local/bin/demo-gpus
-# void: a real GPU that a runtime brings in beside the simulated ones would be confusing at best.
+# void: keeps a container runtime from adding real GPUs beside the simulated ones.
 ENV SLURMINIT_DEMO=1 DEMO_GPUS=2 NVIDIA_VISIBLE_DEVICES=void
 LABEL org.opencontainers.image.title="slurminit (SIMULATED GPUs)"
 ENTRYPOINT ["demo-gpus", "slurminit", "run", "--"]
@@ -219,5 +219,5 @@ RUN groupadd --gid 641 --system mysql \
 ENV ACCOUNTING=embedded
 
 
-# Without --target.
+# The default target.
 FROM image

@@ -9,16 +9,16 @@ variable "IMAGE" { default = "slurminit" }
 # slurminit's own version, and the commit; both also in the labels.
 variable "VERSION" { default = "" }
 variable "REVISION" { default = "" }
-# Where the source of this build can be read: only whoever builds knows.
+# URL of the source of this build, for the image labels.
 variable "SOURCE" { default = "" }
-# RFC 3339; the present moment if it is empty.
+# Build time, RFC 3339. Empty: now.
 variable "CREATED" { default = "" }
-# Comma-separated. Both, as a release has it, takes a builder that has both: docs/contributing.md.
+# Platforms, comma-separated. Building both, as for a release, needs a builder for both: docs/contributing.md.
 variable "PLATFORMS" { default = "linux/amd64,linux/arm64" }
-# Certificates of a proxy that looks into TLS, for the stages that download.
+# CA certificates of a TLS-inspecting proxy, for the stages that download.
 variable "EXTRA_CA_CERTS" { default = "" }
 
-# The releases of Slurm, as src/model/inventory/slurm.rs has them: from the base's packages, or from source where `source` names a version.
+# The Slurm releases of src/model/inventory/slurm.rs: from the base's packages, or from source if `source` names a version.
 variable "SLURM" {
   default = [
     { release = "22.05", base = "debian:bookworm-slim", source = "" },
@@ -28,7 +28,7 @@ variable "SLURM" {
     { release = "26.05", base = "debian:trixie-slim", source = "26.05.3" },
   ]
 }
-# What `latest`, and a tag without a release, is.
+# The release of the tag `latest` and of tags without a release.
 variable "DEFAULT_RELEASE" { default = "24.11" }
 
 group "default" { targets = ["slurm-24-11"] }
@@ -57,7 +57,7 @@ target "_any" {
     "org.opencontainers.image.source" = SOURCE == "" ? null : SOURCE
   }
   platforms = split(",", PLATFORMS)
-  # The packages of each image, and how it was built.
+  # SBOM and provenance attestations.
   attest = ["type=sbom", "type=provenance,mode=max"]
 }
 

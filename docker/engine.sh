@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What docker/up, docker/test and docker/base-image need of the host: a Docker engine that answers, and compose. Sourced.
+# Ensures a running Docker engine and compose for docker/up, docker/test and docker/base-image. Sourced.
 #
 # The sourcing script defines say and die. It may set assume_yes=1, and scratch to a directory that it removes. After ensure_engine the
 # array docker_cmd holds the docker command, after ensure_compose the array compose_cmd holds compose's.
@@ -8,7 +8,7 @@
 : "${assume_yes:=0}"
 docker_cmd=(docker)
 compose_cmd=()
-# An ordinary user's PATH on Debian lacks dockerd and debootstrap.
+# On Debian, dockerd and debootstrap are not in an ordinary user's PATH.
 [ "$(id -u)" = 0 ] || PATH=$PATH:/usr/sbin:/sbin
 # shellcheck source=docker/mirror.sh
 . "$(dirname "${BASH_SOURCE[0]}")/mirror.sh"
@@ -81,11 +81,11 @@ how_to_install_compose() {
     if is_debian_like; then echo "run this again with --yes, or see https://docs.docker.com/compose/install/linux/"; else how_to_install_docker; fi
 }
 
-# Sets engine_error to what docker prints when the engine does not answer.
+# Checks whether the engine responds; otherwise sets engine_error to docker's message.
 engine_answers() {
     local status=0
     engine_error=$(timeout 20 "${docker_cmd[@]}" version --format '{{.Server.Version}}' 2>&1 >/dev/null) || status=$?
-    # The last line says why; warnings of the command come first.
+    # The last line is the cause; warnings come first.
     engine_error=${engine_error##*$'\n'} engine_error=${engine_error% Is the docker daemon running?} engine_error=${engine_error%.}
     [ "$status" != 124 ] || engine_error="no answer within 20 s"
     return "$status"
@@ -173,7 +173,7 @@ install_of_debian_13() { # PACKAGE
     return "$status"
 }
 
-# The first that this release has, or the last one of Debian 13.
+# Installs the first package that this release has, or the last one from Debian 13.
 install_first_of() { # PACKAGE...
     local package
     apt_update || true
@@ -201,7 +201,7 @@ ensure_compose() {
     fi
 }
 
-# Needs no engine that answers.
+# Works without a running engine.
 ensure_buildx() {
     docker buildx version >/dev/null 2>&1 && return
     is_debian_like || return
@@ -209,7 +209,7 @@ ensure_buildx() {
     docker buildx version >/dev/null 2>&1
 }
 
-# The certificates that this machine trusts beside its distribution's: a proxy that looks into TLS has put one there.
+# CA certificates that were added to this machine, such as that of a TLS-inspecting proxy.
 extra_ca_certs() {
     local file
     for file in /usr/local/share/ca-certificates/*.crt /etc/pki/ca-trust/source/anchors/*; do
@@ -221,7 +221,7 @@ package_version() {
     sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"$/\1/p' Cargo.toml
 }
 
-# Sets base_image to what our images are built on where nothing else is requested: Debian's own, or a local one if no registry is reachable.
+# Sets base_image to the default base: Debian's image, or a local one if no registry is reachable.
 ensure_base_image() {
     local options=()
     [ -z "${base_image:-}" ] || return 0

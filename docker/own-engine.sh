@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# A Docker engine of the tests' own. Sourced by docker/test, after docker/engine.sh.
+# A separate Docker engine for the tests. Sourced by docker/test, after docker/engine.sh.
 #
 # With fuse-overlayfs each file that a container opens goes through a process, and vfs copies whole images: the tests, which start
 # hundreds of containers, take twice as long. The images stay in the directory for the next run.
@@ -47,7 +47,7 @@ ensure_fast_engine() {
     driver=$("${docker_cmd[@]}" info --format '{{.Driver}}')
     case "$driver" in fuse-overlayfs | vfs) ;; *) return 0 ;; esac
     if [ "$(id -u)" != 0 ] || ! command -v dockerd >/dev/null; then
-        say "the engine here has the storage driver $driver: the tests take twice as long as with overlay2"
+        say "the Docker engine uses the storage driver $driver: the tests take twice as long as with overlay2"
         return 0
     fi
     agreed "The engine here has the storage driver $driver, with which the tests take twice as long. Start one with overlay2 for them?" ||
@@ -56,25 +56,25 @@ ensure_fast_engine() {
     # What outlives a killed run does not hold it.
     exec {own_engine_lock}>"$own_engine_run/lock"
     flock --nonblock "$own_engine_lock" || {
-        say "another docker/test has the tests' engine now, so these tests take the one that is here"
+        say "another docker/test uses the tests' engine, so these tests use the existing one"
         return 0
     }
     { command -v ip && command -v iptables && command -v dnsmasq; } >/dev/null || ! is_debian_like ||
         apt_install iproute2 iptables dnsmasq-base || true
     say "starting an engine with overlay2 for the tests, in $own_engine_dir"
     start_own_engine || {
-        say "it did not start, so the tests take the one that is here: $(tail -n 1 "$own_engine_run/log")"
+        say "the tests' engine did not start, so the tests use the existing one: $(tail -n 1 "$own_engine_run/log")"
         stop_own_engine
         unset DOCKER_HOST SLURMINIT_TEST_RUNC
     }
 }
 
-# Its bridge and its networks are not the other engine's. Each container that starts asks for a dozen names that nobody has; a name server
-# that is asked so often drops some, and the daemons wait for ten seconds: dnsmasq answers these itself.
+# Its bridge and its networks are not the other engine's. Each starting container looks up a dozen names that do not exist. A name server
+# drops some of so many queries, and the daemons then wait ten seconds: dnsmasq answers these itself.
 start_own_engine() {
     local deadline=$((SECONDS + 60)) mtu
     echo '{}' >"$own_engine_run/daemon.json"
-    # One that was killed left these.
+    # Left over from a killed run.
     end_former dockerd "$own_engine_run/pid"
     end_former dnsmasq "$own_engine_run/dnsmasq.pid"
     remove_own_network
@@ -82,8 +82,8 @@ start_own_engine() {
     echo "$own_engine_range.0.0/16" >"$own_engine_run/range"
     mtu=$(cat /sys/class/net/docker0/mtu 2>/dev/null || echo 1500)
     {
-        # Without an address of its own a bridge has that of one of its containers, and after each that comes or goes the others
-        # send to nobody for some seconds.
+        # Without a MAC address of its own, a bridge takes that of a container. Whenever containers start or stop it changes, and
+        # the others lose packets for some seconds.
         ip link add "$own_engine_bridge" address 02:42:ac:1d:ff:01 type bridge &&
             ip address add "$own_engine_range.255.1/24" dev "$own_engine_bridge" && ip link set "$own_engine_bridge" up &&
             own_engine_rules -I "$own_engine_range.0.0/16"
@@ -103,7 +103,7 @@ start_own_engine() {
     done
 }
 
-# The number may be another program's by now.
+# The PID may have been reused.
 end_former() { # PROGRAM PID-FILE
     local pid
     pid=$(cat "$2" 2>/dev/null) && [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = "$1" ] && kill "$pid" || return 0

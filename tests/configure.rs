@@ -103,11 +103,11 @@ fn a_second_run_touches_no_file() {
 fn what_cannot_be_meant_is_refused_and_nothing_is_written() {
     let two = || Host::with_docker(&["nvidia"]).nvidia(2, "NVIDIA H200", "550.127.05").toolkit(true);
     for (host, code, words) in [
-        (two().argument(["--gpus", "2"]), 1, "it has GPUs 0 to 1"),
-        (two().argument(["--gpus", "GPU-9"]), 1, "there is no such GPU"),
-        (two().argument(["--gpus", "0'"]), 2, "names no GPU"),
+        (two().argument(["--gpus", "2"]), 1, "this host has GPUs 0 to 1"),
+        (two().argument(["--gpus", "GPU-9"]), 1, "no such GPU"),
+        (two().argument(["--gpus", "0'"]), 2, "is not a GPU list"),
         (two().amd(1, 44, 992).argument(["--gpus", "0"]), 1, "--gpu-type nvidia or --gpu-type amd"),
-        (Host::with_docker(&[]).amd(1, 44, 992).argument(["--gpus", "GPU-1"]), 1, "chosen by number"),
+        (Host::with_docker(&[]).amd(1, 44, 992).argument(["--gpus", "GPU-1"]), 1, "selected by number"),
         (two().argument(["--gpu-type", "voodoo"]), 2, "possible values: nvidia, amd, "),
         (two().argument(["--dry-run", "--print"]), 2, "cannot be used with"),
     ] {
@@ -122,7 +122,7 @@ fn what_cannot_be_meant_is_refused_and_nothing_is_written() {
         let output = Host::with_docker(&["runc"]).argument(arguments).configure();
         let stdout = String::from_utf8(output.stdout).unwrap();
         let words = format!(
-            "{}: this host has no such GPU",
+            "{}: no such GPU on this host",
             if arguments[0] == "--gpus" { "--gpus".to_owned() } else { arguments.join(" ") }
         );
         assert_eq!((output.status.code(), stdout.contains(&words)), (Some(1), true), "{stdout}");
@@ -130,5 +130,5 @@ fn what_cannot_be_meant_is_refused_and_nothing_is_written() {
     let host = two();
     fs::remove_file(host.path("project/compose.yaml")).unwrap();
     let stderr = String::from_utf8(host.configure().stderr).unwrap();
-    assert!(stderr.contains("there is no compose.yaml in"), "{stderr}");
+    assert!(stderr.contains("no compose.yaml in"), "{stderr}");
 }

@@ -155,7 +155,7 @@ fn a_gpu_without_its_device_file_is_listed_with_the_reason() {
 
     let inventory = Machine::new(Some("gpus = 2")).detect();
     assert_eq!(inventory.usable_gpus().count(), 0);
-    assert!(inventory.findings[0].what.contains("counts 2 GPUs"), "{:?}", inventory.findings);
+    assert!(inventory.findings[0].what.contains("lists 2 GPUs"), "{:?}", inventory.findings);
 }
 
 #[test]
@@ -168,15 +168,15 @@ fn a_gpu_that_nvml_does_not_hand_out_costs_no_other() {
 
 /// Each fault: where, what, a word of the verdict, a word of its repair.
 const FAULTS: [(&str, &str, &str, &str); 13] = [
-    ("init", "hang", "did not answer within 1.", "dmesg"),
-    ("name", "spin", "did not answer within 1.", "dmesg"),
+    ("init", "hang", "timed out after 1.", "dmesg"),
+    ("name", "spin", "timed out after 1.", "dmesg"),
     ("init", "crash", "crashed (SIGSEGV)", "re-install"),
     ("count", "abort", "crashed (SIGABRT)", "re-install"),
-    ("uuid", "exit", "exit code 0", "remove copies"),
-    ("count", "nonsense", "counts 4294967295 GPUs", "remove copies"),
+    ("uuid", "exit", "exited with code 0", "remove copies"),
+    ("count", "nonsense", "count of 4294967295 GPUs", "remove copies"),
     ("init", "unknown", "Unknown Error", "re-create the container"),
     ("count", "unknown", "Unknown Error", "re-create the container"),
-    ("init", "lib-rm-version-mismatch", "different versions", "reboot the host"),
+    ("init", "lib-rm-version-mismatch", "version mismatch", "reboot the host"),
     ("init", "driver-not-loaded", "not loaded", "nvidia-smi"),
     ("init", "no-permission", "refused", "--gpus all"),
     ("init", "gpu-is-lost", "fell off the bus", "dmesg"),
@@ -235,7 +235,7 @@ fn a_lost_minor_is_looked_up_in_proc_and_two_gpus_never_share_a_file() {
         .with_file("proc/driver/nvidia/gpus/0000:10:00.0/information", "Device Minor: \t 3\n");
     let inventory = machine.detect();
     assert_eq!(inventory.gpus[0].device_file.as_deref(), Some(Path::new("/dev/nvidia3")));
-    assert!(reason(&inventory.gpus[1]).contains("does not say which"), "{}", reason(&inventory.gpus[1]));
+    assert!(reason(&inventory.gpus[1]).contains("does not report its"), "{}", reason(&inventory.gpus[1]));
 
     let fault = "gpus = 2\n[[fault]]\nat = 'minor'\nkind = 'untouched'";
     let inventory = Machine::new(Some(fault)).with_devices(&[0]).detect();
@@ -280,10 +280,10 @@ fn drivers_whose_files_hang_end_in_a_verdict_each() {
         nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
     }
     let inventory = machine.detect_within(TIMEOUT);
-    assert!(reason(&inventory.gpus[0]).contains("did not answer within"), "{}", reason(&inventory.gpus[0]));
+    assert!(reason(&inventory.gpus[0]).contains("timed out after"), "{}", reason(&inventory.gpus[0]));
     let [nvidia, amd] = inventory.findings.as_slice() else { panic!("{:?}", inventory.findings) };
-    assert!(nvidia.what.contains("the device files do not answer either"), "{}", nvidia.what);
-    assert!(amd.what.contains("KFD") && amd.what.contains("did not answer within"), "{}", amd.what);
+    assert!(nvidia.what.contains("the device files do not respond either"), "{}", nvidia.what);
+    assert!(amd.what.contains("KFD") && amd.what.contains("timed out after"), "{}", amd.what);
 }
 
 #[test]
@@ -338,7 +338,9 @@ fn a_probe_does_not_outlive_a_killed_detection() {
 
 #[test]
 fn a_wrong_command_line_says_what_is_wanted() {
-    for (arguments, want) in [(["--timeout", "soon"], "want seconds"), (["--root", "/no/such"], "no such directory")] {
+    for (arguments, want) in
+        [(["--timeout", "soon"], "expected seconds"), (["--root", "/no/such"], "no such directory")]
+    {
         let output = Command::new(harness::slurminit()).arg("detect").args(arguments).output().unwrap();
         assert!(!output.status.success());
         assert!(String::from_utf8(output.stderr).unwrap().contains(want), "{arguments:?}");

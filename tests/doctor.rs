@@ -101,7 +101,7 @@ fn the_text_has_what_was_looked_at_seen_and_repairs_it_and_no_control_characters
     assert!(!text.contains(['\u{1b}', '\u{7}', '\u{202e}']), "{text:?}");
     for words in [
         "! drain:",
-        "looked at: sinfo",
+        "checked: sinfo",
         "fan \\x1b[31mbroken",
         "repair:    scontrol update nodename=localhost state=resume",
     ] {

@@ -115,7 +115,8 @@ fn files_of_somebody_else_are_left_alone_and_said() {
     let findings = install(root.path(), ALICE).unwrap();
     assert_eq!(findings.len(), 1);
     assert_eq!(findings[0].severity, Severity::Warning);
-    let what = "/etc/passwd is a link: the accounts are taken as they are, and lack alice (uid 1001)";
+    let what =
+        "/etc/passwd is a link: the existing accounts are used unchanged, and these are missing: alice (uid 1001)";
     assert_eq!(findings[0].what, what);
     assert_eq!(passwd(root.path()), PASSWD);
     assert!(!root.path().join("home").exists());
@@ -133,7 +134,7 @@ fn a_home_that_is_there_stays_as_it_is() {
     fs::set_permissions(&home, fs::Permissions::from_mode(0o755)).unwrap();
     let findings = install(root.path(), ALICE).unwrap();
     let owner = geteuid().as_raw();
-    assert!(findings[0].what.contains(&format!("belongs to uid {owner}, and alice has 1001")), "{findings:?}");
+    assert!(findings[0].what.contains(&format!("belongs to uid {owner}, but alice has uid 1001")), "{findings:?}");
     assert_eq!(fs::metadata(&home).unwrap().permissions().mode() & 0o7777, 0o755);
     assert_eq!(fs::metadata(&home).unwrap().uid(), owner);
 
@@ -141,6 +142,6 @@ fn a_home_that_is_there_stays_as_it_is() {
     let toml = "[[user]]\nname = \"bob\"\nuid = 1002\n";
     symlink(root.path().join("elsewhere"), root.path().join("home/bob")).unwrap();
     let findings = install(root.path(), toml).unwrap();
-    assert!(findings[0].what.contains("cannot make the home directory /home/bob"), "{findings:?}");
+    assert!(findings[0].what.contains("cannot create the home directory /home/bob"), "{findings:?}");
     assert!(!root.path().join("elsewhere").exists());
 }

@@ -97,7 +97,7 @@ fn a_file_that_is_named_must_be_there() {
     fs::remove_file(root.path().join("slurminit.toml")).unwrap();
     let (code, words) = failure(&slurminit(root.path(), "true", "prepare", &[]));
     assert_eq!(code, exit_code::CONFIG);
-    assert!(words.contains("there is no such file; correct --config"), "{words}");
+    assert!(words.contains("file not found; correct --config"), "{words}");
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn no_verb_goes_on_without_the_file_that_it_is_given() {
         let output = command.args(verb).args(["--config", "/no/such/slurminit.toml"]).env_clear().output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(78), "{verb:?}: {said}");
-        assert!(said.contains("/no/such/slurminit.toml: there is no such file"), "{verb:?}: {said}");
+        assert!(said.contains("/no/such/slurminit.toml: file not found"), "{verb:?}: {said}");
     }
 }
 

@@ -414,7 +414,7 @@ fn the_page_has_safe_texts_and_no_old_measurements() {
     assert!(old.is_stale && old.gpus[0].utilization.is_none() && old.gpus[0].jobs.len() == 1);
     assert_eq!(old.slurm, Err("away".to_owned()));
     let none = State::of(&Files::default(), Err("away"));
-    assert!(!none.is_ready && none.gpus.is_empty() && none.why.contains("does not run"));
+    assert!(!none.is_ready && none.gpus.is_empty() && none.why.contains("not running"));
 }
 
 #[test]

@@ -48,7 +48,7 @@ fn a_browser_shows_everything_on_each_screen_and_asks_nobody_else() {
     assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
     // What is old is not passed off as new.
     site.stop();
-    browser.wait_for("document.querySelector('#notes').innerText.includes('The connection is lost')");
+    browser.wait_for("document.querySelector('#notes').innerText.includes('Connection lost')");
     browser.picture(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("page-lost.png"));
     let foreign: Vec<&String> =
         browser.requests.iter().filter(|url| !url.starts_with(&site.url("/")) && !url.starts_with("data:")).collect();

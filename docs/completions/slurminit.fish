@@ -26,73 +26,73 @@ end
 
 complete -c slurminit -n "__fish_slurminit_needs_command" -s h -l help -d 'Print help'
 complete -c slurminit -n "__fish_slurminit_needs_command" -s V -l version -d 'Print version'
-complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "run" -d 'Prepare, boot and keep the daemons alive (the image\'s entry point)'
+complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "run" -d 'Start the cluster and supervise its daemons (the image\'s entry point)'
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "up" -d 'Start the cluster in a container whose PID 1 is another program, and wait until it is ready'
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "detect" -d 'Show the GPUs, CPUs and memory that this container can use'
-complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "render" -d 'Show the Slurm files that this start would get; changes nothing'
-complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "configure" -d 'On the host: check Docker and the GPUs, and write compose.gpus.yaml and .env for them'
-complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "doctor" -d 'Check for every known fault, on the host or in the container, and show the repair'
-complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "reload" -d 'Detect again and apply what changed in hardware and configuration, with as few restarts as possible'
+complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "render" -d 'Show the Slurm files that a start would write; changes nothing'
+complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "configure" -d 'On the host: check Docker and the GPUs, and write compose.gpus.yaml and .env'
+complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "doctor" -d 'Check for all known faults, on the host or in the container, and show the repairs'
+complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "reload" -d 'Detect again and apply changes of hardware and configuration, with as few restarts as possible'
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "status" -d 'Show the daemons, the node and the GPUs'
-complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "nodes" -d 'Show all nodes of the cluster, and who has which of their GPUs'
+complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "nodes" -d 'Show all nodes of the cluster and the users of their GPUs'
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "top" -d 'Show GPUs, queue, nodes and daemons in the terminal, live (q quits)'
-complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "drain" -d 'Have nodes take no more jobs; those that run go on'
-complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "resume" -d 'Have drained nodes take jobs again'
-complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "token" -d 'Make a token for the REST API, with which its holder works as that user'
+complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "drain" -d 'Drain nodes: no new jobs start there, running jobs continue'
+complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "resume" -d 'Resume drained nodes'
+complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "token" -d 'Make a token for the REST API, which authenticates its holder as that user'
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "usage" -d 'Show how many GPU and CPU hours each user has used'
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "submit" -d 'Submit a command to particular nodes and GPUs, one job for each'
-complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "health" -d 'Exit with 0 if the cluster is ready (or, with --live, alive), else with 1 and a line that says why'
-complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "restart" -d 'Start a daemon or service again, and wait until it is ready'
+complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "health" -d 'Exit with 0 if the cluster is ready (or, with --live, alive), else print the reason and exit with 1'
+complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "restart" -d 'Restart a daemon or service, and wait until it is ready'
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "stop" -d 'Stop the container in order, as `docker stop` does'
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "logs" -d 'Show the last lines of a daemon, of a service, or of slurminit itself'
-complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "join-command" -d 'In a controller\'s container: print the command with which another machine joins the cluster (it contains the cluster\'s key)'
+complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "join-command" -d 'In a controller\'s container: print the command that joins another machine to the cluster (it contains the cluster\'s key)'
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "sbatch-args" -d 'Print the arguments of sbatch for the resources of a method.json'
 complete -c slurminit -n "__fish_slurminit_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l role -d 'Which daemons to run: all, controller, compute, login, or none for a plain init of CMD' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l config -d 'The configuration; /config/slurminit.toml if there is one' -r -F
-complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l nodes -d 'Simulate a cluster of so many nodes in this container' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l nodes -d 'Simulate a cluster with this number of nodes in this container' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l join -d 'Join the cluster of this token, which `slurminit join-command` prints in the controller\'s container' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l inherited -d 'The signal mask and ignored signals of the process that executes itself again without a join token' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l wait-jobs -d 'After CMD has ended, continue until no job is left that can still run'
-complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l detached -d 'Leave the terminal and session of who starts it: for `slurminit up`'
+complete -c slurminit -n "__fish_slurminit_using_subcommand run" -l detached -d 'Leave the terminal and session of the parent process: for `slurminit up`'
 complete -c slurminit -n "__fish_slurminit_using_subcommand run" -s h -l help -d 'Print help'
 complete -c slurminit -n "__fish_slurminit_using_subcommand up" -l role -d 'Which daemons to run: all, controller, compute, login, or none for a plain init of CMD' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand up" -l config -d 'The configuration; /config/slurminit.toml if there is one' -r -F
-complete -c slurminit -n "__fish_slurminit_using_subcommand up" -l nodes -d 'Simulate a cluster of so many nodes in this container' -r
-complete -c slurminit -n "__fish_slurminit_using_subcommand up" -l timeout -d 'Wait until the cluster is ready, at most this many seconds [default: what the configuration gives a start, 90]' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand up" -l nodes -d 'Simulate a cluster with this number of nodes in this container' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand up" -l timeout -d 'Wait until the cluster is ready, at most this many seconds [default: the configured timeout of a start, 90]' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand up" -s h -l help -d 'Print help'
 complete -c slurminit -n "__fish_slurminit_using_subcommand detect" -l root -d 'Look for /proc, /sys, /dev and /usr below this directory' -r -F
-complete -c slurminit -n "__fish_slurminit_using_subcommand detect" -l timeout -d 'How long everything together may take' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand detect" -l timeout -d 'Timeout of the whole detection' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand detect" -l nvml-library -d 'The NVIDIA management library, if it is not in the usual places' -r -F
-complete -c slurminit -n "__fish_slurminit_using_subcommand detect" -l config -d 'The configuration, for what GPUs must have at least; /config/slurminit.toml if there is one' -r -F
+complete -c slurminit -n "__fish_slurminit_using_subcommand detect" -l config -d 'The configuration with the requirements of GPUs; /config/slurminit.toml if it exists' -r -F
 complete -c slurminit -n "__fish_slurminit_using_subcommand detect" -l json -d 'Print everything as JSON'
 complete -c slurminit -n "__fish_slurminit_using_subcommand detect" -s h -l help -d 'Print help'
-complete -c slurminit -n "__fish_slurminit_using_subcommand render" -l config -d 'The operator\'s file [default: SLURMINIT_CONFIG, else /config/slurminit.toml if it is there]' -r -F
+complete -c slurminit -n "__fish_slurminit_using_subcommand render" -l config -d 'The operator\'s file [default: SLURMINIT_CONFIG, else /config/slurminit.toml if it exists]' -r -F
 complete -c slurminit -n "__fish_slurminit_using_subcommand render" -l root -d 'Read below this directory' -r -F
 complete -c slurminit -n "__fish_slurminit_using_subcommand render" -l inventory -d 'Use this inventory (the output of `slurminit detect --json`) instead of detection' -r -F
-complete -c slurminit -n "__fish_slurminit_using_subcommand render" -l diff -d 'Show the difference from the installed files'
+complete -c slurminit -n "__fish_slurminit_using_subcommand render" -l diff -d 'Show the differences from the installed files'
 complete -c slurminit -n "__fish_slurminit_using_subcommand render" -l explain -d 'Show every decision with its reason'
 complete -c slurminit -n "__fish_slurminit_using_subcommand render" -s h -l help -d 'Print help'
 complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l root -d 'Look for the host\'s /proc, /sys, /dev, /etc and /usr below this directory' -r -F
 complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l directory -d 'Where compose.yaml is, and the files are written' -r -F
 complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l gpus -d 'The GPUs that the container gets: all, or comma-separated numbers, GPU-... and MIG-... ids' -r
-complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l gpu-type -d 'What the image is built for, whatever the checks say' -r -f -a "nvidia\t'nvidia GPUs'
+complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l gpu-type -d 'The GPU vendor of the image, overriding the checks' -r -f -a "nvidia\t'nvidia GPUs'
 amd\t'amd GPUs'
 intel\t'intel GPUs'
 none\t'No GPU'"
-complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l image -d 'The image to try the GPUs with, if the engine has it' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l image -d 'The image for testing the GPUs, if the engine has it' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l timeout -d 'How long each of docker, compose and nvidia-smi may take' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l no-trial -d 'Start no container'
 complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l dry-run -d 'Change nothing, and show what would be written'
 complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -l print -d 'Change nothing, and print compose.gpus.yaml; the report goes to standard error'
 complete -c slurminit -n "__fish_slurminit_using_subcommand configure" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c slurminit -n "__fish_slurminit_using_subcommand doctor" -l root -d 'The host\'s files are below this directory: `docker run -v /:/host:ro ... doctor --root /host`' -r -F
-complete -c slurminit -n "__fish_slurminit_using_subcommand doctor" -l timeout -d 'How long each check may take' -r
-complete -c slurminit -n "__fish_slurminit_using_subcommand doctor" -l config -d 'In the container: the configuration; /config/slurminit.toml if there is one' -r -F
+complete -c slurminit -n "__fish_slurminit_using_subcommand doctor" -l timeout -d 'Timeout of each check' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand doctor" -l config -d 'In the container: the configuration; /config/slurminit.toml if it exists' -r -F
 complete -c slurminit -n "__fish_slurminit_using_subcommand doctor" -l credential -d 'In the container: a munge credential that another machine has just made; `-` reads it from standard input' -r -F
-complete -c slurminit -n "__fish_slurminit_using_subcommand doctor" -l image -d 'On the host: the image to try the GPUs with, if the engine has it' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand doctor" -l image -d 'On the host: the image for testing the GPUs, if the engine has it' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand doctor" -l json -d 'Print everything as JSON'
-complete -c slurminit -n "__fish_slurminit_using_subcommand doctor" -l brief -d 'Show only what is not in order'
+complete -c slurminit -n "__fish_slurminit_using_subcommand doctor" -l brief -d 'Show only faults, warnings and checks that failed to run'
 complete -c slurminit -n "__fish_slurminit_using_subcommand doctor" -l no-trial -d 'On the host: start no container'
 complete -c slurminit -n "__fish_slurminit_using_subcommand doctor" -l container -d 'The directory given with --root is a container\'s, not a host\'s'
 complete -c slurminit -n "__fish_slurminit_using_subcommand doctor" -s h -l help -d 'Print help'
@@ -108,33 +108,33 @@ complete -c slurminit -n "__fish_slurminit_using_subcommand nodes" -l json -d 'P
 complete -c slurminit -n "__fish_slurminit_using_subcommand nodes" -s h -l help -d 'Print help'
 complete -c slurminit -n "__fish_slurminit_using_subcommand top" -l config -d 'The configuration; /config/slurminit.toml if there is one' -r -F
 complete -c slurminit -n "__fish_slurminit_using_subcommand top" -s h -l help -d 'Print help'
-complete -c slurminit -n "__fish_slurminit_using_subcommand drain" -l reason -d 'Why, for those who look at the node' -r
-complete -c slurminit -n "__fish_slurminit_using_subcommand drain" -l wait -d 'Wait until the jobs that run there have ended; 1 is the exit code if some have not' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand drain" -l reason -d 'The reason, which Slurm shows with the node' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand drain" -l wait -d 'Wait until the jobs there have ended; exit with 1 if some have not' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand drain" -l config -d 'The configuration; /config/slurminit.toml if there is one' -r -F
 complete -c slurminit -n "__fish_slurminit_using_subcommand drain" -s h -l help -d 'Print help'
 complete -c slurminit -n "__fish_slurminit_using_subcommand resume" -l config -d 'The configuration; /config/slurminit.toml if there is one' -r -F
 complete -c slurminit -n "__fish_slurminit_using_subcommand resume" -s h -l help -d 'Print help'
-complete -c slurminit -n "__fish_slurminit_using_subcommand token" -l lifespan -d 'How long it is valid' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand token" -l lifespan -d 'Validity' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand token" -s h -l help -d 'Print help'
-complete -c slurminit -n "__fish_slurminit_using_subcommand usage" -l since -d 'From when on: 2026-11-01, now-7days, or another time that sacct takes' -r
-complete -c slurminit -n "__fish_slurminit_using_subcommand usage" -l until -d 'Until when' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand usage" -l since -d 'Start of the period: 2026-11-01, now-7days, or another time accepted by sacct' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand usage" -l until -d 'End of the period' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand usage" -l json -d 'Print everything as JSON'
 complete -c slurminit -n "__fish_slurminit_using_subcommand usage" -s h -l help -d 'Print help'
-complete -c slurminit -n "__fish_slurminit_using_subcommand submit" -s t -l target -d 'A node, and which of its GPUs: compute-1::0,2 or compute-1::all; without GPUs: compute-1' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand submit" -s t -l target -d 'A node and its GPUs: compute-1::0,2 or compute-1::all; without GPUs: compute-1' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand submit" -s c -l cores -d 'The CPUs of each job' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand submit" -s m -l memory -d 'The memory of each job, such as 16G' -r
-complete -c slurminit -n "__fish_slurminit_using_subcommand submit" -s o -l output -d 'The file for what the command prints; %j is the number of its job' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand submit" -s o -l output -d 'The file for the command\'s output; %j is the job ID' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand submit" -l sbatch -d 'Another option of sbatch: --sbatch=--time=10; can be repeated' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand submit" -l config -d 'The configuration; /config/slurminit.toml if there is one' -r -F
-complete -c slurminit -n "__fish_slurminit_using_subcommand submit" -l wait -d 'Wait until all jobs have ended; 1 is the exit code if one has failed'
+complete -c slurminit -n "__fish_slurminit_using_subcommand submit" -l wait -d 'Wait until all jobs have ended; exit with 1 if one has failed'
 complete -c slurminit -n "__fish_slurminit_using_subcommand submit" -s h -l help -d 'Print help'
-complete -c slurminit -n "__fish_slurminit_using_subcommand health" -l wait -d 'Wait until that is so, at most this many seconds' -r
-complete -c slurminit -n "__fish_slurminit_using_subcommand health" -l hold -d 'For HEALTHCHECK: while that is so, watch for this many seconds before reporting it; report at once in the first seconds of being ready' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand health" -l wait -d 'Wait until the check succeeds, at most this many seconds' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand health" -l hold -d 'For HEALTHCHECK: report success only if it lasts for this many seconds; report at once in the first seconds of being ready' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand health" -l config -d 'The configuration; /config/slurminit.toml if there is one' -r -F
 complete -c slurminit -n "__fish_slurminit_using_subcommand health" -l ready -d 'Check whether jobs can run now (the default)'
-complete -c slurminit -n "__fish_slurminit_using_subcommand health" -l live -d 'Check whether PID 1 answers and no essential daemon is given up; true during a start and a stop as well'
+complete -c slurminit -n "__fish_slurminit_using_subcommand health" -l live -d 'Check whether PID 1 responds and no essential daemon was given up; also succeeds during a start and a stop'
 complete -c slurminit -n "__fish_slurminit_using_subcommand health" -s h -l help -d 'Print help'
-complete -c slurminit -n "__fish_slurminit_using_subcommand restart" -l timeout -d 'How long to wait for it, in seconds [default: supervise.stop_timeout and ready_timeout together]' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand restart" -l timeout -d 'Timeout, in seconds [default: supervise.stop_timeout and ready_timeout together]' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand restart" -l config -d 'The configuration; /config/slurminit.toml if there is one' -r -F
 complete -c slurminit -n "__fish_slurminit_using_subcommand restart" -s h -l help -d 'Print help'
 complete -c slurminit -n "__fish_slurminit_using_subcommand stop" -l config -d 'The configuration; /config/slurminit.toml if there is one' -r -F
@@ -143,37 +143,37 @@ complete -c slurminit -n "__fish_slurminit_using_subcommand logs" -s n -l lines 
 complete -c slurminit -n "__fish_slurminit_using_subcommand logs" -l config -d 'The configuration; /config/slurminit.toml if there is one' -r -F
 complete -c slurminit -n "__fish_slurminit_using_subcommand logs" -s f -l follow -d 'Continue with each new line, across restarts of the daemon, until Ctrl-C'
 complete -c slurminit -n "__fish_slurminit_using_subcommand logs" -s h -l help -d 'Print help'
-complete -c slurminit -n "__fish_slurminit_using_subcommand join-command" -l network -d 'The network of the new container: host, or one of the container engine\'s that the controller is in [default: host, where the controller has its host\'s]' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand join-command" -l network -d 'The network of the new container: host, or a network of the container engine that the controller is in [default: host, if the controller uses its host\'s network]' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand join-command" -l address -d 'The controller\'s address for the new node [default: that of the default route]' -r
-complete -c slurminit -n "__fish_slurminit_using_subcommand join-command" -l expires -d 'How long the token can be used: 30m, 12h, 7d' -r
-complete -c slurminit -n "__fish_slurminit_using_subcommand join-command" -l name -d 'The name of the new container, and in a network of the engine\'s of the node [default: compute, or compute-N]' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand join-command" -l expires -d 'Validity of the token: 30m, 12h, 7d' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand join-command" -l name -d 'The name of the new container, and of the node unless --network is host [default: compute, or compute-N]' -r
 complete -c slurminit -n "__fish_slurminit_using_subcommand join-command" -l image -d 'The image\'s name on the other machine [default: SLURMINIT_IMAGE, else slurminit:latest]' -r
-complete -c slurminit -n "__fish_slurminit_using_subcommand join-command" -l volume -d 'A volume, or a directory of the host, for the new container; can be repeated [default: what this container has, on the same host]' -r
-complete -c slurminit -n "__fish_slurminit_using_subcommand join-command" -l config -d 'The operator\'s file [default: SLURMINIT_CONFIG, else /config/slurminit.toml if it is there]' -r -F
+complete -c slurminit -n "__fish_slurminit_using_subcommand join-command" -l volume -d 'A volume, or a directory of the host, for the new container; can be repeated [default: this container\'s, on the same host]' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand join-command" -l config -d 'The operator\'s file [default: SLURMINIT_CONFIG, else /config/slurminit.toml if it exists]' -r -F
 complete -c slurminit -n "__fish_slurminit_using_subcommand join-command" -s h -l help -d 'Print help'
 complete -c slurminit -n "__fish_slurminit_using_subcommand sbatch-args" -l partition -d 'The partition for the job, if not the default one' -r
-complete -c slurminit -n "__fish_slurminit_using_subcommand sbatch-args" -l timeout -d 'How long the cluster may take to answer' -r
-complete -c slurminit -n "__fish_slurminit_using_subcommand sbatch-args" -l offline -d 'Do not check whether the cluster has what is requested'
+complete -c slurminit -n "__fish_slurminit_using_subcommand sbatch-args" -l timeout -d 'Timeout for the cluster\'s response' -r
+complete -c slurminit -n "__fish_slurminit_using_subcommand sbatch-args" -l offline -d 'Do not check whether the cluster has the requested resources'
 complete -c slurminit -n "__fish_slurminit_using_subcommand sbatch-args" -s h -l help -d 'Print help'
-complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help" -f -a "run" -d 'Prepare, boot and keep the daemons alive (the image\'s entry point)'
+complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help" -f -a "run" -d 'Start the cluster and supervise its daemons (the image\'s entry point)'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help" -f -a "up" -d 'Start the cluster in a container whose PID 1 is another program, and wait until it is ready'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help" -f -a "detect" -d 'Show the GPUs, CPUs and memory that this container can use'
-complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help" -f -a "render" -d 'Show the Slurm files that this start would get; changes nothing'
-complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help" -f -a "configure" -d 'On the host: check Docker and the GPUs, and write compose.gpus.yaml and .env for them'
-complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help" -f -a "doctor" -d 'Check for every known fault, on the host or in the container, and show the repair'
-complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help" -f -a "reload" -d 'Detect again and apply what changed in hardware and configuration, with as few restarts as possible'
+complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help" -f -a "render" -d 'Show the Slurm files that a start would write; changes nothing'
+complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help" -f -a "configure" -d 'On the host: check Docker and the GPUs, and write compose.gpus.yaml and .env'
+complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help" -f -a "doctor" -d 'Check for all known faults, on the host or in the container, and show the repairs'
+complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help" -f -a "reload" -d 'Detect again and apply changes of hardware and configuration, with as few restarts as possible'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help" -f -a "status" -d 'Show the daemons, the node and the GPUs'
-complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help" -f -a "nodes" -d 'Show all nodes of the cluster, and who has which of their GPUs'
+complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help" -f -a "nodes" -d 'Show all nodes of the cluster and the users of their GPUs'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help" -f -a "top" -d 'Show GPUs, queue, nodes and daemons in the terminal, live (q quits)'
-complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help" -f -a "drain" -d 'Have nodes take no more jobs; those that run go on'
-complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help" -f -a "resume" -d 'Have drained nodes take jobs again'
-complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help" -f -a "token" -d 'Make a token for the REST API, with which its holder works as that user'
+complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help" -f -a "drain" -d 'Drain nodes: no new jobs start there, running jobs continue'
+complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help" -f -a "resume" -d 'Resume drained nodes'
+complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help" -f -a "token" -d 'Make a token for the REST API, which authenticates its holder as that user'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help" -f -a "usage" -d 'Show how many GPU and CPU hours each user has used'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help" -f -a "submit" -d 'Submit a command to particular nodes and GPUs, one job for each'
-complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help" -f -a "health" -d 'Exit with 0 if the cluster is ready (or, with --live, alive), else with 1 and a line that says why'
-complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help" -f -a "restart" -d 'Start a daemon or service again, and wait until it is ready'
+complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help" -f -a "health" -d 'Exit with 0 if the cluster is ready (or, with --live, alive), else print the reason and exit with 1'
+complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help" -f -a "restart" -d 'Restart a daemon or service, and wait until it is ready'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help" -f -a "stop" -d 'Stop the container in order, as `docker stop` does'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help" -f -a "logs" -d 'Show the last lines of a daemon, of a service, or of slurminit itself'
-complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help" -f -a "join-command" -d 'In a controller\'s container: print the command with which another machine joins the cluster (it contains the cluster\'s key)'
+complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help" -f -a "join-command" -d 'In a controller\'s container: print the command that joins another machine to the cluster (it contains the cluster\'s key)'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help" -f -a "sbatch-args" -d 'Print the arguments of sbatch for the resources of a method.json'
 complete -c slurminit -n "__fish_slurminit_using_subcommand help; and not __fish_seen_subcommand_from run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

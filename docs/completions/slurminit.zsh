@@ -32,11 +32,11 @@ _slurminit() {
 _arguments "${_arguments_options[@]}" : \
 '--role=[Which daemons to run\: all, controller, compute, login, or none for a plain init of CMD]:ROLE:_default' \
 '--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
-'--nodes=[Simulate a cluster of so many nodes in this container]:N:_default' \
+'--nodes=[Simulate a cluster with this number of nodes in this container]:N:_default' \
 '--join=[Join the cluster of this token, which \`slurminit join-command\` prints in the controller'\''s container]:TOKEN:_default' \
 '--inherited=[The signal mask and ignored signals of the process that executes itself again without a join token]:INHERITED:_default' \
 '--wait-jobs[After CMD has ended, continue until no job is left that can still run]' \
-'--detached[Leave the terminal and session of who starts it\: for \`slurminit up\`]' \
+'--detached[Leave the terminal and session of the parent process\: for \`slurminit up\`]' \
 '-h[Print help]' \
 '--help[Print help]' \
 '*::cmd -- The command to run when the cluster is ready; its exit code becomes the container'\''s:_default' \
@@ -46,8 +46,8 @@ _arguments "${_arguments_options[@]}" : \
 _arguments "${_arguments_options[@]}" : \
 '--role=[Which daemons to run\: all, controller, compute, login, or none for a plain init of CMD]:ROLE:_default' \
 '--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
-'--nodes=[Simulate a cluster of so many nodes in this container]:N:_default' \
-'--timeout=[Wait until the cluster is ready, at most this many seconds \[default\: what the configuration gives a start, 90\]]:SECONDS:_default' \
+'--nodes=[Simulate a cluster with this number of nodes in this container]:N:_default' \
+'--timeout=[Wait until the cluster is ready, at most this many seconds \[default\: the configured timeout of a start, 90\]]:SECONDS:_default' \
 '-h[Print help]' \
 '--help[Print help]' \
 && ret=0
@@ -55,9 +55,9 @@ _arguments "${_arguments_options[@]}" : \
 (detect)
 _arguments "${_arguments_options[@]}" : \
 '--root=[Look for /proc, /sys, /dev and /usr below this directory]:DIR:_files' \
-'--timeout=[How long everything together may take]:SECONDS:_default' \
+'--timeout=[Timeout of the whole detection]:SECONDS:_default' \
 '--nvml-library=[The NVIDIA management library, if it is not in the usual places]:FILE:_files' \
-'--config=[The configuration, for what GPUs must have at least; /config/slurminit.toml if there is one]:FILE:_files' \
+'--config=[The configuration with the requirements of GPUs; /config/slurminit.toml if it exists]:FILE:_files' \
 '--json[Print everything as JSON]' \
 '-h[Print help]' \
 '--help[Print help]' \
@@ -65,10 +65,10 @@ _arguments "${_arguments_options[@]}" : \
 ;;
 (render)
 _arguments "${_arguments_options[@]}" : \
-'--config=[The operator'\''s file \[default\: SLURMINIT_CONFIG, else /config/slurminit.toml if it is there\]]:FILE:_files' \
+'--config=[The operator'\''s file \[default\: SLURMINIT_CONFIG, else /config/slurminit.toml if it exists\]]:FILE:_files' \
 '--root=[Read below this directory]:DIR:_files' \
 '--inventory=[Use this inventory (the output of \`slurminit detect --json\`) instead of detection]:FILE:_files' \
-'--diff[Show the difference from the installed files]' \
+'--diff[Show the differences from the installed files]' \
 '--explain[Show every decision with its reason]' \
 '-h[Print help]' \
 '--help[Print help]' \
@@ -79,11 +79,11 @@ _arguments "${_arguments_options[@]}" : \
 '--root=[Look for the host'\''s /proc, /sys, /dev, /etc and /usr below this directory]:DIR:_files' \
 '--directory=[Where compose.yaml is, and the files are written]:DIR:_files' \
 '--gpus=[The GPUs that the container gets\: all, or comma-separated numbers, GPU-... and MIG-... ids]:LIST:_default' \
-'--gpu-type=[What the image is built for, whatever the checks say]:TYPE:((nvidia\:"nvidia GPUs"
+'--gpu-type=[The GPU vendor of the image, overriding the checks]:TYPE:((nvidia\:"nvidia GPUs"
 amd\:"amd GPUs"
 intel\:"intel GPUs"
 none\:"No GPU"))' \
-'--image=[The image to try the GPUs with, if the engine has it]:IMAGE:_default' \
+'--image=[The image for testing the GPUs, if the engine has it]:IMAGE:_default' \
 '--timeout=[How long each of docker, compose and nvidia-smi may take]:SECONDS:_default' \
 '--no-trial[Start no container]' \
 '(--print)--dry-run[Change nothing, and show what would be written]' \
@@ -95,12 +95,12 @@ none\:"No GPU"))' \
 (doctor)
 _arguments "${_arguments_options[@]}" : \
 '--root=[The host'\''s files are below this directory\: \`docker run -v /\:/host\:ro ... doctor --root /host\`]:DIR:_files' \
-'--timeout=[How long each check may take]:SECONDS:_default' \
-'--config=[In the container\: the configuration; /config/slurminit.toml if there is one]:FILE:_files' \
+'--timeout=[Timeout of each check]:SECONDS:_default' \
+'--config=[In the container\: the configuration; /config/slurminit.toml if it exists]:FILE:_files' \
 '--credential=[In the container\: a munge credential that another machine has just made; \`-\` reads it from standard input]:FILE:_files' \
-'--image=[On the host\: the image to try the GPUs with, if the engine has it]:IMAGE:_default' \
+'--image=[On the host\: the image for testing the GPUs, if the engine has it]:IMAGE:_default' \
 '--json[Print everything as JSON]' \
-'(--json)--brief[Show only what is not in order]' \
+'(--json)--brief[Show only faults, warnings and checks that failed to run]' \
 '--no-trial[On the host\: start no container]' \
 '--container[The directory given with --root is a container'\''s, not a host'\''s]' \
 '-h[Print help]' \
@@ -141,8 +141,8 @@ _arguments "${_arguments_options[@]}" : \
 ;;
 (drain)
 _arguments "${_arguments_options[@]}" : \
-'--reason=[Why, for those who look at the node]:TEXT:_default' \
-'--wait=[Wait until the jobs that run there have ended; 1 is the exit code if some have not]:SECONDS:_default' \
+'--reason=[The reason, which Slurm shows with the node]:TEXT:_default' \
+'--wait=[Wait until the jobs there have ended; exit with 1 if some have not]:SECONDS:_default' \
 '--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
 '-h[Print help]' \
 '--help[Print help]' \
@@ -159,16 +159,16 @@ _arguments "${_arguments_options[@]}" : \
 ;;
 (token)
 _arguments "${_arguments_options[@]}" : \
-'--lifespan=[How long it is valid]:SECONDS:_default' \
+'--lifespan=[Validity]:SECONDS:_default' \
 '-h[Print help]' \
 '--help[Print help]' \
-':user -- The user as whom its holder works:_default' \
+':user -- The user that the token authenticates:_default' \
 && ret=0
 ;;
 (usage)
 _arguments "${_arguments_options[@]}" : \
-'--since=[From when on\: 2026-11-01, now-7days, or another time that sacct takes]:TIME:_default' \
-'--until=[Until when]:TIME:_default' \
+'--since=[Start of the period\: 2026-11-01, now-7days, or another time accepted by sacct]:TIME:_default' \
+'--until=[End of the period]:TIME:_default' \
 '--json[Print everything as JSON]' \
 '-h[Print help]' \
 '--help[Print help]' \
@@ -176,17 +176,17 @@ _arguments "${_arguments_options[@]}" : \
 ;;
 (submit)
 _arguments "${_arguments_options[@]}" : \
-'*-t+[A node, and which of its GPUs\: compute-1\:\:0,2 or compute-1\:\:all; without GPUs\: compute-1]:NODE[::GPUS]:_default' \
-'*--target=[A node, and which of its GPUs\: compute-1\:\:0,2 or compute-1\:\:all; without GPUs\: compute-1]:NODE[::GPUS]:_default' \
+'*-t+[A node and its GPUs\: compute-1\:\:0,2 or compute-1\:\:all; without GPUs\: compute-1]:NODE[::GPUS]:_default' \
+'*--target=[A node and its GPUs\: compute-1\:\:0,2 or compute-1\:\:all; without GPUs\: compute-1]:NODE[::GPUS]:_default' \
 '-c+[The CPUs of each job]:COUNT:_default' \
 '--cores=[The CPUs of each job]:COUNT:_default' \
 '-m+[The memory of each job, such as 16G]:SIZE:_default' \
 '--memory=[The memory of each job, such as 16G]:SIZE:_default' \
-'-o+[The file for what the command prints; %j is the number of its job]:FILE:_default' \
-'--output=[The file for what the command prints; %j is the number of its job]:FILE:_default' \
+'-o+[The file for the command'\''s output; %j is the job ID]:FILE:_default' \
+'--output=[The file for the command'\''s output; %j is the job ID]:FILE:_default' \
 '*--sbatch=[Another option of sbatch\: --sbatch=--time=10; can be repeated]:OPTION:_default' \
 '--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
-'--wait[Wait until all jobs have ended; 1 is the exit code if one has failed]' \
+'--wait[Wait until all jobs have ended; exit with 1 if one has failed]' \
 '-h[Print help]' \
 '--help[Print help]' \
 '*::command -- The command and its arguments:_default' \
@@ -194,18 +194,18 @@ _arguments "${_arguments_options[@]}" : \
 ;;
 (health)
 _arguments "${_arguments_options[@]}" : \
-'(--live)--wait=[Wait until that is so, at most this many seconds]:SECONDS:_default' \
-'(--live)--hold=[For HEALTHCHECK\: while that is so, watch for this many seconds before reporting it; report at once in the first seconds of being ready]:SECONDS:_default' \
+'(--live)--wait=[Wait until the check succeeds, at most this many seconds]:SECONDS:_default' \
+'(--live)--hold=[For HEALTHCHECK\: report success only if it lasts for this many seconds; report at once in the first seconds of being ready]:SECONDS:_default' \
 '--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
 '--ready[Check whether jobs can run now (the default)]' \
-'(--ready)--live[Check whether PID 1 answers and no essential daemon is given up; true during a start and a stop as well]' \
+'(--ready)--live[Check whether PID 1 responds and no essential daemon was given up; also succeeds during a start and a stop]' \
 '-h[Print help]' \
 '--help[Print help]' \
 && ret=0
 ;;
 (restart)
 _arguments "${_arguments_options[@]}" : \
-'--timeout=[How long to wait for it, in seconds \[default\: supervise.stop_timeout and ready_timeout together\]]:SECONDS:_default' \
+'--timeout=[Timeout, in seconds \[default\: supervise.stop_timeout and ready_timeout together\]]:SECONDS:_default' \
 '--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
 '-h[Print help]' \
 '--help[Print help]' \
@@ -228,18 +228,18 @@ _arguments "${_arguments_options[@]}" : \
 '--follow[Continue with each new line, across restarts of the daemon, until Ctrl-C]' \
 '-h[Print help]' \
 '--help[Print help]' \
-':name -- The daemon or service; slurminit for its own lines. `docker logs` has everything, and of a cluster that `slurminit up` started /var/log/slurminit.log:_default' \
+':name -- The daemon or service; slurminit for its own lines. For the whole log see `docker logs`, or after `slurminit up` /var/log/slurminit.log:_default' \
 && ret=0
 ;;
 (join-command)
 _arguments "${_arguments_options[@]}" : \
-'--network=[The network of the new container\: host, or one of the container engine'\''s that the controller is in \[default\: host, where the controller has its host'\''s\]]:NAME:_default' \
+'--network=[The network of the new container\: host, or a network of the container engine that the controller is in \[default\: host, if the controller uses its host'\''s network\]]:NAME:_default' \
 '--address=[The controller'\''s address for the new node \[default\: that of the default route\]]:ADDRESS:_default' \
-'--expires=[How long the token can be used\: 30m, 12h, 7d]:TIME:_default' \
-'--name=[The name of the new container, and in a network of the engine'\''s of the node \[default\: compute, or compute-N\]]:NAME:_default' \
+'--expires=[Validity of the token\: 30m, 12h, 7d]:TIME:_default' \
+'--name=[The name of the new container, and of the node unless --network is host \[default\: compute, or compute-N\]]:NAME:_default' \
 '--image=[The image'\''s name on the other machine \[default\: SLURMINIT_IMAGE, else slurminit\:latest\]]:IMAGE:_default' \
-'*--volume=[A volume, or a directory of the host, for the new container; can be repeated \[default\: what this container has, on the same host\]]:SOURCE:TARGET[:ro]:_default' \
-'--config=[The operator'\''s file \[default\: SLURMINIT_CONFIG, else /config/slurminit.toml if it is there\]]:FILE:_files' \
+'*--volume=[A volume, or a directory of the host, for the new container; can be repeated \[default\: this container'\''s, on the same host\]]:SOURCE:TARGET[:ro]:_default' \
+'--config=[The operator'\''s file \[default\: SLURMINIT_CONFIG, else /config/slurminit.toml if it exists\]]:FILE:_files' \
 '-h[Print help]' \
 '--help[Print help]' \
 && ret=0
@@ -247,8 +247,8 @@ _arguments "${_arguments_options[@]}" : \
 (sbatch-args)
 _arguments "${_arguments_options[@]}" : \
 '--partition=[The partition for the job, if not the default one]:NAME:_default' \
-'--timeout=[How long the cluster may take to answer]:SECONDS:_default' \
-'--offline[Do not check whether the cluster has what is requested]' \
+'--timeout=[Timeout for the cluster'\''s response]:SECONDS:_default' \
+'--offline[Do not check whether the cluster has the requested resources]' \
 '-h[Print help]' \
 '--help[Print help]' \
 ':method -- The method.json; `-` is standard input:_files' \
@@ -366,26 +366,26 @@ esac
 (( $+functions[_slurminit_commands] )) ||
 _slurminit_commands() {
     local commands; commands=(
-'run:Prepare, boot and keep the daemons alive (the image'\''s entry point)' \
+'run:Start the cluster and supervise its daemons (the image'\''s entry point)' \
 'up:Start the cluster in a container whose PID 1 is another program, and wait until it is ready' \
 'detect:Show the GPUs, CPUs and memory that this container can use' \
-'render:Show the Slurm files that this start would get; changes nothing' \
-'configure:On the host\: check Docker and the GPUs, and write compose.gpus.yaml and .env for them' \
-'doctor:Check for every known fault, on the host or in the container, and show the repair' \
-'reload:Detect again and apply what changed in hardware and configuration, with as few restarts as possible' \
+'render:Show the Slurm files that a start would write; changes nothing' \
+'configure:On the host\: check Docker and the GPUs, and write compose.gpus.yaml and .env' \
+'doctor:Check for all known faults, on the host or in the container, and show the repairs' \
+'reload:Detect again and apply changes of hardware and configuration, with as few restarts as possible' \
 'status:Show the daemons, the node and the GPUs' \
-'nodes:Show all nodes of the cluster, and who has which of their GPUs' \
+'nodes:Show all nodes of the cluster and the users of their GPUs' \
 'top:Show GPUs, queue, nodes and daemons in the terminal, live (q quits)' \
-'drain:Have nodes take no more jobs; those that run go on' \
-'resume:Have drained nodes take jobs again' \
-'token:Make a token for the REST API, with which its holder works as that user' \
+'drain:Drain nodes\: no new jobs start there, running jobs continue' \
+'resume:Resume drained nodes' \
+'token:Make a token for the REST API, which authenticates its holder as that user' \
 'usage:Show how many GPU and CPU hours each user has used' \
 'submit:Submit a command to particular nodes and GPUs, one job for each' \
-'health:Exit with 0 if the cluster is ready (or, with --live, alive), else with 1 and a line that says why' \
-'restart:Start a daemon or service again, and wait until it is ready' \
+'health:Exit with 0 if the cluster is ready (or, with --live, alive), else print the reason and exit with 1' \
+'restart:Restart a daemon or service, and wait until it is ready' \
 'stop:Stop the container in order, as \`docker stop\` does' \
 'logs:Show the last lines of a daemon, of a service, or of slurminit itself' \
-'join-command:In a controller'\''s container\: print the command with which another machine joins the cluster (it contains the cluster'\''s key)' \
+'join-command:In a controller'\''s container\: print the command that joins another machine to the cluster (it contains the cluster'\''s key)' \
 'sbatch-args:Print the arguments of sbatch for the resources of a method.json' \
 'help:Print this message or the help of the given subcommand(s)' \
     )
@@ -419,26 +419,26 @@ _slurminit__subcmd__health_commands() {
 (( $+functions[_slurminit__subcmd__help_commands] )) ||
 _slurminit__subcmd__help_commands() {
     local commands; commands=(
-'run:Prepare, boot and keep the daemons alive (the image'\''s entry point)' \
+'run:Start the cluster and supervise its daemons (the image'\''s entry point)' \
 'up:Start the cluster in a container whose PID 1 is another program, and wait until it is ready' \
 'detect:Show the GPUs, CPUs and memory that this container can use' \
-'render:Show the Slurm files that this start would get; changes nothing' \
-'configure:On the host\: check Docker and the GPUs, and write compose.gpus.yaml and .env for them' \
-'doctor:Check for every known fault, on the host or in the container, and show the repair' \
-'reload:Detect again and apply what changed in hardware and configuration, with as few restarts as possible' \
+'render:Show the Slurm files that a start would write; changes nothing' \
+'configure:On the host\: check Docker and the GPUs, and write compose.gpus.yaml and .env' \
+'doctor:Check for all known faults, on the host or in the container, and show the repairs' \
+'reload:Detect again and apply changes of hardware and configuration, with as few restarts as possible' \
 'status:Show the daemons, the node and the GPUs' \
-'nodes:Show all nodes of the cluster, and who has which of their GPUs' \
+'nodes:Show all nodes of the cluster and the users of their GPUs' \
 'top:Show GPUs, queue, nodes and daemons in the terminal, live (q quits)' \
-'drain:Have nodes take no more jobs; those that run go on' \
-'resume:Have drained nodes take jobs again' \
-'token:Make a token for the REST API, with which its holder works as that user' \
+'drain:Drain nodes\: no new jobs start there, running jobs continue' \
+'resume:Resume drained nodes' \
+'token:Make a token for the REST API, which authenticates its holder as that user' \
 'usage:Show how many GPU and CPU hours each user has used' \
 'submit:Submit a command to particular nodes and GPUs, one job for each' \
-'health:Exit with 0 if the cluster is ready (or, with --live, alive), else with 1 and a line that says why' \
-'restart:Start a daemon or service again, and wait until it is ready' \
+'health:Exit with 0 if the cluster is ready (or, with --live, alive), else print the reason and exit with 1' \
+'restart:Restart a daemon or service, and wait until it is ready' \
 'stop:Stop the container in order, as \`docker stop\` does' \
 'logs:Show the last lines of a daemon, of a service, or of slurminit itself' \
-'join-command:In a controller'\''s container\: print the command with which another machine joins the cluster (it contains the cluster'\''s key)' \
+'join-command:In a controller'\''s container\: print the command that joins another machine to the cluster (it contains the cluster'\''s key)' \
 'sbatch-args:Print the arguments of sbatch for the resources of a method.json' \
 'help:Print this message or the help of the given subcommand(s)' \
     )

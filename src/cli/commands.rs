@@ -1,4 +1,4 @@
-//! The verbs, one file each: `Args` is its command line, `run` does it and returns the exit code.
+//! The verbs, one file each: `Args` is its command line, `run` executes it and returns the exit code.
 
 mod agent;
 mod as_user;
@@ -49,7 +49,7 @@ use anyhow::Context as _;
 use config::{Config, ConfigError};
 use install::load_config;
 
-/// What most verbs can be told.
+/// The options that most verbs have in common.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Configuration {
     /// The configuration; /config/slurminit.toml if there is one
@@ -67,7 +67,7 @@ impl Configuration {
     }
 }
 
-/// Prints on standard output. A reader that has seen enough (`| head`) is no error.
+/// Prints on standard output. A reader that closes the pipe (`| head`) is no error.
 fn print(text: &str) -> anyhow::Result<()> {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
@@ -93,17 +93,17 @@ macro_rules! verbs {
 }
 
 verbs! {
-    /// Prepare, boot and keep the daemons alive (the image's entry point)
+    /// Start the cluster and supervise its daemons (the image's entry point)
     Run(run),
     /// Start the cluster in a container whose PID 1 is another program, and wait until it is ready
     Up(up),
     /// Show the GPUs, CPUs and memory that this container can use
     Detect(detect),
-    /// Show the Slurm files that this start would get; changes nothing
+    /// Show the Slurm files that a start would write; changes nothing
     Render(render),
-    /// On the host: check Docker and the GPUs, and write compose.gpus.yaml and .env for them
+    /// On the host: check Docker and the GPUs, and write compose.gpus.yaml and .env
     Configure(configure),
-    /// Check for every known fault, on the host or in the container, and show the repair
+    /// Check for all known faults, on the host or in the container, and show the repairs
     Doctor(doctor),
     /// Detect, plan, render and install; PID 1 runs it as a child
     #[command(hide = true)]
@@ -111,22 +111,22 @@ verbs! {
     /// Write each user's login environment for Slurm; PID 1 runs it as a child
     #[command(hide = true)]
     Environments(environments),
-    /// Make the accounts, users and QOS of the configuration; PID 1 runs it as a child
+    /// Create the accounts, users and QOS of the configuration; PID 1 runs it as a child
     #[command(hide = true)]
     Associations(associations),
-    /// Give running jobs notice at a stop, requeue lost ones at a start; PID 1 runs it as a child
+    /// Notify running jobs at a stop, requeue lost ones at a start; PID 1 runs it as a child
     #[command(hide = true)]
     Jobs(jobs),
-    /// Ask the daemons whether they still answer; PID 1 runs it as a child
+    /// Check the liveness of the daemons; PID 1 runs it as a child
     #[command(hide = true)]
     Liveness(liveness),
-    /// Become a command as another user; PID 1 runs it for users of a directory service
+    /// Execute a command as another user; PID 1 runs it for users of a directory service
     #[command(hide = true)]
     AsUser(as_user),
-    /// Look after the GPUs while the container runs; PID 1 runs it as a child
+    /// Monitor the GPUs while the container runs; PID 1 runs it as a child
     #[command(hide = true)]
     Agent(agent),
-    /// Look at one vendor's GPUs again and again; the agent runs it as a child
+    /// Sample one vendor's GPUs repeatedly; the agent runs it as a child
     #[command(hide = true)]
     Look(look),
     /// Post a message to a webhook; the agent runs it as a child
@@ -138,63 +138,63 @@ verbs! {
     /// Keep oom_score_adj of jobs' and users' processes above the daemons'; PID 1 runs it as a child
     #[command(hide = true)]
     OomScore(oom_score),
-    /// Get a unit's port back from a process that took it; PID 1 runs it as a child
+    /// Free a unit's port that another process took; PID 1 runs it as a child
     #[command(hide = true)]
     FreePort(free_port),
     /// Let a job find its nodes by their names; slurmd runs it before the job's first process on a node
     #[command(hide = true)]
     Prolog(prolog),
-    /// End processes that a job left behind; slurmd runs it at the end of each job
+    /// Kill processes that a job left behind; slurmd runs it at the end of each job
     #[command(hide = true)]
     Epilog(epilog),
-    /// Run a command of the operator's before or after a job; slurmd runs it
+    /// Run an operator's command before or after a job; slurmd runs it
     #[command(hide = true)]
     Hook(hook),
-    /// Make the accounting database at its first start, and become mariadbd; PID 1 runs it
+    /// Create the accounting database at its first start, and execute mariadbd; PID 1 runs it
     #[command(hide = true)]
     Mariadb(mariadb),
-    /// Have nodes started or stopped; slurmctld runs it
+    /// Start or stop nodes with the operator's command; slurmctld runs it
     #[command(hide = true)]
     Power(power),
     /// Serve metrics and the page; PID 1 runs it
     #[command(hide = true)]
     Metrics(metrics),
-    /// Detect again and apply what changed in hardware and configuration, with as few restarts as possible
+    /// Detect again and apply changes of hardware and configuration, with as few restarts as possible
     Reload(reload),
     /// Show the daemons, the node and the GPUs
     Status(status),
-    /// Show all nodes of the cluster, and who has which of their GPUs
+    /// Show all nodes of the cluster and the users of their GPUs
     Nodes(nodes),
     /// Show GPUs, queue, nodes and daemons in the terminal, live (q quits)
     Top(top),
-    /// Have nodes take no more jobs; those that run go on
+    /// Drain nodes: no new jobs start there, running jobs continue
     Drain(drain),
-    /// Have drained nodes take jobs again
+    /// Resume drained nodes
     Resume(resume),
-    /// Make a token for the REST API, with which its holder works as that user
+    /// Make a token for the REST API, which authenticates its holder as that user
     Token(token),
     /// Show how many GPU and CPU hours each user has used
     Usage(usage),
     /// Submit a command to particular nodes and GPUs, one job for each
     Submit(submit),
-    /// Exit with 0 if the cluster is ready (or, with --live, alive), else with 1 and a line that says why
+    /// Exit with 0 if the cluster is ready (or, with --live, alive), else print the reason and exit with 1
     Health(health),
-    /// Start a daemon or service again, and wait until it is ready
+    /// Restart a daemon or service, and wait until it is ready
     Restart(restart),
     /// Stop the container in order, as `docker stop` does
     Stop(stop),
     /// Show the last lines of a daemon, of a service, or of slurminit itself
     Logs(logs),
-    /// In a controller's container: print the command with which another machine joins the cluster (it contains the cluster's key)
+    /// In a controller's container: print the command that joins another machine to the cluster (it contains the cluster's key)
     JoinCommand(join_command),
     /// Print the arguments of sbatch for the resources of a method.json
     SbatchArgs(sbatch_args),
 }
 
-// Where a verb reads, and writes if it does. As a document, clap would take this for what the verb does.
+// Paths that a verb reads and writes. A doc comment here would become clap's description of the verb.
 #[derive(Debug, clap::Args)]
 struct Where {
-    /// The operator's file [default: SLURMINIT_CONFIG, else /config/slurminit.toml if it is there]
+    /// The operator's file [default: SLURMINIT_CONFIG, else /config/slurminit.toml if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<std::path::PathBuf>,
     /// Read below this directory

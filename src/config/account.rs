@@ -38,7 +38,7 @@ pub struct User {
     /// The home directory, created if missing; `None` means `/home/NAME`.
     #[serde(default, deserialize_with = "optional_home")]
     pub home: Option<PathBuf>,
-    /// The account in the accounting database that jobs count for unless they say otherwise.
+    /// The default account of jobs in the accounting database.
     #[serde(default)]
     pub account: Option<AccountName>,
 }
@@ -63,7 +63,7 @@ pub struct AccountName(String);
 
 model::text_type!(
     AccountName,
-    "`{}` is not a name: want a letter or `_`, then letters, digits, `_`, `-` and `.`, at most 32",
+    "`{}` is not a valid name: want a letter or `_`, then letters, digits, `_`, `-` and `.`, at most 32",
     |text| {
         let starts = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
@@ -77,7 +77,7 @@ fn id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     match u32::try_from(id) {
         Ok(id) if ![0, u32::from(u16::MAX), u32::MAX].contains(&id) => Ok(id),
         _ => Err(de::Error::custom(format_args!(
-            "want a number from 1 to {}, not {id}; 0 is root, and 65535 stands for no id",
+            "want a number from 1 to {}, not {id}; 0 is root, and 65535 means no ID",
             u32::MAX - 1
         ))),
     }
@@ -101,7 +101,7 @@ fn optional_home<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Pa
 /// Checks that names and IDs are unique.
 pub(super) fn check_accounts(users: &[User], groups: &[Group]) -> Result<(), Fault> {
     let twice = |table: &'static str, key: &'static str, index: usize, value: &dyn fmt::Display| {
-        let what = format!("an earlier [[{table}]] has the {key} {value} already");
+        let what = format!("duplicate {key} {value} in [[{table}]]");
         Fault::new(vec![table.into(), index.into(), key.into()], what)
     };
     let (mut names, mut ids) = (BTreeSet::new(), BTreeSet::new());

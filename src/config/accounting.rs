@@ -11,17 +11,17 @@ use model::value::NodeName;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Accounting {
-    /// Where the database is, if there is one; `None` means what the image was built for.
+    /// The location of the database; `None` means the image's default.
     pub mode: Option<AccountingMode>,
     /// slurmdbd's TCP port.
     pub port: u16,
     /// An external database's host.
     pub database_host: Option<NodeName>,
-    /// Its TCP port.
+    /// The external database's TCP port.
     pub database_port: u16,
-    /// The database's name there.
+    /// The name of the external database.
     pub database_name: NodeName,
-    /// The user there.
+    /// The user of the external database.
     pub database_user: NodeName,
     /// The file with that user's password.
     pub password_secret: PathBuf,
@@ -43,48 +43,42 @@ impl Default for Accounting {
 }
 
 impl Accounting {
-    /// Where the database is.
+    /// The location of the database.
     pub fn mode(&self) -> AccountingMode {
         self.mode.unwrap_or_default()
     }
 
-    /// Whether there is a database.
+    /// Whether accounting is on.
     pub fn is_on(&self) -> bool {
         self.mode() != AccountingMode::None
     }
 }
 
-/// An external database needs a host, and slurmdbd takes nothing from a slurmctld of another user.
+/// Checks that an external database has a host, and that slurmctld runs as slurmdbd's user.
 pub(super) fn check(config: &Config) -> Result<(), Fault> {
     let user = config.daemons.get(&DaemonName::Slurmctld).and_then(|daemon| daemon.user.as_deref());
     match config.accounting.mode() {
         AccountingMode::None => Ok(()),
         AccountingMode::External if config.accounting.database_host.is_none() => {
             let path = vec!["accounting".into(), "mode".into()];
-            Err(Fault::new(
-                path,
-                "an external database needs its host's name or address: write `database_host`".to_owned(),
-            ))
+            Err(Fault::new(path, "an external database requires `database_host` (name or address)".to_owned()))
         }
         _ if user.is_some_and(|user| user != "slurm") => {
             let path = vec!["daemon".into(), "slurmctld".into(), "user".into()];
-            Err(Fault::new(
-                path,
-                "with [accounting] slurmctld and slurmdbd run as `slurm`: remove this line".to_owned(),
-            ))
+            Err(Fault::new(path, "[accounting] requires that slurmctld runs as `slurm`: remove this line".to_owned()))
         }
         _ => Ok(()),
     }
 }
 
-/// Where the accounting database is.
+/// The location of the accounting database.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AccountingMode {
-    /// There is none: `sacct -c` knows what ended, and nothing is counted for users.
+    /// No database: only `sacct -c` shows finished jobs.
     #[default]
     None,
-    /// In this container: mariadbd, which slurminit keeps alive.
+    /// In this container: mariadbd, supervised by slurminit.
     Embedded,
     /// A MariaDB or MySQL server elsewhere.
     External,

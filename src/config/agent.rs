@@ -1,4 +1,4 @@
-//! The agent that looks at the GPUs while the container runs.
+//! The agent that monitors the GPUs while the container runs.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use serde::de::Error as _;
 
 use model::value;
 
-/// `[agent]`: who looks at the GPUs while the container runs.
+/// `[agent]`: GPU monitoring while the container runs.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Agent {
-    /// The time between two looks; `None` means that nobody looks.
+    /// The interval between two samples; `None` disables GPU monitoring.
     #[serde(deserialize_with = "interval")]
     pub interval: Option<Duration>,
-    /// How long the driver may take to answer for one GPU.
+    /// The driver's timeout per GPU.
     #[serde(deserialize_with = "value::seconds")]
     pub timeout: Duration,
 }
@@ -25,13 +25,13 @@ impl Default for Agent {
     }
 }
 
-/// 0 is off.
+/// Reads the interval; 0 means off.
 fn interval<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
     let seconds = f64::deserialize(from)?;
     match seconds {
         _ if seconds == 0.0 => Ok(None),
         _ if (0.1..=3600.0).contains(&seconds) => Ok(Some(Duration::from_secs_f64(seconds))),
-        _ => Err(D::Error::custom("want seconds, 0.1 to 3600, or 0: nobody looks at the GPUs")),
+        _ => Err(D::Error::custom("want seconds, 0.1 to 3600, or 0 to disable GPU monitoring")),
     }
 }
 

@@ -8,7 +8,7 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 use super::error::Fault;
 use super::{AccountName, Config, SlurmKey, SlurmSettings};
 
-/// `[[account]]` or `[[qos]]`: a name, and what `sacctmgr` sets for it, as Slurm spells it.
+/// `[[account]]` or `[[qos]]`: a name and its `sacctmgr` settings, in Slurm's spelling.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The account's or QOS's name.
@@ -24,7 +24,7 @@ impl<'de> Deserialize<'de> for Limits {
             type Value = Limits;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a table with `name` and keys of sacctmgr")
+                f.write_str("a table with `name` and sacctmgr keys")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Limits, A::Error> {
@@ -43,20 +43,21 @@ impl<'de> Deserialize<'de> for Limits {
     }
 }
 
-/// Slurm asks for an account where there are any, so that each user needs one.
+/// Checks that names are unique, and that every user has an account if there are accounts.
 pub(super) fn check(config: &Config) -> Result<(), Fault> {
     for (table, all) in [("account", &config.accounts), ("qos", &config.qos)] {
         for (index, one) in all.iter().enumerate() {
             if all[..index].iter().any(|earlier| earlier.name == one.name) {
                 let path = vec![table.into(), index.into(), "name".into()];
-                return Err(Fault::new(path, format!("an earlier [[{table}]] has the name {} already", one.name)));
+                return Err(Fault::new(path, format!("duplicate name {} in [[{table}]]", one.name)));
             }
         }
     }
     let without = config.users.iter().position(|user| user.account.is_none());
     match without.filter(|_| !config.accounts.is_empty()) {
         Some(index) => {
-            let what = "with [[account]]s Slurm refuses the jobs of a user who has none: write `account`".to_owned();
+            let what =
+                "user without an account: set `account` (Slurm requires it if there are [[account]] tables)".to_owned();
             Err(Fault::new(vec!["user".into(), index.into(), "name".into()], what))
         }
         None => Ok(()),

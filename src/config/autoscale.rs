@@ -1,4 +1,4 @@
-//! Nodes that are started when jobs need them, and stopped when none does.
+//! Autoscaled nodes: started for jobs, stopped when idle.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use model::value::FeatureName;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Autoscale {
-    /// The nodes; if there are none, nothing is started.
+    /// The nodes; if empty, autoscaling is off.
     pub nodes: Vec<CloudNodes>,
-    /// The operator's command that starts nodes, to which their names are added.
+    /// The operator's command that starts nodes; the node names are appended.
     pub resume: Vec<String>,
-    /// The one that stops them.
+    /// The operator's command that stops nodes.
     pub suspend: Vec<String>,
     /// How long a node is idle before it is stopped.
     #[serde(deserialize_with = "value::seconds")]
@@ -46,13 +46,13 @@ impl Default for Autoscale {
 }
 
 impl Autoscale {
-    /// Whether slurm.conf promises this node.
+    /// Whether slurm.conf has this autoscaled node.
     pub fn has(&self, node: &str) -> bool {
         self.nodes.iter().any(|nodes| nodes.name.names().iter().any(|name| name == node))
     }
 }
 
-/// Nodes of one kind, and what each of them has at least.
+/// Autoscaled nodes of one kind, with the minimum resources of each.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CloudNodes {
@@ -75,7 +75,7 @@ pub struct CloudNodes {
 #[serde(try_from = "String")]
 pub struct NodeRange(String);
 
-model::text_type!(NodeRange, "`{}` names no nodes: want a name, or a range such as burst-[1-4]", |text| {
+model::text_type!(NodeRange, "`{}` is not a node name: want a name, or a range such as burst-[1-4]", |text| {
     hostlist::range(text).is_some()
 });
 
@@ -86,13 +86,13 @@ impl NodeRange {
     }
 }
 
-/// GPUs as jobs ask for them: `nvidia:2`.
+/// GPUs in the syntax of job requests: `nvidia:2`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct GpuCount {
-    /// The GRES type, as `slurminit detect` calls it on such a node.
+    /// The GRES type, as shown by `slurminit detect` on such a node.
     pub gres_type: FeatureName,
-    /// How many.
+    /// The count.
     pub count: u32,
 }
 
@@ -103,12 +103,12 @@ impl TryFrom<String> for GpuCount {
         let parts = text.split_once(':');
         let gres_type = parts.and_then(|(name, _)| FeatureName::try_from(name.to_owned()).ok());
         let count = parts.and_then(|(_, count)| count.parse().ok()).filter(|count| (1..=1024).contains(count));
-        let wrong = || format!("`{}` are no GPUs: want TYPE:COUNT, such as nvidia:2", text.escape_default());
+        let wrong = || format!("`{}` is not a GPU count: want TYPE:COUNT, such as nvidia:2", text.escape_default());
         gres_type.zip(count).map(|(gres_type, count)| Self { gres_type, count }).ok_or_else(wrong)
     }
 }
 
-/// slurmctld ends if a name is given twice.
+/// Checks for duplicate names, at which slurmctld exits.
 pub(super) fn check(config: &Config) -> Result<(), Fault> {
     let mut seen = BTreeSet::new();
     for (index, nodes) in config.autoscale.nodes.iter().enumerate() {
@@ -117,10 +117,10 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
             Err(Fault::new(path, what))
         };
         if let Some(name) = nodes.name.names().into_iter().find(|name| !seen.insert(name.clone())) {
-            return fault("name", format!("there are two nodes called `{name}`"));
+            return fault("name", format!("duplicate node name `{name}`"));
         }
         if nodes.cpus == 0 || nodes.memory_mib == 0 {
-            return fault("cpus", "a node has at least 1 CPU and 1 MiB".to_owned());
+            return fault("cpus", "a node needs at least 1 CPU and 1 MiB".to_owned());
         }
     }
     Ok(())
@@ -162,7 +162,7 @@ mod tests {
         for (more, words) in [
             ("gpus = '8'", "TYPE:COUNT"),
             ("gpus = 'h200:0'", "TYPE:COUNT"),
-            ("[[autoscale.nodes]]\nname = 'burst-2'\ncpus = 1\nmemory_mib = 1", "two nodes called `burst-2`"),
+            ("[[autoscale.nodes]]\nname = 'burst-2'\ncpus = 1\nmemory_mib = 1", "duplicate node name `burst-2`"),
             ("[[autoscale.nodes]]\nname = 'b'\ncpus = 0\nmemory_mib = 1", "at least 1 CPU"),
         ] {
             let error = parse(more).unwrap_err().to_string();

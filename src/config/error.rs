@@ -31,7 +31,7 @@ impl ConfigError {
         Self::said(format!("the environment variable {name}"), value, wanted)
     }
 
-    /// A value that came from elsewhere than the file.
+    /// An invalid value that does not come from the file.
     pub(super) fn said(place: String, value: &str, wanted: impl fmt::Display) -> Self {
         Self { place, what: format!("`{}` is not valid: {wanted}", value.escape_default()) }
     }
@@ -118,7 +118,7 @@ pub(super) fn list_for_a_table(text: &str) -> Option<Fault> {
     let path = list_in_list(table.get_ref())?;
     let names: Vec<&str> =
         path.iter().filter_map(|step| if let Step::Key(name) = step { Some(&**name) } else { None }).collect();
-    let what = format!("want a table, not a list: write [[{}]], and below it a line for each key", names.join("."));
+    let what = format!("want a table, not a list: write [[{}]] with one line per key", names.join("."));
     Some(Fault::new(path, what))
 }
 

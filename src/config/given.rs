@@ -1,8 +1,8 @@
-//! Where PID 1 keeps what an operator gives as a whole in a variable (`secret_variables`), because no file can be mounted.
+//! The files in which PID 1 stores a configuration or key passed in a variable (`secret_variables`).
 
-/// The directory, root's alone: what is in PID 1's environment all daemons get.
+/// The directory, accessible only to root. The variables are removed because daemons inherit PID 1's environment.
 pub const DIRECTORY: &str = "/run/slurminit.given";
-/// The configuration there.
+/// The file with the configuration.
 pub const TOML_FILE: &str = "slurminit.toml";
-/// The key there, until it is munge's.
+/// The file with the munge key, until munged's key is installed.
 pub const KEY_FILE: &str = "munge.key";

@@ -11,10 +11,10 @@ use super::Config;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Held(Vec<(String, u64)>);
 
-/// If these change, no file can be rendered that fits the running daemons.
+/// A reload is not possible if these change, because the rendered files would not match the running daemons.
 const NEEDED: [&str; 5] = ["role", "[paths]", "[accounting]", "[rest]", SIMULATED];
 
-/// The nodes that have a slurmd each; what they claim may change.
+/// The names of the simulated nodes. Their resources may change.
 const SIMULATED: &str = "name in [[simulate.node]]";
 
 impl Held {
@@ -42,7 +42,7 @@ impl Held {
         Self(held)
     }
 
-    /// The names that differ or that only one side has.
+    /// The names of entries that differ or are missing on one side.
     pub fn changed(&self, new: &Self) -> Vec<String> {
         let differs = |(name, sum): &&(String, u64), other: &Self| !other.0.contains(&(name.clone(), *sum));
         let gone = self.0.iter().filter(|entry| differs(entry, new)).map(|(name, _)| name);
@@ -56,7 +56,7 @@ impl Held {
         names
     }
 
-    /// Whether no reload is possible while this differs.
+    /// Whether a change of this entry prevents a reload.
     pub fn is_needed(name: &str) -> bool {
         NEEDED.contains(&name)
     }

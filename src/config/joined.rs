@@ -1,6 +1,6 @@
-//! The part of the configuration that is the same in all containers of a cluster: how it leaves the controller, and how it comes in.
+//! The shared part of the configuration of a cluster: its export by the controller and its import by other containers.
 //!
-//! A token carries it as TOML. What is not in [`SHARED`] no token can set, whoever made it.
+//! A token carries it as TOML. A token can set only the keys in [`SHARED`].
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use toml::{Table, Value};
 
 use super::{Accounting, Config, ConfigError, DaemonName, DaemonSettings, Fault, Role, Step};
 
-/// What becomes slurm.conf, which must be the same everywhere. Shorter paths have all that is below them.
+/// The keys that must be the same in all containers. A path includes everything below it.
 const SHARED: [&[&str]; 18] = [
     &["cluster_name"],
     &["slurm"],
@@ -30,11 +30,11 @@ const SHARED: [&[&str]; 18] = [
     &["daemon", "slurmctld", "user"],
 ];
 
-/// The shared part of the operator's file `text`, for a cluster whose controller has this host name. The environment that `config` was
-/// made with is in it.
+/// The shared part of the operator's file `text`, for a cluster whose controller has this host name. It includes the
+/// environment that `config` was made with.
 ///
 /// # Errors
-/// The text is not TOML any more, or was changed meanwhile.
+/// The text is not TOML, or was changed meanwhile.
 pub fn shared(text: &str, config: &Config, controller: &str) -> Result<String, String> {
     let file: Table = text.parse().map_err(|error: toml::de::Error| error.message().to_owned())?;
     let mut shared = Table::new();
@@ -75,12 +75,12 @@ fn word(key: &str) -> String {
     if is_bare { key.to_owned() } else { quoted(key) }
 }
 
-/// As in JSON, where only DEL may stand as it is.
+/// Escapes a string as JSON does, and also DEL.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string().replace('\x7f', "\\u007f")
 }
 
-/// What a container took from its token.
+/// The settings that a container got from its token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Joined {
     table: Table,
@@ -91,25 +91,25 @@ impl Joined {
     /// Reads the settings of a token.
     ///
     /// # Errors
-    /// They set something that is not shared, or are not valid.
+    /// The settings contain a key that is not shared, or are invalid.
     pub fn parse(settings: &str) -> Result<Self, ConfigError> {
         let origin = Path::new("the token");
         let config = Config::parse(settings, origin)?;
         let refused = |what| ConfigError { place: origin.display().to_string(), what };
-        let table: Table = settings.parse().map_err(|_| refused("its settings are not TOML".to_owned()))?;
+        let table: Table = settings.parse().map_err(|_| refused("the settings are not TOML".to_owned()))?;
         if let Some(path) = leaves(&table).into_iter().find(|path| !is_shared(path)) {
-            return Err(refused(format!("it sets `{}`, which no token may set", path.join("."))));
+            return Err(refused(format!("a token cannot set `{}`", path.join("."))));
         }
         if config.slurm.controller.is_none() {
-            return Err(refused("it names no controller".to_owned()));
+            return Err(refused("no controller in the token".to_owned()));
         }
         Ok(Self { table, config })
     }
 
-    /// Lays the settings over the container's own configuration, which `text` is the file of. Both may say the same.
+    /// Merges the settings into the container's configuration with the file `text`. Identical values are allowed.
     ///
     /// # Errors
-    /// The file says something else.
+    /// The file contradicts the token.
     pub fn apply(&self, own: Config, text: &str, origin: &Path) -> Result<Config, ConfigError> {
         let file: Table = text.parse().unwrap_or_default();
         let differs = |path: &[String]| {
@@ -118,7 +118,7 @@ impl Joined {
         };
         if let Some(path) = leaves(&file).into_iter().find(|path| differs(path)) {
             let what = format!(
-                "the token says something else of `{}`, or nothing, and it must be the same in all containers of the cluster; remove it here",
+                "`{}` differs from the token, and must be the same in all containers of the cluster; remove it here",
                 path.join(".")
             );
             return Err(Fault::new(path.into_iter().map(Step::from).collect(), what).at(text, origin));
@@ -155,15 +155,15 @@ impl Joined {
         })
     }
 
-    /// Fails where a variable, or the command line, said something else.
+    /// Rejects variables and options that contradict the token.
     ///
     /// # Errors
-    /// What contradicts the token.
+    /// The variable that contradicts the token.
     pub fn check(&self, config: &Config) -> Result<(), ConfigError> {
         let refused =
             |variable: &str, what| Err(ConfigError { place: format!("the environment variable {variable}"), what });
         let other =
-            |name: &str| format!("the token is of another {name}; remove the variable, or use that cluster's token");
+            |name: &str| format!("the token has another {name}; remove the variable, or use that cluster's token");
         if config.cluster_name != self.config.cluster_name && std_name(config) != std_name(&self.config) {
             return refused("SLURMINIT_CLUSTER_NAME", other("cluster name"));
         }
@@ -177,7 +177,7 @@ impl Joined {
     }
 }
 
-/// The name of a cluster that nobody named is the default one.
+/// The cluster's name; `slurminit` unless configured.
 fn std_name(config: &Config) -> &str {
     config.cluster_name.as_ref().map_or("slurminit", super::NodeName::as_str)
 }
@@ -187,7 +187,7 @@ fn may_be(role: Role) -> bool {
 }
 
 fn wrong_role(role: Role) -> String {
-    format!("with a token a container is a compute, or a login, and not `{role}`")
+    format!("a token requires the role compute or login, not `{role}`")
 }
 
 fn is_shared(path: &[String]) -> bool {
@@ -340,7 +340,7 @@ mod tests {
         ] {
             let settings = format!("{}\n[slurm]\ncontroller = 'head'\n", hostile);
             let error = Joined::parse(&settings).unwrap_err().to_string();
-            assert!(error.contains("which no token may set"), "{hostile}: {error}");
+            assert!(error.contains("a token cannot set"), "{hostile}: {error}");
         }
         for bad in ["", "[slurm]\ncontroller = 'a b\\n'", "[slurm]\nno_such = 1", "["] {
             assert!(Joined::parse(bad).is_err(), "{bad}");

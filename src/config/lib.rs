@@ -107,25 +107,25 @@ pub struct Config {
     pub accounting: Accounting,
     /// Slurm's REST API.
     pub rest: Rest,
-    /// Who looks at the GPUs while the container runs.
+    /// GPU monitoring while the container runs.
     pub agent: Agent,
-    /// What faults of GPUs mean for the node.
+    /// The policies for GPU faults.
     pub faults: Faults,
-    /// Who is told of a GPU's fault.
+    /// Notifications of GPU faults.
     #[serde(rename = "notify")]
     pub notifies: Vec<Notify>,
-    /// The guard of the container's memory.
+    /// Protection of the container's memory.
     pub memory: Memory,
     /// Metrics for Prometheus, and the page.
     pub metrics: Metrics,
-    /// Accounts in that database.
+    /// Accounts in the accounting database.
     #[serde(rename = "account")]
     pub accounts: Vec<Limits>,
-    /// QOS in that database.
+    /// QOS in the accounting database.
     pub qos: Vec<Limits>,
-    /// Nodes that are started when jobs need them.
+    /// Autoscaled nodes.
     pub autoscale: Autoscale,
-    /// Nodes that are made up.
+    /// Simulated nodes.
     pub simulate: Simulate,
     /// Processes run beside Slurm.
     #[serde(rename = "service")]
@@ -138,7 +138,7 @@ pub struct Config {
     /// Users whose accounts are created at the start.
     #[serde(rename = "user")]
     pub users: Vec<User>,
-    /// What happens to running jobs when the container stops.
+    /// The handling of running jobs when the container stops.
     pub jobs: Jobs,
     /// Restart policy and deadlines.
     pub supervise: Supervise,
@@ -175,9 +175,7 @@ impl Config {
         let path: Vec<Step> = vec!["jobs".into(), "grace".into()];
         if Fault::is_written(&path, text) {
             let (grace, stop) = (grace.as_secs_f64(), stop.as_secs_f64());
-            let what = format!(
-                "jobs have {grace} s to end, and all of the stop has {stop} s: write at most stop_timeout of [supervise]"
-            );
+            let what = format!("{grace} s exceeds the stop timeout of {stop} s: use at most [supervise] stop_timeout");
             return Err(Fault::new(path, what));
         }
         self.jobs.grace = stop;
@@ -194,13 +192,13 @@ impl Config {
         environment::apply(self, variable)
     }
 
-    /// Whether users are to be kept from each other's GPUs.
+    /// Whether GPU device files are restricted to the job's user.
     pub fn isolates(&self) -> bool {
         self.gpu.isolate.unwrap_or(self.users.len() > 1)
     }
 
-    /// Whether this container is one of several that make up a cluster. The nodes are then not in slurm.conf. The role `all` is one
-    /// where a controller is named, which is itself.
+    /// Whether this container belongs to a cluster of several. Its nodes are then not in slurm.conf. The role `all` does
+    /// if a controller is configured (the container itself).
     pub fn shares_a_cluster(&self) -> bool {
         match self.role {
             Role::Controller | Role::Compute | Role::Login => true,
@@ -209,30 +207,30 @@ impl Config {
         }
     }
 
-    /// Whether this container's node tells the controller what it has.
+    /// Whether this container's node registers its resources with the controller.
     pub fn adds_its_node(&self) -> bool {
         self.shares_a_cluster() && matches!(self.role, Role::All | Role::Compute)
     }
 
-    /// Whether it holds what not everyone should read: webhooks' URLs, and what daemons and services get in their environment.
+    /// Whether the configuration contains secrets: webhook URLs, and environment variables of daemons and services.
     pub fn holds_secrets(&self) -> bool {
         !self.notifies.is_empty()
             || self.services.iter().any(|service| !service.env.is_empty())
             || self.daemons.values().any(|daemon| !daemon.env.is_empty())
     }
 
-    /// Whether the accounting daemons run here: beside slurmctld.
+    /// Whether the accounting daemons run here (beside slurmctld).
     pub fn runs_accounting(&self) -> bool {
         self.accounting.is_on() && matches!(self.role, Role::All | Role::Controller)
     }
 
-    /// Whether the database is to have accounts, users or QOS of the configuration.
+    /// Whether the configuration defines accounts, users or QOS for the database.
     pub fn has_associations(&self) -> bool {
         let has_user = self.users.iter().any(|user| user.account.is_some());
         self.runs_accounting() && (has_user || !self.accounts.is_empty() || !self.qos.is_empty())
     }
 
-    /// Whether slurmrestd runs here: beside slurmctld.
+    /// Whether slurmrestd runs here (beside slurmctld).
     pub fn runs_rest(&self) -> bool {
         self.rest.listen.is_some() && matches!(self.role, Role::All | Role::Controller)
     }
@@ -242,7 +240,7 @@ impl Config {
         self.metrics.listen.is_some() && self.role != Role::None
     }
 
-    /// Whether the agent looks at GPUs here: beside slurmd, where there may be some. It looks after one node.
+    /// Whether the GPU agent runs here (beside slurmd, for a single node).
     pub fn runs_agent(&self) -> bool {
         let may_have_gpus = self.gpu_type != Some(GpuType::None);
         self.agent.interval.is_some()
@@ -251,7 +249,7 @@ impl Config {
             && matches!(self.role, Role::All | Role::Compute)
     }
 
-    /// Whether that node is called what the container is called: nobody gave it another name.
+    /// Whether the node has the container's name, because no other name is configured.
     pub fn names_node_after_container(&self) -> bool {
         self.adds_its_node() && self.node.name == NodeName::default()
     }
@@ -272,9 +270,9 @@ pub enum OnMismatch {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GpuSettings {
-    /// What the GRES type is named after.
+    /// The source of the GRES type name.
     pub type_name: TypeName,
-    /// Whether slurminit or Slurm writes the device list.
+    /// The source of the device list: slurminit or Slurm.
     pub gres: GresMode,
     /// How long a driver may take to answer.
     #[serde(deserialize_with = "value::seconds")]
@@ -291,8 +289,8 @@ pub struct GpuSettings {
     pub shards: Option<Shards>,
     /// Whether jobs may share NVIDIA GPUs by percentage, through NVIDIA's MPS.
     pub mps: bool,
-    /// Whether a GPU's device file belongs to the user of the job that has it, where no cgroup holds jobs to their GPUs; `None` means
-    /// if there are several users.
+    /// Whether a GPU's device file belongs to the job's user, if no cgroup restricts jobs to their GPUs; `None` means
+    /// only with several users.
     pub isolate: Option<bool>,
 }
 
@@ -325,7 +323,7 @@ impl Default for GpuSettings {
     }
 }
 
-/// What the GRES type of a GPU is named after.
+/// The source of a GPU's GRES type name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TypeName {
@@ -342,7 +340,7 @@ pub enum TypeName {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GresMode {
-    /// slurminit: one line for each GPU that it could open.
+    /// slurminit, with one line for each GPU that it can open.
     #[default]
     Explicit,
     /// Slurm's own plugin (`AutoDetect=nvml` or `rsmi`), if installed.
@@ -357,7 +355,7 @@ pub struct NodeSettings {
     pub name: NodeName,
     /// CPUs for jobs; `None` means all that the container may use. More is not possible.
     pub cpus: Option<u32>,
-    /// Memory for jobs in MiB; `None` means what the container may use minus the reserve.
+    /// Memory for jobs in MiB; `None` means the container's memory minus the reserve.
     pub memory_mib: Option<u64>,
     /// Memory reserved for the system in MiB; `None` means a value derived from the container's memory.
     pub reserve_mib: Option<u64>,

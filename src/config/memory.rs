@@ -1,4 +1,4 @@
-//! The guard of the container's memory.
+//! Protection of the container's memory: draining and job cancellation before an OOM.
 
 use serde::Deserialize;
 
@@ -8,15 +8,15 @@ use super::{Fault, Step};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Memory {
-    /// Whether the container's memory is watched.
+    /// Whether the protection is on.
     pub guard: bool,
-    /// The node takes no more jobs when less than this is free, in percent.
+    /// The node is drained below this share of free memory, in percent.
     pub close_below: u8,
-    /// A job is cancelled when less than this is free, in percent.
+    /// A job is cancelled below this share of free memory, in percent.
     pub cancel_below: u8,
-    /// The node takes jobs again when more than this is free, in percent.
+    /// The node is resumed above this share of free memory, in percent.
     pub open_above: u8,
-    /// Which job is cancelled.
+    /// The job to cancel.
     pub cancel: Victim,
 }
 
@@ -26,14 +26,14 @@ impl Default for Memory {
     }
 }
 
-/// Which job is cancelled.
+/// The job to cancel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Victim {
-    /// The one that started last: it loses least.
+    /// The job that started last, because it loses the least work.
     #[default]
     Youngest,
-    /// The one that started first.
+    /// The job that started first.
     Oldest,
     /// None.
     None,

@@ -1,4 +1,4 @@
-//! Who is told of a GPU's fault.
+//! Notifications of GPU faults: commands and webhooks.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,23 +10,23 @@ use serde::Deserialize;
 use faults::fault::Policy;
 use model::value;
 
-/// A `[[notify]]`: a command that is run, or a webhook that is called, for a fault.
+/// A `[[notify]]`: a command or webhook for GPU faults.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Written")]
 pub struct Notify {
-    /// What is run or called, at least one.
+    /// The commands and webhooks; at least one.
     pub receivers: Vec<Receiver>,
-    /// The user to run as; `None` means `slurminit`, which has no rights.
+    /// The user to run as; `None` means `slurminit`, an unprivileged user.
     pub user: Option<String>,
-    /// The least severe policy of a fault that is told.
+    /// The least severe fault policy that triggers the notification.
     pub at_least: Policy,
-    /// How long it may take.
+    /// The timeout.
     pub timeout: Duration,
-    /// How often it is run in an hour at most.
+    /// The maximum number of runs per hour.
     pub per_hour: u32,
 }
 
-/// What a `[[notify]]` runs or calls.
+/// The target of a `[[notify]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Receiver {
     /// Program and arguments.
@@ -37,7 +37,7 @@ pub enum Receiver {
     UrlFile(PathBuf),
 }
 
-/// An http or https URL. It may hold a secret, so only its host is ever shown.
+/// An http or https URL. It can contain a secret, so only the host is printed.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct WebhookUrl {
@@ -46,7 +46,7 @@ pub struct WebhookUrl {
 }
 
 impl WebhookUrl {
-    /// All of it.
+    /// The full URL.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -56,7 +56,7 @@ impl TryFrom<String> for WebhookUrl {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let url: Uri = text.parse().map_err(|error| format!("this is no URL: {error}"))?;
+        let url: Uri = text.parse().map_err(|error| format!("invalid URL: {error}"))?;
         let is_known = matches!(url.scheme_str(), Some("http" | "https"));
         match url.host().filter(|host| is_known && !host.is_empty()) {
             Some(host) => Ok(Self { host: host.to_owned(), text }),
@@ -81,7 +81,7 @@ impl fmt::Display for Receiver {
     }
 }
 
-/// As the file has it.
+/// The table as written in the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
@@ -106,7 +106,7 @@ impl TryFrom<Written> for Notify {
         let urls = url.map(Receiver::Url).into_iter().chain(url_file.map(Receiver::UrlFile));
         let receivers: Vec<Receiver> = urls.chain(command.map(Receiver::Command)).collect();
         match receivers.is_empty() {
-            true => Err("[[notify]] tells nobody: it needs url, url_file or command"),
+            true => Err("[[notify]] has no target: set url, url_file or command"),
             false => Ok(Self { receivers, user, at_least, timeout, per_hour }),
         }
     }

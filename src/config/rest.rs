@@ -9,7 +9,7 @@ use serde::Deserialize;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Rest {
-    /// The address and port that slurmrestd listens on; `None` means that there is none.
+    /// The listen address and port of slurmrestd; `None` disables it.
     pub listen: Option<SocketAddr>,
     /// The longest lifetime of a token, in seconds.
     pub max_token_lifetime: NonZeroU32,

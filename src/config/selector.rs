@@ -16,7 +16,7 @@ const SHORTEST_UUID: usize = 8;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuSelector {
     kind: Kind,
-    /// As the operator wrote it.
+    /// The operator's text.
     text: String,
 }
 
@@ -72,7 +72,7 @@ impl TryFrom<String> for GpuSelector {
         let wanted = "want a GPU's number (\"0\", \"amd 0\"), UUID, PCI address (\"0000:17:00.0\"), model (\"NVIDIA H200\") or \
                       vendor, as `slurminit detect` shows them";
         kind.map(|kind| Self { kind, text: text.clone() })
-            .ok_or_else(|| format!("`{}` names no GPU: {wanted}", text.escape_default()))
+            .ok_or_else(|| format!("`{}` is not a GPU selector: {wanted}", text.escape_default()))
     }
 }
 

@@ -16,7 +16,7 @@ pub(super) fn check_services(services: &[Service]) -> Result<(), Fault> {
             return Err(Fault::new(at(), what));
         }
         if !known.insert(&service.name) {
-            return Err(Fault::new(at(), format!("`{}` is already the name of another one", service.name)));
+            return Err(Fault::new(at(), format!("duplicate service name `{}`", service.name)));
         }
     }
     for (index, service) in services.iter().enumerate() {
@@ -24,13 +24,13 @@ pub(super) fn check_services(services: &[Service]) -> Result<(), Fault> {
             if !known.contains(other.as_str()) {
                 let names = known.iter().copied().collect::<Vec<_>>().join(", ");
                 let path = vec!["service".into(), index.into(), "after".into(), position.into()];
-                return Err(Fault::new(path, format!("nothing is called `{other}`; there is {names}")));
+                return Err(Fault::new(path, format!("unknown name `{other}`; known: {names}")));
             }
         }
     }
     match in_a_circle(services) {
         Some(index) => {
-            let what = format!("`{}` waits for itself, through its `after`", services[index].name);
+            let what = format!("`{}` depends on itself through `after`", services[index].name);
             Err(Fault::new(vec!["service".into(), index.into(), "after".into()], what))
         }
         None => Ok(()),

@@ -42,7 +42,7 @@ impl TryFrom<u32> for Shards {
     fn try_from(count: u32) -> Result<Self, Self::Error> {
         match count {
             1..=1024 => Ok(Self(count)),
-            _ => Err(format!("{count} shards cannot be: want 1 to 1024 for each GPU")),
+            _ => Err(format!("invalid shard count {count}: want 1 to 1024 per GPU")),
         }
     }
 }
@@ -50,7 +50,7 @@ impl TryFrom<u32> for Shards {
 /// Slurm supports only one kind of shared GRES per node (24.11, gres.c: the last one found), and ignores the other.
 pub(super) fn check(gpu: &GpuSettings) -> Result<(), Fault> {
     if gpu.shards.is_some() && gpu.mps {
-        let what = "shards and mps exclude each other: Slurm knows one way to share a node's GPUs";
+        let what = "shards and mps are mutually exclusive (one GPU sharing method per node)";
         return Err(Fault::new(vec!["gpu".into(), "mps".into()], what.to_owned()));
     }
     Ok(())

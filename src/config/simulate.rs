@@ -1,4 +1,4 @@
-//! Nodes that are made up, all of them in one container: for tests of what runs on Slurm.
+//! Simulated nodes in one container, for tests of software on Slurm.
 
 use std::collections::BTreeSet;
 
@@ -7,31 +7,31 @@ use serde::Deserialize;
 use super::error::{Fault, Step};
 use super::{Config, ConfigError, FeatureName, NodeName, NodeRange, Role};
 
-/// The most nodes: each is a daemon of this container.
+/// The maximum number of nodes; each is a slurmd in this container.
 const MOST: usize = 512;
 
-/// What simulated nodes are called, with their number behind it, where `[node] name` does not say.
+/// The name prefix of simulated nodes without `[node] name`.
 const NAME: &str = "node";
 
 /// `[simulate]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Simulate {
-    /// How many nodes are alike; `None` means none, and without others the container itself, as it is.
+    /// The number of identical nodes; `None` without `[[simulate.node]]` disables simulation.
     pub nodes: Option<u32>,
-    /// The CPUs of each; `None` means those of the container, all of them on each node.
+    /// CPUs per node; `None` means all CPUs of the container, on each node.
     pub cpus: Option<u32>,
-    /// The memory of each, in MiB; as with the CPUs.
+    /// Memory per node in MiB; `None` means all memory of the container, on each node.
     pub memory_mib: Option<u64>,
-    /// The made-up GPUs of each; `None` means the simulated GPUs that are detected, if any are.
+    /// Simulated GPUs per node; `None` means the detected simulated GPUs.
     pub gpus: Option<u32>,
-    /// Their GRES type.
+    /// The GRES type of the simulated GPUs.
     pub gpu_type: Option<FeatureName>,
-    /// `[[simulate.node]]`: further nodes, which differ.
+    /// `[[simulate.node]]`: nodes with other resources.
     pub node: Vec<OtherNodes>,
 }
 
-/// Nodes that differ from the others. What is left out is as in `[simulate]`.
+/// Simulated nodes with other resources. Missing values are taken from `[simulate]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OtherNodes {
@@ -43,10 +43,10 @@ pub struct OtherNodes {
     /// Memory, in MiB.
     #[serde(default)]
     pub memory_mib: Option<u64>,
-    /// Made-up GPUs.
+    /// Simulated GPUs.
     #[serde(default)]
     pub gpus: Option<u32>,
-    /// Their GRES type.
+    /// The GRES type of the simulated GPUs.
     #[serde(default)]
     pub gpu_type: Option<FeatureName>,
     /// Features, added to those of all nodes.
@@ -54,23 +54,23 @@ pub struct OtherNodes {
     pub features: Vec<FeatureName>,
 }
 
-/// The most GPUs of a node: as many as are known on any machine, and more.
+/// The maximum number of GPUs per node, more than any known machine has.
 const MOST_GPUS: u32 = 64;
 
-/// Ports that other daemons may have, beside those of the nodes.
+/// Ports that other daemons may use.
 const OTHER_PORTS: usize = 3;
 
 /// A simulated cluster's nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimulatedNodes {
-    /// Those that are alike, each group with its own; there is at least one.
+    /// The groups of identical nodes; at least one.
     pub groups: Vec<SimulatedGroup>,
 }
 
-/// Simulated nodes that are alike.
+/// Identical simulated nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimulatedGroup {
-    /// What each of them has, and all of their names, as Slurm writes them: `node[1-4]`.
+    /// The resources of each node, and the hostlist: `node[1-4]`.
     pub each: OtherNodes,
     /// Each name and its port, in order.
     pub nodes: Vec<(String, u16)>,
@@ -82,22 +82,22 @@ impl SimulatedNodes {
         self.groups.iter().flat_map(|group| &group.nodes)
     }
 
-    /// All of their names, as Slurm writes them: `node[1-4],big[1-2]`.
+    /// The hostlist of all nodes: `node[1-4],big[1-2]`.
     pub fn range(&self) -> String {
         self.groups.iter().map(|group| group.each.name.as_str()).collect::<Vec<_>>().join(",")
     }
 }
 
 impl Config {
-    /// With so many simulated nodes that are alike, as the command line says.
+    /// Sets the number of identical simulated nodes from the command line.
     ///
     /// # Errors
-    /// So many are not possible.
+    /// The number is not possible.
     pub fn with_simulated_nodes(self, nodes: u32) -> Result<Self, ConfigError> {
         set_nodes(self, nodes, "the option --nodes")
     }
 
-    /// The simulated nodes, if that is what this container runs.
+    /// The simulated nodes, if this container has any.
     pub fn simulated(&self) -> Option<SimulatedNodes> {
         if self.role != Role::All || self.shares_a_cluster() {
             return None;
@@ -110,7 +110,7 @@ impl Config {
         (!groups.is_empty()).then_some(SimulatedNodes { groups })
     }
 
-    /// Ports of daemons that run beside simulated nodes: a node has another one.
+    /// Ports of daemons beside the simulated nodes, which no node may use.
     fn ports_beside_nodes(&self) -> Vec<u16> {
         let accounting = self.runs_accounting().then_some(self.accounting.port);
         let rest = self.rest.listen.filter(|_| self.runs_rest()).map(|address| address.port());
@@ -118,7 +118,7 @@ impl Config {
     }
 }
 
-/// The nodes that are alike, then those that differ, each with all that is said of it.
+/// The identical nodes, then those of `[[simulate.node]]`, each with all settings.
 fn kinds(config: &Config) -> impl Iterator<Item = OtherNodes> {
     let Simulate { nodes, cpus, memory_mib, gpus, ref gpu_type, ref node } = config.simulate;
     let prefix = if config.node.name == NodeName::default() { NAME } else { config.node.name.as_str() };
@@ -140,7 +140,7 @@ fn kinds(config: &Config) -> impl Iterator<Item = OtherNodes> {
     }))
 }
 
-/// The key that is not possible, and why.
+/// The invalid key and the reason.
 fn wrong(config: &Config) -> Option<(Vec<Step>, String)> {
     let simulate = &config.simulate;
     let at = |key: &'static str, why: String| Some((vec!["simulate".into(), key.into()], why));
@@ -153,7 +153,7 @@ fn wrong(config: &Config) -> Option<(Vec<Step>, String)> {
     match simulate.nodes {
         None if simulate.node.is_empty() => {
             let (key, _) = of_nodes.into_iter().find(|(_, is_set)| *is_set)?;
-            return at(key, "it is of simulated nodes: set nodes, too".to_owned());
+            return at(key, "requires nodes in [simulate]".to_owned());
         }
         Some(nodes) if !(1..=MOST).contains(&(nodes as usize)) => {
             return at("nodes", format!("want 1 to {MOST} nodes"));
@@ -166,21 +166,21 @@ fn wrong(config: &Config) -> Option<(Vec<Step>, String)> {
     wrong_among_others(config).or_else(|| wrong_ports(config))
 }
 
-/// Why there are not enough ports.
+/// The reason why there are not enough ports.
 fn wrong_ports(config: &Config) -> Option<(Vec<Step>, String)> {
     let count: usize = kinds(config).map(|kind| kind.name.names().len()).sum();
     let (first, metrics) = (usize::from(config.slurm.daemon_port), config.metrics.listen.map(|address| address.port()));
     let last = first + count - 1 + OTHER_PORTS;
-    let what = format!("each node has a port from daemon_port ({first}) on");
+    let what = format!("each node uses one port, starting at daemon_port ({first})");
     let why = match metrics.filter(|port| (first..=last).contains(&usize::from(*port))) {
-        _ if last > usize::from(u16::MAX) => format!("{what}, and the last would be {last}"),
-        Some(port) => format!("{what}, and the port {port} of [metrics] listen is among them"),
+        _ if last > usize::from(u16::MAX) => format!("{what}; the last port would be {last}"),
+        Some(port) => format!("{what}; the port {port} of [metrics] listen is in this range"),
         None => return None,
     };
     Some((vec!["simulate".into()], why))
 }
 
-/// The same, among the nodes that differ.
+/// The invalid key of a `[[simulate.node]]` and the reason.
 fn wrong_among_others(config: &Config) -> Option<(Vec<Step>, String)> {
     let first = usize::from(config.simulate.nodes.is_some());
     let mut seen: BTreeSet<String> = kinds(config).take(first).flat_map(|alike| alike.name.names()).collect();
@@ -193,10 +193,10 @@ fn wrong_among_others(config: &Config) -> Option<(Vec<Step>, String)> {
             return at("name", format!("want at most {MOST} nodes in all"));
         }
         if names.iter().any(|name| *name == NodeName::default().as_str()) {
-            return at("name", "Slurm takes every node's name for `localhost` where one is called that".to_owned());
+            return at("name", "a node named `localhost` matches every node name in Slurm".to_owned());
         }
         if let Some(name) = names.into_iter().find(|name| !seen.insert(name.clone())) {
-            return at("name", format!("there are two nodes called `{name}`"));
+            return at("name", format!("duplicate node name `{name}`"));
         }
         if let Some((key, why)) = impossible(other.cpus, other.memory_mib, other.gpus) {
             return at(key, why);
@@ -205,17 +205,17 @@ fn wrong_among_others(config: &Config) -> Option<(Vec<Step>, String)> {
     None
 }
 
-/// What no node has.
+/// An invalid resource of a node and the reason.
 fn impossible(cpus: Option<u32>, memory_mib: Option<u64>, gpus: Option<u32>) -> Option<(&'static str, String)> {
     match (cpus, memory_mib, gpus) {
-        (Some(0), _, _) => Some(("cpus", "a node has one CPU at least".to_owned())),
-        (_, Some(0), _) => Some(("memory_mib", "a node has 1 MiB at least".to_owned())),
+        (Some(0), _, _) => Some(("cpus", "a node needs at least 1 CPU".to_owned())),
+        (_, Some(0), _) => Some(("memory_mib", "a node needs at least 1 MiB".to_owned())),
         (_, _, Some(gpus)) if gpus > MOST_GPUS => Some(("gpus", format!("a node has at most {MOST_GPUS} GPUs"))),
         _ => None,
     }
 }
 
-/// Whether the file asks for what is possible.
+/// Checks the simulated nodes.
 pub(super) fn check(config: &Config) -> Result<(), Fault> {
     match wrong(config) {
         Some((path, why)) => Err(Fault::new(path, why)),
@@ -223,7 +223,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     }
 }
 
-/// Sets the number of nodes that are alike, as it is said at this place.
+/// Sets the number of identical nodes; `place` is where an error points.
 pub(super) fn set_nodes(mut config: Config, nodes: u32, place: &str) -> Result<Config, ConfigError> {
     config.simulate.nodes = Some(nodes);
     match wrong(&config) {
@@ -278,28 +278,28 @@ mod tests {
         for (bad, place, why) in [
             ("nodes = 0", "t:2:9: simulate.nodes", "1 to 512"),
             ("nodes = 513", "t:2:9: simulate.nodes", "1 to 512"),
-            ("cpus = 4", "t:2:8: simulate.cpus", "set nodes, too"),
-            ("memory_mib = 4", "t:2:14: simulate.memory_mib", "set nodes, too"),
-            ("nodes = 2\ncpus = 0", "t:3:8: simulate.cpus", "one CPU"),
+            ("cpus = 4", "t:2:8: simulate.cpus", "requires nodes"),
+            ("memory_mib = 4", "t:2:14: simulate.memory_mib", "requires nodes"),
+            ("nodes = 2\ncpus = 0", "t:3:8: simulate.cpus", "at least 1 CPU"),
             ("nodes = 2\nmemory_mib = 0", "t:3:14: simulate.memory_mib", "1 MiB"),
-            ("gpus = 1", "t:2:8: simulate.gpus", "set nodes, too"),
+            ("gpus = 1", "t:2:8: simulate.gpus", "requires nodes"),
             ("nodes = 2\ngpus = 65", "t:3:8: simulate.gpus", "at most 64"),
             (
                 "nodes = 2\n[[simulate.node]]\nname = 'node[2-3]'",
                 "t:4:8: simulate.node[0].name",
-                "two nodes called `node2`",
+                "duplicate node name `node2`",
             ),
             (
                 "[[simulate.node]]\nname = 'a'\n[[simulate.node]]\nname = 'a'",
                 "t:5:8: simulate.node[1].name",
-                "two nodes called `a`",
+                "duplicate node name `a`",
             ),
-            ("[[simulate.node]]\nname = 'a[1-'", "t:3:8: simulate.node[0].name", "names no nodes"),
+            ("[[simulate.node]]\nname = 'a[1-'", "t:3:8: simulate.node[0].name", "is not a node name"),
             ("[[simulate.node]]\nname = 'localhost'", "t:3:8: simulate.node[0].name", "localhost"),
             ("[[simulate.node]]\nname = 'a[1-513]'", "t:3:8: simulate.node[0].name", "at most 512"),
-            ("[[simulate.node]]\nname = 'a'\ncpus = 0", "t:4:8: simulate.node[0].cpus", "one CPU"),
+            ("[[simulate.node]]\nname = 'a'\ncpus = 0", "t:4:8: simulate.node[0].cpus", "at least 1 CPU"),
             ("[[simulate.node]]\nname = 'a'\nsockets = 2", "t:4:1: simulate.node[0].sockets", "unknown field"),
-            ("nodes = 9\n[slurm]\ndaemon_port = 65530", "t:1:1: simulate", "the last would be 65541"),
+            ("nodes = 9\n[slurm]\ndaemon_port = 65530", "t:1:1: simulate", "the last port would be 65541"),
             ("nodes = 9\n[metrics]\nlisten = '127.0.0.1:6820'", "t:1:1: simulate", "port 6820 of [metrics]"),
         ] {
             let error = parse(&format!("[simulate]\n{bad}")).unwrap_err().to_string();

@@ -15,7 +15,7 @@ use model::value::{FeatureName, NodeName};
 pub struct Slurm {
     /// The controller's host name, in a cluster of several containers; `None` is this container's own.
     pub controller: Option<NodeName>,
-    /// The most nodes that the cluster can have, in a cluster of several containers.
+    /// The maximum number of nodes of a cluster of several containers.
     pub max_nodes: u32,
     /// slurmctld's TCP port.
     pub controller_port: u16,
@@ -55,7 +55,7 @@ impl SlurmSettings {
     /// Adds a setting. If the key exists, returns its spelling.
     pub(super) fn insert(&mut self, key: SlurmKey, value: SlurmValue) -> Result<(), String> {
         match self.0.iter().find(|(own, _)| own.is(key.as_str())) {
-            Some((own, _)) => Err(format!("`{}` and `{}` are the same key of slurm.conf", own.0, key.0)),
+            Some((own, _)) => Err(format!("duplicate slurm.conf key: `{}` and `{}`", own.0, key.0)),
             None => {
                 self.0.push((key, value));
                 Ok(())
@@ -119,10 +119,10 @@ impl TryFrom<String> for TopLevelKey {
             "clustername" => "set `cluster_name` at the top of the file",
             "slurmctldport" => "set `controller_port` in [slurm]",
             "slurmdport" => "set `daemon_port` in [slurm]",
-            "nodename" => "set the keys of [node]; the line itself follows the hardware",
+            "nodename" => "set the keys of [node]; slurminit generates the line",
             "partitionname" => "write a [[partition]] table",
             "include" => {
-                "put a slurm.conf of your own, with `# USER_CUSTOMIZED=true`, into the configuration directory"
+                "put your own slurm.conf with the line `# USER_CUSTOMIZED=true` into the configuration directory"
             }
             _ => return Ok(Self(key)),
         };
@@ -152,7 +152,7 @@ impl TryFrom<String> for SlurmValue {
         } else {
             return Ok(Self(text.trim().to_owned()));
         };
-        Err(format!("the value `{}` cannot hold {fault}", text.escape_default()))
+        Err(format!("invalid value `{}`: it contains {fault}", text.escape_default()))
     }
 }
 
@@ -199,7 +199,7 @@ impl<'de> Deserialize<'de> for SlurmValue {
 pub struct Partition {
     /// The partition's name.
     pub name: NodeName,
-    /// In a cluster of several containers: the Feature of the nodes that it has.
+    /// In a cluster of several containers: the Feature of its nodes.
     pub feature: Option<FeatureName>,
     /// The rest of the line. Without `Nodes` it contains this node.
     pub settings: SlurmSettings,
@@ -212,7 +212,7 @@ impl<'de> Deserialize<'de> for Partition {
             type Value = Partition;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a table with `name` and keys of a PartitionName line")
+                f.write_str("a table with `name` and PartitionName keys")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Partition, A::Error> {
@@ -221,7 +221,7 @@ impl<'de> Deserialize<'de> for Partition {
                 while let Some(key) = map.next_key::<SlurmKey>()? {
                     if key.is("name") || key.is("PartitionName") {
                         if name.replace(map.next_value()?).is_some() {
-                            return Err(de::Error::custom("a partition has one name"));
+                            return Err(de::Error::custom("duplicate key `name`"));
                         }
                     } else if key.is("feature") {
                         feature = Some(map.next_value()?);
@@ -242,7 +242,7 @@ pub(super) fn check_partitions(partitions: &[Partition]) -> Result<(), Fault> {
     let mut seen = BTreeSet::new();
     for (index, partition) in partitions.iter().enumerate() {
         if !seen.insert(partition.name.as_str()) {
-            let what = format!("there are two partitions called `{}`", partition.name);
+            let what = format!("duplicate partition name `{}`", partition.name);
             return Err(Fault::new(vec!["partition".into(), index.into(), "name".into()], what));
         }
     }

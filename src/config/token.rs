@@ -1,8 +1,8 @@
-//! A join token: all that a second machine needs to become part of a cluster, as one word.
+//! A join token: one word with everything that a second machine needs to join a cluster.
 //!
 //! `sj1-` and base64url of: CRC-32 of what follows, its length, the length of the munge key, the key, and JSON. The length and the
-//! checksum tell a token that was cut off from one that was mistyped. They keep nobody from making a token of their own: who believes a
-//! token believes whoever gave it.
+//! checksum distinguish a truncated token from a mistyped one. They do not authenticate it: anyone can make a token, so
+//! use only tokens from a trusted source.
 
 use core::net::Ipv4Addr;
 
@@ -11,31 +11,31 @@ use base64::alphabet::URL_SAFE;
 use base64::engine::general_purpose::{GeneralPurpose, NO_PAD};
 use serde::{Deserialize, Serialize};
 
-/// The format that this release makes and reads.
+/// The token format of this release.
 const FORMAT: &str = "1";
-/// In front of the format.
+/// The prefix before the format.
 const NAME: &str = "sj";
-/// CRC-32, length of the rest, length of the key.
+/// The length of the header in bytes: CRC-32, length of the rest, length of the key.
 const HEAD: usize = 4 + 4 + 2;
 /// munged's limits on a key (munge 0.5.13 and later).
 const KEY: std::ops::RangeInclusive<usize> = 32..=1024;
 
-/// Bits of a group that was cut off are dropped, so that the length can tell.
+/// Allows trailing bits, so that a truncated token is detected by its length.
 const BASE64: GeneralPurpose = GeneralPurpose::new(&URL_SAFE, NO_PAD.with_decode_allow_trailing_bits(true));
 
-/// Where a container keeps what it took from its token: [`SETTINGS`] for every verb, [`KEPT`] for the preparation.
+/// The directory with the contents of a container's token: [`SETTINGS`] for every verb, [`KEPT`] for the preparation.
 pub const DIRECTORY: &str = "/run/slurminit.join";
-/// The settings of the cluster, readable for all.
+/// The file with the settings of the cluster, readable by all users.
 pub const SETTINGS: &str = "cluster.toml";
-/// The token itself, root's alone; gone once its key is munged's.
+/// The file with the token, readable only by root; removed once munged's key is installed.
 pub const KEPT: &str = "token";
 
-/// What a token says. Without `Debug` of the key: nothing prints it by mistake.
+/// The contents of a token. `Debug` omits the key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
-    /// What is not secret.
+    /// The public part.
     pub says: Says,
-    /// munge's.
+    /// The munge key.
     pub key: Vec<u8>,
 }
 
@@ -45,46 +45,44 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// The part that is not secret.
+/// The public part of a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Says {
-    /// The controller's host name, as slurm.conf has it.
+    /// The controller's host name in slurm.conf.
     pub controller: String,
     /// Its address.
     pub address: Ipv4Addr,
-    /// Whether the name means this address, whatever a name server says. Otherwise only where nothing knows the name.
+    /// Whether the address overrides name servers; otherwise it is used only if the name does not resolve.
     pub pinned: bool,
-    /// Its Slurm: `24.11`.
+    /// The controller's Slurm release: `24.11`.
     pub slurm: String,
-    /// Seconds since 1970, by its clock.
+    /// The time of issue, in seconds since 1970 by the controller's clock.
     pub issued: u64,
-    /// The same.
+    /// The time of expiry, in seconds since 1970 by the controller's clock.
     pub expires: u64,
-    /// The part of slurminit.toml that must be the same in all containers, as TOML.
+    /// The shared part of slurminit.toml, as TOML.
     pub settings: String,
 }
 
-/// Why a text is no token.
+/// Why a text is not a valid token.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "each message says what the variant is")]
+#[expect(missing_docs, reason = "the messages document the variants")]
 pub enum TokenError {
-    #[error("this is no token: one begins with {NAME}{FORMAT}-")]
+    #[error("not a token: a token begins with {NAME}{FORMAT}-")]
     NoToken,
-    #[error(
-        "the token is of format {0}, and this slurminit reads format {FORMAT}: use one image, of one release, on all machines"
-    )]
+    #[error("unsupported token format {0} (want {FORMAT}): use the same image release on all machines")]
     OtherFormat(String),
-    #[error("the token is cut off: {have} of its {want} bytes are here; copy all of it")]
+    #[error("truncated token ({have} of {want} bytes): copy all of it")]
     CutOff { have: usize, want: usize },
-    #[error("the token was changed on its way (its checksum is wrong): copy it again, all of it")]
+    #[error("corrupted token (wrong checksum): copy all of it again")]
     Altered,
-    #[error("the token is well-formed and says nonsense ({0}): make a new one with slurminit join-command")]
+    #[error("invalid token ({0}): create a new one with slurminit join-command")]
     Nonsense(String),
 }
 
 impl Token {
-    /// The one word.
+    /// Encodes the token as one word.
     pub fn encode(&self) -> String {
         let json = serde_json::to_vec(&self.says).unwrap_or_default();
         let key_length = u16::try_from(self.key.len()).unwrap_or(u16::MAX);
@@ -95,10 +93,10 @@ impl Token {
         format!("{NAME}{FORMAT}-{}", BASE64.encode(&bytes))
     }
 
-    /// Reads one. White space anywhere, as a terminal or a file brings in, does not matter.
+    /// Decodes a token; ignores white space, which terminals and files insert.
     ///
     /// # Errors
-    /// It is no token, or not a whole one.
+    /// The text is not a complete token.
     pub fn decode(text: &str) -> Result<Self, TokenError> {
         let text: String = text.split_whitespace().collect();
         let (format, body) =
@@ -109,7 +107,7 @@ impl Token {
         if format != FORMAT {
             return Err(TokenError::OtherFormat(format.to_owned()));
         }
-        // A single character of a group says nothing, and base64 has no such length: it is what a cut left.
+        // Base64 has no group of one character, so the text is truncated.
         let is_ragged = body.len() % 4 == 1;
         let groups = body.get(..body.len() - usize::from(is_ragged)).ok_or(TokenError::Altered)?;
         let bytes = BASE64.decode(groups).map_err(|_| TokenError::Altered)?;
@@ -125,14 +123,14 @@ impl Token {
         Self::read(&bytes[8..])
     }
 
-    /// What follows the length.
+    /// Decodes the part after the length.
     fn read(rest: &[u8]) -> Result<Self, TokenError> {
         let nonsense = |what: &str| TokenError::Nonsense(what.to_owned());
-        let (length, rest) = rest.split_at_checked(2).ok_or_else(|| nonsense("it has no key"))?;
+        let (length, rest) = rest.split_at_checked(2).ok_or_else(|| nonsense("missing key"))?;
         let length = length.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
-        let (key, json) = rest.split_at_checked(length).ok_or_else(|| nonsense("its key is cut off"))?;
+        let (key, json) = rest.split_at_checked(length).ok_or_else(|| nonsense("truncated key"))?;
         if !KEY.contains(&key.len()) {
-            return Err(nonsense("its key is none of munge's"));
+            return Err(nonsense("invalid length of the munge key"));
         }
         let says = serde_json::from_slice(json).map_err(|error| nonsense(&error.to_string()))?;
         Ok(Self { says, key: key.to_owned() })
@@ -144,7 +142,7 @@ fn number(bytes: &[u8], at: usize) -> Option<u32> {
     Some(bytes.get(at..at + 4)?.iter().fold(0, |number, byte| number << 8 | u32::from(*byte)))
 }
 
-/// The checksum of Ethernet and gzip.
+/// CRC-32 (IEEE 802.3).
 fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 })

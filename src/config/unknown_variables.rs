@@ -36,11 +36,11 @@ pub fn unknown_variables<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<Fi
     let finding = |name: &str| {
         Finding::warning(
             Kind::Settings,
-            format!("the environment variable {name} means nothing to slurminit"),
-            "there is no variable of that name",
+            format!("unknown environment variable {name}"),
+            "slurminit has no such variable",
             match nearest(name) {
-                Some(known) => format!("write {known}, if that is meant"),
-                None => format!("remove it, or write one of {}", KNOWN.join(", ")),
+                Some(known) => format!("use {known} if intended"),
+                None => format!("remove it, or use one of {}", KNOWN.join(", ")),
             },
         )
     };
@@ -70,11 +70,11 @@ mod tests {
         let said: Vec<String> = found.iter().map(|finding| format!("{}: {}", finding.what, finding.repair)).collect();
         assert_eq!(said.len(), 3, "{said:?}");
         assert!(
-            said[0].contains("SLURMINIT_ROL means nothing") && said[0].contains("write SLURMINIT_ROLE,"),
+            said[0].contains("unknown environment variable SLURMINIT_ROL") && said[0].contains("use SLURMINIT_ROLE "),
             "{said:?}"
         );
-        assert!(said[1].contains("write SLURMINIT_LOG_LEVEL,"), "{said:?}");
-        assert!(said[2].contains("or write one of SLURMINIT_ACCOUNTING, "), "{said:?}");
+        assert!(said[1].contains("use SLURMINIT_LOG_LEVEL "), "{said:?}");
+        assert!(said[2].contains("or use one of SLURMINIT_ACCOUNTING, "), "{said:?}");
     }
 
     #[test]

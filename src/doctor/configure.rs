@@ -1,4 +1,4 @@
-//! The host's side: can Docker pass this host's GPUs to a container, and what must compose be told?
+//! The host: whether Docker can pass this host's GPUs to a container, and the compose settings for that.
 //!
 //! [`situation`], [`choice`], [`passthrough`], [`assess`], [`gpu_file`], [`env_file`] and `text` are pure: they
 //! turn observations into verdicts, and verdicts into the text of files. [`look`] and `files` read the

@@ -15,7 +15,7 @@ use super::Part;
 pub const PARTS: &[Part] = &[
     Part { title: "The host", entries: host::ENTRIES },
     Part { title: "GPUs in the container", entries: gpus::ENTRIES },
-    Part { title: "What the container was given", entries: given::ENTRIES },
+    Part { title: "Container settings", entries: given::ENTRIES },
     Part { title: "GPUs at work", entries: work::ENTRIES },
     Part { title: "The start", entries: start::ENTRIES },
     Part { title: "Slurm and the node", entries: node::ENTRIES },

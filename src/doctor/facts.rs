@@ -74,7 +74,7 @@ pub struct HostFacts {
     pub containers: Looked<Vec<RunningContainer>>,
     /// Kubernetes; `None` if there is no cluster.
     pub kubernetes: Looked<Option<Kubernetes>>,
-    /// Whether a time service keeps the clock right.
+    /// Whether the clock is synchronized (NTP).
     pub clock: Looked<bool>,
 }
 
@@ -129,15 +129,15 @@ pub struct ContainerFacts {
     pub status: Looked<Snapshot>,
     /// What Slurm's commands report.
     pub slurm: SlurmFacts,
-    /// What munge reports about a credential of its own.
+    /// The result of encoding and decoding a credential.
     pub munge: Looked<Credential>,
-    /// What munge reports about a credential just made on another machine.
+    /// The result of decoding a credential from another machine.
     pub foreign_credential: Option<Looked<Credential>>,
     /// Whether this host's name resolves to an address.
     pub has_address: Looked<bool>,
-    /// What the agent reports of the GPUs.
+    /// The agent's report about the GPUs.
     pub gpu_health: Looked<Report>,
-    /// What disk and kernel reveal cheaply.
+    /// The cheap observations of disk and kernel.
     pub cheap: CheapFacts,
 }
 
@@ -155,7 +155,7 @@ pub struct Start<'a> {
     pub inventory: &'a Inventory,
     /// The environment variables.
     pub environment: &'a Environment,
-    /// What disk and kernel reveal cheaply.
+    /// The cheap observations of disk and kernel.
     pub cheap: &'a CheapFacts,
 }
 
@@ -180,11 +180,11 @@ pub struct CheapFacts {
     pub memory_kills: Looked<u64>,
     /// Whether AMD's compute device exists in the container.
     pub has_kfd: bool,
-    /// What the container was given besides GPUs.
+    /// Container settings besides GPUs.
     pub given: Given,
 }
 
-/// What a container was given besides GPUs; `None` if unknown.
+/// Container settings besides GPUs; `None` if unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Given {
     /// Whether InfiniBand devices exist in the container.
@@ -215,7 +215,7 @@ pub struct KeyFacts {
     pub path: String,
     /// The file mode.
     pub mode: u32,
-    /// Whether the key came with the image: it is older than the container and lies in the container's own file system.
+    /// Whether the key came with the image: it is older than the container and is in the container's own file system.
     pub is_of_the_image: bool,
 }
 
@@ -230,7 +230,7 @@ pub struct Disk {
     pub is_read_only: bool,
 }
 
-/// A port that a daemon wants.
+/// A port of a daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
     /// The daemon.
@@ -245,10 +245,10 @@ pub struct Port {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holder {
     /// No process.
-    Nobody,
+    Free,
     /// A process of this container, by name.
     Process(String),
-    /// A process that is invisible here: the host's, or another container's in the same network.
+    /// A process outside of this PID namespace: on the host, or in another container of the same network.
     Stranger,
 }
 
@@ -266,18 +266,18 @@ pub struct CudaFacts {
 /// What Slurm's commands report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlurmFacts {
-    /// Whether the controller answers.
+    /// Whether the controller responds.
     pub controller: Looked<bool>,
     /// The node.
     pub node: Looked<NodeFacts>,
     /// Running jobs with GPUs.
     pub gpu_jobs: Looked<Vec<QueuedJob>>,
-    /// Waiting jobs, with the reason.
+    /// Pending jobs, with the reason.
     pub waiting_jobs: Looked<Vec<QueuedJob>>,
 }
 
 impl SlurmFacts {
-    /// Nothing was asked, for this reason.
+    /// Facts that were not queried, for this reason.
     pub fn unasked(why: &str) -> Self {
         let nothing = || why.to_owned();
         Self {

@@ -24,20 +24,20 @@ use probe::vendor::nvidia::request::Request;
 use sys::tool;
 use sys::tool::answer::Answer;
 
-/// What the command line of `doctor` says.
+/// The options of `doctor`.
 #[derive(Debug)]
 pub struct Scope {
-    /// Everything is below this directory.
+    /// The root directory of all paths.
     pub root: PathBuf,
-    /// How long each look may take.
+    /// The timeout of each observation.
     pub deadline: Duration,
-    /// The operator's file.
+    /// The configuration file.
     pub config: Option<PathBuf>,
-    /// A credential that another machine made.
+    /// The file with a credential of another machine.
     pub credential: Option<PathBuf>,
-    /// The image to try the GPUs with.
+    /// The image for the GPU trial.
     pub image: String,
-    /// Starts no container.
+    /// Whether no container may be started.
     pub no_trial: bool,
 }
 
@@ -48,12 +48,12 @@ impl Scope {
     }
 }
 
-/// Looks at the container, or else at the host.
+/// Observes the container, or otherwise the host.
 pub fn facts(scope: &Scope, is_container: bool) -> Facts {
-    // These fork, so they come before the first thread.
-    // What this process was started with is what the container asked for; a host asks for nothing.
+    // Before the first thread, because these fork.
+    // In a container, this process inherits the requested settings. A host has none.
     let mut options = probe::Options::from_environment(scope.root.clone(), scope.deadline);
-    // What jobs are not to have is not the cluster's.
+    // Excluded GPUs do not belong to the cluster.
     if !is_container {
         options.request = Request::default();
     }
@@ -71,7 +71,7 @@ pub fn facts(scope: &Scope, is_container: bool) -> Facts {
     Facts { inventory, conditions, environment: environment(), side }
 }
 
-/// What `look` finds, or `None` at the deadline: a file system that hangs keeps the thread, and not us.
+/// The result of `look`, or `None` after the deadline. A hung file system blocks only the thread.
 fn within<T: Send + 'static>(deadline: Duration, look: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || tell.send(look()));
@@ -81,7 +81,7 @@ fn within<T: Send + 'static>(deadline: Duration, look: impl FnOnce() -> T + Send
 /// Runs a program with these arguments, within its deadline.
 pub type Ask<'a> = &'a dyn Fn(&str, &[&str]) -> Answer;
 
-/// The standard output of a program, or why there is none.
+/// The standard output of a program, or the error.
 fn output(ask: Ask<'_>, program: &str, arguments: &[&str]) -> Result<String, String> {
     ask(program, arguments).output_of(program)
 }

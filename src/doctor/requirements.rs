@@ -74,7 +74,7 @@ fn name(gpu: &Gpu) -> String {
 fn too_little(seen: String, key: &str, least: &str) -> Observations {
     Observations::fail(
         seen,
-        format!("slurminit.toml wants more: [gpu] {key} = {least}"),
+        format!("below the minimum of slurminit.toml: [gpu] {key} = {least}"),
         format!("give the container other GPUs (slurminit configure --gpus LIST on the host), or lower {key}"),
     )
 }
@@ -82,7 +82,7 @@ fn too_little(seen: String, key: &str, least: &str) -> Observations {
 /// AMD's names of instruction sets cannot be compared by order.
 fn compute(gpu: &Gpu, least: ComputeCapability) -> Option<Observations> {
     let has: ComputeCapability = gpu.compute.as_deref()?.parse().ok()?;
-    let seen = format!("{} has compute capability {has}, where {least} is the least", name(gpu));
+    let seen = format!("{} has compute capability {has} (minimum {least})", name(gpu));
     Some(if has >= least { Observations::ok(seen) } else { too_little(seen, "min_compute", &format!("\"{least}\"")) })
 }
 
@@ -95,7 +95,7 @@ fn memory(gpu: &Gpu, least: u64) -> Vec<Observations> {
         (0_u32..).zip(usable).filter_map(|(at, instance)| Some((at, instance.memory_mib?))).map(part).collect()
     });
     let judge = |(name, has): (String, u64)| {
-        let seen = format!("{name} has {has} MiB of memory, where {least} is the least");
+        let seen = format!("{name} has {has} MiB of memory (minimum {least})");
         if has >= least { Observations::ok(seen) } else { too_little(seen, "min_memory_mib", &least.to_string()) }
     };
     parts.into_iter().map(judge).collect()
@@ -104,20 +104,18 @@ fn memory(gpu: &Gpu, least: u64) -> Vec<Observations> {
 fn ecc(condition: &Condition) -> Option<Observations> {
     let (index, ecc) = (condition.index, condition.ecc?);
     Some(match (ecc.is_on, ecc.uncorrected) {
-        (true, Some(0)) => {
-            Observations::ok(format!("GPU {index} corrects its memory, and found nothing that it could not"))
-        }
-        (true, None) => Observations::ok(format!("GPU {index} corrects its memory")),
+        (true, Some(0)) => Observations::ok(format!("GPU {index}: ECC on, no uncorrectable errors")),
+        (true, None) => Observations::ok(format!("GPU {index}: ECC on")),
         (true, Some(errors)) => Observations::warn(
-            format!("GPU {index} had {errors} memory errors that could not be corrected since the driver was loaded"),
-            "its memory fails; each such error ends the program that uses it",
+            format!("GPU {index}: {errors} uncorrectable memory errors since the driver was loaded"),
+            "failing memory; each such error kills the program",
             format!(
                 "nvidia-smi -i {index} -q -d ECC,ROW_REMAPPER; sudo nvidia-smi -i {index} -r, or a reboot, retires the bad rows"
             ),
         ),
         (false, _) => Observations::hint(
-            format!("error correction is off for GPU {index}"),
-            "somebody turned it off, or it came so: a bit that flips goes unnoticed",
+            format!("ECC is off for GPU {index}"),
+            "ECC was turned off, or is off by default: flipped bits are not detected",
             format!("sudo nvidia-smi -i {index} -e 1 on the host, then a reboot"),
         ),
     })

@@ -41,7 +41,7 @@ fn a_start_says_what_is_wrong_and_nothing_else() {
         saved_cluster: Some("lab".to_owned()),
         state: "/var/lib/slurm".to_owned(),
         state_disk: Ok(facts::Disk { free_mib: 5_000, whole_mib: 9_000, is_read_only: false }),
-        ports: vec![Port { daemon: "slurmctld", number: 6817, holder: Holder::Nobody }],
+        ports: vec![Port { daemon: "slurmctld", number: 6817, holder: Holder::Free }],
         cuda: CudaFacts::default(),
         memory_kills: Ok(0),
         has_kfd: false,

@@ -10,33 +10,33 @@ use serde::{Deserialize, Serialize};
 pub enum FaultKind {
     /// An error that NVIDIA's driver reported, with its number.
     Xid(u32),
-    /// The driver says that the GPU is to be reset or its host rebooted; the number is the driver's.
+    /// The driver requests a reset of the GPU or a reboot of the host; the number is the driver's recovery action.
     RecoveryAction(u32),
-    /// The GPU fell off the bus, or the driver no longer has it.
+    /// The GPU fell off the bus, or the driver no longer lists it.
     Lost,
-    /// The driver did not answer in time.
+    /// The driver timed out.
     Silent,
     /// The container's device rules were rewritten: no new process can open the GPU ("Unknown Error").
     DeviceDenied,
-    /// No spare row of memory was left.
+    /// Row remapping failed: no spare row of memory is left.
     RowRemapFailed,
-    /// Memory errors that could not be corrected.
+    /// Uncorrectable memory errors.
     EccUncorrected,
-    /// The clocks are low because of heat.
+    /// Clocks throttled by temperature.
     Heat,
-    /// The clocks are low because of the machine's power supply.
+    /// Clocks throttled by the power supply.
     PowerBrake,
-    /// NVLinks are down that were up.
+    /// NVLinks went down.
     NvlinkDown,
-    /// No job has it, and its memory is in use.
+    /// GPU memory is in use without a job.
     Leftover,
-    /// The driver resets it.
+    /// The driver is resetting the GPU.
     Reset,
-    /// A reset began, and did not end in time.
+    /// A reset started but did not end in time.
     ResetUnfinished,
 }
 
-/// `xid-79`, `lost`: the word in the configuration, in logs and in metrics.
+/// The name in the configuration, in logs and in metrics: `xid-79`, `lost`.
 impl fmt::Display for FaultKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -57,16 +57,16 @@ impl fmt::Display for FaultKind {
     }
 }
 
-/// What a fault means for the node.
+/// The policy for a fault: its consequence for the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Policy {
     /// Nothing.
     Ignore,
-    /// It is counted in the metrics.
+    /// The fault is counted in the metrics.
     Count,
-    /// It is also told in the log.
+    /// The fault is also logged.
     Warn,
-    /// Jobs also no longer get the GPU.
+    /// The GPU is also excluded from jobs.
     Drain,
 }

@@ -1,6 +1,6 @@
 //! The health of GPUs while they run: faults, what each means for the node, and the report of it.
 //!
-//! `agent` looks at the GPUs and does what is decided here.
+//! `agent` samples the GPUs and executes the decisions made here.
 
 #![forbid(unsafe_code)]
 

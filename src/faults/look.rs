@@ -1,6 +1,6 @@
-//! What the process that looks at the GPUs says: one line of JSON for each event.
+//! The events of the watcher process: one line of JSON each.
 //!
-//! It runs a vendor's library, so nothing that it says is trusted.
+//! The watcher runs a vendor's library, so its output is not trusted.
 
 use std::fmt;
 
@@ -38,7 +38,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Whether a detection found this GPU: it may know less of it than the driver told before.
+    /// Whether this identity comes from a detection, which may have fewer details than an earlier sample.
     pub fn is(&self, gpu: &Gpu) -> bool {
         let file = gpu.device_file.as_ref().map(|file| file.display().to_string());
         match (self.uuid.as_ref().zip(gpu.uuid.as_ref()), self.pci_address.zip(gpu.pci_address)) {
@@ -48,7 +48,7 @@ impl Identity {
         }
     }
 
-    /// The name by which it is known again.
+    /// The key that identifies the GPU across samples.
     pub fn key(&self) -> Key {
         let address = || self.pci_address.map(|address| address.to_string());
         Key(self.uuid.clone().or_else(address).unwrap_or_else(|| format!("{:?} {}", self.vendor, self.index)))
@@ -59,28 +59,28 @@ impl Identity {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "line")]
 pub enum Line {
-    /// A look begins. These GPUs answer to their names.
+    /// A sampling round begins; these GPUs respond.
     Listed {
         /// In the driver's order.
         gpus: Vec<Identity>,
     },
-    /// The driver is asked for this GPU.
+    /// A query for this GPU begins.
     Asking {
         /// Which.
         gpu: Key,
     },
-    /// The driver answered.
+    /// The driver responded.
     Seen {
         /// Which.
         gpu: Key,
-        /// What it said.
+        /// The sample.
         seen: Box<Seen>,
     },
-    /// The look has ended.
+    /// The sampling round has ended.
     Done,
     /// The driver reported an error of a GPU.
     Event {
-        /// Which; `None` if the driver does not say.
+        /// The GPU; `None` if unknown.
         gpu: Option<Key>,
         /// Its number.
         xid: u32,
@@ -89,12 +89,12 @@ pub enum Line {
     Reset {
         /// Which.
         gpu: Key,
-        /// How far it is.
+        /// The phase of the reset.
         phase: Phase,
     },
-    /// The driver as a whole does not answer.
+    /// The driver as a whole does not respond.
     Trouble {
-        /// What that means for each GPU.
+        /// The fault of each GPU.
         kind: FaultKind,
         /// In words.
         what: String,
@@ -105,16 +105,16 @@ pub enum Line {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
-    /// It begins. What runs on the GPU is lost.
+    /// The reset begins. Processes on the GPU are lost.
     Begins {
-        /// The driver's words for its cause; untrusted text.
+        /// The driver's text for the cause; untrusted.
         cause: Option<String>,
     },
-    /// It has ended, and the GPU can be used.
+    /// The reset has ended; the GPU is usable.
     Ends,
 }
 
-/// A GPU at one look.
+/// A sample of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seen {
     /// Its condition.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer};
 use super::fault::{FaultKind, Policy};
 use super::policy;
 
-/// `[faults]`: the policy of each fault that is to differ from the default.
+/// `[faults]`: policies that override the defaults.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Faults {
@@ -41,12 +41,12 @@ pub struct Faults {
     pub reset_unfinished: Policy,
 }
 
-/// TOML's keys are texts.
+/// Parses XIDs from TOML's text keys.
 fn xids<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<u32, Policy>, D::Error> {
     let texts = BTreeMap::<String, Policy>::deserialize(from)?;
     let number = |(text, policy): (String, Policy)| match text.parse() {
         Ok(number) => Ok((number, policy)),
-        Err(_) => Err(D::Error::custom(format!("{text:?} is no XID: want its number"))),
+        Err(_) => Err(D::Error::custom(format!("{text:?} is not an XID number"))),
     };
     texts.into_iter().map(number).collect()
 }

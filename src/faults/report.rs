@@ -1,4 +1,4 @@
-//! The report on the GPUs: `gpus.json` in the run directory, which `slurminit agent` replaces after each look.
+//! The report on the GPUs: `gpus.json` in the run directory, which `slurminit agent` replaces after each sample.
 //!
 //! Everyone may read it; only root writes it. Times are seconds since 1970.
 
@@ -18,15 +18,15 @@ pub const FILE: &str = "gpus.json";
 pub struct Report {
     /// The process that writes it. If it is gone, the report is out of date.
     pub pid: u32,
-    /// When the GPUs were last looked at.
+    /// The time of the last sample.
     pub at: u64,
-    /// The time between two looks, in ms.
+    /// The sampling interval in ms.
     pub interval_ms: u64,
     /// Every GPU that this container has or had since its start, in the driver's order.
     pub gpus: Vec<GpuReport>,
     /// The last faults, the latest last.
     pub recent: Vec<Told>,
-    /// What happens to the node because of a GPU: `it is drained until jobs 17 and 18 have ended`.
+    /// The node's state because of a GPU: `drained because of GPU 3, until its GPU jobs have ended: 17`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
 }
@@ -46,22 +46,22 @@ pub struct GpuReport {
     pub model: Option<String>,
     /// The device file.
     pub file: Option<String>,
-    /// Slurm's indices of it, from 0: none if jobs cannot get it now, several if it is divided into MIG instances.
+    /// Slurm's indices of the GPU, from 0: empty if it is unavailable to jobs, several for MIG instances.
     pub offered: Vec<usize>,
-    /// The jobs that have it or a part of it.
+    /// The jobs on the GPU or a part of it.
     pub jobs: Vec<OwnedJob>,
-    /// Since when a job has it, or none has.
+    /// Since when a job uses it, or no job does.
     pub since: u64,
-    /// Its condition at the last look.
+    /// The condition in the last sample.
     pub condition: Condition,
-    /// Its measurements at the last look.
+    /// The measurements in the last sample.
     pub readings: Readings,
-    /// The faults that it has now.
+    /// The current faults.
     pub faults: Vec<OpenFault>,
-    /// How often each fault was seen since the start of the container, and when last.
+    /// The count and last time of each fault since the start of the container.
     #[serde(with = "counts")]
     pub counts: BTreeMap<FaultKind, Count>,
-    /// Whether it is kept from jobs because of its faults.
+    /// Whether it is excluded from jobs because of its faults.
     pub is_out: bool,
 }
 
@@ -70,26 +70,26 @@ pub struct GpuReport {
 pub struct OpenFault {
     /// The kind.
     pub kind: FaultKind,
-    /// What it means for the node.
+    /// The policy.
     pub policy: Policy,
     /// Since when.
     pub since: u64,
-    /// What it is, in words.
+    /// The description.
     pub what: String,
-    /// What to do.
+    /// The repair.
     pub repair: String,
 }
 
-/// How often a fault was seen.
+/// The count of a fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
-    /// How often.
+    /// The count.
     pub count: u64,
-    /// When last.
+    /// The last time.
     pub last: u64,
 }
 
-/// A fault as it was told.
+/// A reported fault.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Told {
     /// When.
@@ -98,15 +98,15 @@ pub struct Told {
     pub gpu: u32,
     /// The kind.
     pub kind: FaultKind,
-    /// What it means for the node.
+    /// The policy.
     pub policy: Policy,
-    /// The jobs that had the GPU.
+    /// The jobs on the GPU.
     pub jobs: Vec<OwnedJob>,
-    /// All of it in one line.
+    /// The log line.
     pub line: String,
 }
 
-/// A map with keys that are no text, as a list of pairs.
+/// Serializes a map with non-text keys as a list of pairs.
 mod counts {
     use std::collections::BTreeMap;
 

@@ -1,9 +1,9 @@
-//! Decides what is done about GPUs: what is told, when the node takes no more jobs, and when it comes back with fewer or more GPUs.
+//! Decides how to handle GPU faults: what to report, when to drain the node, and when to resume it with fewer or more GPUs.
 //!
-//! Time and everything that was seen are inputs, and [`Act`]s come out.
+//! The inputs are times and samples, the outputs are [`Act`]s.
 //!
-//! Slurm can only close a whole node, and aborts every job that has a GPU when the number of the node's GPUs changes. So a node with a
-//! broken GPU takes no more jobs until those with GPUs have ended, or all ([`Recount`]); then it comes back without that GPU.
+//! Slurm can only drain a whole node, and aborts every job with a GPU when the node's GPU count changes. So a node with a
+//! broken GPU is drained until its GPU jobs, or all jobs, have ended ([`Recount`]); then it is resumed without that GPU.
 
 mod gpu;
 mod node;
@@ -23,60 +23,60 @@ use tell::Pending;
 
 pub use node::{Drained, OnNode};
 
-/// The pause between two questions for the jobs of GPUs that are in use, in ms.
+/// The interval of queries for the jobs of GPUs in use, in ms.
 const ASK_USE: u64 = 30_000;
-/// How many faults the report has.
+/// The maximum number of faults in the report.
 const RECENT: usize = 50;
 
 /// The time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Clock {
-    /// Milliseconds, which never go back.
+    /// Monotonic time in milliseconds.
     pub ms: u64,
     /// Seconds since 1970.
     pub unix: u64,
 }
 
-/// When the number of the node's GPUs can change while the container runs.
+/// When the node's GPU count can change while the container runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recount {
-    /// Once no job has a GPU.
+    /// When no job has a GPU.
     WithoutGpuJobs,
-    /// Once no job is on the node: its controller is another container's, and has to forget the node first.
+    /// When no job is on the node, because the controller in another container must delete the node first.
     WithoutJobs,
-    /// Never: slurm.conf promises the GPUs.
+    /// Never, because slurm.conf has a fixed count.
     Never,
 }
 
-/// What is to be done.
+/// An action for the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Act {
     /// Write a line to the log.
     Say {
-        /// Whether it is no warning, but good news.
+        /// Whether the line is informational, not a warning.
         is_good: bool,
         /// The line.
         line: String,
     },
-    /// Let the node take no more jobs, unless somebody else drained it. The answer is [`Ward::drained`].
+    /// Drain the node, unless an administrator did. Answered by [`Ward::drained`].
     Drain {
         /// Why.
         reason: String,
     },
-    /// Ask which jobs have GPUs. The answer is [`Ward::on_node`].
+    /// Query the jobs on GPUs. Answered by [`Ward::on_node`].
     Ask,
-    /// Have the configuration written anew without these GPUs. The answer is [`Ward::reloaded`].
+    /// Reload the configuration without these GPUs. Answered by [`Ward::reloaded`].
     Reload {
         /// Which.
         without: Vec<Out>,
     },
-    /// Take back our own drain.
+    /// Resume the node after our own drain.
     Resume,
-    /// Tell those who want to know of a fault.
+    /// Send notifications of a fault.
     Notify(Told),
 }
 
-/// A GPU that jobs are not to get.
+/// A GPU that is excluded from jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Out {
     /// Which.
@@ -85,7 +85,7 @@ pub struct Out {
     pub reason: String,
 }
 
-/// A GPU or MIG instance that jobs can get, in Slurm's order.
+/// A GPU or MIG instance for jobs, in Slurm's order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offered {
     /// The PCI address of its GPU, if known.
@@ -99,28 +99,28 @@ pub struct Offered {
 pub struct Ward {
     policies: Faults,
     gpus: BTreeMap<Key, Gpu>,
-    /// The GPUs of the look under way.
+    /// The GPUs of the current sampling round.
     looked: BTreeSet<Key>,
     offered: Vec<Offered>,
-    /// The GPUs that the last reload left out.
+    /// The GPUs that the last reload excluded.
     applied: BTreeSet<Key>,
     stage: Stage,
     recount: Recount,
-    /// When it is surely saved that the node was resumed, in ms, if that is not known yet.
+    /// When slurmctld has certainly saved the resume, in ms; `None` if confirmed.
     resumed: Option<u64>,
     interval_ms: u64,
     pending: Vec<Pending>,
     last_told: BTreeMap<(Key, FaultKind), u64>,
     recent: VecDeque<Told>,
-    /// When the jobs of GPUs in use were last asked for, in ms.
+    /// The time of the last query for jobs of GPUs in use, in ms.
     asked_use: Option<u64>,
     at: u64,
     acts: Vec<Act>,
 }
 
 impl Ward {
-    /// The state at the start of the agent. `former` is the report of an agent that died, and `applied` what the configuration leaves
-    /// out already.
+    /// The state at the start of the agent. `former` is the report of a crashed agent, and `applied` are the GPUs that the
+    /// configuration already excludes.
     pub fn new(policies: Faults, interval_ms: u64, recount: Recount, former: Option<&Report>, applied: &[Out]) -> Self {
         let restored = |report: &super::report::GpuReport| {
             let gpu = Gpu::restored(report);
@@ -137,7 +137,7 @@ impl Ward {
             looked: BTreeSet::new(),
             offered: Vec::new(),
             applied: applied.iter().map(|out| out.gpu.key()).collect(),
-            // The one before may have left the node drained.
+            // The previous agent may have left the node drained.
             stage: Stage::at_start(former.is_some()),
             recount,
             resumed: None,
@@ -151,7 +151,7 @@ impl Ward {
         }
     }
 
-    /// What jobs can get.
+    /// Sets the devices for jobs.
     pub fn offer(&mut self, offered: Vec<Offered>) {
         if self.offered == offered {
             return;
@@ -162,7 +162,7 @@ impl Ward {
         self.offered = offered;
     }
 
-    /// A look begins.
+    /// A sampling round begins.
     pub fn listed(&mut self, now: Clock, vendor: Vendor, gpus: Vec<Identity>) {
         let gpus_of_others = &self.gpus;
         self.looked.retain(|key| gpus_of_others.get(key).is_some_and(|gpu| gpu.identity.vendor != vendor));
@@ -171,17 +171,17 @@ impl Ward {
             let known = self.gpus.entry(key.clone()).or_insert_with(|| Gpu::new(identity.clone(), now));
             known.identity = identity;
             known.offered = known.identity.indices(&self.offered);
-            // A GPU that does not answer is not asked each time.
+            // An unresponsive GPU is not queried each time.
             self.looked.insert(key);
         }
     }
 
-    /// A GPU was looked at.
+    /// A GPU was sampled.
     pub fn seen(&mut self, now: Clock, key: &Key, seen: Seen) {
         self.fault(now, key, seen, None);
     }
 
-    /// A GPU, or all of them, cannot be looked at.
+    /// A GPU, or all of them, cannot be sampled.
     pub fn trouble(&mut self, now: Clock, vendor: Vendor, key: Option<&Key>, kind: FaultKind, what: &str) {
         let keys: Vec<Key> = match key {
             Some(key) => vec![key.clone()],
@@ -205,11 +205,11 @@ impl Ward {
         }
     }
 
-    /// The look has ended. A GPU that was there and is no longer listed is lost.
+    /// The sampling round has ended. A GPU that was there and is no longer listed is lost.
     pub fn done(&mut self, now: Clock, vendor: Vendor) {
         let gone: Vec<Key> = self.keys_of(vendor).into_iter().filter(|key| !self.looked.contains(key)).collect();
         for key in gone {
-            self.trouble(now, vendor, Some(&key), FaultKind::Lost, "the driver no longer lists it");
+            self.trouble(now, vendor, Some(&key), FaultKind::Lost, "the driver no longer lists the GPU");
         }
         self.at = now.unix;
         let is_used = self.gpus.values().any(|gpu| gpu.is_in_use() && !gpu.offered.is_empty());
@@ -224,14 +224,12 @@ impl Ward {
         self.gpus.iter().filter(|(_, gpu)| gpu.identity.vendor == vendor).map(|(key, _)| key.clone()).collect()
     }
 
-    /// The driver reported an error. Without a GPU it is taken for the only one's.
+    /// The driver reported an error. Without a GPU, it is attributed to the only one.
     pub fn event(&mut self, now: Clock, key: Option<&Key>, xid: u32) {
         let only = || self.gpus.keys().next().filter(|_| self.gpus.len() == 1).cloned();
         let Some(key) = key.cloned().or_else(only) else {
-            let line = format!(
-                "the driver reports {} of a GPU that it does not name",
-                super::policy::words(FaultKind::Xid(xid)).0
-            );
+            let line =
+                format!("the driver reports {} of an unidentified GPU", super::policy::words(FaultKind::Xid(xid)).0);
             return self.acts.push(Act::Say { is_good: false, line });
         };
         let (kind, policy) = (FaultKind::Xid(xid), self.policies.policy(FaultKind::Xid(xid)));
@@ -240,19 +238,19 @@ impl Ward {
         self.note(now, &key, kind, policy, None);
     }
 
-    /// What is to be done now.
+    /// The pending actions.
     pub fn step(&mut self, now: Clock) -> Vec<Act> {
         self.check_resets(now);
         self.decide(now);
         let acts = std::mem::take(&mut self.acts);
-        // The node first: telling may take longer.
+        // The node first, because notifications may take longer.
         let (mut first, rest): (Vec<Act>, Vec<Act>) =
             acts.into_iter().partition(|act| matches!(act, Act::Drain { .. } | Act::Resume));
         first.extend(rest);
         first
     }
 
-    /// When there is something to do next, in ms.
+    /// The time of the next action, in ms.
     pub fn next(&self) -> Option<u64> {
         let dates = self.stage.next().into_iter().chain(self.must_check_resumed());
         dates.chain(self.gpus.values().filter_map(Gpu::reset_is_due)).min()
@@ -275,7 +273,7 @@ impl Ward {
 }
 
 impl Identity {
-    /// Slurm's indices of it.
+    /// Slurm's indices of the GPU.
     fn indices(&self, offered: &[Offered]) -> Vec<usize> {
         let address = self.pci_address.map(|address| address.to_string());
         let is_this = |offered: &Offered| match (&address, &offered.pci_address) {

@@ -28,8 +28,8 @@ pub(super) fn repair(last_lines: &[String], state: &Path) -> Option<String> {
     let file = state.join("slurmctld").join(name);
     let file = file.display();
     Some(format!(
-        "{file} is cut short. Without it slurmctld takes {name}.old, which it saved before that, and loses what changed in \
-         between; a file that has no .old it does without. On the host: docker stop CONTAINER; docker run --rm \
+        "{file} is truncated. Move it away, so that slurmctld reads the previous version, {name}.old, if there is one; changes \
+         since then are lost. On the host: docker stop CONTAINER; docker run --rm \
          --volumes-from CONTAINER --entrypoint mv IMAGE {file} {file}.cut; docker start CONTAINER"
     ))
 }

@@ -36,7 +36,7 @@ impl Alarm {
             let once = Expiration::OneShot(TimeSpec::from_duration(left));
             let armed = self.0.as_ref().filter(|(timer, _)| timer.set(once, TimerSetTimeFlags::empty()).is_ok());
             let Some((_, readable)) = armed else { return tokio::time::sleep_until(deadline).await };
-            // This may be the expiry of an earlier deadline that nobody waits for any more.
+            // This may be the expiry of an earlier deadline that was replaced.
             match readable.readable().await {
                 Ok(mut guard) => guard.clear_ready(),
                 Err(_) => return tokio::time::sleep_until(deadline).await,

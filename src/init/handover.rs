@@ -52,22 +52,22 @@ pub struct Claim {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Error)]
 pub enum NoHandover {
     /// The message exceeds [`LONGEST`].
-    #[error("it is longer than {LONGEST} bytes")]
+    #[error("longer than {LONGEST} bytes")]
     TooLong,
     /// MAINPID is not a number, or is given twice with different values.
-    #[error("its MAINPID is not one process id")]
+    #[error("MAINPID is not a single process ID")]
     NoPid,
     /// The kernel did not report a sender, or the sender is gone or belongs to another daemon.
-    #[error("its sender, process {0}, is not of this daemon")]
+    #[error("the sender, process {0}, does not belong to this daemon")]
     Stranger(i32),
     /// The proposed process does not exist.
-    #[error("MAINPID={0} does not live")]
+    #[error("MAINPID={0} does not exist")]
     Gone(i32),
     /// The proposed process was not forked by the daemon.
     #[error("MAINPID={0} does not descend from this daemon")]
     Unrelated(i32),
     /// PID 1 would not be notified of the process's death.
-    #[error("MAINPID={0} is a child of process {1}, which would get the news of its death")]
+    #[error("the parent PID of MAINPID={0} is {1}, not slurminit")]
     Foreign(i32, i32),
 }
 

@@ -1,8 +1,8 @@
-//! The program that PID 1 is, `slurminit-init`: what `slurminit run` becomes once it knows what it is to do.
+//! `slurminit-init`, the program that runs as PID 1. `slurminit run` reads the configuration and then executes it.
 //!
-//! It is a program of its own so that it holds what PID 1 needs and nothing else. No code that loads a vendor's library, speaks a
-//! network's protocol or reads a configuration is in it (docs/decisions/make-pid-1-a-program-of-its-own.md). What it is to do lies in a
-//! memory file, whose descriptor stands on its command line.
+//! It is a separate program so that PID 1 contains only the code it needs: no vendor library, network protocol or configuration parser
+//! (docs/decisions/make-pid-1-a-program-of-its-own.md). It reads its task from a memory file, whose descriptor is passed on the command
+//! line.
 
 #![forbid(unsafe_code)]
 
@@ -44,15 +44,15 @@ use sys::lock::Lock;
 use sys::lock::state::StateLock;
 use sys::system_calls::adopt_descriptor;
 
-/// The file name, beside slurminit's own.
+/// The file name of the program, in the same directory as slurminit.
 const PROGRAM: &str = "slurminit-init";
 const OPTION: &str = "--task";
 
-/// What is in the memory file.
+/// The content of the memory file.
 #[derive(Debug, Serialize, Deserialize)]
 struct Order {
     task: Task,
-    /// What the children get back. All signals are blocked at this exec.
+    /// The signal state to restore in children. All signals are blocked during the exec.
     inherited: Inherited,
     /// The descriptors that hold the locks of the run directory and of the state directories.
     locks: Vec<RawFd>,
@@ -65,7 +65,7 @@ pub fn become_init(task: Task, inherited: Inherited, run: &Lock, state: &StateLo
     let hand_over = || -> anyhow::Result<Infallible> {
         let file = memory_file(&order).map_err(|error| {
             anyhow::anyhow!(
-                "no memory file for PID 1: {error}; the container's seccomp profile must allow memfd_create(2)"
+                "cannot create a memory file for PID 1: {error}; allow memfd_create(2) in the container's seccomp profile"
             )
         })?;
         for lock in &locks {
@@ -75,7 +75,7 @@ pub fn become_init(task: Task, inherited: Inherited, run: &Lock, state: &StateLo
         let words: Vec<OsString> = words.into_iter().chain(cmd.iter().cloned()).collect();
         let env: Vec<_> = std::env::vars_os().collect();
         let error = become_program(&std::env::current_exe()?.with_file_name(PROGRAM), &words, &env);
-        anyhow::bail!("{PROGRAM}, which must be in the same directory as slurminit, cannot be executed: {error}")
+        anyhow::bail!("cannot execute {PROGRAM}: {error}; put it into the same directory as slurminit")
     };
     match hand_over() {
         Ok(never) => match never {},
@@ -83,7 +83,7 @@ pub fn become_init(task: Task, inherited: Inherited, run: &Lock, state: &StateLo
     }
 }
 
-/// It stays open at an exec.
+/// Creates the memory file. It stays open across an exec.
 fn memory_file(order: &Order) -> io::Result<File> {
     let mut file = File::from(memfd_create("slurminit task", MFdFlags::empty())?);
     file.write_all(&serde_json::to_vec(order)?)?;
@@ -97,10 +97,10 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
     let (Order { task, inherited, locks }, cmd) = match order(&mut words) {
         Ok(order) => (order, words.collect()),
         Err(why) => {
-            return refuse(&format!("{PROGRAM} is what `slurminit run` becomes, and starts in no other way: {why}"));
+            return refuse(&format!("{PROGRAM} can only be started by `slurminit run`: {why}"));
         }
     };
-    // The kernel releases them when this process dies.
+    // The kernel releases the locks when this process dies.
     let _locks: Vec<OwnedFd> = locks.into_iter().map(inherited_descriptor).collect();
     let logs = Logs::install(task.log_format, task.log_level);
     for warning in &task.warnings {
@@ -109,7 +109,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
     supervise::run(task, cmd, inherited, logs).unwrap_or_else(|error| refuse(&format!("{error:#}")))
 }
 
-/// Reads what `slurminit run` has put on the command line in front of the command.
+/// Reads the option that `slurminit run` puts on the command line before the command.
 fn order(words: &mut impl Iterator<Item = OsString>) -> Result<Order, String> {
     let mut word = || words.next().unwrap_or_default();
     let (option, number, end) = (word(), word(), word());
@@ -119,14 +119,14 @@ fn order(words: &mut impl Iterator<Item = OsString>) -> Result<Order, String> {
     };
     let mut text = String::new();
     File::from(inherited_descriptor(number)).read_to_string(&mut text).map_err(|error| error.to_string())?;
-    serde_json::from_str(&text).map_err(|error| format!("the two are not of one version: {error}"))
+    serde_json::from_str(&text).map_err(|error| format!("slurminit and {PROGRAM} have different versions: {error}"))
 }
 
-/// A descriptor that `slurminit run` has left open. No child gets it.
+/// A descriptor inherited from `slurminit run`. It is closed in children.
 fn inherited_descriptor(number: RawFd) -> OwnedFd {
-    // It is above the standard descriptors, this process has opened nothing that it keeps, and each is adopted once.
+    // Safe: the number is above the standard descriptors, this process has opened no other, and each is adopted once.
     let descriptor = adopt_descriptor(number);
-    // Where it is not open, reading it says so.
+    // If it is not open, the later read fails.
     let _ = fcntl(&descriptor, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC));
     descriptor
 }
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn who_starts_it_by_hand_is_told_what_to_start() {
+    fn rejects_a_start_without_a_task() {
         for descriptor in ["", "0", "2", "x", "-1"] {
             let refused = order(&mut words(descriptor)).unwrap_err();
             assert_eq!(refused, "want --task DESCRIPTOR -- CMD...");
@@ -167,6 +167,10 @@ mod tests {
         assert!(order(&mut ["--help"].map(OsString::from).into_iter()).is_err());
         let other = File::open("Cargo.toml").unwrap();
         let descriptor = std::os::fd::IntoRawFd::into_raw_fd(other).to_string();
-        assert!(order(&mut words(&descriptor)).unwrap_err().starts_with("the two are not of one version: "));
+        assert!(
+            order(&mut words(&descriptor))
+                .unwrap_err()
+                .starts_with("slurminit and slurminit-init have different versions: ")
+        );
     }
 }

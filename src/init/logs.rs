@@ -30,9 +30,9 @@ use tail::{Tails, last_lines};
 
 /// The source name of slurminit's own lines.
 const OWN_NAME: &str = "slurminit";
-/// The number of lines in a daemon's last words, and the length of each.
-const LAST_WORDS: usize = 8;
-const LAST_WORD_CHARS: usize = 400;
+/// The number of last lines reported of a failed daemon, and the maximum length of each.
+const LAST_LINES: usize = 8;
+const LAST_LINE_CHARS: usize = 400;
 
 /// The destination of all log lines.
 #[derive(Clone, Debug)]
@@ -127,10 +127,10 @@ impl Logs {
         let text = String::from_utf8_lossy(&text);
         let said = text.lines().rev().filter_map(|line| split_text(line, name));
         let said = said.filter(|(level, _)| !matches!(*level, "debug" | "trace"));
-        let mut words: Vec<_> =
-            said.take(LAST_WORDS).map(|(_, message)| message.chars().take(LAST_WORD_CHARS).collect()).collect();
-        words.reverse();
-        words
+        let mut lines: Vec<_> =
+            said.take(LAST_LINES).map(|(_, message)| message.chars().take(LAST_LINE_CHARS).collect()).collect();
+        lines.reverse();
+        lines
     }
 
     fn tails(&self) -> MutexGuard<'_, Tails> {

@@ -1,4 +1,4 @@
-//! The program that PID 1 is: see the crate's documentation.
+//! The entry point of PID 1; see the crate's documentation.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,7 @@
 //! The socket on which a daemon announces a handover (sd_notify(3), `NOTIFY_SOCKET`).
 //!
 //! Each daemon that runs with `--systemd` has its own socket, which only root and the daemon's user may write to.
-//! A message only nominates a successor, which takes over when the main process ends; until then a claim has no effect,
-//! true or false. The main process sends its message before it exits. Draining the socket before the death is handled
+//! A message only nominates a successor, which takes over when the main process ends; until then a claim has no effect. The main process sends its message before it exits. Draining the socket before the death is handled
 //! therefore loses no claim.
 
 use std::cell::Cell;
@@ -91,7 +90,7 @@ impl Notify {
             self.channel.main.set(pid);
             return Some(Ok(Pid::from_raw(pid)));
         }
-        let message = format!("process {pid}, to which it has handed over, ended before it; its last lines say why");
+        let message = format!("its successor, process {pid}, ended before the handover; see its output above");
         Some(Err(SpawnFailure { code: FAILURE, message, shortage: None }))
     }
 }
@@ -142,8 +141,10 @@ impl Channel {
         let before = self.refused.get();
         self.refused.set(before.saturating_add(1));
         match before {
-            ..REFUSALS_LOGGED => warn!("{}: a message to its NOTIFY_SOCKET is refused: {refusal}", self.name),
-            REFUSALS_LOGGED => warn!("{}: more such messages are refused, and not told", self.name),
+            ..REFUSALS_LOGGED => warn!("rejected a message to NOTIFY_SOCKET of {}: {refusal}", self.name),
+            REFUSALS_LOGGED => {
+                warn!("rejecting further messages to NOTIFY_SOCKET of {} without logging them", self.name)
+            }
             _ => {}
         }
     }

@@ -27,7 +27,7 @@ pub(super) enum Reader {
     Log { source: String, is_apart: bool, now: RefCell<Circumstances> },
     /// Each line is an event of the preparation.
     Prepare,
-    /// Each line is the state of nodes; the worst of all is told.
+    /// Each line is the state of a node; the worst one is reported.
     Node(RefCell<Option<NodeReport>>),
     /// Each line is the answer to a liveness question.
     Liveness,
@@ -50,7 +50,7 @@ enum Read {
 }
 
 impl Pump {
-    /// Nobody else has the reading end, so O_NONBLOCK affects nobody else.
+    /// Only this process has the reading end, so O_NONBLOCK affects no other.
     pub(super) fn new(pipe: OwnedFd, reader: Reader, logs: Logs, events: UnboundedSender<Event>) -> Option<Rc<Self>> {
         fcntl(&pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).ok()?;
         Some(Rc::new(Self { pipe, reader, logs, events, lines: RefCell::default() }))
@@ -68,7 +68,7 @@ impl Pump {
         }
     }
 
-    /// Reads what a dead child left in the pipe, so that its last lines precede the news of its death.
+    /// Reads what a dead child left in the pipe, so that its last lines are logged before its death.
     pub(super) fn finish(&self) {
         for _ in 0..LAST_READS {
             if !matches!(self.read(), Read::Some) {
@@ -80,7 +80,7 @@ impl Pump {
         }
     }
 
-    /// Nothing more comes.
+    /// The pipe is closed.
     fn end(&self) {
         self.lines.borrow_mut().finish(|line| self.line(line));
         if let Reader::Node(worst) = &self.reader {
@@ -139,11 +139,11 @@ impl Pump {
             }
             Reader::Prepare => match serde_json::from_slice(line) {
                 Ok(event) => drop(self.events.send(Event::Prepare(event))),
-                Err(error) => warn!("the preparation said something that is no event: {error}"),
+                Err(error) => warn!("the preparation sent an unparsable event: {error}"),
             },
             Reader::Liveness => match serde_json::from_slice(line) {
                 Ok(Probed { unit, liveness }) => drop(self.events.send(Event::Liveness(unit, liveness))),
-                Err(error) => warn!("a liveness probe said something that is no answer: {error}"),
+                Err(error) => warn!("a liveness check sent an unparsable reply: {error}"),
             },
             Reader::Node(worst) => {
                 let line = String::from_utf8_lossy(line);

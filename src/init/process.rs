@@ -1,7 +1,7 @@
 //! Starts processes. This is the only place where PID 1 forks.
 //!
 //! Nothing here blocks: the child reports a failed exec through a pipe, which is read when the child is reaped.
-//! If a program lies on a disk that hangs, only the child hangs, not PID 1.
+//! If a program is on a disk that hangs, only the child hangs, not PID 1.
 
 use std::ffi::{CString, OsStr};
 use std::fs::File;
@@ -41,7 +41,7 @@ pub(super) enum Output {
     Messages,
     /// Standard output into a pipe that slurminit reads; standard error into the log.
     Captured,
-    /// The same as slurminit's.
+    /// slurminit's own streams.
     Inherited,
 }
 
@@ -137,7 +137,7 @@ pub(super) fn start(program: &Program, inherited: &Inherited) -> Result<Started,
     let stdin = (!program.is_cmd)
         .then(|| input(program.input.as_deref()))
         .transpose()
-        .map_err(failed(&format!("no standard input for `{name}`")))?;
+        .map_err(failed(&format!("cannot create standard input for `{name}`")))?;
     let uid = program.user.as_ref().map_or_else(Uid::effective, |user| Uid::from_raw(user.uid));
     let log_in_child = log.as_ref().map(|(_, write)| write.as_fd());
     let setup = ChildSetup {
@@ -192,10 +192,10 @@ pub(super) fn failure_of(started: &Started, program: &Program) -> Option<SpawnFa
     let errno = nix::Error::from_raw(i32::from_ne_bytes(errno));
     let name = program.argv.first().map(|name| String::from_utf8_lossy(name).into_owned()).unwrap_or_default();
     let (code, what) = match errno {
-        nix::Error::ENOENT => (CMD_NOT_FOUND, "not found (no such file, or none of that name in PATH)"),
+        nix::Error::ENOENT => (CMD_NOT_FOUND, "not found (no such file, or not in PATH)"),
         nix::Error::EPERM => (
             CMD_NOT_EXECUTABLE,
-            "not permitted (to become the daemon's user slurminit must be root, with the capabilities SETUID and SETGID)",
+            "not permitted (switching to the daemon's user requires root with the capabilities SETUID and SETGID)",
         ),
         errno => (CMD_NOT_EXECUTABLE, errno.desc()),
     };

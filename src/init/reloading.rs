@@ -1,4 +1,4 @@
-//! Has PID 1 reload, and waits for the outcome.
+//! Requests a reload from PID 1 and waits for its outcome.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,17 +13,17 @@ use model::supervise::Supervise;
 
 /// How much longer than its own deadlines a reload may take on a busy machine.
 const MARGIN: Duration = Duration::from_secs(30);
-/// The longest time between two looks at the status.
+/// The longest interval between two reads of the status.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Asks for a reload, and waits until it has ended.
+/// Requests a reload, and waits until it has ended.
 ///
 /// # Errors
 /// PID 1 does not answer, or the container stops.
 pub fn reload(run: &Path, deadlines: &Supervise) -> anyhow::Result<LastReload> {
     let news = News::of(run);
     let (reply, _) = client::ask(&control::socket(run), &Request::Reload)?;
-    let Reply::Reloading { asked } = reply else { anyhow::bail!("slurminit answered something else: {reply:?}") };
+    let Reply::Reloading { asked } = reply else { anyhow::bail!("slurminit sent an unexpected reply: {reply:?}") };
     let patience = deadlines.prepare_timeout + deadlines.ready_timeout * 2 + MARGIN;
     let start = Instant::now();
     loop {
@@ -36,7 +36,8 @@ pub fn reload(run: &Path, deadlines: &Supervise) -> anyhow::Result<LastReload> {
             status.is_some_and(|status| status.snapshot.phase == PhaseName::Stopping || !status.is_of_the_living());
         anyhow::ensure!(!stops, "the container stops");
         let left = patience.checked_sub(start.elapsed()).filter(|left| !left.is_zero());
-        let left = left.with_context(|| format!("no outcome after {} s; the log says more", patience.as_secs()))?;
+        let left =
+            left.with_context(|| format!("the reload did not end within {} s; see the log", patience.as_secs()))?;
         // On a full disk the file is overwritten in place, which causes no event.
         news.wait(left.min(LOOK));
     }

@@ -1,6 +1,6 @@
 //! The status file that PID 1 publishes, replaced atomically at every change.
 //!
-//! Reading it costs PID 1 nothing, and no reader can disturb PID 1. It lies in the run directory, on a tmpfs.
+//! Reading it costs PID 1 nothing, and no reader can disturb PID 1. The file is in the run directory, on a tmpfs.
 
 mod news;
 
@@ -37,7 +37,7 @@ pub struct Status {
     pub pid: u32,
     /// When slurminit started, in milliseconds of the monotonic clock.
     pub started_ms: u64,
-    /// The same as the kernel counts it, in clock ticks since the boot: with the PID it tells slurminit from every other process.
+    /// The start time of slurminit in clock ticks since boot. Together with the PID it identifies the process.
     #[serde(default)]
     pub start_ticks: Option<u64>,
     /// The state of the container and all units.

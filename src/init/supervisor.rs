@@ -31,7 +31,7 @@ use model::task::Task;
 use sys::inherited::Inherited;
 use sys::users;
 
-/// A living child.
+/// A running child.
 pub(super) struct Living {
     child: Child,
     program: Program,
@@ -70,9 +70,7 @@ impl Supervisor {
         let status = status::Publisher::new(&task.paths.run, has_cluster);
         if has_cluster {
             if let Err(error) = logs.keep(machine.units().iter().map(|unit| unit.spec.name.clone())) {
-                warn!(
-                    "no memory file: {error}; `logs` will show nothing, and a daemon's last words are in the log alone"
-                );
+                warn!("cannot create a memory file for recent log lines: {error}; `slurminit logs` will show nothing");
             }
         }
         let (living, dying) = (BTreeMap::new(), Vec::new());
@@ -94,7 +92,7 @@ impl Supervisor {
                 return code;
             }
             if let Some(jump) = clock.jump().filter(|_| self.task.setup.has_cluster) {
-                warn!("the clock was set {jump}; Slurm's times follow it");
+                warn!("the system clock was set {jump}; Slurm's timestamps change with it");
             }
             self.publish();
             let wake = self.machine.next_wake().map(|at| self.start + self.rest.wake(at));
@@ -134,7 +132,7 @@ impl Supervisor {
         if catch_unwind(step).is_ok() {
             return self.rest.end();
         }
-        error!("internal error in slurminit (please report it); going on");
+        error!("internal error in slurminit (please report it); continuing");
         self.rest.begin(now);
         // The event itself may have had its effect before another part of the machine failed.
         let rest = AssertUnwindSafe(|| {
@@ -287,7 +285,7 @@ impl Supervisor {
         }
         let failed = match notice {
             Notice::GaveUp { name, hold: true, .. } => Some(name),
-            Notice::Reload(ReloadNotice::GoesBack { name, .. }) if !name.is_empty() => Some(name),
+            Notice::Reload(ReloadNotice::RollingBack { name, .. }) if !name.is_empty() => Some(name),
             Notice::Ended { why: Some(why), .. } => match why.as_ref() {
                 Notice::GaveUp { name, .. } => Some(name),
                 _ => None,
@@ -295,11 +293,11 @@ impl Supervisor {
             _ => None,
         };
         if let Some(name) = failed {
-            let words = self.logs.lines_of_last_run(name);
-            for line in &words {
-                error!("last words of {name}: {line}");
+            let lines = self.logs.lines_of_last_run(name);
+            for line in &lines {
+                error!("last output of {name}: {line}");
             }
-            if let Some(repair) = advice::repair(&words, &self.task.paths.state) {
+            if let Some(repair) = advice::repair(&lines, &self.task.paths.state) {
                 error!("repair: {repair}");
             }
         }

@@ -1,4 +1,4 @@
-//! What the accounting daemons need: directories of their own, and slurmdbd.conf, which may hold a password.
+//! Directories of the accounting daemons, and slurmdbd.conf, which may hold a password.
 
 use std::path::Path;
 

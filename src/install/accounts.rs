@@ -42,7 +42,7 @@ pub fn install_accounts(config: &Config, root: &Path) -> Result<Vec<Finding>, Ac
         return Ok(Vec::new());
     }
     if let Some(why) = not_ours_to_write(root) {
-        return Ok(left_alone(&old, &config.users, &why, "start the container without it"));
+        return Ok(unchanged_accounts(&old, &config.users, &why, "start the container without it"));
     }
     let _lock = password_lock::take(root)?;
     let old = AccountFiles { shadow: read_text(root, Path::new(FILES[2]))?, ..read(root, wants_any)? };
@@ -50,7 +50,7 @@ pub fn install_accounts(config: &Config, root: &Path) -> Result<Vec<Finding>, Ac
     match write(root, &old, &new) {
         Err((_, error)) if error.kind() == ErrorKind::ReadOnlyFilesystem => {
             let instead = "start the container without --read-only";
-            return Ok(left_alone(&old, &config.users, "/etc is read-only", instead));
+            return Ok(unchanged_accounts(&old, &config.users, "/etc is read-only", instead));
         }
         Err((path, error)) => return Err(InstallError::write(Path::new(path), error).into()),
         Ok(()) => {}
@@ -107,7 +107,7 @@ fn write(root: &Path, old: &AccountFiles, new: &AccountFiles) -> Result<(), (&'s
 
 /// Why the files must not be written: mounted files are the host's, and so is the target of a link.
 fn not_ours_to_write(root: &Path) -> Option<String> {
-    // Every container has /proc; without it nothing would be known.
+    // Every container has /proc; without it mounts are unknown.
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let is_mounted = |path: &Path| Mount::all(&mounts).any(|mount| Path::new(&mount.at) == under(root, path));
     if let Some(path) = ["/etc"].into_iter().chain(FILES).find(|path| is_mounted(Path::new(path))) {
@@ -117,21 +117,21 @@ fn not_ours_to_write(root: &Path) -> Option<String> {
     FILES.into_iter().find(is_link).map(|path| format!("{path} is a link"))
 }
 
-fn left_alone(old: &AccountFiles, users: &[User], why: &str, instead: &str) -> Vec<Finding> {
-    let lacking: Vec<String> =
+fn unchanged_accounts(old: &AccountFiles, users: &[User], why: &str, instead: &str) -> Vec<Finding> {
+    let missing: Vec<String> =
         old.lacks(users).iter().map(|user| format!("{} (uid {})", user.name, user.uid)).collect();
-    let (severity, what, repair) = if lacking.is_empty() {
-        let what = "the accounts are taken as they are".to_owned();
-        (Severity::Info, what, "nothing to do: they have everyone of [[user]]".to_owned())
+    let (severity, what, repair) = if missing.is_empty() {
+        let what = "the existing accounts are used unchanged".to_owned();
+        (Severity::Info, what, "nothing to do: they contain all users of [[user]]".to_owned())
     } else {
-        let names = lacking.join(", ");
+        let names = missing.join(", ");
         (
             Severity::Warning,
-            format!("the accounts are taken as they are, and lack {names}"),
-            format!("add them there, with the same numbers, or {instead}"),
+            format!("the existing accounts are used unchanged, and these are missing: {names}"),
+            format!("add them there with the same IDs, or {instead}"),
         )
     };
-    let cause = "accounts that are not the container's own are left alone".to_owned();
+    let cause = "account files that do not belong to the container are not changed".to_owned();
     vec![Finding::new(Kind::Files, severity, format!("{why}: {what}"), cause, repair)]
 }
 
@@ -143,7 +143,7 @@ fn home(root: &Path, user: &User) -> Option<Finding> {
         Ok(found) if found.uid() == uid => return None,
         Ok(found) => (
             format!(
-                "the home directory {} of {name} belongs to uid {}, and {name} has {uid}",
+                "the home directory {} of {name} belongs to uid {}, but {name} has uid {uid}",
                 path.display(),
                 found.uid()
             ),
@@ -152,8 +152,8 @@ fn home(root: &Path, user: &User) -> Option<Finding> {
         Err(_) => match make_home(root, &path, user) {
             Ok(()) => return None,
             Err(error) => (
-                format!("cannot make the home directory {} of {name}: {error}", path.display()),
-                "make it yourself, or set `home` of this user".to_owned(),
+                format!("cannot create the home directory {} of {name}: {error}", path.display()),
+                "create it, or set `home` of this user".to_owned(),
             ),
         },
     };
@@ -168,7 +168,7 @@ fn make_home(root: &Path, path: &Path, user: &User) -> io::Result<()> {
     let parent = trusted_path::make_anywhere(root, path.parent().unwrap_or(Path::new("/")))?;
     let (mut home, is_new) = parent.child(name)?;
     if !is_new || !home.names()?.is_empty() {
-        return Err(io::Error::other("somebody else has put a directory there at the same moment"));
+        return Err(io::Error::other("another process created a directory of that name at the same time"));
     }
     // The umask may have cleared bits, and a set-group-ID parent directory may have set one.
     home.settle(Some((user.uid, user.gid())), 0o700, &mut Vec::new()).map(drop)

@@ -1,4 +1,4 @@
-//! Replaces files so that no reader or full disk ever meets half a file, and no crash loses the old one.
+//! Replaces files atomically: no reader sees half a file, and a full disk or a crash does not lose the old one.
 //!
 //! A sync takes 4 ms or more. A new container has no old file to lose: whatever a power cut leaves of a first file
 //! differs from what the next start renders, and is rewritten. So only replacements are synced.
@@ -35,7 +35,7 @@ pub(super) fn replace(dir: &Dir, name: &str, content: &[u8], mode: u32) -> io::R
     let written = write_beside(dir, name, content, mode, None)
         .and_then(|new| install(&new).inspect_err(|_| drop(dir.remove(&new.name))));
     match written {
-        // A file that is a mount point, or on a read-only mount, is the operator's, whoever owns it.
+        // A file that is a mount point, or on a read-only mount, is the operator's, with any owner.
         Err(error) if same.is_some() && is_mounted(&error) => return Ok(false),
         outcome => outcome?,
     }

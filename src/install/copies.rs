@@ -1,7 +1,7 @@
 //! Records which of Slurm's files are copies of the operator's.
 //!
 //! A copy contains the original's marker line. So by its text it would still count as the user's own after the original
-//! is gone. The record lies beside the copy, because it must live as long.
+//! is gone. The record is beside the copy, because it must exist as long.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! Whose a GPU's device file is, for the time of a job: docs/decisions/give-a-gpus-device-file-to-the-jobs-user.md.
+//! Owner and mode of a GPU's device file during a job: docs/decisions/give-a-gpus-device-file-to-the-jobs-user.md.
 
 use std::ffi::{CStr, CString};
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -14,13 +14,13 @@ use nix::unistd::{Gid, Group, Uid, fchownat};
 use probe::device_files;
 use sys::system_calls::remove_xattr;
 
-/// The user and group of those who look at the GPUs while they run: they may open a GPU that belongs to a job's user.
+/// The user and group of the GPU watchers, which may open a GPU that belongs to a job's user.
 pub const LOOKERS: &str = "slurminit";
 
 /// An access control list, which the owner of a file can add to its mode.
 const ACL: &CStr = c"system.posix_acl_access";
 
-/// Keeps all users but root out of a file: of one that nobody was given, or of one that is taken `from` a job's user.
+/// Restricts a device file to root: one that no user owns yet, or one that belongs to the job's user `from`.
 ///
 /// # Errors
 /// The file cannot be found or changed.
@@ -37,7 +37,7 @@ pub fn close_device_file(file: &Path, from: Option<u32>) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(0o660))
 }
 
-/// Gives a closed file to a job's user. One that is open to all stays as it is.
+/// Gives a restricted device file to a job's user. A file open to all users stays unchanged.
 ///
 /// # Errors
 /// The file cannot be found or changed.

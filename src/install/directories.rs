@@ -1,7 +1,7 @@
 //! The directories of the daemons, each with its owner.
 //!
-//! Whoever can write to a directory can replace its contents. So everything that root uses belongs to root, up to the
-//! top. In the state directory only slurmctld's part belongs to slurm. The spool does not, because slurmd executes
+//! A user who can write to a directory can replace its contents. So everything that root uses belongs to root, including
+//! all parent directories. In the state directory only slurmctld's part belongs to slurm. The spool does not, because slurmd executes
 //! batch scripts from it as root.
 
 use std::os::unix::fs::MetadataExt;
@@ -20,7 +20,7 @@ use sys::trusted_path::{Dir, RepairedPath, UntrustedPath};
 /// repaired.
 ///
 /// # Errors
-/// A directory cannot be created or given away, is on a read-only mount, or lies in a directory of another
+/// A directory cannot be created or given away, is on a read-only mount, or is in a directory of another
 /// user.
 pub fn make_directories(config: &Config, root: &Path) -> Result<Vec<Finding>, InstallError> {
     let (paths, mut repaired) = (&config.paths, Vec::new());
@@ -39,7 +39,7 @@ pub fn make_directories(config: &Config, root: &Path) -> Result<Vec<Finding>, In
             owned((found, is_new), &munge, 0o755, &mut repaired)?;
         }
     }
-    // A new volume may lack what every /tmp has (Kubernetes' `emptyDir` on a disk).
+    // A new volume may be missing the sticky bit of /tmp (Kubernetes' `emptyDir` on a disk).
     if let Ok(tmp) = trusted_path::open(root, Path::new("/tmp")) {
         tmp.keep_names_their_owners(&mut repaired);
     }
@@ -55,7 +55,7 @@ pub fn make_directories(config: &Config, root: &Path) -> Result<Vec<Finding>, In
     ended_jobs(&owned(state.child(Paths::JOBCOMP)?, &slurm, 0o750, &mut repaired)?, &slurm);
     let mut findings: Vec<Finding> = no_batch_jobs(&spool, &paths.state).into_iter().collect();
     findings.extend(no_scripts(&slurm_files));
-    // Earlier versions gave the whole state directory to slurm, and images give it what SlurmUser may now be another of.
+    // Earlier versions gave the whole state directory to slurm, and in images it belongs to slurm even if SlurmUser is another user.
     let usual = Owner::of(DaemonName::Slurmctld, &Config::default(), &paths.state).ok();
     let users: Vec<u32> = [Some(slurm), usual].into_iter().flatten().filter_map(|owner| Some(owner.ids()?.0)).collect();
     let slurms = |repaired: &RepairedPath| matches!(repaired, RepairedPath::Taken { uid, .. } if users.contains(uid));
@@ -72,7 +72,7 @@ pub(super) fn finding(repaired: &RepairedPath) -> Finding {
     let severity = if repaired.is_doubtful() { Severity::Warning } else { Severity::Info };
     let cause = match repaired {
         RepairedPath::Sticky { .. } => "the volume has no sticky bit",
-        _ => "root obeys what is there, so nobody else may decide it",
+        _ => "root uses the files there, so no other user may change them",
     };
     Finding::new(Kind::Files, severity, repaired.to_string(), cause, repaired.repair())
 }
@@ -89,17 +89,17 @@ fn keep_ours(dir: &mut Dir, repaired: &mut Vec<RepairedPath>) -> Result<bool, In
     dir.keep_ours(repaired).map_err(|error| InstallError::take(&path, error))
 }
 
-/// slurmd's directory. If others could write to it, it is emptied: nothing of theirs may survive a start.
+/// slurmd's spool directory. If other users could write to it, it is emptied.
 fn spool(state: &Dir, was_anybodys: bool, repaired: &mut Vec<RepairedPath>) -> Result<Dir, InstallError> {
     let (mut spool, is_new) = state.child("slurmd")?;
-    let mut told = Vec::new();
-    let was_anybodys = keep_ours(&mut spool, &mut told)? || was_anybodys;
+    let mut found = Vec::new();
+    let was_anybodys = keep_ours(&mut spool, &mut found)? || was_anybodys;
     let fault = |error| InstallError::directory(spool.path(), error);
     if !is_new && was_anybodys && !spool.names().map_err(fault)?.is_empty() {
         spool.clear().map_err(fault)?;
-        told.push(RepairedPath::Emptied { path: spool.path().to_owned() });
+        found.push(RepairedPath::Emptied { path: spool.path().to_owned() });
     }
-    repaired.extend(told);
+    repaired.extend(found);
     Ok(spool)
 }
 
@@ -146,19 +146,20 @@ pub(super) fn owned(
 ) -> Result<Dir, InstallError> {
     let (former, path, was_owners) = (dir.metadata().uid(), dir.path().to_owned(), owner.owns(dir.metadata()));
     let fault = |error| owner.error(&path, error);
-    let mut told = Vec::new();
+    let mut found = Vec::new();
     match owner.ids() {
-        _ if was_owners => {
-            dir.settle(owner.ids(), mode, &mut told).map(drop).map_err(|error| InstallError::directory(&path, error))?
-        }
+        _ if was_owners => dir
+            .settle(owner.ids(), mode, &mut found)
+            .map(drop)
+            .map_err(|error| InstallError::directory(&path, error))?,
         None => {}
         Some(ids) => {
-            dir.settle(Some(ids), mode, &mut told).map_err(fault)?;
-            dir.give(ids, former, &mut told).map_err(fault)?;
+            dir.settle(Some(ids), mode, &mut found).map_err(fault)?;
+            dir.give(ids, former, &mut found).map_err(fault)?;
         }
     }
     if !is_new {
-        repaired.extend(told);
+        repaired.extend(found);
     }
     Ok(dir)
 }
@@ -181,30 +182,28 @@ fn ended_jobs(jobcomp: &Dir, slurm: &Owner) {
     }
 }
 
-/// The operator's directory is read whoever owns it. But anyone who can write to it inside the container can become
-/// root.
+/// A warning if users other than root can write to the operator's directory: they can become root. The directory is read
+/// with any owner.
 fn open_configuration(root: &Path, config: &Path) -> Option<Finding> {
     match trusted_path::open(root, config).and_then(|dir| dir.require_ours()) {
         Ok(()) | Err(UntrustedPath::Io { .. }) => None,
         Err(untrusted) => Some(Finding::warning(
             Kind::Files,
-            format!("whoever can write to {} is root here: {untrusted}", config.display()),
-            "hooks and services of slurminit.toml run as root, and so do programs that slurm.conf names",
+            format!("a user other than root can change {} and become root: {untrusted}", config.display()),
+            "hooks and services of slurminit.toml, and programs of slurm.conf, run as root",
             format!("mount it read-only: {}:ro", config.display()),
         )),
     }
 }
 
-/// slurmd runs the epilog from there, and drains a node on which that fails.
+/// A warning if Slurm's directory is noexec: slurmd runs the epilog from there, and drains the node if it fails.
 fn no_scripts(slurm_files: &Dir) -> Option<Finding> {
     let path = slurm_files.path().display();
     slurm_files.is_noexec().then(|| {
         Finding::warning(
             Kind::Files,
-            format!(
-                "{path} does not let programs be executed, so the node is drained after the first job (Epilog error)"
-            ),
-            "it is mounted noexec, which Docker's --tmpfs does unless told otherwise",
+            format!("{path} is mounted noexec, so the node is drained after the first job (Epilog error)"),
+            "Docker's --tmpfs mounts with noexec by default",
             format!("mount it with exec: --tmpfs {path}:exec,size=4m"),
         )
     })
@@ -215,9 +214,9 @@ fn no_batch_jobs(spool: &Dir, state: &Path) -> Option<Finding> {
     spool.is_noexec().then(|| {
         Finding::warning(
             Kind::Files,
-            format!("{} does not let programs be executed, so no batch job (sbatch) can run", state.display()),
-            "it is mounted noexec, which Docker's --tmpfs does unless told otherwise",
-            format!("put a volume there, or mount it with exec: --tmpfs {}:exec", state.display()),
+            format!("{} is mounted noexec, so no batch job (sbatch) can run", state.display()),
+            "Docker's --tmpfs mounts with noexec by default",
+            format!("mount a volume there, or mount it with exec: --tmpfs {}:exec", state.display()),
         )
     })
 }

@@ -1,6 +1,6 @@
 //! Users' login environments, where slurmd looks for them.
 //!
-//! They lie in slurmctld's own directory (`StateSaveLocation/env_cache`), whose owner could put a link there. So they
+//! They are in slurmctld's own directory (`StateSaveLocation/env_cache`), whose owner could put a link there. So they
 //! are written as slurm instead of root: a link then leads only to what slurm can write anyway.
 
 use std::collections::BTreeMap;

@@ -52,24 +52,24 @@ fn add(root: &Path, path: &Path, name: &str) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Root's alone, in /run.
+/// The lock file in /run, writable only for root.
 const LOCK: &str = "slurminit.hosts.lock";
 
-/// Ends the lines that this program writes for other nodes, and may change.
+/// The suffix that marks lines of this program for other nodes.
 const MARK: &str = "# slurminit: a node of this cluster";
 
-/// Who has written nodes' names into /etc/hosts.
+/// The writer of the nodes' names in /etc/hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writer {
-    /// All of them somebody else.
+    /// All names were written by another program.
     Others,
-    /// At least one of them this program.
+    /// At least one name was written by this program.
     Us,
-    /// At least one of them nobody.
-    Nobody,
+    /// At least one name is missing.
+    Missing,
 }
 
-/// Tells who has written the names there.
+/// Determines the writer of the nodes' names in /etc/hosts.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -80,12 +80,12 @@ pub fn writer_of_nodes_names(root: &Path, names: &[&str]) -> io::Result<Writer> 
     Ok(match (ours.join("\n"), theirs.join("\n")) {
         (ours, _) if names.iter().any(|name| has(&ours, name)) => Writer::Us,
         (_, theirs) if names.iter().all(|name| has(&theirs, name)) => Writer::Others,
-        _ => Writer::Nobody,
+        _ => Writer::Missing,
     })
 }
 
 /// Adds the nodes' names and addresses to /etc/hosts, and corrects what it added before: a node may come back with another address.
-/// Names that somebody else wrote there are left alone.
+/// Names written by other programs stay unchanged.
 ///
 /// # Errors
 /// The file cannot be read or written.
@@ -104,13 +104,13 @@ fn with_nodes(root: &Path, nodes: &[(String, String)]) -> io::Result<()> {
     if new == old {
         return Ok(());
     }
-    // What comes before the first change is written as it was, so that whoever reads meanwhile finds it.
+    // The text before the first change stays the same, so that a concurrent reader still finds it.
     file.seek(SeekFrom::Start(0))?;
     file.write_all(new.as_bytes())?;
     file.set_len(u64::try_from(new.len()).unwrap_or(u64::MAX))
 }
 
-/// Jobs start side by side. The lock is not on /etc/hosts itself: whoever may read a file may lock it, and hold up each start of a job.
+/// Takes a lock, because jobs start concurrently. It is not on /etc/hosts itself: any reader could lock that file and block job starts.
 fn alone(root: &Path) -> io::Result<Flock<File>> {
     let (run, _) = trusted_path::make(root, Path::new("/run"), &mut Vec::new())?;
     if run.metadata_of(LOCK).is_ok_and(|found| !found.is_file() || !trusted_path::is_ours(found.uid())) {
@@ -120,7 +120,7 @@ fn alone(root: &Path) -> io::Result<Flock<File>> {
     Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error.into())
 }
 
-/// The text with a line for each node that it lacks, and without our lines that are not true any more.
+/// The text with a line added for each missing node, and without outdated lines of this program.
 fn nodes_text(old: &str, nodes: &[(String, String)]) -> String {
     let is_ours = |line: &str| line.ends_with(MARK);
     let theirs: String = old.lines().filter(|line| !is_ours(line)).map(|line| format!("{line}\n")).collect();
@@ -138,7 +138,7 @@ fn nodes_text(old: &str, nodes: &[(String, String)]) -> String {
     text
 }
 
-/// Makes `name` mean `address`, before whatever else /etc/hosts says of it. Returns whether something changed.
+/// Makes `name` resolve to `address`, with precedence over other lines of /etc/hosts. Returns whether something changed.
 ///
 /// # Errors
 /// The file cannot be read or written.
@@ -178,7 +178,7 @@ mod tests {
         let writer = |names: &[&str]| writer_of_nodes_names(root.path(), names).unwrap();
         assert_eq!(writer(&["c2", "C4"]), Writer::Others);
         assert_eq!(writer(&["c2", "c3"]), Writer::Us);
-        assert_eq!(writer(&["c2", "c5"]), Writer::Nobody);
+        assert_eq!(writer(&["c2", "c5"]), Writer::Missing);
     }
 
     #[test]

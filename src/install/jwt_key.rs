@@ -15,7 +15,7 @@ use config::{Config, DaemonName, Paths};
 use model::inventory::{Finding, Kind};
 use sys::trusted_path::{self, Dir, is_ours};
 
-/// Makes the key, if there is none, for slurmctld and slurmdbd. Returns what was repaired.
+/// Creates the key for slurmctld and slurmdbd if it is missing. Returns findings about repairs.
 ///
 /// # Errors
 /// It cannot be written.

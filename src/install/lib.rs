@@ -1,7 +1,7 @@
 //! Writes configuration files, the munge key and the daemons' directories.
 //!
-//! All paths are below a root directory (`/` except in tests), and are walked so that only root decides where
-//! they lead ([`sys::trusted_path`]). Files that are already right are not written, and nothing is synced unless data could
+//! All paths are below a root directory (`/` except in tests), and are resolved so that only root controls where
+//! they lead ([`sys::trusted_path`]). Files that are already correct are not written, and nothing is synced unless data could
 //! be lost. So neither a first start nor one without changes waits for the disk.
 
 #![forbid(unsafe_code)]
@@ -48,18 +48,18 @@ use sys::under;
 
 /// A file or directory could not be written or read.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each message says what the variant is")]
+#[expect(missing_docs, reason = "the message describes the variant")]
 pub enum InstallError {
     #[error("cannot read {path}: {source}; correct its permissions or remove it")]
     Read { path: PathBuf, source: io::Error },
     #[error("{path} is not UTF-8 text; save it as UTF-8")]
     NotText { path: PathBuf },
-    #[error("cannot write {path}: {source}; {repair}. What was there before is unchanged")]
+    #[error("cannot write {path}: {source}; {repair}. The previous file is unchanged")]
     Write { path: PathBuf, source: io::Error, repair: &'static str },
     #[error("cannot make the directory {path}: {source}; {repair}")]
     Directory { path: PathBuf, source: io::Error, repair: &'static str },
     #[error(
-        "there is no user `{user}` in this container, who must own {path}; install the package that brings it, or set `user` in [daemon.{daemon}]"
+        "user not found in this container: `{user}`, the owner of {path}; install the package that creates it, or set `user` in [daemon.{daemon}]"
     )]
     NoUser { user: String, path: PathBuf, daemon: &'static str },
     #[error("cannot give {path} to user `{user}`: {source}; start the container as root, with the capability CHOWN")]
@@ -69,33 +69,33 @@ pub enum InstallError {
     )]
     Occupied { path: PathBuf, uid: u32 },
     #[error(
-        "{path} must be root's, for what lies in it root obeys, and it cannot be made so: {source}; start the container with the \
-         capability CHOWN, or do it where the directory comes from: chown root {path} there, or use a Docker volume"
+        "cannot make root the owner of {path}, whose files root uses: {source}; start the container with the capability CHOWN, \
+         run `chown root` on the directory on the host, or use a Docker volume"
     )]
     Take { path: PathBuf, source: io::Error },
-    #[error("the munge key {path} has {length} bytes, and munged wants 32 to 1024; {repair}")]
+    #[error("the munge key {path} has {length} bytes, but munged requires 32 to 1024; {repair}")]
     KeyLength { path: PathBuf, length: u64, repair: &'static str },
     #[error(transparent)]
     UntrustedPath(UntrustedPath),
     #[error(
-        "there is no munge key: a container that belongs to another one's cluster makes none of its own. Give it the controller's: one \
-         volume at the directory of {path} in both, one secret at {secret}, or the same SLURMINIT_MUNGE_KEY"
+        "no munge key: a compute or login container needs the controller's key. Mount the same volume at the directory of {path} \
+         in both containers, mount the same secret at {secret}, or set the same SLURMINIT_MUNGE_KEY"
     )]
     NoKey { path: PathBuf, secret: PathBuf },
-    #[error("SLURMINIT_MUNGE_KEY and {secret} hold two different keys: give one of them")]
+    #[error("SLURMINIT_MUNGE_KEY and {secret} hold two different keys: remove one of them")]
     TwoKeys { secret: PathBuf },
-    #[error("the munge key {path} is not a regular file (a link is not followed there); remove it")]
+    #[error("the munge key {path} is not a regular file (links are not followed); remove it")]
     KeyKind { path: PathBuf },
-    #[error("the munge key {path} has a second name elsewhere, and is not munge's: replace it by a copy (cp -p)")]
+    #[error("the munge key {path} has several hard links and does not belong to munge; replace it with a copy (cp -p)")]
     KeyLinks { path: PathBuf },
     #[error("cannot add the node's name to {path}: {source}; start the container with --add-host {name}:127.0.0.1")]
     Hosts { path: PathBuf, name: String, source: io::Error },
     #[error(
-        "the accounting database's password in {path} cannot be used: {why}; mount the file as a secret, or name another one with \
+        "the accounting database's password in {path} cannot be used: {why}; mount the file as a secret, or name another file with \
          `password_secret` of [accounting]"
     )]
     Password { path: PathBuf, why: String },
-    #[error("the kernel gave no random bytes for a new key: {source}")]
+    #[error("cannot read random bytes for a new key: {source}")]
     Random { source: io::Error },
 }
 
@@ -128,24 +128,24 @@ impl InstallError {
     }
 }
 
-/// What the operator can do about it.
+/// The fix for the operator.
 fn repair(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "the disk is full: free some space",
         io::ErrorKind::ReadOnlyFilesystem => {
-            "it is mounted read-only: mount it writable (without :ro), or as a tmpfs. With `--read-only` Docker needs \
+            "the directory is mounted read-only: mount it writable (without :ro), or as a tmpfs. With `--read-only` Docker needs \
              --tmpfs /run:size=32m --tmpfs /etc/slurm:exec,size=4m, and volumes at /etc/munge and /var/lib/slurm"
         }
-        io::ErrorKind::PermissionDenied => "it may not be written: start the container as root, or correct its owner",
+        io::ErrorKind::PermissionDenied => "no write permission: start the container as root, or correct the owner",
         io::ErrorKind::ResourceBusy => {
-            "it is a mount of its own: mount its directory, or put the file into the configuration directory instead"
+            "the file is a mount point: mount its directory, or put the file into the configuration directory instead"
         }
         io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
             "a part of the path is not a directory: move it away"
         }
         io::ErrorKind::TimedOut => "another program is changing the accounts: wait until it ends, and try again",
-        io::ErrorKind::IsADirectory => "there is a directory of that name: move it away",
-        _ => "check the directory that it is in",
+        io::ErrorKind::IsADirectory => "a directory of that name exists: move it away",
+        _ => "check the directory that contains it",
     }
 }
 
@@ -176,7 +176,7 @@ pub fn find_user_files(paths: &Paths, root: &Path) -> Result<Vec<UserFile>, Inst
     Ok(found)
 }
 
-/// A file that one of the user's includes: beside it, or in Slurm's directory.
+/// A file that one of the user's files includes, in the same directory or in Slurm's.
 fn read_included(paths: &Paths, root: &Path, origin: Origin, name: &str) -> Result<(PathBuf, String), String> {
     let beside = (origin == Origin::Config).then_some(&paths.config);
     for directory in beside.into_iter().chain([&paths.slurm]) {

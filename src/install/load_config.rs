@@ -51,12 +51,12 @@ pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
     }
 }
 
-/// The operator's configuration, as it is written.
+/// The operator's configuration as text.
 #[derive(Debug)]
 pub struct Source {
-    /// Empty where there is none.
+    /// The text; empty without a configuration.
     pub text: String,
-    /// What messages call it: a file, or the variable that held it.
+    /// The origin for messages: a file, or the variable that held the text.
     pub origin: PathBuf,
 }
 
@@ -89,9 +89,9 @@ impl Variables {
     fn text(self) -> Result<Option<String>, ConfigError> {
         let refused = |what: &str| Err(ConfigError { place: secret_variables::TOML.to_owned(), what: what.to_owned() });
         match self.toml.map(OsString::into_string) {
-            Some(Err(_)) => refused("it is not UTF-8 text"),
+            Some(Err(_)) => refused("not UTF-8 text"),
             Some(Ok(text)) if !text.trim().is_empty() => match self.file {
-                Some(_) => refused("SLURMINIT_CONFIG names another configuration: give one of them"),
+                Some(_) => refused("SLURMINIT_CONFIG is also set; remove one of them"),
                 None => Ok(Some(text)),
             },
             _ => Ok(None),
@@ -115,7 +115,7 @@ fn source_in(root: &Path, path: Option<&Path>, variables: Variables) -> Result<S
             None => (read(&named.clone().unwrap_or_else(default_file)), PathBuf::from(DEFAULT_FILE)),
         },
     };
-    // PID 1 reads this first, so a pipe in its place must not block.
+    // PID 1 reads this, so a pipe in its place must not block.
     let text = bytes.and_then(|bytes| String::from_utf8(bytes).map_err(|_| ErrorKind::InvalidData.into()));
     match text {
         Ok(text) => Ok(Source { text, origin }),
@@ -128,10 +128,10 @@ fn source_in(root: &Path, path: Option<&Path>, variables: Variables) -> Result<S
 
 fn unreadable(origin: &Path, error: &io::Error) -> ConfigError {
     let what = match error.kind() {
-        ErrorKind::NotFound => "there is no such file; correct --config (or SLURMINIT_CONFIG)".to_owned(),
-        ErrorKind::InvalidData => "it is not UTF-8 text; save it as UTF-8".to_owned(),
+        ErrorKind::NotFound => "file not found; correct --config (or SLURMINIT_CONFIG)".to_owned(),
+        ErrorKind::InvalidData => "not UTF-8 text; save it as UTF-8".to_owned(),
         ErrorKind::PermissionDenied if origin == Path::new(secret_variables::TOML) => {
-            "the configuration of this cluster came in this variable, and only root may read it, for it may hold secrets; do this as root \
+            "only root may read the configuration from this variable, because it may hold secrets; run this as root \
              (docker exec -u root, or sudo)"
                 .to_owned()
         }
@@ -140,7 +140,7 @@ fn unreadable(origin: &Path, error: &io::Error) -> ConfigError {
     ConfigError { place: origin.display().to_string(), what }
 }
 
-/// What the variable `SLURMINIT_TOML` holds.
+/// The text of the variable `SLURMINIT_TOML`.
 ///
 /// # Errors
 /// It is no text, or `SLURMINIT_CONFIG` is set, too.
@@ -148,27 +148,27 @@ pub fn variable() -> Result<Option<String>, ConfigError> {
     Variables::of_this_process().text()
 }
 
-/// What PID 1 took from the variable, root's alone.
+/// The configuration that PID 1 stored from the variable; readable only for root.
 fn kept(root: &Path, file: &Path) -> Option<io::Result<Vec<u8>>> {
     match trusted_path::open_file(root, file) {
         Ok(file) => Some(trusted_path::read_whole(&file)),
         Err(untrusted) if untrusted.is_missing() => None,
-        // Where others may write, a former start has put nothing: it closes /run first.
+        // A start closes /run before it writes this file, so a file in a writable directory is not from slurminit.
         Err(untrusted) if !matches!(untrusted, trusted_path::UntrustedPath::Io { .. }) => None,
         Err(untrusted) => Some(Err(untrusted.into())),
     }
 }
 
-/// What this container took from a token, if it has.
+/// The settings that this container took from a token, if any.
 ///
 /// # Errors
-/// It cannot be read, or sets what it may not.
+/// The file cannot be read, or contains a setting that is not allowed.
 pub fn joined() -> Result<Option<Joined>, ConfigError> {
     let path = Path::new(token::DIRECTORY).join(token::SETTINGS);
     let bytes = match trusted_path::open_file(Path::new("/"), &path) {
         Ok(file) => trusted_path::read_whole(&file),
         Err(untrusted) if untrusted.is_missing() => return Ok(None),
-        // Where others may write, a former start has put nothing: it closes /run first.
+        // A start closes /run before it writes this file, so a file in a writable directory is not from slurminit.
         Err(untrusted) if !matches!(untrusted, trusted_path::UntrustedPath::Io { .. }) => return Ok(None),
         Err(untrusted) => Err(untrusted.into()),
     };
@@ -254,7 +254,7 @@ mod tests {
     fn what_was_kept_is_called_by_the_variable_it_came_in() {
         let machine = Machine::new(&["kept", "default"]);
         assert_eq!(machine.read(None, None, None).unwrap().origin, Path::new(secret_variables::TOML));
-        // PID 1 names it on the command line when it begins anew.
+        // PID 1 passes this path when it re-executes itself.
         let kept = Path::new(given::DIRECTORY).join(given::TOML_FILE);
         let source = source_in(machine.0.path(), Some(&kept), Variables::default()).unwrap();
         assert_eq!((source.text.as_str(), source.origin.as_path()), ("# kept", Path::new(secret_variables::TOML)));
@@ -263,11 +263,11 @@ mod tests {
     #[test]
     fn what_cannot_be_taken_is_refused_with_its_place() {
         let machine = Machine::new(&["named"]);
-        assert!(machine.text(None, Some("named"), Some("# variable")).contains("give one of them"));
-        assert!(machine.text(None, Some("gone"), None).contains("there is no such file"));
+        assert!(machine.text(None, Some("named"), Some("# variable")).contains("remove one of them"));
+        assert!(machine.text(None, Some("gone"), None).contains("file not found"));
         assert!(machine.text(Some("gone"), None, None).contains("correct --config"));
         std::fs::write(machine.place("named"), b"\xff").unwrap();
-        assert!(machine.text(None, Some("named"), None).contains("named: it is not UTF-8"));
+        assert!(machine.text(None, Some("named"), None).contains("named: not UTF-8"));
         let toml = Some(std::os::unix::ffi::OsStringExt::from_vec(vec![0xff]));
         let error = source_in(machine.0.path(), None, Variables { toml, file: None }).unwrap_err().to_string();
         assert!(error.contains("SLURMINIT_TOML") && error.contains("not UTF-8"), "{error}");

@@ -95,7 +95,7 @@ pub fn install_munge_key(config: &Config, root: &Path) -> Result<MungeKey, Insta
     let place = Place::prepare(config, root, &mut findings)?;
     if let Some((key, source)) = foreign(root, &config.paths.munge_secret, &mut findings)? {
         let installed = place.give(&key, source, findings)?;
-        // Nothing is left of the variable.
+        // Removes PID 1's copy of the variable.
         if let Ok(given) = trusted_path::open(root, Path::new(given::DIRECTORY)) {
             given
                 .remove(given::KEY_FILE)
@@ -103,7 +103,7 @@ pub fn install_munge_key(config: &Config, root: &Path) -> Result<MungeKey, Insta
         }
         return Ok(installed);
     }
-    let remove = "remove it to have a new one made (every container of the cluster needs the same)";
+    let remove = "remove it to generate a new one (all containers of the cluster need the same key)";
     if place.read(remove)?.is_some() {
         return place.finish(KeySource::Existing, false, findings);
     }
@@ -217,20 +217,20 @@ impl Place {
         }
         Ok(Some(Finding::info(
             Kind::Files,
-            format!("the munge key {} was made readable for munged alone (it was mode {mode:04o})", path.display()),
+            format!("the munge key {} had mode {mode:04o}; made readable only for munged", path.display()),
             "munged refuses a key of another owner or one that others can read",
-            "nothing to do; make a new key if somebody else may have read the old one",
+            "nothing to do; generate a new key if another user may have read the old one",
         )))
     }
 }
 
-/// The key that somebody gives: in a variable, which PID 1 took in, or as a mounted secret.
+/// The operator's key: from a variable, which PID 1 stored, or from a mounted secret.
 fn foreign(
     root: &Path,
     path: &Path,
     findings: &mut Vec<Finding>,
 ) -> Result<Option<(Vec<u8>, KeySource)>, InstallError> {
-    // What others may have put there is no key of ours, and not worth a word.
+    // A key that other users could have put there is ignored without a finding.
     let given = secret(root, &Path::new(given::DIRECTORY).join(given::KEY_FILE), &mut Vec::new())?;
     match (given, secret(root, path, findings)?) {
         (Some(given), Some(mounted)) if given != mounted => Err(InstallError::TwoKeys { secret: path.to_owned() }),
@@ -249,9 +249,9 @@ fn secret(root: &Path, path: &Path, findings: &mut Vec<Finding>) -> Result<Optio
         Err(untrusted) => {
             findings.push(Finding::warning(
                 Kind::Files,
-                format!("the key {} is not taken: {untrusted}", path.display()),
-                "whoever has the key is root in this cluster, and this one could be anybody's",
-                "mount it as a secret, in directories that are root's; or remove it",
+                format!("the key {} is ignored: {untrusted}", path.display()),
+                "the key gives root in this cluster, and other users could have written this one",
+                "mount it as a secret below directories of root, or remove it",
             ));
             Ok(None)
         }

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    #[expect(clippy::disallowed_methods, reason = "this test is nobody's PID 1")]
+    #[expect(clippy::disallowed_methods, reason = "this test is not PID 1")]
     fn waits_for_other_process_until_deadline() {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("etc")).unwrap();

@@ -1,5 +1,4 @@
-//! What a start would install: the plan and its files, with the user's own files instead of generated ones. It
-//! reads theirs.
+//! The result of planning: the plan and the files to install, with the user's own files instead of generated ones.
 
 use std::path::{Path, PathBuf};
 
@@ -132,7 +131,7 @@ pub enum PlanError {
 
 impl From<InstallError> for Refusal {
     fn from(error: InstallError) -> Self {
-        let (cause, repair) = ("the daemons need it before they can start", "see the message; then start again");
+        let (cause, repair) = ("the daemons cannot start without it", "fix the error above, then start again");
         let code = match error {
             InstallError::NotText { .. } => exit_code::CONFIG,
             _ => exit_code::PREPARE,

@@ -30,7 +30,7 @@ impl Phase {
         }
     }
 
-    /// Whether the cluster serves, or is overdue.
+    /// Whether the cluster is ready, or overdue.
     pub(super) fn is_overdue_or_serves(&self) -> bool {
         matches!(self, Self::Boot { told: true, .. } | Self::Serve)
     }
@@ -124,7 +124,7 @@ impl Machine {
         self.cluster.gates.open(Gate::MungeKey);
         self.cluster.gates.open(Gate::Files);
         if self.cluster.care != JobCare::Cluster {
-            // The jobs of a former start are the controller's to know of.
+            // Only the controller tracks the jobs of a previous start.
             self.cluster.gates.open(Gate::Jobs);
         }
         self.cluster.step.report(Notice::Prepared(Box::new(prepared.clone())));
@@ -138,9 +138,9 @@ impl Machine {
         if matches!(self.phase, Phase::Prepare { .. }) {
             let why = Notice::Refused(Finding::error(
                 Kind::Other,
-                format!("the preparation {exit} before it had written Slurm's files"),
-                "its own words are in the lines above",
-                "run `slurminit render --explain` in the container to see where it fails",
+                format!("the preparation {exit} before it wrote Slurm's files"),
+                "see its output above",
+                "run `slurminit render --explain` in the container",
             ));
             self.fail(exit_code::PREPARE, why);
         }
@@ -174,14 +174,14 @@ impl Machine {
         // An answer shows that munged, slurmctld and slurmd all work.
         units.iter_mut().filter(|unit| unit.spec.daemon.is_some()).for_each(Unit::note_answer);
         match self.phase {
-            // Only now slurmctld has told the database what can be limited.
+            // slurmctld registers its TRES with the database only now.
             Phase::Boot { .. } if self.setup.has_associations => step.start_task(Child::Associations),
             Phase::Boot { .. } => self.serve(),
             _ => {}
         }
     }
 
-    /// The cluster serves also where something is wrong with an account: what is there already counts.
+    /// An error in an account does not keep the cluster from being ready: accounts that exist already are valid.
     pub(super) fn associations_made(&mut self, exit: Exit) {
         if exit != Exit::Code(0) {
             self.cluster.step.report(Notice::AssociationsNotMade { exit });
@@ -197,7 +197,7 @@ impl Machine {
         gates.open(Gate::Served);
         self.phase = Phase::Serve;
         let gres = || prepared.as_ref().map(|prepared| prepared.gres.clone()).unwrap_or_default();
-        step.report(Notice::Ready { gres: (*care != JobCare::Nobody).then(gres) });
+        step.report(Notice::Ready { gres: (*care != JobCare::OtherContainers).then(gres) });
         self.start_cmd();
     }
 

@@ -21,7 +21,7 @@ pub enum Child {
     Unit(UnitId),
     /// A unit's readiness command.
     Probe(UnitId),
-    /// `slurminit free-port`: gets a unit's port back from a process that took it.
+    /// `slurminit free-port`: ends the process that took a unit's port.
     FreePort(UnitId),
     /// `slurminit liveness`: checks that the ready units still answer.
     Liveness,
@@ -33,15 +33,15 @@ pub enum Child {
     NodeResume,
     /// Accounts for the jobs of the previous start.
     JobsRecover,
-    /// Keeps jobs that may run only once from running twice after slurmctld has returned.
+    /// Prevents duplicate launches of jobs with --no-requeue after slurmctld has restarted.
     JobsAccount,
-    /// Frees what a returned slurmctld wrongly believes to be in use.
+    /// Releases allocations that a restarted slurmctld still lists but that have no process.
     JobsReclaim,
     /// Notifies running jobs of the stop.
     JobsQuiesce,
     /// Follows which jobs slurmctld assigns to the node.
     JobsFollow,
-    /// Says when the controller of another container does not reach this node.
+    /// Reports if the controller in another container cannot reach this node.
     JobsReached,
     /// Waits for the jobs that the container's command has left in the queue.
     JobsWait,
@@ -108,9 +108,9 @@ pub enum Shortage {
     Processes,
     /// The user of the process has as many as RLIMIT_NPROC allows, counted in all containers of the host.
     UserProcesses,
-    /// The memory was used up, and the kernel killed this process.
+    /// The kernel killed the process (OOM).
     Memory,
-    /// The file descriptors were used up.
+    /// No file descriptors were left.
     Descriptors,
     /// Another process occupies this port.
     Port(u16),

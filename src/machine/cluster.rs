@@ -18,7 +18,7 @@ use model::unit::{Gate, Spec};
 #[derive(Debug)]
 pub(super) struct Cluster {
     pub(super) policy: Supervise,
-    /// Whose jobs are looked after.
+    /// Whose jobs are accounted for.
     pub(super) care: JobCare,
     pub(super) units: Units,
     pub(super) gates: Gates,

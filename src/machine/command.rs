@@ -63,7 +63,7 @@ impl Machine {
                 Phase::End => {}
                 _ => {
                     self.cluster.step.report(Notice::StopAsked { signal });
-                    // A command that never ran, or whose jobs were not waited for, must not pass for a success.
+                    // A command that never ran, or whose jobs were not waited for, must not count as a success.
                     let cut_short = matches!(self.cmd, Cmd::Waiting | Cmd::Awaiting(_));
                     let code = if cut_short { Exit::Signal(signal).code() } else { 0 };
                     self.begin_stop(code, None);

@@ -1,4 +1,4 @@
-//! What the end of each kind of child process means.
+//! Handles the end of each kind of child process.
 
 use model::daemons::{DaemonName, RestartPolicy};
 use model::supervise::OnGiveUp;
@@ -113,14 +113,14 @@ impl Machine {
             Phase::Stop(stop) => stop.cmd_code(exit.code()),
             Phase::Serve if self.setup.wait_jobs && !matches!(exit, Exit::NotStarted(_)) => {
                 self.cmd = Cmd::Awaiting(exit.code());
-                step.report(Notice::AwaitingJobs);
+                step.report(Notice::WaitingForJobs);
                 step.start_task(Child::JobsWait);
             }
             _ => self.begin_stop(exit.code(), None),
         }
     }
 
-    /// No job that could still run is left, or nobody can tell.
+    /// No job that could still run is left, or the queue could not be read.
     fn jobs_awaited(&mut self, exit: Exit) {
         let Cmd::Awaiting(code) = self.cmd else { return };
         if exit != Exit::Code(0) {

@@ -1,7 +1,7 @@
 //! External failures: a unit finds no process, memory or file descriptor left, or its port taken.
 //!
 //! Any user can cause these, and none of them is the unit's fault. So they do not count towards giving up, with one
-//! exception. If a port is taken before the unit has ever served, by a process that slurminit may not end, the setup is
+//! exception. If a port is taken before the unit was ever ready, by a process that slurminit may not end, the setup is
 //! wrong.
 
 use std::time::Duration;
@@ -42,7 +42,7 @@ impl Unit {
         } else {
             self.back_off(step.now + pause);
         }
-        // Logs the first, second, fourth, ... external failure: a user who goes on for days must not fill the log.
+        // Logs the first, second, fourth, ... external failure: a user who causes them for days must not fill the log.
         if self.external_failures.in_a_row.is_power_of_two() {
             step.report(Notice::FailedExternally { name: self.name(), exit, shortage, pause });
         }
@@ -66,7 +66,7 @@ impl Unit {
         if !is_free && !self.external_failures.served && self.failed(policy, step) {
             return Some(self.last_end.as_ref().map_or(Exit::Code(0), |end| end.exit.clone()));
         }
-        // The first time there is no pause: the restart must be faster than the thief.
+        // The first retry has no pause: the restart must win the race for the port.
         let first = is_free && self.external_failures.in_a_row <= 1;
         let pause = if first { Duration::ZERO } else { self.pause_after_external_failure(policy) };
         self.back_off(step.now + pause);

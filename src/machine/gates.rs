@@ -1,10 +1,10 @@
-//! What the start and reloads let units start for.
+//! Gates that keep units from starting during the start and during reloads.
 
 use std::collections::BTreeSet;
 
 use model::unit::Gate;
 
-/// The gates at which units wait. One that was opened stays open, but a reload holds Slurm's daemons back while their files change.
+/// The gates at which units wait. An open gate stays open, but a reload holds Slurm's daemons back while their files change.
 #[derive(Debug, Default)]
 pub(super) struct Gates {
     opened: BTreeSet<Gate>,
@@ -21,12 +21,12 @@ impl Gates {
         self.opened.contains(&gate) && !is_held
     }
 
-    /// Slurm's files are about to change: no daemon that reads them starts.
+    /// Closes the gate of Slurm's files before a change: no daemon that reads them starts.
     pub(super) fn hold_slurm(&mut self) {
         self.holds_slurm = true;
     }
 
-    /// Slurm's files are in place again.
+    /// Opens the gate of Slurm's files after a change.
     pub(super) fn release_slurm(&mut self) {
         self.holds_slurm = false;
     }

@@ -48,12 +48,12 @@ enum Accounting {
     Running { until: Moment, repeat: bool },
 }
 
-/// What a daemon inherits from its predecessor.
+/// The saved state that a daemon inherits from its previous process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follows {
     /// Its complete state, if the state was saved after this moment: it shut down in order, which includes a save.
     Saved(Moment),
-    /// Possibly not its latest state.
+    /// The saved state may be stale.
     Unknown,
 }
 
@@ -120,7 +120,7 @@ impl Cluster {
         }
     }
 
-    /// A child has accounted for jobs as far as possible; slurmd need not wait longer.
+    /// A child has accounted for jobs as far as possible, so slurmd no longer waits.
     pub(super) fn accounting_ended(&mut self, child: Child, exit: Exit) {
         let repeat = matches!(std::mem::take(&mut self.jobs.accounting), Accounting::Running { repeat: true, .. });
         if child == Child::JobsRecover {
@@ -154,7 +154,7 @@ impl Unit {
         match &self.last_end {
             Some(end) if end.exit == Exit::Code(0) => Some(Follows::Saved(end.began)),
             Some(_) if self.has_been_ready() => Some(Follows::Unknown),
-            // One that never answered has taken no job.
+            // A process that never became ready has accepted no job.
             _ => has_saved_jobs.then_some(Follows::Unknown),
         }
     }

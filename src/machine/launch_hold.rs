@@ -1,7 +1,7 @@
 //! The suspension of slurmd while slurmctld may launch a job a second time.
 //!
-//! A slurmctld that starts without its latest state may have forgotten which jobs have begun, and would launch them again within 0.2 s of
-//! coming up. slurmd is therefore stopped with SIGSTOP until the jobs are accounted for: a launch request that has not reached slurmd can
+//! A slurmctld that starts without its latest state may not have recorded which jobs have started, and would launch them again within 0.2 s of
+//! its start. slurmd is therefore stopped with SIGSTOP until the jobs are accounted for: a launch request that has not reached slurmd can
 //! be revoked.
 
 use model::daemons::DaemonName;
@@ -14,11 +14,11 @@ use super::{Child, Moment};
 /// Whether slurmd is suspended.
 #[derive(Debug, Default)]
 pub(super) enum LaunchHold {
-    /// It never was.
+    /// slurmd was never suspended.
     #[default]
     Never,
     Held,
-    /// It is no longer, since this moment.
+    /// slurmd was resumed at this moment.
     Released(Moment),
 }
 

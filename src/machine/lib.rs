@@ -1,7 +1,7 @@
 //! The supervisor's state machine: events in, effects out.
 //!
 //! The machine reads no clock and holds no PID. `now` is the time since slurminit started. A child is named by
-//! its purpose, so there can be only one of each kind; only the edge knows PIDs. Deadlines are not timers to be set and
+//! its purpose, so there can be only one of each kind; only the supervisor has PIDs. Deadlines are not timers to be set and
 //! cancelled: each state owns its deadline, and [`Machine::next_wake`] returns the earliest.
 
 #![forbid(unsafe_code)]
@@ -36,7 +36,7 @@ pub use jobs::Follows;
 pub use model::task::Setup;
 pub use notice::Notice;
 pub use reload::{Cause, LastReload, Outcome, ReloadNotice, ReloadSnapshot};
-pub use snapshot::{LastExit, PhaseName, Snapshot, ToldWhy, UnitSnapshot, UnitState};
+pub use snapshot::{LastExit, PhaseName, Snapshot, StopReason, UnitSnapshot, UnitState};
 pub use timeline::{Part, Span};
 pub use unit::Unit;
 pub use units::{UnitId, Units};
@@ -57,13 +57,13 @@ use timeline::Timeline;
 /// Time since slurminit started, on the monotonic clock.
 pub type Moment = Duration;
 
-/// What the world tells the machine.
+/// An input of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "an event lives for one step, and the preparation sends one large one")]
 pub enum Event {
     /// A child has ended and was reaped.
     Exited(Child, Exit),
-    /// A unit's process has ended, and the cause lies in its surroundings.
+    /// A unit's process has ended because of an external failure.
     FailedExternally(UnitId, Exit, Shortage),
     /// A message from the preparation.
     Prepare(PrepareEvent),
@@ -87,7 +87,7 @@ pub enum Event {
     Tick,
 }
 
-/// What the machine wants done.
+/// An action for the supervisor to perform.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Start the child. A failure comes back as [`Exit::NotStarted`].
@@ -102,7 +102,7 @@ pub enum Effect {
     CheckReadiness(UnitId),
     /// Send a signal to every remaining process.
     SignalAll(i32),
-    /// Tell the operator.
+    /// Report to the operator.
     Report(Notice),
     /// Exit with this code.
     Exit(u8),
@@ -196,7 +196,7 @@ impl Machine {
         liveness::probe_timeout(&self.cluster.units[id].spec, &self.cluster.policy)
     }
 
-    /// The files that a reload restores, and the unit that died of the new ones.
+    /// The files that a reload restores, and the unit that died with the new ones.
     pub fn to_restore(&self) -> (&[String], Option<UnitId>) {
         self.reload.to_restore()
     }
@@ -248,7 +248,7 @@ impl Machine {
         units.chain(parts.into_iter().flatten()).min()
     }
 
-    /// Does whatever the state and the time allow. Safe to call at any time and any number of times.
+    /// Advances all parts as far as state and time allow. Idempotent.
     fn advance(&mut self) {
         if !self.is_stopping() {
             self.advance_boot();

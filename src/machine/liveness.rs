@@ -1,4 +1,4 @@
-//! Checks that ready units still answer: rounds of questions, one round at a time.
+//! Liveness checks of ready units: one round of queries at a time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -47,11 +47,11 @@ pub(super) struct LivenessHistory {
     told: Option<String>,
     told_overload: bool,
     restarts: Restarts,
-    /// Why the unit was told to end, if for its silence.
+    /// Why the unit was stopped, if it was unresponsive.
     pub(super) silence: Option<String>,
 }
 
-/// Restarts because of silence have a back-off of their own, so that a user who silences a daemon cannot make it
+/// Restarts of unresponsive units have a separate backoff, so that a user who blocks a daemon cannot make it
 /// restart all the time.
 #[derive(Debug, Default)]
 struct Restarts {
@@ -241,7 +241,7 @@ impl Unit {
             Liveness::Unknown(why) => {
                 if liveness_history.told.as_ref() != Some(&why) {
                     liveness_history.told = Some(why.clone());
-                    step.report(Notice::NotAsked { name, why });
+                    step.report(Notice::NotChecked { name, why });
                 }
                 return;
             }
@@ -272,7 +272,7 @@ impl Unit {
             self.end_silent(why, policy, step);
         } else if !std::mem::replace(&mut restarts.told, true) {
             let pause = restarts.not_before - now;
-            step.report(Notice::LeftSilent { name, why, pause });
+            step.report(Notice::StillUnresponsive { name, why, pause });
         }
     }
 
@@ -280,7 +280,7 @@ impl Unit {
     fn end_silent(&mut self, why: String, policy: &Supervise, step: &mut Step) {
         (self.liveness_history.slow, self.liveness_history.overloaded_since) = (0, None);
         self.liveness_history.silence = Some(why.clone());
-        step.report(Notice::Silent { name: self.name(), why });
+        step.report(Notice::Unresponsive { name: self.name(), why });
         self.stop(Again::AfterSilence, step);
         self.hurry(step.now + probe_timeout(&self.spec, policy) / 2);
     }

@@ -1,4 +1,4 @@
-//! Liveness checks find a daemon that is alive but does not answer. These are the questions and the possible verdicts.
+//! Liveness checks find a daemon that is alive but does not answer. These types are the queries and the possible verdicts.
 //!
 //! PID 1 passes all questions of a round to one child, `slurminit liveness`, and reads one answer per line.
 
@@ -57,7 +57,7 @@ pub struct Probed {
 pub enum Liveness {
     /// The unit answered.
     Answers,
-    /// The unit did not answer, and did nothing else either.
+    /// The unit did not respond and was idle.
     Silent(String),
     /// The unit was stopped by a signal. Waiting longer does not help.
     Stopped(String),

@@ -40,7 +40,7 @@ enum State {
     Asking { pause: Duration, until: Moment },
     /// A drain is being taken back.
     Resuming { until: Moment },
-    /// The state is known; nobody asks any more.
+    /// The state is known; no further queries.
     Known,
 }
 
@@ -53,7 +53,7 @@ impl Node {
         }
     }
 
-    /// Whether the node is usable, or was drained by someone whose decision stands.
+    /// Whether the node is usable, or was drained by an administrator.
     pub(super) fn is_known(&self) -> bool {
         self.state == State::Known
     }
@@ -67,7 +67,7 @@ impl Node {
         self.state = State::Unwatched;
     }
 
-    /// Forgets the state, because the daemons start anew.
+    /// Resets the state, because the daemons restart.
     pub(super) fn forget(&mut self, step: &mut Step) {
         self.stop();
         self.resumed = false;
@@ -75,7 +75,7 @@ impl Node {
         step.kill_task(Child::NodeResume);
     }
 
-    /// A new slurmctld may not know that a drain was taken back: changes are saved with a delay of five seconds.
+    /// A new slurmctld may have a stale state from before a resume: changes are saved with a delay of five seconds.
     pub(super) fn controller_came_up(&mut self) {
         self.resumed = false;
     }
@@ -111,8 +111,8 @@ impl Node {
         }
     }
 
-    /// Handles an answer, or `None`. `late`: nobody waits for the node any more. Returns whether the state is known
-    /// now.
+    /// Handles a report, or `None` if the query failed. `late`: the start no longer waits for the node. Returns whether the state is
+    /// now known.
     pub(super) fn said(
         &mut self,
         report: Option<NodeReport>,
@@ -124,7 +124,7 @@ impl Node {
         let own_epilog = prepared.is_some_and(|prepared| prepared.own_epilog) && !self.resumed;
         let verdict = match &report {
             Some(report) if own_epilog && report.blames_the_epilog() => NodeVerdict::Repaired,
-            // The agent takes back what it drained itself, once the node serves.
+            // The agent resumes the nodes that it drained, once the node is ready.
             Some(report) if self.has_served && report.is_the_agents_drain() => NodeVerdict::Drained,
             report => report.as_ref().map_or(NodeVerdict::NotYet, NodeReport::verdict),
         };

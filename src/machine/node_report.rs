@@ -27,7 +27,7 @@ pub enum NodeVerdict {
     Usable,
     /// The node was drained for a cause that this start has repaired. Resume it.
     Repaired,
-    /// A person drained the node. Leave it so.
+    /// An administrator drained the node. Do not resume it.
     Drained,
     /// The node is not usable yet. Wait.
     NotYet,
@@ -56,13 +56,13 @@ pub const NO_REASON: &str = "reason=none";
 /// Prefix of the reasons that slurminit sets.
 pub const OUR_REASON: &str = "slurminit: ";
 
-/// How the agent's reasons begin, which drains the node because of a GPU or of memory. They never change: an agent knows those of
-/// older versions by them.
+/// Prefix of the drain reasons that the agent sets because of a GPU. It never changes: an agent recognizes reasons set by
+/// older versions by it.
 pub const GPUS_REASON: &str = "slurminit: GPU ";
-/// As [`GPUS_REASON`].
+/// Prefix of the drain reasons that the agent sets because of memory. It never changes, either.
 pub const MEMORYS_REASON: &str = "slurminit: memory ";
 
-/// The state of a controller that answers.
+/// The state reported for a controller that responds.
 const UP: &str = "up";
 
 /// How much of a reason is kept, in characters. Slurm does not limit what an operator may write.
@@ -84,14 +84,14 @@ impl NodeReport {
         })
     }
 
-    /// Reads what `scontrol ping` says of a controller that answers; a container without a node of its own waits for that.
+    /// Parses the line of `scontrol ping` for a responding controller, which a container without a node waits for.
     pub fn of_controller(line: &str) -> Option<Self> {
         let up = line.starts_with("Slurmctld(") && line.trim_end().ends_with(" is UP");
         up.then(|| Self { state: UP.to_owned(), responding: true, reason: String::new() })
     }
 
-    /// Of two reports, the one that says more about whether the cluster as a whole takes jobs: a node that is still to come, then one
-    /// that is to be resumed, then one that takes jobs. A drain by a person matters only where it is all.
+    /// The report of two nodes that decides whether the cluster is ready: in order of precedence a node that has not registered, one
+    /// to resume, one that accepts jobs, and one drained by an administrator.
     pub fn worse(one: Option<Self>, other: Option<Self>) -> Option<Self> {
         let rank = |report: &Self| match report.verdict() {
             NodeVerdict::NotYet => 0,
@@ -99,11 +99,11 @@ impl NodeReport {
             NodeVerdict::Usable => 2,
             NodeVerdict::Drained => 3,
         };
-        // Of equals, the first.
+        // The first of two equal reports.
         [one, other].into_iter().flatten().min_by_key(rank)
     }
 
-    /// What the state means.
+    /// The action that the state requires.
     pub fn verdict(&self) -> NodeVerdict {
         if !self.responding {
             return NodeVerdict::NotYet;
@@ -119,23 +119,23 @@ impl NodeReport {
         }
     }
 
-    /// Whether the node is drained because Slurm mistook the end of an Epilog for a failure.
+    /// Whether the node is drained because Slurm misinterpreted the end of an Epilog as a failure.
     pub fn blames_the_epilog(&self) -> bool {
         self.verdict() == NodeVerdict::Drained && self.reason == EPILOG_FAILED
     }
 
-    /// Whether the agent drained the node. A start takes that back, for it looks at the GPUs itself; later the agent does.
+    /// Whether the agent drained the node. A start resumes it after its own GPU detection; later the agent resumes it.
     pub fn is_the_agents_drain(&self) -> bool {
         self.is_drained_because(GPUS_REASON) || self.is_drained_because(MEMORYS_REASON)
     }
 
-    /// Whether slurminit drained the node, for a reason that begins so.
+    /// Whether slurminit drained the node with a reason that has this prefix.
     pub fn is_drained_because(&self, start: &str) -> bool {
         self.verdict() == NodeVerdict::Repaired && self.reason.starts_with(start)
     }
 
-    /// Whether a person closed the node, or a cause that no start repairs. In that case its reason must not be
-    /// overwritten. FAIL is never slurminit's, and a drain would replace it.
+    /// Whether the node was closed by an administrator, or for a cause that no start repairs. Its reason must not be
+    /// overwritten then. slurminit never sets FAIL, and a drain would replace it.
     pub fn is_closed_for_good(&self) -> bool {
         self.is_failed() || self.is_drained() && !self.is_repaired()
     }
@@ -154,7 +154,7 @@ impl NodeReport {
         BLAMES_THE_HARDWARE.iter().any(|start| self.reason.starts_with(start))
     }
 
-    /// Whether it takes no more jobs, whoever wanted that.
+    /// Whether the node accepts no more jobs, for any reason.
     fn is_drained(&self) -> bool {
         matches!(self.state.as_str(), "drained" | "draining" | "drain")
     }
@@ -164,7 +164,7 @@ impl NodeReport {
     }
 }
 
-/// `idle`, `drained (fan broken)`.
+/// Formats the state and reason: `idle`, `drained (fan broken)`.
 impl fmt::Display for NodeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let reason = if self.reason.is_empty() { String::new() } else { format!(" ({})", self.reason) };

@@ -1,4 +1,4 @@
-//! Messages from the machine to the operator: what happened, why, and which command helps.
+//! Messages to the operator: the event, its cause, and the command that fixes it.
 
 use std::time::Duration;
 
@@ -9,18 +9,18 @@ use model::prepared::Prepared;
 use super::{Exit, ReloadNotice, Shortage, SpawnFailure};
 use crate::node_report::NodeReport;
 
-/// A message to the operator. That some are no errors does not matter to the derive, which writes `Display`.
+/// A message to the operator. `thiserror` only generates `Display`; not every message is an error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "each message says what the variant is")]
+#[expect(missing_docs, reason = "the message describes the variant")]
 pub enum Notice {
-    #[error("still looking for GPUs; a driver can take seconds to initialise")]
+    #[error("still detecting GPUs; a driver can take seconds to initialise")]
     PrepareSlow,
     #[error(
-        "the preparation did not end within {limit:?}: a driver or a disk hangs; \
-         see `slurminit detect` in the container, or raise supervise.prepare_timeout"
+        "the preparation timed out after {limit:?}: a driver or a disk hangs; \
+         run `slurminit detect` in the container, or raise supervise.prepare_timeout"
     )]
     PrepareTooSlow { limit: Duration },
-    #[error("pre-start hook {} did not end within {limit:?}; raise its `timeout` or mend it", index + 1)]
+    #[error("pre-start hook {} timed out after {limit:?}; fix it, or raise its `timeout`", index + 1)]
     HookTooSlow { index: usize, limit: Duration },
     #[error("pre-start hook {} {exit}; nothing was started", index + 1)]
     HookFailed { index: usize, exit: Exit },
@@ -30,64 +30,64 @@ pub enum Notice {
     Refused(Finding),
     #[error("{name} is ready after {} ms", after.as_millis())]
     UnitReady { name: String, after: Duration },
-    #[error("{name} {exit}{}; starting it again {}", after(*ran), when(*pause))]
+    #[error("{name} {exit}{}; restarting {}", after(*ran), when(*pause))]
     UnitDied { name: String, exit: Exit, ran: Duration, pause: Duration },
     #[error(
-        "{name} died {deaths} times in a row, but it served before: what it is asked for ends it, not its configuration. \
-         It goes on being started; its last words are above, and `slurminit logs {name}` shows what came before them"
+        "{name} is in a crash loop ({deaths} crashes in a row), but it worked before: the cause is probably a request, not the \
+         configuration; will keep restarting. See its output above and `slurminit logs {name}`"
     )]
-    DiesInService { name: String, deaths: u32 },
-    #[error("{name} {exit}, and is not started again")]
+    CrashLoop { name: String, deaths: u32 },
+    #[error("{name} {exit}; will not be restarted")]
     UnitFinished { name: String, exit: Exit },
     #[error(
-        "{name} is not started: {need}, which it needs, has failed; correct {need}, then `slurminit restart {need}`"
+        "{name} is not started: its dependency {need} has failed; correct {need}, then run `slurminit restart {need}`"
     )]
     NeedFailed { name: String, need: String },
     #[error("{name} {exit}")]
     UnitStopped { name: String, exit: Exit, expected: bool },
-    #[error("{name} runs and is not ready yet; it has {} s in all", patience.as_secs())]
-    StartsSlowly { name: String, patience: Duration },
-    #[error("starting {name} again, as asked")]
+    #[error("{name} is still starting (timeout {} s)", patience.as_secs())]
+    SlowStart { name: String, patience: Duration },
+    #[error("restart requested: {name}")]
     RestartAsked { name: String },
-    #[error("{name} runs for {:.1} s and is not ready; restarting it", after.as_secs_f64())]
+    #[error("{name} is not ready after {:.1} s; restarting", after.as_secs_f64())]
     NeverReady { name: String, after: Duration },
     #[error(
-        "{name} failed {failures} times within {} s; it last {last}; the container {}", within.as_secs(),
-        if *hold { "goes on without it" } else { "ends" }
+        "{name} failed {failures} times within {} s (last: {last}); {}", within.as_secs(),
+        if *hold { "the container continues without it" } else { "stopping the container" }
     )]
     GaveUp { name: String, failures: u32, within: Duration, last: Exit, hold: bool },
     #[error("{name} {exit}; {}", external_failure(*shortage, *pause))]
     FailedExternally { name: String, exit: Exit, shortage: Shortage, pause: Duration },
-    #[error("{name} lives and does not answer: {why}; restarting it")]
-    Silent { name: String, why: String },
+    #[error("{name} is running but not responding ({why}); restarting")]
+    Unresponsive { name: String, why: String },
     #[error(
-        "{name} does not answer again: {why}; a restart has not helped, so it is left as it is for {} s; \
-         `slurminit restart {name}` does it now",
+        "{name} is not responding after a restart ({why}); next restart in {} s at the earliest. To restart it now: \
+         `slurminit restart {name}`",
         pause.as_secs()
     )]
-    LeftSilent { name: String, why: String, pause: Duration },
-    #[error("{name} runs and is kept busy: {why}; a restart would not help, so it goes on")]
+    StillUnresponsive { name: String, why: String, pause: Duration },
+    #[error("{name} is overloaded by clients ({why}); not restarting, because a restart would not help")]
     Overloaded { name: String, why: String },
-    #[error("{name} is slow: {why}; it is restarted if that goes on for a minute")]
+    #[error("{name} is slow ({why}); restarting it if this lasts a minute")]
     Slow { name: String, why: String },
-    #[error("nobody can tell whether {name} still answers: {why}")]
-    NotAsked { name: String, why: String },
+    #[error("could not check whether {name} is responding: {why}")]
+    NotChecked { name: String, why: String },
     #[error(
-        "the last {rounds} liveness probes did not end or could not be started; is the machine out of CPU, memory \
-         or processes?"
+        "the last {rounds} liveness checks timed out or could not start; check the machine for a shortage of CPU, memory \
+         or processes"
     )]
     NoVerdict { rounds: u32 },
-    #[error("the node was drained because \"{reason}\"; that is repaired by now, so the drain is taken back")]
+    #[error("resuming the node: the cause of its drain is repaired (\"{reason}\")")]
     Resuming { reason: String },
     #[error(
-        "the node is drained (\"{reason}\") and stays so, as slurminit did not do it; to take it back: \
+        "the node is drained (\"{reason}\"), not by slurminit, so it stays drained; to resume it: \
          scontrol update nodename={node} state=resume"
     )]
     DrainedByAdministrator { node: String, reason: String },
     #[error(
-        "not ready after {} s: waiting for {waiting_for}{}; the lines above and `scontrol show node` say more",
+        "not ready after {} s: waiting for {waiting_for}{}; see the lines above and `scontrol show node`",
         after.as_secs(),
-        node.as_ref().map(|node| format!("; the node is {node}")).unwrap_or_default()
+        node.as_ref().map(|node| format!(" (the node is {node})")).unwrap_or_default()
     )]
     NotReady { after: Duration, node: Option<NodeReport>, waiting_for: String },
     /// A container without a node of its own has no GRES.
@@ -95,65 +95,67 @@ pub enum Notice {
     Ready { gres: Option<String> },
     #[error("{}", .0.message)]
     CmdNotStarted(SpawnFailure),
-    #[error("stopping, as signal {signal} asks")]
+    #[error("received {}; stopping", signal_name(*signal))]
     StopAsked { signal: i32 },
     #[error("{0}")]
     Reload(ReloadNotice),
-    #[error("asked again to stop: ending everything now")]
-    Hurried,
+    #[error("second stop signal; killing all processes")]
+    SecondStopSignal,
     #[error("{name} did not end in time; killing it")]
     Killing { name: String },
     #[error(
-        "nobody could say within {:.0} s what became of the jobs: slurmctld does not answer; the next start accounts \
-         for them",
+        "could not account for the jobs within {:.0} s: slurmctld is not responding; the next start accounts for \
+         them",
         within.as_secs_f64()
     )]
-    JobsNotAsked { within: Duration },
+    JobsNotAccountedAtStop { within: Duration },
     #[error(
-        "jobs that run got no notice of the stop, as `slurminit jobs quiesce` {exit}; they end with the container, and \
+        "could not notify running jobs of the stop (`slurminit jobs quiesce` {exit}); they end with the container, and \
          the next start requeues them, or fails those with --no-requeue"
     )]
-    JobsNotTold { exit: Exit },
+    JobsNotNotified { exit: Exit },
     #[error("the command has ended; waiting for the jobs in the queue")]
-    AwaitingJobs,
-    #[error("nobody could wait for the jobs in the queue, as `slurminit jobs wait` {exit}; the container stops")]
+    WaitingForJobs,
+    #[error("could not wait for the jobs in the queue (`slurminit jobs wait` {exit}); stopping the container")]
     JobsNotAwaited { exit: Exit },
     #[error(
-        "nobody told slurmctld that the jobs of the former start are gone, as `slurminit jobs recover` {exit}; those that \
-         squeue shows as running hold their GPUs until `scontrol requeue` or `scancel`"
+        "could not report lost jobs to slurmctld (`slurminit jobs recover` {exit}); jobs that squeue lists as running hold \
+         their GPUs until you run `scontrol requeue` or `scancel`"
     )]
     JobsNotRecovered { exit: Exit },
     #[error(
-        "nobody told slurmctld which jobs had begun when it died, as `slurminit jobs account` {exit}; one with --no-requeue may \
-         run a second time"
+        "could not report started jobs to slurmctld after its crash (`slurminit jobs account` {exit}); a job with --no-requeue \
+         may run twice"
     )]
     JobsNotAccounted { exit: Exit },
     #[error(
-        "nobody told slurmctld what ended just before it did, as `slurminit jobs reclaim` {exit}; a job that squeue shows as \
-         running and that has no process holds its GPUs until `scontrol requeue` or `scancel`"
+        "could not report ended jobs to slurmctld after its crash (`slurminit jobs reclaim` {exit}); a job that squeue lists as \
+         running but that has no process holds its GPUs until you run `scontrol requeue` or `scancel`"
     )]
     JobsNotReclaimed { exit: Exit },
     #[error(
-        "/etc/passwd has changed, and `slurminit environments` {exit}: a batch job with --export=NONE has neither HOME nor \
-         PATH if its user is new"
+        "could not update the login environments after a change of /etc/passwd (`slurminit environments` {exit}): batch jobs \
+         of new users with --export=NONE have neither HOME nor PATH"
     )]
     EnvironmentsNotWritten { exit: Exit },
     #[error(
-        "the accounts of slurminit.toml are not all in the accounting database, as `slurminit associations` {exit}; jobs of their users \
-         may be refused until it has succeeded: correct what the line before says, then `slurminit reload`"
+        "could not add all accounts of slurminit.toml to the accounting database (`slurminit associations` {exit}); jobs of their \
+         users may be rejected. Correct the error above, then run `slurminit reload`"
     )]
     AssociationsNotMade { exit: Exit },
-    #[error("a process survives KILL (it waits in the kernel, or root lacks the capability KILL); leaving without it")]
+    #[error(
+        "a process survives SIGKILL (it is blocked in the kernel, or root is missing the capability KILL); exiting without it"
+    )]
     Unkillable,
     #[error(
         "stopped; exit code {code}{}",
-        why.as_ref().map(|why| format!(" (see docs/reference/exit-codes.md), because {why}")).unwrap_or_default()
+        why.as_ref().map(|why| format!(" (see docs/reference/exit-codes.md): {why}")).unwrap_or_default()
     )]
     Ended { code: u8, why: Option<Box<Notice>> },
 }
 
 impl Notice {
-    /// The event, for programs that read the log as JSON. These words stay when a message is reworded.
+    /// The event, for programs that read the log as JSON. Stable across releases, unlike the message.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::PrepareSlow => "preparation-slow",
@@ -164,20 +166,20 @@ impl Notice {
             Self::Refused(_) => "start-refused",
             Self::UnitReady { .. } => "unit-ready",
             Self::UnitDied { .. } => "unit-died",
-            Self::DiesInService { .. } => "unit-crash-loop",
+            Self::CrashLoop { .. } => "unit-crash-loop",
             Self::UnitFinished { .. } => "unit-finished",
             Self::NeedFailed { .. } => "dependency-failed",
             Self::UnitStopped { .. } => "unit-stopped",
-            Self::StartsSlowly { .. } => "unit-starts-slowly",
+            Self::SlowStart { .. } => "unit-starts-slowly",
             Self::RestartAsked { .. } => "restart-requested",
             Self::NeverReady { .. } => "unit-never-ready",
             Self::GaveUp { .. } => "unit-given-up",
             Self::FailedExternally { .. } => "external-failure",
-            Self::Silent { .. } => "unit-unresponsive",
-            Self::LeftSilent { .. } => "unit-left-unresponsive",
+            Self::Unresponsive { .. } => "unit-unresponsive",
+            Self::StillUnresponsive { .. } => "unit-left-unresponsive",
             Self::Overloaded { .. } => "unit-overloaded",
             Self::Slow { .. } => "unit-slow",
-            Self::NotAsked { .. } => "unit-not-checked",
+            Self::NotChecked { .. } => "unit-not-checked",
             Self::NoVerdict { .. } => "liveness-unknown",
             Self::Resuming { .. } => "node-resumed",
             Self::DrainedByAdministrator { .. } => "node-drained-by-administrator",
@@ -186,11 +188,11 @@ impl Notice {
             Self::CmdNotStarted(_) => "command-not-started",
             Self::StopAsked { .. } => "stop-requested",
             Self::Reload(notice) => notice.kind(),
-            Self::Hurried => "stop-hurried",
+            Self::SecondStopSignal => "stop-hurried",
             Self::Killing { .. } => "unit-killed",
-            Self::JobsNotAsked { .. } => "jobs-not-accounted-at-stop",
-            Self::JobsNotTold { .. } => "jobs-not-notified",
-            Self::AwaitingJobs => "waiting-for-jobs",
+            Self::JobsNotAccountedAtStop { .. } => "jobs-not-accounted-at-stop",
+            Self::JobsNotNotified { .. } => "jobs-not-notified",
+            Self::WaitingForJobs => "waiting-for-jobs",
             Self::JobsNotAwaited { .. } => "jobs-not-waited-for",
             Self::JobsNotRecovered { .. } => "jobs-not-recovered",
             Self::JobsNotAccounted { .. } => "jobs-not-accounted",
@@ -202,27 +204,27 @@ impl Notice {
         }
     }
 
-    /// The daemon or service that it is about.
+    /// The daemon or service that the message concerns.
     pub fn unit(&self) -> Option<&str> {
         match self {
-            Self::Reload(ReloadNotice::GoesBack { name, .. }) => Some(name).filter(|name| !name.is_empty()),
+            Self::Reload(ReloadNotice::RollingBack { name, .. }) => Some(name).filter(|name| !name.is_empty()),
             Self::Ended { why: Some(why), .. } => return why.unit(),
             Self::UnitReady { name, .. }
             | Self::UnitDied { name, .. }
-            | Self::DiesInService { name, .. }
+            | Self::CrashLoop { name, .. }
             | Self::UnitFinished { name, .. }
             | Self::NeedFailed { name, .. }
             | Self::UnitStopped { name, .. }
-            | Self::StartsSlowly { name, .. }
+            | Self::SlowStart { name, .. }
             | Self::RestartAsked { name, .. }
             | Self::NeverReady { name, .. }
             | Self::GaveUp { name, .. }
             | Self::FailedExternally { name, .. }
-            | Self::Silent { name, .. }
-            | Self::LeftSilent { name, .. }
+            | Self::Unresponsive { name, .. }
+            | Self::StillUnresponsive { name, .. }
             | Self::Overloaded { name, .. }
             | Self::Slow { name, .. }
-            | Self::NotAsked { name, .. }
+            | Self::NotChecked { name, .. }
             | Self::Killing { name, .. } => Some(name),
             _ => None,
         }
@@ -241,7 +243,7 @@ impl Notice {
             | Self::NotReady { .. }
             | Self::CmdNotStarted(_)
             | Self::Ended { why: Some(_), .. } => Level::Error,
-            // A shell that TERM ended exits with 143.
+            // A shell killed by SIGTERM exits with 143.
             Self::UnitStopped { exit: Exit::Code(0 | 143) | Exit::Signal(libc::SIGTERM), expected: true, .. }
             | Self::UnitReady { .. } => Level::Debug,
             Self::Prepared(_)
@@ -250,17 +252,22 @@ impl Notice {
             | Self::Resuming { .. }
             | Self::Ready { .. }
             | Self::StopAsked { .. }
-            | Self::AwaitingJobs
-            | Self::Hurried
+            | Self::WaitingForJobs
+            | Self::SecondStopSignal
             | Self::Ended { why: None, .. } => Level::Info,
             _ => Level::Warn,
         }
     }
 }
 
-/// The run time of a process that was told to end is not meaningful, and zero here.
+/// The run time, as part of a sentence. It is zero for a process that slurminit stopped.
 fn after(ran: Duration) -> String {
     if ran.is_zero() { String::new() } else { format!(" after {:.1} s", ran.as_secs_f64()) }
+}
+
+/// `SIGTERM`, or `signal 40` for a real-time signal.
+fn signal_name(signal: i32) -> String {
+    signal_hook::low_level::signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
 }
 
 fn when(pause: Duration) -> String {
@@ -273,27 +280,27 @@ fn when(pause: Duration) -> String {
 fn external_failure(shortage: Shortage, pause: Duration) -> String {
     let why = match shortage {
         Shortage::Processes => {
-            "the container's limit on processes was reached: end what starts so many (`ps -eo user,pid,comm`), or raise \
+            "the container's process limit was reached: end the processes that use it up (`ps -eo user,pid,comm`), or raise \
              it (--pids-limit, `ulimit -u`)"
         }
         Shortage::UserProcesses => {
-            "the limit on processes of its user was reached (RLIMIT_NPROC, --ulimit nproc): the kernel counts those of this \
-             user ID in all containers of the host; remove the limit, or raise it, and limit a container with --pids-limit"
+            "the process limit of its user was reached (RLIMIT_NPROC, --ulimit nproc), which counts this user ID's processes \
+             in all containers of the host: remove or raise it, and limit the container with --pids-limit instead"
         }
         Shortage::Memory => {
-            "the memory was used up: end what takes so much (`ps -eo user,pid,rss,comm --sort=-rss`), or raise the limit \
-             (--memory)"
+            "out of memory (OOM kill): end the processes that use most (`ps -eo user,pid,rss,comm --sort=-rss`), or raise the \
+             limit (--memory)"
         }
-        Shortage::Descriptors => "no file descriptor was left: raise --ulimit nofile, or the machine's fs.file-max",
-        Shortage::Port(port) => return format!("port {port} is another's; looking for who has it"),
+        Shortage::Descriptors => "no file descriptors left: raise --ulimit nofile, or the machine's fs.file-max",
+        Shortage::Port(port) => return format!("port {port} is in use by another process; looking for the owner"),
     };
-    let goes_on = if pause.as_millis() == 0 { "" } else { ", and goes on being tried" };
-    format!("{why}; it is tried again {}{goes_on}", when(pause))
+    let further = if pause.as_millis() == 0 { "" } else { "; will keep retrying" };
+    format!("{why}; retrying {}{further}", when(pause))
 }
 
 fn ready(gres: Option<&str>) -> String {
     match gres {
-        Some(gres) => format!("the node takes jobs (GPUs: {})", if gres.is_empty() { "none" } else { gres }),
-        None => "the controller answers".to_owned(),
+        Some(gres) => format!("the node accepts jobs (GPUs: {})", if gres.is_empty() { "none" } else { gres }),
+        None => "the controller responds".to_owned(),
     }
 }

@@ -1,7 +1,7 @@
-//! The readiness checks of a starting unit: a look at a socket, or the unit's command.
+//! The readiness checks of a starting unit: a socket check, or the unit's command.
 //!
 //! A command belongs to one start of its unit: it is killed when the unit stops, dies or exceeds the command's deadline, and the result of
-//! a former start's command is ignored.
+//! a previous start's command is ignored.
 
 use std::time::Duration;
 
@@ -24,19 +24,19 @@ pub(super) struct Check {
     runs: bool,
 }
 
-/// The pause between two looks; a look costs about 50 microseconds.
-const LOOK: Duration = Duration::from_millis(1);
+/// The pause between two socket checks, each of which takes about 50 microseconds.
+const CHECK_PAUSE: Duration = Duration::from_millis(1);
 /// After this time the start counts as slow, and the pauses grow.
 const LOOK_SLOWER: Duration = Duration::from_millis(200);
-/// The longest pause between two looks.
+/// The longest pause between two socket checks.
 const LOOK_MAX: Duration = Duration::from_millis(50);
-/// The longest pause after a command has failed. The pauses start at [`LOOK`] and double.
+/// The longest pause after a command has failed. The pauses start at [`CHECK_PAUSE`] and double.
 const COMMAND_MAX: Duration = Duration::from_secs(1);
 
 impl Check {
     /// `limit`: the time limit of a command.
     pub(super) fn new(now: Moment, limit: Duration) -> Self {
-        Self { at: now + LOOK, pause: LOOK, limit, runs: false }
+        Self { at: now + CHECK_PAUSE, pause: CHECK_PAUSE, limit, runs: false }
     }
 
     pub(super) fn next_wake(&self) -> Moment {
@@ -45,7 +45,7 @@ impl Check {
 
     fn look(&mut self, since: Moment, now: Moment) {
         self.at = now + self.pause;
-        self.pause = if now < since + LOOK_SLOWER { LOOK } else { (self.pause * 2).min(LOOK_MAX) };
+        self.pause = if now < since + LOOK_SLOWER { CHECK_PAUSE } else { (self.pause * 2).min(LOOK_MAX) };
     }
 
     fn advance_command(&mut self, probe: Child, step: &mut Step) {
@@ -55,7 +55,7 @@ impl Check {
             self.at = step.now + COMMAND_MAX;
             step.kill_task(probe);
         } else if step.runs(probe) {
-            // The command of a former start, which was killed.
+            // The command of a previous start, which was killed.
             self.at = step.now + COMMAND_MAX;
         } else {
             (self.runs, self.at) = (true, step.now + self.limit);

@@ -5,11 +5,11 @@
 //!                    ├─> Reconfiguring ─┬────────────────> Starting ─> Watching ───> Idle
 //!                    └──────────────────┴─> Stopping ────────^ │           │
 //!                                              ^               v           v
-//!                                              └─────────── Restoring (the former files again)
+//!                                              └─────────── Restoring (the previous files)
 //! ```
 //!
-//! What runs is left alone until the preparation has weighed and installed everything. A daemon that dies twice of the new
-//! files, or a node that does not come back, leads to the former ones.
+//! Nothing is restarted before the preparation has validated and installed all files. If a daemon dies twice with the new
+//! files, or the node does not become usable, the previous files are restored.
 //!
 //! Every transition takes the stage out of [`Reload`], with the [`Work`] that it owns, and puts the next one back.
 
@@ -50,7 +50,7 @@ impl Reload {
         self.settle = Some(now + SETTLE);
     }
 
-    /// The files to restore, and the unit that died of the new ones.
+    /// The files to restore, and the unit that died with the new ones.
     pub(super) fn to_restore(&self) -> (&[String], Option<UnitId>) {
         match &self.stage {
             Stage::Restoring { work, .. } => (&work.changed, work.rollback.as_ref().and_then(|rollback| rollback.died)),
@@ -69,7 +69,7 @@ impl Reload {
             Stage::Preparing { until } if now >= until => {
                 cluster.step.kill_task(Child::Reload);
                 let limit = cluster.policy.prepare_timeout;
-                let text = format!("the preparation did not end within {limit:?}: a driver or a disk hangs");
+                let text = format!("the preparation timed out after {limit:?}: a driver or a disk hangs");
                 self.end(Outcome::Refused, text, &mut cluster.step)
             }
             Stage::Reconfiguring { until, work } if now >= until => {
@@ -109,7 +109,7 @@ impl Reload {
     /// Handles a message of a reload's preparation, and returns any other message.
     pub(super) fn handle_message(&mut self, message: PrepareEvent, cluster: &mut Cluster) -> Option<PrepareEvent> {
         match (&mut self.stage, message) {
-            // The preparation reports what the daemon died of before it writes anything.
+            // The preparation reports the cause of the death before it writes anything.
             (Stage::Restoring { work, .. }, PrepareEvent::Failed { finding, .. }) => {
                 if let Some(rollback) = &mut work.rollback {
                     rollback.why = format!("{}: {}; repair: {}", rollback.why, finding.what, finding.repair);
@@ -153,14 +153,14 @@ impl Reload {
         cluster.prepared = Some(prepared);
         match work.apply {
             Apply::Nothing => {
-                let text = work.text("nothing changed", "the daemons need nothing for it");
+                let text = work.text("nothing changed", "no daemon is affected");
                 self.end_with(!work.deferred.is_empty(), Outcome::Unchanged, text, &mut cluster.step)
             }
             Apply::Reconfigure if work.was_usable => {
                 cluster.step.start_task(Child::Reconfigure);
                 Stage::Reconfiguring { until: cluster.step.now + RECONFIGURE, work }
             }
-            // A broken cluster cannot be asked to reconfigure itself.
+            // `scontrol reconfigure` needs a working slurmctld.
             Apply::Reconfigure | Apply::Restart => apply::stop_slurm(work, cluster),
         }
     }
@@ -170,7 +170,7 @@ impl Reload {
         self.stage = match (std::mem::take(&mut self.stage), child) {
             // Its last message was read before its death. If the stage has not changed, it died without one.
             (Stage::Preparing { .. }, Child::Reload) => {
-                let text = format!("the preparation {exit}; its own words are in the lines above");
+                let text = format!("the preparation {exit}; see its output above");
                 self.end(Outcome::Refused, text, &mut cluster.step)
             }
             (Stage::Reconfiguring { work, .. }, Child::Reconfigure) if *exit == Exit::Code(0) => {

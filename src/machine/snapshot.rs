@@ -16,13 +16,13 @@ pub struct Snapshot {
     pub phase: PhaseName,
     /// Whether jobs can run now.
     pub ready: bool,
-    /// `ready`, or one line that says why not.
+    /// `ready`, or one line with the reason why not.
     pub why: String,
     /// The daemons and services in the order of their start.
     pub units: Vec<UnitSnapshot>,
     /// The node's last known state.
     pub node: Option<NodeReport>,
-    /// What the preparation decided.
+    /// The result of the preparation.
     pub prepared: Option<Prepared>,
     /// The reloads so far.
     #[serde(default)]
@@ -40,7 +40,7 @@ pub struct UnitSnapshot {
     pub state: UnitState,
     /// When this state began, in milliseconds since slurminit started; only for `starting` and `ready`.
     pub since_ms: Option<u64>,
-    /// The PID of the main process; filled in by the edge.
+    /// The PID of the main process; set by the supervisor.
     pub pid: Option<i32>,
     /// How often the unit was started.
     pub starts: u32,
@@ -50,8 +50,8 @@ pub struct UnitSnapshot {
     pub essential: bool,
     /// How the unit's last process ended.
     pub last_exit: Option<LastExit>,
-    /// Why slurminit told that process to end, if it did.
-    pub last_exit_why: Option<ToldWhy>,
+    /// Why slurminit stopped that process, if it did.
+    pub last_exit_why: Option<StopReason>,
     /// When that process ended, in milliseconds since slurminit started.
     pub last_exit_ms: Option<u64>,
 }
@@ -97,24 +97,24 @@ pub enum LastExit {
     Failure(String),
 }
 
-/// Why slurminit told a process to end.
+/// Why slurminit stopped a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ToldWhy {
-    /// An operator asked for a restart.
+pub enum StopReason {
+    /// An operator requested a restart.
     #[serde(rename = "a restart was asked for")]
     RestartAsked,
     /// The process ran but did not become ready.
     #[serde(rename = "it did not get ready")]
     NeverReady,
-    /// The process did not answer; the text describes how.
+    /// The process did not respond; the text describes how.
     #[serde(untagged)]
     Silent(String),
 }
 
-model::shown_as_serialized!(PhaseName, UnitState, LastExit, ToldWhy);
+model::shown_as_serialized!(PhaseName, UnitState, LastExit, StopReason);
 
 impl UnitSnapshot {
-    /// Whether the unit serves.
+    /// Whether the unit is ready.
     pub fn is_up(&self) -> bool {
         self.state == UnitState::Ready
     }
@@ -126,7 +126,7 @@ impl UnitSnapshot {
 }
 
 impl Machine {
-    /// What `status` shows.
+    /// The snapshot for `status`.
     pub fn snapshot(&self) -> Snapshot {
         let units = self.cluster.units.iter().map(|unit| {
             let (state, since) = shown(unit.state());
@@ -157,7 +157,7 @@ impl Machine {
         let why = why.or_else(|| missing.map(|unit| self.why_missing(unit)));
         let why = why.or_else(|| self.node_trouble());
         let waits = matches!(self.phase, Phase::Boot { .. }) && self.setup.has_associations;
-        let why = why.or_else(|| waits.then(|| "the accounts of slurminit.toml are being made".to_owned()));
+        let why = why.or_else(|| waits.then(|| "the accounts of slurminit.toml are being created".to_owned()));
         Snapshot {
             phase,
             ready: why.is_none(),
@@ -170,10 +170,10 @@ impl Machine {
         }
     }
 
-    /// Why an essential unit does not serve.
+    /// Why an essential unit is not ready.
     fn why_missing(&self, unit: &Unit) -> String {
         let failed =
-            unit.failed_need.map(|need| format!(": {}, which it needs, has failed", self.cluster.units[need].name()));
+            unit.failed_need.map(|need| format!(": its dependency {} has failed", self.cluster.units[need].name()));
         format!("{} is {}{}", unit.name(), shown(unit.state()).0, failed.unwrap_or_default())
     }
 
@@ -182,7 +182,7 @@ impl Machine {
             return None;
         }
         Some(match &self.cluster.node.report {
-            _ if self.setup.jobs == JobCare::Nobody => "the controller has not answered".to_owned(),
+            _ if self.setup.jobs == JobCare::OtherContainers => "the controller has not responded".to_owned(),
             Some(report) => format!("the node is {report}"),
             None => "the node has not registered".to_owned(),
         })
@@ -197,13 +197,13 @@ fn last_exit(exit: &Exit) -> LastExit {
     if *exit == Exit::Code(0) { LastExit::Success } else { LastExit::Failure(exit.to_string()) }
 }
 
-fn why_told(end: &End) -> Option<ToldWhy> {
+fn why_told(end: &End) -> Option<StopReason> {
     match (end.told?, &end.silence) {
         (Again::No, _) => None,
-        (Again::AfterSilence, Some(silence)) => Some(ToldWhy::Silent(format!("it did not answer ({silence})"))),
-        (Again::AfterSilence, None) => Some(ToldWhy::Silent("it did not answer".to_owned())),
-        (Again::AfterFailure, _) => Some(ToldWhy::NeverReady),
-        (Again::AsAsked, _) => Some(ToldWhy::RestartAsked),
+        (Again::AfterSilence, Some(silence)) => Some(StopReason::Silent(format!("it did not answer ({silence})"))),
+        (Again::AfterSilence, None) => Some(StopReason::Silent("it did not answer".to_owned())),
+        (Again::AfterFailure, _) => Some(StopReason::NeverReady),
+        (Again::AsAsked, _) => Some(StopReason::RestartAsked),
     }
 }
 
@@ -244,7 +244,7 @@ mod tests {
         both(UnitState::GivenUp, "given up");
         both(last_exit(&Exit::Code(0)), "exited with code 0");
         both(last_exit(&Exit::Code(1)), "exited with code 1");
-        both(ToldWhy::RestartAsked, "a restart was asked for");
-        both(ToldWhy::Silent("it did not answer".to_owned()), "it did not answer");
+        both(StopReason::RestartAsked, "a restart was asked for");
+        both(StopReason::Silent("it did not answer".to_owned()), "it did not answer");
     }
 }

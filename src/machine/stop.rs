@@ -1,4 +1,4 @@
-//! The ordered stop: the command, then the daemons in reverse order, then whatever is left.
+//! The ordered stop: the command, then the daemons in reverse order, then all remaining processes.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub(super) struct Stop {
     why: Option<Notice>,
     /// Whether the end of the command is the only cause of the stop.
     by_command: bool,
-    /// At this moment everything left gets SIGKILL.
+    /// The deadline at which all remaining processes get SIGKILL.
     until: Moment,
     /// Whether jobs were notified and are still running.
     jobs_left: bool,
@@ -98,7 +98,7 @@ impl Machine {
         jobs.stop(units, step);
         for task in step.tasks() {
             match task {
-                // A hook may have to undo something.
+                // A hook may have to clean up.
                 Child::Hook(_) => step.signal(task, libc::SIGTERM),
                 _ => step.kill_task(task),
             }
@@ -119,13 +119,13 @@ impl Machine {
         matches!(&self.phase, Phase::Stop(Stop { by_command: true, .. }))
     }
 
-    /// Someone lost patience: a second signal ends the waiting.
+    /// Handles a second stop signal: kills all processes at once.
     pub(super) fn hurry(&mut self) {
         let step = &mut self.cluster.step;
         if let Phase::Stop(stop) = &mut self.phase {
             if stop.until > step.now {
                 stop.until = step.now;
-                step.report(Notice::Hurried);
+                step.report(Notice::SecondStopSignal);
             }
         }
     }
@@ -155,7 +155,7 @@ impl Machine {
             }
             Stage::Jobs { .. } if !step.runs(Child::JobsQuiesce) => self.enter_stage(Stage::Units),
             Stage::Jobs { kill_at } if late || now >= kill_at => {
-                step.report(Notice::JobsNotAsked { within: self.setup.jobs_grace + JOBS_MARGIN });
+                step.report(Notice::JobsNotAccountedAtStop { within: self.setup.jobs_grace + JOBS_MARGIN });
                 step.kill_task(Child::JobsQuiesce);
                 self.enter_stage(Stage::Units);
             }
@@ -191,7 +191,7 @@ impl Machine {
         let needed = match care {
             _ if units.iter().any(|unit| unit.is(DaemonName::Slurmctld)) => Some(DaemonName::Slurmctld),
             JobCare::Cluster | JobCare::Node => Some(DaemonName::Munged),
-            JobCare::Nobody => None,
+            JobCare::OtherContainers => None,
         };
         if node.report.is_none() || !needed.is_some_and(|daemon| units.has_ready(daemon)) {
             return self.enter_stage(Stage::Units);
@@ -207,7 +207,7 @@ impl Machine {
         stop.jobs_left = matches!(exit, Exit::Code(exit_code::JOBS_LEFT) | Exit::Signal(_));
         // If the child was too late, its kill was already reported.
         if matches!(stop.stage, Stage::Jobs { .. }) && !matches!(exit, Exit::Code(0 | exit_code::JOBS_LEFT)) {
-            self.cluster.step.report(Notice::JobsNotTold { exit });
+            self.cluster.step.report(Notice::JobsNotNotified { exit });
         }
     }
 

@@ -48,17 +48,17 @@ pub(super) struct Timeline {
 }
 
 impl Timeline {
-    /// Notes that a part has begun, and that it is done once `goes_on` is false.
-    fn note(&mut self, now: Moment, part: Part, goes_on: bool) {
+    /// Records the beginning of a part, and its end once `is_running` is false.
+    fn note(&mut self, now: Moment, part: Part, is_running: bool) {
         let us = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
         match self.spans.iter_mut().find(|span| span.part == part) {
-            Some(span) if !goes_on && span.until_us.is_none() => span.until_us = Some(us),
-            None if goes_on => self.spans.push(Span { part, from_us: us, until_us: None }),
+            Some(span) if !is_running && span.until_us.is_none() => span.until_us = Some(us),
+            None if is_running => self.spans.push(Span { part, from_us: us, until_us: None }),
             _ => {}
         }
     }
 
-    /// Notes a part without a duration.
+    /// Records a part without a duration.
     fn note_done(&mut self, now: Moment, part: Part) {
         self.note(now, part.clone(), true);
         self.note(now, part, false);
@@ -66,7 +66,7 @@ impl Timeline {
 }
 
 impl Machine {
-    /// Called after each step: notes what has begun and what is done.
+    /// Called after each step: records the parts that have begun or ended.
     pub(super) fn note_moments(&mut self) {
         if self.is_stopping() {
             return;

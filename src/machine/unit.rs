@@ -29,9 +29,9 @@ pub struct Unit {
     pub(super) last_end: Option<End>,
     pub(super) liveness_history: LivenessHistory,
     pub(super) external_failures: ExternalFailures,
-    /// The needed unit that failed for good, if that was logged as the reason why this one does not start.
+    /// The failed dependency that keeps this unit from starting, if that was logged.
     pub(super) failed_need: Option<UnitId>,
-    /// When the unit failed, oldest first; older failures than can matter are dropped.
+    /// The times of failures within the give-up window, oldest first.
     failures: VecDeque<Moment>,
     in_a_row: u32,
 }
@@ -40,7 +40,7 @@ pub struct Unit {
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) at: Moment,
-    /// When the process was told to end, or the earliest time at which it may have begun to end by itself.
+    /// When the process was told to stop, or the earliest time at which it may have begun to exit by itself.
     pub(super) began: Moment,
     pub(super) exit: Exit,
     /// Why slurminit told the process to end; `None` if it did not.
@@ -52,11 +52,11 @@ pub(super) struct End {
 /// Whether and why a unit that was told to end is started again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Again {
-    /// It stays down.
+    /// It is not restarted.
     No,
     /// It is restarted because it did not become ready. This counts as a failure.
     AfterFailure,
-    /// It is restarted because it did not answer. Another user may have caused that, so it does not count as a failure.
+    /// It is restarted because it did not respond. A user may have caused that, so it does not count as a failure.
     AfterSilence,
     /// It is restarted on request.
     AsAsked,
@@ -84,10 +84,10 @@ pub(super) enum State {
 /// After this time the start is logged as slow.
 const SLOW_START: Duration = Duration::from_secs(2);
 /// munged can lose a SIGTERM while it starts (0.5.16: seen in its first 20 ms), so the signal is repeated. Slurm's
-/// daemons tolerate a second SIGTERM. A service might take it as a demand to hurry, and gets only one.
+/// daemons tolerate a second SIGTERM. A service may treat a second one as a request to abort, and gets only one.
 const NUDGE: Duration = Duration::from_millis(100);
 /// The time from SIGTERM to SIGKILL of a database that is still starting. A SIGTERM in its first second can make mariadbd hang
-/// (11.8); nobody uses it yet, and InnoDB recovers from SIGKILL.
+/// (11.8). It has no clients yet, and InnoDB recovers from SIGKILL.
 const STARTING_DATABASE: Duration = Duration::from_secs(1);
 /// How often SIGKILL is repeated.
 const KILL_INTERVAL: Duration = Duration::from_millis(500);
@@ -149,7 +149,7 @@ impl Unit {
         self.ready_since().is_some()
     }
 
-    /// Whether the unit does its work, or has done it.
+    /// Whether the unit is ready, or has finished successfully.
     pub(super) fn serves(&self) -> bool {
         self.is_ready() || self.has_succeeded()
     }
@@ -233,7 +233,7 @@ impl Unit {
         true
     }
 
-    /// Does what is due while the process is alive.
+    /// Performs due actions while the process is alive.
     pub(super) fn advance(&mut self, step: &mut Step) {
         let now = step.now;
         match &mut self.state {
@@ -245,7 +245,7 @@ impl Unit {
             State::Starting { since, until, told, .. } => {
                 if now >= *since + SLOW_START && !std::mem::replace(told, true) {
                     let patience = *until - *since;
-                    step.report(Notice::StartsSlowly { name: self.name(), patience });
+                    step.report(Notice::SlowStart { name: self.name(), patience });
                 }
                 self.check_readiness(step);
             }

@@ -52,7 +52,7 @@ impl Units {
         self.daemons(name).next()
     }
 
-    /// One for each simulated node, if it is slurmd.
+    /// The instances of a daemon: for slurmd, one for each simulated node.
     pub(super) fn daemons(&self, name: DaemonName) -> impl Iterator<Item = &Unit> {
         self.iter().filter(move |unit| unit.is(name))
     }
@@ -76,12 +76,12 @@ impl Units {
         slurm.into_iter()
     }
 
-    /// The container's exit code if the unit cannot be kept alive. Jobs do not end because nobody counts them any more.
+    /// The container's exit code if the unit cannot be kept alive. Jobs do not end because accounting is down.
     pub(super) fn essential(&self, unit: &Unit) -> Option<u8> {
         unit.spec.essential.filter(|_| !(unit.is_for_accounting() && self.has_had_controller()))
     }
 
-    /// Whether slurmctld has been ready: it has saved what it must know of accounting.
+    /// Whether slurmctld has been ready: it has then saved the associations of the accounting database.
     fn has_had_controller(&self) -> bool {
         self.daemon(DaemonName::Slurmctld).is_some_and(Unit::has_been_ready)
     }

@@ -27,9 +27,9 @@ pub enum DaemonName {
     Slurmd,
     /// The REST API.
     Slurmrestd,
-    /// slurminit's own, which looks after the GPUs.
+    /// slurminit's GPU agent.
     Agent,
-    /// slurminit's own, which serves metrics and the page.
+    /// slurminit's server of metrics and the page.
     Metrics,
 }
 
@@ -60,8 +60,8 @@ impl DaemonName {
         }
     }
 
-    /// What the daemon is called on a simulated node, by the node's number from 1. The first has the daemon's own name, which others may
-    /// have in their `after`.
+    /// The unit name of the daemon on a simulated node, by the node's number from 1. The first keeps the daemon's name, so
+    /// that `after` can refer to it.
     pub fn of_simulated_node(self, number: u32) -> String {
         if number == 1 { self.to_string() } else { format!("{self}-{number}") }
     }
@@ -77,12 +77,12 @@ impl DaemonName {
         }
     }
 
-    /// Whether there is a question that costs little and that tells whether the daemon still serves.
+    /// Whether a cheap liveness check for the daemon exists.
     pub const fn has_question(self) -> bool {
         matches!(self, Self::Munged | Self::Slurmctld | Self::Slurmd)
     }
 
-    /// Whether this daemon serves accounting, without which a cluster that has started goes on.
+    /// Whether this is an accounting daemon. A running cluster survives its failure.
     pub const fn is_for_accounting(self) -> bool {
         matches!(self, Self::Mariadbd | Self::Slurmdbd)
     }
@@ -110,7 +110,7 @@ pub struct DaemonSettings {
     pub stop_timeout: Option<Duration>,
     /// When the daemon counts as ready.
     pub readiness: Option<Readiness>,
-    /// How to check that the daemon still answers.
+    /// The liveness check.
     pub liveness: Option<LivenessTest>,
     /// When the daemon is restarted.
     pub restart: Option<RestartPolicy>,
@@ -134,13 +134,13 @@ pub struct Service {
     /// When the service counts as ready; `None` means as soon as it runs.
     #[serde(default)]
     pub readiness: Option<Readiness>,
-    /// How to check that the service still answers; `None` disables the check.
+    /// The liveness check; `None` disables it.
     #[serde(default)]
     pub liveness: Option<LivenessTest>,
     /// When the service is restarted.
     #[serde(default)]
     pub restart: RestartPolicy,
-    /// Whether the container ends if the service cannot be kept alive.
+    /// Whether the container exits if the service gives up.
     #[serde(default)]
     pub essential: bool,
     /// Variables added to the environment.
@@ -155,7 +155,7 @@ pub struct Service {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RestartPolicy {
-    /// Whenever it ends.
+    /// After every exit.
     #[default]
     Always,
     /// When it exits with a code other than 0, or is killed by a signal.
@@ -169,7 +169,7 @@ pub enum RestartPolicy {
 pub struct Readiness {
     /// The condition to check.
     pub test: ReadinessTest,
-    /// How long it may take; `None` is `supervise.ready_timeout`.
+    /// The timeout; `None` means `supervise.ready_timeout`.
     pub timeout: Option<Duration>,
 }
 
@@ -253,10 +253,10 @@ pub struct JobHook {
     /// Program and arguments.
     #[serde(deserialize_with = "value::command")]
     pub command: Vec<String>,
-    /// How long it may take.
+    /// The timeout.
     #[serde(default = "one_minute", deserialize_with = "value::seconds")]
     pub timeout: Duration,
-    /// What its failure means.
+    /// The consequence of a failure.
     #[serde(default)]
     pub on_failure: OnHookFailure,
 }
@@ -265,11 +265,11 @@ const fn one_minute() -> Duration {
     Duration::from_secs(60)
 }
 
-/// What the failure of a job's hook means.
+/// The consequence of a failed job hook.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnHookFailure {
-    /// It is said in the log.
+    /// The failure is logged.
     #[default]
     Warn,
     /// Slurm also drains the node; before a job it also requeues the job and holds it.
@@ -283,7 +283,7 @@ pub struct Hook {
     /// Program and arguments.
     #[serde(deserialize_with = "value::command")]
     pub command: Vec<String>,
-    /// How long it may take.
+    /// The timeout.
     #[serde(default = "five_minutes", serialize_with = "value::as_seconds", deserialize_with = "value::seconds")]
     pub timeout: Duration,
 }

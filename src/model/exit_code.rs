@@ -1,4 +1,4 @@
-//! All exit codes of slurminit. docs/reference/exit-codes.md explains what to do about each.
+//! All exit codes of slurminit, explained in docs/reference/exit-codes.md.
 //!
 //! If a CMD ran, the container's code is CMD's own (128+n if signal n killed it).
 
@@ -7,7 +7,7 @@ use std::process::ExitStatus;
 
 /// Success, including a requested stop.
 pub const SUCCESS: u8 = 0;
-/// A verb failed; standard error says why.
+/// A verb failed; see standard error.
 pub const FAILURE: u8 = 1;
 /// The command line is invalid.
 pub const USAGE: u8 = 2;
@@ -44,7 +44,7 @@ pub const CMD_NOT_EXECUTABLE: u8 = 126;
 /// CMD was not found.
 pub const CMD_NOT_FOUND: u8 = 127;
 
-/// What a shell makes of the end of a process: its own code, or 128+n if signal n killed it.
+/// The exit code of a process in a shell: its own code, or 128+n after signal n.
 pub fn of(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILURE)

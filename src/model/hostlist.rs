@@ -2,7 +2,7 @@
 
 use crate::value::NodeName;
 
-/// The most nodes that Slurm knows.
+/// Slurm's maximum number of nodes.
 const MOST: u32 = 65_536;
 
 /// The names of a list; `None` if a part of it is no name and no range.

@@ -38,7 +38,7 @@ pub const WSL_DEVICE: &str = "/dev/dxg";
 pub struct Inventory {
     /// The kernel's host name, which `SlurmctldHost` must match.
     pub hostname: String,
-    /// What the engine calls this container, where the host name is only its id and the node is to have a name.
+    /// The container's name in the engine, if the host name is only its ID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_name: Option<String>,
     /// The platform that provides the kernel.
@@ -55,7 +55,7 @@ pub struct Inventory {
     pub cgroup: Cgroup,
     /// The installed Slurm.
     pub slurm: SlurmInstall,
-    /// Whether the container has IPv6 addresses alone, beside loopback.
+    /// Whether the container has only IPv6 addresses (besides loopback).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ipv6_alone: bool,
     /// Whether root may create PID and mount namespaces with a /proc of their own. Docker withholds CAP_SYS_ADMIN by
@@ -64,7 +64,7 @@ pub struct Inventory {
     pub makes_namespaces: bool,
     /// One entry for each driver of which there is a trace.
     pub drivers: Vec<Driver>,
-    /// Whose the device files of the usable GPUs are.
+    /// The origin and access of the usable GPUs' device files.
     #[serde(default, skip_serializing_if = "DeviceFiles::is_hosts")]
     pub device_files: DeviceFiles,
     /// Every GPU that a driver reports, in driver order, NVIDIA first; including GPUs that cannot be opened.
@@ -74,7 +74,7 @@ pub struct Inventory {
 }
 
 impl Inventory {
-    /// The address of a cluster in one container, which no other container reaches.
+    /// The loopback address, used by a cluster in one container.
     pub fn loopback(&self) -> &'static str {
         if self.ipv6_alone { "::1" } else { "127.0.0.1" }
     }
@@ -95,16 +95,16 @@ impl Inventory {
     }
 }
 
-/// Whose the GPUs' device files are.
+/// The origin and access of the GPUs' device files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceFiles {
-    /// Those of the host, or of others: a bind mount of them, or their whole /dev.
+    /// Bind-mounted from the host (single files or its /dev).
     #[default]
     Hosts,
-    /// Made for this container alone, and every user may open them.
+    /// Created for this container; every user can open them.
     Open,
-    /// Made for this container alone, and open to root and their owner only.
+    /// Created for this container; only root and the owner can open them.
     Closed,
 }
 
@@ -183,7 +183,7 @@ pub struct Gpu {
     /// The current condition, if it was requested and the driver reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<Condition>,
-    /// Whether this container may open the GPU.
+    /// Whether the GPU is usable in this container.
     pub access: Access,
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::value;
 
-/// What happens to running jobs when the container stops.
+/// The handling of running jobs when the container stops.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Jobs {

@@ -1,4 +1,4 @@
-//! How to check that a ready process still answers.
+//! The configured liveness check of a ready process.
 
 use std::fmt;
 use std::time::Duration;

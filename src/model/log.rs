@@ -1,4 +1,4 @@
-//! `[log]`: what slurminit and the daemons say, and how.
+//! `[log]`: level and format of the log.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +26,7 @@ pub enum LogFormat {
 /// The severity of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-#[expect(missing_docs, reason = "the words are the field's own")]
+#[expect(missing_docs, reason = "the names are self-explanatory")]
 pub enum Level {
     Error,
     Warn,

@@ -16,7 +16,7 @@ use crate::inventory::Finding;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "event")]
 pub enum PrepareEvent {
-    /// The munge key is in place: munged may start while detection goes on.
+    /// The munge key is in place: munged may start before detection ends.
     MungeKeyReady,
     /// The GPUs, CPUs and memory are known.
     Detected,
@@ -31,21 +31,21 @@ pub enum PrepareEvent {
     },
 }
 
-/// What PID 1 gives to the preparation on its standard input, as JSON: every user can read a command line.
+/// The input of the preparation, as JSON on standard input (every user can read a command line).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PrepareInput {
     /// Checksums of the configuration that PID 1 uses ([`config::Held`] as text).
     pub held: Option<String>,
-    /// The last log lines of the daemon that died.
+    /// The last log lines of the crashed daemon.
     pub last_lines: String,
 }
 
-/// How the daemons take over the files that a preparation installed.
+/// How the daemons apply newly installed files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Apply {
-    /// Nothing to do: they already use these files, or read them at each use.
+    /// No action: the daemons already use the files, or read them at each use.
     #[default]
     Nothing,
     /// `scontrol reconfigure`.
@@ -76,13 +76,13 @@ pub struct OfferedGpu {
 pub struct Prepared {
     /// The node's name in slurm.conf.
     pub node_name: String,
-    /// How many simulated nodes that name stands for; 0 for a node that is one.
+    /// The number of simulated nodes in that hostlist; 0 for a real node.
     #[serde(skip_serializing_if = "is_zero")]
     pub simulated_nodes: usize,
-    /// What slurmd tells the controller of this node (`slurmd -Z --conf`), where slurm.conf does not.
+    /// The node's registration (`slurmd -Z --conf`), if it is not in slurm.conf.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dynamic_node: Option<String>,
-    /// The name that slurmd must be told (`slurmd -N`), because it does not find it by the host's name.
+    /// The node name to pass with `slurmd -N`, if slurmd cannot derive it from the host name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub told_node: Option<String>,
     /// The user that slurmctld runs as, if the operator's files name one.
@@ -90,7 +90,7 @@ pub struct Prepared {
     pub slurm_user: Option<String>,
     /// The node's GRES in slurm.conf (`gpu:nvidia:2`); empty without GPUs.
     pub gres: String,
-    /// Whether the controller will find jobs saved by an earlier start.
+    /// Whether an earlier start saved jobs.
     pub saved_jobs: bool,
     /// Whether the controller's state directory is still empty, so that nothing can be lost.
     pub new_state: bool,
@@ -110,7 +110,7 @@ pub struct Prepared {
     pub changed: Vec<PathBuf>,
     /// All findings, worst first.
     pub findings: Vec<Finding>,
-    /// After a reload: how the daemons take over the files.
+    /// After a reload: how the daemons apply the files.
     pub apply: Apply,
     /// After a reload: what changed, one readable item each.
     pub news: Vec<String>,

@@ -4,15 +4,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::{printable, slurm_time};
 
-/// squeue's columns of [`QueuedJob::parse`]. None is a text that a user chooses, which could pass for another column or line.
+/// squeue's columns for [`QueuedJob::parse`]. No column is user-defined text, which could imitate another column or line.
 pub const COLUMNS: &str = "%A|%i|%T|%C|%M|%P|%u|%U|%N|%n|%x|%E|%r";
 
-/// Kept length of a field that is shown, in characters.
+/// The maximum length of a displayed field, in characters.
 const LONGEST: usize = 100;
 
-/// The state of a job that waits.
+/// The state of a pending job.
 pub const PENDING: &str = "PENDING";
-/// The state of a job that has ended, but whose end slurmctld has not learned yet.
+/// The state of a job that has ended but is not yet reported to slurmctld.
 pub const COMPLETING: &str = "COMPLETING";
 /// The states of jobs that hold resources.
 pub const HOLDING: [&str; 5] = ["RUNNING", "SUSPENDED", "CONFIGURING", "STOPPED", COMPLETING];
@@ -32,44 +32,44 @@ pub struct QueuedJob {
     /// The job id; each task of an array has one.
     #[serde(skip)]
     pub number: u64,
-    /// The name for Slurm's commands: `17`, `17_3` for a task of an array, `17_[4-9]` for tasks that wait.
+    /// The ID for Slurm's commands: `17`, `17_3` for an array task, `17_[4-9]` for pending tasks.
     pub id: String,
-    /// Slurm's word for its state: `RUNNING`.
+    /// Slurm's state: `RUNNING`.
     pub state: String,
-    /// How many CPUs it has or asks for.
+    /// The number of allocated or requested CPUs.
     pub cpus: u64,
-    /// How long it has run: `1-02:03:04`.
+    /// The run time: `1-02:03:04`.
     pub time: String,
-    /// The partition, or several that it may go to.
+    /// The partition, or the requested partitions.
     pub partition: String,
-    /// Its user.
+    /// The user.
     pub user: String,
     /// The user's id.
     #[serde(skip)]
     pub uid: u32,
-    /// The nodes that it has.
+    /// The allocated nodes.
     #[serde(skip)]
     pub nodes: String,
-    /// The nodes that it asked for by name.
+    /// The nodes requested by name.
     #[serde(skip)]
     pub required: String,
-    /// The nodes that it is to be kept off.
+    /// The excluded nodes.
     #[serde(skip)]
     pub excluded: String,
-    /// The jobs that it waits for: `afterok:5(unfulfilled)`.
+    /// The dependencies: `afterok:5(unfulfilled)`.
     #[serde(skip)]
     pub dependency: String,
-    /// The account that pays for it; empty unless it was asked for.
+    /// The account; empty unless queried.
     pub account: String,
-    /// Why it waits; `None` if it does not.
+    /// The pending reason; `None` if the job is not pending.
     pub reason: String,
-    /// The GRES that it asked for; empty unless it was asked for.
+    /// The requested GRES; empty unless queried.
     #[serde(skip)]
     pub gres: String,
 }
 
 impl QueuedJob {
-    /// Parses a line of [`COLUMNS`], and returns what follows them.
+    /// Parses a line of [`COLUMNS`]; returns the job and the rest of the line.
     pub fn parse(line: &str) -> Option<(Self, &str)> {
         let mut fields = line.trim().splitn(14, '|').map(str::trim);
         let mut next = || fields.next();
@@ -98,17 +98,17 @@ impl QueuedJob {
         Some((job, fields.next().unwrap_or_default()))
     }
 
-    /// Whether it waits.
+    /// Whether the job is pending.
     pub fn waits(&self) -> bool {
         self.state == PENDING
     }
 
-    /// Whether it has ended, but its end is not known yet.
+    /// Whether the job has ended but is not yet reported to slurmctld.
     pub fn is_completing(&self) -> bool {
         self.state == COMPLETING
     }
 
-    /// How long it has run, in seconds.
+    /// The run time in seconds.
     pub fn seconds(&self) -> Option<u64> {
         slurm_time::seconds(&self.time)
     }

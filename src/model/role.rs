@@ -1,4 +1,4 @@
-//! What a container runs.
+//! The role of a container.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,9 +13,9 @@ pub enum Role {
     None,
     /// munged and slurmctld: the controller of a cluster of several containers.
     Controller,
-    /// munged and slurmd: a node of such a cluster, which tells the controller what hardware it has.
+    /// munged and slurmd: a node of such a cluster, which registers its hardware with the controller.
     Compute,
-    /// munged only: a place to submit jobs from.
+    /// munged only: a login node.
     Login,
 }
 

@@ -1,11 +1,11 @@
-//! Times as Slurm writes them: how long a job has run, and how long it may.
+//! Slurm's time format, for run times and time limits.
 
 use std::fmt;
 
 /// 10 years. More is an error, and Slurm counts minutes with 32 bits.
 const LONGEST: u64 = 10 * 366 * 86_400;
 
-/// How long a job may run.
+/// A time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeLimit {
     /// Without limit.

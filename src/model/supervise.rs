@@ -16,20 +16,20 @@ pub struct Supervise {
     /// The longest pause between restarts.
     #[serde(serialize_with = "value::as_seconds", deserialize_with = "value::seconds")]
     pub restart_max_delay: Duration,
-    /// A daemon that fails this often within `give_up_window` is given up.
+    /// The number of failures within `give_up_window` after which a daemon gives up.
     pub give_up_after: u32,
     /// See `give_up_after`.
     #[serde(serialize_with = "value::as_seconds", deserialize_with = "value::seconds")]
     pub give_up_window: Duration,
-    /// After running this long, a daemon's failures are forgotten.
+    /// After this run time, a daemon's failure count is reset.
     #[serde(serialize_with = "value::as_seconds", deserialize_with = "value::seconds")]
     pub reset_after: Duration,
-    /// What happens when a daemon is given up.
+    /// The action when a daemon gives up.
     pub on_give_up: OnGiveUp,
-    /// How often ready daemons are checked; zero means never.
+    /// The liveness check interval; zero disables the checks.
     #[serde(serialize_with = "value::as_seconds", deserialize_with = "value::probe_seconds_or_zero")]
     pub probe_interval: Duration,
-    /// The time limit for an answer; at most `probe_interval`.
+    /// The liveness check timeout; at most `probe_interval`.
     #[serde(serialize_with = "value::as_seconds", deserialize_with = "value::probe_seconds")]
     pub probe_timeout: Duration,
     /// The configured time from the stop signal to the final SIGKILL, for all daemons together: see
@@ -79,7 +79,7 @@ impl Default for Supervise {
     }
 }
 
-/// What happens when a daemon cannot be kept alive.
+/// The action when a daemon gives up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnGiveUp {

@@ -1,6 +1,6 @@
-//! The task of PID 1: what it has to know of the configuration, and of the command line, for as long as the container lives.
+//! The task of PID 1: its parameters from the configuration and the command line.
 //!
-//! `slurminit run` makes it, and hands it to `slurminit-init`: PID 1 itself reads nothing that an operator has written.
+//! `slurminit run` creates the task and passes it to `slurminit-init`. PID 1 never parses operator input.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -18,15 +18,15 @@ use crate::unit::{JobCare, Spec};
 /// The task of PID 1.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Task {
-    /// What the state machine knows.
+    /// The parameters of the state machine.
     pub setup: Setup,
-    /// Whether slurmctld is here and its nodes are other containers.
+    /// Whether slurmctld runs here for nodes in other containers.
     pub has_other_nodes: bool,
-    /// What becomes of jobs that do not end in time when the container stops.
+    /// The handling of jobs that exceed the grace period when the container stops.
     pub on_stop: OnStop,
-    /// The role, which the preparation is told.
+    /// The role, passed on to the preparation.
     pub role: Role,
-    /// The number of simulated nodes, if the command line gives one; the preparation is told that, too.
+    /// The number of simulated nodes from the command line, passed on to the preparation.
     pub simulated_nodes: Option<u32>,
     /// The configured name of the node.
     pub node: String,
@@ -42,9 +42,9 @@ pub struct Task {
     pub config_file: Option<OsString>,
     /// The file to watch for changes, even if none was named.
     pub watched_file: OsString,
-    /// The part of the configuration that only a restart changes, without what the command line says instead: [`Held`] as text.
+    /// The checksums of restart-only tables, without the command line's overrides: [`Held`] as text.
     pub held: String,
-    /// What is odd about this start, to be logged first.
+    /// Warnings about this start, logged first.
     pub warnings: Vec<String>,
 }
 
@@ -53,7 +53,7 @@ pub struct Task {
 pub struct Setup {
     /// Whether there is a cluster; without one only the command runs.
     pub has_cluster: bool,
-    /// Whose jobs are looked after at the start and at the stop.
+    /// The jobs to handle at the start and at the stop.
     pub jobs: JobCare,
     /// The daemons and services.
     pub units: Vec<Spec>,
@@ -65,7 +65,7 @@ pub struct Setup {
     pub supervise: Supervise,
     /// Whether the accounting database gets accounts before the cluster serves.
     pub has_associations: bool,
-    /// How long jobs may run on after they were notified of the stop.
+    /// The grace period of jobs after the stop notice.
     pub jobs_grace: Duration,
     /// Whether to wait for the jobs in the queue when the command has ended.
     pub wait_jobs: bool,

@@ -1,6 +1,6 @@
-//! What types around a text have in common.
+//! Macros for types that wrap a text.
 
-/// A type around a checked text: reads it back and prints it.
+/// Implements conversions for a type around a validated text.
 #[macro_export]
 macro_rules! text_type {
     ($name:ident) => {
@@ -31,7 +31,7 @@ macro_rules! text_type {
     };
 }
 
-/// A type that serde writes and reads as the text that `Display` and `FromStr` tell of.
+/// Implements serde through `Display` and `FromStr`.
 #[macro_export]
 macro_rules! serde_by_text {
     ($name:ident) => {
@@ -51,7 +51,7 @@ macro_rules! serde_by_text {
     };
 }
 
-/// A type that people see in the same words as serde writes.
+/// Implements `Display` with serde's text.
 #[macro_export]
 macro_rules! shown_as_serialized {
     ($($name:ty),*) => {
@@ -63,7 +63,7 @@ macro_rules! shown_as_serialized {
     };
 }
 
-/// Reads one of an enum's words, as in the configuration.
+/// Parses an enum value in the configuration's spelling.
 pub fn word<'a, T: serde::Deserialize<'a>>(text: &'a str) -> Result<T, serde::de::value::Error> {
     T::deserialize(serde::de::IntoDeserializer::into_deserializer(text))
 }

@@ -27,32 +27,32 @@ pub struct Spec {
     pub gate: Gate,
     /// When the unit counts as ready.
     pub readiness: ReadinessTest,
-    /// How long it may take to become ready.
+    /// The readiness timeout.
     pub ready_timeout: Duration,
-    /// How to check that the unit still answers; `None` disables the check.
+    /// The liveness check; `None` disables it.
     pub liveness: Option<Probe>,
-    /// When the unit is started again.
+    /// The restart policy.
     pub restart: RestartPolicy,
-    /// The container's exit code if this unit cannot be kept alive; `None` means that the others go on without it.
+    /// The container's exit code if this unit gives up; `None` if the other units keep running.
     pub essential: Option<u8>,
-    /// How long after the stop signal SIGKILL follows.
+    /// The time from the stop signal to SIGKILL.
     pub stop_timeout: Duration,
-    /// Whether a successor may take its place.
+    /// Whether the daemon can hand over to a successor.
     pub handover: Handover,
     /// Which Slurm daemon this is; `None` for a service.
     pub daemon: Option<DaemonName>,
-    /// The node that it is, where the container has several.
+    /// The simulated node of this unit, if any.
     pub node: Option<String>,
 }
 
 /// Whether a daemon hands over to a successor, as Slurm's do with [`HANDS_OVER`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Handover {
-    /// It does not.
+    /// Never.
     Never,
-    /// Where this version of Slurm can.
+    /// If this Slurm version supports it.
     WhereItCan,
-    /// The operator's own command says so.
+    /// The operator's own command has the option.
     Always,
 }
 
@@ -62,9 +62,9 @@ pub const HANDS_OVER: &str = "--systemd";
 /// The liveness check of a ready unit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probe {
-    /// What is asked.
+    /// The check.
     pub test: ProbeTest,
-    /// How long the answer may take; `None` is `supervise.probe_timeout`.
+    /// The timeout; `None` means `supervise.probe_timeout`.
     pub timeout: Option<Duration>,
 }
 
@@ -89,7 +89,7 @@ impl ProbeTest {
             }
             Self::Daemon(DaemonName::Slurmctld) => vec![command(&["scontrol", "ping"])],
             Self::Daemon(DaemonName::Slurmd) => vec![command(&["scontrol", "show", "slurmd", node])],
-            // They have no question that costs little.
+            // No cheap check exists for these.
             Self::Daemon(_) => Vec::new(),
             Self::Command(own) => vec![own.clone()],
         }
@@ -107,18 +107,18 @@ pub enum Gate {
     Files,
     /// The jobs of the previous start are accounted for.
     Jobs,
-    /// The cluster can be used, or is overdue: nothing that it needs has to wait for this unit.
+    /// The cluster is usable or overdue, so that this unit delays nothing.
     Served,
 }
 
-/// Whose jobs a container looks after when it starts and stops.
+/// The jobs that a container handles when it starts and stops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobCare {
-    /// The cluster's: slurmctld and the only slurmd are here, and their jobs end with them.
+    /// All jobs of the cluster: slurmctld and the only slurmd are here.
     #[default]
     Cluster,
-    /// Those of this node: the controller is another container, and learns that the node comes and goes.
+    /// The jobs of this node: the controller is another container and is notified.
     Node,
-    /// Nobody's: jobs run in other containers, and go on without this one.
-    Nobody,
+    /// None: jobs run in other containers, and continue without this one.
+    OtherContainers,
 }

@@ -19,7 +19,7 @@ impl Default for NodeName {
 
 text_type!(
     NodeName,
-    "`{}` is not a name: want letters, digits, `-`, `_`, `.`, at most 63, not ALL or DEFAULT",
+    "`{}` is not a valid name: want letters, digits, `-`, `_`, `.`, at most 63, not ALL or DEFAULT",
     |text| {
         // ALL and DEFAULT have a meaning of their own in slurm.conf.
         let reserved = ["all", "default"].contains(&text.to_ascii_lowercase().as_str());
@@ -119,10 +119,10 @@ pub fn optional_probe_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Res
 pub fn command<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     let command = Vec::<String>::deserialize(deserializer)?;
     if command.first().is_none_or(String::is_empty) {
-        return Err(de::Error::custom("a command needs a program: [\"/path/to/program\", \"argument\"]"));
+        return Err(de::Error::custom("an empty command; want [\"/path/to/program\", \"argument\"]"));
     }
     if command.iter().any(|argument| argument.contains('\0')) {
-        return Err(de::Error::custom("a command cannot hold a NUL character"));
+        return Err(de::Error::custom("NUL character in a command"));
     }
     Ok(command)
 }
@@ -137,7 +137,7 @@ pub fn whole_path(text: &str) -> Option<PathBuf> {
 pub fn optional_directory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
     let text = String::deserialize(deserializer)?;
     let want = "want a path from /, without `..`, `:` and control characters";
-    whole_path(&text).map(Some).ok_or_else(|| de::Error::custom(format_args!("{text:?} is no directory: {want}")))
+    whole_path(&text).map(Some).ok_or_else(|| de::Error::custom(format_args!("{text:?} is not a directory: {want}")))
 }
 
 /// Like [`command`], for an optional key.

@@ -1,4 +1,4 @@
-//! The accounting database: what slurm.conf says of it.
+//! The accounting database: its keys in slurm.conf.
 
 use config::{AccountingMode, Config};
 use model::exit_code;
@@ -11,7 +11,7 @@ use super::{Refusal, cluster};
 /// Slurm's plugin between slurmdbd and the database.
 const PLUGIN: &str = "accounting_storage_mysql";
 
-/// Where slurmdbd runs here, its plugin must be installed.
+/// Checks that slurmdbd's plugin is installed, if slurmdbd runs here.
 ///
 /// # Errors
 /// The image has no accounting.
@@ -22,16 +22,18 @@ pub fn can_account(config: &Config, inventory: &Inventory) -> Result<(), Refusal
     let mode = config.accounting.mode();
     Err(Refusal::new(
         exit_code::CONFIG,
-        format!("accounting is `{mode}`, and this image has no slurmdbd"),
+        format!("accounting mode is `{mode}`, but this image has no slurmdbd"),
         format!("Slurm's plugin {PLUGIN} is not installed"),
         match mode {
-            AccountingMode::External => "build the image with --target accounting, or install slurmdbd in your own",
+            AccountingMode::External => {
+                "build the image with --target accounting, or install slurmdbd in your own image"
+            }
             _ => "build the image with --target accounting, or set `mode = \"none\"` in [accounting]",
         },
     ))
 }
 
-/// slurmdbd is beside slurmctld.
+/// Adds the keys for accounting. slurmdbd runs beside slurmctld.
 pub(super) fn settings(settings: &mut Settings, config: &Config, host: &HostName) {
     settings.add("AccountingStorageType", "accounting_storage/slurmdbd");
     let host = match config.shares_a_cluster() {
@@ -46,8 +48,8 @@ pub(super) fn settings(settings: &mut Settings, config: &Config, host: &HostName
         "GPUs are counted, and can be limited, like CPUs and memory",
     );
     if !config.accounts.is_empty() {
-        let why = "a job needs an account, and no more than it and its QOS allow";
+        let why = "jobs need an account, and stay within its limits and those of its QOS";
         settings.add_because("AccountingStorageEnforce", "associations,limits,qos", why);
     }
-    settings.add_because("JobAcctGatherType", "jobacct_gather/linux", "the memory that a job really used, in `sacct`");
+    settings.add_because("JobAcctGatherType", "jobacct_gather/linux", "records the used memory of jobs for `sacct`");
 }

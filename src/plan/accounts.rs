@@ -81,7 +81,7 @@ impl AccountFiles {
                 if group.name_of(user.gid()).is_none() {
                     group.add(name, user.gid()).map_err(|(_, what)| {
                         let key = if user.gid.is_some() { "gid" } else { "name" };
-                        fault(vec![key.into()], format!("{what}; name the group of this user in a [[group]]"))
+                        fault(vec![key.into()], format!("{what}; add the user's group as a [[group]]"))
                     })?;
                 }
                 let (gid, home) = (user.gid(), user.home());
@@ -118,7 +118,7 @@ impl AccountFiles {
             let is = |key, value: &str| {
                 Err((
                     key,
-                    format!("the image has a user `{}` already, with {key} {}", user.name, value.escape_default()),
+                    format!("the image already has a user `{}` with {key} {}", user.name, value.escape_default()),
                 ))
             };
             return match (&row[..], &user.home) {
@@ -129,7 +129,7 @@ impl AccountFiles {
             };
         }
         match rows().find(|row| row[2] == uid) {
-            Some(row) => Err(("uid", format!("{uid} is the user `{}` of the image", row[0].escape_default()))),
+            Some(row) => Err(("uid", format!("UID {uid} is the user `{}` of the image", row[0].escape_default()))),
             None => Ok(false),
         }
     }
@@ -174,11 +174,11 @@ impl GroupLines {
                 Ok(())
             } else {
                 let own = line.0.get(2).map_or("none", String::as_str).escape_default();
-                Err((Key::Gid, format!("there is a group `{name}` already, with gid {own}")))
+                Err((Key::Gid, format!("the image already has a group `{name}` with GID {own}")))
             };
         }
         if let Some(other) = self.name_of(gid) {
-            return Err((Key::Name, format!("{gid} is the group `{}` already: use that name", other.escape_default())));
+            return Err((Key::Name, format!("GID {gid} is the group `{}`: use that name", other.escape_default())));
         }
         self.0.push(GroupLine([name.as_str(), GROUP_MARK, &gid.to_string(), ""].map(str::to_owned).to_vec()));
         Ok(())
@@ -188,7 +188,7 @@ impl GroupLines {
     fn join(&mut self, group: &AccountName, user: &AccountName) -> Result<(), String> {
         let line = self.0.iter_mut().find(|line| line.name() == group.as_str() && line.0.len() == 4);
         let Some(members) = line.and_then(|line| line.0.last_mut()) else {
-            return Err(format!("there is no group `{group}`, neither in the image nor as a [[group]]"));
+            return Err(format!("unknown group `{group}`: neither in the image nor a [[group]]"));
         };
         if !members.split(',').any(|member| member == user.as_str()) {
             if !members.is_empty() {

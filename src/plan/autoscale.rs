@@ -1,6 +1,6 @@
-//! Nodes that Slurm has started when jobs need them, by commands of the operator's.
+//! Autoscaled nodes, which Slurm starts with the operator's commands.
 //!
-//! They stand in slurm.conf as CLOUD nodes, so that their capacity can be asked for while none of them runs.
+//! They are CLOUD nodes in slurm.conf, so that jobs can request their resources while they are powered down.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use model::exit_code;
 use super::settings::Settings;
 use super::{FileName, Refusal};
 
-/// The nodes, and how they are started and stopped.
+/// Autoscaled nodes and their start and stop scripts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Autoscale {
     /// The nodes.
@@ -19,19 +19,19 @@ pub struct Autoscale {
     pub scripts: Vec<PowerScript>,
 }
 
-/// A script that slurmctld has nodes started or stopped with.
+/// A script with which slurmctld starts or stops nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PowerScript {
     /// Its name.
     pub name: FileName,
     /// The operator's command.
     pub command: Vec<String>,
-    /// How long it may take, in seconds.
+    /// The timeout in seconds.
     pub limit: u64,
 }
 
 impl Autoscale {
-    /// `None` where there are no such nodes.
+    /// `None` without autoscaled nodes.
     pub(super) fn plan(config: &Config) -> Option<Self> {
         let autoscale = &config.autoscale;
         if autoscale.nodes.is_empty() || !config.shares_a_cluster() {
@@ -53,24 +53,24 @@ impl Autoscale {
     }
 }
 
-/// What of slurm.conf makes slurmctld start and stop nodes. The scripts are on the controller alone, and the file is the same everywhere.
+/// The slurm.conf keys for starting and stopping nodes. The file is the same everywhere; only the controller has the scripts.
 pub(super) fn settings(settings: &mut Settings, config: &Config) {
     let autoscale = &config.autoscale;
     let path = |name: FileName| -> PathBuf { config.paths.slurm.join(name.as_str()) };
-    settings.add_because("ResumeProgram", path(FileName::Resume).display(), "starts nodes that jobs need: [autoscale]");
-    settings.add_because("SuspendProgram", path(FileName::Suspend).display(), "stops nodes that no job needs");
-    let why = "a node that did not start in time is stopped, and can be tried again";
+    settings.add_because("ResumeProgram", path(FileName::Resume).display(), "starts nodes for jobs ([autoscale])");
+    settings.add_because("SuspendProgram", path(FileName::Suspend).display(), "stops idle nodes");
+    let why = "stops a node that did not start in time, so that it can be retried";
     settings.add_because("ResumeFailProgram", path(FileName::Suspend).display(), why);
     settings.add("SuspendTime", autoscale.idle.as_secs().max(1));
     settings.add("ResumeTimeout", autoscale.resume_timeout.as_secs().max(1));
     settings.add("SuspendTimeout", autoscale.suspend_timeout.as_secs().max(1));
     settings.add("ResumeRate", 0);
     settings.add("SuspendRate", 0);
-    settings.add_because("SuspendExcStates", "DYNAMIC_NORM", "nodes that add themselves stay");
-    settings.add_because("PrivateData", "cloud", "nodes that do not run are shown, too");
+    settings.add_because("SuspendExcStates", "DYNAMIC_NORM", "dynamic nodes stay");
+    settings.add_because("PrivateData", "cloud", "powered-down nodes are shown");
 }
 
-/// Fails where nodes are to be started by nobody.
+/// Rejects autoscaled nodes that no command or controller can start.
 pub(super) fn check(config: &Config) -> Result<(), Refusal> {
     let autoscale = &config.autoscale;
     if autoscale.nodes.is_empty() {
@@ -79,24 +79,24 @@ pub(super) fn check(config: &Config) -> Result<(), Refusal> {
     let refusal = |what: &str, cause: &str, repair: &str| Err(Refusal::new(exit_code::CONFIG, what, cause, repair));
     if !config.shares_a_cluster() {
         return refusal(
-            "[autoscale] has nodes, and this container is a cluster of its own",
-            "a node that is started later is a container of its own, which must find its controller",
+            "[autoscale] has nodes, but this container is a one-container cluster",
+            "an autoscaled node is a separate container that connects to a controller",
             "use the role controller, or set SLURMINIT_CONTROLLER to this container's host name",
         );
     }
     if config.gpu.sharing().is_some() && autoscale.nodes.iter().any(|nodes| nodes.gpus.is_some()) {
         return refusal(
-            "[autoscale] has nodes with GPUs, and [gpu] shares GPUs among jobs",
-            "slurmctld would have to know the shares of nodes that do not run",
-            "leave shards and mps out of [gpu], or gpus out of [[autoscale.nodes]]",
+            "[autoscale] has nodes with GPUs, but [gpu] shares GPUs among jobs",
+            "slurmctld cannot count the shares of powered-down nodes",
+            "remove shards and mps from [gpu], or gpus from [[autoscale.nodes]]",
         );
     }
     let starts = matches!(config.role, Role::Controller | Role::All);
     if starts && (autoscale.resume.is_empty() || autoscale.suspend.is_empty()) {
         return refusal(
-            "[autoscale] has nodes, and no command that starts or stops them",
-            "slurminit does not know where your machines come from",
-            "write resume and suspend in [autoscale]: commands to which the names of the nodes are added",
+            "[autoscale] has nodes, but no resume and suspend commands",
+            "slurminit has no built-in way to start machines",
+            "set resume and suspend in [autoscale] (the node names are appended to the commands)",
         );
     }
     Ok(())
@@ -149,10 +149,10 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_nobody_starts_are_refused() {
-        assert!(files(&format!("{COMMANDS}{NODES}")).unwrap_err().contains("cluster of its own"));
+    fn rejects_nodes_that_no_command_starts() {
+        assert!(files(&format!("{COMMANDS}{NODES}")).unwrap_err().contains("one-container cluster"));
         let shared = format!("role = 'controller'\n{COMMANDS}{NODES}[gpu]\nshards = 4\n");
         assert!(files(&shared).unwrap_err().contains("shares GPUs"));
-        assert!(files(&format!("role = 'controller'\n{NODES}")).unwrap_err().contains("write resume and suspend"));
+        assert!(files(&format!("role = 'controller'\n{NODES}")).unwrap_err().contains("set resume and suspend"));
     }
 }

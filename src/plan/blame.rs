@@ -1,7 +1,7 @@
-//! Finds the line of the configuration that Slurm's error message refers to.
+//! Finds the configuration line that a Slurm error message refers to.
 //!
-//! Slurm reads the files that slurminit renders, so it complains about a key, a value or a line of those. The operator
-//! wrote another file: slurminit.toml, or a Slurm file of their own.
+//! Slurm reports a key, a value or a line of the rendered files. The operator
+//! wrote other files: slurminit.toml, or their own Slurm files.
 
 use std::path::PathBuf;
 
@@ -10,12 +10,12 @@ use config::{Config, Step};
 use super::customized::parse;
 use super::{Customized, FileName, Text, UserFile};
 
-/// What Slurm complains about, and where the operator wrote it.
+/// A rejected setting and its place in the operator's files.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Blame {
     /// The place in the operator's files.
     pub culprit: Culprit,
-    /// Slurm's own words.
+    /// Slurm's message.
     pub words: String,
 }
 
@@ -48,7 +48,7 @@ const COMPLAINTS: [&str; 15] = [
     "unable to stat",
 ];
 
-/// How many of Slurm's lines are shown.
+/// The maximum number of Slurm's log lines to show.
 const SHOWN: usize = 3;
 
 /// Something the operator wrote that became part of one of Slurm's files.
@@ -62,7 +62,7 @@ struct Candidate {
     value: String,
 }
 
-/// Finds the culprit. `files` are those that Slurm read, `words` its log lines without their prefix.
+/// Finds the culprit. `files` are the files that Slurm read, `words` its log lines without prefix.
 pub fn blame(config: &Config, files: &[Text], own: &Customized, words: &[&str]) -> Option<Blame> {
     let is_complaint = |line: &&&str| {
         let line = line.to_lowercase();
@@ -90,7 +90,7 @@ pub fn blame(config: &Config, files: &[Text], own: &Customized, words: &[&str]) 
     Some(Blame { culprit: culprit.clone(), words: shown.join("; ") })
 }
 
-/// Removes the name of Slurm's function, which means nothing to an operator.
+/// Removes the name of Slurm's function.
 fn plain(line: &str) -> &str {
     line.trim().trim_start_matches("_parse_next_key: ")
 }
@@ -165,7 +165,7 @@ impl Candidate {
         };
         let (key, value) = (mentions(complaint, &self.key), self.mentions_value(complaint));
         let here = named.is_some_and(is_there);
-        // On a line of the operator's own file any key will do: the line itself is shown.
+        // In the operator's own file any key matches, because the whole line is shown.
         let in_own_line = here && self.line.is_some();
         if !key && !value && !in_own_line {
             return 0;
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_about_a_value_blames_nobody() {
+    fn ignores_messages_that_concern_no_value() {
         for words in [
             "CLUSTER NAME MISMATCH.",
             "Incomplete job state save file, start with '-i' to ignore this",

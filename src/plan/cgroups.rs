@@ -1,4 +1,4 @@
-//! Whether Slurm can use cgroups here, and what it uses otherwise.
+//! Whether Slurm can use cgroups here, and the alternative.
 
 use std::path::Path;
 
@@ -39,12 +39,12 @@ pub(super) fn plan(inventory: &Inventory, node: &NodePlan, reasons: &mut Reasons
     };
     reasons.decide(format!("ProctrackType={}", plan.proctrack), plan.why.clone());
     let why = match (affinity, plan.task) {
-        (_, "task/none") if affinity => "this Slurm starts without cgroups only with task/none",
+        (_, "task/none") if affinity => "this Slurm requires task/none without cgroups",
         (false, _) if inventory.cpu.binding_denied => {
-            "tasks are not bound to CPUs: the container lacks CAP_SYS_NICE, and jobs of other users than root would fail"
+            "tasks are not bound to CPUs: without CAP_SYS_NICE, jobs of users other than root would fail"
         }
-        (true, _) => "the container sees the whole machine, so tasks can be bound to CPUs",
-        (false, _) => "tasks are not bound to CPUs: the container sees a part of the machine",
+        (true, _) => "the container has the whole machine, so tasks can be bound to CPUs",
+        (false, _) => "tasks are not bound to CPUs: the container has a part of the machine",
     };
     reasons.decide(format!("TaskPlugin={}", plan.task), why);
     plan
@@ -57,7 +57,7 @@ const NEEDED: [&str; 2] = ["cpuset", "memory"];
 pub(super) struct Obstacle {
     /// The reason.
     pub(super) why: String,
-    /// Whether slurmd exits if it is configured with them all the same.
+    /// Whether slurmd exits if cgroups are configured anyway.
     pub(super) ends_slurmd: bool,
 }
 
@@ -81,20 +81,17 @@ pub(super) fn obstacle(inventory: &Inventory) -> Option<Obstacle> {
     // Tried with 22.05.8: slurmd exits, because it neither creates directories above its scope nor enables controllers.
     if !inventory.slurm.does(Behavior::EnablesControllers) {
         let since = Behavior::EnablesControllers.since().release;
-        return fatal(&format!(
-            "this Slurm is older than {since} and cannot make its groups in a container's cgroup v2"
-        ));
+        return fatal(&format!("Slurm before {since} cannot create cgroups in a container's cgroup v2"));
     }
     // Tried with 24.11.5: it puts jobs beside the container's group, where the container's limits do not apply.
     if cgroup.whole_machine {
-        let why =
-            "the whole machine's cgroup v2 is mounted (--cgroupns host), and Slurm would put jobs outside of this container's limits"
-                .to_owned();
+        let why = "the host's cgroup v2 is mounted (--cgroupns host); jobs would be outside of the container's limits"
+            .to_owned();
         return Some(Obstacle { why, ends_slurmd: false });
     }
-    // slurmd moves every process of its root group into a group of its own, and exits at one that has no PID here.
+    // slurmd moves every process of its root group into its own group, and exits at a process without a PID here.
     if cgroup.foreign_processes {
-        return fatal("processes that this container cannot see are in its cgroup, and slurmd ends there");
+        return fatal("the container's cgroup contains processes of another PID namespace, at which slurmd exits");
     }
     let missing: Vec<&str> =
         NEEDED.into_iter().filter(|name| !cgroup.controllers.iter().any(|own| own == name)).collect();
@@ -108,12 +105,12 @@ pub(super) fn obstacle(inventory: &Inventory) -> Option<Obstacle> {
 
 /// Why the kernel cannot restrict a job to its GPUs although Slurm uses cgroups; `None` if it can.
 fn device_obstacle(inventory: &Inventory) -> Option<String> {
-    // Slurm continues without the rules but numbers devices as if they were in force: each job would be told to use the
+    // Slurm continues without the rules but numbers devices as if they were in force: each job would use the
     // first one.
-    let denied = inventory.cgroup.device_rules_denied.then(|| {
-        "device rules of cgroup v2 take CAP_SYS_ADMIN, or CAP_BPF and CAP_NET_ADMIN, which this container lacks"
-            .to_owned()
-    });
+    let denied = inventory
+        .cgroup
+        .device_rules_denied
+        .then(|| "device rules of cgroup v2 require CAP_SYS_ADMIN, or CAP_BPF and CAP_NET_ADMIN".to_owned());
     denied.or_else(|| share_a_device(inventory).then(|| "the GPUs share one device in WSL2".to_owned()))
 }
 
@@ -121,9 +118,9 @@ fn device_obstacle(inventory: &Inventory) -> Option<String> {
 fn not_held(cause: String) -> Finding {
     Finding::info(
         Kind::JobsNotHeld,
-        "a job is told which GPUs are its own, but the kernel does not keep it from the others",
+        "jobs see only their own GPUs by default, but the kernel does not block access to the others",
         cause,
-        "none is needed among people who trust each other; what it takes: docs/security.md",
+        "no action if the users trust each other; otherwise see docs/security.md",
     )
 }
 
@@ -136,14 +133,14 @@ fn with_cgroups(inventory: &Inventory, whole: bool, affinity: bool) -> CgroupPla
         lines.push(("ConstrainCores", "yes"));
     }
     lines.push(("ConstrainRAMSpace", "yes"));
-    let held = if whole { "its CPUs and its memory" } else { "its memory" };
+    let held = if whole { "their CPUs, memory" } else { "their memory" };
     let why = match device_obstacle(inventory) {
         Some(obstacle) => format!(
-            "the container may write its cgroup: a job is held to {held}; {obstacle}, so it sees its own through its environment"
+            "writable cgroup: jobs are restricted to {held}; {obstacle}, so GPUs are only selected by the environment"
         ),
         None => {
             lines.push(("ConstrainDevices", "yes"));
-            format!("the container may write its cgroup: a job is held to {held}, and to its GPUs")
+            format!("writable cgroup: jobs are restricted to {held} and their GPUs")
         }
     };
     CgroupPlan {
@@ -160,7 +157,7 @@ fn share_a_device(inventory: &Inventory) -> bool {
 }
 
 fn without_cgroups(inventory: &Inventory, affinity: bool, why: String) -> CgroupPlan {
-    let why = format!("{why}; a job sees its own GPUs through its environment and is not held to them by the kernel");
+    let why = format!("{why}; GPUs are selected by the job's environment, not enforced by the kernel");
     if !inventory.slurm.does(Behavior::DisablesCgroups) {
         // Up to 23.11 `disabled` is unknown. cgroup/v1 with task/none starts even if /sys/fs/cgroup is read-only or
         // empty.

@@ -1,4 +1,4 @@
-//! What it takes to apply a change of Slurm's files: nothing, `scontrol reconfigure`, or a restart of both daemons.
+//! How to apply a change of Slurm's files: no action, `scontrol reconfigure`, or a restart of both daemons.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use model::prepared::Apply;
 use super::FileName;
 use super::customized::parse;
 
-/// A file of Slurm's: a generated one or the user's own.
+/// A generated file of Slurm, or the user's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Text {
     /// Which file.
@@ -19,15 +19,15 @@ pub struct Text {
 /// The difference between the files that the daemons run with and new ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// What the daemons need.
+    /// The action that the daemons need.
     pub apply: Apply,
-    /// What changed, one item each, for a person to read.
+    /// The changes, as readable items.
     pub news: Vec<String>,
-    /// Whether a node's GRES changed, which costs the jobs that hold some.
+    /// Whether a node's GRES changed, which aborts the jobs that use them.
     pub gres: bool,
-    /// Whether the controller has to forget the node, and hear anew what it has.
+    /// Whether the controller must delete the node so that it registers again with new resources.
     pub node: bool,
-    /// Changed keys that a running container cannot apply.
+    /// The changed keys that require a restart of the container.
     pub fixed: Vec<&'static str>,
     /// The files whose text differs.
     pub files: Vec<FileName>,
@@ -37,7 +37,7 @@ pub struct Change {
 const FIXED: [&str; 6] =
     ["ClusterName", "SlurmctldPort", "SlurmdPort", "SlurmdSpoolDir", "SlurmUser", "StateSaveLocation"];
 
-/// Keys that `scontrol reconfigure` applies in every version since 22.05: plain values that the daemons look up when
+/// Keys that `scontrol reconfigure` applies in every version since 22.05: plain values that the daemons read when
 /// they need them (slurm.conf(5), and `read_config.c`). Other keys cause a restart, which is always safe: jobs survive
 /// it.
 const RECONFIGURED: [&str; 49] = [
@@ -99,7 +99,7 @@ pub fn change(old: &[Text], new: &[Text]) -> Change {
         let before = old.iter().find(|file| file.name == *name).map_or("", |file| file.text.as_str());
         if before == text {
             if *name == FileName::SlurmConf && includes(text) {
-                change.takes(Apply::Reconfigure, "slurm.conf includes other files, which are not compared".to_owned());
+                change.takes(Apply::Reconfigure, "slurm.conf has Include lines, which are not compared".to_owned());
             }
             continue;
         }
@@ -107,18 +107,18 @@ pub fn change(old: &[Text], new: &[Text]) -> Change {
         match name {
             FileName::SlurmConf => change.compare_slurm_conf(before, text),
             FileName::GresConf | FileName::CgroupConf if parse::lines(before) != parse::lines(text) => {
-                change.takes(Apply::Restart, format!("{name} is another one"));
+                change.takes(Apply::Restart, format!("{name} changed"));
             }
             FileName::GresConf | FileName::CgroupConf => change.news.push(format!("{name}: comments")),
             // Slurm reads the scripts again each time it runs them.
-            _ => change.news.push(format!("{name} is another one")),
+            _ => change.news.push(format!("{name} changed")),
         }
     }
     change
 }
 
 impl Change {
-    /// The node is not what the controller was told (`slurmd --conf`).
+    /// The node differs from its registration (`slurmd --conf`).
     pub fn renew_node(&mut self, told: &str, now: &str) {
         self.node = true;
         let is_new = |word: &&str| !told.split_whitespace().any(|known| known == *word);
@@ -156,7 +156,7 @@ impl Change {
             self.takes(Apply::Reconfigure, "the partitions".to_owned());
         }
         if includes(old) || includes(new) {
-            self.takes(Apply::Restart, "slurm.conf includes other files, which are not compared".to_owned());
+            self.takes(Apply::Restart, "slurm.conf has Include lines, which are not compared".to_owned());
         }
         if self.news.len() == before {
             // The daemons compare checksums of the whole file with each other.
@@ -194,7 +194,7 @@ impl SlurmConf {
     }
 }
 
-/// The nodes that have GRES. A NodeSet has none: its nodes have.
+/// The nodes with GRES.
 fn gres(nodes: &[parse::Line]) -> Vec<(Option<&str>, &str)> {
     let with_gres = |node: &'_ parse::Line| node.get("Gres").is_some_and(|gres| !gres.is_empty());
     let pair = |node| (parse::Line::get(node, "NodeName"), parse::Line::get(node, "Gres").unwrap_or_default());

@@ -1,4 +1,4 @@
-//! A cluster of several containers: one slurm.conf for all of them, and nodes that add themselves.
+//! A cluster of several containers: one slurm.conf for all, and dynamic nodes.
 
 use config::{Config, FeatureName, NodeName, Role};
 use model::exit_code;
@@ -6,12 +6,12 @@ use model::inventory::{Behavior, Cgroup, Cpu, Inventory};
 
 use super::Refusal;
 
-/// A container whose hardware is not offered.
+/// Removes the hardware of a container without slurmd.
 pub(super) fn without_gpus(inventory: &Inventory) -> Inventory {
     Inventory { gpus: Vec::new(), ..inventory.clone() }
 }
 
-/// What holds on every machine of the cluster: the image, but none of the hardware and none of the rights.
+/// The inventory that is common to the cluster: the image, without hardware and capabilities.
 pub(super) fn any_node(inventory: &Inventory) -> Inventory {
     Inventory {
         slurm: inventory.slurm.clone(),
@@ -24,17 +24,16 @@ pub(super) fn any_node(inventory: &Inventory) -> Inventory {
     }
 }
 
-/// Fails where this container cannot have its role.
+/// Rejects a role that this container cannot have.
 pub(super) fn check(config: &Config, inventory: &Inventory) -> Result<(), Refusal> {
     if !config.shares_a_cluster() {
         return Ok(());
     }
     names_a_controller(config)?;
     if let Some(version) = inventory.slurm.version.filter(|_| !inventory.slurm.does(Behavior::FollowsAddresses)) {
-        let what = format!("Slurm {version} cannot be one of several containers");
+        let what = format!("Slurm {version} does not support a cluster of several containers");
         let since = Behavior::FollowsAddresses.since().release;
-        let cause =
-            format!("before {since} its controller does not follow a node that comes back with another address");
+        let cause = format!("before {since} the controller does not accept a node's new address");
         let repair = "build the image on Debian 13 (the default), or use the role all";
         return Err(Refusal::new(exit_code::CONFIG, what, cause, repair));
     }
@@ -45,7 +44,7 @@ pub(super) fn check(config: &Config, inventory: &Inventory) -> Result<(), Refusa
         {
             Err(Refusal::new(
                 exit_code::CONFIG,
-                format!("the controller is to be called {controller}, and this container's host name is {own}"),
+                format!("controller is {controller}, but this container's host name is {own}"),
                 "slurmctld starts only on the host that slurm.conf names",
                 format!("start the container with --hostname {controller}"),
             ))
@@ -54,7 +53,7 @@ pub(super) fn check(config: &Config, inventory: &Inventory) -> Result<(), Refusa
     }
 }
 
-/// Fails where a container of somebody's cluster does not know whose.
+/// Rejects a compute or login container without a configured controller.
 ///
 /// # Errors
 /// The key that is missing.
@@ -62,8 +61,8 @@ pub fn names_a_controller(config: &Config) -> Result<(), Refusal> {
     match (&config.slurm.controller, config.role) {
         (None, Role::Compute | Role::Login) => Err(Refusal::new(
             exit_code::CONFIG,
-            "nobody says where the controller is",
-            "a compute or login container belongs to the cluster of a controller",
+            "no controller address configured",
+            "a compute or login container requires a controller",
             "set SLURMINIT_CONTROLLER, or controller in [slurm], to the host name of the controller's container",
         )),
         _ => Ok(()),
@@ -75,7 +74,7 @@ pub fn controller(config: &Config, host: &str) -> String {
     config.slurm.controller.as_ref().map_or_else(|| short(host).to_owned(), NodeName::to_string)
 }
 
-/// A node that adds itself is called what its container is called, unless somebody gave it a name.
+/// The name of a dynamic node: the configured name, or the container's name.
 pub(super) fn node_name(config: &Config, inventory: &Inventory) -> NodeName {
     if !config.names_node_after_container() {
         return config.node.name.clone();
@@ -88,7 +87,7 @@ fn short(host: &str) -> &str {
     host.split('.').next().unwrap_or_default()
 }
 
-/// The features that partitions ask for.
+/// The features that partitions require.
 pub(super) fn node_sets(config: &Config) -> Vec<FeatureName> {
     let mut sets: Vec<FeatureName> =
         config.partitions.iter().filter_map(|partition| partition.feature.clone()).collect();

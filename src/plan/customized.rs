@@ -1,4 +1,4 @@
-//! The user's own Slurm files: who owns which file, and which problems they will cause.
+//! The user's own Slurm files: their ownership and foreseeable problems.
 
 mod check;
 mod fatal;
@@ -36,23 +36,23 @@ pub enum Origin {
 /// A file that existed before slurminit writes any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserFile {
-    /// Which one.
+    /// The file name.
     pub name: FileName,
     /// Where.
     pub origin: Origin,
     /// Its path.
     pub path: PathBuf,
-    /// Its content, with those files in place of `Include` lines that Slurm would not find.
+    /// The content, with the text of included files that Slurm would not find.
     pub text: String,
-    /// What Slurm reads: with all included files.
+    /// The content that Slurm reads, with all included files.
     read: Expanded,
-    /// Where the lines of `text` come from, if files were put into it.
+    /// The source of each line of `text`, if files were included.
     written: Expanded,
-    /// The file of an `Include` line that there is not.
+    /// The missing file of an `Include` line.
     missing: Option<Missing>,
 }
 
-/// The mark that some editors put before UTF-8 text. Slurm takes it for a part of the first line.
+/// The byte order mark. Slurm reads it as part of the first line.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
 impl UserFile {
@@ -64,7 +64,7 @@ impl UserFile {
         let missing = read.as_ref().err().cloned();
         let as_is = || Expanded { text: plain.to_owned(), ..Expanded::default() };
         let (written, read) = (written.unwrap_or_else(|_| as_is()), read.unwrap_or_else(|_| as_is()));
-        // A file in Slurm's own directory has its others beside it, and is never written to.
+        // A file in Slurm's directory has its included files beside it, and is never modified.
         let (text, written) = match origin {
             Origin::Config => (written.text.clone(), written),
             Origin::Slurm | Origin::Copy => (text.to_owned(), Expanded::default()),
@@ -77,7 +77,7 @@ impl UserFile {
         self.written.place(line).cloned().unwrap_or_else(|| (self.path.clone(), line))
     }
 
-    /// The same of a line of what Slurm reads.
+    /// The file and line that a line of the text read by Slurm, counted from 1, comes from.
     fn place_read(&self, line: usize) -> (PathBuf, usize) {
         self.read.place(line).cloned().unwrap_or_else(|| (self.path.clone(), line))
     }
@@ -87,7 +87,7 @@ impl UserFile {
         parse::lines(&self.read.text)
     }
 
-    /// Whether a line says `# USER_CUSTOMIZED=true`.
+    /// Whether a line is `# USER_CUSTOMIZED=true`.
     fn is_marked(&self) -> bool {
         self.read.text.lines().any(|line| {
             let Some(comment) = line.trim().strip_prefix('#') else { return false };
@@ -107,7 +107,7 @@ impl UserFile {
     }
 }
 
-/// What happens to the user's files.
+/// The handling of the user's files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Customized {
     /// The user's files, at most one of each name.
@@ -116,7 +116,7 @@ pub struct Customized {
     pub decisions: Vec<Decision>,
     /// Foreseeable problems.
     pub findings: Vec<Finding>,
-    /// A problem that ends a daemon for sure.
+    /// A problem at which a daemon certainly exits.
     pub fatal: Option<Fatal>,
     /// This node in the user's slurm.conf; `None` without that file, or if no line is for this node.
     pub own_node: Option<OwnNode>,
@@ -128,12 +128,12 @@ impl Customized {
         self.files.iter().find(|file| file.name == name)
     }
 
-    /// What the user's slurm.conf says last of a key, with all included files.
+    /// The last value of a key in the user's slurm.conf, with all included files.
     pub fn last_value(&self, key: &str) -> Option<String> {
         last_value(&self.get(FileName::SlurmConf)?.read.text, key)
     }
 
-    /// Where the operator wrote a key of slurm.conf.
+    /// The place where the operator set a slurm.conf key.
     pub fn culprit(&self, config: &Config, key: &str) -> Option<Culprit> {
         match self.get(FileName::SlurmConf) {
             Some(file) => {
@@ -150,7 +150,7 @@ impl Customized {
     }
 }
 
-/// Sorts the files that were found into the user's and the others.
+/// Separates the user's files from the others.
 pub fn choose(config: &Config, found: &[UserFile]) -> Customized {
     let mut chosen = Customized::default();
     // A slurm.conf depends on the lines of gres.conf, so marking it covers the files beside it too.
@@ -169,11 +169,11 @@ pub fn choose(config: &Config, found: &[UserFile]) -> Customized {
         let users = in_config.into_iter().chain(in_slurm).find(|file| is_users(file));
         match users {
             Some(file) => {
-                let what = format!("{name} is the user's: {}", file.path.display());
+                let what = format!("{name} is the user's own file: {}", file.path.display());
                 let why = if file.is_marked() {
-                    "it has the line # USER_CUSTOMIZED=true"
+                    "the file has the line # USER_CUSTOMIZED=true"
                 } else if is_beside_marked(file) {
-                    "the slurm.conf beside it has the line # USER_CUSTOMIZED=true"
+                    "the slurm.conf beside the file has the line # USER_CUSTOMIZED=true"
                 } else {
                     "USER_CUSTOMIZED is set"
                 };
@@ -193,21 +193,17 @@ fn ignored(file: &UserFile) -> Finding {
     Finding::warning(
         Kind::OwnFiles,
         format!("{} is not used", file.path.display()),
-        "it has no line `# USER_CUSTOMIZED=true`, so it is not taken for the user's own",
-        "add that line to use the file as it is, or set the keys in [slurm.conf] of slurminit.toml, or remove the file",
+        "the file has no line `# USER_CUSTOMIZED=true`",
+        "add that line to use the file, set the keys in [slurm.conf] of slurminit.toml, or remove the file",
     )
 }
 
 fn replaced(file: &UserFile) -> Finding {
     Finding::info(
         Kind::OwnFiles,
-        format!(
-            "{} is replaced by a generated one; the old one is kept as {}.previous",
-            file.path.display(),
-            file.name
-        ),
-        "it was there before, and has no line `# USER_CUSTOMIZED=true`",
-        "if it is yours, add that line and start again",
+        format!("{} is replaced by a generated file; backup: {}.previous", file.path.display(), file.name),
+        "the file existed before, without the line `# USER_CUSTOMIZED=true`",
+        "to keep your own file, add that line and restart",
     )
 }
 
@@ -215,9 +211,9 @@ fn gone(config: &Config, file: &UserFile) -> Finding {
     let original = config.paths.config.join(file.name.as_str());
     Finding::info(
         Kind::OwnFiles,
-        format!("{} is gone, and {} is generated again", original.display(), file.path.display()),
-        "what lay there was a copy of it",
-        format!("nothing, if that is meant; the copy is kept as {}.previous", file.name),
+        format!("{} was removed; {} is generated again", original.display(), file.path.display()),
+        "the installed file was a copy of it",
+        format!("no action if intended; backup: {}.previous", file.name),
     )
 }
 
@@ -244,7 +240,7 @@ impl Plan {
             self.forget_task_prolog();
         }
         if customized.get(FileName::SlurmConf).is_some() {
-            let cause = "slurm.conf is the user's, and Slurm runs what TaskProlog in it names";
+            let cause = "slurm.conf is the user's own, so its TaskProlog applies";
             self.findings.extend(self.task_prolog.as_ref().map(|prolog| prolog.not_used(cause)));
         } else {
             if let Some(gres) = customized.get(FileName::GresConf) {
@@ -288,7 +284,7 @@ impl Plan {
         }
         self.decisions.push(Decision::new(
             format!("Gres={}", self.nodes.node.gres),
-            format!("as many as {} has lines for", gres.path.display()),
+            format!("one per line in {}", gres.path.display()),
         ));
     }
 }

@@ -10,14 +10,14 @@ use model::inventory::{Finding, Kind};
 
 use super::{CgroupPlan, FileName, Setting};
 
-/// A script that ends leftover processes of a job.
+/// A script that kills leftover processes of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Epilog {
     /// Where it is installed.
     pub path: PathBuf,
-    /// Whether it ends what a job leaves behind.
+    /// Whether it kills leftover processes.
     pub ends_leftovers: bool,
-    /// Where exporters on the host learn which job has which GPU.
+    /// The directory of the GPU-to-job map for exporters on the host.
     pub job_map: Option<PathBuf>,
     /// The operator's commands.
     pub hooks: Vec<JobHook>,
@@ -27,9 +27,9 @@ impl Epilog {
     /// The reason for the script.
     pub(super) const fn why(&self) -> &'static str {
         if self.ends_leftovers {
-            "ends what a job leaves behind, before its GPUs are given to another: no cgroup holds a job's processes here"
+            "kills leftover processes of a job before its GPUs are reallocated (jobs have no cgroup here)"
         } else if self.job_map.is_some() {
-            "tells exporters on the host which job has which GPU ([metrics] job_map)"
+            "maps GPUs to jobs for exporters on the host ([metrics] job_map)"
         } else {
             "runs [[hooks.post_job]]"
         }
@@ -44,21 +44,19 @@ impl Epilog {
         is_needed.then_some(Self { path, ends_leftovers, job_map, hooks })
     }
 
-    /// Warns an operator who has an Epilog of their own. Theirs can call ours.
+    /// Warns if the operator's own Epilog replaces slurminit's.
     pub(super) fn check(&self, settings: &[Setting]) -> Option<Finding> {
         let own = settings.iter().find(|setting| setting.key.eq_ignore_ascii_case("Epilog"));
         let used = own.is_some_and(|setting| self.path.to_str() == Some(setting.value.as_str()));
         let path = self.path.display();
         let what = match self.ends_leftovers {
             true => {
-                format!("processes that leave their job by setsid live on after it, unless your Epilog runs {path}")
+                format!("processes that call setsid survive their job, unless your Epilog runs {path}")
             }
-            false => format!(
-                "neither [[hooks.post_job]] nor [metrics] job_map has an effect, unless your Epilog runs {path}"
-            ),
+            false => format!("[[hooks.post_job]] and [metrics] job_map have no effect, unless your Epilog runs {path}"),
         };
         let (cause, repair) =
-            ("[slurm.conf] of slurminit.toml sets Epilog", format!("let your script run `{path}` first"));
+            ("[slurm.conf] of slurminit.toml sets Epilog", format!("call `{path}` first in your script"));
         (!used).then(|| Finding::info(Kind::Settings, what, cause, repair))
     }
 }

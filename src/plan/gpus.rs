@@ -184,16 +184,16 @@ fn auto_detect(
         let maker = vendor.traits().maker;
         reasons.warn(
             Kind::Settings,
-            format!("gres = \"autodetect\" is not possible with these {maker} GPUs; explicit lines are used"),
+            format!("gres = \"autodetect\" not possible with these {maker} GPUs; using explicit lines"),
             why,
-            "nothing; gres = \"explicit\" says the same without this warning",
+            "no action; gres = \"explicit\" avoids this warning",
         );
         return explicit(why, reasons);
     }
     let plugin = plugin(vendor);
     if let Some(fault) = auto_detect_fault(vendor, inventory, node).filter(|_| inventory.slurm.has_plugin(&plugin)) {
         let why = fault.cause.clone();
-        let what = "gres = \"autodetect\" is not possible here; explicit lines are used";
+        let what = "gres = \"autodetect\" not possible here; using explicit lines";
         reasons.warn(fault.kind, what, &*why, format!("{}, or set gres = \"explicit\"", fault.repair));
         return explicit(&why, reasons);
     }
@@ -204,10 +204,8 @@ fn auto_detect(
     }
     reasons.warn(
         Kind::Settings,
-        format!(
-            "gres = \"autodetect\" is not possible: Slurm's plugin {plugin} is not installed; explicit lines are used"
-        ),
-        "with AutoDetect and no plugin slurmd finds no GPU, and the node is taken out of service",
+        format!("gres = \"autodetect\" not possible: Slurm's plugin {plugin} is not installed; using explicit lines"),
+        "without the plugin slurmd finds no GPU, and Slurm drains the node",
         format!("build the image with GPU_TYPE={vendor}, or set gres = \"explicit\""),
     );
     explicit("the plugin is not installed", reasons)
@@ -216,17 +214,17 @@ fn auto_detect(
 /// The vendor whose plugin could name all devices; else why the lines do.
 fn vendor_to_detect(config: &Config, inventory: &Inventory, gpus: &[Offer<'_>]) -> Result<Vendor, &'static str> {
     if config.gpu.gres == GresMode::Explicit {
-        return Err("the lines name exactly the devices that this container can open; a plugin that is missing or \
-                   sees others would take the node out of service");
+        return Err("explicit lines match the devices that this container can open; a plugin that is missing or \
+                   finds others would drain the node");
     }
-    let vendor = gpus.first().map(|offer| offer.gpu.vendor).ok_or("there is no GPU to detect")?;
+    let vendor = gpus.first().map(|offer| offer.gpu.vendor).ok_or("no GPU to detect")?;
     let is_chosen = |obstacle| matches!(obstacle, Obstacle::NotChosen | Obstacle::Integrated | Obstacle::Faulty);
     if gpus.iter().any(|offer| offer.gpu.vendor != vendor) {
-        Err("Slurm detects one vendor at a time, and there are two")
+        Err("Slurm detects only one vendor, but the node has two")
     } else if inventory.gpus.iter().filter_map(|gpu| gpu.access.obstacle()).any(is_chosen) {
-        Err("Slurm's plugin would offer the GPUs that are left out here, too")
+        Err("Slurm's plugin would also offer the excluded GPUs")
     } else if config.gpu.sharing().is_some() && gpus.iter().any(|offer| offer.instance.is_some()) {
-        Err("Slurm would spread what jobs share over MIG instances, too")
+        Err("Slurm would also share MIG instances")
     } else {
         Ok(vendor)
     }
@@ -251,11 +249,11 @@ pub(super) fn auto_detect_fault(vendor: Vendor, inventory: &Inventory, node: &No
     let machine: usize = inventory.cpu.sockets.iter().flatten().map(|core| core.len()).sum();
     if machine > node.cpus as usize {
         let cause = format!(
-            "Slurm's plugin binds each GPU to cores of the whole machine, which has {machine} CPUs, and the node has {}: jobs for \
-             GPUs that are near to other cores are refused",
+            "Slurm's plugin uses the cores of the whole machine ({machine} CPUs), but the node has {}: jobs for \
+             GPUs near other cores would be rejected",
             node.cpus
         );
-        return fault(Severity::Warning, cause, "give the container all CPUs");
+        return fault(Severity::Warning, cause, "assign all CPUs to the container");
     }
     None
 }
@@ -288,15 +286,15 @@ fn gres_type(config: &Config, auto_detect: AutoDetect, offer: &Offer<'_>, positi
 fn type_reason(config: &Config, plan: &GresPlan) -> &'static str {
     match config.gpu.type_name {
         TypeName::Vendor | TypeName::Model if plan.lines.iter().any(|line| line.links.is_empty()) => {
-            "as many as there are lines in gres.conf; the type of a MIG instance is its GPU's model and its profile, as \
-             Slurm's own detection names it"
+            "one per line in gres.conf; the type of a MIG instance is its GPU's model and profile, as \
+             in Slurm's own detection"
         }
         TypeName::Model if plan.lines.iter().all(|line| line.gres_type.as_str() == line.vendor.as_str()) => {
-            "as many as there are lines in gres.conf; the type is the vendor's name, as no model's name can be used"
+            "one per line in gres.conf; the type is the vendor's name, because no model name is usable"
         }
-        TypeName::Vendor => "as many as there are lines in gres.conf; the type is the vendor's name",
-        TypeName::Model => "as many as there are lines in gres.conf; the type is the model, as [gpu] type_name says",
-        TypeName::Index => "as many as there are lines in gres.conf; each has its own type, as [gpu] type_name says",
+        TypeName::Vendor => "one per line in gres.conf; the type is the vendor's name",
+        TypeName::Model => "one per line in gres.conf; the type is the model ([gpu] type_name)",
+        TypeName::Index => "one per line in gres.conf; each has its own type ([gpu] type_name)",
     }
 }
 
@@ -307,15 +305,13 @@ fn type_reason(config: &Config, plan: &GresPlan) -> &'static str {
 fn cores(offer: &Offer<'_>, inventory: &Inventory, node: &NodePlan) -> Result<CpuSet, String> {
     let file = offer.files.first().map_or("a GPU", DevicePath::as_str);
     if node.topology.is_none() {
-        return Err("core numbers mean something only where the node's line has the whole machine".to_owned());
+        return Err("core numbers require that the node's line has the whole machine".to_owned());
     }
     if inventory.cpu.sockets.len() == 1 {
-        return Err("the machine has one socket, and Slurm places jobs near to a GPU by socket".to_owned());
+        return Err("the machine has one socket".to_owned());
     }
     let Some(near) = &offer.gpu.cpus else {
-        return Err(format!(
-            "the machine does not tell which CPUs are near to {file} (NUMA node -1 is \"unknown\", not 0)"
-        ));
+        return Err(format!("the CPUs near {file} are unknown (NUMA node -1)"));
     };
     let mut first = 0;
     let mut cores = BTreeSet::new();
@@ -327,7 +323,7 @@ fn cores(offer: &Offer<'_>, inventory: &Inventory, node: &NodePlan) -> Result<Cp
         first = next;
     }
     match cores.is_empty() {
-        true => Err(format!("none of the CPUs near to {file} is one of this machine's")),
+        true => Err(format!("the CPUs near {file} do not exist on this machine")),
         false => Ok(cores.into_iter().collect()),
     }
 }

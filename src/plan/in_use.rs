@@ -1,4 +1,4 @@
-//! What jobs use of slurm.conf. slurmctld ends a job as NODE_FAIL, pending or not, whose partition or nodes it does not find there, at a
+//! The partitions and nodes that jobs use. slurmctld ends a job with NODE_FAIL if slurm.conf lacks its partition or nodes, at a
 //! reconfiguration as at a start (22.05 to 24.11, `_sync_jobs_to_conf`).
 
 mod nodes;
@@ -14,28 +14,28 @@ use super::{PartitionPlan, Plan, Refusal};
 pub use nodes::{GoneNode, check_nodes, gone_nodes, has_same_nodes};
 pub use saved::Saved;
 
-/// The jobs that use what a new slurm.conf may lack.
+/// The jobs whose partitions or nodes a new slurm.conf may lack.
 #[derive(Clone, Debug)]
 pub struct InUse {
-    /// What slurmctld says; `None` if it does not run.
+    /// The jobs reported by slurmctld; `None` if it is not running.
     pub jobs: Option<Vec<QueuedJob>>,
-    /// What is in its saved state.
+    /// The names in the saved state.
     pub saved: Saved,
 }
 
-/// A partition of the former slurm.conf that the new one does not have.
+/// A partition of the previous slurm.conf that the new one lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gone {
     /// Its name.
     pub name: String,
-    /// Whether it takes new jobs.
+    /// Whether it accepts new jobs.
     pub is_up: bool,
     settings: Vec<(String, String)>,
     /// The NodeSets that its line refers to.
     sets: Vec<FeatureName>,
 }
 
-/// The partitions that the new slurm.conf does not have any more.
+/// The partitions that the new slurm.conf no longer has.
 pub fn gone(former: &str, now: &str) -> Vec<Gone> {
     let (former, now) = (parse::lines(former), parse::lines(now));
     let has = |name: &str| partitions(&now).any(|(known, _)| known == name);
@@ -56,7 +56,7 @@ impl Gone {
     fn of(name: &str, line: &Line, sets: &[&str]) -> Self {
         let is = |key: &str, known: &str| key.eq_ignore_ascii_case(known);
         let state = line.get("State").filter(|state| !is(state, "UP"));
-        // The State of one that takes no jobs already may keep back those that wait.
+        // Keep the State of a partition that already accepts no jobs, because it may hold pending jobs.
         let state = ("State".to_owned(), state.unwrap_or("DRAIN").to_owned());
         let own =
             line.pairs().iter().filter(|(key, _)| !["PartitionName", "State", "Default"].iter().any(|no| is(key, no)));
@@ -70,10 +70,10 @@ impl Gone {
         }
     }
 
-    /// The jobs that use it; `None` if there are none. Those of a saved state have no ids.
+    /// The jobs that use the partition; `None` without jobs. Jobs of a saved state have no IDs.
     pub fn users(&self, used: &InUse) -> Option<Vec<String>> {
         let Some(jobs) = &used.jobs else { return used.saved.names(&self.name).then(Vec::new) };
-        // Of a job that runs slurmctld shows only the partition that it has. It saves what else the job asked for, within 5 s.
+        // slurmctld shows only the current partition of a running job. It saves the requested ones within 5 s.
         let may_have_asked = |job: &QueuedJob| {
             !job.waits() && (job.time.starts_with("0:0") || used.saved.names_among_others(&self.name))
         };
@@ -84,7 +84,7 @@ impl Gone {
 }
 
 impl Plan {
-    /// Adds partitions and nodes of the former slurm.conf; they take no new jobs.
+    /// Adds partitions and nodes of the previous slurm.conf, which accept no new jobs.
     pub fn keep(&mut self, gone: &[Gone], nodes: &[GoneNode]) {
         self.kept_nodes.extend(nodes.iter().cloned());
         for Gone { name, settings, sets, .. } in gone {
@@ -97,24 +97,24 @@ impl Plan {
     }
 }
 
-/// A refusal for what only the user's own slurm.conf can keep.
+/// The refusal for entries that only the user's own slurm.conf can keep.
 pub fn missing(what: &str, state: &str, jobs: &[String], own: &str) -> Refusal {
-    let mut refused = refusal(&format!("{own} does not have {what} any more, and jobs use it"), jobs);
+    let mut refused = refusal(&format!("{own} no longer has {what}, but jobs use it"), jobs);
     refused.finding.repair =
-        format!("leave its line there with State={state} until they have ended, or end them with scancel");
+        format!("keep its line with State={state} until the jobs have ended, or cancel them with scancel");
     refused
 }
 
 fn refusal(what: &str, jobs: &[String]) -> Refusal {
-    let cause = "slurmctld would end these jobs as NODE_FAIL, those that wait too";
-    let repair = "run `slurminit reload` when they have ended, or end them with scancel";
+    let cause = "slurmctld would end these jobs (running and pending) with NODE_FAIL";
+    let repair = "run `slurminit reload` when the jobs have ended, or cancel them with scancel";
     Refusal::new(exit_code::FAILURE, format!("{what}: {}", list(jobs)), cause, repair)
 }
 
-/// How many jobs a message names.
+/// The maximum number of jobs in a message.
 const NAMED: usize = 50;
 
-/// The jobs, as a message names them.
+/// The jobs as text for a message.
 pub fn list(jobs: &[String]) -> String {
     let named = jobs[..jobs.len().min(NAMED)].join(", ");
     match jobs.len().checked_sub(NAMED).filter(|more| *more > 0) {

@@ -10,11 +10,10 @@ use super::Setting;
 
 /// The key in slurm.conf. Slurm's default is 2 seconds.
 pub(super) const KEY: &str = "GetEnvTimeout";
-/// Why the value is 0.
-pub(super) const WHY: &str =
-    "sbatch --export=NONE would end slurmd, which may not make namespaces here; it reads env_cache/USER instead";
+/// The reason for the value 0.
+pub(super) const WHY: &str = "with sbatch --export=NONE slurmd would exit, because it cannot create namespaces here; it reads env_cache/USER instead";
 
-/// Whether a user's request would crash slurmd, and the key prevents it. An unknown release counts as one that has the key.
+/// Whether a user's request would crash slurmd and the key prevents it. An unknown release is assumed to have the key.
 pub(super) fn is_fatal(inventory: &Inventory) -> bool {
     let slurm = &inventory.slurm;
     !inventory.makes_namespaces && slurm.does(Behavior::MakesNamespaces) && !slurm.does(Behavior::IgnoresGetEnvTimeout)
@@ -29,17 +28,17 @@ pub(super) fn check(settings: &[Setting], inventory: &Inventory) -> Option<Findi
     is_fatal_with(value, inventory).then(|| Finding::warning(Kind::Settings, what, CAUSE, repair))
 }
 
-/// The same, if the key has this value.
+/// The finding, if the key has this value.
 pub(super) fn is_fatal_with(value: Option<&str>, inventory: &Inventory) -> bool {
     is_fatal(inventory) && value.map(str::trim) != Some("0")
 }
 
-/// What the operator observes.
-pub(super) const WHAT: &str = "`sbatch --export=NONE` ends slurmd";
+/// The symptom.
+pub(super) const WHAT: &str = "`sbatch --export=NONE` makes slurmd exit";
 pub(super) const CAUSE: &str =
     "without CAP_SYS_ADMIN the kernel refuses the namespaces in which slurmd runs `su - USER`";
 /// The option that lets slurmd create namespaces.
-const PRIVILEGE: &str = "--cap-add SYS_ADMIN (which is next to root on the host)";
+const PRIVILEGE: &str = "--cap-add SYS_ADMIN (almost root on the host)";
 
 #[cfg(test)]
 mod tests {

@@ -21,7 +21,7 @@ pub struct Mismatch {
     pub finding: Finding,
 }
 
-/// Compares the two, and refuses the start if the operator wants that.
+/// Compares the two, and rejects the start with `on_mismatch = "fail"`.
 pub(super) fn judge(config: &Config, inventory: &Inventory) -> Result<Option<Mismatch>, Refusal> {
     let Some(expected) = config.gpu_type else { return Ok(None) };
     let found = visible(inventory);
@@ -44,12 +44,12 @@ fn of_platform(finding: Finding, expected: GpuType, platform: Platform) -> Findi
     let (cause, repair) = match platform {
         Platform::Linux => return finding,
         Platform::DockerDesktop => (
-            "this is Docker Desktop's own virtual machine (macOS, or Windows without WSL2), which passes no GPU on; a Mac's GPU \
-             speaks Metal, and neither CUDA nor ROCm",
+            "Docker Desktop's virtual machine (macOS, or Windows without WSL2) passes no GPU; a Mac's GPU \
+             supports Metal, but not CUDA or ROCm",
             "use a machine with Linux, or Windows with WSL2 and an NVIDIA GPU; for a cluster without GPUs set GPU_TYPE=none",
         ),
         Platform::Wsl2 => vendor.traits().mismatch.unseen_in_wsl.unwrap_or((
-            "this is WSL2, where only NVIDIA's GPUs have what jobs need: AMD's lack their kernel interface (KFD), Intel's their \
+            "WSL2 supports only NVIDIA GPUs: AMD's kernel interface (KFD) is missing there, as are Intel's \
              render nodes",
             "use Linux itself, or an NVIDIA GPU; for a cluster without GPUs set GPU_TYPE=none",
         )),
@@ -72,7 +72,7 @@ fn compare(expected: GpuType, found: &[Vendor]) -> Option<Mismatch> {
     };
     let (what, cause, repair) = match (own.map(Vendor::traits), others.first()) {
         (Some(own), None) if found.is_empty() => (
-            format!("the image was built for {}, and no usable GPU is visible", own.maker),
+            format!("the image was built for {}, but no usable GPU is visible", own.maker),
             own.mismatch.unseen.to_owned(),
             format!(
                 "{}; `{}` on the host must work; without GPUs on purpose, set GPU_TYPE=none",
@@ -81,9 +81,9 @@ fn compare(expected: GpuType, found: &[Vendor]) -> Option<Mismatch> {
         ),
         (_, None) => return None,
         (None, Some(Traits { name, .. })) => (
-            format!("the image was built without GPU support, and {makers} GPUs are visible"),
+            format!("the image was built without GPU support, but {makers} GPUs are visible"),
             format!(
-                "the container was started on a GPU machine with an image for machines without one; jobs can ask for the \
+                "an image without GPU support was started on a GPU machine; jobs can request the \
                  GPUs, but {lacks}"
             ),
             match others.len() {
@@ -91,22 +91,22 @@ fn compare(expected: GpuType, found: &[Vendor]) -> Option<Mismatch> {
                     "rebuild with `docker build --build-arg GPU_TYPE={name}`, or set GPU_TYPE={name} if the image has all it needs"
                 ),
                 _ => format!(
-                    "rebuild with `docker build --build-arg GPU_TYPE={}`, and give the container only those GPUs",
+                    "rebuild with `docker build --build-arg GPU_TYPE={}`, and pass only those GPUs to the container",
                     list(|vendor| vendor.name, "` or `GPU_TYPE=")
                 ),
             },
         ),
         (Some(own), Some(_)) if others.len() < found.len() => (
-            format!("the image was built for {}, and {makers} GPUs are visible too", own.maker),
+            format!("the image was built for {}, but {makers} GPUs are also visible", own.maker),
             format!(
-                "the container was given all GPUs of the machine; {lacks}, so a job that asks for any GPU may get one that it \
+                "the container has all GPUs of the machine; {lacks}, so a job that requests any GPU may get one that it \
                  cannot use"
             ),
-            format!("{}, or let jobs ask for --gres=gpu:{}:N", list(|vendor| vendor.mismatch.withhold, "; "), own.name),
+            format!("{}, or use --gres=gpu:{}:N in jobs", list(|vendor| vendor.mismatch.withhold, "; "), own.name),
         ),
         (Some(own), Some(Traits { name, .. })) => (
-            format!("the image was built for {}, and only {makers} GPUs are visible", own.maker),
-            format!("the image was moved to a machine with {makers} GPUs; jobs can ask for them, but {lacks}"),
+            format!("the image was built for {}, but only {makers} GPUs are visible", own.maker),
+            format!("the image was moved to a machine with {makers} GPUs; jobs can request them, but {lacks}"),
             format!("rebuild with `docker build --build-arg GPU_TYPE={name}`"),
         ),
     };
@@ -148,7 +148,7 @@ mod tests {
         for (platform, expected, words) in [
             (Platform::DockerDesktop, GpuType::Nvidia, "Metal"),
             (Platform::DockerDesktop, GpuType::Amd, "Metal"),
-            (Platform::Wsl2, GpuType::Amd, "this is WSL2"),
+            (Platform::Wsl2, GpuType::Amd, "WSL2 supports only"),
             (Platform::Wsl2, GpuType::Nvidia, "Windows has no NVIDIA driver"),
             (Platform::Linux, GpuType::Amd, "/dev/kfd"),
         ] {

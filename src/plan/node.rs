@@ -27,7 +27,7 @@ pub struct NodePlan {
     pub gres: String,
     /// Features.
     pub features: Vec<FeatureName>,
-    /// The line is for all these, which are made up.
+    /// The simulated nodes of this line.
     pub simulated: Option<SimulatedGroup>,
 }
 
@@ -49,9 +49,9 @@ pub(super) fn plan(config: &Config, inventory: &Inventory, reasons: &mut Reasons
         Some(wanted) if wanted > available => {
             reasons.warn(
                 Kind::Settings,
-                format!("[node] cpus = {wanted} is more than the {available} CPUs of this container; {available} are used"),
-                "Slurm takes a node out of service that has fewer CPUs than it claims",
-                format!("set cpus to {available} or less, or leave it out; docker run --cpus and --cpuset-cpus raise the limit"),
+                format!("[node] cpus = {wanted} exceeds the {available} CPUs of this container; using {available}"),
+                "Slurm drains a node with fewer CPUs than configured",
+                format!("set cpus to at most {available}, or remove it; raise the limit with docker run --cpus and --cpuset-cpus"),
             );
             available
         }
@@ -65,7 +65,7 @@ pub(super) fn plan(config: &Config, inventory: &Inventory, reasons: &mut Reasons
             let Topology { sockets, cores_per_socket, threads_per_core } = topology;
             reasons.decide(
                 format!("Sockets={sockets} CoresPerSocket={cores_per_socket} ThreadsPerCore={threads_per_core}"),
-                "the container sees the whole machine",
+                "the container has the whole machine",
             );
             Some(topology)
         }
@@ -112,14 +112,14 @@ impl NodePlan {
             let names: Vec<&str> = self.features.iter().map(FeatureName::as_str).collect();
             reasons.decide(
                 format!("Feature={}", names.join(",")),
-                "vendor, model, compute capability and driver of the GPUs, so that a job can ask with --constraint",
+                "vendor, model, compute capability and driver of the GPUs, for --constraint",
             );
         }
         let short = host.as_str().split('.').next().unwrap_or_default();
         let has_its_name = [host.as_str(), short, "localhost"].contains(&self.name.as_str());
         if self.simulated.is_some() || !config.adds_its_node() && !has_its_name {
             self.host = Some(host.clone());
-            reasons.decide(format!("NodeHostname={host}"), "slurmd finds its own line by the host's name");
+            reasons.decide(format!("NodeHostname={host}"), "slurmd finds its line by the host name");
         }
         self
     }
@@ -135,13 +135,13 @@ fn available_cpus(cpu: &Cpu) -> u32 {
 
 fn cpu_reason(config: &Config, cpu: &Cpu, cpus: u32) -> String {
     if config.node.cpus == Some(cpus) {
-        return "[node] cpus says so".to_owned();
+        return "set by [node] cpus".to_owned();
     }
     match cpu.quota {
         Some(quota) if f64::from(cpus) <= quota.max(1.0) && (cpus as usize) < cpu.allowed.len() => {
-            format!("the container's CPU quota is {quota} of {} CPUs, and a part of a CPU is none", cpu.allowed.len())
+            format!("the container's CPU quota is {quota} of {} CPUs (rounded down)", cpu.allowed.len())
         }
-        _ if cpu.allowed.is_empty() => "the allowed CPUs are not known, and one there is".to_owned(),
+        _ if cpu.allowed.is_empty() => "the allowed CPUs are unknown; assuming one".to_owned(),
         _ => format!("the container may use CPU {}", cpu.allowed),
     }
 }
@@ -150,20 +150,20 @@ fn cpu_reason(config: &Config, cpu: &Cpu, cpus: u32) -> String {
 fn topology(cpu: &Cpu, cpus: u32) -> Result<Topology, String> {
     let cores: Vec<&CpuSet> = cpu.sockets.iter().flatten().collect();
     let (Some(first_socket), Some(first_core)) = (cpu.sockets.first(), cores.first()) else {
-        return Err("the machine does not tell its topology".to_owned());
+        return Err("unknown machine topology".to_owned());
     };
     let all: usize = cores.iter().map(|core| core.len()).sum();
     if cores.iter().any(|core| core.iter().any(|cpu_number| !cpu.allowed.contains(cpu_number))) {
-        return Err("the container's cpuset hides a part of the machine".to_owned());
+        return Err("the container's cpuset has only a part of the machine".to_owned());
     }
     if all != cpus as usize {
-        return Err(format!("{cpus} of the machine's {all} CPUs are for jobs, and which ones is not fixed"));
+        return Err(format!("{cpus} of the machine's {all} CPUs are for jobs, without a fixed set"));
     }
     if cpu.sockets.iter().any(|socket| socket.len() != first_socket.len())
         || cores.iter().any(|core| core.len() != first_core.len())
         || first_core.is_empty()
     {
-        return Err("sockets or cores differ from each other, which Slurm cannot describe".to_owned());
+        return Err("sockets or cores are not uniform".to_owned());
     }
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     Ok(Topology {
@@ -177,7 +177,7 @@ fn topology(cpu: &Cpu, cpus: u32) -> Result<Topology, String> {
 fn memory(config: &Config, inventory: &Inventory, reasons: &mut Reasons) -> Option<u64> {
     let usable = inventory.memory.usable_mib();
     if usable == 0 {
-        reasons.decide("no RealMemory", "how much memory there is could not be read");
+        reasons.decide("no RealMemory", "could not read the memory size");
         return None;
     }
     let whose = match inventory.memory {
@@ -190,22 +190,20 @@ fn memory(config: &Config, inventory: &Inventory, reasons: &mut Reasons) -> Opti
         if wanted > usable {
             reasons.warn(
                 Kind::RealMemory,
-                format!(
-                    "[node] memory_mib = {wanted} is more than the {usable} MiB of this container; {usable} are used"
-                ),
+                format!("[node] memory_mib = {wanted} exceeds the {usable} MiB of this container; using {usable}"),
                 format!("{whose} is {usable} MiB"),
                 "lower memory_mib, or raise the limit with docker run --memory",
             );
         }
-        reasons.decide(format!("RealMemory={memory}"), "[node] memory_mib says so");
+        reasons.decide(format!("RealMemory={memory}"), "set by [node] memory_mib");
         return Some(memory);
     }
     let (reserve, why) = match config.node.reserve_mib {
-        Some(wanted) => (wanted.min(usable - 1), "as [node] reserve_mib says"),
+        Some(wanted) => (wanted.min(usable - 1), "([node] reserve_mib)"),
         None => (default_reserve(usable), "for the system and the daemons"),
     };
     let memory = usable - reserve;
-    reasons.decide(format!("RealMemory={memory}"), format!("{whose} is {usable} MiB; {reserve} MiB are kept {why}"));
+    reasons.decide(format!("RealMemory={memory}"), format!("{whose} is {usable} MiB; {reserve} MiB reserved {why}"));
     Some(memory)
 }
 
@@ -217,13 +215,13 @@ fn tmp_disk(config: &Config, inventory: &Inventory, reasons: &mut Reasons) -> Op
         (Some(wanted), Some(whole)) if wanted > whole => {
             reasons.warn(
                 Kind::Settings,
-                format!("[node] tmp_disk_mib = {wanted} is more than the {whole} MiB of /tmp; {whole} are used"),
-                "Slurm takes a node out of service whose file system is smaller than it claims",
-                format!("set tmp_disk_mib to {whole} or less, or leave it out"),
+                format!("[node] tmp_disk_mib = {wanted} exceeds the {whole} MiB of /tmp; using {whole}"),
+                "Slurm drains a node with a smaller file system than configured",
+                format!("set tmp_disk_mib to at most {whole}, or remove it"),
             );
             (whole, "the size of /tmp")
         }
-        (Some(wanted), _) => (wanted, "[node] tmp_disk_mib says so"),
+        (Some(wanted), _) => (wanted, "set by [node] tmp_disk_mib"),
         (None, Some(whole)) => {
             (if whole > 1024 { whole - whole % 1024 } else { whole }, "the size of /tmp, for `--tmp`")
         }

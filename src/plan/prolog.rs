@@ -14,25 +14,25 @@ use super::{CgroupPlan, FileName, Setting};
 pub struct Prolog {
     /// Where it is installed.
     pub path: PathBuf,
-    /// Whether a job's user gets the device files of its GPUs: the Epilog takes them back.
+    /// Whether a job's user gets access to its GPUs' device files, until the Epilog.
     pub gives_gpus: bool,
     /// Whether a job can have several nodes.
     pub names_nodes: bool,
-    /// Where exporters on the host learn which job has which GPU.
+    /// The directory of the GPU-to-job map for exporters on the host.
     pub job_map: Option<PathBuf>,
     /// The operator's commands.
     pub hooks: Vec<JobHook>,
 }
 
 impl Prolog {
-    /// `None` where there is nothing to do.
+    /// `None` if no action is needed.
     pub(super) fn plan(config: &Config, inventory: &Inventory, cgroup: &CgroupPlan) -> Option<Self> {
         let may_give = match inventory.device_files {
-            // Several simulated nodes give out the same file.
+            // Several simulated nodes share the same device file.
             _ if config.simulated().is_some() => false,
             DeviceFiles::Hosts => false,
             DeviceFiles::Open => config.isolates(),
-            // Whoever closed them: without the script only root could use them.
+            // Whatever closed the files: without the script only root can open them.
             DeviceFiles::Closed => true,
         };
         let gives_gpus = may_give && !cgroup.is_used() && config.gpu.sharing().is_none();
@@ -47,17 +47,17 @@ impl Prolog {
     /// The reason for the script. In a cluster of several containers it is the same on all nodes.
     pub(super) const fn why(&self) -> &'static str {
         if self.names_nodes {
-            "prepares a node for a job: its GPUs' device files, and the names of its nodes (PyTorch's MASTER_ADDR)"
+            "prepares a node for a job: GPU device files, and node names (PyTorch's MASTER_ADDR)"
         } else if self.gives_gpus {
-            "gives a job's user the device files of its GPUs, which other users cannot open: no cgroup holds jobs to their GPUs here"
+            "restricts a job's GPU device files to the job's user (no cgroup restricts jobs to their GPUs here)"
         } else if self.job_map.is_some() {
-            "tells exporters on the host which job has which GPU ([metrics] job_map)"
+            "maps GPUs to jobs for exporters on the host ([metrics] job_map)"
         } else {
             "runs [[hooks.pre_job]]"
         }
     }
 
-    /// Tells an operator who has a Prolog of their own. Theirs can call ours.
+    /// Informs if the operator's own Prolog replaces slurminit's.
     pub(super) fn check(&self, settings: &[Setting]) -> Option<Finding> {
         let own = settings.iter().find(|setting| setting.key.eq_ignore_ascii_case("Prolog"));
         let used = own.is_some_and(|setting| self.path.to_str() == Some(setting.value.as_str()));
@@ -68,16 +68,16 @@ impl Prolog {
         let path = self.path.display();
         let (what, repair) = if self.gives_gpus {
             (
-                format!("every user may open every GPU: {path} is not what Slurm runs before a job"),
+                format!("every user can open every GPU: Slurm does not run {path} before a job"),
                 "leave Prolog out".to_owned(),
             )
         } else if !self.names_nodes {
             (
-                "neither [[hooks.pre_job]] nor [metrics] job_map has an effect".to_owned(),
-                format!("let your script run `{path}` first"),
+                "[[hooks.pre_job]] and [metrics] job_map have no effect".to_owned(),
+                format!("call `{path}` first in your script"),
             )
         } else {
-            ("a job may not find its nodes by their names".to_owned(), format!("let your script run `{path}` first"))
+            ("a job may not resolve the names of its nodes".to_owned(), format!("call `{path}` first in your script"))
         };
         Finding::info(Kind::Settings, what, "[slurm.conf] of slurminit.toml sets Prolog", repair)
     }
@@ -101,7 +101,7 @@ mod tests {
         let two = format!("{}{}", user(1001), user(1002));
         assert!(gives(&two, DeviceFiles::Open, NO_CGROUP));
         assert!(gives("[gpu]\nisolate = true\n", DeviceFiles::Open, NO_CGROUP));
-        // Nobody else could open them.
+        // Other users cannot open the files.
         assert!(gives("", DeviceFiles::Closed, NO_CGROUP));
         assert!(!gives(&user(1001), DeviceFiles::Open, NO_CGROUP));
         assert!(!gives(&format!("[gpu]\nisolate = false\n{two}"), DeviceFiles::Open, NO_CGROUP));

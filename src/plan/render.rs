@@ -35,7 +35,7 @@ pub fn render(plan: &Plan) -> Vec<Text> {
     files
 }
 
-/// What slurmd tells the controller of the node, where slurm.conf has no line for it.
+/// The node's registration with the controller, if it is not in slurm.conf.
 pub fn dynamic_node(plan: &Plan) -> String {
     slurm_conf::dynamic_node(&plan.nodes.node)
 }

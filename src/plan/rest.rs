@@ -1,4 +1,4 @@
-//! Slurm's REST API: what the configuration files say of it.
+//! Slurm's REST API: its keys in the configuration files.
 
 use config::Config;
 use model::exit_code;
@@ -29,8 +29,8 @@ pub fn can_authenticate(config: &Config, inventory: &Inventory) -> Result<(), Re
     }
     Err(Refusal::new(
         exit_code::CONFIG,
-        "[rest] needs tokens, and this image's Slurm knows none",
-        format!("Slurm's plugin {PLUGIN} is not installed, which all containers of the cluster need"),
+        "[rest] requires tokens, which this image's Slurm does not support",
+        format!("Slurm's plugin {PLUGIN} is not installed; all containers of the cluster require it"),
         "build the image with --target accounting, or remove `listen` from [rest]",
     ))
 }

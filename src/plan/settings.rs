@@ -26,7 +26,7 @@ pub struct PartitionPlan {
     pub name: String,
     /// The rest of the line.
     pub settings: Vec<(String, String)>,
-    /// Whether it is there only for the jobs in it.
+    /// Whether it is kept only for its jobs.
     pub is_kept: bool,
 }
 
@@ -79,8 +79,7 @@ pub(super) fn plan(
 /// Slurm starts no batch job at once; it checks every second for new ones, and by default waits three seconds.
 /// `sched_interval` limits the wait of a job whose start time has come, such as a requeued one.
 const SCHEDULER: &str = "batch_sched_delay=0,sched_interval=5";
-const SCHEDULER_WHY: &str =
-    "a batch job starts within a second, a requeued one within 16; Slurm's own defaults wait for 3 and for minutes";
+const SCHEDULER_WHY: &str = "a batch job starts within 1 s and a requeued job within 16 s, instead of 3 s and minutes";
 /// The backfill scheduler runs on its own clock; these values limit the cost of a long queue. slurmctld does not save
 /// the jobs that it starts; `slurminit jobs follow` makes it save when its log reports one.
 const BACKFILL: &str = "bf_interval=1,bf_max_time=30,bf_continue,bf_yield_interval=20000";
@@ -101,19 +100,19 @@ impl Settings {
 
     fn identity(&mut self, config: &Config, host: &HostName, inventory: &Inventory) {
         let cluster = config.cluster_name.as_ref().map_or("slurminit", NodeName::as_str);
-        self.add_because("ClusterName", cluster, "slurmctld refuses saved state of another name");
-        let why = "must be this host's name; its address stays inside, so a new container address changes nothing";
+        self.add_because("ClusterName", cluster, "slurmctld rejects saved state of another cluster name");
+        let why = "must be this host's name; a loopback address, so that a new container address has no effect";
         if config.shares_a_cluster() {
             self.add("SlurmctldHost", cluster::controller(config, host.as_str()));
             self.add("MaxNodeCount", config.slurm.max_nodes);
             let why =
-                "a node that is silent for so long is down, and its jobs are requeued; Slurm's own default is 300";
+                "a node is down after this time without response, and its jobs are requeued; Slurm's default is 300";
             self.add_because("SlurmdTimeout", 30, why);
         } else {
             self.add_because("SlurmctldHost", format_args!("{host}({})", inventory.loopback()), why);
         }
         if inventory.ipv6_alone {
-            let why = "this container has no IPv4 address, and Slurm uses IPv6 only if told to";
+            let why = "this container has no IPv4 address, and Slurm does not use IPv6 by default";
             self.add_because("CommunicationParameters", "EnableIPv6", why);
         }
         self.add("SlurmctldPort", config.slurm.controller_port);
@@ -121,8 +120,7 @@ impl Settings {
         let user = config.daemons.get(&DaemonName::Slurmctld).and_then(|settings| settings.user.as_deref());
         self.add("SlurmUser", user.unwrap_or("slurm"));
         self.add("AuthType", "auth/munge");
-        let why =
-            "a requeued job waits until credentials of its former run are void: 11 s, and 121 by Slurm's own default";
+        let why = "a requeued job waits until its old credentials expire: 11 s, instead of 121 s by default";
         let socket = config.paths.munge_socket.display();
         self.add_because("AuthInfo", format_args!("socket={socket},cred_expire=10"), why);
     }
@@ -133,16 +131,16 @@ impl Settings {
         let of_node = if config.simulated().is_some() { ["/%n", "-%n"] } else { [""; 2] };
         self.add("SlurmdSpoolDir", format_args!("{state}/slurmd{}", of_node[0]));
         if config.simulated().is_some() {
-            let why = "job steps of several nodes would take one directory for PMIx's files, and one of them fail";
+            let why = "steps on several nodes would share one PMIx directory and fail";
             self.add_because("TmpFS", format_args!("{run}/tmp/%n"), why);
         }
         // slurmctld writes its PID file as SlurmUser, who may not write to the run directory itself.
         self.add("SlurmctldPidFile", format_args!("{run}/slurm/slurmctld.pid"));
         self.add("SlurmdPidFile", format_args!("{run}/slurmd{}.pid", of_node[1]));
-        let why = "the image has no mail program; name your own as MailProg in [slurm.conf]";
+        let why = "the image has no mail program; set MailProg in [slurm.conf] to your own";
         self.add_because("MailProg", "/bin/true", why);
         if inventory.slurm.has_plugin("jobcomp_filetxt") {
-            let why = "what ended, for `sacct -c`; slurmctld itself forgets a job after five minutes";
+            let why = "finished jobs for `sacct -c`; slurmctld purges a job after five minutes";
             self.add_because("JobCompType", "jobcomp/filetxt", why);
             self.add("JobCompLoc", config.paths.ended_jobs().display());
         }
@@ -152,24 +150,24 @@ impl Settings {
         self.add_because("ProctrackType", cgroup.proctrack, &cgroup.why);
         self.add("TaskPlugin", cgroup.task);
         if inventory.slurm.has_plugin("mpi_pmix") {
-            let why = "`srun PROGRAM` of an MPI program is one of several ranks, not so many programs of one; none is some 20 ms faster";
-            reasons.decide("MpiDefault=pmix", "Slurm's plugin for PMIx and the library that it loads are there");
+            let why = "`srun` starts the ranks of one MPI job instead of separate one-rank jobs; none would be about 20 ms faster";
+            reasons.decide("MpiDefault=pmix", "Slurm's PMIx plugin and its library are installed");
             self.add_because("MpiDefault", "pmix", why);
         } else {
             self.add("MpiDefault", "none");
         }
-        let why = "connections that say nothing, which any user can make, keep out nobody; Slurm's own limit is 50";
+        let why = "idle connections, which any user can open, must not lock out others; Slurm's default limit is 50";
         self.add_because("SlurmctldParameters", "conmgr_max_connections=1024", why);
         match config.simulated() {
             Some(_) => {
-                let why = "simulated nodes have what is said of them; connections as for slurmctld";
+                let why = "simulated nodes use the configured resources; connections as for slurmctld";
                 self.add_because("SlurmdParameters", "conmgr_max_connections=1024,config_overrides", why);
             }
             None => self.add_because("SlurmdParameters", "conmgr_max_connections=1024", why),
         }
-        self.add_because("ReturnToService", 2, "a node that registers with a true configuration is used again");
-        self.add_because("ScronParameters", "enable", "`scrontab`: jobs by the clock");
-        let why = "so long an srun that slurmctld's restart met waits before it asks again; Slurm takes no less, and 120 by itself";
+        self.add_because("ReturnToService", 2, "a node that registers with a valid configuration is resumed");
+        self.add_because("ScronParameters", "enable", "`scrontab`: periodic jobs");
+        let why = "the retry interval of srun after a restart of slurmctld; the minimum, Slurm's default is 120";
         self.add_because("SlurmctldTimeout", 60, why);
     }
 
@@ -184,9 +182,9 @@ impl Settings {
         }
         self.add("SelectType", "select/cons_tres");
         if config.shares_a_cluster() {
-            let why = "jobs share a node by cores and memory; what differs from node to node is not said here";
+            let why = "jobs share a node by cores and memory; node-specific values are in the node's registration";
             self.add_because("SelectTypeParameters", "CR_Core_Memory", why);
-            let why = "MiB for each CPU of a job that does not say; without it a job would take all memory of its node";
+            let why = "default MiB per CPU of a job; without it a job would get all memory of its node";
             self.add_because("DefMemPerCPU", 512, why);
         } else {
             self.sharing(node, reasons);
@@ -194,7 +192,7 @@ impl Settings {
         self.add_because(
             "GresTypes",
             GresPlan::types(config),
-            "also without a GPU: then a job that asks for one is refused, not misunderstood",
+            "even without a GPU, so that a GPU request is rejected and not misread",
         );
     }
 
@@ -203,21 +201,20 @@ impl Settings {
         let unit = if node.topology.is_some() { "CR_Core" } else { "CR_CPU" };
         let why = match (node.topology.is_some(), node.memory_mib.is_some()) {
             (true, true) => "jobs share the node by cores and memory",
-            (false, true) => "jobs share the node by CPUs and memory; cores are not known here",
-            (true, false) => "jobs share the node by cores; its memory is not known",
-            (false, false) => "jobs share the node by CPUs; neither cores nor memory are known",
+            (false, true) => "jobs share the node by CPUs and memory (cores unknown)",
+            (true, false) => "jobs share the node by cores (memory unknown)",
+            (false, false) => "jobs share the node by CPUs (cores and memory unknown)",
         };
         let select = if node.memory_mib.is_some() { format!("{unit}_Memory") } else { unit.to_owned() };
         reasons.decide(format!("SelectTypeParameters={select}"), why);
         self.add_because("SelectTypeParameters", select, why);
         if let Some(memory) = node.memory_mib {
             let share = (memory / u64::from(node.cpus.max(1))).clamp(1, 2048);
-            let why =
-                "MiB for each CPU of a job that does not say; at most an equal share, so that a job may take every CPU";
+            let why = "default MiB per CPU of a job; at most an equal share, so that a job can use every CPU";
             reasons.decide(format!("DefMemPerCPU={share}"), why);
             reasons.decide(
                 "no MaxMemPerCPU",
-                "with it Slurm gives a job more CPUs than it asked for, and a job for one GPU could not take most of the \
+                "it would allocate more CPUs than requested, and a job with one GPU could not use most of the \
                  memory; set it in [slurm.conf] if you want it",
             );
             self.add_because("DefMemPerCPU", share, why);
@@ -229,7 +226,7 @@ impl Settings {
         for (key, value) in own.iter() {
             let place = self.0.iter().position(|setting| key.is(&setting.key));
             let why = match place {
-                Some(at) => format!("[slurm.conf] of the operator, in place of {}", self.0[at].value),
+                Some(at) => format!("[slurm.conf] of the operator, replaces {}", self.0[at].value),
                 None => "[slurm.conf] of the operator".to_owned(),
             };
             reasons.decide(format!("{}={}", key.as_str(), value.as_str()), why.clone());
@@ -250,7 +247,7 @@ impl Settings {
 pub(super) fn partitions(config: &Config, reasons: &mut Reasons) -> Vec<PartitionPlan> {
     let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
     if config.partitions.is_empty() {
-        reasons.decide("PartitionName=debug", "one partition for everybody, without a time limit");
+        reasons.decide("PartitionName=debug", "one partition for all users, without a time limit");
         let settings =
             vec![pair("Nodes", "ALL"), pair("Default", "YES"), pair("MaxTime", "INFINITE"), pair("State", "UP")];
         return vec![PartitionPlan { name: "debug".to_owned(), settings, is_kept: false }];

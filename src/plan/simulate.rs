@@ -1,4 +1,4 @@
-//! Nodes that are made up: what a container tells of them.
+//! Simulated nodes and their resources.
 
 use std::path::Path;
 
@@ -9,13 +9,13 @@ use super::gpus::{AutoDetect, GresLine, GresPlan};
 use super::names::{DevicePath, GresType};
 use super::{NodePlan, NodesPlan, Reasons, cluster};
 
-/// How the stand-in for a driver's library calls its GPUs.
+/// The model name of simulated GPUs.
 const MADE_UP: &str = "Simulated ";
 
-/// Where made-up GPUs have their device files, which are links to /dev/null: Slurm wants character devices.
+/// The directory of simulated device files, which are links to /dev/null (Slurm requires character devices).
 pub const DEVICES: &str = "/dev/simulated";
 
-/// What a node is told to have in place of what was detected.
+/// The claimed resources of a simulated node, in place of the detected ones.
 pub(super) fn gres(node: &NodePlan, reasons: &mut Reasons) -> Option<GresPlan> {
     let OtherNodes { name, gpus, gpu_type, .. } = &node.simulated.as_ref()?.each;
     let (count, gres_type) = ((*gpus)?, gpu_type.as_ref().map_or("simulated", FeatureName::as_str));
@@ -39,7 +39,7 @@ pub(super) fn gres(node: &NodePlan, reasons: &mut Reasons) -> Option<GresPlan> {
     Some(plan)
 }
 
-/// A GPU is real, and is one. Each node would offer it.
+/// Rejects real GPUs with several simulated nodes, because each node would offer them.
 pub(super) fn without_real_gpus(config: &Config, inventory: Inventory, findings: &mut Vec<Finding>) -> Inventory {
     let is_real = |model: &Option<String>| !model.as_deref().is_some_and(|model| model.starts_with(MADE_UP));
     let says_gpus = |group: &SimulatedGroup| group.each.gpus.is_some();
@@ -52,21 +52,21 @@ pub(super) fn without_real_gpus(config: &Config, inventory: Inventory, findings:
     findings.push(Finding::warning(
         Kind::Settings,
         "no GPU is offered",
-        "[simulate] nodes: each simulated node would offer the same real GPUs",
-        "leave nodes out for a cluster with these GPUs, or set gpus in [simulate] for made-up ones",
+        "[simulate] nodes: all simulated nodes would offer the same real GPUs",
+        "remove nodes to use these GPUs, or set gpus in [simulate] for simulated ones",
     ));
     cluster::without_gpus(&inventory)
 }
 
 fn why(nodes: &str, key: &str) -> String {
-    format!("{key} of {nodes} in [simulate]; the nodes share what the container has")
+    format!("{key} of {nodes} in [simulate]; the nodes share the container's resources")
 }
 
-/// The container's node, or a plan for each group of simulated ones: what they claim, whatever the container has. slurmd is told to
-/// believe it (`config_overrides`).
+/// Plans the container's node, or each group of simulated nodes with their claimed resources. slurmd accepts these
+/// with `config_overrides`.
 pub(super) fn nodes(container: NodePlan, config: &Config, reasons: &mut Reasons) -> (NodePlan, Vec<NodePlan>) {
     let Some(nodes) = config.simulated() else { return (container, Vec::new()) };
-    let of = |count| format!("{count} slurmd in this container, as [simulate] says");
+    let of = |count| format!("{count} slurmd in this container ([simulate])");
     reasons.decide(format!("NodeName={}", nodes.range()), of(nodes.iter().count()));
     // Slurm counts by cores or by CPUs on all nodes alike.
     let says_cpus = nodes.groups.iter().any(|group| group.each.cpus.is_some());

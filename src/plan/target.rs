@@ -1,4 +1,4 @@
-//! A table of what a container runs in each role.
+//! The table of daemons for each role.
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use crate::units;
 use config::{AccountingMode, Config, DaemonName, Role};
 use model::unit::{JobCare, Spec};
 
-/// What a role starts.
+/// The daemons and settings of a role.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Target {
     /// Whether there is a cluster: hooks, the preparation, services, a status file and a control socket. Without one,
     /// slurminit is a plain init for its command: it may run as any user, and writes nothing.
     pub has_cluster: bool,
-    /// Whose jobs slurminit looks after.
+    /// The jobs that slurminit handles.
     pub jobs: JobCare,
-    /// Whether slurmctld is here and its nodes are other containers, which may be away for a while.
+    /// Whether slurmctld runs here for nodes in other containers.
     pub has_other_nodes: bool,
     /// Slurm's daemons in the order of their start, each with those that must be ready first.
     daemons: &'static [(DaemonName, &'static [DaemonName])],
@@ -31,12 +31,12 @@ const ALL: Target = Target {
     ],
 };
 
-/// The first container of a cluster of several: its jobs are those of a node, and others go on without it.
+/// The first container of a cluster of several. It handles the jobs of its own node.
 const ALL_OF_SEVERAL: Target = Target { jobs: JobCare::Node, has_other_nodes: true, ..ALL };
 
 const CONTROLLER: Target = Target {
     has_cluster: true,
-    jobs: JobCare::Nobody,
+    jobs: JobCare::OtherContainers,
     has_other_nodes: true,
     daemons: &[(DaemonName::Munged, &[]), (DaemonName::Slurmctld, &[DaemonName::Munged])],
 };
@@ -48,10 +48,15 @@ const COMPUTE: Target = Target {
     daemons: &[(DaemonName::Munged, &[]), (DaemonName::Slurmd, &[DaemonName::Munged])],
 };
 
-const LOGIN: Target =
-    Target { has_cluster: true, jobs: JobCare::Nobody, has_other_nodes: false, daemons: &[(DaemonName::Munged, &[])] };
+const LOGIN: Target = Target {
+    has_cluster: true,
+    jobs: JobCare::OtherContainers,
+    has_other_nodes: false,
+    daemons: &[(DaemonName::Munged, &[])],
+};
 
-const NONE: Target = Target { has_cluster: false, jobs: JobCare::Nobody, has_other_nodes: false, daemons: &[] };
+const NONE: Target =
+    Target { has_cluster: false, jobs: JobCare::OtherContainers, has_other_nodes: false, daemons: &[] };
 
 impl Target {
     /// The row of a role.
@@ -66,7 +71,7 @@ impl Target {
         }
     }
 
-    /// Whether this container has the cluster's state: slurmctld's jobs, and the accounting database.
+    /// Whether this container stores the cluster's state: slurmctld's jobs, and the accounting database.
     pub fn has_state(&self) -> bool {
         self.daemons.iter().any(|(name, _)| *name == DaemonName::Slurmctld)
     }
@@ -84,7 +89,7 @@ impl Target {
         daemons.chain(services.map(|service| units::service(config, service))).collect()
     }
 
-    /// slurmctld's first start needs the accounting daemons, where they are. slurmrestd needs slurmctld.
+    /// Adds dependencies: slurmctld waits for the accounting daemons, slurmrestd for slurmctld.
     fn daemons(&self, config: &Config) -> Vec<(DaemonName, &'static [DaemonName])> {
         let mut daemons = self.daemons.to_vec();
         if config.runs_rest() {
@@ -108,7 +113,7 @@ impl Target {
         daemons
     }
 
-    /// A compute's slurmd waits for a controller that may come much later.
+    /// Adapts slurmd of a compute node, whose controller may start much later.
     fn patient(&self, spec: Spec) -> Spec {
         let is_elsewhere = !self.daemons.iter().any(|(name, _)| *name == DaemonName::Slurmctld);
         let waits = is_elsewhere && spec.daemon == Some(DaemonName::Slurmd);
@@ -119,7 +124,7 @@ impl Target {
     }
 }
 
-/// How long a compute's slurmd waits for the controller before it is started anew.
+/// The readiness timeout of slurmd on a compute node; then it is restarted.
 const FOR_THE_CONTROLLER: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]

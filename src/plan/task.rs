@@ -6,7 +6,7 @@ use super::target::Target;
 use config::{Config, Held, Level};
 use model::task::{Setup, Task};
 
-/// What the configuration makes of PID 1; the files are still to be named. `seed`: of the machine's jitter.
+/// The task of PID 1, without file names. `seed` is the seed of the jitter.
 pub fn task(config: &Config, held: &Held, target: &Target, has_cmd: bool, seed: u64) -> Task {
     let usual_level = if has_cmd { Level::Warn } else { Level::Info };
     Task {

@@ -25,8 +25,7 @@ pub struct TaskProlog {
 
 impl TaskProlog {
     /// The reason for the script.
-    pub(super) const WHY: &'static str =
-        "names a job's devices as their vendor's runtime does: in Slurm their numbers are others";
+    pub(super) const WHY: &'static str = "translates Slurm's device numbers to those of the vendor's runtime";
 
     /// `None` if positions and runtime numbers agree, or if Slurm's own detection decides.
     pub(super) fn plan(config: &Config, gres: &GresPlan, cgroup: &CgroupPlan) -> Option<Self> {
@@ -53,10 +52,10 @@ impl TaskProlog {
         let path = self.path.display();
         Finding::warning(
             Kind::JobDevices,
-            format!("jobs get device numbers that are not those of CUDA or ROCr: {path} is not run"),
+            format!("jobs get device numbers that do not match CUDA or ROCr: Slurm does not run {path}"),
             cause,
             format!(
-                "set TaskProlog={path}, or let your own script end with it; Gres= must list the types in the order of gres.conf"
+                "set TaskProlog={path}, or call it at the end of your script; list the types in Gres= in the order of gres.conf"
             ),
         )
     }

@@ -5,8 +5,8 @@ use model::exit_code;
 use model::unit::{Gate, HANDS_OVER, Handover, Probe, ProbeTest, Spec};
 use std::time::Duration;
 
-/// Each daemon of Slurm asks for the name of 0.0.0.0, for a line of its log, at its start and at a reconfiguration. A name server that
-/// does not answer would hold slurmctld for 10 s, which is longer than its liveness allows.
+/// Slurm's daemons resolve 0.0.0.0 for a log line, at their start and at a reconfiguration. An unresponsive name server
+/// would block slurmctld for 10 s, longer than its liveness timeout.
 const NAME_SERVER: (&str, &str) = ("RES_OPTIONS", "timeout:1 attempts:2");
 
 const SLURM_ENV: &[(&str, &str)] = &[NAME_SERVER];
@@ -15,7 +15,7 @@ const SLURM_ENV: &[(&str, &str)] = &[NAME_SERVER];
 /// them. They cost 17 ms at start-up and 8 ms per step, and the OpenCL plugin would wake the GPU driver.
 const SLURMD_ENV: &[(&str, &str)] = &[NAME_SERVER, ("HWLOC_PLUGINS_PATH", "/var/empty")];
 
-/// Without CAP_SYS_ADMIN it can make no namespaces, and would end. It has nobody's rights anyway, and passes on the tokens that it is given.
+/// Without CAP_SYS_ADMIN slurmrestd cannot create namespaces and would exit. It has no privileges and only passes on its clients' tokens.
 const SLURMRESTD_ENV: &[(&str, &str)] =
     &[NAME_SERVER, ("SLURM_JWT", "daemon"), ("SLURMRESTD_SECURITY", "disable_unshare_sysv,disable_unshare_files")];
 
@@ -53,7 +53,7 @@ fn default_env(name: DaemonName) -> &'static [(&'static str, &'static str)] {
     }
 }
 
-/// With the option slurmctld does not switch to SlurmUser. A daemon with its own `user` therefore keeps `-D`, which does.
+/// With `--systemd` slurmctld does not switch to SlurmUser. A daemon with its own `user` therefore keeps `-D`, which does.
 fn handover(name: DaemonName, own: Option<&[String]>, has_own_user: bool) -> Handover {
     match own {
         Some(command) if command.iter().any(|word| word.contains(HANDS_OVER)) => Handover::Always,
@@ -75,8 +75,8 @@ pub(super) fn simulated(config: &Config, nodes: &SimulatedNodes, after: &[Daemon
     (1..).zip(nodes.iter()).map(spec).collect()
 }
 
-/// What each daemon is without the operator's settings: its command, what it waits for, when it is ready, and the container's exit code
-/// without it.
+/// The defaults of each daemon: command, gate, readiness test, and the container's exit code
+/// if it gives up.
 fn usual(config: &Config, name: DaemonName) -> (Vec<String>, Gate, ReadinessTest, Option<u8>) {
     let words = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
     let paths = &config.paths;
@@ -124,7 +124,7 @@ fn usual(config: &Config, name: DaemonName) -> (Vec<String>, Gate, ReadinessTest
         DaemonName::Slurmrestd => {
             let listen = config.rest.listen.map(|address| address.to_string()).unwrap_or_default();
             let port = config.rest.listen.map_or(0, |address| address.port());
-            // Jobs go on without it.
+            // Jobs do not depend on it.
             (words(&["slurmrestd", "-a", "rest_auth/jwt", &listen]), Gate::Files, ReadinessTest::Port(port), None)
         }
         DaemonName::Metrics => {
@@ -135,7 +135,7 @@ fn usual(config: &Config, name: DaemonName) -> (Vec<String>, Gate, ReadinessTest
     }
 }
 
-/// All that it needs to know is in its arguments: it cannot read a configuration with secrets. It gives up root itself.
+/// All parameters are arguments, because the process cannot read a configuration with secrets. It drops root itself.
 fn metrics(config: &Config) -> Vec<String> {
     let listen = config.metrics.listen.map(|address| address.to_string()).unwrap_or_default();
     let run = config.paths.run.display().to_string();
@@ -146,7 +146,7 @@ fn metrics(config: &Config) -> Vec<String> {
     words.into_iter().chain(switches).chain(hosts).collect()
 }
 
-/// The embedded database: small, reached by its socket alone, without a log for replicas. slurmdbd asks for the lock's timeout.
+/// The embedded database: small, Unix socket only, without a binary log. slurmdbd requires the lock timeout.
 fn mariadbd(paths: &Paths) -> Vec<String> {
     let own = [
         "mariadbd".to_owned(),
@@ -157,19 +157,19 @@ fn mariadbd(paths: &Paths) -> Vec<String> {
     ];
     let fixed = [
         "--skip-networking",
-        // It would make a key for TLS at each start, which takes half a second.
+        // Otherwise it generates a TLS key at each start, which takes 0.5 s.
         "--skip-ssl",
         "--table-open-cache-instances=1",
         "--skip-log-bin",
         "--skip-performance-schema",
         "--innodb-lock-wait-timeout=900",
-        // On since MariaDB 11.6. slurmdbd, which does not try a write again, would end at one that meets another (26.05 says so).
+        // On since MariaDB 11.6. slurmdbd, which does not try a write again, would exit at a conflict (release notes of 26.05).
         "--loose-innodb-snapshot-isolation=OFF",
     ];
     own.into_iter().chain(fixed.map(str::to_owned)).chain(MARIADBD_SIZES.map(str::to_owned)).collect()
 }
 
-/// The sizes of the empty database in the image, and what a database of some million jobs needs.
+/// The sizes of the image's empty database, sufficient for some million jobs.
 const MARIADBD_SIZES: [&str; 4] = [
     "--innodb-undo-tablespaces=0",
     "--innodb-data-file-path=ibdata1:4M:autoextend",

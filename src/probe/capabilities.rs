@@ -20,7 +20,7 @@ pub(super) fn effective(root: &Path) -> Option<u64> {
     parse::capabilities(&regular::text(&root.join("proc/self/status")).ok()?)
 }
 
-/// Reports capabilities that root lacks. Another user has none, and learns that from whatever fails.
+/// Reports missing capabilities of root. Other users have none anyway.
 pub fn detect(root: &Path) -> Option<Finding> {
     let status = regular::text(&root.join("proc/self/status")).ok()?;
     let [_, 0] = parse::numbers(&status, "Uid")? else { return None };
@@ -31,8 +31,8 @@ pub fn detect(root: &Path) -> Option<Finding> {
     }
     Some(Finding::warning(
         Kind::Container,
-        format!("root lacks the capability {} in this container", missing.join(", ")),
-        "it was started with --cap-drop; without CHOWN, DAC_OVERRIDE, SETGID and SETUID the daemons do not start, \
+        format!("missing capabilities of root in this container: {}", missing.join(", ")),
+        "started with --cap-drop; without CHOWN, DAC_OVERRIDE, SETGID and SETUID the daemons do not start, \
                 without KILL neither jobs of other users nor the container can be stopped",
         missing.iter().map(|name| format!("--cap-add {name}")).collect::<Vec<_>>().join(" "),
     ))

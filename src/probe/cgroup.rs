@@ -1,4 +1,4 @@
-//! The cgroup hierarchy as this container sees it.
+//! The cgroup hierarchy of this container.
 
 mod hierarchy;
 

@@ -47,7 +47,7 @@ fn why_not(path: &Path, error: &io::Error) -> Access {
         Some(libc::ENOENT) => (Obstacle::NotGiven, "is not in this container"),
         // The kernel checks the device cgroup before the file's mode. The cgroup yields EPERM, the mode EACCES.
         Some(libc::EPERM) => (Obstacle::Denied, "is denied by the container's device rules (device cgroup)"),
-        Some(libc::EACCES) => (Obstacle::Mode, "may not be opened by this user (file mode, or a mount with nodev)"),
+        Some(libc::EACCES) => (Obstacle::Mode, "cannot be opened by this user (file mode, or a nodev mount)"),
         Some(libc::EISDIR) => (Obstacle::NoDevice, "is a directory, not a device file"),
         Some(libc::ENXIO | libc::ENODEV) => (Obstacle::NoDriver, "has no device behind it (is the driver loaded?)"),
         Some(libc::EIO) => (Obstacle::Lost, "gives an input/output error (the GPU may have fallen off the bus)"),

@@ -13,7 +13,7 @@ use sys::proc::parse::Mount;
 /// `CAP_CHOWN` of `linux/capability.h`.
 const CHOWN: u32 = 0;
 
-/// Whose the files of the usable GPUs are.
+/// The origin and access of the usable GPUs' device files.
 pub(super) fn detect(root: &Path, inventory: &Inventory) -> DeviceFiles {
     let of = |vendor_skips: bool, file: &Path| match own_file(root, file) {
         Some((mode, uid)) if vendor_skips => Some(is_isolated(mode, uid)),
@@ -53,7 +53,7 @@ const fn is_isolated(mode: u32, uid: u32) -> bool {
     is_closed(mode) || uid != 0
 }
 
-/// Whether a file's mode keeps those out who are neither its owner nor of its group.
+/// Whether a file's mode denies access to other users.
 pub const fn is_closed(mode: u32) -> bool {
     mode & 0o007 == 0
 }

@@ -1,4 +1,4 @@
-//! GPUs that are visible but cannot be offered, each with the reason.
+//! Visible GPUs that jobs cannot use, each with the reason.
 
 use std::fs;
 use std::path::Path;
@@ -20,8 +20,8 @@ fn wsl(root: &Path, gpus: &[Gpu]) -> Option<Finding> {
     (has_device && gpus.is_empty()).then(|| {
         Finding::warning(
             Kind::GpuNotGiven,
-            "WSL2's GPU device is in this container, and no NVIDIA GPU answers",
-            "in WSL2 jobs can be given NVIDIA's GPUs only: AMD's lack their kernel interface (KFD) there, Intel's their render nodes",
+            "WSL2's GPU device is in this container, but no NVIDIA GPU responds",
+            "WSL2 supports only NVIDIA GPUs: AMD's kernel interface (KFD) is missing there, as are Intel's render nodes",
             "NVIDIA: install the current driver in Windows, then `wsl --update` and `docker run --gpus all`; AMD and Intel: \
              use Linux itself",
         )
@@ -41,9 +41,9 @@ fn driverless(root: &Path) -> Vec<Finding> {
         let first = drivers[0];
         (!own.is_empty()).then(|| Finding::info(
             Kind::GpuNotOffered,
-            format!("{} of {maker}'s without the driver {driver} cannot be used: {}", count(own.len(), "GPU"), own.join(", ")),
-            format!("the host has not loaded {driver}, another driver has the GPU, or a virtual machine is to get it (vfio-pci)"),
-            format!("nothing, if that is meant; else load the driver on the host (modprobe {first}; lspci -nnk shows who has the GPU)"),
+            format!("{} of {maker} unusable without the driver {driver}: {}", count(own.len(), "GPU"), own.join(", ")),
+            format!("{driver} is not loaded on the host, or another driver or a VM (vfio-pci) uses the GPU"),
+            format!("no action if intended; otherwise load the driver on the host (modprobe {first}; lspci -nnk shows the GPU's driver)"),
         ))
     };
     Vendor::ALL.into_iter().filter_map(finding).collect()
@@ -88,10 +88,10 @@ fn accelerators(root: &Path) -> Option<Finding> {
     let first = files.first()?;
     Some(Finding::info(
         Kind::GpuNotOffered,
-        format!("accelerators that are not offered to jobs: {}", files.join(", ")),
-        "their numbers and variables are their makers' own; GPUs of NVIDIA, AMD and Intel are what is offered by itself",
+        format!("unsupported accelerators: {}", files.join(", ")),
+        "automatic detection supports only GPUs of NVIDIA, AMD and Intel",
         format!(
-            "nothing, if jobs need none; else count them as a resource of their own: a gres.conf of your own (USER_CUSTOMIZED) with \
+            "no action if jobs do not need them; otherwise define a separate GRES: your own gres.conf (USER_CUSTOMIZED) with \
              Name=accel File={first}, and in slurminit.toml GresTypes = \"gpu,accel\" under [slurm.conf]"
         ),
     ))
@@ -107,7 +107,7 @@ mod tests {
     fn a_device_of_wsl2_without_nvidia_is_said_and_with_nvidia_is_not() {
         let root = root(&[("dev/dxg", "")]);
         let found = findings(root.path(), &[]);
-        assert!(found[0].cause.contains("NVIDIA's GPUs only"), "{found:?}");
+        assert!(found[0].cause.contains("only NVIDIA GPUs"), "{found:?}");
         assert_eq!(findings(root.path(), &[nameless_gpu(0)]), []);
     }
 

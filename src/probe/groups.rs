@@ -25,13 +25,13 @@ pub(super) fn of_groups(vendor: Vendor, groups: &BTreeMap<u32, &Path>) -> Option
     let (maker, file) = (vendor.traits().maker, file.display());
     Some(Finding::info(
         Kind::GpuGroups,
-        format!("jobs of other users than root can use {maker} GPUs only as members of group {numbers} (the number)"),
+        format!("only root and members of group {numbers} (GID) can use {maker} GPUs"),
         format!(
-            "{file} and its like are closed to others, and Slurm gives a job the groups that its user has in /etc/group, not \
-             those of docker's --group-add"
+            "the mode of {file} denies other users, and Slurm sets a job's groups from /etc/group, not \
+             from docker's --group-add"
         ),
         format!(
-            "before the start, in the image or a hook: groupadd -g {first} {vendor}-gpu && usermod -aG {vendor}-gpu USER; or open \
+            "in the image or a pre-start hook: groupadd -g {first} {vendor}-gpu && usermod -aG {vendor}-gpu USER; or open \
              the files to all on the host by a udev rule (MODE=\"0666\")"
         ),
     ))

@@ -1,4 +1,4 @@
-//! Tells exporters on the host which job has which GPU, by a file for each GPU in a directory that is mounted from there.
+//! Maps GPUs to jobs for exporters on the host, with one file per GPU in a mounted directory.
 //!
 //! The file's name is the GPU's number on the host. NVIDIA's dcgm-exporter (`--hpc-job-mapping-dir`) reads a job's number from each of
 //! its lines, and knows a MIG instance by `GPU.INSTANCE`, where the second number is that of the GPU instance (4.8.2 and newer; older ones pass
@@ -16,7 +16,7 @@ use sys::leftovers::Job;
 use sys::trusted_path;
 use sys::trusted_path::{Dir, UntrustedPath};
 
-/// Who changes the map holds this; its name is no GPU's, so exporters pass over it.
+/// The lock file of the map. Exporters ignore it, because its name is not a GPU's.
 const LOCK: &str = ".slurminit.lock";
 const NEW: &str = ".slurminit.new";
 
@@ -26,13 +26,13 @@ const CAPABILITY: &str = "/dev/nvidia-caps/nvidia-cap";
 /// The first of the kernel's numbers of render nodes.
 const FIRST_RENDER_NODE: u32 = 128;
 
-/// What AMD's exporter is told of a job, by the names of Slurm's variables.
+/// The job variables that AMD's exporter reads, by Slurm's names.
 const TOLD: [&str; 4] = ["SLURM_JOB_USER", "SLURM_JOB_PARTITION", "SLURM_CLUSTER_NAME", "SLURM_JOB_GPUS"];
 
-/// Why the map was not changed.
+/// Why the map could not be changed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
-    /// The directory is not there, or not root's alone.
+    /// The directory is missing, or writable by other users.
     #[error(transparent)]
     Directory(#[from] UntrustedPath),
     /// A file cannot be read or written.
@@ -40,7 +40,7 @@ pub enum Failed {
     File(#[from] io::Error),
 }
 
-/// How a file is written.
+/// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     /// A job's number on each line.
@@ -49,7 +49,7 @@ enum Format {
     Json,
 }
 
-/// The job has its GPUs from now on. `variable` is its environment.
+/// Adds a job to the map. `variable` returns variables of its environment.
 ///
 /// # Errors
 /// The directory is not usable, or a file cannot be written.
@@ -66,7 +66,7 @@ pub fn begin(dir: &Path, job: &Job, variable: &dyn Fn(&str) -> Option<String>) -
     })
 }
 
-/// The job has ended.
+/// Removes a job from the map.
 ///
 /// # Errors
 /// As for [`begin`].
@@ -81,7 +81,7 @@ pub fn end(dir: &Path, job: &Job) -> Result<(), Failed> {
     })
 }
 
-/// No job has any of these GPUs.
+/// Removes all jobs of these GPUs.
 ///
 /// # Errors
 /// As for [`begin`].
@@ -92,7 +92,7 @@ pub fn clear(root: &Path, dir: &Path, devices: &[String]) -> Result<(), Failed> 
     files.into_iter().try_for_each(|(name, _)| dir.remove(&name)).map_err(Failed::from)
 }
 
-/// Writes for each GPU of the job what `now` makes of its file; `None` removes it.
+/// Replaces the file of each GPU of the job by the result of `now`; `None` removes it.
 fn change(dir: &Path, job: &Job, now: &dyn Fn(Format, &str) -> Option<String>) -> Result<(), Failed> {
     let root = Path::new("/");
     let (dir, _lock) = open(root, dir)?;
@@ -121,7 +121,7 @@ fn open(root: &Path, dir: &Path) -> Result<(Dir, Flock<std::fs::File>), Failed> 
     Ok((dir, lock.map_err(|(_, errno)| io::Error::from(errno))?))
 }
 
-/// The jobs' numbers, with or without this one.
+/// The job IDs, with or without this one.
 fn lines(former: &str, job: u32, has: bool) -> String {
     let others = former.lines().filter_map(|line| line.trim().parse::<u32>().ok()).filter(|other| *other != job);
     others.chain(has.then_some(job)).map(|job| format!("{job}\n")).collect()

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use model::inventory::{Access, Finding, Gpu, Kind, Obstacle, Vendor};
 
-/// One finding per kind of fault. A device that the container was not given is no fault, and a stuck driver is reported
+/// One finding per kind of fault. A device that was not passed to the container is no fault, and a hung driver is reported
 /// where it was detected.
 pub(super) fn findings(gpus: &[Gpu]) -> Vec<Finding> {
     let mut reasons: BTreeMap<(Vendor, Obstacle), Vec<String>> = BTreeMap::new();
@@ -21,14 +21,14 @@ pub(super) fn findings(gpus: &[Gpu]) -> Vec<Finding> {
 fn finding(vendor: Vendor, obstacle: Obstacle, gpus: &[String]) -> Finding {
     let list = gpus.join("; ");
     let (cause, repair) = obstacle.words(vendor);
-    let of_counted = |how| format!("{how}, of the GPUs that the {vendor} driver counts: {list}");
+    let of_counted = |how| format!("{how} GPUs of the {vendor} driver: {list}");
     match obstacle {
         Obstacle::Denied | Obstacle::Mode | Obstacle::NoDevice | Obstacle::NoDriver => {
-            let what = format!("device files of {vendor} GPUs are in this container and do not open: {list}");
+            let what = format!("{vendor} device files exist in this container but cannot be opened: {list}");
             Finding::error(Kind::GpuDoesNotOpen, what, cause, repair)
         }
         Obstacle::Lost => Finding::error(Kind::GpuLost, of_counted("lost"), cause, repair),
-        _ => Finding::warning(Kind::GpuLeftOut, of_counted("left out"), cause, repair),
+        _ => Finding::warning(Kind::GpuLeftOut, of_counted("excluded"), cause, repair),
     }
 }
 

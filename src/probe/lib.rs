@@ -1,7 +1,7 @@
-//! Detects what this container can really use: GPUs, CPUs, memory, cgroup, Slurm.
+//! Detects the usable resources of this container: GPUs, CPUs, memory, cgroup, Slurm.
 //!
 //! All files are read below a root directory. Each vendor's probe runs in its own child process with a deadline,
-//! so a driver that hangs, crashes or lies ends in why it gave no answer ([`sandbox`]).
+//! so a driver that hangs, crashes or sends invalid data causes only an error ([`sandbox`]).
 
 pub mod capabilities;
 pub mod cgroup;
@@ -44,13 +44,13 @@ pub struct Options {
     pub deadline: Duration,
     /// The path of NVIDIA's management library; `None` searches the usual places.
     pub nvml_library: Option<PathBuf>,
-    /// What the container requested from NVIDIA's runtime.
+    /// The container's request to NVIDIA's runtime.
     pub request: Request,
-    /// Whether to read the condition of NVIDIA's GPUs. There is no time for that at a start.
+    /// Whether to read the condition of NVIDIA's GPUs, which is too slow for a start.
     pub conditions: bool,
-    /// GPUs that are left out because of their faults: a driver that hangs at one is not asked for it.
+    /// GPUs that are excluded because of their faults; their drivers are not queried for them.
     pub left_out: Vec<Out>,
-    /// Whether to ask the engine what it calls this container, if its host name is only an id.
+    /// Whether to query the engine for the container's name, if the host name is only an ID.
     pub asks_name: bool,
 }
 
@@ -69,7 +69,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// What the environment says: NVIDIA's library, and what the container requested.
+    /// The settings from the environment: NVIDIA's library, and the container's request.
     pub fn from_environment(root: PathBuf, deadline: Duration) -> Self {
         let nvml_library =
             std::env::var_os("SLURMINIT_NVML_LIBRARY").filter(|path| !path.is_empty()).map(PathBuf::from);
@@ -121,9 +121,9 @@ pub fn detect(options: &Options) -> Inventory {
 /// The result of a vendor's probe.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
-    /// The driver; `None` where it is not loaded.
+    /// The driver; `None` if it is not loaded.
     pub driver: Option<Driver>,
-    /// The GPUs that this container sees, in the driver's order.
+    /// The GPUs visible to this container, in the driver's order.
     pub gpus: Vec<Gpu>,
     /// Messages for the operator.
     pub findings: Vec<Finding>,

@@ -1,6 +1,6 @@
-//! Looks at the GPUs of one vendor again and again, and hears their drivers' events.
+//! Samples the GPUs of one vendor periodically, and receives their drivers' events.
 //!
-//! It runs in a process of its own, which whoever reads its lines ends when a driver hangs.
+//! Runs in its own process, which the reader of its lines kills when a driver hangs.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,27 +14,27 @@ use model::inventory::{Access, Gpu, Obstacle, Vendor};
 /// 100 kW. A power above cannot be.
 pub(crate) const MOST_MW: u64 = 100_000_000;
 
-/// What to look at, and how often.
+/// The parameters of a watcher.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The directory that contains `/proc`, `/sys` and `/dev`.
     pub root: PathBuf,
-    /// NVIDIA's management library, if it is named.
+    /// The path of NVIDIA's management library, if configured.
     pub library: Option<PathBuf>,
     /// The vendor.
     pub vendor: Vendor,
-    /// The time between two looks.
+    /// The sampling interval.
     pub interval: Duration,
-    /// GPUs that did not answer, and are not asked.
+    /// Unresponsive GPUs, which are not queried.
     pub skip: Vec<String>,
-    /// Whether somebody wants what takes calls of its own: tensor cores, PCI Express, MIG instances.
+    /// Whether to take the measurements that need extra calls: tensor cores, PCI Express, MIG instances.
     pub meters: bool,
 }
 
-/// Takes the lines. An error ends the looks.
+/// Receives the events. An error ends the watcher.
 pub type Say<'a> = &'a mut dyn FnMut(&Line) -> io::Result<()>;
 
-/// Asks one GPU, unless it is one that does not answer.
+/// Samples one GPU, unless it is unresponsive.
 pub(crate) fn look(options: &Options, identity: &Identity, say: Say<'_>, see: impl FnOnce() -> Seen) -> io::Result<()> {
     let gpu = identity.key();
     if options.skip.contains(&gpu.to_string()) {
@@ -45,7 +45,7 @@ pub(crate) fn look(options: &Options, identity: &Identity, say: Say<'_>, see: im
     say(&Line::Seen { gpu, seen })
 }
 
-/// What it means for the GPU that its file does not open. That this user may not open it means nothing.
+/// The fault for a device file that cannot be opened. A permission error of this user is no fault.
 pub(crate) fn trouble_of(access: &Access) -> Option<FaultKind> {
     match access.obstacle()? {
         Obstacle::Denied => Some(FaultKind::DeviceDenied),
@@ -54,13 +54,13 @@ pub(crate) fn trouble_of(access: &Access) -> Option<FaultKind> {
     }
 }
 
-/// Looks at the kernel's files.
+/// Samples the kernel's files.
 pub(crate) fn watch_files(options: &Options, say: Say<'_>) -> io::Result<()> {
     let (root, vendor) = (&options.root, vendor::of(options.vendor));
     let mut events = vendor.events();
     loop {
         let next = Instant::now() + options.interval;
-        // One that this container was not given is none of ours.
+        // A GPU that was not passed to this container is not monitored.
         let mut gpus = vendor.probe(root).gpus;
         gpus.retain(|gpu| gpu.access.obstacle() != Some(Obstacle::NotGiven));
         let names: Vec<Identity> = gpus.iter().map(identity).collect();

@@ -7,19 +7,19 @@ use super::cgroup::Hierarchies;
 use super::regular;
 use model::inventory::{CgroupVersion, Gpu, Memory};
 
-/// How the memory is.
+/// The state of the memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// What is free, in MiB.
+    /// Free memory in MiB.
     pub free_mib: u64,
-    /// What the container may use, in MiB.
+    /// The container's memory in MiB.
     pub usable_mib: u64,
-    /// The share of the last 10 s in which processes waited for memory, in percent, if the kernel says that (PSI).
+    /// The share of the last 10 s in which processes waited for memory (PSI), in percent; `None` if unsupported.
     pub pressure: Option<f64>,
 }
 
 impl Sample {
-    /// What is free, in percent.
+    /// Free memory in percent.
     pub fn free_percent(&self) -> u64 {
         self.free_mib.saturating_mul(100).checked_div(self.usable_mib).unwrap_or(100)
     }
@@ -35,8 +35,8 @@ pub fn detect(root: &Path) -> Memory {
     Memory { total_mib: parse_total_kib(&meminfo).unwrap_or_default() / 1024, gpu_mib: 0, limit_mib: limit }
 }
 
-/// How much of the memory is free now: of the container's if it has a limit, otherwise of the machine's. What the kernel can take back
-/// at once counts as free.
+/// The free memory of the container if it has a limit, otherwise of the machine. Reclaimable memory
+/// counts as free.
 pub fn free(root: &Path) -> Option<Sample> {
     let group =
         Hierarchies::read(root).groups("memory").and_then(|(version, groups)| Some((version, groups.first()?.clone())));

@@ -9,7 +9,7 @@ use nix::sched::{CloneFlags, unshare};
 use super::capabilities::{SYS_ADMIN, effective};
 use super::sandbox::Sandbox;
 
-/// Tries it in a child if the capability is there: a security profile can still refuse.
+/// Tries it in a child if the capability exists, because a security profile can still refuse.
 pub(super) fn detect(root: &Path, deadline: Duration) -> bool {
     let is_possible = effective(root).is_some_and(|set| set & (1 << SYS_ADMIN) != 0);
     // With another root the capability would be another machine's.
@@ -18,7 +18,7 @@ pub(super) fn detect(root: &Path, deadline: Duration) -> bool {
         && Sandbox::start(|| attempt().is_ok()).finish(Instant::now() + deadline).unwrap_or(false)
 }
 
-/// Does what slurmd's child does.
+/// The system calls of slurmd's child.
 fn attempt() -> nix::Result<()> {
     let (proc, none) = (Some("proc"), None::<&str>);
     unshare(CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWNS)?;

@@ -1,4 +1,4 @@
-//! Whether this container has IPv6 addresses alone.
+//! Whether this container has only IPv6 addresses.
 
 use std::net::Ipv4Addr;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What the engine calls a container whose host name is only its id.
+//! The engine's name of a container whose host name is only its ID.
 //!
 //! Replicas of one compose service (`docker compose up --scale compute=5`) cannot have host names of their own, and the engine
 //! gives them their ids. Its name server knows the container's name by its address: `lab-compute-3.lab_default`.
@@ -11,17 +11,17 @@ use super::regular;
 use model::inventory::{Finding, Kind};
 use sys::tool::{self, answer::Answer};
 
-/// Docker's name server in every network that a person made. The default network has none.
+/// Docker's name server in user-defined networks. The default network has none.
 const NAME_SERVER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 11);
 /// The timeout for a name. The server runs on the same machine.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Whether a host name is a container's id, cut to 12 digits as Docker does where nobody gave it a host name.
+/// Whether a host name is a container ID of 12 digits, Docker's default host name.
 pub fn is_container_id(hostname: &str) -> bool {
     hostname.len() == 12 && hostname.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// The container's name without that of its project, or why it is not known. `None` where the host name is no id.
+/// The container's name without its project, or why it is unknown. `None` if the host name is not an ID.
 pub fn ask(root: &Path, hostname: &str) -> Option<Result<String, Finding>> {
     if !is_container_id(hostname) {
         return None;
@@ -29,7 +29,7 @@ pub fn ask(root: &Path, hostname: &str) -> Option<Result<String, Finding>> {
     let unknown = |cause: String| {
         Finding::warning(
             Kind::Files,
-            format!("nobody says what this container is called, and its node is called by its id, {hostname}"),
+            format!("container name unknown; the node is named after the container ID, {hostname}"),
             cause,
             "start the container with --hostname NAME, or set SLURMINIT_NODE_NAME",
         )
@@ -40,7 +40,7 @@ pub fn ask(root: &Path, hostname: &str) -> Option<Result<String, Finding>> {
 fn look_up(root: &Path, hostname: &str) -> Result<String, String> {
     let text = |path: &str| regular::text(&root.join(path)).unwrap_or_default();
     if !serves_names(&text("etc/resolv.conf")) {
-        return Err("the container is in no network with Docker's name server".to_owned());
+        return Err("no network with Docker's name server".to_owned());
     }
     let mut why = format!("/etc/hosts has no address of {hostname}");
     for address in addresses(&text("etc/hosts"), hostname) {
@@ -68,7 +68,7 @@ fn addresses(hosts: &str, hostname: &str) -> Vec<IpAddr> {
     hosts.lines().filter_map(own).filter(|address: &IpAddr| !address.is_loopback()).collect()
 }
 
-/// What the container is called: its name, without that of its compose project. `lab-compute-3.lab_default` is compute-3, and
+/// The container's name without its compose project. `lab-compute-3.lab_default` is compute-3, and
 /// `gpu7.lab` is gpu7. A network of the project is called after it, too.
 fn name(answer: &str) -> Option<String> {
     let (container, network) = answer.trim_end_matches('.').split_once('.')?;

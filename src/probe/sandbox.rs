@@ -1,4 +1,4 @@
-//! Runs a probe in a child process, so that a driver that hangs, crashes or lies costs only the child.
+//! Runs a probe in a child process, so that a driver that hangs, crashes or sends invalid data affects only the child.
 //!
 //! The child sends one line of JSON per question over a pipe. Several sandboxes can run at the same time.
 
@@ -20,36 +20,36 @@ use serde::de::DeserializeOwned;
 
 use sys::system_calls::fork;
 
-/// The longest answer that is read, in bytes. A thousand GPUs need a fifth of it.
+/// The maximum length of a reply in bytes. A thousand GPUs need a fifth of it.
 const LONGEST_ANSWER: usize = 4 << 20;
 /// How long a child may take to become reapable after it closed its pipe. Its GPUs are closed before that.
 const REAP_ENDED_WITHIN: Duration = Duration::from_millis(500);
 
-/// Why there is no answer.
+/// Why there is no reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoAnswer {
-    /// The child was still busy at the deadline, and was killed.
-    #[error("did not answer within {}", seconds(*.0))]
+    /// The child was killed at the deadline.
+    #[error("timed out after {}", seconds(*.0))]
     TimedOut(Duration),
     /// The child was killed by this signal.
     #[error("crashed ({0})")]
     Crashed(Signal),
-    /// The child ended with this code before it answered.
-    #[error("ended the process (exit code {0}) instead of answering")]
+    /// The child exited with this code before it replied.
+    #[error("exited with code {0} without a reply")]
     Exited(i32),
-    /// The child's answer was not what was asked for.
-    #[error("answered with nonsense: {0}")]
+    /// The child's reply could not be parsed.
+    #[error("sent an unparsable reply: {0}")]
     Nonsense(String),
     /// No child could be started: no process or no pipe was available.
-    #[error("could not be asked ({0})")]
+    #[error("could not be started ({0})")]
     NotStarted(#[from] Errno),
 }
 
 impl NoAnswer {
     /// Cause and repair if no process could be started; those of the other reasons depend on the probe.
     pub(super) const NO_PROCESS: (&str, &str) = (
-        "the container has no process or file descriptor left",
-        "raise its limits (docker run --pids-limit, --ulimit nofile)",
+        "the container's limit of processes or file descriptors is reached",
+        "raise the limits (docker run --pids-limit, --ulimit nofile)",
     );
 }
 
@@ -94,7 +94,7 @@ impl<T: Serialize + DeserializeOwned> Sandbox<T> {
     /// Waits for the answer until `deadline`. Afterwards the child is gone or killed.
     ///
     /// # Errors
-    /// Why the probe gave no answer.
+    /// Why the probe sent no reply.
     pub fn finish(self, deadline: Instant) -> Result<T, NoAnswer> {
         self.child?.answer(self.started, deadline)
     }
@@ -125,7 +125,7 @@ impl Child {
         let parent = getpid();
         // The verbs that run detection are single-threaded.
         let pid = fork(|| {
-            // Of the copy in the child only.
+            // Only the copy in the child.
             let _ = close(read_end.as_raw_fd());
             serve(parent, write_end, work)
         })?;
@@ -183,7 +183,7 @@ impl Child {
         match self.reap(REAP_ENDED_WITHIN) {
             Some(WaitStatus::Exited(_, code)) => NoAnswer::Exited(code),
             Some(WaitStatus::Signaled(_, signal, _)) => NoAnswer::Crashed(signal),
-            _ => NoAnswer::Nonsense("it closed its pipe and went on".to_owned()),
+            _ => NoAnswer::Nonsense("closed its pipe but kept running".to_owned()),
         }
     }
 
@@ -221,7 +221,7 @@ impl Drop for Child {
     }
 }
 
-/// Everything the child does; returns its exit code.
+/// The main function of the child; returns its exit code.
 fn serve(parent: Pid, pipe: OwnedFd, work: impl FnOnce(&mut File) -> io::Result<()>) -> i32 {
     let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
     if getppid() != parent {

@@ -1,5 +1,5 @@
-//! Memory used by files. A tmpfs counts against the container's memory limit, and killing processes does not free it.
-//! If one can be filled beyond the limit, it costs the life of every process, PID 1 last.
+//! Memory used by files. A tmpfs counts against the container's memory limit, and OOM kills do not free it.
+//! A tmpfs that exceeds the limit causes OOM kills of all processes, PID 1 last.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use super::regular;
 use model::inventory::{Finding, Kind, Memory};
 use sys::proc::parse::Mount;
 
-/// What the daemons and PID 1 need besides, in MiB.
+/// The memory that the daemons and PID 1 need, in MiB.
 const CLUSTER: u64 = 64;
 
 /// Warns if writable tmpfs mounts can hold more than the container's memory.
@@ -29,10 +29,10 @@ fn finding(mountinfo: &str, memory: &Memory) -> Option<Finding> {
     Some(Finding::warning(
         Kind::Container,
         format!(
-            "files in memory may take more than the container's {limit} MiB, and then the kernel ends everything in it: {}",
+            "tmpfs mounts can exceed the container's memory limit of {limit} MiB (OOM of the whole container): {}",
             shown.join(", ")
         ),
-        "a tmpfs without a size, or with one too large: what lies in it counts against the container's memory",
+        "a tmpfs without a size limit, or with one that is too large: its files count against the container's memory",
         "give each a size that leaves the daemons 64 MiB: `--tmpfs /tmp:size=256m`, `--shm-size 64m` (compose: `tmpfs: /tmp:size=256m`, \
                  `shm_size`; Kubernetes: `sizeLimit`), or raise the memory limit",
     ))

@@ -1,4 +1,4 @@
-//! What differs between the vendors of GPUs here: each has a directory that implements [`VendorProbe`].
+//! The vendors' probes: each has a directory that implements [`VendorProbe`].
 
 pub mod amd;
 pub mod intel;
@@ -23,21 +23,21 @@ pub fn of(vendor: Vendor) -> &'static dyn VendorProbe {
     }
 }
 
-/// How long a detection may take.
+/// The deadlines of a detection.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadlines {
-    /// For a vendor's library, after which the kernel's files are read.
+    /// The deadline of a vendor's library, after which the kernel's files are read.
     pub library: Instant,
-    /// For the kernel's files.
+    /// The deadline of the kernel's files.
     pub files: Instant,
 }
 
-/// The rest of a detection that was started.
+/// Completes a started detection.
 pub type Finish = Box<dyn FnOnce(Deadlines) -> Found>;
 
-/// One vendor's GPUs in this container. Without a library of the vendor, all is read from the kernel's files.
+/// A vendor's GPUs in this container. Without a vendor library, everything is read from the kernel's files.
 pub trait VendorProbe: Sync {
-    /// Whether there is a trace of its GPUs. Most machines lack most vendors' GPUs, and a look at a path is cheaper than a process.
+    /// Whether GPUs of the vendor may exist: a cheap test of paths that avoids a process.
     fn has_traces(&self, root: &Path) -> bool;
 
     /// Reads the kernel's files, and opens each device as a job would. Call it only inside the sandbox.
@@ -52,15 +52,15 @@ pub trait VendorProbe: Sync {
         Some(Box::new(move |deadlines| sandbox.finish(deadlines.files).unwrap_or_else(|why| no_answer(vendor, &why))))
     }
 
-    /// Looks at the GPUs until `say` fails.
+    /// Samples the GPUs until `say` fails.
     ///
     /// # Errors
-    /// Nobody takes the lines.
+    /// The reader of the lines is gone.
     fn watch(&self, options: &live::Options, say: Say<'_>) -> io::Result<()> {
         live::watch_files(options, say)
     }
 
-    /// The condition of a GPU, and what can be measured.
+    /// The condition and measurements of a GPU.
     fn sample(&self, _root: &Path, gpu: &Gpu) -> (Condition, Readings) {
         (Condition { index: gpu.index, ..Condition::default() }, Readings::default())
     }
@@ -71,15 +71,15 @@ pub trait VendorProbe: Sync {
     }
 }
 
-/// Events of a driver, between two looks.
+/// Events of a driver between two samples.
 pub trait Events {
-    /// Subscribes to those of these GPUs, where that was not done yet.
+    /// Subscribes to the events of these GPUs, if not yet subscribed.
     fn follow(&mut self, root: &Path, gpus: &[Identity]);
 
-    /// Passes on the events until then.
+    /// Forwards the events until the deadline.
     ///
     /// # Errors
-    /// Nobody takes the lines.
+    /// The reader of the lines is gone.
     fn hear(&mut self, until: Instant, say: Say<'_>) -> io::Result<()>;
 }
 

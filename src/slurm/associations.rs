@@ -1,6 +1,6 @@
 //! Brings the accounting database in line with `[[account]]`, `[[qos]]` and `[[user]]`.
 //!
-//! What the file says is made or changed. Nothing is removed: what somebody made by hand stays, and so does each key that the
+//! Creates or changes the configured entries. Removes nothing: entries made by hand stay, and so does each key that the
 //! file does not name.
 
 use config::{Config, Limits, SlurmKey, SlurmSettings};
@@ -8,11 +8,11 @@ use sys::tool::answer::first_line;
 
 use crate::client::{Client, limit};
 
-/// Applies the configuration to the cluster called `cluster`. slurmctld must have registered it: only then slurmdbd knows GPUs, which can
-/// be limited.
+/// Applies the configuration to the cluster called `cluster`. slurmctld must have registered it: only then does slurmdbd know GPUs, which
+/// can be limited.
 ///
 /// # Errors
-/// The first request that fails; those after it are not made.
+/// The first request that fails; later requests are not made.
 pub fn apply(config: &Config, cluster: &str) -> Result<(), String> {
     let known = sacctmgr(&["show", "qos", "format=name"])?;
     for qos in &config.qos {
@@ -41,7 +41,7 @@ pub fn apply(config: &Config, cluster: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes an account or QOS, or changes it if it differs.
+/// Creates an account or QOS, or changes it if it differs.
 fn settle(wanted: &Limits, is_known: bool, kind: &str, place: &[&str]) -> Result<(), String> {
     let settings = pairs(&wanted.settings);
     let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
@@ -58,7 +58,7 @@ fn settle(wanted: &Limits, is_known: bool, kind: &str, place: &[&str]) -> Result
     }
 }
 
-/// Whether the database has these values, written in the same way. Of a key that it cannot show, nobody knows.
+/// Whether the database has these values, written in the same way. A key that sacctmgr cannot show counts as different.
 fn is_so(settings: &SlurmSettings, kind: &str, place: &[&str]) -> bool {
     // sacctmgr shows an account's parent under another key than it sets it.
     let shown = |key: &SlurmKey| if key.is("Parent") { "ParentName".to_owned() } else { key.as_str().to_owned() };
@@ -86,7 +86,7 @@ fn sacctmgr(arguments: &[&str]) -> Result<String, String> {
     let fixed = ["--immediate", "--noheader", "--parsable2"];
     let said = Client::each(limit::COMMAND).answer("sacctmgr", &[&fixed[..], arguments].concat());
     let said = match said {
-        // Of several settings it takes those that it understands, and calls that a success.
+        // Of several settings it applies those that it understands, and reports success.
         Ok((_, stderr)) if !stderr.trim().is_empty() => Err(first_line([stderr.as_str()])),
         said => said.map(|(stdout, _)| stdout).map_err(String::from),
     };

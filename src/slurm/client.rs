@@ -1,6 +1,6 @@
 //! The client of Slurm's commands. Each query is a method with a typed result.
 //!
-//! A client limits the time of each command, or of all together. It keeps no result: what shows the cluster to several readers keeps
+//! A client limits the time of each command, or of all together. It keeps no result: a view with several readers keeps
 //! one for [`limit::KEPT`].
 
 pub mod limit;
@@ -36,7 +36,7 @@ enum Runner<'a> {
 /// Which jobs squeue lists.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Jobs<'a> {
-    /// Their states; empty for those that have not ended.
+    /// Job states; empty for jobs that have not ended.
     pub states: &'a [&'a str],
     /// The node that they are on.
     pub node: Option<&'a str>,
@@ -45,14 +45,14 @@ pub struct Jobs<'a> {
 }
 
 impl Jobs<'_> {
-    /// Those that hold resources.
+    /// Jobs that hold resources.
     pub const HOLDING: Self = Self { states: &HOLDING, node: None, options: &[] };
 
     fn arguments(&self) -> Vec<String> {
         let mut all = vec!["--noheader".to_owned()];
         all.extend(self.options.iter().map(|option| (*option).to_owned()));
         all.extend((!self.states.is_empty()).then(|| format!("--states={}", self.states.join(","))));
-        // squeue takes `localhost` for this machine's name, and that for no node (24.11, "Invalid node name").
+        // squeue replaces `localhost` by this machine's name, which is no node name (24.11, "Invalid node name").
         let node = self.node.filter(|node| *node != "localhost");
         all.extend(node.map(|node| format!("--nodelist={node}")));
         all
@@ -60,19 +60,19 @@ impl Jobs<'_> {
 }
 
 impl Client<'static> {
-    /// A client that gives each command this much time.
+    /// A client with this timeout for each command.
     pub const fn each(limit: Duration) -> Self {
         Self(Runner::Each(limit))
     }
 
-    /// A client that gives all commands together this much time.
+    /// A client with this timeout for all commands together.
     pub fn together(limit: Duration) -> Self {
         Self(Runner::Until(Instant::now() + limit))
     }
 }
 
 impl<'a> Client<'a> {
-    /// A client that runs commands in this way.
+    /// A client that runs commands with this function.
     pub const fn with(run: Run<'a>) -> Self {
         Self(Runner::Other(run))
     }
@@ -80,7 +80,7 @@ impl<'a> Client<'a> {
     /// The output of a command.
     ///
     /// # Errors
-    /// It cannot be executed, fails, or does not end in time.
+    /// The command cannot be executed, fails, or times out.
     pub fn output<S: AsRef<str>>(&self, program: &'static str, arguments: &[S]) -> Result<String, QueryError> {
         self.answer(program, arguments).map(|(stdout, _)| stdout)
     }
@@ -129,7 +129,7 @@ impl<'a> Client<'a> {
         self.update(&format!("jobid={job}"), settings)
     }
 
-    /// `scontrol update` of what `what` names, with these settings.
+    /// `scontrol update` of the entity `what` with these settings.
     ///
     /// # Errors
     /// As [`Self::output`].
@@ -138,7 +138,7 @@ impl<'a> Client<'a> {
         self.run("scontrol", &fixed.chain(settings.iter().map(AsRef::as_ref)).collect::<Vec<&str>>())
     }
 
-    /// The controller's report of itself, if it answers.
+    /// The controller's status, if it responds.
     ///
     /// # Errors
     /// As [`Self::output`]; the output, if no controller is up.
@@ -170,7 +170,7 @@ impl<'a> Client<'a> {
         Ok(NodeReport::parse(rest).map(|report| (gres.to_owned(), report)))
     }
 
-    /// What the controller knows of a node; `None` if it does not know the node, which is a failure of scontrol (`info_node.c`).
+    /// The controller's record of a node; `None` if it does not know the node, which is a failure of scontrol (`info_node.c`).
     ///
     /// # Errors
     /// As [`Self::output`].
@@ -182,7 +182,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// What the controller knows of all nodes.
+    /// The controller's records of all nodes.
     ///
     /// # Errors
     /// As [`Self::output`].
@@ -199,7 +199,7 @@ impl<'a> Client<'a> {
         self.output("scontrol", &["show", "config"]).map(RunningConfig::new)
     }
 
-    /// The names that a list such as `compute-[1-3],gpu7` stands for, expanded by Slurm itself.
+    /// Expands a list such as `compute-[1-3],gpu7` into names, with Slurm's own command.
     ///
     /// # Errors
     /// As [`Self::output`].
@@ -224,7 +224,7 @@ impl<'a> Client<'a> {
         self.jobs_with(which, "|%a", |job, account| job.account = account.to_owned())
     }
 
-    /// The jobs of the queue and the GRES that they ask for.
+    /// The jobs of the queue and the GRES that they request.
     ///
     /// # Errors
     /// As [`Self::output`].
@@ -271,7 +271,7 @@ impl<'a> Client<'a> {
         Ok(self.output("squeue", &arguments)?.lines().map(|line| cut(line, columns)).collect())
     }
 
-    /// The scheduler's numbers.
+    /// The scheduler's statistics.
     ///
     /// # Errors
     /// As [`Self::output`].
@@ -279,7 +279,7 @@ impl<'a> Client<'a> {
         self.output("sdiag", &[] as &[&str]).map(|said| Scheduler::parse(&said))
     }
 
-    /// What accounts have of their fair share, from the accounting database.
+    /// The accounts' fair-share factors, from the accounting database.
     ///
     /// # Errors
     /// As [`Self::output`].
@@ -287,7 +287,7 @@ impl<'a> Client<'a> {
         self.output("sshare", &shares::ARGUMENTS).map(|said| shares::parse(&said))
     }
 
-    /// What the cluster has for jobs.
+    /// The cluster's capacity for jobs.
     ///
     /// # Errors
     /// As [`Self::output`].
@@ -306,7 +306,7 @@ impl<'a> Client<'a> {
     }
 }
 
-/// `compute-1: 172.18.0.3:6818` (Slurm 24.11, `info_node.c`).
+/// Parses a line such as `compute-1: 172.18.0.3:6818` (Slurm 24.11, `info_node.c`).
 fn address(line: &str) -> Option<(String, SocketAddr)> {
     let (name, address) = line.split_once(": ")?;
     let name = model::value::NodeName::try_from(name.to_owned()).ok()?;
@@ -328,7 +328,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_controller_says_is_a_name_and_an_address() {
+    fn parses_node_addresses() {
         let pair = |line: &str| address(line).map(|(name, address)| format!("{name} {}", address.ip()));
         assert_eq!(pair("compute-1: 172.18.0.3:6818").as_deref(), Some("compute-1 172.18.0.3"));
         assert_eq!(pair("compute-1: [fd00::3]:6818").as_deref(), Some("compute-1 fd00::3"));
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_cut_by_their_widths() {
+    fn splits_columns_by_width() {
         let columns = [("JobID", 4), ("State", 10), ("NodeList", 6)];
         assert_eq!(cut("7   PENDING         ", &columns), ["7", "PENDING", ""]);
         assert_eq!(cut("7   RUNNING   c1", &columns), ["7", "RUNNING", "c1"]);
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn localhost_is_no_node_of_squeue() {
+    fn omits_localhost_in_squeue_arguments() {
         let arguments = |node| Jobs { node: Some(node), ..Jobs::HOLDING }.arguments().len();
         assert_eq!((arguments("localhost"), arguments("c1")), (2, 3));
     }

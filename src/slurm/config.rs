@@ -36,7 +36,7 @@ impl RunningConfig {
         spool.map(|(_, spool)| spool.trim().replace("%n", node)).unwrap_or_default()
     }
 
-    /// The most nodes that there can be, where nodes can come by themselves.
+    /// The maximum number of nodes, in a cluster that nodes can join by themselves.
     pub fn most_nodes(&self) -> Option<u64> {
         self.number("MaxNodeCount")
     }
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_may_have_a_unit_behind_them() {
+    fn parses_numbers_with_unit() {
         let config = "BOOT_TIME = x\nBatchStartTimeout       = 10 sec\nBurstBufferType = (null)\nMaxNodeCount            = 1024\n";
         let config = RunningConfig::new(config.to_owned());
         assert_eq!((config.batch_start_timeout(), config.most_nodes()), (Some(Duration::from_secs(10)), Some(1024)));

@@ -8,13 +8,13 @@ const NOT_OF_THAT_KIND: &str = "presently disabled";
 /// Why a command has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
-    /// It cannot be executed.
+    /// The command cannot be executed.
     #[error("{0} is not here")]
     Missing(&'static str),
-    /// It did not end in time.
-    #[error("{0} did not answer in time")]
+    /// The command timed out.
+    #[error("{0} did not respond in time")]
     Silent(&'static str),
-    /// It failed.
+    /// The command failed.
     #[error("{program}: {}", first_line([said.as_str()]))]
     Failed {
         /// The command.

@@ -1,4 +1,4 @@
-//! A node as `scontrol --oneliner show node` prints it, and as `slurmd --conf` takes it.
+//! A node record in the format of `scontrol --oneliner show node` and of `slurmd --conf`.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +25,7 @@ const HARDWARE: [(&str, &str); 6] = [
     ("Gres", "Gres"),
 ];
 
-/// What the controller knows of a node.
+/// The controller's record of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeRecord(String);
 
@@ -45,23 +45,23 @@ impl NodeRecord {
         number(&self.0, key)
     }
 
-    /// Whether one of these is its state or a flag of it.
+    /// Whether its state or a state flag is one of these.
     pub fn is(&self, flags: &[&str]) -> bool {
         let state = self.get("State").unwrap_or_default();
         state.split('+').any(|word| flags.contains(&word.trim_end_matches(|c: char| !c.is_ascii_alphabetic())))
     }
 
-    /// Whether slurmctld has the node started and stopped: it is in slurm.conf, and nothing can be told of it.
+    /// Whether slurmctld powers the node up and down: then it is in slurm.conf, and its record is fixed.
     pub fn is_cloud(&self) -> bool {
         self.is(&["CLOUD"])
     }
 
-    /// Whether slurmctld has refused what the node registered with: it shows that hardware, and goes by what it knew before.
+    /// Whether slurmctld rejected the node's registration: it then shows the rejected hardware, but schedules with the earlier record.
     pub fn is_invalid(&self) -> bool {
         self.is(&["INVALID_REG"])
     }
 
-    /// Whether slurmctld hears nothing of the node.
+    /// Whether slurmctld gets no response from the node.
     pub fn is_silent(&self) -> bool {
         let state = self.get("State").unwrap_or_default();
         state.contains("NOT_RESPONDING") || state.contains('*') || state.starts_with("DOWN")
@@ -72,17 +72,17 @@ impl NodeRecord {
         self.0.split_once(" Reason=").map_or("", |(_, reason)| reason)
     }
 
-    /// Whether this is in the reason.
+    /// Whether the reason contains this text.
     pub fn reason_contains(&self, words: &str) -> bool {
         self.reason().contains(words)
     }
 
-    /// Whether this is the whole reason.
+    /// Whether this text is the whole reason.
     pub fn has_reason(&self, reason: &str) -> bool {
         self.reason().starts_with(&format!("{reason} ["))
     }
 
-    /// Whether a job or a reservation is on it.
+    /// Whether a job or a reservation is on the node.
     pub fn is_in_use(&self) -> bool {
         self.get("CPUAlloc") != Some("0") || self.is(&["COMPLETING", "RESERVED"])
     }
@@ -93,7 +93,7 @@ impl NodeRecord {
         pairs.collect::<Vec<_>>().join(" ")
     }
 
-    /// Whether what slurmctld knows is what slurmd is about to say. What slurmd leaves open, slurmctld fills in.
+    /// Whether the record equals what slurmd is about to register. slurmctld fills in the keys that slurmd omits.
     pub fn has_hardware(&self, conf: &str) -> bool {
         HARDWARE.iter().all(|(key, conf_key)| match (self.get(key), value(conf, conf_key)) {
             (known, None) if *conf_key == "Gres" => known.is_none_or(|known| known == "(null)"),
@@ -107,7 +107,7 @@ impl NodeRecord {
         features(self.get("AvailableFeatures")) == features(value(conf, "Feature"))
     }
 
-    /// What of the promised hardware is not in `conf`.
+    /// The first promised resource that `conf` does not provide, if any.
     pub fn shortfall(&self, conf: &str) -> Option<String> {
         let fewer = |key: &str, conf_key: &str| {
             let (promised, has) = (self.number::<u64>(key)?, number::<u64>(conf, conf_key)?);
@@ -124,9 +124,9 @@ impl NodeRecord {
         fewer("CPUTot", "CPUs").or_else(|| fewer("RealMemory", "RealMemory")).or_else(gpus)
     }
 
-    /// The address and port that slurmctld calls; `port` if it names none.
+    /// The address and port that slurmctld connects to; `port` if the record has none.
     pub fn place(&self, port: u16) -> (&str, u16) {
-        (self.get("NodeAddr").unwrap_or("an address that it does not say"), self.number("Port").unwrap_or(port))
+        (self.get("NodeAddr").unwrap_or("an unknown address"), self.number("Port").unwrap_or(port))
     }
 }
 
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_what_it_was_is_left_alone() {
+    fn recognizes_unchanged_node() {
         let is_true = |known: &str, conf: &str| record(known).has_hardware(conf) && record(known).has_features(conf);
         assert!(is_true(KNOWN, "CPUs=2 RealMemory=8000 Gres=gpu:nvidia:2 Feature=h200,nvidia"));
         for other in [
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_controller_calls_and_whether_it_hears_anything() {
+    fn parses_address_and_responsiveness() {
         let known = record("NodeAddr=172.18.0.3 NodeHostName=c1 Port=7000 State=IDLE+DYNAMIC_NORM+NOT_RESPONDING");
         assert_eq!(known.place(6818), ("172.18.0.3", 7000));
         assert_eq!(record("NodeAddr=172.18.0.3").place(6818), ("172.18.0.3", 6818));

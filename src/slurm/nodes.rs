@@ -1,4 +1,4 @@
-//! All nodes of the cluster and their GPUs, as slurmctld knows them, in whichever container this runs.
+//! All nodes of the cluster and their GPUs, as reported by slurmctld, in any container.
 
 pub mod answer;
 pub mod close;
@@ -15,27 +15,27 @@ use model::prepared::Prepared;
 
 pub use answer::{ClusterNode, ClusterNodes, GpuState, NodeGpu};
 
-/// How the reason of a node begins that has less than is promised of it, and which is not to be started again.
+/// Prefix of the reason of a node that has fewer resources than promised and must not be powered up again.
 pub fn less_than_promised() -> String {
     format!("{OUR_REASON}it has less than [autoscale] promises: ")
 }
 
-/// Asks slurmctld. `own` is what this container's start found, which knows its node's GPUs where the controller does not.
+/// Asks slurmctld. `own` is the result of this container's start, for its node's GPUs if the controller does not know them.
 ///
 /// # Errors
-/// Why there is no answer.
+/// slurmctld gives no answer.
 pub fn cluster(own: Option<&Prepared>) -> anyhow::Result<ClusterNodes> {
     let client = Client::together(limit::COMMAND);
     let mut cluster = asked(&client, own)?;
-    // Before 23.02 it does not say how many nodes there can be.
+    // Slurm before 23.02 does not report the maximum number of nodes.
     cluster.most_nodes = client.config().map(|config| config.most_nodes()).context(NO_ANSWER)?;
     Ok(cluster)
 }
 
-/// The same, but for how many nodes there can be.
+/// Like [`asked`], without the maximum number of nodes.
 ///
 /// # Errors
-/// Why there is no answer.
+/// slurmctld gives no answer.
 pub fn asked(client: &Client, own: Option<&Prepared>) -> anyhow::Result<ClusterNodes> {
     let nodes = nodes(client, None).context(NO_ANSWER)?;
     let jobs = jobs(client, None).context(NO_ANSWER)?;
@@ -46,10 +46,10 @@ pub fn asked(client: &Client, own: Option<&Prepared>) -> anyhow::Result<ClusterN
     Ok(cluster)
 }
 
-/// One node, with the jobs that have its GPUs. It takes one question where no GPU is in use.
+/// One node, with the jobs that have its GPUs. Needs only one query if no GPU is in use.
 ///
 /// # Errors
-/// Why there is no answer.
+/// slurmctld gives no answer.
 pub fn cluster_of(name: &str, client: &Client) -> anyhow::Result<ClusterNodes> {
     let nodes = nodes(client, Some(name)).context(NO_ANSWER)?;
     let cluster = ClusterNodes::parse(&nodes, NO_JOBS).context(NO_JSON)?;
@@ -60,7 +60,7 @@ pub fn cluster_of(name: &str, client: &Client) -> anyhow::Result<ClusterNodes> {
     ClusterNodes::parse(&nodes, &jobs).context(NO_JSON)
 }
 
-/// The nodes as JSON. scontrol has no --json before 23.02, and the sinfo of that time prints the nodes as they are.
+/// The nodes as JSON. scontrol has no --json before 23.02, and the sinfo of that time prints complete nodes.
 fn nodes(client: &Client, name: Option<&str>) -> Result<String, QueryError> {
     let arguments = ["--details", "--json", "show", "node"].into_iter().chain(name);
     match client.output("scontrol", &arguments.collect::<Vec<_>>()) {
@@ -78,22 +78,22 @@ fn jobs(client: &Client, node: Option<&str>) -> Result<String, QueryError> {
     client.jobs_json(&Jobs { node, options: &["--all", "--json"], ..Jobs::HOLDING })
 }
 
-/// What to do where slurmctld does not answer.
-const NO_ANSWER: &str = "the controller cannot be asked; see `slurminit status`";
-const NO_JSON: &str = "Slurm's JSON is not what it should be";
+/// The repair when slurmctld does not respond.
+const NO_ANSWER: &str = "the controller does not respond; see `slurminit status`";
+const NO_JSON: &str = "Slurm's JSON output has an unknown format";
 
 /// squeue's JSON without a job.
 const NO_JOBS: &str = "{\"jobs\":[]}";
 
-/// The names that a list such as `compute-[1-3],gpu7` stands for, expanded by Slurm itself.
+/// Expands a list such as `compute-[1-3],gpu7` into names, with Slurm's own command.
 ///
 /// # Errors
-/// It is no list of names.
+/// The text is not a list of names.
 pub fn names(list: &str) -> anyhow::Result<Vec<String>> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.,[]".contains(c);
     anyhow::ensure!(
         list.starts_with(|c: char| c.is_ascii_alphanumeric()) && list.chars().all(is_plain),
-        "{list:?} is no node, and no list of nodes such as compute-[1-3]"
+        "not a node or list of nodes such as compute-[1-3]: {list:?}"
     );
     Ok(Client::each(limit::COMMAND).hostnames(list)?)
 }

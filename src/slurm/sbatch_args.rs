@@ -18,8 +18,8 @@ struct Place<'a> {
     nodes: &'a [&'a NodeSize],
 }
 
-/// The arguments, in one line. Without a `cluster` nothing is checked against it. `partition` is the one to use, by
-/// default the cluster's default partition.
+/// The arguments, in one line. Without a `cluster` nothing is checked against it. `partition` defaults to the
+/// cluster's default partition.
 ///
 /// # Errors
 /// No node has the requested resources: one line with the key and the repair.
@@ -49,30 +49,30 @@ pub fn line(wanted: &Resources, cluster: Option<&Capacity>, partition: Option<&s
     Ok(arguments.into_iter().flatten().collect::<Vec<_>>().join(" "))
 }
 
-/// Whether some node has each resource by itself, so that a refusal can name the missing one.
+/// Checks that some node has each resource by itself, so that a refusal can name the missing one.
 fn each_is_there(wanted: &Resources, place: Place<'_>) -> Result<(), String> {
     let Place { partition, nodes } = place;
     let name = &partition.name;
     let elsewhere = "or name another partition (--partition NAME)";
     if nodes.is_empty() {
-        return Err(format!("the partition {name} has no node; add one, {elsewhere}"));
+        return Err(format!("the partition {name} has no nodes; add one, {elsewhere}"));
     }
     let most = |of: &dyn Fn(&NodeSize) -> u64| nodes.iter().map(|node| of(node)).max().unwrap_or(0);
-    let lacks = |what: String, has: u64, key: &str| {
+    let missing = |what: String, has: u64, key: &str| {
         let largest = if has == 0 { "no node has any".to_owned() } else { format!("the largest node has {has}") };
         Err(format!("asks for {what}, {largest} (partition {name}); lower resources.{key}, {elsewhere}"))
     };
     let most_gpus = most(&|node| node.gpus);
     if wanted.gpus > most_gpus {
-        return lacks(counted(wanted.gpus, "GPU"), most_gpus, "gpus");
+        return missing(counted(wanted.gpus, "GPU"), most_gpus, "gpus");
     }
     let most_cpus = most(&|node| node.cpus).min(partition.most_cpus.unwrap_or(u64::MAX));
     if let Some(cpus) = wanted.cpus.and_then(Cpus::count).filter(|cpus| *cpus > most_cpus) {
-        return lacks(counted(cpus, "CPU"), most_cpus, "cpus");
+        return missing(counted(cpus, "CPU"), most_cpus, "cpus");
     }
     let most_memory = most(&|node| node.memory_mib);
     if let Some(mib) = wanted.memory_mib().filter(|mib| *mib > most_memory) {
-        return lacks(format!("{mib} MiB of memory{}", wanted.why_memory()), most_memory, wanted.memory_key());
+        return missing(format!("{mib} MiB of memory{}", wanted.why_memory()), most_memory, wanted.memory_key());
     }
     let (Some(limit), Some(most)) = (wanted.time_limit, partition.max_time) else { return Ok(()) };
     if limit.minutes() > most.minutes() {
@@ -87,7 +87,7 @@ fn counted(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
-/// Whether one node has all resources together, and the most CPUs of such a node.
+/// Checks that one node has all resources together. Returns the maximum CPUs of such a node.
 fn all_are_together(wanted: &Resources, place: Place<'_>) -> Result<u64, String> {
     let cpus = wanted.cpus.and_then(Cpus::count).unwrap_or(1);
     let memory = wanted.memory_mib().unwrap_or(0);
@@ -101,9 +101,7 @@ fn all_are_together(wanted: &Resources, place: Place<'_>) -> Result<u64, String>
         ];
         let asked = asked.into_iter().flatten().collect::<Vec<_>>().join(", ");
         let name = &place.partition.name;
-        format!(
-            "asks for {asked}: nodes of the partition {name} have each, none has all at once; lower one of them in resources"
-        )
+        format!("asks for {asked}: no node of the partition {name} has all of these; lower one of them in resources")
     })
 }
 

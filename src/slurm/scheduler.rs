@@ -1,6 +1,6 @@
-//! What slurmctld says of its scheduler, from `sdiag`.
+//! The scheduler statistics of slurmctld, from `sdiag`.
 
-/// Slurm's numbers; `None` where this Slurm does not tell. Cycles are in microseconds.
+/// Slurm's statistics; `None` if this Slurm version does not report a value. Cycles are in microseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the words are Slurm's")]
 pub struct Scheduler {
@@ -19,10 +19,10 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// Reads what sdiag prints. The part on backfill repeats names of the part on the main scheduler.
+    /// Parses sdiag's output. The part on backfill repeats names of the part on the main scheduler.
     pub fn parse(text: &str) -> Self {
         let (main, backfill) = text.split_once("Backfilling stats").unwrap_or((text, ""));
-        // What follows are counts by user, who have chosen their names.
+        // The following counts are by user, and users choose their names.
         let backfill = backfill.split("Remote Procedure Call").next().unwrap_or_default();
         let number = |part: &str, name: &str| {
             let mut lines = part.lines().filter_map(|line| line.trim().split_once(':'));
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_two_schedulers_are_told_apart() {
+    fn distinguishes_main_and_backfill_scheduler() {
         let text = "Server thread count:  3\nDBD Agent queue size: 1\n\nMain schedule statistics (microseconds):\n\tLast cycle:   970\n\
                     \tMean cycle:   745\n\nBackfilling stats\n\tTotal backfilled jobs (since last slurm start): 11\n\tLast cycle: 1942\n\
                     \tDepth Mean: 29\n\nRemote Procedure Call statistics by user\n\tMean cycle: 9\n";

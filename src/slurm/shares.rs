@@ -1,24 +1,24 @@
-//! What accounts have of their fair share, from `sshare`.
+//! The accounts' fair-share factors, from `sshare`.
 
-/// Users' own lines have a user.
+/// Only the lines of users have a user.
 pub(crate) const ARGUMENTS: [&str; 3] = ["--noheader", "--parsable2", "--format=Account,User,FairShare,LevelFS"];
 
-/// An account's place. Higher is better: it has used less than its share.
+/// An account's factor. Higher means less use relative to its share.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FairShare {
     /// The account.
     pub account: String,
-    /// Slurm's FairShare, 0 to 1; under Fair Tree, which gives accounts none, its LevelFS, where 1 is just the share.
+    /// Slurm's FairShare, 0 to 1; under Fair Tree, which has none for accounts, its LevelFS, where 1 means exactly the share.
     pub factor: f64,
 }
 
-/// Reads what sshare prints. An account that has used nothing has an infinite LevelFS under Fair Tree, which is no number here.
+/// Parses sshare's output. An account without use has an infinite LevelFS under Fair Tree, and is left out.
 pub(crate) fn parse(text: &str) -> Vec<FairShare> {
     let of = |line: &str| {
         let mut fields = line.split('|').map(str::trim);
         let (account, user) = (fields.next()?, fields.next()?);
         let (share, level) = (fields.next()?, fields.next()?);
-        // All else hangs from root, which has no level.
+        // All other accounts are below root, which has no level.
         let level = Some(level).filter(|_| account != "root").and_then(|level| level.parse().ok());
         let factor = share.parse::<f64>().ok().or(level)?;
         let is_account = !account.is_empty() && user.is_empty() && factor.is_finite();
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accounts_have_the_number_of_their_algorithm_and_users_none() {
+    fn reads_share_of_accounts_only() {
         let told = |text: &str| {
             parse(text).into_iter().map(|share| (share.account, share.factor)).collect::<Vec<(String, f64)>>()
         };

@@ -1,4 +1,4 @@
-//! Gets a unit's port back from a process that took it while the unit was down.
+//! Frees a unit's port that another process took while the unit was down.
 //!
 //! PID 1 runs this in a child. The port cannot be reserved across a restart, because Slurm binds it itself. A process is
 //! killed only on proof that it has the port: one of its descriptors is the socket that the kernel lists for the port. If
@@ -21,11 +21,11 @@ use sys::leftovers::{Handle, printable};
 use sys::socket_owners::{self, Process};
 use sys::sockets::{self, Tcp};
 
-/// How long to try.
+/// Timeout of one attempt.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// A killed process usually releases its sockets within this time.
 const LOOK: Duration = Duration::from_millis(20);
-/// How many processes are named.
+/// Maximum number of processes named in a message.
 const NAMED: usize = 3;
 /// How often the processes are listed to stop those that were created meanwhile.
 const PASSES: usize = 50;
@@ -260,7 +260,7 @@ pub fn named(owners: &[Process]) -> String {
     names.join(", ")
 }
 
-#[expect(clippy::disallowed_methods, reason = "the kernel tells nobody when a port is free")]
+#[expect(clippy::disallowed_methods, reason = "the kernel has no event for a free port")]
 fn pause() {
     std::thread::sleep(LOOK);
 }

@@ -1,4 +1,4 @@
-//! Whether the cluster is alive, and whether jobs can run, each with one line that says why.
+//! Liveness and readiness of the cluster, each with a one-line reason.
 //!
 //! Reads the status of PID 1, and asks PID 1 and slurmctld.
 
@@ -14,12 +14,12 @@ use init::status::{News, Status};
 use machine::{Snapshot, UnitState};
 use slurm::nodes::own;
 
-/// The first pause between two questions to Slurm while no job can run; it doubles. Slurm has no event for this.
+/// The first polling interval of slurmctld while no job can run; it doubles. Slurm has no event for this.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// Whether PID 1 answers and no essential daemon is given up.
+/// Whether PID 1 responds and no essential daemon has been given up.
 pub fn live(directory: &Path) -> (bool, String) {
     match running(status::read(directory), directory) {
         Err(why) => (false, why),
@@ -43,7 +43,7 @@ pub fn ready_within(directory: &Path, wait: Duration, hold: Duration) -> (bool, 
             Ok(since) if !hold.is_zero() && hold <= since => return hold_on(directory, &news, hold),
             Ok(_) => return (true, READY.to_owned()),
             Err(why) if left.is_zero() => return (false, why),
-            // PID 1's news arrive by event; Slurm has to be polled.
+            // PID 1 sends events; Slurm has to be polled.
             Err(_) => {
                 news.wait(left.min(pause));
                 pause = (pause * 2).min(LONGEST_PAUSE);
@@ -54,7 +54,7 @@ pub fn ready_within(directory: &Path, wait: Duration, hold: Duration) -> (bool, 
 
 const READY: &str = "ready";
 
-/// Waits for news from PID 1 and finally asks Slurm once more.
+/// Waits for a status change of PID 1, then asks slurmctld once more.
 fn hold_on(directory: &Path, news: &News, hold: Duration) -> (bool, String) {
     let begin = Instant::now();
     while let Some(left) = hold.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) {
@@ -90,7 +90,7 @@ fn running(status: std::io::Result<Status>, directory: &Path) -> Result<Status, 
             let file = directory.join(status::FILE);
             Err(format!("no slurminit runs here as PID 1 of a cluster ({}: {error})", file.display()))
         }
-        Ok(status) if !status.is_of_the_living() => Err(format!("slurminit (pid {}) is gone", status.pid)),
+        Ok(status) if !status.is_of_the_living() => Err(format!("slurminit (pid {}) is not running", status.pid)),
         Ok(status) => Ok(status),
     }
 }
@@ -102,7 +102,7 @@ fn is_live(snapshot: &Snapshot, error: Option<ControlError>) -> (bool, String) {
     match snapshot.units.iter().find(|unit| unit.essential && unit.state == UnitState::GivenUp) {
         Some(unit) => {
             let (name, how) = (&unit.name, unit.how_it_ended());
-            (false, format!("{name} is given up: it last {how}; `slurminit restart {name}`"))
+            (false, format!("{name} was given up (last failure: {how}); run `slurminit restart {name}`"))
         }
         None if snapshot.ready => (true, "alive, and ready".to_owned()),
         None => (true, format!("alive, and {}", snapshot.phase)),
@@ -115,14 +115,14 @@ mod tests {
     use machine::{PhaseName, UnitSnapshot};
 
     #[test]
-    fn without_a_status_file_the_reason_names_it() {
+    fn reason_names_missing_status_file() {
         let directory = tempfile::tempdir().unwrap();
         let why = running(status::read(directory.path()), directory.path()).unwrap_err();
         assert!(why.contains("status.json"), "{why}");
     }
 
     #[test]
-    fn what_is_given_up_and_essential_is_not_live_and_a_start_is() {
+    fn essential_given_up_unit_is_not_live() {
         let unit = |name: &str, essential, state| UnitSnapshot {
             name: name.to_owned(),
             essential,
@@ -134,7 +134,7 @@ mod tests {
             snapshot(vec![unit("munged", true, UnitState::BackingOff), unit("api", false, UnitState::GivenUp)]);
         assert_eq!(is_live(&starting, None), (true, "alive, and starting".to_owned()));
         let (live, why) = is_live(&snapshot(vec![unit("munged", true, UnitState::GivenUp)]), None);
-        assert!(!live && why.contains("munged is given up"), "{why}");
+        assert!(!live && why.contains("munged was given up"), "{why}");
         let silent = ControlError::NoAnswer { socket: "/run/slurminit/control".into() };
         assert!(!is_live(&starting, Some(silent)).0);
         let not_root = ControlError::NotPermitted { socket: "/run/slurminit/control".into() };

@@ -1,20 +1,20 @@
-//! What happens to jobs when the container stops, and to those that an earlier start left behind.
+//! Handles running jobs when the container stops, and jobs that an earlier start left behind.
 //!
 //! Everything here runs in children of PID 1 with a deadline, so it may wait for Slurm's commands.
 
 mod account;
+pub mod controller_reachability;
+mod duplicate_launch;
 pub mod follow;
 pub mod ids;
 pub mod join;
 mod note;
 mod notes;
 mod quiesce;
-pub mod reached;
-pub mod recall;
 mod reclaim;
 mod spool;
-mod twice;
 mod wait;
+pub mod wake_silent_nodes;
 mod wanted;
 
 pub use wait::run as wait;
@@ -29,7 +29,7 @@ use model::queued_job::QueuedJob;
 use note::JobNote;
 use slurm::client::{Client, Jobs, limit};
 
-/// Notifies running jobs, and requeues or cancels those still running after the grace period. The exit code says
+/// Notifies running jobs, and requeues or cancels those still running after the grace period. The exit code shows
 /// whether jobs are left.
 pub fn quiesce(node: &str, grace: Duration, on_stop: OnStop, after_command: bool) -> anyhow::Result<u8> {
     if after_command {
@@ -40,8 +40,8 @@ pub fn quiesce(node: &str, grace: Duration, on_stop: OnStop, after_command: bool
     Ok(code)
 }
 
-/// The same for the jobs of one node of several; then the node leaves the cluster. With the controller in this container it stays:
-/// jobs that ask for it by its name would become invalid.
+/// Like [`quiesce`], for the jobs of one node of several; then the node leaves the cluster. With the controller in this container it stays,
+/// because jobs that request it by name would become invalid.
 pub fn leave(node: &str, grace: Duration, on_stop: OnStop, with_controller: bool) -> anyhow::Result<u8> {
     let code = quiesce::run(node, grace, on_stop, true)?;
     match with_controller {
@@ -51,14 +51,14 @@ pub fn leave(node: &str, grace: Duration, on_stop: OnStop, with_controller: bool
     Ok(code)
 }
 
-/// A successor of slurmctld takes a noted id for the one to go on with; otherwise it leaves a gap.
+/// Restores the next job ID that the last ordered stop recorded; without that record, slurmctld skips some IDs.
 pub fn note_next_id() {
     if let Err(error) = ids::note_next() {
-        eprintln!("warning: the next job id is not noted, and the next start leaves a gap: {error:#}");
+        eprintln!("warning: cannot record the next job ID, so the next start skips some IDs: {error:#}");
     }
 }
 
-/// Requeues the jobs that ran when a former start ended without notice.
+/// Requeues the jobs that were running when the previous start ended without an ordered stop.
 pub fn recover(node: &str) -> anyhow::Result<()> {
     requeue_ghosts(node, None)?;
     account::run(node, true)?;
@@ -71,45 +71,45 @@ pub fn account(node: &str, held: bool) -> anyhow::Result<()> {
     account::run(node, held).or_else(|_| account::run(node, held))
 }
 
-/// Ends jobs that have ended without a returned slurmctld knowing.
+/// Cancels or requeues jobs that ended while slurmctld was down.
 pub fn reclaim(node: &str) -> anyhow::Result<()> {
     std::thread::scope(|both| {
         both.spawn(|| {
-            if let Err(error) = twice::watch(node) {
-                eprintln!("warning: nobody could say whether slurmctld started a job twice: {error:#}");
+            if let Err(error) = duplicate_launch::watch(node) {
+                eprintln!("warning: cannot check whether slurmctld started a job twice: {error:#}");
             }
         });
         reclaim::run(node)
     })
 }
 
-/// Why a container that stops closes its node.
+/// Drain reason of a node whose container stops.
 const STOPS: &str = "the container stops";
 
 /// The pause between two checks of the queue, because Slurm has no event for the end of a job.
 const LOOK: Duration = Duration::from_millis(20);
 const SLURM: Client = Client::each(limit::JOBS);
 
-/// `only`: the jobs of this node, where there are others.
+/// `only`: the node whose jobs are meant, in a cluster with other nodes.
 fn requeue_ghosts(node: &str, only: Option<&str>) -> anyhow::Result<()> {
     let ghosts = jobs_on_the_node(only)?;
     if ghosts.is_empty() {
         return Ok(());
     }
     eprintln!(
-        "jobs {} ran when the container last ended, and are gone: they are requeued, or fail",
+        "jobs lost at the last end of the container: {}; requeueing them, those with --no-requeue fail",
         names_of(&ghosts).join(",")
     );
-    // A person's drain stays theirs.
+    // A person's drain keeps its reason.
     let reason = match closed_for_good(node)? {
         Some(report) => format!("reason={}", report.reason),
-        None => format!("reason={OUR_REASON}the jobs of the former start are gone"),
+        None => format!("reason={OUR_REASON}jobs of the previous start were lost"),
     };
     let told = told_of_the_stop()?;
     let untold = ghosts.iter().filter(|job| !job.is_completing() && !told.contains(&job.number.to_string()));
     JobNote::Ended.write(&names_of(untold));
     SLURM.update_node(node, &["state=down", &reason])?;
-    // slurmctld tells the node to end them, for 10 s where nobody listens yet (24.11, `slurm_protocol_api.c`), and a slurmd that
+    // slurmctld sends the node a kill request and retries it for 10 s (24.11, `slurm_protocol_api.c`), and a slurmd that
     // comes up meanwhile would end the new start of a job instead.
     ghosts.iter().for_each(|job| start_after(&job.id, 12));
     Ok(())
@@ -134,8 +134,8 @@ fn start_after(job: &str, seconds: u32) {
     let _ = SLURM.update_job(job, &[format!("starttime=now+{seconds}")]);
 }
 
-/// What the controller says of a node that a person has drained, or a cause that no start repairs. Whoever else closes such a node must
-/// leave the reason as it is: the next start would take the drain back.
+/// The report of a node that was drained by a person, or for a cause that a start does not repair. Code that closes such a node must
+/// keep its drain reason, because the next start would remove the drain otherwise.
 fn closed_for_good(node: &str) -> anyhow::Result<Option<NodeReport>> {
     Ok(SLURM.node_reports(node)?.into_iter().find(NodeReport::is_closed_for_good))
 }
@@ -150,12 +150,12 @@ fn names(node: &str) -> Vec<String> {
     hostlist::names(node).unwrap_or_else(|| vec![node.to_owned()])
 }
 
-/// The jobs of this node, or of the only one there is.
+/// The jobs of this node; all jobs in a cluster of one node.
 fn jobs_on_the_node(node: Option<&str>) -> anyhow::Result<Vec<QueuedJob>> {
     Ok(SLURM.jobs(&Jobs { node, ..Jobs::HOLDING })?)
 }
 
-/// Slurm tells nobody when a job ends or does not start, nor of a drain: the only way is to look again.
+/// Pause between two polls. Slurm has no event for the end of a job, a failed start or a drain.
 #[expect(clippy::disallowed_methods, reason = "these are children of PID 1, and Slurm has no such events")]
 fn pause(time: Duration) {
     std::thread::sleep(time);

@@ -1,4 +1,4 @@
-//! From the probe to running daemons, and everything that PID 1 runs as a child.
+//! The start and reload of a cluster, from detection to running daemons, and the processes that PID 1 runs as children.
 
 #![forbid(unsafe_code)]
 

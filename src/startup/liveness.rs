@@ -1,6 +1,6 @@
-//! Checks whether the daemons still answer.
+//! Checks whether the daemons respond.
 //!
-//! PID 1 runs this in a child, once per interval and never twice at a time, so it may block. It tells a hung
+//! PID 1 runs this in a child, once per interval and never twice at a time, so it may block. It distinguishes a hung
 //! daemon from a slow one. Time in which this process itself could not run does not count.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,22 +15,22 @@ use machine::liveness_result::{Liveness, Probed, QUESTIONS, Question};
 use sys::tool::Running;
 use sys::users;
 
-mod crowd;
+mod client_load;
 mod helper;
 pub mod stuck;
 mod work;
 
-/// Asks all questions at once, and judges the answers.
+/// Runs all liveness tests at once, and judges the results.
 pub fn ask_all(questions: Vec<Question>) -> anyhow::Result<Vec<Probed>> {
     let (said, hear) = channel();
-    let own: Rc<BTreeSet<u32>> = Rc::new(crowd::own_users(questions.iter().map(|question| question.pid)));
+    let own: Rc<BTreeSet<u32>> = Rc::new(client_load::own_users(questions.iter().map(|question| question.pid)));
     let waiting = questions.into_iter().map(|question| Waiting::new(question, Rc::clone(&own)));
     let waiting: BTreeMap<_, _> = waiting.enumerate().collect();
     for (index, waiting) in &waiting {
         let (index, said) = (*index, said.clone());
         let (question, running) = (waiting.question.clone(), Arc::clone(&waiting.running));
         let pid = u32::try_from(waiting.question.pid).unwrap_or_default();
-        // By then nobody listens any more, unless this process has hardly run.
+        // By then PID 1 no longer waits for the result, unless this process has hardly run.
         let deadline = 2 * waiting.question.timeout();
         let attempt = move || ask(&question, &running, deadline).and_then(|()| helper::look(pid));
         std::thread::Builder::new().spawn(move || ask_until_it_answers(index, attempt, &said))?;
@@ -38,17 +38,17 @@ pub fn ask_all(questions: Vec<Question>) -> anyhow::Result<Vec<Probed>> {
     Ok(listen(waiting, &hear))
 }
 
-/// Why a question got no answer.
+/// Why a test got no answer.
 #[derive(Debug)]
 enum Failure {
     /// The command could not be executed.
     NotAsked(String),
-    /// The command failed. It is repeated, because the daemon may be restarting itself. `broken`: being busy is no
-    /// excuse for this failure.
+    /// The command failed. It is repeated, because the daemon may be restarting itself. `broken`: a busy daemon does
+    /// not explain this failure.
     Failed { why: String, broken: bool },
 }
 
-/// The result of one attempt: the index of the question, and its outcome.
+/// The result of one attempt: the index of the test, and its outcome.
 type Try = (usize, Result<(), Failure>);
 
 /// The pause before a repetition: a daemon that reconfigures itself closes its port for a moment.
@@ -59,17 +59,17 @@ const CERTAIN: u32 = 5;
 /// this process, would count against the daemon.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// A question that was not answered yet.
+/// A test without a result yet.
 struct Waiting {
     question: Question,
     /// The command that is running.
     running: Arc<AtomicU32>,
-    /// The work of the process when the answer became late, and how often it had been scheduled.
+    /// CPU work of the process when the answer became late, and how often it had been scheduled.
     work: Option<(work::Work, u64)>,
     /// The users of all daemons.
     own: Rc<BTreeSet<u32>>,
     why: Option<String>,
-    /// How often in a row it was found broken.
+    /// Number of results in a row that found it broken.
     broken: u32,
 }
 
@@ -82,19 +82,19 @@ impl Waiting {
         Probed { unit: self.question.unit, liveness }
     }
 
-    /// The work so far of the daemon and of the command that asks it.
+    /// The work so far of the daemon and of the command that tests it.
     fn done(&self) -> (work::Work, u64) {
         let [daemon, _] = self.who_works();
         (work::Work::of(&self.who_works()), work::turns(daemon))
     }
 
-    /// The daemon, and the command that asks it, which may not have had CPU time either.
+    /// The daemon, and the command that tests it, which may not have had CPU time either.
     fn who_works(&self) -> [u32; 2] {
         let daemon = u32::try_from(self.question.pid).unwrap_or_default();
         [daemon, self.running.load(Ordering::Relaxed)]
     }
 
-    /// The verdict when the time is over.
+    /// The verdict at the timeout.
     fn liveness(&self) -> Liveness {
         let Some((before, turns)) = &self.work else { return Liveness::Unknown("the probe had no time".to_owned()) };
         let time = self.question.timeout();
@@ -104,8 +104,8 @@ impl Waiting {
             0 => (done.since(before), format!("{seen} within {:.1} s", time.as_secs_f64())),
             _ => (Duration::ZERO, seen),
         };
-        let crowd = || crowd::at(&self.question.door, &self.own);
-        work::liveness(self.question.pid, work, self.broken == 0 && now != *turns, time, why, crowd)
+        let load = || client_load::at(&self.question.door, &self.own);
+        work::liveness(self.question.pid, work, self.broken == 0 && now != *turns, time, why, load)
     }
 }
 
@@ -141,7 +141,7 @@ fn listen(mut waiting: BTreeMap<usize, Waiting>, hear: &Receiver<Try>) -> Vec<Pr
     answers
 }
 
-#[expect(clippy::disallowed_methods, reason = "what refuses at once can only be asked again after a while")]
+#[expect(clippy::disallowed_methods, reason = "a test that fails at once can only be repeated after a pause")]
 fn ask_until_it_answers(index: usize, attempt: impl Fn() -> Result<(), Failure>, said: &Sender<Try>) {
     loop {
         let result = attempt();
@@ -205,8 +205,8 @@ fn execute(
     Err(if gave_up(program, &output.stderr) { Failure::NotAsked(why) } else { Failure::Failed { why, broken: false } })
 }
 
-/// Whether a command of Slurm's says that it could not even ask (`fatal()` in its `src/common/log.c`): somebody may have made a mistake in
-/// slurm.conf, which it reads and the daemon has read long ago.
+/// Whether a Slurm command reports that it could not even send the request (`fatal()` in its `src/common/log.c`), such as for a mistake in
+/// slurm.conf, which the command reads now and the daemon has read long ago.
 fn gave_up(program: &str, stderr: &[u8]) -> bool {
     let word = format!("{}: fatal: ", program.rsplit('/').next().unwrap_or(program));
     String::from_utf8_lossy(stderr).lines().any(|line| line.starts_with(&word))
@@ -262,14 +262,14 @@ mod tests {
     struct Sleeper(std::process::Child);
 
     impl Sleeper {
-        #[expect(clippy::disallowed_methods, reason = "a test is nobody's PID 1")]
+        #[expect(clippy::disallowed_methods, reason = "a test is not PID 1")]
         fn new(command: &[&str]) -> Self {
             Self(Command::new(command[0]).args(&command[1..]).spawn().unwrap())
         }
     }
 
     impl Drop for Sleeper {
-        #[expect(clippy::disallowed_methods, reason = "a test is nobody's PID 1")]
+        #[expect(clippy::disallowed_methods, reason = "a test is not PID 1")]
         fn drop(&mut self) {
             self.0.kill().unwrap();
             self.0.wait().unwrap();
@@ -277,12 +277,12 @@ mod tests {
     }
 
     #[test]
-    fn what_one_command_writes_the_next_one_reads() {
+    fn pipes_output_to_next_command() {
         assert_eq!(liveness(&[&["printf", "a\\n"], &["grep", "-q", "a"]], std::process::id()), Liveness::Answers);
     }
 
     #[test]
-    fn the_reason_is_what_was_seen_or_said() {
+    fn reason_has_timeout_or_message() {
         let idle = Sleeper::new(&["sleep", "60"]);
         // On a fully loaded machine, an idle process cannot be recognized as idle.
         let why = |commands: &[&[&str]]| match liveness(commands, idle.0.id()) {
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn who_did_nothing_is_silent_and_who_worked_is_slow() {
+    fn idle_process_is_silent_and_busy_process_is_slow() {
         let idle = Sleeper::new(&["sleep", "60"]);
         let after = |work| {
             let pid = i32::try_from(idle.0.id()).unwrap();
@@ -307,12 +307,12 @@ mod tests {
     }
 
     #[test]
-    fn who_was_stopped_is_no_question_of_time_and_who_runs_in_a_crowd_is_not_silent() {
+    fn detects_stopped_and_overloaded_processes() {
         let idle = Sleeper::new(&["sleep", "60"]);
         let pid = i32::try_from(idle.0.id()).unwrap();
         let liveness = |runs| {
-            let crowd = || Some("60 connections".to_owned());
-            work::liveness(pid, Duration::ZERO, runs, Duration::from_secs(3), "no answer".to_owned(), crowd)
+            let load = || Some("60 connections".to_owned());
+            work::liveness(pid, Duration::ZERO, runs, Duration::from_secs(3), "no answer".to_owned(), load)
         };
         assert_eq!(liveness(true), Liveness::Overloaded("no answer; 60 connections".to_owned()));
         assert_eq!(liveness(false), Liveness::Silent("no answer".to_owned()), "a deadlock collects connections, too");
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_being_debugged_is_left_alone() {
+    fn traced_process_is_unknown() {
         let traced = Sleeper::new(&["sleep", "60"]);
         let pid = nix::unistd::Pid::from_raw(i32::try_from(traced.0.id()).unwrap());
         // The tracee is detached when this thread ends.
@@ -334,13 +334,13 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_works_is_slow() {
+    fn working_process_is_slow() {
         let busy = Sleeper::new(&["sh", "-c", "while :; do :; done"]);
         assert!(matches!(liveness(&[&["sleep", "60"]], busy.0.id()), Liveness::Slow(_)));
     }
 
     #[test]
-    fn a_process_that_works_and_is_seen_to_be_broken_is_silent() {
+    fn broken_working_process_is_silent() {
         let busy = Sleeper::new(&["sh", "-c", "while :; do :; done"]);
         let pid = i32::try_from(busy.0.id()).unwrap();
         let waiting = Waiting::new(
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_refuses_for_a_moment_answers() {
+    fn retries_after_refusal() {
         let directory = tempfile::tempdir().unwrap();
         let flag = directory.path().join("flag").display().to_string();
         let script = format!("test -e {flag} && exit 0; touch {flag}; exit 1");
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_cannot_read_its_own_files_says_nothing_about_the_daemon() {
+    fn fatal_command_error_is_unknown() {
         let idle = Sleeper::new(&["sleep", "60"]);
         let directory = tempfile::tempdir().unwrap();
         let scontrol = directory.path().join("scontrol");
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_cannot_run_and_a_process_that_is_gone_say_nothing() {
+    fn missing_probe_or_process_is_unknown() {
         let Liveness::Unknown(why) = liveness(&[&["/no/such/probe"]], 1) else { panic!("it is known") };
         assert!(why.contains("/no/such/probe"), "{why}");
         let gone = Sleeper::new(&["true"]).0.id();

@@ -35,10 +35,10 @@ use probe::job_map;
 use sys::lock;
 use watch::agent;
 
-/// How long the key of another container's cluster is waited for.
+/// Timeout for the key of another container's cluster.
 const KEY_COMES: Duration = Duration::from_secs(15);
 
-/// The inputs of a preparation.
+/// The inputs of a start or reload.
 #[derive(Debug)]
 pub struct Sources<'a> {
     /// The operator's file, if the command line names one.
@@ -56,16 +56,16 @@ pub struct Sources<'a> {
 /// Reports progress to PID 1.
 pub type Tell<'a> = &'a dyn Fn(&PrepareEvent) -> anyhow::Result<()>;
 
-/// Prepares a start. The caller must still sync the key.
+/// Prepares a start. The caller must still sync the key to disk.
 pub fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, MungeKey), Refusal> {
     let config = load(sources)?;
     plan::names_a_controller(&config)?;
-    let (what, cause) = ("a slurminit runs this cluster", "two would take the files from each other");
+    let (what, cause) = ("slurminit already runs this cluster", "two instances would overwrite each other's files");
     if let Some(pid) = lock::holder_other_than_parent(sources.root, &config.paths.run) {
-        let what = format!("{what} already (pid {pid})");
-        return Err(Refusal::new(exit_code::PREPARE, what, cause, "for new files: slurminit reload"));
+        let what = format!("{what} (pid {pid})");
+        return Err(Refusal::new(exit_code::PREPARE, what, cause, "to apply new files, run `slurminit reload`"));
     }
-    // What an agent of a former start knew of the GPUs is past.
+    // The report of an earlier agent is outdated.
     let _ = agent::files::forget(&config.paths.run);
     let joining = joining::check(&config, sources.root)?;
     let accounts = accounts(&config, sources)?;
@@ -75,7 +75,7 @@ pub fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, MungeKe
         Some(joining) => joining.install(&config, sources.root)?,
         None => munge_key(&config, sources.root)?,
     };
-    // munged starts while the driver is asked.
+    // munged starts while the driver is queried.
     tell_or_fail(tell, &PrepareEvent::MungeKeyReady)?;
 
     let inventory = detected(&config, sources.root, sources.inventory)?;
@@ -92,7 +92,7 @@ pub fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, MungeKe
     let accounting = install::install_accounting(&config, sources.root)?;
     let jwt_key = install::install_jwt_key(&owners, sources.root)?;
     if let Err(error) = install::keep_applied(&config.paths, sources.root, &planned.files) {
-        eprintln!("warning: {error}; a reload will compare with the installed files");
+        eprintln!("warning: {error}; reloads will compare with the installed files");
     }
     let device_files = close_device_files(&planned);
     let job_map = clear_job_map(&config, sources.root, &planned);
@@ -103,7 +103,7 @@ pub fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, MungeKe
         let alike = config.simulate.nodes.unwrap_or_default();
         let kept = format!("{held}\n{}\n{alike}", prepared.node_name);
         if let Err(error) = install::keep_held(&config.paths, sources.root, &kept) {
-            eprintln!("warning: {error}; `slurminit reload --dry-run` will not compare what only a start takes");
+            eprintln!("warning: {error}; `slurminit reload --dry-run` will not show changes that need a restart");
         }
     }
     if !config.shares_a_cluster() {
@@ -123,13 +123,13 @@ pub fn start(sources: &Sources<'_>, tell: Tell<'_>) -> Result<(Prepared, MungeKe
     Ok((prepared, key))
 }
 
-/// The user of slurmctld, where the operator's slurm.conf or slurminit.toml names one.
+/// The user of slurmctld, as named by the operator's slurm.conf or slurminit.toml.
 fn slurm_user(owners: &Config) -> Option<String> {
     owners.daemons.get(&DaemonName::Slurmctld)?.user.clone()
 }
 
-/// Puts the key in place. The controller's container, which starts at the same time, may not have made it yet.
-#[expect(clippy::disallowed_methods, reason = "this is a child of PID 1; a volume tells nobody that a file has come")]
+/// Installs the key. The controller's container, which starts at the same time, may not have made it yet.
+#[expect(clippy::disallowed_methods, reason = "this is a child of PID 1; there is no event for a new file in a volume")]
 fn munge_key(config: &Config, root: &Path) -> Result<MungeKey, InstallError> {
     let begin = Instant::now();
     let mut told = false;
@@ -150,28 +150,28 @@ fn munge_key(config: &Config, root: &Path) -> Result<MungeKey, InstallError> {
     }
 }
 
-/// slurmctld ends if the saved jobs are those of a cluster of another name.
+/// Fails if the saved jobs belong to a cluster of another name, which makes slurmctld exit.
 fn is_own_state(config: &Config, root: &Path, files: &[Text]) -> Result<(), Refusal> {
     let state = state_directory(config, root, files);
     let Some(saved) = doctor::look::saved_cluster(&state).filter(|_| Target::of(config).has_state()) else {
         return Ok(());
     };
     let name = cluster_name(files);
-    // Slurm reads the name in lower case. A name in an included file is not seen here.
+    // Slurm converts the name to lower case. A name in an included file is not found here.
     if name.is_empty() || name.eq_ignore_ascii_case(&saved) {
         return Ok(());
     }
     let state = state.display();
     let what =
-        format!("the saved jobs belong to another cluster: {state} is that of {saved}, and this one is called {name}");
-    let cause = "slurmctld ends with CLUSTER NAME MISMATCH, so that it does not lose them";
+        format!("the saved jobs belong to another cluster: {state} is that of {saved}, and this one is named {name}");
+    let cause = "slurmctld exits with CLUSTER NAME MISMATCH to protect them";
     let repair = format!(
         "set cluster_name = \"{saved}\"; to keep the jobs under the new name, remove {state}/clustername; to lose them, use a new volume"
     );
     Err(Refusal::new(exit_code::CONFIG, what, cause, repair))
 }
 
-/// Lets programs in jobs find the node by its name; says it where that cannot be.
+/// Lets programs in jobs resolve the node's name; returns a finding if that is impossible.
 fn host_name(root: &Path, node_name: &str) -> Option<Finding> {
     // A user's slurm.conf may name several nodes at once: `gpu[1-4]`.
     let name = plan::HostName::try_from(node_name.to_owned()).ok()?;
@@ -179,8 +179,8 @@ fn host_name(root: &Path, node_name: &str) -> Option<Finding> {
     Some(Finding::warning(
         Kind::Files,
         error.to_string(),
-        "programs in jobs that look for the node by its name, such as PyTorch's MASTER_ADDR, may not find it",
-        "nothing, if no job does that",
+        "programs in jobs may fail to resolve the node's name, such as PyTorch's MASTER_ADDR",
+        "none needed if no job resolves that name",
     ))
 }
 
@@ -261,7 +261,7 @@ fn report(config: &Config, root: &Path, planned: Planned, inventory: &Inventory,
     }
 }
 
-/// Whether slurm.conf, generated or not, sets slurminit's own Epilog, which never fails unless a hook is to drain.
+/// Whether slurm.conf, generated or not, sets slurminit's own Epilog, which never fails unless a hook is configured to drain.
 fn runs_own_epilog(planned: &Planned) -> bool {
     let drains = |hook: &JobHook| hook.on_failure == OnHookFailure::Drain;
     let own = planned.plan.epilog.as_ref().filter(|epilog| !epilog.hooks.iter().any(drains));
@@ -282,7 +282,7 @@ fn text_of(planned: &Planned, name: FileName) -> &str {
     planned.files.iter().find(|file| file.name == name).map_or("", |file| &file.text)
 }
 
-/// Keeps the GPUs' device files from all but the users of the jobs that have them. A job that runs keeps its own.
+/// Gives the GPUs' device files only to the users of the jobs that have them. A running job keeps its own.
 fn close_device_files(planned: &Planned) -> Option<Finding> {
     let prolog = planned.plan.prolog.as_ref().filter(|prolog| prolog.gives_gpus)?;
     if !runs(planned, "Prolog", &prolog.path) || !runs_own_epilog(planned) {
@@ -291,8 +291,8 @@ fn close_device_files(planned: &Planned) -> Option<Finding> {
     let files = plan::gpu_files(text_of(planned, FileName::GresConf), &planned.node().0);
     let close = |file: &String| Some((file.clone(), install::close_device_file(Path::new(file), None).err()?));
     let (file, error) = files.iter().find_map(close)?;
-    let what = format!("{file} cannot be closed to other users than its job's: {error}");
-    let (cause, repair) = ("root may not change the files in this container's /dev", "--cap-add CHOWN");
+    let what = format!("cannot restrict {file} to the user of its job: {error}");
+    let (cause, repair) = ("root has no capability to change files in /dev", "--cap-add CHOWN");
     Some(Finding::warning(Kind::JobsNotHeld, what, cause, repair))
 }
 
@@ -302,14 +302,14 @@ fn make_simulated_gpus(config: &Config, root: &Path) -> Result<(), InstallError>
     if count == 0 { Ok(()) } else { install::make_simulated_gpus(root, Path::new(plan::SIMULATED_DEVICES), count) }
 }
 
-/// Jobs of a former start have ended, whatever exporters on the host were told.
+/// Clears the job map: jobs of an earlier start have ended.
 fn clear_job_map(config: &Config, root: &Path, planned: &Planned) -> Option<Finding> {
     let dir = config.metrics.job_map.as_deref()?;
     let files = plan::gpu_files(text_of(planned, FileName::GresConf), &planned.node().0);
     let error = job_map::clear(root, dir, &files).err()?;
-    let what = "exporters on the host do not learn which job has which GPU";
+    let what = "exporters on the host get no map of jobs to GPUs";
     let cause = format!("[metrics] job_map: {error}");
-    let repair = format!("mount a directory there that is root's: --volume {0}:{0}", dir.display());
+    let repair = format!("mount a directory owned by root there: --volume {0}:{0}", dir.display());
     Some(Finding::warning(Kind::Files, what, cause, repair))
 }
 
@@ -341,7 +341,9 @@ fn is_empty(state: &Path) -> bool {
 }
 
 fn tell_or_fail(tell: Tell<'_>, event: &PrepareEvent) -> Result<(), Refusal> {
-    tell(event).map_err(|error| Refusal::new(exit_code::INTERNAL, error, "nobody reads the events", "report this"))
+    tell(event).map_err(|error| {
+        Refusal::new(exit_code::INTERNAL, error, "PID 1 does not read the events", "report this as a bug")
+    })
 }
 
 /// The inventory from a file, or from detection.
@@ -350,7 +352,7 @@ pub fn inventory(config: &Config, root: &Path, file: Option<&Path>) -> anyhow::R
         // The same variable as in `slurminit detect`.
         let mut options = probe::Options::from_environment(root.to_owned(), config.gpu.detect_timeout);
         options.asks_name = config.names_node_after_container();
-        // Those that the agent found faults of.
+        // The GPUs whose faults the agent reported are left out.
         options.left_out = agent::files::left_out(&config.paths.run);
         let mut inventory = probe::detect(&options);
         agent::files::leave_out(&config.paths.run, &mut inventory);

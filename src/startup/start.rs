@@ -1,6 +1,4 @@
-//! The command line of a start: what `slurminit run` and `slurminit up` are told.
-//!
-//! it reads the configuration.
+//! The command-line options of `slurminit run` and `slurminit up`.
 
 use std::ffi::OsString;
 use std::io;
@@ -13,7 +11,7 @@ use machine::Snapshot;
 use model::text_type::word;
 use plan::target::Target;
 
-/// What the command line says of a new cluster.
+/// The options of a new cluster.
 #[derive(Debug, clap::Args)]
 pub struct Cluster {
     /// Which daemons to run: all, controller, compute, login, or none for a plain init of CMD
@@ -22,13 +20,13 @@ pub struct Cluster {
     /// The configuration; /config/slurminit.toml if there is one
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Simulate a cluster of so many nodes in this container
+    /// Simulate a cluster with this number of nodes in this container
     #[arg(long, value_name = "N")]
     pub nodes: Option<u32>,
 }
 
 fn parse_role(text: &str) -> Result<Role, &'static str> {
-    word(text).map_err(|_| "want all, controller, compute, login or none")
+    word(text).map_err(|_| "not a role; use all, controller, compute, login or none")
 }
 
 impl Cluster {
@@ -40,15 +38,15 @@ impl Cluster {
     /// The configuration alone.
     ///
     /// # Errors
-    /// It is not valid.
+    /// The configuration is invalid.
     pub fn configured(&self) -> Result<Config, ConfigError> {
         load_config::load(self.file())
     }
 
-    /// The configuration with what was given here, and what of it counts from the start on.
+    /// The configuration with the options applied, and the settings that apply from the start on.
     ///
     /// # Errors
-    /// It is not valid.
+    /// The configuration is invalid.
     pub fn load(&self) -> anyhow::Result<(Config, Held)> {
         let mut config = self.configured()?;
         let held = Held::of(&config);
@@ -64,7 +62,7 @@ impl Cluster {
         Ok((config, held))
     }
 
-    /// The same as a command line of another process, in another directory.
+    /// The same options as a command line of another process, in another directory.
     ///
     /// # Errors
     /// The configuration's path is relative, and there is no current directory.
@@ -83,13 +81,13 @@ impl Cluster {
         Ok(words)
     }
 
-    /// How long a start may take.
+    /// Timeout of a start.
     pub fn patience(&self) -> Duration {
         let supervise = self.load().map(|(config, _)| config.supervise).unwrap_or_default();
         supervise.prepare_timeout + supervise.ready_timeout
     }
 
-    /// What the cluster that runs is not.
+    /// How the running cluster differs from these options.
     pub fn contradiction(&self, running: &Snapshot) -> Option<String> {
         let (role, nodes) = (role(running), running.prepared.as_ref().map_or(0, |prepared| prepared.simulated_nodes));
         if let Some(wanted) = self.role.filter(|wanted| *wanted != role) {
@@ -101,7 +99,7 @@ impl Cluster {
     }
 }
 
-/// A role is what it runs.
+/// Compares roles by the daemons that they run.
 fn role(running: &Snapshot) -> Role {
     let runs = |daemon: DaemonName| running.units.iter().any(|unit| unit.name == daemon.as_str());
     match (runs(DaemonName::Slurmctld), runs(DaemonName::Slurmd)) {
@@ -127,16 +125,16 @@ pub struct Start {
 }
 
 impl Start {
-    /// What is to be started.
+    /// The configuration and command to start.
     ///
     /// # Errors
-    /// The configuration is not valid, or there is nothing to do.
+    /// The configuration is invalid, or there is nothing to do.
     pub fn configuration(&self) -> anyhow::Result<(Config, Held, &'static Target)> {
         let (mut config, held) = self.cluster.load()?;
         config.jobs.wait |= self.wait_jobs;
         let target = Target::of(&config);
         if !target.has_cluster && self.cmd.is_empty() {
-            anyhow::bail!("the role none runs CMD and nothing else: give one after `--`")
+            anyhow::bail!("the role none requires a command: add CMD after `--`")
         }
         Ok((config, held, target))
     }

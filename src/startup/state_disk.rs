@@ -1,6 +1,6 @@
-//! Whether slurmctld can save its state. If it cannot, it keeps running and loses its changes when it ends.
+//! Whether slurmctld can save its state. If it cannot, it keeps running and loses its changes when it exits.
 //!
-//! looks at the disk, and tries to write to it.
+//! Checks the disk, and tries to write to it.
 
 use std::io::{self, Write as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -12,9 +12,9 @@ use config::Paths;
 use sys::trusted_path;
 use sys::trusted_path::Dir;
 
-/// What must be free beside a second copy of the state, in bytes: the state may have grown since the last save.
+/// Required free space beside a second copy of the state, in bytes: the state may have grown since the last save.
 const RESERVE: u64 = 256 << 10;
-/// The file with which a write is tried.
+/// Name of the file of a test write.
 const TRIAL: &str = "slurminit.trial";
 /// slurmctld's older copies, which the next save replaces.
 const OLDER: &str = ".old";
@@ -40,10 +40,10 @@ pub fn directory(paths: &Paths) -> PathBuf {
     plan::last_value(&conf, "StateSaveLocation").map_or_else(|| paths.state.join("slurmctld"), PathBuf::from)
 }
 
-/// Whether there is room to save. Writes nothing, so any user may call it.
+/// Checks that there is room to save. Writes nothing, so any user may call it.
 ///
 /// # Errors
-/// There is too little room. A directory that cannot be looked at counts as having enough.
+/// There is too little room. A directory that cannot be read counts as having enough.
 pub fn check_room(state: &Path) -> Result<(), CannotSave> {
     let Ok(disk) = statvfs(state) else { return Ok(()) };
     let path = || state.to_owned();
@@ -52,7 +52,7 @@ pub fn check_room(state: &Path) -> Result<(), CannotSave> {
     if free < needed {
         return Err(CannotSave::Full { path: path(), free_kib: free >> 10, needed_kib: needed >> 10 });
     }
-    // Some file systems do not count them.
+    // Some file systems do not count inodes.
     match disk.files() > 0 && disk.files_available() == 0 {
         true => Err(CannotSave::NoInodes { path: path() }),
         false => Ok(()),
@@ -62,7 +62,7 @@ pub fn check_room(state: &Path) -> Result<(), CannotSave> {
 /// Like [`check_room`], and tries to write as much as a save would. For root and slurmctld's user.
 ///
 /// # Errors
-/// It cannot be written.
+/// The directory cannot be written.
 pub fn try_to_save(state: &Path) -> Result<(), CannotSave> {
     check_room(state)?;
     let write = || -> io::Result<()> {

@@ -1,7 +1,7 @@
-//! Takes a join token in when a container starts. This comes before PID 1 starts anything.
+//! Saves a join token when a container starts. This comes before PID 1 starts anything.
 //!
-//! The token holds the munge key, and what PID 1 has in its command line every user of the container can read; what is in its environment
-//! all daemons and jobs get. So what it says is put into files, and PID 1 begins anew without it, by exec.
+//! The token holds the munge key. All users of the container can read PID 1's command line, and all daemons and jobs inherit
+//! its environment. So the token is saved to files, and PID 1 executes itself again without it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -17,20 +17,20 @@ use sys::secret_variables::JOIN;
 use sys::trusted_path;
 use sys::trusted_path::UntrustedPath;
 
-/// The option that may.
+/// Option that carries the token.
 const OPTION: &str = "--join";
-/// The secret that may.
+/// Secret that carries the token.
 const SECRET: &str = "/run/secrets/slurminit.join";
 
-/// A token is not taken.
+/// Why the token cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message states it")]
 pub enum Untaken {
     #[error("{place}: {source}")]
     Token { place: &'static str, source: TokenError },
-    #[error("{0} is given without a token; slurminit join-command, in the controller's container, prints one")]
+    #[error("{0} requires a token; run `slurminit join-command` in the controller's container to get one")]
     Nothing(&'static str),
-    #[error("{0} and {1} hold two different tokens: give one of them")]
+    #[error("{0} and {1} contain different tokens; remove one of them")]
     Two(&'static str, &'static str),
     #[error("{place}: {source}")]
     Settings { place: &'static str, source: Box<ConfigError> },
@@ -47,15 +47,15 @@ pub enum Untaken {
     #[error("{SECRET} cannot be read: {0}")]
     Secret(#[from] UntrustedPath),
     #[error(
-        "what the token says cannot be kept in {DIRECTORY}: {0}; start the container as root, with /run writable (--tmpfs /run)"
+        "cannot save the token in {DIRECTORY}: {0}; start the container as root, with /run writable (--tmpfs /run)"
     )]
     Keep(io::Error),
-    #[error("slurminit cannot begin anew without the token: {0}")]
+    #[error("slurminit cannot execute itself without the token: {0}")]
     Exec(io::Error),
 }
 
-/// Takes the token in, if there is one. `given`: the option stands on the command line, with or without a value. Does not return where the
-/// token came by command line or environment: this process is then executed anew.
+/// Saves the token, if there is one. `given`: the option is on the command line, with or without a value. Does not return if the
+/// token came by command line or environment: this process is then executed again.
 pub fn take_token(given: Option<Option<&OsStr>>, inherited: Option<&Inherited>) -> Result<(), Untaken> {
     let option = match given {
         Some(None) => return Err(Untaken::Nothing(OPTION)),
@@ -91,15 +91,15 @@ pub fn take_token(given: Option<Option<&OsStr>>, inherited: Option<&Inherited>) 
     if is_shown { Err(Untaken::Exec(execute_without_token(has_option, inherited))) } else { Ok(()) }
 }
 
-/// The file, which an orchestrator mounts.
+/// The token in the file, which an orchestrator mounts.
 fn secret() -> Result<Option<String>, Untaken> {
     let file = match trusted_path::open_file(Path::new("/"), Path::new(SECRET)) {
         Ok(file) => file,
         Err(untrusted) if untrusted.is_missing() => return Ok(None),
-        // What others can put there must not keep the cluster from starting.
+        // A file that others can write must not prevent the start of the cluster.
         Err(untrusted) if !matches!(untrusted, UntrustedPath::Io { .. }) => {
             if std::fs::symlink_metadata(SECRET).is_ok() {
-                eprintln!("slurminit: the token {SECRET} is not taken: {untrusted}");
+                eprintln!("slurminit: ignoring the token {SECRET}: {untrusted}");
             }
             return Ok(None);
         }
@@ -119,7 +119,7 @@ fn read(file: &File) -> io::Result<Option<String>> {
     Ok((!text.trim().is_empty()).then_some(text))
 }
 
-/// An init in front of slurminit keeps its command line.
+/// Whether an init in front of slurminit keeps the token in its command line.
 fn is_in_the_parents_command(token: &str) -> bool {
     let command = std::fs::read(format!("/proc/{}/cmdline", parent_id())).unwrap_or_default();
     String::from_utf8_lossy(&command).contains(token.trim())
@@ -136,15 +136,15 @@ fn keep(token: &Token) -> io::Result<()> {
     Ok(())
 }
 
-/// This program again, without the token. Returns only if that fails.
+/// Executes this program again without the token. Returns only if that fails.
 fn execute_without_token(has_option: bool, inherited: Option<&Inherited>) -> io::Error {
     let words: Vec<OsString> = std::env::args_os().collect();
-    // Where the token came in the variable, such an option is one of the command's.
+    // If the token came in the variable, such an option belongs to the command.
     let words = if has_option { without_option(words) } else { words };
     execute_again(words, &[JOIN], inherited)
 }
 
-/// Without the first `--join TOKEN` or `--join=TOKEN`.
+/// The arguments without the first `--join TOKEN` or `--join=TOKEN`.
 fn without_option(mut words: Vec<OsString>) -> Vec<OsString> {
     let is_option = |word: &OsString| {
         let word = word.to_string_lossy();
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_without_the_token_is_what_it_was() {
+    fn removes_only_token_from_command_line() {
         let without = |words: &[&str]| {
             let words = without_option(words.iter().map(OsString::from).collect());
             words.into_iter().map(|word| word.into_string().unwrap()).collect::<Vec<_>>().join(" ")

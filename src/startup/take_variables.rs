@@ -1,7 +1,7 @@
-//! Takes in the variables that hold a whole configuration and munge's key when a cluster starts. This comes before anything else of a start.
+//! Saves the variables that contain a whole configuration and munge's key when a cluster starts. This comes before all other steps.
 //!
-//! What is in PID 1's environment all daemons get, and both may be secret. So they are put into files of root's, and slurminit begins anew
-//! without them, by exec.
+//! All daemons inherit PID 1's environment, and both may be secret. So they are saved to files of root, and slurminit executes itself
+//! again without them.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write as _};
@@ -19,30 +19,30 @@ use sys::trusted_path;
 /// munged's limits on a key (munge 0.5.13 and later).
 const KEY: std::ops::RangeInclusive<usize> = 32..=1024;
 
-/// A variable is not taken.
+/// Why a variable cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message states it")]
 pub enum Untaken {
     #[error(transparent)]
     Toml(#[from] ConfigError),
-    #[error("{TOML} and --config are two whole configurations: give one of them")]
+    #[error("{TOML} and --config are two complete configurations; use one of them")]
     Two,
     #[error(
-        "{MUNGE_KEY} has {0} bytes, and munge wants {min} to {max}; `openssl rand -base64 48` makes a good one",
+        "{MUNGE_KEY} has {0} bytes, but munge requires {min} to {max}; make one with `openssl rand -base64 48`",
         min = KEY.start(), max = KEY.end()
     )]
     Key(usize),
     #[error(
-        "what {TOML} and {MUNGE_KEY} hold cannot be kept in {DIRECTORY}: {0}; start the container with /run writable (--tmpfs /run)"
+        "cannot save {TOML} and {MUNGE_KEY} in {DIRECTORY}: {0}; start the container with /run writable (--tmpfs /run)"
     )]
     Keep(io::Error),
-    #[error("slurminit cannot begin anew without {TOML} and {MUNGE_KEY}: {0}")]
+    #[error("slurminit cannot execute itself without {TOML} and {MUNGE_KEY}: {0}")]
     Exec(io::Error),
 }
 
-/// Takes them in, if they are there. Does not return then: this process is executed anew. `config_file`: what the command line names.
+/// Saves the variables, if set. Does not return then: this process is executed again. `config_file`: the file named on the command line.
 pub fn take_variables(config_file: Option<&Path>, inherited: Option<&Inherited>) -> Result<(), Untaken> {
-    // Who is not root has no cluster to start, and no place to keep anything in.
+    // Only root can start a cluster, and only root can save the files.
     if !nix::unistd::geteuid().is_root() {
         return Ok(());
     }
@@ -52,7 +52,7 @@ pub fn take_variables(config_file: Option<&Path>, inherited: Option<&Inherited>)
     let config = check(config_file, toml.as_deref(), key)?;
     let root = Path::new("/");
     if toml.is_none() && key.is_none() {
-        // A former start may have had one.
+        // An earlier start may have saved a configuration.
         let is_kept = config_file == Some(&kept_toml());
         return if is_kept { Ok(()) } else { keep(root, TOML_FILE, None).map_err(Untaken::Keep) };
     }
@@ -67,7 +67,7 @@ pub fn take_variables(config_file: Option<&Path>, inherited: Option<&Inherited>)
     Err(Untaken::Exec(execute_without_variables(toml.is_some(), inherited)))
 }
 
-/// Whether what the variables hold can be taken; the configuration that is in them.
+/// Checks the values of the variables; returns the configuration in them.
 fn check(config_file: Option<&Path>, toml: Option<&str>, key: Option<&[u8]>) -> Result<Option<Config>, Untaken> {
     if toml.is_some() && config_file.is_some() {
         return Err(Untaken::Two);
@@ -78,7 +78,7 @@ fn check(config_file: Option<&Path>, toml: Option<&str>, key: Option<&[u8]>) -> 
     Ok(toml.map(|toml| Config::parse(toml, Path::new(TOML))).transpose()?)
 }
 
-/// Where the configuration is kept.
+/// Path of the saved configuration.
 pub fn kept_toml() -> PathBuf {
     Path::new(DIRECTORY).join(TOML_FILE)
 }
@@ -97,12 +97,12 @@ fn handed_on(name: &str, what: &str) -> String {
     )
 }
 
-/// Replaces what is kept.
+/// Replaces the saved file.
 fn keep(root: &Path, name: &str, bytes: Option<&[u8]>) -> io::Result<()> {
     let directory = match bytes {
         None => match trusted_path::open(root, Path::new(DIRECTORY)) {
             Ok(directory) => directory,
-            // What others can write is read by nobody.
+            // The file must not be writable by others.
             Err(_) => return Ok(()),
         },
         Some(_) => {
@@ -126,20 +126,20 @@ pub fn drop_keys() {
     if [MUNGE_KEY, JOIN].iter().any(|name| std::env::var_os(name).is_some()) {
         let mut words = std::env::args_os();
         if let (Ok(file), Some(name)) = (std::env::current_exe(), words.next()) {
-            // If it fails, the verb still does its work.
+            // If it fails, the verb still works.
             let _ = Command::new(file).arg0(name).args(words).env_remove(MUNGE_KEY).env_remove(JOIN).exec();
         }
     }
 }
 
-/// This program again, without the variables. Returns only if that fails.
+/// Executes this program again without the variables. Returns only if that fails.
 fn execute_without_variables(has_toml: bool, inherited: Option<&Inherited>) -> io::Error {
     let words: Vec<OsString> = std::env::args_os().collect();
     let words = if has_toml { with_config(words, kept_toml().as_os_str()) } else { words };
     execute_again(words, &[TOML, MUNGE_KEY], inherited)
 }
 
-/// With the option behind the program and the verb, if there is one.
+/// Adds the option after the program and the verb, if there is one.
 fn with_config(mut words: Vec<OsString>, file: &OsStr) -> Vec<OsString> {
     let has_verb = words.get(1).is_some_and(|word| !word.as_encoded_bytes().starts_with(b"-"));
     let behind = words.len().min(1 + usize::from(has_verb));
@@ -152,17 +152,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_configurations_a_bad_key_and_a_broken_configuration_are_refused_with_what_to_do() {
+    fn refuses_invalid_variables_with_repair() {
         let (toml, long) = ("role = 'none'\n", [b'k'; 1025]);
         let refused = |file: Option<&str>, toml: Option<&str>, key: Option<&[u8]>| {
             check(file.map(Path::new), toml, key).map(|config| config.is_some()).map_err(|untaken| untaken.to_string())
         };
         for (file, toml, key, words) in [
-            (Some("/x.toml"), Some(toml), None, &["SLURMINIT_TOML and --config", "give one of them"][..]),
+            (Some("/x.toml"), Some(toml), None, &["SLURMINIT_TOML and --config", "use one of them"][..]),
             (None, None, Some(&b"short"[..]), &["SLURMINIT_MUNGE_KEY has 5 bytes", "32 to 1024", "openssl rand"]),
             (None, Some(toml), Some(&long[..31]), &["has 31 bytes"]),
             (None, None, Some(&long), &["has 1025 bytes"]),
-            // The line is that of the variable.
+            // The line number refers to the variable.
             (None, Some("role = 'none'\nroll = 1\n"), None, &["SLURMINIT_TOML:2:1", "roll"]),
             (None, Some("role ="), None, &["SLURMINIT_TOML:1"]),
         ] {
@@ -175,10 +175,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_roots_alone_and_goes_when_the_next_start_has_none() {
+    fn saved_files_are_private_and_removed_by_next_start() {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join(DIRECTORY.trim_start_matches('/')).join(TOML_FILE);
-        // Nothing was kept, and there is no such directory.
+        // Nothing was saved, and the directory does not exist.
         keep(root.path(), TOML_FILE, None).unwrap();
         std::fs::create_dir(root.path().join("run")).unwrap();
         for text in ["one", "two"] {
@@ -188,7 +188,7 @@ mod tests {
         }
         keep(root.path(), TOML_FILE, None).unwrap();
         assert!(!file.exists());
-        // A directory that nobody can make.
+        // A directory that cannot be created.
         std::fs::remove_dir(file.parent().unwrap()).unwrap();
         std::fs::write(file.parent().unwrap(), "").unwrap();
         let error = Untaken::Keep(keep(root.path(), TOML_FILE, Some(b"x")).unwrap_err()).to_string();
@@ -196,12 +196,12 @@ mod tests {
         assert!(
             Untaken::Exec(io::ErrorKind::NotFound.into())
                 .to_string()
-                .contains("cannot begin anew without SLURMINIT_TOML")
+                .contains("cannot execute itself without SLURMINIT_TOML")
         );
     }
 
     #[test]
-    fn the_option_stands_where_slurminit_reads_it() {
+    fn inserts_option_after_verb() {
         let with_config = |words: &str| {
             let words = with_config(words.split(' ').map(OsString::from).collect(), OsStr::new("/f"));
             words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")

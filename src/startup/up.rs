@@ -1,6 +1,6 @@
-//! A cluster beside another PID 1: `slurminit run` without terminal and pipes, and its log in a file.
+//! Starts a cluster in a container with another PID 1: `slurminit run` without terminal and pipes, with its log in a file.
 //!
-//! For `docker exec`, which waits until nobody has its pipes, and whose end a shell's background process may not survive.
+//! For `docker exec`, which waits until its pipes are closed, and whose end may kill a shell's background process.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -21,25 +21,25 @@ use model::exit_code;
 use sys::system_calls::{pidfd_open, pidfd_send_signal};
 use sys::trusted_path;
 
-/// The log of the last start, root's.
+/// The log of the last start, readable only by root.
 pub const LOG: &str = "/var/log/slurminit.log";
 const LOG_DIRECTORY: &str = "/var/log";
 const LOG_NAME: &str = "slurminit.log";
-/// How many of its last lines are shown.
+/// Maximum number of last lines to show.
 const SHOWN: usize = 20;
-/// The part of it that is read for them, in bytes.
+/// The part of the log that is read for them, in bytes.
 const TAIL: u64 = 16 << 10;
 /// How much longer than its own deadline a stop may take on a busy machine.
 const MARGIN: Duration = Duration::from_secs(10);
 
-/// What became of a start.
+/// Outcome of a start.
 #[derive(Debug)]
 pub enum Outcome {
     /// Jobs can run.
     Ready(Box<Status>),
-    /// slurminit has ended, with this exit code.
+    /// slurminit has exited with this code.
     Ended(u8),
-    /// It was not ready in time, for this reason, and was ended.
+    /// It was not ready in time, for this reason, and was stopped.
     Late(String),
 }
 
@@ -48,15 +48,15 @@ enum News {
     Ended(std::io::Result<ExitStatus>),
 }
 
-/// Starts `slurminit run` with these arguments, and waits until the cluster of this run directory is ready, at most for `limit`; `stop` is
-/// how long its end may take.
+/// Starts `slurminit run` with these arguments, and waits at most `limit` until the cluster of this run directory is ready; `stop` is
+/// the timeout of its stop.
 ///
 /// # Errors
 /// It cannot be started.
 pub fn start(arguments: &[OsString], directory: &Path, limit: Duration, stop: Duration) -> anyhow::Result<Outcome> {
     let log =
         new_log().with_context(|| format!("cannot write {LOG}; run this as root, with {LOG_DIRECTORY} writable"))?;
-    // So that there is a directory to watch. If this fails, slurminit itself says why.
+    // The directory must exist to be watched. If this fails, slurminit itself reports the reason.
     let _ = trusted_path::make(Path::new("/"), directory, &mut Vec::new());
     let child = spawn(arguments, log).context("cannot start slurminit run")?;
     let handle = i32::try_from(child.id()).ok().and_then(pidfd_open);
@@ -65,7 +65,7 @@ pub fn start(arguments: &[OsString], directory: &Path, limit: Duration, stop: Du
     Ok(match told.recv()? {
         News::Ready(true, _) => match status::of_the_living(directory) {
             Some(status) => Outcome::Ready(Box::new(status)),
-            None => Outcome::Late("slurminit has ended again".to_owned()),
+            None => Outcome::Late("slurminit has exited".to_owned()),
         },
         News::Ended(status) => Outcome::Ended(exit_code::of(status?)),
         News::Ready(false, why) => {
@@ -78,18 +78,18 @@ pub fn start(arguments: &[OsString], directory: &Path, limit: Duration, stop: Du
     })
 }
 
-#[expect(clippy::disallowed_methods, reason = "this process is nobody's PID 1: it may have children of its own")]
+#[expect(clippy::disallowed_methods, reason = "this process is not PID 1 and may have children")]
 fn spawn(arguments: &[OsString], log: File) -> std::io::Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["run", "--detached"]).args(arguments);
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()
 }
 
-/// Tells of the child's end and of the cluster's readiness, each from a thread of its own; both end with this process.
-#[expect(clippy::disallowed_methods, reason = "this process is nobody's PID 1: it waits for its own child only")]
+/// Reports the child's end and the cluster's readiness, each from its own thread; both end with this process.
+#[expect(clippy::disallowed_methods, reason = "this process is not PID 1 and waits only for its own child")]
 fn watch(mut child: Child, directory: PathBuf, limit: Duration, tell: mpsc::Sender<News>) {
     let tell_end = tell.clone();
-    // Who does not listen any more has ended.
+    // A closed channel means that the receiver has ended.
     std::thread::spawn(move || tell_end.send(News::Ended(child.wait())));
     std::thread::spawn(move || {
         let (ready, why) = health::ready_within(&directory, limit, Duration::ZERO);
@@ -97,12 +97,12 @@ fn watch(mut child: Child, directory: PathBuf, limit: Duration, tell: mpsc::Send
     });
 }
 
-/// An empty file: what a former start said is of no use, and a link in its place is not followed.
+/// Creates an empty file: the log of an earlier start is not kept, and a link in its place is not followed.
 fn new_log() -> std::io::Result<File> {
     let directory = trusted_path::open(Path::new("/"), Path::new(LOG_DIRECTORY))?;
     directory.require_ours()?;
     let made = || directory.remove(LOG_NAME).and_then(|()| directory.create(LOG_NAME, 0o600));
-    // Another `slurminit up` may do the same at the same moment.
+    // A concurrent `slurminit up` may do the same.
     (0..9).find_map(|_| made().ok()).map_or_else(made, Ok)
 }
 
@@ -121,24 +121,24 @@ pub fn last_lines() -> Vec<String> {
     lines[lines.len().saturating_sub(SHOWN)..].to_vec()
 }
 
-/// Waits for the end of the slurminit that runs beside another PID 1, at most as long as its stop may take. Returns whether it has ended.
+/// Waits for the end of the slurminit beside another PID 1, at most for the timeout of its stop. Returns whether it has ended.
 pub fn wait_for_end(status: &Status, stop: Duration) -> bool {
     let Some(handle) = i32::try_from(status.pid).ok().and_then(pidfd_open) else { return !status.is_of_the_living() };
     let timeout = PollTimeout::try_from(stop + MARGIN).unwrap_or(PollTimeout::MAX);
-    // An interrupted poll only makes the caller say less.
+    // An interrupted poll only makes the caller's message less precise.
     let _ = poll(&mut [PollFd::new(std::os::fd::AsFd::as_fd(&handle), PollFlags::POLLIN)], timeout);
     !status.is_of_the_living()
 }
 
-/// Leaves session, directory and descriptors of who started this process; its standard streams are set already.
+/// Leaves the session, directory and file descriptors of the parent process; the standard streams are set already.
 pub fn detach() {
-    // It fails only for one that leads a session already.
+    // It fails only for a session leader.
     let _ = nix::unistd::setsid();
     let _ = nix::unistd::chdir("/");
     let numbers = |entry: std::io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
     let open: Vec<i32> = std::fs::read_dir("/proc/self/fd").into_iter().flatten().filter_map(numbers).collect();
     for descriptor in open.into_iter().filter(|descriptor| *descriptor > libc::STDERR_FILENO) {
-        // Nothing of this process has opened one yet. That of the list itself is closed already.
+        // This process has not opened any yet. The descriptor of the list itself is closed already.
         let _ = nix::unistd::close(descriptor);
     }
 }

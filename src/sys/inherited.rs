@@ -43,7 +43,7 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// Records both, and blocks all signals until PID 1 has its handlers.
+    /// Records the mask and the ignored signals, and blocks all signals until PID 1 has its handlers.
     pub fn capture() -> Self {
         let ignored = (1..=HIGHEST)
             .filter(|signal| match *signal {
@@ -75,7 +75,7 @@ pub fn unblock() {
     }
 }
 
-/// Blocks all signals in this thread and returns the former mask.
+/// Blocks all signals in this thread and returns the previous mask.
 pub fn block_all() -> u64 {
     replace_signal_mask(u64::MAX)
 }
@@ -90,7 +90,7 @@ pub const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }
 
-/// Becomes the program in this file. Returns only if that fails. The signal mask is unchanged, so that blocked signals stay pending.
+/// Executes the program in this file. Returns only on failure. The signal mask is unchanged, so that blocked signals stay pending.
 pub fn become_program(file: &Path, words: &[OsString], env: &[(OsString, OsString)]) -> io::Error {
     let exec = || -> io::Result<Infallible> {
         let words: Vec<CString> = words.iter().map(|word| CString::new(word.as_bytes())).collect::<Result<_, _>>()?;
@@ -104,11 +104,11 @@ pub fn become_program(file: &Path, words: &[OsString], env: &[(OsString, OsStrin
     }
 }
 
-/// The option with which `slurminit run` hands [`Inherited`] on when it executes itself again.
+/// The option that carries [`Inherited`] when `slurminit run` re-executes itself.
 const OPTION: &str = "--inherited";
 
-/// Executes this program again with these words and without these variables. Returns only if that fails. `inherited`: of `slurminit run`,
-/// whose blocked signals stay blocked.
+/// Re-executes this program with these arguments and without these variables. Returns only on failure. `inherited`: the signal state of
+/// `slurminit run`, whose blocked signals stay blocked.
 pub fn execute_again(words: Vec<OsString>, without: &[&str], inherited: Option<&Inherited>) -> io::Error {
     let env: Vec<_> = std::env::vars_os().filter(|(name, _)| !without.iter().any(|other| name == other)).collect();
     match (with_inherited(words, inherited), std::env::current_exe()) {
@@ -117,7 +117,7 @@ pub fn execute_again(words: Vec<OsString>, without: &[&str], inherited: Option<&
     }
 }
 
-/// The words with the option behind the verb, and without the one of a former execution.
+/// The arguments with the option after the verb, replacing one of an earlier re-execution.
 fn with_inherited(mut words: Vec<OsString>, inherited: Option<&Inherited>) -> io::Result<Vec<OsString>> {
     let Some(inherited) = inherited else { return Ok(words) };
     if let Some(at) = words.iter().take_while(|word| *word != "--").position(|word| word == OPTION) {

@@ -36,7 +36,7 @@ pub enum Role {
     Other,
 }
 
-/// A living process.
+/// A running process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
     /// The PID.
@@ -59,7 +59,7 @@ pub struct Process {
     pub is_marked: bool,
 }
 
-/// What a process reveals about itself. It can be forged.
+/// Evidence about a process's job. A user can forge it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
     /// `SLURM_JOB_ID` in the process's initial environment.
@@ -180,8 +180,8 @@ pub fn leftovers(all: &Processes, job: &Job, told: &BTreeMap<i32, Evidence>, kno
 
 fn whose(job: &Job, running: &BTreeSet<u32>, told: Option<&Evidence>) -> Whose {
     match told {
-        // Those of other jobs, and of other simulated nodes, begin and end while the processes are read, and the parent of one may be gone
-        // by then. Nobody but root has such processes.
+        // Prologs and epilogs of other jobs and simulated nodes start and end during the scan, and their parent may be gone by then.
+        // Only root runs such processes.
         Some(told) if told.is_script && job.uid == 0 => Whose::Running,
         Some(told) if told.job == Some(job.id) => Whose::Ended,
         Some(told) if told.job.is_some_and(|other| running.contains(&other)) => Whose::Running,

@@ -15,10 +15,10 @@ use crate::trusted_path::RepairedPath;
 pub mod state;
 
 const FILE: &str = "lock";
-/// No PID is longer.
+/// The maximum length of the PID in bytes.
 const LONGEST: u64 = 20;
 
-/// Held as long as this value exists. The kernel releases it when the process dies.
+/// The lock of a run directory, held as long as this value exists. The kernel releases it when the process dies.
 #[derive(Debug, Default)]
 pub struct Lock {
     file: Option<Flock<File>>,
@@ -29,8 +29,8 @@ pub struct Lock {
 /// Another slurminit holds the lock.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "slurminit runs this cluster already (pid {pid}), and a second one would take its sockets and files; nothing was changed. \
-     See `slurminit status`; for a command in the cluster run it as it is, for new files `slurminit reload`"
+    "slurminit runs this cluster already (pid {pid}); nothing was changed. See `slurminit status`. To run a command in the \
+     cluster, run it without slurminit; to apply new files, run `slurminit reload`"
 )]
 pub struct Running {
     pid: String,
@@ -58,7 +58,7 @@ impl Lock {
         Ok(Self { file, repaired })
     }
 
-    /// The file through which it is held, also after an exec that leaves it open.
+    /// The lock's file. The lock survives an exec that leaves the file open.
     pub fn file(&self) -> Option<&File> {
         self.file.as_deref()
     }

@@ -1,4 +1,4 @@
-//! What the kernel tells of processes in /proc: proc(5).
+//! Reads processes from /proc (proc(5)).
 
 pub mod parse;
 
@@ -6,13 +6,13 @@ use std::fs;
 
 pub use parse::Stat;
 
-/// All processes of this container.
+/// The PIDs of all processes in this container.
 pub fn pids() -> impl Iterator<Item = i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// The child processes of a process, of all its threads.
+/// The PIDs of a process's children, including those forked by its threads.
 pub fn children(pid: i32) -> Vec<i32> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
@@ -21,32 +21,32 @@ pub fn children(pid: i32) -> Vec<i32> {
         .collect()
 }
 
-/// What it is, where it is not gone. A dead one is there until it is reaped.
+/// Reads `/proc/PID/stat`; `None` if the process does not exist. A zombie still exists.
 pub fn stat(pid: i32) -> Option<Stat> {
     Stat::parse(&text(pid, "stat")?)
 }
 
-/// Its `status`.
+/// Reads `/proc/PID/status`.
 pub fn status(pid: i32) -> Option<String> {
     text(pid, "status")
 }
 
-/// Its command line, or what it has put in its place; empty for one that is dead.
+/// Reads `/proc/PID/cmdline`, which the process can overwrite. Empty for a zombie.
 pub fn title(pid: i32) -> Option<String> {
     text(pid, "cmdline")
 }
 
-/// Whether its real user is root, whatever rights it has for the moment: a slurmstepd takes on its user's to open files.
+/// Whether the real user is root. The effective one may differ: slurmstepd switches to the job's user to open files.
 pub fn is_roots(pid: i32) -> bool {
     status(pid).and_then(|status| parse::numbers(&status, "Uid")).is_some_and(|[real]| real == 0)
 }
 
-/// The title of a slurmstepd. Anybody can give a process of their own such a title and name, but not root's user.
+/// The title of a slurmstepd. Any user can forge the title and name, but not the real user root.
 pub fn step_title(stat: &Stat) -> Option<String> {
     (stat.name == "slurmstepd" && is_roots(stat.pid)).then(|| title(stat.pid)).flatten()
 }
 
-/// A process may have given itself a name that is no UTF-8.
+/// Reads a file of the process. Process names may be invalid UTF-8.
 fn text(pid: i32, file: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/{file}")).ok()?).into_owned())
 }
@@ -75,8 +75,8 @@ mod tests {
         set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
         let program = directory.path().join("slurmstepd");
         fs::copy("/bin/sleep", &program).unwrap();
-        let nobody = if getuid().is_root() { 65534 } else { getuid().as_raw() };
-        for (uid, counts) in [(getuid().as_raw(), getuid().is_root()), (nobody, false)] {
+        let unprivileged = if getuid().is_root() { 65534 } else { getuid().as_raw() };
+        for (uid, counts) in [(getuid().as_raw(), getuid().is_root()), (unprivileged, false)] {
             let mut child = forged(uid, &program);
             let pid = child.id().try_into().unwrap();
             let found = stat(pid).unwrap();

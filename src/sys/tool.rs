@@ -1,6 +1,6 @@
-//! Runs a program, and waits for it no longer than until a deadline.
+//! Runs a program with a timeout.
 //!
-//! For all but PID 1, which waits for nothing. No thread is started: whoever runs a tool may fork afterwards.
+//! Not for PID 1, which must not block. No thread is started, because the caller may fork afterwards.
 
 pub mod answer;
 mod ending;
@@ -21,14 +21,14 @@ use crate::system_calls::pidfd_open;
 use answer::Answer;
 pub use ending::end;
 
-/// The most bytes of each stream that are read: Slurm's JSON of ten thousand jobs is less.
+/// The maximum number of bytes read from each stream. Slurm's JSON of ten thousand jobs is smaller.
 const LONGEST: usize = 256 << 20;
-/// How often the exit is looked for on a kernel that has no event for it.
+/// The polling interval for the exit on a kernel without pidfd.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// Runs `program`, looked for in PATH; one that has not ended at the deadline is killed.
+/// Runs `program` from PATH, and kills it at the deadline.
 pub fn ask<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: &[S], deadline: Duration) -> Answer {
-    // Messages are compared with English words.
+    // Messages are compared with English text.
     match output(Command::new(program).args(arguments).env("LC_ALL", "C"), deadline) {
         Ok(output) => Answer::Ended {
             succeeded: output.status.success(),
@@ -40,7 +40,7 @@ pub fn ask<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: &[S], deadlin
     }
 }
 
-/// What `command` says, and how it ends. Its standard input is empty.
+/// Runs `command` with empty standard input, and returns its output and exit status.
 ///
 /// # Errors
 /// It cannot be executed, or has not ended at the deadline (`TimedOut`) and is killed.
@@ -48,16 +48,16 @@ pub fn output(command: &mut Command, deadline: Duration) -> Result<Output> {
     Running::start(command, b"")?.finish(deadline, LONGEST)
 }
 
-/// A program that runs.
+/// A running program.
 #[derive(Debug)]
 pub struct Running(Child);
 
 impl Running {
-    /// Starts it, without what is secret in this process's environment. `input`, less than a pipe holds (64 KiB), is its standard input.
+    /// Starts the program without secret environment variables. `input` is its standard input and must fit into a pipe (64 KiB).
     ///
     /// # Errors
     /// It cannot be executed.
-    #[expect(clippy::disallowed_methods, reason = "this process is nobody's PID 1: it may have children of its own")]
+    #[expect(clippy::disallowed_methods, reason = "this process is not PID 1, so it may wait for its children")]
     pub fn start(command: &mut Command, input: &[u8]) -> Result<Self> {
         ending::reap();
         for name in secret_variables::ALL {
@@ -67,12 +67,12 @@ impl Running {
         command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map(Self)
     }
 
-    /// Its number.
+    /// The PID.
     pub fn pid(&self) -> u32 {
         self.0.id()
     }
 
-    /// What it says, of each stream at most `longest` bytes, and how it ends.
+    /// Returns the output, at most `longest` bytes of each stream, and the exit status.
     ///
     /// # Errors
     /// It has not ended at the deadline (`TimedOut`), and is killed with its descendants.
@@ -95,13 +95,13 @@ impl Running {
         let handle = i32::try_from(self.pid()).ok().and_then(pidfd_open);
         loop {
             let watched = open.iter().map(|(pipe, _)| pipe).chain(&handle);
-            // Before Linux 5.3 nothing tells of the exit.
+            // Before Linux 5.3 there is no pidfd that reports the exit.
             let slice = if handle.is_some() { until } else { until.min(Instant::now() + SLICE) };
             match wait_for(watched, slice) {
                 Err(error) if error.kind() == ErrorKind::TimedOut && Instant::now() < until => {}
                 ready => drop(ready?),
             }
-            // What it has written before its exit is read after this.
+            // Output written before the exit is read below.
             let status = self.0.try_wait()?;
             // A program that writes beyond the limit finds its pipe closed.
             open.retain_mut(|(pipe, said)| read(pipe, said, longest));
@@ -120,7 +120,7 @@ fn filled_pipe(input: &[u8]) -> Result<OwnedFd> {
     Ok(read)
 }
 
-/// Waits until one of these can be read.
+/// Waits until one of these descriptors is readable.
 fn wait_for<'a>(files: impl Iterator<Item = &'a OwnedFd>, until: Instant) -> Result<()> {
     let mut polled: Vec<PollFd> = files.map(|file| PollFd::new(file.as_fd(), PollFlags::POLLIN)).collect();
     loop {
@@ -137,7 +137,7 @@ fn wait_for<'a>(files: impl Iterator<Item = &'a OwnedFd>, until: Instant) -> Res
     }
 }
 
-/// Reads what there is; returns whether there may be more later.
+/// Reads the available bytes; returns whether the stream is still open.
 fn read(pipe: &OwnedFd, said: &mut Vec<u8>, longest: usize) -> bool {
     let mut chunk = [0; 8192];
     while said.len() < longest {

@@ -1,10 +1,10 @@
 //! Opens paths safely, although other users may be able to tamper with parts of them.
 //!
-//! Whoever can write to a directory decides where paths through it lead. So a path is walked one name at a time:
+//! A user who can write to a directory controls where paths through it lead. So a path is resolved one name at a time:
 //! each name is opened relative to the previous directory and without following links. All work is done through the
 //! open directory, never through the path again.
 //!
-//! A link is followed only if nobody but root could have made it: the image's links (`/var/run`) and the operator's.
+//! A link is followed only if no user other than root could have created it: the image's links (`/var/run`) and the operator's.
 //! The kernel's openat2(2) cannot distinguish these and ignores owners, hence this module.
 
 mod dir;
@@ -25,26 +25,26 @@ use nix::fcntl::OFlag;
 pub use dir::{Dir, is_ours};
 pub use repaired::RepairedPath;
 
-/// The same limit on links as in the kernel.
+/// The maximum number of links in a path, as in the kernel.
 const LINKS: u32 = 40;
 /// The maximum size of a file that is read whole. slurminit's files are much shorter.
 const LONGEST: u64 = 64 << 20;
 
 /// Why a path was refused.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each message says what the variant is")]
+#[expect(missing_docs, reason = "the message describes the variant")]
 pub enum UntrustedPath {
     #[error(
-        "{path} belongs to uid {uid}, who can put anything in place of what is in it, and root would obey that; \
-         chown root {path}, or choose another place in [paths]"
+        "untrusted path: {path} belongs to uid {uid}, who could replace files that root uses; \
+         run `chown root {path}`, or choose another directory in [paths]"
     )]
     Foreign { path: PathBuf, uid: u32 },
     #[error(
-        "others may write to {path} (mode {mode:04o}), and so put anything in place of what is in it; chmod go-w {path}, \
-         or choose another place in [paths]"
+        "untrusted path: {path} is writable for other users (mode {mode:04o}), who could replace its files; run \
+         `chmod go-w {path}`, or choose another directory in [paths]"
     )]
     Open { path: PathBuf, mode: u32 },
-    #[error("{path} is a symbolic link that is not followed: others than root could have made it; remove it")]
+    #[error("untrusted symbolic link: {path} may have been created by a user other than root; remove it")]
     Link { path: PathBuf },
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: io::Error },
@@ -77,7 +77,7 @@ enum WalkMode<'a> {
     Strict,
     /// Like `Strict`, but missing directories are created, and those that others could change are taken from them.
     Repair(&'a mut Vec<RepairedPath>),
-    /// Missing directories are created, whoever owns the others. Other users' links are not followed.
+    /// Missing directories are created, below directories of any owner. Other users' links are not followed.
     Anywhere,
 }
 
@@ -112,9 +112,9 @@ pub fn make_anywhere(root: &Path, path: &Path) -> Result<Dir, UntrustedPath> {
 /// # Errors
 /// It does not exist or is not a regular file, or someone other than root controls where the path leads.
 pub fn open_file(root: &Path, path: &Path) -> Result<File, UntrustedPath> {
-    let mut way = Way::begin(root, path)?;
-    let last = way.go(&mut WalkMode::Strict, true)?;
-    let dir = way.holder(path)?;
+    let mut walk = Walk::begin(root, path)?;
+    let last = walk.go(&mut WalkMode::Strict, true)?;
+    let dir = walk.holder(path)?;
     match last {
         Some(name) => dir.open_file(&name).map_err(|error| UntrustedPath::io(path, error)),
         None => Err(UntrustedPath::io(path, nix::Error::EISDIR)),
@@ -133,7 +133,7 @@ pub fn socket_place(socket: &Path) -> io::Result<(Dir, String)> {
     Ok((dir, name.to_owned()))
 }
 
-/// Reads a regular file of the operator's, which may lie anywhere and be a link. A pipe or device in its place is an
+/// Reads a regular file of the operator's, which may be anywhere and may be a link. A pipe or device in its place is an
 /// error instead of blocking.
 ///
 /// # Errors
@@ -164,14 +164,14 @@ pub fn read_whole(file: &File) -> io::Result<Vec<u8>> {
 }
 
 fn walk(root: &Path, path: &Path, mut mode: WalkMode<'_>) -> Result<(Dir, bool), UntrustedPath> {
-    let mut way = Way::begin(root, path)?;
-    way.go(&mut mode, false)?;
-    let made = way.made;
-    way.holder(path).map(|dir| (dir, made))
+    let mut walk = Walk::begin(root, path)?;
+    walk.go(&mut mode, false)?;
+    let made = walk.made;
+    walk.holder(path).map(|dir| (dir, made))
 }
 
-/// The directories walked so far, and the names still to go.
-struct Way {
+/// The state of a path walk: the open directories, and the remaining names.
+struct Walk {
     gone: Vec<Dir>,
     rest: VecDeque<OsString>,
     links: u32,
@@ -179,7 +179,7 @@ struct Way {
     made: bool,
 }
 
-impl Way {
+impl Walk {
     fn begin(root: &Path, path: &Path) -> Result<Self, UntrustedPath> {
         let path = std::path::absolute(path).map_err(|error| UntrustedPath::io(path, error))?;
         let top = Dir::top(root).map_err(|error| UntrustedPath::io(root, error))?;

@@ -34,12 +34,12 @@ impl User {
     }
 }
 
-/// The user of this name, if all that NSS would tell of it is in the two files.
+/// The user of this name, if NSS would use only the two files.
 pub fn complete(name: &str) -> Option<User> {
     local(name).filter(|_| read("/etc/nsswitch.conf").lines().all(is_local))
 }
 
-/// The user of this name as the two files have it: a Slurm daemon needs no more.
+/// The user of this name in the two files, which is enough for a Slurm daemon.
 pub fn local(name: &str) -> Option<User> {
     parse(name, &read("/etc/passwd"), &read("/etc/group"))
 }
@@ -64,7 +64,7 @@ fn parse(name: &str, passwd: &str, group: &str) -> Option<User> {
     Some(User { name: text(0), uid, gid, groups, home: text(5), shell: text(6) })
 }
 
-/// Whether a line of nsswitch.conf(5) names no source of users and groups but the two files, and the kernel's and systemd's own.
+/// Whether a line of nsswitch.conf(5) names no source of users and groups other than `files`, `compat` and `systemd`.
 fn is_local(line: &str) -> bool {
     let line = line.split('#').next().unwrap_or_default();
     let Some((database, sources)) = line.split_once(':') else { return true };

@@ -1,14 +1,14 @@
-//! `slurminit agent`: looks after the GPUs while the container runs.
+//! `slurminit agent`: monitors the GPUs while the container runs.
 //!
-//! It is root's, loads no vendor's library and opens no port. The looks are those of [`looker`]'s processes, which have no rights
-//! but to open GPUs; what is done is decided in `gpu_health`.
+//! It runs as root, loads no vendor library and opens no port. The samples come from [`watcher`]'s processes, whose only right is
+//! to open GPUs; `gpu_health` decides the actions.
 
 pub mod files;
-mod looker;
 mod memory;
 mod notify;
 pub mod rights;
 mod slurm;
+mod watcher;
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -25,17 +25,17 @@ use faults::report::Report;
 use faults::ward::{Act, Clock, Offered, Recount, Ward};
 use init::reloading;
 use init::status;
-use looker::{Heard, Looker};
 use machine::Outcome;
 use model::inventory::Vendor;
 use model::prepared::Prepared;
 use model::printable;
 use probe::vendor;
+use watcher::{Watcher, WatcherEvent};
 
-/// Looks after the GPUs until it is told to end.
+/// Monitors the GPUs until SIGTERM.
 ///
 /// # Errors
-/// The run directory or PID 1 is not there.
+/// The run directory or PID 1 does not exist.
 pub fn run(config: &Config, root: &Path) -> anyhow::Result<()> {
     let Some(interval) = config.agent.interval else { return Ok(()) };
     let ends = Arc::new(AtomicBool::new(false));
@@ -54,7 +54,7 @@ struct Agent<'a> {
     config: &'a Config,
     node: String,
     ward: Ward,
-    lookers: Vec<Looker>,
+    watchers: Vec<Watcher>,
     memory: Option<memory::Watch<'a>>,
     notifier: notify::Notifier<'a>,
     began: Instant,
@@ -79,7 +79,7 @@ impl<'a> Agent<'a> {
             node,
             ward,
             memory: guards(config, &prepared).then(|| memory::Watch::new(config, interval, began)),
-            lookers: vendors.map(|vendor| Looker::new(vendor, config, interval)).collect(),
+            watchers: vendors.map(|vendor| Watcher::new(vendor, config, interval)).collect(),
             notifier: notify::Notifier::new(&config.notifies),
             began,
             last: None,
@@ -91,18 +91,18 @@ impl<'a> Agent<'a> {
         Clock { ms: u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX), unix: unix() }
     }
 
-    /// Waits for something to do, and does it.
+    /// Waits for the next event or deadline, and handles it.
     fn turn(&mut self) {
         self.wait();
         let instant = Instant::now();
-        for index in 0..self.lookers.len() {
-            let Some(looker) = self.lookers.get_mut(index) else { break };
-            let (vendor, heard) = (looker.vendor, looker.step(instant));
+        for index in 0..self.watchers.len() {
+            let Some(watcher) = self.watchers.get_mut(index) else { break };
+            let (vendor, heard) = (watcher.vendor, watcher.step(instant));
             for heard in heard {
                 self.take(vendor, heard);
             }
         }
-        // An act can have an answer with acts of its own.
+        // An action can have a result that requires further actions.
         for _ in 0..8 {
             let acts = self.ward.step(self.now());
             if acts.is_empty() {
@@ -117,7 +117,7 @@ impl<'a> Agent<'a> {
     }
 
     fn wait(&self) {
-        let waits: Vec<_> = self.lookers.iter().map(Looker::waits).collect();
+        let waits: Vec<_> = self.watchers.iter().map(Watcher::waits).collect();
         let now = Instant::now();
         let due = self.ward.next().map(|ms| self.began + Duration::from_millis(ms));
         let until = waits
@@ -127,7 +127,7 @@ impl<'a> Agent<'a> {
             .chain(self.memory.as_ref().map(memory::Watch::due))
             .chain(self.notifier.due(now))
             .min();
-        // Without GPUs there is nothing to do but to end.
+        // Without GPUs there is nothing to monitor.
         let left = until.map_or(Duration::from_secs(3600), |until| until.saturating_duration_since(now));
         let timeout = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
         let pipes = waits.iter().filter_map(|(pipe, _)| *pipe);
@@ -136,38 +136,40 @@ impl<'a> Agent<'a> {
         let _ = poll(&mut fds, timeout);
     }
 
-    fn take(&mut self, vendor: Vendor, heard: Heard) {
+    fn take(&mut self, vendor: Vendor, heard: WatcherEvent) {
         let now = self.now();
         match heard {
-            Heard::Started => self.ward.hears_anew(vendor),
-            Heard::Line(Line::Listed { gpus }) => {
-                // A process says nothing of another vendor's GPUs.
+            WatcherEvent::Started => self.ward.watcher_restarted(vendor),
+            WatcherEvent::Line(Line::Listed { gpus }) => {
+                // A process reports only GPUs of its own vendor.
                 let own = gpus.into_iter().filter(|gpu| gpu.vendor == vendor).collect();
                 self.ward.listed(now, vendor, own);
             }
-            Heard::Line(Line::Seen { gpu, seen }) => self.ward.seen(now, &gpu, *seen),
-            Heard::Line(Line::Done) => {
-                // Somebody else's reload may have changed it.
+            WatcherEvent::Line(Line::Seen { gpu, seen }) => self.ward.seen(now, &gpu, *seen),
+            WatcherEvent::Line(Line::Done) => {
+                // A reload by another caller may have changed the list.
                 if let Ok(prepared) = prepared(self.config) {
                     self.ward.offer(offered(&prepared));
                 }
                 self.ward.done(now, vendor);
             }
-            Heard::Line(Line::Event { gpu, xid }) => self.ward.event(now, gpu.as_ref(), xid),
-            Heard::Line(Line::Reset { gpu, phase }) => self.ward.reset(now, vendor, &gpu, &phase),
-            Heard::Line(Line::Trouble { kind, what }) => {
+            WatcherEvent::Line(Line::Event { gpu, xid }) => self.ward.event(now, gpu.as_ref(), xid),
+            WatcherEvent::Line(Line::Reset { gpu, phase }) => self.ward.reset(now, vendor, &gpu, &phase),
+            WatcherEvent::Line(Line::Trouble { kind, what }) => {
                 self.ward.trouble(now, vendor, None, kind, &printable::line(&what))
             }
-            Heard::Line(Line::Asking { .. }) => {}
-            Heard::Silent(gpu, time) => {
+            WatcherEvent::Line(Line::Asking { .. }) => {}
+            WatcherEvent::TimedOut(gpu, time) => {
                 let what = format!("no answer within {:.1} s", time.as_secs_f64());
                 self.ward.trouble(now, vendor, gpu.as_ref(), FaultKind::Silent, &what);
             }
-            Heard::Dies(gpu, how) => {
-                let what = format!("whoever asks it dies ({how})");
+            WatcherEvent::Crashed(gpu, how) => {
+                let what = format!("the process that queries it crashes ({how})");
                 self.ward.trouble(now, vendor, gpu.as_ref(), FaultKind::Silent, &what);
             }
-            Heard::Anew(why) => say(false, &format!("the look at {} GPUs failed: {why}", vendor.traits().maker)),
+            WatcherEvent::Restarted(why) => {
+                say(false, &format!("reading the {} GPUs failed: {why}", vendor.traits().maker))
+            }
         }
     }
 
@@ -183,7 +185,7 @@ impl<'a> Agent<'a> {
                 let answer = slurm::on_node(&self.node);
                 if let Err(error) = &answer {
                     if !std::mem::replace(&mut self.complained, true) {
-                        say(false, &format!("which jobs have GPUs is not known: {error:#}"));
+                        say(false, &format!("cannot determine which jobs have GPUs: {error:#}"));
                     }
                 }
                 self.complained &= answer.is_err();
@@ -196,7 +198,7 @@ impl<'a> Agent<'a> {
             Act::Notify(told) => self.notifier.tell(Instant::now(), &told),
             Act::Resume => {
                 if let Err(why) = slurm::resume(&self.node) {
-                    say(false, &format!("the node is still drained: {why}; trying again"));
+                    say(false, &format!("cannot resume the node: {why}; will retry"));
                 }
             }
         }
@@ -214,7 +216,7 @@ impl<'a> Agent<'a> {
             Err(error) => Err(error),
         };
         outcome.map_err(|error| {
-            // Somebody else's reload is to find what runs.
+            // A later reload by another caller must find the list that is in use.
             let _ = files::write_out(run, &former);
             format!("{error:#}")
         })
@@ -226,12 +228,12 @@ impl<'a> Agent<'a> {
             return;
         }
         if let Err(error) = files::write_report(&self.config.paths.run, &report) {
-            say(false, &format!("{}: {error}; the GPUs' state is not shown", self.config.paths.run.display()));
+            say(false, &format!("cannot write the GPU report to {}: {error}", self.config.paths.run.display()));
         }
         self.last = Some(report);
     }
 
-    /// Whoever restarts it on purpose wants it to look anew.
+    /// Clears the faults: an operator who restarts the agent expects new samples.
     fn forget(&self) {
         let mut report = self.ward.report(0);
         report.gpus.iter_mut().for_each(|gpu| gpu.faults.clear());
@@ -247,17 +249,17 @@ fn recount(config: &Config, node: &str) -> Recount {
     }
 }
 
-/// Whether the guard of the memory is on, which Slurm makes needless where it has cgroups.
+/// Whether the memory guard is on; it is unnecessary if Slurm limits memory by cgroups.
 fn guards(config: &Config, prepared: &Prepared) -> bool {
     if config.memory.guard && !prepared.without_cgroups {
-        say(true, "[memory] guard has nothing to do: Slurm itself holds jobs to their memory here, by cgroups");
+        say(true, "[memory] guard is not needed: Slurm limits the memory of jobs by cgroups");
     }
     config.memory.guard && prepared.without_cgroups
 }
 
 fn prepared(config: &Config) -> anyhow::Result<Prepared> {
     let status = status::read(&config.paths.run)?;
-    status.snapshot.prepared.ok_or_else(|| anyhow::anyhow!("the preparation has not ended"))
+    status.snapshot.prepared.ok_or_else(|| anyhow::anyhow!("the start has not finished"))
 }
 
 fn offered(prepared: &Prepared) -> Vec<Offered> {

@@ -1,6 +1,6 @@
 //! Metrics for Prometheus, and a page for people, over HTTP.
 //!
-//! The process has nobody's rights and reads what others have found out; `scrape` and what it uses is pure.
+//! The process has the rights of an unprivileged user and reads the files of others; `scrape` and its callees are pure.
 
 mod cluster;
 mod dcgm;
@@ -18,7 +18,7 @@ use std::path::PathBuf;
 
 pub use scrape::text;
 
-/// What is served, and where.
+/// Settings of the server.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The address and port.
@@ -27,18 +27,18 @@ pub struct Settings {
     pub hosts: Vec<String>,
     /// The run directory.
     pub run: PathBuf,
-    /// Whether GPUs also have DCGM's names.
+    /// Whether GPUs also have DCGM's metric names.
     pub dcgm: bool,
-    /// The machine's name, for these.
+    /// The machine's name, for DCGM's labels.
     pub host: String,
     /// Whether the cluster has accounting, so that its accounts have shares.
     pub accounting: bool,
 }
 
-/// Serves until the process is ended.
+/// Serves until the process is killed.
 ///
 /// # Errors
-/// The address cannot be listened on, or rights cannot be given up.
+/// The address cannot be listened on, or the rights cannot be given up.
 pub fn run(settings: Settings) -> anyhow::Result<()> {
     rights::give_up()?;
     server::run(settings)

@@ -1,6 +1,6 @@
-//! What this container, its GPUs and its cluster do now, for those who watch: the metrics, the page, `slurminit top`.
+//! The current state of this container, its GPUs and its cluster, for the metrics, the page and `slurminit top`.
 //!
-//! It reads PID 1's and the agent's files and asks slurmctld as any user may; it opens no GPU.
+//! It reads PID 1's and the agent's files and queries slurmctld with the rights of any user; it opens no GPU.
 
 pub mod allocation;
 pub mod queue;
@@ -21,10 +21,10 @@ pub use allocation::Allocations;
 pub use seen::{Files, Slurm};
 pub use state::State;
 
-/// The largest file that is read. A report of 64 GPUs has 100 KiB.
+/// Maximum size of a file. A report of 64 GPUs has 100 KiB.
 const LONGEST: u64 = 16 << 20;
 
-/// Reads the files in the run directory. What is missing or half-written is `None`.
+/// Reads the files in the run directory. A missing or half-written file is `None`.
 pub fn files(run: &Path) -> Files {
     let status = read(&run.join(status::FILE)).and_then(|text| serde_json::from_slice::<Status>(&text).ok());
     let status = status.filter(|status| status.is_of_the_living());

@@ -1,6 +1,6 @@
 //! `slurminit top`: GPUs, queue, nodes and daemons in the terminal, live.
 //!
-//! A thread reads the files and asks slurmctld, so that keys are heard while slurmctld is silent; `view` is pure.
+//! A thread reads the files and queries slurmctld, so that keys work while slurmctld does not respond; `view` is pure.
 
 mod view;
 
@@ -16,16 +16,16 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use crate::overview::{self, Allocations, Slurm, State, slurm};
 use init::status::News;
 
-/// The time between two looks, if nothing is new.
+/// The interval of samples if no file changes.
 const PAUSE: Duration = Duration::from_secs(2);
-/// The least time between two looks.
+/// The minimum interval of samples.
 const SHORTEST: Duration = Duration::from_millis(300);
-/// How long an answer of slurmctld is used.
+/// How long an answer of slurmctld is reused.
 const KEPT: Duration = Duration::from_secs(5);
 /// How soon a new state is drawn.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Shows it until `q` is pressed.
+/// Shows the state until `q` is pressed.
 ///
 /// # Errors
 /// There is no terminal.
@@ -37,8 +37,8 @@ pub fn run(directory: &Path) -> anyhow::Result<()> {
     let (sender, states) = sync_channel(1);
     let directory = directory.to_owned();
     std::thread::Builder::new().name("look".to_owned()).spawn(move || look(&directory, &sender))?;
-    // It gives the terminal back also after a panic.
-    let mut terminal = ratatui::try_init().context("the terminal cannot be used")?;
+    // This restores the terminal also after a panic.
+    let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
     let shown = show(&mut terminal, &states);
     ratatui::restore();
     shown
@@ -71,7 +71,7 @@ fn show(terminal: &mut DefaultTerminal, states: &Receiver<State>) -> anyhow::Res
     }
 }
 
-/// Looks at each new file, and each two seconds, until nobody takes the states.
+/// Sends a state after each change of a file, and every two seconds, until the receiver is dropped.
 fn look(directory: &Path, states: &SyncSender<State>) {
     let news = News::of(directory);
     let mut allocations = Allocations::default();

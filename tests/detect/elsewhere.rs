@@ -55,7 +55,7 @@ fn wsl2_without_nvidias_library_says_whose_gpus_work_there() {
     let inventory = with_character_device(Machine::new(None), "dev/dxg").detect();
     assert_eq!(inventory.gpus, []);
     let [finding] = inventory.findings.as_slice() else { panic!("{:?}", inventory.findings) };
-    assert!(finding.cause.contains("NVIDIA's GPUs only"), "{finding:?}");
+    assert!(finding.cause.contains("only NVIDIA GPUs"), "{finding:?}");
 }
 
 #[test]
@@ -96,12 +96,12 @@ fn the_request_explains_what_is_missing() {
         (one(), "all", ""),
         (one(), "0", ""),
         (one(), "GPU-fa4e0000", ""),
-        (one(), "GPU-0bad", "GPU-0bad cannot be used here"),
-        (one(), "0,1", "1 of these 2 can be used here"),
-        (one(), "MIG-0bad", "MIG-0bad cannot be used here"),
-        (Machine::new(None), "void", "asks for no GPU"),
-        (Machine::new(None), "none", "asks for no GPU"),
-        (Machine::new(None), "all", "asks for GPUs, and none is here"),
+        (one(), "GPU-0bad", "GPU-0bad not usable here"),
+        (one(), "0,1", "1 of these 2 usable here"),
+        (one(), "MIG-0bad", "MIG-0bad not usable here"),
+        (Machine::new(None), "void", "requests no GPU"),
+        (Machine::new(None), "none", "requests no GPU"),
+        (Machine::new(None), "all", "requests GPUs, but none is available"),
     ] {
         let inventory = with_variables(&machine, &[("NVIDIA_VISIBLE_DEVICES", devices)]);
         let said: Vec<&str> = inventory.findings.iter().map(|finding| finding.what.as_str()).collect();
@@ -117,7 +117,7 @@ fn the_request_explains_what_is_missing() {
 fn a_missing_library_is_explained_by_the_capabilities() {
     for (capabilities, words) in [
         ("compute", "lacks \"utility\""),
-        ("compute,utility", "passed by hand"),
+        ("compute,utility", "passed manually"),
         ("", "only with the driver capability \"utility\""),
     ] {
         let machine = Machine::new(None).with_devices(&[0]);

@@ -18,9 +18,8 @@ fn a_gpu_that_is_lost_to_one_call_is_lost() {
             let inventory = Machine::new(Some(&toml)).with_devices(&[0, 1]).detect();
             assert_eq!(inventory.gpus[0].access.obstacle(), Some(Obstacle::Lost), "{at} {kind}");
             assert_eq!(inventory.gpus[1].access, Access::Usable, "{at} {kind}");
-            let lost = |it: &&Finding| {
-                it.what.contains("nvidia GPU 0 (NVML says that it") && it.repair.contains("grep -i xid")
-            };
+            let lost =
+                |it: &&Finding| it.what.contains("nvidia GPU 0 (NVML reports") && it.repair.contains("grep -i xid");
             assert_eq!(inventory.findings.iter().filter(lost).count(), 1, "{at} {kind}: {:?}", inventory.findings);
         }
     }
@@ -64,7 +63,7 @@ fn a_uuid_that_is_there_twice_is_one_gpus() {
     let inventory =
         Machine::new(Some("[[gpu]]\nuuid = 'GPU-1'\n[[gpu]]\nuuid = 'GPU-1'\n")).with_devices(&[0, 1]).detect();
     assert_eq!(inventory.gpus[1].access.obstacle(), Some(Obstacle::SharedName));
-    assert!(inventory.findings[0].what.contains("GPU-1 is the UUID of GPU 0 already"), "{:?}", inventory.findings);
+    assert!(inventory.findings[0].what.contains("GPU-1 is already the UUID of GPU 0"), "{:?}", inventory.findings);
 }
 
 /// The memory of a V100 in a POWER9, or of a GH200, is a NUMA node without CPUs; memory on CXL is one that is no GPU's.

@@ -14,7 +14,7 @@ fn mig_mode_without_an_instance_offers_nothing_and_says_so() {
     assert_eq!(inventory.gpus[0].mig, Some(vec![]));
     assert_eq!(inventory.usable_gpus().map(|gpu| gpu.index).collect::<Vec<_>>(), [1]);
     let [finding] = inventory.findings.as_slice() else { panic!("{:?}", inventory.findings) };
-    assert!(finding.what.contains("GPU 0 is in MIG mode and has no instance"), "{finding:?}");
+    assert!(finding.what.contains("GPU 0 is in MIG mode without an instance"), "{finding:?}");
     assert!(finding.repair.contains("nvidia-smi mig -i 0 -cgi"), "{finding:?}");
 }
 
@@ -125,5 +125,5 @@ fn without_nvml_a_divided_gpu_is_not_offered() {
     assert_eq!(inventory.drivers[0].source, Source::NvidiaProc);
     assert_eq!(inventory.usable_gpus().map(|gpu| gpu.index).collect::<Vec<_>>(), [1]);
     let [_, finding] = inventory.findings.as_slice() else { panic!("{:?}", inventory.findings) };
-    assert!(finding.cause.contains("only NVML can name GPU instance 9"), "{finding:?}");
+    assert!(finding.cause.contains("GPU instance 9 has a UUID only in NVML"), "{finding:?}");
 }

@@ -85,7 +85,7 @@ fn a_gpu_that_the_operator_leaves_out_is_said() {
     let config = machine.path("own.toml");
     let text = succeeded(machine.command().arg("--config").arg(&config).output().unwrap());
     let row = text.lines().find(|line| line.starts_with("nvidia 1")).unwrap();
-    assert!(row.ends_with("left out: [gpu] except has `1`"), "{row}");
+    assert!(row.ends_with("left out: excluded by [gpu] except `1`"), "{row}");
     let json = succeeded(machine.command().arg("--json").arg("--config").arg(&config).output().unwrap());
     assert_eq!(serde_json::from_str::<Inventory>(&json).unwrap().usable_gpus().count(), 2);
 }

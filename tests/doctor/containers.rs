@@ -3,7 +3,7 @@
 use faults::fault::{FaultKind, Policy};
 use faults::policy;
 use faults::report::{GpuReport, OpenFault, Report};
-use machine::{LastExit, ToldWhy, UnitSnapshot, UnitState};
+use machine::{LastExit, StopReason, UnitSnapshot, UnitState};
 
 use crate::container::{Container, credential};
 
@@ -217,7 +217,7 @@ fn faulty() -> Container {
         is_out: true,
         ..GpuReport::default()
     };
-    let node = Some("GPU 3 left out".to_owned());
+    let node = Some("GPU 3 excluded".to_owned());
     let report = Report { pid: std::process::id(), gpus: vec![gpu], node, ..Report::default() };
     healthy().status(Vec::new()).file("run/slurminit/gpus.json", &serde_json::to_string(&report).unwrap())
 }
@@ -249,7 +249,7 @@ fn node() -> Vec<Case> {
         (
             "daemon-was-silent",
             "daemons",
-            unit(UnitState::Ready, 1, Some(ToldWhy::Silent("it did not answer".to_owned()))),
+            unit(UnitState::Ready, 1, Some(StopReason::Silent("it did not answer".to_owned()))),
         ),
         ("gpu-with-a-fault", "gpu-faults", faulty()),
         ("controller-down", "controller", healthy().failure("ping", 1, "Slurmctld(primary) at here is DOWN\n")),

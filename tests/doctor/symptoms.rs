@@ -26,7 +26,7 @@ pub(crate) const SOURCES: &[Source] = &[
         title: "GPU Support in dsHPC",
         symptoms: &[
             row("\"No GPU detected\" during setup", "a GPU on the PCI bus, no driver", "host-without-driver"),
-            row("\"No GPU detected\" during setup", "no GPU at all", "host-without-gpu"),
+            row("\"No GPU detected\" during setup", "no GPU", "host-without-gpu"),
             row("\"GPU detected but Docker passthrough failed\"", "driver, no toolkit", "host-without-toolkit"),
             row(
                 "\"GPU detected but Docker passthrough failed\"",
@@ -192,7 +192,11 @@ pub(crate) const SOURCES: &[Source] = &[
         title: "What Slurm and GPUs in containers are known for",
         symptoms: &[
             row("NVML says `Unknown Error`", "nvmlInit answers so", "image-unknown-error"),
-            row("the device files are there and do not open", "a file that is no device", "image-device-does-not-open"),
+            row(
+                "the device files exist but cannot be opened",
+                "a file that is no device",
+                "image-device-does-not-open",
+            ),
             row("the management library is missing", "devices, and no library", "image-library-missing"),
             row(
                 "the library and the kernel's module are of different releases",

@@ -128,7 +128,7 @@ fn what_slurm_refuses_at_the_start_is_named_in_the_operators_file_on_each_debian
         ] {
             let directory = directory(&[("slurminit.toml", toml)]);
             let outcome = Image::new(image).mount(directory.path(), "/config").run(&["srun", "hostname"]);
-            assert_refused(&outcome, 78, &["Slurm refuses it: ", place]);
+            assert_refused(&outcome, 78, &["rejected by Slurm: ", place]);
             assert!(outcome.stderr.matches("exited with code 1").count() < 3, "{image}: {}", outcome.stderr);
         }
     }
@@ -140,7 +140,7 @@ fn what_slurm_refuses_in_an_own_file_is_named_there() {
     let own = "# USER_CUSTOMIZED=true\nNameX=gpu File=/dev/null\n";
     let directory = directory(&[("gres.conf", own)]);
     let outcome = Image::new(PLAIN).mount(directory.path(), "/config").run(&["srun", "hostname"]);
-    assert_refused(&outcome, 78, &["/config/gres.conf:2: Slurm refuses it: "]);
+    assert_refused(&outcome, 78, &["/config/gres.conf:2: rejected by Slurm: "]);
 }
 
 /// munged would refuse such keys with a message that few understand.

@@ -165,7 +165,12 @@ fn with_value(text: &str, key: &str, value: &str) -> String {
 fn more_gpus_than_there_are() {
     let container = with_own_slurm_conf("inval", |text| with_value(text, "Gres", "gpu:nvidia:4"));
     record("image-gres-lower", &report(&container, "").of("gres"));
-    assert_eq!(container.log().matches("claims 4 GPUs").count(), 1, "the start says it once: {}", container.log());
+    assert_eq!(
+        container.log().matches("Gres= has 4 GPUs, but only").count(),
+        1,
+        "the start says it once: {}",
+        container.log()
+    );
 }
 
 #[test]
@@ -252,7 +257,7 @@ fn a_container_with_dockers_own_shared_memory() {
     let container = Image::new(DEMO).with(["--shm-size", "1g"]).with(["--ulimit", "memlock=65536"]).serve();
     let report = report(&container, "");
     assert_eq!(report.of("shared-memory").verdict, "ok", "{report:?}");
-    assert_eq!(report.of("locked-memory").seen, "memory that can be locked: 64 KiB");
+    assert_eq!(report.of("locked-memory").seen, "locked-memory limit: 64 KiB");
 }
 
 #[test]

@@ -29,8 +29,10 @@ fn keeps_an_administrators_fail_state_and_its_reason() {
     // What the agent reports last, after it has decided about the node.
     let left_out = |is: bool| {
         container.until(match is {
-            true => "grep -q \"left out\" /run/slurminit/gpus.json",
-            false => "! grep -Eq \"left out|drained because|counted anew|well again\" /run/slurminit/gpus.json",
+            true => "grep -q \"excluded\" /run/slurminit/gpus.json",
+            false => {
+                "! grep -Eq \"excluded|drained because|updating its GPU count|recovered\" /run/slurminit/gpus.json"
+            }
         });
     };
 

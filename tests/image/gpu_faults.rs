@@ -70,7 +70,7 @@ fn a_lost_gpu_costs_one_gpu_and_it_comes_back_without_a_human_on_each_debian() {
         append(&container, &fault("handle", 3, "gpu-is-lost"));
         container.until("sinfo --noheader --format %T | grep -q draining");
         let reason = container.sh("sinfo --noheader --format %E");
-        assert!(reason.starts_with("slurminit: GPU 3 (0000:13:00.0): the driver has lost it"), "{reason}");
+        assert!(reason.starts_with("slurminit: GPU 3 (0000:13:00.0): the GPU is lost"), "{reason}");
         // It goes on for as long as it likes, and no number is missing.
         let before = container.sh("wc -l < /tmp/step").parse::<u64>().unwrap();
         container.until(&format!("[ $(wc -l < /tmp/step) -gt {} ]", before + 100));
@@ -132,7 +132,7 @@ fn a_driver_that_hangs_and_one_that_denies_are_told_from_one_that_answers() {
     until_looks(&container, 1);
     append(&container, "[[fault]]\\nat = \"count\"\\nkind = \"unknown\"\\n");
     // The drain may have ended by now: without jobs the agent leaves the GPU out at once. Its reason stays.
-    container.until("scontrol show node | grep -q \"Reason=slurminit: .*may no longer open its device file\"");
+    container.until("scontrol show node | grep -q \"Reason=slurminit: .*can no longer open the device file\"");
     container.until("grep -q device-denied /run/slurminit/gpus.json");
 }
 

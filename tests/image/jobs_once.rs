@@ -28,7 +28,7 @@ fn a_job_that_has_run_is_not_launched_again_by_a_slurmctld_that_has_forgotten_it
         let log = container.log();
         assert_eq!(printed.trim(), "1 2 3 alone", "{image}: {log}");
         assert!(
-            log.contains("had begun when slurmctld died, and is cancelled"),
+            log.contains("had started when slurmctld died and may run only once"),
             "{image}: nothing was forgotten: {log}"
         );
     }
@@ -57,7 +57,7 @@ fn a_task_that_runs_again_leaves_the_others_of_its_array_alone() {
         sort /tmp/ran | tr '\n' ' '"#);
     let log = container.log();
     assert_eq!(printed.trim(), "1 2 1 2 3 3", "{log}");
-    assert!(log.contains("_3 runs in slurmctld's eyes alone, and is requeued"), "{log}");
+    assert!(log.contains("_3 is listed as running but has no process; requeued"), "{log}");
 }
 
 /// slurmctld does not save by itself that its backfill scheduler has started a job; its successor would abort that one and start
@@ -112,7 +112,7 @@ fn a_task_that_began_just_before_a_kill_of_the_container_runs_once_on_each_debia
         let log = second.log();
         assert_eq!(printed.trim(), "1 2 3", "{image}: {log}");
         assert!(
-            log.contains("had begun when slurmctld died, and is cancelled"),
+            log.contains("had started when slurmctld died and may run only once"),
             "{image}: nothing was forgotten: {log}"
         );
     }

@@ -177,7 +177,7 @@ fn a_name_is_not_taken_from_a_node_that_lives_and_a_killed_one_gets_it_back() {
     let first = cluster.with_token("c1", &token).serve();
     let second = cluster.with_token("c1", &token).start();
     second.until_said("the name c1 is taken");
-    cluster.controller.until_said("wants the name of this node");
+    cluster.controller.until_said("uses the name of this node");
     assert_eq!(cluster.controller.sh("srun -w c1 cat /etc/hostname"), "c1");
     assert_eq!(first.sh("slurminit health --ready"), "ready");
     assert_eq!(second.exec(&["slurminit", "health", "--ready"]).code, 1);
@@ -202,7 +202,7 @@ fn a_node_that_the_controller_cannot_call_says_so() {
     assert_ne!(settings, token.says.settings);
     token.says.settings = settings;
     let node = cluster.with_token("c1", &token.encode()).start();
-    node.until_said("the controller does not reach this node: it calls");
+    node.until_said("the controller does not reach this node: it connects to");
     assert!(node.log().contains("port 6818"), "{}", node.log());
     cluster.controller.until_said("Nodes c1 not responding");
 }

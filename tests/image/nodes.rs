@@ -169,7 +169,7 @@ fn several_targets_are_a_job_each_and_what_cannot_be_submits_none() {
     for (target, words) in [
         ("c9", "there is no node c9; the cluster has c1, c2"),
         ("c1::3", "c1 has no GPU 3; it has 0-2"),
-        ("c2::0", "c2 takes no jobs: it is drained (a fan); `slurminit resume c2`"),
+        ("c2::0", "c2 accepts no jobs: it is drained (a fan); run `slurminit resume c2`"),
     ] {
         let refused = controller.exec(&["slurminit", "submit", "-t", "c1::0", "-t", target, "--", "true"]);
         assert!(refused.code == 1 && refused.stdout.is_empty() && refused.stderr.contains(words), "{refused:?}");

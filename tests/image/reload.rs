@@ -119,7 +119,7 @@ fn a_broken_slurm_conf_is_refused_and_everything_goes_on_on_each_debian() {
         assert_eq!(refused.code, 1, "{}", refused.stdout);
         let line = own.lines().count() + 2;
         let place =
-            format!("/config/slurm.conf:{line}: Slurm refuses it: Parsing error at unrecognized key: NoSuchKey");
+            format!("/config/slurm.conf:{line}: rejected by Slurm: Parsing error at unrecognized key: NoSuchKey");
         assert!(refused.stderr.contains(&place), "{}", refused.stderr);
         let dry = container.exec(&["slurminit", "reload", "--dry-run"]);
         assert_eq!((dry.code, dry.stderr.contains(&place)), (1, true), "{dry:?}");
@@ -187,7 +187,10 @@ fn a_dry_run_refuses_what_a_reload_refuses_and_changes_nothing() {
     }
     write(config.path(), "slurminit.toml", &format!("{quiet}stop_timeout = 7\n[slurm.conf]\nMaxJobCount = 500\n"));
     let dry = container.exec(&["slurminit", "reload", "--dry-run"]).ok();
-    assert!(dry.contains("a restart of slurmctld and slurmd") && dry.contains("not taken"), "{dry}");
+    assert!(
+        dry.contains("a restart of slurmctld and slurmd") && dry.contains("takes effect at the next start"),
+        "{dry}"
+    );
     assert_eq!(container.sh("scontrol show config | grep -c 'MaxJobCount .*= 500$' || true"), "0");
 }
 

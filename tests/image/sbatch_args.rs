@@ -58,7 +58,7 @@ fn what_the_cluster_does_not_have_is_said_and_never_submitted() {
         (r#"{"gpus": 4}"#, "/tmp/method.json: asks for 4 GPUs, the largest node has 2"),
         (r#"{"cpus": 60000}"#, "/tmp/method.json: asks for 60000 CPUs, the largest node has "),
         (r#"{"min_memory_mb": 60000000}"#, "72000000 MiB of memory (min_memory_mb, 60000000, and a fifth on top)"),
-        (r#"{"gpus": "1; touch /tmp/evil"}"#, "resources.gpus: want a whole number"),
+        (r#"{"gpus": "1; touch /tmp/evil"}"#, "resources.gpus: expected a whole number"),
     ] {
         let outcome = submit(&container, resources);
         assert_ne!(outcome.code, 0, "{resources}: {}", outcome.stdout);

@@ -48,7 +48,7 @@ fn kills_jobs_that_ignore_sigterm_and_no_daemon() {
         // slurmctld had learned of the end of all jobs before slurmd stopped: none is left for the next start.
         drop(first);
         let second = image.serve();
-        assert!(!second.log().contains("ran when the container last ended"), "{on_stop}: {}", second.log());
+        assert!(!second.log().contains("jobs lost at the last end of the container"), "{on_stop}: {}", second.log());
         let [step, script, once] = jobs.map(|job| state(&second, &job));
         if on_stop == "requeue" {
             for (name, job) in [("step", &step), ("script", &script)] {

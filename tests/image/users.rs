@@ -118,7 +118,8 @@ fn a_mounted_passwd_is_left_alone_and_that_is_said_once() {
     let host = directory(&[("passwd", &format!("{own}alice:x:1501:1501::/tmp:/bin/sh\n"))]);
     let config = directory(&[("slurminit.toml", PEOPLE)]);
     let container = with_people(PLAIN, config.path()).mount(&host.path().join("passwd"), "/etc/passwd").serve();
-    let said = "/etc/passwd is mounted: the accounts are taken as they are, and lack bob (uid 1502)";
+    let said =
+        "/etc/passwd is mounted: the existing accounts are used unchanged, and these are missing: bob (uid 1502)";
     assert_eq!(container.log().matches(said).count(), 1, "{}", container.log());
     // Docker looks a name up in the image's own file, behind the mount; a number it takes as it is.
     let as_alice = ["exec", "--user", "1501:1501", &container.name, "srun", "id", "-un"];
@@ -135,7 +136,7 @@ fn a_read_only_container_says_that_it_has_nobody() {
         image = image.with(["--tmpfs", writable]);
     }
     let container = image.serve();
-    let said = "/etc is read-only: the accounts are taken as they are, and lack alice (uid 1501), bob (uid 1502)";
+    let said = "/etc is read-only: the existing accounts are used unchanged, and these are missing: alice (uid 1501), bob (uid 1502)";
     assert_eq!(container.log().matches(said).count(), 1, "{}", container.log());
 }
 
@@ -146,6 +147,6 @@ fn an_account_of_the_image_is_not_given_to_somebody_else() {
     let outcome = Image::new(PLAIN).mount(config.path(), "/config").run(&["true"]);
     assert_eq!(outcome.code, 78, "{outcome:?}");
     let said =
-        "/config/slurminit.toml:3:7: user[0].uid: in `uid = 1501`: the image has a user `munge` already, with uid 640";
+        "/config/slurminit.toml:3:7: user[0].uid: in `uid = 1501`: the image already has a user `munge` with uid 640";
     assert!(outcome.stderr.contains(said), "{outcome:?}");
 }

@@ -84,7 +84,7 @@ fn a_flood_that_nobody_reads_is_bounded_and_the_loss_is_counted() {
     wait_for("the word of the loss", || {
         // Each SIGHUP is answered with a line; before the first that has room comes the count of those that had none.
         kill(init.pid, 1);
-        String::from_utf8_lossy(&text.lock().unwrap()).contains("log lines were lost here").then_some(())
+        String::from_utf8_lossy(&text.lock().unwrap()).contains("log lines were dropped here").then_some(())
     });
     init.signal(15);
     assert_eq!(exit(&mut init.unshare).code(), Some(0));

@@ -158,7 +158,7 @@ fn what_only_a_start_can_take_is_named() {
     add(&cluster, "[[service]]\nname = 'api'\ncommand = ['sleep', '1000']\n");
     let end = reload(&cluster);
     assert_eq!(end.code, 0, "{}", end.stderr);
-    assert!(end.stdout.contains("[[service]] api of slurminit.toml"), "{}", end.stdout);
+    assert!(end.stdout.contains("[[service]] api in slurminit.toml"), "{}", end.stdout);
     add(&cluster, "[slurm]\ncontroller_port = 7001\n");
     let end = reload(&cluster);
     assert_eq!(end.code, 1, "{}", end.stdout);

@@ -1,4 +1,4 @@
-//! `slurminit agent`: looks after the GPUs while the container runs.
+//! `slurminit agent`: monitors the GPUs while the container runs.
 
 use super::Configuration;
 use model::exit_code;

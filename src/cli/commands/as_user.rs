@@ -1,6 +1,6 @@
-//! `slurminit as-user`: becomes a command as another user, with that user's groups and login variables.
+//! `slurminit as-user`: executes a command as another user, with that user's groups and login variables.
 //!
-//! PID 1 runs it where /etc/passwd and /etc/group are not all: NSS may wait for a directory service, which PID 1 must not do.
+//! PID 1 runs it if users are not all in /etc/passwd and /etc/group: NSS may wait for a directory service, and PID 1 must not block.
 
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -48,7 +48,7 @@ fn become_user(user: &User) -> anyhow::Result<()> {
     Ok(setuid(user.uid)?)
 }
 
-/// This process's environment, and the login variables that it lacks.
+/// This process's environment, plus the missing login variables.
 fn environment(user: &User) -> anyhow::Result<Vec<CString>> {
     let login = [
         ("HOME", user.dir.as_os_str()),

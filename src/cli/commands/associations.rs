@@ -1,4 +1,4 @@
-//! `slurminit associations`: makes the accounts, users and QOS of the configuration.
+//! `slurminit associations`: creates the accounts, users and QOS of the configuration.
 
 use super::Where;
 use install::load_config;

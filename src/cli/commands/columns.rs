@@ -41,7 +41,7 @@ pub(super) fn aligned<const N: usize>(columns: &[Column; N], rows: &[[String; N]
     std::iter::once(head).chain(rows.iter().map(|row| row.each_ref().map(String::as_str))).map(line).collect()
 }
 
-/// The last characters distinguish device files and models better than the first.
+/// Shortens a cell to its last characters, which distinguish device files and models better than the first.
 fn clipped(cell: &str, width: usize) -> String {
     let length = cell.chars().count();
     if length <= width {
@@ -66,7 +66,7 @@ pub(super) fn wrapped(text: &str, indent: &str) -> String {
     lines.join("\n") + "\n"
 }
 
-/// What stands where nothing is known.
+/// Placeholder for unknown values.
 pub(super) fn dash() -> String {
     "-".to_owned()
 }

@@ -1,4 +1,4 @@
-//! `slurminit configure`: the host's side, before there is a container.
+//! `slurminit configure`: checks and configures the host, before there is a container.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -29,10 +29,10 @@ pub(crate) struct Args {
     /// The GPUs that the container gets: all, or comma-separated numbers, GPU-... and MIG-... ids
     #[arg(long, value_name = "LIST", default_value = "all")]
     gpus: Selection,
-    /// What the image is built for, whatever the checks say
+    /// The GPU vendor of the image, overriding the checks
     #[arg(long, value_parser = gpu_type(), value_name = "TYPE")]
     gpu_type: Option<GpuType>,
-    /// The image to try the GPUs with, if the engine has it
+    /// The image for testing the GPUs, if the engine has it
     #[arg(long, default_value = "slurminit:latest")]
     image: String,
     /// Start no container
@@ -49,7 +49,7 @@ pub(crate) struct Args {
     timeout: Duration,
 }
 
-/// Reads one of the words of [`GpuType`].
+/// Parses a value of [`GpuType`].
 fn gpu_type() -> impl TypedValueParser<Value = GpuType> {
     let words = GpuType::ALL.map(|gpu_type| {
         let help = gpu_type.vendor().map_or_else(|| "No GPU".to_owned(), |vendor| format!("{vendor} GPUs"));
@@ -58,15 +58,15 @@ fn gpu_type() -> impl TypedValueParser<Value = GpuType> {
     PossibleValuesParser::new(words).try_map(|text| text_type::word(&text))
 }
 
-/// The exit code is 1 if something is wrong that can be repaired; the files are written even then.
+/// Returns 1 if there is a fault that can be repaired; the files are written even then.
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     for (option, directory) in [("--root", &args.root), ("--directory", &args.directory)] {
         let shown = directory.display();
-        anyhow::ensure!(directory.is_dir(), "{option} {shown}: there is no such directory");
+        anyhow::ensure!(directory.is_dir(), "{option} {shown}: no such directory");
     }
     anyhow::ensure!(
         args.print || args.directory.join("compose.yaml").is_file(),
-        "there is no compose.yaml in {}: go to the project's directory or name it with --directory, or use --print",
+        "no compose.yaml in {}: change to the project's directory, set --directory, or use --print",
         args.directory.display()
     );
     let inventory = probe::detect(&Options { root: args.root.clone(), ..Options::default() });

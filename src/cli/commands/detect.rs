@@ -22,18 +22,18 @@ pub(crate) struct Args {
     /// Look for /proc, /sys, /dev and /usr below this directory
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
-    /// How long everything together may take
+    /// Timeout of the whole detection
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
     timeout: Duration,
     /// The NVIDIA management library, if it is not in the usual places
     #[arg(long, env = "SLURMINIT_NVML_LIBRARY", hide = true, value_name = "FILE")]
     nvml_library: Option<PathBuf>,
-    /// The configuration, for what GPUs must have at least; /config/slurminit.toml if there is one
+    /// The configuration with the requirements of GPUs; /config/slurminit.toml if it exists
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(serde::Serialize)]
 struct Report<'a> {
     #[serde(flatten)]
@@ -43,16 +43,13 @@ struct Report<'a> {
 
 pub(super) fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.01..=3600.0).contains(seconds));
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| "want seconds, from 0.01 to 3600".to_owned())
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds, from 0.01 to 3600".to_owned())
 }
 
-/// Missing GPUs are no failure of this verb.
+/// Missing GPUs do not fail this verb.
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let root = args.root.display();
-    anyhow::ensure!(
-        args.root.is_dir(),
-        "--root {root}: there is no such directory; give one that has proc, sys and dev"
-    );
+    anyhow::ensure!(args.root.is_dir(), "--root {root}: no such directory; use one that contains proc, sys and dev");
     // An empty variable counts as unset, as in `docker run -e NAME=`.
     let nvml_library = args.nvml_library.filter(|path| !path.as_os_str().is_empty());
     let request = Request::from_environment();
@@ -65,7 +62,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         conditions: true,
         ..Options::default()
     });
-    // A broken file must not hide the hardware.
+    // A broken configuration must not hide the hardware.
     let config = load_config::load(args.config.as_deref());
     let floors = config.as_ref().map(|config| config.gpu.floors()).map_err(ToString::to_string);
     let has_cuda = inventory.cuda_driver().is_some();
@@ -76,7 +73,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         let json = serde_json::to_string_pretty(&Report { inventory: &inventory, requirements: &requirements })?;
         printable::json(&json).into_owned() + "\n"
     } else {
-        // The JSON contains the facts, whatever jobs may use of them.
+        // The JSON contains all facts, without the limits for jobs.
         let offered = config.as_ref().ok().map(|config| plan::select(config, &inventory, &mut Vec::new()));
         table::render(offered.as_ref().unwrap_or(&inventory), &requirements)
     };

@@ -1,4 +1,4 @@
-//! `slurminit doctor`: an answer for each symptom, on the host and in the container.
+//! `slurminit doctor`: checks for known faults, on the host and in the container.
 
 mod text;
 
@@ -19,22 +19,22 @@ pub(crate) struct Args {
     /// Print everything as JSON
     #[arg(long)]
     json: bool,
-    /// Show only what is not in order
+    /// Show only faults, warnings and checks that failed to run
     #[arg(long, conflicts_with = "json")]
     brief: bool,
     /// The host's files are below this directory: `docker run -v /:/host:ro ... doctor --root /host`
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
-    /// How long each check may take
+    /// Timeout of each check
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_seconds)]
     timeout: Duration,
-    /// In the container: the configuration; /config/slurminit.toml if there is one
+    /// In the container: the configuration; /config/slurminit.toml if it exists
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// In the container: a munge credential that another machine has just made; `-` reads it from standard input
     #[arg(long, value_name = "FILE")]
     credential: Option<PathBuf>,
-    /// On the host: the image to try the GPUs with, if the engine has it
+    /// On the host: the image for testing the GPUs, if the engine has it
     #[arg(long, default_value = "slurminit:latest")]
     image: String,
     /// On the host: start no container
@@ -48,7 +48,7 @@ pub(crate) struct Args {
 /// The exit code is that of the worst verdict.
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let root = args.root.display();
-    anyhow::ensure!(args.root.is_dir(), "--root {root}: there is no such directory");
+    anyhow::ensure!(args.root.is_dir(), "--root {root}: no such directory");
     let is_container = args.container || (args.root == Path::new("/") && Path::new(IMAGES_NOTE).exists());
     let Args { root, timeout: deadline, config, credential, image, no_trial, .. } = args;
     let facts = look::facts(&Scope { root, deadline, config, credential, image, no_trial }, is_container);

@@ -1,4 +1,4 @@
-//! `slurminit drain`: has nodes take no more jobs.
+//! `slurminit drain`: drains nodes.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -19,17 +19,17 @@ pub(crate) struct Args {
     /// The nodes: compute-1, or compute-[1-3]
     #[arg(required = true, value_name = "NODE")]
     nodes: Vec<String>,
-    /// Why, for those who look at the node
+    /// The reason, which Slurm shows with the node
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
-    /// Wait until the jobs that run there have ended; 1 is the exit code if some have not
+    /// Wait until the jobs there have ended; exit with 1 if some have not
     #[arg(long, value_name = "SECONDS")]
     wait: Option<u64>,
     #[command(flatten)]
     at: Configuration,
 }
 
-/// The pause between two looks at the jobs, because Slurm has no event for the end of a job.
+/// Polling interval of the jobs, because Slurm has no event for the end of a job.
 const LOOK: Duration = Duration::from_millis(500);
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
@@ -41,7 +41,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     }
 }
 
-/// Does with each node what `step` says, and reports it; returns their names. All nodes must be there before one is changed.
+/// Applies `step` to each node, and prints the result; returns their names. All nodes must exist before one is changed.
 pub(super) fn each(
     lists: &[String],
     config: Option<&Path>,
@@ -73,8 +73,8 @@ pub(super) fn each(
 pub(super) fn update(node: &str, arguments: &[String]) -> anyhow::Result<()> {
     Client::each(limit::COMMAND).update_node(node, arguments).with_context(|| {
         let root = nix::unistd::geteuid().is_root();
-        let hint = if root { "" } else { " (only root may do that, in any container of the cluster)" };
-        format!("{node} is not changed{hint}")
+        let hint = if root { "" } else { " (requires root, in any container of the cluster)" };
+        format!("cannot change {node}{hint}")
     })
 }
 
@@ -83,11 +83,11 @@ fn wait(names: &[String], config: Option<&Path>, patience: Duration) -> anyhow::
     let begin = Instant::now();
     let mut last: Option<ClusterNodes> = None;
     loop {
-        // slurmctld may be away for a while; the last look counts.
+        // slurmctld may be down for a while; the last poll counts.
         let asked = ask(config);
         if let Ok(cluster) = &asked {
             if close::unfinished(cluster, names).is_empty() {
-                super::print(&format!("no job is left on {}\n", names.join(", ")))?;
+                super::print(&format!("no jobs left on {}\n", names.join(", ")))?;
                 return Ok(exit_code::SUCCESS);
             }
             last = Some(cluster.clone());
@@ -95,7 +95,7 @@ fn wait(names: &[String], config: Option<&Path>, patience: Duration) -> anyhow::
         if begin.elapsed() >= patience {
             let last = last.map_or_else(|| asked, Ok)?;
             let jobs = close::unfinished(&last, names).join("; ");
-            anyhow::bail!("jobs still run after {} s on {jobs}", patience.as_secs());
+            anyhow::bail!("jobs are still running after {} s on {jobs}", patience.as_secs());
         }
         std::thread::sleep(LOOK.min(patience.saturating_sub(begin.elapsed())));
     }

@@ -1,6 +1,6 @@
-//! `slurminit epilog`: runs on the node when a job has ended, before Slurm gives its GPUs to another.
+//! `slurminit epilog`: runs on the node when a job has ended, before Slurm gives its GPUs to another job.
 //!
-//! It takes the job's GPUs back from its user, and ends the processes that the job left behind.
+//! It revokes the user's access to the job's GPUs, and kills the processes that the job left behind.
 //!
 //! slurmd runs it as root through `/etc/slurm/epilog`, while the job is COMPLETING. It asks Slurm nothing, because
 //! slurmctld may be waiting for the end of this job. It has a deadline, and never fails, because Slurm drains a node
@@ -24,15 +24,15 @@ pub(crate) struct Args {}
 pub(crate) fn run(_args: Args) -> anyhow::Result<u8> {
     match job() {
         Ok((job, user)) => {
-            // Before its processes are ended, so that none opens a GPU again.
+            // Before the processes are killed, so that none opens a GPU again.
             for file in &job.devices {
                 if let Err(error) = install::close_device_file(Path::new(file), Some(job.uid)) {
-                    tell(&format!("error: {user}, whose job {} has ended, may still open {file}: {error}", job.id));
+                    tell(&format!("error: cannot revoke access of {user} to {file} after job {}: {error}", job.id));
                 }
             }
             leftovers::end(&job, &user).iter().for_each(|line| tell(line));
         }
-        Err(error) => tell(&format!("error: the epilog of a job did nothing: {error:#}; slurmd runs it, nobody else")),
+        Err(error) => tell(&format!("error: the epilog of a job failed: {error:#}; it must be run by slurmd")),
     }
     Ok(exit_code::SUCCESS)
 }
@@ -41,7 +41,7 @@ pub(crate) fn run(_args: Args) -> anyhow::Result<u8> {
 pub(super) fn job() -> anyhow::Result<(Job, String)> {
     let number = |name: &str| -> anyhow::Result<u32> {
         let text = std::env::var(name).with_context(|| format!("{name} is not in the environment"))?;
-        text.parse().with_context(|| format!("{name} is no number"))
+        text.parse().with_context(|| format!("{name} is not a number"))
     };
     let (id, uid) = (number("SLURM_JOB_ID")?, number("SLURM_JOB_UID")?);
     let user = std::env::var("SLURM_JOB_USER").unwrap_or_else(|_| format!("user {uid}"));
@@ -50,7 +50,7 @@ pub(super) fn job() -> anyhow::Result<(Job, String)> {
     let gres_conf = fs::read_to_string(conf.with_file_name("gres.conf")).unwrap_or_default();
     let all = plan::gpu_files(&gres_conf, &std::env::var("SLURMD_NODENAME").unwrap_or_default());
     let own = gpus.split(',').filter_map(|gpu| all.get(gpu.parse::<usize>().ok()?).cloned());
-    // GPUs that share a file can belong to two jobs at a time.
+    // A file shared by several GPUs can belong to two jobs at a time.
     let devices = own.filter(|file| all.iter().filter(|other| *other == file).count() == 1).collect();
     Ok((Job { id, uid, devices }, leftovers::printable(&user)))
 }
@@ -58,8 +58,8 @@ pub(super) fn job() -> anyhow::Result<(Job, String)> {
 /// A line of this length fits into a request, even if JSON escapes every character.
 const LONGEST: usize = LONGEST_REQUEST / 2 - 100;
 
-/// Slurm discards what an epilog prints, so the line goes to PID 1, which logs it like slurmd's own. slurmd does not
-/// pass on where the configuration is. So the control socket is not found if a configuration in another place moves it.
+/// Slurm discards the output of an epilog, so PID 1 logs the line like slurmd's own. slurmd does not
+/// pass on the path of the configuration, so the control socket is not found if a configuration in another place moves it.
 pub(super) fn tell(line: &str) {
     let kept = line.char_indices().take_while(|(begin, _)| *begin < LONGEST).map(|(_, c)| c);
     let request = Request::Tell { line: kept.collect() };

@@ -1,4 +1,4 @@
-//! `slurminit free-port`: gets a unit's port back from a process that took it while the unit was down.
+//! `slurminit free-port`: frees a unit's port that another process took while the unit was down.
 
 use model::exit_code;
 use startup::free_port::{self, Port};
@@ -22,7 +22,7 @@ pub(crate) struct Args {
     resume: Option<String>,
 }
 
-/// The exit code says whether the port is free.
+/// Exits with 0 if the port is free.
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     if let Some(list) = args.resume {
         free_port::resume_once_it_listens(args.port, &list);

@@ -13,13 +13,13 @@ pub(crate) struct Args {
     /// Check whether jobs can run now (the default)
     #[arg(long)]
     ready: bool,
-    /// Check whether PID 1 answers and no essential daemon is given up; true during a start and a stop as well
+    /// Check whether PID 1 responds and no essential daemon was given up; also succeeds during a start and a stop
     #[arg(long, conflicts_with = "ready")]
     live: bool,
-    /// Wait until that is so, at most this many seconds
+    /// Wait until the check succeeds, at most this many seconds
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_wait, conflicts_with = "live")]
     wait: Duration,
-    /// For HEALTHCHECK: while that is so, watch for this many seconds before reporting it; report at once in the first
+    /// For HEALTHCHECK: report success only if it lasts for this many seconds; report at once in the first
     /// seconds of being ready
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_wait, conflicts_with = "live")]
     hold: Duration,
@@ -29,10 +29,10 @@ pub(crate) struct Args {
 
 pub(super) fn parse_wait(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.0..=86_400.0).contains(seconds));
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| "want seconds, from 0 to 86400".to_owned())
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds, from 0 to 86400".to_owned())
 }
 
-/// Whether slurmctld can save the jobs that it takes, where it is here.
+/// Whether slurmctld of this container, if any, can save the jobs that it accepts.
 fn can_save(at: &Configuration) -> Result<(), String> {
     let Ok(config) = at.load() else { return Ok(()) };
     if !Target::of(&config).has_state() {
@@ -41,7 +41,7 @@ fn can_save(at: &Configuration) -> Result<(), String> {
     state_disk::check_room(&state_disk::directory(&config.paths)).map_err(|error| error.to_string())
 }
 
-/// Prints one line; the exit code says whether the cluster is healthy.
+/// Prints one line; exits with 0 if the cluster is healthy.
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let directory = &load_config::run_directory(args.at.file())?;
     let (healthy, why) = match args.live {

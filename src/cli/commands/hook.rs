@@ -1,4 +1,4 @@
-//! `slurminit hook`: runs a command of the operator's before or after a job, and says if it fails.
+//! `slurminit hook`: runs an operator's command before or after a job, and reports a failure.
 //!
 //! slurmd runs it as root through `/etc/slurm/prolog` or `/etc/slurm/epilog`. It asks Slurm nothing.
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 use model::{exit_code, printable};
 use sys::tool;
 
-/// How much of a command's last line is said, in characters.
+/// Maximum length of a command's last line in the message, in characters.
 const LONGEST: usize = 300;
 
 #[derive(Debug, clap::Args)]
@@ -17,7 +17,7 @@ pub(crate) struct Args {
     /// Which hook it is, for the message
     #[arg(value_parser = ["pre_job", "post_job"])]
     hook: String,
-    /// How long the command may take
+    /// Timeout of the command
     #[arg(long, value_name = "SECONDS")]
     timeout: f64,
     /// The command
@@ -34,11 +34,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         Ok(output) if output.status.success() => return Ok(exit_code::SUCCESS),
         Ok(output) => {
             let said = [output.stderr, output.stdout].map(|said| String::from_utf8_lossy(&said).trim().to_owned());
-            let last = said.iter().find_map(|said| said.lines().last()).unwrap_or("it said nothing");
+            let last = said.iter().find_map(|said| said.lines().last()).unwrap_or("no output");
             format!("{}: {last}", output.status)
         }
         Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
-            format!("no end within {} s; it was killed", timeout.as_secs_f64())
+            format!("timed out after {} s and was killed", timeout.as_secs_f64())
         }
         Err(error) => format!("it cannot be executed: {error}"),
     };

@@ -1,4 +1,4 @@
-//! `slurminit job-map`: writes for exporters on the host which job has which GPU.
+//! `slurminit job-map`: writes the map of jobs to GPUs for exporters on the host.
 //!
 //! slurmd runs it as root through `/etc/slurm/prolog` and `/etc/slurm/epilog`. It never fails, because Slurm drains a node whose prolog fails.
 
@@ -26,8 +26,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     });
     if let Err(error) = outcome {
         let (id, dir) = (std::env::var("SLURM_JOB_ID").unwrap_or_default(), args.dir.display());
-        let line =
-            format!("warning: exporters on the host do not see that job {id} {}s in {dir}: {error:#}", args.when);
+        let line = format!(
+            "warning: the job map for exporters on the host in {dir} misses the {} of job {id}: {error:#}",
+            args.when
+        );
         super::epilog::tell(&printable::short(&line, 400));
     }
     Ok(exit_code::SUCCESS)

@@ -1,4 +1,4 @@
-//! `slurminit jobs`: handles jobs at a stop of the container, and those that an earlier start left behind.
+//! `slurminit jobs`: handles jobs at a stop of the container, and jobs that an earlier start left behind.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,12 +19,12 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// Give running jobs notice and time, then requeue or cancel them
+    /// Notify running jobs, wait for the grace period, then requeue or cancel them
     Quiesce {
-        /// The time from the notice on, in seconds
+        /// The grace period, in seconds
         #[arg(long)]
         grace: f64,
-        /// What happens to jobs that are still running then: requeue or cancel
+        /// The action for jobs that are still running then: requeue or cancel
         #[arg(long, value_parser = parse_on_stop)]
         on_stop: OnStop,
         /// The container's command has ended, and the container with it
@@ -37,11 +37,11 @@ enum What {
         #[arg(long, requires = "leave")]
         with_controller: bool,
     },
-    /// Note the next job ID before slurmctld stops; its jobs run in other containers
+    /// Record the next job ID before slurmctld stops; its jobs run in other containers
     NoteNext,
-    /// Wait for the controller, have it forget what this node was if that is not true any more, and become slurmd
+    /// Wait for the controller, delete its record of this node if outdated, and execute slurmd
     Join {
-        /// What slurmd says of the node: CPUs=4 Gres=gpu:nvidia:2
+        /// The node's hardware for slurmd: CPUs=4 Gres=gpu:nvidia:2
         #[arg(long)]
         conf: String,
         /// Its GPUs, for `slurminit nodes`
@@ -57,7 +57,7 @@ enum What {
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
     },
-    /// Say when the controller does not reach this node
+    /// Report when the controller does not reach this node
     Reached {
         /// slurmd's port
         #[arg(long)]
@@ -66,9 +66,9 @@ enum What {
         #[arg(long)]
         socket: PathBuf,
     },
-    /// Requeue the jobs that ran when a former start ended without notice
+    /// Requeue the jobs that were running when an earlier start ended without an ordered stop
     Recover,
-    /// Note which jobs slurmctld gives to the node, and make it save what its backfill scheduler has started
+    /// Record which jobs slurmctld assigns to the node, and make it save the jobs started by backfill
     Follow {
         #[command(flatten)]
         place: Place,
@@ -78,40 +78,40 @@ enum What {
     },
     /// Wait until no job is left that can still run
     Wait,
-    /// Raise the next job ID if slurmctld ended without saving it, and become slurmctld
+    /// Raise the next job ID if slurmctld ended without saving it, and execute slurmctld
     Number {
         #[command(flatten)]
         place: Place,
-        /// The slurmctld before this one ended in order, and has saved everything if it saved within this many seconds
+        /// The previous slurmctld ended in order: its state is complete if it was saved within this many seconds
         #[arg(long, value_name = "SECONDS")]
         saved_within: Option<u64>,
         /// slurmctld and its arguments
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<String>,
     },
-    /// Keep jobs that may run only once from running twice, and name what slurmctld has forgotten
+    /// Keep non-requeueable jobs from running twice, and report jobs that slurmctld has forgotten
     Account {
-        /// slurmd is suspended, and has taken no request of this slurmctld
+        /// slurmd is suspended, and has handled no request of this slurmctld
         #[arg(long)]
         held: bool,
     },
-    /// Cancel or requeue jobs that have ended without a returned slurmctld knowing
+    /// Cancel or requeue jobs that ended while slurmctld was down
     Reclaim,
 }
 
-/// The directory of slurmctld, found without asking slurmctld.
+/// The directory of slurmctld, read from the files.
 #[derive(Debug, clap::Args)]
 struct Place {
     /// slurm.conf
     #[arg(long)]
     slurm_conf: PathBuf,
-    /// The state directory where slurm.conf names none
+    /// The state directory if slurm.conf names none
     #[arg(long)]
     state: PathBuf,
 }
 
 fn parse_on_stop(text: &str) -> Result<OnStop, &'static str> {
-    word(text).map_err(|_| "want requeue or cancel")
+    word(text).map_err(|_| "expected requeue or cancel")
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
@@ -129,7 +129,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
             Ok(())
         }
         What::Join { conf, gpus, again, port, command } => jobs::join::run(node, conf, &gpus, again, port, &command),
-        What::Reached { port, socket } => jobs::reached::watch(node, port, &socket),
+        What::Reached { port, socket } => jobs::controller_reachability::watch(node, port, &socket),
         What::Recover => jobs::recover(node),
         What::Follow { place, socket } => jobs::follow::run(&place.slurm_conf, &place.state, &socket),
         What::Wait => jobs::wait(),

@@ -1,4 +1,4 @@
-//! `slurminit join-command`: the one command with which another machine joins this controller's cluster.
+//! `slurminit join-command`: prints the command that joins another machine to this controller's cluster.
 
 mod line;
 mod mounts;
@@ -18,31 +18,31 @@ use mounts::Shared;
 use slurm::client::Client;
 use sys::trusted_path;
 
-/// How long Slurm may take to say which nodes there are, and which version it is.
+/// Timeout for Slurm's list of nodes and its version.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The network of the new container: host, or one of the container engine's that the controller is in
-    /// [default: host, where the controller has its host's]
+    /// The network of the new container: host, or a network of the container engine that the controller is in
+    /// [default: host, if the controller uses its host's network]
     #[arg(long, value_name = "NAME", value_parser = line::parse_word)]
     network: Option<String>,
     /// The controller's address for the new node [default: that of the default route]
     #[arg(long, value_name = "ADDRESS")]
     address: Option<Ipv4Addr>,
-    /// How long the token can be used: 30m, 12h, 7d
+    /// Validity of the token: 30m, 12h, 7d
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = line::parse_time)]
     expires: Duration,
-    /// The name of the new container, and in a network of the engine's of the node [default: compute, or compute-N]
+    /// The name of the new container, and of the node unless --network is host [default: compute, or compute-N]
     #[arg(long, value_name = "NAME", value_parser = line::parse_word)]
     name: Option<String>,
     /// The image's name on the other machine [default: SLURMINIT_IMAGE, else slurminit:latest]
     #[arg(long, value_name = "IMAGE", value_parser = line::parse_image)]
     image: Option<String>,
-    /// A volume, or a directory of the host, for the new container; can be repeated [default: what this container has, on the same host]
+    /// A volume, or a directory of the host, for the new container; can be repeated [default: this container's, on the same host]
     #[arg(long, value_name = "SOURCE:TARGET[:ro]", value_parser = Shared::parse)]
     volume: Vec<Shared>,
-    /// The operator's file [default: SLURMINIT_CONFIG, else /config/slurminit.toml if it is there]
+    /// The operator's file [default: SLURMINIT_CONFIG, else /config/slurminit.toml if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -59,9 +59,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let network = network(&args)?;
     let address = match args.address {
         Some(address) => address,
-        None => network::address().context(
-            "this container has no address that another one could reach; --address says which one the new node is to use",
-        )?,
+        None => network::address().context("this container has no address that others can reach; set --address")?,
     };
     let pinned = network == Network::Host || args.address.is_some();
     let token = token(&args, &config, address, pinned)?;
@@ -70,7 +68,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         Network::Host => "compute".to_owned(),
         Network::Named(_) => line::free_name(&nodes),
     });
-    // Of the demo image the GPUs are simulated, and computes that were started without GPUs say that this cluster has none.
+    // The demo image simulates its GPUs, and nodes without GPUs indicate a cluster without GPUs.
     let is_demo = std::env::var_os("SLURMINIT_DEMO").is_some();
     let gpu_type = config.gpu_type.filter(|_| !is_demo && (nodes.trim().is_empty() || nodes.contains("gpu:")));
     let mounts = mounts(&args, &config, &network);
@@ -79,7 +77,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     eprint!("{}", line.advice(&token.says, config.slurm.controller_port, config.slurm.daemon_port));
     if has_own_files(&config) {
         eprintln!(
-            "warning: slurm.conf here is your own, which the token does not carry: mount it in the new container, too, at {}",
+            "warning: your own slurm.conf is not in the token: mount it in the new container, too, at {}",
             config.paths.config.display()
         );
     }
@@ -116,14 +114,14 @@ fn token(args: &Args, config: &Config, address: Ipv4Addr, pinned: bool) -> anyho
     let host = nix::unistd::gethostname()?.to_string_lossy().into_owned();
     let controller = plan::controller(config, &host);
     let settings = config::shared(&text, config, &controller).map_err(anyhow::Error::msg)?;
-    config::Joined::parse(&settings).context("what this container shares with others cannot be read back")?;
+    config::Joined::parse(&settings).context("cannot read back the shared settings")?;
     let version = probe::slurm::detect(Path::new("/"), PATIENCE).version;
     let issued = now();
     let says = Says {
         controller,
         address,
         pinned,
-        slurm: version.context("Slurm's version is not known here")?.to_string(),
+        slurm: version.context("Slurm's version is unknown")?.to_string(),
         issued,
         expires: issued + args.expires.as_secs(),
         settings,
@@ -131,27 +129,27 @@ fn token(args: &Args, config: &Config, address: Ipv4Addr, pinned: bool) -> anyho
     Ok(Token { says, key: key(config)? })
 }
 
-/// munge's key, which only root can read beside munge.
+/// munge's key, which only root and munge can read.
 fn key(config: &Config) -> anyhow::Result<Vec<u8>> {
     let path = &config.paths.munge_key;
     let key = trusted_path::read(path).with_context(|| {
         format!(
-            "cannot read the munge key {}: run this as root (docker exec), once the controller has started",
+            "cannot read the munge key {}: run this as root (docker exec) after the controller has started",
             path.display()
         )
     })?;
-    ensure!((32..=1024).contains(&key.len()), "{} is no munge key: it has {} bytes", path.display(), key.len());
+    ensure!((32..=1024).contains(&key.len()), "{} is not a munge key: it has {} bytes", path.display(), key.len());
     Ok(key)
 }
 
-/// The image of compose.cluster.yaml, which says so to the controller.
+/// The image, which compose.cluster.yaml passes to the controller.
 fn image(args: &Args) -> anyhow::Result<String> {
     let of_compose = || std::env::var("SLURMINIT_IMAGE").ok().filter(|image| !image.is_empty());
     let Some(image) = args.image.clone().or_else(of_compose) else { return Ok("slurminit:latest".to_owned()) };
     line::parse_image(&image).map_err(|why| anyhow::anyhow!("SLURMINIT_IMAGE={image:?}: {why}"))
 }
 
-/// In a network of the engine's the new container runs on this host, and can have what this one has, but its state and its key.
+/// The mounts of the new container. In a network of the engine it runs on this host and can share this container's mounts, except state and key.
 fn mounts(args: &Args, config: &Config, network: &Network) -> Vec<Shared> {
     let mut mounts = match network {
         Network::Host => Vec::new(),
@@ -166,7 +164,7 @@ fn mounts(args: &Args, config: &Config, network: &Network) -> Vec<Shared> {
     mounts
 }
 
-/// The nodes that the controller knows, a line for each with its GPUs.
+/// The nodes of the controller, one line each with its GPUs.
 fn nodes() -> String {
     let client = Client::each(PATIENCE);
     client.output("sinfo", &["--noheader", "--Node", "--format", "%N %G"]).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! `slurminit liveness`: asks the daemons whether they still answer.
+//! `slurminit liveness`: checks whether the daemons respond.
 
 use std::io::Write as _;
 
@@ -10,27 +10,27 @@ use startup::{jobs, liveness};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Also make slurmctld ask nodes again that were silent and can be reached on this port
+    /// Also make slurmctld contact unresponsive nodes that are reachable on this port
     #[arg(long, value_name = "PORT")]
     recall: Option<u16>,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let questions = std::env::var(QUESTIONS).with_context(|| format!("{QUESTIONS} is not set; PID 1 sets it"))?;
-    let questions: Vec<Question> = serde_json::from_str(&questions).context("the questions are no JSON")?;
+    let questions: Vec<Question> = serde_json::from_str(&questions).context("the questions are not JSON")?;
     let answers = liveness::ask_all(questions)?;
     let mut lines = Vec::new();
     for answer in &answers {
         serde_json::to_writer(&mut lines, answer)?;
         lines.push(b'\n');
     }
-    // Written at once, because it wakes PID 1, which judges when this process ends.
+    // Written at once, because it wakes PID 1, which evaluates it when this process ends.
     std::io::stdout().lock().write_all(&lines)?;
-    // The verdicts must not wait for this, and without working daemons Slurm cannot tell which jobs are ending.
+    // The verdicts must not wait for this, and without working daemons Slurm cannot report which jobs are ending.
     if answers.iter().all(|answer| answer.liveness == Liveness::Answers) {
         liveness::stuck::end();
-        if let Some(Err(error)) = args.recall.map(jobs::recall::run) {
-            eprintln!("warning: nobody could say whether a silent node is back: {error:#}");
+        if let Some(Err(error)) = args.recall.map(jobs::wake_silent_nodes::run) {
+            eprintln!("warning: cannot check whether unresponsive nodes are reachable again: {error:#}");
         }
     }
     Ok(exit_code::SUCCESS)

@@ -1,4 +1,4 @@
-//! `slurminit logs`: the last lines of a daemon, and new ones.
+//! `slurminit logs`: shows the last lines of a daemon, and new ones.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -15,7 +15,7 @@ use startup::up;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The daemon or service; slurminit for its own lines. `docker logs` has everything, and of a cluster that `slurminit up` started
+    /// The daemon or service; slurminit for its own lines. For the whole log see `docker logs`, or after `slurminit up`
     /// /var/log/slurminit.log
     name: String,
     /// The maximum number of lines; 64 KiB are kept
@@ -40,9 +40,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         true => client::follow(&socket, &Request::Follow { name, lines }, &mut write).map(|()| Vec::new()),
         false => client::ask(&socket, &Request::Logs { name, lines }).map(|(_, lines)| lines),
     };
-    let was_up = matches!(answer, Err(ControlError::Nobody { .. })) && Path::new(up::LOG).exists();
+    let was_up = matches!(answer, Err(ControlError::NotRunning { .. })) && Path::new(up::LOG).exists();
     let lines = match was_up {
-        true => answer.with_context(|| format!("the log of the last `slurminit up` is {}", up::LOG))?,
+        true => answer.with_context(|| format!("see the log of the last `slurminit up`: {}", up::LOG))?,
         false => answer?,
     };
     write(&lines)?;

@@ -1,4 +1,4 @@
-//! `slurminit look`: looks at one vendor's GPUs again and again, and prints a line of JSON for each event.
+//! `slurminit look`: samples one vendor's GPUs repeatedly, and prints a line of JSON for each event.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -17,20 +17,20 @@ pub(crate) struct Args {
     /// The vendor: nvidia, amd, intel
     #[arg(long, value_parser = parse_vendor)]
     vendor: Vendor,
-    /// The time between two looks
+    /// The sampling interval
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 5000)]
     interval_ms: u64,
-    /// A GPU that is not asked; can be repeated
+    /// A GPU to skip; can be repeated
     #[arg(long, value_name = "GPU")]
     skip: Vec<String>,
-    /// Measure also what takes calls of its own: tensor cores, PCI Express, MIG instances
+    /// Also measure values that need calls of their own: tensor cores, PCI Express, MIG instances
     #[arg(long)]
     meters: bool,
 }
 
 fn parse_vendor(word: &str) -> Result<Vendor, String> {
     let known = Vendor::ALL.into_iter().find(|vendor| vendor.as_str() == word);
-    known.ok_or_else(|| format!("{word:?} is no vendor"))
+    known.ok_or_else(|| format!("not a vendor: {word:?}"))
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
@@ -51,6 +51,6 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         text.push(b'\n');
         output.write_all(&text)
     };
-    vendor::of(args.vendor).watch(&options, &mut say).context("nobody listens")?;
+    vendor::of(args.vendor).watch(&options, &mut say).context("standard output is closed")?;
     Ok(exit_code::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! `slurminit mariadb`: makes the database from the image's template if there is none, and becomes mariadbd.
+//! `slurminit mariadb`: creates the database from the image's template if it does not exist, and executes mariadbd.
 
 use std::fs;
 use std::io;
@@ -22,12 +22,12 @@ pub(crate) struct Args {
     command: Vec<String>,
 }
 
-/// PID 1 runs it as the database's user, to whom all belongs that it writes.
+/// PID 1 runs it as the database's user, who owns all files that it writes.
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    if !args.data.try_exists().with_context(|| format!("cannot look at {}", args.data.display()))? {
+    if !args.data.try_exists().with_context(|| format!("cannot access {}", args.data.display()))? {
         make(&args.template, &args.data).with_context(|| {
             format!(
-                "cannot make the database {} from {}; if there is no such directory, the image was not built with --target accounting",
+                "cannot create the database {} from {}; if that directory does not exist, build the image with --target accounting",
                 args.data.display(),
                 args.template.display()
             )
@@ -40,7 +40,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     })
 }
 
-/// A start that is killed meanwhile leaves nothing that looks like a database.
+/// Copies the template under a temporary name, so that an interrupted start leaves no partial database.
 fn make(template: &Path, data: &Path) -> io::Result<()> {
     let new = data.with_extension("new");
     match fs::remove_dir_all(&new) {
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn half_a_copy_is_made_anew() {
+    fn replaces_partial_copy() {
         let root = tempfile::tempdir().unwrap();
         let (template, data) = (root.path().join("template"), root.path().join("data"));
         fs::create_dir_all(template.join("mysql")).unwrap();

@@ -17,7 +17,7 @@ pub(crate) struct Args {
     /// The run directory
     #[arg(long)]
     run: PathBuf,
-    /// GPUs also have the names of dcgm-exporter
+    /// Also serve GPU metrics under the names of dcgm-exporter
     #[arg(long)]
     dcgm: bool,
     /// The cluster has accounting

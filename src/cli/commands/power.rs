@@ -1,4 +1,4 @@
-//! `slurminit power`: has the operator's command start or stop nodes, and tells slurmctld where it cannot.
+//! `slurminit power`: starts or stops nodes with the operator's command, and reports failures to slurmctld.
 
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use sys::tool::answer::first_line;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Whether they are started or stopped
+    /// The action: start or stop
     #[arg(value_enum)]
     action: Action,
     /// How long the command may take, in seconds
@@ -49,10 +49,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         return Ok(exit_code::SUCCESS);
     };
     let (state, after) = match args.action {
-        // Its jobs are requeued, what there is of it is stopped, and a job that asks for it starts it again.
+        // slurmctld requeues the node's jobs and stops the node; a job that requests it starts it again.
         Action::Resume => ("state=power_down_force", ""),
-        // It may go on at somebody's cost: a person must look.
-        Action::Suspend => ("state=drain", "; it may still run: stop it by hand, then `slurminit resume`"),
+        // A running node may cost money, so a person must check.
+        Action::Suspend => ("state=drain", "; it may still be running: stop it by hand, then run `slurminit resume`"),
     };
     SLURM
         .update_node(&args.nodes, &[state, &format!("reason={OUR_REASON}{why}{after}")])
@@ -60,7 +60,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     anyhow::bail!("{why}")
 }
 
-/// slurmctld leaves a node down that was not there in time, and calls the program for such nodes.
+/// slurmctld sets a node down that did not start in time, and calls the program for such nodes.
 fn came_too_late(node: &str) -> bool {
     SLURM.node(node).ok().flatten().is_some_and(|known| {
         known.is(&["DOWN"])
@@ -69,7 +69,7 @@ fn came_too_late(node: &str) -> bool {
     })
 }
 
-/// Why the command has failed, on one line without what Slurm could take for an end of the reason.
+/// Why the command failed, on one line without characters that Slurm could take for the end of the reason.
 fn failure(program: &str, limit: u64, said: std::io::Result<Output>) -> Option<String> {
     let why = match said {
         Ok(output) if output.status.success() => return None,
@@ -77,7 +77,7 @@ fn failure(program: &str, limit: u64, said: std::io::Result<Output>) -> Option<S
             let [stderr, stdout] = [&output.stderr, &output.stdout].map(|bytes| String::from_utf8_lossy(bytes));
             format!("{program} failed ({}): {}", output.status, first_line([stderr.as_ref(), stdout.as_ref()]))
         }
-        Err(error) if error.kind() == std::io::ErrorKind::TimedOut => format!("{program} was not done after {limit} s"),
+        Err(error) if error.kind() == std::io::ErrorKind::TimedOut => format!("{program} timed out after {limit} s"),
         Err(error) => format!("{program} cannot be executed: {error}"),
     };
     Some(why.chars().map(|c| if c.is_control() || matches!(c, '"' | '\\') { ' ' } else { c }).collect())
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_one_line_with_the_commands_own_words() {
+    fn failure_is_one_line_with_command_output() {
         let why = |script: &str, limit: u64| {
             let said = tool::output(Command::new("sh").args(["-c", script]), Duration::from_secs(limit));
             failure("start-node", limit, said)
@@ -99,7 +99,7 @@ mod tests {
             why("echo out; printf 'bad\\033\\nmore' >&2; exit 1", 20).unwrap(),
             "start-node failed (exit status: 1): bad "
         );
-        assert!(why("exec sleep 1000", 0).unwrap().contains("not done after 0 s"));
+        assert!(why("exec sleep 1000", 0).unwrap().contains("timed out after 0 s"));
         let missing = tool::output(&mut Command::new("/no/such"), limit::COMMAND);
         assert!(failure("/no/such", 1, missing).unwrap().contains("cannot be executed"));
     }

@@ -18,10 +18,10 @@ pub(crate) struct Args {
     /// Use this inventory (the output of `slurminit detect --json`) instead of detection
     #[arg(long, value_name = "FILE", hide = true)]
     inventory: Option<PathBuf>,
-    /// Compare with what is running, and refuse what would not run
+    /// Compare with the running configuration, and refuse a change that would fail
     #[arg(long)]
     reload: bool,
-    /// Standard input has the checksums of the configuration that PID 1 uses, and a dead daemon's last words
+    /// Standard input has the checksums of the configuration that PID 1 uses, and a dead daemon's last log lines
     #[arg(long)]
     given: bool,
     /// At a reload: the node's current name
@@ -36,10 +36,10 @@ pub(crate) struct Args {
 }
 
 fn parse_file_name(text: &str) -> Result<FileName, String> {
-    FileName::WRITTEN.into_iter().find(|name| name.as_str() == text).ok_or_else(|| "no file of Slurm's".to_owned())
+    FileName::WRITTEN.into_iter().find(|name| name.as_str() == text).ok_or_else(|| "not a file of Slurm".to_owned())
 }
 
-/// What went wrong is the last event; the exit code says the same.
+/// The last event is the error; the exit code corresponds to it.
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let Args { at: Where { config, root }, inventory, node, .. } = &args;
     let given: PrepareInput =
@@ -49,7 +49,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let sources = Sources { config, root, inventory, held: held.as_ref(), node: node.as_deref() };
     let is_restore = !args.restore.is_empty();
     if let Some(daemon) = &args.died {
-        // This comes before the files that it died of are replaced.
+        // This comes before the files of the dead daemon are replaced.
         if let Some(Refusal { exit_code, finding }) = prepare::explain(&sources, daemon, &given.last_lines, is_restore)
         {
             tell(&PrepareEvent::Failed { exit_code, finding })?;
@@ -78,9 +78,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     };
     tell(&PrepareEvent::Done(prepared))?;
     if let Some(key) = key {
-        // The daemons start meanwhile. If the disk fails here, the write before has shown it, or the next one will.
+        // The daemons start meanwhile. If the disk fails here, the previous write has shown it, or the next one will.
         key.sync()?;
-        // This comes last, because it gives up root's rights. No job has started yet.
+        // This comes last, because it drops root's rights. No job has started yet.
         prepare::environments::write(config, root).unwrap_or_else(|error| eprintln!("warning: {error:#}"));
     }
     Ok(exit_code::SUCCESS)

@@ -1,9 +1,9 @@
-//! `slurminit prolog`: runs on each node of a job before its first process there. It gives the job's user the device files of its GPUs,
-//! and lets the job find its nodes by their names.
+//! `slurminit prolog`: runs on each node of a job before its first process there. It gives the job's user access to the device files of
+//! its GPUs, and lets the job resolve the names of its nodes.
 //!
 //! slurmd runs it as root through `/etc/slurm/prolog`. It never fails, because Slurm drains a node whose prolog fails. Slurm itself
-//! uses addresses. A network of Docker's knows containers by their host names, and nothing is done there. Kubernetes knows a pod only
-//! with the name of its Service behind it.
+//! uses addresses. A Docker network resolves containers by their host names, so there is nothing to do. Kubernetes resolves a pod only
+//! with the name of its Service as a suffix.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use sys::tool::answer::Answer;
 
 const SLURM: Client = Client::each(limit::COMMAND);
 
-/// How long a name server may take. Whoever has none that answers waits once: then the names are in /etc/hosts.
+/// Timeout of a name server. A host whose name server does not respond waits only once: then the names are in /etc/hosts.
 const LOOK_UP: Duration = Duration::from_secs(2);
 
 #[derive(Debug, clap::Args)]
@@ -33,14 +33,14 @@ pub(crate) fn run(_args: Args) -> anyhow::Result<u8> {
         Ok((job, _)) => {
             for file in &job.devices {
                 if let Err(error) = install::give_device_file(Path::new(file), job.uid) {
-                    tell("may not open one of its GPUs", &anyhow::Error::from(error).context(file.clone()));
+                    tell("may fail to open one of its GPUs", &anyhow::Error::from(error).context(file.clone()));
                 }
             }
         }
-        Err(error) => tell("may not open its GPUs", &error),
+        Err(error) => tell("may fail to open its GPUs", &error),
     }
     if let Err(error) = names() {
-        tell("may not find its nodes by their names", &error);
+        tell("may fail to resolve the names of its nodes", &error);
     }
     Ok(exit_code::SUCCESS)
 }
@@ -53,21 +53,21 @@ fn names() -> anyhow::Result<()> {
     if !is_container_id(&nix::unistd::gethostname()?.to_string_lossy()) && are_known(&nodes)? {
         return Ok(());
     }
-    let nodes = SLURM.addresses(&nodes).context("the controller does not say where they are")?;
+    let nodes = SLURM.addresses(&nodes).context("the controller does not report their addresses")?;
     let nodes: Vec<_> = nodes.into_iter().map(|(name, address)| (name, address.ip().to_string())).collect();
-    anyhow::ensure!(!nodes.is_empty(), "the controller knows no address of theirs");
+    anyhow::ensure!(!nodes.is_empty(), "the controller has no addresses for them");
     Ok(install::install_nodes_names(Path::new("/"), &nodes)?)
 }
 
-/// Whether the names can be looked up without us.
+/// Whether the names resolve without slurminit's entries.
 fn are_known(nodes: &str) -> anyhow::Result<bool> {
     let names = SLURM.hostnames(nodes)?;
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     Ok(match install::writer_of_nodes_names(Path::new("/"), &names)? {
         install::Writer::Others => true,
-        // The address may be another one by now.
+        // The address may have changed.
         install::Writer::Us => false,
-        install::Writer::Nobody => {
+        install::Writer::Missing => {
             let question = [["-s", "hosts:dns", "hosts"].as_slice(), &names].concat();
             matches!(tool::ask("getent", &question, LOOK_UP), Answer::Ended { succeeded: true, .. })
         }

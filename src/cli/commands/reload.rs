@@ -1,4 +1,4 @@
-//! `slurminit reload`: makes PID 1 run detection again and apply what changed, and waits for the outcome.
+//! `slurminit reload`: makes PID 1 run detection again and apply changes, and waits for the outcome.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     if args.dry_run || load_config::is_missing(args.at.file()) {
         return dry_run(&config?, args.at.file());
     }
-    // PID 1 refuses a broken file. It is found if its run directory is the default one.
+    // PID 1 reports a broken file. It is reachable if its run directory is the default one.
     let (config, broken) = match config {
         Ok(config) => (config, None),
         Err(error) => (Config::default(), Some(error)),
@@ -48,8 +48,8 @@ fn word(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Unchanged => "nothing changed",
         Outcome::Applied => "reloaded",
-        Outcome::Refused => "refused, everything runs as before",
-        Outcome::WentBack => "taken back",
+        Outcome::Refused => "refused, nothing changed",
+        Outcome::RolledBack => "rolled back",
         Outcome::Failed => "failed",
     }
 }
@@ -64,15 +64,15 @@ fn dry_run(config: &Config, config_file: Option<&Path>) -> anyhow::Result<u8> {
     };
     print!("{}", weighed.difference);
     match weighed.change.apply {
-        Apply::Nothing => println!("it takes nothing"),
-        Apply::Reconfigure => println!("it takes `scontrol reconfigure`: {}", weighed.change.news.join(", ")),
-        Apply::Restart => println!("it takes a restart of slurmctld and slurmd: {}", weighed.change.news.join(", ")),
+        Apply::Nothing => println!("no restart needed"),
+        Apply::Reconfigure => println!("needs `scontrol reconfigure`: {}", weighed.change.news.join(", ")),
+        Apply::Restart => println!("needs a restart of slurmctld and slurmd: {}", weighed.change.news.join(", ")),
     }
     for kept in &weighed.kept {
         println!("{}", model::printable::line(&kept.finding().to_string()));
     }
     if !weighed.deferred.is_empty() {
-        println!("not taken before the next start of the container: {}", weighed.deferred.join(", "));
+        println!("takes effect at the next start of the container: {}", weighed.deferred.join(", "));
     }
     Ok(exit_code::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! `slurminit render`: what this start would write, and why; changes nothing.
+//! `slurminit render`: shows the files that a start would write, and why; changes nothing.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub(crate) struct Args {
     /// Use this inventory (the output of `slurminit detect --json`) instead of detection
     #[arg(long, value_name = "FILE")]
     inventory: Option<PathBuf>,
-    /// Show the difference from the installed files
+    /// Show the differences from the installed files
     #[arg(long)]
     diff: bool,
     /// Show every decision with its reason
@@ -64,7 +64,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     Ok(exit_code::SUCCESS)
 }
 
-/// A unified diff from the installed files to the new ones; empty if nothing would change.
+/// A unified diff from the installed files to the new ones; empty if they are equal.
 fn difference(config: &Config, root: &Path, files: &[Text]) -> anyhow::Result<String> {
     let mut text = String::new();
     for file in files {

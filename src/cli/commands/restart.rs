@@ -23,14 +23,14 @@ use startup::state_disk;
 pub(crate) struct Args {
     /// The daemon or service
     name: String,
-    /// How long to wait for it, in seconds [default: supervise.stop_timeout and ready_timeout together]
+    /// Timeout, in seconds [default: supervise.stop_timeout and ready_timeout together]
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<f64>,
     #[command(flatten)]
     at: Configuration,
 }
 
-/// The longest time between two looks at the status.
+/// The maximum interval of status reads.
 const LOOK: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
@@ -40,24 +40,24 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
         None => config.supervise.stop_timeout() + config.supervise.ready_timeout,
     };
     let (name, directory) = (&args.name, &config.paths.run);
-    // PID 1 refuses other users itself.
+    // PID 1 itself rejects other users.
     if *name == DaemonName::Slurmctld.as_str() && nix::unistd::geteuid().is_root() {
-        state_disk::try_to_save(&state_disk::directory(&config.paths)).context("slurmctld is not restarted")?;
+        state_disk::try_to_save(&state_disk::directory(&config.paths)).context("slurmctld was not restarted")?;
     }
     let news = News::of(directory);
     let was_ready = is_ready(directory);
     let start = Instant::now();
     let request = Request::Restart { name: name.clone() };
     let (reply, _) = client::ask(&control::socket(directory), &request)?;
-    let Reply::Restarting { starts } = reply else { anyhow::bail!("slurminit answered something else: {reply:?}") };
+    let Reply::Restarting { starts } = reply else { anyhow::bail!("unexpected reply from slurminit: {reply:?}") };
     loop {
         let Ok(status) = status::read(directory) else {
-            anyhow::ensure!(start.elapsed() < limit, "the status cannot be read: see `slurminit status`");
+            anyhow::ensure!(start.elapsed() < limit, "cannot read the status; see `slurminit status`");
             news.wait(Duration::from_millis(10));
             continue;
         };
         let unit = status.snapshot.units.iter().find(|unit| unit.name == *name);
-        let unit = unit.with_context(|| format!("{name} is no longer there"))?;
+        let unit = unit.with_context(|| format!("{name} no longer exists"))?;
         match fate(unit, starts) {
             Fate::Ready => {
                 let pid = unit.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
@@ -70,7 +70,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
                 return Ok(exit_code::SUCCESS);
             }
             Fate::Failed => anyhow::bail!(
-                "{name} was started again and is {}: it {}; see `slurminit logs {name}`",
+                "{name} was restarted and is {}: it {}; see `slurminit logs {name}`",
                 unit.state,
                 unit.how_it_ended(),
             ),
@@ -84,19 +84,19 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     }
 }
 
-/// How long a node may take to register with a restarted slurmctld.
+/// Timeout for a node to register with a restarted slurmctld.
 const REGISTRATION: Duration = Duration::from_secs(10);
-/// The pause between two questions, because Slurm has no event for a registration.
+/// Polling interval, because Slurm has no event for a registration.
 const ASK: Duration = Duration::from_millis(100);
 
-/// slurmctld knows nothing of its nodes before they register, and starts no job until then.
+/// slurmctld does not know the state of its nodes before they register, and starts no job until then.
 #[expect(clippy::disallowed_methods, reason = "Slurm has no event for a registration")]
 fn wait_for_node(directory: &Path, snapshot: &Snapshot, daemon: &str, was_ready: bool, until: Instant) {
     let is_of_slurm = [DaemonName::Slurmctld, DaemonName::Slurmd].iter().any(|name| daemon.starts_with(name.as_str()));
     let name = snapshot.prepared.as_ref().map(|prepared| prepared.node_name.as_str()).filter(|name| !name.is_empty());
     let Some(name) = name.filter(|_| is_of_slurm) else { return };
     let until = until.min(Instant::now() + REGISTRATION);
-    // The flags: a drain hides the state in Slurm's name of it.
+    // Checks the flags: a drain hides the state in Slurm's name of it.
     let is_registered = |node: &ClusterNode| node.report.responding && !node.words.iter().any(|word| word == "UNKNOWN");
     let is_known = || {
         nodes::cluster_of(name, &Client::together(limit::STATUS))
@@ -107,7 +107,7 @@ fn wait_for_node(directory: &Path, snapshot: &Snapshot, daemon: &str, was_ready:
     }
 }
 
-/// Whether PID 1 says that jobs can run.
+/// Whether PID 1 reports that jobs can run.
 fn is_ready(directory: &Path) -> bool {
     status::read(directory).is_ok_and(|status| status.snapshot.ready)
 }
@@ -117,12 +117,12 @@ fn is_ready(directory: &Path) -> bool {
 enum Fate {
     UnderWay,
     Ready,
-    /// It ended and was not meant to stay.
+    /// It ended, as a task does.
     Ended,
     Failed,
 }
 
-/// `starts` is how often it had been started before.
+/// `starts`: number of earlier starts.
 fn fate(unit: &UnitSnapshot, starts: u32) -> Fate {
     match unit.state {
         _ if unit.starts <= starts => Fate::UnderWay,
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_happened_after_the_restart_counts() {
+    fn ignores_ends_before_the_restart() {
         let fate = |starts, state, last: Option<&str>| {
             let last_exit = last.map_or(LastExit::Success, |last| LastExit::Failure(last.to_owned()));
             let unit = UnitSnapshot { state, starts, last_exit: Some(last_exit), ..UnitSnapshot::default() };

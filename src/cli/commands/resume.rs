@@ -1,4 +1,4 @@
-//! `slurminit resume`: has drained nodes take jobs again.
+//! `slurminit resume`: resumes drained nodes.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -20,13 +20,13 @@ pub(crate) struct Args {
     at: Configuration,
 }
 
-/// How long a resumed node may take to register. slurmctld asks it at once, and starts no job there before the answer.
+/// Timeout for a resumed node to register. slurmctld pings it at once, and starts no job there before the response.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The pause between two looks at the nodes, because Slurm has no event for a registration.
+/// Polling interval of the nodes, because Slurm has no event for a registration.
 const LOOK: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    // A node that did not answer before will not do so now.
+    // A node that did not respond before will not respond now.
     let (mut changed, mut resumed) = (Vec::new(), Vec::new());
     each(&args.nodes, args.at.file(), |node| {
         let step = close::resume(node);

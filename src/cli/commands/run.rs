@@ -1,14 +1,14 @@
-//! `slurminit run`: what a container is to do; then PID 1.
+//! `slurminit run`: reads the options of a container, then runs PID 1.
 
-mod beside;
-mod first_word;
+mod attach;
+mod docker_args;
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use config::{Config, DEFAULT_FILE};
-use first_word::Meaning;
+use docker_args::Meaning;
 use init::become_init;
 use init::status;
 use install::load_config;
@@ -26,9 +26,9 @@ use sys::inherited::Inherited;
 use sys::lock::Lock;
 use sys::lock::state::{StateInUse, StateLock};
 
-pub(super) use beside::serving;
+pub(super) use attach::serving;
 
-/// The key of slurm.conf that names slurmctld's directory.
+/// The key of slurm.conf that sets slurmctld's directory.
 const STATE_KEY: &str = "StateSaveLocation";
 
 #[derive(Debug, clap::Args)]
@@ -38,7 +38,7 @@ pub(crate) struct Args {
     /// Join the cluster of this token, which `slurminit join-command` prints in the controller's container
     #[arg(long, value_name = "TOKEN")]
     join: Option<OsString>,
-    /// Leave the terminal and session of who starts it: for `slurminit up`
+    /// Leave the terminal and session of the parent process: for `slurminit up`
     #[arg(long, hide = true)]
     detached: bool,
     /// The signal mask and ignored signals of the process that executes itself again without a join token
@@ -66,8 +66,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     // This comes before anything of a running cluster is touched.
     let lock = match target.has_cluster.then(|| Lock::take(&config.paths.run)).transpose() {
         Ok(lock) => lock.unwrap_or_default(),
-        // A cluster has begun this very moment.
-        Err(_) if !start.cmd.is_empty() => return beside::run(&start.cluster, &config, &start.cmd),
+        // A concurrent start was faster.
+        Err(_) if !start.cmd.is_empty() => return attach::run(&start.cluster, &config, &start.cmd),
         Err(running) => return Ok(refuse(&running.to_string(), exit_code::FAILURE)),
     };
     if target.has_cluster {
@@ -89,9 +89,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     Err(become_init(task, inherited, &lock, &state, &start.cmd))
 }
 
-/// Locks the state directory, and slurmctld's if the configuration has it elsewhere.
+/// Locks the state directory, and slurmctld's if the configuration sets another one.
 fn lock_state(config: &Config) -> Result<StateLock, StateInUse> {
-    // A file that cannot be read is reported by the preparation.
+    // An unreadable file is reported by the preparation.
     let found = install::find_user_files(&config.paths, Path::new("/")).unwrap_or_default();
     let chosen = plan::choose(config, &found);
     let own = match chosen.get(FileName::SlurmConf) {
@@ -107,32 +107,32 @@ fn refuse(why: &str, code: u8) -> u8 {
     code
 }
 
-/// Interprets what stands in place of a command, runs it where a cluster runs already, and takes a token in; the exit code, where that
-/// is all.
+/// Handles a word in place of a command, runs a command in a running cluster, and saves a token; returns the exit code if nothing
+/// is left to do.
 fn settle_words(start: &mut Start, join: Option<&OsStr>, inherited: &Inherited) -> anyhow::Result<Option<u8>> {
-    let has_token = join.is_some() || first_word::token(&start.cmd).is_some();
+    let has_token = join.is_some() || docker_args::token(&start.cmd).is_some();
     if !has_token {
         if let Some(code) = understand(start)?.map_or_else(|| in_the_running_cluster(start), |code| Ok(Some(code)))? {
             return Ok(Some(code));
         }
     }
-    // With one on the command line, this process begins anew.
-    let taken = take_token(first_word::token(&start.cmd).or_else(|| join.map(Some)), Some(inherited));
+    // A token on the command line makes this process execute itself again.
+    let taken = take_token(docker_args::token(&start.cmd).or_else(|| join.map(Some)), Some(inherited));
     Ok(taken.err().map(|untaken| refuse(&untaken.to_string(), exit_code::CONFIG)))
 }
 
-/// Interprets what stands in place of a command; the exit code, where that is all.
+/// Handles a word in place of a command; returns the exit code if nothing is left to do.
 fn understand(start: &mut Start) -> anyhow::Result<Option<u8>> {
-    match first_word::take_nodes(&mut start.cmd) {
+    match docker_args::take_nodes(&mut start.cmd) {
         Ok(nodes) => start.cluster.nodes = nodes.or(start.cluster.nodes),
         Err(why) => {
             return Ok(Some(refuse(&why, exit_code::CONFIG)));
         }
     }
-    match first_word::meaning(&start.cmd, &first_word::is_program) {
+    match docker_args::meaning(&start.cmd, &docker_args::is_program) {
         Meaning::Command => {}
-        Meaning::Help => return say(&first_word::help()).map(Some),
-        Meaning::Version => return say(&format!("{}\n", first_word::version())).map(Some),
+        Meaning::Help => return say(&docker_args::help()).map(Some),
+        Meaning::Version => return say(&format!("{}\n", docker_args::version())).map(Some),
         Meaning::Verb => start.cmd.insert(0, std::env::current_exe()?.into_os_string()),
         Meaning::Option => {
             let option = start.cmd.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
@@ -146,7 +146,7 @@ fn understand(start: &mut Start) -> anyhow::Result<Option<u8>> {
     Ok(None)
 }
 
-/// The command's exit code, where a cluster runs in which it can run.
+/// The command's exit code, if a cluster is running in which it can run.
 fn in_the_running_cluster(start: &Start) -> anyhow::Result<Option<u8>> {
     let Ok((config, _, target)) = start.configuration() else { return Ok(None) };
     let running = status::of_the_living(&config.paths.run);
@@ -154,24 +154,24 @@ fn in_the_running_cluster(start: &Start) -> anyhow::Result<Option<u8>> {
     if start.cmd.is_empty() || !target.has_cluster || !runs {
         return Ok(None);
     }
-    beside::run(&start.cluster, &config, &start.cmd).map(Some)
+    attach::run(&start.cluster, &config, &start.cmd).map(Some)
 }
 
-/// What PID 1 says first.
+/// The first log lines of PID 1.
 fn what_is_odd(config: &Config, file: Option<&Path>, lock: &Lock, state: &StateLock) -> Vec<String> {
     let mut odd = Vec::new();
     if std::env::var_os("SLURMINIT_DEMO").is_some_and(|value| !value.is_empty()) {
-        odd.push("DEMO: the GPUs of this cluster are SIMULATED; no job computes anything on them".to_owned());
+        odd.push("DEMO: the GPUs of this cluster are SIMULATED; jobs cannot compute on them".to_owned());
     }
     if let Some(nodes) = config.simulated() {
         let count = nodes.iter().count();
         odd.push(format!(
-            "the nodes of this cluster are SIMULATED: {count} slurmd in one container, which share what it has"
+            "the nodes of this cluster are SIMULATED: {count} slurmd in one container share its resources"
         ));
     }
     if file == Some(&kept_toml()) && Path::new(DEFAULT_FILE).exists() {
         odd.push(format!(
-            "{DEFAULT_FILE} is not read: SLURMINIT_TOML is the whole configuration; repair: remove one of them"
+            "{DEFAULT_FILE} is ignored, because SLURMINIT_TOML is the whole configuration; repair: remove one of them"
         ));
     }
     odd.extend(state.warnings.iter().cloned());

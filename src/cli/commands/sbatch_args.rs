@@ -27,16 +27,16 @@ pub(crate) struct Args {
     /// The partition for the job, if not the default one
     #[arg(long, value_name = "NAME", value_parser = parse_name)]
     partition: Option<String>,
-    /// Do not check whether the cluster has what is requested
+    /// Do not check whether the cluster has the requested resources
     #[arg(long)]
     offline: bool,
-    /// How long the cluster may take to answer
+    /// Timeout for the cluster's response
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
     timeout: Duration,
 }
 
 fn parse_name(text: &str) -> Result<String, String> {
-    is_name(text).then(|| text.to_owned()).ok_or_else(|| "want the name of a partition".to_owned())
+    is_name(text).then(|| text.to_owned()).ok_or_else(|| "not the name of a partition".to_owned())
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
@@ -72,7 +72,7 @@ fn capacity(timeout: Duration) -> anyhow::Result<Capacity> {
     Client::together(timeout).capacity().map_err(|error| match error {
         QueryError::Missing(_) => anyhow::anyhow!("{error}; use --offline to print the arguments unchecked"),
         QueryError::Silent(_) => anyhow::anyhow!(
-            "the controller did not answer in {} s; see `slurminit status`, give it longer with --timeout, or use --offline",
+            "the controller did not respond in {} s; see `slurminit status`, raise --timeout, or use --offline",
             timeout.as_secs_f64()
         ),
         QueryError::Failed { .. } => anyhow::anyhow!("{error}; see `slurminit status`, or use --offline"),

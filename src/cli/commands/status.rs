@@ -31,7 +31,7 @@ pub(crate) struct Args {
     at: Configuration,
 }
 
-/// Ages and memory change even if the status does not.
+/// The refresh interval: ages and memory change even if the status does not.
 const REDRAW: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
@@ -71,15 +71,19 @@ fn watch(directory: &Path, lost: &[Option<String>]) -> anyhow::Result<u8> {
     }
 }
 
-/// The status of a living slurminit.
+/// The status of a running slurminit.
 ///
 /// # Errors
-/// There is none; the error says where it was looked for.
+/// There is none; the error names the file.
 pub(super) fn current(directory: &Path) -> anyhow::Result<Status> {
     let status = status::read(directory).with_context(|| {
         format!("{}: no slurminit runs here as PID 1 of a cluster", directory.join(status::FILE).display())
     })?;
-    anyhow::ensure!(status.is_of_the_living(), "slurminit (pid {}) is gone; the last status is of no use", status.pid);
+    anyhow::ensure!(
+        status.is_of_the_living(),
+        "slurminit (pid {}) is not running; its last status is outdated",
+        status.pid
+    );
     Ok(status)
 }
 
@@ -123,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_has_memory_and_one_that_is_gone_has_none() {
+    fn reads_memory_of_running_process_only() {
         let own = i32::try_from(std::process::id()).unwrap();
         assert!(memory_kib(own).is_some_and(|kib| kib > 100));
         assert_eq!(memory_kib(-1), None);

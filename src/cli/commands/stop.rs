@@ -1,4 +1,4 @@
-//! `slurminit stop`: ends the container, as TERM does, or the cluster beside another PID 1.
+//! `slurminit stop`: stops the container like TERM, or the cluster beside another PID 1.
 
 use init::control;
 use init::control::client;
@@ -9,17 +9,17 @@ use startup::up;
 
 pub(crate) use super::Configuration as Args;
 
-/// Waits for the end where this process lives to see it: not under PID 1, with which everything ends.
+/// Waits for the end if this process outlives it: not under PID 1, whose end kills all processes.
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let config = args.load()?;
     let running = status::of_the_living(&config.paths.run);
     client::ask(&control::socket(&config.paths.run), &Request::Stop)?;
     match running.filter(|status| status.pid != 1) {
-        None => println!("the container stops"),
+        None => println!("stopping the container"),
         Some(status) => {
             let stop = config.supervise.stop_timeout();
-            anyhow::ensure!(up::wait_for_end(&status, stop), "the cluster (pid {}) has not ended in time", status.pid);
-            println!("the cluster has ended");
+            anyhow::ensure!(up::wait_for_end(&status, stop), "the cluster (pid {}) did not stop in time", status.pid);
+            println!("the cluster has stopped");
         }
     }
     Ok(exit_code::SUCCESS)

@@ -18,7 +18,7 @@ use sys::tool::answer::first_line;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A node, and which of its GPUs: compute-1::0,2 or compute-1::all; without GPUs: compute-1
+    /// A node and its GPUs: compute-1::0,2 or compute-1::all; without GPUs: compute-1
     #[arg(short, long = "target", required = true, value_name = "NODE[::GPUS]")]
     targets: Vec<Target>,
     /// The CPUs of each job
@@ -27,13 +27,13 @@ pub(crate) struct Args {
     /// The memory of each job, such as 16G
     #[arg(short, long, value_name = "SIZE")]
     memory: Option<String>,
-    /// The file for what the command prints; %j is the number of its job
+    /// The file for the command's output; %j is the job ID
     #[arg(short, long, value_name = "FILE", default_value = "slurm-%j.out")]
     output: String,
     /// Another option of sbatch: --sbatch=--time=10; can be repeated
     #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
     sbatch: Vec<OsString>,
-    /// Wait until all jobs have ended; 1 is the exit code if one has failed
+    /// Wait until all jobs have ended; exit with 1 if one has failed
     #[arg(long)]
     wait: bool,
     #[command(flatten)]
@@ -43,10 +43,10 @@ pub(crate) struct Args {
     command: Vec<OsString>,
 }
 
-/// How long slurmctld may take for a job.
+/// Timeout of the submission of a job.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What would add GPUs to those of a target.
+/// Variables that would add GPUs to those of a target.
 const VARIABLES: [&str; 7] = [
     "SBATCH_GRES",
     "SBATCH_GPUS",
@@ -59,7 +59,7 @@ const VARIABLES: [&str; 7] = [
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let cluster = ask(args.at.file())?;
-    // All must be possible before one is submitted.
+    // All requests must be possible before one is submitted.
     let requests = args.targets.iter().map(|target| Ok((target, target.request(cluster.node(&target.node)?)?)));
     let requests: Vec<(&Target, GpuRequest)> = requests.collect::<anyhow::Result<_>>()?;
     let mut jobs = Vec::new();
@@ -80,7 +80,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     Ok(exit_code::SUCCESS)
 }
 
-/// Standard output has the numbers alone, for programs.
+/// Standard output has only the job IDs, for programs.
 fn tell(args: &Args, target: &Target, request: &GpuRequest, job: &str) {
     let waits = match request.busy.is_empty() {
         true => String::new(),
@@ -91,7 +91,7 @@ fn tell(args: &Args, target: &Target, request: &GpuRequest, job: &str) {
     eprintln!("{}", printable::line(&line));
 }
 
-/// Returns the job's number.
+/// Submits the job, and returns its ID.
 fn submit(args: &Args, target: &Target, request: &GpuRequest) -> anyhow::Result<String> {
     let mut sbatch = Command::new("sbatch");
     for variable in VARIABLES {
@@ -101,7 +101,7 @@ fn submit(args: &Args, target: &Target, request: &GpuRequest) -> anyhow::Result<
     sbatch.args(args.cores.map(|cores| format!("--cpus-per-task={cores}")));
     sbatch.args(args.memory.as_ref().map(|memory| format!("--mem={memory}")));
     sbatch.args(&args.sbatch);
-    // sbatch takes the last of several.
+    // sbatch uses the last of several.
     sbatch.arg(format!("--nodelist={}", target.node)).arg("--nodes=1").arg(format!("--output={}", args.output));
     sbatch.args(request.gres.as_ref().map(|gres| format!("--gres={gres}")));
     let mut wrapped = OsString::from("--wrap=");
@@ -113,11 +113,11 @@ fn submit(args: &Args, target: &Target, request: &GpuRequest) -> anyhow::Result<
     // With several clusters it is `JOB;CLUSTER`.
     let job = said.trim().split(';').next().unwrap_or_default();
     let is_number = !job.is_empty() && job.bytes().all(|byte| byte.is_ascii_digit());
-    anyhow::ensure!(is_number, "sbatch names no job: {:?}", first_line([said.as_ref()]));
+    anyhow::ensure!(is_number, "sbatch printed no job ID: {:?}", first_line([said.as_ref()]));
     Ok(job.to_owned())
 }
 
-/// The program's name, as far as Slurm shows it.
+/// The program's name, limited to characters that Slurm shows.
 fn name(command: &[OsString]) -> String {
     let program = command.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
     let name: String = program.to_string_lossy().chars().filter(|c| !printable::is_active(*c)).take(64).collect();
@@ -134,7 +134,7 @@ fn script(command: &[OsString]) -> OsString {
     OsString::from_vec(script)
 }
 
-/// For a shell: all bytes but a quote are themselves between quotes.
+/// Quotes a word for a shell: between quotes, only a quote is special.
 fn quoted(word: &OsStr) -> Vec<u8> {
     let mut quoted = b"'".to_vec();
     for byte in word.as_bytes() {
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_typed_is_what_runs() {
+    fn script_runs_exact_arguments() {
         let hostile: [&[u8]; 7] =
             [b"", b"a b", b"it's", b"$(id) `id` \\ \"", b"line\n#SBATCH --mem=1\n", b"-x", b"\xff\xfe*?~"];
         for word in hostile {

@@ -1,4 +1,4 @@
-//! `slurminit up`: a cluster in a container whose PID 1 is another program.
+//! `slurminit up`: starts a cluster in a container whose PID 1 is another program.
 
 use std::path::Path;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use sys::lock;
 pub(crate) struct Args {
     #[command(flatten)]
     cluster: Cluster,
-    /// Wait until the cluster is ready, at most this many seconds [default: what the configuration gives a start, 90]
+    /// Wait until the cluster is ready, at most this many seconds [default: the configured timeout of a start, 90]
     #[arg(long, value_name = "SECONDS", value_parser = parse_wait)]
     timeout: Option<Duration>,
 }
@@ -39,14 +39,18 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
             return Ok(there_is_one(&args, &directory));
         }
         let stop = args.cluster.configured().unwrap_or_default().supervise.stop_timeout();
-        anyhow::ensure!(up::wait_for_end(&status, stop), "the former cluster (pid {}) does not end", status.pid);
+        anyhow::ensure!(
+            up::wait_for_end(&status, stop),
+            "the previous cluster (pid {}) did not stop in time",
+            status.pid
+        );
     }
     if let Err(untaken) = take_token(None, None) {
         eprintln!("slurminit: {untaken}");
         return Ok(exit_code::CONFIG);
     }
     let (config, _) = args.cluster.load()?;
-    anyhow::ensure!(config.role != config::Role::None, "the role none has no cluster that could be started");
+    anyhow::ensure!(config.role != config::Role::None, "the role none has no cluster to start");
     if let Err(untaken) = take_variables(args.cluster.file(), None) {
         eprintln!("slurminit: {untaken}");
         return Ok(exit_code::CONFIG);
@@ -58,36 +62,36 @@ pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
             println!("{}", printable::line(&up_and_ready(&status)));
             return Ok(exit_code::SUCCESS);
         }
-        // Another one was faster.
+        // A concurrent `slurminit up` was faster.
         Outcome::Ended(exit_code::FAILURE) if lock::holder_other_than_parent(Path::new("/"), run).is_some() => {
             return Ok(there_is_one(&args, run));
         }
-        // Somebody stopped it.
-        Outcome::Ended(exit_code::SUCCESS) => (exit_code::FAILURE, "it was stopped before it was ready".to_owned()),
-        Outcome::Ended(code) => (code, format!("exit code {code}; the lines above say why")),
+        // It was stopped by a user.
+        Outcome::Ended(exit_code::SUCCESS) => (exit_code::FAILURE, "stopped before it was ready".to_owned()),
+        Outcome::Ended(code) => (code, format!("exit code {code}; see the lines above")),
         Outcome::Late(why) => {
             let seconds = args.limit().as_secs_f64();
-            (exit_code::NOT_READY, format!("not ready after {seconds} s, and ended: {}", printable::line(&why)))
+            (exit_code::NOT_READY, format!("not ready after {seconds} s and stopped: {}", printable::line(&why)))
         }
     };
     for line in up::last_lines() {
         eprintln!("{}", printable::line(&line));
     }
-    eprintln!("slurminit: the cluster did not come up: {why}. All that it said: {}", up::LOG);
+    eprintln!("slurminit: the cluster did not start: {why}. Full log: {}", up::LOG);
     Ok(code)
 }
 
 fn up_and_ready(status: &Status) -> String {
     let ms = status.snapshot.timeline.iter().filter_map(|span| span.until_us).max().unwrap_or_default() / 1000;
     let what = status.snapshot.prepared.as_ref().map(|prepared| prepared.summary.as_str()).unwrap_or_default();
-    format!("the cluster is ready after {ms} ms: {what}. Its log: {}", up::LOG)
+    format!("the cluster is ready after {ms} ms: {what}. Log: {}", up::LOG)
 }
 
-/// Starts nothing.
+/// Reports the running cluster; starts nothing.
 fn there_is_one(args: &Args, directory: &Path) -> u8 {
     match serving(&args.cluster, directory, args.limit()) {
         Ok(status) => {
-            println!("the cluster is up already (pid {})", status.pid);
+            println!("the cluster is already running (pid {})", status.pid);
             exit_code::SUCCESS
         }
         Err(code) => code,

@@ -10,10 +10,10 @@ use slurm::client::{Client, limit};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// From when on: 2026-11-01, now-7days, or another time that sacct takes
+    /// Start of the period: 2026-11-01, now-7days, or another time accepted by sacct
     #[arg(long, value_name = "TIME", default_value = "now-30days")]
     since: String,
-    /// Until when
+    /// End of the period
     #[arg(long, value_name = "TIME", default_value = "now")]
     until: String,
     /// Print everything as JSON
@@ -26,30 +26,29 @@ pub(crate) struct Args {
 struct Used {
     user: String,
     account: String,
-    /// Jobs that ran in this time.
+    /// Jobs that ran in this period.
     jobs: u64,
-    /// Seconds, for each GPU that a job had.
+    /// GPU seconds.
     gpu_seconds: u64,
-    /// Seconds, for each CPU that a job had.
+    /// CPU seconds.
     cpu_seconds: u64,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
-    // Times are cut off at both ends.
+    // sacct truncates the times of jobs to this period.
     let fixed = ["--allusers", "--allocations", "--parsable2", "--noheader", "--truncate"];
     let (since, until) = (format!("--starttime={}", args.since), format!("--endtime={}", args.until));
     let format = "--format=User,Account,ElapsedRaw,AllocTRES";
     let said = Client::each(limit::HISTORY).output("sacct", &[&fixed[..], &[&since, &until, format]].concat());
-    let said = said.map_err(|why| {
-        anyhow::anyhow!("{why}; without a database nothing is counted: docs/accounting.md has how to get one")
-    })?;
+    let said =
+        said.map_err(|why| anyhow::anyhow!("{why}; usage requires an accounting database, see docs/accounting.md"))?;
     let used = sums(&said);
     let text = if args.json { format!("{:#}\n", serde_json::json!({ "used": used })) } else { table(&used) };
     super::print(&text)?;
     Ok(exit_code::SUCCESS)
 }
 
-/// Who used most GPU time comes first. A job that waits has no TRES yet.
+/// Sorted by GPU time, largest first. A pending job has no TRES yet.
 fn sums(said: &str) -> Vec<Used> {
     let mut sums: BTreeMap<(String, String), Used> = BTreeMap::new();
     for line in said.lines() {
@@ -94,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seconds_are_summed_for_each_gpu_and_user() {
+    fn sums_seconds_per_gpu_and_user() {
         let said = "bob|lab|3600|billing=1,cpu=1,mem=1G,node=1\nalice|lab|1800|billing=4,cpu=4,gres/gpu=2,gres/gpu:nvidia=2,mem=1G\n\
                     alice|lab|1800|cpu=2,gres/gpu=1\nalice|lab|0|\n";
         let used = sums(said);

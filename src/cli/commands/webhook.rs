@@ -1,6 +1,6 @@
-//! `slurminit webhook`: posts a message to a URL. Both come by standard input, because everybody may read a process's arguments.
+//! `slurminit webhook`: posts a message to a URL. Both come by standard input, because all users may read a process's arguments.
 //!
-//! The agent runs it as a user without rights.
+//! The agent runs it as an unprivileged user.
 
 use std::io::Read as _;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 use config::WebhookUrl;
 use model::exit_code;
 
-/// Where Debian keeps the certificates of authorities that the image trusts.
+/// Debian's path of the trusted certificate authorities.
 const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
-/// No message is longer, in bytes.
+/// Maximum length of a message, in bytes.
 const LONGEST: u64 = 64 * 1024;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How long the server may take
+    /// Timeout of the server
     #[arg(long, value_name = "SECONDS")]
     timeout: f64,
 }
@@ -26,26 +26,26 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
     let mut input = String::new();
     std::io::stdin().take(LONGEST).read_to_string(&mut input)?;
-    let (url, message) = input.split_once('\n').context("standard input has the URL, and then the message")?;
+    let (url, message) = input.split_once('\n').context("standard input must contain the URL and the message")?;
     let url = WebhookUrl::try_from(url.to_owned()).map_err(anyhow::Error::msg)?;
     let timeout = Duration::try_from_secs_f64(args.timeout).unwrap_or(Duration::from_secs(10));
-    post(&url, message.trim_end(), timeout).with_context(|| format!("the webhook at {url:?} was not told"))?;
+    post(&url, message.trim_end(), timeout).with_context(|| format!("cannot post to the webhook {url:?}"))?;
     Ok(exit_code::SUCCESS)
 }
 
 fn post(url: &WebhookUrl, message: &str, timeout: Duration) -> anyhow::Result<()> {
-    // What follows a redirect would be a GET without the message.
+    // A redirect would be followed by a GET without the message.
     let config =
         ureq::Agent::config_builder().timeout_global(Some(timeout)).max_redirects(0).http_status_as_error(false);
     let config = config.tls_config(TlsConfig::builder().root_certs(authorities()).build());
     let agent = config.build().new_agent();
     let answer = agent.post(url.as_str()).header("Content-Type", "application/json").send(message)?;
     let status = answer.status();
-    anyhow::ensure!(status.is_success(), "it answered with {status}");
+    anyhow::ensure!(status.is_success(), "it responded with {status}");
     Ok(())
 }
 
-/// Those of the image, as curl has them, so that a site's own can be added; otherwise Mozilla's.
+/// The image's certificate authorities, as curl uses them, so that a site's own can be added; otherwise Mozilla's.
 fn authorities() -> RootCerts {
     let file = std::env::var_os("SSL_CERT_FILE").unwrap_or_else(|| AUTHORITIES.into());
     let pem = std::fs::read(file).unwrap_or_default();

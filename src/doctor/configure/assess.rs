@@ -15,7 +15,7 @@ const OLDEST_COMPOSE: Version = Version(1, 28, 0);
 
 /// The subject of a section of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "they are the headings")]
+#[expect(missing_docs, reason = "the headings document the variants")]
 pub enum Topic {
     Host,
     Docker,
@@ -60,7 +60,7 @@ pub struct Trials(pub BTreeMap<Vendor, Trial>);
 impl Trials {
     /// The trial of this vendor.
     pub fn of(&self, vendor: Vendor) -> &Trial {
-        self.0.get(&vendor).unwrap_or(&Trial::NotTried("nobody asked for it"))
+        self.0.get(&vendor).unwrap_or(&Trial::NotTried("not requested"))
     }
 }
 
@@ -80,7 +80,7 @@ impl Assessment {
         concerning.flat_map(|section| &section.lines).any(Observations::has_failed)
     }
 
-    /// What to pass to the container: what works, or what the user insists on.
+    /// The GPUs to pass to the container: the working ones, or those that the user insists on.
     pub fn wanted(&self, seen: &Situation, gpu_type: Option<GpuType>, selection: &Selection) -> Wanted {
         let is_wanted = |vendor: Vendor| match gpu_type {
             None => self.usable.contains(&vendor),
@@ -112,10 +112,8 @@ pub fn assess(seen: &Situation, trials: &Trials) -> Assessment {
         }
     }
     if seen.present().next().is_none() {
-        sections.push(Section {
-            topic: Topic::NoGpu,
-            lines: vec![Observations::note("none that a container could be given".to_owned())],
-        });
+        sections
+            .push(Section { topic: Topic::NoGpu, lines: vec![Observations::note("no GPU for containers".to_owned())] });
     }
     Assessment { sections, usable }
 }
@@ -123,19 +121,19 @@ pub fn assess(seen: &Situation, trials: &Trials) -> Assessment {
 /// The platform: whether Docker here can pass GPUs on.
 pub fn platform(seen: &Situation) -> Vec<Observations> {
     let name = &seen.platform.name;
-    // Without a GPU on the host, nothing is missing.
+    // Without a GPU on the host, the platform does not matter.
     let has_gpus = seen.gpus.iter().any(|gpus| gpus.can_be_meant());
     let verdict = if has_gpus { Verdict::Fail } else { Verdict::Warn };
     let no_gpu = |what: String| {
         let cause = "Docker's virtual machine has no GPU";
-        let repair = "for GPUs use a Linux host with Docker Engine (on Linux: docker context use default); Slurm itself works here";
+        let repair = "for GPUs use a Linux host with Docker Engine (on Linux: docker context use default); Slurm works without GPUs";
         Observations::with_repair(verdict, what, cause, repair)
     };
     match seen.platform.kind {
         PlatformKind::Linux => vec![Observations::ok(name.clone())],
-        PlatformKind::MacOs => vec![no_gpu("macOS: containers get no GPU".to_owned())],
+        PlatformKind::MacOs => vec![no_gpu("macOS: no GPUs in containers".to_owned())],
         PlatformKind::DesktopVm => {
-            vec![no_gpu(format!("{name}; Docker Desktop's virtual machine: containers get no GPU"))]
+            vec![no_gpu(format!("{name}; Docker Desktop's virtual machine: no GPUs in containers"))]
         }
         PlatformKind::Wsl2 => {
             let mut checks = vec![Observations::ok(format!("{name}, in Windows (WSL2)"))];
@@ -151,30 +149,29 @@ pub fn engine(engine: &Engine) -> Observations {
         Engine::Answers(info) => {
             let rootless = if info.is_rootless { ", rootless" } else { "" };
             let desktop = if info.is_desktop { " of Docker Desktop" } else { "" };
-            Observations::ok(format!("engine {}{desktop} answers{rootless}", info.version))
+            Observations::ok(format!("engine {}{desktop} is running{rootless}", info.version))
         }
         Engine::Missing => Observations::fail(
-            "there is no Docker on this host",
-            "neither the docker command nor the engine's socket is there",
+            "no Docker on this host",
+            "neither the docker command nor the engine's socket exists",
             "sudo apt-get install docker.io, or https://docs.docker.com/engine/install/",
         ),
         Engine::NotAsked => Observations::note(
-            "there is a Docker, which this container cannot ask: what follows is from the host's files alone"
-                .to_owned(),
+            "Docker is not reachable from this container; the results below are based on the host's files".to_owned(),
         ),
         Engine::Refused => Observations::fail(
-            "you may not talk to the Docker engine",
-            "its socket, /var/run/docker.sock, belongs to root and the group docker, and you are not in it",
+            "permission denied by the Docker engine",
+            "/var/run/docker.sock belongs to root and the group docker, and you are not a member",
             "sudo usermod -aG docker $USER, then log out and in again; or run this with sudo",
         ),
         Engine::Stopped(words) => Observations::fail(
-            format!("the Docker engine does not answer: {words}"),
-            "it is not running, or DOCKER_HOST or the docker context point elsewhere",
-            "sudo systemctl start docker (in WSL2 and macOS: start Docker Desktop); journalctl -u docker says why it stopped",
+            format!("the Docker engine does not respond: {words}"),
+            "the engine is not running, or DOCKER_HOST or the docker context point elsewhere",
+            "sudo systemctl start docker (in WSL2 and macOS: start Docker Desktop); see journalctl -u docker",
         ),
         Engine::Silent => Observations::fail(
-            "the Docker engine does not answer in time",
-            "it hangs, or the host is very busy",
+            "the Docker engine timed out",
+            "the engine hangs, or the host is overloaded",
             "sudo systemctl restart docker; journalctl -u docker",
         ),
     }
@@ -187,14 +184,12 @@ pub fn compose(compose: Compose) -> Observations {
     match compose {
         Compose::Version { command, version } if version < OLDEST_COMPOSE => Observations::fail(
             format!("{command} {version} is too old"),
-            format!("compose hands GPUs over since {OLDEST_COMPOSE}"),
+            format!("GPU support requires compose {OLDEST_COMPOSE}"),
             install,
         ),
         Compose::Version { command, version } => Observations::ok(format!("{command} {version}")),
-        Compose::NotAsked => Observations::note("compose cannot be asked from here".to_owned()),
-        Compose::Missing => {
-            Observations::fail("there is no compose on this host", "it is a package of its own", install)
-        }
+        Compose::NotAsked => Observations::note("compose is not reachable from here".to_owned()),
+        Compose::Missing => Observations::fail("no compose on this host", "compose is a separate package", install),
     }
 }
 
@@ -208,22 +203,22 @@ pub(super) struct Repairs<'a> {
 
 /// The report's line about a failed trial.
 pub(super) fn failed_trial(failure: &Failure, is_explained: bool, repairs: &Repairs<'_>) -> Observations {
-    let what = format!("the trial failed, because of {}: {}", failure.part.as_str(), failure.words);
+    let what = format!("trial failed ({}): {}", failure.part.as_str(), failure.words);
     if is_explained {
-        return Observations::fail(what, "what is said above", "that of above, then run this again");
+        return Observations::fail(what, "see above", "fix the problem above, then run this again");
     }
-    let of_driver = format!("see that {} works on the host; reboot after an update of the driver", repairs.tool);
+    let of_driver = format!("check that {} works on the host; reboot after a driver update", repairs.tool);
     let (cause, repair) = match failure.part {
         Part::Engine => (
             "Docker could not run the container",
-            "docker run --rm --entrypoint true slurminit:latest shows whether it can without GPUs",
+            "docker run --rm --entrypoint true slurminit:latest tests Docker without GPUs",
         ),
-        Part::Toolkit => ("Docker knows no way to hand the GPUs over", repairs.toolkit),
-        Part::Driver => {
-            ("the host's driver does not work, or was updated without a restart of the host", of_driver.as_str())
+        Part::Toolkit => ("Docker has no method to pass the GPUs", repairs.toolkit),
+        Part::Driver => ("the host's driver does not work, or was updated without a reboot", of_driver.as_str()),
+        Part::Device => {
+            ("a device file is missing on the engine's host, or was not passed to the container", repairs.device)
         }
-        Part::Device => ("a device file is missing where the engine runs, or was not handed over", repairs.device),
-        Part::Permission => ("the container may not open the GPU's device files", repairs.permission),
+        Part::Permission => ("the container cannot open the GPU's device files", repairs.permission),
     };
     Observations::fail(what, cause, repair)
 }

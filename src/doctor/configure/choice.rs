@@ -41,7 +41,7 @@ impl FromStr for Selection {
         for id in text.split(',') {
             let id = parse_id(id)?;
             if ids.contains(&id) {
-                return Err(format!("`{id}` is named twice"));
+                return Err(format!("duplicate GPU `{id}`"));
             }
             ids.push(id);
         }
@@ -58,7 +58,7 @@ fn parse_id(text: &str) -> Result<GpuId, String> {
     if is_index || is_name {
         return Ok(GpuId(text.trim_start_matches('0').to_owned()).or_zero());
     }
-    Err(format!("`{text}` names no GPU: want all, or numbers, GPU-... or MIG-... ids with commas between them"))
+    Err(format!("`{text}` is not a GPU list: want all, or comma-separated numbers, GPU-... or MIG-... IDs"))
 }
 
 impl GpuId {
@@ -85,7 +85,7 @@ pub fn check(selection: &Selection, gpu_type: Option<GpuType>, seen: &Situation)
             let options: Vec<String> = meant.iter().map(|gpus| format!("--gpu-type {}", gpus.vendor())).collect();
             let makers: Vec<&str> = meant.iter().map(|gpus| gpus.vendor().traits().maker).collect();
             let (makers, options) = (makers.join(" and of "), options.join(" or "));
-            return Err(format!("--gpus {id}: this host has GPUs of {makers}; say whose with {options}"));
+            return Err(format!("--gpus {id}: this host has GPUs of {makers}; select one with {options}"));
         }
         whose.map_or(Ok(()), |gpus| gpus.check(id))?;
     }
@@ -102,16 +102,16 @@ pub fn unmet(selection: &Selection, gpu_type: Option<GpuType>, wanted: &Wanted, 
     };
     Some(Finding::error(
         Kind::Other,
-        format!("{option}: this host has no such GPU to give to a container"),
-        "what was found is above",
-        "leave the option out to take what is there, or mend what is said above; what is written is for a host that \
+        format!("{option}: no such GPU on this host"),
+        "see the detected GPUs above",
+        "remove the option to use the detected GPUs, or fix the problem above; the files are for a host that \
          has the GPU",
     ))
 }
 
 /// Reports a GPU that the host does not have among this number of GPUs.
 pub(super) fn no_such(id: &GpuId, count: usize) -> String {
-    format!("--gpus {id}: there is no such GPU on this host; it has {}", numbers(count))
+    format!("--gpus {id}: no such GPU; this host has {}", numbers(count))
 }
 
 pub(super) fn numbers(count: usize) -> String {

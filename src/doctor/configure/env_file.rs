@@ -1,4 +1,4 @@
-//! Our lines in `.env`, which compose reads automatically. All other lines are the user's.
+//! slurminit's lines in `.env`, which compose reads automatically. All other lines belong to the user.
 
 use super::choice::GpuType;
 use super::gpu_file;

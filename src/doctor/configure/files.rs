@@ -1,4 +1,4 @@
-//! Writes compose.gpus.yaml and .env beside compose.yaml, or says what would be written.
+//! Writes compose.gpus.yaml and .env beside compose.yaml, or prints the changes.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ pub struct Place<'a> {
     pub is_dry_run: bool,
 }
 
-/// Writes both files, or says what would be written; and whether all that could be done.
+/// Writes both files, or prints the changes. Returns the text, and whether everything succeeded.
 pub fn write_both(place: Place<'_>, wanted: &Wanted) -> anyhow::Result<(String, bool)> {
     let mut lines = String::from("\nFiles\n");
     let text = gpu_file::render(wanted);
@@ -60,7 +60,7 @@ pub fn write_both(place: Place<'_>, wanted: &Wanted) -> anyhow::Result<(String, 
     Ok((lines, is_met && is_read))
 }
 
-/// Whoever put the lines into a file of their own has the GPUs from there, and must not get them twice.
+/// Skips the extension of compose.yaml if the user's own override file already passes the GPUs.
 fn people_give_it(place: Place<'_>, wanted: &Wanted) -> anyhow::Result<Option<&'static str>> {
     for name in gpu_file::OVERRIDES.into_iter().filter(|_| !wanted.is_plain()) {
         let text = read(&place.directory.join(name))?;
@@ -71,8 +71,8 @@ fn people_give_it(place: Place<'_>, wanted: &Wanted) -> anyhow::Result<Option<&'
     Ok(None)
 }
 
-/// Why compose does not read our file, if it does not: `COMPOSE_FILE` leaves out what names it, or compose.yaml is of an
-/// older version, or of people's own making.
+/// Why compose does not read our file, if so: `COMPOSE_FILE` omits the file that extends it, or compose.yaml is
+/// an older version or the user's own.
 fn unread(place: Place<'_>, env: &str) -> anyhow::Result<Option<String>> {
     let listed = env_file::compose_file(env);
     for name in listed.unwrap_or("compose.yaml").split([':', ',']).map(str::trim) {
@@ -82,7 +82,7 @@ fn unread(place: Place<'_>, env: &str) -> anyhow::Result<Option<String>> {
         }
     }
     Ok(Some(match listed {
-        Some(files) => format!("the line COMPOSE_FILE={files} in .env names the files that it reads"),
+        Some(files) => format!("COMPOSE_FILE={files} in .env selects other files"),
         None => format!("the service in compose.yaml does not extend ${{{}}}", gpu_file::VARIABLE),
     }))
 }
@@ -100,7 +100,8 @@ fn read(path: &Path) -> anyhow::Result<Option<String>> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error)
-            .with_context(|| format!("cannot read {}; correct its permissions or move it away", path.display())),
+        Err(error) => {
+            Err(error).with_context(|| format!("cannot read {}; fix its permissions or move it away", path.display()))
+        }
     }
 }

@@ -49,7 +49,7 @@ pub fn render(wanted: &Wanted) -> String {
     let Wanted { gpu_type, given, selection } = wanted;
     let mut text = format!(
         "{MARK} for the GPUs of this host; `slurminit configure` replaces it.\n\
-         # A file without the first line is yours, and stays as it is.\n\
+         # slurminit does not replace a file without the first line.\n\
          services:\n  slurm:\n    image: slurminit:latest\n    build:\n      args:\n        GPU_TYPE: {}\n",
         gpu_type.as_str()
     );

@@ -1,4 +1,4 @@
-//! What the host has of each vendor, and how it reaches a container.
+//! The host's GPUs of each vendor, and how they are passed to a container.
 
 use std::fmt;
 
@@ -12,15 +12,15 @@ pub trait HostGpus: fmt::Debug {
     /// The vendor.
     fn vendor(&self) -> Vendor;
 
-    /// Whether the host has any.
+    /// Whether the host has GPUs of this vendor.
     fn is_present(&self) -> bool;
 
-    /// Whether they may be here, though not even the PCI bus has them.
+    /// Whether GPUs may exist although the PCI bus lists none.
     fn may_be_present(&self) -> bool {
         self.is_present()
     }
 
-    /// Whether a user without a preference can mean them.
+    /// Whether they are selected without a preference of the user.
     fn can_be_meant(&self) -> bool {
         self.is_present()
     }
@@ -31,28 +31,28 @@ pub trait HostGpus: fmt::Debug {
     /// Whether their driver works.
     fn is_ready(&self, seen: &Situation) -> bool;
 
-    /// Checks the name of a GPU, as far as they are known.
+    /// Checks whether a GPU exists, if the GPUs are known.
     ///
     /// # Errors
-    /// There is no such GPU.
+    /// The GPU does not exist.
     fn check(&self, id: &GpuId) -> Result<(), String>;
 
-    /// How Docker can pass them.
+    /// The method by which Docker passes the GPUs.
     fn way(&self, seen: &Situation) -> Way;
 
     /// The hardware and its driver.
     fn hardware(&self, seen: &Situation) -> Vec<Observations>;
 
-    /// What passes them to containers.
+    /// The software that passes the GPUs to containers.
     fn passes(&self, seen: &Situation, trial: &Trial) -> Vec<Observations>;
 
     /// The result of the trial.
     fn tried(&self, seen: &Situation, trial: &Trial) -> Observations;
 
-    /// The lines of the report, and whether they can be passed to containers.
+    /// The lines of the report, and whether the GPUs can be passed to containers.
     fn assess(&self, seen: &Situation, trial: &Trial) -> (Vec<Observations>, bool);
 
-    /// What WSL2 lacks of them.
+    /// The requirements that are missing on WSL2.
     fn lacks_in_wsl(&self) -> Option<Observations> {
         None
     }

@@ -94,15 +94,13 @@ pub fn arguments(way: &Way, image: &str, container: &str) -> Vec<String> {
 pub fn judge(vendor: Vendor, answer: &Answer) -> Trial {
     let fails = |part, words: String| Trial::Fails(Failure { part, words });
     match answer {
-        Answer::Missing => Trial::NotTried("there is no docker command here"),
-        Answer::Silent => fails(Part::Engine, "the container did not end in time".to_owned()),
+        Answer::Missing => Trial::NotTried("no docker command here"),
+        Answer::Silent => fails(Part::Engine, "the container timed out".to_owned()),
         Answer::Ended { succeeded: false, stdout, stderr } => {
             fails(blame(stderr), first_line([clue(stderr), stderr, stdout]))
         }
         Answer::Ended { stdout, .. } => match serde_json::from_str::<Inventory>(stdout) {
-            Err(_) => {
-                fails(Part::Engine, format!("the image answered with nonsense: {}", first_line([stdout.as_str()])))
-            }
+            Err(_) => fails(Part::Engine, format!("unparsable output of the image: {}", first_line([stdout.as_str()]))),
             Ok(inventory) => judge_inventory(vendor, &inventory),
         },
     }
@@ -136,7 +134,7 @@ fn judge_inventory(vendor: Vendor, inventory: &Inventory) -> Trial {
     } else {
         Part::Device
     };
-    let words = if words.is_empty() { vec!["the container sees no GPU"] } else { words };
+    let words = if words.is_empty() { vec!["no GPU in the container"] } else { words };
     Trial::Fails(Failure { part, words: first_line(words) })
 }
 

@@ -19,12 +19,12 @@ pub struct Situation {
 }
 
 impl Situation {
-    /// The vendors of which the host has anything.
+    /// The vendors with GPUs on the host.
     pub fn present(&self) -> impl Iterator<Item = &dyn HostGpus> {
         self.gpus.iter().map(Box::as_ref).filter(|gpus| gpus.is_present())
     }
 
-    /// The vendors whose GPUs can be handed to a container.
+    /// The vendors whose GPUs can be passed to a container.
     pub fn ready(&self) -> impl Iterator<Item = &dyn HostGpus> {
         self.gpus.iter().map(Box::as_ref).filter(|gpus| gpus.is_ready(self))
     }
@@ -62,20 +62,20 @@ pub enum PlatformKind {
 pub enum Engine {
     /// Neither the docker command nor the engine's socket exists.
     Missing,
-    /// The engine seems to exist, but there is no docker command here (inside the image).
+    /// The engine seems to exist, but no docker command here (inside the image).
     NotAsked,
     /// The user may not connect to it.
     Refused,
     /// The engine is not running. The text is its client's message.
     Stopped(String),
-    /// No answer within the deadline.
+    /// The engine timed out.
     Silent,
-    /// The engine answered.
+    /// The engine responded.
     Answers(EngineInfo),
 }
 
 impl Engine {
-    /// Its answer, if it gave one.
+    /// The engine's information, if it responded.
     pub fn info(&self) -> Option<&EngineInfo> {
         match self {
             Self::Answers(info) => Some(info),
@@ -187,7 +187,7 @@ impl FileGpus {
         self.shared.iter().chain(&self.render_nodes)
     }
 
-    /// The IDs of the groups that own the devices, except root's, which grants nobody access.
+    /// The IDs of the groups that own the devices, without root's group (no user is a member of it).
     pub fn groups(&self) -> Vec<u32> {
         let mut groups: Vec<u32> = self.devices().map(|device| device.group).collect();
         groups.retain(|group| *group != 0);

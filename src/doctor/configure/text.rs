@@ -1,4 +1,4 @@
-//! What `configure` says. Names from hardware and words of programs are hostile: they reach the terminal escaped.
+//! The output of `configure`. Hardware names and program output are untrusted and are escaped.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use super::gpu_file::{MARK, NAME, VARIABLE, Wanted};
 use model::inventory::{Finding, Observation, Observations, Vendor};
 use model::printable;
 
-/// What was found.
+/// The report of all sections.
 pub fn render(assessment: &Assessment) -> String {
     let mut text = String::new();
     for (index, section) in assessment.sections.iter().enumerate() {
@@ -35,17 +35,17 @@ fn line(seen: &Observations) -> String {
     text
 }
 
-/// What was asked for and is not there.
+/// Reports a request that this host cannot meet.
 pub fn unmet(finding: &Finding) -> String {
-    format!("\nAsked for\n{}", line(&Observations::from(finding.clone())))
+    format!("\nRequested\n{}", line(&Observations::from(finding.clone())))
 }
 
-/// A file that is there, is not ours, and stays.
+/// Reports an existing file that slurminit does not replace.
 pub fn foreign(name: &str, wanted: &str) -> String {
     let mut text = line(&Observations::fail(
-        format!("{name} is yours, and stays as it is"),
-        format!("its first line is not `{MARK}`"),
-        "put the lines below into it, or move it away and run this again",
+        format!("{name} is your own file and stays unchanged"),
+        format!("the first line is not `{MARK}`"),
+        "add the lines below to it, or move it away and run this again",
     ));
     for wanted in wanted.lines().filter(|line| !line.starts_with('#')) {
         let _ = writeln!(text, "        {wanted}");
@@ -53,9 +53,9 @@ pub fn foreign(name: &str, wanted: &str) -> String {
     text
 }
 
-/// The same, where nothing has to be done about it.
+/// Reports such a file if it is already complete.
 pub fn foreign_and_well(name: &str) -> String {
-    format!("  - {name} is yours, and stays as it is: it has all that the GPUs need\n")
+    format!("  - {name} is your own file and stays unchanged: it contains all GPU settings\n")
 }
 
 /// Reports a file that was written, or was up to date.
@@ -68,7 +68,7 @@ pub fn written(name: &str, is_changed: bool) -> String {
 pub fn would_write(name: &str, old: Option<&str>, text: &str) -> String {
     let old = old.unwrap_or_default();
     if old == text {
-        return format!("  - {name}: nothing to change\n");
+        return format!("  - {name}: no change\n");
     }
     let diff = TextDiff::from_lines(old, text).unified_diff().header(name, name).to_string();
     let mut shown = format!("  - {name} would be written:\n");
@@ -89,16 +89,16 @@ pub fn env(gpu_type: GpuType, reads_gpu_file: bool, is_changed: bool, is_dry_run
     }
 }
 
-/// Compose reads other files.
+/// Reports that compose does not read the GPU file.
 pub fn unread(cause: &str) -> String {
     let repair = format!(
-        "have compose.yaml among the files of COMPOSE_FILE, and under its service: \
+        "add compose.yaml to COMPOSE_FILE, with this line in its service: \
          extends: {{file: \"${{{VARIABLE}}}\", service: slurm}}"
     );
     line(&Observations::fail(format!("compose does not read {NAME}"), cause, repair))
 }
 
-/// What the container is given.
+/// The result: the GPUs that the container gets.
 pub fn result(wanted: &Wanted) -> String {
     let whose: Vec<Vendor> = wanted.given.iter().map(|(vendor, _)| *vendor).collect();
     let given = match whose.as_slice() {
@@ -108,18 +108,18 @@ pub fn result(wanted: &Wanted) -> String {
             let names: Vec<&str> = whose.iter().map(|vendor| vendor.as_str()).collect();
             let (names, maker) = (names.join(" or "), first.traits().maker);
             format!(
-                "the container gets the GPUs of both makers, and an image for {maker} (--gpu-type {names} leaves the other's out)"
+                "the container gets the GPUs of both vendors, and an image for {maker} (select one with --gpu-type {names})"
             )
         }
     };
     format!("\nResult: {given}.\n")
 }
 
-/// What to do now.
+/// The next step.
 pub fn next(is_done: bool, is_dry_run: bool, compose: &str) -> String {
     match (is_done, is_dry_run) {
-        (false, _) => "Next: the repairs above, then run this again.\n".to_owned(),
-        (true, true) => "Next: the same without --dry-run.\n".to_owned(),
+        (false, _) => "Next: fix the problems above, then run this again.\n".to_owned(),
+        (true, true) => "Next: run this again without --dry-run.\n".to_owned(),
         (true, false) => format!("Next: {compose} build && {compose} up -d\n"),
     }
 }

@@ -12,7 +12,7 @@ pub(super) fn cuda_libraries(start: &Start<'_>) -> Observations {
         return Observations::note("no NVIDIA GPU here");
     }
     if start.environment.is_demo {
-        return Observations::note("simulated GPUs have no CUDA");
+        return Observations::note("simulated GPUs do not support CUDA");
     }
     let cuda = &start.cheap.cuda;
     let capabilities = start.environment.driver_capabilities.as_deref();
@@ -20,20 +20,24 @@ pub(super) fn cuda_libraries(start: &Start<'_>) -> Observations {
     let repair = "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...";
     let library = cuda.driver_library.is_none().then(|| {
         Observations::warn(
-            "libcuda.so.1 is not in this container: no CUDA program finds a GPU",
-            format!("the NVIDIA runtime brings it in with the driver capability \"compute\" (NVIDIA_DRIVER_CAPABILITIES {now})"),
+            "libcuda.so.1 not found in this container: CUDA programs find no GPU",
+            format!(
+                "the NVIDIA runtime mounts it with the driver capability \"compute\" (NVIDIA_DRIVER_CAPABILITIES {now})"
+            ),
             repair,
         )
     });
     let smi = (!cuda.has_smi).then(|| {
         Observations::hint(
-            "nvidia-smi is not in this container",
-            format!("the NVIDIA runtime brings it in with the driver capability \"utility\" (NVIDIA_DRIVER_CAPABILITIES {now})"),
+            "nvidia-smi not found in this container",
+            format!(
+                "the NVIDIA runtime mounts it with the driver capability \"utility\" (NVIDIA_DRIVER_CAPABILITIES {now})"
+            ),
             repair,
         )
     });
     Observations::all(library.into_iter().chain(smi), || {
-        Observations::ok(format!("{} and nvidia-smi are here", cuda.driver_library.as_deref().unwrap_or_default()))
+        Observations::ok(format!("{} and nvidia-smi found", cuda.driver_library.as_deref().unwrap_or_default()))
     })
 }
 
@@ -49,7 +53,7 @@ fn oldest_driver(major: u32) -> &'static str {
 pub(super) fn cuda_version(start: &Start<'_>) -> Observations {
     let of_image = start.environment.cuda_version.as_deref().or(start.cheap.cuda.toolkit.as_deref());
     let Some(of_image) = of_image else {
-        return Observations::note("the container has no CUDA toolkit: what jobs bring is their own");
+        return Observations::note("no CUDA toolkit in the container; jobs use their own");
     };
     cuda_of(start.inventory.cuda_driver(), of_image)
 }
@@ -70,9 +74,9 @@ pub(crate) fn driver_alone(driver: &Driver) -> Option<Observations> {
     let version = driver.version.as_deref().unwrap_or("of unknown version");
     let is_version = version.split('.').all(|part| part.parse::<u32>().is_ok());
     match newest_cuda(driver) {
-        Some(most) => Some(Observations::ok(format!("the driver {version} runs CUDA up to {most}"))),
+        Some(most) => Some(Observations::ok(format!("driver {version} supports CUDA up to {most}"))),
         None if is_version => Some(Observations::warn(
-            format!("the driver {version} is older than CUDA 11 needs"),
+            format!("driver {version} is too old for CUDA 11"),
             format!(
                 "CUDA 11 needs {}, CUDA 12 {}, CUDA 13 {}",
                 oldest_driver(11),
@@ -90,21 +94,21 @@ pub(crate) fn cuda_of(driver: Option<&Driver>, of_image: &str) -> Observations {
     let runs = driver.and_then(|driver| Some((newest_cuda(driver)?, driver.version.as_deref())));
     let Some((most, version)) = runs else {
         return Observations::note(format!(
-            "the container has CUDA {of_image}, and the driver does not tell what it can run"
+            "CUDA {of_image} in the container; the driver does not report its CUDA version"
         ));
     };
     let version = version.unwrap_or("of unknown version");
     let (Some(wanted), Some(can)) = (major(of_image), major(&most)) else {
-        return Observations::note(format!("CUDA {of_image} in the container, CUDA {most} of the driver"));
+        return Observations::note(format!("CUDA {of_image} in the container, driver supports CUDA {most}"));
     };
     if wanted <= can {
         return Observations::ok(format!(
-            "the container has CUDA {of_image}, and the driver {version} runs CUDA up to {most}"
+            "CUDA {of_image} in the container, driver {version} supports CUDA up to {most}"
         ));
     }
     Observations::fail(
-        format!("the container has CUDA {of_image}, and the driver {version} runs CUDA up to {most}"),
-        format!("CUDA {wanted} needs a driver from {} on", oldest_driver(wanted)),
+        format!("CUDA {of_image} in the container, driver {version} supports CUDA up to {most}"),
+        format!("CUDA {wanted} requires driver {} or newer", oldest_driver(wanted)),
         format!("install a newer driver on the host, or use an image with CUDA {can}"),
     )
 }
@@ -120,16 +124,15 @@ pub(super) fn visible_devices(start: &Start<'_>) -> Observations {
     let gpus = start.inventory.cuda_gpus().filter(|gpu| gpu.is_usable()).count();
     let missing: Vec<&str> =
         list.split(',').map(str::trim).filter(|id| id.parse::<usize>().is_ok_and(|id| id >= gpus)).collect();
-    let repair =
-        "remove CUDA_VISIBLE_DEVICES from the container's environment; jobs ask with --gres=gpu:1 and use cuda:0";
+    let repair = "remove CUDA_VISIBLE_DEVICES from the container's environment; request GPUs with --gres=gpu:1 and use cuda:0 in jobs";
     if missing.is_empty() {
         return Observations::note(format!(
-            "CUDA_VISIBLE_DEVICES={list} in the container's environment holds outside of jobs"
+            "CUDA_VISIBLE_DEVICES={list} in the container's environment applies outside of jobs"
         ));
     }
     Observations::warn(
-        format!("CUDA_VISIBLE_DEVICES={list} in the container's environment, and here {}", there_are(gpus)),
-        "GPUs are counted from 0 in every container, whatever their number on the host is",
+        format!("CUDA_VISIBLE_DEVICES={list} in the container's environment, but there {}", there_are(gpus)),
+        "GPUs are numbered from 0 in every container, regardless of their host numbers",
         repair,
     )
 }

@@ -1,4 +1,4 @@
-//! What the container was given besides GPUs: variables of NVIDIA's runtime, GPU shares, limits.
+//! Container settings besides GPUs: variables of NVIDIA's runtime, GPU shares, limits.
 
 use crate::entry::{Entry, Judge};
 use crate::facts::{ContainerFacts, Facts, Limit};
@@ -20,8 +20,8 @@ pub(super) const ENTRIES: &[Entry] = &[
         id: "nvidia-require",
         symptoms: &["`nvidia-container-cli: requirement error: unsatisfied condition: cuda>=...`"],
         looks_at: "NVIDIA_REQUIRE_CUDA, NVIDIA_DISABLE_REQUIRE, and the driver's version and CUDA",
-        cause: "the image was built for a newer CUDA than the host's driver runs; with NVIDIA_DISABLE_REQUIRE or CDI nobody checks that",
-        repair: "a newer driver on the host, or an image with an older CUDA; no NVIDIA_DISABLE_REQUIRE",
+        cause: "the image requires a newer CUDA than the host's driver supports; with NVIDIA_DISABLE_REQUIRE or CDI this is not checked",
+        repair: "install a newer driver on the host, or use an image with an older CUDA; remove NVIDIA_DISABLE_REQUIRE",
         judge: Judge::Container(|facts, _| require(facts)),
     },
     Entry {
@@ -31,7 +31,7 @@ pub(super) const ENTRIES: &[Entry] = &[
             "`cannot set MIG_CONFIG_DEVICES in non privileged container`",
         ],
         looks_at: "NVIDIA_DRIVER_CAPABILITIES, NVIDIA_MIG_CONFIG_DEVICES, NVIDIA_MIG_MONITOR_DEVICES",
-        cause: "variables from a guide that are for another purpose: slurminit needs none of the NVIDIA_MIG_ ones",
+        cause: "variables for another purpose are set; slurminit does not need the NVIDIA_MIG_ variables",
         repair: "NVIDIA_DRIVER_CAPABILITIES=compute,utility; remove NVIDIA_MIG_CONFIG_DEVICES and NVIDIA_MIG_MONITOR_DEVICES",
         judge: Judge::Container(|facts, _| variables(facts)),
     },
@@ -39,12 +39,12 @@ pub(super) const ENTRIES: &[Entry] = &[
         id: "virtual-gpu",
         symptoms: &[
             "a vGPU: CUDA is slow or stops after a while (`vGPU Software Licensed Product: Unlicensed`)",
-            "a vGPU of the series A or B: `no CUDA-capable device is detected`",
+            "an A-series or B-series vGPU: `no CUDA-capable device is detected`",
         ],
         looks_at: "the model of each NVIDIA GPU, whose name ends with the vGPU's profile (`A100-40C`)",
-        cause: "the machine is a virtual one, and its hypervisor hands out a part of a card; only the series C and Q run CUDA, and only with \
+        cause: "the machine is a VM with a vGPU; only C-series and Q-series profiles support CUDA, and only with \
                 a licence",
-        repair: "`nvidia-smi -q | grep -A 2 'vGPU Software'` on the host; a profile of the series C from whoever runs the hypervisor",
+        repair: "`nvidia-smi -q | grep -A 2 'vGPU Software'` on the host; request a C-series profile from the hypervisor's administrator",
         judge: Judge::Anywhere(virtual_gpus),
     },
     Entry {
@@ -53,9 +53,9 @@ pub(super) const ENTRIES: &[Entry] = &[
             "`nvidia-smi` shows less memory than the card has",
             "out of memory though the GPU is nearly empty, in a pod with a share of a GPU (HAMi, gpushare, MPS)",
         ],
-        looks_at: "the variables and the preloaded library of schemes that share a GPU between containers",
-        cause: "the container was given a share of a GPU, and Slurm counts it as a whole one",
-        repair: "size jobs to the share, one at a time (`--gres=gpu:1`); for more ask for a whole GPU in the pod",
+        looks_at: "the variables and the preloaded library of GPU-sharing schemes",
+        cause: "the container has a share of a GPU, but Slurm counts a whole GPU",
+        repair: "size jobs to the share, one at a time (`--gres=gpu:1`); to use more, request a whole GPU in the pod",
         judge: Judge::Container(share),
     },
     Entry {
@@ -65,7 +65,7 @@ pub(super) const ENTRIES: &[Entry] = &[
             "NCCL: `Error while creating shared memory segment`",
         ],
         looks_at: "the size of /dev/shm",
-        cause: "Docker gives a container 64 MiB of shared memory; PyTorch's workers and NCCL want 1 GiB or more",
+        cause: "Docker gives a container 64 MiB of shared memory; PyTorch's workers and NCCL need 1 GiB or more",
         repair: "`docker run --shm-size=1g ...`; compose: `shm_size: 1gb`; Kubernetes: an emptyDir with `medium: Memory` at /dev/shm",
         judge: Judge::Container(shared_memory),
     },
@@ -76,7 +76,7 @@ pub(super) const ENTRIES: &[Entry] = &[
             "NCCL falls back to sockets",
         ],
         looks_at: "the limit on locked memory (RLIMIT_MEMLOCK), where there is InfiniBand (/dev/infiniband)",
-        cause: "InfiniBand and RoCE lock the memory that they send from, and the container may lock little; a job has the limit of the shell \
+        cause: "InfiniBand and RoCE lock their buffers, and the container's limit is low; a job inherits the limit of the shell \
                 that submits it",
         repair: "`docker run --ulimit memlock=-1 ...`; compose: `ulimits: {memlock: -1}`",
         judge: Judge::Container(|_, container| locked_memory(container)),
@@ -85,7 +85,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         id: "stack-limit",
         symptoms: &["`Segmentation fault` of Fortran, OpenMP or deeply recursive programs"],
         looks_at: "the limit on the stack (RLIMIT_STACK)",
-        cause: "the container was created with a small one; a job has the limit of the shell that submits it",
+        cause: "the container's stack limit is small; a job inherits the limit of the shell that submits it",
         repair: "`docker run --ulimit stack=67108864 ...`; compose: `ulimits: {stack: 67108864}`; for OpenMP also OMP_STACKSIZE",
         judge: Judge::Container(|_, container| stack(container)),
     },
@@ -94,23 +94,23 @@ pub(super) const ENTRIES: &[Entry] = &[
 fn require(facts: &Facts) -> Observations {
     let environment = &facts.environment;
     let Some(wanted) = environment.require_cuda.as_deref() else {
-        return Observations::note("NVIDIA_REQUIRE_CUDA is not set: the image asks nothing of the driver");
+        return Observations::note("NVIDIA_REQUIRE_CUDA is not set; no driver requirement");
     };
-    let Some(driver) = facts.inventory.cuda_driver() else { return Observations::note("no trace of an NVIDIA driver") };
+    let Some(driver) = facts.inventory.cuda_driver() else { return Observations::note("no NVIDIA driver found") };
     let cuda = newest_cuda(driver);
     let version = driver.version.as_deref();
     if is_met(wanted, cuda.as_deref(), version) {
-        return Observations::ok(format!("the driver is what NVIDIA_REQUIRE_CUDA={wanted} asks for"));
+        return Observations::ok(format!("the driver meets NVIDIA_REQUIRE_CUDA={wanted}"));
     }
     Observations::warn(
         format!(
-            "NVIDIA_REQUIRE_CUDA={wanted}, and the driver {} runs CUDA up to {}",
+            "NVIDIA_REQUIRE_CUDA={wanted}, but driver {} supports CUDA up to {}",
             version.unwrap_or("of unknown version"),
             cuda.as_deref().unwrap_or("an unknown version")
         ),
         match environment.disables_require {
-            true => "NVIDIA_DISABLE_REQUIRE lets the container start all the same",
-            false => "the container was created in a way in which nobody checks it (CDI)",
+            true => "NVIDIA_DISABLE_REQUIRE skips the check at container creation",
+            false => "CDI does not check NVIDIA_REQUIRE_CUDA",
         },
         "install a newer driver on the host, or use an image with an older CUDA",
     )
@@ -155,7 +155,7 @@ fn variables(facts: &Facts) -> Observations {
     let mig = environment.mig_variables.iter().map(|name| {
         Observations::warn(
             format!("{name} is set"),
-            "with the capability SYS_ADMIN it lets whoever is root in this container change the MIG instances of the host's GPUs; without, \
+            "with CAP_SYS_ADMIN it lets root in this container change the host's MIG instances; without it, \
              NVIDIA's runtime refuses to create the container",
             format!("remove {name} from the container's environment; slurminit finds MIG instances without it"),
         )
@@ -164,13 +164,13 @@ fn variables(facts: &Facts) -> Observations {
     let unknown = given.split(',').map(str::trim).filter(|word| !word.is_empty() && !CAPABILITIES.contains(word));
     let unknown = unknown.map(|word| {
         Observations::warn(
-            format!("NVIDIA_DRIVER_CAPABILITIES={given}, and `{word}` is none of them"),
-            "`gpu` is a word of compose's `capabilities:` and of no driver; NVIDIA's runtime refuses a container with an unknown one",
+            format!("unknown value `{word}` in NVIDIA_DRIVER_CAPABILITIES={given}"),
+            "NVIDIA's runtime refuses a container with an unknown capability; `gpu` belongs only in compose's `capabilities:`",
             "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         )
     });
     Observations::all(mig.chain(unknown).collect::<Vec<_>>(), || {
-        Observations::ok("the variables of NVIDIA's runtime ask for nothing unusual")
+        Observations::ok("no unusual NVIDIA runtime variables")
     })
 }
 
@@ -186,39 +186,39 @@ fn virtual_gpus(facts: &Facts) -> Observations {
     let seen =
         facts.inventory.cuda_gpus().filter_map(|gpu| Some((gpu.model.as_deref()?, series(gpu.model.as_deref()?)?)));
     Observations::all(seen.map(|(model, series)| virtual_gpu(model, series)).collect::<Vec<_>>(), || {
-        Observations::ok("no GPU is a virtual one")
+        Observations::ok("no vGPU")
     })
 }
 
 fn virtual_gpu(model: &str, series: char) -> Observations {
     if matches!(series, 'A' | 'B') {
         return Observations::warn(
-            format!("{model} is a virtual GPU of the series {series}, which runs no CUDA"),
-            "the hypervisor hands it out for desktops or applications",
-            "ask whoever runs the hypervisor for a profile of the series C (or Q)",
+            format!("{model} is a {series}-series vGPU, which does not support CUDA"),
+            "the vGPU profile is for desktops or applications",
+            "request a C-series (or Q-series) profile from the hypervisor's administrator",
         );
     }
     Observations::hint(
-        format!("{model} is a virtual GPU: a hypervisor hands out a part of a card"),
-        "without a licence NVIDIA's driver slows it down and refuses CUDA after a while",
-        "nvidia-smi -q | grep -A 2 'vGPU Software' in the virtual machine says whether it has one",
+        format!("{model} is a vGPU (a part of a card)"),
+        "without a licence NVIDIA's driver throttles the vGPU and later refuses CUDA",
+        "nvidia-smi -q | grep -A 2 'vGPU Software' in the VM shows the licence",
     )
 }
 
 fn share(facts: &Facts, container: &ContainerFacts) -> Observations {
     let environment = facts.environment.gpu_share.map(|name| format!("{name} is set"));
     let library = container.cheap.given.preloaded.as_ref().map(|library| format!("{library} is preloaded"));
-    let Some(sign) = environment.or(library) else { return Observations::ok("no sign of a share of a GPU") };
+    let Some(sign) = environment.or(library) else { return Observations::ok("no GPU sharing detected") };
     Observations::warn(
-        format!("this container has a share of a GPU: {sign}"),
-        "Slurm counts the GPU as a whole one, and the share's limit holds for all jobs together",
-        "size jobs to the share, one at a time (--gres=gpu:1); for more ask for a whole GPU in the pod",
+        format!("the container has a share of a GPU: {sign}"),
+        "Slurm counts a whole GPU, but all jobs together are limited to the share",
+        "size jobs to the share, one at a time (--gres=gpu:1); to use more, request a whole GPU in the pod",
     )
 }
 
 fn shared_memory(facts: &Facts, container: &ContainerFacts) -> Observations {
     let Some(mib) = container.cheap.given.shared_memory_mib else {
-        return Observations::note("no /dev/shm to look at");
+        return Observations::note("/dev/shm not found");
     };
     let has_gpu = facts.inventory.usable_gpus().next().is_some();
     if mib >= MIN_SHARED_MIB || !has_gpu {
@@ -226,7 +226,7 @@ fn shared_memory(facts: &Facts, container: &ContainerFacts) -> Observations {
     }
     Observations::hint(
         format!("/dev/shm has {mib} MiB"),
-        "Docker gives 64 MiB; PyTorch's DataLoader with workers, and NCCL between the GPUs of a machine, want 1 GiB or more",
+        "Docker gives 64 MiB; PyTorch's DataLoader workers and NCCL need 1 GiB or more",
         "docker run --shm-size=1g ..., or shm_size: 1gb in compose",
     )
 }
@@ -240,12 +240,12 @@ fn shown(limit: Limit) -> String {
 }
 
 fn locked_memory(container: &ContainerFacts) -> Observations {
-    let Some(limit) = container.cheap.given.locked_memory else { return Observations::note("no limits to look at") };
-    let seen = format!("memory that can be locked: {}", shown(limit));
+    let Some(limit) = container.cheap.given.locked_memory else { return Observations::note("limits unknown") };
+    let seen = format!("locked-memory limit: {}", shown(limit));
     match limit {
         Limit::Bytes(bytes) if bytes < MIN_LOCKED && container.cheap.given.has_infiniband => Observations::warn(
-            format!("{seen}, and /dev/infiniband is here"),
-            "InfiniBand and RoCE lock the memory that they send from",
+            format!("{seen}, but /dev/infiniband exists"),
+            "InfiniBand and RoCE lock their buffers in memory",
             "docker run --ulimit memlock=-1 ..., or ulimits: {memlock: -1} in compose",
         ),
         _ => Observations::ok(seen),
@@ -253,12 +253,12 @@ fn locked_memory(container: &ContainerFacts) -> Observations {
 }
 
 fn stack(container: &ContainerFacts) -> Observations {
-    let Some(limit) = container.cheap.given.stack else { return Observations::note("no limits to look at") };
+    let Some(limit) = container.cheap.given.stack else { return Observations::note("limits unknown") };
     let seen = format!("a stack has {}", shown(limit));
     match limit {
         Limit::Bytes(bytes) if bytes < USUAL_STACK => Observations::warn(
             seen,
-            "the container was created with less than the usual 8 MiB",
+            "the container's stack limit is below the default of 8 MiB",
             "docker run --ulimit stack=67108864 ..., or ulimits: {stack: 67108864} in compose",
         ),
         _ => Observations::ok(seen),
@@ -289,7 +289,7 @@ mod tests {
         ] {
             assert_eq!(met(wanted), expected, "{wanted}");
         }
-        assert!(is_met("cuda>=99", None, None), "who cannot tell accuses nobody");
+        assert!(is_met("cuda>=99", None, None), "an unknown driver meets every condition");
     }
 
     #[test]

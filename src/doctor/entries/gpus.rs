@@ -1,4 +1,4 @@
-//! The GPUs as the container sees them.
+//! The GPUs in the container.
 
 use super::cuda::{cuda_libraries, cuda_version, visible_devices};
 use crate::entry::{Entry, Judge};
@@ -17,8 +17,8 @@ pub(super) const ENTRIES: &[Entry] = &[
             "`RuntimeError: No CUDA GPUs are available`",
             "GPU count is 0",
         ],
-        looks_at: "the GPUs that NVML, /proc/driver/nvidia and KFD count, and their device files",
-        cause: "the container was created without GPUs; in Kubernetes: the pod asks for none",
+        looks_at: "the GPUs in NVML, /proc/driver/nvidia and KFD, and their device files",
+        cause: "the container was created without GPUs; in Kubernetes: the pod does not request any",
         repair: "`slurminit configure && docker compose up -d --force-recreate`; Kubernetes: `limits: {nvidia.com/gpu: 1}` and a \
                  toleration of the nodes' taint in the pod",
         judge: Judge::FindingsAnd(&[Kind::GpuNotGiven], no_gpu),
@@ -26,10 +26,10 @@ pub(super) const ENTRIES: &[Entry] = &[
     Entry {
         id: "gpu-type",
         symptoms: &["Container built without GPU, now I have one", "the image was built for X, and ..."],
-        looks_at: "GPU_TYPE, and the makers of the GPUs that can be used",
-        cause: "the image was built for another machine, or the container was not given this machine's GPUs",
+        looks_at: "GPU_TYPE, and the vendors of the usable GPUs",
+        cause: "the image was built for another machine, or the GPUs were not passed to the container",
         repair: "`docker compose build --build-arg GPU_TYPE=nvidia && docker compose up -d` (or amd, none)",
-        judge: Judge::Findings(&[Kind::GpuType], "GPU_TYPE and the GPUs agree, or nobody set it"),
+        judge: Judge::Findings(&[Kind::GpuType], "GPU_TYPE matches the GPUs, or is not set"),
     },
     Entry {
         id: "nvml-library",
@@ -38,72 +38,69 @@ pub(super) const ENTRIES: &[Entry] = &[
             "GPUs are there, \"found through /proc\", without model, memory and links",
         ],
         looks_at: "libnvidia-ml.so.1",
-        cause: "NVIDIA_DRIVER_CAPABILITIES lacks `utility`, so that the library is not in the container",
+        cause: "NVIDIA_DRIVER_CAPABILITIES lacks `utility`, so the library is not in the container",
         repair: "`docker run -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...`",
         judge: Judge::FindingsAnd(&[Kind::NvmlLibrary], |facts, _, found| {
-            of_driver(facts, found, "NVIDIA's management library answers")
+            of_driver(facts, found, "NVIDIA's management library (NVML) works")
         }),
     },
     Entry {
         id: "nvml-versions",
         symptoms: &["`Driver/library version mismatch`", "Driver mismatch"],
         looks_at: "nvmlInit",
-        cause: "the host's driver was updated and the old kernel module is still loaded, or the image has a library of its own",
+        cause: "the host's driver was updated and the old kernel module is still loaded, or the image contains its own library",
         repair: "reboot the host, or `sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia`; then \
                  `docker compose up -d --force-recreate`",
         judge: Judge::FindingsAnd(&[Kind::NvmlVersions], |facts, _, found| {
-            of_driver(facts, found, "the library and the kernel's driver are of one release")
+            of_driver(facts, found, "the library and the kernel driver have the same version")
         }),
     },
     Entry {
         id: "device-rules",
         symptoms: &[
-            "it worked before, and now NVML says `Unknown Error`",
-            "the device files are there and do not open",
+            "GPUs worked before, but now NVML fails with `Unknown Error`",
+            "the device files exist but cannot be opened",
         ],
         looks_at: "nvmlInit, and each device file, which is opened",
         cause: "the container's device rules were rewritten on the host (`systemctl daemon-reload`)",
         repair: RECREATE,
-        judge: Judge::Findings(&[Kind::GpuDoesNotOpen, Kind::NvmlRefuses], "no device file refuses to open"),
+        judge: Judge::Findings(&[Kind::GpuDoesNotOpen, Kind::NvmlRefuses], "all device files can be opened"),
     },
     Entry {
         id: "driver-answers",
-        symptoms: &["the driver hangs or crashes; \"still looking for GPUs\" for seconds", "a GPU fell off the bus"],
-        looks_at: "NVML and KFD, each asked by a process with a deadline",
+        symptoms: &["the driver hangs or crashes; \"still detecting GPUs\" for seconds", "a GPU fell off the bus"],
+        looks_at: "NVML and KFD, each queried with a timeout",
         cause: "a GPU failed or is being reset, or the first use of many GPUs without persistence mode",
         repair: "`dmesg | grep -i -e nvrm -e xid -e amdgpu` on the host; `sudo systemctl enable --now nvidia-persistenced`; reboot",
-        judge: Judge::Findings(
-            &[Kind::DriverFails, Kind::DriverNotLoaded, Kind::GpuLost],
-            "every driver that is there answers in time",
-        ),
+        judge: Judge::Findings(&[Kind::DriverFails, Kind::DriverNotLoaded, Kind::GpuLost], "all drivers respond"),
     },
     Entry {
         id: "gpu-faults",
         symptoms: &[
             "the node is drained, and its reason begins with `slurminit: GPU`",
-            "a GPU that jobs had is no longer offered",
+            "a GPU is no longer available to jobs",
             "an XID in the log",
         ],
-        looks_at: "what `slurminit agent` reports of the GPUs while they run",
-        cause: "a GPU failed: the driver reported an XID, lost it, or no longer answers",
-        repair: "what the entry says of the GPU; it comes back by itself when it is well, or after `slurminit restart agent`",
+        looks_at: "the report of `slurminit agent` about the GPUs",
+        cause: "a GPU failed: the driver reported an XID, lost the GPU, or does not respond",
+        repair: "follow the answer; the GPU returns automatically after recovery, or after `slurminit restart agent`",
         judge: Judge::Container(|_, container| gpu_faults(container)),
     },
     Entry {
         id: "amd-devices",
-        symptoms: &["AMD: /dev/kfd is there, and no GPU"],
+        symptoms: &["AMD: /dev/kfd exists, but no GPU"],
         looks_at: "/dev/kfd, /dev/dri/renderD*, /sys/class/kfd",
-        cause: "the render nodes are not in the container, or its device rules do not hold them",
+        cause: "the render nodes are not in the container, or its device rules deny them",
         repair: "`slurminit configure && docker compose up -d --force-recreate`, or `docker run --device /dev/kfd --device /dev/dri ...`",
         judge: Judge::FindingsAnd(&[Kind::AmdDevices], amd_devices),
     },
     Entry {
         id: "left-out",
         symptoms: &["fewer GPUs than the machine has"],
-        looks_at: "each GPU that a driver counts",
-        cause: "the container was given only some of them; `[gpu] only` or `except` leaves one out, or it is the small GPU of the \
-                processor; it is lost, or another has its file or UUID",
-        repair: "what `slurminit detect` says of it; where it was not given: `slurminit configure --gpus all && docker compose up -d \
+        looks_at: "each GPU that a driver lists",
+        cause: "only some GPUs were passed to the container; `[gpu] only` or `except` excludes one; a GPU is integrated into the \
+                processor, is lost, or shares its file or UUID with another",
+        repair: "see `slurminit detect`; if it was not passed: `slurminit configure --gpus all && docker compose up -d \
                  --force-recreate`",
         judge: Judge::FindingsAnd(&[Kind::GpuLeftOut], left_out),
     },
@@ -111,7 +108,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         id: "mig",
         symptoms: &["a GPU is in MIG mode and not offered"],
         looks_at: "the MIG mode and the instances of each GPU",
-        cause: "it has no instance, or the container was started before it had",
+        cause: "the GPU has no instance, or the container was started before the instance existed",
         repair: "`nvidia-smi mig -cgi PROFILE -C` on the host, then `docker compose up -d --force-recreate`",
         judge: Judge::Findings(&[Kind::Mig], "no GPU is in MIG mode without a usable instance"),
     },
@@ -154,30 +151,30 @@ pub(super) const ENTRIES: &[Entry] = &[
         ],
         looks_at: "TaskProlog, and the order of gres.conf",
         cause: "a TaskProlog or a slurm.conf of your own",
-        repair: "let it end with, or name, `/etc/slurm/task_prolog`",
-        judge: Judge::Findings(&[Kind::JobDevices], "jobs get the names or numbers that CUDA knows"),
+        repair: "call `/etc/slurm/task_prolog` at the end of your script, or set TaskProlog to it",
+        judge: Judge::Findings(&[Kind::JobDevices], "jobs get device names that match CUDA"),
     },
     Entry {
         id: "isolation",
         symptoms: &["a job sees all GPUs though it asked for one"],
         looks_at: "the container's cgroup",
-        cause: "it did not ask with --gres, or it reads the device files itself: without a writable cgroup the kernel does not hold \
+        cause: "the job did not use --gres, or opens the device files directly: without a writable cgroup the kernel does not restrict \
                 it to its GPUs",
-        repair: "`srun --gres=gpu:1 env | grep VISIBLE` shows what a job is given; see [security](security.md)",
+        repair: "`srun --gres=gpu:1 env | grep VISIBLE` shows the job's GPUs; see [security](security.md)",
         judge: Judge::FindingsAnd(&[Kind::JobsNotHeld], |facts, container, found| {
             Observations::all(found, || match facts.inventory.usable_gpus().next() {
                 Some(_) if facts.inventory.device_files == DeviceFiles::Open && is_isolated_later(container) => {
                     Observations::warn(
-                        "every user may open every GPU",
-                        "jobs may have opened the device files, so a reload leaves them as they are",
-                        "docker compose restart slurm: the start isolates the GPUs",
+                        "every user can open every GPU",
+                        "running jobs may use the device files, so a reload does not change them",
+                        "docker compose restart slurm (the start isolates the GPUs)",
                     )
                 }
                 Some(_) if facts.inventory.device_files == DeviceFiles::Closed => {
-                    Observations::ok("a job's GPUs can be opened by its user alone")
+                    Observations::ok("only the job's user can open the job's GPUs")
                 }
-                Some(_) => Observations::ok("the kernel holds each job to its own GPUs"),
-                None => Observations::note("no GPU can be used in this container"),
+                Some(_) => Observations::ok("the kernel restricts each job to its own GPUs"),
+                None => Observations::note("no usable GPU in this container"),
             })
         }),
     },
@@ -188,7 +185,7 @@ fn of_driver(facts: &Facts, found: Vec<Observations>, otherwise: &str) -> Observ
     let is_there = facts.inventory.cuda_driver().is_some();
     Observations::all(found, || match is_there {
         true => Observations::ok(otherwise),
-        false => Observations::note("no trace of an NVIDIA driver"),
+        false => Observations::note("no NVIDIA driver found"),
     })
 }
 
@@ -207,7 +204,7 @@ fn gpu_faults(container: &ContainerFacts) -> Observations {
     let faults = report.gpus.iter().flat_map(|gpu| gpu.faults.iter().map(move |fault| (gpu, fault)));
     let faults = faults.filter(|(_, fault)| fault.policy >= Policy::Warn).map(|(gpu, fault)| {
         let seen = format!("GPU {}: {}{node}", gpu.index, fault.what);
-        let cause = "the driver, or the silence of the driver, says so";
+        let cause = "the driver reports the fault, or does not respond";
         match fault.policy {
             Policy::Drain => Observations::fail(seen, cause, &*fault.repair),
             _ => Observations::warn(seen, cause, &*fault.repair),
@@ -221,14 +218,14 @@ fn no_gpu(facts: &Facts, _: &ContainerFacts, found: Vec<Observations>) -> Observ
     let pod = (usable.is_empty() && facts.environment.is_in_kubernetes).then(|| {
         Observations::warn(
             "this pod has no GPU",
-            "it asks for none, or was not placed on a node with GPUs",
-            "put limits: {nvidia.com/gpu: 1} (or amd.com/gpu) into the container of the pod, and a toleration of the nodes' taint; \
-             kubectl describe nodes | grep -A 10 Capacity shows what there is",
+            "the pod does not request GPUs, or runs on a node without GPUs",
+            "set limits: {nvidia.com/gpu: 1} (or amd.com/gpu) in the pod's container, and a toleration of the nodes' taint; \
+             kubectl describe nodes | grep -A 10 Capacity shows the available GPUs",
         )
     });
     Observations::all(found.into_iter().chain(pod), || match usable.len() {
-        0 => Observations::note("this container has no GPU; if the host has: slurminit configure on the host"),
-        gpus => Observations::ok(format!("{} can be used: {}", count(gpus, "GPU"), usable.join(", "))),
+        0 => Observations::note("no GPU in this container; if the host has GPUs, run slurminit configure there"),
+        gpus => Observations::ok(format!("{} usable: {}", count(gpus, "GPU"), usable.join(", "))),
     })
 }
 
@@ -241,11 +238,11 @@ fn amd_devices(facts: &Facts, container: &ContainerFacts, found: Vec<Observation
     let has_gpu = facts.inventory.gpus.iter().any(has_kfd);
     Observations::all(found, || match (container.cheap.has_kfd, has_gpu) {
         (true, false) => Observations::warn(
-            "/dev/kfd is in this container, and no AMD GPU",
-            "the render nodes of /dev/dri were not handed over, or the host's driver shows none in /sys/class/kfd",
+            "/dev/kfd is in this container, but no AMD GPU",
+            "the render nodes of /dev/dri were not passed to the container, or the host's driver lists none in /sys/class/kfd",
             "slurminit configure on the host, then docker compose up -d --force-recreate",
         ),
-        (_, true) => Observations::ok("/dev/kfd and the render nodes are here"),
+        (_, true) => Observations::ok("/dev/kfd and the render nodes exist"),
         (false, false) => Observations::note("no trace of AMD"),
     })
 }
@@ -261,7 +258,7 @@ fn left_out(facts: &Facts, _: &ContainerFacts, found: Vec<Observations>) -> Obse
         })
         .collect();
     Observations::all(found, || match reasons.as_slice() {
-        [] => Observations::ok("every GPU that a driver counts can be used"),
+        [] => Observations::ok("all GPUs that the drivers list are usable"),
         reasons => Observations::note(format!("not used: {}", reasons.join("; "))),
     })
 }

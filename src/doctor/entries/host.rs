@@ -12,7 +12,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         id: "platform",
         symptoms: &["a GPU in a Mac, or an AMD GPU in Windows, and containers see none"],
         looks_at: "the operating system: /proc/version, /etc/os-release, /dev/dxg, Docker's own kernel",
-        cause: "Docker on macOS, Docker Desktop on Linux, and WSL2 with another GPU than NVIDIA's have no way to hand a GPU over",
+        cause: "Docker on macOS, Docker Desktop on Linux, and WSL2 with another GPU than NVIDIA's cannot pass a GPU to a container",
         repair: "use a Linux host with Docker Engine; Slurm itself works without a GPU",
         judge: Judge::Host(|_, host| Observations::all(assess::platform(&host.situation), nothing)),
     },
@@ -23,7 +23,7 @@ pub(super) const ENTRIES: &[Entry] = &[
             "`permission denied while trying to connect to the Docker daemon socket`",
         ],
         looks_at: "docker info",
-        cause: "the engine does not run, or the user is not in the group docker",
+        cause: "the engine is not running, or the user is not in the group docker",
         repair: "`sudo systemctl start docker`; `sudo usermod -aG docker $USER`, then log out and in again",
         judge: Judge::Host(|_, host| assess::engine(&host.situation.engine)),
     },
@@ -46,7 +46,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         looks_at: "nvidia-smi -L, /proc/driver/nvidia, the PCI bus, /dev/kfd and /dev/dri",
         cause: "the driver is not installed, was not built for this kernel, is refused by Secure Boot, or was updated without a restart",
         repair: "`nvidia-smi` (AMD: `rocm-smi`) on the host must list the GPUs: `sudo apt-get install nvidia-driver` (AMD: \
-                 `sudo amdgpu-install --usecase=rocm`) and reboot; `dmesg | grep -i -e nvrm -e xid`, `mokutil --sb-state` say more",
+                 `sudo amdgpu-install --usecase=rocm`) and reboot; `dmesg | grep -i -e nvrm -e xid`, `mokutil --sb-state` show details",
         judge: Judge::Host(|_, host| driver(&host.situation)),
     },
     Entry {
@@ -56,7 +56,7 @@ pub(super) const ENTRIES: &[Entry] = &[
             "`could not select device driver \"\" with capabilities: [[gpu]]`",
         ],
         looks_at: "docker info, /etc/docker/daemon.json, /etc/cdi, the toolkit's programs; the groups of AMD's devices",
-        cause: "nvidia-container-toolkit is not installed, or Docker was not told of it; AMD's devices belong to no group that can be given",
+        cause: "nvidia-container-toolkit is not installed, or is not registered with Docker; AMD's devices belong to no group that can be passed",
         repair: "`sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker`; AMD: \
                  `sudo usermod -a -G video,render $USER`",
         judge: Judge::Host(|_, host| toolkit(host)),
@@ -64,9 +64,9 @@ pub(super) const ENTRIES: &[Entry] = &[
     Entry {
         id: "passthrough",
         symptoms: &["\"GPU detected but Docker passthrough failed\", though all is installed"],
-        looks_at: "a container of slurminit's image that is given the GPUs for a moment",
-        cause: "the engine, the toolkit, the driver, a device or a permission: the answer names which",
-        repair: "the one that the answer gives; then `slurminit configure`",
+        looks_at: "a short-lived container of slurminit's image with the GPUs",
+        cause: "a fault of the engine, the toolkit, the driver, a device or a permission (see the answer)",
+        repair: "follow the answer; then run `slurminit configure`",
         judge: Judge::Host(|_, host| passthrough(host)),
     },
     Entry {
@@ -81,7 +81,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         id: "image-gpu-type",
         symptoms: &["Container built without GPU, now I have one"],
         looks_at: "the label slurminit.gpu-type of the image, and the host's GPUs",
-        cause: "GPU_TYPE at the build was another one",
+        cause: "the image was built with another GPU_TYPE",
         repair: "`slurminit configure && docker compose build && docker compose up -d`",
         judge: Judge::Host(|_, host| image_gpu_type(host)),
     },
@@ -94,21 +94,21 @@ pub(super) const ENTRIES: &[Entry] = &[
         looks_at: "kubectl get nodes, kubectl get daemonsets --all-namespaces",
         cause: "no node has GPUs, their label is missing, or the device plugin does not run on them",
         repair: "`kubectl label node NODE nvidia.com/gpu=true`; `kubectl delete pods -n kube-system -l name=nvidia-device-plugin-ds` \
-                 starts the plugin anew",
+                 restarts the plugin",
         judge: Judge::Host(|_, host| device_plugin(host)),
     },
     Entry {
         id: "host-clock",
-        symptoms: &["munge says `Rewound credential` or `Expired credential`: the clocks of two machines differ"],
+        symptoms: &["munge reports `Rewound credential` or `Expired credential`: the clocks of two machines differ"],
         looks_at: "timedatectl show --property=NTPSynchronized",
-        cause: "no time service keeps the clock right; munge takes a credential for 5 minutes",
+        cause: "the clock is not synchronized; munge accepts a credential for 5 minutes",
         repair: "`sudo timedatectl set-ntp true`",
         judge: Judge::Host(|_, host| match &host.clock {
             Err(why) => Observations::could_not_look(why.as_str()),
-            Ok(true) => Observations::ok("a time service keeps the clock right"),
+            Ok(true) => Observations::ok("the clock is synchronized (NTP)"),
             Ok(false) => Observations::warn(
-                "no time service keeps the clock right",
-                "it is not installed, or has not reached a server; containers have the host's clock",
+                "the clock is not synchronized",
+                "no time service is installed, or it cannot reach a server; containers use the host's clock",
                 "sudo timedatectl set-ntp true",
             ),
         }),
@@ -116,28 +116,26 @@ pub(super) const ENTRIES: &[Entry] = &[
 ];
 
 fn nothing() -> Observations {
-    Observations::note("there is nothing to look at")
+    Observations::note("not checked")
 }
 
 fn driver(seen: &Situation) -> Observations {
     Observations::all(seen.present().flat_map(|gpus| gpus.hardware(seen)), || {
-        Observations::note(
-            "no GPU is on the PCI bus: a computer without GPUs, or a virtual machine that was given none",
-        )
+        Observations::note("no GPU on the PCI bus")
     })
 }
 
 fn toolkit(host: &HostFacts) -> Observations {
     let seen = &host.situation;
     Observations::all(seen.ready().flat_map(|gpus| gpus.passes(seen, host.trials.of(gpus.vendor()))), || {
-        Observations::note("there is no GPU with a driver to hand over")
+        Observations::note("no GPU with a working driver")
     })
 }
 
 fn passthrough(host: &HostFacts) -> Observations {
     let seen = &host.situation;
     Observations::all(seen.ready().map(|gpus| gpus.tried(seen, host.trials.of(gpus.vendor()))), || {
-        Observations::note("there is no GPU with a driver to hand over")
+        Observations::note("no GPU with a working driver")
     })
 }
 
@@ -148,18 +146,18 @@ fn container_gpus(host: &HostFacts) -> Observations {
     };
     let seen = &host.situation;
     if seen.ready().next().is_none() {
-        return Observations::note("this host has no GPU to give");
+        return Observations::note("this host has no usable GPU");
     }
     let of_container = |RunningContainer { name, has_gpu }: &RunningContainer| match has_gpu {
-        true => Observations::ok(format!("the container {name} was created with GPUs")),
+        true => Observations::ok(format!("container {name} was created with GPUs")),
         false => Observations::fail(
-            format!("this host has GPUs, and the container {name} was created without"),
-            "no compose file, and no option of docker run, gives them to it",
+            format!("container {name} was created without GPUs, but this host has GPUs"),
+            "neither a compose file nor an option of docker run passes the GPUs",
             "slurminit configure && docker compose up -d --force-recreate",
         ),
     };
     Observations::all(containers.iter().map(of_container), || {
-        Observations::note("no container of slurminit's image runs")
+        Observations::note("no container of slurminit's image is running")
     })
 }
 
@@ -174,19 +172,19 @@ fn image_gpu_type(host: &HostFacts) -> Observations {
     let wanted = vendors.first().copied().map_or(GpuType::None, GpuType::from);
     let name = &image.name;
     match image.gpu_type.as_deref() {
-        None => Observations::note(format!("the image {name} does not say what it was built for")),
+        None => Observations::note(format!("image {name} has no GPU type label")),
         Some(built) if built == wanted.as_str() || vendors.iter().any(|vendor| vendor.as_str() == built) => {
-            Observations::ok(format!("the image {name} was built with GPU_TYPE={built}, as this host needs it"))
+            Observations::ok(format!("image {name} was built with GPU_TYPE={built} and matches this host"))
         }
         Some(built) if wanted == GpuType::None => Observations::note(format!(
-            "the image {name} was built with GPU_TYPE={built}, and this host has no GPU with a driver"
+            "image {name} was built with GPU_TYPE={built}, but this host has no GPU with a driver"
         )),
         Some(built) => Observations::fail(
             format!(
-                "the image {name} was built with GPU_TYPE={built}, and this host has GPUs of {wanted}",
+                "image {name} was built with GPU_TYPE={built}, but this host has GPUs of {wanted}",
                 wanted = wanted.as_str()
             ),
-            "it was built before the GPU came, on another host, or without GPU_TYPE",
+            "the image was built before the GPU was installed, on another host, or without GPU_TYPE",
             "slurminit configure && docker compose build && docker compose up -d",
         ),
     }
@@ -201,8 +199,8 @@ fn device_plugin(host: &HostFacts) -> Observations {
     let Kubernetes { nodes, plugins } = kubernetes;
     let plugin_troubles = plugins.iter().filter(|(_, ready, wanted)| ready < wanted || *wanted == 0).map(|(name, ready, wanted)| {
         Observations::fail(
-            format!("the DaemonSet {name} has {ready} of {wanted} pods ready"),
-            if *wanted == 0 { "no node has the label that it looks for" } else { "its pods do not start, or cannot reach /var/lib/kubelet/device-plugins" },
+            format!("DaemonSet {name}: {ready} of {wanted} pods ready"),
+            if *wanted == 0 { "no node matches its node selector" } else { "its pods do not start, or cannot reach /var/lib/kubelet/device-plugins" },
             if *wanted == 0 {
                 "kubectl label node NODE nvidia.com/gpu=true"
             } else {
@@ -214,22 +212,22 @@ fn device_plugin(host: &HostFacts) -> Observations {
     let bare = |node: &&KubernetesNode| node.has_gpu_label && node.gpus == 0;
     let node_troubles = nodes.iter().filter(bare).map(|node| {
         Observations::fail(
-            format!("the node {} is labelled as one with GPUs, and offers none to pods", node.name),
-            "the device plugin does not run there, or finds no driver",
-            "kubectl get pods --all-namespaces -o wide | grep device-plugin; its log says why",
+            format!("node {} has a GPU label but offers no GPUs to pods", node.name),
+            "the device plugin is not running there, or finds no driver",
+            "kubectl get pods --all-namespaces -o wide | grep device-plugin; see its log",
         )
     });
     let missing = (plugins.is_empty() && nodes.iter().all(|node| node.gpus == 0)).then(|| {
         Observations::fail(
-            "no node offers GPUs to pods, and there is no device plugin",
-            "Kubernetes learns of GPUs from NVIDIA's or AMD's device plugin",
+            "no node offers GPUs to pods; no device plugin installed",
+            "Kubernetes requires the device plugin of NVIDIA or AMD",
             "install it: https://github.com/NVIDIA/k8s-device-plugin#quick-start, or the GPU operator",
         )
     });
     let all: u64 = nodes.iter().map(|node| node.gpus).sum();
     Observations::all(plugin_troubles.chain(node_troubles).chain(missing), || {
         Observations::ok(format!(
-            "{} nodes offer {all} GPUs to pods; each pod asks for its own with limits: nvidia.com/gpu",
+            "{} nodes offer {all} GPUs to pods; request them with limits: nvidia.com/gpu",
             nodes.len()
         ))
     })

@@ -11,25 +11,25 @@ pub(super) const ENTRIES: &[Entry] = &[
     Entry {
         id: "called",
         symptoms: &[
-            "a compute says \"the controller does not reach this node\"",
-            "the controller says `Nodes ... not responding` of a compute that runs",
+            "a compute reports \"the controller does not reach this node\"",
+            "the controller logs `Nodes ... not responding` for a running compute",
         ],
         looks_at: "the node's state in sinfo, and whether slurmd is ready here",
-        cause: "slurmctld calls the node at the address that it registered from, and a firewall or an address translation is in between",
+        cause: "a firewall or NAT blocks connections from slurmctld to the node's registration address",
         repair: "open port 6818 (`daemon_port`) from the controller to this machine; one network for both, or `--network host` on both",
         judge: Judge::Container(|_, container| joined(container, called)),
     },
     Entry {
         id: "name-taken",
-        symptoms: &["a compute says \"the name ... is taken\", and the controller \"wants the name of this node\""],
+        symptoms: &["a compute reports \"the name ... is taken\", and the controller \"uses the name of this node\""],
         looks_at: "the node's state in sinfo, and whether slurmd has started here",
-        cause: "a node of that name lives in another container, and the controller knows it already",
+        cause: "another container has already registered a node with that name",
         repair: "another `--hostname` for one of them; with `--network host`, `-e SLURMINIT_NODE_NAME=NAME`",
         judge: Judge::Container(|_, container| joined(container, name)),
     },
 ];
 
-/// Judges a container that has slurmd and no slurmctld, by the state of its slurmd and the controller's words.
+/// Judges a container with slurmd and without slurmctld, by the state of its slurmd and the controller's report.
 fn joined(container: &ContainerFacts, judge: fn(UnitState, &NodeFacts) -> Observations) -> Observations {
     let unit = |name: DaemonName| {
         let units = container.status.as_ref().map(|status| status.units.as_slice()).unwrap_or_default();
@@ -38,19 +38,19 @@ fn joined(container: &ContainerFacts, judge: fn(UnitState, &NodeFacts) -> Observ
     match (unit(DaemonName::Slurmd), unit(DaemonName::Slurmctld), &container.slurm.node) {
         (Some(slurmd), None, Ok(node)) => judge(slurmd, node),
         (Some(_), None, Err(why)) => Observations::could_not_look(why.as_str()),
-        _ => Observations::ok("this container is no node of another one's cluster"),
+        _ => Observations::ok("this container is not a node of another container's cluster"),
     }
 }
 
 fn called(slurmd: UnitState, node: &NodeFacts) -> Observations {
     if node.report.responding || slurmd != UnitState::Ready {
-        return Observations::ok("the controller hears what is here of the node");
+        return Observations::ok("the controller reaches the node");
     }
     Observations::fail(
-        format!("slurmd is ready here, and the controller hears nothing of {}", node.name),
-        "it calls the node at the address that the node registered from, and is not let through",
+        format!("slurmd is ready here, but the controller does not reach {}", node.name),
+        "the controller cannot connect to the address that the node registered from",
         format!(
-            "scontrol show node {} says NodeAddr: open slurmd's port there for the controller, or put both into one network",
+            "open slurmd's port for the controller at NodeAddr (scontrol show node {}), or use one network for both",
             node.name
         ),
     )
@@ -58,11 +58,11 @@ fn called(slurmd: UnitState, node: &NodeFacts) -> Observations {
 
 fn name(slurmd: UnitState, node: &NodeFacts) -> Observations {
     if slurmd == UnitState::Ready || node.report.verdict() != NodeVerdict::Usable {
-        return Observations::ok("no other container answers under this node's name");
+        return Observations::ok("no other container uses this node's name");
     }
     Observations::warn(
-        format!("the controller hears from a node {}, and slurmd is not ready here", node.name),
-        "slurmd has just ended here, or another container has this name",
-        "scontrol show node says its address; if that is not this machine's, give one of the two another --hostname",
+        format!("node {} responds to the controller, but slurmd is not ready here", node.name),
+        "slurmd has just exited here, or another container uses this name",
+        "compare its address (scontrol show node) with this machine's; if they differ, change one --hostname",
     )
 }

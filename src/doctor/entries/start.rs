@@ -17,15 +17,15 @@ pub(super) const ENTRIES: &[Entry] = &[
     Entry {
         id: "configuration",
         symptoms: &["exit code 78"],
-        looks_at: "slurminit.toml and the variables that go over it",
-        cause: "a key or a value that is not valid",
-        repair: "correct the file and line, or the variable, that the answer names; `config/slurminit.toml` explains every key",
+        looks_at: "slurminit.toml and the variables that override it",
+        cause: "an invalid key or value",
+        repair: "correct the file and line, or the variable, in the answer; `config/slurminit.toml` explains every key",
         judge: Judge::Container(|_, container| match &container.configuration {
             Ok(()) => Observations::ok("the configuration is valid"),
             Err(why) => Observations::fail(
                 why.as_str(),
-                "the configuration is not valid, and the container ends with 78",
-                "correct it and start again",
+                "invalid configuration; the container exits with 78",
+                "correct the configuration and restart",
             ),
         }),
     },
@@ -33,35 +33,35 @@ pub(super) const ENTRIES: &[Entry] = &[
         id: "munge",
         symptoms: &["`Munge decode failed`", "`Unable to contact slurm controller`", "exit code 100"],
         looks_at: "munge -n | unmunge",
-        cause: "munged does not run, or refuses its key or its directories",
+        cause: "munged is not running, or rejects its key or its directories",
         repair: "`slurminit status`, and munged's lines in `docker compose logs slurm`; `docker compose down && docker volume rm slurminit_munge-key` for a new key, \
                  or `chmod 0400` on your secret",
         judge: Judge::Container(munge),
     },
     Entry {
         id: "munge-key",
-        symptoms: &["every container that is made of the image has the same munge key"],
-        looks_at: "the munge key: its mode, its age, where it lies",
-        cause: "the key is a part of the image: Debian's package makes one when it is installed",
-        repair: "`rm -f /etc/munge/munge.key` in the image's Dockerfile, in the layer that installs munge; then a volume or a secret",
+        symptoms: &["every container of the image has the same munge key"],
+        looks_at: "the munge key: mode, age, location",
+        cause: "the key is part of the image: Debian's package creates one at installation",
+        repair: "`rm -f /etc/munge/munge.key` in the image's Dockerfile, in the layer that installs munge; then use a volume or a secret",
         judge: Judge::Start(munge_key),
     },
     Entry {
         id: "clock",
         symptoms: &[
-            "munge says `Rewound credential` or `Expired credential`: the clocks of two machines differ",
-            "munge says `Invalid credential`: the keys of two machines differ",
+            "munge reports `Rewound credential` or `Expired credential`: the clocks of two machines differ",
+            "munge reports `Invalid credential`: the keys of two machines differ",
         ],
-        looks_at: "a credential that another machine has just made: `ssh OTHER munge -n | slurminit doctor --credential -`",
-        cause: "munge takes a credential for 5 minutes by the clocks of both machines, and only with the same key on both",
+        looks_at: "a fresh credential from another machine: `ssh OTHER munge -n | slurminit doctor --credential -`",
+        cause: "munge accepts a credential for 5 minutes, by the clocks of both machines, and requires the same key on both",
         repair: "`sudo timedatectl set-ntp true` on both hosts; the same key on both (`/run/secrets/munge.key`)",
         judge: Judge::Container(clock),
     },
     Entry {
         id: "ports",
         symptoms: &["`Address already in use`", "exit code 101 or 102"],
-        looks_at: "who listens on the ports of slurmctld and slurmd",
-        cause: "another Slurm, with `--network host` or in a container that shares this one's network",
+        looks_at: "the owners of the ports of slurmctld and slurmd",
+        cause: "another Slurm uses the ports, with `--network host` or in a container with the same network",
         repair: "`controller_port` and `daemon_port` in `[slurm]` of slurminit.toml",
         judge: Judge::Start(ports),
     },
@@ -72,9 +72,9 @@ pub(super) const ENTRIES: &[Entry] = &[
             "`Incomplete job state save file, start with '-i' to ignore this`, exit code 101",
         ],
         looks_at: "the cluster's name in slurmctld's saved state, and in slurm.conf",
-        cause: "the state volume belongs to a cluster of another name; or a full disk or a power failure cut a file of it short",
-        repair: "the old `cluster_name`, or, to lose the old jobs, `docker compose down && docker volume rm slurminit_state`; a file that \
-                 is cut short is put aside, with the command in the container's last words, and slurmctld takes the one before it",
+        cause: "the state volume belongs to a cluster with another name; or a full disk or a power failure truncated a file",
+        repair: "use the old `cluster_name`, or discard the old jobs with `docker compose down && docker volume rm slurminit_state`; a \
+                 truncated file is moved away with the command in the container's last lines; slurmctld then uses the previous file",
         judge: Judge::Start(saved_state),
     },
     Entry {
@@ -87,17 +87,17 @@ pub(super) const ENTRIES: &[Entry] = &[
     },
     Entry {
         id: "address",
-        symptoms: &["exit code 101 or 102 with `--network none`", "the start takes seconds longer than it should"],
+        symptoms: &["exit code 101 or 102 with `--network none`", "the start is delayed by several seconds"],
         looks_at: "getent hosts, for this host's own name",
-        cause: "Slurm looks up its own host's address, and no file and no name server has it",
-        repair: "use a network, if only an internal one; `docker run --add-host NAME:ADDRESS`",
+        cause: "Slurm looks up its host's address, which neither a file nor a name server has",
+        repair: "use a network (an internal one is enough); `docker run --add-host NAME:ADDRESS`",
         judge: Judge::Container(|_, container| match &container.has_address {
             Err(why) => Observations::could_not_look(why.as_str()),
-            Ok(true) => Observations::ok("this host's name has an address"),
+            Ok(true) => Observations::ok("this host's name resolves"),
             Ok(false) => Observations::fail(
-                "this host's name has no address",
-                "Slurm looks it up; --network none leaves it out of /etc/hosts",
-                "use a network, if only an internal one, or docker run --add-host NAME:ADDRESS",
+                "this host's name does not resolve",
+                "Slurm requires the address; with --network none it is missing in /etc/hosts",
+                "use a network (an internal one is enough), or docker run --add-host NAME:ADDRESS",
             ),
         }),
     },
@@ -105,7 +105,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         id: "memory-kills",
         symptoms: &["Jobs failing with OOM errors", "`slurmstepd: error: Detected 1 oom_kill event`"],
         looks_at: "oom_kill in the container's memory.events, and its limit",
-        cause: "jobs use more memory than they asked for, up to the container's limit",
+        cause: "jobs use more memory than they requested, up to the container's limit",
         repair: "`srun --mem=8G`; a higher limit: `docker run --memory` (compose: `deploy.resources.limits.memory`)",
         judge: Judge::Start(memory_kills),
     },
@@ -120,20 +120,20 @@ pub(super) const ENTRIES: &[Entry] = &[
     Entry {
         id: "proxy",
         symptoms: &[
-            "a service in the container cannot be reached, or drops its results, through a proxy (a notebook does not find its kernel)",
+            "a service in the container is unreachable or drops results through a proxy (a notebook does not find its kernel)",
         ],
         looks_at: "http_proxy and no_proxy in the container's environment",
-        cause: "programs of this container send what is meant for the container itself through a proxy that does not pass it on",
-        repair: "`no_proxy=localhost,127.0.0.1,NAME` beside http_proxy; open the service's page without the proxy",
+        cause: "programs in this container send local requests to a proxy, which drops them",
+        repair: "set `no_proxy=localhost,127.0.0.1,NAME` beside http_proxy; open the service's page without the proxy",
         judge: Judge::Start(proxy),
     },
     Entry {
         id: "others",
         symptoms: &["any other finding of the start"],
-        looks_at: "what detection and plan find",
-        cause: "the answer says it",
-        repair: "the answer says it",
-        judge: Judge::Findings(OTHERS, "nothing else was found"),
+        looks_at: "other findings of detection and planning",
+        cause: "see the answer",
+        repair: "see the answer",
+        judge: Judge::Findings(OTHERS, "no other findings"),
     },
 ];
 
@@ -143,14 +143,14 @@ fn munge(_: &Facts, container: &ContainerFacts) -> Observations {
     }
     match &container.munge {
         Err(why) => Observations::fail(
-            format!("munge does not answer: {why}"),
-            "munged does not run, or its socket is elsewhere",
+            format!("munge does not respond: {why}"),
+            "munged is not running, or uses another socket",
             "slurminit status, and munged's lines in docker logs",
         ),
-        Ok(own) if own.status == "Success" => Observations::ok("munged makes and reads credentials"),
+        Ok(own) if own.status == "Success" => Observations::ok("munged encodes and decodes credentials"),
         Ok(own) => Observations::fail(
-            format!("munged refuses a credential that it made itself: {}", own.status),
-            "its clock jumped, or its key changed under it",
+            format!("munged rejects its own credential: {}", own.status),
+            "the clock jumped, or the key changed while munged was running",
             "docker compose restart slurm",
         ),
     }
@@ -158,32 +158,32 @@ fn munge(_: &Facts, container: &ContainerFacts) -> Observations {
 
 fn munge_key(start: &Start<'_>) -> Observations {
     let Some(key) = &start.cheap.key else {
-        return Observations::note("there is no munge key yet; the start makes one");
+        return Observations::note("no munge key yet; the start creates one");
     };
     let path = &key.path;
     if key.is_of_the_image {
         return Observations::warn(
-            format!("the munge key {path} came with the image: every container that is made of it has the same one"),
-            "the image was built without removing the key that munge's package makes; who has the image can be anybody in this cluster",
+            format!("the munge key {path} is part of the image: every container of the image has the same key"),
+            "the image contains the key of munge's package; anyone with the image can impersonate any user of this cluster",
             format!(
-                "rm -f {path} in the Dockerfile, in the layer that installs munge; or mount a volume or a secret of your own"
+                "rm -f {path} in the Dockerfile, in the layer that installs munge; or mount your own volume or secret"
             ),
         );
     }
     if key.mode & 0o077 != 0 {
         return Observations::fail(
-            format!("the munge key {path} has mode {:04o}: others can read it", key.mode),
-            "munged refuses it at its next start",
-            format!("chmod 0400 {path}; make a new key if somebody else may have read it"),
+            format!("the munge key {path} has mode {:04o}: other users can read it", key.mode),
+            "munged rejects it at its next start",
+            format!("chmod 0400 {path}; create a new key if another user may have read it"),
         );
     }
-    Observations::ok(format!("{path} is this cluster's own, mode {:04o}", key.mode))
+    Observations::ok(format!("{path} is not part of the image, mode {:04o}", key.mode))
 }
 
 fn clock(_: &Facts, container: &ContainerFacts) -> Observations {
     match &container.foreign_credential {
         None => Observations::note(
-            "give it one with `ssh OTHER munge -n | slurminit doctor --credential -`; one machine alone needs none",
+            "not checked: run `ssh OTHER munge -n | slurminit doctor --credential -` (not needed with a single machine)",
         ),
         Some(Err(why)) => Observations::could_not_look(why.as_str()),
         Some(Ok(credential)) => foreign(credential),
@@ -196,23 +196,26 @@ fn foreign(credential: &Credential) -> Observations {
     let sync = "sudo timedatectl set-ntp true on both hosts";
     match (status.as_str(), seconds) {
         ("Success" | "Replayed credential", Some(seconds)) if seconds.abs() < CLOCK_DRIFT => {
-            Observations::ok("it has the same key and the same time")
+            Observations::ok("same key, clocks synchronized")
         }
-        ("Success" | "Replayed credential", None) => Observations::ok("it has the same key"),
+        ("Success" | "Replayed credential", None) => Observations::ok("same key"),
         ("Success" | "Replayed credential", Some(seconds)) => Observations::warn(
-            format!("it has the same key; {}", apart(seconds)),
-            "its clock is wrong, or the credential was not made just now; munge refuses one that is 5 minutes off",
+            format!("same key; {}", apart(seconds)),
+            "a clock is wrong, or the credential is not fresh; munge rejects a difference of 5 minutes",
             sync,
         ),
         ("Expired credential" | "Rewound credential", seconds) => Observations::fail(
-            format!("munge refuses it ({status}): {}", seconds.map_or_else(|| "the clocks differ".to_owned(), apart)),
-            "the clocks of the two machines differ by more than the credential's life, or it was not made just now",
+            format!(
+                "munge rejects the credential ({status}): {}",
+                seconds.map_or_else(|| "the clocks differ".to_owned(), apart)
+            ),
+            "the clocks of the two machines differ by more than the credential's lifetime, or the credential is not fresh",
             sync,
         ),
         (status, _) => Observations::fail(
-            format!("munge refuses it: {status}"),
+            format!("munge rejects the credential: {status}"),
             "the other machine has another munge key",
-            "give both the same key, as the secret /run/secrets/munge.key, and restart both",
+            "use the same key on both, as the secret /run/secrets/munge.key, and restart both",
         ),
     }
 }
@@ -226,36 +229,36 @@ fn ports(start: &Start<'_>) -> Observations {
     let judge = |port: &Port| {
         let Port { daemon, number, holder } = port;
         match holder {
-            Holder::Nobody => Observations::note(format!("nobody listens on {number}, {daemon}'s port")),
+            Holder::Free => Observations::note(format!("port {number} of {daemon} is free")),
             Holder::Process(name) if name == daemon => Observations::ok(format!("{daemon} listens on {number}")),
-            Holder::Process(name) => taken(port, &format!("the process {name} of this container")),
+            Holder::Process(name) => taken(port, &format!("process {name} of this container")),
             Holder::Stranger => taken(port, "a process outside of this container"),
         }
     };
-    Observations::all(start.cheap.ports.iter().map(judge), || Observations::note("it was not looked at"))
+    Observations::all(start.cheap.ports.iter().map(judge), || Observations::note("not checked"))
 }
 
 fn taken(port: &Port, who: &str) -> Observations {
     let Port { daemon, number, .. } = port;
     let key = if *daemon == "slurmctld" { "controller_port" } else { "daemon_port" };
     Observations::fail(
-        format!("{who} listens on {number}, {daemon}'s port"),
-        "another Slurm, or another service: --network host, or a network that is shared with another container",
-        format!("set {key} in [slurm] of slurminit.toml to a free port, or end the other one"),
+        format!("port {number} of {daemon} is in use by {who}"),
+        "another Slurm or service uses the port (--network host, or a network shared with another container)",
+        format!("set {key} in [slurm] of slurminit.toml to a free port, or stop the other process"),
     )
 }
 
 fn saved_state(start: &Start<'_>) -> Observations {
     let (own, state) = (&start.cheap.cluster, &start.cheap.state);
     match &start.cheap.saved_cluster {
-        None => Observations::ok(format!("no jobs are saved in {state}")),
+        None => Observations::ok(format!("no saved jobs in {state}")),
         Some(saved) if saved.eq_ignore_ascii_case(own) => {
-            Observations::ok(format!("the jobs in {state} are those of the cluster {own}"))
+            Observations::ok(format!("the saved jobs in {state} belong to cluster {own}"))
         }
         Some(saved) => Observations::fail(
-            format!("the jobs in {state} are those of the cluster {saved}, and this one is called {own}"),
-            "slurmctld ends with CLUSTER NAME MISMATCH, so that it does not lose them",
-            format!("set cluster_name = \"{saved}\"; or, to lose the old jobs, remove the state volume"),
+            format!("the saved jobs in {state} belong to cluster {saved}, but this cluster is {own}"),
+            "slurmctld exits with CLUSTER NAME MISMATCH to protect the saved jobs",
+            format!("set cluster_name = \"{saved}\"; or remove the state volume to discard the old jobs"),
         ),
     }
 }
@@ -266,26 +269,26 @@ fn disk(start: &Start<'_>) -> Observations {
         Err(why) => Observations::could_not_look(why.as_str()),
         Ok(disk) if disk.is_read_only => Observations::fail(
             format!("{state} is read-only"),
-            "slurmctld must write its jobs there",
+            "slurmctld saves its jobs there",
             "mount the volume without :ro",
         ),
         Ok(disk) if disk.free_mib < LOW_DISK => Observations::warn(
-            format!("{state} has {} of {} MiB left", disk.free_mib, disk.whole_mib),
-            "the disk is nearly full: slurmctld loses jobs that it cannot write",
-            "free some space: docker system df shows what takes it",
+            format!("{state} has {} of {} MiB free", disk.free_mib, disk.whole_mib),
+            "the disk is nearly full; slurmctld loses jobs that it cannot save",
+            "free disk space (docker system df shows the usage)",
         ),
-        Ok(_) => Observations::ok(format!("{state} has at least {LOW_DISK} MiB left")),
+        Ok(_) => Observations::ok(format!("{state} has at least {LOW_DISK} MiB free")),
     }
 }
 
 fn memory_kills(start: &Start<'_>) -> Observations {
     match &start.cheap.memory_kills {
         Err(why) => Observations::note(why.as_str()),
-        Ok(0) => Observations::ok("the kernel killed nothing in this container for want of memory"),
+        Ok(0) => Observations::ok("no OOM kills in this container"),
         Ok(kills) => Observations::warn(
-            format!("the kernel killed {kills} processes of this container for want of memory"),
-            "jobs used more than they asked for, up to the container's limit",
-            "ask for what a job needs (srun --mem=8G); raise the limit with docker run --memory",
+            format!("{kills} OOM kills in this container"),
+            "jobs used more memory than they requested, up to the container's limit",
+            "request enough memory (srun --mem=8G); raise the limit with docker run --memory",
         ),
     }
 }
@@ -297,7 +300,7 @@ fn limits(facts: &Facts, _: &ContainerFacts) -> Observations {
     if inventory.cpu.allowed.len() < machine {
         limits.push(format!("{} of the machine's {machine} CPUs", inventory.cpu.allowed.len()));
     }
-    limits.extend(inventory.cpu.quota.map(|quota| format!("the time of {quota} CPUs")));
+    limits.extend(inventory.cpu.quota.map(|quota| format!("a quota of {quota} CPUs")));
     let memory = &inventory.memory;
     if memory.usable_mib() < memory.total_mib {
         limits.push(format!("{} of the machine's {} MiB", memory.usable_mib(), memory.total_mib));
@@ -317,11 +320,11 @@ fn proxy(start: &Start<'_>) -> Observations {
     let Some(name) = environment.proxy else { return Observations::ok("no proxy is set") };
     let exceptions = environment.no_proxy.as_deref().unwrap_or_default();
     if exceptions.split(',').any(|host| matches!(host.trim(), "localhost" | "*")) {
-        return Observations::ok(format!("{name} is set, and no_proxy leaves localhost out"));
+        return Observations::ok(format!("{name} is set; no_proxy contains localhost"));
     }
     Observations::hint(
-        format!("{name} is set, and no_proxy does not name localhost"),
-        "programs here may send what is meant for this container itself through the proxy, which drops it",
-        "set no_proxy=localhost,127.0.0.1 beside it; open pages of services without the proxy",
+        format!("{name} is set, but no_proxy does not contain localhost"),
+        "programs in this container may send local requests to the proxy, which drops them",
+        "set no_proxy=localhost,127.0.0.1; open pages of services without the proxy",
     )
 }

@@ -17,32 +17,32 @@ pub(super) const ENTRIES: &[Entry] = &[
         id: "gpu-memory",
         symptoms: &["`RuntimeError: CUDA out of memory`", "`CUDA error: out of memory`"],
         looks_at: "the memory of each GPU, through NVML",
-        cause: "the program needs more than the GPU has, or others hold it",
-        repair: "`nvidia-smi` shows who holds it; a smaller batch, mixed precision, `torch.cuda.empty_cache()`; one job for each \
+        cause: "the program needs more memory than the GPU has, or other processes use it",
+        repair: "see the processes in `nvidia-smi`; use a smaller batch, mixed precision, `torch.cuda.empty_cache()`; one job per \
                  GPU (`--gres=gpu:1`)",
         judge: Judge::Anywhere(|facts| each(facts, memory)),
     },
     Entry {
         id: "gpu-processes",
         symptoms: &["GPU already in use by another process", "`CUDA-capable device(s) is/are busy or unavailable`"],
-        looks_at: "the processes and the compute mode of each GPU, through NVML, and the GPUs that Slurm gave to jobs",
-        cause: "somebody uses the GPU past Slurm, or its compute mode lets one process in, or none",
-        repair: "`nvidia-smi pmon -c 1` on the host names the processes; `sudo nvidia-smi -c DEFAULT` lets all in",
+        looks_at: "the processes and the compute mode of each GPU (NVML), and the GPUs allocated to jobs",
+        cause: "the GPU is used outside of Slurm, or its compute mode allows one process or none",
+        repair: "`nvidia-smi pmon -c 1` on the host shows the processes; `sudo nvidia-smi -c DEFAULT` allows all",
         judge: Judge::Anywhere(|facts| Observations::either(conditions(facts).map(|all| processes(all, facts)))),
     },
     Entry {
         id: "gpu-speed",
         symptoms: &["GPU utilization low despite heavy workload"],
-        looks_at: "what holds the clocks down, the temperature and the PCI Express link of each GPU, through NVML",
-        cause: "heat, the power supply, or a link with fewer lanes than there could be",
-        repair: "`nvidia-smi -q -d PERFORMANCE,TEMPERATURE`; cooling and power of the machine; re-seat the card; \
+        looks_at: "throttle reasons, temperature and PCI Express link of each GPU (NVML)",
+        cause: "heat, the power supply, or a degraded PCI Express link",
+        repair: "`nvidia-smi -q -d PERFORMANCE,TEMPERATURE`; check cooling and power; re-seat the card; \
                  `sudo nvidia-smi -pl WATTS`",
         judge: Judge::Anywhere(|facts| each(facts, speed_or_nothing)),
     },
     Entry {
         id: "idle-gpus",
         symptoms: &["GPU utilization is 0%", "Code not using GPU"],
-        looks_at: "the GPUs that Slurm gave to jobs, and the processes and utilization of all, through NVML",
+        looks_at: "the GPUs allocated to jobs, and processes and utilization of all GPUs (NVML)",
         cause: "the program does not use the GPU that its job has: no `.cuda()`, a CPU build of PyTorch, a device that is not cuda:0",
         repair: "`srun --overlap --jobid=N python3 -c 'import torch; print(torch.cuda.is_available())'`; `.to(\"cuda\")` in the program",
         judge: Judge::Container(|facts, container| {
@@ -54,7 +54,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         id: "persistence",
         symptoms: &["GPU state lost between container restarts", "the first use of a GPU takes seconds"],
         looks_at: "the persistence mode of each GPU, through NVML",
-        cause: "without persistence mode the driver lets a GPU go that nobody uses, and sets it up anew at the next use",
+        cause: "without persistence mode the driver unloads an unused GPU and initializes it again at the next use",
         repair: "`sudo systemctl enable --now nvidia-persistenced`, or `sudo nvidia-smi -pm 1`, on the host",
         judge: Judge::Anywhere(|facts| Observations::either(conditions(facts).map(persistence))),
     },
@@ -65,15 +65,15 @@ pub(super) const ENTRIES: &[Entry] = &[
              returning NUMA node zero`",
         ],
         looks_at: "numa_node of each GPU in /sys/bus/pci/devices",
-        cause: "the firmware does not say which NUMA node the GPU hangs on; -1 is \"unknown\". Most often a virtual machine \
+        cause: "the firmware does not report the GPU's NUMA node (-1 means unknown). Most often a virtual machine \
                 without virtual NUMA",
         repair: "harmless on one socket. Else turn on virtual NUMA (VMware: `chipset.motherboardLayout = \"acpi\"`), or \
-                 `echo 0 | sudo tee /sys/bus/pci/devices/ADDRESS/numa_node` on the host, and report it to the machine's maker",
+                 `echo 0 | sudo tee /sys/bus/pci/devices/ADDRESS/numa_node` on the host, and report it to the vendor of the machine",
         judge: Judge::Anywhere(numa),
     },
 ];
 
-/// An answer for each GPU, or why there is none.
+/// An answer for each GPU, or the reason why there is none.
 fn each(facts: &Facts, judge: fn(&Condition) -> Observations) -> Observations {
     let answer = |it: &Condition| silent(it, vendor(facts)).unwrap_or_else(|| judge(it));
     let of_each = |all: &[Condition]| Observations::all(all.iter().map(answer), no_gpu);
@@ -86,8 +86,8 @@ pub(crate) fn silent(condition: &Condition, vendor: Vendor) -> Option<Observatio
     let obstacle = condition.obstacle?;
     let (cause, repair) = obstacle.words(vendor);
     Some(match obstacle {
-        Obstacle::Lost => Observations::fail(format!("GPU {index} is lost, or needs a reset"), cause, repair),
-        _ => Observations::could_not_look(format!("the driver does not hand GPU {index} out")),
+        Obstacle::Lost => Observations::fail(format!("GPU {index} is lost or needs a reset"), cause, repair),
+        _ => Observations::could_not_look(format!("the driver denies access to GPU {index}")),
     })
 }
 
@@ -96,11 +96,11 @@ fn vendor(facts: &Facts) -> Vendor {
     facts.inventory.cuda_gpus().next().map(|gpu| gpu.vendor).unwrap_or_default()
 }
 
-/// The condition of the GPUs. Without an NVIDIA GPU the library is not asked.
+/// The condition of the GPUs. NVML is queried only with an NVIDIA GPU.
 fn conditions(facts: &Facts) -> Result<&[Condition], Observations> {
     let has_gpu = facts.inventory.cuda_gpus().next().is_some();
     match &facts.conditions {
-        Err(why) if has_gpu => Err(Observations::could_not_look(format!("NVML gives no answer: {why}"))),
+        Err(why) if has_gpu => Err(Observations::could_not_look(format!("NVML failed: {why}"))),
         Ok(all) if !all.is_empty() => Ok(all),
         _ => Err(no_gpu()),
     }
@@ -121,21 +121,21 @@ fn list(processes: &[Process]) -> String {
 fn memory(condition: &Condition) -> Observations {
     let index = condition.index;
     let Some((used, whole)) = condition.memory_mib.filter(|(_, whole)| *whole > 0) else {
-        return Observations::could_not_look(format!("GPU {index} does not tell its memory"));
+        return Observations::could_not_look(format!("GPU {index} does not report its memory"));
     };
-    let seen = format!("GPU {index} has {used} of {whole} MiB in use");
+    let seen = format!("GPU {index} uses {used} of {whole} MiB");
     if used * 100 < whole * FULL {
         return Observations::ok(seen);
     }
     let holders = condition.processes.as_deref().unwrap_or_default();
     let cause = match holders {
-        [] => "its memory is held by processes that cannot be seen from here".to_owned(),
-        holders => format!("processes hold it (numbers of the host): {}", list(holders)),
+        [] => "processes that are not visible here use the memory".to_owned(),
+        holders => format!("processes use the memory (host PIDs): {}", list(holders)),
     };
     Observations::warn(
         seen,
         cause,
-        "a smaller batch or mixed precision in the program; end what should not run: nvidia-smi on the host names it",
+        "use a smaller batch or mixed precision; end unwanted processes (nvidia-smi on the host)",
     )
 }
 
@@ -155,23 +155,23 @@ fn conflict(condition: &Condition, jobs: Option<usize>) -> Observations {
     match condition.compute_mode {
         Some(ComputeMode::Prohibited) => {
             return Observations::fail(
-                format!("GPU {index} lets no process compute"),
-                "its compute mode is PROHIBITED",
+                format!("GPU {index} allows no compute process"),
+                "compute mode PROHIBITED",
                 reset,
             );
         }
         Some(ComputeMode::Exclusive) if condition.processes.as_ref().is_some_and(|all| !all.is_empty()) => {
             let holders = list(condition.processes.as_deref().unwrap_or_default());
             return Observations::warn(
-                format!("GPU {index} lets one process in, and one is there: {holders}"),
-                "its compute mode is EXCLUSIVE_PROCESS",
+                format!("GPU {index} allows one process, and one is running: {holders}"),
+                "compute mode EXCLUSIVE_PROCESS",
                 reset,
             );
         }
         _ => {}
     }
     if condition.processes.is_none() && condition.memory_mib.is_none() {
-        return Observations::could_not_look(format!("the driver tells neither processes nor memory of GPU {index}"));
+        return Observations::could_not_look(format!("the driver reports neither processes nor memory of GPU {index}"));
     }
     let holders = condition.processes.as_deref().unwrap_or_default();
     let used = condition.memory_mib.map_or(0, |(used, _)| used);
@@ -181,18 +181,18 @@ fn conflict(condition: &Condition, jobs: Option<usize>) -> Observations {
     match (is_used, jobs) {
         (false, _) => Observations::ok(format!("GPU {index} is free")),
         (true, Some(0)) => Observations::warn(
-            format!("GPU {index} is used, and no job of Slurm has a GPU: {who}"),
-            "somebody uses it past Slurm: on the host, in another container, or in a job that did not ask with --gres",
-            "nvidia-smi pmon -c 1 on the host names the processes; let them be jobs, or give this container other GPUs",
+            format!("GPU {index} is in use, but no Slurm job has a GPU: {who}"),
+            "the GPU is used outside of Slurm: on the host, in another container, or by a job without --gres",
+            "nvidia-smi pmon -c 1 on the host shows the processes; run them as jobs, or give this container other GPUs",
         ),
-        (true, Some(_)) => Observations::ok(format!("GPU {index} is used, and jobs have GPUs: {who}")),
-        (true, None) => Observations::note(format!("GPU {index} is used: {who}")),
+        (true, Some(_)) => Observations::ok(format!("GPU {index} is in use, and jobs have GPUs: {who}")),
+        (true, None) => Observations::note(format!("GPU {index} is in use: {who}")),
     }
 }
 
 fn speed_or_nothing(condition: &Condition) -> Observations {
     speed(condition).unwrap_or_else(|| {
-        Observations::note(format!("the driver does not tell how fast GPU {} may be", condition.index))
+        Observations::note(format!("the driver does not report clocks or link of GPU {}", condition.index))
     })
 }
 
@@ -206,23 +206,23 @@ pub(crate) fn speed(condition: &Condition) -> Option<Observations> {
     let heat = temperature.map_or_else(|| "of unknown temperature".to_owned(), |degrees| format!("at {degrees} °C"));
     let of_slowdown = |slowdown: &Slowdown| match slowdown {
         Slowdown::Heat => Observations::warn(
-            format!("GPU {index} is slowed down, {heat}"),
-            "it is too hot",
-            "see to the fans, the air and the room; sudo nvidia-smi -pl WATTS lowers its power until then",
+            format!("GPU {index} is throttled, {heat}"),
+            "overheating",
+            "check fans and air flow; until then lower the power limit: sudo nvidia-smi -pl WATTS",
         ),
         Slowdown::PowerBrake => Observations::warn(
-            format!("GPU {index} is slowed down by the machine's power supply"),
-            "the power brake is on: the supply is overloaded or failed",
-            "look at the power supplies; nvidia-smi -q -d PERFORMANCE",
+            format!("GPU {index} is throttled by the power supply"),
+            "the power brake is active: the power supply is overloaded or failed",
+            "check the power supplies; nvidia-smi -q -d PERFORMANCE",
         ),
         Slowdown::Hardware => Observations::warn(
-            format!("GPU {index} is slowed down by its hardware, {heat}"),
-            "it is too hot, or draws too much power",
+            format!("GPU {index} is throttled by its hardware, {heat}"),
+            "overheating, or the power draw is too high",
             "nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE",
         ),
         Slowdown::PowerCap => Observations::hint(
-            format!("GPU {index} works at its power limit"),
-            "which is as it should be under full load",
+            format!("GPU {index} runs at its power limit"),
+            "normal under full load",
             "sudo nvidia-smi -pl WATTS sets another limit",
         ),
     };
@@ -230,24 +230,21 @@ pub(crate) fn speed(condition: &Condition) -> Option<Observations> {
     let narrow = condition.pcie.filter(|link| link.lanes < link.most_lanes).map(|link| {
         Observations::warn(
             format!("GPU {index} has {} of {} PCI Express lanes", link.lanes, link.most_lanes),
-            "it is not seated well, or sits in a slot that has no more",
+            "the card is not seated well, or the slot has fewer lanes",
             "re-seat it, or use another slot; nvidia-smi -q | grep -A 3 PCIe",
         )
     });
     // A sleeping GPU lowers the speed of its link, but not the number of lanes.
     let slow = condition.pcie.filter(|link| is_busy && link.generation < link.highest_generation).map(|link| {
         Observations::warn(
-            format!(
-                "GPU {index} works with PCI Express {} where {} could be",
-                link.generation, link.highest_generation
-            ),
-            "the link has errors, or the firmware keeps it slow",
+            format!("GPU {index} uses PCI Express {}, but supports {}", link.generation, link.highest_generation),
+            "the link has errors, or the firmware limits its speed",
             "dmesg | grep -i -e aer -e pcie on the host; re-seat the card",
         )
     });
     let percent = utilization.map_or_else(|| "unknown".to_owned(), |percent| format!("{percent} %"));
     Some(Observations::all(slowdowns.map(of_slowdown).chain(narrow).chain(slow), || {
-        Observations::ok(format!("GPU {index} is not held back, {heat}, utilization {percent}"))
+        Observations::ok(format!("GPU {index} is not throttled, {heat}, utilization {percent}"))
     }))
 }
 
@@ -261,21 +258,21 @@ fn idle(all: &[Condition], jobs: &[QueuedJob]) -> Observations {
     let percents = all.iter().map(|it| it.utilization.map_or_else(|| "?".to_owned(), |percent| format!("{percent} %")));
     let percents = percents.collect::<Vec<_>>().join(", ");
     if long.is_empty() {
-        return Observations::ok(format!("no job has had a GPU for a minute; utilization: {percents}"));
+        return Observations::ok(format!("no job has had a GPU for more than a minute; utilization: {percents}"));
     }
     if working > 0 {
         return Observations::ok(format!(
-            "jobs {} have GPUs, and {working} of {} work; utilization: {percents}",
+            "jobs {} have GPUs; {working} of {} GPUs are active; utilization: {percents}",
             long.join(", "),
             all.len()
         ));
     }
     Observations::warn(
         format!(
-            "jobs {} have had GPUs for over a minute, and no GPU has a process; utilization: {percents}",
+            "jobs {} have had GPUs for over a minute, but no GPU has a process; utilization: {percents}",
             long.join(", ")
         ),
-        "the programs do not use the GPU: they run on the CPU",
+        "the programs run on the CPU",
         format!(
             "srun --overlap --jobid={} python3 -c 'import torch; print(torch.cuda.is_available())'; then .to(\"cuda\") in the program",
             long.first().map_or("N", String::as_str)
@@ -285,7 +282,7 @@ fn idle(all: &[Condition], jobs: &[QueuedJob]) -> Observations {
 
 fn persistence(all: &[Condition]) -> Observations {
     persistence_of(&all.iter().collect::<Vec<_>>())
-        .unwrap_or_else(|| Observations::note("the driver does not tell whether it keeps the GPUs awake"))
+        .unwrap_or_else(|| Observations::note("the driver does not report the persistence mode"))
 }
 
 /// `None` if the driver does not report it.
@@ -298,11 +295,11 @@ pub(crate) fn persistence_of(all: &[&Condition]) -> Option<Observations> {
     if off.is_empty() {
         let on = all.iter().filter(|it| it.is_persistent == Some(true)).map(|it| it.index.to_string());
         let on = on.collect::<Vec<_>>().join(", ");
-        return Some(Observations::ok(format!("the driver keeps GPU {on} awake")));
+        return Some(Observations::ok(format!("persistence mode is on for GPU {on}")));
     }
     Some(Observations::hint(
         format!("persistence mode is off for GPU {}", off.join(", ")),
-        "the driver lets a GPU go that nobody uses: clocks and limits that were set are lost, and the next use takes longer",
+        "the driver unloads an unused GPU: clock and power settings are lost, and the next use starts slower",
         "sudo systemctl enable --now nvidia-persistenced, or sudo nvidia-smi -pm 1, on the host",
     ))
 }
@@ -318,17 +315,21 @@ fn numa(facts: &Facts) -> Observations {
         return Observations::note("no GPU with a PCI address here");
     }
     if unknown.is_empty() {
-        return Observations::ok("the machine tells the NUMA node of each GPU");
+        return Observations::ok("the NUMA node of each GPU is known");
     }
-    let seen = format!("the machine does not tell the NUMA node of {} (-1)", unknown.join(", "));
-    let cause = "the firmware does not say it; most often a virtual machine without virtual NUMA";
+    let seen = format!("unknown NUMA node (-1): {}", unknown.join(", "));
+    let cause = "the firmware does not report it; most often a virtual machine without virtual NUMA";
     let sockets = facts.inventory.cpu.sockets.len();
     if sockets > 1 {
         return Observations::warn(
-            format!("{seen}, and it has {sockets} sockets"),
-            format!("{cause}; gres.conf has no Cores, so that Slurm cannot place jobs near to their GPU"),
-            "turn on virtual NUMA (VMware: chipset.motherboardLayout = \"acpi\"); on hardware report it to the machine's maker",
+            format!("{seen}, on a machine with {sockets} sockets"),
+            format!("{cause}; gres.conf has no Cores, so Slurm cannot place jobs near their GPU"),
+            "turn on virtual NUMA (VMware: chipset.motherboardLayout = \"acpi\"); on hardware report it to the vendor of the machine",
         );
     }
-    Observations::hint(seen, cause, "nothing: with one socket every CPU is near, and TensorFlow's message is harmless")
+    Observations::hint(
+        seen,
+        cause,
+        "no action: with one socket every CPU is near, and TensorFlow's message is harmless",
+    )
 }

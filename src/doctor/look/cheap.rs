@@ -32,7 +32,7 @@ pub struct Places<'a> {
     pub ports: [(&'static str, u16); 2],
 }
 
-/// What the start looks at too.
+/// The paths, names and ports of a start.
 pub fn look_cheaply(root: &Path, config: &Config, inventory: &Inventory, cluster: &str) -> CheapFacts {
     let places = Places {
         root,
@@ -42,26 +42,26 @@ pub fn look_cheaply(root: &Path, config: &Config, inventory: &Inventory, cluster
         has_nvidia: inventory.cuda_driver().is_some(),
         ports: [("slurmctld", config.slurm.controller_port), ("slurmd", config.slurm.daemon_port)],
     };
-    // With the host's network the port of a daemon that another container runs is that container's.
+    // With the host network, a remote daemon's port may be in use by its own container.
     let is_elsewhere = |port| match config.role {
         Role::Compute => port == config.slurm.controller_port,
         Role::Controller => port == config.slurm.daemon_port,
         role => role == Role::Login,
     };
-    // The ports of this machine say nothing about another root.
+    // Ports of this machine are unrelated to another root directory.
     let is_looked_at = |port| root == Path::new("/") && !is_elsewhere(port);
     let listens =
         |port| if is_looked_at(port) { sockets::listeners(port).map(|found| !found.is_empty()) } else { None };
     cheap(&places, &listens)
 }
 
-/// Makes the observations. `listens` tells whether a process listens on a port.
+/// Makes the observations. `listens` returns whether a process listens on a port.
 pub fn cheap(places: &Places<'_>, listens: &dyn Fn(u16) -> Option<bool>) -> CheapFacts {
     let root = places.root;
     let port = |(daemon, number): (&'static str, u16)| {
         let holder = match listens(number) {
             Some(true) => ports::holder(root, number, daemon),
-            Some(false) | None => Holder::Nobody,
+            Some(false) | None => Holder::Free,
         };
         Port { daemon, number, holder }
     };
@@ -198,9 +198,9 @@ fn toolkit(root: &Path) -> Option<String> {
 fn memory_kills(root: &Path) -> Looked<u64> {
     let files = ["sys/fs/cgroup/memory.events", "sys/fs/cgroup/memory/memory.oom_control"];
     let text = files.into_iter().find_map(|file| read(&root.join(file)));
-    let text = text.ok_or("the container's cgroup does not show memory.events")?;
+    let text = text.ok_or("the container's cgroup has no memory.events")?;
     let count = text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok());
-    count.ok_or_else(|| "this kernel does not count what it kills".to_owned())
+    count.ok_or_else(|| "this kernel does not count OOM kills".to_owned())
 }
 
 #[cfg(test)]
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(key("/etc/munge/munge.key"), None);
         write("etc/munge/munge.key", "secret");
         write("proc/self/mountinfo", "1 0 0:1 / / rw - overlay o rw\n");
-        assert_eq!(key("/etc/munge/munge.key"), Some(false), "nobody knows how old the container is");
+        assert_eq!(key("/etc/munge/munge.key"), Some(false), "the container's age is unknown");
         write(".dockerenv", "");
         set("etc/munge/munge.key", 1_000);
         assert_eq!(key("/etc/munge/munge.key"), Some(true));

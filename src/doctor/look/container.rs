@@ -1,4 +1,4 @@
-//! Looks at the container, and at what a start would do in it.
+//! Observes the container, and what a start would do in it.
 
 use std::io::{Read as _, Write as _};
 use std::path::Path;
@@ -24,7 +24,7 @@ pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> ContainerFacts {
         Ok(config) => (config, Ok(())),
         Err(error) => (Config::default(), Err(error.to_string())),
     };
-    // What the agent keeps from jobs is left out of what a reload would write.
+    // A reload would exclude the GPUs that the agent has excluded.
     let mut inventory = inventory.clone();
     agent::files::leave_out(&sys::under(&scope.root, &config.paths.run), &mut inventory);
     let inventory = &inventory;
@@ -36,7 +36,7 @@ pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> ContainerFacts {
         Ok(_) => slurm(&ask, &node),
         Err(why) => SlurmFacts::unasked(why),
     };
-    let munge = if status.is_ok() { own_credential(&ask) } else { Err("no cluster runs here".to_owned()) };
+    let munge = if status.is_ok() { own_credential(&ask) } else { Err("no cluster in this container".to_owned()) };
     ContainerFacts {
         configuration,
         cheap: cheap(scope, &config, inventory, planned.cluster),
@@ -48,11 +48,11 @@ pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> ContainerFacts {
         slurm,
         munge,
         gpu_health: agent::files::report(&sys::under(&scope.root, &config.paths.run))
-            .ok_or_else(|| "no agent looks at GPUs here".to_owned()),
+            .ok_or_else(|| "no GPU agent in this container".to_owned()),
     }
 }
 
-/// The configuration with the role of the cluster that runs, which `slurminit up` may have been told alone.
+/// The configuration with the role of the running cluster, which may come from the options of `slurminit up`.
 fn as_it_runs(mut config: Config, status: &Snapshot, root: &Path) -> Config {
     let runs = |name: DaemonName| status.units.iter().any(|unit| unit.name == name.as_str());
     let role = match (runs(DaemonName::Slurmctld), runs(DaemonName::Slurmd)) {
@@ -71,7 +71,7 @@ fn as_it_runs(mut config: Config, status: &Snapshot, root: &Path) -> Config {
     config
 }
 
-/// What a start would do now.
+/// The result of a start now.
 struct WouldDo {
     findings: Vec<Finding>,
     stale_files: Looked<Vec<String>>,
@@ -80,7 +80,7 @@ struct WouldDo {
 }
 
 impl WouldDo {
-    /// What is known without a plan.
+    /// The facts that need no plan.
     fn unplanned(config: &Config, inventory: &Inventory) -> Self {
         let (findings, node) = (inventory.findings.clone(), config.node.name.to_string());
         Self { findings, stale_files: Ok(Vec::new()), cluster: String::new(), node }
@@ -94,7 +94,7 @@ fn planned(scope: &Scope, config: &Config, inventory: &Inventory) -> WouldDo {
         move || would_do(&config, config_file.as_deref(), &inventory, &root)
     };
     within(scope.deadline, look).unwrap_or_else(|| WouldDo {
-        stale_files: Err("the files of Slurm could not be read in time: their file system hangs".to_owned()),
+        stale_files: Err("timeout while reading Slurm's files: the file system hangs".to_owned()),
         ..WouldDo::unplanned(config, inventory)
     })
 }
@@ -117,14 +117,14 @@ fn would_do(config: &Config, config_file: Option<&Path>, inventory: &Inventory, 
         }
         Err(PlanError::Refused(refusal)) => {
             would_do.findings.push(refusal.finding);
-            would_do.stale_files = Err("a start would be refused now".to_owned());
+            would_do.stale_files = Err("a start would fail now".to_owned());
         }
         Err(PlanError::Unreadable(error)) => would_do.stale_files = Err(error.to_string()),
     }
     would_do
 }
 
-/// What only jobs keep in the installed slurm.conf is not stale.
+/// Entries that slurm.conf keeps for running jobs are not stale.
 fn keep_for_jobs(config: &Config, root: &Path, planned: &mut Planned) {
     let installed = sys::under(root, &config.paths.slurm.join(FileName::SlurmConf.as_str()));
     let (installed, now) = (std::fs::read_to_string(installed).unwrap_or_default(), slurm_conf(&planned.files));
@@ -137,9 +137,13 @@ fn keep_for_jobs(config: &Config, root: &Path, planned: &mut Planned) {
 
 fn snapshot(config: &Config, root: &Path) -> Looked<Snapshot> {
     let directory = sys::under(root, &config.paths.run);
-    let status =
-        status::read(&directory).map_err(|_| "no cluster runs here: PID 1 is no slurminit, or not yet".to_owned())?;
-    if status.is_of_the_living() { Ok(status.snapshot) } else { Err(format!("slurminit (pid {}) is gone", status.pid)) }
+    let status = status::read(&directory)
+        .map_err(|_| "no cluster in this container: PID 1 is not slurminit, or is still starting".to_owned())?;
+    if status.is_of_the_living() {
+        Ok(status.snapshot)
+    } else {
+        Err(format!("slurminit (PID {}) has exited", status.pid))
+    }
 }
 
 fn cheap(scope: &Scope, config: &Config, inventory: &Inventory, cluster: String) -> CheapFacts {
@@ -153,17 +157,17 @@ fn cheap(scope: &Scope, config: &Config, inventory: &Inventory, cluster: String)
         key: None,
         cluster,
         saved_cluster: None,
-        state_disk: Err(format!("{state} did not answer in time: its file system hangs")),
+        state_disk: Err(format!("{state} timed out: the file system hangs")),
         state,
         ports: Vec::new(),
         cuda: crate::facts::CudaFacts::default(),
-        memory_kills: Err("it was not looked at".to_owned()),
+        memory_kills: Err("not checked".to_owned()),
         has_kfd: false,
         given: crate::facts::Given::default(),
     })
 }
 
-/// Standard input is copied into a file, for unmunge to be given a deadline.
+/// Copies standard input to a file, so that unmunge can run with a timeout.
 fn foreign_credential(ask: Ask<'_>, file: &Path) -> Looked<Credential> {
     if file != Path::new("-") {
         return credential(ask, file);
@@ -172,11 +176,11 @@ fn foreign_credential(ask: Ask<'_>, file: &Path) -> Looked<Credential> {
         let mut text = Vec::new();
         std::io::stdin().take(LONGEST_CREDENTIAL).read_to_end(&mut text)?;
         let path = std::env::temp_dir().join(format!("slurminit-credential-{}", std::process::id()));
-        // Not through a link that somebody else laid there.
+        // Do not follow a link that another user created.
         std::fs::OpenOptions::new().write(true).create_new(true).open(&path)?.write_all(&text)?;
         Ok::<_, std::io::Error>(path)
     };
-    let path = copy().map_err(|error| format!("the credential cannot be read: {error}"))?;
+    let path = copy().map_err(|error| format!("cannot read the credential: {error}"))?;
     let credential = credential(ask, &path);
     let _ = std::fs::remove_file(path);
     credential

@@ -25,7 +25,7 @@ pub(super) fn facts(scope: &Scope, inventory: &Inventory) -> HostFacts {
     }
 }
 
-/// What the image's label says.
+/// The image's label.
 pub fn image(ask: Ask<'_>, name: &str) -> Looked<Option<ImageFacts>> {
     match ask("docker", &["image", "inspect", "--format", "{{json .Config.Labels}}", name]) {
         Answer::Ended { succeeded: false, stderr, .. } if stderr.to_lowercase().contains("no such") => Ok(None),
@@ -109,12 +109,12 @@ fn plugin(json: &Value) -> Option<(String, u64, u64)> {
     Some((name, number("numberReady"), number("desiredNumberScheduled")))
 }
 
-/// Whether a time service keeps the clock right.
+/// Whether the clock is synchronized (NTP).
 pub fn clock(ask: Ask<'_>) -> Looked<bool> {
     let answer = output(ask, "timedatectl", &["show", "--property=NTPSynchronized", "--value"])?;
     match answer.trim() {
         "yes" => Ok(true),
         "no" => Ok(false),
-        other => Err(format!("timedatectl says `{}`", sys::tool::answer::first_line([other]))),
+        other => Err(format!("timedatectl reports `{}`", sys::tool::answer::first_line([other]))),
     }
 }

@@ -9,7 +9,7 @@ use crate::facts::Holder;
 /// TCP_LISTEN in the kernel's tables (net/tcp_states.h).
 const LISTEN: &str = "0A";
 
-/// The process that listens on `port`, as far as it is visible. In a container, not even root can see the files of
+/// The process that listens on `port`, if visible. In a container, not even root can see the files of
 /// another user's process. In that case a `daemon` running here is assumed to be the one.
 pub(super) fn holder(root: &Path, port: u16, daemon: &str) -> Holder {
     let inodes: Vec<String> = ["proc/net/tcp", "proc/net/tcp6"]

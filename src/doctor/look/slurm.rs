@@ -11,14 +11,14 @@ pub fn slurm(ask: Ask<'_>, node: &str) -> SlurmFacts {
     let client = Client::with(ask);
     // If the controller does not answer, every other command would block until its own deadline.
     if client.ping().is_err() {
-        let nothing = SlurmFacts::unasked("the controller does not answer");
+        let nothing = SlurmFacts::unasked("the controller does not respond");
         return SlurmFacts { controller: Ok(false), ..nothing };
     }
     let jobs = |state: &str| {
         let which = Jobs { states: &[state], ..Jobs::default() };
         client.jobs_with_gres(&which).map_err(String::from)
     };
-    // A part of a GPU counts like a whole one.
+    // A shared GPU counts as a whole one.
     let has_gpu = |job: &QueuedJob| ["gpu", "shard", "mps"].iter().any(|name| job.gres.contains(name));
     SlurmFacts {
         controller: Ok(true),
@@ -33,19 +33,18 @@ fn node(client: &Client, name: &str) -> Looked<NodeFacts> {
     Ok(NodeFacts { name: name.to_owned(), report, gres })
 }
 
-/// Lets munged encode and decode a credential.
+/// Encodes and decodes a credential with munged.
 pub fn own_credential(ask: Ask<'_>) -> Looked<Credential> {
     parse_credential(&output_even_if_refused(ask, "munge --no-input | unmunge"))
 }
 
-/// Lets munged decode a credential from another machine, stored in `file`.
+/// Decodes a credential from another machine, stored in `file`.
 pub fn credential(ask: Ask<'_>, file: &std::path::Path) -> Looked<Credential> {
-    let file =
-        file.to_str().filter(|name| !name.contains('\'')).ok_or("its file's name cannot be handed to unmunge")?;
+    let file = file.to_str().filter(|name| !name.contains('\'')).ok_or("the file name is not valid for unmunge")?;
     parse_credential(&output_even_if_refused(ask, &format!("unmunge --input='{file}'")))
 }
 
-/// unmunge explains a failure, and prints what it could decode.
+/// Runs a pipeline. unmunge prints the decoded part even after a failure.
 fn output_even_if_refused(ask: Ask<'_>, line: &str) -> String {
     let line = format!("({line}) 2>&1; true");
     output(ask, "sh", &["-c", &line]).unwrap_or_else(|why| why)

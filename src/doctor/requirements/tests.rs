@@ -133,11 +133,11 @@ fn a_gpu_that_did_not_answer_is_not_spoken_for() {
     let (told, silent) = (healthy(0), Condition { index: 1, ..Condition::default() });
     let seen = |answer: &Observations| answer.observations()[0].seen.clone();
     let awake = work::persistence_of(&[&Condition { is_persistent: Some(true), ..told }, &silent]).unwrap();
-    assert_eq!(seen(&awake), "the driver keeps GPU 0 awake");
+    assert_eq!(seen(&awake), "persistence mode is on for GPU 0");
     assert_eq!(work::silent(&silent, Vendor::default()), None, "a driver may be too old for every call");
     let lost = Condition { obstacle: Some(Obstacle::Lost), ..silent.clone() };
     let lost = work::silent(&lost, Vendor::default()).unwrap();
-    assert_eq!((lost.verdict(), seen(&lost).as_str()), (crate::Verdict::Fail, "GPU 1 is lost, or needs a reset"));
+    assert_eq!((lost.verdict(), seen(&lost).as_str()), (crate::Verdict::Fail, "GPU 1 is lost or needs a reset"));
     let refused = Condition { obstacle: Some(Obstacle::Refused), ..silent };
     assert_eq!(work::silent(&refused, Vendor::default()).unwrap().verdict(), crate::Verdict::CouldNotLook);
 }

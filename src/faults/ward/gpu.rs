@@ -1,4 +1,4 @@
-//! One GPU: what it was seen with, and which faults it has.
+//! One GPU: its last samples and its faults.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,15 +10,15 @@ use crate::report::{Count, GpuReport, OpenFault};
 use model::inventory::{Condition, Readings, Slowdown};
 use model::queued_job::OwnedJob;
 
-/// So many looks in a row must be free of a fault before it is over.
+/// The number of consecutive samples without a fault after which it is cleared.
 const GOOD_LOOKS: u32 = 2;
-/// The memory of a GPU that may be in use without a job, in MiB: what drivers and a display keep.
+/// The memory of drivers and a display, in MiB, which may be in use without a job.
 const FLOOR_MIB: u64 = 1024;
-/// So many answers of Slurm in a row must know no job of a GPU that is in use: a job may be beginning or ending.
+/// The number of consecutive queries without a job on a GPU in use, because a job may be starting or ending.
 const UNOWNED: u32 = 2;
-/// How long after an XID the driver's word that nothing is to be done counts, in ms: the driver may need a while to say otherwise.
+/// The delay after an XID before a recovery action of "none" counts, in ms: the driver may update it late.
 const XID_RESTS: u64 = 60_000;
-/// How long a reset may take, in ms: all GPUs that XGMI joins are reset together.
+/// The timeout of a reset, in ms: all GPUs connected by XGMI are reset together.
 const RESET_TAKES: u64 = 30_000;
 
 #[derive(Debug, Default)]
@@ -28,15 +28,15 @@ pub(super) struct Gpu {
     readings: Readings,
     open: BTreeMap<FaultKind, Open>,
     counts: BTreeMap<FaultKind, Count>,
-    /// Slurm's indices of it.
+    /// Slurm's indices of the GPU.
     pub(super) offered: Vec<usize>,
     pub(super) jobs: Vec<OwnedJob>,
     since: u64,
-    /// How many answers in a row knew no job of it while it was in use.
+    /// The number of consecutive queries without a job while it was in use.
     unowned: u32,
-    /// Whether the end of its reset may have passed unheard.
+    /// Whether the end of its reset may have been missed.
     is_end_unheard: bool,
-    /// The NVLinks that were down and the errors that there were when it was first seen.
+    /// The NVLinks that were down and the error counts in the first sample.
     first: Option<(Option<u32>, Option<u64>)>,
 }
 
@@ -44,9 +44,9 @@ pub(super) struct Gpu {
 struct Open {
     policy: Policy,
     since: u64,
-    /// When it was last seen, in ms.
+    /// The time of the last sample, in ms.
     seen_ms: u64,
-    /// The looks in a row that did not show it.
+    /// The number of consecutive samples without the fault.
     good_looks: u32,
 }
 
@@ -55,7 +55,7 @@ impl Gpu {
         Self { identity, since: now.unix, ..Self::default() }
     }
 
-    /// As an earlier process left it.
+    /// Restores the state from an earlier agent's report.
     pub(super) fn restored(report: &GpuReport) -> Self {
         let identity = Identity {
             vendor: report.vendor,
@@ -72,7 +72,7 @@ impl Gpu {
         Self { identity, open: open.collect(), counts: report.counts.clone(), since: report.since, ..Self::default() }
     }
 
-    /// Takes a look's result; returns the faults that are new, and those that are over.
+    /// Applies a sample; returns the new and the cleared faults.
     pub(super) fn see(
         &mut self,
         now: Clock,
@@ -80,7 +80,7 @@ impl Gpu {
         policy: impl Fn(FaultKind) -> Policy,
     ) -> (Vec<FaultKind>, Vec<FaultKind>) {
         let kinds = match seen.trouble {
-            // Nothing else is known of it then: what it has, it keeps.
+            // Without values, the other faults stay unchanged.
             Some(trouble) => BTreeSet::from([trouble]),
             None => self.kinds(&seen),
         };
@@ -93,7 +93,7 @@ impl Gpu {
         if is_read {
             let missing = self.open.keys().copied().filter(|kind| !kinds.contains(kind)).collect::<Vec<_>>();
             over.extend(missing.into_iter().filter(|kind| self.miss(now, *kind)));
-            // A GPU that comes back was reset.
+            // A GPU that returns was reset.
             if over.iter().any(|kind| matches!(kind, FaultKind::Lost)) {
                 let ends = |kind: &FaultKind| is_reset(*kind) || matches!(kind, FaultKind::Xid(_));
                 over.extend(
@@ -105,7 +105,7 @@ impl Gpu {
         (new, over)
     }
 
-    /// Takes an event.
+    /// Applies an event.
     pub(super) fn event(&mut self, now: Clock, kind: FaultKind, policy: Policy) {
         self.count(now, kind);
         if policy == Policy::Drain {
@@ -115,27 +115,27 @@ impl Gpu {
         }
     }
 
-    /// The driver begins to reset it. Returns whether that is news: it may try several times.
+    /// The driver begins a reset. Returns false for a repeated attempt.
     pub(super) fn reset_begins(&mut self, now: Clock, policy: Policy) -> bool {
         self.is_end_unheard = false;
         self.meet(now, FaultKind::Reset, policy)
     }
 
-    /// The driver has reset it. Returns whether a beginning was heard.
+    /// The driver has finished a reset. Returns whether its beginning was reported.
     pub(super) fn reset_ends(&mut self) -> bool {
         let before = self.open.len();
         self.open.retain(|kind, _| !is_reset(*kind));
         self.open.len() < before
     }
 
-    /// When its reset has taken too long, in ms.
+    /// The time at which its reset times out, in ms.
     pub(super) fn reset_is_due(&self) -> Option<u64> {
         let reset = self.open.get(&FaultKind::Reset)?;
         (!self.open.contains_key(&FaultKind::ResetUnfinished)).then_some(reset.seen_ms + RESET_TAKES)
     }
 
-    /// Whoever hears events was started anew.
-    pub(super) fn hears_anew(&mut self) {
+    /// The event watcher was restarted.
+    pub(super) fn watcher_restarted(&mut self) {
         let resets = self.open.iter_mut().filter(|(kind, _)| is_reset(**kind));
         for (_, open) in resets {
             self.is_end_unheard = true;
@@ -148,7 +148,7 @@ impl Gpu {
         (count.count, count.last) = (count.count.saturating_add(1), now.unix);
     }
 
-    /// Whether a fault that a look shows is a new one.
+    /// Whether a fault in a sample is new.
     fn meet(&mut self, now: Clock, kind: FaultKind, policy: Policy) -> bool {
         if let Some(open) = self.open.get_mut(&kind) {
             (open.seen_ms, open.good_looks) = (now.ms, 0);
@@ -159,23 +159,23 @@ impl Gpu {
         true
     }
 
-    /// Whether a fault that a look did not show is over.
+    /// Whether a fault that is missing in a sample is cleared.
     fn miss(&mut self, now: Clock, kind: FaultKind) -> bool {
         let says_nothing_is_to_be_done = self.readings.recovery_action == Some(0);
-        // AMD's processor for power management answers neither during a reset nor after one that failed.
+        // AMD's power management processor does not respond during a reset or after a failed one.
         let answers = self.condition.temperature.is_some() || self.condition.utilization.is_some();
         let Some(open) = self.open.get_mut(&kind) else { return false };
         open.good_looks += 1;
         let can_end = match kind {
             FaultKind::Xid(_) => now.ms.saturating_sub(open.seen_ms) >= XID_RESTS && says_nothing_is_to_be_done,
-            // The driver says so itself.
+            // The driver itself reports when this fault ends.
             FaultKind::Reset | FaultKind::ResetUnfinished => self.is_end_unheard && answers,
             _ => true,
         };
         open.good_looks >= GOOD_LOOKS && can_end
     }
 
-    /// The faults that a look shows.
+    /// The faults in a sample.
     fn kinds(&mut self, seen: &Seen) -> BTreeSet<FaultKind> {
         let (condition, readings) = (&seen.condition, &seen.readings);
         let uncorrected = readings.ecc_uncorrected;
@@ -195,23 +195,23 @@ impl Gpu {
         add(FaultKind::RowRemapFailed, readings.remapped_rows.is_some_and(|rows| rows.has_failed));
         add(FaultKind::Heat, slowed(Slowdown::Heat));
         add(FaultKind::PowerBrake, slowed(Slowdown::PowerBrake));
-        // Links that were down from the first are not wired. A counter that goes back was reset.
+        // Links that were down in the first sample are not wired. A decreasing counter was reset.
         add(FaultKind::NvlinkDown, more(readings.nvlinks_down, links));
         add(FaultKind::EccUncorrected, more(uncorrected, errors) || readings.ras_uncorrected > Some(0));
         kinds
     }
 
-    /// Whether jobs are not to get it.
+    /// Whether it must be excluded from jobs.
     pub(super) fn is_bad(&self) -> bool {
         self.open.values().any(|open| open.policy == Policy::Drain)
     }
 
-    /// Its faults for which jobs are not to get it.
+    /// The faults because of which it must be excluded from jobs.
     pub(super) fn bad_kinds(&self) -> Vec<FaultKind> {
         self.open.iter().filter(|(_, open)| open.policy == Policy::Drain).map(|(kind, _)| *kind).collect()
     }
 
-    /// Whether more of its memory is in use than nobody would notice.
+    /// Whether more memory is in use than the driver itself needs.
     pub(super) fn is_in_use(&self) -> bool {
         self.condition.memory_mib.is_some_and(|(used, _)| used > FLOOR_MIB)
     }

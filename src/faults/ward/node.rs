@@ -1,4 +1,4 @@
-//! What happens to the node because of its GPUs.
+//! Draining and resuming the node because of its GPUs.
 
 use std::collections::BTreeSet;
 
@@ -6,38 +6,38 @@ use super::{Act, Clock, Key, Out, Recount, Ward};
 use crate::policy;
 use model::queued_job::OwnedJob;
 
-/// The pause between two questions while jobs are waited for, in ms.
+/// The interval of queries while waiting for jobs, in ms.
 const ASK: u64 = 1_000;
-/// How long one look takes, in ms: what it finds of several GPUs is answered together.
+/// The duration of a sampling round, in ms, so that faults of several GPUs are handled together.
 const SETTLES: u64 = 200;
-/// How long after a failed reload the next one is tried, in ms: this at first, then twice as long, up to the longest.
+/// The backoff after a failed reload, in ms: doubles up to the maximum.
 const RETRY: u64 = 10_000;
 const LONGEST_RETRY: u64 = 600_000;
-/// How long after slurmctld took a change it has surely saved it, in ms: it does so within 5 s (24.11, `state_save.c`, SAVE_MAX_WAIT).
+/// The time after which slurmctld has certainly saved a change, in ms: it saves within 5 s (24.11, `state_save.c`, SAVE_MAX_WAIT).
 const SAVED: u64 = 10_000;
-/// How long a GPU that is well again waits for a moment in which no job has a GPU, in ms. Then the node is drained for it.
+/// How long a recovered GPU waits until no job has a GPU, in ms. Then the node is drained.
 const BACK_WAITS: u64 = 3_600_000;
 
-/// What the node is doing.
+/// The stage of the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// It takes jobs, as far as GPUs are concerned.
+    /// The node is not drained because of GPUs.
     Open {
-        /// The wait of a GPU for its return.
+        /// The wait of a recovered GPU.
         back: Option<Back>,
     },
-    /// It takes no more jobs; those that keep its GPUs from being counted anew are waited for.
+    /// The node is drained and waits for the jobs that prevent a change of its GPU count.
     Draining {
         /// Since when, in ms.
         since: u64,
-        /// Whether the drain is ours; `None` until that is known.
+        /// Whether the drain is ours; `None` until confirmed.
         is_ours: Option<bool>,
-        /// When to ask next, in ms.
+        /// The time of the next query, in ms.
         next: u64,
         /// The pause after the next failed reload, in ms.
         retry: u64,
     },
-    /// The configuration is being written anew without these.
+    /// A reload is excluding these GPUs.
     Reloading { without: BTreeSet<Key>, is_ours: bool, retry: u64 },
 }
 
@@ -51,7 +51,7 @@ impl Stage {
         }
     }
 
-    /// When there is something to do next, in ms.
+    /// The time of the next action, in ms.
     pub(super) const fn next(&self) -> Option<u64> {
         match self {
             Self::Draining { next, .. } => Some(*next),
@@ -61,36 +61,36 @@ impl Stage {
     }
 }
 
-/// The wait of a GPU that is well again for a moment in which no job has a GPU.
+/// The wait of a recovered GPU until no job has a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Back {
     /// Since when, in ms.
     since: u64,
-    /// When to ask next, in ms.
+    /// The time of the next query, in ms.
     next: u64,
 }
 
-/// How a drain went.
+/// The result of a drain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Drained {
-    /// The node takes no more jobs, because of us.
+    /// The agent drained the node.
     Ours,
-    /// Somebody else had drained it, for this reason.
+    /// The node was already drained for this other reason.
     Others(String),
-    /// It could not be done.
+    /// The drain failed.
     Failed(String),
 }
 
-/// What Slurm says of the node.
+/// Slurm's state of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OnNode {
-    /// Whether it takes no more jobs, whatever closed it.
+    /// Whether it is drained, for any reason.
     pub is_closed: bool,
-    /// Whether it is so for the agent's own reason, a GPU.
+    /// Whether it is drained because of a GPU, by the agent.
     pub is_ours: bool,
     /// The jobs on each GPU, in Slurm's order.
     pub gpus: Vec<Vec<OwnedJob>>,
-    /// The GPUs that jobs have, whoever they are.
+    /// The number of GPUs allocated to jobs.
     pub held: usize,
     /// Whether no job is on it, with a GPU or without.
     pub is_empty: bool,
@@ -107,19 +107,19 @@ impl OnNode {
 }
 
 impl Ward {
-    /// The GPUs that jobs are not to get: those that are bad, of those that jobs can get or could.
+    /// The GPUs to exclude: the faulty ones that are or were available to jobs.
     fn wanted(&self) -> BTreeSet<Key> {
         let bad = self.gpus.iter().filter(|(_, gpu)| gpu.is_bad());
         let theirs = bad.filter(|(key, gpu)| !gpu.offered.is_empty() || self.applied.contains(*key));
         theirs.map(|(key, _)| key.clone()).collect()
     }
 
-    /// Whether the configuration leaves it out.
+    /// Whether the configuration excludes it.
     pub(super) fn is_out(&self, key: &Key) -> bool {
         self.applied.contains(key)
     }
 
-    /// What follows from the faults that there are.
+    /// Decides the next stage from the current faults.
     pub(super) fn decide(&mut self, now: Clock) {
         let wanted = self.wanted();
         if self.must_check_resumed().is_some_and(|due| now.ms >= due) {
@@ -143,7 +143,7 @@ impl Ward {
         }
     }
 
-    /// The pause between two questions while the node is drained.
+    /// The query interval while the node is drained.
     const fn pause(&self) -> u64 {
         match self.recount {
             Recount::WithoutGpuJobs | Recount::WithoutJobs => ASK,
@@ -165,13 +165,13 @@ impl Ward {
         self.stage = Stage::OPEN;
     }
 
-    /// When to ask whether slurmctld still knows that the node was resumed, in ms.
+    /// When to check that slurmctld kept the resume, in ms.
     pub(super) fn must_check_resumed(&self) -> Option<u64> {
         self.resumed.filter(|_| matches!(self.stage, Stage::Open { .. }))
     }
 
-    /// A slurmctld that is killed before it has saved that it resumed the node has the old drain again, and one that is away has not
-    /// resumed it.
+    /// Resumes the node again if slurmctld lost the resume: it was killed before saving it, or was
+    /// unreachable.
     fn check_resumed(&mut self, now: Clock, asked: Clock, node: Option<&OnNode>) {
         if self.must_check_resumed().is_none_or(|due| asked.ms < due) {
             return;
@@ -193,18 +193,18 @@ impl Ward {
         *next = now.ms + SETTLES;
         match outcome {
             Drained::Ours => *is_ours = Some(true),
-            // It was ours already, and became a person's.
+            // The drain was ours, but an administrator has replaced it.
             Drained::Others(_) => *is_ours = Some(false),
             Drained::Failed(why) => {
                 *next = now.ms + pause;
-                let line = format!("the node could not be drained: {why}; trying again");
+                let line = format!("could not drain the node: {why}; retrying");
                 self.acts.push(Act::Say { is_good: false, line });
             }
         }
         self.decide(now);
     }
 
-    /// The answer to [`Act::Ask`], which was asked at `asked`.
+    /// The answer to [`Act::Ask`], sent at `asked`.
     pub fn on_node(&mut self, now: Clock, asked: Clock, node: Option<&OnNode>) {
         if let Some(node) = node {
             for gpu in self.gpus.values_mut() {
@@ -219,7 +219,7 @@ impl Ward {
         let wanted = self.wanted();
         if let Stage::Open { back: Some(back) } = &mut self.stage {
             back.next = now.ms + self.interval_ms;
-            // A job may have begun since it was asked, so the node is drained first, and asked again.
+            // A job may have started since the query, so the node is drained first and queried again.
             if node.is_some_and(|node| node.can_be_recounted(self.recount)) {
                 self.drain(now, self.reason_of_return(&wanted));
             }
@@ -232,10 +232,10 @@ impl Ward {
         *next = now.ms + pause;
         let Some(node) = node else { return };
         if !node.is_closed && wanted.is_subset(&self.applied) {
-            // A GPU that is well again does not close a node that somebody opened.
+            // A recovered GPU does not drain a node that an administrator resumed.
             self.stage = Stage::OPEN;
         } else if !node.is_closed && is_ours.is_some() {
-            // Somebody resumed it, such as a daemon's restart.
+            // The node was resumed externally, such as by a daemon's restart.
             *is_ours = None;
             self.acts.push(Act::Drain { reason });
         } else if asked.ms >= *since && node.can_be_recounted(recount) && is_ours.is_some() {
@@ -246,7 +246,7 @@ impl Ward {
         }
     }
 
-    /// The answer to [`Act::Reload`]: what jobs can get now, or why it failed.
+    /// The answer to [`Act::Reload`]: the devices for jobs, or the error.
     pub fn reloaded(&mut self, now: Clock, outcome: Result<Vec<super::Offered>, String>) {
         let Stage::Reloading { without, is_ours, retry } = self.stage.clone() else { return };
         match outcome {
@@ -255,9 +255,9 @@ impl Ward {
                 self.offer(offered);
                 let gpus = self.offered.len();
                 let line = match self.names(&self.applied) {
-                    names if names.is_empty() => format!("all {gpus} GPUs are offered to jobs again"),
-                    names if is_ours => format!("the node takes jobs again, with {gpus} GPUs: {names} left out"),
-                    names => format!("the node has {gpus} GPUs, and stays closed by others: {names} left out"),
+                    names if names.is_empty() => format!("all {gpus} GPUs available to jobs again"),
+                    names if is_ours => format!("node resumed with {gpus} GPUs: {names} excluded"),
+                    names => format!("node has {gpus} GPUs and stays drained by an administrator: {names} excluded"),
                 };
                 self.acts.push(Act::Say { is_good: true, line });
                 self.resume(now, is_ours);
@@ -267,9 +267,7 @@ impl Ward {
                 let next = now.ms + retry;
                 let retry = (retry * 2).min(LONGEST_RETRY);
                 self.stage = Stage::Draining { since: now.ms, is_ours: Some(is_ours), next, retry };
-                let line = format!(
-                    "the number of the node's GPUs could not be changed: {why}; it stays drained, and is tried again"
-                );
+                let line = format!("could not change the node's GPU count: {why}; the node stays drained; retrying");
                 self.acts.push(Act::Say { is_good: false, line });
             }
         }
@@ -281,7 +279,7 @@ impl Ward {
         names.collect::<Vec<_>>().join(" and ")
     }
 
-    /// The node's reason in Slurm. It begins with the words by which every version knows its own.
+    /// The node's drain reason in Slurm.
     fn reason_of_loss(&self, wanted: &BTreeSet<Key>) -> String {
         let each = wanted.difference(&self.applied).chain(wanted.intersection(&self.applied));
         let gpu = |key: &Key| {
@@ -296,10 +294,10 @@ impl Ward {
 
     fn reason_of_return(&self, wanted: &BTreeSet<Key>) -> String {
         let back = self.applied.difference(wanted).cloned().collect();
-        format!("{} is well again, and is offered {}", self.names(&back), self.when())
+        format!("{} recovered; will be offered {}", self.names(&back), self.when())
     }
 
-    /// When the GPUs are counted anew.
+    /// When the GPU count can change.
     const fn when(&self) -> &'static str {
         match self.recount {
             Recount::WithoutGpuJobs => "once no job has a GPU",
@@ -308,7 +306,7 @@ impl Ward {
         }
     }
 
-    /// What the node is doing, for people.
+    /// The stage of the node as text.
     pub(super) fn doing(&self) -> Option<String> {
         let wanted = self.wanted();
         let holders = || {
@@ -322,25 +320,22 @@ impl Ward {
                 let back = self.applied.difference(&wanted).cloned().collect();
                 let jobs = Some(holders()).filter(|jobs| !jobs.is_empty());
                 let jobs = jobs.map(|jobs| format!(" ({jobs})")).unwrap_or_default();
-                Some(format!("{} is well again, and is offered {}{jobs}", self.names(&back), self.when()))
+                Some(format!("{} recovered; will be offered {}{jobs}", self.names(&back), self.when()))
             }
             Stage::Open { back: None } if self.applied.is_empty() => None,
-            Stage::Open { back: None } => Some(format!("{} left out", self.names(&self.applied))),
+            Stage::Open { back: None } => Some(format!("{} excluded", self.names(&self.applied))),
             Stage::Draining { .. } if self.recount == Recount::Never => Some(format!(
-                "it is drained because of {}; restart this container to use the others",
+                "drained because of {}; restart this container to use the other GPUs",
                 self.names(&wanted)
             )),
             Stage::Draining { .. } if self.recount == Recount::WithoutJobs => {
-                Some(format!("it is drained because of {}, until all of its jobs have ended", self.names(&wanted)))
+                Some(format!("drained because of {}, until all of its jobs have ended", self.names(&wanted)))
             }
             Stage::Draining { .. } => Some(match holders().as_str() {
-                "" => format!("it is drained because of {}", self.names(&wanted)),
-                jobs => format!(
-                    "it is drained because of {}, until the jobs that have GPUs have ended: {jobs}",
-                    self.names(&wanted)
-                ),
+                "" => format!("drained because of {}", self.names(&wanted)),
+                jobs => format!("drained because of {}, until its GPU jobs have ended: {jobs}", self.names(&wanted)),
             }),
-            Stage::Reloading { .. } => Some("its GPUs are being counted anew".to_owned()),
+            Stage::Reloading { .. } => Some("updating its GPU count".to_owned()),
         }
     }
 

@@ -1,6 +1,6 @@
-//! Resets that a driver makes of itself, and tells of: AMD's.
+//! GPU resets that the driver initiates and reports (AMD).
 //!
-//! A reset ends what runs on the GPU, and then the GPU is as good as before. One that does not end leaves a GPU that nobody can use.
+//! A reset kills the processes on the GPU. Afterwards the GPU is usable again; if the reset does not end, it is not.
 
 use super::{Act, Clock, FaultKind, Key, Seen, Ward};
 use crate::look::Phase;
@@ -21,16 +21,16 @@ impl Ward {
             }
             Phase::Ends => {
                 if gpu.reset_ends() {
-                    let line = format!("{}: the driver has reset it, and it can be used again", self.name(key));
+                    let line = format!("{}: reset by the driver, usable again", self.name(key));
                     self.acts.push(Act::Say { is_good: true, line });
                 }
             }
         }
     }
 
-    /// Whoever hears the driver's events was started anew: the end of a reset may have passed meanwhile.
-    pub fn hears_anew(&mut self, vendor: Vendor) {
-        self.gpus.values_mut().filter(|gpu| gpu.identity.vendor == vendor).for_each(super::Gpu::hears_anew);
+    /// The event watcher was restarted: it may have missed the end of a reset.
+    pub fn watcher_restarted(&mut self, vendor: Vendor) {
+        self.gpus.values_mut().filter(|gpu| gpu.identity.vendor == vendor).for_each(super::Gpu::watcher_restarted);
     }
 
     pub(super) fn check_resets(&mut self, now: Clock) {

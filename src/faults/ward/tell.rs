@@ -1,31 +1,31 @@
-//! What is told of a fault: the GPU, the jobs that had it, the cause, the repair.
+//! Reports of faults: the GPU, the jobs that used it, the cause, the repair.
 
 use super::{Act, Clock, FaultKind, Key, Policy, RECENT, Recount, Told, Ward};
 use crate::policy;
 use model::queued_job::OwnedJob;
 
-/// The same fault of the same GPU is told once in this time, in ms.
+/// The minimum interval between two reports of one fault of one GPU, in ms.
 const AGAIN: u64 = 60_000;
 
-/// A fault that is told as soon as it is known which jobs had the GPU.
+/// A fault that is reported once the jobs on the GPU are known.
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
     pub(super) key: Key,
     pub(super) kind: FaultKind,
     pub(super) policy: Policy,
-    /// More than the kind says.
+    /// Details in addition to the kind.
     pub(super) detail: Option<String>,
 }
 
 impl Ward {
-    /// Notes a fault that is to be told.
+    /// Queues a fault for reporting, unless it was reported recently.
     pub(super) fn note(&mut self, now: Clock, key: &Key, kind: FaultKind, policy: Policy, detail: Option<&str>) {
         if policy < Policy::Warn {
             return;
         }
         let last = self.last_told.insert((key.clone(), kind), now.ms);
         if last.is_some_and(|last| now.ms.saturating_sub(last) < AGAIN) {
-            // The time counts from the line.
+            // The interval starts at the reported line.
             self.last_told.extend(last.map(|last| ((key.clone(), kind), last)));
             return;
         }
@@ -40,14 +40,14 @@ impl Ward {
             let (what, repair) = policy::words(pending.kind);
             let what = pending.detail.map_or(what.clone(), |detail| format!("{what}: {detail}"));
             let end = match (pending.policy, self.recount, gpu.offered.is_empty()) {
-                (Policy::Drain, _, true) => "; jobs do not get it anyway",
+                (Policy::Drain, _, true) => "; already unavailable to jobs",
                 (Policy::Drain, Recount::WithoutGpuJobs, _) => {
-                    "; the node takes no more jobs until those with GPUs have ended, and then comes back without it"
+                    "; draining the node until its GPU jobs have ended, then resuming it without this GPU"
                 }
                 (Policy::Drain, Recount::WithoutJobs, _) => {
-                    "; the node takes no more jobs until all of its jobs have ended, and then comes back without it"
+                    "; draining the node until all of its jobs have ended, then resuming it without this GPU"
                 }
-                (Policy::Drain, Recount::Never, _) => "; the node takes no more jobs",
+                (Policy::Drain, Recount::Never, _) => "; draining the node",
                 _ => "",
             };
             let line = format!("{}: {what}{}{end}. Repair: {repair}", self.name(&pending.key), whose(&jobs));
@@ -71,7 +71,7 @@ impl Ward {
     pub(super) fn say_over(&mut self, key: &Key, kind: FaultKind) {
         let (what, _) = policy::words(kind);
         self.last_told.remove(&(key.clone(), kind));
-        self.acts.push(Act::Say { is_good: true, line: format!("{}: it is over: {what}", self.name(key)) });
+        self.acts.push(Act::Say { is_good: true, line: format!("{}: cleared: {what}", self.name(key)) });
     }
 
     /// `GPU 3 (NVIDIA H200, GPU-fa4e..., 0000:13:00.0)`.

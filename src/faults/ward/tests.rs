@@ -131,7 +131,7 @@ impl World {
                 let outcome = match &self.drained {
                     Some(other) if !other.starts_with("GPU ") => Drained::Others(other.clone()),
                     _ => {
-                        assert!(reason.starts_with("GPU "), "nobody would know it: {reason:?}");
+                        assert!(reason.starts_with("GPU "), "the reason must name the GPU: {reason:?}");
                         self.drained = Some(reason);
                         Drained::Ours
                     }
@@ -163,7 +163,7 @@ impl World {
             Act::Resume if self.is_away => {}
             Act::Resume if self.drained.as_ref().is_some_and(|reason| !reason.starts_with("GPU ")) => {}
             Act::Resume => self.drained = None,
-            Act::Notify(told) => assert!(self.said.contains(&told.line), "it is told before"),
+            Act::Notify(told) => assert!(self.said.contains(&told.line), "the log line precedes the notification"),
         }
     }
 

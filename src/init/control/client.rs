@@ -10,23 +10,23 @@ use tokio::time::{Instant, timeout_at};
 
 use super::protocol::{Reply, Request, line, parse_answer};
 
-/// How long PID 1 may take in total.
+/// The timeout of a whole request.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// The pause before the next try while PID 1 is busy.
+/// The pause before a retry while PID 1 is busy.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// Why there is no answer.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each message says what the variant is")]
+#[expect(missing_docs, reason = "the message describes the variant")]
 pub enum ControlError {
     #[error("{}: no slurminit runs here as PID 1 of a cluster: {source}", socket.display())]
-    Nobody { socket: PathBuf, source: std::io::Error },
+    NotRunning { socket: PathBuf, source: std::io::Error },
     #[error("{}: only root may do this; try `docker exec -u root`, or sudo", socket.display())]
     NotPermitted { socket: PathBuf },
-    #[error("{}: slurminit does not answer within {} s; see `docker logs`", socket.display(), DEADLINE.as_secs())]
+    #[error("{}: slurminit does not answer (timeout {} s); see `docker logs`", socket.display(), DEADLINE.as_secs())]
     NoAnswer { socket: PathBuf },
-    #[error("{}: slurminit's answer is not understood ({what}); are there two versions of slurminit?", socket.display())]
-    NotUnderstood { socket: PathBuf, what: String },
+    #[error("{}: slurminit sent an unparsable reply ({what}); use the same version of slurminit on both sides", socket.display())]
+    Unparsable { socket: PathBuf, what: String },
     #[error("{0}")]
     Refused(String),
 }
@@ -58,14 +58,14 @@ type Take<'a> = &'a mut dyn FnMut(&[u8]) -> std::io::Result<()>;
 
 /// With `has_an_end`, the deadline is that of the whole answer, otherwise that of its first line.
 fn talk(socket: &Path, request: &Request, has_an_end: bool, take: Take<'_>) -> Result<Reply, ControlError> {
-    let nobody = |source| ControlError::Nobody { socket: socket.to_owned(), source };
+    let not_running = |source| ControlError::NotRunning { socket: socket.to_owned(), source };
     let no_answer = || ControlError::NoAnswer { socket: socket.to_owned() };
     let failed = |source: std::io::Error| match source.kind() {
         ErrorKind::PermissionDenied => ControlError::NotPermitted { socket: socket.to_owned() },
-        ErrorKind::NotFound | ErrorKind::ConnectionRefused => nobody(source),
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => not_running(source),
         _ => no_answer(),
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(nobody)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(not_running)?;
     runtime.block_on(async {
         let deadline = Instant::now() + DEADLINE;
         let begun = timeout_at(deadline, begin(socket, request)).await;
@@ -75,7 +75,7 @@ fn talk(socket: &Path, request: &Request, has_an_end: bool, take: Take<'_>) -> R
             return Ok(Reply::Done);
         }
         let (reply, lines) = parse_answer(&first)
-            .map_err(|error| ControlError::NotUnderstood { socket: socket.to_owned(), what: error.to_string() })?;
+            .map_err(|error| ControlError::Unparsable { socket: socket.to_owned(), what: error.to_string() })?;
         if let Reply::Refused { why } = reply {
             return Err(ControlError::Refused(why));
         }

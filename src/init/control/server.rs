@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use super::protocol::{LONGEST_REQUEST, Reply, Request, line, take_request};
 
-/// How many clients are served at once; further ones are told to try again.
+/// How many clients are served at once; further ones get `Busy`.
 const CLIENTS: usize = 8;
 /// How many clients may follow a log, for any length of time, in addition to the others. Two of them are slurminit's
 /// own.
@@ -34,7 +34,7 @@ const NO_DESCRIPTOR: Duration = Duration::from_millis(100);
 /// A request, and the channel for its answer.
 #[derive(Debug)]
 pub struct Asked {
-    /// What is asked.
+    /// The request.
     pub request: Request,
     /// The channel for the answer.
     pub answer: oneshot::Sender<FullReply>,
@@ -106,7 +106,7 @@ async fn attend(
             Ok(Some(Ok(request))) => ask(request, requests).await,
             Ok(Some(Err(malformed))) => refused(malformed),
             Ok(None) => return,
-            Err(_) => refused(format!("no request came within {} s; the connection ends", DEADLINE.as_secs())),
+            Err(_) => refused(format!("no request within {} s; closing the connection", DEADLINE.as_secs())),
         }
     } else {
         refused("only root may ask".to_owned())
@@ -115,7 +115,7 @@ async fn attend(
     let following = news.is_some().then(|| followers.try_acquire_owned());
     if matches!(following, Some(Err(_))) {
         news = None;
-        answer = refused(format!("{FOLLOWERS} follow a log already; end one of them, or use `docker logs -f`"));
+        answer = refused(format!("{FOLLOWERS} clients follow a log already; end one of them, or use `docker logs -f`"));
     }
     let bytes = [line(&answer.reply), answer.lines].concat();
     // A client that does not read its answer loses it.

@@ -1,4 +1,4 @@
-//! Daemon messages that sound worse than they are. They are logged at `debug`.
+//! Harmless daemon messages that look like errors. They are logged at `debug`.
 //!
 //! Each message is listed with the circumstances in which it is irrelevant to an operator. In all others it keeps
 //! the level that its daemon gave it.

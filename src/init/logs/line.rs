@@ -93,7 +93,7 @@ pub fn parse_daemon_line<'a>(name: &str, line: &'a [u8], now: &Circumstances) ->
         (b"debug2: ", Level::Debug),
         (b"debug3: ", Level::Trace),
         (b"debug4: ", Level::Trace),
-        // It notes some thirty lines at each start.
+        // mariadbd logs about thirty such lines at each start.
         (b"[Note] ", Level::Debug),
         (b"[Warning] ", Level::Warn),
         (b"[ERROR] ", Level::Error),
@@ -104,7 +104,7 @@ pub fn parse_daemon_line<'a>(name: &str, line: &'a [u8], now: &Circumstances) ->
     (level, message)
 }
 
-/// `slurmd`, for the `slurmd-2` of a simulated node.
+/// The program's name: `slurmd` for `slurmd-2` of a simulated node.
 fn program(name: &str) -> &str {
     let slurmd = DaemonName::Slurmd.as_str();
     let number = name.strip_prefix(slurmd).and_then(|rest| rest.strip_prefix('-'));
@@ -129,7 +129,7 @@ fn without_slurm_time(line: &[u8]) -> &[u8] {
         .unwrap_or(line)
 }
 
-/// slurmd calls itself `slurmd-NODE` if the node's name differs from the host's.
+/// The line without the daemon's name. slurmd writes `slurmd-NODE` if the node's name differs from the host's.
 fn without_name<'a>(name: &str, line: &'a [u8]) -> &'a [u8] {
     let rest = line.strip_prefix(name.as_bytes()).and_then(|rest| {
         let end = rest.iter().position(|byte| *byte == b':')?;

@@ -23,8 +23,8 @@ const PIPE_BUF: usize = 4096;
 
 /// How standard error is written without blocking.
 #[derive(Debug)]
-enum Way {
-    /// Through an open file description of our own for the same pipe or terminal, set to non-blocking. Setting the flag
+enum WriteMethod {
+    /// Through a separate open file description for the same pipe or terminal, set to non-blocking. Setting the flag
     /// on the inherited description would affect CMD too.
     OwnDescription,
     /// A socket: each send uses MSG_DONTWAIT.
@@ -38,7 +38,7 @@ enum Way {
 #[derive(Debug)]
 pub(super) struct Sink {
     fd: Option<OwnedFd>,
-    way: Way,
+    method: WriteMethod,
     lines: VecDeque<Vec<u8>>,
     /// How many bytes of the first line are written.
     written: usize,
@@ -51,15 +51,15 @@ impl Sink {
         let copy = std::io::stderr().as_fd().try_clone_to_owned().ok();
         let kind = copy.as_ref().and_then(|fd| fstat(fd).ok()).map(|stat| SFlag::from_bits_truncate(stat.st_mode));
         let kind = kind.map_or(SFlag::S_IFREG, |bits| bits & SFlag::S_IFMT);
-        let (fd, way) = match kind {
-            SFlag::S_IFSOCK => (copy, Way::Socket),
-            SFlag::S_IFREG => (copy, Way::File),
+        let (fd, method) = match kind {
+            SFlag::S_IFSOCK => (copy, WriteMethod::Socket),
+            SFlag::S_IFREG => (copy, WriteMethod::File),
             _ => match reopen() {
-                Some(own) => (Some(own), Way::OwnDescription),
-                None => (copy, Way::AfterPoll),
+                Some(own) => (Some(own), WriteMethod::OwnDescription),
+                None => (copy, WriteMethod::AfterPoll),
             },
         };
-        Self { fd, way, lines: VecDeque::new(), written: 0, bytes: 0, dropped: 0 }
+        Self { fd, method, lines: VecDeque::new(), written: 0, bytes: 0, dropped: 0 }
     }
 
     /// A handle to wait for until writing is possible again; not needed for a file.
@@ -89,7 +89,7 @@ impl Sink {
     fn report_dropped(&mut self) {
         if self.dropped > 0 && self.lines.is_empty() {
             let line =
-                format!("slurminit: {} log lines were lost here: nobody read the log fast enough\n", self.dropped);
+                format!("slurminit: {} log lines were dropped here: the log reader was too slow\n", self.dropped);
             self.dropped = 0;
             self.bytes += line.len();
             self.lines.push_back(line.into_bytes());
@@ -106,7 +106,7 @@ impl Sink {
                 Ok(n) => self.wrote(n),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return false,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                // Standard error is closed: nobody will ever read this.
+                // Standard error is closed, so the line is dropped.
                 Err(_) => self.next_line(),
             }
         }
@@ -131,7 +131,7 @@ impl Sink {
         Some(text)
     }
 
-    /// This many bytes of the queue were written.
+    /// Removes this many written bytes from the queue.
     fn wrote(&mut self, mut bytes: usize) {
         while let Some(line) = self.lines.front() {
             let rest = line.len() - self.written;
@@ -150,17 +150,17 @@ impl Sink {
             self.bytes -= line.len();
         }
         if self.lines.is_empty() {
-            // The memory of a burst must be released.
+            // Releases the memory of a burst.
             self.lines.shrink_to(16);
         }
     }
 
     fn write_now(&self, bytes: &[u8]) -> std::io::Result<usize> {
         let Some(fd) = &self.fd else { return Ok(bytes.len()) };
-        match self.way {
-            Way::OwnDescription | Way::File => Ok(nix::unistd::write(fd, bytes)?),
-            Way::Socket => Ok(send(fd.as_raw_fd(), bytes, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL)?),
-            Way::AfterPoll => {
+        match self.method {
+            WriteMethod::OwnDescription | WriteMethod::File => Ok(nix::unistd::write(fd, bytes)?),
+            WriteMethod::Socket => Ok(send(fd.as_raw_fd(), bytes, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL)?),
+            WriteMethod::AfterPoll => {
                 let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLOUT)];
                 poll(&mut fds, PollTimeout::ZERO)?;
                 match fds[0].revents() {

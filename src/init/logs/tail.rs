@@ -1,6 +1,6 @@
-//! The last lines of each daemon, for `slurminit logs` and for the last words of a daemon that is given up.
+//! The last lines of each daemon, for `slurminit logs` and for the report about a daemon that is given up.
 //!
-//! All lie in one memfd, which is not mapped. It costs PID 1 one descriptor, and the container at most [`KEPT`] bytes
+//! All are in one memfd, which is not mapped. It costs PID 1 one descriptor, and the container at most [`KEPT`] bytes
 //! for each name. It needs no disk, so a read-only root or a full /run does not matter.
 
 use std::fs::File;
@@ -48,9 +48,7 @@ impl Follower {
     fn give(&mut self, lines: &[u8]) -> bool {
         let said = match self.lost {
             0 => lines.to_vec(),
-            lost => {
-                [format!("... {lost} lines are left out, for they were not read in time\n").as_bytes(), lines].concat()
-            }
+            lost => [format!("... {lost} lines are left out: the reader was too slow\n").as_bytes(), lines].concat(),
         };
         match self.lines.try_send(said) {
             Ok(()) => self.lost = 0,
@@ -171,18 +169,18 @@ mod tests {
         tails.add("b", b"2\n");
         tails.begin("a");
         tails.add("a", b"3\n");
-        tails.add("nobody", b"4\n");
+        tails.add("other", b"4\n");
         assert_eq!(tails.read("a", false), b"1\n3\n");
         assert_eq!(tails.read("a", true), b"3\n");
         assert_eq!(tails.read("b", true), b"2\n");
-        assert_eq!(tails.read("nobody", false), b"");
+        assert_eq!(tails.read("other", false), b"");
     }
 
     #[test]
     fn who_follows_gets_what_comes_and_is_told_of_what_there_was_no_room_for() {
         let mut tails = tails();
         tails.add("a", b"before\n");
-        assert!(tails.follow("nobody").is_none());
+        assert!(tails.follow("other").is_none());
         let mut news = tails.follow("a").unwrap();
         tails.add("a", b"1\n");
         tails.begin("a");
@@ -196,11 +194,11 @@ mod tests {
         while let Ok(lines) = news.try_recv() {
             last = lines;
         }
-        assert_eq!(String::from_utf8(last).unwrap(), "... 6 lines are left out, for they were not read in time\n4\n");
+        assert_eq!(String::from_utf8(last).unwrap(), "... 6 lines are left out: the reader was too slow\n4\n");
         drop(news);
         tails.add("a", b"5\n");
         assert!(tails.rings[0].followers.is_empty());
-        assert!(tails.read("a", false).ends_with(b"4\n5\n"), "nobody's leisure costs the ring a line");
+        assert!(tails.read("a", false).ends_with(b"4\n5\n"), "a slow follower costs the ring no line");
     }
 
     #[test]

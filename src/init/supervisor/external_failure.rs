@@ -17,7 +17,7 @@ impl Supervisor {
         readiness::port_listens(port, &|_| true).then(|| SpawnFailure {
             code: model::exit_code::FAILURE,
             message: format!(
-                "port {port} is taken by another process in this network; end it, give the container a network of its own \
+                "port {port} is in use by another process in this network; end that process, give the container its own network \
                  (no `--network host`), or set controller_port and daemon_port under [slurm]"
             ),
             shortage: Some(Shortage::Port(port)),
@@ -31,7 +31,9 @@ impl Supervisor {
         let room = limits::lacks_processes()?;
         Some(SpawnFailure {
             code: model::exit_code::FAILURE,
-            message: format!("only {room} more processes may be made, too few for it; end some, or raise --pids-limit"),
+            message: format!(
+                "too few free processes below the process limit: {room}; end some processes, or raise --pids-limit"
+            ),
             shortage: Some(Shortage::Processes),
         })
     }

@@ -1,4 +1,4 @@
-//! The handovers of daemons: what they start with for it, and what becomes of one.
+//! Prepares daemons for a handover to a successor process, and performs it.
 
 use nix::unistd::Pid;
 use tracing::{info, warn};
@@ -17,7 +17,7 @@ impl Supervisor {
             Handover::WhereItCan => self.machine.prepared().is_some_and(|prepared| prepared.hands_over),
             Handover::Always => true,
         };
-        // If `env` names a socket, someone else listens there.
+        // If `env` names a socket, another process listens there.
         if !wanted || spec.env.contains_key(VARIABLE) {
             return None;
         }
@@ -36,8 +36,8 @@ impl Supervisor {
             Err(error) => {
                 let (file, directory) = (path.display(), self.task.paths.run.display());
                 warn!(
-                    "{file}: {error}; {} starts without it, and a broken slurm.conf at `scontrol reconfigure` will end it; \
-                     make {directory} writable for slurminit, with a path under 90 characters",
+                    "cannot create {file}: {error}; {} starts without it, and exits if `scontrol reconfigure` reads a broken slurm.conf. \
+                     Make {directory} writable for slurminit, with a path under 90 characters",
                     spec.name
                 );
                 None

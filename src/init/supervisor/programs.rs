@@ -36,7 +36,7 @@ impl Supervisor {
                 let is_marked = spec.daemon == Some(DaemonName::Slurmd) && child == Child::Unit(id);
                 of_unit(spec, Program { is_marked, ..program })
             }
-            // What the command line says is theirs, too.
+            // Options of the command line apply to children, too.
             _ => {
                 let mut said = BTreeMap::from([("SLURMINIT_ROLE".to_owned(), self.task.role.to_string())]);
                 said.extend(self.task.simulated_nodes.map(|nodes| ("SLURMINIT_NODES".to_owned(), nodes.to_string())));
@@ -89,7 +89,7 @@ impl Supervisor {
                 ([jobs(node, &["reached", "--port", &self.daemon_port()]), self.socket()].concat(), Log)
             }
             Child::JobsWait => (jobs(node, &["wait"]), Log),
-            Child::JobsQuiesce if self.task.setup.jobs == JobCare::Nobody => (jobs(node, &["note-next"]), Log),
+            Child::JobsQuiesce if self.task.setup.jobs == JobCare::OtherContainers => (jobs(node, &["note-next"]), Log),
             Child::JobsQuiesce => {
                 let grace = self.task.setup.jobs_grace.as_secs_f64().to_string();
                 let on_stop = self.task.on_stop.to_string();
@@ -112,7 +112,9 @@ impl Supervisor {
             }
             Child::FreePort(id) => (self.free_port(&self.machine.units()[id]), Log),
             Child::Reconfigure => (words(&["scontrol", "reconfigure"]), Log),
-            Child::NodeCheck if self.task.setup.jobs == JobCare::Nobody => (words(&["scontrol", "ping"]), Captured),
+            Child::NodeCheck if self.task.setup.jobs == JobCare::OtherContainers => {
+                (words(&["scontrol", "ping"]), Captured)
+            }
             Child::NodeCheck => (words(&["sinfo", "--noheader", "--nodes", node, "--format", SINFO_FORMAT]), Captured),
             Child::NodeResume => (words(&["scontrol", "update", &format!("nodename={node}"), "state=resume"]), Log),
         }
@@ -148,7 +150,7 @@ impl Supervisor {
         argv
     }
 
-    /// A compute's slurmd is begun by `slurminit jobs join`, which becomes it.
+    /// On a compute node, slurmd is started through `slurminit jobs join`, which execs it.
     fn joining(&self, unit: &Unit) -> Option<Argv> {
         let prepared = self.machine.prepared().filter(|_| unit.is(DaemonName::Slurmd))?;
         let conf = prepared.dynamic_node.as_deref()?;
@@ -161,7 +163,7 @@ impl Supervisor {
         Some(jobs(&prepared.node_name, &arguments))
     }
 
-    /// mariadbd is begun by `slurminit mariadb`, which becomes it, and makes the database at the first start.
+    /// mariadbd is started through `slurminit mariadb`, which creates the database at the first start and then execs mariadbd.
     fn database(&self) -> Argv {
         let data = self.task.paths.database().into_os_string().into_vec();
         let words = words(&["mariadb", "--template", Paths::DATABASE_TEMPLATE, "--data"]);
@@ -185,7 +187,7 @@ impl Supervisor {
         [b"--slurm-conf".to_vec(), conf, b"--state".to_vec(), state]
     }
 
-    /// Whether the container stops because its command has ended, and nobody asked to wait for jobs.
+    /// Whether the container stops because its command has ended, without waiting for jobs.
     fn has_left_jobs_alone(&self) -> bool {
         self.machine.stops_with_its_command() && !self.task.setup.wait_jobs
     }
@@ -212,7 +214,7 @@ impl Supervisor {
         std::iter::once(own_file()).chain(words).chain(spared).chain(again).collect()
     }
 
-    /// What a preparation reads from its standard input.
+    /// The standard input of a preparation.
     fn input(&self, child: Child) -> Option<PrepareInput> {
         let died = match child {
             Child::Prepare | Child::Reload => {
@@ -268,7 +270,7 @@ fn jobs(node: &str, arguments: &[&str]) -> Argv {
     [vec![own_file()], words(&["jobs", "--node", node]), words(arguments)].concat()
 }
 
-/// The program of the verbs, beside PID 1's own.
+/// The path of the `slurminit` program, in the same directory as PID 1's.
 fn own_file() -> Vec<u8> {
     let file = std::env::current_exe().map(|init| init.with_file_name("slurminit"));
     file.map_or_else(|_| b"slurminit".to_vec(), |file| file.into_os_string().into_vec())

@@ -1,11 +1,11 @@
-//! The rest after an internal error.
+//! A backoff after an internal error.
 //!
-//! A panic leaves the deadline that was due in place. Without a rest the loop would handle it again at once, for ever, and the
+//! A panic leaves an expired deadline in place. Without a backoff the loop would handle it again immediately and forever, and the
 //! runtime would never poll for signals.
 
 use std::time::Duration;
 
-/// Rests that double while every step panics.
+/// A pause that doubles while every step panics.
 #[derive(Debug, Default)]
 pub(super) struct Rest {
     panics: u32,
@@ -16,19 +16,19 @@ const FIRST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(1);
 
 impl Rest {
-    /// A step has panicked.
+    /// Starts or doubles the pause, after a step has panicked.
     pub(super) fn begin(&mut self, now: Duration) {
         let doubled = 1_u32.checked_shl(self.panics).unwrap_or(u32::MAX);
         self.until = Some(now + FIRST.saturating_mul(doubled).min(LONGEST));
         self.panics = self.panics.saturating_add(1);
     }
 
-    /// A step has not.
+    /// Resets the pause, after a step has succeeded.
     pub(super) fn end(&mut self) {
         *self = Self::default();
     }
 
-    /// The moment to wake for a deadline.
+    /// The time at which to handle a deadline.
     pub(super) fn wake(&self, deadline: Duration) -> Duration {
         self.until.map_or(deadline, |until| until.max(deadline))
     }

@@ -56,7 +56,7 @@ fn who_dies_of_requests_is_started_again_for_ever_and_soon_after_the_last() {
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
     }
     assert!(!sim.machine.is_stopping());
-    let told = sim.said.iter().filter(|said| matches!(said, Notice::DiesInService { .. })).count();
+    let told = sim.said.iter().filter(|said| matches!(said, Notice::CrashLoop { .. })).count();
     assert_eq!(told, 1, "that it is none of its configuration is said once");
 }
 
@@ -97,7 +97,7 @@ fn a_port_that_was_taken_from_a_unit_is_got_back_and_counts_nothing() {
 }
 
 #[test]
-fn a_port_that_is_taken_from_the_start_by_whom_nobody_may_end_is_a_mistake_of_the_setup() {
+fn gives_up_if_a_protected_process_owns_the_port_from_the_start() {
     for (code, gives_up) in [(0, false), (1, true)] {
         let mut sim = Sim::new(cluster(false));
         sim.prepared();

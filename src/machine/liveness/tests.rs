@@ -156,12 +156,12 @@ fn a_tick_that_comes_late_and_a_probe_that_says_nothing_are_no_evidence() {
         sim.exits(Child::Liveness, exit);
     }
     assert_eq!(sim.stopped, []);
-    assert!(sim.said.iter().any(|said| matches!(said, Notice::NoVerdict { .. })), "but a row of them is told");
+    assert!(sim.said.iter().any(|said| matches!(said, Notice::NoVerdict { .. })), "but several in a row are reported");
 }
 
 #[test]
 fn a_unit_that_never_answered_has_the_time_of_a_start() {
-    // slurmctld listens, and tells of a node that nobody has heard of since: nothing has answered for good.
+    // slurmctld listens, but reports a node that has not responded since.
     let mut sim = up_with(probed(cluster(false)), "unknown*|none");
     sim.give(Event::Node(NodeReport::parse("unknown*|none").unwrap()));
     let begin = sim.now;
@@ -178,7 +178,7 @@ fn a_question_that_cannot_be_asked_is_told_once() {
     for _ in 0..3 {
         round(&mut sim, &[(MUNGED, Liveness::Unknown("no such program".to_owned()))]);
     }
-    assert_eq!(sim.said.iter().filter(|said| matches!(said, Notice::NotAsked { .. })).count(), 1);
+    assert_eq!(sim.said.iter().filter(|said| matches!(said, Notice::NotChecked { .. })).count(), 1);
     assert_eq!(sim.stopped, []);
 }
 
@@ -206,7 +206,7 @@ fn hangs_are_no_failures_and_each_restart_comes_later_than_the_one_before() {
     assert!(!sim.machine.is_stopping() && !sim.said.iter().any(|said| matches!(said, Notice::GaveUp { .. })));
     let pauses: Vec<_> = at.windows(2).map(|pair| (pair[1] - pair[0]).as_secs()).collect();
     assert!(pauses[0] >= 30 && pauses[0] < 45 && pauses[1] >= 60 && pauses[5] >= 600 && pauses[5] < 620, "{pauses:?}");
-    let left = sim.said.iter().filter(|said| matches!(said, Notice::LeftSilent { .. })).count();
+    let left = sim.said.iter().filter(|said| matches!(said, Notice::StillUnresponsive { .. })).count();
     assert!(left <= at.len(), "one line in between, not one for each question: {left} for {}", at.len());
 }
 
@@ -261,7 +261,7 @@ fn a_unit_that_is_stopped_again_and_again_is_cured_each_time() {
     let mut sim = answering();
     for times in 1..=5 {
         round(&mut sim, &[(SLURMCTLD, Liveness::Stopped("it was stopped".to_owned()))]);
-        assert_eq!(sim.stopped.len(), times, "nobody whom the cure would serve can stop it: {:?}", sim.said);
+        assert_eq!(sim.stopped.len(), times, "an ordinary user cannot cause this stop: {:?}", sim.said);
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(0));
         sim.give(Event::ReadinessChecked(SLURMCTLD, true));
     }
@@ -282,7 +282,7 @@ fn zero_turns_the_probes_off_and_what_is_never_restarted_is_not_asked() {
 }
 
 #[test]
-fn a_stop_during_a_round_ends_the_probe_and_judges_nobody() {
+fn stop_during_a_round_ends_the_check_without_a_verdict() {
     let mut sim = answering();
     begin(&mut sim);
     sim.give(Event::Liveness(SLURMCTLD, silent()));

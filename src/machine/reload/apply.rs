@@ -1,4 +1,4 @@
-//! Gives both daemons the new files, and the former ones if they cannot run with those.
+//! Applies the new files to slurmctld and slurmd, and restores the previous ones if the daemons fail with them.
 //!
 //! Each function takes the work of the stage that ends, and returns the stage that begins.
 
@@ -14,7 +14,7 @@ use super::state::{Rollback, Stage, Work};
 use super::{Outcome, Reload, ReloadNotice};
 use crate::UnitId;
 
-/// How long restoring the former files may take.
+/// The timeout of restoring the previous files.
 const RESTORE: Duration = Duration::from_secs(10);
 /// A daemon that its configuration kills dies within a second of reading it. slurmd reads it after slurmctld.
 const WATCH: Duration = Duration::from_secs(5);
@@ -39,7 +39,7 @@ impl Reload {
             return false;
         }
         if let Some(work) = std::mem::take(&mut self.stage).into_work() {
-            let why = format!("{} does not live with the new files", cluster.units[id].name());
+            let why = format!("{} fails with the new files", cluster.units[id].name());
             self.stage = roll_back(Some(id), why, work, cluster);
         }
         true
@@ -48,8 +48,8 @@ impl Reload {
     /// The daemons are ready, and the node can be used.
     pub(super) fn applied(&mut self, work: Work, step: &mut Step) -> Stage {
         if let Some(rollback) = &work.rollback {
-            let text = format!("{}; everything runs as before, with the former files", rollback.why);
-            return self.end(Outcome::WentBack, text, step);
+            let text = format!("{}; the cluster runs with the previous files", rollback.why);
+            return self.end(Outcome::RolledBack, text, step);
         }
         let how = match work.apply {
             Apply::Nothing => "",
@@ -66,10 +66,13 @@ impl Reload {
         let after = cluster.policy.ready_timeout.as_secs();
         let report = cluster.node.report.as_ref();
         let node = report.map(|node| format!(" ({}: {})", node.state, node.reason)).unwrap_or_default();
-        let why = format!("the node cannot be used {after} s after the new files were applied{node}");
+        let why = format!("the node is not usable {after} s after the new files were applied{node}");
         match &work.rollback {
             Some(rollback) => {
-                let text = format!("{}; the former files did not help within {after} s{node}", rollback.why);
+                let text = format!(
+                    "{}; the node is still not usable {after} s after the previous files were restored{node}",
+                    rollback.why
+                );
                 self.end(Outcome::Failed, text, &mut cluster.step)
             }
             None if work.was_usable => roll_back(None, why, work, cluster),
@@ -115,10 +118,10 @@ pub(super) fn start_slurm(work: Work, cluster: &Cluster) -> Stage {
     Stage::Starting { until: cluster.step.now + cluster.policy.ready_timeout, work }
 }
 
-/// Has the former files restored.
+/// Starts restoring the previous files.
 fn roll_back(died: Option<UnitId>, why: String, mut work: Work, cluster: &mut Cluster) -> Stage {
     let name = died.map(|id| cluster.units[id].name()).unwrap_or_default();
-    cluster.step.report(Notice::Reload(ReloadNotice::GoesBack { name, why: why.clone() }));
+    cluster.step.report(Notice::Reload(ReloadNotice::RollingBack { name, why: why.clone() }));
     cluster.gates.hold_slurm();
     cluster.node.forget(&mut cluster.step);
     cluster.step.kill_task(Child::Reconfigure);
@@ -128,7 +131,7 @@ fn roll_back(died: Option<UnitId>, why: String, mut work: Work, cluster: &mut Cl
     Stage::Restoring { until: cluster.step.now + RESTORE, work }
 }
 
-/// The former files are in place, or could not be restored.
+/// Handles the result of restoring the previous files.
 pub(super) fn restored(well: bool, work: Work, cluster: &mut Cluster) -> Stage {
     if !well {
         cluster.step.report(Notice::Reload(ReloadNotice::NotRestored));

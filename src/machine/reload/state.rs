@@ -17,9 +17,10 @@ pub enum Outcome {
     Applied,
     /// The new configuration is invalid; nothing was changed.
     Refused,
-    /// The daemons could not run with the new files. They run with the former ones again.
-    WentBack,
-    /// The cluster is not in order; the log says why.
+    /// The daemons could not run with the new files. The previous ones were restored.
+    #[serde(rename = "went-back")]
+    RolledBack,
+    /// The cluster does not work; the cause is in the log.
     Failed,
 }
 
@@ -83,7 +84,7 @@ pub(super) enum Stage {
         until: Moment,
         work: Work,
     },
-    /// slurmd, then slurmctld, are told to end; nothing starts meanwhile.
+    /// slurmd, then slurmctld, are being stopped; nothing starts meanwhile.
     Stopping {
         work: Work,
     },
@@ -97,7 +98,7 @@ pub(super) enum Stage {
         until: Moment,
         work: Work,
     },
-    /// The former files are being written.
+    /// The previous files are being restored.
     Restoring {
         until: Moment,
         work: Work,
@@ -114,17 +115,17 @@ pub(super) struct Work {
     /// The result of the preparation before this one.
     pub(super) former: Option<Prepared>,
     pub(super) was_usable: bool,
-    /// How many deaths of slurmctld and slurmd nothing asked for.
+    /// The number of unexpected deaths of slurmctld and slurmd.
     pub(super) deaths: u32,
     /// `None` while the new files are applied.
     pub(super) rollback: Option<Rollback>,
 }
 
-/// Why the former files are restored.
+/// Why the previous files are restored.
 #[derive(Debug)]
 pub(super) struct Rollback {
     pub(super) why: String,
-    /// The unit that died of the new files.
+    /// The unit that died with the new files.
     pub(super) died: Option<UnitId>,
 }
 
@@ -186,7 +187,7 @@ impl Work {
         if !self.deferred.is_empty() {
             let tables = self.deferred.join(", ");
             text.push_str(&format!(
-                "; not taken: {tables} of slurminit.toml counts from the next start of the container"
+                "; not applied: changes of {tables} in slurminit.toml take effect at the next start of the container"
             ));
         }
         text

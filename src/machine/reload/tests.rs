@@ -124,7 +124,7 @@ fn a_failing_reconfigure_becomes_a_restart() {
         daemons_start(&mut sim);
         assert_eq!(last(&sim), (Outcome::Applied, "new: the nodes; slurmctld and slurmd were restarted".to_owned()));
         let warned = sim.said.iter().filter(|said| said.level() == model::log::Level::Warn).count();
-        assert_eq!(warned, 1, "and why is told: {:?}", sim.said);
+        assert_eq!(warned, 1, "and the reason is reported: {:?}", sim.said);
     }
 }
 
@@ -162,9 +162,9 @@ fn a_daemon_that_dies_twice_of_the_new_files_gets_the_former_ones() {
     sim.exits(Child::Restore, Exit::Code(0));
     daemons_start(&mut sim);
     let (outcome, text) = last(&sim);
-    assert_eq!(outcome, Outcome::WentBack);
+    assert_eq!(outcome, Outcome::RolledBack);
     assert!(text.contains("slurminit.toml:3: sched/bakfill; repair: correct it"), "it says why: {text}");
-    assert!(text.contains("slurmctld does not live with the new files"), "{text}");
+    assert!(text.contains("slurmctld fails with the new files"), "{text}");
     assert!(sim.machine.snapshot().ready);
 }
 
@@ -191,7 +191,7 @@ fn bad_files_in_a_row_are_no_reason_to_give_a_daemon_up() {
         sim.exits(Unit(SLURMCTLD), Exit::Code(1));
         sim.exits(Child::Restore, Exit::Code(0));
         daemons_start(&mut sim);
-        assert_eq!(last(&sim).0, Outcome::WentBack);
+        assert_eq!(last(&sim).0, Outcome::RolledBack);
     }
     assert!(!sim.machine.is_stopping());
 }
@@ -208,7 +208,7 @@ fn a_daemon_that_dies_after_a_reconfigure_gets_the_former_files_too() {
     sim.exits(Child::Restore, Exit::Code(0));
     sim.exits(Unit(SLURMCTLD), Exit::Code(0));
     daemons_start(&mut sim);
-    assert_eq!(last(&sim).0, Outcome::WentBack);
+    assert_eq!(last(&sim).0, Outcome::RolledBack);
 }
 
 #[test]
@@ -296,7 +296,7 @@ fn a_daemon_that_never_gets_ready_with_the_new_files_gets_the_former_ones() {
     }
     sim.exits(Child::Restore, Exit::Code(0));
     daemons_start(&mut sim);
-    assert_eq!(last(&sim).0, Outcome::WentBack);
+    assert_eq!(last(&sim).0, Outcome::RolledBack);
 }
 
 #[test]
@@ -325,7 +325,7 @@ fn a_reload_waits_for_the_start_to_be_over() {
 }
 
 #[test]
-fn a_start_that_is_overdue_can_be_mended_by_a_reload() {
+fn reload_repairs_an_overdue_start() {
     let mut sim = Sim::new(cluster(false));
     sim.prepared();
     for unit in DAEMONS {

@@ -1,4 +1,4 @@
-//! The accounting database, without which a cluster does not begin, but goes on.
+//! The accounting database: a cluster needs it to start, but keeps running without it.
 
 use super::*;
 use model::daemons::DaemonName;

@@ -35,7 +35,7 @@ fn slurmctld_runs_as_the_user_that_the_preparation_names() {
 }
 
 #[test]
-fn what_nobody_waits_for_starts_behind_the_command_or_when_the_node_is_overdue() {
+fn optional_units_start_after_the_command_or_when_the_node_is_overdue() {
     let setup = |has_cmd| {
         let mut setup = cluster(has_cmd);
         (setup.units[3].gate, setup.units[3].readiness) = (Gate::Served, ReadinessTest::Started);

@@ -45,7 +45,7 @@ fn a_restart_starts_what_does_not_run_and_forgets_its_failures() {
     sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
     assert_eq!(state(&sim, SLURMCTLD), "backing off");
     sim.give(Event::Command(Command::Restart(SLURMCTLD)));
-    assert!(sim.living.contains(&Child::Unit(SLURMCTLD)), "nobody who asks for it wants to wait");
+    assert!(sim.living.contains(&Child::Unit(SLURMCTLD)), "a requested restart has no backoff");
 }
 
 #[test]

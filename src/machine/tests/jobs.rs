@@ -15,9 +15,9 @@ fn jobs_that_get_no_notice_of_the_stop_are_told_of_and_the_stop_goes_on() {
         sim.ready();
         sim.give(Event::Signal(libc::SIGTERM));
         sim.exits(Child::JobsQuiesce, exit.clone());
-        let notice = Notice::JobsNotTold { exit: exit.clone() };
+        let notice = Notice::JobsNotNotified { exit: exit.clone() };
         assert_eq!(sim.said.iter().filter(|said| **said == notice).count(), 1, "{exit:?}: {:?}", sim.said);
-        assert_eq!(sim.stopped, [Child::Unit(API)], "nobody waits for what cannot be");
+        assert_eq!(sim.stopped, [Child::Unit(API)], "no wait for a unit that cannot become ready");
         sim.let_end();
         assert_eq!(sim.exit, Some(0));
     }
@@ -36,7 +36,8 @@ fn jobs_that_had_their_notice_need_no_word_and_those_that_were_not_asked_in_time
     sim.ready();
     sim.give(Event::Signal(libc::SIGTERM));
     sim.wait(Duration::from_secs(6));
-    let about_jobs = |said: &&Notice| matches!(said, Notice::JobsNotAsked { .. } | Notice::JobsNotTold { .. });
+    let about_jobs =
+        |said: &&Notice| matches!(said, Notice::JobsNotAccountedAtStop { .. } | Notice::JobsNotNotified { .. });
     assert_eq!(sim.said.iter().filter(about_jobs).count(), 1, "one word for one fault: {:?}", sim.said);
 }
 
@@ -54,7 +55,7 @@ fn until_slurmctld(saved_jobs: bool) -> Sim {
 }
 
 #[test]
-fn jobs_of_a_former_start_that_nobody_could_account_for_are_told_of_and_slurmd_starts() {
+fn reports_failed_accounting_for_jobs_of_previous_start_and_starts_slurmd() {
     let mut sim = until_slurmctld(true);
     assert!(!sim.living.contains(&Child::Unit(SLURMD)), "slurmd waits");
     sim.exits(Child::JobsRecover, no_process());
@@ -69,7 +70,7 @@ fn jobs_of_a_former_start_that_nobody_could_account_for_are_told_of_and_slurmd_s
 }
 
 #[test]
-fn each_slurmctld_after_the_first_is_asked_for_allocations_that_nobody_holds() {
+fn each_later_slurmctld_is_queried_for_stale_allocations() {
     let mut sim = until_slurmctld(false);
     let asked = |sim: &Sim| sim.spawned.iter().filter(|child| **child == Child::JobsReclaim).count();
     sim.give(Event::ReadinessChecked(SLURMD, true));
@@ -101,7 +102,7 @@ fn a_look_for_allocations_that_hangs_or_fails_has_its_time_and_is_told_of() {
         }
         let exit = exit.unwrap_or(Exit::Signal(libc::SIGKILL));
         assert!(sim.said.contains(&Notice::JobsNotReclaimed { exit }), "{:?}", sim.said);
-        // A stop kills the child silently: nobody needs it any more.
+        // A stop kills the child without a message, because it is no longer needed.
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
         sim.wait(Duration::from_secs(2));
         sim.give(Event::ReadinessChecked(SLURMCTLD, true));
@@ -139,7 +140,7 @@ fn a_slurmctld_that_comes_up_while_the_jobs_are_accounted_for_is_asked_after_tha
         sim.give(Event::ReadinessChecked(SLURMCTLD, true));
         assert!(!sim.living.contains(&Child::JobsReclaim) && sim.living.contains(&Child::JobsAccount));
         assert!(!sim.said[said..].iter().any(|said| matches!(said, Notice::JobsNotReclaimed { .. })));
-        // While slurmctld is down, nobody is asked.
+        // While slurmctld is down, no query runs.
         sim.exits(Child::Unit(SLURMCTLD), Exit::Code(1));
         sim.exits(Child::JobsAccount, Exit::Code(1));
         assert!(!sim.living.contains(&Child::JobsAccount));
@@ -271,7 +272,7 @@ fn the_jobs_of_a_command_are_waited_for_where_somebody_wants_it() {
     assert!(!sim.living.contains(&Child::JobsWait) && !sim.machine.stops_with_its_command());
     sim.exits(Child::JobsQuiesce, Exit::Code(0));
     sim.let_end();
-    assert_eq!(sim.exit, Some(143), "nobody takes what was cut short for a success");
+    assert_eq!(sim.exit, Some(143), "an interrupted wait does not count as a success");
 
     let mut sim = Sim::new(Setup { wait_jobs: true, ..cluster(true) });
     sim.ready();

@@ -19,7 +19,7 @@ fn with_command(ready_timeout: u64) -> Sim {
 fn until_asked(sim: &mut Sim) {
     let start = sim.now;
     while !sim.living.contains(&PROBE) {
-        assert!(sim.now - start < Duration::from_secs(60), "nobody asks: {:?}", sim.machine);
+        assert!(sim.now - start < Duration::from_secs(60), "no readiness check: {:?}", sim.machine);
         let wake = sim.machine.next_wake().unwrap();
         sim.wait(wake - sim.now);
     }

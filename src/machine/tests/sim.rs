@@ -212,7 +212,7 @@ impl Sim {
                 None => match self.machine.next_wake() {
                     Some(at) => self.wait(at.saturating_sub(self.now).max(MS)),
                     None if self.living.is_empty() => self.give(Event::NoChildren),
-                    None => panic!("nobody will wake the machine: {:?}", self.machine),
+                    None => panic!("no event will wake the machine: {:?}", self.machine),
                 },
             }
         }

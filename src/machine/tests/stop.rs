@@ -82,7 +82,7 @@ fn a_plain_init_leaves_term_to_its_command() {
     assert_eq!(sim.spawned, [Child::Cmd]);
     sim.give(Event::Signal(libc::SIGTERM));
     assert_eq!(sim.stopped, [Child::Cmd]);
-    assert_eq!(sim.machine.next_wake(), None, "no deadline of ours");
+    assert_eq!(sim.machine.next_wake(), None, "no deadline");
     sim.exits(Child::Cmd, Exit::Code(3));
     sim.let_end();
     assert_eq!(sim.exit, Some(3));

@@ -13,7 +13,7 @@ use crate::external_failure::LONGEST_PAUSE;
 use crate::step::Step;
 use crate::{Exit, Moment, Notice, Shortage};
 
-/// How long a daemon takes to end that was not told to by slurminit (`scontrol shutdown`).
+/// The maximum time for a daemon to exit that was stopped by another program (`scontrol shutdown`).
 const LONGEST_END: Duration = Duration::from_secs(10);
 
 /// The run of a process that has ended.
@@ -22,16 +22,16 @@ const LONGEST_END: Duration = Duration::from_secs(10);
 pub(crate) struct Run {
     ended_at: Moment,
     exit: Exit,
-    /// Why slurminit told the process to end; `None` if it did not.
+    /// Why slurminit stopped the process; `None` if it did not.
     pub(crate) told: Option<Again>,
-    /// When the process was told to end, or the earliest time at which it may have begun to end by itself.
+    /// When the process was told to stop, or the earliest time at which it may have begun to exit by itself.
     end_began: Moment,
     /// How long the process ran; zero if it was told to end.
     ran: Duration,
     was_ready: bool,
 }
 
-/// What follows the death of a process that nothing asked to end.
+/// The consequence of an unexpected death of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AfterDeath {
     /// The unit has finished.
@@ -68,7 +68,7 @@ impl Unit {
         self.wait();
     }
 
-    /// The process died without being asked to.
+    /// Handles an unexpected death of the process.
     pub(crate) fn died(
         &mut self,
         run: Run,
@@ -99,7 +99,7 @@ impl Unit {
         }
         // A unit that is ready as soon as it starts may never have listened.
         let is_seen = self.spec.readiness != ReadinessTest::Started;
-        // The configuration is not at fault: the unit served until now, and any user's request may have killed it.
+        // The configuration is not the cause: the unit was ready until now, and any user's request may have killed it.
         let served = is_seen && was_ready && self.liveness_history.has_answered();
         if served {
             self.in_a_row = self.in_a_row.saturating_add(1);
@@ -110,7 +110,7 @@ impl Unit {
         self.back_off(step.now + pause);
         step.report(Notice::UnitDied { name: name.clone(), exit, ran, pause });
         if served && self.in_a_row == policy.give_up_after {
-            step.report(Notice::DiesInService { name, deaths: policy.give_up_after });
+            step.report(Notice::CrashLoop { name, deaths: policy.give_up_after });
         }
         AfterDeath::StartsAgain
     }
@@ -121,7 +121,7 @@ impl Unit {
         self.last_end = Some(End { at, began, exit, told, silence });
     }
 
-    /// Records a failure. Returns whether that was one too many, so that the unit is given up.
+    /// Records a failure. Returns whether the limit is exceeded, so that the unit is given up.
     pub(crate) fn failed(&mut self, policy: &Supervise, step: &Step) -> bool {
         self.in_a_row = self.in_a_row.saturating_add(1);
         self.failures.push_back(step.now);

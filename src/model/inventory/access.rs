@@ -36,7 +36,7 @@ impl Access {
     }
 }
 
-/// What keeps this container's jobs from using a GPU.
+/// The kind of reason why jobs in this container cannot use a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Obstacle {
@@ -49,11 +49,11 @@ pub enum Obstacle {
     Mode,
     /// The file is not a device file.
     NoDevice,
-    /// No driver is behind the device file.
+    /// The device file has no driver.
     NoDriver,
     /// The GPU fell off the bus or needs a reset.
     Lost,
-    /// The driver counts the GPU but refuses to open it.
+    /// The driver lists the GPU but denies access.
     Refused,
     /// The driver does not answer.
     Hang,
@@ -65,7 +65,7 @@ pub enum Obstacle {
     SharedName,
     /// The GPU has no name by which a job could select it in the runtime.
     Nameless,
-    /// The driver has it, and it has a fault for which jobs are not to get it.
+    /// The GPU has a fault and is excluded from jobs.
     Faulty,
     /// The operator excluded it.
     NotChosen,
@@ -76,7 +76,7 @@ pub enum Obstacle {
 }
 
 impl Obstacle {
-    /// Whether this is a fault, rather than something that was not given or not wanted.
+    /// Whether this is a fault, rather than a GPU that was not passed or was excluded.
     pub const fn is_fault(self) -> bool {
         !matches!(self, Self::NotGiven | Self::NotChosen | Self::Integrated)
     }
@@ -90,58 +90,52 @@ impl Obstacle {
     pub const fn words(self, vendor: Vendor) -> (&'static str, &'static str) {
         let words = &vendor.traits().obstacles;
         match self {
-            Self::NotGiven => ("this container was not given them", words.not_given),
+            Self::NotGiven => ("not passed to this container", words.not_given),
             Self::Denied => words.denied,
             Self::Mode => (
-                "the device file is closed to this user, or lies on a mount with the option nodev",
+                "the file mode denies access, or the mount has the option nodev",
                 "run the container as root, without a user namespace that hides the file's owner, and pass the file with --device",
             ),
             Self::NoDevice => (
-                "what lies in the device file's place is none: a bind mount of a file that the host lacks makes a directory",
-                "pass the device with --device (NVIDIA: --gpus all), not as a volume, and create the container anew",
+                "the path is not a device node: a bind mount of a file that is missing on the host creates a directory",
+                "pass the device with --device (NVIDIA: --gpus all), not as a volume, and re-create the container",
             ),
-            Self::NoDriver => {
-                ("the device file is there, and the kernel has no driver for it any more", words.no_driver)
-            }
-            Self::Lost => {
-                ("the GPU fell off the bus or waits for a reset: power, heat, the slot, or the card itself", words.lost)
-            }
+            Self::NoDriver => ("the device file exists, but the kernel no longer has a driver for it", words.no_driver),
+            Self::Lost => ("the GPU fell off the bus or needs a reset (power, heat, slot or card)", words.lost),
             Self::Hang => ("the driver hangs: a GPU failed or is being reset", words.hang),
             Self::Refused => (
-                "the driver has the GPU and does not give it to this container, or could not set it up",
-                "run nvidia-smi on the host; where it works there, start the container with --gpus all",
+                "the driver denies this container access to the GPU, or could not initialize it",
+                "run nvidia-smi on the host; if it works, start the container with --gpus all",
             ),
             Self::SharedFile => (
-                "slurmd ends when two GPUs name one device file, so the first one has it",
-                "nothing; report the machine, for a driver should not say this",
+                "slurmd exits at a duplicate device file, so only the first GPU is used",
+                "no action; report this machine as a bug (the driver's report is inconsistent)",
             ),
             Self::UnknownFile => (
-                "neither NVML nor /proc/driver/nvidia tells the GPU's minor number, and Slurm gives jobs only what has a file",
-                "give the container /proc/driver/nvidia as NVIDIA's runtime does (--gpus all), or update the driver",
+                "neither NVML nor /proc/driver/nvidia reports the GPU's minor number, so its device file is unknown",
+                "start the container with --gpus all (which mounts /proc/driver/nvidia), or update the driver",
             ),
             Self::SharedName => (
-                "CUDA finds a GPU by its UUID: with one UUID for two, two jobs could compute on the same one",
-                "run nvidia-smi -L on the host; where it shows the UUID twice too, the card's firmware is at fault",
+                "duplicate UUID: CUDA selects GPUs by UUID, so two jobs could share one GPU",
+                "run nvidia-smi -L on the host; if it also shows duplicate UUIDs, the card's firmware is faulty",
             ),
             Self::Nameless => (
-                "the driver gives it no UUID, and CUDA finds an instance by nothing else",
-                "run nvidia-smi -L on the host; make the instance anew (nvidia-smi mig -dci, -dgi, -cgi PROFILE -C)",
+                "no UUID from the driver; CUDA requires it to select an instance",
+                "run nvidia-smi -L on the host; re-create the instance (nvidia-smi mig -dci, -dgi, -cgi PROFILE -C)",
             ),
             Self::Faulty => (
-                "it has a fault for which [faults] of slurminit.toml keeps it from jobs",
-                "see `slurminit status`: when it is well again it comes back by itself; `slurminit restart agent` has it looked at anew",
+                "excluded because of a fault ([faults] of slurminit.toml)",
+                "see `slurminit status`: the GPU returns automatically after recovery; `slurminit restart agent` checks it again now",
             ),
             Self::NotChosen => (
-                "[gpu] only or except of slurminit.toml leaves it out",
-                "nothing, if that is meant; else change [gpu] only or except",
+                "excluded by [gpu] only or except of slurminit.toml",
+                "no action if intended; otherwise change [gpu] only or except",
             ),
             Self::Integrated => (
-                "it is a part of the processor, and would go to any job that asks for a GPU",
-                "nothing, if that is meant; else name it in [gpu] only of slurminit.toml, with the others that jobs are to have",
+                "the GPU is integrated into the processor, and any GPU job could get it",
+                "no action if intended; otherwise add it to [gpu] only of slurminit.toml, with the other GPUs for jobs",
             ),
-            Self::Other => {
-                ("the kernel's message is all that is known", "look for the driver's messages on the host (dmesg)")
-            }
+            Self::Other => ("see the kernel's message", "check the driver's messages on the host (dmesg)"),
         }
     }
 }

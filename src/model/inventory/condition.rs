@@ -24,11 +24,11 @@ pub struct Condition {
     pub ecc: Option<Ecc>,
     /// How many processes may compute on it.
     pub compute_mode: Option<ComputeMode>,
-    /// Whether persistence mode is on, which keeps the driver loaded while nobody uses the GPU.
+    /// Whether persistence mode is on, which keeps the driver loaded while the GPU is unused.
     pub is_persistent: Option<bool>,
     /// The recent utilization in percent.
     pub utilization: Option<u32>,
-    /// Why values are missing: the GPU is lost, or the driver refuses access.
+    /// Why values are missing: the GPU is lost, or the driver denies access.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub obstacle: Option<Obstacle>,
 }

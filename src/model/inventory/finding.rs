@@ -70,7 +70,7 @@ pub enum Severity {
 /// The subject of a finding, for programs; people read the text. Each kind belongs to an entry of `slurminit doctor`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[expect(missing_docs, reason = "the words of each finding say it")]
+#[expect(missing_docs, reason = "the messages document the kinds")]
 pub enum Kind {
     // GPUs and their drivers.
     AmdDevices,

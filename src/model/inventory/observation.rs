@@ -1,27 +1,27 @@
-//! What a check saw, well or not: a line of `doctor` or of `configure`.
+//! The result of a check: a line of `doctor` or `configure`.
 
 use serde::Serialize;
 
 use super::{Finding, Kind, Severity};
 
-/// How a check ended; the later, the worse.
+/// The verdict of a check, in ascending severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// As it must be.
+    /// No problem.
     Ok,
-    /// Good to know; nothing is wrong.
+    /// Information; no problem.
     Note,
-    /// Nobody knows: the check could not be made.
+    /// Unknown: the check could not run.
     CouldNotLook,
-    /// It works, with less than there could be.
+    /// Works, but degraded.
     Warn,
-    /// Something that was asked for does not work.
+    /// A requested feature does not work.
     Fail,
 }
 
 impl Verdict {
-    /// How it is shown before what was seen.
+    /// The mark in front of the observation.
     pub const fn mark(self) -> char {
         match self {
             Self::Ok => '✓',
@@ -33,23 +33,23 @@ impl Verdict {
     }
 }
 
-/// One thing that was seen.
+/// One observation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Observation {
-    /// What it means.
+    /// The verdict.
     pub verdict: Verdict,
-    /// What was seen; can hold hostile text.
+    /// The observed fact; untrusted text.
     pub seen: String,
-    /// Why it is like that.
+    /// The cause.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
-    /// What repairs it.
+    /// The repair.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repair: Option<String>,
 }
 
 impl Observation {
-    /// What a start says of it; `None` where all is well.
+    /// The finding for the log of a start; `None` without a problem.
     pub fn finding(self) -> Option<Finding> {
         let severity = match self.verdict {
             Verdict::Fail => Severity::Error,
@@ -60,7 +60,7 @@ impl Observation {
     }
 }
 
-/// What a check saw: at least one thing.
+/// The observations of a check; at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observations(Vec<Observation>);
 
@@ -69,22 +69,22 @@ impl Observations {
         Self(vec![Observation { verdict, seen: seen.into(), cause: None, repair: None }])
     }
 
-    /// All is well.
+    /// No problem.
     pub fn ok(seen: impl Into<String>) -> Self {
         Self::plain(Verdict::Ok, seen)
     }
 
-    /// Nothing is wrong, and nothing was to be seen, or something is good to know.
+    /// Information, or nothing to check.
     pub fn note(seen: impl Into<String>) -> Self {
         Self::plain(Verdict::Note, seen)
     }
 
-    /// It could not be looked at, for this reason.
+    /// The check could not run, for this reason.
     pub fn could_not_look(why: impl Into<String>) -> Self {
         Self::plain(Verdict::CouldNotLook, why)
     }
 
-    /// One with a cause and a repair.
+    /// An observation with a cause and a repair.
     pub fn with_repair(
         verdict: Verdict,
         seen: impl Into<String>,
@@ -95,43 +95,43 @@ impl Observations {
         Self(vec![Observation { verdict, seen: seen.into(), cause, repair }])
     }
 
-    /// Nothing is wrong, and something can be done about it all the same.
+    /// No problem, but an improvement is possible.
     pub fn hint(seen: impl Into<String>, cause: impl Into<String>, repair: impl Into<String>) -> Self {
         Self::with_repair(Verdict::Note, seen, cause, repair)
     }
 
-    /// It works, with less than there could be.
+    /// Works, but degraded.
     pub fn warn(seen: impl Into<String>, cause: impl Into<String>, repair: impl Into<String>) -> Self {
         Self::with_repair(Verdict::Warn, seen, cause, repair)
     }
 
-    /// Something that was asked for does not work.
+    /// A requested feature does not work.
     pub fn fail(seen: impl Into<String>, cause: impl Into<String>, repair: impl Into<String>) -> Self {
         Self::with_repair(Verdict::Fail, seen, cause, repair)
     }
 
-    /// These as one; `otherwise` where there is none.
+    /// Joins the observations; `otherwise` if there are none.
     pub fn all(several: impl IntoIterator<Item = Self>, otherwise: impl FnOnce() -> Self) -> Self {
         let all: Vec<Observation> = several.into_iter().flat_map(|seen| seen.0).collect();
         if all.is_empty() { otherwise() } else { Self(all) }
     }
 
-    /// What was seen by whoever could look, or said by whoever could not.
+    /// The observations, or the reason why there are none.
     pub fn either(seen: Result<Self, Self>) -> Self {
         seen.unwrap_or_else(|instead| instead)
     }
 
-    /// The worst of it.
+    /// The worst verdict.
     pub fn verdict(&self) -> Verdict {
         self.0.iter().map(|observation| observation.verdict).max().unwrap_or(Verdict::Ok)
     }
 
-    /// Whether something that was asked for does not work.
+    /// Whether a requested feature does not work.
     pub fn has_failed(&self) -> bool {
         self.verdict() == Verdict::Fail
     }
 
-    /// Everything that was seen.
+    /// All observations.
     pub fn observations(&self) -> &[Observation] {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! What a GPU's driver measures, beyond its [`Condition`](super::Condition).
+//! Measurements of a GPU's driver, in addition to its [`Condition`](super::Condition).
 
 use serde::{Deserialize, Serialize};
 
@@ -6,15 +6,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Readings {
-    /// How much of the time its memory was read or written, in percent.
+    /// The share of time in which its memory was accessed, in percent.
     pub memory_utilization: Option<u32>,
-    /// The power that it draws, in mW.
+    /// The power draw, in mW.
     pub power_mw: Option<u64>,
-    /// The limit of that power, in mW.
+    /// The effective power limit, in mW.
     pub power_limit_mw: Option<u64>,
-    /// The limit that was set, in mW. Another one can be lower.
+    /// The configured power limit, in mW.
     pub set_power_limit_mw: Option<u64>,
-    /// The limit that the model comes with, in mW.
+    /// The default power limit, in mW.
     pub default_power_limit_mw: Option<u64>,
     /// The energy since the driver was loaded, in mJ.
     pub energy_mj: Option<u64>,
@@ -26,7 +26,7 @@ pub struct Readings {
     pub clocks: Clocks,
     /// The highest clocks, in MHz.
     pub highest_clocks: Clocks,
-    /// NVML's bits of what limits the clocks (`nvmlClocksEventReason...`).
+    /// NVML's bits for the causes of reduced clocks (`nvmlClocksEventReason...`).
     pub clock_event_reasons: Option<u64>,
     /// Memory errors that were corrected, over the GPU's life.
     pub ecc_corrected: Option<u64>,
@@ -34,15 +34,15 @@ pub struct Readings {
     pub ecc_uncorrected: Option<u64>,
     /// Whether spare rows replace broken ones.
     pub remapped_rows: Option<RemappedRows>,
-    /// What the driver says is to be done with the GPU (`NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`); 0 is nothing.
+    /// The driver's recovery action for the GPU (`NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`); 0 means none.
     pub recovery_action: Option<u32>,
-    /// The NVLinks that the GPU has and that are down.
+    /// The number of NVLinks that are down.
     pub nvlinks_down: Option<u32>,
     /// The state of its NVLink fabric: 1 not started, 2 in progress, 3 completed. `None` without one.
     pub fabric_state: Option<u32>,
-    /// How much of the time its tensor cores were busy since the look before, in parts per million.
+    /// The share of time in which its tensor cores were busy since the previous sample, in parts per million.
     pub tensor_ppm: Option<u32>,
-    /// What crossed PCI Express since the look before.
+    /// The PCI Express throughput since the previous sample.
     pub pcie_traffic: PcieTraffic,
     /// The MIG instances, in the driver's order.
     pub instances: Vec<InstanceReadings>,
@@ -53,7 +53,7 @@ pub struct Readings {
 /// Clocks in MHz.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-#[expect(missing_docs, reason = "the words are the field's own")]
+#[expect(missing_docs, reason = "the names are self-explanatory")]
 pub struct Clocks {
     pub graphics: Option<u32>,
     pub sm: Option<u32>,
@@ -61,7 +61,7 @@ pub struct Clocks {
     pub video: Option<u32>,
 }
 
-/// Bytes in a second over PCI Express.
+/// PCI Express throughput in bytes per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PcieTraffic {
@@ -85,9 +85,9 @@ pub struct InstanceReadings {
     pub profile: Option<String>,
     /// Memory in use, in bytes.
     pub memory_used: Option<u64>,
-    /// How much of the time its multiprocessors had work since the look before, in parts per million.
+    /// The share of time in which its multiprocessors were busy since the previous sample, in parts per million.
     pub sm_ppm: Option<u32>,
-    /// The same of its tensor cores.
+    /// The share of time in which its tensor cores were busy, in parts per million.
     pub tensor_ppm: Option<u32>,
 }
 
@@ -98,8 +98,8 @@ pub struct RemappedRows {
     pub correctable: u32,
     /// After errors that could not.
     pub uncorrectable: u32,
-    /// Whether a reset of the GPU is to replace more.
+    /// Whether more rows are remapped at the next reset.
     pub is_pending: bool,
-    /// Whether no spare row was left: the card is to be replaced.
+    /// Whether remapping failed because no spare row was left; the card must be replaced.
     pub has_failed: bool,
 }

@@ -1,6 +1,6 @@
-//! The Slurm of this image: its release, its plugins, and what that release can do.
+//! The Slurm of this image: its release, its plugins and its behaviors.
 //!
-//! Everything that depends on a release stands in two tables here. docs/reference/versions.md shows both.
+//! Everything that depends on a release is in two tables here, which docs/reference/versions.md shows.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ impl SlurmInstall {
         self.plugins.iter().any(|plugin| plugin == name)
     }
 
-    /// Whether this Slurm does it. Where its release is unknown, the table says what is the safe answer.
+    /// Whether this Slurm has the behavior. For an unknown release, the table has the safe assumption.
     pub fn does(&self, behavior: Behavior) -> bool {
         let since = behavior.since();
         self.version.map_or(since.if_unknown, |version| version >= since.release)
@@ -50,42 +50,42 @@ impl fmt::Display for SlurmVersion {
     }
 }
 
-/// What newer releases do and older ones do not.
+/// A behavior of newer releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behavior {
     /// slurmd enables the controllers of a cgroup v2 by itself, where there is no systemd (`EnableControllers`).
     EnablesControllers,
-    /// slurmctld follows a node that comes back with another address.
+    /// slurmctld accepts a node that returns with another address.
     FollowsAddresses,
-    /// With `--systemd`, a daemon hands over to a successor on `scontrol reconfigure`, and goes on if that fails.
+    /// With `--systemd`, a daemon hands over to a successor on `scontrol reconfigure`, and keeps running if that fails.
     HandsOver,
-    /// slurmd makes namespaces to read the environment of a user's login.
+    /// slurmd creates namespaces to read a user's login environment.
     MakesNamespaces,
-    /// cgroup.conf knows `CgroupPlugin=disabled`.
+    /// cgroup.conf supports `CgroupPlugin=disabled`.
     DisablesCgroups,
-    /// GetEnvTimeout is gone, and with it the file that slurmd read in place of a login's environment.
+    /// GetEnvTimeout was removed, and with it the file with the login environment.
     IgnoresGetEnvTimeout,
     /// A daemon waits until its announcement of a successor was read (`BARRIER=1`).
     WaitsForTheReader,
-    /// slurmctld and slurmd answer HTTP on their own ports.
+    /// slurmctld and slurmd serve HTTP on their own ports.
     AnswersHttp,
 }
 
 /// A row of the table of behaviors.
 #[derive(Clone, Copy, Debug)]
 pub struct Since {
-    /// The first release that does.
+    /// The first release with the behavior.
     pub release: SlurmVersion,
-    /// What is assumed of an unknown release.
+    /// The assumption for an unknown release.
     pub if_unknown: bool,
-    /// What that is, for docs/reference/versions.md.
+    /// The description for docs/reference/versions.md.
     pub what: &'static str,
-    /// What slurminit does about it, for docs/reference/versions.md.
+    /// slurminit's handling, for docs/reference/versions.md.
     pub here: &'static str,
 }
 
 impl Behavior {
-    /// All of them, by release.
+    /// All behaviors, by release.
     pub const ALL: [Self; 8] = [
         Self::EnablesControllers,
         Self::FollowsAddresses,
@@ -97,7 +97,7 @@ impl Behavior {
         Self::AnswersHttp,
     ];
 
-    /// Its row of the table. The sources are Slurm's RELEASE_NOTES, cgroup.conf(5) of 23.02, and `env.c` of 23.11 (23.02 only
+    /// The row of the table. The sources are Slurm's RELEASE_NOTES, cgroup.conf(5) of 23.02, and `env.c` of 23.11 (23.02 only
     /// forks).
     pub const fn since(self) -> Since {
         match self {
@@ -110,20 +110,20 @@ impl Behavior {
             Self::FollowsAddresses => Since {
                 release: SlurmVersion::new(23, 11),
                 if_unknown: true,
-                what: "the controller follows a node to another address",
-                here: "older: the roles controller, compute and login are refused",
+                what: "the controller accepts a node's new address",
+                here: "older: the roles controller, compute and login are rejected",
             },
             Self::HandsOver => Since {
                 release: SlurmVersion::new(23, 11),
                 if_unknown: false,
                 what: "`--systemd`: a daemon hands over to a successor on `scontrol reconfigure`",
-                here: "older: a daemon executes itself anew, and a broken file ends it",
+                here: "older: a daemon re-executes itself, and exits at a broken file",
             },
             Self::MakesNamespaces => Since {
                 release: SlurmVersion::new(23, 11),
                 if_unknown: true,
-                what: "slurmd makes namespaces to read a login's environment",
-                here: "without CAP_SYS_ADMIN: `GetEnvTimeout=0`, and slurminit writes those environments",
+                what: "slurmd creates namespaces to read the login environment",
+                here: "without CAP_SYS_ADMIN: `GetEnvTimeout=0`, and slurminit writes the login environments",
             },
             Self::DisablesCgroups => Since {
                 release: SlurmVersion::new(24, 5),
@@ -134,20 +134,20 @@ impl Behavior {
             Self::IgnoresGetEnvTimeout => Since {
                 release: SlurmVersion::new(25, 5),
                 if_unknown: false,
-                what: "`GetEnvTimeout` is gone: without CAP_SYS_ADMIN `sbatch --export=NONE` ends slurmd",
-                here: "not written; `docker/build-slurm` has slurmd ask for the environment without namespaces there",
+                what: "`GetEnvTimeout` is gone: without CAP_SYS_ADMIN `sbatch --export=NONE` makes slurmd exit",
+                here: "not set; the patch of `docker/build-slurm` reads the environment without namespaces",
             },
             Self::WaitsForTheReader => Since {
                 release: SlurmVersion::new(25, 11),
                 if_unknown: true,
-                what: "`BARRIER=1`: a daemon waits until its message about a successor was read",
-                here: "the descriptor that comes along is closed as soon as it is read, with every release",
+                what: "`BARRIER=1`: a daemon waits until its successor message was read",
+                here: "the passed descriptor is closed after reading, with every release",
             },
             Self::AnswersHttp => Since {
                 release: SlurmVersion::new(25, 11),
                 if_unknown: true,
                 what: "`/metrics`, `/livez` and `/readyz` on the ports of slurmctld and slurmd",
-                here: "left as Slurm has it",
+                here: "unchanged",
             },
         }
     }
@@ -156,9 +156,9 @@ impl Behavior {
 /// A release that slurminit is tested with.
 #[derive(Clone, Copy, Debug)]
 pub struct Release {
-    /// Which one.
+    /// The file name.
     pub version: SlurmVersion,
-    /// Where it comes from.
+    /// The source of the packages.
     pub from: &'static str,
     /// The argument of `docker build`; empty for the default.
     pub argument: &'static str,
@@ -173,7 +173,7 @@ pub const RELEASES: [Release; 5] = [
     Release { version: SlurmVersion::new(26, 5), from: "source", argument: "SLURM_VERSION=26.05.3" },
 ];
 
-/// What an image has that is built without arguments.
+/// The Slurm of an image built without arguments.
 pub const DEFAULT: SlurmVersion = SlurmVersion::new(24, 11);
 
 #[cfg(test)]

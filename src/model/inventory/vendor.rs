@@ -190,7 +190,7 @@ pub struct Runtime {
     pub counts: bool,
     /// The same as a sentence, for the script that sets the variable.
     pub finds: &'static str,
-    /// Whether it goes on without a GPU whose device file the user may not open (EACCES). NVML counts such GPUs and refuses to open
+    /// Whether it ignores a GPU whose device file the user may not open (EACCES). NVML counts such GPUs and refuses to open
     /// them (nvmlDeviceGetHandleByIndex: NVML_ERROR_NO_PERMISSION); libhsakmt ends at the first (topology.c).
     pub skips_closed: bool,
     /// Further variables that must be set for the runtime's numbers to be right.

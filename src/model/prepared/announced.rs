@@ -1,13 +1,13 @@
-//! What a node of several tells the controller of its GPUs, for those who ask the controller: model and memory, which a GRES does not have.
+//! GPU details (model and memory) that a node registers with the controller, in addition to its GRES.
 //!
-//! The controller keeps it as the node's `Extra`, and whoever is root on a node decides what stands there.
+//! The controller stores it as the node's `Extra`. It is untrusted: root on a node can set any text.
 
 use serde::{Deserialize, Serialize};
 
 use super::OfferedGpu;
 use crate::inventory::gres;
 
-/// The longest text that is written, in bytes. Eight GPUs of seven instances each are less.
+/// The maximum length of the text in bytes, enough for eight GPUs with seven instances each.
 const LONGEST: usize = 8 << 10;
 /// The longest name of a model, in characters.
 const LONGEST_MODEL: usize = 64;
@@ -21,7 +21,7 @@ pub struct Announced {
     pub memory_mib: Option<u64>,
 }
 
-/// The text. JSON, because slurmctld takes it for that where `SchedulerParameters` has `extra_constraints`.
+/// The text. It is JSON, because slurmctld parses it as JSON with `SchedulerParameters=extra_constraints`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Extra {
     gpus: Vec<Run>,
@@ -46,7 +46,7 @@ pub fn text(gpus: &[OfferedGpu]) -> String {
             Some(last) if last.model == model && last.mib == gpu.memory_mib => last.n += 1,
             _ => extra.gpus.push(Run { n: 1, model, mib: gpu.memory_mib }),
         }
-        // What does not fit is not known, and what stands before it keeps its place.
+        // GPUs that do not fit are dropped; the earlier ones keep their index.
         match serde_json::to_string(&extra) {
             Ok(longer) if longer.len() <= LONGEST => text = longer,
             _ => break,
@@ -55,12 +55,12 @@ pub fn text(gpus: &[OfferedGpu]) -> String {
     text
 }
 
-/// Slurm prints the text as it is.
+/// Escapes non-ASCII characters, because Slurm prints the text unescaped.
 fn printable(c: char) -> char {
     if c.is_ascii_graphic() || c == ' ' { c } else { '?' }
 }
 
-/// The GPUs of a text, in Slurm's order; none if it is another one.
+/// The GPUs of a text, in Slurm's order; empty if the text has another format.
 pub fn parse(text: &str) -> Vec<Announced> {
     if text.len() > LONGEST {
         return Vec::new();

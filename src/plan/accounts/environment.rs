@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_has_what_pam_env_reads_and_nobody_a_foreign_name() {
+    fn users_get_pam_env_variables_and_no_invalid_names() {
         let environment =
             "# LANG=x\nLANG=\"C.UTF-8\"\nexport A='b c'\nPATH=/opt/bin\nUSER=eve\n1X=y\nX Y=z\nF=() { :; }\nLANG=de\n";
         let mut files = files("alice:x:1501:1501::/home/alice:/bin/sh\n");

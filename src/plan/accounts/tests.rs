@@ -100,7 +100,7 @@ fn what_is_somebody_else_s_is_refused_with_its_line() {
 }
 
 #[test]
-fn what_an_image_says_of_nobody_is_not_given_to_somebody() {
+fn drops_memberships_and_passwords_of_missing_accounts() {
     let mut stale = image();
     stale.group = stale.group.replace("video:x:44:app", "video:x:44:app,alice");
     stale.shadow = stale.shadow.map(|text| text + "\nalice:$6$known:19000:0:99999:7:::");

@@ -12,7 +12,7 @@ use model::inventory::{Finding, Inventory, Kind, Severity, Vendor};
 
 use super::{Customized, Names, UserFile, own_node, parse};
 
-/// What the files are compared with.
+/// The context of the checks.
 pub(super) struct Context<'a> {
     pub(super) config: &'a Config,
     pub(super) inventory: &'a Inventory,
@@ -38,7 +38,7 @@ pub(super) fn check(plan: &Plan, customized: &Customized, context: &Context<'_>)
     let mut check = Check { plan, inventory: context.inventory, findings: Vec::new() };
     let node = customized.own_node.as_ref();
     let planned = plan.node_names();
-    // In a slurm.conf of the user's without this node, its generated name means nothing.
+    // If the user's slurm.conf does not have this node, its generated name is unknown.
     let is_generated = customized.get(FileName::SlurmConf).is_none();
     let name = node.map(|node| node.name.as_str()).or(is_generated.then_some(planned.as_str()));
     let lines_of =
@@ -85,13 +85,12 @@ impl Check<'_> {
         let mut seen = BTreeSet::new();
         for file in own.gpus.iter().flat_map(|(_, files)| files) {
             if !seen.insert(file) {
-                let (what, cause) =
-                    (format!("File={file} is there twice"), "slurmd dies of a device file that is named twice");
+                let (what, cause) = (format!("duplicate File={file}"), "slurmd exits at a duplicate device file");
                 findings.push(finding(Severity::Error, gres, what, cause, "remove one of the lines"));
             } else if !exists(Path::new(file)) {
-                let cause = "slurmd waits about 19 seconds for the device file, then ends";
+                let cause = "slurmd waits about 19 s for the device file, then exits";
                 let repair =
-                    "remove the line, or pass the device to the container; `slurminit detect` shows what is there";
+                    "remove the line, or pass the device to the container; `slurminit detect` lists the devices";
                 findings.push(finding(
                     Severity::Error,
                     gres,
@@ -102,7 +101,7 @@ impl Check<'_> {
             }
         }
         if own.gpus.iter().any(|(_, files)| files.is_empty()) && own.auto_detect.is_none() {
-            let cause = "Slurm ignores a GPU without a device file, and takes the node out of service for it";
+            let cause = "Slurm ignores a GPU without a device file, and drains the node";
             findings.push(finding(Severity::Error, gres, "a GPU has no File=", cause, "add File=/dev/..."));
         }
         let own = own.auto_detect.as_deref().unwrap_or_default().to_ascii_lowercase();
@@ -111,13 +110,12 @@ impl Check<'_> {
         };
         let plugin = plugin(vendor);
         if let Some(fault) = auto_detect_fault(vendor, inventory, &plan.nodes.node) {
-            let what = format!("AutoDetect={own} will not do well here");
+            let what = format!("AutoDetect={own} will fail here");
             findings.push(finding(fault.severity, gres, what, &fault.cause, fault.repair));
         }
         if !inventory.slurm.has_plugin(&plugin) {
-            let cause = "slurmd then finds no GPU, and the node is taken out of service";
-            let repair =
-                "install the plugin, or name the devices with File= lines, or remove the file to have it generated";
+            let cause = "slurmd then finds no GPU, and Slurm drains the node";
+            let repair = "install the plugin, add File= lines for the devices, or remove the file to generate it";
             let what = format!("AutoDetect needs Slurm's plugin {plugin}, which is not installed");
             findings.push(finding(Severity::Error, gres, what, cause, repair));
         }
@@ -125,21 +123,19 @@ impl Check<'_> {
 
     fn login(&mut self, slurm: &UserFile, value: &Value<'_>) {
         if login::is_fatal_with(value(login::KEY), self.inventory) {
-            let repair = format!(
-                "add the line {}=0: slurmd then reads env_cache/USER, which is written at each start",
-                login::KEY
-            );
-            let what = format!("{} is not 0, and {}", login::KEY, login::WHAT);
+            let repair =
+                format!("add the line {}=0, so that slurmd reads env_cache/USER, written at each start", login::KEY);
+            let what = format!("{} is not 0: {}", login::KEY, login::WHAT);
             self.findings.push(finding(Severity::Warning, slurm, what, login::CAUSE, repair));
         }
     }
 
-    /// slurmctld exits at a Gres of any node that GresTypes lacks.
+    /// Checks GresTypes: slurmctld exits at a Gres that is missing there.
     fn gres_types(&mut self, slurm: &UserFile, nodes: &[parse::Line], value: &Value<'_>) {
         let types = value("GresTypes").unwrap_or_default();
         let has_gpus = nodes.iter().filter_map(|node| node.get("Gres")).any(|gres| gpus(gres) > 0);
         if has_gpus && !types.split(',').any(|name| name.trim().eq_ignore_ascii_case("gpu")) {
-            let cause = "Slurm does not know the word gpu in Gres= then";
+            let cause = "Slurm then rejects gpu in Gres=";
             let repair = "add the line GresTypes=gpu before NodeName";
             let lacks = finding(Severity::Error, slurm, "GresTypes lacks gpu", cause, repair);
             self.findings.push(Finding { kind: Kind::Gres, ..lacks });
@@ -164,9 +160,9 @@ impl Check<'_> {
         let hosts: Vec<&str> = hosts.map(|host| host.split('(').next().unwrap_or(host)).collect();
         let Some(first) = hosts.first().filter(|_| !hosts.iter().any(|host| names.has(host))) else { return };
         let own = &self.inventory.hostname;
-        let cause = "slurmctld ends at once on a host that is not named there";
+        let cause = "slurmctld exits on a host that is not listed";
         let repair = format!("write SlurmctldHost={own}, or start the container with --hostname {first}");
-        let what = format!("SlurmctldHost={}, and this host is {own}", hosts.join(" and "));
+        let what = format!("SlurmctldHost={}, but this host is {own}", hosts.join(" and "));
         self.findings.push(finding(Severity::Error, slurm, what, cause, repair));
     }
 
@@ -178,15 +174,15 @@ impl Check<'_> {
         {
             let (own, port) = (plan.port(key), value(key).unwrap_or(default));
             if port != own {
-                let cause = "slurminit waits for the daemon at the port of its own configuration";
+                let cause = "slurminit checks the daemon at the port of slurminit.toml";
                 let repair = format!("set {name} = {port} in [slurm] of slurminit.toml");
-                let what = format!("{key}={port}, and slurminit.toml says {own}");
+                let what = format!("{key}={port}, but slurminit.toml has {own}");
                 findings.push(finding(Severity::Error, slurm, what, cause, repair));
             }
         }
     }
 
-    /// What is wrong with so many GPUs, which the line of the node claims.
+    /// The problem with the GPU count in the node's line.
     fn gpus(&self, claimed: u64, slurm: &UserFile, gres: Option<Gres<'_>>) -> Option<Finding> {
         let Check { plan, inventory, .. } = self;
         let own_gres = gres.map(|(_, own)| own);
@@ -198,68 +194,63 @@ impl Check<'_> {
         // The user's gres.conf decides, whatever hardware there is.
         let fitting = own_gres.filter(|own| !own.gpus.is_empty()).map_or(plan.node_gres(), |own| own.node_gres());
         if claimed < offered {
-            let what = format!("Gres= has {claimed} GPUs, and {offered} could be offered");
-            let cause = "jobs cannot ask for the others";
+            let what = format!("Gres= has {claimed} GPUs, but {offered} are available");
+            let cause = "jobs cannot request the others";
             return Some(finding(Severity::Warning, slurm, what, cause, format!("write Gres={fitting}")));
         }
-        let cause = "a node with fewer GPUs than it claims is taken out of service (gres/gpu count reported lower than configured)";
-        let what = format!("Gres= claims {claimed} GPUs, and {offered} can be offered");
+        let cause =
+            "Slurm drains a node with fewer GPUs than configured (gres/gpu count reported lower than configured)";
+        let what = format!("Gres= has {claimed} GPUs, but only {offered} are available");
         let more_lines = match gres.filter(|_| inventory.usable_gpus().count() as u64 >= claimed) {
             Some((gres, _)) => format!(", or add lines for the other GPUs to {}", gres.path.display()),
             None => String::new(),
         };
         let repair = match fitting.as_str() {
-            "" => "remove Gres= from the line of the node".to_owned(),
+            "" => "remove Gres= from the node's line".to_owned(),
             fitting => format!("write Gres={fitting}{more_lines}"),
         };
         (claimed > offered).then(|| finding(Severity::Error, slurm, what, cause, repair))
     }
 
-    /// With `overrides`, slurmctld trusts the line, whatever slurmd finds (`SlurmdParameters=config_overrides`).
+    /// With `overrides`, slurmctld ignores slurmd's detection (`SlurmdParameters=config_overrides`).
     fn cpus_and_memory(&mut self, slurm: &UserFile, node: &parse::Line, overrides: bool) {
         let Check { plan, inventory, findings } = self;
         let name = node.get("NodeName").unwrap_or_default();
         let usable = inventory.memory.usable_mib();
         if let Some(memory) = node.number("RealMemory").filter(|memory| *memory > usable) {
             let (severity, cause) = if memory > inventory.memory.total_mib && !overrides {
-                (Severity::Error, "a node with less memory than it claims is taken out of service (Low RealMemory)")
+                (Severity::Error, "Slurm drains a node with less memory than configured (Low RealMemory)")
             } else if memory > inventory.memory.total_mib {
                 (
                     Severity::Warning,
-                    "with config_overrides Slurm gives away memory that is not there, until the kernel kills processes",
+                    "with config_overrides Slurm allocates more memory than available, which causes OOM kills",
                 )
             } else {
-                (
-                    Severity::Warning,
-                    "the container's limit is lower: the kernel kills processes before Slurm stops giving memory away",
-                )
+                (Severity::Warning, "the container's memory limit is lower, which causes OOM kills")
             };
-            let what = format!("{name} claims RealMemory={memory}, and there are {usable} MiB");
+            let what = format!("{name} has RealMemory={memory}, but only {usable} MiB are available");
             let repair = format!("write RealMemory={}", plan.nodes.node.memory_mib.unwrap_or(usable));
             findings.push(Finding { kind: Kind::RealMemory, ..finding(severity, slurm, what, cause, repair) });
         }
         let machine_cpus = inventory.cpu.sockets.iter().flatten().map(|core| core.len() as u64).sum::<u64>();
         if let Some(cpus) = node.number("CPUs").filter(|cpus| machine_cpus > 0 && *cpus > machine_cpus) {
             let (severity, cause) = if overrides {
-                (
-                    Severity::Info,
-                    "with config_overrides Slurm uses the node all the same, and more tasks than CPUs run at once",
-                )
+                (Severity::Info, "with config_overrides Slurm runs more tasks than CPUs at once")
             } else {
-                (Severity::Error, "a node with fewer CPUs than it claims is taken out of service")
+                (Severity::Error, "Slurm drains a node with fewer CPUs than configured")
             };
-            let what = format!("{name} claims CPUs={cpus}, and there are {machine_cpus}");
+            let what = format!("{name} has CPUs={cpus}, but only {machine_cpus} are available");
             let repair = match overrides {
-                true => "nothing, if that is meant".to_owned(),
+                true => "no action if intended".to_owned(),
                 false => {
-                    format!("write CPUs={}, or SlurmdParameters=config_overrides if it is meant", plan.nodes.node.cpus)
+                    format!("write CPUs={}, or SlurmdParameters=config_overrides if intended", plan.nodes.node.cpus)
                 }
             };
             findings.push(finding(severity, slurm, what, cause, repair));
         }
     }
 
-    /// What needs cgroups where Slurm cannot use them, but does not end slurmd.
+    /// Settings that need unusable cgroups but at which slurmd does not exit.
     fn cgroup(&mut self, slurm: &UserFile, value: &Value<'_>) {
         let Some(obstacle) = cgroups::obstacle(self.inventory) else { return };
         let plan = &self.plan.cgroup;
@@ -272,7 +263,7 @@ impl Check<'_> {
                 }
                 // Slurm's own default is proctrack/cgroup.
                 (None, None) => {
-                    let what = "ProctrackType is not set, and Slurm's default is proctrack/cgroup";
+                    let what = "ProctrackType is not set (Slurm's default is proctrack/cgroup)";
                     (what.to_owned(), format!("add the line ProctrackType={}", plan.proctrack))
                 }
                 (None, Some(_)) => return,

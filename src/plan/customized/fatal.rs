@@ -1,6 +1,6 @@
-//! Settings with which a daemon ends, or waits for a minute, for sure. They are refused before it starts, with the line.
+//! Settings at which a daemon certainly exits or blocks for a minute. They are rejected before its start, with the line.
 //!
-//! What only Slurm can judge is found after the first death of a daemon (`plan::blame`).
+//! Other errors are attributed after the first crash of a daemon (`plan::blame`).
 
 use std::path::PathBuf;
 
@@ -11,26 +11,26 @@ use super::check::Context;
 use super::include::Missing;
 use super::{Customized, parse};
 
-/// A setting with which a daemon surely ends.
+/// A setting at which a daemon certainly exits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fatal {
-    /// Where the operator wrote it.
+    /// The place in the operator's files.
     pub culprit: Option<Culprit>,
-    /// What is wrong.
+    /// The problem.
     pub what: String,
-    /// What the daemon does.
+    /// The daemon's reaction.
     pub cause: String,
-    /// What to change.
+    /// The repair.
     pub repair: String,
 }
 
-/// A file that a plugin cannot do without.
+/// A file that a plugin requires.
 struct Companion {
     key: &'static str,
     plugin: &'static str,
     /// One of them must be in Slurm's directory.
     files: &'static [&'static str],
-    /// Whether slurmctld alone needs it.
+    /// Whether only slurmctld needs it.
     is_controllers: bool,
 }
 
@@ -54,7 +54,7 @@ const COMPANIONS: [Companion; 8] = [
     companion("CredType", "cred/slurm", &["slurm.key", "slurm.jwks"]),
 ];
 
-/// The first problem that ends a daemon.
+/// The first problem at which a daemon exits.
 pub(super) fn find(plan: &Plan, customized: &Customized, context: &Context<'_>) -> Option<Fatal> {
     let included = customized.files.iter().find_map(|file| file.missing.as_ref());
     if let Some(missing) = included {
@@ -69,8 +69,8 @@ fn no_included_file(missing: &Missing) -> Fatal {
     Fatal {
         culprit: Some(Culprit::File(path.clone(), *line)),
         what: format!("Include {name}: {why}"),
-        cause: "Slurm waits a minute for the file, then its daemons end".to_owned(),
-        repair: format!("put {name} beside {}, write its path in full, or remove the line", path.display()),
+        cause: "Slurm waits a minute for the file, then its daemons exit".to_owned(),
+        repair: format!("put {name} beside {}, use an absolute path, or remove the line", path.display()),
     }
 }
 
@@ -101,7 +101,7 @@ impl Find<'_> {
         Fatal { culprit, what, cause, repair }
     }
 
-    /// A user's slurm.conf without this node. What slurmd's command of the operator's own says is not known.
+    /// Checks that the user's slurm.conf has this node, unless the operator configured slurmd's command.
     fn no_node(&self) -> Option<Fatal> {
         let Context { config, names, .. } = self.context;
         let has_own_command = config.daemons.get(&config::DaemonName::Slurmd).is_some_and(|own| own.command.is_some());
@@ -114,22 +114,22 @@ impl Find<'_> {
         let first = nodes.iter().find_map(|node| super::hostlist::expand(node.get("NodeName")?).into_iter().next());
         let (what, repair) = match first {
             Some(first) => {
-                let what = format!("no NodeName line is for this host, {}", names.hostname);
+                let what = format!("no NodeName line matches this host, {}", names.hostname);
                 let repair = format!(
                     "start the container with --hostname {first} or SLURMINIT_NODE_NAME={first}, or add NodeName={}",
                     names.hostname
                 );
                 (what, repair)
             }
-            None => ("there is no NodeName line".to_owned(), format!("add NodeName={}", names.hostname)),
+            None => ("no NodeName line".to_owned(), format!("add NodeName={}", names.hostname)),
         };
-        let cause = "slurmd cannot find out which node it is, and ends".to_owned();
+        let cause = "slurmd cannot determine its node name, and exits".to_owned();
         let culprit =
             self.customized.culprit(config, "NodeName").unwrap_or_else(|| Culprit::File(file.path.clone(), 1));
         Some(Fatal { culprit: Some(culprit), what, cause, repair })
     }
 
-    /// Cgroups that slurmd cannot have.
+    /// Checks for settings that need unusable cgroups.
     fn cgroups(&self) -> Option<Fatal> {
         if !self.context.has_node() {
             return None;
@@ -153,14 +153,14 @@ impl Find<'_> {
             _ if is_disabled && slurm.does(Behavior::DisablesCgroups) => {
                 let why = obstacle.map_or_else(String::new, |obstacle| format!(": {}", obstacle.why));
                 let key = [proctrack, task, gather].into_iter().find(is_cgroup)?;
-                (key, format!("cgroup.conf has CgroupPlugin=disabled, and slurmd ends with both{why}"))
+                (key, format!("cgroup.conf has CgroupPlugin=disabled; slurmd exits with both{why}"))
             }
             Some(obstacle) if obstacle.ends_slurmd => {
                 let key = [proctrack, gather]
                     .into_iter()
                     .find(is_cgroup)
                     .or(Some(task).filter(is_cgroup).filter(|_| constrains))?;
-                (key, format!("{}, and slurmd ends there", obstacle.why))
+                (key, format!("{}; slurmd exits", obstacle.why))
             }
             _ => return None,
         };
@@ -178,7 +178,7 @@ impl Find<'_> {
         };
         let what = match self.value(key) {
             Some(value) => format!("{key}={value} cannot work here"),
-            None => format!("{key} is not set, and Slurm's default is proctrack/cgroup"),
+            None => format!("{key} is not set (Slurm's default is proctrack/cgroup)"),
         };
         Some(self.fatal(key, what, cause, repair))
     }
@@ -206,8 +206,8 @@ impl Find<'_> {
         let Companion { key, plugin, files, .. } =
             COMPANIONS.iter().filter(is_here).filter(is_used).find(is_missing)?;
         let file: PathBuf = directory.join(files.first()?);
-        let what = format!("{key}={plugin} needs {}, and there is no such file", file.display());
-        let cause = "Slurm's daemons wait for the file, or end without it".to_owned();
+        let what = format!("{key}={plugin} requires the file {}, which is missing", file.display());
+        let cause = "Slurm's daemons wait for the file, or exit without it".to_owned();
         let repair = format!("mount the file there, or remove {key}");
         Some(self.fatal(key, what, cause, repair))
     }

@@ -2,7 +2,7 @@
 
 /// The largest range that is expanded; a larger one is taken for a typing error.
 const LARGEST_RANGE: u32 = 4096;
-/// The most names that are made of one list.
+/// The maximum number of names from one list.
 const MOST_NAMES: usize = 1 << 16;
 
 /// Expands `/dev/nvidia[0-3,5]` and `a,b[01-12]` to single names.

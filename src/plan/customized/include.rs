@@ -1,13 +1,13 @@
 //! `Include` lines of the user's files.
 //!
 //! Slurm looks for a relative name beside the installed slurm.conf, where the operator's other files are not. So such a
-//! line is replaced by the text of the file. Compared, restored and shown is then all that Slurm reads.
+//! line is replaced by the text of the file. Comparison, restoration and display then cover everything that Slurm reads.
 
 use std::path::{Path, PathBuf};
 
 use super::parse::last_value;
 
-/// Deeper includes are taken for a circle.
+/// The maximum include depth; deeper includes count as circular.
 const DEEPEST: u32 = 8;
 
 /// A file with the text of those that it includes.
@@ -67,7 +67,7 @@ impl Expanded {
             let name = name.replace("%c", &last_value(&self.text, "ClusterName").unwrap_or_default());
             let missing = |why: String| Missing { path: path.to_owned(), line: index + 1, name: name.clone(), why };
             if depth >= DEEPEST {
-                return Err(missing("it includes itself".to_owned()));
+                return Err(missing("circular Include".to_owned()));
             }
             let (found, text) = read(&name).map_err(missing)?;
             self.push(&format!("# {}\n", line.trim()), path, index + 1);

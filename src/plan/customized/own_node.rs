@@ -1,8 +1,8 @@
-//! Which node of the user's slurm.conf this machine is.
+//! Finds this machine's node in the user's slurm.conf.
 
 use super::{hostlist, parse};
 
-/// The names that lines of the files can mean this machine by.
+/// The names of this machine in the user's files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names {
     /// The configured name of the node, if it is not the default.
@@ -33,7 +33,7 @@ pub struct OwnNode {
     pub name: String,
     /// Gres.
     pub gres: String,
-    /// Whether slurmd must be told the name (`slurmd -N`), because it finds another one, or none, by the host's name.
+    /// Whether slurmd needs `-N`, because it cannot derive the name from the host name.
     pub is_told: bool,
     /// Its line, with the values of the `NodeName=DEFAULT` lines before it.
     pub(super) line: parse::Line,

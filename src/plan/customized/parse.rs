@@ -25,7 +25,7 @@ impl Line {
         self.number
     }
 
-    /// The same line with the pairs of `defaults` whose keys it lacks.
+    /// The line, completed with the pairs of `defaults` whose keys are missing.
     pub(super) fn with_defaults(&self, defaults: &Self) -> Self {
         let missing = defaults.pairs.iter().filter(|(key, _)| self.get(key).is_none());
         Self { pairs: self.pairs.iter().chain(missing).cloned().collect(), number: self.number }
@@ -89,7 +89,7 @@ fn line(text: &str, number: usize) -> Option<Line> {
     (!pairs.is_empty()).then_some(Line { pairs, number })
 }
 
-/// What a slurm.conf, or `scontrol show config`, says last of a key.
+/// The last value of a key in a slurm.conf or in `scontrol show config`.
 pub fn last_value(text: &str, key: &str) -> Option<String> {
     let lines = lines(text);
     lines.iter().rev().filter_map(|line| line.get(key)).find(|value| !value.is_empty()).map(str::to_owned)

@@ -1,4 +1,4 @@
-//! What jobs can get: whole GPUs and MIG instances whose device files gres.conf can name.
+//! The devices for jobs: whole GPUs and MIG instances with device files that gres.conf can name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -79,8 +79,8 @@ pub(super) fn offers<'a>(inventory: &'a Inventory, reasons: &mut Reasons) -> Vec
                 Ok(files) => offers.push(Offer { gpu, instance, files }),
                 Err(why) => {
                     left_out(&name, &why, reasons);
-                    let repair = "run `slurminit detect` to see every GPU and its device file";
-                    reasons.warn(Kind::GpuLeftOut, format!("{name} cannot be given to jobs"), why, repair);
+                    let repair = "run `slurminit detect` to list all GPUs and their device files";
+                    reasons.warn(Kind::GpuLeftOut, format!("{name} is not available to jobs"), why, repair);
                 }
             }
         }
@@ -94,7 +94,7 @@ pub(super) fn offers<'a>(inventory: &'a Inventory, reasons: &mut Reasons) -> Vec
 fn not_offered((obstacle, vendor): (Obstacle, Vendor), gpus: &[String], counted: usize) -> Finding {
     let (cause, repair) = obstacle.words(vendor);
     let severity = if obstacle == Obstacle::NotGiven { Severity::Warning } else { Severity::Info };
-    let what = format!("left out, of {counted} GPUs that the drivers count: {}", gpus.join("; "));
+    let what = format!("excluded GPUs (of {counted} that the drivers list): {}", gpus.join("; "));
     Finding::new(Kind::GpuLeftOut, severity, what, cause, repair)
 }
 
@@ -103,7 +103,7 @@ fn not_offered((obstacle, vendor): (Obstacle, Vendor), gpus: &[String], counted:
 fn parts<'a>(gpu: &'a Gpu, label: String, reasons: &mut Reasons) -> Vec<(String, Option<&'a MigInstance>)> {
     let Some(instances) = &gpu.mig else { return vec![(label, None)] };
     if instances.is_empty() {
-        left_out(&label, "it is in MIG mode and has no instance", reasons);
+        left_out(&label, "MIG mode without an instance", reasons);
     }
     let mut parts = Vec::new();
     for instance in instances {
@@ -118,7 +118,7 @@ fn parts<'a>(gpu: &'a Gpu, label: String, reasons: &mut Reasons) -> Vec<(String,
 }
 
 fn left_out(name: &str, why: &str, reasons: &mut Reasons) {
-    reasons.decide(format!("{name} is left out"), one_line(why));
+    reasons.decide(format!("{name} is excluded"), one_line(why));
 }
 
 /// The files of a line. Slurm ignores a GPU without a file, and then marks the node invalid because a GPU is missing.
@@ -133,7 +133,7 @@ fn files(
         None => gpu.device_file.iter().map(valid).collect::<Result<_, _>>()?,
         Some(instance) => {
             if !instance.uuid.as_deref().is_some_and(is_cuda_name) {
-                return Err("the driver gives it no UUID, and CUDA finds an instance by nothing else".to_owned());
+                return Err("no UUID from the driver; CUDA requires it to select an instance".to_owned());
             }
             instance.device_files.iter().map(valid).collect::<Result<_, _>>()?
         }
@@ -141,11 +141,11 @@ fn files(
     // slurmd exits if MultipleFiles has only one file. The instances of a GPU share all files but the last.
     match files.last() {
         Some(_) if instance.is_some() && files.len() < 2 => {
-            Err("it has one device file, and an instance needs its capabilities' too".to_owned())
+            Err("only one device file; an instance also needs those of its capabilities".to_owned())
         }
         Some(own) if taken.insert(own.clone()) => Ok(files),
-        Some(own) => Err(format!("its device file {own} is already another GPU's, and slurmd dies of a second one")),
-        None => Err("it has no device file of its own, and Slurm gives jobs only what has one".to_owned()),
+        Some(own) => Err(format!("another GPU already has the device file {own}; slurmd exits at a duplicate")),
+        None => Err("no own device file, which Slurm requires".to_owned()),
     }
 }
 
@@ -158,7 +158,7 @@ fn unshared(device: &str, taken: &BTreeSet<DevicePath>) -> Result<DevicePath, St
     Ok(own)
 }
 
-/// The names of everything that jobs can get of a GPU.
+/// The names of the devices of a GPU for jobs.
 pub(crate) fn display_names(gpu: &Gpu) -> Vec<String> {
     let name = |instance| Offer { gpu, instance, files: Vec::new() }.display_name();
     match &gpu.mig {

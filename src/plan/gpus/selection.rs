@@ -17,7 +17,7 @@ pub fn select(config: &Config, inventory: &Inventory, findings: &mut Vec<Finding
     let is_second = |gpu: &Gpu| gpu.integrated && (has_whole || !gpu.vendor.traits().offers_integrated);
     let others = |gpu: &&mut Gpu| gpu.access == Access::Usable && is_second(gpu) && !is_asked_for(gpu);
     for gpu in selected.gpus.iter_mut().filter(others) {
-        gpu.access = Access::unusable(Obstacle::Integrated, "it is a part of the processor");
+        gpu.access = Access::unusable(Obstacle::Integrated, "integrated into the processor");
     }
     for (key, selectors) in [("only", only), ("except", except)] {
         findings.extend(
@@ -33,7 +33,7 @@ pub fn select(config: &Config, inventory: &Inventory, findings: &mut Vec<Finding
 fn leave_out(gpu: &mut Gpu, only: &[GpuSelector], except: &[GpuSelector]) {
     let excepted = except.iter().find(|selector| selector.is(gpu));
     if let Some(selector) = excepted {
-        gpu.access = Access::unusable(Obstacle::NotChosen, format!("[gpu] except has `{selector}`"));
+        gpu.access = Access::unusable(Obstacle::NotChosen, format!("excluded by [gpu] except `{selector}`"));
         return;
     }
     let is_wanted = only.is_empty() || only.iter().any(|selector| selector.is(gpu));
@@ -41,7 +41,7 @@ fn leave_out(gpu: &mut Gpu, only: &[GpuSelector], except: &[GpuSelector]) {
     for instance in gpu.mig.iter_mut().flatten().filter(|instance| instance.access == Access::Usable) {
         let excepted = except.iter().find(|selector| selector.is_instance(instance));
         if let Some(selector) = excepted {
-            let reason = format!("[gpu] except has `{selector}`");
+            let reason = format!("excluded by [gpu] except `{selector}`");
             instance.access = Access::unusable(Obstacle::NotChosen, reason);
         } else if !is_wanted && !only.iter().any(|selector| selector.is_instance(instance)) {
             instance.access = Access::unusable(Obstacle::NotChosen, NOT_IN_ONLY);
@@ -54,7 +54,7 @@ fn leave_out(gpu: &mut Gpu, only: &[GpuSelector], except: &[GpuSelector]) {
     }
 }
 
-const NOT_IN_ONLY: &str = "[gpu] only does not have it";
+const NOT_IN_ONLY: &str = "not in [gpu] only";
 
 fn is_here(selector: &GpuSelector, inventory: &Inventory) -> bool {
     let mut instances = inventory.gpus.iter().flat_map(|gpu| gpu.mig.iter().flatten());
@@ -69,11 +69,11 @@ fn not_here(key: &str, selector: &GpuSelector, inventory: &Inventory) -> Finding
         format!("{} {} ({})", gpu.vendor, gpu.index, parts.join(", "))
     };
     let here: Vec<String> = inventory.gpus.iter().map(describe).collect();
-    let here = if here.is_empty() { "no GPU at all".to_owned() } else { here.join("; ") };
+    let here = if here.is_empty() { "no GPU".to_owned() } else { here.join("; ") };
     Finding::warning(
         Kind::GpuLeftOut,
-        format!("[gpu] {key} has `{selector}`, and no GPU here is that"),
-        format!("the drivers count {here}"),
-        "write a number, UUID, PCI address or model as `slurminit detect` shows it, or remove the entry",
+        format!("[gpu] {key}: `{selector}` matches no GPU"),
+        format!("detected: {here}"),
+        "use a number, UUID, PCI address or model from `slurminit detect`, or remove the entry",
     )
 }

@@ -9,7 +9,7 @@ use model::inventory::{Finding, Kind};
 use super::{AutoDetect, GresLine};
 use crate::Reasons;
 
-/// What is shared, if possible.
+/// The sharing, if possible.
 pub(super) fn plan(
     config: &Config,
     lines: &[GresLine],
@@ -24,15 +24,13 @@ pub(super) fn plan(
     }
     let (name, each) = (sharing.gres(), sharing.of_each_gpu());
     let key = match sharing {
-        Sharing::Shards(_) => {
-            "[gpu] shards says so; a job with --gres=shard:1 shares its GPU with others that do the same"
-        }
+        Sharing::Shards(_) => "set by [gpu] shards; jobs with --gres=shard:1 can share a GPU",
         Sharing::Mps => {
-            "[gpu] mps says so; a job with --gres=mps:50 has half of a GPU's processors, where NVIDIA's MPS runs"
+            "set by [gpu] mps; a job with --gres=mps:50 gets half of a GPU's multiprocessors if NVIDIA's MPS runs"
         }
     };
     let how = if auto_detect == AutoDetect::Off { "" } else { ", which Slurm spreads evenly" };
-    reasons.decide(format!("{name} of {shared} GPUs, {each} of each{how}"), key);
+    reasons.decide(format!("{name} of {shared} GPUs, {each} per GPU{how}"), key);
     Some(sharing)
 }
 
@@ -47,13 +45,13 @@ fn left_out(sharing: Sharing, lines: &[GresLine], shared: usize) -> Option<Findi
     (unshared > 0).then(|| {
         Finding::info(
             Kind::Settings,
-            format!("{unshared} of {} devices cannot be shared by jobs as gres/{}", lines.len(), sharing.gres()),
+            format!("{unshared} of {} devices cannot be shared as gres/{}", lines.len(), sharing.gres()),
             match sharing {
-                Sharing::Shards(_) => "a MIG instance is a part already",
-                Sharing::Mps => "MPS is NVIDIA's, and a MIG instance is a part already",
+                Sharing::Shards(_) => "MIG instances cannot be shared",
+                Sharing::Mps => "MPS supports only whole NVIDIA GPUs",
             }
             .to_owned(),
-            "nothing: ask for such a device with --gres=gpu",
+            "no action; request such a device with --gres=gpu",
         )
     })
 }

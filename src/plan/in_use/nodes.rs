@@ -1,4 +1,4 @@
-//! The nodes that jobs have or ask for by name.
+//! The nodes that jobs use or request by name.
 
 use std::collections::BTreeMap;
 
@@ -8,28 +8,28 @@ use crate::Refusal;
 use crate::customized::{last_value, parse};
 use model::queued_job::QueuedJob;
 
-/// Where nothing listens: slurmctld asks the nodes that are down whether they are back.
+/// An unused port: slurmctld pings nodes that are down.
 const NO_PORT: &str = "1";
 
-/// What a node that stays has of its own.
+/// The keys that are set for a kept node.
 const OWN: [&str; 6] = ["NodeName", "NodeHostname", "NodeAddr", "Port", "State", "Reason"];
 
-/// A node of the former slurm.conf that the new one does not have.
+/// A node of the previous slurm.conf that the new one lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GoneNode {
     /// Its name.
     pub name: String,
-    /// Whether it was there only for the jobs that ask for it.
+    /// Whether it was kept only for the jobs that request it.
     pub is_kept: bool,
     /// The rest of its line.
     pub settings: Vec<(String, String)>,
 }
 
-/// The nodes that the new slurm.conf does not have any more.
+/// The nodes that the new slurm.conf no longer has.
 pub fn gone_nodes(former: &str, now: &str) -> Vec<GoneNode> {
     let (was, is) = (Nodes::parse(former), Nodes::parse(now));
     let named = was.known.into_iter().chain(was.by_host);
-    // slurmctld exits where a node is called what another one's host is.
+    // slurmctld exits if a node has the name of another node's host.
     named
         .filter(|(name, _)| !is.finds(name) && !is.by_host.contains_key(name))
         .map(|(name, pairs)| GoneNode::of(name, &pairs))
@@ -45,13 +45,13 @@ impl GoneNode {
         let settings = [pair("NodeHostname", &host), pair("NodeAddr", "127.0.0.1"), pair("Port", NO_PORT)]
             .into_iter()
             .chain(pairs.iter().filter(|(key, _)| !is_own(key)).cloned())
-            .chain([pair("State", "DOWN"), pair("Reason", "not configured any more")]);
+            .chain([pair("State", "DOWN"), pair("Reason", "no longer configured")]);
         let settings = settings.collect();
         let is_kept = pairs.iter().any(|(key, value)| key.eq_ignore_ascii_case("Port") && value == NO_PORT);
         Self { name, is_kept, settings }
     }
 
-    /// The jobs that have it or ask for it; `None` if there are none. Those of a saved state have no ids.
+    /// The jobs that use or request the node; `None` without jobs. Jobs of a saved state have no IDs.
     pub fn users(&self, used: &InUse) -> Option<Vec<String>> {
         let Some(jobs) = &used.jobs else { return used.saved.names_node(&self.name).then(Vec::new) };
         let names = |list: &str| names_of(list).any(|name| name == self.name);
@@ -60,37 +60,37 @@ impl GoneNode {
     }
 }
 
-/// Whether nothing differs that [`check_nodes`] looks at.
+/// Whether all values that [`check_nodes`] compares are equal.
 pub fn has_same_nodes(former: &str, now: &str) -> bool {
     Nodes::parse(former) == Nodes::parse(now)
 }
 
-/// Fails where slurmctld would end jobs because of their nodes. `now` is a reload's slurm.conf.
+/// Rejects a change at which slurmctld would end jobs because of their nodes. `now` is a reload's slurm.conf.
 ///
 /// # Errors
-/// The jobs, and what they would miss.
+/// The jobs and the missing nodes.
 pub fn check_nodes(former: &str, now: &str, jobs: &[QueuedJob]) -> Result<(), Refusal> {
     let (was, is) = (Nodes::parse(former), Nodes::parse(now));
     if was.select.as_ref().zip(is.select.as_ref()).is_some_and(|(was, is)| was != is) && !jobs.is_empty() {
-        return Err(refusal("SelectType changed, and slurmctld would lose all jobs", &ids(jobs.iter())));
+        return Err(refusal("SelectType changed; slurmctld would lose all jobs", &ids(jobs.iter())));
     }
-    // A name that the former file did not have either is that of a dynamic node.
+    // A name that was also missing in the previous file belongs to a dynamic node.
     let is_gone = |name: &str| was.has(name) && !is.finds(name);
     let lacks = |list: &str| names_of(list).any(|name| is_gone(&name));
     let lost = ids(jobs.iter().filter(|job| lacks(&job.nodes) || lacks(&job.required)));
     if !lost.is_empty() {
-        return Err(refusal("slurm.conf does not have the nodes any more that jobs have or ask for", &lost));
+        return Err(refusal("slurm.conf no longer has nodes that jobs use or request", &lost));
     }
     let differs =
         |name: String| was.known.get(&name).zip(is.known.get(&name)).is_some_and(|(was, is)| cores(was) != cores(is));
     let cut = ids(jobs.iter().filter(|job| !job.waits() && names_of(&job.nodes).any(differs)));
     if !cut.is_empty() {
-        return Err(refusal("a node has other CPUs, sockets or cores now, and jobs run on it", &cut));
+        return Err(refusal("the CPUs, sockets or cores of a node changed while jobs run on it", &cut));
     }
     Ok(())
 }
 
-/// What slurmctld compares the cores of a job that runs with.
+/// The values with which slurmctld compares the cores of a running job.
 const CORES: [&str; 6] = ["CPUs", "Boards", "Sockets", "SocketsPerBoard", "CoresPerSocket", "ThreadsPerCore"];
 
 /// The nodes of a slurm.conf, with the keys of their lines.
@@ -119,7 +119,7 @@ impl Nodes {
             let hosts = line.get("NodeHostname").into_iter().flat_map(names_of);
             by_host.extend(hosts.map(|name| (name, pairs.clone())));
         }
-        // A job can ask for this one by any name, and the name of the container is the likely one.
+        // A job can request this node by any name, most likely the container's.
         let controller = last_value(text, "SlurmctldHost").unwrap_or_default();
         let container = controller.split('(').next().filter(|name| !name.is_empty() && is_localhost(&known));
         by_host.extend(container.and_then(|name| Some((name.to_owned(), known.get("localhost")?.clone()))));
@@ -128,12 +128,12 @@ impl Nodes {
         Self { known, by_host, select }
     }
 
-    /// Whether slurmctld finds a node by this name: where localhost is the only one, by any (24.11, `_find_node_record`).
+    /// Whether slurmctld finds a node by this name; if localhost is the only node, by any name (24.11, `_find_node_record`).
     fn finds(&self, name: &str) -> bool {
         self.known.contains_key(name) || is_localhost(&self.known)
     }
 
-    /// Whether a job may have asked for a node by this name.
+    /// Whether a job may have requested a node by this name.
     fn has(&self, name: &str) -> bool {
         self.known.contains_key(name) || self.by_host.contains_key(name)
     }

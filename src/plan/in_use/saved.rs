@@ -1,4 +1,4 @@
-//! What a file of slurmctld's state names.
+//! The names in a file of slurmctld's state.
 //!
 //! The file's form differs from version to version, but each has a text as its length (32 bits, big-endian, with the NUL at its end) and
 //! the text itself (22.05 to 24.11, `pack.c`). So all texts are found, those of ended jobs too, and whatever else looks like one.
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use model::hostlist;
 
-/// The longest text that is taken for a list of partitions or nodes.
+/// The maximum length of a list of partitions or nodes.
 const LONGEST: usize = 64 << 10;
 
 /// The texts of a saved state that may name partitions or nodes.
@@ -25,23 +25,23 @@ impl Saved {
         }
     }
 
-    /// A file cannot be read: it may name anything.
+    /// A file that cannot be read may contain any name.
     pub fn is_unknown(&mut self) {
         self.is_unknown = true;
     }
 
-    /// Whether a list names this partition.
+    /// Whether a list contains this partition.
     pub fn names(&self, partition: &str) -> bool {
         self.is_unknown || self.texts.iter().any(|list| list.split(',').any(|name| name == partition))
     }
 
-    /// Whether a list names this partition and others.
+    /// Whether a list contains this partition and others.
     pub(super) fn names_among_others(&self, partition: &str) -> bool {
         let names_it = |list: &String| list.contains(',') && list.split(',').any(|name| name == partition);
         self.is_unknown || self.texts.iter().any(names_it)
     }
 
-    /// Whether a list names this node.
+    /// Whether a list contains this node.
     pub(super) fn names_node(&self, node: &str) -> bool {
         let prefix = node.trim_end_matches(|c: char| c.is_ascii_digit());
         let names_it = |list: &String| list.contains(prefix) && names(list).any(|name| name == node);
@@ -49,7 +49,7 @@ impl Saved {
     }
 }
 
-/// The text that a length before it announces.
+/// The text after its length.
 fn text_at(bytes: &[u8], at: usize) -> Option<&str> {
     let length = u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?);
     let length = usize::try_from(length).ok().filter(|length| (2..=LONGEST).contains(length))?;
@@ -58,7 +58,7 @@ fn text_at(bytes: &[u8], at: usize) -> Option<&str> {
     (*end == 0 && text.iter().all(is_name)).then(|| std::str::from_utf8(text).ok()).flatten()
 }
 
-/// The names of a list such as `node[1-4],big`; none of what is no such list.
+/// The names of a list such as `node[1-4],big`; empty for other texts.
 pub(super) fn names(list: &str) -> impl Iterator<Item = String> {
     hostlist::names(list).unwrap_or_default().into_iter()
 }

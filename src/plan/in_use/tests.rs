@@ -78,12 +78,9 @@ fn a_node_that_stays_is_down_and_stays_as_long_as_a_job_names_it() {
     let first = line(&gone[0]);
     assert_eq!(
         (gone[0].name.as_str(), first.as_str()),
-        (
-            "b",
-            " NodeHostname=gone-b NodeAddr=127.0.0.1 Port=1 CPUs=2 Sockets=2 State=DOWN Reason=not configured any more"
-        )
+        ("b", " NodeHostname=gone-b NodeAddr=127.0.0.1 Port=1 CPUs=2 Sockets=2 State=DOWN Reason=no longer configured")
     );
-    let kept = format!("{now}NodeName=b{}\n", first.replace("not configured any more", "\"not configured any more\""));
+    let kept = format!("{now}NodeName=b{}\n", first.replace("no longer configured", "\"no longer configured\""));
     let again = gone_nodes(&kept, &now);
     assert_eq!((line(&again[0]), gone[0].is_kept, again[0].is_kept), (first, false, true));
     let used = |line: &str| again[0].users(&InUse { jobs: Some(jobs(line)), saved: Saved::default() });

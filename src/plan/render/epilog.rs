@@ -9,6 +9,6 @@ pub(super) fn text(epilog: &Epilog) -> String {
     let hooks = super::job_hooks::lines("post_job", &epilog.hooks);
     let job_map = super::job_hooks::job_map("end", epilog.job_map.as_deref());
     format!(
-        "#!/bin/sh\n{HEADER}\n# Slurm gives no PATH, and drains the node if this fails, also where slurmd ends it with TERM as it stops.\ntrap 'exit 0' TERM\nexport PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n{own}{job_map}{hooks}exit 0\n"
+        "#!/bin/sh\n{HEADER}\n# Slurm sets no PATH, and drains the node if this fails, even by slurmd's SIGTERM at its stop.\ntrap 'exit 0' TERM\nexport PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n{own}{job_map}{hooks}exit 0\n"
     )
 }

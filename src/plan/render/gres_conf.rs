@@ -22,7 +22,7 @@ pub(super) fn text(plan: &Plan) -> String {
     }
     text.push_str(&cloud_lines(plan));
     if plan.kinds().all(|kind| kind.gres.lines.is_empty()) {
-        text.push_str("# This container has no GPU that a job could be given.\n");
+        text.push_str("# No GPU for jobs in this container.\n");
     }
     text
 }
@@ -37,7 +37,7 @@ fn shared_lines(gres: &GresPlan, of: &str) -> String {
         // Without the flag, only one of the node's GPUs is shared at a time.
         Sharing::Mps => " Flags=all_sharing",
     };
-    let _ = writeln!(text, "# For jobs that share a GPU: {each} of each.");
+    let _ = writeln!(text, "# Shared GPUs: {each} per GPU.");
     if gres.auto_detect != AutoDetect::Off {
         let _ = writeln!(text, "{of}Name={name} Count={}", u64::from(each) * gres.shared().count() as u64);
         return text;
@@ -49,7 +49,7 @@ fn shared_lines(gres: &GresPlan, of: &str) -> String {
     text
 }
 
-/// GPUs of nodes that slurmctld has started, as it must know them before they run. It counts the files and opens none.
+/// GPUs of autoscaled nodes, which slurmctld must know in advance. It only counts the files.
 fn cloud_lines(plan: &Plan) -> String {
     let mut text = String::new();
     let Some(autoscale) = plan.autoscale.as_ref().filter(|autoscale| !autoscale.scripts.is_empty()) else {
@@ -64,7 +64,7 @@ fn cloud_lines(plan: &Plan) -> String {
     text
 }
 
-/// No NodeName where all nodes are alike: the file is for these only, and Slurm 24.11 expects none then.
+/// Without NodeName if all nodes are identical, as Slurm 24.11 expects.
 fn gres_line(line: &GresLine) -> String {
     let files: Vec<&str> = line.files.iter().map(DevicePath::as_str).collect();
     let key = if files.len() == 1 { "File" } else { "MultipleFiles" };

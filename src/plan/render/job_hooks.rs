@@ -20,7 +20,7 @@ fn line(name: &str, hook: &JobHook) -> String {
     format!("slurminit hook {name} --timeout {} -- {command}{end}\n", hook.timeout.as_secs_f64())
 }
 
-/// The line that tells exporters of the host about a job with GPUs.
+/// The line that updates the GPU-to-job map.
 pub(super) fn job_map(when: &str, dir: Option<&Path>) -> String {
     let line = |dir: &Path| {
         let dir = quoted(&dir.to_string_lossy());

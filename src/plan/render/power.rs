@@ -1,4 +1,4 @@
-//! The scripts with which slurmctld has nodes started and stopped: `ResumeProgram NODES`.
+//! The scripts with which slurmctld starts and stops nodes: `ResumeProgram NODES`.
 
 use crate::{HEADER, PowerScript};
 

@@ -17,7 +17,7 @@ pub(super) fn text(prolog: &Prolog) -> String {
     let hooks = super::job_hooks::lines("pre_job", &prolog.hooks);
     let job_map = super::job_hooks::job_map("begin", prolog.job_map.as_deref());
     format!(
-        "#!/bin/sh\n{HEADER}\n# Slurm gives no PATH, and drains the node if this fails, also where slurmd ends it with TERM as it stops.\ntrap 'exit 0' TERM\nexport PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n{call}{job_map}{hooks}exit 0\n"
+        "#!/bin/sh\n{HEADER}\n# Slurm sets no PATH, and drains the node if this fails, even by slurmd's SIGTERM at its stop.\ntrap 'exit 0' TERM\nexport PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n{call}{job_map}{hooks}exit 0\n"
     )
 }
 

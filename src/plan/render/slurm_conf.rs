@@ -24,7 +24,7 @@ pub(super) fn text(plan: &Plan) -> String {
             text.push('\n');
         }
         Some(sets) => {
-            text.push_str("\n# Nodes add themselves.\n");
+            text.push_str("\n# Nodes register dynamically.\n");
             for feature in sets {
                 let _ = writeln!(text, "NodeSet={feature} Feature={feature}");
             }
@@ -47,7 +47,7 @@ pub(super) fn text(plan: &Plan) -> String {
     text
 }
 
-const KEPT: &str = "# not configured any more; stays until no job uses it\n";
+const KEPT: &str = "# no longer configured; kept until no job uses it\n";
 
 fn push_line(text: &mut String, key: &str, name: &str, settings: &[(String, String)]) {
     let _ = write!(text, "{key}={name}");
@@ -57,7 +57,7 @@ fn push_line(text: &mut String, key: &str, name: &str, settings: &[(String, Stri
     text.push('\n');
 }
 
-/// Nodes that slurmctld has started.
+/// Autoscaled nodes.
 fn cloud_line(nodes: &CloudNodes) -> String {
     let mut line = format!("NodeName={} CPUs={} RealMemory={}", nodes.name, nodes.cpus, nodes.memory_mib);
     if let Some(gpus) = &nodes.gpus {
@@ -73,7 +73,7 @@ fn joined(features: &[FeatureName]) -> String {
     features.iter().map(FeatureName::as_str).collect::<Vec<_>>().join(",")
 }
 
-/// What `slurmd -Z --conf` takes.
+/// The argument of `slurmd -Z --conf`.
 pub(super) fn dynamic_node(node: &NodePlan) -> String {
     line(node).trim_start().to_owned()
 }

@@ -8,7 +8,7 @@ use config::{Accounting, AccountingMode, Config, DaemonName};
 /// `password` is that of an external database's user.
 ///
 /// # Errors
-/// What of the password slurmdbd could not read.
+/// The password contains a character that slurmdbd.conf does not support.
 pub fn slurmdbd_conf(config: &Config, password: Option<&str>) -> Result<String, &'static str> {
     let Accounting { port, database_host, database_port, database_name, database_user, .. } = &config.accounting;
     let user = config.daemons.get(&DaemonName::Slurmctld).and_then(|settings| settings.user.as_deref());
@@ -30,12 +30,12 @@ pub fn slurmdbd_conf(config: &Config, password: Option<&str>) -> Result<String, 
         let _ = writeln!(text, "StorageUser={database_user}");
         if let Some(password) = password {
             if password.contains(|c: char| c.is_control() || c.is_whitespace() || "#\"'\\".contains(c)) {
-                return Err("it has a blank, a quote, # or \\, which slurmdbd.conf cannot hold");
+                return Err("slurmdbd.conf does not support blanks, quotes, # or \\ in it");
             }
             let _ = writeln!(text, "StoragePass={password}");
         }
     } else {
-        text.push_str("# By the database's socket, which tells who asks: there is no password.\n");
+        text.push_str("# Authenticated by the database's Unix socket; no password.\n");
         let _ = writeln!(text, "StorageHost=localhost\nStorageLoc=slurm_acct_db\nStorageUser={user}");
     }
     Ok(text)

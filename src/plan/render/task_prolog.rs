@@ -16,7 +16,7 @@ pub(super) fn text(prolog: &TaskProlog) -> String {
     let lists: Vec<String> = vendors.iter().map(|vendor| format!("{vendor}=")).collect();
     let mut text = format!(
         "#!/bin/sh\n{HEADER}\n\
-         # Slurm counts the lines of gres.conf. {finds}.\n\
+         # Slurm numbers devices by the lines of gres.conf. {finds}.\n\
          [ -n \"${variable}\" ] || exit 0\n\
          devices=${variable}\n\
          set -f\nIFS=,\n{lists}\n",
@@ -30,7 +30,7 @@ pub(super) fn text(prolog: &TaskProlog) -> String {
     text.push_str("for device in $devices; do\n");
     if prolog.counts_from_zero {
         text.push_str(
-            "    # Slurm counts from 0 in each step, whose list says which devices these are.\n\
+            "    # Slurm numbers devices from 0 in each step; the step's list maps them.\n\
             \x20   set -- $step\n\
             \x20   case $device in\n\
             \x20       *[!0-9]* | '') ;;\n\
@@ -79,12 +79,12 @@ fn numbers_within_the_step(prolog: &TaskProlog) -> String {
         own.sort_unstable();
         if !own.is_empty() {
             let maker = vendor.traits().maker;
-            let _ = writeln!(text, "# {maker}'s runtime sees the step's GPUs only, and counts them from 0.\ncount=0");
+            let _ = writeln!(text, "# {maker}'s runtime numbers only the step's GPUs, from 0.\ncount=0");
         }
         let mut next = 0;
         for (number, position) in own {
             if number > next {
-                let _ = writeln!(text, "count=$((count + {})) # jobs are not to have these", number - next);
+                let _ = writeln!(text, "count=$((count + {})) # excluded GPUs", number - next);
             }
             next = number.saturating_add(1);
             let _ = writeln!(

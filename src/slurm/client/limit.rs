@@ -1,4 +1,4 @@
-//! How long Slurm's commands may take, by what waits for them.
+//! Timeouts of Slurm's commands, by caller.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use std::time::Duration;
 pub const STATUS: Duration = Duration::from_secs(3);
 /// A scrape of the metrics, or a refresh of `top` and the page: Prometheus waits for 10 s.
 pub const SCRAPE: Duration = Duration::from_secs(4);
-/// The part of [`SCRAPE`] for accounts' shares: nothing else waits for an accounting database.
+/// The part of [`SCRAPE`] for fair shares: no other result waits for an accounting database.
 pub const SHARES: Duration = Duration::from_secs(1);
 /// A reload, for each command.
 pub const RELOAD: Duration = Duration::from_secs(5);
-/// A command of an administrator, and what has no limit of its own.
+/// A command of an administrator, and any caller without a limit of its own.
 pub const COMMAND: Duration = Duration::from_secs(10);
-/// Children of PID 1 that look after jobs, for each command. PID 1 limits the time of each child as a whole.
+/// Children of PID 1 that handle jobs, for each command. PID 1 limits the time of each child as a whole.
 pub const JOBS: Duration = Duration::from_secs(60);
 /// sacct, for the jobs of a month.
 pub const HISTORY: Duration = Duration::from_secs(60);

@@ -1,7 +1,7 @@
-//! Parses what Slurm says of all nodes: JSON, in which no user's text can pass for Slurm's own.
+//! Parses Slurm's report of all nodes: JSON, in which users' text cannot imitate Slurm's own.
 //!
 //! Slurm 24.11 (`scontrol --json`, data_parser v0.0.42) and 22.05 (`sinfo --json`, openapi v0.0.38) agree on the keys that are read
-//! here but for those of a state and of a job's nodes.
+//! here, except for those of a state and of a job's nodes.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -14,15 +14,15 @@ use model::prepared::announced::Announced;
 use model::printable;
 use model::queued_job::{HOLDING, OwnedJob};
 
-/// How much is kept of a text that people or machines chose, in characters.
+/// Maximum length of a text chosen by people or machines, in characters.
 const LONGEST: usize = 400;
 
 /// All nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ClusterNodes {
-    /// In the order of their names.
+    /// The nodes, sorted by name.
     pub nodes: Vec<ClusterNode>,
-    /// The most that there can be; `None` if Slurm does not say.
+    /// The maximum number of nodes; `None` if Slurm does not report it.
     pub most_nodes: Option<u64>,
 }
 
@@ -34,20 +34,20 @@ pub struct ClusterNode {
     /// Its state and reason.
     #[serde(flatten)]
     pub report: NodeReport,
-    /// Whether it is drained or draining, whatever else it is.
+    /// Whether it is drained or draining, in addition to any other state.
     pub drained: bool,
-    /// The words of its state in capitals, with all flags: `IDLE`, `MAINTENANCE`.
+    /// The state and all flags in capitals: `IDLE`, `MAINTENANCE`.
     #[serde(skip)]
     pub words: Vec<String>,
-    /// The partitions that it is in.
+    /// The partitions of the node.
     pub partitions: Vec<String>,
-    /// The CPUs of jobs.
+    /// The CPUs for jobs.
     pub cpus: u64,
-    /// Those of them that jobs have.
+    /// The allocated CPUs.
     pub cpus_allocated: u64,
-    /// The memory of jobs, in MiB.
+    /// The memory for jobs, in MiB.
     pub memory_mib: u64,
-    /// What of it jobs have.
+    /// The allocated memory, in MiB.
     pub memory_allocated_mib: u64,
     /// The GPUs, by their index.
     pub gpus: Vec<NodeGpu>,
@@ -63,7 +63,7 @@ pub struct NodeGpu {
     /// Its GRES type.
     #[serde(rename = "type")]
     pub gres_type: String,
-    /// The model, or the GPU's model and the profile of a MIG instance; `None` if the node has not told.
+    /// The model, or the GPU's model and the profile of a MIG instance; `None` if the node has not reported it.
     pub model: Option<String>,
     /// Its memory, in MiB, if known.
     pub memory_mib: Option<u64>,
@@ -76,7 +76,7 @@ pub struct NodeGpu {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "state")]
 pub enum GpuState {
-    /// Jobs can get it.
+    /// Free for jobs.
     Free,
     /// A job holds it.
     Allocated {
@@ -86,20 +86,20 @@ pub enum GpuState {
     },
     /// Jobs have parts of it (shards, MPS).
     Shared {
-        /// These, if known.
+        /// The jobs, as far as known.
         jobs: Vec<OwnedJob>,
     },
-    /// No job holds it, and the node takes none.
+    /// No job holds it, and the node accepts none.
     Unavailable,
 }
 
 impl GpuState {
-    /// Whether a job has it, or a part of it.
+    /// Whether a job has the GPU, or a part of it.
     pub const fn is_held(&self) -> bool {
         matches!(self, Self::Allocated { .. } | Self::Shared { .. })
     }
 
-    /// The jobs that have it or parts of it, as far as known.
+    /// The jobs that have the GPU or parts of it, as far as known.
     pub fn jobs(&self) -> &[OwnedJob] {
         match self {
             Self::Allocated { job } => job.as_slice(),
@@ -110,12 +110,12 @@ impl GpuState {
 }
 
 impl ClusterNode {
-    /// Whether jobs can start on it, now or when others have ended.
+    /// Whether jobs can start on the node, now or after others have ended.
     pub fn takes_jobs(&self) -> bool {
         self.report.verdict() == NodeVerdict::Usable || self.is_on_demand()
     }
 
-    /// Whether slurmctld starts it for a job, or does so now.
+    /// Whether slurmctld powers the node up for a job, or is doing so.
     fn is_on_demand(&self) -> bool {
         matches!(self.report.state.as_str(), "powered_down" | "powering_up")
     }
@@ -125,7 +125,7 @@ impl ClusterNode {
         let report = NodeReport {
             state: state(&words),
             responding: !words.iter().any(|word| word == "NOT_RESPONDING" || word == "NO_RESPOND"),
-            // As sinfo prints it, and as `NO_REASON` is kept.
+            // sinfo prints `none` for an empty reason, as `NO_REASON` does.
             reason: Some(text(value, "reason")).filter(|reason| reason != "none").unwrap_or_default(),
         };
         let in_use = value["gres_used"].as_str().unwrap_or_default();
@@ -163,7 +163,7 @@ impl ClusterNode {
         Some(node)
     }
 
-    /// A text that tells of another number of GPUs tells of another node.
+    /// Sets the models. A report with another number of GPUs describes another node.
     fn describe(&mut self, told: Vec<Announced>) {
         if told.len() == self.gpus.len() {
             for (gpu, told) in self.gpus.iter_mut().zip(told) {
@@ -176,7 +176,7 @@ impl ClusterNode {
         self.jobs.push(job.clone());
         let (whole, parts) = (gres::indices(detail), gres::shared(detail));
         for gpu in &mut self.gpus {
-            // The questions are asked one after the other: what the node does not hold any more, or not yet, is not assigned.
+            // The queries run one after the other: a job without an allocation at the time of the node query is ignored.
             match &mut gpu.state {
                 GpuState::Allocated { job: holder @ None } if whole.contains(&gpu.index) => *holder = Some(job.clone()),
                 GpuState::Allocated { job: Some(_) } if whole.contains(&gpu.index) => {
@@ -222,7 +222,7 @@ impl ClusterNodes {
         Ok(cluster)
     }
 
-    /// What a start found on this node, where the node itself has told the controller nothing.
+    /// Adds what a start found on this node, if the node itself has reported nothing to the controller.
     pub(super) fn describe(&mut self, name: &str, gpus: &[OfferedGpu]) {
         let found = || gpus.iter().map(|gpu| Announced { model: gpu.model.clone(), memory_mib: gpu.memory_mib });
         for node in self.nodes.iter_mut().filter(|node| node.name == name) {
@@ -235,10 +235,10 @@ impl ClusterNodes {
     /// The node of this name.
     ///
     /// # Errors
-    /// There is none; the error says which there are.
+    /// There is none; the error lists the existing nodes.
     pub fn node(&self, name: &str) -> anyhow::Result<&ClusterNode> {
         let known = self.nodes.iter().find(|node| node.name == name);
-        known.ok_or_else(|| anyhow::anyhow!("there is no node {name}; {}", self.there_are()))
+        known.ok_or_else(|| anyhow::anyhow!("no node named {name}; {}", self.there_are()))
     }
 
     fn there_are(&self) -> String {
@@ -248,14 +248,14 @@ impl ClusterNodes {
             names.push("...");
         }
         match names.len() {
-            0 => "the cluster has none yet".to_owned(),
+            0 => "the cluster has no nodes yet".to_owned(),
             1 => format!("the cluster has {}", names.concat()),
             _ => format!("the cluster has {}", names.join(", ")),
         }
     }
 }
 
-/// `c2` comes before `c10`.
+/// Sort key: `c2` comes before `c10`.
 fn by_number(name: &str) -> (String, u64, String) {
     let digits = name.chars().rev().take_while(char::is_ascii_digit).count();
     let (stem, number) = name.split_at(name.len() - digits);
@@ -310,7 +310,7 @@ fn job(value: &Value) -> Option<OwnedJob> {
     Some(OwnedJob { job: number(&value["job_id"])?, user: user.unwrap_or_else(|| "?".to_owned()) })
 }
 
-/// The nodes of a job, and its GRES on each. `gres_detail` has them in the order in which slurmctld knows the nodes, which is that of
+/// The nodes of a job, and its GRES on each. `gres_detail` lists them in slurmctld's order of the nodes, which equals the order of
 /// `job_resources` and not that of the names.
 fn grants(job: &Value) -> Vec<(String, String)> {
     let own = &job["job_resources"];

@@ -1,26 +1,26 @@
-//! A drain of nodes by a person, and its end.
+//! Draining and resuming of nodes by a person.
 //!
-//! what is to be done with a node in its state, and what is said about it.
+//! The update for a node in its state, and the message about it.
 
 use super::{ClusterNode, ClusterNodes};
 use machine::node_report::NodeReport;
 use model::printable;
 
-/// What is done with a node.
+/// The action for a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing: the node is as it is wanted.
+    /// Nothing: the node has the wanted state already.
     Nothing(String),
-    /// `scontrol update nodename=NODE` with these arguments, and what it does.
+    /// `scontrol update nodename=NODE` with these arguments, and the message about it.
     Update(Vec<String>, String),
-    /// It cannot be done.
+    /// The action is not possible.
     Refused(String),
 }
 
 /// The longest reason, in characters.
 const LONGEST: usize = 400;
 
-/// A person's reason as it is given to Slurm. Some drains a start takes back, by their reason: a person's is none of these.
+/// The reason text for Slurm. A start removes drains with slurminit's own reasons, so a person's reason must differ from these.
 pub fn reason(text: &str) -> String {
     let text = printable::short(text.trim(), LONGEST);
     let as_drain = NodeReport { state: "drained".to_owned(), responding: true, reason: text.clone() };
@@ -37,35 +37,33 @@ pub fn drain(node: &ClusterNode, reason: Option<&str>) -> Step {
     let reason = reason.unwrap_or("drained by hand");
     let still = match jobs(node).as_str() {
         "" => "no job is on it".to_owned(),
-        jobs => format!("it takes no more jobs, and these go on: {jobs}"),
+        jobs => format!("no new jobs start; running jobs continue: {jobs}"),
     };
     let arguments = vec!["state=drain".to_owned(), format!("reason={reason}")];
     Step::Update(arguments, format!("{name} is drained ({reason}): {still}"))
 }
 
-/// Takes back a drain, whoever made it, and a down of a node that answers.
+/// Resumes a node: ends any drain, and the DOWN state of a node that responds.
 pub fn resume(node: &ClusterNode) -> Step {
     let (name, report) = (&node.name, &node.report);
     let is_down = matches!(report.state.as_str(), "down" | "fail" | "failing");
     let was = if node.drained { format!("it was {report}") } else { format!("it was {}", report.state) };
     match (node.drained, report.responding) {
-        // DOWN belongs to slurmctld as long as nobody answers.
+        // Only slurmctld can end DOWN while the node does not respond.
         (true, false) => Step::Update(
             vec!["state=undrain".to_owned()],
             format!(
-                "{name} is no longer drained, {was}; but it does not answer the controller: is its container running?"
+                "{name} is no longer drained ({was}), but does not respond to the controller; check that its container is running"
             ),
         ),
         (true, true) => Step::Update(vec!["state=resume".to_owned()], format!("{name} takes jobs again; {was}")),
         (false, true) if is_down => {
             Step::Update(vec!["state=resume".to_owned()], format!("{name} takes jobs again; it was {report}"))
         }
-        (false, true) if node.takes_jobs() => {
-            Step::Nothing(format!("{name} is {}: there is nothing to resume", report.state))
-        }
-        // slurmctld asks a node that it has just resumed.
+        (false, true) if node.takes_jobs() => Step::Nothing(format!("{name} is {}; nothing to resume", report.state)),
+        // slurmctld pings a node that it has just resumed.
         (false, false) if !is_down => {
-            Step::Nothing(format!("{name} is {}, and has yet to answer the controller", report.state))
+            Step::Nothing(format!("{name} is {}, waiting for its response to the controller", report.state))
         }
         (false, _) => Step::Refused(format!(
             "{name} is {report}, and no drain keeps it: it comes back by itself when its container runs and reaches the \
@@ -85,7 +83,7 @@ pub fn jobs(node: &ClusterNode) -> String {
     named.join(", ")
 }
 
-/// What still runs on any of these nodes, for each that has a job.
+/// The jobs that still run on these nodes, for each node that has a job.
 pub fn unfinished(cluster: &ClusterNodes, names: &[String]) -> Vec<String> {
     let busy = cluster.nodes.iter().filter(|node| names.contains(&node.name) && !node.jobs.is_empty());
     busy.map(|node| format!("{}: {}", node.name, jobs(node))).collect()
@@ -105,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_persons_drain_is_none_that_a_start_takes_back() {
+    fn persons_drain_reason_differs_from_slurminits() {
         assert_eq!(reason(" fan broken\n"), "fan broken");
         assert_eq!(reason("a\nb\x1b"), "a\\x0ab\\x1b");
         for own in ["Low fan", "slurminit: x", "gres/gpu is wrong", "CPUs burn"] {
@@ -115,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_keeps_the_reason_that_is_there_and_names_the_jobs() {
+    fn drain_keeps_existing_reason_and_names_jobs() {
         let mut busy = ClusterNode::empty("mixed", true, "");
         busy.jobs = (1..=10).map(|job| OwnedJob { job, user: "eve".to_owned() }).collect();
         let Step::Update(arguments, what) = drain(&busy, Some("fan")) else { panic!() };
@@ -125,13 +123,13 @@ mod tests {
         assert_eq!(already, ["nothing", "c1 is drained (fan) already"]);
         let failed = self::arguments(drain(&ClusterNode::empty("fail", true, "disk"), Some("other")));
         assert_eq!(failed, ["nothing", "c1 is fail (disk) already"]);
-        // One that the next start would take back becomes a person's.
+        // slurminit's own reason, which the next start would remove, becomes a person's.
         let ours = ClusterNode::empty("drained", true, "slurminit: the container stops");
         assert_eq!(self::arguments(drain(&ours, None)), ["state=drain", "reason=drained by hand"]);
     }
 
     #[test]
-    fn a_resume_says_what_it_took_back() {
+    fn resume_reports_previous_state() {
         let Step::Update(arguments, what) = resume(&ClusterNode::empty("draining", true, "fan")) else { panic!() };
         assert_eq!(
             (arguments, what.as_str()),

@@ -5,20 +5,20 @@ use std::time::{Duration, Instant};
 
 use crate::client::{Client, Jobs, limit};
 
-/// The pause between two looks at the jobs, because Slurm has no event for the end of a job. It grows: for a long job, precision does
+/// The pause between two polls of the jobs, because Slurm has no event for the end of a job. It grows: for a long job, precision does
 /// not matter.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// How long slurmctld may fail to answer. It knows a job for five minutes after its end (`MinJobAge`).
+/// How long slurmctld may fail to respond. It keeps a job for five minutes after its end (`MinJobAge`).
 const AWAY: Duration = Duration::from_secs(240);
 
 /// Job, state, and exit code or signal: the submitter controls none of them. squeue cuts a longer field off.
 const COLUMNS: [(&str, usize); 3] = [("JobArrayID", 24), ("State", 24), ("exit_code", 16)];
 
-/// Waits for these jobs, each with all tasks of its array; returns how each ended that failed.
+/// Waits for these jobs, each with all tasks of its array; returns a line for each that failed.
 ///
 /// # Errors
-/// slurmctld could not be asked, or knows a job no more.
+/// slurmctld does not respond, or no longer has a record of a job.
 pub fn wait(jobs: &[String]) -> anyhow::Result<Vec<String>> {
     let (mut answered, mut pause) = (Instant::now(), FIRST_PAUSE);
     let mut waiting = Waiting { open: jobs.to_vec(), failed: BTreeMap::new() };
@@ -26,7 +26,7 @@ pub fn wait(jobs: &[String]) -> anyhow::Result<Vec<String>> {
         let list = format!("--jobs={}", waiting.open.join(","));
         let which = Jobs { states: &["all"], options: &[&list], ..Jobs::default() };
         let said = Client::each(limit::COMMAND).job_columns(&which, &COLUMNS);
-        match said.map_err(anyhow::Error::from).and_then(|said| waiting.hear(&said)) {
+        match said.map_err(anyhow::Error::from).and_then(|said| waiting.update(&said)) {
             Ok(()) if waiting.open.is_empty() => return Ok(waiting.failed.into_values().collect()),
             Ok(()) => answered = Instant::now(),
             Err(error) if answered.elapsed() >= AWAY => return Err(error),
@@ -42,19 +42,19 @@ fn sleep(pause: Duration) {
     std::thread::sleep(pause);
 }
 
-/// What is remembered from one look to the next: slurmctld forgets a job while others still run.
+/// The results of earlier polls: slurmctld forgets a job while others still run.
 struct Waiting {
     /// The jobs that have not ended.
     open: Vec<String>,
-    /// How each ended that failed, by its number and that of its array's task.
+    /// A line for each failed job, by its number and that of its array task.
     failed: BTreeMap<(u64, Option<u64>), String>,
 }
 
 impl Waiting {
-    fn hear(&mut self, said: &[[String; 3]]) -> anyhow::Result<()> {
+    fn update(&mut self, said: &[[String; 3]]) -> anyhow::Result<()> {
         let mut known: BTreeMap<&str, bool> = BTreeMap::new();
         for [name, state, code] in said {
-            // `5`, a task `5_1`, and the tasks that have not begun in one: `5_[2-9]`.
+            // `5`, a task `5_1`, and the tasks that have not started in one: `5_[2-9]`.
             let (job, task) = name.split_once('_').unwrap_or((name.as_str(), ""));
             let Ok(number) = job.parse() else { continue };
             let has_failed = match state.as_str() {
@@ -74,7 +74,7 @@ impl Waiting {
         }
         if let Some(job) = self.open.iter().find(|job| !known.contains_key(job.as_str())) {
             anyhow::bail!(
-                "slurmctld knows job {job} no more; `slurminit logs slurmctld` on the controller has its end"
+                "slurmctld no longer has a record of job {job}; see `slurminit logs slurmctld` on the controller for its end"
             );
         }
         self.open.retain(|job| known.get(job.as_str()) != Some(&true));
@@ -110,13 +110,13 @@ mod tests {
     fn after(jobs: &[&str], said: &[&str]) -> (Vec<String>, Vec<String>) {
         let mut waiting = Waiting { open: jobs.iter().map(ToString::to_string).collect(), failed: BTreeMap::new() };
         for said in said {
-            waiting.hear(&rows(said)).unwrap();
+            waiting.update(&rows(said)).unwrap();
         }
         (waiting.open, waiting.failed.into_values().collect())
     }
 
     #[test]
-    fn all_have_ended_or_one_is_waited_for() {
+    fn waits_until_all_jobs_have_ended() {
         let jobs = ["1", "2", "3", "4"];
         let said = "3  COMPLETED  0:0  \n1  FAILED  3:0  \n2  FAILED  0:9\n4 CANCELLED 0:15\n";
         let want = ["job 1 is FAILED, exit code 3", "job 2 is FAILED, signal 9", "job 4 is CANCELLED, signal 15"];
@@ -128,15 +128,15 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_ended_long_before_the_others_counts() {
+    fn counts_job_that_slurmctld_has_forgotten() {
         let (open, failed) = after(&["1", "2"], &["1 FAILED 1:0\n2 RUNNING 0:0\n", "2 COMPLETED 0:0\n"]);
         assert_eq!((open.len(), failed), (0, vec!["job 1 is FAILED, exit code 1".to_owned()]));
         let mut waiting = Waiting { open: vec!["1".to_owned(), "2".to_owned()], failed: BTreeMap::new() };
-        assert!(waiting.hear(&rows("1 COMPLETED 0:0\n")).unwrap_err().to_string().contains("job 2"));
+        assert!(waiting.update(&rows("1 COMPLETED 0:0\n")).unwrap_err().to_string().contains("job 2"));
     }
 
     #[test]
-    fn an_array_has_ended_with_its_last_task() {
+    fn array_ends_with_last_task() {
         let begun = "7_[3-9%2] PENDING 0:0\n7_1 FAILED 1:0\n7_2 COMPLETED 0:0\n";
         assert_eq!(after(&["7"], &[begun]).0, ["7"]);
         let (open, failed) = after(&["7"], &[begun, "7_9 COMPLETED 0:0\n7_8 FAILED 2:0\n"]);
@@ -144,7 +144,7 @@ mod tests {
             (open.len(), failed),
             (0, vec!["job 7_1 is FAILED, exit code 1".to_owned(), "job 7_8 is FAILED, exit code 2".to_owned()])
         );
-        // One that was requeued is not lost any more.
+        // A requeued job counts as running.
         assert!(after(&["7"], &["7_1 NODE_FAIL 0:0\n", "7_1 PENDING 0:0\n"]).1.is_empty());
     }
 }

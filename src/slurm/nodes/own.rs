@@ -1,6 +1,6 @@
 //! This container's node and its GPUs, for `status` and `health`.
 //!
-//! They ask slurmctld themselves when they run, so the answer is current and PID 1 need not ask.
+//! Both commands ask slurmctld themselves, so the answer is current and PID 1 need not ask.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -18,7 +18,7 @@ use model::prepared::OfferedGpu;
 use probe::sandbox::Sandbox;
 use sys::under;
 
-/// How long reading the PCI bus may take.
+/// Timeout for reading the PCI bus.
 const LOOKING: Duration = Duration::from_secs(1);
 
 /// One line per partition of the node: whether the partition is up, then the node's state and reason. The reason comes
@@ -58,7 +58,7 @@ impl OwnNode {
             has_open_partition |= available.trim() == "up";
             let other = NodeReport::parse(rest);
             report = match &report {
-                // Of simulated nodes, the first that takes jobs.
+                // With simulated nodes, the first one that accepts jobs.
                 Some(known) if known.verdict() == NodeVerdict::Usable => report,
                 known => other.filter(|other| known.is_none() || other.verdict() == NodeVerdict::Usable).or(report),
             };
@@ -70,9 +70,9 @@ impl OwnNode {
     pub fn why_closed(&self) -> Option<String> {
         if self.report.verdict() == NodeVerdict::Usable {
             return (!self.has_open_partition)
-                .then(|| "every partition is closed (scontrol show partition)".to_owned());
+                .then(|| "all partitions are closed (see `scontrol show partition`)".to_owned());
         }
-        let answers = if self.report.responding { "" } else { ", and slurmd has not answered slurmctld" };
+        let answers = if self.report.responding { "" } else { ", and slurmd has not responded to slurmctld" };
         Some(format!("the node is {}{answers}", self.report))
     }
 }
@@ -95,7 +95,7 @@ pub struct OwnGpu {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "state")]
 pub enum OwnGpuState {
-    /// Jobs can get it.
+    /// Free for jobs.
     Free,
     /// A job holds it.
     Allocated {
@@ -104,12 +104,12 @@ pub enum OwnGpuState {
         /// The job's user, if known.
         user: Option<String>,
     },
-    /// The machine can no longer reach it.
+    /// The GPU is no longer reachable.
     Lost {
         /// The reason.
         why: String,
     },
-    /// slurmctld did not say.
+    /// slurmctld did not report it.
     Unknown,
 }
 
@@ -128,30 +128,30 @@ pub fn now(snapshot: &Snapshot, lost: &[Option<String>]) -> Now {
 /// The node and its partitions.
 ///
 /// # Errors
-/// Why slurmctld could not be asked.
+/// slurmctld could not be asked.
 pub fn node(name: &str) -> Result<OwnNode, String> {
     let client = Client::each(limit::STATUS);
     let silence = |error| match error {
         QueryError::Silent(program) => {
-            format!("slurmctld does not answer ({program} had {:.1} s)", limit::STATUS.as_secs_f64())
+            format!("slurmctld does not respond ({program}: timeout {:.1} s)", limit::STATUS.as_secs_f64())
         }
         error => error.to_string(),
     };
     if name.is_empty() {
-        // A container without a node can do its part where the controller answers.
+        // A container without a node is ready if the controller responds.
         return client.ping().map(|report| OwnNode { report, has_open_partition: true }).map_err(silence);
     }
     let text = client.output("sinfo", &["--noheader", "--all", "--Node", "--nodes", name, SINFO]).map_err(silence)?;
-    OwnNode::parse(&text).ok_or_else(|| format!("slurmctld knows no node {name} in any partition"))
+    OwnNode::parse(&text).ok_or_else(|| format!("slurmctld has no node {name} in any partition"))
 }
 
-/// For each GPU, why it cannot be reached, if so. Opens no device, because that would wake a sleeping GPU.
+/// For each GPU, why it is unreachable, if so. Opens no device, because that would wake a sleeping GPU.
 ///
-/// Reading a device that is being reset blocks, so a process of its own does it.
+/// Reading a device that is being reset blocks, so a separate process reads it.
 pub fn lost(root: &Path, gpus: &[OfferedGpu]) -> Vec<Option<String>> {
     let probe = || gpus.iter().map(|gpu| why_lost(root, gpu)).collect::<Vec<_>>();
-    let nobody_knows = |verdict| vec![Some(format!("its place on the PCI bus {verdict}")); gpus.len()];
-    Sandbox::start(probe).finish(Instant::now() + LOOKING).unwrap_or_else(nobody_knows)
+    let unknown = |verdict| vec![Some(format!("its PCI slot {verdict}")); gpus.len()];
+    Sandbox::start(probe).finish(Instant::now() + LOOKING).unwrap_or_else(unknown)
 }
 
 /// Reads from a device that has fallen off the bus return all ones (PCI Express Base Specification, "Completion
@@ -164,10 +164,10 @@ fn why_lost(root: &Path, gpu: &OfferedGpu) -> Option<String> {
     let mut vendor = [0; 2];
     let config = under(root, &Path::new("/sys/bus/pci/devices").join(address).join("config"));
     File::open(config).and_then(|mut file| file.read_exact(&mut vendor)).ok()?;
-    (vendor == [0xff; 2]).then(|| format!("it does not answer at {address}: it has fallen off the PCI bus"))
+    (vendor == [0xff; 2]).then(|| format!("no response at {address}: it has fallen off the PCI bus"))
 }
 
-/// The state of each GPU by its index, if slurmctld says it.
+/// The state of each GPU by its index, if slurmctld reports it.
 fn states(name: &str) -> Option<Vec<GpuState>> {
     let cluster = cluster_of(name, &Client::together(limit::STATUS)).ok()?;
     Some(cluster.node(name).ok()?.gpus.iter().map(|gpu| gpu.state.clone()).collect())
@@ -205,21 +205,21 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_takes_no_job_says_why() {
+    fn reports_why_node_accepts_no_jobs() {
         assert_eq!(closed("up|idle|none\n"), None);
         assert_eq!(closed("up|mixed|none\ndown|mixed|none\n"), None, "one open partition is enough");
         assert_eq!(closed("up|allocated|none\n"), None, "a job can wait there");
         assert_eq!(closed("up|drained|fan | broken\n").as_deref(), Some("the node is drained (fan | broken)"));
         assert_eq!(closed("up|draining|x\n").as_deref(), Some("the node is draining (x)"));
-        let silent = "the node is idle, and slurmd has not answered slurmctld";
+        let silent = "the node is idle, and slurmd has not responded to slurmctld";
         assert_eq!(closed("up|idle*|none\n").as_deref(), Some(silent));
-        assert!(closed("down|idle|none\ndrain|idle|none\n").is_some_and(|why| why.contains("every partition")));
+        assert!(closed("down|idle|none\ndrain|idle|none\n").is_some_and(|why| why.contains("all partitions")));
         assert_eq!(OwnNode::parse(""), None);
         assert_eq!(OwnNode::parse("sinfo: error\n"), None);
     }
 
     #[test]
-    fn a_gpu_that_fell_off_the_bus_is_lost_and_one_of_an_unknown_place_is_not() {
+    fn detects_gpu_that_fell_off_the_bus() {
         let root = tempfile::tempdir().unwrap();
         let file = |path: &str, content: &[u8]| {
             let path = root.path().join(path);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_has_its_job_and_user_and_what_is_lost_or_not_known_is_no_free_one() {
+    fn assigns_jobs_and_never_shows_lost_or_unknown_gpu_as_free() {
         let gpu = |number| OfferedGpu { file: format!("/dev/nvidia{number}"), ..OfferedGpu::default() };
         let gpus = [gpu(0), gpu(1), gpu(2)];
         let job = OwnedJob { job: 7, user: "alice".to_owned() };

@@ -1,6 +1,6 @@
-//! The targets of `slurminit submit`, and the request to Slurm that gives exactly their GPUs.
+//! The targets of `slurminit submit`, and the Slurm request for exactly their GPUs.
 //!
-//! Slurm chooses among the GPUs of one type itself. So particular ones can be requested where they are all of their types: always,
+//! Slurm chooses among the GPUs of one type itself. So individual GPUs can be requested only with all others of their types: always,
 //! if each has a type of its own (`type_name = "index"`).
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ pub struct Target {
     pub gpus: Gpus,
 }
 
-/// Which GPUs of a node.
+/// Selection of a node's GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Gpus {
     /// `compute-1`
@@ -37,7 +37,7 @@ impl FromStr for Target {
         let (node, gpus) = text.split_once("::").map_or((text, None), |(node, gpus)| (node, Some(gpus)));
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
         if !node.starts_with(|c: char| c.is_ascii_alphanumeric()) || !node.chars().all(is_plain) || node.len() > 255 {
-            return Err(format!("{node:?} is no node; want NODE, NODE::0,2 or NODE::all"));
+            return Err(format!("not a node: {node:?}; write NODE, NODE::0,2 or NODE::all"));
         }
         let gpus = match gpus {
             None => Gpus::None,
@@ -50,7 +50,7 @@ impl FromStr for Target {
 
 /// `0,2-3` as 0, 2, 3.
 fn indices(list: &str) -> Result<Vec<usize>, String> {
-    let wrong = || format!("{list:?} are no GPUs; want their numbers, such as 0,2 or 0-3, or all");
+    let wrong = || format!("not a list of GPUs: {list:?}; write numbers such as 0,2 or 0-3, or all");
     let mut all = Vec::new();
     for part in list.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -63,19 +63,19 @@ fn indices(list: &str) -> Result<Vec<usize>, String> {
     }
     all.sort_unstable();
     match all.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(format!("GPU {} is there twice in {list:?}", pair[0])),
+        Some(pair) => Err(format!("GPU {} is listed twice in {list:?}", pair[0])),
         None => Ok(all),
     }
 }
 
-/// What a target asks of Slurm.
+/// The Slurm request of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuRequest {
     /// The value of `--gres`, if there is one: `gpu:gpu0:1,gpu:gpu2:1`.
     pub gres: Option<String>,
     /// The indices of the GPUs.
     pub gpus: Vec<usize>,
-    /// What it has to wait for: `GPU 0 (job 17 of alice)`.
+    /// The GPUs that it has to wait for: `GPU 0 (job 17 of alice)`.
     pub busy: Vec<String>,
 }
 
@@ -88,16 +88,12 @@ impl Target {
     /// The request that gives exactly these GPUs of `node`.
     ///
     /// # Errors
-    /// The node takes no jobs, has no such GPUs, or Slurm cannot be asked for just these.
+    /// The node accepts no jobs, has no such GPUs, or Slurm cannot be asked for exactly these.
     pub fn request(&self, node: &ClusterNode) -> Result<GpuRequest, NoRequest> {
         if !node.takes_jobs() {
-            let answers = if node.report.responding { "" } else { ", and does not answer the controller" };
-            let repair = if node.drained {
-                format!("; `slurminit resume {}` takes that back", node.name)
-            } else {
-                String::new()
-            };
-            return Err(NoRequest(format!("{} takes no jobs: it is {}{answers}{repair}", node.name, node.report)));
+            let answers = if node.report.responding { "" } else { ", and does not respond to the controller" };
+            let repair = if node.drained { format!("; run `slurminit resume {}`", node.name) } else { String::new() };
+            return Err(NoRequest(format!("{} accepts no jobs: it is {}{answers}{repair}", node.name, node.report)));
         }
         let wanted = match &self.gpus {
             Gpus::None => return Ok(GpuRequest { gres: None, gpus: Vec::new(), busy: Vec::new() }),
@@ -123,7 +119,7 @@ impl Target {
 fn holder(gpu: &NodeGpu) -> Option<String> {
     match &gpu.state {
         GpuState::Allocated { job: Some(job) } => Some(format!("job {} of {}", job.job, job.user)),
-        GpuState::Allocated { job: None } => Some("somebody's job".to_owned()),
+        GpuState::Allocated { job: None } => Some("an unknown job".to_owned()),
         GpuState::Shared { jobs } => {
             let jobs: Vec<String> = jobs.iter().map(|job| format!("{} of {}", job.job, job.user)).collect();
             Some(format!("shared by jobs {}", jobs.join(", ")))
@@ -192,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_is_a_node_and_its_gpus() {
+    fn parses_targets() {
         let these = |list: &str| format!("c1::{list}").parse::<Target>().map(|target| target.gpus);
         assert_eq!(these("2,0"), Ok(Gpus::These(vec![0, 2])));
         assert_eq!(these("0-2,7"), Ok(Gpus::These(vec![0, 1, 2, 7])));
@@ -207,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn slurm_is_asked_for_exactly_these() {
+    fn requests_exactly_the_selected_gpus() {
         let each = ["gpu0", "gpu1", "gpu2"];
         assert_eq!(gres("c1::2,0", &each).unwrap(), "gpu:gpu0:1,gpu:gpu2:1");
         assert_eq!(gres("c1::all", &each).unwrap(), "gpu:gpu0:1,gpu:gpu1:1,gpu:gpu2:1");
@@ -223,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_says_what_there_is() {
+    fn impossible_request_names_available_gpus() {
         assert_eq!(gres("c1::0,3", &["a", "a"]).unwrap_err(), "c1 has no GPU 3; it has 0-1");
         assert_eq!(gres("c1::1", &["a"]).unwrap_err(), "c1 has no GPU 1; its only one is 0");
         assert_eq!(gres("c1::all", &[]).unwrap_err(), "c1 has no GPU");
@@ -232,11 +228,11 @@ mod tests {
         closed.drained = true;
         let target: Target = "c1".parse().unwrap();
         let why = target.request(&closed).unwrap_err().to_string();
-        assert_eq!(why, "c1 takes no jobs: it is drained (fan); `slurminit resume c1` takes that back");
+        assert_eq!(why, "c1 accepts no jobs: it is drained (fan); run `slurminit resume c1`");
         closed.report = NodeReport { state: "down".to_owned(), responding: false, reason: "Not responding".to_owned() };
         closed.drained = false;
         let why = target.request(&closed).unwrap_err().to_string();
-        assert_eq!(why, "c1 takes no jobs: it is down (Not responding), and does not answer the controller");
+        assert_eq!(why, "c1 accepts no jobs: it is down (Not responding), and does not respond to the controller");
         let mut busy = node(&["a", "b"]);
         let job = OwnedJob { job: 17, user: "alice".to_owned() };
         busy.gpus[0].state = GpuState::Allocated { job: Some(job) };

@@ -1,4 +1,4 @@
-//! What a cluster has for jobs, from the output of `scontrol --oneliner show node` and `scontrol --oneliner show partition`.
+//! The capacity of a cluster, from the output of `scontrol --oneliner show node` and `scontrol --oneliner show partition`.
 
 use super::TimeLimit;
 use crate::node_record::{number, value};
@@ -48,7 +48,7 @@ impl Capacity {
             let names: Vec<&str> = self.partitions.iter().map(|partition| partition.name.as_str()).collect();
             let there_are = format!("--partition NAME names one of: {}", names.join(", "));
             match name {
-                Some(name) => format!("there is no partition {name}; {there_are}"),
+                Some(name) => format!("no partition named {name}; {there_are}"),
                 None => format!("the cluster has no default partition; {there_are}"),
             }
         })
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_plain_names_are_names() {
+    fn accepts_only_plain_names() {
         for good in ["debug", "gpu-a100_long", "1"] {
             assert!(is_name(good), "{good}");
         }

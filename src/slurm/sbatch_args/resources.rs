@@ -50,26 +50,26 @@ impl Resources {
     pub fn parse(text: &str) -> Result<Self, String> {
         let method: Value = serde_json::from_str(text).map_err(|error| format!("is not JSON: {error}"))?;
         let Value::Object(method) = method else {
-            return Err(format!("is not a method: want {{\"resources\": {{...}}}}, not {}", shown(&method)));
+            return Err(format!("is not a method: expected {{\"resources\": {{...}}}}, got {}", shown(&method)));
         };
         match method.get("resources") {
             None | Some(Value::Null) => Ok(Self::default()),
             Some(Value::Object(table)) => Self::of_table(table),
-            Some(other) => Err(format!("resources: want {{\"cpus\": 4, ...}}, not {}", shown(other))),
+            Some(other) => Err(format!("resources: expected {{\"cpus\": 4, ...}}, got {}", shown(other))),
         }
     }
 
     fn of_table(table: &Map<String, Value>) -> Result<Self, String> {
         if let Some(key) = table.keys().find(|key| !KEYS.contains(&key.as_str())) {
             let known = KEYS.join(", ");
-            return Err(format!("resources: there is no {}; the keys are {known}", quoted(key)));
+            return Err(format!("resources: unknown key {}; the keys are {known}", quoted(key)));
         }
         let whole = |key: &str, least: u64, most: u64| match table.get(key) {
             None | Some(Value::Null) => Ok(None),
             Some(value) => {
                 let number = value.as_u64().filter(|number| (least..=most).contains(number));
                 let want =
-                    || format!("resources.{key}: want a whole number from {least} to {most}, not {}", shown(value));
+                    || format!("resources.{key}: expected a whole number from {least} to {most}, got {}", shown(value));
                 number.map(Some).ok_or_else(want)
             }
         };
@@ -84,7 +84,7 @@ impl Resources {
                 None | Some(Value::Null) => false,
                 Some(Value::Bool(exclusive)) => *exclusive,
                 Some(other) => {
-                    return Err(format!("resources.exclusive: want true or false, not {}", shown(other)));
+                    return Err(format!("resources.exclusive: expected true or false, got {}", shown(other)));
                 }
             },
         })
@@ -124,8 +124,8 @@ fn time_limit(value: Option<&Value>) -> Result<Option<TimeLimit>, String> {
     };
     let want = || {
         format!(
-            "resources.time_limit: want minutes, \"minutes:seconds\", \"hours:minutes:seconds\", \"days-hours\", \
-             \"days-hours:minutes\", \"days-hours:minutes:seconds\" (more than 0, up to 10 years) or \"UNLIMITED\", not {}",
+            "resources.time_limit: expected minutes, \"minutes:seconds\", \"hours:minutes:seconds\", \"days-hours\", \
+             \"days-hours:minutes\", \"days-hours:minutes:seconds\" (more than 0, up to 10 years) or \"UNLIMITED\", got {}",
             shown(value)
         )
     };

@@ -20,7 +20,7 @@ fn ask(resources: &str, cluster: Option<&Capacity>, partition: Option<&str>) -> 
 }
 
 #[test]
-fn the_arguments_are_what_the_resources_say() {
+fn converts_resources_to_arguments() {
     let cluster = Capacity::parse(NODES, PARTITIONS);
     let mut seen = String::new();
     for resources in [
@@ -41,7 +41,7 @@ fn the_arguments_are_what_the_resources_say() {
 }
 
 #[test]
-fn what_the_cluster_does_not_have_is_named() {
+fn names_missing_resource() {
     let cluster = Capacity::parse(NODES, PARTITIONS);
     let mut seen = String::new();
     for (resources, partition) in [
@@ -67,7 +67,7 @@ fn what_the_cluster_does_not_have_is_named() {
 }
 
 #[test]
-fn a_value_that_is_none_is_refused_and_stays_in_its_quotes() {
+fn refuses_invalid_values_in_quotes() {
     let mut seen = String::new();
     for resources in [
         r#""cpus": -1"#,
@@ -99,7 +99,7 @@ fn a_value_that_is_none_is_refused_and_stays_in_its_quotes() {
 }
 
 #[test]
-fn whatever_a_method_says_the_line_has_nothing_that_a_shell_obeys() {
+fn line_has_no_shell_characters() {
     use proptest::prelude::*;
     let value = prop_oneof![
         any::<u64>().prop_map(|number| number.to_string()),

@@ -1,4 +1,4 @@
-//! Finds batch jobs that have begun without slurmctld knowing.
+//! Finds batch jobs that have started without slurmctld's knowledge.
 //!
 //! slurmctld saves changes within five seconds. If it is killed in that time, its successor believes that such jobs are
 //! pending, and starts them again within 0.2 s of coming up. PID 1 suspends slurmd meanwhile: a launch request that
@@ -33,7 +33,7 @@ const COLUMNS: [(&str, usize); 7] = [
     ("NodeList", 16),
 ];
 
-/// What has begun on this node, as far back as the daemons' last lines go.
+/// Jobs that have started on this node, as far back as the daemons' logs reach.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Begun {
     /// Jobs, by ID.
@@ -154,8 +154,8 @@ fn is_number(word: &str) -> bool {
     !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Keeps jobs that may run only once from running twice, and names what slurmctld has forgotten. If slurmd was held,
-/// everything that has begun had begun before this slurmctld.
+/// Keeps non-requeueable jobs from running twice, and reports the jobs that slurmctld has forgotten. If slurmd was suspended,
+/// every job found here started before this slurmctld.
 pub(super) fn run(node: &str, held: bool) -> anyhow::Result<()> {
     let begun = begun(node)?.without_contradictions(&Listed::of(rows()?));
     let boot = SLURM.config()?.get("BOOT_TIME").unwrap_or_default();
@@ -173,23 +173,23 @@ pub(super) fn run(node: &str, held: bool) -> anyhow::Result<()> {
     if !ordered.is_empty() {
         let jobs = ordered.into_iter().collect::<Vec<_>>().join(",");
         eprintln!(
-            "warning: slurmctld had forgotten that jobs {jobs} had begun, and launches them again; slurmd is started anew without that order"
+            "warning: slurmctld lost the start of jobs {jobs} and launched them again; restarting slurmd without that launch request"
         );
         end_slurmd();
     }
     if let Err(error) = ids::name_the_lost() {
-        eprintln!("warning: batch jobs that slurmctld may have forgotten are not named: {error:#}");
+        eprintln!("warning: cannot check which batch jobs slurmctld has forgotten: {error:#}");
     }
     Ok(())
 }
 
-/// Removes what jobs of an earlier container left in the spool.
+/// Removes spool files of jobs of an earlier container.
 pub(super) fn clean_spool(node: &str) -> anyhow::Result<()> {
     let config = SLURM.config()?;
     for node in names(node) {
         let spool = config.spool(&node);
         if let Err(error) = spool::clean(&spool, &node) {
-            eprintln!("warning: {spool}: what former jobs left is not removed: {error}");
+            eprintln!("warning: {spool}: cannot remove spool files of earlier jobs: {error}");
         }
     }
     Ok(())
@@ -243,7 +243,7 @@ fn cancel(job: &str) -> anyhow::Result<()> {
     // A job that has ended by itself meanwhile accepts neither.
     JobNote::HadBegun.write(&[job]);
     SLURM.run("scancel", &[job])?;
-    eprintln!("warning: job {job} had begun when slurmctld died, and is cancelled: --no-requeue lets it run once");
+    eprintln!("warning: job {job} had started when slurmctld died and may run only once (--no-requeue); cancelled");
     Ok(())
 }
 
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_is_known_by_the_line_that_gives_it_to_a_node() {
+    fn finds_task_in_allocation_line() {
         let time = "2026-11-22T10:10:55.002778Z  info slurmctld: ";
         let log = format!(
             "{time}sched: Allocate JobId=12_3(15) NodeList=localhost #CPUs=1 Partition=debug\n\
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_user_writes_names_no_task() {
+    fn ignores_users_text_in_log_lines() {
         let time = "2026-11-22T10:10:55.002778Z  info slurmctld: ";
         for text in [
             "_update_job: setting comment to JobId=99_1(15) for JobId=5",
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_is_known_by_what_was_noted_of_it() {
+    fn finds_task_in_notes() {
         let begun = Begun::of(["15".to_owned()].into(), "", "15 12_3\n16 12_4\n17 12_5\n17\n18\nx\n\n");
         let tasks: Vec<_> = begun.tasks.into_iter().map(|(task, _)| task).collect();
         assert_eq!(tasks, ["12_3", "12_5"], "slurmd has not begun 16");
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn squeue_tells_what_may_run_once() {
+    fn parses_non_requeueable_jobs_from_squeue() {
         let of = |row: [&str; 7]| OnceJob::of(row.map(str::to_owned));
         let job = of(["15", "12", "3", "0", "RUNNING", "2026-11-22T10:10:55", "localhost"]).unwrap();
         assert_eq!((job.name(), job.waits), ("12_3", false));

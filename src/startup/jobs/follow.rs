@@ -1,4 +1,4 @@
-//! Follows the daemons' logs: which jobs slurmctld assigns to the node, and which slurmd begins.
+//! Follows the daemons' logs: records which jobs slurmctld assigns to the node, and which slurmd starts.
 //!
 //! PID 1 runs this as a child for as long as the cluster lives. It has four purposes. First, slurmctld saves the start
 //! of a job up to five seconds late, slurmd keeps nothing about an ended job, and nothing else records which array task
@@ -33,16 +33,15 @@ pub(super) const BEGUN: &str = "slurminit.begun";
 pub(super) const LINES: u32 = 1000;
 /// Jobs that start within this time are saved together. slurmctld itself saves at most every five seconds.
 const TOGETHER: Duration = Duration::from_millis(500);
-/// The pause between two looks at the disk, which has no event.
+/// Polling interval of the disk, which has no event.
 const DISK: Duration = Duration::from_secs(5);
 
-/// Follows until PID 1 ends it.
+/// Runs until PID 1 ends it.
 pub fn run(slurm_conf: &Path, state: &Path, socket: &Path) -> anyhow::Result<()> {
     let state = notes::place(slurm_conf, state).1;
     let notes = Notes::of_slurm(&state).and_then(|notes| notes.go_on_with(BEGUN));
-    let notes = notes
-        .map_err(|error| eprintln!("warning: which jobs have begun is not noted, and they may run twice: {error:#}"))
-        .ok();
+    let notes =
+        notes.map_err(|error| eprintln!("warning: cannot record started jobs, so they may run twice: {error:#}")).ok();
     let notes = Arc::new(notes);
     start_thread(move || watch_disk(&state))?;
     let (started, starts) = channel();
@@ -54,7 +53,7 @@ pub fn run(slurm_conf: &Path, state: &Path, socket: &Path) -> anyhow::Result<()>
         let _ = follow(&of_slurmd, DaemonName::Slurmd, &mut |line| {
             let _ = launched(DaemonName::Slurmd.as_str(), line).map(|id| note(&begun, &format!("{id}\n")));
         });
-        // PID 1 starts another one, which follows both again.
+        // PID 1 restarts this process, which then follows both logs.
         std::process::exit(i32::from(exit_code::FAILURE));
     })?;
     follow(socket, DaemonName::Slurmctld, &mut |line| {
@@ -78,7 +77,7 @@ fn note(notes: &Option<File>, line: &str) {
     let _ = notes.as_ref().map(|mut notes| notes.write_all(line.as_bytes()));
 }
 
-/// Passes on each line of a daemon.
+/// Calls the function with each line of a daemon.
 fn follow(socket: &Path, daemon: DaemonName, take: &mut dyn FnMut(&str)) -> anyhow::Result<()> {
     let mut text = Vec::new();
     let request = Request::Follow { name: daemon.as_str().to_owned(), lines: LINES };
@@ -92,14 +91,14 @@ fn follow(socket: &Path, daemon: DaemonName, take: &mut dyn FnMut(&str)) -> anyh
     })?)
 }
 
-/// Logs when the disk becomes full, and when it is no longer.
+/// Logs when the disk becomes full, and when it has free space again.
 fn watch_disk(state: &Path) {
     let mut is_full = false;
     loop {
         match state_disk::check_room(state) {
             Err(error) if !std::mem::replace(&mut is_full, true) => eprintln!("error: {error}"),
             Ok(()) if std::mem::take(&mut is_full) => {
-                eprintln!("slurmctld can save its jobs again: there is room on the disk of {}", state.display());
+                eprintln!("slurmctld can save its jobs again: free space on the disk of {}", state.display());
             }
             _ => {}
         }

@@ -35,14 +35,14 @@ const NEXT: &str = "slurminit.next_job_id";
 /// The batch jobs that had a script when slurmctld died.
 const SCRIPTS: &str = "slurminit.scripts";
 
-/// How many lost jobs are named.
+/// Maximum number of lost jobs named in a message.
 const NAMED: usize = 1000;
 
-/// Raises the number if necessary, then execs slurmctld. `saved_within`: the previous slurmctld ended in order, and this long
-/// ago it began to.
+/// Raises the next job ID if necessary, then execs slurmctld. `saved_within`: the previous slurmctld ended in order, and its stop began
+/// this long ago.
 pub fn run(slurm_conf: &Path, state: &Path, saved_within: Option<Duration>, command: &[String]) -> anyhow::Result<()> {
     if let Err(error) = raise(slurm_conf, state, saved_within) {
-        eprintln!("warning: job ids may be given twice: {error:#}");
+        eprintln!("warning: job IDs may be reused: {error:#}");
     }
     let (program, arguments) = command.split_first().context("no command")?;
     let error = Command::new(program).args(arguments).exec();
@@ -54,7 +54,7 @@ fn raise(slurm_conf: &Path, state: &Path, saved_within: Option<Duration>) -> any
     let highest = last_value(&conf, "MaxJobId").and_then(|id| id.parse().ok()).unwrap_or(MAX_JOB_ID);
     let notes = Notes::ours(&state)?;
     let stopped_at = notes.ids(NEXT).ok().flatten().and_then(|ids| ids.last().copied());
-    // It is valid for this start only.
+    // The record is valid for this start only.
     notes.remove(NEXT)?;
     // Without any saved file, no slurmctld has served long enough to lose a job.
     let Some(saved) = saved::read(&state)? else { return Ok(()) };
@@ -62,7 +62,7 @@ fn raise(slurm_conf: &Path, state: &Path, saved_within: Option<Duration>) -> any
     // Before the first job slurmctld saves 0, but uses FirstJobId.
     let first = last_value(&conf, "FirstJobId").and_then(|id| id.parse().ok()).unwrap_or(1);
     let from = saved.next.max(first);
-    // A job submitted after the note has a script.
+    // A job submitted after the record was written has a script.
     let is_whole = |next: u32| next.max(scripts.last().map_or(0, |last| last + 1)) <= from;
     // On a full disk slurmctld exits with 0 as well, without having saved.
     let was_saved = saved_within.is_some_and(|age| saved.was_written_within(age));
@@ -72,7 +72,10 @@ fn raise(slurm_conf: &Path, state: &Path, saved_within: Option<Duration>) -> any
     }
     let known = scripts.last().map_or(0, |last| last + 1).max(from).max(stopped_at.unwrap_or_default());
     let next = known.saturating_add(MARGIN);
-    anyhow::ensure!(next < highest, "MaxJobId {highest} is too near: set it higher, or remove the state");
+    anyhow::ensure!(
+        next < highest,
+        "the next job ID would exceed MaxJobId {highest}: set it higher, or remove the state"
+    );
     saved.write(&state, next)?;
     begun::note(&notes, &state, next);
     eprintln!(
@@ -81,7 +84,7 @@ fn raise(slurm_conf: &Path, state: &Path, saved_within: Option<Duration>) -> any
     // The lost jobs of an even earlier slurmctld may not have been named yet; their scripts are gone by now.
     let unnamed = notes.ids(SCRIPTS).ok().flatten().unwrap_or_default();
     if let Err(error) = notes.write(SCRIPTS, scripts.union(&unnamed).copied()) {
-        eprintln!("warning: cannot note which jobs may be lost: {error:#}");
+        eprintln!("warning: cannot record which jobs may be lost: {error:#}");
         say_lost(&scripts.range(from..).copied().collect::<Vec<_>>());
     }
     Ok(())
@@ -104,7 +107,7 @@ pub(super) fn note_next() -> anyhow::Result<()> {
     notes.write(NEXT, [next])
 }
 
-/// After a slurmctld ended without saving: names the batch jobs that its successor does not know.
+/// After a slurmctld ended without saving: reports the batch jobs that its successor does not know.
 pub(super) fn name_the_lost() -> anyhow::Result<()> {
     let Some(state) = SLURM.config()?.state() else { return Ok(()) };
     let notes = Notes::of_slurm(&state)?;

@@ -1,9 +1,9 @@
-//! A node of a cluster whose controller is another container: how it comes and how it goes.
+//! Joins a node to a cluster whose controller runs in another container, and removes it.
 //!
-//! A dynamic node (`slurmd -Z --conf`) tells slurmctld what it has. slurmctld keeps that for as long as it knows the node, and a node
-//! that comes back with fewer GPUs is INVAL to it (Slurm 24.11, "gres/gpu count reported lower than configured"). So what it
-//! knows is compared first, and forgotten where it is not true any more: at a start with whatever jobs it thinks are there, and after a
-//! reload only where there are none.
+//! A dynamic node (`slurmd -Z --conf`) reports its hardware to slurmctld, which keeps that record for as long as it knows the node. A node
+//! that returns with fewer GPUs becomes INVAL (Slurm 24.11, "gres/gpu count reported lower than configured"). So the record is compared
+//! first, and deleted if it is outdated: at a start whatever jobs slurmctld lists on the node, after a
+//! reload only if there are none.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
@@ -11,26 +11,26 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use super::{SLURM, STOPS, closed_for_good, reached, requeue_ghosts, wanted};
+use super::{SLURM, STOPS, closed_for_good, controller_reachability, requeue_ghosts, wanted};
 use machine::node_report::OUR_REASON;
 use plan::in_use;
 use slurm::error::QueryError;
 use slurm::node_record::NodeRecord;
 use slurm::nodes;
 
-/// How often the controller is asked whether it is there.
+/// Polling interval of the controller.
 const ASK: Duration = Duration::from_millis(100);
-/// How often it is said that it is not.
+/// Interval of the warning that the controller does not respond.
 const SAY: Duration = Duration::from_secs(30);
-/// How long a node that is known to the controller waits for it when slurmd died: slurmd itself waits longer.
+/// How long a node known to the controller waits for it when slurmd died: slurmd itself waits longer.
 const AGAIN: Duration = Duration::from_secs(5);
-/// How long the controller may take to forget a node, whose jobs it ends first.
+/// How long the controller may take to delete a node, whose jobs it ends first.
 const FORGET: Duration = Duration::from_secs(15);
 
-/// How long the controller may take to forget a node without jobs.
+/// How long the controller may take to delete a node without jobs.
 const RELEASE: Duration = Duration::from_secs(2);
 
-/// Waits for the controller, makes it forget what is not true any more, and becomes slurmd. `again`: one of this container was
+/// Waits for the controller, deletes an outdated node record there, and execs slurmd. `again`: a slurmd of this container was
 /// ready before.
 pub fn run(node: &str, mut conf: String, gpus: &str, again: bool, port: u16, command: &[String]) -> anyhow::Result<()> {
     let mut known = if again { known(node, Some(AGAIN))? } else { with_the_name_free(node, port)? };
@@ -39,13 +39,13 @@ pub fn run(node: &str, mut conf: String, gpus: &str, again: bool, port: u16, com
     }
     let is_known = known.is_some();
     let is_cloud = known.as_ref().is_some_and(NodeRecord::is_cloud);
-    // Its jobs have not begun: they are what it was started for.
+    // An awaited node was powered up for its jobs, which have not started.
     let is_awaited = known.as_ref().is_some_and(|known| known.is(&["POWERING_UP"]));
     // An administrator may have changed its features while it runs.
     let is_true =
         |known: &NodeRecord| !known.is_invalid() && known.has_hardware(&conf) && (again || known.has_features(&conf));
     if let Some(known) = known.filter(|known| !is_cloud && !is_true(known)) {
-        eprintln!("the controller knows this node with other hardware, and forgets that: {}", known.hardware());
+        eprintln!("the controller has outdated hardware for this node ({}); deleting its record", known.hardware());
         if let Some(reason) = reason_to_keep(node, &known, again)? {
             conf.push_str(&format!(" State=DRAIN Reason=\"{reason}\""));
         }
@@ -68,21 +68,21 @@ pub fn run(node: &str, mut conf: String, gpus: &str, again: bool, port: u16, com
     Err(error).with_context(|| format!("`{program}` cannot be executed"))
 }
 
-/// What the controller knows of the node, once that is no more than there is. Until then no slurmd registers: slurmctld would call the
-/// node invalid, without saying what to do.
+/// The controller's record of the node, once the node has the promised resources. Until then no slurmd registers: slurmctld would
+/// mark the node invalid without an explanation.
 fn with_no_more_promised(node: &str, first: Option<NodeRecord>, conf: &str) -> anyhow::Result<Option<NodeRecord>> {
     let (mut now, mut said) = (first, None::<Instant>);
     while let Some(short) = now.as_ref().and_then(|known| known.shortfall(conf)) {
         if said.is_none() {
-            // Its jobs go elsewhere, and no others come.
+            // The node's jobs move to other nodes, and it gets no new ones.
             let reason = format!("reason={}{short}", nodes::less_than_promised());
             SLURM.update_node(node, &["state=down", &reason])?;
         }
         if said.is_none_or(|said| said.elapsed() >= SAY) {
             said = Some(Instant::now());
             eprintln!(
-                "error: this node has less than [autoscale] promises, {short}, and takes no jobs; repair: correct [[autoscale.nodes]] for all \
-                 containers, restart the controller, and `slurminit resume {node}` there"
+                "error: this node has less than [autoscale] promises ({short}) and is down; repair: correct [[autoscale.nodes]] for all \
+                 containers, restart the controller, and run `slurminit resume {node}` there"
             );
         }
         (0..10).for_each(|_| pause());
@@ -91,14 +91,14 @@ fn with_no_more_promised(node: &str, first: Option<NodeRecord>, conf: &str) -> a
     Ok(now)
 }
 
-/// What the controller knows of the node, once no other container answers under its name.
+/// The controller's record of the node, once no other container answers under its name.
 fn with_the_name_free(node: &str, port: u16) -> anyhow::Result<Option<NodeRecord>> {
     let mut said: Option<Instant> = None;
     loop {
         let Some(known) = known(node, None)? else { return Ok(None) };
-        let Some(why) = reached::taken(node, &known, port) else { return Ok(Some(known)) };
+        let Some(why) = controller_reachability::taken(node, &known, port) else { return Ok(Some(known)) };
         if said.is_none() {
-            reached::tell_controller(node, &known);
+            controller_reachability::tell_controller(node, &known);
         }
         if said.is_none_or(|said| said.elapsed() >= SAY) {
             said = Some(Instant::now());
@@ -108,7 +108,7 @@ fn with_the_name_free(node: &str, port: u16) -> anyhow::Result<Option<NodeRecord
     }
 }
 
-/// What the controller knows of the node, once it answers.
+/// The controller's record of the node, once it responds.
 fn known(node: &str, patience: Option<Duration>) -> anyhow::Result<Option<NodeRecord>> {
     let begin = Instant::now();
     let mut said: Option<Instant> = None;
@@ -120,7 +120,7 @@ fn known(node: &str, patience: Option<Duration>) -> anyhow::Result<Option<NodeRe
         if patience.is_some_and(|patience| begin.elapsed() >= patience) {
             return Ok(None);
         }
-        // One that starts at the same time is not there yet.
+        // A controller that starts at the same time is not ready yet.
         if begin.elapsed() > Duration::from_secs(2) && said.is_none_or(|said| said.elapsed() >= SAY) {
             said = Some(Instant::now());
             eprintln!("warning: waiting for the controller: {}", cause(&why));
@@ -129,7 +129,7 @@ fn known(node: &str, patience: Option<Duration>) -> anyhow::Result<Option<NodeRe
     }
 }
 
-/// Why there is no answer, and what to do about it.
+/// Why the controller does not respond, and how to repair it.
 fn cause(error: &QueryError) -> String {
     let words = match error {
         QueryError::Failed { said, .. } => said.trim().replace('\n', "; "),
@@ -142,7 +142,7 @@ fn cause(error: &QueryError) -> String {
     format!("{words}; repair: {repair}")
 }
 
-/// Slurm's words for what keeps two of its programs apart (24.11, `slurm_errno.c`, `auth_munge.c`), and what helps.
+/// Slurm's messages for two programs that cannot communicate (24.11, `slurm_errno.c`, `auth_munge.c`), and their repairs.
 const REPAIRS: [(&str, &str); 6] = [
     (
         "Invalid credential",
@@ -165,12 +165,12 @@ const REPAIRS: [(&str, &str); 6] = [
     ),
 ];
 
-/// The reason of a drain that outlives the node, as it can stand in `slurmd --conf`: at a start a person's, later anybody's. The state of a
-/// node that slurmctld calls invalid says nothing of its drain; the flags do. A person's FAIL comes back as a drain with its reason.
+/// The reason of a drain that must survive the deletion of the node, in the format of `slurmd --conf`: at a start a person's drain, later
+/// any drain. The state of an invalid node does not show its drain; the flags do. A person's FAIL becomes a drain with its reason.
 fn reason_to_keep(node: &str, known: &NodeRecord, again: bool) -> anyhow::Result<Option<String>> {
     let is_drained = known.is(&["DRAIN", "FAIL"]);
     let report = match again {
-        // A drain for other hardware goes with what slurmctld knew of it.
+        // A drain for outdated hardware is deleted with the record.
         true => SLURM.node_reports(node)?.into_iter().find(|report| is_drained && !report.blames_the_hardware()),
         false => closed_for_good(node)?,
     };
@@ -181,12 +181,12 @@ fn quotable(reason: &str) -> String {
     reason.chars().map(|c| if c.is_control() || matches!(c, '"' | '\\' | '=') { ' ' } else { c }).collect()
 }
 
-/// Has the controller forget the node. A node with a job cannot be forgotten, and one that is down has none.
+/// Deletes the node in the controller. A node with a job cannot be deleted, and one that is down has none.
 fn forget(node: &str) -> anyhow::Result<()> {
     let begin = Instant::now();
     let name = format!("nodename={node}");
     loop {
-        let reason = format!("reason={OUR_REASON}it comes back as another one");
+        let reason = format!("reason={OUR_REASON}it returns with other hardware");
         let gone =
             SLURM.update(&name, &["state=down", &reason]).and_then(|()| SLURM.run("scontrol", &["delete", &name]));
         match gone {
@@ -197,19 +197,19 @@ fn forget(node: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Has the controller forget the node, unless a job is there.
+/// Deletes the node in the controller, unless a job is there.
 fn release(node: &str) {
     let begin = Instant::now();
     while let Err(error) = SLURM.run("scontrol", &["delete", &format!("nodename={node}")]) {
         if begin.elapsed() >= RELEASE {
-            return eprintln!("warning: {error}; the node comes back as the controller knows it, if it can");
+            return eprintln!("warning: {error}; the node keeps the controller's old record");
         }
         pause();
     }
 }
 
-/// The node leaves: what still runs on it is requeued by the controller, and its name is free. One that a person has drained is not
-/// deleted, and the drain with it: the controller finds it silent. Nor is one that a job asks for by its name: slurmctld would end the job
+/// Removes the node from the cluster: the controller requeues its jobs, and its name becomes free. A node that a person has drained is not
+/// deleted, so that it keeps its drain: it becomes unresponsive. Nor is a node that a job requests by name: slurmctld would end the job
 /// at its own next start ("Invalid req_nodes").
 pub(super) fn leave(node: &str) -> anyhow::Result<()> {
     if closed_for_good(node)?.is_some() {
@@ -219,7 +219,7 @@ pub(super) fn leave(node: &str) -> anyhow::Result<()> {
     let reason = format!("reason={OUR_REASON}{STOPS}");
     let known = SLURM.node(node)?;
     if let Some(known) = known.as_ref().filter(|known| known.is_cloud()) {
-        // One that slurmctld has stopped is on its way already; only the drain of its last jobs is left to take back.
+        // slurmctld is already powering this node down; only the drain of its last jobs has to be removed.
         return match known.is(&["POWERING_DOWN", "POWER_DOWN", "POWERED_DOWN"]) {
             _ if known.reason_contains(&nodes::less_than_promised()) => Ok(()),
             true if known.is(&["DRAIN"]) => Ok(SLURM.update(&name, &["state=undrain"])?),
@@ -231,17 +231,17 @@ pub(super) fn leave(node: &str) -> anyhow::Result<()> {
     match known.map_or_else(|| Ok(Vec::new()), |known| wanted::by_jobs(&known))? {
         jobs if jobs.is_empty() => Ok(SLURM.run("scontrol", &["delete", &name])?),
         jobs => {
-            eprintln!(
-                "the node stays in the cluster until it comes back: jobs ask for it by its name: {}",
-                in_use::list(&jobs)
-            );
-            // Its drain stays: an answer of slurmd that is still under way takes it out of DOWN (`_node_did_resp`).
+            eprintln!("the node stays in the cluster, because jobs request it by name: {}", in_use::list(&jobs));
+            // The drain stays: a late answer of slurmd takes the node out of DOWN (`_node_did_resp`).
             Ok(())
         }
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "this is a child of PID 1; the controller tells nobody when it comes")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is a child of PID 1; there is no event for a controller that becomes reachable"
+)]
 fn pause() {
     std::thread::sleep(ASK);
 }
@@ -251,13 +251,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_stays_within_its_quotes() {
+    fn keeps_reason_within_quotes() {
         assert_eq!(quotable("fan broken"), "fan broken");
         assert_eq!(quotable("x\" Gres=gpu:9 \\\n"), "x  Gres gpu:9   ");
     }
 
     #[test]
-    fn what_keeps_the_controller_away_has_a_repair() {
+    fn names_repair_for_unreachable_controller() {
         let cause = |said: &str| cause(&QueryError::Failed { program: "scontrol", said: said.to_owned() });
         assert!(cause("Invalid credential").contains("one munge key"));
         assert!(cause("slurm_load_node error: Unable to contact slurm controller (connect failure)").contains("6817"));

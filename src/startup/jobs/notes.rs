@@ -14,7 +14,7 @@ use plan::last_value;
 use sys::trusted_path;
 use sys::trusted_path::Dir;
 
-/// Our files are much shorter. Of a longer one, which someone else wrote, this much is read.
+/// Maximum size to read. slurminit's own files are much shorter; a longer one was written by another program.
 const LONGEST: u64 = 1 << 20;
 /// How much of a growing file is kept.
 const KEPT: usize = 64 << 10;
@@ -61,7 +61,7 @@ impl Notes {
         Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
     }
 
-    /// Starts a new file with the last lines of the old one. The descriptor refers to our file, whatever slurm does to
+    /// Starts a new file with the last lines of the old one. The descriptor stays valid, whatever slurm does to
     /// the name.
     pub(super) fn go_on_with(&self, name: &str) -> anyhow::Result<File> {
         let before = self.text(name)?.unwrap_or_default();
@@ -93,7 +93,7 @@ impl Notes {
             file.sync_all()?;
             self.0.rename(NEW, name)
         };
-        // On a full disk half a file would be left.
+        // A full disk would leave half a file.
         write().inspect_err(|_| drop(self.0.remove(NEW))).with_context(|| self.place(name))
     }
 
@@ -112,7 +112,7 @@ mod tests {
     use std::io::Write as _;
 
     #[test]
-    fn a_file_that_grows_keeps_its_last_lines() {
+    fn growing_file_keeps_last_lines() {
         let state = tempfile::tempdir().unwrap();
         let notes = Notes::ours(state.path()).unwrap();
         let path = state.path().join("notes");
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn reads_written_ids() {
         let state = tempfile::tempdir().unwrap();
         let notes = Notes::ours(state.path()).unwrap();
         assert_eq!(notes.ids("slurminit.scripts").unwrap(), None);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_neither_read_nor_written_through() {
+    fn does_not_follow_links() {
         let (state, outside) = (tempfile::tempdir().unwrap(), tempfile::NamedTempFile::new().unwrap());
         std::fs::write(outside.path(), "5").unwrap();
         let notes = Notes::ours(state.path()).unwrap();
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_slurm_forges_is_ids_or_nothing() {
+    fn reads_only_ids_from_forged_file() {
         let state = tempfile::tempdir().unwrap();
         let notes = Notes::ours(state.path()).unwrap();
         let forged = "5\n\u{1b}[2J\n99999999999\n-3\n6 lost; all is well\n";

@@ -1,4 +1,4 @@
-//! Handles jobs at a planned stop: no new starts, a notice, time to end, and requeueing of what the stop ended.
+//! Ends jobs at a planned stop: no new starts, a notice, a grace period, and requeueing of the jobs that the stop ended.
 //!
 //! A stop must never cost a job more than a crash would, and after a crash Slurm requeues running jobs. If TERM would
 //! end the script anyway, the requeue itself is the notice: slurmctld requeues the job at once and has slurmd end its
@@ -38,17 +38,17 @@ pub(super) fn hint() {
     }
 }
 
-/// Gives notice, and waits for the jobs to end; the code says whether some are left.
+/// Notifies the jobs and waits for their end. The exit code shows whether some are left.
 ///
 /// `leaves`: the controller is another container, and the node is one of several.
 pub(super) fn run(node: &str, grace: Duration, on_stop: OnStop, leaves: bool) -> anyhow::Result<u8> {
     let begin = Instant::now();
     let own = leaves.then_some(node);
-    // Where others share the queue, a job may start here until the node is closed.
+    // In a shared queue, a job may start here until the node is drained.
     if !leaves && SLURM.jobs(&Jobs::default())?.is_empty() {
         return Ok(exit_code::SUCCESS);
     }
-    // This comes before the look at running jobs: nothing may start after it.
+    // This comes before the list of running jobs: nothing may start after it.
     if closed_for_good(node)?.is_none() {
         let reason = format!("reason={OUR_REASON}{STOPS}");
         SLURM.update_node(node, &["state=drain", &reason])?;
@@ -61,7 +61,7 @@ pub(super) fn run(node: &str, grace: Duration, on_stop: OnStop, leaves: bool) ->
     let waiting = dependents()?;
     let noticed = if running.is_empty() { Noticed::default() } else { give_notice(&running, own, grace, on_stop)? };
 
-    // slurmctld must hear from slurmd that a job has completed: without it, it waits for slurmd at its own end, for long.
+    // slurmctld must receive the completion of a job from slurmd: otherwise it waits long for slurmd when it stops.
     let mut left = wait_for_end(own, begin + grace, |_| true)?;
     let mut requeued = noticed.requeued;
     if !left.is_empty() {
@@ -80,28 +80,28 @@ pub(super) fn run(node: &str, grace: Duration, on_stop: OnStop, leaves: bool) ->
         return Ok(exit_code::SUCCESS);
     }
     let left = names_of(&left).join(",");
-    // Taking the node down now would make slurmd wait for its job steps; the next start accounts for these jobs first.
+    // Setting the node down now would make slurmd wait for its job steps; the next start handles these jobs first.
     let who = if leaves { "the controller" } else { "the next start" };
-    eprintln!("jobs {left} are still ending; {who} requeues them, or fails those with --no-requeue");
+    eprintln!("jobs {left} are still ending; {who} requeues them (those with --no-requeue fail)");
     Ok(exit_code::JOBS_LEFT)
 }
 
-/// Waits until no job is left on the node, or until the deadline. `goes_on` is called between two looks; when it returns false,
+/// Waits until no job is left on the node, or until the deadline. `should_continue` is called between two polls; when it returns false,
 /// the wait ends. Returns the jobs that are left.
 fn wait_for_end(
     own: Option<&str>,
     until: Instant,
-    mut goes_on: impl FnMut(&[QueuedJob]) -> bool,
+    mut should_continue: impl FnMut(&[QueuedJob]) -> bool,
 ) -> anyhow::Result<Vec<QueuedJob>> {
     let mut left = jobs_on_the_node(own)?;
-    while !left.is_empty() && goes_on(&left) && Instant::now() < until {
+    while !left.is_empty() && should_continue(&left) && Instant::now() < until {
         pause(LOOK);
         left = jobs_on_the_node(own)?;
     }
     Ok(left)
 }
 
-/// Ends jobs whose grace period is over, and waits until slurmctld has learned of their end. Returns the jobs that are requeued.
+/// Kills jobs whose grace period is over, and waits until slurmctld has recorded their end. Returns the requeued jobs.
 fn end_now(left: &[QueuedJob], own: Option<&str>, on_stop: OnStop) -> anyhow::Result<Vec<String>> {
     let all = names_of(left).join(",");
     let running: Vec<&QueuedJob> = left.iter().filter(|job| !job.is_completing()).collect();
@@ -120,16 +120,16 @@ fn end_now(left: &[QueuedJob], own: Option<&str>, on_stop: OnStop) -> anyhow::Re
         }
     };
     // An allocation without a step on this node has nothing to kill, and stays.
-    let goes_on = |left: &[QueuedJob]| {
+    let should_continue = |left: &[QueuedJob]| {
         let ids: Vec<String> = left.iter().map(|job| job.number.to_string()).collect();
         let has_step = kill::kill(&ids.iter().map(String::as_str).collect());
         has_step || left.iter().any(|job| job.is_completing())
     };
-    wait_for_end(own, Instant::now() + AFTER_KILL, goes_on)?;
+    wait_for_end(own, Instant::now() + AFTER_KILL, should_continue)?;
     Ok(requeued)
 }
 
-/// Requeues those of these jobs that Slurm lets run again, and returns them. A job that is requeued never becomes FAILED.
+/// Requeues those of these jobs that Slurm lets run again, and returns them. A requeued job never becomes FAILED.
 fn requeue(jobs: &[&QueuedJob], own: Option<&str>) -> anyhow::Result<Vec<String>> {
     let mut requeued: Vec<String> = jobs.iter().map(|job| job.id.clone()).collect();
     if requeued.is_empty() {
@@ -167,10 +167,10 @@ fn give_notice(running: &[&QueuedJob], own: Option<&str>, grace: Duration, on_st
     let still = jobs_on_the_node(own)?;
     let told: Vec<&str> = names_of(still.iter().filter(|job| !job.is_completing()));
     if !requeued.is_empty() {
-        eprintln!("jobs {} are requeued, and have {:.1} s to end", requeued.join(","), grace.as_secs_f64());
+        eprintln!("jobs {} requeued; grace period {:.1} s", requeued.join(","), grace.as_secs_f64());
     }
     if !told.is_empty() {
-        eprintln!("jobs {} get TERM, and {:.1} s to end", told.join(","), grace.as_secs_f64());
+        eprintln!("sent TERM to jobs {}; grace period {:.1} s", told.join(","), grace.as_secs_f64());
         // --full also signals the batch script, which may write a checkpoint. If a job ends at this moment scancel
         // fails, but only after it has signalled the others.
         let _ = SLURM.run("scancel", &[&["--full", "--signal=TERM"], told.as_slice()].concat());
@@ -190,7 +190,7 @@ fn requeue_failed(ended: &[String], waiting: &BTreeMap<String, String>) -> anyho
     let mut again = Vec::new();
     for name in ended.iter().filter(|name| failed.contains(name.as_str())) {
         if SLURM.run("scontrol", &["requeue", name]).is_ok() {
-            eprintln!("job {name} failed by the stop and is requeued");
+            eprintln!("job {name} failed because of the stop; requeued");
             again.push(name.clone());
         }
     }
@@ -209,7 +209,7 @@ fn dependents() -> anyhow::Result<BTreeMap<String, String>> {
     Ok(waiting.iter().filter_map(|job| Some((job.number.to_string(), plain(&job.dependency)?))).collect())
 }
 
-/// `afterok:5(unfulfilled),afterany:6_*(unfulfilled)` as scontrol takes it; `None` if it is none.
+/// `afterok:5(unfulfilled),afterany:6_*(unfulfilled)` in the format of scontrol; `None` if it is malformed.
 fn plain(dependency: &str) -> Option<String> {
     let mut pieces = dependency.split('(');
     let first = pieces.next()?.to_owned();
@@ -228,7 +228,7 @@ mod tests {
     use super::{plain, waits_for};
 
     #[test]
-    fn a_dependency_is_given_back_as_it_was() {
+    fn restores_dependency() {
         assert_eq!(plain("afterok:5(unfulfilled)").as_deref(), Some("afterok:5"));
         let two = "afterok:5(unfulfilled),afterany:6_*(unfulfilled)";
         assert_eq!(plain(two).as_deref(), Some("afterok:5,afterany:6_*"));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_is_named_by_its_whole_number() {
+    fn matches_whole_job_ids_in_dependencies() {
         assert!(waits_for("afterok:5,afterany:6_*", "5") && waits_for("afterok:5,afterany:6_*", "6"));
         assert!(waits_for("afternotok:6_*", "6_2") && waits_for("afternotok:6_2", "6_2"), "a task is its array's");
         assert!(!waits_for("afterok:15", "5") && !waits_for("afterok:51", "5"));

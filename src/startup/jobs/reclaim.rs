@@ -1,4 +1,4 @@
-//! Finds jobs that are running only in slurmctld's view, and hold CPUs and GPUs that nobody uses.
+//! Finds jobs that slurmctld lists as running but that have no process, and so hold unused CPUs and GPUs.
 //!
 //! slurmctld saves changes within five seconds. If it dies in that time, its successor believes that jobs which have
 //! just ended are still running. Slurm notices a missing batch job when the node registers again, every half hour, and
@@ -50,7 +50,7 @@ struct HeldJob {
     held_by: Holder,
 }
 
-/// The process without which a job holds its CPUs for nothing.
+/// The process that a job needs to be in use.
 #[derive(Debug, PartialEq, Eq)]
 enum Holder {
     /// The srun or salloc that requested the job, in this session of this host.
@@ -59,7 +59,7 @@ enum Holder {
     Script { node: String },
 }
 
-/// A process whose end would make a job a lost one.
+/// Evidence that a job may be lost.
 #[derive(Debug, PartialEq, Eq)]
 enum Suspect {
     /// One of these, which lived when slurmctld came back, must be the job's srun or salloc.
@@ -86,7 +86,7 @@ pub(super) fn run(node: &str) -> anyhow::Result<()> {
     let suspicion = |job: HeldJob| Some((suspect(&job, &in_use, &host, &nodes)?, job.id));
     let mut suspects: Vec<(Suspect, String)> = jobs.into_iter().filter_map(suspicion).collect();
     while !suspects.is_empty() {
-        // squeue runs after the look at the processes: whatever had ended by then had told slurmctld first.
+        // squeue runs after the scan of the processes: a job that had ended by then was reported to slurmctld first.
         suspects = settle(suspects, &in_use, &patiently(begin)?)?;
         if suspects.is_empty() || begin.elapsed() > PATIENCE {
             break;
@@ -142,7 +142,7 @@ fn settle(
     Ok(in_doubt)
 }
 
-/// slurmctld listens before it has read its saved state. On a busy machine squeue gives up before that (seen: 10 s).
+/// Waits for squeue. slurmctld listens before it has read its saved state; on a busy machine squeue gives up before that (seen: 10 s).
 fn patiently(begin: Instant) -> anyhow::Result<Vec<HeldJob>> {
     loop {
         match running() {
@@ -166,7 +166,7 @@ fn parse([id, name, batch, used, session, node, host]: [String; 7]) -> Option<He
     Some(HeldJob { id, name, age: Duration::from_secs(slurm_time::seconds(&used).unwrap_or_default()), held_by })
 }
 
-/// Ends an allocation that nobody holds. `salloc --no-shell` and slurmrestd leave such allocations on purpose.
+/// Ends an allocation without a client. `salloc --no-shell` and slurmrestd leave such allocations on purpose.
 /// slurmctld delivers a message only if there was a client to receive it, which tells them apart. A client that does
 /// exist learns why the job ends.
 fn release(job: &str) -> anyhow::Result<()> {
@@ -177,7 +177,7 @@ fn release(job: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Does what Slurm does with a batch job that is missing from its node.
+/// Handles a lost batch job as Slurm handles one that is missing from its node.
 fn requeue(job: &str) -> anyhow::Result<()> {
     let note = JobNote::WithoutScript;
     if !is_possible(SLURM.run("scontrol", &["requeue", "incomplete", job]))? {
@@ -190,7 +190,7 @@ fn requeue(job: &str) -> anyhow::Result<()> {
         pause(super::LOOK);
     }
     super::start_soon(job);
-    eprintln!("warning: job {job} runs in slurmctld's eyes alone, and is requeued: {}", note.words());
+    eprintln!("warning: job {job} is listed as running but has no process; requeued: {}", note.words());
     Ok(())
 }
 
@@ -198,7 +198,7 @@ fn cancel(job: &str, note: JobNote) -> anyhow::Result<()> {
     let why = note.words();
     SLURM.update_job(job, &[format!("admincomment={OUR_REASON}{why}")])?;
     SLURM.run("scancel", &[job])?;
-    eprintln!("warning: job {job} runs in slurmctld's eyes alone, and is cancelled: {why}");
+    eprintln!("warning: job {job} is listed as running but has no process; cancelled: {why}");
     Ok(())
 }
 
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn squeue_tells_who_holds_a_job() {
+    fn parses_holder_of_job_from_squeue() {
         let parse = |columns: [&str; 7]| parse(columns.map(str::to_owned));
         assert_eq!(parse(["7", "5_2", "0", "1:02", "40", "node1", "node1.lab"]), Some(client_job("node1.lab")));
         assert_eq!(parse(["7", "5_2", "1", "1:02", "40", "localhost", ""]), Some(script("localhost")));
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allocation_is_well_while_its_srun_and_a_task_of_it_live() {
+    fn allocation_is_lost_without_srun_or_task() {
         let suspect = |in_use: &InUse| suspect(&client_job("node1.lab"), in_use, "node1", &["localhost".to_owned()]);
         assert_eq!(suspect(&of([srun(51, 40), step("0"), task()])), None);
         assert_eq!(suspect(&of([srun(51, 40), step("0")])), held_by([51]), "slurmstepd alone is no work");
@@ -280,14 +280,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_elsewhere_is_no_suspect() {
+    fn ignores_jobs_held_on_other_hosts() {
         let suspect = |job: &HeldJob| suspect(job, &InUse::default(), "node1", &["localhost".to_owned()]);
         assert_eq!(suspect(&client_job("login")), None);
         assert_eq!(suspect(&script("node2")), None);
     }
 
     #[test]
-    fn a_batch_job_is_well_while_its_slurmstepd_lives() {
+    fn batch_job_is_lost_without_slurmstepd() {
         let suspect = |in_use: &InUse| suspect(&script("localhost"), in_use, "node1", &["localhost".to_owned()]);
         assert_eq!(suspect(&InUse::default()), Some(Suspect::WithoutScript));
         assert_eq!(suspect(&of([step("batch"), task()])), None);

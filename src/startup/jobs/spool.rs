@@ -1,4 +1,4 @@
-//! Cleans up what batch jobs of an earlier start left in slurmd's spool directory.
+//! Removes files that batch jobs of an earlier start left in slurmd's spool directory.
 //!
 //! slurmd keeps a directory for each running batch job and a socket for each step. After a crash both remain without a
 //! process: Slurm's commands log "Purging vestigial job script" each time. The directories also show which jobs had
@@ -19,7 +19,7 @@ pub(super) fn begun(spool: &str) -> BTreeSet<String> {
     entries.filter_map(|entry| job_of_directory(entry.file_name().to_str()?)).collect()
 }
 
-/// Removes what belongs to no process. The directory must be root's, and links in it are not followed.
+/// Removes entries without a process. The directory must belong to root, and links in it are not followed.
 pub(super) fn clean(spool: &str, node: &str) -> nix::Result<()> {
     let directory = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let dir = nix::fcntl::open(spool, directory, Mode::empty())?;
@@ -53,13 +53,13 @@ pub(super) fn clean(spool: &str, node: &str) -> nix::Result<()> {
     Ok(())
 }
 
-/// `job00007`
+/// Parses a directory name such as `job00007`.
 fn job_of_directory(name: &str) -> Option<String> {
     let id = name.strip_prefix("job")?;
     (id.len() >= 5).then(|| id.parse::<u32>().ok())?.map(|id| id.to_string())
 }
 
-/// `NODE_7.0`
+/// Parses a socket name such as `NODE_7.0`.
 fn job_of_socket(name: &str, node: &str) -> Option<String> {
     let (job, step) = name.strip_prefix(node)?.strip_prefix('_')?.split_once('.')?;
     let is_step = step.split('.').all(|number| number.parse::<u32>().is_ok());
@@ -73,7 +73,7 @@ mod tests {
     use super::{begun, clean};
 
     #[test]
-    fn what_no_process_belongs_to_goes_and_nothing_else() {
+    fn removes_only_entries_without_process() {
         let spool = tempfile::tempdir().unwrap();
         let path = |name: &str| spool.path().join(name);
         let outside = tempfile::tempdir().unwrap();

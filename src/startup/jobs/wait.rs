@@ -11,7 +11,7 @@ use slurm::client::Jobs;
 /// job, precision does not matter.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// How long slurmctld may fail to answer; it is restarted when it dies.
+/// How long slurmctld may fail to respond; it is restarted when it dies.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Reasons that only a person can resolve (Slurm 22.05 to 24.11, `job_state_reason` in `slurm_protocol_defs.c`).
@@ -27,7 +27,7 @@ pub fn run() -> anyhow::Result<()> {
                 let queue = Backlog::of(&queue);
                 for (job, reason) in &queue.held {
                     if said.insert(job.clone()) {
-                        eprintln!("warning: job {job} is not waited for: it does not run by itself ({reason})");
+                        eprintln!("warning: not waiting for job {job}: it needs manual action ({reason})");
                     }
                 }
                 if queue.open.is_empty() {
@@ -47,10 +47,10 @@ pub fn run() -> anyhow::Result<()> {
 pub(super) struct Backlog {
     /// Jobs that are running, ending, or will run.
     open: BTreeSet<String>,
-    /// How many of these are running and pending, for messages.
+    /// Numbers of running and pending jobs among these, for messages.
     pub(super) running: usize,
     pub(super) waiting: usize,
-    /// Jobs that wait for a person, and why.
+    /// Jobs that wait for a person, with the reason.
     held: Vec<(String, String)>,
 }
 
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_for_a_person_is_not_waited_for() {
+    fn does_not_wait_for_held_jobs() {
         let jobs = [
             (1, "RUNNING", "None"),
             (2, "PENDING", "Resources"),

@@ -1,4 +1,4 @@
-//! The jobs that ask for a node by its name, or want none on it.
+//! Jobs that request a node by its name, or exclude it.
 
 use super::SLURM;
 use model::hostlist;
@@ -6,7 +6,7 @@ use model::queued_job::QueuedJob;
 use slurm::client::Jobs;
 use slurm::node_record::NodeRecord;
 
-/// Those that have not ended. `known`: what slurmctld says of the node, which users may name by its host name too.
+/// The unfinished jobs that name the node. `known`: the node's record in slurmctld; users may also use its host name.
 pub(super) fn by_jobs(known: &NodeRecord) -> anyhow::Result<Vec<String>> {
     let jobs = SLURM.jobs(&Jobs { options: &["--all"], ..Jobs::default() })?;
     Ok(jobs.into_iter().filter(|job| names(job, known)).map(|job| job.id).collect())
@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jobs_name_a_node_in_a_list_by_either_name_or_to_be_kept_off_it() {
+    fn finds_jobs_that_request_or_exclude_node() {
         let known = "NodeName=compute-2 NodeAddr=172.18.0.3 NodeHostName=3feeba991c75 State=IDLE+DYNAMIC_NORM";
         let known = NodeRecord::parse(known).unwrap();
         let names = |required: &str, excluded: &str| {

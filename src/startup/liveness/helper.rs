@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_helper_that_cannot_work_is_told_from_one_that_can_and_from_other_children() {
+    fn detects_broken_helper_among_children() {
         let fault = |name: &str, state| {
             fault(&Stat { pid: 80, name: name.to_owned(), state, parent: 13, session: 13, start: 1 })
         };
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_without_a_helper_is_not_blamed() {
+    fn accepts_daemon_without_helper() {
         assert!(look(std::process::id()).is_ok());
     }
 }

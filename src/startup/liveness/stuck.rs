@@ -1,7 +1,7 @@
 //! Finds a slurmstepd that waits for ever on behalf of a cancelled job.
 //!
 //! slurmstepd opens a job's input and output files with the rights of the job's user, and takes no request before that.
-//! A FIFO that nobody else opens blocks it: the job stays COMPLETING, and no other starts. Slurm's own
+//! A FIFO without a second opener blocks it: the job stays COMPLETING, and no other starts. Slurm's own
 //! `UnkillableStepTimeout` starts only after that wait (Slurm 22.05 to 24.11, `slurmstepd/req.c`).
 
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ struct Step {
     waits: u64,
 }
 
-/// Ends those whose job is COMPLETING. Slurm is asked only if there is one, so normally a round just reads /proc.
+/// Kills those whose job is COMPLETING. Slurm is asked only if there is one, so normally a round just reads /proc.
 pub fn end() {
     let before = waiting();
     if before.is_empty() {
@@ -45,9 +45,8 @@ pub fn end() {
         let (Some(user), Some(handle)) = (completing.get(&step.job), Handle::of(*pid, step.start)) else { continue };
         handle.send(Signal::SIGKILL);
         eprintln!(
-            "warning: job {} of {user} was to end, and its slurmstepd (process {pid}) waited for somebody to open a file of the job's \
-             input or output, a FIFO most likely (`scontrol show job {}` names them); no other job could start, so that \
-             slurmstepd was killed",
+            "warning: job {} of {user} could not end: its slurmstepd (process {pid}) was blocked on an input or output file, probably a \
+             FIFO (see `scontrol show job {}`), which kept other jobs from starting; killed that slurmstepd",
             step.job, step.job
         );
     }
@@ -78,7 +77,7 @@ fn completing() -> BTreeMap<u32, String> {
     jobs.into_iter().filter_map(job).collect()
 }
 
-#[expect(clippy::disallowed_methods, reason = "nothing tells that a process goes on waiting")]
+#[expect(clippy::disallowed_methods, reason = "there is no event for a process that keeps waiting")]
 fn pause() {
     std::thread::sleep(PATIENCE);
 }
@@ -88,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_that_sleeps_with_a_users_rights_waits() {
+    fn detects_slurmstepd_sleeping_with_user_rights() {
         let status = |state: &str, users: &str| {
             format!(
                 "Name:\tslurmstepd\nState:\t{state}\nUid:\t{users}\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t3\n"

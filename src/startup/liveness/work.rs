@@ -1,4 +1,4 @@
-//! Measures what processes did while a daemon did not answer, from the kernel's statistics.
+//! Measures the CPU work of processes while a daemon did not respond, from the kernel's statistics.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ pub(super) struct Work(BTreeMap<String, Duration>);
 const BUSY: u32 = 10;
 
 impl Work {
-    /// What the threads of these processes have done so far.
+    /// The work of the threads of these processes so far.
     pub(super) fn of(pids: &[u32]) -> Self {
         let all = pids.iter().flat_map(|pid| threads(*pid).into_iter().map(move |thread| (*pid, thread)));
         Self(
@@ -33,20 +33,20 @@ impl Work {
     }
 }
 
-/// Judges a process that did not answer during `time`, in which it and the probe did this much `work`. With a `crowd`
-/// at its door it counts as overloaded, if it runs at all.
+/// Judges a process that did not respond during `time`, in which it and the test did this much `work`. With a `load`
+/// of clients it counts as overloaded, if it runs at all.
 pub(super) fn liveness(
     pid: i32,
     work: Duration,
     runs: bool,
     time: Duration,
     why: String,
-    crowd: impl FnOnce() -> Option<String>,
+    load: impl FnOnce() -> Option<String>,
 ) -> Liveness {
     let pid = u32::try_from(pid).unwrap_or_default();
     let threads = threads(pid);
     if threads.is_empty() {
-        return Liveness::Unknown("it is gone".to_owned());
+        return Liveness::Unknown("the process has ended".to_owned());
     }
     let statuses: Vec<String> = threads.iter().filter_map(|thread| read(pid, thread, "status")).collect();
     for status in &statuses {
@@ -62,8 +62,8 @@ pub(super) fn liveness(
     {
         return Liveness::Stopped(format!("{why}; it was stopped by a signal"));
     }
-    if let Some(crowd) = runs.then(crowd).flatten() {
-        return Liveness::Overloaded(format!("{why}; {crowd}"));
+    if let Some(load) = runs.then(load).flatten() {
+        return Liveness::Overloaded(format!("{why}; {load}"));
     }
     if work * BUSY >= time {
         let work = work.as_secs_f64();

@@ -29,7 +29,7 @@ pub(super) fn uids(names: &[String]) -> BTreeSet<u32> {
     names.filter_map(|name| Some(User::from_name(name).ok()??.uid.as_raw())).collect()
 }
 
-/// Makes the kernel kill processes of jobs, whoever owns them, and of ordinary users first, before those of `spared`
+/// Makes the kernel kill processes of jobs (of any user) and of ordinary users first, before those of `spared`
 /// and the rest of root's.
 pub(super) fn offer(spared: &BTreeSet<u32>) {
     for pid in proc::pids() {
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_raised_and_never_lowered() {
+    fn raises_value_and_never_lowers_it() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("oom_score_adj");
         for (before, to, after) in [
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_of_root_goes_before_its_slurmstepd_and_slurmd_never() {
+    fn kills_root_jobs_before_slurmstepd_and_never_slurmd() {
         assert_eq!(of_slurmds("bash\n"), Some(FIRST));
         assert_eq!(of_slurmds("slurmstepd\n"), Some(STEP));
         assert_eq!(of_slurmds("slurmd-wlm\n"), None);

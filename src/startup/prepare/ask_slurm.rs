@@ -1,4 +1,4 @@
-//! Lets Slurm check new files before they are installed: `slurmd -G` parses slurm.conf, gres.conf and cgroup.conf as
+//! Makes Slurm check new files before they are installed: `slurmd -G` parses slurm.conf, gres.conf and cgroup.conf as
 //! the daemons do, prints the GRES and exits (22.05 and later). It does not load every plugin that slurm.conf names.
 
 use std::fs;
@@ -15,13 +15,13 @@ use plan::render;
 use plan::{Customized, FileName, Text, line_of_key};
 use sys::tool;
 
-/// Where the files are put for the check, in the run directory.
+/// Directory of the files to check, in the run directory.
 const DIRECTORY: &str = "check";
 
-/// What slurmd is where slurm.conf names no node: no node of a cluster has this name, and no controller is told of it.
+/// slurmd's node name if slurm.conf names no node: no node of a cluster has this name, and the controller does not receive it.
 const NODE: &str = "slurminit-check";
 
-/// Fails with Slurm's own message, and with the file and line that it is about.
+/// Fails with Slurm's own message, and the file and line that it refers to.
 pub(super) fn ask_slurm(
     config: &Config,
     config_file: Option<&Path>,
@@ -34,13 +34,13 @@ pub(super) fn ask_slurm(
     let asked = lay_out(&directory, &sys::under(root, &config.paths.slurm), files)
         .map_err(|error| cannot_check(&directory, &error))
         .and_then(|()| parse(config, &directory, dynamic_node.as_deref()));
-    // If something remains, the next check replaces it.
+    // If files remain, the next check replaces them.
     let _ = fs::remove_dir_all(&directory);
     match asked? {
         None => Ok(()),
         Some(words) => {
             let said: Vec<&str> = complaints(&words).collect();
-            let refusal = refusal(config, config_file, files, own, &said, "`slurmd -G` says so");
+            let refusal = refusal(config, config_file, files, own, &said, "reported by `slurmd -G`");
             Err(refusal.unwrap_or_else(|| refused(&words, &directory, files, own)))
         }
     }
@@ -48,10 +48,10 @@ pub(super) fn ask_slurm(
 
 fn cannot_check(directory: &Path, error: &io::Error) -> Refusal {
     let what = format!("the new files cannot be checked in {}: {error}", directory.display());
-    Refusal::new(exit_code::PREPARE, what, "Slurm reads them there first", "make the run directory writable")
+    Refusal::new(exit_code::PREPARE, what, "Slurm has to check them there first", "make the run directory writable")
 }
 
-/// Writes the files, and links whatever else is in Slurm's directory, because they may include it.
+/// Writes the files, and links all other files of Slurm's directory, because the new files may include them.
 fn lay_out(directory: &Path, slurm: &Path, files: &[Text]) -> io::Result<()> {
     match fs::remove_dir_all(directory) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -60,17 +60,17 @@ fn lay_out(directory: &Path, slurm: &Path, files: &[Text]) -> io::Result<()> {
     for Text { name, text } in files {
         fs::write(directory.join(name.as_str()), text)?;
     }
-    for beside in fs::read_dir(slurm).into_iter().flatten() {
-        let beside = beside?;
-        let link = directory.join(beside.file_name());
+    for entry in fs::read_dir(slurm).into_iter().flatten() {
+        let entry = entry?;
+        let link = directory.join(entry.file_name());
         if !link.exists() {
-            std::os::unix::fs::symlink(beside.path(), link)?;
+            std::os::unix::fs::symlink(entry.path(), link)?;
         }
     }
     Ok(())
 }
 
-/// What slurmd complains about; `None` if nothing.
+/// slurmd's complaint; `None` if there is none.
 fn parse(config: &Config, directory: &Path, dynamic_node: Option<&str>) -> Result<Option<String>, Refusal> {
     let own = config.daemons.get(&DaemonName::Slurmd).and_then(|daemon| daemon.command.as_ref()?.first());
     let is_slurmd = |program: &&String| Path::new(program).file_name().is_some_and(|name| name == "slurmd");
@@ -85,7 +85,7 @@ fn parse(config: &Config, directory: &Path, dynamic_node: Option<&str>) -> Resul
         Ok(output) if output.status.success() => Ok(None),
         Ok(output) => Ok(Some(String::from_utf8_lossy(&output.stderr).into_owned())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            eprintln!("warning: there is no `{program}` to ask about the new files; they are taken unchecked");
+            eprintln!("warning: `{program}` not found; using the new files without Slurm's check");
             Ok(None)
         }
         Err(error) => Err(cannot_check(directory, &error)),
@@ -98,13 +98,13 @@ fn complaints(words: &str) -> impl Iterator<Item = &str> {
     words.lines().filter_map(complaint)
 }
 
-/// The refusal if no line of the operator's files is to blame.
+/// The refusal if no line of the operator's files caused the complaint.
 fn refused(words: &str, directory: &Path, files: &[Text], own: &Customized) -> Refusal {
     let faults: Vec<String> =
         complaints(words).map(|fault| fault.replace("_parse_next_key: ", "").trim().to_owned()).collect();
     let mut what = if faults.is_empty() { words.trim().replace('\n', "; ") } else { faults.join("; ") };
     if what.is_empty() {
-        what = "it gives no reason here; see the file that SlurmdLogFile names".to_owned();
+        what = "no reason given; see the file set by SlurmdLogFile".to_owned();
     }
     let shown = |name: FileName| own.get(name).map_or_else(|| PathBuf::from(name.as_str()), |file| file.path.clone());
     let checked = |name: FileName| directory.join(name.as_str()).display().to_string();
@@ -122,9 +122,9 @@ fn refused(words: &str, directory: &Path, files: &[Text], own: &Customized) -> R
     }
     let repair = match about.and_then(|file| own.get(file.name)) {
         Some(file) => format!("correct {}", file.path.display()),
-        None => "correct what slurminit.toml says for it ([slurm.conf], [[partition]]), or your own file".to_owned(),
+        None => "correct the setting in slurminit.toml ([slurm.conf], [[partition]]) or in your own file".to_owned(),
     };
-    Refusal::new(exit_code::CONFIG, format!("Slurm refuses the new files: {what}"), "`slurmd -G` says so", &repair)
+    Refusal::new(exit_code::CONFIG, format!("Slurm rejects the new files: {what}"), "reported by `slurmd -G`", &repair)
 }
 
 /// The key in one of Slurm's messages that names no line.
@@ -145,19 +145,19 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_slurm_does_not_know_is_found_in_its_line() {
+    fn finds_line_of_unknown_key() {
         let said = "slurmd: error: _parse_next_key: Parsing error at unrecognized key: Foo\n\
                     slurmd: fatal: Unable to process configuration file\n";
         let conf = "ClusterName=c\n# Foo\nFoo=bar\n";
         let words_of = words(said, &[(FileName::SlurmConf, conf)]);
-        let start = "Slurm refuses the new files: slurm.conf:3: Parsing error at unrecognized key: Foo; Unable to";
+        let start = "Slurm rejects the new files: slurm.conf:3: Parsing error at unrecognized key: Foo; Unable to";
         assert!(words_of.starts_with(start), "{words_of}");
         let said = "slurmd: error: MaxJobCount value (abc) is not a valid number\n";
         assert!(words(said, &[(FileName::SlurmConf, "MaxJobCount=abc")]).contains("slurm.conf:1: MaxJobCount value"));
     }
 
     #[test]
-    fn the_place_that_slurm_names_is_shown_as_the_files_own() {
+    fn replaces_check_path_by_file_name() {
         let said = "slurmd-n: error: Parsing error at unrecognized key: Foo\n\
                     slurmd-n: error: Parse error in file /run/check/gres.conf line 2: \" Foo=1\"\n";
         let files = [(FileName::SlurmConf, "A=1\n"), (FileName::GresConf, "Name=gpu\nName=gpu Foo=1\n")];
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn words_without_a_level_are_shown_as_they_are() {
+    fn shows_output_without_level_unchanged() {
         assert!(words("Illegal instruction\n", &[]).contains("the new files: Illegal instruction;"));
     }
 }

@@ -1,4 +1,4 @@
-//! The directories that the user's slurm.conf names for the daemons. Slurm creates at most the last part of a path, and
+//! Creates the directories that the user's slurm.conf sets for the daemons. Slurm creates at most the last part of a path, and
 //! slurmctld exits if its user cannot write there.
 
 use std::path::Path;
@@ -10,7 +10,7 @@ use model::exit_code;
 use model::inventory::Finding;
 use plan::Refusal;
 
-/// Creates what is missing. `config` has the user that slurmctld runs as.
+/// Creates missing directories. `config` has the user of slurmctld.
 pub(super) fn make(
     config: &Config,
     sources: &Sources<'_>,
@@ -35,8 +35,8 @@ pub(super) fn make(
         findings.extend(made.map_err(|error| {
             let culprit = planned.customized.culprit(config, key);
             let (what, _) = at(sources.config, culprit.as_ref(), &format!("{key}={value}: {error}"));
-            let repair = format!("name a directory that exists, or that root can create, or remove {key}");
-            Refusal::new(exit_code::CONFIG, what, format!("{daemon} cannot write there, and ends"), repair)
+            let repair = format!("set {key} to a directory that exists or that root can create, or remove {key}");
+            Refusal::new(exit_code::CONFIG, what, format!("{daemon} exits if it cannot write there"), repair)
         })?);
     }
     Ok(findings)

@@ -13,7 +13,7 @@ use install::{Owner, install_environments, read_login_files};
 use plan::FileName;
 use sys::under;
 
-/// Writes the files to the state directory of the installed slurm.conf. Afterwards this process no longer has root's
+/// Writes the files to the state directory of the installed slurm.conf. Drops root's rights in this process.
 /// rights.
 pub fn write(config: Option<&Path>, root: &Path) -> anyhow::Result<()> {
     let config = load_config::load(config)?;

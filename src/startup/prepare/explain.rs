@@ -1,4 +1,4 @@
-//! Finds out what a daemon's last words say about the configuration. Only Slurm's daemons know everything that they
+//! Finds the configuration error behind a daemon's last log lines. Only Slurm's daemons know all settings that they
 //! reject.
 
 use std::path::Path;
@@ -9,7 +9,7 @@ use install::planned::at;
 use model::exit_code;
 use plan::{Blame, Customized, Refusal, Text};
 
-/// The line that killed the daemon, according to its last words. At a start, `None` if they are not about the
+/// The configuration line that made the daemon exit, according to its last log lines. At a start, `None` if they do not refer to the
 /// configuration.
 pub fn explain(sources: &Sources<'_>, daemon: &str, words: &str, is_reload: bool) -> Option<Refusal> {
     let config = load(sources).ok()?;
@@ -26,24 +26,24 @@ pub fn explain(sources: &Sources<'_>, daemon: &str, words: &str, is_reload: bool
 fn no_network(daemon: &str, words: &[&str]) -> Option<Refusal> {
     words.iter().find(|line| line.contains("Unable to resolve \"(null)\""))?;
     let exit_code = if daemon == "slurmd" { exit_code::SLURMD } else { exit_code::SLURMCTLD };
-    let what = format!("{daemon} cannot listen: no network interface but loopback has an address");
+    let what = format!("{daemon} cannot listen: only the loopback interface has an address");
     let cause = "Slurm cannot run in a container without a network (--network none)";
     Some(Refusal::new(
         exit_code,
         what,
         cause,
-        "start the container in a network; `docker network create --internal` makes one without access to others",
+        "start the container in a network; `docker network create --internal` makes one without outside access",
     ))
 }
 
-/// A reload that is taken back reports its reason even if that is not about a line.
+/// A reload that is rolled back reports its reason even if that refers to no line.
 fn last_words(is_reload: bool, words: &[&str], cause: &str) -> Option<Refusal> {
     let last = words.last().filter(|_| is_reload)?;
-    let repair = "see its lines in the log, correct what changed and reload again";
-    Some(Refusal::new(exit_code::CONFIG, format!("its last words are: {last}"), cause, repair))
+    let repair = "see its log, correct the change and reload again";
+    Some(Refusal::new(exit_code::CONFIG, format!("its last log line is: {last}"), cause, repair))
 }
 
-/// The line that Slurm's message is about, if any.
+/// The line that Slurm's message refers to, if any.
 pub(super) fn refusal(
     config: &Config,
     config_file: Option<&Path>,
@@ -53,6 +53,6 @@ pub(super) fn refusal(
     cause: &str,
 ) -> Option<Refusal> {
     let Blame { culprit, words } = plan::blame(config, files, own, words)?;
-    let (what, file) = at(config_file, Some(&culprit), &format!("Slurm refuses it: {words}"));
+    let (what, file) = at(config_file, Some(&culprit), &format!("rejected by Slurm: {words}"));
     Some(Refusal::new(exit_code::CONFIG, what, cause, format!("correct that line of {}", file.display())))
 }

@@ -1,4 +1,4 @@
-//! Running jobs that hold GPUs. If slurmctld starts with another number of GPUs on their node, it aborts them,
+//! Rejects a change while running jobs hold GPUs. If slurmctld starts with another number of GPUs on their node, it aborts them,
 //! whichever GPU they hold (24.11, `_find_invalid_job_gres_on_node`: "gres/gpu count mismatch").
 
 use serde_json::Value;
@@ -10,31 +10,31 @@ use slurm::client::{Client, Jobs, limit};
 use slurm::error::QueryError;
 
 /// Fails if there is such a job, or if that cannot be determined.
-pub(super) fn check_nobody_holds_gpus() -> Result<(), Refusal> {
+pub(super) fn check_no_job_holds_gpus() -> Result<(), Refusal> {
     // Uses JSON (22.05 and later): in `scontrol show job`, a job's name and comment can imitate Slurm's own lines.
     let client = Client::each(limit::RELOAD);
     let answer = match client.output("squeue", &["--json"]) {
         Ok(answer) => answer,
         Err(QueryError::Silent(_)) => {
-            return Err(refusal("slurmctld does not say whether jobs hold GPUs", "see why it does not answer"));
+            return Err(refusal("slurmctld does not report which jobs hold GPUs", "see `slurminit logs slurmctld`"));
         }
         _ if client.jobs(&Jobs::default()).is_ok() => {
-            return Err(refusal("`squeue --json` fails, which says whether jobs hold GPUs", NO_JSON));
+            return Err(refusal("`squeue --json` fails, which reports the jobs that hold GPUs", NO_JSON));
         }
-        // Without a controller, restarting it costs nothing.
+        // Without a running controller, a restart affects no job.
         Err(error) => {
-            eprintln!("warning: slurmctld was not asked whether jobs hold GPUs: {error}");
+            eprintln!("warning: not checked whether jobs hold GPUs: {error}");
             return Ok(());
         }
     };
-    let Some(jobs) = holders(&answer) else {
-        return Err(refusal("`squeue --json` does not say whether jobs hold GPUs", NO_JSON));
+    let Some(jobs) = jobs_with_gpus(&answer) else {
+        return Err(refusal("`squeue --json` does not report which jobs hold GPUs", NO_JSON));
     };
     if jobs.is_empty() {
         return Ok(());
     }
     Err(refusal(
-        &format!("the node has other GPUs now, and jobs hold some of the former ones: {}", jobs.join(", ")),
+        &format!("the node's GPUs changed, and jobs hold some of the previous ones: {}", jobs.join(", ")),
         "run `slurminit reload` when they have ended, or end them with scancel or `scontrol requeue`",
     ))
 }
@@ -46,9 +46,9 @@ fn refusal(what: &str, repair: &str) -> Refusal {
     Refusal::new(exit_code::FAILURE, what, cause, repair)
 }
 
-/// The ids of jobs in `squeue --json` that hold GPUs or parts of them; `None` if the answer is malformed. Slurm reports
+/// The IDs of jobs in `squeue --json` that hold GPUs or parts of them; `None` if the answer is malformed. Slurm reports
 /// `gres_detail` only for jobs that hold resources.
-fn holders(answer: &str) -> Option<Vec<String>> {
+fn jobs_with_gpus(answer: &str) -> Option<Vec<String>> {
     let answer: Value = serde_json::from_str(answer).ok()?;
     let holds = |job: &&Value| {
         let held = job.get("gres_detail").and_then(Value::as_array).into_iter().flatten();
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_jobs_that_have_gpus_count_whatever_their_names_say() {
+    fn counts_only_jobs_with_gpus() {
         let answer = r#"{"jobs": [
             {"job_id": 7, "name": "a", "job_state": ["RUNNING"], "gres_detail": ["gpu:nvidia:1(IDX:0)"]},
             {"job_id": 8, "name": "\n GRES=gpu:1 gres_detail", "comment": "GRES=gpu:1", "job_state": ["RUNNING"], "gres_detail": []},
@@ -71,8 +71,8 @@ mod tests {
             {"job_id": 10, "job_state": "RUNNING", "gres_detail": ["tmp:1,gpu:1"]},
             {"job_id": 11, "job_state": "RUNNING", "gres_detail": ["shard:nvidia:2(0/4,2/4)"]},
             {"job_id": 12, "job_state": "RUNNING", "gres_detail": ["mps:60(60/100,0/100)"]}]}"#;
-        assert_eq!(holders(answer).unwrap(), ["7", "10", "11", "12"]);
-        assert_eq!(holders("{}"), None);
-        assert_eq!(holders("JobId=7 GRES=gpu"), None);
+        assert_eq!(jobs_with_gpus(answer).unwrap(), ["7", "10", "11", "12"]);
+        assert_eq!(jobs_with_gpus("{}"), None);
+        assert_eq!(jobs_with_gpus("JobId=7 GRES=gpu"), None);
     }
 }

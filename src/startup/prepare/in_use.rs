@@ -1,4 +1,4 @@
-//! Keeps what jobs use: asks slurmctld for them, and its saved state where it does not run.
+//! Keeps partitions and nodes that jobs use, according to slurmctld, or to its saved state while it is down.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -22,7 +22,7 @@ fn has_slurmctld(config: &Config) -> bool {
     matches!(config.role, Role::All | Role::Controller)
 }
 
-/// At a start: keeps the partitions and nodes that the saved jobs are in. What only the user can keep is an error.
+/// At a start: keeps the partitions and nodes of the saved jobs. If only the user can keep one, that is an error.
 pub(super) fn keep_at_start(config: &Config, root: &Path, planned: &mut Planned) -> Result<Vec<Finding>, Refusal> {
     let Some(former) = install::read_former(&config.paths, root)?.filter(|_| has_slurmctld(config)) else {
         return Ok(Vec::new());
@@ -36,14 +36,14 @@ pub(super) fn keep_at_start(config: &Config, root: &Path, planned: &mut Planned)
     Ok(keep(planned, gone, nodes, &used).into_iter().map(|kept| kept.finding()).collect())
 }
 
-/// A partition or node that is not configured any more, and jobs that use it.
+/// A partition or node that is no longer configured, and the jobs that use it.
 #[derive(Clone, Debug)]
 pub struct Kept {
-    /// `the partition debug`
+    /// Such as `the partition debug`.
     what: String,
     state: &'static str,
     jobs: Vec<String>,
-    /// The user's slurm.conf, which does not have it.
+    /// The user's slurm.conf, which does not contain it.
     own: Option<String>,
 }
 
@@ -54,15 +54,15 @@ impl Kept {
         match own {
             None => Finding::warning(
                 Kind::Settings,
-                format!("{what} is not configured any more, and stays with State={state} for {jobs}"),
+                format!("{what} is no longer configured; kept with State={state} for {jobs}"),
                 "without it slurmctld would end them as NODE_FAIL",
-                "nothing: the first reload or start after their end removes it; scancel ends them now",
+                "none needed: the first reload or start after their end removes it; scancel ends them now",
             ),
             Some(own) => Finding::error(
                 Kind::OwnFiles,
-                format!("{own} does not have {what} any more, and slurmctld ends {jobs} that use it as NODE_FAIL"),
-                "slurm.conf is the user's, and slurmctld keeps no job without its partition and nodes",
-                format!("leave its line there with State={state} until its jobs have ended"),
+                format!("{own} no longer contains {what}; slurmctld would end its {jobs} as NODE_FAIL"),
+                "slurminit does not change your slurm.conf, and slurmctld ends a job without its partition or nodes",
+                format!("keep its line there with State={state} until its jobs have ended"),
             ),
         }
     }
@@ -84,8 +84,8 @@ fn keep(planned: &mut Planned, mut gone: Vec<Gone>, mut nodes: Vec<GoneNode>, us
     kept
 }
 
-/// At a reload: keeps the partitions that jobs are in, and fails where jobs would lose something else. `closed`: what takes no new jobs
-/// meanwhile.
+/// At a reload: keeps the partitions of jobs, and fails if jobs would lose another resource. `closed`: the partitions that accept no new
+/// jobs meanwhile.
 pub(super) fn keep_at_reload(
     config: &Config,
     root: &Path,
@@ -109,7 +109,7 @@ pub(super) fn keep_at_reload(
     Ok(kept)
 }
 
-/// Fails where jobs are those of users whose accounts a reload removes.
+/// Fails if users whose accounts a reload removes have jobs.
 pub(super) fn check_accounts_in_use(config: &Config, root: &Path) -> Result<(), Refusal> {
     let leaving = install::leaving_users(config, root)?;
     if leaving.is_empty() {
@@ -121,7 +121,7 @@ pub(super) fn check_accounts_in_use(config: &Config, root: &Path) -> Result<(), 
         if !own.is_empty() {
             return Err(Refusal::new(
                 exit_code::FAILURE,
-                format!("the user {name} is not configured any more, and has jobs: {}", in_use::list(&own)),
+                format!("the user {name} is no longer configured, but has jobs: {}", in_use::list(&own)),
                 "slurmctld starts no job of a user without an account",
                 format!("run `slurminit reload` when they have ended, or end them: scancel --user={uid}"),
             ));
@@ -130,7 +130,7 @@ pub(super) fn check_accounts_in_use(config: &Config, root: &Path) -> Result<(), 
     Ok(())
 }
 
-/// The texts of what slurmctld has saved. It reads the older file where the newer is missing.
+/// The texts of slurmctld's saved state. slurmctld reads the older file if the newer one is missing.
 fn saved(config: &Config, root: &Path, planned: &Planned) -> Saved {
     let (state, mut saved) = (state_directory(config, root, &planned.files), Saved::default());
     let directory = match trusted_path::open(Path::new("/"), &state) {
@@ -153,18 +153,18 @@ pub(super) fn jobs() -> Result<Option<Vec<QueuedJob>>, Refusal> {
         Ok(jobs) => Ok(Some(jobs)),
         Err(QueryError::Silent(_)) => Err(Refusal::new(
             exit_code::FAILURE,
-            "slurmctld does not say which jobs there are",
-            "a reload must not take from them what they use",
-            "see why it does not answer, then run `slurminit reload`",
+            "slurmctld does not report the jobs",
+            "a reload must not remove resources of jobs",
+            "see `slurminit logs slurmctld`, then run `slurminit reload`",
         )),
         Err(error) => {
-            eprintln!("warning: slurmctld was not asked for its jobs: {error}");
+            eprintln!("warning: not checked which jobs exist: {error}");
             Ok(None)
         }
     }
 }
 
-/// Partitions that take no new jobs while a reload removes them; they do again if it does not.
+/// Partitions that accept no new jobs while a reload removes them; they are opened again if it fails.
 #[derive(Debug)]
 pub(super) struct Closed {
     is_dry: bool,
@@ -172,7 +172,7 @@ pub(super) struct Closed {
 }
 
 impl Closed {
-    /// `is_dry`: nothing is to change.
+    /// `is_dry`: change nothing.
     pub(super) fn new(is_dry: bool) -> Self {
         Self { is_dry, names: Vec::new() }
     }
@@ -184,7 +184,7 @@ impl Closed {
         }
     }
 
-    /// They are gone, or stay closed.
+    /// Leaves the partitions closed or removed.
     pub(super) fn for_good(mut self) {
         self.names.clear();
     }

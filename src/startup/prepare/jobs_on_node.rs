@@ -1,5 +1,5 @@
-//! A node of a cluster of several containers can be another one only once the controller has forgotten it, which it does of a node without
-//! jobs and reservations alone (24.11, `_delete_node_ptr`). It has to be drained, so that no job begins meanwhile.
+//! Checks that the controller can delete its record of this node, which a node with changed hardware requires. It deletes only a node
+//! without jobs and reservations (24.11, `_delete_node_ptr`). The node has to be drained, so that no job starts meanwhile.
 
 use model::exit_code;
 use plan::Refusal;
@@ -7,21 +7,21 @@ use slurm::client::{Client, Jobs, limit};
 use slurm::error::QueryError;
 use slurm::node_record::NodeRecord;
 
-/// Fails if the controller would not forget the node, or a job would miss something, or slurmctld does not say.
+/// Fails if the controller would not delete the node, a job would lose a resource, or slurmctld does not report the jobs.
 pub(super) fn check_no_job_is_on(node: &str) -> Result<(), Refusal> {
     let client = Client::each(limit::RELOAD);
-    let silent = |why: QueryError| refusal(format!("slurmctld does not say which jobs are on {node}: {why}"), node);
+    let silent = |why: QueryError| refusal(format!("slurmctld does not report the jobs on {node}: {why}"), node);
     let known = client.node(node).map_err(silent)?;
-    // Slurm would forget a node with a suspended job.
+    // Slurm would delete a node with a suspended job.
     let jobs = client.jobs(&Jobs { node: Some(node), options: &["--all"], ..Jobs::HOLDING }).map_err(silent)?;
     let jobs: Vec<String> = jobs.iter().map(|job| job.number.to_string()).collect();
     match hindrance(known.as_ref(), &jobs) {
         None => Ok(()),
-        Some(why) => Err(refusal(format!("the node {node} has other hardware now, and {why}"), node)),
+        Some(why) => Err(refusal(format!("the hardware of node {node} changed, and {why}"), node)),
     }
 }
 
-/// What keeps the node from being forgotten.
+/// The reason why the node cannot be deleted.
 fn hindrance(known: Option<&NodeRecord>, jobs: &[String]) -> Option<String> {
     let is = |flag: &str| known.is_some_and(|known| known.is(&[flag]));
     match jobs {
@@ -36,9 +36,9 @@ fn hindrance(known: Option<&NodeRecord>, jobs: &[String]) -> Option<String> {
 }
 
 fn refusal(what: String, node: &str) -> Refusal {
-    let cause = "the controller has to forget the node and hear of it anew, which it does only while no job is there";
+    let cause = "the controller must delete its record of the node first, which requires that no job is there";
     let repair = format!(
-        "`slurminit drain {node}`; when its jobs have ended, `slurminit reload` here, and `slurminit resume {node}`"
+        "run `slurminit drain {node}`; when its jobs have ended, `slurminit reload` here, and `slurminit resume {node}`"
     );
     Refusal::new(exit_code::FAILURE, what, cause, repair)
 }
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_drained_node_without_jobs_and_reservations_is_forgotten() {
+    fn only_drained_node_without_jobs_and_reservations_can_be_deleted() {
         let said = |state: &str, jobs: &str| {
             let known = NodeRecord::parse(&format!("NodeName=c1 Gres=gpu:1 State={state} ThreadsPerCore=1"));
             hindrance(known.as_ref(), &jobs.split_whitespace().map(str::to_owned).collect::<Vec<_>>())

@@ -1,4 +1,4 @@
-//! The start of a container that joins by a token: whether it may, and what it needs for that.
+//! The start of a container that joins by a token: checks the token, and installs its settings.
 
 use std::net::ToSocketAddrs as _;
 use std::path::Path;
@@ -11,16 +11,16 @@ use model::exit_code;
 use plan::Refusal;
 use sys::trusted_path;
 
-/// How long `slurmd -V` may take, in an image that does not note its version.
+/// Timeout of `slurmd -V`, in an image that does not record its version.
 const VERSION: Duration = Duration::from_secs(10);
-/// How far munge lets two clocks differ.
+/// The clock difference that munge tolerates.
 const CREDENTIAL: u64 = 300;
 
-/// A token that is good.
+/// A valid token.
 #[derive(Debug)]
 pub(super) struct Joining(Token);
 
-/// The token that PID 1 took in, if it did; refused where it cannot work here.
+/// The token that PID 1 saved, if any; an error if it cannot be used here.
 pub(super) fn check(config: &Config, root: &Path) -> Result<Option<Joining>, Refusal> {
     let Some(token) = kept(root)? else { return Ok(None) };
     let own = probe::slurm::detect(root, VERSION).version;
@@ -33,11 +33,11 @@ pub(super) fn check(config: &Config, root: &Path) -> Result<Option<Joining>, Ref
             return Err(other_key(path));
         }
     }
-    // A container that had joined before has the key, and may come back at any time.
+    // A container that joined before has the key, and may return at any time.
     if own.is_none() {
         check_time(&token.says, now())?;
     }
-    // The one of the settings is a name. What the token says beside it may be anything.
+    // Of the settings, only the controller's name is known to be safe. Other text of the token is untrusted.
     if let Some(controller) = &config.slurm.controller {
         name_controller(controller.as_str(), &token.says, root, config.slurm.controller_port);
     }
@@ -45,12 +45,12 @@ pub(super) fn check(config: &Config, root: &Path) -> Result<Option<Joining>, Ref
 }
 
 impl Joining {
-    /// Puts its key in place; then nothing is left of the token.
+    /// Installs the key, and deletes the token.
     pub(super) fn install(&self, config: &Config, root: &Path) -> Result<MungeKey, InstallError> {
         let key = install::install_token_key(config, root, &self.0.key)?;
         let removed = trusted_path::open(root, Path::new(DIRECTORY)).map_err(std::io::Error::from);
         if let Err(error) = removed.and_then(|directory| directory.remove(KEPT)) {
-            eprintln!("warning: the token stays in {DIRECTORY}/{KEPT}, readable for root alone: {error}");
+            eprintln!("warning: cannot delete the token {DIRECTORY}/{KEPT} (readable only by root): {error}");
         }
         Ok(key)
     }
@@ -58,14 +58,14 @@ impl Joining {
 
 fn kept(root: &Path) -> Result<Option<Token>, Refusal> {
     let path = Path::new(DIRECTORY).join(KEPT);
-    let repair = "make a new one: slurminit join-command, in the controller's container";
+    let repair = "make a new one: run `slurminit join-command` in the controller's container";
     let unreadable = |why: String| Refusal::new(exit_code::CONFIG, "the token cannot be read", why, repair);
     let file = match trusted_path::open_file(root, &path) {
         Ok(file) => file,
         Err(untrusted) if untrusted.is_missing() => return Ok(None),
-        // PID 1 puts its own where nobody else may. Somebody else's must not keep the cluster from starting.
+        // PID 1 saves its own where no other user can write. A file of another user must not prevent the start.
         Err(untrusted) if !matches!(untrusted, trusted_path::UntrustedPath::Io { .. }) => {
-            eprintln!("warning: what is in {DIRECTORY} is not taken: {untrusted}");
+            eprintln!("warning: ignoring the files in {DIRECTORY}: {untrusted}");
             return Ok(None);
         }
         Err(untrusted) => return Err(unreadable(untrusted.to_string())),
@@ -78,8 +78,8 @@ fn kept(root: &Path) -> Result<Option<Token>, Refusal> {
 fn other_version(own: &str, controllers: &str) -> Refusal {
     Refusal::new(
         exit_code::CONFIG,
-        format!("this container has Slurm {own}, and the controller Slurm {controllers}"),
-        "they are not made of one image, and a slurm.conf of the one is not the other's",
+        format!("this container has Slurm {own}, but the controller has Slurm {controllers}"),
+        "the images differ, and their versions of slurm.conf may be incompatible",
         "use the controller's image here: docker save on its host, docker load on this one, or build both from one version",
     )
 }
@@ -88,8 +88,8 @@ fn other_key(path: &Path) -> Refusal {
     let path = path.display();
     Refusal::new(
         exit_code::CONFIG,
-        format!("{path} holds another munge key than the token"),
-        "the key is that of another cluster, or the controller has got a new one since; slurminit overwrites no key of somebody else's",
+        format!("the munge key {path} differs from the key of the token"),
+        "the key belongs to another cluster, or the controller has a new key; slurminit does not overwrite existing keys",
         format!(
             "leave out the volume or secret with {path}, or remove that file where nothing else needs it; or take the token of the cluster \
              that the key belongs to"
@@ -97,7 +97,7 @@ fn other_key(path: &Path) -> Refusal {
     )
 }
 
-/// Fails where the token is too old, or this clock behind the controller's.
+/// Fails if the token has expired, or if this clock is behind the controller's.
 fn check_time(says: &Says, now: u64) -> Result<(), Refusal> {
     let clocks = "set this machine's clock (chrony, timedatectl set-ntp true)";
     if says.issued > now.saturating_add(CREDENTIAL) {
@@ -105,7 +105,7 @@ fn check_time(says: &Says, now: u64) -> Result<(), Refusal> {
         return Err(Refusal::new(
             exit_code::CONFIG,
             format!("the token was made {behind} from now, by this machine's clock"),
-            "this clock is behind the controller's, and munge takes no credential whose clock is more than five minutes off",
+            "this clock is behind the controller's, and munge accepts a clock difference of at most five minutes",
             clocks,
         ));
     }
@@ -114,16 +114,16 @@ fn check_time(says: &Says, now: u64) -> Result<(), Refusal> {
         return Err(Refusal::new(
             exit_code::CONFIG,
             format!("the token expired {age} ago, by this machine's clock (it was made for {life})"),
-            "a new node joins only with a token that has not expired",
+            "a new node needs a token that has not expired",
             format!(
-                "make a new one: slurminit join-command, in the controller's container; if this one is new, {clocks}"
+                "make a new one: run `slurminit join-command` in the controller's container; if this one is new, {clocks}"
             ),
         ));
     }
     Ok(())
 }
 
-/// In the largest unit that says enough.
+/// A duration in its largest unit.
 fn span(seconds: u64) -> String {
     match seconds {
         0..=119 => format!("{seconds} s"),
@@ -133,14 +133,14 @@ fn span(seconds: u64) -> String {
     }
 }
 
-/// Lets this container find the controller by its name.
+/// Lets this container resolve the controller's name.
 fn name_controller(controller: &str, says: &Says, root: &Path, port: u16) {
     let Says { address, pinned, .. } = says;
     if !pinned && (controller, port).to_socket_addrs().is_ok_and(|mut found| found.next().is_some()) {
         return;
     }
     match install::install_address(root, controller, &address.to_string()) {
-        Ok(true) => eprintln!("the controller {controller} is at {address}, as the token says (/etc/hosts)"),
+        Ok(true) => eprintln!("added the controller {controller} at {address} to /etc/hosts, from the token"),
         Ok(false) => {}
         Err(error) => eprintln!(
             "warning: /etc/hosts cannot be written ({error}), and this container may not find the controller; repair: start it with \
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_good_from_its_making_to_its_end_as_far_as_clocks_agree() {
+    fn token_is_valid_within_lifetime_and_clock_tolerance() {
         let says = Says {
             controller: "head".to_owned(),
             address: [10, 0, 0, 1].into(),

@@ -1,10 +1,10 @@
-//! The preparation of a reload: the same decisions as at a start, compared with what is running. Whatever would not run
-//! is refused here, before anything is written.
+//! Prepares a reload: makes the same decisions as at a start, and compares them with the running configuration. A change that would
+//! not work is refused here, before anything is written.
 
 use std::path::Path;
 
 use super::ask_slurm::ask_slurm;
-use super::held_gpus::check_nobody_holds_gpus;
+use super::held_gpus::check_no_job_holds_gpus;
 use super::in_use::{Closed, Kept, check_accounts_in_use, keep_at_reload};
 use super::jobs_on_node::check_no_job_is_on;
 use super::{Sources, accounts, detected, load, no_accounts, report};
@@ -28,7 +28,7 @@ pub struct Weighed {
     pub difference: String,
     /// Changed tables that take effect only at the next start.
     pub deferred: Vec<String>,
-    /// The partitions that stay for their jobs.
+    /// The partitions that are kept for their jobs.
     pub kept: Vec<Kept>,
     planned: Planned,
     /// The node's name.
@@ -40,7 +40,7 @@ pub fn reload(sources: &Sources<'_>) -> Result<Prepared, Refusal> {
     let config = load(sources)?;
     let deferred = deferred(&config, sources.held)?;
     let inventory = detected(&config, sources.root, sources.inventory)?;
-    // Opened again where this fails.
+    // The partitions are opened again if this fails.
     let mut closed = Closed::new(false);
     let weighed = weigh(&config, sources.config, &inventory, sources.root, sources.node, &mut closed)?;
     for line in weighed.difference.lines() {
@@ -74,25 +74,24 @@ pub fn reload(sources: &Sources<'_>) -> Result<Prepared, Refusal> {
     Ok(prepared)
 }
 
-/// Isolation of GPUs that only the next start can begin: jobs that run may have opened the device files.
+/// Reports GPU isolation that only the next start can enable: running jobs may have opened the device files.
 fn isolated_later(config: &Config, inventory: &Inventory) -> Option<Finding> {
     let is_later =
         config.isolates() && inventory.device_files == DeviceFiles::Open && inventory.usable_gpus().next().is_some();
     is_later.then(|| {
-        let cause = "jobs may have opened the device files, so a reload leaves them as they are";
+        let cause = "jobs may have opened the device files, so a reload does not change them";
         let repair = "restart the container (docker restart): the start isolates the GPUs";
         Finding::warning(Kind::JobsNotHeld, "every user may open every GPU until the next start", cause, repair)
     })
 }
 
-/// The accounts and QOS of the configuration; no reason to refuse the rest of a reload.
+/// Applies the accounts and QOS of the configuration; an error does not refuse the rest of a reload.
 fn associations(config: &Config, planned: &Planned) -> Option<Finding> {
     if !config.has_associations() {
         return None;
     }
     let what = associations::apply(config, &cluster_name(&planned.files)).err()?;
-    let (cause, repair) =
-        ("slurmdbd did not take it", "correct [[account]], [[qos]] or [[user]], then `slurminit reload`");
+    let (cause, repair) = ("slurmdbd rejected it", "correct [[account]], [[qos]] or [[user]], then `slurminit reload`");
     Some(Finding::warning(Kind::Settings, what, cause, repair))
 }
 
@@ -105,7 +104,7 @@ pub fn dry_run(config: &Config, config_file: Option<&Path>) -> Result<Weighed, R
         None => install::read_held(&Paths::default(), root)?.unwrap_or_default(),
     };
     let mut kept = kept.lines();
-    // The start may have taken it from its command line.
+    // The start may have taken its configuration from the command line.
     let simulated = kept.clone().nth(2).and_then(|nodes| nodes.parse().ok()).filter(|nodes| *nodes > 0);
     let config = &match simulated {
         Some(nodes) => config.clone().with_simulated_nodes(nodes).map_err(super::invalid)?,
@@ -120,7 +119,7 @@ pub fn dry_run(config: &Config, config_file: Option<&Path>) -> Result<Weighed, R
     Ok(weighed)
 }
 
-/// Asks everyone who could refuse the change.
+/// Runs every check that could refuse the change.
 fn check(config: &Config, config_file: Option<&Path>, root: &Path, weighed: &Weighed) -> Result<(), Refusal> {
     if weighed.change.apply != Apply::Nothing {
         ask_slurm(config, config_file, root, &weighed.planned)?;
@@ -129,7 +128,7 @@ fn check(config: &Config, config_file: Option<&Path>, root: &Path, weighed: &Wei
         }
     }
     if weighed.change.gres {
-        check_nobody_holds_gpus()?;
+        check_no_job_holds_gpus()?;
     }
     if weighed.change.node {
         check_no_job_is_on(&weighed.node)?;
@@ -137,11 +136,11 @@ fn check(config: &Config, config_file: Option<&Path>, root: &Path, weighed: &Wei
     check_accounts_in_use(config, root)
 }
 
-/// slurmctld saves its jobs before it is restarted or reconfigured, and its successor has those alone.
+/// Checks that slurmctld can save its jobs, because its successor has only the saved ones.
 fn can_save(state: &Path) -> Result<(), Refusal> {
     state_disk::try_to_save(state).map_err(|error| {
         let (cause, repair) =
-            ("this change restarts slurmctld, which would lose jobs", "see the message; then reload again");
+            ("this change restarts slurmctld, which would lose jobs", "follow the message above, then reload again");
         Refusal::new(exit_code::PREPARE, error, cause, repair)
     })
 }
@@ -169,8 +168,8 @@ fn deferred(config: &Config, held: Option<&Held>) -> Result<Vec<String>, Refusal
 }
 
 fn only_at_a_start(what: &str) -> Refusal {
-    let cause = "slurminit and the daemons hold on to it for as long as the container runs";
-    Refusal::new(exit_code::CONFIG, what, cause, "restart the container (docker restart), or take the change back")
+    let cause = "slurminit and the daemons keep it until the container restarts";
+    Refusal::new(exit_code::CONFIG, what, cause, "restart the container (docker restart), or revert the change")
 }
 
 /// Plans, renders, and compares with the files that the daemons use.
@@ -186,11 +185,11 @@ fn weigh(
     let container_name = inventory.container_name.clone().or(known);
     let inventory = &Inventory { container_name, ..inventory.clone() };
     let mut config = config.clone();
-    // Jobs that run have opened their GPUs' files, and may want to again: what is open stays so until the next start.
+    // Running jobs have opened their GPUs' files, and may open them again: open files stay accessible until the next start.
     config.gpu.isolate = Some(config.isolates() && inventory.device_files == DeviceFiles::Closed);
     let config = &config;
     let mut planned = plan_files(config, config_file, inventory, root)?;
-    // At a start these are only errors in the log, because there is nothing to lose. Here there is.
+    // At a start these are only logged errors, because no job can be lost. Here they refuse the reload.
     if let Some(fault) = planned.customized.findings.iter().find(|finding| finding.severity == Severity::Error) {
         return Err(Refusal { exit_code: exit_code::CONFIG, finding: fault.clone() });
     }
@@ -205,9 +204,7 @@ fn weigh(
         let now = render::dynamic_node(&planned.plan);
         if let Some(told) = told(config, root).filter(|told| *told != now) {
             if config.autoscale.has(&name) || without_features(&told).eq(without_features(&now)) {
-                return Err(only_at_a_start(&format!(
-                    "this node is not what the controller was told: {told} became {now}"
-                )));
+                return Err(only_at_a_start(&format!("this node changed since its registration: {told} became {now}")));
             }
             change.renew_node(&told, &now);
         }
@@ -219,7 +216,7 @@ fn weigh(
     Ok(Weighed { difference, deferred: Vec::new(), kept, planned, change, node: name })
 }
 
-/// What slurmd told the controller of this node.
+/// The node line with which slurmd registered.
 fn told(config: &Config, root: &Path) -> Option<String> {
     let status = status::read(&sys::under(root, &config.paths.run)).ok()?;
     status.snapshot.prepared?.dynamic_node

@@ -13,63 +13,63 @@ use super::look::{self, Mark};
 use super::{Evidence, Handle, Job, Process, leftovers};
 use crate::tool;
 
-/// After this, only the last rounds of KILL follow.
+/// After this, only the last rounds of SIGKILL follow.
 const DEADLINE: Duration = Duration::from_millis(700);
 /// How long reading evidence may take, because processes can block it.
 const LOOK: Duration = Duration::from_millis(150);
 const NOTICE: Duration = Duration::from_millis(250);
-/// How long to wait after a round of KILL.
+/// The wait after a round of SIGKILL.
 const ROUND: Duration = Duration::from_millis(20);
-/// The same, after the deadline.
+/// The wait after a round of SIGKILL past the deadline.
 const LATE_ROUND: Duration = Duration::from_millis(60);
-/// How often the processes are listed before nothing found means that nothing is there. Of one that forks and exits all
-/// the time, a list may show only what is gone when it is read.
+/// How many empty scans prove that no leftovers exist. A process that keeps forking and exiting may escape a single
+/// scan: its PID is gone before it is read.
 const TRIES: usize = 8;
-/// How many processes are named; the others are counted.
+/// The maximum number of processes to name in the log; the others are counted.
 const NAMED: usize = 10;
 
 /// Ends the leftovers, and returns the log lines.
 pub fn end(job: &Job, user: &str) -> Vec<String> {
     let Some(mark) = Mark::own() else {
         return vec![format!(
-            "warning: job {} of {user}: what it may have left is not looked for: slurmd was not started by slurminit",
+            "warning: job {} of {user}: not searched for leftover processes: slurmd was not started by slurminit",
             job.id
         )];
     };
-    let mut hunt = Hunt {
+    let mut search = Search {
         job,
         mark,
         until: Instant::now() + DEADLINE,
-        told: BTreeMap::new(),
+        evidence: BTreeMap::new(),
         found: BTreeMap::new(),
         is_all: false,
     };
-    let first = hunt.look();
+    let first = search.look();
     if first.is_empty() {
         return Vec::new();
     }
     signal_all(&first, Signal::SIGTERM, NOTICE);
-    let deaf = hunt.look();
-    let willing = deaf.is_empty();
-    let left = hunt.kill(deaf);
-    hunt.report(user, willing, left)
+    let surviving = search.look();
+    let all_obeyed_sigterm = surviving.is_empty();
+    let left = search.kill(surviving);
+    search.report(user, all_obeyed_sigterm, left)
 }
 
-struct Hunt<'a> {
+struct Search<'a> {
     job: &'a Job,
     mark: Mark,
     until: Instant,
-    told: BTreeMap<i32, Evidence>,
+    evidence: BTreeMap<i32, Evidence>,
     /// All processes found so far, with their names.
     found: BTreeMap<i32, String>,
     /// Whether the user has nothing else in this container.
     is_all: bool,
 }
 
-impl Hunt<'_> {
+impl Search<'_> {
     /// Inspects all processes, and returns the leftovers.
     fn look(&mut self) -> Vec<Process> {
-        // What stays dead waits to be reaped by its parent, and hides nothing.
+        // A process that stays dead is a zombie, and hides no leftover.
         let mut known_dead = Vec::new();
         for _ in 0..TRIES {
             let (left, dead) = self.look_once();
@@ -81,24 +81,24 @@ impl Hunt<'_> {
         Vec::new()
     }
 
-    /// Also returns what ended between being listed and being read.
+    /// The leftovers of one scan, and the PIDs that ended between being listed and being read.
     fn look_once(&mut self) -> (Vec<Process>, Vec<i32>) {
         let (all, mut dead) = look::processes(self.mark, self.job.uid);
         let suspects = all.suspects(self.job);
-        let new = suspects.into_iter().filter(|process| !self.told.contains_key(&process.pid));
+        let new = suspects.into_iter().filter(|process| !self.evidence.contains_key(&process.pid));
         let new: Vec<&Process> = new.collect();
         // If the user has no other job, no evidence is needed, except once for the report.
         if !new.is_empty() && (self.found.is_empty() || all.has_other_steps(self.job)) {
-            self.told.extend(look::evidence(&new, self.until.min(Instant::now() + LOOK)));
+            self.evidence.extend(look::evidence(&new, self.until.min(Instant::now() + LOOK)));
         }
         let known: BTreeSet<i32> = self.found.keys().copied().collect();
-        let left = leftovers(&all, self.job, &self.told, &known);
+        let left = leftovers(&all, self.job, &self.evidence, &known);
         self.is_all = all.is_all_of_user(self.job, &left);
-        // One that ends by itself was left by nobody: of another job's epilog, the shell that tells whose it is may be gone before it.
-        let (left, ending): (Vec<Process>, Vec<Process>) = left
-            .into_iter()
-            .filter_map(|pid| all.get(pid).cloned())
-            .partition(|process| known.contains(&process.pid) || self.holds_gpu(process.pid) || look::goes_on(process));
+        // A process that is exiting is no leftover: the parent that identifies another job's epilog may be gone before it.
+        let (left, ending): (Vec<Process>, Vec<Process>) =
+            left.into_iter().filter_map(|pid| all.get(pid).cloned()).partition(|process| {
+                known.contains(&process.pid) || self.holds_gpu(process.pid) || look::is_running(process)
+            });
         dead.extend(ending.iter().map(|process| process.pid));
         self.found.extend(left.iter().map(|process| (process.pid, process.name.clone())));
         (left, dead)
@@ -122,12 +122,12 @@ impl Hunt<'_> {
     }
 
     fn holds_gpu(&self, pid: i32) -> bool {
-        self.told.get(&pid).is_some_and(|told| !told.devices.is_empty())
+        self.evidence.get(&pid).is_some_and(|evidence| !evidence.devices.is_empty())
     }
 
-    fn report(&self, user: &str, willing: bool, left: Vec<Process>) -> Vec<String> {
+    fn report(&self, user: &str, all_obeyed_sigterm: bool, left: Vec<Process>) -> Vec<String> {
         let job = self.job.id;
-        let how = if willing { "ended with TERM" } else { "ended with TERM and KILL" };
+        let how = if all_obeyed_sigterm { "ended with SIGTERM" } else { "ended with SIGTERM and SIGKILL" };
         let still: BTreeSet<i32> = left.iter().map(|process| process.pid).collect();
         let mut ended: Vec<(&i32, &String)> = self.found.iter().filter(|(pid, _)| !still.contains(pid)).collect();
         // Processes that held a GPU come first.
@@ -136,7 +136,7 @@ impl Hunt<'_> {
             .iter()
             .take(NAMED)
             .map(|(pid, name)| {
-                let held = self.told.get(*pid).map(|told| told.devices.join(", ")).unwrap_or_default();
+                let held = self.evidence.get(*pid).map(|evidence| evidence.devices.join(", ")).unwrap_or_default();
                 let held = if held.is_empty() { String::new() } else { format!(", which held {held} open") };
                 format!("warning: job {job} of {user} left process {pid} ({name}) behind{held}: {how}")
             })
@@ -150,8 +150,8 @@ impl Hunt<'_> {
         if let Some(one) = left.first() {
             lines.push(format!(
                 "error: job {job} of {user} left processes behind that still run, and may hold its GPUs: {}, the first is {} ({}); \
-                 they start faster than they can be ended one by one, or hang in a driver; \
-                 `docker exec --user {user} CONTAINER sh -c 'kill -KILL -1'` ends all that {user} runs here",
+                 they fork faster than they can be killed, or hang in a driver. To kill all processes of {user}: \
+                 docker exec --user {user} CONTAINER sh -c 'kill -KILL -1'",
                 left.len(), one.pid, one.name
             ));
         }
@@ -159,11 +159,11 @@ impl Hunt<'_> {
     }
 }
 
-/// Sends the signal, and waits for their end, at most for `patience`.
-fn signal_all(processes: &[Process], signal: Signal, patience: Duration) {
+/// Sends the signal to all processes, and waits for their end, at most for `limit`.
+fn signal_all(processes: &[Process], signal: Signal, limit: Duration) {
     let handles: Vec<Handle> = processes.iter().filter_map(Handle::open).collect();
     handles.iter().for_each(|handle| handle.send(signal));
-    let until = Instant::now() + patience;
+    let until = Instant::now() + limit;
     let mut alive: Vec<BorrowedFd> = handles.iter().filter_map(Handle::descriptor).collect();
     while !alive.is_empty() {
         let left = until.saturating_duration_since(Instant::now());
@@ -182,7 +182,7 @@ fn signal_all(processes: &[Process], signal: Signal, patience: Duration) {
 /// Runs as that user, so that the kernel spares all other processes.
 fn kill_all_of(left: &[Process]) {
     let Some(one) = left.first() else { return };
-    // If this fails, for example at the user's process limit, the rounds of KILL do it.
+    // If this fails, for example at the user's process limit, the rounds of SIGKILL do it.
     let mut shell = Command::new("/bin/sh");
     let _ = tool::output(shell.args(["-c", "kill -KILL -1"]).uid(one.uid).gid(one.gid).env_clear(), LATE_ROUND);
 }

@@ -64,7 +64,7 @@ fn parse_hard_limit(limits: &str) -> Option<u64> {
 /// are marked.
 pub fn processes(mark: Mark, uid: u32) -> (Processes, Vec<i32>) {
     let mut listed: Vec<i32> = proc::pids().collect();
-    // The newest first: it is what a chain of short-lived processes has left.
+    // Newest first, to catch a chain of short-lived processes.
     listed.sort_unstable_by(|one, other| other.cmp(one));
     let all: Processes = listed.iter().filter_map(|pid| process(mark, uid, *pid)).collect();
     listed.retain(|pid| all.get(*pid).is_none());
@@ -80,9 +80,9 @@ pub fn start(pid: i32) -> Option<u64> {
     alive(pid).map(|stat| stat.start)
 }
 
-/// Whether this is still the same process, and not one that has given its memory back already, and with it its environment
-/// and its program, on its way out.
-pub fn goes_on(process: &Process) -> bool {
+/// Whether this is still the same process and not exiting. An exiting process has released its memory, and with it its
+/// environment and program name.
+pub fn is_running(process: &Process) -> bool {
     let program = fs::read_link(format!("/proc/{}/exe", process.pid));
     start(process.pid) == Some(process.start) && !program.is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }
@@ -168,7 +168,7 @@ fn parse_job(environment: &[u8]) -> Option<u32> {
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 
-/// Whether slurmd says so of its prolog or epilog (Slurm 20.11 and later).
+/// Whether the environment is that of slurmd's prolog or epilog (`SLURM_SCRIPT_CONTEXT`, Slurm 20.11 and later).
 fn is_script(environment: &[u8]) -> bool {
     environment.split(|byte| *byte == 0).any(|pair| {
         let context = pair.strip_prefix(b"SLURM_SCRIPT_CONTEXT=");
@@ -196,16 +196,16 @@ mod tests {
             Process { pid, parent, session, start, uid, gid, name, role, is_marked: true }
         };
         let own = process(std::process::id());
-        assert!(goes_on(&own));
-        assert!(!goes_on(&Process { start: own.start + 1, ..own }), "another process has its number now");
-        // It has ended, and its parent has not waited for it.
+        assert!(is_running(&own));
+        assert!(!is_running(&Process { start: own.start + 1, ..own }), "another process has its number now");
+        // A zombie.
         let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
         let cat = process(child.id());
         drop(child.stdin.take());
         while alive(cat.pid).is_some() {
             std::thread::yield_now();
         }
-        assert!(!goes_on(&cat));
+        assert!(!is_running(&cat));
         child.wait().unwrap();
     }
 

@@ -77,7 +77,7 @@ fn what_is_near_speaks_for_one_that_says_nothing() {
 }
 
 #[test]
-fn what_does_not_come_from_slurmd_is_nobodys_leftover() {
+fn processes_outside_slurmd_are_no_leftovers() {
     let shell = Process { is_marked: false, ..orphan(30) };
     assert_eq!(left(&alone(std::slice::from_ref(&shell)), &told(30, Some(7), &["/dev/nvidia0"])), [0; 0]);
     assert!(!alone(&[shell, orphan(31)]).is_all_of_user(&job(), &[31].into()));
@@ -87,7 +87,7 @@ fn what_does_not_come_from_slurmd_is_nobodys_leftover() {
 
 /// Its parent was gone when it was read.
 #[test]
-fn slurmds_own_scripts_are_no_leftovers_and_nobody_but_root_has_any() {
+fn slurmds_own_scripts_are_no_leftovers_if_they_run_as_root() {
     let script = |uid| {
         let orphan = Process { uid, ..orphan(30) };
         let told = [(30, Evidence { job: Some(7), is_script: true, ..Evidence::default() })].into();
@@ -107,7 +107,7 @@ fn what_slurm_looks_after_is_left_to_it() {
     let task = process(31, 30, 31, ALICE, Role::Other);
     let starting = process(30, 10, 30, 0, Role::Step(None));
     assert_eq!(left(&alone(&[starting.clone(), task]), &told(31, Some(7), &[])), [0; 0]);
-    // Nobody knows yet which user the step will belong to.
+    // The user of the step is not known yet.
     assert_eq!(left(&alone(&[starting, orphan(32)]), &told(32, None, &[])), [0; 0]);
     // Root's own epilog has the job's ID in its environment.
     let root = Job { uid: 0, ..job() };
@@ -129,7 +129,7 @@ fn a_script_that_started_slurmd_is_not_left_by_a_job_of_roots() {
 
 #[test]
 fn a_user_may_name_a_process_slurmstepd() {
-    // Only root's processes get the role, so the name alone protects nobody.
+    // Only root's processes get the role, so a forged name does not protect a process.
     assert_eq!(left(&alone(&[Process { name: "slurmstepd".to_owned(), ..orphan(30) }]), &told(30, Some(7), &[])), [30]);
 }
 

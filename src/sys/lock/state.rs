@@ -1,8 +1,8 @@
 //! Allows only one container per state directory. Two would overwrite each other's saved jobs, and use job ids twice.
 //!
-//! The lock is flock(2) on a file of root's, so no user in the container can take it. The kernel releases it when the
+//! The lock is flock(2) on a file that belongs to root, so no user in the container can take it. The kernel releases it when the
 //! last process that has it open has ended, however it ends: no lock is ever stale. On NFS the server holds it. A server
-//! that does not answer must not block PID 1, so a thread takes the lock and is given up at a deadline.
+//! that does not answer must not block PID 1, so a thread takes the lock and is abandoned at a deadline.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Read as _, Write as _};
@@ -51,7 +51,7 @@ pub enum StateInUse {
          its lock manager (lockd)",
         LIMIT.as_secs()
     )]
-    Silent { directories: String },
+    Timeout { directories: String },
 }
 
 impl StateLock {
@@ -59,9 +59,9 @@ impl StateLock {
     pub fn take(state: PathBuf, others: Vec<PathBuf>) -> Result<Self, StateInUse> {
         let directories = std::iter::once(&state).chain(&others).map(|path| path.display().to_string());
         let directories = directories.collect::<Vec<_>>().join(", ");
-        let (tell, told) = channel();
-        std::thread::spawn(move || tell.send(lock_all(&state, &others)));
-        told.recv_timeout(LIMIT).unwrap_or(Err(StateInUse::Silent { directories }))
+        let (sender, receiver) = channel();
+        std::thread::spawn(move || sender.send(lock_all(&state, &others)));
+        receiver.recv_timeout(LIMIT).unwrap_or(Err(StateInUse::Timeout { directories }))
     }
 
     /// The files through which the locks are held, also after an exec that leaves them open.
@@ -125,7 +125,7 @@ fn open(dir: &Dir) -> io::Result<File> {
     Ok(file)
 }
 
-/// Writes the host's name into the file, for those who are refused. On a full disk it stays empty.
+/// Writes the host name into the file, for the error message of a second container. On a full disk the file stays empty.
 fn note_host(mut file: Flock<File>) -> Flock<File> {
     let host = nix::unistd::gethostname().unwrap_or_default();
     let _ = file.set_len(0).and_then(|()| write!(file, "{}", host.to_string_lossy()));

@@ -1,24 +1,24 @@
-//! The files of proc(5).
+//! Parses files of proc(5).
 
 /// `/proc/PID/stat`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// The process.
+    /// PID.
     pub pid: i32,
-    /// What it calls itself, 15 bytes at most: anything that it likes.
+    /// The name, at most 15 bytes, which the process can set to any value.
     pub name: String,
-    /// `S` for asleep, `Z` for dead and not reaped.
+    /// The state: `S` is sleeping, `Z` is a zombie.
     pub state: char,
-    /// The process that gets the news of its death.
+    /// Parent PID.
     pub parent: i32,
-    /// Its session; the number is that of the process which made it.
+    /// The session ID: the PID of the session leader.
     pub session: i32,
-    /// When it started, in clock ticks since the boot: no two processes share both this and the number.
+    /// The start time in clock ticks since boot. PID and start time together are unique.
     pub start: u64,
 }
 
 impl Stat {
-    /// `PID (NAME) STATE PPID PGRP SESSION ...`, and the time of its start as the 22nd of all.
+    /// Parses `PID (NAME) STATE PPID PGRP SESSION ...`; the start time is field 22.
     pub fn parse(stat: &str) -> Option<Self> {
         let (pid, rest) = stat.split_once(" (")?;
         let (name, rest) = rest.rsplit_once(')')?;
@@ -34,24 +34,24 @@ impl Stat {
         })
     }
 
-    /// Whether it has ended.
+    /// Whether the process is a zombie.
     pub fn is_dead(&self) -> bool {
         matches!(self.state, 'Z' | 'X')
     }
 }
 
-/// A line of `/proc/PID/status`. The process's name is in the first one, with its line feeds escaped.
+/// The value of a line of `/proc/PID/status`. The kernel escapes newlines in the process name on the first line.
 pub fn field<'a>(status: &'a str, key: &str) -> Option<&'a str> {
     status.lines().find_map(|line| Some(line.strip_prefix(key)?.strip_prefix(':')?.trim()))
 }
 
-/// A line of `/proc/PID/status` that has a number for each kind: real, effective, saved, of the file system.
+/// The IDs in a line of `/proc/PID/status`: real, effective, saved, file system.
 pub fn numbers<const N: usize>(status: &str, key: &str) -> Option<[u32; N]> {
     let numbers = field(status, key)?.split_ascii_whitespace().map_while(|number| number.parse().ok());
     numbers.take(N).collect::<Vec<_>>().try_into().ok()
 }
 
-/// The capabilities that a process can use, one bit each (`linux/capability.h`).
+/// The effective capabilities, as a bit mask (`linux/capability.h`).
 pub fn capabilities(status: &str) -> Option<u64> {
     u64::from_str_radix(field(status, "CapEff")?, 16).ok()
 }
@@ -65,25 +65,25 @@ pub fn step(title: &str) -> Option<(u32, &str)> {
 /// A line of `/proc/PID/mountinfo`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount<'a> {
-    /// What of the file system is mounted.
+    /// The mounted subtree of the file system.
     pub from: String,
-    /// Where.
+    /// The mount point.
     pub at: String,
-    /// `ext4`.
+    /// The file system type, such as `ext4`.
     pub kind: &'a str,
-    /// The file system's own.
+    /// The options of the file system.
     pub options: &'a str,
-    /// Whether nothing there can be written.
+    /// Whether the mount or the file system is read-only.
     pub read_only: bool,
 }
 
 impl<'a> Mount<'a> {
-    /// All of them: a later one hides an earlier one at the same place.
+    /// All mounts. A later one hides an earlier one at the same path.
     pub fn all(mountinfo: &'a str) -> impl Iterator<Item = Self> {
         mountinfo.lines().filter_map(Self::parse)
     }
 
-    /// `36 31 0:33 /docker/4f2 /sys/fs/cgroup/memory ro,relatime master:9 - cgroup cgroup rw,memory`
+    /// Parses `36 31 0:33 /docker/4f2 /sys/fs/cgroup/memory ro,relatime master:9 - cgroup cgroup rw,memory`
     fn parse(line: &'a str) -> Option<Self> {
         let (mount, file_system) = line.split_once(" - ")?;
         let mut mount = mount.split(' ').skip(3);

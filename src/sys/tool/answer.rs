@@ -31,7 +31,7 @@ impl Answer {
     pub fn output_of(self, program: &str) -> Result<String, String> {
         match self {
             Self::Missing => Err(format!("{program} is not here")),
-            Self::Silent => Err(format!("{program} did not answer in time")),
+            Self::Silent => Err(format!("{program} timed out")),
             Self::Ended { succeeded: true, stdout, .. } => Ok(stdout),
             Self::Ended { stdout, stderr, .. } => {
                 Err(format!("{program}: {}", first_line([stderr.as_str(), stdout.as_str()])))

@@ -39,7 +39,7 @@ impl Dir {
         Ok(Self { file, metadata, path })
     }
 
-    /// The start of a walk: the root directory, which is trusted as it is.
+    /// The start of a walk: the root directory, which is trusted without a check.
     pub(super) fn top(root: &Path) -> nix::Result<Self> {
         Self::open(AT_FDCWD, root, OFlag::O_DIRECTORY, PathBuf::from("/"))
     }
@@ -119,12 +119,12 @@ impl Dir {
         fstatvfs(&self.file).map_or(FsFlags::empty(), |found| found.flags())
     }
 
-    /// Whether it lies on a read-only mount.
+    /// Whether the directory is on a read-only mount.
     pub fn is_read_only(&self) -> bool {
         self.flags().contains(FsFlags::ST_RDONLY)
     }
 
-    /// Whether it lies on a mount with `noexec`.
+    /// Whether the directory is on a mount with `noexec`.
     pub fn is_noexec(&self) -> bool {
         self.flags().contains(FsFlags::ST_NOEXEC)
     }
@@ -146,7 +146,7 @@ impl Dir {
         if made.is_dir() && made.metadata.uid() == geteuid().as_raw() { Ok(made) } else { Err(nix::Error::EEXIST) }
     }
 
-    /// The subdirectory of this name, created if missing. Links are refused, whoever made them.
+    /// The subdirectory of this name, created if missing. Links of any owner are refused.
     ///
     /// # Errors
     /// Something else has this name, or it cannot be created.
@@ -227,14 +227,14 @@ impl Dir {
         // A mode that another user chose could lock the daemons out.
         let mode = if is_ours(uid) { had & !(OTHERS_WRITE | STICKY) } else { 0o755 };
         let is_open = had & OTHERS_WRITE != 0;
-        // Nobody can write to a read-only mount, whoever owns it.
+        // A read-only mount is safe for any owner.
         if is_ours(uid) && !is_open || self.is_read_only() {
             return Ok(false);
         }
         self.settle(geteuid().is_root().then_some((0, 0)), mode, repaired)
     }
 
-    /// Sets the sticky bit of a directory of root's that others may write, so that none of them can remove what is another's.
+    /// Sets the sticky bit of a world-writable directory of root, so that users cannot remove each other's files.
     pub fn keep_names_their_owners(&self, repaired: &mut Vec<RepairedPath>) {
         let mode = self.metadata.mode() & 0o7777;
         let lacks = is_ours(self.metadata.uid()) && mode & OTHERS_WRITE != 0 && mode & STICKY == 0;

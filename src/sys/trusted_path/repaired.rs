@@ -2,23 +2,21 @@
 
 use std::path::PathBuf;
 
-/// Something that other users could have exploited against root until now.
+/// A repaired path that other users could have exploited against root.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "each message says what the variant is")]
+#[expect(missing_docs, reason = "the message describes the variant")]
 pub enum RepairedPath {
-    #[error("others could write to {path} (mode {mode:04o}), and can no more")]
+    #[error("{path} was writable for other users (mode {mode:04o}); closed")]
     Closed { path: PathBuf, mode: u32 },
-    #[error("in {path} (mode {mode:04o}) everyone could remove what is another's, and can no more")]
+    #[error("sticky bit was missing on {path} (mode {mode:04o}); set")]
     Sticky { path: PathBuf, mode: u32 },
-    #[error("{path} belonged to uid {uid}, who could change what is in it; it belongs to uid {now} now")]
+    #[error("{path} belonged to uid {uid}; changed its owner to uid {now}")]
     Taken { path: PathBuf, uid: u32, now: u32 },
-    #[error("{path} was put there by somebody other than root, and is removed")]
+    #[error("{path} was created by a user other than root; removed")]
     Removed { path: PathBuf },
-    #[error("{path} was emptied: others than root could have put there what was in it")]
+    #[error("{path} was emptied, because users other than root could write to it")]
     Emptied { path: PathBuf },
-    #[error(
-        "{path} keeps its owner: it is a link, or has a second name elsewhere, and what that is may be no daemon's"
-    )]
+    #[error("{path} keeps its owner: it is a link or has several hard links, so it may not belong to a daemon")]
     LeftAlone { path: PathBuf },
 }
 
@@ -29,12 +27,12 @@ impl RepairedPath {
         !matches!(self, Self::Closed { .. } | Self::Emptied { .. } | Self::Sticky { .. })
     }
 
-    /// What is left for the operator to do.
+    /// The remaining action for the operator.
     pub fn repair(&self) -> &'static str {
         match self {
             Self::Closed { .. } | Self::Emptied { .. } | Self::Sticky { .. } => "nothing to do",
-            Self::Taken { .. } => "nothing to do; if you do not trust the former owner, begin with a new volume",
-            Self::Removed { .. } => "nothing to do; find out who put it there",
+            Self::Taken { .. } => "nothing to do; if you do not trust the previous owner, use a new volume",
+            Self::Removed { .. } => "nothing to do; find out who created it",
             Self::LeftAlone { .. } => "remove it, or replace it by a copy: cp -p FILE FILE.copy && mv FILE.copy FILE",
         }
     }

@@ -239,7 +239,7 @@ fn what_is_cleared_ends_at_its_own_edge() {
 }
 
 #[test]
-fn a_home_is_made_in_anybodys_directory_but_through_nobodys_link() {
+fn creates_home_in_any_users_directory_but_not_through_their_links() {
     let root = below(OTHER, 0o777);
     let home = make_anywhere(root.path(), Path::new("/srv/homes/alice")).unwrap();
     assert_eq!(home.path(), Path::new("/srv/homes/alice"));

@@ -64,7 +64,7 @@ impl Dir {
                 continue;
             }
             if depth == 0 {
-                return Err(io::Error::other("there are too many directories in each other; remove them"));
+                return Err(io::Error::other("directories are nested too deeply; remove them"));
             }
             if entry.metadata().dev() == self.metadata().dev() {
                 entry.clear_to_depth(depth - 1)?;

@@ -13,7 +13,7 @@ use model::inventory::{Access, Inventory, Obstacle};
 use sys::trusted_path;
 use sys::trusted_path::Dir;
 
-/// The GPUs that the next preparation leaves out.
+/// The GPUs that the next start or reload leaves out.
 const OUT: &str = "gpus-out.json";
 
 /// Replaces the report.
@@ -21,12 +21,12 @@ pub(super) fn write_report(run: &Path, report: &Report) -> io::Result<()> {
     replace(run, FILE, report, 0o644)
 }
 
-/// The report of an agent that was here before.
+/// The report of an agent that ran before.
 pub(super) fn former_report(run: &Path) -> Option<Report> {
     read(run, FILE)
 }
 
-/// The report of an agent that lives, for everyone.
+/// The report of a running agent, readable for everyone.
 pub fn report(run: &Path) -> Option<Report> {
     let text = std::fs::read(run.join(FILE)).ok()?;
     serde_json::from_slice::<Report>(&text).ok().filter(|report| status::is_alive(report.pid))
@@ -37,12 +37,12 @@ pub(super) fn write_out(run: &Path, out: &[Out]) -> io::Result<()> {
     replace(run, OUT, &out, 0o644)
 }
 
-/// The GPUs that are to be left out.
+/// The GPUs to leave out.
 pub fn left_out(run: &Path) -> Vec<Out> {
     read(run, OUT).unwrap_or_default()
 }
 
-/// Marks the GPUs that are to be left out.
+/// Marks the GPUs to leave out.
 pub fn leave_out(run: &Path, inventory: &mut Inventory) {
     for out in left_out(run) {
         for gpu in inventory.gpus.iter_mut().filter(|gpu| gpu.is_usable() && out.gpu.is(gpu)) {
@@ -51,7 +51,7 @@ pub fn leave_out(run: &Path, inventory: &mut Inventory) {
     }
 }
 
-/// A start begins anew: it looks at all GPUs.
+/// Clears the list of left-out GPUs: a start checks all GPUs.
 pub fn forget(run: &Path) -> io::Result<()> {
     let run = directory(run)?;
     run.remove(OUT)?;

@@ -1,10 +1,10 @@
-//! Watches the container's memory, and does what the guard decides.
+//! Watches the container's memory, and applies the decisions of the guard.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::{say, slurm};
-use crate::memory_guard::{Act, Guard};
+use crate::memory_guard::{Action, Guard};
 use config::Config;
 use probe::memory;
 
@@ -13,7 +13,7 @@ pub(super) struct Watch<'a> {
     config: &'a Config,
     interval: Duration,
     due: Instant,
-    /// `None` until it is known whether an agent before this one closed the node.
+    /// `None` until it is known whether an earlier agent drained the node.
     guard: Option<Guard>,
 }
 
@@ -22,7 +22,7 @@ impl<'a> Watch<'a> {
         Self { config, interval, due: now, guard: None }
     }
 
-    /// When it looks next.
+    /// Time of the next sample.
     pub(super) const fn due(&self) -> Instant {
         self.due
     }
@@ -43,25 +43,25 @@ impl<'a> Watch<'a> {
         }
     }
 
-    fn act(&mut self, act: Act, node: &str) {
+    fn act(&mut self, act: Action, node: &str) {
         let outcome = match act {
-            Act::Close(why) => {
+            Action::Close(why) => {
                 let level = self.config.memory.open_above;
-                say(false, &format!("{why}: the node takes no more jobs until more than {level} % are free"));
+                say(false, &format!("{why}; node drained until more than {level} % are free"));
                 slurm::close_for_memory(node, &why)
             }
-            Act::Open => {
-                say(true, "there is memory again: the node takes jobs");
+            Action::Open => {
+                say(true, "memory recovered; node resumed");
                 slurm::open_after_memory(node)
             }
-            Act::Cancel(victim, why) => slurm::cancel(node, victim, &why).map(|job| match job {
-                Some(job) => say(false, &format!("{why}: job {job} is cancelled, before the kernel ends any process")),
-                None => say(false, &format!("{why}, and no job runs that could be cancelled")),
+            Action::Cancel(victim, why) => slurm::cancel(node, victim, &why).map(|job| match job {
+                Some(job) => say(false, &format!("{why}; cancelled job {job} to avoid an OOM kill")),
+                None => say(false, &format!("{why}; no running job to cancel")),
             }),
         };
         if let Err(why) = outcome {
-            say(false, &format!("that could not be done: {why}; trying again"));
-            // What the node is by now decides how to go on.
+            say(false, &format!("the action failed: {why}; will retry"));
+            // The current state of the node decides the next action.
             self.guard = None;
         }
     }

@@ -1,6 +1,6 @@
 //! Runs the operator's commands and calls their webhooks for faults, one at a time.
 //!
-//! Nothing waits for a command: one that hangs is killed at its deadline, and one that runs too often is left out and counted.
+//! The agent does not wait for a command: one that hangs is killed at its deadline, and one that runs too often is skipped and counted.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -19,22 +19,22 @@ use faults::report::Told;
 use sys::tool;
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// The pause between two looks at a command that runs.
+/// Polling interval of a running command.
 const LOOK: Duration = Duration::from_millis(100);
-/// Faults that wait for their command beyond this number are left out.
+/// Maximum number of waiting faults per command; further ones are skipped.
 const MOST: usize = 100;
 
-/// What a command reads from its standard input, and a webhook gets: one line of JSON.
+/// The standard input of a command, and the body of a webhook: one line of JSON.
 #[derive(Debug, Serialize)]
 struct Message<'a> {
     /// The node's name in Slurm.
     node: &'a str,
     #[serde(flatten)]
     told: &'a Told,
-    /// The line of the log again, by the name that chat services (Slack, Mattermost, Rocket.Chat) show.
+    /// The log line again, under the key that chat services (Slack, Mattermost, Rocket.Chat) show.
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<&'a str>,
-    /// How many were left out before this one.
+    /// How many faults were skipped before this one.
     skipped: u64,
 }
 
@@ -67,7 +67,7 @@ impl<'a> Notifier<'a> {
         Self { receivers: rated.collect(), waiting: VecDeque::new(), running: None }
     }
 
-    /// When it has something to do.
+    /// Time of the next action.
     pub(super) fn due(&self, now: Instant) -> Option<Instant> {
         self.running.as_ref().map(|running| running.until.min(now + LOOK))
     }
@@ -92,14 +92,14 @@ impl<'a> Notifier<'a> {
         if let Some(running) = &mut self.running {
             let why = match running.child.try_wait() {
                 Ok(None) if now < running.until => return,
-                Ok(None) => Some("it did not end in time, and was killed".to_owned()),
+                Ok(None) => Some("it did not end in time and was killed".to_owned()),
                 Ok(Some(status)) => (!status.success()).then(|| status.to_string()),
                 Err(error) => Some(error.to_string()),
             };
             if let Some(why) = why {
                 say(false, &format!("{} of [[notify]] failed: {why}", running.receiver));
             }
-            // This kills one that is late.
+            // Kills a command that is late.
             self.running.take().into_iter().for_each(|running| tool::end(running.child));
         }
         let Some((index, told)) = self.waiting.pop_front() else { return };
@@ -134,7 +134,7 @@ const KEPT: [&str; 11] = [
 fn launch(rated: &Rated<'_>, message: &Message<'_>) -> anyhow::Result<Child> {
     let (mut command, mut input) = program(rated)?;
     let name = rated.notify.user.as_deref().unwrap_or(install::LOOKERS);
-    let user = User::from_name(name)?.with_context(|| format!("there is no user {name}"))?;
+    let user = User::from_name(name)?.with_context(|| format!("no such user: {name}"))?;
     command.current_dir("/").uid(user.uid.as_raw()).gid(user.gid.as_raw());
     // Other processes of that user can read its environment, and the agent's may hold secrets of the operator.
     command
@@ -143,16 +143,16 @@ fn launch(rated: &Rated<'_>, message: &Message<'_>) -> anyhow::Result<Child> {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
     serde_json::to_writer(&mut input, message)?;
     input.push(b'\n');
-    // A fault's line is far shorter than what a pipe holds, so this does not wait for a reader; one that does not read is no error.
+    // A fault's line is far shorter than a pipe's buffer, so this does not wait for a reader; a command that does not read is no error.
     let _ = child.stdin.take().map(|mut stdin| stdin.write_all(&input));
     Ok(child)
 }
 
-/// What is run, and the beginning of what it reads: a URL may hold a secret, and everybody may read a process's arguments.
+/// The command, and its standard input: a URL may hold a secret, and all users may read a process's arguments.
 fn program(rated: &Rated<'_>) -> anyhow::Result<(Command, Vec<u8>)> {
     let url = match rated.receiver {
         Receiver::Command(words) => {
-            let [program, arguments @ ..] = words.as_slice() else { anyhow::bail!("no program is named") };
+            let [program, arguments @ ..] = words.as_slice() else { anyhow::bail!("the command is empty") };
             let mut command = Command::new(program);
             command.args(arguments);
             return Ok((command, Vec::new()));

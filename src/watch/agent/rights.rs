@@ -1,4 +1,4 @@
-//! What the process that looks at the GPUs may do: open them, and nothing else.
+//! The rights of the process that reads the GPUs: it may open them, and nothing else.
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -12,8 +12,8 @@ use nix::unistd::{Gid, Pid, Uid, User, getppid, setgid, setgroups, setuid};
 
 use probe::device_files;
 
-/// Where the image has no such user.
-const NOBODY: u32 = 65534;
+/// The user ID if the image has no user of slurminit's.
+const UNPRIVILEGED: u32 = 65534;
 
 /// Gives up root and every capability for good. `parent` is the process with which this one ends.
 ///
@@ -23,19 +23,20 @@ pub fn give_up(parent: Pid) -> anyhow::Result<()> {
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
     if Uid::effective().is_root() {
         let known = User::from_name(install::LOOKERS).ok().flatten();
-        let (uid, gid) = known.map_or((Uid::from_raw(NOBODY), Gid::from_raw(NOBODY)), |user| (user.uid, user.gid));
+        let (uid, gid) =
+            known.map_or((Uid::from_raw(UNPRIVILEGED), Gid::from_raw(UNPRIVILEGED)), |user| (user.uid, user.gid));
         setgroups(&groups()).context("cannot change the groups")?;
         setgid(gid).context("cannot change the group")?;
         setuid(uid).context("cannot change the user")?;
     }
-    prctl::set_no_new_privs().context("cannot give up the way to new rights")?;
+    prctl::set_no_new_privs().context("cannot set no_new_privs")?;
     // The kernel forgets this when the user changes.
-    prctl::set_pdeathsig(Signal::SIGKILL).context("cannot bind itself to the agent")?;
+    prctl::set_pdeathsig(Signal::SIGKILL).context("cannot set the parent-death signal")?;
     anyhow::ensure!(getppid() == parent, "the agent has ended");
     Ok(())
 }
 
-/// The groups of the device files that are closed to others: a file of `render` or `video`, and a GPU that belongs to a job's user.
+/// The groups of the device files that not all users may open: a file of `render` or `video`, and a GPU that belongs to a job's user.
 fn groups() -> Vec<Gid> {
     let directories = ["/dev", "/dev/dri"].map(Path::new);
     let entries = directories.into_iter().flat_map(|directory| directory.read_dir().into_iter().flatten().flatten());
@@ -49,10 +50,10 @@ fn groups() -> Vec<Gid> {
     groups.into_iter().map(Gid::from_raw).collect()
 }
 
-/// Moves standard output out of the reach of a library that prints: what it prints goes nowhere.
+/// Redirects the standard output of libraries to /dev/null. Returns the real standard output.
 ///
 /// # Errors
-/// There is no descriptor left.
+/// No file descriptor is left.
 pub fn own_output() -> io::Result<std::fs::File> {
     let own = nix::unistd::dup(io::stdout())?;
     nix::fcntl::fcntl(&own, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC))?;

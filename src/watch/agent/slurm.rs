@@ -1,4 +1,4 @@
-//! What the agent asks of Slurm, and has it do.
+//! The agent's queries and updates of Slurm.
 
 use config::Victim;
 use faults::ward::{Drained, OnNode};
@@ -11,7 +11,7 @@ const SLURM: Client = Client::each(limit::COMMAND);
 /// The longest reason, in characters.
 const LONGEST: usize = 400;
 
-/// Lets the node take no more jobs, unless somebody else has done that: Slurm keeps one reason, and a drain ends FAIL.
+/// Drains the node, unless another cause has closed it: Slurm keeps one reason, and a drain ends FAIL.
 pub(super) fn drain(node: &str, reason: &str) -> Drained {
     if let Some(report) = report(node).filter(NodeReport::is_closed_by_others) {
         return Drained::Others(report.reason);
@@ -23,43 +23,43 @@ pub(super) fn drain(node: &str, reason: &str) -> Drained {
     }
 }
 
-/// Takes the agent's own drain because of a GPU back, and no other.
+/// Removes the agent's own drain because of a GPU, and no other.
 pub(super) fn resume(node: &str) -> Result<(), String> {
     resume_from(node, GPUS_REASON)
 }
 
 fn resume_from(node: &str, reason: &str) -> Result<(), String> {
-    let Some(report) = report(node) else { return Err("slurmctld does not say how the node is".to_owned()) };
+    let Some(report) = report(node) else { return Err("slurmctld does not report the node".to_owned()) };
     if !report.is_drained_because(reason) {
         return Ok(());
     }
-    // `resume` would also end a DOWN, a reboot and a power-down, which are not the agent's. The reason stays, as Slurm has it: slurmctld
-    // adds none of its own to a node that has one, so a later drain of slurmctld's is still recognized as one that may be taken back.
+    // `resume` would also end a DOWN, a reboot and a power-down of other causes. The reason stays: slurmctld adds none
+    // to a node that has one, so a later drain by slurmctld is still recognized as removable.
     update(node, &["state=undrain"])
 }
 
-/// Whether the node is drained because of its memory; `None` if nobody says.
+/// Whether the node is drained because of its memory; `None` if slurmctld does not report the node.
 pub(super) fn is_closed_for_memory(node: &str) -> Option<bool> {
     report(node).map(|report| report.is_drained_because(MEMORYS_REASON))
 }
 
-/// Lets the node take no more jobs because of its memory, unless it takes none anyway.
+/// Drains the node because of its memory, unless it accepts no jobs anyway.
 pub(super) fn close_for_memory(node: &str, reason: &str) -> Result<(), String> {
-    let Some(report) = report(node) else { return Err("slurmctld does not say how the node is".to_owned()) };
+    let Some(report) = report(node) else { return Err("slurmctld does not report the node".to_owned()) };
     if report.state.starts_with("drain") || report.is_closed_by_others() {
         return Ok(());
     }
     update(node, &["state=drain", &format!("reason={OUR_REASON}{reason}")])
 }
 
-/// Takes that back.
+/// Removes the drain because of memory.
 pub(super) fn open_after_memory(node: &str) -> Result<(), String> {
     resume_from(node, MEMORYS_REASON)
 }
 
-/// Cancels the node's youngest or oldest job with a word to it; returns which.
+/// Cancels the node's youngest or oldest job with a note to its user; returns the job's ID.
 pub(super) fn cancel(node: &str, victim: Victim, why: &str) -> Result<Option<String>, String> {
-    // By the time of their start.
+    // Sorted by start time.
     let which = Jobs { states: &["RUNNING"], node: Some(node), options: &["--sort=S"] };
     let mut jobs = SLURM.jobs(&which)?.into_iter().map(|job| job.number.to_string());
     let job = match victim {
@@ -76,7 +76,7 @@ pub(super) fn cancel(node: &str, victim: Victim, why: &str) -> Result<Option<Str
     Ok(Some(job))
 }
 
-/// Which jobs have GPUs of the node.
+/// The jobs that have GPUs of the node.
 pub(super) fn on_node(node: &str) -> anyhow::Result<OnNode> {
     let cluster = nodes::cluster_of(node, &Client::together(limit::COMMAND))?;
     let node = cluster.node(node)?;

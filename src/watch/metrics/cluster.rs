@@ -1,6 +1,6 @@
-//! The cluster by the names of vpenso/prometheus-slurm-exporter (`slurm_*`).
+//! Metrics of the cluster under the names of vpenso/prometheus-slurm-exporter (`slurm_*`).
 //!
-//! Its names of gauges that end in `_total` are untyped here, because Prometheus has that ending for counters.
+//! Its gauges whose names end in `_total` are untyped here, because Prometheus reserves that suffix for counters.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use slurm::nodes::ClusterNode;
 
 use Kind::{Gauge, Untyped};
 
-/// The start of vpenso's name of a node state, what it is, and the starts of Slurm's own.
+/// Suffix of vpenso's name of a node state, its help text, and the prefix of Slurm's names.
 const NODE_STATES: [(&str, &str, &str); 10] = [
     ("alloc", "Nodes whose CPUs are all allocated.", "allocated"),
-    ("comp", "Nodes on which jobs end.", "completing"),
+    ("comp", "Nodes with completing jobs.", "completing"),
     ("down", "Nodes that are down.", "down"),
     ("drain", "Nodes that are drained or draining.", "drain"),
     ("err", "Nodes with an error.", "err"),
@@ -28,14 +28,14 @@ const JOB_STATES: [(&str, &str, &str); 11] = [
     ("pending", "PENDING", "Jobs that wait."),
     ("running", "RUNNING", "Jobs that run."),
     ("suspended", "SUSPENDED", "Jobs that are suspended."),
-    ("cancelled", "CANCELLED", "Jobs that were cancelled, as long as slurmctld knows them."),
+    ("cancelled", "CANCELLED", "Jobs that were cancelled, as long as slurmctld keeps them."),
     ("completing", "COMPLETING", "Jobs that end."),
-    ("completed", "COMPLETED", "Jobs that have ended, as long as slurmctld knows them."),
+    ("completed", "COMPLETED", "Jobs that completed, as long as slurmctld keeps them."),
     ("configuring", "CONFIGURING", "Jobs whose nodes are being prepared."),
-    ("failed", "FAILED", "Jobs that failed, as long as slurmctld knows them."),
-    ("timeout", "TIMEOUT", "Jobs that ran out of time, as long as slurmctld knows them."),
-    ("preempted", "PREEMPTED", "Jobs that made room, as long as slurmctld knows them."),
-    ("node_fail", "NODE_FAIL", "Jobs whose node failed, as long as slurmctld knows them."),
+    ("failed", "FAILED", "Jobs that failed, as long as slurmctld keeps them."),
+    ("timeout", "TIMEOUT", "Jobs that reached their time limit, as long as slurmctld keeps them."),
+    ("preempted", "PREEMPTED", "Jobs that were preempted, as long as slurmctld keeps them."),
+    ("node_fail", "NODE_FAIL", "Jobs whose node failed, as long as slurmctld keeps them."),
 ];
 
 /// All families.
@@ -54,7 +54,7 @@ fn nodes(slurm: &Slurm) -> Vec<Family> {
     NODE_STATES.iter().map(|(name, help, start)| gauge(format!("slurm_nodes_{name}"), help, count(start))).collect()
 }
 
-/// As `sinfo` has it: a node that would be idle, in a reservation, is reserved or in maintenance.
+/// The state as in `sinfo`: a node that would be idle, in a reservation, is reserved or in maintenance.
 fn state(node: &ClusterNode) -> &str {
     let has = |word: &str| node.words.iter().any(|own| own == word);
     match node.report.state.as_str() {
@@ -76,7 +76,7 @@ fn queue(slurm: &Slurm) -> Vec<Family> {
     JOB_STATES.iter().map(state).chain([waiting]).collect()
 }
 
-/// CPUs as `sinfo --format=%C` tells them.
+/// CPUs as in `sinfo --format=%C`.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cpus {
     allocated: u64,
@@ -111,14 +111,14 @@ fn cpus_and_gpus(slurm: &Slurm) -> Vec<Family> {
     #[expect(clippy::cast_precision_loss, reason = "no cluster has so many GPUs")]
     let ratio = (total > 0).then(|| used as f64 / total as f64);
     vec![
-        gauge("slurm_cpus_alloc".to_owned(), "CPUs that jobs have.", cpus.allocated),
-        gauge("slurm_cpus_idle".to_owned(), "CPUs that jobs can get.", cpus.idle),
-        gauge("slurm_cpus_other".to_owned(), "CPUs of nodes that take no jobs.", cpus.other),
+        gauge("slurm_cpus_alloc".to_owned(), "CPUs allocated to jobs.", cpus.allocated),
+        gauge("slurm_cpus_idle".to_owned(), "CPUs available to jobs.", cpus.idle),
+        gauge("slurm_cpus_other".to_owned(), "CPUs of nodes that accept no jobs.", cpus.other),
         Family::new("slurm_cpus_total", Untyped, "All CPUs.").with(&[], cpus.total),
-        gauge("slurm_gpus_alloc".to_owned(), "GPUs that jobs have, or parts of.", used),
-        gauge("slurm_gpus_idle".to_owned(), "GPUs that no job has.", total - used),
+        gauge("slurm_gpus_alloc".to_owned(), "GPUs allocated to jobs, in whole or in part.", used),
+        gauge("slurm_gpus_idle".to_owned(), "GPUs not allocated to a job.", total - used),
         Family::new("slurm_gpus_total", Untyped, "All GPUs.").with(&[], total),
-        gauge("slurm_gpus_utilization".to_owned(), "The part of the GPUs that jobs have.", ratio),
+        gauge("slurm_gpus_utilization".to_owned(), "Fraction of the GPUs allocated to jobs.", ratio),
     ]
 }
 
@@ -141,21 +141,21 @@ fn partitions(slurm: &Slurm) -> Vec<Family> {
         pending.add(&[("partition", partition)], waiting.get(partition).copied().unwrap_or_default());
     }
     vec![
-        family("allocated", Gauge, "The partition's CPUs that jobs have.", |cpus| cpus.allocated),
-        family("idle", Gauge, "The partition's CPUs that jobs can get.", |cpus| cpus.idle),
-        family("other", Gauge, "The CPUs of the partition's nodes that take no jobs.", |cpus| cpus.other),
+        family("allocated", Gauge, "The partition's CPUs allocated to jobs.", |cpus| cpus.allocated),
+        family("idle", Gauge, "The partition's CPUs available to jobs.", |cpus| cpus.idle),
+        family("other", Gauge, "The CPUs of the partition's nodes that accept no jobs.", |cpus| cpus.other),
         family("total", Untyped, "The partition's CPUs.", |cpus| cpus.total),
         pending,
     ]
 }
 
 fn fair_shares(slurm: &Slurm) -> Vec<Family> {
-    let mut family = Family::new("slurm_account_fairshare", Gauge, "What the account has of its fair share.");
+    let mut family = Family::new("slurm_account_fairshare", Gauge, "Fair-share factor of the account.");
     slurm.fair_shares.iter().for_each(|share| family.add(&[("account", &share.account)], share.factor));
     vec![family]
 }
 
-/// What users and accounts have. Who has nothing has no series, as there.
+/// CPUs and jobs of users and accounts. Users and accounts without jobs have no series, as in vpenso's exporter.
 fn shares(slurm: &Slurm) -> Vec<Family> {
     let by_user = slurm.queue.by(|job| &job.user);
     let by_account = slurm.queue.by(|job| &job.account);
@@ -170,7 +170,7 @@ fn shares(slurm: &Slurm) -> Vec<Family> {
         };
         add("jobs_pending", "Jobs that wait.", |share| share.pending);
         add("jobs_running", "Jobs that run.", |share| share.running);
-        add("cpus_running", "The CPUs of jobs that run.", |share| share.cpus);
+        add("cpus_running", "CPUs of running jobs.", |share| share.cpus);
         add("jobs_suspended", "Jobs that are suspended.", |share| share.suspended);
     }
     families
@@ -185,11 +185,11 @@ fn each_node(slurm: &Slurm) -> Vec<Family> {
         family
     };
     vec![
-        family("cpu_alloc", Gauge, "The node's CPUs that jobs have.", |node| Cpus::of(node).allocated),
-        family("cpu_idle", Gauge, "The node's CPUs that jobs can get.", |node| Cpus::of(node).idle),
-        family("cpu_other", Gauge, "The node's CPUs while it takes no jobs.", |node| Cpus::of(node).other),
+        family("cpu_alloc", Gauge, "The node's CPUs allocated to jobs.", |node| Cpus::of(node).allocated),
+        family("cpu_idle", Gauge, "The node's CPUs available to jobs.", |node| Cpus::of(node).idle),
+        family("cpu_other", Gauge, "The node's CPUs while it accepts no jobs.", |node| Cpus::of(node).other),
         family("cpu_total", Untyped, "The node's CPUs.", |node| Cpus::of(node).total),
-        family("mem_alloc", Gauge, "The node's memory that jobs have, in MiB.", |node| node.memory_allocated_mib),
+        family("mem_alloc", Gauge, "The node's memory allocated to jobs, in MiB.", |node| node.memory_allocated_mib),
         family("mem_total", Untyped, "The node's memory for jobs, in MiB.", |node| node.memory_mib),
     ]
 }
@@ -197,31 +197,36 @@ fn each_node(slurm: &Slurm) -> Vec<Family> {
 fn scheduler(slurm: &Slurm) -> Vec<Family> {
     let told = &slurm.scheduler;
     let rows: [(&str, Kind, &'static str, Option<u64>); 12] = [
-        ("threads", Gauge, "slurmctld's threads that serve requests.", told.threads),
-        ("queue_size", Gauge, "Messages that slurmctld has to send.", told.queue_size),
-        ("dbd_queue_size", Gauge, "Messages for slurmdbd.", told.dbd_queue_size),
-        ("last_cycle", Gauge, "The last cycle of the main scheduler, in microseconds.", told.last_cycle),
-        ("mean_cycle", Gauge, "Its mean cycle, in microseconds.", told.mean_cycle),
-        ("cycle_per_minute", Gauge, "Its cycles in a minute.", told.cycles_per_minute),
-        ("backfill_last_cycle", Gauge, "The last cycle of backfill, in microseconds.", told.backfill_last_cycle),
-        ("backfill_mean_cycle", Gauge, "Its mean cycle, in microseconds.", told.backfill_mean_cycle),
-        ("backfill_depth_mean", Gauge, "How many jobs it looks at.", told.backfill_depth_mean),
+        ("threads", Gauge, "Server threads of slurmctld.", told.threads),
+        ("queue_size", Gauge, "Messages queued by slurmctld for sending.", told.queue_size),
+        ("dbd_queue_size", Gauge, "Messages queued for slurmdbd.", told.dbd_queue_size),
+        ("last_cycle", Gauge, "Duration of the main scheduler's last cycle, in microseconds.", told.last_cycle),
+        ("mean_cycle", Gauge, "Mean duration of a cycle, in microseconds.", told.mean_cycle),
+        ("cycle_per_minute", Gauge, "Cycles of the main scheduler per minute.", told.cycles_per_minute),
+        (
+            "backfill_last_cycle",
+            Gauge,
+            "Duration of the backfill scheduler's last cycle, in microseconds.",
+            told.backfill_last_cycle,
+        ),
+        ("backfill_mean_cycle", Gauge, "Mean duration of a cycle, in microseconds.", told.backfill_mean_cycle),
+        ("backfill_depth_mean", Gauge, "Mean number of jobs considered per backfill cycle.", told.backfill_depth_mean),
         (
             "backfilled_jobs_since_start_total",
             Kind::Counter,
-            "Jobs that backfill started since slurmctld's start.",
+            "Jobs started by backfill since slurmctld's start.",
             told.backfilled_since_start,
         ),
         (
             "backfilled_jobs_since_cycle_total",
             Kind::Counter,
-            "Jobs that backfill started since the numbers were reset.",
+            "Jobs started by backfill since the statistics were reset.",
             told.backfilled_since_cycle,
         ),
         (
             "backfilled_heterogeneous_total",
             Kind::Counter,
-            "Parts of heterogeneous jobs that backfill started.",
+            "Components of heterogeneous jobs started by backfill.",
             told.backfilled_heterogeneous,
         ),
     ];

@@ -1,4 +1,4 @@
-//! NVIDIA's GPUs by the names of dcgm-exporter.
+//! Metrics of NVIDIA GPUs under the names of dcgm-exporter.
 //!
 //! DCGM's units: MHz, MiB, percent, watts, mJ; a ratio from 0 to 1 for what its profiling measures (`DCGM_FI_PROF_...`).
 
@@ -13,17 +13,17 @@ const ROWS: [Row; 16] = [
     ("DEV_SM_CLOCK", Gauge, "The clock of the multiprocessors (MHz).", |gpu| gpu.readings.clocks.sm.into()),
     ("DEV_MEM_CLOCK", Gauge, "The clock of the memory (MHz).", |gpu| gpu.readings.clocks.memory.into()),
     ("DEV_GPU_TEMP", Gauge, "The temperature (C).", |gpu| gpu.condition.temperature.into()),
-    ("DEV_POWER_USAGE", Gauge, "The power that it draws (W).", |gpu| watts(gpu.readings.power_mw)),
-    ("DEV_POWER_MGMT_LIMIT", Gauge, "The limit of that power (W).", |gpu| watts(gpu.readings.power_limit_mw)),
+    ("DEV_POWER_USAGE", Gauge, "The power draw (W).", |gpu| watts(gpu.readings.power_mw)),
+    ("DEV_POWER_MGMT_LIMIT", Gauge, "The power limit (W).", |gpu| watts(gpu.readings.power_limit_mw)),
     ("DEV_TOTAL_ENERGY_CONSUMPTION", Counter, "The energy since the driver was loaded (mJ).", |gpu| {
         gpu.readings.energy_mj.into()
     }),
-    ("DEV_GPU_UTIL", Gauge, "How much of the time it computed (%).", |gpu| gpu.condition.utilization.into()),
-    ("DEV_MEM_COPY_UTIL", Gauge, "How much of the time its memory was read or written (%).", |gpu| {
+    ("DEV_GPU_UTIL", Gauge, "Fraction of time in which a kernel ran (%).", |gpu| gpu.condition.utilization.into()),
+    ("DEV_MEM_COPY_UTIL", Gauge, "Fraction of time in which memory was read or written (%).", |gpu| {
         gpu.readings.memory_utilization.into()
     }),
     ("DEV_FB_USED", Gauge, "Memory in use (MiB).", |gpu| gpu.condition.memory_mib.map(|(used, _)| used).into()),
-    ("DEV_FB_FREE", Gauge, "Memory that is not in use (MiB).", |gpu| {
+    ("DEV_FB_FREE", Gauge, "Free memory (MiB).", |gpu| {
         gpu.condition.memory_mib.map(|(used, total)| total.saturating_sub(used)).into()
     }),
     ("DEV_ECC_DBE_VOL_TOTAL", Counter, "Uncorrected errors since the driver was loaded.", |gpu| {
@@ -32,21 +32,21 @@ const ROWS: [Row; 16] = [
     ("DEV_ECC_DBE_AGG_TOTAL", Counter, "Uncorrected errors over the GPU's life.", |gpu| {
         gpu.readings.ecc_uncorrected.into()
     }),
-    ("DEV_CORRECTABLE_REMAPPED_ROWS", Counter, "Rows replaced after errors that could be corrected.", |gpu| {
+    ("DEV_CORRECTABLE_REMAPPED_ROWS", Counter, "Rows remapped after correctable errors.", |gpu| {
         gpu.readings.remapped_rows.map(|rows| rows.correctable).into()
     }),
-    ("DEV_UNCORRECTABLE_REMAPPED_ROWS", Counter, "Rows replaced after errors that could not.", |gpu| {
+    ("DEV_UNCORRECTABLE_REMAPPED_ROWS", Counter, "Rows remapped after uncorrectable errors.", |gpu| {
         gpu.readings.remapped_rows.map(|rows| rows.uncorrectable).into()
     }),
-    ("DEV_ROW_REMAP_FAILURE", Gauge, "Whether no spare row was left.", |gpu| {
+    ("DEV_ROW_REMAP_FAILURE", Gauge, "Whether a row remap failed for lack of spare rows.", |gpu| {
         gpu.readings.remapped_rows.map(|rows| rows.has_failed).into()
     }),
-    ("PROF_PIPE_TENSOR_ACTIVE", Gauge, "How much of the time its tensor cores were busy.", |gpu| {
+    ("PROF_PIPE_TENSOR_ACTIVE", Gauge, "Fraction of time in which tensor cores were busy.", |gpu| {
         gpu.readings.tensor_ppm.map(|ppm| f64::from(ppm) / 1e6).into()
     }),
 ];
 
-/// The families of the GPUs that the last look could measure.
+/// The families of the GPUs with a recent sample.
 pub(super) fn families(gpus: &[GpuReport], is_fresh: bool, host: &str) -> Vec<Family> {
     let named = |name: &str| format!("DCGM_FI_{name}");
     let nvidia = || gpus.iter().filter(|gpu| gpu.vendor.traits().has_cuda);

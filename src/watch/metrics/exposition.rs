@@ -1,20 +1,20 @@
 //! Prometheus's text format, version 0.0.4.
 //!
-//! A family stands there once, with HELP and TYPE; a series stands there once; a value that is no number is left out.
+//! Each family occurs once, with HELP and TYPE; each series occurs once; a value that is no number is left out.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use model::printable;
 
-/// What the values of a family are.
+/// The type of a family's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Goes up, until it begins anew.
+    /// Monotonic; resets on restart.
     Counter,
-    /// Goes up and down.
+    /// May increase and decrease.
     Gauge,
-    /// Others chose a name that says otherwise: a gauge called `_total`, for example.
+    /// Has a name fixed by another exporter that contradicts its type: a gauge called `_total`, for example.
     Untyped,
 }
 
@@ -37,7 +37,7 @@ impl Family {
         Self { name: name.into(), kind, help, series: BTreeSet::new(), lines: String::new() }
     }
 
-    /// Adds a series. Labels without a value are left out, which is the same to Prometheus.
+    /// Adds a series. Labels without a value are left out, which is equivalent for Prometheus.
     pub(super) fn add(&mut self, labels: &[(&str, &str)], value: impl Into<Value>) {
         let Value(Some(value)) = value.into() else { return };
         let mut text = String::new();
@@ -58,7 +58,7 @@ impl Family {
         self
     }
 
-    /// Its text; empty without series.
+    /// The family as text; empty without series.
     fn text(&self) -> String {
         let kind = match self.kind {
             Kind::Counter => "counter",
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_are_escaped_and_what_is_no_number_is_left_out() {
+    fn escapes_labels_and_omits_non_numbers() {
         let mut family = Family::new("x", Kind::Gauge, "A thing.");
         family.add(&[("user", "a\"b\\c\nd"), ("none", "")], 1.5);
         family.add(&[("user", "nan")], f64::NAN);

@@ -1,4 +1,4 @@
-//! The GPUs by the names of utkuozdemir/nvidia_gpu_exporter (`nvidia_smi_*`), for all vendors.
+//! Metrics of the GPUs of all vendors under the names of utkuozdemir/nvidia_gpu_exporter (`nvidia_smi_*`).
 //!
 //! Units are Prometheus's own: bytes, watts, joules, hertz, ratios from 0 to 1.
 
@@ -8,7 +8,7 @@ use faults::fault::FaultKind;
 use faults::report::GpuReport;
 use model::inventory::{ComputeMode, PciAddress};
 
-/// The name of a family, what it is, and its value for a GPU.
+/// Name and help text of a family, and its value for a GPU.
 pub(super) type Row = (&'static str, Kind, &'static str, fn(&GpuReport) -> Value);
 
 use Kind::{Counter, Gauge};
@@ -16,32 +16,32 @@ use Kind::{Counter, Gauge};
 const MIB: u64 = 1 << 20;
 
 const MEASURED: [Row; 42] = [
-    ("utilization_gpu_ratio", Gauge, "How much of the time the GPU computed.", |gpu| {
+    ("utilization_gpu_ratio", Gauge, "Fraction of time in which a kernel ran.", |gpu| {
         percent(gpu.condition.utilization)
     }),
-    ("utilization_memory_ratio", Gauge, "How much of the time its memory was read or written.", |gpu| {
+    ("utilization_memory_ratio", Gauge, "Fraction of time in which memory was read or written.", |gpu| {
         percent(gpu.readings.memory_utilization)
     }),
     ("memory_used_bytes", Gauge, "Memory in use.", |gpu| {
         gpu.condition.memory_mib.map(|(used, _)| used.saturating_mul(MIB)).into()
     }),
-    ("memory_total_bytes", Gauge, "All memory.", |gpu| {
+    ("memory_total_bytes", Gauge, "Total memory.", |gpu| {
         gpu.condition.memory_mib.map(|(_, total)| total.saturating_mul(MIB)).into()
     }),
-    ("memory_free_bytes", Gauge, "Memory that is not in use.", |gpu| {
+    ("memory_free_bytes", Gauge, "Free memory.", |gpu| {
         gpu.condition.memory_mib.map(|(used, total)| total.saturating_sub(used).saturating_mul(MIB)).into()
     }),
     ("temperature_gpu", Gauge, "The temperature in degrees Celsius.", |gpu| gpu.condition.temperature.into()),
-    ("power_draw_watts", Gauge, "The power that it draws.", |gpu| thousandth(gpu.readings.power_mw)),
-    ("enforced_power_limit_watts", Gauge, "The limit of that power.", |gpu| thousandth(gpu.readings.power_limit_mw)),
-    ("power_limit_watts", Gauge, "The limit that was set.", |gpu| thousandth(gpu.readings.set_power_limit_mw)),
-    ("power_default_limit_watts", Gauge, "The limit that the model comes with.", |gpu| {
+    ("power_draw_watts", Gauge, "The power draw.", |gpu| thousandth(gpu.readings.power_mw)),
+    ("enforced_power_limit_watts", Gauge, "The enforced power limit.", |gpu| thousandth(gpu.readings.power_limit_mw)),
+    ("power_limit_watts", Gauge, "The configured power limit.", |gpu| thousandth(gpu.readings.set_power_limit_mw)),
+    ("power_default_limit_watts", Gauge, "The default power limit of the model.", |gpu| {
         thousandth(gpu.readings.default_power_limit_mw)
     }),
     ("energy_joules_total", Counter, "The energy since the driver was loaded.", |gpu| {
         thousandth(gpu.readings.energy_mj)
     }),
-    ("fan_speed_ratio", Gauge, "The speed of the fan, of its highest.", |gpu| percent(gpu.readings.fan_percent)),
+    ("fan_speed_ratio", Gauge, "The fan speed as a fraction of its maximum.", |gpu| percent(gpu.readings.fan_percent)),
     ("pstate", Gauge, "The performance state, 0 (fastest) to 15.", |gpu| gpu.readings.pstate.into()),
     ("clocks_current_graphics_clock_hz", Gauge, "The graphics clock.", |gpu| hertz(gpu.readings.clocks.graphics)),
     ("clocks_current_sm_clock_hz", Gauge, "The clock of the multiprocessors.", |gpu| hertz(gpu.readings.clocks.sm)),
@@ -56,16 +56,16 @@ const MEASURED: [Row; 42] = [
     ("clocks_max_memory_clock_hz", Gauge, "The highest clock of the memory.", |gpu| {
         hertz(gpu.readings.highest_clocks.memory)
     }),
-    ("clocks_event_reasons_active", Gauge, "What limits the clocks, as NVML's bits.", |gpu| {
+    ("clocks_event_reasons_active", Gauge, "Reasons that limit the clocks, as NVML's bit mask.", |gpu| {
         gpu.readings.clock_event_reasons.into()
     }),
-    ("clocks_event_reasons_gpu_idle", Gauge, "Whether the clocks are low because nothing runs.", |gpu| bit(gpu, 0)),
+    ("clocks_event_reasons_gpu_idle", Gauge, "Whether the clocks are low because the GPU is idle.", |gpu| bit(gpu, 0)),
     ("clocks_event_reasons_applications_clocks_setting", Gauge, "Whether a setting limits the clocks.", |gpu| {
         bit(gpu, 1)
     }),
     ("clocks_event_reasons_sw_power_cap", Gauge, "Whether the power limit lowers the clocks.", |gpu| bit(gpu, 2)),
     ("clocks_event_reasons_hw_slowdown", Gauge, "Whether the hardware lowers the clocks.", |gpu| bit(gpu, 3)),
-    ("clocks_event_reasons_sync_boost", Gauge, "Whether GPUs that boost together lower the clocks.", |gpu| bit(gpu, 4)),
+    ("clocks_event_reasons_sync_boost", Gauge, "Whether a sync boost group lowers the clocks.", |gpu| bit(gpu, 4)),
     (
         "clocks_event_reasons_sw_thermal_slowdown",
         Gauge,
@@ -81,7 +81,7 @@ const MEASURED: [Row; 42] = [
     (
         "clocks_event_reasons_hw_power_brake_slowdown",
         Gauge,
-        "Whether the machine's power supply has the clocks lowered.",
+        "Whether the power supply's brake signal lowers the clocks.",
         |gpu| bit(gpu, 7),
     ),
     ("ecc_mode_current", Gauge, "Whether the memory's error correction is on.", |gpu| {
@@ -99,19 +99,19 @@ const MEASURED: [Row; 42] = [
     ("ecc_errors_uncorrected_aggregate_total", Kind::Untyped, "Uncorrected errors over the GPU's life.", |gpu| {
         gpu.readings.ecc_uncorrected.or(gpu.readings.ras_uncorrected).into()
     }),
-    ("remapped_rows_correctable", Gauge, "Rows replaced after errors that could be corrected.", |gpu| {
+    ("remapped_rows_correctable", Gauge, "Rows remapped after correctable errors.", |gpu| {
         gpu.readings.remapped_rows.map(|rows| rows.correctable).into()
     }),
-    ("remapped_rows_uncorrectable", Gauge, "Rows replaced after errors that could not.", |gpu| {
+    ("remapped_rows_uncorrectable", Gauge, "Rows remapped after uncorrectable errors.", |gpu| {
         gpu.readings.remapped_rows.map(|rows| rows.uncorrectable).into()
     }),
-    ("remapped_rows_pending", Gauge, "Whether a reset is to replace more rows.", |gpu| {
+    ("remapped_rows_pending", Gauge, "Whether row remaps are pending until a reset.", |gpu| {
         gpu.readings.remapped_rows.map(|rows| rows.is_pending).into()
     }),
-    ("remapped_rows_failure", Gauge, "Whether no spare row was left.", |gpu| {
+    ("remapped_rows_failure", Gauge, "Whether a row remap failed for lack of spare rows.", |gpu| {
         gpu.readings.remapped_rows.map(|rows| rows.has_failed).into()
     }),
-    ("gpu_recovery_action", Gauge, "What the driver says is to be done; 0 is nothing, 1 a reset.", |gpu| {
+    ("gpu_recovery_action", Gauge, "The recovery action requested by the driver: 0 none, 1 reset.", |gpu| {
         gpu.readings.recovery_action.into()
     }),
     ("fabric_state", Gauge, "The NVLink fabric: 1 not started, 2 in progress, 3 completed.", |gpu| {
@@ -125,40 +125,40 @@ const MEASURED: [Row; 42] = [
         };
         gpu.condition.compute_mode.map(number).into()
     }),
-    ("persistence_mode", Gauge, "Whether the driver stays loaded while nobody uses the GPU.", |gpu| {
+    ("persistence_mode", Gauge, "Whether the driver stays loaded while the GPU is unused.", |gpu| {
         gpu.condition.is_persistent.into()
     }),
-    ("compute_apps", Gauge, "Processes that compute on it.", |gpu| {
+    ("compute_apps", Gauge, "Compute processes on the GPU.", |gpu| {
         gpu.condition.processes.as_ref().map(|all| all.len() as u64).into()
     }),
 ];
 
 /// PCI Express.
 const LINK: [Row; 6] = [
-    ("pcie_link_gen_current", Gauge, "The generation of the PCI Express link.", |gpu| {
+    ("pcie_link_gen_current", Gauge, "The current generation of the PCI Express link.", |gpu| {
         gpu.condition.pcie.map(|link| link.generation).into()
     }),
-    ("pcie_link_gen_max", Gauge, "The highest generation of GPU and machine.", |gpu| {
+    ("pcie_link_gen_max", Gauge, "The highest generation supported by GPU and machine.", |gpu| {
         gpu.condition.pcie.map(|link| link.highest_generation).into()
     }),
-    ("pcie_link_width_current", Gauge, "The lanes of the PCI Express link.", |gpu| {
+    ("pcie_link_width_current", Gauge, "The current number of lanes of the PCI Express link.", |gpu| {
         gpu.condition.pcie.map(|link| link.lanes).into()
     }),
-    ("pcie_link_width_max", Gauge, "The most lanes of GPU and machine.", |gpu| {
+    ("pcie_link_width_max", Gauge, "The highest number of lanes supported by GPU and machine.", |gpu| {
         gpu.condition.pcie.map(|link| link.most_lanes).into()
     }),
-    ("pcie_throughput_tx_bytes_per_second", Gauge, "What the GPU sends over PCI Express.", |gpu| {
+    ("pcie_throughput_tx_bytes_per_second", Gauge, "Data sent by the GPU over PCI Express.", |gpu| {
         gpu.readings.pcie_traffic.sent.into()
     }),
-    ("pcie_throughput_rx_bytes_per_second", Gauge, "What the GPU receives over PCI Express.", |gpu| {
+    ("pcie_throughput_rx_bytes_per_second", Gauge, "Data received by the GPU over PCI Express.", |gpu| {
         gpu.readings.pcie_traffic.received.into()
     }),
 ];
 
-/// How the names of the clocks' reasons begin, and how they began before NVIDIA's driver 535. Dashboards ask for either.
+/// Prefix of the names of clock limit reasons, and their prefix before NVIDIA's driver 535. Dashboards query either.
 const REASONS: [&str; 2] = ["clocks_event_reasons", "clocks_throttle_reasons"];
 
-/// The families. What a look measured is left out where the last look is too old.
+/// The families. Measurements are left out if the last sample is too old.
 pub(super) fn families(gpus: &[GpuReport], is_fresh: bool) -> Vec<Family> {
     let named = |name: &str| format!("nvidia_smi_{name}");
     let mut all = identity(gpus);
@@ -184,7 +184,7 @@ pub(super) fn families(gpus: &[GpuReport], is_fresh: bool) -> Vec<Family> {
 }
 
 fn identity(gpus: &[GpuReport]) -> Vec<Family> {
-    let mut info = Family::new("nvidia_smi_gpu_info", Gauge, "What the GPU is, in labels.");
+    let mut info = Family::new("nvidia_smi_gpu_info", Gauge, "Properties of the GPU, as labels.");
     let mut index = Family::new("nvidia_smi_index", Gauge, "The driver's index of the GPU.");
     for gpu in gpus {
         let (uuid, number) = (uuid(gpu), gpu.index.to_string());
@@ -197,10 +197,8 @@ fn identity(gpus: &[GpuReport]) -> Vec<Family> {
 }
 
 fn processes(gpus: &[GpuReport]) -> Vec<Family> {
-    let mut info =
-        Family::new("nvidia_smi_compute_app_info", Gauge, "A process on the GPU, by its number on the host.");
-    let mut used =
-        Family::new("nvidia_smi_compute_app_used_memory_bytes", Gauge, "The memory of the GPU that a process uses.");
+    let mut info = Family::new("nvidia_smi_compute_app_info", Gauge, "A process on the GPU, by its PID on the host.");
+    let mut used = Family::new("nvidia_smi_compute_app_used_memory_bytes", Gauge, "GPU memory used by a process.");
     for gpu in gpus {
         for process in gpu.condition.processes.iter().flatten() {
             let (uuid, pid) = (uuid(gpu), process.pid.to_string());
@@ -209,14 +207,17 @@ fn processes(gpus: &[GpuReport]) -> Vec<Family> {
         }
     }
     let heard = gpus.iter().any(|gpu| gpu.condition.processes.is_some());
-    let success =
-        Family::new("nvidia_smi_compute_apps_last_collect_success", Gauge, "Whether the processes are known.");
+    let success = Family::new(
+        "nvidia_smi_compute_apps_last_collect_success",
+        Gauge,
+        "Whether the list of processes is available.",
+    );
     vec![info, used, success.with(&[], heard)]
 }
 
 fn xids(gpus: &[GpuReport]) -> [Family; 2] {
     let mut total = Family::new("nvidia_smi_xid_errors_total", Counter, "XID errors since the start of the container.");
-    let mut last = Family::new("nvidia_smi_xid_last_timestamp_seconds", Gauge, "When an XID error was last seen.");
+    let mut last = Family::new("nvidia_smi_xid_last_timestamp_seconds", Gauge, "Time of the last XID error.");
     for gpu in gpus {
         for (kind, count) in &gpu.counts {
             let FaultKind::Xid(xid) = kind else { continue };
@@ -235,7 +236,7 @@ pub(super) fn uuid(gpu: &GpuReport) -> String {
     own.filter(|uuid| !uuid.is_empty()).or_else(address).unwrap_or_else(|| gpu.index.to_string())
 }
 
-/// A driver's name in lower case without what tells its kind.
+/// A driver's name in lower case without its type prefix.
 pub(super) fn bare(uuid: &str, kind: &str) -> String {
     let lower = uuid.trim().to_lowercase();
     lower.strip_prefix(kind).map_or_else(|| lower.clone(), str::to_owned)

@@ -1,25 +1,25 @@
-//! MIG instances by the names of utkuozdemir/nvidia_gpu_exporter (`nvidia_smi_mig_*`).
+//! Metrics of MIG instances under the names of utkuozdemir/nvidia_gpu_exporter (`nvidia_smi_mig_*`).
 //!
-//! Memory and activity are the GPU instance's, which its compute instances share: a series for each GPU instance.
+//! Memory and activity belong to the GPU instance, which its compute instances share: one series per GPU instance.
 
 use super::exposition::{Family, Kind, Value};
 use super::gpus::{bare, uuid};
 use faults::report::GpuReport;
 use model::inventory::InstanceReadings;
 
-/// The name of a family, what it is, and its value for an instance.
+/// Name and help text of a family, and its value for an instance.
 type Row = (&'static str, &'static str, fn(&InstanceReadings) -> Value);
 
 const MEASURED: [Row; 3] = [
     ("memory_used_bytes", "Memory of the GPU instance in use.", |instance| instance.memory_used.into()),
-    ("sm_activity_ratio", "How much of the time its multiprocessors had work.", |instance| ratio(instance.sm_ppm)),
-    ("tensor_activity_ratio", "How much of the time its tensor cores were busy.", |instance| {
+    ("sm_activity_ratio", "Fraction of time in which the multiprocessors had work.", |instance| ratio(instance.sm_ppm)),
+    ("tensor_activity_ratio", "Fraction of time in which the tensor cores were busy.", |instance| {
         ratio(instance.tensor_ppm)
     }),
 ];
 
 pub(super) fn families(gpus: &[GpuReport]) -> Vec<Family> {
-    let mut info = Family::new("nvidia_smi_mig_info", Kind::Gauge, "What the MIG instance is, in labels.");
+    let mut info = Family::new("nvidia_smi_mig_info", Kind::Gauge, "Properties of the MIG instance, as labels.");
     let instances = || gpus.iter().flat_map(|gpu| gpu.readings.instances.iter().map(|one| (uuid(gpu), one)));
     for (gpu, instance) in instances() {
         let own = instance.uuid.as_deref().map(|uuid| bare(uuid, "mig-")).unwrap_or_default();
@@ -34,7 +34,7 @@ pub(super) fn families(gpus: &[GpuReport]) -> Vec<Family> {
     }
     let measured = MEASURED.iter().map(|(name, help, value)| {
         let mut family = Family::new(format!("nvidia_smi_mig_{name}"), Kind::Gauge, help);
-        // The family takes each GPU instance once.
+        // The family keeps one series per GPU instance.
         for (gpu, instance) in instances() {
             family.add(&[("uuid", &gpu), ("gpu_instance_id", &instance.gpu_instance.to_string())], value(instance));
         }

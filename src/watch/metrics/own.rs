@@ -1,4 +1,4 @@
-//! What slurminit alone knows (`slurminit_*`).
+//! slurminit's own metrics (`slurminit_*`).
 
 use super::exposition::{Family, Kind};
 use super::gpus::uuid;
@@ -19,15 +19,15 @@ const STATES: [UnitState; 7] = [
     UnitState::GivenUp,
 ];
 
-/// Our own families. `slurm` is slurmctld's answer.
+/// slurminit's own families. `slurm` is slurmctld's answer.
 pub(super) fn families(files: &Files, slurm: Result<&Slurm, &str>) -> Vec<Family> {
     let mut all = vec![
-        Family::new("slurminit_build_info", Gauge, "slurminit's version, in a label.")
+        Family::new("slurminit_build_info", Gauge, "slurminit's version, as a label.")
             .with(&[("version", env!("CARGO_PKG_VERSION"))], 1_u64),
-        Family::new("slurminit_slurm_up", Gauge, "Whether slurmctld answers.").with(&[], slurm.is_ok()),
-        Family::new("slurminit_slurm_answer_seconds", Gauge, "How long slurmctld's answers took.")
+        Family::new("slurminit_slurm_up", Gauge, "Whether slurmctld responds.").with(&[], slurm.is_ok()),
+        Family::new("slurminit_slurm_answer_seconds", Gauge, "Duration of the queries to slurmctld.")
             .with(&[], slurm.ok().map(|slurm| slurm.took.as_secs_f64())),
-        Family::new("slurminit_gpu_report_age_seconds", Gauge, "The age of the last report on the GPUs.")
+        Family::new("slurminit_gpu_report_age_seconds", Gauge, "Age of the last GPU report.")
             .with(&[], files.report_age()),
     ];
     if let Some(snapshot) = &files.snapshot {
@@ -42,9 +42,9 @@ pub(super) fn families(files: &Files, slurm: Result<&Slurm, &str>) -> Vec<Family
 
 #[expect(clippy::cast_precision_loss, reason = "no container runs so long")]
 fn daemons(snapshot: &Snapshot, uptime_ms: u64) -> Vec<Family> {
-    let mut up = Family::new("slurminit_daemon_up", Gauge, "Whether a daemon or service serves.");
-    let mut restarts = Family::new("slurminit_daemon_restarts_total", Counter, "How often it was started again.");
-    let mut state = Family::new("slurminit_daemon_state", Gauge, "1 for the state that it is in.");
+    let mut up = Family::new("slurminit_daemon_up", Gauge, "Whether a daemon or service is ready.");
+    let mut restarts = Family::new("slurminit_daemon_restarts_total", Counter, "Restarts of a daemon or service.");
+    let mut state = Family::new("slurminit_daemon_state", Gauge, "1 for the current state of a daemon or service.");
     for unit in &snapshot.units {
         up.add(&[("daemon", &unit.name)], unit.is_up());
         restarts.add(&[("daemon", &unit.name)], unit.restarts);
@@ -55,10 +55,8 @@ fn daemons(snapshot: &Snapshot, uptime_ms: u64) -> Vec<Family> {
     }
     vec![
         Family::new("slurminit_ready", Gauge, "Whether jobs can run.").with(&[], snapshot.ready),
-        Family::new("slurminit_uptime_seconds", Gauge, "How long slurminit has been running.")
-            .with(&[], uptime_ms as f64 / 1000.0),
-        Family::new("slurminit_reloads_total", Counter, "How many reloads were asked for.")
-            .with(&[], snapshot.reload.asked),
+        Family::new("slurminit_uptime_seconds", Gauge, "Uptime of slurminit.").with(&[], uptime_ms as f64 / 1000.0),
+        Family::new("slurminit_reloads_total", Counter, "Requested reloads.").with(&[], snapshot.reload.asked),
         up,
         restarts,
         state,
@@ -67,8 +65,8 @@ fn daemons(snapshot: &Snapshot, uptime_ms: u64) -> Vec<Family> {
 
 #[expect(clippy::cast_precision_loss, reason = "no start takes so long")]
 fn boot(snapshot: &Snapshot) -> Vec<Family> {
-    let mut parts = Family::new("slurminit_boot_part_seconds", Gauge, "How long a part of the start took.");
-    let mut ready = Family::new("slurminit_boot_ready_seconds", Gauge, "When the node could be used, after the start.");
+    let mut parts = Family::new("slurminit_boot_part_seconds", Gauge, "Duration of a part of the start.");
+    let mut ready = Family::new("slurminit_boot_ready_seconds", Gauge, "Time from the start until the node was ready.");
     for span in &snapshot.timeline {
         let until = span.until_us.filter(|_| span.part != Part::Command);
         parts.add(&[("part", &part(&span.part))], until.map(|until| until.saturating_sub(span.from_us) as f64 / 1e6));
@@ -95,8 +93,8 @@ fn part(part: &Part) -> String {
 
 fn faults(gpus: &[GpuReport]) -> Vec<Family> {
     let mut total = Family::new("slurminit_gpu_faults_total", Counter, "Faults since the start of the container.");
-    let mut last = Family::new("slurminit_gpu_fault_last_timestamp_seconds", Gauge, "When a fault was last seen.");
-    let mut open = Family::new("slurminit_gpu_fault_open", Gauge, "A fault that the GPU has now.");
+    let mut last = Family::new("slurminit_gpu_fault_last_timestamp_seconds", Gauge, "Time of the last fault.");
+    let mut open = Family::new("slurminit_gpu_fault_open", Gauge, "A current fault of the GPU.");
     let mut out = Family::new("slurminit_gpu_out", Gauge, "Whether the GPU is kept from jobs because of its faults.");
     for gpu in gpus {
         let uuid = uuid(gpu);
@@ -116,8 +114,8 @@ fn faults(gpus: &[GpuReport]) -> Vec<Family> {
 fn allocation(gpus: &[GpuReport], now: u64) -> Vec<Family> {
     let mut allocated = Family::new("slurminit_gpu_allocated", Gauge, "Whether a job has the GPU or a part of it.");
     let mut since =
-        Family::new("slurminit_gpu_allocation_seconds", Gauge, "For how long a job has had the GPU, or none has.");
-    let mut info = Family::new("slurminit_gpu_job_info", Gauge, "A job that has the GPU or a part of it.");
+        Family::new("slurminit_gpu_allocation_seconds", Gauge, "How long the GPU has been allocated or free.");
+    let mut info = Family::new("slurminit_gpu_job_info", Gauge, "A job with the GPU or a part of it.");
     for gpu in gpus {
         let uuid = uuid(gpu);
         allocated.add(&[("uuid", &uuid)], !gpu.jobs.is_empty());

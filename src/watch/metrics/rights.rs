@@ -1,14 +1,14 @@
-//! The process gives up root.
+//! Drops root's rights in the metrics process.
 
 use anyhow::Context as _;
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::{Gid, Uid, User, setgid, setgroups, setuid};
 
-/// nobody's number, and its group's.
-const NOBODY: u32 = 65534;
+/// The conventional unprivileged user and group ID.
+const UNPRIVILEGED: u32 = 65534;
 
-/// Becomes slurminit's user without its group, which may open GPUs. Another user that the operator chose stays as it is.
+/// Switches to slurminit's user without its group, which may open GPUs. A user chosen by the operator is kept.
 ///
 /// # Errors
 /// The rights cannot be given up.
@@ -16,10 +16,10 @@ pub(super) fn give_up() -> anyhow::Result<()> {
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
     if Uid::effective().is_root() {
         let known = User::from_name(install::LOOKERS).ok().flatten();
-        let uid = known.map_or(Uid::from_raw(NOBODY), |user| user.uid);
+        let uid = known.map_or(Uid::from_raw(UNPRIVILEGED), |user| user.uid);
         setgroups(&[]).context("cannot change the groups")?;
-        setgid(Gid::from_raw(NOBODY)).context("cannot change the group")?;
+        setgid(Gid::from_raw(UNPRIVILEGED)).context("cannot change the group")?;
         setuid(uid).context("cannot change the user")?;
     }
-    prctl::set_no_new_privs().context("cannot give up the way to new rights")
+    prctl::set_no_new_privs().context("cannot set no_new_privs")
 }

@@ -1,9 +1,9 @@
-//! What a scrape gets.
+//! The text of a scrape.
 
 use super::{cluster, dcgm, exposition, gpus, own};
 use crate::overview::seen::{Files, Slurm};
 
-/// The text of `/metrics`. `slurm` is slurmctld's answer, or why there is none; `dcgm` the machine's name, if DCGM's names are wanted.
+/// The text of `/metrics`. `slurm` is slurmctld's answer, or why there is none; `dcgm` is the machine's name, if DCGM's names are enabled.
 pub fn text(files: &Files, slurm: Result<&Slurm, &str>, dcgm: Option<&str>) -> String {
     let gpus = files.report.as_ref().map_or(&[][..], |report| &report.gpus);
     let mut families = own::families(files, slurm);

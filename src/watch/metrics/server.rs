@@ -1,7 +1,7 @@
 //! The HTTP server: a few fixed paths, no file, no request with a body.
 //!
-//! One thread serves all. Each connection has one request, and a deadline for each of its parts; where there are too many, one that
-//! has asked for nothing yet gives way.
+//! One thread serves all connections. Each has one request, and a deadline for each of its parts; if there are too many, one without a
+//! request is closed.
 
 mod connections;
 mod reply;
@@ -28,11 +28,11 @@ use reply::{Content, Reply, answer};
 use stream::Stream;
 use viewers::Viewers;
 
-/// How long a request's header may take to come.
+/// Timeout of a request's header.
 const FOR_THE_HEADER: Duration = Duration::from_secs(5);
-/// The longest header, in bytes; hyper allows no less.
+/// Maximum length of a header, in bytes; hyper allows no less.
 const LONGEST_HEADER: usize = 8192;
-/// The pause where no connection can be accepted because there are no descriptors.
+/// The pause after a failed accept, when no file descriptors are left.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The page.
 const PAGE: &str = include_str!("page.html");
@@ -43,9 +43,9 @@ struct Server {
     hosts: Vec<String>,
 }
 
-/// Serves until the process is ended.
+/// Serves until the process is killed.
 pub(super) fn run(settings: Settings) -> anyhow::Result<()> {
-    // The only thread beside this one asks slurmctld.
+    // The only other thread queries slurmctld.
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_io().enable_time().max_blocking_threads(1).build()?;
     runtime.block_on(serve(settings))
@@ -89,7 +89,7 @@ async fn converse(server: Arc<Server>, stream: TcpStream, peer: IpAddr, place: P
     let mut http = http1::Builder::new();
     http.keep_alive(false).max_buf_size(LONGEST_HEADER).max_headers(64);
     http.timer(TokioTimer::new()).header_read_timeout(FOR_THE_HEADER);
-    // What goes wrong on a connection is the client's affair.
+    // Errors of a connection concern only its client.
     let _ = http.serve_connection(TokioIo::new(Stream::new(stream)), service).await;
 }
 
@@ -97,10 +97,10 @@ impl Server {
     async fn serve(&self, request: &Request<Incoming>, peer: IpAddr) -> Response<Reply> {
         let is_head = request.method() == Method::HEAD;
         if request.method() != Method::GET && !is_head {
-            return answer(StatusCode::METHOD_NOT_ALLOWED, Content::Text, "only GET and HEAD\n");
+            return answer(StatusCode::METHOD_NOT_ALLOWED, Content::Text, "only GET and HEAD are allowed\n");
         }
         if !request.body().is_end_stream() {
-            return answer(StatusCode::PAYLOAD_TOO_LARGE, Content::Text, "no request here has a body\n");
+            return answer(StatusCode::PAYLOAD_TOO_LARGE, Content::Text, "request bodies are not allowed\n");
         }
         if !self.is_meant(request) {
             return answer(

@@ -1,4 +1,4 @@
-//! What is served: the files, read for each request, and slurmctld's answers, kept for some seconds.
+//! The served data: the files, read for each request, and slurmctld's answers, cached for some seconds.
 
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
@@ -14,7 +14,7 @@ use model::printable;
 /// slurmctld's answer, or why there is none.
 type Answer = Arc<Result<Slurm, String>>;
 
-/// Where everything comes from.
+/// The sources of the data.
 #[derive(Debug)]
 pub(super) struct Source {
     run: PathBuf,
@@ -25,7 +25,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// DCGM's names have the machine's.
+    /// The machine's name for DCGM's metrics.
     pub(super) fn new(settings: Settings) -> Arc<Self> {
         let Settings { run, dcgm, host, accounting, .. } = settings;
         let dcgm = dcgm.then_some(host);
@@ -48,9 +48,9 @@ impl Source {
 
     async fn look(self: &Arc<Self>) -> (Files, Answer) {
         let own = Arc::clone(self);
-        // A task of its own: a client that leaves meanwhile ends no question, and causes no second one.
+        // A separate task: a client that disconnects does not cancel the query or cause a second one.
         let asked = tokio::spawn(async move { own.ask().await }).await;
-        let answer = asked.unwrap_or_else(|_| Arc::new(Err("slurmctld could not be asked".to_owned())));
+        let answer = asked.unwrap_or_else(|_| Arc::new(Err("slurmctld could not be queried".to_owned())));
         let mut files = overview::files(&self.run);
         let mut allocations = self.allocations.lock().unwrap_or_else(PoisonError::into_inner);
         allocations.apply(&mut files, answer.as_ref().as_ref().map_err(String::as_str));
@@ -58,7 +58,7 @@ impl Source {
         (files, answer)
     }
 
-    /// One question at a time: whoever comes meanwhile waits for its answer.
+    /// Runs one query at a time; concurrent callers wait for its result.
     async fn ask(&self) -> Answer {
         let mut kept = self.answer.lock().await;
         if let Some((at, answer)) = kept.as_ref() {
@@ -71,7 +71,7 @@ impl Source {
             let snapshot = overview::files(&run).snapshot;
             slurm::ask(snapshot.and_then(|snapshot| snapshot.prepared).as_ref(), accounting)
         });
-        let answer = Arc::new(asked.await.unwrap_or_else(|_| Err("the question failed".to_owned())));
+        let answer = Arc::new(asked.await.unwrap_or_else(|_| Err("the query failed".to_owned())));
         *kept = Some((Instant::now(), Arc::clone(&answer)));
         answer
     }

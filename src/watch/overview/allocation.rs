@@ -1,6 +1,6 @@
-//! Who has this container's GPUs, and for how long.
+//! Which jobs have this container's GPUs, and for how long.
 //!
-//! The agent asks slurmctld only about GPUs that work; here also a job that lets its GPU idle counts.
+//! The agent queries slurmctld only about busy GPUs; here a job with an idle GPU counts, too.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use slurm::nodes::{ClusterNode, GpuState};
 pub struct Allocations(BTreeMap<(String, u32), u64>);
 
 impl Allocations {
-    /// Writes slurmctld's answer into the report. Without one, the report stays as it is.
+    /// Writes slurmctld's answer into the report. Without an answer, the report is unchanged.
     pub fn apply(&mut self, files: &mut Files, slurm: Result<&Slurm, &str>) {
         let prepared = files.snapshot.as_ref().and_then(|snapshot| snapshot.prepared.as_ref());
         let (Ok(slurm), Some(prepared), Some(report)) = (slurm, prepared, files.report.as_mut()) else { return };
@@ -32,7 +32,7 @@ impl Allocations {
                 None => {}
             }
             if !gpu.jobs.is_empty() {
-                // From now on, once they have ended.
+                // The GPU is free from now on, once its jobs have ended.
                 *idle = files.now;
             }
         }

@@ -4,38 +4,38 @@ use std::collections::BTreeMap;
 
 use model::queued_job::{HOLDING, QueuedJob};
 
-/// The jobs that slurmctld knows: those that have ended for some minutes longer.
+/// The jobs that slurmctld lists, which includes ended jobs for some minutes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Queue {
     /// In squeue's order.
     pub jobs: Vec<QueuedJob>,
 }
 
-/// How many jobs somebody has in which state.
+/// Numbers of jobs of a user or account, by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share {
-    /// Jobs that wait.
+    /// Pending jobs.
     pub pending: u64,
-    /// Jobs that run.
+    /// Running jobs.
     pub running: u64,
-    /// The CPUs of those.
+    /// CPUs of running jobs.
     pub cpus: u64,
-    /// Jobs that are suspended.
+    /// Suspended jobs.
     pub suspended: u64,
 }
 
 impl Queue {
-    /// How many jobs have this state.
+    /// Number of jobs in this state.
     pub fn count(&self, state: &str) -> u64 {
         self.jobs.iter().filter(|job| job.state == state).count() as u64
     }
 
-    /// How many jobs wait for others.
+    /// Number of jobs that wait for other jobs.
     pub fn waiting_for_others(&self) -> u64 {
         self.jobs.iter().filter(|job| job.waits() && job.reason == "Dependency").count() as u64
     }
 
-    /// The jobs by what `key` says of them.
+    /// The jobs grouped by `key`.
     pub fn by<'a>(&'a self, key: impl Fn(&'a QueuedJob) -> &'a str) -> BTreeMap<&'a str, Share> {
         let mut shares: BTreeMap<&str, Share> = BTreeMap::new();
         for job in &self.jobs {
@@ -53,7 +53,7 @@ impl Queue {
         shares
     }
 
-    /// How many jobs wait for each partition; a job that may go to several waits for each.
+    /// Number of pending jobs by partition; a job with several partitions counts in each.
     pub fn pending_by_partition(&self) -> BTreeMap<&str, u64> {
         let mut pending = BTreeMap::new();
         for job in self.jobs.iter().filter(|job| job.waits()) {
@@ -64,7 +64,7 @@ impl Queue {
         pending
     }
 
-    /// The jobs that have not ended: first those that run, then those that wait.
+    /// The jobs that have not ended: running jobs first, then pending ones.
     pub fn active(&self) -> impl Iterator<Item = &QueuedJob> {
         let of = |waits: bool| {
             let is_active = |job: &&QueuedJob| job.waits() || HOLDING.contains(&job.state.as_str());

@@ -1,4 +1,4 @@
-//! What was read and answered.
+//! The collected data.
 
 use std::time::Duration;
 
@@ -9,20 +9,20 @@ use slurm::nodes::ClusterNodes;
 use slurm::scheduler::Scheduler;
 use slurm::shares::FairShare;
 
-/// What lies in the run directory.
+/// The contents of the run directory.
 #[derive(Clone, Debug, Default)]
 pub struct Files {
-    /// The state of a slurminit that runs.
+    /// The status of a running slurminit.
     pub snapshot: Option<Snapshot>,
-    /// How long slurminit has been running, in ms.
+    /// Uptime of slurminit, in ms.
     pub uptime_ms: u64,
-    /// The agent's file, however old.
+    /// The agent's report, however old.
     pub report: Option<Report>,
     /// The time of reading, in seconds since 1970.
     pub now: u64,
 }
 
-/// A look at a GPU that answers late takes as long, in seconds.
+/// Maximum duration of one sample of a GPU, in seconds.
 const SLACK: u64 = 15;
 
 impl Files {
@@ -31,24 +31,24 @@ impl Files {
         self.report.as_ref().map(|report| self.now.saturating_sub(report.at))
     }
 
-    /// Whether there is no report, or one that several looks should have replaced.
+    /// Whether there is no report, or it is older than several sampling intervals.
     pub fn is_stale(&self) -> bool {
         let longest = |report: &Report| SLACK + 3 * report.interval_ms / 1000;
         self.report.as_ref().is_none_or(|report| self.now.saturating_sub(report.at) > longest(report))
     }
 }
 
-/// What slurmctld answered.
+/// slurmctld's answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Slurm {
     /// The nodes and their GPUs.
     pub cluster: ClusterNodes,
     /// The jobs.
     pub queue: Queue,
-    /// The scheduler's numbers.
+    /// The scheduler's statistics.
     pub scheduler: Scheduler,
-    /// What accounts have of their fair share; empty without accounting.
+    /// The accounts' fair-share factors; empty without accounting.
     pub fair_shares: Vec<FairShare>,
-    /// How long the answers took.
+    /// Duration of the queries.
     pub took: Duration,
 }

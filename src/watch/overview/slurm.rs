@@ -1,4 +1,4 @@
-//! Asks slurmctld for the nodes, the queue, the scheduler and, where there is accounting, the accounts' shares.
+//! Queries slurmctld for the nodes, the queue, the scheduler and, with accounting, the accounts' shares.
 
 use std::time::Instant;
 
@@ -10,13 +10,13 @@ use slurm::nodes;
 use super::queue::Queue;
 use super::seen::Slurm;
 
-/// How much of a field of a job is kept, in characters.
+/// Maximum length of a field of a job, in characters.
 const LONGEST: usize = 100;
 
-/// Asks, with `has_shares` also for the accounts' shares. `own` is what this container's start found.
+/// Queries slurmctld; with `has_shares` also the accounts' shares. `own` is the result of this container's start.
 ///
 /// # Errors
-/// Why there is no answer, in one line.
+/// A query fails: the reason in one line.
 pub fn ask(own: Option<&Prepared>, has_shares: bool) -> Result<Slurm, String> {
     let began = Instant::now();
     let client = Client::together(limit::SCRAPE);

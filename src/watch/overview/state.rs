@@ -1,6 +1,6 @@
-//! What people see: the page and `slurminit top`.
+//! The data of the page and of `slurminit top`.
 //!
-//! Every text in it is one line that is safe for a terminal.
+//! Every text is one line that is safe for a terminal.
 
 use serde::Serialize;
 
@@ -12,37 +12,37 @@ use model::printable;
 use model::queued_job::{OwnedJob, QueuedJob};
 use slurm::nodes::ClusterNode;
 
-/// How many jobs are shown.
+/// Maximum number of jobs.
 const MOST_JOBS: usize = 100;
-/// How many nodes are shown.
+/// Maximum number of nodes.
 const MOST_NODES: usize = 256;
-/// How much is kept of a text that others chose, in characters.
+/// Maximum length of a text chosen by users, in characters.
 const LONGEST: usize = 400;
-/// How much is kept of a fault's line, which ends with the repair.
+/// Maximum length of a fault's line, which ends with the repair.
 const LONGEST_FAULT: usize = 1200;
 
-/// Everything.
+/// The whole state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct State {
     /// The time, in seconds since 1970.
     pub at: u64,
     /// slurminit's version.
     pub version: &'static str,
-    /// The node's name in Slurm; empty where there is none.
+    /// The node's name in Slurm; empty without a node.
     pub node: String,
     /// Whether jobs can start here.
     pub is_ready: bool,
     /// Why not, in one line.
     pub why: String,
-    /// Whether GPUs are made up.
+    /// Whether the GPUs are simulated.
     pub is_simulated: bool,
-    /// How many nodes are made up; 0 for a node that is one.
+    /// Number of simulated nodes; 0 for a real node.
     pub simulated_nodes: usize,
     /// The age of the agent's report in seconds; `None` if there is none.
     pub report_age: Option<u64>,
-    /// Whether that is so old that its measurements are left out.
+    /// Whether the report is too old, so that its measurements are left out.
     pub is_stale: bool,
-    /// What happens to the node because of a GPU.
+    /// The state of the node because of a GPU fault.
     pub notice: Option<String>,
     /// This container's GPUs.
     pub gpus: Vec<GpuView>,
@@ -50,7 +50,7 @@ pub struct State {
     pub faults: Vec<FaultView>,
     /// The daemons and services.
     pub daemons: Vec<DaemonView>,
-    /// What slurmctld says, or why it says nothing.
+    /// slurmctld's answer, or why there is none.
     pub slurm: Result<SlurmView, String>,
 }
 
@@ -61,34 +61,34 @@ pub struct GpuView {
     pub index: u32,
     /// The model.
     pub model: String,
-    /// The driver's name of it, or its PCI address.
+    /// The driver's identifier, or the PCI address.
     pub id: String,
-    /// Memory in use and all memory, in MiB.
+    /// Used and total memory, in MiB.
     pub memory_mib: Option<(u64, u64)>,
-    /// In percent.
+    /// Utilization in percent.
     pub utilization: Option<u32>,
-    /// In degrees Celsius.
+    /// Temperature in degrees Celsius.
     pub temperature: Option<u32>,
-    /// In watts.
+    /// Power draw in watts.
     pub watts: Option<u64>,
-    /// The limit of that.
+    /// Power limit in watts.
     pub watts_limit: Option<u64>,
-    /// The jobs that have it.
+    /// The jobs that have the GPU.
     pub jobs: Vec<OwnedJob>,
-    /// For how many seconds they have, or nobody has.
+    /// Seconds since the GPU was allocated or became free.
     pub for_seconds: Option<u64>,
-    /// What is wrong with it now.
+    /// The current faults.
     pub faults: Vec<String>,
-    /// Whether it is kept from jobs because of that.
+    /// Whether jobs do not get the GPU because of its faults.
     pub is_out: bool,
 }
 
-/// A fault that was told.
+/// A reported fault.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FaultView {
-    /// How many seconds ago.
+    /// Age in seconds.
     pub age: u64,
-    /// What the log said.
+    /// The log line.
     pub line: String,
 }
 
@@ -97,17 +97,17 @@ pub struct FaultView {
 pub struct DaemonView {
     /// Its name.
     pub name: String,
-    /// Its state, in a word.
+    /// The state, in one word.
     pub state: String,
-    /// Whether it serves.
+    /// Whether it is ready.
     pub is_up: bool,
     /// Whether the container ends without it.
     pub is_essential: bool,
-    /// How often it was restarted.
+    /// Number of restarts.
     pub restarts: u32,
-    /// For how many seconds it has been in this state, where that is known.
+    /// Seconds in this state, if known.
     pub for_seconds: Option<u64>,
-    /// How its last process ended, if it was restarted or is away.
+    /// How its last process ended, if it was restarted or is down.
     pub last_exit: Option<String>,
 }
 
@@ -116,18 +116,18 @@ pub struct DaemonView {
 pub struct SlurmView {
     /// The nodes.
     pub nodes: Vec<ClusterNode>,
-    /// How many there are.
+    /// Number of nodes.
     pub node_count: usize,
-    /// How many jobs run.
+    /// Number of running jobs.
     pub running: u64,
-    /// How many jobs wait.
+    /// Number of pending jobs.
     pub pending: u64,
     /// The first jobs.
     pub jobs: Vec<QueuedJob>,
 }
 
 impl State {
-    /// Puts together what was read.
+    /// Builds the state from the collected data.
     pub fn of(files: &Files, slurm: Result<&Slurm, &str>) -> Self {
         let snapshot = files.snapshot.as_ref();
         let prepared = snapshot.and_then(|snapshot| snapshot.prepared.as_ref());
@@ -160,10 +160,10 @@ impl State {
     }
 }
 
-/// Whether jobs can start here, and why not: what PID 1 knows, and then what slurmctld says of the node.
+/// Whether jobs can start here, and why not: from PID 1's status, then from slurmctld's report of the node.
 fn readiness(snapshot: Option<&Snapshot>, slurm: Result<&Slurm, &str>) -> (bool, String) {
     let Some(snapshot) = snapshot else {
-        return (false, "slurminit does not run here".to_owned());
+        return (false, "slurminit is not running here".to_owned());
     };
     let name = snapshot.prepared.as_ref().map_or("", |prepared| &prepared.node_name);
     let own = slurm.ok().and_then(|slurm| slurm.cluster.nodes.iter().find(|node| node.name == name));
@@ -172,7 +172,7 @@ fn readiness(snapshot: Option<&Snapshot>, slurm: Result<&Slurm, &str>) -> (bool,
         (Err(why), _) => (false, line(why)),
         (Ok(_), Some(node)) if !node.takes_jobs() => {
             let report = &node.report;
-            let silence = if report.responding { "" } else { " and does not answer" };
+            let silence = if report.responding { "" } else { " and does not respond" };
             let reason = if report.reason.is_empty() { String::new() } else { format!(": {}", report.reason) };
             (false, line(&format!("the node is {}{silence}{reason}", report.state)))
         }
@@ -204,10 +204,10 @@ fn of_report(gpu: &GpuReport, files: &Files) -> GpuView {
     }
 }
 
-/// Without a report: what a start found, and what slurmctld says of it.
+/// The GPUs without a report: the result of the start, and slurmctld's report.
 fn offered(prepared: &Prepared, slurm: Option<&Slurm>) -> Vec<GpuView> {
     if prepared.simulated_nodes > 0 {
-        // The table of nodes has those of each.
+        // The table of nodes shows the GPUs of each node.
         return Vec::new();
     }
     let own = |node: &&ClusterNode| node.name == prepared.node_name;

@@ -1,4 +1,4 @@
-//! What the terminal shows.
+//! Renders the state in the terminal.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -16,15 +16,15 @@ const GOOD: Style = Style::new().fg(Color::Green);
 const WARN: Style = Style::new().fg(Color::Yellow);
 const BAD: Style = Style::new().fg(Color::Red);
 
-/// How many cells a meter has.
+/// Width of a meter in cells.
 const METER: usize = 8;
 
-/// Draws the state, `scroll` lines further down; how far one can scroll.
+/// Draws the state, scrolled down by `scroll` lines; returns the maximum of `scroll`.
 pub(super) fn draw(frame: &mut Frame<'_>, state: Option<&State>, scroll: u16) -> u16 {
     let [head, body, foot] =
         Layout::vertical([Constraint::Length(1), Constraint::Min(0), Constraint::Length(1)]).areas(frame.area());
     let Some(state) = state else {
-        frame.render_widget(Paragraph::new("slurminit: looking ..."), head);
+        frame.render_widget(Paragraph::new("slurminit: loading ..."), head);
         return 0;
     };
     frame.render_widget(Paragraph::new(headline(state)), head);
@@ -78,16 +78,18 @@ fn notes(state: &State) -> Vec<Line<'static>> {
     }
     match state.report_age {
         Some(seconds) if state.is_stale => {
-            let text = format!("the GPUs were last looked at {} ago; their measurements are left out", age(seconds));
+            let text = format!("the last GPU report is {} old; its measurements are left out", age(seconds));
             notes.push(Line::from(span(&text, BAD)));
         }
-        None if !state.gpus.is_empty() => notes.push(Line::from(span("nobody looks at the GPUs", SOFT))),
+        None if !state.gpus.is_empty() => {
+            notes.push(Line::from(span("no GPU report: the agent is off or has not started", SOFT)))
+        }
         _ => {}
     }
     notes
 }
 
-/// `  0 NVIDIA H200      ████      50 %  33/140 GiB 627 W  52 C  17 alice`. No job gets a GPU of a node that is not ready.
+/// One GPU: ` 0 NVIDIA H200 ████ 50 % 33/140 GiB 627 W 52 C 17 alice`. A free GPU of a node that is not ready shows as idle.
 fn gpu_lines(gpu: &GpuView, is_ready: bool, width: usize) -> Vec<Line<'static>> {
     let room = width.saturating_sub(62).clamp(12, 30);
     let (job, style) = match gpu.jobs.first() {
@@ -125,7 +127,7 @@ fn cluster(state: &State) -> Vec<Line<'static>> {
         Ok(known) => known,
         Err(why) => {
             let mut lines = title("QUEUE");
-            lines.push(Line::from(span(&format!("slurmctld does not answer: {why}"), BAD)));
+            lines.push(Line::from(span(&format!("slurmctld does not respond: {why}"), BAD)));
             return lines;
         }
     };
@@ -153,7 +155,7 @@ fn job(job: &QueuedJob) -> Line<'static> {
 fn node(node: &ClusterNode) -> Line<'static> {
     let free = node.gpus.iter().filter(|gpu| gpu.state == GpuState::Free).count();
     let gpus = if node.gpus.is_empty() { dash() } else { format!("{free}/{}", node.gpus.len()) };
-    let silent = if node.report.responding { "" } else { ", silent" };
+    let silent = if node.report.responding { "" } else { ", not responding" };
     let text = format!(
         "{:<15} {:>3}/{:<3} CPU  {gpus:>5} GPUs free  ",
         clipped(&node.name, 15),

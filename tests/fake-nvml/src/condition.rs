@@ -37,7 +37,7 @@ pub(crate) struct Condition {
     pub(crate) pcie_mib: Option<(f64, f64)>,
     /// `NVML_GPU_FABRIC_STATE_...`; absent: the call is not supported.
     pub(crate) fabric: Option<u8>,
-    /// Whether no spare row of its memory is left.
+    /// Whether no spare memory row left (row remapping failed).
     pub(crate) remap_failed: bool,
 }
 

@@ -24,7 +24,7 @@ silent() { # COUNT PORT-or-PATH
 
 /// Slurm's own threads are fewer than the most that is tried here, and munged's by far.
 pub(super) fn attacks() -> Vec<Attack> {
-    let attack = |what, lines: &str| Attack::new(what, &format!("{SILENT}{lines}; wait"), "is kept busy");
+    let attack = |what, lines: &str| Attack::new(what, &format!("{SILENT}{lines}; wait"), "is overloaded");
     let quiet = |what, lines: &str| Attack::new(what, &format!("{SILENT}{lines}; wait"), "ready");
     vec![
         quiet("8 silent connections to munged", "silent 8 /run/munge/munge.socket.2"),

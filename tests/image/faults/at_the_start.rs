@@ -13,9 +13,9 @@ const FAULTS: [(&str, &str, bool, &str); 8] = [
     ("exit 0", "exit 0", true, "NAME exited with code 0"),
     ("exit 1", "exit 1", true, "NAME exited with code 1"),
     ("STOP", "kill -STOP $$", true, "NAME runs for "),
-    ("slow start, 3 s", "sleep 3", true, "NAME runs and is not ready yet; it has 60 s in all"),
+    ("slow start, 3 s", "sleep 3", true, "NAME is still starting (timeout 60 s)"),
     ("never ready, once", "exec sleep 1000", true, "NAME runs for "),
-    ("exit 1 at each start", "exit 1", false, "NAME failed 5 times within 60 s; it last exited with code 1"),
+    ("exit 1 at each start", "exit 1", false, "NAME failed 5 times within 60 s (last: exited with code 1"),
 ];
 
 pub(super) fn cases() -> Vec<Case> {

@@ -4,8 +4,7 @@ use super::case::{Case, End};
 use super::wrapper;
 
 pub(super) fn cases() -> Vec<Case> {
-    let helper =
-        [("KILL", "stopping, as signal"), ("SEGV", "stopping, as signal"), ("STOP", "slurmctld did not end in time")];
+    let helper = [("KILL", "; stopping"), ("SEGV", "; stopping"), ("STOP", "slurmctld did not end in time")];
     let helper = helper.map(|(signal, says)| {
         // slurmctld goes on without it, and does not end without it.
         Case { job: "", ..case("slurmscriptd", signal, &format!("kill -{signal} $old"), says) }
@@ -20,8 +19,8 @@ fn each(target: &'static str) -> Vec<Case> {
     let (stopped, ended) = match target {
         "slurmd" => ("are still ending; the next start requeues them", "NAME exited with code 0"),
         // The stop tells it to go on, and to end.
-        "service" => ("stopping, as signal 15 asks", "NAME was killed by signal 15"),
-        _ => ("nobody could say within 5 s what became of the jobs", "NAME exited with code 0"),
+        "service" => ("received SIGTERM; stopping", "NAME was killed by signal 15"),
+        _ => ("could not account for the jobs within 5 s", "NAME exited with code 0"),
     };
     let at_will = wrapper::exits_at_will(target);
     let ignored = wrapper::ignores_term(target);

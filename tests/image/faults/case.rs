@@ -64,7 +64,7 @@ pub(super) struct Seen {
 const OR: &str = " | ";
 
 /// What PID 1 says, behind a number, where lines did not fit.
-const LOST: &str = " log lines were lost here: nobody read the log fast enough";
+const LOST: &str = " log lines were dropped here: the log reader was too slow";
 
 /// Longer than this is a hang.
 const PATIENCE: u64 = 60;

@@ -150,7 +150,7 @@ fn processes() -> Vec<Case> {
             // It has its notice if there is a process left for that.
             job: "requeued",
             end: End::Stops,
-            says: "stopping, as signal 15 asks",
+            says: "received SIGTERM; stopping",
             ..bomb("stopping", "fork bomb under --pids-limit")
         },
     ]

@@ -14,7 +14,7 @@ fn helper() -> impl Iterator<Item = Case> {
         jobs: true,
         inject: format!("kill -{signal} $old; old=$(pid slurmctld)"),
         until: "renewed slurmctld".to_owned(),
-        says: format!("slurmctld lives and does not answer: its helper slurmscriptd {says}").leak(),
+        says: format!("slurmctld is running but not responding (its helper slurmscriptd {says}").leak(),
         ..Case::new("slurmscriptd", "ready", signal)
     })
 }
@@ -26,7 +26,7 @@ fn hung_service() -> Case {
         jobs: true,
         inject: "was=$(cat /tmp/service); kill -STOP $was".to_owned(),
         until: "[ \"$(cat /tmp/service)\" != \"$was\" ]".to_owned(),
-        says: "service lives and does not answer",
+        says: "service is running but not responding",
         ..Case::new("service", "ready", "STOP")
     }
 }
@@ -67,7 +67,7 @@ fn each(target: &'static str) -> Vec<Case> {
         ..Case::new(target, "ready", fault)
     };
     let signal = |signal| format!("old=$(pid {process}); kill -{signal} $old");
-    let stop = (target != "service").then(|| case("STOP", signal("STOP"), "NAME lives and does not answer"));
+    let stop = (target != "service").then(|| case("STOP", signal("STOP"), "NAME is running but not responding"));
     let by_term = if target == "service" { "NAME was killed by signal 15" } else { "NAME exited with code 0" };
     let mut cases = vec![
         case("KILL", signal("KILL"), "NAME was killed by signal 9 (SIGKILL)"),

@@ -83,7 +83,7 @@ fn hit(target: &'static str, at: fn(&'static str, &'static str, &str) -> Case) -
             Case {
                 toml: case.toml + &wrapper::asked_service(),
                 until: "[ \"$(cat /tmp/service)\" != \"$was\" ] && reloaded applied".to_owned(),
-                says: "service lives and does not answer",
+                says: "service is running but not responding",
                 ..case
             }
         }
@@ -94,7 +94,7 @@ fn hit(target: &'static str, at: fn(&'static str, &'static str, &str) -> Case) -
             "STOP",
             "kill -STOP $old",
             plain(),
-            "NAME lives and does not answer | restarting slurmctld and slurmd instead",
+            "NAME is running but not responding | restarting slurmctld and slurmd instead",
         ),
     });
     cases
@@ -111,7 +111,7 @@ fn reconfigured_helper() -> impl Iterator<Item = Case> {
 
 fn restarted_helper() -> impl Iterator<Item = Case> {
     [("KILL", "is dead"), ("SEGV", "is dead"), ("STOP", "is stopped")].into_iter().map(|(signal, says)| Case {
-        says: format!("slurmctld lives and does not answer: its helper slurmscriptd {says}").leak(),
+        says: format!("slurmctld is running but not responding (its helper slurmscriptd {says}").leak(),
         ..helper(at_restart, signal)
     })
 }
@@ -150,7 +150,7 @@ fn started(target: &'static str) -> Vec<Case> {
             toml: case.toml + &wrapper::settings(target, &script) + &ready_within(target, 1),
             inject: format!("reload '{RESTART}'"),
             until: "reloaded went-back".to_owned(),
-            says: format!("reload taken back: {target} does not live with the new files").leak(),
+            says: format!("reload rolled back: {target} fails with the new files").leak(),
             ..case
         }
     };
@@ -160,9 +160,9 @@ fn started(target: &'static str) -> Vec<Case> {
         held("SEGV", "kill -SEGV $$", "NAME was killed by signal 11 (SIGSEGV)"),
         held("exit 0", "exit 0", "NAME exited with code 0"),
         held("exit 1", "exit 1", "NAME exited with code 1"),
-        held("STOP", "kill -STOP $$", "NAME runs for 2.0 s and is not ready; restarting it"),
-        held("slow start, 3 s", "sleep 3", "NAME runs and is not ready yet; it has 60 s in all"),
-        held("never ready, once", "exec sleep 1000", "NAME runs for 2.0 s and is not ready; restarting it"),
+        held("STOP", "kill -STOP $$", "NAME is not ready after 2.0 s; restarting"),
+        held("slow start, 3 s", "sleep 3", "NAME is still starting (timeout 60 s)"),
+        held("never ready, once", "exec sleep 1000", "NAME is not ready after 2.0 s; restarting"),
         new_files("exit 1 at each start", "exit 1"),
         new_files("never ready", "exec sleep 1000"),
         Case {

@@ -19,7 +19,7 @@ fn a_computes_lost_gpu_costs_one_gpu_and_it_comes_back_without_a_human() {
     append(&compute, &fault("handle", 3, "gpu-is-lost"));
     shows("c1 draining gpu:nvidia:4");
     let reason = cluster.controller.sh("sinfo --noheader --format %E");
-    assert!(reason.starts_with("slurminit: GPU 3 (0000:13:00.0): the driver has lost it"), "{reason}");
+    assert!(reason.starts_with("slurminit: GPU 3 (0000:13:00.0): the GPU is lost"), "{reason}");
     // One that waits for this very node is there when it comes back.
     let waiting = cluster.submit("--nodelist c1 --gres=gpu:3 --mem 100");
     let before = cluster.controller.sh("wc -l < /tmp/step").parse::<u64>().unwrap();
@@ -36,7 +36,7 @@ fn a_computes_lost_gpu_costs_one_gpu_and_it_comes_back_without_a_human() {
     cluster.until(&format!("squeue -h -j {waiting} -t R | grep -q ."));
     // Back while a job has the others: it takes part once the job has ended.
     repair(&compute);
-    compute.until("slurminit status | grep -q \"GPU 3 is well again\"");
+    compute.until("slurminit status | grep -q \"GPU 3 recovered\"");
     assert_eq!(cluster.controller.sh(&format!("squeue -h -j {waiting} -o %T")), "RUNNING");
     cluster.controller.sh(&format!("scancel {waiting}"));
     shows("c1 idle gpu:nvidia:4");

@@ -1,4 +1,4 @@
-//! The inventory for people. Hardware names are untrusted: nothing reaches the terminal unescaped.
+//! The inventory as text. Hardware names are untrusted, so all text is escaped for the terminal.
 
 use doctor::requirements::Requirement;
 use doctor::{Observation, Verdict};
@@ -84,7 +84,7 @@ fn row(gpu: &Gpu) -> [String; 9] {
     let access = match (&gpu.access, &gpu.mig) {
         (Access::Usable, None) => "usable".to_owned(),
         (Access::Usable, Some(instances)) if instances.is_empty() => "MIG mode without an instance".to_owned(),
-        (Access::Usable, Some(_)) => "by its MIG instances".to_owned(),
+        (Access::Usable, Some(_)) => "as MIG instances".to_owned(),
         (Access::Unusable { reason, obstacle }, _) if obstacle.is_seen_by_runtime() => format!("left out: {reason}"),
         (Access::Unusable { reason, .. }, _) => format!("UNUSABLE: {reason}"),
     };
@@ -106,7 +106,7 @@ fn or_dash(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
-/// A line for each of its MIG instances.
+/// One line for each MIG instance.
 fn instances(gpu: &Gpu) -> Vec<String> {
     let line = |instance: &MigInstance| {
         let access = match &instance.access {
@@ -136,7 +136,7 @@ fn driver(driver: &Driver) -> String {
 fn host(inventory: &Inventory) -> impl Iterator<Item = (&'static str, String)> {
     let Inventory { hostname, cpu, memory, cgroup, slurm, .. } = inventory;
     let cores: usize = cpu.sockets.iter().map(Vec::len).sum();
-    let quota = cpu.quota.map(|cpus| format!(", limited to the time of {cpus}")).unwrap_or_default();
+    let quota = cpu.quota.map(|cpus| format!(", quota {cpus} CPUs")).unwrap_or_default();
     let machine: usize = cpu.sockets.iter().flatten().map(CpuSet::len).sum();
     let cpus = format!(
         "{} allowed ({}){quota}; the machine: sockets {}, cores {cores}, CPUs {machine}",
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_lines_up_and_a_hostile_name_cannot_leave_its_cell() {
+    fn aligns_table_and_escapes_hostile_names() {
         let unusable = Access::unusable(Obstacle::NotGiven, "/dev/nvidia1 is not in this container");
         let inventory = Inventory {
             platform: Platform::Linux,
@@ -249,7 +249,7 @@ mod tests {
 
         driver   nvidia 590.48.01, CUDA 13.1, through NVML
         host     node\x1b[2J
-        CPUs     4 allowed (0-3), limited to the time of 1.5; the machine: sockets 1, cores 2, CPUs 4
+        CPUs     4 allowed (0-3), quota 1.5 CPUs; the machine: sockets 1, cores 2, CPUs 4
         memory   4096 MiB usable; the machine has 64000 MiB, limit 4096 MiB
         cgroup   v2, read-only: cpu
         Slurm    24.11; plugins: gpu_nvml

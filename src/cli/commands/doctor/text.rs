@@ -7,7 +7,7 @@ use serde::Serialize;
 use doctor::{Examined, Observation, Verdict, worst};
 use model::printable;
 
-/// For a person; `is_brief` leaves out what is in order.
+/// The report as text; `is_brief` leaves out passed checks.
 pub(super) fn text(place: &str, examined: &[Examined], is_brief: bool) -> String {
     let mut text = format!("slurminit doctor, {place}\n");
     let mut part = "";
@@ -18,7 +18,7 @@ pub(super) fn text(place: &str, examined: &[Examined], is_brief: bool) -> String
             let _ = writeln!(text, "\n{part}");
         }
         let _ = writeln!(text, "  {} {}: {}", it.observed.verdict().mark(), it.entry.id, it.entry.symptoms.join("; "));
-        let _ = writeln!(text, "      looked at: {}", it.entry.looks_at);
+        let _ = writeln!(text, "      checked: {}", it.entry.looks_at);
         for observation in it.observed.observations() {
             text += &observed(observation);
         }
@@ -28,7 +28,7 @@ pub(super) fn text(place: &str, examined: &[Examined], is_brief: bool) -> String
 
 fn observed(observation: &Observation) -> String {
     let Observation { verdict, seen, cause, repair } = observation;
-    let label = if *verdict == Verdict::CouldNotLook { "no look:" } else { "seen:" };
+    let label = if *verdict == Verdict::CouldNotLook { "unknown:" } else { "seen:" };
     let mut text = format!("      {label:<10} {}\n", printable::line(seen));
     let more = [("cause:", cause), ("repair:", repair)];
     for (label, words) in more.into_iter().filter_map(|(label, words)| Some((label, words.as_ref()?))) {
@@ -41,7 +41,7 @@ fn summary(examined: &[Examined]) -> String {
     let count = |verdict| examined.iter().filter(|it| it.observed.verdict() == verdict).count();
     let plural = |count: usize, one: &str, more: &str| format!("{count} {}", if count == 1 { one } else { more });
     format!(
-        "{}, {}, {} not looked at, {}, {} in order.\n",
+        "{}, {}, {} not checked, {}, {} ok.\n",
         plural(count(Verdict::Fail), "fault", "faults"),
         plural(count(Verdict::Warn), "warning", "warnings"),
         count(Verdict::CouldNotLook),
@@ -67,7 +67,7 @@ struct ReportedEntry<'a> {
     observations: &'a [Observation],
 }
 
-/// For a program.
+/// The report as JSON.
 pub(super) fn json(place: &str, examined: &[Examined]) -> serde_json::Result<String> {
     let entries = examined.iter().map(|Examined { part, entry, observed }| ReportedEntry {
         id: entry.id,

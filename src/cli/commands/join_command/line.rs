@@ -1,4 +1,4 @@
-//! The printed line, and what is said beside it.
+//! The printed command, and the advice beside it.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use super::mounts::Shared;
 /// The network of the new container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Network {
-    /// That of its host.
+    /// The host's network.
     Host,
-    /// One of the container engine's.
+    /// A network of the container engine.
     Named(String),
 }
 
-/// A `docker run` of one line. Every part is made of characters that no shell reads anything into.
+/// A `docker run` in one line. No part contains characters that are special to a shell.
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) name: String,
@@ -31,11 +31,11 @@ pub(super) struct Line {
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, network, gpu_type, mounts, image, token } = self;
-        // As a compute of compose.cluster.yaml has it.
+        // The options of a compute in compose.cluster.yaml.
         write!(f, "docker run -d --restart unless-stopped --stop-timeout 30 --name {name} ")?;
         match network {
             Network::Host => f.write_str("--network host ")?,
-            // The engine's name server knows containers by name, and Slurm by host name.
+            // The engine's DNS resolves containers by name, and Slurm uses host names.
             Network::Named(network) => write!(f, "--hostname {name} --network {network} ")?,
         }
         let vendor = gpu_type.and_then(GpuType::vendor);
@@ -47,60 +47,60 @@ impl fmt::Display for Line {
 }
 
 impl Line {
-    /// On another host the volumes of this one are empty.
+    /// On another host, this host's volumes are empty.
     fn shared_advice(&self) -> &'static str {
         match self.mounts.is_empty() {
             true => {
-                "Mount what the nodes of this cluster share, such as homes and data, in the new container too: --volume SOURCE:/data\n"
+                "Mount the shared directories of this cluster, such as homes and data, in the new container too: --volume SOURCE:/data\n"
             }
             false => "",
         }
     }
 
-    /// What the person must know, for standard error.
+    /// Advice for the operator, for standard error.
     pub(super) fn advice(&self, says: &Says, controller_port: u16, daemon_port: u16) -> String {
         let Says { controller, address, .. } = says;
         let hours = says.expires.saturating_sub(says.issued).div_ceil(3600);
         let more = match self.network {
             Network::Host => format!(
-                "The new node takes its host's name. It must reach {address}:{controller_port}, and the controller its port {daemon_port}; \
-                 --address is for another address of {controller}.\n{}",
+                "The new node uses its host's name. It must reach {address}:{controller_port}, and the controller its port {daemon_port}; \
+                 use --address for another address of {controller}.\n{}",
                 self.shared_advice()
             ),
             Network::Named(_) => String::new(),
         };
         let gpus = match self.gpu_type {
             Some(GpuType::None) | None => {
-                "Neither this image nor a node of this cluster shows that the new container has real GPUs, so the line gives it none.\n"
+                "The command passes no GPUs to the new container, because neither this image nor a node of this cluster has real GPUs.\n"
             }
             _ => "",
         };
         format!(
-            "SECRET: the line has the munge key of this cluster in it. Whoever reads it can be anyone here, root included, also after it has \
-             expired; only a new key on all machines ends that.\n\
-             Run it on the new machine within {hours} h, where {} is this same image. {more}{gpus}",
+            "SECRET: the command contains the munge key of this cluster. Anyone who reads it can act as any user here, including root, even \
+             after it has expired; only a new key on all machines revokes that.\n\
+             Run it on the new machine within {hours} h, with the same image as {}. {more}{gpus}",
             self.image
         )
     }
 }
 
-/// The first `compute-N` that is no node's name. Each line begins with one.
+/// The first `compute-N` that is not the name of a node. Each line begins with a name.
 pub(super) fn free_name(nodes: &str) -> String {
     let is_taken = |name: &String| nodes.lines().any(|line| line.split_whitespace().next() == Some(name));
     let mut names = (1..).map(|number| format!("compute-{number}"));
     names.find(|name| !is_taken(name)).unwrap_or_default()
 }
 
-/// A name of the engine's: nothing that a shell or `docker run` takes for something else.
+/// A name for the engine, without characters that are special to a shell or `docker run`.
 pub(super) fn parse_word(text: &str) -> Result<String, String> {
     is_word(text, "_.-")
         .then(|| text.to_owned())
-        .ok_or_else(|| "want letters, digits, and . _ - after the first".to_owned())
+        .ok_or_else(|| "use letters, digits, and . _ - after the first character".to_owned())
 }
 
-/// `registry.example.org:5000/lab/slurminit:1`, also with `@sha256:...`.
+/// Such as `registry.example.org:5000/lab/slurminit:1`, also with `@sha256:...`.
 pub(super) fn parse_image(text: &str) -> Result<String, String> {
-    is_word(text, "_.-/:@").then(|| text.to_owned()).ok_or_else(|| "want the name of an image".to_owned())
+    is_word(text, "_.-/:@").then(|| text.to_owned()).ok_or_else(|| "not the name of an image".to_owned())
 }
 
 fn is_word(text: &str, more: &str) -> bool {
@@ -109,9 +109,9 @@ fn is_word(text: &str, more: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || more.contains(c))
 }
 
-/// `90s`, `30m`, `12h`, `7d`; a year at most.
+/// Parses `90s`, `30m`, `12h`, `7d`; at most a year.
 pub(super) fn parse_time(text: &str) -> Result<Duration, String> {
-    let wrong = || "want a number and s, m, h or d, of a year at most: 30m, 12h, 7d".to_owned();
+    let wrong = || "not a time; use a number and s, m, h or d, at most a year: 30m, 12h, 7d".to_owned();
     let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(wrong)?;
     let unit = match unit {
         "s" => 1,
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_is_one_that_a_shell_takes_as_it_is() {
+    fn line_is_a_valid_docker_run() {
         assert_eq!(
             line(Network::Host, Some(GpuType::Nvidia)),
             "docker run -d --restart unless-stopped --stop-timeout 30 --name compute-1 --network host --shm-size 1g -v lab_data:/data --gpus all \
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_gets_into_the_line_that_a_shell_would_read() {
+    fn rejects_words_with_shell_characters() {
         for bad in ["", "-d", "--privileged", "a b", "a;b", "$(x)", "`x`", "a'b", "lab\n", "ä"] {
             assert!(parse_word(bad).is_err() && parse_image(bad).is_err(), "{bad}");
         }
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn times_have_a_unit() {
+    fn parses_times_with_unit() {
         let seconds = |text| parse_time(text).map(|time| time.as_secs());
         assert_eq!(
             [seconds("90s"), seconds("30m"), seconds("12h"), seconds("7d")].map(Result::unwrap),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_node_gets_a_name_that_is_free() {
+    fn new_node_gets_free_name() {
         assert_eq!(free_name(""), "compute-1");
         assert_eq!(free_name("compute-1\ncompute-10\ncompute-3\n"), "compute-2");
     }

@@ -1,4 +1,4 @@
-//! What the containers of a cluster share: volumes and directories of the host, as this container has them.
+//! The shared mounts of the cluster's containers: volumes and directories of the host, as in this container.
 
 use std::fmt;
 use std::path::Path;
@@ -20,7 +20,7 @@ enum Source {
     Host(String),
 }
 
-/// `-v` would create a directory that is missing on the host; `--mount` fails.
+/// Formats the option of docker run. `-v` would create a directory that is missing on the host; `--mount` fails.
 impl fmt::Display for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { source, target, read_only } = self;
@@ -38,9 +38,9 @@ impl fmt::Display for Shared {
 }
 
 impl Shared {
-    /// `SOURCE:TARGET` or `SOURCE:TARGET:ro`, as for `docker run --volume`.
+    /// Parses `SOURCE:TARGET` or `SOURCE:TARGET:ro`, as for `docker run --volume`.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let wrong = || "want SOURCE:TARGET or SOURCE:TARGET:ro, of letters, digits and / . _ -".to_owned();
+        let wrong = || "not a mount; use SOURCE:TARGET or SOURCE:TARGET:ro, of letters, digits and / . _ -".to_owned();
         let (text, read_only) = text.strip_suffix(":ro").map_or((text, false), |text| (text, true));
         let (source, target) = text.split_once(':').ok_or_else(wrong)?;
         let is_fine = is_plain(source) && is_plain(target) && target.starts_with('/');
@@ -48,14 +48,14 @@ impl Shared {
         is_fine.then(|| Self { source, target: target.to_owned(), read_only }).ok_or_else(wrong)
     }
 
-    /// `own` are the directories of this container alone, such as its state.
+    /// The mounts of this container. `own` are directories that are not shared, such as its state.
     pub(super) fn of_container(mountinfo: &str, own: &[&Path]) -> Vec<Self> {
         let is_own = |at: &str| own.iter().any(|own| Path::new(at).starts_with(own));
         let shared = |mount: Mount<'_>| {
             let Mount { from, at, read_only, .. } = mount;
             let is_engines = at == "/"
                 || ["/proc", "/sys", "/dev", "/run", "/etc"].iter().any(|top| Path::new(&at).starts_with(top));
-            // The root of a file system is none of this host's directories by a known path.
+            // The root of a file system has no known path on this host.
             if is_engines || is_own(&at) || from == "/" || !is_plain(&from) || !is_plain(&at) {
                 return None;
             }
@@ -71,7 +71,7 @@ impl Shared {
     }
 }
 
-/// Nothing that a shell or docker reads for something else.
+/// Whether the path has no characters that are special to a shell or docker.
 fn is_plain(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '/')
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c))
@@ -91,14 +91,14 @@ mod tests {
         9 1 254:0 /srv/a;b /srv rw - ext4 /dev/vda rw\n";
 
     #[test]
-    fn volumes_and_directories_are_carried_and_what_is_this_containers_own_is_not() {
+    fn copies_shared_mounts_only() {
         let shared = Shared::of_container(MOUNTS, &[Path::new("/var/lib/slurm")]);
         let options: Vec<String> = shared.iter().map(ToString::to_string).collect();
         assert_eq!(options, ["--mount type=bind,source=/srv/lab/config,target=/config,readonly", "-v lab_data:/data"]);
     }
 
     #[test]
-    fn a_volume_is_one_that_a_shell_takes_as_it_is() {
+    fn volume_has_no_shell_characters() {
         let option = |text| Shared::parse(text).map(|shared| shared.to_string());
         assert_eq!(option("lab_data:/data").unwrap(), "-v lab_data:/data");
         assert_eq!(option("/srv/x:/config:ro").unwrap(), "--mount type=bind,source=/srv/x,target=/config,readonly");

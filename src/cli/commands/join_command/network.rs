@@ -1,12 +1,12 @@
-//! Which network this container is in, and by which address others reach it.
+//! This container's network, and the address at which others reach it.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs as _, UdpSocket};
 
-/// An address that no packet is sent to; the kernel says which of its own it would send from (RFC 5737).
+/// A documentation address (RFC 5737) for finding the source address of the default route; no packet is sent to it.
 const ANYWHERE: (Ipv4Addr, u16) = (Ipv4Addr::new(192, 0, 2, 1), 9);
 
-/// That of the default route, else one that this host's own name has.
+/// The address of the default route, else one of the host name's.
 pub(super) fn address() -> Option<Ipv4Addr> {
     let is_reachable = |address: &Ipv4Addr| !address.is_loopback() && !address.is_unspecified();
     let route = || {
@@ -28,7 +28,7 @@ pub(super) fn address() -> Option<Ipv4Addr> {
     route().filter(is_reachable).or_else(named)
 }
 
-/// Whether every interface is one end of a pair, whose other end is in another network namespace.
+/// Whether every interface is a veth whose peer is in another network namespace.
 pub(super) fn is_the_engines() -> bool {
     let number = |name: &str, file: &str| -> Option<u32> {
         fs::read_to_string(format!("/sys/class/net/{name}/{file}")).ok()?.trim().parse().ok()
@@ -47,7 +47,7 @@ pub(super) fn is_the_engines() -> bool {
     are_pairs(&interfaces)
 }
 
-/// An interface, and the one that the kernel says it belongs to: itself, one beside it (a VLAN), or one elsewhere.
+/// An interface, and the index of its linked interface: itself, one in this namespace (a VLAN), or one in another.
 struct Interface {
     own: u32,
     other: u32,
@@ -70,9 +70,9 @@ mod tests {
     }
 
     #[test]
-    fn a_containers_own_network_is_told_from_its_hosts() {
+    fn distinguishes_own_network_from_hosts() {
         assert!(pairs(&[(42, 43)]) && pairs(&[(42, 43), (44, 45)]));
-        // A card, a card with a VLAN, the engine's bridge and its ends of the pairs beside them; nothing at all.
+        // A card, a card with a VLAN, the engine's bridge with its veth peers; no interface at all.
         assert!(!pairs(&[(2, 2)]) && !pairs(&[(2, 2), (3, 2)]) && !pairs(&[(2, 2), (4, 4), (43, 42)]) && !pairs(&[]));
     }
 }

@@ -6,7 +6,7 @@ use crate::commands::columns::{Column, WIDTH, aligned, dash, wrapped};
 use model::queued_job::OwnedJob;
 use slurm::nodes::{ClusterNode, ClusterNodes, GpuState, NodeGpu};
 
-/// The model has what the others leave.
+/// The model column gets the remaining width.
 fn columns(rows: &[[String; 7]]) -> [Column; 7] {
     let column = |at: usize, head, narrowest: usize, widest: usize| {
         let longest = rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
@@ -34,14 +34,13 @@ pub(super) fn table(cluster: &ClusterNodes) -> String {
     text
 }
 
-/// `3 nodes: 2 idle, 1 drained · 5 GPUs: 3 free · room for 1021 more`
+/// Such as `3 nodes: 2 idle, 1 drained · 5 GPUs: 3 free · room for 1021 more`.
 fn headline(cluster: &ClusterNodes) -> String {
     let count = cluster.nodes.len();
     let room = cluster.most_nodes.and_then(|most| most.checked_sub(count as u64)).filter(|room| *room > 0);
     if count == 0 {
-        let room = room
-            .map(|room| format!("; up to {room} can come (max_nodes), each as a compute container"))
-            .unwrap_or_default();
+        let room =
+            room.map(|room| format!("; up to {room} compute containers can join (max_nodes)")).unwrap_or_default();
         return format!("no nodes yet{room}");
     }
     let mut states: BTreeMap<&str, usize> = BTreeMap::new();
@@ -57,7 +56,7 @@ fn counted(count: usize, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
-/// One for each GPU, or one.
+/// One row for each GPU, or one for a node without GPUs.
 fn rows(node: &ClusterNode) -> Vec<[String; 7]> {
     let silent = if node.report.responding { "" } else { "*" };
     let state = format!("{}{silent}", node.report.state);
@@ -78,7 +77,7 @@ fn rows(node: &ClusterNode) -> Vec<[String; 7]> {
     }
 }
 
-/// Who has parts of a GPU.
+/// The users of parts of a GPU.
 fn users(jobs: &[OwnedJob]) -> String {
     match jobs.split_first() {
         Some((first, others)) if others.iter().all(|job| job.user == first.user) => first.user.clone(),
@@ -87,13 +86,13 @@ fn users(jobs: &[OwnedJob]) -> String {
     }
 }
 
-/// Why the node takes no job.
+/// Why the node accepts no jobs.
 fn note(node: &ClusterNode) -> Option<String> {
-    let answers = if node.report.responding { "" } else { "; it does not answer the controller" };
+    let answers = if node.report.responding { "" } else { "; it does not respond to the controller" };
     (!node.takes_jobs()).then(|| wrapped(&format!("{} is {}{answers}", node.name, node.report), "  "))
 }
 
-/// In GiB, with a decimal where that matters.
+/// In GiB, with a decimal below 10 GiB.
 fn size(mib: Option<u64>) -> String {
     match mib {
         None => dash(),

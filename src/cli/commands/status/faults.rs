@@ -3,7 +3,7 @@
 use crate::commands::columns::wrapped;
 use faults::report::{GpuReport, Report};
 
-/// Nothing if all GPUs are well. `now` is in seconds since 1970.
+/// Empty if no GPU has a fault. `now` is in seconds since 1970.
 pub(super) fn faults(report: &Report, now: u64, age: impl Fn(u64) -> String) -> String {
     let of_gpu = |gpu: &GpuReport| {
         let name = gpu.pci_address.map_or_else(String::new, |address| format!(" ({address})"));
@@ -17,7 +17,7 @@ pub(super) fn faults(report: &Report, now: u64, age: impl Fn(u64) -> String) -> 
         };
         let each: String = gpu.faults.iter().map(fault).collect();
         if each.is_empty() && gpu.is_out {
-            wrapped(&format!("GPU {}{name}: well again{out} yet", gpu.index), "  ")
+            wrapped(&format!("GPU {}{name}: recovered{out} yet", gpu.index), "  ")
         } else {
             each
         }
@@ -34,7 +34,7 @@ mod tests {
     use faults::report::OpenFault;
 
     #[test]
-    fn a_fault_says_since_when_and_what_to_do_and_health_says_nothing() {
+    fn shows_age_and_repair_of_faults_only() {
         let age = |ms: u64| format!("{}s", ms / 1000);
         assert_eq!(faults(&Report { gpus: vec![GpuReport::default()], ..Report::default() }, 9, age), "");
         let fault = OpenFault {
@@ -52,7 +52,7 @@ mod tests {
         assert_eq!(
             faults(&report, 9, age).split_whitespace().collect::<Vec<_>>().join(" "),
             "GPU 3 (0000:13:00.0): the driver has lost it, since 4s; jobs do not get it; repair: reboot the host \
-             GPU 4: well again; jobs do not get it yet the node: GPU 3 left out"
+             GPU 4: recovered; jobs do not get it yet the node: GPU 3 left out"
         );
     }
 }

@@ -49,12 +49,12 @@ pub(super) fn table(status: &Status, now: &Now, now_ms: u64, memory: impl Fn(i32
 
 fn node(prepared: &Prepared, now: &Now) -> String {
     if prepared.node_name.is_empty() {
-        let state = now.node.as_ref().map_or_else(|why| format!("is not known: {why}"), |_| "answers".to_owned());
-        return format!("no node of its own; the controller {state}");
+        let state = now.node.as_ref().map_or_else(|why| format!("is unknown: {why}"), |_| "responds".to_owned());
+        return format!("no local node; the controller {state}");
     }
     let state = match &now.node {
         Ok(OwnNode { report, .. }) => format!("is {report}"),
-        Err(why) => format!("is not known: {why}"),
+        Err(why) => format!("is unknown: {why}"),
     };
     format!("node {} {state}: {}", prepared.node_name, prepared.summary)
 }
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
     use crate::commands::columns::WIDTH;
     use machine::node_report::NodeReport;
-    use machine::{LastExit, PhaseName, Snapshot, ToldWhy, UnitState};
+    use machine::{LastExit, PhaseName, Snapshot, StopReason, UnitState};
 
     fn node(line: &str) -> Result<OwnNode, String> {
         let report = NodeReport::parse(line).ok_or("no node")?;
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_says_what_runs_since_when_and_what_died() {
+    fn shows_units_ages_and_last_exits() {
         let ready = |name: &str, pid| UnitSnapshot {
             name: name.to_owned(),
             state: UnitState::Ready,
@@ -156,7 +156,7 @@ mod tests {
         let died = |how: &str, why: Option<&str>| UnitSnapshot {
             restarts: 2,
             last_exit: Some(LastExit::Failure(how.to_owned())),
-            last_exit_why: why.map(|why| ToldWhy::Silent(why.to_owned())),
+            last_exit_why: why.map(|why| StopReason::Silent(why.to_owned())),
             last_exit_ms: Some(3_600_000),
             ..ready("slurmctld", 40_017)
         };
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_tells_is_not_called_free() {
+    fn unknown_gpu_state_is_not_shown_as_free() {
         let gpus = vec![gpu(0, "NVIDIA H200", OwnGpuState::Unknown)];
         let text = super::gpus(&gpus);
         assert!(text.lines().nth(2).is_some_and(|line| line.split_whitespace().nth(3) == Some("?")), "{text}");

@@ -33,7 +33,7 @@ impl HostGpus for FileGpus {
         match id.index() {
             None => {
                 let (maker, has) = (self.vendor.traits().maker, numbers(count));
-                Err(format!("--gpus {id}: {maker} GPUs are chosen by number; this host has {has}"))
+                Err(format!("--gpus {id}: {maker} GPUs are selected by number; this host has {has}"))
             }
             Some(index) if index >= count => Err(no_such(id, count)),
             Some(_) => Ok(()),
@@ -58,7 +58,7 @@ impl HostGpus for FileGpus {
 
     fn assess(&self, seen: &Situation, trial: &Trial) -> (Vec<Observations>, bool) {
         if matches!(seen.platform.kind, PlatformKind::MacOs | PlatformKind::DesktopVm) {
-            return (vec![Observations::note("Docker Desktop's virtual machine cannot reach it".to_owned())], false);
+            return (vec![Observations::note("not available in Docker Desktop's virtual machine".to_owned())], false);
         }
         let mut checks = vec![hardware(self)];
         if !self.is_complete() {
@@ -87,28 +87,28 @@ fn hardware(gpus: &FileGpus) -> Observations {
 /// The result of the trial.
 fn tried(gpus: &FileGpus, trial: &Trial) -> Observations {
     let files = gpus.files;
-    let toolkit = format!("docker build the image again with --build-arg GPU_TYPE={}", gpus.vendor);
+    let toolkit = format!("rebuild the image with --build-arg GPU_TYPE={}", gpus.vendor);
     match trial {
-        Trial::Works(count) => Observations::ok(format!("a container can use {count} of them (tried with the image)")),
+        Trial::Works(count) => Observations::ok(format!("a container can use {count} of them (tested with the image)")),
         Trial::Fails(failure) => {
             let tool = gpus.vendor.traits().mismatch.tool;
             let repairs = Repairs { tool, toolkit: &toolkit, device: files.missing, permission: files.rootless };
             failed_trial(failure, false, &repairs)
         }
-        Trial::NotTried(why) => Observations::note(format!("not tried with a container: {why}")),
+        Trial::NotTried(why) => Observations::note(format!("not tested with a container: {why}")),
     }
 }
 
 /// This is no error: nearly every processor has an integrated GPU that no runtime supports.
 fn incomplete(gpus: &FileGpus) -> Observations {
     let missing = match gpus.files.shared {
-        Some(path) if gpus.shared.is_none() => format!("{path} is not there"),
-        _ => "/dev/dri has no render node of it".to_owned(),
+        Some(path) if gpus.shared.is_none() => format!("{path} is missing"),
+        _ => "its render node in /dev/dri is missing".to_owned(),
     };
     let (cause, repair) = gpus.files.incomplete;
     let maker = gpus.vendor.traits().maker;
     let article = if maker.starts_with(['A', 'I']) { "an" } else { "a" };
-    Observations::warn(format!("there is {article} {maker} GPU, and {missing}: it is not used"), cause, repair)
+    Observations::warn(format!("{article} {maker} GPU is not used: {missing}"), cause, repair)
 }
 
 /// The groups that own the device files.
@@ -117,20 +117,20 @@ fn groups(gpus: &FileGpus) -> Option<Observations> {
     let closed: Vec<&str> = closed.map(|it| it.path.as_str()).collect();
     if !closed.is_empty() {
         return Some(Observations::warn(
-            format!("only root may use {}: jobs of other users cannot", closed.join(", ")),
-            "these files belong to the group root, so there is no group that the container could be given",
+            format!("only root can use {}", closed.join(", ")),
+            "these files belong to the group root, so no group can be passed to the container",
             gpus.files.groups,
         ));
     }
     let numbers: Vec<String> = gpus.groups().iter().map(ToString::to_string).collect();
-    (!numbers.is_empty()).then(|| Observations::ok(format!("their groups on this host: {}", numbers.join(", "))))
+    (!numbers.is_empty()).then(|| Observations::ok(format!("device file groups on this host: {}", numbers.join(", "))))
 }
 
 fn rootless(seen: &Situation, gpus: &FileGpus) -> Option<Observations> {
     seen.is_rootless().then(|| {
         Observations::warn(
-            "a rootless Docker may not be able to open the GPU's files",
-            "groups of the host mean nothing inside it",
+            "a rootless Docker may not be able to open the GPU's device files",
+            "the host's groups do not apply inside a rootless container",
             gpus.files.rootless,
         )
     })

@@ -1,4 +1,4 @@
-//! Gives the GPUs to a container for a moment, and looks what comes of it.
+//! Runs a trial container with the GPUs.
 
 use std::time::Duration;
 
@@ -10,23 +10,23 @@ use crate::configure::situation::Situation;
 use sys::tool;
 use sys::tool::answer::Answer;
 
-/// How long the trial's container may take: a first start of many GPUs is slow.
+/// The timeout of the trial container. The first start of many GPUs is slow.
 const TRIAL: Duration = Duration::from_secs(60);
 
-/// Tries it for each vendor, where there is an image to do it with.
+/// Runs a trial for each vendor, if the image exists.
 pub fn trials(image: &str, no_trial: bool, deadline: Duration, seen: &Situation) -> Trials {
     let can_try = if no_trial {
         Err("--no-trial")
     } else if seen.engine.info().is_none() {
-        Err("the engine cannot be asked")
+        Err("the engine is not reachable")
     } else if !has_image(deadline, image) {
-        Err("the image is not built yet; run this again when it is")
+        Err("the image is not built yet; build it and run this again")
     } else {
         Ok(())
     };
     let trial = |gpus: &dyn HostGpus| match can_try {
         Err(why) => Trial::NotTried(why),
-        Ok(()) if !gpus.can_be_tried() => Trial::NotTried("something else is missing"),
+        Ok(()) if !gpus.can_be_tried() => Trial::NotTried("other requirements are missing"),
         Ok(()) => try_with(gpus, image, seen),
     };
     Trials(seen.gpus.iter().map(|gpus| (gpus.vendor(), trial(gpus.as_ref()))).collect())
@@ -38,7 +38,7 @@ fn try_with(gpus: &dyn HostGpus, image: &str, seen: &Situation) -> Trial {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let answer = tool::ask("docker", &arguments, TRIAL);
     if answer == Answer::Silent {
-        // Only its client was killed.
+        // The timeout kills only the client.
         tool::ask("docker", &["rm", "--force", &name], TRIAL);
     }
     passthrough::judge(gpus.vendor(), &answer)

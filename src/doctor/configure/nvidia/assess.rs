@@ -66,7 +66,7 @@ impl HostGpus for Nvidia {
             } else {
                 (
                     "the driver is not loaded, does not fit the kernel, or the GPU has failed",
-                    "dmesg | grep -i -e nvrm -e xid says more; re-install the driver, or reboot the host",
+                    "see dmesg | grep -i -e nvrm -e xid; re-install the driver, or reboot the host",
                 )
             };
             return vec![Observations::fail(format!("nvidia-smi fails: {words}"), cause, repair)];
@@ -85,7 +85,7 @@ impl HostGpus for Nvidia {
             )),
             Some(version) if version < CUDA_12_DRIVER => checks.push(Observations::warn(
                 format!("{list}: CUDA 12 programs will not run"),
-                format!("CUDA 12 needs a driver from {CUDA_12_DRIVER} on"),
+                format!("CUDA 12 requires driver {CUDA_12_DRIVER} or newer"),
                 "install a newer driver (Ubuntu: sudo apt-get install nvidia-driver-535) and reboot, if you need CUDA 12",
             )),
             _ => checks.push(Observations::ok(list)),
@@ -93,7 +93,7 @@ impl HostGpus for Nvidia {
         if !self.mig_ids.is_empty() {
             let ids = self.mig_ids.join(", ");
             checks.push(Observations::note(format!(
-                "MIG instances: {ids}; choose some of them with --gpus, or a container gets all"
+                "MIG instances: {ids}; select some with --gpus, otherwise a container gets all"
             )));
         }
         checks
@@ -101,7 +101,7 @@ impl HostGpus for Nvidia {
 
     fn passes(&self, seen: &Situation, trial: &Trial) -> Vec<Observations> {
         if let Trial::Works(_) = trial {
-            return vec![Observations::ok("Docker hands the GPUs over".to_owned())];
+            return vec![Observations::ok("Docker passes the GPUs to containers".to_owned())];
         }
         std::iter::once(toolkit(self, seen)).chain(cgroups(self, seen)).collect()
     }
@@ -110,14 +110,14 @@ impl HostGpus for Nvidia {
         match trial {
             // The trial outweighs whatever the files suggest.
             Trial::Works(count) => {
-                Observations::ok(format!("a container can use {count} of them (tried with the image)"))
+                Observations::ok(format!("a container can use {count} of them (tested with the image)"))
             }
             Trial::Fails(failure) => {
                 let is_explained = matches!(failure.part, Part::Toolkit | Part::Permission)
                     && self.passes(seen, trial).iter().any(Observations::has_failed);
                 failed_trial(failure, is_explained, &repairs(seen))
             }
-            Trial::NotTried(why) => Observations::note(format!("not tried with a container: {why}")),
+            Trial::NotTried(why) => Observations::note(format!("not tested with a container: {why}")),
         }
     }
 
@@ -127,7 +127,7 @@ impl HostGpus for Nvidia {
             return (checks, false);
         }
         if matches!(seen.platform.kind, PlatformKind::MacOs | PlatformKind::DesktopVm) {
-            checks.push(Observations::note("Docker Desktop's virtual machine cannot reach it".to_owned()));
+            checks.push(Observations::note("not available in Docker Desktop's virtual machine".to_owned()));
             return (checks, false);
         }
         if let Trial::Works(_) = trial {
@@ -143,7 +143,7 @@ impl HostGpus for Nvidia {
     fn lacks_in_wsl(&self) -> Option<Observations> {
         (self.has_dxg && !self.has_wsl_library).then(|| {
             Observations::warn(
-                "WSL2 has a GPU, and it is none of NVIDIA's with a driver for WSL2",
+                "WSL2 has a GPU, but no NVIDIA GPU with a WSL2 driver",
                 "AMD and Intel GPUs do not work in WSL2's containers; for NVIDIA the Windows driver is missing or too old",
                 "NVIDIA: install the current driver in Windows, then `wsl --update`; AMD: use Linux itself",
             )
@@ -170,7 +170,7 @@ fn list(nvidia: &Nvidia) -> String {
 fn no_driver(nvidia: &Nvidia, seen: &Situation) -> Observations {
     if seen.platform.kind == PlatformKind::Wsl2 {
         return Observations::fail(
-            "WSL2 has NVIDIA's library, and no GPU answers",
+            "WSL2 has NVIDIA's library, but no GPU responds",
             if nvidia.has_dxg {
                 "the Windows driver does not fit this WSL2"
             } else {
@@ -179,19 +179,19 @@ fn no_driver(nvidia: &Nvidia, seen: &Situation) -> Observations {
             "install the current NVIDIA driver in Windows, then `wsl --update` and `wsl --shutdown`; no Linux driver inside WSL2",
         );
     }
-    let what = format!("{} on the PCI bus, and NVIDIA's driver is not loaded", plural(nvidia.on_pci));
+    let what = format!("{} on the PCI bus, but NVIDIA's driver is not loaded", plural(nvidia.on_pci));
     let install = "(Ubuntu, Debian: sudo apt-get install nvidia-driver) and reboot; then nvidia-smi lists the GPUs";
     if nvidia.has_nouveau {
         return Observations::fail(
             what,
-            "the kernel's own driver, nouveau, holds the GPUs, and it cannot compute",
-            format!("install NVIDIA's driver, which takes nouveau's place {install}"),
+            "the nouveau driver uses the GPUs, and does not support CUDA",
+            format!("install NVIDIA's driver, which replaces nouveau {install}"),
         );
     }
     Observations::fail(
         what,
-        "it is not installed, or was not built for this kernel, or Secure Boot refuses it",
-        format!("install it {install}; dkms status and mokutil --sb-state tell about the other two"),
+        "the driver is not installed, was not built for this kernel, or is blocked by Secure Boot",
+        format!("install it {install}; for the other causes see dkms status and mokutil --sb-state"),
     )
 }
 
@@ -202,27 +202,27 @@ fn plural(gpus: usize) -> String {
 fn toolkit(nvidia: &Nvidia, seen: &Situation) -> Observations {
     let toolkit = &nvidia.toolkit;
     if seen.engine.info().is_some_and(|info| info.is_desktop) && seen.platform.kind == PlatformKind::Wsl2 {
-        return Observations::ok("Docker Desktop hands the GPUs over by itself".to_owned());
+        return Observations::ok("Docker Desktop passes the GPUs to containers".to_owned());
     }
     if let Some(info) = seen.engine.info() {
         if info.runtimes.iter().any(|name| name == "nvidia") {
             return Observations::ok("the NVIDIA runtime is registered with Docker".to_owned());
         }
         if way(&nvidia.toolkit, seen) == Way::Cdi {
-            return Observations::ok(format!("Docker hands the GPUs over by CDI ({})", toolkit.cdi_specs.join(", ")));
+            return Observations::ok(format!("Docker passes the GPUs by CDI ({})", toolkit.cdi_specs.join(", ")));
         }
         return not_registered(nvidia, seen, info);
     }
     if way(&nvidia.toolkit, seen) == Way::Cdi {
         return Observations::note(format!(
-            "there is a CDI specification ({}): Docker from 28.2 on uses it, older ones if \"features\" say so",
+            "CDI specification found ({}): Docker 28.2 and newer use it, older versions with the feature \"cdi\"",
             toolkit.cdi_specs.join(", ")
         ));
     }
     match (toolkit.is_in_daemon_json, toolkit.programs.is_empty()) {
         (_, true) => missing(),
         (true, false) => {
-            Observations::ok("the container toolkit is installed, and Docker's configuration names it".to_owned())
+            Observations::ok("the container toolkit is installed and registered in Docker's configuration".to_owned())
         }
         (false, false) => unnamed(&seen.engine),
     }
@@ -232,8 +232,8 @@ fn not_registered(nvidia: &Nvidia, seen: &Situation, info: &EngineInfo) -> Obser
     let toolkit = &nvidia.toolkit;
     if toolkit.is_in_daemon_json && !toolkit.programs.is_empty() {
         return Observations::fail(
-            "Docker does not know the NVIDIA runtime yet",
-            "/etc/docker/daemon.json names it, and the engine was not restarted since (or reads another file)",
+            "the NVIDIA runtime is not active in Docker",
+            "the engine was not restarted since /etc/docker/daemon.json was changed (or uses another file)",
             "sudo systemctl restart docker",
         );
     }
@@ -242,9 +242,9 @@ fn not_registered(nvidia: &Nvidia, seen: &Situation, info: &EngineInfo) -> Obser
     }
     if !toolkit.cdi_specs.is_empty() && !info.has_cdi {
         return Observations::fail(
-            format!("there is a CDI specification ({}), and Docker does not use CDI", toolkit.cdi_specs.join(", ")),
+            format!("CDI specification found ({}), but Docker does not use CDI", toolkit.cdi_specs.join(", ")),
             format!(
-                "CDI is off in engine {}: it came with 25, where it is an option, and is on from 28.2",
+                "CDI is disabled in engine {}: it is an option since 25 and on by default since 28.2",
                 info.version
             ),
             "add {\"features\": {\"cdi\": true}} to /etc/docker/daemon.json and sudo systemctl restart docker; \
@@ -256,7 +256,7 @@ fn not_registered(nvidia: &Nvidia, seen: &Situation, info: &EngineInfo) -> Obser
 
 fn missing() -> Observations {
     Observations::fail(
-        "Docker cannot hand NVIDIA GPUs to a container",
+        "Docker cannot pass NVIDIA GPUs to containers",
         "nvidia-container-toolkit is not installed",
         INSTALL,
     )
@@ -271,7 +271,7 @@ fn unnamed(engine: &Engine) -> Observations {
         _ => REGISTER,
     };
     Observations::fail(
-        "the container toolkit is installed, and Docker does not know it",
+        "the container toolkit is installed but not registered with Docker",
         "the runtime `nvidia` is not in Docker's configuration",
         repair,
     )
@@ -281,8 +281,8 @@ fn repairs(seen: &Situation) -> Repairs<'static> {
     Repairs {
         tool: Vendor::Nvidia.traits().mismatch.tool,
         toolkit: REGISTER,
-        device: "look for /dev/nvidia* on the host (nvidia-modprobe -u -c 0 makes them), and see that Docker's engine runs on \
-                 this host and not elsewhere (docker context ls)",
+        device: "check /dev/nvidia* on the host (created by nvidia-modprobe -u -c 0), and that Docker's engine runs on \
+                 this host (docker context ls)",
         permission: if seen.is_rootless() { NO_CGROUPS } else { OWN_CGROUPS },
     }
 }
@@ -295,12 +295,12 @@ fn cgroups(nvidia: &Nvidia, seen: &Situation) -> Option<Observations> {
     match (seen.is_rootless(), leaves_alone, way(&nvidia.toolkit, seen)) {
         (true, false, Way::Gpus) => Some(Observations::fail(
             "the toolkit fails under a rootless Docker",
-            "it sets device rules in cgroups, which a rootless engine may not change",
+            "the toolkit sets device rules in cgroups, which a rootless engine cannot change",
             NO_CGROUPS,
         )),
         (false, true, Way::Gpus) => Some(Observations::fail(
-            "containers may not open the GPUs that the toolkit hands them",
-            "the toolkit is told to set no device rules (no-cgroups = true), which only a rootless Docker needs",
+            "containers cannot open the GPUs that the toolkit passes",
+            "the toolkit sets no device rules (no-cgroups = true), which only a rootless Docker needs",
             OWN_CGROUPS,
         )),
         _ => None,

@@ -36,7 +36,7 @@ pub(in crate::configure) fn look(root: &Path, deadline: Duration, inventory: &In
 fn smi(root: &Path, deadline: Duration) -> (Smi, String) {
     match ask(root, deadline, &["-L"]) {
         Answer::Missing => (Smi::Missing, String::new()),
-        Answer::Silent => (Smi::Fails("it does not end: the driver hangs".to_owned()), String::new()),
+        Answer::Silent => (Smi::Fails("timed out: the driver hangs".to_owned()), String::new()),
         Answer::Ended { succeeded: true, stdout, .. } => (Smi::Works, stdout),
         // It reports errors on standard output.
         Answer::Ended { stdout, stderr, .. } => {

@@ -1,4 +1,4 @@
-//! Which fault is told, counted, or keeps jobs from the GPU.
+//! Which fault is reported, counted, or excludes the GPU.
 
 use super::*;
 
@@ -59,7 +59,7 @@ fn a_gpu_that_is_no_longer_listed_is_lost_and_one_that_was_never_there_is_not() 
     world.ward.listed(world.now, NVIDIA, world.gpus[..2].to_vec());
     world.ward.done(world.now, NVIDIA);
     world.act();
-    assert!(world.said.iter().any(|line| line.starts_with("GPU 2") && line.contains("no longer lists it")));
+    assert!(world.said.iter().any(|line| line.starts_with("GPU 2") && line.contains("no longer lists the GPU")));
     assert_eq!(world.ward.report(1).gpus.len(), 3);
 }
 

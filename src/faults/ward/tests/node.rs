@@ -7,12 +7,7 @@ fn a_lost_gpu_costs_one_gpu_and_it_comes_back() {
     let mut world = World::new(4);
     world.jobs[1] = Some(7);
     world.lost(3);
-    assert!(
-        world
-            .drained
-            .as_deref()
-            .is_some_and(|reason| reason.starts_with("GPU 3 (0000:13:00.0): the driver has lost it"))
-    );
+    assert!(world.drained.as_deref().is_some_and(|reason| reason.starts_with("GPU 3 (0000:13:00.0): the GPU is lost")));
     assert_eq!(world.offered.len(), 4, "job 7 would be aborted");
     assert!(world.ward.report(1).node.is_some_and(|node| node.ends_with("have ended: 7")));
     world.lost(3);
@@ -31,7 +26,7 @@ fn a_lost_gpu_costs_one_gpu_and_it_comes_back() {
     world.look(&[]);
     assert_eq!((world.offered.len(), world.drained.clone()), (4, None));
     assert_eq!(world.ward.report(1).node, None);
-    assert!(world.said.iter().any(|line| line.contains("all 4 GPUs are offered to jobs again")));
+    assert!(world.said.iter().any(|line| line.contains("all 4 GPUs available to jobs again")));
 }
 
 #[test]
@@ -43,7 +38,7 @@ fn a_gpu_that_is_well_again_does_not_wait_for_ever() {
     for _ in 0..800 {
         world.look(&[]);
     }
-    assert!(world.drained.as_deref().is_some_and(|reason| reason.starts_with("GPU 1 is well again")));
+    assert!(world.drained.as_deref().is_some_and(|reason| reason.starts_with("GPU 1 recovered")));
     world.jobs[0] = None;
     world.look(&[]);
     assert_eq!((world.offered.len(), world.drained), (2, None));
@@ -105,7 +100,7 @@ fn a_reload_that_fails_is_tried_again_ever_later() {
     let mut world = World::new(1);
     world.reload_fails = true;
     (0..1000).for_each(|_| world.lost(0));
-    let tries = world.said.iter().filter(|line| line.contains("could not be changed")).count();
+    let tries = world.said.iter().filter(|line| line.contains("could not change the node's GPU count")).count();
     assert!((8..20).contains(&tries), "{tries}");
     assert!(world.drained.is_some());
     world.reload_fails = false;
@@ -119,7 +114,7 @@ fn an_agent_that_was_killed_leaves_nothing_behind() {
     world.jobs[1] = Some(3);
     world.event(0, 79);
     assert!(world.drained.is_some());
-    // In the middle of a drain: the next one remembers why, and goes on.
+    // A restart during a drain: the next agent knows the reason and continues.
     let former = world.ward.report(1);
     world.ward = Ward::new(Faults::default(), 5000, Recount::WithoutGpuJobs, Some(&former), &[]);
     world.ward.offer(world.offer());
@@ -153,14 +148,14 @@ fn a_resume_that_slurmctld_forgot_or_never_heard_is_repeated_until_it_holds() {
     assert_eq!((world.offered.clone(), world.drained.clone()), (vec![0], None));
     // Away just when the GPU is back, and the node resumed.
     (0..4).for_each(|_| world.lost(1));
-    world.drained = Some("GPU 1 is well again".to_owned());
+    world.drained = Some("GPU 1 recovered".to_owned());
     world.look(&[]);
     world.look(&[]);
     assert_eq!((world.offered.len(), world.drained.clone()), (2, None));
-    world.drained = Some("GPU 1 is well again".to_owned());
+    world.drained = Some("GPU 1 recovered".to_owned());
     (0..4).for_each(|_| world.look(&[]));
     assert_eq!(world.drained, None);
-    // Once it holds, nobody is asked any more, and a person's drain is theirs.
+    // Once the resume is saved, the agent does not query again, and leaves an administrator's drain alone.
     (0..4).for_each(|_| world.look(&[]));
     world.drained = Some("fan".to_owned());
     let asked = world.asked;

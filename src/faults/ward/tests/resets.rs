@@ -22,11 +22,11 @@ fn a_reset_is_told_with_the_job_that_had_the_gpu_and_costs_no_gpu() {
     // A second attempt of the driver's is the same reset.
     world.reset(1, Some("HWS hang"));
     world.reset(1, None);
-    assert!(world.said.pop().unwrap().ends_with("it can be used again") && world.said.is_empty());
+    assert!(world.said.pop().unwrap().ends_with("usable again") && world.said.is_empty());
     (0..20).for_each(|_| world.look(&[]));
     assert_eq!((world.faults(1), world.offered.len(), world.drained.clone()), (vec![], 2, None));
     assert_eq!(world.ward.report(1).gpus[1].counts[&FaultKind::Reset].count, 1);
-    // An end whose beginning was not heard, and a GPU that nobody knows.
+    // The end of a reset whose start was missed, and an unknown GPU.
     world.reset(1, None);
     world.ward.reset(world.now, NVIDIA, &Key::default(), &Phase::Ends);
     world.ward.reset(world.now, Vendor::Amd, &identity(0).key(), &Phase::Begins { cause: None });
@@ -43,7 +43,7 @@ fn a_reset_that_does_not_end_drains_until_it_does() {
     assert_eq!(world.drained, None, "it takes a while");
     (0..2).for_each(|_| world.look(&[]));
     let reason = world.drained.clone().unwrap();
-    assert!(reason.starts_with("GPU 0 (0000:10:00.0): ") && reason.contains("has not said"), "{reason}");
+    assert!(reason.starts_with("GPU 0 (0000:10:00.0): ") && reason.contains("did not finish"), "{reason}");
     world.jobs[1] = None;
     (0..100).for_each(|_| world.look(&[answers(0)]));
     assert_eq!((world.offered.clone(), world.drained.clone()), (vec![1], None));
@@ -53,7 +53,7 @@ fn a_reset_that_does_not_end_drains_until_it_does() {
 }
 
 #[test]
-fn an_end_that_nobody_could_hear_is_seen_by_the_gpus_answers() {
+fn detects_a_missed_reset_end_by_the_gpus_answers() {
     let mut world = World::new(2);
     world.reset(0, Some("MES hang"));
     (0..7).for_each(|_| world.look(&[answers(0)]));
@@ -63,7 +63,7 @@ fn an_end_that_nobody_could_hear_is_seen_by_the_gpus_answers() {
     let out = vec![Out { gpu: identity(0), reason: String::new() }];
     world.ward = Ward::new(Faults::default(), 5000, Recount::WithoutGpuJobs, Some(&former), &out);
     world.ward.offer(world.offer());
-    world.ward.hears_anew(NVIDIA);
+    world.ward.watcher_restarted(NVIDIA);
     (0..50).for_each(|_| world.look(&[]));
     assert_eq!(world.offered, [1], "it does not answer");
     (0..4).for_each(|_| world.look(&[answers(0)]));

@@ -19,9 +19,9 @@ pub(super) const TRAITS: Traits = Traits {
         plugin_names_models: true,
         plugin_source: None,
         plugin_order: Some((
-            "Slurm's rsmi plugin gives one render node to all partitions of a GPU, and slurmd dies of a file that is there twice",
-            "Slurm's rsmi plugin numbers the GPUs in the order of the PCI bus, and ROCr in KFD's, so a job would compute on another \
-             GPU than its own",
+            "Slurm's rsmi plugin uses one render node for all partitions of a GPU, and slurmd exits at a duplicate file",
+            "Slurm's rsmi plugin numbers GPUs by PCI bus and ROCr by KFD, so a job would use another \
+             GPU than allocated",
         )),
         compute_prefix: "",
         // The driver is the kernel's own, so its version says nothing about ROCm.
@@ -30,7 +30,7 @@ pub(super) const TRAITS: Traits = Traits {
     runtime: Runtime {
         variable: "ROCR_VISIBLE_DEVICES",
         counts: true,
-        finds: "ROCr finds a device by its number among AMD's",
+        finds: "ROCr selects a device by its number among AMD's",
         skips_closed: false,
         settings: &[],
     },
@@ -41,7 +41,7 @@ pub(super) const TRAITS: Traits = Traits {
             "ROCm sets memory policies (set_mempolicy, mbind), which Docker's profile refuses.",
         )),
         incomplete: (
-            "the amdgpu driver is not loaded or is without KFD, or this GPU (most integrated ones) cannot compute",
+            "the amdgpu driver is not loaded or has no KFD, or this GPU does not support ROCm (most integrated GPUs)",
             "for a GPU that ROCm supports: sudo modprobe amdgpu, or install the driver as \
              https://rocm.docs.amd.com/projects/install-on-linux/en/latest/ says; rocm-smi then lists it",
         ),
@@ -49,8 +49,8 @@ pub(super) const TRAITS: Traits = Traits {
                  KERNEL==\"kfd\", GROUP=\"render\", MODE=\"0660\" and SUBSYSTEM==\"drm\", KERNEL==\"renderD*\", \
                  GROUP=\"render\", MODE=\"0660\" in /etc/udev/rules.d/70-amdgpu.rules; then sudo udevadm control --reload \
                  && sudo udevadm trigger, and run this again",
-        missing: "see that Docker's engine runs on this host and not elsewhere (docker context ls); sudo modprobe amdgpu",
-        rootless: "put the user of the engine into the groups of /dev/kfd and /dev/dri/renderD* \
+        missing: "see that Docker's engine runs on this host (docker context ls); sudo modprobe amdgpu",
+        rootless: "add the engine's user to the groups of /dev/kfd and /dev/dri/renderD* \
                    (sudo usermod -aG video,render $USER), log out and in again; or use an engine that runs as root",
     }),
     mismatch: MismatchWords {
@@ -58,21 +58,21 @@ pub(super) const TRAITS: Traits = Traits {
                 --security-opt seccomp=unconfined ...",
         tool: "rocm-smi",
         unseen: "the container was started without /dev/kfd and /dev/dri, its processes are not in the \
-                 group of these files, or the host's amdgpu driver is not loaded; jobs that ask for a GPU are refused",
+                 group of these files, or the host's amdgpu driver is not loaded; GPU jobs are rejected",
         lacks: "the image has no ROCm for them",
         withhold: "do not pass /dev/kfd and /dev/dri to this container",
         unseen_in_wsl: None,
     },
     obstacles: ObstacleWords {
-        not_given: "nothing, if that is meant; else create the container with them \
+        not_given: "no action if intended; otherwise create the container with them \
                     (docker run --device /dev/kfd --device /dev/dri)",
         denied: (
-            "the files of /dev/dri are in this container, by a volume perhaps, and its device rules do not hold them",
+            "the files of /dev/dri are in this container (perhaps by a volume), but its device rules deny them",
             "pass them as devices: docker run --device /dev/kfd --device /dev/dri",
         ),
-        no_driver: "load the driver on the host (modprobe amdgpu), then create the container anew",
-        lost: "look for amdgpu messages on the host (dmesg | grep -i amdgpu); reset it there (amd-smi reset -G), else \
+        no_driver: "load the driver on the host (modprobe amdgpu), then re-create the container",
+        lost: "check amdgpu messages on the host (dmesg | grep -i amdgpu); reset the GPU there (amd-smi reset -G), or \
                reboot the host",
-        hang: "look for amdgpu messages on the host (dmesg | grep -i amdgpu); reboot it",
+        hang: "check amdgpu messages on the host (dmesg | grep -i amdgpu); reboot the host",
     },
 };

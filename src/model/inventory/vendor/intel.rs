@@ -29,7 +29,7 @@ pub(super) const TRAITS: Traits = Traits {
     runtime: Runtime {
         variable: "ZE_AFFINITY_MASK",
         counts: true,
-        finds: "Level Zero finds a device by its number among Intel's",
+        finds: "Level Zero selects a device by its number among Intel's",
         skips_closed: false,
         settings: &[("ZE_FLAT_DEVICE_HIERARCHY", "COMPOSITE"), ("ZE_ENABLE_PCI_ID_DEVICE_ORDER", "1")],
     },
@@ -37,34 +37,34 @@ pub(super) const TRAITS: Traits = Traits {
         shared: None,
         security: None,
         incomplete: (
-            "neither the driver xe nor i915 has the GPU, or this kernel is older than the GPU",
-            "lspci -nnk on the host shows who has it; sudo modprobe xe (or i915), or install a newer kernel",
+            "neither xe nor i915 drives the GPU, or this kernel is older than the GPU",
+            "lspci -nnk on the host shows its driver; sudo modprobe xe (or i915), or install a newer kernel",
         ),
         groups: "sudo groupadd --force --system render; a udev rule gives it the files: \
                  SUBSYSTEM==\"drm\", KERNEL==\"renderD*\", GROUP=\"render\", MODE=\"0660\" in /etc/udev/rules.d/70-render.rules; \
                  then sudo udevadm control --reload && sudo udevadm trigger, and run this again",
-        missing: "see that Docker's engine runs on this host and not elsewhere (docker context ls); sudo modprobe xe",
-        rootless: "put the user of the engine into the groups of /dev/dri/renderD* (sudo usermod -aG video,render $USER), log \
+        missing: "see that Docker's engine runs on this host (docker context ls); sudo modprobe xe",
+        rootless: "add the engine's user to the groups of /dev/dri/renderD* (sudo usermod -aG video,render $USER), log \
                    out and in again; or use an engine that runs as root",
     }),
     mismatch: MismatchWords {
         start: "docker run --device /dev/dri --group-add $(stat -c %g /dev/dri/renderD128) ...",
         tool: "clinfo -l",
         unseen: "the container was started without /dev/dri, its processes are not in the group of its files, the host's driver xe \
-                 or i915 has no GPU of its own memory, or the only one is a part of the processor; jobs that ask for a GPU are \
+                 or i915 has no discrete GPU, or the only one is integrated into the processor; GPU jobs are \
                  refused",
         lacks: "the image has no Level Zero for them",
         withhold: "do not pass their files of /dev/dri to this container",
         unseen_in_wsl: None,
     },
     obstacles: ObstacleWords {
-        not_given: "nothing, if that is meant; else create the container with them (docker run --device /dev/dri)",
+        not_given: "no action if intended; otherwise create the container with them (docker run --device /dev/dri)",
         denied: (
-            "the files of /dev/dri are in this container, by a volume perhaps, and its device rules do not hold them",
+            "the files of /dev/dri are in this container (perhaps by a volume), but its device rules deny them",
             "pass them as devices: docker run --device /dev/dri",
         ),
-        no_driver: "load the driver on the host (modprobe xe, or i915), then create the container anew",
-        lost: "look for the driver's messages on the host (dmesg | grep -i -e xe -e i915); reboot the host",
-        hang: "look for the driver's messages on the host (dmesg | grep -i -e xe -e i915); reboot it",
+        no_driver: "load the driver on the host (modprobe xe, or i915), then re-create the container",
+        lost: "check the driver's messages on the host (dmesg | grep -i -e xe -e i915); reboot the host",
+        hang: "check the driver's messages on the host (dmesg | grep -i -e xe -e i915); reboot the host",
     },
 };

@@ -19,8 +19,8 @@ pub(super) const TRAITS: Traits = Traits {
         plugin_names_models: true,
         plugin_source: Some((
             Source::Nvml,
-            "Slurm's plugin asks NVIDIA's library (libnvidia-ml.so.1), and it does not answer in this container: slurmd \
-             would find no GPU, and the node be taken out of service",
+            "Slurm's plugin requires NVML (libnvidia-ml.so.1), which does not work in this container: slurmd \
+             would find no GPU, and Slurm would drain the node",
             "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         )),
         plugin_order: None,
@@ -30,7 +30,7 @@ pub(super) const TRAITS: Traits = Traits {
     runtime: Runtime {
         variable: "CUDA_VISIBLE_DEVICES",
         counts: false,
-        finds: "CUDA finds a device by its UUID",
+        finds: "CUDA selects a device by its UUID",
         skips_closed: true,
         settings: &[],
     },
@@ -40,8 +40,8 @@ pub(super) const TRAITS: Traits = Traits {
                 `nvidia-ctk runtime configure --runtime=docker` on the host",
         tool: "nvidia-smi",
         unseen: "the container was started without GPUs, the NVIDIA container toolkit is not set up for Docker, or the \
-                 host's driver is not loaded; jobs that ask for a GPU are refused",
-        lacks: "the image has nothing of NVIDIA's beyond what the container runtime brings",
+                 host's driver is not loaded; GPU jobs are rejected",
+        lacks: "the image has no NVIDIA software except the container runtime's",
         withhold: "start the container without --gpus (NVIDIA_VISIBLE_DEVICES=void)",
         unseen_in_wsl: Some((
             "the container was started without GPUs, or Windows has no NVIDIA driver that serves WSL2",
@@ -50,13 +50,13 @@ pub(super) const TRAITS: Traits = Traits {
         )),
     },
     obstacles: ObstacleWords {
-        not_given: "nothing, if that is meant; else create the container with them (docker run --gpus all)",
+        not_given: "no action if intended; otherwise create the container with them (docker run --gpus all)",
         denied: (
-            "most often the container's device rules were rewritten under it (systemctl daemon-reload on the host)",
+            "probably the container's device rules were rewritten (systemctl daemon-reload on the host)",
             "re-create the container (docker compose up --force-recreate); a restart is not enough",
         ),
-        no_driver: "run nvidia-smi on the host; load the driver there (modprobe nvidia), then create the container anew",
-        lost: "look for Xid messages on the host (dmesg | grep -i xid); reset it there (nvidia-smi -r), else reboot the host",
-        hang: "look for NVRM and Xid messages on the host (dmesg); reboot it",
+        no_driver: "run nvidia-smi on the host; load the driver there (modprobe nvidia), then re-create the container",
+        lost: "check Xid messages on the host (dmesg | grep -i xid); reset the GPU there (nvidia-smi -r), or reboot the host",
+        hang: "check NVRM and Xid messages on the host (dmesg); reboot the host",
     },
 };

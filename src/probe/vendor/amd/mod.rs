@@ -139,7 +139,7 @@ fn uuid(node: &GpuNode, all: &[GpuNode]) -> Option<String> {
     (owners == 1).then(|| format!("GPU-{id:016x}"))
 }
 
-/// The place according to the PCI device, otherwise the CPU node at the end of the GPU's lightest link.
+/// The location according to the PCI device, otherwise the CPU node at the end of the GPU's lightest link.
 fn place(root: &Path, node: &GpuNode, cpu_nodes: &[u64], nodes_with_cpus: &[(u32, CpuSet)]) -> Place {
     let place = pci::place(root, node.properties.pci_address);
     if place != Place::default() {
@@ -172,33 +172,31 @@ fn findings(topology: &Topology, has_kfd: bool) -> Vec<Finding> {
     if !topology.gpus.is_empty() && !has_kfd {
         findings.push(Finding::warning(
             Kind::AmdDevices,
-            format!("{} AMD GPU(s) are visible, and /dev/kfd is not in this container", topology.gpus.len()),
+            format!("{} AMD GPU(s) visible, but /dev/kfd is not in this container", topology.gpus.len()),
             "the container was started without AMD's compute device",
             "start it with --device /dev/kfd --device /dev/dri",
         ));
     }
-    if !topology.riddles.is_empty() {
-        let nodes = topology.riddles.iter().map(|(number, why)| format!("node {number} ({why})"));
+    if !topology.unrecognized_nodes.is_empty() {
+        let nodes = topology.unrecognized_nodes.iter().map(|(number, why)| format!("node {number} ({why})"));
         let nodes = nodes.collect::<Vec<_>>().join("; ");
         findings.push(Finding::warning(
             Kind::DriverFails,
-            format!("the AMD kernel driver (KFD) lists what cannot be used: {nodes}"),
-            "the GPU failed or is being reset, or this kernel writes its topology in another way",
+            format!("unusable entries of the AMD kernel driver (KFD): {nodes}"),
+            "the GPU failed or is being reset, or this kernel's topology format is not supported",
             "look for amdgpu messages on the host (dmesg | grep -i amdgpu) and compare with `rocminfo` there; where it \
-             has the GPU, report what /sys/class/kfd/kfd/topology/nodes/N/properties says",
+             has the GPU, report the contents of /sys/class/kfd/kfd/topology/nodes/N/properties",
         ));
     }
     if topology.hidden > 0 {
         let repair = match has_kfd {
-            true => {
-                "to use them too, pass their render nodes: --device /dev/dri, or --device /dev/dri/renderDN for each"
-            }
+            true => "to use them, pass their render nodes: --device /dev/dri, or --device /dev/dri/renderDN for each",
             false => "to use them, start it with --device /dev/kfd --device /dev/dri",
         };
         findings.push(Finding::info(
             Kind::AmdDevices,
             format!("{} AMD GPU(s) of this machine are hidden from this container", topology.hidden),
-            "the container's device rules do not hold their render nodes",
+            "the container's device rules deny their render nodes",
             repair,
         ));
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::live::MOST_MW;
 use model::inventory::{Condition, PciAddress, Readings};
 
-/// What the kernel's files say of an AMD GPU.
+/// The measurements of an AMD GPU in the kernel's files.
 pub(super) fn of(root: &Path, index: u32, address: PciAddress) -> (Condition, Readings) {
     let device = root.join("sys/bus/pci/devices").join(address.to_string());
     let number = |name: &str| value(&device.join(name));

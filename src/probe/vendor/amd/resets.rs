@@ -1,6 +1,6 @@
 //! The resets that the AMD driver reports.
 //!
-//! KFD gives a descriptor for each GPU, from which lines are read. Every process that may open `/dev/kfd` gets the events of resets.
+//! KFD provides a file descriptor for each GPU, from which lines are read. Any process with access to `/dev/kfd` gets reset events.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -18,16 +18,16 @@ use crate::vendor::Events;
 use faults::look::{Identity, Key, Line, Phase};
 use init::logs::LineSplitter;
 
-/// Those who tell of resets.
+/// The sources of reset events.
 #[derive(Debug, Default)]
 pub(super) struct Resets {
     tellers: Vec<Teller>,
-    /// The GPUs for which everything was tried.
+    /// The GPUs with a completed subscription attempt.
     tried: Vec<Key>,
     complained: bool,
 }
 
-/// A GPU's descriptor.
+/// A GPU's file descriptor.
 #[derive(Debug)]
 struct Teller {
     gpu: Key,
@@ -53,7 +53,7 @@ impl Events for Resets {
             }
             match subscribe(&root.join("dev/kfd"), gpu_id) {
                 Ok(events) => self.tellers.push(Teller { gpu, gpu_id, events, lines: LineSplitter::default() }),
-                // KFD opens for nobody while it resets a GPU.
+                // KFD rejects every open while it resets a GPU.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.tried.clear(),
                 Err(error) => self.complain(&error),
             }
@@ -95,16 +95,16 @@ impl Events for Resets {
 }
 
 impl Resets {
-    /// A kernel without these events, or a file that this user may not open, is no fault.
+    /// A kernel without these events, or missing access, is no fault.
     fn complain(&mut self, error: &io::Error) {
         if !std::mem::replace(&mut self.complained, true) {
-            eprintln!("debug: the AMD driver's resets are not heard of: /dev/kfd: {error}");
+            eprintln!("debug: no reset events of the AMD driver: /dev/kfd: {error}");
         }
     }
 }
 
 impl Teller {
-    /// What it tells. `None` if it tells nothing any more. The kernel's read never waits, and may give 8 bytes at a time.
+    /// Reads the available lines; `None` at the end. The kernel's read never blocks, and may return 8 bytes at a time.
     fn read(&mut self) -> Option<Vec<Phase>> {
         let mut chunk = [0; 1024];
         let count = match self.events.read(&mut chunk) {
@@ -120,7 +120,7 @@ impl Teller {
 }
 
 fn subscribe(kfd: &Path, gpu_id: u32) -> io::Result<File> {
-    // Not needed any more afterwards: the descriptor belongs to the GPU.
+    // /dev/kfd can be closed: the descriptor belongs to the GPU.
     let kfd = File::options().read(true).write(true).open(kfd)?;
     let mut events = File::from(open_event_descriptor(&kfd, gpu_id)?);
     events.write_all(&smi_line::MASK.to_ne_bytes())?;
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_who_listens_ends_it() {
+    fn stops_when_the_reader_is_gone() {
         let (mut resets, mut kernels) = two();
         kernels[0].write_all(b"4 1\n").unwrap();
         let until = Instant::now() + Duration::from_secs(60);

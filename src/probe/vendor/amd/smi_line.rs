@@ -9,10 +9,10 @@ use faults::look::Phase;
 const PRE_RESET: u32 = 3;
 const POST_RESET: u32 = 4;
 
-/// The events that are asked for (`KFD_SMI_EVENT_MASK_FROM_INDEX`).
+/// The mask of requested events (`KFD_SMI_EVENT_MASK_FROM_INDEX`).
 pub(super) const MASK: u64 = 1 << (PRE_RESET - 1) | 1 << (POST_RESET - 1);
 
-/// `None` for a line that says nothing of a reset.
+/// Parses a line; `None` if it is not about a reset.
 pub(super) fn parse(line: &[u8]) -> Option<Phase> {
     let line = std::str::from_utf8(line).ok()?;
     let mut parts = line.splitn(3, ' ');

@@ -148,10 +148,7 @@ fn a_group_that_jobs_need_is_named_by_its_number() {
     assert_eq!(groups::of_groups(Vendor::Amd, &BTreeMap::new()), None);
     let groups = [(110, Path::new("/dev/kfd")), (44, Path::new("/dev/dri/renderD128"))].into();
     let finding = groups::of_groups(Vendor::Amd, &groups).unwrap();
-    assert!(
-        finding.what.contains("group 44 and 110") && finding.cause.starts_with("/dev/dri/renderD128"),
-        "{finding:?}"
-    );
+    assert!(finding.what.contains("group 44 and 110") && finding.cause.contains("/dev/dri/renderD128"), "{finding:?}");
     assert!(finding.repair.contains("groupadd -g 44"), "{finding:?}");
 }
 
@@ -188,7 +185,7 @@ fn the_memory_of_an_mi300a_is_its_nodes_and_it_is_no_small_gpu() {
     fixture.write("sys/devices/system/node/node0/meminfo", "Node 0 MemTotal:       131891412 kB\n");
     let gpu = &fixture.probe().gpus[0];
     assert_eq!((gpu.memory_mib, gpu.integrated, gpu.shares_memory), (Some(128_800), false, true));
-    // The processor's memory belongs to the machine, whoever else uses it.
+    // The processor's memory belongs to the machine, even if a GPU shares it.
     assert_eq!(gpu.memory_node, None);
 }
 
@@ -201,8 +198,8 @@ fn a_node_that_cannot_be_understood_or_read_is_named() {
     let found = fixture.probe();
     assert_eq!(found.gpus.len(), 1);
     let [finding] = found.findings.as_slice() else { panic!("{:?}", found.findings) };
-    assert!(finding.what.contains("node 2 (it has no render node"), "{finding:?}");
-    assert!(finding.what.contains("node 3 (it cannot be read: No such file"), "{finding:?}");
+    assert!(finding.what.contains("node 2 (no render node"), "{finding:?}");
+    assert!(finding.what.contains("node 3 (unreadable: No such file"), "{finding:?}");
 }
 
 #[test]

@@ -26,7 +26,7 @@ pub(super) struct Topology {
     /// The number of nodes that the device cgroup hides from this container.
     pub(super) hidden: usize,
     /// Nodes that cannot be read or parsed, each with the reason.
-    pub(super) riddles: Vec<(u64, String)>,
+    pub(super) unrecognized_nodes: Vec<(u64, String)>,
 }
 
 /// A GPU, or one partition of a GPU.
@@ -58,8 +58,8 @@ pub(super) struct GpuProperties {
 enum Node {
     Cpu,
     Gpu(GpuProperties),
-    /// Neither, for this reason.
-    Riddle(&'static str),
+    /// An unrecognized node, with the reason.
+    Unrecognized(&'static str),
 }
 
 /// Reads the nodes below `directory` through `read`. Tests replace it, because only the kernel can return EPERM to
@@ -72,11 +72,11 @@ pub(super) fn read(directory: &Path, read: impl Fn(&Path) -> io::Result<String>)
             Ok(text) => match parse_node(&text) {
                 Node::Cpu => topology.cpu_nodes.push(number),
                 Node::Gpu(properties) => topology.gpus.push(GpuNode { directory, properties }),
-                Node::Riddle(why) => topology.riddles.push((number, why.to_owned())),
+                Node::Unrecognized(why) => topology.unrecognized_nodes.push((number, why.to_owned())),
             },
             // The open succeeds; only the read is checked against the device cgroup.
             Err(error) if error.raw_os_error() == Some(Errno::EPERM as i32) => topology.hidden += 1,
-            Err(error) => topology.riddles.push((number, format!("it cannot be read: {error}"))),
+            Err(error) => topology.unrecognized_nodes.push((number, format!("unreadable: {error}"))),
         }
     }
     topology
@@ -127,23 +127,23 @@ fn parse_node(text: &str) -> Node {
     let cpus = positive("cpu_cores_count");
     match (cpus, positive("simd_count")) {
         (Some(_), None) => Node::Cpu,
-        (None, None) => Node::Riddle("it has neither processor cores nor compute units"),
-        (cpus, Some(_)) => parse_gpu(text, cpus.is_some()).map_or_else(Node::Riddle, Node::Gpu),
+        (None, None) => Node::Unrecognized("neither processor cores nor compute units"),
+        (cpus, Some(_)) => parse_gpu(text, cpus.is_some()).map_or_else(Node::Unrecognized, Node::Gpu),
     }
 }
 
 fn parse_gpu(text: &str, has_cpus: bool) -> Result<GpuProperties, &'static str> {
     let positive = |name| value(text, name).filter(|number| *number > 0);
     if value(text, "vendor_id") != Some(AMD) {
-        return Err("its vendor_id is not AMD's");
+        return Err("vendor_id is not AMD's");
     }
     let render_minor = positive("drm_render_minor").and_then(|minor| minor.try_into().ok());
     let location = value(text, "location_id");
     Ok(GpuProperties {
-        render_minor: render_minor.ok_or("it has no render node (drm_render_minor)")?,
+        render_minor: render_minor.ok_or("no render node (drm_render_minor)")?,
         pci_address: location
             .and_then(|location| pci_address(value(text, "domain").unwrap_or(0), location))
-            .ok_or("it does not say where it sits on the PCI bus (location_id)")?,
+            .ok_or("no PCI address (location_id)")?,
         device_id: value(text, "device_id").unwrap_or(0),
         unique_id: positive("unique_id"),
         gfx: positive("gfx_target_version").map(gfx_name),
@@ -205,8 +205,8 @@ mod tests {
             Some("2") => Err(Errno::ENOENT.into()),
             other => panic!("{other:?} was read"),
         };
-        let riddles = vec![(2, "it cannot be read: No such file or directory (os error 2)".to_owned())];
-        let want = Topology { gpus: Vec::new(), cpu_nodes: vec![0, 10], hidden: 1, riddles };
+        let unrecognized_nodes = vec![(2, "unreadable: No such file or directory (os error 2)".to_owned())];
+        let want = Topology { gpus: Vec::new(), cpu_nodes: vec![0, 10], hidden: 1, unrecognized_nodes };
         assert_eq!(read(nodes.path(), answers), want);
     }
 
@@ -218,9 +218,9 @@ mod tests {
             (String::new(), "neither"),
             (gpu.replace("4098", "4318"), "vendor_id"),
             (gpu.replace("128", "0"), "render node"),
-            (gpu.replace("location_id 2560", "location_id x"), "PCI bus"),
+            (gpu.replace("location_id 2560", "location_id x"), "PCI address"),
         ] {
-            assert!(matches!(parse_node(&text), Node::Riddle(why) if why.contains(word)), "{text}");
+            assert!(matches!(parse_node(&text), Node::Unrecognized(why) if why.contains(word)), "{text}");
         }
     }
 

@@ -19,10 +19,10 @@ const MOST_PROCESSES: usize = 64;
 /// Hotter than any chip can run. Higher readings are discarded.
 const HOTTEST: u32 = 150;
 
-/// Reads the condition of every GPU that the driver hands out. It forks, so the process must be single-threaded.
+/// Reads the condition of every accessible GPU. It forks, so the process must be single-threaded.
 ///
 /// # Errors
-/// Why there is no answer, in words.
+/// The error text.
 pub fn conditions(root: &Path, library: Option<&Path>, deadline: Instant) -> Result<Vec<Condition>, String> {
     let probe = Sandbox::start(|| probe(root, library));
     let answer = probe.finish(deadline).map_err(NoNvml::from).and_then(|answer| answer.map_err(NoNvml::from));
@@ -78,7 +78,7 @@ fn slowdowns(reasons: ThrottleReasons) -> Option<Vec<Slowdown>> {
         (ThrottleReasons::HW_SLOWDOWN, Slowdown::Hardware),
         (ThrottleReasons::SW_POWER_CAP, Slowdown::PowerCap),
     ];
-    // A driver that sets every bit tells nothing.
+    // All bits set means unknown.
     if reasons.is_all() {
         return None;
     }

@@ -22,7 +22,7 @@ use model::inventory::{Access, Condition, Driver, Finding, Gpu, Kind, Obstacle, 
 use nvml::NvmlTrouble;
 use request::Request;
 
-/// NVIDIA's GPUs: through NVML, and where it does not answer through the kernel's files.
+/// NVIDIA's GPUs, through NVML or otherwise the kernel's files.
 #[derive(Debug)]
 pub struct Nvidia;
 
@@ -36,7 +36,7 @@ impl VendorProbe for Nvidia {
         Found { driver, gpus, findings: Vec::new() }
     }
 
-    /// Starts always: what the container asked for can be missing.
+    /// Always starts, because requested GPUs may be missing.
     fn start(&'static self, _: Vendor, options: &Options) -> Option<Finish> {
         let Options { root, request, nvml_library, conditions, left_out, .. } = options.clone();
         let library = nvml_library.as_deref();
@@ -55,7 +55,7 @@ impl VendorProbe for Nvidia {
     }
 }
 
-/// Why NVML gave no answer.
+/// Why NVML failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoNvml {
     #[error(transparent)]
@@ -117,7 +117,7 @@ fn give(gpus: &mut [Gpu], child: Option<Sandbox<Result<Vec<Condition>, NvmlTroub
     for condition in conditions {
         let Some(gpu) = gpus.iter_mut().find(|gpu| gpu.index == condition.index) else { continue };
         if condition.obstacle == Some(Obstacle::Lost) && gpu.access == Access::Usable {
-            gpu.access = Access::unusable(Obstacle::Lost, "NVML says that it is lost, or needs a reset");
+            gpu.access = Access::unusable(Obstacle::Lost, "NVML reports it as lost or in need of a reset");
         }
         gpu.condition = Some(condition);
     }
@@ -132,9 +132,9 @@ fn from_nvml(probe: nvml::Probe) -> Found {
     let unknown = probe.unknown_to_nvml.iter().map(|minor| {
         Finding::warning(
             Kind::GpuLost,
-            format!("/dev/nvidia{minor} opens, and NVML counts no such GPU; it is not used"),
-            "the GPU fell off the bus or is excluded, or the file stands in for a device",
-            "look for Xid messages of the GPU on the host (dmesg | grep -i xid), or do not pass the file in",
+            format!("/dev/nvidia{minor} can be opened, but NVML lists no such GPU; not used"),
+            "the GPU fell off the bus or is excluded, or the file is not a real device",
+            "check Xid messages of the GPU on the host (dmesg | grep -i xid), or do not pass the file",
         )
     });
     let findings = unknown.collect();
@@ -148,11 +148,11 @@ fn mig_finding(gpu: &Gpu) -> Option<Finding> {
     if instances.is_empty() {
         return Some(Finding::warning(
             Kind::Mig,
-            format!("NVIDIA GPU {index} is in MIG mode and has no instance; no job can use it"),
-            "a GPU in MIG mode computes only in its instances, and none was made, or none was given to this container",
+            format!("NVIDIA GPU {index} is in MIG mode without an instance; no job can use it"),
+            "in MIG mode only instances can be used, and none was created or passed to this container",
             format!(
                 "on the host: `nvidia-smi mig -i {index} -lgip` lists the profiles, `nvidia-smi mig -i {index} -cgi PROFILE -C` \
-                 makes an instance, `nvidia-smi -i {index} -mig 0` turns the mode off; then start the container anew"
+                 creates an instance, `nvidia-smi -i {index} -mig 0` turns the mode off; then restart the container"
             ),
         ));
     }
@@ -177,7 +177,7 @@ fn mig_finding(gpu: &Gpu) -> Option<Finding> {
     })
 }
 
-const GIVE_INSTANCES: &str = "if jobs are to have them, give them to the container, with NVIDIA's library: \
+const GIVE_INSTANCES: &str = "to use them, pass them to the container with NVIDIA's library: \
                               NVIDIA_VISIBLE_DEVICES=all, or their UUIDs, and NVIDIA_DRIVER_CAPABILITIES=compute,utility";
 
 /// The one GPU of a Jetson.
@@ -201,7 +201,7 @@ fn unopened(root: &Path, why: &NoAnswer) -> Vec<Gpu> {
     let gpu = |(index, minor): (u32, u32)| Gpu {
         minor: Some(minor),
         device_file: Some(format!("/dev/nvidia{minor}").into()),
-        access: Access::unusable(Obstacle::Hang, format!("nobody knows whether it opens: the driver {why}")),
+        access: Access::unusable(Obstacle::Hang, format!("access unknown: the driver {why}")),
         ..proc::nameless_gpu(index)
     };
     (0..).zip(proc::device_minors(root)).map(gpu).collect()
@@ -215,10 +215,10 @@ fn refuse_twins(gpus: &mut [Gpu]) {
         let index = gpu.index;
         let file = gpu.device_file.as_ref().filter(|file| file.as_path() != Path::new(WSL_DEVICE));
         if let Some(first) = file.and_then(|file| earlier(&mut files, file, index)) {
-            let reason = format!("{} belongs to GPU {first} already", shown(gpu.device_file.as_deref()));
+            let reason = format!("{} already belongs to GPU {first}", shown(gpu.device_file.as_deref()));
             gpu.access = Access::unusable(Obstacle::SharedFile, reason);
         } else if let Some(first) = gpu.uuid.as_ref().and_then(|uuid| earlier(&mut names, uuid, index)) {
-            let reason = format!("{} is the UUID of GPU {first} already", gpu.uuid.as_deref().unwrap_or_default());
+            let reason = format!("{} is already the UUID of GPU {first}", gpu.uuid.as_deref().unwrap_or_default());
             gpu.access = Access::unusable(Obstacle::SharedName, reason);
         }
     }
@@ -227,7 +227,7 @@ fn refuse_twins(gpus: &mut [Gpu]) {
     for instance in instances.filter(|instance| instance.access == Access::Usable) {
         let Some(uuid) = &instance.uuid else { continue };
         if !uuids.insert(uuid.clone()) {
-            let reason = format!("{uuid} is the UUID of another instance already");
+            let reason = format!("{uuid} is already the UUID of another instance");
             instance.access = Access::unusable(Obstacle::SharedName, reason);
         }
     }
@@ -249,7 +249,7 @@ fn none_given(gpus: &[Gpu]) -> Option<Finding> {
     (!gpus.is_empty() && !gpus.iter().any(is_given)).then(|| {
         Finding::error(
             Kind::GpuNotGiven,
-            format!("the NVIDIA driver counts {} GPUs, and this container may use none of them", gpus.len()),
+            format!("the NVIDIA driver lists {} GPUs, but this container has access to none", gpus.len()),
             "the container was started without GPUs",
             "start it with GPUs: docker run --gpus all, or the nvidia overlay of compose",
         )
@@ -285,6 +285,6 @@ mod tests {
         let gpus = proc::probe(root.path()).gpus;
         assert_eq!(none_given(&gpus), None, "it is given, and no device");
         let gpu = Gpu { access: Access::unusable(Obstacle::NotGiven, ""), ..proc::nameless_gpu(0) };
-        assert!(none_given(&[gpu]).unwrap().what.contains("may use none"));
+        assert!(none_given(&[gpu]).unwrap().what.contains("access to none"));
     }
 }

@@ -57,15 +57,15 @@ pub struct Probe {
     pub unknown_to_nvml: Vec<u32>,
 }
 
-/// Why NVML gave no answer.
+/// Why NVML failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[expect(missing_docs, reason = "each message says what the variant is")]
+#[expect(missing_docs, reason = "the messages document the variants")]
 pub enum NvmlTrouble {
-    #[error("the library is not in this container ({0})")]
+    #[error("library not found in this container ({0})")]
     LibraryMissing(String),
-    #[error("the library cannot be loaded ({0})")]
+    #[error("cannot load the library ({0})")]
     LibraryBroken(String),
-    #[error("the library and the kernel's driver are of different versions")]
+    #[error("version mismatch between library and kernel driver")]
     VersionMismatch,
     #[error("the kernel's NVIDIA driver is not loaded")]
     DriverNotLoaded,
@@ -76,7 +76,7 @@ pub enum NvmlTrouble {
     NoPermission { call: String, error: String },
     #[error("{call} failed: {error}")]
     Failed { call: String, error: String },
-    #[error("it counts {0} GPUs, which cannot be")]
+    #[error("implausible count of {0} GPUs")]
     ImpossibleCount(u32),
 }
 
@@ -104,7 +104,7 @@ impl NvmlTrouble {
 /// Queries NVML for everything. Uses the library at `library`, otherwise the default one.
 ///
 /// # Errors
-/// There is no answer at all, for this reason.
+/// NVML failed, for this reason.
 pub fn probe(root: &Path, library: Option<&Path>, left_out: &[Out]) -> Result<Probe, NvmlTrouble> {
     // NVML is never shut down: that can block in the driver for long or for ever, and this process is about to exit
     // anyway.
@@ -149,7 +149,7 @@ pub(super) fn load(root: &Path, library: Option<&Path>) -> Result<Nvml, NvmlTrou
     match library {
         Some(path) => init(path.as_os_str()),
         // The default library would describe this machine, not the one under `root`.
-        None if root != Path::new("/") => Err(NvmlTrouble::LibraryMissing("none is looked for in another root".into())),
+        None if root != Path::new("/") => Err(NvmlTrouble::LibraryMissing("not searched in another root".into())),
         None => init(OsStr::new("libnvidia-ml.so.1")).or_else(|trouble| match trouble {
             NvmlTrouble::LibraryMissing(_) if wsl.exists() => init(wsl.as_os_str()),
             _ => Err(trouble),
@@ -188,7 +188,7 @@ fn identify(device: &Device<'_>, answers: &Answers, gpu: &mut Gpu) {
     gpu.pci_address = answers.of(device.pci_info()).and_then(|info| info.bus_id.parse().ok());
 }
 
-/// A GPU with a fault is known by name, and the driver is asked for nothing more of it.
+/// A GPU with a fault: only its name is queried.
 fn leave_out(root: &Path, out: &Out, gpu: &mut Gpu) {
     gpu.minor = out.gpu.file.as_ref().and_then(|file| file.strip_prefix("/dev/nvidia")?.parse().ok());
     gpu.minor = gpu.minor.or_else(|| proc::minor_of(root, gpu.pci_address?));

@@ -1,6 +1,6 @@
 //! NVIDIA GPUs without NVML: `/proc/driver/nvidia`, the device files, and sysfs. Runs inside the sandbox.
 //!
-//! These do not tell memory size, compute capability or links.
+//! These do not contain memory size, compute capability or links.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -44,7 +44,7 @@ pub fn probe(root: &Path) -> Probe {
     Probe { driver, gpus }
 }
 
-/// An NVIDIA GPU without any known facts.
+/// An NVIDIA GPU without known facts.
 pub(crate) fn nameless_gpu(index: u32) -> Gpu {
     Gpu { index, ..Gpu::default() }
 }
@@ -58,7 +58,7 @@ fn mig_instances(root: &Path, minor: u32) -> Option<Vec<MigInstance>> {
     found.sort_unstable();
     let instance = |gpu_instance| MigInstance {
         gpu_instance: Some(gpu_instance),
-        access: Access::unusable(Obstacle::Nameless, format!("only NVML can name GPU instance {gpu_instance}")),
+        access: Access::unusable(Obstacle::Nameless, format!("GPU instance {gpu_instance} has a UUID only in NVML")),
         ..MigInstance::default()
     };
     (!found.is_empty()).then(|| found.into_iter().map(instance).collect())
@@ -97,7 +97,7 @@ pub(super) fn device_file(root: &Path, minor: Option<u32>) -> (Option<PathBuf>, 
     let name = if is_wsl { Some(wsl.to_owned()) } else { own };
     match name {
         Some(name) => (Some(Path::new("/").join(&name)), device::access(&root.join(&name))),
-        None => (None, Access::unusable(Obstacle::UnknownFile, "the driver does not say which /dev/nvidiaN it is")),
+        None => (None, Access::unusable(Obstacle::UnknownFile, "the driver does not report its /dev/nvidiaN")),
     }
 }
 

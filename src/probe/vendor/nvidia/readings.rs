@@ -78,7 +78,7 @@ fn number(value: SampleValue) -> Option<u32> {
         SampleValue::I64(number) => number.try_into().ok(),
         SampleValue::F64(_) => None,
     }
-    // A driver that sets every bit tells nothing.
+    // All bits set means unknown.
     .filter(|number| *number != u32::MAX)
 }
 

@@ -1,4 +1,4 @@
-//! What the container requested from NVIDIA's runtime, in case that explains missing GPUs.
+//! The container's request to NVIDIA's runtime, which may explain missing GPUs.
 //!
 //! The variables do not prove that there are GPUs. With CDI (and in Kubernetes) the runtime sets
 //! `NVIDIA_VISIBLE_DEVICES=void` while it adds GPUs, and NVIDIA's base images set `all` on every machine (container
@@ -36,17 +36,17 @@ impl Request {
         match asked {
             "void" | "none" if gpus.is_empty() => Some(Finding::info(
                 Kind::GpuNotGiven,
-                format!("NVIDIA_VISIBLE_DEVICES={shown} asks for no GPU, and none is here"),
+                format!("NVIDIA_VISIBLE_DEVICES={shown} requests no GPU, and none is available"),
                 "the container was started without NVIDIA GPUs, on purpose or by its image",
-                "nothing, if that is meant; else `docker run --gpus all`, or in Kubernetes a limit nvidia.com/gpu: 1",
+                "no action if intended; otherwise `docker run --gpus all`, or in Kubernetes a limit nvidia.com/gpu: 1",
             )),
             "void" | "none" => None,
             // A path: the list is mounted there.
             _ if asked.starts_with('/') => None,
             _ if gpus.is_empty() => Some(Finding::info(
                 Kind::GpuNotGiven,
-                format!("NVIDIA_VISIBLE_DEVICES={shown} asks for GPUs, and none is here"),
-                "only NVIDIA's container runtime obeys this variable, which images set for every machine; the container \
+                format!("NVIDIA_VISIBLE_DEVICES={shown} requests GPUs, but none is available"),
+                "only NVIDIA's container runtime uses this variable, which many images set by default; the container \
                         was started by another runtime",
                 "`docker run --gpus all` (or --runtime=nvidia), in Kubernetes runtimeClassName: nvidia or a limit \
                          nvidia.com/gpu: 1; without GPUs on purpose, NVIDIA_VISIBLE_DEVICES=void",
@@ -55,9 +55,9 @@ impl Request {
             _ => missing(asked, gpus, usable).map(|what| {
                 Finding::warning(
                     Kind::GpuNotGiven,
-                    format!("NVIDIA_VISIBLE_DEVICES={shown}, and {what}"),
-                    "the machine has no such GPU, or its driver does not hand it out",
-                    "`nvidia-smi -L` on the host lists what can be asked for; then create the container anew",
+                    format!("NVIDIA_VISIBLE_DEVICES={shown}: {what}"),
+                    "the machine has no such GPU, or its driver denies access",
+                    "`nvidia-smi -L` on the host lists the available GPUs; then re-create the container",
                 )
             }),
         }
@@ -78,13 +78,13 @@ fn missing(asked: &str, gpus: &[Gpu], usable: usize) -> Option<String> {
         items.iter().partition(|item| item.starts_with("GPU-") || item.starts_with("MIG-"));
     let absent: Vec<String> = uuids.iter().filter(|uuid| !is_here(uuid, gpus)).map(|uuid| shown(uuid)).collect();
     if !absent.is_empty() {
-        return Some(format!("{} cannot be used here", absent.join(", ")));
+        return Some(format!("{} not usable here", absent.join(", ")));
     }
     // The driver numbers GPUs from 0 inside the container, so only the count can be compared. `0:1` is a MIG instance.
     let instances = gpus.iter().filter_map(|gpu| gpu.mig.as_ref()).flatten();
     let instances = instances.filter(|instance| instance.access == Access::Usable).count();
     let (asked_for, here) = (numbers.len() + uuids.len(), usable.max(instances));
-    (!numbers.is_empty() && here < asked_for).then(|| format!("{here} of these {asked_for} can be used here"))
+    (!numbers.is_empty() && here < asked_for).then(|| format!("{here} of these {asked_for} usable here"))
 }
 
 /// Whether a usable GPU or instance has this UUID or prefix. A GPU whose UUID is unknown may match.
@@ -149,14 +149,14 @@ mod tests {
     #[test]
     fn an_absence_has_its_reason() {
         for (devices, gpus, words) in [
-            ("void", vec![], "asks for no GPU"),
-            ("none", vec![], "asks for no GPU"),
-            ("all", vec![], "asks for GPUs, and none is here"),
-            ("0", vec![], "asks for GPUs, and none is here"),
-            ("GPU-cccc,GPU-aaaa", gpus(), "and GPU-cccc cannot be used here"),
-            ("MIG-8", gpus(), "and MIG-8 cannot be used here"),
-            ("0,1,5", gpus(), "2 of these 3 can be used here"),
-            ("nvidia.com/gpu=GPU-cccc", gpus(), "and GPU-cccc cannot"),
+            ("void", vec![], "requests no GPU"),
+            ("none", vec![], "requests no GPU"),
+            ("all", vec![], "requests GPUs, but none is available"),
+            ("0", vec![], "requests GPUs, but none is available"),
+            ("GPU-cccc,GPU-aaaa", gpus(), ": GPU-cccc not usable here"),
+            ("MIG-8", gpus(), ": MIG-8 not usable here"),
+            ("0,1,5", gpus(), "2 of these 3 usable here"),
+            ("nvidia.com/gpu=GPU-cccc", gpus(), ": GPU-cccc not"),
         ] {
             assert!(said(devices, &gpus).contains(words), "{devices}: {}", said(devices, &gpus));
         }

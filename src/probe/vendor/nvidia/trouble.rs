@@ -6,11 +6,11 @@ use super::request::Request;
 use crate::sandbox::NoAnswer;
 use model::inventory::{Finding, Kind, Severity};
 
-/// Says why NVML is missing, what that costs, and how to repair it. `gpus` is the number of GPUs found without it;
+/// The finding about a failed NVML, with consequence and repair. `gpus` is the number of GPUs found without it;
 /// `is_stuck` means that not even the device files answered.
 pub(super) fn finding(why: &NoNvml, request: &Request, gpus: usize, is_stuck: bool) -> Finding {
     let lost = match gpus {
-        _ if is_stuck => "the device files do not answer either, so no NVIDIA GPU is used",
+        _ if is_stuck => "the device files do not respond either, so no NVIDIA GPU is used",
         0 => "no NVIDIA GPU is visible without it",
         _ => "the GPUs are listed from /proc and /dev, without memory size, compute capability and NVLinks",
     };
@@ -21,7 +21,7 @@ pub(super) fn finding(why: &NoNvml, request: &Request, gpus: usize, is_stuck: bo
         (NoNvml::NoAnswer(why), _) => of_no_answer(why),
     };
     let severity = if is_stuck { Severity::Error } else { Severity::Warning };
-    let what = format!("NVIDIA's management library (NVML) gives no answer: {why}; {lost}");
+    let what = format!("NVIDIA's management library (NVML) failed: {why}; {lost}");
     Finding::new(kind(why), severity, what, cause, repair)
 }
 
@@ -39,32 +39,32 @@ fn kind(why: &NoNvml) -> Kind {
 fn of_trouble(trouble: &NvmlTrouble) -> (&'static str, &'static str) {
     match trouble {
         NvmlTrouble::LibraryMissing(_) => (
-            "the NVIDIA container runtime puts libnvidia-ml.so.1 in only with the driver capability \"utility\"",
+            "the NVIDIA container runtime mounts libnvidia-ml.so.1 only with the driver capability \"utility\"",
             "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility and the NVIDIA runtime (--gpus all)",
         ),
         NvmlTrouble::LibraryBroken(_) => (
             "the library file is damaged, of another architecture, or not NVIDIA's",
-            "remove copies of libnvidia-ml.so.1 from the image: the NVIDIA runtime brings the host's own",
+            "remove copies of libnvidia-ml.so.1 from the image (the NVIDIA runtime mounts the host's library)",
         ),
         NvmlTrouble::VersionMismatch => (
-            "the host's driver was updated and the old kernel module is still loaded, or the image has its own library",
+            "the host's driver was updated and the old kernel module is still loaded, or the image contains its own library",
             "reload the NVIDIA kernel module or reboot the host, then re-create the container",
         ),
         NvmlTrouble::DriverNotLoaded => (
-            "the host has no NVIDIA driver loaded, or this container got the library and no device",
+            "no NVIDIA driver is loaded on the host, or this container has the library but no device",
             "run nvidia-smi on the host; if it works there, start the container with --gpus all",
         ),
         NvmlTrouble::UnknownError { .. } => (
-            "the container's device rules were rewritten under it (systemctl daemon-reload on the host)",
+            "the container's device rules were rewritten (systemctl daemon-reload on the host)",
             "re-create the container (docker compose up --force-recreate); a restart is not enough",
         ),
         NvmlTrouble::NoPermission { .. } => (
-            "the container may not open /dev/nvidiactl",
-            "start the container with --gpus all; do not pass single device files by hand",
+            "the container cannot open /dev/nvidiactl",
+            "start the container with --gpus all; do not pass single device files",
         ),
         NvmlTrouble::Failed { .. } => (
-            "the driver itself reports the fault",
-            "run nvidia-smi on the host and look there for NVRM messages (dmesg | grep -i nvrm)",
+            "the driver reports a fault",
+            "run nvidia-smi on the host and check NVRM messages there (dmesg | grep -i nvrm)",
         ),
         NvmlTrouble::ImpossibleCount(_) => NOT_NVIDIAS,
     }
@@ -74,12 +74,12 @@ fn of_no_answer(why: &NoAnswer) -> (&'static str, &'static str) {
     match why {
         NoAnswer::TimedOut(_) => (
             "the driver hangs: a GPU that failed or is being reset, or the first use of many GPUs without persistence mode",
-            "look for NVRM and Xid messages on the host (dmesg); turn on nvidia-persistenced; else reboot the host. \
-             A longer time limit helps where the driver is only slow",
+            "check NVRM and Xid messages on the host (dmesg); enable nvidia-persistenced; otherwise reboot the host. \
+             If the driver is only slow, increase the timeout",
         ),
         NoAnswer::Crashed(_) => (
-            "the library and the kernel's driver do not fit, or the library is damaged",
-            "run nvidia-smi on the host and in the container; re-install the driver where it crashes too",
+            "the library and the kernel driver do not match, or the library is damaged",
+            "run nvidia-smi on the host and in the container; re-install the driver if it crashes there too",
         ),
         NoAnswer::Exited(_) | NoAnswer::Nonsense(_) => NOT_NVIDIAS,
         NoAnswer::NotStarted(_) => NoAnswer::NO_PROCESS,
@@ -87,12 +87,12 @@ fn of_no_answer(why: &NoAnswer) -> (&'static str, &'static str) {
 }
 
 const NO_UTILITY: (&str, &str) = (
-    "NVIDIA_DRIVER_CAPABILITIES lacks \"utility\", with which the NVIDIA container runtime puts libnvidia-ml.so.1 in",
+    "NVIDIA_DRIVER_CAPABILITIES lacks \"utility\", so the NVIDIA container runtime does not mount libnvidia-ml.so.1",
     "create the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
 );
 
 const NO_RUNTIME: (&str, &str) = (
-    "NVIDIA_DRIVER_CAPABILITIES asks for it, and only the NVIDIA container runtime obeys: the device files were passed by hand",
+    "only the NVIDIA container runtime uses NVIDIA_DRIVER_CAPABILITIES, but the device files were passed manually",
     "start the container with the NVIDIA runtime (docker run --gpus all) and without --device /dev/nvidiaN",
 );
 

@@ -1,4 +1,4 @@
-//! Looks at NVIDIA's GPUs through NVML, and hears its events.
+//! Samples NVIDIA's GPUs through NVML, and receives its events.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -20,10 +20,10 @@ use model::inventory::{Obstacle, Vendor};
 
 /// The longest wait for an event in one call.
 const WAIT: Duration = Duration::from_secs(1);
-/// The pause after an event, in which those that belong to it arrive before the GPUs are looked at.
+/// The pause after an event before the next sample, so that related events arrive first.
 const AFTER_EVENT: Duration = Duration::from_millis(20);
 
-/// Looks until `say` fails; without the library, at the kernel's files.
+/// Samples until `say` fails; without the library, reads the kernel's files.
 pub(super) fn watch(options: &Options, say: Say<'_>) -> io::Result<()> {
     loop {
         match nvml::load(&options.root, options.library.as_deref()) {
@@ -42,7 +42,7 @@ fn kind_of(trouble: &NvmlTrouble) -> FaultKind {
     }
 }
 
-/// Returns when the library has to be initialised again.
+/// Returns when the library must be initialised again.
 fn watch_nvml(options: &Options, nvml: &Nvml, say: Say<'_>) -> io::Result<()> {
     let mut events: Option<EventSet<'_>> = None;
     let mut registered = 0;
@@ -74,7 +74,7 @@ fn watch_nvml(options: &Options, nvml: &Nvml, say: Say<'_>) -> io::Result<()> {
     }
 }
 
-/// A GPU that does not give its handle is no longer listed, which means that it is lost; one that this container was not given never is.
+/// A GPU without a handle is no longer listed, which means that it is lost. A GPU that was not passed to the container is never listed.
 fn identify<'a>(options: &Options, nvml: &'a Nvml, index: u32) -> Option<(Identity, Device<'a>)> {
     let device = nvml.device_by_index(index).ok()?;
     let answers = Answers::default();
@@ -96,7 +96,7 @@ fn file_of(root: &Path, minor: u32) -> Option<String> {
 }
 
 fn see(root: &Path, identity: &Identity, device: &Device<'_>) -> Seen {
-    // The driver goes on answering a process that has the device open when a new one may no longer open it.
+    // The driver still answers a process that has the device open after new processes are denied access.
     if let Some(trouble) =
         identity.file.as_deref().and_then(|file| trouble_of(&device::access(&root.join(file.trim_start_matches('/')))))
     {
@@ -112,15 +112,15 @@ fn see(root: &Path, identity: &Identity, device: &Device<'_>) -> Seen {
 /// `None` if the driver reports no events.
 fn register<'a>(nvml: &'a Nvml, devices: &[(Identity, Device<'a>)]) -> Option<EventSet<'a>> {
     let mut left: Vec<&Device<'a>> = devices.iter().map(|(_, device)| device).collect();
-    // A GPU that cannot report takes the set with it, so the others begin anew without it.
-    'anew: while !left.is_empty() {
+    // A GPU without events makes the whole event set fail, so a new set is created without that GPU.
+    'new_set: while !left.is_empty() {
         let mut set = nvml.create_event_set().ok()?;
         for position in 0..left.len() {
             match left[position].register_events(EventTypes::CRITICAL_XID_ERROR, set) {
                 Ok(same) => set = same,
                 Err(_) => {
                     left.remove(position);
-                    continue 'anew;
+                    continue 'new_set;
                 }
             }
         }
@@ -129,7 +129,7 @@ fn register<'a>(nvml: &'a Nvml, devices: &[(Identity, Device<'a>)]) -> Option<Ev
     None
 }
 
-/// Passes events on until the next look is due; returns whether the set is still good.
+/// Forwards events until the next sample is due; returns whether the event set is still valid.
 fn hear(
     events: Option<&EventSet<'_>>,
     devices: &[(Identity, Device<'_>)],
@@ -155,7 +155,7 @@ fn hear(
                 }
             }
             Err(NvmlError::Timeout) => {}
-            // A look tells which; the set may be of no use any more.
+            // The next sample identifies the GPU; the event set may be invalid.
             Err(_) => {
                 pause(left.min(WAIT));
                 return Ok(false);

@@ -1,7 +1,7 @@
 use super::*;
 use crate::nodes::answer::GpuState::{Allocated, Free, Shared, Unavailable};
 
-/// As Slurm 24.11 says it.
+/// Output of Slurm 24.11.
 const NODES: &str = r#"{"nodes": [
   {"name": "c10", "state": ["IDLE", "DRAIN", "DYNAMIC_NORM"], "reason": "fan\nNodeName=x \u001b[2J", "gres": "gpu:nvidia:1",
    "gres_used": "gpu:nvidia:0(IDX:N/A)", "cpus": 4, "effective_cpus": 4, "alloc_cpus": 0, "real_memory": 900, "partitions": ["any"],
@@ -39,7 +39,7 @@ fn states(node: &ClusterNode) -> Vec<String> {
 }
 
 #[test]
-fn each_gpu_of_each_node_is_free_or_somebodys() {
+fn assigns_gpus_of_all_nodes() {
     let cluster = cluster();
     let names: Vec<&str> = cluster.nodes.iter().map(|node| node.name.as_str()).collect();
     assert_eq!(names, ["c1", "c2", "c3", "c10"]);
@@ -52,7 +52,7 @@ fn each_gpu_of_each_node_is_free_or_somebodys() {
     );
     assert_eq!(node.jobs.iter().map(|job| job.job).collect::<Vec<_>>(), [17, 18]);
     assert_eq!((node.cpus, node.cpus_allocated, node.memory_allocated_mib), (8, 2, 64));
-    // A text about other GPUs than Slurm counts is not believed.
+    // A report about other GPUs than Slurm counts is ignored.
     assert_eq!(cluster.node("c3").unwrap().gpus, []);
     let drained = cluster.node("c10").unwrap();
     assert_eq!((drained.report.state.as_str(), drained.drained), ("drained", true));
@@ -60,11 +60,11 @@ fn each_gpu_of_each_node_is_free_or_somebodys() {
     assert_eq!((states(drained), &drained.gpus[0].model), (vec!["unavailable".to_owned()], &None));
     let down = cluster.node("c1").unwrap();
     assert_eq!((down.report.state.as_str(), down.report.responding), ("down", false));
-    assert_eq!(cluster.node("c4").unwrap_err().to_string(), "there is no node c4; the cluster has c1, c2, c3, c10");
+    assert_eq!(cluster.node("c4").unwrap_err().to_string(), "no node named c4; the cluster has c1, c2, c3, c10");
 }
 
 #[test]
-fn debian_12_says_the_same_in_other_words() {
+fn parses_slurm_22_05() {
     let nodes = r#"{"nodes": [{"name": "localhost", "state": "mixed", "state_flags": ["DRAIN"], "reason": "fan broken",
         "gres": "gpu:nvidia:2", "gres_used": "gpu:nvidia:1(IDX:1)", "cpus": 2, "real_memory": 9}]}"#;
     let jobs = r#"{"jobs": [{"job_id": 1, "job_state": "RUNNING", "user_name": "root", "gres_detail": ["gpu:nvidia:1(IDX:1)"],
@@ -81,7 +81,7 @@ fn debian_12_says_the_same_in_other_words() {
 }
 
 #[test]
-fn a_gpu_of_which_jobs_have_parts_is_not_free() {
+fn partly_used_gpu_is_not_free() {
     let nodes = r#"{"nodes": [{"name": "c1", "state": ["MIXED"], "gres": "gpu:nvidia:3,shard:nvidia:12",
         "gres_used": "gpu:nvidia:1(IDX:1),shard:nvidia:3(3/4,0/4,0/4)"}]}"#;
     let job = |id: u64, user: &str, detail: &str| {
@@ -98,7 +98,7 @@ fn a_gpu_of_which_jobs_have_parts_is_not_free() {
 }
 
 #[test]
-fn what_two_jobs_claim_is_nobodys_and_what_is_no_answer_is_an_error() {
+fn gpu_claimed_by_two_jobs_has_no_owner_and_malformed_json_is_an_error() {
     let claim = r#"{"job_id": 9, "job_state": ["RUNNING"], "user_name": "eve", "gres_detail": ["gpu:nvidia:1(IDX:1)"],
         "job_resources": {"nodes": {"allocation": [{"name": "c2"}]}}}"#;
     let jobs = JOBS.replacen("{\"jobs\": [", &format!("{{\"jobs\": [{claim}, "), 1);
@@ -109,11 +109,11 @@ fn what_two_jobs_claim_is_nobodys_and_what_is_no_answer_is_an_error() {
     }
     assert!(ClusterNodes::parse(NODES, "{}").is_err());
     let none = ClusterNodes::parse("{\"nodes\": []}", "{\"jobs\": []}").unwrap();
-    assert_eq!(none.node("c1").unwrap_err().to_string(), "there is no node c1; the cluster has none yet");
+    assert_eq!(none.node("c1").unwrap_err().to_string(), "no node named c1; the cluster has no nodes yet");
 }
 
 #[test]
-fn a_state_is_the_word_of_sinfo() {
+fn state_matches_sinfo() {
     let word = |words: &[&str]| state(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
     assert_eq!(word(&["ALLOCATED", "DRAIN"]), "draining");
     assert_eq!(word(&["IDLE", "COMPLETING", "DRAIN"]), "draining");
@@ -129,7 +129,7 @@ fn a_state_is_the_word_of_sinfo() {
 
 proptest::proptest! {
     #[test]
-    fn no_text_breaks_it(name in ".{0,40}", gres in ".{0,60}", extra in ".{0,60}", detail in ".{0,40}") {
+    fn parses_any_text_without_panic(name in ".{0,40}", gres in ".{0,60}", extra in ".{0,60}", detail in ".{0,40}") {
         let node = serde_json::json!({"nodes": [{"name": name, "state": [extra], "reason": gres, "gres": gres, "gres_used": detail,
             "extra": extra, "partitions": [name]}]});
         let job = serde_json::json!({"jobs": [{"job_id": 1, "job_state": "RUNNING", "user_name": extra, "gres_detail": [detail],

@@ -25,7 +25,7 @@ pub(super) fn parse(line: &str) -> Option<String> {
     (how == IO_ERROR && is_job).then(|| job.to_owned())
 }
 
-/// Names them until there are no more.
+/// Reports each such job until the channel closes.
 pub(super) fn name(jobs: &Receiver<String>) {
     while let Ok(job) = jobs.recv() {
         // The log is no evidence.
@@ -53,7 +53,7 @@ mod tests {
     use super::parse;
 
     #[test]
-    fn only_slurmctld_names_a_job_without_output() {
+    fn accepts_jobs_without_output_only_from_slurmctld() {
         let line = |said: &str| parse(&format!("2026-11-22T10:10:55.002778Z  info {said}\n"));
         assert_eq!(line("slurmctld: _job_complete: JobId=7 WTERMSIG 53").as_deref(), Some("7"));
         assert_eq!(line("slurmctld: _job_complete: JobId=12_3(15) WTERMSIG 53").as_deref(), Some("12_3"));

@@ -1,8 +1,8 @@
-//! Whether the last slurmctld has read the saved state. If not, it has not accepted a job, and no id is skipped.
+//! Whether the last slurmctld has read the saved state. If not, it has not accepted a job, and no ID is skipped.
 //!
 //! Before it reads the jobs, slurmctld always replaces `last_config_lite` (Slurm 22.05 to 25.05, `read_config.c`,
-//! dump_config_state_lite). So what that file was when slurmctld was started is noted. A note of an earlier boot counts for
-//! nothing, because a power failure may have undone the replacement.
+//! dump_config_state_lite). So the identity of that file at the start of slurmctld is recorded. A record of an earlier boot is
+//! ignored, because a power failure may have undone the replacement.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -13,12 +13,12 @@ use crate::state_disk;
 const NAME: &str = "slurminit.started_with";
 const WITNESS: &str = "last_config_lite";
 
-/// Notes that slurmctld is about to start with this next id.
+/// Records that slurmctld is about to start with this next ID.
 pub(super) fn note(notes: &Notes, state: &Path, next: u32) {
     // On a full disk slurmctld could not replace the file.
     let has_room = || state_disk::check_room(state).map_err(anyhow::Error::from);
     let written = notes.write_text(NAME, &text(state, next)).and_then(|()| has_room());
-    // Without the note ids are skipped, which is harmless.
+    // Without the record, IDs are skipped, which is harmless.
     let _ = written.or_else(|_| notes.remove(NAME));
 }
 

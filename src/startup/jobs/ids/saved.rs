@@ -35,7 +35,7 @@ pub(super) struct Saved {
     file: Option<PathBuf>,
 }
 
-/// Reads it. If slurmctld died before its first save, the result is a file without jobs; `None` if it has never saved anything.
+/// Reads the file. If slurmctld died before its first save, the result is a file without jobs; `None` if it has never saved anything.
 pub(super) fn read(state: &Path) -> anyhow::Result<Option<Saved>> {
     let read = |name: &str| Some((state.join(name), fs::read(state.join(name)).ok()?));
     let found = [NAME, OLDER].into_iter().find_map(read);
@@ -57,7 +57,7 @@ fn number(bytes: &[u8]) -> anyhow::Result<u32> {
     number.map(u32::from_be_bytes).context("job_state is cut off")
 }
 
-/// Fails unless the file has the known form.
+/// Fails unless the file has the known format.
 fn check_head(bytes: &[u8], name: &str) -> anyhow::Result<()> {
     anyhow::ensure!(bytes.starts_with(MAGIC), "{name} is not a state file of Slurm, and is left unchanged");
     match bytes.get(VERSION..TIME) {
@@ -83,7 +83,7 @@ fn now() -> Duration {
 }
 
 impl Saved {
-    /// Whether slurmctld wrote it within this time. Slurm's time is in whole seconds.
+    /// Whether slurmctld wrote the file within this time. Slurm's time is in whole seconds.
     pub(super) fn was_written_within(&self, age: Duration) -> bool {
         let bytes = self.bytes.get(TIME..NUMBER).and_then(|time| time.try_into().ok());
         let written = Duration::from_secs(bytes.map_or(0, u64::from_be_bytes));

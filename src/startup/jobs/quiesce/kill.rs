@@ -12,7 +12,7 @@ use sys::leftovers::Handle;
 use sys::proc;
 use sys::proc::{Stat, parse};
 
-/// A process, and the job whose slurmstepd it is.
+/// A process and the job of its slurmstepd.
 type Process = (Stat, Option<String>);
 
 /// Sends SIGKILL to every process below a slurmstepd of these jobs. Returns whether they have a slurmstepd,
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn only_descendants_of_the_jobs_steps_are_killed() {
+    fn kills_only_descendants_of_job_steps() {
         let all = [
             process(1, 0, 'S', None),
             process(10, 1, 'S', Some("5")),

@@ -18,13 +18,13 @@ pub(super) fn that_hear_term() -> BTreeSet<String> {
     let hears = |pid| {
         let status = proc::status(pid)?;
         let job = scripts.get(&field(&status, "PPid")?.parse().ok()?)?;
-        hears_term(&status).then(|| job.clone())
+        handles_term(&status).then(|| job.clone())
     };
     proc::pids().filter_map(hears).collect()
 }
 
 /// Checks the sets of caught and ignored signals in `/proc/PID/status` (proc(5)).
-fn hears_term(status: &str) -> bool {
+fn handles_term(status: &str) -> bool {
     let term = 1_u64 << (libc::SIGTERM - 1);
     let has = |name| field(status, name).and_then(|set| u64::from_str_radix(set, 16).ok()).unwrap_or(0) & term != 0;
     has("SigCgt") || has("SigIgn")
@@ -32,14 +32,14 @@ fn hears_term(status: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::hears_term;
+    use super::handles_term;
 
     #[test]
-    fn a_shell_without_a_trap_does_not_hear_term() {
+    fn shell_without_trap_does_not_handle_term() {
         let status = |ignored, caught| format!("Name:\tsh\nPPid:\t7\nSigIgn:\t{ignored}\nSigCgt:\t{caught}\n");
-        assert!(!hears_term(&status("0000000000000000", "0000000000010002")));
-        assert!(hears_term(&status("0000000000000000", "0000000000014002")));
-        assert!(hears_term(&status("0000000000004000", "0000000000010002")));
-        assert!(!hears_term(""));
+        assert!(!handles_term(&status("0000000000000000", "0000000000010002")));
+        assert!(handles_term(&status("0000000000000000", "0000000000014002")));
+        assert!(handles_term(&status("0000000000004000", "0000000000010002")));
+        assert!(!handles_term(""));
     }
 }

@@ -1,4 +1,4 @@
-//! What this container's processes reveal about jobs.
+//! Which jobs are in use, according to this container's processes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,19 +9,19 @@ use sys::proc::{Stat, parse};
 const HOLDERS: [&str; 3] = ["srun", "salloc", "scrun"];
 
 /// The step that Slurm adds to each job with PrologFlags=Contain; it does no work.
-const NOBODYS_STEP: &str = "extern";
+const EXTERN_STEP: &str = "extern";
 
 /// A program that holds an allocation: PID and start time, in case the PID is reused.
 pub(super) type Client = (i32, u64);
 
-/// The evidence of all processes that jobs are in use.
+/// The jobs in use, according to all processes.
 #[derive(Debug, Default)]
 pub(super) struct InUse {
     /// The programs that hold allocations, with their sessions.
     pub(super) clients: BTreeMap<Client, i32>,
     /// The jobs with a step here, including batch scripts.
     pub(super) steps: BTreeSet<String>,
-    /// Those in which something still runs. A lone slurmstepd proves nothing: after its tasks have ended, it retries
+    /// The jobs with a running task. A lone slurmstepd proves nothing: after its tasks have ended, it retries
     /// for a minute to report to a slurmctld that does not know the step.
     pub(super) tasks: BTreeSet<String>,
 }
@@ -71,8 +71,8 @@ impl InUse {
     }
 }
 
-/// The job whose step this process runs.
+/// The job whose step this process runs, except the extern step.
 fn job_of_step(title: &str) -> Option<String> {
     let (job, step) = parse::step(title)?;
-    (step != NOBODYS_STEP).then(|| job.to_string())
+    (step != EXTERN_STEP).then(|| job.to_string())
 }

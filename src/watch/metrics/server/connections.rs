@@ -1,14 +1,14 @@
-//! The connections that are open.
+//! The open connections.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::task::AbortHandle;
 
-/// How many connections there are at most.
+/// Maximum number of connections.
 const MOST: usize = 256;
 
-/// All connections, in the order in which they came.
+/// All connections, in the order of their arrival.
 #[derive(Debug, Default)]
 pub(super) struct Connections(Mutex<Table>);
 
@@ -20,13 +20,13 @@ struct Table {
 
 #[derive(Debug, Default)]
 struct Connection {
-    /// Whether its request has come.
+    /// Whether its request has arrived.
     asks: bool,
     task: Option<AbortHandle>,
 }
 
 impl Connections {
-    /// A place for a new connection. The oldest one without a request gives way; `None` if all have one.
+    /// A slot for a new connection. Closes the oldest one without a request if needed; `None` if all have one.
     pub(super) fn enter(self: &Arc<Self>) -> Option<Place> {
         self.with(|table| {
             if table.open.len() >= MOST {
@@ -40,7 +40,7 @@ impl Connections {
         })
     }
 
-    /// `task` serves it.
+    /// Sets the task that serves the connection.
     pub(super) fn started(&self, number: u64, task: AbortHandle) {
         self.with(|table| table.open.get_mut(&number).map(|connection| connection.task = Some(task)));
     }
@@ -50,7 +50,7 @@ impl Connections {
     }
 }
 
-/// A connection's place, which it leaves when it ends.
+/// A connection's slot, which is released on drop.
 #[derive(Debug)]
 pub(super) struct Place {
     number: u64,
@@ -62,7 +62,7 @@ impl Place {
         self.number
     }
 
-    /// Its request has come.
+    /// Marks that the request has arrived.
     pub(super) fn asks(&self) {
         self.connections.with(|table| table.open.get_mut(&self.number).map(|connection| connection.asks = true));
     }
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_asked_for_nothing_gives_way_to_the_next() {
+    fn closes_oldest_connection_without_request() {
         let connections = Arc::new(Connections::default());
         let mut places: Vec<Place> = (0..MOST).filter_map(|_| connections.enter()).collect();
         assert_eq!(places.len(), MOST);

@@ -1,4 +1,4 @@
-//! What is answered.
+//! HTTP responses.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -9,12 +9,12 @@ use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use tokio::sync::mpsc::Receiver;
 
-/// The body of an answer.
+/// The body of a response.
 #[derive(Debug)]
 pub(super) enum Reply {
-    /// All of it; `None` once it is sent.
+    /// A complete body; `None` once it is sent.
     Whole(Option<Bytes>),
-    /// One state after the other.
+    /// A stream of states.
     Events(Receiver<Bytes>),
 }
 
@@ -42,7 +42,7 @@ impl Body for Reply {
     }
 }
 
-/// What a body is.
+/// The content type of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
     Text,
@@ -64,8 +64,8 @@ impl Content {
     }
 }
 
-/// The page's own style and script, and no other; a test computes them.
-const POLICY: &str = "default-src 'none'; connect-src 'self'; style-src 'sha256-kPtTLJKTBJoVhCRn7AT9bTZNQ8ADJPvblWPIlN+tc4I='; script-src 'sha256-GP6qTcJiay1/pVfcogq+gKs0YYrLgt1RroWQ+IMVYa8='; \
+/// Allows only the page's own style and script; a test computes their hashes.
+const POLICY: &str = "default-src 'none'; connect-src 'self'; style-src 'sha256-kPtTLJKTBJoVhCRn7AT9bTZNQ8ADJPvblWPIlN+tc4I='; script-src 'sha256-akeiptwc86DWieFOicuNjUZLDwutEpuug9oyZAu+uaE='; \
     img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 const HEADERS: [(HeaderName, &str); 5] = [
@@ -76,12 +76,12 @@ const HEADERS: [(HeaderName, &str); 5] = [
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
 
-/// A whole answer.
+/// A complete response.
 pub(super) fn answer(status: StatusCode, content: Content, text: impl Into<Bytes>) -> Response<Reply> {
     headed(status, content, Reply::Whole(Some(text.into())))
 }
 
-/// An answer that goes on.
+/// A streaming response.
 pub(super) fn events(events: Receiver<Bytes>) -> Response<Reply> {
     headed(StatusCode::OK, Content::Events, Reply::Events(events))
 }
@@ -108,7 +108,7 @@ mod tests {
 
     use super::*;
 
-    #[expect(clippy::disallowed_methods, reason = "a test is nobody's PID 1")]
+    #[expect(clippy::disallowed_methods, reason = "a test is not PID 1")]
     fn hash(text: &str) -> String {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("text");
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_policy_allows_the_pages_own_style_and_script() {
+    fn policy_allows_only_own_style_and_script() {
         let page = super::super::PAGE;
         for tag in ["style", "script"] {
             let inner = page.split(&format!("<{tag}>")).nth(1).unwrap().split(&format!("</{tag}>")).next().unwrap();

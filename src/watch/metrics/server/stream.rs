@@ -1,4 +1,4 @@
-//! A TCP stream whose reader must not be slow.
+//! A TCP stream that closes if its reader is too slow.
 
 use std::future::Future as _;
 use std::io::{Error, ErrorKind, Result};
@@ -10,10 +10,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
-/// How long nothing can be written before the connection ends.
+/// How long no byte can be written before the connection is closed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The stream, and when its reader is given up if it is slow now.
+/// The stream, and the deadline of a blocked write.
 #[derive(Debug)]
 pub(super) struct Stream {
     inner: TcpStream,

@@ -1,4 +1,4 @@
-//! The pages that are open: each gets the state anew every two seconds.
+//! The open pages: each receives the state every two seconds.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::super::source::Source;
 
-/// How many pages can be open.
+/// Maximum number of open pages.
 const MOST: usize = 32;
 /// The time between two states.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -57,7 +57,7 @@ impl Viewers {
         receiver
     }
 
-    /// Without pages, nobody is asked.
+    /// Queries slurmctld only while pages are open.
     async fn tell(self: Arc<Self>) {
         loop {
             tokio::time::sleep(PAUSE).await;

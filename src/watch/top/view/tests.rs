@@ -82,12 +82,12 @@ fn drawn(state: Option<&State>, width: u16, height: u16, scroll: u16) -> String 
 }
 
 #[test]
-fn everything_has_a_place_in_80_columns_and_24_lines() {
+fn fits_into_80_columns_and_24_lines() {
     insta::assert_snapshot!(drawn(Some(&state()), 80, 24, 0));
 }
 
 #[test]
-fn it_scrolls_and_no_size_breaks_it() {
+fn scrolls_and_draws_at_any_size() {
     let mut state = state();
     state.gpus = (0..64).map(|index| GpuView { index, ..state.gpus[0].clone() }).collect();
     assert!(drawn(Some(&state), 80, 24, u16::MAX).contains("slurmd "));
@@ -98,12 +98,14 @@ fn it_scrolls_and_no_size_breaks_it() {
 }
 
 #[test]
-fn what_is_old_or_silent_says_so() {
+fn shows_stale_report_and_unresponsive_slurmctld() {
     let mut state = state();
     (state.is_stale, state.report_age, state.slurm) = (true, Some(120), Err("no answer".to_owned()));
     (state.is_ready, state.why) = (false, "slurmd is backing off".to_owned());
     let text = drawn(Some(&state), 80, 40, 0);
-    for said in ["last looked at 2m ago", "slurmctld does not answer: no answer", "not ready: slurmd is backing off"] {
+    for said in
+        ["the last GPU report is 2m old", "slurmctld does not respond: no answer", "not ready: slurmd is backing off"]
+    {
         assert!(text.contains(said), "{said}: {text}");
     }
 }

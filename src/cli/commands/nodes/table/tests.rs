@@ -11,7 +11,7 @@ const JOBS: &str = r#"{"jobs": [{"job_id": 67043327, "job_state": ["RUNNING"], "
   "job_resources": {"nodes": {"allocation": [{"name": "compute-1"}]}}}]}"#;
 
 #[test]
-fn a_row_for_each_gpu_and_why_a_node_takes_no_job() {
+fn shows_row_per_gpu_and_reason_of_closed_node() {
     let cluster = ClusterNodes { most_nodes: Some(1024), ..ClusterNodes::parse(NODES, JOBS).unwrap() };
     let text = table(&cluster);
     assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
@@ -20,8 +20,8 @@ fn a_row_for_each_gpu_and_why_a_node_takes_no_job() {
 }
 
 #[test]
-fn a_cluster_without_nodes_says_how_many_can_come() {
+fn empty_cluster_shows_maximum_of_nodes() {
     let none = |most_nodes| table(&ClusterNodes { nodes: Vec::new(), most_nodes });
-    assert_eq!(none(Some(1024)), "no nodes yet; up to 1024 can come (max_nodes), each as a compute container\n");
+    assert_eq!(none(Some(1024)), "no nodes yet; up to 1024 compute containers can join (max_nodes)\n");
     assert_eq!(none(None), "no nodes yet\n");
 }

@@ -34,13 +34,13 @@ pub(crate) fn refused(error: &NvmlError) -> Access {
     }
     // NVML also counts GPUs of the machine that this container may not open.
     let obstacle = if matches!(error, NvmlError::NoPermission) { Obstacle::NotGiven } else { Obstacle::Refused };
-    Access::unusable(obstacle, format!("NVML counts it and does not hand it out: {error}"))
+    Access::unusable(obstacle, format!("NVML lists it but denies access: {error}"))
 }
 
 fn gone(error: &NvmlError) -> Option<&'static str> {
     match error {
-        NvmlError::GpuLost => Some("NVML says that it is lost"),
-        NvmlError::ResetRequired => Some("NVML says that it needs a reset"),
+        NvmlError::GpuLost => Some("NVML reports it as lost"),
+        NvmlError::ResetRequired => Some("NVML reports that it needs a reset"),
         _ => None,
     }
 }

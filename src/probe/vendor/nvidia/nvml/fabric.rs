@@ -1,4 +1,4 @@
-//! The NVLink fabric that a GPU joins, where GPUs reach each other through switches.
+//! The NVLink fabric of a GPU, which connects GPUs through switches.
 
 use nvml_wrapper::Device;
 

@@ -1,6 +1,6 @@
-//! What a GPU or a MIG instance did between two looks, by NVML's GPM (GPU performance monitoring): Hopper and newer, driver 525 and newer.
+//! Utilization of a GPU or MIG instance between two samples, from NVML's GPM (GPU performance monitoring): Hopper and newer, driver 525 and newer.
 //!
-//! What GPM refuses is no fault of the GPU: there is no value then.
+//! A GPM error is no fault of the GPU; the value is missing.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ const WANTED: [GpmMetricId; 4] =
 /// 1 TiB/s, in MiB/s: no link carries as much.
 const MOST_MIB: f64 = 1_048_576.0;
 
-/// A GPU instance. The driver gives its number to another one at once, so the UUID of a MIG device in it belongs to its name.
+/// A GPU instance. The driver reuses its number immediately, so the key includes the UUID of a MIG device in it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Instance {
     pub(super) number: u32,
@@ -32,24 +32,24 @@ pub(super) struct Instance {
 /// The whole GPU, or a part of it.
 type Whose = (Key, Option<Instance>);
 
-/// Means since the look before.
+/// Means since the previous sample.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Activity {
-    /// How much of the time multiprocessors had work, in parts per million.
+    /// The share of time in which multiprocessors were busy, in parts per million.
     pub(super) sm_ppm: Option<u32>,
-    /// The same of tensor cores.
+    /// The share of time in which tensor cores were busy, in parts per million.
     pub(super) tensor_ppm: Option<u32>,
     pub(super) pcie: PcieTraffic,
 }
 
-/// The last sample of each, with which the next one is compared.
+/// The last sample of each, for the comparison with the next one.
 pub(super) struct Gpm<'nvml> {
     nvml: &'nvml Nvml,
     of: BTreeMap<Whose, State<'nvml>>,
 }
 
 enum State<'nvml> {
-    /// The GPU has no GPM, or the driver.
+    /// The GPU or the driver does not support GPM.
     Missing,
     Sampled {
         sample: GpmSample<'nvml>,
@@ -63,7 +63,7 @@ impl<'nvml> Gpm<'nvml> {
         Self { nvml, of: BTreeMap::new() }
     }
 
-    /// Nothing at the first look. `device` is the GPU also where an instance of it is asked for.
+    /// Nothing at the first sample. `device` is the whole GPU, even for an instance.
     pub(super) fn activity(&mut self, gpu: &Key, instance: Option<Instance>, device: &Device<'nvml>) -> Activity {
         let number = instance.as_ref().map(|instance| instance.number);
         let whose = (gpu.clone(), instance);
@@ -83,14 +83,14 @@ impl<'nvml> Gpm<'nvml> {
             },
         };
         let taken = number.map_or_else(|| device.gpm_sample(), |number| device.gpm_mig_sample(number));
-        // If this fails, the next look begins anew.
+        // On failure, the next sample starts over.
         let Ok(sample) = taken else { return Activity::default() };
         let activity = former.map(|former| between(self.nvml, &former, &sample)).unwrap_or_default();
         self.of.insert(whose, State::Sampled { sample, at: Instant::now(), activity });
         activity
     }
 
-    /// Frees the samples of instances of `gpu` that are no more.
+    /// Frees the samples of removed instances of `gpu`.
     pub(super) fn keep(&mut self, gpu: &Key, instances: &[Instance]) {
         self.of.retain(|(of, instance), _| {
             of != gpu || instance.as_ref().is_none_or(|instance| instances.contains(instance))

@@ -1,4 +1,4 @@
-//! Measurements that take calls of their own, and often the look before: only for those who have asked for metrics.
+//! Measurements that need extra calls, often with a previous sample. They are taken only if metrics are enabled.
 
 use nvml_wrapper::{Device, Nvml};
 
@@ -8,7 +8,7 @@ use super::{Answers, mig};
 use faults::look::Key;
 use model::inventory::{InstanceReadings, PcieTraffic, Readings};
 
-/// What was measured at the last look.
+/// The last measurements.
 pub(crate) struct Meters<'nvml> {
     gpm: Gpm<'nvml>,
     counters: Counters,
@@ -19,11 +19,11 @@ impl<'nvml> Meters<'nvml> {
         Self { gpm: Gpm::new(nvml), counters: Counters::default() }
     }
 
-    /// Adds to what is known of a GPU.
+    /// Adds the measurements of a GPU.
     pub(crate) fn read(&mut self, gpu: &Key, device: &Device<'nvml>, readings: &mut Readings) {
         let whole = self.gpm.activity(gpu, None, device);
         readings.tensor_ppm = whole.tensor_ppm;
-        // GPM knows it on each of its GPUs; the counters do on those whose counters are wide.
+        // GPM measures it on all supported GPUs, the counters only where they have 64 bits.
         let counted = self.counters.traffic(gpu, device);
         readings.pcie_traffic =
             PcieTraffic { sent: whole.pcie.sent.or(counted.sent), received: whole.pcie.received.or(counted.received) };

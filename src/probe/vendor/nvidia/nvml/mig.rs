@@ -1,4 +1,4 @@
-//! The MIG instances of a GPU, which are what jobs can get while MIG mode is on.
+//! The MIG instances of a GPU, which jobs get in MIG mode.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ pub(super) fn instances(root: &Path, gpu: &Gpu, device: &Device<'_>, answers: &A
     Some(handles.iter().map(|instance| describe(root, gpu, instance, &minors, answers)).collect())
 }
 
-/// What the driver measures of each instance; nothing if the GPU is not in MIG mode.
+/// The measurements of each instance; empty if the GPU is not in MIG mode.
 pub(super) fn readings(device: &Device<'_>, answers: &Answers) -> Vec<InstanceReadings> {
     if answers.of(device.mig_mode()).is_none_or(|mode| mode.current != 1) {
         return Vec::new();
@@ -73,7 +73,7 @@ fn describe(root: &Path, gpu: &Gpu, instance: &Device<'_>, minors: &MigMinors, a
             }
         }
         Err(error) => {
-            let reason = format!("NVML does not say which instance it is: {error}");
+            let reason = format!("NVML does not report the instance ID: {error}");
             answers.of::<()>(Err(error));
             found.access = Access::unusable(Obstacle::UnknownFile, reason);
         }
@@ -82,10 +82,8 @@ fn describe(root: &Path, gpu: &Gpu, instance: &Device<'_>, minors: &MigMinors, a
         found.access = access(root, gpu, &found.device_files);
     }
     if found.access == Access::Usable && found.uuid.is_none() {
-        found.access = Access::unusable(
-            Obstacle::Nameless,
-            "the driver gives it no UUID, and CUDA finds an instance by nothing else",
-        );
+        found.access =
+            Access::unusable(Obstacle::Nameless, "no UUID from the driver; CUDA requires it to select an instance");
     }
     found
 }
@@ -107,7 +105,7 @@ fn is_uuid(text: &str) -> bool {
 /// The files that must open: those of the GPU, the GPU instance and the compute instance.
 fn device_files(gpu: &Gpu, ids: (u32, u32), minors: &MigMinors) -> Result<Vec<PathBuf>, String> {
     let (Some(own), Some(minor)) = (&gpu.device_file, gpu.minor) else {
-        return Err("its GPU's device file is not known".to_owned());
+        return Err("unknown device file of the GPU".to_owned());
     };
     let capability = |compute_instance: Option<u32>| {
         let number = minors

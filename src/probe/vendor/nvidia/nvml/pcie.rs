@@ -1,4 +1,4 @@
-//! What crosses PCI Express, by the driver's counters of bytes (driver 550 and newer).
+//! PCI Express throughput, from the driver's byte counters (driver 550 and newer).
 //!
 //! `nvmlDeviceGetPcieThroughput` blocks for 20 ms a GPU and direction; this call does not measure anything itself.
 
@@ -17,7 +17,7 @@ use model::inventory::PcieTraffic;
 const SENT: u32 = 197;
 const RECEIVED: u32 = 198;
 
-/// The counters at the last look.
+/// The counters of the last sample.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     of: BTreeMap<Key, Option<Counted>>,
@@ -30,7 +30,7 @@ struct Counted {
 }
 
 impl Counters {
-    /// Nothing at the first look, and where the driver does not count.
+    /// Nothing at the first sample, or without counters.
     pub(super) fn traffic(&mut self, gpu: &Key, device: &Device<'_>) -> PcieTraffic {
         let former = self.of.get(gpu).copied();
         if matches!(former, Some(None)) {
@@ -45,7 +45,7 @@ impl Counters {
             }
         };
         let now = Counted { at: Instant::now(), bytes: [0, 1].map(|field| bytes.get(field).copied().flatten()) };
-        // A driver that does not count is not asked again.
+        // A driver without counters is not queried again.
         self.of.insert(gpu.clone(), Some(now).filter(|now| now.bytes != [None; 2]));
         former.flatten().map(|former| former.traffic(&now)).unwrap_or_default()
     }
@@ -71,7 +71,7 @@ fn number(value: SampleValue) -> Option<u64> {
 }
 
 /// Bytes in a second. nvml.h says of the counters that they wrap, and on some GPUs they have 32 bits: a fast link fills those ten times
-/// in a second, and nobody sees it. A counter that has passed 32 bits is a wider one.
+/// per second, undetected. A counter that has passed 32 bits is a wider one.
 fn rate(former: u64, now: u64, elapsed: Duration) -> Option<u64> {
     let bytes = now.checked_sub(former).filter(|_| former > u64::from(u32::MAX))?;
     let rate = u128::from(bytes) * 1_000_000 / Some(elapsed.as_micros()).filter(|elapsed| *elapsed > 0)?;

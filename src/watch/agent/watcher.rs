@@ -1,4 +1,4 @@
-//! The process that looks at one vendor's GPUs: started, listened to, ended when the driver hangs.
+//! The process that reads one vendor's GPUs: started, followed, and killed when the driver hangs.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read as _};
@@ -14,28 +14,28 @@ use model::inventory::Vendor;
 
 /// The longest line, in bytes.
 const LONGEST: usize = 1 << 20;
-/// The pause before a process that ended is started again: this at first, then twice as long, up to the longest.
+/// The backoff before a process that ended is started again: the first, and the longest; it doubles.
 const PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// How long a GPU that did not answer is left alone: this at first, then twice as long, up to the longest.
+/// The backoff of a GPU that did not respond: the first, and the longest; it doubles.
 const REST: Duration = Duration::from_secs(60);
 const LONGEST_REST: Duration = Duration::from_secs(900);
 
-/// What has happened.
+/// An event of the watcher.
 #[derive(Debug)]
-pub(super) enum Heard {
-    /// It was started.
+pub(super) enum WatcherEvent {
+    /// The process was started.
     Started,
     Line(Line),
-    /// The driver did not answer in time, for this GPU or as a whole.
-    Silent(Option<Key>, Duration),
-    /// It died, again and again, while the driver was asked for this GPU or as a whole.
-    Dies(Option<Key>, String),
-    /// It was started anew, for this reason.
-    Anew(String),
+    /// The driver timed out, for this GPU or as a whole.
+    TimedOut(Option<Key>, Duration),
+    /// The process crashed repeatedly while it queried the driver for this GPU or as a whole.
+    Crashed(Option<Key>, String),
+    /// The process was restarted, for this reason.
+    Restarted(String),
 }
 
-/// A GPU that did not answer.
+/// A GPU that did not respond.
 #[derive(Debug)]
 struct Resting {
     until: Instant,
@@ -43,19 +43,19 @@ struct Resting {
 }
 
 #[derive(Debug)]
-pub(super) struct Looker {
+pub(super) struct Watcher {
     pub(super) vendor: Vendor,
     interval: Duration,
     timeout: Duration,
-    /// Whether somebody wants what takes calls of its own.
+    /// Whether to read values that need calls of their own.
     meters: bool,
     running: Option<Running>,
-    /// When it is to be started.
+    /// When to start the process.
     start: Instant,
     pause: Duration,
     deaths: u32,
     resting: BTreeMap<Key, Resting>,
-    /// Killed ones that are stuck in the kernel.
+    /// Killed processes that are stuck in the kernel.
     stuck: Vec<Child>,
 }
 
@@ -64,15 +64,15 @@ struct Running {
     child: Child,
     out: ChildStdout,
     unread: Vec<u8>,
-    /// The GPU that the driver is asked for.
+    /// The GPU that the driver is being queried for.
     asking: Option<Key>,
-    /// Whether it only waits for events.
+    /// Whether the process only waits for events.
     is_idle: bool,
-    /// When the next line must have come.
+    /// Deadline of the next line.
     due: Instant,
 }
 
-impl Looker {
+impl Watcher {
     pub(super) fn new(vendor: Vendor, config: &Config, interval: Duration) -> Self {
         Self {
             vendor,
@@ -88,30 +88,30 @@ impl Looker {
         }
     }
 
-    /// What can be waited for, and until when.
+    /// The file descriptor to wait for, and the deadline.
     pub(super) fn waits(&self) -> (Option<BorrowedFd<'_>>, Instant) {
         let own = self.running.as_ref().map_or(self.start, |running| running.due);
         let until = self.resting.values().map(|resting| resting.until).fold(own, Instant::min);
         (self.running.as_ref().map(|running| running.out.as_fd()), until)
     }
 
-    /// Does what is due, and reads what it said.
-    pub(super) fn step(&mut self, now: Instant) -> Vec<Heard> {
+    /// Does what is due, and reads the output of the process.
+    pub(super) fn step(&mut self, now: Instant) -> Vec<WatcherEvent> {
         self.reap();
         let mut heard = Vec::new();
         if self.running.is_none() && now >= self.start {
             match self.launch(now) {
-                Ok(()) => heard.push(Heard::Started),
+                Ok(()) => heard.push(WatcherEvent::Started),
                 Err(error) => {
                     self.start = now + self.pause;
                     self.pause = (self.pause * 2).min(LONGEST_PAUSE);
-                    heard.push(Heard::Anew(format!("it cannot be started: {error}")));
+                    heard.push(WatcherEvent::Restarted(format!("it cannot be started: {error}")));
                 }
             }
         }
         self.read(now, &mut heard);
         self.check_deadline(now, &mut heard);
-        // One that rested long enough is asked again.
+        // A GPU whose backoff has ended is queried again.
         let rested = self.resting.values().any(|resting| resting.until <= now);
         if rested && self.running.as_ref().is_some_and(|running| running.asking.is_none()) {
             self.resting.values_mut().filter(|resting| resting.until <= now).for_each(|resting| {
@@ -122,14 +122,14 @@ impl Looker {
         heard
     }
 
-    /// The GPUs that are not asked.
+    /// The GPUs that are not queried.
     fn skipped(&self, now: Instant) -> Vec<String> {
-        // A far date is that of one which is being asked again.
+        // A date far in the future marks a GPU that is being queried again.
         let is_resting = |resting: &Resting| resting.until > now && resting.until <= now + LONGEST_REST;
         self.resting.iter().filter(|(_, resting)| is_resting(resting)).map(|(key, _)| key.to_string()).collect()
     }
 
-    #[expect(clippy::disallowed_methods, reason = "this process is nobody's PID 1: it may have children of its own")]
+    #[expect(clippy::disallowed_methods, reason = "this process is not PID 1 and may have children")]
     fn launch(&mut self, now: Instant) -> std::io::Result<()> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("look").args(["--vendor", self.vendor.as_str()]);
@@ -148,7 +148,7 @@ impl Looker {
         Ok(())
     }
 
-    fn read(&mut self, now: Instant, heard: &mut Vec<Heard>) {
+    fn read(&mut self, now: Instant, heard: &mut Vec<WatcherEvent>) {
         let Some(running) = &mut self.running else { return };
         let mut chunk = [0; 16 * 1024];
         let has_ended = loop {
@@ -166,7 +166,7 @@ impl Looker {
         while let Some(end) = running.unread.iter().position(|byte| *byte == b'\n') {
             let rest = running.unread.split_off(end + 1);
             let line = std::mem::replace(&mut running.unread, rest);
-            // What is no line of ours was printed by a library.
+            // Other lines were printed by a library.
             let Ok(line) = serde_json::from_slice::<Line>(&line) else { continue };
             let patience = match &line {
                 Line::Done | Line::Event { .. } | Line::Reset { .. } | Line::Trouble { .. } => {
@@ -185,42 +185,41 @@ impl Looker {
                 Line::Done => (self.deaths, self.pause) = (0, PAUSE),
                 _ => {}
             }
-            heard.push(Heard::Line(line));
+            heard.push(WatcherEvent::Line(line));
         }
         if has_ended {
             self.died(now, heard);
         }
     }
 
-    fn died(&mut self, now: Instant, heard: &mut Vec<Heard>) {
+    fn died(&mut self, now: Instant, heard: &mut Vec<WatcherEvent>) {
         let asking = self.running.as_ref().and_then(|running| running.asking.clone());
         let how = self.end(now).unwrap_or_else(|| "it closed its output".to_owned());
         self.deaths += 1;
         self.start = now + self.pause;
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
-        // Others can end it, too. Only one that dies each time dies of the driver.
+        // A user can kill it, too. Only repeated crashes point to the driver.
         if self.deaths >= 3 {
             self.deaths = 0;
             self.rest(now, asking.as_ref());
-            heard.push(Heard::Dies(asking, how));
+            heard.push(WatcherEvent::Crashed(asking, how));
         }
     }
 
-    fn check_deadline(&mut self, now: Instant, heard: &mut Vec<Heard>) {
+    fn check_deadline(&mut self, now: Instant, heard: &mut Vec<WatcherEvent>) {
         let Some(running) = self.running.as_ref().filter(|running| now >= running.due) else { return };
         let (asking, is_idle) = (running.asking.clone(), running.is_idle);
         self.end(now);
-        // The next one asks the driver at once, and tells whether it still answers.
+        // The next process queries the driver at once, which shows whether it still responds.
         if is_idle {
-            return heard
-                .push(Heard::Anew("it did not come back from waiting for events; another has begun".to_owned()));
+            return heard.push(WatcherEvent::Restarted("waiting for events did not return; restarted".to_owned()));
         }
         self.rest(now, asking.as_ref());
         if asking.is_none() {
             self.start = now + self.pause;
             self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         }
-        heard.push(Heard::Silent(asking, self.timeout));
+        heard.push(WatcherEvent::TimedOut(asking, self.timeout));
     }
 
     fn rest(&mut self, now: Instant, key: Option<&Key>) {
@@ -231,11 +230,11 @@ impl Looker {
         resting.until = now + resting.rest;
     }
 
-    /// Ends the process; returns how it ended, if it has. It is started again at once.
+    /// Kills the process; returns how it ended, if it has. It is started again at once.
     fn end(&mut self, now: Instant) -> Option<String> {
         let mut running = self.running.take()?;
         self.start = now;
-        // PID and all are still its own: only this process reaps it.
+        // The PID cannot have been reused: only this process reaps it.
         let _ = running.child.kill();
         match running.child.try_wait() {
             Ok(Some(status)) => Some(status.to_string()),
@@ -246,13 +245,13 @@ impl Looker {
         }
     }
 
-    /// A process that is stuck in the driver ignores even KILL.
+    /// Keeps a process that is stuck in the driver, which ignores even KILL.
     fn reap(&mut self) {
         self.stuck.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
     }
 }
 
-impl Drop for Looker {
+impl Drop for Watcher {
     fn drop(&mut self) {
         self.end(Instant::now());
     }

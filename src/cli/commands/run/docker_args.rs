@@ -12,7 +12,7 @@ use crate::commands::Verb;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
-    /// A command, or something that fails as one.
+    /// A command, or a word that fails as one.
     Command,
     /// `docker run IMAGE --help`.
     Help,
@@ -43,17 +43,17 @@ In a running container:
 
   docker exec slurm sinfo                      Slurm's own commands: srun, sbatch, squeue, scancel, scontrol, ...
   docker exec slurm slurminit status           the daemons, the node, the GPUs
-  docker exec slurm slurminit doctor --brief   what is wrong, why, and what repairs it
-  docker exec slurm slurminit logs slurmctld   what a daemon said last; -f follows it
+  docker exec slurm slurminit doctor --brief   faults, their causes and repairs
+  docker exec slurm slurminit logs slurmctld   the last lines of a daemon; -f follows it
   docker exec slurm slurminit --help           all verbs
 
-A verb in place of a command (docker run --rm IMAGE detect) is run as `slurminit detect` once the cluster is ready, unless the
+A verb in place of a command (docker run --rm IMAGE detect) runs as `slurminit detect` once the cluster is ready, unless the
 image has a program of that name. Without a cluster: docker run --rm --entrypoint slurminit IMAGE detect
 
 A node of another machine's cluster: docker exec CONTROLLER slurminit join-command prints the whole command, with --join TOKEN.
 
 Configuration: a slurminit.toml in a directory that is mounted at /config (-v \"$PWD/config:/config\"); none is needed.
-What must outlive the container: volumes at /var/lib/slurm and /etc/munge.
+Persistent state: volumes at /var/lib/slurm and /etc/munge.
 ";
 
 /// Determines the meaning. `is_program`: whether a program of that name can be executed.
@@ -70,7 +70,7 @@ pub(super) fn meaning(cmd: &[OsString], is_program: &dyn Fn(&OsStr) -> bool) -> 
     }
 }
 
-/// The token of `docker run IMAGE --join TOKEN`, or `Some(None)` where it lacks.
+/// The token of `docker run IMAGE --join TOKEN`, or `Some(None)` if it is missing.
 pub(super) fn token(cmd: &[OsString]) -> Option<Option<&OsStr>> {
     let first = cmd.first()?;
     match first.to_str() {
@@ -80,7 +80,7 @@ pub(super) fn token(cmd: &[OsString]) -> Option<Option<&OsStr>> {
     }
 }
 
-/// Takes `--nodes N` off the front of `docker run IMAGE --nodes N CMD`.
+/// Removes `--nodes N` from the front of `docker run IMAGE --nodes N CMD`.
 pub(super) fn take_nodes(cmd: &mut Vec<OsString>) -> Result<Option<u32>, String> {
     let Some(first) = cmd.first().and_then(|word| word.to_str()) else { return Ok(None) };
     let (number, taken) = match first.strip_prefix("--nodes=") {
@@ -90,18 +90,18 @@ pub(super) fn take_nodes(cmd: &mut Vec<OsString>) -> Result<Option<u32>, String>
     };
     let parsed = number.as_deref().and_then(|number| number.parse().ok());
     let nodes =
-        parsed.ok_or("--nodes wants a number of simulated nodes: docker run IMAGE --nodes 4 srun -N4 hostname")?;
+        parsed.ok_or("--nodes requires a number of simulated nodes: docker run IMAGE --nodes 4 srun -N4 hostname")?;
     cmd.drain(..taken);
     Ok(Some(nodes))
 }
 
-/// Whether it is a visible verb. `run` is excluded: a second one beside the first makes no sense.
+/// Whether it is a visible verb. `run` is excluded: a second one in a container makes no sense.
 fn is_verb(word: &str) -> bool {
     let verbs = Verb::augment_subcommands(clap::Command::new(""));
     verbs.get_subcommands().any(|verb| verb.get_name() == word && !verb.is_hide_set() && word != "run")
 }
 
-/// Whether the command can be found the way it is executed: in PATH, if it has no slash.
+/// Whether the command is executable: looked up in PATH, if it has no slash.
 pub(super) fn is_program(name: &OsStr) -> bool {
     let is_executable = |file: &Path| {
         file.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_is_no_command_is_understood() {
+    fn interprets_words_that_are_not_commands() {
         for (cmd, expected) in [
             (&[][..], Meaning::Command),
             (&["--help"], Meaning::Help),
@@ -151,7 +151,7 @@ mod tests {
             (&["--gpus", "all", "srun"], Meaning::Option),
             (&["srun", "--help"], Meaning::Command),
             (&["no-such-command"], Meaning::Command),
-            // Hidden verbs, or of no use here.
+            // Hidden verbs, and verbs that make no sense here.
             (&["prepare"], Meaning::Command),
             (&["run", "--", "srun"], Meaning::Command),
             (&["help", "me"], Meaning::Command),
@@ -161,14 +161,14 @@ mod tests {
     }
 
     #[test]
-    fn a_program_of_that_name_is_what_is_meant() {
+    fn prefers_program_with_that_name() {
         for name in ["status", "help", "-x"] {
             assert_eq!(of(&[name], &[name]), Meaning::Command, "{name}");
         }
     }
 
     #[test]
-    fn a_token_is_found_where_the_command_would_begin() {
+    fn finds_token_in_place_of_command() {
         let token = |cmd: &[&str]| {
             let cmd: Vec<OsString> = cmd.iter().map(OsString::from).collect();
             super::token(&cmd).map(|token| token.map(OsStr::to_owned))
@@ -181,12 +181,12 @@ mod tests {
     }
 
     #[test]
-    fn the_help_fits_a_terminal() {
+    fn help_fits_terminal() {
         assert!(HELP.lines().all(|line| line.len() <= 130), "{HELP}");
     }
 
     #[test]
-    fn only_what_can_be_executed_is_a_program() {
+    fn accepts_only_executables_as_programs() {
         assert!(is_program(OsStr::new("sh")) && is_program(OsStr::new("/bin/sh")));
         assert!(!is_program(OsStr::new("/etc")) && !is_program(OsStr::new("no-such-program")));
     }

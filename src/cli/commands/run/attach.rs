@@ -1,4 +1,4 @@
-//! In a container whose cluster runs already: a command in that cluster.
+//! Runs a command in a cluster that is already running in this container.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -14,7 +14,7 @@ use startup::start::Cluster;
 use startup::{health, jobs};
 use sys::secret_variables;
 
-/// The cluster that runs, once it is up; otherwise says why not, and returns the exit code.
+/// The running cluster, once it is ready; otherwise reports why not, and returns the exit code.
 pub(in crate::commands) fn serving(cluster: &Cluster, directory: &Path, limit: Duration) -> Result<Status, u8> {
     let is_up = status::of_the_living(directory).is_some_and(|status| status.snapshot.ready);
     // Later a node may be drained on purpose.
@@ -23,20 +23,20 @@ pub(in crate::commands) fn serving(cluster: &Cluster, directory: &Path, limit: D
     let status = status::of_the_living(directory);
     let Some(status) = status.filter(|_| ready) else {
         let (seconds, why) = (limit.as_secs_f64(), printable::line(&why));
-        eprintln!("slurminit: the cluster that starts here was not ready after {seconds} s: {why}");
+        eprintln!("slurminit: the cluster starting here was not ready after {seconds} s: {why}");
         return Err(exit_code::NOT_READY);
     };
     if let Some(contradiction) = cluster.contradiction(&status.snapshot) {
         let pid = status.pid;
         eprintln!(
-            "slurminit: the cluster that runs here (pid {pid}) {contradiction}; leave the option out, or `slurminit stop` it first"
+            "slurminit: the cluster running here (pid {pid}) {contradiction}; omit the option, or run `slurminit stop` first"
         );
         return Err(exit_code::FAILURE);
     }
     Ok(status)
 }
 
-/// Becomes the command, once the cluster is up. If jobs are to be waited for, the command is a child.
+/// Executes the command once the cluster is ready. If jobs are to be waited for, the command is a child.
 pub(super) fn run(cluster: &Cluster, config: &Config, cmd: &[OsString]) -> anyhow::Result<u8> {
     if let Err(code) = serving(cluster, &config.paths.run, cluster.patience()) {
         return Ok(code);
@@ -60,7 +60,7 @@ pub(super) fn run(cluster: &Cluster, config: &Config, cmd: &[OsString]) -> anyho
     Ok(if is_missing { exit_code::CMD_NOT_FOUND } else { exit_code::CMD_NOT_EXECUTABLE })
 }
 
-#[expect(clippy::disallowed_methods, reason = "this process is nobody's PID 1: it waits for its own child only")]
+#[expect(clippy::disallowed_methods, reason = "this process is not PID 1 and waits only for its own child")]
 fn wait(command: &mut Command) -> std::io::Result<u8> {
     command.status().map(exit_code::of)
 }

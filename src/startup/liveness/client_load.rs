@@ -1,4 +1,4 @@
-//! Finds out who keeps a daemon busy: connections from users other than the cluster's own.
+//! Reports the users other than the cluster's own whose connections keep a daemon busy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt as _;
@@ -13,18 +13,18 @@ use sys::socket_owners;
 use sys::sockets;
 use sys::sockets::Unix;
 
-/// From this number on, connections of other users count as a crowd. A daemon that hangs collects a few, from commands
+/// From this number on, connections of other users count as high load. A daemon that hangs collects a few, from commands
 /// that wait for it.
 const MANY: usize = 8;
 /// Reading the descriptors of many processes must not delay the round too much.
 const NAMING: Duration = Duration::from_secs(1);
-/// How many users are named.
+/// Maximum number of users named in a message.
 const USERS: usize = 3;
 
 /// The sockets at the other ends, by user; `None` if unknown (Unix sockets before Linux 5.3).
 type Ends = BTreeMap<Option<u32>, Vec<u32>>;
 
-/// Describes a crowd at this door; `None` if there is none. `own` are the users of the daemons themselves.
+/// Describes a high load on this socket; `None` if there is none. `own` are the users of the daemons themselves.
 pub(super) fn at(door: &ReadinessTest, own: &BTreeSet<u32>) -> Option<String> {
     let (mut ends, place) = match door {
         ReadinessTest::Port(port) => (at_port(*port)?, format!("port {port}")),
@@ -41,12 +41,12 @@ pub(super) fn at(door: &ReadinessTest, own: &BTreeSet<u32>) -> Option<String> {
     let begin = Instant::now();
     let told = |(uid, inodes)| told(uid, inodes, begin.elapsed() < NAMING);
     let told: Vec<String> = users.into_iter().take(USERS).map(told).collect();
-    Some(format!("{count} connections to {place} are held by others: {}", told.join("; ")))
+    Some(format!("{count} connections to {place} are held by other users: {}", told.join("; ")))
 }
 
-/// `60 by nobody (uid 65534), process 123 (perl); to end all of that user's: pkill -KILL -U 65534`.
+/// Describes one user: `60 by www-data (uid 33), process 123 (perl); to kill all processes of that user: pkill -KILL -U 33`.
 fn told(uid: Option<u32>, inodes: Vec<u32>, has_time: bool) -> String {
-    let Some(uid) = uid else { return format!("{} by a user that this kernel does not tell", inodes.len()) };
+    let Some(uid) = uid else { return format!("{} by an unknown user (needs Linux 5.3)", inodes.len()) };
     let count = inodes.len();
     let of_user = socket_owners::processes().into_iter().filter(|process| has_time && process.uid == uid).collect();
     let found = socket_owners::find(of_user, &inodes.into_iter().collect()).proven;
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_who_wait_and_those_who_were_accepted_are_told_from_others() {
+    fn counts_waiting_and_accepted_connections() {
         let socket = |inode, name: &str, peer| Unix {
             inode,
             name: name.as_bytes().to_vec(),
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_connections_are_no_crowd_and_many_are_if_they_are_others() {
+    fn reports_load_only_for_many_foreign_connections() {
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = socket.local_addr().unwrap();
         let door = ReadinessTest::Port(address.port());

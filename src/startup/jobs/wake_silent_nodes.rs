@@ -1,11 +1,11 @@
-//! Nodes that were silent, and can be reached again.
+//! Makes slurmctld contact nodes that were unresponsive and are reachable again.
 //!
-//! slurmctld asks a node that is down and silent to register in every twentieth of its rounds, three minutes apart with a
+//! slurmctld pings a node that is down and unresponsive only in every twentieth of its rounds, three minutes apart with a
 //! SlurmdTimeout of 30 s (Slurm 24.11, `ping_nodes.c`), and slurmd registers by itself only when it starts. So a network that
 //! was away for a minute would cost its nodes four. `State=RESUME` makes slurmctld ask at once (`_require_node_reg` in
 //! `node_mgr.c`).
 //!
-//! When it registers, the node ends what it still ran of jobs that were requeued meanwhile, and slurmd refuses a job in the second
+//! When it registers, the node ends its processes of jobs that were requeued meanwhile, and slurmd refuses a job in the second
 //! in which it ended it; slurmctld then fails the job. So the node is drained until the next round.
 
 use std::collections::hash_map::RandomState;
@@ -16,27 +16,27 @@ use std::time::Duration;
 use super::SLURM;
 use machine::node_report::OUR_REASON;
 
-/// What slurmctld sets a node down with that does not answer. Another reason is a person's, or another cause's.
+/// slurmctld's down reason for an unresponsive node. Another reason is a person's, or has another cause.
 const SILENT: &str = "Not responding";
-/// Why a node is drained that comes back.
-const RETURNS: &str = "it was silent, and comes back";
-/// How long a connection may take. Those that are away for good must not hold up those that are back.
+/// Drain reason of a node that is about to register again.
+const RETURNS: &str = "it was unresponsive, and registers again";
+/// Connection timeout. Unreachable nodes must not delay the reachable ones.
 const CONNECT: Duration = Duration::from_millis(500);
-/// How many are tried in one round; each has a thread. Where more are away, chance decides which.
+/// Maximum number of nodes tried in one round, each in a thread. If more are unreachable, they are chosen at random.
 const AT_ONCE: usize = 64;
 
 /// What a node needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Need {
-    /// To be asked, if it can be reached at this address.
+    /// A registration request, if it is reachable at this address.
     Asked,
-    /// The same, as it was asked in the round before and did not register.
+    /// Another registration request: it did not register after the one of the previous round.
     AskedAgain,
-    /// To take jobs again: it has registered.
+    /// A resume: it has registered.
     Opened,
 }
 
-/// One round: opens those that have come back, and asks those that can be reached again.
+/// One round: resumes the nodes that have registered, and requests a registration from those that are reachable again.
 pub fn run(port: u16) -> anyhow::Result<()> {
     let list = SLURM.output("sinfo", &["--noheader", "--Node", "--states=down,drain", "--format=%N|%o|%T|%E"])?;
     let mut nodes: Vec<(Need, &str, &str)> = list.lines().filter_map(need).collect();
@@ -61,9 +61,7 @@ pub fn run(port: u16) -> anyhow::Result<()> {
     };
     let (new, all) = (names(&|need| need == Need::Asked), names(&|_| true));
     if !new.is_empty() {
-        eprintln!(
-            "silent for a while and reached again on port {port}: {new}; slurmctld is told to ask for what is there"
-        );
+        eprintln!("unresponsive nodes are reachable again on port {port}: {new}; requesting registration");
     }
     if all.is_empty() {
         return Ok(());
@@ -72,13 +70,13 @@ pub fn run(port: u16) -> anyhow::Result<()> {
     Ok(SLURM.update_node(&all, &["state=drain", &format!("reason={OUR_REASON}{RETURNS}")])?)
 }
 
-/// Name and address of a node that slurmctld gave up, or that is on its way back.
+/// Name and address of a node that slurmctld marked as unresponsive, or that is about to register again.
 fn need(line: &str) -> Option<(Need, &str, &str)> {
     let mut fields = line.splitn(4, '|');
     let (name, address, state, reason) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?.trim_end());
     let returns = reason.strip_prefix(OUR_REASON) == Some(RETURNS);
     match state {
-        // slurmctld leaves a reason that is there as it is, and each of ours is of something that has passed.
+        // slurmctld keeps an existing reason, and each of slurminit's reasons has a cause that is gone.
         "down*" if reason == SILENT || reason.starts_with(OUR_REASON) => Some((Need::Asked, name, address)),
         "drained*" if returns => Some((Need::AskedAgain, name, address)),
         "drained" | "draining" if returns => Some((Need::Opened, name, address)),
@@ -96,9 +94,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_slurmctld_gave_up_is_asked_again() {
+    fn contacts_only_unresponsive_nodes() {
         assert_eq!(need("c1|10.0.0.2|down*|Not responding"), Some((Need::Asked, "c1", "10.0.0.2")));
-        let ours = "slurminit: it was silent, and comes back";
+        let ours = "slurminit: it was unresponsive, and registers again";
         assert_eq!(need(&format!("c1|a|drained*|{ours}")), Some((Need::AskedAgain, "c1", "a")));
         // Another container had wanted its name.
         assert_eq!(need("c1|a|down*|slurminit: another container"), Some((Need::Asked, "c1", "a")));
@@ -116,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_there_or_not() {
+    fn detects_open_port() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         assert!(answers("127.0.0.1", port));

@@ -1,4 +1,4 @@
-//! Handles batch jobs that slurmd still knows and that slurmctld starts again.
+//! Handles duplicate launches: batch jobs that slurmd still runs and that slurmctld starts again.
 //!
 //! If slurmctld is killed before it has saved the start of a batch job, its successor starts the job again. slurmd does
 //! not know that the first run is over, and refuses. slurmctld then requeues the job for two minutes, and drains the
@@ -26,8 +26,8 @@ pub(super) fn watch(node: &str) -> anyhow::Result<()> {
             drained = true;
             SLURM.update_node(node, &["state=undrain"])?;
             eprintln!(
-                "warning: slurmctld had forgotten that a job ran, started it again and drained the node (\"{TWICE}\"); the drain is \
-                 taken back"
+                "warning: slurmctld lost the start of a running job, launched it again and drained the node (\"{TWICE}\"); resumed \
+                 the node"
             );
         }
         if drained {
