@@ -338,7 +338,7 @@ fn a_batch_job_that_ended_just_before_slurmctld_died_runs_again_or_ends_on_each_
                 scontrol --oneliner show job "$job" | grep -o 'JobState=[A-Z_]*\|Restarts=[0-9]*\|AdminComment=slurminit[^=]* '
             done"#,
         );
-        let why = "AdminComment=slurminit: its script ended, or was to start, while slurmctld or slurmd was away";
+        let why = "AdminComment=slurminit: its script ended, or was about to start, while slurmctld or slurmd was down";
         let want = ["JobState=COMPLETED", "Restarts=1", "JobState=CANCELLED", "Restarts=0", why];
         assert_eq!(printed.lines().map(str::trim).collect::<Vec<_>>(), want, "{image}: {}", container.log());
     }

@@ -170,8 +170,8 @@ fn clock() -> Vec<Case> {
         }
     };
     vec![
-        jumps("an hour ahead", "+3600", "s ahead; Slurm's times follow it"),
-        jumps("an hour back", "-3600", "s back; Slurm's times follow it"),
+        jumps("an hour ahead", "+3600", "s ahead; Slurm's timestamps change with it"),
+        jumps("an hour back", "-3600", "s back; Slurm's timestamps change with it"),
     ]
 }
 
