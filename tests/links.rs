@@ -186,6 +186,44 @@ fn every_decision_has_its_headings_and_a_line_in_the_index() {
     assert!(wrong.is_empty(), "{wrong}");
 }
 
+/// Words for which the field has a better one. The user `nobody` counts as well, so a few are allowed.
+#[test]
+fn discouraged_words_are_rare() {
+    const DISCOURAGED: [&str; 13] = [
+        "nobody",
+        "whoever",
+        "whosoever",
+        "anew",
+        "of ours",
+        "is told",
+        "are told",
+        "says so",
+        "goes on",
+        "what there is",
+        "mended",
+        "it lacks",
+        "they lack",
+    ];
+    let mut paths = Vec::new();
+    ["src", "docs", "config", "docker"].iter().for_each(|folder| files(&root().join(folder), &mut paths));
+    let is_test = |path: &Path| path.iter().any(|part| part == "tests" || part == "tests.rs");
+    let (mut found, mut seen) = (Vec::new(), 0);
+    for path in paths.iter().filter(|path| !is_test(path)) {
+        let Ok(text) = fs::read_to_string(path) else { continue };
+        seen += 1;
+        for (number, line) in (1..).zip(text.lines()).take_while(|(_, line)| *line != "#[cfg(test)]") {
+            // Whole words: "recommended" contains "mended".
+            let words: Vec<&str> = line.split(|c: char| !c.is_alphabetic()).filter(|word| !word.is_empty()).collect();
+            let line = format!(" {} ", words.join(" ").to_lowercase());
+            if DISCOURAGED.iter().any(|word| line.contains(&format!(" {word} "))) {
+                found.push(format!("{}:{number}", path.strip_prefix(root()).unwrap().display()));
+            }
+        }
+    }
+    assert!(seen > 300, "only {seen} files are found");
+    assert!(found.len() <= 30, "{} lines have discouraged words, at most 30 are allowed: {found:#?}", found.len());
+}
+
 /// Generated pages, in docs/reference, are not counted.
 #[test]
 fn pages_keep_their_word_budgets() {
