@@ -170,7 +170,7 @@ fn a_file_that_came_from_the_operators_directory_goes_with_it() {
     assert_eq!(start.node_name, "localhost");
     assert!(fs::read_to_string(&installed).unwrap().starts_with("# Generated"));
     let said = |what: &str| start.findings.iter().any(|finding| finding.what.contains(what));
-    assert!(said("/config/slurm.conf is gone") && said("/config/gres.conf is gone"), "{:?}", start.findings);
+    assert!(said("/config/slurm.conf was removed") && said("/config/gres.conf was removed"), "{:?}", start.findings);
     assert_eq!(fs::read_to_string(installed.with_file_name("slurm.conf.previous")).unwrap(), own("gpu-box"));
 
     // A file that a person put there is theirs, also where it was a copy before they changed it.
@@ -301,7 +301,7 @@ fn render_shows_and_changes_nothing() {
         String::from_utf8(output.stdout).unwrap()
     };
     assert!(run(&[]).contains("==> /etc/slurm/gres.conf <=="));
-    assert!(run(&["--explain"]).contains("AutoDetect=off\n    the lines name exactly"));
+    assert!(run(&["--explain"]).contains("AutoDetect=off\n    explicit lines match the devices"));
     assert!(run(&["--diff"]).contains("+NodeName=localhost CPUs=4"));
     assert!(!root.path().join("etc").exists());
 

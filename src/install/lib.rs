@@ -62,7 +62,9 @@ pub enum InstallError {
         "user not found in this container: `{user}`, the owner of {path}; install the package that creates it, or set `user` in [daemon.{daemon}]"
     )]
     NoUser { user: String, path: PathBuf, daemon: &'static str },
-    #[error("cannot give {path} to user `{user}`: {source}; start the container as root, with the capability CHOWN")]
+    #[error(
+        "cannot give {path} to user `{user}`: {source}; start the container as root, with the capabilities CHOWN and DAC_OVERRIDE"
+    )]
     Owner { path: PathBuf, user: String, source: io::Error },
     #[error(
         "{path} belongs to uid {uid} and holds other files; name an empty directory, or give it to the daemon's user with chown"

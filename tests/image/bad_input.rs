@@ -49,7 +49,7 @@ fn a_variable_that_there_is_not_is_said() {
     let outcome = Image::new(PLAIN).with(["--env", "SLURMINIT_ROL=none"]).run(&["srun", "hostname"]);
     assert_eq!(outcome.code, 0, "{outcome:?}");
     assert!(
-        outcome.stderr.contains("SLURMINIT_ROL ") && outcome.stderr.contains("SLURMINIT_ROLE"),
+        outcome.stderr.contains("SLURMINIT_ROL;") && outcome.stderr.contains("SLURMINIT_ROLE"),
         "{}",
         outcome.stderr
     );

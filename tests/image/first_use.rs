@@ -167,7 +167,10 @@ fn jobs_are_waited_for_and_the_exit_code_stays_the_commands() {
     let expected =
         "Submitted batch job 1\nSubmitted batch job 2\nSubmitted batch job 3\nthe job has ended\nthe job has ended\n";
     assert_eq!((outcome.code, sorted(&outcome.stdout)), (5, sorted(expected)), "{outcome:?}");
-    assert!(outcome.stderr.contains("job 3 ") && !outcome.stderr.contains("SLURMINIT_WAIT_JOBS"), "{outcome:?}");
+    assert!(
+        outcome.stderr.contains("job 3: it needs manual action") && !outcome.stderr.contains("SLURMINIT_WAIT_JOBS"),
+        "{outcome:?}"
+    );
 
     // The same on the command line.
     let plain = Image::new(PLAIN).with(["--entrypoint", "slurminit"]);
