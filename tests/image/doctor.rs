@@ -187,7 +187,7 @@ fn a_munge_key_that_came_with_the_image() {
         "head -c 128 /dev/urandom > /etc/munge/munge.key; touch -d 2020-01-01 /etc/munge/munge.key; exec slurminit run";
     let container = Image::new(PLAIN).with(["--entrypoint", "sh"]).command(["-c", script]).serve();
     record("image-shared-key", &report(&container, "").of("munge-key"));
-    assert_eq!(container.log().matches("came with the image").count(), 1, "{}", container.log());
+    assert_eq!(container.log().matches("is part of the image").count(), 1, "{}", container.log());
     let (own, volume) = (Image::new(PLAIN).serve(), Volume::new("key"));
     assert_eq!(report(&own, "").of("munge-key").verdict, "ok");
     own.sh("test -z \"$(find /etc/munge/munge.key -not -newer /.dockerenv)\"");
@@ -220,7 +220,7 @@ fn a_port_that_somebody_else_has() {
     let second = held(PLAIN).with(["--network", &format!("container:{}", first.name)]).start();
     second.until("slurminit status 2>/dev/null | grep -q \"given up\"");
     record("image-port-taken", &report(&second, "").of("ports"));
-    assert_eq!(second.log().matches("listens on 6817").count(), 1, "{}", second.log());
+    assert_eq!(second.log().matches("port 6817 of slurmctld is in use").count(), 1, "{}", second.log());
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn the_state_of_a_cluster_of_another_name() {
 fn a_disk_that_is_nearly_full() {
     let container = Image::new(PLAIN).with(["--tmpfs", "/var/lib/slurm:size=8m"]).serve();
     record("image-disk-full", &with_n_for_numbers(report(&container, "").of("disk")));
-    assert_eq!(container.log().matches("MiB left").count(), 1, "{}", container.log());
+    assert_eq!(container.log().matches("MiB free").count(), 1, "{}", container.log());
 }
 
 #[test]
