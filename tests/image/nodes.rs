@@ -64,7 +64,9 @@ fn one_container_shows_its_gpus_with_job_and_user_and_is_drained_and_resumed_on_
         // What nobody may, and what is not there.
         let refused = container.exec(&["su", "-s", "/bin/sh", "nobody", "-c", "slurminit drain localhost"]);
         assert!(refused.code == 1 && refused.stderr.contains("root"), "{refused:?}");
-        for (node, words) in [("other", "there is no node other; the cluster has localhost"), ("a;b", "is no node")] {
+        for (node, words) in
+            [("other", "no node named other; the cluster has localhost"), ("a;b", "not a node or list of nodes")]
+        {
             let refused = container.exec(&["slurminit", "resume", node]);
             assert!(refused.code == 1 && refused.stderr.contains(words), "{refused:?}");
         }
@@ -167,7 +169,7 @@ fn several_targets_are_a_job_each_and_what_cannot_be_submits_none() {
 
     controller.sh("slurminit drain c2 --reason 'a fan'");
     for (target, words) in [
-        ("c9", "there is no node c9; the cluster has c1, c2"),
+        ("c9", "no node named c9; the cluster has c1, c2"),
         ("c1::3", "c1 has no GPU 3; it has 0-2"),
         ("c2::0", "c2 accepts no jobs: it is drained (a fan); run `slurminit resume c2`"),
     ] {

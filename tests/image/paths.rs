@@ -128,7 +128,7 @@ fn a_run_directory_that_is_everybodys_starts_and_is_safe_on_each_debian() {
         container.sh("[ $(stat -c %s /etc/munge/munge.key) = 128 ]");
         let log = container.log();
         assert!(log.contains("/run/secrets/munge.key"), "{mode}: {log}");
-        let closed = log.contains("/run (mode 0777)");
+        let closed = log.contains("/run was writable for other users (mode 0777)");
         assert_eq!(closed, mode == "0777", "{mode}: {log}");
         assert!(log.contains("/run/slurminit"), "{mode}: {log}");
         for line in ["mv /run/slurminit /run/mine", "mv /run/munge /run/mine", "touch /run/slurminit/mine"] {
