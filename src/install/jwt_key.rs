@@ -1,7 +1,7 @@
 //! The key that signs tokens for the REST API. It is made once, and kept with slurmctld's state, outside of its directory: there it would be
 //! taken for saved state.
 //!
-//! Who knows the key is root through the REST API. In a state directory that others could write, they could have put one there. So a key is
+//! Anyone with the key is root through the REST API, and other users can plant one in a state directory that they can write. So a key is
 //! used only if it and its directory belong to slurm or root and others cannot write them.
 
 use std::fs::Metadata;
@@ -35,8 +35,8 @@ pub fn install_jwt_key(config: &Config, root: &Path) -> Result<Vec<Finding>, Ins
         findings.push(Finding::warning(
             Kind::Files,
             format!("{} is replaced: {what}", path.display()),
-            "who knows the key can make tokens for root",
-            "make new tokens; former ones are invalid",
+            "anyone with the key can create tokens for root",
+            "create new tokens; the previous ones are invalid",
         ));
     }
     match directory.metadata_of(Paths::JWT_KEY) {
@@ -86,7 +86,7 @@ mod tests {
         };
         let (first, is_replaced) = install();
         assert!(first.len() == 32 && !is_replaced);
-        assert_eq!(install(), (first.clone(), false), "a key of ours is kept");
+        assert_eq!(install(), (first.clone(), false), "slurminit's own key is kept");
         mode(&key, 0o666);
         let (second, is_replaced) = install();
         assert!(second != first && is_replaced, "others may write the key");

@@ -82,7 +82,7 @@ fn event(state: &str) -> Bytes {
     Bytes::from(format!("data: {state}\n\n"))
 }
 
-/// The oldest page of the address that has the most: one client with many pages keeps nobody else out.
+/// The oldest page of the address that has the most: a client with many pages locks no other client out.
 fn surplus(peers: &[IpAddr]) -> Option<usize> {
     let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
     for peer in peers {
