@@ -2,7 +2,7 @@
 # Runs the checks of docker/test and counts them. Sourced; $scratch is a directory.
 # shellcheck disable=SC2154 # scratch is docker/test's
 
-passed=0 failed=0 skipped=0 failures='' check_group=''
+passed=0 failed=0 skipped=0 failures='' check_group='' besides=() beside_groups=''
 
 # One command is one test, unless it prints the sums of test programs.
 check() { # NAME COMMAND...
@@ -13,6 +13,34 @@ check() { # NAME COMMAND...
     wait "$group" || status=$?
     check_group=''
     count "$name" "$begin" "$status" "$scratch/log"
+}
+
+# Starts a part, whose checks then run beside those of others. Its lines and sums follow with collect.
+beside() { # PART
+    local group
+    in_group "$scratch/$1.out" part_beside "$1"
+    besides+=("$1") beside_groups+=" $group"
+}
+
+part_beside() { # PART
+    mkdir "$scratch/$1"
+    scratch+=/$1 passed=0 failed=0 skipped=0 failures=''
+    trap - EXIT
+    trap 'kill -- "-$check_group" 2>/dev/null; exit 130' TERM
+    "$1"
+    printf 'passed=$((passed + %d)) failed=$((failed + %d)) skipped=$((skipped + %d)) failures+=%q\n' \
+        "$passed" "$failed" "$skipped" "$failures" >"$scratch.sums"
+}
+
+collect() {
+    local part group
+    for group in $beside_groups; do wait "$group" || true; done
+    for part in "${besides[@]}"; do
+        cat "$scratch/$part.out"
+        # shellcheck disable=SC1090 # written above
+        . "$scratch/$part.sums" || { failed=$((failed + 1)) && printf 'FAILED  %s\n' "$part"; }
+    done
+    besides=() beside_groups=''
 }
 
 # Starts a command in a process group of its own, so that a signal to this script ends it with its children. Sets group.
@@ -40,6 +68,15 @@ count() { # NAME BEGIN STATUS LOG
     fi
 }
 
+check_if() { # CONDITION REASON NAME COMMAND...: skipped, with the reason, where the condition fails
+    if $1; then
+        check "${@:3}"
+    else
+        skipped=$((skipped + 1))
+        printf 'skipped %s: %s\n' "$3" "$2"
+    fi
+}
+
 total() { # passed | failed, LOG
     sed -nE "s/^test result: .* ([0-9]+) $1.*/\\1/p" "$2" | awk '{ n += $1 } END { print n + 0 }'
 }
@@ -48,4 +85,21 @@ print_result() {
     printf '%s%d passed, %d failed' "$failures" "$passed" "$failed"
     if [ "$skipped" = 0 ]; then echo; else echo ", $skipped skipped"; fi
     [ "$failed" = 0 ]
+}
+
+# Beside the tests of the code.
+start_building() {
+    local group
+    build_begin=$SECONDS
+    in_group "$scratch/build" tests/image/build "${yes[@]}" plain demo accounting
+    build_pid=$group
+}
+
+build() {
+    local status=0
+    [ "$built" = 0 ] || return 0
+    [ -n "$build_pid" ] || start_building
+    wait "$build_pid" || status=$?
+    build_pid='' built=1
+    count "images: plain, demo, accounting" "$build_begin" "$status" "$scratch/build"
 }

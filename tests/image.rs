@@ -24,6 +24,8 @@ mod confined;
 mod contents;
 #[path = "image/control.rs"]
 mod control;
+#[path = "image/crontab.rs"]
+mod crontab;
 #[path = "image/docker.rs"]
 mod docker;
 #[path = "image/doctor.rs"]

@@ -48,7 +48,7 @@ fn each_step_of_a_job_on_both_vendors_sees_its_own_variables_on_each_debian() {
         let container = machine.serve();
         let show = r"env | grep -E '^(CUDA|ROCR)_VIS' | sort | cut -d= -f2 | paste -sd' ' -";
         let script = format!(
-            "#!/bin/sh\n{show}\nsrun -n1 --gres=gpu:amd:1 sh -c \"{show}\"\nsrun -n1 --gres=none sh -c \"{show}\"\n"
+            "#!/bin/sh\n{show}\nsrun --quiet -n1 --gres=gpu:amd:1 sh -c \"{show}\"\nsrun --quiet -n1 --gres=none sh -c \"{show}\"\n"
         );
         container.sh(&format!("cat > /tmp/job <<'JOB'\n{script}JOB"));
         container.sh("timeout 60 sbatch --wait --output /tmp/out --gres=gpu:nvidia:2,gpu:amd:1 /tmp/job");

@@ -1,4 +1,4 @@
-//! What the generated slurm.conf means for its users: jobs that start soon, MPI, a history, scrontab, a name that is found.
+//! What the generated slurm.conf means for its users: jobs that start soon, MPI, a history, a name that is found.
 
 use crate::docker::{BOOKWORM, Image, PLAIN, Volume, debians, directory};
 
@@ -59,16 +59,6 @@ fn what_ended_is_known_to_sacct_also_in_the_next_container_on_each_debian() {
         let read = second.exec(&["su", "-s", "/bin/sh", "nobody", "-c", "cat /var/lib/slurm/jobcomp/jobs"]);
         assert!(read.code != 0 && read.stdout.is_empty(), "{image}: {read:?}");
     }
-}
-
-#[test]
-#[ignore = "needs Docker and the images: run docker/test"]
-fn a_line_of_scrontab_runs() {
-    let container = Image::new(PLAIN).serve();
-    container.sh("echo '* * * * * touch /tmp/by-the-clock' >/tmp/table; scrontab /tmp/table");
-    assert_eq!(container.sh("scrontab -l | tail -n 1"), "* * * * * touch /tmp/by-the-clock");
-    // The next full minute, and sched_interval.
-    container.wait_until(150, "[ -e /tmp/by-the-clock ]").ok();
 }
 
 /// What docs/configuration.md has for who wants memory to be held without cgroups.
