@@ -2,28 +2,35 @@
 //!
 //! PID 1 runs this in a child for as long as the cluster lives. The kernel has no unprivileged event for a new
 //! process. But each dynamically linked program opens the loader's cache when it starts, and that wakes this process.
-//! Children inherit the raised value, so only the first process of a family has to be caught in time.
+//! Children inherit the raised value, so only the first process of a family has to be caught in time. What the kernel kills all the same
+//! is reported with its job.
 
+mod kills;
 mod people;
 
 use std::os::fd::AsFd as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+
+use kills::Kills;
 
 /// The first file that ld.so(8) opens.
 const LOADERS_CACHE: &str = "/etc/ld.so.cache";
 /// The pause after a look, so that a flood of new processes costs at most five looks per second.
 const PAUSE: Duration = Duration::from_millis(200);
 /// The longest time between two looks, in ms: a program may be statically linked, and a user may lower the value again.
-const AT_LEAST_EVERY: u16 = 5_000;
+const AT_LEAST_EVERY: Duration = Duration::from_secs(5);
+/// How often the count of OOM kills is read, in ms: cgroup v1 has no event for it.
+const COUNT_EVERY: u16 = 1_000;
 
 /// Runs until it is killed. `spared` are the names of users whose processes are daemons or services.
 pub fn keep(spared: &[String]) -> ! {
     // Without inotify (fs.inotify.max_user_instances is the host's) only the timeout remains.
     let starts = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).ok();
     let spared = people::uids(spared);
+    let mut kills = Kills::watch();
     loop {
         if let Some(starts) = &starts {
             // ldconfig replaces the file.
@@ -31,9 +38,22 @@ pub fn keep(spared: &[String]) -> ! {
             let _ = starts.read_events();
         }
         people::offer(&spared);
+        kills.look();
         pause();
-        let mut news = starts.iter().map(|starts| PollFd::new(starts.as_fd(), PollFlags::POLLIN)).collect::<Vec<_>>();
-        let _ = poll(&mut news, PollTimeout::from(AT_LEAST_EVERY));
+        wait(starts.as_ref(), &kills);
+    }
+}
+
+/// Waits for a new program, an OOM kill, or the longest time between two looks.
+fn wait(starts: Option<&Inotify>, kills: &Kills) {
+    let until = Instant::now() + AT_LEAST_EVERY;
+    let starts = starts.map(|starts| PollFd::new(starts.as_fd(), PollFlags::POLLIN));
+    let kill = kills.descriptor().map(|file| PollFd::new(file, PollFlags::POLLPRI));
+    let mut news: Vec<PollFd<'_>> = starts.into_iter().chain(kill).collect();
+    while !kills.has_changed() && Instant::now() < until {
+        if poll(&mut news, PollTimeout::from(COUNT_EVERY)).is_ok_and(|ready| ready > 0) {
+            return;
+        }
     }
 }
 

@@ -82,3 +82,17 @@ fn a_job_goes_before_the_daemons_when_memory_is_used_up() {
         for name in slurmd slurmctld munged slurminit; do echo "$name $(value $name)"; done"#);
     assert_eq!(values.trim(), want.trim(), "{}", container.log());
 }
+
+/// Without cgroups Slurm does not see it, and the batch script may go on and be COMPLETED.
+#[test]
+#[ignore = "needs Docker and the images: run docker/test"]
+fn an_oom_kill_is_named_in_the_log_and_in_the_output_of_the_job() {
+    let container = Image::new(PLAIN).with(["--memory=400m", "--memory-swap=400m"]).serve();
+    let script = r#"perl -e '$x = "a" x (900 << 20)'; until grep -q 'OOM kill' /tmp/out; do sleep 0.1; done"#;
+    container.sh(&format!("cat >/tmp/job <<'END'\n#!/bin/sh\n{script}\nEND\nsbatch --output=/tmp/out /tmp/job"));
+    container.until("squeue --noheader --states=all --format=%T | grep -q COMPLETED");
+    let named = |text: &str| text.contains("OOM kill: process ") && text.contains(" (perl, ");
+    assert!(named(&container.sh("cat /tmp/out")), "{}", container.sh("cat /tmp/out"));
+    let log = container.log();
+    assert!(log.lines().any(|line| named(line) && line.contains(" of job 1;")), "{log}");
+}

@@ -1,0 +1,203 @@
+//! Names the processes of jobs that the kernel killed because memory ran out.
+//!
+//! Without writable cgroups slurmstepd does not see an OOM kill: a batch script whose program was killed may still be COMPLETED. The kernel
+//! counts these kills in the container's cgroup and does not name the process, so the count is compared with the processes that ended.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::Path;
+use std::thread;
+
+use model::printable;
+use slurm::client::{Client, limit};
+use sys::proc::{self, parse};
+
+/// The counts of cgroup v2 and v1. Only that of v2 reports a change to poll(2) without a writable cgroup.
+const COUNTS: [&str; 2] = ["/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"];
+
+/// A process of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Process {
+    job: u32,
+    name: String,
+    resident_kib: u64,
+    /// Whether SIGKILL is pending, or the process is a zombie.
+    is_ending: bool,
+}
+
+/// PID and start time.
+type Key = (i32, u64);
+
+/// The jobs' processes at the last look, and the kernel's count at that time.
+#[derive(Debug, Default)]
+pub(super) struct Kills {
+    file: Option<File>,
+    count: u64,
+    processes: BTreeMap<Key, Process>,
+}
+
+impl Kills {
+    pub(super) fn watch() -> Self {
+        let file = COUNTS.iter().find_map(|file| File::open(file).ok());
+        let mut kills = Self { file, ..Self::default() };
+        kills.count = kills.counted();
+        kills
+    }
+
+    /// Becomes ready with POLLPRI when the count changes, on cgroup v2.
+    pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(File::as_fd)
+    }
+
+    pub(super) fn has_changed(&self) -> bool {
+        self.counted() != self.count
+    }
+
+    fn counted(&self) -> u64 {
+        use std::os::unix::fs::FileExt as _;
+        let mut text = [0; 512];
+        let length = self.file.as_ref().and_then(|file| file.read_at(&mut text, 0).ok()).unwrap_or(0);
+        count(&String::from_utf8_lossy(text.get(..length).unwrap_or_default())).unwrap_or(0)
+    }
+
+    /// Updates the processes, and reports the kills since the last look.
+    pub(super) fn look(&mut self) {
+        if self.file.is_none() {
+            return;
+        }
+        let count = self.counted();
+        let now = processes();
+        let kills = usize::try_from(count.saturating_sub(self.count)).unwrap_or(usize::MAX);
+        let victims = victims(&self.processes, &now, kills);
+        victims.iter().for_each(|(pid, victim)| report(*pid, victim));
+        if victims.len() < kills {
+            eprintln!("warning: OOM kill of {} processes outside of jobs", kills - victims.len());
+        }
+        (self.count, self.processes) = (count, now);
+    }
+}
+
+fn count(text: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+}
+
+/// The largest of the processes that have ended since the last look, or are ending: the kernel kills the largest.
+fn victims(before: &BTreeMap<Key, Process>, now: &BTreeMap<Key, Process>, kills: usize) -> Vec<(i32, Process)> {
+    let largest = |key: &Key, process: &Process| {
+        let before = before.get(key).map_or(0, |process| process.resident_kib);
+        Process { resident_kib: process.resident_kib.max(before), ..process.clone() }
+    };
+    let gone = before.iter().filter(|(key, process)| !process.is_ending && !now.contains_key(key));
+    let was_ending = |key: &Key| before.get(key).is_some_and(|process| process.is_ending);
+    let ending = now.iter().filter(|(key, process)| process.is_ending && !was_ending(key));
+    let mut all: Vec<(i32, Process)> =
+        gone.chain(ending).map(|(key, process)| (key.0, largest(key, process))).collect();
+    all.sort_by_key(|(_, process)| std::cmp::Reverse(process.resident_kib));
+    all.truncate(kills);
+    all
+}
+
+fn report(pid: i32, victim: &Process) {
+    let Process { job, name, resident_kib, .. } = victim;
+    let what = format!("process {pid} ({}, {} MiB)", printable::line(name), resident_kib / 1024);
+    eprintln!(
+        "warning: OOM kill: {what} of job {job}; request more with --mem, or raise the limit with docker run --memory"
+    );
+    let (job, note) = (job.to_string(), format!("OOM kill: {what}; request more memory with --mem"));
+    // slurmstepd writes it to the output of the job. That is over if its last process was killed.
+    let notify = move || drop(Client::each(limit::COMMAND).run("scontrol", &["notify", &job, &note]));
+    let _ = thread::Builder::new().spawn(notify);
+}
+
+/// The processes below each slurmstepd.
+fn processes() -> BTreeMap<Key, Process> {
+    let mut all: BTreeMap<i32, (proc::Stat, Option<u32>)> = BTreeMap::new();
+    for stat in proc::pids().filter_map(proc::stat) {
+        let step = proc::step_title(&stat).and_then(|title| Some(parse::step(&title)?.0));
+        all.insert(stat.pid, (stat, step));
+    }
+    let job = |stat: &proc::Stat| {
+        let (mut parent, mut steps) = (stat.parent, 0);
+        // The list is no snapshot, so it may contain a cycle.
+        while steps < all.len() {
+            let (stat, job) = all.get(&parent)?;
+            if job.is_some() {
+                return *job;
+            }
+            (parent, steps) = (stat.parent, steps + 1);
+        }
+        None
+    };
+    let of_jobs = all.values().filter(|(_, step)| step.is_none()).filter_map(|(stat, _)| Some((stat, job(stat)?)));
+    of_jobs
+        .map(|(stat, job)| {
+            let status =
+                fs::read_to_string(Path::new("/proc").join(stat.pid.to_string()).join("status")).unwrap_or_default();
+            let is_ending = stat.is_dead() || has_pending_kill(&status);
+            let process = Process { job, name: stat.name.clone(), resident_kib: resident_kib(&status), is_ending };
+            ((stat.pid, stat.start), process)
+        })
+        .collect()
+}
+
+/// `VmRSS:     1234 kB`; a zombie has no such line.
+fn resident_kib(status: &str) -> u64 {
+    let number = |text: &str| text.strip_suffix("kB")?.trim().parse().ok();
+    parse::field(status, "VmRSS").and_then(number).unwrap_or(0)
+}
+
+fn has_pending_kill(status: &str) -> bool {
+    let mask = |key| parse::field(status, key).and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0);
+    (mask("SigPnd") | mask("ShdPnd")) & (1 << (libc::SIGKILL - 1)) != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(job: u32, resident_kib: u64, is_ending: bool) -> Process {
+        Process { job, name: "python3".to_owned(), resident_kib, is_ending }
+    }
+
+    #[test]
+    fn reads_counts_of_both_cgroup_versions() {
+        assert_eq!(count("low 0\nhigh 0\nmax 96\noom 3\noom_kill 2\noom_group_kill 0\n"), Some(2));
+        assert_eq!(count("oom_kill_disable 0\nunder_oom 0\noom_kill 5\n"), Some(5));
+        assert_eq!(count(""), None);
+    }
+
+    #[test]
+    fn names_largest_process_that_ended() {
+        let before = BTreeMap::from([
+            ((10, 1), process(5, 900, false)),
+            ((11, 1), process(5, 100, false)),
+            ((12, 1), process(6, 5000, false)),
+            ((13, 1), process(7, 9000, true)),
+        ]);
+        let now = BTreeMap::from([
+            ((11, 2), process(5, 0, false)),
+            ((12, 1), process(6, 5000, false)),
+            ((14, 3), process(8, 400, true)),
+        ]);
+        let jobs = |kills| victims(&before, &now, kills).iter().map(|(pid, one)| (*pid, one.job)).collect::<Vec<_>>();
+        assert_eq!(jobs(0), []);
+        assert_eq!(jobs(1), [(10, 5)]);
+        assert_eq!(jobs(2), [(10, 5), (14, 8)]);
+        assert_eq!(jobs(9), [(10, 5), (14, 8), (11, 5)]);
+    }
+
+    #[test]
+    fn keeps_size_of_process_that_is_ending() {
+        let before = BTreeMap::from([((10, 1), process(5, 900, false))]);
+        let now = BTreeMap::from([((10, 1), process(5, 0, true))]);
+        assert_eq!(victims(&before, &now, 1), [(10, process(5, 900, true))]);
+    }
+
+    #[test]
+    fn reads_size_and_pending_kill() {
+        let status = "Name:\tpython3\nVmRSS:\t  204800 kB\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000000100\n";
+        assert_eq!((resident_kib(status), has_pending_kill(status)), (204_800, true));
+        assert_eq!((resident_kib("Name:\tx\n"), has_pending_kill("ShdPnd:\t0000000000004000\n")), (0, false));
+    }
+}
