@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::Duration;
 
-use faults::fault::{FaultKind, Policy};
-use faults::report::{Count, GpuReport, OpenFault, Report};
 use machine::{Part, Snapshot, Span, UnitSnapshot, UnitState};
+use model::faults::fault::{FaultKind, Policy};
+use model::faults::report::{Count, GpuReport, OpenFault, Report};
 use model::inventory::{
     Clocks, Condition, Ecc, InstanceReadings, Pcie, PcieTraffic, Process, Readings, RemappedRows, Vendor,
 };

@@ -53,10 +53,10 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-pub use faults::policies::Faults;
 pub use model::daemons::{
     DaemonName, DaemonSettings, Hook, Hooks, JobHook, OnHookFailure, Readiness, ReadinessTest, RestartPolicy, Service,
 };
+pub use model::faults::policies::Faults;
 pub use model::inventory::GpuType;
 pub use model::jobs::{Jobs, OnStop};
 pub use model::liveness_test::LivenessTest;

@@ -2,9 +2,9 @@
 
 use crate::configure::assess::Trials;
 use crate::configure::situation::Situation;
-use faults::report::Report;
 use machine::Snapshot;
 use machine::node_report::NodeReport;
+use model::faults::report::Report;
 use model::inventory::{Condition, Finding, Inventory, Kind, Observations};
 use model::queued_job::QueuedJob;
 

@@ -7,6 +7,7 @@ pub mod text_type;
 
 pub mod daemons;
 pub mod exit_code;
+pub mod faults;
 pub mod file_name;
 pub mod hostlist;
 pub mod inventory;

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use faults::ward::Out;
+use model::faults::ward::Out;
 use model::inventory::{Driver, Finding, Gpu, Inventory, Platform, Vendor};
 use vendor::Deadlines;
 use vendor::nvidia::request::Request;

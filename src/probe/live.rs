@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::vendor;
-use faults::fault::FaultKind;
-use faults::look::{Identity, Line, Seen};
+use model::faults::fault::FaultKind;
+use model::faults::look::{Identity, Line, Seen};
 use model::inventory::{Access, Gpu, Obstacle, Vendor};
 
 /// 100 kW. A power above cannot be.

@@ -11,7 +11,7 @@ use std::time::Instant;
 use super::live::{self, Say, pause};
 use super::sandbox::{NoAnswer, Sandbox};
 use super::{Found, Options};
-use faults::look::Identity;
+use model::faults::look::Identity;
 use model::inventory::{Condition, Finding, Gpu, Kind, Obstacle, Readings, Traits, Vendor};
 
 /// The registry.

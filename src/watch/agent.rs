@@ -19,13 +19,13 @@ use std::time::{Duration, Instant, SystemTime};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use config::Config;
-use faults::fault::FaultKind;
-use faults::look::Line;
-use faults::report::Report;
-use faults::ward::{Act, Clock, Offered, Recount, Ward};
 use init::reloading;
 use init::status;
 use machine::Outcome;
+use model::faults::fault::FaultKind;
+use model::faults::look::Line;
+use model::faults::report::Report;
+use model::faults::ward::{Act, Clock, Offered, Recount, Ward};
 use model::inventory::Vendor;
 use model::prepared::Prepared;
 use model::printable;
@@ -204,7 +204,7 @@ impl<'a> Agent<'a> {
         }
     }
 
-    fn reload(&self, without: &[faults::ward::Out]) -> Result<Vec<Offered>, String> {
+    fn reload(&self, without: &[model::faults::ward::Out]) -> Result<Vec<Offered>, String> {
         let run = &self.config.paths.run;
         let former = files::left_out(run);
         files::write_out(run, without).map_err(|error| format!("{}: {error}", run.display()))?;

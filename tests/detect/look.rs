@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Command, Stdio};
 
-use faults::look::Line;
+use model::faults::look::Line;
 use model::inventory::{InstanceReadings, Readings};
 use tempfile::TempDir;
 

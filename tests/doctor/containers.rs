@@ -1,9 +1,9 @@
 //! The faults in a container: the name of the record, the entry that answers, and the container in which it was made.
 
-use faults::fault::{FaultKind, Policy};
-use faults::policy;
-use faults::report::{GpuReport, OpenFault, Report};
 use machine::{LastExit, StopReason, UnitSnapshot, UnitState};
+use model::faults::fault::{FaultKind, Policy};
+use model::faults::policy;
+use model::faults::report::{GpuReport, OpenFault, Report};
 
 use crate::container::{Container, credential};
 

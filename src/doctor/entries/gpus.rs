@@ -3,7 +3,7 @@
 use super::cuda::{cuda_libraries, cuda_version, visible_devices};
 use crate::entry::{Entry, Judge};
 use crate::facts::{ContainerFacts, Facts};
-use faults::fault::Policy;
+use model::faults::fault::Policy;
 use model::inventory::{Access, DeviceFiles, Gpu, Kind, Observations};
 use model::printable::count;
 

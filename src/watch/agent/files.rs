@@ -6,9 +6,9 @@ use std::path::Path;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use faults::report::{FILE, Report};
-use faults::ward::Out;
 use init::status;
+use model::faults::report::{FILE, Report};
+use model::faults::ward::Out;
 use model::inventory::{Access, Inventory, Obstacle};
 use sys::trusted_path;
 use sys::trusted_path::Dir;

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::say;
 use config::{Notify, Receiver, WebhookUrl};
-use faults::report::Told;
+use model::faults::report::Told;
 use sys::tool;
 
 const HOUR: Duration = Duration::from_secs(3600);

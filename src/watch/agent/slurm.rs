@@ -1,8 +1,8 @@
 //! The agent's queries and updates of Slurm.
 
 use config::Victim;
-use faults::ward::{Drained, OnNode};
 use machine::node_report::{GPUS_REASON, MEMORYS_REASON, NodeReport, OUR_REASON};
+use model::faults::ward::{Drained, OnNode};
 use slurm::client::{Client, Jobs, limit};
 use slurm::nodes;
 

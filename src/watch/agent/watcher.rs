@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use config::Config;
-use faults::look::{Key, Line};
+use model::faults::look::{Key, Line};
 use model::inventory::Vendor;
 
 /// The longest line, in bytes.

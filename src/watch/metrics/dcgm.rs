@@ -4,8 +4,8 @@
 
 use super::exposition::{Family, Kind};
 use super::gpus::{Row, bus_id};
-use faults::fault::FaultKind;
-use faults::report::GpuReport;
+use model::faults::fault::FaultKind;
+use model::faults::report::GpuReport;
 
 use Kind::{Counter, Gauge};
 

@@ -3,8 +3,8 @@
 use super::exposition::{Family, Kind};
 use super::gpus::uuid;
 use crate::overview::seen::{Files, Slurm};
-use faults::report::GpuReport;
 use machine::{Part, Snapshot, UnitState};
+use model::faults::report::GpuReport;
 
 use Kind::{Counter, Gauge};
 

@@ -5,8 +5,8 @@
 use serde::Serialize;
 
 use super::seen::{Files, Slurm};
-use faults::report::{GpuReport, Report};
 use machine::{Snapshot, UnitSnapshot};
+use model::faults::report::{GpuReport, Report};
 use model::prepared::{OfferedGpu, Prepared};
 use model::printable;
 use model::queued_job::{OwnedJob, QueuedJob};
@@ -223,7 +223,7 @@ fn offered(prepared: &Prepared, slurm: Option<&Slurm>) -> Vec<GpuView> {
 }
 
 fn faults(report: &Report, now: u64) -> Vec<FaultView> {
-    let view = |told: &faults::report::Told| FaultView {
+    let view = |told: &model::faults::report::Told| FaultView {
         age: now.saturating_sub(told.at),
         line: printable::short(&told.line, LONGEST_FAULT),
     };

@@ -1,14 +1,14 @@
 //! The GPUs' faults, as `slurminit agent` reports them.
 
 use crate::commands::columns::wrapped;
-use faults::report::{GpuReport, Report};
+use model::faults::report::{GpuReport, Report};
 
 /// Empty if no GPU has a fault. `now` is in seconds since 1970.
 pub(super) fn faults(report: &Report, now: u64, age: impl Fn(u64) -> String) -> String {
     let of_gpu = |gpu: &GpuReport| {
         let name = gpu.pci_address.map_or_else(String::new, |address| format!(" ({address})"));
         let out = if gpu.is_out { "; jobs do not get it" } else { "" };
-        let fault = |fault: &faults::report::OpenFault| {
+        let fault = |fault: &model::faults::report::OpenFault| {
             let since = age(now.saturating_sub(fault.since) * 1000);
             wrapped(
                 &format!("GPU {}{name}: {}, since {since}{out}; repair: {}", gpu.index, fault.what, fault.repair),
@@ -30,8 +30,8 @@ pub(super) fn faults(report: &Report, now: u64, age: impl Fn(u64) -> String) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use faults::fault::{FaultKind, Policy};
-    use faults::report::OpenFault;
+    use model::faults::fault::{FaultKind, Policy};
+    use model::faults::report::OpenFault;
 
     #[test]
     fn shows_age_and_repair_of_faults_only() {

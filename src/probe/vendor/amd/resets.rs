@@ -15,8 +15,8 @@ use super::smi_ioctl::open_event_descriptor;
 use super::{gpu_ids, smi_line};
 use crate::live::Say;
 use crate::vendor::Events;
-use faults::look::{Identity, Key, Line, Phase};
 use init::logs::LineSplitter;
+use model::faults::look::{Identity, Key, Line, Phase};
 
 /// The sources of reset events.
 #[derive(Debug, Default)]

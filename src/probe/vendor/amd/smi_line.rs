@@ -3,7 +3,7 @@
 //! The kernel's `amdkfd/kfd_smi_events.c` writes the event's number in hexadecimal, a space, and what `KFD_EVENT_FMT_...` of
 //! `linux/kfd_ioctl.h` says for it. For a reset that is `%x %s`: how many resets there were, and why. Older kernels write no cause.
 
-use faults::look::Phase;
+use model::faults::look::Phase;
 
 /// `KFD_SMI_EVENT_GPU_PRE_RESET` and `KFD_SMI_EVENT_GPU_POST_RESET`.
 const PRE_RESET: u32 = 3;

@@ -28,7 +28,7 @@ pub(super) use meters::Meters;
 
 use super::proc;
 use crate::pci;
-use faults::ward::Out;
+use model::faults::ward::Out;
 use model::inventory::{Access, CpuSet, Driver, Gpu, Obstacle, PciAddress, Source, Vendor};
 
 /// More GPUs than any machine has. A larger count is implausible.

@@ -14,8 +14,8 @@ use super::nvml::{self, Answers, Meters, NvmlTrouble};
 use super::{condition, proc, readings};
 use crate::device;
 use crate::live::{self, Options, Say, look, pause, trouble_of};
-use faults::fault::FaultKind;
-use faults::look::{Identity, Key, Line, Seen};
+use model::faults::fault::FaultKind;
+use model::faults::look::{Identity, Key, Line, Seen};
 use model::inventory::{Obstacle, Vendor};
 
 /// The longest wait for an event in one call.

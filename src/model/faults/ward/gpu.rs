@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Clock;
-use crate::fault::{FaultKind, Policy};
-use crate::look::{Identity, Seen};
-use crate::policy;
-use crate::report::{Count, GpuReport, OpenFault};
-use model::inventory::{Condition, Readings, Slowdown};
-use model::queued_job::OwnedJob;
+use crate::faults::fault::{FaultKind, Policy};
+use crate::faults::look::{Identity, Seen};
+use crate::faults::policy;
+use crate::faults::report::{Count, GpuReport, OpenFault};
+use crate::inventory::{Condition, Readings, Slowdown};
+use crate::queued_job::OwnedJob;
 
 /// The number of consecutive samples without a fault after which it is cleared.
 const GOOD_LOOKS: u32 = 2;

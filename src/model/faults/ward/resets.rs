@@ -3,9 +3,9 @@
 //! A reset kills the processes on the GPU. Afterwards the GPU is usable again; if the reset does not end, it is not.
 
 use super::{Act, Clock, FaultKind, Key, Seen, Ward};
-use crate::look::Phase;
-use model::inventory::Vendor;
-use model::printable;
+use crate::faults::look::Phase;
+use crate::inventory::Vendor;
+use crate::printable;
 
 impl Ward {
     /// A reset begins or ends.

@@ -16,8 +16,8 @@ use super::fault::{FaultKind, Policy};
 use super::look::{Identity, Key, Seen};
 use super::policies::Faults;
 use super::report::{Report, Told};
+use crate::inventory::Vendor;
 use gpu::Gpu;
-use model::inventory::Vendor;
 use node::Stage;
 use tell::Pending;
 

@@ -2,8 +2,6 @@
 //!
 //! `agent` samples the GPUs and executes the decisions made here.
 
-#![forbid(unsafe_code)]
-
 pub mod fault;
 pub mod look;
 pub mod policies;

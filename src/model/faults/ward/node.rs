@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::{Act, Clock, Key, Out, Recount, Ward};
-use crate::policy;
-use model::queued_job::OwnedJob;
+use crate::faults::policy;
+use crate::queued_job::OwnedJob;
 
 /// The interval of queries while waiting for jobs, in ms.
 const ASK: u64 = 1_000;

@@ -2,13 +2,13 @@
 //!
 //! Everyone may read it; only root writes it. Times are seconds since 1970.
 
-use model::queued_job::OwnedJob;
+use crate::queued_job::OwnedJob;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use super::fault::{FaultKind, Policy};
-use model::inventory::{Condition, PciAddress, Readings, Vendor};
+use crate::inventory::{Condition, PciAddress, Readings, Vendor};
 
 /// The file's name in the run directory.
 pub const FILE: &str = "gpus.json";

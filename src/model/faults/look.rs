@@ -7,7 +7,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::fault::FaultKind;
-use model::inventory::{Condition, Gpu, PciAddress, Readings, Vendor};
+use crate::inventory::{Condition, Gpu, PciAddress, Readings, Vendor};
 
 /// A GPU's name for as long as the machine runs: its UUID, else its PCI address, else its place.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

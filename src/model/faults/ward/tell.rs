@@ -1,8 +1,8 @@
 //! Reports of faults: the GPU, the jobs that used it, the cause, the repair.
 
 use super::{Act, Clock, FaultKind, Key, Policy, RECENT, Recount, Told, Ward};
-use crate::policy;
-use model::queued_job::OwnedJob;
+use crate::faults::policy;
+use crate::queued_job::OwnedJob;
 
 /// The minimum interval between two reports of one fault of one GPU, in ms.
 const AGAIN: u64 = 60_000;
