@@ -53,6 +53,10 @@ fn made() -> BTreeMap<String, String> {
         let name = verb.get_name();
         let more = sections.verb.get(name).map(|verb| sections::text(&sections, verb)).unwrap_or_default();
         made.insert(format!("man/slurminit-{name}.1"), page(verb.clone(), &more, "slurminit(1), slurminit.toml(5)"));
+        for part in verb.get_subcommands().filter(|part| part.get_name() != "help") {
+            let see_also = format!("slurminit-{name}(1), slurminit(1)");
+            made.insert(format!("man/slurminit-{name}-{}.1", part.get_name()), page(part.clone(), "", &see_also));
+        }
     }
     for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {
         let mut script = Vec::new();
@@ -121,16 +125,25 @@ fn table_of_verbs() -> String {
     let mut table = "| Verb | Who | Does |\n|---|---|---|\n".to_owned();
     for verb in command().get_subcommands() {
         let name = verb.get_name();
-        // All verbs have --config; the page says so once.
-        let is_told = |argument: &&Arg| !argument.is_hide_set() && argument.get_long() != Some("config");
-        let mut arguments: Vec<&Arg> = verb.get_arguments().filter(is_told).collect();
-        arguments.sort_by_key(|argument| (argument.is_last_set(), !argument.is_positional()));
-        let words: Vec<String> = std::iter::once(name.to_owned()).chain(arguments.into_iter().map(usage)).collect();
-        let about = verb.get_about().map(ToString::to_string).unwrap_or_default().replace('|', "\\|");
         let who = sections.verb.get(name).map_or("everyone", |verb| &verb.who);
-        table += &format!("| `{}` | {who} | {about} |\n", words.join(" "));
+        if !verb.has_subcommands() {
+            table += &row(name, verb, who);
+        }
+        for part in verb.get_subcommands() {
+            table += &row(&format!("{name} {}", part.get_name()), part, who);
+        }
     }
     table
+}
+
+fn row(name: &str, verb: &Command, who: &str) -> String {
+    // All verbs have --config; the page says so once.
+    let is_told = |argument: &&Arg| !argument.is_hide_set() && argument.get_long() != Some("config");
+    let mut arguments: Vec<&Arg> = verb.get_arguments().filter(is_told).collect();
+    arguments.sort_by_key(|argument| (argument.is_last_set(), !argument.is_positional()));
+    let words: Vec<String> = std::iter::once(name.to_owned()).chain(arguments.into_iter().map(usage)).collect();
+    let about = verb.get_about().map(ToString::to_string).unwrap_or_default().replace('|', "\\|");
+    format!("| `{}` | {who} | {about} |\n", words.join(" "))
 }
 
 #[test]

@@ -34,6 +34,9 @@ _slurminit() {
             slurminit,help)
                 cmd="slurminit__subcmd__help"
                 ;;
+            slurminit,image)
+                cmd="slurminit__subcmd__image"
+                ;;
             slurminit,join-command)
                 cmd="slurminit__subcmd__join__subcmd__command"
                 ;;
@@ -100,6 +103,9 @@ _slurminit() {
             slurminit__subcmd__help,help)
                 cmd="slurminit__subcmd__help__subcmd__help"
                 ;;
+            slurminit__subcmd__help,image)
+                cmd="slurminit__subcmd__help__subcmd__image"
+                ;;
             slurminit__subcmd__help,join-command)
                 cmd="slurminit__subcmd__help__subcmd__join__subcmd__command"
                 ;;
@@ -148,6 +154,48 @@ _slurminit() {
             slurminit__subcmd__help,usage)
                 cmd="slurminit__subcmd__help__subcmd__usage"
                 ;;
+            slurminit__subcmd__help__subcmd__image,import)
+                cmd="slurminit__subcmd__help__subcmd__image__subcmd__import"
+                ;;
+            slurminit__subcmd__help__subcmd__image,list)
+                cmd="slurminit__subcmd__help__subcmd__image__subcmd__list"
+                ;;
+            slurminit__subcmd__help__subcmd__image,remove)
+                cmd="slurminit__subcmd__help__subcmd__image__subcmd__remove"
+                ;;
+            slurminit__subcmd__help__subcmd__image,show)
+                cmd="slurminit__subcmd__help__subcmd__image__subcmd__show"
+                ;;
+            slurminit__subcmd__image,help)
+                cmd="slurminit__subcmd__image__subcmd__help"
+                ;;
+            slurminit__subcmd__image,import)
+                cmd="slurminit__subcmd__image__subcmd__import"
+                ;;
+            slurminit__subcmd__image,list)
+                cmd="slurminit__subcmd__image__subcmd__list"
+                ;;
+            slurminit__subcmd__image,remove)
+                cmd="slurminit__subcmd__image__subcmd__remove"
+                ;;
+            slurminit__subcmd__image,show)
+                cmd="slurminit__subcmd__image__subcmd__show"
+                ;;
+            slurminit__subcmd__image__subcmd__help,help)
+                cmd="slurminit__subcmd__image__subcmd__help__subcmd__help"
+                ;;
+            slurminit__subcmd__image__subcmd__help,import)
+                cmd="slurminit__subcmd__image__subcmd__help__subcmd__import"
+                ;;
+            slurminit__subcmd__image__subcmd__help,list)
+                cmd="slurminit__subcmd__image__subcmd__help__subcmd__list"
+                ;;
+            slurminit__subcmd__image__subcmd__help,remove)
+                cmd="slurminit__subcmd__image__subcmd__help__subcmd__remove"
+                ;;
+            slurminit__subcmd__image__subcmd__help,show)
+                cmd="slurminit__subcmd__image__subcmd__help__subcmd__show"
+                ;;
             *)
                 ;;
         esac
@@ -155,7 +203,7 @@ _slurminit() {
 
     case "${cmd}" in
         slurminit)
-            opts="-h -V --help --version run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help"
+            opts="-h -V --help --version run up detect render configure doctor reload status nodes top drain resume token usage image submit health restart stop logs join-command sbatch-args help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -323,7 +371,7 @@ _slurminit() {
             return 0
             ;;
         slurminit__subcmd__help)
-            opts="run up detect render configure doctor reload status nodes top drain resume token usage submit health restart stop logs join-command sbatch-args help"
+            opts="run up detect render configure doctor reload status nodes top drain resume token usage image submit health restart stop logs join-command sbatch-args help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -409,6 +457,76 @@ _slurminit() {
         slurminit__subcmd__help__subcmd__help)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__help__subcmd__image)
+            opts="import list show remove"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__help__subcmd__image__subcmd__import)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__help__subcmd__image__subcmd__list)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__help__subcmd__image__subcmd__remove)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__help__subcmd__image__subcmd__show)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -632,6 +750,164 @@ _slurminit() {
             ;;
         slurminit__subcmd__help__subcmd__usage)
             opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__image)
+            opts="-h --config --help import list show remove help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__image__subcmd__help)
+            opts="import list show remove help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__image__subcmd__help__subcmd__help)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__image__subcmd__help__subcmd__import)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__image__subcmd__help__subcmd__list)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__image__subcmd__help__subcmd__remove)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__image__subcmd__help__subcmd__show)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__image__subcmd__import)
+            opts="-h --replace --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__image__subcmd__list)
+            opts="-h --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__image__subcmd__remove)
+            opts="-h --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        slurminit__subcmd__image__subcmd__show)
+            opts="-h --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

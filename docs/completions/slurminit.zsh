@@ -174,6 +174,94 @@ _arguments "${_arguments_options[@]}" : \
 '--help[Print help]' \
 && ret=0
 ;;
+(image)
+_arguments "${_arguments_options[@]}" : \
+'--config=[The configuration; /config/slurminit.toml if there is one]:FILE:_files' \
+'-h[Print help]' \
+'--help[Print help]' \
+":: :_slurminit__subcmd__image_commands" \
+"*::: :->image" \
+&& ret=0
+
+    case $state in
+    (image)
+        words=($line[1] "${words[@]}")
+        (( CURRENT += 1 ))
+        curcontext="${curcontext%:*:*}:slurminit-image-command-$line[1]:"
+        case $line[1] in
+            (import)
+_arguments "${_arguments_options[@]}" : \
+'--replace[Replace an image of the same name]' \
+'--json[Print the image'\''s record as JSON]' \
+'-h[Print help]' \
+'--help[Print help]' \
+':name -- The name for `--container=NAME`:_default' \
+'::from -- An archive of `docker save`, `docker export` or an OCI layout, or a directory; - is standard input:_files' \
+&& ret=0
+;;
+(list)
+_arguments "${_arguments_options[@]}" : \
+'--json[Print everything as JSON]' \
+'-h[Print help]' \
+'--help[Print help]' \
+&& ret=0
+;;
+(show)
+_arguments "${_arguments_options[@]}" : \
+'--json[Print everything as JSON]' \
+'-h[Print help]' \
+'--help[Print help]' \
+':name -- The image:_default' \
+&& ret=0
+;;
+(remove)
+_arguments "${_arguments_options[@]}" : \
+'--json[Print the image'\''s record as JSON]' \
+'-h[Print help]' \
+'--help[Print help]' \
+':name -- The image:_default' \
+&& ret=0
+;;
+(help)
+_arguments "${_arguments_options[@]}" : \
+":: :_slurminit__subcmd__image__subcmd__help_commands" \
+"*::: :->help" \
+&& ret=0
+
+    case $state in
+    (help)
+        words=($line[1] "${words[@]}")
+        (( CURRENT += 1 ))
+        curcontext="${curcontext%:*:*}:slurminit-image-help-command-$line[1]:"
+        case $line[1] in
+            (import)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(list)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(show)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(remove)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(help)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+        esac
+    ;;
+esac
+;;
+        esac
+    ;;
+esac
+;;
 (submit)
 _arguments "${_arguments_options[@]}" : \
 '*-t+[A node and its GPUs\: compute-1\:\:0,2 or compute-1\:\:all; without GPUs\: compute-1]:NODE[::GPUS]:_default' \
@@ -322,6 +410,38 @@ _arguments "${_arguments_options[@]}" : \
 _arguments "${_arguments_options[@]}" : \
 && ret=0
 ;;
+(image)
+_arguments "${_arguments_options[@]}" : \
+":: :_slurminit__subcmd__help__subcmd__image_commands" \
+"*::: :->image" \
+&& ret=0
+
+    case $state in
+    (image)
+        words=($line[1] "${words[@]}")
+        (( CURRENT += 1 ))
+        curcontext="${curcontext%:*:*}:slurminit-help-image-command-$line[1]:"
+        case $line[1] in
+            (import)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(list)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(show)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(remove)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+        esac
+    ;;
+esac
+;;
 (submit)
 _arguments "${_arguments_options[@]}" : \
 && ret=0
@@ -380,6 +500,7 @@ _slurminit_commands() {
 'resume:Resume drained nodes' \
 'token:Make a token for the REST API, which authenticates its holder as that user' \
 'usage:Show how many GPU and CPU hours each user has used' \
+'image:Import, list and remove container images for jobs (\`srun --container=NAME\`)' \
 'submit:Submit a command to particular nodes and GPUs, one job for each' \
 'health:Exit with 0 if the cluster is ready (or, with --live, alive), else print the reason and exit with 1' \
 'restart:Restart a daemon or service, and wait until it is ready' \
@@ -433,6 +554,7 @@ _slurminit__subcmd__help_commands() {
 'resume:Resume drained nodes' \
 'token:Make a token for the REST API, which authenticates its holder as that user' \
 'usage:Show how many GPU and CPU hours each user has used' \
+'image:Import, list and remove container images for jobs (\`srun --container=NAME\`)' \
 'submit:Submit a command to particular nodes and GPUs, one job for each' \
 'health:Exit with 0 if the cluster is ready (or, with --live, alive), else print the reason and exit with 1' \
 'restart:Restart a daemon or service, and wait until it is ready' \
@@ -473,6 +595,36 @@ _slurminit__subcmd__help__subcmd__health_commands() {
 _slurminit__subcmd__help__subcmd__help_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit help help commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__image_commands] )) ||
+_slurminit__subcmd__help__subcmd__image_commands() {
+    local commands; commands=(
+'import:Import an image\: for all users as root, otherwise for this user' \
+'list:List the images that this user'\''s jobs can use' \
+'show:Show an image\: size, origin, architecture, program, variables' \
+'remove:Remove an image; a running job that uses it loses its files' \
+    )
+    _describe -t commands 'slurminit help image commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__image__subcmd__import_commands] )) ||
+_slurminit__subcmd__help__subcmd__image__subcmd__import_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help image import commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__image__subcmd__list_commands] )) ||
+_slurminit__subcmd__help__subcmd__image__subcmd__list_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help image list commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__image__subcmd__remove_commands] )) ||
+_slurminit__subcmd__help__subcmd__image__subcmd__remove_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help image remove commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__help__subcmd__image__subcmd__show_commands] )) ||
+_slurminit__subcmd__help__subcmd__image__subcmd__show_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit help image show commands' commands "$@"
 }
 (( $+functions[_slurminit__subcmd__help__subcmd__join-command_commands] )) ||
 _slurminit__subcmd__help__subcmd__join-command_commands() {
@@ -553,6 +705,73 @@ _slurminit__subcmd__help__subcmd__up_commands() {
 _slurminit__subcmd__help__subcmd__usage_commands() {
     local commands; commands=()
     _describe -t commands 'slurminit help usage commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__image_commands] )) ||
+_slurminit__subcmd__image_commands() {
+    local commands; commands=(
+'import:Import an image\: for all users as root, otherwise for this user' \
+'list:List the images that this user'\''s jobs can use' \
+'show:Show an image\: size, origin, architecture, program, variables' \
+'remove:Remove an image; a running job that uses it loses its files' \
+'help:Print this message or the help of the given subcommand(s)' \
+    )
+    _describe -t commands 'slurminit image commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__image__subcmd__help_commands] )) ||
+_slurminit__subcmd__image__subcmd__help_commands() {
+    local commands; commands=(
+'import:Import an image\: for all users as root, otherwise for this user' \
+'list:List the images that this user'\''s jobs can use' \
+'show:Show an image\: size, origin, architecture, program, variables' \
+'remove:Remove an image; a running job that uses it loses its files' \
+'help:Print this message or the help of the given subcommand(s)' \
+    )
+    _describe -t commands 'slurminit image help commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__image__subcmd__help__subcmd__help_commands] )) ||
+_slurminit__subcmd__image__subcmd__help__subcmd__help_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit image help help commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__image__subcmd__help__subcmd__import_commands] )) ||
+_slurminit__subcmd__image__subcmd__help__subcmd__import_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit image help import commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__image__subcmd__help__subcmd__list_commands] )) ||
+_slurminit__subcmd__image__subcmd__help__subcmd__list_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit image help list commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__image__subcmd__help__subcmd__remove_commands] )) ||
+_slurminit__subcmd__image__subcmd__help__subcmd__remove_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit image help remove commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__image__subcmd__help__subcmd__show_commands] )) ||
+_slurminit__subcmd__image__subcmd__help__subcmd__show_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit image help show commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__image__subcmd__import_commands] )) ||
+_slurminit__subcmd__image__subcmd__import_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit image import commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__image__subcmd__list_commands] )) ||
+_slurminit__subcmd__image__subcmd__list_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit image list commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__image__subcmd__remove_commands] )) ||
+_slurminit__subcmd__image__subcmd__remove_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit image remove commands' commands "$@"
+}
+(( $+functions[_slurminit__subcmd__image__subcmd__show_commands] )) ||
+_slurminit__subcmd__image__subcmd__show_commands() {
+    local commands; commands=()
+    _describe -t commands 'slurminit image show commands' commands "$@"
 }
 (( $+functions[_slurminit__subcmd__join-command_commands] )) ||
 _slurminit__subcmd__join-command_commands() {

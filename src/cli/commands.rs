@@ -13,6 +13,7 @@ mod epilog;
 mod free_port;
 mod health;
 mod hook;
+mod image;
 mod job_map;
 mod jobs;
 mod join_command;
@@ -175,6 +176,8 @@ verbs! {
     Token(token),
     /// Show how many GPU and CPU hours each user has used
     Usage(usage),
+    /// Import, list and remove container images for jobs (`srun --container=NAME`)
+    Image(image),
     /// Submit a command to particular nodes and GPUs, one job for each
     Submit(submit),
     /// Exit with 0 if the cluster is ready (or, with --live, alive), else print the reason and exit with 1

@@ -15,6 +15,7 @@ mod error;
 mod floors;
 pub mod given;
 mod held;
+mod images;
 mod joined;
 mod memory;
 mod metrics;
@@ -36,6 +37,7 @@ pub use autoscale::{Autoscale, CloudNodes, GpuCount, NodeRange};
 pub use error::{ConfigError, Fault, Step};
 pub use floors::{ComputeCapability, Floors};
 pub use held::Held;
+pub use images::Images;
 pub use joined::{Joined, shared};
 pub use memory::{Memory, Victim};
 pub use metrics::Metrics;
@@ -118,6 +120,8 @@ pub struct Config {
     pub memory: Memory,
     /// Metrics for Prometheus, and the page.
     pub metrics: Metrics,
+    /// Container images for jobs.
+    pub images: Images,
     /// Accounts in the accounting database.
     #[serde(rename = "account")]
     pub accounts: Vec<Limits>,

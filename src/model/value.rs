@@ -135,9 +135,14 @@ pub fn whole_path(text: &str) -> Option<PathBuf> {
 
 /// An optional directory of the operator's.
 pub fn optional_directory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
+    directory(deserializer).map(Some)
+}
+
+/// The path of a directory.
+pub fn directory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
     let text = String::deserialize(deserializer)?;
     let want = "want a path from /, without `..`, `:` and control characters";
-    whole_path(&text).map(Some).ok_or_else(|| de::Error::custom(format_args!("{text:?} is not a directory: {want}")))
+    whole_path(&text).ok_or_else(|| de::Error::custom(format_args!("{text:?} is not a directory: {want}")))
 }
 
 /// Like [`command`], for an optional key.

@@ -1,0 +1,192 @@
+//! `slurminit image`: container images for jobs.
+
+use std::io::{IsTerminal as _, Read};
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+
+use super::Configuration;
+use super::columns::{Column, aligned, dash};
+use images::{ImageName, ImageRecord, Importer, Limits, Source, Store};
+use model::{exit_code, printable};
+use watch::agent;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    verb: ImageVerb,
+    #[command(flatten)]
+    at: Configuration,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum ImageVerb {
+    /// Import an image: for all users as root, otherwise for this user
+    Import {
+        /// The name for `--container=NAME`
+        name: ImageName,
+        /// An archive of `docker save`, `docker export` or an OCI layout, or a directory; - is standard input
+        #[arg(default_value = "-")]
+        from: PathBuf,
+        /// Replace an image of the same name
+        #[arg(long)]
+        replace: bool,
+        /// Print the image's record as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the images that this user's jobs can use
+    List {
+        /// Print everything as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show an image: size, origin, architecture, program, variables
+    Show {
+        /// The image
+        name: ImageName,
+        /// Print everything as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove an image; a running job that uses it loses its files
+    Remove {
+        /// The image
+        name: ImageName,
+        /// Print the image's record as JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<u8> {
+    let stores = stores(&args.at);
+    match args.verb {
+        ImageVerb::Import { name, from, replace, json } => {
+            let record = import(stores, &name, from, replace)?;
+            let line = format!(
+                "imported {name}: {} files, {}; use it with `srun --container={name}`\n",
+                record.files,
+                size(&record)
+            );
+            print(json, &record, &line)
+        }
+        ImageVerb::List { json } => {
+            let mut all = Vec::new();
+            for store in &stores {
+                all.extend(store.list()?.into_iter().map(|record| Listed { store: store.path().to_owned(), record }));
+            }
+            print(json, &all, &table(&all))
+        }
+        ImageVerb::Show { name, json } => {
+            let (store, record) = find(&stores, &name)?;
+            let listed = Listed { store: store.path().to_owned(), record };
+            print(json, &listed, &description(&listed))
+        }
+        ImageVerb::Remove { name, json } => {
+            let (store, record) = find(&stores, &name)?;
+            store.remove(&name)?;
+            print(json, &record, &format!("removed {name} from {}\n", store.path().display()))
+        }
+    }
+}
+
+/// An image and where it is.
+#[derive(serde::Serialize)]
+struct Listed {
+    store: PathBuf,
+    #[serde(flatten)]
+    record: ImageRecord,
+}
+
+fn print(json: bool, value: &impl serde::Serialize, text: &str) -> anyhow::Result<u8> {
+    let text = match json {
+        true => printable::json(&serde_json::to_string_pretty(value)?).into_owned() + "\n",
+        false => text.to_owned(),
+    };
+    super::print(&text).map(|()| exit_code::SUCCESS)
+}
+
+/// The stores in the order in which a name is looked up: the user's own first.
+fn stores(at: &Configuration) -> Vec<Store> {
+    // Users may not be able to read the operator's file, and a broken one must not keep them from their images.
+    let shared = Store::shared(at.load().unwrap_or_default().images.directory);
+    let is_root = nix::unistd::geteuid().is_root();
+    let home = std::env::var_os("HOME").filter(|home| !is_root && !home.is_empty());
+    home.map(|home| Store::own(home.as_ref())).into_iter().chain([shared]).collect()
+}
+
+fn find<'a>(stores: &'a [Store], name: &ImageName) -> anyhow::Result<(&'a Store, ImageRecord)> {
+    for store in stores {
+        if let Some(record) = store.find(name)? {
+            return Ok((store, record));
+        }
+    }
+    let directories: Vec<String> = stores.iter().map(|store| store.path().display().to_string()).collect();
+    anyhow::bail!("no image {name} in {}; `slurminit image list` shows the images", directories.join(" or "))
+}
+
+fn import(mut stores: Vec<Store>, name: &ImageName, from: PathBuf, replaces: bool) -> anyhow::Result<ImageRecord> {
+    let source = if from.as_os_str() == "-" {
+        let input = std::io::stdin();
+        anyhow::ensure!(
+            !input.is_terminal(),
+            "no archive: standard input is a terminal; pipe `docker save IMAGE` into it, or name a file or directory"
+        );
+        Source::Stream(Box::new(input) as Box<dyn Read>)
+    } else if from.is_dir() {
+        Source::Directory(from)
+    } else {
+        Source::File(from)
+    };
+    let user = nix::unistd::User::from_uid(nix::unistd::getuid()).ok().flatten();
+    let user = user.map_or_else(|| nix::unistd::getuid().to_string(), |user| user.name);
+    let now = agent::unix();
+    let importer = Importer { store: stores.remove(0), limits: Limits::default(), user, now, replaces };
+    importer.import(name, source).with_context(|| format!("cannot import image {name}"))
+}
+
+fn size(record: &ImageRecord) -> String {
+    format!("{} MiB", record.bytes.div_ceil(1 << 20))
+}
+
+fn table(all: &[Listed]) -> String {
+    const COLUMNS: [Column; 4] = [
+        Column::left("NAME", 4, 30),
+        Column::right("SIZE", 10),
+        Column::left("BY", 2, 12),
+        Column::left("FROM", 4, 60),
+    ];
+    if all.is_empty() {
+        return "no images; import one with `docker save IMAGE | slurminit image import NAME`\n".to_owned();
+    }
+    let rows: Vec<[String; 4]> = all
+        .iter()
+        .map(|Listed { record, .. }| {
+            let origin = if record.reference.is_empty() { dash() } else { record.reference.clone() };
+            [record.name.clone(), size(record), record.imported_by.clone(), origin]
+        })
+        .collect();
+    aligned(&COLUMNS, &rows)
+}
+
+fn description(listed: &Listed) -> String {
+    let record = &listed.record;
+    let lines = [
+        ("name", record.name.clone()),
+        ("directory", listed.store.join(&record.name).display().to_string()),
+        ("from", record.reference.clone()),
+        ("digest", record.digest.clone()),
+        ("size", format!("{}, {} files, {}", size(record), record.files, printable::count(record.layers, "layer"))),
+        ("architecture", record.architecture.clone()),
+        ("created", record.created.clone()),
+        ("imported by", record.imported_by.clone()),
+        ("user", record.user.clone()),
+        ("entry point", record.entrypoint.join(" ")),
+        ("command", record.command.join(" ")),
+        ("work directory", record.directory.clone()),
+        ("variables", record.environment.join(" ")),
+    ];
+    let shown = lines.iter().filter(|(_, value)| !value.is_empty());
+    shown.map(|(what, value)| format!("{what:<16}{}\n", printable::line(value))).collect()
+}

@@ -1,0 +1,22 @@
+//! Container images for jobs.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use model::value;
+
+/// `[images]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Images {
+    /// The directory of the images that root imports for all users.
+    #[serde(deserialize_with = "value::directory")]
+    pub directory: PathBuf,
+}
+
+impl Default for Images {
+    fn default() -> Self {
+        Self { directory: "/data/images".into() }
+    }
+}

@@ -1,0 +1,168 @@
+//! Decompresses layers, limits how much comes out of them, and verifies their digests.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::io::{self, Read};
+use std::rc::Rc;
+use std::str::FromStr;
+
+use flate2::bufread::MultiGzDecoder;
+use ring::digest::{Context, SHA256};
+use ruzstd::decoding::StreamingDecoder;
+
+use super::ImageError;
+
+/// More than this many bytes out of one byte is a bomb: gzip cannot exceed 1,032, and layers of real images stay below 30.
+const HIGHEST_RATIO: u64 = 200;
+/// Below this size, in bytes, the ratio does not matter: an empty file system of zeros is no bomb.
+const HARMLESS: u64 = if cfg!(test) { 8 << 20 } else { 256 << 20 };
+
+/// `sha256:HEX`. OCI allows other algorithms, which no registry uses.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Digest(String);
+
+impl Digest {
+    /// The 64 hexadecimal digits.
+    pub(crate) fn hex(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Digest {
+    type Err = ImageError;
+
+    fn from_str(text: &str) -> Result<Self, ImageError> {
+        let hex = text.strip_prefix("sha256:").filter(|hex| {
+            hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+        });
+        let malformed =
+            || ImageError::Malformed(format!("not a sha256 digest: {}", super::tar::lossy(text.as_bytes())));
+        hex.map(|hex| Self(hex.to_owned())).ok_or_else(malformed)
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sha256:{}", self.0)
+    }
+}
+
+/// A running checksum that outlives its reader.
+#[derive(Clone)]
+pub(crate) struct Checksum(Rc<RefCell<(Context, u64)>>);
+
+impl Checksum {
+    fn new() -> Self {
+        Self(Rc::new(RefCell::new((Context::new(&SHA256), 0))))
+    }
+
+    /// The number of bytes so far.
+    fn count(&self) -> u64 {
+        self.0.borrow().1
+    }
+
+    /// The digest of the bytes so far.
+    pub(crate) fn digest(&self) -> Digest {
+        let sum = self.0.borrow().0.clone().finish();
+        Digest(sum.as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    /// # Errors
+    /// The digest differs.
+    pub(crate) fn verify(&self, expected: &Digest, what: &'static str) -> Result<(), ImageError> {
+        let found = self.digest();
+        if found == *expected {
+            Ok(())
+        } else {
+            Err(ImageError::Digest { what, expected: expected.to_string(), found: found.to_string() })
+        }
+    }
+}
+
+/// Adds what is read to a checksum.
+pub(crate) struct Counted<R> {
+    reader: R,
+    sum: Checksum,
+}
+
+impl<R: Read> Counted<R> {
+    pub(crate) fn new(reader: R) -> (Self, Checksum) {
+        let sum = Checksum::new();
+        (Self { reader, sum: sum.clone() }, sum)
+    }
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.reader.read(buffer)?;
+        let mut sum = self.sum.0.borrow_mut();
+        sum.0.update(&buffer[..read]);
+        sum.1 += read as u64;
+        Ok(read)
+    }
+}
+
+/// Ends a decompression that expands too much.
+struct Expansion<R> {
+    reader: R,
+    compressed: Checksum,
+    expanded: u64,
+}
+
+impl<R: Read> Read for Expansion<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.reader.read(buffer)?;
+        self.expanded += read as u64;
+        if self.expanded > HARMLESS && self.expanded / HIGHEST_RATIO > self.compressed.count() {
+            return Err(io::Error::other(ImageError::Bomb("it expands to more than 200 times its size")));
+        }
+        Ok(read)
+    }
+}
+
+/// The content of a layer, and the checksums of both forms, which are complete at the end of the reader.
+pub(crate) struct Layer {
+    pub(crate) reader: Box<dyn Read>,
+    pub(crate) compressed: Checksum,
+    pub(crate) content: Checksum,
+}
+
+/// Opens a layer. Its first bytes tell the compression, because media types are missing in a docker save.
+///
+/// # Errors
+/// It cannot be read, or has an unknown compression.
+pub(crate) fn open(reader: impl Read + 'static) -> Result<Layer, ImageError> {
+    let (counted, compressed) = Counted::new(reader);
+    let mut counted = io::BufReader::with_capacity(128 << 10, counted);
+    let start = io::BufRead::fill_buf(&mut counted)?.to_vec();
+    let expanding: Box<dyn Read> = if start.starts_with(&[0x1f, 0x8b]) {
+        Box::new(MultiGzDecoder::new(counted))
+    } else if start.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
+        let decoder = StreamingDecoder::new(counted);
+        Box::new(Zstd(decoder.map_err(|error| ImageError::Malformed(format!("damaged zstd data: {error}")))?))
+    } else if start.starts_with(b"BZh") || start.starts_with(b"\xfd7zXZ") {
+        return Err(ImageError::Malformed("it is compressed with bzip2 or xz; decompress it first".to_owned()));
+    } else {
+        Box::new(counted)
+    };
+    let (reader, content) = Counted::new(Expansion { reader: expanding, compressed: compressed.clone(), expanded: 0 });
+    Ok(Layer { reader: Box::new(reader), compressed, content })
+}
+
+/// The decoder stops at the end of a frame. A layer is one frame; what follows is refused, because a second frame would be ignored.
+struct Zstd<R: Read>(StreamingDecoder<R, ruzstd::decoding::FrameDecoder>);
+
+impl<R: Read> Read for Zstd<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.0.read(buffer)?;
+        if read == 0 && !buffer.is_empty() {
+            let mut rest = [0; 1];
+            if self.0.get_mut().read(&mut rest)? != 0 {
+                return Err(io::Error::other(ImageError::Malformed(
+                    "it has several zstd frames, or data after them".to_owned(),
+                )));
+            }
+        }
+        Ok(read)
+    }
+}

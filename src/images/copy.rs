@@ -1,0 +1,100 @@
+//! Copies a directory into a tree. Another user may be changing it meanwhile.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, openat, readlinkat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
+
+use super::ImageError;
+use super::tree::{Tree, components, names};
+
+/// Opens an entry for reading, whatever it is, without following a link or waiting for a FIFO's writer.
+pub(crate) fn open(at: &OwnedFd, name: &OsStr) -> nix::Result<OwnedFd> {
+    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    openat(at, name, flags, Mode::empty())
+}
+
+/// Copies a whole directory.
+pub(crate) fn copy(from: &OwnedFd, tree: &mut Tree) -> Result<(), ImageError> {
+    Copy { tree, links: HashMap::new() }.directory(from, Vec::new())
+}
+
+struct Copy<'a> {
+    tree: &'a mut Tree,
+    /// The paths of files with several names, by device and inode.
+    links: HashMap<(u64, u64), Vec<u8>>,
+}
+
+fn kind(status: &FileStat) -> SFlag {
+    SFlag::from_bits_truncate(status.st_mode & SFlag::S_IFMT.bits())
+}
+
+impl Copy<'_> {
+    fn directory(&mut self, from: &OwnedFd, path: Vec<u8>) -> Result<(), ImageError> {
+        for name in names(from)? {
+            let entry = if path.is_empty() {
+                name.as_bytes().to_vec()
+            } else {
+                [&path, b"/" as &[u8], name.as_bytes()].concat()
+            };
+            self.entry(from, &name, &entry).map_err(|error| match error {
+                ImageError::Read(source) => ImageError::io(super::tar::lossy(&entry), source),
+                error => error,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, at: &OwnedFd, name: &OsStr, shown: &[u8]) -> Result<(), ImageError> {
+        let read = |error: Errno| ImageError::Read(error.into());
+        let path: Vec<OsString> = components(shown)?;
+        let status = fstatat(at, name, AtFlags::AT_SYMLINK_NOFOLLOW).map_err(read)?;
+        if kind(&status) == SFlag::S_IFLNK {
+            let target = readlinkat(at, name).map_err(read)?;
+            return self.tree.symlink(&path, shown, target.as_bytes());
+        }
+        if kind(&status) != SFlag::S_IFREG && kind(&status) != SFlag::S_IFDIR {
+            let is_ignored = kind(&status) == SFlag::S_IFSOCK || path.first().is_some_and(|first| first == "dev");
+            let what = "device node or FIFO outside /dev";
+            return if is_ignored {
+                Ok(())
+            } else {
+                Err(ImageError::Rejected { path: super::tar::lossy(shown), what })
+            };
+        }
+        // The open file counts, not the name, which may have another file by now.
+        let file = open(at, name).map_err(read)?;
+        let status = fstat(&file).map_err(read)?;
+        if kind(&status) == SFlag::S_IFDIR {
+            self.tree.directory(&path, shown, status.st_mode, status.st_mtime)?;
+            return self.directory(&file, shown.to_vec());
+        }
+        if kind(&status) != SFlag::S_IFREG {
+            return Err(ImageError::Rejected {
+                path: super::tar::lossy(shown),
+                what: "file that changed while it was read",
+            });
+        }
+        let inode = (status.st_dev, status.st_ino);
+        if let Some(first) = self.links.get(&inode).cloned() {
+            return self.tree.hardlink(&path, shown, &first);
+        }
+        self.tree.file(&path, shown, (status.st_mode, status.st_mtime), &mut File::from(file))?;
+        if status.st_nlink > 1 {
+            self.links.insert(inode, shown.to_vec());
+        }
+        Ok(())
+    }
+}
+
+/// Opens a directory that the importing user named.
+pub(crate) fn open_root(path: &Path) -> nix::Result<OwnedFd> {
+    let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+    nix::fcntl::open(path, flags, Mode::empty())
+}

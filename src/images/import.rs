@@ -1,0 +1,269 @@
+//! Imports an image.
+
+use std::fs::File;
+use std::io::{Read, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::{Mode, fchmod, mkdirat};
+use nix::sys::statvfs::fstatvfs;
+
+use super::codec::{self, Digest};
+use super::layer::{self, Whiteouts};
+use super::manifest::{self, Configuration, SavedImage};
+use super::source::{self, Files};
+use super::store::{RECORD, ROOTFS, Store, Unfinished};
+use super::tree::{Budget, Tree};
+use super::{ImageError, ImageName, ImageRecord, copy};
+
+/// The directories and files that a job in an image finds from outside. A mount needs something to be mounted on.
+const DIRECTORIES: [&str; 12] =
+    [".slurminit", "proc", "sys", "dev", "tmp", "var/tmp", "home", "root", "data", "etc/slurm", "run/munge", "mnt"];
+const FILES: [&str; 5] = ["etc/hosts", "etc/resolv.conf", "etc/passwd", "etc/group", "etc/localtime"];
+
+/// What is imported.
+pub enum Source {
+    /// An archive that is read once: standard input, or a pipe.
+    Stream(Box<dyn Read>),
+    /// An archive.
+    File(PathBuf),
+    /// An OCI layout, or a file tree.
+    Directory(PathBuf),
+}
+
+/// Limits of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Free space that an import leaves, in bytes.
+    pub reserve: u64,
+    /// The largest image, in bytes.
+    pub bytes: u64,
+    /// The maximum number of files.
+    pub entries: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { reserve: 256 << 20, bytes: 1 << 40, entries: 4_000_000 }
+    }
+}
+
+/// Imports images into a directory.
+#[derive(Clone, Debug)]
+pub struct Importer {
+    /// Where to.
+    pub store: Store,
+    /// The limits.
+    pub limits: Limits,
+    /// The importing user.
+    pub user: String,
+    /// Seconds since 1970.
+    pub now: u64,
+    /// Whether an image of the same name is replaced.
+    pub replaces: bool,
+}
+
+impl Importer {
+    /// Imports an image. Nothing is left of one that fails.
+    ///
+    /// # Errors
+    /// The image is damaged, hostile, for another machine or too large, or cannot be written.
+    pub fn import(&self, name: &ImageName, source: Source) -> Result<ImageRecord, ImageError> {
+        if !self.replaces && self.store.find(name)?.is_some() {
+            return Err(ImageError::Exists(name.clone()));
+        }
+        let (directory, unfinished) = self.store.begin()?;
+        let imported = self.unpack(name, source, &unfinished).and_then(|record| {
+            self.store.publish(&directory, &unfinished, name, self.replaces)?;
+            Ok(record)
+        });
+        let discarded = self.store.discard(&directory, &unfinished);
+        // The published image is not under the unfinished name any more.
+        imported.and_then(|record| discarded.map(|()| record))
+    }
+
+    fn unpack(&self, name: &ImageName, source: Source, at: &Unfinished) -> Result<ImageRecord, ImageError> {
+        let directory = at.directory.as_fd();
+        let fault = |error: nix::Error| ImageError::io(self.store.path(), error);
+        mkdirat(directory, ROOTFS, Mode::from_bits_truncate(0o755)).map_err(fault)?;
+        let flags = OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+        let root = openat(directory, ROOTFS, flags, Mode::empty()).map_err(fault)?;
+        fchmod(&root, Mode::from_bits_truncate(0o755)).map_err(fault)?;
+        let (files, mut record) = (self.open(source, at)?, ImageRecord::default());
+        let mut tree = Tree::new(root, Budget { bytes: self.room(at)?, entries: self.limits.entries });
+        match files {
+            Contents::Image(files) => image(&files, &mut tree, &mut record)?,
+            Contents::Archive(file) => {
+                let mut reader = std::io::BufReader::with_capacity(256 << 10, file);
+                layer::apply(&mut reader, &mut tree, Whiteouts::Literal)?;
+            }
+            Contents::Tree(from) => copy::copy(&from, &mut tree)?,
+        }
+        check_programs(&tree)?;
+        make_mount_points(&mut tree)?;
+        manifest::ARCHITECTURE.clone_into(&mut record.architecture);
+        name.as_str().clone_into(&mut record.name);
+        self.user.clone_into(&mut record.imported_by);
+        (record.files, record.bytes, record.imported_at) = (tree.entries, tree.bytes, self.now);
+        self.finish(&record, at)?;
+        Ok(record)
+    }
+
+    fn open(&self, source: Source, at: &Unfinished) -> Result<Contents, ImageError> {
+        let file = match source {
+            Source::Directory(path) => {
+                let directory = copy::open_root(&path).map_err(|error| ImageError::io(&path, error))?;
+                let files = Files::Directory(directory.try_clone()?);
+                let is_image = source::is_layout(&files);
+                return Ok(if is_image { Contents::Image(files) } else { Contents::Tree(directory) });
+            }
+            Source::File(path) => {
+                let mut file = File::open(&path).map_err(|error| ImageError::io(&path, error))?;
+                let mut start = [0; 262];
+                let is_file = file.metadata()?.is_file();
+                let read = if is_file { super::tar::read_up_to(&mut file, &mut start)? } else { 0 };
+                if is_file && start[..read].ends_with(b"ustar") {
+                    Arc::new(file)
+                } else {
+                    std::io::Seek::rewind(&mut file).or_else(|error| if is_file { Err(error) } else { Ok(()) })?;
+                    self.spool(file, at)?
+                }
+            }
+            Source::Stream(stream) => self.spool(stream, at)?,
+        };
+        let is_image = source::index(&file)?;
+        let whole = || {
+            let mut file = file.try_clone()?;
+            std::io::Seek::rewind(&mut file)?;
+            Ok(Contents::Archive(file))
+        };
+        is_image.map_or_else(whole, |files| Ok(Contents::Image(files)))
+    }
+
+    /// An unnamed file with the stream's content, which disappears with its descriptor.
+    fn spool(&self, stream: impl Read + 'static, at: &Unfinished) -> Result<Arc<File>, ImageError> {
+        const NAME: &str = "archive";
+        let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_RDWR | OFlag::O_CLOEXEC;
+        let fault = |error: nix::Error| ImageError::io(self.store.path(), error);
+        let made = openat(at.directory.as_fd(), NAME, flags, Mode::from_bits_truncate(0o600)).map_err(fault)?;
+        nix::unistd::unlinkat(at.directory.as_fd(), NAME, nix::unistd::UnlinkatFlags::NoRemoveDir).map_err(fault)?;
+        let mut file = File::from(made);
+        source::spool(stream, &mut file, self.room(at)?)?;
+        Ok(Arc::new(file))
+    }
+
+    /// The bytes that the image may need.
+    fn room(&self, at: &Unfinished) -> Result<u64, ImageError> {
+        let status = fstatvfs(at.directory.as_fd()).map_err(|error| ImageError::io(self.store.path(), error))?;
+        let free = status.blocks_available().saturating_mul(status.fragment_size());
+        let room = free.saturating_sub(self.limits.reserve).min(self.limits.bytes);
+        let (free, reserve) = (free >> 20, self.limits.reserve >> 20);
+        if room == 0 { Err(ImageError::Space { path: self.store.path().to_owned(), free, reserve }) } else { Ok(room) }
+    }
+
+    /// Writes the record, and waits until everything is on the disk.
+    fn finish(&self, record: &ImageRecord, at: &Unfinished) -> Result<(), ImageError> {
+        let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
+        let fault = |error: nix::Error| ImageError::io(self.store.path(), error);
+        let made = openat(at.directory.as_fd(), RECORD, flags, Mode::from_bits_truncate(0o644)).map_err(fault)?;
+        fchmod(&made, Mode::from_bits_truncate(0o644)).map_err(fault)?;
+        fchmod(at.directory.as_fd(), Mode::from_bits_truncate(0o755)).map_err(fault)?;
+        let text = serde_json::to_string_pretty(record).map_err(std::io::Error::other)?;
+        File::from(made).write_all(text.as_bytes())?;
+        nix::unistd::syncfs(at.directory.as_fd()).map_err(fault)
+    }
+}
+
+/// What a source turned out to be.
+enum Contents {
+    Image(Files),
+    /// A whole file system.
+    Archive(File),
+    Tree(OwnedFd),
+}
+
+/// Applies the layers of an image.
+fn image(files: &Files, tree: &mut Tree, record: &mut ImageRecord) -> Result<(), ImageError> {
+    let (configuration, layers) =
+        if source::is_layout(files) { of_layout(files, record)? } else { of_save(files, record)? };
+    let configuration: Configuration = manifest::parse(&configuration, "configuration")?;
+    configuration.check()?;
+    let contents = &configuration.rootfs.diff_ids;
+    if contents.len() != layers.len() || layers.len() > manifest::MOST_LAYERS {
+        return Err(ImageError::Malformed("its layers and their digests do not match".to_owned()));
+    }
+    for ((name, digest), content) in layers.iter().zip(contents) {
+        let content: Digest = content.parse()?;
+        let mut layer = codec::open(files.open(name)?)?;
+        layer::apply(&mut layer.reader, tree, Whiteouts::Apply)?;
+        layer.content.verify(&content, "a layer's content")?;
+        if let Some(digest) = digest {
+            layer.compressed.verify(digest, "a layer")?;
+        }
+    }
+    record.layers = layers.len();
+    record.describe(configuration);
+    Ok(())
+}
+
+/// The configuration, and the layers, each with its name and the digest of that file.
+type Described = (Vec<u8>, Vec<(String, Option<Digest>)>);
+
+fn of_layout(files: &Files, record: &mut ImageRecord) -> Result<Described, ImageError> {
+    let mut read = |digest: &Digest| files.verified(&source::blob(digest), digest, "a manifest");
+    let (manifest, digest, reference) = manifest::select(&files.document("index.json")?, &mut read)?;
+    record.digest = digest.to_string();
+    record.reference = reference.unwrap_or_default();
+    let digest: Digest = manifest.config.digest.parse()?;
+    let configuration = files.verified(&source::blob(&digest), &digest, "the configuration")?;
+    let layer = |descriptor: &manifest::Descriptor| {
+        let digest: Digest = descriptor.digest.parse()?;
+        Ok((source::blob(&digest), Some(digest)))
+    };
+    Ok((configuration, manifest.layers.iter().map(layer).collect::<Result<_, ImageError>>()?))
+}
+
+/// The names in a docker save are the digests: `HEX.json`, or `blobs/sha256/HEX`.
+fn of_save(files: &Files, record: &mut ImageRecord) -> Result<Described, ImageError> {
+    let bytes = files.document("manifest.json")?;
+    let mut images: Vec<SavedImage> = manifest::parse(&bytes, "manifest.json")?;
+    if images.len() != 1 {
+        return Err(ImageError::Malformed(format!("it contains {} images; save only one", images.len())));
+    }
+    let image = images.remove(0);
+    let name = image.config.rsplit('/').next().unwrap_or_default();
+    let digest: Digest = format!("sha256:{}", name.strip_suffix(".json").unwrap_or(name)).parse()?;
+    let configuration = files.verified(&image.config, &digest, "the configuration")?;
+    record.digest = digest.to_string();
+    let tag = image.repo_tags.unwrap_or_default().into_iter().next().unwrap_or_default();
+    record.reference = model::printable::short(&tag, 200);
+    Ok((configuration, image.layers.into_iter().map(|name| (name, None)).collect()))
+}
+
+/// A file tree names no architecture, but its programs do.
+fn check_programs(tree: &Tree) -> Result<(), ImageError> {
+    match tree.programs {
+        (0, Some(machine)) => {
+            let found = match machine {
+                3 => "386".to_owned(),
+                40 => "arm".to_owned(),
+                62 => "amd64".to_owned(),
+                183 => "arm64".to_owned(),
+                243 => "riscv64".to_owned(),
+                other => format!("ELF machine {other}"),
+            };
+            Err(ImageError::Architecture { expected: manifest::ARCHITECTURE, found })
+        }
+        _ if tree.bytes == 0 => Err(ImageError::Malformed("it contains no files".to_owned())),
+        _ => Ok(()),
+    }
+}
+
+fn make_mount_points(tree: &mut Tree) -> Result<(), ImageError> {
+    for directory in DIRECTORIES {
+        tree.ensure_directory(directory)?;
+    }
+    FILES.iter().try_for_each(|file| tree.ensure_file(file))
+}

@@ -1,0 +1,78 @@
+//! Container images for jobs: import, storage, and the runtime that slurmstepd calls.
+//!
+//! Images are untrusted, also where root imports one. So an archive is read as data (`tar`, `codec`), and everything that is made of it
+//! is made through the directory descriptors of one tree (`tree`), never by a path in it. Nothing in a tree is set-user-id, a device, or
+//! writable for other users. An image appears under its name only once it is complete and its digests are verified (`import`).
+
+#![forbid(unsafe_code)]
+
+mod codec;
+mod copy;
+mod import;
+mod layer;
+mod manifest;
+mod name;
+mod record;
+mod source;
+mod store;
+mod tar;
+mod tree;
+
+pub use import::{Importer, Limits, Source};
+pub use name::ImageName;
+pub use record::ImageRecord;
+pub use store::Store;
+
+use std::io;
+use std::path::PathBuf;
+
+/// An image could not be imported, found or removed.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the message describes the variant")]
+pub enum ImageError {
+    #[error("invalid archive: {0}")]
+    Malformed(String),
+    #[error("rejected: {what}: {path}")]
+    Rejected { path: String, what: &'static str },
+    #[error("unsupported {what}: {path}")]
+    Unsupported { path: String, what: &'static str },
+    #[error("rejected: {0}")]
+    Bomb(&'static str),
+    #[error("wrong digest of {what}: expected {expected}, got {found}; copy the archive again")]
+    Digest { what: &'static str, expected: String, found: String },
+    #[error(
+        "the image is for {found}, but this machine is {expected}; get the image for linux/{expected} (docker pull --platform)"
+    )]
+    Architecture { expected: &'static str, found: String },
+    #[error(
+        "not enough free space in {path}: {free} MiB free, and {reserve} MiB must stay free; remove images, or use a larger disk"
+    )]
+    Space { path: PathBuf, free: u64, reserve: u64 },
+    #[error("image {0} already exists; replace it with --replace, or remove it with `slurminit image remove {0}`")]
+    Exists(ImageName),
+    #[error("no image {name} in {path}; `slurminit image list` shows the images")]
+    Missing { name: ImageName, path: PathBuf },
+    #[error("{path}: {source}")]
+    Io { path: PathBuf, source: io::Error },
+    #[error("cannot read the archive: {0}")]
+    Read(io::Error),
+}
+
+/// An error that a reader of ours made is passed on as it is.
+impl From<io::Error> for ImageError {
+    fn from(error: io::Error) -> Self {
+        match error.downcast::<Self>() {
+            Ok(own) => own,
+            Err(error) => Self::Read(error),
+        }
+    }
+}
+
+impl ImageError {
+    fn io(path: impl Into<PathBuf>, source: impl Into<io::Error>) -> Self {
+        Self::Io { path: path.into(), source: source.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests;

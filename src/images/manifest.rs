@@ -1,0 +1,151 @@
+//! The JSON documents of an image, as far as they are used: OCI image-spec 1.1, and the manifest.json of docker save.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::ImageError;
+use super::codec::Digest;
+
+/// This machine's architecture, as images name it.
+pub(crate) const ARCHITECTURE: &str = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
+/// ELF's number of this machine (`e_machine`).
+pub(crate) const ELF_MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
+/// Indexes can contain indexes: of a name, and of the architectures.
+const DEEPEST: u32 = 3;
+/// The maximum number of layers, as in overlay file systems.
+pub(crate) const MOST_LAYERS: usize = 512;
+const MANIFEST_TYPES: [&str; 2] =
+    ["application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json"];
+const INDEX_TYPES: [&str; 2] =
+    ["application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json"];
+
+/// A reference to a blob.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Descriptor {
+    #[serde(default)]
+    media_type: String,
+    pub(crate) digest: String,
+    platform: Option<Platform>,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Platform {
+    architecture: String,
+    os: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Index {
+    manifests: Vec<Descriptor>,
+}
+
+/// An image manifest.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Manifest {
+    pub(crate) config: Descriptor,
+    pub(crate) layers: Vec<Descriptor>,
+}
+
+/// An entry of the manifest.json of docker save.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct SavedImage {
+    pub(crate) config: String,
+    pub(crate) repo_tags: Option<Vec<String>>,
+    pub(crate) layers: Vec<String>,
+}
+
+/// The configuration of an image.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Configuration {
+    pub(crate) architecture: String,
+    pub(crate) os: String,
+    pub(crate) created: Option<String>,
+    pub(crate) config: Option<Process>,
+    pub(crate) rootfs: RootFs,
+}
+
+/// How the image's program would be started.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub(crate) struct Process {
+    pub(crate) user: String,
+    pub(crate) env: Option<Vec<String>>,
+    pub(crate) entrypoint: Option<Vec<String>>,
+    pub(crate) cmd: Option<Vec<String>>,
+    pub(crate) working_dir: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct RootFs {
+    pub(crate) diff_ids: Vec<String>,
+}
+
+/// Parses a document of the image.
+pub(crate) fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8], what: &str) -> Result<T, ImageError> {
+    serde_json::from_slice(bytes).map_err(|error| ImageError::Malformed(format!("invalid {what}: {error}")))
+}
+
+impl Configuration {
+    /// # Errors
+    /// The image is for another machine.
+    pub(crate) fn check(&self) -> Result<(), ImageError> {
+        let is_ours = |value: &str, ours: &str| value.is_empty() || value == ours;
+        if is_ours(&self.architecture, ARCHITECTURE) && is_ours(&self.os, "linux") {
+            return Ok(());
+        }
+        let found = model::printable::short(&format!("{}/{}", self.os, self.architecture), 60);
+        Err(ImageError::Architecture { expected: ARCHITECTURE, found })
+    }
+}
+
+/// The manifest for this machine, and the image's name, starting at index.json. `read` returns a verified blob.
+pub(crate) fn select(
+    index: &[u8],
+    read: &mut impl FnMut(&Digest) -> Result<Vec<u8>, ImageError>,
+) -> Result<(Manifest, Digest, Option<String>), ImageError> {
+    let (mut bytes, mut reference) = (index.to_vec(), None);
+    for _ in 0..DEEPEST {
+        let index: Index = parse(&bytes, "index")?;
+        let descriptor = for_this_machine(index.manifests)?;
+        let names = ["io.containerd.image.name", "org.opencontainers.image.ref.name"];
+        let name = names.iter().find_map(|key| descriptor.annotations.get(*key));
+        reference = reference.or_else(|| name.map(|name| model::printable::short(name, 200)));
+        let digest: Digest = descriptor.digest.parse()?;
+        bytes = read(&digest)?;
+        if !INDEX_TYPES.contains(&descriptor.media_type.as_str()) {
+            return Ok((parse(&bytes, "manifest")?, digest, reference));
+        }
+    }
+    Err(ImageError::Malformed("its indexes are nested too deeply".to_owned()))
+}
+
+fn for_this_machine(all: Vec<Descriptor>) -> Result<Descriptor, ImageError> {
+    let known = |of: &Descriptor| {
+        let kind = of.media_type.as_str();
+        kind.is_empty() || MANIFEST_TYPES.contains(&kind) || INDEX_TYPES.contains(&kind)
+    };
+    // docker buildx stores signatures and the like as manifests for the platform `unknown`.
+    let is_image = |of: &Descriptor| known(of) && of.platform.as_ref().is_none_or(|platform| platform.os != "unknown");
+    let mut images: Vec<Descriptor> = all.into_iter().filter(is_image).collect();
+    let others = images.iter().filter_map(|image| image.platform.as_ref());
+    let others: Vec<String> = others.map(|other| format!("{}/{}", other.os, other.architecture)).collect();
+    images.retain(|image| {
+        image.platform.as_ref().is_none_or(|platform| platform.os == "linux" && platform.architecture == ARCHITECTURE)
+    });
+    match images.len() {
+        1 => Ok(images.remove(0)),
+        0 if others.is_empty() => Err(ImageError::Malformed("it contains no image".to_owned())),
+        0 => Err(ImageError::Architecture {
+            expected: ARCHITECTURE,
+            found: model::printable::short(&others.join(", "), 200),
+        }),
+        count => Err(ImageError::Malformed(format!("it contains {count} images; save only one"))),
+    }
+}

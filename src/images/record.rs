@@ -1,0 +1,57 @@
+//! What is known of an imported image.
+
+use serde::{Deserialize, Serialize};
+
+use super::manifest::Configuration;
+
+/// `image.json`, beside the image's files.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ImageRecord {
+    /// The name here.
+    pub name: String,
+    /// Its name where it came from: `docker.io/library/debian:13`; empty for a file tree.
+    pub reference: String,
+    /// The digest of its manifest or configuration; empty for a file tree.
+    pub digest: String,
+    /// `amd64` or `arm64`.
+    pub architecture: String,
+    /// When it was built (RFC 3339); empty if unknown.
+    pub created: String,
+    /// The number of layers.
+    pub layers: usize,
+    /// The number of files.
+    pub files: u64,
+    /// The size of its files, in bytes.
+    pub bytes: u64,
+    /// The user that its program would run as. Jobs always run as their own user.
+    pub user: String,
+    /// The program of the image, which jobs do not run by themselves.
+    pub entrypoint: Vec<String>,
+    /// Its arguments.
+    pub command: Vec<String>,
+    /// Variables, `NAME=VALUE`.
+    pub environment: Vec<String>,
+    /// The directory of its program.
+    pub directory: String,
+    /// Who imported it.
+    pub imported_by: String,
+    /// When, in seconds since 1970.
+    pub imported_at: u64,
+}
+
+impl ImageRecord {
+    /// Takes over the image's configuration.
+    pub(crate) fn describe(&mut self, configuration: Configuration) {
+        let process = configuration.config.unwrap_or_default();
+        self.created = configuration.created.unwrap_or_default();
+        self.user = process.user;
+        self.entrypoint = process.entrypoint.unwrap_or_default();
+        self.command = process.cmd.unwrap_or_default();
+        // A program cannot receive anything else as a variable.
+        let is_variable =
+            |variable: &String| variable.contains('=') && !variable.starts_with('=') && !variable.contains('\0');
+        self.environment = process.env.unwrap_or_default().into_iter().filter(is_variable).collect();
+        self.directory = process.working_dir;
+    }
+}

@@ -1,0 +1,177 @@
+//! Where an image comes from: an archive, as a file or a stream, or a directory.
+//!
+//! The members of an archive that describes an image are never unpacked. They are found by their names in an index and read in place.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek as _, SeekFrom, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+
+use super::ImageError;
+use super::codec::{Counted, Digest};
+use super::tar::{Archive, Kind};
+
+/// The longest JSON document of an image. An index of all architectures has some KiB.
+const LONGEST_DOCUMENT: u64 = 4 << 20;
+/// The maximum number of members in the archive of an image: a few for each layer.
+const MOST_MEMBERS: usize = 10_000;
+/// The maximum number of links from a name to its file.
+const LINKS: u32 = 8;
+
+/// Files by name.
+pub(crate) enum Files {
+    /// A tar archive, and where each of its files is.
+    Archive(Arc<File>, BTreeMap<Vec<u8>, Found>),
+    /// A directory.
+    Directory(OwnedFd),
+}
+
+/// A name in an archive.
+pub(crate) enum Found {
+    File {
+        offset: u64,
+        size: u64,
+    },
+    /// Another name: layers that are equal are links in a docker save.
+    Link(Vec<u8>),
+}
+
+/// Reads a part of a file without moving its offset.
+struct Part {
+    file: Arc<File>,
+    offset: u64,
+    left: u64,
+}
+
+impl Read for Part {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
+        let read = self.file.read_at(&mut buffer[..most], self.offset)?;
+        self.offset += read as u64;
+        self.left -= read as u64;
+        Ok(read)
+    }
+}
+
+impl Files {
+    /// Whether a file of this name exists.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.open(name).is_ok()
+    }
+
+    /// Opens a file by its name, which is relative.
+    pub(crate) fn open(&self, name: &str) -> Result<Box<dyn Read>, ImageError> {
+        let missing = || ImageError::Malformed(format!("a file is missing: {}", super::tar::lossy(name.as_bytes())));
+        match self {
+            Self::Archive(file, members) => {
+                let mut name = name.as_bytes().to_vec();
+                for _ in 0..LINKS {
+                    match members.get(&name).ok_or_else(missing)? {
+                        Found::File { offset, size } => {
+                            return Ok(Box::new(Part { file: Arc::clone(file), offset: *offset, left: *size }));
+                        }
+                        Found::Link(to) => name.clone_from(to),
+                    }
+                }
+                Err(missing())
+            }
+            Self::Directory(directory) => {
+                let mut open = directory.try_clone()?;
+                for part in name.split('/') {
+                    if matches!(part, "" | "." | "..") {
+                        return Err(missing());
+                    }
+                    open = super::copy::open(&open, OsStr::new(part)).map_err(|_| missing())?;
+                }
+                let file = File::from(open);
+                if file.metadata()?.is_file() { Ok(Box::new(file)) } else { Err(missing()) }
+            }
+        }
+    }
+
+    /// Reads a JSON document.
+    pub(crate) fn document(&self, name: &str) -> Result<Vec<u8>, ImageError> {
+        let mut bytes = Vec::new();
+        self.open(name)?.take(LONGEST_DOCUMENT + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > LONGEST_DOCUMENT {
+            return Err(ImageError::Malformed(format!(
+                "a document is too long: {}",
+                super::tar::lossy(name.as_bytes())
+            )));
+        }
+        Ok(bytes)
+    }
+
+    /// Reads a JSON document, and verifies its digest.
+    pub(crate) fn verified(&self, name: &str, digest: &Digest, what: &'static str) -> Result<Vec<u8>, ImageError> {
+        let bytes = self.document(name)?;
+        let (mut counted, sum) = Counted::new(bytes.as_slice());
+        io::copy(&mut counted, &mut io::sink())?;
+        sum.verify(digest, what)?;
+        Ok(bytes)
+    }
+}
+
+/// The name of a blob in an OCI layout.
+pub(crate) fn blob(digest: &Digest) -> String {
+    format!("blobs/sha256/{}", digest.hex())
+}
+
+/// Whether the archive of an image may have a file of this name; a whole file system has too many to keep.
+fn may_describe(name: &[u8]) -> bool {
+    let depth = name.iter().filter(|byte| **byte == b'/').count();
+    let is_document = depth == 0 && (name.ends_with(b".json") || name == b"oci-layout" || name.ends_with(b".tar"));
+    is_document || name.starts_with(b"blobs/sha256/") || depth == 1 && name.ends_with(b"/layer.tar")
+}
+
+/// Finds the files of an image in an archive; `None` if the archive is a whole file system.
+pub(crate) fn index(file: &Arc<File>) -> Result<Option<Files>, ImageError> {
+    let mut members = BTreeMap::new();
+    let mut reader = file.try_clone()?;
+    reader.seek(SeekFrom::Start(0))?;
+    let mut archive = Archive::seekable(BufReader::new(reader));
+    while let Some(member) = archive.next()? {
+        let path = member.path.strip_prefix(b"./").unwrap_or(&member.path);
+        if !may_describe(path) || members.len() > MOST_MEMBERS {
+            continue;
+        }
+        match member.kind {
+            Kind::File => _ = members.insert(path.to_vec(), Found::File { offset: member.offset, size: member.size }),
+            Kind::Hardlink => _ = members.insert(path.to_vec(), Found::Link(member.link)),
+            // `../DIGEST/layer.tar`
+            Kind::Symlink => {
+                let to = member.link.strip_prefix(b"../").unwrap_or(&member.link);
+                members.insert(path.to_vec(), Found::Link(to.to_vec()));
+            }
+            Kind::Directory | Kind::Special => {}
+        }
+    }
+    let files = Files::Archive(Arc::clone(file), members);
+    Ok((is_layout(&files) || files.has("manifest.json")).then_some(files))
+}
+
+/// Whether these are the files of an OCI layout.
+pub(crate) fn is_layout(files: &Files) -> bool {
+    files.has("oci-layout") && files.has("index.json")
+}
+
+/// Writes a stream to a file, because the description of an image comes after its layers. Decompresses it, if it is compressed as a whole.
+pub(crate) fn spool(stream: impl Read + 'static, to: &mut File, most: u64) -> Result<(), ImageError> {
+    let mut layer = super::codec::open(stream)?;
+    let mut buffer = vec![0; 256 << 10];
+    let mut written = 0;
+    loop {
+        let read = layer.reader.read(&mut buffer)?;
+        if read == 0 {
+            return Ok(());
+        }
+        written += read as u64;
+        if written > most {
+            return Err(ImageError::Bomb("it needs more space than there is"));
+        }
+        to.write_all(&buffer[..read])?;
+    }
+}

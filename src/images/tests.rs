@@ -1,0 +1,182 @@
+//! Imports of real archives into a directory.
+
+mod archive;
+mod hostile;
+
+use std::fs;
+use std::io::{Cursor, Write as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use tempfile::TempDir;
+
+use super::*;
+use archive::{Layout, Tar, layout, save};
+
+/// An importer into a new directory. What it imports must stay below this many bytes.
+pub(super) fn importer(directory: &TempDir, bytes: u64) -> Importer {
+    let limits = Limits { reserve: 1, bytes, entries: 1000 };
+    let store = Store::shared(directory.path().join("images"));
+    Importer { store, limits, user: "alice".to_owned(), now: 1, replaces: false }
+}
+
+/// The directories of the tests must not be writable for others, which umask 0002 makes them.
+pub(super) fn scratch() -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    directory
+}
+
+pub(super) fn stream(bytes: Vec<u8>) -> Source {
+    Source::Stream(Box::new(Cursor::new(bytes)))
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+fn name(text: &str) -> ImageName {
+    text.parse().unwrap()
+}
+
+fn read(store: &Store, image: &str, path: &str) -> Option<String> {
+    fs::read_to_string(store.rootfs(&name(image)).join(path)).ok()
+}
+
+fn layers() -> [Vec<u8>; 3] {
+    let lower = Tar::new()
+        .directory("etc/", 0o777)
+        .file("etc/kept", 0o4777, b"kept")
+        .file("etc/removed", 0o644, b"x")
+        .directory("opt/", 0o755)
+        .file("opt/lower", 0o644, b"x")
+        .symlink("bin", "usr/bin")
+        .directory("usr/bin/", 0o755)
+        .file("usr/bin/tool", 0o755, b"tool");
+    // Whiteouts hide what is below this layer, wherever they stand in it.
+    let middle = Tar::new()
+        .file("etc/.wh.removed", 0o644, b"")
+        .file("opt/upper", 0o644, b"upper")
+        .file("opt/.wh..wh..opq", 0o644, b"")
+        .file("etc/.wh..wh.plnk", 0o644, b"");
+    let upper = Tar::new().hardlink("usr/bin/alias", "usr/bin/tool").file("bin/second", 0o755, b"second");
+    [lower, middle, upper].map(Tar::end)
+}
+
+fn check(store: &Store, image: &str) {
+    assert_eq!(read(store, image, "etc/kept").as_deref(), Some("kept"));
+    assert_eq!(read(store, image, "etc/removed"), None);
+    assert_eq!(read(store, image, "opt/lower"), None);
+    assert_eq!(read(store, image, "opt/upper").as_deref(), Some("upper"));
+    assert_eq!(read(store, image, "usr/bin/alias").as_deref(), Some("tool"));
+    assert_eq!(read(store, image, "usr/bin/second").as_deref(), Some("second"));
+    let root = store.rootfs(&name(image));
+    // Nothing is set-user-id or writable for others, and every file has its time.
+    assert_eq!(root.join("etc/kept").metadata().unwrap().mode() & 0o7777, 0o755);
+    assert_eq!(root.join("etc").metadata().unwrap().mode() & 0o7777, 0o755);
+    assert_eq!(root.join("etc/kept").metadata().unwrap().mtime(), 1_700_000_000);
+    assert!(root.join("proc").is_dir() && root.join("etc/passwd").is_file());
+}
+
+#[test]
+fn every_form_of_an_image_gives_the_same_files() {
+    let directory = scratch();
+    let importer = importer(&directory, 1 << 20);
+    let plain = layers();
+    let zipped = layers().map(|layer| gzip(&layer));
+    let oci = layout(&Layout { layers: &zipped, plain: &plain, ..Layout::default() });
+    let all = [
+        ("save", stream(save(&plain, true))),
+        ("linked-save", stream(save(&plain, false))),
+        ("zipped-save", stream(gzip(&save(&plain, true)))),
+        ("oci", stream(oci.clone())),
+        ("oci-plain", stream(layout(&Layout { layers: &plain, plain: &plain, ..Layout::default() }))),
+    ];
+    for (image, source) in all {
+        let record = importer.import(&name(image), source).unwrap_or_else(|error| panic!("{image}: {error}"));
+        check(&importer.store, image);
+        assert_eq!((record.layers, record.architecture.as_str()), (3, manifest::ARCHITECTURE), "{image}");
+        assert_eq!(record.entrypoint, ["/bin/tool"], "{image}");
+        assert_eq!(record.environment, ["PATH=/opt/bin:/usr/bin"], "{image}");
+        assert_eq!(record.reference, "docker.io/library/test:1", "{image}");
+        assert_eq!(importer.store.find(&name(image)).unwrap(), Some(record), "{image}");
+    }
+    // As a file, and unpacked.
+    let file = directory.path().join("oci.tar");
+    fs::write(&file, &oci).unwrap();
+    importer.import(&name("file"), Source::File(file.clone())).unwrap();
+    check(&importer.store, "file");
+    let unpacked = directory.path().join("layout");
+    archive::unpack(&oci, &unpacked);
+    importer.import(&name("layout"), Source::Directory(unpacked)).unwrap();
+    check(&importer.store, "layout");
+    // A tree that was imported is imported again.
+    importer.import(&name("tree"), Source::Directory(importer.store.rootfs(&name("oci")))).unwrap();
+    check(&importer.store, "tree");
+    let exported = Tar::new().file("bin/sh", 0o755, b"sh").file(".wh.literal", 0o644, b"x").device("dev/null").end();
+    importer.import(&name("export"), stream(exported)).unwrap();
+    assert_eq!(read(&importer.store, "export", ".wh.literal").as_deref(), Some("x"));
+    assert!(!importer.store.rootfs(&name("export")).join("dev/null").exists());
+    assert_eq!(importer.store.list().unwrap().len(), 9);
+}
+
+#[test]
+fn long_names_and_pax_attributes_are_read() {
+    let directory = scratch();
+    let importer = importer(&directory, 1 << 20);
+    let long = format!("{}/{}", "d".repeat(150), "f".repeat(150));
+    let exported = Tar::new()
+        .gnu_long(&long, b"gnu")
+        .pax(&[("path", "pax/näme"), ("mtime", "1600000000.5"), ("size", "3")], "short", b"pax")
+        .file("a", 0o644, b"a")
+        .end();
+    importer.import(&name("x"), stream(exported)).unwrap();
+    assert_eq!(read(&importer.store, "x", &long).as_deref(), Some("gnu"));
+    assert_eq!(read(&importer.store, "x", "pax/näme").as_deref(), Some("pax"));
+    let time = importer.store.rootfs(&name("x")).join("pax/näme").metadata().unwrap().mtime();
+    assert_eq!(time, 1_600_000_000);
+}
+
+#[test]
+fn an_image_is_replaced_and_removed_as_a_whole() {
+    let directory = scratch();
+    let mut importer = importer(&directory, 1 << 20);
+    let with = |content: &[u8]| stream(Tar::new().file("a", 0o644, content).end());
+    importer.import(&name("x"), with(b"1")).unwrap();
+    assert!(matches!(importer.import(&name("x"), with(b"2")), Err(ImageError::Exists(_))));
+    assert_eq!(read(&importer.store, "x", "a").as_deref(), Some("1"));
+    importer.replaces = true;
+    importer.import(&name("x"), with(b"2")).unwrap();
+    assert_eq!(read(&importer.store, "x", "a").as_deref(), Some("2"));
+    importer.store.remove(&name("x")).unwrap();
+    assert!(matches!(importer.store.remove(&name("x")), Err(ImageError::Missing { .. })));
+    assert_eq!(entries(importer.store.path()), 0);
+}
+
+#[test]
+fn removes_what_a_killed_import_left() {
+    let directory = scratch();
+    let importer = importer(&directory, 1 << 20);
+    let left = importer.store.path().join(".unfinished-1-0");
+    fs::create_dir_all(left.join("rootfs/a")).unwrap();
+    fs::set_permissions(importer.store.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    importer.import(&name("x"), stream(Tar::new().file("a", 0o644, b"1").end())).unwrap();
+    assert!(!left.exists());
+}
+
+#[test]
+fn images_in_a_directory_that_others_may_write_to_are_not_used() {
+    let directory = scratch();
+    let importer = importer(&directory, 1 << 20);
+    importer.import(&name("x"), stream(Tar::new().file("a", 0o644, b"1").end())).unwrap();
+    fs::set_permissions(importer.store.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    assert_eq!(importer.store.find(&name("x")).unwrap(), None);
+}
+
+pub(super) fn entries(directory: &Path) -> usize {
+    fs::read_dir(directory).map_or(0, Iterator::count)
+}

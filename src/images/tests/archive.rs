@@ -1,0 +1,190 @@
+//! Writes archives byte by byte, so that they can be as wrong as an attacker's.
+
+use std::fs;
+use std::io::Read as _;
+use std::path::Path;
+
+use ring::digest::{SHA256, digest};
+
+use crate::tar::Archive;
+
+#[derive(Clone, Default)]
+pub(crate) struct Tar(pub(crate) Vec<u8>);
+
+impl Tar {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    /// A member with a size that may not be that of its content.
+    pub(crate) fn member(mut self, path: &str, kind: u8, mode: u32, (size, content): (u64, &[u8]), link: &str) -> Self {
+        let mut header = [0_u8; 512];
+        let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, path.as_bytes());
+        put(100, format!("{mode:07o}\0{:07o}\0{:07o}\0{size:011o}\0{:011o}\0        ", 0, 0, 1_700_000_000).as_bytes());
+        put(156, &[kind]);
+        put(157, link.as_bytes());
+        put(257, b"ustar\x0000");
+        let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
+        header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+        self.0.extend(header);
+        self.0.extend(content);
+        self.0.resize(self.0.len().next_multiple_of(512), 0);
+        self
+    }
+
+    pub(crate) fn file(self, path: &str, mode: u32, content: &[u8]) -> Self {
+        self.member(path, b'0', mode, (content.len() as u64, content), "")
+    }
+
+    pub(crate) fn directory(self, path: &str, mode: u32) -> Self {
+        self.member(path, b'5', mode, (0, b""), "")
+    }
+
+    pub(crate) fn symlink(self, path: &str, target: &str) -> Self {
+        self.member(path, b'2', 0o777, (0, b""), target)
+    }
+
+    pub(crate) fn hardlink(self, path: &str, target: &str) -> Self {
+        self.member(path, b'1', 0o644, (0, b""), target)
+    }
+
+    pub(crate) fn device(self, path: &str) -> Self {
+        self.member(path, b'3', 0o666, (0, b""), "")
+    }
+
+    pub(crate) fn gnu_long(self, path: &str, content: &[u8]) -> Self {
+        let long = [path.as_bytes(), b"\0"].concat();
+        self.member("././@LongLink", b'L', 0, (long.len() as u64, &long), "").file("cut", 0o644, content)
+    }
+
+    pub(crate) fn pax(self, attributes: &[(&str, &str)], path: &str, content: &[u8]) -> Self {
+        let record = |(key, value): &(&str, &str)| {
+            let rest = format!(" {key}={value}\n");
+            let length = (1..).find(|length: &usize| length.to_string().len() + rest.len() == *length).unwrap();
+            format!("{length}{rest}")
+        };
+        let records: String = attributes.iter().map(record).collect();
+        self.member("pax", b'x', 0, (records.len() as u64, records.as_bytes()), "").file(path, 0o644, content)
+    }
+
+    /// Changes the first header, and corrects its checksum.
+    pub(crate) fn patch(mut self, at: usize, bytes: &[u8]) -> Self {
+        self.0[at..at + bytes.len()].copy_from_slice(bytes);
+        self.0[148..156].fill(b' ');
+        let sum: u32 = self.0[..512].iter().map(|byte| u32::from(*byte)).sum();
+        self.0[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+        self
+    }
+
+    pub(crate) fn end(mut self) -> Vec<u8> {
+        self.0.extend([0; 1024]);
+        self.0
+    }
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    digest(&SHA256, bytes).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What an OCI layout is made of, and what is wrong with it.
+pub(crate) struct Layout<'a> {
+    pub(crate) layers: &'a [Vec<u8>],
+    pub(crate) plain: &'a [Vec<u8>],
+    pub(crate) architecture: &'a str,
+    pub(crate) os: &'a str,
+    /// Replaces the content of a blob after its digest was taken: `index` counts the layers, the configuration and the manifest.
+    pub(crate) damaged: Option<usize>,
+    pub(crate) manifests: usize,
+}
+
+impl Default for Layout<'_> {
+    fn default() -> Self {
+        let architecture = crate::manifest::ARCHITECTURE;
+        Self { layers: &[], plain: &[], architecture, os: "linux", damaged: None, manifests: 1 }
+    }
+}
+
+fn configuration(of: &Layout<'_>) -> Vec<u8> {
+    let contents: Vec<String> = of.plain.iter().map(|layer| format!("\"sha256:{}\"", hex(layer))).collect();
+    format!(
+        r#"{{"architecture":"{}","os":"{}","created":"2024-01-01T00:00:00Z","config":{{"Env":["PATH=/opt/bin:/usr/bin","=bad"],"Entrypoint":["/bin/tool"]}},"rootfs":{{"type":"layers","diff_ids":[{}]}}}}"#,
+        of.architecture,
+        of.os,
+        contents.join(",")
+    )
+    .into_bytes()
+}
+
+/// An OCI layout in an archive.
+pub(crate) fn layout(of: &Layout<'_>) -> Vec<u8> {
+    let mut blobs: Vec<Vec<u8>> = of.layers.to_vec();
+    blobs.push(configuration(of));
+    let descriptor = |kind: &str, blob: &[u8]| {
+        format!(
+            r#"{{"mediaType":"application/vnd.oci.image.{kind}","digest":"sha256:{}","size":{}}}"#,
+            hex(blob),
+            blob.len()
+        )
+    };
+    let layers: Vec<String> = of.layers.iter().map(|layer| descriptor("layer.v1.tar", layer)).collect();
+    let config = descriptor("config.v1+json", &blobs[of.layers.len()]);
+    blobs.push(format!(r#"{{"schemaVersion":2,"config":{config},"layers":[{}]}}"#, layers.join(",")).into_bytes());
+    let manifest = descriptor("manifest.v1+json", &blobs[of.layers.len() + 1]);
+    let named = manifest.replacen('{', r#"{"annotations":{"io.containerd.image.name":"docker.io/library/test:1"},"#, 1);
+    let manifests = vec![named; of.manifests].join(",");
+    let index = format!(r#"{{"schemaVersion":2,"manifests":[{manifests}]}}"#);
+    let mut tar = Tar::new().directory("blobs/", 0o755).directory("blobs/sha256/", 0o755);
+    for (at, blob) in blobs.iter().enumerate() {
+        let content = if of.damaged == Some(at) { damage(blob) } else { blob.clone() };
+        tar = tar.file(&format!("blobs/sha256/{}", hex(blob)), 0o644, &content);
+    }
+    tar.file("index.json", 0o644, index.as_bytes())
+        .file("oci-layout", 0o644, br#"{"imageLayoutVersion":"1.0.0"}"#)
+        .end()
+}
+
+/// Changes a byte that is neither part of JSON's syntax nor of a checksum of tar.
+fn damage(blob: &[u8]) -> Vec<u8> {
+    let mut blob = blob.to_vec();
+    match blob.first() {
+        Some(b'{') => blob.insert(1, b' '),
+        _ => blob[512] ^= 1,
+    }
+    blob
+}
+
+/// What docker save writes, before version 25. Layers that are equal are links there.
+pub(crate) fn save(layers: &[Vec<u8>], is_first: bool) -> Vec<u8> {
+    let config = configuration(&Layout { layers, plain: layers, ..Layout::default() });
+    let mut tar = Tar::new();
+    let names: Vec<String> = (0..layers.len()).map(|at| format!("layer{at}/layer.tar")).collect();
+    for (at, (layer, name)) in layers.iter().zip(&names).enumerate() {
+        tar = if is_first {
+            tar.file(name, 0o644, layer)
+        } else {
+            tar.file(&format!("real{at}/layer.tar"), 0o644, layer).symlink(name, &format!("../real{at}/layer.tar"))
+        };
+    }
+    let quoted: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
+    let config_name = format!("{}.json", hex(&config));
+    let manifest = format!(
+        r#"[{{"Config":"{config_name}","RepoTags":["docker.io/library/test:1"],"Layers":[{}]}}]"#,
+        quoted.join(",")
+    );
+    tar.file(&config_name, 0o644, &config).file("manifest.json", 0o644, manifest.as_bytes()).end()
+}
+
+/// Writes the files of an archive.
+pub(crate) fn unpack(archive: &[u8], to: &Path) {
+    let mut archive = Archive::new(archive);
+    while let Some(member) = archive.next().unwrap() {
+        let path = to.join(String::from_utf8(member.path).unwrap());
+        let mut content = Vec::new();
+        archive.read_to_end(&mut content).unwrap();
+        match member.kind {
+            crate::tar::Kind::Directory => fs::create_dir_all(path).unwrap(),
+            _ => fs::write(path, content).unwrap(),
+        }
+    }
+}

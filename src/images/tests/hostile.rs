@@ -1,0 +1,206 @@
+//! Archives that must be rejected, and leave nothing behind.
+
+use std::fs;
+
+use super::archive::{Layout, Tar, hex, layout, save};
+use super::{entries, gzip, importer, name, scratch, stream};
+use crate::ImageError;
+
+/// A gzip stream of this many zeros, in MiB.
+fn zeros(mib: usize) -> Vec<u8> {
+    gzip(&vec![0; mib << 20])
+}
+
+fn image(layer: Vec<u8>) -> Vec<u8> {
+    let layers = [layer];
+    layout(&Layout { layers: &layers, plain: &layers, ..Layout::default() })
+}
+
+fn good() -> Tar {
+    Tar::new().file("bin/sh", 0o755, b"sh")
+}
+
+/// Bytes of an ELF program for another machine (SPARC).
+fn foreign_program() -> Vec<u8> {
+    let mut program = b"\x7fELF\x02\x01\x01".to_vec();
+    program.resize(64, 0);
+    program[18] = 43;
+    program
+}
+
+#[expect(clippy::too_many_lines, reason = "a list")]
+fn hostile() -> Vec<(&'static str, Vec<u8>)> {
+    let plain = good().end();
+    let layers = [plain.clone()];
+    let oci = |of: Layout<'_>| layout(&Layout { layers: &layers, plain: &layers, ..of });
+    let deep = "d/".repeat(300);
+    let damaged = |at| oci(Layout { damaged: Some(at), ..Layout::default() });
+    let truncated = |keep: usize| plain[..keep].to_vec();
+    let config = format!("{}.json", "0".repeat(64));
+    let nested = (0..20).fold(Tar::new(), |tar, _| tar.member("long", b'L', 0, (2, b"a\0"), "")).file("a", 0o644, b"");
+    let chain = (0..60).fold(good(), |tar, at| tar.symlink(&format!("l{at}"), &format!("l{}", at + 1)));
+    // Each link leads 45 directories deeper.
+    let levels = "d/".repeat(45);
+    let deeper = good().directory(&levels, 0o755).symlink("l0", &levels);
+    let deeper = (0..5).fold(deeper, |tar, at| {
+        let path = format!("l{at}/{levels}");
+        tar.directory(&path, 0o755).symlink(&format!("l{}", at + 1), &path)
+    });
+    let hidden = |name: &str| image(good().file(name, 0o644, b"").end());
+    let many = (0..2000).fold(good(), |tar, at| tar.directory(&format!("{at}/"), 0o755));
+    vec![
+        ("absolute path", good().file("/etc/x", 0o644, b"x").end()),
+        ("parent directory", good().file("../x", 0o644, b"x").end()),
+        ("parent directory inside", good().file("a/../../x", 0o644, b"x").end()),
+        ("parent directory at the end", good().directory("a/..", 0o755).end()),
+        ("absolute path in a pax header", good().pax(&[("path", "/etc/x")], "x", b"x").end()),
+        ("parent directory in a GNU name", good().gnu_long(&format!("../{}", "x".repeat(120)), b"x").end()),
+        ("absolute path in a layer", image(good().file("/etc/x", 0o644, b"x").end())),
+        ("link that leaves the root", good().symlink("a", "../x").end()),
+        ("link that leaves the root later", good().symlink("a/b", "c/../../../x").end()),
+        ("absolute link that climbs", good().symlink("a", "/../x").end()),
+        ("link without a target", good().symlink("a", "").end()),
+        ("hard link to an absolute path", good().hardlink("a", "/etc/passwd").end()),
+        ("hard link that leaves the root", good().hardlink("a", "../../etc/passwd").end()),
+        ("hard link to a missing file", good().hardlink("a", "missing").end()),
+        ("hard link through a link to the root", good().symlink("r", "/").hardlink("a", "r/etc/shadow").end()),
+        ("hard link to a directory", good().hardlink("a", "bin").end()),
+        ("hard link to the root", good().hardlink("a", ".").end()),
+        ("path through a file", good().file("bin/sh/x", 0o644, b"x").end()),
+        ("path through a loop of links", good().symlink("a", "b").symlink("b", "a").file("a/x", 0o644, b"x").end()),
+        ("path through too many links", chain.file("l0/x", 0o644, b"x").end()),
+        ("character device", good().member("x", b'3', 0o666, (0, b""), "").end()),
+        ("block device", good().member("x", b'4', 0o666, (0, b""), "").end()),
+        ("FIFO", good().member("x", b'6', 0o666, (0, b""), "").end()),
+        ("device through a link to dev", good().symlink("d", "dev").member("d/x", b'3', 0o666, (0, b""), "").end()),
+        ("unknown type", good().member("x", b'S', 0o644, (0, b""), "").end()),
+        ("too many directories", good().gnu_long(&format!("{deep}x"), b"x").end()),
+        ("too many directories through a link", deeper.end()),
+        ("name that is too long", good().gnu_long(&"x".repeat(300), b"x").end()),
+        ("path that is too long", good().gnu_long(&"x/".repeat(3000), b"x").end()),
+        ("headers without a member", nested.end()),
+        ("pax attributes that are too long", good().member("p", b'x', 0, (1 << 40, b""), "").end()),
+        ("damaged pax attributes", good().member("p", b'x', 0, (9, b"99 path=x"), "").file("x", 0o644, b"").end()),
+        ("sparse file", good().pax(&[("GNU.sparse.major", "1")], "x", b"").end()),
+        ("size that is not a number", good().pax(&[("size", "many")], "x", b"").end()),
+        ("size beyond 64 bits", good().patch(124, &[0xbf; 12]).end()),
+        ("negative size", good().patch(124, &[0xff; 12]).end()),
+        ("name with a NUL", good().pax(&[("path", "a\0b")], "x", b"").end()),
+        ("size of more than there is", good().member("x", b'0', 0o644, (1 << 30, b"x"), "").end()),
+        ("cut in a header", truncated(700)),
+        ("cut in a file", truncated(513)),
+        ("cut before the end", truncated(1024)),
+        ("not an archive", b"#!/bin/sh\necho hello\n".repeat(100)),
+        ("empty", Vec::new()),
+        ("nothing in it", Tar::new().end()),
+        ("damaged checksum of a header", [b"x", &plain[1..]].concat()),
+        ("damaged gzip data", gzip(&plain)[..60].to_vec()),
+        ("bzip2", b"BZh91AY&SY".repeat(100)),
+        ("damaged layer", damaged(0)),
+        ("damaged configuration", damaged(1)),
+        ("damaged manifest", damaged(2)),
+        (
+            "other content than the configuration has",
+            layout(&Layout { layers: &layers, plain: &[Tar::new().end()], ..Layout::default() }),
+        ),
+        ("layers without digests", layout(&Layout { layers: &layers, ..Layout::default() })),
+        ("other architecture", oci(Layout { architecture: "s390x", ..Layout::default() })),
+        ("other system", oci(Layout { os: "windows", ..Layout::default() })),
+        ("programs of another machine", Tar::new().file("bin/sh", 0o755, &foreign_program()).end()),
+        ("two images", oci(Layout { manifests: 2, ..Layout::default() })),
+        ("no image", oci(Layout { manifests: 0, ..Layout::default() })),
+        ("missing layer", {
+            let archive = save(&layers, true);
+            let name = b"layer0/layer.tar";
+            let at = archive.windows(name.len()).rposition(|window| window == name).unwrap();
+            [&archive[..at], b"layer9/layer.tar", &archive[at + name.len()..]].concat()
+        }),
+        (
+            "wrong name of the configuration",
+            Tar::new()
+                .file(&config, 0o644, b"{}")
+                .file("manifest.json", 0o644, format!(r#"[{{"Config":"{config}","Layers":[]}}]"#).as_bytes())
+                .end(),
+        ),
+        (
+            "configuration outside",
+            Tar::new()
+                .file(
+                    "manifest.json",
+                    0o644,
+                    format!(r#"[{{"Config":"../{}.json","Layers":[]}}]"#, hex(b"{}")).as_bytes(),
+                )
+                .end(),
+        ),
+        ("link to itself as layer", {
+            let config = format!(r#"{{"rootfs":{{"diff_ids":["sha256:{}"]}}}}"#, hex(b""));
+            let name = format!("{}.json", hex(config.as_bytes()));
+            let manifest = format!(r#"[{{"Config":"{name}","Layers":["layer0/layer.tar"]}}]"#);
+            Tar::new()
+                .symlink("layer0/layer.tar", "../layer0/layer.tar")
+                .file(&name, 0o644, config.as_bytes())
+                .file("manifest.json", 0o644, manifest.as_bytes())
+                .end()
+        }),
+        ("invalid index", Tar::new().file("index.json", 0o644, b"[").file("oci-layout", 0o644, b"{}").end()),
+        ("whiteout of its directory", hidden("bin/.wh..")),
+        ("whiteout of the parent directory", hidden("bin/.wh...")),
+        ("whiteout without a name", hidden("bin/.wh.")),
+        ("too many files", many.end()),
+        ("too large", good().file("x", 0o644, &vec![1; 2 << 20]).end()),
+        ("gzip bomb", zeros(64)),
+        ("gzip bomb as a layer", layout(&Layout { layers: &[zeros(64)], plain: &layers, ..Layout::default() })),
+        ("nested gzip", gzip(&gzip(&plain))),
+    ]
+}
+
+#[test]
+fn hostile_archives_are_rejected_and_leave_nothing() {
+    let directory = scratch();
+    let importer = importer(&directory, 1 << 20);
+    let outside = directory.path().join("x");
+    let all = hostile();
+    assert!(all.len() >= 40);
+    for (what, archive) in all {
+        let file = directory.path().join("archive");
+        fs::write(&file, &archive).unwrap();
+        for source in [stream(archive), crate::Source::File(file)] {
+            let imported = importer.import(&name("x"), source);
+            assert!(imported.is_err(), "{what} was imported");
+            let error = imported.unwrap_err().to_string();
+            assert!(error.chars().all(|c| !c.is_control()), "{what}: {error:?}");
+            assert_eq!(entries(importer.store.path()), 0, "{what} left something: {error}");
+        }
+    }
+    assert!(!outside.exists());
+    // Each would be accepted without what is wrong with it.
+    importer.import(&name("x"), stream(good().end())).unwrap();
+    importer.import(&name("y"), stream(image(good().end()))).unwrap();
+}
+
+#[test]
+fn links_lead_only_inside() {
+    let directory = scratch();
+    let importer = importer(&directory, 1 << 20);
+    let outside = directory.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    // An absolute link starts at the root of the image, as it will for the job.
+    let target = outside.to_str().unwrap();
+    let archive = good().symlink("a", target).file("a/x", 0o644, b"x").end();
+    importer.import(&name("x"), stream(archive)).unwrap();
+    assert_eq!(entries(&outside), 0);
+    let inside = importer.store.rootfs(&name("x")).join(target.trim_start_matches('/')).join("x");
+    assert_eq!(fs::read(inside).unwrap(), b"x");
+}
+
+#[test]
+fn a_bomb_is_noticed_by_what_comes_out_of_it() {
+    let directory = scratch();
+    let importer = importer(&directory, 1 << 40);
+    let bomb = layout(&Layout { layers: &[zeros(20)], plain: &[Vec::new()], ..Layout::default() });
+    assert!(matches!(importer.import(&name("x"), stream(bomb)), Err(ImageError::Bomb(_))));
+    let tar = Tar::new().file("x", 0o644, &vec![0; 20 << 20]).end();
+    let bomb = layout(&Layout { layers: &[gzip(&tar)], plain: &[tar], ..Layout::default() });
+    assert!(matches!(importer.import(&name("x"), stream(bomb)), Err(ImageError::Bomb(_))));
+    assert_eq!(entries(importer.store.path()), 0);
+}

@@ -1,0 +1,367 @@
+//! Builds a file tree from untrusted names.
+//!
+//! Every name is resolved one component at a time, relative to an open directory and without following links by the kernel. A link in
+//! the tree is followed as if the tree were the root of a file system: `..` stops there, and an absolute target starts there. The tree is
+//! in a directory that only the importing user can write to, so nothing changes between a check and its use.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Read, Write as _};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, openat, readlinkat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstatat, futimens, mkdirat};
+use nix::sys::time::TimeSpec;
+use nix::unistd::{UnlinkatFlags, linkat, symlinkat, unlinkat};
+
+use super::ImageError;
+use super::tar::lossy;
+
+/// The deepest directory. A removal opens one descriptor per level.
+const DEEPEST: usize = 200;
+/// The maximum number of links in a path, as in the kernel.
+const LINKS: u32 = 40;
+/// What a user of a shared image may do: other users never write, and nothing is set-user-id.
+const FILE_BITS: u32 = 0o755;
+
+/// How much may still be written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Budget {
+    pub(crate) bytes: u64,
+    pub(crate) entries: u64,
+}
+
+/// A tree that is being built.
+pub(crate) struct Tree {
+    root: OwnedFd,
+    /// The last parent directory, because an archive lists the files of a directory together.
+    parent: Option<(Vec<OsString>, Vec<OwnedFd>)>,
+    budget: Budget,
+    /// The bytes and entries so far.
+    pub(crate) bytes: u64,
+    pub(crate) entries: u64,
+    /// Machine types of the programs so far (ELF's `e_machine`): of this machine, and another one.
+    pub(crate) programs: (u32, Option<u16>),
+}
+
+fn rejected(path: &[u8], what: &'static str) -> ImageError {
+    ImageError::Rejected { path: lossy(path), what }
+}
+
+fn open_directory(at: impl AsFd, name: &OsStr) -> nix::Result<OwnedFd> {
+    openat(at, name, OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_RDONLY, Mode::empty())
+}
+
+/// The status of an entry, not of what a link leads to; `None` if there is none.
+fn status(at: impl AsFd, name: &OsStr) -> nix::Result<Option<FileStat>> {
+    match fstatat(at, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+        Err(Errno::ENOENT) => Ok(None),
+        status => status.map(Some),
+    }
+}
+
+fn kind(status: &FileStat) -> SFlag {
+    SFlag::from_bits_truncate(status.st_mode & SFlag::S_IFMT.bits())
+}
+
+/// The components of a path in an archive.
+///
+/// # Errors
+/// The path is absolute, contains `..`, or is deeper than any real one.
+pub(crate) fn components(path: &[u8]) -> Result<Vec<OsString>, ImageError> {
+    if path.starts_with(b"/") {
+        return Err(rejected(path, "absolute path"));
+    }
+    let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
+    let parts: Vec<OsString> = parts.map(|part| OsString::from_vec(part.to_vec())).collect();
+    if parts.iter().any(|part| part == "..") {
+        return Err(rejected(path, "path with `..`"));
+    }
+    if parts.len() > DEEPEST {
+        return Err(rejected(path, "path with too many directories"));
+    }
+    if parts.iter().any(|part| part.len() > 255) {
+        return Err(rejected(path, "name longer than 255 bytes"));
+    }
+    Ok(parts)
+}
+
+impl Tree {
+    pub(crate) fn new(root: OwnedFd, budget: Budget) -> Self {
+        Self { root, parent: None, budget, bytes: 0, entries: 0, programs: (0, None) }
+    }
+
+    /// Counts an entry.
+    fn count(&mut self) -> Result<(), ImageError> {
+        self.entries += 1;
+        if self.entries > self.budget.entries {
+            return Err(ImageError::Bomb("it has too many files"));
+        }
+        Ok(())
+    }
+
+    /// Opens the directory that contains the last component, creates missing ones, and calls `act` with it.
+    fn in_parent<T>(
+        &mut self,
+        path: &[OsString],
+        shown: &[u8],
+        act: impl FnOnce(&OwnedFd, &OsStr) -> Result<T, ImageError>,
+    ) -> Result<T, ImageError> {
+        let Some((name, parents)) = path.split_last() else { return Err(rejected(shown, "path of the root itself")) };
+        if self.parent.as_ref().is_none_or(|(path, _)| path != parents) {
+            self.parent = None;
+            let open = self.walk(parents, shown)?;
+            self.parent = Some((parents.to_vec(), open));
+        }
+        let open = self.parent.as_ref().and_then(|(_, open)| open.last()).unwrap_or(&self.root);
+        act(open, name)
+    }
+
+    /// The open directories from below the root to the end of the path.
+    fn walk(&mut self, path: &[OsString], shown: &[u8]) -> Result<Vec<OwnedFd>, ImageError> {
+        let mut open: Vec<OwnedFd> = Vec::new();
+        let mut rest: Vec<OsString> = path.iter().rev().cloned().collect();
+        let mut links = 0;
+        let fault = |error: Errno| ImageError::io(lossy(shown), error);
+        while let Some(name) = rest.pop() {
+            if name == ".." {
+                open.pop();
+                continue;
+            }
+            if open.len() >= DEEPEST {
+                return Err(rejected(shown, "path with too many directories"));
+            }
+            let at = open.last().unwrap_or(&self.root);
+            match status(at, &name).map_err(fault)? {
+                None => {
+                    mkdirat(at, name.as_os_str(), Mode::from_bits_truncate(0o755)).map_err(fault)?;
+                    let made = open_directory(at, &name).map_err(fault)?;
+                    fchmod(&made, Mode::from_bits_truncate(0o755)).map_err(fault)?;
+                    open.push(made);
+                    self.count()?;
+                }
+                Some(found) if kind(&found) == SFlag::S_IFDIR => open.push(open_directory(at, &name).map_err(fault)?),
+                Some(found) if kind(&found) == SFlag::S_IFLNK => {
+                    links += 1;
+                    if links > LINKS {
+                        return Err(rejected(shown, "path through too many links"));
+                    }
+                    let target = readlinkat(at, name.as_os_str()).map_err(fault)?;
+                    if target.as_bytes().starts_with(b"/") {
+                        open.clear();
+                    }
+                    let parts = target.as_bytes().split(|byte| *byte == b'/');
+                    let parts = parts.filter(|part| !part.is_empty() && *part != b".");
+                    rest.extend(parts.rev().map(|part| OsStr::from_bytes(part).to_owned()));
+                }
+                Some(_) => return Err(rejected(shown, "path through a file")),
+            }
+        }
+        Ok(open)
+    }
+
+    /// Removes an entry with everything in it. A missing one is no error.
+    pub(crate) fn remove(&mut self, path: &[OsString], shown: &[u8]) -> Result<(), ImageError> {
+        let removed = self.in_parent(path, shown, |at, name| {
+            remove_entry(at, name, DEEPEST + 1).map_err(|error| ImageError::io(lossy(shown), error))
+        });
+        // The removed directory may be the open one.
+        self.parent = None;
+        removed
+    }
+
+    /// A directory; an existing one keeps its content.
+    pub(crate) fn directory(
+        &mut self,
+        path: &[OsString],
+        shown: &[u8],
+        mode: u32,
+        mtime: i64,
+    ) -> Result<(), ImageError> {
+        if path.is_empty() {
+            return Ok(());
+        }
+        self.count()?;
+        let replaces = self.in_parent(path, shown, |at, name| {
+            let found = status(at, name).map_err(|error| ImageError::io(lossy(shown), error))?;
+            Ok(found.map(|found| kind(&found) != SFlag::S_IFDIR))
+        })?;
+        if replaces == Some(true) {
+            self.remove(path, shown)?;
+        }
+        self.in_parent(path, shown, |at, name| {
+            let make = || -> nix::Result<()> {
+                if replaces != Some(false) {
+                    mkdirat(at, name, Mode::from_bits_truncate(0o700))?;
+                }
+                let made = open_directory(at, name)?;
+                // The owner must be able to add and remove files.
+                fchmod(&made, Mode::from_bits_truncate(mode & FILE_BITS | 0o700))?;
+                futimens(&made, &TimeSpec::new(mtime, 0), &TimeSpec::new(mtime, 0))
+            };
+            make().map_err(|error| ImageError::io(lossy(shown), error))
+        })
+    }
+
+    /// A regular file.
+    pub(crate) fn file(
+        &mut self,
+        path: &[OsString],
+        shown: &[u8],
+        (mode, mtime): (u32, i64),
+        content: &mut impl Read,
+    ) -> Result<(), ImageError> {
+        self.count()?;
+        self.remove(path, shown)?;
+        let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let file = self.in_parent(path, shown, |at, name| {
+            let made = openat(at, name, flags, Mode::from_bits_truncate(0o600));
+            made.map_err(|error| ImageError::io(lossy(shown), error))
+        })?;
+        let mut file = std::fs::File::from(file);
+        let mut buffer = [0; 64 << 10];
+        let mut is_start = true;
+        loop {
+            let read = super::tar::read_up_to(content, &mut buffer)?;
+            if is_start && mode & 0o111 != 0 {
+                self.note_program(&buffer[..read]);
+            }
+            is_start = false;
+            self.bytes += read as u64;
+            if self.bytes > self.budget.bytes {
+                return Err(ImageError::Bomb("it needs more space than there is"));
+            }
+            file.write_all(&buffer[..read]).map_err(|error| ImageError::io(lossy(shown), error))?;
+            if read < buffer.len() {
+                break;
+            }
+        }
+        let finish = || -> nix::Result<()> {
+            fchmod(&file, Mode::from_bits_truncate(mode & FILE_BITS | 0o600))?;
+            // Python compares the times of sources with those in its compiled files.
+            futimens(&file, &TimeSpec::new(mtime, 0), &TimeSpec::new(mtime, 0))
+        };
+        finish().map_err(|error| ImageError::io(lossy(shown), error))
+    }
+
+    /// Notes the machine type of an ELF program.
+    fn note_program(&mut self, start: &[u8]) {
+        let Some([low, high]) = start.get(18..20).filter(|_| start.starts_with(b"\x7fELF\x02\x01")) else { return };
+        match u16::from_le_bytes([*low, *high]) {
+            machine if machine == super::manifest::ELF_MACHINE => self.programs.0 += 1,
+            machine => self.programs.1 = Some(machine),
+        }
+    }
+
+    /// A symbolic link. The target is text of the image; but one that climbs above the root by `..` is refused.
+    pub(crate) fn symlink(&mut self, path: &[OsString], shown: &[u8], target: &[u8]) -> Result<(), ImageError> {
+        self.count()?;
+        if target.is_empty() || target.len() > 4095 {
+            return Err(rejected(shown, "link with an invalid target"));
+        }
+        let mut depth = if target.starts_with(b"/") { 0 } else { path.len().saturating_sub(1) };
+        for part in target.split(|byte| *byte == b'/') {
+            match part {
+                b"" | b"." => {}
+                b".." if depth == 0 => return Err(rejected(shown, "link that leaves the root")),
+                b".." => depth -= 1,
+                _ => depth += 1,
+            }
+        }
+        self.remove(path, shown)?;
+        self.in_parent(path, shown, |at, name| {
+            symlinkat(OsStr::from_bytes(target), at, name).map_err(|error| ImageError::io(lossy(shown), error))
+        })
+    }
+
+    /// A hard link to a file of this tree, by the path in the archive.
+    pub(crate) fn hardlink(&mut self, path: &[OsString], shown: &[u8], target: &[u8]) -> Result<(), ImageError> {
+        self.count()?;
+        let target = components(target).map_err(|_| rejected(shown, "hard link that leaves the root"))?;
+        if target == path {
+            return Ok(());
+        }
+        let fault = |error: Errno| ImageError::io(lossy(shown), error);
+        let Some((last, parents)) = target.split_last() else { return Err(rejected(shown, "hard link to the root")) };
+        let before = self.entries;
+        let from = self.walk(parents, shown)?;
+        let source = from.last().unwrap_or(&self.root);
+        let is_file = status(source, last).map_err(fault)?.is_some_and(|found| kind(&found) == SFlag::S_IFREG);
+        let is_link = status(source, last).map_err(fault)?.is_some_and(|found| kind(&found) == SFlag::S_IFLNK);
+        if self.entries != before || !is_file && !is_link {
+            return Err(rejected(shown, "hard link to something that is no file"));
+        }
+        let source = source.try_clone().map_err(|error| ImageError::io(lossy(shown), error))?;
+        self.remove(path, shown)?;
+        self.in_parent(path, shown, |at, name| {
+            linkat(&source, last.as_os_str(), at, name, AtFlags::empty()).map_err(fault)
+        })
+    }
+
+    /// Makes sure that a directory exists, also where a link leads to it.
+    pub(crate) fn ensure_directory(&mut self, path: &str) -> Result<(), ImageError> {
+        self.walk(&components(path.as_bytes())?, path.as_bytes()).map(drop)
+    }
+
+    /// Makes sure that a regular file exists. A link in its place may lead nowhere, as that of resolv.conf does on many systems.
+    pub(crate) fn ensure_file(&mut self, path: &str) -> Result<(), ImageError> {
+        let (parts, shown) = (components(path.as_bytes())?, path.as_bytes());
+        let is_file = self.in_parent(&parts, shown, |at, name| {
+            let found = status(at, name).map_err(|error| ImageError::io(path, error))?;
+            Ok(found.is_some_and(|found| kind(&found) == SFlag::S_IFREG))
+        })?;
+        if is_file { Ok(()) } else { self.file(&parts, shown, (0o644, 0), &mut io::empty()) }
+    }
+
+    /// Removes everything in a directory but what `keeps` accepts by its path.
+    pub(crate) fn clear(
+        &mut self,
+        path: &[OsString],
+        shown: &[u8],
+        keeps: &impl Fn(&[OsString]) -> bool,
+    ) -> Result<(), ImageError> {
+        let open = self.walk(path, shown)?;
+        let names = names(open.last().unwrap_or(&self.root)).map_err(|error| ImageError::io(lossy(shown), error))?;
+        drop(open);
+        for name in names {
+            let entry = [path, &[name]].concat();
+            if !keeps(&entry) {
+                self.remove(&entry, shown)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The names in a directory.
+pub(crate) fn names(directory: &OwnedFd) -> io::Result<Vec<OsString>> {
+    let opened = openat(directory, ".", OFlag::O_DIRECTORY | OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
+    let mut names = Vec::new();
+    for entry in Dir::from_fd(opened)?.iter() {
+        let entry = entry?;
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if name != "." && name != ".." {
+            names.push(name.to_owned());
+        }
+    }
+    Ok(names)
+}
+
+/// Removes an entry with everything in it, without following links. A missing one is no error.
+pub(crate) fn remove_entry(at: &OwnedFd, name: &OsStr, deepest: usize) -> io::Result<()> {
+    match unlinkat(at, name, UnlinkatFlags::NoRemoveDir) {
+        Ok(()) | Err(Errno::ENOENT) => return Ok(()),
+        Err(Errno::EISDIR | Errno::EPERM) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let Some(deepest) = deepest.checked_sub(1) else {
+        return Err(io::Error::other("directories are nested too deeply"));
+    };
+    let directory = open_directory(at, name)?;
+    for entry in names(&directory)? {
+        remove_entry(&directory, &entry, deepest)?;
+    }
+    Ok(unlinkat(at, name, UnlinkatFlags::RemoveDir)?)
+}
