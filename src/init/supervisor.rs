@@ -3,6 +3,7 @@
 //! It turns signals, deaths and output into events, and applies the resulting effects. All events pass through one channel,
 //! so they are handled in the order in which they were seen. A child's last output comes before its death.
 
+mod command_line;
 mod external_failure;
 mod handovers;
 mod programs;

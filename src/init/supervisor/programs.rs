@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStringExt as _;
 
+use super::command_line::CommandLine;
 use super::{Output, Program, Supervisor, limits};
 use Output::{Captured, Log, Messages};
 use machine::UnitId;
@@ -18,14 +18,16 @@ use model::unit::JobCare;
 use model::unit::{ProbeTest, Spec};
 use sys::users;
 
-type Argv = Vec<Vec<u8>>;
+/// The option of a preparation with [`Supervisor::input`].
+const GIVEN: &str = "--given";
 
 /// Slurm reads these as signs of systemd and changes its behaviour.
 const NOT_FOR_DAEMONS: [&str; 2] = ["NOTIFY_SOCKET", "INVOCATION_ID"];
 
 impl Supervisor {
     pub(super) fn program(&self, child: Child) -> Program {
-        let (argv, output) = self.argv(child);
+        let (command, output) = self.command_line(child);
+        let argv = command.into_argv();
         let env = environment(&BTreeMap::new(), &NOT_FOR_DAEMONS);
         let input = self.input(child).and_then(|given| serde_json::to_vec(&given).ok());
         let program = Program { argv, env, user: None, output, input, is_cmd: false, is_marked: false };
@@ -50,73 +52,73 @@ impl Supervisor {
     }
 
     /// The command line, and where the output goes.
-    fn argv(&self, child: Child) -> (Argv, Output) {
+    fn command_line(&self, child: Child) -> (CommandLine, Output) {
         let node = self.node();
-        let prepare = |more: &[Argv]| [self.own_verb("prepare"), more.concat()].concat();
+        let jobs = |verb| CommandLine::jobs(node).arg(verb);
         match child {
-            Child::Cmd => (self.cmd.iter().map(|word| word.as_bytes().to_vec()).collect(), Output::Inherited),
+            Child::Cmd => (CommandLine::new(&self.cmd), Output::Inherited),
             Child::Unit(id) => {
                 let unit = &self.machine.units()[id];
                 // A service may write many lines at once.
-                (self.numbered(unit), if unit.spec.daemon.is_some() { Messages } else { Log })
+                (self.unit(unit), if unit.spec.daemon.is_some() { Messages } else { Log })
             }
             Child::Probe(id) => match &self.machine.units()[id].spec.readiness {
-                ReadinessTest::Command(command) => (words(command), Log),
-                _ => (Vec::new(), Log),
+                ReadinessTest::Command(command) => (CommandLine::new(command), Log),
+                _ => (CommandLine::default(), Log),
             },
             Child::Hook(index) => {
-                (self.task.setup.hooks.get(index).map(|hook| words(&hook.command)).unwrap_or_default(), Log)
+                let hook = self.task.setup.hooks.get(index);
+                (hook.map(|hook| CommandLine::new(&hook.command)).unwrap_or_default(), Log)
             }
-            Child::Prepare => (prepare(&[given()]), Captured),
-            Child::Explain(id) => (prepare(&[self.death(id)]), Captured),
-            Child::Reload => (prepare(&[words(&["--reload", "--node", node]), given()]), Captured),
+            Child::Prepare => (self.configured("prepare").arg(GIVEN), Captured),
+            Child::Explain(id) => (self.configured("prepare").then(self.death(id)), Captured),
+            Child::Reload => (self.configured("prepare").arg("--reload").option("--node", node).arg(GIVEN), Captured),
             Child::Restore => {
                 let (files, died) = self.machine.to_restore();
-                let death = died.map(|id| self.death(id)).unwrap_or_default();
-                (prepare(&[words(&["--restore", &files.join(",")]), death]), Captured)
+                let restore = self.configured("prepare").option("--restore", files.join(","));
+                (restore.then(died.map(|id| self.death(id)).unwrap_or_default()), Captured)
             }
-            Child::Environments => (self.own_verb("environments"), Log),
-            Child::Associations => (self.own_verb("associations"), Log),
-            Child::JobsRecover => (jobs(node, &["recover"]), Log),
-            Child::JobsAccount if self.machine.holds_launches() => (jobs(node, &["account", "--held"]), Log),
-            Child::JobsAccount => (jobs(node, &["account"]), Log),
-            Child::JobsReclaim => (jobs(node, &["reclaim"]), Log),
-            Child::JobsFollow => {
-                let argv = [own_file(), b"jobs".to_vec(), b"follow".to_vec()].into_iter().chain(self.state());
-                (argv.chain(self.socket()).collect(), Log)
-            }
-            Child::JobsReached => {
-                ([jobs(node, &["reached", "--port", &self.daemon_port()]), self.socket()].concat(), Log)
-            }
-            Child::JobsWait => (jobs(node, &["wait"]), Log),
-            Child::JobsQuiesce if self.task.setup.jobs == JobCare::OtherContainers => (jobs(node, &["note-next"]), Log),
+            Child::Environments => (self.configured("environments"), Log),
+            Child::Associations => (self.configured("associations"), Log),
+            Child::JobsRecover => (jobs("recover"), Log),
+            Child::JobsAccount => (jobs("account").flag("--held", self.machine.holds_launches()), Log),
+            Child::JobsReclaim => (jobs("reclaim"), Log),
+            Child::JobsFollow => (self.with_socket(self.with_state(CommandLine::own("jobs").arg("follow"))), Log),
+            Child::JobsReached => (self.with_socket(jobs("reached").option("--port", self.daemon_port())), Log),
+            Child::JobsWait => (jobs("wait"), Log),
+            Child::JobsQuiesce if self.task.setup.jobs == JobCare::OtherContainers => (jobs("note-next"), Log),
             Child::JobsQuiesce => {
-                let grace = self.task.setup.jobs_grace.as_secs_f64().to_string();
-                let on_stop = self.task.on_stop.to_string();
-                let mut arguments = vec!["quiesce", "--grace", &grace, "--on-stop", &on_stop];
-                arguments.extend(self.has_left_jobs_alone().then_some("--after-command"));
                 let leaves = self.task.setup.jobs == JobCare::Node;
-                arguments.extend(leaves.then_some("--leave"));
                 let has_controller = self.machine.units().iter().any(|unit| unit.is(DaemonName::Slurmctld));
-                arguments.extend((leaves && has_controller).then_some("--with-controller"));
-                (jobs(node, &arguments), Log)
+                let quiesce = jobs("quiesce")
+                    .option("--grace", self.task.setup.jobs_grace.as_secs_f64().to_string())
+                    .option("--on-stop", self.task.on_stop.to_string())
+                    .flag("--after-command", self.has_left_jobs_alone())
+                    .flag("--leave", leaves)
+                    .flag("--with-controller", leaves && has_controller);
+                (quiesce, Log)
             }
             Child::Liveness => {
-                let recall = self.task.has_other_nodes.then(|| words(&["--recall", &self.daemon_port()]));
-                ([vec![own_file(), b"liveness".to_vec()], recall.unwrap_or_default()].concat(), Captured)
+                let recall = self.task.has_other_nodes.then(|| ("--recall", self.daemon_port()));
+                (CommandLine::own("liveness").options(recall), Captured)
             }
             Child::OomScore => {
                 let users = self.machine.units().iter().filter_map(|unit| unit.spec.user.as_deref());
-                let spared = users.flat_map(|user| [b"--spare".to_vec(), user.as_bytes().to_vec()]);
-                ([own_file(), b"oom-score".to_vec()].into_iter().chain(spared).collect(), Log)
+                (CommandLine::own("oom-score").options(users.map(|user| ("--spare", user))), Log)
             }
             Child::FreePort(id) => (self.free_port(&self.machine.units()[id]), Log),
-            Child::Reconfigure => (words(&["scontrol", "reconfigure"]), Log),
+            Child::Reconfigure => (CommandLine::new(["scontrol", "reconfigure"]), Log),
             Child::NodeCheck if self.task.setup.jobs == JobCare::OtherContainers => {
-                (words(&["scontrol", "ping"]), Captured)
+                (CommandLine::new(["scontrol", "ping"]), Captured)
             }
-            Child::NodeCheck => (words(&["sinfo", "--noheader", "--nodes", node, "--format", SINFO_FORMAT]), Captured),
-            Child::NodeResume => (words(&["scontrol", "update", &format!("nodename={node}"), "state=resume"]), Log),
+            Child::NodeCheck => {
+                let sinfo = CommandLine::new(["sinfo", "--noheader"]);
+                (sinfo.option("--nodes", node).option("--format", SINFO_FORMAT), Captured)
+            }
+            Child::NodeResume => {
+                let name = format!("nodename={node}");
+                (CommandLine::new(["scontrol", "update", &name, "state=resume"]), Log)
+            }
         }
     }
 
@@ -124,67 +126,62 @@ impl Supervisor {
         self.machine.prepared().and_then(Prepared::name_of_node).unwrap_or(&self.task.node)
     }
 
-    /// If a previous slurmctld left saved state, slurmctld is started through `slurminit jobs number`, which execs it.
-    /// This prevents job IDs from being reused.
-    fn numbered(&self, unit: &Unit) -> Argv {
-        let mut command = words(&unit.spec.command);
+    /// A unit's command. Some are started through a verb that prepares something and then execs it.
+    fn unit(&self, unit: &Unit) -> CommandLine {
+        let mut command = CommandLine::new(&unit.spec.command);
         let told = self.machine.prepared().and_then(|prepared| prepared.told_node.as_deref());
         if let Some(node) = told.filter(|_| unit.is(DaemonName::Slurmd) && unit.spec.node.is_none()) {
-            command.extend(words(&["-N", node]));
+            command = command.option("-N", node);
         }
-        if let Some(joining) = self.joining(unit) {
-            return [joining, command].concat();
-        }
-        if unit.is(DaemonName::Mariadbd) {
-            return [self.database(), command].concat();
-        }
-        let follows = unit.follows(self.machine.prepared()).filter(|_| unit.is(DaemonName::Slurmctld));
-        let Some(follows) = follows else { return command };
-        let mut argv = vec![own_file(), b"jobs".to_vec(), b"number".to_vec()];
-        argv.extend(self.state());
-        if let Follows::Saved(since) = follows {
-            let age = self.start.elapsed().saturating_sub(since).as_secs();
-            argv.extend([b"--saved-within".to_vec(), age.to_string().into_bytes()]);
-        }
-        argv.extend(command);
-        argv
+        let through = match unit.spec.daemon {
+            Some(DaemonName::Slurmd) => self.join(unit),
+            Some(DaemonName::Slurmctld) => self.number(unit),
+            Some(DaemonName::Mariadbd) => Some(self.database()),
+            _ => None,
+        };
+        through.map_or(command.clone(), |through| through.then(command))
     }
 
-    /// On a compute node, slurmd is started through `slurminit jobs join`, which execs it.
-    fn joining(&self, unit: &Unit) -> Option<Argv> {
-        let prepared = self.machine.prepared().filter(|_| unit.is(DaemonName::Slurmd))?;
-        let conf = prepared.dynamic_node.as_deref()?;
-        let again = unit.has_been_ready().then_some("--again");
-        let port = self.daemon_port();
-        let gpus = announced::text(&prepared.gpus);
-        let arguments =
-            ["join", "--conf", conf, "--gpus", &gpus, "--port", &port].into_iter().chain(again).chain(["--"]);
-        let arguments: Vec<&str> = arguments.collect();
-        Some(jobs(&prepared.node_name, &arguments))
+    /// If a previous slurmctld left saved state, `slurminit jobs number` prevents that job IDs are reused.
+    fn number(&self, unit: &Unit) -> Option<CommandLine> {
+        let number = self.with_state(CommandLine::own("jobs").arg("number"));
+        let saved_within = match unit.follows(self.machine.prepared())? {
+            Follows::Saved(since) => Some(self.start.elapsed().saturating_sub(since).as_secs().to_string()),
+            _ => None,
+        };
+        Some(number.options(saved_within.map(|age| ("--saved-within", age))))
     }
 
-    /// mariadbd is started through `slurminit mariadb`, which creates the database at the first start and then execs mariadbd.
-    fn database(&self) -> Argv {
-        let data = self.task.paths.database().into_os_string().into_vec();
-        let words = words(&["mariadb", "--template", Paths::DATABASE_TEMPLATE, "--data"]);
-        [vec![own_file()], words, vec![data, b"--".to_vec()]].concat()
+    /// On a compute node, `slurminit jobs join` adds the node to the cluster.
+    fn join(&self, unit: &Unit) -> Option<CommandLine> {
+        let prepared = self.machine.prepared()?;
+        let join = CommandLine::jobs(&prepared.node_name)
+            .arg("join")
+            .option("--conf", prepared.dynamic_node.as_deref()?)
+            .option("--gpus", announced::text(&prepared.gpus))
+            .option("--port", self.daemon_port());
+        Some(join.flag("--again", unit.has_been_ready()).arg("--"))
+    }
+
+    /// `slurminit mariadb` creates the database at the first start.
+    fn database(&self) -> CommandLine {
+        let mariadb = CommandLine::own("mariadb").option("--template", Paths::DATABASE_TEMPLATE);
+        mariadb.option("--data", self.task.paths.database()).arg("--")
     }
 
     fn daemon_port(&self) -> String {
         self.task.daemon_port.to_string()
     }
 
-    /// The option that names the control socket.
-    fn socket(&self) -> Argv {
-        vec![b"--socket".to_vec(), crate::control::socket(&self.task.paths.run).into_os_string().into_vec()]
+    /// Adds the path of the control socket.
+    fn with_socket(&self, command: CommandLine) -> CommandLine {
+        command.option("--socket", crate::control::socket(&self.task.paths.run))
     }
 
-    /// The options that name slurmctld's state directory and its default.
-    fn state(&self) -> [Vec<u8>; 4] {
+    /// Adds the paths that show where slurmctld's state is.
+    fn with_state(&self, command: CommandLine) -> CommandLine {
         let paths = &self.task.paths;
-        let bytes = |path: PathBuf| path.into_os_string().into_vec();
-        let (conf, state) = (bytes(paths.slurm.join("slurm.conf")), bytes(paths.state.join("slurmctld")));
-        [b"--slurm-conf".to_vec(), conf, b"--state".to_vec(), state]
+        command.option("--slurm-conf", paths.slurm.join("slurm.conf")).option("--state", paths.state.join("slurmctld"))
     }
 
     /// Whether the container stops because its command has ended, without waiting for jobs.
@@ -193,25 +190,22 @@ impl Supervisor {
     }
 
     /// A slurminit verb that reads the configuration again.
-    fn own_verb(&self, verb: &str) -> Argv {
-        let mut argv = vec![own_file(), verb.as_bytes().to_vec()];
-        if let Some(file) = &self.task.config_file {
-            argv.extend([b"--config".to_vec(), file.as_bytes().to_vec()]);
-        }
-        argv
+    fn configured(&self, verb: &str) -> CommandLine {
+        CommandLine::own(verb).options(self.task.config_file.as_ref().map(|file| ("--config", file)))
     }
 
     /// Units are spared: one that has the port is not killed, and none is stopped with the other processes of its user.
-    fn free_port(&self, unit: &Unit) -> Argv {
+    fn free_port(&self, unit: &Unit) -> CommandLine {
         let port = match unit.spec.readiness {
             ReadinessTest::Port(port) => port,
             _ => 0,
         };
-        let words = words(&["free-port", "--port", &port.to_string(), "--unit", &unit.spec.name]);
         let units = self.living.values().filter(|living| living.child.unit().is_some());
-        let spared = units.flat_map(|living| [b"--spare".to_vec(), living.started.group.to_string().into_bytes()]);
-        let again = (unit.external_failures_in_a_row() > 1).then(|| b"--again".to_vec());
-        std::iter::once(own_file()).chain(words).chain(spared).chain(again).collect()
+        CommandLine::own("free-port")
+            .option("--port", port.to_string())
+            .option("--unit", &unit.spec.name)
+            .options(units.map(|living| ("--spare", living.started.group.to_string())))
+            .flag("--again", unit.external_failures_in_a_row() > 1)
     }
 
     /// The standard input of a preparation.
@@ -228,9 +222,9 @@ impl Supervisor {
         Some(PrepareInput { last_lines, ..PrepareInput::default() })
     }
 
-    /// The daemon that died.
-    fn death(&self, id: UnitId) -> Argv {
-        [words(&["--died", &self.machine.units()[id].spec.name]), given()].concat()
+    /// The options for the daemon that died.
+    fn death(&self, id: UnitId) -> CommandLine {
+        CommandLine::default().option("--died", &self.machine.units()[id].spec.name).arg(GIVEN)
     }
 
     /// The questions for this round's units. A unit that died since is left out. So is slurmd when no thread can be
@@ -261,25 +255,6 @@ impl Supervisor {
     }
 }
 
-/// The option for a preparation with [`Supervisor::input`].
-fn given() -> Argv {
-    words(&["--given"])
-}
-
-fn jobs(node: &str, arguments: &[&str]) -> Argv {
-    [vec![own_file()], words(&["jobs", "--node", node]), words(arguments)].concat()
-}
-
-/// The path of the `slurminit` program, in the same directory as PID 1's.
-fn own_file() -> Vec<u8> {
-    let file = std::env::current_exe().map(|init| init.with_file_name("slurminit"));
-    file.map_or_else(|_| b"slurminit".to_vec(), |file| file.into_os_string().into_vec())
-}
-
-fn words<S: AsRef<str>>(words: &[S]) -> Argv {
-    words.iter().map(|word| word.as_ref().as_bytes().to_vec()).collect()
-}
-
 /// Whether the liveness check is the operator's command.
 fn is_own(spec: &Spec) -> bool {
     spec.liveness.as_ref().is_some_and(|liveness| matches!(liveness.test, ProbeTest::Command(_)))
@@ -299,8 +274,8 @@ fn of_unit(spec: &Spec, mut program: Program) -> Program {
             added.entry(name.to_owned()).or_insert_with(|| value.to_owned());
         }),
         None => {
-            let helper = [own_file(), b"as-user".to_vec(), name.clone().into_bytes(), b"--".to_vec()];
-            program.argv.splice(0..0, helper);
+            let helper = CommandLine::own("as-user").arg(name).arg("--");
+            program.argv.splice(0..0, helper.into_argv());
         }
     }
     let without = [&NOT_FOR_DAEMONS[..], &users::VARIABLES].concat();
@@ -314,7 +289,7 @@ fn with_defaults(spec: &Spec) -> BTreeMap<String, String> {
 }
 
 /// slurminit's own environment without `without`, plus `added`.
-fn environment(added: &BTreeMap<String, String>, without: &[&str]) -> Argv {
+fn environment(added: &BTreeMap<String, String>, without: &[&str]) -> Vec<Vec<u8>> {
     let replaced =
         |name: &OsString| name.to_str().is_some_and(|name| without.contains(&name) || added.contains_key(name));
     let pair = |name: &[u8], value: &[u8]| [name, b"=", value].concat();
